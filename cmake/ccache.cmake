@@ -1,0 +1,8 @@
+# Compiles through ccache where it is installed. Precompiled headers need the sloppiness named here to be cached.
+find_program(XFFL_CCACHE ccache)
+mark_as_advanced(XFFL_CCACHE)
+if(XFFL_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime CCACHE_NOHASHDIR=1
+      CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} ${XFFL_CCACHE})
+endif()

@@ -1,0 +1,35 @@
+// Time, behind an interface so that tests decide what it is.
+//
+// Waits use the monotonic clock; stamps are UTC. A jump of the wall clock changes no wait.
+#pragma once
+
+#include <chrono>
+#include <stop_token>
+#include <string>
+
+namespace xffl {
+
+class Clock {
+ public:
+  using MonotonicTime = std::chrono::steady_clock::time_point;
+  using UtcTime = std::chrono::system_clock::time_point;
+
+  virtual ~Clock() = default;
+  virtual MonotonicTime monotonic() const = 0;
+  virtual UtcTime utc() const = 0;
+
+  /// Blocks for `duration` or until `stop` is requested; false when stopped.
+  virtual bool sleep(std::chrono::nanoseconds duration, std::stop_token stop) = 0;
+};
+
+class SystemClock final : public Clock {
+ public:
+  MonotonicTime monotonic() const override;
+  UtcTime utc() const override;
+  bool sleep(std::chrono::nanoseconds duration, std::stop_token stop) override;
+};
+
+/// "2026-03-01T12:34:56.789Z".
+std::string format_utc(Clock::UtcTime time);
+
+}  // namespace xffl

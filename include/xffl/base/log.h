@@ -1,0 +1,52 @@
+// Log events: a constant name and fields, as a human line on stderr and a JSON line in the log
+// file.
+//
+//   log::info("job submitted", {{"facility", name}, {"job", id}});
+//
+// Nothing parses a log; what must be remembered goes to the journal. Thread-safe. Text that came
+// from elsewhere is shown with control characters escaped, so that it cannot steer a terminal or
+// fake a line.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <variant>
+
+namespace xffl::log {
+
+struct Field {
+  std::string_view key;
+  std::variant<std::string, int64_t, double, bool> value;
+
+  Field(std::string_view k, std::string v) : key(k), value(std::move(v)) {}
+  Field(std::string_view k, std::string_view v) : key(k), value(std::string(v)) {}
+  Field(std::string_view k, const char* v) : key(k), value(std::string(v)) {}
+  Field(std::string_view k, bool v) : key(k), value(v) {}
+  Field(std::string_view k, double v) : key(k), value(v) {}
+  template <class Integer>
+  requires std::is_integral_v<Integer> Field(std::string_view k, Integer v)
+      : key(k), value(static_cast<int64_t>(v)) {}
+};
+using Fields = std::initializer_list<Field>;
+
+enum class Level { kDebug, kInfo, kWarning, kError, kOff };
+
+/// The lowest level shown on stderr (default kInfo).
+void set_console_level(Level level);
+
+/// Also appends every event of kDebug and above as a JSON line to `path`, created with mode 0600.
+/// Throws kIo when it cannot be opened. One file at a time; an empty path closes it.
+void set_file(const std::filesystem::path& path);
+
+void debug(std::string_view event, Fields fields = {});
+void info(std::string_view event, Fields fields = {});
+void warning(std::string_view event, Fields fields = {});
+void error(std::string_view event, Fields fields = {});
+
+/// `text` with control characters and invalid UTF-8 as \xNN, cut after `max_bytes`.
+std::string printable(std::string_view text, size_t max_bytes = 2000);
+
+}  // namespace xffl::log

@@ -1,0 +1,78 @@
+// Strong types for strings that are not free text.
+//
+// Each is checked where it enters: after that no module checks or quotes it again for its alphabet.
+#pragma once
+
+#include <compare>
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace xffl {
+
+/// A string of one meaning. `Tag::check(text)` throws kConfig when the text may not be such a name.
+template <class Tag>
+class Name {
+ public:
+  Name() = default;
+  explicit Name(std::string text) : text_(std::move(text)) { Tag::check(text_); }
+
+  const std::string& str() const { return text_; }
+  bool empty() const { return text_.empty(); }
+  auto operator<=>(const Name&) const = default;
+
+ private:
+  std::string text_;
+};
+
+/// [a-z0-9][a-z0-9_-]{0,31}: it becomes a folder name, a part of a job name and a log field.
+struct FacilityTag {
+  static void check(std::string_view text);
+};
+using FacilityName = Name<FacilityTag>;
+
+/// The same alphabet, up to 64 characters.
+struct ProjectTag {
+  static void check(std::string_view text);
+};
+using ProjectName = Name<ProjectTag>;
+
+/// "0003": the folder under runs/; digits only.
+struct RunTag {
+  static void check(std::string_view text);
+};
+using RunName = Name<RunTag>;
+
+/// What a scheduler calls a job: [A-Za-z0-9_.+-]{1,64}.
+struct JobIdTag {
+  static void check(std::string_view text);
+};
+using JobId = Name<JobIdTag>;
+
+/// A path at a facility: absolute, no "..", no control characters, at most 4,000 bytes. Not a path
+/// of this machine.
+class RemotePath {
+ public:
+  RemotePath() = default;
+  explicit RemotePath(std::string text);
+
+  const std::string& str() const { return text_; }
+  bool empty() const { return text_.empty(); }
+  /// `child` is relative, without ".." parts.
+  RemotePath operator/(std::string_view child) const;
+  RemotePath parent() const;
+  std::string filename() const;
+  auto operator<=>(const RemotePath&) const = default;
+
+ private:
+  std::string text_;
+};
+
+}  // namespace xffl
+
+template <class Tag>
+struct std::hash<xffl::Name<Tag>> {
+  size_t operator()(const xffl::Name<Tag>& name) const {
+    return std::hash<std::string>{}(name.str());
+  }
+};

@@ -1,0 +1,37 @@
+// Who reads which sequences: seeded sampling without replacement, disjoint between ranks.
+//
+// A global order is drawn per epoch from (seed, epoch) with our own portable generator (the same on
+// every machine and standard library). Position p of a federation-long stream is sequence order_{p
+// / N}(p mod N); step s of a job takes positions [s * batch_size, (s + 1) * batch_size), of which
+// rank r takes those congruent to r modulo world_size. So the global batch of a step does not
+// depend on the world size, and a job that starts at step `first_step` continues where the previous
+// round ended.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace xffl::tokens {
+
+/// A permutation of 0 .. n-1 drawn from (seed, epoch): Fisher-Yates over Philox4x32-10 (Salmon et
+/// al., 2011) or SplitMix64.
+std::vector<uint64_t> permutation(uint64_t n, uint64_t seed, uint64_t epoch);
+
+class Sampler {
+ public:
+  /// `num_sequences` >= 1 over all shards; 0 <= rank < world_size; batch_size >= 1; else kUsage.
+  Sampler(uint64_t num_sequences, uint64_t batch_size, uint64_t seed, int rank, int world_size);
+
+  /// This rank's sequence indices of optimizer step `step`, in order of position. When batch_size is not
+  /// a multiple of world_size, ranks get counts that differ by one (0 when batch_size < world_size).
+  /// Not thread-safe: the order of the epoch last asked for is kept.
+  std::vector<uint64_t> step_indices(uint64_t step);
+
+ private:
+  uint64_t num_sequences_, batch_size_, seed_;
+  int rank_, world_size_;
+  uint64_t cached_epoch_;
+  std::vector<uint64_t> order_;
+};
+
+}  // namespace xffl::tokens

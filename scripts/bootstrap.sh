@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# Installs what xffl needs to be built and run on Debian 12 (and close relatives); safe to repeat.
+#
+#   scripts/bootstrap.sh [build|test]
+#     build (default)  compiler, libraries, LibTorch without its GPU libraries when there is no GPU
+#     test             the same, plus Python packages that the tests compare with (torch, transformers)
+#
+# Environment:
+#   XFFL_TORCH_DIR   an existing LibTorch or Python "torch" folder: nothing is downloaded for it
+#   XFFL_DEPS_DIR    where Python packages and LibTorch go (default: .deps in the source folder)
+#
+# Debian packages come by apt (as root, or with sudo); without either, the line to run is printed.
+# It prints one line per step with the seconds that it took.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+profile=${1:-build}
+case "$profile" in build | test) ;; *) echo "bootstrap: unknown profile '$profile': expected build or test" >&2; exit 2 ;; esac
+deps=${XFFL_DEPS_DIR:-$PWD/.deps}
+torch_version=2.11.0
+log=$deps/bootstrap.log
+mkdir -p "$deps"
+
+step() { # step NAME COMMAND...: runs quietly, prints seconds, shows the log's end on failure
+  local name=$1 start=$SECONDS
+  shift
+  if ! "$@" >"$log" 2>&1; then
+    echo "bootstrap: $name failed; the end of $log:" >&2
+    tail -n 25 "$log" >&2
+    exit 1
+  fi
+  echo "bootstrap: $name: $((SECONDS - start)) s"
+}
+
+# --- Debian packages --------------------------------------------------------------------------------------------------
+packages=(g++ cmake ninja-build ccache git python3 python3-venv
+  libssl-dev libyaml-cpp-dev libcli11-dev libspdlog-dev nlohmann-json3-dev libsentencepiece-dev libsqlite3-dev
+  libgtest-dev libgmock-dev libgloo-dev)
+
+missing_packages() {
+  local p
+  for p in "$@"; do
+    dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || printf '%s\n' "$p"
+  done
+}
+
+install_packages() {
+  local sudo=()
+  [ "$(id -u)" = 0 ] || sudo=(sudo -n)
+  "${sudo[@]}" apt-get update -q
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"
+}
+
+if command -v dpkg-query >/dev/null; then
+  mapfile -t missing < <(missing_packages "${packages[@]}")
+  if [ ${#missing[@]} -gt 0 ]; then
+    if [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null; then
+      step "${#missing[@]} Debian packages" install_packages "${missing[@]}"
+    else
+      echo "bootstrap: these packages are missing and need an administrator; run:" >&2
+      echo "  sudo apt-get update && sudo apt-get install -y --no-install-recommends ${missing[*]}" >&2
+      exit 1
+    fi
+  fi
+else
+  echo "bootstrap: no dpkg here: the libraries named in scripts/bootstrap.sh must come from your system or modules" >&2
+fi
+
+# --- Python packages: LibTorch is the torch wheel ---------------------------------------------------------------------
+# One virtual environment holds LibTorch and, for the tests, all that `import torch` needs beside it.
+venv=$deps/venv
+installed() { # installed NAME[==VERSION]...: true when every one is there, at that version where one is given
+  "$venv/bin/python" - "$@" <<'PY'
+import sys
+from importlib.metadata import PackageNotFoundError, version
+for want in sys.argv[1:]:
+    name, _, pin = want.partition("==")
+    try:
+        have = version(name)
+    except PackageNotFoundError:
+        sys.exit(1)
+    if pin and have.split("+")[0] != pin:
+        sys.exit(1)
+PY
+}
+make_venv() {
+  if [ ! -x "$venv/bin/pip" ]; then
+    local python=python3
+    [ -x /usr/bin/python3 ] && python=/usr/bin/python3
+    step "Python environment" "$python" -m venv "$venv"
+  fi
+}
+pip_install() { "$venv/bin/pip" install --disable-pip-version-check --no-input --no-compile -q "$@"; }
+
+if [ -z "${XFFL_TORCH_DIR:-}" ]; then
+  make_venv
+  if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
+    installed "torch==$torch_version" nvidia-nccl-cu13 sympy || step "LibTorch $torch_version with CUDA" pip_install "torch==$torch_version"
+  else
+    want=("torch==$torch_version" nvidia-cuda-runtime nvidia-cuda-cupti)
+    installed "${want[@]}" || step "LibTorch $torch_version" pip_install --no-deps "${want[@]}"
+  fi
+fi
+
+if [ "$profile" = test ]; then
+  make_venv
+  want=("torch==$torch_version" transformers==5.17.0 safetensors numpy sentencepiece protobuf pytest)
+  # nvidia-nccl brings nccl.h, which the CUDA preset compiles against; sympy shows that torch's own needs are there.
+  installed "${want[@]}" nvidia-nccl-cu13 sympy || step "Python packages for the tests" pip_install "${want[@]}"
+  # The other generation of HF's config.json is written by transformers 4: kept apart from the venv's 5.
+  if [ ! -d "$deps/transformers4/transformers" ]; then
+    step "transformers 4 beside it" "$venv/bin/pip" install --disable-pip-version-check --no-input --no-compile -q \
+      --no-deps --target "$deps/transformers4" transformers==4.57.6 huggingface-hub==0.36.0 tokenizers==0.22.1
+  fi
+fi

@@ -1,0 +1,152 @@
+#include "xffl/base/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+
+#include "xffl/base/error.h"
+
+namespace xffl {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// A name beside `path` that is removed again unless keep() says that it was renamed.
+class TempFile {
+ public:
+  TempFile(const fs::path& path, const std::string& suffix)
+      : path_(path.string() + ".tmp-" + suffix) {}
+  ~TempFile() {
+    if (!kept_) ::unlink(path_.c_str());
+  }
+  TempFile(const TempFile&) = delete;
+  TempFile& operator=(const TempFile&) = delete;
+  const fs::path& path() const { return path_; }
+  void keep() { kept_ = true; }
+
+ private:
+  fs::path path_;
+  bool kept_ = false;
+};
+
+}  // namespace
+
+UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
+  if (this != &other) {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = std::exchange(other.fd_, -1);
+  }
+  return *this;
+}
+
+UniqueFd::~UniqueFd() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+UniqueFd open_file(const fs::path& path, int flags, unsigned mode) {
+  int fd;
+  do {
+    fd = ::open(path.c_str(), flags | O_CLOEXEC, mode);
+  } while (fd < 0 && errno == EINTR);
+  if (fd < 0) throw system_error("open " + path.string(), errno);
+  return UniqueFd(fd);
+}
+
+void write_all(int fd, std::span<const std::byte> bytes, const fs::path& path) {
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t n = ::write(fd, bytes.data() + done, bytes.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0)
+      throw system_error("write " + path.string() + " (" + std::to_string(done) + " of " +
+                             std::to_string(bytes.size()) + " bytes written)",
+                         n < 0 ? errno : ENOSPC);
+    done += static_cast<size_t>(n);
+  }
+}
+
+std::string read_file(const fs::path& path, uint64_t max_bytes) {
+  UniqueFd fd = open_file(path, O_RDONLY);
+  std::string content;
+  char block[1 << 16];
+  for (;;) {
+    const ssize_t n = ::read(fd.get(), block, sizeof block);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw system_error("read " + path.string(), errno);
+    if (n == 0) return content;
+    content.append(block, static_cast<size_t>(n));
+    if (content.size() > max_bytes)
+      throw Error(ErrorKind::kCorrupt, path.string() + " is larger than the " +
+                                           std::to_string(max_bytes) + " bytes allowed for it");
+  }
+}
+
+void write_file_atomic(const fs::path& path, std::string_view content, unsigned mode) {
+  static std::atomic<unsigned> counter{0};
+  TempFile temp(path, std::to_string(::getpid()) + "-" + std::to_string(counter++));
+  UniqueFd fd = open_file(temp.path(), O_WRONLY | O_CREAT | O_TRUNC, mode);
+  write_all(fd.get(), std::as_bytes(std::span(content.data(), content.size())), temp.path());
+  if (::fsync(fd.get()) != 0) throw system_error("fsync " + temp.path().string(), errno);
+  rename_durable(temp.path(), path);
+  temp.keep();
+}
+
+void make_dirs(const fs::path& path) {
+  if (path.empty() || fs::is_directory(path)) return;
+  make_dirs(path.parent_path());
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
+    throw system_error("create the folder " + path.string(), errno);
+  if (!fs::is_directory(path))
+    throw Error(ErrorKind::kIo,
+                "cannot create the folder " + path.string() + ": a file is in its place");
+}
+
+void fsync_dir(const fs::path& path) {
+  UniqueFd fd = open_file(path.empty() ? "." : path, O_RDONLY | O_DIRECTORY);
+  // Some network file systems cannot fsync a folder; they order renames themselves.
+  if (::fsync(fd.get()) != 0 && errno != EINVAL)
+    throw system_error("fsync " + path.string(), errno);
+}
+
+void rename_durable(const fs::path& from, const fs::path& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0)
+    throw system_error("rename " + from.string() + " to " + to.string(), errno);
+  fsync_dir(to.parent_path());
+}
+
+MappedFile::MappedFile(const fs::path& path) : path_(path) {
+  UniqueFd fd = open_file(path, O_RDONLY | O_NONBLOCK);
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0) throw system_error("stat " + path.string(), errno);
+  if (!S_ISREG(info.st_mode))
+    throw Error(ErrorKind::kCorrupt, path.string() + " is not a regular file");
+  size_ = static_cast<size_t>(info.st_size);
+  if (size_ == 0) return;
+  void* data = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd.get(), 0);
+  if (data == MAP_FAILED) throw system_error("map " + path.string(), errno);
+  data_ = static_cast<const std::byte*>(data);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      path_(std::move(other.path_)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+}  // namespace xffl

@@ -1,0 +1,161 @@
+#include "xffl/base/json.h"
+
+#include <cmath>
+#include <limits>
+
+#include "xffl/base/error.h"
+#include "xffl/base/log.h"
+
+namespace xffl {
+namespace {
+
+// Checks depth and duplicate keys while nlohmann's parser builds the value.
+class ParseGuard {
+ public:
+  ParseGuard(std::string_view origin, int max_depth) : origin_(origin), max_depth_(max_depth) {}
+
+  bool operator()(int depth, Json::parse_event_t event, Json& parsed) {
+    // At depth d of a begin event, d containers are already open.
+    if ((event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start) &&
+        depth >= max_depth_)
+      throw Error(ErrorKind::kCorrupt, std::string(origin_) + ": JSON nested deeper than " +
+                                           std::to_string(max_depth_) + " levels");
+    if (event == Json::parse_event_t::object_start) keys_.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys_.pop_back();
+    if (event == Json::parse_event_t::key) {
+      const auto& key = parsed.get_ref<const std::string&>();
+      if (!keys_.back().insert(key).second)
+        throw Error(ErrorKind::kCorrupt, std::string(origin_) + ": the key '" +
+                                             log::printable(key, 200) + "' appears twice");
+    }
+    return true;
+  }
+
+ private:
+  std::string_view origin_;
+  int max_depth_;
+  std::vector<std::set<std::string>> keys_;
+};
+
+}  // namespace
+
+Json parse_json(std::string_view text, std::string_view origin, JsonLimits limits) {
+  if (text.size() > limits.max_bytes)
+    throw Error(ErrorKind::kCorrupt, std::string(origin) + ": " + std::to_string(text.size()) +
+                                         " bytes of JSON, at most " +
+                                         std::to_string(limits.max_bytes) + " are allowed");
+  ParseGuard guard(origin, limits.max_depth);
+  try {
+    return Json::parse(text, [&](int depth, Json::parse_event_t event, Json& parsed) {
+      return guard(depth, event, parsed);
+    });
+  } catch (const nlohmann::json::parse_error& error) {
+    throw Error(ErrorKind::kCorrupt, std::string(origin) + ": not JSON at byte " +
+                                         std::to_string(error.byte) + ": " +
+                                         log::printable(error.what(), 300));
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(ErrorKind::kCorrupt,
+                std::string(origin) + ": not JSON: " + log::printable(error.what(), 300));
+  }
+}
+
+JsonObject::JsonObject(const Json& json, std::string where)
+    : json_(json), where_(std::move(where)) {
+  if (!json_.is_object())
+    throw Error(ErrorKind::kCorrupt, where_ + ": expected an object, found " + json_.type_name());
+}
+
+void JsonObject::fail(std::string_view key, std::string_view problem) const {
+  throw Error(ErrorKind::kCorrupt, where_ + ": '" + std::string(key) + "' " + std::string(problem));
+}
+
+bool JsonObject::has(std::string_view key) const {
+  const auto it = json_.find(std::string(key));
+  return it != json_.end() && !it->is_null();
+}
+
+const Json& JsonObject::at(std::string_view key) {
+  asked_.emplace(key);
+  const auto it = json_.find(std::string(key));
+  if (it == json_.end()) fail(key, "is missing");
+  return *it;
+}
+
+std::string JsonObject::string(std::string_view key) {
+  const Json& value = at(key);
+  if (!value.is_string()) fail(key, std::string("should be a string, found ") + value.type_name());
+  return value.get<std::string>();
+}
+
+bool JsonObject::boolean(std::string_view key) {
+  const Json& value = at(key);
+  if (!value.is_boolean())
+    fail(key, std::string("should be true or false, found ") + value.type_name());
+  return value.get<bool>();
+}
+
+double JsonObject::number(std::string_view key) {
+  const Json& value = at(key);
+  if (!value.is_number()) fail(key, std::string("should be a number, found ") + value.type_name());
+  const double number = value.get<double>();
+  if (!std::isfinite(number)) fail(key, "should be a finite number");
+  return number;
+}
+
+int64_t JsonObject::integer(std::string_view key, int64_t min, int64_t max) {
+  const Json& value = at(key);
+  if (!value.is_number_integer())
+    fail(key, "should be an integer, found " + log::printable(value.dump(), 60));
+  const bool too_large = value.is_number_unsigned() &&
+                         value.get<uint64_t>() > uint64_t(std::numeric_limits<int64_t>::max());
+  const int64_t number = too_large ? 0 : value.get<int64_t>();
+  if (too_large || number < min || number > max)
+    fail(key, "should lie in " + std::to_string(min) + " .. " + std::to_string(max) + ", found " +
+                  value.dump());
+  return number;
+}
+
+JsonObject JsonObject::object(std::string_view key) {
+  return JsonObject(at(key), where_ + ": " + std::string(key));
+}
+
+std::vector<std::string> JsonObject::strings(std::string_view key) {
+  const Json& value = at(key);
+  if (!value.is_array())
+    fail(key, std::string("should be a list of strings, found ") + value.type_name());
+  std::vector<std::string> texts;
+  for (const Json& item : value) {
+    if (!item.is_string())
+      fail(key, std::string("should hold strings only, found ") + item.type_name());
+    texts.push_back(item.get<std::string>());
+  }
+  return texts;
+}
+
+std::string JsonObject::string_or(std::string_view key, std::string otherwise) {
+  asked_.emplace(key);
+  return has(key) ? string(key) : otherwise;
+}
+
+bool JsonObject::boolean_or(std::string_view key, bool otherwise) {
+  asked_.emplace(key);
+  return has(key) ? boolean(key) : otherwise;
+}
+
+double JsonObject::number_or(std::string_view key, double otherwise) {
+  asked_.emplace(key);
+  return has(key) ? number(key) : otherwise;
+}
+
+int64_t JsonObject::integer_or(std::string_view key, int64_t otherwise, int64_t min, int64_t max) {
+  asked_.emplace(key);
+  return has(key) ? integer(key, min, max) : otherwise;
+}
+
+void JsonObject::refuse_other_keys() const {
+  for (const auto& [key, value] : json_.items())
+    if (!asked_.contains(key))
+      throw Error(ErrorKind::kCorrupt, where_ + ": unknown key '" + log::printable(key, 80) + "'");
+}
+
+}  // namespace xffl

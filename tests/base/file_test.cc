@@ -1,0 +1,77 @@
+#include "xffl/base/file.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "support/temp_dir.h"
+#include "xffl/base/error.h"
+
+namespace xffl {
+namespace {
+
+TEST(WriteFileAtomic, ReplacesWholeAndLeavesNothingBeside) {
+  test::TempDir dir;
+  write_file_atomic(dir.path() / "a", "one");
+  write_file_atomic(dir.path() / "a", "two");
+  EXPECT_EQ(read_file(dir.path() / "a", 100), "two");
+  int entries = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(dir.path()))
+    ++entries;
+  EXPECT_EQ(entries, 1);
+}
+
+TEST(WriteFileAtomic, IsPrivateByDefault) {
+  test::TempDir dir;
+  write_file_atomic(dir.path() / "a", "secret");
+  struct stat info {};
+  ASSERT_EQ(::stat((dir.path() / "a").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777u, 0600u);
+}
+
+TEST(WriteFileAtomic, NamesThePathWhenTheFolderIsMissing) {
+  try {
+    write_file_atomic("/nonexistent-folder/a", "x");
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kNotFound);
+    EXPECT_NE(std::string(error.what()).find("/nonexistent-folder/a"), std::string::npos);
+  }
+}
+
+TEST(ReadFile, RefusesMoreThanAllowed) {
+  test::TempDir dir;
+  write_file_atomic(dir.path() / "a", std::string(1000, 'x'));
+  EXPECT_EQ(read_file(dir.path() / "a", 1000).size(), 1000u);
+  EXPECT_THROW(read_file(dir.path() / "a", 999), Error);
+}
+
+TEST(MappedFile, MapsContentAndAcceptsEmptyFiles) {
+  test::TempDir dir;
+  write_file_atomic(dir.path() / "a", "hello");
+  write_file_atomic(dir.path() / "empty", "");
+  MappedFile file(dir.path() / "a");
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()),
+            "hello");
+  EXPECT_TRUE(MappedFile(dir.path() / "empty").bytes().empty());
+}
+
+TEST(MappedFile, RefusesFifosAndFolders) {
+  test::TempDir dir;
+  const auto fifo = dir.path() / "fifo";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  EXPECT_THROW(MappedFile{fifo}, Error);
+  EXPECT_THROW(MappedFile{dir.path()}, Error);
+}
+
+TEST(MakeDirs, CreatesPrivateFoldersAndRefusesAFileInTheWay) {
+  test::TempDir dir;
+  make_dirs(dir.path() / "a" / "b");
+  struct stat info {};
+  ASSERT_EQ(::stat((dir.path() / "a" / "b").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777u, 0700u);
+  write_file_atomic(dir.path() / "file", "");
+  EXPECT_THROW(make_dirs(dir.path() / "file" / "b"), Error);
+}
+
+}  // namespace
+}  // namespace xffl

@@ -1,0 +1,92 @@
+#include "xffl/base/process.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "support/temp_dir.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+
+namespace xffl {
+namespace {
+
+TEST(RunProcess, CapturesBothStreamsAndTheExitCode) {
+  const ProcessResult result = run_process(
+      {.argv = {"sh", "-c", "cat; echo out; echo err >&2; exit 3"}, .stdin_text = "in "});
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_EQ(result.out, "in out\n");
+  EXPECT_EQ(result.err, "err\n");
+}
+
+TEST(RunProcess, PassesArgumentsUntouched) {
+  const std::string nasty = "a b;$(touch /nonexistent) 'q' \"d\" \n*";
+  EXPECT_EQ(run_process({.argv = {"printf", "%s", nasty}}).out, nasty);
+}
+
+TEST(RunProcess, GivesTheEnvironmentAndFolder) {
+  test::TempDir dir;
+  const ProcessResult result =
+      run_process({.argv = {"sh", "-c", "echo $X; pwd"}, .env = {{"X", "7"}}, .cwd = dir.path()});
+  EXPECT_EQ(result.out, "7\n" + std::filesystem::canonical(dir.path()).string() + "\n");
+}
+
+TEST(RunProcess, NamesAMissingProgram) {
+  try {
+    run_process({.argv = {"no-such-program-xffl"}});
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kNotFound);
+    EXPECT_NE(std::string(error.what()).find("no-such-program-xffl"), std::string::npos);
+  }
+}
+
+TEST(RunProcess, EndsAWholeProcessGroupAtTheTimeout) {
+  test::TempDir dir;
+  const auto pid_file = dir.path() / "pid";
+  const ProcessResult result = run_process({.argv = {"sh", "-c", "sleep 60 & echo $! > pid; wait"},
+                                            .cwd = dir.path(),
+                                            .timeout = std::chrono::milliseconds(300)});
+  EXPECT_TRUE(result.timed_out);
+  EXPECT_EQ(result.exit_code, 128 + SIGTERM);
+  const pid_t child = std::stoi(read_file(pid_file, 100));
+  for (int i = 0; i < 100 && process_start_ticks(child); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(process_start_ticks(child));
+}
+
+TEST(RunProcess, StopsOnRequest) {
+  std::stop_source stop;
+  std::jthread stopper([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    stop.request_stop();
+  });
+  EXPECT_EQ(run_process({.argv = {"sleep", "60"}}, stop.get_token()).exit_code, 128 + SIGTERM);
+}
+
+TEST(RunProcess, SurvivesAChildThatDoesNotReadItsInput) {
+  EXPECT_EQ(run_process({.argv = {"true"}, .stdin_text = std::string(1 << 20, 'x')}).exit_code, 0);
+}
+
+TEST(StartDetached, WritesToItsFileInItsOwnSession) {
+  test::TempDir dir;
+  const pid_t pid =
+      start_detached({.argv = {"sh", "-c", "echo hi; echo oops >&2"}}, dir.path() / "log");
+  int status = 0;
+  ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(read_file(dir.path() / "log", 100), "hi\noops\n");
+}
+
+TEST(ProcessStartTicks, IdentifiesAProcess) {
+  const auto mine = process_start_ticks(::getpid());
+  ASSERT_TRUE(mine);
+  EXPECT_EQ(mine, process_start_ticks(::getpid()));
+  EXPECT_FALSE(process_start_ticks(0x7ffffff0));
+}
+
+}  // namespace
+}  // namespace xffl
