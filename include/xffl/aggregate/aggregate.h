@@ -1,0 +1,63 @@
+// Federated averaging (McMahan et al., 2017) of model folders, tensor by tensor, in bounded memory.
+//
+// Each element is sum_k(w_k * x_k) / sum_k(w_k), accumulated in float64 in the fixed order of
+// Input::order_key and rounded once. The same bytes come out whatever the order of the inputs, the
+// number of threads and the block size. Sources are read by mmap; memory is a few blocks per
+// thread, independent of the model and of the number of inputs.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "xffl/checkpoint/dtype.h"
+#include "xffl/checkpoint/model_folder.h"
+
+namespace xffl::aggregate {
+
+struct Input {
+  std::filesystem::path folder;  // weights or deltas: HF folder
+  double weight = 1;             // > 0, finite
+  std::string order_key;         // unique; inputs are summed in ascending order of it
+  std::string label;             // for messages: the facility, or the folder
+};
+
+struct Options {
+  int num_threads = 0;  // 0: all that this process may use
+  uint64_t max_shard_bytes = 5ull << 30;
+  std::function<void(uint64_t done_bytes, uint64_t total_bytes)>
+      on_progress;  // of output; from any thread, serialised
+};
+
+/// Weighted mean of weights; every input must have exactly the tensors and shapes of `inputs[0]` by
+/// name (any of F32/F16/BF16), finite everywhere. Writes an HF folder `out` whose tensors have
+/// `dtype`, config.json and tokenizer files from the input with the smallest order_key. `out` must
+/// not exist; it appears by rename, with manifest.json. Throws kRejected (which input, tensor,
+/// index, value; shapes expected and found), kNotFound, kCorrupt, kIo.
+void average_weights(std::vector<Input> inputs, checkpoint::Dtype dtype,
+                     const std::filesystem::path& out, const Options& options = {});
+
+/// One server step of FedAvg on a float32 master: master' = master + mean(delta) when `deltas`,
+/// else mean(weights). Reads the master folder `master` (F32, HF layout), writes `out_master` (F32)
+/// and `out_model` (`publish_dtype`, rounded from the float32 master') in one pass. Both appear by
+/// rename, with manifest.json; config.json (torch_dtype of what it holds) and tokenizer files come
+/// from `master`. Errors as above; the updates' schema must equal the master's.
+void server_step(const std::filesystem::path& master, std::vector<Input> updates, bool deltas,
+                 checkpoint::Dtype publish_dtype, const std::filesystem::path& out_master,
+                 const std::filesystem::path& out_model, const Options& options = {});
+
+/// A model folder converted to `dtype` (float tensors only): makes the first master (F32) from any
+/// HF folder.
+void convert(const std::filesystem::path& model, checkpoint::Dtype dtype,
+             const std::filesystem::path& out, const Options& options = {});
+
+/// Throws kRejected unless `update` has exactly the schema of `base` (shapes; any float dtype) and
+/// is finite everywhere; names the tensor, element index and value. An update that is all zero
+/// (delta) or equal to the base (weights) is refused too: a facility that returns what it was given
+/// did not train (unless `allow_unchanged`).
+void check_update(const std::filesystem::path& update, const std::filesystem::path& base,
+                  bool delta, bool allow_unchanged);
+
+}  // namespace xffl::aggregate

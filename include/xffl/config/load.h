@@ -1,0 +1,39 @@
+// xffl.yaml -> Experiment: every problem named with file:line:column and what to write instead.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "xffl/config/experiment.h"
+
+namespace xffl::config {
+
+struct Problem {
+  int line = 0;         // 1-based; 0: the file as a whole
+  int column = 0;       // 1-based
+  std::string message;  // "unknown key 'learning_rat': did you mean 'learning_rate'?"
+};
+
+/// "<file>:<line>:<column>: error: <message>" per problem, one per line.
+std::string format_problems(const std::filesystem::path& file,
+                            const std::vector<Problem>& problems);
+
+/// Reads `project_folder`/xffl.yaml. Throws kNotFound, or kConfig whose message is
+/// format_problems() with all problems found.
+Experiment load_experiment(const std::filesystem::path& project_folder);
+
+/// The same for text that is not a file yet. `file` is for messages; relative paths resolve against
+/// `project_folder`.
+Experiment parse_experiment(const std::string& yaml, const std::filesystem::path& file,
+                            const std::filesystem::path& project_folder);
+
+/// The experiment as complete YAML: every key, defaults included, in a fixed order.
+/// parse_experiment reads it back to an equal experiment, so its SHA-256 identifies what a run
+/// does.
+std::string format_experiment(const Experiment& experiment);
+
+/// JSON Schema (2020-12) of xffl.yaml, from the same table of keys that the parser uses.
+std::string json_schema();
+
+}  // namespace xffl::config

@@ -1,0 +1,51 @@
+// The run's memory: durable events, in order, each bound to the one before by a hash.
+//
+// SQLite (WAL, synchronous=FULL) holds the rows {seq, time, kind, round, facility, attempt,
+// payload, chain}, where chain = SHA-256(previous chain, row). append() returns after the row is on
+// disk. Rows are never changed or removed. One writer: open() takes an exclusive lock beside the
+// database that a second coordinator cannot get; the lock file says who holds it (host, pid,
+// start). Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace xffl::journal {
+
+inline constexpr int kSchemaVersion = 1;
+
+struct Event {
+  int64_t seq = 0;       // 1, 2, 3, ...; set by append
+  std::string time_utc;  // set by append
+  std::string kind;      // "round_planned"; [a-z_]+
+  int round = 0;         // 0: the run as a whole
+  std::string facility;  // empty: the round as a whole
+  int attempt = 0;
+  std::string payload;  // one JSON object
+};
+
+class Journal {
+ public:
+  /// Creates or opens `path` for writing. Throws kBusy (who holds it and since when), kCorrupt
+  /// (chain or database damaged: first bad seq), kUnsupported (newer schema), kIo.
+  static std::unique_ptr<Journal> open(const std::filesystem::path& path);
+  virtual ~Journal() = default;
+
+  /// Durable on return. `event.seq` and `time_utc` are assigned. Throws kIo (disk full, ...):
+  /// nothing was recorded.
+  virtual Event append(Event event) = 0;
+  virtual std::vector<Event> events() const = 0;
+};
+
+/// Reads without the lock, while a coordinator may be writing: for status and logs. The same
+/// errors, except kBusy.
+std::vector<Event> read_events(const std::filesystem::path& path);
+
+/// Who holds the writer's lock: "pid 123 on host since 2026-..."; empty when nobody does.
+std::string lock_holder(const std::filesystem::path& path);
+
+}  // namespace xffl::journal

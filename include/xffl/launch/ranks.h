@@ -1,0 +1,36 @@
+// Starts a program as N ranks on this machine: what srun does at a facility, for one node.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+namespace xffl::launch {
+
+struct RankSpec {
+  std::vector<std::string> argv;
+  int world_size = 1;
+  std::map<std::string, std::string> env;  // added for every rank
+  bool prefix_output = true;               // "[2] line"; false: ranks inherit stdout and stderr
+  std::chrono::milliseconds grace{5000};   // between SIGTERM and SIGKILL when ending ranks
+};
+
+/// Runs argv world_size times with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
+/// MASTER_ADDR=127.0.0.1 and a free MASTER_PORT; OMP_NUM_THREADS = cores / ranks unless set. Output
+/// lines are never torn; each rank's stdout goes to stdout, stderr to stderr. When a rank fails,
+/// the others get SIGTERM, then SIGKILL after `grace`. A stop request, or SIGTERM passed on by the
+/// caller, ends all. Returns 0, else the exit code of the first rank that failed (128 + signal).
+/// Nothing that a rank started in its process group survives the call.
+int run_ranks(const RankSpec& spec, std::stop_token stop);
+
+/// A TCP port that was free on 127.0.0.1 a moment ago.
+int free_port();
+
+/// Python environment for `venv`: a folder or its bin/activate script. Returns the variables to set
+/// (VIRTUAL_ENV, PATH, without PYTHONHOME). Throws kNotFound when there is no bin/python in it.
+std::map<std::string, std::string> venv_environment(const std::string& venv);
+
+}  // namespace xffl::launch

@@ -1,0 +1,37 @@
+// Job scripts from strict templates.
+//
+//   {{name}}          replaced by the value; a name without a value is an error with its line
+//   {{lines name}}    alone on a line: one line per item of a list value, none for an empty list
+//   {{quote name}}    replaced by the value as one quoted word of a POSIX shell
+//   {{words name}}    replaced by a list value, each item quoted, joined by spaces: an argument
+//   vector
+//
+// No value may hold a newline, carriage return or NUL, so none can add a line or an #SBATCH
+// directive. A value that is given and never used is an error, too (a typo in a project's own
+// template), unless it is listed as optional.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace xffl::submit {
+
+using TemplateValue = std::variant<std::string, std::vector<std::string>>;
+using TemplateValues = std::map<std::string, TemplateValue, std::less<>>;
+
+/// Throws kConfig with "<origin>:<line>: ..." .
+std::string render_template(std::string_view text, std::string_view origin,
+                            const TemplateValues& values,
+                            const std::set<std::string, std::less<>>& optional = {});
+
+/// `text` as one word of a POSIX shell: the only place where anything is quoted for a shell.
+std::string quote_for_shell(std::string_view text);
+
+/// The shipped template of a kind ("process"), compiled in from templates/.
+std::string_view shipped_template(std::string_view kind);
+
+}  // namespace xffl::submit
