@@ -22,9 +22,9 @@ class Sampler {
   /// `num_sequences` >= 1 over all shards; 0 <= rank < world_size; batch_size >= 1; else kUsage.
   Sampler(uint64_t num_sequences, uint64_t batch_size, uint64_t seed, int rank, int world_size);
 
-  /// This rank's sequence indices of optimizer step `step`, in order of position. When batch_size is not
-  /// a multiple of world_size, ranks get counts that differ by one (0 when batch_size < world_size).
-  /// Not thread-safe: the order of the epoch last asked for is kept.
+  /// This rank's sequence indices of optimizer step `step`, in order of position. When batch_size
+  /// is not a multiple of world_size, ranks get counts that differ by one (0 when batch_size <
+  /// world_size). Not thread-safe: the order of the epoch last asked for is kept.
   std::vector<uint64_t> step_indices(uint64_t step);
 
  private:

@@ -5,11 +5,12 @@
 //             u64 sequence_length, u64 num_tokens, u64 num_sequences, u64 num_documents,
 //             u32 flags (bit 0: packed), u32 zero
 //   tokens    num_tokens ids of u16 or u32, then zero bytes up to a multiple of 8
-//   offsets   u64 each, in tokens: when packed, where each document begins (num_documents of them, the
+//   offsets   u64 each, in tokens: when packed, where each document begins (num_documents of them,
+//   the
 //             first is 0); when not, where each sequence begins, and the end (num_sequences + 1)
 // The file's size is exactly what the header says. A shard has at least one sequence.
-//   packed:   every sequence has exactly sequence_length tokens; documents run across sequence borders
-//   unpacked: each document is one sequence of 1 .. sequence_length tokens
+//   packed:   every sequence has exactly sequence_length tokens; documents run across sequence
+//   borders unpacked: each document is one sequence of 1 .. sequence_length tokens
 #pragma once
 
 #include <cstdint>
@@ -56,9 +57,9 @@ class TokenShardReader {
   const std::byte* offsets_ = nullptr;  // of documents when packed, else of sequences
 };
 
-/// Writes one shard; nothing but a temp file beside `path` exists until finish(). uint16 tokens when
-/// vocab_size <= 65,536. Memory: a buffer, and 8 bytes a document. Ids out of range, empty or too long
-/// documents are kRejected and leave the shard as it was; disk trouble is kIo.
+/// Writes one shard; nothing but a temp file beside `path` exists until finish(). uint16 tokens
+/// when vocab_size <= 65,536. Memory: a buffer, and 8 bytes a document. Ids out of range, empty or
+/// too long documents are kRejected and leave the shard as it was; disk trouble is kIo.
 class TokenShardWriter {
  public:
   TokenShardWriter(std::filesystem::path path, uint64_t vocab_size, uint64_t sequence_length,

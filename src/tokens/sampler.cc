@@ -1,0 +1,93 @@
+#include "xffl/tokens/sampler.h"
+
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "xffl/base/error.h"
+
+namespace xffl::tokens {
+namespace {
+
+// SplitMix64's output function: a bijection of 64 bits that mixes well.
+uint64_t mix(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+class SplitMix64 {
+ public:
+  SplitMix64(uint64_t seed, uint64_t epoch) : state_(mix(mix(seed) + epoch)) {}
+
+  uint64_t next() { return mix(state_ += 0x9e3779b97f4a7c15u); }
+
+  // Uniform in 0 .. bound - 1: the lowest (2^64 mod bound) draws are thrown away, so none is
+  // favoured.
+  uint64_t below(uint64_t bound) {
+    const uint64_t reject_below = (0 - bound) % bound;
+    uint64_t draw = next();
+    while (draw < reject_below) draw = next();
+    return draw % bound;
+  }
+
+ private:
+  uint64_t state_;
+};
+
+constexpr uint64_t kNoEpoch = UINT64_MAX;
+
+}  // namespace
+
+std::vector<uint64_t> permutation(uint64_t n, uint64_t seed, uint64_t epoch) {
+  std::vector<uint64_t> order(n);
+  std::iota(order.begin(), order.end(), uint64_t{0});
+  SplitMix64 random(seed, epoch);
+  for (uint64_t left = n; left > 1; --left) {
+    std::swap(order[left - 1], order[random.below(left)]);
+  }
+  return order;
+}
+
+Sampler::Sampler(uint64_t num_sequences, uint64_t batch_size, uint64_t seed, int rank,
+                 int world_size)
+    : num_sequences_(num_sequences),
+      batch_size_(batch_size),
+      seed_(seed),
+      rank_(rank),
+      world_size_(world_size),
+      cached_epoch_(kNoEpoch) {
+  if (num_sequences == 0) throw Error(ErrorKind::kUsage, "cannot sample from 0 sequences");
+  if (batch_size == 0) throw Error(ErrorKind::kUsage, "cannot sample batches of 0 sequences");
+  if (world_size < 1 || rank < 0 || rank >= world_size) {
+    throw Error(ErrorKind::kUsage, "cannot sample for rank " + std::to_string(rank) + " of " +
+                                       std::to_string(world_size) +
+                                       ": a rank is 0 .. world size - 1");
+  }
+}
+
+std::vector<uint64_t> Sampler::step_indices(uint64_t step) {
+  uint64_t begin = 0;
+  uint64_t end = 0;
+  if (__builtin_mul_overflow(step, batch_size_, &begin) ||
+      __builtin_add_overflow(begin, batch_size_, &end)) {
+    throw Error(ErrorKind::kUsage, "cannot sample step " + std::to_string(step) +
+                                       " of batches of " + std::to_string(batch_size_) +
+                                       " sequences: beyond 2^64 sequences");
+  }
+  const auto stride = static_cast<uint64_t>(world_size_);
+  const uint64_t to_first = (static_cast<uint64_t>(rank_) + stride - begin % stride) % stride;
+  std::vector<uint64_t> indices;
+  for (uint64_t offset = to_first; offset < batch_size_; offset += stride) {
+    const uint64_t position = begin + offset;
+    const uint64_t epoch = position / num_sequences_;
+    if (epoch != cached_epoch_) {
+      order_ = permutation(num_sequences_, seed_, epoch);
+      cached_epoch_ = epoch;
+    }
+    indices.push_back(order_[position % num_sequences_]);
+  }
+  return indices;
+}
+
+}  // namespace xffl::tokens

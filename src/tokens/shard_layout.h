@@ -1,0 +1,40 @@
+// The bytes of a token shard's header, and where its parts lie: shared by the reader and the
+// writer.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+
+#include "xffl/tokens/token_shard.h"
+
+namespace xffl::tokens {
+
+inline constexpr size_t kHeaderBytes = 64;
+inline constexpr uint32_t kShardVersion = 1;
+inline constexpr uint64_t kMaxVocabSize = INT32_MAX;  // ids are int32 everywhere else
+inline constexpr uint64_t kMaxSequenceLength = INT32_MAX;
+
+struct ShardLayout {
+  size_t token_bytes = 2;
+  uint64_t offsets_begin = 0;  // of the offset table, in bytes; tokens begin at kHeaderBytes
+  uint64_t num_offsets = 0;
+  uint64_t file_bytes = 0;
+};
+
+/// 2 when every id below `vocab_size` fits in 16 bits, else 4.
+size_t token_bytes_for(uint64_t vocab_size);
+
+/// Where the parts lie. Throws kCorrupt naming `path` when a size does not fit in 63 bits.
+ShardLayout layout_of(const ShardInfo& info, size_t token_bytes, const std::filesystem::path& path);
+
+std::array<std::byte, kHeaderBytes> encode_header(const ShardInfo& info, size_t token_bytes);
+
+/// Reads and checks the header's own fields and that `file_bytes` is exactly what they say.
+/// Throws kCorrupt.
+std::pair<ShardInfo, ShardLayout> decode_header(std::span<const std::byte> file,
+                                                const std::filesystem::path& path);
+
+}  // namespace xffl::tokens

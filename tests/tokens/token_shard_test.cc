@@ -1,0 +1,327 @@
+#include "xffl/tokens/token_shard.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+#include <functional>
+
+#include "support/temp_dir.h"
+#include "xffl/base/error.h"
+
+namespace xffl::tokens {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using Ids = std::vector<int32_t>;
+
+// Where the header's fields lie (docs/token-shards.md).
+constexpr size_t kVersionAt = 8, kTokenBytesAt = 12, kVocabAt = 16, kLengthAt = 24, kTokensAt = 32,
+                 kSequencesAt = 40, kDocumentsAt = 48, kFlagsAt = 56, kZeroAt = 60,
+                 kTokenDataAt = 64;
+
+class TokenShard : public testing::Test {
+ protected:
+  fs::path file(const std::string& name = "a.tokens") const { return dir_ / name; }
+
+  ShardInfo write(uint64_t vocab_size, uint64_t length, bool packed, const std::vector<Ids>& docs) {
+    TokenShardWriter writer(file(), vocab_size, length, packed);
+    for (const Ids& ids : docs) writer.add_document(ids);
+    return writer.finish();
+  }
+
+  static Ids sequence(const TokenShardReader& reader, uint64_t index) {
+    Ids ids(reader.length(index));
+    reader.read(index, ids);
+    return ids;
+  }
+
+  // Three unpacked documents {1,2,3}, {4}, {5,6} of uint16: tokens at 64, padding 76..79, offsets
+  // at 80.
+  void write_unpacked() { write(100, 3, false, {{1, 2, 3}, {4}, {5, 6}}); }
+  // Two packed sequences of 3 over documents that begin at 0 and 4; offsets at 80.
+  void write_packed() { write(100, 3, true, {{1, 2, 3, 4}, {5, 6, 7}}); }
+  static constexpr size_t kOffsetsAt = 80;
+
+  std::string bytes() const { return read_file(file(), 1 << 20); }
+  void set_bytes(const std::string& content) { std::ofstream(file(), std::ios::binary) << content; }
+  template <class T>
+  void patch(size_t at, T value) {
+    std::string content = bytes();
+    std::memcpy(content.data() + at, &value, sizeof value);
+    set_bytes(content);
+  }
+
+  void expect_corrupt(const std::string& message_part) {
+    try {
+      TokenShardReader reader(file());
+      ADD_FAILURE() << "accepted; expected: " << message_part;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kCorrupt) << error.what();
+      EXPECT_THAT(error.what(), HasSubstr(message_part));
+      EXPECT_THAT(error.what(), HasSubstr(file().string()));
+    }
+  }
+
+  size_t files_in_dir() const {
+    return static_cast<size_t>(
+        std::distance(fs::directory_iterator(dir_.path()), fs::directory_iterator()));
+  }
+
+  test::TempDir dir_;
+};
+
+ErrorKind kind_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.kind();
+  }
+  ADD_FAILURE() << "no error";
+  return ErrorKind::kInternal;
+}
+
+TEST_F(TokenShard, PackedRunsAcrossDocumentsAndDropsTheIncompleteEnd) {
+  const ShardInfo written = write(100, 3, true, {{1, 2, 3, 4}, {5, 6}, {7, 8}, {9}});
+  const TokenShardReader reader(file());
+  for (const ShardInfo& info : {written, reader.info()}) {
+    EXPECT_EQ(info.vocab_size, 100u);
+    EXPECT_EQ(info.sequence_length, 3u);
+    EXPECT_EQ(info.num_tokens, 9u);
+    EXPECT_EQ(info.num_sequences, 3u);
+    EXPECT_EQ(info.num_documents, 4u);
+    EXPECT_TRUE(info.packed);
+  }
+  EXPECT_THAT(sequence(reader, 0), ElementsAre(1, 2, 3));
+  EXPECT_THAT(sequence(reader, 2), ElementsAre(7, 8, 9));
+  EXPECT_THAT(reader.document_offsets(), ElementsAre(0, 4, 6, 8));
+
+  const ShardInfo dropped = write(100, 3, true, {{1, 2, 3, 4}, {5, 6}, {7, 8}});
+  EXPECT_EQ(dropped.num_tokens, 6u);
+  EXPECT_EQ(dropped.num_documents, 2u);
+  EXPECT_THAT(TokenShardReader(file()).document_offsets(), ElementsAre(0, 4));
+}
+
+TEST_F(TokenShard, UnpackedKeepsEachDocumentAsItsOwnSequence) {
+  write_unpacked();
+  const TokenShardReader reader(file());
+  EXPECT_EQ(reader.info().num_sequences, 3u);
+  EXPECT_EQ(reader.info().num_documents, 3u);
+  EXPECT_EQ(reader.info().num_tokens, 6u);
+  EXPECT_FALSE(reader.info().packed);
+  EXPECT_EQ(reader.length(1), 1u);
+  EXPECT_THAT(sequence(reader, 0), ElementsAre(1, 2, 3));
+  EXPECT_THAT(sequence(reader, 1), ElementsAre(4));
+  EXPECT_THAT(sequence(reader, 2), ElementsAre(5, 6));
+  EXPECT_THAT(reader.document_offsets(), ElementsAre(0, 3, 4));
+}
+
+TEST_F(TokenShard, TokensAreTwoBytesUpToAVocabularyOf65536) {
+  write(65536, 2, true, {{0, 65535}});
+  EXPECT_EQ(bytes().size(), 64u + 8 + 8);
+  EXPECT_EQ(bytes()[kTokenBytesAt], 2);
+  EXPECT_THAT(sequence(TokenShardReader(file()), 0), ElementsAre(0, 65535));
+  write(65537, 3, true, {{0, 65535, 65536}});
+  EXPECT_EQ(bytes().size(), 64u + 16 + 8);
+  EXPECT_EQ(bytes()[kTokenBytesAt], 4);
+  EXPECT_THAT(sequence(TokenShardReader(file()), 0), ElementsAre(0, 65535, 65536));
+}
+
+TEST_F(TokenShard, HasTheDocumentedBytes) {
+  write(300, 2, false, {{1, 299}, {2}});
+  const unsigned char expected[] = {
+      'X', 'F', 'F', 'L', 'T', 'O', 'K', '1', 1, 0, 0, 0, 2, 0, 0, 0, 44, 1, 0,  0, 0, 0, 0, 0,
+      2,   0,   0,   0,   0,   0,   0,   0,   3, 0, 0, 0, 0, 0, 0, 0, 2,  0, 0,  0, 0, 0, 0, 0,
+      2,   0,   0,   0,   0,   0,   0,   0,   0, 0, 0, 0, 0, 0, 0, 0, 1,  0, 43, 1, 2, 0, 0, 0,
+      0,   0,   0,   0,   0,   0,   0,   0,   2, 0, 0, 0, 0, 0, 0, 0, 3,  0, 0,  0, 0, 0, 0, 0};
+  EXPECT_EQ(bytes(), std::string(expected, expected + sizeof expected));
+}
+
+TEST_F(TokenShard, LargeShardSurvivesItsBuffers) {
+  std::vector<Ids> docs;
+  int32_t next = 0;
+  for (int d = 0; d < 2000; ++d) {
+    Ids ids(static_cast<size_t>(1 + d % 997));
+    for (int32_t& id : ids) id = next = (next + 7919) % 70000;
+    docs.push_back(ids);
+  }
+  write(70000, 997, false, docs);
+  const TokenShardReader reader(file());
+  ASSERT_EQ(reader.info().num_sequences, docs.size());
+  for (size_t i = 0; i < docs.size(); ++i) ASSERT_EQ(sequence(reader, i), docs[i]) << i;
+}
+
+TEST_F(TokenShard, NothingIsPublishedBeforeFinish) {
+  {
+    TokenShardWriter writer(file(), 10, 2, true);
+    writer.add_document(Ids{1, 2});
+    EXPECT_FALSE(fs::exists(file()));
+  }
+  EXPECT_EQ(files_in_dir(), 0u);
+  write(10, 2, true, {{1, 2}});
+  EXPECT_EQ(files_in_dir(), 1u);
+}
+
+TEST_F(TokenShard, TooFewTokensForOneSequenceAreRefusedAndLeaveNothing) {
+  EXPECT_EQ(kind_of([&] { write(10, 4, true, {{1, 2, 3}}); }), ErrorKind::kRejected);
+  EXPECT_EQ(kind_of([&] { write(10, 4, false, {}); }), ErrorKind::kRejected);
+  EXPECT_EQ(files_in_dir(), 0u);
+}
+
+TEST_F(TokenShard, WriterRefusesBadDocumentsAndGoesOn) {
+  TokenShardWriter writer(file(), 10, 2, false);
+  EXPECT_EQ(kind_of([&] { writer.add_document(Ids{}); }), ErrorKind::kRejected);
+  EXPECT_EQ(kind_of([&] { writer.add_document(Ids{1, 2, 3}); }), ErrorKind::kRejected);
+  EXPECT_EQ(kind_of([&] { writer.add_document(Ids{1, 10}); }), ErrorKind::kRejected);
+  EXPECT_EQ(kind_of([&] { writer.add_document(Ids{-1}); }), ErrorKind::kRejected);
+  writer.add_document(Ids{9});
+  EXPECT_EQ(writer.finish().num_tokens, 1u);
+  EXPECT_EQ(kind_of([&] { writer.add_document(Ids{1}); }), ErrorKind::kInternal);
+  EXPECT_EQ(kind_of([&] { writer.finish(); }), ErrorKind::kInternal);
+}
+
+TEST_F(TokenShard, WriterRefusesImpossibleSizes) {
+  for (const uint64_t size : {uint64_t{0}, uint64_t{1} << 31, UINT64_MAX}) {
+    EXPECT_EQ(kind_of([&] { TokenShardWriter(file(), size, 2, true); }), ErrorKind::kUsage);
+    EXPECT_EQ(kind_of([&] { TokenShardWriter(file(), 2, size, true); }), ErrorKind::kUsage);
+  }
+}
+
+TEST_F(TokenShard, ReaderChecksItsArguments) {
+  write_unpacked();
+  const TokenShardReader reader(file());
+  EXPECT_EQ(kind_of([&] { reader.length(3); }), ErrorKind::kInternal);
+  Ids two(2);
+  EXPECT_EQ(kind_of([&] { reader.read(0, two); }), ErrorKind::kInternal);
+  EXPECT_EQ(kind_of([&] { TokenShardReader(file("absent")); }), ErrorKind::kNotFound);
+}
+
+TEST_F(TokenShard, EveryTruncationAndExtensionIsRefused) {
+  for (const bool packed : {true, false}) {
+    packed ? write_packed() : write_unpacked();
+    const std::string whole = bytes();
+    for (size_t size = 0; size < whole.size(); ++size) {
+      set_bytes(whole.substr(0, size));
+      expect_corrupt("");
+    }
+    set_bytes(whole + '\0');
+    expect_corrupt("its header says");
+  }
+}
+
+TEST_F(TokenShard, HostileHeadersAreRefused) {
+  const auto refused = [&](size_t at, auto value, const std::string& part, bool packed) {
+    SCOPED_TRACE("byte " + std::to_string(at));
+    packed ? write_packed() : write_unpacked();
+    patch(at, value);
+    expect_corrupt(part);
+  };
+  for (const bool packed : {true, false}) {
+    refused(0, 'x', "not a token shard", packed);
+    refused(kVersionAt, uint32_t{2}, "version 2", packed);
+    for (const uint32_t bad : {0u, 1u, 3u, 8u, UINT32_MAX}) {
+      refused(kTokenBytesAt, bad, "expected 2 or 4", packed);
+    }
+    refused(kTokenBytesAt, uint32_t{4}, "its header says", packed);
+    for (const uint64_t bad : {uint64_t{0}, uint64_t{1} << 31, uint64_t{1} << 63, UINT64_MAX}) {
+      refused(kVocabAt, bad, "vocab_size", packed);
+      refused(kLengthAt, bad, "sequence_length", packed);
+      refused(kTokensAt, bad, "", packed);
+      refused(kSequencesAt, bad, "", packed);
+      refused(kDocumentsAt, bad, "", packed);
+    }
+    refused(kVocabAt, uint64_t{65537}, "cannot hold a vocabulary", packed);
+    refused(kLengthAt, uint64_t{1}, packed ? "are not its" : "do not fit", packed);
+    refused(kTokensAt, uint64_t{7}, packed ? "are not its" : "offset 3", packed);
+    refused(kSequencesAt, uint64_t{4}, "", packed);
+    refused(kDocumentsAt, uint64_t{4}, packed ? "its header says" : "documents are not", packed);
+    refused(kFlagsAt, uint32_t{2}, "flags", packed);
+    refused(kZeroAt, uint32_t{1}, "reserved", packed);
+    refused(kFlagsAt, uint32_t{packed ? 0u : 1u}, "", packed);
+  }
+}
+
+TEST_F(TokenShard, SizesWhoseProductsWrapAreRefused) {
+  // (2^31 - 1) * (2^33 + 9) is 2^64 + num_tokens.
+  write_packed();
+  patch(kLengthAt, uint64_t{INT32_MAX});
+  patch(kSequencesAt, (uint64_t{1} << 33) + 9);
+  patch(kTokensAt, 5 * (uint64_t{1} << 31) - 9);
+  expect_corrupt("are not its");
+  // num_tokens * token_bytes wraps: 2^63 * 2.
+  write_unpacked();
+  patch(kTokensAt, (uint64_t{1} << 63) + 6);
+  patch(kLengthAt, uint64_t{INT32_MAX});
+  patch(kSequencesAt, uint64_t{1} << 40);
+  patch(kDocumentsAt, uint64_t{1} << 40);
+  expect_corrupt("the header claims");
+  // num_offsets * 8 wraps: 2^61 + 4 offsets.
+  write_packed();
+  patch(kTokensAt, uint64_t{1} << 61);
+  patch(kLengthAt, uint64_t{1} << 30);
+  patch(kSequencesAt, uint64_t{1} << 31);
+  patch(kDocumentsAt, uint64_t{1} << 61);
+  expect_corrupt("the header claims");
+}
+
+TEST_F(TokenShard, HostileOffsetsAreRefused) {
+  const auto refused = [&](size_t index, uint64_t value, bool packed) {
+    SCOPED_TRACE("offset " + std::to_string(index) + " = " + std::to_string(value));
+    packed ? write_packed() : write_unpacked();
+    patch(kOffsetsAt + 8 * index, value);
+    expect_corrupt("offset");
+  };
+  refused(0, 1, true);
+  refused(1, 0, true);
+  refused(1, 6, true);
+  refused(1, UINT64_MAX, true);
+  refused(0, 1, false);           // the first is not 0
+  refused(1, 0, false);           // an empty sequence
+  refused(1, 4, false);           // longer than sequence_length, and the next would be empty
+  refused(2, 3, false);           // equal to its predecessor
+  refused(2, UINT64_MAX, false);  // far out of range
+  refused(3, 5, false);           // the end is not num_tokens
+  refused(3, 7, false);
+}
+
+TEST_F(TokenShard, AnOverlongSequenceIsRefused) {
+  write(100, 3, false, {{1}, {2, 3}, {4, 5, 6}});
+  patch(kOffsetsAt + 8, uint64_t{2});
+  EXPECT_NO_THROW(TokenShardReader{file()});  // still legal: 2, 1, 3
+  patch(kOffsetsAt + 16, uint64_t{6});
+  expect_corrupt("offset 2");
+}
+
+TEST_F(TokenShard, NonZeroPaddingIsRefused) {
+  write_unpacked();
+  patch(kOffsetsAt - 1, char{1});
+  expect_corrupt("not zero");
+}
+
+TEST_F(TokenShard, AnIdBeyondTheVocabularyIsFoundWhenRead) {
+  write_packed();
+  patch(kTokenDataAt + 2 * 4, uint16_t{100});
+  const TokenShardReader reader(file());
+  EXPECT_THAT(sequence(reader, 0), ElementsAre(1, 2, 3));
+  try {
+    sequence(reader, 1);
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kCorrupt);
+    EXPECT_THAT(error.what(), HasSubstr("sequence 1 has id 100 at position 1"));
+  }
+  write(70000, 1, true, {{1}});
+  patch(kTokenDataAt, UINT32_MAX);  // negative as an int32
+  EXPECT_EQ(kind_of([&] { sequence(TokenShardReader(file()), 0); }), ErrorKind::kCorrupt);
+}
+
+TEST_F(TokenShard, RefusesAFolder) {
+  EXPECT_NO_THROW(write_packed());
+  EXPECT_ANY_THROW(TokenShardReader(dir_.path()));
+}
+
+}  // namespace
+}  // namespace xffl::tokens
