@@ -1,0 +1,65 @@
+// What a facility's job answers: report.json, written last and by rename.
+//
+// A complete report whose key equals the job's is the only sign of success; exit codes are not
+// asked. It comes from the facility and is hostile until checked: parse_job_report bounds every
+// number.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "xffl/job/job_spec.h"
+
+namespace xffl::job {
+
+inline constexpr int kReportVersion = 1;
+
+/// Mean negative log-likelihood per predicted token, in nats, over all ranks.
+struct ValidationResult {
+  std::string name;
+  int64_t tokens = 0;  // predicted tokens
+  double nll_before = 0;
+  double nll_after = 0;
+  bool operator==(const ValidationResult&) const = default;
+};
+
+struct JobReport {
+  JobKey key;
+  std::string base_model_sha256;
+  std::string
+      update_sha256;  // root hash of the update's manifest.json; empty for an evaluate-only job
+  int64_t steps = 0;
+  int64_t samples = 0;         // sequences trained on
+  int64_t tokens = 0;          // valid target tokens trained on: the aggregation weight by default
+  double train_loss = 0;       // mean over the job's steps; 0 when steps is 0
+  double train_loss_last = 0;  // of the last step
+  std::vector<ValidationResult> validation;
+  double train_seconds = 0;  // steps only, without loading, evaluation and saving
+  double total_seconds = 0;
+  double tokens_per_second = 0;
+  int64_t peak_memory_bytes = 0;  // of the largest rank
+  int world_size = 1;
+  std::string scheduler_job_id;  // SLURM_JOB_ID or empty
+  int restarts = 0;              // SLURM_RESTART_COUNT
+  std::string trainer;           // "xffl-train 0.1.0 (torch 2.11.0)"
+  bool operator==(const JobReport&) const = default;
+};
+
+/// Throws kCorrupt with the key's path: missing or unknown keys, non-finite or negative numbers,
+/// counts above 2^53.
+JobReport parse_job_report(std::string_view json, std::string_view origin);
+JobReport read_job_report(const std::filesystem::path& path);
+/// The file's text; keys in a fixed order. Throws kCorrupt for what parse_job_report would refuse.
+std::string format_job_report(const JobReport& report);
+
+/// Throws kRejected, naming field, expected and found, unless `report` answers exactly this job:
+/// key, base model, steps done (1 <= steps <= spec.training.steps), samples and tokens that so many
+/// steps can have used (at most batch_size * steps sequences of at most `max_sequence_length`
+/// tokens).
+void check_report_answers(const JobReport& report, const JobSpec& spec,
+                          int64_t max_sequence_length);
+
+}  // namespace xffl::job

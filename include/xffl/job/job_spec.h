@@ -1,0 +1,112 @@
+// What a facility's job is told: job.json, written by the coordinator, read by the trainer.
+//
+// The file is an API: docs/formats.md describes it, configs/examples/ holds a foreign trainer that
+// honours it. Relative paths in it are relative to the folder of job.json itself, so that a job's
+// folder can be moved. Unknown keys are an error in the same format version.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace xffl::job {
+
+inline constexpr int kJobVersion = 1;
+
+/// Which attempt at which facility's part of which round this is. The report echoes it.
+struct JobKey {
+  std::string project;   // ProjectName alphabet
+  std::string run;       // "0003"
+  int round = 0;         // 1-based
+  std::string facility;  // FacilityName alphabet
+  int attempt = 1;       // 1-based
+  std::string nonce;     // 32 hexadecimal digits, fresh for each attempt
+  bool operator==(const JobKey&) const = default;
+
+  /// "xffl-<project>-<run>-r0002-<facility>-a1": the batch job's name.
+  std::string job_name() const;
+};
+
+enum class UpdateKind {
+  kWeights,
+  kDelta
+};  // the trained weights, or trained minus given (in float32, then rounded)
+enum class FloatType { kFloat32, kBfloat16, kFloat16 };  // "fp32", "bf16", "fp16"
+enum class ScheduleKind { kConstant, kLinear, kCosine };
+
+/// Learning rate over the federation's steps: warm-up from 0 to `learning_rate`, then `kind` down
+/// to learning_rate * min_ratio at `total_steps`. The job runs steps first_step .. first_step +
+/// steps - 1.
+struct Schedule {
+  ScheduleKind kind = ScheduleKind::kCosine;
+  int64_t warmup_steps = 0;
+  int64_t total_steps = 0;
+  double min_ratio = 0.0;
+  bool operator==(const Schedule&) const = default;
+};
+
+struct TrainingSpec {
+  int64_t steps = 0;       // optimizer steps in this job; 0: only evaluate, write no update
+  int64_t first_step = 0;  // steps already done by this facility in earlier rounds
+  int64_t batch_size = 8;  // sequences per optimizer step, over all ranks
+  int64_t micro_batch_size =
+      8;  // sequences per rank and forward pass; gradients accumulate over the rest
+  double learning_rate = 1e-5;
+  Schedule schedule;
+  double weight_decay =
+      0.0;  // decoupled (Loshchilov & Hutter, 2019), on matrices only: not on norms and biases
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double max_grad_norm = 1.0;  // global L2 norm; 0: no clipping
+  uint64_t seed = 0;
+  FloatType precision =
+      FloatType::kFloat32;         // of activations and matrix products; masters stay float32
+  int64_t validation_samples = 0;  // sequences evaluated before and after; 0: all
+  int64_t train_samples = 0;       // only the first N sequences of the data set are used; 0: all
+  bool operator==(const TrainingSpec&) const = default;
+};
+
+/// Something to measure the model on before and after training, by name ("it").
+struct ValidationSet {
+  std::string name;
+  std::string path;  // token shard
+  bool operator==(const ValidationSet&) const = default;
+};
+
+struct JobSpec {
+  JobKey key;
+  std::string base_model_path;           // HF folder
+  std::string base_model_sha256;         // root hash of its manifest.json
+  std::vector<std::string> train_paths;  // token shards
+  std::vector<ValidationSet> validation;
+  std::string update_path;   // folder that the job creates by rename when complete
+  std::string report_path;   // written last, by rename
+  std::string metrics_path;  // metrics.jsonl, appended per step
+  UpdateKind update_kind = UpdateKind::kDelta;
+  FloatType update_dtype = FloatType::kBfloat16;
+  TrainingSpec training;
+  bool operator==(const JobSpec&) const = default;
+};
+
+/// Reads and validates job.json; relative paths come back absolute. Throws kNotFound, kCorrupt
+/// (with the key's path).
+JobSpec read_job_spec(const std::filesystem::path& path);
+JobSpec parse_job_spec(std::string_view json, std::string_view origin);
+/// The file's text; keys in a fixed order, so equal specs give equal bytes. Throws kCorrupt for what parse_job_spec
+/// would refuse: nothing is written that cannot be read.
+std::string format_job_spec(const JobSpec& spec);
+
+std::string_view to_string(UpdateKind kind);
+std::string_view to_string(FloatType type);
+std::string_view to_string(ScheduleKind kind);
+/// Inverse; empty when `text` is none of the names.
+std::optional<UpdateKind> parse_update_kind(std::string_view text);
+std::optional<FloatType> parse_float_type(std::string_view text);
+std::optional<ScheduleKind> parse_schedule_kind(std::string_view text);
+
+}  // namespace xffl::job
