@@ -10,7 +10,9 @@
 namespace xffl::job {
 namespace {
 
-std::string in_quotes(std::string_view text) { return "'" + log::printable(text, 100) + "'"; }
+std::string in_quotes(std::string_view text) {
+  return std::string("'").append(log::printable(text, 100)).append("'");
+}
 
 /// A string that must be one of our strong names; the alphabet's message is kept.
 template <class StrongName>
