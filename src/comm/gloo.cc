@@ -1,0 +1,69 @@
+// How it works: LibTorch holds Gloo but ships none of its headers, so those of the system's libgloo are used (and the
+// library is not). That the two agree is tested by sums when a group starts, not assumed; no other file sees Gloo.
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <sys/socket.h>
+
+#include <cstdlib>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include "backend_group.h"
+#include "backends.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+
+namespace xffl::comm {
+namespace {
+
+// The address that this machine uses towards the master: a connected UDP socket sends nothing but knows it.
+std::string address_towards(const std::string& host, int port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return "";
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
+  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
+    const UniqueFd fd(socket(at->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_storage local{};
+    socklen_t size = sizeof local;
+    auto* address = reinterpret_cast<sockaddr*>(&local);
+    char name[NI_MAXHOST] = "";
+    if (fd && connect(fd.get(), at->ai_addr, at->ai_addrlen) == 0 && getsockname(fd.get(), address, &size) == 0 &&
+        getnameinfo(address, size, name, sizeof name, nullptr, 0, NI_NUMERICHOST) == 0) {
+      return name;
+    }
+  }
+  return "";
+}
+
+std::shared_ptr<gloo::transport::Device> make_device(const Rendezvous& rendezvous) {
+  if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME"); interface != nullptr && *interface != '\0') {
+    return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
+  }
+  const std::string address = address_towards(rendezvous.master_address, rendezvous.master_port);
+  // Ranks of other machines cannot reach a loopback address, which some machines give to their own name.
+  const bool loopback = address.starts_with("127.") || address == "::1";
+  const bool one_machine = rendezvous.local_world_size == rendezvous.world_size;
+  if (address.empty() || (loopback && !one_machine)) return c10d::ProcessGroupGloo::createDefaultDevice();
+  return c10d::ProcessGroupGloo::createDeviceForHostname(address);
+}
+
+}  // namespace
+
+bool has_gloo() { return true; }
+
+std::unique_ptr<Group> make_gloo(const Rendezvous& rendezvous) {
+  const c10::intrusive_ptr<c10d::Store> store = meet(rendezvous);
+  std::unique_ptr<BackendGroup> group;
+  translate_errors(rendezvous, "connecting by Gloo", [&] {
+    auto options = c10d::ProcessGroupGloo::Options::create(rendezvous.timeout);
+    options->devices.push_back(make_device(rendezvous));
+    options->threads = 2;
+    auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rendezvous.rank, rendezvous.world_size, options);
+    group = std::make_unique<BackendGroup>("gloo", std::move(backend), rendezvous, at::Device(at::kCPU));
+  });
+  group->self_test();
+  return group;
+}
+
+}  // namespace xffl::comm
