@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Makes two clean corpora, it.txt (Italian) and cs.txt (Czech), of the help pages of LibreOffice in Debian.
+#
+#   scripts/get_corpora.sh [OUTDIR]      default: .corpora in the source folder
+#
+# The packages libreoffice-help-it and -cs are downloaded (no root needed) and unpacked in a temporary
+# folder, never installed. Documents (one per help page) are separated by blank lines, a line is a
+# paragraph. Safe to repeat: a corpus that is there and whole is kept. Needs apt-get, dpkg-deb and python3.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+out=${1:-$here/../.corpora}
+min_bytes=1000000
+
+fail() {
+  echo "get_corpora: $*" >&2
+  exit 1
+}
+
+is_good() { # is_good FILE: large enough and UTF-8
+  [ -f "$1" ] && [ "$(stat -c %s "$1")" -ge $min_bytes ] && iconv -f utf-8 -t utf-8 "$1" >/dev/null 2>&1
+}
+
+missing_tool() {
+  fail "$1 was not found, so Debian's help pages cannot be fetched; bring your own text instead:
+  xffl demo --text it=FILE --text cs=FILE"
+}
+
+# Package lists of our own, where the system's are absent or too old to download by; needs no root.
+download() { # download PACKAGE FOLDER
+  cd "$2"
+  apt-get download -q "$1" && return
+  mkdir -p lists/partial cache/archives/partial
+  local own=(-o Dir::State::lists="$PWD/lists" -o Dir::Cache="$PWD/cache")
+  apt-get "${own[@]}" update -q && apt-get "${own[@]}" download -q "$1"
+}
+
+make_corpus() { # make_corpus LANGUAGE TEMP: in the temporary folder, then by rename into the output folder
+  local language=$1 work=$2/$1 start=$SECONDS package=libreoffice-help-$1
+  mkdir "$work"
+  (download "$package" "$work") >"$work/log" 2>&1 || {
+    cat "$work/log" >&2
+    fail "apt-get could not download $package; bring your own text instead:
+  xffl demo --text it=FILE --text cs=FILE"
+  }
+  dpkg-deb -x "$work"/"$package"_*.deb "$work/root"
+  python3 "$here/help_pages_to_text.py" "$language" "$work/root/usr/share/libreoffice/help/$language/text" \
+    "$out/$language.txt.part-$$"
+  is_good "$out/$language.txt.part-$$" ||
+    fail "the text of $package has $(stat -c %s "$out/$language.txt.part-$$") bytes, expected at least $min_bytes of UTF-8"
+  mv "$out/$language.txt.part-$$" "$out/$language.txt"
+  echo "get_corpora: $out/$language.txt: $(stat -c %s "$out/$language.txt") bytes, $((SECONDS - start)) s"
+}
+
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+wanted=()
+for language in it cs; do
+  if is_good "$out/$language.txt"; then
+    echo "get_corpora: $out/$language.txt: $(stat -c %s "$out/$language.txt") bytes, already there"
+  else
+    wanted+=("$language")
+  fi
+done
+[ ${#wanted[@]} -gt 0 ] || exit 0
+for tool in apt-get dpkg-deb python3; do
+  command -v $tool >/dev/null || missing_tool $tool
+done
+temp=$(mktemp -d)
+trap 'rm -rf "$temp" "$out"/*.txt.part-$$' EXIT
+jobs=()
+for language in "${wanted[@]}"; do
+  make_corpus "$language" "$temp" &
+  jobs+=($!)
+done
+status=0
+for job in "${jobs[@]}"; do wait "$job" || status=$?; done
+exit $status
