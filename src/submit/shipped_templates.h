@@ -1,0 +1,16 @@
+// The job templates of templates/, compiled in by shipped_templates.cmake.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+namespace xffl::submit {
+
+struct ShippedTemplate {
+  std::string_view kind;
+  std::string_view text;
+};
+
+std::span<const ShippedTemplate> shipped_templates();
+
+}  // namespace xffl::submit

@@ -1,0 +1,237 @@
+#include "xffl/submit/template.h"
+
+#include <algorithm>
+
+#include "shipped_templates.h"
+#include "xffl/base/error.h"
+#include "xffl/base/log.h"
+#include "xffl/base/shell.h"
+
+namespace xffl::submit {
+namespace {
+
+constexpr size_t kMaxTemplateBytes = 1 << 20;
+// What neither a shell nor the reader of an #SBATCH line gives a meaning to.
+constexpr std::string_view kPlainCharacters =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./:@%+=,-";
+constexpr std::string_view kBlank = " \t";
+
+struct Directive {
+  std::string_view verb;  // "", "quote", "words" or "lines"
+  std::string_view name;
+};
+
+std::string quoted(std::string_view text) { return "'" + log::printable(text, 100) + "'"; }
+
+std::string_view trim(std::string_view text) {
+  const size_t begin = text.find_first_not_of(kBlank);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
+}
+
+bool is_name(std::string_view text) {
+  const auto fits = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+  };
+  return !text.empty() && text.front() >= 'a' && text.front() <= 'z' &&
+         std::all_of(text.begin(), text.end(), fits);
+}
+
+bool is_comment(std::string_view line) { return trim(line).starts_with('#'); }
+
+/// Whether text that follows `before` on its line would stand inside quotes of the shell, or after
+/// its backslash.
+bool ends_in_quotes(std::string_view before) {
+  char open = 0;
+  for (size_t i = 0; i < before.size(); ++i) {
+    const char c = before[i];
+    if (c == '\\' && open != '\'') {
+      if (++i == before.size()) return true;
+    } else if (open != 0) {
+      if (c == open) open = 0;
+    } else if (c == '\'' || c == '"' || c == '`') {
+      open = c;
+    }
+  }
+  return open != 0;
+}
+
+/// Renders one template; knows where it is for its messages.
+class Renderer {
+ public:
+  Renderer(std::string_view origin, const TemplateValues& values)
+      : origin_(origin), values_(values) {}
+
+  std::string render(std::string_view text) {
+    std::string out;
+    while (!text.empty()) {
+      ++line_;
+      const size_t end = text.find('\n');
+      render_line(text.substr(0, end), end == std::string_view::npos ? "" : "\n", out);
+      text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+    }
+    return out;
+  }
+
+  void refuse_unused(const std::set<std::string, std::less<>>& optional) const {
+    for (const auto& [name, value] : values_) {
+      if (used_.contains(name) || optional.contains(name)) continue;
+      throw Error(ErrorKind::kConfig, std::string(origin_) + ": the value " + quoted(name) +
+                                          " is never used; put {{" + verb_for(value) + name +
+                                          "}} where it belongs");
+    }
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& problem) const {
+    throw Error(ErrorKind::kConfig,
+                std::string(origin_) + ":" + std::to_string(line_) + ": " + problem);
+  }
+
+  static std::string verb_for(const TemplateValue& value) {
+    return std::holds_alternative<std::string>(value) ? "quote " : "words ";
+  }
+
+  void render_line(std::string_view line, std::string_view line_end, std::string& out) {
+    if (line.find_first_of(std::string_view("\r\0", 2)) != std::string_view::npos)
+      fail("the template holds a carriage return or NUL; save it with Unix line ends");
+    for (size_t open = line.find("{{"); open != std::string_view::npos; open = line.find("{{")) {
+      const size_t close = line.find("}}", open);
+      if (close == std::string_view::npos) fail("'{{' without '}}' on its line");
+      const Directive directive = parse(line.substr(open + 2, close - open - 2));
+      const std::string_view before = line.substr(0, open);
+      const std::string_view after = line.substr(close + 2);
+      if (directive.verb == "lines") {
+        if (!trim(before).empty() || !trim(after).empty() || (!out.empty() && out.back() != '\n'))
+          fail("{{lines " + std::string(directive.name) + "}} must stand alone on its line");
+        append_lines(directive.name, before, line_end, out);
+        return;
+      }
+      out += before;
+      out += inline_text(directive, line_so_far(out));
+      line = after;
+    }
+    out += line;
+    out += line_end;
+  }
+
+  static std::string line_so_far(const std::string& out) {
+    const size_t newline = out.rfind('\n');
+    return newline == std::string::npos ? out : out.substr(newline + 1);
+  }
+
+  Directive parse(std::string_view content) const {
+    content = trim(content);
+    const size_t space = content.find_first_of(kBlank);
+    Directive directive{{}, content};
+    if (space != std::string_view::npos) {
+      directive = {content.substr(0, space), trim(content.substr(space))};
+      if (directive.verb != "quote" && directive.verb != "words" && directive.verb != "lines")
+        fail("unknown directive " + quoted(directive.verb) + "; expected quote, words or lines");
+    }
+    if (!is_name(directive.name))
+      fail("{{" + log::printable(content, 100) + "}} does not name a value (a-z, 0-9, '_')");
+    return directive;
+  }
+
+  const TemplateValue& value(std::string_view name) {
+    const auto found = values_.find(name);
+    if (found == values_.end()) {
+      std::string known;
+      for (const auto& [other, ignored] : values_) known += (known.empty() ? "" : ", ") + other;
+      fail("no value named " + quoted(name) + "; there are: " + known);
+    }
+    used_.emplace(name);
+    return found->second;
+  }
+
+  const std::string& text(std::string_view name) {
+    const auto* text = std::get_if<std::string>(&value(name));
+    if (text == nullptr) fail(quoted(name) + " is a list; use {{words ...}} or {{lines ...}}");
+    check_one_line(name, *text);
+    return *text;
+  }
+
+  const std::vector<std::string>& list(std::string_view name) {
+    const auto* list = std::get_if<std::vector<std::string>>(&value(name));
+    if (list == nullptr) fail(quoted(name) + " is one text, not a list; use {{quote ...}}");
+    for (const std::string& item : *list) check_one_line(name, item);
+    return *list;
+  }
+
+  void check_one_line(std::string_view name, std::string_view text) const {
+    if (text.find_first_of(std::string_view("\n\r\0", 3)) != std::string_view::npos)
+      fail("the value " + quoted(name) +
+           " holds a newline, carriage return or NUL: " + quoted(text));
+  }
+
+  std::string inline_text(const Directive& directive, std::string_view before) {
+    if (directive.verb.empty()) return plain(directive.name);
+    if (!is_comment(before) && ends_in_quotes(before))
+      fail("{{" + std::string(directive.verb) + " " + std::string(directive.name) +
+           "}} stands inside quotes, where it would not protect its value; remove them");
+    if (directive.verb == "quote") return quote_for_shell(text(directive.name));
+    std::string words;
+    for (const std::string& item : list(directive.name))
+      words += (words.empty() ? "" : " ") + quote_for_shell(item);
+    return words;
+  }
+
+  const std::string& plain(std::string_view name) {
+    const std::string& plain = text(name);
+    if (plain.empty() || plain.find_first_not_of(kPlainCharacters) != std::string::npos)
+      fail("the value " + quoted(name) + " is " + quoted(plain) +
+           ", which has a meaning to a shell; use {{quote " + std::string(name) + "}}");
+    return plain;
+  }
+
+  void append_lines(std::string_view name, std::string_view indent, std::string_view line_end,
+                    std::string& out) {
+    for (const std::string& item : list(name)) {
+      if (is_comment(item))
+        fail("a line of " + quoted(name) +
+             " starts with '#', so it could be a batch directive: " + quoted(item));
+      const size_t last = item.find_last_not_of('\\');
+      if ((item.size() - (last == std::string::npos ? 0 : last + 1)) % 2 != 0)
+        fail("a line of " + quoted(name) +
+             " ends in '\\', so it would swallow the next line: " + quoted(item));
+      out += indent;
+      out += item;
+      out += line_end;
+    }
+  }
+
+  std::string_view origin_;
+  const TemplateValues& values_;
+  std::set<std::string, std::less<>> used_;
+  int line_ = 0;
+};
+
+}  // namespace
+
+std::string render_template(std::string_view text, std::string_view origin,
+                            const TemplateValues& values,
+                            const std::set<std::string, std::less<>>& optional) {
+  if (text.size() > kMaxTemplateBytes)
+    throw Error(ErrorKind::kConfig, std::string(origin) + ": a template of " +
+                                        std::to_string(text.size()) + " bytes; at most " +
+                                        std::to_string(kMaxTemplateBytes) + " are read");
+  Renderer renderer(origin, values);
+  std::string rendered = renderer.render(text);
+  renderer.refuse_unused(optional);
+  return rendered;
+}
+
+std::string quote_for_shell(std::string_view text) { return xffl::quote_for_shell(text); }
+
+std::string_view shipped_template(std::string_view kind) {
+  std::string known;
+  for (const ShippedTemplate& shipped : shipped_templates()) {
+    if (shipped.kind == kind) return shipped.text;
+    known += (known.empty() ? "" : ", ") + std::string(shipped.kind);
+  }
+  throw Error(ErrorKind::kConfig,
+              "no job template is shipped for " + quoted(kind) + "; there are: " + known);
+}
+
+}  // namespace xffl::submit
