@@ -1,0 +1,55 @@
+#include "failpoint.h"
+
+#include <atomic>
+#include <charconv>
+#include <csignal>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "xffl/base/error.h"
+
+namespace xffl::journal {
+
+namespace {
+
+struct Failpoint {
+  FailpointSide side = FailpointSide::kBefore;
+  long append_index = 0;  // 0: none
+};
+
+// Text that this file does not know is refused: a test with a typing error must not pass.
+Failpoint parse(const char* variable) {
+  if (variable == nullptr || *variable == '\0') return {};
+  const std::string_view text(variable);
+  const std::string_view before = "journal:before:";
+  const std::string_view after = "journal:after:";
+  Failpoint point;
+  std::string_view number;
+  if (text.starts_with(before)) {
+    number = text.substr(before.size());
+  } else if (text.starts_with(after)) {
+    point.side = FailpointSide::kAfter;
+    number = text.substr(after.size());
+  }
+  const auto [end, error] =
+      std::from_chars(number.data(), number.data() + number.size(), point.append_index);
+  if (error != std::errc() || end != number.data() + number.size() || point.append_index < 1)
+    throw Error(ErrorKind::kUsage, "XFFL_FAILPOINT is '" + std::string(text) +
+                                       "'; expected journal:before:N or journal:after:N, N >= 1");
+  return point;
+}
+
+}  // namespace
+
+void failpoint(FailpointSide side, long append_index) {
+  static const Failpoint point = parse(std::getenv("XFFL_FAILPOINT"));
+  if (point.append_index == append_index && point.side == side) ::raise(SIGKILL);
+}
+
+long next_append_index() {
+  static std::atomic<long> count{0};
+  return ++count;
+}
+
+}  // namespace xffl::journal

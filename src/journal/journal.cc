@@ -1,0 +1,134 @@
+// How it works: one SQLite connection and one mutex. Every event is one transaction of one row,
+// and the write-ahead log is copied into the database after each (events are few), so that the
+// bytes that a later check covers are in the database and not only in the log, whose damaged tail
+// SQLite drops in silence.
+#include "xffl/journal/journal.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <mutex>
+
+#include "chain.h"
+#include "failpoint.h"
+#include "lock.h"
+#include "schema.h"
+#include "sqlite.h"
+#include "xffl/base/clock.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/json.h"
+#include "xffl/base/log.h"
+#include "xffl/base/names.h"
+
+namespace xffl::journal {
+
+namespace {
+
+constexpr uint64_t kMaxPayloadBytes = 8u << 20;
+
+// SQLite gives its own files (-wal, -shm) the mode of the database.
+void create_private(const std::filesystem::path& path) {
+  const UniqueFd fd = open_file(path, O_RDWR | O_CREAT | O_NOFOLLOW, 0600);
+  if (::fchmod(fd.get(), 0600) != 0) throw system_error("chmod " + path.string(), errno);
+  fsync_dir(path.parent_path());
+}
+
+// The callers are our own: a wrong event is a bug, and must not reach the disk.
+void check_event(const Event& event) {
+  const auto require = [&](bool good, const char* what) {
+    if (!good)
+      throw Error(ErrorKind::kInternal,
+                  "journal event '" + log::printable(event.kind, 64) + "': " + what);
+  };
+  require(!event.kind.empty() && event.kind.size() <= 64 &&
+              event.kind.find_first_not_of("abcdefghijklmnopqrstuvwxyz_") == std::string::npos,
+          "a kind is 1 to 64 of [a-z_]");
+  require(event.round >= 0 && event.attempt >= 0, "round and attempt are not negative");
+  if (!event.facility.empty()) FacilityName{event.facility};
+  const Json payload = parse_json(event.payload, "payload of journal event " + event.kind,
+                                  {.max_bytes = kMaxPayloadBytes});
+  require(payload.is_object(), "the payload is one JSON object");
+}
+
+class SqliteJournal final : public Journal {
+ public:
+  explicit SqliteJournal(const std::filesystem::path& path) : lock_(path) {
+    create_private(path);
+    database_ = std::make_unique<Database>(path);
+    database_->exec("PRAGMA journal_mode = WAL");
+    database_->exec("PRAGMA synchronous = FULL");
+    database_->exec("PRAGMA wal_autocheckpoint = 1");
+    create_or_check_schema(*database_);
+    check_structure(*database_);
+    verified_ = read_verified(*database_);
+  }
+
+  Event append(Event event) override {
+    if (event.payload.empty()) event.payload = "{}";
+    check_event(event);
+    const std::lock_guard lock(mutex_);
+    if (broken_)
+      throw Error(ErrorKind::kIo, "the journal " + database_->path().string() +
+                                      " failed before: nothing more is recorded; run again");
+    event.seq = static_cast<int64_t>(verified_.events.size()) + 1;
+    event.time_utc = format_utc(SystemClock().utc());
+    std::string chain = next_chain(verified_.chain, event);
+    verified_.events.reserve(verified_.events.size() + 1);
+    commit(event, chain);
+    verified_.chain = std::move(chain);
+    verified_.events.push_back(event);
+    return event;
+  }
+
+  std::vector<Event> events() const override {
+    const std::lock_guard lock(mutex_);
+    return verified_.events;
+  }
+
+ private:
+  void commit(const Event& event, const std::string& chain) {
+    const long index = next_append_index();
+    try {
+      database_->exec("BEGIN IMMEDIATE");
+      insert(*database_, event, chain);
+      failpoint(FailpointSide::kBefore, index);
+      database_->exec("COMMIT");
+    } catch (Error& error) {
+      // After a failed fsync only reading the file again tells what is on disk: stop here.
+      broken_ = database_->disk_failed();
+      roll_back();
+      error.add_context("recording the event '" + event.kind + "'");
+      throw;
+    }
+    failpoint(FailpointSide::kAfter, index);
+  }
+
+  void roll_back() {
+    try {
+      if (database_->in_transaction()) database_->exec("ROLLBACK");
+    } catch (const Error&) {
+      // The first error is the one to report; the connection is not used again.
+    }
+  }
+
+  mutable std::mutex mutex_;
+  WriterLock lock_;  // released after the database is closed
+  std::unique_ptr<Database> database_;
+  VerifiedEvents verified_;
+  bool broken_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Journal> Journal::open(const std::filesystem::path& path) {
+  return std::make_unique<SqliteJournal>(path);
+}
+
+std::vector<Event> read_events(const std::filesystem::path& path) {
+  Database database(path);
+  if (!check_schema(database)) return {};
+  return read_verified(database).events;
+}
+
+}  // namespace xffl::journal

@@ -1,0 +1,133 @@
+#include "xffl/journal/journal.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <thread>
+
+#include "support/temp_dir.h"
+#include "xffl/base/error.h"
+
+namespace xffl::journal {
+namespace {
+
+namespace fs = std::filesystem;
+
+ErrorKind kind_of_error(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.kind();
+  }
+  ADD_FAILURE() << "no error was thrown";
+  return ErrorKind::kInternal;
+}
+
+TEST(Journal, AppendsInOrderAndReopens) {
+  const test::TempDir dir;
+  const fs::path path = dir / "journal.db";
+  {
+    const auto journal = Journal::open(path);
+    const Event first = journal->append({.kind = "run_started"});
+    EXPECT_EQ(first.seq, 1);
+    EXPECT_EQ(first.time_utc.size(), 24u);
+    EXPECT_EQ(first.payload, "{}");
+    journal->append({.kind = "job_submitted",
+                     .round = 2,
+                     .facility = "alba",
+                     .attempt = 1,
+                     .payload = R"({"job":"17","note":"ž\u0000 'quoted'"})"});
+  }
+  const auto journal = Journal::open(path);
+  journal->append({.kind = "run_ended", .payload = R"({"ok":true})"});
+  const std::vector<Event> events = journal->events();
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(events[0].kind, "run_started");
+  EXPECT_EQ(events[1].seq, 2);
+  EXPECT_EQ(events[1].round, 2);
+  EXPECT_EQ(events[1].facility, "alba");
+  EXPECT_EQ(events[1].attempt, 1);
+  EXPECT_EQ(events[1].payload, R"({"job":"17","note":"ž\u0000 'quoted'"})");
+  EXPECT_EQ(events[2].seq, 3);
+}
+
+TEST(Journal, IsReadWhileAWriterHoldsIt) {
+  const test::TempDir dir;
+  const auto journal = Journal::open(dir / "journal.db");
+  EXPECT_TRUE(read_events(dir / "journal.db").empty());
+  for (int i = 0; i < 20; ++i) {
+    journal->append({.kind = "tick", .round = i});
+    EXPECT_EQ(read_events(dir / "journal.db").size(), static_cast<size_t>(i) + 1);
+  }
+}
+
+TEST(Journal, IsThreadSafe) {
+  const test::TempDir dir;
+  const auto journal = Journal::open(dir / "journal.db");
+  std::vector<std::jthread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&journal, t] {
+      for (int i = 0; i < 10; ++i) journal->append({.kind = "tick", .round = t});
+    });
+  threads.clear();
+  std::set<int64_t> seqs;
+  for (const Event& event : read_events(dir / "journal.db")) seqs.insert(event.seq);
+  EXPECT_EQ(seqs.size(), 40u);
+  EXPECT_EQ(*seqs.rbegin(), 40);
+}
+
+TEST(Journal, FilesArePrivateWhateverTheUmask) {
+  const test::TempDir dir;
+  const mode_t before = ::umask(0);
+  const auto journal = Journal::open(dir / "journal.db");
+  journal->append({.kind = "tick"});
+  ::umask(before);
+  int files = 0;
+  for (const auto& entry : fs::directory_iterator(dir.path())) {
+    EXPECT_EQ(entry.status().permissions(), fs::perms::owner_read | fs::perms::owner_write)
+        << entry.path();
+    ++files;
+  }
+  EXPECT_GE(files, 3) << "journal.db, its lock and its write-ahead log";
+}
+
+TEST(Journal, RefusesEventsThatAreNotEvents) {
+  const test::TempDir dir;
+  const auto journal = Journal::open(dir / "journal.db");
+  const auto appends = [&](Event event) {
+    return kind_of_error([&] { journal->append(std::move(event)); });
+  };
+  EXPECT_EQ(appends({.kind = ""}), ErrorKind::kInternal);
+  EXPECT_EQ(appends({.kind = "Run-Started"}), ErrorKind::kInternal);
+  EXPECT_EQ(appends({.kind = "tick", .round = -1}), ErrorKind::kInternal);
+  EXPECT_EQ(appends({.kind = "tick", .payload = "[1]"}), ErrorKind::kInternal);
+  EXPECT_EQ(appends({.kind = "tick", .payload = "{"}), ErrorKind::kCorrupt);
+  EXPECT_EQ(appends({.kind = "tick", .facility = "../x"}), ErrorKind::kConfig);
+  EXPECT_TRUE(journal->events().empty());
+  EXPECT_EQ(journal->append({.kind = "tick"}).seq, 1);
+}
+
+TEST(Journal, MissingJournalsAndFolders) {
+  const test::TempDir dir;
+  EXPECT_EQ(kind_of_error([&] { read_events(dir / "journal.db"); }), ErrorKind::kNotFound);
+  EXPECT_EQ(lock_holder(dir / "journal.db"), "");
+  EXPECT_EQ(kind_of_error([&] { Journal::open(dir / "no-folder" / "journal.db"); }),
+            ErrorKind::kNotFound);
+  std::ofstream(dir / "file") << "x";
+  EXPECT_EQ(kind_of_error([&] { Journal::open(dir / "file" / "journal.db"); }), ErrorKind::kIo);
+}
+
+TEST(Journal, UnwritableFolder) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root may write anywhere";
+  const test::TempDir dir;
+  fs::create_directory(dir / "locked");
+  fs::permissions(dir / "locked", fs::perms::owner_read | fs::perms::owner_exec);
+  EXPECT_EQ(kind_of_error([&] { Journal::open(dir / "locked" / "journal.db"); }), ErrorKind::kIo);
+}
+
+}  // namespace
+}  // namespace xffl::journal
