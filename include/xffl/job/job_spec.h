@@ -97,8 +97,8 @@ struct JobSpec {
 /// (with the key's path).
 JobSpec read_job_spec(const std::filesystem::path& path);
 JobSpec parse_job_spec(std::string_view json, std::string_view origin);
-/// The file's text; keys in a fixed order, so equal specs give equal bytes. Throws kCorrupt for what parse_job_spec
-/// would refuse: nothing is written that cannot be read.
+/// The file's text; keys in a fixed order, so equal specs give equal bytes. Throws kCorrupt for
+/// what parse_job_spec would refuse: nothing is written that cannot be read.
 std::string format_job_spec(const JobSpec& spec);
 
 std::string_view to_string(UpdateKind kind);

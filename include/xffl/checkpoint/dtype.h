@@ -1,0 +1,37 @@
+// Element types of tensors in files, and exact conversion between the floating-point ones.
+//
+// float32 -> bf16/fp16 rounds to nearest, ties to even; NaN stays NaN (quiet), overflow becomes
+// infinity, fp16 subnormals are kept. bf16/fp16 -> float32 is exact. These equal what PyTorch does.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+namespace xffl::checkpoint {
+
+enum class Dtype { kF64, kF32, kF16, kBF16, kI64, kI32, kI16, kI8, kU8, kBool };
+
+size_t size_bytes(Dtype dtype);
+/// safetensors' names: "F32", "BF16", ...
+std::string_view to_string(Dtype dtype);
+std::optional<Dtype> parse_dtype(std::string_view name);
+bool is_floating(Dtype dtype);
+
+float bf16_to_float(uint16_t bits);
+uint16_t float_to_bf16(float value);
+float fp16_to_float(uint16_t bits);
+uint16_t float_to_fp16(float value);
+
+/// `to` has as many elements as `from` has bytes / size_bytes(dtype). `dtype` is kF32, kF16 or
+/// kBF16. `from` may be unaligned.
+void to_float(std::span<const std::byte> from, Dtype dtype, std::span<float> to);
+/// `to` has exactly from.size() * size_bytes(dtype) bytes.
+void from_float(std::span<const float> from, Dtype dtype, std::span<std::byte> to);
+
+/// Index of the first NaN or infinity among the elements of a floating-point tensor's bytes.
+std::optional<size_t> first_non_finite(std::span<const std::byte> bytes, Dtype dtype);
+
+}  // namespace xffl::checkpoint

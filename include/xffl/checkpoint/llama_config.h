@@ -1,0 +1,59 @@
+// A LLaMA's config.json, in both of Hugging Face's dialects.
+//
+// transformers 4 writes rope_theta, rope_scaling and torch_dtype; transformers 5 writes
+// rope_parameters and dtype. Both are read; the old keys are written, which both versions read.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace xffl::checkpoint {
+
+enum class RopeKind { kDefault, kLinear, kLlama3 };
+
+struct Rope {
+  RopeKind kind = RopeKind::kDefault;
+  double theta = 10000.0;
+  double factor = 1.0;                              // linear, llama3
+  double low_freq_factor = 1.0;                     // llama3
+  double high_freq_factor = 4.0;                    // llama3
+  int64_t original_max_position_embeddings = 8192;  // llama3
+  bool operator==(const Rope&) const = default;
+};
+
+struct LlamaConfig {
+  int64_t vocab_size = 32000;
+  int64_t hidden_size = 4096;
+  int64_t intermediate_size = 11008;
+  int64_t num_layers = 32;
+  int64_t num_heads = 32;
+  int64_t num_kv_heads = 32;
+  int64_t head_dim = 128;  // may differ from hidden_size / num_heads
+  int64_t max_position_embeddings = 2048;
+  double rms_norm_eps = 1e-6;
+  bool tie_word_embeddings = false;
+  bool attention_bias = false;  // q, k, v and o
+  bool mlp_bias = false;        // gate, up and down
+  double initializer_range = 0.02;
+  Rope rope;
+  std::optional<int64_t> bos_token_id;
+  std::vector<int64_t> eos_token_ids;  // HF allows one or a list
+  std::optional<int64_t> pad_token_id;
+  std::string torch_dtype = "bfloat16";
+  bool operator==(const LlamaConfig&) const = default;
+
+  int64_t num_parameters() const;
+};
+
+/// Reads `folder`/config.json. Throws kCorrupt for values out of range, kUnsupported for what would
+/// change the numbers and is not implemented (another model_type, hidden_act, rope type,
+/// attention_dropout > 0, pretraining_tp > 1), naming key, expected and found. Other unknown keys
+/// are ignored: HF adds new ones freely.
+LlamaConfig read_llama_config(const std::filesystem::path& folder);
+LlamaConfig parse_llama_config(std::string_view json, std::string_view origin);
+std::string format_llama_config(const LlamaConfig& config);
+
+}  // namespace xffl::checkpoint

@@ -1,0 +1,85 @@
+// An HF model folder: config.json, model.safetensors or model-0000i-of-0000n.safetensors with
+// model.safetensors.index.json, and the tokenizer's files, which travel unchanged.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "xffl/checkpoint/llama_config.h"
+#include "xffl/checkpoint/safetensors.h"
+
+namespace xffl::checkpoint {
+
+/// Read-only view of all tensors of a folder, whatever the number of files.
+class ModelFolder {
+ public:
+  /// Opens every shard. The index must name exactly the tensors that the shards hold, and only
+  /// plain file names in this folder ("model-00001-of-00002.safetensors": letters, digits, '.',
+  /// '_', '-'). Throws kNotFound (no safetensors there; says so when only pickled *.bin weights
+  /// are), kCorrupt.
+  explicit ModelFolder(const std::filesystem::path& folder);
+
+  const std::filesystem::path& path() const { return folder_; }
+  /// Sorted by name.
+  const std::vector<TensorSpec>& tensors() const { return tensors_; }
+  bool contains(std::string_view name) const;
+  const TensorSpec& spec(std::string_view name) const;
+  std::span<const std::byte> data(std::string_view name) const;
+
+ private:
+  void add_file(const std::string& name);
+  void add_indexed_files();
+  const SafetensorsFile& file_of(std::string_view name) const;
+
+  std::filesystem::path folder_;
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  std::map<std::string, size_t, std::less<>> file_of_;
+  std::vector<TensorSpec> tensors_;
+};
+
+/// Throws kRejected naming the first tensor that is missing, extra, or of another shape or (unless
+/// `any_float`, which accepts F32, F16 and BF16 for one another) dtype.
+void check_same_schema(const std::vector<TensorSpec>& found,
+                       const std::vector<TensorSpec>& expected, bool any_float,
+                       std::string_view whose);
+
+/// Which file each tensor goes into: greedily, in the given order, at most `max_shard_bytes` a file
+/// (one tensor may exceed it).
+struct ShardPlan {
+  struct Shard {
+    std::string filename;
+    std::vector<TensorSpec> tensors;
+  };
+  std::vector<Shard> shards;
+  std::string index_json;  // empty for a single file
+};
+ShardPlan plan_shards(const std::vector<TensorSpec>& tensors, uint64_t max_shard_bytes);
+
+/// Writes a whole model folder, tensor by tensor, in the order of `tensors`; creates `folder`.
+class ModelWriter {
+ public:
+  ModelWriter(std::filesystem::path folder, const std::vector<TensorSpec>& tensors,
+              uint64_t max_shard_bytes = 5ull << 30);
+  ~ModelWriter();
+  ModelWriter(ModelWriter&&) noexcept;
+
+  /// Appends the next bytes in tensor order; a piece may not cross a tensor's end.
+  void write(std::span<const std::byte> bytes);
+  /// Finishes the last file and writes the index. Each file appears by rename; the folder as a
+  /// whole is the caller's to rename.
+  void finish();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Copies the files that describe tokens and generation (tokenizer*, special_tokens_map.json,
+/// *.model, vocab.json, merges.txt, generation_config.json, chat_template*) from one folder to
+/// another; absent ones are skipped.
+void copy_tokenizer_files(const std::filesystem::path& from, const std::filesystem::path& to);
+
+}  // namespace xffl::checkpoint

@@ -1,0 +1,141 @@
+#include "xffl/checkpoint/dtype.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <string>
+
+#include "convert_kernels.h"
+#include "convert_loops.h"
+#include "xffl/base/error.h"
+
+namespace xffl::checkpoint {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "safetensors' data is little-endian");
+
+struct DtypeInfo {
+  Dtype dtype;
+  std::string_view name;
+  size_t size_bytes;
+  bool is_floating;
+};
+
+constexpr std::array<DtypeInfo, 10> kDtypes{{
+    {Dtype::kF64, "F64", 8, true},
+    {Dtype::kF32, "F32", 4, true},
+    {Dtype::kF16, "F16", 2, true},
+    {Dtype::kBF16, "BF16", 2, true},
+    {Dtype::kI64, "I64", 8, false},
+    {Dtype::kI32, "I32", 4, false},
+    {Dtype::kI16, "I16", 2, false},
+    {Dtype::kI8, "I8", 1, false},
+    {Dtype::kU8, "U8", 1, false},
+    {Dtype::kBool, "BOOL", 1, false},
+}};
+
+const DtypeInfo& info(Dtype dtype) {
+  for (const DtypeInfo& entry : kDtypes) {
+    if (entry.dtype == dtype) return entry;
+  }
+  throw Error(ErrorKind::kInternal, "Dtype has an unknown value");
+}
+
+const ConvertKernels& kernels() { return convert_kernels().back(); }
+
+void check_sizes(size_t num_bytes, size_t num_floats, Dtype dtype) {
+  if (num_bytes != num_floats * size_bytes(dtype)) {
+    throw Error(ErrorKind::kInternal, "converting " + std::string(to_string(dtype)) + ": " +
+                                          std::to_string(num_bytes) + " bytes against " +
+                                          std::to_string(num_floats) + " floats");
+  }
+}
+
+[[noreturn]] void refuse(Dtype dtype) {
+  throw Error(ErrorKind::kUnsupported, "cannot convert " + std::string(to_string(dtype)) +
+                                           " to or from float32; F32, F16 and BF16 can be");
+}
+
+/// Scans in blocks that stay in the first-level cache; only the block with a hit is looked at
+/// twice.
+template <class Bits>
+std::optional<size_t> scan(std::span<const std::byte> bytes, Bits exponent,
+                           bool (*any_non_finite)(const std::byte*, size_t, Bits)) {
+  constexpr size_t kBlock = 4096;
+  const size_t n = bytes.size() / sizeof(Bits);
+  for (size_t begin = 0; begin < n; begin += kBlock) {
+    const size_t end = std::min(n, begin + kBlock);
+    if (!any_non_finite(bytes.data() + begin * sizeof(Bits), end - begin, exponent)) continue;
+    for (size_t i = begin; i < end; ++i) {
+      if ((load<Bits>(bytes.data(), i) & exponent) == exponent) return i;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+size_t size_bytes(Dtype dtype) { return info(dtype).size_bytes; }
+std::string_view to_string(Dtype dtype) { return info(dtype).name; }
+bool is_floating(Dtype dtype) { return info(dtype).is_floating; }
+
+std::optional<Dtype> parse_dtype(std::string_view name) {
+  for (const DtypeInfo& entry : kDtypes) {
+    if (entry.name == name) return entry.dtype;
+  }
+  return std::nullopt;
+}
+
+float bf16_to_float(uint16_t bits) { return bf16_element_to_float(bits); }
+uint16_t float_to_bf16(float value) { return float_element_to_bf16(value); }
+float fp16_to_float(uint16_t bits) { return fp16_element_to_float(bits); }
+uint16_t float_to_fp16(float value) { return float_element_to_fp16(value); }
+
+void to_float(std::span<const std::byte> from, Dtype dtype, std::span<float> to) {
+  check_sizes(from.size(), to.size(), dtype);
+  if (from.empty()) return;
+  switch (dtype) {
+    case Dtype::kF32:
+      std::memcpy(to.data(), from.data(), from.size());
+      return;
+    case Dtype::kBF16:
+      return kernels().bf16_to_float(from.data(), to.data(), to.size());
+    case Dtype::kF16:
+      return kernels().fp16_to_float(from.data(), to.data(), to.size());
+    default:
+      refuse(dtype);
+  }
+}
+
+void from_float(std::span<const float> from, Dtype dtype, std::span<std::byte> to) {
+  check_sizes(to.size(), from.size(), dtype);
+  if (from.empty()) return;
+  switch (dtype) {
+    case Dtype::kF32:
+      std::memcpy(to.data(), from.data(), to.size());
+      return;
+    case Dtype::kBF16:
+      return kernels().float_to_bf16(from.data(), to.data(), from.size());
+    case Dtype::kF16:
+      return kernels().float_to_fp16(from.data(), to.data(), from.size());
+    default:
+      refuse(dtype);
+  }
+}
+
+std::optional<size_t> first_non_finite(std::span<const std::byte> bytes, Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kBF16:
+      return scan<uint16_t>(bytes, 0x7f80, kernels().any_non_finite_16);
+    case Dtype::kF16:
+      return scan<uint16_t>(bytes, 0x7c00, kernels().any_non_finite_16);
+    case Dtype::kF32:
+      return scan<uint32_t>(bytes, 0x7f800000u, kernels().any_non_finite_32);
+    case Dtype::kF64:
+      return scan<uint64_t>(bytes, 0x7ff0000000000000u, kernels().any_non_finite_64);
+    default:
+      return std::nullopt;  // integers are finite
+  }
+}
+
+}  // namespace xffl::checkpoint

@@ -1,0 +1,260 @@
+#include "xffl/checkpoint/llama_config.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/json.h"
+#include "xffl/base/log.h"
+
+namespace xffl::checkpoint {
+namespace {
+
+constexpr uint64_t kMaxConfigBytes = 1u << 20;
+constexpr int64_t kMaxTokenId = int64_t{1} << 31;
+
+[[noreturn]] void refuse(const JsonObject& object, std::string_view key, const std::string& found,
+                         std::string_view expected) {
+  throw Error(ErrorKind::kUnsupported, object.where() + ": '" + std::string(key) + "' is " +
+                                           log::printable(found, 100) + "; this build supports " +
+                                           std::string(expected));
+}
+
+/// Throws kUnsupported when `key` is present with another value: it would change the numbers.
+void require_text(JsonObject& object, std::string_view key, std::string_view expected) {
+  const std::string found = object.string_or(key, std::string(expected));
+  if (found != expected) refuse(object, key, found, expected);
+}
+
+void require_number(JsonObject& object, std::string_view key, double expected) {
+  const double found = object.number_or(key, expected);
+  if (found != expected) refuse(object, key, Json(found).dump(), Json(expected).dump());
+}
+
+double number_within(JsonObject& object, std::string_view key, double otherwise, double min,
+                     double max) {
+  const double value = object.number_or(key, otherwise);
+  if (!(value >= min && value <= max)) {
+    object.fail(key, "should lie in " + Json(min).dump() + " .. " + Json(max).dump() + ", found " +
+                         Json(value).dump());
+  }
+  return value;
+}
+
+void check_architecture(JsonObject& object) {
+  const std::string model_type = object.string("model_type");
+  if (model_type != "llama") refuse(object, "model_type", model_type, "llama");
+  if (object.has("architectures")) {
+    std::string found;
+    for (const std::string& name : object.strings("architectures")) {
+      if (name == "LlamaForCausalLM" || name == "LLaMAForCausalLM") return;
+      found += found.empty() ? name : ", " + name;
+    }
+    if (!found.empty()) refuse(object, "architectures", found, "LlamaForCausalLM");
+  }
+}
+
+void check_unsupported(JsonObject& object) {
+  check_architecture(object);
+  require_text(object, "hidden_act", "silu");
+  require_number(object, "attention_dropout", 0);
+  require_number(object, "pretraining_tp", 1);
+  require_number(object, "partial_rotary_factor", 1);
+  if (object.has("quantization_config")) {
+    refuse(object, "quantization_config", "set", "weights in F32, F16 and BF16 only");
+  }
+}
+
+/// The rotary embedding's settings, wherever the dialect puts them. transformers 5 lets
+/// rope_scaling win as well.
+std::optional<JsonObject> find_rope_object(JsonObject& object) {
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (object.has(key) && !object.at(key).empty()) return object.object(key);
+  }
+  return std::nullopt;
+}
+
+RopeKind parse_rope_kind(JsonObject& object) {
+  const char* key = object.has("rope_type") ? "rope_type" : "type";
+  const std::string type = object.string_or(key, "default");
+  if (type == "default") return RopeKind::kDefault;
+  if (type == "linear") return RopeKind::kLinear;
+  if (type == "llama3") return RopeKind::kLlama3;
+  refuse(object, key, type, "default, linear and llama3");
+}
+
+double required_factor(JsonObject& object, std::string_view key, double min) {
+  object.at(key);
+  return number_within(object, key, 0, min, 1e6);
+}
+
+Rope parse_rope(JsonObject& config) {
+  Rope rope;
+  rope.theta = number_within(config, "rope_theta", rope.theta, 1, 1e15);
+  std::optional<JsonObject> object = find_rope_object(config);
+  if (!object) return rope;
+  rope.kind = parse_rope_kind(*object);
+  rope.theta = number_within(*object, "rope_theta", rope.theta, 1, 1e15);
+  require_number(*object, "partial_rotary_factor", 1);
+  if (rope.kind == RopeKind::kDefault) return rope;
+  rope.factor = required_factor(*object, "factor", 1);
+  if (rope.kind == RopeKind::kLinear) return rope;
+  rope.low_freq_factor = required_factor(*object, "low_freq_factor", 1e-6);
+  rope.high_freq_factor = required_factor(*object, "high_freq_factor", 1e-6);
+  if (rope.high_freq_factor <= rope.low_freq_factor) {
+    object->fail("high_freq_factor", "should be above low_freq_factor");
+  }
+  rope.original_max_position_embeddings =
+      object->integer("original_max_position_embeddings", 1, int64_t{1} << 31);
+  return rope;
+}
+
+/// Absent: HF's default; null, or the -1 of some old conversions: none.
+std::vector<int64_t> parse_token_ids(JsonObject& object, std::string_view key,
+                                     std::vector<int64_t> otherwise) {
+  if (!object.json().contains(std::string(key))) return otherwise;
+  const Json& value = object.at(key);
+  if (value.is_null() || value == -1) return {};
+  if (!value.is_array()) return {object.integer(key, 0, kMaxTokenId)};
+  if (value.size() > 1000) object.fail(key, "should have at most 1000 ids");
+  std::vector<int64_t> ids;
+  for (const Json& item : value) {
+    const Json wrapped{{"id", item}};
+    ids.push_back(JsonObject(wrapped, object.where() + ": " + std::string(key))
+                      .integer("id", 0, kMaxTokenId));
+  }
+  return ids;
+}
+
+std::optional<int64_t> parse_token_id(JsonObject& object, std::string_view key,
+                                      std::vector<int64_t> otherwise) {
+  const std::vector<int64_t> ids = parse_token_ids(object, key, std::move(otherwise));
+  if (ids.size() > 1) object.fail(key, "should be one id, found a list");
+  return ids.empty() ? std::nullopt : std::optional(ids.front());
+}
+
+std::string parse_torch_dtype(JsonObject& object) {
+  const char* key = object.has("torch_dtype") ? "torch_dtype" : "dtype";
+  const std::string dtype = object.string_or(key, "float32");
+  if (dtype != "float32" && dtype != "bfloat16" && dtype != "float16") {
+    refuse(object, key, dtype, "float32, bfloat16 and float16");
+  }
+  return dtype;
+}
+
+void parse_sizes(JsonObject& object, LlamaConfig& config) {
+  config.vocab_size = object.integer_or("vocab_size", config.vocab_size, 1, 1 << 24);
+  config.hidden_size = object.integer_or("hidden_size", config.hidden_size, 1, 1 << 20);
+  config.intermediate_size =
+      object.integer_or("intermediate_size", config.intermediate_size, 1, 1 << 22);
+  config.num_layers = object.integer_or("num_hidden_layers", config.num_layers, 1, 10'000);
+  config.num_heads = object.integer_or("num_attention_heads", config.num_heads, 1, 1 << 16);
+  config.num_kv_heads =
+      object.integer_or("num_key_value_heads", config.num_heads, 1, config.num_heads);
+  if (config.num_heads % config.num_kv_heads != 0) {
+    object.fail("num_key_value_heads", "should divide num_attention_heads " +
+                                           std::to_string(config.num_heads) + ", found " +
+                                           std::to_string(config.num_kv_heads));
+  }
+  config.head_dim =
+      object.integer_or("head_dim", config.hidden_size / config.num_heads, 1, 1 << 16);
+  if (config.head_dim < 2 || config.head_dim % 2 != 0) {
+    object.fail("head_dim",
+                "(hidden_size / num_attention_heads unless given) should be even, found " +
+                    std::to_string(config.head_dim));
+  }
+  config.max_position_embeddings =
+      object.integer_or("max_position_embeddings", config.max_position_embeddings, 1, 1 << 30);
+}
+
+std::string rope_type(RopeKind kind) { return kind == RopeKind::kLinear ? "linear" : "llama3"; }
+
+Json write_rope_scaling(const Rope& rope) {
+  if (rope.kind == RopeKind::kDefault) return nullptr;
+  Json json{{"rope_type", rope_type(rope.kind)}, {"factor", rope.factor}};
+  if (rope.kind == RopeKind::kLlama3) {
+    json["low_freq_factor"] = rope.low_freq_factor;
+    json["high_freq_factor"] = rope.high_freq_factor;
+    json["original_max_position_embeddings"] = rope.original_max_position_embeddings;
+  }
+  return json;
+}
+
+Json write_optional(const std::optional<int64_t>& id) { return id ? Json(*id) : Json(nullptr); }
+
+Json write_ids(const std::vector<int64_t>& ids) {
+  if (ids.empty()) return nullptr;
+  return ids.size() == 1 ? Json(ids.front()) : Json(ids);
+}
+
+}  // namespace
+
+int64_t LlamaConfig::num_parameters() const {
+  const int64_t query = num_heads * head_dim;
+  const int64_t key_value = num_kv_heads * head_dim;
+  const int64_t attention = 2 * hidden_size * query + 2 * hidden_size * key_value +
+                            (attention_bias ? query + 2 * key_value + hidden_size : 0);
+  const int64_t mlp =
+      3 * hidden_size * intermediate_size + (mlp_bias ? 2 * intermediate_size + hidden_size : 0);
+  const int64_t norms = 2 * hidden_size;
+  const int64_t embeddings = vocab_size * hidden_size * (tie_word_embeddings ? 1 : 2);
+  return embeddings + num_layers * (attention + mlp + norms) + hidden_size;
+}
+
+LlamaConfig parse_llama_config(std::string_view json, std::string_view origin) {
+  const Json document = parse_json(json, origin, {.max_bytes = kMaxConfigBytes});
+  JsonObject object(document, std::string(origin));
+  check_unsupported(object);
+  LlamaConfig config;
+  parse_sizes(object, config);
+  config.rms_norm_eps = number_within(object, "rms_norm_eps", config.rms_norm_eps, 1e-30, 1);
+  config.tie_word_embeddings = object.boolean_or("tie_word_embeddings", false);
+  config.attention_bias = object.boolean_or("attention_bias", false);
+  config.mlp_bias = object.boolean_or("mlp_bias", false);
+  config.initializer_range =
+      number_within(object, "initializer_range", config.initializer_range, 0, 1);
+  config.rope = parse_rope(object);
+  config.bos_token_id = parse_token_id(object, "bos_token_id", {1});
+  config.eos_token_ids = parse_token_ids(object, "eos_token_id", {2});
+  config.pad_token_id = parse_token_id(object, "pad_token_id", {});
+  config.torch_dtype = parse_torch_dtype(object);
+  return config;
+}
+
+LlamaConfig read_llama_config(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / "config.json";
+  return parse_llama_config(read_file(path, kMaxConfigBytes), path.string());
+}
+
+std::string format_llama_config(const LlamaConfig& config) {
+  const Json document{{"architectures", Json::array({"LlamaForCausalLM"})},
+                      {"attention_bias", config.attention_bias},
+                      {"attention_dropout", 0.0},
+                      {"bos_token_id", write_optional(config.bos_token_id)},
+                      {"eos_token_id", write_ids(config.eos_token_ids)},
+                      {"head_dim", config.head_dim},
+                      {"hidden_act", "silu"},
+                      {"hidden_size", config.hidden_size},
+                      {"initializer_range", config.initializer_range},
+                      {"intermediate_size", config.intermediate_size},
+                      {"max_position_embeddings", config.max_position_embeddings},
+                      {"mlp_bias", config.mlp_bias},
+                      {"model_type", "llama"},
+                      {"num_attention_heads", config.num_heads},
+                      {"num_hidden_layers", config.num_layers},
+                      {"num_key_value_heads", config.num_kv_heads},
+                      {"pad_token_id", write_optional(config.pad_token_id)},
+                      {"rms_norm_eps", config.rms_norm_eps},
+                      {"rope_scaling", write_rope_scaling(config.rope)},
+                      {"rope_theta", config.rope.theta},
+                      {"tie_word_embeddings", config.tie_word_embeddings},
+                      {"torch_dtype", config.torch_dtype},
+                      {"use_cache", true},
+                      {"vocab_size", config.vocab_size}};
+  std::string text = document.dump(2) + "\n";
+  parse_llama_config(text, "config.json");
+  return text;
+}
+
+}  // namespace xffl::checkpoint

@@ -1,0 +1,269 @@
+#include "safetensors_header.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "plain_name.h"
+#include "sorted_json.h"
+#include "xffl/base/error.h"
+#include "xffl/base/log.h"
+
+namespace xffl::checkpoint {
+namespace {
+
+constexpr size_t kLengthBytes = 8;
+constexpr std::string_view kMetadataKey = "__metadata__";
+
+// Reads one header; a class only to have the file's name at hand for errors.
+class HeaderParser {
+ public:
+  HeaderParser(std::span<const std::byte> file, const std::string& origin)
+      : file_(file), origin_(origin) {}
+
+  Header parse() {
+    Header header;
+    const std::string_view text = header_text();
+    header.data_begin = kLengthBytes + text.size();
+    const SortedJson json = parse_sorted_json(text, origin_ + ": header",
+                                              {.max_bytes = kMaxHeaderBytes, .max_depth = 4});
+    if (!json.is_object())
+      fail(std::string("header: expected an object, found ") + json.type_name());
+    const size_t num_tensors = json.size() - (json.contains(kMetadataKey) ? 1 : 0);
+    if (num_tensors > kMaxTensors) {
+      fail("expected at most " + std::to_string(kMaxTensors) + " tensors, found " +
+           std::to_string(num_tensors));
+    }
+    for (const auto& [name, value] : json.items()) {
+      if (name == kMetadataKey) {
+        header.metadata = parse_metadata(value);
+      } else {
+        header.tensors.push_back(parse_tensor(name, value));
+      }
+    }
+    check_coverage(header);
+    return header;
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& problem) const {
+    throw Error(ErrorKind::kCorrupt, origin_ + ": " + problem);
+  }
+
+  std::string_view header_text() const {
+    if (file_.size() < kLengthBytes) {
+      fail("expected at least 8 bytes of header length, found a file of " +
+           std::to_string(file_.size()) + " bytes");
+    }
+    uint64_t length = 0;
+    std::memcpy(&length, file_.data(), sizeof length);
+    if (length > kMaxHeaderBytes) {
+      fail("expected a header of at most " + std::to_string(kMaxHeaderBytes) + " bytes, found " +
+           std::to_string(length));
+    }
+    if (length > file_.size() - kLengthBytes) {
+      fail("truncated: the header has " + std::to_string(length) + " bytes, the file only " +
+           std::to_string(file_.size() - kLengthBytes) + " after the length");
+    }
+    const char* text = reinterpret_cast<const char*>(file_.data()) + kLengthBytes;
+    if (length == 0 || text[0] != '{') fail("header: expected JSON that starts with '{'");
+    return {text, static_cast<size_t>(length)};
+  }
+
+  std::map<std::string, std::string> parse_metadata(const SortedJson& json) const {
+    if (!json.is_object()) {
+      fail(std::string("__metadata__: expected an object, found ") + json.type_name());
+    }
+    std::map<std::string, std::string> metadata;
+    for (const auto& [key, value] : json.items()) {
+      if (!value.is_string()) {
+        fail("__metadata__: '" + log::printable(key, 200) + "': expected a string, found " +
+             value.type_name());
+      }
+      metadata.emplace(key, value.get<std::string>());
+    }
+    return metadata;
+  }
+
+  TensorEntry parse_tensor(const std::string& name, const SortedJson& json) const {
+    if (!is_plain_name(name)) {
+      fail("tensor name '" + log::printable(name, 300) +
+           "': expected 1 to 200 characters of A-Z a-z 0-9 . _ -");
+    }
+    const std::string where = "tensor '" + name + "': ";
+    if (!json.is_object()) fail(where + "expected an object, found " + json.type_name());
+    for (const auto& [key, value] : json.items()) {
+      if (key != "dtype" && key != "shape" && key != "data_offsets") {
+        fail(where + "unknown key '" + log::printable(key, 200) + "'");
+      }
+    }
+    for (const char* key : {"dtype", "shape", "data_offsets"}) {
+      if (!json.contains(key)) fail(where + "'" + key + "' is missing");
+    }
+    TensorEntry entry;
+    entry.spec.name = name;
+    entry.spec.dtype = parse_tensor_dtype(json["dtype"], where);
+    entry.spec.shape = parse_shape(json["shape"], where);
+    entry.begin = parse_offsets(json["data_offsets"], entry.spec, where);
+    return entry;
+  }
+
+  Dtype parse_tensor_dtype(const SortedJson& json, const std::string& where) const {
+    if (!json.is_string()) fail(where + "dtype: expected a string, found " + json.type_name());
+    const auto text = json.get<std::string>();
+    const std::optional<Dtype> dtype = parse_dtype(text);
+    if (!dtype) fail(where + "dtype: '" + log::printable(text, 60) + "' is not known");
+    return *dtype;
+  }
+
+  std::vector<int64_t> parse_shape(const SortedJson& json, const std::string& where) const {
+    if (!json.is_array()) fail(where + "shape: expected a list, found " + json.type_name());
+    if (json.size() > kMaxDimensions) {
+      fail(where + "shape: expected at most " + std::to_string(kMaxDimensions) +
+           " dimensions, found " + std::to_string(json.size()));
+    }
+    std::vector<int64_t> shape;
+    for (const SortedJson& item : json) {
+      const uint64_t extent = unsigned_integer(item, where + "shape");
+      if (extent > static_cast<uint64_t>(INT64_MAX)) {
+        fail(where + "shape: " + std::to_string(extent) + " is too large");
+      }
+      shape.push_back(static_cast<int64_t>(extent));
+    }
+    return shape;
+  }
+
+  uint64_t parse_offsets(const SortedJson& json, const TensorSpec& spec,
+                         const std::string& where) const {
+    if (!json.is_array() || json.size() != 2) {
+      fail(where + "data_offsets: expected a list of two numbers");
+    }
+    const uint64_t begin = unsigned_integer(json[0], where + "data_offsets");
+    const uint64_t end = unsigned_integer(json[1], where + "data_offsets");
+    if (begin > end) {
+      fail(where + "data_offsets: the end " + std::to_string(end) + " lies before the begin " +
+           std::to_string(begin));
+    }
+    uint64_t num_bytes = size_bytes(spec.dtype);
+    for (const int64_t extent : spec.shape) {
+      if (__builtin_mul_overflow(num_bytes, static_cast<uint64_t>(extent), &num_bytes) ||
+          num_bytes > static_cast<uint64_t>(INT64_MAX)) {
+        fail(where + "shape " + format_shape(spec.shape) + " overflows 63 bits");
+      }
+    }
+    if (end - begin != num_bytes) {
+      fail(where + "data_offsets: expected " + std::to_string(num_bytes) + " bytes for " +
+           std::string(to_string(spec.dtype)) + " " + format_shape(spec.shape) + ", found " +
+           std::to_string(end - begin));
+    }
+    return begin;
+  }
+
+  uint64_t unsigned_integer(const SortedJson& json, const std::string& where) const {
+    if (!json.is_number_unsigned()) {
+      fail(where + ": expected an integer from 0 to 2^64 - 1, found " +
+           log::printable(json.dump(-1, ' ', true), 60));
+    }
+    return json.get<uint64_t>();
+  }
+
+  // Sorts by position, and checks that the tensors tile the data exactly.
+  void check_coverage(Header& header) const {
+    const uint64_t data_size = file_.size() - header.data_begin;
+    std::sort(header.tensors.begin(), header.tensors.end(),
+              [](const TensorEntry& a, const TensorEntry& b) {
+                return std::pair(a.begin, a.begin + a.spec.num_bytes()) <
+                       std::pair(b.begin, b.begin + b.spec.num_bytes());
+              });
+    uint64_t covered = 0;
+    const std::string* previous = nullptr;
+    for (const TensorEntry& entry : header.tensors) {
+      const std::string where = "tensor '" + entry.spec.name + "': ";
+      if (entry.begin < covered) {
+        fail(where + "its data at " + std::to_string(entry.begin) + " overlaps that of '" +
+             *previous + "', which ends at " + std::to_string(covered));
+      }
+      if (entry.begin > covered) {
+        fail(where + "a gap of " + std::to_string(entry.begin - covered) +
+             " bytes lies before its data at " + std::to_string(entry.begin));
+      }
+      if (entry.spec.num_bytes() > data_size - covered) {
+        fail(where + "its data ends at " + std::to_string(covered + entry.spec.num_bytes()) +
+             ", the file's data at " + std::to_string(data_size) +
+             " (truncated, or a header of another file)");
+      }
+      covered += entry.spec.num_bytes();
+      previous = &entry.spec.name;
+    }
+    if (covered != data_size) {
+      fail("expected " + std::to_string(covered) + " bytes of data, found " +
+           std::to_string(data_size));
+    }
+  }
+
+  std::span<const std::byte> file_;
+  const std::string& origin_;
+};
+
+void check_writable(const std::vector<TensorSpec>& tensors, const std::string& origin) {
+  const auto fail = [&](const std::string& problem) {
+    throw Error(ErrorKind::kRejected, "cannot write " + origin + ": " + problem);
+  };
+  if (tensors.size() > kMaxTensors) {
+    fail("expected at most " + std::to_string(kMaxTensors) + " tensors, found " +
+         std::to_string(tensors.size()));
+  }
+  std::set<std::string_view> names;
+  for (const TensorSpec& spec : tensors) {
+    const std::string where = "tensor '" + log::printable(spec.name, 300) + "': ";
+    if (!is_plain_name(spec.name) || spec.name == kMetadataKey) {
+      fail(where + "expected a name of 1 to 200 characters of A-Z a-z 0-9 . _ -");
+    }
+    if (!names.insert(spec.name).second) fail(where + "appears twice");
+    if (spec.shape.size() > kMaxDimensions) fail(where + "too many dimensions");
+    for (const int64_t extent : spec.shape) {
+      if (extent < 0) fail(where + "negative extent in shape " + format_shape(spec.shape));
+    }
+  }
+}
+
+}  // namespace
+
+Header parse_header(std::span<const std::byte> file, const std::string& origin) {
+  return HeaderParser(file, origin).parse();
+}
+
+std::string format_header(const std::vector<TensorSpec>& tensors,
+                          const std::map<std::string, std::string>& metadata,
+                          const std::string& origin) {
+  check_writable(tensors, origin);
+  // Written by hand, one tensor at a time: the order is that of the data, and names need no
+  // escapes.
+  std::string json = "{";
+  if (!metadata.empty()) {
+    json += "\"__metadata__\":" + SortedJson(metadata).dump();
+  }
+  uint64_t begin = 0;
+  for (const TensorSpec& spec : tensors) {
+    const uint64_t end = begin + spec.num_bytes();
+    if (json.size() > 1) json += ",";
+    json.append("\"").append(spec.name).append("\":{\"dtype\":\"").append(to_string(spec.dtype));
+    json.append("\",\"shape\":").append(SortedJson(spec.shape).dump());
+    json.append(",\"data_offsets\":[").append(std::to_string(begin)).append(",");
+    json.append(std::to_string(end)).append("]}");
+    begin = end;
+  }
+  json += "}";
+  json.append((8 - json.size() % 8) % 8, ' ');
+  if (json.size() > kMaxHeaderBytes) {
+    throw Error(ErrorKind::kRejected, "cannot write " + origin + ": the header has " +
+                                          std::to_string(json.size()) + " bytes, at most " +
+                                          std::to_string(kMaxHeaderBytes) + " are allowed");
+  }
+  const uint64_t length = json.size();
+  std::string text(kLengthBytes, '\0');
+  std::memcpy(text.data(), &length, sizeof length);
+  return text + json;
+}
+
+}  // namespace xffl::checkpoint

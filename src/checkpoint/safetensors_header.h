@@ -1,0 +1,39 @@
+// The header of a safetensors file: the part that is hostile until checked.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "xffl/checkpoint/safetensors.h"
+
+namespace xffl::checkpoint {
+
+inline constexpr uint64_t kMaxHeaderBytes = 8u << 20;
+inline constexpr size_t kMaxTensors = 20'000;
+inline constexpr size_t kMaxDimensions = 8;
+
+struct TensorEntry {
+  TensorSpec spec;
+  uint64_t begin = 0;  // relative to the data
+};
+
+struct Header {
+  uint64_t data_begin = 0;           // position of the data in the file
+  std::vector<TensorEntry> tensors;  // in the order of their data
+  std::map<std::string, std::string> metadata;
+};
+
+/// Checks a whole file's bytes; `origin` names it in errors. Throws kCorrupt.
+Header parse_header(std::span<const std::byte> file, const std::string& origin);
+
+/// The file's first bytes for these tensors, one after the other: length, JSON, spaces up to a
+/// multiple of 8. Throws kRejected for what parse_header would refuse.
+std::string format_header(const std::vector<TensorSpec>& tensors,
+                          const std::map<std::string, std::string>& metadata,
+                          const std::string& origin);
+
+}  // namespace xffl::checkpoint
