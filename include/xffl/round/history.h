@@ -1,0 +1,72 @@
+// The journal's events as a state: what is done, what was begun, what is in doubt.
+//
+// Pure. Event kinds and payloads (one JSON object each) are the journal's vocabulary;
+// docs/formats.md lists them.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "xffl/base/names.h"
+#include "xffl/job/job_report.h"
+#include "xffl/journal/journal.h"
+#include "xffl/plan/round_plan.h"
+
+namespace xffl::round {
+
+// One attempt of one facility in one round, as far as the journal knows.
+struct Attempt {
+  int number = 0;
+  bool pushed = false;
+  bool submit_intended = false;  // and not submitted: it is in doubt whether a job exists
+  std::string job_id;            // once submitted
+  std::optional<std::string> failure;
+};
+
+// An accepted update.
+struct Accepted {
+  FacilityName facility;
+  int attempt = 0;
+  std::string update_sha256;
+  job::JobReport report;
+};
+
+struct FacilityState {
+  std::vector<Attempt> attempts;
+  int attempts_before_resume = 0;  // opened before the last explicit `xffl run` after a failure
+  std::optional<Accepted> accepted;
+  std::optional<std::string> missing;  // why; reset when the run is resumed
+
+  const Attempt* current() const { return attempts.empty() ? nullptr : &attempts.back(); }
+};
+
+struct RoundState {
+  bool planned = false;
+  std::map<FacilityName, FacilityState> facilities;
+  std::vector<std::string> participants;  // frozen, sorted; empty until then
+  std::string model_sha256;               // aggregated
+  std::string master_sha256;
+  bool published = false;
+};
+
+struct History {
+  std::optional<plan::RunIdentity> identity;
+  std::string project;
+  std::string config_sha256;
+  std::string initial_sha256;  // global model of round 0
+  std::string initial_master_sha256;
+  std::map<int, RoundState> rounds;  // 1-based
+  bool completed = false;
+  bool cancelled = false;
+
+  plan::Done done() const;
+};
+
+/// Folds the events in order. Throws kCorrupt for an event that this version does not know or whose
+/// payload is malformed.
+History replay(const std::vector<journal::Event>& events);
+void apply(History& history, const journal::Event& event);
+
+}  // namespace xffl::round

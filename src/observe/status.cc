@@ -1,0 +1,135 @@
+#include "xffl/observe/status.h"
+
+#include <cmath>
+#include <cstdio>
+
+#include "xffl/base/error.h"
+#include "xffl/base/json.h"
+#include "xffl/base/log.h"
+#include "xffl/journal/journal.h"
+
+namespace xffl::observe {
+namespace {
+
+using round::Attempt;
+using round::FacilityState;
+using round::RoundState;
+
+std::string facility_word(const FacilityState& facility) {
+  if (facility.accepted) return "accepted";
+  if (facility.missing) return "missing";
+  const Attempt* attempt = facility.current();
+  if (attempt == nullptr) return "not started";
+  if (attempt->failure) return "failed";
+  if (!attempt->job_id.empty()) return "submitted";
+  if (attempt->submit_intended) return "submission in doubt";
+  return attempt->pushed ? "pushed" : "pushing";
+}
+
+std::string round_word(const RoundState& round) {
+  if (round.published) return "published";
+  if (!round.model_sha256.empty()) return "aggregated";
+  if (!round.participants.empty()) return "aggregating";
+  return "training";
+}
+
+std::string losses(const FacilityState& facility) {
+  if (!facility.accepted) return "";
+  const job::JobReport& report = facility.accepted->report;
+  char text[160];
+  std::snprintf(text, sizeof text, "  %lld tokens, loss %.4f, %.0f tokens/s",
+                static_cast<long long>(report.tokens), report.train_loss, report.tokens_per_second);
+  std::string line = text;
+  for (const job::ValidationResult& result : report.validation) {
+    std::snprintf(text, sizeof text, ", %s %.4f -> %.4f", result.name.c_str(), result.nll_before,
+                  result.nll_after);
+    line += text;
+  }
+  return line;
+}
+
+std::string trouble(const FacilityState& facility) {
+  if (facility.missing) return "  (" + log::printable(*facility.missing, 300) + ")";
+  const Attempt* attempt = facility.current();
+  if (attempt != nullptr && attempt->failure)
+    return "  (" + log::printable(*attempt->failure, 300) + ")";
+  return "";
+}
+
+Json facility_json(const FacilityState& facility) {
+  Json json;
+  json["state"] = facility_word(facility);
+  const Attempt* attempt = facility.current();
+  json["attempt"] = attempt == nullptr ? 0 : attempt->number;
+  json["job_id"] = attempt == nullptr ? "" : attempt->job_id;
+  if (facility.missing) json["missing"] = *facility.missing;
+  if (facility.accepted) {
+    json["update_sha256"] = facility.accepted->update_sha256;
+    json["report"] = parse_json(job::format_job_report(facility.accepted->report), "report");
+  }
+  return json;
+}
+
+}  // namespace
+
+RunStatus read_status(const std::filesystem::path& run_folder, int rounds_planned) {
+  const std::filesystem::path journal = run_folder / "journal.db";
+  if (!std::filesystem::exists(journal))
+    throw Error(ErrorKind::kNotFound,
+                "there is no run in " + run_folder.string() + ": start one with `xffl run`");
+  RunStatus status;
+  status.folder = run_folder;
+  status.rounds_planned = rounds_planned;
+  status.coordinator = journal::lock_holder(journal);
+  status.history = round::replay(journal::read_events(journal));
+  status.state = status.history.cancelled     ? "cancelled"
+                 : status.history.completed   ? "completed"
+                 : status.coordinator.empty() ? "stopped"
+                                              : "running";
+  return status;
+}
+
+std::string format_status(const RunStatus& status) {
+  const plan::Done done = status.history.done();
+  std::string text = "run " + status.folder.filename().string() + " of " + status.history.project +
+                     ": " + status.state + ", " + std::to_string(done.rounds_published) + " of " +
+                     std::to_string(status.rounds_planned) + " rounds published\n";
+  if (!status.coordinator.empty()) text += "coordinator: " + status.coordinator + "\n";
+  for (const auto& [number, round] : status.history.rounds) {
+    text += "round " + std::to_string(number) + ": " + round_word(round);
+    if (!round.model_sha256.empty()) text += "  " + round.model_sha256.substr(0, 16);
+    text += "\n";
+    for (const auto& [name, facility] : round.facilities)
+      text += "  " + name.str() + ": " + facility_word(facility) + losses(facility) +
+              trouble(facility) + "\n";
+  }
+  if (status.state == "stopped") text += "continue with: xffl run\n";
+  return text;
+}
+
+std::string format_status_json(const RunStatus& status) {
+  Json json;
+  const plan::Done done = status.history.done();
+  json["run"] = status.folder.filename().string();
+  json["project"] = status.history.project;
+  json["state"] = status.state;
+  json["coordinator"] = status.coordinator;
+  json["rounds"] = status.rounds_planned;
+  json["rounds_published"] = done.rounds_published;
+  json["model_sha256"] = done.model_sha256;
+  json["rounds_detail"] = Json::array();
+  for (const auto& [number, round] : status.history.rounds) {
+    Json entry;
+    entry["round"] = number;
+    entry["state"] = round_word(round);
+    entry["model_sha256"] = round.model_sha256;
+    entry["participants"] = round.participants;
+    entry["facilities"] = Json::object();
+    for (const auto& [name, facility] : round.facilities)
+      entry["facilities"][name.str()] = facility_json(facility);
+    json["rounds_detail"].push_back(entry);
+  }
+  return json.dump(2) + "\n";
+}
+
+}  // namespace xffl::observe

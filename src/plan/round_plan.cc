@@ -1,0 +1,102 @@
+#include "xffl/plan/round_plan.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "xffl/base/json.h"
+#include "xffl/base/sha256.h"
+
+namespace xffl::plan {
+namespace {
+
+std::string round_name(int round) {
+  char text[16];
+  std::snprintf(text, sizeof text, "r%04d", round);
+  return text;
+}
+
+// Nobody without the run's secret can guess another attempt's nonce, so no old report passes for a
+// new one.
+std::string nonce(const RunIdentity& identity, int round, const FacilityName& facility,
+                  int attempt) {
+  return sha256_hex(identity.secret + "/" + identity.run.str() + "/" + std::to_string(round) + "/" +
+                    facility.str() + "/" + std::to_string(attempt))
+      .substr(0, 32);
+}
+
+FacilityPlan plan_facility(const config::Experiment& experiment, const RunIdentity& identity,
+                           const config::Facility& facility, int round,
+                           const std::string& base_sha256) {
+  FacilityPlan plan;
+  plan.facility = facility.name;
+  plan.folder = facility.workdir / experiment.project.str() /
+                (identity.run.str() + "-" + identity.secret.substr(0, 8)) / facility.name.str();
+  plan.model_folder = plan.folder / "models" / base_sha256.substr(0, 16);
+  plan.round_folder = plan.folder / round_name(round);
+  return plan;
+}
+
+}  // namespace
+
+std::optional<RoundPlan> next_round(const config::Experiment& experiment,
+                                    const RunIdentity& identity, const Done& done) {
+  if (done.rounds_published >= experiment.rounds) return std::nullopt;
+  RoundPlan plan;
+  plan.round = done.rounds_published + 1;
+  plan.base_sha256 = done.model_sha256;
+  for (const config::Facility& facility : experiment.facilities)
+    plan.facilities.push_back(
+        plan_facility(experiment, identity, facility, plan.round, plan.base_sha256));
+  const int all = static_cast<int>(plan.facilities.size());
+  const config::RoundPolicy& policy = experiment.policy;
+  if (policy.on_missing != config::OnMissing::kSkip)
+    plan.quorum = all;
+  else
+    plan.quorum = policy.quorum > 0 ? std::min(policy.quorum, all) : 1;
+  return plan;
+}
+
+RemotePath attempt_folder(const FacilityPlan& plan, int attempt) {
+  return plan.round_folder / ("a" + std::to_string(attempt));
+}
+
+job::JobSpec job_spec(const config::Experiment& experiment, const RunIdentity& identity,
+                      const RoundPlan& plan, const FacilityPlan& facility, int attempt) {
+  const config::Facility& settings = experiment.facility(facility.facility);
+  job::JobSpec spec;
+  spec.key = {experiment.project.str(),
+              identity.run.str(),
+              plan.round,
+              facility.facility.str(),
+              attempt,
+              nonce(identity, plan.round, facility.facility, attempt)};
+  spec.base_model_path = facility.model_folder.str();
+  spec.base_model_sha256 = plan.base_sha256;
+  spec.train_paths = settings.train_data;
+  spec.validation = settings.validation;
+  const RemotePath folder = attempt_folder(facility, attempt);
+  spec.update_path = (folder / "out/update").str();
+  spec.report_path = (folder / "out/report.json").str();
+  spec.metrics_path = (folder / "out/metrics.jsonl").str();
+  spec.update_kind = experiment.aggregation.update;
+  spec.update_dtype = experiment.aggregation.update_dtype;
+  spec.training = settings.training;
+  spec.training.first_step = (plan.round - 1) * settings.training.steps;
+  spec.training.schedule.total_steps = experiment.rounds * settings.training.steps;
+  return spec;
+}
+
+std::string format_plan(const RoundPlan& plan) {
+  Json json;
+  json["round"] = plan.round;
+  json["base_sha256"] = plan.base_sha256;
+  json["quorum"] = plan.quorum;
+  json["facilities"] = Json::array();
+  for (const FacilityPlan& facility : plan.facilities)
+    json["facilities"].push_back({{"facility", facility.facility.str()},
+                                  {"model_folder", facility.model_folder.str()},
+                                  {"round_folder", facility.round_folder.str()}});
+  return json.dump(2) + "\n";
+}
+
+}  // namespace xffl::plan

@@ -1,0 +1,24 @@
+// What every step of a run works with.
+#pragma once
+
+#include <mutex>
+
+#include "ledger.h"
+#include "xffl/config/experiment.h"
+#include "xffl/plan/round_plan.h"
+#include "xffl/round/federation.h"
+#include "xffl/round/run_folder.h"
+
+namespace xffl::round {
+
+struct Context {
+  const config::Experiment& experiment;
+  const RunFolder& folder;
+  World& world;
+  const Observer& observer;
+  Ledger& ledger;
+  plan::RunIdentity identity;
+  std::mutex observer_mutex;  // listeners are called one at a time
+};
+
+}  // namespace xffl::round

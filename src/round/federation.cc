@@ -1,0 +1,164 @@
+#include "xffl/round/federation.h"
+
+#include <atomic>
+#include <sstream>
+#include <thread>
+
+#include "context.h"
+#include "open_run.h"
+#include "run_round.h"
+#include "xffl/aggregate/aggregate.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/log.h"
+#include "xffl/base/sha256.h"
+#include "xffl/checkpoint/manifest.h"
+#include "xffl/config/load.h"
+
+namespace xffl::round {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Lines of the two texts that are not in the other, for a message.
+std::string differing_lines(const std::string& before, const std::string& now) {
+  const auto only_in = [](const std::string& text, const std::string& other, const char* mark) {
+    std::string lines;
+    std::istringstream stream(text);
+    for (std::string line; std::getline(stream, line);)
+      if (("\n" + other).find("\n" + line + "\n") == std::string::npos) lines += mark + line + "\n";
+    return lines;
+  };
+  return only_in(before, now, "  - ") + only_in(now, before, "  + ");
+}
+
+checkpoint::Dtype published_dtype(const config::Experiment& experiment) {
+  switch (experiment.aggregation.publish_dtype) {
+    case job::FloatType::kFloat32:
+      return checkpoint::Dtype::kF32;
+    case job::FloatType::kBfloat16:
+      return checkpoint::Dtype::kBF16;
+    case job::FloatType::kFloat16:
+      return checkpoint::Dtype::kF16;
+  }
+  return checkpoint::Dtype::kF32;
+}
+
+// Round 0: the given model as float32 master, and as the facilities will see it.
+void import_model(Context& context) {
+  if (!context.ledger.history().initial_sha256.empty()) return;
+  fs::remove_all(context.folder.round(0));
+  make_dirs(context.folder.round(0));
+  with_context("while importing the model " + context.experiment.model.string(), [&] {
+    aggregate::convert(context.experiment.model, checkpoint::Dtype::kF32, context.folder.master(0));
+    aggregate::convert(context.folder.master(0), published_dtype(context.experiment),
+                       context.folder.global(0));
+  });
+  const std::string model = checkpoint::read_manifest(context.folder.global(0)).root_sha256();
+  const std::string master = checkpoint::read_manifest(context.folder.master(0)).root_sha256();
+  context.ledger.record("model_imported", {{"model_sha256", model}, {"master_sha256", master}});
+  log::info("model imported", {{"model", context.experiment.model.string()}, {"sha256", model}});
+}
+
+// Looks for a cancel request while rounds go on.
+class CancelWatch {
+ public:
+  CancelWatch(const RunFolder& folder, std::stop_source& stop)
+      : thread_([&folder, &stop, this](std::stop_token end) {
+          SystemClock clock;
+          while (clock.sleep(std::chrono::milliseconds(200), end))
+            if (fs::exists(folder.cancel_request())) {
+              requested_ = true;
+              stop.request_stop();
+              return;
+            }
+        }) {}
+  bool requested() const { return requested_; }
+
+ private:
+  std::atomic<bool> requested_{false};
+  std::jthread thread_;
+};
+
+Outcome outcome_of(const Context& context) {
+  const plan::Done done = context.ledger.history().done();
+  return {done.rounds_published, context.folder.global(done.rounds_published), done.model_sha256};
+}
+
+void run_rounds(Context& context, std::stop_token stop) {
+  import_model(context);
+  while (const auto plan = current_plan(context)) {
+    if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
+    run_round(context, *plan, stop);
+  }
+  if (!context.ledger.history().completed)
+    context.ledger.record("run_completed",
+                          {{"model_sha256", context.ledger.history().done().model_sha256}});
+}
+
+}  // namespace
+
+void check_same_experiment(const config::Experiment& experiment, const RunFolder& folder,
+                           const History& history) {
+  const std::string now = config::format_experiment(experiment);
+  if (sha256_hex(now) == history.config_sha256) return;
+  const std::string before = read_file(folder.config(), 4 << 20);
+  throw Error(ErrorKind::kConfig,
+              "xffl.yaml has changed since run " + folder.run().str() +
+                  " began, and a run keeps its configuration:\n" + differing_lines(before, now) +
+                  "Change it back to continue this run, or start another with `xffl run --new`.");
+}
+
+void create_run(const config::Experiment& experiment, const RunFolder& folder, Ledger& ledger) {
+  const std::string text = config::format_experiment(experiment);
+  write_file_atomic(folder.config(), text);
+  ledger.record("run_created", {{"run", folder.run().str()},
+                                {"project", experiment.project.str()},
+                                {"secret", random_hex(16)},
+                                {"config_sha256", sha256_hex(text)}});
+}
+
+std::optional<plan::RoundPlan> current_plan(const Context& context) {
+  return plan::next_round(context.experiment, context.identity, context.ledger.history().done());
+}
+
+void cancel_now(Context& context) {
+  if (!context.ledger.history().initial_sha256.empty())
+    if (const auto plan = current_plan(context))
+      cancel_round(context, *plan, "the run was cancelled");
+  context.ledger.record("run_cancelled");
+  std::error_code none;
+  fs::remove(context.folder.cancel_request(), none);
+  log::info("run cancelled", {{"run", context.folder.run().str()}});
+}
+
+Outcome run_federation(const config::Experiment& experiment, const RunFolder& folder, World& world,
+                       std::stop_token stop, const Observer& observer) {
+  make_dirs(folder.path());
+  Ledger ledger(folder.journal());
+  if (!ledger.history().identity)
+    create_run(experiment, folder, ledger);
+  else if (!ledger.history().completed)
+    ledger.record("run_resumed");
+  const History history = ledger.history();
+  if (history.cancelled)
+    throw Error(ErrorKind::kFailed, "run " + folder.run().str() +
+                                        " was cancelled: start another with `xffl run --new`");
+  check_same_experiment(experiment, folder, history);
+  Context context{experiment, folder, world, observer, ledger, *history.identity, {}};
+
+  std::stop_source any_stop;
+  std::stop_callback forward(stop, [&] { any_stop.request_stop(); });
+  CancelWatch watch(folder, any_stop);
+  try {
+    run_rounds(context, any_stop.get_token());
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kCancelled || !watch.requested()) throw;
+    cancel_now(context);
+    throw Error(ErrorKind::kFailed, "run " + folder.run().str() + " was cancelled on request");
+  }
+  return outcome_of(context);
+}
+
+}  // namespace xffl::round

@@ -1,0 +1,16 @@
+// The script that a facility's scheduler runs for one attempt.
+#pragma once
+
+#include <string>
+
+#include "xffl/config/experiment.h"
+#include "xffl/job/job_spec.h"
+#include "xffl/round/federation.h"
+
+namespace xffl::round {
+
+/// Renders the facility's template. Throws kConfig with the template's line.
+std::string job_script(const config::Facility& facility, const job::JobSpec& spec,
+                       const RemotePath& folder, const Programs& programs);
+
+}  // namespace xffl::round

@@ -1,0 +1,43 @@
+#include "ledger.h"
+
+namespace xffl::round {
+
+Ledger::Ledger(const std::filesystem::path& path)
+    : journal_(journal::Journal::open(path)), history_(replay(journal_->events())) {}
+
+void Ledger::append(journal::Event event, const Json& payload) {
+  event.payload = payload.dump();
+  std::lock_guard lock(mutex_);
+  apply(history_, journal_->append(std::move(event)));
+}
+
+void Ledger::record(std::string kind, Json payload) { append({.kind = std::move(kind)}, payload); }
+
+void Ledger::record(std::string kind, int round, Json payload) {
+  append({.kind = std::move(kind), .round = round}, payload);
+}
+
+void Ledger::record(std::string kind, int round, const FacilityName& facility, int attempt,
+                    Json payload) {
+  append({.kind = std::move(kind), .round = round, .facility = facility.str(), .attempt = attempt},
+         payload);
+}
+
+History Ledger::history() const {
+  std::lock_guard lock(mutex_);
+  return history_;
+}
+
+RoundState Ledger::round(int number) const {
+  std::lock_guard lock(mutex_);
+  const auto it = history_.rounds.find(number);
+  return it == history_.rounds.end() ? RoundState{} : it->second;
+}
+
+FacilityState Ledger::facility(int round, const FacilityName& name) const {
+  const RoundState state = this->round(round);
+  const auto it = state.facilities.find(name);
+  return it == state.facilities.end() ? FacilityState{} : it->second;
+}
+
+}  // namespace xffl::round

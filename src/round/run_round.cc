@@ -1,0 +1,242 @@
+// How it works: one thread per facility drives its part; each thread records what it did. The
+// participants are frozen in the journal before aggregation, so that a restart aggregates the same
+// set to the same bytes.
+#include "run_round.h"
+
+#include <algorithm>
+#include <exception>
+#include <thread>
+
+#include "facility_round.h"
+#include "xffl/aggregate/aggregate.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/log.h"
+#include "xffl/base/sha256.h"
+#include "xffl/checkpoint/manifest.h"
+
+namespace xffl::round {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+void record_plan(Context& context, const plan::RoundPlan& plan) {
+  if (context.ledger.round(plan.round).planned) return;
+  Json names = Json::array();
+  for (const plan::FacilityPlan& facility : plan.facilities)
+    names.push_back(facility.facility.str());
+  context.ledger.record("round_planned", plan.round,
+                        {{"base_sha256", plan.base_sha256},
+                         {"plan_sha256", sha256_hex(plan::format_plan(plan))},
+                         {"facilities", names}});
+}
+
+// One facility's thread: its outcome, or the error that ended it.
+struct Seat {
+  std::unique_ptr<FacilityRound> facility;
+  FacilityOutcome outcome;
+  std::exception_ptr error;
+};
+
+void fill(Seat& seat, Context& context, const plan::RoundPlan& plan,
+          const plan::FacilityPlan& facility, std::stop_source& round_stop) {
+  try {
+    seat.facility = std::make_unique<FacilityRound>(context, plan, facility);
+    seat.outcome = seat.facility->run(round_stop.get_token());
+    const bool fails =
+        !seat.outcome.accepted && context.experiment.policy.on_missing == config::OnMissing::kFail;
+    if (fails) round_stop.request_stop();
+  } catch (...) {  // a thread's top: the error goes on in the round's thread
+    seat.error = std::current_exception();
+    // What broke here would break the round: the others stop waiting, their jobs go on.
+    round_stop.request_stop();
+  }
+}
+
+bool is_cancelled(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& e) {
+    return e.kind() == ErrorKind::kCancelled;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+[[noreturn]] void fail_round(const plan::RoundPlan& plan, const std::vector<Seat>& seats,
+                             const std::string& rule) {
+  std::string message =
+      "round " + std::to_string(plan.round) + " cannot be aggregated (" + rule + "):";
+  for (size_t i = 0; i < seats.size(); ++i)
+    if (!seats[i].outcome.accepted && !seats[i].outcome.missing.empty())
+      message += "\n  " + plan.facilities[i].facility.str() + ": " + seats[i].outcome.missing;
+  message +=
+      "\nUpdates that arrived are kept. When the cause is mended, `xffl run` tries the missing "
+      "facilities again.";
+  throw Error(ErrorKind::kFailed, message);
+}
+
+// Brings in what the facilities trained, side by side.
+std::vector<Accepted> train_everywhere(Context& context, const plan::RoundPlan& plan,
+                                       std::stop_token stop) {
+  std::vector<Seat> seats(plan.facilities.size());
+  std::stop_source round_stop;
+  std::stop_callback forward(stop, [&] { round_stop.request_stop(); });
+  {
+    std::vector<std::jthread> threads;
+    for (size_t i = 0; i < seats.size(); ++i)
+      threads.emplace_back(
+          [&, i] { fill(seats[i], context, plan, plan.facilities[i], round_stop); });
+  }
+  std::vector<Accepted> accepted;
+  bool missing = false;
+  for (const Seat& seat : seats) {
+    if (seat.error && !is_cancelled(seat.error)) std::rethrow_exception(seat.error);
+    if (seat.outcome.accepted) accepted.push_back(*seat.outcome.accepted);
+    missing = missing || !seat.outcome.missing.empty();
+  }
+  if (missing && context.experiment.policy.on_missing == config::OnMissing::kFail) {
+    for (Seat& seat : seats)
+      if (seat.error && seat.facility)
+        seat.facility->cancel("the round failed at another facility (policy.on_missing: fail)");
+    fail_round(plan, seats, "policy.on_missing is fail");
+  }
+  if (stop.stop_requested())
+    throw Error(ErrorKind::kCancelled, "stopped on request; jobs at the facilities go on");
+  for (const Seat& seat : seats)
+    if (seat.error) std::rethrow_exception(seat.error);
+  if (static_cast<int>(accepted.size()) < plan.quorum)
+    fail_round(plan, seats,
+               std::to_string(accepted.size()) + " of " + std::to_string(seats.size()) +
+                   " updates, " + std::to_string(plan.quorum) + " needed");
+  return accepted;
+}
+
+double weight_of(const Accepted& accepted, config::WeightKind kind) {
+  switch (kind) {
+    case config::WeightKind::kTokens:
+      return static_cast<double>(accepted.report.tokens);
+    case config::WeightKind::kSamples:
+      return static_cast<double>(accepted.report.samples);
+    case config::WeightKind::kEqual:
+      return 1.0;
+  }
+  return 1.0;
+}
+
+// From here on the set does not change, whatever arrives later.
+std::vector<Accepted> freeze_participants(Context& context, const plan::RoundPlan& plan,
+                                          std::vector<Accepted> accepted) {
+  const std::vector<std::string> frozen = context.ledger.round(plan.round).participants;
+  if (frozen.empty()) {
+    Json names = Json::array(), updates = Json::array(), weights = Json::array();
+    for (const Accepted& update : accepted) {
+      names.push_back(update.facility.str());
+      updates.push_back(update.update_sha256);
+      weights.push_back(weight_of(update, context.experiment.aggregation.weights));
+    }
+    context.ledger.record("participants_frozen", plan.round,
+                          {{"facilities", names}, {"updates", updates}, {"weights", weights}});
+    return accepted;
+  }
+  std::erase_if(accepted, [&](const Accepted& update) {
+    return std::find(frozen.begin(), frozen.end(), update.facility.str()) == frozen.end();
+  });
+  return accepted;
+}
+
+checkpoint::Dtype to_dtype(job::FloatType type) {
+  switch (type) {
+    case job::FloatType::kFloat32:
+      return checkpoint::Dtype::kF32;
+    case job::FloatType::kBfloat16:
+      return checkpoint::Dtype::kBF16;
+    case job::FloatType::kFloat16:
+      return checkpoint::Dtype::kF16;
+  }
+  return checkpoint::Dtype::kF32;
+}
+
+void aggregate_updates(Context& context, const plan::RoundPlan& plan,
+                       const std::vector<Accepted>& participants) {
+  if (!context.ledger.round(plan.round).model_sha256.empty()) return;
+  const config::Aggregation& settings = context.experiment.aggregation;
+  std::vector<aggregate::Input> inputs;
+  for (const Accepted& update : participants)
+    inputs.push_back({context.folder.facility(plan.round, update.facility) / "update",
+                      weight_of(update, settings.weights), update.facility.str(),
+                      update.facility.str()});
+  // What a killed coordinator left is made again: the journal does not vouch for it.
+  fs::remove_all(context.folder.master(plan.round));
+  fs::remove_all(context.folder.global(plan.round));
+  aggregate::server_step(context.folder.master(plan.round - 1), inputs,
+                         settings.update == job::UpdateKind::kDelta,
+                         to_dtype(settings.publish_dtype), context.folder.master(plan.round),
+                         context.folder.global(plan.round));
+  context.ledger.record(
+      "aggregated", plan.round,
+      {{"model_sha256", checkpoint::read_manifest(context.folder.global(plan.round)).root_sha256()},
+       {"master_sha256",
+        checkpoint::read_manifest(context.folder.master(plan.round)).root_sha256()}});
+}
+
+// CURRENT names the newest published model; it changes in one rename.
+void publish(Context& context, const plan::RoundPlan& plan) {
+  const fs::path target = fs::path(context.folder.round(plan.round).filename()) / "global";
+  const fs::path temp = context.folder.current().string() + ".tmp";
+  fs::remove(temp);
+  fs::create_directory_symlink(target, temp);
+  rename_durable(temp, context.folder.current());
+  context.ledger.record("published", plan.round,
+                        {{"model_sha256", context.ledger.round(plan.round).model_sha256}});
+  log::info("global model published",
+            {{"round", plan.round}, {"sha256", context.ledger.round(plan.round).model_sha256}});
+}
+
+// Old rounds leave the facilities' scratch space, and old masters this machine. Failing to tidy
+// harms nothing.
+void clean_up(Context& context, const plan::RoundPlan& plan) {
+  const int old = plan.round - context.experiment.policy.keep_rounds;
+  if (old < 1) return;
+  std::error_code none;
+  fs::remove_all(context.folder.master(old - 1), none);
+  const History history = context.ledger.history();
+  const std::string old_base =
+      old == 1 ? history.initial_sha256 : history.rounds.at(old - 1).model_sha256;
+  const auto old_plan = plan::next_round(context.experiment, context.identity,
+                                         {.rounds_published = old - 1, .model_sha256 = old_base});
+  if (!old_plan) return;
+  for (const plan::FacilityPlan& facility : old_plan->facilities) try {
+      const auto session = context.world.connect(context.experiment.facility(facility.facility));
+      session->remove_tree(facility.round_folder);
+      if (old_base != plan.base_sha256) session->remove_tree(facility.model_folder);
+    } catch (const Error& error) {
+      log::warning(
+          "an old round stays at the facility",
+          {{"facility", facility.facility.str()}, {"round", old}, {"problem", error.what()}});
+    }
+}
+
+}  // namespace
+
+void run_round(Context& context, const plan::RoundPlan& plan, std::stop_token stop) {
+  const auto began = context.world.clock.monotonic();
+  record_plan(context, plan);
+  const std::vector<Accepted> accepted = train_everywhere(context, plan, stop);
+  const std::vector<Accepted> participants = freeze_participants(context, plan, accepted);
+  aggregate_updates(context, plan, participants);
+  publish(context, plan);
+  clean_up(context, plan);
+  if (context.observer.on_round)
+    context.observer.on_round(
+        plan.round, participants,
+        std::chrono::duration<double>(context.world.clock.monotonic() - began).count());
+}
+
+void cancel_round(Context& context, const plan::RoundPlan& plan, const std::string& reason) {
+  for (const plan::FacilityPlan& facility : plan.facilities)
+    FacilityRound(context, plan, facility).cancel(reason);
+}
+
+}  // namespace xffl::round
