@@ -1,0 +1,29 @@
+// The commands of xffl-tokenize: each adds itself to the command line and runs as its callback.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <map>
+#include <string>
+
+#include "xffl/tokenize/documents.h"
+
+namespace xffl::app {
+
+void add_train_command(CLI::App& app);
+void add_encode_command(CLI::App& app);
+void add_decode_command(CLI::App& app);
+void add_inspect_command(CLI::App& app);
+
+/// --input, --document, --text-field and --format of a command that reads corpora.
+struct InputFlags {
+  std::vector<std::string> inputs;
+  std::string format = "auto";
+  std::string unit = "paragraph";
+  std::string text_field = "text";
+
+  void add_to(CLI::App& command, bool with_ids);
+  std::vector<std::filesystem::path> paths() const { return {inputs.begin(), inputs.end()}; }
+  tokenize::DocumentOptions options() const;
+};
+
+}  // namespace xffl::app

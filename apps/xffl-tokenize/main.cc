@@ -1,0 +1,70 @@
+// xffl-tokenize: text to token shards and back.
+#include <exception>
+#include <iostream>
+
+#include "commands.h"
+#include "xffl/base/error.h"
+#include "xffl/base/log.h"
+
+namespace xffl::app {
+
+void InputFlags::add_to(CLI::App& command, bool with_ids) {
+  command.add_option("--input", inputs, "Files: text, or JSONL by their name (*.jsonl)")
+      ->required();
+  const std::vector<std::string> formats =
+      with_ids ? std::vector<std::string>{"auto", "text", "jsonl", "ids"}
+               : std::vector<std::string>{"auto", "text", "jsonl"};
+  command.add_option("--format", format, "What the inputs hold; auto goes by the name")
+      ->check(CLI::IsMember(formats))
+      ->capture_default_str();
+  command.add_option("--document", unit, "What a document of a text file is")
+      ->check(CLI::IsMember({"line", "paragraph", "file"}))
+      ->capture_default_str();
+  command.add_option("--text-field", text_field, "The field of a JSONL object that holds its text")
+      ->capture_default_str();
+}
+
+tokenize::DocumentOptions InputFlags::options() const {
+  using tokenize::DocumentUnit;
+  using tokenize::InputFormat;
+  static const std::map<std::string, InputFormat> formats{{"auto", InputFormat::kAuto},
+                                                          {"text", InputFormat::kText},
+                                                          {"jsonl", InputFormat::kJsonl},
+                                                          {"ids", InputFormat::kIds}};
+  static const std::map<std::string, DocumentUnit> units{{"line", DocumentUnit::kLine},
+                                                         {"paragraph", DocumentUnit::kParagraph},
+                                                         {"file", DocumentUnit::kFile}};
+  return {formats.at(format), units.at(unit), text_field};
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Turns text into the token shards that xffl-train reads, and back.",
+               "xffl-tokenize");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", XFFL_VERSION);
+  add_train_command(app);
+  add_encode_command(app);
+  add_decode_command(app);
+  add_inspect_command(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : exit_code(ErrorKind::kUsage);
+  }
+  return 0;
+}
+
+}  // namespace xffl::app
+
+int main(int argc, char** argv) {
+  try {
+    return xffl::app::run(argc, argv);
+  } catch (const xffl::Error& error) {
+    std::cerr << "xffl-tokenize: " << xffl::to_string(error.kind()) << ": "
+              << xffl::log::printable(error.what()) << '\n';
+    return xffl::exit_code(error.kind());
+  } catch (const std::exception& error) {
+    std::cerr << "xffl-tokenize: internal: " << xffl::log::printable(error.what()) << '\n';
+    return xffl::exit_code(xffl::ErrorKind::kInternal);
+  }
+}

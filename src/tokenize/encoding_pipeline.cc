@@ -1,0 +1,190 @@
+#include "encoding_pipeline.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <system_error>
+#include <thread>
+
+#include "selection.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+
+namespace xffl::tokenize {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kChunkBytes = uint64_t{8} << 20;
+constexpr size_t kChunkDocuments = 16384;
+
+// Calls body(0) .. body(count - 1) on some threads; of several failures the one of the lowest index
+// is thrown, so that the same input gives the same error.
+void parallel_for(size_t count, int num_threads, const std::function<void(size_t)>& body) {
+  std::atomic<size_t> next{0};
+  std::vector<std::exception_ptr> failures(count);
+  const auto work = [&] {
+    for (size_t i = next++; i < count; i = next++) {
+      try {
+        body(i);
+      } catch (...) {
+        failures[i] = std::current_exception();
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> helpers;
+    const size_t wanted = std::min(static_cast<size_t>(num_threads), count);
+    for (size_t i = 1; i < wanted; ++i) helpers.emplace_back(work);
+    work();
+  }
+  for (const std::exception_ptr& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+}
+
+// A shard being written; unpacked documents are cut to sequences.
+class Output {
+ public:
+  Output(const fs::path& path, const EncodeOptions& options)
+      : path_(path),
+        length_(options.sequence_length),
+        packed_(options.packed),
+        writer_(path, options.vocab_size, length_, packed_) {}
+
+  /// Returns whether the document had to be cut.
+  bool add(std::span<const int32_t> ids) {
+    num_tokens_ += ids.size();
+    if (packed_ || ids.size() <= length_) {
+      writer_.add_document(ids);
+      return false;
+    }
+    for (; !ids.empty(); ids = ids.subspan(std::min<size_t>(length_, ids.size()))) {
+      writer_.add_document(ids.first(std::min<size_t>(length_, ids.size())));
+    }
+    return true;
+  }
+
+  // Looked at before any output is finished: then all of them appear, or none.
+  void check_not_empty(const char* what) const {
+    if (num_tokens_ >= (packed_ ? length_ : 1)) return;
+    throw Error(ErrorKind::kRejected,
+                "the " + std::string(what) + " shard " + path_.string() + " would have " +
+                    std::to_string(num_tokens_) + " tokens, less than one sequence of " +
+                    std::to_string(length_) +
+                    "; give more text, a shorter sequence length, --no-pack, or another split");
+  }
+
+  tokens::ShardInfo finish() { return writer_.finish(); }
+
+ private:
+  fs::path path_;
+  uint64_t length_;
+  bool packed_;
+  tokens::TokenShardWriter writer_;
+  uint64_t num_tokens_ = 0;
+};
+
+uint64_t validation_bound(const std::vector<fs::path>& inputs, const EncodeOptions& options) {
+  const ValidationSplit& split = *options.validation;
+  if (!split.num_documents) {
+    if (!(split.fraction > 0 && split.fraction < 1)) {
+      throw Error(ErrorKind::kUsage, "the validation fraction must be above 0 and below 1");
+    }
+    return selection_bound(split.fraction);
+  }
+  if (*split.num_documents == 0) throw Error(ErrorKind::kUsage, "0 validation documents asked for");
+  SmallestHashes smallest(*split.num_documents);
+  DocumentReader documents(inputs, options.documents);
+  for (Document document; documents.next(document);) {
+    smallest.add(selection_hash(split.seed, document.text));
+  }
+  if (!smallest.overflowed()) {
+    throw Error(ErrorKind::kRejected, std::to_string(*split.num_documents) +
+                                          " validation documents asked for, the input has " +
+                                          std::to_string(smallest.size()) +
+                                          " different ones: none is left to train on");
+  }
+  return smallest.bound();
+}
+
+bool same_file(const fs::path& a, const fs::path& b) {
+  std::error_code ignored;
+  return fs::weakly_canonical(a, ignored) == fs::weakly_canonical(b, ignored);
+}
+
+void check_outputs(const std::vector<fs::path>& inputs, const fs::path& output,
+                   const EncodeOptions& options) {
+  std::vector<fs::path> outputs{output};
+  if (options.validation) outputs.push_back(options.validation->output);
+  if (outputs.size() == 2 && same_file(outputs[0], outputs[1])) {
+    throw Error(ErrorKind::kUsage,
+                "training and validation output are the same file, " + output.string());
+  }
+  for (const fs::path& path : outputs) {
+    if (path.empty()) throw Error(ErrorKind::kUsage, "an output needs a name");
+    for (const fs::path& input : inputs) {
+      if (same_file(path, input)) {
+        throw Error(ErrorKind::kUsage, "output " + path.string() + " is one of the inputs");
+      }
+    }
+    if (path.has_parent_path()) make_dirs(path.parent_path());
+  }
+}
+
+int thread_count(int asked) {
+  if (asked < 0) throw Error(ErrorKind::kUsage, "the number of threads must not be negative");
+  return asked > 0 ? asked : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+std::vector<Document> read_chunk(DocumentReader& documents) {
+  std::vector<Document> chunk;
+  uint64_t num_bytes = 0;
+  for (Document document; num_bytes < kChunkBytes && chunk.size() < kChunkDocuments;) {
+    if (!documents.next(document)) break;
+    num_bytes += document.text.size();
+    chunk.push_back(std::move(document));
+  }
+  return chunk;
+}
+
+}  // namespace
+
+EncodeResult run_pipeline(const std::vector<fs::path>& inputs, const fs::path& output,
+                          const EncodeOptions& options, const DocumentEncoder& encode,
+                          const ProgressCallback& progress) {
+  const int num_threads = thread_count(options.num_threads);
+  DocumentReader documents(inputs, options.documents);
+  check_outputs(inputs, output, options);
+  const uint64_t bound = options.validation ? validation_bound(inputs, options) : 0;
+  Output training(output, options);
+  std::optional<Output> validation;
+  if (options.validation) validation.emplace(options.validation->output, options);
+
+  EncodeResult result;
+  for (;;) {
+    const std::vector<Document> chunk = read_chunk(documents);
+    if (chunk.empty()) break;
+    std::vector<std::vector<int32_t>> ids(chunk.size());
+    std::vector<char> validates(chunk.size(), 0);
+    parallel_for(chunk.size(), num_threads, [&](size_t i) {
+      ids[i] = encode(chunk[i]);
+      validates[i] = bound > 0 && selection_hash(options.validation->seed, chunk[i].text) < bound;
+    });
+    for (size_t i = 0; i < chunk.size(); ++i) {
+      if (ids[i].empty()) continue;
+      result.num_cut += (validates[i] ? *validation : training).add(ids[i]) ? 1 : 0;
+      result.num_tokens += ids[i].size();
+      ++result.num_documents;
+    }
+    progress(
+        {documents.bytes_read(), documents.total_bytes(), result.num_documents, result.num_tokens});
+  }
+  training.check_not_empty("training");
+  if (validation) validation->check_not_empty("validation");
+  result.training = training.finish();
+  if (validation) result.validation = validation->finish();
+  return result;
+}
+
+}  // namespace xffl::tokenize
