@@ -1,0 +1,83 @@
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+
+#include "mean_kernels.h"
+#include "page_window.h"
+#include "pipeline.h"
+#include "sources.h"
+#include "xffl/aggregate/aggregate.h"
+#include "xffl/base/error.h"
+
+namespace xffl::aggregate {
+
+using checkpoint::Dtype;
+using checkpoint::TensorSpec;
+
+namespace {
+
+bool all_zero(std::span<const std::byte> bytes, Dtype dtype) {
+  std::array<float, kMaxPiece> values;
+  const size_t size = size_bytes(dtype);
+  for (size_t at = 0; at < bytes.size(); at += kMaxPiece * size) {
+    const auto piece = bytes.subspan(at, std::min(kMaxPiece * size, bytes.size() - at));
+    const std::span<float> x(values.data(), piece.size() / size);
+    to_float(piece, dtype, x);
+    if (!std::all_of(x.begin(), x.end(), [](float value) { return value == 0.0f; })) return false;
+  }
+  return true;
+}
+
+// Whether `update` is `base`, rounded to the update's type.
+bool same_values(std::span<const std::byte> update, Dtype update_dtype,
+                 std::span<const std::byte> base, Dtype base_dtype) {
+  if (update_dtype == base_dtype) return std::memcmp(update.data(), base.data(), base.size()) == 0;
+  std::array<float, kMaxPiece> values;
+  std::array<std::byte, kMaxPiece * sizeof(float)> rounded;
+  const size_t to_size = size_bytes(update_dtype);
+  const size_t from_size = size_bytes(base_dtype);
+  const size_t count = base.size() / from_size;
+  for (size_t at = 0; at < count; at += kMaxPiece) {
+    const size_t n = std::min(kMaxPiece, count - at);
+    to_float(base.subspan(at * from_size, n * from_size), base_dtype, std::span(values.data(), n));
+    from_float(std::span(values.data(), n), update_dtype, std::span(rounded.data(), n * to_size));
+    if (std::memcmp(rounded.data(), update.data() + at * to_size, n * to_size) != 0) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void check_update(const std::filesystem::path& update, const std::filesystem::path& base,
+                  bool delta, bool allow_unchanged) {
+  const checkpoint::ModelFolder found(update);
+  const checkpoint::ModelFolder expected(base);
+  const std::string whose = update.string();
+  check_same_schema(found.tensors(), expected.tensors(), /*any_float=*/true, whose);
+  require_float(found.tensors(), whose);
+  std::atomic<bool> changed = allow_unchanged;
+  for_each_block(BlockList(found.tensors()), thread_count(0), [&](const Block& block) {
+    const TensorSpec& spec = found.tensors()[block.tensor_index];
+    const auto bytes = block_bytes(found.data(spec.name), spec.dtype, block);
+    const PageWindow window(bytes);
+    require_finite(bytes, spec, block.begin, whose);
+    if (changed.load(std::memory_order_relaxed)) return;
+    if (delta) {
+      if (!all_zero(bytes, spec.dtype)) changed = true;
+      return;
+    }
+    const Dtype base_dtype = expected.spec(spec.name).dtype;
+    const auto base_bytes = block_bytes(expected.data(spec.name), base_dtype, block);
+    const PageWindow base_window(base_bytes);
+    if (!same_values(bytes, spec.dtype, base_bytes, base_dtype)) changed = true;
+  });
+  if (!changed)
+    throw Error(ErrorKind::kRejected,
+                whose +
+                    (delta ? ": every element of the update is zero"
+                           : ": the update is the model that was given, unchanged") +
+                    "; a facility that trained returns something else (check its job's log)");
+}
+
+}  // namespace xffl::aggregate

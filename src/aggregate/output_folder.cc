@@ -1,0 +1,162 @@
+#include "output_folder.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/json.h"
+#include "xffl/base/process.h"
+#include "xffl/base/sha256.h"
+
+namespace xffl::aggregate {
+
+namespace fs = std::filesystem;
+using checkpoint::Dtype;
+
+namespace {
+
+constexpr uint64_t kMaxConfigBytes = 1u << 20;
+
+fs::path without_trailing_slash(fs::path path) {
+  return path.has_filename() ? path : path.parent_path();
+}
+
+std::string temp_prefix(const fs::path& out) { return out.filename().string() + ".tmp-"; }
+
+// "<pid>-<start ticks>" of a process that is no more.
+bool is_abandoned(std::string_view maker) {
+  const size_t dash = maker.find('-');
+  if (dash == std::string_view::npos) return false;
+  pid_t pid = 0;
+  uint64_t ticks = 0;
+  const char* end = maker.data() + maker.size();
+  if (std::from_chars(maker.data(), maker.data() + dash, pid).ec != std::errc()) return false;
+  if (std::from_chars(maker.data() + dash + 1, end, ticks).ptr != end) return false;
+  return process_start_ticks(pid) != ticks;
+}
+
+void remove_abandoned(const fs::path& out) {
+  const std::string prefix = temp_prefix(out);
+  const fs::path folder = out.parent_path().empty() ? "." : out.parent_path();
+  std::error_code error;
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(prefix) && is_abandoned(std::string_view(name).substr(prefix.size())))
+      found.push_back(entry.path());
+  }
+  for (const fs::path& path : found) fs::remove_all(path, error);
+}
+
+const char* torch_dtype(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kBF16:
+      return "bfloat16";
+    case Dtype::kF16:
+      return "float16";
+    default:
+      return "float32";
+  }
+}
+
+}  // namespace
+
+OutputFolder::OutputFolder(fs::path out, std::vector<checkpoint::TensorSpec> tensors,
+                           uint64_t max_shard_bytes)
+    : out_(without_trailing_slash(std::move(out))),
+      dtype_(tensors.empty() ? Dtype::kF32 : tensors.front().dtype),
+      plan_(checkpoint::plan_shards(tensors, max_shard_bytes)) {
+  if (fs::exists(fs::symlink_status(out_)))
+    throw Error(ErrorKind::kRejected,
+                out_.string() + " already exists: name another folder, or remove it");
+  remove_abandoned(out_);
+  const auto ticks = process_start_ticks(::getpid()).value_or(0);
+  temp_ = out_.parent_path() /
+          (temp_prefix(out_) + std::to_string(::getpid()) + "-" + std::to_string(ticks));
+  for (const checkpoint::TensorSpec& spec : tensors) total_bytes_ += spec.num_bytes();
+  make_dirs(temp_);
+  try {
+    open_shard();
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(temp_, ignored);
+    throw;
+  }
+}
+
+OutputFolder::~OutputFolder() {
+  if (published_) return;
+  writer_.reset();
+  std::error_code ignored;
+  fs::remove_all(temp_, ignored);
+}
+
+void OutputFolder::open_shard() {
+  const checkpoint::ShardPlan::Shard& shard = plan_.shards.at(shard_index_);
+  shard_left_ = 0;
+  for (const checkpoint::TensorSpec& spec : shard.tensors) shard_left_ += spec.num_bytes();
+  writer_.emplace(temp_ / shard.filename, shard.tensors);
+}
+
+void OutputFolder::close_complete_shards() {
+  while (writer_ && shard_left_ == 0) {
+    const std::string& name = plan_.shards[shard_index_].filename;
+    std::string sha256 = writer_->finish();
+    writer_.reset();
+    manifest_.files.push_back({name, fs::file_size(temp_ / name), std::move(sha256)});
+    if (++shard_index_ < plan_.shards.size()) open_shard();
+  }
+}
+
+void OutputFolder::write(std::span<const std::byte> bytes) {
+  close_complete_shards();
+  if (!writer_ || bytes.size() > shard_left_)
+    throw Error(ErrorKind::kInternal, "more bytes than tensors for " + out_.string());
+  writer_->write(bytes);
+  shard_left_ -= bytes.size();
+}
+
+void OutputFolder::finish(const fs::path& source) {
+  close_complete_shards();
+  if (writer_) throw Error(ErrorKind::kInternal, "fewer bytes than tensors for " + out_.string());
+  if (!plan_.index_json.empty())
+    write_file_atomic(temp_ / "model.safetensors.index.json", plan_.index_json);
+  write_config(source);
+  checkpoint::copy_tokenizer_files(source, temp_);
+  write_manifest();
+}
+
+// Edited as JSON, not read as a LlamaConfig: what xffl does not know must survive.
+void OutputFolder::write_config(const fs::path& source) {
+  const fs::path path = source / "config.json";
+  Json config = parse_json(read_file(path, kMaxConfigBytes), path.string());
+  if (!config.is_object())
+    throw Error(ErrorKind::kCorrupt, path.string() + ": expected a JSON object");
+  config["torch_dtype"] = torch_dtype(dtype_);
+  if (config.contains("dtype")) config["dtype"] = torch_dtype(dtype_);
+  write_file_atomic(temp_ / "config.json", config.dump(2) + "\n");
+}
+
+void OutputFolder::write_manifest() {
+  const size_t num_shards = manifest_.files.size();
+  for (const auto& entry : fs::directory_iterator(temp_)) {
+    const std::string name = entry.path().filename().string();
+    const auto shards_end = manifest_.files.begin() + static_cast<ptrdiff_t>(num_shards);
+    if (std::none_of(manifest_.files.begin(), shards_end,
+                     [&](const auto& file) { return file.name == name; }))
+      manifest_.files.push_back({name, entry.file_size(), sha256_file(entry.path())});
+  }
+  std::sort(manifest_.files.begin(), manifest_.files.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
+  write_file_atomic(temp_ / checkpoint::kManifestName, format_manifest(manifest_));
+}
+
+void OutputFolder::publish() {
+  rename_durable(temp_, out_);
+  published_ = true;
+}
+
+}  // namespace xffl::aggregate

@@ -1,0 +1,53 @@
+// An HF model folder in the making: "<out>.tmp-<pid>-<start>" until publish() renames it.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "xffl/checkpoint/manifest.h"
+#include "xffl/checkpoint/model_folder.h"
+#include "xffl/checkpoint/safetensors.h"
+
+namespace xffl::aggregate {
+
+class OutputFolder {
+ public:
+  /// Throws kRejected when `out` exists. Left-overs of processes that died while making `out` are
+  /// removed.
+  OutputFolder(std::filesystem::path out, std::vector<checkpoint::TensorSpec> tensors,
+               uint64_t max_shard_bytes);
+  ~OutputFolder();  // removes everything unless published
+  OutputFolder(const OutputFolder&) = delete;
+  OutputFolder& operator=(const OutputFolder&) = delete;
+
+  uint64_t total_bytes() const { return total_bytes_; }
+  /// The next bytes of the tensors, in order; a piece does not cross a tensor's end.
+  void write(std::span<const std::byte> bytes);
+  /// Completes the files: index, config.json and tokenizer files from `source`, manifest.json. The
+  /// weights are hashed while they are written, not read again.
+  void finish(const std::filesystem::path& source);
+  /// The folder gets its name, durably.
+  void publish();
+
+ private:
+  void open_shard();
+  void close_complete_shards();
+  void write_config(const std::filesystem::path& source);
+  void write_manifest();
+
+  std::filesystem::path out_;
+  std::filesystem::path temp_;
+  checkpoint::Dtype dtype_;
+  checkpoint::ShardPlan plan_;
+  uint64_t total_bytes_ = 0;
+  size_t shard_index_ = 0;
+  uint64_t shard_left_ = 0;  // bytes
+  std::optional<checkpoint::SafetensorsWriter> writer_;
+  checkpoint::Manifest manifest_;
+  bool published_ = false;
+};
+
+}  // namespace xffl::aggregate

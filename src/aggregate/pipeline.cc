@@ -1,0 +1,147 @@
+#include "pipeline.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+namespace xffl::aggregate {
+
+BlockList::BlockList(const std::vector<checkpoint::TensorSpec>& tensors) {
+  first_.push_back(0);
+  for (const checkpoint::TensorSpec& spec : tensors) {
+    elements_.push_back(static_cast<uint64_t>(spec.num_elements()));
+    first_.push_back(first_.back() + (elements_.back() + kBlockElements - 1) / kBlockElements);
+  }
+}
+
+Block BlockList::at(uint64_t index) const {
+  const auto after = std::upper_bound(first_.begin(), first_.end(), index);
+  const size_t tensor = static_cast<size_t>(after - first_.begin()) - 1;
+  const uint64_t begin = (index - first_[tensor]) * kBlockElements;
+  return {tensor, begin, std::min(kBlockElements, elements_[tensor] - begin)};
+}
+
+int thread_count(int requested) {
+  if (requested > 0) return requested;
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (::sched_getaffinity(0, sizeof allowed, &allowed) == 0) return CPU_COUNT(&allowed);
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+namespace {
+
+class Pipeline {
+ public:
+  Pipeline(const BlockList& blocks, int num_threads, const Compute& compute,
+           const std::vector<Write>& writes)
+      : blocks_(blocks),
+        num_threads_(num_threads),
+        compute_(compute),
+        writes_(writes),
+        limit_(blocks.size()),
+        slots_(2 * static_cast<size_t>(num_threads) + 2),
+        cursors_(writes.size(), 0) {
+    for (Slot& slot : slots_) slot.outputs.resize(writes.size());
+  }
+
+  void run() {
+    {
+      std::vector<std::jthread> threads;
+      for (int i = 0; i < num_threads_; ++i) threads.emplace_back([this] { work(); });
+      for (size_t i = 1; i < writes_.size(); ++i) threads.emplace_back([this, i] { consume(i); });
+      consume(0);
+    }
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  struct Slot {
+    uint64_t ready_for = UINT64_MAX;  // the block that it holds, complete
+    std::vector<Bytes> outputs;
+  };
+
+  uint64_t slowest() const { return *std::min_element(cursors_.begin(), cursors_.end()); }
+
+  void work() {
+    for (;;) {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return next_ >= limit_ || next_ < slowest() + slots_.size(); });
+      if (next_ >= limit_) return;
+      const uint64_t index = next_++;
+      Slot& slot = slots_[index % slots_.size()];
+      lock.unlock();
+      try {
+        compute_(blocks_.at(index), slot.outputs);
+      } catch (...) {
+        fail(index);
+        continue;
+      }
+      lock.lock();
+      slot.ready_for = index;
+      changed_.notify_all();
+    }
+  }
+
+  void consume(size_t output) {
+    std::unique_lock lock(mutex_);
+    uint64_t& cursor = cursors_[output];
+    for (;;) {
+      changed_.wait(lock, [&] {
+        return cursor >= limit_ || slots_[cursor % slots_.size()].ready_for == cursor;
+      });
+      if (cursor >= limit_) return;
+      const Slot& slot = slots_[cursor % slots_.size()];
+      lock.unlock();
+      try {
+        writes_[output](slot.outputs[output]);
+      } catch (...) {
+        fail(0);
+        return;
+      }
+      lock.lock();
+      ++cursor;
+      changed_.notify_all();
+    }
+  }
+
+  // Blocks before `index` are still computed and written: one of them may be the earliest to fail.
+  void fail(uint64_t index) {
+    const std::lock_guard lock(mutex_);
+    if (index < limit_ || !error_) error_ = std::current_exception();
+    limit_ = std::min(limit_, index);
+    changed_.notify_all();
+  }
+
+  const BlockList& blocks_;
+  const int num_threads_;
+  const Compute& compute_;
+  const std::vector<Write>& writes_;
+
+  std::mutex mutex_;  // guards what follows, but not the bytes of a slot
+  std::condition_variable changed_;
+  uint64_t next_ = 0;
+  uint64_t limit_;  // the first block that is not wanted
+  std::vector<Slot> slots_;
+  std::vector<uint64_t> cursors_;
+  std::exception_ptr error_;
+};
+
+}  // namespace
+
+void run_pipeline(const BlockList& blocks, int num_threads, const Compute& compute,
+                  const std::vector<Write>& writes) {
+  Pipeline(blocks, num_threads, compute, writes).run();
+}
+
+void for_each_block(const BlockList& blocks, int num_threads,
+                    const std::function<void(const Block&)>& body) {
+  run_pipeline(blocks, num_threads, [&](const Block& block, std::span<Bytes>) { body(block); },
+               {[](std::span<const std::byte>) {}});
+}
+
+}  // namespace xffl::aggregate

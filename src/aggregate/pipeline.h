@@ -1,0 +1,56 @@
+// Blocks of a model computed by many threads and written in order.
+//
+// A tensor is cut into blocks of kBlockElements; workers take the next block, compute its bytes for
+// every output into a slot of a bounded ring, and one writer per output consumes the ring in order.
+// What is computed for a block depends on the block only: the number of threads changes nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "xffl/checkpoint/safetensors.h"
+
+namespace xffl::aggregate {
+
+inline constexpr uint64_t kBlockElements = 128 * 1024;
+
+struct Block {
+  size_t tensor_index = 0;
+  uint64_t begin = 0;  // element in the tensor
+  uint64_t count = 0;
+};
+
+/// The blocks of a list of tensors, in order, found by number.
+class BlockList {
+ public:
+  explicit BlockList(const std::vector<checkpoint::TensorSpec>& tensors);
+  uint64_t size() const { return first_.back(); }
+  Block at(uint64_t index) const;
+
+ private:
+  std::vector<uint64_t> elements_;  // by tensor
+  std::vector<uint64_t> first_;     // number of a tensor's first block; one more at the end
+};
+
+using Bytes = std::vector<std::byte>;
+/// Computes one block: outputs[i] gets its bytes for output i. From any thread.
+using Compute = std::function<void(const Block&, std::span<Bytes> outputs)>;
+/// Takes the bytes of the next block. From one thread, in order.
+using Write = std::function<void(std::span<const std::byte>)>;
+
+/// All processors that this process may use when `requested` is 0.
+int thread_count(int requested);
+
+/// Returns when all is written. An error of the earliest failing block is rethrown, whatever the
+/// threads' timing; one of a writer comes before it.
+void run_pipeline(const BlockList& blocks, int num_threads, const Compute& compute,
+                  const std::vector<Write>& writes);
+
+/// Calls `body` for every block, in any order, without output; errors as above.
+void for_each_block(const BlockList& blocks, int num_threads,
+                    const std::function<void(const Block&)>& body);
+
+}  // namespace xffl::aggregate

@@ -1,0 +1,64 @@
+// The models that go into a mean: checked against one schema, ordered, read piece by piece.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "pipeline.h"
+#include "xffl/aggregate/aggregate.h"
+#include "xffl/checkpoint/model_folder.h"
+
+namespace xffl::aggregate {
+
+/// Throws kRejected unless every tensor is F32, F16 or BF16.
+void require_float(const std::vector<checkpoint::TensorSpec>& tensors, const std::string& whose);
+
+/// The bytes of `block` in a tensor's `data`.
+std::span<const std::byte> block_bytes(std::span<const std::byte> data, checkpoint::Dtype dtype,
+                                       const Block& block);
+
+/// Throws kRejected naming whose model, tensor, index and value when an element is not finite.
+/// `first_index` is the index in the tensor of the first element of `bytes`.
+void require_finite(std::span<const std::byte> bytes, const checkpoint::TensorSpec& spec,
+                    uint64_t first_index, const std::string& whose);
+
+class Sources {
+ public:
+  /// Opens and orders the inputs. Throws kRejected for weights, order keys and schemas that are not
+  /// as aggregate.h asks. The schema is that of `inputs[0]`, as given.
+  explicit Sources(std::vector<Input> inputs);
+
+  /// Of the schema: sorted by name; dtypes as in `inputs[0]`.
+  const std::vector<checkpoint::TensorSpec>& tensors() const { return tensors_; }
+  const Input& first() const { return inputs_.front(); }  // by order_key
+
+  /// For `count` elements from `block.begin + offset` on: mean[i] = sum(w * x) / sum(w), in order.
+  class Reader;
+
+ private:
+  std::vector<Input> inputs_;
+  std::vector<std::unique_ptr<checkpoint::ModelFolder>> models_;
+  std::vector<checkpoint::TensorSpec> tensors_;
+  double total_weight_ = 0;
+};
+
+/// One block of every source, resident while this lives.
+class Sources::Reader {
+ public:
+  Reader(const Sources& sources, const Block& block);
+  ~Reader();
+
+  /// The weighted mean of elements offset ... offset + mean.size() - 1 of the block; at most
+  /// kMaxPiece. Throws kRejected for a non-finite element.
+  void mean(uint64_t offset, std::span<double> mean) const;
+
+ private:
+  struct Part;
+  const Sources& sources_;
+  const Block block_;
+  std::vector<std::unique_ptr<Part>> parts_;
+};
+
+}  // namespace xffl::aggregate
