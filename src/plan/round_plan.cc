@@ -82,7 +82,6 @@ job::JobSpec job_spec(const config::Experiment& experiment, const RunIdentity& i
   spec.update_dtype = experiment.aggregation.update_dtype;
   spec.training = settings.training;
   spec.training.first_step = (plan.round - 1) * settings.training.steps;
-  spec.training.schedule.total_steps = experiment.rounds * settings.training.steps;
   return spec;
 }
 

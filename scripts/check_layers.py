@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Checks that the modules include only what their CMakeLists.txt declares.
+
+DEPENDS of xffl_module() is a module's whole list: an include of another module's header is an error, and so is
+a third-party header in a public one, a torch header in the coordinator half, and the other way round.
+
+    scripts/check_layers.py [SOURCE_FOLDER]     exit code 0: clean; 1: problems, one per line
+"""
+import pathlib
+import re
+import sys
+
+GROUND = {"base", "job", "checkpoint", "tokens"}
+TRAINER = {"comm", "llama", "shard", "train"}
+# Header-only value types that public headers may show (base/json.h).
+ALLOWED_PUBLIC = {"nlohmann/json.hpp"}
+TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
+THIRD_PARTY = re.compile(
+    r"^(torch|ATen|c10|caffe2|nlohmann|yaml-cpp|spdlog|fmt|CLI|sqlite3|openssl|libssh|gloo|nccl|cuda|zstd|xxhash|sentencepiece)"
+)
+FORBIDDEN_IN_TRAINER = re.compile(r"^(libssh|yaml-cpp|sentencepiece|sqlite3)")
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.M)
+MODULE = re.compile(r"xffl_module\(\s*(\w+)(.*?)\)", re.S)
+
+
+def declared_modules(root):
+    """Module -> set of modules that it may include."""
+    modules = {}
+    for path in sorted(root.glob("src/*/CMakeLists.txt")):
+        for name, body in MODULE.findall(path.read_text()):
+            words = body.split()
+            depends = set()
+            if "DEPENDS" in words:
+                for word in words[words.index("DEPENDS") + 1 :]:
+                    if word in ("SOURCES", "PRIVATE_LIBS", "TORCH"):
+                        break
+                    depends.add(word)
+            modules[name] = depends
+    return modules
+
+
+def check_file(path, module, modules, public):
+    problems = []
+    for header in INCLUDE.findall(path.read_text()):
+        if header.startswith("xffl/"):
+            other = header.split("/")[1]
+            if other != module and other not in modules[module]:
+                problems.append(f"{path}: module '{module}' includes {header} but does not list '{other}' in DEPENDS")
+        elif TORCH.match(header) and module not in TRAINER:
+            problems.append(f"{path}: {header}: only the trainer's modules may include torch")
+        elif public and THIRD_PARTY.match(header) and header not in ALLOWED_PUBLIC and module not in TRAINER:
+            problems.append(f"{path}: {header}: third-party types stay in .cc files")
+        elif module in TRAINER | GROUND and FORBIDDEN_IN_TRAINER.match(header):
+            problems.append(f"{path}: {header} does not belong into the trainer's half")
+    return problems
+
+
+def check_halves(modules):
+    problems = []
+    for module, depends in modules.items():
+        if module in GROUND and depends - GROUND:
+            problems.append(f"src/{module}: ground depends on {sorted(depends - GROUND)}")
+        if module in TRAINER and depends - GROUND - TRAINER:
+            problems.append(f"src/{module}: the trainer half depends on {sorted(depends - GROUND - TRAINER)}")
+        if module not in TRAINER and depends & TRAINER:
+            problems.append(f"src/{module}: depends on the trainer half: {sorted(depends & TRAINER)}")
+        for other in depends:
+            if other not in modules:
+                problems.append(f"src/{module}: DEPENDS names '{other}', which is no module")
+    return problems
+
+
+def check_cycles(modules):
+    done, open_ = set(), []
+
+    def visit(module):
+        if module in done:
+            return []
+        if module in open_:
+            return [f"modules depend on each other: {' -> '.join(open_[open_.index(module):] + [module])}"]
+        open_.append(module)
+        problems = [p for other in sorted(modules.get(module, ())) for p in visit(other)]
+        open_.pop()
+        done.add(module)
+        return problems
+
+    return [problem for module in sorted(modules) for problem in visit(module)]
+
+
+def main():
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent)
+    modules = declared_modules(root)
+    if not modules:
+        print(f"{root}: no module found", file=sys.stderr)
+        return 1
+    problems = check_halves(modules) + check_cycles(modules)
+    for module in modules:
+        for path in sorted((root / "src" / module).rglob("*")):
+            if path.suffix in (".h", ".cc", ".cu"):
+                problems += check_file(path, module, modules, public=False)
+        for path in sorted((root / "include" / "xffl" / module).glob("*.h")):
+            problems += check_file(path, module, modules, public=True)
+    for problem in problems:
+        print(problem)
+    print(f"{len(modules)} modules, {len(problems)} problems")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds everything and runs all tests.
+#
+#   scripts/test.sh [options of ctest...]
+#
+# It also compiles the CUDA preset where nvcc is, and runs the tests of all that does not use LibTorch under
+# AddressSanitizer and UndefinedBehaviorSanitizer, and the concurrent ones under ThreadSanitizer. ctest's summary of the
+# main preset comes last.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+stage() { # stage NAME COMMAND...: prints the seconds that it took
+  local name=$1 start=$SECONDS
+  shift
+  "$@"
+  echo "test: $name: $((SECONDS - start)) s"
+}
+stage "dependencies" scripts/bootstrap.sh test
+stage "build" scripts/build.sh dev
+if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
+  stage "build for CUDA" scripts/build.sh trainer-cuda
+  build/trainer-cuda/bin/xffl-train info
+else
+  echo "test: SKIPPED the CUDA build: there is no nvcc on this machine"
+fi
+stage "build with sanitizers" scripts/build.sh asan
+stage "tests with sanitizers" ctest --preset asan -LE 'lint|e2e|python' -j2 --output-on-failure
+stage "build with the thread sanitizer" scripts/build.sh tsan
+stage "tests with the thread sanitizer" ctest --preset tsan -L threads -j2 --output-on-failure
+start=$SECONDS
+code=0
+ctest --preset dev --output-on-failure "$@" || code=$?
+echo "test: tests: $((SECONDS - start)) s, $SECONDS s in all"
+exit $code

@@ -1,0 +1,40 @@
+"""check_layers.py must find what it is there to find."""
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+CHECK = pathlib.Path(__file__).parent.parent.parent / "scripts" / "check_layers.py"
+
+
+def run(files):
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in files.items():
+            path = pathlib.Path(folder) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        done = subprocess.run([sys.executable, CHECK, folder], capture_output=True, text=True)
+        return done.returncode, done.stdout
+
+
+CLEAN = {
+    "src/base/CMakeLists.txt": "xffl_module(base SOURCES a.cc)",
+    "src/plan/CMakeLists.txt": "xffl_module(plan\n  SOURCES p.cc\n  DEPENDS base)",
+    "src/plan/p.cc": '#include "xffl/base/error.h"\n',
+}
+
+
+def expect(changes, words):
+    code, out = run({**CLEAN, **changes})
+    assert (code == 0) == (words is None), out
+    assert words is None or words in out, out
+
+
+expect({}, None)
+expect({"src/plan/p.cc": '#include "xffl/remote/session.h"\n'}, "does not list 'remote'")
+expect({"src/plan/p.cc": "#include <torch/torch.h>\n"}, "only the trainer's modules")
+expect({"include/xffl/plan/p.h": "#include <yaml-cpp/yaml.h>\n"}, "third-party types stay")
+expect({"src/base/b.cc": "#include <libssh/libssh.h>\n"}, "does not belong into the trainer's half")
+expect({"src/base/CMakeLists.txt": "xffl_module(base SOURCES a.cc DEPENDS plan)"}, "depend on each other")
+expect({"src/plan/CMakeLists.txt": "xffl_module(plan SOURCES p.cc DEPENDS base ghost)"}, "which is no module")
+print("ok")
