@@ -15,23 +15,26 @@ std::string first_line(const char* text) {
 
 }  // namespace
 
-void translate_errors(const Rendezvous& rendezvous, std::string_view doing, const std::function<void()>& body) {
+void translate_errors(const Rendezvous& rendezvous, std::string_view doing,
+                      const std::function<void()>& body) {
   try {
     body();
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    throw Error(ErrorKind::kFailed,
-                "rank " + std::to_string(rendezvous.rank) + " of " + std::to_string(rendezvous.world_size) + ", " +
-                    std::string(doing) + ": " + first_line(error.what()) +
-                    " (a rank died, or was late by more than XFFL_COMM_TIMEOUT=" +
-                    std::to_string(rendezvous.timeout.count()) + " s: look at the other ranks' output)");
+    throw Error(
+        ErrorKind::kFailed,
+        "rank " + std::to_string(rendezvous.rank) + " of " + std::to_string(rendezvous.world_size) +
+            ", " + std::string(doing) + ": " + first_line(error.what()) +
+            " (a rank died, or was late by more than XFFL_COMM_TIMEOUT=" +
+            std::to_string(rendezvous.timeout.count()) + " s: look at the other ranks' output)");
   }
 }
 
 c10::intrusive_ptr<c10d::Store> meet(const Rendezvous& rendezvous) {
   c10::intrusive_ptr<c10d::Store> store;
-  const std::string where = rendezvous.master_address + ":" + std::to_string(rendezvous.master_port);
+  const std::string where =
+      rendezvous.master_address + ":" + std::to_string(rendezvous.master_port);
   translate_errors(rendezvous, "meeting the other ranks at " + where, [&] {
     c10d::TCPStoreOptions options;
     options.port = static_cast<uint16_t>(rendezvous.master_port);
@@ -60,7 +63,8 @@ void BackendGroup::broadcast(at::Tensor tensor, int root) {
 }
 
 void BackendGroup::all_gather(at::Tensor all_WS, at::Tensor mine_S) {
-  translate_errors(rendezvous_, "gathering from ranks", [&] { backend_->_allgather_base(all_WS, mine_S)->wait(); });
+  translate_errors(rendezvous_, "gathering from ranks",
+                   [&] { backend_->_allgather_base(all_WS, mine_S)->wait(); });
 }
 
 void BackendGroup::reduce_scatter(at::Tensor mine_S, at::Tensor all_WS) {
@@ -68,7 +72,9 @@ void BackendGroup::reduce_scatter(at::Tensor mine_S, at::Tensor all_WS) {
                    [&] { backend_->_reduce_scatter_base(mine_S, all_WS)->wait(); });
 }
 
-void BackendGroup::barrier() { all_reduce(at::zeros({1}, at::TensorOptions().dtype(at::kFloat).device(device_))); }
+void BackendGroup::barrier() {
+  all_reduce(at::zeros({1}, at::TensorOptions().dtype(at::kFloat).device(device_)));
+}
 
 void BackendGroup::self_test() {
   const int64_t ranks = size();
@@ -81,10 +87,11 @@ void BackendGroup::self_test() {
     at::Tensor numbers = at::full({5}, unit, at::TensorOptions().dtype(dtype).device(device_));
     all_reduce(numbers);
     if (!numbers.eq(sum).all().item<bool>()) {
-      throw Error(ErrorKind::kUnsupported, "the self-test of " + name_ + " failed: a sum of " + std::to_string(ranks) +
-                                               " ranks in " + at::toString(dtype) +
-                                               " is wrong; this LibTorch does not match the headers that xffl was built "
-                                               "with: rebuild with LibTorch 2.11.0");
+      throw Error(ErrorKind::kUnsupported,
+                  "the self-test of " + name_ + " failed: a sum of " + std::to_string(ranks) +
+                      " ranks in " + at::toString(dtype) +
+                      " is wrong; this LibTorch does not match the headers that xffl was built "
+                      "with: rebuild with LibTorch 2.11.0");
     }
   }
 }

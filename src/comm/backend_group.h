@@ -1,12 +1,11 @@
 // A Group over one of c10d's back ends, and the store at which its ranks meet.
 #pragma once
 
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/csrc/distributed/c10d/Store.hpp>
-
 #include <functional>
 #include <string>
 #include <string_view>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "xffl/comm/group.h"
 
@@ -16,12 +15,17 @@ namespace xffl::comm {
 c10::intrusive_ptr<c10d::Store> meet(const Rendezvous& rendezvous);
 
 /// Calls `body`; an exception of c10d or Gloo becomes kFailed and says which rank was doing what.
-void translate_errors(const Rendezvous& rendezvous, std::string_view doing, const std::function<void()>& body);
+void translate_errors(const Rendezvous& rendezvous, std::string_view doing,
+                      const std::function<void()>& body);
 
 class BackendGroup final : public Group {
  public:
-  BackendGroup(std::string name, c10::intrusive_ptr<c10d::Backend> backend, Rendezvous rendezvous, at::Device device)
-      : name_(std::move(name)), backend_(std::move(backend)), rendezvous_(std::move(rendezvous)), device_(device) {}
+  BackendGroup(std::string name, c10::intrusive_ptr<c10d::Backend> backend, Rendezvous rendezvous,
+               at::Device device)
+      : name_(std::move(name)),
+        backend_(std::move(backend)),
+        rendezvous_(std::move(rendezvous)),
+        device_(device) {}
 
   int rank() const override { return rendezvous_.rank; }
   int size() const override { return rendezvous_.world_size; }

@@ -1,5 +1,6 @@
-// How it works: LibTorch holds Gloo but ships none of its headers, so those of the system's libgloo are used (and the
-// library is not). That the two agree is tested by sums when a group starts, not assumed; no other file sees Gloo.
+// How it works: LibTorch holds Gloo but ships none of its headers, so those of the system's libgloo
+// are used (and the library is not). That the two agree is tested by sums when a group starts, not
+// assumed; no other file sees Gloo.
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <sys/socket.h>
@@ -15,7 +16,8 @@
 namespace xffl::comm {
 namespace {
 
-// The address that this machine uses towards the master: a connected UDP socket sends nothing but knows it.
+// The address that this machine uses towards the master: a connected UDP socket sends nothing but
+// knows it.
 std::string address_towards(const std::string& host, int port) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_DGRAM;
@@ -28,7 +30,8 @@ std::string address_towards(const std::string& host, int port) {
     socklen_t size = sizeof local;
     auto* address = reinterpret_cast<sockaddr*>(&local);
     char name[NI_MAXHOST] = "";
-    if (fd && connect(fd.get(), at->ai_addr, at->ai_addrlen) == 0 && getsockname(fd.get(), address, &size) == 0 &&
+    if (fd && connect(fd.get(), at->ai_addr, at->ai_addrlen) == 0 &&
+        getsockname(fd.get(), address, &size) == 0 &&
         getnameinfo(address, size, name, sizeof name, nullptr, 0, NI_NUMERICHOST) == 0) {
       return name;
     }
@@ -37,14 +40,17 @@ std::string address_towards(const std::string& host, int port) {
 }
 
 std::shared_ptr<gloo::transport::Device> make_device(const Rendezvous& rendezvous) {
-  if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME"); interface != nullptr && *interface != '\0') {
+  if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
+      interface != nullptr && *interface != '\0') {
     return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
   }
   const std::string address = address_towards(rendezvous.master_address, rendezvous.master_port);
-  // Ranks of other machines cannot reach a loopback address, which some machines give to their own name.
+  // Ranks of other machines cannot reach a loopback address, which some machines give to their own
+  // name.
   const bool loopback = address.starts_with("127.") || address == "::1";
   const bool one_machine = rendezvous.local_world_size == rendezvous.world_size;
-  if (address.empty() || (loopback && !one_machine)) return c10d::ProcessGroupGloo::createDefaultDevice();
+  if (address.empty() || (loopback && !one_machine))
+    return c10d::ProcessGroupGloo::createDefaultDevice();
   return c10d::ProcessGroupGloo::createDeviceForHostname(address);
 }
 
@@ -59,8 +65,10 @@ std::unique_ptr<Group> make_gloo(const Rendezvous& rendezvous) {
     auto options = c10d::ProcessGroupGloo::Options::create(rendezvous.timeout);
     options->devices.push_back(make_device(rendezvous));
     options->threads = 2;
-    auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rendezvous.rank, rendezvous.world_size, options);
-    group = std::make_unique<BackendGroup>("gloo", std::move(backend), rendezvous, at::Device(at::kCPU));
+    auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rendezvous.rank,
+                                                               rendezvous.world_size, options);
+    group = std::make_unique<BackendGroup>("gloo", std::move(backend), rendezvous,
+                                           at::Device(at::kCPU));
   });
   group->self_test();
   return group;

@@ -13,7 +13,8 @@ std::unique_ptr<Group> make_nccl(const Rendezvous& rendezvous, at::Device device
   translate_errors(rendezvous, "connecting by NCCL", [&] {
     auto options = c10d::ProcessGroupNCCL::Options::create();
     options->timeout = rendezvous.timeout;
-    auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rendezvous.rank, rendezvous.world_size, options);
+    auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rendezvous.rank,
+                                                               rendezvous.world_size, options);
     backend->setBoundDeviceId(device);
     group = std::make_unique<BackendGroup>("nccl", std::move(backend), rendezvous, device);
   });

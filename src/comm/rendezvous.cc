@@ -29,8 +29,9 @@ class Variables {
   std::string text(const std::string& name, std::string_view who) const {
     std::optional<std::string> value = get(name);
     if (!value) {
-      throw Error(ErrorKind::kConfig, name + " is not set, and " + std::string(who) +
-                                          " needs it: start the ranks by srun or by 'xffl simulate', or set it");
+      throw Error(ErrorKind::kConfig,
+                  name + " is not set, and " + std::string(who) +
+                      " needs it: start the ranks by srun or by 'xffl simulate', or set it");
     }
     return *value;
   }
@@ -40,8 +41,9 @@ class Variables {
     int64_t number = 0;
     const auto [end, code] = std::from_chars(value.data(), value.data() + value.size(), number);
     if (code != std::errc() || end != value.data() + value.size() || number < min || number > max) {
-      throw Error(ErrorKind::kConfig, name + " is '" + value.substr(0, 100) + "', expected an integer from " +
-                                          std::to_string(min) + " to " + std::to_string(max));
+      throw Error(ErrorKind::kConfig, name + " is '" + value.substr(0, 100) +
+                                          "', expected an integer from " + std::to_string(min) +
+                                          " to " + std::to_string(max));
     }
     return number;
   }
@@ -60,18 +62,20 @@ void read_plain(const Variables& variables, Rendezvous& result) {
   if (result.world_size > 1 || variables.has("RANK")) {
     result.rank = static_cast<int>(variables.integer("RANK", 0, result.world_size - 1, kWho));
   }
-  result.local_world_size = variables.integer_or("LOCAL_WORLD_SIZE", result.world_size, 1, result.world_size);
+  result.local_world_size =
+      variables.integer_or("LOCAL_WORLD_SIZE", result.world_size, 1, result.world_size);
   // Without LOCAL_RANK all ranks are taken to be on one machine.
   result.local_rank = variables.integer_or("LOCAL_RANK", result.rank, 0, kMaxRanks);
   if (result.world_size == 1) return;
   result.master_address = variables.text("MASTER_ADDR", "a world of several ranks");
-  result.master_port = static_cast<int>(variables.integer("MASTER_PORT", 1, 65535, "a world of several ranks"));
+  result.master_port =
+      static_cast<int>(variables.integer("MASTER_PORT", 1, 65535, "a world of several ranks"));
 }
 
 // "4(x2),3": tasks per node, of which the first number is taken.
 int slurm_local_world_size(const Variables& variables, int world_size) {
-  const std::string list =
-      variables.get("SLURM_STEP_TASKS_PER_NODE").value_or(variables.get("SLURM_TASKS_PER_NODE").value_or(""));
+  const std::string list = variables.get("SLURM_STEP_TASKS_PER_NODE")
+                               .value_or(variables.get("SLURM_TASKS_PER_NODE").value_or(""));
   int count = 0;
   std::from_chars(list.data(), list.data() + list.size(), count);
   return count >= 1 ? std::min(count, world_size) : world_size;
@@ -131,7 +135,8 @@ std::string first_host(std::string_view node_list) {
   });
   if (host.empty() || !plain) {
     throw Error(ErrorKind::kConfig, "no host can be read from Slurm's node list '" +
-                                        std::string(node_list.substr(0, 200)) + "': set MASTER_ADDR");
+                                        std::string(node_list.substr(0, 200)) +
+                                        "': set MASTER_ADDR");
   }
   return host;
 }
@@ -144,7 +149,8 @@ Rendezvous read_rendezvous(const Environment& environment) {
   } else if (variables.has("SLURM_PROCID")) {
     read_slurm(variables, result);
   }
-  result.timeout = std::chrono::seconds(variables.integer_or("XFFL_COMM_TIMEOUT", 600, 1, 30 * 24 * 3600));
+  result.timeout =
+      std::chrono::seconds(variables.integer_or("XFFL_COMM_TIMEOUT", 600, 1, 30 * 24 * 3600));
   return result;
 }
 

@@ -1,9 +1,10 @@
 // A group of ranks and the collectives that the trainer needs.
 //
-// Every rank of a group calls the same collectives in the same order, with tensors of the same shape and dtype
-// (float32, float64, int64 or bfloat16; contiguous). Calls block until the result may be used; not thread-safe.
-// A peer that died or is late by more than the rendezvous' timeout makes them throw kFailed: no rank hangs.
-// All ranks receive the same bytes. A world of one does nothing and copies nothing.
+// Every rank of a group calls the same collectives in the same order, with tensors of the same
+// shape and dtype (float32, float64, int64 or bfloat16; contiguous). Calls block until the result
+// may be used; not thread-safe. A peer that died or is late by more than the rendezvous' timeout
+// makes them throw kFailed: no rank hangs. All ranks receive the same bytes. A world of one does
+// nothing and copies nothing.
 #pragma once
 
 #include <torch/types.h>
@@ -37,8 +38,9 @@ class Group {
 /// A world of one.
 std::unique_ptr<Group> make_alone();
 
-/// The group of all ranks: alone for a world of one, NCCL for a CUDA `device`, else Gloo. Waits for the others at most
-/// the rendezvous' timeout and tests the connection with a sum. Throws kFailed, kUnsupported (back end not built in).
+/// The group of all ranks: alone for a world of one, NCCL for a CUDA `device`, else Gloo. Waits for
+/// the others at most the rendezvous' timeout and tests the connection with a sum. Throws kFailed,
+/// kUnsupported (back end not built in).
 std::unique_ptr<Group> make_group(const Rendezvous& rendezvous, at::Device device);
 
 bool has_gloo();

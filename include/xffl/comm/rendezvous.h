@@ -1,9 +1,11 @@
-// Who this process is among the ranks of a job, and where they meet: from plain environment variables.
+// Who this process is among the ranks of a job, and where they meet: from plain environment
+// variables.
 //
-// RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT when RANK or WORLD_SIZE is set; otherwise srun's
-// SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, the first host of SLURM_STEP_NODELIST (or SLURM_JOB_NODELIST) and a port
-// derived from SLURM_JOB_ID and SLURM_STEP_ID; otherwise a world of one, which needs no rendezvous.
-// XFFL_COMM_TIMEOUT: after how many seconds a rank that waits for another gives up (600).
+// RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT when RANK or WORLD_SIZE is set;
+// otherwise srun's SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, the first host of SLURM_STEP_NODELIST
+// (or SLURM_JOB_NODELIST) and a port derived from SLURM_JOB_ID and SLURM_STEP_ID; otherwise a world
+// of one, which needs no rendezvous. XFFL_COMM_TIMEOUT: after how many seconds a rank that waits
+// for another gives up (600).
 #pragma once
 
 #include <chrono>
@@ -21,8 +23,9 @@ Environment process_environment();
 struct Rendezvous {
   int rank = 0;
   int world_size = 1;
-  int local_rank = 0;        // among the ranks of this machine: picks the GPU
-  int local_world_size = 1;  // ranks on this machine, which share its cores; world_size when nothing tells
+  int local_rank = 0;  // among the ranks of this machine: picks the GPU
+  int local_world_size =
+      1;  // ranks on this machine, which share its cores; world_size when nothing tells
   std::string master_address;
   int master_port = 0;
   std::chrono::seconds timeout{600};
@@ -31,7 +34,8 @@ struct Rendezvous {
 /// Throws kConfig naming the variable that is missing or out of range, with its value.
 Rendezvous read_rendezvous(const Environment& environment);
 
-/// The first host of Slurm's compressed list: "lrdn[0012-0015,0020],x1" -> "lrdn0012". Throws kConfig.
+/// The first host of Slurm's compressed list: "lrdn[0012-0015,0020],x1" -> "lrdn0012". Throws
+/// kConfig.
 std::string first_host(std::string_view node_list);
 
 }  // namespace xffl::comm

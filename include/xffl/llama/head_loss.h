@@ -1,0 +1,28 @@
+// The vocabulary projection and the cross-entropy together, chunk by chunk: the logits of all
+// positions never exist.
+//
+// N positions, D hidden, V vocabulary. A label of kIgnoreLabel is no target. Softmax in float32
+// over logits in the dtype of x, as Hugging Face computes it.
+#pragma once
+
+#include <torch/types.h>
+
+#include "xffl/llama/weight.h"
+
+namespace xffl::llama {
+
+inline constexpr int64_t kIgnoreLabel = -100;
+
+struct HeadLoss {
+  at::Tensor nll_sum;  // float64 scalar: the sum of negative log-likelihoods, without `scale`
+  at::Tensor grad_x_ND;
+};
+
+/// Loss and gradients in one pass: adds d(scale * nll_sum)/d(head) to head's gradient and returns
+/// that of x. Peak memory is one chunk of logits (about 64 MB in float32).
+HeadLoss head_loss(const at::Tensor& x_ND, Weight& head, const at::Tensor& labels_N, double scale);
+
+/// The negative log-likelihood of each label in float32; 0 where it is ignored. No gradients.
+at::Tensor head_nll(const at::Tensor& x_ND, const at::Tensor& head_VD, const at::Tensor& labels_N);
+
+}  // namespace xffl::llama

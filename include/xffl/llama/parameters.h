@@ -1,0 +1,29 @@
+// A LLaMA's parameters: names as in Hugging Face's checkpoints, shapes, and the unit that each
+// belongs to.
+//
+// A unit is what is sharded, gathered and recomputed together: the embedding is unit 0, block i is
+// unit i + 1, the final norm and the head (absent when tied) are the last. Within a unit matrices
+// come first, then vectors.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "xffl/checkpoint/llama_config.h"
+
+namespace xffl::llama {
+
+struct ParameterSpec {
+  std::string name;  // "model.layers.0.self_attn.q_proj.weight"
+  std::vector<int64_t> shape;
+  int unit = 0;
+
+  bool is_matrix() const { return shape.size() == 2; }
+  int64_t num_elements() const;
+};
+
+/// In the order of units.
+std::vector<ParameterSpec> parameter_specs(const checkpoint::LlamaConfig& config);
+
+}  // namespace xffl::llama

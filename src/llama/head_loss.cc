@@ -1,0 +1,99 @@
+// How it works: R positions at a time, logits are computed into one reused buffer and turned in
+// place into their gradient, which is multiplied into the gradients of x and of the head at once.
+// Within a chunk the softmax runs over blocks of rows that stay in a CPU's cache. The caller's
+// scale is known beforehand, so nothing waits for a backward pass.
+#include "xffl/llama/head_loss.h"
+
+#include <algorithm>
+
+namespace xffl::llama {
+namespace {
+
+constexpr int64_t kChunkElements = 16 << 20;
+constexpr int64_t kMinChunkRows = 64;
+constexpr int64_t kMaxChunkRows = 1024;
+constexpr int64_t kCacheElements = 256 << 10;
+
+int64_t chunk_rows(int64_t num_rows, int64_t vocab_size) {
+  return std::min(num_rows, std::clamp(kChunkElements / vocab_size, kMinChunkRows, kMaxChunkRows));
+}
+
+int64_t block_rows(const at::Tensor& logits_RV) {
+  if (!logits_RV.is_cpu()) return logits_RV.size(0);
+  return std::clamp(kCacheElements / logits_RV.size(1), int64_t{1}, logits_RV.size(0));
+}
+
+at::ScalarType softmax_type(const at::Tensor& x) {
+  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+// The rows whose label is a target.
+at::Tensor target_rows(const at::Tensor& labels_N) {
+  return labels_N.ne(kIgnoreLabel).nonzero().squeeze(1);
+}
+
+// Writes the rows' NLL; with `into_gradient` the logits become softmax - one_hot(label).
+void softmax_rows(at::Tensor logits_RV, const at::Tensor& labels_R, at::Tensor nll_R,
+                  bool into_gradient) {
+  const int64_t step = block_rows(logits_RV);
+  for (int64_t begin = 0; begin < logits_RV.size(0); begin += step) {
+    const int64_t count = std::min(step, logits_RV.size(0) - begin);
+    at::Tensor block_CV = logits_RV.narrow(0, begin, count);
+    const at::Tensor label_C1 = labels_R.narrow(0, begin, count).unsqueeze(1);
+    const at::Tensor log_p_CV = at::log_softmax(block_CV, 1, softmax_type(block_CV));
+    const at::Tensor log_p_C1 = log_p_CV.gather(1, label_C1);
+    nll_R.narrow(0, begin, count).copy_(log_p_C1.squeeze(1)).neg_();
+    if (!into_gradient) continue;
+    at::exp_out(block_CV, log_p_CV);
+    block_CV.scatter_(1, label_C1, log_p_C1.expm1().to(block_CV.scalar_type()));
+  }
+}
+
+}  // namespace
+
+HeadLoss head_loss(const at::Tensor& x_ND, Weight& head, const at::Tensor& labels_N, double scale) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor rows_M = target_rows(labels_N);
+  const int64_t num_targets = rows_M.size(0);
+  HeadLoss result{at::zeros({}, x_ND.options().dtype(at::kDouble)), {}};
+  const bool all = num_targets == x_ND.size(0);
+  const at::Tensor x_MD = all ? x_ND : x_ND.index_select(0, rows_M);
+  const at::Tensor labels_M = all ? labels_N : labels_N.index_select(0, rows_M);
+  at::Tensor grad_x_MD = at::empty_like(x_MD);
+  at::Tensor nll_M = at::empty({num_targets}, x_ND.options().dtype(softmax_type(x_ND)));
+  const int64_t step = chunk_rows(num_targets, head.value.size(0));
+  const at::Tensor buffer_RV = at::empty({step, head.value.size(0)}, x_ND.options());
+  for (int64_t begin = 0; begin < num_targets; begin += step) {
+    const int64_t count = std::min(step, num_targets - begin);
+    const at::Tensor x_RD = x_MD.narrow(0, begin, count);
+    at::Tensor logits_RV = buffer_RV.narrow(0, 0, count);
+    at::mm_out(logits_RV, x_RD, head.value.t());
+    softmax_rows(logits_RV, labels_M.narrow(0, begin, count), nll_M.narrow(0, begin, count), true);
+    at::Tensor grad_x_RD = grad_x_MD.narrow(0, begin, count);
+    at::mm_out(grad_x_RD, logits_RV, head.value);
+    head.add_product(logits_RV, x_RD, scale);
+  }
+  grad_x_MD.mul_(scale);
+  result.nll_sum = nll_M.sum(at::kDouble);
+  result.grad_x_ND = all ? grad_x_MD : at::zeros_like(x_ND).index_copy_(0, rows_M, grad_x_MD);
+  return result;
+}
+
+at::Tensor head_nll(const at::Tensor& x_ND, const at::Tensor& head_VD, const at::Tensor& labels_N) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor rows_M = target_rows(labels_N);
+  const at::Tensor x_MD = x_ND.index_select(0, rows_M);
+  const at::Tensor labels_M = labels_N.index_select(0, rows_M);
+  at::Tensor nll_M = at::empty({rows_M.size(0)}, x_ND.options().dtype(softmax_type(x_ND)));
+  const int64_t step = chunk_rows(rows_M.size(0), head_VD.size(0));
+  const at::Tensor buffer_RV = at::empty({step, head_VD.size(0)}, x_ND.options());
+  for (int64_t begin = 0; begin < rows_M.size(0); begin += step) {
+    const int64_t count = std::min(step, rows_M.size(0) - begin);
+    at::Tensor logits_RV = buffer_RV.narrow(0, 0, count);
+    at::mm_out(logits_RV, x_MD.narrow(0, begin, count), head_VD.t());
+    softmax_rows(logits_RV, labels_M.narrow(0, begin, count), nll_M.narrow(0, begin, count), false);
+  }
+  return at::zeros({x_ND.size(0)}, nll_M.options()).index_copy_(0, rows_M, nll_M);
+}
+
+}  // namespace xffl::llama

@@ -1,0 +1,30 @@
+// The layers of a block. Each is differentiable in its activations and adds its parameters'
+// gradients to their Weights when its backward runs: at most once per forward, in the thread that
+// calls backward.
+#pragma once
+
+#include <torch/types.h>
+
+#include <vector>
+
+#include "xffl/llama/weight.h"
+
+namespace xffl::llama {
+
+struct Linear {
+  Weight* weight = nullptr;
+  Weight* bias = nullptr;  // null when there is none
+};
+
+/// x W_i^T + b_i for several layers that read the same x: its gradient is summed in one buffer.
+std::vector<at::Tensor> apply_linears(const at::Tensor& x_BTD, const std::vector<Linear>& linears);
+at::Tensor apply_linear(const at::Tensor& x_BTD, const Linear& linear);
+
+/// Root mean square norm in float32, rounded to the dtype of x before the weight multiplies (as
+/// Hugging Face does).
+at::Tensor rms_norm(const at::Tensor& x_BTD, Weight& weight, double epsilon);
+
+/// silu(gate) * up
+at::Tensor swiglu(const at::Tensor& gate_BTI, const at::Tensor& up_BTI);
+
+}  // namespace xffl::llama

@@ -1,0 +1,132 @@
+// B sequences, T positions, D hidden, N heads, K key/value heads, H head_dim, I intermediate, F = H
+// / 2, M = B T.
+#include "xffl/llama/model.h"
+
+#include <torch/autograd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "layers.h"
+#include "xffl/base/error.h"
+
+namespace xffl::llama {
+
+struct Model::Block {
+  Weight* input_norm = nullptr;
+  Weight* attention_norm = nullptr;
+  std::vector<Linear> qkv;
+  Linear output;
+  std::vector<Linear> gate_up;
+  Linear down;
+};
+
+Model::~Model() = default;
+Model::Model(Model&&) noexcept = default;
+
+Model::Model(checkpoint::LlamaConfig config, std::vector<Weight> weights)
+    : config_(std::move(config)), weights_(std::move(weights)) {
+  const std::vector<ParameterSpec> specs = parameter_specs(config_);
+  if (specs.size() != weights_.size())
+    throw Error(ErrorKind::kInternal, "llama::Model: not one weight for each parameter");
+  std::map<std::string, Weight*> by_name;
+  for (size_t i = 0; i < specs.size(); ++i) by_name[specs[i].name] = &weights_[i];
+  const auto find = [&](const std::string& name) -> Weight* {
+    const auto found = by_name.find(name);
+    return found == by_name.end() ? nullptr : found->second;
+  };
+  const auto linear = [&](const std::string& name) {
+    return Linear{find(name + ".weight"), find(name + ".bias")};
+  };
+  embedding_ = find("model.embed_tokens.weight");
+  final_norm_ = find("model.norm.weight");
+  head_ = find("lm_head.weight");
+  for (int64_t i = 0; i < config_.num_layers; ++i) {
+    const std::string prefix = "model.layers." + std::to_string(i) + ".";
+    Block block;
+    block.input_norm = find(prefix + "input_layernorm.weight");
+    block.attention_norm = find(prefix + "post_attention_layernorm.weight");
+    block.qkv = {linear(prefix + "self_attn.q_proj"), linear(prefix + "self_attn.k_proj"),
+                 linear(prefix + "self_attn.v_proj")};
+    block.output = linear(prefix + "self_attn.o_proj");
+    block.gate_up = {linear(prefix + "mlp.gate_proj"), linear(prefix + "mlp.up_proj")};
+    block.down = linear(prefix + "mlp.down_proj");
+    blocks_.push_back(std::move(block));
+  }
+  frequencies_F_ = rope_frequencies(config_.rope, config_.head_dim);
+}
+
+const RopeTable& Model::rope_table(int64_t num_positions) {
+  const int64_t known = rope_table_.cos_TF.defined() ? rope_table_.cos_TF.size(0) : 0;
+  if (known != num_positions) {
+    rope_table_ = make_rope_table(frequencies_F_, num_positions, embedding_->value.options());
+  }
+  return rope_table_;
+}
+
+at::Tensor Model::attention(const at::Tensor& x_BTD, const Block& block) {
+  const int64_t batch = x_BTD.size(0);
+  const int64_t positions = x_BTD.size(1);
+  const std::vector<at::Tensor> qkv = apply_linears(x_BTD, block.qkv);
+  const RopeTable& table = rope_table(positions);
+  const at::Tensor q_BTNH =
+      apply_rope(qkv[0].view({batch, positions, config_.num_heads, config_.head_dim}), table);
+  const at::Tensor k_BTKH =
+      apply_rope(qkv[1].view({batch, positions, config_.num_kv_heads, config_.head_dim}), table);
+  const at::Tensor v_BTKH = qkv[2].view({batch, positions, config_.num_kv_heads, config_.head_dim});
+  const at::Tensor y_BNTH = at::scaled_dot_product_attention(
+      q_BTNH.transpose(1, 2), k_BTKH.transpose(1, 2), v_BTKH.transpose(1, 2), {}, 0.0, true,
+      1.0 / std::sqrt(static_cast<double>(config_.head_dim)),
+      config_.num_kv_heads != config_.num_heads);
+  return apply_linear(y_BNTH.transpose(1, 2).reshape({batch, positions, -1}), block.output);
+}
+
+at::Tensor Model::embed(const at::Tensor& tokens_BT) const {
+  return at::embedding(embedding_->value, tokens_BT);
+}
+
+at::Tensor Model::trunk(at::Tensor x_BTD) {
+  for (const Block& block : blocks_) {
+    x_BTD = x_BTD + attention(rms_norm(x_BTD, *block.input_norm, config_.rms_norm_eps), block);
+    const at::Tensor normed_BTD = rms_norm(x_BTD, *block.attention_norm, config_.rms_norm_eps);
+    const std::vector<at::Tensor> gate_up = apply_linears(normed_BTD, block.gate_up);
+    x_BTD = x_BTD + apply_linear(swiglu(gate_up[0], gate_up[1]), block.down);
+  }
+  return rms_norm(x_BTD, *final_norm_, config_.rms_norm_eps);
+}
+
+at::Tensor Model::hidden(const at::Tensor& tokens_BT) {
+  const at::NoGradGuard no_grad;
+  return trunk(embed(tokens_BT));
+}
+
+at::Tensor Model::accumulate_gradients(const at::Tensor& tokens_BT, const at::Tensor& labels_BT,
+                                       double scale) {
+  at::Tensor x_BTD = embed(tokens_BT).requires_grad_(true);
+  HeadLoss loss;
+  {
+    const at::AutoGradMode grad(true);
+    const at::Tensor y_BTD = trunk(x_BTD);
+    loss = head_loss(y_BTD.detach().flatten(0, 1), head(), labels_BT.flatten(), scale);
+    torch::autograd::backward({y_BTD}, {loss.grad_x_ND.view_as(y_BTD)});
+  }
+  embedding_->add_rows(tokens_BT.flatten(), x_BTD.grad().flatten(0, 1));
+  return loss.nll_sum;
+}
+
+at::Tensor Model::nll(const at::Tensor& tokens_BT, const at::Tensor& labels_BT) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor x_BTD = hidden(tokens_BT);
+  return head_nll(x_BTD.flatten(0, 1), head().value, labels_BT.flatten()).view_as(labels_BT);
+}
+
+void Model::clear_gradients() {
+  for (Weight& weight : weights_) weight.clear();
+}
+
+void Model::finish_gradients() {
+  for (Weight& weight : weights_) weight.finish();
+}
+
+}  // namespace xffl::llama

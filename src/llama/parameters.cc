@@ -1,0 +1,59 @@
+#include "xffl/llama/parameters.h"
+
+namespace xffl::llama {
+namespace {
+
+void add_block(std::vector<ParameterSpec>& specs, const checkpoint::LlamaConfig& config,
+               int64_t layer) {
+  const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+  const int unit = static_cast<int>(layer) + 1;
+  const auto add = [&](const std::string& name, std::vector<int64_t> shape) {
+    specs.push_back({prefix + name, std::move(shape), unit});
+  };
+  const int64_t hidden = config.hidden_size;
+  const int64_t queries = config.num_heads * config.head_dim;
+  const int64_t keys = config.num_kv_heads * config.head_dim;
+  const int64_t inner = config.intermediate_size;
+  add("self_attn.q_proj.weight", {queries, hidden});
+  add("self_attn.k_proj.weight", {keys, hidden});
+  add("self_attn.v_proj.weight", {keys, hidden});
+  add("self_attn.o_proj.weight", {hidden, queries});
+  add("mlp.gate_proj.weight", {inner, hidden});
+  add("mlp.up_proj.weight", {inner, hidden});
+  add("mlp.down_proj.weight", {hidden, inner});
+  if (config.attention_bias) {
+    add("self_attn.q_proj.bias", {queries});
+    add("self_attn.k_proj.bias", {keys});
+    add("self_attn.v_proj.bias", {keys});
+    add("self_attn.o_proj.bias", {hidden});
+  }
+  if (config.mlp_bias) {
+    add("mlp.gate_proj.bias", {inner});
+    add("mlp.up_proj.bias", {inner});
+    add("mlp.down_proj.bias", {hidden});
+  }
+  add("input_layernorm.weight", {hidden});
+  add("post_attention_layernorm.weight", {hidden});
+}
+
+}  // namespace
+
+int64_t ParameterSpec::num_elements() const {
+  int64_t product = 1;
+  for (const int64_t size : shape) product *= size;
+  return product;
+}
+
+std::vector<ParameterSpec> parameter_specs(const checkpoint::LlamaConfig& config) {
+  std::vector<ParameterSpec> specs;
+  specs.push_back({"model.embed_tokens.weight", {config.vocab_size, config.hidden_size}, 0});
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) add_block(specs, config, layer);
+  const int last_unit = static_cast<int>(config.num_layers) + 1;
+  if (!config.tie_word_embeddings) {
+    specs.push_back({"lm_head.weight", {config.vocab_size, config.hidden_size}, last_unit});
+  }
+  specs.push_back({"model.norm.weight", {config.hidden_size}, last_unit});
+  return specs;
+}
+
+}  // namespace xffl::llama

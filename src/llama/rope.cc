@@ -1,0 +1,86 @@
+#include "xffl/llama/rope.h"
+
+#include <torch/autograd.h>
+
+#include <cmath>
+#include <numbers>
+
+namespace xffl::llama {
+namespace {
+
+// Long wavelengths are stretched by `factor`, short ones kept, those between interpolated
+// (Llama 3.1).
+at::Tensor stretch_llama3(const checkpoint::Rope& rope, const at::Tensor& frequencies_F) {
+  const double old_context = static_cast<double>(rope.original_max_position_embeddings);
+  const double low_wavelength = old_context / rope.low_freq_factor;
+  const double high_wavelength = old_context / rope.high_freq_factor;
+  const at::Tensor wavelength_F = 2 * std::numbers::pi / frequencies_F;
+  const at::Tensor is_long_F = wavelength_F > low_wavelength;
+  const at::Tensor is_between_F = ~(wavelength_F < high_wavelength) & ~is_long_F;
+  const at::Tensor stretched_F = at::where(is_long_F, frequencies_F / rope.factor, frequencies_F);
+  const at::Tensor smooth_F = (old_context / wavelength_F - rope.low_freq_factor) /
+                              (rope.high_freq_factor - rope.low_freq_factor);
+  const at::Tensor between_F = (1 - smooth_F) * stretched_F / rope.factor + smooth_F * stretched_F;
+  return at::where(is_between_F, between_F, stretched_F);
+}
+
+// (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin); `sign` -1 rotates back.
+at::Tensor rotate(const at::Tensor& x_BTNH, const at::Tensor& cos_TF, const at::Tensor& sin_TF,
+                  double sign) {
+  const int64_t half = x_BTNH.size(3) / 2;
+  const at::Tensor cos = cos_TF.unsqueeze(1);
+  const at::Tensor sin = sin_TF.unsqueeze(1);
+  const at::Tensor x1 = x_BTNH.narrow(3, 0, half);
+  const at::Tensor x2 = x_BTNH.narrow(3, half, half);
+  at::Tensor result_BTNH = at::empty(x_BTNH.sizes(), x_BTNH.options());
+  at::Tensor y1 = result_BTNH.narrow(3, 0, half);
+  at::Tensor y2 = result_BTNH.narrow(3, half, half);
+  at::mul_out(y1, x1, cos);
+  y1.addcmul_(x2, sin, -sign);
+  at::mul_out(y2, x2, cos);
+  y2.addcmul_(x1, sin, sign);
+  return result_BTNH;
+}
+
+struct RopeFunction : torch::autograd::Function<RopeFunction> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x_BTNH,
+                            const at::Tensor& cos_TF, const at::Tensor& sin_TF) {
+    context->save_for_backward({cos_TF, sin_TF});
+    return rotate(x_BTNH, cos_TF, sin_TF, 1);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list grads) {
+    const auto saved = context->get_saved_variables();
+    return {rotate(grads[0], saved[0], saved[1], -1), {}, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor rope_frequencies(const checkpoint::Rope& rope, int64_t head_dim) {
+  const at::Tensor exponent_F = at::arange(0, head_dim, 2, at::kLong).to(at::kFloat) / head_dim;
+  const at::Tensor frequencies_F = 1.0 / at::pow(rope.theta, exponent_F);
+  switch (rope.kind) {
+    case checkpoint::RopeKind::kLinear:
+      return frequencies_F / rope.factor;
+    case checkpoint::RopeKind::kLlama3:
+      return stretch_llama3(rope, frequencies_F);
+    case checkpoint::RopeKind::kDefault:
+      break;
+  }
+  return frequencies_F;
+}
+
+RopeTable make_rope_table(const at::Tensor& frequencies_F, int64_t num_positions,
+                          const at::TensorOptions& options) {
+  const at::Tensor angles_TF =
+      at::outer(at::arange(num_positions, frequencies_F.options()), frequencies_F);
+  return {angles_TF.cos().to(options), angles_TF.sin().to(options)};
+}
+
+at::Tensor apply_rope(const at::Tensor& x_BTNH, const RopeTable& table) {
+  return RopeFunction::apply(x_BTNH, table.cos_TF, table.sin_TF);
+}
+
+}  // namespace xffl::llama

@@ -1,0 +1,40 @@
+#include "xffl/llama/weight.h"
+
+namespace xffl::llama {
+
+void Weight::add(const at::Tensor& update) {
+  if (empty_) {
+    gradient.copy_(update);
+  } else {
+    gradient.add_(update);
+  }
+  empty_ = false;
+}
+
+void Weight::add_product(const at::Tensor& a_NM, const at::Tensor& b_NK, double scale) {
+  if (a_NM.scalar_type() == gradient.scalar_type()) {
+    // With beta 0 the old content is not read, be it NaN.
+    gradient.addmm_(a_NM.t(), b_NK, empty_ ? 0 : 1, scale);
+    empty_ = false;
+    return;
+  }
+  const at::Tensor product_MK = at::mm(a_NM.t(), b_NK);
+  if (empty_) {
+    at::mul_out(gradient, product_MK, at::scalar_tensor(scale, gradient.options()));
+  } else {
+    gradient.add_(product_MK, scale);
+  }
+  empty_ = false;
+}
+
+void Weight::add_rows(const at::Tensor& rows_N, const at::Tensor& update_ND) {
+  finish();
+  gradient.index_add_(0, rows_N, update_ND.to(gradient.scalar_type()));
+}
+
+void Weight::finish() {
+  if (empty_) gradient.zero_();
+  empty_ = false;
+}
+
+}  // namespace xffl::llama

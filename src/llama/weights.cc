@@ -1,0 +1,140 @@
+#include "xffl/llama/weights.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <set>
+
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+
+namespace xffl::llama {
+namespace {
+
+constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;
+constexpr int64_t kWriteElements = 4 << 20;
+
+// SplitMix64's output function (Steele et al., 2014): a counter becomes a random number.
+uint64_t mix(uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return z ^ (z >> 31);
+}
+
+uint64_t hash_name(const std::string& name, uint64_t seed) {
+  uint64_t state = mix(seed + kGolden);
+  for (const unsigned char c : name) state = mix((state ^ c) + kGolden);
+  return state;
+}
+
+// (0, 1]
+double uniform(uint64_t bits) { return static_cast<double>((bits >> 11) + 1) * 0x1.0p-53; }
+
+// Box and Muller's pair of element 2p and 2p + 1, whoever computes it.
+void fill_normal(float* out, int64_t count, uint64_t stream, double deviation) {
+  at::parallel_for(0, (count + 1) / 2, 1 << 14, [&](int64_t begin, int64_t end) {
+    for (int64_t pair = begin; pair < end; ++pair) {
+      const uint64_t counter = stream + static_cast<uint64_t>(pair) * 2 * kGolden;
+      const double radius = deviation * std::sqrt(-2 * std::log(uniform(mix(counter))));
+      const double angle = 2 * std::numbers::pi * uniform(mix(counter + kGolden));
+      out[2 * pair] = static_cast<float>(radius * std::cos(angle));
+      if (2 * pair + 1 < count) out[2 * pair + 1] = static_cast<float>(radius * std::sin(angle));
+    }
+  });
+}
+
+bool is_unused(const std::string& name, const std::set<std::string>& expected) {
+  return (name == "lm_head.weight" && !expected.contains(name)) ||
+         name.ends_with(".rotary_emb.inv_freq");
+}
+
+void check_parameter(const checkpoint::ModelFolder& folder, const ParameterSpec& spec) {
+  const auto reject = [&](const std::string& problem) {
+    throw Error(ErrorKind::kRejected,
+                folder.path().string() + ": tensor " + spec.name + " " + problem);
+  };
+  if (!folder.contains(spec.name)) reject("is missing: config.json asks for it");
+  const checkpoint::TensorSpec& found = folder.spec(spec.name);
+  if (found.shape != spec.shape) {
+    reject("has the shape " + checkpoint::format_shape(found.shape) +
+           ", but config.json makes it " + checkpoint::format_shape(spec.shape));
+  }
+  if (found.dtype != checkpoint::Dtype::kF32 && found.dtype != checkpoint::Dtype::kBF16 &&
+      found.dtype != checkpoint::Dtype::kF16) {
+    reject("has the dtype " + std::string(checkpoint::to_string(found.dtype)) +
+           ", expected F32, BF16 or F16");
+  }
+}
+
+std::string_view dtype_name(checkpoint::Dtype dtype) {
+  if (dtype == checkpoint::Dtype::kBF16) return "bfloat16";
+  return dtype == checkpoint::Dtype::kF16 ? "float16" : "float32";
+}
+
+void write_values(checkpoint::ModelWriter& writer, const at::Tensor& value, checkpoint::Dtype dtype,
+                  std::vector<std::byte>& buffer) {
+  const at::Tensor flat = value.to(at::kCPU).contiguous().view({-1});
+  for (int64_t begin = 0; begin < flat.numel(); begin += kWriteElements) {
+    const int64_t count = std::min(kWriteElements, flat.numel() - begin);
+    const std::span<const float> values(flat.const_data_ptr<float>() + begin,
+                                        static_cast<size_t>(count));
+    const std::span<std::byte> bytes(buffer.data(), values.size() * checkpoint::size_bytes(dtype));
+    checkpoint::from_float(values, dtype, bytes);
+    writer.write(bytes);
+  }
+}
+
+}  // namespace
+
+void check_parameters(const checkpoint::ModelFolder& folder,
+                      const std::vector<ParameterSpec>& specs) {
+  std::set<std::string> expected;
+  for (const ParameterSpec& spec : specs) {
+    check_parameter(folder, spec);
+    expected.insert(spec.name);
+  }
+  for (const checkpoint::TensorSpec& found : folder.tensors()) {
+    if (expected.contains(found.name) || is_unused(found.name, expected)) continue;
+    throw Error(ErrorKind::kRejected,
+                folder.path().string() + ": tensor " + found.name +
+                    " does not belong to the LLaMA that config.json describes");
+  }
+}
+
+void read_parameter(const checkpoint::ModelFolder& folder, const ParameterSpec& spec,
+                    at::Tensor out) {
+  at::Tensor host = out.is_cpu() ? out : at::empty(out.sizes(), at::kFloat);
+  checkpoint::to_float(folder.data(spec.name), folder.spec(spec.name).dtype,
+                       {host.mutable_data_ptr<float>(), static_cast<size_t>(host.numel())});
+  if (!out.is_cpu()) out.copy_(host);
+}
+
+void initialize_parameter(const ParameterSpec& spec, double initializer_range, uint64_t seed,
+                          at::Tensor out) {
+  if (!spec.is_matrix()) {
+    out.fill_(spec.name.ends_with(".bias") ? 0.0 : 1.0);
+    return;
+  }
+  at::Tensor host = out.is_cpu() ? out : at::empty(out.sizes(), at::kFloat);
+  fill_normal(host.mutable_data_ptr<float>(), host.numel(), hash_name(spec.name, seed),
+              initializer_range);
+  if (!out.is_cpu()) out.copy_(host);
+}
+
+void write_model(const std::filesystem::path& folder, checkpoint::LlamaConfig config,
+                 const std::vector<ParameterSpec>& specs,
+                 const std::function<at::Tensor(size_t)>& value, checkpoint::Dtype dtype) {
+  std::vector<checkpoint::TensorSpec> tensors;
+  for (const ParameterSpec& spec : specs) tensors.push_back({spec.name, dtype, spec.shape});
+  checkpoint::ModelWriter writer(folder, tensors);
+  std::vector<std::byte> buffer(static_cast<size_t>(kWriteElements) *
+                                checkpoint::size_bytes(dtype));
+  for (size_t i = 0; i < specs.size(); ++i) write_values(writer, value(i), dtype, buffer);
+  writer.finish();
+  config.torch_dtype = dtype_name(dtype);
+  write_file_atomic(folder / "config.json", checkpoint::format_llama_config(config));
+}
+
+}  // namespace xffl::llama
