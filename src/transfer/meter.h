@@ -1,0 +1,46 @@
+// Counts a transfer's bytes and tells the caller; also where a stop request is noticed.
+#pragma once
+
+#include <stop_token>
+#include <string>
+#include <utility>
+
+#include "xffl/base/error.h"
+#include "xffl/transfer/transfer.h"
+
+namespace xffl::transfer {
+
+class Meter {
+ public:
+  Meter(uint64_t total_bytes, std::stop_token stop, const OnProgress& on_progress)
+      : stop_(std::move(stop)), on_progress_(on_progress) {
+    progress_.total_bytes = total_bytes;
+  }
+
+  /// Throws kCancelled when a stop was requested.
+  void check(const std::string& doing) const {
+    if (stop_.stop_requested())
+      throw Error(ErrorKind::kCancelled,
+                  doing + " was stopped; the part files stay, run again to continue");
+  }
+  void moved(uint64_t bytes) {
+    result_.moved_bytes += bytes;
+    present(bytes);
+  }
+  void present(uint64_t bytes) {
+    progress_.done_bytes += bytes;
+    if (on_progress_) on_progress_(progress_);
+  }
+  /// `bytes` that were counted turned out wrong.
+  void undo(uint64_t bytes) { progress_.done_bytes -= bytes; }
+
+  const Result& result() const { return result_; }
+
+ private:
+  std::stop_token stop_;
+  const OnProgress& on_progress_;
+  Progress progress_;
+  Result result_;
+};
+
+}  // namespace xffl::transfer
