@@ -1,0 +1,123 @@
+#include "rank_process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <sstream>
+
+#include "xffl/base/error.h"
+
+namespace xffl::launch {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Pipe {
+  UniqueFd read, write;
+};
+
+Pipe make_pipe() {
+  int fds[2];
+  if (::pipe2(fds, O_CLOEXEC) != 0) throw system_error("make a pipe for a rank", errno);
+  return {UniqueFd(fds[0]), UniqueFd(fds[1])};
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  for (std::string& text : texts) result.push_back(text.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+struct ChildPlan {
+  std::vector<char*> argv, env;
+  pid_t parent = 0;
+  int in = -1, out = -1, err = -1, status = -1;
+};
+
+// Between fork and exec, with all signals blocked: only async-signal-safe calls.
+[[noreturn]] void become(const ChildPlan& plan) {
+  ::setpgid(0, 0);
+  // Tied to the thread that forked: it stays in run_ranks as long as there are ranks.
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != plan.parent) ::_exit(127);  // the launcher ended before the line above
+  ::signal(SIGPIPE, SIG_DFL);
+  for (int signal_number : {SIGTERM, SIGINT, SIGHUP, SIGUSR1}) {
+    struct sigaction action {};
+    ::sigaction(signal_number, nullptr, &action);
+    if (action.sa_handler != SIG_IGN) ::signal(signal_number, SIG_DFL);
+  }
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  const bool ready = ::dup2(plan.in, 0) >= 0 && (plan.out < 0 || ::dup2(plan.out, 1) >= 0) &&
+                     (plan.err < 0 || ::dup2(plan.err, 2) >= 0);
+  if (ready) ::execvpe(plan.argv[0], plan.argv.data(), plan.env.data());
+  const int problem = errno;
+  [[maybe_unused]] const ssize_t told = ::write(plan.status, &problem, sizeof problem);
+  ::_exit(127);
+}
+
+pid_t fork_with_signals_blocked(const ChildPlan& plan) {
+  sigset_t all, before;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const pid_t pid = ::fork();
+  if (pid == 0) become(plan);
+  const int problem = errno;
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  errno = problem;
+  return pid;
+}
+
+}  // namespace
+
+RankProcess start_rank(std::vector<std::string> argv, std::vector<std::string> env, bool capture) {
+  ChildPlan plan{.argv = pointers(argv), .env = pointers(env), .parent = ::getpid()};
+  const UniqueFd null = open_file("/dev/null", O_RDONLY);
+  plan.in = null.get();
+  Pipe status = make_pipe(), out, err;
+  plan.status = status.write.get();
+  if (capture) {
+    out = make_pipe();
+    err = make_pipe();
+    plan.out = out.write.get();
+    plan.err = err.write.get();
+    ::fcntl(out.read.get(), F_SETFL, O_NONBLOCK);
+    ::fcntl(err.read.get(), F_SETFL, O_NONBLOCK);
+  }
+  const pid_t pid = fork_with_signals_blocked(plan);
+  if (pid < 0) throw system_error("start " + argv[0], errno);
+  ::setpgid(pid, pid);  // as the child does: whoever is first
+  status.write = UniqueFd();
+  int problem = 0;
+  ssize_t n;
+  do {
+    n = ::read(status.read.get(), &problem, sizeof problem);
+  } while (n < 0 && errno == EINTR);
+  if (n == sizeof problem) {
+    while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+    }
+    throw system_error("start " + argv[0], problem);
+  }
+  return {pid, std::move(out.read), std::move(err.read)};
+}
+
+std::string find_program(const std::string& program, const std::string& path) {
+  if (program.find('/') != std::string::npos) return program;
+  std::istringstream folders(path);
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    const fs::path candidate = fs::path(folder.empty() ? "." : folder) / program;
+    std::error_code ignored;
+    if (fs::is_regular_file(candidate, ignored) && ::access(candidate.c_str(), X_OK) == 0)
+      return candidate.string();
+  }
+  throw Error(ErrorKind::kNotFound, "there is no program '" + program + "' in PATH (" + path + ")");
+}
+
+}  // namespace xffl::launch

@@ -1,0 +1,25 @@
+// One rank: a child process that leads a process group of its own and ends with this process.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "xffl/base/file.h"
+
+namespace xffl::launch {
+
+struct RankProcess {
+  pid_t pid = -1;     // also its process group
+  UniqueFd out, err;  // read ends, non-blocking; empty when the rank inherits ours
+};
+
+/// Starts argv with exactly the variables `env` ("NAME=value"). Throws kNotFound or kIo when it
+/// cannot be started.
+RankProcess start_rank(std::vector<std::string> argv, std::vector<std::string> env, bool capture);
+
+/// The file that a shell would run for `program` with this PATH. Throws kNotFound.
+std::string find_program(const std::string& program, const std::string& path);
+
+}  // namespace xffl::launch
