@@ -1,9 +1,15 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <memory>
-#include <sstream>
 
 #include "commands.h"
+#include "xffl/base/error.h"
 #include "xffl/base/file.h"
+#include "xffl/base/sha256.h"
 #include "xffl/tokenize/corpus.h"
 
 namespace xffl::app {
@@ -16,6 +22,32 @@ struct DecodeFlags {
   uint64_t limit = 0;
 };
 
+// A file that gets its name when it is whole, and goes away when it never was.
+class PartFile {
+ public:
+  explicit PartFile(std::filesystem::path path)
+      : path_(std::move(path)), part_(path_.string() + ".part-" + random_hex(4)) {
+    open_file(part_, O_WRONLY | O_CREAT | O_EXCL);
+    stream_.open(part_, std::ios::binary);
+  }
+  PartFile(const PartFile&) = delete;
+  PartFile& operator=(const PartFile&) = delete;
+  ~PartFile() { ::unlink(part_.c_str()); }
+
+  std::ostream& stream() { return stream_; }
+  void publish() {
+    stream_.close();
+    if (!stream_)
+      throw Error(ErrorKind::kIo, "cannot write " + path_.string() + ": is the disk full?");
+    rename_durable(part_, path_);
+  }
+
+ private:
+  std::filesystem::path path_;
+  std::filesystem::path part_;
+  std::ofstream stream_;
+};
+
 void decode(const DecodeFlags& flags) {
   const tokenize::Tokenizer tokenizer(flags.tokenizer);
   if (flags.output.empty()) {
@@ -23,9 +55,10 @@ void decode(const DecodeFlags& flags) {
     std::cout.flush();
     return;
   }
-  std::ostringstream text;
-  const uint64_t count = tokenize::decode_corpus(tokenizer, flags.input, flags.limit, text);
-  write_file_atomic(flags.output, text.str());
+  PartFile file(flags.output);
+  const uint64_t count =
+      tokenize::decode_corpus(tokenizer, flags.input, flags.limit, file.stream());
+  file.publish();
   std::cout << flags.output << ": " << count << " documents\n";
 }
 

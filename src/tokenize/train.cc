@@ -155,7 +155,8 @@ std::string learn(const std::vector<fs::path>& inputs, const TrainOptions& optio
   return model;
 }
 
-// What HF's LlamaTokenizer needs beside the model to give the same ids.
+// What HF's LlamaTokenizer needs beside a BPE model to give the same ids. "legacy" is its name for
+// the treatment of spaces that SentencePiece itself has.
 std::string tokenizer_config() {
   Json config;
   config["tokenizer_class"] = "LlamaTokenizer";
@@ -166,7 +167,7 @@ std::string tokenizer_config() {
   config["add_bos_token"] = true;
   config["add_eos_token"] = false;
   config["add_prefix_space"] = true;
-  config["legacy"] = false;
+  config["legacy"] = true;
   config["clean_up_tokenization_spaces"] = false;
   config["use_default_system_prompt"] = false;
   return config.dump(2) + "\n";
@@ -182,10 +183,12 @@ TrainedModel train(const std::vector<fs::path>& inputs, const fs::path& output,
   const bool names_file = output.extension() == ".model" && !fs::is_directory(output);
   trained.model = names_file ? output : output / "tokenizer.model";
   const fs::path folder = trained.model.has_parent_path() ? trained.model.parent_path() : ".";
-  trained.config = folder / "tokenizer_config.json";
   make_dirs(folder);
   write_file_atomic(trained.model, model);
-  write_file_atomic(trained.config, tokenizer_config());
+  if (options.model_type == ModelType::kBpe) {
+    trained.config = folder / "tokenizer_config.json";
+    write_file_atomic(trained.config, tokenizer_config());
+  }
   trained.vocab_size = Tokenizer(trained.model).vocab_size();
   return trained;
 }

@@ -55,8 +55,9 @@ struct TrainOptions {
 };
 
 struct TrainedModel {
-  std::filesystem::path model;   // tokenizer.model
-  std::filesystem::path config;  // tokenizer_config.json, beside it
+  std::filesystem::path model;  // tokenizer.model
+  std::filesystem::path
+      config;  // BPE: tokenizer_config.json, beside it; unigram: none, HF has no class for it
   uint64_t vocab_size = 0;
   uint64_t num_lines = 0;  // learnt from
 };

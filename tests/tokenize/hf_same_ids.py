@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""Checks that HF transformers' LlamaTokenizer gives our ids: hf_same_ids.py XFFL_TOKENIZE VOCAB_SIZE TEXT...
+
+Trains a BPE model on the texts, loads its folder as HF would load a model folder, and compares the ids of every
+paragraph and of texts with odd white space, digits and characters that the model has never seen.
+Exit code 77: transformers is not installed.
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+try:
+    import transformers
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+ODD = [
+    "Ciao  mondo,\tè già\nora!",
+    "spazi dietro  ",
+    "Příliš žluťoučký kůň úpěl ďábelské ódy: 1234567890.",
+    "漢字 and emoji 🙂, never seen in training",
+]
+
+
+def documents(path):
+    return [text for text in path.read_text(encoding="utf-8").strip().split("\n\n")]
+
+
+def ours(program, folder, texts):
+    source, shard = folder / "texts.jsonl", folder / "texts.tokens"
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    subprocess.run([program, "encode", "--tokenizer", folder / "tokenizer.model", "--input", source, "--output", shard,
+                    "--no-pack", "--no-eos", "--sequence-length", "1000000"], check=True, stdout=subprocess.DEVNULL)
+    return read_shard(shard)
+
+
+def read_shard(path):
+    """Sequences of an unpacked shard, by the format's page."""
+    data = path.read_bytes()
+    assert data[:8] == b"XFFLTOK1"
+    width = int.from_bytes(data[12:16], "little")
+    num_tokens, num_sequences = (int.from_bytes(data[at:at + 8], "little") for at in (32, 40))
+    tokens = [int.from_bytes(data[at:at + width], "little") for at in range(64, 64 + num_tokens * width, width)]
+    table = (64 + num_tokens * width + 7) // 8 * 8
+    begins = [int.from_bytes(data[table + 8 * i:table + 8 * i + 8], "little") for i in range(num_sequences + 1)]
+    return [tokens[a:b] for a, b in zip(begins, begins[1:])]
+
+
+def check(program, vocab_size, sources, folder):
+    subprocess.run([program, "train", "--input", *sources, "--output", folder, "--vocab-size", vocab_size],
+                   check=True, stdout=subprocess.DEVNULL)
+    texts = [text for source in sources for text in documents(source)] + ODD
+    expected_ids = ours(program, folder, texts)
+    assert len(expected_ids) == len(texts) > len(ODD)
+    wrong = 0
+    for loader in (transformers.LlamaTokenizer, transformers.AutoTokenizer):
+        tokenizer = loader.from_pretrained(folder)
+        for text, expected in zip(texts, expected_ids):
+            found = tokenizer(text)["input_ids"]
+            if found != expected:
+                wrong += 1
+                print(f"{loader.__name__}: {text[:80]!r}\n  ours {expected[:20]}\n  HF   {found[:20]}")
+            elif tokenizer.decode(found, skip_special_tokens=True) != text:
+                wrong += 1
+                print(f"{loader.__name__}: decodes another text: {text[:80]!r}")
+        print(f"{loader.__name__}: {len(texts)} texts compared")
+    return wrong
+
+
+def main(program, vocab_size, *paths):
+    print("transformers", transformers.__version__)
+    with tempfile.TemporaryDirectory() as folder:
+        wrong = check(program, vocab_size, [pathlib.Path(path) for path in paths], pathlib.Path(folder))
+    print(f"{wrong} wrong")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
