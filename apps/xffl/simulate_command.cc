@@ -9,10 +9,8 @@
 #include "xffl/base/error.h"
 #include "xffl/launch/ranks.h"
 
+namespace xffl {
 namespace {
-
-using xffl::Error;
-using xffl::ErrorKind;
 
 struct SimulateOptions {
   std::string program;
@@ -34,13 +32,13 @@ int run_program(SimulateOptions options) {
     throw Error(ErrorKind::kUsage,
                 "nothing to run: give a program (xffl simulate PROGRAM --world-size N) or a "
                 "project (xffl simulate -p PROJECT --world-size N)");
-  xffl::launch::RankSpec spec;
-  if (!options.venv.empty()) spec.env = xffl::launch::venv_environment(options.venv);
-  spec.argv = xffl::launch::program_argv(options.program, spec.env, options.arguments);
+  launch::RankSpec spec;
+  if (!options.venv.empty()) spec.env = launch::venv_environment(options.venv);
+  spec.argv = launch::program_argv(options.program, spec.env, options.arguments);
   spec.world_size = options.world_size;
   // Into a pipe, Python would hold its lines back until it ends.
   if (std::getenv("PYTHONUNBUFFERED") == nullptr) spec.env["PYTHONUNBUFFERED"] = "1";
-  return xffl::launch::run_ranks(spec, {});
+  return launch::run_ranks(spec, {});
 }
 
 int run(const SimulateOptions& options) {
@@ -60,18 +58,20 @@ int run(const SimulateOptions& options) {
 
 CommandLine split_command_line(int argc, const char* const* argv) {
   CommandLine line;
+  std::string_view command;
   int i = 1;
-  const auto separates = [&](std::string_view word) {
-    return !line.own.empty() && is_simulate(line.own.front()) &&
-           (word == "--arguments" || word == "--");
-  };
-  while (i < argc && !separates(argv[i])) line.own.emplace_back(argv[i++]);
+  for (; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (is_simulate(command) && (word == "--arguments" || word == "--")) break;
+    if (command.empty() && !word.starts_with('-')) command = word;
+    line.own.emplace_back(word);
+  }
   for (++i; i < argc; ++i) line.program.emplace_back(argv[i]);
   return line;
 }
 
-void add_simulate_commands(CLI::App& app, std::vector<std::string> program_arguments,
-                           int& exit_code) {
+void add_simulate_commands(CLI::App& app, int& exit_code,
+                           std::vector<std::string> program_arguments) {
   auto options = std::make_shared<SimulateOptions>();
   options->arguments = std::move(program_arguments);
   CLI::App* command = app.add_subcommand(
@@ -93,3 +93,5 @@ void add_simulate_commands(CLI::App& app, std::vector<std::string> program_argum
       "environment. When one fails, all end, and its exit code is the command's.");
   command->callback([options, &exit_code] { exit_code = run(*options); });
 }
+
+}  // namespace xffl

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+namespace xffl {
+
 /// A command line in two: what xffl parses, and what follows the first `--arguments` or `--` of
 /// `xffl simulate` and `xffl exec`, which belongs to the program that they start, whatever it looks
 /// like. Other commands' lines come back whole.
@@ -15,6 +17,8 @@ struct CommandLine {
 CommandLine split_command_line(int argc, const char* const* argv);
 
 /// Adds the command `simulate` with its alias `exec`; `program_arguments` is CommandLine::program.
-/// Its callback sets `exit_code` to that of the first rank that failed, and throws xffl::Error.
-void add_simulate_commands(CLI::App& app, std::vector<std::string> program_arguments,
-                           int& exit_code);
+/// Its callback sets `exit_code` to that of the first rank that failed, and throws Error.
+void add_simulate_commands(CLI::App& app, int& exit_code,
+                           std::vector<std::string> program_arguments = {});
+
+}  // namespace xffl
