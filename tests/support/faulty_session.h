@@ -1,0 +1,124 @@
+// Another session behind a bad link.
+//
+// Faults are set by the test: a link that drops after some bytes of reads and writes (the block in
+// flight arrives in part) and stays down until reconnect(), and operations whose effect happens
+// while their reply is lost. What was asked for is counted.
+#pragma once
+
+#include <functional>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "xffl/base/error.h"
+#include "xffl/remote/session.h"
+
+namespace xffl::test {
+
+class FaultySession final : public remote::Session {
+ public:
+  explicit FaultySession(remote::Session& inner) : inner_(inner) {}
+
+  void drop_after(uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    bytes_left_ = bytes;
+    down_ = false;
+  }
+  void reconnect() { drop_after(std::numeric_limits<uint64_t>::max()); }
+  /// The reply of the `nth` (from 1, counted from now) call of `operation` ("run", "stat", "read",
+  /// "write", "sync", "rename", "list", "make_dirs", "remove_tree") is lost after its effect.
+  void lose_reply(const std::string& operation, int nth = 1) {
+    const std::lock_guard lock(mutex_);
+    replies_until_loss_[operation] = nth;
+  }
+  int calls(const std::string& operation) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = calls_.find(operation);
+    return found == calls_.end() ? 0 : found->second;
+  }
+
+  remote::CommandResult run(const std::vector<std::string>& argv, const std::string& stdin_text,
+                            std::chrono::milliseconds timeout, std::stop_token stop) override {
+    return call("run", [&] { return inner_.run(argv, stdin_text, timeout, stop); });
+  }
+  std::optional<remote::FileInfo> stat(const RemotePath& path) override {
+    return call("stat", [&] { return inner_.stat(path); });
+  }
+  size_t read(const RemotePath& path, uint64_t offset, std::span<std::byte> out) override {
+    return call("read", [&] {
+      const size_t n = inner_.read(path, offset, out);
+      if (take(n) < n) lost("read");
+      return n;
+    });
+  }
+  void write(const RemotePath& path, uint64_t offset, std::span<const std::byte> bytes) override {
+    call("write", [&] {
+      const size_t passed = take(bytes.size());
+      inner_.write(path, offset, bytes.first(passed));
+      if (passed < bytes.size()) lost("write");
+    });
+  }
+  void sync(const RemotePath& path) override {
+    call("sync", [&] { inner_.sync(path); });
+  }
+  void rename(const RemotePath& from, const RemotePath& to) override {
+    call("rename", [&] { inner_.rename(from, to); });
+  }
+  std::vector<std::string> list(const RemotePath& folder) override {
+    return call("list", [&] { return inner_.list(folder); });
+  }
+  void make_dirs(const RemotePath& folder) override {
+    call("make_dirs", [&] { inner_.make_dirs(folder); });
+  }
+  void remove_tree(const RemotePath& path) override {
+    call("remove_tree", [&] { inner_.remove_tree(path); });
+  }
+
+ private:
+  [[noreturn]] static void lost(const std::string& operation) {
+    throw Error(ErrorKind::kRemote, "the link was lost during " + operation);
+  }
+
+  template <class Body>
+  auto call(const std::string& operation, Body&& body) -> decltype(body()) {
+    begin(operation);
+    if constexpr (std::is_void_v<decltype(body())>) {
+      body();
+      end(operation);
+    } else {
+      auto result = body();
+      end(operation);
+      return result;
+    }
+  }
+  void begin(const std::string& operation) {
+    const std::lock_guard lock(mutex_);
+    ++calls_[operation];
+    if (down_) lost(operation);
+  }
+  void end(const std::string& operation) {
+    const std::lock_guard lock(mutex_);
+    const auto loss = replies_until_loss_.find(operation);
+    if (loss == replies_until_loss_.end() || --loss->second > 0) return;
+    replies_until_loss_.erase(loss);
+    lost(operation);
+  }
+  // How many of `wanted` bytes still pass; the link is down when that is fewer.
+  size_t take(size_t wanted) {
+    const std::lock_guard lock(mutex_);
+    const size_t passed = std::min<uint64_t>(wanted, bytes_left_);
+    bytes_left_ -= passed;
+    down_ = passed < wanted;
+    return passed;
+  }
+
+  remote::Session& inner_;
+  mutable std::mutex mutex_;
+  uint64_t bytes_left_ = std::numeric_limits<uint64_t>::max();
+  bool down_ = false;
+  std::map<std::string, int> replies_until_loss_;
+  std::map<std::string, int> calls_;
+};
+
+}  // namespace xffl::test
