@@ -1,0 +1,61 @@
+// xffl: one command per file; this one only says which there are, and turns errors into exit codes.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+
+#include "aggregate_command.h"
+#include "config_command.h"
+#include "demo_command.h"
+#include "inspect_command.h"
+#include "run_command.h"
+#include "simulate_command.h"
+#include "status_command.h"
+#include "xffl/base/error.h"
+#include "xffl/base/log.h"
+
+namespace {
+
+void report(const xffl::Error& error) {
+  const std::string kind(xffl::to_string(error.kind()));
+  const char* what = error.kind() == xffl::ErrorKind::kCancelled ? "stopped" : "error";
+  std::fprintf(stderr, "xffl: %s (%s): %s\n", what, kind.c_str(), error.what());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"Fine-tunes one LLaMA across HPC facilities without moving their data."};
+  app.set_version_flag("--version", std::string("xffl ") + XFFL_VERSION);
+  app.require_subcommand(1);
+  bool verbose = false, quiet = false;
+  app.add_flag("-v,--verbose", verbose, "show more of what happens");
+  app.add_flag("-q,--quiet", quiet, "show warnings and errors only");
+  app.parse_complete_callback([&] {
+    xffl::log::set_console_level(quiet     ? xffl::log::Level::kWarning
+                                 : verbose ? xffl::log::Level::kDebug
+                                           : xffl::log::Level::kInfo);
+  });
+  int exit_code = 0;
+  xffl::add_config_commands(app);
+  xffl::add_run_command(app);
+  xffl::add_simulate_commands(app, exit_code);
+  xffl::add_status_commands(app);
+  xffl::add_aggregate_command(app);
+  xffl::add_inspect_command(app);
+  xffl::add_demo_command(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {  // --help, --version
+    return app.exit(success);
+  } catch (const CLI::ParseError& error) {
+    app.exit(error);
+    return xffl::exit_code(xffl::ErrorKind::kUsage);
+  } catch (const xffl::Error& error) {
+    report(error);
+    return xffl::exit_code(error.kind());
+  } catch (const std::exception& error) {
+    report(xffl::Error(xffl::ErrorKind::kInternal, error.what()));
+    return xffl::exit_code(xffl::ErrorKind::kInternal);
+  }
+  return exit_code;
+}

@@ -1,0 +1,118 @@
+#include "run_command.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "xffl/base/error.h"
+#include "xffl/base/json.h"
+#include "xffl/base/log.h"
+#include "xffl/config/load.h"
+
+namespace xffl {
+namespace {
+
+constexpr std::chrono::seconds kLineInterval{5};
+
+std::string format(const char* pattern, auto... values) {
+  char text[200];
+  std::snprintf(text, sizeof text, pattern, values...);
+  return text;
+}
+
+// "step 12 of 40  loss 5.1234  1234 tokens/s" from a line of metrics.jsonl; empty when it cannot be
+// read.
+std::string describe(const std::string& metrics_line) try {
+  const Json json = parse_json(metrics_line, "metrics.jsonl");
+  JsonObject line(json, "metrics.jsonl");
+  return format("step %lld  loss %.4f  %.0f tokens/s", static_cast<long long>(line.integer("step")),
+                line.number("loss"), line.number_or("tokens_per_second", 0));
+} catch (const Error&) {  // a foreign trainer may write other metrics
+  return "";
+}
+
+void run(const ProjectOptions& options, bool fresh) {
+  const config::Experiment experiment = config::load_experiment(options.project);
+  const auto newest = round::latest_run(options.runs());
+  const RunName name = !options.run.empty() ? RunName(options.run)
+                       : newest && !fresh   ? *newest
+                                            : round::next_run(options.runs());
+  const round::RunFolder folder(options.runs(), name);
+  std::filesystem::create_directories(folder.path());
+  log::set_file(folder.log());
+  SystemClock clock;
+  round::World world = round::make_world(clock);
+  RoundDisplay display(experiment.rounds);
+  StopOnSignal signals;
+  log::info("run", {{"project", experiment.project.str()},
+                    {"run", name.str()},
+                    {"folder", folder.path().string()}});
+  const round::Outcome outcome =
+      round::run_federation(experiment, folder, world, signals.token(), display.observer());
+  std::printf("run %s: %d of %d rounds published\nmodel: %s\nsha256: %s\n", name.str().c_str(),
+              outcome.rounds_published, experiment.rounds, outcome.model.c_str(),
+              outcome.model_sha256.c_str());
+}
+
+}  // namespace
+
+RoundDisplay::RoundDisplay(int num_rounds)
+    : num_rounds_(num_rounds), terminal_(::isatty(STDERR_FILENO) != 0) {}
+
+round::Observer RoundDisplay::observer() {
+  return {.on_training = [this](int round, const FacilityName& facility,
+                                const std::string& line) { show_training(round, facility, line); },
+          .on_round = [this](int round, const std::vector<round::Accepted>& participants,
+                             double seconds) { show_round(round, participants, seconds); }};
+}
+
+void RoundDisplay::show_training(int round, const FacilityName& facility,
+                                 const std::string& metrics_line) {
+  const std::string text = describe(metrics_line);
+  if (text.empty()) return;
+  live_[facility] = text;
+  std::string line = format("round %d of %d", round, num_rounds_);
+  for (const auto& [name, words] : live_) line += "  | " + name.str() + ": " + words;
+  const auto now = std::chrono::steady_clock::now();
+  if (terminal_) {
+    std::fprintf(stderr, "\r\033[K%s", line.c_str());
+  } else if (now - last_line_ >= kLineInterval) {
+    std::fprintf(stderr, "%s\n", line.c_str());
+    last_line_ = now;
+  }
+}
+
+void RoundDisplay::show_round(int round, const std::vector<round::Accepted>& participants,
+                              double seconds) {
+  live_.clear();
+  if (terminal_) std::fputs("\r\033[K", stderr);
+  std::string line = format("round %d of %d  %.1f s", round, num_rounds_, seconds);
+  for (const round::Accepted& update : participants) {
+    line += format("  | %s: %lld tokens, loss %.4f", update.facility.str().c_str(),
+                   static_cast<long long>(update.report.tokens), update.report.train_loss);
+    for (const job::ValidationResult& result : update.report.validation)
+      line += format(", %s %.4f -> %.4f", result.name.c_str(), result.nll_before, result.nll_after);
+  }
+  std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
+}
+
+void add_run_command(CLI::App& app) {
+  struct State {
+    ProjectOptions options;
+    bool fresh = false;
+  };
+  auto state = std::make_shared<State>();
+  CLI::App* command =
+      app.add_subcommand("run", "run the federation, or continue the newest run where it stopped");
+  command->add_option("-p,--project", state->options.project, "the folder with xffl.yaml")
+      ->required();
+  command->add_option("-w,--workdir", state->options.workdir,
+                      "where runs/ goes (default: the project's folder)");
+  auto* name = command->add_option("--run", state->options.run,
+                                   "the run to continue, such as 0003 (default: the newest)");
+  command->add_flag("--new", state->fresh, "start another run")->excludes(name);
+  command->callback([state] { run(state->options, state->fresh); });
+}
+
+}  // namespace xffl

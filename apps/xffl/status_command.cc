@@ -1,0 +1,161 @@
+#include "status_command.h"
+
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <thread>
+
+#include "project.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/json.h"
+#include "xffl/base/log.h"
+#include "xffl/config/load.h"
+#include "xffl/observe/status.h"
+#include "xffl/round/federation.h"
+
+namespace xffl {
+namespace {
+
+void status(const ProjectOptions& options, bool json) {
+  const round::RunFolder folder = options.existing_run();
+  const config::Experiment experiment = config::parse_experiment(
+      read_file(folder.config(), 4 << 20), folder.config(), options.project);
+  const observe::RunStatus status = observe::read_status(folder.path(), experiment.rounds);
+  std::fputs((json ? observe::format_status_json(status) : observe::format_status(status)).c_str(),
+             stdout);
+}
+
+// One line of coordinator.log for people.
+std::string readable(const std::string& json_line) try {
+  const Json json = parse_json(json_line, "log");
+  std::string text;
+  for (const auto& [key, value] : json.items()) {
+    const std::string shown = value.is_string() ? value.get<std::string>() : value.dump();
+    text +=
+        (key == "time" || key == "level" || key == "event") ? shown + " " : key + "=" + shown + " ";
+  }
+  return log::printable(text);
+} catch (const Error&) {
+  return log::printable(json_line);
+}
+
+// Prints whole lines from `read_more`, which appends what is new; goes on while `follow`.
+void print_lines(const std::function<void(std::string&)>& read_more, bool follow, bool is_json) {
+  StopOnSignal signals;
+  std::string pending;
+  do {
+    read_more(pending);
+    for (size_t end; (end = pending.find('\n')) != std::string::npos; pending.erase(0, end + 1)) {
+      const std::string line = pending.substr(0, end);
+      std::printf("%s\n", is_json ? readable(line).c_str() : log::printable(line, 4000).c_str());
+    }
+    std::fflush(stdout);
+    if (follow) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  } while (follow && !signals.token().stop_requested());
+  if (!pending.empty()) std::printf("%s\n", log::printable(pending).c_str());
+}
+
+void coordinator_logs(const round::RunFolder& folder, bool follow) {
+  std::ifstream file(folder.log());
+  if (!file) throw Error(ErrorKind::kNotFound, "there is no " + folder.log().string());
+  print_lines(
+      [&](std::string& pending) {
+        file.clear();
+        char block[1 << 14];
+        while (file.read(block, sizeof block) || file.gcount() > 0)
+          pending.append(block, static_cast<size_t>(file.gcount()));
+      },
+      follow, true);
+}
+
+// The job's output at the facility, of its newest attempt.
+RemotePath job_output(const config::Experiment& experiment, const round::History& history,
+                      const FacilityName& name) {
+  experiment.facility(name);
+  for (auto it = history.rounds.rbegin(); it != history.rounds.rend(); ++it) {
+    const auto state = it->second.facilities.find(name);
+    if (state == it->second.facilities.end() || state->second.attempts.empty()) continue;
+    plan::Done before{it->first - 1, it->first == 1
+                                         ? history.initial_sha256
+                                         : history.rounds.at(it->first - 1).model_sha256};
+    const auto plan = plan::next_round(experiment, *history.identity, before);
+    for (const plan::FacilityPlan& facility : plan->facilities)
+      if (facility.facility == name)
+        return plan::attempt_folder(facility, state->second.attempts.back().number) / "job.out";
+  }
+  throw Error(ErrorKind::kNotFound, "facility " + name.str() + " has no job in this run yet");
+}
+
+void facility_logs(const ProjectOptions& options, const std::string& facility, bool follow) {
+  const round::RunFolder folder = options.existing_run();
+  const config::Experiment experiment = config::parse_experiment(
+      read_file(folder.config(), 4 << 20), folder.config(), options.project);
+  const round::History history = round::replay(journal::read_events(folder.journal()));
+  const FacilityName name(facility);
+  const RemotePath path = job_output(experiment, history, name);
+  SystemClock clock;
+  const auto session = round::make_world(clock).connect(experiment.facility(name));
+  uint64_t offset = 0;
+  print_lines(
+      [&](std::string& pending) {
+        if (!session->stat(path)) return;
+        std::vector<std::byte> block(1 << 16);
+        for (size_t n; (n = session->read(path, offset, block)) > 0; offset += n)
+          pending.append(reinterpret_cast<const char*>(block.data()), n);
+      },
+      follow, false);
+}
+
+void cancel(const ProjectOptions& options) {
+  const round::RunFolder folder = options.existing_run();
+  const config::Experiment experiment = config::parse_experiment(
+      read_file(folder.config(), 4 << 20), folder.config(), options.project);
+  SystemClock clock;
+  round::World world = round::make_world(clock);
+  round::cancel_run(experiment, folder, world, std::chrono::seconds(60));
+  std::printf("run %s is over; its published models stay in %s\n", folder.run().str().c_str(),
+              folder.path().c_str());
+}
+
+void add_project_options(CLI::App* command, ProjectOptions& options) {
+  command->add_option("-p,--project", options.project,
+                      "the folder with xffl.yaml (default: this folder)");
+  command->add_option("-w,--workdir", options.workdir,
+                      "where runs/ is (default: the project's folder)");
+  command->add_option("--run", options.run, "which run, such as 0003 (default: the newest)");
+}
+
+}  // namespace
+
+void add_status_commands(CLI::App& app) {
+  struct State {
+    ProjectOptions options;
+    bool json = false, follow = false;
+    std::string facility;
+  };
+  auto state = std::make_shared<State>();
+  CLI::App* status_command = app.add_subcommand("status", "what a run is doing");
+  add_project_options(status_command, state->options);
+  status_command->add_flag("--json", state->json, "for programs");
+  status_command->callback([state] { status(state->options, state->json); });
+
+  CLI::App* logs_command =
+      app.add_subcommand("logs", "the coordinator's log, or the output of a facility's newest job");
+  add_project_options(logs_command, state->options);
+  logs_command->add_option("facility", state->facility, "a facility's name");
+  logs_command->add_flag("-f,--follow", state->follow, "go on with what comes");
+  logs_command->callback([state] {
+    if (state->facility.empty())
+      coordinator_logs(state->options.existing_run(), state->follow);
+    else
+      facility_logs(state->options, state->facility, state->follow);
+  });
+
+  CLI::App* cancel_command =
+      app.add_subcommand("cancel", "end a run and its jobs at the facilities");
+  add_project_options(cancel_command, state->options);
+  cancel_command->callback([state] { cancel(state->options); });
+}
+
+}  // namespace xffl

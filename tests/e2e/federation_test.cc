@@ -1,0 +1,219 @@
+// Whole federations through the real program: what a user sees when all goes well, and when it does
+// not.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <thread>
+
+#include "e2e/project.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/json.h"
+#include "xffl/checkpoint/manifest.h"
+#include "xffl/checkpoint/model_folder.h"
+
+namespace xffl {
+namespace {
+
+using test::Project;
+
+const std::vector<std::string> kOnceEach = {"alba 1 1", "alba 2 1", "alba 3 1",
+                                            "brno 1 1", "brno 2 1", "brno 3 1"};
+
+std::vector<float> values(const std::filesystem::path& model, const std::string& name) {
+  const checkpoint::ModelFolder folder(model);
+  std::vector<float> result(static_cast<size_t>(folder.spec(name).num_elements()));
+  checkpoint::to_float(folder.data(name), folder.spec(name).dtype, result);
+  return result;
+}
+
+TEST(Federation, PublishesEveryRoundOnce) {
+  Project project;
+  const ProcessResult result = project.run();
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("3 of 3 rounds published"), std::string::npos) << result.out;
+  EXPECT_EQ(project.trainings(), kOnceEach);
+  const round::History history = project.history();
+  EXPECT_TRUE(history.completed);
+  EXPECT_EQ(history.done().rounds_published, 3);
+  EXPECT_EQ(project.current_sha256(), history.done().model_sha256);
+}
+
+// The reference is the sum by hand: weights 3 : 1 by tokens, float32 master, one rounding.
+TEST(Federation, AveragesByTokens) {
+  Project project;
+  project.set_rounds(1);
+  project.write_config();
+  ASSERT_EQ(project.run().exit_code, 0);
+  const std::string name = "model.norm.weight";
+  const auto before = values(project.run_folder() / "r0000/master", name);
+  const auto alba = values(project.run_folder() / "r0001/alba/update", name);
+  const auto brno = values(project.run_folder() / "r0001/brno/update", name);
+  const auto after = values(project.run_folder() / "r0001/master", name);
+  for (size_t i = 0; i < after.size(); ++i)
+    EXPECT_EQ(after[i], static_cast<float>(before[i] + (3.0 * alba[i] + 1.0 * brno[i]) / 4.0));
+}
+
+TEST(Federation, GivesTheSameModelEachTime) {
+  Project project;
+  ASSERT_EQ(project.run().exit_code, 0);
+  const std::string first = project.current_sha256();
+  project.forget_runs();
+  ASSERT_EQ(project.run().exit_code, 0);
+  EXPECT_EQ(project.current_sha256(), first);
+}
+
+TEST(Federation, SaysThatACompletedRunIsComplete) {
+  Project project;
+  project.set_rounds(1);
+  project.write_config();
+  ASSERT_EQ(project.run().exit_code, 0);
+  const ProcessResult again = project.run();
+  EXPECT_EQ(again.exit_code, 0);
+  EXPECT_EQ(project.trainings().size(), 2u);
+  ASSERT_EQ(project.xffl({"run", "-p", project.path().string(), "--new"}).exit_code, 0);
+  EXPECT_EQ(project.trainings().size(), 4u);
+  EXPECT_TRUE(project.history("0002").completed);
+}
+
+TEST(Federation, TriesACrashedJobAgain) {
+  Project project;
+  project.set_fault("brno", "crash@2");
+  project.write_config();
+  const ProcessResult result = project.run();
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.err.find("out of luck"), std::string::npos) << result.err;
+  const std::vector<std::string> expected = {"alba 1 1", "alba 2 1", "alba 3 1",
+                                             "brno 1 1", "brno 2 2", "brno 3 1"};
+  EXPECT_EQ(project.trainings(), expected);
+}
+
+TEST(Federation, KeepsItsConfiguration) {
+  Project project;
+  project.set_fault("brno", "crash!");
+  project.write_config();
+  EXPECT_EQ(project.run().exit_code, exit_code(ErrorKind::kFailed));
+  project.set_rounds(4);
+  project.write_config();
+  const ProcessResult changed = project.run();
+  EXPECT_EQ(changed.exit_code, exit_code(ErrorKind::kConfig));
+  EXPECT_NE(changed.err.find("+ rounds: 4"), std::string::npos) << changed.err;
+}
+
+// What a facility can send that must not reach the global model, and the word by which its refusal
+// names it.
+struct Refusal {
+  const char* fault;
+  const char* named;
+};
+class RefusedUpdate : public testing::TestWithParam<Refusal> {};
+
+TEST_P(RefusedUpdate, IsNamedAndTheRoundGoesOnWithoutIt) {
+  Project project;
+  project.set_fault("brno", std::string(GetParam().fault) + "@2!");
+  project.set_policy("{on_missing: skip, poll_interval: 20ms}");
+  project.write_config();
+  const ProcessResult result = project.run();
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.err.find("brno"), std::string::npos);
+  EXPECT_NE(result.err.find(GetParam().named), std::string::npos) << result.err;
+  const round::History history = project.history();
+  EXPECT_EQ(history.rounds.at(1).participants.size(), 2u);
+  EXPECT_EQ(history.rounds.at(2).participants, std::vector<std::string>{"alba"});
+  EXPECT_EQ(history.rounds.at(3).participants.size(), 2u);
+}
+
+TEST_P(RefusedUpdate, StopsARoundThatWaitsForEveryone) {
+  Project project;
+  project.set_fault("brno", GetParam().fault);
+  project.write_config();
+  const ProcessResult stopped = project.run();
+  EXPECT_EQ(stopped.exit_code, exit_code(ErrorKind::kFailed));
+  EXPECT_NE(stopped.err.find(GetParam().named), std::string::npos) << stopped.err;
+  EXPECT_EQ(project.history().done().rounds_published, 0);
+  // The fault is mended (it strikes first attempts only): brno trains again, alba's update of round
+  // 1 was kept.
+  for (int round = 1; round < 3; ++round)
+    EXPECT_EQ(project.run().exit_code, exit_code(ErrorKind::kFailed));
+  const ProcessResult resumed = project.run();
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  const auto trainings = project.trainings();
+  EXPECT_EQ(std::count(trainings.begin(), trainings.end(), "alba 1 1"), 1);
+  EXPECT_EQ(std::count(trainings.begin(), trainings.end(), "alba 1 2"), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Faults, RefusedUpdate,
+                         testing::Values(Refusal{"nan", "model.norm.weight"},
+                                         Refusal{"shape", "model.embed_tokens.weight"},
+                                         Refusal{"truncate", "model.safetensors"},
+                                         Refusal{"nonce", "nonce"}, Refusal{"forged", "tokens"},
+                                         Refusal{"unchanged", "unchanged"}),
+                         [](const auto& test) { return std::string(test.param.fault); });
+
+TEST(OnMissing, FailEndsTheRoundAndTheOtherJobs) {
+  Project project;
+  project.set_fault("alba", "hang!");
+  project.set_fault("brno", "nan!");
+  project.set_policy("{on_missing: fail, poll_interval: 20ms}");
+  project.write_config();
+  const ProcessResult result = project.run();
+  EXPECT_EQ(result.exit_code, exit_code(ErrorKind::kFailed)) << result.err;
+  const round::History history = project.history();
+  const round::FacilityState& alba = history.rounds.at(1).facilities.at(FacilityName("alba"));
+  ASSERT_TRUE(alba.current()->failure);
+  const pid_t pid = std::stoi(alba.current()->job_id);
+  for (int i = 0; i < 300 && process_start_ticks(pid); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(process_start_ticks(pid)) << "alba's job still runs";
+}
+
+TEST(OnMissing, SkipLeavesALateFacilityBehindAtTheDeadline) {
+  Project project;
+  project.set_fault("brno", "hang@1!");
+  project.set_rounds(2);
+  project.set_policy("{on_missing: skip, deadline: 1s, poll_interval: 20ms}");
+  project.write_config();
+  const ProcessResult result = project.run();
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(project.history().rounds.at(1).participants, std::vector<std::string>{"alba"});
+  EXPECT_EQ(project.history().rounds.at(2).participants.size(), 2u);
+}
+
+TEST(OnMissing, SkipNeedsItsQuorum) {
+  Project project;
+  project.set_fault("brno", "nan!");
+  project.set_policy("{on_missing: skip, quorum: 2, poll_interval: 20ms}");
+  project.write_config();
+  const ProcessResult result = project.run();
+  EXPECT_EQ(result.exit_code, exit_code(ErrorKind::kFailed));
+  EXPECT_NE(result.err.find("1 of 2 updates, 2 needed"), std::string::npos) << result.err;
+}
+
+TEST(Status, TellsWhatHappenedInBothForms) {
+  Project project;
+  ASSERT_EQ(project.run().exit_code, 0);
+  const ProcessResult text = project.xffl({"status", "-p", project.path().string()});
+  EXPECT_NE(text.out.find("completed, 3 of 3 rounds"), std::string::npos) << text.out << text.err;
+  const ProcessResult json = project.xffl({"status", "-p", project.path().string(), "--json"});
+  const Json parsed = parse_json(json.out, "status");
+  EXPECT_EQ(parsed["rounds_published"], 3);
+  EXPECT_EQ(parsed["rounds_detail"][0]["facilities"]["alba"]["report"]["tokens"], 24);
+  EXPECT_EQ(project.xffl({"status", "-p", "/nonexistent"}).exit_code,
+            exit_code(ErrorKind::kNotFound));
+}
+
+TEST(Logs, ShowTheCoordinatorAndAJob) {
+  Project project;
+  project.set_fault("brno", "crash@1");
+  project.set_rounds(1);
+  project.set_policy("{on_missing: skip, max_attempts: 1, poll_interval: 20ms}");
+  project.write_config();
+  ASSERT_EQ(project.run().exit_code, 0);
+  const std::string p = project.path().string();
+  EXPECT_NE(project.xffl({"logs", "-p", p}).out.find("global model published"), std::string::npos);
+  EXPECT_NE(project.xffl({"logs", "-p", p, "brno"}).out.find("out of luck"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace xffl

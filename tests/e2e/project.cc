@@ -1,0 +1,98 @@
+#include "e2e/project.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "xffl/base/file.h"
+#include "xffl/checkpoint/llama_config.h"
+#include "xffl/checkpoint/manifest.h"
+#include "xffl/checkpoint/model_folder.h"
+
+namespace xffl::test {
+
+namespace fs = std::filesystem;
+
+Project::Project() {
+  make_dirs(path());
+  write_model();
+  write_config();
+}
+
+void Project::write_model() const {
+  const fs::path folder = path() / "model";
+  const std::vector<checkpoint::TensorSpec> tensors = {
+      {"model.embed_tokens.weight", checkpoint::Dtype::kBF16, {16, 8}},
+      {"model.layers.0.mlp.up_proj.weight", checkpoint::Dtype::kBF16, {12, 8}},
+      {"model.norm.weight", checkpoint::Dtype::kBF16, {8}}};
+  checkpoint::ModelWriter writer(folder, tensors);
+  for (const checkpoint::TensorSpec& tensor : tensors) {
+    std::vector<float> values(static_cast<size_t>(tensor.num_elements()));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 7) / 8.0f;
+    std::vector<std::byte> bytes(values.size() * 2);
+    checkpoint::from_float(values, checkpoint::Dtype::kBF16, bytes);
+    writer.write(bytes);
+  }
+  writer.finish();
+  checkpoint::LlamaConfig config;
+  config.vocab_size = 16;
+  config.hidden_size = 8;
+  config.intermediate_size = 12;
+  config.num_layers = config.num_heads = config.num_kv_heads = 1;
+  config.head_dim = 8;
+  config.max_position_embeddings = 64;
+  write_file_atomic(folder / "config.json", checkpoint::format_llama_config(config));
+}
+
+void Project::write_config() const {
+  std::ostringstream yaml;
+  yaml << "project: test\nmodel: model\nrounds: " << rounds_
+       << "\ntraining: {steps_per_round: 4, batch_size: 2, micro_batch_size: 2}\npolicy: "
+       << policy_ << "\nfacilities:\n";
+  for (const char* name : {"alba", "brno"}) {
+    yaml << "  " << name << ":\n    workdir: work\n    trainer: {command: ['" << XFFL_BINARY_DIR
+         << "/bin/xffl-fake-trainer']}\n    environment:\n      - export XFFL_FAKE_TRAININGS='"
+         << (path() / "trainings.log").string()
+         << "'\n      - export XFFL_FAKE_MILLISECONDS=" << training_milliseconds_ << "\n";
+    if (faults_.contains(name))
+      yaml << "      - export XFFL_FAKE_TRAINER='" << faults_.at(name) << "'\n";
+    yaml << "    data: {train: [unused.tokens]}\n";
+  }
+  write_file_atomic(path() / "xffl.yaml", yaml.str());
+}
+
+ProcessResult Project::xffl(std::vector<std::string> args,
+                            std::map<std::string, std::string> env) const {
+  args.insert(args.begin(), XFFL_BINARY_DIR "/bin/xffl");
+  return run_process(
+      {.argv = std::move(args), .env = std::move(env), .timeout = std::chrono::seconds(60)});
+}
+
+pid_t Project::start_run() const {
+  return start_detached({.argv = {XFFL_BINARY_DIR "/bin/xffl", "run", "-p", path().string()}},
+                        dir_.path() / "run.log");
+}
+
+std::vector<journal::Event> Project::events(const std::string& run) const {
+  return journal::read_events(run_folder(run) / "journal.db");
+}
+
+round::History Project::history(const std::string& run) const { return round::replay(events(run)); }
+
+std::string Project::current_sha256() const {
+  return checkpoint::make_manifest(fs::canonical(run_folder() / "CURRENT")).root_sha256();
+}
+
+std::vector<std::string> Project::trainings() const {
+  std::vector<std::string> lines;
+  if (!fs::exists(path() / "trainings.log")) return lines;
+  std::istringstream text(read_file(path() / "trainings.log", 1 << 20));
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  std::sort(lines.begin(), lines.end());
+  return lines;
+}
+
+void Project::forget_runs() const {
+  for (const char* name : {"runs", "work", "trainings.log"}) fs::remove_all(path() / name);
+}
+
+}  // namespace xffl::test

@@ -1,0 +1,206 @@
+// Coordinators that are killed, stopped, doubled and cancelled: nothing is lost, nothing is trained
+// twice.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <random>
+#include <thread>
+
+#include "e2e/project.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+
+namespace xffl {
+namespace {
+
+using test::Project;
+
+const std::vector<std::string> kOnceEach = {"alba 1 1", "alba 2 1", "alba 3 1",
+                                            "brno 1 1", "brno 2 1", "brno 3 1"};
+
+void expect_undisturbed_result(const Project& project, const std::string& sha256,
+                               const std::string& what) {
+  EXPECT_EQ(project.current_sha256(), sha256) << what;
+  EXPECT_EQ(project.trainings(), kOnceEach) << what;
+  std::map<int, int> published;
+  for (const journal::Event& event : project.events())
+    if (event.kind == "published") ++published[event.round];
+  EXPECT_EQ(published, (std::map<int, int>{{1, 1}, {2, 1}, {3, 1}})) << what;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(project.path())) {
+    const std::string name = entry.path().filename().string();
+    EXPECT_EQ(name.find(".tmp"), std::string::npos) << what << ": left behind " << entry.path();
+    EXPECT_EQ(name.find(".part"), std::string::npos) << what << ": left behind " << entry.path();
+  }
+}
+
+std::string undisturbed_sha256(const Project& project) {
+  EXPECT_EQ(project.run().exit_code, 0);
+  const std::string sha256 = project.current_sha256();
+  project.forget_runs();
+  return sha256;
+}
+
+// SIGKILL on both sides of every journal record in turn; the same command continues each time.
+TEST(Kill, AtEveryJournalRecordChangesNothing) {
+  Project project;
+  const std::string expected = undisturbed_sha256(project);
+  for (const char* side : {"before", "after"}) {
+    int kills = 0;
+    for (int record = 1;; ++record) {
+      const std::string failpoint = std::string("journal:") + side + ":" + std::to_string(record);
+      const ProcessResult killed = project.run({{"XFFL_FAILPOINT", failpoint}});
+      if (killed.exit_code == 0) {
+        expect_undisturbed_result(project, expected, failpoint);
+        break;  // there are fewer records than that
+      }
+      ASSERT_EQ(killed.exit_code, 128 + SIGKILL) << failpoint << killed.err;
+      ++kills;
+      const ProcessResult resumed = project.run();
+      ASSERT_EQ(resumed.exit_code, 0) << failpoint << resumed.err;
+      expect_undisturbed_result(project, expected, failpoint);
+      project.forget_runs();
+    }
+    EXPECT_GE(kills, 40) << "three rounds of two facilities have more records than that";
+  }
+}
+
+// Killed again and again, a little later each time, until it is through.
+TEST(Kill, AtRandomInstantsChangesNothing) {
+  Project project;
+  project.set_training_time(50);
+  project.write_config();
+  const std::string expected = undisturbed_sha256(project);
+  std::mt19937 random(7);
+  for (int trial = 0; trial < 15; ++trial) {
+    for (int kill_number = 0; kill_number < 4; ++kill_number) {
+      const pid_t pid = project.start_run();
+      std::this_thread::sleep_for(std::chrono::milliseconds(random() % 500));
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, nullptr, 0);
+    }
+    const ProcessResult resumed = project.run();
+    ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+    expect_undisturbed_result(project, expected, "trial " + std::to_string(trial));
+    project.forget_runs();
+  }
+}
+
+TEST(Signal, DetachesCleanlyAndTheJobsGoOn) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    Project project;
+    project.set_training_time(1500);
+    project.set_rounds(1);
+    project.write_config();
+    const pid_t pid = project.start_run();
+    for (int i = 0; i < 250; ++i) {  // until both jobs are submitted
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      if (!std::filesystem::exists(project.run_folder() / "journal.db")) continue;
+      const auto events = project.events();
+      if (std::count_if(events.begin(), events.end(),
+                        [](const auto& e) { return e.kind == "submitted"; }) == 2)
+        break;
+    }
+    ::kill(pid, number);
+    int status = 0;
+    ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+    EXPECT_EQ(WEXITSTATUS(status), exit_code(ErrorKind::kCancelled));
+    EXPECT_EQ(project.xffl({"status", "-p", project.path().string()}).out.find("running"),
+              std::string::npos);
+    ASSERT_EQ(project.run().exit_code, 0);
+    EXPECT_EQ(project.trainings(), (std::vector<std::string>{"alba 1 1", "brno 1 1"}));
+  }
+}
+
+TEST(SecondCoordinator, IsRefusedAndToldWho) {
+  Project project;
+  project.set_training_time(2000);
+  project.set_rounds(1);
+  project.write_config();
+  const pid_t pid = project.start_run();
+  for (int i = 0; i < 250 && journal::lock_holder(project.run_folder() / "journal.db").empty(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const ProcessResult second = project.run();
+  EXPECT_EQ(second.exit_code, exit_code(ErrorKind::kBusy));
+  EXPECT_NE(second.err.find(std::to_string(pid)), std::string::npos) << second.err;
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(project.trainings().size(), 2u);
+}
+
+void expect_jobs_ended(const Project& project) {
+  for (const journal::Event& event : project.events()) {
+    if (event.kind != "submitted") continue;
+    const pid_t pid = std::stoi(event.payload.substr(event.payload.find(':') + 2));
+    for (int i = 0; i < 400 && process_start_ticks(pid); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_FALSE(process_start_ticks(pid)) << event.facility << "'s job still runs";
+  }
+}
+
+void wait_for_two_jobs(const Project& project) {
+  for (int i = 0; i < 500; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    if (!std::filesystem::exists(project.run_folder() / "journal.db")) continue;
+    const auto events = project.events();
+    if (std::count_if(events.begin(), events.end(),
+                      [](const auto& e) { return e.kind == "submitted"; }) == 2)
+      return;
+  }
+  FAIL() << "no jobs after 10 s";
+}
+
+TEST(Cancel, EndsARunningCoordinatorAndItsJobs) {
+  Project project;
+  project.set_fault("alba", "hang!");
+  project.set_fault("brno", "hang!");
+  project.write_config();
+  const pid_t pid = project.start_run();
+  wait_for_two_jobs(project);
+  const ProcessResult cancelled = project.xffl({"cancel", "-p", project.path().string()});
+  EXPECT_EQ(cancelled.exit_code, 0) << cancelled.err;
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), exit_code(ErrorKind::kFailed));
+  EXPECT_TRUE(project.history().cancelled);
+  expect_jobs_ended(project);
+  EXPECT_EQ(project.run().exit_code, exit_code(ErrorKind::kFailed));
+}
+
+TEST(Cancel, EndsTheJobsOfACoordinatorThatWasKilled) {
+  Project project;
+  project.set_fault("alba", "hang!");
+  project.set_fault("brno", "hang!");
+  project.write_config();
+  const pid_t pid = project.start_run();
+  wait_for_two_jobs(project);
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
+  EXPECT_EQ(project.xffl({"cancel", "-p", project.path().string()}).exit_code, 0);
+  EXPECT_TRUE(project.history().cancelled);
+  expect_jobs_ended(project);
+}
+
+// An archived update that rots between two runs of the coordinator is fetched again, not averaged.
+TEST(Archive, IsVerifiedAfterARestart) {
+  Project project;
+  const std::string expected = undisturbed_sha256(project);
+  ASSERT_EQ(project.run({{"XFFL_FAILPOINT", "journal:before:12"}}).exit_code, 128 + SIGKILL);
+  int damaged = 0;
+  for (const char* name : {"alba", "brno"}) {
+    const auto file = project.run_folder() / "r0001" / name / "update/model.safetensors";
+    if (!std::filesystem::exists(file)) continue;
+    std::string bytes = read_file(file, 1 << 20);
+    bytes.back() = static_cast<char>(bytes.back() ^ 1);
+    write_file_atomic(file, bytes);
+    ++damaged;
+  }
+  ASSERT_GE(damaged, 1);
+  const ProcessResult resumed = project.run();
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  expect_undisturbed_result(project, expected, "damaged archive");
+}
+
+}  // namespace
+}  // namespace xffl

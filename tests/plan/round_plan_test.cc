@@ -1,0 +1,79 @@
+#include "xffl/plan/round_plan.h"
+
+#include <gtest/gtest.h>
+
+namespace xffl::plan {
+namespace {
+
+config::Experiment experiment() {
+  config::Experiment result;
+  result.project = ProjectName("p");
+  result.rounds = 3;
+  for (const char* name : {"alba", "brno", "ceske"}) {
+    config::Facility facility;
+    facility.name = FacilityName(name);
+    facility.workdir = RemotePath("/scratch");
+    facility.train_data = {"/data/x.tokens"};
+    facility.training.steps = 40;
+    result.facilities.push_back(facility);
+  }
+  return result;
+}
+
+const RunIdentity kIdentity{RunName("0001"), "0123456789abcdef0123456789abcdef"};
+const std::string kModel(64, 'a');
+
+TEST(NextRound, GoesOnAfterWhatIsPublishedAndEndsAfterTheLast) {
+  EXPECT_EQ(next_round(experiment(), kIdentity, {0, kModel})->round, 1);
+  EXPECT_EQ(next_round(experiment(), kIdentity, {2, kModel})->round, 3);
+  EXPECT_FALSE(next_round(experiment(), kIdentity, {3, kModel}));
+}
+
+TEST(NextRound, IsTheSameByteForByte) {
+  const auto once = next_round(experiment(), kIdentity, {1, kModel});
+  const auto again = next_round(experiment(), kIdentity, {1, kModel});
+  EXPECT_EQ(format_plan(*once), format_plan(*again));
+  for (size_t i = 0; i < 3; ++i)
+    EXPECT_EQ(
+        job::format_job_spec(job_spec(experiment(), kIdentity, *once, once->facilities[i], 1)),
+        job::format_job_spec(job_spec(experiment(), kIdentity, *again, again->facilities[i], 1)));
+}
+
+TEST(NextRound, AsksForEveryoneUnlessMissingOnesAreSkipped) {
+  config::Experiment e = experiment();
+  e.policy.quorum = 2;
+  for (const auto policy : {config::OnMissing::kWait, config::OnMissing::kFail}) {
+    e.policy.on_missing = policy;
+    EXPECT_EQ(next_round(e, kIdentity, {0, kModel})->quorum, 3);
+  }
+  e.policy.on_missing = config::OnMissing::kSkip;
+  EXPECT_EQ(next_round(e, kIdentity, {0, kModel})->quorum, 2);
+  e.policy.quorum = 0;
+  EXPECT_EQ(next_round(e, kIdentity, {0, kModel})->quorum, 1);
+}
+
+TEST(JobSpec, KeepsRunsRoundsFacilitiesAndAttemptsApart) {
+  const auto plan = next_round(experiment(), kIdentity, {1, kModel});
+  const job::JobSpec first = job_spec(experiment(), kIdentity, *plan, plan->facilities[0], 1);
+  const job::JobSpec second = job_spec(experiment(), kIdentity, *plan, plan->facilities[0], 2);
+  const job::JobSpec other = job_spec(experiment(), kIdentity, *plan, plan->facilities[1], 1);
+  const RunIdentity other_run{RunName("0001"), "ffffffffffffffffffffffffffffffff"};
+  const auto other_plan = next_round(experiment(), other_run, {1, kModel});
+  const job::JobSpec copied =
+      job_spec(experiment(), other_run, *other_plan, other_plan->facilities[0], 1);
+  for (const job::JobSpec* spec : {&second, &other, &copied}) {
+    EXPECT_NE(first.key.nonce, spec->key.nonce);
+    EXPECT_NE(first.report_path, spec->report_path);
+  }
+  EXPECT_EQ(first.report_path, "/scratch/p/0001-01234567/alba/r0002/a1/out/report.json");
+  EXPECT_EQ(first.base_model_path, second.base_model_path) << "attempts share the pushed model";
+}
+
+TEST(JobSpec, ContinuesScheduleAndDataWhereTheLastRoundEnded) {
+  const auto plan = next_round(experiment(), kIdentity, {2, kModel});
+  EXPECT_EQ(job_spec(experiment(), kIdentity, *plan, plan->facilities[0], 1).training.first_step,
+            80);
+}
+
+}  // namespace
+}  // namespace xffl::plan

@@ -1,0 +1,146 @@
+// A trainer without LibTorch that honours the job contract: tests of the coordinator use it.
+//
+// It "trains" by adding to every weight a small number that depends on facility, round and tensor
+// only, so the same jobs give the same models. XFFL_FAKE_TRAINER says how it misbehaves,
+// "<fault>[@<round>]", once per round unless the fault ends in "!": crash, hang, nan, shape,
+// truncate, unchanged, nonce, forged. XFFL_FAKE_TRAININGS names a file that gets a line for every
+// training that ran to its report, whatever came of it.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <limits>
+#include <thread>
+
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/sha256.h"
+#include "xffl/checkpoint/manifest.h"
+#include "xffl/checkpoint/model_folder.h"
+#include "xffl/job/job_report.h"
+#include "xffl/job/job_spec.h"
+
+namespace xffl::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Fault {
+  std::string name;
+  int round = 0;  // 0: every round
+  bool always = false;
+};
+
+Fault fault_from_environment() {
+  const char* text = std::getenv("XFFL_FAKE_TRAINER");
+  Fault fault{text == nullptr ? "" : text};
+  if (fault.name.ends_with("!")) {
+    fault.always = true;
+    fault.name.pop_back();
+  }
+  if (const size_t at = fault.name.find('@'); at != std::string::npos) {
+    fault.round = std::stoi(fault.name.substr(at + 1));
+    fault.name.resize(at);
+  }
+  return fault;
+}
+
+bool happens(const Fault& fault, std::string_view name, const job::JobKey& key) {
+  return fault.name == name && (fault.round == 0 || fault.round == key.round) &&
+         (fault.always || key.attempt == 1);
+}
+
+// The same for the same facility, round and tensor, on every machine; a multiple of 2^-12, so sums
+// stay exact.
+float pull(const job::JobKey& key, const std::string& tensor) {
+  const std::string digest =
+      sha256_hex(key.facility + "/" + std::to_string(key.round) + "/" + tensor);
+  return static_cast<float>(std::stoi(digest.substr(0, 2), nullptr, 16) + 1) / 4096.0f;
+}
+
+void write_update(const job::JobSpec& spec, const Fault& fault) {
+  const checkpoint::ModelFolder base(spec.base_model_path);
+  std::vector<checkpoint::TensorSpec> tensors = base.tensors();
+  for (checkpoint::TensorSpec& tensor : tensors) tensor.dtype = checkpoint::Dtype::kBF16;
+  if (happens(fault, "shape", spec.key)) tensors.front().shape.back() += 1;
+  const fs::path folder = spec.update_path + ".tmp";
+  fs::remove_all(folder);
+  checkpoint::ModelWriter writer(folder, tensors);
+  for (const checkpoint::TensorSpec& tensor : tensors) {
+    std::vector<float> values(static_cast<size_t>(tensor.num_elements()),
+                              pull(spec.key, tensor.name));
+    if (happens(fault, "unchanged", spec.key)) std::fill(values.begin(), values.end(), 0.0f);
+    if (happens(fault, "nan", spec.key) && &tensor == &tensors.back())
+      values[1] = std::numeric_limits<float>::quiet_NaN();
+    std::vector<std::byte> bytes(values.size() * 2);
+    checkpoint::from_float(values, checkpoint::Dtype::kBF16, bytes);
+    writer.write(bytes);
+  }
+  writer.finish();
+  fs::copy_file(fs::path(spec.base_model_path) / "config.json", folder / "config.json");
+  checkpoint::write_manifest(folder);
+  if (happens(fault, "truncate", spec.key))
+    fs::resize_file(folder / "model.safetensors", fs::file_size(folder / "model.safetensors") - 3);
+  fs::rename(folder, spec.update_path);
+}
+
+void note_training(const job::JobKey& key) {
+  const char* path = std::getenv("XFFL_FAKE_TRAININGS");
+  if (path == nullptr) return;
+  const std::string line =
+      key.facility + " " + std::to_string(key.round) + " " + std::to_string(key.attempt) + "\n";
+  UniqueFd fd = open_file(path, O_WRONLY | O_CREAT | O_APPEND, 0600);
+  write_all(fd.get(), std::as_bytes(std::span(line.data(), line.size())), path);
+}
+
+job::JobReport report_of(const job::JobSpec& spec, const Fault& fault) {
+  job::JobReport report;
+  report.key = spec.key;
+  if (happens(fault, "nonce", spec.key)) report.key.nonce = std::string(32, '0');
+  report.base_model_sha256 = spec.base_model_sha256;
+  report.update_sha256 = checkpoint::read_manifest(spec.update_path).root_sha256();
+  report.steps = spec.training.steps;
+  report.samples = spec.training.steps * spec.training.batch_size;
+  // alba has three times brno's tokens, so that weights matter.
+  report.tokens = report.samples * (spec.key.facility == "alba" ? 3 : 1);
+  if (happens(fault, "forged", spec.key)) report.tokens = int64_t(1) << 50;
+  report.train_loss = report.train_loss_last = 1.0 / spec.key.round;
+  report.trainer = "fake";
+  return report;
+}
+
+int train(const fs::path& path) {
+  const job::JobSpec spec = job::read_job_spec(path);
+  const Fault fault = fault_from_environment();
+  if (const char* milliseconds = std::getenv("XFFL_FAKE_MILLISECONDS"))
+    std::this_thread::sleep_for(std::chrono::milliseconds(std::stoi(milliseconds)));
+  if (happens(fault, "crash", spec.key)) {
+    std::cerr << "fake trainer: out of luck\n";
+    return 7;
+  }
+  if (happens(fault, "hang", spec.key)) std::this_thread::sleep_for(std::chrono::hours(1));
+  write_update(spec, fault);
+  note_training(spec.key);
+  write_file_atomic(spec.report_path, job::format_job_report(report_of(spec, fault)));
+  return 0;
+}
+
+}  // namespace
+}  // namespace xffl::test
+
+int main(int argc, char** argv) {
+  try {
+    if (argc != 3 || std::strcmp(argv[1], "--job") != 0) {
+      std::cerr << "expected: --job job.json\n";
+      return 2;
+    }
+    return xffl::test::train(argv[2]);
+  } catch (const xffl::Error& error) {
+    std::cerr << "fake trainer: " << error.what() << "\n";
+    return xffl::exit_code(error.kind());
+  }
+}
