@@ -1,0 +1,300 @@
+#include "xffl/tokenize/corpus.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "support/temp_dir.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+
+namespace xffl::tokenize {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using Ids = std::vector<int32_t>;
+
+// Assigned member by member: g++ 12 warns falsely when a designated initializer leaves strings to
+// their default.
+EncodeOptions with_split(const ValidationSplit& split, bool packed = false) {
+  EncodeOptions options;
+  options.packed = packed;
+  options.validation = split;
+  return options;
+}
+
+EncodeOptions unpacked(const PromptTemplate& prompt) {
+  EncodeOptions options;
+  options.packed = false;
+  options.prompt = prompt;
+  return options;
+}
+
+const ProgressCallback kNoProgress = [](const Progress&) {};
+
+const fs::path& data() {
+  static const fs::path folder = fs::path(XFFL_SOURCE_DIR) / "tests/tokenize/data";
+  return folder;
+}
+
+class Corpus : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new test::TempDir;
+    const TrainedModel model =
+        train({data() / "it.txt", data() / "cs.txt"}, folder_->path(), {.vocab_size = 500});
+    tokenizer_ = new Tokenizer(model.model);
+  }
+  static void TearDownTestSuite() {
+    delete tokenizer_;
+    delete folder_;
+  }
+
+  fs::path write(const std::string& name, std::string_view content) const {
+    std::ofstream(dir_ / name, std::ios::binary) << content;
+    return dir_ / name;
+  }
+  /// Many short documents, all different.
+  fs::path many(int count) const {
+    std::string text;
+    for (int i = 0; i < count; ++i) text += "Il treno " + std::to_string(i) + " parte.\n\n";
+    return write("many.txt", text);
+  }
+  EncodeResult encode(const std::vector<fs::path>& inputs, const EncodeOptions& options,
+                      const std::string& output = "out.tokens") const {
+    return encode_corpus(*tokenizer_, inputs, dir_ / output, options, kNoProgress);
+  }
+  std::vector<Ids> sequences(const std::string& name = "out.tokens") const {
+    const tokens::TokenShardReader reader(dir_ / name);
+    std::vector<Ids> all;
+    for (uint64_t i = 0; i < reader.info().num_sequences; ++i) {
+      all.emplace_back(reader.length(i));
+      reader.read(i, all.back());
+    }
+    return all;
+  }
+  std::string decoded(const std::string& name, uint64_t limit = 0) const {
+    std::ostringstream out;
+    decode_corpus(*tokenizer_, dir_ / name, limit, out);
+    return out.str();
+  }
+  std::string bytes(const std::string& name) const { return read_file(dir_ / name, 1 << 26); }
+
+  template <class Body>
+  void expect_error(ErrorKind kind, const std::string& part, Body body) const {
+    try {
+      body();
+      ADD_FAILURE() << "no error; expected: " << part;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), kind) << error.what();
+      EXPECT_THAT(error.what(), HasSubstr(part));
+    }
+    for (const auto& entry : fs::directory_iterator(dir_.path())) {
+      EXPECT_THAT(entry.path().string(), testing::Not(HasSubstr(".tokens")))
+          << "an output was left";
+    }
+  }
+
+  static test::TempDir* folder_;
+  static Tokenizer* tokenizer_;
+  test::TempDir dir_;
+};
+test::TempDir* Corpus::folder_ = nullptr;
+Tokenizer* Corpus::tokenizer_ = nullptr;
+
+Ids joined(const Tokenizer& tokenizer, const std::string& text) {
+  Ids ids = tokenizer.encode(text);
+  ids.insert(ids.begin(), 1);
+  ids.push_back(2);
+  return ids;
+}
+
+TEST_F(Corpus, UnpackedDocumentsAreTheirOwnSequences) {
+  const fs::path file = write("a.txt", "Il treno parte.\n\nPrší.\n");
+  const EncodeResult result = encode({file}, {.packed = false});
+  EXPECT_THAT(sequences(),
+              ElementsAre(joined(*tokenizer_, "Il treno parte."), joined(*tokenizer_, "Prší.")));
+  EXPECT_EQ(result.num_documents, 2u);
+  EXPECT_EQ(result.num_cut, 0u);
+  EXPECT_EQ(result.training.vocab_size, 500u);
+  EXPECT_EQ(result.num_tokens, result.training.num_tokens);
+}
+
+TEST_F(Corpus, BosEosAndTemplateAreChoices) {
+  const fs::path file = write("a.txt", "Prší.\n");
+  encode({file}, {.bos = false, .eos = false, .packed = false});
+  EXPECT_THAT(sequences(), ElementsAre(tokenizer_->encode("Prší.")));
+  encode({file}, unpacked(PromptTemplate("Napište dokument: {text}")));
+  EXPECT_THAT(sequences(), ElementsAre(joined(*tokenizer_, "Napište dokument: Prší.")));
+}
+
+TEST_F(Corpus, PackedSequencesAreTheDocumentsEndToEnd) {
+  const fs::path file = data() / "it.txt";
+  encode({file}, {.packed = false}, "unpacked.tokens");
+  Ids stream;
+  for (const Ids& ids : sequences("unpacked.tokens"))
+    stream.insert(stream.end(), ids.begin(), ids.end());
+  const EncodeResult result = encode({file}, {.sequence_length = 32});
+  EXPECT_EQ(result.num_tokens, stream.size());
+  EXPECT_EQ(result.training.num_sequences, stream.size() / 32);
+  Ids packed;
+  for (const Ids& ids : sequences()) packed.insert(packed.end(), ids.begin(), ids.end());
+  stream.resize(stream.size() / 32 * 32);
+  EXPECT_EQ(packed, stream);
+}
+
+TEST_F(Corpus, LongDocumentsAreCutWhenUnpacked) {
+  const fs::path file = write("a.txt", "Il treno parte quando il sole dorme.\n\nPrší.\n");
+  const Ids whole = joined(*tokenizer_, "Il treno parte quando il sole dorme.");
+  const EncodeResult result = encode({file}, {.sequence_length = 8, .packed = false});
+  EXPECT_EQ(result.num_cut, 1u);
+  Ids pieces;
+  for (const Ids& ids : sequences()) {
+    EXPECT_LE(ids.size(), 8u);
+    if (pieces.size() < whole.size()) pieces.insert(pieces.end(), ids.begin(), ids.end());
+  }
+  EXPECT_EQ(pieces, whole);
+}
+
+TEST_F(Corpus, ThreadsDoNotChangeTheResult) {
+  const fs::path file = many(20000);  // more than one chunk
+  const auto run = [&](int threads, const std::string& name) {
+    ValidationSplit split{.output = dir_ / (name + ".val"), .fraction = 0.1};
+    EncodeOptions options = with_split(split, true);
+    options.sequence_length = 64;
+    options.num_threads = threads;
+    encode({file, data() / "cs.txt"}, options, name);
+    return bytes(name) + bytes(name + ".val");
+  };
+  const std::string alone = run(1, "one.tokens");
+  EXPECT_TRUE(run(5, "five.tokens") == alone);
+  EXPECT_TRUE(run(0, "all.tokens") == alone);
+}
+
+std::set<Ids> as_set(const std::vector<Ids>& all) { return {all.begin(), all.end()}; }
+
+TEST_F(Corpus, SplitIsDisjointCompleteAndSeeded) {
+  const fs::path file = many(2000);
+  const auto split = [&](uint64_t seed, const std::string& name) {
+    const ValidationSplit validation{
+        .output = dir_ / (name + ".val"), .fraction = 0.2, .seed = seed};
+    encode({file}, with_split(validation), name);
+    const std::set<Ids> training = as_set(sequences(name));
+    std::set<Ids> kept = as_set(sequences(name + ".val"));
+    EXPECT_EQ(training.size() + kept.size(), 2000u);
+    for (const Ids& ids : kept) EXPECT_FALSE(training.contains(ids));
+    EXPECT_NEAR(static_cast<double>(kept.size()), 400, 90);  // five standard deviations
+    return kept;
+  };
+  const std::set<Ids> seed_0 = split(0, "a");
+  EXPECT_EQ(split(0, "b"), seed_0);
+  EXPECT_NE(split(1, "c"), seed_0);
+}
+
+TEST_F(Corpus, CopiesOfADocumentStayOnOneSide) {
+  const std::string text = bytes(many(200).filename());
+  const fs::path twice = write("twice.txt", text + text);
+  const ValidationSplit validation{.output = dir_ / "v.tokens", .num_documents = 17};
+  const EncodeResult result = encode({twice}, with_split(validation));
+  EXPECT_EQ(result.validation->num_documents, 34u);
+  EXPECT_EQ(as_set(sequences("v.tokens")).size(), 17u);
+  const std::set<Ids> training = as_set(sequences());
+  EXPECT_EQ(training.size(), 183u);
+  for (const Ids& ids : sequences("v.tokens")) EXPECT_FALSE(training.contains(ids));
+}
+
+TEST_F(Corpus, ImpossibleSplitsLeaveNothing) {
+  const fs::path file = many(10);
+  const fs::path out = dir_ / "v.tokens";
+  expect_error(ErrorKind::kRejected, "none is left to train on",
+               [&] { encode({file}, with_split({.output = out, .num_documents = 10})); });
+  expect_error(ErrorKind::kUsage, "fraction",
+               [&] { encode({file}, with_split({.output = out, .fraction = 1.0})); });
+  expect_error(ErrorKind::kUsage, "fraction",
+               [&] { encode({file}, with_split({.output = out, .fraction = 0.0})); });
+  expect_error(ErrorKind::kRejected, "validation shard",
+               [&] { encode({file}, with_split({.output = out, .fraction = 1e-9})); });
+  expect_error(ErrorKind::kUsage, "same file",
+               [&] { encode({file}, with_split({.output = dir_ / "out.tokens"})); });
+  expect_error(ErrorKind::kRejected, "less than one sequence",
+               [&] { encode({file}, {.sequence_length = 100000}); });
+  expect_error(ErrorKind::kUsage, "one of the inputs", [&] { encode({file}, {}, "many.txt"); });
+}
+
+TEST_F(Corpus, ABadLineLateLeavesNothing) {
+  std::string text;
+  for (int i = 0; i < 20000; ++i)
+    text += R"({"text": "Il treno parte."})"
+            "\n";
+  const fs::path file = write("a.jsonl", text + "{}\n");
+  expect_error(ErrorKind::kCorrupt, file.string() + ":20001",
+               [&] { encode({file}, {.sequence_length = 16}); });
+}
+
+TEST_F(Corpus, ProgressGrowsToTheEndAndMayStop) {
+  const fs::path file = many(40000);
+  std::vector<Progress> seen;
+  encode_corpus(*tokenizer_, {file}, dir_ / "out.tokens", {},
+                [&](const Progress& p) { seen.push_back(p); });
+  ASSERT_GE(seen.size(), 2u);
+  EXPECT_LT(seen[0].documents, seen[1].documents);
+  EXPECT_EQ(seen.back().bytes_done, fs::file_size(file));
+  EXPECT_EQ(seen.back().bytes_total, fs::file_size(file));
+  EXPECT_EQ(seen.back().documents, 40000u);
+  fs::remove(dir_ / "out.tokens");
+  expect_error(ErrorKind::kCancelled, "enough", [&] {
+    encode_corpus(*tokenizer_, {file}, dir_ / "out.tokens", {},
+                  [](const Progress&) { throw Error(ErrorKind::kCancelled, "enough"); });
+  });
+}
+
+TEST_F(Corpus, IdsStayAsTheyAre) {
+  const fs::path file = write("a.jsonl", "[5, 6, 7]\n[8]\r\n [ 0,99 ] \n");
+  const EncodeOptions options{.vocab_size = 100, .sequence_length = 3, .packed = false};
+  const EncodeResult result = encode_ids({file}, dir_ / "out.tokens", options, kNoProgress);
+  EXPECT_EQ(result.training.vocab_size, 100u);
+  EXPECT_THAT(sequences(), ElementsAre(Ids{5, 6, 7}, Ids{8}, Ids{0, 99}));
+  encode_ids({file}, dir_ / "packed.tokens", {.vocab_size = 100, .sequence_length = 2},
+             kNoProgress);
+  EXPECT_THAT(sequences("packed.tokens"), ElementsAre(Ids{5, 6}, Ids{7, 8}, Ids{0, 99}));
+}
+
+TEST_F(Corpus, BadIdsNameFileAndLine) {
+  const EncodeOptions options{.vocab_size = 100, .sequence_length = 3, .packed = false};
+  for (const std::string bad :
+       {"[100]", "[-1]", "[1.0]", "[\"1\"]", "[true]", "[]", "{}", "7", "[1", "[1]]", "[[1]]", "",
+        "[1, 2, 3, 4]", "[18446744073709551616]", "[4294967296]", "nul"}) {
+    const fs::path file = write("bad.ids", "[1]\n" + bad + "\n[2]\n");
+    expect_error(ErrorKind::kCorrupt, file.string() + ":2",
+                 [&] { encode_ids({file}, dir_ / "out.tokens", options, kNoProgress); });
+  }
+  expect_error(ErrorKind::kUsage, "--vocab-size", [&] {
+    encode_ids({write("a.ids", "[1]\n")}, dir_ / "out.tokens", {}, kNoProgress);
+  });
+}
+
+TEST_F(Corpus, DecodeGivesTheDocumentsBack) {
+  const std::string text =
+      bytes(write("a.txt", "Il treno\nparte.\n\nPrší.\n\nUna barca.\n").filename());
+  encode({dir_ / "a.txt"}, {.packed = false});
+  EXPECT_EQ(decoded("out.tokens"), text);
+  EXPECT_EQ(decoded("out.tokens", 2), "Il treno\nparte.\n\nPrší.\n");
+  encode({dir_ / "a.txt"}, {.sequence_length = 1}, "packed.tokens");
+  EXPECT_EQ(decoded("packed.tokens"), text);
+  EXPECT_EQ(decoded("packed.tokens", 1), "Il treno\nparte.\n");
+  write(
+      "ids.jsonl", "[1" + [&] {
+        std::string ids;
+        for (const int32_t id : tokenizer_->encode("Prší.")) ids += ", " + std::to_string(id);
+        return ids;
+      }() + "]\n");
+  EXPECT_EQ(decoded("ids.jsonl"), "Prší.\n");
+}
+
+}  // namespace
+}  // namespace xffl::tokenize

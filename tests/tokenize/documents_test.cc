@@ -1,0 +1,149 @@
+#include "xffl/tokenize/documents.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "support/temp_dir.h"
+#include "xffl/base/error.h"
+
+namespace xffl::tokenize {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class Documents : public testing::Test {
+ protected:
+  fs::path write(const std::string& name, std::string_view content) const {
+    std::ofstream(dir_ / name, std::ios::binary) << content;
+    return dir_ / name;
+  }
+
+  static std::vector<std::string> texts(const std::vector<fs::path>& inputs,
+                                        DocumentOptions options = {}) {
+    DocumentReader reader(inputs, options);
+    std::vector<std::string> all;
+    for (Document document; reader.next(document);) all.push_back(document.text);
+    EXPECT_EQ(reader.bytes_read(), reader.total_bytes());
+    return all;
+  }
+
+  static void expect_error(ErrorKind kind, const std::string& part,
+                           const std::vector<fs::path>& inputs, DocumentOptions options = {}) {
+    try {
+      texts(inputs, options);
+      ADD_FAILURE() << "accepted; expected: " << part;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), kind) << error.what();
+      EXPECT_THAT(error.what(), HasSubstr(part));
+    }
+  }
+
+  test::TempDir dir_;
+};
+
+TEST_F(Documents, ParagraphsAreSeparatedByBlankLines) {
+  const fs::path file = write("a.txt", "\n\nuno\ndue\n\n \t\ntre\n");
+  EXPECT_THAT(texts({file}), ElementsAre("uno\ndue", "tre"));
+}
+
+TEST_F(Documents, LinesAndWholeFilesAreDocumentsWhenAskedFor) {
+  const fs::path a = write("a.txt", "uno\n\n due \ntre");
+  const fs::path b = write("b.txt", "\nčtyři\n\n\n");
+  const fs::path blank = write("c.txt", " \n\n");
+  EXPECT_THAT(texts({a, b, blank}, {.unit = DocumentUnit::kLine}),
+              ElementsAre("uno", " due ", "tre", "čtyři"));
+  EXPECT_THAT(texts({a, b, blank}, {.unit = DocumentUnit::kFile}),
+              ElementsAre("uno\n\n due \ntre", "čtyři"));
+}
+
+TEST_F(Documents, WindowsLineEndsAndByteOrderMarksAreDropped) {
+  const fs::path file = write("a.txt", "\xef\xbb\xbfuno\r\ndue\r\n\r\ntre\r\n");
+  EXPECT_THAT(texts({file}), ElementsAre("uno\ndue", "tre"));
+}
+
+TEST_F(Documents, KnowTheLineWhereTheyBegin) {
+  const fs::path file = write("a.txt", "uno\n\n\ndue\ntre\n");
+  DocumentReader reader({file}, {});
+  Document document;
+  ASSERT_TRUE(reader.next(document));
+  EXPECT_EQ(document.where(), file.string() + ":1");
+  ASSERT_TRUE(reader.next(document));
+  EXPECT_EQ(document.where(), file.string() + ":4");
+}
+
+TEST_F(Documents, LinesLongerThanTheReadersBufferArrive) {
+  const std::string line(3'000'000, 'x');
+  const fs::path file = write("a.txt", line + "\n" + line + "y\n");
+  EXPECT_THAT(texts({file}, {.unit = DocumentUnit::kLine}), ElementsAre(line, line + "y"));
+}
+
+TEST_F(Documents, JsonlTextsAreUnescapedAndBlankOnesPassedOver) {
+  const fs::path file = write("a.jsonl", R"({"text": "già\nora", "id": 1})"
+                                         "\n\n"
+                                         R"({"text": " "})"
+                                         "\n"
+                                         R"({"id": 2, "text": "p\u0159es"})");
+  EXPECT_THAT(texts({file}), ElementsAre("già\nora", "přes"));
+  EXPECT_THAT(texts({write("b.jsonl", R"({"body": "b"})")}, {.text_field = "body"}),
+              ElementsAre("b"));
+}
+
+TEST_F(Documents, FormatOverridesTheName) {
+  const fs::path file = write("a.txt", R"({"text": "a"})");
+  EXPECT_THAT(texts({file}, {.format = InputFormat::kJsonl}), ElementsAre("a"));
+  EXPECT_THAT(texts({file}), ElementsAre(R"({"text": "a"})"));
+}
+
+TEST_F(Documents, JsonlErrorsNameFileAndLine) {
+  const std::string good = R"({"text": "a"})"
+                           "\n";
+  const auto refused = [&](const std::string& line, const std::string& part) {
+    const fs::path file = write("bad.jsonl", good + line + "\n");
+    expect_error(ErrorKind::kCorrupt, file.string() + ":2", {file});
+    expect_error(ErrorKind::kCorrupt, part, {file});
+  };
+  refused("not json", "");
+  refused(R"({"text": "a")", "");
+  refused(R"(["text"])", "expected a JSON object");
+  refused(R"({"title": "t", "body": "b"})", R"(no field "text"; the object has: title, body)");
+  refused(R"({"text": 3})", "should be a string");
+  refused("{\"text\": \"\xff\"}", "not UTF-8");
+  refused(std::string(1000, '[') + std::string(1000, ']'), "");
+}
+
+TEST_F(Documents, TextThatIsNotUtf8NamesFileLineAndColumn) {
+  const fs::path latin1 = write("a.txt", "uno\ncitt\xe0 vecchia\n");
+  expect_error(ErrorKind::kCorrupt, latin1.string() + ":2: not UTF-8 text: byte 0xe0 at column 5",
+               {latin1});
+  const fs::path binary = write("b.txt", std::string_view("uno\0due", 7));
+  expect_error(ErrorKind::kCorrupt, ":1: not UTF-8 text: byte 0x00 at column 4", {binary});
+}
+
+TEST_F(Documents, InputsMustBeThere) {
+  expect_error(ErrorKind::kUsage, "--input", {});
+  expect_error(ErrorKind::kNotFound, "absent.txt", {dir_ / "absent.txt"});
+  expect_error(ErrorKind::kUsage, "not a regular file", {dir_.path()});
+  EXPECT_THAT(texts({write("empty.txt", "")}), IsEmpty());
+}
+
+TEST(Utf8, FindsTheFirstInvalidByte) {
+  for (const std::string_view good :
+       {"", "a", "città", "ř", "漢", "🙂", "\xf4\x8f\xbf\xbf", "\xed\x9f\xbf"}) {
+    EXPECT_EQ(find_invalid_utf8(good), good.size()) << good;
+  }
+  // A lone continuation, overlong forms, a surrogate, above U+10FFFF, cut characters.
+  for (const std::string_view bad :
+       {"\x80", "\xc0\x80", "\xc1\xbf", "\xe0\x9f\xbf", "\xf0\x8f\xbf\xbf", "\xed\xa0\x80",
+        "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff", "\xc3", "\xe6\xbc", "\xf0\x9f\x99",
+        "\xc3z"}) {
+    EXPECT_EQ(find_invalid_utf8("ab" + std::string(bad)), 2u) << testing::PrintToString(bad);
+  }
+}
+
+}  // namespace
+}  // namespace xffl::tokenize

@@ -1,0 +1,99 @@
+// The real program, from the command line to the bytes it leaves.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "support/temp_dir.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/json.h"
+#include "xffl/base/process.h"
+
+namespace xffl {
+namespace {
+
+using testing::HasSubstr;
+
+class Program : public testing::Test {
+ protected:
+  ProcessResult run(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), XFFL_TOKENIZE_PROGRAM);
+    return run_process({.argv = std::move(arguments), .timeout = std::chrono::seconds(60)});
+  }
+  ProcessResult must(std::vector<std::string> arguments) const {
+    ProcessResult result = run(std::move(arguments));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result;
+  }
+  void fails(ErrorKind kind, const std::string& part, std::vector<std::string> arguments) const {
+    const ProcessResult result = run(std::move(arguments));
+    EXPECT_EQ(result.exit_code, exit_code(kind)) << result.err;
+    EXPECT_THAT(result.err + result.out, HasSubstr(part));
+  }
+  std::string at(const std::string& name) const { return dir_ / name; }
+  Json inspect(const std::string& name) const {
+    return parse_json(must({"inspect", "--json", at(name)}).out, "inspect");
+  }
+
+  const std::string it_ = XFFL_SOURCE_DIR "/tests/tokenize/data/it.txt";
+  const std::string cs_ = XFFL_SOURCE_DIR "/tests/tokenize/data/cs.txt";
+  test::TempDir dir_;
+};
+
+TEST_F(Program, TrainsEncodesInspectsAndDecodes) {
+  must({"train", "--input", it_, cs_, "--output", at("model"), "--vocab-size", "500"});
+  const std::string model = at("model/tokenizer.model");
+  const ProcessResult encoded = must(
+      {"encode", "--tokenizer", model, "--input", it_, "--input", cs_, "--output", at("all.tokens"),
+       "--validation-output", at("val.tokens"), "--validation-documents", "3", "--sequence-length",
+       "16", "--template", "Scrivi un documento: {text}", "--threads", "2"});
+  EXPECT_THAT(encoded.out, HasSubstr("16 documents"));
+  const Json all = inspect("all.tokens");
+  EXPECT_EQ(all["vocab_size"], 500);
+  EXPECT_EQ(all["sequence_length"], 16);
+  EXPECT_EQ(all["packed"], true);
+  EXPECT_EQ(all["num_documents"], 13);
+  EXPECT_EQ(inspect("val.tokens")["num_documents"], 3);
+  const ProcessResult text =
+      must({"decode", "--tokenizer", model, "--input", at("all.tokens"), "--limit", "2"});
+  EXPECT_THAT(text.out, testing::StartsWith("Scrivi un documento: "));
+  must({"decode", "--tokenizer", model, "--input", at("all.tokens"), "--limit", "2", "--output",
+        at("a.txt")});
+  EXPECT_EQ(read_file(at("a.txt"), 1 << 20), text.out);
+}
+
+TEST_F(Program, EncodesIdsWithoutATokenizer) {
+  std::ofstream(at("ids.txt")) << "[1, 2, 3]\n[4]\n";
+  must({"encode", "--format", "ids", "--no-pack", "--vocab-size", "10", "--sequence-length", "4",
+        "--input", at("ids.txt"), "--output", at("ids.tokens")});
+  const Json shard = inspect("ids.tokens");
+  EXPECT_EQ(shard["num_sequences"], 2);
+  EXPECT_EQ(shard["num_tokens"], 4);
+  EXPECT_EQ(shard["packed"], false);
+}
+
+TEST_F(Program, ExitCodesAndMessagesTellTheTruth) {
+  std::ofstream(at("ids.txt")) << "[1, 2, 3]\n[11]\n";
+  fails(ErrorKind::kCorrupt, "ids.txt:2: element 0 is 11",
+        {"encode", "--format", "ids", "--vocab-size", "10", "--input", at("ids.txt"), "--output",
+         at("x.tokens")});
+  fails(ErrorKind::kUsage, "--tokenizer", {"encode", "--input", it_, "--output", at("x.tokens")});
+  fails(ErrorKind::kUsage, "--vocab-size",
+        {"encode", "--tokenizer", "m", "--vocab-size", "9", "--input", it_, "--output",
+         at("x.tokens")});
+  fails(ErrorKind::kUsage, "--validation-output",
+        {"encode", "--tokenizer", "m", "--input", it_, "--output", at("x.tokens"),
+         "--validation-fraction", "0.1"});
+  fails(ErrorKind::kNotFound, "absent.model",
+        {"encode", "--tokenizer", at("absent.model"), "--input", it_, "--output", at("x.tokens")});
+  fails(ErrorKind::kUsage, "subcommand", {});
+  fails(ErrorKind::kUsage, "--no-such", {"inspect", "a", "--no-such"});
+  fails(ErrorKind::kCorrupt, "not a token shard", {"inspect", it_});
+  EXPECT_FALSE(std::filesystem::exists(at("x.tokens")));
+  EXPECT_EQ(run({"--help"}).exit_code, 0);
+  EXPECT_EQ(run({"encode", "--help"}).exit_code, 0);
+}
+
+}  // namespace
+}  // namespace xffl
