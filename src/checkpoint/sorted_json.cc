@@ -21,6 +21,8 @@ SortedJson parse_sorted_json(std::string_view text, std::string_view origin, Jso
     fail(origin, "expected at most " + std::to_string(limits.max_bytes) + " bytes of JSON, found " +
                      std::to_string(text.size()));
   }
+  // The parser would take a NUL for the end of the text and never look at the rest.
+  if (text.find('\0') != std::string_view::npos) fail(origin, "not JSON: it has a NUL byte");
   using Event = SortedJson::parse_event_t;
   std::vector<std::set<std::string, std::less<>>> keys;  // of the objects that are open
   const auto guard = [&](int depth, Event event, SortedJson& parsed) {

@@ -31,10 +31,8 @@ struct JobKey {
   std::string job_name() const;
 };
 
-enum class UpdateKind {
-  kWeights,
-  kDelta
-};  // the trained weights, or trained minus given (in float32, then rounded)
+/// The trained weights, or trained minus given (subtracted in float32, then rounded).
+enum class UpdateKind { kWeights, kDelta };
 enum class FloatType { kFloat32, kBfloat16, kFloat16 };  // "fp32", "bf16", "fp16"
 enum class ScheduleKind { kConstant, kLinear, kCosine };
 
@@ -50,22 +48,21 @@ struct Schedule {
 };
 
 struct TrainingSpec {
-  int64_t steps = 0;       // optimizer steps in this job; 0: only evaluate, write no update
-  int64_t first_step = 0;  // steps already done by this facility in earlier rounds
-  int64_t batch_size = 8;  // sequences per optimizer step, over all ranks
-  int64_t micro_batch_size =
-      8;  // sequences per rank and forward pass; gradients accumulate over the rest
+  int64_t steps = 0;             // optimizer steps in this job; 0: only evaluate, write no update
+  int64_t first_step = 0;        // steps already done by this facility in earlier rounds
+  int64_t batch_size = 8;        // sequences per optimizer step, over all ranks
+  int64_t micro_batch_size = 8;  // sequences per rank and forward pass; the rest accumulates
   double learning_rate = 1e-5;
   Schedule schedule;
-  double weight_decay =
-      0.0;  // decoupled (Loshchilov & Hutter, 2019), on matrices only: not on norms and biases
+  // Decoupled (Loshchilov & Hutter, 2019), on matrices only: not on norms and biases.
+  double weight_decay = 0.0;
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
   double max_grad_norm = 1.0;  // global L2 norm; 0: no clipping
   uint64_t seed = 0;
-  FloatType precision =
-      FloatType::kFloat32;         // of activations and matrix products; masters stay float32
+  // Of activations and matrix products; masters stay float32.
+  FloatType precision = FloatType::kFloat32;
   int64_t validation_samples = 0;  // sequences evaluated before and after; 0: all
   int64_t train_samples = 0;       // only the first N sequences of the data set are used; 0: all
   bool operator==(const TrainingSpec&) const = default;

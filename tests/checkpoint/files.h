@@ -1,0 +1,51 @@
+// Small files for the tests of this folder.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "xffl/base/error.h"
+#include "xffl/checkpoint/safetensors.h"
+
+namespace xffl::checkpoint {
+
+inline void write_text(const std::filesystem::path& path, std::string_view text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+/// A safetensors file with this header, as it stands, and `data_size` zero bytes.
+inline std::string with_header(std::string_view header, size_t data_size) {
+  const uint64_t length = header.size();
+  std::string file(8, '\0');
+  std::memcpy(file.data(), &length, sizeof length);
+  return file + std::string(header) + std::string(data_size, '\0');
+}
+
+inline std::vector<std::byte> bytes_of(const std::vector<float>& values) {
+  const auto view = std::as_bytes(std::span(values));
+  return {view.begin(), view.end()};
+}
+
+/// Kind and message of the Error that `body` throws; the message is empty when it throws none.
+struct Thrown {
+  ErrorKind kind = ErrorKind::kInternal;
+  std::string message;
+};
+
+template <class Body>
+Thrown thrown_by(Body&& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return {error.kind(), error.what()};
+  }
+  return {};
+}
+
+}  // namespace xffl::checkpoint

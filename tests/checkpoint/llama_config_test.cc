@@ -1,0 +1,196 @@
+#include "xffl/checkpoint/llama_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "files.h"
+#include "support/temp_dir.h"
+#include "xffl/base/json.h"
+
+namespace xffl::checkpoint {
+namespace {
+
+using testing::HasSubstr;
+
+// What transformers 4 and 5 save for the same model (the keys that matter).
+constexpr const char* kDialect4 = R"({
+  "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "bos_token_id": 128000, "eos_token_id": [128001, 128008, 128009], "head_dim": 64, "hidden_act": "silu",
+  "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 8192, "max_position_embeddings": 131072,
+  "mlp_bias": false, "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 16,
+  "num_key_value_heads": 8, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+  "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                   "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+  "rope_theta": 500000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+  "transformers_version": "4.45.0", "use_cache": true, "vocab_size": 128256})";
+constexpr const char* kDialect5 = R"({
+  "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "bos_token_id": 128000, "dtype": "bfloat16", "eos_token_id": [128001, 128008, 128009], "head_dim": 64,
+  "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 8192,
+  "max_position_embeddings": 131072, "mlp_bias": false, "model_type": "llama", "num_attention_heads": 32,
+  "num_hidden_layers": 16, "num_key_value_heads": 8, "pad_token_id": null, "pretraining_tp": 1,
+  "rms_norm_eps": 1e-05,
+  "rope_parameters": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                      "original_max_position_embeddings": 8192, "rope_theta": 500000.0, "rope_type": "llama3"},
+  "tie_word_embeddings": true, "transformers_version": "5.0.0", "use_cache": true, "vocab_size": 128256})";
+
+LlamaConfig llama32_1b() {
+  LlamaConfig config;
+  config.vocab_size = 128256;
+  config.hidden_size = 2048;
+  config.intermediate_size = 8192;
+  config.num_layers = 16;
+  config.num_heads = 32;
+  config.num_kv_heads = 8;
+  config.head_dim = 64;
+  config.max_position_embeddings = 131072;
+  config.rms_norm_eps = 1e-5;
+  config.tie_word_embeddings = true;
+  config.rope = {RopeKind::kLlama3, 500000.0, 32.0, 1.0, 4.0, 8192};
+  config.bos_token_id = 128000;
+  config.eos_token_ids = {128001, 128008, 128009};
+  return config;
+}
+
+/// A tiny configuration's text with some keys replaced.
+std::string with(const char* changes) {
+  Json config =
+      Json::parse(R"({"model_type":"llama","vocab_size":100,"hidden_size":48,"intermediate_size":96,
+    "num_hidden_layers":2,"num_attention_heads":6,"num_key_value_heads":2})");
+  config.merge_patch(Json::parse(changes));
+  return config.dump();
+}
+
+LlamaConfig parse(const std::string& text) { return parse_llama_config(text, "config.json"); }
+
+TEST(LlamaConfig, ReadsBothDialects) {
+  EXPECT_EQ(parse(kDialect4), llama32_1b());
+  EXPECT_EQ(parse(kDialect5), llama32_1b());
+}
+
+TEST(LlamaConfig, ItsOwnTextRoundTrips) {
+  LlamaConfig config = llama32_1b();
+  EXPECT_EQ(parse(format_llama_config(config)), config);
+  config.rope = {};
+  config.rope.kind = RopeKind::kLinear;
+  config.rope.factor = 2.5;
+  config.attention_bias = config.mlp_bias = true;
+  config.pad_token_id = 0;
+  config.bos_token_id.reset();
+  config.eos_token_ids = {};
+  config.torch_dtype = "float32";
+  EXPECT_EQ(parse(format_llama_config(config)), config);
+}
+
+TEST(LlamaConfig, WritesTheKeysThatBothVersionsRead) {
+  const Json json = Json::parse(format_llama_config(llama32_1b()));
+  EXPECT_EQ(json["architectures"], Json::array({"LlamaForCausalLM"}));
+  EXPECT_EQ(json["model_type"], "llama");
+  EXPECT_EQ(json["hidden_act"], "silu");
+  EXPECT_EQ(json["torch_dtype"], "bfloat16");
+  EXPECT_EQ(json["rope_scaling"]["rope_type"], "llama3");
+  EXPECT_EQ(json["rope_theta"], 500000.0);
+  EXPECT_FALSE(json.contains("rope_parameters"));
+}
+
+TEST(LlamaConfig, AbsentKeysHaveHuggingFacesDefaults) {
+  const LlamaConfig config = parse(R"({"model_type":"llama"})");
+  LlamaConfig expected;  // Llama-2 7B, but for the numbers that transformers keeps elsewhere
+  expected.bos_token_id = 1;
+  expected.eos_token_ids = {2};
+  expected.torch_dtype = "float32";
+  EXPECT_EQ(config, expected);
+  EXPECT_EQ(parse(with(R"({"num_key_value_heads":null})")).num_kv_heads, 6);
+  EXPECT_EQ(parse(with("{}")).head_dim, 8);
+  EXPECT_EQ(parse(with(R"({"head_dim":10})")).head_dim, 10);
+}
+
+TEST(LlamaConfig, TokenIdsAreOneOrAListOrNone) {
+  EXPECT_EQ(parse(with(R"({"eos_token_id":7})")).eos_token_ids, std::vector<int64_t>{7});
+  EXPECT_EQ(parse(R"({"model_type":"llama","bos_token_id":null,"eos_token_id":null})").bos_token_id,
+            std::nullopt);
+  EXPECT_EQ(parse(with(R"({"pad_token_id":-1})")).pad_token_id, std::nullopt);
+  EXPECT_EQ(parse(with(R"({"pad_token_id":0})")).pad_token_id, 0);
+}
+
+TEST(LlamaConfig, OldSpellingOfRopeScaling) {
+  const Rope rope =
+      parse(with(R"({"rope_theta":1e6,"rope_scaling":{"type":"linear","factor":4.0}})")).rope;
+  EXPECT_EQ(rope.kind, RopeKind::kLinear);
+  EXPECT_EQ(rope.factor, 4.0);
+  EXPECT_EQ(rope.theta, 1e6);
+  EXPECT_EQ(
+      parse(with(R"({"rope_parameters":{"rope_type":"default","rope_theta":2e4}})")).rope.theta,
+      2e4);
+}
+
+TEST(LlamaConfig, RefusesWhatWouldChangeTheNumbers) {
+  const auto message = [](const char* changes) {
+    const Thrown thrown = thrown_by([&] { parse(with(changes)); });
+    EXPECT_EQ(thrown.kind, ErrorKind::kUnsupported) << thrown.message;
+    EXPECT_THAT(thrown.message, HasSubstr("config.json"));
+    return thrown.message;
+  };
+  EXPECT_THAT(message(R"({"model_type":"mistral"})"),
+              HasSubstr("'model_type' is mistral; this build supports llama"));
+  EXPECT_THAT(message(R"({"architectures":["LlamaForSequenceClassification"]})"),
+              HasSubstr("LlamaForCausalLM"));
+  EXPECT_THAT(message(R"({"hidden_act":"gelu"})"), HasSubstr("'hidden_act' is gelu"));
+  EXPECT_THAT(message(R"({"attention_dropout":0.1})"), HasSubstr("'attention_dropout' is 0.1"));
+  EXPECT_THAT(message(R"({"pretraining_tp":2})"), HasSubstr("pretraining_tp"));
+  EXPECT_THAT(message(R"({"partial_rotary_factor":0.5})"), HasSubstr("partial_rotary_factor"));
+  EXPECT_THAT(message(R"({"quantization_config":{"bits":4}})"), HasSubstr("quantization_config"));
+  EXPECT_THAT(message(R"({"rope_scaling":{"rope_type":"yarn","factor":2.0}})"),
+              HasSubstr("'rope_type' is yarn"));
+  EXPECT_THAT(message(R"({"rope_scaling":{"type":"dynamic","factor":2.0}})"),
+              HasSubstr("'type' is dynamic"));
+  EXPECT_THAT(message(R"({"rope_parameters":{"rope_type":"default","partial_rotary_factor":0.5}})"),
+              HasSubstr("partial_rotary_factor"));
+  EXPECT_THAT(message(R"({"torch_dtype":"float64"})"), HasSubstr("float64"));
+}
+
+TEST(LlamaConfig, RefusesValuesOutOfRange) {
+  const auto message = [](const char* changes) {
+    const Thrown thrown = thrown_by([&] { parse(with(changes)); });
+    EXPECT_EQ(thrown.kind, ErrorKind::kCorrupt) << changes;
+    return thrown.message;
+  };
+  EXPECT_THAT(message(R"({"vocab_size":0})"), HasSubstr("'vocab_size'"));
+  EXPECT_THAT(message(R"({"vocab_size":16777217})"), HasSubstr("'vocab_size'"));
+  EXPECT_THAT(message(R"({"vocab_size":"100"})"), HasSubstr("'vocab_size'"));
+  EXPECT_THAT(message(R"({"hidden_size":-48})"), HasSubstr("'hidden_size'"));
+  EXPECT_THAT(message(R"({"num_hidden_layers":10001})"), HasSubstr("'num_hidden_layers'"));
+  EXPECT_THAT(message(R"({"num_key_value_heads":4})"),
+              HasSubstr("should divide num_attention_heads 6, found 4"));
+  EXPECT_THAT(message(R"({"num_key_value_heads":12})"), HasSubstr("'num_key_value_heads'"));
+  EXPECT_THAT(message(R"({"head_dim":7})"), HasSubstr("should be even, found 7"));
+  EXPECT_THAT(message(R"({"hidden_size":4})"), HasSubstr("'head_dim'"));
+  EXPECT_THAT(message(R"({"rms_norm_eps":0})"), HasSubstr("'rms_norm_eps'"));
+  EXPECT_THAT(message(R"({"rope_theta":-1})"), HasSubstr("'rope_theta'"));
+  EXPECT_THAT(message(R"({"tie_word_embeddings":1})"), HasSubstr("'tie_word_embeddings'"));
+  EXPECT_THAT(message(R"({"eos_token_id":-7})"), HasSubstr("'eos_token_id'"));
+  EXPECT_THAT(message(R"({"bos_token_id":[1,2]})"), HasSubstr("'bos_token_id'"));
+  EXPECT_THAT(message(R"({"rope_scaling":{"rope_type":"linear"}})"),
+              HasSubstr("'factor' is missing"));
+  EXPECT_THAT(message(R"({"rope_scaling":{"rope_type":"linear","factor":0.5}})"),
+              HasSubstr("'factor'"));
+  EXPECT_THAT(message(R"({"rope_scaling":{"rope_type":"llama3","factor":8.0,"low_freq_factor":4.0,
+      "high_freq_factor":4.0,"original_max_position_embeddings":64}})"),
+              HasSubstr("'high_freq_factor'"));
+  EXPECT_THAT(thrown_by([] { parse("{}"); }).message, HasSubstr("'model_type' is missing"));
+}
+
+TEST(LlamaConfig, ReadsTheFolder) {
+  test::TempDir dir;
+  EXPECT_EQ(thrown_by([&] { read_llama_config(dir.path()); }).kind, ErrorKind::kNotFound);
+  write_text(dir / "config.json", kDialect5);
+  EXPECT_EQ(read_llama_config(dir.path()), llama32_1b());
+}
+
+TEST(LlamaConfig, CountsParametersAsPublished) {
+  EXPECT_EQ(llama32_1b().num_parameters(), 1'235'814'400);
+  EXPECT_EQ(parse(R"({"model_type":"llama"})").num_parameters(), 6'738'415'616);
+}
+
+}  // namespace
+}  // namespace xffl::checkpoint

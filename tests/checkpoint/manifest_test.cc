@@ -1,0 +1,203 @@
+#include "xffl/checkpoint/manifest.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "files.h"
+#include "support/temp_dir.h"
+#include "xffl/base/sha256.h"
+
+namespace xffl::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+// printf '' | sha256sum; printf abc | sha256sum
+constexpr const char* kEmptySha256 =
+    "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+constexpr const char* kAbcSha256 =
+    "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
+std::string file_json(const std::string& name, const std::string& size = "3",
+                      const std::string& sha256 = kAbcSha256) {
+  return R"({"name":")" + name + R"(","size_bytes":)" + size + R"(,"sha256":")" + sha256 + "\"}";
+}
+
+Thrown parsing(const std::string& files, const std::string& version = "1") {
+  return thrown_by([&] {
+    parse_manifest(R"({"version":)" + version + R"(,"files":)" + files + "}",
+                   "manifest.json of brno");
+  });
+}
+
+std::string refusal(const std::string& files) {
+  const Thrown thrown = parsing(files);
+  EXPECT_EQ(thrown.kind, ErrorKind::kCorrupt);
+  EXPECT_THAT(thrown.message, HasSubstr("manifest.json of brno"));
+  return thrown.message;
+}
+
+TEST(Manifest, NamesSizesAndHashesOfAFolder) {
+  test::TempDir dir;
+  write_text(dir / "b.txt", "abc");
+  write_text(dir / "a.txt", "");
+  write_text(dir / "manifest.json", "stale");
+  uint64_t hashed = 0;
+  const Manifest manifest = make_manifest(dir.path(), [&](uint64_t bytes) { hashed = bytes; });
+  ASSERT_EQ(manifest.files.size(), 2u);
+  EXPECT_EQ(manifest.files[0], (ManifestFile{"a.txt", 0, kEmptySha256}));
+  EXPECT_EQ(manifest.files[1], (ManifestFile{"b.txt", 3, kAbcSha256}));
+  EXPECT_EQ(manifest.total_bytes(), 3u);
+  EXPECT_EQ(hashed, 3u);
+  EXPECT_EQ(manifest.root_sha256(),
+            sha256_hex(std::string(kEmptySha256) + "  0  a.txt\n" + kAbcSha256 + "  3  b.txt\n"));
+}
+
+TEST(Manifest, TextRoundTrips) {
+  test::TempDir dir;
+  write_text(dir / "x", "abc");
+  const Manifest manifest = write_manifest(dir.path());
+  EXPECT_EQ(read_manifest(dir.path()), manifest);
+  EXPECT_EQ(format_manifest(manifest),
+            "{\n  \"version\": 1,\n  \"files\": [\n    {\n      \"name\": \"x\",\n      "
+            "\"size_bytes\": 3,\n"
+            "      \"sha256\": \"" +
+                std::string(kAbcSha256) + "\"\n    }\n  ]\n}\n");
+  EXPECT_EQ(write_manifest(dir.path()), manifest);  // manifest.json itself does not count
+  EXPECT_EQ(parse_manifest(R"({"version":1,"files":[]})", "x").files.size(), 0u);
+}
+
+TEST(HostileManifest, Names) {
+  for (const char* name : {"", ".", "..", ".hidden", "a/b", "/etc/passwd", "../x", "a b",
+                           "a\\u0000", "\\u00e9", "manifest.json"}) {
+    EXPECT_THAT(refusal("[" + file_json(name) + "]"),
+                HasSubstr("files[0]: 'name' should be 1 to 200 characters"))
+        << name;
+  }
+  EXPECT_THAT(refusal("[" + file_json(std::string(4096, 'x')) + "]"), HasSubstr("'name'"));
+}
+
+TEST(HostileManifest, OrderAndDuplicates) {
+  EXPECT_THAT(refusal("[" + file_json("b") + "," + file_json("a") + "]"),
+              HasSubstr("names should be sorted"));
+  EXPECT_THAT(refusal("[" + file_json("a") + "," + file_json("a") + "]"),
+              HasSubstr("each there once"));
+}
+
+TEST(HostileManifest, SizesAndHashes) {
+  for (const char* size :
+       {"-1", "1125899906842624", "18446744073709551615", "1e3", "\"3\"", "null"}) {
+    EXPECT_THAT(refusal("[" + file_json("a", size) + "]"), HasSubstr("files[0]: 'size_bytes'"))
+        << size;
+  }
+  for (const std::string& sha256 :
+       {std::string(), std::string(63, 'a'), std::string(64, 'A'), std::string(64, 'g')}) {
+    EXPECT_THAT(refusal("[" + file_json("a", "3", sha256) + "]"), HasSubstr("files[0]: 'sha256'"));
+  }
+}
+
+TEST(HostileManifest, Structure) {
+  EXPECT_THAT(refusal("{}"), HasSubstr("'files' should be a list"));
+  EXPECT_THAT(refusal("[5]"), HasSubstr("files[0]"));
+  EXPECT_THAT(refusal(R"([{"name":"a","size_bytes":3}])"), HasSubstr("'sha256' is missing"));
+  EXPECT_THAT(refusal(R"([{"name":"a","size_bytes":3,"sha256":")" + std::string(kAbcSha256) +
+                      R"(","mode":511}])"),
+              HasSubstr("unknown key 'mode'"));
+  EXPECT_EQ(parsing("[]", "2").kind, ErrorKind::kCorrupt);
+  std::string many;
+  for (int i = 0; i <= 4096; ++i)
+    many += (i > 0 ? "," : "") + file_json("f" + std::to_string(10'000 + i));
+  EXPECT_THAT(refusal("[" + many + "]"), HasSubstr("at most 4096 items, found 4097"));
+}
+
+TEST(MakeManifest, RefusesWhatCannotTravel) {
+  const auto refusal_of = [](const auto& prepare) {
+    test::TempDir dir;
+    write_text(dir / "ok", "abc");
+    prepare(dir.path());
+    const Thrown thrown = thrown_by([&] { make_manifest(dir.path()); });
+    EXPECT_EQ(thrown.kind, ErrorKind::kRejected);
+    return thrown.message;
+  };
+  EXPECT_THAT(refusal_of([](const fs::path& dir) { fs::create_directory(dir / "sub"); }),
+              HasSubstr("sub"));
+  EXPECT_THAT(refusal_of([](const fs::path& dir) { fs::create_symlink("ok", dir / "link"); }),
+              HasSubstr("link"));
+  EXPECT_THAT(refusal_of([](const fs::path& dir) { mkfifo((dir / "pipe").c_str(), 0600); }),
+              HasSubstr("pipe"));
+  EXPECT_THAT(refusal_of([](const fs::path& dir) { write_text(dir / ".hidden", ""); }),
+              HasSubstr(".hidden"));
+  EXPECT_THAT(refusal_of([](const fs::path& dir) { write_text(dir / "a b", ""); }),
+              HasSubstr("a b"));
+}
+
+TEST(MakeManifest, NoSuchFolder) {
+  EXPECT_EQ(thrown_by([] { make_manifest("/nonexistent/folder"); }).kind, ErrorKind::kNotFound);
+  EXPECT_EQ(thrown_by([] { read_manifest("/nonexistent/folder"); }).kind, ErrorKind::kNotFound);
+}
+
+class VerifyFolder : public testing::Test {
+ protected:
+  VerifyFolder() {
+    write_text(dir_ / "a", "abc");
+    write_text(dir_ / "b", "");
+    manifest_ = write_manifest(dir_.path());
+  }
+
+  std::string refusal() {
+    const Thrown thrown = thrown_by([&] { verify_folder(dir_.path(), manifest_); });
+    EXPECT_EQ(thrown.kind, ErrorKind::kRejected);
+    return thrown.message;
+  }
+
+  test::TempDir dir_;
+  Manifest manifest_;
+};
+
+TEST_F(VerifyFolder, AcceptsExactlyTheFiles) {
+  EXPECT_NO_THROW(verify_folder(dir_.path(), manifest_));
+  fs::remove(dir_ / "manifest.json");
+  EXPECT_NO_THROW(verify_folder(dir_.path(), manifest_));
+}
+
+TEST_F(VerifyFolder, AnotherBit) {
+  write_text(dir_ / "a", "abb");
+  EXPECT_THAT(refusal(), HasSubstr("expected SHA-256 " + std::string(kAbcSha256)));
+}
+
+TEST_F(VerifyFolder, AnotherSize) {
+  write_text(dir_ / "a", "abcd");
+  EXPECT_THAT(refusal(), HasSubstr("expected 3 bytes, found 4"));
+}
+
+TEST_F(VerifyFolder, MissingAndExtra) {
+  fs::remove(dir_ / "b");
+  EXPECT_THAT(refusal(), HasSubstr("'b' is missing"));
+  write_text(dir_ / "b", "");
+  write_text(dir_ / "c", "");
+  EXPECT_THAT(refusal(), HasSubstr("'c' is not in the manifest"));
+}
+
+TEST_F(VerifyFolder, NeverFollowsALink) {
+  test::TempDir outside;
+  fs::rename(dir_ / "a", outside / "a");
+  fs::create_symlink(outside / "a", dir_ / "a");
+  EXPECT_THAT(refusal(), HasSubstr("expected a regular file"));
+}
+
+TEST_F(VerifyFolder, NeverWaitsForAPipe) {
+  fs::remove(dir_ / "a");
+  mkfifo((dir_ / "a").c_str(), 0600);
+  EXPECT_THAT(refusal(), HasSubstr("expected a regular file"));
+}
+
+TEST_F(VerifyFolder, AFolderIsNoFile) {
+  fs::remove(dir_ / "a");
+  fs::create_directory(dir_ / "a");
+  EXPECT_THAT(refusal(), HasSubstr("expected a regular file"));
+}
+
+}  // namespace
+}  // namespace xffl::checkpoint

@@ -1,0 +1,175 @@
+#include "xffl/job/job_report.h"
+
+#include <gmock/gmock.h>
+
+#include "samples.h"
+#include "support/temp_dir.h"
+
+namespace xffl::job {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int64_t kMaxSequenceLength = 256;
+
+std::string refusal(const std::string& pointer, const std::string& value) {
+  const std::string text = edited(format_job_report(sample_report()), pointer, value);
+  return message_of(ErrorKind::kCorrupt, [&] { parse_job_report(text, "report.json"); });
+}
+
+/// What check_report_answers says when the report differs from the right one by `change`.
+template <class Change>
+std::string rejection(Change change) {
+  JobReport report = sample_report();
+  change(report);
+  return message_of(ErrorKind::kRejected,
+                    [&] { check_report_answers(report, sample_spec(), kMaxSequenceLength); });
+}
+
+TEST(JobReport, TextIsTheGoldenFile) {
+  expect_golden("report.json", format_job_report(sample_report()));
+}
+
+TEST(JobReport, RoundTripsThroughAFile) {
+  test::TempDir dir;
+  JobReport report = sample_report();
+  write_file_atomic(dir / "report.json", format_job_report(report));
+  EXPECT_EQ(read_job_report(dir / "report.json"), report);
+  report.update_sha256 = "";
+  report.scheduler_job_id = "";
+  report.validation.clear();
+  report.train_loss = 0.1 + 0.2;
+  EXPECT_EQ(parse_job_report(format_job_report(report), "x"), report);
+}
+
+TEST(JobReport, EveryKeyIsRequiredAndNoOtherAllowed) {
+  const Json document = Json::parse(format_job_report(sample_report()));
+  for (const std::string& parent :
+       {std::string(), std::string("/key"), std::string("/validation/0")}) {
+    const Json& object = parent.empty() ? document : document.at(Json::json_pointer(parent));
+    for (const auto& [key, value] : object.items()) {
+      EXPECT_THAT(refusal(parent + "/" + key, ""), HasSubstr("'" + key + "' is missing"));
+    }
+    EXPECT_THAT(refusal(parent + "/verbose", "1"), HasSubstr("verbose"));
+  }
+}
+
+TEST(JobReport, RefusesForgedNumbers) {
+  for (const char* key : {"steps", "samples", "tokens", "peak_memory_bytes"}) {
+    for (const char* value : {"-1", "1e18", "1000000000000000000", "9007199254740993",
+                              "18446744073709551615", "1.5", "\"1\"", "null"}) {
+      EXPECT_THAT(refusal(std::string("/") + key, value), HasSubstr(std::string("'") + key + "'"))
+          << value;
+    }
+  }
+  for (const char* key :
+       {"train_loss", "train_loss_last", "train_seconds", "total_seconds", "tokens_per_second"}) {
+    for (const char* value : {"-1", "1e300", "\"nan\"", "null"}) {
+      EXPECT_THAT(refusal(std::string("/") + key, value), HasSubstr(std::string("'") + key + "'"))
+          << value;
+    }
+  }
+  EXPECT_THAT(refusal("/validation/0/nll_after", "-0.5"), HasSubstr("validation[0]: 'nll_after'"));
+  EXPECT_THAT(refusal("/world_size", "0"), HasSubstr("'world_size'"));
+  EXPECT_THAT(refusal("/restarts", "-1"), HasSubstr("'restarts'"));
+}
+
+TEST(JobReport, RefusesNumbersThatJsonDoesNotHave) {
+  const std::string text = format_job_report(sample_report());
+  for (const std::string& value :
+       {std::string("NaN"), std::string("Infinity"), std::string("1e999")}) {
+    std::string forged = text;
+    forged.replace(forged.find("3.25"), 4, value);
+    EXPECT_NE(message_of(ErrorKind::kCorrupt, [&] { parse_job_report(forged, "report.json"); }),
+              "");
+  }
+}
+
+TEST(JobReport, RefusesTextThatSteersATerminal) {
+  const std::string message = refusal("/trainer", "\"\\u001b[2Jxffl\"");
+  EXPECT_THAT(message, HasSubstr("'trainer'"));
+  EXPECT_EQ(message.find('\x1b'), std::string::npos);
+  EXPECT_THAT(refusal("/scheduler_job_id", "\"" + std::string(65, '1') + "\""),
+              HasSubstr("'scheduler_job_id'"));
+  EXPECT_THAT(refusal("/validation/1/name", "\"it\""), HasSubstr("'it' appears twice"));
+}
+
+TEST(JobReport, RefusesTruncatedText) {
+  const std::string text = format_job_report(sample_report());
+  for (size_t size = 0; size + 2 < text.size(); size += 7) {
+    EXPECT_NE(message_of(ErrorKind::kCorrupt,
+                         [&] { parse_job_report(text.substr(0, size), "report.json"); }),
+              "");
+  }
+}
+
+TEST(CheckReportAnswers, AcceptsTheAnswerAndFewerSteps) {
+  EXPECT_NO_THROW(check_report_answers(sample_report(), sample_spec(), kMaxSequenceLength));
+  JobReport report = sample_report();
+  report.steps = 1;
+  report.samples = 16;
+  report.tokens = 16 * 255;
+  EXPECT_NO_THROW(check_report_answers(report, sample_spec(), kMaxSequenceLength));
+}
+
+TEST(CheckReportAnswers, RejectsAnotherJobsReport) {
+  EXPECT_THAT(rejection([](JobReport& r) { r.key.round = 1; }),
+              HasSubstr("key.round: found 1, expected 2"));
+  EXPECT_THAT(rejection([](JobReport& r) { r.key.attempt = 3; }),
+              HasSubstr("key.attempt: found 3, expected 1"));
+  EXPECT_THAT(rejection([](JobReport& r) { r.key.facility = "brno"; }),
+              HasSubstr("key.facility: found 'brno', expected 'alba'"));
+  EXPECT_THAT(rejection([](JobReport& r) { r.key.project = "other"; }), HasSubstr("key.project"));
+  EXPECT_THAT(rejection([](JobReport& r) { r.key.run = "0002"; }), HasSubstr("key.run"));
+  EXPECT_THAT(rejection([](JobReport& r) { r.key.nonce = std::string(32, '0'); }),
+              HasSubstr("key.nonce"));
+  EXPECT_THAT(rejection([](JobReport& r) { r.base_model_sha256 = std::string(64, 'c'); }),
+              HasSubstr("base_model_sha256"));
+}
+
+TEST(CheckReportAnswers, RejectsWorkThatWasNotAskedFor) {
+  EXPECT_THAT(rejection([](JobReport& r) { r.steps = 0; }),
+              HasSubstr("steps: found 0, expected 1 .. 40"));
+  EXPECT_THAT(rejection([](JobReport& r) { r.steps = 41; }),
+              HasSubstr("steps: found 41, expected 1 .. 40"));
+  EXPECT_THAT(rejection([](JobReport& r) { r.samples = 641; }),
+              HasSubstr("samples: found 641, expected 1 .. 640 (batch_size 16 x 40 steps)"));
+  EXPECT_THAT(rejection([](JobReport& r) { r.samples = 0; }), HasSubstr("samples: found 0"));
+  EXPECT_THAT(rejection([](JobReport& r) { r.tokens = 640 * 256 + 1; }),
+              HasSubstr("tokens: found 163841, expected 1 .. 163840"));
+  EXPECT_THAT(rejection([](JobReport& r) { r.tokens = 0; }), HasSubstr("tokens: found 0"));
+  EXPECT_THAT(rejection([](JobReport& r) { r.update_sha256 = ""; }), HasSubstr("update_sha256"));
+}
+
+TEST(CheckReportAnswers, BoundsDoNotOverflow) {
+  JobSpec spec = sample_spec();
+  spec.training.batch_size = 1 << 24;
+  spec.training.steps = 1'000'000'000;
+  JobReport report = sample_report();
+  report.steps = spec.training.steps;
+  report.samples = int64_t{1} << 53;
+  report.tokens = int64_t{1} << 53;
+  EXPECT_NO_THROW(check_report_answers(report, spec, int64_t{1} << 40));
+}
+
+TEST(CheckReportAnswers, ValidationNamesAreThoseOfTheJob) {
+  EXPECT_THAT(rejection([](JobReport& r) { r.validation.pop_back(); }),
+              HasSubstr("no result for 'cs'"));
+  EXPECT_THAT(rejection([](JobReport& r) { r.validation[0].name = "de"; }), HasSubstr("'de'"));
+}
+
+TEST(CheckReportAnswers, EvaluateOnlyJobsTrainNothing) {
+  JobSpec spec = sample_spec();
+  spec.training.steps = 0;
+  JobReport report = sample_report();
+  const auto check = [&] { check_report_answers(report, spec, kMaxSequenceLength); };
+  EXPECT_THAT(message_of(ErrorKind::kRejected, check),
+              HasSubstr("steps: found 40, expected 0 .. 0 (the job only evaluates)"));
+  report.steps = report.samples = report.tokens = 0;
+  EXPECT_THAT(message_of(ErrorKind::kRejected, check), HasSubstr("update_sha256"));
+  report.update_sha256 = "";
+  EXPECT_NO_THROW(check());
+}
+
+}  // namespace
+}  // namespace xffl::job

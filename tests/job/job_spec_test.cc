@@ -1,0 +1,152 @@
+#include "xffl/job/job_spec.h"
+
+#include <gmock/gmock.h>
+
+#include "samples.h"
+#include "support/temp_dir.h"
+
+namespace xffl::job {
+namespace {
+
+using testing::HasSubstr;
+
+std::string refusal(const std::string& pointer, const std::string& value) {
+  const std::string text = edited(format_job_spec(sample_spec()), pointer, value);
+  return message_of(ErrorKind::kCorrupt, [&] { parse_job_spec(text, "job.json"); });
+}
+
+TEST(JobSpec, TextIsTheGoldenFile) { expect_golden("job.json", format_job_spec(sample_spec())); }
+
+TEST(JobSpec, RoundTrips) {
+  const JobSpec spec = sample_spec();
+  EXPECT_EQ(parse_job_spec(format_job_spec(spec), "job.json"), spec);
+  JobSpec evaluate = spec;
+  evaluate.training.steps = 0;
+  evaluate.train_paths.clear();
+  evaluate.update_kind = UpdateKind::kWeights;
+  evaluate.update_dtype = FloatType::kFloat16;
+  evaluate.training.schedule.kind = ScheduleKind::kLinear;
+  EXPECT_EQ(parse_job_spec(format_job_spec(evaluate), "job.json"), evaluate);
+}
+
+TEST(JobSpec, RelativePathsAreThoseOfItsFolder) {
+  test::TempDir dir;
+  write_file_atomic(dir / "job.json", format_job_spec(sample_spec()));
+  const JobSpec spec = read_job_spec(dir / "job.json");
+  EXPECT_EQ(spec.base_model_path, dir / "../../r0001/global");
+  EXPECT_EQ(spec.update_path, dir / "out/update");
+  EXPECT_EQ(spec.report_path, dir / "out/report.json");
+  EXPECT_EQ(spec.metrics_path, dir / "out/metrics.jsonl");
+  EXPECT_EQ(spec.train_paths[0], "/data/it-0.tokens");
+  EXPECT_EQ(spec.validation[0].path, "/data/it-validation.tokens");
+  EXPECT_EQ(spec.validation[1].path, dir / "cs-validation.tokens");
+}
+
+TEST(JobSpec, NamesTheFileThatIsAbsent) {
+  EXPECT_THAT(message_of(ErrorKind::kNotFound, [] { read_job_spec("/nonexistent/job.json"); }),
+              HasSubstr("/nonexistent/job.json"));
+}
+
+TEST(JobSpec, EveryKeyIsRequiredAndNoOtherAllowed) {
+  const Json document = Json::parse(format_job_spec(sample_spec()));
+  for (const std::string& parent :
+       {std::string(), std::string("/key"), std::string("/training"),
+        std::string("/training/schedule"), std::string("/validation/0")}) {
+    const Json& object = parent.empty() ? document : document.at(Json::json_pointer(parent));
+    for (const auto& [key, value] : object.items()) {
+      EXPECT_THAT(refusal(parent + "/" + key, ""), HasSubstr("'" + key + "' is missing")) << parent;
+    }
+    EXPECT_THAT(refusal(parent + "/learning_rat", "1"), HasSubstr("learning_rat")) << parent;
+  }
+}
+
+TEST(JobSpec, RefusesAnotherVersion) {
+  EXPECT_THAT(refusal("/version", "2"), HasSubstr("should be format version 1, found 2"));
+  EXPECT_THAT(refusal("/version", "\"1\""), HasSubstr("'version'"));
+}
+
+TEST(JobSpec, ErrorsGiveThePathOfTheKey) {
+  EXPECT_THAT(refusal("/training/schedule/kind", "\"step\""),
+              HasSubstr("job.json: training: schedule: 'kind' should be"));
+  EXPECT_THAT(refusal("/validation/1/name", "\"it\""),
+              HasSubstr("job.json: validation[1]: 'name' 'it' appears twice"));
+  EXPECT_THAT(refusal("/train_paths/1", "7"), HasSubstr("train_paths[1]"));
+}
+
+TEST(JobSpec, RefusesValuesOutOfRange) {
+  const std::vector<std::pair<std::string, std::vector<std::string>>> wrong{
+      {"/key/project", {"\"\"", "\"a b\"", "\"../x\"", "\"-x\"", "\"A\"", "7"}},
+      {"/key/run", {"\"\"", "\"x\"", "\"../1\"", "3"}},
+      {"/key/round", {"0", "-1", "1.5", "1000001", "\"2\""}},
+      {"/key/facility", {"\"\"", "\"a/b\"", "\"a\\nb\""}},
+      {"/key/attempt", {"0"}},
+      {"/key/nonce", {"\"\"", "\"0123456789ABCDEF0123456789ABCDEF\"", "\"0123\""}},
+      {"/base_model_path", {"\"\"", "\"a\\u0000b\"", "\"a\\nb\"", "null"}},
+      {"/base_model_sha256", {"\"\"", "\"abc\""}},
+      {"/train_paths", {"[]", "{}", "[\"\"]", "null"}},
+      {"/validation", {"{}", "[1]"}},
+      {"/validation/0/name", {"\"\"", "\"a/b\"", "\"a b\""}},
+      {"/update_kind", {"\"gradient\"", "1"}},
+      {"/update_dtype", {"\"float32\"", "\"int8\""}},
+      {"/training/steps", {"-1", "1e9", "1000000001"}},
+      {"/training/first_step", {"-1"}},
+      {"/training/batch_size", {"0"}},
+      {"/training/micro_batch_size", {"0"}},
+      {"/training/learning_rate", {"-1e-5", "1e4", "\"1e-5\""}},
+      {"/training/schedule/warmup_steps", {"-1"}},
+      {"/training/schedule/min_ratio", {"1.5", "-0.1"}},
+      {"/training/weight_decay", {"-0.1"}},
+      {"/training/beta1", {"1", "-0.1"}},
+      {"/training/beta2", {"1.0"}},
+      {"/training/epsilon", {"-1"}},
+      {"/training/max_grad_norm", {"-1"}},
+      {"/training/seed", {"-1", "1.5", "18446744073709551616"}},
+      {"/training/precision", {"\"fp8\""}},
+      {"/training/validation_samples", {"-1", "9007199254740993"}},
+      {"/training/train_samples", {"-1"}}};
+  for (const auto& [pointer, values] : wrong) {
+    for (const std::string& value : values)
+      EXPECT_NE(refusal(pointer, value), "") << pointer << " " << value;
+  }
+}
+
+TEST(JobSpec, WritesNothingThatItWouldNotRead) {
+  JobSpec spec = sample_spec();
+  spec.training.learning_rate = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_THAT(message_of(ErrorKind::kCorrupt, [&] { format_job_spec(spec); }),
+              HasSubstr("learning_rate"));
+  spec = sample_spec();
+  spec.key.facility = "Alba";
+  EXPECT_THAT(message_of(ErrorKind::kCorrupt, [&] { format_job_spec(spec); }),
+              HasSubstr("facility"));
+  spec = sample_spec();
+  spec.update_path = "\xff";
+  EXPECT_THAT(message_of(ErrorKind::kCorrupt, [&] { format_job_spec(spec); }), HasSubstr("UTF-8"));
+}
+
+TEST(JobSpec, HostileTexts) {
+  for (const std::string& text :
+       {std::string(), std::string("[]"), std::string("null"), std::string(100'000, '['),
+        std::string(2u << 20, ' '), std::string("{\"version\":1,\"version\":1}")}) {
+    EXPECT_THAT(message_of(ErrorKind::kCorrupt, [&] { parse_job_spec(text, "job.json"); }),
+                HasSubstr("job.json"));
+  }
+}
+
+TEST(JobKey, JobName) {
+  JobKey key = sample_spec().key;
+  EXPECT_EQ(key.job_name(), "xffl-llama-it-cs-0003-r0002-alba-a1");
+  key.round = 12345;
+  EXPECT_EQ(key.job_name(), "xffl-llama-it-cs-0003-r12345-alba-a1");
+}
+
+TEST(JobSpec, NamesOfEnumerators) {
+  EXPECT_EQ(to_string(FloatType::kBfloat16), "bf16");
+  EXPECT_EQ(parse_float_type("fp32"), FloatType::kFloat32);
+  EXPECT_EQ(parse_float_type("FP32"), std::nullopt);
+  EXPECT_EQ(parse_update_kind("weights"), UpdateKind::kWeights);
+  EXPECT_EQ(parse_schedule_kind("linear"), ScheduleKind::kLinear);
+}
+
+}  // namespace
+}  // namespace xffl::job

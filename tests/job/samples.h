@@ -1,0 +1,102 @@
+// One full job and the report that answers it, and the comparison with tests/golden/job/.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/json.h"
+#include "xffl/job/job_report.h"
+
+namespace xffl::job {
+
+inline JobSpec sample_spec() {
+  JobSpec spec;
+  spec.key = {"llama-it-cs", "0003", 2, "alba", 1, "0123456789abcdef0123456789abcdef"};
+  spec.base_model_path = "../../r0001/global";
+  spec.base_model_sha256 = std::string(64, 'a');
+  spec.train_paths = {"/data/it-0.tokens", "/data/it-1.tokens"};
+  spec.validation = {{"it", "/data/it-validation.tokens"}, {"cs", "cs-validation.tokens"}};
+  spec.update_path = "out/update";
+  spec.report_path = "out/report.json";
+  spec.metrics_path = "out/metrics.jsonl";
+  spec.training.steps = 40;
+  spec.training.first_step = 40;
+  spec.training.batch_size = 16;
+  spec.training.micro_batch_size = 4;
+  spec.training.learning_rate = 0.00025;
+  spec.training.schedule = {ScheduleKind::kCosine, 10, 120, 0.1};
+  spec.training.weight_decay = 0.1;
+  spec.training.seed = 18446744073709551615u;
+  spec.training.precision = FloatType::kBfloat16;
+  spec.training.validation_samples = 64;
+  return spec;
+}
+
+inline JobReport sample_report() {
+  JobReport report;
+  report.key = sample_spec().key;
+  report.base_model_sha256 = sample_spec().base_model_sha256;
+  report.update_sha256 = std::string(64, 'b');
+  report.steps = 40;
+  report.samples = 640;
+  report.tokens = 163200;
+  report.train_loss = 3.25;
+  report.train_loss_last = 2.875;
+  report.validation = {{"it", 16320, 4.5, 3.125}, {"cs", 16320, 5.5, 5.25}};
+  report.train_seconds = 61.5;
+  report.total_seconds = 70.25;
+  report.tokens_per_second = 2653.658536585366;
+  report.peak_memory_bytes = 1'500'000'000;
+  report.world_size = 2;
+  report.scheduler_job_id = "4711";
+  report.trainer = "xffl-train 0.1.0 (torch 2.11.0)";
+  return report;
+}
+
+/// Compares with tests/golden/job/`name`; XFFL_ACCEPT=1 in the environment writes it instead.
+inline void expect_golden(const std::string& name, const std::string& text) {
+  const std::filesystem::path path =
+      std::filesystem::path(XFFL_SOURCE_DIR) / "tests/golden/job" / name;
+  const char* accept = std::getenv("XFFL_ACCEPT");
+  if (accept != nullptr && std::string_view(accept) == "1") {
+    std::ofstream(path, std::ios::binary) << text;
+  }
+  EXPECT_EQ(read_file(path, 1 << 20), text)
+      << path << " differs; run ctest with XFFL_ACCEPT=1 if that is meant";
+}
+
+/// A document's text with one value replaced: `pointer` is a JSON pointer ("/training/steps"),
+/// `value` JSON text, or empty to erase the key.
+inline std::string edited(const std::string& text, const std::string& pointer,
+                          const std::string& value) {
+  Json document = Json::parse(text);
+  const Json::json_pointer at(pointer);
+  if (value.empty()) {
+    document.at(at.parent_pointer()).erase(at.back());
+  } else {
+    document[at] = Json::parse(value);
+  }
+  return document.dump();
+}
+
+/// The message of the Error of this kind that `body` throws.
+template <class Body>
+std::string message_of(ErrorKind kind, Body&& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), kind) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {};
+}
+
+}  // namespace xffl::job
