@@ -1,0 +1,224 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "models.h"
+#include "support/temp_dir.h"
+#include "xffl/aggregate/aggregate.h"
+
+namespace xffl::aggregate {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+class Average : public testing::Test {
+ protected:
+  Input input(const std::string& name, const Tensors& tensors, double weight = 1,
+              uint64_t max_shard_bytes = 1 << 30) {
+    return {write_model(dir_ / name, tensors, max_shard_bytes), weight, name, name};
+  }
+  Thrown thrown_by_average(std::vector<Input> inputs, Dtype dtype = Dtype::kF32) {
+    const size_t before = num_entries(dir_.path());
+    const Thrown thrown = thrown_by([&] { average_weights(inputs, dtype, dir_ / "out"); });
+    EXPECT_EQ(num_entries(dir_.path()), before) << "something was left behind";
+    return thrown;
+  }
+
+  const test::TempDir dir_;
+};
+
+TEST_F(Average, IsTheWeightedMeanOfHandPickedNumbers) {
+  const Input a = input("a", {{"w", {{2, 2}, {1, 2, 3, -4}}}}, 1);
+  const Input b = input("b", {{"w", {{2, 2}, {5, 2, -3, 8}}}}, 3);
+  average_weights({a, b}, Dtype::kF32, dir_ / "out");
+  EXPECT_THAT(read_tensor(dir_ / "out", "w"), ElementsAre(4, 2, -1.5, 5));
+  EXPECT_EQ(checkpoint::read_manifest(dir_ / "out"), checkpoint::make_manifest(dir_ / "out"));
+}
+
+TEST_F(Average, RoundsOnceToBf16) {
+  // 1 + 2^-8 is half-way between two bf16 numbers, and what lies above it by 2^-40 goes up.
+  // Rounding to float32 first would lose the 2^-40 and go down, to even.
+  const Input a = input("a", {{"w", {{1}, {1.0f + 0x1p-8f}}}}, 1);
+  const Input b = input("b", {{"w", {{1}, {1.0f + 0x1p-8f + 0x1p-23f}}}}, 0x1p-17);
+  average_weights({a, b}, Dtype::kBF16, dir_ / "out");
+  EXPECT_THAT(read_tensor(dir_ / "out", "w"), ElementsAre(1.0f + 0x1p-7f));
+}
+
+TEST_F(Average, EveryOrderOfInputsGivesTheSameBytes) {
+  std::vector<Input> inputs;
+  const Dtype dtypes[] = {Dtype::kF32, Dtype::kBF16, Dtype::kF32, Dtype::kF16};
+  for (uint32_t i = 0; i < 4; ++i)
+    inputs.push_back(
+        input(std::string(1, static_cast<char>('a' + i)), some_model(i, dtypes[i]), 0.1 + i));
+  std::set<std::string> roots;
+  int index = 0;
+  do {
+    const fs::path out = dir_ / ("out" + std::to_string(index++));
+    average_weights(inputs, Dtype::kF32, out);
+    roots.insert(root_of(out));
+  } while (std::next_permutation(inputs.begin(), inputs.end(), [](const Input& a, const Input& b) {
+    return a.order_key < b.order_key;
+  }));
+  EXPECT_EQ(index, 24);
+  EXPECT_EQ(roots.size(), 1u);
+}
+
+TEST_F(Average, ThreadsAndInputShardsChangeNothing) {
+  const Tensors first = some_model(1);
+  const Tensors second = some_model(2);
+  const Input a = input("a", first, 1);
+  const Input b = input("b", second, 2, 1 << 30);
+  const Input b_sharded = input("b-sharded", second, 2, 10'000);
+  ASSERT_TRUE(fs::exists(b_sharded.folder / "model.safetensors.index.json"));
+  std::set<std::string> roots;
+  for (int threads = 1; threads <= 5; ++threads) {
+    const fs::path out = dir_ / ("out" + std::to_string(threads));
+    average_weights({a, threads % 2 == 0 ? b : b_sharded}, Dtype::kBF16, out,
+                    {.num_threads = threads});
+    roots.insert(root_of(out));
+  }
+  EXPECT_EQ(roots.size(), 1u);
+}
+
+TEST_F(Average, WritesShardsWithAnIndex) {
+  const Input a = input("a", some_model(1));
+  average_weights({a}, Dtype::kF32, dir_ / "out", {.max_shard_bytes = 500'000});
+  EXPECT_TRUE(fs::exists(dir_ / "out" / "model.safetensors.index.json"));
+  EXPECT_FALSE(fs::exists(dir_ / "out" / "model.safetensors"));
+  EXPECT_EQ(read_tensor(dir_ / "out", "out.weight"), some_model(1).at("out.weight").values);
+  EXPECT_EQ(checkpoint::read_manifest(dir_ / "out"), checkpoint::make_manifest(dir_ / "out"));
+}
+
+TEST_F(Average, OfEqualModelsIsThatModelWhateverTheWeights) {
+  Tensors tensors = some_model(3, Dtype::kBF16);
+  tensors["norm.weight"].values[0] = -0.0f;
+  const Input a = input("a", tensors, 0.1);
+  const Input b = input("b", tensors, 0.7);
+  const Input c = input("c", tensors, 1.0 / 3);
+  average_weights({a, b, c}, Dtype::kBF16, dir_ / "out");
+  const checkpoint::ModelFolder given(a.folder);
+  const checkpoint::ModelFolder mean(dir_ / "out");
+  for (const auto& spec : given.tensors())
+    EXPECT_TRUE(std::ranges::equal(given.data(spec.name), mean.data(spec.name))) << spec.name;
+}
+
+TEST_F(Average, KeepsConfigAndTokenizerOfTheFirstByKey) {
+  Input a = input("a", some_model(1));
+  Input b = input("b", some_model(2));
+  std::ofstream(b.folder / "tokenizer.json") << R"({"version": "b"})";
+  a.order_key = "2";
+  b.order_key = "1";
+  average_weights({a, b}, Dtype::kF16, dir_ / "out");
+  EXPECT_EQ(read_file(dir_ / "out" / "tokenizer.json", 1000), R"({"version": "b"})");
+  const std::string config = read_file(dir_ / "out" / "config.json", 1000);
+  EXPECT_THAT(config, HasSubstr(R"("torch_dtype": "float16")"));
+  EXPECT_THAT(config, HasSubstr("custom"));
+}
+
+TEST_F(Average, ReportsProgressToTheEnd) {
+  const Input a = input("a", some_model(1));
+  uint64_t last = 0, total = 0;
+  average_weights({a}, Dtype::kBF16, dir_ / "out",
+                  {.on_progress = [&](uint64_t done, uint64_t all) {
+                    EXPECT_GT(done, last);
+                    last = done;
+                    total = all;
+                  }});
+  EXPECT_EQ(last, total);
+  EXPECT_EQ(total, 2u * (300'000 + 300 + 2100));
+}
+
+TEST_F(Average, RefusesOtherShapesMissingAndExtraTensorsByName) {
+  const Input a = input("a", {{"v", {{2}, {1, 2}}}, {"w", {{2, 2}, {1, 2, 3, 4}}}});
+  Thrown thrown =
+      thrown_by_average({a, input("shape", {{"v", {{2}, {1, 2}}}, {"w", {{4, 1}, {1, 2, 3, 4}}}})});
+  EXPECT_EQ(thrown.kind, ErrorKind::kRejected);
+  for (const char* part : {"shape", "w", "[4, 1]", "[2, 2]"})
+    EXPECT_THAT(thrown.message, HasSubstr(part));
+
+  thrown = thrown_by_average({a, input("missing", {{"v", {{2}, {1, 2}}}})});
+  EXPECT_EQ(thrown.kind, ErrorKind::kRejected);
+  for (const char* part : {"missing", "w"}) EXPECT_THAT(thrown.message, HasSubstr(part));
+
+  thrown = thrown_by_average(
+      {a, input("extra",
+                {{"v", {{2}, {1, 2}}}, {"w", {{2, 2}, {1, 2, 3, 4}}}, {"z.weight", {{1}, {1}}}})});
+  EXPECT_EQ(thrown.kind, ErrorKind::kRejected);
+  for (const char* part : {"extra", "z.weight"}) EXPECT_THAT(thrown.message, HasSubstr(part));
+}
+
+TEST_F(Average, NamesTheFirstNonFiniteElementWhateverTheThreads) {
+  Tensors broken = some_model(1, Dtype::kBF16);
+  broken["embed.weight"].values[200'001] = -INFINITY;
+  broken["embed.weight"].values[299'999] = kNan;
+  broken["norm.weight"].values[3] = kNan;
+  const Input a = input("a", some_model(2));
+  const Input bad = input("bad", broken);
+  for (int threads = 1; threads <= 4; ++threads) {
+    const Thrown thrown = thrown_by([&] {
+      average_weights({a, bad}, Dtype::kF32, dir_ / "out", {.num_threads = threads});
+    });
+    EXPECT_EQ(thrown.kind, ErrorKind::kRejected);
+    for (const char* part : {"bad", "embed.weight", "200001", "-inf"})
+      EXPECT_THAT(thrown.message, HasSubstr(part));
+  }
+  EXPECT_EQ(num_entries(dir_.path()), 2u) << "only the inputs";
+}
+
+TEST_F(Average, RefusesAResultOutsideTheTypesRange) {
+  const Thrown thrown = thrown_by_average({input("a", {{"w", {{2}, {1, 1e6f}}}})}, Dtype::kF16);
+  EXPECT_EQ(thrown.kind, ErrorKind::kRejected);
+  for (const char* part : {"w", "element 1", "F16"}) EXPECT_THAT(thrown.message, HasSubstr(part));
+}
+
+TEST_F(Average, RefusesWeightsKeysAndTypesThatMeanNothing) {
+  Input a = input("a", {{"w", {{1}, {1}}}});
+  Input b = input("b", {{"w", {{1}, {2}}}});
+  EXPECT_EQ(thrown_by_average({}).kind, ErrorKind::kRejected);
+  for (const double weight : {0.0, -1.0, double{NAN}, double{INFINITY}}) {
+    b.weight = weight;
+    const Thrown thrown = thrown_by_average({a, b});
+    EXPECT_EQ(thrown.kind, ErrorKind::kRejected);
+    EXPECT_THAT(thrown.message, HasSubstr("the weight of b"));
+  }
+  b.weight = 1;
+  b.order_key = a.order_key;
+  EXPECT_THAT(thrown_by_average({a, b}).message, HasSubstr("order key 'a'"));
+
+  checkpoint::ModelWriter(dir_ / "ints", {{"w", Dtype::kI64, {0}}}).finish();
+  EXPECT_THAT(thrown_by_average({{dir_ / "ints", 1, "i", "ints"}}).message, HasSubstr("I64"));
+}
+
+TEST_F(Average, NeverReplacesAFolder) {
+  const Input a = input("a", {{"w", {{1}, {1}}}});
+  fs::create_directory(dir_ / "out");
+  EXPECT_EQ(thrown_by_average({a}).kind, ErrorKind::kRejected);
+}
+
+TEST_F(Average, RemovesWhatADeadProcessLeft) {
+  const Input a = input("a", {{"w", {{1}, {1}}}});
+  fs::create_directory(dir_ / "out.tmp-1-1");  // pid 1 did not start at tick 1
+  std::ofstream(dir_ / "out.tmp-1-1" / "model.safetensors.tmp") << "half";
+  average_weights({a}, Dtype::kF32, dir_ / "out");
+  EXPECT_EQ(num_entries(dir_.path()), 2u) << "the input and the result";
+}
+
+TEST_F(Average, ConvertKeepsValuesAndShapes) {
+  const Input a = input("a", some_model(4, Dtype::kBF16));
+  convert(a.folder, Dtype::kF32, dir_ / "master");
+  EXPECT_EQ(read_tensor(dir_ / "master", "embed.weight"), read_tensor(a.folder, "embed.weight"));
+  EXPECT_EQ(checkpoint::ModelFolder(dir_ / "master").spec("norm.weight").dtype, Dtype::kF32);
+  convert(dir_ / "master", Dtype::kBF16, dir_ / "back");
+  EXPECT_EQ(sha256_file(dir_ / "back" / "model.safetensors"),
+            sha256_file(a.folder / "model.safetensors"));
+}
+
+}  // namespace
+}  // namespace xffl::aggregate

@@ -1,0 +1,97 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "models.h"
+#include "support/temp_dir.h"
+#include "xffl/aggregate/aggregate.h"
+
+namespace xffl::aggregate {
+namespace {
+
+using testing::HasSubstr;
+
+class CheckUpdate : public testing::Test {
+ protected:
+  CheckUpdate() : base_(write_model(dir_ / "base", some_model(1, Dtype::kBF16))) {}
+
+  Thrown check(const Tensors& update, bool delta, bool allow_unchanged = false) {
+    const auto folder = dir_ / ("update" + std::to_string(count_++));
+    write_model(folder, update);
+    return thrown_by([&] { check_update(folder, base_, delta, allow_unchanged); });
+  }
+  void expect_rejected(const Thrown& thrown, const std::vector<std::string>& parts) {
+    EXPECT_EQ(thrown.kind, ErrorKind::kRejected) << thrown.message;
+    for (const std::string& part : parts) EXPECT_THAT(thrown.message, HasSubstr(part));
+  }
+
+  const test::TempDir dir_;
+  const std::filesystem::path base_;
+  int count_ = 0;
+};
+
+constexpr const char* kFine = "no error was thrown";
+
+TEST_F(CheckUpdate, AcceptsATrainedModelOfAnyFloatType) {
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16}) {
+    EXPECT_EQ(check(some_model(2, dtype), false).message, kFine);
+    EXPECT_EQ(check(some_model(2, dtype), true).message, kFine);
+  }
+}
+
+TEST_F(CheckUpdate, OneChangedElementIsATraining) {
+  Tensors update = some_model(1, Dtype::kBF16);
+  update["out.weight"].values.back() += 1.0f;
+  EXPECT_EQ(check(update, false).message, kFine);
+}
+
+TEST_F(CheckUpdate, RefusesTheModelThatWasGiven) {
+  expect_rejected(check(some_model(1, Dtype::kBF16), false), {"unchanged"});
+  Tensors widened = some_model(1, Dtype::kBF16);
+  for (auto& [name, tensor] : widened) {
+    tensor.values = read_tensor(base_, name);
+    tensor.dtype = Dtype::kF32;
+  }
+  expect_rejected(check(widened, false), {"unchanged"});
+  EXPECT_EQ(check(some_model(1, Dtype::kBF16), false, true).message, kFine);
+}
+
+TEST_F(CheckUpdate, RefusesADeltaOfZeros) {
+  Tensors zeros = some_model(1, Dtype::kBF16);
+  for (auto& [name, tensor] : zeros)
+    tensor.values.assign(tensor.values.size(), name == "out.weight" ? -0.0f : 0.0f);
+  expect_rejected(check(zeros, true), {"zero"});
+  EXPECT_EQ(check(zeros, true, true).message, kFine);
+}
+
+TEST_F(CheckUpdate, NamesTheFirstNonFiniteElement) {
+  Tensors update = some_model(2, Dtype::kF16);
+  update["norm.weight"].values[299] = NAN;
+  expect_rejected(check(update, false), {"norm.weight", "element 299", "nan"});
+  update["embed.weight"].values[262'145] = INFINITY;
+  expect_rejected(check(update, true, true), {"embed.weight", "element 262145", "inf"});
+}
+
+TEST_F(CheckUpdate, RefusesAnotherSchema) {
+  Tensors update = some_model(2);
+  update["norm.weight"] = {{299}, some_values(299, 1)};
+  expect_rejected(check(update, false), {"norm.weight", "[299]", "[300]"});
+  update.erase("norm.weight");
+  expect_rejected(check(update, false), {"norm.weight"});
+  update = some_model(2);
+  update["other.weight"] = {{1}, {1}};
+  expect_rejected(check(update, false), {"other.weight"});
+}
+
+TEST_F(CheckUpdate, RefusesATruncatedFile) {
+  const auto folder = dir_ / "truncated";
+  write_model(folder, some_model(2));
+  const auto file = folder / "model.safetensors";
+  std::filesystem::resize_file(file, std::filesystem::file_size(file) - 1);
+  EXPECT_EQ(thrown_by([&] { check_update(folder, base_, false, false); }).kind,
+            ErrorKind::kCorrupt);
+}
+
+}  // namespace
+}  // namespace xffl::aggregate

@@ -1,0 +1,13 @@
+#!/bin/sh
+# numpy.sh DEPS TOOL: the comparison with numpy in DEPS's Python, or the reason why not.
+set -eu
+python=${XFFL_PYTHON:-$1/venv/bin/python}
+if [ ! -x "$python" ]; then
+  echo "SKIP: no Python at $python (scripts/bootstrap.sh makes it; XFFL_PYTHON names another)"
+  exit 0
+fi
+if ! problem=$("$python" -c 'import numpy' 2>&1); then
+  echo "SKIP: $python cannot import numpy: $(echo "$problem" | tail -n 1)"
+  exit 0
+fi
+exec "$python" "$(dirname "$0")/compare_with_numpy.py" "$2"
