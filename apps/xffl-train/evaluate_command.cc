@@ -1,0 +1,60 @@
+#include <cmath>
+#include <cstdio>
+
+#include "commands.h"
+#include "xffl/base/error.h"
+#include "xffl/base/json.h"
+#include "xffl/train/dataset.h"
+#include "xffl/train/evaluate.h"
+#include "xffl/train/trainer.h"
+
+namespace xffl::train_app {
+namespace {
+
+std::string format_json(const train::Evaluation& result) {
+  Json json;
+  json["tokens"] = result.tokens;
+  json["nll"] = result.nll();
+  json["perplexity"] = std::exp(result.nll());
+  json["per_sequence"] = Json::array();
+  for (const std::optional<double>& nll : result.per_sequence) {
+    json["per_sequence"].push_back(nll ? Json(*nll) : Json(nullptr));
+  }
+  return json.dump() + "\n";
+}
+
+std::string format_table(const EvaluateOptions& options, const train::Evaluation& result) {
+  char text[300];
+  std::snprintf(text, sizeof text,
+                "sequences         %zu\npredicted tokens  %lld\nloss (nats)       %.6f\nperplexity "
+                "       %.4f\n",
+                result.per_sequence.size(), static_cast<long long>(result.tokens), result.nll(),
+                std::exp(result.nll()));
+  return "model             " + options.model + "\ntokens            " + options.tokens + "\n" +
+         text;
+}
+
+}  // namespace
+
+void evaluate_command(const CommonOptions& common, const EvaluateOptions& options) {
+  const std::optional<job::FloatType> precision = job::parse_float_type(options.precision);
+  if (!precision)
+    throw Error(ErrorKind::kUsage,
+                "--precision is '" + options.precision + "', expected fp32 or bf16");
+  const Rank rank = set_up_rank(common);
+  const train::LoadedModel loaded =
+      train::load_model(options.model, {rank.device, *precision, false});
+  const train::Dataset data({options.tokens}, loaded.config.vocab_size, 0);
+  const train::Evaluation result =
+      train::evaluate(*loaded.model, data, options.batch_size, *rank.group, rank.device);
+  if (!std::isfinite(result.nll())) {
+    throw Error(ErrorKind::kFailed, "the loss of " + options.model + " on " + options.tokens +
+                                        " is " + std::to_string(result.nll()) +
+                                        ", expected a finite number");
+  }
+  if (!rank.is_first()) return;
+  const std::string text = options.json ? format_json(result) : format_table(options, result);
+  std::fputs(text.c_str(), stdout);
+}
+
+}  // namespace xffl::train_app

@@ -1,0 +1,68 @@
+#include <ATen/Parallel.h>
+
+#include <filesystem>
+
+#include "commands.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/log.h"
+#include "xffl/checkpoint/manifest.h"
+#include "xffl/checkpoint/model_folder.h"
+#include "xffl/job/job_spec.h"
+#include "xffl/llama/weights.h"
+#include "xffl/train/device.h"
+
+namespace xffl::train_app {
+namespace {
+
+constexpr uint64_t kMaxConfigBytes = 1 << 20;
+
+checkpoint::Dtype parse_dtype(const std::string& text) {
+  const std::optional<job::FloatType> type = job::parse_float_type(text);
+  if (!type)
+    throw Error(ErrorKind::kUsage, "--dtype is '" + text + "', expected fp32, bf16 or fp16");
+  if (*type == job::FloatType::kBfloat16) return checkpoint::Dtype::kBF16;
+  return *type == job::FloatType::kFloat16 ? checkpoint::Dtype::kF16 : checkpoint::Dtype::kF32;
+}
+
+void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (std::filesystem::is_directory(from)) {
+    checkpoint::copy_tokenizer_files(from, to);
+    return;
+  }
+  const bool sentencepiece = from.extension() == ".model";
+  write_file_atomic(to / (sentencepiece ? "tokenizer.model" : from.filename()),
+                    read_file(from, 1ull << 30), 0644);
+}
+
+}  // namespace
+
+void init_command(const CommonOptions& common, const InitOptions& options) {
+  const checkpoint::Dtype dtype = parse_dtype(options.dtype);
+  const std::filesystem::path target(options.output);
+  if (std::filesystem::exists(target) && !std::filesystem::is_empty(target)) {
+    throw Error(ErrorKind::kUsage, options.output + " exists already: name a new folder");
+  }
+  if (common.threads > 0) at::set_num_threads(common.threads);
+  const std::filesystem::path path(options.config);
+  const checkpoint::LlamaConfig config =
+      std::filesystem::is_directory(path)
+          ? checkpoint::read_llama_config(path)
+          : checkpoint::parse_llama_config(read_file(path, kMaxConfigBytes), options.config);
+  make_dirs(target);
+  const std::vector<llama::ParameterSpec> specs = llama::parameter_specs(config);
+  llama::write_model(
+      target, config, specs,
+      [&](size_t i) {
+        const at::Tensor value = at::empty(specs[i].shape, at::kFloat);
+        llama::initialize_parameter(specs[i], config.initializer_range, options.seed, value);
+        return value;
+      },
+      dtype);
+  if (!options.tokenizer.empty()) copy_tokenizer(options.tokenizer, target);
+  const std::string hash = checkpoint::write_manifest(target).root_sha256();
+  log::info("model made",
+            {{"path", options.output}, {"parameters", config.num_parameters()}, {"sha256", hash}});
+}
+
+}  // namespace xffl::train_app

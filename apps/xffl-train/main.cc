@@ -1,0 +1,112 @@
+// xffl-train: the facility's job. One process per rank, started with plain environment variables.
+#include <malloc.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+
+#include "commands.h"
+#include "xffl/base/error.h"
+#include "xffl/base/log.h"
+
+namespace {
+
+using namespace xffl::train_app;
+
+// Temporaries of many megabytes live for one step: without this each would be mapped and
+// page-faulted anew.
+void keep_freed_memory() {
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, INT_MAX);
+}
+
+struct CommandLine {
+  CLI::App app{"Trains and evaluates a LLaMA: the facility's half of xffl.", "xffl-train"};
+  CommonOptions common;
+  std::string job;
+  EvaluateOptions evaluate;
+  InitOptions init;
+  bool info_json = false;
+};
+
+void declare_common(CLI::App& app, CommandLine& line) {
+  app.add_option("--device", line.common.device, "auto, cpu or cuda")->capture_default_str();
+  app.add_option("--threads", line.common.threads,
+                 "CPU threads of this rank; 0: an equal share of the CPUs")
+      ->check(CLI::Range(0, 4096));
+}
+
+void declare(CommandLine& line) {
+  CLI::App& app = line.app;
+  app.set_version_flag("--version", version_line());
+  declare_common(app, line);
+  app.add_option("--job", line.job, "job.json: run this job");
+
+  CLI::App* train = app.add_subcommand("train", "Run the job of a job.json");
+  declare_common(*train, line);
+  train->add_option("--job", line.job, "job.json")->required();
+
+  CLI::App* evaluate =
+      app.add_subcommand("evaluate", "Measure loss and perplexity of a model on a token shard");
+  declare_common(*evaluate, line);
+  evaluate->add_option("--model", line.evaluate.model, "HF folder")->required();
+  evaluate->add_option("--tokens", line.evaluate.tokens, "token shard")->required();
+  evaluate->add_option("--precision", line.evaluate.precision, "fp32 or bf16")
+      ->capture_default_str();
+  evaluate->add_option("--batch-size", line.evaluate.batch_size, "sequences per forward pass")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20));
+  evaluate->add_flag("--json", line.evaluate.json, "print one JSON object");
+
+  CLI::App* init = app.add_subcommand("init", "Make a model with random weights");
+  declare_common(*init, line);
+  init->add_option("--config", line.init.config, "config.json of a LLaMA")->required();
+  init->add_option("--seed", line.init.seed, "seed")->capture_default_str();
+  init->add_option("--output", line.init.output, "HF folder to create")->required();
+  init->add_option("--dtype", line.init.dtype, "fp32, bf16 or fp16")->capture_default_str();
+  init->add_option("--tokenizer", line.init.tokenizer,
+                   "tokenizer file, or a folder with tokenizer files, to copy");
+
+  CLI::App* info =
+      app.add_subcommand("info", "Report the environment: LibTorch, CPUs, GPUs, back ends");
+  declare_common(*info, line);
+  info->add_flag("--json", line.info_json, "print one JSON object");
+  app.require_subcommand(0, 1);
+}
+
+void run(const CommandLine& line) {
+  const CLI::App& app = line.app;
+  if (app.got_subcommand("evaluate")) return evaluate_command(line.common, line.evaluate);
+  if (app.got_subcommand("init")) return init_command(line.common, line.init);
+  if (app.got_subcommand("info")) return info_command(line.common, line.info_json);
+  if (!line.job.empty()) return train_command(line.common, line.job);
+  throw xffl::Error(xffl::ErrorKind::kUsage,
+                    "nothing to do: give --job job.json, or see xffl-train --help");
+}
+
+int report(xffl::ErrorKind kind, const char* message) {
+  std::fprintf(stderr, "xffl-train: %s error: %s\n", std::string(xffl::to_string(kind)).c_str(),
+               xffl::log::printable(message, 4000).c_str());
+  return xffl::exit_code(kind);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  keep_freed_memory();
+  CommandLine line;
+  declare(line);
+  try {
+    line.app.parse(argc, argv);
+    run(line);
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    const int code = line.app.exit(error);
+    return code == 0 ? 0 : xffl::exit_code(xffl::ErrorKind::kUsage);
+  } catch (const xffl::Error& error) {
+    return report(error.kind(), error.what());
+  } catch (const std::exception& error) {
+    return report(xffl::ErrorKind::kInternal, error.what());
+  }
+}

@@ -1,0 +1,21 @@
+#include <ATen/Parallel.h>
+#include <torch/version.h>
+
+#include "commands.h"
+#include "xffl/train/device.h"
+
+namespace xffl::train_app {
+
+Rank set_up_rank(const CommonOptions& options) {
+  Rank rank;
+  const comm::Environment environment = comm::process_environment();
+  rank.rendezvous = comm::read_rendezvous(environment);
+  at::set_num_threads(train::choose_threads(options.threads, rank.rendezvous, environment));
+  rank.device = train::choose_device(options.device, rank.rendezvous.local_rank);
+  rank.group = comm::make_group(rank.rendezvous, rank.device);
+  return rank;
+}
+
+std::string version_line() { return "xffl-train " XFFL_VERSION " (torch " TORCH_VERSION ")"; }
+
+}  // namespace xffl::train_app

@@ -1,0 +1,51 @@
+// Token shards as one data set, and batches of it.
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <vector>
+
+#include "xffl/tokens/token_shard.h"
+
+namespace xffl::train {
+
+/// Sequences padded on the right; labels are shifted: labels_BT[b][t] is the token after
+/// tokens_BT[b][t]. The last token of a sequence is a label only, so T is the longest sequence's
+/// length - 1 (at least 1).
+struct Batch {
+  at::Tensor tokens_BT;  // int64
+  at::Tensor labels_BT;  // int64
+  int64_t num_targets = 0;
+};
+
+class Dataset {
+ public:
+  /// Shards one after the other; only the first `max_sequences` sequences when not 0. Throws
+  /// kRejected when a shard's vocabulary is larger than `vocab_size`, and kNotFound, kCorrupt.
+  Dataset(const std::vector<std::filesystem::path>& paths, int64_t vocab_size,
+          uint64_t max_sequences);
+
+  uint64_t size() const { return size_; }
+  int64_t length(uint64_t index) const;
+  /// Predicted tokens of a sequence: all but the first.
+  int64_t num_targets(uint64_t index) const { return length(index) - 1; }
+  uint64_t max_sequence_length() const;
+
+  Batch batch(std::span<const uint64_t> indices, at::Device device) const;
+
+ private:
+  struct Place {
+    size_t shard;
+    uint64_t index;
+  };
+  Place place(uint64_t index) const;
+
+  std::vector<tokens::TokenShardReader> shards_;
+  std::vector<uint64_t> ends_;  // sequences up to and including each shard
+  uint64_t size_ = 0;
+};
+
+}  // namespace xffl::train

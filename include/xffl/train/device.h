@@ -1,0 +1,40 @@
+// The devices of this machine, what they are called and how much memory was used; and threads.
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "xffl/comm/rendezvous.h"
+
+namespace xffl::train {
+
+/// "auto": the GPU local_rank (modulo their number) where there is one, else the CPU; "cpu";
+/// "cuda". Throws kUsage for another word, kUnsupported for "cuda" without CUDA in the build or
+/// without a GPU.
+at::Device choose_device(const std::string& wanted, int local_rank);
+
+/// The largest resident set of this process, or what was allocated at most on its GPU.
+int64_t peak_memory_bytes(at::Device device);
+
+struct GpuInfo {
+  std::string name;
+  int64_t memory_bytes = 0;
+  std::string capability;  // "9.0"
+};
+std::vector<GpuInfo> list_gpus();
+bool has_cuda();
+
+/// Waits for the work queued on a GPU, so that a clock measures it.
+void synchronize(at::Device device);
+
+/// CPUs that this process may run on.
+int available_cpus();
+/// `wanted`, else OMP_NUM_THREADS, else an equal share of the CPUs for each rank of this machine
+/// (all of them where Slurm binds ranks to CPUs of their own).
+int choose_threads(int wanted, const comm::Rendezvous& rendezvous,
+                   const comm::Environment& environment);
+
+}  // namespace xffl::train

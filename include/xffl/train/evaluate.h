@@ -1,0 +1,31 @@
+// Negative log-likelihood of a data set, over all ranks.
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "xffl/comm/group.h"
+#include "xffl/llama/model.h"
+#include "xffl/train/dataset.h"
+
+namespace xffl::train {
+
+struct Evaluation {
+  int64_t tokens = 0;  // predicted tokens
+  double nll_sum = 0;  // nats
+  /// Mean NLL of each sequence in file order; empty for a sequence of one token, which predicts
+  /// none.
+  std::vector<std::optional<double>> per_sequence;
+
+  double nll() const { return tokens == 0 ? 0.0 : nll_sum / static_cast<double>(tokens); }
+};
+
+/// Each rank takes every size()-th batch; sums are in float64 and equal on all ranks, and between
+/// world sizes up to rounding. Non-finite values are returned, not thrown.
+Evaluation evaluate(llama::Model& model, const Dataset& data, int64_t batch_size,
+                    comm::Group& group, at::Device device);
+
+}  // namespace xffl::train

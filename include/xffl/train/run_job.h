@@ -1,0 +1,39 @@
+// A facility's job: job.json in; the update, metrics.jsonl and, last, report.json out.
+//
+// Rank 0 alone writes. The update appears by rename when complete; report.json by rename after it:
+// a job that ends in any other way leaves no report.
+#pragma once
+
+#include <torch/types.h>
+
+#include <functional>
+#include <string>
+
+#include "xffl/comm/group.h"
+#include "xffl/job/job_report.h"
+#include "xffl/job/job_spec.h"
+
+namespace xffl::train {
+
+/// What somebody asked the job to do, through signals.
+enum class StopRequest {
+  kNone,
+  kFinish,  // walltime is near: finish the step, write the update with what was done
+  kAbort,   // finish the step, write nothing
+};
+
+struct JobContext {
+  comm::Group& group;
+  at::Device device;
+  std::string trainer;  // the report's `trainer`
+  std::function<StopRequest()>
+      stop;  // asked between steps on every rank; one rank's wish stops all
+};
+
+/// Runs the job; collective. Returns the report that rank 0 wrote. A complete report of this very
+/// job that is already there is returned as it is. Throws kRejected (the base model is not the one
+/// named), kFailed (loss or gradient not finite), kCancelled (aborted, or told to finish before the
+/// first step), and what reading and writing throws.
+job::JobReport run_job(const job::JobSpec& spec, const JobContext& context);
+
+}  // namespace xffl::train

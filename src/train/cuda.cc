@@ -1,0 +1,35 @@
+#include "cuda.h"
+
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+
+namespace xffl::train::cuda {
+
+const bool kBuiltIn = true;
+
+int device_count() { return c10::cuda::device_count(); }
+
+void use(at::Device device) { c10::cuda::set_device(device.index()); }
+
+void synchronize(at::Device device) {
+  c10::cuda::set_device(device.index());
+  c10::cuda::device_synchronize();
+}
+
+int64_t peak_memory_bytes(at::Device device) {
+  return c10::cuda::CUDACachingAllocator::getDeviceStats(device.index()).allocated_bytes[0].peak;
+}
+
+std::vector<GpuInfo> list() {
+  std::vector<GpuInfo> gpus;
+  for (int i = 0; i < device_count(); ++i) {
+    const cudaDeviceProp* properties =
+        at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(i));
+    gpus.push_back({properties->name, static_cast<int64_t>(properties->totalGlobalMem),
+                    std::to_string(properties->major) + "." + std::to_string(properties->minor)});
+  }
+  return gpus;
+}
+
+}  // namespace xffl::train::cuda

@@ -1,0 +1,74 @@
+#include "xffl/train/device.h"
+
+#include <sched.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <charconv>
+#include <thread>
+
+#include "cuda.h"
+#include "xffl/base/error.h"
+
+namespace xffl::train {
+namespace {
+
+int number_or_zero(const std::optional<std::string>& text) {
+  int number = 0;
+  if (text) std::from_chars(text->data(), text->data() + text->size(), number);
+  return std::max(number, 0);
+}
+
+}  // namespace
+
+at::Device choose_device(const std::string& wanted, int local_rank) {
+  if (wanted != "auto" && wanted != "cpu" && wanted != "cuda") {
+    throw Error(ErrorKind::kUsage, "--device is '" + wanted + "', expected auto, cpu or cuda");
+  }
+  const int num_gpus = wanted == "cpu" ? 0 : cuda::device_count();
+  if (wanted == "cuda" && num_gpus == 0) {
+    throw Error(ErrorKind::kUnsupported,
+                has_cuda()
+                    ? "--device cuda: no GPU is visible here (is CUDA_VISIBLE_DEVICES right?)"
+                    : "--device cuda: this xffl-train was built without CUDA; build it with the "
+                      "preset trainer-cuda");
+  }
+  if (num_gpus == 0) return at::kCPU;
+  const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(local_rank % num_gpus));
+  cuda::use(device);
+  return device;
+}
+
+int64_t peak_memory_bytes(at::Device device) {
+  if (device.is_cuda()) return cuda::peak_memory_bytes(device);
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<int64_t>(usage.ru_maxrss) * 1024;
+}
+
+std::vector<GpuInfo> list_gpus() { return cuda::list(); }
+
+bool has_cuda() { return cuda::kBuiltIn; }
+
+void synchronize(at::Device device) {
+  if (device.is_cuda()) cuda::synchronize(device);
+}
+
+int available_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+int choose_threads(int wanted, const comm::Rendezvous& rendezvous,
+                   const comm::Environment& environment) {
+  if (wanted > 0) return wanted;
+  if (const int omp = number_or_zero(environment("OMP_NUM_THREADS")); omp > 0) return omp;
+  const int cpus = available_cpus();
+  if (const int slurm = number_or_zero(environment("SLURM_CPUS_PER_TASK")); slurm > 0)
+    return std::min(slurm, cpus);
+  return std::max(1, cpus / rendezvous.local_world_size);
+}
+
+}  // namespace xffl::train

@@ -1,0 +1,73 @@
+#include "metrics.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <span>
+
+#include "xffl/base/json.h"
+
+namespace xffl::train {
+namespace {
+
+constexpr std::chrono::seconds kLineInterval{5};
+constexpr std::chrono::milliseconds kBarInterval{100};
+constexpr int64_t kBarWidth = 24;
+
+}  // namespace
+
+std::string format_metrics(const StepMetrics& metrics) {
+  Json json;
+  json["step"] = metrics.step;
+  json["loss"] = metrics.loss;
+  json["lr"] = metrics.learning_rate;
+  json["grad_norm"] = metrics.grad_norm;
+  json["tokens_per_second"] = metrics.tokens_per_second();
+  json["tokens"] = metrics.tokens;
+  json["memory_bytes"] = metrics.memory_bytes;
+  json["seconds"] = metrics.seconds;
+  return json.dump() + "\n";
+}
+
+MetricsFile::MetricsFile(const std::filesystem::path& path) : path_(path) {
+  if (path_.empty()) return;
+  make_dirs(path_.parent_path());
+  fd_ = open_file(path_, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND);
+}
+
+void MetricsFile::append(const StepMetrics& metrics) {
+  if (!fd_) return;
+  const std::string line = format_metrics(metrics);
+  write_all(fd_.get(), std::as_bytes(std::span(line)), path_);
+}
+
+Progress::Progress(int64_t num_steps, bool enabled)
+    : num_steps_(num_steps), enabled_(enabled), terminal_(isatty(STDERR_FILENO) == 1) {}
+
+void Progress::update(int64_t steps_done, const StepMetrics& metrics) {
+  const auto now = std::chrono::steady_clock::now();
+  const bool last = steps_done == num_steps_;
+  if (!enabled_ || (!last && steps_done > 1 &&
+                    now - last_ < (terminal_ ? std::chrono::nanoseconds(kBarInterval)
+                                             : std::chrono::nanoseconds(kLineInterval)))) {
+    return;
+  }
+  last_ = now;
+  std::string bar;
+  if (terminal_) {
+    bar.assign(static_cast<size_t>(kBarWidth), '.');
+    std::fill_n(bar.begin(), kBarWidth * steps_done / num_steps_, '#');
+    bar += "  ";
+  }
+  std::fprintf(stderr,
+               "%s%sstep %lld/%lld  loss %.4f  lr %.2e  grad norm %.3f  %.0f tokens/s  %.2f GB%s",
+               terminal_ ? "\r\033[K" : "", bar.c_str(), static_cast<long long>(steps_done),
+               static_cast<long long>(num_steps_), metrics.loss, metrics.learning_rate,
+               metrics.grad_norm, metrics.tokens_per_second(),
+               static_cast<double>(metrics.memory_bytes) * 1e-9, terminal_ && !last ? "" : "\n");
+  std::fflush(stderr);
+}
+
+}  // namespace xffl::train

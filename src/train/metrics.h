@@ -1,0 +1,54 @@
+// metrics.jsonl, one line per step, and the line that a person watches.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "xffl/base/file.h"
+
+namespace xffl::train {
+
+struct StepMetrics {
+  int64_t step = 0;  // over the federation, from 1
+  double loss = 0;
+  double learning_rate = 0;
+  double grad_norm = 0;
+  int64_t tokens = 0;
+  double seconds = 0;
+  int64_t memory_bytes = 0;
+
+  double tokens_per_second() const {
+    return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
+  }
+};
+
+std::string format_metrics(const StepMetrics& metrics);
+
+class MetricsFile {
+ public:
+  /// Starts an empty file; an empty path writes nothing.
+  explicit MetricsFile(const std::filesystem::path& path);
+  void append(const StepMetrics& metrics);
+
+ private:
+  std::filesystem::path path_;
+  UniqueFd fd_;
+};
+
+/// On a terminal one line with a bar that is rewritten; elsewhere a line every few seconds and at
+/// the end.
+class Progress {
+ public:
+  Progress(int64_t num_steps, bool enabled);
+  void update(int64_t steps_done, const StepMetrics& metrics);
+
+ private:
+  int64_t num_steps_;
+  bool enabled_;
+  bool terminal_;
+  std::chrono::steady_clock::time_point last_;
+};
+
+}  // namespace xffl::train

@@ -1,0 +1,249 @@
+#include "xffl/train/run_job.h"
+
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agree.h"
+#include "metrics.h"
+#include "update.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/log.h"
+#include "xffl/tokens/sampler.h"
+#include "xffl/train/dataset.h"
+#include "xffl/train/device.h"
+#include "xffl/train/evaluate.h"
+#include "xffl/train/schedule.h"
+#include "xffl/train/trainer.h"
+
+namespace xffl::train {
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+double seconds_since(SteadyClock::time_point start) {
+  return std::chrono::duration<double>(SteadyClock::now() - start).count();
+}
+
+std::string environment_or_empty(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+class JobRun {
+ public:
+  JobRun(const job::JobSpec& spec, const JobContext& context)
+      : spec_(spec), context_(context), group_(context.group), start_(SteadyClock::now()) {}
+
+  job::JobReport run();
+
+ private:
+  bool first_rank() const { return group_.rank() == 0; }
+  std::optional<job::JobReport> earlier_report() const;
+  void load();
+  std::vector<double> validate(std::string_view when);
+  void train();
+  int64_t global_tokens(tokens::Sampler& whole_batch, int64_t step) const;
+  bool should_stop();
+  void record(int64_t step, const StepResult& result, double learning_rate, double seconds);
+  job::JobReport finish_report(const std::vector<double>& before, const std::vector<double>& after);
+
+  const job::JobSpec& spec_;
+  const JobContext& context_;
+  comm::Group& group_;
+  SteadyClock::time_point start_;
+  LoadedModel model_;
+  std::optional<Dataset> data_;
+  std::vector<Dataset> validation_;
+  std::optional<MetricsFile> metrics_;
+  std::optional<Progress> progress_;
+  job::JobReport report_;
+};
+
+// Of a job that was requeued after it had finished.
+std::optional<job::JobReport> JobRun::earlier_report() const {
+  if (!std::filesystem::exists(spec_.report_path)) return std::nullopt;
+  const job::JobReport report = job::read_job_report(spec_.report_path);
+  if (report.key == spec_.key) return report;
+  throw Error(ErrorKind::kRejected, spec_.report_path + ": holds the report of another job, " +
+                                        report.key.job_name() + " with nonce " + report.key.nonce +
+                                        ": give each attempt a folder of its own");
+}
+
+void JobRun::load() {
+  on_first_rank(group_, context_.device,
+                [&] { check_base_model(spec_.base_model_path, spec_.base_model_sha256); });
+  const bool trains = spec_.training.steps > 0;
+  model_ = load_model(spec_.base_model_path, {context_.device, spec_.training.precision, trains});
+  const int64_t vocab_size = model_.config.vocab_size;
+  if (trains) {
+    const std::vector<std::filesystem::path> paths(spec_.train_paths.begin(),
+                                                   spec_.train_paths.end());
+    data_.emplace(paths, vocab_size, static_cast<uint64_t>(spec_.training.train_samples));
+    if (data_->size() == 0)
+      throw Error(ErrorKind::kRejected, "the training data holds no sequence");
+  }
+  for (const job::ValidationSet& set : spec_.validation) {
+    validation_.emplace_back(std::vector<std::filesystem::path>{set.path}, vocab_size,
+                             static_cast<uint64_t>(spec_.training.validation_samples));
+  }
+  if (first_rank()) {
+    log::info("job loaded", {{"job", spec_.key.job_name()},
+                             {"parameters", model_.config.num_parameters()},
+                             {"ranks", group_.size()},
+                             {"device", context_.device.str()},
+                             {"precision", std::string(job::to_string(spec_.training.precision))},
+                             {"sequences", data_ ? static_cast<int64_t>(data_->size()) : 0}});
+  }
+}
+
+std::vector<double> JobRun::validate(std::string_view when) {
+  std::vector<double> losses;
+  for (size_t i = 0; i < validation_.size(); ++i) {
+    const Evaluation result = evaluate(*model_.model, validation_[i],
+                                       spec_.training.micro_batch_size, group_, context_.device);
+    const std::string& name = spec_.validation[i].name;
+    if (!std::isfinite(result.nll())) {
+      throw Error(ErrorKind::kFailed, "the validation loss on '" + name + "' " + std::string(when) +
+                                          " training is " + std::to_string(result.nll()) +
+                                          ", expected a finite number");
+    }
+    losses.push_back(result.nll());
+    if (report_.validation.size() <= i) report_.validation.push_back({name, result.tokens, 0, 0});
+    if (first_rank()) {
+      log::info("validation", {{"set", name},
+                               {"when", when},
+                               {"loss", result.nll()},
+                               {"perplexity", std::exp(result.nll())},
+                               {"tokens", result.tokens}});
+    }
+  }
+  return losses;
+}
+
+// Every rank knows the whole batch, so nothing needs to be sent.
+int64_t JobRun::global_tokens(tokens::Sampler& whole_batch, int64_t step) const {
+  int64_t total = 0;
+  for (const uint64_t index : whole_batch.step_indices(static_cast<uint64_t>(step)))
+    total += data_->num_targets(index);
+  return total;
+}
+
+bool JobRun::should_stop() {
+  const StopRequest mine = context_.stop ? context_.stop() : StopRequest::kNone;
+  const StopRequest agreed = agree_on_stop(group_, context_.device, mine);
+  if (agreed == StopRequest::kNone) return false;
+  if (agreed == StopRequest::kAbort)
+    throw Error(ErrorKind::kCancelled, "stopped on request: no update was written");
+  if (report_.steps == 0) {
+    throw Error(ErrorKind::kCancelled,
+                "told to finish before the first step was done: no update was written");
+  }
+  if (first_rank())
+    log::warning("finishing early", {{"steps", report_.steps}, {"of", spec_.training.steps}});
+  return true;
+}
+
+void JobRun::record(int64_t step, const StepResult& result, double learning_rate, double seconds) {
+  report_.steps += 1;
+  report_.samples += spec_.training.batch_size;
+  report_.tokens += result.tokens;
+  report_.train_loss += result.loss;
+  report_.train_loss_last = result.loss;
+  report_.train_seconds += seconds;
+  if (!first_rank()) return;
+  const StepMetrics metrics{step + 1,
+                            result.loss,
+                            learning_rate,
+                            result.grad_norm,
+                            result.tokens,
+                            seconds,
+                            peak_memory_bytes(context_.device)};
+  metrics_->append(metrics);
+  progress_->update(report_.steps, metrics);
+}
+
+void JobRun::train() {
+  const job::TrainingSpec& training = spec_.training;
+  const auto batch_size = static_cast<uint64_t>(training.batch_size);
+  tokens::Sampler mine(data_->size(), batch_size, training.seed, group_.rank(), group_.size());
+  tokens::Sampler whole_batch(data_->size(), batch_size, training.seed, 0, 1);
+  Trainer trainer(model_, training, group_, context_.device);
+  if (first_rank()) {
+    metrics_.emplace(spec_.metrics_path);
+    progress_.emplace(training.steps, true);
+  }
+  for (int64_t step = training.first_step; step < training.first_step + training.steps; ++step) {
+    if (should_stop()) break;
+    const auto start = SteadyClock::now();
+    const double rate = learning_rate(training, step);
+    const StepResult result = with_context("step " + std::to_string(step + 1), [&] {
+      return trainer.step(*data_, mine.step_indices(static_cast<uint64_t>(step)),
+                          global_tokens(whole_batch, step), rate);
+    });
+    synchronize(context_.device);
+    record(step, result, rate, seconds_since(start));
+  }
+  report_.train_loss /= static_cast<double>(report_.steps);
+}
+
+job::JobReport JobRun::finish_report(const std::vector<double>& before,
+                                     const std::vector<double>& after) {
+  for (size_t i = 0; i < report_.validation.size(); ++i) {
+    report_.validation[i].nll_before = before[i];
+    report_.validation[i].nll_after = after[i];
+  }
+  report_.key = spec_.key;
+  report_.base_model_sha256 = spec_.base_model_sha256;
+  report_.total_seconds = seconds_since(start_);
+  if (report_.train_seconds > 0) {
+    report_.tokens_per_second = static_cast<double>(report_.tokens) / report_.train_seconds;
+  }
+  report_.peak_memory_bytes =
+      max_over_ranks(group_, context_.device, peak_memory_bytes(context_.device));
+  report_.world_size = group_.size();
+  report_.scheduler_job_id = environment_or_empty("SLURM_JOB_ID");
+  report_.restarts = std::atoi(environment_or_empty("SLURM_RESTART_COUNT").c_str());
+  report_.trainer = context_.trainer;
+  return report_;
+}
+
+job::JobReport JobRun::run() {
+  std::optional<job::JobReport> earlier;
+  on_first_rank(group_, context_.device, [&] { earlier = earlier_report(); });
+  if (max_over_ranks(group_, context_.device, earlier ? 1 : 0) == 1) {
+    if (first_rank()) log::info("this job is complete already", {{"report", spec_.report_path}});
+    return earlier.value_or(job::JobReport{});
+  }
+  load();
+  const std::vector<double> before = validate("before");
+  if (spec_.training.steps > 0) train();
+  const std::vector<double> after = report_.steps > 0 ? validate("after") : before;
+  finish_report(before, after);
+  on_first_rank(group_, context_.device, [&] {
+    if (report_.steps > 0) report_.update_sha256 = write_update(spec_, model_);
+    report_.total_seconds = seconds_since(start_);
+    make_dirs(std::filesystem::path(spec_.report_path).parent_path());
+    write_file_atomic(spec_.report_path, job::format_job_report(report_));
+  });
+  if (first_rank()) {
+    log::info("job done", {{"steps", report_.steps},
+                           {"tokens", report_.tokens},
+                           {"loss", report_.train_loss_last},
+                           {"tokens_per_second", report_.tokens_per_second},
+                           {"seconds", report_.total_seconds}});
+  }
+  return report_;
+}
+
+}  // namespace
+
+job::JobReport run_job(const job::JobSpec& spec, const JobContext& context) {
+  return JobRun(spec, context).run();
+}
+
+}  // namespace xffl::train

@@ -1,0 +1,92 @@
+// Reference: plain autograd over the whole logits, in float64.
+#include "xffl/llama/head_loss.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+namespace xffl::llama {
+namespace {
+
+struct Case {
+  at::Tensor x_ND, w_VD, labels_N;
+};
+
+Case make_case(int64_t rows, int64_t vocab_size, bool with_ignored) {
+  torch::manual_seed(7);
+  Case result{at::randn({rows, 24}, at::kDouble), at::randn({vocab_size, 24}, at::kDouble) * 0.3,
+              at::randint(vocab_size, {rows}, at::kLong)};
+  if (with_ignored) result.labels_N.masked_fill_(at::rand({rows}) < 0.3, kIgnoreLabel);
+  return result;
+}
+
+struct Reference {
+  double nll_sum;
+  at::Tensor grad_x_ND, grad_w_VD;
+};
+
+Reference reference(const Case& c, double scale) {
+  at::Tensor x = c.x_ND.clone().requires_grad_(true);
+  at::Tensor w = c.w_VD.clone().requires_grad_(true);
+  const at::Tensor loss =
+      at::cross_entropy_loss(at::linear(x, w), c.labels_N, {}, at::Reduction::Sum, kIgnoreLabel);
+  (loss * scale).backward();
+  return {loss.item<double>(), x.grad(), w.grad()};
+}
+
+double relative_error(const at::Tensor& found, const at::Tensor& expected) {
+  return (found.to(at::kDouble) - expected).norm().item<double>() / expected.norm().item<double>();
+}
+
+void expect_equal(const Case& c, at::ScalarType dtype, double tolerance) {
+  const double scale = 0.125;
+  const Reference expected = reference(c, scale);
+  Weight head;
+  head.value = c.w_VD.to(dtype);
+  head.gradient = at::full_like(c.w_VD, NAN, dtype == at::kDouble ? at::kDouble : at::kFloat);
+  const HeadLoss found = head_loss(c.x_ND.to(dtype), head, c.labels_N, scale);
+  EXPECT_NEAR(found.nll_sum.item<double>() / expected.nll_sum, 1, tolerance);
+  EXPECT_LT(relative_error(found.grad_x_ND, expected.grad_x_ND), tolerance);
+  EXPECT_LT(relative_error(head.gradient, expected.grad_w_VD), tolerance);
+  // A second pass adds.
+  head_loss(c.x_ND.to(dtype), head, c.labels_N, scale);
+  EXPECT_LT(relative_error(head.gradient, 2 * expected.grad_w_VD), tolerance);
+}
+
+TEST(HeadLoss, EqualsAutogradOverWholeLogits) {
+  expect_equal(make_case(37, 50, false), at::kDouble, 1e-12);
+  expect_equal(make_case(37, 50, true), at::kDouble, 1e-12);
+  expect_equal(make_case(37, 50, true), at::kFloat, 1e-5);
+}
+
+TEST(HeadLoss, SeveralChunksAndBlocksGiveTheSame) {
+  expect_equal(make_case(700, 70000, true), at::kDouble,
+               1e-12);                                        // 239 rows a chunk, 3 rows a block
+  expect_equal(make_case(2500, 40, true), at::kFloat, 1e-5);  // 1024 rows a chunk
+}
+
+TEST(HeadLoss, Bf16StaysWithinItsRounding) {
+  expect_equal(make_case(300, 200, true), at::kBFloat16, 2e-2);
+}
+
+TEST(HeadLoss, NoTargetGivesZeros) {
+  Case c = make_case(5, 11, false);
+  c.labels_N.fill_(kIgnoreLabel);
+  Weight head;
+  head.value = c.w_VD;
+  head.gradient = at::full_like(c.w_VD, NAN);
+  const HeadLoss found = head_loss(c.x_ND, head, c.labels_N, 1);
+  head.finish();
+  EXPECT_EQ(found.nll_sum.item<double>(), 0);
+  EXPECT_EQ(found.grad_x_ND.abs().max().item<double>(), 0);
+  EXPECT_EQ(head.gradient.abs().max().item<double>(), 0);
+}
+
+TEST(HeadLoss, NllPerLabelSumsToTheLoss) {
+  const Case c = make_case(90, 60, true);
+  const at::Tensor nll_N = head_nll(c.x_ND, c.w_VD, c.labels_N);
+  EXPECT_NEAR(nll_N.sum().item<double>() / reference(c, 1).nll_sum, 1, 1e-12);
+  EXPECT_EQ(nll_N.masked_select(c.labels_N.eq(kIgnoreLabel)).abs().sum().item<double>(), 0);
+}
+
+}  // namespace
+}  // namespace xffl::llama

@@ -1,0 +1,196 @@
+// Reference: the same architecture written plainly, with whole logits and an explicit mask, by
+// float64 autograd. (The comparison with Hugging Face's own implementation is
+// tests/train/hf_parity.py.)
+#include "xffl/llama/model.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <map>
+
+namespace xffl::llama {
+namespace {
+
+checkpoint::LlamaConfig small_config() {
+  checkpoint::LlamaConfig config;
+  config.vocab_size = 31;
+  config.hidden_size = 24;
+  config.intermediate_size = 40;
+  config.num_layers = 2;
+  config.num_heads = 4;
+  config.num_kv_heads = 2;
+  config.head_dim = 10;  // not hidden / heads
+  config.rms_norm_eps = 1e-5;
+  return config;
+}
+
+std::vector<at::Tensor> random_values(const std::vector<ParameterSpec>& specs) {
+  torch::manual_seed(3);
+  std::vector<at::Tensor> values;
+  for (const ParameterSpec& spec : specs) {
+    values.push_back(at::randn(spec.shape, at::kDouble) * 0.3 +
+                     (spec.name.find("norm") != std::string::npos ? 1 : 0));
+  }
+  return values;
+}
+
+class PlainLlama {
+ public:
+  PlainLlama(checkpoint::LlamaConfig config, std::map<std::string, at::Tensor> p)
+      : c_(config), p_(std::move(p)) {}
+
+  at::Tensor nll_sum(const at::Tensor& tokens_BT, const at::Tensor& labels_BT) {
+    at::Tensor x = at::embedding(p_["model.embed_tokens.weight"], tokens_BT);
+    for (int64_t i = 0; i < c_.num_layers; ++i) {
+      const std::string prefix = "model.layers." + std::to_string(i) + ".";
+      x = x + attention(norm(x, prefix + "input_layernorm.weight"), prefix + "self_attn.");
+      const at::Tensor h = norm(x, prefix + "post_attention_layernorm.weight");
+      x = x +
+          linear(at::silu(linear(h, prefix + "mlp.gate_proj")) * linear(h, prefix + "mlp.up_proj"),
+                 prefix + "mlp.down_proj");
+    }
+    x = norm(x, "model.norm.weight");
+    const at::Tensor head =
+        p_[c_.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight"];
+    return at::cross_entropy_loss(at::linear(x, head).flatten(0, 1), labels_BT.flatten(), {},
+                                  at::Reduction::Sum, kIgnoreLabel);
+  }
+
+ private:
+  at::Tensor norm(const at::Tensor& x, const std::string& name) {
+    return p_[name] * (x * (x.pow(2).mean(-1, true) + c_.rms_norm_eps).rsqrt());
+  }
+  at::Tensor linear(const at::Tensor& x, const std::string& name) {
+    const at::Tensor y = at::matmul(x, p_[name + ".weight"].t());
+    return p_.contains(name + ".bias") ? y + p_[name + ".bias"] : y;
+  }
+  at::Tensor rotate(const at::Tensor& x) {
+    const int64_t half = c_.head_dim / 2;
+    const at::Tensor angles =
+        at::outer(at::arange(x.size(1), at::kFloat), rope_frequencies(c_.rope, c_.head_dim))
+            .repeat({1, 2});
+    const at::Tensor turned = at::cat({-x.narrow(3, half, half), x.narrow(3, 0, half)}, 3);
+    return x * angles.cos().unsqueeze(1).to(at::kDouble) +
+           turned * angles.sin().unsqueeze(1).to(at::kDouble);
+  }
+  at::Tensor attention(const at::Tensor& x, const std::string& prefix) {
+    const int64_t b = x.size(0), t = x.size(1), group = c_.num_heads / c_.num_kv_heads;
+    const auto heads = [&](const std::string& name, int64_t n) {
+      return linear(x, prefix + name).view({b, t, n, c_.head_dim});
+    };
+    const at::Tensor q = rotate(heads("q_proj", c_.num_heads)).transpose(1, 2);
+    const at::Tensor k =
+        rotate(heads("k_proj", c_.num_kv_heads)).transpose(1, 2).repeat_interleave(group, 1);
+    const at::Tensor v =
+        heads("v_proj", c_.num_kv_heads).transpose(1, 2).repeat_interleave(group, 1);
+    const at::Tensor future = at::ones({t, t}, at::kBool).triu(1);
+    const at::Tensor scores =
+        at::matmul(q, k.transpose(2, 3)) / std::sqrt(static_cast<double>(c_.head_dim));
+    const at::Tensor p = at::softmax(scores.masked_fill(future, -INFINITY), 3);
+    return linear(at::matmul(p, v).transpose(1, 2).reshape({b, t, -1}), prefix + "o_proj");
+  }
+
+  checkpoint::LlamaConfig c_;
+  std::map<std::string, at::Tensor> p_;
+};
+
+struct Data {
+  at::Tensor tokens_BT, labels_BT;
+};
+
+// Three sequences; the second is shorter, padded with tokens that must not matter.
+Data make_data(int64_t vocab_size) {
+  torch::manual_seed(11);
+  const at::Tensor ids = at::randint(vocab_size, {3, 14}, at::kLong);
+  Data data{ids.narrow(1, 0, 13).contiguous(), ids.narrow(1, 1, 13).contiguous()};
+  data.labels_BT[1].narrow(0, 6, 7).fill_(kIgnoreLabel);
+  return data;
+}
+
+void expect_model_equals_reference(const checkpoint::LlamaConfig& config) {
+  const std::vector<ParameterSpec> specs = parameter_specs(config);
+  const std::vector<at::Tensor> values = random_values(specs);
+  std::map<std::string, at::Tensor> plain;
+  std::vector<Weight> weights(specs.size());
+  for (size_t i = 0; i < specs.size(); ++i) {
+    plain[specs[i].name] = values[i].clone().requires_grad_(true);
+    weights[i].value = values[i];
+    weights[i].gradient = at::full_like(values[i], NAN);
+  }
+  const Data data = make_data(config.vocab_size);
+  const double scale = 0.25;
+  const at::Tensor expected = PlainLlama(config, plain).nll_sum(data.tokens_BT, data.labels_BT);
+  (expected * scale).backward();
+
+  Model model(config, weights);
+  model.clear_gradients();
+  const at::Tensor found = model.accumulate_gradients(data.tokens_BT, data.labels_BT, scale);
+  model.finish_gradients();
+  EXPECT_NEAR(found.item<double>(), expected.item<double>(), 1e-8 * expected.item<double>());
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const at::Tensor want = plain[specs[i].name].grad();
+    const double error =
+        (weights[i].gradient - want).norm().item<double>() / want.norm().item<double>();
+    EXPECT_LT(error, 1e-9) << specs[i].name;
+  }
+  EXPECT_NEAR(model.nll(data.tokens_BT, data.labels_BT).sum().item<double>(),
+              expected.item<double>(), 1e-6);
+}
+
+TEST(Model, GradientsEqualPlainAutograd) { expect_model_equals_reference(small_config()); }
+
+TEST(Model, TiedEmbeddingsCollectBothGradients) {
+  checkpoint::LlamaConfig config = small_config();
+  config.tie_word_embeddings = true;
+  expect_model_equals_reference(config);
+}
+
+TEST(Model, BiasesHaveGradients) {
+  checkpoint::LlamaConfig config = small_config();
+  config.attention_bias = true;
+  config.mlp_bias = true;
+  config.num_kv_heads = config.num_heads;
+  expect_model_equals_reference(config);
+}
+
+TEST(Model, RopeVariantsHaveGradients) {
+  checkpoint::LlamaConfig config = small_config();
+  config.rope = {checkpoint::RopeKind::kLinear, 1000.0, 4.0, 1, 4, 8192};
+  expect_model_equals_reference(config);
+  config.rope = {checkpoint::RopeKind::kLlama3, 500000.0, 8.0, 1.0, 4.0, 64};
+  expect_model_equals_reference(config);
+}
+
+TEST(Model, PaddingChangesNothing) {
+  const checkpoint::LlamaConfig config = small_config();
+  const std::vector<at::Tensor> values = random_values(parameter_specs(config));
+  std::vector<Weight> weights(values.size());
+  for (size_t i = 0; i < values.size(); ++i) weights[i].value = values[i];
+  Model model(config, weights);
+  const Data data = make_data(config.vocab_size);
+  const at::Tensor padded = model.nll(data.tokens_BT, data.labels_BT)[1].narrow(0, 0, 6);
+  const at::Tensor alone = model.nll(data.tokens_BT.narrow(0, 1, 1).narrow(1, 0, 6),
+                                     data.labels_BT.narrow(0, 1, 1).narrow(1, 0, 6))[0];
+  EXPECT_LT((padded - alone).abs().max().item<double>(), 1e-9);
+}
+
+TEST(Rope, FrequenciesFollowTheirFormulas) {
+  const at::Tensor plain = rope_frequencies({checkpoint::RopeKind::kDefault, 10000.0}, 8);
+  for (int i = 0; i < 4; ++i)
+    EXPECT_NEAR(plain[i].item<double>(), std::pow(10000.0, -2.0 * i / 8), 1e-7);
+  const at::Tensor linear = rope_frequencies({checkpoint::RopeKind::kLinear, 10000.0, 4.0}, 8);
+  EXPECT_TRUE(linear.equal(plain / 4));
+  const checkpoint::Rope llama3{checkpoint::RopeKind::kLlama3, 10000.0, 8.0, 1.0, 4.0, 128};
+  const at::Tensor stretched = rope_frequencies(llama3, 8);
+  // Wavelengths 6.3, 63, 628, 6283 against 128 / 4 and 128 / 1: kept, between, stretched,
+  // stretched.
+  EXPECT_EQ(stretched[0].item<float>(), plain[0].item<float>());
+  const double smooth = (128 / (2 * M_PI * 10) - 1) / 3;
+  EXPECT_NEAR(stretched[1].item<double>(), (1 - smooth) * 0.1 / 8 + smooth * 0.1, 1e-7);
+  EXPECT_FLOAT_EQ(stretched[2].item<float>(), plain[2].item<float>() / 8);
+  EXPECT_FLOAT_EQ(stretched[3].item<float>(), plain[3].item<float>() / 8);
+}
+
+}  // namespace
+}  // namespace xffl::llama

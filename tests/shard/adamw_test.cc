@@ -1,0 +1,61 @@
+// Reference: torch::optim::AdamW with the same parameter groups.
+#include "xffl/shard/adamw.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+namespace xffl::shard {
+namespace {
+
+torch::optim::AdamWOptions reference_options(double weight_decay) {
+  torch::optim::AdamWOptions options(0.01);
+  options.betas({0.9, 0.95}).eps(1e-8).weight_decay(weight_decay);
+  return options;
+}
+
+TEST(Adamw, TracksTorchsOptimizer) {
+  torch::manual_seed(2);
+  const std::vector<Parameter> layout{
+      {{33, 65}, 0, true}, {{65}, 0, false}, {{20, 9}, 1, true}, {{9}, 1, false}};
+  FlatParameters flat(layout, {});
+  std::vector<at::Tensor> decayed, plain, all;
+  for (size_t i = 0; i < layout.size(); ++i) {
+    flat.master(i).normal_(0, 1);
+    all.push_back(flat.master(i).clone().requires_grad_(true));
+    (layout[i].decay ? decayed : plain).push_back(all.back());
+  }
+  torch::optim::AdamW reference(
+      std::vector<torch::optim::OptimizerParamGroup>{
+          {decayed, std::make_unique<torch::optim::AdamWOptions>(reference_options(0.1))},
+          {plain, std::make_unique<torch::optim::AdamWOptions>(reference_options(0))}},
+      reference_options(0));
+  Adamw optimizer(flat, {0.9, 0.95, 1e-8, 0.1});
+  for (int step = 0; step < 30; ++step) {
+    const double rate = 0.01 * (step + 1) / 30;
+    for (size_t i = 0; i < layout.size(); ++i) {
+      flat.gradient(i).normal_(0, 0.1);
+      all[i].mutable_grad() = flat.gradient(i).clone();
+    }
+    for (auto& group : reference.param_groups())
+      static_cast<torch::optim::AdamWOptions&>(group.options()).lr(rate);
+    reference.step();
+    optimizer.step(rate);
+  }
+  for (size_t i = 0; i < layout.size(); ++i) {
+    const at::Tensor want = all[i].detach();
+    EXPECT_LT((flat.master(i) - want).norm().item<double>() / want.norm().item<double>(), 2e-6)
+        << i;
+  }
+}
+
+TEST(Adamw, RefreshesTheBf16Copy) {
+  FlatParameters flat({{{8, 8}, 0, true}}, {at::kCPU, at::kBFloat16, true});
+  flat.master(0).fill_(1);
+  flat.gradient(0).fill_(1);
+  Adamw(flat, {}).step(0.1);
+  EXPECT_NEAR(flat.master(0).mean().item<double>(), 0.9, 1e-5);
+  EXPECT_TRUE(flat.compute(0).equal(flat.master(0).to(at::kBFloat16)));
+}
+
+}  // namespace
+}  // namespace xffl::shard
