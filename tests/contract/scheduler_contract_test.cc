@@ -1,0 +1,181 @@
+// What every Scheduler promises, run on every implementation.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <functional>
+#include <thread>
+
+#include "support/fake_scheduler.h"
+#include "support/temp_dir.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/submit/scheduler.h"
+
+namespace xffl::submit {
+namespace {
+
+// A facility where a job runs until it is told to finish, and coordinators that come and go.
+struct Place {
+  virtual ~Place() = default;
+  virtual std::unique_ptr<Scheduler> coordinator() = 0;
+  virtual JobRequest request(const std::string& name) = 0;
+  virtual void await_start(const JobRequest& request, const JobId& id) = 0;
+  virtual void finish(const JobRequest& request, const JobId& id) = 0;
+};
+
+struct ProcessPlace : Place {
+  test::TempDir dir;
+
+  std::unique_ptr<Scheduler> coordinator() override { return make_process_scheduler(); }
+  JobRequest request(const std::string& name) override {
+    const auto folder = std::filesystem::canonical(dir.path()) / name;
+    std::filesystem::create_directory(folder);
+    return {.name = name,
+            .script =
+                "mkdir claim || exit 0\n"
+                "read -r stat <\"/proc/$$/stat\"\nset -- ${stat##*) }\n"
+                "echo \"$$.${20} nonce\" >claim/owner.part\nmv claim/owner.part claim/owner\n"
+                "while [ ! -e finish ]; do sleep 0.02; done\n",
+            .folder = RemotePath(folder.string())};
+  }
+  void await_start(const JobRequest& request, const JobId&) override {
+    while (!std::filesystem::exists(request.folder.str() + "/claim/owner"))
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  void finish(const JobRequest& request, const JobId&) override {
+    write_file_atomic(request.folder.str() + "/finish", "");
+  }
+};
+
+struct FakePlace : Place {
+  test::FakeCluster cluster;
+
+  std::unique_ptr<Scheduler> coordinator() override {
+    return std::make_unique<test::FakeScheduler>(cluster);
+  }
+  JobRequest request(const std::string& name) override {
+    return {.name = name, .script = "true\n", .folder = RemotePath("/scratch/" + name)};
+  }
+  void await_start(const JobRequest&, const JobId& id) override {
+    cluster.set_state(id, JobState::kRunning);
+  }
+  void finish(const JobRequest&, const JobId& id) override {
+    cluster.set_state(id, JobState::kEnded);
+  }
+};
+
+struct Implementation {
+  const char* name;
+  std::function<std::unique_ptr<Place>()> make;
+};
+
+class SchedulerContract : public testing::TestWithParam<Implementation> {
+ protected:
+  std::unique_ptr<Place> place_ = GetParam().make();
+  std::unique_ptr<Scheduler> scheduler_ = place_->coordinator();
+  std::vector<JobId> started_;
+
+  ~SchedulerContract() override {
+    for (const JobId& id : started_) scheduler_->cancel(id, {});
+  }
+
+  JobId start(const JobRequest& request) {
+    const JobId id = scheduler_->submit(request, {});
+    started_.push_back(id);
+    place_->await_start(request, id);
+    return id;
+  }
+  static JobState state_of(Scheduler& scheduler, const JobId& id) {
+    return scheduler.query(std::span(&id, 1), {}).at(id).state;
+  }
+  static bool over(JobState state) {
+    return state == JobState::kEnded || state == JobState::kCancelled;
+  }
+  JobState await_end(Scheduler& scheduler, const JobId& id) {
+    JobState state = state_of(scheduler, id);
+    for (int i = 0; i < 1000 && !over(state); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      state = state_of(scheduler, id);
+    }
+    return state;
+  }
+};
+
+TEST_P(SchedulerContract, AJobRunsAndEnds) {
+  const JobRequest request = place_->request("job-a");
+  const JobId id = start(request);
+  EXPECT_EQ(state_of(*scheduler_, id), JobState::kRunning);
+  place_->finish(request, id);
+  EXPECT_EQ(await_end(*scheduler_, id), JobState::kEnded);
+  EXPECT_EQ(state_of(*scheduler_, id), JobState::kEnded);
+}
+
+TEST_P(SchedulerContract, FindsAJobByItsNameOnly) {
+  const JobRequest a = place_->request("job-a"), b = place_->request("job-b");
+  EXPECT_TRUE(scheduler_->find(a.name, a.folder, {}).empty());
+  const JobId id = start(a);
+  EXPECT_EQ(scheduler_->find(a.name, a.folder, {}), std::vector{id});
+  EXPECT_TRUE(scheduler_->find(b.name, b.folder, {}).empty());
+}
+
+TEST_P(SchedulerContract, EveryIdHasAnEntryAndAStrangerIsNotRunning) {
+  const JobId id = start(place_->request("job-a"));
+  const std::vector<JobId> ids = {id, JobId("999999999.1"), JobId("some-other+job")};
+  const auto states = scheduler_->query(ids, {});
+  ASSERT_EQ(states.size(), 3u);
+  EXPECT_EQ(states.at(id).state, JobState::kRunning);
+  for (const JobId& stranger : {ids[1], ids[2]}) {
+    EXPECT_NE(states.at(stranger).state, JobState::kRunning);
+    EXPECT_NE(states.at(stranger).state, JobState::kPending);
+  }
+  EXPECT_TRUE(scheduler_->query({}, {}).empty());
+}
+
+TEST_P(SchedulerContract, CancelEndsAJobAndIsQuietAfterwards) {
+  const JobId id = start(place_->request("job-a"));
+  scheduler_->cancel(id, {});
+  EXPECT_TRUE(over(await_end(*scheduler_, id)));
+  scheduler_->cancel(id, {});
+  scheduler_->cancel(JobId("never-heard-of"), {});
+}
+
+TEST_P(SchedulerContract, AnotherCoordinatorFindsQueriesAndCancelsTheJob) {
+  const JobRequest request = place_->request("job-a");
+  const JobId id = start(request);
+  const std::unique_ptr<Scheduler> second = place_->coordinator();
+  EXPECT_EQ(second->find(request.name, request.folder, {}), std::vector{id});
+  EXPECT_EQ(state_of(*second, id), JobState::kRunning);
+  second->cancel(id, {});
+  EXPECT_TRUE(over(await_end(*second, id)));
+}
+
+TEST_P(SchedulerContract, AnEndedJobIsStillFoundAndNotRunning) {
+  const JobRequest request = place_->request("job-a");
+  const JobId id = start(request);
+  place_->finish(request, id);
+  await_end(*scheduler_, id);
+  EXPECT_EQ(scheduler_->find(request.name, request.folder, {}), std::vector{id});
+  EXPECT_TRUE(over(state_of(*place_->coordinator(), id)));
+}
+
+TEST_P(SchedulerContract, SubmitsNothingWhenStopped) {
+  std::stop_source stop;
+  stop.request_stop();
+  const JobRequest request = place_->request("job-a");
+  try {
+    started_.push_back(scheduler_->submit(request, stop.get_token()));
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kCancelled);
+  }
+  EXPECT_TRUE(scheduler_->find(request.name, request.folder, {}).empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Schedulers, SchedulerContract,
+    testing::Values(Implementation{"Process", [] { return std::make_unique<ProcessPlace>(); }},
+                    Implementation{"Fake", [] { return std::make_unique<FakePlace>(); }}),
+    [](const auto& each) { return each.param.name; });
+
+}  // namespace
+}  // namespace xffl::submit

@@ -1,0 +1,190 @@
+// What every Session promises, run on every implementation.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <functional>
+
+#include "support/fake_session.h"
+#include "support/faulty_session.h"
+#include "support/temp_dir.h"
+#include "xffl/base/error.h"
+#include "xffl/remote/session.h"
+
+namespace xffl::remote {
+namespace {
+
+// A session and an empty folder at its facility.
+struct Place {
+  virtual ~Place() = default;
+  virtual Session& session() = 0;
+  virtual RemotePath folder() = 0;
+};
+
+struct LocalPlace : Place {
+  test::TempDir dir;
+  std::unique_ptr<Session> local = make_local_session();
+  Session& session() override { return *local; }
+  RemotePath folder() override {
+    return RemotePath(std::filesystem::canonical(dir.path()).string());
+  }
+};
+
+struct FakePlace : Place {
+  test::FakeSession fake;
+  FakePlace() { fake.make_dirs(RemotePath("/scratch/x")); }
+  Session& session() override { return fake; }
+  RemotePath folder() override { return RemotePath("/scratch/x"); }
+};
+
+struct FaultyPlace : FakePlace {
+  test::FaultySession faulty{fake};
+  Session& session() override { return faulty; }
+};
+
+struct Implementation {
+  const char* name;
+  std::function<std::unique_ptr<Place>()> make;
+};
+
+class SessionContract : public testing::TestWithParam<Implementation> {
+ protected:
+  std::unique_ptr<Place> place_ = GetParam().make();
+  Session& session_ = place_->session();
+  RemotePath folder_ = place_->folder();
+
+  void put(const std::string& name, std::string_view text, uint64_t offset = 0) {
+    session_.write(folder_ / name, offset, std::as_bytes(std::span(text.data(), text.size())));
+  }
+  std::string get(const std::string& name) { return read_text(session_, folder_ / name, 1 << 20); }
+
+  static ErrorKind kind_of(const std::function<void()>& body) {
+    try {
+      body();
+    } catch (const Error& error) {
+      return error.kind();
+    }
+    ADD_FAILURE() << "no error";
+    return ErrorKind::kInternal;
+  }
+};
+
+TEST_P(SessionContract, StatTellsWhatIsThere) {
+  put("file", "12345");
+  session_.make_dirs(folder_ / "sub");
+  ASSERT_TRUE(session_.stat(folder_ / "file"));
+  EXPECT_EQ(session_.stat(folder_ / "file")->type, FileInfo::Type::kRegular);
+  EXPECT_EQ(session_.stat(folder_ / "file")->size_bytes, 5u);
+  ASSERT_TRUE(session_.stat(folder_ / "sub"));
+  EXPECT_EQ(session_.stat(folder_ / "sub")->type, FileInfo::Type::kFolder);
+  EXPECT_FALSE(session_.stat(folder_ / "nothing"));
+  EXPECT_FALSE(session_.stat(folder_ / "no/such/folder"));
+}
+
+TEST_P(SessionContract, WritesAtAnOffsetAndKeepsTheRest) {
+  put("file", "abcdef");
+  put("file", "XY", 2);
+  EXPECT_EQ(get("file"), "abXYef");
+  put("file", "gh", 6);
+  EXPECT_EQ(get("file"), "abXYefgh");
+}
+
+TEST_P(SessionContract, AnEmptyWriteMakesAnEmptyFile) {
+  put("file", "");
+  ASSERT_TRUE(session_.stat(folder_ / "file"));
+  EXPECT_EQ(get("file"), "");
+}
+
+TEST_P(SessionContract, ReadsFewerBytesOnlyAtTheEnd) {
+  put("file", "abcdef");
+  std::vector<std::byte> room(4);
+  EXPECT_EQ(session_.read(folder_ / "file", 0, room), 4u);
+  EXPECT_EQ(static_cast<char>(room[3]), 'd');
+  EXPECT_EQ(session_.read(folder_ / "file", 4, room), 2u);
+  EXPECT_EQ(static_cast<char>(room[0]), 'e');
+  EXPECT_EQ(session_.read(folder_ / "file", 6, room), 0u);
+  EXPECT_EQ(session_.read(folder_ / "file", 1000, room), 0u);
+}
+
+TEST_P(SessionContract, NamesWhatDoesNotExist) {
+  std::vector<std::byte> room(4);
+  EXPECT_EQ(kind_of([&] { session_.read(folder_ / "no", 0, room); }), ErrorKind::kNotFound);
+  EXPECT_EQ(kind_of([&] { session_.write(folder_ / "no/file", 0, room); }), ErrorKind::kNotFound);
+  EXPECT_EQ(kind_of([&] { session_.list(folder_ / "no"); }), ErrorKind::kNotFound);
+  EXPECT_EQ(kind_of([&] { session_.rename(folder_ / "no", folder_ / "yes"); }),
+            ErrorKind::kNotFound);
+  EXPECT_EQ(kind_of([&] { read_text(session_, folder_ / "no", 10); }), ErrorKind::kNotFound);
+}
+
+TEST_P(SessionContract, RenameReplaces) {
+  put("old", "old");
+  put("new", "new");
+  session_.sync(folder_ / "new");
+  session_.rename(folder_ / "new", folder_ / "old");
+  EXPECT_EQ(get("old"), "new");
+  EXPECT_FALSE(session_.stat(folder_ / "new"));
+}
+
+TEST_P(SessionContract, RenamesFoldersWithTheirContent) {
+  session_.make_dirs(folder_ / "a");
+  put("a/file", "1");
+  session_.rename(folder_ / "a", folder_ / "b");
+  EXPECT_EQ(get("b/file"), "1");
+  EXPECT_FALSE(session_.stat(folder_ / "a"));
+}
+
+TEST_P(SessionContract, ListsSortedPlainNames) {
+  put("b", "");
+  put(".hidden", "");
+  session_.make_dirs(folder_ / "a/deeper");
+  EXPECT_EQ(session_.list(folder_), (std::vector<std::string>{".hidden", "a", "b"}));
+}
+
+TEST_P(SessionContract, MakingAFolderTwiceIsFineButNotOverAFile) {
+  session_.make_dirs(folder_ / "a/b");
+  session_.make_dirs(folder_ / "a/b");
+  put("file", "x");
+  EXPECT_EQ(kind_of([&] { session_.make_dirs(folder_ / "file"); }), ErrorKind::kIo);
+}
+
+TEST_P(SessionContract, RemovesFilesAndTrees) {
+  session_.make_dirs(folder_ / "a/b");
+  put("a/b/file", "x");
+  put("file", "x");
+  session_.remove_tree(folder_ / "a");
+  session_.remove_tree(folder_ / "file");
+  session_.remove_tree(folder_ / "nothing");
+  EXPECT_TRUE(session_.list(folder_).empty());
+}
+
+TEST_P(SessionContract, ReadsASmallFileButNotALargerOne) {
+  put("file", "12345");
+  EXPECT_EQ(read_text(session_, folder_ / "file", 5), "12345");
+  EXPECT_EQ(kind_of([&] { read_text(session_, folder_ / "file", 4); }), ErrorKind::kCorrupt);
+  session_.make_dirs(folder_ / "sub");
+  EXPECT_EQ(kind_of([&] { read_text(session_, folder_ / "sub", 4); }), ErrorKind::kCorrupt);
+}
+
+TEST_P(SessionContract, WritesATextAtomically) {
+  put("file", "a much longer text");
+  put("file.tmp", "left by somebody who was interrupted");
+  write_text_atomic(session_, folder_ / "file", "short");
+  EXPECT_EQ(get("file"), "short");
+  EXPECT_EQ(session_.list(folder_), std::vector<std::string>{"file"});
+}
+
+TEST_P(SessionContract, AnUnknownProgramIsAnExitCode) {
+  const CommandResult result =
+      session_.run({"no-such-program-xffl"}, "", std::chrono::seconds(10), {});
+  EXPECT_EQ(result.exit_code, 127);
+  EXPECT_NE(result.err.find("no-such-program-xffl"), std::string::npos);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Sessions, SessionContract,
+    testing::Values(Implementation{"Local", [] { return std::make_unique<LocalPlace>(); }},
+                    Implementation{"Fake", [] { return std::make_unique<FakePlace>(); }},
+                    Implementation{"Faulty", [] { return std::make_unique<FaultyPlace>(); }}),
+    [](const auto& each) { return each.param.name; });
+
+}  // namespace
+}  // namespace xffl::remote
