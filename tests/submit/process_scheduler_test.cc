@@ -1,0 +1,190 @@
+// What is particular to jobs as processes of this machine; the rest is in tests/contract.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <functional>
+#include <thread>
+
+#include "support/temp_dir.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/process.h"
+#include "xffl/base/process_table.h"
+#include "xffl/submit/scheduler.h"
+#include "xffl/submit/template.h"
+
+namespace xffl::submit {
+namespace {
+
+namespace fs = std::filesystem;
+
+void await(const std::function<bool()>& done) {
+  for (int i = 0; i < 2000 && !done(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  ASSERT_TRUE(done()) << "waited in vain";
+}
+
+class ProcessScheduler : public testing::Test {
+ protected:
+  test::TempDir dir_;
+  fs::path folder_ = fs::canonical(dir_.path());
+  std::unique_ptr<Scheduler> scheduler_ = make_process_scheduler();
+  std::vector<JobId> started_;
+
+  ~ProcessScheduler() override {
+    for (const JobId& id : started_) scheduler_->cancel(id, {});
+  }
+
+  JobRequest request(const std::string& script) const {
+    return {.name = "job-a", .script = script, .folder = RemotePath(folder_.string())};
+  }
+  JobId start(const std::string& script) {
+    started_.push_back(scheduler_->submit(request(script), {}));
+    return started_.back();
+  }
+  JobStatus status(const JobId& id) { return scheduler_->query(std::span(&id, 1), {}).at(id); }
+  void await_end(const JobId& id) {
+    await([&] { return status(id).state == JobState::kEnded; });
+  }
+  bool exists(const std::string& name) const { return fs::exists(folder_ / name); }
+  std::string content(const std::string& name) const { return read_file(folder_ / name, 1000); }
+  std::vector<JobId> found() { return scheduler_->find("job-a", RemotePath(folder_.string()), {}); }
+};
+
+TEST_F(ProcessScheduler, RunsTheScriptInItsFolderWithItsOutputThere) {
+  const JobId id = start("pwd; echo problem >&2; read -r line || echo no input; exit 3");
+  await_end(id);
+  EXPECT_EQ(content("job.out"), folder_.string() + "\nproblem\nno input\n");
+  EXPECT_EQ(status(id).native, "exit 3");
+}
+
+TEST_F(ProcessScheduler, IsNamedByPidAndStart) {
+  const JobId id = start("sleep 60");
+  const pid_t pid = std::stoi(id.str());
+  EXPECT_EQ(id.str(), std::to_string(pid) + "." + std::to_string(process_start_ticks(pid).value()));
+  EXPECT_EQ(::getpgid(pid), pid);
+}
+
+TEST_F(ProcessScheduler, AScriptThatEndsAtOnceHasAnId) {
+  for (int i = 0; i < 20; ++i) await_end(start("exit 0"));
+}
+
+TEST_F(ProcessScheduler, RefusesAFolderThatDoesNotExist) {
+  JobRequest bad = request("true");
+  bad.folder = RemotePath((folder_ / "no").string());
+  try {
+    scheduler_->submit(bad, {});
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kConfig);
+    EXPECT_THAT(error.what(), testing::HasSubstr("/no"));
+  }
+}
+
+TEST_F(ProcessScheduler, FindsOnlyAWholeClaim) {
+  EXPECT_TRUE(found().empty());
+  fs::create_directory(folder_ / "claim");
+  EXPECT_TRUE(found().empty());
+  for (const char* bad : {"", "123", "123.456", "abc nonce\n", "1.456 nonce\n", "-123.456 n\n",
+                          "123.456.789 n\n", " 123.456 n\n", "99999999999999.1 n\n"}) {
+    write_file_atomic(folder_ / "claim/owner", bad);
+    EXPECT_TRUE(found().empty()) << bad;
+  }
+  write_file_atomic(folder_ / "claim/owner", "123.456 nonce\n");
+  EXPECT_EQ(found(), std::vector{JobId("123.456")});
+}
+
+TEST_F(ProcessScheduler, AReusedPidIsNotTheJob) {
+  const pid_t stranger = start_detached({.argv = {"sleep", "60"}}, folder_ / "stranger.out");
+  const uint64_t ticks = process_start_ticks(stranger).value();
+  for (uint64_t other : {ticks - 1, ticks + 1}) {
+    const JobId id(std::to_string(stranger) + "." + std::to_string(other));
+    EXPECT_EQ(status(id).state, JobState::kEnded);
+    scheduler_->cancel(id, {});
+  }
+  EXPECT_EQ(::waitpid(stranger, nullptr, WNOHANG), 0) << "the stranger was killed";
+  ::kill(stranger, SIGKILL);
+  ::waitpid(stranger, nullptr, 0);
+}
+
+TEST_F(ProcessScheduler, NeverSignalsWhatIsNoJob) {
+  // Were one of these taken for a job, this test program would not live to tell.
+  for (const char* id : {"0.0", "1.1", "+1.5", "0.5", "abc", "4000000000.1", "12", "12."})
+    scheduler_->cancel(JobId(id), {});
+  EXPECT_EQ(status(JobId("1.1")).state, JobState::kUnknown);
+}
+
+TEST_F(ProcessScheduler, CancelKillsAJobThatDoesNotListen) {
+  const JobId id = start("trap '' TERM; touch ready; while :; do sleep 0.1; done");
+  await([&] { return exists("ready"); });
+  scheduler_->cancel(id, {});
+  EXPECT_EQ(status(id).state, JobState::kEnded);
+  EXPECT_EQ(status(id).native, "signal 9");
+}
+
+TEST_F(ProcessScheduler, CancelLetsAJobTidyUp) {
+  const JobId id =
+      start("trap 'touch tidied; exit 0' TERM; touch ready; while :; do sleep 0.05; done");
+  await([&] { return exists("ready"); });
+  scheduler_->cancel(id, {});
+  EXPECT_TRUE(exists("tidied"));
+}
+
+TEST_F(ProcessScheduler, WhatOutlivesTheScriptStillRunsAndIsCancelled) {
+  const JobId id = start("sleep 60 & echo $! >child.part; mv child.part child");
+  await([&] { return exists("child"); });
+  const pid_t leader = std::stoi(id.str());
+  await([&] { return !process_start_ticks(leader); });
+  EXPECT_EQ(status(id).state, JobState::kRunning);
+  scheduler_->cancel(id, {});
+  EXPECT_EQ(status(id).state, JobState::kEnded);
+  EXPECT_FALSE(process_start_ticks(std::stoi(content("child"))));
+}
+
+TEST_F(ProcessScheduler, AJobSurvivesTheKillOfItsCoordinator) {
+  const pid_t coordinator = ::fork();
+  if (coordinator == 0) {
+    make_process_scheduler()->submit(
+        request("mkdir claim; read -r stat </proc/$$/stat; set -- ${stat##*) }\n"
+                "echo \"$$.${20} n\" >o; mv o claim/owner; while [ ! -e go ]; do sleep 0.02; done\n"
+                "touch done"),
+        {});
+    ::raise(SIGKILL);
+  }
+  int ending = 0;
+  ASSERT_EQ(::waitpid(coordinator, &ending, 0), coordinator);
+  ASSERT_TRUE(WIFSIGNALED(ending));
+  await([&] { return !found().empty(); });
+  const JobId id = found().at(0);
+  started_.push_back(id);
+  EXPECT_EQ(status(id).state, JobState::kRunning);
+  write_file_atomic(folder_ / "go", "");
+  await_end(id);
+  EXPECT_TRUE(exists("done"));
+}
+
+TEST_F(ProcessScheduler, ASecondStartOfTheShippedScriptIsHarmless) {
+  const std::string script = render_template(
+      shipped_template("process"), "job.sh",
+      {{"job_name", "job-a"},
+       {"folder", folder_.string()},
+       {"nonce", "0123456789abcdef0123456789abcdef"},
+       {"environment", std::vector<std::string>{}},
+       {"launch", std::vector<std::string>{"sh", "-c", "echo trained >>effects; sleep 60"}}});
+  const JobId first = start(script);
+  await([&] { return exists("effects") && content("effects") == "trained\n"; });
+  EXPECT_EQ(found(), std::vector{first});
+  const JobId second = start(script);
+  EXPECT_NE(first, second);
+  await_end(second);
+  EXPECT_EQ(found(), std::vector{first});
+  EXPECT_EQ(status(first).state, JobState::kRunning);
+  EXPECT_EQ(content("effects"), "trained\n");
+}
+
+}  // namespace
+}  // namespace xffl::submit
