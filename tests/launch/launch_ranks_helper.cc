@@ -1,0 +1,22 @@
+// A launcher as a program of its own, so that a test can look at its streams and kill it:
+// launch_ranks_helper WORLD_SIZE GRACE_MS PREFIX(0|1) PROGRAM ARGUMENT...
+#include <cstdio>
+#include <cstdlib>
+
+#include "xffl/base/error.h"
+#include "xffl/launch/ranks.h"
+
+int main(int argc, char** argv) {
+  if (argc < 5) return 2;
+  xffl::launch::RankSpec spec;
+  spec.world_size = std::atoi(argv[1]);
+  spec.grace = std::chrono::milliseconds(std::atoi(argv[2]));
+  spec.prefix_output = argv[3][0] == '1';
+  spec.argv.assign(argv + 4, argv + argc);
+  try {
+    return xffl::launch::run_ranks(spec, {});
+  } catch (const xffl::Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return xffl::exit_code(error.kind());
+  }
+}

@@ -1,0 +1,193 @@
+#include "xffl/launch/ranks.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "helper.h"
+#include "support/temp_dir.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+
+namespace xffl::launch {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::vector<std::string> sorted_lines(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  std::sort(lines.begin(), lines.end());
+  return lines;
+}
+
+TEST(RunRanks, GivesEachRankItsPlace) {
+  const ProcessResult result = launch(
+      3, "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_ADDR; echo e$RANK >&2");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(
+      sorted_lines(result.out),
+      ElementsAre("[0] 0 0 3 3 127.0.0.1", "[1] 1 1 3 3 127.0.0.1", "[2] 2 2 3 3 127.0.0.1"));
+  EXPECT_THAT(sorted_lines(result.err), ElementsAre("[0] e0", "[1] e1", "[2] e2"));
+}
+
+TEST(RunRanks, AllRanksGetOnePortThatCanBeUsed) {
+  const ProcessResult result = launch(4, "echo $MASTER_PORT");
+  std::set<int> ports;
+  for (const std::string& line : sorted_lines(result.out)) ports.insert(std::stoi(line.substr(4)));
+  ASSERT_EQ(ports.size(), 1u);
+  const UniqueFd fd(::socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(*ports.begin()));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  void* const raw = &address;
+  EXPECT_EQ(::bind(fd.get(), static_cast<sockaddr*>(raw), sizeof address), 0);
+  EXPECT_EQ(::listen(fd.get(), 4), 0);
+}
+
+TEST(RunRanks, SharesTheCoresUnlessToldOtherwise) {
+  const std::string line = "[ $RANK = 9 ] && echo $OMP_NUM_THREADS; true";
+  ProcessSpec spec = launcher(10, line);
+  spec.argv.insert(spec.argv.begin(), {"env", "-u", "OMP_NUM_THREADS"});
+  const unsigned share = std::max(1u, std::thread::hardware_concurrency() / 10);
+  EXPECT_EQ(run_process(spec).out, "[9] " + std::to_string(share) + "\n");
+  spec = launcher(10, line);
+  spec.env = {{"OMP_NUM_THREADS", "7"}};
+  EXPECT_EQ(run_process(spec).out, "[9] 7\n");
+}
+
+TEST(RunRanks, KeepsTheArgumentsAndGivesNoInput) {
+  const std::string nasty = "a b;$(id) 'q' \n*";
+  const ProcessResult result = run_process(
+      {.argv = {LAUNCH_HELPER, "1", "100", "0", "sh", "-c", "cat; printf %s \"$1\"", "sh", nasty},
+       .stdin_text = "not for ranks"});
+  EXPECT_EQ(result.out, nasty);
+}
+
+TEST(RunRanks, ReturnsTheCodeOfTheFirstThatFailedAndEndsTheOthers) {
+  const ProcessResult result =
+      launch(4,
+             "trap 'echo told; exit 9' TERM; [ $RANK = 2 ] && sleep 0.3 && exit 42\n"
+             "while :; do sleep 0.05; done");
+  EXPECT_EQ(result.exit_code, 42);
+  EXPECT_THAT(sorted_lines(result.out), ElementsAre("[0] told", "[1] told", "[3] told"));
+}
+
+TEST(RunRanks, ReportsASignal) { EXPECT_EQ(launch(2, "kill -KILL $$").exit_code, 128 + SIGKILL); }
+
+TEST(RunRanks, KillsRanksThatDoNotListen) {
+  const ProcessResult result = launch(
+      2, "[ $RANK = 0 ] && sleep 0.2 && exit 5; trap '' TERM; while :; do sleep 0.05; done", 200);
+  EXPECT_EQ(result.exit_code, 5);
+}
+
+TEST(RunRanks, LeavesNothingOfItsProcessGroups) {
+  test::TempDir dir;
+  ProcessSpec spec = launcher(2, "sleep 300 & echo $! >pid.$RANK", 200);
+  spec.cwd = dir.path();
+  EXPECT_EQ(run_process(spec).exit_code, 0);
+  for (const char* name : {"pid.0", "pid.1"}) {
+    const pid_t pid = std::stoi(read_file(dir / name, 100));
+    for (int i = 0; i < 400 && process_start_ticks(pid); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_FALSE(process_start_ticks(pid)) << name;
+  }
+}
+
+TEST(RunRanks, IsNotHeldUpByADaemonThatKeepsTheOutput) {
+  const ProcessResult result =
+      run_process(launcher(1, "setsid sh -c 'echo $$; exec sleep 300' & sleep 0.2; echo end", 200));
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.out, HasSubstr("[0] end\n"));
+  const pid_t daemon = std::stoi(result.out.substr(4));
+  EXPECT_EQ(::kill(daemon, SIGKILL), 0);
+}
+
+TEST(RunRanks, KeepsLinesWhole) {
+  const ProcessResult result =
+      launch(4,
+             "i=0; while [ $i -lt 500 ]; do printf 'ab'; printf 'cd%s\\n' $RANK; i=$((i+1)); done; "
+             "printf last");
+  const std::vector<std::string> lines = sorted_lines(result.out);
+  ASSERT_EQ(lines.size(), 4u * 501);
+  for (int rank = 0; rank < 4; ++rank) {
+    const std::string prefix = "[" + std::to_string(rank) + "] ";
+    EXPECT_EQ(std::count(lines.begin(), lines.end(), prefix + "abcd" + std::to_string(rank)), 500);
+    EXPECT_EQ(std::count(lines.begin(), lines.end(), prefix + "last"), 1);
+  }
+}
+
+TEST(RunRanks, PassesGreatOutputsThroughALittleMemory) {
+  // 2 x 200 MB of lines and one of 100 MB without an end, in an address space of 256 MB.
+  const ProcessResult result = run_process(
+      {.argv = {"sh", "-c",
+                "ulimit -v 262144; '" LAUNCH_HELPER
+                "' 2 5000 1 sh -c 'yes 0123456789012345678901234567890123456789012345678 | "
+                "head -c 200000000; head -c 100000000 /dev/zero' | tr -d '\\0' | wc -c"}});
+  EXPECT_EQ(result.exit_code, 0);
+  // 2 x 4M lines of 50 + 4 bytes; of each zero piece, "[0] " and a newline are left
+  EXPECT_EQ(std::stoll(result.out), 2 * (4'000'000 * 54 + 1526 * 5));
+}
+
+TEST(RunRanks, OutlivesAReaderThatLeaves) {
+  const ProcessResult result =
+      run_process({.argv = {"bash", "-c",
+                            "'" LAUNCH_HELPER "' 2 5000 1 sh -c 'yes | head -c 3000000; exit 6' | "
+                            "head -c 10 >/dev/null; exit ${PIPESTATUS[0]}"}});
+  EXPECT_EQ(result.exit_code, 6);
+}
+
+TEST(RunRanks, WithoutPrefixTheOutputIsTheRanksOwn) {
+  EXPECT_EQ(launch(1, "printf out; printf err >&2", 100, false).out, "out");
+  EXPECT_EQ(launch(1, "printf out; printf err >&2", 100, false).err, "err");
+}
+
+TEST(RunRanks, StopsOnRequest) {
+  std::stop_source stop;
+  std::jthread stopper([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    stop.request_stop();
+  });
+  EXPECT_EQ(run_ranks({.argv = {"sleep", "60"}, .world_size = 2}, stop.get_token()), 128 + SIGTERM);
+}
+
+TEST(RunRanks, NamesAMissingProgramAndABadSize) {
+  try {
+    run_ranks({.argv = {"no-such-program-xffl"}, .world_size = 2}, {});
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kNotFound);
+    EXPECT_THAT(error.what(), HasSubstr("no-such-program-xffl"));
+  }
+  try {
+    run_ranks({.argv = {"/no/such/program"}, .world_size = 2}, {});
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kNotFound);
+  }
+  EXPECT_THROW(run_ranks({.argv = {"true"}, .world_size = 0}, {}), Error);
+  EXPECT_THROW(run_ranks({.argv = {}, .world_size = 1}, {}), Error);
+}
+
+TEST(RunRanks, KnowsItsRanksWhenItsParentIgnoredSigchld) {
+  EXPECT_EQ(run_process({.argv = {"bash", "-c", "trap '' CHLD; exec \"$@\"", "bash", LAUNCH_HELPER,
+                                  "2", "100", "1", "sh", "-c", "exit 3"}})
+                .exit_code,
+            3);
+}
+
+}  // namespace
+}  // namespace xffl::launch

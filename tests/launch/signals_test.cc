@@ -1,0 +1,129 @@
+// What happens to the ranks when something happens to their launcher.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <functional>
+#include <thread>
+
+#include "helper.h"
+#include "support/temp_dir.h"
+#include "xffl/base/file.h"
+#include "xffl/base/process_table.h"
+#include "xffl/launch/ranks.h"
+
+namespace xffl::launch {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+void await(const std::function<bool()>& done) {
+  for (int i = 0; i < 2000 && !done(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  ASSERT_TRUE(done()) << "waited in vain";
+}
+
+// A launcher in the background, whose ranks say that they are ready by a file "ready.<rank>".
+class Launcher {
+ public:
+  Launcher(int world_size, const std::string& shell_line, int grace_ms = 5000) {
+    ProcessSpec spec = launcher(world_size, shell_line, grace_ms);
+    spec.cwd = dir_.path();
+    pid_ = start_detached(spec, dir_ / "out");
+    for (int rank = 0; rank < world_size; ++rank)
+      await([&] { return fs::exists(dir_ / ("ready." + std::to_string(rank))); });
+  }
+  ~Launcher() {
+    if (pid_ < 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  void signal(int signal_number) { ::kill(pid_, signal_number); }
+  int wait() {
+    int status = 0;
+    ::waitpid(pid_, &status, 0);
+    pid_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  std::string output() { return read_file(dir_ / "out", 100000); }
+  pid_t pid_in(const std::string& name) { return std::stoi(read_file(dir_ / name, 100)); }
+  bool exists(const std::string& name) { return fs::exists(dir_ / name); }
+
+ private:
+  test::TempDir dir_;
+  pid_t pid_ = -1;
+};
+
+constexpr const char* kReady = "touch ready.$RANK; while :; do sleep 0.05; done";
+
+TEST(LauncherSignals, KillingTheLauncherEndsRanksAndWhatTheyStarted) {
+  Launcher launcher(3,
+                    "echo $$ >pid.$RANK; sleep 300 & echo $! >child.$RANK; touch ready.$RANK; "
+                    "trap '' TERM; while :; do sleep 0.05; done");
+  std::vector<pid_t> pids;
+  for (const char* name : {"pid.0", "pid.1", "pid.2", "child.0", "child.1", "child.2"})
+    pids.push_back(launcher.pid_in(name));
+  for (pid_t pid : pids) ASSERT_TRUE(process_start_ticks(pid));
+  launcher.signal(SIGKILL);
+  EXPECT_EQ(launcher.wait(), 128 + SIGKILL);
+  for (pid_t pid : pids) await([&] { return !process_start_ticks(pid); });
+}
+
+TEST(LauncherSignals, PassesTermOnAndLetsRanksTidyUp) {
+  Launcher launcher(2, std::string("trap 'echo tidy; exit 0' TERM; ") + kReady);
+  launcher.signal(SIGTERM);
+  EXPECT_EQ(launcher.wait(), 0);
+  EXPECT_THAT(launcher.output(), HasSubstr("[0] tidy\n"));
+  EXPECT_THAT(launcher.output(), HasSubstr("[1] tidy\n"));
+}
+
+TEST(LauncherSignals, TermThenKillAfterTheGrace) {
+  Launcher launcher(2, std::string("trap '' TERM; ") + kReady, 200);
+  launcher.signal(SIGTERM);
+  EXPECT_EQ(launcher.wait(), 128 + SIGKILL);
+}
+
+TEST(LauncherSignals, ASecondInterruptDoesNotWaitForTheGrace) {
+  Launcher launcher(2, std::string("trap 'touch told.$RANK' INT; ") + kReady, 600000);
+  launcher.signal(SIGINT);
+  await([&] { return launcher.exists("told.0") && launcher.exists("told.1"); });
+  launcher.signal(SIGINT);
+  EXPECT_EQ(launcher.wait(), 128 + SIGKILL);
+}
+
+TEST(LauncherSignals, PassesUsr1OnAndGoesOn) {
+  Launcher launcher(2,
+                    "trap 'touch warned.$RANK' USR1; touch ready.$RANK; "
+                    "while [ ! -e warned.$RANK ]; do sleep 0.02; done; exit 0");
+  launcher.signal(SIGUSR1);
+  EXPECT_EQ(launcher.wait(), 0);
+}
+
+TEST(LauncherSignals, AnIgnoredHangupStaysIgnored) {
+  ProcessSpec spec = launcher(1, "kill -HUP $PPID; sleep 0.3; echo alive");
+  spec.argv.insert(spec.argv.begin(), "nohup");
+  const ProcessResult result = run_process(spec);
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.out, "[0] alive\n");
+}
+
+TEST(LauncherSignals, HandlersAreBackAfterTheCall) {
+  struct sigaction before {
+  }, after{};
+  ::sigaction(SIGTERM, nullptr, &before);
+  EXPECT_EQ(run_ranks({.argv = {"true"}}, {}), 0);
+  ::sigaction(SIGTERM, nullptr, &after);
+  EXPECT_EQ(before.sa_handler, after.sa_handler);
+}
+
+TEST(LauncherSignals, LeavesNoGuardianBehind) {
+  EXPECT_EQ(run_ranks({.argv = {"true"}, .world_size = 2}, {}), 0);
+  EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1) << "a child is left";
+}
+
+}  // namespace
+}  // namespace xffl::launch
