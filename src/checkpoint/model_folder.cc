@@ -4,6 +4,7 @@
 #include <set>
 
 #include "plain_name.h"
+#include "safetensors_header.h"
 #include "sorted_json.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
@@ -40,8 +41,9 @@ constexpr uint64_t kMaxTokenizerFileBytes = 256u << 20;
 
 /// Tensor -> file, as the index says; names are checked, files not yet opened.
 std::map<std::string, std::string> read_index(const fs::path& path) {
-  const SortedJson json = parse_sorted_json(read_file(path, kMaxIndexBytes), path.string(),
-                                            {.max_bytes = kMaxIndexBytes, .max_depth = 8});
+  const SortedJson json =
+      parse_sorted_json(read_file(path, kMaxIndexBytes), path.string(),
+                        {.max_bytes = kMaxIndexBytes, .max_depth = 8}, kMaxTensors);
   if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
     fail(path, "expected an object with the object 'weight_map'");
   }

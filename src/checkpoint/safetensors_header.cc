@@ -25,10 +25,9 @@ class HeaderParser {
     Header header;
     const std::string_view text = header_text();
     header.data_begin = kLengthBytes + text.size();
-    const SortedJson json = parse_sorted_json(text, origin_ + ": header",
-                                              {.max_bytes = kMaxHeaderBytes, .max_depth = 4});
-    if (!json.is_object())
-      fail(std::string("header: expected an object, found ") + json.type_name());
+    const SortedJson json =
+        parse_sorted_json(text, origin_ + ": header",
+                          {.max_bytes = kMaxHeaderBytes, .max_depth = 4}, kMaxTensors + 1);
     const size_t num_tensors = json.size() - (json.contains(kMetadataKey) ? 1 : 0);
     if (num_tensors > kMaxTensors) {
       fail("expected at most " + std::to_string(kMaxTensors) + " tensors, found " +

@@ -1,7 +1,10 @@
+// How it works: nlohmann's parser calls the builder below for each token (its own callback parser
+// walks a whole object each time that a child of it ends, which is quadratic). The builder keeps
+// the path of open containers.
 #include "sorted_json.h"
 
-#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "xffl/base/error.h"
@@ -10,41 +13,93 @@
 namespace xffl::checkpoint {
 namespace {
 
-[[noreturn]] void fail(std::string_view origin, const std::string& problem) {
-  throw Error(ErrorKind::kCorrupt, std::string(origin) + ": " + problem);
-}
+class Builder final : public nlohmann::json_sax<SortedJson> {
+ public:
+  Builder(std::string_view origin, JsonLimits limits, size_t max_keys)
+      : origin_(origin), limits_(limits), max_keys_(max_keys) {}
+
+  SortedJson take() { return std::move(root_); }
+  [[noreturn]] void fail(const std::string& problem) const {
+    throw Error(ErrorKind::kCorrupt, std::string(origin_) + ": " + problem);
+  }
+
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(number_integer_t value) override { return add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return add(value); }
+  bool number_float(number_float_t value, const string_t&) override { return add(value); }
+  bool string(string_t& value) override { return add(std::move(value)); }
+  bool binary(binary_t&) override { fail("not JSON"); }
+  bool start_object(size_t) override { return open(SortedJson::object()); }
+  bool end_object() override { return close(); }
+  bool start_array(size_t) override { return open(SortedJson::array()); }
+  bool end_array() override { return close(); }
+
+  bool key(string_t& name) override {
+    auto& object = open_.back()->get_ref<SortedJson::object_t&>();
+    const auto [it, added] = object.emplace(std::move(name), nullptr);
+    if (!added) fail("the key '" + log::printable(it->first, 200) + "' appears twice");
+    if (object.size() > max_keys_) {
+      fail("an object has more than " + std::to_string(max_keys_) + " keys");
+    }
+    value_ = &it->second;
+    return true;
+  }
+
+  bool parse_error(size_t, const std::string&, const SortedJson::exception& error) override {
+    fail("not JSON: " + log::printable(error.what(), 300));
+  }
+
+ private:
+  /// Puts a value where the text has it; returns the place, which stays valid while nothing is
+  /// added beside it.
+  SortedJson& place(SortedJson value) {
+    if (open_.empty()) return root_ = std::move(value);
+    if (open_.back()->is_object()) return *value_ = std::move(value);
+    auto& array = open_.back()->get_ref<SortedJson::array_t&>();
+    array.push_back(std::move(value));
+    return array.back();
+  }
+
+  bool add(SortedJson value) {
+    place(std::move(value));
+    return true;
+  }
+
+  bool open(SortedJson container) {
+    if (std::cmp_greater_equal(open_.size(), limits_.max_depth)) {
+      fail("JSON nested deeper than " + std::to_string(limits_.max_depth) + " levels");
+    }
+    open_.push_back(&place(std::move(container)));
+    return true;
+  }
+
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+
+  std::string_view origin_;
+  JsonLimits limits_;
+  size_t max_keys_;
+  SortedJson root_;
+  std::vector<SortedJson*> open_;  // the containers around the next token
+  SortedJson* value_ = nullptr;    // of the last key
+};
 
 }  // namespace
 
-SortedJson parse_sorted_json(std::string_view text, std::string_view origin, JsonLimits limits) {
+SortedJson parse_sorted_json(std::string_view text, std::string_view origin, JsonLimits limits,
+                             size_t max_keys) {
+  Builder builder(origin, limits, max_keys);
   if (text.size() > limits.max_bytes) {
-    fail(origin, "expected at most " + std::to_string(limits.max_bytes) + " bytes of JSON, found " +
-                     std::to_string(text.size()));
+    builder.fail("expected at most " + std::to_string(limits.max_bytes) + " bytes of JSON, found " +
+                 std::to_string(text.size()));
   }
   // The parser would take a NUL for the end of the text and never look at the rest.
-  if (text.find('\0') != std::string_view::npos) fail(origin, "not JSON: it has a NUL byte");
-  using Event = SortedJson::parse_event_t;
-  std::vector<std::set<std::string, std::less<>>> keys;  // of the objects that are open
-  const auto guard = [&](int depth, Event event, SortedJson& parsed) {
-    const bool opens = event == Event::object_start || event == Event::array_start;
-    if (opens && depth >= limits.max_depth) {
-      fail(origin, "JSON nested deeper than " + std::to_string(limits.max_depth) + " levels");
-    }
-    if (event == Event::object_start) keys.emplace_back();
-    if (event == Event::object_end) keys.pop_back();
-    if (event == Event::key) {
-      const auto& key = parsed.get_ref<const std::string&>();
-      if (!keys.back().insert(key).second) {
-        fail(origin, "the key '" + log::printable(key, 200) + "' appears twice");
-      }
-    }
-    return true;
-  };
-  try {
-    return SortedJson::parse(text, guard);
-  } catch (const SortedJson::exception& error) {
-    fail(origin, "not JSON: " + log::printable(error.what(), 300));
-  }
+  if (text.find('\0') != std::string_view::npos) builder.fail("not JSON: it has a NUL byte");
+  SortedJson::sax_parse(text, &builder);
+  return builder.take();
 }
 
 }  // namespace xffl::checkpoint

@@ -1,8 +1,8 @@
 // JSON objects with many keys.
 //
-// parse_json keeps the writer's key order and therefore looks keys up by walking: right for a
-// configuration, quadratic for the thousands of tensors of a header, where a hostile file could
-// make it take minutes.
+// parse_json is for files of a few keys: it keeps the writer's order and looks keys up by walking.
+// The header of a model names thousands of tensors, and a hostile one more: this parser takes time
+// n log n, whatever the text.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -14,7 +14,8 @@ namespace xffl::checkpoint {
 
 using SortedJson = nlohmann::json;
 
-/// As parse_json, in time n log n; objects are sorted by key.
-SortedJson parse_sorted_json(std::string_view text, std::string_view origin, JsonLimits limits);
+/// As parse_json, but objects are sorted by key, and none may have more than `max_keys` of them.
+SortedJson parse_sorted_json(std::string_view text, std::string_view origin, JsonLimits limits,
+                             size_t max_keys);
 
 }  // namespace xffl::checkpoint

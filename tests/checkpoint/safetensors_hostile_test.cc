@@ -93,12 +93,17 @@ TEST(HostileJson, TooManyTensors) {
   EXPECT_THAT(refusal_of_header(header + "}"), HasSubstr("at most 20000 tensors, found 20001"));
 }
 
-TEST(HostileJson, AMillionKeysAreRefusedInTime) {
-  std::string header = "{";
-  for (int i = 0; header.size() < (8u << 20) - 20; ++i) {
-    header += (i > 0 ? ",\"" : "\"") + std::to_string(i) + "\":1";
+TEST(HostileJson, AMillionKeysOrObjectsAreRefusedInTime) {
+  for (const std::string value : {"1", "{}", "[]"}) {
+    std::string header = "{";
+    for (int i = 0; header.size() < (8u << 20) - 20; ++i) {
+      header += (i > 0 ? ",\"" : "\"") + std::to_string(i) + "\":" + value;
+    }
+    EXPECT_THAT(refusal_of_header(header + "}"), HasSubstr("an object has more than 20001 keys"));
   }
-  EXPECT_THAT(refusal_of_header(header + "}"), HasSubstr("at most 20000 tensors"));
+  std::string header = "{\"t\":[";
+  while (header.size() < (8u << 20) - 20) header += header.back() == '[' ? "{}" : ",{}";
+  EXPECT_THAT(refusal_of_header(header + "]}"), HasSubstr("tensor 't': expected an object"));
 }
 
 TEST(HostileJson, DuplicateKeys) {
