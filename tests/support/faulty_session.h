@@ -25,7 +25,12 @@ class FaultySession final : public remote::Session {
     bytes_left_ = bytes;
     down_ = false;
   }
-  void reconnect() { drop_after(std::numeric_limits<uint64_t>::max()); }
+  /// A good link from now on: no fault is pending any more.
+  void reconnect() {
+    drop_after(std::numeric_limits<uint64_t>::max());
+    const std::lock_guard lock(mutex_);
+    replies_until_loss_.clear();
+  }
   /// The reply of the `nth` (from 1, counted from now) call of `operation` ("run", "stat", "read",
   /// "write", "sync", "rename", "list", "make_dirs", "remove_tree") is lost after its effect.
   void lose_reply(const std::string& operation, int nth = 1) {

@@ -1,0 +1,182 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "folders.h"
+
+namespace xffl::transfer {
+namespace {
+
+using testing::HasSubstr;
+
+class Fetch : public testing::Test {
+ protected:
+  Files files_ = sample_files();
+  test::FakeSession far_;
+  test::FaultySession link_{far_};
+  test::TempDir dir_;
+  fs::path to_ = dir_ / "update";
+  const RemotePath from_{"/scratch/out"};
+
+  void SetUp() override { put_far(far_, from_.str(), files_); }
+
+  Result fetch_now(std::stop_token stop = {}, const OnProgress& on_progress = {}) {
+    return fetch(link_, from_, manifest_of(files_).root_sha256(), 1u << 30, to_, stop, on_progress);
+  }
+  void expect_complete() {
+    EXPECT_EQ(files_here(to_), with_manifest(files_));
+    EXPECT_FALSE(fs::exists(dir_ / "update.part"));
+  }
+};
+
+TEST_F(Fetch, BringsAWholeFolder) {
+  EXPECT_EQ(fetch_now().moved_bytes, total(files_));
+  expect_complete();
+  checkpoint::verify_folder(to_, checkpoint::read_manifest(to_));
+}
+
+TEST_F(Fetch, MovesNothingWhenItIsComplete) {
+  fetch_now();
+  link_.drop_after(0);
+  EXPECT_EQ(fetch_now().moved_bytes, 0u);
+  expect_complete();
+}
+
+TEST_F(Fetch, FetchesAgainWhatWasDamagedHere) {
+  fetch_now();
+  write_file_atomic(to_ / "config.json", "[]\n");
+  fetch_now();
+  expect_complete();
+}
+
+TEST_F(Fetch, ReplacesAnOlderUpdate) {
+  fetch_now();
+  files_["config.json"] = "{ }\n";
+  files_.erase("empty");
+  put_far(far_, from_.str(), files_);
+  fetch_now();
+  expect_complete();
+}
+
+TEST_F(Fetch, NeverReplacesAFolderThatItDidNotMake) {
+  put_here(to_, {{"thesis.tex", "ten years"}});
+  const Error error = error_of([&] { fetch_now(); });
+  EXPECT_EQ(error.kind(), ErrorKind::kIo);
+  EXPECT_EQ(files_here(to_), (Files{{"thesis.tex", "ten years"}}));
+}
+
+// The link drops again and again, at every offset that is a multiple of an odd number.
+class FetchResumes : public Fetch, public testing::WithParamInterface<uint64_t> {};
+
+TEST_P(FetchResumes, AfterDrops) {
+  int calls = 0;
+  for (bool done = false; !done && calls < 1000; ++calls) {
+    link_.drop_after(GetParam());
+    try {
+      fetch_now();
+      done = true;
+    } catch (const Error& error) {
+      ASSERT_EQ(error.kind(), ErrorKind::kRemote) << error.what();
+      EXPECT_FALSE(fs::exists(to_)) << "incomplete under its final name";
+    }
+  }
+  expect_complete();
+  EXPECT_GT(calls, 1);
+  // Every dropped call costs at most the block in flight and the manifest, once more.
+  EXPECT_LE(far_.bytes_read, total(files_) + static_cast<uint64_t>(calls) * ((4u << 20) + 2000));
+}
+
+INSTANTIATE_TEST_SUITE_P(Offsets, FetchResumes,
+                         testing::Values(4'200'001, 4'194'304 + 1000, 5'000'003, 8'500'001));
+
+TEST_F(Fetch, ContinuesWhereThePartEnds) {
+  link_.drop_after(8'500'000);  // two blocks of 4 MiB have arrived whole
+  error_of([&] { fetch_now(); });
+  EXPECT_EQ(fs::file_size(dir_ / "update.part/.model.safetensors.part"), 2u * (4u << 20));
+  link_.reconnect();
+  EXPECT_EQ(fetch_now().moved_bytes, 9'000'001u - 2u * (4u << 20));
+  expect_complete();
+}
+
+TEST_F(Fetch, ADamagedPartIsFetchedAgainFromItsBeginning) {
+  link_.drop_after(8'500'000);
+  error_of([&] { fetch_now(); });
+  const fs::path part = dir_ / "update.part/.model.safetensors.part";
+  std::string bytes = read_file(part, 1u << 30);
+  bytes[12345] ^= 1;
+  write_file_atomic(part, bytes);
+  link_.reconnect();
+  fetch_now();
+  expect_complete();
+}
+
+TEST_F(Fetch, APartLongerThanTheFileIsNotContinued) {
+  link_.drop_after(8'500'000);
+  error_of([&] { fetch_now(); });
+  write_file_atomic(dir_ / "update.part/.model.safetensors.part", noise(9'000'002, 1));
+  link_.reconnect();
+  fetch_now();
+  expect_complete();
+}
+
+TEST_F(Fetch, APartOfAnotherUpdateIsNotContinued) {
+  link_.drop_after(8'500'000);
+  error_of([&] { fetch_now(); });
+  link_.reconnect();
+  files_["model.safetensors"] = noise(9'000'001, 8);
+  put_far(far_, from_.str(), files_);
+  EXPECT_EQ(fetch_now().moved_bytes, total(files_));
+  expect_complete();
+}
+
+TEST_F(Fetch, StopsAndContinues) {
+  std::stop_source stop;
+  const Error error = error_of([&] {
+    fetch_now(stop.get_token(), [&](const Progress& progress) {
+      if (progress.done_bytes > 4u << 20) stop.request_stop();
+    });
+  });
+  EXPECT_EQ(error.kind(), ErrorKind::kCancelled);
+  EXPECT_FALSE(fs::exists(to_));
+  EXPECT_LT(fetch_now().moved_bytes, total(files_));
+  expect_complete();
+}
+
+TEST_F(Fetch, TellsItsProgress) {
+  uint64_t last = 0, expected = total(files_);
+  fetch_now({}, [&](const Progress& progress) {
+    EXPECT_GE(progress.done_bytes, last);
+    EXPECT_EQ(progress.total_bytes, expected);
+    last = progress.done_bytes;
+  });
+  EXPECT_EQ(last, expected);
+}
+
+TEST_F(Fetch, LosesNothingWhenAReplyIsLost) {
+  for (const char* operation : {"stat", "read"})
+    for (int nth : {1, 2, 3, 4}) {
+      fs::remove_all(to_);
+      link_.lose_reply(operation, nth);
+      try {
+        fetch_now();
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::kRemote);
+        link_.reconnect();
+        fetch_now();
+      }
+      link_.reconnect();
+      expect_complete();
+    }
+}
+
+TEST_F(Fetch, ALocalSessionServesAsWell) {
+  put_here(dir_ / "far", with_manifest(files_));
+  const auto local = remote::make_local_session();
+  fetch(*local, RemotePath((dir_ / "far").string()), manifest_of(files_).root_sha256(), 1u << 30,
+        to_, {});
+  expect_complete();
+}
+
+}  // namespace
+}  // namespace xffl::transfer

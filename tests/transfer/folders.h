@@ -1,0 +1,92 @@
+// Folders to transfer, and how to look at what arrived.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+
+#include "support/fake_session.h"
+#include "support/faulty_session.h"
+#include "support/temp_dir.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/sha256.h"
+#include "xffl/checkpoint/manifest.h"
+#include "xffl/transfer/transfer.h"
+
+namespace xffl::transfer {
+
+namespace fs = std::filesystem;
+using Files = std::map<std::string, std::string>;
+
+/// Bytes without a pattern that a wrong offset could hide behind.
+inline std::string noise(size_t size, uint64_t seed) {
+  std::string text(size, '\0');
+  uint64_t state = seed * 2654435761u + 1;
+  for (char& c : text) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    c = static_cast<char>(state >> 56);
+  }
+  return text;
+}
+
+/// More than two blocks in one file, one byte, and nothing.
+inline Files sample_files() {
+  return {{"config.json", "{}\n"}, {"empty", ""}, {"model.safetensors", noise(9'000'001, 7)}};
+}
+
+inline checkpoint::Manifest manifest_of(const Files& files) {
+  checkpoint::Manifest manifest;
+  for (const auto& [name, bytes] : files)
+    manifest.files.push_back({name, bytes.size(), sha256_hex(bytes)});
+  return manifest;
+}
+
+inline uint64_t total(const Files& files) { return manifest_of(files).total_bytes(); }
+
+/// A complete folder at the far side.
+inline void put_far(test::FakeSession& far, const std::string& folder, const Files& files) {
+  for (const auto& [name, bytes] : files) far.put(folder + "/" + name, bytes);
+  far.put(folder + "/manifest.json", checkpoint::format_manifest(manifest_of(files)));
+}
+
+inline void put_here(const fs::path& folder, const Files& files) {
+  fs::create_directories(folder);
+  for (const auto& [name, bytes] : files) write_file_atomic(folder / name, bytes);
+}
+
+inline Files files_here(const fs::path& folder) {
+  Files files;
+  for (const auto& entry : fs::directory_iterator(folder))
+    files[entry.path().filename().string()] = read_file(entry.path(), 1u << 30);
+  return files;
+}
+
+inline Files files_far(test::FakeSession& far, const std::string& folder) {
+  Files files;
+  for (const std::string& name : far.list(RemotePath(folder)))
+    files[name] = far.content(folder + "/" + name);
+  return files;
+}
+
+inline Files with_manifest(Files files) {
+  const std::string manifest = checkpoint::format_manifest(manifest_of(files));
+  files["manifest.json"] = manifest;
+  return files;
+}
+
+/// The error that `body` throws; its message is for the caller to look into.
+inline Error error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "no error";
+  return Error(ErrorKind::kInternal, "no error");
+}
+
+}  // namespace xffl::transfer

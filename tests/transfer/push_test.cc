@@ -1,0 +1,225 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "folders.h"
+
+namespace xffl::transfer {
+namespace {
+
+using testing::HasSubstr;
+
+class Push : public testing::Test {
+ protected:
+  Files files_ = sample_files();
+  test::FakeSession far_;
+  test::FaultySession link_{far_};
+  test::TempDir dir_;
+  const RemotePath to_{"/scratch/r0001/a1/in"};
+
+  void SetUp() override { put_here(dir_ / "model", files_); }
+
+  Result push_now(std::stop_token stop = {}, const OnProgress& on_progress = {}) {
+    return push(link_, dir_ / "model", manifest_of(files_), to_, stop, on_progress);
+  }
+  void expect_complete() { EXPECT_EQ(files_far(far_, to_.str()), with_manifest(files_)); }
+  bool claims_to_be_complete() { return far_.stat(to_ / "manifest.json").has_value(); }
+  void change(const std::string& name, const std::string& bytes) {
+    files_[name] = bytes;
+    write_file_atomic(dir_ / "model" / name, bytes);
+  }
+};
+
+TEST_F(Push, SendsAWholeFolder) {
+  EXPECT_EQ(push_now().moved_bytes, total(files_));
+  expect_complete();
+}
+
+TEST_F(Push, SendsNothingTwice) {
+  push_now();
+  EXPECT_EQ(push_now().moved_bytes, 0u);
+  EXPECT_EQ(link_.calls("rename"), 5);  // three files, the plan by rename, the plan to its name
+  expect_complete();
+}
+
+TEST_F(Push, SendsOnlyWhatChanged) {
+  push_now();
+  change("config.json", "{ }\n");
+  EXPECT_EQ(push_now().moved_bytes, 4u);
+  expect_complete();
+}
+
+TEST_F(Push, TakesAwayWhatAnEarlierManifestNamed) {
+  push_now();
+  files_.erase("empty");
+  EXPECT_EQ(push_now().moved_bytes, 0u);
+  expect_complete();
+}
+
+TEST_F(Push, DoesNotTrustAFileOfUnknownOrigin) {
+  far_.put(to_.str() + "/config.json", "[]\n");  // as long as ours
+  far_.put(to_.str() + "/.model.safetensors.part", noise(9'000'000, 99));
+  far_.put(to_.str() + "/notes", "of somebody");
+  EXPECT_EQ(push_now().moved_bytes, total(files_));
+  EXPECT_EQ(far_.content(to_.str() + "/notes"), "of somebody");
+  far_.remove_tree(to_ / "notes");
+  expect_complete();
+}
+
+TEST_F(Push, RepairsAFolderWhoseFilesAreNotAsLongAsItsManifestSays) {
+  push_now();
+  far_.put(to_.str() + "/config.json", "{");
+  far_.remove_tree(to_ / "empty");
+  EXPECT_EQ(push_now().moved_bytes, 3u);
+  expect_complete();
+}
+
+TEST_F(Push, ADamagedFarManifestVouchesForNothing) {
+  push_now();
+  far_.put(to_.str() + "/manifest.json", "{\"version\": 1,");
+  EXPECT_EQ(push_now().moved_bytes, total(files_));
+  expect_complete();
+}
+
+class PushResumes : public Push, public testing::WithParamInterface<uint64_t> {};
+
+TEST_P(PushResumes, AfterDrops) {
+  int calls = 0;
+  for (bool done = false; !done && calls < 1000; ++calls) {
+    link_.drop_after(GetParam());
+    try {
+      push_now();
+      done = true;
+    } catch (const Error& error) {
+      ASSERT_EQ(error.kind(), ErrorKind::kRemote) << error.what();
+      EXPECT_FALSE(claims_to_be_complete());
+    }
+  }
+  expect_complete();
+  EXPECT_GT(calls, 1);
+  EXPECT_LE(far_.bytes_written, total(files_) + 2000u) << "sent again what was there";
+}
+
+INSTANTIATE_TEST_SUITE_P(Offsets, PushResumes,
+                         testing::Values(4'200'001, 5'000'003, 6'000'000, 8'999'999));
+
+TEST_F(Push, ADamagedEndOfThePartIsSentAgain) {
+  link_.drop_after(6'000'000);
+  error_of([&] { push_now(); });
+  link_.reconnect();
+  const std::string part = to_.str() + "/.model.safetensors.part";
+  std::string bytes = far_.content(part);
+  ASSERT_GT(bytes.size(), 5'000'000u);
+  bytes.back() ^= 1;
+  far_.put(part, bytes);
+  push_now();
+  expect_complete();
+}
+
+TEST_F(Push, APartLongerThanTheFileIsSentAgain) {
+  link_.drop_after(6'000'000);
+  error_of([&] { push_now(); });
+  link_.reconnect();
+  far_.put(to_.str() + "/.model.safetensors.part", files_["model.safetensors"] + "more");
+  push_now();
+  expect_complete();
+}
+
+TEST_F(Push, APartOfAnotherModelIsNotContinued) {
+  link_.drop_after(6'000'000);
+  error_of([&] { push_now(); });
+  link_.reconnect();
+  change("model.safetensors", noise(9'000'001, 8));
+  push_now();
+  expect_complete();
+}
+
+TEST_F(Push, AnInterruptedChangeOfModelsNeverLooksComplete) {
+  push_now();
+  const std::string old_model = files_["model.safetensors"];
+  change("model.safetensors", noise(9'000'001, 8));
+  link_.drop_after(6'000'000);
+  error_of([&] { push_now(); });
+  EXPECT_FALSE(claims_to_be_complete());
+  link_.reconnect();
+  change("model.safetensors", old_model);  // back again: the new one's part must not be continued
+  push_now();
+  expect_complete();
+}
+
+TEST_F(Push, EveryLostReplyIsSurvived) {
+  int num_lost = 0;
+  for (const char* operation :
+       {"make_dirs", "stat", "read", "write", "sync", "rename", "list", "remove_tree"})
+    for (int nth = 1; nth <= 6; ++nth) {
+      far_.remove_tree(RemotePath("/scratch"));
+      link_.lose_reply(operation, nth);
+      try {
+        push_now();
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::kRemote);
+        ++num_lost;
+        link_.reconnect();
+        push_now();
+      }
+      link_.reconnect();
+      expect_complete();
+    }
+  EXPECT_GT(num_lost, 20);
+}
+
+TEST_F(Push, RefusesALocalFileThatIsNotAsTheManifestSays) {
+  const checkpoint::Manifest manifest = manifest_of(files_);
+  const auto refused = [&](const std::string& words) {
+    const Error error = error_of([&] { push(link_, dir_ / "model", manifest, to_, {}); });
+    EXPECT_EQ(error.kind(), ErrorKind::kRejected) << error.what();
+    EXPECT_THAT(error.what(), HasSubstr(words));
+    EXPECT_FALSE(claims_to_be_complete());
+    EXPECT_FALSE(far_.stat(to_ / "model.safetensors"));
+  };
+  std::string bytes = files_["model.safetensors"];
+  bytes[5'000'000] ^= 1;
+  write_file_atomic(dir_ / "model/model.safetensors", bytes);
+  refused(sha256_hex(bytes));
+  EXPECT_FALSE(far_.stat(to_ / ".model.safetensors.part"));
+  write_file_atomic(dir_ / "model/model.safetensors", bytes + "x");
+  refused("expected 9000001 bytes, found 9000002");
+  fs::remove(dir_ / "model/model.safetensors");
+  refused("no such file");
+}
+
+TEST_F(Push, StopsAndContinues) {
+  std::stop_source stop;
+  const Error error = error_of([&] {
+    push_now(stop.get_token(), [&](const Progress& progress) {
+      if (progress.done_bytes > 4u << 20) stop.request_stop();
+    });
+  });
+  EXPECT_EQ(error.kind(), ErrorKind::kCancelled);
+  EXPECT_FALSE(claims_to_be_complete());
+  EXPECT_LT(push_now().moved_bytes, total(files_));
+  expect_complete();
+}
+
+TEST_F(Push, TellsItsProgress) {
+  uint64_t last = 0, expected = total(files_);
+  push_now({}, [&](const Progress& progress) {
+    EXPECT_GE(progress.done_bytes, last);
+    EXPECT_EQ(progress.total_bytes, expected);
+    last = progress.done_bytes;
+  });
+  EXPECT_EQ(last, expected);
+}
+
+TEST_F(Push, ALocalSessionServesAsWell) {
+  const auto local = remote::make_local_session();
+  const fs::path far = dir_ / "far/in";
+  push(*local, dir_ / "model", manifest_of(files_), RemotePath(far.string()), {});
+  EXPECT_EQ(files_here(far), with_manifest(files_));
+  checkpoint::verify_folder(far, checkpoint::read_manifest(far));
+  EXPECT_EQ(
+      push(*local, dir_ / "model", manifest_of(files_), RemotePath(far.string()), {}).moved_bytes,
+      0u);
+}
+
+}  // namespace
+}  // namespace xffl::transfer
