@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <set>
 
+#include "list_folder.h"
 #include "plain_name.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -61,19 +62,10 @@ std::string hash_file(int fd, const fs::path& path, uint64_t size_bytes,
   return hash.hex();
 }
 
-/// The names in `folder` without manifest.json, sorted; at most kMaxFiles.
+/// The names in `folder` without manifest.json.
 std::set<std::string> list_files(const fs::path& folder) {
-  std::set<std::string> names;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    if (name == kManifestName) continue;
-    if (names.size() == kMaxFiles) {
-      reject(folder, "holds more than " + std::to_string(kMaxFiles) + " files");
-    }
-    names.insert(name);
-  }
-  if (error) throw system_error("list " + folder.string(), error.value());
+  std::set<std::string> names = list_folder(folder, kMaxFiles + 1);
+  names.erase(std::string(kManifestName));
   return names;
 }
 
@@ -192,6 +184,8 @@ std::string format_manifest(const Manifest& manifest) {
 
 Manifest read_manifest(const fs::path& folder) {
   const fs::path path = folder / kManifestName;
+  uint64_t size_bytes = 0;
+  open_regular(path, size_bytes);
   return parse_manifest(read_file(path, kMaxManifestBytes), path.string());
 }
 

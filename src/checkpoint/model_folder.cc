@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "list_folder.h"
 #include "plain_name.h"
 #include "safetensors_header.h"
 #include "sorted_json.h"
@@ -18,6 +19,7 @@ constexpr const char* kSingleName = "model.safetensors";
 constexpr const char* kIndexName = "model.safetensors.index.json";
 constexpr uint64_t kMaxIndexBytes = 8u << 20;
 constexpr size_t kMaxShards = 4096;
+constexpr size_t kMaxNames = 100'000;  // in a folder
 constexpr uint64_t kMaxTokenizerFileBytes = 256u << 20;
 
 [[noreturn]] void fail(const fs::path& path, const std::string& problem) {
@@ -26,9 +28,7 @@ constexpr uint64_t kMaxTokenizerFileBytes = 256u << 20;
 
 [[noreturn]] void fail_without_weights(const fs::path& folder) {
   std::string message = folder.string() + ": neither " + kSingleName + " nor " + kIndexName;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    const std::string name = entry.path().filename().string();
+  for (const std::string& name : list_folder(folder, kMaxNames)) {
     if (name.ends_with(".bin") || name.ends_with(".pth") || name.ends_with(".pt")) {
       message +=
           "; pickled weights (" + log::printable(name, 100) +
@@ -72,11 +72,9 @@ bool is_tokenizer_file(const std::string& name) {
 }  // namespace
 
 ModelFolder::ModelFolder(const fs::path& folder) : folder_(folder) {
-  if (!fs::is_directory(folder)) {
-    throw Error(ErrorKind::kNotFound, folder.string() + ": no such folder");
-  }
-  const bool has_single = fs::exists(folder / kSingleName);
-  const bool has_index = fs::exists(folder / kIndexName);
+  const std::set<std::string> names = list_folder(folder, kMaxNames);
+  const bool has_single = names.contains(kSingleName);
+  const bool has_index = names.contains(kIndexName);
   if (has_single && has_index) {
     fail(folder, std::string("holds both ") + kSingleName + " and " + kIndexName +
                      ", two models at once: remove the stale one");
@@ -114,7 +112,9 @@ void ModelFolder::add_indexed_files() {
                    std::to_string(names.size()));
   }
   for (const std::string& name : names) {
-    if (!fs::exists(folder_ / name)) fail(path, "names " + name + ", which is not in the folder");
+    if (std::error_code ignored; !fs::exists(folder_ / name, ignored)) {
+      fail(path, "names " + name + ", which is not in the folder");
+    }
     add_file(name);
   }
   for (const auto& [tensor, file] : index) {
@@ -151,15 +151,10 @@ std::span<const std::byte> ModelFolder::data(std::string_view name) const {
 }
 
 void copy_tokenizer_files(const fs::path& from, const fs::path& to) {
-  std::set<std::string> names;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(from, error)) {
-    const std::string name = entry.path().filename().string();
-    if (is_tokenizer_file(name) && entry.is_regular_file(error)) names.insert(name);
-  }
-  if (error) throw system_error("list " + from.string(), error.value());
   make_dirs(to);
-  for (const std::string& name : names) {
+  for (const std::string& name : list_folder(from, kMaxNames)) {
+    std::error_code ignored;
+    if (!is_tokenizer_file(name) || !fs::is_regular_file(from / name, ignored)) continue;
     write_file_atomic(to / name, read_file(from / name, kMaxTokenizerFileBytes));
   }
 }

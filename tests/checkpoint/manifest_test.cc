@@ -193,6 +193,12 @@ TEST_F(VerifyFolder, NeverWaitsForAPipe) {
   EXPECT_THAT(refusal(), HasSubstr("expected a regular file"));
 }
 
+TEST_F(VerifyFolder, TheManifestItselfIsARegularFile) {
+  fs::remove(dir_ / "manifest.json");
+  mkfifo((dir_ / "manifest.json").c_str(), 0600);
+  EXPECT_THAT(thrown_by([&] { read_manifest(dir_.path()); }).message, HasSubstr("regular file"));
+}
+
 TEST_F(VerifyFolder, AFolderIsNoFile) {
   fs::remove(dir_ / "a");
   fs::create_directory(dir_ / "a");

@@ -30,6 +30,10 @@ TEST(JobReport, TextIsTheGoldenFile) {
   expect_golden("report.json", format_job_report(sample_report()));
 }
 
+TEST(JobReport, TheDocumentedExampleIsTheSame) {
+  EXPECT_EQ(parse_job_report(documented("report.json"), "docs/formats.md"), sample_report());
+}
+
 TEST(JobReport, RoundTripsThroughAFile) {
   test::TempDir dir;
   JobReport report = sample_report();

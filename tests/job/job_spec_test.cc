@@ -17,6 +17,10 @@ std::string refusal(const std::string& pointer, const std::string& value) {
 
 TEST(JobSpec, TextIsTheGoldenFile) { expect_golden("job.json", format_job_spec(sample_spec())); }
 
+TEST(JobSpec, TheDocumentedExampleIsTheSame) {
+  EXPECT_EQ(parse_job_spec(documented("job.json"), "docs/formats.md"), sample_spec());
+}
+
 TEST(JobSpec, RoundTrips) {
   const JobSpec spec = sample_spec();
   EXPECT_EQ(parse_job_spec(format_job_spec(spec), "job.json"), spec);

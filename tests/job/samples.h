@@ -86,6 +86,15 @@ inline std::string edited(const std::string& text, const std::string& pointer,
   return document.dump();
 }
 
+/// The JSON under a heading of docs/formats.md.
+inline std::string documented(const std::string& heading) {
+  const std::string page =
+      read_file(std::filesystem::path(XFFL_SOURCE_DIR) / "docs/formats.md", 1 << 20);
+  const std::string open = "```json\n";
+  const size_t begin = page.find(open, page.find("\n## " + heading + "\n")) + open.size();
+  return page.substr(begin, page.find("```", begin) - begin);
+}
+
 /// The message of the Error of this kind that `body` throws.
 template <class Body>
 std::string message_of(ErrorKind kind, Body&& body) {
