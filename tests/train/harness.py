@@ -1,0 +1,164 @@
+"""What the Python tests of xffl-train share: models made by Hugging Face, token shards, jobs, and ranks."""
+
+import json
+import os
+import pathlib
+import random
+import socket
+import subprocess
+
+import torch
+import transformers
+from transformers import LlamaConfig, LlamaForCausalLM
+
+torch.set_num_threads(1)
+transformers.utils.logging.set_verbosity_error()
+BIN = pathlib.Path(os.environ.get("XFFL_BIN", "build/trainer-cpu/bin"))
+NONCE = "0123456789abcdef0123456789abcdef"
+
+SMALL = dict(vocab_size=97, hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=4, max_position_embeddings=256, rms_norm_eps=1e-5, attention_dropout=0.0,
+             bos_token_id=1, eos_token_id=2)
+
+
+def rope(**parameters):
+    """RoPE settings in the dialect of the installed transformers."""
+    theta = parameters.pop("rope_theta", 10000.0)
+    if int(transformers.__version__.split(".")[0]) >= 5:
+        return {"rope_parameters": {"rope_theta": theta, **parameters}}
+    return {"rope_theta": theta, "rope_scaling": parameters}
+
+
+def variants():
+    llama3 = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                  original_max_position_embeddings=64)
+    return {
+        "plain": {},
+        "grouped_queries_odd_head_dim": dict(num_key_value_heads=2, head_dim=20),
+        "one_key_value_head": dict(num_key_value_heads=1),
+        "llama3_rope": rope(**llama3),
+        "linear_rope": rope(rope_type="linear", factor=4.0),
+        "tied": dict(tie_word_embeddings=True),
+        "biased": dict(attention_bias=True, mlp_bias=True),
+        "everything": dict(num_key_value_heads=2, head_dim=16, tie_word_embeddings=True, attention_bias=True,
+                           mlp_bias=True, **rope(**llama3)),
+    }
+
+
+def make_model(folder, seed=0, dtype=torch.float32, max_shard_size="1GB", **changes):
+    """Saves a random LLaMA whose biases and norms are not trivial, and its manifest; returns the root hash."""
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(LlamaConfig(**{**SMALL, **changes}))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            spread = 0.1 if parameter.dim() == 2 else 0.2
+            parameter.normal_(1.0 if "norm" in name else 0.0, spread)
+    model.to(dtype).save_pretrained(folder, max_shard_size=max_shard_size)
+    return write_manifest(folder)
+
+
+def write_manifest(folder):
+    return run([BIN / "xffl_test_tool", "manifest", folder]).stdout.strip()
+
+
+def make_sequences(count, vocab_size=97, lengths=(2, 40), seed=0):
+    generator = random.Random(seed)
+    return [[generator.randrange(vocab_size) for _ in range(generator.randint(*lengths))] for _ in range(count)]
+
+
+def write_tokens(path, sequences, vocab_size=97):
+    lines = "".join(" ".join(map(str, ids)) + "\n" for ids in sequences)
+    longest = max(map(len, sequences))
+    run([BIN / "xffl_test_tool", "tokens", vocab_size, longest, path], input=lines)
+    return path
+
+
+def run(command, check=True, timeout=300, **options):
+    result = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=timeout, **options)
+    assert not check or result.returncode == 0, f"{command}: {result.returncode}\n{result.stdout}\n{result.stderr}"
+    return result
+
+
+def evaluate(model, tokens, *arguments):
+    return json.loads(run([BIN / "xffl-train", "evaluate", "--model", model, "--tokens", tokens, "--json", *arguments]).stdout)
+
+
+def load(folder, dtype=torch.float32):
+    return LlamaForCausalLM.from_pretrained(folder, torch_dtype=dtype)
+
+
+def hf_sum(model, ids):
+    """Sum of the NLL of a sequence's tokens but the first, and their number, by Hugging Face's model."""
+    tokens = torch.tensor([ids])
+    loss = model(tokens, labels=tokens).loss
+    return loss * (len(ids) - 1), len(ids) - 1
+
+
+def hf_evaluate(model, sequences):
+    with torch.no_grad():
+        means = [None if len(ids) == 1 else (hf_sum(model, ids)[0] / (len(ids) - 1)).item() for ids in sequences]
+    counts = [len(ids) - 1 for ids in sequences]
+    total = sum(mean * count for mean, count in zip(means, counts) if count)
+    return sum(counts), total / sum(counts), means
+
+
+def make_job(folder, base, base_hash, train, validation=(), **changes):
+    """Writes job.json; keys of `training` may be given beside those of the job."""
+    training = dict(steps=5, first_step=0, batch_size=8, micro_batch_size=4, learning_rate=1e-3,
+                    schedule=dict(kind="constant", warmup_steps=0, total_steps=100, min_ratio=0.0), weight_decay=0.0,
+                    beta1=0.9, beta2=0.95, epsilon=1e-8, max_grad_norm=1.0, seed=1, precision="fp32",
+                    validation_samples=0, train_samples=0)
+    job = dict(version=1, key=dict(project="p", run="0001", round=1, facility="alba", attempt=1, nonce=NONCE),
+               base_model_path=str(base), base_model_sha256=base_hash, train_paths=[str(train)],
+               validation=[dict(name=name, path=str(path)) for name, path in validation], update_path="update",
+               report_path="report.json", metrics_path="metrics.jsonl", update_kind="weights", update_dtype="fp32")
+    for key, value in changes.items():
+        (training if key in training else job)[key] = value
+    job["training"] = training
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "job.json").write_text(json.dumps(job))
+    return folder / "job.json"
+
+
+class Outcome:
+    def __init__(self, folder, codes, output):
+        self.folder, self.codes, self.output = folder, codes, output
+        path = folder / "metrics.jsonl"
+        self.metrics = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        path = folder / "report.json"
+        self.report = json.loads(path.read_text()) if path.exists() else None
+
+    @property
+    def losses(self):
+        return [metric["loss"] for metric in self.metrics]
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def start_ranks(job, world_size=1, arguments=(), **environment):
+    port = free_port()
+    ranks = []
+    for rank in range(world_size):
+        env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+        if world_size > 1:
+            env |= dict(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1",
+                        MASTER_PORT=str(port))
+        ranks.append(subprocess.Popen([str(BIN / "xffl-train"), "--job", str(job), *arguments], env=env,
+                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+    return ranks
+
+
+def train(job, world_size=1, check=True, **environment):
+    ranks = start_ranks(job, world_size, **environment)
+    output = [rank.communicate(timeout=300)[0] for rank in ranks]
+    codes = [rank.returncode for rank in ranks]
+    assert not check or codes == [0] * world_size, f"{codes}\n" + "\n".join(output)
+    return Outcome(job.parent, codes, output)
+
+
+def relative(found, expected):
+    return abs(found - expected) / abs(expected)

@@ -1,0 +1,112 @@
+"""A job that goes wrong leaves no report, on one rank and on several."""
+
+import signal
+import time
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+import harness
+
+
+@pytest.fixture
+def setting(tmp_path):
+    base_hash = harness.make_model(tmp_path / "base")
+    tokens = harness.write_tokens(tmp_path / "t.tokens", harness.make_sequences(30))
+    return tmp_path, tmp_path / "base", base_hash, tokens
+
+
+def expect_failure(job, world_size, code, *texts):
+    outcome = harness.train(job, world_size, check=False)
+    assert outcome.codes == [code] * world_size, outcome.output
+    for text in texts:
+        assert text in outcome.output[0]
+    assert outcome.report is None and not (job.parent / "update").exists()
+    return outcome
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_nan_weight_stops_before_the_step(setting, world_size):
+    folder, base, _, tokens = setting
+    path = base / "model.safetensors"
+    weights = load_file(path)
+    weights["model.layers.1.mlp.down_proj.weight"][3, 5] = float("nan")
+    save_file(weights, path, metadata={"format": "pt"})
+    job = harness.make_job(folder / "job", base, harness.write_manifest(base), tokens)
+    outcome = expect_failure(job, world_size, 9, "step 1", "loss is nan", "stopped before the update")
+    assert outcome.metrics == []
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_an_explosion_stops_all_ranks(setting, world_size):
+    folder, base, base_hash, tokens = setting
+    job = harness.make_job(folder / "job", base, base_hash, tokens, learning_rate=1000.0, weight_decay=1000.0,
+                           max_grad_norm=0.0, steps=50)
+    outcome = expect_failure(job, world_size, 9, "stopped before the update")
+    assert 1 <= len(outcome.metrics) < 50
+
+
+def test_another_base_model_is_refused(setting):
+    folder, base, base_hash, tokens = setting
+    job = harness.make_job(folder / "job", base, "a" * 64, tokens)
+    expect_failure(job, 1, 5, "not the model that the job names", base_hash)
+    config = base / "config.json"
+    config.write_text(config.read_text() + " ")
+    expect_failure(harness.make_job(folder / "job2", base, base_hash, tokens), 1, 5, "config.json")
+
+
+def test_a_rejected_base_stops_every_rank(setting):
+    folder, base, _, tokens = setting
+    outcome = harness.train(harness.make_job(folder / "job", base, "a" * 64, tokens), 2, check=False)
+    assert outcome.codes == [5, 9]
+    assert "rank 0 stopped the job" in outcome.output[1]
+
+
+def test_a_larger_vocabulary_is_refused(setting):
+    folder, base, base_hash, _ = setting
+    tokens = harness.write_tokens(folder / "large.tokens", [[1, 2, 98]], vocab_size=99)
+    expect_failure(harness.make_job(folder / "job", base, base_hash, tokens), 1, 5, "vocabulary of 99 tokens")
+
+
+def test_a_tensor_that_is_missing_is_named(setting):
+    folder, base, _, tokens = setting
+    path = base / "model.safetensors"
+    weights = load_file(path)
+    del weights["model.layers.1.mlp.down_proj.weight"]
+    save_file(weights, path, metadata={"format": "pt"})
+    job = harness.make_job(folder / "job", base, harness.write_manifest(base), tokens)
+    expect_failure(job, 1, 5, "model.layers.1.mlp.down_proj.weight is missing")
+
+
+def signal_in_training(job, world_size, number, rank):
+    ranks = harness.start_ranks(job, world_size)
+    metrics = job.parent / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while (not metrics.exists() or metrics.read_text().count("\n") < 3) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    ranks[rank].send_signal(number)
+    output = [r.communicate(timeout=60)[0] for r in ranks]
+    return harness.Outcome(job.parent, [r.returncode for r in ranks], output)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_usr1_finishes_with_true_counts(setting, world_size):
+    folder, base, base_hash, tokens = setting
+    job = harness.make_job(folder / "job", base, base_hash, tokens, [("it", tokens)], steps=1000000)
+    outcome = signal_in_training(job, world_size, signal.SIGUSR1, world_size - 1)
+    assert outcome.codes == [0] * world_size, outcome.output
+    assert 3 <= outcome.report["steps"] == len(outcome.metrics) < 1000000
+    assert outcome.report["tokens"] == sum(metric["tokens"] for metric in outcome.metrics)
+    assert outcome.report["samples"] == 8 * outcome.report["steps"]
+    harness.load(job.parent / "update")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_term_ends_without_an_update(setting, world_size, number):
+    folder, base, base_hash, tokens = setting
+    job = harness.make_job(folder / "job", base, base_hash, tokens, steps=1000000)
+    outcome = signal_in_training(job, world_size, number, world_size - 1)
+    assert all(code not in (0, 9) for code in outcome.codes), outcome.output
+    assert outcome.report is None and not (job.parent / "update").exists()
+    assert "stopped on request" in outcome.output[0]

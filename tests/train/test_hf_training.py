@@ -1,0 +1,89 @@
+"""Training against Hugging Face's model with torch.optim.AdamW, step by step."""
+
+import pytest
+import torch
+from transformers import get_scheduler
+
+import harness
+
+
+def hf_losses(folder, sequences, steps, learning_rate, decay, max_norm, schedule="constant", warmup=0, total=0):
+    """The whole data set is each step's batch, so its order does not matter."""
+    model = harness.load(folder)
+    matrices = [p for p in model.parameters() if p.dim() == 2]
+    vectors = [p for p in model.parameters() if p.dim() != 2]
+    groups = [dict(params=matrices, weight_decay=decay), dict(params=vectors, weight_decay=0.0)]
+    optimizer = torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.95), eps=1e-8)
+    scheduler = get_scheduler(schedule, optimizer, warmup, total)
+    losses, norms, rates = [], [], []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        sums = [harness.hf_sum(model, ids) for ids in sequences if len(ids) > 1]
+        loss = sum(nll for nll, _ in sums) / sum(count for _, count in sums)
+        loss.backward()
+        losses.append(loss.item())
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm).item())
+        rates.append(scheduler.get_last_lr()[0])
+        optimizer.step()
+        scheduler.step()
+    return losses, norms, rates, model
+
+
+def compare(tmp_path, changes, schedule="constant", warmup=0, total=0, steps=20):
+    base = tmp_path / "base"
+    base_hash = harness.make_model(base, **changes)
+    sequences = harness.make_sequences(12, lengths=(1, 30))
+    tokens = harness.write_tokens(tmp_path / "t.tokens", sequences)
+    losses, norms, rates, model = hf_losses(base, sequences, steps, 2e-3, 0.1, 1.0, schedule, warmup, total)
+    job = harness.make_job(tmp_path / "job", base, base_hash, tokens, steps=steps, batch_size=12, micro_batch_size=5,
+                           learning_rate=2e-3, weight_decay=0.1,
+                           schedule=dict(kind=schedule, warmup_steps=warmup, total_steps=total, min_ratio=0.0))
+    found = harness.train(job)
+    assert len(found.losses) == steps
+    assert losses[-1] < losses[0] - 0.3, "the reference itself should learn"
+    for mine, theirs in zip(found.metrics, zip(losses, norms, rates)):
+        assert harness.relative(mine["loss"], theirs[0]) < 2e-5
+        assert harness.relative(mine["grad_norm"], theirs[1]) < 1e-3
+        assert mine["lr"] == pytest.approx(theirs[2], rel=1e-12, abs=1e-18)
+    trained = harness.load(job.parent / "update")
+    for (name, mine), theirs in zip(trained.named_parameters(), model.parameters()):
+        assert (mine - theirs).norm() < 2e-4 * theirs.norm(), name
+
+
+@pytest.mark.parametrize("name", ["plain", "everything"])
+def test_twenty_steps(tmp_path, name):
+    compare(tmp_path, harness.variants()[name])
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_schedules(tmp_path, schedule):
+    compare(tmp_path, {}, schedule, warmup=3, total=12, steps=12)
+
+
+def test_bf16_stays_near_float32(tmp_path):
+    base = tmp_path / "base"
+    base_hash = harness.make_model(base)
+    tokens = harness.write_tokens(tmp_path / "t.tokens", harness.make_sequences(16))
+    losses = {}
+    for precision in ("fp32", "bf16"):
+        job = harness.make_job(tmp_path / precision, base, base_hash, tokens, steps=30, batch_size=16,
+                               learning_rate=2e-3, precision=precision)
+        losses[precision] = harness.train(job).losses
+    assert losses["bf16"][-1] < losses["bf16"][0] - 0.5
+    for mine, theirs in zip(losses["bf16"], losses["fp32"]):
+        assert harness.relative(mine, theirs) < 0.02
+
+
+def test_small_updates_survive_in_bf16(tmp_path):
+    """At this learning rate a step is far below a bf16 weight's spacing: only float32 masters keep it."""
+    base = tmp_path / "base"
+    base_hash = harness.make_model(base)
+    tokens = harness.write_tokens(tmp_path / "t.tokens", harness.make_sequences(8))
+    job = harness.make_job(tmp_path / "job", base, base_hash, tokens, steps=10, learning_rate=1e-6, precision="bf16",
+                           update_kind="delta")
+    harness.train(job)
+    from safetensors.torch import load_file
+
+    delta = load_file(job.parent / "update" / "model.safetensors")["model.layers.0.mlp.up_proj.weight"]
+    assert (delta != 0).float().mean() > 0.9
+    assert 1e-7 < delta.abs().mean() < 1.1e-5

@@ -1,0 +1,58 @@
+"""The command line: info, init, evaluate, and how mistakes are answered."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import harness
+
+TRAIN = harness.BIN / "xffl-train"
+
+
+def test_version_and_info():
+    assert harness.run([TRAIN, "--version"]).stdout.startswith("xffl-train ")
+    info = json.loads(harness.run([TRAIN, "info", "--json"]).stdout)
+    assert info["torch"].startswith("2.") and info["threads"] >= 1 and info["world_size"] == 1
+    assert isinstance(info["gpus"], list) and isinstance(info["gloo"], bool) and isinstance(info["nccl"], bool)
+    assert "cpu_capability" in harness.run([TRAIN, "info"]).stdout
+
+
+def test_mistakes_are_named():
+    assert harness.run([TRAIN], check=False).returncode == 2
+    assert harness.run([TRAIN, "--no-such-option"], check=False).returncode == 2
+    missing = harness.run([TRAIN, "--job", "/nowhere/job.json"], check=False)
+    assert missing.returncode == 4 and "/nowhere/job.json" in missing.stderr
+    wrong = harness.run([TRAIN, "info"], check=False, env={"RANK": "0"})
+    assert wrong.returncode == 3 and "WORLD_SIZE is not set" in wrong.stderr
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", ["plain", "tied", "everything"])
+def test_init_makes_a_model_that_transformers_loads(tmp_path, name, dtype):
+    harness.make_model(tmp_path / "pattern", **harness.variants()[name])
+    (tmp_path / "spm.model").write_bytes(b"pieces")
+    arguments = ["--config", tmp_path / "pattern" / "config.json", "--seed", 4, "--dtype", dtype]
+    harness.run([TRAIN, "init", *arguments, "--output", tmp_path / "a", "--tokenizer", tmp_path / "spm.model"])
+    harness.run([TRAIN, "init", *arguments, "--output", tmp_path / "b"])
+    one, two = (load_file(tmp_path / x / "model.safetensors") for x in "ab")
+    assert all(torch.equal(one[key], two[key]) for key in one)
+    model = harness.load(tmp_path / "a", dtype="auto")
+    assert model.dtype == {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
+    assert 0.018 < model.model.embed_tokens.weight.float().std() < 0.022
+    assert torch.all(model.model.norm.weight == 1)
+    assert (tmp_path / "a" / "tokenizer.model").read_bytes() == b"pieces"
+    assert (tmp_path / "a" / "manifest.json").exists()
+    sequences = harness.make_sequences(4)
+    tokens = harness.write_tokens(tmp_path / "t.tokens", sequences)
+    nll = harness.hf_evaluate(model.float(), sequences)[1]
+    assert harness.relative(harness.evaluate(tmp_path / "a", tokens)["nll"], nll) < 2e-6
+    assert harness.run([TRAIN, "init", *arguments, "--output", tmp_path / "a"], check=False).returncode == 2
+
+
+def test_evaluate_prints_a_table(tmp_path):
+    harness.make_model(tmp_path / "m")
+    tokens = harness.write_tokens(tmp_path / "t.tokens", harness.make_sequences(4))
+    text = harness.run([TRAIN, "evaluate", "--model", tmp_path / "m", "--tokens", tokens]).stdout
+    assert "perplexity" in text and "predicted tokens" in text

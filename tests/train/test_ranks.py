@@ -1,0 +1,98 @@
+"""Two and four ranks over Gloo against one, with the same global batch."""
+
+import os
+import signal
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import harness
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    base_hash = harness.make_model(folder / "base", **harness.variants()["grouped_queries_odd_head_dim"])
+    tokens = harness.write_tokens(folder / "t.tokens", harness.make_sequences(40))
+    validation = harness.write_tokens(folder / "v.tokens", harness.make_sequences(9, seed=5))
+
+    def job(name, **changes):
+        return harness.make_job(folder / name, folder / "base", base_hash, tokens, [("it", validation)],
+                                **{**dict(steps=12, batch_size=10, micro_batch_size=3), **changes})
+
+    return folder, job, harness.train(job("one"))
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_tracks_one_rank(setting, world_size):
+    folder, job, one = setting
+    many = harness.train(job(f"world{world_size}"), world_size)
+    assert many.report["world_size"] == world_size
+    assert many.report["tokens"] == one.report["tokens"] and many.report["samples"] == 120
+    for mine, theirs in zip(many.metrics, one.metrics, strict=True):
+        assert mine["tokens"] == theirs["tokens"]
+        assert harness.relative(mine["loss"], theirs["loss"]) < 1e-5
+        assert harness.relative(mine["grad_norm"], theirs["grad_norm"]) < 1e-3
+    for key in ("nll_before", "nll_after"):
+        assert harness.relative(many.report["validation"][0][key], one.report["validation"][0][key]) < 1e-5
+    weights = [load_file(o.folder / "update" / "model.safetensors") for o in (many, one)]
+    for name, mine in weights[0].items():
+        assert (mine - weights[1][name]).norm() < 1e-4 * weights[1][name].norm(), name
+
+
+def test_more_ranks_than_sequences(setting):
+    folder, job, _ = setting
+    one = harness.train(job("few1", batch_size=3, steps=4))
+    four = harness.train(job("few4", batch_size=3, steps=4), 4)
+    for mine, theirs in zip(four.losses, one.losses, strict=True):
+        assert harness.relative(mine, theirs) < 1e-5
+
+
+def test_micro_batches_change_nothing(setting):
+    folder, job, one = setting
+    whole = harness.train(job("whole", micro_batch_size=10))
+    for mine, theirs in zip(whole.losses, one.losses, strict=True):
+        assert harness.relative(mine, theirs) < 1e-5
+
+
+def test_the_same_job_gives_the_same_bytes(setting):
+    folder, job, one = setting
+    again = harness.train(job("again"))
+    assert again.report["update_sha256"] == one.report["update_sha256"]
+    assert again.losses == one.losses
+
+
+def test_rounds_continue_where_the_last_ended(setting):
+    """Steps 0..11 in one job see the same batches as 0..5 and 6..11 in two."""
+    folder, job, one = setting
+    first = harness.train(job("first", steps=6))
+    second = harness.train(job("second", steps=6, first_step=6))
+    assert first.losses == one.losses[:6]
+    assert [m["tokens"] for m in first.metrics + second.metrics] == [m["tokens"] for m in one.metrics]
+    assert second.metrics[0]["step"] == 7
+
+
+def test_a_dead_rank_ends_the_others(setting):
+    folder, job, _ = setting
+    ranks = harness.start_ranks(job("dead", steps=100000), 2, XFFL_COMM_TIMEOUT="20")
+    metrics = folder / "dead" / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while (not metrics.exists() or not metrics.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    ranks[1].send_signal(signal.SIGKILL)
+    output = ranks[0].communicate(timeout=60)[0]
+    ranks[1].communicate()
+    assert ranks[0].returncode == 9, output
+    assert "rank 0 of 2" in output and "a rank died" in output
+    assert not (folder / "dead" / "report.json").exists()
+
+
+def test_a_missing_rank_is_an_error(setting):
+    folder, job, _ = setting
+    environment = dict(RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(harness.free_port()),
+                       XFFL_COMM_TIMEOUT="2")
+    result = harness.run([harness.BIN / "xffl-train", "--job", job("lonely")], check=False,
+                         env={**os.environ, **environment}, timeout=60)
+    assert result.returncode == 9 and "meeting the other ranks" in result.stderr
