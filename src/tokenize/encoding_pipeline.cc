@@ -15,7 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kChunkBytes = uint64_t{8} << 20;
+// Enough to keep a thread busy for about a second, so that progress and Ctrl-C come soon.
+constexpr uint64_t kChunkBytesPerThread = uint64_t{1} << 20;
 constexpr size_t kChunkDocuments = 16384;
 
 // Calls body(0) .. body(count - 1) on some threads; of several failures the one of the lowest index
@@ -137,10 +138,10 @@ int thread_count(int asked) {
   return asked > 0 ? asked : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-std::vector<Document> read_chunk(DocumentReader& documents) {
+std::vector<Document> read_chunk(DocumentReader& documents, uint64_t max_bytes) {
   std::vector<Document> chunk;
   uint64_t num_bytes = 0;
-  for (Document document; num_bytes < kChunkBytes && chunk.size() < kChunkDocuments;) {
+  for (Document document; num_bytes < max_bytes && chunk.size() < kChunkDocuments;) {
     if (!documents.next(document)) break;
     num_bytes += document.text.size();
     chunk.push_back(std::move(document));
@@ -163,7 +164,8 @@ EncodeResult run_pipeline(const std::vector<fs::path>& inputs, const fs::path& o
 
   EncodeResult result;
   for (;;) {
-    const std::vector<Document> chunk = read_chunk(documents);
+    const std::vector<Document> chunk =
+        read_chunk(documents, kChunkBytesPerThread * static_cast<uint64_t>(num_threads));
     if (chunk.empty()) break;
     std::vector<std::vector<int32_t>> ids(chunk.size());
     std::vector<char> validates(chunk.size(), 0);
