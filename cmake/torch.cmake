@@ -25,8 +25,9 @@ target_include_directories(xffl_torch SYSTEM INTERFACE
 # The wheel has Gloo inside and its headers not: Debian's libgloo-dev lends the headers (never linked). src/comm/gloo.cc
 # is the only user and checks itself at start-up.
 target_compile_definitions(xffl_torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
-# --as-needed leaves out what the program does not use; torch's own libraries carry an rpath to what they need.
-target_link_libraries(xffl_torch INTERFACE
+# libstdc++ goes first: the wheel's libraries export parts of an older one (std::filesystem), which must not be bound to.
+# Torch's own libraries carry an rpath to what they need.
+target_link_libraries(xffl_torch INTERFACE stdc++
   ${XFFL_TORCH_DIR}/lib/libtorch.so ${XFFL_TORCH_DIR}/lib/libtorch_cpu.so ${XFFL_TORCH_DIR}/lib/libc10.so)
 target_link_options(xffl_torch INTERFACE -Wl,--allow-shlib-undefined)
 

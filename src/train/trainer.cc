@@ -88,8 +88,8 @@ StepResult Trainer::step(const Dataset& data, std::vector<uint64_t> indices, int
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
     throw Error(
         ErrorKind::kFailed,
-        "the loss is " + std::to_string(result.loss) + " and the gradient's norm " +
-            std::to_string(result.grad_norm) +
+        "the loss is " + std::to_string(std::fabs(result.loss)) + " and the gradient's norm " +
+            std::to_string(std::fabs(result.grad_norm)) +
             ", expected finite numbers: stopped before the update (a lower learning rate, a "
             "warm-up or clipping may help; or the given model is damaged)");
   }

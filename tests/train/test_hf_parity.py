@@ -58,7 +58,10 @@ def test_transformers_4_dialect(tmp_path):
     old = os.environ.get("XFFL_TRANSFORMERS4", "")
     if not os.path.isdir(old):
         pytest.skip(f"transformers 4 is not installed at '{old}' (XFFL_TRANSFORMERS4)")
-    environment = {**os.environ, "PYTHONPATH": f"{old}:{HERE}"}
+    environment = {**os.environ, "PYTHONPATH": f"{old}:{HERE}:{os.environ.get('PYTHONPATH', '')}"}
+    probe = harness.run([sys.executable, "-c", "from transformers import LlamaForCausalLM"], check=False, env=environment)
+    if probe.returncode != 0:
+        pytest.skip(f"transformers 4 at '{old}' cannot be imported: {probe.stderr.strip().splitlines()[-1]}")
     script = "import test_hf_parity as t, pathlib, sys; t.check_all(pathlib.Path(sys.argv[1]))"
     result = harness.run([sys.executable, "-c", script, tmp_path], env=environment, timeout=500)
     assert result.stdout.startswith("transformers 4."), result.stdout

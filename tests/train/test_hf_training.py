@@ -47,7 +47,9 @@ def compare(tmp_path, changes, schedule="constant", warmup=0, total=0, steps=20)
         assert mine["lr"] == pytest.approx(theirs[2], rel=1e-12, abs=1e-18)
     trained = harness.load(job.parent / "update")
     for (name, mine), theirs in zip(trained.named_parameters(), model.parameters()):
-        assert (mine - theirs).norm() < 2e-4 * theirs.norm(), name
+        # A key's bias hardly moves the loss: Adam scales its rounding noise up to whole steps.
+        tolerance = 2e-3 if name.endswith("k_proj.bias") else 2e-4
+        assert (mine - theirs).norm() < tolerance * theirs.norm(), name
 
 
 @pytest.mark.parametrize("name", ["plain", "everything"])
