@@ -131,6 +131,9 @@ TEST(RunRanks, KeepsLinesWhole) {
 }
 
 TEST(RunRanks, PassesGreatOutputsThroughALittleMemory) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer needs more address space than this test allows";
+#endif
   // 2 x 200 MB of lines and one of 100 MB without an end, in an address space of 256 MB.
   const ProcessResult result = run_process(
       {.argv = {"sh", "-c",
