@@ -21,7 +21,7 @@ struct Directive {
   std::string_view name;
 };
 
-std::string quoted(std::string_view text) { return "'" + log::printable(text, 100) + "'"; }
+std::string in_quotes(std::string_view text) { return "'" + log::printable(text, 100) + "'"; }
 
 std::string_view trim(std::string_view text) {
   const size_t begin = text.find_first_not_of(kBlank);
@@ -76,7 +76,7 @@ class Renderer {
   void refuse_unused(const std::set<std::string, std::less<>>& optional) const {
     for (const auto& [name, value] : values_) {
       if (used_.contains(name) || optional.contains(name)) continue;
-      throw Error(ErrorKind::kConfig, std::string(origin_) + ": the value " + quoted(name) +
+      throw Error(ErrorKind::kConfig, std::string(origin_) + ": the value " + in_quotes(name) +
                                           " is never used; put {{" + verb_for(value) + name +
                                           "}} where it belongs");
     }
@@ -127,7 +127,7 @@ class Renderer {
     if (space != std::string_view::npos) {
       directive = {content.substr(0, space), trim(content.substr(space))};
       if (directive.verb != "quote" && directive.verb != "words" && directive.verb != "lines")
-        fail("unknown directive " + quoted(directive.verb) + "; expected quote, words or lines");
+        fail("unknown directive " + in_quotes(directive.verb) + "; expected quote, words or lines");
     }
     if (!is_name(directive.name))
       fail("{{" + log::printable(content, 100) + "}} does not name a value (a-z, 0-9, '_')");
@@ -139,7 +139,7 @@ class Renderer {
     if (found == values_.end()) {
       std::string known;
       for (const auto& [other, ignored] : values_) known += (known.empty() ? "" : ", ") + other;
-      fail("no value named " + quoted(name) + "; there are: " + known);
+      fail("no value named " + in_quotes(name) + "; there are: " + known);
     }
     used_.emplace(name);
     return found->second;
@@ -147,22 +147,22 @@ class Renderer {
 
   const std::string& text(std::string_view name) {
     const auto* text = std::get_if<std::string>(&value(name));
-    if (text == nullptr) fail(quoted(name) + " is a list; use {{words ...}} or {{lines ...}}");
+    if (text == nullptr) fail(in_quotes(name) + " is a list; use {{words ...}} or {{lines ...}}");
     check_one_line(name, *text);
     return *text;
   }
 
   const std::vector<std::string>& list(std::string_view name) {
     const auto* list = std::get_if<std::vector<std::string>>(&value(name));
-    if (list == nullptr) fail(quoted(name) + " is one text, not a list; use {{quote ...}}");
+    if (list == nullptr) fail(in_quotes(name) + " is one text, not a list; use {{quote ...}}");
     for (const std::string& item : *list) check_one_line(name, item);
     return *list;
   }
 
   void check_one_line(std::string_view name, std::string_view text) const {
     if (text.find_first_of(std::string_view("\n\r\0", 3)) != std::string_view::npos)
-      fail("the value " + quoted(name) +
-           " holds a newline, carriage return or NUL: " + quoted(text));
+      fail("the value " + in_quotes(name) +
+           " holds a newline, carriage return or NUL: " + in_quotes(text));
   }
 
   std::string inline_text(const Directive& directive, std::string_view before) {
@@ -180,7 +180,7 @@ class Renderer {
   const std::string& plain(std::string_view name) {
     const std::string& plain = text(name);
     if (plain.empty() || plain.find_first_not_of(kPlainCharacters) != std::string::npos)
-      fail("the value " + quoted(name) + " is " + quoted(plain) +
+      fail("the value " + in_quotes(name) + " is " + in_quotes(plain) +
            ", which has a meaning to a shell; use {{quote " + std::string(name) + "}}");
     return plain;
   }
@@ -189,12 +189,12 @@ class Renderer {
                     std::string& out) {
     for (const std::string& item : list(name)) {
       if (is_comment(item))
-        fail("a line of " + quoted(name) +
-             " starts with '#', so it could be a batch directive: " + quoted(item));
+        fail("a line of " + in_quotes(name) +
+             " starts with '#', so it could be a batch directive: " + in_quotes(item));
       const size_t last = item.find_last_not_of('\\');
       if ((item.size() - (last == std::string::npos ? 0 : last + 1)) % 2 != 0)
-        fail("a line of " + quoted(name) +
-             " ends in '\\', so it would swallow the next line: " + quoted(item));
+        fail("a line of " + in_quotes(name) +
+             " ends in '\\', so it would swallow the next line: " + in_quotes(item));
       out += indent;
       out += item;
       out += line_end;
@@ -231,7 +231,7 @@ std::string_view shipped_template(std::string_view kind) {
     known += (known.empty() ? "" : ", ") + std::string(shipped.kind);
   }
   throw Error(ErrorKind::kConfig,
-              "no job template is shipped for " + quoted(kind) + "; there are: " + known);
+              "no job template is shipped for " + in_quotes(kind) + "; there are: " + known);
 }
 
 }  // namespace xffl::submit
