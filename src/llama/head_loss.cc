@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "product.h"
+
 namespace xffl::llama {
 namespace {
 
@@ -67,10 +69,10 @@ HeadLoss head_loss(const at::Tensor& x_ND, Weight& head, const at::Tensor& label
     const int64_t count = std::min(step, num_targets - begin);
     const at::Tensor x_RD = x_MD.narrow(0, begin, count);
     at::Tensor logits_RV = buffer_RV.narrow(0, 0, count);
-    at::mm_out(logits_RV, x_RD, head.value.t());
+    multiply_into(logits_RV, x_RD, head.value.t());
     softmax_rows(logits_RV, labels_M.narrow(0, begin, count), nll_M.narrow(0, begin, count), true);
     at::Tensor grad_x_RD = grad_x_MD.narrow(0, begin, count);
-    at::mm_out(grad_x_RD, logits_RV, head.value);
+    multiply_into(grad_x_RD, logits_RV, head.value);
     head.add_product(logits_RV, x_RD, scale);
   }
   grad_x_MD.mul_(scale);
@@ -90,7 +92,7 @@ at::Tensor head_nll(const at::Tensor& x_ND, const at::Tensor& head_VD, const at:
   for (int64_t begin = 0; begin < rows_M.size(0); begin += step) {
     const int64_t count = std::min(step, rows_M.size(0) - begin);
     at::Tensor logits_RV = buffer_RV.narrow(0, 0, count);
-    at::mm_out(logits_RV, x_MD.narrow(0, begin, count), head_VD.t());
+    multiply_into(logits_RV, x_MD.narrow(0, begin, count), head_VD.t());
     softmax_rows(logits_RV, labels_M.narrow(0, begin, count), nll_M.narrow(0, begin, count), false);
   }
   return at::zeros({x_ND.size(0)}, nll_M.options()).index_copy_(0, rows_M, nll_M);

@@ -6,6 +6,8 @@
 #include <torch/autograd.h>
 #include <torch/custom_class.h>
 
+#include "product.h"
+
 namespace xffl::llama {
 namespace {
 
@@ -45,7 +47,7 @@ struct LinearsFunction : torch::autograd::Function<LinearsFunction> {
     for (const Linear& linear : linears) {
       std::optional<at::Tensor> bias;
       if (linear.bias != nullptr) bias = linear.bias->value;
-      results.push_back(at::linear(x_BTD, linear.weight->value, bias));
+      results.push_back(multiply_linear(x_BTD, linear.weight->value, bias));
     }
     store(context, std::move(linears));
     return results;
@@ -61,12 +63,15 @@ struct LinearsFunction : torch::autograd::Function<LinearsFunction> {
       linears[i].weight->add_product(grad_NE, x_ND);
       if (linears[i].bias != nullptr)
         linears[i].bias->add(grad_NE.sum(0, false, accumulation_type(x_ND.scalar_type())));
+      const at::Tensor wide_NE = widen(grad_NE);
+      const at::Tensor weight_ED = widen(linears[i].weight->value);
       if (grad_x_ND.defined()) {
-        grad_x_ND.addmm_(grad_NE, linears[i].weight->value);
+        grad_x_ND.addmm_(wide_NE, weight_ED);
       } else {
-        grad_x_ND = at::mm(grad_NE, linears[i].weight->value);
+        grad_x_ND = at::mm(wide_NE, weight_ED);
       }
     }
+    grad_x_ND = grad_x_ND.to(x_BTD.scalar_type());
     return {grad_x_ND.view_as(x_BTD), {}};
   }
 };

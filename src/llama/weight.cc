@@ -1,5 +1,7 @@
 #include "xffl/llama/weight.h"
 
+#include "product.h"
+
 namespace xffl::llama {
 
 void Weight::add(const at::Tensor& update) {
@@ -12,9 +14,10 @@ void Weight::add(const at::Tensor& update) {
 }
 
 void Weight::add_product(const at::Tensor& a_NM, const at::Tensor& b_NK, double scale) {
-  if (a_NM.scalar_type() == gradient.scalar_type()) {
+  const at::Tensor wide_a_NM = widen(a_NM);
+  if (wide_a_NM.scalar_type() == gradient.scalar_type()) {
     // With beta 0 the old content is not read, be it NaN.
-    gradient.addmm_(a_NM.t(), b_NK, empty_ ? 0 : 1, scale);
+    gradient.addmm_(wide_a_NM.t(), widen(b_NK), empty_ ? 0 : 1, scale);
     empty_ = false;
     return;
   }
