@@ -35,6 +35,7 @@ struct Facility {
   std::vector<std::string> train_data;   // token shards at the facility
   std::vector<job::ValidationSet> validation;
   job::TrainingSpec training;  // defaults, then the facility's own; steps = steps per round
+  bool operator==(const Facility&) const = default;
 };
 
 struct Aggregation {
@@ -43,6 +44,7 @@ struct Aggregation {
   job::FloatType update_dtype = job::FloatType::kBfloat16;  // what travels back
   job::FloatType publish_dtype =
       job::FloatType::kBfloat16;  // the global model; the master stays float32
+  bool operator==(const Aggregation&) const = default;
 };
 
 struct RoundPolicy {
@@ -52,6 +54,7 @@ struct RoundPolicy {
   int max_attempts = 2;  // trainings tried per facility and round before it counts as missing
   std::chrono::milliseconds poll_interval{1000};
   int keep_rounds = 2;  // rounds whose files stay at the facilities
+  bool operator==(const RoundPolicy&) const = default;
 };
 
 struct Experiment {
@@ -64,6 +67,7 @@ struct Experiment {
   std::vector<Facility> facilities;  // sorted by name, at least one
 
   const Facility& facility(const FacilityName& name) const;  // throws kNotFound
+  bool operator==(const Experiment&) const = default;
 };
 
 }  // namespace xffl::config

@@ -36,4 +36,11 @@ std::string format_experiment(const Experiment& experiment);
 /// JSON Schema (2020-12) of xffl.yaml, from the same table of keys that the parser uses.
 std::string json_schema();
 
+/// The same table as Markdown: the reference in docs/configuration.md.
+std::string key_reference();
+
+/// What the experiment names on this machine and is not there: the model's files, token shards of
+/// facilities reached locally, templates, trainers. One sentence each; empty when all is in place.
+std::vector<std::string> find_missing(const Experiment& experiment);
+
 }  // namespace xffl::config

@@ -1,0 +1,144 @@
+#include "keys.h"
+#include "scalars.h"
+#include "xffl/base/json.h"
+#include "xffl/config/load.h"
+
+namespace xffl::config {
+namespace {
+
+constexpr const char* kName = "^[a-z0-9][a-z0-9_-]{0,31}$";
+constexpr const char* kDuration = "^(0|[1-9][0-9]* ?(ms|s|m|h|d))$";
+
+Json text_schema() { return Json{{"type", "string"}, {"minLength", 1}}; }
+
+Json list_schema(Json items, int min_items) {
+  return Json{{"type", "array"}, {"items", std::move(items)}, {"minItems", min_items}};
+}
+
+Json map_schema(const char* name_pattern, Json values) {
+  return Json{{"type", "object"},
+              {"propertyNames", {{"pattern", name_pattern}}},
+              {"additionalProperties", std::move(values)}};
+}
+
+Json section_schema(const Section& section);
+
+Json number_schema(const Key& key) {
+  const bool integer = key.type == Type::kInteger;
+  const auto bound = [&](double value) {
+    // 2^63 is not an int64: the largest one stands for it.
+    if (integer && value >= 9.2e18) return Json(std::numeric_limits<int64_t>::max());
+    return integer ? Json(static_cast<int64_t>(value)) : Json(value);
+  };
+  return Json{{"type", integer ? "integer" : "number"},
+              {"minimum", bound(key.min)},
+              {key.below_max ? "exclusiveMaximum" : "maximum", bound(key.max)}};
+}
+
+Json trainer_schema() {
+  const auto one_key = [](const char* name, Json value) {
+    return Json{{"type", "object"},
+                {"properties", {{name, std::move(value)}}},
+                {"required", Json::array({name})},
+                {"additionalProperties", false}};
+  };
+  return Json{
+      {"oneOf", Json::array({Json{{"const", "builtin"}}, one_key("program", text_schema()),
+                             one_key("command", list_schema(Json{{"type", "string"}}, 1))})}};
+}
+
+Json type_schema(const Key& key) {
+  switch (key.type) {
+    case Type::kText:
+    case Type::kHostPath:
+    case Type::kSitePath:
+      return text_schema();
+    case Type::kProjectName:
+      return Json{{"type", "string"}, {"pattern", "^[a-z0-9][a-z0-9_-]{0,63}$"}};
+    case Type::kInteger:
+    case Type::kNumber:
+      return number_schema(key);
+    case Type::kDuration:
+      return Json{{"anyOf", Json::array({Json{{"type", "string"}, {"pattern", kDuration}},
+                                         Json{{"const", 0}}})}};
+    case Type::kChoice:
+      return Json{{"enum", key.choices}};
+    case Type::kSection:
+      return section_schema(*key.section);
+    case Type::kFacilities: {
+      Json schema = map_schema(kName, section_schema(*key.section));
+      schema["minProperties"] = 1;
+      return schema;
+    }
+    case Type::kTrainer:
+      return trainer_schema();
+    case Type::kEnvironment:
+      return Json{{"oneOf", Json::array({list_schema(Json{{"type", "string"}}, 0),
+                                         map_schema("^[A-Za-z_][A-Za-z0-9_]*$",
+                                                    Json{{"type", Json::array({"string", "number",
+                                                                               "boolean"})}})})}};
+    case Type::kSitePaths:
+      return Json{{"oneOf", Json::array({text_schema(), list_schema(text_schema(), 1)})}};
+    case Type::kValidationSets:
+      return map_schema("^[A-Za-z0-9._-]{1,64}$", text_schema());
+  }
+  return {};
+}
+
+/// What the key is when it is not given; null when there is nothing to say.
+Json default_value(const Section& section, const Key& key) {
+  if (key.required || !key.fallback.empty()) return {};
+  const Value value = section.fallback(key);
+  if (const auto* integer = std::get_if<int64_t>(&value); integer && key.type == Type::kInteger)
+    return Json(*integer);
+  if (const auto* number = std::get_if<double>(&value)) return Json(*number);
+  const std::string text = value_text(key, value);
+  return text.empty() ? Json() : Json(text);
+}
+
+Json section_schema(const Section& section) {
+  Json properties = Json::object(), required = Json::array();
+  for (const Key& key : section.keys) {
+    Json schema{{"description", key.help}};
+    schema.update(type_schema(key));
+    if (Json value = default_value(section, key); !value.is_null()) schema["default"] = value;
+    properties[std::string(key.name)] = std::move(schema);
+    if (key.required) required.push_back(key.name);
+  }
+  Json schema{{"type", "object"}, {"properties", std::move(properties)}};
+  if (!required.empty()) schema["required"] = std::move(required);
+  schema["additionalProperties"] = false;
+  return schema;
+}
+
+/// One row per key; a facility's training is the same table as the file's and is not repeated.
+void append_rows(const Section& section, const std::string& path, std::string& text) {
+  for (const Key& key : section.keys) {
+    const std::string name = path + std::string(key.name);
+    std::string fallback(key.fallback);
+    if (key.required) fallback = "required";
+    if (fallback.empty()) fallback = value_text(key, section.fallback(key));
+    text += "| `" + name + "` | " + expectation(key) + " | " + (fallback.empty() ? "" : fallback) +
+            " | " + std::string(key.help) + " |\n";
+    if (key.section == nullptr || (key.section == &training_keys() && !path.empty())) continue;
+    append_rows(*key.section, name + (key.type == Type::kFacilities ? ".<facility>." : "."), text);
+  }
+}
+
+}  // namespace
+
+std::string json_schema() {
+  Json schema{{"$schema", "https://json-schema.org/draft/2020-12/schema"},
+              {"title", "xffl.yaml"},
+              {"description", "A federation: one model, several facilities."}};
+  schema.update(section_schema(experiment_keys()));
+  return schema.dump(2) + "\n";
+}
+
+std::string key_reference() {
+  std::string text = "| key | value | default | meaning |\n|---|---|---|---|\n";
+  append_rows(experiment_keys(), "", text);
+  return text;
+}
+
+}  // namespace xffl::config

@@ -1,0 +1,188 @@
+#include <algorithm>
+#include <fstream>
+
+#include "keys.h"
+#include "section_reader.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/log.h"
+#include "xffl/config/load.h"
+#include "yaml_reader.h"
+
+namespace xffl::config {
+namespace {
+
+constexpr uint64_t kMaxFileBytes = 1 << 20;
+constexpr int64_t kMaxTotalSteps = 1'000'000'000;  // what job.json can hold
+constexpr size_t kMaxShown = 50;
+
+class ExperimentReader {
+ public:
+  ExperimentReader(std::filesystem::path project_folder, std::vector<Problem>& problems)
+      : reader_(project_folder, problems), problems_(problems) {
+    experiment_.project_folder = std::move(project_folder);
+  }
+
+  Experiment read(const Node& root) {
+    if (root.kind != Node::Kind::kMapping) {
+      reader_.problem(root.mark, "expected keys and values, found " + describe(root));
+      return experiment_;
+    }
+    reader_.read(root, experiment_keys(), &experiment_, "");
+    job::TrainingSpec defaults;
+    if (const Node* training = root.find("training");
+        training != nullptr && training->kind == Node::Kind::kMapping)
+      reader_.read(*training, training_keys(), &defaults, "training");
+    if (const Node* facilities = root.find("facilities");
+        facilities != nullptr && facilities->kind == Node::Kind::kMapping)
+      read_facilities(*facilities, defaults);
+    check_policy();
+    return std::move(experiment_);
+  }
+
+ private:
+  void read_facilities(const Node& mapping, const job::TrainingSpec& defaults) {
+    if (mapping.items.empty())
+      reader_.problem(mapping.mark, "'facilities' is empty: at least one is needed");
+    for (size_t i = 0; i < mapping.items.size(); ++i) {
+      Facility facility;
+      facility.training = defaults;
+      try {
+        facility.name = FacilityName(mapping.keys[i].text);
+      } catch (const Error& error) {
+        reader_.problem(mapping.keys[i].mark, error.what());
+      }
+      const std::string path = "facilities." + log::printable(mapping.keys[i].text, 80);
+      reader_.note(path, mapping.keys[i].mark);
+      if (!reader_.expect_mapping(mapping.items[i], *experiment_keys().find("facilities"), path))
+        continue;
+      read_facility(mapping.items[i], path, facility);
+      experiment_.facilities.push_back(std::move(facility));
+    }
+    std::sort(experiment_.facilities.begin(), experiment_.facilities.end(),
+              [](const Facility& a, const Facility& b) { return a.name < b.name; });
+  }
+
+  void read_facility(const Node& mapping, const std::string& path, Facility& facility) {
+    // A missing key is told at the facility's name, not at its first key.
+    Node at_name = mapping;
+    at_name.mark = reader_.mark(path);
+    reader_.read(at_name, facility_keys(), &facility, path);
+    if (facility.workdir.empty() && !facility.name.empty())
+      facility.workdir =
+          RemotePath((experiment_.project_folder / "work" / facility.name.str()).string());
+    check_training(path, facility);
+  }
+
+  /// The place of a training key that a facility has of its own, or shares.
+  std::string training_path(const std::string& facility_path, const std::string& key) const {
+    const std::string own = facility_path + ".training." + key;
+    return reader_.was_given(own) ? own : "training." + key;
+  }
+
+  void check_training(const std::string& path, Facility& facility) {
+    job::TrainingSpec& training = facility.training;
+    const std::string steps = training_path(path, "steps_per_round");
+    if (training.steps == 0 && !reader_.was_given(steps)) {
+      if (!std::exchange(steps_missed_, true))
+        reader_.problem(reader_.mark(path),
+                        "missing required key 'training.steps_per_round': "
+                        "optimizer steps of a facility in one round");
+    }
+    if (training.steps > kMaxTotalSteps / experiment_.rounds)
+      reader_.problem(reader_.mark(steps),
+                      "rounds * steps_per_round is " + std::to_string(training.steps) + " * " +
+                          std::to_string(experiment_.rounds) + ", at most 10^9 steps are allowed");
+    training.schedule.total_steps = training.steps * experiment_.rounds;
+    if (training.steps > 0 && training.schedule.warmup_steps > training.schedule.total_steps)
+      reader_.problem(reader_.mark(training_path(path, "schedule.warmup_steps")),
+                      "'warmup_steps' is " + std::to_string(training.schedule.warmup_steps) +
+                          ", more than all steps of '" + facility.name.str() +
+                          "': " + std::to_string(experiment_.rounds) + " rounds * " +
+                          std::to_string(training.steps) + " steps_per_round");
+    if (training.batch_size % facility.world_size != 0) {
+      const std::string world = path + ".world_size";
+      reader_.problem(
+          reader_.mark(reader_.was_given(world) ? world : training_path(path, "batch_size")),
+          "'batch_size' counts the sequences of all ranks and should be a multiple of "
+          "'world_size', found " +
+              std::to_string(training.batch_size) + " over " + std::to_string(facility.world_size) +
+              " ranks");
+    }
+  }
+
+  void check_policy() {
+    const RoundPolicy& policy = experiment_.policy;
+    const auto count = static_cast<int>(experiment_.facilities.size());
+    if (count > 0 && policy.quorum > count)
+      reader_.problem(
+          reader_.mark("policy.quorum"),
+          "'policy.quorum' is " + std::to_string(policy.quorum) + ", but there " +
+              (count == 1 ? "is 1 facility" : "are " + std::to_string(count) + " facilities"));
+  }
+
+  SectionReader reader_;
+  std::vector<Problem>& problems_;
+  Experiment experiment_;
+  bool steps_missed_ = false;
+};
+
+/// The only place that knows how a whole file is read; problems come back sorted by place.
+Experiment parse(std::string_view yaml, const std::filesystem::path& project_folder,
+                 std::vector<Problem>& problems) {
+  Experiment experiment;
+  const Node root = read_yaml(yaml, problems);
+  const bool is_tree = problems.empty() || !root.items.empty();
+  if (is_tree) experiment = ExperimentReader(project_folder, problems).read(root);
+  std::stable_sort(problems.begin(), problems.end(), [](const Problem& a, const Problem& b) {
+    return std::pair(a.line, a.column) < std::pair(b.line, b.column);
+  });
+  return experiment;
+}
+
+}  // namespace
+
+std::string format_problems(const std::filesystem::path& file,
+                            const std::vector<Problem>& problems) {
+  std::string text;
+  for (size_t i = 0; i < problems.size() && i < kMaxShown; ++i) {
+    const Problem& problem = problems[i];
+    if (!text.empty()) text += '\n';
+    text += log::printable(file.string(), 4000);
+    if (problem.line > 0)
+      text += ":" + std::to_string(problem.line) + ":" + std::to_string(problem.column);
+    text += ": error: " + problem.message;
+  }
+  if (problems.size() > kMaxShown)
+    text += "\n... and " + std::to_string(problems.size() - kMaxShown) + " more";
+  return text;
+}
+
+Experiment parse_experiment(const std::string& yaml, const std::filesystem::path& file,
+                            const std::filesystem::path& project_folder) {
+  std::vector<Problem> problems;
+  std::filesystem::path folder = std::filesystem::absolute(project_folder).lexically_normal();
+  if (!folder.has_filename() && folder.has_relative_path()) folder = folder.parent_path();
+  Experiment experiment = parse(yaml, folder, problems);
+  if (!problems.empty()) throw Error(ErrorKind::kConfig, format_problems(file, problems));
+  return experiment;
+}
+
+Experiment load_experiment(const std::filesystem::path& project_folder) {
+  const std::filesystem::path file = project_folder / "xffl.yaml";
+  std::error_code error;
+  if (!std::filesystem::exists(file, error))
+    throw Error(ErrorKind::kNotFound, "there is no " + file.string() +
+                                          ": make one with 'xffl config --project " +
+                                          project_folder.string() + "'");
+  std::string text;
+  try {
+    text = read_file(file, kMaxFileBytes);
+  } catch (const Error& failure) {
+    if (failure.kind() != ErrorKind::kCorrupt) throw;
+    throw Error(ErrorKind::kConfig, failure.what());
+  }
+  return parse_experiment(text, file, project_folder);
+}
+
+}  // namespace xffl::config

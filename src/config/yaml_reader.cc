@@ -1,0 +1,224 @@
+// How it works: yaml-cpp's parser gives events with byte offsets; the handler builds our own tree
+// from them, because its Node keeps neither duplicate keys nor what was quoted. The end of quoted
+// text is found again in the source, since yaml-cpp folds lines and forgives a missing quote.
+#include "yaml_reader.h"
+
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/exceptions.h>
+#include <yaml-cpp/mark.h>
+#include <yaml-cpp/parser.h>
+
+#include <map>
+#include <optional>
+#include <sstream>
+
+#include "xffl/base/log.h"
+#include "yaml_text.h"
+
+namespace xffl::config {
+namespace {
+
+constexpr size_t kMaxDepth = 32;
+constexpr size_t kMaxProblems = 100;
+
+/// Ends the parse where nothing that follows can be trusted.
+struct StopReading {};
+
+class TreeBuilder final : public YAML::EventHandler {
+ public:
+  TreeBuilder(std::string_view text, std::vector<Problem>& problems)
+      : text_(text), problems_(problems), cursor_(text) {}
+
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    if (num_documents_++ > 0)
+      stop(place(mark), "a second document, or text after a list: one document is expected");
+  }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    add(node(Node::Kind::kNull, mark, "?", anchor));
+  }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
+    problem(place(mark), "aliases (*name) are not allowed: write the value itself");
+    add(Node{.mark = place(mark)});
+  }
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& value) override {
+    Node scalar = node(Node::Kind::kScalar, mark, tag, anchor);
+    scalar.text = value;
+    scalar.quoted = tag == "!";
+    last_end_ = static_cast<size_t>(mark.pos) + value.size();
+    if (scalar.quoted) check_quotes(static_cast<size_t>(mark.pos), scalar.mark);
+    add(std::move(scalar));
+  }
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
+    open(node(Node::Kind::kList, mark, tag, anchor));
+  }
+  void OnSequenceEnd() override { close(); }
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
+    open(node(Node::Kind::kMapping, mark, tag, anchor));
+  }
+  void OnMapEnd() override { close(); }
+
+  /// What the parser said about text that is not YAML, with a better place where it is known.
+  void syntax_problem(const YAML::ParserException& error) {
+    const std::string_view message = error.msg;
+    if (message.find("EOF in scalar") != std::string_view::npos) {
+      const size_t quote = next_quote(text_, last_end_);
+      return problem(position(text_, quote), "this quote is never closed");
+    }
+    if (message.find("flow not found") != std::string_view::npos) {
+      const bool is_list = message.find("sequence") != std::string_view::npos;
+      const auto kind = is_list ? Node::Kind::kList : Node::Kind::kMapping;
+      for (auto frame = open_.rbegin(); frame != open_.rend(); ++frame) {
+        if (frame->node.kind != kind) continue;
+        return problem(frame->node.mark, is_list ? "this '[' is never closed by ']'"
+                                                 : "this '{' is never closed by '}'");
+      }
+    }
+    problem(place(error.mark), "not YAML: " + std::string(message));
+  }
+
+  Node take_root() { return std::move(root_); }
+
+ private:
+  struct Frame {
+    Node node;
+    std::optional<Node> key;           // of a mapping, waiting for its value
+    std::map<std::string, int> lines;  // where each key of a mapping was first
+  };
+
+  Mark place(const YAML::Mark& mark) {
+    return mark.pos < 0 ? Mark{} : cursor_.advance(static_cast<size_t>(mark.pos));
+  }
+
+  void problem(Mark mark, std::string message) {
+    problems_.push_back({mark.line, mark.column, std::move(message)});
+    if (problems_.size() >= kMaxProblems) throw StopReading{};
+  }
+
+  [[noreturn]] void stop(Mark mark, std::string message) {
+    problems_.push_back({mark.line, mark.column, std::move(message)});
+    throw StopReading{};
+  }
+
+  Node node(Node::Kind kind, const YAML::Mark& mark, const std::string& tag,
+            YAML::anchor_t anchor) {
+    Node made{.kind = kind, .mark = place(mark)};
+    if (anchor != 0) problem(made.mark, "anchors (&name) are not allowed: write the value itself");
+    if (!tag.empty() && tag != "?" && tag != "!")
+      problem(made.mark, "tags (" + log::printable(tag, 80) + ") are not allowed");
+    return made;
+  }
+
+  void check_quotes(size_t start, Mark mark) {
+    const char quote = start < text_.size() ? text_[start] : '\0';
+    if (quote != '"' && quote != '\'') return;  // a block scalar
+    const size_t end = end_of_quotes(text_, start);
+    if (end == std::string_view::npos) stop(mark, "this quote is never closed");
+    last_end_ = end + 1;
+    if (text_.substr(start, end - start).find('\n') != std::string_view::npos)
+      problem(mark, "quoted text must end on the line where it starts: is its closing quote lost?");
+  }
+
+  void open(Node container) {
+    if (open_.size() >= kMaxDepth)
+      stop(container.mark, "nested deeper than " + std::to_string(kMaxDepth) + " levels");
+    open_.push_back({std::move(container), std::nullopt, {}});
+  }
+
+  void close() {
+    Node done = std::move(open_.back().node);
+    open_.pop_back();
+    add(std::move(done));
+  }
+
+  void add(Node child) {
+    if (open_.empty()) {
+      root_ = std::move(child);
+      return;
+    }
+    Frame& frame = open_.back();
+    if (frame.node.kind == Node::Kind::kList) {
+      frame.node.items.push_back(std::move(child));
+    } else if (!frame.key) {
+      if (child.kind != Node::Kind::kScalar)
+        problem(child.mark, "expected a key before ':', found " + describe(child));
+      frame.key = std::move(child);
+    } else {
+      add_pair(frame, std::move(child));
+    }
+  }
+
+  void add_pair(Frame& frame, Node value) {
+    Node key = std::move(*frame.key);
+    frame.key.reset();
+    if (key.kind != Node::Kind::kScalar) return;
+    const auto [first, is_new] = frame.lines.emplace(key.text, key.mark.line);
+    if (!is_new)
+      return problem(key.mark, "duplicate key '" + log::printable(key.text, 80) +
+                                   "': it is already on line " + std::to_string(first->second));
+    if (value.kind == Node::Kind::kNull) value.mark = key.mark;  // else the next key's
+    frame.node.keys.push_back(std::move(key));
+    frame.node.items.push_back(std::move(value));
+  }
+
+  std::string_view text_;
+  std::vector<Problem>& problems_;
+  Cursor cursor_;
+  std::vector<Frame> open_;
+  Node root_;
+  size_t last_end_ = 0;  // end of the last scalar in the text
+  int num_documents_ = 0;
+};
+
+}  // namespace
+
+const Node* Node::find(std::string_view key) const {
+  for (size_t i = 0; i < keys.size(); ++i)
+    if (keys[i].text == key) return &items[i];
+  return nullptr;
+}
+
+Node read_yaml(std::string_view text, std::vector<Problem>& problems) {
+  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
+  if (!check_text(text, problems)) return {};
+  std::istringstream stream{std::string(text)};
+  TreeBuilder builder(text, problems);
+  try {
+    YAML::Parser parser(stream);
+    while (parser.HandleNextDocument(builder)) {
+    }
+  } catch (const YAML::ParserException& error) {
+    try {
+      builder.syntax_problem(error);
+    } catch (const StopReading&) {
+    }
+    return {};
+  } catch (const YAML::Exception& error) {
+    problems.push_back({0, 0, std::string("not YAML: ") + error.msg});
+    return {};
+  } catch (const StopReading&) {
+    return {};
+  }
+  Node root = builder.take_root();
+  if (root.kind == Node::Kind::kNull) root = Node{.kind = Node::Kind::kMapping, .mark = {1, 1}};
+  return root;
+}
+
+std::string describe(const Node& node) {
+  switch (node.kind) {
+    case Node::Kind::kNull:
+      return "nothing";
+    case Node::Kind::kList:
+      return "a list";
+    case Node::Kind::kMapping:
+      return "a mapping";
+    case Node::Kind::kScalar:
+      break;
+  }
+  return (node.quoted ? "the quoted text '" : "'") + log::printable(node.text, 80) + "'";
+}
+
+}  // namespace xffl::config
