@@ -14,7 +14,7 @@ class Writer {
   void facilities(const Key& key, std::vector<Facility>& facilities) {
     line(0, key.name, "");
     for (Facility& facility : facilities) {
-      line(1, facility.name.str(), "");
+      line(1, yaml_scalar(facility.name.str()), "");
       section(*key.section, &facility, 2);
     }
   }

@@ -53,6 +53,7 @@ struct Key {
   double min = 0;
   double max = 0;
   bool below_max = false;  // `max` itself is excluded
+  int64_t multiple = 1;    // an integer or duration must be one of it
   std::vector<std::string_view> choices;
   std::string_view fallback;  // shown as the default where the struct does not say it
   bool required = false;

@@ -202,6 +202,10 @@ Value SectionReader::number(const Node& node, const Key& key, const std::string&
   } else if (const auto duration = parse_duration(node.text)) {
     value = static_cast<int64_t>(duration->count());
     size = static_cast<double>(duration->count());
+    if (duration->count() % key.multiple != 0) {
+      value = {};
+      hint = "write whole seconds";
+    }
   } else if (parse_number(node.text)) {
     hint = "add the unit";
   }

@@ -1,0 +1,147 @@
+#include "xffl/config/settings.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "keys.h"
+#include "xffl/base/error.h"
+#include "xffl/base/log.h"
+#include "xffl/config/load.h"
+#include "yaml_reader.h"
+#include "yaml_text.h"
+
+namespace xffl::config {
+namespace {
+
+/// A part of the file: a value, or children in the order in which they are written.
+struct Branch {
+  std::string name;
+  std::optional<std::string> value;  // YAML on one line
+  std::vector<Branch> children;
+};
+
+[[noreturn]] void refuse(const Setting& setting, const std::string& problem) {
+  throw Error(ErrorKind::kUsage, "'" + log::printable(setting.path + "=" + setting.value, 200) +
+                                     "' is not a setting: " + problem);
+}
+
+std::vector<std::string> split(const Setting& setting) {
+  std::vector<std::string> names;
+  for (size_t begin = 0; begin <= setting.path.size();) {
+    size_t end = std::min(setting.path.find('.', begin), setting.path.size());
+    // A validation set's name may hold dots.
+    if (names.size() == 4 && names[2] == "data" && names[3] == "validation")
+      end = setting.path.size();
+    names.push_back(setting.path.substr(begin, end - begin));
+    if (names.back().empty()) refuse(setting, "expected key.path=value");
+    begin = end + 1;
+  }
+  return names;
+}
+
+std::string value_yaml(const Setting& setting) {
+  if (setting.value.empty()) return "{}";
+  if (std::string_view("[{\"'").find(setting.value.front()) == std::string_view::npos) {
+    // A number or duration stays as it is: in quotes it would be text.
+    return yaml_scalar(setting.value);
+  }
+  std::vector<Problem> problems;
+  const Node root = read_yaml("k: " + setting.value + "\n", problems);
+  if (!problems.empty()) refuse(setting, "its value is not YAML: " + problems.front().message);
+  if (root.keys.size() != 1 || setting.value.find('\n') != std::string::npos)
+    refuse(setting, "its value is not one YAML value on one line");
+  return setting.value;
+}
+
+void insert(Branch& root, const Setting& setting) {
+  Branch* at = &root;
+  for (const std::string& name : split(setting)) {
+    if (at->value == "{}") at->value.reset();  // a facility that was only named
+    if (at->value) refuse(setting, "'" + log::printable(at->name, 80) + "' has a value already");
+    auto child = std::find_if(at->children.begin(), at->children.end(),
+                              [&](const Branch& other) { return other.name == name; });
+    if (child == at->children.end())
+      child = at->children.insert(at->children.end(), Branch{.name = name});
+    at = &*child;
+  }
+  if (!at->children.empty() && !setting.value.empty())
+    refuse(setting, "keys below it are set already");
+  if (at->children.empty()) at->value = value_yaml(setting);
+}
+
+/// Puts known keys in the table's order and the unknown ones, which the parser will name, last.
+void sort_keys(Branch& branch, const Section* section) {
+  const auto rank = [&](const Branch& child) {
+    const Key* key = section->find(child.name);
+    return key == nullptr ? section->keys.size() : static_cast<size_t>(key - section->keys.data());
+  };
+  if (section == nullptr) return;
+  std::stable_sort(branch.children.begin(), branch.children.end(),
+                   [&](const Branch& a, const Branch& b) { return rank(a) < rank(b); });
+  for (Branch& child : branch.children) {
+    const Key* key = section->find(child.name);
+    if (key == nullptr || key->section == nullptr) continue;
+    if (key->type != Type::kFacilities) {
+      sort_keys(child, key->section);
+    } else {
+      for (Branch& facility : child.children) sort_keys(facility, key->section);
+    }
+  }
+}
+
+void write(const Branch& branch, size_t indent, std::string& text) {
+  for (const Branch& child : branch.children) {
+    text += std::string(indent, ' ') + yaml_scalar(child.name) + ":";
+    if (child.value) text += " " + *child.value;
+    text += "\n";
+    write(child, indent + 2, text);
+  }
+}
+
+}  // namespace
+
+Setting parse_setting(std::string_view text) {
+  const size_t equals = text.find('=');
+  Setting setting{std::string(text.substr(0, equals)), ""};
+  if (equals == std::string_view::npos || equals == 0 || equals + 1 == text.size())
+    refuse(setting, "expected key.path=value, such as training.learning_rate=1e-4");
+  setting.value = text.substr(equals + 1);
+  split(setting);
+  return setting;
+}
+
+std::string format_settings(const std::vector<Setting>& settings) {
+  Branch root;
+  for (const Setting& setting : settings) insert(root, setting);
+  sort_keys(root, &experiment_keys());
+  std::string text =
+      "# An xffl experiment. 'xffl config validate' checks it, 'xffl config show' adds what is "
+      "left\n"
+      "# to defaults, 'xffl config schema' lists every key.\n";
+  write(root, 0, text);
+  return text;
+}
+
+std::string check_settings(const std::vector<Setting>& settings,
+                           const std::filesystem::path& project_folder) {
+  try {
+    parse_experiment(format_settings(settings), "", project_folder);
+    return {};
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kConfig) return error.what();
+    // ":3:4: error: message" per line
+    const std::string_view all = error.what();
+    std::string problems;
+    for (size_t begin = 0; begin < all.size();) {
+      const size_t end = std::min(all.find('\n', begin), all.size());
+      std::string_view line = all.substr(begin, end - begin);
+      begin = end + 1;
+      line = line.substr(std::min(line.size(), line.find("error: ") + 7));
+      if (!line.starts_with("missing required key"))
+        problems += (problems.empty() ? "" : "\n") + std::string(line);
+    }
+    return problems;
+  }
+}
+
+}  // namespace xffl::config

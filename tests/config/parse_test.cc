@@ -1,0 +1,348 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "support/temp_dir.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/config/load.h"
+
+namespace xffl::config {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr const char* kSmall = R"(project: bilingual
+model: models/small
+rounds: 3
+training:
+  steps_per_round: 40
+  learning_rate: 8e-4
+  schedule: {kind: cosine, warmup_steps: 10, min_ratio: 0.1}
+facilities:
+  brno:
+    data: {train: data/cs.tokens}
+  alba:
+    workdir: /scratch/me/xffl
+    world_size: 2
+    training: {learning_rate: 1e-4}
+    data:
+      train: [data/it.tokens, /data/more.tokens]
+      validation: {it: data/it-val.tokens, cs: ../cs-val.tokens}
+)";
+
+Experiment parse(const std::string& yaml) {
+  return parse_experiment(yaml, "xffl.yaml", "/project");
+}
+
+/// All problems, one per line; "" when there is none.
+std::string problems(const std::string& yaml) {
+  try {
+    parse(yaml);
+    return "";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kConfig);
+    return error.what();
+  }
+}
+
+/// kSmall with its first `from` replaced.
+std::string small_with(const std::string& from, const std::string& to) {
+  std::string yaml = kSmall;
+  const size_t at = yaml.find(from);
+  if (at == std::string::npos) throw std::logic_error("kSmall does not hold " + from);
+  return yaml.replace(at, from.size(), to);
+}
+
+TEST(ParseExperiment, FillsInDefaultsOverridesAndPaths) {
+  const Experiment experiment = parse(kSmall);
+  EXPECT_EQ(experiment.project.str(), "bilingual");
+  EXPECT_EQ(experiment.project_folder, "/project");
+  EXPECT_EQ(experiment.model, "/project/models/small");
+  EXPECT_EQ(experiment.rounds, 3);
+  EXPECT_EQ(experiment.aggregation, Aggregation{});
+  EXPECT_EQ(experiment.policy, RoundPolicy{});
+  ASSERT_EQ(experiment.facilities.size(), 2u);
+  const Facility& alba = experiment.facilities[0];
+  const Facility& brno = experiment.facilities[1];
+  EXPECT_EQ(alba.name.str(), "alba");
+  EXPECT_EQ(alba.workdir.str(), "/scratch/me/xffl");
+  EXPECT_EQ(brno.workdir.str(), "/project/work/brno");
+  EXPECT_EQ(alba.world_size, 2);
+  EXPECT_THAT(alba.train_data, ElementsAre("/project/data/it.tokens", "/data/more.tokens"));
+  EXPECT_THAT(brno.train_data, ElementsAre("/project/data/cs.tokens"));
+  EXPECT_THAT(alba.validation, ElementsAre(job::ValidationSet{"it", "/project/data/it-val.tokens"},
+                                           job::ValidationSet{"cs", "/cs-val.tokens"}));
+  EXPECT_EQ(alba.training.learning_rate, 1e-4);
+  EXPECT_EQ(brno.training.learning_rate, 8e-4);
+  for (const Facility& facility : experiment.facilities) {
+    EXPECT_EQ(facility.training.steps, 40);
+    EXPECT_EQ(facility.training.schedule.total_steps, 120);
+    EXPECT_EQ(facility.training.schedule.warmup_steps, 10);
+    EXPECT_EQ(facility.training.schedule.min_ratio, 0.1);
+  }
+}
+
+TEST(ParseExperiment, ReadsEveryKindOfTrainerAndEnvironment) {
+  const Experiment experiment = parse(R"(
+project: p
+model: /m
+training: {steps_per_round: 1}
+facilities:
+  a: {trainer: builtin, environment: ["module load cuda", "ulimit -n 4096"], data: {train: t}}
+  b: {trainer: {program: bin/xffl-train}, environment: {HF_HOME: /x y, N: 3}, data: {train: t}}
+  c: {trainer: {command: [python3, ./train.py, --x, "a b"]}, data: {train: t}}
+)");
+  EXPECT_TRUE(experiment.facilities[0].trainer_command.empty());
+  EXPECT_TRUE(experiment.facilities[0].trainer_program.empty());
+  EXPECT_THAT(experiment.facilities[0].environment,
+              ElementsAre("module load cuda", "ulimit -n 4096"));
+  EXPECT_EQ(experiment.facilities[1].trainer_program, "/project/bin/xffl-train");
+  EXPECT_THAT(experiment.facilities[1].environment,
+              ElementsAre("export HF_HOME='/x y'", "export N=3"));
+  EXPECT_THAT(experiment.facilities[2].trainer_command,
+              ElementsAre("python3", "/project/train.py", "--x", "a b"));
+}
+
+TEST(ParseExperiment, ReadsPolicyAndAggregation) {
+  const Experiment experiment = parse(small_with("rounds: 3", R"(rounds: 3
+aggregation: {weights: equal, update: weights, update_dtype: fp16, publish_dtype: fp32}
+policy: {on_missing: skip, quorum: 1, deadline: 24h, max_attempts: 3, poll_interval: 250ms, keep_rounds: 5})"));
+  EXPECT_EQ(experiment.aggregation,
+            (Aggregation{WeightKind::kEqual, job::UpdateKind::kWeights, job::FloatType::kFloat16,
+                         job::FloatType::kFloat32}));
+  EXPECT_EQ(experiment.policy, (RoundPolicy{OnMissing::kSkip, 1, std::chrono::hours(24), 3,
+                                            std::chrono::milliseconds(250), 5}));
+}
+
+TEST(ParseExperiment, ATypoNamesItsPlaceAndTheLikelyKey) {
+  EXPECT_EQ(problems(small_with("learning_rate: 8e-4", "learning_rat: 8e-4")),
+            "xffl.yaml:6:3: error: unknown key 'learning_rat' in 'training': did you mean "
+            "'learning_rate'?");
+  EXPECT_THAT(problems(small_with("world_size", "worldsize")),
+              HasSubstr("xffl.yaml:13:5: error: unknown key 'worldsize' in 'facilities.alba': did "
+                        "you mean 'world_size'?"));
+  // The missing required key is the misspelt one: told once.
+  EXPECT_EQ(problems(small_with("model:", "modle:")),
+            "xffl.yaml:2:1: error: unknown key 'modle': did you mean 'model'?");
+}
+
+TEST(ParseExperiment, AMisplacedKeyIsSentHome) {
+  EXPECT_THAT(
+      problems(small_with("rounds: 3", "rounds: 3\nlearning_rate: 1e-3")),
+      HasSubstr("xffl.yaml:4:1: error: unknown key 'learning_rate': it belongs in 'training'"));
+  EXPECT_THAT(problems(small_with("workdir: /scratch/me/xffl", "rounds: 3")),
+              HasSubstr("it belongs in the file's top level"));
+  EXPECT_THAT(problems(small_with("workdir: /scratch/me/xffl", "train: x")),
+              HasSubstr("it belongs in 'facilities.<name>.data'"));
+}
+
+TEST(ParseExperiment, AllProblemsAreToldAtOnceInOrder) {
+  const std::string all = problems(R"(project: Bad Name
+model: models/small
+rounds: many
+rounds: 2
+training: {steps_per_round: 010, precision: fp23}
+facilities:
+  alba:
+    acces: local
+    world_size: 0
+)");
+  EXPECT_THAT(all, HasSubstr("xffl.yaml:1:10: error: 'Bad Name' cannot be a project name"));
+  EXPECT_THAT(all, HasSubstr("xffl.yaml:3:9: error: 'rounds' should be an integer from 1 to "
+                             "1000000, found 'many'"));
+  EXPECT_THAT(all,
+              HasSubstr("xffl.yaml:4:1: error: duplicate key 'rounds': it is already on line 3"));
+  EXPECT_THAT(all,
+              HasSubstr("xffl.yaml:5:29: error: 'training.steps_per_round' should be an integer "
+                        "from 1 to 1000000000, found '010': write 10 without leading zeros"));
+  EXPECT_THAT(all, HasSubstr("xffl.yaml:5:45: error: 'training.precision' should be fp32 or bf16, "
+                             "found 'fp23': did you mean 'fp32'?"));
+  EXPECT_THAT(all, HasSubstr("xffl.yaml:7:3: error: missing required key 'facilities.alba.data'"));
+  EXPECT_THAT(all, HasSubstr("xffl.yaml:8:5: error: unknown key 'acces' in 'facilities.alba': did "
+                             "you mean 'access'?"));
+  EXPECT_THAT(all, HasSubstr("xffl.yaml:9:17: error: 'facilities.alba.world_size' should be an "
+                             "integer from 1 to 1000000, found '0'"));
+  EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 7) << all;
+}
+
+TEST(ParseExperiment, MissingRequiredKeysAreNamed) {
+  const std::string all = problems("rounds: 2\n");
+  for (const char* key : {"project", "model", "facilities"})
+    EXPECT_THAT(all, HasSubstr(std::string("missing required key '") + key + "'"));
+  EXPECT_THAT(problems(""), HasSubstr("missing required key 'project'"));
+  EXPECT_THAT(problems(small_with("  steps_per_round: 40\n", "")),
+              HasSubstr("missing required key 'training.steps_per_round'"));
+  EXPECT_THAT(problems(small_with("train: [data/it.tokens, /data/more.tokens]", "train:")),
+              HasSubstr("xffl.yaml:16:7: error: 'facilities.alba.data.train' has no value"));
+}
+
+TEST(ParseExperiment, StepsMayBeEachFacilitysOwn) {
+  const Experiment experiment = parse(R"(
+project: p
+model: /m
+rounds: 2
+facilities:
+  a: {training: {steps_per_round: 5}, data: {train: t}}
+  b: {training: {steps_per_round: 7}, data: {train: t}}
+)");
+  EXPECT_EQ(experiment.facilities[0].training.schedule.total_steps, 10);
+  EXPECT_EQ(experiment.facilities[1].training.schedule.total_steps, 14);
+}
+
+struct Wrong {
+  const char* from;
+  const char* to;
+  const char* message;
+};
+
+class WrongValue : public testing::TestWithParam<Wrong> {};
+
+TEST_P(WrongValue, IsRefusedWithWhatToWrite) {
+  const auto& [from, to, message] = GetParam();
+  EXPECT_THAT(problems(small_with(from, to)), HasSubstr(message));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, WrongValue,
+    testing::Values(
+        Wrong{"rounds: 3", "rounds: \"3\"",
+              "3:9: error: 'rounds' should be an integer from 1 to "
+              "1000000, found the quoted text '3': write it without quotes"},
+        Wrong{"rounds: 3", "rounds: 3.0", "found '3.0'"},
+        Wrong{"rounds: 3", "rounds: 0x10", "write it in decimal digits"},
+        Wrong{"rounds: 3", "rounds: 1_000", "write 1000"},
+        Wrong{"rounds: 3", "rounds: +3", "found '+3'"},
+        Wrong{"rounds: 3", "rounds: no", "found 'no'"},
+        Wrong{"rounds: 3", "rounds: [3]", "found a list"},
+        Wrong{"rounds: 3", "rounds: {n: 3}", "found a mapping"},
+        Wrong{"rounds: 3", "rounds: 99999999999999999999", "found '99999999999999999999'"},
+        Wrong{"rounds: 3", "rounds: ~", "has no value"},
+        Wrong{"learning_rate: 8e-4", "learning_rate: .inf", "should be a number from 0 to 1000"},
+        Wrong{"learning_rate: 8e-4", "learning_rate: nan", "found 'nan'"},
+        Wrong{"learning_rate: 8e-4", "learning_rate: -1e-3", "found '-1e-3'"},
+        Wrong{"learning_rate: 8e-4", "beta1: 1", "from 0 to below 1, found '1'"},
+        Wrong{"kind: cosine", "kind: cosin", "did you mean 'cosine'?"},
+        Wrong{"min_ratio: 0.1", "min_ratio: 1.5", "from 0 to 1, found '1.5'"},
+        Wrong{"rounds: 3", "policy: {deadline: 24}", "found '24': add the unit"},
+        Wrong{"rounds: 3", "policy: {deadline: 1.5h}", "a duration such as"},
+        Wrong{"rounds: 3", "policy: {deadline: 1500ms}", "whole seconds"},
+        Wrong{"rounds: 3", "policy: {poll_interval: 1ms}", "from 10ms to 1h"},
+        Wrong{"rounds: 3", "policy: {quorum: 3}",
+              "'policy.quorum' is 3, but there are 2 facilities"},
+        Wrong{"rounds: 3", "aggregation: {weights: token}", "did you mean 'tokens'?"},
+        Wrong{"rounds: 3", "aggregation: [tokens]", "'aggregation' should be a mapping"},
+        Wrong{"training: {learning_rate: 1e-4}", "trainer: python3 train.py",
+              "for a program of your own write {command: [...]}"},
+        Wrong{"training: {learning_rate: 1e-4}", "trainer: {command: python3 train.py}",
+              "should be a list of words such as [python3, ./train.py]"},
+        Wrong{"training: {learning_rate: 1e-4}", "trainer: {comand: [x]}",
+              "did you mean 'command'?"},
+        Wrong{"training: {learning_rate: 1e-4}", "trainer: {command: [-x]}",
+              "should start with a program"},
+        Wrong{"training: {learning_rate: 1e-4}", "environment: {A-B: c}",
+              "'A-B' cannot be the name of an environment variable"},
+        Wrong{"training: {learning_rate: 1e-4}", "environment: [\"a\\nb\"]", "line break"},
+        Wrong{"training: {learning_rate: 1e-4}", "environment: [\"#SBATCH -A x\"]",
+              "batch directive"},
+        Wrong{"training: {learning_rate: 1e-4}", "environment: ['a\\']", "ends in a backslash"},
+        Wrong{"training: {learning_rate: 1e-4}", "environment: module load x",
+              "a list of shell lines"},
+        Wrong{"/scratch/me/xffl", "~/xffl", "'~' is not expanded"},
+        Wrong{"/scratch/me/xffl", "\"/a\\tb\"", "control character"},
+        Wrong{"/scratch/me/xffl", "\"\"", "should be a path"},
+        Wrong{"brno:", "Brno:", "'Brno' cannot be a facility name"},
+        Wrong{"brno:", "null:", "expected a key before ':'"},
+        Wrong{"world_size: 2", "world_size: 3",
+              "13:17: error: 'batch_size' counts the sequences of all "
+              "ranks and should be a multiple of 'world_size'"},
+        Wrong{"warmup_steps: 10", "warmup_steps: 1000", "more than all steps"},
+        Wrong{"train: data/cs.tokens", "train: []",
+              "'facilities.brno.data.train' should be a path"},
+        Wrong{"it: data/it-val.tokens", "i t: data/it-val.tokens", "cannot name a validation set"},
+        Wrong{"{it: data/it-val.tokens, cs: ../cs-val.tokens}", "data/it-val.tokens",
+              "should be a mapping of names to paths"}));
+
+TEST(ParseExperiment, HostileTextIsShownEscapedAndCut) {
+  const std::string all = problems("project: \"\\e[2J" + std::string(5000, 'x') + "\"\n");
+  EXPECT_EQ(all.find('\x1b'), std::string::npos);
+  EXPECT_LT(all.size(), 3000u);
+}
+
+TEST(ParseExperiment, AThousandProblemsAreCutShort) {
+  std::string yaml = kSmall;
+  for (int i = 0; i < 1000; ++i) yaml += "zzz" + std::to_string(i) + ": 1\n";
+  EXPECT_THAT(problems(yaml), HasSubstr("... and 950 more"));
+}
+
+TEST(LoadExperiment, ReadsTheProjectsFile) {
+  const test::TempDir project;
+  write_file_atomic(project / "xffl.yaml", kSmall);
+  EXPECT_EQ(load_experiment(project.path()).model, project / "models/small");
+  EXPECT_EQ(load_experiment(project.path() / "").model, project / "models/small");
+  write_file_atomic(project / "xffl.yaml", "rounds: x\n");
+  try {
+    load_experiment(project.path());
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kConfig);
+    EXPECT_THAT(error.what(), HasSubstr((project / "xffl.yaml").string() + ":1:9: error: "));
+  }
+}
+
+TEST(LoadExperiment, AMissingFileSaysHowToMakeOne) {
+  const test::TempDir project;
+  try {
+    load_experiment(project.path());
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kNotFound);
+    EXPECT_THAT(error.what(), HasSubstr("xffl config --project"));
+  }
+}
+
+TEST(LoadExperiment, AFileOfMoreThanOneMebibyteIsRefused) {
+  const test::TempDir project;
+  write_file_atomic(project / "xffl.yaml", "project: " + std::string(2 << 20, 'x'));
+  try {
+    load_experiment(project.path());
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kConfig);
+  }
+}
+
+TEST(Experiment, AnUnknownFacilityNamesTheKnownOnes) {
+  const Experiment experiment = parse(kSmall);
+  EXPECT_EQ(experiment.facility(FacilityName("brno")).name.str(), "brno");
+  try {
+    experiment.facility(FacilityName("cluj"));
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kNotFound);
+    EXPECT_THAT(error.what(), HasSubstr("there are: alba, brno"));
+  }
+}
+
+TEST(FindMissing, NamesWhatIsNotThere) {
+  const test::TempDir project;
+  write_file_atomic(project / "xffl.yaml", kSmall);
+  std::string all;
+  for (const std::string& one : find_missing(load_experiment(project.path()))) all += one + "\n";
+  EXPECT_THAT(all, HasSubstr("model: there is no folder " + (project / "models/small").string()));
+  EXPECT_THAT(all, HasSubstr("facilities.alba.data.train: there is no file /data/more.tokens"));
+  EXPECT_THAT(all, HasSubstr("facilities.alba.data.validation.it: "));
+  make_dirs(project / "models/small");
+  make_dirs(project / "data");
+  for (const char* file :
+       {"models/small/config.json", "models/small/model.safetensors", "data/cs.tokens"})
+    write_file_atomic(project / file, "x");
+  all.clear();
+  for (const std::string& one : find_missing(load_experiment(project.path()))) all += one + "\n";
+  EXPECT_THAT(all, Not(HasSubstr("model:")));
+  EXPECT_THAT(all, Not(HasSubstr("brno")));
+}
+
+}  // namespace
+}  // namespace xffl::config
