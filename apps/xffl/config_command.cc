@@ -1,0 +1,300 @@
+#include "config_command.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/log.h"
+#include "xffl/config/load.h"
+#include "xffl/config/settings.h"
+
+namespace xffl {
+namespace {
+
+namespace fs = std::filesystem;
+using config::Setting;
+
+struct Flags {
+  std::string project = ".";
+  std::string file;  // of validate
+  bool no_input = false;
+  bool force = false;
+  bool strict = false;
+  std::string name, model, rounds;
+  std::vector<std::string> facilities, settings;
+};
+
+/// Reads the answers to questions; an answer is asked for again until it is a good one.
+class Wizard {
+ public:
+  Wizard(std::vector<Setting>& settings, fs::path project)
+      : settings_(settings), project_(std::move(project)) {}
+
+  void ask_all() {
+    std::printf("An xffl project in %s. Enter takes the [default].\n",
+                log::printable(project_.string()).c_str());
+    const std::string folder = project_.filename().string();
+    ask("project", "Project name (a-z, 0-9, '_', '-')", folder.empty() ? "federation" : folder);
+    ask("model", "Model: Hugging Face folder that round 1 starts from", "models/small");
+    ask("rounds", "Rounds", "3");
+    ask("training.steps_per_round", "Steps of a facility in one round", "100");
+    ask("training.batch_size", "Batch size: sequences per step, over all ranks", "8");
+    ask("training.learning_rate", "Learning rate", "1e-5");
+    ask("training.precision", "Precision (fp32 or bf16)", "fp32");
+    for (const std::string& facility : ask_facilities()) ask_facility(facility);
+  }
+
+  bool confirm(const std::string& question) {
+    const std::string answer = line(question + " [Y/n] ");
+    return answer.empty() || answer == "y" || answer == "Y" || answer == "yes";
+  }
+
+ private:
+  /// One line without blanks around it. Throws kCancelled at the end of the input.
+  static std::string line(const std::string& prompt) {
+    std::printf("%s", prompt.c_str());
+    std::fflush(stdout);
+    std::string text;
+    if (!std::getline(std::cin, text))
+      throw Error(ErrorKind::kCancelled, "the input ended; nothing was written");
+    const size_t begin = text.find_first_not_of(" \t\r");
+    if (begin == std::string::npos) return {};
+    return text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
+  }
+
+  bool has(const std::string& path) const {
+    return std::any_of(settings_.begin(), settings_.end(), [&](const Setting& setting) {
+      return setting.path == path || setting.path.starts_with(path + ".");
+    });
+  }
+
+  /// Adds the settings unless something is wrong with them, which is shown.
+  bool accept(const std::vector<Setting>& added) {
+    std::vector<Setting> all = settings_;
+    all.insert(all.end(), added.begin(), added.end());
+    const std::string problems = check_settings(all, project_);
+    if (problems.empty()) settings_ = std::move(all);
+    if (!problems.empty()) std::printf("  %s\n", problems.c_str());
+    return problems.empty();
+  }
+
+  /// Asks until `read` makes acceptable settings of the answer.
+  void ask_until(const std::string& question, const std::string& otherwise,
+                 const std::function<std::vector<Setting>(const std::string&)>& read) {
+    for (;;) {
+      std::string answer = line(question + (otherwise.empty() ? ": " : " [" + otherwise + "]: "));
+      if (answer.empty()) answer = otherwise;
+      if (accept(read(answer))) return;
+    }
+  }
+
+  void ask(const std::string& path, const std::string& question, const std::string& otherwise) {
+    if (has(path)) return;
+    ask_until(question, otherwise, [&](const std::string& answer) {
+      return std::vector<Setting>{{path, answer}};
+    });
+  }
+
+  static std::vector<std::string> words(const std::string& text) {
+    std::vector<std::string> all;
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = std::min(text.find_first_of(" ,", begin), text.size());
+      if (end > begin) all.push_back(text.substr(begin, end - begin));
+      begin = end + 1;
+    }
+    return all;
+  }
+
+  std::vector<std::string> ask_facilities() {
+    if (!has("facilities"))
+      ask_until("Facilities, separated by blanks", "alba brno", [](const std::string& answer) {
+        std::vector<Setting> added;
+        for (const std::string& name : words(answer)) added.push_back({"facilities." + name, ""});
+        return added;
+      });
+    std::vector<std::string> names;
+    for (const Setting& setting : settings_) {
+      if (!setting.path.starts_with("facilities.")) continue;
+      const std::string name = words(setting.path.substr(11)).front();
+      const std::string first = name.substr(0, name.find('.'));
+      if (std::find(names.begin(), names.end(), first) == names.end()) names.push_back(first);
+    }
+    return names;
+  }
+
+  void ask_facility(const std::string& name) {
+    std::printf("Facility %s\n", name.c_str());
+    const std::string path = "facilities." + name + ".";
+    ask(path + "workdir", "  Folder for xffl's files there", "work/" + name);
+    ask(path + "world_size", "  Ranks of a job", "1");
+    if (!has(path + "data.train"))
+      ask_until("  Token shards to train on, separated by blanks", "data/" + name + ".tokens",
+                [&](const std::string& answer) {
+                  const std::vector<std::string> shards = words(answer);
+                  if (shards.size() == 1)
+                    return std::vector<Setting>{{path + "data.train", shards.front()}};
+                  std::string list;
+                  for (const std::string& shard : shards)
+                    list += (list.empty() ? "[\"" : ", \"") + shard + "\"";
+                  return std::vector<Setting>{{path + "data.train", list + "]"}};
+                });
+    if (!has(path + "data.validation"))
+      ask_until("  Validation shards as name=path, separated by blanks (Enter: none)", "",
+                [&](const std::string& answer) {
+                  std::vector<Setting> sets;
+                  for (const std::string& set : words(answer)) {
+                    const size_t equals = std::min(set.find('='), set.size());
+                    sets.push_back({path + "data.validation." + set.substr(0, equals),
+                                    set.substr(std::min(equals + 1, set.size()))});
+                  }
+                  return sets;
+                });
+  }
+
+  std::vector<Setting>& settings_;
+  fs::path project_;
+};
+
+std::vector<Setting> settings_of(const Flags& flags) {
+  std::vector<Setting> settings;
+  const auto add = [&](const char* path, const std::string& value) {
+    if (!value.empty()) settings.push_back({path, value});
+  };
+  add("project", flags.name);
+  add("model", flags.model);
+  add("rounds", flags.rounds);
+  for (const std::string& name : flags.facilities) {
+    FacilityName checked(name);
+    settings.push_back({"facilities." + name, ""});
+  }
+  for (const std::string& text : flags.settings) settings.push_back(config::parse_setting(text));
+  return settings;
+}
+
+void warn_of_missing(const std::vector<std::string>& missing) {
+  for (const std::string& one : missing)
+    std::fprintf(stderr, "xffl: warning: %s\n", log::printable(one, 4000).c_str());
+}
+
+void make(const Flags& flags) {
+  const fs::path project = fs::absolute(flags.project).lexically_normal() / "";
+  const fs::path folder = project.parent_path(), file = folder / "xffl.yaml";
+  if (fs::exists(file) && !flags.force)
+    throw Error(ErrorKind::kUsage, file.string() + " exists already: edit it, check it with " +
+                                       "'xffl config validate', or replace it with --force");
+  std::vector<Setting> settings = settings_of(flags);
+  const bool asks = !flags.no_input;
+  if (asks && isatty(STDIN_FILENO) == 0)
+    throw Error(ErrorKind::kUsage,
+                "questions need a terminal; without one give --no-input with --name, --model, "
+                "--rounds, --facility and --set (see 'xffl config --help')");
+  Wizard wizard(settings, folder);
+  if (asks) wizard.ask_all();
+  const std::string text = config::format_settings(settings);
+  const config::Experiment experiment =
+      with_context("these settings do not make an xffl.yaml yet; nothing was written",
+                   [&] { return config::parse_experiment(text, "xffl.yaml", folder); });
+  if (asks) {
+    std::printf("\n%s\n", text.c_str());
+    if (!wizard.confirm("Write it to " + file.string() + "?"))
+      throw Error(ErrorKind::kCancelled, "nothing was written");
+  }
+  make_dirs(folder);
+  write_file_atomic(file, text);
+  warn_of_missing(find_missing(experiment));
+  std::printf("wrote %s; next: xffl run -p %s\n", log::printable(file.string()).c_str(),
+              log::printable(flags.project).c_str());
+}
+
+/// The problems are lines of their own on stderr, "file:line:column: ...", for editors to follow.
+void validate(const Flags& flags) {
+  const fs::path given = flags.file.empty() ? flags.project : flags.file;
+  const bool is_folder = flags.file.empty() || fs::is_directory(given);
+  const fs::path file = is_folder ? given / "xffl.yaml" : given;
+  config::Experiment experiment;
+  try {
+    if (is_folder) {
+      experiment = config::load_experiment(given);
+    } else {
+      experiment = config::parse_experiment(read_file(given, 2u << 20), given,
+                                            fs::absolute(given).parent_path());
+    }
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kConfig) throw;
+    const std::string problems = error.what();
+    const auto count = std::count(problems.begin(), problems.end(), '\n') + 1;
+    std::fprintf(stderr, "%s\n", problems.c_str());
+    throw Error(ErrorKind::kConfig, file.string() + " has " + std::to_string(count) +
+                                        (count == 1 ? " problem" : " problems"));
+  }
+  const std::vector<std::string> missing = find_missing(experiment);
+  warn_of_missing(missing);
+  if (flags.strict && !missing.empty())
+    throw Error(ErrorKind::kNotFound, file.string() + " is well-formed, but names " +
+                                          std::to_string(missing.size()) +
+                                          " things that are not there");
+  std::printf("%s: valid: project '%s', %d rounds, %zu facilities%s\n",
+              log::printable(file.string()).c_str(), experiment.project.str().c_str(),
+              experiment.rounds, experiment.facilities.size(),
+              missing.empty() ? "" : "; what it names is not all there yet");
+}
+
+void add_flags_of_make(CLI::App& command, Flags& flags) {
+  command.add_flag("--no-input", flags.no_input, "ask nothing: the flags say it all");
+  command.add_flag("--force", flags.force, "replace an existing xffl.yaml");
+  command.add_option("--name", flags.name, "the project's name");
+  command.add_option("--model", flags.model, "Hugging Face folder that round 1 starts from");
+  command.add_option("--rounds", flags.rounds, "rounds of training and averaging");
+  command.add_option("--facility", flags.facilities, "a facility's name; may be repeated")
+      ->allow_extra_args(false);
+  command
+      .add_option(
+          "--set", flags.settings,
+          "key.path=value, such as facilities.alba.data.train=/data/it.tokens; may be repeated")
+      ->allow_extra_args(false);
+}
+
+}  // namespace
+
+void add_config_commands(CLI::App& app) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand(
+      "config", "make a project's xffl.yaml by questions, or by flags with --no-input");
+  const auto add_project = [&](CLI::App* to) {
+    return to->add_option("-p,--project", flags->project, "the project's folder (default: .)");
+  };
+  add_project(command);
+  add_flags_of_make(*command, *flags);
+  command->callback([flags, command] {
+    if (command->get_subcommands().empty()) make(*flags);
+  });
+
+  CLI::App* check =
+      command->add_subcommand("validate", "name every problem, with file:line:column");
+  CLI::Option* project = add_project(check);
+  check->add_option("file", flags->file, "a file or project folder")->excludes(project);
+  check->add_flag("--strict", flags->strict, "files that are not there are an error, too");
+  check->callback([flags] { validate(*flags); });
+
+  command->add_subcommand("schema", "print the JSON Schema of xffl.yaml")->callback([] {
+    std::fputs(config::json_schema().c_str(), stdout);
+  });
+
+  CLI::App* show =
+      command->add_subcommand("show", "print the experiment with every default filled in");
+  add_project(show);
+  show->callback([flags] {
+    std::fputs(format_experiment(config::load_experiment(flags->project)).c_str(), stdout);
+  });
+}
+
+}  // namespace xffl
