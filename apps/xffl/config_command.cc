@@ -185,6 +185,18 @@ void warn_of_missing(const std::vector<std::string>& missing) {
     std::fprintf(stderr, "xffl: warning: %s\n", log::printable(one, 4000).c_str());
 }
 
+config::Experiment parse_unwritten(const std::string& text, const fs::path& folder) {
+  try {
+    return config::parse_experiment(text, "xffl.yaml", folder);
+  } catch (const Error& error) {
+    throw Error(
+        error.kind(),
+        std::string("these settings do not make an xffl.yaml, nothing was written; it would "
+                    "have these problems:\n") +
+            error.what());
+  }
+}
+
 void make(const Flags& flags) {
   const fs::path project = fs::absolute(flags.project).lexically_normal() / "";
   const fs::path folder = project.parent_path(), file = folder / "xffl.yaml";
@@ -200,9 +212,7 @@ void make(const Flags& flags) {
   Wizard wizard(settings, folder);
   if (asks) wizard.ask_all();
   const std::string text = config::format_settings(settings);
-  const config::Experiment experiment =
-      with_context("these settings do not make an xffl.yaml yet; nothing was written",
-                   [&] { return config::parse_experiment(text, "xffl.yaml", folder); });
+  const config::Experiment experiment = parse_unwritten(text, folder);
   if (asks) {
     std::printf("\n%s\n", text.c_str());
     if (!wizard.confirm("Write it to " + file.string() + "?"))
@@ -252,7 +262,8 @@ void add_flags_of_make(CLI::App& command, Flags& flags) {
   command.add_flag("--no-input", flags.no_input, "ask nothing: the flags say it all");
   command.add_flag("--force", flags.force, "replace an existing xffl.yaml");
   command.add_option("--name", flags.name, "the project's name");
-  command.add_option("--model", flags.model, "Hugging Face folder that round 1 starts from");
+  command.add_option("--model", flags.model,
+                     "Hugging Face folder that round 1 starts from; paths start at the project");
   command.add_option("--rounds", flags.rounds, "rounds of training and averaging");
   command.add_option("--facility", flags.facilities, "a facility's name; may be repeated")
       ->allow_extra_args(false);

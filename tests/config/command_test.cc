@@ -1,0 +1,208 @@
+// The commands of apps/xffl/config_command.cc, called in this process; the wizard on a terminal of
+// its own.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <pty.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+
+#include "../../apps/xffl/config_command.h"
+#include "support/temp_dir.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/json.h"
+#include "xffl/config/load.h"
+
+namespace xffl {
+namespace {
+
+using testing::HasSubstr;
+
+struct Outcome {
+  int code = 0;
+  std::string out, err;
+};
+
+void parse(std::vector<std::string> words) {
+  CLI::App app{"test", "xffl"};
+  app.require_subcommand(1);
+  add_config_commands(app);
+  std::reverse(words.begin(), words.end());
+  app.parse(words);
+}
+
+Outcome run(const std::vector<std::string>& words) {
+  Outcome outcome;
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  std::string message;
+  try {
+    parse(words);
+  } catch (const Error& error) {
+    outcome.code = exit_code(error.kind());
+    message = error.what();
+  } catch (const CLI::ParseError& error) {
+    outcome.code = exit_code(ErrorKind::kUsage);
+    message = error.what();
+  }
+  outcome.out = testing::internal::GetCapturedStdout();
+  outcome.err = testing::internal::GetCapturedStderr() + message;
+  return outcome;
+}
+
+class ConfigCommand : public testing::Test {
+ protected:
+  std::vector<std::string> make(const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> words{"config",     "--project",
+                                   project(),    "--no-input",
+                                   "--name",     "bi",
+                                   "--model",    "m",
+                                   "--set",      "training.steps_per_round=4",
+                                   "--facility", "alba",
+                                   "--facility", "brno",
+                                   "--set",      "facilities.alba.data.train=[/a b, /c]",
+                                   "--set",      "facilities.brno.data.train=/d"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  std::string project() const { return (dir_ / "project").string(); }
+  std::string file() const { return project() + "/xffl.yaml"; }
+
+  test::TempDir dir_;
+};
+
+TEST_F(ConfigCommand, WritesAValidFileFromFlags) {
+  const Outcome made = run(make({"--rounds", "3", "--set", "training.learning_rate=1e-4"}));
+  EXPECT_EQ(made.code, 0) << made.err;
+  EXPECT_THAT(made.out, HasSubstr("wrote " + file()));
+  EXPECT_THAT(made.err, HasSubstr("warning: facilities.brno.data.train: there is no file /d"));
+  EXPECT_EQ(read_file(file(), 10'000).front(), '#');
+  const config::Experiment experiment = config::load_experiment(project());
+  EXPECT_EQ(experiment.rounds, 3);
+  EXPECT_EQ(experiment.facilities.at(0).training.learning_rate, 1e-4);
+  EXPECT_THAT(experiment.facilities.at(0).train_data, testing::ElementsAre("/a b", "/c"));
+}
+
+TEST_F(ConfigCommand, NeverOverwritesWithoutForce) {
+  EXPECT_EQ(run(make()).code, 0);
+  const std::string before = read_file(file(), 10'000);
+  const Outcome again = run(make({"--rounds", "9"}));
+  EXPECT_EQ(again.code, exit_code(ErrorKind::kUsage));
+  EXPECT_THAT(again.err, HasSubstr("--force"));
+  EXPECT_EQ(read_file(file(), 10'000), before);
+  EXPECT_EQ(run(make({"--rounds", "9", "--force"})).code, 0);
+  EXPECT_EQ(config::load_experiment(project()).rounds, 9);
+}
+
+TEST_F(ConfigCommand, WritesNothingWhenTheSettingsAreWrong) {
+  const Outcome wrong = run(make({"--set", "training.learning_rat=1"}));
+  EXPECT_EQ(wrong.code, exit_code(ErrorKind::kConfig));
+  EXPECT_THAT(wrong.err, HasSubstr("did you mean 'learning_rate'?"));
+  EXPECT_EQ(run(make({"--set", "nonsense"})).code, exit_code(ErrorKind::kUsage));
+  EXPECT_EQ(run({"config", "--project", project(), "--no-input"}).code,
+            exit_code(ErrorKind::kConfig));
+  EXPECT_FALSE(std::filesystem::exists(project()));
+}
+
+TEST_F(ConfigCommand, ValidateNamesEveryProblemAtItsPlace) {
+  make_dirs(project());
+  write_file_atomic(file(), "project: p\nmodle: m\nrounds: 0x3\n");
+  for (const std::vector<std::string>& how :
+       {std::vector<std::string>{"-p", project()}, {project()}, {file()}}) {
+    std::vector<std::string> words{"config", "validate"};
+    words.insert(words.end(), how.begin(), how.end());
+    const Outcome outcome = run(words);
+    EXPECT_EQ(outcome.code, exit_code(ErrorKind::kConfig));
+    EXPECT_THAT(outcome.err,
+                testing::StartsWith(file() + ":1:1: error: missing required key 'facilities'"));
+    EXPECT_THAT(
+        outcome.err,
+        HasSubstr("\n" + file() + ":2:1: error: unknown key 'modle': did you mean 'model'?\n"));
+    EXPECT_THAT(outcome.err, HasSubstr("xffl.yaml has 3 problems"));
+  }
+}
+
+TEST_F(ConfigCommand, ValidateWarnsOfMissingFilesAndStrictRefusesThem) {
+  EXPECT_EQ(run(make()).code, 0);
+  const Outcome outcome = run({"config", "validate", "-p", project()});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.out, HasSubstr("valid: project 'bi', 1 rounds, 2 facilities"));
+  EXPECT_THAT(outcome.err, HasSubstr("warning: model: there is no folder " + project() + "/m"));
+  EXPECT_EQ(run({"config", "validate", "-p", project(), "--strict"}).code,
+            exit_code(ErrorKind::kNotFound));
+  EXPECT_EQ(run({"config", "validate", "-p", project() + "/no"}).code,
+            exit_code(ErrorKind::kNotFound));
+}
+
+TEST_F(ConfigCommand, ShowAndSchemaPrintWhatTheirReadersRead) {
+  EXPECT_EQ(run(make()).code, 0);
+  const std::string shown = run({"config", "show", "-p", project()}).out;
+  EXPECT_EQ(config::parse_experiment(shown, "f", project()), config::load_experiment(project()));
+  EXPECT_TRUE(parse_json(run({"config", "schema"}).out, "schema").contains("properties"));
+}
+
+TEST_F(ConfigCommand, TheWizardNeedsATerminal) {
+  if (isatty(STDIN_FILENO) != 0) GTEST_SKIP() << "stdin is a terminal";
+  const Outcome outcome = run({"config", "-p", project()});
+  EXPECT_EQ(outcome.code, exit_code(ErrorKind::kUsage));
+  EXPECT_THAT(outcome.err, HasSubstr("--no-input"));
+}
+
+/// Runs the wizard on a new terminal with `answers` typed in; what it showed goes to `shown`.
+int answer(const std::string& project, const std::string& answers, std::string& shown) {
+  int terminal = -1;
+  const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
+  if (child == 0) {
+    int code = 0;
+    try {
+      parse({"config", "-p", project});
+    } catch (const Error& error) {
+      code = exit_code(error.kind());
+    }
+    std::fflush(stdout);
+    _exit(code);
+  }
+  EXPECT_GT(child, 0);
+  EXPECT_EQ(write(terminal, answers.data(), answers.size()), static_cast<ssize_t>(answers.size()));
+  char buffer[4096];
+  for (ssize_t n = 0; (n = read(terminal, buffer, sizeof buffer)) > 0;)
+    shown.append(buffer, static_cast<size_t>(n));
+  close(terminal);
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST_F(ConfigCommand, TheWizardAsksAgainUntilAnAnswerIsGood) {
+  std::string shown;
+  const int code = answer(project(),
+                          "Bad Name\nbi\n\nthree\n3\n40\n\n1e-4\nfp23\nbf16\nalba brno\n"
+                          "\n2\na.tokens b.tokens\nit=v.tokens\n/scratch/x\n\n\n\ny\n",
+                          shown);
+  EXPECT_EQ(code, 0) << shown;
+  EXPECT_THAT(shown, HasSubstr("'Bad Name' cannot be a project name"));
+  EXPECT_THAT(shown, HasSubstr("did you mean 'fp32'?"));
+  const config::Experiment experiment = config::load_experiment(project());
+  EXPECT_EQ(experiment.project.str(), "bi");
+  EXPECT_EQ(experiment.rounds, 3);
+  const config::Facility& alba = experiment.facilities.at(0);
+  EXPECT_EQ(alba.world_size, 2);
+  EXPECT_EQ(alba.train_data.size(), 2u);
+  EXPECT_EQ(alba.validation.at(0).name, "it");
+  EXPECT_EQ(experiment.facilities.at(1).workdir.str(), "/scratch/x");
+}
+
+TEST_F(ConfigCommand, TheWizardWritesNothingWithoutAYes) {
+  std::string shown;
+  const int code = answer(project(), "bi\n\n\n\n\n\n\na\n\n\n\n\nn\n", shown);
+  EXPECT_EQ(code, exit_code(ErrorKind::kCancelled)) << shown;
+  EXPECT_THAT(shown, HasSubstr("steps_per_round: 100"));
+  EXPECT_EQ(answer(project(), "bi\n\x04", shown), exit_code(ErrorKind::kCancelled));
+  EXPECT_FALSE(std::filesystem::exists(file()));
+}
+
+}  // namespace
+}  // namespace xffl
