@@ -7,7 +7,7 @@ namespace xffl::config {
 namespace {
 
 constexpr const char* kName = "^[a-z0-9][a-z0-9_-]{0,31}$";
-constexpr const char* kDuration = "^(0|[1-9][0-9]* ?(ms|s|m|h|d))$";
+constexpr const char* kDuration = "^(0|(0|[1-9][0-9]*) ?(ms|s|m|h|d))$";
 
 Json text_schema() { return Json{{"type", "string"}, {"minLength", 1}}; }
 
