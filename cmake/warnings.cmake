@@ -3,4 +3,5 @@ add_library(xffl_warnings INTERFACE)
 target_compile_options(xffl_warnings INTERFACE
   -Wall -Wextra -Wpedantic -Werror -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wcast-qual
   -Wno-missing-field-initializers  # designated initialisers leave the rest at their defaults on purpose
-  -Wno-restrict)                   # false alarms of gcc 12 on std::string's operator+ (GCC PR 105651)
+  # False alarms of gcc 12 inside std::string (GCC PR 105651), which precompiled headers bring out:
+  -Wno-restrict -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread)

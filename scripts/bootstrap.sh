@@ -107,8 +107,10 @@ if [ "$profile" = test ]; then
   # nvidia-nccl brings nccl.h, which the CUDA preset compiles against; sympy shows that torch's own needs are there.
   installed "${want[@]}" nvidia-nccl-cu13 sympy || step "Python packages for the tests" pip_install "${want[@]}"
   # The other generation of HF's config.json is written by transformers 4: kept apart from the venv's 5.
-  if [ ! -d "$deps/transformers4/transformers" ]; then
+  if [ ! -d "$deps/transformers4/requests" ]; then
+    rm -rf "$deps/transformers4"
     step "transformers 4 beside it" "$venv/bin/pip" install --disable-pip-version-check --no-input --no-compile -q \
-      --no-deps --target "$deps/transformers4" transformers==4.57.6 huggingface-hub==0.36.0 tokenizers==0.22.1
+      --no-deps --target "$deps/transformers4" transformers==4.57.6 huggingface-hub==0.36.0 tokenizers==0.22.1 \
+      requests urllib3 certifi idna charset-normalizer
   fi
 fi

@@ -3,9 +3,8 @@
 #
 #   scripts/test.sh [options of ctest...]
 #
-# It also compiles the CUDA preset where nvcc is, and runs the tests of all that does not use LibTorch under
-# AddressSanitizer and UndefinedBehaviorSanitizer, and the concurrent ones under ThreadSanitizer. ctest's summary of the
-# main preset comes last.
+# It also compiles the CUDA preset where nvcc is, and runs the modules that read hostile input under AddressSanitizer and
+# UndefinedBehaviorSanitizer, and the concurrent ones under ThreadSanitizer. ctest's summary of the main preset comes last.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 stage() { # stage NAME COMMAND...: prints the seconds that it took
@@ -22,12 +21,16 @@ if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
 else
   echo "test: SKIPPED the CUDA build: there is no nvcc on this machine"
 fi
-stage "build with sanitizers" scripts/build.sh asan
-stage "tests with sanitizers" ctest --preset asan -LE 'lint|e2e|python' -j2 --output-on-failure
-stage "build with the thread sanitizer" scripts/build.sh tsan
-stage "tests with the thread sanitizer" ctest --preset tsan -L threads -j2 --output-on-failure
+# What reads files and answers from elsewhere, under AddressSanitizer and UndefinedBehaviorSanitizer.
+hostile=(base checkpoint config job tokens transfer)
+stage "build with sanitizers" scripts/build.sh asan "${hostile[@]/%/_test}"
+stage "tests with sanitizers" ctest --preset asan -R "^($(IFS='|'; echo "${hostile[*]}"))\\." -j2
+# What shares state between threads, under ThreadSanitizer.
+threaded=(aggregate journal)
+stage "build with the thread sanitizer" scripts/build.sh tsan "${threaded[@]/%/_test}"
+stage "tests with the thread sanitizer" ctest --preset tsan -R "^($(IFS='|'; echo "${threaded[*]}"))\\." -j2
 start=$SECONDS
 code=0
-ctest --preset dev --output-on-failure "$@" || code=$?
+ctest --preset dev -j2 --output-on-failure "$@" || code=$?
 echo "test: tests: $((SECONDS - start)) s, $SECONDS s in all"
 exit $code

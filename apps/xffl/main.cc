@@ -1,5 +1,6 @@
 // xffl: one command per file; this one only says which there are, and turns errors into exit codes.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 
@@ -24,7 +25,7 @@ void report(const xffl::Error& error) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"Fine-tunes one LLaMA across HPC facilities without moving their data."};
+  CLI::App app{"Fine-tunes one LLaMA across HPC facilities without moving their data.", "xffl"};
   app.set_version_flag("--version", std::string("xffl ") + XFFL_VERSION);
   app.require_subcommand(1);
   bool verbose = false, quiet = false;
@@ -38,13 +39,15 @@ int main(int argc, char** argv) {
   int exit_code = 0;
   xffl::add_config_commands(app);
   xffl::add_run_command(app);
-  xffl::add_simulate_commands(app, exit_code);
+  xffl::CommandLine line = xffl::split_command_line(argc, argv);
+  xffl::add_simulate_commands(app, exit_code, std::move(line.program));
   xffl::add_status_commands(app);
   xffl::add_aggregate_command(app);
   xffl::add_inspect_command(app);
   xffl::add_demo_command(app);
   try {
-    app.parse(argc, argv);
+    std::reverse(line.own.begin(), line.own.end());  // CLI11 takes the last word first
+    app.parse(line.own);
   } catch (const CLI::Success& success) {  // --help, --version
     return app.exit(success);
   } catch (const CLI::ParseError& error) {

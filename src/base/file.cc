@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstdio>
 
@@ -20,8 +19,7 @@ namespace {
 // A name beside `path` that is removed again unless keep() says that it was renamed.
 class TempFile {
  public:
-  TempFile(const fs::path& path, const std::string& suffix)
-      : path_(path.string() + ".tmp-" + suffix) {}
+  explicit TempFile(const fs::path& path) : path_(path.string() + ".tmp") {}
   ~TempFile() {
     if (!kept_) ::unlink(path_.c_str());
   }
@@ -88,8 +86,7 @@ std::string read_file(const fs::path& path, uint64_t max_bytes) {
 }
 
 void write_file_atomic(const fs::path& path, std::string_view content, unsigned mode) {
-  static std::atomic<unsigned> counter{0};
-  TempFile temp(path, std::to_string(::getpid()) + "-" + std::to_string(counter++));
+  TempFile temp(path);
   UniqueFd fd = open_file(temp.path(), O_WRONLY | O_CREAT | O_TRUNC, mode);
   write_all(fd.get(), std::as_bytes(std::span(content.data(), content.size())), temp.path());
   if (::fsync(fd.get()) != 0) throw system_error("fsync " + temp.path().string(), errno);
@@ -98,11 +95,12 @@ void write_file_atomic(const fs::path& path, std::string_view content, unsigned 
 }
 
 void make_dirs(const fs::path& path) {
-  if (path.empty() || fs::is_directory(path)) return;
+  std::error_code none;
+  if (path.empty() || fs::is_directory(path, none)) return;
   make_dirs(path.parent_path());
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
     throw system_error("create the folder " + path.string(), errno);
-  if (!fs::is_directory(path))
+  if (!fs::is_directory(path, none))
     throw Error(ErrorKind::kIo,
                 "cannot create the folder " + path.string() + ": a file is in its place");
 }

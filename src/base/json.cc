@@ -9,31 +9,61 @@
 namespace xffl {
 namespace {
 
-// Checks depth and duplicate keys while nlohmann's parser builds the value.
-class ParseGuard {
+// A first pass that builds nothing: bounds depth and keys, and finds duplicate keys, in n log n
+// time.
+class Guard final : public nlohmann::json_sax<Json> {
  public:
-  ParseGuard(std::string_view origin, int max_depth) : origin_(origin), max_depth_(max_depth) {}
+  Guard(std::string_view origin, const JsonLimits& limits) : origin_(origin), limits_(limits) {}
 
-  bool operator()(int depth, Json::parse_event_t event, Json& parsed) {
-    // At depth d of a begin event, d containers are already open.
-    if ((event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start) &&
-        depth >= max_depth_)
-      throw Error(ErrorKind::kCorrupt, std::string(origin_) + ": JSON nested deeper than " +
-                                           std::to_string(max_depth_) + " levels");
-    if (event == Json::parse_event_t::object_start) keys_.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys_.pop_back();
-    if (event == Json::parse_event_t::key) {
-      const auto& key = parsed.get_ref<const std::string&>();
-      if (!keys_.back().insert(key).second)
-        throw Error(ErrorKind::kCorrupt, std::string(origin_) + ": the key '" +
-                                             log::printable(key, 200) + "' appears twice");
-    }
+  bool start_object(size_t) override {
+    open();
+    keys_.emplace_back();
     return true;
   }
+  bool end_object() override {
+    --depth_;
+    keys_.pop_back();
+    return true;
+  }
+  bool start_array(size_t) override {
+    open();
+    return true;
+  }
+  bool end_array() override {
+    --depth_;
+    return true;
+  }
+  bool key(string_t& text) override {
+    if (!keys_.back().insert(text).second)
+      fail("the key '" + log::printable(text, 200) + "' appears twice");
+    if (keys_.back().size() > limits_.max_keys)
+      fail("an object has more than " + std::to_string(limits_.max_keys) + " keys");
+    return true;
+  }
+  bool parse_error(size_t byte, const std::string&,
+                   const nlohmann::json::exception& error) override {
+    fail("not JSON at byte " + std::to_string(byte) + ": " + log::printable(error.what(), 300));
+  }
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
 
  private:
+  void open() {
+    if (++depth_ > limits_.max_depth)
+      fail("JSON nested deeper than " + std::to_string(limits_.max_depth) + " levels");
+  }
+  [[noreturn]] void fail(const std::string& problem) const {
+    throw Error(ErrorKind::kCorrupt, std::string(origin_) + ": " + problem);
+  }
+
   std::string_view origin_;
-  int max_depth_;
+  const JsonLimits& limits_;
+  int depth_ = 0;
   std::vector<std::set<std::string>> keys_;
 };
 
@@ -44,19 +74,13 @@ Json parse_json(std::string_view text, std::string_view origin, JsonLimits limit
     throw Error(ErrorKind::kCorrupt, std::string(origin) + ": " + std::to_string(text.size()) +
                                          " bytes of JSON, at most " +
                                          std::to_string(limits.max_bytes) + " are allowed");
-  ParseGuard guard(origin, limits.max_depth);
-  try {
-    return Json::parse(text, [&](int depth, Json::parse_event_t event, Json& parsed) {
-      return guard(depth, event, parsed);
-    });
-  } catch (const nlohmann::json::parse_error& error) {
-    throw Error(ErrorKind::kCorrupt, std::string(origin) + ": not JSON at byte " +
-                                         std::to_string(error.byte) + ": " +
-                                         log::printable(error.what(), 300));
-  } catch (const nlohmann::json::exception& error) {
+  // nlohmann's lexer takes a NUL for the end and would accept anything behind it.
+  if (const size_t nul = text.find('\0'); nul != std::string_view::npos)
     throw Error(ErrorKind::kCorrupt,
-                std::string(origin) + ": not JSON: " + log::printable(error.what(), 300));
-  }
+                std::string(origin) + ": not JSON at byte " + std::to_string(nul + 1) + ": a NUL");
+  Guard guard(origin, limits);
+  Json::sax_parse(text, &guard);
+  return Json::parse(text);
 }
 
 JsonObject::JsonObject(const Json& json, std::string where)

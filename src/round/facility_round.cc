@@ -113,20 +113,26 @@ std::optional<Attempt> FacilityRound::open_attempt() {
 std::optional<FacilityRound::Failure> FacilityRound::run_attempt(const Attempt& attempt,
                                                                  std::stop_token stop) {
   push(attempt, stop);
-  const JobId id = submit(attempt, stop);
-  switch (wait(attempt, id, stop)) {
-    case Ending::kReported:
-      return accept(attempt, stop);
-    case Ending::kNoReport:
-      return Failure{"job " + id.str() +
-                     " ended without a report; its output ends with: " + output_tail(attempt)};
-    case Ending::kDeadline:
-      scheduler_->cancel(id, stop);
-      return Failure{"no update before the round's deadline of " +
-                         std::to_string(context_.experiment.policy.deadline.count()) + " s",
-                     false};
+  for (JobId id = submit(attempt, stop);;) {
+    switch (wait(attempt, id, stop)) {
+      case Ending::kReported:
+        return accept(attempt, stop);
+      case Ending::kNoReport:
+        // A second start of an attempt leaves at once, because the first holds the claim: that one
+        // is the job.
+        if (const auto other = find_other(attempt, id, stop)) {
+          id = *other;
+          continue;
+        }
+        return Failure{"job " + id.str() +
+                       " ended without a report; its output ends with: " + output_tail(attempt)};
+      case Ending::kDeadline:
+        scheduler_->cancel(id, stop);
+        return Failure{"no update before the round's deadline of " +
+                           std::to_string(context_.experiment.policy.deadline.count()) + " s",
+                       false};
+    }
   }
-  return std::nullopt;
 }
 
 job::JobSpec FacilityRound::spec(const Attempt& attempt) const {
@@ -167,16 +173,33 @@ std::optional<JobId> FacilityRound::find_submitted(const Attempt& attempt, std::
   return std::nullopt;
 }
 
+std::optional<JobId> FacilityRound::find_other(const Attempt& attempt, const JobId& id,
+                                               std::stop_token stop) {
+  const std::vector<JobId> found = with_retries(stop, "looking for the job", [&] {
+    return scheduler_->find(spec(attempt).key.job_name(), folder(attempt), stop);
+  });
+  for (const JobId& other : found) {
+    if (other == id || watched_.contains(other)) continue;
+    watched_.insert(other);
+    record_submitted(attempt, other, true);
+    return other;
+  }
+  return std::nullopt;
+}
+
+void FacilityRound::record_submitted(const Attempt& attempt, const JobId& id, bool adopted) {
+  context_.ledger.record("submitted", plan_.round, facility_.facility, attempt.number,
+                         {{"job_id", id.str()}, {"adopted", adopted}});
+  log::info(adopted ? "job found again" : "job submitted", {{"facility", facility_.facility.str()},
+                                                            {"round", plan_.round},
+                                                            {"attempt", attempt.number},
+                                                            {"job", id.str()}});
+}
+
 JobId FacilityRound::submit(const Attempt& attempt, std::stop_token stop) {
   if (!attempt.job_id.empty()) return JobId(attempt.job_id);
   const auto record = [&](const JobId& id, bool adopted) {
-    context_.ledger.record("submitted", plan_.round, facility_.facility, attempt.number,
-                           {{"job_id", id.str()}, {"adopted", adopted}});
-    log::info(adopted ? "job found again" : "job submitted",
-              {{"facility", facility_.facility.str()},
-               {"round", plan_.round},
-               {"attempt", attempt.number},
-               {"job", id.str()}});
+    record_submitted(attempt, id, adopted);
     return id;
   };
   const job::JobSpec job = spec(attempt);

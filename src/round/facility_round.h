@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <stop_token>
 #include <string>
 
@@ -40,6 +41,8 @@ class FacilityRound {
   void push(const Attempt& attempt, std::stop_token stop);
   JobId submit(const Attempt& attempt, std::stop_token stop);
   std::optional<JobId> find_submitted(const Attempt& attempt, std::stop_token stop);
+  std::optional<JobId> find_other(const Attempt& attempt, const JobId& id, std::stop_token stop);
+  void record_submitted(const Attempt& attempt, const JobId& id, bool adopted);
   Ending wait(const Attempt& attempt, const JobId& id, std::stop_token stop);
   std::optional<Failure> accept(const Attempt& attempt, std::stop_token stop);
   Accepted fetch_and_check(const Attempt& attempt, std::stop_token stop);
@@ -69,6 +72,7 @@ class FacilityRound {
   std::unique_ptr<submit::Scheduler> scheduler_;
   Clock::MonotonicTime began_;
   std::string last_metrics_line_;
+  std::set<JobId> watched_;  // adopted in place of a twin, so that two cannot take turns for ever
 };
 
 }  // namespace xffl::round

@@ -40,6 +40,18 @@ TEST(ParseJson, SurvivesAMillionBrackets) {
             std::string::npos);
 }
 
+TEST(ParseJson, RefusesWhatFollowsANul) {
+  EXPECT_NE(error_of([] { parse_json(std::string_view("{}\0garbage", 10), "x.json"); }).find("NUL"),
+            std::string::npos);
+}
+
+TEST(ParseJson, BoundsTheKeysOfAnObject) {
+  std::string many = "{";
+  for (int i = 0; i < 5000; ++i) many += (i ? ",\"" : "\"") + std::to_string(i) + "\":0";
+  EXPECT_NE(error_of([&] { parse_json(many + "}", "x.json"); }).find("more than 4096 keys"),
+            std::string::npos);
+}
+
 TEST(ParseJson, NamesOriginAndByte) {
   const std::string message = error_of([] { parse_json(R"({"a":})", "x.json"); });
   EXPECT_NE(message.find("x.json"), std::string::npos);

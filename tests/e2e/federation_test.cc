@@ -148,7 +148,8 @@ INSTANTIATE_TEST_SUITE_P(Faults, RefusedUpdate,
                                          Refusal{"shape", "model.embed_tokens.weight"},
                                          Refusal{"truncate", "model.safetensors"},
                                          Refusal{"nonce", "nonce"}, Refusal{"forged", "tokens"},
-                                         Refusal{"unchanged", "unchanged"}),
+                                         Refusal{"unchanged",
+                                                 "every element of the update is zero"}),
                          [](const auto& test) { return std::string(test.param.fault); });
 
 TEST(OnMissing, FailEndsTheRoundAndTheOtherJobs) {

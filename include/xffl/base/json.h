@@ -20,6 +20,7 @@ using Json = nlohmann::ordered_json;  // keeps the writer's key order
 struct JsonLimits {
   uint64_t max_bytes = 8u << 20;
   int max_depth = 32;
+  size_t max_keys = 4096;  // of one object
 };
 
 /// Throws kCorrupt with `origin` (a file name) and the byte position: not JSON, too large, too

@@ -1,0 +1,112 @@
+"""A federation of the built-in trainer and of one in Python on transformers, through the real programs.
+
+    foreign_trainer_test.py BIN_FOLDER SOURCE_FOLDER      exit code 77: skipped, with the reason
+
+The final model must load in transformers and give there the loss that xffl-train evaluate gives.
+"""
+import json
+import math
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+
+try:
+    import torch
+    from transformers import AutoModelForCausalLM
+except ImportError as problem:
+    print(f"SKIPPED: {problem}; scripts/bootstrap.sh test installs it")
+    sys.exit(77)
+
+BIN, SOURCE = map(pathlib.Path, sys.argv[1:3])
+VOCAB, LENGTH = 64, 32
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "vocab_size": VOCAB,
+    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": LENGTH, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+    "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2, "torch_dtype": "float32",
+}
+
+
+def run(*argv, code=0):
+    done = subprocess.run([str(word) for word in argv], capture_output=True, text=True)
+    assert done.returncode == code, f"{argv}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def write_sequences(path, seed, count):
+    """Sequences with something to learn: each id follows from the one before, but for some noise."""
+    source = random.Random(seed)
+    with open(path, "w") as file:
+        for _ in range(count):
+            ids = [source.randrange(3, VOCAB)]
+            while len(ids) < LENGTH:
+                ids.append(3 + (ids[-1] * 5 + seed) % (VOCAB - 3) if source.random() < 0.9 else source.randrange(3, VOCAB))
+            file.write(json.dumps(ids) + "\n")
+
+
+def encode(folder, name, seed, count):
+    write_sequences(folder / f"{name}.jsonl", seed, count)
+    run(BIN / "xffl-tokenize", "encode", "--format", "ids", "--no-pack", "--vocab-size", VOCAB, "--sequence-length",
+        LENGTH, "--input", folder / f"{name}.jsonl", "--output", folder / f"{name}.tokens")
+
+
+def hf_loss(model_folder, sequences):
+    model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32).eval()
+    with torch.no_grad():
+        ids = torch.tensor(sequences)
+        return model(input_ids=ids, labels=ids).loss.item()
+
+
+def main():
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        (folder / "config.json").write_text(json.dumps(CONFIG))
+        run(BIN / "xffl-train", "init", "--config", folder / "config.json", "--seed", 1, "--output", folder / "model")
+        for facility, seed in (("alba", 1), ("brno", 2)):
+            encode(folder, facility, seed, 64)
+        encode(folder, "validation", 1, 16)
+        (folder / "xffl.yaml").write_text(f"""
+project: mixed
+model: model
+rounds: 2
+training: {{steps_per_round: 10, batch_size: 8, micro_batch_size: 4, learning_rate: 1e-2, validation_samples: 8}}
+aggregation: {{publish_dtype: fp32}}
+policy: {{on_missing: fail, max_attempts: 1, poll_interval: 100ms}}
+facilities:
+  alba:
+    data: {{train: alba.tokens, validation: {{own: validation.tokens}}}}
+  brno:
+    trainer: {{command: ['{sys.executable}', '{SOURCE}/configs/examples/hf_trainer.py']}}
+    data: {{train: brno.tokens, validation: {{own: validation.tokens}}}}
+""")
+        run(BIN / "xffl", "config", "validate", "-p", folder)
+        run(BIN / "xffl", "run", "-p", folder)
+        status = json.loads(run(BIN / "xffl", "status", "-p", folder, "--json"))
+        assert status["state"] == "completed" and status["rounds_published"] == 2, status
+        for detail in status["rounds_detail"]:
+            assert detail["participants"] == ["alba", "brno"], detail
+            reports = {name: facility["report"] for name, facility in detail["facilities"].items()}
+            assert reports["alba"]["trainer"].startswith("xffl-train"), reports
+            assert reports["brno"]["trainer"].startswith("hf_trainer.py"), reports
+            # Both measured the same model on the same sequences before they trained.
+            before = [reports[f]["validation"][0]["nll_before"] for f in ("alba", "brno")]
+            assert math.isclose(*before, rel_tol=1e-4), before
+            assert reports["alba"]["tokens"] == reports["brno"]["tokens"] == 10 * 8 * (LENGTH - 1), reports
+
+        final = folder / "runs/0001/CURRENT"
+        sequences = [json.loads(line) for line in open(folder / "validation.jsonl")]
+        expected = hf_loss(final, sequences)
+        found = json.loads(run(BIN / "xffl-train", "evaluate", "--model", final, "--tokens", folder / "validation.tokens", "--json"))
+        assert math.isclose(found["nll"], expected, rel_tol=1e-4), (found["nll"], expected)
+        assert found["tokens"] == len(sequences) * (LENGTH - 1) and len(found["per_sequence"]) == len(sequences)
+        assert expected < hf_loss(folder / "model", sequences), "the federation did not learn"
+
+        # One facility's training, here, on two ranks.
+        simulated = run(BIN / "xffl", "simulate", "-p", folder, "--facility", "alba", "--world-size", 2)
+        assert "tokens/s" in simulated and "ranks                  2" in simulated, simulated
+    print("ok")
+
+
+main()
