@@ -1,19 +1,17 @@
-// The commands of apps/xffl/config_command.cc, called in this process; the wizard on a terminal of
-// its own.
+// `xffl config` and its sub-commands as people start them; the wizard on a terminal of its own.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pty.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <filesystem>
 
-#include "../../apps/xffl/config_command.h"
 #include "support/temp_dir.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
+#include "xffl/base/process.h"
 #include "xffl/config/load.h"
 
 namespace xffl {
@@ -21,36 +19,17 @@ namespace {
 
 using testing::HasSubstr;
 
+const std::string kProgram = XFFL_BINARY_DIR "/bin/xffl";
+
 struct Outcome {
   int code = 0;
   std::string out, err;
 };
 
-void parse(std::vector<std::string> words) {
-  CLI::App app{"test", "xffl"};
-  app.require_subcommand(1);
-  add_config_commands(app);
-  std::reverse(words.begin(), words.end());
-  app.parse(words);
-}
-
-Outcome run(const std::vector<std::string>& words) {
-  Outcome outcome;
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  std::string message;
-  try {
-    parse(words);
-  } catch (const Error& error) {
-    outcome.code = exit_code(error.kind());
-    message = error.what();
-  } catch (const CLI::ParseError& error) {
-    outcome.code = exit_code(ErrorKind::kUsage);
-    message = error.what();
-  }
-  outcome.out = testing::internal::GetCapturedStdout();
-  outcome.err = testing::internal::GetCapturedStderr() + message;
-  return outcome;
+Outcome run(std::vector<std::string> words) {
+  words.insert(words.begin(), kProgram);
+  ProcessResult result = run_process({.argv = std::move(words)});
+  return {result.exit_code, std::move(result.out), std::move(result.err)};
 }
 
 class ConfigCommand : public testing::Test {
@@ -145,8 +124,7 @@ TEST_F(ConfigCommand, ShowAndSchemaPrintWhatTheirReadersRead) {
 }
 
 TEST_F(ConfigCommand, TheWizardNeedsATerminal) {
-  if (isatty(STDIN_FILENO) != 0) GTEST_SKIP() << "stdin is a terminal";
-  const Outcome outcome = run({"config", "-p", project()});
+  const Outcome outcome = run({"config", "-p", project()});  // its stdin is closed
   EXPECT_EQ(outcome.code, exit_code(ErrorKind::kUsage));
   EXPECT_THAT(outcome.err, HasSubstr("--no-input"));
 }
@@ -156,14 +134,8 @@ int answer(const std::string& project, const std::string& answers, std::string& 
   int terminal = -1;
   const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
   if (child == 0) {
-    int code = 0;
-    try {
-      parse({"config", "-p", project});
-    } catch (const Error& error) {
-      code = exit_code(error.kind());
-    }
-    std::fflush(stdout);
-    _exit(code);
+    execl(kProgram.c_str(), "xffl", "config", "-p", project.c_str(), nullptr);
+    _exit(127);
   }
   EXPECT_GT(child, 0);
   EXPECT_EQ(write(terminal, answers.data(), answers.size()), static_cast<ssize_t>(answers.size()));

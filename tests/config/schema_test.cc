@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <regex>
 
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -30,12 +29,12 @@ TEST(JsonSchema, IsStrictAndCarriesDefaultsAndRanges) {
 TEST(JsonSchema, TakesTheDurationsThatTheParserTakes) {
   const Json schema = parse_json(json_schema(), "schema", {.max_depth = 64});
   const Json& deadline = schema["properties"]["policy"]["properties"]["deadline"];
-  const std::regex pattern(deadline["anyOf"][0]["pattern"].get<std::string>());
+  const std::string pattern(deadline["anyOf"][0]["pattern"].get<std::string>());
   // 0s is what format_experiment writes for none.
   for (const char* good : {"0s", "30s", "24h", "7 d", "1500ms"})
-    EXPECT_TRUE(std::regex_match(good, pattern)) << good;
+    EXPECT_THAT(good, testing::MatchesRegex(pattern));
   for (const char* bad : {"24", "h", "010s", "-1s", "1.5h", "24H", "1  s"})
-    EXPECT_FALSE(std::regex_match(bad, pattern)) << bad;
+    EXPECT_THAT(bad, testing::Not(testing::MatchesRegex(pattern)));
 }
 
 /// Every path of keys through the schema's sections.
