@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <thread>
 
 #include "run_command.h"
 #include "xffl/base/error.h"
@@ -110,8 +111,12 @@ std::string project_yaml(const Options& options, const std::string& name,
       "\n  weight_decay: 0.1\n  precision: fp32\n  validation_samples: 64\n  seed: " +
       std::to_string(options.seed) + "\naggregation: {weights: tokens, update: delta}\n" +
       "policy: {on_missing: fail, poll_interval: 200ms}\nfacilities:\n";
+  // Facilities of one machine share its cores; two trainers that each spin on all of them crawl.
+  const size_t threads =
+      std::max<size_t>(1, std::thread::hardware_concurrency() / facilities.size());
   for (const Site& site : facilities) {
     yaml += "  " + site.facility + ":\n    workdir: " + quoted(options.folder / "work") +
+            "\n    environment: {OMP_NUM_THREADS: \"" + std::to_string(threads) + "\"}" +
             "\n    data:\n      train: " + quoted(train_tokens(options, site.language)) +
             "\n      validation:\n";
     for (const Site& other : sites())

@@ -16,7 +16,7 @@ struct Options {
   std::map<std::string, std::filesystem::path>
       texts;  // language -> text file; empty: Debian's help pages
   int rounds = 3;
-  int steps = 40;  // optimizer steps of each facility and round
+  int steps = 30;  // optimizer steps of each facility and round
   int seed = 1;
 };
 
