@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "xffl/base/error.h"
+#include "xffl/base/file.h"
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
 #include "xffl/config/load.h"
@@ -38,7 +39,7 @@ void run(const ProjectOptions& options, bool fresh) {
                        : newest && !fresh   ? *newest
                                             : round::next_run(options.runs());
   const round::RunFolder folder(options.runs(), name);
-  std::filesystem::create_directories(folder.path());
+  make_dirs(folder.path());
   log::set_file(folder.log());
   SystemClock clock;
   round::World world = round::make_world(clock);

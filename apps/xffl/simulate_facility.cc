@@ -5,6 +5,7 @@
 
 #include "run_command.h"
 #include "xffl/base/error.h"
+#include "xffl/base/file.h"
 #include "xffl/base/log.h"
 #include "xffl/config/load.h"
 
@@ -56,7 +57,7 @@ int simulate_facility(const std::filesystem::path& project, const std::string& f
   experiment.rounds = 1;
 
   const round::RunFolder run(folder / "runs", round::next_run(folder / "runs"));
-  std::filesystem::create_directories(run.path());
+  make_dirs(run.path());
   log::set_file(run.log());
   SystemClock clock;
   round::World world = round::make_world(clock);

@@ -32,4 +32,18 @@ std::string format_utc(Clock::UtcTime time) {
   return text;
 }
 
+std::optional<Clock::UtcTime> parse_utc(std::string_view text) {
+  std::tm parts{};
+  int millis = 0, end = 0;
+  const std::string owned(text);
+  if (std::sscanf(owned.c_str(), "%4d-%2d-%2dT%2d:%2d:%2d.%3dZ%n", &parts.tm_year, &parts.tm_mon,
+                  &parts.tm_mday, &parts.tm_hour, &parts.tm_min, &parts.tm_sec, &millis,
+                  &end) != 7 ||
+      end != static_cast<int>(text.size()))
+    return std::nullopt;
+  parts.tm_year -= 1900;
+  parts.tm_mon -= 1;
+  return std::chrono::system_clock::from_time_t(timegm(&parts)) + std::chrono::milliseconds(millis);
+}
+
 }  // namespace xffl

@@ -43,7 +43,8 @@ FacilityRound::FacilityRound(Context& context, const plan::RoundPlan& plan,
       settings_(context.experiment.facility(facility.facility)),
       session_(context.world.connect(settings_)),
       scheduler_(context.world.scheduler(settings_)),
-      began_(context.world.clock.monotonic()) {}
+      began_(context.world.clock.monotonic()),
+      began_utc_(context.world.clock.utc()) {}
 
 // A lost link says nothing about what happened: the body looks up its own effects, so it may be
 // called again.
@@ -229,10 +230,18 @@ bool FacilityRound::reported(const Attempt& attempt) {
   return session_->stat(folder(attempt) / "out/report.json").has_value();
 }
 
+// Waits are monotonic; the wall clock only says how much had passed before this coordinator began.
+std::chrono::nanoseconds FacilityRound::since_first_submission() const {
+  const Clock& clock = context_.world.clock;
+  const auto first = parse_utc(context_.ledger.round(plan_.round).first_submission_utc);
+  if (!first) return {};
+  return (began_utc_ - *first) + (clock.monotonic() - began_);
+}
+
 bool FacilityRound::past_deadline() const {
   const config::RoundPolicy& policy = context_.experiment.policy;
   if (policy.deadline.count() == 0 || policy.on_missing == config::OnMissing::kWait) return false;
-  return context_.world.clock.monotonic() - began_ > policy.deadline;
+  return since_first_submission() > policy.deadline;
 }
 
 FacilityRound::Ending FacilityRound::wait(const Attempt& attempt, const JobId& id,

@@ -50,6 +50,7 @@ class FacilityRound {
   FacilityOutcome give_up(const std::string& reason);
 
   bool reported(const Attempt& attempt);
+  std::chrono::nanoseconds since_first_submission() const;
   bool past_deadline() const;
   void show_progress(const Attempt& attempt);
   std::string output_tail(const Attempt& attempt);
@@ -71,6 +72,7 @@ class FacilityRound {
   std::unique_ptr<remote::Session> session_;
   std::unique_ptr<submit::Scheduler> scheduler_;
   Clock::MonotonicTime began_;
+  Clock::UtcTime began_utc_;
   std::string last_metrics_line_;
   std::set<JobId> watched_;  // adopted in place of a twin, so that two cannot take turns for ever
 };

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "context.h"
+#include "dtype_of.h"
 #include "open_run.h"
 #include "run_round.h"
 #include "xffl/aggregate/aggregate.h"
@@ -33,18 +34,6 @@ std::string differing_lines(const std::string& before, const std::string& now) {
   return only_in(before, now, "  - ") + only_in(now, before, "  + ");
 }
 
-checkpoint::Dtype published_dtype(const config::Experiment& experiment) {
-  switch (experiment.aggregation.publish_dtype) {
-    case job::FloatType::kFloat32:
-      return checkpoint::Dtype::kF32;
-    case job::FloatType::kBfloat16:
-      return checkpoint::Dtype::kBF16;
-    case job::FloatType::kFloat16:
-      return checkpoint::Dtype::kF16;
-  }
-  return checkpoint::Dtype::kF32;
-}
-
 // Round 0: the given model as float32 master, and as the facilities will see it.
 void import_model(Context& context) {
   if (!context.ledger.history().initial_sha256.empty()) return;
@@ -52,7 +41,8 @@ void import_model(Context& context) {
   make_dirs(context.folder.round(0));
   with_context("while importing the model " + context.experiment.model.string(), [&] {
     aggregate::convert(context.experiment.model, checkpoint::Dtype::kF32, context.folder.master(0));
-    aggregate::convert(context.folder.master(0), published_dtype(context.experiment),
+    aggregate::convert(context.folder.master(0),
+                       dtype_of(context.experiment.aggregation.publish_dtype),
                        context.folder.global(0));
   });
   const std::string model = checkpoint::read_manifest(context.folder.global(0)).root_sha256();

@@ -67,6 +67,8 @@ void submit_intended(History& history, const journal::Event& event, JsonObject&)
 
 void submitted(History& history, const journal::Event& event, JsonObject& payload) {
   attempt_of(history, event).job_id = payload.string("job_id");
+  std::string& first = history.rounds[event.round].first_submission_utc;
+  if (first.empty()) first = event.time_utc;
 }
 
 void attempt_failed(History& history, const journal::Event& event, JsonObject& payload) {

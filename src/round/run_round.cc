@@ -7,6 +7,7 @@
 #include <exception>
 #include <thread>
 
+#include "dtype_of.h"
 #include "facility_round.h"
 #include "xffl/aggregate/aggregate.h"
 #include "xffl/base/error.h"
@@ -146,18 +147,6 @@ std::vector<Accepted> freeze_participants(Context& context, const plan::RoundPla
   return accepted;
 }
 
-checkpoint::Dtype to_dtype(job::FloatType type) {
-  switch (type) {
-    case job::FloatType::kFloat32:
-      return checkpoint::Dtype::kF32;
-    case job::FloatType::kBfloat16:
-      return checkpoint::Dtype::kBF16;
-    case job::FloatType::kFloat16:
-      return checkpoint::Dtype::kF16;
-  }
-  return checkpoint::Dtype::kF32;
-}
-
 void aggregate_updates(Context& context, const plan::RoundPlan& plan,
                        const std::vector<Accepted>& participants) {
   if (!context.ledger.round(plan.round).model_sha256.empty()) return;
@@ -172,7 +161,7 @@ void aggregate_updates(Context& context, const plan::RoundPlan& plan,
   fs::remove_all(context.folder.global(plan.round));
   aggregate::server_step(context.folder.master(plan.round - 1), inputs,
                          settings.update == job::UpdateKind::kDelta,
-                         to_dtype(settings.publish_dtype), context.folder.master(plan.round),
+                         dtype_of(settings.publish_dtype), context.folder.master(plan.round),
                          context.folder.global(plan.round));
   context.ledger.record(
       "aggregated", plan.round,

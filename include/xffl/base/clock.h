@@ -4,8 +4,10 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <stop_token>
 #include <string>
+#include <string_view>
 
 namespace xffl {
 
@@ -31,5 +33,7 @@ class SystemClock final : public Clock {
 
 /// "2026-03-01T12:34:56.789Z".
 std::string format_utc(Clock::UtcTime time);
+/// Inverse of format_utc; empty for any other text.
+std::optional<Clock::UtcTime> parse_utc(std::string_view text);
 
 }  // namespace xffl

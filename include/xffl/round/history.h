@@ -44,6 +44,7 @@ struct FacilityState {
 
 struct RoundState {
   bool planned = false;
+  std::string first_submission_utc;  // when the deadline began to run
   std::map<FacilityName, FacilityState> facilities;
   std::vector<std::string> participants;  // frozen, sorted; empty until then
   std::string model_sha256;               // aggregated

@@ -1,0 +1,29 @@
+#include "xffl/base/clock.h"
+
+#include <gtest/gtest.h>
+
+namespace xffl {
+namespace {
+
+TEST(FormatUtc, IsReadBack) {
+  const Clock::UtcTime time{std::chrono::milliseconds(1'772'368'496'789)};
+  EXPECT_EQ(format_utc(time), "2026-03-01T12:34:56.789Z");
+  EXPECT_EQ(parse_utc(format_utc(time)), time);
+}
+
+TEST(ParseUtc, TakesNothingElse) {
+  for (const char* text :
+       {"", "now", "2026-03-01T12:34:56Z", "2026-03-01T12:34:56.789Z ", "2026-03-01 12:34:56.789Z"})
+    EXPECT_FALSE(parse_utc(text)) << text;
+}
+
+TEST(SystemClock, WakesFromSleepOnAStopRequest) {
+  SystemClock clock;
+  std::stop_source stop;
+  stop.request_stop();
+  EXPECT_FALSE(clock.sleep(std::chrono::hours(1), stop.get_token()));
+  EXPECT_TRUE(clock.sleep(std::chrono::milliseconds(1), {}));
+}
+
+}  // namespace
+}  // namespace xffl
