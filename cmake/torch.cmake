@@ -45,7 +45,7 @@ endif()
 file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/torch_pch.cc CONTENT "// Carries the precompiled header.\n")
 add_library(xffl_torch_pch OBJECT ${CMAKE_BINARY_DIR}/torch_pch.cc)
 target_link_libraries(xffl_torch_pch PRIVATE xffl_torch xffl_warnings Threads::Threads)
-target_precompile_headers(xffl_torch_pch PRIVATE <torch/torch.h>)
+target_precompile_headers(xffl_torch_pch PRIVATE <torch/types.h> <torch/autograd.h>)
 
 # Links torch to a target and lends it the precompiled header.
 function(xffl_use_torch target)

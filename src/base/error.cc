@@ -23,6 +23,8 @@ std::string_view to_string(ErrorKind kind) {
       return "io";
     case ErrorKind::kRemote:
       return "remote";
+    case ErrorKind::kAuth:
+      return "auth";
     case ErrorKind::kBusy:
       return "busy";
     case ErrorKind::kCancelled:
@@ -58,6 +60,8 @@ int exit_code(ErrorKind kind) {
       return 9;
     case ErrorKind::kUnsupported:
       return 10;
+    case ErrorKind::kAuth:
+      return 11;
     case ErrorKind::kCancelled:
       return 75;  // EX_TEMPFAIL of sysexits.h: run again to continue
   }

@@ -5,6 +5,50 @@
 #include "xffl/base/error.h"
 
 namespace xffl::remote {
+namespace {
+
+constexpr uint64_t kStreamBlockBytes = 8u << 20;
+
+void check(const std::stop_token& stop, const RemotePath& path) {
+  if (stop.stop_requested())
+    throw Error(ErrorKind::kCancelled, "stopped in the transfer of " + path.str());
+}
+
+}  // namespace
+
+void Session::download(const RemotePath& path, uint64_t offset, uint64_t length, const Sink& sink,
+                       std::stop_token stop) {
+  std::vector<std::byte> block(std::min(length, kStreamBlockBytes));
+  for (uint64_t done = 0; done < length;) {
+    check(stop, path);
+    const auto wanted = std::span(block).first(std::min<uint64_t>(length - done, block.size()));
+    const size_t n = read(path, offset + done, wanted);
+    if (n < wanted.size())
+      throw Error(ErrorKind::kCorrupt, path.str() + " at the facility ends after " +
+                                           std::to_string(offset + done + n) + " bytes; " +
+                                           std::to_string(offset + length) + " were expected");
+    sink(wanted);
+    done += n;
+  }
+}
+
+void Session::upload(const RemotePath& path, uint64_t offset, uint64_t length,
+                     const Source& source, std::stop_token stop) {
+  std::vector<std::byte> block(std::min(length, kStreamBlockBytes));
+  for (uint64_t done = 0; done < length;) {
+    check(stop, path);
+    const auto part = std::span(block).first(std::min<uint64_t>(length - done, block.size()));
+    source(offset + done, part);
+    write(path, offset + done, part);
+    done += part.size();
+  }
+}
+
+std::optional<std::string> Session::sha256(const RemotePath&, uint64_t, uint64_t) {
+  return std::nullopt;
+}
+
+std::optional<uint64_t> Session::free_bytes(const RemotePath&) { return std::nullopt; }
 
 std::string read_text(Session& session, const RemotePath& path, uint64_t max_bytes) {
   const auto info = session.stat(path);

@@ -248,8 +248,9 @@ FacilityRound::Ending FacilityRound::wait(const Attempt& attempt, const JobId& i
                                           std::stop_token stop) {
   for (;;) {
     const auto look = [&] {
-      if (reported(attempt)) return submit::JobStatus{submit::JobState::kEnded, "reported"};
-      return scheduler_->query(std::span(&id, 1), stop).at(id);
+      if (reported(attempt)) return submit::JobStatus{.state = submit::JobState::kEnded, .native = "reported"};
+      const submit::SubmittedJob job{id, spec(attempt).key.job_name()};
+      return scheduler_->query(std::span(&job, 1), stop).at(id);
     };
     const submit::JobStatus status = with_retries(stop, "watching the job", look);
     show_progress(attempt);

@@ -85,10 +85,11 @@ class ProcessScheduler final : public Scheduler {
     return owner ? std::vector{owner->id()} : std::vector<JobId>{};
   }
 
-  std::map<JobId, JobStatus> query(std::span<const JobId> ids, std::stop_token /*stop*/) override {
+  std::map<JobId, JobStatus> query(std::span<const SubmittedJob> jobs,
+                                   std::stop_token /*stop*/) override {
     reap();
     std::map<JobId, JobStatus> states;
-    for (const JobId& id : ids) states[id] = state_of(id);
+    for (const SubmittedJob& job : jobs) states[job.id] = state_of(job.id);
     return states;
   }
 
@@ -112,12 +113,12 @@ class ProcessScheduler final : public Scheduler {
  private:
   JobStatus state_of(const JobId& id) {
     const auto job = parse_process_job(id.str());
-    if (!job) return {JobState::kUnknown, "not a process of this scheduler"};
-    if (job->leader_alive()) return {JobState::kRunning, "running"};
-    if (!job->members().empty()) return {JobState::kRunning, "running without its script"};
+    if (!job) return {.state = JobState::kUnknown, .native = "not a process of this scheduler"};
+    if (job->leader_alive()) return {.state = JobState::kRunning, .native = "running"};
+    if (!job->members().empty()) return {.state = JobState::kRunning, .native = "running without its script"};
     const std::lock_guard lock(mutex_);
     const auto ended = endings_.find(id);
-    return {JobState::kEnded, ended == endings_.end() ? "gone" : ended->second};
+    return {.state = JobState::kEnded, .native = ended == endings_.end() ? "gone" : ended->second};
   }
 
   // Collects own children that have ended; jobs of an earlier coordinator are init's to reap.

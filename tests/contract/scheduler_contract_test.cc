@@ -74,6 +74,7 @@ class SchedulerContract : public testing::TestWithParam<Implementation> {
   std::unique_ptr<Place> place_ = GetParam().make();
   std::unique_ptr<Scheduler> scheduler_ = place_->coordinator();
   std::vector<JobId> started_;
+  std::map<JobId, std::string> names_;
 
   ~SchedulerContract() override {
     for (const JobId& id : started_) scheduler_->cancel(id, {});
@@ -82,11 +83,18 @@ class SchedulerContract : public testing::TestWithParam<Implementation> {
   JobId start(const JobRequest& request) {
     const JobId id = scheduler_->submit(request, {});
     started_.push_back(id);
+    names_[id] = request.name;
     place_->await_start(request, id);
     return id;
   }
-  static JobState state_of(Scheduler& scheduler, const JobId& id) {
-    return scheduler.query(std::span(&id, 1), {}).at(id).state;
+  // A strange id has no name here.
+  SubmittedJob named(const JobId& id) const {
+    const auto name = names_.find(id);
+    return {id, name == names_.end() ? "" : name->second};
+  }
+  JobState state_of(Scheduler& scheduler, const JobId& id) {
+    const SubmittedJob job = named(id);
+    return scheduler.query(std::span(&job, 1), {}).at(id).state;
   }
   static bool over(JobState state) {
     return state == JobState::kEnded || state == JobState::kCancelled;
@@ -121,7 +129,9 @@ TEST_P(SchedulerContract, FindsAJobByItsNameOnly) {
 TEST_P(SchedulerContract, EveryIdHasAnEntryAndAStrangerIsNotRunning) {
   const JobId id = start(place_->request("job-a"));
   const std::vector<JobId> ids = {id, JobId("999999999.1"), JobId("some-other+job")};
-  const auto states = scheduler_->query(ids, {});
+  std::vector<SubmittedJob> jobs;
+  for (const JobId& one : ids) jobs.push_back(named(one));
+  const auto states = scheduler_->query(jobs, {});
   ASSERT_EQ(states.size(), 3u);
   EXPECT_EQ(states.at(id).state, JobState::kRunning);
   for (const JobId& stranger : {ids[1], ids[2]}) {

@@ -2,7 +2,7 @@
 #include "xffl/llama/head_loss.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace xffl::llama {
 namespace {
@@ -12,7 +12,7 @@ struct Case {
 };
 
 Case make_case(int64_t rows, int64_t vocab_size, bool with_ignored) {
-  torch::manual_seed(7);
+  at::manual_seed(7);
   Case result{at::randn({rows, 24}, at::kDouble), at::randn({vocab_size, 24}, at::kDouble) * 0.3,
               at::randint(vocab_size, {rows}, at::kLong)};
   if (with_ignored) result.labels_N.masked_fill_(at::rand({rows}) < 0.3, kIgnoreLabel);

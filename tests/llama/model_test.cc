@@ -4,7 +4,7 @@
 #include "xffl/llama/model.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cmath>
 #include <map>
@@ -26,7 +26,7 @@ checkpoint::LlamaConfig small_config() {
 }
 
 std::vector<at::Tensor> random_values(const std::vector<ParameterSpec>& specs) {
-  torch::manual_seed(3);
+  at::manual_seed(3);
   std::vector<at::Tensor> values;
   for (const ParameterSpec& spec : specs) {
     values.push_back(at::randn(spec.shape, at::kDouble) * 0.3 +
@@ -101,7 +101,7 @@ struct Data {
 
 // Three sequences; the second is shorter, padded with tokens that must not matter.
 Data make_data(int64_t vocab_size) {
-  torch::manual_seed(11);
+  at::manual_seed(11);
   const at::Tensor ids = at::randint(vocab_size, {3, 14}, at::kLong);
   Data data{ids.narrow(1, 0, 13).contiguous(), ids.narrow(1, 1, 13).contiguous()};
   data.labels_BT[1].narrow(0, 6, 7).fill_(kIgnoreLabel);

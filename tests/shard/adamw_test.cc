@@ -2,7 +2,7 @@
 #include "xffl/shard/adamw.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace xffl::shard {
 namespace {
@@ -14,7 +14,7 @@ torch::optim::AdamWOptions reference_options(double weight_decay) {
 }
 
 TEST(Adamw, TracksTorchsOptimizer) {
-  torch::manual_seed(2);
+  at::manual_seed(2);
   const std::vector<Parameter> layout{
       {{33, 65}, 0, true}, {{65}, 0, false}, {{20, 9}, 1, true}, {{9}, 1, false}};
   FlatParameters flat(layout, {});

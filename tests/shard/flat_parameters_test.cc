@@ -1,7 +1,7 @@
 #include "xffl/shard/flat_parameters.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cmath>
 
@@ -45,7 +45,7 @@ TEST(FlatParameters, ABf16CopyFollowsTheMasters) {
 }
 
 TEST(FlatParameters, TheNormIsGlobalAndExact) {
-  torch::manual_seed(1);
+  at::manual_seed(1);
   FlatParameters flat(small_layout(), {});
   double square_sum = 0;
   for (size_t i = 0; i < flat.size(); ++i) {

@@ -46,7 +46,10 @@ class ProcessScheduler : public testing::Test {
     started_.push_back(scheduler_->submit(request(script), {}));
     return started_.back();
   }
-  JobStatus status(const JobId& id) { return scheduler_->query(std::span(&id, 1), {}).at(id); }
+  JobStatus status(const JobId& id) {
+    const SubmittedJob job{id, ""};
+    return scheduler_->query(std::span(&job, 1), {}).at(id);
+  }
   void await_end(const JobId& id) {
     await([&] { return status(id).state == JobState::kEnded; });
   }

@@ -122,14 +122,16 @@ class FakeScheduler final : public submit::Scheduler {
     return found;
   }
 
-  std::map<JobId, submit::JobStatus> query(std::span<const JobId> ids, std::stop_token) override {
+  std::map<JobId, submit::JobStatus> query(std::span<const submit::SubmittedJob> asked,
+                                           std::stop_token) override {
     const std::lock_guard lock(cluster_.mutex_);
     cluster_.question();
     std::map<JobId, submit::JobStatus> states;
-    for (const JobId& id : ids) states[id] = {};
+    for (const submit::SubmittedJob& job : asked) states[job.id] = {};
     for (const FakeJob& job : cluster_.jobs_)
       if (job.visible && states.contains(job.id))
-        states[job.id] = {job.state, std::string(submit::to_string(job.state))};
+        states[job.id] = {.state = job.state,
+                          .native = std::string(submit::to_string(job.state))};
     return states;
   }
 

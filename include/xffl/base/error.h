@@ -22,6 +22,7 @@ enum class ErrorKind {
   kRejected,     // well-formed, but not what was asked for (shapes, hashes, non-finite values)
   kIo,           // the operating system refused: disk full, permissions
   kRemote,       // a facility could not be reached or did not answer in time
+  kAuth,         // a facility's log-in needs a person: renew the credential, trust a host key
   kBusy,         // another coordinator works on this project
   kCancelled,    // stopped on request; run again to continue
   kUnsupported,  // a feature or combination that this build does not have

@@ -4,12 +4,15 @@
 // Implementations: Local (this machine), Ssh; tests have fakes. Every call blocks with a deadline
 // of its own. A failure of the link throws kRemote and says nothing about whether the effect
 // happened: callers look it up. What the facility itself refuses (no such file, no permission, disk
-// full) throws kNotFound or kIo. Thread-safe.
+// full) throws kNotFound or kIo. A log-in that needs a person (an expired certificate, a changed
+// host key) throws kAuth: calling again is free, and touches the network only once the credential
+// has changed. Thread-safe.
 #pragma once
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -33,6 +36,12 @@ struct CommandResult {
   std::string err;
 };
 
+/// Takes the next bytes of a download, in order.
+using Sink = std::function<void(std::span<const std::byte>)>;
+/// Fills `out` with the bytes at `offset` of what is uploaded; called in any order of offsets, by
+/// one thread at a time.
+using Source = std::function<void(uint64_t offset, std::span<std::byte> out)>;
+
 class Session {
  public:
   virtual ~Session() = default;
@@ -48,6 +57,20 @@ class Session {
   virtual size_t read(const RemotePath& path, uint64_t offset, std::span<std::byte> out) = 0;
   /// Writes at `offset` of `path`, creating it (mode 0600); the file keeps what lies before.
   virtual void write(const RemotePath& path, uint64_t offset, std::span<const std::byte> bytes) = 0;
+  /// Streams `length` bytes from `offset` into `sink`. Throws kCorrupt when the file ends before,
+  /// what `sink` throws, and kCancelled on `stop`.
+  virtual void download(const RemotePath& path, uint64_t offset, uint64_t length, const Sink& sink,
+                        std::stop_token stop);
+  /// Writes `length` bytes at `offset` of `path` as write() would; in parallel where that is faster,
+  /// so that after an error any part of the range may be written.
+  virtual void upload(const RemotePath& path, uint64_t offset, uint64_t length,
+                      const Source& source, std::stop_token stop);
+  /// The SHA-256 of a range, in hexadecimal, computed at the facility; empty when it cannot compute
+  /// (no shell) or the file ends before. At most 64 MiB a call, to be light on log-in nodes.
+  virtual std::optional<std::string> sha256(const RemotePath& path, uint64_t offset,
+                                            uint64_t length);
+  /// Bytes that this user may still write under `folder`; empty when the facility does not say.
+  virtual std::optional<uint64_t> free_bytes(const RemotePath& folder);
   /// Makes a written file durable.
   virtual void sync(const RemotePath& path) = 0;
   /// Replaces `to` atomically; both in one folder's file system; durable on return.

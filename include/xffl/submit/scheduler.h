@@ -9,6 +9,7 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -21,17 +22,40 @@
 namespace xffl::submit {
 
 enum class JobState {
-  kUnknown,    // not mentioned, or the scheduler did not answer
-  kPending,    // queued, held, configuring
-  kRunning,    // includes completing
+  kUnknown,    // not mentioned, or in a word that this version does not know
+  kPending,    // queued, configuring, requeued
+  kHeld,       // queued, and will not start unless a person does something
+  kRunning,    // includes suspended and completing
   kEnded,      // over, whatever the result
   kCancelled,  // ended by a person
 };
 std::string_view to_string(JobState state);
 
+// Why a job is over, as far as its scheduler knows. It classifies a failure; whether a training
+// succeeded is said by its report alone.
+enum class EndCause {
+  kOrdinary,        // its script ended by itself, in whatever way
+  kInfrastructure,  // a node failed, did not boot, or the job was pre-empted: another try may help
+  kWalltime,        // the time limit: the job's own checkpoint can be continued
+  kOutOfMemory,     // the same job would end the same way
+};
+std::string_view to_string(EndCause cause);
+
 struct JobStatus {
   JobState state = JobState::kUnknown;
-  std::string native;  // the scheduler's own word, for people
+  EndCause cause = EndCause::kOrdinary;  // of kEnded
+  std::string native;                    // the scheduler's own word, for people
+  std::string reason;                    // why it waits, in the scheduler's words; may be empty
+  // From now, by the facility's own clock: to the predicted start of a pending job, to the time
+  // limit of a running one.
+  std::optional<std::chrono::seconds> starts_in;
+  std::optional<std::chrono::seconds> ends_in;
+};
+
+struct SubmittedJob {
+  JobId id;
+  std::string name;  // an id alone may have been given to a stranger's job meanwhile
+  auto operator<=>(const SubmittedJob&) const = default;
 };
 
 struct JobRequest {
@@ -44,15 +68,17 @@ class Scheduler {
  public:
   virtual ~Scheduler() = default;
 
-  /// Throws kConfig when the request itself is refused, kRemote when it is in doubt whether the job
-  /// exists.
+  /// Throws kConfig when the request itself is refused for good (account, partition, limits: with
+  /// the scheduler's own text), kBusy when it is refused for now and no job exists (a submit limit),
+  /// kRemote when it is in doubt whether the job exists.
   virtual JobId submit(const JobRequest& request, std::stop_token stop) = 0;
   /// Jobs of that name that the scheduler knows, oldest first; `folder` is the attempt's. Throws
   /// kRemote when it cannot say.
   virtual std::vector<JobId> find(const std::string& name, const RemotePath& folder,
                                   std::stop_token stop) = 0;
-  /// One query for all; every id has an entry. Throws kRemote when the scheduler did not answer.
-  virtual std::map<JobId, JobStatus> query(std::span<const JobId> ids, std::stop_token stop) = 0;
+  /// One query for all; every job has an entry. Throws kRemote when the scheduler did not answer.
+  virtual std::map<JobId, JobStatus> query(std::span<const SubmittedJob> jobs,
+                                           std::stop_token stop) = 0;
   /// Asks for the job's end; no error when it is over already.
   virtual void cancel(const JobId& id, std::stop_token stop) = 0;
   /// How long after a lost answer a job may still appear under its name.

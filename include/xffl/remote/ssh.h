@@ -1,0 +1,66 @@
+// Facilities behind SSH: log-in nodes, and hosts that only move data.
+//
+// One connection per host is kept and shared by every thread. Host keys are pinned in a file of the
+// project before anything is authenticated; nothing is read from ssh_config, no agent or port is
+// forwarded, and no password is asked for except by log_in() on a terminal. After a refused log-in
+// no further one is tried until the credential has changed (its file, or what the agent holds).
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "xffl/base/clock.h"
+#include "xffl/remote/session.h"
+
+namespace xffl::remote {
+
+struct SshHost {
+  std::string name;  // a DNS name or an address
+  int port = 22;
+  bool operator==(const SshHost&) const = default;
+};
+
+struct SshSettings {
+  std::vector<SshHost> hosts;  // equivalent log-in nodes, tried in order
+  std::string user;
+  std::vector<SshHost> jump;                // hosts to go through, first one first
+  std::vector<std::filesystem::path> keys;  // private keys; "<key>-cert.pub" beside one is its
+                                            // certificate. Empty: the agent, then ~/.ssh/id_*
+  bool agent = true;                        // also ask SSH_AUTH_SOCK
+  std::filesystem::path known_hosts;        // the project's; OpenSSH format, lines "host keytype key"
+  bool shell = true;                        // false: the host speaks SFTP only
+  int streams = 4;                          // channels or requests in flight of one transfer
+};
+
+/// Connects on first use and again, with backoff and within the host's limits, after a lost link.
+std::shared_ptr<Session> make_ssh_session(const SshSettings& settings);
+
+struct HostKey {
+  SshHost host;
+  std::string type;         // "ssh-ed25519"
+  std::string fingerprint;  // "SHA256:..."
+  std::string line;         // as it would stand in known_hosts
+};
+/// What `host` shows now, without authenticating; through `settings.jump`, whose keys must be
+/// trusted already. Throws kRemote.
+HostKey fetch_host_key(const SshSettings& settings, const SshHost& host);
+/// The pinned keys of `host`; empty when it is not trusted yet.
+std::vector<HostKey> trusted_keys(const SshSettings& settings, const SshHost& host);
+/// Replaces the pinned keys of key.host by `key`; atomic, mode 0600.
+void trust(const SshSettings& settings, const HostKey& key);
+
+/// The end of the credential's validity that a log-in would use; empty when it does not expire.
+std::optional<Clock::UtcTime> credential_expiry(const SshSettings& settings);
+
+/// Asks a person on the terminal: `ask(prompt, echo)`.
+using Ask = std::function<std::string(const std::string& prompt, bool echo)>;
+/// A session whose first connection may use keyboard-interactive; nothing of the answers is kept.
+/// Throws kAuth when it is refused.
+std::shared_ptr<Session> log_in(const SshSettings& settings, const Ask& ask);
+
+}  // namespace xffl::remote
