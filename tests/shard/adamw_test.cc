@@ -2,6 +2,7 @@
 #include "xffl/shard/adamw.h"
 
 #include <gtest/gtest.h>
+#include <torch/optim/adamw.h>
 #include <torch/types.h>
 
 namespace xffl::shard {
