@@ -7,6 +7,8 @@ namespace {
 
 class Writer {
  public:
+  explicit Writer(bool operational) : operational_(operational) {}
+
   void section(const Section& section, void* object, size_t indent) {
     for (const Key& key : section.keys) this->key(key, object, indent);
   }
@@ -23,6 +25,8 @@ class Writer {
 
  private:
   void key(const Key& key, void* object, size_t indent) {
+    if (key.operational && !operational_) return;
+    if (key.applies != nullptr && !key.applies(object)) return;
     if (key.type == Type::kTrainer)
       return line(indent, key.name, trainer(*static_cast<const Facility*>(object)));
     if (key.type == Type::kSection && key.binding.inner != nullptr) {
@@ -67,17 +71,24 @@ class Writer {
     text_ += '\n';
   }
 
+  bool operational_;  // also the keys that may change while a run goes on
   std::string text_;
 };
 
-}  // namespace
-
-std::string format_experiment(const Experiment& experiment) {
+std::string format(const Experiment& experiment, bool operational) {
   Experiment copy = experiment;  // the table's bindings are for reading and writing
-  Writer writer;
+  Writer writer(operational);
   writer.section(experiment_keys(), &copy, 0);
   writer.facilities(*experiment_keys().find("facilities"), copy.facilities);
   return writer.take();
+}
+
+}  // namespace
+
+std::string format_experiment(const Experiment& experiment) { return format(experiment, true); }
+
+std::string format_training_identity(const Experiment& experiment) {
+  return format(experiment, false);
 }
 
 }  // namespace xffl::config

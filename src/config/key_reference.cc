@@ -9,7 +9,15 @@ namespace {
 constexpr const char* kName = "^[a-z0-9][a-z0-9_-]{0,31}$";
 constexpr const char* kDuration = "^(0|(0|[1-9][0-9]*) ?(ms|s|m|h|d))$";
 
+constexpr const char* kSize = "^(0|(0|[1-9][0-9]*) ?(B|kB|KiB|MB|MiB|GB|GiB|TB|TiB))$";
+
 Json text_schema() { return Json{{"type", "string"}, {"minLength", 1}}; }
+
+Json text_schema(const Key& key) {
+  Json schema = text_schema();
+  if (!key.pattern.empty()) schema["pattern"] = "^(" + std::string(key.pattern) + ")$";
+  return schema;
+}
 
 Json list_schema(Json items, int min_items) {
   return Json{{"type", "array"}, {"items", std::move(items)}, {"minItems", min_items}};
@@ -50,6 +58,14 @@ Json trainer_schema() {
 Json type_schema(const Key& key) {
   switch (key.type) {
     case Type::kText:
+      return text_schema(key);
+    case Type::kTexts:
+      return Json{{"oneOf", Json::array({text_schema(key), list_schema(text_schema(key), 0)})}};
+    case Type::kSize:
+      return Json{{"anyOf", Json::array({Json{{"type", "string"}, {"pattern", kSize}},
+                                         Json{{"const", 0}}})}};
+    case Type::kBoolean:
+      return Json{{"type", "boolean"}};
     case Type::kHostPath:
     case Type::kSitePath:
       return text_schema();
@@ -77,6 +93,8 @@ Json type_schema(const Key& key) {
                                          map_schema("^[A-Za-z_][A-Za-z0-9_]*$",
                                                     Json{{"type", Json::array({"string", "number",
                                                                                "boolean"})}})})}};
+    case Type::kHostPaths:
+      return Json{{"oneOf", Json::array({text_schema(), list_schema(text_schema(), 0)})}};
     case Type::kSitePaths:
       return Json{{"oneOf", Json::array({text_schema(), list_schema(text_schema(), 1)})}};
     case Type::kValidationSets:
@@ -92,6 +110,7 @@ Json default_value(const Section& section, const Key& key) {
   if (const auto* integer = std::get_if<int64_t>(&value); integer && key.type == Type::kInteger)
     return Json(*integer);
   if (const auto* number = std::get_if<double>(&value)) return Json(*number);
+  if (const auto* flag = std::get_if<bool>(&value)) return Json(*flag);
   const std::string text = value_text(key, value);
   return text.empty() ? Json() : Json(text);
 }

@@ -25,7 +25,7 @@ std::string expectation(const Key& key) {
   };
   switch (key.type) {
     case Type::kText:
-      return "one line of text";
+      return key.shape.empty() ? "one line of text" : std::string(key.shape);
     case Type::kProjectName:
       return "a name of a-z, 0-9, '_' and '-'";
     case Type::kHostPath:
@@ -39,6 +39,14 @@ std::string expectation(const Key& key) {
       return "a duration such as 500ms, 30s, 5m, 24h or 7d" + range([](double value) {
                return format_duration(std::chrono::milliseconds(static_cast<int64_t>(value)));
              });
+    case Type::kSize:
+      return "a size such as 512MB, 64GB or 1TiB" +
+             range([](double value) { return format_size(static_cast<int64_t>(value)); });
+    case Type::kBoolean:
+      return "true or false";
+    case Type::kTexts:
+      return key.shape.empty() ? "a line of text or a list of them"
+                               : std::string(key.shape) + ", or a list of them";
     case Type::kChoice: {
       std::string all;
       for (const std::string_view name : key.choices)
@@ -53,6 +61,7 @@ std::string expectation(const Key& key) {
     case Type::kEnvironment:
       return "a list of shell lines or a mapping NAME: value";
     case Type::kSitePaths:
+    case Type::kHostPaths:
       return "a path or a list of paths";
     case Type::kValidationSets:
       return "a mapping of names to paths";
@@ -63,9 +72,12 @@ std::string expectation(const Key& key) {
 std::string value_text(const Key& key, const Value& value) {
   if (const auto* text = std::get_if<std::string>(&value)) return *text;
   if (const auto* number = std::get_if<double>(&value)) return format_number(*number);
-  if (const auto* integer = std::get_if<int64_t>(&value))
+  if (const auto* flag = std::get_if<bool>(&value)) return *flag ? "true" : "false";
+  if (const auto* integer = std::get_if<int64_t>(&value)) {
+    if (key.type == Type::kSize) return format_size(*integer);
     return key.type == Type::kDuration ? format_duration(std::chrono::milliseconds(*integer))
                                        : std::to_string(*integer);
+  }
   return {};
 }
 

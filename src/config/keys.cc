@@ -1,139 +1,11 @@
 #include "keys.h"
 
-#include <type_traits>
+#include "bindings.h"
 
 namespace xffl::config {
 namespace {
 
 constexpr double kMaxCount = 1e9;
-
-/// The names of an enumeration's values, in order from 0.
-template <class Enum>
-std::vector<std::string_view> names_of();
-template <>
-std::vector<std::string_view> names_of<AccessKind>() {
-  return {"local"};
-}
-template <>
-std::vector<std::string_view> names_of<SchedulerKind>() {
-  return {"process"};
-}
-template <>
-std::vector<std::string_view> names_of<WeightKind>() {
-  return {"tokens", "samples", "equal"};
-}
-template <>
-std::vector<std::string_view> names_of<OnMissing>() {
-  return {"wait", "skip", "fail"};
-}
-template <class... Enums>
-std::vector<std::string_view> job_names(Enums... values) {
-  return {job::to_string(values)...};
-}
-template <>
-std::vector<std::string_view> names_of<job::UpdateKind>() {
-  return job_names(job::UpdateKind::kWeights, job::UpdateKind::kDelta);
-}
-template <>
-std::vector<std::string_view> names_of<job::FloatType>() {
-  return job_names(job::FloatType::kFloat32, job::FloatType::kBfloat16, job::FloatType::kFloat16);
-}
-template <>
-std::vector<std::string_view> names_of<job::ScheduleKind>() {
-  return job_names(job::ScheduleKind::kConstant, job::ScheduleKind::kLinear,
-                   job::ScheduleKind::kCosine);
-}
-
-template <class Field>
-constexpr bool is_duration = false;
-template <class Rep, class Period>
-constexpr bool is_duration<std::chrono::duration<Rep, Period>> = true;
-
-template <class Field>
-Value to_value(const Field& field) {
-  if constexpr (std::is_enum_v<Field>) {
-    return std::string(names_of<Field>().at(static_cast<size_t>(field)));
-  } else if constexpr (is_duration<Field>) {
-    return static_cast<int64_t>(
-        std::chrono::duration_cast<std::chrono::milliseconds>(field).count());
-  } else if constexpr (std::is_integral_v<Field>) {
-    return static_cast<int64_t>(field);
-  } else if constexpr (std::is_same_v<Field, std::filesystem::path>) {
-    return field.string();
-  } else if constexpr (requires { field.str(); }) {
-    return field.str();
-  } else if constexpr (std::is_constructible_v<Value, Field>) {
-    return field;
-  } else {
-    return {};  // a struct: its section's keys describe it
-  }
-}
-
-template <class Field>
-void from_value(Field& field, const Value& value) {
-  if constexpr (std::is_enum_v<Field>) {
-    const auto names = names_of<Field>();
-    for (size_t i = 0; i < names.size(); ++i)
-      if (names[i] == std::get<std::string>(value)) field = static_cast<Field>(i);
-  } else if constexpr (is_duration<Field>) {
-    field = std::chrono::duration_cast<Field>(std::chrono::milliseconds(std::get<int64_t>(value)));
-  } else if constexpr (std::is_integral_v<Field>) {
-    field = static_cast<Field>(std::get<int64_t>(value));
-  } else if constexpr (std::is_same_v<Field, double>) {
-    field = std::get<double>(value);
-  } else if constexpr (std::is_constructible_v<Field, std::string>) {
-    field = Field(std::get<std::string>(value));
-  } else if constexpr (std::is_constructible_v<Value, Field>) {
-    field = std::get<Field>(value);
-  }
-}
-
-template <class Member>
-struct MemberOf;
-template <class Object, class Field>
-struct MemberOf<Field Object::*> {
-  using Class = Object;
-};
-
-/// The binding of a key to a field.
-template <auto kMember>
-Binding bind() {
-  using Object = typename MemberOf<decltype(kMember)>::Class;
-  return {
-      .get =
-          [](const void* object) { return to_value(static_cast<const Object*>(object)->*kMember); },
-      .set = [](void* object,
-                const Value& value) { from_value(static_cast<Object*>(object)->*kMember, value); }};
-}
-
-/// The binding of a section to the struct that its keys describe.
-template <auto kMember>
-Binding inner() {
-  using Object = typename MemberOf<decltype(kMember)>::Class;
-  return {.inner = [](void* object) -> void* { return &(static_cast<Object*>(object)->*kMember); }};
-}
-
-/// The binding of a section whose keys describe the same struct.
-Binding same_object() {
-  return {.inner = [](void* object) { return object; }};
-}
-
-template <class Enum>
-Key choice(std::string_view name, std::string_view help, Binding binding) {
-  return {.name = name,
-          .type = Type::kChoice,
-          .help = help,
-          .binding = binding,
-          .choices = names_of<Enum>()};
-}
-
-template <class Object>
-Section section(std::vector<Key> keys) {
-  return {.keys = std::move(keys), .fallback = [](const Key& key) -> Value {
-            static const Object made{};
-            return key.binding.get == nullptr ? Value{} : key.binding.get(&made);
-          }};
-}
 
 const Section& schedule_keys() {
   using job::Schedule;
@@ -200,21 +72,23 @@ const Section& policy_keys() {
        .binding = bind<&RoundPolicy::keep_rounds>(),
        .min = 1,
        .max = 1e6},
-  });
-  return keys;
-}
-
-const Section& data_keys() {
-  static const Section keys = section<Facility>({
-      {.name = "train",
-       .type = Type::kSitePaths,
-       .help = "token shards to train on, one or a list",
-       .binding = bind<&Facility::train_data>(),
-       .required = true},
-      {.name = "validation",
-       .type = Type::kValidationSets,
-       .help = "token shards measured before and after each training, by name",
-       .binding = bind<&Facility::validation>()},
+      {.name = "max_outage",
+       .type = Type::kDuration,
+       .help = "how long a facility may be out of reach before it counts as missing",
+       .binding = bind<&RoundPolicy::max_outage>(),
+       .min = kSecond,
+       .max = 3650 * kDay,
+       .multiple = 1000},
+      choice<OnWalltime>("on_walltime",
+                         "a training that stopped on the warning before its walltime: use the "
+                         "update with the tokens that it has seen, or resume it in another job",
+                         bind<&RoundPolicy::on_walltime>()),
+      {.name = "rerun_budget",
+       .type = Type::kInteger,
+       .help = "jobs repeated per facility and round for failed nodes, pre-emption or walltime; "
+               "they are no attempts",
+       .binding = bind<&RoundPolicy::rerun_budget>(),
+       .max = 1000},
   });
   return keys;
 }
@@ -266,46 +140,6 @@ const Section& training_keys() {
   return keys;
 }
 
-const Section& facility_keys() {
-  static const Section keys = section<Facility>({
-      choice<AccessKind>("access", "how files and commands reach the facility",
-                         bind<&Facility::access>()),
-      choice<SchedulerKind>("scheduler", "what starts its jobs", bind<&Facility::scheduler>()),
-      {.name = "workdir",
-       .type = Type::kSitePath,
-       .help = "folder at the facility under which xffl's files live",
-       .binding = bind<&Facility::workdir>(),
-       .fallback = "work/<facility>"},
-      {.name = "template",
-       .type = Type::kHostPath,
-       .help = "your own job script template",
-       .binding = bind<&Facility::template_file>(),
-       .fallback = "the shipped one of the scheduler"},
-      {"world_size", Type::kInteger, "ranks of a job", bind<&Facility::world_size>(), 1, 1e6},
-      {.name = "trainer",
-       .type = Type::kTrainer,
-       .help = "builtin; {program: PATH}: xffl-train at another place; {command: [WORD, ...]}: "
-               "any program that honours job.json, '--job FILE' is appended",
-       .fallback = "builtin"},
-      {.name = "environment",
-       .type = Type::kEnvironment,
-       .help = "before the trainer starts: a list of shell lines, or a mapping NAME: value",
-       .binding = bind<&Facility::environment>()},
-      {.name = "training",
-       .type = Type::kSection,
-       .help = "what differs here from the training of all",
-       .binding = inner<&Facility::training>(),
-       .section = &training_keys()},
-      {.name = "data",
-       .type = Type::kSection,
-       .help = "token shards at the facility",
-       .binding = same_object(),
-       .required = true,
-       .section = &data_keys()},
-  });
-  return keys;
-}
-
 const Section& experiment_keys() {
   static const Section keys = section<Experiment>({
       {.name = "project",
@@ -333,7 +167,8 @@ const Section& experiment_keys() {
        .type = Type::kSection,
        .help = "what a round waits for",
        .binding = inner<&Experiment::policy>(),
-       .section = &policy_keys()},
+       .section = &policy_keys(),
+       .operational = true},
       {.name = "facilities",
        .type = Type::kFacilities,
        .help = "who trains, by name",

@@ -24,17 +24,21 @@ enum class Type {
   kInteger,         //
   kNumber,          //
   kDuration,        // "24h"; its value and range are in milliseconds
+  kSize,            // "64GB"; its value and range are in bytes
+  kBoolean,         // true or false
   kChoice,          // one of `choices`
   kSection,         // a mapping with the keys of `section`
   kTrainer,         // builtin, {command: [...]} or {program: path}
   kEnvironment,     // a list of shell lines, or a mapping NAME: value
   kSitePaths,       // one or a list
+  kHostPaths,       // one or a list
+  kTexts,           // one or a list of lines, each as kText
   kValidationSets,  // a mapping name: path
   kFacilities,      // a mapping name: keys of `section`
 };
 
-using Value = std::variant<std::monostate, std::string, int64_t, double, std::vector<std::string>,
-                           std::vector<job::ValidationSet>>;
+using Value = std::variant<std::monostate, std::string, int64_t, double, bool,
+                           std::vector<std::string>, std::vector<job::ValidationSet>>;
 
 /// How a key reaches its field: `object` is the struct that the key's section describes.
 struct Binding {
@@ -58,6 +62,13 @@ struct Key {
   std::string_view fallback;  // shown as the default where the struct does not say it
   bool required = false;
   const Section* section = nullptr;
+  std::string_view pattern;  // of a kText or of each kTexts: what it matches, in ECMAScript
+  std::string_view shape;    // the pattern in words: "a name such as 'booster'"
+  std::string (*refuse)(std::string_view text) = nullptr;  // more that is wrong with it, else ""
+  // True where the struct's other fields give the key a meaning; without it: always.
+  bool (*applies)(const void* object) = nullptr;
+  std::string_view condition;  // when it applies, in words: "access: ssh"
+  bool operational = false;    // may change while a run goes on: it decides nothing about the model
 };
 
 struct Section {

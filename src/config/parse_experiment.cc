@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "check_facility.h"
 #include "keys.h"
 #include "section_reader.h"
 #include "xffl/base/error.h"
@@ -67,10 +68,14 @@ class ExperimentReader {
     // A missing key is told at the facility's name, not at its first key.
     Node at_name = mapping;
     at_name.mark = reader_.mark(path);
+    const Node* access = mapping.find("access");
+    const bool remote = access != nullptr && access->text == "ssh";
+    reader_.set_remote(remote);
     reader_.read(at_name, facility_keys(), &facility, path);
-    if (facility.workdir.empty() && !facility.name.empty())
+    if (facility.workdir.empty() && !facility.name.empty() && !remote)
       facility.workdir =
           RemotePath((experiment_.project_folder / "work" / facility.name.str()).string());
+    check_facility(reader_, path, facility);
     check_training(path, facility);
   }
 

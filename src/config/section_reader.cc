@@ -14,8 +14,6 @@ namespace {
 
 constexpr size_t kMaxLineBytes = 4000;
 
-std::string in_quotes(std::string_view text) { return "'" + log::printable(text, 80) + "'"; }
-
 std::string join(const std::string& path, std::string_view key) {
   return path.empty() ? std::string(key) : path + "." + std::string(key);
 }
@@ -57,6 +55,8 @@ bool ends_in_backslash(std::string_view line) {
 
 }  // namespace
 
+std::string in_quotes(std::string_view text) { return "'" + log::printable(text, 80) + "'"; }
+
 void SectionReader::problem(Mark mark, std::string message) {
   problems_.push_back({mark.line, mark.column, std::move(message)});
 }
@@ -84,7 +84,10 @@ void SectionReader::read(const Node& mapping, const Section& section, void* obje
       continue;
     }
     note(key_path, node->mark);
-    if (node->kind == Node::Kind::kNull)
+    if (key.applies != nullptr && !key.applies(object))
+      problem(node->mark,
+              in_quotes(key_path) + " has a meaning only with " + std::string(key.condition));
+    else if (node->kind == Node::Kind::kNull)
       problem(node->mark, in_quotes(key_path) + " has no value: expected " + expectation(key));
     else
       read_key(*node, key, object, key_path);
@@ -131,7 +134,11 @@ void SectionReader::read_key(const Node& node, const Key& key, void* object,
       value = environment(node, key, path);
       break;
     case Type::kSitePaths:
+    case Type::kHostPaths:
       value = paths(node, key, path);
+      break;
+    case Type::kTexts:
+      value = texts(node, key, path);
       break;
     case Type::kValidationSets:
       value = validation_sets(node, key, path);
@@ -164,7 +171,10 @@ Value SectionReader::scalar(const Node& node, const Key& key, const std::string&
     case Type::kInteger:
     case Type::kNumber:
     case Type::kDuration:
+    case Type::kSize:
       return number(node, key, path);
+    case Type::kBoolean:
+      return boolean(node, key, path);
     case Type::kChoice:
       return choice(node, key, path);
     case Type::kHostPath:
@@ -178,41 +188,8 @@ Value SectionReader::scalar(const Node& node, const Key& key, const std::string&
         return {};
       }
     default:
-      return node.text;
+      return text(node, key, path);
   }
-}
-
-Value SectionReader::number(const Node& node, const Key& key, const std::string& path) {
-  if (node.quoted) {
-    wrong_type(node, key, path, "write it without quotes");
-    return {};
-  }
-  Value value;
-  double size = 0;
-  std::string hint;
-  if (key.type == Type::kNumber) {
-    if (const auto number = parse_number(node.text)) value = size = *number;
-  } else if (key.type == Type::kInteger) {
-    if (const auto integer = parse_integer(node.text)) {
-      value = *integer;
-      size = static_cast<double>(*integer);
-    } else {
-      hint = integer_hint(node.text);
-    }
-  } else if (const auto duration = parse_duration(node.text)) {
-    value = static_cast<int64_t>(duration->count());
-    size = static_cast<double>(duration->count());
-    if (duration->count() % key.multiple != 0) {
-      value = {};
-      hint = "write whole seconds";
-    }
-  } else if (parse_number(node.text)) {
-    hint = "add the unit";
-  }
-  const bool in_range = size >= key.min && (key.below_max ? size < key.max : size <= key.max);
-  if (!std::holds_alternative<std::monostate>(value) && in_range) return value;
-  wrong_type(node, key, path, hint);
-  return {};
 }
 
 Value SectionReader::choice(const Node& node, const Key& key, const std::string& path) {
@@ -249,7 +226,13 @@ Value SectionReader::absolute_path(const Node& node, const Key& key, const std::
                            in_quotes(node.text));
     return {};
   }
-  // While every facility is reached on this machine, its paths may start at the project folder.
+  if (remote_ && key.type == Type::kSitePath && node.text.front() != '/') {
+    problem(node.mark, in_quotes(path) +
+                           " is a path at another machine and should start with '/', " + "found " +
+                           in_quotes(node.text));
+    return {};
+  }
+  // At a facility reached on this machine, paths may start at the project folder.
   const std::filesystem::path whole = (project_folder_ / node.text).lexically_normal();
   try {
     return RemotePath(whole.string()).str();
@@ -293,6 +276,9 @@ void SectionReader::read_command(const Node& node, Facility& facility, const std
       return problem(word.mark, in_quotes(path) + " should hold words, found " + describe(word));
     if (!check_line(word, path)) return;
     const bool at_project = word.text.starts_with("./") || word.text.starts_with("../");
+    if (at_project && remote_)
+      problem(word.mark, in_quotes(path) + ": " + in_quotes(word.text) +
+                             " starts at the project's folder, which is not on that machine");
     facility.trainer_command.push_back(
         at_project ? (project_folder_ / word.text).lexically_normal().string() : word.text);
   }
@@ -337,13 +323,16 @@ Value SectionReader::environment(const Node& node, const Key& key, const std::st
 }
 
 Value SectionReader::paths(const Node& node, const Key& key, const std::string& path) {
-  if (node.kind == Node::Kind::kMapping || (node.kind == Node::Kind::kList && node.items.empty())) {
+  const bool needed = key.type == Type::kSitePaths;
+  if (node.kind == Node::Kind::kMapping ||
+      (needed && node.kind == Node::Kind::kList && node.items.empty())) {
     wrong_type(node, key, path, node.items.empty() ? "it is empty" : "");
     return {};
   }
   std::vector<std::string> all;
   const auto append = [&](const Node& item) {
-    const Value value = absolute_path(item, {.name = key.name, .type = Type::kSitePath}, path);
+    const Type type = needed ? Type::kSitePath : Type::kHostPath;
+    const Value value = absolute_path(item, {.name = key.name, .type = type}, path);
     if (const auto* text = std::get_if<std::string>(&value)) all.push_back(*text);
   };
   if (node.kind == Node::Kind::kScalar) append(node);

@@ -13,6 +13,9 @@
 
 namespace xffl::config {
 
+/// `text` in a message: escaped, cut, in single quotes.
+std::string in_quotes(std::string_view text);
+
 class SectionReader {
  public:
   SectionReader(std::filesystem::path project_folder, std::vector<Problem>& problems)
@@ -21,6 +24,9 @@ class SectionReader {
   /// Sets the fields of `object`, the struct of `section`, that `mapping` names. `path` is the
   /// mapping's own key path, "facilities.alba". Keys without a binding are left to the caller.
   void read(const Node& mapping, const Section& section, void* object, const std::string& path);
+
+  /// Whether the facility whose keys are read next is another machine: its paths are whole ones.
+  void set_remote(bool remote) { remote_ = remote; }
 
   /// True when `node` is a mapping; else notes a problem.
   bool expect_mapping(const Node& node, const Key& key, const std::string& path);
@@ -40,6 +46,9 @@ class SectionReader {
                   const std::string& hint = {});
   Value scalar(const Node& node, const Key& key, const std::string& path);
   Value number(const Node& node, const Key& key, const std::string& path);
+  Value boolean(const Node& node, const Key& key, const std::string& path);
+  Value text(const Node& node, const Key& key, const std::string& path);
+  Value texts(const Node& node, const Key& key, const std::string& path);
   Value choice(const Node& node, const Key& key, const std::string& path);
   Value absolute_path(const Node& node, const Key& key, const std::string& path);
   bool check_line(const Node& node, const std::string& path);
@@ -52,6 +61,7 @@ class SectionReader {
   std::filesystem::path project_folder_;
   std::vector<Problem>& problems_;
   std::map<std::string, Mark> marks_;
+  bool remote_ = false;
 };
 
 }  // namespace xffl::config

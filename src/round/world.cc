@@ -10,6 +10,8 @@ std::unique_ptr<remote::Session> connect(const config::Facility& facility) {
   switch (facility.access) {
     case config::AccessKind::kLocal:
       return remote::make_local_session();
+    case config::AccessKind::kSsh:
+      break;
   }
   throw Error(ErrorKind::kUnsupported,
               "facility " + facility.name.str() + ": this kind of access is not in this build");
@@ -19,6 +21,8 @@ std::unique_ptr<submit::Scheduler> scheduler(const config::Facility& facility) {
   switch (facility.scheduler) {
     case config::SchedulerKind::kProcess:
       return submit::make_process_scheduler();
+    case config::SchedulerKind::kSlurm:
+      break;
   }
   throw Error(ErrorKind::kUnsupported,
               "facility " + facility.name.str() + ": this scheduler is not in this build");

@@ -25,6 +25,18 @@ facilities:
     training: {steps_per_round: 5, schedule: {kind: linear}, learning_rate: 0.1}
     data: {train: [a, "b c"], validation: {it.v2: x, "0": y, "no": z}}
   a: {world_size: 4, trainer: {program: /x}, environment: ["a  b"], data: {train: t}}
+  s:
+    access: ssh
+    ssh: {hosts: [login1.example.org, "[fe80::1]:2222"], user: me, keys: keys/id, jump: gate:22, agent: false}
+    transfer: {hosts: data.example.org, shell: false}
+    scheduler: slurm
+    slurm:
+      {account: acc_1, partition: "a,b", constraint: "[x|y]", nodes: 2, gpus_per_node: 4, gpu_option: gres,
+       memory_per_node: 480GB, time: 12h, warning: 10m, extra: [--mail-type=END], srun: --cpu-bind=cores}
+    image: {file: /images/x.sif, binds: [/scratch, "/a:/b:ro"], options: [--cleanenv], gpu: nv}
+    modules: [cuda/12.2]
+    workdir: /scratch/me
+    data: {train: /scratch/me/t}
 )yaml";
 
 TEST(FormatExperiment, IsReadBackToAnEqualExperiment) {
@@ -61,6 +73,38 @@ TEST(FormatExperiment, NamesEveryKey) {
                           "poll_interval: 1500ms", "max_grad_norm: 1", "min_ratio: 0",
                           "validation_samples: 0", "access: local", "scheduler: process"})
     EXPECT_THAT(text, testing::HasSubstr(key));
+}
+
+TEST(FormatTrainingIdentity, ChangesOnlyWithWhatIsTrained) {
+  const std::string identity = format_training_identity(parse(kEverything));
+  const auto with = [](const std::string& from, const std::string& to) {
+    std::string yaml = kEverything;
+    const size_t at = yaml.find(from);
+    if (at == std::string::npos) throw std::logic_error("there is no " + from);
+    return format_training_identity(parse(yaml.replace(at, from.size(), to)));
+  };
+  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
+           {"user: me", "user: you"},
+           {"login1.example.org", "login2.example.org"},
+           {"time: 12h", "time: 6h"},
+           {"account: acc_1", "account: other"},
+           {"cuda/12.2", "cuda/12.4"},
+           {"/images/x.sif", "/images/y.sif"},
+           {"templates/z.sh", "templates/y.sh"},
+           {"environment: [\"a  b\"]", "environment: []"},
+           {"deadline: 36h", "deadline: 48h"},
+           {"poll_interval: 1500ms", "max_outage: 1d"}})
+    EXPECT_EQ(with(from, to), identity) << to;
+  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
+           {"models/a b", "models/c"},
+           {"steps_per_round: 3", "steps_per_round: 4"},
+           {"weights: samples", "weights: equal"},
+           {"nodes: 2", "nodes: 1"},
+           {"world_size: 4", "world_size: 2"},
+           {"  z:", "  y:"},
+           {"[a, \"b c\"]", "[a]"},
+           {"workdir: /scratch/me", "workdir: /scratch/you"}})
+    EXPECT_NE(with(from, to), identity) << to;
 }
 
 }  // namespace

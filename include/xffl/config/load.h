@@ -33,6 +33,11 @@ Experiment parse_experiment(const std::string& yaml, const std::filesystem::path
 /// does.
 std::string format_experiment(const Experiment& experiment);
 
+/// The part of it that decides what is trained: without the keys that say how facilities are
+/// reached, what their jobs ask for, and how long anything is waited for. A run may go on under an
+/// experiment of the same identity.
+std::string format_training_identity(const Experiment& experiment);
+
 /// JSON Schema (2020-12) of xffl.yaml, from the same table of keys that the parser uses.
 std::string json_schema();
 

@@ -1,0 +1,204 @@
+// Facilities behind SSH and Slurm: what their keys mean, and what is refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "support/temp_dir.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/config/load.h"
+
+namespace xffl::config {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::milliseconds;
+using std::chrono::minutes;
+using std::chrono::seconds;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr const char* kSite = R"(project: p
+model: /m
+training: {steps_per_round: 4, batch_size: 16}
+facilities:
+  alba:
+    access: ssh
+    ssh:
+      hosts: [login01.example.org, "login02:2222", "[fe80::1]:22"]
+      user: me
+      keys: [keys/id_ed25519]
+    scheduler: slurm
+    slurm:
+      account: EUHPC_D01_001
+      nodes: 2
+      gpus_per_node: 4
+      memory_per_node: 480GB
+      time: 12h
+      warning: 10m
+      extra: [--mail-type=END]
+    workdir: /scratch/me/xffl
+    modules: cuda/12.2
+    data: {train: /scratch/me/it.tokens}
+)";
+
+Experiment parse(const std::string& yaml) {
+  return parse_experiment(yaml, "xffl.yaml", "/project");
+}
+
+std::string site_with(const std::string& from, const std::string& to) {
+  std::string yaml = kSite;
+  const size_t at = yaml.find(from);
+  if (at == std::string::npos) throw std::logic_error("kSite does not hold " + from);
+  return yaml.replace(at, from.size(), to);
+}
+
+std::string problems(const std::string& yaml) {
+  try {
+    parse(yaml);
+    return "";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kConfig);
+    return error.what();
+  }
+}
+
+TEST(RemoteFacility, HasTypedSettings) {
+  const Facility facility = parse(kSite).facilities.at(0);
+  EXPECT_EQ(facility.access, AccessKind::kSsh);
+  EXPECT_EQ(facility.scheduler, SchedulerKind::kSlurm);
+  EXPECT_THAT(facility.ssh.hosts, ElementsAre(Host{"login01.example.org", 22},
+                                              Host{"login02", 2222}, Host{"fe80::1", 22}));
+  EXPECT_EQ(facility.ssh.user, "me");
+  EXPECT_THAT(facility.ssh.keys, ElementsAre("/project/keys/id_ed25519"));
+  EXPECT_TRUE(facility.ssh.agent);
+  EXPECT_EQ(facility.slurm.account, "EUHPC_D01_001");
+  EXPECT_EQ(facility.slurm.memory_per_node, 480'000'000'000);
+  EXPECT_EQ(facility.slurm.time, hours(12));
+  EXPECT_EQ(facility.slurm.warning, minutes(10));
+  EXPECT_THAT(facility.slurm.extra, ElementsAre("--mail-type=END"));
+  EXPECT_THAT(facility.modules, ElementsAre("cuda/12.2"));
+  EXPECT_TRUE(facility.transfer.hosts.empty());
+  EXPECT_TRUE(facility.image.file.empty());
+}
+
+TEST(RemoteFacility, ItsWorldIsWhatTheJobAsksFor) {
+  const Facility facility = parse(kSite).facilities.at(0);
+  EXPECT_EQ(facility.slurm.tasks_per_node, 4);
+  EXPECT_EQ(facility.world_size, 8);
+  EXPECT_EQ(parse(site_with("gpus_per_node: 4", "tasks_per_node: 2")).facilities[0].world_size, 4);
+  EXPECT_EQ(parse(site_with("      gpus_per_node: 4\n", "")).facilities[0].world_size, 2);
+  EXPECT_EQ(problems(site_with("workdir:", "world_size: 8\n    workdir:")), "");
+}
+
+TEST(RemoteFacility, IsAskedOnceAMinuteUnlessToldOtherwise) {
+  const auto interval = [](const std::string& yaml) {
+    const Experiment experiment = parse(yaml);
+    return experiment.poll_interval(experiment.facilities.at(0));
+  };
+  EXPECT_EQ(interval(kSite), seconds(60));
+  EXPECT_EQ(interval(site_with("model:", "policy: {poll_interval: 5s}\nmodel:")), seconds(5));
+  EXPECT_EQ(interval(site_with("workdir:", "poll_interval: 90s\n    workdir:")), seconds(90));
+  EXPECT_EQ(interval("project: p\nmodel: /m\ntraining: {steps_per_round: 1}\n"
+                     "facilities: {a: {data: {train: t}}}\n"),
+            seconds(1));
+}
+
+TEST(RemoteFacility, FilesMayTakeAnotherWay) {
+  const Transfer transfer =
+      parse(site_with("scheduler:",
+                      "transfer: {hosts: data.example.org, shell: false}\n    scheduler:"))
+          .facilities[0]
+          .transfer;
+  EXPECT_THAT(transfer.hosts, ElementsAre(Host{"data.example.org", 22}));
+  EXPECT_EQ(transfer.user, "me");
+  EXPECT_FALSE(transfer.shell);
+}
+
+TEST(RemoteFacility, ItsFilesAreNotLookedForHere) {
+  const test::TempDir project;
+  write_file_atomic(project / "xffl.yaml", kSite);
+  const auto missing = find_missing(load_experiment(project.path()));
+  EXPECT_THAT(missing,
+              ElementsAre(HasSubstr("model: "), HasSubstr("alba.ssh.keys: there is no file " +
+                                                          (project / "keys/id_ed25519").string())));
+}
+
+struct Wrong {
+  const char* from;
+  const char* to;
+  const char* message;
+};
+
+class WrongSite : public testing::TestWithParam<Wrong> {};
+
+TEST_P(WrongSite, IsRefusedWithItsPlace) {
+  const auto& [from, to, message] = GetParam();
+  EXPECT_THAT(problems(site_with(from, to)), HasSubstr(message));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, WrongSite,
+    testing::Values(
+        Wrong{"user: me", "user: -me", "9:13: error: 'facilities.alba.ssh.user' should be a user"},
+        Wrong{"      user: me\n", "", "missing required key 'facilities.alba.ssh.user'"},
+        Wrong{"login01.example.org", "-oProxyCommand=x",
+              "8:15: error: 'facilities.alba.ssh.hosts'"},
+        Wrong{"login01.example.org", "me@login", "should be a host such as"},
+        Wrong{"login02:2222", "login02:70000", "should have a port from 1 to 65535"},
+        Wrong{"keys/id_ed25519", "~/.ssh/id", "'~' is not expanded"},
+        Wrong{"/scratch/me/xffl", "work", "should start with '/', found 'work'"},
+        Wrong{"    workdir: /scratch/me/xffl\n", "",
+              "missing required key 'facilities.alba.workdir'"},
+        Wrong{"/scratch/me/xffl", "/scratch/a b", "stands in directives of Slurm"},
+        Wrong{"/scratch/me/it.tokens", "it.tokens",
+              "22:19: error: 'facilities.alba.data.train' is "
+              "a path at another machine"},
+        Wrong{"modules: cuda/12.2", "trainer: {command: [./train.py]}",
+              "starts at the project's folder"},
+        Wrong{"EUHPC_D01_001", "'x --wrap=id'", "should be a Slurm account"},
+        Wrong{"EUHPC_D01_001", "-x", "should be a Slurm account"},
+        Wrong{"account: EUHPC_D01_001", "partition: 'a;b'", "should be a partition's name"},
+        Wrong{"account: EUHPC_D01_001", "constraint: 'a b'", "should be node features"},
+        Wrong{"account: EUHPC_D01_001", "qos: a$b", "should be the name of a QOS"},
+        Wrong{"account: EUHPC_D01_001", "acount: x", "did you mean 'account'?"},
+        Wrong{"--mail-type=END", "--dependency=singleton",
+              "19:15: error: 'facilities.alba.slurm.extra': '--dependency=singleton' is an option "
+              "of sbatch that xffl sets itself"},
+        Wrong{"--mail-type=END", "--dep=x", "that xffl sets itself"},
+        Wrong{"--mail-type=END", "--nodes=3", "has a key of its own: 'nodes'"},
+        Wrong{"--mail-type=END", "-N3", "should be an option such as --mail-type=END"},
+        Wrong{"--mail-type=END", "'--comment=a b'", "without blanks or quotes"},
+        Wrong{"memory_per_node: 480GB", "memory_per_node: 480", "found '480': add the unit"},
+        Wrong{"memory_per_node: 480GB", "memory_per_node: 5kB", "write whole megabytes"},
+        Wrong{"memory_per_node: 480GB", "exclusive: yes", "should be true or false, found 'yes'"},
+        Wrong{"time: 12h", "time: 12", "add the unit"},
+        Wrong{"time: 12h", "time: 10m", "'warning' should be shorter than 'time'"},
+        Wrong{"workdir:", "world_size: 4\n    workdir:",
+              "20:17: error: 'world_size' is 4, but a job of Slurm has 2 nodes * 4 tasks_per_node"},
+        Wrong{"nodes: 2", "nodes: 3", "'batch_size' counts the sequences of all ranks"},
+        Wrong{"scheduler: slurm", "scheduler: process",
+              "'facilities.alba.slurm' has a meaning only with scheduler: slurm"},
+        Wrong{"scheduler: slurm", "scheduler: process", "needs 'scheduler: slurm'"},
+        Wrong{"access: ssh", "access: local",
+              "'facilities.alba.ssh' has a meaning only with access: ssh"},
+        Wrong{"modules: cuda/12.2", "modules: [\"a;b\"]", "should be a module such as"},
+        Wrong{"modules: cuda/12.2", "image: {binds: /a}",
+              "missing required key 'facilities.alba.image.file'"},
+        Wrong{"modules: cuda/12.2", "image: {file: x.sif}", "should start with '/'"},
+        Wrong{"modules: cuda/12.2", "image: {file: /x.sif, binds: [\"/a,/b\"]}",
+              "should be a bind such as"},
+        Wrong{"modules: cuda/12.2", "transfer: {shell: false}", "'transfer' needs hosts"}));
+
+TEST(ParseHost, TakesNamesAddressesAndPorts) {
+  EXPECT_EQ(parse_host("a.b-c"), (Host{"a.b-c", 22}));
+  EXPECT_EQ(parse_host("10.0.0.1:65535"), (Host{"10.0.0.1", 65535}));
+  EXPECT_EQ(parse_host("[::1]:1"), (Host{"::1", 1}));
+  for (const char* wrong : {"", ":22", "a:", "a:0", "a:65536", "a:022", "a:2x", "-a", ".a", "a b",
+                            "a/b", "::1", "[::1", "[::1]x", "[a]", "a:1:2", "a:+2"})
+    EXPECT_EQ(parse_host(wrong), std::nullopt) << wrong;
+  for (const char* text : {"a", "a:2222", "[::1]", "[::1]:2222"})
+    EXPECT_EQ(to_string(parse_host(text).value()), text);
+}
+
+}  // namespace
+}  // namespace xffl::config
