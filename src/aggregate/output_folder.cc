@@ -103,10 +103,8 @@ void OutputFolder::open_shard() {
 
 void OutputFolder::close_complete_shards() {
   while (writer_ && shard_left_ == 0) {
-    const std::string& name = plan_.shards[shard_index_].filename;
-    std::string sha256 = writer_->finish();
+    manifest_.files.push_back(writer_->finish());
     writer_.reset();
-    manifest_.files.push_back({name, fs::file_size(temp_ / name), std::move(sha256)});
     if (++shard_index_ < plan_.shards.size()) open_shard();
   }
 }

@@ -39,6 +39,10 @@ struct Sha256::Context {
 Sha256::Sha256() : context_(std::make_unique<Context>()) {
   require(EVP_DigestInit_ex(context_->md, EVP_sha256(), nullptr));
 }
+Sha256::Sha256(const Sha256& other) : context_(std::make_unique<Context>()) {
+  require(EVP_MD_CTX_copy_ex(context_->md, other.context_->md));
+}
+Sha256& Sha256::operator=(const Sha256& other) { return *this = Sha256(other); }
 Sha256::~Sha256() = default;
 Sha256::Sha256(Sha256&&) noexcept = default;
 Sha256& Sha256::operator=(Sha256&&) noexcept = default;

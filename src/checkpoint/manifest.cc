@@ -1,15 +1,9 @@
 #include "xffl/checkpoint/manifest.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <set>
 
-#include "list_folder.h"
 #include "plain_name.h"
+#include "regular_file.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
@@ -21,59 +15,35 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kManifestVersion = 1;
+constexpr int kPlainVersion = 1;   // without chunks: every release reads it
+constexpr int kChunksVersion = 2;  // written only when a file has more than one chunk
 constexpr size_t kMaxFiles = 4096;
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 50;
-constexpr uint64_t kMaxManifestBytes = 2u << 20;
-
-[[noreturn]] void reject(const fs::path& path, const std::string& problem) {
-  throw Error(ErrorKind::kRejected, path.string() + ": " + problem);
-}
-
-/// Opens a regular file; a link, a pipe or a device is refused without being waited for.
-UniqueFd open_regular(const fs::path& path, uint64_t& size_bytes) {
-  struct stat info {};
-  if (::lstat(path.c_str(), &info) != 0) throw system_error("stat " + path.string(), errno);
-  if (!S_ISREG(info.st_mode)) reject(path, "expected a regular file (no link, folder or device)");
-  UniqueFd fd = open_file(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
-  if (::fstat(fd.get(), &info) != 0) throw system_error("stat " + path.string(), errno);
-  if (!S_ISREG(info.st_mode)) reject(path, "expected a regular file (no link, folder or device)");
-  size_bytes = static_cast<uint64_t>(info.st_size);
-  return fd;
-}
-
-/// SHA-256 of exactly `size_bytes`; a file that grows or shrinks meanwhile is refused.
-std::string hash_file(int fd, const fs::path& path, uint64_t size_bytes,
-                      const std::function<void(uint64_t)>& on_piece) {
-  Sha256 hash;
-  std::vector<std::byte> buffer(1u << 20);
-  uint64_t total = 0;
-  for (;;) {
-    const ssize_t count = ::read(fd, buffer.data(), buffer.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw system_error("read " + path.string(), errno);
-    if (count == 0) break;
-    total += static_cast<uint64_t>(count);
-    if (total > size_bytes) break;
-    hash.update(std::span(buffer).first(static_cast<size_t>(count)));
-    on_piece(static_cast<uint64_t>(count));
-  }
-  if (total != size_bytes) reject(path, "changed while it was read");
-  return hash.hex();
-}
-
-/// The names in `folder` without manifest.json.
-std::set<std::string> list_files(const fs::path& folder) {
-  std::set<std::string> names = list_folder(folder, kMaxFiles + 1);
-  names.erase(std::string(kManifestName));
-  return names;
-}
+constexpr uint64_t kMinChunkBytes = 4096;
 
 bool is_manifest_file_name(const std::string& name) {
   return is_plain_file_name(name) && name != kManifestName;
 }
 
-ManifestFile parse_file(const Json& item, const std::string& where) {
+// How many digests a file of several chunks has, beside its own.
+uint64_t num_prefixes(uint64_t size_bytes, uint64_t chunk_bytes) {
+  return size_bytes == 0 ? 0 : (size_bytes - 1) / chunk_bytes;
+}
+
+void parse_prefixes(JsonObject& object, uint64_t chunk_bytes, ManifestFile& file) {
+  if (!object.has("prefix_sha256")) return;
+  file.prefix_sha256 = object.strings("prefix_sha256");
+  const uint64_t expected = num_prefixes(file.size_bytes, chunk_bytes);
+  if (file.prefix_sha256.size() != expected)
+    object.fail("prefix_sha256", "should have " + std::to_string(expected) +
+                                     " items, one for each chunk of " +
+                                     std::to_string(chunk_bytes) + " bytes but the last, found " +
+                                     std::to_string(file.prefix_sha256.size()));
+  if (!std::all_of(file.prefix_sha256.begin(), file.prefix_sha256.end(), is_sha256_hex))
+    object.fail("prefix_sha256", "should be of 64 lower-case hexadecimal digits each");
+}
+
+ManifestFile parse_file(const Json& item, const std::string& where, uint64_t chunk_bytes) {
   JsonObject object(item, where);
   ManifestFile file;
   file.name = object.string("name");
@@ -89,22 +59,14 @@ ManifestFile parse_file(const Json& item, const std::string& where) {
   if (!is_sha256_hex(file.sha256)) {
     object.fail("sha256", "should be 64 lower-case hexadecimal digits");
   }
+  if (chunk_bytes > 0) parse_prefixes(object, chunk_bytes, file);
   object.refuse_other_keys();
   return file;
 }
 
-void verify_file(const fs::path& folder, const ManifestFile& file) {
-  const fs::path path = folder / file.name;
-  uint64_t size_bytes = 0;
-  const UniqueFd fd = open_regular(path, size_bytes);
-  if (size_bytes != file.size_bytes) {
-    reject(path, "expected " + std::to_string(file.size_bytes) + " bytes, found " +
-                     std::to_string(size_bytes));
-  }
-  const std::string sha256 = hash_file(fd.get(), path, size_bytes, [](uint64_t) {});
-  if (sha256 != file.sha256) {
-    reject(path, "expected SHA-256 " + file.sha256 + ", found " + sha256);
-  }
+bool has_chunks(const Manifest& manifest) {
+  return std::any_of(manifest.files.begin(), manifest.files.end(),
+                     [](const ManifestFile& file) { return !file.prefix_sha256.empty(); });
 }
 
 }  // namespace
@@ -123,30 +85,14 @@ std::string Manifest::root_sha256() const {
   return hash.hex();
 }
 
-Manifest make_manifest(const fs::path& folder, const std::function<void(uint64_t)>& on_bytes) {
-  Manifest manifest;
-  uint64_t hashed = 0;
-  const auto on_piece = [&](uint64_t count) {
-    hashed += count;
-    if (on_bytes) on_bytes(hashed);
-  };
-  for (const std::string& name : list_files(folder)) {
-    if (!is_manifest_file_name(name)) {
-      reject(folder, "the file name '" + log::printable(name, 300) +
-                         "' is not 1 to 200 characters of A-Z a-z 0-9 . _ - without a leading '.'");
-    }
-    ManifestFile file{name, 0, ""};
-    const UniqueFd fd = open_regular(folder / name, file.size_bytes);
-    file.sha256 = hash_file(fd.get(), folder / name, file.size_bytes, on_piece);
-    manifest.files.push_back(std::move(file));
-  }
-  return manifest;
-}
-
 Manifest parse_manifest(std::string_view json, std::string_view origin) {
-  const Json document = parse_json(json, origin, {.max_bytes = kMaxManifestBytes, .max_depth = 3});
+  const Json document = parse_json(json, origin, {.max_bytes = kMaxManifestBytes, .max_depth = 4});
   JsonObject object(document, std::string(origin));
-  object.integer("version", kManifestVersion, kManifestVersion);
+  Manifest manifest;
+  const bool chunks = object.integer("version", kPlainVersion, kChunksVersion) == kChunksVersion;
+  if (chunks)
+    manifest.chunk_bytes = static_cast<uint64_t>(
+        object.integer("chunk_bytes", kMinChunkBytes, static_cast<int64_t>(kChunkBytes)));
   const Json& files = object.at("files");
   if (!files.is_array())
     object.fail("files", std::string("should be a list, found ") + files.type_name());
@@ -155,11 +101,10 @@ Manifest parse_manifest(std::string_view json, std::string_view origin) {
                              std::to_string(files.size()));
   }
   object.refuse_other_keys();
-  Manifest manifest;
   for (const Json& item : files) {
     const std::string where =
         std::string(origin) + ": files[" + std::to_string(manifest.files.size()) + "]";
-    ManifestFile file = parse_file(item, where);
+    ManifestFile file = parse_file(item, where, chunks ? manifest.chunk_bytes : 0);
     if (!manifest.files.empty() && file.name <= manifest.files.back().name) {
       throw Error(ErrorKind::kCorrupt, where + ": '" + file.name + "' follows '" +
                                            manifest.files.back().name +
@@ -173,11 +118,15 @@ Manifest parse_manifest(std::string_view json, std::string_view origin) {
 std::string format_manifest(const Manifest& manifest) {
   Json files = Json::array();
   for (const ManifestFile& file : manifest.files) {
-    files.push_back(
-        Json{{"name", file.name}, {"size_bytes", file.size_bytes}, {"sha256", file.sha256}});
+    Json item{{"name", file.name}, {"size_bytes", file.size_bytes}, {"sha256", file.sha256}};
+    if (!file.prefix_sha256.empty()) item["prefix_sha256"] = file.prefix_sha256;
+    files.push_back(std::move(item));
   }
-  std::string text =
-      Json{{"version", kManifestVersion}, {"files", std::move(files)}}.dump(2) + "\n";
+  const bool chunks = has_chunks(manifest);
+  Json document{{"version", chunks ? kChunksVersion : kPlainVersion}};
+  if (chunks) document["chunk_bytes"] = manifest.chunk_bytes;
+  document["files"] = std::move(files);
+  std::string text = document.dump(2) + "\n";
   parse_manifest(text, kManifestName);
   return text;
 }
@@ -193,22 +142,6 @@ Manifest write_manifest(const fs::path& folder) {
   Manifest manifest = make_manifest(folder);
   write_file_atomic(folder / kManifestName, format_manifest(manifest));
   return manifest;
-}
-
-void verify_folder(const fs::path& folder, const Manifest& manifest) {
-  const std::set<std::string> names = list_files(folder);
-  std::set<std::string> expected;
-  for (const ManifestFile& file : manifest.files) {
-    if (!names.contains(file.name))
-      reject(folder, "the manifest's file '" + file.name + "' is missing");
-    expected.insert(file.name);
-  }
-  for (const std::string& name : names) {
-    if (!expected.contains(name)) {
-      reject(folder, "'" + log::printable(name, 300) + "' is not in the manifest");
-    }
-  }
-  for (const ManifestFile& file : manifest.files) verify_file(folder, file);
 }
 
 }  // namespace xffl::checkpoint

@@ -5,7 +5,6 @@
 
 #include "safetensors_header.h"
 #include "xffl/base/error.h"
-#include "xffl/base/sha256.h"
 
 namespace xffl::checkpoint {
 
@@ -16,7 +15,7 @@ struct SafetensorsWriter::State {
   std::filesystem::path path;
   std::filesystem::path temp_path;
   UniqueFd fd;
-  Sha256 hash;
+  FileHash hash;
   std::vector<std::byte> buffer;
   uint64_t data_size = 0;
   uint64_t written = 0;
@@ -71,7 +70,7 @@ void SafetensorsWriter::write(std::span<const std::byte> bytes) {
   state_->written += bytes.size();
 }
 
-std::string SafetensorsWriter::finish() {
+ManifestFile SafetensorsWriter::finish() {
   if (state_->written != state_->data_size) {
     throw Error(ErrorKind::kInternal, "writing " + state_->path.string() + ": expected " +
                                           std::to_string(state_->data_size) +
@@ -83,7 +82,7 @@ std::string SafetensorsWriter::finish() {
   }
   rename_durable(state_->temp_path, state_->path);
   state_->fd = UniqueFd();
-  return state_->hash.hex();
+  return state_->hash.finish(state_->path.filename().string());
 }
 
 }  // namespace xffl::checkpoint

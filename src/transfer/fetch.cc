@@ -57,7 +57,7 @@ Manifest far_manifest(remote::Session& session, const RemotePath& from,
                       const std::string& root_sha256, uint64_t max_bytes) {
   const RemotePath path = from / kManifestName;
   const Manifest manifest =
-      checkpoint::parse_manifest(remote::read_text(session, path, kMaxManifestBytes), path.str());
+      checkpoint::parse_manifest(remote::read_text(session, path, checkpoint::kMaxManifestBytes), path.str());
   if (manifest.root_sha256() != root_sha256)
     throw Error(ErrorKind::kRejected, path.str() + " is not the one that the report promised: " +
                                           "expected root SHA-256 " + root_sha256 + ", found " +

@@ -9,7 +9,6 @@
 namespace xffl::transfer {
 
 inline constexpr size_t kBlockBytes = 4u << 20;
-inline constexpr uint64_t kMaxManifestBytes = 8u << 20;
 
 inline std::string part_name(const std::string& name) { return "." + name + ".part"; }
 

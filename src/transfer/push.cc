@@ -123,7 +123,7 @@ class Push {
   std::optional<Manifest> manifest_at(const RemotePath& path) {
     if (!session_.stat(path)) return std::nullopt;
     try {
-      return checkpoint::parse_manifest(remote::read_text(session_, path, kMaxManifestBytes),
+      return checkpoint::parse_manifest(remote::read_text(session_, path, checkpoint::kMaxManifestBytes),
                                         path.str());
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kCorrupt) throw;

@@ -28,6 +28,18 @@ TEST(Sha256, IsTheSameInPiecesAndFromAFile) {
   EXPECT_EQ(hash.hex(), sha256_hex("abc"));
 }
 
+TEST(Sha256, ACopyGoesOnByItself) {
+  Sha256 hash;
+  hash.update(std::string_view("ab"));
+  Sha256 copy(hash);
+  EXPECT_EQ(copy.hex(), sha256_hex("ab"));
+  hash.update(std::string_view("c"));
+  EXPECT_EQ(hash.hex(), sha256_hex("abc"));
+  copy.update(std::string_view("abc"));
+  hash = copy;
+  EXPECT_EQ(hash.hex(), sha256_hex("abc"));
+}
+
 TEST(RandomHex, DiffersAndHasTheLength) {
   EXPECT_EQ(random_hex(16).size(), 32u);
   EXPECT_NE(random_hex(16), random_hex(16));

@@ -69,6 +69,64 @@ TEST(Manifest, TextRoundTrips) {
   EXPECT_EQ(parse_manifest(R"({"version":1,"files":[]})", "x").files.size(), 0u);
 }
 
+TEST(Manifest, AFileOfSeveralChunksHasTheRunningDigestAtEachOfTheirEnds) {
+  test::TempDir dir;
+  const std::string text = std::string(4096, 'a') + std::string(4096, 'b') + "c";
+  write_text(dir / "exact", text.substr(0, 8192));
+  write_text(dir / "one", text.substr(0, 4096));
+  write_text(dir / "three", text);
+  const Manifest manifest = make_manifest(dir.path(), {}, 4096);
+  using Digests = std::vector<std::string>;
+  EXPECT_EQ(manifest.files.at(0).prefix_sha256, Digests{sha256_hex(text.substr(0, 4096))});
+  EXPECT_EQ(manifest.files.at(1).prefix_sha256, Digests{});
+  EXPECT_EQ(manifest.files.at(2).prefix_sha256,
+            (Digests{sha256_hex(text.substr(0, 4096)), sha256_hex(text.substr(0, 8192))}));
+  EXPECT_EQ(manifest.files.at(2).sha256, sha256_hex(text));
+
+  const Manifest read = parse_manifest(format_manifest(manifest), "x");
+  EXPECT_EQ(read.chunk_bytes, 4096u);
+  for (size_t i = 0; i < 3; ++i)
+    EXPECT_EQ(read.files.at(i).prefix_sha256, manifest.files[i].prefix_sha256);
+  EXPECT_EQ(read.root_sha256(), make_manifest(dir.path()).root_sha256()) << "chunks are in the root";
+  EXPECT_THAT(format_manifest(manifest), HasSubstr("\"version\": 2"));
+  EXPECT_THAT(format_manifest(make_manifest(dir.path())), HasSubstr("\"version\": 1"));
+}
+
+TEST(Manifest, ManyFilesAreHashedAtOnce) {
+  test::TempDir dir;
+  for (int i = 0; i < 50; ++i) write_text(dir / std::to_string(i), std::string(i * 1000, 'x'));
+  uint64_t hashed = 0;
+  const Manifest manifest = make_manifest(dir.path(), [&](uint64_t bytes) { hashed = bytes; });
+  EXPECT_EQ(hashed, manifest.total_bytes());
+  for (const ManifestFile& file : manifest.files)
+    EXPECT_EQ(file.sha256, sha256_hex(std::string(file.size_bytes, 'x')));
+  EXPECT_NO_THROW(verify_folder(dir.path(), manifest));
+}
+
+TEST(HostileManifest, Chunks) {
+  const auto refused = [](const std::string& head, const std::string& prefixes) {
+    std::string file = file_json("a", "8193");
+    file.insert(file.size() - 1, prefixes);
+    const Thrown thrown =
+        thrown_by([&] { parse_manifest("{" + head + R"(,"files":[)" + file + "]}", "x"); });
+    EXPECT_EQ(thrown.kind, ErrorKind::kCorrupt) << thrown.message;
+    return thrown.message;
+  };
+  const std::string v2 = R"("version":2,"chunk_bytes":4096)";
+  const std::string digest = '"' + std::string(kAbcSha256) + '"';
+  for (const std::string& list : {std::string(), digest, digest + "," + digest + "," + digest})
+    EXPECT_THAT(refused(v2, R"(,"prefix_sha256":[)" + list + "]"),
+                HasSubstr("should have 2 items, one for each chunk of 4096 bytes but the last"));
+  EXPECT_THAT(refused(v2, R"(,"prefix_sha256":["x",)" + digest + "]"), HasSubstr("hexadecimal"));
+  EXPECT_THAT(refused(v2, R"(,"prefix_sha256":[1,2])"), HasSubstr("strings only"));
+  EXPECT_THAT(refused(v2, R"(,"prefix_sha256":null)"), HasSubstr("prefix_sha256"));
+  EXPECT_THAT(refused(R"("version":1)", R"(,"prefix_sha256":[])"), HasSubstr("unknown key"));
+  EXPECT_THAT(refused(R"("version":2)", ""), HasSubstr("'chunk_bytes' is missing"));
+  for (const char* size : {"0", "-1", "1", "4095", "67108865", "1e9"})
+    EXPECT_THAT(refused(R"("version":2,"chunk_bytes":)" + std::string(size), ""),
+                HasSubstr("chunk_bytes"));
+}
+
 TEST(HostileManifest, Names) {
   for (const char* name : {"", ".", "..", ".hidden", "a/b", "/etc/passwd", "../x", "a b",
                            "a\\u0000", "\\u00e9", "manifest.json"}) {

@@ -33,8 +33,10 @@ TEST(SafetensorsWriter, RoundTripsWithScalarsEmptyAndUnalignedTensors) {
   SafetensorsWriter writer(dir / "a.safetensors", kSpecs,
                            {{"format", "pt"}, {"note", "caff\u00e8 \"x\""}});
   writer.write(data);
-  const std::string sha256 = writer.finish();
-  EXPECT_EQ(sha256, sha256_file(dir / "a.safetensors"));
+  const ManifestFile file_hash = writer.finish();
+  EXPECT_EQ(file_hash.name, "a.safetensors");
+  EXPECT_EQ(file_hash.size_bytes, fs::file_size(dir / "a.safetensors"));
+  EXPECT_EQ(file_hash.sha256, sha256_file(dir / "a.safetensors"));
 
   const SafetensorsFile file(dir / "a.safetensors");
   EXPECT_EQ(file.tensors(), kSpecs);
@@ -59,7 +61,7 @@ TEST(SafetensorsWriter, TheBytesDoNotDependOnThePieces) {
     for (size_t at = 0; at < data.size(); at += piece) {
       writer.write(std::span(data).subspan(at, std::min(piece, data.size() - at)));
     }
-    hashes.insert(writer.finish());
+    hashes.insert(writer.finish().sha256);
     EXPECT_EQ(*hashes.begin(), sha256_file(dir / "a.safetensors"));
   }
   EXPECT_EQ(hashes.size(), 1u);

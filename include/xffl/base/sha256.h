@@ -14,6 +14,8 @@ class Sha256 {
  public:
   Sha256();
   ~Sha256();
+  Sha256(const Sha256&);  // both go on from the same state
+  Sha256& operator=(const Sha256&);
   Sha256(Sha256&&) noexcept;
   Sha256& operator=(Sha256&&) noexcept;
 

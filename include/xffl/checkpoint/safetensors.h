@@ -20,6 +20,7 @@
 
 #include "xffl/base/file.h"
 #include "xffl/checkpoint/dtype.h"
+#include "xffl/checkpoint/manifest.h"
 
 namespace xffl::checkpoint {
 
@@ -79,9 +80,9 @@ class SafetensorsWriter {
 
   /// Appends the next bytes of the data, in tensor order; any piece size.
   void write(std::span<const std::byte> bytes);
-  /// Checks that exactly all data was written, fsync, rename. Returns the SHA-256 of the file,
-  /// computed on the way.
-  std::string finish();
+  /// Checks that exactly all data was written, fsync, rename. Returns what a manifest says of the
+  /// file; its hashes were computed on the way.
+  ManifestFile finish();
 
  private:
   struct State;
