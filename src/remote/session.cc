@@ -50,6 +50,27 @@ std::optional<std::string> Session::sha256(const RemotePath&, uint64_t, uint64_t
 
 std::optional<uint64_t> Session::free_bytes(const RemotePath&) { return std::nullopt; }
 
+std::vector<FileView> Session::look(const RemotePath& folder, std::span<const FileQuery> files) {
+  std::vector<FileView> views;
+  for (const FileQuery& file : files) {
+    FileView& view = views.emplace_back(FileView{stat(folder / file.name), {}});
+    if (!view.info || view.info->type != FileInfo::Type::kRegular ||
+        view.info->size_bytes > file.max_bytes || view.info->size_bytes == 0)
+      continue;
+    // One byte more is asked for: the size is a claim of the far side.
+    view.bytes.resize(view.info->size_bytes + 1);
+    view.bytes.resize(read(folder / file.name, 0, std::as_writable_bytes(std::span(view.bytes))));
+    view.info->size_bytes = view.bytes.size();
+    if (view.bytes.size() > file.max_bytes) view.bytes.clear();
+  }
+  return views;
+}
+
+void Session::put_files(const RemotePath& folder, std::span<const NewFile> files) {
+  make_dirs(folder);
+  for (const NewFile& file : files) write_text_atomic(*this, folder / file.name, file.bytes);
+}
+
 std::string read_text(Session& session, const RemotePath& path, uint64_t max_bytes) {
   const auto info = session.stat(path);
   if (!info)
@@ -65,7 +86,7 @@ std::string read_text(Session& session, const RemotePath& path, uint64_t max_byt
     const size_t n = session.read(path, present,
                                   std::as_writable_bytes(std::span(text.data() + present, wanted)));
     text.resize(present + n);
-    if (n == 0) return text;
+    if (n < wanted) return text;
   }
   throw Error(ErrorKind::kCorrupt, path.str() + " at the facility is larger than the " +
                                        std::to_string(max_bytes) + " bytes allowed for it");

@@ -146,6 +146,28 @@ TEST_P(SessionContract, MakingAFolderTwiceIsFineButNotOverAFile) {
   EXPECT_EQ(kind_of([&] { session_.make_dirs(folder_ / "file"); }), ErrorKind::kIo);
 }
 
+TEST_P(SessionContract, PutsAndLooksAtSeveralSmallFiles) {
+  const std::string large(100'000, 'x');
+  const std::vector<NewFile> files = {{"a", "1\n"}, {"b", large}, {"empty", ""}};
+  session_.put_files(folder_ / "new/sub", files);
+  session_.put_files(folder_ / "new/sub", files);
+  session_.make_dirs(folder_ / "new/sub/folder");
+  const std::vector<FileQuery> queries = {{"b", 100'000}, {"b", 99'999}, {"folder", 9},
+                                          {"a", 5},       {"empty", 0},  {"none", 9}};
+  const std::vector<FileView> views = session_.look(folder_ / "new/sub", queries);
+  ASSERT_EQ(views.size(), 6u);
+  EXPECT_EQ(views[0].bytes, large);
+  EXPECT_EQ(views[1].bytes, "");
+  EXPECT_EQ(views[1].info->size_bytes, 100'000u);
+  EXPECT_EQ(views[2].info->type, FileInfo::Type::kFolder);
+  EXPECT_EQ(views[3].bytes, "1\n");
+  EXPECT_EQ(views[4].info->size_bytes, 0u);
+  EXPECT_FALSE(views[5].info);
+  EXPECT_FALSE(session_.look(folder_ / "no/such", queries).at(0).info);
+  EXPECT_EQ(session_.list(folder_ / "new/sub"),
+            (std::vector<std::string>{"a", "b", "empty", "folder"}));
+}
+
 TEST_P(SessionContract, RemovesFilesAndTrees) {
   session_.make_dirs(folder_ / "a/b");
   put("a/b/file", "x");

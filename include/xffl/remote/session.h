@@ -36,6 +36,20 @@ struct CommandResult {
   std::string err;
 };
 
+/// A file that look() is asked about; its content is wanted when it has at most `max_bytes`.
+struct FileQuery {
+  std::string name;
+  uint64_t max_bytes = 0;
+};
+struct FileView {
+  std::optional<FileInfo> info;  // empty: there is no such file
+  std::string bytes;             // of a regular file of at most max_bytes
+};
+struct NewFile {
+  std::string name;
+  std::string bytes;
+};
+
 /// Takes the next bytes of a download, in order.
 using Sink = std::function<void(std::span<const std::byte>)>;
 /// Fills `out` with the bytes at `offset` of what is uploaded; called in any order of offsets, by
@@ -75,6 +89,13 @@ class Session {
   virtual void sync(const RemotePath& path) = 0;
   /// Replaces `to` atomically; both in one folder's file system; durable on return.
   virtual void rename(const RemotePath& from, const RemotePath& to) = 0;
+  /// Looks at files of one folder, and brings the small ones, in as few round trips as there may
+  /// be. One answer for each query, in order; a folder that is not there has none of them.
+  virtual std::vector<FileView> look(const RemotePath& folder, std::span<const FileQuery> files);
+  /// Makes `folder` and puts small files (32 MiB together) there, each whole or absent, in order: a
+  /// file has its name only when those before it have theirs. Durable on return. As few round trips
+  /// as there may be.
+  virtual void put_files(const RemotePath& folder, std::span<const NewFile> files);
   /// Plain names in a folder, sorted; kNotFound when it does not exist.
   virtual std::vector<std::string> list(const RemotePath& folder) = 0;
   /// mkdir -p, mode 0700.

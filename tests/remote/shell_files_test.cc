@@ -1,0 +1,126 @@
+// The scripts, run by this machine's shell.
+#include "shell_files.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "support/fake_session.h"
+#include "support/temp_dir.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+
+namespace xffl::remote {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+class ShellFiles : public testing::Test {
+ protected:
+  test::TempDir dir_;
+  std::unique_ptr<Session> session_ = make_local_session();
+  RemotePath folder_{(fs::canonical(dir_.path()) / "a b'$(x)").string()};
+  fs::path here_{folder_.str()};
+  const std::string binary_ = std::string("\0\n'end\n\xff", 9) + std::string(100'000, 'x');
+
+  std::vector<FileView> look(const std::vector<FileQuery>& files) {
+    return look_by_shell(*session_, folder_, files);
+  }
+};
+
+TEST_F(ShellFiles, WhatIsPutIsSeen) {
+  const std::vector<NewFile> files = {{"one", binary_}, {"empty", ""}, {"-rf", "text\n"}};
+  ASSERT_TRUE(put_by_shell(*session_, folder_, files));
+  const auto views = look({{"one", 1 << 20}, {"empty", 10}, {"-rf", 5}, {"-rf", 4}, {"no", 1}});
+  ASSERT_EQ(views.size(), 5u);
+  EXPECT_EQ(views[0].bytes, binary_);
+  EXPECT_EQ(views[0].info->size_bytes, binary_.size());
+  EXPECT_EQ(views[1].info->size_bytes, 0u);
+  EXPECT_EQ(views[2].bytes, "text\n");
+  EXPECT_EQ(views[3].bytes, "");
+  EXPECT_EQ(views[3].info->size_bytes, 5u);
+  EXPECT_FALSE(views[4].info);
+  EXPECT_EQ(fs::status(here_).permissions(), fs::perms(0700));
+  EXPECT_EQ(fs::status(here_ / "one").permissions(), fs::perms(0600));
+}
+
+TEST_F(ShellFiles, FilesAreReplacedAndTempFilesOfAnInterruptedCallUsedUp) {
+  fs::create_directories(here_);
+  write_file_atomic(here_ / "one", "a longer content than the new one");
+  fs::create_directories(here_ / "one.tmp");
+  ASSERT_TRUE(put_by_shell(*session_, folder_, std::vector<NewFile>{{"one", "new"}}));
+  EXPECT_EQ(read_file(here_ / "one", 100), "new");
+  EXPECT_FALSE(fs::exists(here_ / "one.tmp"));
+}
+
+TEST_F(ShellFiles, WhatIsNoRegularFileIsNotRead) {
+  fs::create_directories(here_ / "sub");
+  fs::create_symlink("/etc/passwd", here_ / "link");
+  fs::create_symlink("nowhere", here_ / "dangling");
+  ASSERT_EQ(::mkfifo((here_ / "pipe").c_str(), 0600), 0);
+  const auto views = look({{"sub", 9999}, {"link", 9999}, {"dangling", 9999}, {"pipe", 9999}});
+  EXPECT_EQ(views.at(0).info->type, FileInfo::Type::kFolder);
+  for (size_t i = 1; i < 4; ++i) {
+    EXPECT_EQ(views.at(i).info->type, FileInfo::Type::kOther);
+    EXPECT_EQ(views[i].bytes, "");
+  }
+}
+
+TEST_F(ShellFiles, AFolderThatIsNotThereHasNothing) {
+  EXPECT_FALSE(look({{"one", 10}}).at(0).info);
+  EXPECT_FALSE(fs::exists(here_));
+}
+
+TEST_F(ShellFiles, AFolderInTheWayIsRefusedBeforeAnyFileHasItsName) {
+  fs::create_directories(here_ / "two");
+  try {
+    put_by_shell(*session_, folder_, std::vector<NewFile>{{"one", "1"}, {"two", "2"}});
+    FAIL() << "put a file over a folder";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kIo);
+    EXPECT_THAT(error.what(), HasSubstr("two is a folder"));
+  }
+  EXPECT_FALSE(fs::exists(here_ / "one"));
+}
+
+TEST_F(ShellFiles, AnAnswerThatIsCutSaysNothing) {
+  test::FakeSession far;
+  std::string answer;
+  far.on_run = [&](const auto&, const auto&) { return CommandResult{0, answer, ""}; };
+  const std::string whole = "content 3\nabc\nfile 77\nabsent\nend\n";
+  const std::vector<FileQuery> queries = {{"a", 10}, {"b", 10}, {"c", 10}};
+  for (size_t size = 0; size < whole.size(); ++size) {
+    answer = whole.substr(0, size);
+    EXPECT_THROW(look_by_shell(far, folder_, queries), Error) << answer;
+  }
+  for (const char* other : {"content 11\nabcdefghijk\nabsent\nabsent\nend\n", "content -1\n\n",
+                            "file x\n", "content\n", "none\nend\n"}) {
+    answer = other;
+    EXPECT_THROW(look_by_shell(far, folder_, queries), Error) << answer;
+  }
+  answer = whole;
+  EXPECT_EQ(look_by_shell(far, folder_, queries).at(0).bytes, "abc");
+  answer = "en";
+  EXPECT_THROW(put_by_shell(far, folder_, std::vector<NewFile>{{"a", "1"}}), Error);
+}
+
+TEST_F(ShellFiles, ContentsThatAreCutGiveNoFile) {
+  // The session loses the end of stdin, as a torn link does.
+  class Torn final : public test::FakeSession {
+   public:
+    std::unique_ptr<Session> inner = make_local_session();
+    CommandResult run(const std::vector<std::string>& argv, const std::string& text,
+                      std::chrono::milliseconds timeout, std::stop_token stop) override {
+      return inner->run(argv, text.substr(0, text.size() - 1), timeout, stop);
+    }
+  } torn;
+  EXPECT_FALSE(put_by_shell(torn, folder_, std::vector<NewFile>{{"one", "1"}, {"two", "22"}}));
+  EXPECT_FALSE(fs::exists(here_ / "one"));
+  EXPECT_FALSE(fs::exists(here_ / "two"));
+}
+
+}  // namespace
+}  // namespace xffl::remote
