@@ -3,7 +3,8 @@
 #
 #   scripts/bootstrap.sh [build|test]
 #     build (default)  compiler, libraries, LibTorch without its GPU libraries when there is no GPU
-#     test             the same, plus Python packages that the tests compare with (torch, transformers)
+#     test             the same, plus Python packages that the tests compare with (torch, transformers), and the daemons
+#                      of scripts/dev_cluster.sh (sshd, Slurm, ...), which are installed but neither started nor enabled
 #
 # Environment:
 #   XFFL_TORCH_DIR   an existing LibTorch or Python "torch" folder: nothing is downloaded for it
@@ -35,6 +36,9 @@ step() { # step NAME COMMAND...: runs quietly, prints seconds, shows the log's e
 packages=(g++ cmake ninja-build ccache git python3 python3-venv
   libssl-dev libyaml-cpp-dev libcli11-dev libspdlog-dev nlohmann-json3-dev libsentencepiece-dev libsqlite3-dev
   libgtest-dev libgmock-dev libgloo-dev)
+# What facilities on this machine are made of; their services stay off.
+bed_packages=(openssh-server openssh-client munge slurm-wlm slurmdbd mariadb-server iproute2 util-linux procps)
+bed_services=(ssh munge slurmctld slurmd slurmdbd mariadb)
 
 missing_packages() {
   local p
@@ -50,6 +54,25 @@ install_packages() {
   "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"
 }
 
+# Packages of daemons, installed such that no daemon starts, now or at the next boot. Services that were here stay as
+# they are.
+install_without_daemons() {
+  local sudo=() policy=/usr/sbin/policy-rc.d ours= service new=() code=0
+  [ "$(id -u)" = 0 ] || sudo=(sudo -n)
+  for service in "${bed_services[@]}"; do [ -e "/lib/systemd/system/$service.service" ] || new+=("$service"); done
+  if [ ! -e $policy ]; then
+    printf '#!/bin/sh\nexit 101\n' | "${sudo[@]}" tee $policy >/dev/null
+    "${sudo[@]}" chmod 755 $policy
+    ours=1
+  fi
+  install_packages "$@" || code=$?
+  [ -z "$ours" ] || "${sudo[@]}" rm -f $policy
+  if command -v systemctl >/dev/null; then
+    for service in "${new[@]}"; do "${sudo[@]}" systemctl disable -q "$service.service" || true; done
+  fi
+  return $code
+}
+
 if command -v dpkg-query >/dev/null; then
   mapfile -t missing < <(missing_packages "${packages[@]}")
   if [ ${#missing[@]} -gt 0 ]; then
@@ -59,6 +82,16 @@ if command -v dpkg-query >/dev/null; then
       echo "bootstrap: these packages are missing and need an administrator; run:" >&2
       echo "  sudo apt-get update && sudo apt-get install -y --no-install-recommends ${missing[*]}" >&2
       exit 1
+    fi
+  fi
+  if [ "$profile" = test ]; then
+    mapfile -t missing < <(missing_packages "${bed_packages[@]}")
+    if [ ${#missing[@]} -gt 0 ]; then
+      if [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null; then
+        step "${#missing[@]} packages for facilities on this machine" install_without_daemons "${missing[@]}"
+      else
+        echo "bootstrap: without ${missing[*]} the tests on real facilities are skipped; they need an administrator" >&2
+      fi
     fi
   fi
 else

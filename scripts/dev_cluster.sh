@@ -1,0 +1,437 @@
+#!/usr/bin/env bash
+# Facilities on this machine: each a real sshd, munge, slurmctld and compute nodes with slurmd, in namespaces of its own.
+#
+#   scripts/dev_cluster.sh up [flavours] [NAME...]    default: alba brno; up again only adds what is not up
+#   scripts/dev_cluster.sh down [NAME...]             ends them; without names all, and removes the state folder
+#   scripts/dev_cluster.sh status                     one line per facility; exit code 1 when none is up
+#   scripts/dev_cluster.sh describe NAME              "key=value" lines: host, user, key, folders, ...
+#   scripts/dev_cluster.sh exec [--user] NAME COMMAND...   on its log-in node, as root or as the facility's user
+#   scripts/dev_cluster.sh certificate NAME KEY VALIDITY   signs KEY.pub for the user: -V of ssh-keygen, as +2m
+#   scripts/dev_cluster.sh wan NAME DELAY_MS RATE_MBIT LOSS_PCT [QUEUE_KB] | off | cut | heal   one way; rate 0: unlimited
+#   scripts/dev_cluster.sh pids NAME DAEMON           sshd mover munged mariadbd slurmdbd slurmctld slurmd:N slurmstepd:N
+#   scripts/dev_cluster.sh stop NAME DAEMON [SIGNAL]  SIGTERM by default, and until it is gone; STOP and CONT only signal
+#   scripts/dev_cluster.sh start NAME DAEMON
+#   scripts/dev_cluster.sh node NAME N down|up        a compute node loses power, boots
+#   scripts/dev_cluster.sh host-key NAME              sshd comes back with another host key
+#
+# Everywhere: --state DIR (default ${TMPDIR:-/tmp}/xffl-bed). Several beds may be up, each with a state folder.
+# Flavours, of the facilities that this `up` starts:
+#   --nodes N (2)  --gpus N (2, per node)     --dbd  accounting: slurmdbd and MariaDB; without it there is none
+#   --scratch-mb M  a small scratch           --min-job-age S (300)  how soon the controller forgets an ended job
+#   --max-startups X (as 1:1:1)  --max-sessions N  a strict sshd       --sshd 'Key value'  --slurm 'Key=value'
+#   --noisy  a .bashrc that prints            --mover  a second host that speaks SFTP only and sees the same scratch
+#   --show DIR  a folder that facilities see at the same path, read-only; always: the project's
+#
+# Needs root, namespaces, overlayfs, /dev/net/tun (wan) and Debian's slurm-wlm munge openssh-server iproute2 (and
+# slurmdbd mariadb-server): scripts/bootstrap.sh test. Exit code 77, with the reason, where these are missing.
+set -euo pipefail
+project=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+parts=$project/tests/support/bed
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+registry=/run/xffl-bed
+. "$parts/files.sh"
+
+fail() { echo "dev_cluster: $*" >&2; exit 1; }
+usage() { echo "dev_cluster: $*; see the head of scripts/dev_cluster.sh" >&2; exit 2; }
+skip() { echo "dev_cluster: SKIPPED: $*" >&2; exit 77; }
+
+until_true() { # until_true SECONDS COMMAND...
+  local ends=$((SECONDS + $1))
+  shift
+  until "$@" >/dev/null 2>&1; do
+    [ $SECONDS -lt $ends ] || return 1
+    sleep 0.03
+  done
+}
+
+# --- which facility ---------------------------------------------------------------------------------------------------
+start_ticks() { # start_ticks PID: with the pid it names a process for good
+  local stat
+  read -r stat 2>/dev/null <"/proc/$1/stat" || return 1
+  set -- ${stat##*) }
+  echo "${20}"
+}
+remember() { echo "$1 $(start_ticks "$1")" >"$2"; } # remember PID FILE
+recall() {                                          # recall FILE: the pid, if that very process still lives
+  local pid ticks
+  [ -s "$1" ] && read -r pid ticks <"$1" && [ -n "$ticks" ] && [ "$(start_ticks "$pid")" = "$ticks" ] && echo "$pid"
+}
+is_up() { recall "$state/$1/init.pid" >/dev/null; }
+is_ready() { [ -e "$state/$1/log/ready" ]; }
+facilities() {
+  local file
+  for file in "$state"/*/etc/xffl-facility; do
+    [ -e "$file" ] && basename "$(dirname "$(dirname "$file")")"
+  done
+  return 0
+}
+enter() { # enter NAME: sets init and the facility's settings
+  [[ $1 =~ ^[a-z][a-z0-9]{0,9}$ ]] || usage "'$1' is not a facility's name: expected [a-z][a-z0-9]{0,9}"
+  init=$(recall "$state/$1/init.pid") || fail "$1 is not up in $state"
+  . "$state/$1/etc/xffl-facility"
+}
+inside() { nsenter -t "$init" -m -u -i -n -p "$@"; }
+
+# --- what it needs ----------------------------------------------------------------------------------------------------
+check_machine() {
+  local tool
+  [ "$(id -u)" = 0 ] || skip "facilities need root: network, mount and pid namespaces"
+  for tool in ip unshare nsenter setpriv flock ssh-keygen sshd munged slurmctld slurmd sbatch; do
+    command -v $tool >/dev/null || skip "there is no $tool here: scripts/bootstrap.sh test installs it"
+  done
+  if [ -n "$dbd" ]; then
+    for tool in slurmdbd mariadbd mariadb-install-db; do
+      command -v $tool >/dev/null || skip "there is no $tool here: scripts/bootstrap.sh test installs it"
+    done
+  fi
+  unshare --net --mount --uts --ipc --pid --fork --propagation private sh -c 'ip link add br0 type bridge && mount -t tmpfs t /mnt &&
+    mkdir /mnt/u /mnt/w /mnt/r && mount -t overlay o -o lowerdir=/,upperdir=/mnt/u,workdir=/mnt/w /mnt/r' 2>/dev/null ||
+    skip "this machine does not allow network and mount namespaces with an overlay of its root"
+}
+
+# A bed owns eight networks, 198.18.(8 x slot + 0..7).0/24, an address range for test networks (RFC 2544).
+slot_is_taken() { # by a living bed other than ours
+  local slot=$1 owner file
+  read -r owner <"$registry/$slot/state" || return 1
+  [ "$owner" != "$state" ] || return 1
+  recall "$registry/$slot/starter" >/dev/null && return
+  for file in "$owner"/*/init.pid; do recall "$file" >/dev/null && return; done
+  return 1
+}
+take_slot() {
+  mkdir -p "$registry"
+  exec 9>"$registry/lock"
+  flock 9
+  local candidate
+  if [ ! -s "$state/slot" ] || slot_is_taken "$(cat "$state/slot")"; then
+    for candidate in $(seq 0 31); do
+      [ -s "$registry/$candidate/state" ] && slot_is_taken "$candidate" && continue
+      echo "$candidate" >"$state/slot"
+      break
+    done
+    [ -s "$state/slot" ] || fail "32 beds are up; end one with: scripts/dev_cluster.sh down --state DIR"
+  fi
+  slot=$(cat "$state/slot")
+  mkdir -p "$registry/$slot"
+  echo "$state" >"$registry/$slot/state"
+  remember $$ "$registry/$slot/starter"
+  exec 9>&-
+}
+free_net() { # the first network of the slot that no facility of this bed has
+  local candidate
+  for candidate in $(seq $((slot * 8)) $((slot * 8 + 7))); do
+    grep -qs "net=\"$candidate\"" "$state"/*/etc/xffl-facility || { echo "$candidate"; return; }
+  done
+  fail "a bed has eight facilities at most"
+}
+
+# --- up and down ------------------------------------------------------------------------------------------------------
+boot() { # boot NAME: its settings are written
+  local dir=$state/$1 outer
+  rm -f "$dir/init" "$dir/init.pid" "$dir/log/ready"
+  setsid unshare --net --mount --uts --ipc --pid --fork --kill-child --propagation private \
+    "$parts/facility.sh" boot "$dir" </dev/null >"$dir/log/init.log" 2>&1 9>&- &
+  outer=$!
+  until_true 10 test -s "$dir/init" || { cat "$dir/log/init.log" >&2; fail "$1 did not start"; }
+  remember "$(cat "$dir/init")" "$dir/init.pid"
+  disown $outer
+  ip link del "xb$net" 2>/dev/null || true
+  ip link add "xb$net" type veth peer name wan0 netns "$(cat "$dir/init")"
+  ip addr add "198.18.$net.254/24" dev "xb$net"
+  ip link set "xb$net" up
+}
+up_one() {
+  is_up "$name" && return
+  login=$name-login user=u$name
+  if [ -s "$state/$name/net" ]; then net=$(cat "$state/$name/net"); else net=$(free_net); fi
+  uid=$((61000 + net))
+  write_facility
+  echo "$net" >"$state/$name/net"
+  boot "$name"
+}
+report_failure() {
+  echo "dev_cluster: $1 did not become ready; its logs:" >&2
+  tail -n 15 "$state/$1"/log/{init,slurmctld,node1}.log >&2 || true
+  exit 1
+}
+write_known_hosts() {
+  local each
+  for each in $(facilities); do
+    . "$state/$each/etc/xffl-facility"
+    echo "198.18.$net.1 $(cut -d' ' -f1,2 "$state/$each/etc/ssh/host_key.pub")"
+    [ -z "$mover" ] || echo "198.18.$net.2 $(cut -d' ' -f1,2 "$state/$each/etc/ssh/mover_key.pub")"
+  done >"$state/known_hosts"
+  for each in $(facilities); do
+    . "$state/$each/etc/xffl-facility"
+    printf 'Host %s\n  HostName 198.18.%s.1\n' "$each" "$net"
+    printf '  User %s\n  IdentityFile %s/keys/id\n  IdentitiesOnly yes\n  UserKnownHostsFile %s/known_hosts\n  BatchMode yes\n' \
+      "$user" "$state" "$state"
+  done >"$state/ssh_config"
+}
+up() {
+  check_machine
+  mkdir -p "$state/keys"
+  chmod 755 "$state"
+  take_slot
+  make_key "$state/keys/id" bed
+  make_key "$state/keys/user_ca" user-ca
+  make_key "$state/keys/certified" certified # in no authorized_keys: only its certificate opens
+  local each
+  for each in "${names[@]}"; do
+    name=$each
+    up_one
+  done
+  write_known_hosts
+  for each in "${names[@]}"; do
+    until_true 90 is_ready "$each" || report_failure "$each"
+  done
+  echo "up: ssh -F $state/ssh_config ${names[*]}"
+}
+
+wait_gone() { ! is_up "$1" && ! pids_of_namespace "$2" | grep -q .; }
+pids_of_namespace() { # pids_of_namespace NS: processes whose network namespace is NS
+  local each
+  for each in /proc/[0-9]*; do
+    [ "$(readlink "$each/ns/net" 2>/dev/null)" != "$1" ] || echo "${each#/proc/}"
+  done
+}
+down_one() {
+  local dir=$state/$1 pid namespace
+  if pid=$(recall "$dir/init.pid"); then
+    namespace=$(readlink "/proc/$pid/ns/net")
+    kill -9 "$pid" # and the kernel ends all that lives below it
+    until_true 20 wait_gone "$1" "$namespace" || fail "processes of $1 outlived it: $(pids_of_namespace "$namespace" | tr '\n' ' ')"
+  fi
+  if pid=$(recall "$dir/wan.pid"); then
+    kill "$pid"
+    until_true 5 test ! -e "/proc/$pid/stat" || true
+  fi
+  if [ -s "$dir/net" ]; then
+    ip link del "xb$(cat "$dir/net")" 2>/dev/null || true
+    ip link del "xw$(cat "$dir/net")" 2>/dev/null || true
+  fi
+  rm -f "$dir/init.pid" "$dir/wan.pid" "$dir/log/ready"
+}
+down() {
+  local each all=
+  if [ ${#names[@]} = 0 ]; then
+    all=1
+    [ -d "$state/keys" ] || return 0 # not a bed's folder
+    mapfile -t names < <(facilities)
+  fi
+  for each in "${names[@]}"; do [ ! -d "$state/$each" ] || down_one "$each"; done
+  if [ -n "$all" ]; then
+    if [ -s "$state/slot" ] && [ "$(cat "$registry/$(cat "$state/slot")/state" 2>/dev/null)" = "$state" ]; then
+      rm -rf "${registry:?}/$(cat "$state/slot")"
+    fi
+    rm -rf --one-file-system "$state"
+  fi
+}
+
+# --- looking and meddling ---------------------------------------------------------------------------------------------
+status() {
+  local each none=1
+  for each in $(facilities); do
+    if is_up "$each"; then
+      . "$state/$each/etc/xffl-facility"
+      echo "$each: up: $user@198.18.$net.1, $nodes nodes with $gpus GPUs${dbd:+, accounting}${mover:+, mover 198.18.$net.2}"
+      none=
+    else
+      echo "$each: down"
+    fi
+  done
+  [ -z "$none" ] || { echo "no facility is up in $state"; return 1; }
+}
+describe() {
+  enter "$1"
+  cat <<D
+name=$name
+host=198.18.$net.1
+port=22
+inner_host=198.19.$net.1
+mover=${mover:+198.18.$net.2}
+user=$user
+uid=$uid
+init=$init
+key=$state/keys/id
+certified_key=$state/keys/certified
+known_hosts=$state/known_hosts
+scratch=/scratch
+home=/home/$user
+folder=$state/$name
+D
+}
+on_login() {
+  local as_user=
+  [ "$1" != --user ] || { as_user=1; shift; }
+  enter "$1"
+  shift
+  local home=/root who=root prefix=()
+  [ -z "$as_user" ] || { home=/home/$user who=$user prefix=(setpriv --reuid "$uid" --regid "$uid" --clear-groups --); }
+  inside env -i PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin HOME=$home USER=$who LOGNAME=$who \
+    LC_ALL=C.UTF-8 "${prefix[@]}" env -C "$home" "$@"
+}
+certificate() {
+  enter "$1"
+  ssh-keygen -q -s "$state/keys/user_ca" -I "$user" -n "$user" -V "$3" "$2.pub"
+}
+pids() { # of a daemon of the facility that was entered, as this machine counts
+  local daemon=${1%%:*} node=${1#*:} namespace each comm=${1%%:*}
+  if [ "$node" != "$1" ]; then
+    namespace=$(inside sh -c "readlink /proc/\$(cat /run/xffl/node$node.pid)/ns/net" 2>/dev/null) || return 0
+  else
+    namespace=$(readlink "/proc/$init/ns/net")
+  fi
+  [ "$daemon" != mover ] || comm=sshd
+  for each in /proc/[0-9]*; do
+    { [ "$(<"$each/comm")" = "$comm" ] && [ "$(readlink "$each/ns/net")" = "$namespace" ]; } 2>/dev/null || continue
+    case "$daemon" in # one listener each, and their sessions
+      sshd) ! is_movers "${each#/proc/}" || continue ;;
+      mover) is_movers "${each#/proc/}" || continue ;;
+    esac
+    echo "${each#/proc/}"
+  done
+}
+is_movers() { # by the listener above a session
+  local pid=$1 i parent
+  for i in 1 2 3 4; do
+    tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline" | grep -q mover_config && return
+    parent=$(awk '/^PPid:/{print $2}' "/proc/$pid/status" 2>/dev/null) || return 1
+    pid=$parent
+  done
+  return 1
+}
+no_pids() { [ -z "$(pids "$1")" ]; }
+stop_daemon() {
+  local signal=${2:-TERM} found
+  found=$(pids "$1")
+  [ -z "$found" ] || kill -s "$signal" $found 2>/dev/null || true
+  case "$signal" in STOP | CONT | HUP | USR1 | USR2) return ;; esac
+  until_true 10 no_pids "$1" && return
+  kill -s KILL $(pids "$1") 2>/dev/null || true
+  until_true 5 no_pids "$1" || fail "$name's $1 does not end"
+}
+node() {
+  local pid
+  case "$2" in
+    down)
+      pid=$(inside cat "/run/xffl/node$1.pid") || fail "$name has no node $1"
+      inside sh -c "kill -9 $pid; rm -f /run/xffl/node$1.pid"
+      ;;
+    up) inside "$parts/facility.sh" node "$1" ;;
+    *) usage "node NAME N down|up" ;;
+  esac
+}
+host_key() {
+  stop_daemon sshd
+  rm "$state/$name/etc/ssh/host_key"*
+  make_key "$state/$name/etc/ssh/host_key" "$login"
+  inside sh -c 'cat >/etc/ssh/host_key' <"$state/$name/etc/ssh/host_key"
+  inside "$parts/facility.sh" start sshd
+}
+
+# --- the wide-area network --------------------------------------------------------------------------------------------
+emulator() { # its path
+  if [ -n "${XFFL_WAN_EMULATOR:-}" ]; then echo "$XFFL_WAN_EMULATOR"; return; fi
+  if [ ! -x "$state/wan-emulator" ]; then
+    "${CXX:-g++}" -O2 -std=c++20 -pthread -o "$state/wan-emulator.part" "$parts/wan_emulator.cc"
+    mv "$state/wan-emulator.part" "$state/wan-emulator"
+  fi
+  echo "$state/wan-emulator"
+}
+addresses() { # addresses DEVICE-HERE DEVICE-THERE add|del: the same addresses on either kind of link
+  local pair=198.18.$net mask=/24 peer= there=
+  case "$1" in xw*) mask= peer="peer $pair.1" there="peer $pair.254" ;; esac
+  ip addr "$3" "$pair.254$mask" $peer dev "$1"
+  inside ip addr "$3" "$pair.1$mask" $there dev "$2"
+  [ -z "$mover" ] || inside ip addr "$3" "$pair.2/32" dev "$2"
+  if [ -n "$mover" ] && [ -n "$peer" ] && [ "$3" = add ]; then ip route replace "$pair.2/32" dev "$1"; fi
+}
+start_emulator() {
+  local dir=$state/$name program
+  program=$(emulator)
+  [ -c /dev/net/tun ] || skip "there is no /dev/net/tun here, which the WAN emulator needs"
+  addresses "xb$net" wan0 del
+  setsid "$program" "$init" "xw$net" wan1 "$dir/wan" </dev/null >"$dir/log/wan.log" 2>&1 &
+  remember $! "$dir/wan.pid"
+  until_true 10 grep -q ready "$dir/log/wan.log" || fail "the WAN emulator: $(cat "$dir/log/wan.log")"
+  ip link set "xw$net" mtu 1500 txqueuelen 10000 up
+  inside ip link set wan1 mtu 1500 txqueuelen 10000 up
+  addresses "xw$net" wan1 add
+}
+wan() {
+  local dir=$state/$name pid delay=0 rate=0 loss=0 queue=4096 cut=0
+  if [ "$1" = off ]; then
+    pid=$(recall "$dir/wan.pid") || return 0
+    kill "$pid"
+    until_true 5 test ! -e "/sys/class/net/xw$net" || fail "the WAN emulator does not end"
+    rm -f "$dir/wan.pid" "$dir/wan"
+    addresses "xb$net" wan0 add
+    return
+  fi
+  [ ! -s "$dir/wan" ] || read -r delay rate loss queue cut <"$dir/wan"
+  case "$1" in
+    cut) cut=1 ;;
+    heal) cut=0 ;;
+    *) [ $# -ge 3 ] || usage "wan NAME DELAY_MS RATE_MBIT LOSS_PCT [QUEUE_KB]"
+      delay=$1 rate=$2 loss=$3 queue=${4:-4096} cut=0 ;;
+  esac
+  echo "$delay $rate $loss $queue $cut" >"$dir/wan.part"
+  mv "$dir/wan.part" "$dir/wan"
+  if recall "$dir/wan.pid" >/dev/null; then sleep 0.05; else start_emulator; fi
+}
+
+# --- the command line -------------------------------------------------------------------------------------------------
+state=${TMPDIR:-/tmp}/xffl-bed
+nodes=2 gpus=2 dbd= scratch_mb= min_job_age=300 noisy= mover= show=("$project") sshd_lines=() slurm_lines=()
+action=${1:-}
+[ $# = 0 ] || shift
+names=()
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --state) state=$2; shift ;;
+    --nodes) nodes=$2; shift ;;
+    --gpus) gpus=$2; shift ;;
+    --dbd) dbd=1 ;;
+    --scratch-mb) scratch_mb=$2; shift ;;
+    --min-job-age) min_job_age=$2; shift ;;
+    --max-startups) sshd_lines+=("MaxStartups $2"); shift ;;
+    --max-sessions) sshd_lines+=("MaxSessions $2"); shift ;;
+    --sshd) sshd_lines+=("$2"); shift ;;
+    --slurm) slurm_lines+=("$2"); shift ;;
+    --noisy) noisy=1 ;;
+    --mover) mover=1 ;;
+    --show) show+=("$(realpath "$2")"); shift ;;
+    --user) names+=("$1") ;;
+    -*) usage "unknown option '$1'" ;;
+    *)
+      names+=("$1")
+      # What follows the facility's name belongs to the command.
+      case "$action" in exec) [ ${#names[@]} = 1 ] && [ "$1" = --user ] || { shift; names+=("$@"); break; } ;; esac
+      ;;
+  esac
+  shift
+done
+state=$(realpath -m "$state")
+need() { [ ${#names[@]} -ge "$1" ] || usage "$action needs more arguments"; }
+case "$action" in
+  up)
+    [ ${#names[@]} -gt 0 ] || names=(alba brno)
+    for name in "${names[@]}"; do
+      [[ $name =~ ^[a-z][a-z0-9]{0,9}$ ]] || usage "'$name' is not a facility's name: expected [a-z][a-z0-9]{0,9}"
+    done
+    up
+    ;;
+  down) down ;;
+  status) status ;;
+  describe) need 1; describe "${names[0]}" ;;
+  exec) need 2; on_login "${names[@]}" ;;
+  certificate) need 3; certificate "${names[@]}" ;;
+  wan) need 2; enter "${names[0]}"; wan "${names[@]:1}" ;;
+  pids) need 2; enter "${names[0]}"; pids "${names[1]}" ;;
+  stop) need 2; enter "${names[0]}"; stop_daemon "${names[@]:1}" ;;
+  start) need 2; enter "${names[0]}"; inside "$parts/facility.sh" start "${names[1]}" ;;
+  node) need 3; enter "${names[0]}"; node "${names[@]:1}" ;;
+  host-key) need 1; enter "${names[0]}"; host_key ;;
+  *) usage "expected up, down, status, describe, exec, certificate, wan, pids, stop, start, node or host-key" ;;
+esac

@@ -1,0 +1,216 @@
+#!/usr/bin/env bash
+# Process 1 of a facility, and what starts its daemons; run by scripts/dev_cluster.sh in the facility's namespaces.
+#
+#   facility.sh boot STATE/NAME     process 1: makes the file systems, starts everything, reaps orphans
+#   facility.sh start DAEMON        sshd mover munged mariadbd slurmdbd slurmctld slurmd:N, from inside
+#   facility.sh node N              boots compute node N, from inside
+#   facility.sh node-boot N         process 1 of a compute node
+#
+# A facility has its own net, mount, uts, ipc and pid namespaces; a compute node has its own below them. The root is
+# an overlay of this machine's: its programs are visible, nothing written here reaches it, and all is gone with process 1.
+set -euo pipefail
+self=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/facility.sh
+export LC_ALL=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+
+until_true() { # until_true SECONDS COMMAND...: polls; fails when it never becomes true
+  local ends=$((SECONDS + $1))
+  shift
+  until "$@" >/dev/null 2>&1; do
+    [ $SECONDS -lt $ends ] || { echo "facility: gave up waiting for: $*" >&2; return 1; }
+    sleep 0.03
+  done
+}
+
+bind() { # bind FROM TO [ro]
+  mkdir -p "$2"
+  mount --bind "$1" "$2"
+  [ -z "${3:-}" ] || mount -o remount,bind,ro "$2"
+}
+
+make_devices() { # make_devices FOLDER: /dev without this machine's disks
+  mount -t tmpfs -o mode=755 xffl-dev "$1"
+  local name
+  for name in null zero full random urandom tty; do
+    touch "$1/$name"
+    mount --bind "/dev/$name" "$1/$name"
+  done
+  mkdir "$1/pts" "$1/shm"
+  mount -t devpts -o newinstance,ptmxmode=0666,mode=0620 xffl-pts "$1/pts"
+  ln -s pts/ptmx "$1/ptmx"
+  ln -s /proc/self/fd "$1/fd"
+  mount -t tmpfs -o mode=1777 xffl-shm "$1/shm"
+  # GPUs: Slurm sets CUDA_VISIBLE_DEVICES only for character devices.
+  for name in $(seq 0 $((gpus - 1))); do
+    touch "$1/fakegpu$name"
+    mount --bind /dev/null "$1/fakegpu$name"
+  done
+}
+
+make_root() { # leaves the process, and all that follow, in the facility's own view
+  local mnt=$dir/mnt new=$dir/mnt/root path
+  mkdir -p "$mnt"
+  mount -t tmpfs -o mode=755 xffl-root "$mnt"
+  mkdir "$mnt/upper" "$mnt/work" "$new"
+  mount -t overlay xffl-root -o "lowerdir=/,upperdir=$mnt/upper,workdir=$mnt/work" "$new"
+  mkdir -p "$new"/{proc,sys,dev,run,scratch,root,old-root}
+  mount -t proc proc "$new/proc"
+  mount --rbind /sys "$new/sys"
+  make_devices "$new/dev"
+  mount -t tmpfs -o mode=755 xffl-run "$new/run"
+  mount -t tmpfs -o mode=700 xffl-root-home "$new/root"
+  bind "$dir/tmp" "$new/tmp"
+  bind "$dir/home" "$new/home"
+  bind "$dir/log" "$new/var/log/slurm"
+  bind "$dir/spool" "$new/var/spool/slurmctld"
+  bind "$dir/munge" "$new/var/lib/munge"
+  [ -z "$dbd" ] || bind "$dir/mysql" "$new/var/lib/mysql"
+  if [ -n "$scratch_mb" ]; then
+    mount -t tmpfs -o "size=${scratch_mb}m,mode=755" xffl-scratch "$new/scratch"
+    chown "$uid:$uid" "$new/scratch"
+  else
+    bind "$dir/scratch" "$new/scratch"
+  fi
+  # Folders that the private ones would hide: the project and its programs.
+  for path in "${show[@]}"; do bind "$path" "$new$path" ro; done
+  # The accounts, names and daemons' settings of this facility; copies, so that this machine may change its own.
+  rm -rf "$new"/etc/{slurm,munge}
+  cp -a "$dir/etc/." "$new/etc/"
+  cd "$new"
+  pivot_root . old-root
+  umount -l /old-root
+  cd /
+  mkdir -p -m 755 /run/sshd /run/munge /run/slurm /run/mysqld /run/xffl /var/spool/slurmd
+  chown munge: /run/munge
+  chown slurm: /run/slurm
+  [ -z "$dbd" ] || chown mysql: /run/mysqld
+}
+
+# --- daemons ----------------------------------------------------------------------------------------------------------
+start_daemon() {
+  case "$1" in
+    sshd) /usr/sbin/sshd -f /etc/ssh/sshd_config -E /var/log/slurm/sshd.log ;;
+    mover) /usr/sbin/sshd -f /etc/ssh/mover_config -E /var/log/slurm/mover.log ;;
+    munged) setpriv --reuid munge --regid munge --clear-groups /usr/sbin/munged --force --log-file=/var/log/slurm/munged/log --seed-file=/var/lib/munge/seed ;;
+    mariadbd)
+      setsid mariadbd --no-defaults --user=mysql --datadir=/var/lib/mysql --socket=/run/mysqld/mysqld.sock \
+        --skip-networking --skip-log-bin --innodb-buffer-pool-size=32M --innodb-log-file-size=8M \
+        --pid-file=/run/mysqld/mysqld.pid </dev/null >>/var/log/slurm/mariadbd.log 2>&1 &
+      until_true 30 mariadb -S /run/mysqld/mysqld.sock -e 'select 1'
+      ;;
+    slurmdbd)
+      slurmdbd
+      until_true 30 bash -c "exec 3<>/dev/tcp/$login/6819"
+      ;;
+    slurmctld) slurmctld ;;
+    slurmd:*) nsenter -t "$(cat "/run/xffl/node${1#*:}.pid")" -n -u -m -p slurmd -N "$name${1#*:}" ;;
+    *)
+      echo "facility: there is no daemon '$1'" >&2
+      return 2
+      ;;
+  esac
+}
+
+make_accounting() { # once per facility
+  if [ ! -d /var/lib/mysql/mysql ]; then
+    chown mysql: /var/lib/mysql
+    mariadb-install-db --user=mysql --datadir=/var/lib/mysql --auth-root-authentication-method=socket --skip-test-db \
+      >/var/log/slurm/mariadb-install.log 2>&1
+  fi
+  start_daemon mariadbd
+  mariadb -S /run/mysqld/mysqld.sock -e "create user if not exists slurm@localhost identified via unix_socket;
+    grant all on slurm_acct.* to slurm@localhost;"
+  start_daemon slurmdbd
+  [ -f /var/lib/mysql/xffl-accounts ] && return
+  { sacctmgr -i add cluster "$name"
+    sacctmgr -i add account proj cluster="$name"
+    sacctmgr -i add qos single set MaxSubmitJobsPerUser=1
+    sacctmgr -i add user "$user" account=proj cluster="$name"
+    sacctmgr -i modify user "$user" set qos=normal,single defaultqos=normal; } >/var/log/slurm/sacctmgr.log 2>&1
+  touch /var/lib/mysql/xffl-accounts
+}
+
+# --- compute nodes ----------------------------------------------------------------------------------------------------
+boot_node() {
+  local n=$1 pid
+  rm -f "/run/xffl/node$n.pid" "/run/xffl/node$n.ready"
+  setsid unshare --net --uts --mount --ipc --pid --fork --kill-child --propagation private \
+    "$self" node-boot "$n" </dev/null >>"/var/log/slurm/node$n.log" 2>&1 &
+  until_true 10 test -s "/run/xffl/node$n.pid"
+  pid=$(cat "/run/xffl/node$n.pid")
+  ip link add "node$n" type veth peer name eth0 netns "$pid"
+  ip link set "node$n" master br0 up
+  until_true 20 test -e "/run/xffl/node$n.ready"
+}
+
+node_main() { # process 1 of a node
+  local n=$1 pid
+  read -r pid _ </proc/self/stat # as the facility's /proc counts
+  hostname "$name$n"
+  mount -t proc proc /proc
+  mkdir -p "/tmp/.node$n/tmp" "/tmp/.node$n/spool"
+  chmod 1777 "/tmp/.node$n/tmp"
+  mount --bind "/tmp/.node$n/spool" /var/spool/slurmd
+  mount --bind "/tmp/.node$n/tmp" /tmp
+  echo "$pid" >"/run/xffl/node$n.part"
+  mv "/run/xffl/node$n.part" "/run/xffl/node$n.pid"
+  until_true 10 test -d /proc/sys/net/ipv4/conf/eth0
+  ip link set lo up
+  ip addr add "198.19.$net.$((10 + n))/24" dev eth0
+  ip link set eth0 up
+  slurmd -N "$name$n"
+  : >"/run/xffl/node$n.ready"
+  reap_forever
+}
+
+reap_forever() {
+  while :; do
+    sleep 86400 &
+    wait $! || true
+  done
+}
+
+# --- the facility -----------------------------------------------------------------------------------------------------
+all_nodes_idle() { [ "$(sinfo -h -N -r -p main -o %T | grep -cE '^(idle|mix|alloc|compl)')" = "$nodes" ]; }
+
+facility_main() {
+  dir=$1
+  local pid n jobs=()
+  read -r pid _ </proc/self/stat # as this machine's /proc counts
+  echo "$pid" >"$dir/init.part"
+  mv "$dir/init.part" "$dir/init"
+  . "$dir/etc/xffl-facility"
+  hostname "$login"
+  until_true 10 test -d /proc/sys/net/ipv4/conf/wan0
+  make_root
+  ip link set lo up
+  ip addr add "198.18.$net.1/24" dev wan0
+  [ -z "$mover" ] || ip addr add "198.18.$net.2/32" dev wan0
+  ip link set wan0 up
+  ip link add br0 type bridge
+  ip addr add "198.19.$net.1/24" dev br0
+  ip link set br0 up
+  start_daemon munged
+  start_daemon sshd
+  [ -z "$mover" ] || start_daemon mover
+  [ -z "$dbd" ] || make_accounting
+  start_daemon slurmctld
+  for n in $(seq 1 "$nodes"); do
+    boot_node "$n" &
+    jobs+=($!)
+  done
+  for n in "${jobs[@]}"; do wait "$n"; done
+  until_true 60 all_nodes_idle
+  : >/var/log/slurm/ready
+  reap_forever
+}
+
+action=$1
+shift
+if [ "$action" != boot ]; then . /etc/xffl-facility; fi
+case "$action" in
+  boot) facility_main "$1" ;;
+  start) start_daemon "$1" ;;
+  node) boot_node "$1" ;;
+  node-boot) node_main "$1" ;;
+  *) echo "facility: unknown action '$action'" >&2; exit 2 ;;
+esac
