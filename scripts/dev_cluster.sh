@@ -21,6 +21,7 @@
 #   --max-startups X (as 1:1:1)  --max-sessions N  a strict sshd       --sshd 'Key value'  --slurm 'Key=value'
 #   --noisy  a .bashrc that prints            --mover  a second host that speaks SFTP only and sees the same scratch
 #   --show DIR  a folder that facilities see at the same path, read-only; always: the project's
+#   --owner PID  the whole bed goes down when that process ends
 #
 # Needs root, namespaces, overlayfs, /dev/net/tun (wan) and Debian's slurm-wlm munge openssh-server iproute2 (and
 # slurmdbd mariadb-server): scripts/bootstrap.sh test. Exit code 77, with the reason, where these are missing.
@@ -168,11 +169,18 @@ write_known_hosts() {
       "$user" "$state" "$state"
   done >"$state/ssh_config"
 }
+watch_owner() { # the bed must not outlive a test that was killed
+  [ -n "$owner" ] || return 0
+  setsid bash -c 'while kill -0 "$1" 2>/dev/null && [ -e "$2/slot" ]; do sleep 1; done
+    exec "$3" down --state "$2"' watch "$owner" "$state" "$project/scripts/dev_cluster.sh" </dev/null >/dev/null 2>&1 9>&- &
+  disown $!
+}
 up() {
   check_machine
   mkdir -p "$state/keys"
   chmod 755 "$state"
   take_slot
+  watch_owner
   make_key "$state/keys/id" bed
   make_key "$state/keys/user_ca" user-ca
   make_key "$state/keys/certified" certified # in no authorized_keys: only its certificate opens
@@ -276,7 +284,7 @@ certificate() {
   ssh-keygen -q -s "$state/keys/user_ca" -I "$user" -n "$user" -V "$3" "$2.pub"
 }
 pids() { # of a daemon of the facility that was entered, as this machine counts
-  local daemon=${1%%:*} node=${1#*:} namespace each comm=${1%%:*}
+  local daemon=${1%%:*} node=${1#*:} namespace each comm=${1%%:*} found
   if [ "$node" != "$1" ]; then
     namespace=$(inside sh -c "readlink /proc/\$(cat /run/xffl/node$node.pid)/ns/net" 2>/dev/null) || return 0
   else
@@ -284,7 +292,7 @@ pids() { # of a daemon of the facility that was entered, as this machine counts
   fi
   [ "$daemon" != mover ] || comm=sshd
   for each in /proc/[0-9]*; do
-    { [ "$(<"$each/comm")" = "$comm" ] && [ "$(readlink "$each/ns/net")" = "$namespace" ]; } 2>/dev/null || continue
+    { read -r found <"$each/comm" && [ "$found" = "$comm" ] && [ "$(readlink "$each/ns/net")" = "$namespace" ]; } 2>/dev/null || continue
     case "$daemon" in # one listener each, and their sessions
       sshd) ! is_movers "${each#/proc/}" || continue ;;
       mover) is_movers "${each#/proc/}" || continue ;;
@@ -386,7 +394,7 @@ state=${TMPDIR:-/tmp}/xffl-bed
 nodes=2 gpus=2 dbd= scratch_mb= min_job_age=300 noisy= mover= show=("$project") sshd_lines=() slurm_lines=()
 action=${1:-}
 [ $# = 0 ] || shift
-names=()
+names=() owner=
 while [ $# -gt 0 ]; do
   case "$1" in
     --state) state=$2; shift ;;
@@ -402,6 +410,7 @@ while [ $# -gt 0 ]; do
     --noisy) noisy=1 ;;
     --mover) mover=1 ;;
     --show) show+=("$(realpath "$2")"); shift ;;
+    --owner) owner=$2; shift ;;
     --user) names+=("$1") ;;
     -*) usage "unknown option '$1'" ;;
     *)

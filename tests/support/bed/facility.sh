@@ -88,8 +88,11 @@ make_root() { # leaves the process, and all that follow, in the facility's own v
 # --- daemons ----------------------------------------------------------------------------------------------------------
 start_daemon() {
   case "$1" in
-    sshd) /usr/sbin/sshd -f /etc/ssh/sshd_config -E /var/log/slurm/sshd.log ;;
-    mover) /usr/sbin/sshd -f /etc/ssh/mover_config -E /var/log/slurm/mover.log ;;
+    sshd | mover) # it listens once its pid file is there
+      rm -f "/run/$1.pid"
+      /usr/sbin/sshd -f "/etc/ssh/${1}_config" -E "/var/log/slurm/$1.log"
+      until_true 10 test -s "/run/$1.pid"
+      ;;
     munged) setpriv --reuid munge --regid munge --clear-groups /usr/sbin/munged --force --log-file=/var/log/slurm/munged/log --seed-file=/var/lib/munge/seed ;;
     mariadbd)
       setsid mariadbd --no-defaults --user=mysql --datadir=/var/lib/mysql --socket=/run/mysqld/mysqld.sock \

@@ -9,7 +9,8 @@
 // changes.
 //
 //   xffl-wan-emulator PID NAME-HERE NAME-THERE SETTINGS-FILE
-//   settings: "delay_ms rate_mbit loss_percent queue_kb cut", one way; rate 0 is unlimited, cut 1 drops all
+//   settings: "delay_ms rate_mbit loss_percent queue_kb cut", one way; rate 0 is unlimited, cut 1
+//   drops all
 #include <fcntl.h>
 #include <linux/if_tun.h>
 #include <net/if.h>
@@ -95,7 +96,8 @@ class Direction {
     timespec ts{};
     if (!queue_.empty()) {
       // Never zero: the far device may be full, and then its packet is due for a while.
-      const auto left = std::max<nanoseconds>(queue_.front().due - Clock::now(), nanoseconds(20'000));
+      const auto left =
+          std::max<nanoseconds>(queue_.front().due - Clock::now(), nanoseconds(20'000));
       ts = {left.count() / 1'000'000'000, left.count() % 1'000'000'000};
     }
     pollfd readable{in_, POLLIN, 0};
@@ -106,13 +108,15 @@ class Direction {
     for (int i = 0; i < 64; ++i) {
       const ssize_t size = ::read(in_, room_.data(), room_.size());
       if (size <= 0) return;
-      if (link_.cut || std::uniform_real_distribution(0.0, 100.0)(random_) < link_.loss_percent) continue;
+      if (link_.cut || std::uniform_real_distribution(0.0, 100.0)(random_) < link_.loss_percent)
+        continue;
       const double delay_ms = link_.delay_ms, rate_mbit = link_.rate_mbit;
       const double room = link_.queue_kb * 1024 + rate_mbit * 125 * delay_ms;
       if (queued_bytes_ + static_cast<double>(size) > room && rate_mbit > 0) continue;
       wire_free_ = std::max(wire_free_, Clock::now());
       if (rate_mbit > 0)
-        wire_free_ += nanoseconds(static_cast<int64_t>(static_cast<double>(size) * 8000 / rate_mbit));
+        wire_free_ +=
+            nanoseconds(static_cast<int64_t>(static_cast<double>(size) * 8000 / rate_mbit));
       const auto flight = nanoseconds(static_cast<int64_t>(delay_ms * 1e6));
       queue_.push_back({wire_free_ + flight, {room_.data(), room_.data() + size}});
       queued_bytes_ += static_cast<double>(size);
@@ -156,7 +160,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   const int home = ::open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
-  const int there = ::open(("/proc/" + std::string(argv[1]) + "/ns/net").c_str(), O_RDONLY | O_CLOEXEC);
+  const int there =
+      ::open(("/proc/" + std::string(argv[1]) + "/ns/net").c_str(), O_RDONLY | O_CLOEXEC);
   if (home < 0 || there < 0) fail("network namespace");
   const int here_tun = open_tun(argv[2]);
   if (::setns(there, CLONE_NEWNET) != 0) fail("setns");

@@ -1,0 +1,149 @@
+#include "support/bed.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <iostream>
+#include <sstream>
+#include <stdexcept>
+
+namespace xffl::test {
+namespace {
+
+constexpr int kCannotRunHere = 77;
+
+ProcessResult run_script(const std::filesystem::path& state, std::vector<std::string> args,
+                         const std::string& stdin_text = "") {
+  // Before the rest: what follows the name of a facility belongs to a command there.
+  args.insert(args.begin() + 1, {"--state", state.string()});
+  args.insert(args.begin(), XFFL_SOURCE_DIR "/scripts/dev_cluster.sh");
+  return run_process({.argv = std::move(args),
+                      .env = {{"XFFL_WAN_EMULATOR", XFFL_BINARY_DIR "/bin/xffl-wan-emulator"}},
+                      .stdin_text = stdin_text,
+                      .timeout = std::chrono::seconds(120)});
+}
+
+std::string must(const ProcessResult& result, const std::string& what) {
+  if (result.exit_code != 0)
+    throw std::runtime_error("the bed: " + what + ": exit code " +
+                             std::to_string(result.exit_code) + "\n" + result.err + result.out);
+  return result.out;
+}
+
+Facility describe(const std::filesystem::path& state, const std::string& name) {
+  std::istringstream lines(must(run_script(state, {"describe", name}), "describe " + name));
+  std::map<std::string, std::string> values;
+  for (std::string line; std::getline(lines, line);)
+    values[line.substr(0, line.find('='))] = line.substr(line.find('=') + 1);
+  Facility facility;
+  facility.name = name;
+  facility.host = values.at("host");
+  facility.inner_host = values.at("inner_host");
+  facility.mover = values.at("mover");
+  facility.port = std::stoi(values.at("port"));
+  facility.user = values.at("user");
+  facility.key = values.at("key");
+  facility.certified_key = values.at("certified_key");
+  facility.known_hosts = values.at("known_hosts");
+  facility.scratch = values.at("scratch");
+  facility.home = values.at("home");
+  facility.folder = values.at("folder");
+  return facility;
+}
+
+}  // namespace
+
+ProcessResult Facility::script(std::vector<std::string> args, const std::string& stdin_text) const {
+  return run_script(state_, std::move(args), stdin_text);
+}
+
+ProcessResult Facility::exec_on_login(const std::vector<std::string>& argv,
+                                      const std::string& stdin_text) const {
+  std::vector<std::string> args = {"exec", name};
+  args.insert(args.end(), argv.begin(), argv.end());
+  return script(std::move(args), stdin_text);
+}
+
+ProcessResult Facility::exec_as_user(const std::vector<std::string>& argv,
+                                     const std::string& stdin_text) const {
+  std::vector<std::string> args = {"exec", "--user", name};
+  args.insert(args.end(), argv.begin(), argv.end());
+  return script(std::move(args), stdin_text);
+}
+
+std::vector<pid_t> Facility::pids(const std::string& daemon) const {
+  std::istringstream text(must(script({"pids", name, daemon}), "pids " + daemon));
+  std::vector<pid_t> found;
+  for (pid_t pid; text >> pid;) found.push_back(pid);
+  return found;
+}
+
+void Facility::signal_daemon(const std::string& daemon, int signal) const {
+  for (const pid_t pid : pids(daemon)) ::kill(pid, signal);
+}
+
+void Facility::stop_daemon(const std::string& daemon, const std::string& signal) const {
+  must(script({"stop", name, daemon, signal}), "stop " + daemon);
+}
+
+void Facility::start_daemon(const std::string& daemon) const {
+  must(script({"start", name, daemon}), "start " + daemon);
+}
+
+void Facility::node_down(int number) const {
+  must(script({"node", name, std::to_string(number), "down"}), "node down");
+}
+
+void Facility::node_up(int number) const {
+  must(script({"node", name, std::to_string(number), "up"}), "node up");
+}
+
+void Facility::wan(double delay_ms, double rate_mbit, double loss_percent) const {
+  must(script({"wan", name, std::to_string(delay_ms), std::to_string(rate_mbit),
+               std::to_string(loss_percent)}),
+       "wan");
+}
+
+void Facility::wan_off() const { must(script({"wan", name, "off"}), "wan off"); }
+void Facility::cut() const { must(script({"wan", name, "cut"}), "wan cut"); }
+void Facility::heal() const { must(script({"wan", name, "heal"}), "wan heal"); }
+
+void Facility::certify(const std::string& validity) const {
+  must(script({"certificate", name, certified_key.string(), validity}), "certificate");
+}
+
+void Facility::change_host_key() const { must(script({"host-key", name}), "host-key"); }
+
+Bed::Bed(const std::vector<std::string>& names, const std::vector<std::string>& flavours) {
+  add(names, flavours);
+}
+
+void Bed::add(const std::vector<std::string>& names, const std::vector<std::string>& flavours) {
+  std::vector<std::string> args = {"up"};
+  if (facilities_.empty()) args.insert(args.end(), {"--owner", std::to_string(::getpid())});
+  args.insert(args.end(), flavours.begin(), flavours.end());
+  args.insert(args.end(), names.begin(), names.end());
+  const ProcessResult result = run_script(state(), std::move(args));
+  if (result.exit_code == kCannotRunHere) {
+    why_not_ = result.err;
+    return;
+  }
+  must(result, "up");
+  for (const std::string& name : names) {
+    facilities_[name] = describe(state(), name);
+    facilities_[name].state_ = state();
+  }
+}
+
+void Bed::down() { must(run_script(state(), {"down"}), "down"); }
+
+Bed::~Bed() {
+  if (::getenv("XFFL_KEEP_BED") != nullptr) {
+    std::cerr << "the bed stays up: scripts/dev_cluster.sh status --state " << state() << "\n";
+    return;
+  }
+  const ProcessResult result = run_script(state(), {"down"});
+  if (result.exit_code != 0) std::cerr << "the bed: down: " << result.err;
+}
+
+}  // namespace xffl::test
