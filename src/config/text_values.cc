@@ -39,7 +39,7 @@ Value SectionReader::number(const Node& node, const Key& key, const std::string&
     else
       hint = integer_hint(node.text);
   } else if (const auto bytes = key.type == Type::kSize ? parse_size(node.text) : std::nullopt) {
-    take(*bytes, "write whole megabytes");
+    take(*bytes, "");
   } else if (const auto duration =
                  key.type == Type::kDuration ? parse_duration(node.text) : std::nullopt) {
     take(duration->count(), "write whole seconds");

@@ -169,7 +169,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"--mail-type=END", "-N3", "should be an option such as --mail-type=END"},
         Wrong{"--mail-type=END", "'--comment=a b'", "without blanks or quotes"},
         Wrong{"memory_per_node: 480GB", "memory_per_node: 480", "found '480': add the unit"},
-        Wrong{"memory_per_node: 480GB", "memory_per_node: 5kB", "write whole megabytes"},
+        Wrong{"memory_per_node: 480GB", "memory_per_node: 5 Gb", "a size such as 512MB"},
         Wrong{"memory_per_node: 480GB", "exclusive: yes", "should be true or false, found 'yes'"},
         Wrong{"time: 12h", "time: 12", "add the unit"},
         Wrong{"time: 12h", "time: 10m", "'warning' should be shorter than 'time'"},

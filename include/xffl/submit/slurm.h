@@ -33,9 +33,15 @@ struct SlurmRequest {
   bool operator==(const SlurmRequest&) const = default;
 };
 
-/// The directives "#SBATCH --..." of a job script, one per line without its end. Throws kConfig for
-/// a value that Slurm could not have meant (line breaks, option words in `extra` that xffl sets).
-std::vector<std::string> slurm_directives(const SlurmRequest& request);
+/// Every option that the job needs, "--nodes=2", in a fixed order: given to sbatch and written into
+/// the script, so that a person who submits the script by hand gets the same job. Throws kConfig for
+/// a value that Slurm could not have meant (blanks, quotes, line breaks, options in `extra` that xffl
+/// sets) and for a folder that cannot stand in a directive.
+std::vector<std::string> slurm_options(const SlurmRequest& request, const std::string& job_name,
+                                       const RemotePath& folder);
+/// The same as lines of a script, "#SBATCH --nodes=2".
+std::vector<std::string> slurm_directives(const SlurmRequest& request, const std::string& job_name,
+                                          const RemotePath& folder);
 
 struct SlurmSettings {
   SlurmRequest request;
@@ -43,6 +49,10 @@ struct SlurmSettings {
   std::chrono::milliseconds command_timeout{60'000};  // of one Slurm command
 };
 
+/// submit() throws kBusy when Slurm refused and no job can exist, kConfig when it refused for good,
+/// kRemote for any other answer than a bare id. find() and query() count only jobs of this user, of
+/// that name; find() only those of that folder. Accounting (sacct) is asked about what squeue does
+/// not know, where it exists; its silence says nothing.
 std::shared_ptr<Scheduler> make_slurm_scheduler(SlurmSettings settings,
                                                 std::shared_ptr<remote::Session> session,
                                                 Clock& clock);

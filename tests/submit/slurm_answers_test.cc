@@ -1,0 +1,216 @@
+// Answers of Slurm 22.05, taken from a real one, and such as nobody would expect.
+#include "slurm_answers.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace xffl::submit {
+namespace {
+
+using Kind = Submission::Kind;
+using std::chrono::seconds;
+
+Kind kind_of(int exit_code, const std::string& out, const std::string& err = "") {
+  return read_submission({exit_code, out, err}).kind;
+}
+
+TEST(ReadSubmission, OnlyABareIdIsAccepted) {
+  EXPECT_EQ(read_submission({0, "1234\n", ""}).id, "1234");
+  EXPECT_EQ(read_submission({0, "1234;leonardo\n", "sbatch: a notice\n"}).id, "1234");
+  EXPECT_EQ(read_submission({0, "  77\r\n", ""}).id, "77");
+  for (const char* out : {"", "\n", "Submitted batch job 1234\n", "1234 5678\n", "1234\n5678\n",
+                          "-5\n", "0\n", "0123\n", "12a\n", "1234;a b\n", "9999999999999999999\n",
+                          "welcome to the cluster\n1234\n"}) {
+    EXPECT_EQ(kind_of(0, out), Kind::kInDoubt) << out;
+    EXPECT_EQ(kind_of(1, out), Kind::kInDoubt) << out;
+  }
+  EXPECT_EQ(kind_of(1, "1234\n"), Kind::kInDoubt);  // printed, then failed
+  EXPECT_EQ(kind_of(0, "", "sbatch: error: invalid partition specified: nope\n"), Kind::kInDoubt);
+}
+
+TEST(ReadSubmission, TellsRefusalsFromDoubt) {
+  const auto failed = [](const std::string& text) {
+    return kind_of(1, "", "sbatch: error: " + text);
+  };
+  for (const char* text :
+       {"invalid partition specified: nope\nsbatch: error: Batch job submission failed: Invalid "
+        "partition name specified\n",
+        "Batch job submission failed: Requested node configuration is not available\n",
+        "Batch job submission failed: Invalid feature specification\n",
+        "Batch job submission failed: Requested reservation is invalid\n",
+        "Memory specification can not be satisfied\n",
+        "Batch job submission failed: Invalid account or account/partition combination specified\n",
+        "Batch job submission failed: Invalid qos specification\n",
+        "Batch job submission failed: User's group not permitted to use this partition\n",
+        "Batch job submission failed: Requested time limit is invalid (missing or exceeds some "
+        "limit)\n",
+        "QOSMaxWallDurationPerJobLimit\nsbatch: error: Batch job submission failed: Job violates "
+        "accounting/QOS policy (job submit limit, user's size and/or time limits)\n",
+        "Batch script contains only whitespace!\n"})
+    EXPECT_EQ(failed(text), Kind::kRefused) << text;
+  for (const char* text :
+       {"QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed: Job violates "
+        "accounting/QOS policy (job submit limit, user's size and/or time limits)\n",
+        "AssocGrpSubmitJobsLimit\nsbatch: error: Batch job submission failed: Job violates\n",
+        "Batch job submission failed: Unable to contact slurm controller (connect failure)\n",
+        "Batch job submission failed: Resource temporarily unavailable\n",
+        "Munge encode failed: Failed to access \"/run/munge/munge.socket.2\": No such file or "
+        "directory\nsbatch: error: Batch job submission failed: Invalid authentication "
+        "credential\n"})
+    EXPECT_EQ(failed(text), Kind::kBusy) << text;
+  for (const char* text :
+       {"Batch job submission failed: Socket timed out on send/recv operation\n",
+        "Batch job submission failed: Unexpected message received\n",
+        "Batch job submission failed: Zero Bytes were transmitted or received\n",
+        "Batch job submission failed: Unspecified error\n", "a word of the future\n",
+        "invalid account\nsbatch: error: Socket timed out on send/recv operation\n"})
+    EXPECT_EQ(failed(text), Kind::kInDoubt) << text;
+  EXPECT_EQ(kind_of(255, "", "sbatch: unrecognized option '--foo'\n"), Kind::kRefused);
+  EXPECT_EQ(kind_of(127, "", "sh: sbatch: not found\n"), Kind::kRefused);
+  EXPECT_EQ(kind_of(137, ""), Kind::kInDoubt);
+}
+
+TEST(ReadSubmission, ShowsSlurmsTextOnOnePrintableLine) {
+  const Submission submission = read_submission(
+      {1, "", "sbatch: error: a\x1b[2J\nsbatch: error: b\n" + std::string(1 << 20, 'x')});
+  EXPECT_EQ(submission.text.find('\n'), std::string::npos);
+  EXPECT_EQ(submission.text.find('\x1b'), std::string::npos);
+  EXPECT_LT(submission.text.size(), 3000u);
+  EXPECT_EQ(read_submission({9, "", ""}).text, "no answer, exit status 9");
+}
+
+// SLURM_TIME_FORMAT=%s squeue --me --states=all of a bed with a job in every such state.
+constexpr const char* kQueue = R"(1795259546
+16|canc|CANCELLED|1795259542|1:00:00|/scratch/me|None
+15|good|COMPLETED|1795259541|59:59|/scratch/me|None
+14|bad|FAILED|1795259541|1:00:00|/scratch/me|NonZeroExitCode
+11|twin|PENDING|N/A|1:00:00|/scratch/me|Dependency
+17|depn|PENDING|N/A|1:00:00|/scratch/me|DependencyNeverSatisfied
+18|long|PENDING|N/A|4-03:00:00|/scratch/me|PartitionTimeLimit
+19|begin|PENDING|1795263142|1:00:00|/scratch/me|BeginTime
+12|held|PENDING|N/A|1:00:00|/scratch/me|JobHeldUser
+9|xffl-p-0001-r0001-a-a1|RUNNING|1795259481|8:55|/scratch/link|None
+20|tl|RUNNING|1795259542|0:56|/scratch/me|None
+xffl-end
+)";
+
+TEST(ReadQueue, KnowsEveryStateThatARealControllerShows) {
+  const auto rows = read_queue(kQueue);
+  ASSERT_TRUE(rows);
+  std::map<std::string, QueueRow> by_name;
+  for (const QueueRow& row : *rows) by_name[row.name] = row;
+  ASSERT_EQ(by_name.size(), 10u);
+  EXPECT_EQ(by_name["canc"].status.state, JobState::kCancelled);
+  EXPECT_EQ(by_name["good"].status.state, JobState::kEnded);
+  EXPECT_EQ(by_name["good"].status.reason, "");
+  EXPECT_EQ(by_name["bad"].status.state, JobState::kEnded);
+  EXPECT_EQ(by_name["bad"].status.reason, "NonZeroExitCode");
+  EXPECT_EQ(by_name["twin"].status.state, JobState::kPending);
+  EXPECT_EQ(by_name["twin"].status.starts_in, std::nullopt);
+  for (const char* held : {"depn", "long", "held"})
+    EXPECT_EQ(by_name[held].status.state, JobState::kHeld) << held;
+  EXPECT_EQ(by_name["held"].status.reason, "JobHeldUser");
+  EXPECT_EQ(by_name["begin"].status.starts_in, seconds(1795263142 - 1795259546));
+  const QueueRow& running = by_name["xffl-p-0001-r0001-a-a1"];
+  EXPECT_EQ(running.status.state, JobState::kRunning);
+  EXPECT_EQ(running.status.ends_in, seconds(8 * 60 + 55));
+  EXPECT_EQ(running.id, "9");
+  EXPECT_EQ(running.folder, "/scratch/link");
+}
+
+TEST(ReadQueue, AnAnswerThatIsNotWholeIsNone) {
+  const std::string whole = kQueue;
+  for (size_t size = 0; size < whole.size(); ++size)
+    ASSERT_EQ(read_queue(whole.substr(0, size)), std::nullopt) << size;
+  EXPECT_EQ(read_queue("xffl-end\n"), std::nullopt);  // no clock
+  EXPECT_EQ(read_queue("welcome\n1795259546\nxffl-end\n"), std::nullopt);
+  EXPECT_EQ(read_queue("1795259546\nxffl-end\nmore\n"), std::nullopt);
+  EXPECT_EQ(read_queue("1795259546\nxffl-end\n")->size(), 0u);
+}
+
+TEST(ReadQueue, HostileLinesAreNoJobs) {
+  const auto rows = read_queue(
+      "100\n"
+      "CLUSTER: leonardo\n"
+      "5|name|RUNNING|1|1:00|/x\n"       // a field short
+      "x|name|RUNNING|1|1:00|/x|None\n"  // no id
+      "-5|name|RUNNING|1|1:00|/x|None\n"
+      "123456789012345678901|n|RUNNING|1|1:00|/x|None\n"
+      "||||||\n"
+      "6|na|me|RUNNING|1|1:00|/x|None\n"  // a bar in a name shifts the fields
+      "7|name|RUNNING|9999999999999999999999|99999999:99:99|/x|a|b\x1b[2J\n"
+      "8|name|PENDING|-4|-1:00|/x|None\n"
+      "9|name|FLYING|1|1:00|/x|None\n"
+      "xffl-end\n");
+  ASSERT_TRUE(rows);
+  ASSERT_EQ(rows->size(), 4u);
+  EXPECT_EQ(rows->at(0).name, "na");
+  EXPECT_EQ(rows->at(0).status.state, JobState::kUnknown);
+  EXPECT_EQ(rows->at(1).status.state, JobState::kRunning);
+  EXPECT_EQ(rows->at(1).status.ends_in, std::nullopt);
+  EXPECT_EQ(rows->at(1).status.reason.find('\x1b'), std::string::npos);
+  EXPECT_EQ(rows->at(2).status.starts_in, std::nullopt);
+  EXPECT_EQ(rows->at(3).status.state, JobState::kUnknown);
+  EXPECT_EQ(rows->at(3).status.native, "FLYING");
+}
+
+TEST(ReadAccounting, SpeaksOfEndedJobsOnly) {
+  const auto rows = read_accounting(
+      "10|twin|CANCELLED by 3001|/scratch/me\n"
+      "11|twin|RUNNING|/scratch/me\n"
+      "12|twin|TIMEOUT|/scratch/me\n"
+      "12.batch|batch|COMPLETED|\n"
+      "13|twin|COMPLETED|/scratch/me\n"
+      "xffl-end\n");
+  ASSERT_TRUE(rows);
+  ASSERT_EQ(rows->size(), 4u);
+  EXPECT_EQ(rows->at(0).status.state, JobState::kCancelled);
+  EXPECT_EQ(rows->at(0).status.native, "CANCELLED by 3001");
+  EXPECT_EQ(rows->at(1).status.state, JobState::kUnknown);
+  EXPECT_EQ(rows->at(2).status.cause, EndCause::kWalltime);
+  EXPECT_EQ(rows->at(3).status.state, JobState::kEnded);
+  EXPECT_EQ(read_accounting(""), std::nullopt);
+  EXPECT_EQ(read_accounting("Slurm accounting storage is disabled\n"), std::nullopt);
+  EXPECT_EQ(read_accounting("xffl-end\n")->size(), 0u);
+}
+
+TEST(ReadState, MapsWordsToWhatTheyCallFor) {
+  const auto state = [](const char* word, const char* reason = "None") {
+    return read_state(word, reason).state;
+  };
+  for (const char* word : {"PENDING", "CONFIGURING", "REQUEUED"})
+    EXPECT_EQ(state(word), JobState::kPending) << word;
+  for (const char* word : {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "STAGE_OUT"})
+    EXPECT_EQ(state(word), JobState::kRunning) << word;
+  for (const char* word : {"REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+    EXPECT_EQ(state(word), JobState::kHeld) << word;
+  for (const char* word : {"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "LAUNCH_FAILED"})
+    EXPECT_EQ(read_state(word, "None").cause, EndCause::kInfrastructure) << word;
+  EXPECT_EQ(read_state("OUT_OF_MEMORY", "OutOfMemory").cause, EndCause::kOutOfMemory);
+  EXPECT_EQ(read_state("TIMEOUT", "TimeLimit").cause, EndCause::kWalltime);
+  for (const char* word : {"", "running", "RUNNINGS", "REVOKED", "?"})
+    EXPECT_EQ(state(word), JobState::kUnknown) << word;
+  for (const char* reason :
+       {"Priority", "Resources", "Dependency", "BeginTime", "ReqNodeNotAvail, UnavailableNodes:n1",
+        "QOSMaxJobsPerUserLimit", "AssocGrpGRES", "Reservation", "PartitionDown", "NodeDown",
+        "QOSGrpNodeLimit", "AssocGrpNodeLimit"})
+    EXPECT_EQ(state("PENDING", reason), JobState::kPending) << reason;
+  for (const char* reason :
+       {"JobHeldAdmin", "launch failed requeued held", "launch_failed_requeued_held",
+        "AssocGrpCPUMinutesLimit", "QOSMaxWallDurationPerJobLimit", "PartitionNodeLimit",
+        "user env retrieval failed requeued held", "BadConstraints"})
+    EXPECT_EQ(state("PENDING", reason), JobState::kHeld) << reason;
+}
+
+TEST(ReadTimeLeft, ReadsWhatSqueueWrites) {
+  EXPECT_EQ(read_time_left("4-03:00:00"), seconds(((4 * 24 + 3) * 60) * 60));
+  EXPECT_EQ(read_time_left("1-00:00:05"), seconds(86405));
+  EXPECT_EQ(read_time_left("1:00:00"), seconds(3600));
+  EXPECT_EQ(read_time_left("0:56"), seconds(56));
+  for (const char* none : {"", "UNLIMITED", "NOT_SET", "INVALID", "N/A", "56", "1:2:3:4", "a:b",
+                           "-1:00", "1-", "99999999-00:00:00", ":", "0:-5"})
+    EXPECT_EQ(read_time_left(none), std::nullopt) << none;
+}
+
+}  // namespace
+}  // namespace xffl::submit

@@ -1,0 +1,275 @@
+// The Slurm scheduler against scripted answers: what it asks, and what it makes of what it hears.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+
+#include "support/fake_clock.h"
+#include "support/fake_session.h"
+#include "xffl/submit/slurm.h"
+
+namespace xffl::submit {
+namespace {
+
+using remote::CommandResult;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+const std::string kName = "xffl-p-0001-r0001-a-a1";
+const RemotePath kFolder("/scratch/me/a1");
+
+std::string queue(const std::string& rows) { return "1000\n" + rows + "xffl-end\n"; }
+std::string row(const std::string& id, const std::string& state, const std::string& name = kName,
+                const std::string& folder = kFolder.str()) {
+  return id + "|" + name + "|" + state + "|1060|10:00|" + folder + "|None\n";
+}
+
+class SlurmScheduler : public testing::Test {
+ protected:
+  SlurmScheduler() {
+    session_->on_run = [this](const std::vector<std::string>& argv, const std::string& text) {
+      // The program is the first word that is one of Slurm's.
+      std::string program;
+      for (const std::string& word : argv)
+        if (program.empty() &&
+            (word == "sbatch" || word == "squeue" || word == "sacct" || word == "scancel"))
+          program = word;
+      asked_.push_back(program);
+      last_ = argv;
+      stdin_ = text;
+      auto& answers = answers_[program];
+      if (answers.empty()) return CommandResult{1, "", "no answer was scripted for " + program};
+      CommandResult answer = answers.front();
+      if (answers.size() > 1) answers.pop_front();
+      if (answer.exit_code < 0) throw Error(ErrorKind::kRemote, "the link is down");
+      return answer;
+    };
+  }
+
+  void says(const std::string& program, CommandResult answer) {
+    answers_[program] = {std::move(answer)};
+  }
+  JobStatus status_of(const std::string& id) {
+    const SubmittedJob job{JobId(id), kName};
+    return scheduler().query(std::span(&job, 1), {}).at(job.id);
+  }
+  Scheduler& scheduler() {
+    if (!scheduler_) scheduler_ = make_slurm_scheduler(settings_, session_, clock_);
+    return *scheduler_;
+  }
+  ErrorKind submit_error() {
+    try {
+      scheduler().submit({kName, "#!/bin/sh\n", kFolder}, {});
+    } catch (const Error& error) {
+      message_ = error.what();
+      return error.kind();
+    }
+    return ErrorKind::kInternal;
+  }
+
+  test::FakeClock clock_;
+  std::shared_ptr<test::FakeSession> session_ = std::make_shared<test::FakeSession>();
+  SlurmSettings settings_;
+  std::map<std::string, std::deque<CommandResult>> answers_;
+  std::vector<std::string> asked_, last_;
+  std::string stdin_, message_;
+  std::shared_ptr<Scheduler> scheduler_;
+  const CommandResult link_down_{-1, "", ""};
+  const CommandResult no_accounting_{1, "", "Slurm accounting storage is disabled\n"};
+};
+
+TEST_F(SlurmScheduler, SubmitsTheScriptOnStdinWithEveryOptionAsAWord) {
+  settings_.request = {.account = "acc",
+                       .partition = "boost",
+                       .nodes = 2,
+                       .gpus_per_node = 4,
+                       .tasks_per_node = 4,
+                       .time = std::chrono::hours(36),
+                       .extra = {"--mail-type=END"}};
+  says("sbatch", {0, "4711\n", ""});
+  EXPECT_EQ(scheduler().submit({kName, "#!/bin/sh\ntrue\n", kFolder}, {}), JobId("4711"));
+  EXPECT_EQ(stdin_, "#!/bin/sh\ntrue\n");
+  for (const char* word :
+       {"--parsable", "--job-name=xffl-p-0001-r0001-a-a1", "--dependency=singleton",
+        "--signal=B:USR1@300", "--export=NONE", "--chdir=/scratch/me/a1", "--account=acc",
+        "--partition=boost", "--nodes=2", "--ntasks-per-node=4", "--gpus-per-node=4",
+        "--time=36:00:00", "--mail-type=END", "LC_ALL=C", "SBATCH_WAIT"})
+    EXPECT_THAT(last_, Contains(word));
+  EXPECT_EQ(last_.front(), "env");
+}
+
+TEST_F(SlurmScheduler, ALostOrStrangeAnswerIsInDoubt) {
+  says("sbatch", link_down_);
+  EXPECT_EQ(submit_error(), ErrorKind::kRemote);
+  says("sbatch",
+       {1, "",
+        "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n"});
+  EXPECT_EQ(submit_error(), ErrorKind::kRemote);
+  says("sbatch", {0, "hello\n4711\n", ""});
+  EXPECT_EQ(submit_error(), ErrorKind::kRemote);
+}
+
+TEST_F(SlurmScheduler, ARefusalCarriesSlurmsText) {
+  says("sbatch",
+       {1, "", "sbatch: error: Batch job submission failed: Invalid qos specification\n"});
+  EXPECT_EQ(submit_error(), ErrorKind::kConfig);
+  EXPECT_THAT(message_, HasSubstr("Invalid qos specification"));
+  says("sbatch", {1, "", "sbatch: error: QOSMaxSubmitJobPerUserLimit\n"});
+  EXPECT_EQ(submit_error(), ErrorKind::kBusy);
+}
+
+TEST_F(SlurmScheduler, NothingIsSubmittedAfterAStopOrForAnOddName) {
+  std::stop_source stop;
+  stop.request_stop();
+  EXPECT_THROW(scheduler().submit({kName, "x", kFolder}, stop.get_token()), Error);
+  EXPECT_THROW(scheduler().submit({"a,b", "x", kFolder}, {}), Error);
+  EXPECT_THROW(scheduler().submit({kName, "", kFolder}, {}), Error);
+  EXPECT_TRUE(asked_.empty());
+}
+
+TEST_F(SlurmScheduler, OneQueryAnswersForAllJobs) {
+  const std::string other = "xffl-p-0001-r0001-b-a1";
+  says("squeue", {0, queue(row("7", "RUNNING") + row("8", "PENDING", other)), ""});
+  const std::vector<SubmittedJob> jobs{{JobId("7"), kName}, {JobId("8"), other}};
+  const auto states = scheduler().query(jobs, {});
+  EXPECT_EQ(states.at(JobId("7")).state, JobState::kRunning);
+  EXPECT_EQ(states.at(JobId("7")).ends_in, std::chrono::seconds(600));
+  EXPECT_EQ(states.at(JobId("8")).state, JobState::kPending);
+  EXPECT_EQ(states.at(JobId("8")).starts_in, std::chrono::seconds(60));
+  EXPECT_THAT(asked_, ElementsAre("squeue"));
+  EXPECT_THAT(last_, Contains("--name=" + kName + "," + other));
+}
+
+TEST_F(SlurmScheduler, AStrangersJobOfTheSameIdIsNotOurs) {
+  says("squeue", {0, queue(row("7", "COMPLETED", "another-job")), ""});
+  says("sacct", no_accounting_);
+  EXPECT_EQ(status_of("7").state, JobState::kUnknown);
+}
+
+TEST_F(SlurmScheduler, AForgottenJobIsAskedOfTheAccounting) {
+  says("squeue", {0, queue(""), ""});
+  says("sacct", {0, "7|" + kName + "|TIMEOUT|/scratch/me/a1\nxffl-end\n", ""});
+  EXPECT_EQ(status_of("7").state, JobState::kEnded);
+  EXPECT_EQ(status_of("7").cause, EndCause::kWalltime);
+  EXPECT_EQ(status_of("8").state, JobState::kUnknown);
+}
+
+TEST_F(SlurmScheduler, AbsentAccountingIsAskedOnceAndSaysNothing) {
+  says("squeue", {0, queue(""), ""});
+  says("sacct", no_accounting_);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(status_of("7").state, JobState::kUnknown);
+  EXPECT_THAT(asked_, ElementsAre("squeue", "sacct", "squeue", "squeue"));
+}
+
+TEST_F(SlurmScheduler, SilentAccountingIsAskedAgainLater) {
+  says("squeue", {0, queue(""), ""});
+  says("sacct", link_down_);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(status_of("7").state, JobState::kUnknown);
+  EXPECT_THAT(asked_, ElementsAre("squeue", "sacct", "squeue", "squeue"));
+  clock_.advance(std::chrono::minutes(6));
+  says("sacct", {0, "7|" + kName + "|COMPLETED|/scratch/me/a1\nxffl-end\n", ""});
+  EXPECT_EQ(status_of("7").state, JobState::kEnded);
+}
+
+TEST_F(SlurmScheduler, AControllerThatDoesNotAnswerIsNoEnd) {
+  for (const CommandResult& answer :
+       {CommandResult{
+            1, "1000\n",
+            "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"},
+        CommandResult{0, "1000\n" + row("7", "COMPLETED"), ""}, CommandResult{0, "", ""},
+        link_down_}) {
+    says("squeue", answer);
+    try {
+      status_of("7");
+      FAIL() << answer.out;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kRemote);
+    }
+    EXPECT_THROW(scheduler().find(kName, kFolder, {}), Error);
+  }
+}
+
+TEST_F(SlurmScheduler, FindsJobsOfTheNameInTheFolderOldestFirst) {
+  says("squeue", {0,
+                  queue(row("10", "PENDING") + row("9", "COMPLETED") +
+                        row("8", "RUNNING", kName, "/scratch/me/other") + row("3", "RUNNING", "x")),
+                  ""});
+  says("sacct", {0,
+                 "9|" + kName + "|COMPLETED|/scratch/me/a1\n5|" + kName +
+                     "|FAILED|/scratch/me/a1\nxffl-end\n",
+                 ""});
+  EXPECT_THAT(scheduler().find(kName, kFolder, {}),
+              ElementsAre(JobId("5"), JobId("9"), JobId("10")));
+  EXPECT_TRUE(scheduler().find("a,b", kFolder, {}).empty());
+}
+
+TEST_F(SlurmScheduler, CancelNamesTheJobAndIsQuietWhenItIsOver) {
+  says("squeue", {0, queue(row("7", "RUNNING")), ""});
+  status_of("7");
+  says("scancel", {0, "", ""});
+  scheduler().cancel(JobId("7"), {});
+  EXPECT_THAT(last_, Contains("--name=" + kName));
+  EXPECT_EQ(last_.back(), "7");
+  says("scancel",
+       {1, "", "scancel: error: Kill job error on job id 7: Invalid job id specified\n"});
+  scheduler().cancel(JobId("7"), {});
+  says("scancel",
+       {140, "",
+        "scancel: error: Kill job error on job id 7: Socket timed out on send/recv operation\n"});
+  EXPECT_THROW(scheduler().cancel(JobId("7"), {}), Error);
+  asked_.clear();
+  scheduler().cancel(JobId("never-heard-of"), {});
+  EXPECT_TRUE(asked_.empty());
+}
+
+TEST_F(SlurmScheduler, CancelTouchesNoStrangersJob) {
+  says("squeue", {0, "my-own-analysis\n", ""});
+  scheduler().cancel(JobId("7"), {});
+  EXPECT_THAT(asked_, ElementsAre("squeue"));
+  says("squeue", {1, "", "slurm_load_jobs error: Invalid job id specified\n"});
+  scheduler().cancel(JobId("7"), {});
+  says("squeue", {0, kName + "\n", ""});
+  says("scancel", {0, "", ""});
+  scheduler().cancel(JobId("7"), {});
+  EXPECT_EQ(asked_.back(), "scancel");
+}
+
+TEST_F(SlurmScheduler, TestOnlyTellsTheEstimateOrTheReason) {
+  const JobRequest request{kName, "#!/bin/sh\n", kFolder};
+  says("sbatch", {0, "", "sbatch: Job 21 to start at 2026-11-23T14:12:26 using 2 processors\n"});
+  const TestOnly good = test_only(*session_, settings_, request, {});
+  EXPECT_TRUE(good.accepted);
+  EXPECT_THAT(good.answer, HasSubstr("to start at 2026-11-23"));
+  EXPECT_THAT(last_, Contains("--test-only"));
+  says("sbatch", {1, "", "allocation failure: Invalid partition name specified\n"});
+  EXPECT_FALSE(test_only(*session_, settings_, request, {}).accepted);
+}
+
+TEST(SlurmOptions, NoValueAddsAnOption) {
+  const auto with = [](auto change) {
+    SlurmRequest request;
+    change(request);
+    return slurm_options(request, "xffl-a", RemotePath("/a"));
+  };
+  for (const char* text :
+       {"a b", "a\n#SBATCH --uid=0", "a\"", "a'", "a#b", "-x", "a;b", "$(id)", "a\\"}) {
+    EXPECT_THROW(with([&](SlurmRequest& r) { r.account = text; }), Error) << text;
+    EXPECT_THROW(with([&](SlurmRequest& r) { r.constraint = text; }), Error) << text;
+    EXPECT_THROW(with([&](SlurmRequest& r) { r.extra = {text}; }), Error) << text;
+  }
+  EXPECT_THROW(with([&](SlurmRequest& r) { r.extra = {"--job-name=x"}; }), Error);
+  EXPECT_THROW(with([&](SlurmRequest& r) {
+                 r.gpu_option = "x";
+                 r.gpus_per_node = 1;
+               }),
+               Error);
+  EXPECT_THROW(slurm_options({}, "xffl-a", RemotePath("/a b")), Error);
+  EXPECT_THAT(with([&](SlurmRequest& r) { r.memory_bytes_per_node = 64ull << 30; }),
+              Contains("--mem=65536M"));
+  for (const std::string& line : slurm_directives({}, "xffl-a", RemotePath("/a")))
+    EXPECT_THAT(line, testing::StartsWith("#SBATCH --"));
+}
+
+}  // namespace
+}  // namespace xffl::submit
