@@ -1,4 +1,4 @@
-// One file on its way from a facility: a part file that grows, and the hash of what it holds.
+// One file on its way from a facility: a part file that grows, checked chunk by chunk.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,11 @@
 namespace xffl::transfer {
 
 /// Brings `file` of the facility's folder `from` into the local folder `work`, where it gets its
-/// name when its size and hash are right. A part file is continued. What arrives wrong is fetched
-/// once more from its beginning, then refused: kRejected. Throws as fetch() does.
+/// name when all its bytes are right. Of a part file that is there, the chunks that are right are
+/// kept. A chunk that arrives wrong is fetched twice more, by itself, then refused: kCorrupt. Throws
+/// as fetch() does.
 void fetch_file(remote::Session& session, const RemotePath& from,
-                const checkpoint::ManifestFile& file, const std::filesystem::path& work,
-                Meter& meter);
+                const checkpoint::ManifestFile& file, uint64_t chunk_bytes,
+                const std::filesystem::path& work, Meter& meter);
 
 }  // namespace xffl::transfer

@@ -1,6 +1,7 @@
 // Counts a transfer's bytes and tells the caller; also where a stop request is noticed.
 #pragma once
 
+#include <algorithm>
 #include <stop_token>
 #include <string>
 #include <utility>
@@ -24,23 +25,24 @@ class Meter {
                   doing + " was stopped; the part files stay, run again to continue");
   }
   void moved(uint64_t bytes) {
-    result_.moved_bytes += bytes;
+    progress_.moved_bytes += bytes;
     present(bytes);
   }
   void present(uint64_t bytes) {
-    progress_.done_bytes += bytes;
+    // A session may ask for the same bytes twice: a broken stream, begun again.
+    progress_.done_bytes = std::min(progress_.done_bytes + bytes, progress_.total_bytes);
     if (on_progress_) on_progress_(progress_);
   }
   /// `bytes` that were counted turned out wrong.
-  void undo(uint64_t bytes) { progress_.done_bytes -= bytes; }
+  void undo(uint64_t bytes) { progress_.done_bytes -= std::min(bytes, progress_.done_bytes); }
 
-  const Result& result() const { return result_; }
+  const std::stop_token& stop() const { return stop_; }
+  Result result() const { return {progress_.moved_bytes}; }
 
  private:
   std::stop_token stop_;
   const OnProgress& on_progress_;
   Progress progress_;
-  Result result_;
 };
 
 }  // namespace xffl::transfer

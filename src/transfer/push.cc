@@ -2,19 +2,24 @@
 // a plan (or the manifest.json that it becomes) is there, a file with its final name is what the
 // plan says or absent, whenever a push was interrupted: files get their names only when complete,
 // and before one plan takes the place of another, whatever is not the same in both is removed.
-#include <fcntl.h>
-#include <unistd.h>
-
+//
+// One look at the folder tells all that is known beforehand; small files and the plan go in one
+// message. A model of small files only needs no plan: its manifest.json is that message's last file.
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "departing_file.h"
+#include "far_copies.h"
+#include "local_file.h"
 #include "meter.h"
 #include "names.h"
+#include "space.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/sha256.h"
@@ -27,60 +32,6 @@ namespace fs = std::filesystem;
 using checkpoint::kManifestName;
 using checkpoint::Manifest;
 using checkpoint::ManifestFile;
-
-Error not_as_manifest(const fs::path& path, const std::string& problem) {
-  return Error(ErrorKind::kRejected, path.string() + " is not what its manifest says: " + problem +
-                                         "; it was changed or damaged after it was made");
-}
-
-// A local file that is read front to back, hashed on the way.
-class Source {
- public:
-  Source(fs::path path, const ManifestFile& file)
-      : path_(std::move(path)), file_(file), fd_(open_file(path_, O_RDONLY | O_NONBLOCK)) {}
-
-  bool done() const { return offset_ == file_.size_bytes; }
-  uint64_t offset() const { return offset_; }
-
-  /// The next block, at most up to `end`. The view is valid until the next call.
-  std::span<const std::byte> next(uint64_t end) {
-    const size_t wanted =
-        std::min<uint64_t>(std::min(end, file_.size_bytes) - offset_, kBlockBytes);
-    buffer_.resize(wanted);
-    size_t done = 0;
-    while (done < wanted) {
-      const ssize_t n = ::pread(fd_.get(), buffer_.data() + done, wanted - done,
-                                static_cast<off_t>(offset_ + done));
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) throw system_error("read " + path_.string(), errno);
-      if (n == 0)
-        throw not_as_manifest(path_, "expected " + std::to_string(file_.size_bytes) +
-                                         " bytes, found " + std::to_string(offset_ + done));
-      done += static_cast<size_t>(n);
-    }
-    hash_.update(std::span<const std::byte>(buffer_));
-    offset_ += wanted;
-    return buffer_;
-  }
-  void rewind() {
-    offset_ = 0;
-    hash_ = Sha256();
-  }
-  /// After the last block. Throws kRejected.
-  void check_hash() {
-    const std::string found = hash_.hex();
-    if (found != file_.sha256)
-      throw not_as_manifest(path_, "expected SHA-256 " + file_.sha256 + ", found " + found);
-  }
-
- private:
-  fs::path path_;
-  const ManifestFile& file_;
-  UniqueFd fd_;
-  std::vector<std::byte> buffer_;
-  Sha256 hash_;
-  uint64_t offset_ = 0;
-};
 
 void check_sizes(const fs::path& from, const Manifest& manifest) {
   for (const ManifestFile& file : manifest.files) {
@@ -100,31 +51,54 @@ void check_sizes(const fs::path& from, const Manifest& manifest) {
 
 class Push {
  public:
-  Push(remote::Session& session, const fs::path& from, const Manifest& manifest,
+  Push(const Endpoint& facility, const fs::path& from, const Manifest& manifest,
        const RemotePath& to, Meter& meter)
-      : session_(session),
+      : facility_(facility),
         from_(from),
         manifest_(manifest),
         to_(to),
         complete_(to / kManifestName),
-        plan_(to / part_name(std::string(kManifestName))),
+        plan_name_(part_name(std::string(kManifestName))),
+        plan_(to / plan_name_),
         meter_(meter) {}
 
   void run() {
     meter_.check("pushing to " + to_.str());
-    session_.make_dirs(to_);
-    if (is_complete()) return meter_.present(manifest_.total_bytes());
-    make_plan_ours();
-    for (const ManifestFile& file : manifest_.files) send_unless_present(file);
-    session_.rename(plan_, complete_);
+    look();
+    if (manifest_at(std::string(kManifestName)) == manifest_ && missing().empty())
+      return meter_.present(manifest_.total_bytes());
+    const bool planned = keep_what_is_ours();
+    std::vector<const ManifestFile*> files = missing();
+    uint64_t bytes = 0;
+    for (const ManifestFile* file : files) bytes += file->size_bytes;
+    meter_.present(manifest_.total_bytes() - bytes);
+    if (bytes >= kWorthAskingBytes) files = prepare(files);
+    send(files, planned);
   }
 
  private:
-  std::optional<Manifest> manifest_at(const RemotePath& path) {
-    if (!session_.stat(path)) return std::nullopt;
+  using Files = std::vector<const ManifestFile*>;
+
+  // One answer about every name that matters.
+  void look() {
+    std::vector<remote::FileQuery> queries;
+    for (const std::string& name : {std::string(kManifestName), plan_name_})
+      queries.push_back({name, checkpoint::kMaxManifestBytes});
+    for (const ManifestFile& file : manifest_.files)
+      for (const std::string& name : {file.name, part_name(file.name)}) queries.push_back({name, 0});
+    constexpr size_t kQueries = 256;
+    for (size_t i = 0; i < queries.size(); i += kQueries) {
+      const auto some = std::span(queries).subspan(i, std::min(kQueries, queries.size() - i));
+      std::vector<remote::FileView> views = facility_.control.look(to_, some);
+      for (size_t j = 0; j < some.size(); ++j) there_[some[j].name] = std::move(views.at(j));
+    }
+  }
+
+  std::optional<Manifest> manifest_at(const std::string& name) {
+    const remote::FileView& view = there_[name];
+    if (!view.info) return std::nullopt;
     try {
-      return checkpoint::parse_manifest(remote::read_text(session_, path, checkpoint::kMaxManifestBytes),
-                                        path.str());
+      return checkpoint::parse_manifest(view.bytes, (to_ / name).str());
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kCorrupt) throw;
       return std::nullopt;
@@ -132,27 +106,36 @@ class Push {
   }
 
   bool is_there(const ManifestFile& file) {
-    const auto info = session_.stat(to_ / file.name);
+    const auto& info = there_[file.name].info;
     return info && info->type == remote::FileInfo::Type::kRegular &&
            info->size_bytes == file.size_bytes;
   }
 
-  bool is_complete() {
-    return manifest_at(complete_) == manifest_ &&
-           std::all_of(manifest_.files.begin(), manifest_.files.end(),
-                       [&](const ManifestFile& file) { return is_there(file); });
+  Files missing() {
+    Files files;
+    for (const ManifestFile& file : manifest_.files)
+      if (!is_there(file)) files.push_back(&file);
+    return files;
   }
 
-  void make_plan_ours() {
-    std::optional<Manifest> earlier = manifest_at(complete_);
-    if (earlier)
-      session_.rename(complete_, plan_);  // not complete while anything in it may change
-    else
-      earlier = manifest_at(plan_);
-    if (earlier && *earlier == manifest_) return;
-    session_.remove_tree(complete_);
-    remove_what_differs(earlier.value_or(Manifest{}));
-    remote::write_text_atomic(session_, plan_, checkpoint::format_manifest(manifest_));
+  // Afterwards the folder is not complete, and a file with a name of ours is ours. Returns whether
+  // the plan that lies there is ours.
+  bool keep_what_is_ours() {
+    std::optional<Manifest> earlier = manifest_at(std::string(kManifestName));
+    bool has_plan = there_[plan_name_].info.has_value();
+    if (earlier) {
+      facility_.control.rename(complete_, plan_);  // not complete while anything in it may change
+      has_plan = true;
+    } else {
+      if (there_[std::string(kManifestName)].info) facility_.control.remove_tree(complete_);
+      earlier = manifest_at(plan_name_);
+    }
+    const bool ours = earlier && *earlier == manifest_;
+    if (!ours) remove_what_differs(earlier.value_or(Manifest{}));
+    if (!ours && has_plan) facility_.control.remove_tree(plan_);
+    for (const ManifestFile& file : manifest_.files)
+      if (there_[file.name].info && !is_there(file)) facility_.control.remove_tree(to_ / file.name);
+    return ours;
   }
 
   void remove_what_differs(const Manifest& earlier) {
@@ -162,75 +145,98 @@ class Push {
     for (const ManifestFile& file : manifest_.files)
       if (std::find(earlier.files.begin(), earlier.files.end(), file) != earlier.files.end())
         doubtful.erase(file.name);
-    for (const std::string& name : session_.list(to_))
-      for (const std::string& other : doubtful)
-        if (name == other || name == part_name(other)) session_.remove_tree(to_ / name);
-  }
-
-  void send_unless_present(const ManifestFile& file) {
-    if (is_there(file)) return meter_.present(file.size_bytes);
-    session_.remove_tree(to_ / file.name);
-    send(file);
-  }
-
-  void send(const ManifestFile& file) {
-    const RemotePath part = to_ / part_name(file.name);
-    Source source(from_ / file.name, file);
-    try {
-      continue_part(part, file, source);
-      do {
-        meter_.check("pushing " + file.name + " to " + to_.str());
-        const uint64_t offset = source.offset();
-        const auto block = source.next(file.size_bytes);
-        session_.write(part, offset, block);
-        meter_.moved(block.size());
-      } while (!source.done());
-      source.check_hash();
-    } catch (const Error& error) {
-      if (error.kind() == ErrorKind::kRejected) session_.remove_tree(part);
-      throw;
-    }
-    session_.sync(part);
-    session_.rename(part, to_ / file.name);
-  }
-
-  // Leaves `source` where the part ends. Of what is there the last block is read back and compared:
-  // a torn write shows there, and the trainer checks the whole before it uses it.
-  void continue_part(const RemotePath& part, const ManifestFile& file, Source& source) {
-    const auto info = session_.stat(part);
-    if (!info) return;
-    const bool usable = info->type == remote::FileInfo::Type::kRegular && info->size_bytes > 0 &&
-                        info->size_bytes <= file.size_bytes;
-    if (usable) {
-      uint64_t begin = 0;
-      std::span<const std::byte> ours;
-      while (source.offset() < info->size_bytes) {
-        begin = source.offset();
-        ours = source.next(info->size_bytes);
+    for (const std::string& doubted : doubtful)
+      for (const std::string& name : {doubted, part_name(doubted)}) {
+        const auto seen = there_.find(name);
+        if (seen != there_.end() && !seen->second.info) continue;
+        facility_.control.remove_tree(to_ / name);  // seen, or only the earlier manifest's
+        there_[name] = {};
       }
-      std::vector<std::byte> theirs(ours.size());
-      if (session_.read(part, begin, theirs) == theirs.size() &&
-          std::equal(ours.begin(), ours.end(), theirs.begin()))
-        return meter_.present(info->size_bytes);
-      source.rewind();
-    }
-    session_.remove_tree(part);
   }
 
-  remote::Session& session_;
+  // For much to send: is there room, and what need not be sent? Returns the rest.
+  Files prepare(const Files& files) {
+    facility_.control.make_dirs(to_);
+    const Files linked = link_copies(facility_.control, to_, files);
+    Files rest;
+    uint64_t needed = 0;
+    for (const ManifestFile* file : files) {
+      if (std::find(linked.begin(), linked.end(), file) != linked.end()) {
+        meter_.present(file->size_bytes);
+        continue;
+      }
+      rest.push_back(file);
+      const auto& part = there_[part_name(file->name)].info;
+      needed += file->size_bytes - std::min(file->size_bytes, part ? part->size_bytes : 0);
+    }
+    if (const auto free = facility_.bulk.free_bytes(to_))
+      require_space(to_.str() + " at the facility", needed, *free);
+    return rest;
+  }
+
+  remote::NewFile content(const ManifestFile& file) {
+    remote::NewFile content{file.name, std::string(file.size_bytes, '\0')};
+    const LocalFile local(from_ / file.name, file);
+    local.read(0, std::as_writable_bytes(std::span(content.bytes)));
+    if (const std::string found = sha256_hex(content.bytes); found != file.sha256)
+      throw not_as_manifest(from_ / file.name,
+                            "expected SHA-256 " + file.sha256 + ", found " + found);
+    return content;
+  }
+
+  void put(const std::vector<remote::NewFile>& files) {
+    meter_.check("pushing to " + to_.str());
+    facility_.control.put_files(to_, files);
+    for (const remote::NewFile& file : files)
+      if (file.name != kManifestName && file.name != plan_name_) meter_.moved(file.bytes.size());
+  }
+
+  void send(const Files& files, bool planned) {
+    const std::string text = checkpoint::format_manifest(manifest_);
+    const auto is_small = [](const ManifestFile* f) { return f->size_bytes <= kSmallFileBytes; };
+    uint64_t bytes = 0;
+    for (const ManifestFile* file : files) bytes += file->size_bytes;
+    const bool one_message = !planned && bytes <= kBatchBytes && files.size() <= kBatchFiles &&
+                             std::all_of(files.begin(), files.end(), is_small);
+    std::vector<remote::NewFile> batch;
+    if (!planned && !one_message) batch.push_back({plan_name_, text});
+    bytes = 0;
+    for (const ManifestFile* file : files) {
+      if (!is_small(file)) continue;
+      if (batch.size() > kBatchFiles || bytes + file->size_bytes > kBatchBytes) {
+        put(std::exchange(batch, {}));
+        bytes = 0;
+      }
+      batch.push_back(content(*file));
+      bytes += file->size_bytes;
+    }
+    if (one_message) batch.push_back({std::string(kManifestName), text});
+    if (!batch.empty()) put(batch);
+    if (one_message) return;
+    for (const ManifestFile* file : files)
+      if (!is_small(file))
+        send_file(facility_, from_, *file, manifest_.chunk_bytes, to_,
+                  there_[part_name(file->name)].info, meter_);
+    facility_.control.rename(plan_, complete_);
+  }
+
+  const Endpoint& facility_;
   const fs::path& from_;
   const Manifest& manifest_;
-  const RemotePath to_, complete_, plan_;
+  const RemotePath to_, complete_;
+  const std::string plan_name_;
+  const RemotePath plan_;
   Meter& meter_;
+  std::map<std::string, remote::FileView> there_;  // by name, as far as it was looked at
 };
 
 }  // namespace
 
-Result push(remote::Session& session, const fs::path& from, const Manifest& manifest,
+Result push(const Endpoint& facility, const fs::path& from, const Manifest& manifest,
             const RemotePath& to, std::stop_token stop, const OnProgress& on_progress) {
   check_sizes(from, manifest);
   Meter meter(manifest.total_bytes(), std::move(stop), on_progress);
-  Push(session, from, manifest, to, meter).run();
+  Push(facility, from, manifest, to, meter).run();
   return meter.result();
 }
 

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "xffl/base/error.h"
+#include "xffl/base/sha256.h"
 #include "xffl/remote/session.h"
 
 namespace xffl::test {
@@ -53,6 +54,21 @@ class FakeSession : public remote::Session {
     std::transform(bytes.begin(), bytes.end(), present.begin() + static_cast<long>(offset),
                    [](std::byte b) { return static_cast<char>(b); });
     bytes_written += bytes.size();
+  }
+
+  std::optional<std::string> sha256(const RemotePath& path, uint64_t offset,
+                                    uint64_t length) override {
+    const std::lock_guard lock(mutex_);
+    if (!hashes) return std::nullopt;
+    const std::string& bytes = regular(path).bytes;
+    if (offset + length > bytes.size()) return std::nullopt;
+    ++ranges_hashed;
+    return sha256_hex(std::string_view(bytes).substr(offset, length));
+  }
+  std::optional<uint64_t> free_bytes(const RemotePath& path) override {
+    const std::lock_guard lock(mutex_);
+    folder(path);
+    return free;
   }
 
   void sync(const RemotePath& path) override {
@@ -119,6 +135,9 @@ class FakeSession : public remote::Session {
     return regular(RemotePath(path)).bytes;
   }
 
+  bool hashes = false;           // whether sha256() answers
+  std::optional<uint64_t> free;  // what free_bytes() answers
+  int ranges_hashed = 0;
   uint64_t bytes_read = 0;
   uint64_t bytes_written = 0;
 

@@ -32,10 +32,16 @@ class FaultySession final : public remote::Session {
     replies_until_loss_.clear();
   }
   /// The reply of the `nth` (from 1, counted from now) call of `operation` ("run", "stat", "read",
-  /// "write", "sync", "rename", "list", "make_dirs", "remove_tree") is lost after its effect.
+  /// "write", "sync", "rename", "list", "make_dirs", "remove_tree",
+  /// "download", "sha256", "free_bytes") is lost after its effect.
   void lose_reply(const std::string& operation, int nth = 1) {
     const std::lock_guard lock(mutex_);
     replies_until_loss_[operation] = nth;
+  }
+  /// Bytes of files that went over the link so far, lost ones not counted.
+  uint64_t bytes_passed() const {
+    const std::lock_guard lock(mutex_);
+    return bytes_passed_;
   }
   int calls(const std::string& operation) const {
     const std::lock_guard lock(mutex_);
@@ -63,6 +69,27 @@ class FaultySession final : public remote::Session {
       inner_.write(path, offset, bytes.first(passed));
       if (passed < bytes.size()) lost("write");
     });
+  }
+  /// What has come when the link is lost is given to `sink`.
+  void download(const RemotePath& path, uint64_t offset, uint64_t length,
+                const remote::Sink& sink, std::stop_token stop) override {
+    call("download", [&] {
+      inner_.download(
+          path, offset, length,
+          [&](std::span<const std::byte> bytes) {
+            const size_t passed = take(bytes.size());
+            if (passed > 0) sink(bytes.first(passed));
+            if (passed < bytes.size()) lost("download");
+          },
+          stop);
+    });
+  }
+  std::optional<std::string> sha256(const RemotePath& path, uint64_t offset,
+                                    uint64_t length) override {
+    return call("sha256", [&] { return inner_.sha256(path, offset, length); });
+  }
+  std::optional<uint64_t> free_bytes(const RemotePath& folder) override {
+    return call("free_bytes", [&] { return inner_.free_bytes(folder); });
   }
   void sync(const RemotePath& path) override {
     call("sync", [&] { inner_.sync(path); });
@@ -114,6 +141,7 @@ class FaultySession final : public remote::Session {
     const std::lock_guard lock(mutex_);
     const size_t passed = std::min<uint64_t>(wanted, bytes_left_);
     bytes_left_ -= passed;
+    bytes_passed_ += passed;
     down_ = passed < wanted;
     return passed;
   }
@@ -121,6 +149,7 @@ class FaultySession final : public remote::Session {
   remote::Session& inner_;
   mutable std::mutex mutex_;
   uint64_t bytes_left_ = std::numeric_limits<uint64_t>::max();
+  uint64_t bytes_passed_ = 0;
   bool down_ = false;
   std::map<std::string, int> replies_until_loss_;
   std::map<std::string, int> calls_;

@@ -69,11 +69,12 @@ TEST_F(HostileFetch, AWrongByteNamesFileExpectedAndFound) {
   bytes[4'999'999] ^= 1;
   far_.put(model_, bytes);
   const Error error = refusal();
-  EXPECT_EQ(error.kind(), ErrorKind::kRejected);
+  EXPECT_EQ(error.kind(), ErrorKind::kCorrupt);
   EXPECT_THAT(error.what(), HasSubstr("model.safetensors"));
+  EXPECT_THAT(error.what(), HasSubstr("chunk 1 of 1"));
   EXPECT_THAT(error.what(), HasSubstr(sha256_hex(files_["model.safetensors"])));
   EXPECT_THAT(error.what(), HasSubstr(sha256_hex(bytes)));
-  EXPECT_GE(far_.bytes_read, 10'000'000u) << "fetched once only";
+  EXPECT_GE(far_.bytes_read, 15'000'000u) << "not fetched three times";
 }
 
 TEST_F(HostileFetch, AByteThatIsWrongOnlyOnceIsForgiven) {
@@ -81,8 +82,9 @@ TEST_F(HostileFetch, AByteThatIsWrongOnlyOnceIsForgiven) {
   std::string bad = good;
   bad[100] ^= 1;
   far_.put(model_, bad);
-  far_.on_read = [&](const RemotePath& path, uint64_t offset) {
-    if (path.str() == model_ && offset > 0) far_.put(model_, good);
+  int reads = 0;
+  far_.on_read = [&](const RemotePath& path, uint64_t) {
+    if (path.str() == model_ && ++reads == 2) far_.put(model_, good);
   };
   fetch(far_, from_, manifest_of(files_).root_sha256(), max_bytes_, to_, {});
   EXPECT_EQ(files_here(to_), with_manifest(files_));
@@ -98,20 +100,22 @@ TEST_F(HostileFetch, TooLongAndTooShortNameBothSizes) {
 TEST_F(HostileFetch, AFileThatShrinksWhileItIsRead) {
   far_.lies[model_] = {remote::FileInfo::Type::kRegular, 5'000'000};
   far_.put(model_, files_["model.safetensors"].substr(0, 4'500'000));
-  expect_refusal(ErrorKind::kRejected, "found an end after 4500000 bytes");
+  expect_refusal(ErrorKind::kCorrupt, "ends after 4500000 bytes");
 }
 
 TEST_F(HostileFetch, AnEndlessFileIsCutAtItsSize) {
   far_.lies[model_] = {remote::FileInfo::Type::kRegular, 5'000'000};
   far_.endless = model_;
-  expect_refusal(ErrorKind::kRejected, "SHA-256");
+  expect_refusal(ErrorKind::kCorrupt, "SHA-256");
   EXPECT_EQ(far_.highest, 5'000'000u);
 }
 
 TEST_F(HostileFetch, AnEndlessManifestIsCut) {
   far_.endless = "/out/manifest.json";
+  expect_refusal(ErrorKind::kCorrupt, "manifest.json");
+  far_.put("/out/manifest.json", std::string(checkpoint::kMaxManifestBytes + 1, ' '));
   expect_refusal(ErrorKind::kCorrupt, "larger than");
-  EXPECT_LE(far_.highest, (8u << 20) + 1);
+  EXPECT_LE(far_.highest, checkpoint::kMaxManifestBytes + 1);
 }
 
 TEST_F(HostileFetch, ALinkFolderOrDeviceIsNotRead) {
@@ -121,7 +125,7 @@ TEST_F(HostileFetch, ALinkFolderOrDeviceIsNotRead) {
   far_.make_dirs(RemotePath(model_));
   expect_refusal(ErrorKind::kRejected, "model.safetensors");
   far_.put_other("/out/manifest.json");
-  expect_refusal(ErrorKind::kCorrupt, "manifest.json");
+  expect_refusal(ErrorKind::kRejected, "manifest.json");
 }
 
 TEST_F(HostileFetch, RealLinksAndFifos) {
@@ -143,6 +147,17 @@ TEST_F(HostileFetch, RealLinksAndFifos) {
   fs::remove(far / "model.safetensors");
   ASSERT_EQ(::mkfifo((far / "model.safetensors").c_str(), 0600), 0);
   expect_refused();
+}
+
+TEST_F(HostileFetch, ASmallFileThatIsWrongAndAnEmptyOneThatShouldNotBe) {
+  far_.put("/out/a.json", "{]");
+  expect_refusal(ErrorKind::kCorrupt, "a.json at the facility is not what its manifest says");
+  put_manifest(entry("a.json", "0"));
+  far_.put("/out/a.json", "");
+  checkpoint::Manifest manifest{{{"a.json", 0, std::string(64, 'a')}}};
+  const Error error = error_of(
+      [&] { fetch(far_, from_, manifest.root_sha256(), max_bytes_, to_, {}); });
+  EXPECT_EQ(error.kind(), ErrorKind::kCorrupt) << error.what();
 }
 
 TEST_F(HostileFetch, AMissingFileIsNamed) {
@@ -191,7 +206,6 @@ TEST_F(HostileFetch, ALinkInTheWayOfThePartFileIsNotFollowed) {
   refusal();  // leaves the work folder with the plan
   write_file_atomic(dir_ / "victim", "precious");
   const fs::path part = dir_ / "update.part/.model.safetensors.part";
-  fs::remove(part);
   fs::create_symlink(dir_ / "victim", part);
   far_.put(model_, files_["model.safetensors"]);
   EXPECT_EQ(refusal().kind(), ErrorKind::kIo);

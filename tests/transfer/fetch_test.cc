@@ -25,7 +25,7 @@ class Fetch : public testing::Test {
     return fetch(link_, from_, manifest_of(files_).root_sha256(), 1u << 30, to_, stop, on_progress);
   }
   void expect_complete() {
-    EXPECT_EQ(files_here(to_), with_manifest(files_));
+    EXPECT_TRUE(files_here(to_) == with_manifest(files_));
     EXPECT_FALSE(fs::exists(dir_ / "update.part"));
   }
 };
@@ -83,19 +83,20 @@ TEST_P(FetchResumes, AfterDrops) {
   }
   expect_complete();
   EXPECT_GT(calls, 1);
-  // Every dropped call costs at most the block in flight and the manifest, once more.
-  EXPECT_LE(far_.bytes_read, total(files_) + static_cast<uint64_t>(calls) * ((4u << 20) + 2000));
+  // What has arrived once does not travel again; the manifest does.
+  EXPECT_LE(link_.bytes_passed(), total(files_) + static_cast<uint64_t>(calls) * 2000);
 }
 
 INSTANTIATE_TEST_SUITE_P(Offsets, FetchResumes,
-                         testing::Values(4'200'001, 4'194'304 + 1000, 5'000'003, 8'500'001));
+                         testing::Values(700'001, 4'200'001, 5'000'003, 8'500'001));
 
 TEST_F(Fetch, ContinuesWhereThePartEnds) {
-  link_.drop_after(8'500'000);  // two blocks of 4 MiB have arrived whole
+  link_.drop_after(8'500'000);
   error_of([&] { fetch_now(); });
-  EXPECT_EQ(fs::file_size(dir_ / "update.part/.model.safetensors.part"), 2u * (4u << 20));
+  const uint64_t there = fs::file_size(dir_ / "update.part/.model.safetensors.part");
+  EXPECT_GT(there, 8'499'000u);  // all but the manifest and the small files
   link_.reconnect();
-  EXPECT_EQ(fetch_now().moved_bytes, 9'000'001u - 2u * (4u << 20));
+  EXPECT_EQ(fetch_now().moved_bytes, 9'000'001u - there);
   expect_complete();
 }
 
@@ -154,7 +155,7 @@ TEST_F(Fetch, TellsItsProgress) {
 }
 
 TEST_F(Fetch, LosesNothingWhenAReplyIsLost) {
-  for (const char* operation : {"stat", "read"})
+  for (const char* operation : {"stat", "read", "download"})
     for (int nth : {1, 2, 3, 4}) {
       fs::remove_all(to_);
       link_.lose_reply(operation, nth);

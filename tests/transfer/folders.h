@@ -38,19 +38,24 @@ inline Files sample_files() {
   return {{"config.json", "{}\n"}, {"empty", ""}, {"model.safetensors", noise(9'000'001, 7)}};
 }
 
-inline checkpoint::Manifest manifest_of(const Files& files) {
-  checkpoint::Manifest manifest;
-  for (const auto& [name, bytes] : files)
-    manifest.files.push_back({name, bytes.size(), sha256_hex(bytes)});
+inline checkpoint::Manifest manifest_of(const Files& files,
+                                        uint64_t chunk_bytes = checkpoint::kChunkBytes) {
+  checkpoint::Manifest manifest{{}, chunk_bytes};
+  for (const auto& [name, bytes] : files) {
+    checkpoint::FileHash hash(chunk_bytes);
+    hash.update(std::as_bytes(std::span(bytes)));
+    manifest.files.push_back(hash.finish(name));
+  }
   return manifest;
 }
 
 inline uint64_t total(const Files& files) { return manifest_of(files).total_bytes(); }
 
 /// A complete folder at the far side.
-inline void put_far(test::FakeSession& far, const std::string& folder, const Files& files) {
+inline void put_far(test::FakeSession& far, const std::string& folder, const Files& files,
+                    uint64_t chunk_bytes = checkpoint::kChunkBytes) {
   for (const auto& [name, bytes] : files) far.put(folder + "/" + name, bytes);
-  far.put(folder + "/manifest.json", checkpoint::format_manifest(manifest_of(files)));
+  far.put(folder + "/manifest.json", checkpoint::format_manifest(manifest_of(files, chunk_bytes)));
 }
 
 inline void put_here(const fs::path& folder, const Files& files) {
@@ -72,8 +77,8 @@ inline Files files_far(test::FakeSession& far, const std::string& folder) {
   return files;
 }
 
-inline Files with_manifest(Files files) {
-  const std::string manifest = checkpoint::format_manifest(manifest_of(files));
+inline Files with_manifest(Files files, uint64_t chunk_bytes = checkpoint::kChunkBytes) {
+  const std::string manifest = checkpoint::format_manifest(manifest_of(files, chunk_bytes));
   files["manifest.json"] = manifest;
   return files;
 }

@@ -16,12 +16,17 @@ class Push : public testing::Test {
   test::TempDir dir_;
   const RemotePath to_{"/scratch/r0001/a1/in"};
 
-  void SetUp() override { put_here(dir_ / "model", files_); }
+  void SetUp() override {
+    far_.hashes = true;
+    put_here(dir_ / "model", files_);
+  }
+
+  static constexpr uint64_t kChunk = 1u << 20;
 
   Result push_now(std::stop_token stop = {}, const OnProgress& on_progress = {}) {
-    return push(link_, dir_ / "model", manifest_of(files_), to_, stop, on_progress);
+    return push(link_, dir_ / "model", manifest_of(files_, kChunk), to_, stop, on_progress);
   }
-  void expect_complete() { EXPECT_EQ(files_far(far_, to_.str()), with_manifest(files_)); }
+  void expect_complete() { EXPECT_TRUE(files_far(far_, to_.str()) == with_manifest(files_, kChunk)); }
   bool claims_to_be_complete() { return far_.stat(to_ / "manifest.json").has_value(); }
   void change(const std::string& name, const std::string& bytes) {
     files_[name] = bytes;
@@ -37,7 +42,7 @@ TEST_F(Push, SendsAWholeFolder) {
 TEST_F(Push, SendsNothingTwice) {
   push_now();
   EXPECT_EQ(push_now().moved_bytes, 0u);
-  EXPECT_EQ(link_.calls("rename"), 5);  // three files, the plan by rename, the plan to its name
+  EXPECT_EQ(link_.calls("rename"), 5);  // three files, the plan, the plan to its final name
   expect_complete();
 }
 
@@ -96,11 +101,12 @@ TEST_P(PushResumes, AfterDrops) {
   }
   expect_complete();
   EXPECT_GT(calls, 1);
-  EXPECT_LE(far_.bytes_written, total(files_) + 2000u) << "sent again what was there";
+  // Of each drop, the chunk in flight is sent again.
+  EXPECT_LE(far_.bytes_written, total(files_) + static_cast<uint64_t>(calls) * kChunk + 2000u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Offsets, PushResumes,
-                         testing::Values(4'200'001, 5'000'003, 6'000'000, 8'999'999));
+                         testing::Values(1'200'001, 5'000'003, 6'000'000, 8'999'999));
 
 TEST_F(Push, ADamagedEndOfThePartIsSentAgain) {
   link_.drop_after(6'000'000);
@@ -149,7 +155,7 @@ TEST_F(Push, AnInterruptedChangeOfModelsNeverLooksComplete) {
 TEST_F(Push, EveryLostReplyIsSurvived) {
   int num_lost = 0;
   for (const char* operation :
-       {"make_dirs", "stat", "read", "write", "sync", "rename", "list", "remove_tree"})
+       {"make_dirs", "stat", "read", "write", "sync", "rename", "remove_tree"})
     for (int nth = 1; nth <= 6; ++nth) {
       far_.remove_tree(RemotePath("/scratch"));
       link_.lose_reply(operation, nth);
@@ -168,7 +174,7 @@ TEST_F(Push, EveryLostReplyIsSurvived) {
 }
 
 TEST_F(Push, RefusesALocalFileThatIsNotAsTheManifestSays) {
-  const checkpoint::Manifest manifest = manifest_of(files_);
+  const checkpoint::Manifest manifest = manifest_of(files_, kChunk);
   const auto refused = [&](const std::string& words) {
     const Error error = error_of([&] { push(link_, dir_ / "model", manifest, to_, {}); });
     EXPECT_EQ(error.kind(), ErrorKind::kRejected) << error.what();
@@ -214,7 +220,7 @@ TEST_F(Push, ALocalSessionServesAsWell) {
   const auto local = remote::make_local_session();
   const fs::path far = dir_ / "far/in";
   push(*local, dir_ / "model", manifest_of(files_), RemotePath(far.string()), {});
-  EXPECT_EQ(files_here(far), with_manifest(files_));
+  EXPECT_TRUE(files_here(far) == with_manifest(files_));
   checkpoint::verify_folder(far, checkpoint::read_manifest(far));
   EXPECT_EQ(
       push(*local, dir_ / "model", manifest_of(files_), RemotePath(far.string()), {}).moved_bytes,

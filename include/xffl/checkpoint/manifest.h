@@ -22,7 +22,7 @@
 namespace xffl::checkpoint {
 
 inline constexpr std::string_view kManifestName = "manifest.json";
-inline constexpr uint64_t kMaxManifestBytes = 8u << 20;
+inline constexpr uint64_t kMaxManifestBytes = 4u << 20;
 inline constexpr uint64_t kChunkBytes = 64u << 20;
 
 struct ManifestFile {

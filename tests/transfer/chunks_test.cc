@@ -1,0 +1,323 @@
+// Chunk by chunk: what is kept, what is repaired, and how little travels twice.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "folders.h"
+
+namespace xffl::transfer {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr uint64_t kChunk = 1u << 20;
+constexpr uint64_t kSize = 10 * kChunk + 7;  // larger than what travels as a small file
+
+class Chunks : public testing::Test {
+ protected:
+  Files files_ = {{"config.json", "{}\n"}, {"model.safetensors", noise(kSize, 7)}};
+  test::FakeSession far_;
+  test::FaultySession link_{far_};
+  test::TempDir dir_;
+
+  std::string flipped(uint64_t at) {
+    std::string bytes = files_["model.safetensors"];
+    bytes[at] ^= 1;
+    return bytes;
+  }
+};
+
+class FetchChunks : public Chunks {
+ protected:
+  const RemotePath from_{"/out"};
+  const std::string model_ = "/out/model.safetensors";
+  const fs::path to_ = dir_ / "update";
+  const fs::path part_ = dir_ / "update.part/.model.safetensors.part";
+
+  void SetUp() override { put_far(far_, "/out", files_, kChunk); }
+  Result fetch_now() {
+    return fetch(link_, from_, manifest_of(files_).root_sha256(), 1u << 30, to_, {});
+  }
+  void expect_complete() { EXPECT_TRUE(files_here(to_) == with_manifest(files_, kChunk)); }
+  // A part file with some chunks damaged, as a crash of this machine leaves it.
+  void leave_part(uint64_t size, std::initializer_list<uint64_t> damaged) {
+    link_.drop_after(5'000'000);
+    error_of([&] { fetch_now(); });
+    link_.reconnect();
+    std::string bytes = files_["model.safetensors"].substr(0, size);
+    for (uint64_t at : damaged) bytes[at] ^= 1;
+    write_file_atomic(part_, bytes);
+  }
+};
+
+TEST_F(FetchChunks, ABadChunkOnDiskIsFetchedByItself) {
+  leave_part(kSize, {3 * kChunk + 5, 8 * kChunk});
+  EXPECT_EQ(fetch_now().moved_bytes, 2 * kChunk);
+  expect_complete();
+}
+
+TEST_F(FetchChunks, ABadChunkBeforeAMissingEnd) {
+  leave_part(6 * kChunk + 100, {5 * kChunk});
+  EXPECT_EQ(fetch_now().moved_bytes, kSize - 5 * kChunk - 100);
+  expect_complete();
+}
+
+TEST_F(FetchChunks, ABadBeginningOfTheChunkThatWasInFlight) {
+  leave_part(6 * kChunk + 100, {6 * kChunk + 50});
+  EXPECT_LE(fetch_now().moved_bytes, kSize - 6 * kChunk + kChunk);
+  expect_complete();
+}
+
+TEST_F(FetchChunks, AChunkThatArrivesWrongOnceIsFetchedAgainByItself) {
+  class Once final : public test::FakeSession {
+   public:
+    std::function<void()> on_second;
+    std::vector<std::pair<uint64_t, uint64_t>> ranges;
+
+    void download(const RemotePath& path, uint64_t offset, uint64_t length,
+                  const remote::Sink& sink, std::stop_token stop) override {
+      ranges.push_back({offset, length});
+      if (ranges.size() == 2) on_second();
+      FakeSession::download(path, offset, length, sink, stop);
+    }
+  } once;
+  put_far(once, "/out", files_, kChunk);
+  once.put(model_, flipped(4 * kChunk));
+  once.on_second = [&] { once.put(model_, files_["model.safetensors"]); };
+  const Result result =
+      fetch(once, from_, manifest_of(files_).root_sha256(), 1u << 30, to_, {});
+  expect_complete();
+  ASSERT_GE(once.ranges.size(), 2u);
+  EXPECT_EQ(once.ranges[1], (std::pair<uint64_t, uint64_t>{4 * kChunk, kChunk}));
+  // What follows the bad chunk is kept when it came whole.
+  EXPECT_LE(result.moved_bytes, total(files_) + kChunk);
+}
+
+TEST_F(FetchChunks, AChunkThatStaysWrongIsNamed) {
+  far_.put(model_, flipped(4 * kChunk + 9));
+  const Error error = error_of([&] { fetch_now(); });
+  EXPECT_EQ(error.kind(), ErrorKind::kCorrupt);
+  EXPECT_THAT(error.what(), HasSubstr("/out/model.safetensors"));
+  EXPECT_THAT(error.what(), HasSubstr("chunk 5 of 11 (1048576 bytes from byte 4194304)"));
+  EXPECT_LE(link_.bytes_passed(), total(files_) + 2 * kChunk + 3000);
+  // Once the facility has repaired its file, only that chunk is missing, and what came after it.
+  far_.put(model_, files_["model.safetensors"]);
+  EXPECT_LE(fetch_now().moved_bytes, kSize - 4 * kChunk);
+  expect_complete();
+}
+
+TEST_F(FetchChunks, DigestsThatLieCostATransferButNothingElse) {
+  checkpoint::Manifest manifest = manifest_of(files_, kChunk);
+  manifest.files[1].prefix_sha256[2] = std::string(64, 'a');
+  far_.put("/out/manifest.json", checkpoint::format_manifest(manifest));
+  EXPECT_THAT(error_of([&] { fetch_now(); }).what(), HasSubstr("chunk 3 of 11"));
+  // All digests of another content, but the true hash promised: the last chunk shows it.
+  const std::string other = noise(kSize, 8);
+  Files others = {{"config.json", "{}\n"}, {"model.safetensors", other}};
+  checkpoint::Manifest mixed = manifest_of(others, kChunk);
+  mixed.files[1].sha256 = manifest.files[1].sha256;
+  far_.put(model_, other);
+  far_.put("/out/manifest.json", checkpoint::format_manifest(mixed));
+  fs::remove_all(dir_ / "update.part");
+  const Error error = error_of([&] { fetch_now(); });
+  EXPECT_EQ(error.kind(), ErrorKind::kCorrupt);
+  EXPECT_THAT(error.what(), HasSubstr("chunk 11 of 11"));
+  EXPECT_FALSE(fs::exists(to_));
+}
+
+TEST_F(FetchChunks, AManifestWithoutChunksIsCheckedAsAWhole) {
+  put_far(far_, "/out", files_);
+  leave_part(kSize, {3 * kChunk});
+  EXPECT_EQ(fetch_now().moved_bytes, kSize);
+  EXPECT_TRUE(files_here(to_) == with_manifest(files_));
+}
+
+TEST_F(FetchChunks, SaysWhereRoomIsMissing) {
+  const uint64_t huge = uint64_t{1} << 49;
+  checkpoint::Manifest manifest{{{"x", huge, std::string(64, 'a')}}};
+  far_.put("/out/manifest.json", checkpoint::format_manifest(manifest));
+  const Error error = error_of(
+      [&] { fetch(far_, from_, manifest.root_sha256(), uint64_t{1} << 50, to_, {}); });
+  EXPECT_EQ(error.kind(), ErrorKind::kIo);
+  EXPECT_THAT(error.what(), HasSubstr("not enough space in " + to_.string() + ".part"));
+  EXPECT_THAT(error.what(), HasSubstr("are free; free at least"));
+}
+
+TEST_F(FetchChunks, AsksLittleForASmallModel) {
+  files_ = {{"config.json", "{}\n"}, {"model.safetensors", noise(1'000'000, 3)},
+            {"a", "1"}, {"b", "2"}, {"c", "3"}};
+  class Counting final : public test::FakeSession {
+   public:
+    int looks = 0;
+    std::vector<remote::FileView> look(const RemotePath& folder,
+                                       std::span<const remote::FileQuery> files) override {
+      ++looks;
+      return FakeSession::look(folder, files);
+    }
+    void download(const RemotePath&, uint64_t, uint64_t, const remote::Sink&,
+                  std::stop_token) override {
+      ADD_FAILURE() << "a stream for a small file";
+    }
+  } counting;
+  put_far(counting, "/out", files_);
+  fetch(counting, from_, manifest_of(files_).root_sha256(), 1u << 30, to_, {});
+  EXPECT_EQ(counting.looks, 2);  // the manifest, the files
+}
+
+class PushChunks : public Chunks, public testing::WithParamInterface<bool> {
+ protected:
+  const RemotePath to_{"/models/one"};
+  const std::string part_ = "/models/one/.model.safetensors.part";
+
+  void SetUp() override {
+    far_.hashes = GetParam();  // whether the facility can compute SHA-256
+    put_here(dir_ / "model", files_);
+  }
+  Result push_now() {
+    return push(link_, dir_ / "model", manifest_of(files_, kChunk), to_, {});
+  }
+  void expect_complete() {
+    EXPECT_TRUE(files_far(far_, to_.str()) == with_manifest(files_, kChunk));
+  }
+  void interrupt_after(uint64_t bytes) {
+    link_.drop_after(bytes);
+    error_of([&] { push_now(); });
+    link_.reconnect();
+  }
+};
+
+TEST_P(PushChunks, SendsOnlyTheChunksThatAreNotThere) {
+  interrupt_after(6 * kChunk + 5000);
+  EXPECT_EQ(push_now().moved_bytes, kSize - 6 * kChunk);
+  expect_complete();
+  EXPECT_EQ(far_.ranges_hashed, GetParam() ? 6 : 0);
+}
+
+TEST_P(PushChunks, ABitThatFlippedAtRestCostsItsChunk) {
+  interrupt_after(6 * kChunk + 5000);
+  std::string bytes = far_.content(part_);
+  bytes[2 * kChunk + 1] ^= 1;
+  far_.put(part_, bytes);
+  EXPECT_EQ(push_now().moved_bytes, kSize - 5 * kChunk);
+  expect_complete();
+}
+
+TEST_P(PushChunks, HolesAreFilled) {
+  interrupt_after(2 * kChunk + 5000);
+  std::string bytes = files_["model.safetensors"];  // as long as it should be, with holes
+  for (uint64_t at : {uint64_t{0}, 4 * kChunk, 5 * kChunk, 9 * kChunk})
+    std::fill_n(bytes.begin() + static_cast<long>(at), kChunk / 2, '\0');
+  far_.put(part_, bytes);
+  EXPECT_EQ(push_now().moved_bytes, 4 * kChunk);
+  expect_complete();
+}
+
+TEST_P(PushChunks, ManyDropsCostAChunkEach) {
+  int calls = 0;
+  for (bool done = false; !done && calls < 100; ++calls) {
+    link_.drop_after(GetParam() ? 2 * kChunk + 100 : 14 * kChunk);
+    try {
+      push_now();
+      done = true;
+    } catch (const Error& error) {
+      ASSERT_EQ(error.kind(), ErrorKind::kRemote) << error.what();
+    }
+  }
+  expect_complete();
+  EXPECT_LE(far_.bytes_written, total(files_) + static_cast<uint64_t>(calls) * kChunk + 3000);
+}
+
+INSTANTIATE_TEST_SUITE_P(FarSide, PushChunks, testing::Bool(), [](const auto& test) {
+  return test.param ? "Hashes" : "IsReadBack";
+});
+
+class PushToFacility : public PushChunks {
+ protected:
+  void SetUp() override { put_here(dir_ / "model", files_); }
+};
+
+TEST_P(PushToFacility, SaysWhereRoomIsMissing) {
+  files_["model.safetensors"] = noise(20u << 20, 5);
+  put_here(dir_ / "model", files_);
+  far_.free = 20u << 20;
+  const Error error = error_of([&] { push_now(); });
+  EXPECT_EQ(error.kind(), ErrorKind::kIo);
+  EXPECT_THAT(error.what(), HasSubstr("not enough space in /models/one at the facility"));
+  EXPECT_THAT(error.what(), HasSubstr(std::to_string(far_.free.value()) + " are free"));
+  EXPECT_EQ(far_.bytes_written, 0u);
+  far_.free = 30u << 20;
+  push_now();
+  expect_complete();
+}
+
+TEST_P(PushToFacility, ASmallModelIsOneLookAndOneMessage) {
+  files_ = {{"config.json", "{}\n"}, {"model.safetensors", noise(1'000'000, 3)}, {"a", ""}};
+  fs::remove_all(dir_ / "model");
+  put_here(dir_ / "model", files_);
+  class Counting final : public test::FakeSession {
+   public:
+    int messages = 0;
+    std::vector<remote::FileView> look(const RemotePath& folder,
+                                       std::span<const remote::FileQuery> files) override {
+      ++messages;
+      return FakeSession::look(folder, files);
+    }
+    void put_files(const RemotePath& folder, std::span<const remote::NewFile> files) override {
+      ++messages;
+      EXPECT_EQ(files.back().name, "manifest.json");
+      FakeSession::put_files(folder, files);
+    }
+    void upload(const RemotePath&, uint64_t, uint64_t, const remote::Source&,
+                std::stop_token) override {
+      ADD_FAILURE() << "a stream for a small file";
+    }
+  } counting;
+  push(counting, dir_ / "model", manifest_of(files_), to_, {});
+  EXPECT_EQ(counting.messages, 2);
+  EXPECT_TRUE(files_far(counting, to_.str()) == with_manifest(files_));
+  push(counting, dir_ / "model", manifest_of(files_), to_, {});
+  EXPECT_EQ(counting.messages, 3);
+}
+
+TEST_P(PushToFacility, LargeFilesGoByTheHostThatIsMeantForThem) {
+  test::FaultySession mover(far_);
+  push({link_, mover}, dir_ / "model", manifest_of(files_, kChunk), to_, {});
+  expect_complete();
+  EXPECT_LT(link_.bytes_passed(), 3000u);
+  EXPECT_EQ(mover.bytes_passed(), kSize);
+  EXPECT_EQ(mover.calls("run") + mover.calls("make_dirs") + mover.calls("list"), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Plain, PushToFacility, testing::Values(false));
+
+// Real links, by the session to this machine.
+TEST(PushCopies, WhatAnotherModelHoldsIsLinkedAndNotSent) {
+  test::TempDir dir;
+  const auto local = remote::make_local_session();
+  const fs::path models = fs::canonical(dir.path()) / "models";
+  Files files = {{"model-1", noise(9'000'000, 1)}, {"model-2", noise(10'000'000, 2)}, {"t", "t"}};
+  put_here(dir / "first", files);
+  push(*local, dir / "first", manifest_of(files), RemotePath((models / "aa").string()), {});
+  files["model-2"] = noise(10'000'000, 3);
+  Files renamed = {{"other-name", files["model-1"]}, {"model-2", files["model-2"]}};
+  put_here(dir / "second", renamed);
+  EXPECT_EQ(push(*local, dir / "second", manifest_of(renamed), RemotePath((models / "bb").string()),
+                 {})
+                .moved_bytes,
+            10'000'000u);
+  EXPECT_TRUE(files_here(models / "bb") == with_manifest(renamed));
+  EXPECT_EQ(fs::hard_link_count(models / "bb/other-name"), 2u);
+  EXPECT_EQ(fs::hard_link_count(models / "bb/model-2"), 1u);
+
+  // An incomplete folder, and a file that is not as long as its manifest says, vouch for nothing.
+  fs::remove(models / "aa/manifest.json");
+  fs::resize_file(models / "bb/other-name", 1000);
+  put_here(dir / "third", renamed);
+  EXPECT_EQ(push(*local, dir / "third", manifest_of(renamed), RemotePath((models / "cc").string()),
+                 {})
+                .moved_bytes,
+            9'000'000u);
+  EXPECT_TRUE(files_here(models / "cc") == with_manifest(renamed));
+}
+
+}  // namespace
+}  // namespace xffl::transfer
