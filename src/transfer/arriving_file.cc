@@ -1,6 +1,7 @@
 // How it works: one running SHA-256 goes over the file front to back, first over what the disk
-// holds, then over what arrives, and is compared at each chunk's end. When it differs there, it goes
-// back to the chunk's beginning, that chunk alone is fetched, and it goes on with what is on disk.
+// holds, then over what arrives, and is compared at each chunk's end. When it differs there, it
+// goes back to the chunk's beginning, that chunk alone is fetched, and it goes on with what is on
+// disk.
 #include "arriving_file.h"
 
 #include <algorithm>
@@ -21,8 +22,8 @@ namespace {
 namespace fs = std::filesystem;
 using checkpoint::ManifestFile;
 
-constexpr int kMaxFetches = 3;       // of one chunk
-constexpr size_t kBlocksAhead = 4;   // in a stage: what disk and hash may lag behind the network
+constexpr int kMaxFetches = 3;      // of one chunk
+constexpr size_t kBlocksAhead = 4;  // in a stage: what disk and hash may lag behind the network
 constexpr size_t kReadBytes = 1u << 20;
 
 // The running hash differs from the manifest's at the end of a chunk.
@@ -59,9 +60,8 @@ class Front {
 
  private:
   void check() {
-    const std::string& expected = size_ == file_.size_bytes
-                                      ? file_.sha256
-                                      : file_.prefix_sha256.at(chunk_number() - 1);
+    const std::string& expected =
+        size_ == file_.size_bytes ? file_.sha256 : file_.prefix_sha256.at(chunk_number() - 1);
     const std::string found = Sha256(hash_).hex();
     if (found != expected) {
       back_to_chunk_begin();
@@ -155,8 +155,8 @@ class Arrival {
         else
           stream(file_.size_bytes);
       } catch (const WrongChunk& wrong) {
-        repair(fetching, "expected SHA-256 " + wrong.expected + " up to its end, found " +
-                             wrong.found);
+        repair(fetching,
+               "expected SHA-256 " + wrong.expected + " up to its end, found " + wrong.found);
       } catch (const Error& error) {
         if (error.kind() != ErrorKind::kCorrupt) throw;  // the far file ended early
         front_.back_to_chunk_begin();
@@ -171,7 +171,8 @@ class Arrival {
     const uint64_t end = on_disk_;
     while (front_.size() < end) {
       meter_.check("checking what was fetched of " + path_.str());
-      const auto room = std::span(buffer).first(std::min<uint64_t>(end - front_.size(), kReadBytes));
+      const auto room =
+          std::span(buffer).first(std::min<uint64_t>(end - front_.size(), kReadBytes));
       const size_t n = part_.read(front_.size(), room);
       if (n < room.size()) throw system_error("read the part file of " + path_.str(), EIO);
       front_.add(room);
@@ -209,8 +210,8 @@ class Arrival {
                       std::to_string(front_.chunk_number()) + " of " +
                       std::to_string(front_.num_chunks()) + " (" +
                       std::to_string(front_.chunk_end() - front_.chunk_begin()) +
-                      " bytes from byte " + std::to_string(front_.chunk_begin()) +
-                      "), fetched " + std::to_string(kMaxFetches) + " times: " + problem);
+                      " bytes from byte " + std::to_string(front_.chunk_begin()) + "), fetched " +
+                      std::to_string(kMaxFetches) + " times: " + problem);
     repaired_to_ = front_.chunk_end();
     meter_.undo(std::min(counted_, repaired_to_) - wrong_begin_);
   }

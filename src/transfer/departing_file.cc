@@ -1,7 +1,8 @@
-// How it works: one upload for each run of missing chunks, so that the session can keep its channels
-// full; the whole local file is hashed by a second thread meanwhile. A broken upload may leave holes
-// anywhere, so nothing is concluded from a part file's size: each chunk that may be there is
-// compared, by the SHA-256 that the log-in node computes; where it cannot, by reading it back.
+// How it works: one upload for each run of missing chunks, so that the session can keep its
+// channels full; the whole local file is hashed by a second thread meanwhile. A broken upload may
+// leave holes anywhere, so nothing is concluded from a part file's size: each chunk that may be
+// there is compared, by the SHA-256 that the log-in node computes; where it cannot, by reading it
+// back.
 #include "departing_file.h"
 
 #include <algorithm>
@@ -102,8 +103,8 @@ void send_file(const Endpoint& facility, const std::filesystem::path& from,
                       there->size_bytes <= file.size_bytes;
   if (there && !usable) facility.bulk.remove_tree(part);
   std::stop_source abandoned;
-  auto checked = std::async(std::launch::async,
-                            [&local, stop = abandoned.get_token()] { local.check(stop); });
+  auto checked =
+      std::async(std::launch::async, [&local, stop = abandoned.get_token()] { local.check(stop); });
   // Before the future is destroyed, which waits for the thread.
   const struct Abandon {
     std::stop_source& source;

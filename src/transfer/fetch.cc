@@ -65,8 +65,9 @@ const remote::FileInfo& require_regular(const remote::FileView& view, const Remo
   if (!view.info)
     throw Error(ErrorKind::kNotFound, path.str() + named_by + " does not exist at the facility");
   if (view.info->type != remote::FileInfo::Type::kRegular)
-    throw Error(ErrorKind::kRejected, path.str() + " at the facility is refused: expected a "
-                                                   "regular file, found a folder, link or device");
+    throw Error(ErrorKind::kRejected, path.str() +
+                                          " at the facility is refused: expected a "
+                                          "regular file, found a folder, link or device");
   return *view.info;
 }
 

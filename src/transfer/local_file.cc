@@ -26,8 +26,8 @@ LocalFile::LocalFile(std::filesystem::path path, const checkpoint::ManifestFile&
 void LocalFile::read(uint64_t offset, std::span<std::byte> out) const {
   size_t done = 0;
   while (done < out.size()) {
-    const ssize_t n = ::pread(fd_.get(), out.data() + done, out.size() - done,
-                              static_cast<off_t>(offset + done));
+    const ssize_t n =
+        ::pread(fd_.get(), out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw system_error("read " + path_.string(), errno);
     if (n == 0)

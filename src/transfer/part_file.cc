@@ -12,8 +12,7 @@
 namespace xffl::transfer {
 
 PartFile::PartFile(std::filesystem::path path, uint64_t size_limit)
-    : path_(std::move(path)),
-      fd_(open_file(path_, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK)) {
+    : path_(std::move(path)), fd_(open_file(path_, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK)) {
   struct stat info {};
   if (::fstat(fd_.get(), &info) != 0) throw system_error("stat " + path_.string(), errno);
   if (!S_ISREG(info.st_mode))
@@ -46,8 +45,8 @@ void PartFile::write(uint64_t offset, std::span<const std::byte> bytes) {
 size_t PartFile::read(uint64_t offset, std::span<std::byte> out) const {
   size_t done = 0;
   while (done < out.size()) {
-    const ssize_t n = ::pread(fd_.get(), out.data() + done, out.size() - done,
-                              static_cast<off_t>(offset + done));
+    const ssize_t n =
+        ::pread(fd_.get(), out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw system_error("read " + path_.string(), errno);
     if (n == 0) break;

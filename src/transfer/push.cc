@@ -4,7 +4,8 @@
 // and before one plan takes the place of another, whatever is not the same in both is removed.
 //
 // One look at the folder tells all that is known beforehand; small files and the plan go in one
-// message. A model of small files only needs no plan: its manifest.json is that message's last file.
+// message. A model of small files only needs no plan: its manifest.json is that message's last
+// file.
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -85,7 +86,8 @@ class Push {
     for (const std::string& name : {std::string(kManifestName), plan_name_})
       queries.push_back({name, checkpoint::kMaxManifestBytes});
     for (const ManifestFile& file : manifest_.files)
-      for (const std::string& name : {file.name, part_name(file.name)}) queries.push_back({name, 0});
+      for (const std::string& name : {file.name, part_name(file.name)})
+        queries.push_back({name, 0});
     constexpr size_t kQueries = 256;
     for (size_t i = 0; i < queries.size(); i += kQueries) {
       const auto some = std::span(queries).subspan(i, std::min(kQueries, queries.size() - i));

@@ -87,7 +87,8 @@ TEST(Manifest, AFileOfSeveralChunksHasTheRunningDigestAtEachOfTheirEnds) {
   EXPECT_EQ(read.chunk_bytes, 4096u);
   for (size_t i = 0; i < 3; ++i)
     EXPECT_EQ(read.files.at(i).prefix_sha256, manifest.files[i].prefix_sha256);
-  EXPECT_EQ(read.root_sha256(), make_manifest(dir.path()).root_sha256()) << "chunks are in the root";
+  EXPECT_EQ(read.root_sha256(), make_manifest(dir.path()).root_sha256())
+      << "chunks are in the root";
   EXPECT_THAT(format_manifest(manifest), HasSubstr("\"version\": 2"));
   EXPECT_THAT(format_manifest(make_manifest(dir.path())), HasSubstr("\"version\": 1"));
 }

@@ -71,8 +71,8 @@ class FaultySession final : public remote::Session {
     });
   }
   /// What has come when the link is lost is given to `sink`.
-  void download(const RemotePath& path, uint64_t offset, uint64_t length,
-                const remote::Sink& sink, std::stop_token stop) override {
+  void download(const RemotePath& path, uint64_t offset, uint64_t length, const remote::Sink& sink,
+                std::stop_token stop) override {
     call("download", [&] {
       inner_.download(
           path, offset, length,

@@ -83,8 +83,7 @@ TEST_F(FetchChunks, AChunkThatArrivesWrongOnceIsFetchedAgainByItself) {
   put_far(once, "/out", files_, kChunk);
   once.put(model_, flipped(4 * kChunk));
   once.on_second = [&] { once.put(model_, files_["model.safetensors"]); };
-  const Result result =
-      fetch(once, from_, manifest_of(files_).root_sha256(), 1u << 30, to_, {});
+  const Result result = fetch(once, from_, manifest_of(files_).root_sha256(), 1u << 30, to_, {});
   expect_complete();
   ASSERT_GE(once.ranges.size(), 2u);
   EXPECT_EQ(once.ranges[1], (std::pair<uint64_t, uint64_t>{4 * kChunk, kChunk}));
@@ -135,16 +134,19 @@ TEST_F(FetchChunks, SaysWhereRoomIsMissing) {
   const uint64_t huge = uint64_t{1} << 49;
   checkpoint::Manifest manifest{{{"x", huge, std::string(64, 'a')}}};
   far_.put("/out/manifest.json", checkpoint::format_manifest(manifest));
-  const Error error = error_of(
-      [&] { fetch(far_, from_, manifest.root_sha256(), uint64_t{1} << 50, to_, {}); });
+  const Error error =
+      error_of([&] { fetch(far_, from_, manifest.root_sha256(), uint64_t{1} << 50, to_, {}); });
   EXPECT_EQ(error.kind(), ErrorKind::kIo);
   EXPECT_THAT(error.what(), HasSubstr("not enough space in " + to_.string() + ".part"));
   EXPECT_THAT(error.what(), HasSubstr("are free; free at least"));
 }
 
 TEST_F(FetchChunks, AsksLittleForASmallModel) {
-  files_ = {{"config.json", "{}\n"}, {"model.safetensors", noise(1'000'000, 3)},
-            {"a", "1"}, {"b", "2"}, {"c", "3"}};
+  files_ = {{"config.json", "{}\n"},
+            {"model.safetensors", noise(1'000'000, 3)},
+            {"a", "1"},
+            {"b", "2"},
+            {"c", "3"}};
   class Counting final : public test::FakeSession {
    public:
     int looks = 0;
@@ -172,9 +174,7 @@ class PushChunks : public Chunks, public testing::WithParamInterface<bool> {
     far_.hashes = GetParam();  // whether the facility can compute SHA-256
     put_here(dir_ / "model", files_);
   }
-  Result push_now() {
-    return push(link_, dir_ / "model", manifest_of(files_, kChunk), to_, {});
-  }
+  Result push_now() { return push(link_, dir_ / "model", manifest_of(files_, kChunk), to_, {}); }
   void expect_complete() {
     EXPECT_TRUE(files_far(far_, to_.str()) == with_manifest(files_, kChunk));
   }
@@ -226,9 +226,8 @@ TEST_P(PushChunks, ManyDropsCostAChunkEach) {
   EXPECT_LE(far_.bytes_written, total(files_) + static_cast<uint64_t>(calls) * kChunk + 3000);
 }
 
-INSTANTIATE_TEST_SUITE_P(FarSide, PushChunks, testing::Bool(), [](const auto& test) {
-  return test.param ? "Hashes" : "IsReadBack";
-});
+INSTANTIATE_TEST_SUITE_P(FarSide, PushChunks, testing::Bool(),
+                         [](const auto& test) { return test.param ? "Hashes" : "IsReadBack"; });
 
 class PushToFacility : public PushChunks {
  protected:
@@ -300,10 +299,10 @@ TEST(PushCopies, WhatAnotherModelHoldsIsLinkedAndNotSent) {
   files["model-2"] = noise(10'000'000, 3);
   Files renamed = {{"other-name", files["model-1"]}, {"model-2", files["model-2"]}};
   put_here(dir / "second", renamed);
-  EXPECT_EQ(push(*local, dir / "second", manifest_of(renamed), RemotePath((models / "bb").string()),
-                 {})
-                .moved_bytes,
-            10'000'000u);
+  EXPECT_EQ(
+      push(*local, dir / "second", manifest_of(renamed), RemotePath((models / "bb").string()), {})
+          .moved_bytes,
+      10'000'000u);
   EXPECT_TRUE(files_here(models / "bb") == with_manifest(renamed));
   EXPECT_EQ(fs::hard_link_count(models / "bb/other-name"), 2u);
   EXPECT_EQ(fs::hard_link_count(models / "bb/model-2"), 1u);
@@ -312,10 +311,10 @@ TEST(PushCopies, WhatAnotherModelHoldsIsLinkedAndNotSent) {
   fs::remove(models / "aa/manifest.json");
   fs::resize_file(models / "bb/other-name", 1000);
   put_here(dir / "third", renamed);
-  EXPECT_EQ(push(*local, dir / "third", manifest_of(renamed), RemotePath((models / "cc").string()),
-                 {})
-                .moved_bytes,
-            9'000'000u);
+  EXPECT_EQ(
+      push(*local, dir / "third", manifest_of(renamed), RemotePath((models / "cc").string()), {})
+          .moved_bytes,
+      9'000'000u);
   EXPECT_TRUE(files_here(models / "cc") == with_manifest(renamed));
 }
 

@@ -155,8 +155,8 @@ TEST_F(HostileFetch, ASmallFileThatIsWrongAndAnEmptyOneThatShouldNotBe) {
   put_manifest(entry("a.json", "0"));
   far_.put("/out/a.json", "");
   checkpoint::Manifest manifest{{{"a.json", 0, std::string(64, 'a')}}};
-  const Error error = error_of(
-      [&] { fetch(far_, from_, manifest.root_sha256(), max_bytes_, to_, {}); });
+  const Error error =
+      error_of([&] { fetch(far_, from_, manifest.root_sha256(), max_bytes_, to_, {}); });
   EXPECT_EQ(error.kind(), ErrorKind::kCorrupt) << error.what();
 }
 

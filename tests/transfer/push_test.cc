@@ -26,7 +26,9 @@ class Push : public testing::Test {
   Result push_now(std::stop_token stop = {}, const OnProgress& on_progress = {}) {
     return push(link_, dir_ / "model", manifest_of(files_, kChunk), to_, stop, on_progress);
   }
-  void expect_complete() { EXPECT_TRUE(files_far(far_, to_.str()) == with_manifest(files_, kChunk)); }
+  void expect_complete() {
+    EXPECT_TRUE(files_far(far_, to_.str()) == with_manifest(files_, kChunk));
+  }
   bool claims_to_be_complete() { return far_.stat(to_ / "manifest.json").has_value(); }
   void change(const std::string& name, const std::string& bytes) {
     files_[name] = bytes;

@@ -1,12 +1,12 @@
 // manifest.json: names, sizes and SHA-256 of the files of a folder, made by whoever produced them.
 //
 // The root hash, SHA-256 over the sorted lines "<sha256>  <size>  <name>\n", names the folder's
-// content: it is what the journal, job.json and report.json quote. A file of several chunks also has
-// the digests of its running SHA-256 at the end of each chunk but the last: a reader that goes front
-// to back sees which chunk is damaged, and neither side hashes a byte twice. They are no part of the
-// root hash: a wrong one costs a transfer, never correctness. A manifest from elsewhere is hostile:
-// names are plain file names [A-Za-z0-9._-]{1,200} not starting with '.', at most 4,096 of them,
-// sizes below 2^50.
+// content: it is what the journal, job.json and report.json quote. A file of several chunks also
+// has the digests of its running SHA-256 at the end of each chunk but the last: a reader that goes
+// front to back sees which chunk is damaged, and neither side hashes a byte twice. They are no part
+// of the root hash: a wrong one costs a transfer, never correctness. A manifest from elsewhere is
+// hostile: names are plain file names [A-Za-z0-9._-]{1,200} not starting with '.', at most 4,096 of
+// them, sizes below 2^50.
 #pragma once
 
 #include <cstdint>

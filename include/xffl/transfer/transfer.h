@@ -40,13 +40,13 @@ struct Result {
 };
 
 /// Puts the local folder `from` (as `manifest` says) into `to` at the facility; manifest.json is
-/// written there last, so a folder with manifest.json is complete. Not sent again is what a complete
-/// manifest.json of the same root hash vouches for, what a folder beside `to` holds and its own
-/// manifest.json names with the same hash (it is linked), and of an interrupted file the chunks
-/// whose hash the facility confirms or that are read back. Local files are hashed on the way; the
-/// trainer checks the hashes at the far end before it uses them. Throws kRejected when a local file
-/// is not as the manifest says, kIo when there is no room at the facility (which folder, needed,
-/// free), kRemote, kCancelled.
+/// written there last, so a folder with manifest.json is complete. Not sent again is what a
+/// complete manifest.json of the same root hash vouches for, what a folder beside `to` holds and
+/// its own manifest.json names with the same hash (it is linked), and of an interrupted file the
+/// chunks whose hash the facility confirms or that are read back. Local files are hashed on the
+/// way; the trainer checks the hashes at the far end before it uses them. Throws kRejected when a
+/// local file is not as the manifest says, kIo when there is no room at the facility (which folder,
+/// needed, free), kRemote, kCancelled.
 Result push(const Endpoint& facility, const std::filesystem::path& from,
             const checkpoint::Manifest& manifest, const RemotePath& to, std::stop_token stop,
             const OnProgress& on_progress = {});
@@ -56,8 +56,8 @@ Result push(const Endpoint& facility, const std::filesystem::path& from,
 /// the manifest's sizes is accepted, and the manifest's total may not exceed `max_bytes`. A chunk
 /// that arrives wrong is fetched again by itself, and once more after another look at the source.
 /// Throws kCorrupt (which file and chunk, expected, found) when it stays wrong, kRejected when the
-/// far folder is not what was promised, kNotFound, kRemote, kIo (no room here: which folder, needed,
-/// free), kCancelled.
+/// far folder is not what was promised, kNotFound, kRemote, kIo (no room here: which folder,
+/// needed, free), kCancelled.
 Result fetch(const Endpoint& facility, const RemotePath& from, const std::string& root_sha256,
              uint64_t max_bytes, const std::filesystem::path& to, std::stop_token stop,
              const OnProgress& on_progress = {});
