@@ -1,13 +1,16 @@
 // What every Session promises, run on every implementation.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <filesystem>
 #include <functional>
 
 #include "support/fake_session.h"
 #include "support/faulty_session.h"
+#include "support/sshd.h"
 #include "support/temp_dir.h"
 #include "xffl/base/error.h"
+#include "xffl/base/sha256.h"
 #include "xffl/remote/session.h"
 
 namespace xffl::remote {
@@ -41,16 +44,38 @@ struct FaultyPlace : FakePlace {
   Session& session() override { return faulty; }
 };
 
+struct SshPlace : Place {
+  test::TempDir dir;
+  test::Sshd sshd;
+  std::shared_ptr<Session> ssh = make_ssh_session(sshd.settings());
+  explicit SshPlace(test::SshdOptions options) : sshd(std::move(options)) {}
+  Session& session() override { return *ssh; }
+  RemotePath folder() override {
+    return RemotePath(std::filesystem::canonical(dir.path()).string());
+  }
+};
+
+std::unique_ptr<Place> ssh_place(test::SshdOptions options) {
+  if (!test::Sshd::missing().empty()) return nullptr;
+  return std::make_unique<SshPlace>(std::move(options));
+}
+
 struct Implementation {
   const char* name;
   std::function<std::unique_ptr<Place>()> make;
+  bool runs_commands = true;
 };
 
 class SessionContract : public testing::TestWithParam<Implementation> {
  protected:
   std::unique_ptr<Place> place_ = GetParam().make();
-  Session& session_ = place_->session();
-  RemotePath folder_ = place_->folder();
+  test::FakeSession none_;  // where the real one is missing, the tests are skipped
+  Session& session_ = place_ ? place_->session() : none_;
+  RemotePath folder_ = place_ ? place_->folder() : RemotePath("/");
+
+  void SetUp() override {
+    if (!place_) GTEST_SKIP() << test::Sshd::missing();
+  }
 
   void put(const std::string& name, std::string_view text, uint64_t offset = 0) {
     session_.write(folder_ / name, offset, std::as_bytes(std::span(text.data(), text.size())));
@@ -194,7 +219,43 @@ TEST_P(SessionContract, WritesATextAtomically) {
   EXPECT_EQ(session_.list(folder_), std::vector<std::string>{"file"});
 }
 
+TEST_P(SessionContract, MovesRangesInBulk) {
+  std::string bytes(9'000'000, '\0');
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 7 + (i >> 11));
+  const std::string name = "a 'file'; $(x)";
+  put(name, "before");
+  session_.upload(
+      folder_ / name, 6, bytes.size(),
+      [&](uint64_t offset, std::span<std::byte> out) {
+        std::memcpy(out.data(), bytes.data() + (offset - 6), out.size());
+      },
+      {});
+  EXPECT_EQ(session_.stat(folder_ / name)->size_bytes, bytes.size() + 6);
+  std::string back;
+  const Sink keep = [&](std::span<const std::byte> part) {
+    back.append(reinterpret_cast<const char*>(part.data()), part.size());
+  };
+  session_.download(folder_ / name, 16, bytes.size() - 20, keep, {});
+  EXPECT_TRUE(back == bytes.substr(10, bytes.size() - 20));
+  EXPECT_EQ(kind_of([&] { session_.download(folder_ / name, 6, bytes.size() + 1, keep, {}); }),
+            ErrorKind::kCorrupt);
+  EXPECT_EQ(kind_of([&] { session_.download(folder_ / "no", 0, 1, keep, {}); }),
+            ErrorKind::kNotFound);
+}
+
+TEST_P(SessionContract, AHashIsOfTheRangeOrIsNotGiven) {
+  put("file", "abcdef");
+  const auto hash = session_.sha256(folder_ / "file", 2, 3);
+  EXPECT_EQ(hash.value_or(sha256_hex("cde")), sha256_hex("cde"));
+  EXPECT_FALSE(session_.sha256(folder_ / "file", 2, 5));
+}
+
 TEST_P(SessionContract, AnUnknownProgramIsAnExitCode) {
+  if (!GetParam().runs_commands) {
+    EXPECT_EQ(kind_of([&] { session_.run({"true"}, "", std::chrono::seconds(10), {}); }),
+              ErrorKind::kUnsupported);
+    return;
+  }
   const CommandResult result =
       session_.run({"no-such-program-xffl"}, "", std::chrono::seconds(10), {});
   EXPECT_EQ(result.exit_code, 127);
@@ -205,7 +266,12 @@ INSTANTIATE_TEST_SUITE_P(
     Sessions, SessionContract,
     testing::Values(Implementation{"Local", [] { return std::make_unique<LocalPlace>(); }},
                     Implementation{"Fake", [] { return std::make_unique<FakePlace>(); }},
-                    Implementation{"Faulty", [] { return std::make_unique<FaultyPlace>(); }}),
+                    Implementation{"Faulty", [] { return std::make_unique<FaultyPlace>(); }},
+                    Implementation{"Ssh", [] { return ssh_place({}); }},
+                    Implementation{"SshNoisy",
+                                   [] { return ssh_place({.before_login = "echo Welcome"}); }},
+                    Implementation{"SshSftpOnly",
+                                   [] { return ssh_place({.sftp_only = true}); }, false}),
     [](const auto& each) { return each.param.name; });
 
 }  // namespace

@@ -25,7 +25,17 @@ struct SshHost {
   bool operator==(const SshHost&) const = default;
 };
 
+/// When a link counts as dead. The defaults see one within 45 s; tests have less patience.
+struct SshTimeouts {
+  std::chrono::milliseconds connect{10'000};    // TCP, for each host
+  std::chrono::milliseconds log_in{30'000};     // key exchange and authentication, each
+  std::chrono::milliseconds keepalive{10'000};  // nothing heard for so long: ask the server
+  std::chrono::milliseconds silence{30'000};    // nothing heard for so long: the link is dead
+  std::chrono::milliseconds operation{60'000};  // an answer about files, without progress
+};
+
 struct SshSettings {
+  std::string facility;        // its name in messages: "xffl trust <facility>"
   std::vector<SshHost> hosts;  // equivalent log-in nodes, tried in order
   std::string user;
   std::vector<SshHost> jump;                // hosts to go through, first one first
@@ -34,7 +44,8 @@ struct SshSettings {
   bool agent = true;                        // also ask SSH_AUTH_SOCK
   std::filesystem::path known_hosts;        // the project's; OpenSSH format, lines "host keytype key"
   bool shell = true;                        // false: the host speaks SFTP only
-  int streams = 4;                          // channels or requests in flight of one transfer
+  int streams = 4;                          // channels of one upload
+  SshTimeouts timeouts;
 };
 
 /// Connects on first use and again, with backoff and within the host's limits, after a lost link.

@@ -1,0 +1,189 @@
+#include "command_files.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+
+#include "framed_command.h"
+#include "xffl/base/error.h"
+#include "xffl/base/log.h"
+#include "xffl/base/shell.h"
+
+namespace xffl::remote {
+namespace {
+
+// Exit codes of our own scripts, beside those of the commands.
+constexpr int kNotThere = 90, kNotRegular = 91, kTooShort = 92;
+constexpr int kNoSuchCommand = 127;
+// Messages are compared, and what is made is for the user alone.
+constexpr std::string_view kHead = "LC_ALL=C; export LC_ALL; umask 077; ";
+
+std::string q(const RemotePath& path) { return quote_for_shell(path.str()); }
+
+bool says(const std::string& err, std::string_view text) {
+  return err.find(text) != std::string::npos;
+}
+
+std::optional<uint64_t> number(std::string_view text, int base = 10) {
+  uint64_t value = 0;
+  const auto end = std::from_chars(text.data(), text.data() + text.size(), value, base);
+  if (end.ec != std::errc() || end.ptr == text.data()) return std::nullopt;
+  return value;
+}
+
+[[noreturn]] void fail_to_parse(const std::string& doing, const std::string& out) {
+  throw Error(ErrorKind::kIo, "cannot " + doing + ": the facility's command said '" +
+                                  log::printable(out, 200) + "'");
+}
+
+}  // namespace
+
+std::string require_regular(const RemotePath& path) {
+  return std::string(kHead) + "if [ -L " + q(path) + " ]; then exit 91; fi; if [ ! -e " + q(path) +
+         " ]; then exit 90; fi; if [ ! -f " + q(path) + " ]; then exit 91; fi; ";
+}
+
+std::string dd_read(const RemotePath& path, uint64_t offset, uint64_t length) {
+  return "dd if=" + q(path) +
+         " iflag=skip_bytes,count_bytes,fullblock skip=" + std::to_string(offset) +
+         " count=" + std::to_string(length) + " bs=1048576 status=none";
+}
+
+std::string dd_write(const RemotePath& path, uint64_t offset) {
+  return std::string(kHead) + "if [ -L " + q(path) + " ]; then exit 91; fi; if [ -e " + q(path) +
+         " ] && [ ! -f " + q(path) + " ]; then exit 91; fi; dd of=" + q(path) +
+         " iflag=fullblock oflag=seek_bytes conv=notrunc bs=262144 seek=" + std::to_string(offset);
+}
+
+std::optional<uint64_t> dd_copied(std::string_view err) {
+  const size_t end = err.find(" byte");  // "12 bytes (...) copied", the last line
+  if (end == std::string_view::npos) return std::nullopt;
+  const size_t start = err.rfind('\n', end);
+  return number(err.substr(start == std::string_view::npos ? 0 : start + 1));
+}
+
+void fail_by(int exit_code, const std::string& err, const std::string& doing) {
+  const auto fail = [&](ErrorKind kind, const std::string& why) {
+    throw Error(kind, "cannot " + doing + " at the facility: " + why);
+  };
+  const std::string said = log::printable(err, 500);
+  if (exit_code == kNotThere) fail(ErrorKind::kNotFound, "no such file");
+  if (exit_code == kNotRegular) fail(ErrorKind::kIo, "not a regular file");
+  if (exit_code == kNoSuchCommand) fail(ErrorKind::kUnsupported, said);
+  if (says(err, "No such file or directory")) fail(ErrorKind::kNotFound, said);
+  fail(ErrorKind::kIo, said + " (exit code " + std::to_string(exit_code) + ")");
+  throw Error(ErrorKind::kInternal, "not reached");
+}
+
+CommandResult CommandFiles::run(const std::string& script, std::string_view stdin_text) {
+  return run_script(connection_, std::string(kHead) + script, stdin_text,
+                    connection_->timeouts().operation, {});
+}
+
+CommandResult CommandFiles::check(const std::string& doing, const std::string& script,
+                                  std::string_view stdin_text) {
+  CommandResult result = run(script, stdin_text);
+  if (result.exit_code != 0) fail_by(result.exit_code, result.err, doing);
+  return result;
+}
+
+std::optional<FileInfo> CommandFiles::stat(const RemotePath& path) {
+  const CommandResult result = run("exec stat -c '%f %s' " + q(path));
+  if (result.exit_code != 0) {
+    if (says(result.err, "No such file") || says(result.err, "Not a directory"))
+      return std::nullopt;
+    fail_by(result.exit_code, result.err, "look at " + path.str());
+  }
+  const size_t space = result.out.find(' ');
+  const auto mode = number(result.out.substr(0, space), 16);
+  const auto size =
+      space == std::string::npos ? std::nullopt : number(result.out.substr(space + 1));
+  if (!mode || !size) fail_to_parse("look at " + path.str(), result.out);
+  if (S_ISREG(*mode)) return FileInfo{FileInfo::Type::kRegular, *size};
+  if (S_ISDIR(*mode)) return FileInfo{FileInfo::Type::kFolder, 0};
+  return FileInfo{FileInfo::Type::kOther, 0};
+}
+
+size_t CommandFiles::read(const RemotePath& path, uint64_t offset, std::span<std::byte> out) {
+  constexpr size_t kAtOnce = 8u << 20;  // run_script keeps 16 MiB
+  size_t done = 0;
+  while (done < out.size()) {
+    const size_t wanted = std::min(kAtOnce, out.size() - done);
+    const CommandResult result =
+        check("read " + path.str(), require_regular(path) + dd_read(path, offset + done, wanted));
+    if (result.out.size() > wanted) fail_to_parse("read " + path.str(), result.out);
+    std::memcpy(out.data() + done, result.out.data(), result.out.size());
+    done += result.out.size();
+    if (result.out.size() < wanted) break;
+  }
+  return done;
+}
+
+void CommandFiles::write(const RemotePath& path, uint64_t offset,
+                         std::span<const std::byte> bytes) {
+  const std::string doing = "write " + path.str();
+  const CommandResult result = check(doing, dd_write(path, offset),
+                                     {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  if (dd_copied(result.err) != bytes.size()) fail_to_parse(doing, result.err);
+}
+
+void CommandFiles::sync(const RemotePath& path) {
+  check("make durable " + path.str(), require_regular(path) + "exec sync " + q(path));
+}
+
+void CommandFiles::rename(const RemotePath& from, const RemotePath& to) {
+  check("rename " + from.str() + " to " + to.str(),
+        "mv -fT " + q(from) + " " + q(to) + " && sync " + q(to.parent()));
+}
+
+std::vector<std::string> CommandFiles::list(const RemotePath& folder) {
+  const CommandResult result =
+      check("list the folder " + folder.str(), "[ -e " + q(folder) + " ] || exit 90; exec find " +
+                                                   quote_for_shell(folder.str() + "/") +
+                                                   " -mindepth 1 -maxdepth 1 -printf '%f\\0'");
+  std::vector<std::string> names;
+  for (size_t at = 0; at < result.out.size();) {
+    const size_t end = result.out.find('\0', at);
+    if (end == std::string::npos) fail_to_parse("list the folder " + folder.str(), result.out);
+    names.push_back(result.out.substr(at, end - at));
+    at = end + 1;
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void CommandFiles::make_dirs(const RemotePath& folder) {
+  check("create the folder " + folder.str(), "exec mkdir -p " + q(folder));
+}
+
+void CommandFiles::remove_tree(const RemotePath& path) {
+  check("remove " + path.str(), "exec rm -rf " + q(path));
+}
+
+std::optional<std::string> CommandFiles::sha256(const RemotePath& path, uint64_t offset,
+                                                uint64_t length) {
+  const std::string doing = "hash " + path.str();
+  const CommandResult result = run(require_regular(path) + "[ $(stat -c %s " + q(path) + ") -ge " +
+                                   std::to_string(offset + length) + " ] || exit 92; " +
+                                   dd_read(path, offset, length) + " | sha256sum");
+  if (result.exit_code == kTooShort || result.exit_code == kNoSuchCommand) return std::nullopt;
+  if (result.exit_code != 0) fail_by(result.exit_code, result.err, doing);
+  const std::string hash = result.out.substr(0, 64);
+  if (!is_sha256_hex(hash)) fail_to_parse(doing, result.out);
+  return hash;
+}
+
+std::optional<uint64_t> CommandFiles::free_bytes(const RemotePath& folder) {
+  const std::string doing = "ask for the free space of " + folder.str();
+  const CommandResult result = check(doing, "exec stat -f -c '%a %S' " + q(folder));
+  const size_t space = result.out.find(' ');
+  const auto blocks = number(result.out.substr(0, space));
+  const auto unit =
+      space == std::string::npos ? std::nullopt : number(result.out.substr(space + 1));
+  if (!blocks || !unit) fail_to_parse(doing, result.out);
+  return *blocks * *unit;
+}
+
+}  // namespace xffl::remote

@@ -1,0 +1,49 @@
+// Files at a facility by its shell's commands: POSIX sh, GNU coreutils and find.
+//
+// For hosts where SFTP is broken or absent; slower than SFTP, one command for each call. Behaves as
+// Session promises.
+#pragma once
+
+#include <memory>
+
+#include "connection.h"
+#include "xffl/remote/session.h"
+
+namespace xffl::remote {
+
+/// A script's head that ends it with kNotThere or kNotRegular unless `path` is a regular file.
+std::string require_regular(const RemotePath& path);
+/// dd's words for reading or writing a range of `path`.
+std::string dd_read(const RemotePath& path, uint64_t offset, uint64_t length);
+std::string dd_write(const RemotePath& path, uint64_t offset);
+/// The number of bytes that dd says it copied; empty when it does not.
+std::optional<uint64_t> dd_copied(std::string_view err);
+
+/// Throws what a script's failure means: kNotFound, kUnsupported (no such command), else kIo.
+[[noreturn]] void fail_by(int exit_code, const std::string& err, const std::string& doing);
+
+class CommandFiles {
+ public:
+  explicit CommandFiles(std::shared_ptr<Connection> connection)
+      : connection_(std::move(connection)) {}
+
+  std::optional<FileInfo> stat(const RemotePath& path);
+  size_t read(const RemotePath& path, uint64_t offset, std::span<std::byte> out);
+  void write(const RemotePath& path, uint64_t offset, std::span<const std::byte> bytes);
+  void sync(const RemotePath& path);
+  void rename(const RemotePath& from, const RemotePath& to);
+  std::vector<std::string> list(const RemotePath& folder);
+  void make_dirs(const RemotePath& folder);
+  void remove_tree(const RemotePath& path);
+  std::optional<std::string> sha256(const RemotePath& path, uint64_t offset, uint64_t length);
+  std::optional<uint64_t> free_bytes(const RemotePath& folder);
+
+ private:
+  CommandResult run(const std::string& script, std::string_view stdin_text = {});
+  CommandResult check(const std::string& doing, const std::string& script,
+                      std::string_view stdin_text = {});
+
+  std::shared_ptr<Connection> connection_;
+};
+
+}  // namespace xffl::remote

@@ -1,0 +1,158 @@
+#include "connector.h"
+
+#include "known_hosts.h"
+#include "tcp.h"
+#include "tunnel.h"
+#include "xffl/base/error.h"
+#include "xffl/base/log.h"
+
+namespace xffl::remote {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kMaxRefusals = 2;
+constexpr auto kPatience = 3s;  // for the limits; longer pauses are the caller's
+
+}  // namespace
+
+std::shared_ptr<Connection> Connector::get(const Ask* ask) {
+  const std::lock_guard lock(mutex_);
+  if (!connection_ || !connection_->alive()) {
+    connection_.reset();
+    connection_ = connect(ask);
+  }
+  return connection_;
+}
+
+// The first two steps of every attempt cost no network.
+Credentials Connector::check_credentials(const Ask* ask) {
+  Credentials credentials = find_credentials(settings_);
+  if (ask != nullptr) return credentials;
+  if (refusal_.count >= kMaxRefusals && refusal_.stamp == credentials.stamp)
+    throw Error(ErrorKind::kAuth, refusal_.message + " (refused twice; not asked again)");
+  if (credentials.usable(clock_.utc())) return credentials;
+  const std::string expired = credentials.expired(clock_.utc());
+  throw Error(ErrorKind::kAuth, "cannot log in to " + host_label(settings_.hosts.at(0)) + " as " +
+                                    settings_.user + ": " +
+                                    (expired.empty() ? "there is no key and no agent" : expired) +
+                                    "; renew it, then it is tried again by itself");
+}
+
+std::shared_ptr<Connection> Connector::connect(const Ask* ask) {
+  if (settings_.hosts.empty()) throw Error(ErrorKind::kConfig, "a facility needs a host");
+  const Credentials credentials = check_credentials(ask);
+  std::string problems;
+  for (const SshHost& host : settings_.hosts) {
+    try {
+      return connect_to(host, credentials, ask);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kRemote) throw;
+      problems += (problems.empty() ? "" : "; ") + std::string(error.what());
+    }
+  }
+  throw Error(ErrorKind::kRemote, problems);
+}
+
+std::vector<PublicKey> Connector::pinned(const SshHost& host) {
+  std::vector<PublicKey> keys = pinned_keys(settings_.known_hosts, host);
+  if (keys.empty())
+    throw Error(ErrorKind::kAuth,
+                "the host " + host_label(host) + " is not trusted yet: run 'xffl trust " +
+                    (settings_.facility.empty() ? "<facility>" : settings_.facility) +
+                    "', which shows its key's fingerprint");
+  const auto wrong = wrong_keys_.find(host_label(host));
+  if (wrong != wrong_keys_.end() && wrong->second.first == keys)
+    throw Error(ErrorKind::kAuth, wrong->second.second);
+  return keys;
+}
+
+void Connector::wait_for_limits(const SshHost& host) {
+  const std::string label = host_label(host);
+  const auto wait = limits_.wait(label);
+  if (wait > kPatience)
+    throw Error(ErrorKind::kRemote,
+                label + " is not connected to again before " +
+                    std::to_string(std::chrono::ceil<std::chrono::seconds>(wait).count()) +
+                    " s have passed: sites ban who connects too often");
+  if (wait > 0ns) clock_.sleep(wait, {});
+  limits_.started(label);
+}
+
+std::shared_ptr<Connection> Connector::connect_to(const SshHost& host,
+                                                  const Credentials& credentials, const Ask* ask) {
+  pinned(host);  // before any network
+  std::shared_ptr<void> below;
+  UniqueFd socket = reach(host, credentials, below);
+  auto connection = log_in(host, std::move(socket), std::move(below), credentials, ask);
+  refusal_ = {};
+  if (on_new) on_new(*connection);
+  log::info("connected", {{"host", host_label(host)}, {"user", settings_.user}});
+  return connection;
+}
+
+UniqueFd Connector::reach(const SshHost& host, const Credentials& credentials,
+                          std::shared_ptr<void>& below) {
+  std::shared_ptr<Connection> through;
+  const auto next = [&](const SshHost& at) {
+    wait_for_limits(at);
+    try {
+      if (!through) return connect_tcp(at, settings_.timeouts);
+      auto tunnel = std::make_shared<Tunnel>(through, at);
+      UniqueFd socket = tunnel->take_socket();
+      below = std::move(tunnel);
+      return socket;
+    } catch (const Error&) {
+      limits_.failed(host_label(at));
+      throw;
+    }
+  };
+  for (const SshHost& jump : settings_.jump) {
+    UniqueFd socket = next(jump);
+    through = log_in(jump, std::move(socket), below, credentials, nullptr);
+  }
+  return next(host);
+}
+
+std::shared_ptr<Connection> Connector::log_in(const SshHost& host, UniqueFd socket,
+                                              std::shared_ptr<void> below,
+                                              const Credentials& credentials, const Ask* ask) {
+  const std::string label = host_label(host);
+  const std::vector<PublicKey> keys = pinned(host);
+  SessionPtr session;
+  try {
+    session = exchange_keys(settings_, host, std::move(socket), keys);
+    check_host_key(settings_, host, server_key(session.get()), keys);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kAuth) wrong_keys_[label] = {keys, error.what()};
+    if (error.kind() == ErrorKind::kRemote) limits_.failed(label);
+    throw;
+  }
+  wrong_keys_.erase(label);
+  try {
+    authenticate(session.get(), settings_, host, credentials, ask);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kRemote) limits_.failed(label);
+    if (error.kind() == ErrorKind::kAuth) {
+      refusal_.count = refusal_.stamp == credentials.stamp ? refusal_.count + 1 : 1;
+      refusal_.stamp = credentials.stamp;
+      refusal_.message = error.what();
+    }
+    throw;
+  }
+  limits_.succeeded(label);
+  return std::make_shared<Connection>(std::move(session), label, settings_.timeouts,
+                                      std::move(below));
+}
+
+Connector::Greeting Connector::greet(const SshHost& host, const std::vector<PublicKey>& wanted) {
+  const std::lock_guard lock(mutex_);
+  Greeting greeting;
+  const Credentials credentials =
+      settings_.jump.empty() ? Credentials{} : check_credentials(nullptr);
+  UniqueFd socket = reach(host, credentials, greeting.below);
+  greeting.session = exchange_keys(settings_, host, std::move(socket), wanted);
+  return greeting;
+}
+
+}  // namespace xffl::remote

@@ -1,0 +1,65 @@
+// Makes and keeps the one connection to a facility.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "connection.h"
+#include "connection_limits.h"
+
+namespace xffl::remote {
+
+/// Thread-safe. Remembers what must not be asked again: a refused log-in until the credential
+/// changes, a wrong host key until the pinned keys change; neither costs a connection.
+class Connector {
+ public:
+  explicit Connector(const SshSettings& settings) : settings_(settings), limits_(clock_) {}
+
+  const SshSettings& settings() const { return settings_; }
+
+  /// The live connection, or a new one to the first host that answers. Waits a few seconds for the
+  /// limits, not longer. `ask` allows keyboard-interactive. Throws kRemote, kAuth.
+  std::shared_ptr<Connection> get(const Ask* ask = nullptr);
+
+  /// Called with each new connection, before anybody uses it.
+  std::function<void(Connection&)> on_new;
+
+  /// A key exchange with `host` through the jump hosts, without logging in to it.
+  struct Greeting {
+    SessionPtr session;
+    std::shared_ptr<void> below;
+  };
+  Greeting greet(const SshHost& host, const std::vector<PublicKey>& wanted);
+
+ private:
+  struct Refusal {
+    std::string stamp;  // of the credentials that were refused
+    int count = 0;
+    std::string message;
+  };
+
+  std::shared_ptr<Connection> connect(const Ask* ask);
+  std::shared_ptr<Connection> connect_to(const SshHost& host, const Credentials& credentials,
+                                         const Ask* ask);
+  std::shared_ptr<Connection> log_in(const SshHost& host, UniqueFd socket,
+                                     std::shared_ptr<void> below, const Credentials& credentials,
+                                     const Ask* ask);
+  /// Through the jump hosts to a socket that ends at `host`.
+  UniqueFd reach(const SshHost& host, const Credentials& credentials, std::shared_ptr<void>& below);
+  std::vector<PublicKey> pinned(const SshHost& host);
+  Credentials check_credentials(const Ask* ask);
+  void wait_for_limits(const SshHost& host);
+
+  const SshSettings settings_;
+  SystemClock clock_;
+  std::mutex mutex_;
+  ConnectionLimits limits_;
+  std::shared_ptr<Connection> connection_;
+  Refusal refusal_;
+  std::map<std::string, std::pair<std::vector<PublicKey>, std::string>> wrong_keys_;
+};
+
+}  // namespace xffl::remote

@@ -1,0 +1,123 @@
+#include "frame.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "xffl/base/error.h"
+#include "xffl/base/shell.h"
+
+namespace xffl::remote {
+namespace {
+
+constexpr size_t kMaxNoiseBytes = 1u << 20;
+constexpr size_t kMaxCommandBytes = 120'000;  // Linux takes 128 KiB an argument
+// The longest second mark: newline, nonce (32), " end ", 3 digits, newline.
+constexpr size_t kHeldBytes = 64;
+
+// Letters that mean themselves in every shell, inside quotes and outside.
+bool means_itself(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+         std::string_view(" _./:@%+,=-").find(c) != std::string_view::npos;
+}
+
+void append_encoded(std::string& text, char c) {
+  if (means_itself(c)) {
+    text += c;
+    return;
+  }
+  const auto byte = static_cast<unsigned char>(c);
+  text += "\\0";
+  text += static_cast<char>('0' + (byte >> 6));
+  text += static_cast<char>('0' + (byte >> 3 & 7));
+  text += static_cast<char>('0' + (byte & 7));
+}
+
+}  // namespace
+
+std::string framed_command(std::string_view script, std::string_view nonce) {
+  const std::string mark(nonce);
+  const auto print = [](const std::string& text, const std::string& rest) {
+    return "printf '" + text + "\\n'" + rest + ";printf '" + text + "\\n'" + rest + " >&2;";
+  };
+  std::string whole = print(mark + " begin", "");
+  whole += "(" + std::string(script) + "\n);c=$?;";
+  whole += print("\\n" + mark + " end %d", " $c");
+  std::string command = "exec sh -c 'eval \"$(printf %b \"";
+  for (const char c : whole) append_encoded(command, c);
+  command += "\")\"'";
+  if (command.size() > kMaxCommandBytes)
+    throw Error(ErrorKind::kConfig, "a command for a facility has " +
+                                        std::to_string(command.size()) + " bytes; " +
+                                        std::to_string(kMaxCommandBytes) + " are the most");
+  return command;
+}
+
+std::string script_of(const std::vector<std::string>& argv) {
+  std::string script = "exec";
+  for (const std::string& word : argv) script += " " + quote_for_shell(word);
+  return script;
+}
+
+FrameReader::FrameReader(std::string_view nonce, uint64_t expected_bytes)
+    : begin_(std::string(nonce) + " begin\n"),
+      end_("\n" + std::string(nonce) + " end "),
+      expected_bytes_(expected_bytes) {}
+
+void FrameReader::feed(std::string_view bytes, const Output& output) {
+  if (exit_code_) return;  // what follows the second mark is noise
+  // The bulk of a download goes through without a copy.
+  if (begun_ && output_bytes_ + held_.size() + bytes.size() <= expected_bytes_ &&
+      bytes.size() > kHeldBytes) {
+    pass(held_.size(), output);
+    const std::string_view sure = bytes.substr(0, bytes.size() - kHeldBytes);
+    output_bytes_ += sure.size();
+    output(sure);
+    held_ = bytes.substr(sure.size());
+    return;
+  }
+  held_ += bytes;
+  if (!begun_) find_begin();
+  if (!begun_) return;
+  const bool search = output_bytes_ + held_.size() > expected_bytes_;
+  if (search && find_end(output)) return;
+  if (held_.size() > kHeldBytes) pass(held_.size() - kHeldBytes, output);
+}
+
+void FrameReader::finish(const Output& output) {
+  if (begun_ && !exit_code_) find_end(output);
+}
+
+void FrameReader::find_begin() {
+  const size_t at = held_.find(begin_);
+  if (at == std::string::npos) {
+    if (held_.size() > kMaxNoiseBytes)
+      throw Error(ErrorKind::kRemote,
+                  "the log-in shell printed more than 1 MiB before the command began");
+    noise_ = held_.substr(0, 2000);
+    return;
+  }
+  noise_ = held_.substr(0, std::min<size_t>(at, 2000));
+  held_.erase(0, at + begin_.size());
+  begun_ = true;
+}
+
+bool FrameReader::find_end(const Output& output) {
+  const size_t at = held_.find(end_);
+  if (at == std::string::npos) return false;
+  const size_t digits = at + end_.size();
+  const size_t line_end = held_.find('\n', digits);
+  if (line_end == std::string::npos || line_end == digits || line_end > digits + 3) return false;
+  exit_code_ = std::stoi(held_.substr(digits, line_end - digits));
+  pass(at, output);
+  held_.clear();
+  return true;
+}
+
+void FrameReader::pass(size_t count, const Output& output) {
+  if (count == 0) return;
+  output_bytes_ += count;
+  output(std::string_view(held_).substr(0, count));
+  held_.erase(0, count);
+}
+
+}  // namespace xffl::remote

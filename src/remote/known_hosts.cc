@@ -1,0 +1,81 @@
+#include "known_hosts.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/log.h"
+
+namespace xffl::remote {
+namespace {
+
+constexpr uint64_t kMaxFileBytes = 1u << 20;
+
+struct Line {
+  std::string text;
+  std::vector<std::string> names;
+  std::string key;
+};
+
+std::vector<Line> read_lines(const std::filesystem::path& file) {
+  std::vector<Line> lines;
+  if (!std::filesystem::exists(file)) return lines;
+  std::istringstream in(read_file(file, kMaxFileBytes));
+  for (std::string text; std::getline(in, text);) {
+    Line line{text, {}, {}};
+    const size_t space = text.find(' ');
+    if (!text.empty() && text[0] != '#' && text[0] != '@' && space != std::string::npos) {
+      std::istringstream names(text.substr(0, space));
+      for (std::string name; std::getline(names, name, ',');) line.names.push_back(name);
+      line.key = text.substr(space + 1);
+    }
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+bool names(const Line& line, const std::string& label) {
+  return std::find(line.names.begin(), line.names.end(), label) != line.names.end();
+}
+
+}  // namespace
+
+std::string host_label(const SshHost& host) {
+  return host.port == 22 ? host.name : "[" + host.name + "]:" + std::to_string(host.port);
+}
+
+std::vector<PublicKey> pinned_keys(const std::filesystem::path& file, const SshHost& host) {
+  const std::string label = host_label(host);
+  std::vector<PublicKey> keys;
+  for (const Line& line : read_lines(file)) {
+    if (!names(line, label)) continue;
+    const auto key = parse_public_key(line.key);
+    if (!key)
+      throw Error(ErrorKind::kCorrupt, file.string() + ": the line of " + label +
+                                           " holds no public key: '" +
+                                           log::printable(line.text, 200) + "'");
+    keys.push_back(*key);
+  }
+  return keys;
+}
+
+void pin_key(const std::filesystem::path& file, const SshHost& host, const PublicKey& key) {
+  const std::string label = host_label(host);
+  std::string text;
+  for (const Line& line : read_lines(file)) {
+    if (!names(line, label)) {
+      text += line.text + "\n";
+      continue;
+    }
+    std::string others;  // the line's other hosts keep the old key
+    for (const std::string& name : line.names)
+      if (name != label) others += (others.empty() ? "" : ",") + name;
+    if (!others.empty()) text += others + " " + line.key + "\n";
+  }
+  text += label + " " + key.line() + "\n";
+  make_dirs(file.parent_path());
+  write_file_atomic(file, text);
+}
+
+}  // namespace xffl::remote

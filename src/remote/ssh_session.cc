@@ -1,0 +1,215 @@
+// How it works: files go by SFTP, which needs no process at the facility for each question; where
+// SFTP is broken (a start-up file that prints) or absent, by commands. Bulk goes by commands where
+// there is a shell, else by SFTP.
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+
+#include "command_files.h"
+#include "connector.h"
+#include "framed_command.h"
+#include "known_hosts.h"
+#include "sftp_files.h"
+#include "shell_files.h"
+#include "ssh_transfer.h"
+#include "wire.h"
+#include "xffl/base/error.h"
+#include "xffl/base/log.h"
+#include "xffl/remote/ssh.h"
+
+namespace xffl::remote {
+namespace {
+
+class SshSession final : public Session {
+ public:
+  explicit SshSession(const SshSettings& settings) : connector_(settings) {
+    connector_.on_new = [this](Connection& connection) {
+      connection.on_full = [this] { drop_idle(); };
+      drop_idle();
+      sftp_refused_ = false;
+    };
+  }
+  ~SshSession() override { drop_idle(); }
+
+  void connect(const Ask* ask) { connector_.get(ask); }
+
+  CommandResult run(const std::vector<std::string>& argv, const std::string& stdin_text,
+                    std::chrono::milliseconds timeout, std::stop_token stop) override {
+    if (argv.empty()) throw Error(ErrorKind::kInternal, "a command needs a program");
+    if (!settings().shell)
+      throw Error(ErrorKind::kUnsupported, "'" + argv[0] + "' cannot be run at " +
+                                               host_label(settings().hosts.at(0)) +
+                                               ": it only moves files (shell: false)");
+    return with_context("'" + argv[0] + "'", [&] {
+      return run_script(connector_.get(), script_of(argv), stdin_text, timeout, stop);
+    });
+  }
+
+  std::optional<FileInfo> stat(const RemotePath& path) override {
+    return files([&](Sftp& sftp) { return sftp.lstat(path.str()); },
+                 [&](CommandFiles& shell) { return shell.stat(path); });
+  }
+  size_t read(const RemotePath& path, uint64_t offset, std::span<std::byte> out) override {
+    return files([&](Sftp& sftp) { return sftp_read(sftp, path, offset, out); },
+                 [&](CommandFiles& shell) { return shell.read(path, offset, out); });
+  }
+  void write(const RemotePath& path, uint64_t offset, std::span<const std::byte> bytes) override {
+    files([&](Sftp& sftp) { sftp_write(sftp, path, offset, bytes); },
+          [&](CommandFiles& shell) { shell.write(path, offset, bytes); });
+  }
+  void sync(const RemotePath& path) override {
+    files([&](Sftp& sftp) { sftp_sync(sftp, path); },
+          [&](CommandFiles& shell) { shell.sync(path); });
+  }
+  void rename(const RemotePath& from, const RemotePath& to) override {
+    files([&](Sftp& sftp) { sftp_rename(sftp, from, to); },
+          [&](CommandFiles& shell) { shell.rename(from, to); });
+  }
+  std::vector<std::string> list(const RemotePath& folder) override {
+    return files([&](Sftp& sftp) { return sftp_list(sftp, folder); },
+                 [&](CommandFiles& shell) { return shell.list(folder); });
+  }
+  void make_dirs(const RemotePath& folder) override {
+    files([&](Sftp& sftp) { sftp_make_dirs(sftp, folder); },
+          [&](CommandFiles& shell) { shell.make_dirs(folder); });
+  }
+  void remove_tree(const RemotePath& path) override {
+    // One command for a whole tree, where there are commands.
+    if (settings().shell) return CommandFiles(connector_.get()).remove_tree(path);
+    files([&](Sftp& sftp) { sftp_remove_tree(sftp, path); }, [](CommandFiles&) {});
+  }
+  std::optional<std::string> sha256(const RemotePath& path, uint64_t offset,
+                                    uint64_t length) override {
+    if (!settings().shell) return std::nullopt;
+    return CommandFiles(connector_.get()).sha256(path, offset, length);
+  }
+  std::optional<uint64_t> free_bytes(const RemotePath& folder) override {
+    return files([&](Sftp& sftp) { return sftp.free_bytes(folder.str()); },
+                 [&](CommandFiles& shell) { return shell.free_bytes(folder); });
+  }
+
+  std::vector<FileView> look(const RemotePath& folder,
+                             std::span<const FileQuery> queries) override {
+    if (!settings().shell) return Session::look(folder, queries);
+    return look_by_shell(*this, folder, queries);
+  }
+  void put_files(const RemotePath& folder, std::span<const NewFile> new_files) override {
+    if (!settings().shell || !put_by_shell(*this, folder, new_files))
+      Session::put_files(folder, new_files);
+  }
+
+  void download(const RemotePath& path, uint64_t offset, uint64_t length, const Sink& sink,
+                std::stop_token stop) override {
+    if (length == 0) return;
+    if (settings().shell)
+      return download_by_shell(connector_.get(), path, offset, length, sink, stop);
+    Lease lease(*this, stop);
+    const uint64_t given = sftp_stream(*lease.sftp, path, offset, length, sink, stop);
+    if (given < length) fail_too_short(path, offset + given, offset + length);
+  }
+
+  void upload(const RemotePath& path, uint64_t offset, uint64_t length, const Source& source,
+              std::stop_token stop) override {
+    if (length == 0) return write(path, offset, {});
+    const auto send = settings().shell ? upload_by_shell : upload_by_sftp;
+    send(connector_.get(), path, offset, length, source, settings().streams, stop);
+  }
+
+ private:
+  // An SFTP client for one thread; afterwards it waits for the next one.
+  struct Lease {
+    Lease(SshSession& owner, const std::stop_token& stop = {}) : session(owner) {
+      const auto connection = owner.connector_.get();
+      sftp = owner.take_idle();
+      if (!sftp) sftp = std::make_unique<Sftp>(connection, stop);
+    }
+    Lease(const Lease&) = delete;
+    ~Lease() {
+      if (sftp && sftp->usable()) session.give_back(std::move(sftp));
+    }
+    SshSession& session;
+    std::unique_ptr<Sftp> sftp;
+  };
+
+  const SshSettings& settings() const { return connector_.settings(); }
+
+  template <class BySftp, class ByShell>
+  auto files(BySftp by_sftp, ByShell by_shell) -> decltype(by_sftp(std::declval<Sftp&>())) {
+    if (!sftp_refused_ || !settings().shell) {
+      std::optional<Lease> lease;
+      try {
+        lease.emplace(*this);
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::kUnsupported) throw;
+        if (!settings().shell) throw Error(ErrorKind::kRemote, error.what());
+        log::warning("SFTP does not work, commands do its work",
+                     {{"host", host_label(settings().hosts.at(0))}, {"why", error.what()}});
+        sftp_refused_ = true;
+      }
+      if (lease) return by_sftp(*lease->sftp);
+    }
+    CommandFiles shell(connector_.get());
+    return by_shell(shell);
+  }
+
+  std::unique_ptr<Sftp> take_idle() {
+    const std::lock_guard lock(mutex_);
+    if (idle_.empty()) return nullptr;
+    auto sftp = std::move(idle_.back());
+    idle_.pop_back();
+    return sftp;
+  }
+  void give_back(std::unique_ptr<Sftp> sftp) {
+    const std::lock_guard lock(mutex_);
+    if (idle_.size() < kMaxIdle && sftp->alive()) idle_.push_back(std::move(sftp));
+  }
+  void drop_idle() {
+    std::vector<std::unique_ptr<Sftp>> dropped;  // closed without the mutex
+    const std::lock_guard lock(mutex_);
+    dropped.swap(idle_);
+  }
+
+  static constexpr size_t kMaxIdle = 2;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Sftp>> idle_;
+  std::atomic<bool> sftp_refused_ = false;
+  Connector connector_;
+};
+
+HostKey host_key(const SshHost& host, const PublicKey& key) {
+  return {host, key.type, key_fingerprint(key.blob), host_label(host) + " " + key.line()};
+}
+
+}  // namespace
+
+std::shared_ptr<Session> make_ssh_session(const SshSettings& settings) {
+  return std::make_shared<SshSession>(settings);
+}
+
+std::shared_ptr<Session> log_in(const SshSettings& settings, const Ask& ask) {
+  auto session = std::make_shared<SshSession>(settings);
+  session->connect(&ask);
+  return session;
+}
+
+HostKey fetch_host_key(const SshSettings& settings, const SshHost& host) {
+  Connector connector(settings);
+  const auto greeting = connector.greet(host, {});
+  return host_key(host, server_key(greeting.session.get()));
+}
+
+std::vector<HostKey> trusted_keys(const SshSettings& settings, const SshHost& host) {
+  std::vector<HostKey> keys;
+  for (const PublicKey& key : pinned_keys(settings.known_hosts, host))
+    keys.push_back(host_key(host, key));
+  return keys;
+}
+
+void trust(const SshSettings& settings, const HostKey& key) {
+  const auto parsed =
+      parse_public_key(key.line.substr(std::min(key.line.find(' ') + 1, key.line.size())));
+  if (!parsed) throw Error(ErrorKind::kInternal, "not a known_hosts line: " + key.line);
+  pin_key(settings.known_hosts, key.host, *parsed);
+}
+
+}  // namespace xffl::remote

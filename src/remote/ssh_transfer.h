@@ -1,0 +1,32 @@
+// Bulk transfers over one connection.
+//
+// How it works: what limits a transfer is channels x window / round trip. Down, one `dd` streams
+// into a window of 32 MiB; up, several channels write a range each, because the server's window is
+// 2 MiB a channel. Where there is no shell, SFTP requests in flight do the same. Blocks of all
+// channels interleave, so that a short command waits for one block, not for the transfer.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "connection.h"
+#include "sftp.h"
+#include "xffl/remote/session.h"
+
+namespace xffl::remote {
+
+/// Throws as Session::download does.
+void download_by_shell(const std::shared_ptr<Connection>& connection, const RemotePath& path,
+                       uint64_t offset, uint64_t length, const Sink& sink,
+                       const std::stop_token& stop);
+void upload_by_shell(const std::shared_ptr<Connection>& connection, const RemotePath& path,
+                     uint64_t offset, uint64_t length, const Source& source, int streams,
+                     const std::stop_token& stop);
+void upload_by_sftp(const std::shared_ptr<Connection>& connection, const RemotePath& path,
+                    uint64_t offset, uint64_t length, const Source& source, int streams,
+                    const std::stop_token& stop);
+
+/// The error of a file that is shorter than it should be.
+[[noreturn]] void fail_too_short(const RemotePath& path, uint64_t present, uint64_t expected);
+
+}  // namespace xffl::remote

@@ -1,0 +1,99 @@
+#include "tunnel.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <vector>
+
+#include "xffl/base/error.h"
+#include "xffl/base/log.h"
+
+namespace xffl::remote {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr size_t kBlockBytes = 256u << 10;
+constexpr size_t kWindowBytes = 16u << 20;
+constexpr auto kForever = 24h * 365;
+// One that is not read from for so long is dead; the sessions inside notice earlier.
+constexpr auto kSendPatience = 60s;
+
+bool wait_readable(int fd, const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    pollfd wait{fd, POLLIN, 0};
+    if (::poll(&wait, 1, 200) > 0) return true;
+  }
+  return false;
+}
+
+bool send_all(int fd, std::span<const std::byte> bytes, const std::stop_token& stop) {
+  const auto deadline = std::chrono::steady_clock::now() + kSendPatience;
+  while (!bytes.empty() && !stop.stop_requested()) {
+    const ssize_t n = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n > 0) {
+      bytes = bytes.subspan(static_cast<size_t>(n));
+      continue;
+    }
+    if (n < 0 && errno != EAGAIN && errno != EINTR) return false;
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    pollfd wait{fd, POLLOUT, 0};
+    ::poll(&wait, 1, 200);
+  }
+  return bytes.empty();
+}
+
+}  // namespace
+
+Tunnel::Tunnel(std::shared_ptr<Connection> jump, const SshHost& host)
+    : jump_(jump), channel_(Channel::tunnel(jump, host, deadline_in(jump->timeouts().connect))) {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
+    throw system_error("make a socket pair for a tunnel", errno);
+  near_ = UniqueFd(ends[0]);
+  far_ = UniqueFd(ends[1]);
+  out_ = std::jthread([this](const std::stop_token& stop) { carry_out(stop); });
+  in_ = std::jthread([this](const std::stop_token& stop) { carry_in(stop); });
+}
+
+Tunnel::~Tunnel() {
+  out_.request_stop();
+  in_.request_stop();
+  ::shutdown(far_.get(), SHUT_RDWR);
+  out_.join();
+  in_.join();
+}
+
+void Tunnel::carry_out(const std::stop_token& stop) {
+  std::vector<std::byte> block(kBlockBytes);
+  try {
+    while (wait_readable(far_.get(), stop)) {
+      const ssize_t n = ::recv(far_.get(), block.data(), block.size(), 0);
+      if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+      if (n <= 0) break;
+      channel_.write(std::span(block).first(static_cast<size_t>(n)), deadline_in(kForever), stop,
+                     "carrying bytes to the next host");
+    }
+  } catch (const Error& error) {
+    log::debug("a tunnel ended", {{"why", error.what()}});
+  }
+  ::shutdown(far_.get(), SHUT_RDWR);
+}
+
+void Tunnel::carry_in(const std::stop_token& stop) {
+  std::vector<std::byte> block(kWindowBytes);
+  try {
+    for (;;) {
+      const size_t n = channel_.read(block, deadline_in(kForever), stop,
+                                     "carrying bytes from the next host", kWindowBytes);
+      if (n == 0 || !send_all(far_.get(), std::span(block).first(n), stop)) break;
+    }
+  } catch (const Error& error) {
+    log::debug("a tunnel ended", {{"why", error.what()}});
+  }
+  ::shutdown(far_.get(), SHUT_RDWR);
+}
+
+}  // namespace xffl::remote

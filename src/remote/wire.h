@@ -1,0 +1,50 @@
+// The few encodings of SSH that this module reads itself: RFC 4251 section 5, base64.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace xffl::remote {
+
+/// Reads from `bytes`, which must outlive it and what string() returns. Throws kCorrupt naming
+/// `origin` when they end too early.
+class WireReader {
+ public:
+  WireReader(std::string_view bytes, std::string_view origin) : rest_(bytes), origin_(origin) {}
+
+  uint8_t u8();
+  uint32_t u32();
+  uint64_t u64();
+  std::string_view string();
+  std::string_view rest() const { return rest_; }
+  bool done() const { return rest_.empty(); }
+
+ private:
+  std::string_view take(size_t count);
+
+  std::string_view rest_;
+  std::string_view origin_;
+};
+
+class WireWriter {
+ public:
+  WireWriter& u8(uint8_t value);
+  WireWriter& u32(uint32_t value);
+  WireWriter& u64(uint64_t value);
+  WireWriter& string(std::string_view text);
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  std::string bytes_;
+};
+
+std::string base64_encode(std::string_view bytes, bool padding = true);
+/// Empty for what is not base64.
+std::optional<std::string> base64_decode(std::string_view text);
+
+/// "SHA256:..." of a public key's blob, as ssh-keygen -l shows it.
+std::string key_fingerprint(std::string_view blob);
+
+}  // namespace xffl::remote
