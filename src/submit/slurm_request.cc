@@ -99,11 +99,4 @@ std::vector<std::string> slurm_options(const SlurmRequest& request, const std::s
   return std::move(options.all);
 }
 
-std::vector<std::string> slurm_directives(const SlurmRequest& request, const std::string& job_name,
-                                          const RemotePath& folder) {
-  std::vector<std::string> lines = slurm_options(request, job_name, folder);
-  for (std::string& line : lines) line = "#SBATCH " + line;
-  return lines;
-}
-
 }  // namespace xffl::submit

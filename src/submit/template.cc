@@ -14,10 +14,13 @@ constexpr size_t kMaxTemplateBytes = 1 << 20;
 // What neither a shell nor the reader of an #SBATCH line gives a meaning to.
 constexpr std::string_view kPlainCharacters =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./:@%+=,-";
+// Of an option in an #SBATCH line: no blank, quote or '#' ends or starts anything there.
+constexpr std::string_view kOptionCharacters =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./:@%+=,&|*()[]~-";
 constexpr std::string_view kBlank = " \t";
 
 struct Directive {
-  std::string_view verb;  // "", "quote", "words" or "lines"
+  std::string_view verb;  // "", "quote", "words", "lines" or "sbatch"
   std::string_view name;
 };
 
@@ -101,10 +104,14 @@ class Renderer {
       const Directive directive = parse(line.substr(open + 2, close - open - 2));
       const std::string_view before = line.substr(0, open);
       const std::string_view after = line.substr(close + 2);
-      if (directive.verb == "lines") {
+      if (directive.verb == "lines" || directive.verb == "sbatch") {
         if (!trim(before).empty() || !trim(after).empty() || (!out.empty() && out.back() != '\n'))
-          fail("{{lines " + std::string(directive.name) + "}} must stand alone on its line");
-        append_lines(directive.name, before, line_end, out);
+          fail("{{" + std::string(directive.verb) + " " + std::string(directive.name) +
+               "}} must stand alone on its line");
+        if (directive.verb == "lines")
+          append_lines(directive.name, before, line_end, out);
+        else
+          append_options(directive.name, line_end, out);
         return;
       }
       out += before;
@@ -126,8 +133,10 @@ class Renderer {
     Directive directive{{}, content};
     if (space != std::string_view::npos) {
       directive = {content.substr(0, space), trim(content.substr(space))};
-      if (directive.verb != "quote" && directive.verb != "words" && directive.verb != "lines")
-        fail("unknown directive " + in_quotes(directive.verb) + "; expected quote, words or lines");
+      if (directive.verb != "quote" && directive.verb != "words" && directive.verb != "lines" &&
+          directive.verb != "sbatch")
+        fail("unknown directive " + in_quotes(directive.verb) +
+             "; expected quote, words, lines or sbatch");
     }
     if (!is_name(directive.name))
       fail("{{" + log::printable(content, 100) + "}} does not name a value (a-z, 0-9, '_')");
@@ -196,6 +205,16 @@ class Renderer {
         fail("a line of " + in_quotes(name) +
              " ends in '\\', so it would swallow the next line: " + in_quotes(item));
       out += indent;
+      out += item;
+      out += line_end;
+    }
+  }
+
+  void append_options(std::string_view name, std::string_view line_end, std::string& out) {
+    for (const std::string& item : list(name)) {
+      if (!item.starts_with("--") || item.find_first_not_of(kOptionCharacters) != std::string::npos)
+        fail("an item of " + in_quotes(name) + " is no option of sbatch: " + in_quotes(item));
+      out += "#SBATCH ";
       out += item;
       out += line_end;
     }

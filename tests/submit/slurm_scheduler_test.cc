@@ -267,8 +267,6 @@ TEST(SlurmOptions, NoValueAddsAnOption) {
   EXPECT_THROW(slurm_options({}, "xffl-a", RemotePath("/a b")), Error);
   EXPECT_THAT(with([&](SlurmRequest& r) { r.memory_bytes_per_node = 64ull << 30; }),
               Contains("--mem=65536M"));
-  for (const std::string& line : slurm_directives({}, "xffl-a", RemotePath("/a")))
-    EXPECT_THAT(line, testing::StartsWith("#SBATCH --"));
 }
 
 }  // namespace

@@ -130,6 +130,18 @@ TEST(Template, ALineCannotBeADirectiveNorSwallowTheNext) {
   EXPECT_EQ(render_template("{{lines l}}", "t", lines("echo \\\\")), "echo \\\\");
 }
 
+TEST(Template, OptionsBecomeDirectivesAndNothingElseDoes) {
+  const auto options = [](std::vector<std::string> items) { return TemplateValues{{"o", items}}; };
+  EXPECT_EQ(
+      render_template("#!/bin/sh\n{{sbatch o}}\ntrue\n", "t",
+                      options({"--nodes=2", "--constraint=[a|b]&c", "--exclusive"})),
+      "#!/bin/sh\n#SBATCH --nodes=2\n#SBATCH --constraint=[a|b]&c\n#SBATCH --exclusive\ntrue\n");
+  for (const char* bad :
+       {"nodes=2", "-N2", "", "--a b", "--a=\"b", "--a='", "--a#b", "--a=$b", "--a\n"})
+    EXPECT_THAT(refusal("{{sbatch o}}", options({bad})), HasSubstr("t.sh:1:")) << bad;
+  EXPECT_THAT(refusal("x {{sbatch o}}", options({"--a"})), HasSubstr("must stand alone"));
+}
+
 TEST(Template, MessagesShowHostileTextEscaped) {
   const std::string message = refusal("{{v}}", {{"v", "\x1b[2J\n"}});
   EXPECT_EQ(message.find('\x1b'), std::string::npos);

@@ -39,9 +39,6 @@ struct SlurmRequest {
 /// sets) and for a folder that cannot stand in a directive.
 std::vector<std::string> slurm_options(const SlurmRequest& request, const std::string& job_name,
                                        const RemotePath& folder);
-/// The same as lines of a script, "#SBATCH --nodes=2".
-std::vector<std::string> slurm_directives(const SlurmRequest& request, const std::string& job_name,
-                                          const RemotePath& folder);
 
 struct SlurmSettings {
   SlurmRequest request;

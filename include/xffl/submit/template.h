@@ -5,6 +5,8 @@
 //   {{quote name}}    replaced by the value as one quoted word of a POSIX shell
 //   {{words name}}    replaced by a list value, each item quoted, joined by spaces: an argument
 //   vector
+//   {{sbatch name}}   alone on a line: one "#SBATCH --option" per item of a list value; each is one
+//   option without blanks or quotes
 //
 // No value may hold a newline, carriage return or NUL, so none can add a line or an #SBATCH
 // directive. A value that is given and never used is an error, too (a typo in a project's own
