@@ -104,7 +104,7 @@ class SlurmScheduler final : public Scheduler {
   void cancel(const JobId& id, std::stop_token stop) override {
     if (!is_slurm_id(id.str())) return;  // no job of Slurm's
     const std::string name = name_of(id, stop);
-    if (!name.starts_with(kOurs)) return;
+    if (name.empty()) return;
     const auto answer = session_->run(cancel_command(id.str(), name, settings_.request.cluster), "",
                                       settings_.command_timeout, stop);
     const std::string text = one_line(answer.err + answer.out);
@@ -187,7 +187,7 @@ class SlurmScheduler final : public Scheduler {
     names_[id] = name;
   }
 
-  /// What the job was seen under, or is called now; empty when there is no such job.
+  /// What the job was seen under, or is called now; empty when there is no such job of ours.
   std::string name_of(const JobId& id, std::stop_token stop) {
     {
       const std::lock_guard lock(mutex_);
@@ -196,7 +196,8 @@ class SlurmScheduler final : public Scheduler {
     }
     const auto answer = session_->run(name_command(id.str(), settings_.request.cluster), "",
                                       settings_.command_timeout, stop);
-    if (answer.exit_code == 0) return answer.out.substr(0, answer.out.find('\n'));
+    if (answer.exit_code == 0)
+      return answer.out.starts_with(kOurs) ? answer.out.substr(0, answer.out.find('\n')) : "";
     if (answer.err.find("Invalid job id") != std::string::npos) return {};
     throw Error(ErrorKind::kRemote, "squeue did not answer: " + failure_of(answer));
   }

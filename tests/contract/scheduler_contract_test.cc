@@ -5,11 +5,15 @@
 #include <functional>
 #include <thread>
 
+#include "support/bed.h"
 #include "support/fake_scheduler.h"
 #include "support/temp_dir.h"
+#include "xffl/base/clock.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
+#include "xffl/remote/ssh.h"
 #include "xffl/submit/scheduler.h"
+#include "xffl/submit/slurm.h"
 
 namespace xffl::submit {
 namespace {
@@ -17,7 +21,8 @@ namespace {
 // A facility where a job runs until it is told to finish, and coordinators that come and go.
 struct Place {
   virtual ~Place() = default;
-  virtual std::unique_ptr<Scheduler> coordinator() = 0;
+  virtual std::string why_not() { return {}; }  // it cannot be had on this machine
+  virtual std::shared_ptr<Scheduler> coordinator() = 0;
   virtual JobRequest request(const std::string& name) = 0;
   virtual void await_start(const JobRequest& request, const JobId& id) = 0;
   virtual void finish(const JobRequest& request, const JobId& id) = 0;
@@ -26,7 +31,7 @@ struct Place {
 struct ProcessPlace : Place {
   test::TempDir dir;
 
-  std::unique_ptr<Scheduler> coordinator() override { return make_process_scheduler(); }
+  std::shared_ptr<Scheduler> coordinator() override { return make_process_scheduler(); }
   JobRequest request(const std::string& name) override {
     const auto folder = std::filesystem::canonical(dir.path()) / name;
     std::filesystem::create_directory(folder);
@@ -50,7 +55,7 @@ struct ProcessPlace : Place {
 struct FakePlace : Place {
   test::FakeCluster cluster;
 
-  std::unique_ptr<Scheduler> coordinator() override {
+  std::shared_ptr<Scheduler> coordinator() override {
     return std::make_unique<test::FakeScheduler>(cluster);
   }
   JobRequest request(const std::string& name) override {
@@ -64,6 +69,49 @@ struct FakePlace : Place {
   }
 };
 
+// One real facility for all tests, each with job names of its own.
+struct SlurmPlace : Place {
+  SlurmPlace() {
+    static int count = 0;
+    suffix_ = "-" + std::to_string(++count);
+  }
+  static test::Bed& bed() {
+    static test::Bed the_bed({"alba"});
+    return the_bed;
+  }
+  std::string why_not() override { return bed().why_not(); }
+  std::shared_ptr<Scheduler> coordinator() override {
+    const test::Facility& alba = bed().facility("alba");
+    remote::SshSettings ssh;
+    ssh.hosts = {{alba.host, alba.port}};
+    ssh.user = alba.user;
+    ssh.keys = {alba.key};
+    ssh.agent = false;
+    ssh.known_hosts = alba.known_hosts;
+    return make_slurm_scheduler({}, remote::make_ssh_session(ssh), clock_);
+  }
+  JobRequest request(const std::string& name) override {
+    const RemotePath folder(bed().facility("alba").scratch + "/" + name + suffix_);
+    bed().facility("alba").exec_as_user({"mkdir", "-p", folder.str()});
+    return {.name = name + suffix_,
+            .script = "#!/bin/sh\ntouch started\nwhile [ ! -e finish ]; do sleep 0.1; done\n",
+            .folder = folder};
+  }
+  void await_start(const JobRequest& request, const JobId&) override {
+    const auto started = [&] {
+      return bed().facility("alba").exec_as_user({"ls", request.folder.str() + "/started"});
+    };
+    for (int i = 0; i < 600 && started().exit_code != 0; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  void finish(const JobRequest& request, const JobId&) override {
+    bed().facility("alba").exec_as_user({"touch", request.folder.str() + "/finish"});
+  }
+
+  SystemClock clock_;
+  std::string suffix_;
+};
+
 struct Implementation {
   const char* name;
   std::function<std::unique_ptr<Place>()> make;
@@ -72,10 +120,14 @@ struct Implementation {
 class SchedulerContract : public testing::TestWithParam<Implementation> {
  protected:
   std::unique_ptr<Place> place_ = GetParam().make();
-  std::unique_ptr<Scheduler> scheduler_ = place_->coordinator();
+  std::shared_ptr<Scheduler> scheduler_;
   std::vector<JobId> started_;
   std::map<JobId, std::string> names_;
 
+  void SetUp() override {
+    if (const std::string why_not = place_->why_not(); !why_not.empty()) GTEST_SKIP() << why_not;
+    scheduler_ = place_->coordinator();
+  }
   ~SchedulerContract() override {
     for (const JobId& id : started_) scheduler_->cancel(id, {});
   }
@@ -152,7 +204,7 @@ TEST_P(SchedulerContract, CancelEndsAJobAndIsQuietAfterwards) {
 TEST_P(SchedulerContract, AnotherCoordinatorFindsQueriesAndCancelsTheJob) {
   const JobRequest request = place_->request("job-a");
   const JobId id = start(request);
-  const std::unique_ptr<Scheduler> second = place_->coordinator();
+  const std::shared_ptr<Scheduler> second = place_->coordinator();
   EXPECT_EQ(second->find(request.name, request.folder, {}), std::vector{id});
   EXPECT_EQ(state_of(*second, id), JobState::kRunning);
   second->cancel(id, {});
@@ -184,7 +236,8 @@ TEST_P(SchedulerContract, SubmitsNothingWhenStopped) {
 INSTANTIATE_TEST_SUITE_P(
     Schedulers, SchedulerContract,
     testing::Values(Implementation{"Process", [] { return std::make_unique<ProcessPlace>(); }},
-                    Implementation{"Fake", [] { return std::make_unique<FakePlace>(); }}),
+                    Implementation{"Fake", [] { return std::make_unique<FakePlace>(); }},
+                    Implementation{"Slurm", [] { return std::make_unique<SlurmPlace>(); }}),
     [](const auto& each) { return each.param.name; });
 
 }  // namespace
