@@ -55,6 +55,10 @@ std::vector<std::string_view> fields_of(std::string_view line, size_t count) {
   return fields;
 }
 
+bool is_node_list(std::string_view text) {
+  return !text.empty() && text != "(null)" && text != "None assigned";
+}
+
 Submission read_accepted(std::string_view out) {
   const std::string_view line = trim(out);
   const std::string_view id = line.substr(0, line.find(';'));  // "123;cluster"
@@ -112,10 +116,10 @@ std::optional<std::vector<QueueRow>> read_queue(std::string_view text) {
   if (!now) return std::nullopt;
   std::vector<QueueRow> rows;
   for (size_t i = 1; i < lines->size(); ++i) {
-    const auto fields = fields_of((*lines)[i], 7);
+    const auto fields = fields_of((*lines)[i], 8);
     if (fields.empty() || !is_slurm_id(fields[0])) continue;
     QueueRow row{std::string(fields[0]), std::string(fields[1]), std::string(fields[5]),
-                 read_state(fields[2], fields[6])};
+                 read_state(fields[2], fields[7]), is_node_list(fields[6])};
     if (row.status.state == JobState::kRunning) row.status.ends_in = read_time_left(fields[4]);
     const auto start = read_integer(fields[3]);
     if (row.status.state == JobState::kPending && start && *start > 0)
@@ -130,10 +134,10 @@ std::optional<std::vector<QueueRow>> read_accounting(std::string_view text) {
   if (!lines) return std::nullopt;
   std::vector<QueueRow> rows;
   for (const std::string_view line : *lines) {
-    const auto fields = fields_of(line, 4);
+    const auto fields = fields_of(line, 5);
     if (fields.empty() || !is_slurm_id(fields[0])) continue;
-    QueueRow row{std::string(fields[0]), std::string(fields[1]), std::string(fields[3]),
-                 read_state(fields[2], {})};
+    QueueRow row{std::string(fields[0]), std::string(fields[1]), std::string(fields[4]),
+                 read_state(fields[2], {}), is_node_list(fields[3])};
     if (row.status.state != JobState::kEnded && row.status.state != JobState::kCancelled)
       row.status.state = JobState::kUnknown;
     rows.push_back(std::move(row));

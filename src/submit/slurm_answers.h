@@ -34,13 +34,15 @@ Submission read_submission(const remote::CommandResult& answer);
 Submission::Kind classify_refusal(std::string_view text, int exit_code);
 
 // The fields that ask_queue() asks for, in its order, and the mark that ends a whole answer.
-inline constexpr std::string_view kQueueFormat = "%A|%j|%T|%S|%L|%Z|%r";
-inline constexpr std::string_view kAccountingFields = "JobIDRaw,JobName,State,WorkDir";
+inline constexpr std::string_view kQueueFormat = "%A|%j|%T|%S|%L|%Z|%N|%r";
+inline constexpr std::string_view kAccountingFields = "JobIDRaw,JobName,State,NodeList,WorkDir";
 inline constexpr std::string_view kEndMark = "xffl-end";
 
 struct QueueRow {
   std::string id, name, folder;
   JobStatus status;
+  // A submission that Slurm refused stays visible as a failed job for a while: it had no nodes.
+  bool had_nodes = false;
 };
 
 /// The answer "<seconds since 1970>\n", rows of kQueueFormat, kEndMark. Rows that are none are left

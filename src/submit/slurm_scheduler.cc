@@ -74,7 +74,8 @@ class SlurmScheduler final : public Scheduler {
     std::map<uint64_t, JobId> found;  // by number: ids grow
     const auto add = [&](const std::vector<QueueRow>& rows) {
       for (const QueueRow& row : rows)
-        if (row.name == name && row.folder == folder.str())
+        if (row.name == name && row.folder == folder.str() &&
+            (row.had_nodes || row.status.state != JobState::kEnded))
           found.emplace(std::stoull(row.id), JobId(row.id));
     };
     if (!is_plain_name(name)) return {};

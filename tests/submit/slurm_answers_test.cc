@@ -81,16 +81,17 @@ TEST(ReadSubmission, ShowsSlurmsTextOnOnePrintableLine) {
 
 // SLURM_TIME_FORMAT=%s squeue --me --states=all of a bed with a job in every such state.
 constexpr const char* kQueue = R"(1795259546
-16|canc|CANCELLED|1795259542|1:00:00|/scratch/me|None
-15|good|COMPLETED|1795259541|59:59|/scratch/me|None
-14|bad|FAILED|1795259541|1:00:00|/scratch/me|NonZeroExitCode
-11|twin|PENDING|N/A|1:00:00|/scratch/me|Dependency
-17|depn|PENDING|N/A|1:00:00|/scratch/me|DependencyNeverSatisfied
-18|long|PENDING|N/A|4-03:00:00|/scratch/me|PartitionTimeLimit
-19|begin|PENDING|1795263142|1:00:00|/scratch/me|BeginTime
-12|held|PENDING|N/A|1:00:00|/scratch/me|JobHeldUser
-9|xffl-p-0001-r0001-a-a1|RUNNING|1795259481|8:55|/scratch/link|None
-20|tl|RUNNING|1795259542|0:56|/scratch/me|None
+16|canc|CANCELLED|1795259542|1:00:00|/scratch/me|fac1c1|None
+15|good|COMPLETED|1795259541|59:59|/scratch/me|fac1c1|None
+14|bad|FAILED|1795259541|1:00:00|/scratch/me|fac1c1|NonZeroExitCode
+11|twin|PENDING|N/A|1:00:00|/scratch/me||Dependency
+17|depn|PENDING|N/A|1:00:00|/scratch/me||DependencyNeverSatisfied
+18|long|PENDING|N/A|4-03:00:00|/scratch/me||PartitionTimeLimit
+19|begin|PENDING|1795263142|1:00:00|/scratch/me||BeginTime
+12|held|PENDING|N/A|1:00:00|/scratch/me||JobHeldUser
+9|xffl-p-0001-r0001-a-a1|RUNNING|1795259481|8:55|/scratch/link|fac1c1|None
+20|tl|RUNNING|1795259542|0:56|/scratch/me|fac1c1|None
+31|refused|FAILED|1795259541|1:00:00|/scratch/me||BadConstraints
 xffl-end
 )";
 
@@ -99,7 +100,9 @@ TEST(ReadQueue, KnowsEveryStateThatARealControllerShows) {
   ASSERT_TRUE(rows);
   std::map<std::string, QueueRow> by_name;
   for (const QueueRow& row : *rows) by_name[row.name] = row;
-  ASSERT_EQ(by_name.size(), 10u);
+  ASSERT_EQ(by_name.size(), 11u);
+  EXPECT_TRUE(by_name["bad"].had_nodes);
+  EXPECT_FALSE(by_name["refused"].had_nodes);
   EXPECT_EQ(by_name["canc"].status.state, JobState::kCancelled);
   EXPECT_EQ(by_name["good"].status.state, JobState::kEnded);
   EXPECT_EQ(by_name["good"].status.reason, "");
@@ -132,15 +135,15 @@ TEST(ReadQueue, HostileLinesAreNoJobs) {
   const auto rows = read_queue(
       "100\n"
       "CLUSTER: leonardo\n"
-      "5|name|RUNNING|1|1:00|/x\n"       // a field short
-      "x|name|RUNNING|1|1:00|/x|None\n"  // no id
-      "-5|name|RUNNING|1|1:00|/x|None\n"
-      "123456789012345678901|n|RUNNING|1|1:00|/x|None\n"
-      "||||||\n"
-      "6|na|me|RUNNING|1|1:00|/x|None\n"  // a bar in a name shifts the fields
-      "7|name|RUNNING|9999999999999999999999|99999999:99:99|/x|a|b\x1b[2J\n"
-      "8|name|PENDING|-4|-1:00|/x|None\n"
-      "9|name|FLYING|1|1:00|/x|None\n"
+      "5|name|RUNNING|1|1:00|/x|n1\n"       // a field short
+      "x|name|RUNNING|1|1:00|/x|n1|None\n"  // no id
+      "-5|name|RUNNING|1|1:00|/x|n1|None\n"
+      "123456789012345678901|n|RUNNING|1|1:00|/x|n1|None\n"
+      "|||||||\n"
+      "6|na|me|RUNNING|1|1:00|/x|n1|None\n"  // a bar in a name shifts the fields
+      "7|name|RUNNING|9999999999999999999999|99999999:99:99|/x|n1|a|b\x1b[2J\n"
+      "8|name|PENDING|-4|-1:00|/x|n1|None\n"
+      "9|name|FLYING|1|1:00|/x|n1|None\n"
       "xffl-end\n");
   ASSERT_TRUE(rows);
   ASSERT_EQ(rows->size(), 4u);
@@ -156,11 +159,11 @@ TEST(ReadQueue, HostileLinesAreNoJobs) {
 
 TEST(ReadAccounting, SpeaksOfEndedJobsOnly) {
   const auto rows = read_accounting(
-      "10|twin|CANCELLED by 3001|/scratch/me\n"
-      "11|twin|RUNNING|/scratch/me\n"
-      "12|twin|TIMEOUT|/scratch/me\n"
-      "12.batch|batch|COMPLETED|\n"
-      "13|twin|COMPLETED|/scratch/me\n"
+      "10|twin|CANCELLED by 3001|n1|/scratch/me\n"
+      "11|twin|RUNNING|n1|/scratch/me\n"
+      "12|twin|TIMEOUT|n1|/scratch/me\n"
+      "12.batch|batch|COMPLETED|n1|\n"
+      "13|twin|COMPLETED|n1|/scratch/me\n"
       "xffl-end\n");
   ASSERT_TRUE(rows);
   ASSERT_EQ(rows->size(), 4u);

@@ -22,7 +22,7 @@ const RemotePath kFolder("/scratch/me/a1");
 std::string queue(const std::string& rows) { return "1000\n" + rows + "xffl-end\n"; }
 std::string row(const std::string& id, const std::string& state, const std::string& name = kName,
                 const std::string& folder = kFolder.str()) {
-  return id + "|" + name + "|" + state + "|1060|10:00|" + folder + "|None\n";
+  return id + "|" + name + "|" + state + "|1060|10:00|" + folder + "|n1|None\n";
 }
 
 class SlurmScheduler : public testing::Test {
@@ -149,7 +149,7 @@ TEST_F(SlurmScheduler, AStrangersJobOfTheSameIdIsNotOurs) {
 
 TEST_F(SlurmScheduler, AForgottenJobIsAskedOfTheAccounting) {
   says("squeue", {0, queue(""), ""});
-  says("sacct", {0, "7|" + kName + "|TIMEOUT|/scratch/me/a1\nxffl-end\n", ""});
+  says("sacct", {0, "7|" + kName + "|TIMEOUT|n1|/scratch/me/a1\nxffl-end\n", ""});
   EXPECT_EQ(status_of("7").state, JobState::kEnded);
   EXPECT_EQ(status_of("7").cause, EndCause::kWalltime);
   EXPECT_EQ(status_of("8").state, JobState::kUnknown);
@@ -168,7 +168,7 @@ TEST_F(SlurmScheduler, SilentAccountingIsAskedAgainLater) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(status_of("7").state, JobState::kUnknown);
   EXPECT_THAT(asked_, ElementsAre("squeue", "sacct", "squeue", "squeue"));
   clock_.advance(std::chrono::minutes(6));
-  says("sacct", {0, "7|" + kName + "|COMPLETED|/scratch/me/a1\nxffl-end\n", ""});
+  says("sacct", {0, "7|" + kName + "|COMPLETED|n1|/scratch/me/a1\nxffl-end\n", ""});
   EXPECT_EQ(status_of("7").state, JobState::kEnded);
 }
 
@@ -196,12 +196,17 @@ TEST_F(SlurmScheduler, FindsJobsOfTheNameInTheFolderOldestFirst) {
                         row("8", "RUNNING", kName, "/scratch/me/other") + row("3", "RUNNING", "x")),
                   ""});
   says("sacct", {0,
-                 "9|" + kName + "|COMPLETED|/scratch/me/a1\n5|" + kName +
-                     "|FAILED|/scratch/me/a1\nxffl-end\n",
+                 "9|" + kName + "|COMPLETED|n1|/scratch/me/a1\n5|" + kName +
+                     "|FAILED|n1|/scratch/me/a1\nxffl-end\n",
                  ""});
   EXPECT_THAT(scheduler().find(kName, kFolder, {}),
               ElementsAre(JobId("5"), JobId("9"), JobId("10")));
   EXPECT_TRUE(scheduler().find("a,b", kFolder, {}).empty());
+  // What is left of a refused submission is no job.
+  says("squeue",
+       {0, queue("11|" + kName + "|FAILED|1060|10:00|/scratch/me/a1||BadConstraints\n"), ""});
+  says("sacct", {0, "11|" + kName + "|FAILED|None assigned|/scratch/me/a1\nxffl-end\n", ""});
+  EXPECT_TRUE(scheduler().find(kName, kFolder, {}).empty());
 }
 
 TEST_F(SlurmScheduler, CancelNamesTheJobAndIsQuietWhenItIsOver) {

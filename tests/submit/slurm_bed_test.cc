@@ -1,0 +1,295 @@
+// A real Slurm: what becomes of jobs and of answers when things go wrong. Each test has a facility
+// of its own; the jobs run the shipped template.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "job_script.h"
+#include "slurm_settings.h"
+#include "support/bed.h"
+#include "xffl/base/clock.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/remote/ssh.h"
+
+namespace xffl::submit {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::HasSubstr;
+
+// A trainer that says what it was given, waits until it is told to end, and stops when it is
+// warned.
+constexpr const char* kTrainer = R"sh(#!/bin/bash
+warned() { echo "rank $SLURM_PROCID warned" >>ranks.txt; [ "$SLURM_PROCID" != 0 ] || echo warned >out/report.json; exit 0; }
+trap warned USR1
+echo "rank $SLURM_PROCID of $SLURM_NTASKS on $MASTER_ADDR:$MASTER_PORT tag $TAG gpus $CUDA_VISIBLE_DEVICES args $*" >>ranks.txt
+echo "start ${SLURM_RESTART_COUNT:-0}" >>out/begun
+until [ -e finish ]; do sleep 0.1; done
+[ "$SLURM_PROCID" != 0 ] || echo done >out/report.json
+)sh";
+
+class SlurmBed : public testing::Test {
+ protected:
+  void start(const std::vector<std::string>& flavours = {}) {
+    bed_ = std::make_unique<test::Bed>(std::vector<std::string>{"alba"}, flavours);
+    if (!bed_->up()) return;
+    alba_ = &bed_->facility("alba");
+    remote::SshSettings ssh;
+    ssh.hosts = {{alba_->host, alba_->port}};
+    ssh.user = alba_->user;
+    ssh.keys = {alba_->key};
+    ssh.agent = false;
+    ssh.known_hosts = alba_->known_hosts;
+    session_ = remote::make_ssh_session(ssh);
+    facility_.name = FacilityName("alba");
+    facility_.scheduler = config::SchedulerKind::kSlurm;
+    facility_.workdir = RemotePath(alba_->scratch);
+    facility_.trainer_command = {"bash", alba_->scratch + "/trainer.sh"};
+    facility_.environment = {"export TAG='it'\\''s'"};
+    facility_.slurm.nodes = 2;
+    facility_.slurm.tasks_per_node = facility_.slurm.gpus_per_node = 1;
+    facility_.slurm.warning = std::chrono::seconds(60);
+    facility_.world_size = 2;
+    remote::write_text_atomic(*session_, RemotePath(alba_->scratch + "/trainer.sh"), kTrainer);
+    scheduler_ = coordinator();
+  }
+  std::shared_ptr<Scheduler> coordinator() {
+    SlurmSettings settings = round::slurm_settings(facility_.slurm);
+    settings.command_timeout = milliseconds(30000);
+    return make_slurm_scheduler(settings, session_, clock_);
+  }
+
+  JobRequest request(int attempt = 1) {
+    job::JobSpec spec;
+    spec.key = {"demo", "0001", 1, "alba", attempt, std::string(32, 'a')};
+    const RemotePath folder(alba_->scratch + "/a" + std::to_string(attempt));
+    session_->make_dirs(folder / "out");
+    return {.name = spec.key.job_name(),
+            .script = round::job_script(facility_, spec, folder, {"/x/xffl", "/x/xffl-train"}),
+            .folder = folder};
+  }
+  std::string text(const RemotePath& path) {
+    return session_->stat(path) ? remote::read_text(*session_, path, 1 << 20) : std::string();
+  }
+  std::string output(const JobRequest& request, const JobId& id) {
+    return text(request.folder / ("slurm-" + id.str() + ".out"));
+  }
+  JobStatus status(const JobRequest& request, const JobId& id) {
+    const SubmittedJob job{id, request.name};
+    return scheduler_->query(std::span(&job, 1), {}).at(id);
+  }
+  template <class Condition>
+  bool await(Condition condition, int seconds = 60) {
+    for (int i = 0; i < seconds * 10; ++i) {
+      if (condition()) return true;
+      std::this_thread::sleep_for(milliseconds(100));
+    }
+    return condition();
+  }
+  bool await_state(const JobRequest& request, const JobId& id, JobState state, int seconds = 60) {
+    return await([&] { return status(request, id).state == state; }, seconds);
+  }
+  bool await_ranks(const JobRequest& request, int count = 2) {
+    return await([&] {
+      const std::string ranks = text(request.folder / "ranks.txt");
+      return std::count(ranks.begin(), ranks.end(), '\n') >= count;
+    });
+  }
+  void finish(const JobRequest& request) {
+    remote::write_text_atomic(*session_, request.folder / "finish", "");
+  }
+
+  std::unique_ptr<test::Bed> bed_;
+  const test::Facility* alba_ = nullptr;
+  std::shared_ptr<remote::Session> session_;
+  SystemClock clock_;
+  config::Facility facility_;
+  std::shared_ptr<Scheduler> scheduler_;
+};
+
+#define START_BED(...) \
+  start(__VA_ARGS__);  \
+  if (!bed_->up()) GTEST_SKIP() << bed_->why_not()
+
+TEST_F(SlurmBed, RanksMeetOnTwoNodesAndTheJobEnds) {
+  START_BED();
+  const JobRequest job = request();
+  const JobId id = scheduler_->submit(job, {});
+  ASSERT_TRUE(await_ranks(job)) << output(job, id);
+  const std::string ranks = text(job.folder / "ranks.txt");
+  for (const char* rank : {"rank 0 of 2 on ", "rank 1 of 2 on ", "tag it's", "args --job "})
+    EXPECT_THAT(ranks, HasSubstr(rank));
+  EXPECT_THAT(ranks, HasSubstr("gpus 0 "));
+  EXPECT_EQ(status(job, id).state, JobState::kRunning);
+  EXPECT_GT(status(job, id).ends_in.value(), std::chrono::minutes(50));
+  EXPECT_EQ(text(job.folder / "claim/owner"), id.str() + " " + std::string(32, 'a') + "\n");
+  finish(job);
+  ASSERT_TRUE(await_state(job, id, JobState::kEnded));
+  EXPECT_EQ(text(job.folder / "out/report.json"), "done\n");
+  EXPECT_THAT(output(job, id), HasSubstr("the trainer ended with 0"));
+}
+
+TEST_F(SlurmBed, TheWarningReachesEveryRank) {
+  START_BED();
+  const JobRequest job = request();
+  const JobId id = scheduler_->submit(job, {});
+  ASSERT_TRUE(await_ranks(job)) << output(job, id);
+  // As slurmd does it before the walltime: the batch shell only.
+  EXPECT_EQ(alba_->exec_as_user({"scancel", "--batch", "--signal=USR1", id.str()}).exit_code, 0);
+  ASSERT_TRUE(await_state(job, id, JobState::kEnded)) << output(job, id);
+  const std::string ranks = text(job.folder / "ranks.txt");
+  EXPECT_THAT(ranks, HasSubstr("rank 0 warned"));
+  EXPECT_THAT(ranks, HasSubstr("rank 1 warned"));
+  EXPECT_EQ(text(job.folder / "out/report.json"), "warned\n");
+}
+
+TEST_F(SlurmBed, ATwinWaitsAndThenLeavesTheClaimAlone) {
+  START_BED();
+  const JobRequest job = request();
+  const JobId first = scheduler_->submit(job, {});
+  ASSERT_TRUE(await_ranks(job));
+  const JobId second = scheduler_->submit(job, {});
+  EXPECT_EQ(scheduler_->find(job.name, job.folder, {}), (std::vector{first, second}));
+  EXPECT_EQ(status(job, second).state, JobState::kPending);
+  finish(job);
+  ASSERT_TRUE(await_state(job, second, JobState::kEnded));
+  EXPECT_THAT(output(job, second), HasSubstr("claimed already by job " + first.str()));
+  EXPECT_EQ(text(job.folder / "out/begun"), "start 0\nstart 0\n");  // two ranks, one start
+}
+
+TEST_F(SlurmBed, ARequeuedJobStartsAfreshUnderItsOwnClaim) {
+  START_BED();
+  const JobRequest job = request();
+  const JobId id = scheduler_->submit(job, {});
+  ASSERT_TRUE(await_ranks(job));
+  EXPECT_EQ(alba_->exec_as_user({"scontrol", "requeue", id.str()}).exit_code, 0);
+  // It waits out a begin time; a person may lift it, and so may a test.
+  ASSERT_TRUE(await_state(job, id, JobState::kPending));
+  alba_->exec_on_login({"scontrol", "update", "JobId=" + id.str(), "StartTime=now"});
+  ASSERT_TRUE(await(
+      [&] { return output(job, id).find("starts again (restart 1)") != std::string::npos; }, 180))
+      << output(job, id) << status(job, id).native << " " << status(job, id).reason;
+  ASSERT_TRUE(await_ranks(job, 4));
+  EXPECT_EQ(text(job.folder / "out/begun"),
+            "start 1\nstart 1\n");  // what the first start wrote is gone
+  finish(job);
+  ASSERT_TRUE(await_state(job, id, JobState::kEnded));
+}
+
+TEST_F(SlurmBed, AnUnansweredSubmissionIsInDoubtAndFoundAgain) {
+  START_BED();
+  const JobRequest job = request();
+  alba_->signal_daemon("slurmctld", SIGSTOP);
+  std::jthread later([&] {
+    std::this_thread::sleep_for(std::chrono::seconds(12));
+    alba_->signal_daemon("slurmctld", SIGCONT);
+  });
+  try {
+    scheduler_->submit(job, {});
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kRemote) << error.what();
+  }
+  std::vector<JobId> found;
+  ASSERT_TRUE(
+      await([&] { return !(found = coordinator()->find(job.name, job.folder, {})).empty(); }));
+  ASSERT_EQ(found.size(), 1u);
+  scheduler_->cancel(found.front(), {});
+}
+
+TEST_F(SlurmBed, AControllerThatIsDownIsBusyForJobsAndSilentForQuestions) {
+  START_BED();
+  const JobRequest job = request();
+  alba_->stop_daemon("slurmctld");
+  const auto kind = [](auto action) {
+    try {
+      action();
+    } catch (const Error& error) {
+      return error.kind();
+    }
+    return ErrorKind::kInternal;
+  };
+  EXPECT_EQ(kind([&] { scheduler_->submit(job, {}); }), ErrorKind::kBusy);
+  EXPECT_EQ(kind([&] { status(job, JobId("1")); }), ErrorKind::kRemote);
+  EXPECT_EQ(kind([&] { scheduler_->find(job.name, job.folder, {}); }), ErrorKind::kRemote);
+  alba_->start_daemon("slurmctld");
+  std::vector<JobId> found;
+  ASSERT_TRUE(await([&] {
+    return kind([&] { found = scheduler_->find(job.name, job.folder, {}); }) ==
+           ErrorKind::kInternal;
+  }));
+  EXPECT_TRUE(found.empty());
+}
+
+TEST_F(SlurmBed, RefusalsAreForGoodAndTestOnlySubmitsNothing) {
+  START_BED();
+  const JobRequest job = request();
+  const SlurmSettings settings = round::slurm_settings(facility_.slurm);
+  const TestOnly good = test_only(*session_, settings, job, {});
+  EXPECT_TRUE(good.accepted) << good.answer;
+  EXPECT_THAT(good.answer, HasSubstr("to start at"));
+  for (const auto& change : std::vector<std::function<void(SlurmRequest&)>>{
+           [](SlurmRequest& r) { r.partition = "nope"; },
+           [](SlurmRequest& r) { r.gpus_per_node = 64; },
+           [](SlurmRequest& r) { r.constraint = "nofeature"; },
+           [](SlurmRequest& r) { r.reservation = "nobodys"; },
+           [](SlurmRequest& r) { r.memory_bytes_per_node = 1ull << 50; }}) {
+    SlurmSettings wrong = settings;
+    change(wrong.request);
+    EXPECT_FALSE(test_only(*session_, wrong, job, {}).accepted);
+    try {
+      make_slurm_scheduler(wrong, session_, clock_)->submit(job, {});
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kConfig) << error.what();
+    }
+  }
+  EXPECT_TRUE(scheduler_->find(job.name, job.folder, {}).empty());
+}
+
+TEST_F(SlurmBed, HeldCancelledAndImpossibleJobsAreToldApart) {
+  START_BED();
+  facility_.slurm.time = std::chrono::hours(99);  // beyond the partition's: accepted, never started
+  scheduler_ = coordinator();
+  const JobRequest job = request();
+  const JobId id = scheduler_->submit(job, {});
+  ASSERT_TRUE(await_state(job, id, JobState::kHeld)) << status(job, id).reason;
+  EXPECT_THAT(status(job, id).reason, HasSubstr("Partition"));
+  EXPECT_EQ(alba_->exec_on_login({"scancel", id.str()}).exit_code, 0);
+  ASSERT_TRUE(await_state(job, id, JobState::kCancelled));
+}
+
+TEST_F(SlurmBed, AForgottenJobIsUnknownWithoutAccounting) {
+  START_BED({"--min-job-age", "2"});
+  const JobRequest job = request();
+  finish(job);
+  const JobId id = scheduler_->submit(job, {});
+  ASSERT_TRUE(await([&] { return !text(job.folder / "out/report.json").empty(); }));
+  ASSERT_TRUE(await_state(job, id, JobState::kUnknown, 120));
+  EXPECT_TRUE(scheduler_->find(job.name, job.folder, {}).empty());
+  scheduler_->cancel(id, {});
+}
+
+TEST_F(SlurmBed, AForgottenJobIsKnownToTheAccounting) {
+  START_BED({"--min-job-age", "2", "--dbd"});
+  const JobRequest job = request();
+  finish(job);
+  const JobId id = scheduler_->submit(job, {});
+  const auto forgotten = [&] {
+    const ProcessResult queue =
+        alba_->exec_as_user({"squeue", "--me", "--noheader", "--states=all"});
+    return queue.exit_code == 0 && queue.out.empty();
+  };
+  ASSERT_TRUE(
+      await([&] { return !text(job.folder / "out/report.json").empty() && forgotten(); }, 120));
+  EXPECT_EQ(status(job, id).state, JobState::kEnded);
+  EXPECT_EQ(status(job, id).native, "COMPLETED");
+  EXPECT_EQ(scheduler_->find(job.name, job.folder, {}), std::vector{id});
+}
+
+}  // namespace
+}  // namespace xffl::submit
