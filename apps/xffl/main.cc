@@ -8,6 +8,7 @@
 #include "config_command.h"
 #include "demo_command.h"
 #include "inspect_command.h"
+#include "render_command.h"
 #include "run_command.h"
 #include "simulate_command.h"
 #include "status_command.h"
@@ -44,6 +45,7 @@ int main(int argc, char** argv) {
   xffl::add_status_commands(app);
   xffl::add_aggregate_command(app);
   xffl::add_inspect_command(app);
+  xffl::add_render_command(app);
   xffl::add_demo_command(app);
   try {
     std::reverse(line.own.begin(), line.own.end());  // CLI11 takes the last word first

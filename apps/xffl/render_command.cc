@@ -1,0 +1,71 @@
+#include "render_command.h"
+
+#include <cstdio>
+#include <memory>
+
+#include "project.h"
+#include "xffl/base/clock.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/log.h"
+#include "xffl/config/load.h"
+#include "xffl/journal/journal.h"
+#include "xffl/round/render.h"
+
+namespace xffl {
+namespace {
+
+struct Flags {
+  ProjectOptions project;
+  std::string facility;
+  std::optional<int> round;
+  std::filesystem::path out;
+};
+
+round::History history_of(const ProjectOptions& options) {
+  if (options.run.empty() && !round::latest_run(options.runs())) {
+    std::fprintf(stderr,
+                 "xffl: there is no run yet: this is a preview, a run's folder and nonce will be "
+                 "others\n");
+    return round::preview_history();
+  }
+  return round::replay(journal::read_events(options.existing_run().journal()));
+}
+
+void render(const Flags& flags) {
+  const config::Experiment experiment = config::load_experiment(flags.project.project);
+  SystemClock clock;
+  const round::RenderedScript rendered =
+      round::render_script(experiment, history_of(flags.project), FacilityName(flags.facility),
+                           flags.round, round::make_world(clock).programs);
+  if (flags.out.empty())
+    std::fputs(rendered.script.c_str(), stdout);
+  else
+    write_file_atomic(flags.out, rendered.script);
+  std::fprintf(stderr,
+               "xffl: round %d, attempt %d: %s\n"
+               "xffl: it expects %s/job.json and the model in %s, which the coordinator puts there "
+               "before it submits\n",
+               rendered.round, rendered.attempt, rendered.job_name.c_str(),
+               log::printable(rendered.folder.str(), 4000).c_str(),
+               log::printable(rendered.model_folder.str(), 4000).c_str());
+}
+
+}  // namespace
+
+void add_render_command(CLI::App& app) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand(
+      "render", "print the job script that a facility gets next; touches no facility");
+  command->add_option("facility", flags->facility, "its name in xffl.yaml")->required();
+  command->add_option("-p,--project", flags->project.project, "the project's folder (default: .)");
+  command->add_option("-w,--workdir", flags->project.workdir,
+                      "where runs/ lies (default: the project's folder)");
+  command->add_option("--run", flags->project.run, "a run (default: the newest)");
+  command->add_option("--round", flags->round, "a round (default: the one in progress or next)")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--out", flags->out, "write it to a file instead of the terminal");
+  command->callback([flags] { render(*flags); });
+}
+
+}  // namespace xffl

@@ -1,0 +1,56 @@
+#include "xffl/round/render.h"
+
+#include "job_script.h"
+#include "xffl/base/error.h"
+
+namespace xffl::round {
+namespace {
+
+int attempt_of(const History& history, int round, const FacilityName& facility) {
+  const auto known = history.rounds.find(round);
+  if (known == history.rounds.end()) return 1;
+  const auto state = known->second.facilities.find(facility);
+  if (state == known->second.facilities.end()) return 1;
+  const Attempt* current = state->second.current();
+  if (current == nullptr) return 1;
+  return current->failure ? current->number + 1 : current->number;
+}
+
+}  // namespace
+
+History preview_history() {
+  History history;
+  history.identity = plan::RunIdentity{RunName("0000"), std::string(32, '0')};
+  history.initial_sha256 = std::string(64, '0');
+  return history;
+}
+
+RenderedScript render_script(const config::Experiment& experiment, const History& history,
+                             const FacilityName& facility, std::optional<int> round,
+                             const Programs& programs) {
+  const config::Facility& settings = experiment.facility(facility);
+  if (!history.identity)
+    throw Error(ErrorKind::kNotFound, "the run has no identity yet: its journal is empty");
+  plan::Done done = history.done();
+  if (round) done.rounds_published = *round - 1;
+  const auto plan = plan::next_round(experiment, *history.identity, done);
+  if (!plan || plan->round < 1)
+    throw Error(ErrorKind::kNotFound,
+                "there is no round " + std::to_string(done.rounds_published + 1) +
+                    ": the experiment has " + std::to_string(experiment.rounds));
+  RenderedScript rendered;
+  rendered.round = plan->round;
+  rendered.attempt = attempt_of(history, plan->round, facility);
+  for (const plan::FacilityPlan& each : plan->facilities) {
+    if (each.facility != facility) continue;
+    const job::JobSpec spec =
+        plan::job_spec(experiment, *history.identity, *plan, each, rendered.attempt);
+    rendered.job_name = spec.key.job_name();
+    rendered.folder = plan::attempt_folder(each, rendered.attempt);
+    rendered.model_folder = each.model_folder;
+    rendered.script = job_script(settings, spec, rendered.folder, programs);
+  }
+  return rendered;
+}
+
+}  // namespace xffl::round

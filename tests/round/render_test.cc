@@ -1,0 +1,73 @@
+#include "xffl/round/render.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "xffl/base/error.h"
+#include "xffl/config/load.h"
+
+namespace xffl::round {
+namespace {
+
+using testing::HasSubstr;
+
+const FacilityName kAlba("alba");
+const Programs kPrograms{"/opt/xffl", "/opt/xffl-train"};
+
+config::Experiment experiment() {
+  return config::parse_experiment(R"(
+project: demo
+model: /m
+rounds: 3
+training: {steps_per_round: 4}
+facilities:
+  alba:
+    access: ssh
+    ssh: {hosts: login, user: me}
+    scheduler: slurm
+    workdir: /scratch/me
+    data: {train: /scratch/me/t}
+)",
+                                  "xffl.yaml", "/project");
+}
+
+History history() {
+  History history;
+  history.identity = plan::RunIdentity{RunName("0007"), "0123456789abcdef0123456789abcdef"};
+  history.initial_sha256 = std::string(64, 'a');
+  return history;
+}
+
+TEST(RenderScript, IsOfTheNextRoundAndItsFolder) {
+  const RenderedScript rendered = render_script(experiment(), history(), kAlba, {}, kPrograms);
+  EXPECT_EQ(rendered.round, 1);
+  EXPECT_EQ(rendered.attempt, 1);
+  EXPECT_EQ(rendered.job_name, "xffl-demo-0007-r0001-alba-a1");
+  EXPECT_EQ(rendered.folder.str(), "/scratch/me/demo/0007-01234567/alba/r0001/a1");
+  EXPECT_THAT(rendered.script, HasSubstr("#SBATCH --job-name=" + rendered.job_name + "\n"));
+  EXPECT_THAT(rendered.script, HasSubstr("#SBATCH --chdir=" + rendered.folder.str() + "\n"));
+  EXPECT_EQ(render_script(experiment(), history(), kAlba, 1, kPrograms).script, rendered.script);
+}
+
+TEST(RenderScript, IsTheOpenAttemptsOrTheNext) {
+  History open = history();
+  FacilityState& state = open.rounds[1].facilities[kAlba];
+  state.attempts.push_back({.number = 1, .pushed = true, .job_id = "42"});
+  EXPECT_EQ(render_script(experiment(), open, kAlba, {}, kPrograms).attempt, 1);
+  state.attempts.back().failure = "node failed";
+  const RenderedScript next = render_script(experiment(), open, kAlba, {}, kPrograms);
+  EXPECT_EQ(next.attempt, 2);
+  EXPECT_EQ(next.folder.filename(), "a2");
+  EXPECT_EQ(render_script(experiment(), open, kAlba, 3, kPrograms).job_name,
+            "xffl-demo-0007-r0003-alba-a1");
+}
+
+TEST(RenderScript, RefusesWhatIsNotThere) {
+  EXPECT_THROW(render_script(experiment(), history(), kAlba, 4, kPrograms), Error);
+  EXPECT_THROW(render_script(experiment(), history(), FacilityName("brno"), {}, kPrograms), Error);
+  EXPECT_THROW(render_script(experiment(), {}, kAlba, {}, kPrograms), Error);
+  EXPECT_NO_THROW(render_script(experiment(), preview_history(), kAlba, {}, kPrograms));
+}
+
+}  // namespace
+}  // namespace xffl::round
