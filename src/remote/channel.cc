@@ -140,14 +140,15 @@ bool Channel::at_end() const {
   return ssh_channel_poll(handle_.get(), 0) <= 0 && ssh_channel_poll(handle_.get(), 1) <= 0;
 }
 
-bool Channel::takes_input() const { return ssh_channel_is_open(handle_.get()) != 0; }
+bool Channel::takes_input() const { return !closed_ && ssh_channel_is_open(handle_.get()) != 0; }
 
 size_t Channel::try_write(std::span<const std::byte> bytes) {
   if (ssh_get_poll_flags(ssh_channel_get_session(handle_.get())) & SSH_WRITE_PENDING) return 0;
   const int n = ssh_channel_write(handle_.get(), bytes.data(), static_cast<uint32_t>(bytes.size()));
   if (n == SSH_AGAIN) return 0;
-  if (n < 0) fail("writing");
-  return static_cast<size_t>(n);
+  if (n < 0 && !ssh_is_connected(ssh_channel_get_session(handle_.get()))) fail("writing");
+  closed_ = closed_ || n < 0;
+  return n < 0 ? 0 : static_cast<size_t>(n);
 }
 
 void Channel::send_eof() {
@@ -174,6 +175,7 @@ void Channel::write(std::span<const std::byte> bytes, Deadline deadline,
       [&](ssh_session) {
         while (!bytes.empty()) {
           const size_t n = try_write(bytes.first(std::min<size_t>(bytes.size(), 256u << 10)));
+          if (!takes_input()) fail(doing);
           if (n == 0) return false;
           bytes = bytes.subspan(n);
         }

@@ -39,8 +39,8 @@ class Channel {
   bool at_end() const;
   /// False once the far side has closed the channel.
   bool takes_input() const;
-  /// Hands over what the server has room for, 0 while earlier bytes wait to be sent. Throws kRemote
-  /// when the far side has closed the channel.
+  /// Hands over what the server has room for; 0 while earlier bytes wait to be sent, and when the
+  /// far side has closed the channel. Throws kRemote.
   size_t try_write(std::span<const std::byte> bytes);
   void send_eof();
 
@@ -69,6 +69,7 @@ class Channel {
 
   std::shared_ptr<Connection> connection_;
   Handle handle_;
+  bool closed_ = false;  // the far side takes no more input
   size_t granted_ = 0;  // bytes that may still come before the window is opened again
 };
 

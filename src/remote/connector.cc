@@ -81,7 +81,8 @@ void Connector::wait_for_limits(const SshHost& host) {
 
 std::shared_ptr<Connection> Connector::connect_to(const SshHost& host,
                                                   const Credentials& credentials, const Ask* ask) {
-  pinned(host);  // before any network
+  for (const SshHost& jump : settings_.jump) pinned(jump);
+  pinned(host);  // all before any network
   std::shared_ptr<void> below;
   UniqueFd socket = reach(host, credentials, below);
   auto connection = log_in(host, std::move(socket), std::move(below), credentials, ask);
@@ -148,6 +149,7 @@ std::shared_ptr<Connection> Connector::log_in(const SshHost& host, UniqueFd sock
 Connector::Greeting Connector::greet(const SshHost& host, const std::vector<PublicKey>& wanted) {
   const std::lock_guard lock(mutex_);
   Greeting greeting;
+  for (const SshHost& jump : settings_.jump) pinned(jump);
   const Credentials credentials =
       settings_.jump.empty() ? Credentials{} : check_credentials(nullptr);
   UniqueFd socket = reach(host, credentials, greeting.below);

@@ -79,12 +79,13 @@ void FrameReader::feed(std::string_view bytes, const Output& output) {
   if (!begun_) find_begin();
   if (!begun_) return;
   const bool search = output_bytes_ + held_.size() > expected_bytes_;
-  if (search && find_end(output)) return;
+  if (search && find_end(expected_bytes_ - std::min(output_bytes_, expected_bytes_), output))
+    return;
   if (held_.size() > kHeldBytes) pass(held_.size() - kHeldBytes, output);
 }
 
 void FrameReader::finish(const Output& output) {
-  if (begun_ && !exit_code_) find_end(output);
+  if (begun_ && !exit_code_) find_end(0, output);
 }
 
 void FrameReader::find_begin() {
@@ -101,13 +102,15 @@ void FrameReader::find_begin() {
   begun_ = true;
 }
 
-bool FrameReader::find_end(const Output& output) {
-  const size_t at = held_.find(end_);
+bool FrameReader::find_end(size_t from, const Output& output) {
+  const size_t at = held_.find(end_, from);
   if (at == std::string::npos) return false;
   const size_t digits = at + end_.size();
   const size_t line_end = held_.find('\n', digits);
   if (line_end == std::string::npos || line_end == digits || line_end > digits + 3) return false;
-  exit_code_ = std::stoi(held_.substr(digits, line_end - digits));
+  const std::string code = held_.substr(digits, line_end - digits);
+  if (code.find_first_not_of("0123456789") != std::string::npos) return false;
+  exit_code_ = std::stoi(code);
   pass(at, output);
   held_.clear();
   return true;

@@ -47,7 +47,7 @@ class FrameReader {
 
  private:
   void find_begin();
-  bool find_end(const Output& output);
+  bool find_end(size_t from, const Output& output);
   void pass(size_t count, const Output& output);
 
   const std::string begin_, end_;

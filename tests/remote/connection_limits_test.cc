@@ -1,0 +1,63 @@
+#include "connection_limits.h"
+
+#include <gtest/gtest.h>
+
+#include "support/fake_clock.h"
+
+namespace xffl::remote {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(ConnectionLimits, SixAMinute) {
+  test::FakeClock clock;
+  ConnectionLimits limits(clock);
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_EQ(limits.wait("a"), 0ns);
+    limits.started("a");
+    limits.succeeded("a");
+    clock.advance(1s);
+  }
+  EXPECT_EQ(limits.wait("a"), 54s);
+  EXPECT_EQ(limits.wait("b"), 0ns);  // each host by itself
+  clock.advance(54s);
+  EXPECT_EQ(limits.wait("a"), 0ns);
+}
+
+TEST(ConnectionLimits, SixtyAnHour) {
+  test::FakeClock clock;
+  ConnectionLimits limits(clock);
+  int made = 0;
+  for (int second = 0; second < 3600; ++second) {
+    while (limits.wait("a") == 0ns) {
+      limits.started("a");
+      ++made;
+    }
+    clock.advance(1s);
+  }
+  EXPECT_EQ(made, 60);
+  EXPECT_EQ(limits.wait("a"), 0ns);  // the first of them is an hour old
+}
+
+TEST(ConnectionLimits, PausesDoubleAfterFailures) {
+  test::FakeClock clock;
+  ConnectionLimits limits(clock);
+  auto last = 0ns;
+  for (const std::chrono::milliseconds pause : {1s, 2s, 4s, 8s, 16s, 32s, 60s, 60s}) {
+    clock.advance(2min);
+    limits.started("a");
+    limits.failed("a");
+    EXPECT_GE(limits.wait("a"), pause * 3 / 4);
+    EXPECT_LE(limits.wait("a"), pause * 5 / 4);
+    EXPECT_NE(limits.wait("a"), last);
+    last = limits.wait("a");
+  }
+  clock.advance(2min);
+  limits.succeeded("a");
+  limits.started("a");
+  limits.failed("a");
+  EXPECT_LE(limits.wait("a"), 1250ms);
+}
+
+}  // namespace
+}  // namespace xffl::remote

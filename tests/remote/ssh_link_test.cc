@@ -1,0 +1,311 @@
+// One connection in good and bad weather, with a real sshd.
+#include <signal.h>
+
+#include <fstream>
+#include <numeric>
+#include <thread>
+
+#include "ssh_test.h"
+#include "xffl/base/file.h"
+#include "xffl/base/sha256.h"
+
+namespace xffl::remote {
+namespace {
+
+using testing::HasSubstr;
+using namespace std::chrono_literals;
+using SteadyClock = std::chrono::steady_clock;
+
+class SshLink : public SshTest {
+ protected:
+  static SshTimeouts impatient() {
+    return {.connect = 2000ms,
+            .log_in = 3000ms,
+            .keepalive = 500ms,
+            .silence = 2000ms,
+            .operation = 5000ms};
+  }
+  // A file of this machine with bytes that tell their place.
+  static std::string numbered_file(const std::filesystem::path& path, size_t num_bytes) {
+    std::vector<uint32_t> words(num_bytes / 4);
+    std::iota(words.begin(), words.end(), 12345u);
+    std::ofstream(path).write(reinterpret_cast<const char*>(words.data()),
+                              static_cast<std::streamsize>(num_bytes));
+    return sha256_file(path);
+  }
+  static std::string download_hash(Session& session, const std::filesystem::path& path) {
+    Sha256 hash;
+    session.download(RemotePath(path.string()), 0, std::filesystem::file_size(path),
+                     [&](std::span<const std::byte> bytes) { hash.update(bytes); }, {});
+    return hash.hex();
+  }
+  static void upload(Session& session, const std::filesystem::path& from,
+                     const std::filesystem::path& to) {
+    const MappedFile file(from);
+    session.upload(RemotePath(to.string()), 0, file.bytes().size(),
+                   [&](uint64_t offset, std::span<std::byte> out) {
+                     const auto part = file.bytes().subspan(offset, out.size());
+                     std::copy(part.begin(), part.end(), out.begin());
+                   },
+                   {});
+  }
+};
+
+TEST_F(SshLink, RunsWithInputAndTellsExitCodes) {
+  test::Sshd sshd;
+  const auto session = make_ssh_session(sshd.settings());
+  const std::string input(3'000'000, 'x');
+  const auto cat = session->run({"sh", "-c", "cat; echo no >&2; exit 4"}, input, 20s, {});
+  EXPECT_EQ(cat.exit_code, 4);
+  EXPECT_TRUE(cat.out == input);
+  EXPECT_EQ(cat.err, "no\n");
+  const auto large = run(*session, {"head", "-c", "20000000", "/dev/zero"});
+  EXPECT_EQ(large.out.size(), 16u << 20);
+  EXPECT_EQ(large.exit_code, 0);
+  // What does not read its input does not block the rest.
+  EXPECT_EQ(session->run({"true"}, input, 20s, {}).exit_code, 0);
+}
+
+TEST_F(SshLink, ATimeoutAndAStopEndTheWait) {
+  test::Sshd sshd;
+  const auto session = make_ssh_session(sshd.settings());
+  expect_works(*session);
+  const auto start = SteadyClock::now();
+  EXPECT_EQ(error_of([&] { run(*session, {"sleep", "30"}, 300ms); }).kind(), ErrorKind::kRemote);
+  std::stop_source stop;
+  std::jthread stopper([&] {
+    std::this_thread::sleep_for(200ms);
+    stop.request_stop();
+  });
+  EXPECT_EQ(error_of([&] {
+              session->run({"sleep", "30"}, "", 30s, stop.get_token());
+            }).kind(),
+            ErrorKind::kCancelled);
+  EXPECT_LT(SteadyClock::now() - start, 10s);
+  expect_works(*session);
+  EXPECT_EQ(sshd.connections(), 1);
+}
+
+TEST_F(SshLink, ADeadLinkIsSeenInTime) {
+  test::Sshd sshd;
+  auto settings = sshd.settings();
+  settings.timeouts = impatient();
+  const auto session = make_ssh_session(settings);
+  expect_works(*session);
+  const auto frozen = sshd.session_processes();
+  ASSERT_FALSE(frozen.empty());
+  for (const pid_t pid : frozen) ::kill(pid, SIGSTOP);
+  const auto start = SteadyClock::now();
+  const Error error = error_of([&] { run(*session, {"sleep", "60"}, 60s); });
+  EXPECT_EQ(error.kind(), ErrorKind::kRemote);
+  EXPECT_THAT(error.what(), HasSubstr("nothing was heard"));
+  EXPECT_LT(SteadyClock::now() - start, 4s);
+  for (const pid_t pid : frozen) ::kill(pid, SIGKILL);
+  expect_works(*session);  // by a new connection
+  EXPECT_EQ(sshd.connections(), 2);
+}
+
+TEST_F(SshLink, ASilentCommandIsNotADeadLink) {
+  test::Sshd sshd;
+  auto settings = sshd.settings();
+  settings.timeouts = impatient();
+  const auto session = make_ssh_session(settings);
+  EXPECT_EQ(run(*session, {"sh", "-c", "sleep 5; echo done"}).out, "done\n");
+  std::this_thread::sleep_for(3s);  // nor is an idle one
+  expect_works(*session);
+  EXPECT_EQ(sshd.connections(), 1);
+}
+
+TEST_F(SshLink, AKilledServerIsAnErrorAndThenAnotherConnection) {
+  test::Sshd sshd;
+  const auto session = make_ssh_session(sshd.settings());
+  expect_works(*session);
+  std::jthread killer([&] {
+    std::this_thread::sleep_for(300ms);
+    auto processes = sshd.session_processes();  // the command first, which must not tell its end
+    std::reverse(processes.begin(), processes.end());
+    for (const pid_t pid : processes) ::kill(pid, SIGKILL);
+  });
+  EXPECT_EQ(error_of([&] { run(*session, {"sleep", "60"}, 60s); }).kind(), ErrorKind::kRemote);
+  killer.join();
+  expect_works(*session);
+}
+
+TEST_F(SshLink, TheNextLogInNodeIsTried) {
+  test::Sshd gone, there;
+  auto settings = there.settings();
+  settings.hosts.insert(settings.hosts.begin(), gone.settings().hosts[0]);
+  std::ofstream(there.known_hosts(), std::ios::app) << read_file(gone.known_hosts(), 10'000);
+  gone.stop();
+  expect_works(*make_ssh_session(settings));
+}
+
+TEST_F(SshLink, GoesThroughAJumpHostThatIsTrustedToo) {
+  test::Sshd jump, inner;
+  auto settings = inner.settings();
+  settings.jump = jump.settings().hosts;
+  std::ofstream(jump.dir() / "authorized_keys", std::ios::app)
+      << read_file(inner.dir() / "id.pub", 10'000);
+  EXPECT_EQ(error_of([&] { expect_works(*make_ssh_session(settings)); }).kind(), ErrorKind::kAuth);
+  EXPECT_EQ(jump.connections() + inner.connections(), 0);
+  std::ofstream(inner.known_hosts(), std::ios::app) << read_file(jump.known_hosts(), 10'000);
+  const auto session = make_ssh_session(settings);
+  expect_works(*session);
+  EXPECT_EQ(jump.connections(), 1);
+  const auto file = inner.dir() / "file", copy = inner.dir() / "copy";
+  const std::string hash = numbered_file(file, 20'000'000);
+  EXPECT_EQ(download_hash(*session, file), hash);
+  upload(*session, file, copy);
+  EXPECT_EQ(sha256_file(copy), hash);
+  EXPECT_EQ(fetch_host_key(settings, settings.hosts[0]).fingerprint,
+            trusted_keys(settings, settings.hosts[0])[0].fingerprint);
+}
+
+TEST_F(SshLink, NewSessionKeysInTheMiddleOfATransfer) {
+  test::Sshd sshd({.config = {"RekeyLimit 4M"}});
+  const auto session = make_ssh_session(sshd.settings());
+  const auto file = sshd.dir() / "file", copy = sshd.dir() / "copy";
+  const std::string hash = numbered_file(file, 50'000'000);
+  EXPECT_EQ(download_hash(*session, file), hash);
+  upload(*session, file, copy);
+  EXPECT_EQ(sha256_file(copy), hash);
+  EXPECT_EQ(sshd.connections(), 1);
+}
+
+TEST_F(SshLink, AServerThatAllowsFewChannelsIsServedWithFew) {
+  for (const char* limit : {"MaxSessions 1", "MaxSessions 2"}) {
+    test::Sshd sshd({.config = {limit}});
+    const auto session = make_ssh_session(sshd.settings());
+    const auto file = sshd.dir() / "file", copy = sshd.dir() / "copy";
+    const std::string hash = numbered_file(file, 20'000'000);
+    EXPECT_TRUE(session->stat(RemotePath(file.string())));
+    upload(*session, file, copy);
+    EXPECT_EQ(sha256_file(copy), hash);
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 4; ++i) threads.emplace_back([&] { expect_works(*session); });
+    threads.clear();
+    EXPECT_EQ(sshd.connections(), 1);
+  }
+}
+
+TEST_F(SshLink, AShortCommandDoesNotWaitForATransfer) {
+  test::Sshd sshd;
+  const auto session = make_ssh_session(sshd.settings());
+  const auto file = sshd.dir() / "zeros";
+  std::ofstream(file).put('x');
+  std::filesystem::resize_file(file, 8'000'000'000);  // holes
+  std::stop_source stop;
+  std::jthread transfer([&] {
+    try {
+      session->download(
+          RemotePath(file.string()), 0, 8'000'000'000, [](auto) {}, stop.get_token());
+      ADD_FAILURE() << "the transfer was over too early";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kCancelled);
+    }
+  });
+  std::this_thread::sleep_for(300ms);
+  for (int i = 0; i < 5; ++i) {
+    const auto start = SteadyClock::now();
+    expect_works(*session);
+    EXPECT_TRUE(session->stat(RemotePath(file.string())));
+    EXPECT_LT(SteadyClock::now() - start, 2s);
+  }
+  stop.request_stop();
+  transfer.join();
+  EXPECT_EQ(sshd.connections(), 1);
+}
+
+TEST_F(SshLink, ManyThreadsShareOneConnection) {
+  test::Sshd sshd;
+  const auto session = make_ssh_session(sshd.settings());
+  const RemotePath folder(sshd.dir().path().string());
+  std::vector<std::jthread> threads;
+  for (int t = 0; t < 12; ++t)
+    threads.emplace_back([&, t] {
+      const std::string name = "t" + std::to_string(t);
+      for (int i = 0; i < 10; ++i) {
+        write_text_atomic(*session, folder / name, name + std::to_string(i));
+        EXPECT_EQ(read_text(*session, folder / name, 100), name + std::to_string(i));
+        EXPECT_EQ(run(*session, {"cat", (folder / name).str()}).out, name + std::to_string(i));
+      }
+    });
+  threads.clear();
+  EXPECT_EQ(sshd.connections(), 1);
+}
+
+TEST_F(SshLink, AFullDiskIsTheFacilitysRefusal) {
+  test::Sshd sshd({.before_login = "ulimit -f 2000"});  // 1 MB
+  const auto session = make_ssh_session(sshd.settings());
+  const auto file = sshd.dir() / "file";
+  numbered_file(file, 30'000'000);
+  EXPECT_EQ(error_of([&] { upload(*session, file, sshd.dir() / "copy"); }).kind(), ErrorKind::kIo);
+  expect_works(*session);
+}
+
+TEST_F(SshLink, ASinkThatThrowsEndsTheTransferAndNothingElse) {
+  test::Sshd sshd;
+  const auto session = make_ssh_session(sshd.settings());
+  const auto file = sshd.dir() / "file";
+  numbered_file(file, 30'000'000);
+  const Sink full = [](auto) { throw Error(ErrorKind::kIo, "the disk here is full"); };
+  EXPECT_EQ(error_of([&] {
+              session->download(RemotePath(file.string()), 0, 30'000'000, full, {});
+            }).kind(),
+            ErrorKind::kIo);
+  expect_works(*session);
+  EXPECT_EQ(sshd.connections(), 1);
+}
+
+TEST_F(SshLink, ASlowLogInShellIsWaitedFor) {
+  test::Sshd sshd({.before_login = "sleep 2; printf '\\033[2Jmotd\\r\\n'; echo more >&2"});
+  const auto session = make_ssh_session(sshd.settings());
+  const auto result = run(*session, {"sh", "-c", "echo out; echo err >&2"});
+  EXPECT_EQ(result.out, "out\n");
+  EXPECT_EQ(result.err, "err\n");
+}
+
+TEST_F(SshLink, LogInShellsOfEveryKind) {
+  for (const char* shell : {"/bin/dash", "/bin/bash", "/bin/tcsh", "/usr/bin/fish"}) {
+    if (!std::filesystem::exists(shell)) continue;
+    test::Sshd sshd({.before_login = "echo noise", .login_shell = shell});
+    const auto session = make_ssh_session(sshd.settings());
+    const std::string word = "a'b\\!\n\"$x`";
+    EXPECT_EQ(run(*session, {"printf", "%s", word}).out, word) << shell;
+  }
+}
+
+TEST_F(SshLink, AHostWithoutAShellSaysSo) {
+  test::Sshd sshd({.sftp_only = true});
+  auto settings = sshd.settings();
+  settings.shell = true;
+  const Error error = error_of([&] { expect_works(*make_ssh_session(settings)); });
+  EXPECT_EQ(error.kind(), ErrorKind::kRemote);
+  EXPECT_THAT(error.what(), HasSubstr("shell: false"));
+}
+
+TEST_F(SshLink, WhatIsMadeIsPrivateAndLinksAreNotFollowed) {
+  for (const bool sftp_only : {false, true}) {
+    test::Sshd sshd({.sftp_only = sftp_only});
+    const auto session = make_ssh_session(sshd.settings());
+    const RemotePath folder(sshd.dir().path().string());
+    session->make_dirs(folder / "a/b");
+    session->write(folder / "a/b/file", 0, {});
+    using std::filesystem::perms;
+    EXPECT_EQ(std::filesystem::status(sshd.dir() / "a/b").permissions(), perms(0700));
+    EXPECT_EQ(std::filesystem::status(sshd.dir() / "a/b/file").permissions(), perms(0600));
+    std::filesystem::create_symlink(sshd.dir() / "id", sshd.dir() / "a/link");
+    std::vector<std::byte> room(4);
+    EXPECT_EQ(session->stat(folder / "a/link")->type, FileInfo::Type::kOther);
+    EXPECT_EQ(error_of([&] { session->read(folder / "a/link", 0, room); }).kind(), ErrorKind::kIo);
+    EXPECT_EQ(error_of([&] { session->write(folder / "a/link", 0, room); }).kind(), ErrorKind::kIo);
+    EXPECT_EQ(error_of([&] { session->download(folder / "a/link", 0, 4, [](auto) {}, {}); }).kind(),
+              ErrorKind::kIo);
+    session->remove_tree(folder / "a");
+    EXPECT_TRUE(std::filesystem::exists(sshd.dir() / "id"));
+    EXPECT_GT(session->free_bytes(folder).value(), 1000u);
+  }
+}
+
+}  // namespace
+}  // namespace xffl::remote

@@ -1,0 +1,260 @@
+// Who may log in where, as a real sshd sees it.
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <thread>
+
+#include "ssh_test.h"
+#include "xffl/base/file.h"
+#include "xffl/base/process.h"
+
+namespace xffl::remote {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+using namespace std::chrono_literals;
+
+class SshLogIn : public SshTest {};
+
+void expect_kind(const Error& error, ErrorKind kind) {
+  EXPECT_EQ(error.kind(), kind) << error.what();
+}
+
+TEST_F(SshLogIn, AKeyOpensOneConnectionForAllCalls) {
+  test::Sshd sshd;
+  const auto session = make_ssh_session(sshd.settings());
+  EXPECT_EQ(sshd.connections(), 0);
+  for (int i = 0; i < 5; ++i) expect_works(*session);
+  EXPECT_EQ(sshd.connections(), 1);
+  EXPECT_FALSE(credential_expiry(sshd.settings()));
+}
+
+TEST_F(SshLogIn, KeysOfEveryKindWork) {
+  test::Sshd sshd({.host_key_type = "ecdsa"});
+  auto settings = sshd.settings();
+  for (const char* type : {"rsa", "ecdsa"}) {
+    settings.keys = {sshd.make_key(type, type)};
+    std::ofstream(sshd.dir() / "authorized_keys", std::ios::app)
+        << read_file(settings.keys[0].string() + ".pub", 10'000);
+    expect_works(*make_ssh_session(settings));
+  }
+}
+
+TEST_F(SshLogIn, ACertificateBesideTheKeyIsUsed) {
+  test::Sshd sshd({.authorize_key = false});
+  sshd.certify("-1m:+2h", test::own_user());
+  expect_works(*make_ssh_session(sshd.settings()));
+  EXPECT_EQ(sshd.count("Accepted publickey"), 1);
+  const auto left = credential_expiry(sshd.settings()).value() - SystemClock().utc();
+  EXPECT_GT(left, 119min);
+  EXPECT_LE(left, 2h);
+}
+
+TEST_F(SshLogIn, AnExpiredCertificateIsRefusedHereAndARenewedOneIsTaken) {
+  test::Sshd sshd({.authorize_key = false});
+  sshd.certify("-2h:-1h", test::own_user());
+  const auto session = make_ssh_session(sshd.settings());
+  for (int i = 0; i < 3; ++i) {
+    const Error error = error_of([&] { expect_works(*session); });
+    expect_kind(error, ErrorKind::kAuth);
+    EXPECT_THAT(error.what(), HasSubstr("id-cert.pub expired at "));
+  }
+  EXPECT_EQ(sshd.connections(), 0);
+  EXPECT_LT(credential_expiry(sshd.settings()).value(), SystemClock().utc());
+  sshd.certify("-1m:+1h", test::own_user());
+  expect_works(*session);
+}
+
+TEST_F(SshLogIn, AfterTwoRefusalsNothingIsTriedUntilTheCredentialChanges) {
+  test::Sshd sshd({.authorize_key = false});
+  sshd.certify("-1m:+1h", "somebody-else");
+  const auto session = make_ssh_session(sshd.settings());
+  for (int i = 0; i < 6; ++i) {
+    const Error error = error_of([&] { expect_works(*session); });
+    expect_kind(error, ErrorKind::kAuth);
+    EXPECT_THAT(error.what(), HasSubstr("for the user somebody-else"));
+  }
+  EXPECT_EQ(sshd.connections(), 2);
+  EXPECT_EQ(sshd.count("Certificate invalid: name is not a listed principal"), 2);
+  sshd.certify("-1m:+1h", test::own_user());
+  expect_works(*session);
+  EXPECT_EQ(sshd.connections(), 3);
+}
+
+TEST_F(SshLogIn, AKeyWithAPassphraseIsNotAskedFor) {
+  test::Sshd sshd;
+  auto settings = sshd.settings();
+  settings.keys = {sshd.make_key("locked")};
+  test::must_run(
+      {"ssh-keygen", "-q", "-p", "-N", "secret phrase", "-f", settings.keys[0].string()});
+  const Error error = error_of([&] { expect_works(*make_ssh_session(settings)); });
+  expect_kind(error, ErrorKind::kAuth);
+  EXPECT_THAT(error.what(), HasSubstr("add it to the agent"));
+}
+
+TEST_F(SshLogIn, NoKeyAtAllCostsNoConnection) {
+  test::Sshd sshd;
+  auto settings = sshd.settings();
+  settings.keys = {sshd.dir() / "absent"};
+  expect_kind(error_of([&] { expect_works(*make_ssh_session(settings)); }), ErrorKind::kAuth);
+  EXPECT_EQ(sshd.connections(), 0);
+}
+
+// An ssh-agent of its own, named by SSH_AUTH_SOCK while it lives.
+class Agent {
+ public:
+  explicit Agent(const test::TempDir& dir) : socket_(dir / "agent") {
+    pid_ = start_detached({.argv = {"ssh-agent", "-D", "-a", socket_.string()}}, dir / "agent.log");
+    for (int i = 0; i < 500 && !std::filesystem::exists(socket_); ++i)
+      std::this_thread::sleep_for(10ms);
+    ::setenv("SSH_AUTH_SOCK", socket_.c_str(), 1);
+  }
+  ~Agent() {
+    ::kill(pid_, SIGTERM);
+    ::unsetenv("SSH_AUTH_SOCK");
+  }
+  void add(const std::filesystem::path& key) { test::must_run({"ssh-add", "-q", key.string()}); }
+  void forget() { test::must_run({"ssh-add", "-q", "-D"}); }
+
+ private:
+  std::filesystem::path socket_;
+  pid_t pid_;
+};
+
+TEST_F(SshLogIn, TheAgentsCertificateIsUsedAndItsEndIsKnown) {
+  test::Sshd sshd({.authorize_key = false});
+  Agent agent(sshd.dir());
+  auto settings = sshd.settings();
+  settings.keys = {};
+  settings.agent = true;
+  ::setenv("HOME", (sshd.dir() / "home").c_str(), 1);  // no keys there
+  const auto session = make_ssh_session(settings);
+  expect_kind(error_of([&] { expect_works(*session); }), ErrorKind::kAuth);
+  sshd.certify("-2h:-1h", test::own_user());
+  agent.add(sshd.key());
+  agent.forget();
+  expect_kind(error_of([&] { expect_works(*session); }), ErrorKind::kAuth);
+  EXPECT_EQ(sshd.connections(), 0);
+  sshd.certify("-1m:+2h", test::own_user());
+  agent.add(sshd.key());
+  expect_works(*session);
+  EXPECT_GT(credential_expiry(settings).value() - SystemClock().utc(), 119min);
+}
+
+TEST_F(SshLogIn, AnUnknownHostIsTrustedOnlyByAPerson) {
+  test::Sshd sshd;
+  const auto settings = sshd.settings();
+  std::filesystem::remove(sshd.known_hosts());
+  const auto session = make_ssh_session(settings);
+  const Error error = error_of([&] { expect_works(*session); });
+  expect_kind(error, ErrorKind::kAuth);
+  EXPECT_THAT(error.what(), HasSubstr("xffl trust test"));
+  EXPECT_EQ(sshd.connections(), 0);
+  EXPECT_TRUE(trusted_keys(settings, settings.hosts[0]).empty());
+
+  const HostKey shown = fetch_host_key(settings, settings.hosts[0]);
+  EXPECT_THAT(test::must_run({"ssh-keygen", "-l", "-f", (sshd.dir() / "host_key.pub").string()}),
+              HasSubstr(shown.fingerprint));
+  EXPECT_EQ(sshd.count("Accepted"), 0);
+  trust(settings, shown);
+  ASSERT_EQ(trusted_keys(settings, settings.hosts[0]).size(), 1u);
+  EXPECT_EQ(trusted_keys(settings, settings.hosts[0])[0].fingerprint, shown.fingerprint);
+  expect_works(*session);
+}
+
+TEST_F(SshLogIn, AChangedHostKeyIsRefusedBeforeLoggingIn) {
+  test::Sshd sshd;
+  const auto session = make_ssh_session(sshd.settings());
+  expect_works(*session);
+  const std::string old = trusted_keys(sshd.settings(), sshd.settings().hosts[0])[0].fingerprint;
+  sshd.stop();
+  sshd.change_host_key();
+  sshd.start();
+  const int before = sshd.connections();
+  for (int i = 0; i < 4; ++i) {
+    Error error = error_of([&] { expect_works(*session); });
+    // The end of the old link may be the first thing that is noticed.
+    if (i == 0 && error.kind() == ErrorKind::kRemote)
+      error = error_of([&] { expect_works(*session); });
+    expect_kind(error, ErrorKind::kAuth);
+    EXPECT_THAT(error.what(), HasSubstr("HOST KEY CHANGED"));
+    EXPECT_THAT(error.what(), HasSubstr(old));
+    EXPECT_THAT(error.what(), HasSubstr("xffl trust test"));
+  }
+  EXPECT_EQ(sshd.connections(), before + 1);       // asked once, remembered
+  EXPECT_EQ(sshd.count("Accepted publickey"), 1);  // before the change
+  trust(sshd.settings(), fetch_host_key(sshd.settings(), sshd.settings().hosts[0]));
+  expect_works(*session);
+}
+
+TEST_F(SshLogIn, AHostKeyOfAnotherTypeIsAChangeToo) {
+  test::Sshd sshd({.host_key_type = "rsa"});
+  const auto settings = sshd.settings();
+  expect_works(*make_ssh_session(settings));
+  HostKey other = fetch_host_key(settings, settings.hosts[0]);
+  const std::string rsa = read_file(sshd.known_hosts(), 10'000);
+  const std::string ed25519 = read_file(sshd.dir() / "ca.pub", 10'000);
+  other.line = "[127.0.0.1]:" + std::to_string(sshd.port()) + " " + ed25519;
+  trust(settings, other);
+  const Error error = error_of([&] { expect_works(*make_ssh_session(settings)); });
+  expect_kind(error, ErrorKind::kAuth);
+  EXPECT_THAT(error.what(), HasSubstr("HOST KEY CHANGED"));
+}
+
+TEST_F(SshLogIn, NothingIsReadFromSshConfig) {
+  test::Sshd sshd;
+  const auto home = sshd.dir() / "hostile";
+  std::filesystem::create_directories(home / ".ssh");
+  std::ofstream(home / ".ssh/config") << "Host *\n  ProxyCommand touch " << (home / "ran").string()
+                                      << "\n  Port 1\n  User nobody\n";
+  const char* old = std::getenv("HOME");
+  const std::string saved = old == nullptr ? "/" : old;
+  ::setenv("HOME", home.c_str(), 1);
+  expect_works(*make_ssh_session(sshd.settings()));
+  ::setenv("HOME", saved.c_str(), 1);
+  EXPECT_FALSE(std::filesystem::exists(home / "ran"));
+}
+
+// A connection that never says anything: sshd counts it as being started.
+UniqueFd occupy(int port) {
+  UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  EXPECT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  return fd;
+}
+
+TEST_F(SshLogIn, AHostThatDropsConnectionsIsNotHammered) {
+  test::Sshd sshd({.config = {"MaxStartups 1:100:1"}});
+  UniqueFd occupant = occupy(sshd.port());
+  while (sshd.connections() < 1) std::this_thread::sleep_for(10ms);
+  const auto session = make_ssh_session(sshd.settings());
+  const auto start = std::chrono::steady_clock::now();
+  int failures = 0;
+  while (std::chrono::steady_clock::now() - start < 8s) {
+    expect_kind(error_of([&] { expect_works(*session); }), ErrorKind::kRemote);
+    ++failures;
+    std::this_thread::sleep_for(20ms);
+  }
+  EXPECT_GT(failures, 50);  // they cost nothing
+  EXPECT_GE(sshd.count("drop connection"), 2) << sshd.log();
+  EXPECT_LE(sshd.count("drop connection"), 5);  // 0, 1, 3, 7 s
+  occupant = UniqueFd();
+  for (int i = 0; i < 300; ++i) {
+    try {
+      expect_works(*session);
+      return;
+    } catch (const Error&) {
+      std::this_thread::sleep_for(100ms);
+    }
+  }
+  FAIL() << "never connected again";
+}
+
+}  // namespace
+}  // namespace xffl::remote
