@@ -1,8 +1,10 @@
 #include "support/bed.h"
 
+#include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
 
+#include <exception>
 #include <iostream>
 #include <sstream>
 #include <stdexcept>
@@ -137,7 +139,19 @@ void Bed::add(const std::vector<std::string>& names, const std::vector<std::stri
 
 void Bed::down() { must(run_script(state(), {"down"}), "down"); }
 
+// What its daemons have to say about a test that failed.
+void Bed::show_logs() const {
+  std::error_code gone;
+  for (const auto& [name, facility] : facilities_)
+    for (const auto& log : std::filesystem::directory_iterator(facility.folder / "log", gone)) {
+      if (!log.is_regular_file(gone) || log.path().extension() != ".log") continue;
+      const ProcessResult tail = run_process({.argv = {"tail", "-n", "25", log.path().string()}});
+      std::cerr << "--- " << log.path().string() << "\n" << tail.out;
+    }
+}
+
 Bed::~Bed() {
+  if (testing::Test::HasFailure() || std::uncaught_exceptions() > 0) show_logs();
   if (::getenv("XFFL_KEEP_BED") != nullptr) {
     std::cerr << "the bed stays up: scripts/dev_cluster.sh status --state " << state() << "\n";
     return;

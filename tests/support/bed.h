@@ -86,6 +86,8 @@ class Bed {
   void down();
 
  private:
+  void show_logs() const;
+
   TempDir dir_;
   std::string why_not_;
   std::map<std::string, Facility> facilities_;

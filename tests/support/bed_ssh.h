@@ -1,0 +1,20 @@
+// The way to a facility of the bed as the coordinator has it.
+#pragma once
+
+#include "support/bed.h"
+#include "xffl/remote/ssh.h"
+
+namespace xffl::test {
+
+inline remote::SshSettings ssh_settings(const Facility& facility) {
+  remote::SshSettings ssh;
+  ssh.facility = facility.name;
+  ssh.hosts = {{facility.host, facility.port}};
+  ssh.user = facility.user;
+  ssh.keys = {facility.key};
+  ssh.agent = false;
+  ssh.known_hosts = facility.known_hosts;
+  return ssh;
+}
+
+}  // namespace xffl::test
