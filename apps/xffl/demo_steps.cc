@@ -188,7 +188,7 @@ round::Outcome train(const Options& options, const std::string& name,
   make_dirs(folder.path());
   log::set_file(folder.log());
   SystemClock clock;
-  round::World world = round::make_world(clock);
+  round::World world = round::make_world(clock, experiment.project_folder);
   RoundDisplay display(rounds);
   return round::run_federation(experiment, folder, world, stop, display.observer());
 }

@@ -42,7 +42,7 @@ void run(const ProjectOptions& options, bool fresh) {
   make_dirs(folder.path());
   log::set_file(folder.log());
   SystemClock clock;
-  round::World world = round::make_world(clock);
+  round::World world = round::make_world(clock, experiment.project_folder);
   RoundDisplay display(experiment.rounds);
   StopOnSignal signals;
   log::info("run", {{"project", experiment.project.str()},

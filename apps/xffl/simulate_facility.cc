@@ -60,7 +60,7 @@ int simulate_facility(const std::filesystem::path& project, const std::string& f
   make_dirs(run.path());
   log::set_file(run.log());
   SystemClock clock;
-  round::World world = round::make_world(clock);
+  round::World world = round::make_world(clock, experiment.project_folder);
   RoundDisplay display(1);
   StopOnSignal signals;
   round::run_federation(experiment, run, world, signals.token(), display.observer());

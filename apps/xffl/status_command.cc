@@ -95,7 +95,7 @@ void facility_logs(const ProjectOptions& options, const std::string& facility, b
   const FacilityName name(facility);
   const RemotePath path = job_output(experiment, history, name);
   SystemClock clock;
-  const auto session = round::make_world(clock).connect(experiment.facility(name));
+  const auto session = round::make_world(clock, experiment.project_folder).connect(experiment.facility(name));
   uint64_t offset = 0;
   print_lines(
       [&](std::string& pending) {
@@ -112,8 +112,9 @@ void cancel(const ProjectOptions& options) {
   const config::Experiment experiment = config::parse_experiment(
       read_file(folder.config(), 4 << 20), folder.config(), options.project);
   SystemClock clock;
-  round::World world = round::make_world(clock);
-  round::cancel_run(experiment, folder, world, std::chrono::seconds(60));
+  round::World world = round::make_world(clock, experiment.project_folder);
+  round::operate(experiment, folder, world, {.kind = round::Request::Kind::kCancel},
+                 std::chrono::seconds(60));
   std::printf("run %s is over; its published models stay in %s\n", folder.run().str().c_str(),
               folder.path().c_str());
 }

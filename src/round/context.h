@@ -7,6 +7,7 @@
 #include "xffl/config/experiment.h"
 #include "xffl/plan/round_plan.h"
 #include "xffl/round/federation.h"
+#include "xffl/round/live.h"
 #include "xffl/round/run_folder.h"
 
 namespace xffl::round {
@@ -17,6 +18,7 @@ struct Context {
   World& world;
   const Observer& observer;
   Ledger& ledger;
+  LiveBoard& live;
   plan::RunIdentity identity;
   std::mutex observer_mutex;  // listeners are called one at a time
 };

@@ -51,23 +51,32 @@ void import_model(Context& context) {
   log::info("model imported", {{"model", context.experiment.model.string()}, {"sha256", model}});
 }
 
-// Looks for a cancel request while rounds go on.
-class CancelWatch {
+// Obeys people's requests while rounds go on.
+class RequestWatch {
  public:
-  CancelWatch(const RunFolder& folder, std::stop_source& stop)
-      : thread_([&folder, &stop, this](std::stop_token end) {
+  RequestWatch(Context& context, std::stop_source& stop)
+      : thread_([&context, &stop, this](std::stop_token end) {
           SystemClock clock;
-          while (clock.sleep(std::chrono::milliseconds(200), end))
-            if (fs::exists(folder.cancel_request())) {
-              requested_ = true;
-              stop.request_stop();
-              return;
-            }
+          while (clock.sleep(std::chrono::milliseconds(200), end)) look(context, stop);
         }) {}
-  bool requested() const { return requested_; }
+  bool cancel_requested() const { return cancel_requested_; }
 
  private:
-  std::atomic<bool> requested_{false};
+  void look(Context& context, std::stop_source& stop) {
+    for (const auto& [name, request] : pending_requests(context.folder)) try {
+        if (request.kind == Request::Kind::kCancel) {
+          cancel_requested_ = true;  // the request stays until the run is cancelled
+          stop.request_stop();
+          continue;
+        }
+        set_paused(context, request);
+        remove_request(context.folder, name);
+      } catch (const Error& error) {
+        log::warning("a request was not obeyed yet", {{"problem", error.what()}});
+      }
+  }
+
+  std::atomic<bool> cancel_requested_{false};
   std::jthread thread_;
 };
 
@@ -89,15 +98,25 @@ void run_rounds(Context& context, std::stop_token stop) {
 
 }  // namespace
 
-void check_same_experiment(const config::Experiment& experiment, const RunFolder& folder,
-                           const History& history) {
+void accept_changes(const config::Experiment& experiment, const RunFolder& folder, Ledger& ledger) {
   const std::string now = config::format_experiment(experiment);
-  if (sha256_hex(now) == history.config_sha256) return;
+  const std::string hash = sha256_hex(now);
+  if (hash == ledger.history().config_sha256) return;
   const std::string before = read_file(folder.config(), 4 << 20);
-  throw Error(ErrorKind::kConfig,
-              "xffl.yaml has changed since run " + folder.run().str() +
-                  " began, and a run keeps its configuration:\n" + differing_lines(before, now) +
-                  "Change it back to continue this run, or start another with `xffl run --new`.");
+  const config::Experiment earlier =
+      config::parse_experiment(before, folder.config(), experiment.project_folder);
+  const std::string identity = config::format_training_identity(experiment);
+  const std::string earlier_identity = config::format_training_identity(earlier);
+  if (identity != earlier_identity)
+    throw Error(ErrorKind::kConfig,
+                "xffl.yaml has changed since run " + folder.run().str() +
+                    " began, and a run keeps what it trains:\n" +
+                    differing_lines(earlier_identity, identity) +
+                    "Change it back to continue this run, or start another with `xffl run --new`.");
+  write_file_atomic(folder.config(), now);
+  ledger.record("config_changed", {{"config_sha256", hash}});
+  log::info("the configuration has changed and the run goes on with it",
+            {{"lines", differing_lines(before, now)}});
 }
 
 void create_run(const config::Experiment& experiment, const RunFolder& folder, Ledger& ledger) {
@@ -118,8 +137,8 @@ void cancel_now(Context& context) {
     if (const auto plan = current_plan(context))
       cancel_round(context, *plan, "the run was cancelled");
   context.ledger.record("run_cancelled");
-  std::error_code none;
-  fs::remove(context.folder.cancel_request(), none);
+  for (const auto& [name, request] : pending_requests(context.folder))
+    remove_request(context.folder, name);
   log::info("run cancelled", {{"run", context.folder.run().str()}});
 }
 
@@ -127,24 +146,24 @@ Outcome run_federation(const config::Experiment& experiment, const RunFolder& fo
                        std::stop_token stop, const Observer& observer) {
   make_dirs(folder.path());
   Ledger ledger(folder.journal());
-  if (!ledger.history().identity)
-    create_run(experiment, folder, ledger);
-  else if (!ledger.history().completed)
-    ledger.record("run_resumed");
-  const History history = ledger.history();
-  if (history.cancelled)
+  if (!ledger.history().identity) create_run(experiment, folder, ledger);
+  if (ledger.history().cancelled)
     throw Error(ErrorKind::kFailed, "run " + folder.run().str() +
                                         " was cancelled: start another with `xffl run --new`");
-  check_same_experiment(experiment, folder, history);
-  Context context{experiment, folder, world, observer, ledger, *history.identity, {}};
+  if (!ledger.history().completed) {
+    accept_changes(experiment, folder, ledger);
+    if (!ledger.history().rounds.empty()) ledger.record("run_resumed");
+  }
+  LiveBoard live(folder.live(), world.clock);
+  Context context{experiment, folder, world, observer, ledger, live, *ledger.history().identity, {}};
 
   std::stop_source any_stop;
   std::stop_callback forward(stop, [&] { any_stop.request_stop(); });
-  CancelWatch watch(folder, any_stop);
+  RequestWatch watch(context, any_stop);
   try {
     run_rounds(context, any_stop.get_token());
   } catch (const Error& error) {
-    if (error.kind() != ErrorKind::kCancelled || !watch.requested()) throw;
+    if (error.kind() != ErrorKind::kCancelled || !watch.cancel_requested()) throw;
     cancel_now(context);
     throw Error(ErrorKind::kFailed, "run " + folder.run().str() + " was cancelled on request");
   }

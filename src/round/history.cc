@@ -7,18 +7,13 @@ namespace xffl::round {
 namespace {
 
 using Apply = void (*)(History&, const journal::Event&, JsonObject&);
+using ApplyToFacility = void (*)(FacilityState&, int attempt, JsonObject&);
 
-FacilityState& facility_of(History& history, const journal::Event& event) {
-  return history.rounds[event.round].facilities[FacilityName(event.facility)];
-}
-
-Attempt& attempt_of(History& history, const journal::Event& event) {
-  FacilityState& state = facility_of(history, event);
-  if (state.attempts.empty() || state.attempts.back().number != event.attempt)
-    throw Error(ErrorKind::kCorrupt, "event " + std::to_string(event.seq) + " (" + event.kind +
-                                         ") names attempt " + std::to_string(event.attempt) +
-                                         " of " + event.facility + ", which is not the open one");
-  return state.attempts.back();
+Attempt& open_attempt(FacilityState& facility, int attempt, const JsonObject& payload) {
+  if (facility.attempts.empty() || facility.attempts.back().number != attempt)
+    throw Error(ErrorKind::kCorrupt, payload.where() + " names attempt " + std::to_string(attempt) +
+                                         ", which is not the open one");
+  return facility.attempts.back();
 }
 
 void run_created(History& history, const journal::Event&, JsonObject& payload) {
@@ -33,11 +28,12 @@ void model_imported(History& history, const journal::Event&, JsonObject& payload
 }
 
 // A person ran again: facilities that were given up in an unfinished round get a new budget of
-// attempts.
+// attempts, and the round a new deadline.
 void run_resumed(History& history, const journal::Event&, JsonObject&) {
   for (auto& [number, round] : history.rounds) {
     if (round.published || !round.participants.empty()) continue;
     for (auto& [name, facility] : round.facilities) {
+      if (facility.missing) round.first_submission_utc.clear();
       facility.missing.reset();
       const Attempt* current = facility.current();
       if (current != nullptr)
@@ -53,39 +49,59 @@ void round_planned(History& history, const journal::Event& event, JsonObject& pa
     round.facilities[FacilityName(name)];
 }
 
-void attempt_opened(History& history, const journal::Event& event, JsonObject&) {
-  facility_of(history, event).attempts.push_back(Attempt{.number = event.attempt});
+void attempt_opened(FacilityState& facility, int attempt, JsonObject&) {
+  facility.attempts.push_back(Attempt{.number = attempt});
 }
 
-void pushed(History& history, const journal::Event& event, JsonObject&) {
-  attempt_of(history, event).pushed = true;
+void pushed(FacilityState& facility, int attempt, JsonObject& payload) {
+  open_attempt(facility, attempt, payload).pushed = true;
 }
 
-void submit_intended(History& history, const journal::Event& event, JsonObject&) {
-  attempt_of(history, event).submit_intended = true;
+void submit_intended(FacilityState& facility, int attempt, JsonObject& payload) {
+  open_attempt(facility, attempt, payload).submit_intended = true;
 }
 
-void submitted(History& history, const journal::Event& event, JsonObject& payload) {
-  attempt_of(history, event).job_id = payload.string("job_id");
-  std::string& first = history.rounds[event.round].first_submission_utc;
-  if (first.empty()) first = event.time_utc;
+void submitted(FacilityState& facility, int attempt, JsonObject& payload) {
+  open_attempt(facility, attempt, payload).job_id = payload.string("job_id");
 }
 
-void attempt_failed(History& history, const journal::Event& event, JsonObject& payload) {
-  attempt_of(history, event).failure = payload.string("reason");
+void attempt_failed(FacilityState& facility, int attempt, JsonObject& payload) {
+  Attempt& failed = open_attempt(facility, attempt, payload);
+  failed.failure = payload.string("reason");
+  failed.charged = payload.boolean_or("charged", true);
 }
 
-void update_accepted(History& history, const journal::Event& event, JsonObject& payload) {
+void cancel_intended(FacilityState& facility, int attempt, JsonObject& payload) {
+  open_attempt(facility, attempt, payload).cancel_intended = true;
+}
+
+void cancel_confirmed(FacilityState& facility, int attempt, JsonObject& payload) {
+  open_attempt(facility, attempt, payload).cancel_intended = false;
+}
+
+void update_accepted(FacilityState& facility, int attempt, JsonObject& payload) {
   Accepted accepted;
-  accepted.facility = FacilityName(event.facility);
-  accepted.attempt = event.attempt;
+  accepted.attempt = attempt;
   accepted.update_sha256 = payload.string("update_sha256");
   accepted.report = job::parse_job_report(payload.at("report").dump(), "journal");
-  facility_of(history, event).accepted = std::move(accepted);
+  accepted.facility = FacilityName(accepted.report.key.facility);
+  facility.accepted = std::move(accepted);
 }
 
-void facility_missing(History& history, const journal::Event& event, JsonObject& payload) {
-  facility_of(history, event).missing = payload.string("reason");
+void facility_missing(FacilityState& facility, int, JsonObject& payload) {
+  facility.missing = payload.string("reason");
+}
+
+void facility_paused(History& history, const journal::Event& event, JsonObject& payload) {
+  history.paused[FacilityName(event.facility)] = payload.string("reason");
+}
+
+void facility_resumed(History& history, const journal::Event& event, JsonObject&) {
+  history.paused.erase(FacilityName(event.facility));
+}
+
+void config_changed(History& history, const journal::Event&, JsonObject& payload) {
+  history.config_sha256 = payload.string("config_sha256");
 }
 
 void participants_frozen(History& history, const journal::Event& event, JsonObject& payload) {
@@ -109,19 +125,26 @@ void run_cancelled(History& history, const journal::Event&, JsonObject&) {
   history.cancelled = true;
 }
 
+const std::map<std::string_view, ApplyToFacility>& facility_vocabulary() {
+  static const std::map<std::string_view, ApplyToFacility> kKinds = {
+      {"attempt_opened", attempt_opened},     {"pushed", pushed},
+      {"submit_intended", submit_intended},   {"submitted", submitted},
+      {"attempt_failed", attempt_failed},     {"cancel_intended", cancel_intended},
+      {"cancel_confirmed", cancel_confirmed}, {"update_accepted", update_accepted},
+      {"facility_missing", facility_missing},
+  };
+  return kKinds;
+}
+
 const std::map<std::string_view, Apply>& vocabulary() {
   static const std::map<std::string_view, Apply> kKinds = {
       {"run_created", run_created},
+      {"config_changed", config_changed},
       {"model_imported", model_imported},
       {"run_resumed", run_resumed},
       {"round_planned", round_planned},
-      {"attempt_opened", attempt_opened},
-      {"pushed", pushed},
-      {"submit_intended", submit_intended},
-      {"submitted", submitted},
-      {"attempt_failed", attempt_failed},
-      {"update_accepted", update_accepted},
-      {"facility_missing", facility_missing},
+      {"facility_paused", facility_paused},
+      {"facility_resumed", facility_resumed},
       {"participants_frozen", participants_frozen},
       {"aggregated", aggregated},
       {"published", published},
@@ -140,14 +163,30 @@ plan::Done History::done() const {
   return done;
 }
 
+bool apply(FacilityState& facility, std::string_view kind, int attempt, const Json& payload,
+           const std::string& where) {
+  const auto it = facility_vocabulary().find(kind);
+  if (it == facility_vocabulary().end()) return false;
+  JsonObject object(payload, where);
+  it->second(facility, attempt, object);
+  return true;
+}
+
 void apply(History& history, const journal::Event& event) {
+  const std::string where = "journal event " + std::to_string(event.seq) + " (" + event.kind + ")";
+  const Json json = parse_json(event.payload.empty() ? "{}" : event.payload, where);
+  if (facility_vocabulary().contains(event.kind)) {
+    RoundState& round = history.rounds[event.round];
+    apply(round.facilities[FacilityName(event.facility)], event.kind, event.attempt, json, where);
+    if (event.kind == "submitted" && round.first_submission_utc.empty())
+      round.first_submission_utc = event.time_utc;
+    return;
+  }
   const auto it = vocabulary().find(event.kind);
   if (it == vocabulary().end())
     throw Error(ErrorKind::kCorrupt, "event " + std::to_string(event.seq) +
                                          " has the unknown kind '" + event.kind +
                                          "': was the journal written by a newer xffl?");
-  const std::string where = "journal event " + std::to_string(event.seq) + " (" + event.kind + ")";
-  const Json json = parse_json(event.payload.empty() ? "{}" : event.payload, where);
   JsonObject payload(json, where);
   it->second(history, event, payload);
 }

@@ -34,6 +34,13 @@ RoundState Ledger::round(int number) const {
   return it == history_.rounds.end() ? RoundState{} : it->second;
 }
 
+std::optional<std::string> Ledger::paused(const FacilityName& name) const {
+  std::lock_guard lock(mutex_);
+  const auto it = history_.paused.find(name);
+  if (it == history_.paused.end()) return std::nullopt;
+  return it->second;
+}
+
 FacilityState Ledger::facility(int round, const FacilityName& name) const {
   const RoundState state = this->round(round);
   const auto it = state.facilities.find(name);

@@ -25,6 +25,7 @@ class Ledger {
 
   History history() const;
   RoundState round(int number) const;
+  std::optional<std::string> paused(const FacilityName& name) const;
   FacilityState facility(int round, const FacilityName& name) const;
 
  private:

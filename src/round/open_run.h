@@ -1,20 +1,23 @@
-// Opening a run's folder: the part that run_federation and cancel_run share.
+// Opening a run's folder: the part that run_federation and operate share.
 #pragma once
 
 #include "context.h"
 
 namespace xffl::round {
 
-/// Throws kConfig, with the lines that differ, unless the run in `folder` was created with exactly
-/// `experiment`.
-void check_same_experiment(const config::Experiment& experiment, const RunFolder& folder,
-                           const History& history);
+/// Throws kConfig, with the lines that differ, when `experiment` would train something else than the
+/// run in `folder`. What may change while a run goes on (how facilities are reached, what their jobs
+/// ask for, how long is waited) is recorded.
+void accept_changes(const config::Experiment& experiment, const RunFolder& folder, Ledger& ledger);
 
 /// Records `run_created` in a new journal, and writes config.resolved.yaml.
 void create_run(const config::Experiment& experiment, const RunFolder& folder, Ledger& ledger);
 
 /// The plan of the round in progress or next; nothing when all are published.
 std::optional<plan::RoundPlan> current_plan(const Context& context);
+
+/// Records what a kPause or kResume asks, once.
+void set_paused(Context& context, const Request& request);
 
 /// Cancels the jobs of the current round and records run_cancelled.
 void cancel_now(Context& context);

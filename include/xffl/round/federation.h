@@ -17,28 +17,11 @@
 #include "xffl/job/job_report.h"
 #include "xffl/remote/session.h"
 #include "xffl/round/history.h"
+#include "xffl/round/requests.h"
 #include "xffl/round/run_folder.h"
-#include "xffl/submit/scheduler.h"
+#include "xffl/round/world.h"
 
 namespace xffl::round {
-
-// What a job's script needs to know about the programs at a facility.
-struct Programs {
-  std::filesystem::path xffl;     // starts ranks on this machine
-  std::filesystem::path trainer;  // the built-in trainer
-};
-
-// The objects that touch the world; a simulation or a test passes others.
-struct World {
-  Clock& clock;
-  std::function<std::unique_ptr<remote::Session>(const config::Facility&)> connect;
-  std::function<std::unique_ptr<submit::Scheduler>(const config::Facility&)> scheduler;
-  Programs programs;
-};
-
-/// This machine's clock; sessions and schedulers by the facility's kinds; programs beside the
-/// running one.
-World make_world(Clock& clock);
 
 // What a listener may show while rounds go on; called from any thread, one at a time.
 struct Observer {
@@ -60,10 +43,13 @@ struct Outcome {
 Outcome run_federation(const config::Experiment& experiment, const RunFolder& folder, World& world,
                        std::stop_token stop, const Observer& observer = {});
 
-/// Ends the run: cancels its jobs at the facilities, durably. When a coordinator runs, asks it to
-/// do so and waits for up to `patience`; else does it here. Throws kNotFound (no run), kRemote (a
-/// facility did not answer; call again).
-void cancel_run(const config::Experiment& experiment, const RunFolder& folder, World& world,
-                std::chrono::seconds patience);
+/// Does what a person asks of the run. kCancel ends it: its jobs at the facilities are cancelled,
+/// durably. kPause lets a facility begin no further job (what runs goes on), kResume ends that. When
+/// a coordinator holds the journal it is asked and its answer awaited for up to `patience`; else it
+/// is done here. Throws kNotFound (no run, an unknown facility, the run is over), kBusy (the
+/// coordinator has not answered; the request stays), kRemote or kAuth (a facility could not be told;
+/// call again).
+void operate(const config::Experiment& experiment, const RunFolder& folder, World& world,
+             const Request& request, std::chrono::seconds patience);
 
 }  // namespace xffl::round

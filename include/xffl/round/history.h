@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "xffl/base/json.h"
 #include "xffl/base/names.h"
 #include "xffl/job/job_report.h"
 #include "xffl/journal/journal.h"
@@ -23,6 +24,8 @@ struct Attempt {
   bool submit_intended = false;  // and not submitted: it is in doubt whether a job exists
   std::string job_id;            // once submitted
   std::optional<std::string> failure;
+  bool charged = true;  // the failure counts against policy.max_attempts
+  bool cancel_intended = false;  // its job is to be cancelled, and it is not known that it was
 };
 
 // An accepted update.
@@ -59,6 +62,7 @@ struct History {
   std::string initial_sha256;  // global model of round 0
   std::string initial_master_sha256;
   std::map<int, RoundState> rounds;  // 1-based
+  std::map<FacilityName, std::string> paused;  // by a person, and why
   bool completed = false;
   bool cancelled = false;
 
@@ -69,5 +73,9 @@ struct History {
 /// payload is malformed.
 History replay(const std::vector<journal::Event>& events);
 void apply(History& history, const journal::Event& event);
+
+/// The part of apply() that concerns one facility in one round. False when `kind` is no such event.
+bool apply(FacilityState& facility, std::string_view kind, int attempt, const Json& payload,
+           const std::string& where);
 
 }  // namespace xffl::round

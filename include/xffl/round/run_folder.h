@@ -25,7 +25,8 @@ class RunFolder {
   std::filesystem::path config() const { return path_ / "config.resolved.yaml"; }
   std::filesystem::path log() const { return path_ / "coordinator.log"; }
   std::filesystem::path current() const { return path_ / "CURRENT"; }
-  std::filesystem::path cancel_request() const { return path_ / "cancel.request"; }
+  std::filesystem::path requests() const { return path_ / "requests"; }
+  std::filesystem::path live() const { return path_ / "live.json"; }
   std::filesystem::path round(int round) const;
   std::filesystem::path global(int round) const { return this->round(round) / "global"; }
   std::filesystem::path master(int round) const { return this->round(round) / "master"; }

@@ -1,0 +1,358 @@
+// How it works: take() notes what the event says, decide() looks at what is known and finds the next
+// action; between the two lie the records. decide() goes through the steps of a round in their
+// order and stops at the first that is not done, so that a restart, which only knows the journal,
+// arrives at the same action.
+#include "xffl/round/course.h"
+
+#include <algorithm>
+
+#include "xffl/base/clock.h"
+
+namespace xffl::round {
+namespace {
+
+using std::chrono::seconds;
+using submit::EndCause;
+using submit::JobState;
+using submit::JobStatus;
+
+constexpr int kLooks = 2;           // that find nothing before a submission counts as lost
+constexpr int kUnknownAnswers = 3;  // before a job that nobody mentions counts as gone
+constexpr seconds kPersonInterval{5};
+
+AttemptFailure failure_of(const JobStatus& over, const JobId& job) {
+  const std::string word = over.native.empty() ? "" : " (" + over.native + ")";
+  const std::string ended = "job " + job.str() + " ended without a report" + word;
+  if (over.state == JobState::kCancelled)
+    return {.reason = "job " + job.str() + " was cancelled by somebody" + word,
+            .charged = false,
+            .pauses = true};
+  if (over.state == JobState::kUnknown)
+    return {.reason = "the scheduler no longer knows job " + job.str() +
+                      ", which has left no report",
+            .charged = false};
+  switch (over.cause) {
+    case EndCause::kInfrastructure:
+    case EndCause::kWalltime:
+      return {.reason = ended, .charged = false};
+    case EndCause::kOutOfMemory:
+      return {.reason = ended + ": it ran out of memory; ask for more, or lower micro_batch_size",
+              .gives_up = true};
+    case EndCause::kOrdinary:
+      break;
+  }
+  return {.reason = ended};
+}
+
+class Stepper {
+ public:
+  Stepper(const Rules& rules, Course course, const Moment& moment)
+      : rules_(rules),
+        course_(std::move(course)),
+        known_(course_.known),
+        now_(course_.now),
+        moment_(moment),
+        paused_(moment.paused.has_value()) {}
+
+  Step run(const Event& event) {
+    const bool link_answered =
+        !std::holds_alternative<Unreachable>(event) && !std::holds_alternative<NeedsPerson>(event) &&
+        !std::holds_alternative<Woke>(event) && !std::holds_alternative<Postponed>(event);
+    if (link_answered) {
+      now_.trouble.clear();
+      now_.needs_person = false;
+      now_.failures = 0;
+    }
+    std::visit([this](const auto& e) { take(e); }, event);
+    Action action = decide();
+    now_.doing = action;
+    return {std::move(course_), std::move(records_), std::move(action)};
+  }
+
+ private:
+  // --- What came of the action ---
+
+  void take(const Woke&) {}
+  void take(const Began&) {
+    // A submission that was under way when the coordinator ended: let it arrive.
+    if (!known_.accepted && in_doubt()) {
+      now_.doubts = 1;
+      now_.rest = rules_.settle_time;
+    }
+    if (watching()) watch(JobId(attempt().job_id));
+  }
+  void take(const Completed& done) {
+    if (std::holds_alternative<Push>(now_.doing)) record("pushed", done.details);
+    if (std::holds_alternative<Fence>(now_.doing)) now_.fenced = true;
+    if (const auto* cancelled = std::get_if<CancelJob>(&now_.doing))
+      std::erase(now_.twins, cancelled->job);
+  }
+  void take(const Submitted& submitted) { adopt(submitted.job, false); }
+  void take(const Refused& refused) {
+    if (now_.doubts > 0) record("cancel_intended");
+    now_.failing = {.reason = refused.why, .charged = false, .gives_up = true};
+  }
+  void take(const Postponed& postponed) { retry(postponed.why); }
+  void take(const InDoubt& doubt) {
+    now_.trouble = doubt.why;
+    now_.submitting = false;
+    now_.empty_looks = 0;
+    now_.rest = rules_.settle_time;
+    if (++now_.doubts > 1) now_.rest += backoff(rules_.seed, now_.doubts - 1);
+  }
+  void take(const Found& found) {
+    if (now_.failing || !open()) {
+      now_.jobs_listed = true;
+      now_.twins = found.jobs;
+      if (!attempt().job_id.empty()) now_.twins.emplace_back(attempt().job_id);
+      return;
+    }
+    if (watching()) return take_twins(found.jobs);
+    if (found.jobs.empty()) {
+      if (++now_.empty_looks < kLooks)
+        now_.rest = rules_.settle_time;
+      else
+        now_.submitting = true;
+      return;
+    }
+    now_.twins.assign(found.jobs.begin() + 1, found.jobs.end());
+    adopt(found.jobs.front(), true);
+  }
+  void take(const Looked& looked) {
+    if (looked.status) take_status(*looked.status);
+    now_.reported = looked.reported;
+    const Nanoseconds watched = moment_.now - now_.watched_since;
+    std::optional<Nanoseconds> running;
+    if (now_.running_since) running = moment_.now - *now_.running_since;
+    if (!now_.over) now_.rest = look_interval(rules_, watched, running);
+  }
+  void take(const Fetched& fetched) { record("update_accepted", fetched.details); }
+  void take(const UpdateRefused& refused) {
+    // The same job on the same data would most likely answer the same.
+    now_.failing = {.reason = "its update was refused: " + refused.why, .gives_up = true};
+  }
+  void take(const Unreachable& unreachable) {
+    if (now_.failing && now_.failing->hurries) return skip_courtesies();
+    if (open() && !now_.failing && std::holds_alternative<CancelJob>(now_.doing))
+      return now_.twins.clear();
+    retry(unreachable.why);
+  }
+  void take(const NeedsPerson& needs) {
+    if (now_.failing && now_.failing->hurries) return skip_courtesies();
+    now_.trouble = needs.why;
+    now_.needs_person = true;
+    now_.rest = std::min<Nanoseconds>(rules_.poll_interval, kPersonInterval);
+  }
+
+  void take_status(const JobStatus& status) {
+    now_.status = status;
+    now_.next_question =
+        moment_.now + question_interval(rules_, moment_.now - now_.watched_since,
+                                        status.state == JobState::kPending);
+    switch (status.state) {
+      case JobState::kRunning:
+        if (!now_.running_since) now_.running_since = moment_.now;
+        [[fallthrough]];
+      case JobState::kPending:
+      case JobState::kHeld:
+        now_.unknown_answers = 0;
+        now_.over.reset();  // requeued, when it was over before
+        return;
+      case JobState::kUnknown:
+        if (++now_.unknown_answers == 1) now_.unknown_since = moment_.now;
+        if (now_.unknown_answers < kUnknownAnswers ||
+            moment_.now - now_.unknown_since < 2 * rules_.settle_time)
+          return;
+        break;
+      case JobState::kEnded:
+      case JobState::kCancelled:
+        break;
+    }
+    // The report may be late on a shared file system.
+    if (now_.over)
+      now_.settled = true;
+    else
+      now_.rest = rules_.settle_time;
+    now_.over = status;
+  }
+
+  // A second start of an attempt leaves at once, because the first holds the claim: that one is the
+  // job.
+  void take_twins(const std::vector<JobId>& jobs) {
+    for (const JobId& job : jobs)
+      if (!now_.watched.contains(job)) return adopt(job, true);
+    now_.failing = failure_of(*now_.over, JobId(attempt().job_id));
+  }
+
+  void retry(const std::string& why) {
+    if (++now_.failures == 1) now_.failing_since = moment_.now;
+    now_.trouble = why;
+    now_.rest = backoff(rules_.seed, now_.failures);
+  }
+
+  void skip_courtesies() {
+    now_.fenced = now_.jobs_listed = now_.skipped = true;
+    now_.twins.clear();
+  }
+
+  // --- What is known ---
+
+  const Attempt& attempt() const { return known_.attempts.back(); }
+  bool open() const { return !known_.attempts.empty() && !attempt().failure; }
+  bool watching() const { return open() && !attempt().job_id.empty(); }
+  bool in_doubt() const { return open() && attempt().submit_intended && attempt().job_id.empty(); }
+
+  void record(std::string kind, Json payload = Json::object(), int number = 0) {
+    if (number == 0 && !known_.attempts.empty()) number = attempt().number;
+    apply(known_, kind, number, payload, kind);
+    records_.push_back({std::move(kind), number, std::move(payload)});
+  }
+
+  void adopt(const JobId& job, bool adopted) {
+    record("submitted", {{"job_id", job.str()}, {"adopted", adopted}});
+    watch(job);
+  }
+  void watch(const JobId& job) {
+    now_.watched.insert(job);
+    now_.watched_since = now_.next_question = moment_.now;
+    now_.rest = Nanoseconds(0);
+    now_.running_since.reset();
+    now_.status.reset();
+    now_.over.reset();
+    now_.settled = now_.reported = false;
+    now_.unknown_answers = 0;
+  }
+
+  // --- What is next ---
+
+  Action decide() {
+    for (;;) {
+      if (known_.accepted || known_.missing) return Finish{};
+      if (!now_.failing && !now_.reported) look_at_the_time();
+      if (now_.failing) {
+        if (const auto action = end_attempt()) return *action;
+        continue;
+      }
+      if (now_.rest > Nanoseconds(0)) return sleep(std::exchange(now_.rest, Nanoseconds(0)));
+      if (!open()) {
+        if (paused_) return sleep(rules_.poll_interval);
+        if (const auto action = end_its_jobs()) return *action;
+        open_attempt();
+        continue;
+      }
+      return attempt_action();
+    }
+  }
+
+  Action attempt_action() {
+    const int number = attempt().number;
+    if (!now_.twins.empty()) return CancelJob{number, now_.twins.front()};
+    if (!attempt().submit_intended) {
+      if (paused_) return sleep(rules_.poll_interval);
+      if (!attempt().pushed) return Push{number};
+      record("submit_intended");
+      now_.submitting = true;
+    }
+    if (attempt().job_id.empty()) {
+      if (now_.submitting) return Submit{number};
+      return FindJobs{number};
+    }
+    if (now_.reported) return FetchUpdate{number};
+    if (now_.over && now_.settled) return FindJobs{number};
+    return Look{number, JobId(attempt().job_id),
+                now_.over.has_value() || moment_.now >= now_.next_question};
+  }
+
+  // Deadlines hold in every state, unless the policy is to wait.
+  void look_at_the_time() {
+    const auto left = deadline_left();
+    if (left && *left <= Nanoseconds(0))
+      return stop_trying("no update before the round's deadline of " +
+                         std::to_string(rules_.deadline.count()) + " s");
+    if (now_.failures > 0 && moment_.now - now_.failing_since > rules_.max_outage)
+      stop_trying("not reachable for " + std::to_string(rules_.max_outage.count()) +
+                  " s: " + now_.trouble);
+  }
+  void stop_trying(const std::string& why) {
+    now_.failing = {.reason = why, .gives_up = true, .hurries = true};
+    if (open() && attempt().submit_intended) record("cancel_intended");
+  }
+  std::optional<Nanoseconds> deadline_left() const {
+    if (rules_.waits_for_ever || rules_.deadline.count() == 0 || !moment_.since_first_submission)
+      return std::nullopt;
+    return Nanoseconds(rules_.deadline) - *moment_.since_first_submission;
+  }
+  Sleep sleep(Nanoseconds duration) const {
+    if (const auto left = deadline_left()) duration = std::min(duration, *left);
+    return {std::max(duration, Nanoseconds(1))};
+  }
+
+  // Its job is told, its claim is taken, then the failure is on record: whoever comes later, after a
+  // kill too, finds nothing that could still train.
+  std::optional<Action> end_attempt() {
+    if (open() && attempt().submit_intended) {
+      if (now_.rest > Nanoseconds(0)) return sleep(std::exchange(now_.rest, Nanoseconds(0)));
+      if (const auto action = end_its_jobs()) return action;
+    }
+    const AttemptFailure failure = *now_.failing;
+    if (open())
+      record("attempt_failed", {{"reason", failure.reason}, {"charged", failure.charged}});
+    if (failure.pauses) {
+      records_.push_back({"facility_paused", 0, {{"reason", failure.reason}}});
+      paused_ = true;
+    }
+    if (failure.gives_up) give_up(failure.reason);
+    now_ = {};
+    return std::nullopt;
+  }
+
+  // Nobody begins any more once the claim is taken; whoever began before is cancelled after.
+  std::optional<Action> end_its_jobs() {
+    if (known_.attempts.empty()) return std::nullopt;
+    const int number = attempt().number;
+    const bool cancel = attempt().cancel_intended;
+    if (!now_.fenced && (cancel || !attempt().failure)) return Fence{number};
+    if (!cancel) return std::nullopt;
+    if (!now_.jobs_listed) return FindJobs{number};
+    if (!now_.twins.empty()) return CancelJob{number, now_.twins.front()};
+    if (!now_.skipped) record("cancel_confirmed");
+    return std::nullopt;
+  }
+
+  void give_up(const std::string& why) {
+    apply(known_, "facility_missing", 0, {{"reason", why}}, "facility_missing");
+    records_.push_back({"facility_missing", 0, {{"reason", why}}});
+  }
+
+  void open_attempt() {
+    int charged = 0, others = 0;
+    for (const Attempt& earlier : known_.attempts)
+      if (earlier.number > known_.attempts_before_resume) ++(earlier.charged ? charged : others);
+    const auto spent = [&](const std::string& budget) {
+      give_up("no attempt left (" + budget + "); the last one: " + *attempt().failure);
+    };
+    if (charged >= rules_.max_attempts)
+      return spent("policy.max_attempts is " + std::to_string(rules_.max_attempts));
+    if (others > rules_.rerun_budget)
+      return spent("policy.rerun_budget is " + std::to_string(rules_.rerun_budget));
+    const int number = known_.attempts.empty() ? 1 : attempt().number + 1;
+    now_ = {};
+    record("attempt_opened", Json::object(), number);
+  }
+
+  const Rules& rules_;
+  Course course_;
+  FacilityState& known_;
+  Course::Volatile& now_;
+  const Moment& moment_;
+  bool paused_;
+  std::vector<Record> records_;
+};
+
+}  // namespace
+
+Step step(const Rules& rules, Course course, const Event& event, const Moment& moment) {
+  return Stepper(rules, std::move(course), moment).run(event);
+}
+
+}  // namespace xffl::round

@@ -1,0 +1,238 @@
+#include "facility_actions.h"
+
+#include <algorithm>
+
+#include "job_script.h"
+#include "xffl/aggregate/aggregate.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/log.h"
+#include "xffl/base/sha256.h"
+#include "xffl/checkpoint/manifest.h"
+#include "xffl/checkpoint/model_folder.h"
+#include "xffl/transfer/transfer.h"
+
+namespace xffl::round {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr uint64_t kMaxReportBytes = 1 << 20;
+
+// What a facility itself did wrong; anything else is about this machine or the link.
+bool is_the_facilitys_fault(ErrorKind kind) {
+  return kind == ErrorKind::kRejected || kind == ErrorKind::kCorrupt ||
+         kind == ErrorKind::kNotFound || kind == ErrorKind::kUnsupported;
+}
+
+// An error of an action as what the course has to know; none: it is not the course's affair.
+std::optional<Event> event_of(const Error& error, const Action& action) {
+  const bool submits = std::holds_alternative<Submit>(action);
+  switch (error.kind()) {
+    case ErrorKind::kRemote:
+      if (submits) return InDoubt{error.what()};
+      return Unreachable{error.what()};
+    case ErrorKind::kAuth:
+      return NeedsPerson{error.what()};
+    case ErrorKind::kIo:  // a full disk, there or here: it may be mended while we wait
+      return Unreachable{error.what()};
+    case ErrorKind::kBusy:
+      if (submits) return Postponed{error.what()};
+      break;
+    case ErrorKind::kConfig:
+    case ErrorKind::kNotFound:
+      if (submits) return Refused{error.what()};
+      break;
+    default:
+      break;
+  }
+  return std::nullopt;
+}
+
+std::string last_bytes(remote::Session& session, const RemotePath& path, uint64_t count) {
+  const auto info = session.stat(path);
+  if (!info) return "";
+  std::vector<std::byte> tail(std::min<uint64_t>(info->size_bytes, count));
+  tail.resize(session.read(path, info->size_bytes - tail.size(), tail));
+  return {reinterpret_cast<const char*>(tail.data()), tail.size()};
+}
+
+}  // namespace
+
+FacilityActions::FacilityActions(Context& context, const plan::RoundPlan& plan,
+                                 const plan::FacilityPlan& facility)
+    : context_(context),
+      plan_(plan),
+      facility_(facility),
+      settings_(context.experiment.facility(facility.facility)),
+      session_(context.world.connect(settings_)),
+      bulk_(context.world.connect_transfer(settings_)),
+      scheduler_(context.world.scheduler(settings_, session_)) {}
+
+Event FacilityActions::perform(const Action& action, std::stop_token stop) {
+  try {
+    return dispatch(action, stop);
+  } catch (const Error& error) {
+    const auto event = event_of(error, action);
+    if (!event) throw;
+    return *event;
+  }
+}
+
+Event FacilityActions::dispatch(const Action& action, std::stop_token stop) {
+  if (const auto* it = std::get_if<Push>(&action)) return push(it->attempt, stop);
+  if (const auto* it = std::get_if<Submit>(&action))
+    return Submitted{scheduler_->submit(
+        {spec(it->attempt).key.job_name(), script(it->attempt), folder(it->attempt)}, stop)};
+  if (const auto* it = std::get_if<FindJobs>(&action))
+    return Found{
+        scheduler_->find(spec(it->attempt).key.job_name(), folder(it->attempt), stop)};
+  if (const auto* it = std::get_if<Look>(&action)) return look(*it, stop);
+  if (const auto* it = std::get_if<FetchUpdate>(&action)) return fetch(it->attempt, stop);
+  if (const auto* it = std::get_if<CancelJob>(&action)) {
+    scheduler_->cancel(it->job, stop);
+    return Completed{};
+  }
+  if (const auto* it = std::get_if<Fence>(&action)) {
+    session_->make_dirs(folder(it->attempt) / "claim");
+    return Completed{};
+  }
+  if (const auto* it = std::get_if<Sleep>(&action)) {
+    if (!context_.world.clock.sleep(it->duration, stop))
+      throw Error(ErrorKind::kCancelled, "stopped on request");
+  }
+  return Woke{};
+}
+
+job::JobSpec FacilityActions::spec(int attempt) const {
+  return plan::job_spec(context_.experiment, context_.identity, plan_, facility_, attempt);
+}
+
+std::string FacilityActions::script(int attempt) const {
+  return job_script(settings_, spec(attempt), folder(attempt), context_.world.programs);
+}
+
+Event FacilityActions::push(int attempt, std::stop_token stop) {
+  const fs::path model = context_.folder.global(plan_.round - 1);
+  const std::string job_json = job::format_job_spec(spec(attempt));
+  make_dirs(archive());
+  write_file_atomic(archive() / "job.json", job_json);
+  const transfer::Result moved = transfer::push({*session_, *bulk_}, model, checkpoint::read_manifest(model),
+                                                facility_.model_folder, stop);
+  session_->make_dirs(folder(attempt) / "out");
+  remote::write_text_atomic(*session_, folder(attempt) / "job.json", job_json);
+  return Completed{{{"moved_bytes", moved.moved_bytes}}};
+}
+
+Json FacilityActions::prepare_submission(int attempt) {
+  const std::string text = script(attempt);
+  write_file_atomic(archive() / "job.sh", text);
+  return {{"job_name", spec(attempt).key.job_name()}, {"script_sha256", sha256_hex(text)}};
+}
+
+Event FacilityActions::look(const Look& look, std::stop_token stop) {
+  Looked looked;
+  looked.reported = session_->stat(folder(look.attempt) / "out/report.json").has_value();
+  if (!looked.reported && look.ask_scheduler) {
+    const submit::SubmittedJob job{look.job, spec(look.attempt).key.job_name()};
+    looked.status = scheduler_->query(std::span(&job, 1), stop).at(look.job);
+  }
+  return looked;
+}
+
+Event FacilityActions::fetch(int attempt, std::stop_token stop) {
+  try {
+    Accepted accepted = fetch_and_check(attempt, stop);
+    Json details = {{"update_sha256", accepted.update_sha256},
+                    {"report", parse_json(job::format_job_report(accepted.report), "report.json")}};
+    return Fetched{std::move(accepted), std::move(details)};
+  } catch (const Error& error) {
+    if (!is_the_facilitys_fault(error.kind())) throw;
+    set_refused_aside(attempt);
+    return UpdateRefused{error.what()};
+  }
+}
+
+void FacilityActions::set_refused_aside(int attempt) {
+  std::error_code none;
+  const fs::path refused = archive() / ("refused-a" + std::to_string(attempt));
+  fs::remove_all(refused, none);
+  fs::rename(archive() / "update", refused, none);
+}
+
+uint64_t FacilityActions::max_update_bytes() const {
+  constexpr uint64_t kOtherFiles = 64u << 20;  // configuration, tokenizer, headers
+  uint64_t bytes = kOtherFiles;
+  const checkpoint::ModelFolder base(context_.folder.global(plan_.round - 1));
+  for (const checkpoint::TensorSpec& tensor : base.tensors())
+    bytes += static_cast<uint64_t>(tensor.num_elements()) * sizeof(float);
+  return bytes;
+}
+
+Accepted FacilityActions::fetch_and_check(int attempt, std::stop_token stop) {
+  const fs::path base = context_.folder.global(plan_.round - 1);
+  const RemotePath out = folder(attempt) / "out";
+  const std::string text = remote::read_text(*session_, out / "report.json", kMaxReportBytes);
+  const job::JobReport report =
+      job::parse_job_report(text, facility_.facility.str() + "'s report.json");
+  const checkpoint::LlamaConfig config = checkpoint::read_llama_config(base);
+  job::check_report_answers(report, spec(attempt), config.max_position_embeddings);
+  transfer::fetch({*session_, *bulk_}, out / "update", report.update_sha256, max_update_bytes(),
+                  archive() / "update", stop);
+  const bool delta = context_.experiment.aggregation.update == job::UpdateKind::kDelta;
+  with_context(facility_.facility.str() + "'s update",
+               [&] { aggregate::check_update(archive() / "update", base, delta, false); });
+  write_file_atomic(archive() / "report.json", text);
+  return {facility_.facility, attempt, report.update_sha256, report};
+}
+
+// An accepted update was verified when it came; after a restart its bytes are checked again before
+// they are used.
+void FacilityActions::mend_archive(const Accepted& accepted, std::stop_token stop) {
+  try {
+    const checkpoint::Manifest manifest = checkpoint::read_manifest(archive() / "update");
+    if (manifest.root_sha256() != accepted.update_sha256)
+      throw Error(ErrorKind::kRejected, "another update lies in its place");
+    checkpoint::verify_folder(archive() / "update", manifest);
+    return;
+  } catch (const Error& error) {
+    log::warning("archived update is damaged: fetching it again",
+                 {{"facility", facility_.facility.str()}, {"problem", error.what()}});
+  }
+  fs::remove_all(archive() / "update");
+  for (int retry = 1;; ++retry) try {
+      fetch_and_check(accepted.attempt, stop);
+      return;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kRemote && error.kind() != ErrorKind::kAuth) throw;
+      dispatch(Sleep{backoff(facility_.facility.str(), retry)}, stop);
+    }
+}
+
+// The last complete line of the job's metrics, for people; problems here are nobody's business.
+void FacilityActions::show_progress(int attempt) {
+  if (!context_.observer.on_training) return;
+  try {
+    std::string text = last_bytes(*session_, folder(attempt) / "out/metrics.jsonl", 2048);
+    text.resize(text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n'));
+    const std::string line = text.substr(text.rfind('\n') + 1);
+    if (line.empty() || line == last_metrics_line_) return;
+    last_metrics_line_ = line;
+    std::lock_guard lock(context_.observer_mutex);
+    context_.observer.on_training(plan_.round, facility_.facility, line);
+  } catch (const Error& error) {
+    log::debug("no progress to show", {{"problem", error.what()}});
+  }
+}
+
+std::string FacilityActions::output_tail(int attempt) {
+  try {
+    const std::string text = last_bytes(*session_, folder(attempt) / "job.out", 600);
+    return text.empty() ? "(no output)" : log::printable(text);
+  } catch (const Error& error) {
+    return std::string("(not readable: ") + error.what() + ")";
+  }
+}
+
+}  // namespace xffl::round

@@ -1,0 +1,57 @@
+// What a course asks for, done at a facility.
+#pragma once
+
+#include <memory>
+#include <stop_token>
+#include <string>
+
+#include "context.h"
+#include "xffl/round/course.h"
+
+namespace xffl::round {
+
+class FacilityActions {
+ public:
+  FacilityActions(Context& context, const plan::RoundPlan& plan,
+                  const plan::FacilityPlan& facility);
+
+  /// Does the action and says what came of it. A failure of the link or of the facility is an event;
+  /// what is wrong on this machine throws, as does kCancelled on `stop`.
+  Event perform(const Action& action, std::stop_token stop);
+
+  /// Fetches an accepted update again when its archived files are damaged.
+  void mend_archive(const Accepted& accepted, std::stop_token stop);
+  /// The rendered script, kept in the archive; what a submission is recorded with.
+  Json prepare_submission(int attempt);
+  job::JobSpec spec(int attempt) const;
+  std::chrono::milliseconds settle_time() const { return scheduler_->settle_time(); }
+  /// The end of the job's output, for people.
+  std::string output_tail(int attempt);
+  /// Tells the observer of a new line of metrics.
+  void show_progress(int attempt);
+
+ private:
+  Event push(int attempt, std::stop_token stop);
+  Event look(const Look& look, std::stop_token stop);
+  Event fetch(int attempt, std::stop_token stop);
+  Event dispatch(const Action& action, std::stop_token stop);
+  Accepted fetch_and_check(int attempt, std::stop_token stop);
+  void set_refused_aside(int attempt);
+  std::string script(int attempt) const;
+  uint64_t max_update_bytes() const;
+  RemotePath folder(int attempt) const { return plan::attempt_folder(facility_, attempt); }
+  std::filesystem::path archive() const {
+    return context_.folder.facility(plan_.round, facility_.facility);
+  }
+
+  Context& context_;
+  const plan::RoundPlan& plan_;
+  const plan::FacilityPlan& facility_;
+  const config::Facility& settings_;
+  std::shared_ptr<remote::Session> session_;
+  std::shared_ptr<remote::Session> bulk_;  // for models and updates
+  std::shared_ptr<submit::Scheduler> scheduler_;
+  std::string last_metrics_line_;
+};
+
+}  // namespace xffl::round

@@ -1,0 +1,77 @@
+// How it works: whoever gets the journal's lock does what is asked; when a coordinator has it, a
+// request is left and the answer awaited.
+#include "open_run.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/round/federation.h"
+#include "xffl/round/requests.h"
+
+namespace xffl::round {
+namespace {
+
+void obey_here(const config::Experiment& experiment, const RunFolder& folder, World& world,
+               const Request& request) {
+  Ledger ledger(folder.journal());
+  const History history = ledger.history();
+  if (!history.identity || history.completed || history.cancelled)
+    throw Error(ErrorKind::kNotFound, "run " + folder.run().str() + " is over");
+  const Observer nobody;
+  LiveBoard live(folder.live(), world.clock);
+  Context context{experiment, folder, world, nobody, ledger, live, *history.identity, {}};
+  if (request.kind == Request::Kind::kCancel)
+    cancel_now(context);
+  else
+    set_paused(context, request);
+}
+
+void check_names(const config::Experiment& experiment, const Request& request) {
+  for (const FacilityName& name : request.facilities) experiment.facility(name);
+}
+
+}  // namespace
+
+void operate(const config::Experiment& experiment, const RunFolder& folder, World& world,
+             const Request& request, std::chrono::seconds patience) {
+  if (!std::filesystem::exists(folder.journal()))
+    throw Error(ErrorKind::kNotFound, "there is no run in " + folder.path().string());
+  check_names(experiment, request);
+  std::string left;
+  const auto until = world.clock.monotonic() + patience;
+  for (;;) {
+    try {
+      obey_here(experiment, folder, world, request);
+      if (!left.empty()) remove_request(folder, left);
+      return;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kBusy) {
+        if (!left.empty() && error.kind() == ErrorKind::kNotFound) {  // it has ended meanwhile
+          remove_request(folder, left);
+          return;
+        }
+        throw;
+      }
+    }
+    if (left.empty())
+      left = leave_request(folder, request);
+    else if (!std::filesystem::exists(folder.requests() / left))
+      return;  // obeyed
+    if (world.clock.monotonic() > until)
+      throw Error(ErrorKind::kBusy, "the coordinator of run " + folder.run().str() + " (" +
+                                        journal::lock_holder(folder.journal()) +
+                                        ") has not obeyed yet; the request stays: see "
+                                        "`xffl status`");
+    world.clock.sleep(std::chrono::milliseconds(200), {});
+  }
+}
+
+void set_paused(Context& context, const Request& request) {
+  for (const FacilityName& name : request.facilities) {
+    const bool paused = context.ledger.paused(name).has_value();
+    if (request.kind == Request::Kind::kPause && !paused)
+      context.ledger.record("facility_paused", 0, name, 0, {{"reason", request.reason}});
+    if (request.kind == Request::Kind::kResume && paused)
+      context.ledger.record("facility_resumed", 0, name, 0, Json::object());
+  }
+}
+
+}  // namespace xffl::round

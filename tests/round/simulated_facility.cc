@@ -1,0 +1,223 @@
+#include "simulated_facility.h"
+
+#include <algorithm>
+
+namespace xffl::test {
+
+using namespace round;
+using std::chrono::hours;
+using std::chrono::minutes;
+using std::chrono::seconds;
+using submit::EndCause;
+using submit::JobState;
+using submit::JobStatus;
+
+SimulatedFacility::SimulatedFacility(Random& random, Weather weather, Nanoseconds settle_time)
+    : random_(random),
+      weather_(weather),
+      settle_time_(settle_time),
+      forgets_fast_(happens(weather.forgets_fast)) {}
+
+bool SimulatedFacility::happens(double probability) {
+  return static_cast<double>(random_() % 1'000'000) < probability * 1e6;
+}
+
+Nanoseconds SimulatedFacility::between(seconds least, seconds most) {
+  const auto span = static_cast<uint64_t>(Nanoseconds(most - least).count());
+  return Nanoseconds(least) + Nanoseconds(static_cast<int64_t>(random_() % (span + 1)));
+}
+
+int SimulatedFacility::trainings(int round) const {
+  const auto found = trainings_.find(round);
+  return found == trainings_.end() ? 0 : found->second;
+}
+
+int SimulatedFacility::running() const {
+  return static_cast<int>(std::count_if(jobs_.begin(), jobs_.end(), [](const Job& job) {
+    return job.phase == Job::Phase::kRunning && job.claims && !job.forgotten;
+  }));
+}
+
+SimulatedFacility::Job* SimulatedFacility::job(const JobId& id) {
+  for (Job& job : jobs_)
+    if (job.id() == id) return &job;
+  return nullptr;
+}
+
+// --- Jobs ---
+
+void SimulatedFacility::enqueue(int round, int attempt, Nanoseconds now,
+                                Nanoseconds visible_after) {
+  Job job;
+  job.number = static_cast<int>(jobs_.size()) + 1;
+  job.round = round;
+  job.attempt = attempt;
+  job.visible_at = now + visible_after;
+  job.starts_at =
+      job.visible_at + (happens(0.2) ? between(minutes(1), hours(30)) : between(seconds(0), seconds(60)));
+  jobs_.push_back(job);
+}
+
+// --dependency=singleton
+bool SimulatedFacility::has_earlier_twin(const Job& job) const {
+  return std::any_of(jobs_.begin(), jobs_.end(), [&](const Job& other) {
+    return other.number < job.number && other.round == job.round && other.attempt == job.attempt &&
+           other.phase != Job::Phase::kOver;
+  });
+}
+
+void SimulatedFacility::begin(Job& job) {
+  job.phase = Job::Phase::kRunning;
+  const Key key{job.round, job.attempt};
+  const auto [claim, first] = claims_.try_emplace(key, job.number);
+  if (claim->second != job.number) {  // taken: it leaves at once
+    job.end = {.state = JobState::kEnded, .native = "COMPLETED"};
+    job.ends_at = job.starts_at + seconds(1);
+    return;
+  }
+  job.claims = true;
+  if (first) {
+    ++trainings_[job.round];
+    for (const Job& other : jobs_)
+      if (other.round == job.round && other.attempt != job.attempt && other.claims &&
+          other.phase == Job::Phase::kRunning && !other.forgotten)
+        violations_.push_back("two trainings of round " + std::to_string(job.round) +
+                              " at a time: jobs " + other.id().str() + " and " + job.id().str());
+  }
+  choose_fate(job);
+}
+
+void SimulatedFacility::choose_fate(Job& job) {
+  job.ends_at = job.starts_at + between(seconds(5), hours(3));
+  job.requeues = false;
+  job.reports = false;
+  const auto ends = [&](JobState state, EndCause cause, const char* word) {
+    job.end = {.state = state, .cause = cause, .native = word};
+  };
+  if (happens(weather_.job_fails)) return ends(JobState::kEnded, EndCause::kOrdinary, "FAILED");
+  if (happens(weather_.out_of_memory))
+    return ends(JobState::kEnded, EndCause::kOutOfMemory, "OUT_OF_MEMORY");
+  if (happens(weather_.node_fails)) {
+    job.requeues = happens(weather_.requeued);
+    return ends(JobState::kEnded, EndCause::kInfrastructure, "NODE_FAIL");
+  }
+  if (happens(weather_.walltime)) return ends(JobState::kEnded, EndCause::kWalltime, "TIMEOUT");
+  if (happens(weather_.scancelled))
+    return ends(JobState::kCancelled, EndCause::kOrdinary, "CANCELLED by 1000");
+  job.reports = true;
+  // The exit code lies now and then; nobody reads it.
+  ends(JobState::kEnded, EndCause::kOrdinary, happens(0.1) ? "FAILED" : "COMPLETED");
+}
+
+void SimulatedFacility::finish(Job& job) {
+  if (job.claims && job.requeues) {
+    job.phase = Job::Phase::kQueued;
+    job.starts_at = job.ends_at + between(seconds(1), hours(2));
+    return;
+  }
+  job.phase = Job::Phase::kOver;
+  job.purged_at = job.ends_at + (forgets_fast_ ? between(seconds(0), seconds(5)) : hours(24 * 30));
+  if (job.claims && job.reports) reports_[{job.round, job.attempt}] = !happens(weather_.bad_update);
+}
+
+void SimulatedFacility::advance(Nanoseconds now) {
+  now_ = std::max(now_, now);
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (Job& job : jobs_) {
+      if (job.phase == Job::Phase::kQueued && job.starts_at <= now_ && !has_earlier_twin(job)) {
+        begin(job);
+        changed = true;
+      }
+      if (job.phase == Job::Phase::kRunning && job.ends_at <= now_) {
+        finish(job);
+        changed = true;
+      }
+    }
+  }
+}
+
+// --- The coordinator's view ---
+
+round::Event SimulatedFacility::perform(const Action& action, int round, Nanoseconds now) {
+  advance(now);
+  if (std::holds_alternative<Sleep>(action)) return Woke{};
+  const bool submits = std::holds_alternative<Submit>(action);
+  if (now < credential_renewed_at_) return NeedsPerson{"certificate expired"};
+  if (now < link_back_at_) return submits ? round::Event(InDoubt{"down"}) : Unreachable{"down"};
+  if (happens(weather_.credential_expires)) {
+    credential_renewed_at_ = now + between(minutes(5), hours(12));
+    return NeedsPerson{"certificate expired"};
+  }
+  if (happens(weather_.outage)) link_back_at_ = now + between(seconds(20), hours(40));
+  if (happens(weather_.link_lost) || now < link_back_at_) {
+    if (happens(0.5)) do_it(action, round, now);
+    return submits ? round::Event(InDoubt{"link lost"}) : Unreachable{"link lost"};
+  }
+  return do_it(action, round, now);
+}
+
+round::Event SimulatedFacility::do_it(const Action& action, int round, Nanoseconds now) {
+  if (std::holds_alternative<Push>(action)) return Completed{{{"moved_bytes", 1}}};
+  if (const auto* it = std::get_if<Submit>(&action)) return submit(round, it->attempt, now);
+  if (const auto* it = std::get_if<FindJobs>(&action)) {
+    Found found;
+    for (const Job& job : jobs_)
+      if (job.round == round && job.attempt == it->attempt && job.visible_at <= now &&
+          !job.forgotten && (job.phase != Job::Phase::kOver || now < job.purged_at))
+        found.jobs.push_back(job.id());
+    return found;
+  }
+  if (const auto* it = std::get_if<Look>(&action)) {
+    Looked looked{.reported = reports_.contains({round, it->attempt})};
+    if (!looked.reported && it->ask_scheduler) looked.status = status_of(it->job, now);
+    return looked;
+  }
+  if (const auto* it = std::get_if<FetchUpdate>(&action)) {
+    if (!reports_.at({round, it->attempt})) return UpdateRefused{"NaN"};
+    return Fetched{};
+  }
+  if (const auto* it = std::get_if<CancelJob>(&action)) {
+    if (Job* cancelled = job(it->job); cancelled && cancelled->phase != Job::Phase::kOver) {
+      cancelled->phase = Job::Phase::kOver;
+      cancelled->purged_at = now + seconds(300);
+      cancelled->end = {.state = JobState::kCancelled, .native = "CANCELLED"};
+    }
+    return Completed{};
+  }
+  if (const auto* it = std::get_if<Fence>(&action)) {
+    if (fences_work) claims_.try_emplace({round, it->attempt}, 0);
+    return Completed{};
+  }
+  return Woke{};
+}
+
+round::Event SimulatedFacility::submit(int round, int attempt, Nanoseconds now) {
+  if (happens(weather_.submit_refused)) return Refused{"Invalid account"};
+  if (happens(weather_.submit_postponed)) return Postponed{"QOSMaxSubmitJobPerUserLimit"};
+  if (happens(weather_.submit_stalls)) {
+    // Mostly within the settle time; beyond two of them only the claim helps.
+    if (happens(0.7)) enqueue(round, attempt, now, settle_time_ * static_cast<int>(random_() % 400) / 100);
+    return InDoubt{"Socket timed out on send/recv operation"};
+  }
+  enqueue(round, attempt, now, Nanoseconds(0));
+  const JobId id = jobs_.back().id();
+  if (happens(weather_.twin_by_hand)) enqueue(round, attempt, now, Nanoseconds(0));
+  return Submitted{id};
+}
+
+JobStatus SimulatedFacility::status_of(const JobId& id, Nanoseconds now) {
+  if (happens(weather_.amnesia))
+    for (Job& job : jobs_) {
+      if (job.phase == Job::Phase::kOver) continue;
+      job.forgotten = true;  // what was queued is gone, what ran goes on unseen
+      if (job.phase == Job::Phase::kQueued) job.phase = Job::Phase::kOver;
+    }
+  const Job* asked = job(id);
+  if (!asked || asked->forgotten || asked->visible_at > now) return {};
+  if (asked->phase == Job::Phase::kQueued) return {.state = JobState::kPending, .native = "PENDING"};
+  if (asked->phase == Job::Phase::kRunning) return {.state = JobState::kRunning, .native = "RUNNING"};
+  return now < asked->purged_at ? asked->end : JobStatus{};
+}
+
+}  // namespace xffl::test

@@ -1,0 +1,86 @@
+// A facility that exists in numbers only: its link, its batch system with all the habits that were
+// measured of Slurm, its jobs and their claims. Deterministic in its random engine.
+#pragma once
+
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "xffl/round/course.h"
+
+namespace xffl::test {
+
+using round::Nanoseconds;
+using Random = std::mt19937_64;
+
+// How unkind the facility is; probabilities of one event each.
+struct Weather {
+  double link_lost = 0.03;          // an action that was done or not, and no answer
+  double outage = 0.01;             // ... for minutes to days
+  double credential_expires = 0.002;
+  double submit_stalls = 0.15;      // sbatch times out; the job appears later, or never
+  double submit_refused = 0.003;
+  double submit_postponed = 0.05;
+  double twin_by_hand = 0.02;
+  double forgets_fast = 0.3;        // MinJobAge of seconds, no accounting
+  double amnesia = 0.002;           // per question: the controller loses its jobs
+  double job_fails = 0.05, out_of_memory = 0.005, node_fails = 0.08, requeued = 0.5;
+  double walltime = 0.05, scancelled = 0.01, bad_update = 0.002;
+};
+
+class SimulatedFacility {
+ public:
+  SimulatedFacility(Random& random, Weather weather, Nanoseconds settle_time);
+
+  /// Does `action` of `round` at `now` and says what the coordinator sees. Time never goes back.
+  round::Event perform(const round::Action& action, int round, Nanoseconds now);
+  void advance(Nanoseconds now);
+  /// From now on everything works.
+  void calm() { weather_ = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}; }
+  /// A fault of the harness, to see that the oracle notices.
+  bool fences_work = true;
+
+  /// What must never happen, in words; empty.
+  const std::vector<std::string>& violations() const { return violations_; }
+  int trainings(int round) const;
+  /// Jobs that still hold a claim and run.
+  int running() const;
+
+ private:
+  struct Job {
+    int number = 0;
+    int round = 0, attempt = 0;
+    enum class Phase { kQueued, kRunning, kOver } phase = Phase::kQueued;
+    Nanoseconds visible_at{0}, starts_at{0}, ends_at{0}, purged_at{0};
+    submit::JobStatus end;
+    bool reports = false, requeues = false, claims = false, forgotten = false;
+    JobId id() const { return JobId(std::to_string(number)); }
+  };
+  using Key = std::pair<int, int>;  // round, attempt
+
+  bool happens(double probability);
+  Nanoseconds between(std::chrono::seconds least, std::chrono::seconds most);
+  round::Event do_it(const round::Action& action, int round, Nanoseconds now);
+  round::Event submit(int round, int attempt, Nanoseconds now);
+  void enqueue(int round, int attempt, Nanoseconds now, Nanoseconds visible_after);
+  void begin(Job& job);
+  void choose_fate(Job& job);
+  void finish(Job& job);
+  bool has_earlier_twin(const Job& job) const;
+  submit::JobStatus status_of(const JobId& id, Nanoseconds now);
+  Job* job(const JobId& id);
+
+  Random& random_;
+  Weather weather_;
+  Nanoseconds settle_time_;
+  bool forgets_fast_;
+  Nanoseconds now_{0}, link_back_at_{0}, credential_renewed_at_{0};
+  std::vector<Job> jobs_;
+  std::map<Key, int> claims_;  // the job's number; 0: the coordinator's fence
+  std::map<Key, bool> reports_;  // and whether its update is good
+  std::map<int, int> trainings_;
+  std::vector<std::string> violations_;
+};
+
+}  // namespace xffl::test

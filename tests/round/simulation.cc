@@ -1,0 +1,259 @@
+// How it works: each facility's thread is a slot with the action under way and the time at which its
+// answer comes; the earliest slot goes next. A kill drops every slot and all volatile state; the
+// history is replayed from the journal's events, as a new process does.
+#include "simulation.h"
+
+#include <algorithm>
+#include <ostream>
+
+#include "xffl/base/clock.h"
+#include "xffl/base/error.h"
+#include "xffl/job/job_report.h"
+
+namespace xffl::test {
+namespace {
+
+using namespace round;
+using std::chrono::hours;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr int kRounds = 3;
+constexpr int kMaxSteps = 200'000;
+
+struct Killed {};
+
+struct Slot {
+  FacilityName name;
+  Course course;
+  std::optional<Action> action;
+  Nanoseconds at{0};
+};
+
+class Federation {
+ public:
+  Federation(uint64_t seed, const SimulationOptions& options) : options_(options), random_(seed) {
+    rules_.max_attempts = 1 + static_cast<int>(random_() % 3);
+    rules_.poll_interval = seconds(1 + random_() % 60);
+    rules_.settle_time = milliseconds(500 + random_() % 60'000);
+    rules_.waits_for_ever = random_() % 3 != 0 || !options.deadlines;
+    if (!rules_.waits_for_ever) rules_.deadline = hours(1 + random_() % 40);
+    const size_t count = 1 + random_() % 3;
+    for (size_t i = 0; i < count; ++i) {
+      names_.emplace_back("f" + std::to_string(i));
+      worlds_.push_back(
+          std::make_unique<SimulatedFacility>(random_, options.weather, rules_.settle_time));
+      worlds_.back()->fences_work = options.fences_work;
+    }
+  }
+
+  SimulationResult run() {
+    while (result_.violation.empty() && published() < kRounds) try {
+        if (++rounds_begun_ > 10'000) result_.violation = "no end after 10,000 tries of a round";
+        run_round(published() + 1);
+      } catch (const Killed&) {
+        ++result_.kills;
+        now_ += seconds(random_() % 7200);
+        restart(random_() % 2 == 0);
+      }
+    judge();
+    result_.simulated = std::chrono::duration_cast<hours>(now_);
+    return result_;
+  }
+
+ private:
+  // --- The journal ---
+
+  void append(const std::string& kind, int round, const std::string& facility, int attempt,
+              const Json& payload) {
+    journal::Event event{.seq = static_cast<int64_t>(events_.size()) + 1,
+                         .time_utc = format_utc(Clock::UtcTime(
+                             std::chrono::duration_cast<Clock::UtcTime::duration>(now_))),
+                         .kind = kind,
+                         .round = round,
+                         .facility = facility,
+                         .attempt = attempt,
+                         .payload = payload.dump()};
+    trace("  " + event.kind, facility, event.payload.substr(0, 160));
+    apply(history_, event);
+    events_.push_back(std::move(event));
+    if (dies(options_.kill / 10)) throw Killed{};
+  }
+  void trace(const std::string& what, const std::string& facility, const std::string& more) {
+    if (options_.trace)
+      *options_.trace << (now_ - seconds(1'767'225'600)).count() / 1e9 << " s  " << facility << "  "
+                      << what << "  " << more << "\n";
+  }
+  bool dies(double probability) {
+    return static_cast<double>(random_() % 1'000'000) < probability * 1e6;
+  }
+  int published() const { return history_.done().rounds_published; }
+
+  void restart(bool by_a_person) {
+    history_ = replay(events_);
+    if (!by_a_person) return;
+    ++result_.resumes;
+    const double kill = std::exchange(options_.kill, 0);
+    append("run_resumed", 0, "", 0, Json::object());
+    options_.kill = kill;
+    if (result_.resumes > 20)  // somebody looked into it at last
+      for (const auto& world : worlds_) world->calm();
+  }
+
+  // --- A round ---
+
+  Moment moment(const Slot& slot, int round) const {
+    Moment moment{.now = now_, .since_first_submission = {}, .paused = {}};
+    if (const auto first = parse_utc(history_.rounds.at(round).first_submission_utc))
+      moment.since_first_submission = now_ - first->time_since_epoch();
+    if (const auto why = history_.paused.find(slot.name); why != history_.paused.end())
+      moment.paused = why->second;
+    return moment;
+  }
+
+  void take(Slot& slot, int round, const round::Event& event) {
+    Step next = step(rules_, std::move(slot.course), event, moment(slot, round));
+    for (Record& record : next.records) {
+      if (record.kind == "update_accepted") record.payload = accepted_payload(slot, round, record);
+      append(record.kind, round, slot.name.str(), record.attempt, record.payload);
+    }
+    slot.course = std::move(next.course);
+    slot.action = std::move(next.action);
+    const auto* sleep = std::get_if<Sleep>(&*slot.action);
+    slot.at = now_ + (sleep ? sleep->duration : milliseconds(1 + random_() % 3000));
+  }
+
+  static Json accepted_details(const std::string& facility, int round, int attempt) {
+    job::JobReport report;
+    report.key = {"p", "0001", round, facility, attempt, std::string(32, '0')};
+    report.base_model_sha256 = report.update_sha256 = std::string(64, 'a');
+    report.steps = report.samples = report.tokens = 1;
+    report.tokens_per_second = report.train_seconds = report.total_seconds = 1;
+    report.trainer = "simulated";
+    return {{"update_sha256", report.update_sha256},
+            {"report", parse_json(job::format_job_report(report), "simulated")}};
+  }
+  static Json accepted_payload(const Slot& slot, int round, const Record& record) {
+    return accepted_details(slot.name.str(), round, record.attempt);
+  }
+
+  void run_round(int round) {
+    if (!history_.rounds[round].planned) {
+      Json names = Json::array();
+      for (const FacilityName& name : names_) names.push_back(name.str());
+      append("round_planned", round, "", 0, {{"facilities", names}});
+    }
+    std::vector<Slot> slots;
+    for (const FacilityName& name : names_)
+      slots.push_back({name, {history_.rounds.at(round).facilities.at(name), {}}, {}, now_});
+    for (Slot& slot : slots) take(slot, round, Began{});
+    while (drive_one(slots, round))
+      if (!result_.violation.empty()) return;
+    publish(round);
+  }
+
+  // False when every slot is finished.
+  bool drive_one(std::vector<Slot>& slots, int round) {
+    Slot* next = nullptr;
+    for (Slot& slot : slots)
+      if (!std::holds_alternative<Finish>(*slot.action) && (!next || slot.at < next->at))
+        next = &slot;
+    if (!next) return false;
+    if (++steps_ > kMaxSteps) {
+      result_.violation = "no end after " + std::to_string(kMaxSteps) + " steps: " +
+                          next->name.str() + " is " + describe(next->course);
+      return true;
+    }
+    now_ = std::max(now_, next->at);
+    people_look();
+    const bool killed = dies(options_.kill);
+    SimulatedFacility& world = *worlds_[static_cast<size_t>(next - slots.data())];
+    // A killed coordinator's action was done or not; its answer is lost.
+    if (killed && random_() % 2 == 0) throw Killed{};
+    round::Event event = world.perform(*next->action, round, now_);
+    static constexpr const char* kActions[] = {"push", "submit", "find", "look", "fetch",
+                                               "cancel", "fence", "sleep", "finish"};
+    static constexpr const char* kEvents[] = {
+        "began",  "completed", "submitted", "refused", "postponed",   "in doubt",    "found",
+        "looked", "fetched",   "bad",       "woke",    "unreachable", "needs person"};
+    trace(kActions[next->action->index()], next->name.str(),
+          std::string(kEvents[event.index()]) + (killed ? ", killed" : "") + "; " +
+              describe(next->course));
+    if (killed) throw Killed{};
+    if (auto* fetched = std::get_if<Fetched>(&event))
+      fetched->details = accepted_details(
+          next->name.str(), round, std::get<FetchUpdate>(*next->action).attempt);
+    if (options_.distort) event = options_.distort(std::move(event));
+    take(*next, round, event);
+    return true;
+  }
+
+  // Somebody resumes a paused facility some hours later.
+  void people_look() {
+    if (history_.paused.empty()) return;
+    if (!look_at_) look_at_ = now_ + hours(1 + random_() % 20);
+    if (now_ < *look_at_) return;
+    look_at_.reset();
+    ++result_.resumes;
+    append("facility_resumed", 0, history_.paused.begin()->first.str(), 0, Json::object());
+  }
+
+  void publish(int round) {
+    Json names = Json::array();
+    for (const auto& [name, facility] : history_.rounds.at(round).facilities)
+      if (facility.accepted) names.push_back(name.str());
+    const bool enough = rules_.waits_for_ever ? names.size() == names_.size() : !names.empty();
+    if (!enough) {  // `xffl run` ends with an error; a person mends and runs it again
+      now_ += hours(random_() % 30);
+      return restart(true);
+    }
+    if (history_.rounds.at(round).participants.empty())
+      append("participants_frozen", round, "", 0, {{"facilities", names}});
+    append("aggregated", round, "", 0,
+           {{"model_sha256", std::string(64, 'b')}, {"master_sha256", std::string(64, 'c')}});
+    append("published", round, "", 0, Json::object());
+  }
+
+  // --- The oracle ---
+
+  void judge() {
+    for (size_t i = 0; i < worlds_.size(); ++i) {
+      if (result_.violation.empty() && !worlds_[i]->violations().empty())
+        result_.violation = names_[i].str() + ": " + worlds_[i]->violations().front();
+      for (int round = 1; round <= kRounds; ++round)
+        result_.extra_trainings += std::max(0, worlds_[i]->trainings(round) - 1);
+    }
+    std::map<std::pair<int, std::string>, int> accepted;
+    for (const journal::Event& event : events_)
+      if (event.kind == "update_accepted" && ++accepted[{event.round, event.facility}] > 1)
+        result_.violation = "two updates of " + event.facility + " accepted in one round";
+    if (!result_.violation.empty()) return;
+    try {
+      if (replay(events_).done().rounds_published != kRounds)
+        result_.violation = "the replayed journal has not published every round";
+    } catch (const Error& error) {
+      result_.violation = error.what();
+    }
+  }
+
+  SimulationOptions options_;
+  Random random_;
+  Rules rules_{.seed = "s"};
+  std::vector<FacilityName> names_;
+  std::vector<std::unique_ptr<SimulatedFacility>> worlds_;
+  std::vector<journal::Event> events_;
+  History history_;
+  Nanoseconds now_{seconds(1'767'225'600)};
+  std::optional<Nanoseconds> look_at_;
+  int steps_ = 0;
+  int rounds_begun_ = 0;
+  SimulationResult result_;
+};
+
+}  // namespace
+
+SimulationResult simulate(uint64_t seed, const SimulationOptions& options) {
+  return Federation(seed, options).run();
+}
+
+}  // namespace xffl::test
