@@ -15,6 +15,7 @@
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
 #include "xffl/config/load.h"
+#include "xffl/config/presets.h"
 #include "xffl/config/settings.h"
 
 namespace xffl {
@@ -30,7 +31,8 @@ struct Flags {
   bool force = false;
   bool strict = false;
   std::string name, model, rounds;
-  std::vector<std::string> facilities, settings;
+  std::vector<std::string> facilities, presets, settings;
+  std::string preset;  // of `config preset`
 };
 
 /// Reads the answers to questions; an answer is asked for again until it is a good one.
@@ -134,8 +136,14 @@ class Wizard {
   void ask_facility(const std::string& name) {
     std::printf("Facility %s\n", name.c_str());
     const std::string path = "facilities." + name + ".";
-    ask(path + "workdir", "  Folder for xffl's files there", "work/" + name);
-    ask(path + "world_size", "  Ranks of a job", "1");
+    if (has(path + "access")) {  // a preset
+      ask(path + "ssh.user", "  Your account's name there", "");
+      ask(path + "slurm.account", "  Slurm account that pays", "");
+      ask(path + "workdir", "  Folder there for xffl's files, shared by all nodes", "");
+    } else {
+      ask(path + "workdir", "  Folder for xffl's files there", "work/" + name);
+      ask(path + "world_size", "  Ranks of a job", "1");
+    }
     if (!has(path + "data.train"))
       ask_until("  Token shards to train on, separated by blanks", "data/" + name + ".tokens",
                 [&](const std::string& answer) {
@@ -175,6 +183,13 @@ std::vector<Setting> settings_of(const Flags& flags) {
   for (const std::string& name : flags.facilities) {
     FacilityName checked(name);
     settings.push_back({"facilities." + name, ""});
+  }
+  for (const std::string& text : flags.presets) {
+    const size_t equals = std::min(text.find('='), text.size());
+    const FacilityName facility(text.substr(0, equals));
+    const std::string preset = equals < text.size() ? text.substr(equals + 1) : text;
+    for (Setting& setting : config::preset_settings(preset, facility.str()))
+      settings.push_back(std::move(setting));
   }
   for (const std::string& text : flags.settings) settings.push_back(config::parse_setting(text));
   return settings;
@@ -258,6 +273,15 @@ void validate(const Flags& flags) {
               missing.empty() ? "" : "; what it names is not all there yet");
 }
 
+void show_preset(const std::string& name) {
+  if (!name.empty()) {
+    std::fputs(std::string(config::preset_text(name)).c_str(), stdout);
+    return;
+  }
+  for (const std::string_view each : config::preset_names())
+    std::printf("%s\n", std::string(each).c_str());
+}
+
 void add_flags_of_make(CLI::App& command, Flags& flags) {
   command.add_flag("--no-input", flags.no_input, "ask nothing: the flags say it all");
   command.add_flag("--force", flags.force, "replace an existing xffl.yaml");
@@ -266,6 +290,11 @@ void add_flags_of_make(CLI::App& command, Flags& flags) {
                      "Hugging Face folder that round 1 starts from; paths start at the project");
   command.add_option("--rounds", flags.rounds, "rounds of training and averaging");
   command.add_option("--facility", flags.facilities, "a facility's name; may be repeated")
+      ->allow_extra_args(false);
+  command
+      .add_option("--preset", flags.presets,
+                  "FACILITY=NAME: a facility with the keys of a known supercomputer (see `xffl "
+                  "config preset`); may be repeated")
       ->allow_extra_args(false);
   command
       .add_option(
@@ -299,6 +328,11 @@ void add_config_commands(CLI::App& app) {
   command->add_subcommand("schema", "print the JSON Schema of xffl.yaml")->callback([] {
     std::fputs(config::json_schema().c_str(), stdout);
   });
+
+  CLI::App* preset = command->add_subcommand(
+      "preset", "print the known supercomputers, or the keys and sources of one");
+  preset->add_option("name", flags->preset, "one of them");
+  preset->callback([flags] { show_preset(flags->preset); });
 
   CLI::App* show =
       command->add_subcommand("show", "print the experiment with every default filled in");

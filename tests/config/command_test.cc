@@ -123,6 +123,28 @@ TEST_F(ConfigCommand, ShowAndSchemaPrintWhatTheirReadersRead) {
   EXPECT_TRUE(parse_json(run({"config", "schema"}).out, "schema").contains("properties"));
 }
 
+TEST_F(ConfigCommand, APresetBecomesKeysOfTheFile) {
+  std::vector<std::string> words{
+      "config", "--project", project(), "--no-input", "--name",
+      "bi",     "--model",   "m",       "--preset",   "bologna=leonardo"};
+  for (const char* setting :
+       {"training.steps_per_round=4", "facilities.bologna.ssh.user=me",
+        "facilities.bologna.workdir=/scratch/me", "facilities.bologna.data.train=/scratch/me/t",
+        "facilities.bologna.slurm.nodes=2"}) {
+    words.emplace_back("--set");
+    words.emplace_back(setting);
+  }
+  const Outcome made = run(words);
+  EXPECT_EQ(made.code, 0) << made.err;
+  const config::Facility facility = config::load_experiment(project()).facilities.at(0);
+  EXPECT_EQ(facility.slurm.partition, "boost_usr_prod");
+  EXPECT_EQ(facility.world_size, 8);
+  EXPECT_FALSE(facility.transfer.shell);
+  EXPECT_THAT(run({"config", "preset"}).out, HasSubstr("leonardo\nlumi\n"));
+  EXPECT_THAT(run({"config", "preset", "lumi"}).out, HasSubstr("partition: standard-g"));
+  EXPECT_EQ(run({"config", "preset", "nowhere"}).code, exit_code(ErrorKind::kNotFound));
+}
+
 TEST_F(ConfigCommand, TheWizardNeedsATerminal) {
   const Outcome outcome = run({"config", "-p", project()});  // its stdin is closed
   EXPECT_EQ(outcome.code, exit_code(ErrorKind::kUsage));

@@ -16,7 +16,7 @@ TEST(Examples, EveryShippedExperimentIsValid) {
     ++count;
     EXPECT_NO_THROW(load_experiment(entry.path().parent_path())) << entry.path();
   }
-  EXPECT_GE(count, 3);
+  EXPECT_GE(count, 4);
 }
 
 }  // namespace
