@@ -37,7 +37,7 @@ void render(const Flags& flags) {
   SystemClock clock;
   const round::RenderedScript rendered =
       round::render_script(experiment, history_of(flags.project), FacilityName(flags.facility),
-                           flags.round, round::make_world(clock).programs);
+                           flags.round, round::make_world(clock, experiment.project_folder).programs);
   if (flags.out.empty())
     std::fputs(rendered.script.c_str(), stdout);
   else
