@@ -1,5 +1,9 @@
 #include "ssh_transfer.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <exception>
 #include <mutex>
@@ -15,7 +19,9 @@
 namespace xffl::remote {
 namespace {
 
-constexpr size_t kWindowBytes = 32u << 20;
+constexpr uint64_t kLeastWindowBytes = 4u << 20;
+constexpr uint64_t kMostWindowBytes = 32u << 20;
+constexpr uint64_t kBytesPerSecond = 200'000'000;  // that a window lets one stream reach
 constexpr size_t kBlockBytes = 1u << 20;
 // Below this a further channel costs more than it brings.
 constexpr uint64_t kBytesForAChannel = 4u << 20;
@@ -49,6 +55,21 @@ void in_parallel(uint64_t offset, uint64_t length, int streams, const WriteRange
           });
   }
   if (problem) std::rethrow_exception(problem);
+}
+
+// No more than the round trip needs: what the network does not take at once, OpenSSH's server moves
+// about in one buffer, which costs it more than all the rest when that is tens of megabytes.
+size_t window_for(Connection& connection, uint64_t length) {
+  tcp_info info{};
+  connection.with([&](ssh_session session) {
+    socklen_t size = sizeof info;
+    // Through a tunnel there is no TCP here: as for a far host.
+    if (::getsockopt(ssh_get_fd(session), IPPROTO_TCP, TCP_INFO, &info, &size) != 0)
+      info.tcpi_rtt = 100'000;
+  });
+  const uint64_t window = kLeastWindowBytes + kBytesPerSecond / 1'000'000 * info.tcpi_rtt;
+  return std::clamp<uint64_t>(std::min(window, kMostWindowBytes), kBlockBytes,
+                              std::max<uint64_t>(length, kBlockBytes));
 }
 
 Deadline progress_deadline(const std::shared_ptr<Connection>& connection) {
@@ -126,7 +147,7 @@ void download_by_shell(const std::shared_ptr<Connection>& connection, const Remo
   const auto pass = [&](std::string_view bytes) {
     sink(std::as_bytes(std::span(bytes.data(), bytes.size())));
   };
-  const size_t window = std::clamp<uint64_t>(length, kBlockBytes, kWindowBytes);
+  const size_t window = window_for(*connection, length);
   FramedCommand command(connection, require_regular(path) + "exec " + dd_read(path, offset, length),
                         {.expected_bytes = length, .window_bytes = window},
                         progress_deadline(connection), stop);

@@ -1,6 +1,7 @@
 // One push and one fetch of a model against a real sshd, timed; beside scp of the same bytes.
 // tests/bench/transfer_bench runs it on the bed. Prints one line of JSON for each measurement.
 #include <fcntl.h>
+#include <sys/resource.h>
 
 #include <chrono>
 #include <cstdio>
@@ -31,15 +32,25 @@ struct Arguments {
   bool shell = true;
 };
 
-double seconds_of(const std::function<void()>& body) {
-  const auto begin = std::chrono::steady_clock::now();
-  body();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+// Of this process and of the children that it has waited for.
+double cpu_seconds() {
+  double seconds = 0;
+  for (const int who : {RUSAGE_SELF, RUSAGE_CHILDREN}) {
+    struct rusage usage {};
+    ::getrusage(who, &usage);
+    for (const timeval& time : {usage.ru_utime, usage.ru_stime})
+      seconds += static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  }
+  return seconds;
 }
 
-void report(const char* what, uint64_t bytes, double seconds) {
-  std::printf("{\"what\": \"%s\", \"bytes\": %llu, \"seconds\": %.4f}\n", what,
-              static_cast<unsigned long long>(bytes), seconds);
+void report(const char* what, uint64_t bytes, const std::function<void()>& body) {
+  const auto begin = std::chrono::steady_clock::now();
+  const double cpu = cpu_seconds();
+  body();
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+  std::printf("{\"what\": \"%s\", \"bytes\": %llu, \"seconds\": %.4f, \"cpu_seconds\": %.3f}\n",
+              what, static_cast<unsigned long long>(bytes), elapsed.count(), cpu_seconds() - cpu);
   std::fflush(stdout);
 }
 
@@ -60,10 +71,10 @@ void make_model(const fs::path& folder, uint64_t bytes) {
 }
 
 void scp(const Arguments& arguments, const std::string& from, const std::string& to) {
-  const ProcessResult result = run_process(
-      {.argv = {"scp", "-q", "-r", "-i", arguments.key, "-o", "BatchMode=yes", "-o",
-                "UserKnownHostsFile=" + arguments.known_hosts, from, to},
-       .timeout = std::chrono::minutes(10)});
+  const ProcessResult result =
+      run_process({.argv = {"scp", "-q", "-r", "-i", arguments.key, "-o", "BatchMode=yes", "-o",
+                            "UserKnownHostsFile=" + arguments.known_hosts, from, to},
+                   .timeout = std::chrono::minutes(10)});
   if (result.exit_code != 0) throw Error(ErrorKind::kRemote, "scp: " + result.err);
 }
 
@@ -85,16 +96,14 @@ void measure(const Arguments& arguments) {
     const RemotePath to = top / ("model-" + std::to_string(i));
     const fs::path back = arguments.work / "back";
     fs::remove_all(back);
-    report("push", total, seconds_of([&] { transfer::push(*session, model, manifest, to, {}); }));
-    report("push again", total,
-           seconds_of([&] { transfer::push(*session, model, manifest, to, {}); }));
-    report("fetch", total, seconds_of([&] {
-             transfer::fetch(*session, to, manifest.root_sha256(), total, back, {});
-           }));
+    report("push", total, [&] { transfer::push(*session, model, manifest, to, {}); });
+    report("push again", total, [&] { transfer::push(*session, model, manifest, to, {}); });
+    report("fetch", total,
+           [&] { transfer::fetch(*session, to, manifest.root_sha256(), total, back, {}); });
     session->remove_tree(to);
     fs::remove_all(back);
-    report("scp there", total, seconds_of([&] { scp(arguments, model.string(), far + "scp"); }));
-    report("scp back", total, seconds_of([&] { scp(arguments, far + "scp", back.string()); }));
+    report("scp there", total, [&] { scp(arguments, model.string(), far + "scp"); });
+    report("scp back", total, [&] { scp(arguments, far + "scp", back.string()); });
     session->remove_tree(RemotePath("/scratch/scp"));
     fs::remove_all(back);
   }
