@@ -7,7 +7,10 @@
 #include "aggregate_command.h"
 #include "config_command.h"
 #include "demo_command.h"
+#include "doctor_command.h"
 #include "inspect_command.h"
+#include "operate_command.h"
+#include "plan_command.h"
 #include "render_command.h"
 #include "run_command.h"
 #include "simulate_command.h"
@@ -43,6 +46,9 @@ int main(int argc, char** argv) {
   xffl::CommandLine line = xffl::split_command_line(argc, argv);
   xffl::add_simulate_commands(app, exit_code, std::move(line.program));
   xffl::add_status_commands(app);
+  xffl::add_operate_commands(app);
+  xffl::add_plan_command(app);
+  xffl::add_doctor_command(app);
   xffl::add_aggregate_command(app);
   xffl::add_inspect_command(app);
   xffl::add_render_command(app);

@@ -10,6 +10,7 @@
 
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
+#include "xffl/config/load.h"
 
 namespace xffl {
 
@@ -27,6 +28,19 @@ round::RunFolder ProjectOptions::existing_run() const {
   return round::RunFolder(runs(), *latest);
 }
 
+void add_project_options(CLI::App* command, ProjectOptions& options) {
+  command->add_option("-p,--project", options.project,
+                      "the folder with xffl.yaml (default: this folder)");
+  command->add_option("-w,--workdir", options.workdir,
+                      "where runs/ is (default: the project's folder)");
+  command->add_option("--run", options.run, "which run, such as 0003 (default: the newest)");
+}
+
+config::Experiment experiment_of(const ProjectOptions& options, const round::RunFolder& folder) {
+  return config::parse_experiment(read_file(folder.config(), 4 << 20), folder.config(),
+                                  std::filesystem::absolute(options.project));
+}
+
 struct StopOnSignal::State {
   std::stop_source stop;
   UniqueFd signals;
@@ -34,7 +48,7 @@ struct StopOnSignal::State {
   std::jthread thread;
 };
 
-StopOnSignal::StopOnSignal() : state_(std::make_unique<State>()) {
+StopOnSignal::StopOnSignal(std::string words) : state_(std::make_unique<State>()) {
   // Blocked here, before other threads begin, the signals reach only the descriptor.
   sigset_t set;
   sigemptyset(&set);
@@ -42,7 +56,7 @@ StopOnSignal::StopOnSignal() : state_(std::make_unique<State>()) {
   ::pthread_sigmask(SIG_BLOCK, &set, &state_->before);
   state_->signals = UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!state_->signals) throw system_error("watch signals", errno);
-  state_->thread = std::jthread([state = state_.get()](std::stop_token end) {
+  state_->thread = std::jthread([state = state_.get(), words = std::move(words)](std::stop_token end) {
     while (!end.stop_requested()) {
       signalfd_siginfo info;
       if (::read(state->signals.get(), &info, sizeof info) != sizeof info) {
@@ -50,8 +64,7 @@ StopOnSignal::StopOnSignal() : state_(std::make_unique<State>()) {
         continue;
       }
       if (state->stop.stop_requested()) ::_exit(130);
-      std::fputs("\nxffl: detaching; jobs at the facilities go on (once more to leave at once)\n",
-                 stderr);
+      std::fprintf(stderr, "\nxffl: %s (once more to leave at once)\n", words.c_str());
       state->stop.request_stop();
     }
   });

@@ -1,6 +1,7 @@
 // What the commands that work on a project share: where its runs are, and ending on a signal.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -23,11 +24,18 @@ struct ProjectOptions {
   round::RunFolder existing_run() const;
 };
 
+/// -p, -w and --run of a command.
+void add_project_options(CLI::App* command, ProjectOptions& options);
+
+/// What the run works with now: its config.resolved.yaml.
+config::Experiment experiment_of(const ProjectOptions& options, const round::RunFolder& folder);
+
 /// Requests a stop on the first SIGINT, SIGTERM or SIGHUP; a second one ends the process at once
 /// (exit code 130). One at a time.
 class StopOnSignal {
  public:
-  StopOnSignal();
+  /// `words` are said on the first signal.
+  explicit StopOnSignal(std::string words = "detaching; jobs at the facilities go on");
   ~StopOnSignal();
   StopOnSignal(const StopOnSignal&) = delete;
   StopOnSignal& operator=(const StopOnSignal&) = delete;

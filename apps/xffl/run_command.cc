@@ -1,14 +1,18 @@
 #include "run_command.h"
 
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <thread>
 
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
+#include "xffl/base/process.h"
 #include "xffl/config/load.h"
+#include "xffl/observe/status.h"
 
 namespace xffl {
 namespace {
@@ -53,6 +57,56 @@ void run(const ProjectOptions& options, bool fresh) {
   std::printf("run %s: %d of %d rounds published\nmodel: %s\nsha256: %s\n", name.str().c_str(),
               outcome.rounds_published, experiment.rounds, outcome.model.c_str(),
               outcome.model_sha256.c_str());
+}
+
+bool holds(const round::RunFolder& folder, pid_t pid) {
+  return journal::lock_holder(folder.journal()).starts_with("pid " + std::to_string(pid) + " ");
+}
+
+// Starts `xffl run` in a session of its own and waits until it holds the run, or has ended.
+void detach(const ProjectOptions& options, bool fresh) {
+  std::vector<std::string> argv = {std::filesystem::read_symlink("/proc/self/exe").string(), "run",
+                                   "-p", std::filesystem::absolute(options.project).string()};
+  if (!options.workdir.empty())
+    argv.insert(argv.end(), {"-w", std::filesystem::absolute(options.workdir).string()});
+  if (!options.run.empty()) argv.insert(argv.end(), {"--run", options.run});
+  if (fresh) argv.push_back("--new");
+  make_dirs(options.runs());
+  const std::filesystem::path output = options.runs() / "detached.out";
+  std::error_code none;
+  std::filesystem::remove(output, none);
+  const pid_t pid = start_detached({.argv = argv}, output);
+  for (int i = 0; i < 300; ++i) {
+    if (::waitpid(pid, nullptr, WNOHANG) == pid) break;
+    const auto newest = round::latest_run(options.runs());
+    if (newest && holds(round::RunFolder(options.runs(), *newest), pid)) {
+      std::printf("run %s goes on in process %d\nfollow it with `xffl attach`, see `xffl status`; "
+                  "`kill %d` detaches it from its facilities\n",
+                  newest->str().c_str(), pid, pid);
+      return;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  throw Error(ErrorKind::kFailed, "the coordinator has not started; it said: " +
+                                      log::printable(read_file(output, 1 << 20)));
+}
+
+// Follows the coordinator of a run until it ends; leaving it harms nothing.
+void attach(const ProjectOptions& options) {
+  const round::RunFolder folder = options.existing_run();
+  const config::Experiment experiment = experiment_of(options, folder);
+  StopOnSignal signals("leaving; the coordinator goes on");
+  SystemClock clock;
+  std::string shown;
+  for (;;) {
+    const observe::RunStatus status = observe::read_status(folder.path(), experiment.rounds);
+    const std::string text = observe::format_status(status);
+    if (text != shown) std::printf("%s\n", text.c_str());
+    std::fflush(stdout);
+    shown = text;
+    if (status.coordinator.empty()) return;
+    if (!clock.sleep(std::chrono::seconds(2), signals.token())) return;
+  }
 }
 
 }  // namespace
@@ -101,7 +155,7 @@ void RoundDisplay::show_round(int round, const std::vector<round::Accepted>& par
 void add_run_command(CLI::App& app) {
   struct State {
     ProjectOptions options;
-    bool fresh = false;
+    bool fresh = false, detached = false;
   };
   auto state = std::make_shared<State>();
   CLI::App* command =
@@ -113,7 +167,13 @@ void add_run_command(CLI::App& app) {
   auto* name = command->add_option("--run", state->options.run,
                                    "the run to continue, such as 0003 (default: the newest)");
   command->add_flag("--new", state->fresh, "start another run")->excludes(name);
-  command->callback([state] { run(state->options, state->fresh); });
+  command->add_flag("--detach", state->detached, "go on without this terminal");
+  command->callback([state] {
+    state->detached ? detach(state->options, state->fresh) : run(state->options, state->fresh);
+  });
+  CLI::App* follow = app.add_subcommand("attach", "follow a run that another process coordinates");
+  add_project_options(follow, state->options);
+  follow->callback([state] { attach(state->options); });
 }
 
 }  // namespace xffl

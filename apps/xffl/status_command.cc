@@ -10,7 +10,6 @@
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
-#include "xffl/config/load.h"
 #include "xffl/observe/status.h"
 #include "xffl/round/federation.h"
 
@@ -19,8 +18,7 @@ namespace {
 
 void status(const ProjectOptions& options, bool json) {
   const round::RunFolder folder = options.existing_run();
-  const config::Experiment experiment = config::parse_experiment(
-      read_file(folder.config(), 4 << 20), folder.config(), options.project);
+  const config::Experiment experiment = experiment_of(options, folder);
   const observe::RunStatus status = observe::read_status(folder.path(), experiment.rounds);
   std::fputs((json ? observe::format_status_json(status) : observe::format_status(status)).c_str(),
              stdout);
@@ -89,8 +87,7 @@ RemotePath job_output(const config::Experiment& experiment, const round::History
 
 void facility_logs(const ProjectOptions& options, const std::string& facility, bool follow) {
   const round::RunFolder folder = options.existing_run();
-  const config::Experiment experiment = config::parse_experiment(
-      read_file(folder.config(), 4 << 20), folder.config(), options.project);
+  const config::Experiment experiment = experiment_of(options, folder);
   const round::History history = round::replay(journal::read_events(folder.journal()));
   const FacilityName name(facility);
   const RemotePath path = job_output(experiment, history, name);
@@ -105,26 +102,6 @@ void facility_logs(const ProjectOptions& options, const std::string& facility, b
           pending.append(reinterpret_cast<const char*>(block.data()), n);
       },
       follow, false);
-}
-
-void cancel(const ProjectOptions& options) {
-  const round::RunFolder folder = options.existing_run();
-  const config::Experiment experiment = config::parse_experiment(
-      read_file(folder.config(), 4 << 20), folder.config(), options.project);
-  SystemClock clock;
-  round::World world = round::make_world(clock, experiment.project_folder);
-  round::operate(experiment, folder, world, {.kind = round::Request::Kind::kCancel},
-                 std::chrono::seconds(60));
-  std::printf("run %s is over; its published models stay in %s\n", folder.run().str().c_str(),
-              folder.path().c_str());
-}
-
-void add_project_options(CLI::App* command, ProjectOptions& options) {
-  command->add_option("-p,--project", options.project,
-                      "the folder with xffl.yaml (default: this folder)");
-  command->add_option("-w,--workdir", options.workdir,
-                      "where runs/ is (default: the project's folder)");
-  command->add_option("--run", options.run, "which run, such as 0003 (default: the newest)");
 }
 
 }  // namespace
@@ -152,11 +129,6 @@ void add_status_commands(CLI::App& app) {
     else
       facility_logs(state->options, state->facility, state->follow);
   });
-
-  CLI::App* cancel_command =
-      app.add_subcommand("cancel", "end a run and its jobs at the facilities");
-  add_project_options(cancel_command, state->options);
-  cancel_command->callback([state] { cancel(state->options); });
 }
 
 }  // namespace xffl

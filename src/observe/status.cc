@@ -56,9 +56,20 @@ std::string trouble(const FacilityState& facility) {
   return "";
 }
 
-Json facility_json(const FacilityState& facility) {
+// What a running coordinator says of it, else what the journal does.
+std::string doing(const RunStatus& status, int round, const FacilityName& name,
+                  const FacilityState& facility) {
+  const auto live = status.live.find(name);
+  if (live == status.live.end() || live->second.round != round || facility.accepted ||
+      facility.missing)
+    return facility_word(facility);
+  return log::printable(live->second.doing, 400) + " (since " + live->second.since_utc + ")";
+}
+
+Json facility_json(const FacilityState& facility, const std::string& doing) {
   Json json;
   json["state"] = facility_word(facility);
+  json["doing"] = doing;
   const Attempt* attempt = facility.current();
   json["attempt"] = attempt == nullptr ? 0 : attempt->number;
   json["job_id"] = attempt == nullptr ? "" : attempt->job_id;
@@ -82,6 +93,7 @@ RunStatus read_status(const std::filesystem::path& run_folder, int rounds_planne
   status.rounds_planned = rounds_planned;
   status.coordinator = journal::lock_holder(journal);
   status.history = round::replay(journal::read_events(journal));
+  if (!status.coordinator.empty()) status.live = round::read_live(run_folder / "live.json");
   status.state = status.history.cancelled     ? "cancelled"
                  : status.history.completed   ? "completed"
                  : status.coordinator.empty() ? "stopped"
@@ -100,9 +112,12 @@ std::string format_status(const RunStatus& status) {
     if (!round.model_sha256.empty()) text += "  " + round.model_sha256.substr(0, 16);
     text += "\n";
     for (const auto& [name, facility] : round.facilities)
-      text += "  " + name.str() + ": " + facility_word(facility) + losses(facility) +
+      text += "  " + name.str() + ": " + doing(status, number, name, facility) + losses(facility) +
               trouble(facility) + "\n";
   }
+  for (const auto& [name, reason] : status.history.paused)
+    text += name.str() + " is PAUSED (" + log::printable(reason, 300) +
+            "): continue with `xffl resume " + name.str() + "`\n";
   if (status.state == "stopped") text += "continue with: xffl run\n";
   return text;
 }
@@ -117,6 +132,8 @@ std::string format_status_json(const RunStatus& status) {
   json["rounds"] = status.rounds_planned;
   json["rounds_published"] = done.rounds_published;
   json["model_sha256"] = done.model_sha256;
+  json["paused"] = Json::object();
+  for (const auto& [name, reason] : status.history.paused) json["paused"][name.str()] = reason;
   json["rounds_detail"] = Json::array();
   for (const auto& [number, round] : status.history.rounds) {
     Json entry;
@@ -126,7 +143,7 @@ std::string format_status_json(const RunStatus& status) {
     entry["participants"] = round.participants;
     entry["facilities"] = Json::object();
     for (const auto& [name, facility] : round.facilities)
-      entry["facilities"][name.str()] = facility_json(facility);
+      entry["facilities"][name.str()] = facility_json(facility, doing(status, number, name, facility));
     json["rounds_detail"].push_back(entry);
   }
   return json.dump(2) + "\n";

@@ -10,7 +10,7 @@
 #include "xffl/base/sha256.h"
 #include "xffl/checkpoint/manifest.h"
 #include "xffl/checkpoint/model_folder.h"
-#include "xffl/transfer/transfer.h"
+#include "xffl/transfer/rate_meter.h"
 
 namespace xffl::round {
 
@@ -113,13 +113,33 @@ std::string FacilityActions::script(int attempt) const {
   return job_script(settings_, spec(attempt), folder(attempt), context_.world.programs);
 }
 
+transfer::OnProgress FacilityActions::shown(const std::string& doing) {
+  static constexpr Nanoseconds kInterval = std::chrono::seconds(2);
+  auto meter = std::make_shared<transfer::RateMeter>();
+  auto last = std::make_shared<Nanoseconds>(context_.world.clock.monotonic().time_since_epoch());
+  return [this, doing, meter, last](const transfer::Progress& progress) {
+    const Nanoseconds now = context_.world.clock.monotonic().time_since_epoch();
+    meter->add(now, progress);
+    if (now - *last < kInterval) return;
+    *last = now;
+    char text[120];
+    std::snprintf(text, sizeof text, "%s %.1f of %.1f MB, %.1f MB/s", doing.c_str(),
+                  static_cast<double>(progress.done_bytes) / 1e6,
+                  static_cast<double>(progress.total_bytes) / 1e6, meter->bytes_per_second() / 1e6);
+    std::string words = text;
+    if (const auto left = meter->time_left())
+      words += ", " + std::to_string(left->count()) + " s left";
+    context_.live.show(plan_.round, facility_.facility, words);
+  };
+}
+
 Event FacilityActions::push(int attempt, std::stop_token stop) {
   const fs::path model = context_.folder.global(plan_.round - 1);
   const std::string job_json = job::format_job_spec(spec(attempt));
   make_dirs(archive());
   write_file_atomic(archive() / "job.json", job_json);
   const transfer::Result moved = transfer::push({*session_, *bulk_}, model, checkpoint::read_manifest(model),
-                                                facility_.model_folder, stop);
+                                                facility_.model_folder, stop, shown("pushing"));
   session_->make_dirs(folder(attempt) / "out");
   remote::write_text_atomic(*session_, folder(attempt) / "job.json", job_json);
   return Completed{{{"moved_bytes", moved.moved_bytes}}};
@@ -179,7 +199,7 @@ Accepted FacilityActions::fetch_and_check(int attempt, std::stop_token stop) {
   const checkpoint::LlamaConfig config = checkpoint::read_llama_config(base);
   job::check_report_answers(report, spec(attempt), config.max_position_embeddings);
   transfer::fetch({*session_, *bulk_}, out / "update", report.update_sha256, max_update_bytes(),
-                  archive() / "update", stop);
+                  archive() / "update", stop, shown("fetching"));
   const bool delta = context_.experiment.aggregation.update == job::UpdateKind::kDelta;
   with_context(facility_.facility.str() + "'s update",
                [&] { aggregate::check_update(archive() / "update", base, delta, false); });

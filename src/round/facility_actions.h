@@ -7,6 +7,7 @@
 
 #include "context.h"
 #include "xffl/round/course.h"
+#include "xffl/transfer/transfer.h"
 
 namespace xffl::round {
 
@@ -31,6 +32,8 @@ class FacilityActions {
   void show_progress(int attempt);
 
  private:
+  /// Shows a transfer on the live board, now and then.
+  transfer::OnProgress shown(const std::string& doing);
   Event push(int attempt, std::stop_token stop);
   Event look(const Look& look, std::stop_token stop);
   Event fetch(int attempt, std::stop_token stop);

@@ -2,7 +2,7 @@
 
 #include <set>
 
-#include "slurm_settings.h"
+#include "xffl/round/slurm_settings.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/submit/template.h"

@@ -1,4 +1,4 @@
-#include "slurm_settings.h"
+#include "xffl/round/slurm_settings.h"
 
 namespace xffl::round {
 

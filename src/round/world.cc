@@ -2,7 +2,7 @@
 #include <map>
 #include <mutex>
 
-#include "slurm_settings.h"
+#include "xffl/round/slurm_settings.h"
 #include "xffl/remote/ssh.h"
 #include "xffl/round/federation.h"
 

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "job_script.h"
-#include "slurm_settings.h"
+#include "xffl/round/slurm_settings.h"
 #include "support/bed.h"
 #include "xffl/base/clock.h"
 #include "xffl/base/error.h"

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "xffl/round/history.h"
+#include "xffl/round/live.h"
 
 namespace xffl::observe {
 
@@ -14,6 +15,7 @@ struct RunStatus {
   int rounds_planned = 0;   // of the experiment; 0 when unknown
   std::filesystem::path folder;
   round::History history;
+  round::Live live;  // what facilities do now; empty when nobody runs
 };
 
 /// Throws kNotFound when `run_folder` has no journal.

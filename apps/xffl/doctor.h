@@ -1,0 +1,31 @@
+// What must be in place before a run, checked where it is: on this machine and at a facility.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "xffl/config/experiment.h"
+#include "xffl/round/world.h"
+
+namespace xffl {
+
+struct Finding {
+  enum class Grade { kGood, kWarning, kBad };
+  Grade grade = Grade::kGood;
+  std::string what;  // "certificate"
+  std::string said;  // what was found
+  std::string fix;   // what to do; empty when good
+};
+
+/// Folders, free space, model, trainer of this machine.
+std::vector<Finding> examine_this_machine(const config::Experiment& experiment,
+                                          const round::World& world);
+
+/// Log-in, credential, scheduler, work folder, quota, image, data and trainer of a facility. Submits
+/// nothing; creates its work folder. A check that cannot be made because an earlier one failed is
+/// left out.
+std::vector<Finding> examine_facility(const config::Experiment& experiment,
+                                      const config::Facility& facility, round::World& world);
+
+}  // namespace xffl

@@ -1,0 +1,139 @@
+// How it works: the script is rendered as `xffl run` would render it and, unless --offline, shown to
+// each facility's Slurm with --test-only, which submits nothing.
+#include "plan_command.h"
+
+#include <cstdio>
+#include <memory>
+
+#include "project.h"
+#include "xffl/base/clock.h"
+#include "xffl/base/error.h"
+#include "xffl/base/json.h"
+#include "xffl/base/log.h"
+#include "xffl/checkpoint/model_folder.h"
+#include "xffl/config/load.h"
+#include "xffl/journal/journal.h"
+#include "xffl/round/render.h"
+#include "xffl/round/slurm_settings.h"
+
+namespace xffl {
+namespace {
+
+struct Flags {
+  ProjectOptions project;
+  bool offline = false, json = false;
+};
+
+struct FacilityPlan {
+  std::string name;
+  round::RenderedScript script;
+  uint64_t push_bytes = 0, fetch_bytes = 0;
+  double node_hours = 0;  // at most: nodes times walltime; 0 where no Slurm counts
+  std::string answer;     // of the scheduler
+};
+
+round::History history_of(const ProjectOptions& options) {
+  if (options.run.empty() && !round::latest_run(options.runs())) return round::preview_history();
+  return round::replay(journal::read_events(options.existing_run().journal()));
+}
+
+uint64_t bytes_of(const checkpoint::ModelFolder& model, job::FloatType type) {
+  const uint64_t width = type == job::FloatType::kFloat32 ? 4 : 2;
+  uint64_t bytes = 0;
+  for (const checkpoint::TensorSpec& tensor : model.tensors())
+    bytes += static_cast<uint64_t>(tensor.num_elements()) * width;
+  return bytes;
+}
+
+// The model of round `number` is at the facility already when this round's attempt was pushed.
+bool holds_the_model(const round::History& history, int number, const FacilityName& name) {
+  const auto round = history.rounds.find(number);
+  if (round == history.rounds.end()) return false;
+  const auto facility = round->second.facilities.find(name);
+  if (facility == round->second.facilities.end()) return false;
+  for (const round::Attempt& attempt : facility->second.attempts)
+    if (attempt.pushed) return true;
+  return false;
+}
+
+std::string ask(const config::Facility& facility, round::World& world,
+                const round::RenderedScript& script) try {
+  if (facility.scheduler != config::SchedulerKind::kSlurm) return "a process of this machine";
+  const auto session = world.connect(facility);
+  const submit::TestOnly answer =
+      submit::test_only(*session, round::slurm_settings(facility.slurm),
+                        {script.job_name, script.script, script.folder}, {});
+  return (answer.accepted ? "" : "REFUSED: ") + answer.answer;
+} catch (const Error& error) {
+  return std::string("not asked: ") + error.what();
+}
+
+std::vector<FacilityPlan> make_plans(const Flags& flags, const config::Experiment& experiment) {
+  const round::History history = history_of(flags.project);
+  const checkpoint::ModelFolder model(experiment.model);
+  SystemClock clock;
+  round::World world = round::make_world(clock, experiment.project_folder);
+  std::vector<FacilityPlan> plans;
+  for (const config::Facility& facility : experiment.facilities) {
+    FacilityPlan plan;
+    plan.name = facility.name.str();
+    plan.script =
+        round::render_script(experiment, history, facility.name, std::nullopt, world.programs);
+    if (!holds_the_model(history, plan.script.round, facility.name))
+      plan.push_bytes = bytes_of(model, experiment.aggregation.publish_dtype);
+    plan.fetch_bytes = bytes_of(model, experiment.aggregation.update_dtype);
+    if (facility.scheduler == config::SchedulerKind::kSlurm)
+      plan.node_hours = facility.slurm.nodes * static_cast<double>(facility.slurm.time.count()) / 3600;
+    plan.answer = flags.offline ? "not asked (--offline)" : ask(facility, world, plan.script);
+    plans.push_back(std::move(plan));
+  }
+  return plans;
+}
+
+void print(const std::vector<FacilityPlan>& plans, const config::Experiment& experiment) {
+  double node_hours = 0;
+  for (const FacilityPlan& plan : plans) {
+    const int rounds_left = experiment.rounds - plan.script.round + 1;
+    node_hours += plan.node_hours * rounds_left;
+    std::printf("%s: round %d of %d, attempt %d, job %s\n", plan.name.c_str(), plan.script.round,
+                experiment.rounds, plan.script.attempt, plan.script.job_name.c_str());
+    std::printf("  sends %.1f MB, brings back %.1f MB a round", static_cast<double>(plan.push_bytes) / 1e6,
+                static_cast<double>(plan.fetch_bytes) / 1e6);
+    if (plan.node_hours > 0) std::printf("; at most %.2f node-hours a round", plan.node_hours);
+    std::printf("\n  %s\n", log::printable(plan.answer, 400).c_str());
+  }
+  if (node_hours > 0) std::printf("at most %.1f node-hours to the last round\n", node_hours);
+  std::printf("nothing was submitted; `xffl render FACILITY` shows a job's script\n");
+}
+
+void print_json(const std::vector<FacilityPlan>& plans) {
+  Json json = Json::array();
+  for (const FacilityPlan& plan : plans)
+    json.push_back({{"facility", plan.name},
+                    {"round", plan.script.round},
+                    {"attempt", plan.script.attempt},
+                    {"job_name", plan.script.job_name},
+                    {"push_bytes", plan.push_bytes},
+                    {"fetch_bytes", plan.fetch_bytes},
+                    {"node_hours", plan.node_hours},
+                    {"answer", log::printable(plan.answer, 2000)}});
+  std::printf("%s\n", json.dump(2).c_str());
+}
+
+}  // namespace
+
+void add_plan_command(CLI::App& app) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand(
+      "plan", "what the next round would submit, move and cost; submits nothing");
+  add_project_options(command, flags->project);
+  command->add_flag("--offline", flags->offline, "ask no facility");
+  command->add_flag("--json", flags->json, "for programs");
+  command->callback([flags] {
+    const config::Experiment experiment = config::load_experiment(flags->project.project);
+    const std::vector<FacilityPlan> plans = make_plans(*flags, experiment);
+    flags->json ? print_json(plans) : print(plans, experiment);
+  });
+}
+
+}  // namespace xffl
