@@ -1,6 +1,8 @@
 #include "e2e/project.h"
 
 #include <algorithm>
+#include <fstream>
+#include <set>
 #include <sstream>
 
 #include "xffl/base/file.h"
@@ -14,6 +16,8 @@ namespace fs = std::filesystem;
 
 Project::Project() {
   make_dirs(path());
+  const fs::path log = path() / "trainings.log";
+  for (const char* name : {"alba", "brno"}) place(name, {"    workdir: work\n", log, log});
   write_model();
   write_config();
 }
@@ -49,10 +53,12 @@ void Project::write_config() const {
        << "\ntraining: {steps_per_round: 4, batch_size: 2, micro_batch_size: 2}\npolicy: "
        << policy_ << "\nfacilities:\n";
   for (const char* name : {"alba", "brno"}) {
-    yaml << "  " << name << ":\n    workdir: work\n    trainer: {command: ['" << XFFL_BINARY_DIR
+    const Placement& place = placements_.at(name);
+    yaml << "  " << name << ":\n"
+         << place.yaml << "    trainer: {command: ['" << XFFL_BINARY_DIR
          << "/bin/xffl-fake-trainer']}\n    environment:\n      - export XFFL_FAKE_TRAININGS='"
-         << (path() / "trainings.log").string()
-         << "'\n      - export XFFL_FAKE_MILLISECONDS=" << training_milliseconds_ << "\n";
+         << place.trainings << "'\n      - export XFFL_FAKE_MILLISECONDS=" << training_milliseconds_
+         << "\n";
     if (faults_.contains(name))
       yaml << "      - export XFFL_FAKE_TRAINER='" << faults_.at(name) << "'\n";
     yaml << "    data: {train: [unused.tokens]}\n";
@@ -60,11 +66,10 @@ void Project::write_config() const {
   write_file_atomic(path() / "xffl.yaml", yaml.str());
 }
 
-ProcessResult Project::xffl(std::vector<std::string> args,
-                            std::map<std::string, std::string> env) const {
+ProcessResult Project::xffl(std::vector<std::string> args, std::map<std::string, std::string> env,
+                            std::chrono::seconds timeout) const {
   args.insert(args.begin(), XFFL_BINARY_DIR "/bin/xffl");
-  return run_process(
-      {.argv = std::move(args), .env = std::move(env), .timeout = std::chrono::seconds(60)});
+  return run_process({.argv = std::move(args), .env = std::move(env), .timeout = timeout});
 }
 
 pid_t Project::start_run() const {
@@ -84,15 +89,19 @@ std::string Project::current_sha256() const {
 
 std::vector<std::string> Project::trainings() const {
   std::vector<std::string> lines;
-  if (!fs::exists(path() / "trainings.log")) return lines;
-  std::istringstream text(read_file(path() / "trainings.log", 1 << 20));
-  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  std::set<fs::path> logs;
+  for (const auto& [name, place] : placements_) logs.insert(place.trainings_here);
+  for (const fs::path& log : logs) {
+    std::ifstream text(log);
+    for (std::string line; std::getline(text, line);) lines.push_back(line);
+  }
   std::sort(lines.begin(), lines.end());
   return lines;
 }
 
 void Project::forget_runs() const {
-  for (const char* name : {"runs", "work", "trainings.log"}) fs::remove_all(path() / name);
+  for (const char* name : {"runs", "work"}) fs::remove_all(path() / name);
+  for (const auto& [name, place] : placements_) fs::remove(place.trainings_here);
 }
 
 }  // namespace xffl::test

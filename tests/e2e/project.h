@@ -15,6 +15,13 @@
 
 namespace xffl::test {
 
+// Where a facility is, as lines of xffl.yaml, and where its trainer notes its trainings.
+struct Placement {
+  std::string yaml;                      // with the indentation of a facility's keys
+  std::string trainings;                 // the path there
+  std::filesystem::path trainings_here;  // the same file as this machine sees it
+};
+
 class Project {
  public:
   /// Writes a tiny model and xffl.yaml with facilities alba and brno.
@@ -29,14 +36,18 @@ class Project {
   void set_fault(const std::string& facility, const std::string& fault) {
     faults_[facility] = fault;
   }
+  /// By default a facility is a folder of this machine.
+  void place(const std::string& facility, const Placement& placement) {
+    placements_[facility] = placement;
+  }
   void set_policy(const std::string& yaml) { policy_ = yaml; }
   void set_rounds(int rounds) { rounds_ = rounds; }
   void set_training_time(int milliseconds) { training_milliseconds_ = milliseconds; }
   void write_config() const;
 
   /// Runs `xffl ARGS...` to its end.
-  ProcessResult xffl(std::vector<std::string> args,
-                     std::map<std::string, std::string> env = {}) const;
+  ProcessResult xffl(std::vector<std::string> args, std::map<std::string, std::string> env = {},
+                     std::chrono::seconds timeout = std::chrono::seconds(60)) const;
   ProcessResult run(std::map<std::string, std::string> env = {}) const {
     return xffl({"run", "-p", path().string()}, env);
   }
@@ -57,6 +68,7 @@ class Project {
 
   TempDir dir_;
   std::map<std::string, std::string> faults_;
+  std::map<std::string, Placement> placements_;
   std::string policy_ = "{on_missing: wait, poll_interval: 20ms}";
   int rounds_ = 3;
   int training_milliseconds_ = 0;

@@ -212,11 +212,23 @@ int from_environment(const char* name, int otherwise) {
   return value == nullptr ? otherwise : std::atoi(value);
 }
 
+// A controller that was killed gives the id of a job that it forgot to another one. The node that
+// still knows the first refuses it and is drained, until an administrator resumes it.
+void resume_nodes(const SlurmBed& bed, std::stop_token stop) {
+  while (!stop.stop_requested()) {
+    bed.facility().exec_on_login({"scontrol", "update", "NodeName=alba[1-2]", "State=RESUME"});
+    std::this_thread::sleep_for(seconds(3));
+  }
+}
+
 void interrupt_submissions(bool kill, int trials) {
   SlurmBed bed({"--slurm", "MessageTimeout=2"});
   NEED(bed);
   bed.settings.settle_time = seconds(4);
   Interrupted interrupted(static_cast<unsigned>(from_environment("XFFL_CAMPAIGN_SEED", 7)));
+  std::jthread administrator([&](std::stop_token stop) {
+    if (kill) resume_nodes(bed, stop);
+  });
   for (int i = 0; i < trials && !testing::Test::HasFatalFailure(); ++i)
     interrupted.run(bed, i, kill);
   interrupted.expect_one_training_each(bed);

@@ -113,7 +113,14 @@ job::JobReport report_of(const job::JobSpec& spec, const Fault& fault) {
   return report;
 }
 
+// Of several ranks of Slurm the first one does it all.
+bool is_idle_rank() {
+  const char* rank = std::getenv("SLURM_PROCID");
+  return rank != nullptr && std::strcmp(rank, "0") != 0;
+}
+
 int train(const fs::path& path) {
+  if (is_idle_rank()) return 0;
   const job::JobSpec spec = job::read_job_spec(path);
   const Fault fault = fault_from_environment();
   if (const char* milliseconds = std::getenv("XFFL_FAKE_MILLISECONDS"))

@@ -38,8 +38,8 @@ class SlurmBed {
     return {.name = name,
             .script = "#!/bin/sh\ncd " + folder +
                       " || exit 1\necho \"$SLURM_JOB_ID\" >>starts\n"
-                      "if ! mkdir claim; then [ \"$(cat claim/owner)\" = \"$SLURM_JOB_ID\" ] || "
-                      "exit 0; fi\n"
+                      "if ! mkdir claim; then [ ! -e trainings ] && "
+                      "[ \"$(cat claim/owner)\" = \"$SLURM_JOB_ID\" ] || exit 0; fi\n"
                       "echo \"$SLURM_JOB_ID\" >claim/owner\n" +
                       work + "\necho \"$SLURM_JOB_ID\" >>trainings\n",
             .folder = RemotePath(folder)};
