@@ -61,7 +61,7 @@ void Project::write_config() const {
          << "\n";
     if (faults_.contains(name))
       yaml << "      - export XFFL_FAKE_TRAINER='" << faults_.at(name) << "'\n";
-    yaml << "    data: {train: [unused.tokens]}\n";
+    yaml << "    data: {train: [/data/unused.tokens]}\n";
   }
   write_file_atomic(path() / "xffl.yaml", yaml.str());
 }

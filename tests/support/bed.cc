@@ -14,6 +14,8 @@ namespace {
 
 constexpr int kCannotRunHere = 77;
 
+bool keep() { return ::getenv("XFFL_KEEP_BED") != nullptr; }
+
 ProcessResult run_script(const std::filesystem::path& state, std::vector<std::string> args,
                          const std::string& stdin_text = "") {
   // Before the rest: what follows the name of a facility belongs to a command there.
@@ -122,7 +124,7 @@ Bed::Bed(const std::vector<std::string>& names, const std::vector<std::string>& 
 
 void Bed::add(const std::vector<std::string>& names, const std::vector<std::string>& flavours) {
   std::vector<std::string> args = {"up"};
-  if (facilities_.empty()) args.insert(args.end(), {"--owner", std::to_string(::getpid())});
+  if (facilities_.empty() && !keep()) args.insert(args.end(), {"--owner", std::to_string(::getpid())});
   args.insert(args.end(), flavours.begin(), flavours.end());
   args.insert(args.end(), names.begin(), names.end());
   const ProcessResult result = run_script(state(), std::move(args));
@@ -152,8 +154,10 @@ void Bed::show_logs() const {
 
 Bed::~Bed() {
   if (testing::Test::HasFailure() || std::uncaught_exceptions() > 0) show_logs();
-  if (::getenv("XFFL_KEEP_BED") != nullptr) {
-    std::cerr << "the bed stays up: scripts/dev_cluster.sh status --state " << state() << "\n";
+  if (keep()) {
+    const std::filesystem::path folder = state();
+    dir_.release();  // with its folder
+    std::cerr << "the bed stays up: scripts/dev_cluster.sh status --state " << folder << "\n";
     return;
   }
   const ProcessResult result = run_script(state(), {"down"});

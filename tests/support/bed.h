@@ -82,13 +82,13 @@ class Bed {
   bool up() const { return why_not_.empty(); }
   const std::string& why_not() const { return why_not_; }
   const Facility& facility(const std::string& name) const { return facilities_.at(name); }
-  std::filesystem::path state() const { return dir_ / "bed"; }
+  std::filesystem::path state() const { return *dir_ / "bed"; }
   void down();
 
  private:
   void show_logs() const;
 
-  TempDir dir_;
+  std::unique_ptr<TempDir> dir_ = std::make_unique<TempDir>();
   std::string why_not_;
   std::map<std::string, Facility> facilities_;
 };

@@ -146,14 +146,17 @@ boot_node() {
 }
 
 node_main() { # process 1 of a node
-  local n=$1 pid
+  local n=$1 pid path
   read -r pid _ </proc/self/stat # as the facility's /proc counts
   hostname "$name$n"
   mount -t proc proc /proc
   mkdir -p "/tmp/.node$n/tmp" "/tmp/.node$n/spool"
   chmod 1777 "/tmp/.node$n/tmp"
   mount --bind "/tmp/.node$n/spool" /var/spool/slurmd
-  mount --bind "/tmp/.node$n/tmp" /tmp
+  for path in "${show[@]}"; do # a project under /tmp stays visible
+    [[ $path != /tmp/* ]] || bind "$path" "/tmp/.node$n$path"
+  done
+  mount --rbind "/tmp/.node$n/tmp" /tmp
   echo "$pid" >"/run/xffl/node$n.part"
   mv "/run/xffl/node$n.part" "/run/xffl/node$n.pid"
   until_true 10 test -d /proc/sys/net/ipv4/conf/eth0
