@@ -95,7 +95,8 @@ Event FacilityActions::dispatch(const Action& action, std::stop_token stop) {
     return Completed{};
   }
   if (const auto* it = std::get_if<Fence>(&action)) {
-    session_->make_dirs(folder(it->attempt) / "claim");
+    // The mark also stops the claim's own job, should it be requeued.
+    session_->make_dirs(folder(it->attempt) / "claim/fenced");
     return Completed{};
   }
   if (const auto* it = std::get_if<Sleep>(&action)) {

@@ -75,8 +75,8 @@ std::vector<std::string> slurm_options(const SlurmRequest& request, const std::s
   Options options;
   options.add("job-name", job_name);
   options.add("chdir", folder.str());
-  options.all.push_back("--output=slurm-%j.out");  // in the folder; stderr goes there, too
-  options.all.push_back("--open-mode=append");     // a requeued job keeps its id and its file
+  options.all.push_back("--output=job.out");    // in the folder; stderr goes there, too
+  options.all.push_back("--open-mode=append");  // of a requeued job, and of a twin
   options.all.push_back("--input=/dev/null");
   options.all.push_back("--export=NONE");  // the job does not depend on who submits it, from where
   options.all.push_back("--requeue");

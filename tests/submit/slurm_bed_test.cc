@@ -75,9 +75,7 @@ class SlurmBed : public testing::Test {
   std::string text(const RemotePath& path) {
     return session_->stat(path) ? remote::read_text(*session_, path, 1 << 20) : std::string();
   }
-  std::string output(const JobRequest& request, const JobId& id) {
-    return text(request.folder / ("slurm-" + id.str() + ".out"));
-  }
+  std::string output(const JobRequest& request) { return text(request.folder / "job.out"); }
   JobStatus status(const JobRequest& request, const JobId& id) {
     const SubmittedJob job{id, request.name};
     return scheduler_->query(std::span(&job, 1), {}).at(id);
@@ -119,7 +117,7 @@ TEST_F(SlurmBed, RanksMeetOnTwoNodesAndTheJobEnds) {
   START_BED();
   const JobRequest job = request();
   const JobId id = scheduler_->submit(job, {});
-  ASSERT_TRUE(await_ranks(job)) << output(job, id);
+  ASSERT_TRUE(await_ranks(job)) << output(job);
   const std::string ranks = text(job.folder / "ranks.txt");
   for (const char* rank : {"rank 0 of 2 on ", "rank 1 of 2 on ", "tag it's", "args --job "})
     EXPECT_THAT(ranks, HasSubstr(rank));
@@ -130,17 +128,17 @@ TEST_F(SlurmBed, RanksMeetOnTwoNodesAndTheJobEnds) {
   finish(job);
   ASSERT_TRUE(await_state(job, id, JobState::kEnded));
   EXPECT_EQ(text(job.folder / "out/report.json"), "done\n");
-  EXPECT_THAT(output(job, id), HasSubstr("the trainer ended with 0"));
+  EXPECT_THAT(output(job), HasSubstr("the trainer ended with 0"));
 }
 
 TEST_F(SlurmBed, TheWarningReachesEveryRank) {
   START_BED();
   const JobRequest job = request();
   const JobId id = scheduler_->submit(job, {});
-  ASSERT_TRUE(await_ranks(job)) << output(job, id);
+  ASSERT_TRUE(await_ranks(job)) << output(job);
   // As slurmd does it before the walltime: the batch shell only.
   EXPECT_EQ(alba_->exec_as_user({"scancel", "--batch", "--signal=USR1", id.str()}).exit_code, 0);
-  ASSERT_TRUE(await_state(job, id, JobState::kEnded)) << output(job, id);
+  ASSERT_TRUE(await_state(job, id, JobState::kEnded)) << output(job);
   const std::string ranks = text(job.folder / "ranks.txt");
   EXPECT_THAT(ranks, HasSubstr("rank 0 warned"));
   EXPECT_THAT(ranks, HasSubstr("rank 1 warned"));
@@ -157,7 +155,7 @@ TEST_F(SlurmBed, ATwinWaitsAndThenLeavesTheClaimAlone) {
   EXPECT_EQ(status(job, second).state, JobState::kPending);
   finish(job);
   ASSERT_TRUE(await_state(job, second, JobState::kEnded));
-  EXPECT_THAT(output(job, second), HasSubstr("claimed already by job " + first.str()));
+  EXPECT_THAT(output(job), HasSubstr("claimed already by job " + first.str()));
   EXPECT_EQ(text(job.folder / "out/begun"), "start 0\nstart 0\n");  // two ranks, one start
 }
 
@@ -170,14 +168,28 @@ TEST_F(SlurmBed, ARequeuedJobStartsAfreshUnderItsOwnClaim) {
   // It waits out a begin time; a person may lift it, and so may a test.
   ASSERT_TRUE(await_state(job, id, JobState::kPending));
   alba_->exec_on_login({"scontrol", "update", "JobId=" + id.str(), "StartTime=now"});
-  ASSERT_TRUE(await(
-      [&] { return output(job, id).find("starts again (restart 1)") != std::string::npos; }, 180))
-      << output(job, id) << status(job, id).native << " " << status(job, id).reason;
+  ASSERT_TRUE(
+      await([&] { return output(job).find("starts again (restart 1)") != std::string::npos; }, 180))
+      << output(job) << status(job, id).native << " " << status(job, id).reason;
   ASSERT_TRUE(await_ranks(job, 4));
   EXPECT_EQ(text(job.folder / "out/begun"),
             "start 1\nstart 1\n");  // what the first start wrote is gone
   finish(job);
   ASSERT_TRUE(await_state(job, id, JobState::kEnded));
+}
+
+TEST_F(SlurmBed, AFencedAttemptDoesNotStartAgain) {
+  START_BED();
+  const JobRequest job = request();
+  const JobId id = scheduler_->submit(job, {});
+  ASSERT_TRUE(await_ranks(job));
+  session_->make_dirs(job.folder / "claim/fenced");
+  EXPECT_EQ(alba_->exec_as_user({"scontrol", "requeue", id.str()}).exit_code, 0);
+  ASSERT_TRUE(await_state(job, id, JobState::kPending));
+  alba_->exec_on_login({"scontrol", "update", "JobId=" + id.str(), "StartTime=now"});
+  ASSERT_TRUE(await_state(job, id, JobState::kEnded, 180));
+  EXPECT_THAT(output(job), HasSubstr("has given this attempt up"));
+  EXPECT_EQ(text(job.folder / "out/begun"), "start 0\nstart 0\n");
 }
 
 TEST_F(SlurmBed, AnUnansweredSubmissionIsInDoubtAndFoundAgain) {
@@ -289,6 +301,53 @@ TEST_F(SlurmBed, AForgottenJobIsKnownToTheAccounting) {
   EXPECT_EQ(status(job, id).state, JobState::kEnded);
   EXPECT_EQ(status(job, id).native, "COMPLETED");
   EXPECT_EQ(scheduler_->find(job.name, job.folder, {}), std::vector{id});
+}
+
+TEST_F(SlurmBed, AJobWhoseNodeDiesStartsAgainElsewhere) {
+  START_BED({"--slurm", "SlurmdTimeout=5"});
+  facility_.slurm.nodes = facility_.world_size = 1;
+  scheduler_ = coordinator();
+  const JobRequest job = request();
+  const JobId id = scheduler_->submit(job, {});
+  ASSERT_TRUE(await_ranks(job, 1)) << output(job);
+  const ProcessResult where =
+      alba_->exec_as_user({"squeue", "--noheader", "--job=" + id.str(), "--format=%N"});
+  alba_->node_down(where.out.find("alba1") != std::string::npos ? 1 : 2);
+  const auto again = [&] { return output(job).find("starts again (restart 1)"); };
+  ASSERT_TRUE(await(
+      [&] {
+        alba_->exec_on_login({"scontrol", "update", "JobId=" + id.str(), "StartTime=now"});
+        return again() != std::string::npos;
+      },
+      180))
+      << output(job) << status(job, id).native << " " << status(job, id).reason;
+  ASSERT_TRUE(await_ranks(job, 2));
+  finish(job);
+  ASSERT_TRUE(await_state(job, id, JobState::kEnded));
+  EXPECT_EQ(text(job.folder / "out/report.json"), "done\n");
+}
+
+TEST_F(SlurmBed, TheWalltimesWarningComesInTimeToReport) {
+  START_BED();
+  facility_.slurm.time = std::chrono::seconds(120);
+  scheduler_ = coordinator();
+  const JobRequest job = request();
+  const JobId id = scheduler_->submit(job, {});
+  ASSERT_TRUE(await_ranks(job));
+  ASSERT_TRUE(await_state(job, id, JobState::kEnded, 200)) << output(job);
+  EXPECT_EQ(text(job.folder / "out/report.json"), "warned\n");
+}
+
+TEST_F(SlurmBed, AJobThatDoesNotHeedTheWarningEndsByWalltime) {
+  START_BED();
+  facility_.slurm.time = std::chrono::seconds(60);
+  facility_.slurm.warning = std::chrono::seconds(0);
+  scheduler_ = coordinator();
+  const JobRequest job = request();
+  const JobId id = scheduler_->submit(job, {});
+  ASSERT_TRUE(await_state(job, id, JobState::kEnded, 200)) << output(job);
+  EXPECT_EQ(status(job, id).cause, EndCause::kWalltime) << status(job, id).native;
+  EXPECT_TRUE(text(job.folder / "out/report.json").empty());
 }
 
 }  // namespace
