@@ -46,9 +46,8 @@ std::string require_regular(const RemotePath& path) {
 }
 
 std::string dd_read(const RemotePath& path, uint64_t offset, uint64_t length) {
-  return "dd if=" + q(path) +
-         " iflag=skip_bytes,count_bytes,fullblock skip=" + std::to_string(offset) +
-         " count=" + std::to_string(length) + " bs=1048576 status=none";
+  return "dd if=" + q(path) + " iflag=skip_bytes,count_bytes,fullblock skip=" +
+         std::to_string(offset) + " count=" + std::to_string(length) + " bs=1048576 status=none";
 }
 
 std::string dd_write(const RemotePath& path, uint64_t offset) {

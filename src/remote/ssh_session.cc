@@ -74,9 +74,13 @@ class SshSession final : public Session {
           [&](CommandFiles& shell) { shell.make_dirs(folder); });
   }
   void remove_tree(const RemotePath& path) override {
+    const auto info = stat(path);
+    if (!info) return;
     // One command for a whole tree, where there are commands.
-    if (settings().shell) return CommandFiles(connector_.get()).remove_tree(path);
-    files([&](Sftp& sftp) { sftp_remove_tree(sftp, path); }, [](CommandFiles&) {});
+    if (settings().shell && info->type == FileInfo::Type::kFolder)
+      return CommandFiles(connector_.get()).remove_tree(path);
+    files([&](Sftp& sftp) { sftp_remove_tree(sftp, path); },
+          [&](CommandFiles& shell) { shell.remove_tree(path); });
   }
   std::optional<std::string> sha256(const RemotePath& path, uint64_t offset,
                                     uint64_t length) override {
