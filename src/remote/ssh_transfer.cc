@@ -20,7 +20,8 @@ namespace xffl::remote {
 namespace {
 
 constexpr uint64_t kLeastWindowBytes = 4u << 20;
-constexpr uint64_t kMostWindowBytes = 32u << 20;
+// At 50 ms and 1 Gbit/s a stream got 34 MB/s with 4 MB, 45 with 6, 41 with 8, 26 with 12, 15 with 14.
+constexpr uint64_t kMostWindowBytes = 8u << 20;
 constexpr uint64_t kBytesPerSecond = 200'000'000;  // that a window lets one stream reach
 constexpr size_t kBlockBytes = 1u << 20;
 // Below this a further channel costs more than it brings.

@@ -1,7 +1,7 @@
 // Bulk transfers over one connection.
 //
 // How it works: what limits a transfer is channels x window / round trip. Down, one `dd` streams
-// into a window of 4 to 32 MiB, as large as the round trip needs; up, several channels write a
+// into a window of 4 to 8 MiB, as large as the round trip needs; up, several channels write a
 // range each, because the server's window is 2 MiB a channel. Where there is no shell, SFTP
 // requests in flight do the same. Blocks of all channels interleave, so that a short command waits
 // for one block, not for the transfer.
