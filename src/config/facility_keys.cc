@@ -173,10 +173,9 @@ bool is_slurm(const void* facility) {
   return static_cast<const Facility*>(facility)->scheduler == SchedulerKind::kSlurm;
 }
 
-}  // namespace
-
-const Section& facility_keys() {
-  static const Section keys = section<Facility>({
+/// The way to the facility, and what its batch system is asked for.
+std::vector<Key> reach_keys() {
+  return {
       choice<AccessKind>("access", "how files and commands reach the facility",
                          bind<&Facility::access>()),
       choice<SchedulerKind>("scheduler", "what starts its jobs", bind<&Facility::scheduler>()),
@@ -204,6 +203,12 @@ const Section& facility_keys() {
        .applies = is_slurm,
        .condition = "scheduler: slurm",
        .operational = true},
+  };
+}
+
+/// What a job runs, and where.
+std::vector<Key> program_keys() {
+  return {
       {.name = "workdir",
        .type = Type::kSitePath,
        .help = "folder at the facility under which xffl's files live",
@@ -227,6 +232,12 @@ const Section& facility_keys() {
        .help = "builtin; {program: PATH}: xffl-train at another place; {command: [WORD, ...]}: "
                "any program that honours job.json, '--job FILE' is appended",
        .fallback = "builtin"},
+  };
+}
+
+/// What a job runs in.
+std::vector<Key> shell_keys() {
+  return {
       {.name = "image",
        .type = Type::kSection,
        .help = "a container for the trainer",
@@ -256,6 +267,12 @@ const Section& facility_keys() {
        .max = kHour,
        .fallback = "policy.poll_interval; 60s with scheduler: slurm when neither is given",
        .operational = true},
+  };
+}
+
+/// What it trains on.
+std::vector<Key> work_keys() {
+  return {
       {.name = "training",
        .type = Type::kSection,
        .help = "what differs here from the training of all",
@@ -267,7 +284,18 @@ const Section& facility_keys() {
        .binding = same_object(),
        .required = true,
        .section = &data_keys()},
-  });
+  };
+}
+
+}  // namespace
+
+const Section& facility_keys() {
+  static const Section keys = [] {
+    std::vector<Key> all;
+    for (std::vector<Key> part : {reach_keys(), program_keys(), shell_keys(), work_keys()})
+      for (Key& key : part) all.push_back(std::move(key));
+    return section<Facility>(std::move(all));
+  }();
   return keys;
 }
 

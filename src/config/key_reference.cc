@@ -55,15 +55,30 @@ Json trainer_schema() {
                              one_key("command", list_schema(Json{{"type", "string"}}, 1))})}};
 }
 
+/// A number with its unit, or a bare 0.
+Json unit_schema(const char* pattern) {
+  return Json{
+      {"anyOf", Json::array({Json{{"type", "string"}, {"pattern", pattern}}, Json{{"const", 0}}})}};
+}
+
+Json one_or_list_schema(const Json& item, int min_items) {
+  return Json{{"oneOf", Json::array({item, list_schema(item, min_items)})}};
+}
+
+Json environment_schema() {
+  Json value{{"type", Json::array({"string", "number", "boolean"})}};
+  return Json{{"oneOf", Json::array({list_schema(Json{{"type", "string"}}, 0),
+                                     map_schema("^[A-Za-z_][A-Za-z0-9_]*$", std::move(value))})}};
+}
+
 Json type_schema(const Key& key) {
   switch (key.type) {
     case Type::kText:
       return text_schema(key);
     case Type::kTexts:
-      return Json{{"oneOf", Json::array({text_schema(key), list_schema(text_schema(key), 0)})}};
+      return one_or_list_schema(text_schema(key), 0);
     case Type::kSize:
-      return Json{{"anyOf", Json::array({Json{{"type", "string"}, {"pattern", kSize}},
-                                         Json{{"const", 0}}})}};
+      return unit_schema(kSize);
     case Type::kBoolean:
       return Json{{"type", "boolean"}};
     case Type::kHostPath:
@@ -75,8 +90,7 @@ Json type_schema(const Key& key) {
     case Type::kNumber:
       return number_schema(key);
     case Type::kDuration:
-      return Json{{"anyOf", Json::array({Json{{"type", "string"}, {"pattern", kDuration}},
-                                         Json{{"const", 0}}})}};
+      return unit_schema(kDuration);
     case Type::kChoice:
       return Json{{"enum", key.choices}};
     case Type::kSection:
@@ -89,14 +103,11 @@ Json type_schema(const Key& key) {
     case Type::kTrainer:
       return trainer_schema();
     case Type::kEnvironment:
-      return Json{{"oneOf", Json::array({list_schema(Json{{"type", "string"}}, 0),
-                                         map_schema("^[A-Za-z_][A-Za-z0-9_]*$",
-                                                    Json{{"type", Json::array({"string", "number",
-                                                                               "boolean"})}})})}};
+      return environment_schema();
     case Type::kHostPaths:
-      return Json{{"oneOf", Json::array({text_schema(), list_schema(text_schema(), 0)})}};
+      return one_or_list_schema(text_schema(), 0);
     case Type::kSitePaths:
-      return Json{{"oneOf", Json::array({text_schema(), list_schema(text_schema(), 1)})}};
+      return one_or_list_schema(text_schema(), 1);
     case Type::kValidationSets:
       return map_schema("^[A-Za-z0-9._-]{1,64}$", text_schema());
   }

@@ -1,0 +1,159 @@
+// The Slurm script run by a shell, with stand-ins for srun, scontrol, modules and apptainer: what
+// it does before and after the trainer. tests/submit/slurm_bed_test.cc runs it on a real Slurm.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "job_script.h"
+#include "support/temp_dir.h"
+#include "xffl/base/file.h"
+#include "xffl/base/process.h"
+
+namespace xffl::round {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+using testing::Not;
+
+class SlurmScript : public testing::Test {
+ protected:
+  SlurmScript() {
+    make_dirs(folder() / "out");
+    program("bin/srun", "while [ \"${1#--}\" != \"$1\" ]; do shift; done\nexec \"$@\"\n");
+    program("bin/scontrol", "printf 'node7\\nnode8\\n'\n");
+    program("bin/apptainer",
+            "echo \"apptainer $*\" >>image.txt\nuntil [ \"$1\" = x.sif ]; do shift; "
+            "done\nshift\nexec \"$@\"\n");
+    program("trainer", "echo \"$MASTER_ADDR:$MASTER_PORT $TAG $LOADED args $*\" >>ran.txt\n");
+    make_dirs(dir_ / "modules/init");
+    write_file_atomic(
+        dir_ / "modules/init/bash",
+        "module() { [ \"$2\" != absent ] && LOADED=\"$LOADED$2,\"; }\nexport LOADED\n");
+    facility_.name = FacilityName("alba");
+    facility_.scheduler = config::SchedulerKind::kSlurm;
+    facility_.workdir = RemotePath(dir_.path().string());
+    facility_.trainer_command = {(dir_ / "trainer").string()};
+    facility_.slurm.tasks_per_node = 1;
+  }
+
+  void program(const std::string& name, const std::string& body) {
+    make_dirs((dir_ / name).parent_path());
+    write_file_atomic(dir_ / name, "#!/bin/bash\n" + body);
+    ::chmod((dir_ / name).c_str(), 0755);
+  }
+  fs::path folder() const { return dir_ / "a1"; }
+  ProcessSpec spec(const std::string& job, const std::string& restarts) const {
+    job::JobSpec spec;
+    spec.key = {"demo", "0001", 1, "alba", 1, std::string(32, 'a')};
+    const std::string script =
+        job_script(facility_, spec, RemotePath(folder().string()), {"/x/xffl", "/x/xffl-train"});
+    write_file_atomic(dir_ / "job.sbatch", script);
+    std::map<std::string, std::string> env{{"PATH", (dir_ / "bin").string() + ":/usr/bin:/bin"},
+                                           {"SLURM_JOB_ID", job},
+                                           {"SLURM_JOB_NODELIST", "node[7-8]"},
+                                           {"SLURM_EXPORT_ENV", "NONE"},
+                                           {"MODULESHOME", (dir_ / "modules").string()}};
+    if (!restarts.empty()) env["SLURM_RESTART_COUNT"] = restarts;
+    return {.argv = {"bash", (dir_ / "job.sbatch").string()}, .env = env, .inherit_env = false};
+  }
+  ProcessResult run(const std::string& job, const std::string& restarts = "") {
+    return run_process(spec(job, restarts));
+  }
+  std::string text(const std::string& name) const {
+    return fs::exists(folder() / name) ? read_file(folder() / name, 1 << 20) : "";
+  }
+
+  test::TempDir dir_;
+  config::Facility facility_;
+};
+
+TEST_F(SlurmScript, ClaimsSetsTheRendezvousAndRunsTheTrainer) {
+  facility_.environment = {"export TAG='it'\\''s'"};
+  facility_.modules = {"cuda/12.2", "nccl"};
+  const ProcessResult result = run("41");
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_EQ(text("claim/owner"), "41 " + std::string(32, 'a') + "\n");
+  EXPECT_EQ(text("ran.txt"), "node7:15656 it's cuda/12.2,nccl, args --job " +
+                                 (folder() / "job.json").string() + "\n");
+}
+
+TEST_F(SlurmScript, AnotherJobOfTheAttemptLeavesAtOnce) {
+  EXPECT_EQ(run("41").exit_code, 0);
+  const ProcessResult twin = run("42");
+  EXPECT_EQ(twin.exit_code, 0);
+  EXPECT_THAT(twin.out, HasSubstr("claimed already by job 41"));
+  EXPECT_EQ(std::ranges::count(text("ran.txt"), '\n'), 1);
+}
+
+TEST_F(SlurmScript, TheSameJobStartsAfreshUntilItHasReported) {
+  EXPECT_EQ(run("41").exit_code, 0);
+  write_file_atomic(folder() / "out/half", "x");
+  EXPECT_THAT(run("41", "1").out, HasSubstr("starts again (restart 1)"));
+  EXPECT_EQ(text("out/half"), "");
+  EXPECT_EQ(std::ranges::count(text("ran.txt"), '\n'), 2);
+  write_file_atomic(folder() / "out/report.json", "{}");
+  EXPECT_THAT(run("41", "2").out, HasSubstr("has done its work already"));
+  EXPECT_EQ(text("out/report.json"), "{}");
+  EXPECT_EQ(std::ranges::count(text("ran.txt"), '\n'), 2);
+}
+
+TEST_F(SlurmScript, NobodyPassesAFence) {
+  make_dirs(folder() / "claim/fenced");
+  EXPECT_THAT(run("41").out, HasSubstr("given this attempt up"));
+  EXPECT_EQ(text("ran.txt"), "");
+  EXPECT_EQ(text("claim/owner"), "");
+}
+
+TEST_F(SlurmScript, AModuleThatIsNotThereEndsTheJobWithItsName) {
+  facility_.modules = {"absent"};
+  const ProcessResult result = run("41");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("cannot load the module absent"));
+  EXPECT_EQ(text("ran.txt"), "");
+}
+
+TEST_F(SlurmScript, TheTrainersEndIsTheJobs) {
+  program("trainer", "exit 7\n");
+  EXPECT_EQ(run("41").exit_code, 7);
+}
+
+TEST_F(SlurmScript, AnImageGetsTheFoldersAndTheTrainer) {
+  facility_.image = {.file = "x.sif", .binds = {"/opt:/opt:ro"}, .gpu = config::ImageGpu::kNv};
+  EXPECT_EQ(run("41").exit_code, 0);
+  EXPECT_THAT(text("image.txt"), HasSubstr("apptainer exec --nv --bind " + dir_.path().string() +
+                                           " --bind /opt:/opt:ro --pwd " + folder().string() +
+                                           " x.sif " + (dir_ / "trainer").string() + " --job"));
+  EXPECT_NE(text("ran.txt"), "");
+}
+
+TEST_F(SlurmScript, TheWarningIsPassedOn) {
+  program("trainer",
+          "trap 'echo warned >>ran.txt; exit 0' USR1\ntouch ready\n"
+          "for i in $(seq 600); do sleep 0.05; done\n");
+  const pid_t job = start_detached(spec("41", ""), dir_ / "output");
+  for (int i = 0; i < 400 && !fs::exists(folder() / "ready"); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(25));
+  ASSERT_TRUE(fs::exists(folder() / "ready"));
+  ::kill(job, SIGUSR1);
+  for (int i = 0; i < 400 && process_start_ticks(job) && text("ran.txt").empty(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(25));
+  EXPECT_EQ(text("ran.txt"), "warned\n");
+  ::kill(-job, SIGKILL);
+}
+
+TEST_F(SlurmScript, IsNotForAPlainShell) {
+  ProcessSpec without = spec("41", "");
+  without.env.erase("SLURM_JOB_ID");
+  const ProcessResult result = run_process(without);
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.err, HasSubstr("this script is for sbatch"));
+  EXPECT_FALSE(fs::exists(folder() / "claim"));
+}
+
+}  // namespace
+}  // namespace xffl::round
