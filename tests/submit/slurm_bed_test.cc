@@ -8,12 +8,12 @@
 #include <thread>
 
 #include "job_script.h"
-#include "xffl/round/slurm_settings.h"
 #include "support/bed.h"
 #include "xffl/base/clock.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/remote/ssh.h"
+#include "xffl/round/slurm_settings.h"
 
 namespace xffl::submit {
 namespace {
@@ -143,6 +143,37 @@ TEST_F(SlurmBed, TheWarningReachesEveryRank) {
   EXPECT_THAT(ranks, HasSubstr("rank 0 warned"));
   EXPECT_THAT(ranks, HasSubstr("rank 1 warned"));
   EXPECT_EQ(text(job.folder / "out/report.json"), "warned\n");
+}
+
+TEST_F(SlurmBed, TheScriptSubmittedByHandIsTheSameJob) {
+  START_BED();
+  facility_.slurm.time = std::chrono::minutes(7);
+  scheduler_ = coordinator();
+  const JobRequest by_xffl = request(1), by_hand = request(2);
+  const auto properties = [&](const JobId& id) {
+    const ProcessResult shown = alba_->exec_as_user({"scontrol", "show", "job", id.str()});
+    std::string kept;
+    for (const char* key : {"Dependency=", "Requeue=", "NumNodes=", "NumTasks=", "NumCPUs=",
+                            "TimeLimit=", "TresPerNode=", "StdErr=", "StdIn=", "Command="}) {
+      const size_t begin = shown.out.find(key);
+      if (begin != std::string::npos)
+        kept += shown.out.substr(begin, shown.out.find_first_of(" \n", begin) - begin) + "\n";
+    }
+    return kept;
+  };
+  const JobId ours = scheduler_->submit(by_xffl, {});
+  const ProcessResult answer =
+      alba_->exec_as_user({"env", "-C", "/tmp", "sbatch", "--parsable"}, by_hand.script);
+  ASSERT_EQ(answer.exit_code, 0) << answer.err;
+  const std::vector<JobId> found = scheduler_->find(by_hand.name, by_hand.folder, {});
+  ASSERT_EQ(found.size(), 1u) << answer.out;
+  std::string expected = properties(ours);
+  for (size_t at = 0; (at = expected.find("/a1/")) != std::string::npos;) expected[at + 2] = '2';
+  EXPECT_EQ(properties(found.front()), expected);
+  finish(by_xffl);
+  finish(by_hand);
+  ASSERT_TRUE(await_state(by_hand, found.front(), JobState::kEnded, 120)) << output(by_hand);
+  EXPECT_EQ(text(by_hand.folder / "out/report.json"), "done\n");
 }
 
 TEST_F(SlurmBed, ATwinWaitsAndThenLeavesTheClaimAlone) {
