@@ -9,12 +9,14 @@
 #include "demo_command.h"
 #include "doctor_command.h"
 #include "inspect_command.h"
+#include "login_command.h"
 #include "operate_command.h"
 #include "plan_command.h"
 #include "render_command.h"
 #include "run_command.h"
 #include "simulate_command.h"
 #include "status_command.h"
+#include "trust_command.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 
@@ -49,6 +51,8 @@ int main(int argc, char** argv) {
   xffl::add_operate_commands(app);
   xffl::add_plan_command(app);
   xffl::add_doctor_command(app);
+  xffl::add_trust_command(app);
+  xffl::add_login_command(app);
   xffl::add_aggregate_command(app);
   xffl::add_inspect_command(app);
   xffl::add_render_command(app);

@@ -198,8 +198,19 @@ std::shared_ptr<Session> log_in(const SshSettings& settings, const Ask& ask) {
 
 HostKey fetch_host_key(const SshSettings& settings, const SshHost& host) {
   Connector connector(settings);
-  const auto greeting = connector.greet(host, {});
-  return host_key(host, server_key(greeting.session.get()));
+  const auto shown = [&](const std::vector<PublicKey>& wanted) {
+    const auto greeting = connector.greet(host, wanted);
+    return host_key(host, server_key(greeting.session.get()));
+  };
+  // A host may have several keys: one of the pinned type is the one to compare.
+  const auto pinned = pinned_keys(settings.known_hosts, host);
+  if (pinned.empty()) return shown({});
+  try {
+    return shown(pinned);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kAuth) throw;
+    return shown({});
+  }
 }
 
 std::vector<HostKey> trusted_keys(const SshSettings& settings, const SshHost& host) {

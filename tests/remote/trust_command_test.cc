@@ -1,0 +1,72 @@
+// `xffl trust` and `xffl login` as people start them, without a terminal.
+#include <fstream>
+
+#include "ssh_test.h"
+#include "xffl/base/file.h"
+#include "xffl/base/process.h"
+
+namespace xffl::remote {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+class TrustCommand : public SshTest {
+ protected:
+  test::TempDir project_;
+
+  void write_project(const test::Sshd& sshd) {
+    std::ofstream(project_ / "xffl.yaml")
+        << "project: p\nmodel: /m\ntraining: {steps_per_round: 4, batch_size: 16}\n"
+        << "facilities:\n  alba:\n    access: ssh\n    ssh:\n      hosts: [\"127.0.0.1:"
+        << sshd.port() << "\"]\n      user: " << test::own_user() << "\n      keys: ["
+        << sshd.key().string() << "]\n      agent: false\n"
+        << "    scheduler: slurm\n    slurm: {nodes: 1, time: 1h, warning: 5m}\n"
+        << "    workdir: /tmp/w\n    data: {train: /tmp/t.tokens}\n";
+  }
+  // In a session of its own: a terminal of whoever runs the tests is not asked.
+  ProcessResult xffl(std::vector<std::string> words) {
+    words.insert(words.begin(), {"setsid", "-w", XFFL_BINARY_DIR "/bin/xffl"});
+    words.insert(words.end(), {"-p", project_.path().string()});
+    return run_process({.argv = std::move(words), .timeout = std::chrono::seconds(60)});
+  }
+  bool pinned() const { return std::filesystem::exists(project_ / "known_hosts"); }
+};
+
+TEST_F(TrustCommand, PinsTheKeyThatWasNamedAndNoOther) {
+  test::Sshd sshd;
+  write_project(sshd);
+  const std::string fingerprint =
+      trusted_keys(sshd.settings(), sshd.settings().hosts[0])[0].fingerprint;
+
+  const auto shown = xffl({"trust", "alba"});
+  EXPECT_NE(shown.exit_code, 0);
+  EXPECT_THAT(shown.out, HasSubstr("not trusted yet"));
+  EXPECT_THAT(shown.out, HasSubstr(fingerprint));
+  EXPECT_THAT(shown.err, HasSubstr("--yes"));
+  EXPECT_NE(xffl({"trust", "alba", "--yes", fingerprint + "x"}).exit_code, 0);
+  EXPECT_FALSE(pinned());
+
+  const auto refused = xffl({"login", "alba"});
+  EXPECT_THAT(refused.err, HasSubstr("xffl trust alba"));
+  EXPECT_EQ(refused.exit_code, exit_code(ErrorKind::kAuth));
+
+  const auto trusted = xffl({"trust", "alba", "--yes", fingerprint});
+  EXPECT_EQ(trusted.exit_code, 0) << trusted.err;
+  EXPECT_TRUE(pinned());
+  EXPECT_THAT(xffl({"trust", "alba"}).out, HasSubstr("is trusted: "));
+  const auto login = xffl({"login", "alba"});
+  EXPECT_EQ(login.exit_code, 0) << login.err;
+  EXPECT_THAT(login.out, HasSubstr("logged in: " + test::own_user()));
+
+  sshd.stop();
+  sshd.change_host_key();
+  sshd.start();
+  const auto changed = xffl({"trust", "alba", "--yes", fingerprint});
+  EXPECT_NE(changed.exit_code, 0);
+  EXPECT_THAT(changed.out, HasSubstr("HOST KEY HAS CHANGED"));
+  EXPECT_THAT(changed.out, HasSubstr(fingerprint));
+}
+
+}  // namespace
+}  // namespace xffl::remote
