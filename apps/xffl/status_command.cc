@@ -1,5 +1,6 @@
 #include "status_command.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -67,20 +68,28 @@ void coordinator_logs(const round::RunFolder& folder, bool follow) {
       follow, true);
 }
 
-// The job's output at the facility, of its newest attempt.
-RemotePath job_output(const config::Experiment& experiment, const round::History& history,
-                      const FacilityName& name) {
+// The newest attempt of a facility that has a job, and its folder there.
+struct NewestJob {
+  RemotePath folder;
+  JobId id;
+};
+NewestJob newest_job(const config::Experiment& experiment, const round::History& history,
+                     const FacilityName& name) {
   experiment.facility(name);
   for (auto it = history.rounds.rbegin(); it != history.rounds.rend(); ++it) {
     const auto state = it->second.facilities.find(name);
-    if (state == it->second.facilities.end() || state->second.attempts.empty()) continue;
-    plan::Done before{it->first - 1, it->first == 1
-                                         ? history.initial_sha256
-                                         : history.rounds.at(it->first - 1).model_sha256};
+    if (state == it->second.facilities.end()) continue;
+    const std::vector<round::Attempt>& attempts = state->second.attempts;
+    const auto attempt = std::find_if(attempts.rbegin(), attempts.rend(),
+                                      [](const round::Attempt& a) { return !a.job_id.empty(); });
+    if (attempt == attempts.rend()) continue;
+    const plan::Done before{it->first - 1, it->first == 1
+                                               ? history.initial_sha256
+                                               : history.rounds.at(it->first - 1).model_sha256};
     const auto plan = plan::next_round(experiment, *history.identity, before);
     for (const plan::FacilityPlan& facility : plan->facilities)
       if (facility.facility == name)
-        return plan::attempt_folder(facility, state->second.attempts.back().number) / "job.out";
+        return {plan::attempt_folder(facility, attempt->number), JobId(attempt->job_id)};
   }
   throw Error(ErrorKind::kNotFound, "facility " + name.str() + " has no job in this run yet");
 }
@@ -90,9 +99,12 @@ void facility_logs(const ProjectOptions& options, const std::string& facility, b
   const config::Experiment experiment = experiment_of(options, folder);
   const round::History history = round::replay(journal::read_events(folder.journal()));
   const FacilityName name(facility);
-  const RemotePath path = job_output(experiment, history, name);
+  const NewestJob job = newest_job(experiment, history, name);
   SystemClock clock;
-  const auto session = round::make_world(clock, experiment.project_folder).connect(experiment.facility(name));
+  const round::World world = round::make_world(clock, experiment.project_folder);
+  const auto session = world.connect(experiment.facility(name));
+  const RemotePath path =
+      job.folder / world.scheduler(experiment.facility(name), session)->output_name(job.id);
   uint64_t offset = 0;
   print_lines(
       [&](std::string& pending) {

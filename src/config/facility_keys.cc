@@ -194,6 +194,9 @@ std::vector<Key> reach_keys() {
        .section = &transfer_keys(),
        .applies = is_ssh,
        .condition = "access: ssh",
+       .given = [](const void* object) {
+         return !static_cast<const Facility*>(object)->transfer.hosts.empty();
+       },
        .operational = true},
       {.name = "slurm",
        .type = Type::kSection,
@@ -245,6 +248,9 @@ std::vector<Key> shell_keys() {
        .section = &image_keys(),
        .applies = is_slurm,
        .condition = "scheduler: slurm",
+       .given = [](const void* object) {
+         return !static_cast<const Facility*>(object)->image.file.empty();
+       },
        .operational = true},
       {.name = "modules",
        .type = Type::kTexts,

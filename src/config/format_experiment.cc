@@ -27,6 +27,7 @@ class Writer {
   void key(const Key& key, void* object, size_t indent) {
     if (key.operational && !operational_) return;
     if (key.applies != nullptr && !key.applies(object)) return;
+    if (key.given != nullptr && !key.given(object)) return;
     if (key.type == Type::kTrainer)
       return line(indent, key.name, trainer(*static_cast<const Facility*>(object)));
     if (key.type == Type::kSection && key.binding.inner != nullptr) {

@@ -68,6 +68,8 @@ struct Key {
   // True where the struct's other fields give the key a meaning; without it: always.
   bool (*applies)(const void* object) = nullptr;
   std::string_view condition;  // when it applies, in words: "access: ssh"
+  // Of a section that may be left out: whether it was given. Without it: always.
+  bool (*given)(const void* object) = nullptr;
   bool operational = false;    // may change while a run goes on: it decides nothing about the model
 };
 

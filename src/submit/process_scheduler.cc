@@ -108,6 +108,7 @@ class ProcessScheduler final : public Scheduler {
     }
   }
 
+  std::string output_name(const JobId&) const override { return "job.out"; }
   milliseconds settle_time() const override { return milliseconds(300); }
 
  private:

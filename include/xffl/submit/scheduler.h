@@ -81,6 +81,8 @@ class Scheduler {
                                            std::stop_token stop) = 0;
   /// Asks for the job's end; no error when it is over already.
   virtual void cancel(const JobId& id, std::stop_token stop) = 0;
+  /// The job's output, by its name in the attempt's folder.
+  virtual std::string output_name(const JobId& id) const = 0;
   /// How long after a lost answer a job may still appear under its name.
   virtual std::chrono::milliseconds settle_time() const = 0;
 };
