@@ -50,6 +50,7 @@ FacilityOutcome FacilityRound::run(std::stop_token stop) {
   for (;;) {
     for (Record& record : next.records) keep(record);
     context_.live.show(plan_.round, facility_.facility, describe(next.course));
+    tell_trouble(next.course);
     if (std::holds_alternative<Finish>(next.action)) break;
     if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
     const Event event = actions_.perform(next.action, stop);
@@ -108,6 +109,22 @@ void FacilityRound::keep(Record& record) {
 
 void FacilityRound::follow(const Action& action) {
   if (const auto* look = std::get_if<Look>(&action)) actions_.show_progress(look->attempt);
+}
+
+// Once for each trouble, and when it is over.
+void FacilityRound::tell_trouble(const Course& course) {
+  const std::string& trouble = course.now.trouble;
+  if (trouble == told_) return;
+  const log::Field facility{"facility", facility_.facility.str()};
+  if (trouble.empty())
+    log::info("facility answers again", {facility});
+  else if (course.now.needs_person)
+    log::warning("PAUSED(auth): jobs go on; this continues by itself when it is mended",
+                 {facility, {"problem", trouble}});
+  else
+    log::warning("facility does not answer", {facility, {"while", describe({course.known, {}})},
+                                              {"problem", trouble}});
+  told_ = trouble;
 }
 
 // A job that could not be cancelled when its round went on without it.

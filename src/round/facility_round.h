@@ -37,6 +37,7 @@ class FacilityRound {
   Moment moment() const;
   void keep(Record& record);
   void follow(const Action& action);
+  void tell_trouble(const Course& course);
   void sweep_earlier_rounds();
 
   Context& context_;
@@ -46,6 +47,7 @@ class FacilityRound {
   Rules rules_;
   Clock::MonotonicTime began_;
   Clock::UtcTime began_utc_;
+  std::string told_;  // the trouble that people were told of last
 };
 
 }  // namespace xffl::round
