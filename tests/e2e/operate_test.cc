@@ -1,0 +1,126 @@
+// What people ask of a run while it goes on, and before.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <thread>
+
+#include "e2e/project.h"
+#include "xffl/base/error.h"
+#include "xffl/base/json.h"
+
+namespace xffl {
+namespace {
+
+using test::Project;
+
+Json status_of(const Project& project) {
+  const ProcessResult result = project.xffl({"status", "-p", project.path().string(), "--json"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return parse_json(result.out, "status");
+}
+
+template <class Condition>
+void await(Condition&& condition) {
+  for (int i = 0; i < 600 && !condition(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_TRUE(condition());
+}
+
+int count(const Project& project, const std::string& kind) {
+  int found = 0;
+  for (const journal::Event& event : project.events()) found += event.kind == kind;
+  return found;
+}
+
+int exit_code_of(pid_t pid) {
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(Pause, HoldsAFacilityBackUntilItIsResumed) {
+  Project project;
+  project.set_training_time(300);
+  project.write_config();
+  const std::string path = project.path().string();
+  const pid_t pid = project.start_run();
+  await([&] {
+    return std::filesystem::exists(project.run_folder() / "journal.db") &&
+           count(project, "submitted") >= 2;
+  });
+  EXPECT_EQ(project.xffl({"pause", "-p", path, "brno", "--reason", "maintenance"}).exit_code, 0);
+  EXPECT_EQ(status_of(project)["paused"], Json({{"brno", "maintenance"}}));
+  // What ran goes on; the next round waits for brno.
+  await([&] { return count(project, "update_accepted") >= 3; });
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  EXPECT_EQ(count(project, "published"), 1);
+  for (const std::string& training : project.trainings()) EXPECT_NE(training, "brno 2 1");
+  EXPECT_EQ(project.xffl({"resume", "-p", path}).exit_code, 0);
+  EXPECT_EQ(exit_code_of(pid), 0);
+  EXPECT_EQ(count(project, "published"), 3);
+}
+
+TEST(Pause, IsRememberedWithoutACoordinator) {
+  Project project;
+  ASSERT_EQ(project.run({{"XFFL_FAILPOINT", "journal:after:4"}}).exit_code, 128 + 9);
+  const std::string path = project.path().string();
+  EXPECT_EQ(project.xffl({"pause", "-p", path, "alba"}).exit_code, 0);
+  EXPECT_EQ(project.history().paused.size(), 1u);
+  EXPECT_EQ(project.xffl({"resume", "-p", path, "alba"}).exit_code, 0);
+  EXPECT_EQ(project.run().exit_code, 0);
+}
+
+TEST(Pause, RefusesAFacilityThatIsNone) {
+  Project project;
+  ASSERT_EQ(project.run({{"XFFL_FAILPOINT", "journal:after:4"}}).exit_code, 128 + 9);
+  EXPECT_EQ(project.xffl({"pause", "-p", project.path().string(), "nemo"}).exit_code,
+            exit_code(ErrorKind::kNotFound));
+}
+
+TEST(Continue, WithOtherOperationalKeys) {
+  Project project;
+  ASSERT_EQ(project.run({{"XFFL_FAILPOINT", "journal:after:8"}}).exit_code, 128 + 9);
+  project.set_policy("{on_missing: wait, poll_interval: 30ms, max_attempts: 5}");
+  project.write_config();
+  EXPECT_EQ(project.run().exit_code, 0);
+  EXPECT_EQ(count(project, "config_changed"), 1);
+  EXPECT_EQ(status_of(project)["state"], "completed");
+}
+
+TEST(Detach, GoesOnAndCanBeFollowed) {
+  Project project;
+  project.set_training_time(200);
+  project.write_config();
+  const std::string path = project.path().string();
+  const ProcessResult detached = project.xffl({"run", "-p", path, "--detach"});
+  ASSERT_EQ(detached.exit_code, 0) << detached.err;
+  const ProcessResult followed = project.xffl({"attach", "-p", path});
+  EXPECT_EQ(followed.exit_code, 0) << followed.err;
+  EXPECT_NE(followed.out.find("completed, 3 of 3 rounds published"), std::string::npos)
+      << followed.out;
+}
+
+TEST(Doctor, FindsWhatIsMissing) {
+  Project project;
+  const std::string path = project.path().string();
+  std::filesystem::remove_all(project.path() / "model");
+  const ProcessResult result = project.xffl({"doctor", "-p", path});
+  EXPECT_EQ(result.exit_code, exit_code(ErrorKind::kFailed));
+  EXPECT_NE(result.out.find("FAILED"), std::string::npos) << result.out;
+}
+
+TEST(Plan, CountsAndSubmitsNothing) {
+  Project project;
+  const std::string path = project.path().string();
+  const ProcessResult result = project.xffl({"plan", "-p", path, "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json plan = parse_json(result.out, "plan");
+  ASSERT_EQ(plan.size(), 2u);
+  EXPECT_EQ(plan[0]["facility"], "alba");
+  EXPECT_EQ(plan[0]["push_bytes"], 2 * (16 * 8 + 12 * 8 + 8));
+  EXPECT_TRUE(project.trainings().empty());
+  EXPECT_FALSE(std::filesystem::exists(project.path() / "runs"));
+}
+
+}  // namespace
+}  // namespace xffl
