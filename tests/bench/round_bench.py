@@ -1,0 +1,208 @@
+"""What a round costs beside training and averaging. Run by scripts/bench_round.sh; see there.
+
+A round's overhead is taken along its slowest facility: from the plan to the acceptance of the update that
+came last, without the time in which that facility's trainer ran, plus what publishing takes after the averaging.
+"""
+import argparse
+import concurrent.futures
+import datetime
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+PROJECT = pathlib.Path(__file__).resolve().parents[2]
+FACILITIES = ("alba", "brno")
+BEFORE = {("1 MB", "LAN"): 5.0, ("500 MB", "LAN"): 12.0, ("500 MB", "50 ms, 1 Gbit/s"): 48.0}
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 16, "hidden_size": 1024, "intermediate_size": 12,
+    "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 1024, "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+}
+
+
+def run(*argv, **more):
+    done = subprocess.run([str(a) for a in argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more)
+    if done.returncode == 77:
+        print("bench_round: SKIPPED:", done.stderr.strip(), file=sys.stderr)
+        sys.exit(77)
+    if done.returncode != 0:
+        sys.exit(f"bench_round: {' '.join(map(str, argv))}: exit code {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+    return done.stdout
+
+
+class Bed:
+    def __init__(self, state):
+        self.state = state
+        self.script("up", *FACILITIES)
+        self.facilities = {name: dict(line.split("=", 1) for line in self.script("describe", name).splitlines())
+                           for name in FACILITIES}
+
+    def script(self, command, *arguments):
+        return run(PROJECT / "scripts/dev_cluster.sh", command, "--state", self.state, *arguments)
+
+    def install(self, *programs):
+        for name in FACILITIES:
+            self.at(name, "cp", *programs, "/scratch/")
+
+    def network(self, delay_ms, rate_mbit):
+        for name in FACILITIES:
+            self.script("wan", name, *((delay_ms, rate_mbit, 0) if delay_ms else ("off",)))
+
+    def at(self, name, *command):
+        return self.script("exec", "--user", name, *command)
+
+
+def write_model(folder, size):
+    """bfloat16 tensors of small random numbers, `size` bytes of them."""
+    folder.mkdir(parents=True)
+    rows = size // 2048
+    shapes = {"model.embed_tokens.weight": rows // 2, "model.layers.0.mlp.up_proj.weight": rows - rows // 2}
+    header, offset = {}, 0
+    for name, count in shapes.items():
+        header[name] = {"dtype": "BF16", "shape": [count, 1024], "data_offsets": [offset, offset + count * 2048]}
+        offset += count * 2048
+    text = json.dumps(header)
+    text += " " * (-len(text) % 8)
+    with open(folder / "model.safetensors", "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text.encode())
+        for count in shapes.values():
+            for begin in range(0, count, 4096):
+                piece = bytearray(2048 * min(4096, count - begin))
+                piece[0::2] = os.urandom(len(piece) // 2)
+                piece[1::2] = b"\x3c" * (len(piece) // 2)
+                file.write(piece)
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+
+
+def write_project(folder, bed, options, size):
+    write_model(folder / "model", size)
+    shutil.copy(bed.state / "known_hosts", folder / "known_hosts")
+    os.chmod(folder / "known_hosts", 0o600)
+    lines = ["project: bench", "model: model", f"rounds: {options.rounds}",
+             "training: {steps_per_round: 1, batch_size: 1, micro_batch_size: 1}", f"policy: {{poll_interval: 1s, keep_rounds: {options.rounds + 1}}}",
+             "facilities:"]
+    for name, about in bed.facilities.items():
+        lines += [f"  {name}:", "    access: ssh", "    scheduler: slurm", "    workdir: /scratch/bench",
+                  f"    ssh: {{hosts: {about['host']}, user: {about['user']}, keys: {about['key']}, agent: false}}",
+                  "    slurm: {time: 10m, warning: 0s}", "    trainer:", "      command:",
+                  "        - /scratch/timed_trainer.sh", "        - /scratch/xffl-fake-trainer",
+                  "    data: {train: /scratch/unused.tokens}"]
+    (folder / "xffl.yaml").write_text("\n".join(lines) + "\n")
+
+
+def seconds(text):
+    return datetime.datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+
+
+def training_times(bed, project):
+    """(round, facility) -> (began, ended)."""
+    times = {}
+    for name in FACILITIES:
+        found = bed.at(name, "sh", "-c", "cd /scratch/bench && find . -name began -exec dirname {} \\;").split()
+        for folder in found:
+            number = next(int(part[1:]) for part in folder.split("/") if part.startswith("r0") and part[1:].isdigit())
+            times[number, name] = tuple(float(bed.at(name, "cat", f"/scratch/bench/{folder}/{file}")) for file in ("began", "ended"))
+    return times
+
+
+PARTS = ("push", "submit", "queue", "notice, fetch, check", "publish")
+
+
+def round_times(events, training):
+    """One dict of seconds for each round."""
+    by_round = {}
+    for event in events:
+        by_round.setdefault(event.get("round", 0), []).append(event)
+    result = []
+    for number in sorted(n for n in by_round if n > 0):
+        at = {}
+        for event in by_round[number]:
+            at[event["kind"], event.get("facility", "")] = seconds(event["time"])
+        last = max(FACILITIES, key=lambda name: at["update_accepted", name])
+        began, ended = training[number, last]
+        parts = dict(zip(PARTS, (
+            at["pushed", last] - at["round_planned", ""], at["submitted", last] - at["pushed", last], began - at["submitted", last],
+            at["update_accepted", last] - ended,
+            at["participants_frozen", ""] - at["update_accepted", last] + at["published", ""] - at["aggregated", ""])))
+        result.append({"overhead": sum(parts.values()), **parts, "training": ended - began,
+                       "averaging": at["aggregated", ""] - at["participants_frozen", ""]})
+    return result
+
+
+def scp_times(bed, folder):
+    """The same bytes there and back by scp, both facilities at once."""
+    base = ["scp", "-q", "-o", "BatchMode=yes", "-o", f"UserKnownHostsFile={bed.state}/known_hosts"]
+
+    def both(command):
+        began = time.monotonic()
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            list(pool.map(lambda about: run(*command(about)), bed.facilities.values()))
+        return time.monotonic() - began
+
+    far = lambda about: f"{about['user']}@{about['host']}:/scratch/scp"
+    there = both(lambda about: [*base, "-i", about["key"], "-r", folder / "model", far(about)])
+    back = both(lambda about: [*base, "-i", about["key"], "-r", far(about), folder / ("back-" + about["name"])])
+    for name in FACILITIES:
+        bed.at(name, "rm", "-rf", "/scratch/scp")
+        shutil.rmtree(folder / ("back-" + name))
+    return there + back
+
+
+def measure(bed, options, size, scratch):
+    rounds, scps = [], []
+    for repeat in range(options.repeats):
+        folder = scratch / "project"
+        write_project(folder, bed, options, size)
+        scps.append(scp_times(bed, folder))
+        run(options.build / "bin/xffl", "run", "-p", folder)
+        journal = next(folder.glob("runs/*/journal.db"))
+        events = [json.loads(line) for line in run(options.build / "bin/xffl", "inspect", journal, "--json").splitlines()]
+        rounds += round_times(events, training_times(bed, folder))
+        for name in FACILITIES:
+            bed.at(name, "rm", "-rf", "/scratch/bench")
+        shutil.rmtree(folder)
+    return rounds, scps
+
+
+def show(label, network, rounds, scps):
+    median = lambda key: statistics.median(r[key] for r in rounds)
+    overhead, scp = median("overhead"), statistics.median(scps)
+    before = BEFORE.get((label, network))
+    compared = f"; the replaced stack {before:g} s, {before / overhead:.1f} times as long" if before else ""
+    print(f"{label}, {network}: {overhead:.2f} s a round (from {min(r['overhead'] for r in rounds):.2f} to "
+          f"{max(r['overhead'] for r in rounds):.2f}, {len(rounds)} rounds), {overhead - median('queue'):.2f} without Slurm's queue; "
+          f"scp there and back {scp:.2f} s{compared}")
+    print("   " + ", ".join(f"{part} {median(part):.2f}" for part in (*PARTS, "training", "averaging")), flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="scripts/bench_round.sh", description="Seconds per round beside training and averaging.")
+    parser.add_argument("--build", type=pathlib.Path, default=PROJECT / "build/coordinator")
+    parser.add_argument("--megabytes", type=int, nargs="+", default=[1, 500])
+    parser.add_argument("--networks", nargs="+", choices=["lan", "wan"], default=["lan", "wan"])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=2)
+    options = parser.parse_args()
+    options.build = options.build.resolve()
+    with tempfile.TemporaryDirectory(prefix="xffl-bench-") as temp:
+        bed = Bed(pathlib.Path(temp) / "bed")
+        try:
+            bed.install(PROJECT / "tests/bench/timed_trainer.sh", options.build / "bin/xffl-fake-trainer")
+            for network in options.networks:
+                bed.network(*((25, 1000) if network == "wan" else (0, 0)))
+                for megabytes in options.megabytes:
+                    scratch = pathlib.Path(temp)
+                    rounds, scps = measure(bed, options, megabytes * 1_000_000, scratch)
+                    show(f"{megabytes} MB", {"lan": "LAN", "wan": "50 ms, 1 Gbit/s"}[network], rounds, scps)
+        finally:
+            bed.script("down")
+
+
+main()
