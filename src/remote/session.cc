@@ -32,8 +32,8 @@ void Session::download(const RemotePath& path, uint64_t offset, uint64_t length,
   }
 }
 
-void Session::upload(const RemotePath& path, uint64_t offset, uint64_t length,
-                     const Source& source, std::stop_token stop) {
+void Session::upload(const RemotePath& path, uint64_t offset, uint64_t length, const Source& source,
+                     std::stop_token stop) {
   std::vector<std::byte> block(std::min(length, kStreamBlockBytes));
   for (uint64_t done = 0; done < length;) {
     check(stop, path);
@@ -68,7 +68,12 @@ std::vector<FileView> Session::look(const RemotePath& folder, std::span<const Fi
 
 void Session::put_files(const RemotePath& folder, std::span<const NewFile> files) {
   make_dirs(folder);
-  for (const NewFile& file : files) write_text_atomic(*this, folder / file.name, file.bytes);
+  for (const NewFile& file : files) {
+    if (file.name.ends_with('/'))
+      make_dirs(folder / file.name.substr(0, file.name.size() - 1));
+    else
+      write_text_atomic(*this, folder / file.name, file.bytes);
+  }
 }
 
 std::string read_text(Session& session, const RemotePath& path, uint64_t max_bytes) {

@@ -45,6 +45,7 @@ mkdir -p -- "$1" && cd -- "$1" || exit 3
 shift
 put() {
   while [ $# -ge 2 ]; do
+    case $1 in */) mkdir -p -- "$1" || exit 3; shift 2; continue ;; esac
     if [ -d "$1" ] && [ ! -h "$1" ]; then echo "$1 is a folder" >&2; exit 3; fi
     rm -rf -- "$1.tmp" || exit 3
     if [ "$2" -gt 0 ]; then head -c "$2" >"$1.tmp" || exit 3; else : >"$1.tmp" || exit 3; fi
@@ -54,7 +55,10 @@ put() {
   done
 }
 name() {
-  while [ $# -ge 2 ]; do mv -f -- "$1.tmp" "$1" || exit 3; shift 2; done
+  while [ $# -ge 2 ]; do
+    case $1 in */) ;; *) mv -f -- "$1.tmp" "$1" || exit 3 ;; esac
+    shift 2
+  done
 }
 put "$@"
 name "$@"

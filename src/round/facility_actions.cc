@@ -141,8 +141,8 @@ Event FacilityActions::push(int attempt, std::stop_token stop) {
   write_file_atomic(archive() / "job.json", job_json);
   const transfer::Result moved = transfer::push({*session_, *bulk_}, model, checkpoint::read_manifest(model),
                                                 facility_.model_folder, stop, shown("pushing"));
-  session_->make_dirs(folder(attempt) / "out");
-  remote::write_text_atomic(*session_, folder(attempt) / "job.json", job_json);
+  const std::vector<remote::NewFile> beside = {{"out/", ""}, {"job.json", job_json}};
+  session_->put_files(folder(attempt), beside);
   return Completed{{{"moved_bytes", moved.moved_bytes}}};
 }
 

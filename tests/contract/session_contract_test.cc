@@ -173,7 +173,7 @@ TEST_P(SessionContract, MakingAFolderTwiceIsFineButNotOverAFile) {
 
 TEST_P(SessionContract, PutsAndLooksAtSeveralSmallFiles) {
   const std::string large(100'000, 'x');
-  const std::vector<NewFile> files = {{"a", "1\n"}, {"b", large}, {"empty", ""}};
+  const std::vector<NewFile> files = {{"a", "1\n"}, {"b", large}, {"inner/", ""}, {"empty", ""}};
   session_.put_files(folder_ / "new/sub", files);
   session_.put_files(folder_ / "new/sub", files);
   session_.make_dirs(folder_ / "new/sub/folder");
@@ -190,7 +190,8 @@ TEST_P(SessionContract, PutsAndLooksAtSeveralSmallFiles) {
   EXPECT_FALSE(views[5].info);
   EXPECT_FALSE(session_.look(folder_ / "no/such", queries).at(0).info);
   EXPECT_EQ(session_.list(folder_ / "new/sub"),
-            (std::vector<std::string>{"a", "b", "empty", "folder"}));
+            (std::vector<std::string>{"a", "b", "empty", "folder", "inner"}));
+  EXPECT_EQ(session_.stat(folder_ / "new/sub/inner")->type, FileInfo::Type::kFolder);
 }
 
 TEST_P(SessionContract, RemovesFilesAndTrees) {

@@ -32,7 +32,8 @@ class ShellFiles : public testing::Test {
 };
 
 TEST_F(ShellFiles, WhatIsPutIsSeen) {
-  const std::vector<NewFile> files = {{"one", binary_}, {"empty", ""}, {"-rf", "text\n"}};
+  const std::vector<NewFile> files = {
+      {"one", binary_}, {"in/", ""}, {"empty", ""}, {"-rf", "text\n"}};
   ASSERT_TRUE(put_by_shell(*session_, folder_, files));
   const auto views = look({{"one", 1 << 20}, {"empty", 10}, {"-rf", 5}, {"-rf", 4}, {"no", 1}});
   ASSERT_EQ(views.size(), 5u);
@@ -43,6 +44,7 @@ TEST_F(ShellFiles, WhatIsPutIsSeen) {
   EXPECT_EQ(views[3].bytes, "");
   EXPECT_EQ(views[3].info->size_bytes, 5u);
   EXPECT_FALSE(views[4].info);
+  EXPECT_TRUE(fs::is_directory(here_ / "in"));
   EXPECT_EQ(fs::status(here_).permissions(), fs::perms(0700));
   EXPECT_EQ(fs::status(here_ / "one").permissions(), fs::perms(0600));
 }

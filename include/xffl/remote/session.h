@@ -46,7 +46,7 @@ struct FileView {
   std::string bytes;             // of a regular file of at most max_bytes
 };
 struct NewFile {
-  std::string name;
+  std::string name;  // "name/" is a folder
   std::string bytes;
 };
 
