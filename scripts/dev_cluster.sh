@@ -412,6 +412,7 @@ while [ $# -gt 0 ]; do
     --show) show+=("$(realpath "$2")"); shift ;;
     --owner) owner=$2; shift ;;
     --user) names+=("$1") ;;
+    -[0-9]*) names+=("$1") ;; # a certificate's validity, as -1m:+8s
     -*) usage "unknown option '$1'" ;;
     *)
       names+=("$1")

@@ -52,8 +52,9 @@ class Coordinator {
     }
   }
 
-  /// Until its training is over. A controller that was killed forgets what it answered: a job that
-  /// is unknown, twice, is as if it had never been.
+  /// Until its training is over. A controller that was killed forgets what it answered, and may
+  /// take the end of a job of the same id for this one's: what is unknown, twice, or over without a
+  /// training, is as if it had never been.
   void see_through(const std::function<bool()>& trained) {
     submit();
     const auto ends = std::chrono::steady_clock::now() + seconds(90);
@@ -61,10 +62,14 @@ class Coordinator {
       std::this_thread::sleep_for(milliseconds(300));
       try {
         const SubmittedJob job{id, request_.name};
-        if (scheduler_->query(std::span(&job, 1), {}).at(id).state != JobState::kUnknown) continue;
+        const JobState state = scheduler_->query(std::span(&job, 1), {}).at(id).state;
+        if (state == JobState::kPending || state == JobState::kRunning) continue;
+        if (state == JobState::kHeld) continue;
+        std::this_thread::sleep_for(scheduler_->settle_time());
         if (trained()) return;
         ++lost;
-        if (!look_twice() && !trained()) submit();
+        const JobId gone = id;
+        if (!look_twice() || (state == JobState::kEnded && id == gone)) submit();
       } catch (const Error& error) {
         if (error.kind() != ErrorKind::kRemote) throw;
       }

@@ -108,7 +108,7 @@ C
     else
       echo 'AccountingStorageType=accounting_storage/none'
     fi
-    # A later line replaces an earlier one, so these come after our own.
+    # A later line replaces an earlier one (and slurmd says so), so a test's come after our own.
     for n in "SlurmdTimeout=15" "MinJobAge=$min_job_age" "${slurm_lines[@]}"; do echo "$n"; done
     for n in $(seq 1 "$nodes"); do
       echo "NodeName=$name$n NodeAddr=198.19.$net.$((10 + n)) CPUs=4 CoresPerSocket=4 RealMemory=4000 Gres=gpu:$gpus State=UNKNOWN"
