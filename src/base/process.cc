@@ -11,6 +11,7 @@
 #include <cstring>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -22,16 +23,6 @@ namespace {
 
 using std::chrono::steady_clock;
 
-struct Pipe {
-  UniqueFd read, write;
-  Pipe() {
-    int fds[2];
-    if (::pipe2(fds, O_CLOEXEC) != 0) throw system_error("make a pipe", errno);
-    read = UniqueFd(fds[0]);
-    write = UniqueFd(fds[1]);
-  }
-};
-
 std::vector<std::string> environment_of(const ProcessSpec& spec) {
   std::vector<std::string> entries;
   if (spec.inherit_env)
@@ -41,13 +32,6 @@ std::vector<std::string> environment_of(const ProcessSpec& spec) {
     }
   for (const auto& [name, value] : spec.env) entries.push_back(name + "=" + value);
   return entries;
-}
-
-std::vector<char*> pointers(std::vector<std::string>& texts) {
-  std::vector<char*> result;
-  for (std::string& text : texts) result.push_back(text.data());
-  result.push_back(nullptr);
-  return result;
 }
 
 // Everything that fork's child needs, made before fork: after it only async-signal-safe calls are
@@ -64,8 +48,8 @@ ChildPlan make_plan(const ProcessSpec& spec) {
   ChildPlan plan;
   plan.argv = spec.argv;
   plan.env = environment_of(spec);
-  plan.argv_pointers = pointers(plan.argv);
-  plan.env_pointers = pointers(plan.env);
+  plan.argv_pointers = exec_pointers(plan.argv);
+  plan.env_pointers = exec_pointers(plan.env);
   plan.cwd = spec.cwd.string();
   return plan;
 }
@@ -87,31 +71,40 @@ ChildPlan make_plan(const ProcessSpec& spec) {
   ::_exit(127);
 }
 
+// While SIGCHLD is ignored, as some parents leave it, the kernel reaps children by itself.
+void keep_exit_codes() {
+  struct sigaction action {};
+  ::sigaction(SIGCHLD, nullptr, &action);
+  if (action.sa_handler == SIG_IGN || (action.sa_flags & SA_NOCLDWAIT) != 0)
+    ::signal(SIGCHLD, SIG_DFL);
+}
+
 // Forks and waits until exec has succeeded or failed.
 pid_t start(ChildPlan& plan, const std::string& name) {
-  Pipe status;
+  keep_exit_codes();
+  Pipe status = make_pipe();
   plan.status = status.write.get();
   const pid_t pid = ::fork();
   if (pid < 0) throw system_error("start " + name, errno);
   if (pid == 0) become(plan);
   status.write = UniqueFd();
-  int problem = 0;
-  ssize_t n;
-  do {
-    n = ::read(status.read.get(), &problem, sizeof problem);
-  } while (n < 0 && errno == EINTR);
-  if (n == sizeof problem) {
-    ::waitpid(pid, nullptr, 0);
+  if (const int problem = exec_error(status.read.get()); problem != 0) {
+    wait_for_exit(pid);
     throw system_error("start " + name, problem);
   }
   return pid;
 }
 
-int wait_for(pid_t pid) {
-  int status = 0;
-  while (::waitpid(pid, &status, 0) < 0)
-    if (errno != EINTR) throw system_error("wait for a child process", errno);
+int exit_code_of(int status) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+// Reaps a child that has ended; empty while it runs.
+std::optional<int> exit_of(pid_t pid) {
+  int status = 0;
+  const pid_t ended = ::waitpid(pid, &status, WNOHANG);
+  if (ended < 0 && errno != EINTR) throw system_error("wait for a child process", errno);
+  return ended == pid ? std::optional(exit_code_of(status)) : std::nullopt;
 }
 
 // Moves bytes between the child's pipes and memory until both outputs are closed.
@@ -172,7 +165,7 @@ void ignore_sigpipe() {
 ProcessResult run_process(const ProcessSpec& spec, std::stop_token stop) {
   ignore_sigpipe();
   ChildPlan plan = make_plan(spec);
-  Pipe in, out, err;
+  Pipe in = make_pipe(), out = make_pipe(), err = make_pipe();
   plan.in = in.read.get();
   plan.out = out.write.get();
   plan.err = err.write.get();
@@ -185,8 +178,13 @@ ProcessResult run_process(const ProcessSpec& spec, std::stop_token stop) {
   Pump pump(spec, result, std::move(in.write), std::move(out.read), std::move(err.read));
   const auto began = steady_clock::now();
   std::optional<steady_clock::time_point> terminated;
-  while (!pump.done()) {
-    pump.step(std::chrono::milliseconds(100));
+  std::optional<int> exit_code;
+  while (!pump.done() || !(exit_code = exit_of(pid))) {
+    // A child may close its outputs and go on.
+    if (pump.done())
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    else
+      pump.step(std::chrono::milliseconds(100));
     const auto now = steady_clock::now();
     const bool late = spec.timeout.count() > 0 && now - began > spec.timeout;
     if (!terminated && (late || stop.stop_requested())) {
@@ -199,7 +197,7 @@ ProcessResult run_process(const ProcessSpec& spec, std::stop_token stop) {
       break;
     }
   }
-  result.exit_code = wait_for(pid);
+  result.exit_code = exit_code ? *exit_code : wait_for_exit(pid);
   return result;
 }
 
@@ -210,6 +208,29 @@ pid_t start_detached(const ProcessSpec& spec, const std::filesystem::path& outpu
   plan.in = null.get();
   plan.out = plan.err = log.get();
   return start(plan, spec.argv[0]);
+}
+
+std::vector<char*> exec_pointers(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+int exec_error(int pipe) {
+  int problem = 0;
+  ssize_t n;
+  do {
+    n = ::read(pipe, &problem, sizeof problem);
+  } while (n < 0 && errno == EINTR);
+  return n == sizeof problem ? problem : 0;
+}
+
+int wait_for_exit(pid_t pid) {
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0)
+    if (errno != EINTR) throw system_error("wait for a child process", errno);
+  return exit_code_of(status);
 }
 
 std::optional<uint64_t> process_start_ticks(pid_t pid) {

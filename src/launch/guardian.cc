@@ -2,7 +2,6 @@
 // launcher. The pipe's end is the launcher's end, whatever it died of.
 #include "guardian.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -50,13 +49,11 @@ struct Message {
 
 Guardian::Guardian(int num_ranks) {
   std::vector<pid_t> groups(static_cast<size_t>(num_ranks), 0);
-  int fds[2];
-  if (::pipe2(fds, O_CLOEXEC) != 0) throw system_error("make a pipe", errno);
-  const UniqueFd read_end(fds[0]);
-  pipe_ = UniqueFd(fds[1]);
+  Pipe pipe = make_pipe();
+  pipe_ = std::move(pipe.write);
   pid_ = ::fork();
   if (pid_ < 0) throw system_error("start the ranks' guardian", errno);
-  if (pid_ == 0) guard(read_end.get(), groups);
+  if (pid_ == 0) guard(pipe.read.get(), groups);
 }
 
 Guardian::~Guardian() {

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,28 +10,12 @@
 #include <sstream>
 
 #include "xffl/base/error.h"
+#include "xffl/base/process.h"
 
 namespace xffl::launch {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct Pipe {
-  UniqueFd read, write;
-};
-
-Pipe make_pipe() {
-  int fds[2];
-  if (::pipe2(fds, O_CLOEXEC) != 0) throw system_error("make a pipe for a rank", errno);
-  return {UniqueFd(fds[0]), UniqueFd(fds[1])};
-}
-
-std::vector<char*> pointers(std::vector<std::string>& texts) {
-  std::vector<char*> result;
-  for (std::string& text : texts) result.push_back(text.data());
-  result.push_back(nullptr);
-  return result;
-}
 
 struct ChildPlan {
   std::vector<char*> argv, env;
@@ -78,7 +61,7 @@ pid_t fork_with_signals_blocked(const ChildPlan& plan) {
 }  // namespace
 
 RankProcess start_rank(std::vector<std::string> argv, std::vector<std::string> env, bool capture) {
-  ChildPlan plan{.argv = pointers(argv), .env = pointers(env), .parent = ::getpid()};
+  ChildPlan plan{.argv = exec_pointers(argv), .env = exec_pointers(env), .parent = ::getpid()};
   const UniqueFd null = open_file("/dev/null", O_RDONLY);
   plan.in = null.get();
   Pipe status = make_pipe(), out, err;
@@ -95,14 +78,8 @@ RankProcess start_rank(std::vector<std::string> argv, std::vector<std::string> e
   if (pid < 0) throw system_error("start " + argv[0], errno);
   ::setpgid(pid, pid);  // as the child does: whoever is first
   status.write = UniqueFd();
-  int problem = 0;
-  ssize_t n;
-  do {
-    n = ::read(status.read.get(), &problem, sizeof problem);
-  } while (n < 0 && errno == EINTR);
-  if (n == sizeof problem) {
-    while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
-    }
+  if (const int problem = exec_error(status.read.get()); problem != 0) {
+    wait_for_exit(pid);
     throw system_error("start " + argv[0], problem);
   }
   return {pid, std::move(out.read), std::move(err.read)};

@@ -44,6 +44,20 @@ TEST(RunProcess, NamesAMissingProgram) {
   }
 }
 
+TEST(RunProcess, ExitCodesAreThereUnderAParentThatIgnoresThem) {
+  const auto before = ::signal(SIGCHLD, SIG_IGN);
+  const ProcessResult result = run_process({.argv = {"sh", "-c", "exit 3"}});
+  ::signal(SIGCHLD, before);
+  EXPECT_EQ(result.exit_code, 3);
+}
+
+TEST(RunProcess, TheTimeoutHoldsForAChildThatClosedItsOutputs) {
+  const ProcessResult result = run_process({.argv = {"sh", "-c", "exec >&- 2>&-; sleep 60"},
+                                            .timeout = std::chrono::milliseconds(200)});
+  EXPECT_TRUE(result.timed_out);
+  EXPECT_EQ(result.exit_code, 128 + SIGTERM);
+}
+
 TEST(RunProcess, EndsAWholeProcessGroupAtTheTimeout) {
   test::TempDir dir;
   const auto pid_file = dir.path() / "pid";

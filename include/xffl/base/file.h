@@ -27,6 +27,12 @@ class UniqueFd {
   int fd_ = -1;
 };
 
+/// Both ends close on exec and block. Throws kIo.
+struct Pipe {
+  UniqueFd read, write;
+};
+Pipe make_pipe();
+
 /// Opens with O_CLOEXEC; throws kNotFound or kIo naming `path`.
 UniqueFd open_file(const std::filesystem::path& path, int flags, unsigned mode = 0600);
 

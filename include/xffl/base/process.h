@@ -32,7 +32,8 @@ struct ProcessResult {
 
 /// Runs to the end and captures both streams. A stop request or the timeout sends SIGTERM to the
 /// child's process group, then SIGKILL 2 s later. Throws kNotFound when the program cannot be
-/// started.
+/// started. A SIGCHLD that this process inherited as ignored is set to its default for good: the
+/// kernel would throw exit codes away.
 ProcessResult run_process(const ProcessSpec& spec, std::stop_token stop = {});
 
 /// Starts a child in a session of its own with stdin from /dev/null and both streams appended to
@@ -43,5 +44,13 @@ pid_t start_detached(const ProcessSpec& spec, const std::filesystem::path& outpu
 /// The start time of a process in clock ticks since boot (/proc/PID/stat field 22): with the pid,
 /// it identifies a process even after the pid is reused. Empty when there is no such process.
 std::optional<uint64_t> process_start_ticks(pid_t pid);
+
+/// For exec: pointers to the texts and a final null, valid as long as `texts` stays as it is.
+std::vector<char*> exec_pointers(std::vector<std::string>& texts);
+/// Waits for a forked child's exec. `pipe` is the read end of a pipe that closes on exec, to which
+/// the child writes errno (an int) when exec fails. Returns it, or 0.
+int exec_error(int pipe);
+/// Reaps a child of this process: its exit code, or 128 + the signal that ended it. Throws kIo.
+int wait_for_exit(pid_t pid);
 
 }  // namespace xffl
