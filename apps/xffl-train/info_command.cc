@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "commands.h"
+#include "xffl/base/cpus.h"
 #include "xffl/base/json.h"
 #include "xffl/train/device.h"
 
@@ -22,7 +23,7 @@ Json collect(const CommonOptions& common) {
   json["torch"] = TORCH_VERSION;
   json["host"] = host;
   json["cpu_capability"] = at::get_cpu_capability();
-  json["cpus"] = train::available_cpus();
+  json["cpus"] = available_cpus();
   json["threads"] = train::choose_threads(common.threads, rendezvous, environment);
   json["memory_bytes"] = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   json["rank"] = rendezvous.rank;

@@ -1,13 +1,12 @@
 #include "xffl/train/device.h"
 
-#include <sched.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <charconv>
-#include <thread>
 
 #include "cuda.h"
+#include "xffl/base/cpus.h"
 #include "xffl/base/error.h"
 
 namespace xffl::train {
@@ -52,13 +51,6 @@ bool has_cuda() { return cuda::kBuiltIn; }
 
 void synchronize(at::Device device) {
   if (device.is_cuda()) cuda::synchronize(device);
-}
-
-int available_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
 int choose_threads(int wanted, const comm::Rendezvous& rendezvous,

@@ -10,7 +10,7 @@ int main(int argc, char** argv) {
   if (argc < 5) return 2;
   xffl::launch::RankSpec spec;
   spec.world_size = std::atoi(argv[1]);
-  spec.grace = std::chrono::milliseconds(std::atoi(argv[2]));
+  spec.grace = spec.signal_grace = std::chrono::milliseconds(std::atoi(argv[2]));
   spec.prefix_output = argv[3][0] == '1';
   spec.argv.assign(argv + 4, argv + argc);
   try {

@@ -16,6 +16,7 @@
 
 #include "helper.h"
 #include "support/temp_dir.h"
+#include "xffl/base/cpus.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 
@@ -62,11 +63,21 @@ TEST(RunRanks, SharesTheCoresUnlessToldOtherwise) {
   const std::string line = "[ $RANK = 9 ] && echo $OMP_NUM_THREADS; true";
   ProcessSpec spec = launcher(10, line);
   spec.argv.insert(spec.argv.begin(), {"env", "-u", "OMP_NUM_THREADS"});
-  const unsigned share = std::max(1u, std::thread::hardware_concurrency() / 10);
+  const int share = std::max(1, available_cpus() / 10);
   EXPECT_EQ(run_process(spec).out, "[9] " + std::to_string(share) + "\n");
   spec = launcher(10, line);
   spec.env = {{"OMP_NUM_THREADS", "7"}};
   EXPECT_EQ(run_process(spec).out, "[9] 7\n");
+}
+
+TEST(RunRanks, ThreadsThatWaitDoNotSpinUnlessToldOtherwise) {
+  ProcessSpec spec = launcher(1, "echo $OMP_WAIT_POLICY,$GOMP_SPINCOUNT");
+  spec.argv.insert(spec.argv.begin(), {"env", "-u", "OMP_WAIT_POLICY", "-u", "GOMP_SPINCOUNT"});
+  EXPECT_EQ(run_process(spec).out, "[0] PASSIVE,\n");
+  spec.argv.insert(spec.argv.begin() + 5, "OMP_WAIT_POLICY=ACTIVE");
+  EXPECT_EQ(run_process(spec).out, "[0] ACTIVE,\n");
+  spec.argv[5] = "GOMP_SPINCOUNT=100";
+  EXPECT_EQ(run_process(spec).out, "[0] ,100\n");
 }
 
 TEST(RunRanks, KeepsTheArgumentsAndGivesNoInput) {

@@ -30,8 +30,6 @@ bool has_cuda();
 /// Waits for the work queued on a GPU, so that a clock measures it.
 void synchronize(at::Device device);
 
-/// CPUs that this process may run on.
-int available_cpus();
 /// `wanted`, else OMP_NUM_THREADS, else an equal share of the CPUs for each rank of this machine
 /// (all of them where Slurm binds ranks to CPUs of their own).
 int choose_threads(int wanted, const comm::Rendezvous& rendezvous,
