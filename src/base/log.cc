@@ -1,12 +1,12 @@
-// The only file that includes spdlog: torch bundles another fmt, so no header may show it.
 #include "xffl/base/log.h"
 
 #include <fcntl.h>
-#include <spdlog/sinks/ansicolor_sink.h>
-#include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
+#include <ctime>
 #include <mutex>
 #include <nlohmann/json.hpp>
 
@@ -17,17 +17,10 @@ namespace xffl::log {
 namespace {
 
 struct Output {
-  std::shared_ptr<spdlog::logger> console;
+  std::atomic<Level> console_level{Level::kInfo};
+  const bool colours = ::isatty(STDERR_FILENO) == 1 && std::getenv("NO_COLOR") == nullptr;
   std::mutex file_mutex;
   UniqueFd file;
-  std::filesystem::path file_path;
-
-  Output()
-      : console(std::make_shared<spdlog::logger>(
-            "xffl", std::make_shared<spdlog::sinks::ansicolor_stderr_sink_mt>())) {
-    console->set_pattern("%H:%M:%S %^%l%$ %v");
-    console->set_level(spdlog::level::info);
-  }
 };
 
 Output& output() {
@@ -35,20 +28,24 @@ Output& output() {
   return instance;
 }
 
-spdlog::level::level_enum to_spdlog(Level level) {
+struct LevelLook {
+  const char* name;
+  const char* colour;  // ECMA-48, select graphic rendition
+};
+
+LevelLook look_of(Level level) {
   switch (level) {
     case Level::kDebug:
-      return spdlog::level::debug;
-    case Level::kInfo:
-      return spdlog::level::info;
+      return {"debug", "\033[36m"};
     case Level::kWarning:
-      return spdlog::level::warn;
+      return {"warning", "\033[33m\033[1m"};
     case Level::kError:
-      return spdlog::level::err;
+      return {"error", "\033[31m\033[1m"};
+    case Level::kInfo:
     case Level::kOff:
-      return spdlog::level::off;
+      break;
   }
-  return spdlog::level::info;
+  return {"info", "\033[32m"};
 }
 
 std::string format_number(double value) {
@@ -70,12 +67,20 @@ std::string format_field(const Field& field) {
   return std::string(field.key) + "=" + std::visit(Visitor{}, field.value);
 }
 
+std::string local_time() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  char text[16] = "";
+  if (::localtime_r(&now, &parts) != nullptr) std::strftime(text, sizeof text, "%H:%M:%S", &parts);
+  return text;
+}
+
 void write_json_line(Output& out, Level level, std::string_view event, Fields fields) {
   std::lock_guard lock(out.file_mutex);
   if (!out.file) return;
   nlohmann::ordered_json line;
   line["time"] = format_utc(std::chrono::system_clock::now());
-  line["level"] = spdlog::level::to_string_view(to_spdlog(level)).data();
+  line["level"] = look_of(level).name;
   line["event"] = event;
   for (const Field& field : fields)
     std::visit([&](const auto& value) { line[std::string(field.key)] = value; }, field.value);
@@ -89,10 +94,15 @@ void write_json_line(Output& out, Level level, std::string_view event, Fields fi
 void emit(Level level, std::string_view event, Fields fields) {
   Output& out = output();
   write_json_line(out, level, event, fields);
-  if (!out.console->should_log(to_spdlog(level))) return;
-  std::string text(event);
+  if (level < out.console_level) return;
+  const LevelLook look = look_of(level);
+  std::string text = local_time() + " ";
+  text += out.colours ? std::string(look.colour) + look.name + "\033[m" : look.name;
+  text.append(" ").append(event);
   for (const Field& field : fields) text += "  " + format_field(field);
-  out.console->log(to_spdlog(level), "{}", text);
+  text += "\n";
+  // One write per line, as above.
+  std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
 // Length of the valid UTF-8 sequence at text[i], or 0.
@@ -114,7 +124,7 @@ size_t utf8_length(std::string_view text, size_t i) {
 
 }  // namespace
 
-void set_console_level(Level level) { output().console->set_level(to_spdlog(level)); }
+void set_console_level(Level level) { output().console_level = level; }
 
 void set_file(const std::filesystem::path& path) {
   Output& out = output();
@@ -122,7 +132,6 @@ void set_file(const std::filesystem::path& path) {
   if (!path.empty()) file = open_file(path, O_WRONLY | O_CREAT | O_APPEND, 0600);
   std::lock_guard lock(out.file_mutex);
   out.file = std::move(file);
-  out.file_path = path;
 }
 
 void debug(std::string_view event, Fields fields) { emit(Level::kDebug, event, fields); }

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <regex>
+
 #include "support/temp_dir.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
@@ -30,6 +32,19 @@ TEST(LogFile, HoldsOneJsonObjectPerEventWhateverTheFieldsHold) {
   EXPECT_EQ(line["event"], "something happened");
   EXPECT_EQ(line["count"], 3);
   EXPECT_EQ(line["ok"], true);
+}
+
+TEST(LogConsole, IsALineForPeopleFromItsLevelOn) {
+  log::set_console_level(log::Level::kWarning);
+  testing::internal::CaptureStderr();
+  log::info("not shown");
+  log::warning("disk nearly full", {{"path", "/a b"}, {"left", 3}, {"sure", true}});
+  const std::string text = testing::internal::GetCapturedStderr();
+  log::set_console_level(log::Level::kOff);
+  EXPECT_TRUE(std::regex_match(
+      text, std::regex("[0-2][0-9]:[0-5][0-9]:[0-6][0-9] warning disk nearly full  path=\"/a b\"  "
+                       "left=3  sure=true\n")))
+      << text;
 }
 
 }  // namespace
