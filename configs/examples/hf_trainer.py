@@ -7,7 +7,8 @@ A facility uses it with, in xffl.yaml:
 
 xffl starts it as `COMMAND --job job.json`. It reads the job and the model that it names, trains, writes the update as
 an HF folder with manifest.json by rename, and report.json last, by rename: the coordinator takes a complete report
-that echoes the job's key as the only sign of success. One process; needs torch, transformers, safetensors and numpy.
+that echoes the job's key as the only sign of success. SIGUSR1 and SIGTERM, which batch systems send ahead of the
+walltime's end, make it finish its step and write what it has. One process; needs torch, transformers, safetensors, numpy.
 """
 import argparse
 import hashlib
@@ -16,6 +17,7 @@ import math
 import os
 import pathlib
 import resource
+import signal
 import struct
 import sys
 import time
@@ -24,6 +26,15 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
+
+CANCELLED = 75  # the exit code of xffl-train, too
+finishing = False
+
+
+def finish(*_):
+    global finishing
+    finishing = True
+
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -95,6 +106,8 @@ def train(model, sequences, training, metrics):
     )
     losses, samples, tokens = [], 0, 0
     for index in range(training["steps"]):
+        if finishing:
+            break
         step = training["first_step"] + index
         begin = step * training["batch_size"]
         chosen = []
@@ -162,6 +175,8 @@ def main():
     arguments = parser.parse_args()
     if int(os.environ.get("WORLD_SIZE", "1")) != 1:
         sys.exit("this example trains in one process: set world_size: 1")
+    for number in (signal.SIGUSR1, signal.SIGTERM):
+        signal.signal(number, finish)
     began = time.monotonic()
     job = json.loads(arguments.job.read_text())
     if job["version"] != 1:
@@ -187,18 +202,24 @@ def main():
     with open(resolve(job["metrics_path"]), "a") as metrics:
         losses, samples, tokens = train(model, sequences, training, metrics)
     train_seconds = time.monotonic() - train_began
+    if finishing and not losses:
+        print("told to finish before the first step was done: no update was written", file=sys.stderr)
+        sys.exit(CANCELLED)
     results = []
     for name, chosen in validation:
+        if finishing:
+            break
         nll, count = evaluate(model, chosen, batch)
         results.append({"name": name, "tokens": count, "nll_before": nll_before[name], "nll_after": nll})
 
     root = write_update(job, model, before, resolve(job["update_path"]))
     report = {
-        "version": 1,
+        "version": 2,
         "key": job["key"],
         "base_model_sha256": job["base_model_sha256"],
         "update_sha256": root,
-        "steps": training["steps"],
+        "steps": len(losses),
+        "stopped_early": len(losses) < training["steps"] or len(results) < len(validation),
         "samples": samples,
         "tokens": tokens,
         "train_loss": sum(losses) / len(losses),

@@ -36,13 +36,16 @@ std::string read_nonce(JsonObject& object) {
 
 }  // namespace
 
-void read_version(JsonObject& object, int expected) {
+int read_version(JsonObject& object, int oldest, int newest) {
   const int64_t version = object.integer("version");
-  if (version != expected) {
-    object.fail("version", "should be format version " + std::to_string(expected) + ", found " +
+  if (version < oldest || version > newest) {
+    const std::string known = (oldest < newest ? std::to_string(oldest) + " to " : std::string()) +
+                              std::to_string(newest);
+    object.fail("version", "should be format version " + known + ", found " +
                                std::to_string(version) +
                                "; both sides must run releases with the same format version");
   }
+  return static_cast<int>(version);
 }
 
 JobKey read_key(JsonObject object) {

@@ -15,8 +15,8 @@ inline constexpr int64_t kMaxCount = int64_t{1}
 inline constexpr uint64_t kMaxJobFileBytes = 1u << 20;
 inline constexpr size_t kMaxValidationSets = 1000;
 
-/// Throws kCorrupt unless the object's "version" is `expected`.
-void read_version(JsonObject& object, int expected);
+/// The object's "version". Throws kCorrupt unless it is one of oldest .. newest.
+int read_version(JsonObject& object, int oldest, int newest);
 
 JobKey read_key(JsonObject object);
 Json write_key(const JobKey& key);

@@ -96,6 +96,10 @@ void check_work(const JobReport& report, const TrainingSpec& training,
     return;
   }
   check_range("steps", report.steps, 1, training.steps, "the job's steps");
+  if (report.steps < training.steps && !report.stopped_early) {
+    reject("steps", std::to_string(report.steps),
+           std::to_string(training.steps) + ", or \"stopped_early\": true");
+  }
   check_range("samples", report.samples, 1, saturating_product(training.batch_size, report.steps),
               "batch_size " + std::to_string(training.batch_size) + " x " +
                   std::to_string(report.steps) + " steps");
@@ -114,6 +118,7 @@ void check_validation(const JobReport& report, const JobSpec& spec) {
       reject("validation", "'" + result.name + "'", "only the sets that job.json names");
     }
   }
+  if (report.stopped_early) return;
   for (const ValidationSet& set : spec.validation) {
     const auto is_given = [&](const ValidationResult& result) { return set.name == result.name; };
     if (std::none_of(report.validation.begin(), report.validation.end(), is_given)) {
@@ -128,12 +133,13 @@ void check_validation(const JobReport& report, const JobSpec& spec) {
 JobReport parse_job_report(std::string_view json, std::string_view origin) {
   const Json document = parse_json(json, origin, {.max_bytes = kMaxJobFileBytes, .max_depth = 4});
   JsonObject object(document, std::string(origin));
-  read_version(object, kReportVersion);
+  const int version = read_version(object, kOldestReportVersion, kReportVersion);
   JobReport report;
   report.key = read_key(object.object("key"));
   report.base_model_sha256 = read_sha256(object, "base_model_sha256");
   report.update_sha256 = read_optional_sha256(object, "update_sha256");
   report.steps = read_count(object, "steps");
+  if (version >= 2) report.stopped_early = object.boolean("stopped_early");
   report.samples = read_count(object, "samples");
   report.tokens = read_count(object, "tokens");
   report.train_loss = read_number(object, "train_loss", 0, kMaxLoss);
@@ -161,6 +167,7 @@ std::string format_job_report(const JobReport& report) {
                       {"base_model_sha256", report.base_model_sha256},
                       {"update_sha256", report.update_sha256},
                       {"steps", report.steps},
+                      {"stopped_early", report.stopped_early},
                       {"samples", report.samples},
                       {"tokens", report.tokens},
                       {"train_loss", report.train_loss},

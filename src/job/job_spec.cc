@@ -142,7 +142,7 @@ std::string JobKey::job_name() const {
 JobSpec parse_job_spec(std::string_view json, std::string_view origin) {
   const Json document = parse_json(json, origin, {.max_bytes = kMaxJobFileBytes, .max_depth = 4});
   JsonObject object(document, std::string(origin));
-  read_version(object, kJobVersion);
+  read_version(object, kJobVersion, kJobVersion);
   JobSpec spec;
   spec.key = read_key(object.object("key"));
   spec.base_model_path = read_path(object, "base_model_path");

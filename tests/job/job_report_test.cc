@@ -34,6 +34,15 @@ TEST(JobReport, TheDocumentedExampleIsTheSame) {
   EXPECT_EQ(parse_job_report(documented("report.json"), "docs/formats.md"), sample_report());
 }
 
+TEST(JobReport, TheVersionOfEarlierReleasesIsRead) {
+  const std::string old =
+      edited(edited(format_job_report(sample_report()), "/version", "1"), "/stopped_early", "");
+  EXPECT_EQ(parse_job_report(old, "journal"), sample_report());
+  EXPECT_THAT(refusal("/version", "1"), HasSubstr("stopped_early"));  // which version 1 has not
+  EXPECT_THAT(refusal("/version", "3"), HasSubstr("should be format version 1 to 2, found 3"));
+  EXPECT_THAT(refusal("/stopped_early", "1"), HasSubstr("should be true or false"));
+}
+
 TEST(JobReport, RoundTripsThroughAFile) {
   test::TempDir dir;
   JobReport report = sample_report();
@@ -107,13 +116,32 @@ TEST(JobReport, RefusesTruncatedText) {
   }
 }
 
-TEST(CheckReportAnswers, AcceptsTheAnswerAndFewerSteps) {
+TEST(CheckReportAnswers, AcceptsTheAnswer) {
   EXPECT_NO_THROW(check_report_answers(sample_report(), sample_spec(), kMaxSequenceLength));
+}
+
+TEST(CheckReportAnswers, AcceptsFewerStepsOnlyOfAJobThatSaysSo) {
   JobReport report = sample_report();
   report.steps = 1;
   report.samples = 16;
   report.tokens = 16 * 255;
-  EXPECT_NO_THROW(check_report_answers(report, sample_spec(), kMaxSequenceLength));
+  const auto check = [&] { check_report_answers(report, sample_spec(), kMaxSequenceLength); };
+  EXPECT_THAT(message_of(ErrorKind::kRejected, check),
+              HasSubstr("steps: found 1, expected 40, or \"stopped_early\": true"));
+  report.stopped_early = true;
+  EXPECT_NO_THROW(check());
+  report.steps = 0;
+  EXPECT_THAT(message_of(ErrorKind::kRejected, check), HasSubstr("steps: found 0"));
+}
+
+TEST(CheckReportAnswers, AJobThatStoppedEarlyNeedNotHaveMeasured) {
+  JobReport report = sample_report();
+  report.stopped_early = true;
+  report.validation.pop_back();
+  const auto check = [&] { check_report_answers(report, sample_spec(), kMaxSequenceLength); };
+  EXPECT_NO_THROW(check());
+  report.validation[0].name = "de";
+  EXPECT_THAT(message_of(ErrorKind::kRejected, check), HasSubstr("'de'"));
 }
 
 TEST(CheckReportAnswers, RejectsAnotherJobsReport) {

@@ -15,7 +15,9 @@
 
 namespace xffl::job {
 
-inline constexpr int kReportVersion = 1;
+inline constexpr int kReportVersion = 2;
+/// Version 1, without `stopped_early`, is still read: journals of earlier releases hold it.
+inline constexpr int kOldestReportVersion = 1;
 
 /// Mean negative log-likelihood per predicted token, in nats, over all ranks.
 struct ValidationResult {
@@ -32,6 +34,9 @@ struct JobReport {
   std::string
       update_sha256;  // root hash of the update's manifest.json; empty for an evaluate-only job
   int64_t steps = 0;
+  /// Told to finish before all was done, by a signal ahead of the walltime's end: `steps` may be
+  /// fewer than the job's, and sets that were not measured after training are not in `validation`.
+  bool stopped_early = false;
   int64_t samples = 0;         // sequences trained on
   int64_t tokens = 0;          // valid target tokens trained on: the aggregation weight by default
   double train_loss = 0;       // mean over the job's steps; 0 when steps is 0
@@ -56,9 +61,9 @@ JobReport read_job_report(const std::filesystem::path& path);
 std::string format_job_report(const JobReport& report);
 
 /// Throws kRejected, naming field, expected and found, unless `report` answers exactly this job:
-/// key, base model, steps done (1 <= steps <= spec.training.steps), samples and tokens that so many
-/// steps can have used (at most batch_size * steps sequences of at most `max_sequence_length`
-/// tokens).
+/// key, base model, steps done (spec.training.steps; from 1 on when stopped_early), samples and
+/// tokens that so many steps can have used (at most batch_size * steps sequences of at most
+/// `max_sequence_length` tokens), a result for each validation set (not when stopped_early).
 void check_report_answers(const JobReport& report, const JobSpec& spec,
                           int64_t max_sequence_length);
 
