@@ -2,10 +2,8 @@
 // otherwise.
 #pragma once
 
-#include <memory>
+#include <cstdint>
 #include <string>
-
-#include "xffl/comm/group.h"
 
 namespace xffl::train_app {
 
@@ -13,16 +11,6 @@ struct CommonOptions {
   std::string device = "auto";
   int threads = 0;  // 0: chosen
 };
-
-/// This rank, its device and its group, from the environment.
-struct Rank {
-  comm::Rendezvous rendezvous;
-  at::Device device = at::kCPU;
-  std::unique_ptr<comm::Group> group;
-
-  bool is_first() const { return rendezvous.rank == 0; }
-};
-Rank set_up_rank(const CommonOptions& options);
 
 /// "xffl-train 0.1.0 (torch 2.11.0)".
 std::string version_line();

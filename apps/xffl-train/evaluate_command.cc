@@ -1,7 +1,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "commands.h"
+#include "setup.h"
 #include "xffl/base/error.h"
 #include "xffl/base/json.h"
 #include "xffl/train/dataset.h"
@@ -44,9 +44,9 @@ void evaluate_command(const CommonOptions& common, const EvaluateOptions& option
   const Rank rank = set_up_rank(common);
   const train::LoadedModel loaded =
       train::load_model(options.model, {rank.device, *precision, false});
-  const train::Dataset data({options.tokens}, loaded.config.vocab_size, 0);
+  const train::Dataset data({options.tokens}, train::ModelLimits(loaded.config), 0);
   const train::Evaluation result =
-      train::evaluate(*loaded.model, data, options.batch_size, *rank.group, rank.device);
+      train::evaluate(*loaded.model, data, options.batch_size, *rank.group, rank.device).value();
   if (!std::isfinite(result.nll())) {
     throw Error(ErrorKind::kFailed, "the loss of " + options.model + " on " + options.tokens +
                                         " is " + std::to_string(result.nll()) +

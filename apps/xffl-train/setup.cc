@@ -1,7 +1,8 @@
+#include "setup.h"
+
 #include <ATen/Parallel.h>
 #include <torch/version.h>
 
-#include "commands.h"
 #include "xffl/train/device.h"
 
 namespace xffl::train_app {

@@ -1,7 +1,10 @@
+#include <unistd.h>
+
 #include <atomic>
 #include <csignal>
+#include <string_view>
 
-#include "commands.h"
+#include "setup.h"
 #include "xffl/base/error.h"
 #include "xffl/job/job_spec.h"
 #include "xffl/train/run_job.h"
@@ -11,13 +14,24 @@ namespace {
 
 // A signal handler can reach nothing else.
 std::atomic<train::StopRequest> stop_request{train::StopRequest::kNone};
+std::atomic<bool> is_set_up{false};
 static_assert(std::atomic<train::StopRequest>::is_always_lock_free);
+static_assert(std::atomic<bool>::is_always_lock_free);
 
+// Meeting the other ranks may take minutes, and there is nothing to save yet.
+void end_before_anything_is_done() {
+  constexpr std::string_view kText = "xffl-train: told to stop before anything was done\n";
+  [[maybe_unused]] const ssize_t n = write(STDERR_FILENO, kText.data(), kText.size());
+  _exit(exit_code(ErrorKind::kCancelled));
+}
+
+// SIGUSR1 and SIGTERM come before the walltime's end, from a person who cancels, or from both
+// srun and its like: more than once means the same. SIGINT is a person at a terminal.
 extern "C" void on_signal(int signal) {
-  if (signal != SIGUSR1) {
+  if (!is_set_up) end_before_anything_is_done();
+  if (signal == SIGINT) {
     stop_request = train::StopRequest::kAbort;
-    // A second signal ends the process at once.
-    std::signal(signal, SIG_DFL);
+    std::signal(signal, SIG_DFL);  // a second one ends the process at once
   } else if (stop_request == train::StopRequest::kNone) {
     stop_request = train::StopRequest::kFinish;
   }
@@ -36,6 +50,7 @@ void train_command(const CommonOptions& common, const std::string& job_path) {
   install_handlers();
   const job::JobSpec spec = job::read_job_spec(job_path);
   const Rank rank = set_up_rank(common);
+  is_set_up = true;
   const train::JobContext context{*rank.group, rank.device, version_line(),
                                   [] { return stop_request.load(); }};
   try {

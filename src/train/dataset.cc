@@ -8,16 +8,44 @@
 
 namespace xffl::train {
 
-Dataset::Dataset(const std::vector<std::filesystem::path>& paths, int64_t vocab_size,
+namespace {
+
+// The header tells the longest that is allowed; what is there may be shorter.
+uint64_t longest_sequence(const tokens::TokenShardReader& shard) {
+  if (shard.info().packed) return shard.info().sequence_length;
+  uint64_t longest = 0;
+  for (uint64_t i = 0; i < shard.info().num_sequences; ++i)
+    longest = std::max<uint64_t>(longest, shard.length(i));
+  return longest;
+}
+
+void check_fits(const tokens::TokenShardReader& shard, const ModelLimits& limits) {
+  const std::string path = shard.path().string();
+  if (shard.info().vocab_size > static_cast<uint64_t>(limits.vocab_size)) {
+    throw Error(ErrorKind::kRejected, path + ": was made with a vocabulary of " +
+                                          std::to_string(shard.info().vocab_size) +
+                                          " tokens, but the model has " +
+                                          std::to_string(limits.vocab_size) +
+                                          ": encode it with the model's tokenizer");
+  }
+  if (shard.info().sequence_length <= static_cast<uint64_t>(limits.max_positions)) return;
+  const uint64_t longest = longest_sequence(shard);
+  if (longest > static_cast<uint64_t>(limits.max_positions)) {
+    throw Error(ErrorKind::kRejected,
+                path + ": has sequences of up to " + std::to_string(longest) +
+                    " tokens, but the model's config.json has max_position_embeddings " +
+                    std::to_string(limits.max_positions) +
+                    ": encode with --sequence-length " + std::to_string(limits.max_positions));
+  }
+}
+
+}  // namespace
+
+Dataset::Dataset(const std::vector<std::filesystem::path>& paths, const ModelLimits& limits,
                  uint64_t max_sequences) {
   for (const std::filesystem::path& path : paths) {
     tokens::TokenShardReader shard(path);
-    if (shard.info().vocab_size > static_cast<uint64_t>(vocab_size)) {
-      throw Error(ErrorKind::kRejected,
-                  path.string() + ": was made with a vocabulary of " +
-                      std::to_string(shard.info().vocab_size) + " tokens, but the model has " +
-                      std::to_string(vocab_size) + ": encode it with the model's tokenizer");
-    }
+    check_fits(shard, limits);
     size_ += shard.info().num_sequences;
     ends_.push_back(size_);
     shards_.push_back(std::move(shard));
@@ -38,13 +66,6 @@ Dataset::Place Dataset::place(uint64_t index) const {
 int64_t Dataset::length(uint64_t index) const {
   const Place at = place(index);
   return static_cast<int64_t>(shards_[at.shard].length(at.index));
-}
-
-uint64_t Dataset::max_sequence_length() const {
-  uint64_t longest = 0;
-  for (const tokens::TokenShardReader& shard : shards_)
-    longest = std::max(longest, shard.info().sequence_length);
-  return longest;
 }
 
 Batch Dataset::batch(std::span<const uint64_t> indices, at::Device device) const {

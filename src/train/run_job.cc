@@ -46,9 +46,11 @@ class JobRun {
   std::optional<job::JobReport> earlier_report() const;
   void load();
   std::vector<double> validate(std::string_view when);
+  void record_validation(size_t index, std::string_view when, const Evaluation& result);
   void train();
   int64_t global_tokens(tokens::Sampler& whole_batch, int64_t step) const;
-  bool should_stop();
+  bool told_to_finish();
+  void end_if_aborted() const;
   void record(int64_t step, const StepResult& result, double learning_rate, double seconds);
   job::JobReport finish_report(const std::vector<double>& before, const std::vector<double>& after);
 
@@ -62,6 +64,7 @@ class JobRun {
   std::optional<MetricsFile> metrics_;
   std::optional<Progress> progress_;
   job::JobReport report_;
+  bool finishing_ = false;  // the same on all ranks
 };
 
 // Of a job that was requeued after it had finished.
@@ -77,18 +80,19 @@ std::optional<job::JobReport> JobRun::earlier_report() const {
 void JobRun::load() {
   on_first_rank(group_, context_.device,
                 [&] { check_base_model(spec_.base_model_path, spec_.base_model_sha256); });
+  told_to_finish();
   const bool trains = spec_.training.steps > 0;
   model_ = load_model(spec_.base_model_path, {context_.device, spec_.training.precision, trains});
-  const int64_t vocab_size = model_.config.vocab_size;
+  const ModelLimits limits(model_.config);
   if (trains) {
     const std::vector<std::filesystem::path> paths(spec_.train_paths.begin(),
                                                    spec_.train_paths.end());
-    data_.emplace(paths, vocab_size, static_cast<uint64_t>(spec_.training.train_samples));
+    data_.emplace(paths, limits, static_cast<uint64_t>(spec_.training.train_samples));
     if (data_->size() == 0)
       throw Error(ErrorKind::kRejected, "the training data holds no sequence");
   }
   for (const job::ValidationSet& set : spec_.validation) {
-    validation_.emplace_back(std::vector<std::filesystem::path>{set.path}, vocab_size,
+    validation_.emplace_back(std::vector<std::filesystem::path>{set.path}, limits,
                              static_cast<uint64_t>(spec_.training.validation_samples));
   }
   if (first_rank()) {
@@ -101,28 +105,34 @@ void JobRun::load() {
   }
 }
 
+// Ends early, with fewer losses than sets, when told to finish.
 std::vector<double> JobRun::validate(std::string_view when) {
   std::vector<double> losses;
   for (size_t i = 0; i < validation_.size(); ++i) {
-    const Evaluation result = evaluate(*model_.model, validation_[i],
-                                       spec_.training.micro_batch_size, group_, context_.device);
-    const std::string& name = spec_.validation[i].name;
-    if (!std::isfinite(result.nll())) {
-      throw Error(ErrorKind::kFailed, "the validation loss on '" + name + "' " + std::string(when) +
-                                          " training is " + std::to_string(result.nll()) +
-                                          ", expected a finite number");
-    }
-    losses.push_back(result.nll());
-    if (report_.validation.size() <= i) report_.validation.push_back({name, result.tokens, 0, 0});
-    if (first_rank()) {
-      log::info("validation", {{"set", name},
-                               {"when", when},
-                               {"loss", result.nll()},
-                               {"perplexity", std::exp(result.nll())},
-                               {"tokens", result.tokens}});
-    }
+    const std::optional<Evaluation> result =
+        evaluate(*model_.model, validation_[i], spec_.training.micro_batch_size, group_,
+                 context_.device, [&] { return told_to_finish(); });
+    if (!result) break;
+    record_validation(i, when, *result);
+    losses.push_back(result->nll());
   }
   return losses;
+}
+
+void JobRun::record_validation(size_t index, std::string_view when, const Evaluation& result) {
+  const std::string& name = spec_.validation[index].name;
+  if (!std::isfinite(result.nll())) {
+    throw Error(ErrorKind::kFailed, "the validation loss on '" + name + "' " + std::string(when) +
+                                        " training is " + std::to_string(result.nll()) +
+                                        ", expected a finite number");
+  }
+  if (report_.validation.size() <= index) report_.validation.push_back({name, result.tokens, 0, 0});
+  if (!first_rank()) return;
+  log::info("validation", {{"set", name},
+                           {"when", when},
+                           {"loss", result.nll()},
+                           {"perplexity", std::exp(result.nll())},
+                           {"tokens", result.tokens}});
 }
 
 // Every rank knows the whole batch, so nothing needs to be sent.
@@ -133,19 +143,30 @@ int64_t JobRun::global_tokens(tokens::Sampler& whole_batch, int64_t step) const 
   return total;
 }
 
-bool JobRun::should_stop() {
+// Asked by all ranks at the same points, so that they agree: the signal may have reached one only.
+bool JobRun::told_to_finish() {
+  if (finishing_) return true;
   const StopRequest mine = context_.stop ? context_.stop() : StopRequest::kNone;
   const StopRequest agreed = agree_on_stop(group_, context_.device, mine);
   if (agreed == StopRequest::kNone) return false;
   if (agreed == StopRequest::kAbort)
     throw Error(ErrorKind::kCancelled, "stopped on request: no update was written");
   if (report_.steps == 0) {
-    throw Error(ErrorKind::kCancelled,
-                "told to finish before the first step was done: no update was written");
+    throw Error(ErrorKind::kCancelled, spec_.training.steps == 0
+                                           ? "told to finish before all was measured"
+                                           : "told to finish before the first step was done: no "
+                                             "update was written");
   }
   if (first_rank())
     log::warning("finishing early", {{"steps", report_.steps}, {"of", spec_.training.steps}});
+  finishing_ = true;
   return true;
+}
+
+// For what rank 0 does alone.
+void JobRun::end_if_aborted() const {
+  if (context_.stop && context_.stop() == StopRequest::kAbort)
+    throw Error(ErrorKind::kCancelled, "stopped on request: no update was written");
 }
 
 void JobRun::record(int64_t step, const StepResult& result, double learning_rate, double seconds) {
@@ -178,7 +199,7 @@ void JobRun::train() {
     progress_.emplace(training.steps, true);
   }
   for (int64_t step = training.first_step; step < training.first_step + training.steps; ++step) {
-    if (should_stop()) break;
+    if (told_to_finish()) break;
     const auto start = SteadyClock::now();
     const double rate = learning_rate(training, step);
     const StepResult result = with_context("step " + std::to_string(step + 1), [&] {
@@ -193,6 +214,9 @@ void JobRun::train() {
 
 job::JobReport JobRun::finish_report(const std::vector<double>& before,
                                      const std::vector<double>& after) {
+  report_.stopped_early =
+      report_.steps < spec_.training.steps || after.size() < validation_.size();
+  report_.validation.resize(after.size());
   for (size_t i = 0; i < report_.validation.size(); ++i) {
     report_.validation[i].nll_before = before[i];
     report_.validation[i].nll_after = after[i];
@@ -222,16 +246,20 @@ job::JobReport JobRun::run() {
   load();
   const std::vector<double> before = validate("before");
   if (spec_.training.steps > 0) train();
-  const std::vector<double> after = report_.steps > 0 ? validate("after") : before;
+  // What was told to finish saves first of all; measuring may take longer than there is time.
+  std::vector<double> after;
+  if (!finishing_) after = report_.steps > 0 ? validate("after") : before;
   finish_report(before, after);
   on_first_rank(group_, context_.device, [&] {
-    if (report_.steps > 0) report_.update_sha256 = write_update(spec_, model_);
+    if (report_.steps > 0)
+      report_.update_sha256 = write_update(spec_, model_, [&] { end_if_aborted(); });
     report_.total_seconds = seconds_since(start_);
     make_dirs(std::filesystem::path(spec_.report_path).parent_path());
     write_file_atomic(spec_.report_path, job::format_job_report(report_));
   });
   if (first_rank()) {
     log::info("job done", {{"steps", report_.steps},
+                           {"stopped_early", report_.stopped_early},
                            {"tokens", report_.tokens},
                            {"loss", report_.train_loss_last},
                            {"tokens_per_second", report_.tokens_per_second},

@@ -34,7 +34,8 @@ void check_base_model(const std::filesystem::path& folder, const std::string& sh
   checkpoint::verify_folder(folder, manifest);
 }
 
-std::string write_update(const job::JobSpec& spec, const LoadedModel& model) {
+std::string write_update(const job::JobSpec& spec, const LoadedModel& model,
+                         const std::function<void()>& before_tensor) {
   const std::filesystem::path target(spec.update_path);
   const std::filesystem::path temporary(spec.update_path + ".tmp");
   if (std::filesystem::exists(target)) {
@@ -45,6 +46,7 @@ std::string write_update(const job::JobSpec& spec, const LoadedModel& model) {
   make_dirs(temporary);
   const checkpoint::ModelFolder base(spec.base_model_path);
   const auto value = [&](size_t i) {
+    before_tensor();
     const at::Tensor trained = model.parameters->master(i).to(at::kCPU);
     if (spec.update_kind == job::UpdateKind::kWeights) return trained;
     const at::Tensor given = at::empty(trained.sizes(), at::kFloat);

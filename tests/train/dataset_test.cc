@@ -17,11 +17,17 @@ class DatasetTest : public testing::Test {
     writer.finish();
     return dir_ / name;
   }
+  static ModelLimits limits(int64_t vocab_size, int64_t max_positions = 8) {
+    checkpoint::LlamaConfig config;
+    config.vocab_size = vocab_size;
+    config.max_position_embeddings = max_positions;
+    return ModelLimits(config);
+  }
   test::TempDir dir_;
 };
 
 TEST_F(DatasetTest, ShiftsAndPads) {
-  const Dataset data({write("a.tokens", {{1, 2, 3, 4}, {5}, {6, 7}})}, 50, 0);
+  const Dataset data({write("a.tokens", {{1, 2, 3, 4}, {5}, {6, 7}})}, limits(50), 0);
   const std::vector<uint64_t> indices{0, 1, 2};
   const Batch batch = data.batch(indices, at::kCPU);
   EXPECT_EQ(batch.num_targets, 4);
@@ -36,12 +42,12 @@ TEST_F(DatasetTest, ShiftsAndPads) {
 TEST_F(DatasetTest, JoinsShardsAndStopsAtTheLimit) {
   const auto a = write("a.tokens", {{1, 2}, {3, 4, 5}});
   const auto b = write("b.tokens", {{6, 7, 8, 9}, {10, 11}});
-  const Dataset all({a, b}, 50, 0);
+  const Dataset all({a, b}, limits(50), 0);
   EXPECT_EQ(all.size(), 4u);
   EXPECT_EQ(all.length(2), 4);
   const std::vector<uint64_t> third{2};
   EXPECT_EQ(all.batch(third, at::kCPU).tokens_BT[0][0].item<int64_t>(), 6);
-  const Dataset some({a, b}, 50, 3);
+  const Dataset some({a, b}, limits(50), 3);
   EXPECT_EQ(some.size(), 3u);
   EXPECT_THROW(some.length(3), Error);
 }
@@ -49,11 +55,26 @@ TEST_F(DatasetTest, JoinsShardsAndStopsAtTheLimit) {
 TEST_F(DatasetTest, RefusesALargerVocabulary) {
   const auto a = write("a.tokens", {{1, 2}});
   try {
-    Dataset({a}, 49, 0);
+    Dataset({a}, limits(49), 0);
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kRejected);
     EXPECT_NE(std::string(error.what()).find("vocabulary of 50 tokens, but the model has 49"),
+              std::string::npos);
+  }
+}
+
+TEST_F(DatasetTest, RefusesLongerSequencesThanTheModelHasPositions) {
+  const auto a = write("a.tokens", {{1, 2}, {1, 2, 3, 4, 5}});  // of at most 8
+  EXPECT_NO_THROW(Dataset({a}, limits(50, 5), 0));
+  try {
+    Dataset({a}, limits(50, 4), 0);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kRejected);
+    EXPECT_NE(std::string(error.what())
+                  .find("sequences of up to 5 tokens, but the model's config.json has "
+                        "max_position_embeddings 4: encode with --sequence-length 4"),
               std::string::npos);
   }
 }

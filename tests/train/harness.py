@@ -139,7 +139,7 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def start_ranks(job, world_size=1, arguments=(), **environment):
+def start_ranks(job, world_size=1, program=(BIN / "xffl-train",), **environment):
     port = free_port()
     ranks = []
     for rank in range(world_size):
@@ -147,7 +147,7 @@ def start_ranks(job, world_size=1, arguments=(), **environment):
         if world_size > 1:
             env |= dict(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1",
                         MASTER_PORT=str(port))
-        ranks.append(subprocess.Popen([str(BIN / "xffl-train"), "--job", str(job), *arguments], env=env,
+        ranks.append(subprocess.Popen([*map(str, program), "--job", str(job)], env=env,
                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
     return ranks
 

@@ -78,35 +78,8 @@ def test_a_tensor_that_is_missing_is_named(setting):
     expect_failure(job, 1, 5, "model.layers.1.mlp.down_proj.weight is missing")
 
 
-def signal_in_training(job, world_size, number, rank):
-    ranks = harness.start_ranks(job, world_size)
-    metrics = job.parent / "metrics.jsonl"
-    deadline = time.monotonic() + 60
-    while (not metrics.exists() or metrics.read_text().count("\n") < 3) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    ranks[rank].send_signal(number)
-    output = [r.communicate(timeout=60)[0] for r in ranks]
-    return harness.Outcome(job.parent, [r.returncode for r in ranks], output)
-
-
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_usr1_finishes_with_true_counts(setting, world_size):
-    folder, base, base_hash, tokens = setting
-    job = harness.make_job(folder / "job", base, base_hash, tokens, [("it", tokens)], steps=1000000)
-    outcome = signal_in_training(job, world_size, signal.SIGUSR1, world_size - 1)
-    assert outcome.codes == [0] * world_size, outcome.output
-    assert 3 <= outcome.report["steps"] == len(outcome.metrics) < 1000000
-    assert outcome.report["tokens"] == sum(metric["tokens"] for metric in outcome.metrics)
-    assert outcome.report["samples"] == 8 * outcome.report["steps"]
-    harness.load(job.parent / "update")
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_term_ends_without_an_update(setting, world_size, number):
-    folder, base, base_hash, tokens = setting
-    job = harness.make_job(folder / "job", base, base_hash, tokens, steps=1000000)
-    outcome = signal_in_training(job, world_size, number, world_size - 1)
-    assert all(code not in (0, 9) for code in outcome.codes), outcome.output
-    assert outcome.report is None and not (job.parent / "update").exists()
-    assert "stopped on request" in outcome.output[0]
+def test_longer_sequences_than_the_model_has_positions_are_refused(setting):
+    folder, base, base_hash, _ = setting
+    tokens = harness.write_tokens(folder / "long.tokens", [[1] * 300])
+    expect_failure(harness.make_job(folder / "job", base, base_hash, tokens), 1, 5, "sequences of up to 300 tokens",
+                   "max_position_embeddings 256")

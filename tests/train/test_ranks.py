@@ -1,7 +1,9 @@
 """Two and four ranks over Gloo against one, with the same global batch."""
 
+import json
 import os
 import signal
+import subprocess
 import time
 
 import pytest
@@ -72,6 +74,24 @@ def test_rounds_continue_where_the_last_ended(setting):
     assert first.losses == one.losses[:6]
     assert [m["tokens"] for m in first.metrics + second.metrics] == [m["tokens"] for m in one.metrics]
     assert second.metrics[0]["step"] == 7
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_evaluate_gives_the_same_on_several_ranks(setting, world_size):
+    folder, _, _ = setting
+    arguments = ["--model", folder / "base", "--tokens", folder / "v.tokens", "--batch-size", 2, "--json"]
+    one = json.loads(harness.run([harness.BIN / "xffl-train", "evaluate", *arguments]).stdout)
+    rank_of = dict(WORLD_SIZE=str(world_size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(harness.free_port()))
+    ranks = [subprocess.Popen([str(word) for word in (harness.BIN / "xffl-train", "evaluate", *arguments)],
+                              env={**os.environ, **rank_of, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                              stdout=subprocess.PIPE, text=True) for rank in range(world_size)]
+    output = [rank.communicate(timeout=60)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * world_size
+    assert output[1:] == [""] * (world_size - 1), "only the first rank prints"
+    many = json.loads(output[0])
+    assert many["tokens"] == one["tokens"] and len(many["per_sequence"]) == len(one["per_sequence"]) == 9
+    for mine, theirs in zip([many["nll"], *many["per_sequence"]], [one["nll"], *one["per_sequence"]], strict=True):
+        assert harness.relative(mine, theirs) < 1e-6
 
 
 def test_a_dead_rank_ends_the_others(setting):

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "xffl/checkpoint/llama_config.h"
 #include "xffl/tokens/token_shard.h"
 
 namespace xffl::train {
@@ -21,18 +22,27 @@ struct Batch {
   int64_t num_targets = 0;
 };
 
+/// What a model can take.
+struct ModelLimits {
+  int64_t vocab_size = 0;
+  int64_t max_positions = 0;
+
+  explicit ModelLimits(const checkpoint::LlamaConfig& config)
+      : vocab_size(config.vocab_size), max_positions(config.max_position_embeddings) {}
+};
+
 class Dataset {
  public:
   /// Shards one after the other; only the first `max_sequences` sequences when not 0. Throws
-  /// kRejected when a shard's vocabulary is larger than `vocab_size`, and kNotFound, kCorrupt.
-  Dataset(const std::vector<std::filesystem::path>& paths, int64_t vocab_size,
+  /// kRejected when a shard's vocabulary or a sequence in it is larger than the model's, and
+  /// kNotFound, kCorrupt.
+  Dataset(const std::vector<std::filesystem::path>& paths, const ModelLimits& limits,
           uint64_t max_sequences);
 
   uint64_t size() const { return size_; }
   int64_t length(uint64_t index) const;
   /// Predicted tokens of a sequence: all but the first.
   int64_t num_targets(uint64_t index) const { return length(index) - 1; }
-  uint64_t max_sequence_length() const;
 
   Batch batch(std::span<const uint64_t> indices, at::Device device) const;
 

@@ -4,6 +4,7 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -25,7 +26,10 @@ struct Evaluation {
 
 /// Each rank takes every size()-th batch; sums are in float64 and equal on all ranks, and between
 /// world sizes up to rounding. Non-finite values are returned, not thrown.
-Evaluation evaluate(llama::Model& model, const Dataset& data, int64_t batch_size,
-                    comm::Group& group, at::Device device);
+/// `should_stop`, when given, is asked before every batch, on all ranks at the same one: true, the
+/// same on all, ends it without a result.
+std::optional<Evaluation> evaluate(llama::Model& model, const Dataset& data, int64_t batch_size,
+                                   comm::Group& group, at::Device device,
+                                   const std::function<bool()>& should_stop = nullptr);
 
 }  // namespace xffl::train

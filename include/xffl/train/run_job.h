@@ -18,7 +18,7 @@ namespace xffl::train {
 /// What somebody asked the job to do, through signals.
 enum class StopRequest {
   kNone,
-  kFinish,  // walltime is near: finish the step, write the update with what was done
+  kFinish,  // walltime is near: finish the step, measure no more, write what was done
   kAbort,   // finish the step, write nothing
 };
 
@@ -26,8 +26,9 @@ struct JobContext {
   comm::Group& group;
   at::Device device;
   std::string trainer;  // the report's `trainer`
-  std::function<StopRequest()>
-      stop;  // asked between steps on every rank; one rank's wish stops all
+  /// Asked on every rank between steps and between batches of validation, and by rank 0 between the
+  /// tensors that it saves; one rank's wish stops all. Once not kNone, it must not return to it.
+  std::function<StopRequest()> stop;
 };
 
 /// Runs the job; collective. Returns the report that rank 0 wrote. A complete report of this very

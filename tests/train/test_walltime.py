@@ -1,0 +1,138 @@
+"""Signals: before the walltime's end a job saves what it has, with true counts; on one rank and on several."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import harness
+
+STEPS = 1000000
+FINISH = [signal.SIGUSR1, signal.SIGTERM]
+SLOW = [[i % 97 for i in range(250)]] * 1000  # seconds of validation
+
+
+@pytest.fixture
+def setting(tmp_path):
+    base_hash = harness.make_model(tmp_path / "base")
+    tokens = harness.write_tokens(tmp_path / "t.tokens", harness.make_sequences(30))
+    return tmp_path, tmp_path / "base", base_hash, tokens
+
+
+def read_until(stream, text, lines):
+    for line in stream:
+        lines.append(line)
+        if text in line:
+            return
+    raise AssertionError(f"the output ended without '{text}': {lines}")
+
+
+def signal_when(job, world_size, numbers, rank, said=None, steps=0, seconds=20, **options):
+    """Sends `numbers` to one rank once rank 0 has said a text, or done some steps; waits at most `seconds` for the end."""
+    ranks = harness.start_ranks(job, world_size, **options)
+    lines = []
+    killer = threading.Timer(120, lambda: [r.kill() for r in ranks])
+    killer.start()
+    try:
+        if said:
+            read_until(ranks[0].stdout, said, lines)
+        metrics = job.parent / "metrics.jsonl"
+        while steps and (not metrics.exists() or metrics.read_text().count("\n") < steps):
+            assert all(r.poll() is None for r in ranks), ranks[0].communicate()[0]
+            time.sleep(0.02)
+        for number in numbers:
+            ranks[rank].send_signal(number)
+        output = [r.communicate(timeout=seconds)[0] for r in ranks]
+    finally:
+        killer.cancel()
+        for r in ranks:
+            r.kill()
+    output[0] = "".join(lines) + output[0]
+    return harness.Outcome(job.parent, [r.returncode for r in ranks], output)
+
+
+@pytest.mark.parametrize("number", FINISH)
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_warned_job_saves_what_it_has(setting, world_size, number):
+    folder, base, base_hash, tokens = setting
+    job = harness.make_job(folder / "job", base, base_hash, tokens, [("it", tokens)], steps=STEPS)
+    outcome = signal_when(job, world_size, [number, number], world_size - 1, steps=3)
+    assert outcome.codes == [0] * world_size, outcome.output
+    report = outcome.report
+    assert report["stopped_early"] is True and report["validation"] == []
+    assert 3 <= report["steps"] == len(outcome.metrics) < STEPS
+    assert report["tokens"] == sum(metric["tokens"] for metric in outcome.metrics)
+    assert report["samples"] == 8 * report["steps"]
+    harness.load(job.parent / "update")
+    # The same as a job of so many steps from the start.
+    short = harness.train(harness.make_job(folder / "short", base, base_hash, tokens, steps=report["steps"]), world_size)
+    assert short.report["stopped_early"] is False
+    assert short.report["update_sha256"] == report["update_sha256"]
+
+
+@pytest.mark.parametrize("number", FINISH)
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_before_the_first_step_there_is_nothing_to_save(setting, world_size, number):
+    folder, base, base_hash, tokens = setting
+    slow = harness.write_tokens(folder / "slow.tokens", SLOW)
+    job = harness.make_job(folder / "job", base, base_hash, tokens, [("slow", slow)])
+    outcome = signal_when(job, world_size, [number], world_size - 1, said="job loaded")
+    assert outcome.codes == [75] * world_size, outcome.output
+    assert "before the first step" in outcome.output[0]
+    assert outcome.report is None and not (job.parent / "update").exists()
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_warning_in_the_last_validation_skips_the_rest_of_it(setting, world_size):
+    folder, base, base_hash, tokens = setting
+    slow = harness.write_tokens(folder / "slow.tokens", SLOW)
+    sets = [("it", tokens), ("slow", slow)]
+    job = harness.make_job(folder / "job", base, base_hash, tokens, sets, steps=2)
+    outcome = signal_when(job, world_size, [signal.SIGUSR1], world_size - 1, said="set=it  when=after")
+    assert outcome.codes == [0] * world_size, outcome.output
+    assert outcome.report["steps"] == 2 and outcome.report["stopped_early"] is True
+    assert [result["name"] for result in outcome.report["validation"]] == ["it"]
+    harness.load(job.parent / "update")
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_an_interrupt_ends_without_an_update(setting, world_size):
+    folder, base, base_hash, tokens = setting
+    job = harness.make_job(folder / "job", base, base_hash, tokens, steps=STEPS)
+    outcome = signal_when(job, world_size, [signal.SIGINT], world_size - 1, steps=3)
+    assert outcome.codes == [75] * world_size, outcome.output
+    assert outcome.report is None and not (job.parent / "update").exists()
+    assert "stopped on request" in outcome.output[0]
+
+
+def test_the_example_in_python_does_the_same(setting):
+    folder, base, base_hash, tokens = setting
+    job = harness.make_job(folder / "job", base, base_hash, tokens, [("it", tokens)], steps=STEPS)
+    example = pathlib.Path(__file__).parents[2] / "configs/examples/hf_trainer.py"
+    outcome = signal_when(job, 1, [signal.SIGTERM], 0, steps=3, program=(sys.executable, example))
+    assert outcome.codes == [0], outcome.output
+    assert outcome.report["version"] == 2 and outcome.report["stopped_early"] is True
+    assert 3 <= outcome.report["steps"] == len(outcome.metrics) < STEPS and outcome.report["validation"] == []
+    assert outcome.report["samples"] == 8 * outcome.report["steps"]
+    harness.load(job.parent / "update")
+
+
+def test_a_rank_that_waits_for_the_others_ends_at_once(setting):
+    folder, base, base_hash, tokens = setting
+    job = harness.make_job(folder / "job", base, base_hash, tokens)
+    environment = dict(RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(harness.free_port()))
+    rank = subprocess.Popen([harness.BIN / "xffl-train", "--job", job], env={**os.environ, **environment},
+                            stderr=subprocess.PIPE, text=True)
+    try:
+        time.sleep(4)  # longer than it takes to start; then it waits for rank 1
+        assert rank.poll() is None
+        rank.send_signal(signal.SIGUSR1)
+        assert "before anything was done" in rank.communicate(timeout=5)[1]
+        assert rank.returncode == 75
+    finally:
+        rank.kill()
