@@ -10,7 +10,7 @@
 namespace xffl::llama {
 namespace {
 
-checkpoint::LlamaConfig small_config() {
+checkpoint::LlamaConfig folder_config() {
   checkpoint::LlamaConfig config;
   config.vocab_size = 100;
   config.hidden_size = 32;
@@ -40,7 +40,7 @@ std::string error_of(const checkpoint::ModelFolder& folder, const checkpoint::Ll
 
 TEST(Weights, WrittenModelsReadBack) {
   const test::TempDir dir;
-  const checkpoint::LlamaConfig config = small_config();
+  const checkpoint::LlamaConfig config = folder_config();
   const std::vector<ParameterSpec> specs = parameter_specs(config);
   for (const auto dtype :
        {checkpoint::Dtype::kF32, checkpoint::Dtype::kBF16, checkpoint::Dtype::kF16}) {
@@ -63,7 +63,7 @@ TEST(Weights, WrittenModelsReadBack) {
 
 TEST(Weights, NamesWhatDoesNotFitTheConfig) {
   const test::TempDir dir;
-  const checkpoint::LlamaConfig config = small_config();
+  const checkpoint::LlamaConfig config = folder_config();
   const std::vector<ParameterSpec> specs = parameter_specs(config);
   write_model(
       dir / "m", config, specs, [&](size_t i) { return random_value(specs[i], 1); },
