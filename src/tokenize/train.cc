@@ -5,10 +5,10 @@
 #include <unordered_map>
 #include <utility>
 
+#include "hf_files.h"
 #include "selection.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
-#include "xffl/base/json.h"
 #include "xffl/base/log.h"
 #include "xffl/tokenize/tokenizer.h"
 
@@ -155,24 +155,6 @@ std::string learn(const std::vector<fs::path>& inputs, const TrainOptions& optio
   return model;
 }
 
-// What HF's LlamaTokenizer needs beside a BPE model to give the same ids. "legacy" is its name for
-// the treatment of spaces that SentencePiece itself has.
-std::string tokenizer_config() {
-  Json config;
-  config["tokenizer_class"] = "LlamaTokenizer";
-  config["unk_token"] = "<unk>";
-  config["bos_token"] = "<s>";
-  config["eos_token"] = "</s>";
-  config["pad_token"] = nullptr;
-  config["add_bos_token"] = true;
-  config["add_eos_token"] = false;
-  config["add_prefix_space"] = true;
-  config["legacy"] = true;
-  config["clean_up_tokenization_spaces"] = false;
-  config["use_default_system_prompt"] = false;
-  return config.dump(2) + "\n";
-}
-
 }  // namespace
 
 TrainedModel train(const std::vector<fs::path>& inputs, const fs::path& output,
@@ -185,10 +167,7 @@ TrainedModel train(const std::vector<fs::path>& inputs, const fs::path& output,
   const fs::path folder = trained.model.has_parent_path() ? trained.model.parent_path() : ".";
   make_dirs(folder);
   write_file_atomic(trained.model, model);
-  if (options.model_type == ModelType::kBpe) {
-    trained.config = folder / "tokenizer_config.json";
-    write_file_atomic(trained.config, tokenizer_config());
-  }
+  trained.config = write_hf_files(model, options.model_type, folder);
   trained.vocab_size = Tokenizer(trained.model).vocab_size();
   return trained;
 }

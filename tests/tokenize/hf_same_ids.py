@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Checks that HF transformers' LlamaTokenizer gives our ids: hf_same_ids.py XFFL_TOKENIZE VOCAB_SIZE TEXT...
+"""Checks that HF transformers' tokenizers give our ids: hf_same_ids.py XFFL_TOKENIZE bpe|unigram VOCAB_SIZE TEXT...
 
-Trains a BPE model on the texts, loads its folder as HF would load a model folder, and compares the ids of every
+Trains a model on the texts, loads its folder as HF would load a model folder, and compares the ids of every
 paragraph and of texts with odd white space, digits and characters that the model has never seen.
-Exit code 77: transformers is not installed.
+Exit code 77: transformers is not installed, or does not begin with XFFL_TRANSFORMERS.
 """
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -15,7 +16,11 @@ import tempfile
 try:
     import transformers
 except ImportError as error:
-    print(f"skipped: {error}")
+    print(f"SKIPPED: {error}")
+    sys.exit(77)
+WANTED, FOUND = os.environ.get("XFFL_TRANSFORMERS", ""), transformers.__version__
+if not FOUND.startswith(WANTED):
+    print(f"SKIPPED: transformers is {FOUND}, expected {WANTED}; scripts/bootstrap.sh test installs it")
     sys.exit(77)
 
 ODD = [
@@ -50,14 +55,15 @@ def read_shard(path):
     return [tokens[a:b] for a, b in zip(begins, begins[1:])]
 
 
-def check(program, vocab_size, sources, folder):
-    subprocess.run([program, "train", "--input", *sources, "--output", folder, "--vocab-size", vocab_size],
+def check(program, kind, vocab_size, sources, folder):
+    subprocess.run([program, "train", "--input", *sources, "--output", folder, "--vocab-size", vocab_size, "--model-type", kind],
                    check=True, stdout=subprocess.DEVNULL)
     texts = [text for source in sources for text in documents(source)] + ODD
     expected_ids = ours(program, folder, texts)
     assert len(expected_ids) == len(texts) > len(ODD)
     wrong = 0
-    for loader in (transformers.LlamaTokenizer, transformers.AutoTokenizer):
+    loaders = (transformers.LlamaTokenizer, transformers.AutoTokenizer)
+    for loader in loaders if kind == "bpe" else loaders[1:]:
         tokenizer = loader.from_pretrained(folder)
         for text, expected in zip(texts, expected_ids):
             found = tokenizer(text)["input_ids"]
@@ -71,10 +77,10 @@ def check(program, vocab_size, sources, folder):
     return wrong
 
 
-def main(program, vocab_size, *paths):
+def main(program, kind, vocab_size, *paths):
     print("transformers", transformers.__version__)
     with tempfile.TemporaryDirectory() as folder:
-        wrong = check(program, vocab_size, [pathlib.Path(path) for path in paths], pathlib.Path(folder))
+        wrong = check(program, kind, vocab_size, [pathlib.Path(path) for path in paths], pathlib.Path(folder))
     print(f"{wrong} wrong")
     return 1 if wrong else 0
 

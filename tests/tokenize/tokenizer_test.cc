@@ -98,6 +98,16 @@ TEST_F(Train, OutputNamesAFolderOrAModel) {
   EXPECT_EQ(config["tokenizer_class"], "LlamaTokenizer");
 }
 
+TEST_F(Train, AUnigramModelIsThereForHfToo) {
+  train(corpora(), dir_ / "u", {.vocab_size = 400, .model_type = ModelType::kUnigram});
+  const Json file = parse_json(read_file(dir_ / "u/tokenizer.json", 1 << 20), "tokenizer.json",
+                               {.max_depth = 10});
+  EXPECT_EQ(file["model"]["type"], "Unigram");
+  EXPECT_EQ(file["model"]["vocab"].size(), 400u);
+  EXPECT_EQ(file["model"]["vocab"][1][0], "<s>");
+  EXPECT_EQ(file["model"]["byte_fallback"], true);
+}
+
 TEST_F(Train, LinesLongerThanSentencePieceTakesAreCutNotDropped) {
   std::string line;
   while (line.size() < 20000) line += "zampogna ";

@@ -1,7 +1,7 @@
 // A SentencePiece model: text to ids and back, and how one is trained.
 //
 // Models are made to look like LLaMA's: <unk> 0, <s> 1, </s> 2, 256 byte tokens so that no text is
-// unknown, no normalisation, digits apart. HF's LlamaTokenizer loads the folder that train() writes
+// unknown, no normalisation, digits apart. HF's AutoTokenizer loads the folder that train() writes
 // and gives the same ids.
 #pragma once
 
@@ -55,9 +55,8 @@ struct TrainOptions {
 };
 
 struct TrainedModel {
-  std::filesystem::path model;  // tokenizer.model
-  std::filesystem::path
-      config;  // BPE: tokenizer_config.json, beside it; unigram: none, HF has no class for it
+  std::filesystem::path model;   // tokenizer.model
+  std::filesystem::path config;  // tokenizer_config.json, beside it; unigram: tokenizer.json, too
   uint64_t vocab_size = 0;
   uint64_t num_lines = 0;  // learnt from
 };
