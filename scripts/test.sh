@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds everything and runs all tests.
+# Installs what is missing, builds everything and runs all tests but campaigns (`ctest --preset campaign`).
 #
 #   scripts/test.sh [options of ctest...]
 #
 # It also compiles the CUDA preset where nvcc is, and runs the modules that read hostile input under AddressSanitizer and
-# UndefinedBehaviorSanitizer, and the concurrent ones under ThreadSanitizer. ctest's summary of the main preset comes last.
+# UndefinedBehaviorSanitizer, and the concurrent ones under ThreadSanitizer. The main preset comes last; at the very end
+# stand the tests that were skipped, with their reasons, and ctest's verdict.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 stage() { # stage NAME COMMAND...: prints the seconds that it took
@@ -12,6 +13,13 @@ stage() { # stage NAME COMMAND...: prints the seconds that it took
   shift
   "$@"
   echo "test: $name: $((SECONDS - start)) s"
+}
+modules_under() { # modules_under PRESET MODULE...: builds and runs these modules' tests
+  local preset=$1 pattern
+  shift
+  pattern="^($(IFS='|'; echo "$*"))\\."
+  stage "build of $preset" scripts/build.sh "$preset" "${@/%/_test}"
+  stage "tests of $preset" ctest --preset "$preset" -R "$pattern" -LE 'python|bed' -j2 --progress
 }
 stage "dependencies" scripts/bootstrap.sh test
 stage "build" scripts/build.sh dev
@@ -21,16 +29,15 @@ if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
 else
   echo "test: SKIPPED the CUDA build: there is no nvcc on this machine"
 fi
-# What reads files and answers from elsewhere, under AddressSanitizer and UndefinedBehaviorSanitizer.
-hostile=(base checkpoint job tokens transfer)
-stage "build with sanitizers" scripts/build.sh asan "${hostile[@]/%/_test}"
-stage "tests with sanitizers" ctest --preset asan -R "^($(IFS='|'; echo "${hostile[*]}"))\\." -LE python -j2
-# What shares state between threads, under ThreadSanitizer.
-threaded=(aggregate journal)
-stage "build with the thread sanitizer" scripts/build.sh tsan "${threaded[@]/%/_test}"
-stage "tests with the thread sanitizer" ctest --preset tsan -R "^($(IFS='|'; echo "${threaded[*]}"))\\." -LE python -j2
+# What reads files and answers from elsewhere; what shares state between threads.
+modules_under asan base checkpoint job tokens transfer
+modules_under tsan aggregate journal
+report=$PWD/build/dev/tests.xml
+rm -f "$report"
 start=$SECONDS
 code=0
-ctest --preset dev -j2 --output-on-failure "$@" || code=$?
+ctest --preset dev -j2 --output-on-failure --output-junit "$report" "$@" || code=$?
 echo "test: tests: $((SECONDS - start)) s, $SECONDS s in all"
+[ ! -f "$report" ] || python3 scripts/skipped_tests.py "$report"
+[ $code = 0 ] || echo "test: FAILED: ctest's exit code is $code" >&2
 exit $code

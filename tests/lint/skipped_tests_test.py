@@ -1,0 +1,41 @@
+"""scripts/skipped_tests.py finds every reason, of each kind of test, and nothing where none was skipped."""
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+SCRIPT = pathlib.Path(__file__).parents[2] / "scripts/skipped_tests.py"
+REPORT = """<?xml version="1.0"?><testsuite>
+<testcase name="a.One" status="notrun"><skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"/>
+<system-out>[ RUN      ] One
+/src/tests/bed_test.cc:12: Skipped
+no network namespaces here:
+run as root
+
+[  SKIPPED ] One (0 ms)
+</system-out></testcase>
+<testcase name="a.Two" status="notrun"><skipped message=""/><system-out>/x.cc:1: Skipped
+no network namespaces here: run as root
+
+[  SKIPPED ] Two (0 ms)
+</system-out></testcase>
+<testcase name="py" status="run"><system-out>..s
+SKIPPED [2] test_x.py:4: transformers 4 is not there
+</system-out></testcase>
+<testcase name="sh" status="notrun"><skipped message=""/><system-out>SKIPPED: no numpy
+</system-out></testcase>
+<testcase name="mute" status="notrun"><skipped message=""/><system-out>nothing</system-out></testcase>
+<testcase name="fine" status="run"><system-out>[       OK ] fine, none skipped</system-out></testcase>
+</testsuite>"""
+EXPECTED = """\
+SKIPPED 2: no network namespaces here: run as root (a.One, a.Two)
+SKIPPED 1: test_x.py:4: transformers 4 is not there (py)
+SKIPPED 1: no numpy (sh)
+SKIPPED 1: it gives no reason (mute)
+"""
+
+with tempfile.TemporaryDirectory() as folder:
+    report = pathlib.Path(folder) / "tests.xml"
+    report.write_text(REPORT)
+    found = subprocess.run([sys.executable, SCRIPT, report], capture_output=True, text=True, check=True).stdout
+    assert found == EXPECTED, found
