@@ -1,4 +1,5 @@
 #include <ATen/Parallel.h>
+#include <torch/types.h>
 
 #include <filesystem>
 

@@ -1,5 +1,7 @@
 #include "backend_group.h"
 
+#include <torch/types.h>
+
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "xffl/base/error.h"

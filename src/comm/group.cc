@@ -1,5 +1,7 @@
 #include "xffl/comm/group.h"
 
+#include <torch/types.h>
+
 #include "backends.h"
 #include "xffl/base/error.h"
 

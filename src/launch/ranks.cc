@@ -35,8 +35,8 @@ constexpr size_t kPipeBytes = 64u << 10;
 
 using Environment = std::map<std::string, std::string>;
 
-// Ranks and other facilities' jobs on this machine compete for its CPUs: an OpenMP thread that waits
-// spinning takes them from the thread that it waits for (ten times slower, when measured).
+// Ranks and other facilities' jobs on this machine compete for its CPUs: an OpenMP thread that
+// waits spinning takes them from the thread that it waits for (ten times slower, when measured).
 void share_cpus(Environment& env, int world_size) {
   env.try_emplace("OMP_NUM_THREADS", std::to_string(std::max(1, available_cpus() / world_size)));
   const bool chosen = env.contains("GOMP_SPINCOUNT") || env.contains("KMP_BLOCKTIME");

@@ -4,6 +4,8 @@
 // scale is known beforehand, so nothing waits for a backward pass.
 #include "xffl/llama/head_loss.h"
 
+#include <torch/types.h>
+
 #include <algorithm>
 
 #include "product.h"

@@ -1,6 +1,7 @@
 #include "product.h"
 
 #include <ATen/Version.h>
+#include <torch/types.h>
 
 namespace xffl::llama {
 namespace {

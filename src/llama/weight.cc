@@ -1,5 +1,7 @@
 #include "xffl/llama/weight.h"
 
+#include <torch/types.h>
+
 #include "product.h"
 
 namespace xffl::llama {

@@ -1,6 +1,7 @@
 #include "xffl/llama/weights.h"
 
 #include <ATen/Parallel.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,7 @@
 #include "xffl/shard/adamw.h"
 
+#include <torch/types.h>
+
 namespace xffl::shard {
 
 Adamw::Adamw(FlatParameters& parameters, const AdamwOptions& options)

@@ -1,6 +1,8 @@
 // P elements of a unit's flat buffer, C elements of one piece of a norm.
 #include "xffl/shard/flat_parameters.h"
 
+#include <torch/types.h>
+
 #include <algorithm>
 #include <cmath>
 

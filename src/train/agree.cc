@@ -1,5 +1,7 @@
 #include "agree.h"
 
+#include <torch/types.h>
+
 #include <optional>
 
 #include "xffl/base/error.h"

@@ -1,5 +1,7 @@
 #include "xffl/train/dataset.h"
 
+#include <torch/types.h>
+
 #include <algorithm>
 #include <string>
 
@@ -22,11 +24,10 @@ uint64_t longest_sequence(const tokens::TokenShardReader& shard) {
 void check_fits(const tokens::TokenShardReader& shard, const ModelLimits& limits) {
   const std::string path = shard.path().string();
   if (shard.info().vocab_size > static_cast<uint64_t>(limits.vocab_size)) {
-    throw Error(ErrorKind::kRejected, path + ": was made with a vocabulary of " +
-                                          std::to_string(shard.info().vocab_size) +
-                                          " tokens, but the model has " +
-                                          std::to_string(limits.vocab_size) +
-                                          ": encode it with the model's tokenizer");
+    throw Error(ErrorKind::kRejected,
+                path + ": was made with a vocabulary of " +
+                    std::to_string(shard.info().vocab_size) + " tokens, but the model has " +
+                    std::to_string(limits.vocab_size) + ": encode it with the model's tokenizer");
   }
   if (shard.info().sequence_length <= static_cast<uint64_t>(limits.max_positions)) return;
   const uint64_t longest = longest_sequence(shard);
@@ -34,8 +35,8 @@ void check_fits(const tokens::TokenShardReader& shard, const ModelLimits& limits
     throw Error(ErrorKind::kRejected,
                 path + ": has sequences of up to " + std::to_string(longest) +
                     " tokens, but the model's config.json has max_position_embeddings " +
-                    std::to_string(limits.max_positions) +
-                    ": encode with --sequence-length " + std::to_string(limits.max_positions));
+                    std::to_string(limits.max_positions) + ": encode with --sequence-length " +
+                    std::to_string(limits.max_positions));
   }
 }
 

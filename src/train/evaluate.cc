@@ -1,5 +1,7 @@
 #include "xffl/train/evaluate.h"
 
+#include <torch/types.h>
+
 #include <algorithm>
 #include <numeric>
 

@@ -214,8 +214,7 @@ void JobRun::train() {
 
 job::JobReport JobRun::finish_report(const std::vector<double>& before,
                                      const std::vector<double>& after) {
-  report_.stopped_early =
-      report_.steps < spec_.training.steps || after.size() < validation_.size();
+  report_.stopped_early = report_.steps < spec_.training.steps || after.size() < validation_.size();
   report_.validation.resize(after.size());
   for (size_t i = 0; i < report_.validation.size(); ++i) {
     report_.validation[i].nll_before = before[i];

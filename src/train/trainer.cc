@@ -1,5 +1,7 @@
 #include "xffl/train/trainer.h"
 
+#include <torch/types.h>
+
 #include <algorithm>
 #include <cmath>
 #include <string>

@@ -1,5 +1,7 @@
 #include "update.h"
 
+#include <torch/types.h>
+
 #include <system_error>
 
 #include "xffl/base/error.h"

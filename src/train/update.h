@@ -17,7 +17,8 @@ void check_base_model(const std::filesystem::path& folder, const std::string& sh
 
 /// Writes `spec.update_path` by rename, with its manifest; a delta is trained minus given, both in
 /// float32, rounded once. An incomplete or unreported one that is there is replaced. Returns the
-/// manifest's root hash. `before_tensor` is called before each tensor; what it throws ends the writing.
+/// manifest's root hash. `before_tensor` is called before each tensor; what it throws ends the
+/// writing.
 std::string write_update(const job::JobSpec& spec, const LoadedModel& model,
                          const std::function<void()>& before_tensor);
 

@@ -52,8 +52,8 @@ TEST(RunProcess, ExitCodesAreThereUnderAParentThatIgnoresThem) {
 }
 
 TEST(RunProcess, TheTimeoutHoldsForAChildThatClosedItsOutputs) {
-  const ProcessResult result = run_process({.argv = {"sh", "-c", "exec >&- 2>&-; sleep 60"},
-                                            .timeout = std::chrono::milliseconds(200)});
+  const ProcessResult result = run_process(
+      {.argv = {"sh", "-c", "exec >&- 2>&-; sleep 60"}, .timeout = std::chrono::milliseconds(200)});
   EXPECT_TRUE(result.timed_out);
   EXPECT_EQ(result.exit_code, 128 + SIGTERM);
 }

@@ -1,6 +1,7 @@
 #include "xffl/train/dataset.h"
 
 #include <gtest/gtest.h>
+#include <torch/types.h>
 
 #include "support/temp_dir.h"
 #include "xffl/base/error.h"

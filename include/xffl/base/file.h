@@ -43,9 +43,9 @@ void write_all(int fd, std::span<const std::byte> bytes, const std::filesystem::
 /// The file's whole content. Throws kCorrupt when it is larger than `max_bytes`.
 std::string read_file(const std::filesystem::path& path, uint64_t max_bytes);
 
-/// Replaces `path` by `content`: "<path>.tmp", write, fsync, rename, fsync the folder. After a crash
-/// the old content or the new one is there, whole; a temp file that was left is used up by the next
-/// call. One writer of a path at a time.
+/// Replaces `path` by `content`: "<path>.tmp", write, fsync, rename, fsync the folder. After a
+/// crash the old content or the new one is there, whole; a temp file that was left is used up by
+/// the next call. One writer of a path at a time.
 void write_file_atomic(const std::filesystem::path& path, std::string_view content,
                        unsigned mode = 0600);
 

@@ -7,7 +7,7 @@
 // nothing and copies nothing.
 #pragma once
 
-#include <torch/types.h>
+#include <ATen/core/Tensor.h>
 
 #include <memory>
 #include <string>

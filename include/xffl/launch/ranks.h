@@ -22,17 +22,18 @@ struct RankSpec {
 
 /// Runs argv world_size times with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
 /// MASTER_ADDR=127.0.0.1 and a free MASTER_PORT. Unless they are set, OMP_NUM_THREADS is the CPUs
-/// that this process may use / ranks, and OMP_WAIT_POLICY is PASSIVE. Output lines are never torn (but longer than 64 KiB); each rank's stdout goes to stdout, stderr to
-/// stderr, stdin is /dev/null. When a rank fails, the others get SIGTERM, then SIGKILL after
-/// `grace`. A stop request ends all. Returns 0, else the exit code of the first rank that failed
-/// (128 + signal). Nothing that a rank started in its process group survives the call, nor the
-/// sudden end of this process (SIGKILL).
+/// that this process may use / ranks, and OMP_WAIT_POLICY is PASSIVE. Output lines are never torn
+/// (but longer than 64 KiB); each rank's stdout goes to stdout, stderr to stderr, stdin is
+/// /dev/null. When a rank fails, the others get SIGTERM, then SIGKILL after `grace`. A stop request
+/// ends all. Returns 0, else the exit code of the first rank that failed (128 + signal). Nothing
+/// that a rank started in its process group survives the call, nor the sudden end of this process
+/// (SIGKILL).
 ///
 /// During the call, SIGTERM, SIGINT and SIGHUP are passed on to the ranks' process groups and end
-/// them as above, after `signal_grace` (a second one at once); SIGUSR1 is passed on to the ranks. A signal that was
-/// ignored stays so. argv[0] is looked up in the PATH that the ranks get; with VIRTUAL_ENV in `env`
-/// they get no PYTHONHOME. Throws kNotFound when there is no such program, kUsage for a world size
-/// outside 1..4096.
+/// them as above, after `signal_grace` (a second one at once); SIGUSR1 is passed on to the ranks. A
+/// signal that was ignored stays so. argv[0] is looked up in the PATH that the ranks get; with
+/// VIRTUAL_ENV in `env` they get no PYTHONHOME. Throws kNotFound when there is no such program,
+/// kUsage for a world size outside 1..4096.
 int run_ranks(const RankSpec& spec, std::stop_token stop);
 
 /// A TCP port that was free on 127.0.0.1 a moment ago.

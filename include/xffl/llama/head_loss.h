@@ -5,7 +5,7 @@
 // over logits in the dtype of x, as Hugging Face computes it.
 #pragma once
 
-#include <torch/types.h>
+#include <ATen/core/Tensor.h>
 
 #include "xffl/llama/weight.h"
 

@@ -6,7 +6,7 @@
 // vocabulary.
 #pragma once
 
-#include <torch/types.h>
+#include <ATen/core/Tensor.h>
 
 #include <memory>
 #include <vector>

@@ -3,7 +3,7 @@
 // activations' dtype.
 #pragma once
 
-#include <torch/types.h>
+#include <ATen/core/Tensor.h>
 
 #include "xffl/checkpoint/llama_config.h"
 

@@ -1,7 +1,7 @@
 // One parameter as the model uses it: a value to compute with and a place for its gradient.
 #pragma once
 
-#include <torch/types.h>
+#include <ATen/core/Tensor.h>
 
 namespace xffl::llama {
 

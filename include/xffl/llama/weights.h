@@ -1,7 +1,7 @@
 // Parameters from and to Hugging Face folders, and random ones.
 #pragma once
 
-#include <torch/types.h>
+#include <ATen/core/Tensor.h>
 
 #include <filesystem>
 #include <functional>

@@ -2,7 +2,7 @@
 // (Loshchilov & Hutter, 2019), equal to torch.optim.AdamW.
 #pragma once
 
-#include <torch/types.h>
+#include <ATen/core/Tensor.h>
 
 #include <vector>
 

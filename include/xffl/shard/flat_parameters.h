@@ -7,7 +7,7 @@
 // multiple of 64 elements and the gaps stay zero.
 #pragma once
 
-#include <torch/types.h>
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <string>

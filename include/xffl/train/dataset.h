@@ -1,7 +1,7 @@
 // Token shards as one data set, and batches of it.
 #pragma once
 
-#include <torch/types.h>
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <filesystem>

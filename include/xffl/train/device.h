@@ -1,7 +1,7 @@
 // The devices of this machine, what they are called and how much memory was used; and threads.
 #pragma once
 
-#include <torch/types.h>
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <string>

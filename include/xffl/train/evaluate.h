@@ -1,7 +1,7 @@
 // Negative log-likelihood of a data set, over all ranks.
 #pragma once
 
-#include <torch/types.h>
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <functional>

@@ -4,7 +4,7 @@
 // a job that ends in any other way leaves no report.
 #pragma once
 
-#include <torch/types.h>
+#include <ATen/core/Tensor.h>
 
 #include <functional>
 #include <string>

@@ -1,7 +1,7 @@
 // The model, its flat parameters and the optimizer of one rank; and one optimizer step.
 #pragma once
 
-#include <torch/types.h>
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <filesystem>
