@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "support/thrown.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/sha256.h"
@@ -73,19 +74,8 @@ inline std::string root_of(const std::filesystem::path& folder) {
   return checkpoint::make_manifest(folder).root_sha256();
 }
 
-struct Thrown {
-  ErrorKind kind = ErrorKind::kInternal;
-  std::string message = "no error was thrown";
-};
-template <class Body>
-Thrown thrown_by(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return {error.kind(), error.what()};
-  }
-  return {};
-}
+using test::Thrown;
+using test::thrown_by;
 
 inline size_t num_entries(const std::filesystem::path& folder) {
   using Iterator = std::filesystem::directory_iterator;

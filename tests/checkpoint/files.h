@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "support/thrown.h"
 #include "xffl/base/error.h"
 #include "xffl/checkpoint/safetensors.h"
 
@@ -32,20 +33,7 @@ inline std::vector<std::byte> bytes_of(const std::vector<float>& values) {
   return {view.begin(), view.end()};
 }
 
-/// Kind and message of the Error that `body` throws; the message is empty when it throws none.
-struct Thrown {
-  ErrorKind kind = ErrorKind::kInternal;
-  std::string message;
-};
-
-template <class Body>
-Thrown thrown_by(Body&& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return {error.kind(), error.what()};
-  }
-  return {};
-}
+using test::Thrown;
+using test::thrown_by;
 
 }  // namespace xffl::checkpoint
