@@ -99,6 +99,8 @@ const Section& slurm_keys() {
            "a reservation's name"),
       {"nodes", Type::kInteger, "of a job", bind<&Slurm::nodes>(), 1, kMaxRanks},
       {"gpus_per_node", Type::kInteger, "0: none asked for", bind<&Slurm::gpus_per_node>(), 0, 64},
+      text("gpu_type", "where the site wants it named", bind<&Slurm::gpu_type>(), kSlurmName,
+           "a type of GPU such as a100"),
       choice<GpuOption>("gpu_option", "the option of sbatch that asks for GPUs",
                         bind<&Slurm::gpu_option>()),
       {.name = "tasks_per_node",
@@ -194,9 +196,10 @@ std::vector<Key> reach_keys() {
        .section = &transfer_keys(),
        .applies = is_ssh,
        .condition = "access: ssh",
-       .given = [](const void* object) {
-         return !static_cast<const Facility*>(object)->transfer.hosts.empty();
-       },
+       .given =
+           [](const void* object) {
+             return !static_cast<const Facility*>(object)->transfer.hosts.empty();
+           },
        .operational = true},
       {.name = "slurm",
        .type = Type::kSection,
@@ -248,9 +251,10 @@ std::vector<Key> shell_keys() {
        .section = &image_keys(),
        .applies = is_slurm,
        .condition = "scheduler: slurm",
-       .given = [](const void* object) {
-         return !static_cast<const Facility*>(object)->image.file.empty();
-       },
+       .given =
+           [](const void* object) {
+             return !static_cast<const Facility*>(object)->image.file.empty();
+           },
        .operational = true},
       {.name = "modules",
        .type = Type::kTexts,

@@ -11,6 +11,7 @@ submit::SlurmSettings slurm_settings(const config::Slurm& slurm) {
   request.reservation = slurm.reservation;
   request.nodes = slurm.nodes;
   request.gpus_per_node = slurm.gpus_per_node;
+  request.gpu_type = slurm.gpu_type;
   request.gpu_option = slurm.gpu_option == config::GpuOption::kGres ? "gres" : "gpus-per-node";
   request.tasks_per_node = slurm.tasks_per_node;
   request.cpus_per_task = slurm.cpus_per_task;

@@ -53,10 +53,12 @@ void add_resources(const SlurmRequest& request, Options& options) {
   options.add("ntasks-per-node", request.tasks_per_node);
   options.add_positive("cpus-per-task", request.cpus_per_task);
   if (request.gpus_per_node > 0) {
+    const std::string gpus = (request.gpu_type.empty() ? "" : request.gpu_type + ":") +
+                             std::to_string(request.gpus_per_node);
     if (request.gpu_option == "gres")
-      options.add("gres", "gpu:" + std::to_string(request.gpus_per_node));
+      options.add("gres", "gpu:" + gpus);
     else if (request.gpu_option == "gpus-per-node")
-      options.add("gpus-per-node", request.gpus_per_node);
+      options.add("gpus-per-node", gpus);
     else
       refuse("gpu_option", request.gpu_option, "should be gres or gpus-per-node");
   }

@@ -31,7 +31,7 @@ facilities:
     transfer: {hosts: data.example.org, shell: false}
     scheduler: slurm
     slurm:
-      {account: acc_1, partition: "a,b", constraint: "[x|y]", nodes: 2, gpus_per_node: 4, gpu_option: gres,
+      {account: acc_1, partition: "a,b", constraint: "[x|y]", nodes: 2, gpus_per_node: 4, gpu_option: gres, gpu_type: a100,
        memory_per_node: 480GB, time: 12h, warning: 10m, extra: [--mail-type=END], srun: --cpu-bind=cores}
     image: {file: /images/x.sif, binds: [/scratch, "/a:/b:ro"], options: [--cleanenv], gpu: nv}
     modules: [cuda/12.2]

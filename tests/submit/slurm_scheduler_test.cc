@@ -270,6 +270,11 @@ TEST(SlurmOptions, NoValueAddsAnOption) {
                }),
                Error);
   EXPECT_THROW(slurm_options({}, "xffl-a", RemotePath("/a b")), Error);
+  EXPECT_THAT(with([&](SlurmRequest& r) {
+                r.gpus_per_node = 4;
+                r.gpu_type = "a100";
+              }),
+              Contains("--gpus-per-node=a100:4"));
   EXPECT_THAT(with([&](SlurmRequest& r) { r.memory_bytes_per_node = 64ull << 30; }),
               Contains("--mem=65536M"));
 }

@@ -61,6 +61,7 @@ struct Slurm {
   std::string account, partition, qos, constraint, reservation;  // empty: not given
   int nodes = 1;
   int gpus_per_node = 0;
+  std::string gpu_type;  // "a100", where the site wants it named
   GpuOption gpu_option = GpuOption::kGpusPerNode;
   int tasks_per_node = 0;       // ranks on a node; parsed: at least 1
   int cpus_per_task = 0;        // 0: the site's default
