@@ -131,7 +131,8 @@ def round_times(events, training):
             at["pushed", last] - at["round_planned", ""], at["submitted", last] - at["pushed", last], began - at["submitted", last],
             at["update_accepted", last] - ended,
             at["participants_frozen", ""] - at["update_accepted", last] + at["published", ""] - at["aggregated", ""])))
-        result.append({"overhead": sum(parts.values()), **parts, "training": ended - began,
+        overhead = sum(parts.values())
+        result.append({"overhead": overhead, "without queue": overhead - parts["queue"], **parts, "training": ended - began,
                        "averaging": at["aggregated", ""] - at["participants_frozen", ""]})
     return result
 
@@ -177,7 +178,7 @@ def show(label, network, rounds, scps):
     before = BEFORE.get((label, network))
     compared = f"; the replaced stack {before:g} s, {before / overhead:.1f} times as long" if before else ""
     print(f"{label}, {network}: {overhead:.2f} s a round (from {min(r['overhead'] for r in rounds):.2f} to "
-          f"{max(r['overhead'] for r in rounds):.2f}, {len(rounds)} rounds), {overhead - median('queue'):.2f} without Slurm's queue; "
+          f"{max(r['overhead'] for r in rounds):.2f}, {len(rounds)} rounds), {median('without queue'):.2f} without Slurm's queue; "
           f"scp there and back {scp:.2f} s{compared}")
     print("   " + ", ".join(f"{part} {median(part):.2f}" for part in (*PARTS, "training", "averaging")), flush=True)
 
