@@ -40,7 +40,7 @@ def run(*argv, **more):
 class Bed:
     def __init__(self, state):
         self.state = state
-        self.script("up", *FACILITIES)
+        self.script("up", "--owner", os.getpid(), *FACILITIES)
         self.facilities = {name: dict(line.split("=", 1) for line in self.script("describe", name).splitlines())
                            for name in FACILITIES}
 
