@@ -75,7 +75,7 @@ TEST(BedFederation, SurvivesKillsAtJournalRecords) {
   BedProject project;
   NEED(project);
   const std::string expected = local_sha256();
-  const int stride = std::getenv("XFFL_CAMPAIGN") != nullptr ? 1 : 9;
+  const int stride = std::getenv("XFFL_CAMPAIGN") != nullptr ? 1 : 14;
   int kills = 0;
   for (int record = 1 + stride / 2;; record += stride) {
     const std::string failpoint =
