@@ -68,13 +68,9 @@ void coordinator_logs(const round::RunFolder& folder, bool follow) {
       follow, true);
 }
 
-// The newest attempt of a facility that has a job, and its folder there.
-struct NewestJob {
-  RemotePath folder;
-  JobId id;
-};
-NewestJob newest_job(const config::Experiment& experiment, const round::History& history,
-                     const FacilityName& name) {
+// The job's output at the facility, of its newest attempt that has a job.
+RemotePath job_output(const config::Experiment& experiment, const round::History& history,
+                      const FacilityName& name) {
   experiment.facility(name);
   for (auto it = history.rounds.rbegin(); it != history.rounds.rend(); ++it) {
     const auto state = it->second.facilities.find(name);
@@ -89,7 +85,7 @@ NewestJob newest_job(const config::Experiment& experiment, const round::History&
     const auto plan = plan::next_round(experiment, *history.identity, before);
     for (const plan::FacilityPlan& facility : plan->facilities)
       if (facility.facility == name)
-        return {plan::attempt_folder(facility, attempt->number), JobId(attempt->job_id)};
+        return plan::attempt_folder(facility, attempt->number) / submit::kJobOutput;
   }
   throw Error(ErrorKind::kNotFound, "facility " + name.str() + " has no job in this run yet");
 }
@@ -99,12 +95,10 @@ void facility_logs(const ProjectOptions& options, const std::string& facility, b
   const config::Experiment experiment = experiment_of(options, folder);
   const round::History history = round::replay(journal::read_events(folder.journal()));
   const FacilityName name(facility);
-  const NewestJob job = newest_job(experiment, history, name);
+  const RemotePath path = job_output(experiment, history, name);
   SystemClock clock;
   const round::World world = round::make_world(clock, experiment.project_folder);
   const auto session = world.connect(experiment.facility(name));
-  const RemotePath path =
-      job.folder / world.scheduler(experiment.facility(name), session)->output_name(job.id);
   uint64_t offset = 0;
   print_lines(
       [&](std::string& pending) {

@@ -119,8 +119,9 @@ class Stepper {
     adopt(found.jobs.front(), true);
   }
   void take(const Looked& looked) {
-    if (looked.status) take_status(*looked.status);
     now_.reported = looked.reported;
+    if (looked.reported) return;
+    if (looked.status) take_status(*looked.status);
     const Nanoseconds watched = moment_.now - now_.watched_since;
     std::optional<Nanoseconds> running;
     if (now_.running_since) running = moment_.now - *now_.running_since;
@@ -275,6 +276,7 @@ class Stepper {
   }
   void stop_trying(const std::string& why) {
     now_.failing = {.reason = why, .gives_up = true, .hurries = true};
+    now_.rest = Nanoseconds(0);
     if (open() && attempt().submit_intended) record("cancel_intended");
   }
   std::optional<Nanoseconds> deadline_left() const {

@@ -247,10 +247,9 @@ void FacilityActions::show_progress(int attempt) {
   }
 }
 
-std::string FacilityActions::output_tail(int attempt, const JobId& job) {
+std::string FacilityActions::output_tail(int attempt) {
   try {
-    const RemotePath path = folder(attempt) / scheduler_->output_name(job);
-    const std::string text = last_bytes(*session_, path, 600);
+    const std::string text = last_bytes(*session_, folder(attempt) / submit::kJobOutput, 600);
     return text.empty() ? "(no output)" : log::printable(text);
   } catch (const Error& error) {
     return std::string("(not readable: ") + error.what() + ")";

@@ -27,7 +27,7 @@ class FacilityActions {
   job::JobSpec spec(int attempt) const;
   std::chrono::milliseconds settle_time() const { return scheduler_->settle_time(); }
   /// The end of the job's output, for people.
-  std::string output_tail(int attempt, const JobId& job);
+  std::string output_tail(int attempt);
   /// Tells the observer of a new line of metrics.
   void show_progress(int attempt);
 

@@ -78,9 +78,8 @@ void FacilityRound::keep(Record& record) {
     record.payload["nonce"] = actions_.spec(record.attempt).key.nonce;
   if (record.kind == "submit_intended")
     record.payload.update(actions_.prepare_submission(record.attempt));
-  if (record.kind == "attempt_failed")
-    if (const std::string job = known().current()->job_id; !job.empty())
-      record.payload["output"] = actions_.output_tail(record.attempt, JobId(job));
+  if (record.kind == "attempt_failed" && !known().current()->job_id.empty())
+    record.payload["output"] = actions_.output_tail(record.attempt);
   const int round = record.kind == "facility_paused" ? 0 : plan_.round;
   context_.ledger.record(record.kind, round, facility_.facility, record.attempt, record.payload);
   const auto text = [&](const char* key) {

@@ -69,7 +69,7 @@ class ProcessScheduler final : public Scheduler {
     const fs::path script = folder / "job.sh";
     write_file_atomic(script, request.script);
     const pid_t pid =
-        start_detached({.argv = {"sh", script.string()}, .cwd = folder}, folder / "job.out");
+        start_detached({.argv = {"sh", script.string()}, .cwd = folder}, folder / kJobOutput);
     // Nobody else reaps it: even when it has ended already, its entry is still there.
     const auto info = process_info(pid);
     if (!info) throw Error(ErrorKind::kRemote, "lost sight of " + request.name + " at its start");
@@ -108,7 +108,6 @@ class ProcessScheduler final : public Scheduler {
     }
   }
 
-  std::string output_name(const JobId&) const override { return "job.out"; }
   milliseconds settle_time() const override { return milliseconds(300); }
 
  private:

@@ -118,9 +118,6 @@ class SlurmScheduler final : public Scheduler {
                 "scancel of job " + id.str() + " did not succeed: " + failure_of(answer));
   }
 
-  std::string output_name(const JobId& id) const override {
-    return "slurm-" + id.str() + ".out";  // --output of slurm_options()
-  }
   std::chrono::milliseconds settle_time() const override { return settings_.settle_time; }
 
  private:

@@ -142,7 +142,6 @@ class FakeScheduler final : public submit::Scheduler {
         job.state = submit::JobState::kCancelled;
   }
 
-  std::string output_name(const JobId&) const override { return "job.out"; }
   std::chrono::milliseconds settle_time() const override { return settle_time_; }
 
  private:

@@ -69,7 +69,7 @@ using Action =
 // --- Events ----------------------------------------------------------------------------------
 
 struct Began {};                        // the first step, also after a restart
-struct Completed { Json details; };     // Push, CancelJob or Fence did what it says
+struct Completed { Json details = Json::object(); };     // Push, CancelJob or Fence did what it says
 struct Submitted { JobId job; };
 struct Refused { std::string why; };    // Submit: for good, no job exists
 struct Postponed { std::string why; };  // Submit: not now, no job exists

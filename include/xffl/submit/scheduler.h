@@ -64,6 +64,9 @@ struct JobRequest {
   RemotePath folder;   // the attempt's folder: working directory, output file, claim
 };
 
+// A job's output, in its attempt's folder, whatever the scheduler.
+inline constexpr std::string_view kJobOutput = "job.out";
+
 class Scheduler {
  public:
   virtual ~Scheduler() = default;
@@ -81,8 +84,6 @@ class Scheduler {
                                            std::stop_token stop) = 0;
   /// Asks for the job's end; no error when it is over already.
   virtual void cancel(const JobId& id, std::stop_token stop) = 0;
-  /// The job's output, by its name in the attempt's folder.
-  virtual std::string output_name(const JobId& id) const = 0;
   /// How long after a lost answer a job may still appear under its name.
   virtual std::chrono::milliseconds settle_time() const = 0;
 };
