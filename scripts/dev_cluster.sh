@@ -100,17 +100,19 @@ slot_is_taken() { # by a living bed other than ours
   for file in "$owner"/*/init.pid; do recall "$file" >/dev/null && return; done
   return 1
 }
+free_slot() { # one that nobody had, else one of a bed that died
+  local candidate
+  for candidate in $(seq 0 31); do [ -s "$registry/$candidate/state" ] || { echo "$candidate"; return; }; done
+  for candidate in $(seq 0 31); do slot_is_taken "$candidate" || { echo "$candidate"; return; }; done
+}
 take_slot() {
   mkdir -p "$registry"
   exec 9>"$registry/lock"
   flock 9
   local candidate
   if [ ! -s "$state/slot" ] || slot_is_taken "$(cat "$state/slot")"; then
-    for candidate in $(seq 0 31); do
-      [ -s "$registry/$candidate/state" ] && slot_is_taken "$candidate" && continue
-      echo "$candidate" >"$state/slot"
-      break
-    done
+    candidate=$(free_slot)
+    [ -z "$candidate" ] || echo "$candidate" >"$state/slot"
     [ -s "$state/slot" ] || fail "32 beds are up; end one with: scripts/dev_cluster.sh down --state DIR"
   fi
   slot=$(cat "$state/slot")
@@ -206,18 +208,16 @@ pids_of_namespace() { # pids_of_namespace NS: processes whose network namespace 
 }
 down_one() {
   local dir=$state/$1 pid namespace
-  if pid=$(recall "$dir/init.pid"); then
-    namespace=$(readlink "/proc/$pid/ns/net")
-    kill -9 "$pid" # and the kernel ends all that lives below it
-    until_true 20 wait_gone "$1" "$namespace" || fail "processes of $1 outlived it: $(pids_of_namespace "$namespace" | tr '\n' ' ')"
-  fi
+  # The links first: once no process is left, another bed may have the network.
   if pid=$(recall "$dir/wan.pid"); then
     kill "$pid"
     until_true 5 test ! -e "/proc/$pid/stat" || true
   fi
-  if [ -s "$dir/net" ]; then
-    ip link del "xb$(cat "$dir/net")" 2>/dev/null || true
-    ip link del "xw$(cat "$dir/net")" 2>/dev/null || true
+  if [ -s "$dir/net" ] && is_up "$1"; then ip link del "xb$(cat "$dir/net")" 2>/dev/null || true; fi
+  if pid=$(recall "$dir/init.pid"); then
+    namespace=$(readlink "/proc/$pid/ns/net")
+    kill -9 "$pid" # and the kernel ends all that lives below it
+    until_true 20 wait_gone "$1" "$namespace" || fail "processes of $1 outlived it: $(pids_of_namespace "$namespace" | tr '\n' ' ')"
   fi
   rm -f "$dir/init.pid" "$dir/wan.pid" "$dir/log/ready"
 }
