@@ -45,9 +45,13 @@ std::string require_regular(const RemotePath& path) {
          " ]; then exit 90; fi; if [ ! -f " + q(path) + " ]; then exit 91; fi; ";
 }
 
+std::string dd_read(const RemotePath& path, const char* offset, const char* length) {
+  return "dd if=" + q(path) + " iflag=skip_bytes,count_bytes,fullblock skip=" + offset +
+         " count=" + length + " bs=1048576 status=none";
+}
+
 std::string dd_read(const RemotePath& path, uint64_t offset, uint64_t length) {
-  return "dd if=" + q(path) + " iflag=skip_bytes,count_bytes,fullblock skip=" +
-         std::to_string(offset) + " count=" + std::to_string(length) + " bs=1048576 status=none";
+  return dd_read(path, std::to_string(offset).c_str(), std::to_string(length).c_str());
 }
 
 std::string dd_write(const RemotePath& path, uint64_t offset) {

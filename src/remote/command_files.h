@@ -15,6 +15,8 @@ namespace xffl::remote {
 std::string require_regular(const RemotePath& path);
 /// dd's words for reading or writing a range of `path`.
 std::string dd_read(const RemotePath& path, uint64_t offset, uint64_t length);
+/// The same with two words of the shell: "$o", "$n".
+std::string dd_read(const RemotePath& path, const char* offset, const char* length);
 std::string dd_write(const RemotePath& path, uint64_t offset);
 /// The number of bytes that dd says it copied; empty when it does not.
 std::optional<uint64_t> dd_copied(std::string_view err);

@@ -12,17 +12,45 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr int kMaxRefusals = 2;
+constexpr auto kFurtherIdle = 60s, kFurtherPause = 300s;
 constexpr auto kPatience = 3s;  // for the limits; longer pauses are the caller's
 
 }  // namespace
 
 std::shared_ptr<Connection> Connector::get(const Ask* ask) {
   const std::lock_guard lock(mutex_);
+  if (clock_.monotonic() - further_used_ > kFurtherIdle) further_.clear();
   if (!connection_ || !connection_->alive()) {
+    further_.clear();
     connection_.reset();
     connection_ = connect(ask);
+    if (on_new) on_new(*connection_);
   }
   return connection_;
+}
+
+std::vector<std::shared_ptr<Connection>> Connector::get_several(int count) {
+  std::vector<std::shared_ptr<Connection>> all = {get()};
+  const std::lock_guard lock(mutex_);
+  further_used_ = clock_.monotonic();
+  std::erase_if(further_, [](const auto& connection) { return !connection->alive(); });
+  connect_further(static_cast<size_t>(count - 1));
+  all.insert(all.end(), further_.begin(), further_.end());
+  all.resize(std::min(all.size(), static_cast<size_t>(count)));
+  return all;
+}
+
+// Without waiting for the limits, and after a failure not for a while.
+void Connector::connect_further(size_t count) {
+  try {
+    const bool failed_lately =
+        further_failed_ && clock_.monotonic() - *further_failed_ < kFurtherPause;
+    while (further_.size() < count && !failed_lately && limits_.wait(host_label(host_)) == 0ns)
+      further_.push_back(connect_to(host_, check_credentials(nullptr), nullptr));
+  } catch (const Error& error) {
+    log::debug("no further connection", {{"host", host_label(host_)}, {"why", error.what()}});
+    further_failed_ = clock_.monotonic();
+  }
 }
 
 // The first two steps of every attempt cost no network.
@@ -45,7 +73,9 @@ std::shared_ptr<Connection> Connector::connect(const Ask* ask) {
   std::string problems;
   for (const SshHost& host : settings_.hosts) {
     try {
-      return connect_to(host, credentials, ask);
+      auto connection = connect_to(host, credentials, ask);
+      host_ = host;
+      return connection;
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kRemote) throw;
       problems += (problems.empty() ? "" : "; ") + std::string(error.what());
@@ -87,7 +117,6 @@ std::shared_ptr<Connection> Connector::connect_to(const SshHost& host,
   UniqueFd socket = reach(host, credentials, below);
   auto connection = log_in(host, std::move(socket), std::move(below), credentials, ask);
   refusal_ = {};
-  if (on_new) on_new(*connection);
   log::info("connected", {{"host", host_label(host)}, {"user", settings_.user}});
   return connection;
 }

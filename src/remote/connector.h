@@ -24,7 +24,11 @@ class Connector {
   /// limits, not longer. `ask` allows keyboard-interactive. Throws kRemote, kAuth.
   std::shared_ptr<Connection> get(const Ask* ask = nullptr);
 
-  /// Called with each new connection, before anybody uses it.
+  /// get() and up to `count` - 1 further connections to the same host, for bulk; those that cannot
+  /// be had at once are done without. They are closed a minute after the last call.
+  std::vector<std::shared_ptr<Connection>> get_several(int count);
+
+  /// Called with each new connection of get(), before anybody uses it.
   std::function<void(Connection&)> on_new;
 
   /// A key exchange with `host` through the jump hosts, without logging in to it.
@@ -42,6 +46,7 @@ class Connector {
   };
 
   std::shared_ptr<Connection> connect(const Ask* ask);
+  void connect_further(size_t count);
   std::shared_ptr<Connection> connect_to(const SshHost& host, const Credentials& credentials,
                                          const Ask* ask);
   std::shared_ptr<Connection> log_in(const SshHost& host, UniqueFd socket,
@@ -58,6 +63,10 @@ class Connector {
   std::mutex mutex_;
   ConnectionLimits limits_;
   std::shared_ptr<Connection> connection_;
+  SshHost host_;  // of connection_
+  std::vector<std::shared_ptr<Connection>> further_;
+  Clock::MonotonicTime further_used_{};
+  std::optional<Clock::MonotonicTime> further_failed_;
   Refusal refusal_;
   std::map<std::string, std::pair<std::vector<PublicKey>, std::string>> wrong_keys_;
 };

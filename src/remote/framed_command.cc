@@ -30,8 +30,19 @@ FramedCommand::FramedCommand(std::shared_ptr<Connection> connection, const std::
       channel_(Channel::exec(connection, framed_command(script, nonce_), deadline, stop)),
       out_(nonce_, options.expected_bytes),
       err_(nonce_),
-      buffer_(std::max(kReadBytes, options.window_bytes)),
-      window_bytes_(options.window_bytes) {}
+      window_bytes_(options.window_bytes),
+      buffer_(std::move(options.buffer)) {
+  if (!buffer_) buffer_ = std::make_shared<std::vector<std::byte>>();
+  if (buffer_->size() < std::max(kReadBytes, window_bytes_))
+    buffer_->resize(std::max(kReadBytes, window_bytes_));
+}
+
+void FramedCommand::open_window(const FrameReader::Output& output) {
+  size_t n = 0;
+  channel_.connection().with(
+      [&](ssh_session) { n = channel_.try_read(*buffer_, Stream::kOut, window_bytes_); });
+  out_.feed(text_of(std::span(*buffer_).first(n)), output);
+}
 
 void FramedCommand::progress(std::span<const std::byte>& input, const FrameReader::Output& output,
                              Deadline deadline, const std::stop_token& stop) {
@@ -46,14 +57,14 @@ void FramedCommand::progress(std::span<const std::byte>& input, const FrameReade
           moved = n > 0;
         }
         err_bytes = channel_.try_read(err, Stream::kErr, 0);
-        out_bytes = channel_.try_read(buffer_, Stream::kOut, window_bytes_);
+        out_bytes = channel_.try_read(*buffer_, Stream::kOut, window_bytes_);
         over_ = out_bytes == 0 && err_bytes == 0 && channel_.at_end();
         return moved || over_ || out_bytes > 0 || err_bytes > 0;
       },
       deadline, stop, "waiting for a command");
   const auto keep = [&](std::string_view text) { append_capped(err_text_, text, kMaxErrorBytes); };
   err_.feed(text_of(std::span(err).first(err_bytes)), keep);
-  out_.feed(text_of(std::span(buffer_).first(out_bytes)), output);
+  out_.feed(text_of(std::span(*buffer_).first(out_bytes)), output);
   if (over_) {
     err_.finish(keep);
     out_.finish(output);

@@ -15,8 +15,9 @@ namespace xffl::remote {
 class FramedCommand {
  public:
   struct Options {
-    uint64_t expected_bytes = 0;  // of output; see FrameReader
-    size_t window_bytes = 0;      // of output under way; 0: libssh's
+    uint64_t expected_bytes = 0;                               // of output; see FrameReader
+    size_t window_bytes = 0;                                   // of output under way; 0: libssh's
+    std::shared_ptr<std::vector<std::byte>> buffer = nullptr;  // shared by commands of one thread
   };
 
   /// Starts `script`. Throws kRemote, kCancelled.
@@ -27,6 +28,8 @@ class FramedCommand {
   /// the command says meanwhile, outside of any lock.
   void give(std::span<const std::byte> input, const FrameReader::Output& output, Deadline deadline,
             const std::stop_token& stop);
+  /// Lets output come before anybody waits for it.
+  void open_window(const FrameReader::Output& output);
   void end_input() { channel_.send_eof(); }
   /// Waits for something to happen and passes output on; false once the command has ended.
   bool take(const FrameReader::Output& output, Deadline deadline, const std::stop_token& stop);
@@ -47,8 +50,8 @@ class FramedCommand {
   Channel channel_;
   FrameReader out_, err_;
   std::string err_text_;
-  std::vector<std::byte> buffer_;
   size_t window_bytes_;
+  std::shared_ptr<std::vector<std::byte>> buffer_;
   bool over_ = false;  // no more will come
 };
 

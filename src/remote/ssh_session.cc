@@ -105,8 +105,7 @@ class SshSession final : public Session {
   void download(const RemotePath& path, uint64_t offset, uint64_t length, const Sink& sink,
                 std::stop_token stop) override {
     if (length == 0) return;
-    if (settings().shell)
-      return download_by_shell(connector_.get(), path, offset, length, sink, stop);
+    if (settings().shell) return download_by_shell(bulk(length), path, offset, length, sink, stop);
     Lease lease(*this, stop);
     const uint64_t given = sftp_stream(*lease.sftp, path, offset, length, sink, stop);
     if (given < length) fail_too_short(path, offset + given, offset + length);
@@ -116,7 +115,7 @@ class SshSession final : public Session {
               std::stop_token stop) override {
     if (length == 0) return write(path, offset, {});
     const auto send = settings().shell ? upload_by_shell : upload_by_sftp;
-    send(connector_.get(), path, offset, length, source, settings().streams, stop);
+    send(bulk(length), path, offset, length, source, settings().streams, stop);
   }
 
  private:
@@ -136,6 +135,12 @@ class SshSession final : public Session {
   };
 
   const SshSettings& settings() const { return connector_.settings(); }
+
+  Connections bulk(uint64_t length) {
+    const auto connection = connector_.get();
+    if (!wants_several(*connection, length)) return {connection};
+    return connector_.get_several(kBulkConnections);
+  }
 
   template <class BySftp, class ByShell>
   auto files(BySftp by_sftp, ByShell by_shell) -> decltype(by_sftp(std::declval<Sftp&>())) {
@@ -174,6 +179,7 @@ class SshSession final : public Session {
   }
 
   static constexpr size_t kMaxIdle = 2;
+  static constexpr int kBulkConnections = 3;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Sftp>> idle_;
   std::atomic<bool> sftp_refused_ = false;

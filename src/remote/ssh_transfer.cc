@@ -1,10 +1,11 @@
 #include "ssh_transfer.h"
 
+#include <linux/tcp.h>  // tcpi_min_rtt, which netinet/tcp.h lacks
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -20,10 +21,15 @@ namespace xffl::remote {
 namespace {
 
 constexpr uint64_t kLeastWindowBytes = 4u << 20;
-// At 50 ms and 1 Gbit/s a stream got 34 MB/s with 4 MB, 45 with 6, 41 with 8, 26 with 12, 15 with 14.
+// At 50 ms and 1 Gbit/s a stream got 34 MB/s with 4 MB, 45 with 6, 41 with 8, 26 with 12, 15
+// with 14.
 constexpr uint64_t kMostWindowBytes = 8u << 20;
 constexpr uint64_t kBytesPerSecond = 200'000'000;  // that a window lets one stream reach
+constexpr uint64_t kStripeBytes = 4u << 20;
 constexpr size_t kBlockBytes = 1u << 20;
+// One connection's rate is bounded by the server's send buffer (4 MB by default) a round trip.
+constexpr uint64_t kLeastForSeveral = 32u << 20;
+constexpr uint64_t kFarMicroseconds = 10'000;
 // Below this a further channel costs more than it brings.
 constexpr uint64_t kBytesForAChannel = 4u << 20;
 
@@ -58,17 +64,22 @@ void in_parallel(uint64_t offset, uint64_t length, int streams, const WriteRange
   if (problem) std::rethrow_exception(problem);
 }
 
-// No more than the round trip needs: what the network does not take at once, OpenSSH's server moves
-// about in one buffer, which costs it more than all the rest when that is tens of megabytes.
-size_t window_for(Connection& connection, uint64_t length) {
+// The network's round trip, without what queues add, in microseconds.
+uint64_t round_trip(Connection& connection) {
   tcp_info info{};
   connection.with([&](ssh_session session) {
     socklen_t size = sizeof info;
     // Through a tunnel there is no TCP here: as for a far host.
     if (::getsockopt(ssh_get_fd(session), IPPROTO_TCP, TCP_INFO, &info, &size) != 0)
-      info.tcpi_rtt = 100'000;
+      info.tcpi_min_rtt = 100'000;
   });
-  const uint64_t window = kLeastWindowBytes + kBytesPerSecond / 1'000'000 * info.tcpi_rtt;
+  return info.tcpi_min_rtt;
+}
+
+// No more than the round trip needs: what the network does not take at once, OpenSSH's server moves
+// about in one buffer, which costs it more than all the rest when that is tens of megabytes.
+size_t window_for(Connection& connection, uint64_t length) {
+  const uint64_t window = kLeastWindowBytes + kBytesPerSecond / 1'000'000 * round_trip(connection);
   return std::clamp<uint64_t>(std::min(window, kMostWindowBytes), kBlockBytes,
                               std::max<uint64_t>(length, kBlockBytes));
 }
@@ -134,6 +145,113 @@ void write_range_by_sftp(const std::shared_ptr<Connection>& connection, const Re
   sftp.close(handle);
 }
 
+// Ranges in parallel, spread over the connections.
+void upload_by(decltype(write_range_by_shell)& write, const Connections& connections,
+               const RemotePath& path, uint64_t offset, uint64_t length, const Source& source,
+               int streams, const std::stop_token& stop) {
+  std::mutex mutex;
+  const Source careful = one_at_a_time(source, mutex);
+  std::atomic<size_t> next = 0;
+  const int channels = std::max(streams, 2 * static_cast<int>(connections.size() - 1));
+  in_parallel(
+      offset, length, channels,
+      [&](uint64_t begin, uint64_t end, const std::stop_token& stop_all) {
+        write(connections[next++ % connections.size()], path, begin, end, careful, stop_all);
+      },
+      stop);
+}
+
+// A file's stripes go round the connections: each `dd`s its own, one after the other, ahead of the
+// reader as far as its window allows; the reader takes stripe after stripe, so all is in order.
+class StripedDownload {
+ public:
+  StripedDownload(const Connections& connections, const RemotePath& path, uint64_t offset,
+                  uint64_t length, const std::stop_token& stop)
+      : path_(path), offset_(offset), end_(offset + length) {
+    const uint64_t count = std::clamp<uint64_t>(length / kStripeBytes, 1, connections.size());
+    stripe_bytes_ = count == 1 ? length : kStripeBytes;
+    const auto buffer = std::make_shared<std::vector<std::byte>>();
+    for (uint64_t i = 0; i < count; ++i) {
+      auto& lane = lanes_.emplace_back(std::make_unique<Lane>());
+      lane->connection = connections[i];
+      const uint64_t begin = offset + i * stripe_bytes_, step = count * stripe_bytes_;
+      lane->command.emplace(lane->connection, script(begin, step),
+                            FramedCommand::Options{bytes_of(begin, step),
+                                                   window_for(*lane->connection, length), buffer},
+                            progress_deadline(lane->connection), stop);
+      lane->command->end_input();
+      lane->command->open_window(lane->keep());
+    }
+  }
+
+  void run(const Sink& sink, const std::stop_token& stop) {
+    size_t at_lane = 0;
+    for (uint64_t at = offset_; at < end_; at_lane = (at_lane + 1) % lanes_.size())
+      for (const uint64_t stripe_end = std::min(end_, at + stripe_bytes_); at < stripe_end;)
+        at += take(*lanes_[at_lane], at, stripe_end - at, sink, stop);
+    for (const auto& lane : lanes_) finish(*lane, end_, stop);
+  }
+
+ private:
+  struct Lane {
+    std::shared_ptr<Connection> connection;
+    std::optional<FramedCommand> command;
+    std::string early;  // output of the lane's next stripe
+    FrameReader::Output keep() {
+      return [this](std::string_view bytes) { early += bytes; };
+    }
+  };
+
+  std::string script(uint64_t begin, uint64_t step) const {
+    const std::string stripe = std::to_string(stripe_bytes_), end = std::to_string(end_);
+    return require_regular(path_) + "o=" + std::to_string(begin) + "; while [ $o -lt " + end +
+           " ]; do n=" + stripe + "; if [ $((o+n)) -gt " + end + " ]; then n=$((" + end +
+           "-o)); fi; " + dd_read(path_, "$o", "$n") + " || exit; o=$((o+" + std::to_string(step) +
+           ")); done";
+  }
+
+  uint64_t bytes_of(uint64_t begin, uint64_t step) const {
+    uint64_t bytes = 0;
+    for (uint64_t at = begin; at < end_; at += step)
+      bytes += std::min<uint64_t>(stripe_bytes_, end_ - at);
+    return bytes;
+  }
+
+  // Passes on up to `wanted` bytes, those at `at` of the file; returns how many.
+  uint64_t take(Lane& lane, uint64_t at, uint64_t wanted, const Sink& sink,
+                const std::stop_token& stop) {
+    uint64_t given = 0;
+    const auto pass = [&](std::string_view bytes) {
+      const std::string_view now = bytes.substr(0, wanted - given);
+      if (!now.empty()) sink(std::as_bytes(std::span(now)));
+      given += now.size();
+      return now.size();
+    };
+    if (!lane.early.empty()) {
+      lane.early.erase(0, pass(lane.early));
+      return given;
+    }
+    const bool more =
+        lane.command->take([&](std::string_view bytes) { lane.early += bytes.substr(pass(bytes)); },
+                           progress_deadline(lane.connection), stop);
+    if (!more && given == 0 && lane.early.empty()) finish(lane, at, stop);
+    return given;
+  }
+
+  // Throws unless the lane has ended well with the file at `at`, where it should end.
+  void finish(Lane& lane, uint64_t at, const std::stop_token& stop) {
+    while (lane.command->take(lane.keep(), progress_deadline(lane.connection), stop)) continue;
+    const int code = lane.command->exit_code();
+    if (code != 0) fail_by(code, lane.command->err(), "read " + path_.str());
+    if (at < end_ || !lane.early.empty()) fail_too_short(path_, at, end_);
+  }
+
+  const RemotePath& path_;
+  const uint64_t offset_, end_;
+  uint64_t stripe_bytes_ = 0;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+};
+
 }  // namespace
 
 void fail_too_short(const RemotePath& path, uint64_t present, uint64_t expected) {
@@ -142,47 +260,25 @@ void fail_too_short(const RemotePath& path, uint64_t present, uint64_t expected)
                                        std::to_string(expected) + " were expected");
 }
 
-void download_by_shell(const std::shared_ptr<Connection>& connection, const RemotePath& path,
-                       uint64_t offset, uint64_t length, const Sink& sink,
-                       const std::stop_token& stop) {
-  const auto pass = [&](std::string_view bytes) {
-    sink(std::as_bytes(std::span(bytes.data(), bytes.size())));
-  };
-  const size_t window = window_for(*connection, length);
-  FramedCommand command(connection, require_regular(path) + "exec " + dd_read(path, offset, length),
-                        {.expected_bytes = length, .window_bytes = window},
-                        progress_deadline(connection), stop);
-  command.end_input();
-  while (command.take(pass, progress_deadline(connection), stop)) continue;
-  if (command.exit_code() != 0) fail_by(command.exit_code(), command.err(), "read " + path.str());
-  if (command.output_bytes() < length)
-    fail_too_short(path, offset + command.output_bytes(), offset + length);
+void download_by_shell(const Connections& connections, const RemotePath& path, uint64_t offset,
+                       uint64_t length, const Sink& sink, const std::stop_token& stop) {
+  StripedDownload(connections, path, offset, length, stop).run(sink, stop);
 }
 
-void upload_by_shell(const std::shared_ptr<Connection>& connection, const RemotePath& path,
-                     uint64_t offset, uint64_t length, const Source& source, int streams,
+void upload_by_shell(const Connections& connections, const RemotePath& path, uint64_t offset,
+                     uint64_t length, const Source& source, int streams,
                      const std::stop_token& stop) {
-  std::mutex mutex;
-  const Source careful = one_at_a_time(source, mutex);
-  in_parallel(
-      offset, length, streams,
-      [&](uint64_t begin, uint64_t end, const std::stop_token& stop_all) {
-        write_range_by_shell(connection, path, begin, end, careful, stop_all);
-      },
-      stop);
+  upload_by(write_range_by_shell, connections, path, offset, length, source, streams, stop);
 }
 
-void upload_by_sftp(const std::shared_ptr<Connection>& connection, const RemotePath& path,
-                    uint64_t offset, uint64_t length, const Source& source, int streams,
+void upload_by_sftp(const Connections& connections, const RemotePath& path, uint64_t offset,
+                    uint64_t length, const Source& source, int streams,
                     const std::stop_token& stop) {
-  std::mutex mutex;
-  const Source careful = one_at_a_time(source, mutex);
-  in_parallel(
-      offset, length, streams,
-      [&](uint64_t begin, uint64_t end, const std::stop_token& stop_all) {
-        write_range_by_sftp(connection, path, begin, end, careful, stop_all);
-      },
-      stop);
+  upload_by(write_range_by_sftp, connections, path, offset, length, source, streams, stop);
+}
+
+bool wants_several(Connection& connection, uint64_t length) {
+  return length >= kLeastForSeveral && round_trip(connection) >= kFarMicroseconds;
 }
 
 }  // namespace xffl::remote

@@ -1,4 +1,4 @@
-// Bulk transfers over one connection.
+// Bulk transfers over one connection, or over several to a far host.
 //
 // How it works: what limits a transfer is channels x window / round trip. Down, one `dd` streams
 // into a window of 4 to 8 MiB, as large as the round trip needs; up, several channels write a
@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "connection.h"
 #include "sftp.h"
@@ -16,15 +17,20 @@
 
 namespace xffl::remote {
 
+using Connections = std::vector<std::shared_ptr<Connection>>;  // to one host, at least one
+
+/// True when a transfer of `length` bytes gains by further connections: it is long and the host
+/// far.
+bool wants_several(Connection& connection, uint64_t length);
+
 /// Throws as Session::download does.
-void download_by_shell(const std::shared_ptr<Connection>& connection, const RemotePath& path,
-                       uint64_t offset, uint64_t length, const Sink& sink,
-                       const std::stop_token& stop);
-void upload_by_shell(const std::shared_ptr<Connection>& connection, const RemotePath& path,
-                     uint64_t offset, uint64_t length, const Source& source, int streams,
+void download_by_shell(const Connections& connections, const RemotePath& path, uint64_t offset,
+                       uint64_t length, const Sink& sink, const std::stop_token& stop);
+void upload_by_shell(const Connections& connections, const RemotePath& path, uint64_t offset,
+                     uint64_t length, const Source& source, int streams,
                      const std::stop_token& stop);
-void upload_by_sftp(const std::shared_ptr<Connection>& connection, const RemotePath& path,
-                    uint64_t offset, uint64_t length, const Source& source, int streams,
+void upload_by_sftp(const Connections& connections, const RemotePath& path, uint64_t offset,
+                    uint64_t length, const Source& source, int streams,
                     const std::stop_token& stop);
 
 /// The error of a file that is shorter than it should be.

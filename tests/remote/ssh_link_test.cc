@@ -5,7 +5,9 @@
 #include <numeric>
 #include <thread>
 
+#include "connector.h"
 #include "ssh_test.h"
+#include "ssh_transfer.h"
 #include "xffl/base/file.h"
 #include "xffl/base/sha256.h"
 
@@ -159,6 +161,50 @@ TEST_F(SshLink, GoesThroughAJumpHostThatIsTrustedToo) {
   EXPECT_EQ(sha256_file(copy), hash);
   EXPECT_EQ(fetch_host_key(settings, settings.hosts[0]).fingerprint,
             trusted_keys(settings, settings.hosts[0])[0].fingerprint);
+}
+
+TEST_F(SshLink, AFarHostsTransfersUseSeveralConnections) {
+  test::Sshd sshd;
+  Connector connector(sshd.settings());
+  const Connections connections = connector.get_several(3);
+  ASSERT_EQ(connections.size(), 3u);
+  EXPECT_EQ(connector.get_several(3), connections);  // kept for the next transfer
+  EXPECT_EQ(connector.get(), connections[0]);
+  const auto file = sshd.dir() / "file", copy = sshd.dir() / "copy";
+  numbered_file(file, 45'000'004);
+  const std::string bytes = read_file(file, 100'000'000);
+  for (const auto& [offset, length] :
+       std::vector<std::pair<uint64_t, uint64_t>>{{0, 45'000'004},
+                                                  {17, 30'000'000},
+                                                  {4u << 20, 8u << 20},
+                                                  {44'999'999, 5},
+                                                  {3, 4 << 20}}) {
+    std::string back;
+    download_by_shell(connections, RemotePath(file.string()), offset, length,
+                      [&](std::span<const std::byte> part) {
+                        back.append(reinterpret_cast<const char*>(part.data()), part.size());
+                      },
+                      {});
+    EXPECT_TRUE(back == bytes.substr(offset, length)) << offset << " " << length;
+  }
+  const auto too_long = [&] {
+    download_by_shell(connections, RemotePath(file.string()), 0, 70'000'000, [](auto) {}, {});
+  };
+  EXPECT_EQ(error_of(too_long).kind(), ErrorKind::kCorrupt);
+  upload_by_shell(connections, RemotePath(copy.string()), 0, bytes.size(),
+                  [&](uint64_t offset, std::span<std::byte> out) {
+                    std::copy_n(reinterpret_cast<const std::byte*>(bytes.data()) + offset,
+                                out.size(), out.begin());
+                  },
+                  4, {});
+  EXPECT_EQ(sha256_file(copy), sha256_file(file));
+  EXPECT_EQ(sshd.connections(), 3);
+  // One of them dies: it is replaced, the first one stays.
+  connections[1]->with([](ssh_session session) { ssh_disconnect(session); });
+  const Connections again = connector.get_several(3);
+  EXPECT_EQ(again.size(), 3u);
+  EXPECT_EQ(again[0], connections[0]);
+  EXPECT_EQ(sshd.connections(), 4);
 }
 
 TEST_F(SshLink, NewSessionKeysInTheMiddleOfATransfer) {

@@ -13,6 +13,7 @@
 #include <sstream>
 #include <thread>
 
+#include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/process.h"
 #include "xffl/base/process_table.h"
@@ -39,14 +40,12 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
-pid_t parent_of(pid_t pid) {
-  std::ifstream in("/proc/" + std::to_string(pid) + "/status");
-  for (std::string word; in >> word;)
-    if (word == "PPid:") {
-      pid_t parent = 0;
-      in >> parent;
-      return parent;
-    }
+// 0 for a process that has just ended.
+pid_t parent_of(pid_t pid) try {
+  const std::string status = read_file("/proc/" + std::to_string(pid) + "/status", 100'000);
+  const size_t at = status.find("\nPPid:");
+  return at == std::string::npos ? 0 : std::stoi(status.substr(at + 6));
+} catch (const Error&) {
   return 0;
 }
 
