@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 #include <string>
 #include <system_error>
+
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
 
 namespace xffl {
 
@@ -15,8 +16,12 @@ namespace fs = std::filesystem;
 
 std::optional<ProcessInfo> process_info(pid_t pid) {
   if (pid <= 0) return std::nullopt;
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::string text;
+  try {
+    text = read_file("/proc/" + std::to_string(pid) + "/stat", 1u << 16);
+  } catch (const Error&) {
+    return std::nullopt;  // it may end between opening and reading: a stream would throw its own
+  }
   // The program's name, field 2, may hold anything: fields are counted from the last ')'.
   const size_t name_end = text.rfind(')');
   if (name_end == std::string::npos) return std::nullopt;
