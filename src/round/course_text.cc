@@ -41,7 +41,7 @@ std::string describe(const Course& course) {
   std::string text = step_words(course);
   if (course.now.needs_person) return "PAUSED(auth), " + text + ": " + course.now.trouble;
   if (!course.now.trouble.empty())
-    text += ", not reachable: " + log::printable(course.now.trouble, 300);
+    text += ", tried again: " + log::printable(course.now.trouble, 300);
   return text;
 }
 

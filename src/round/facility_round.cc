@@ -116,12 +116,12 @@ void FacilityRound::tell_trouble(const Course& course) {
   if (trouble == told_) return;
   const log::Field facility{"facility", facility_.facility.str()};
   if (trouble.empty())
-    log::info("facility answers again", {facility});
+    log::info("the trouble is over", {facility});
   else if (course.now.needs_person)
     log::warning("PAUSED(auth): jobs go on; this continues by itself when it is mended",
                  {facility, {"problem", trouble}});
   else
-    log::warning("facility does not answer", {facility, {"while", describe({course.known, {}})},
+    log::warning("trouble at a facility: tried again", {facility, {"while", describe({course.known, {}})},
                                               {"problem", trouble}});
   told_ = trouble;
 }

@@ -96,6 +96,14 @@ void run_rounds(Context& context, std::stop_token stop) {
                           {{"model_sha256", context.ledger.history().done().model_sha256}});
 }
 
+// What the file may say and this version does not do.
+void refuse_unsupported(const config::Experiment& experiment) {
+  if (experiment.policy.on_walltime == config::OnWalltime::kResume)
+    throw Error(ErrorKind::kUnsupported,
+                "policy.on_walltime: resume needs checkpoints inside a job, which this version does "
+                "not write: say use, and ask for a longer walltime or fewer steps_per_round");
+}
+
 }  // namespace
 
 void accept_changes(const config::Experiment& experiment, const RunFolder& folder, Ledger& ledger) {
@@ -144,6 +152,7 @@ void cancel_now(Context& context) {
 
 Outcome run_federation(const config::Experiment& experiment, const RunFolder& folder, World& world,
                        std::stop_token stop, const Observer& observer) {
+  refuse_unsupported(experiment);
   make_dirs(folder.path());
   Ledger ledger(folder.journal());
   if (!ledger.history().identity) create_run(experiment, folder, ledger);
