@@ -11,14 +11,13 @@ namespace {
 Rules rules_of(const Context& context, const plan::RoundPlan& plan,
                const plan::FacilityPlan& facility, std::chrono::milliseconds settle_time) {
   const config::RoundPolicy& policy = context.experiment.policy;
-  const config::Facility& settings = context.experiment.facility(facility.facility);
   Rules rules;
   rules.max_attempts = policy.max_attempts;
   rules.rerun_budget = policy.rerun_budget;
   rules.waits_for_ever = policy.on_missing == config::OnMissing::kWait;
   rules.deadline = policy.deadline;
   rules.poll_interval =
-      settings.poll_interval.count() > 0 ? settings.poll_interval : policy.poll_interval;
+      context.experiment.poll_interval(context.experiment.facility(facility.facility));
   rules.settle_time = settle_time;
   rules.max_outage = policy.max_outage;
   rules.seed = context.identity.secret + "/" + facility.facility.str();
