@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds everything and runs all tests but campaigns (`ctest --preset campaign`).
+# Installs what is missing, builds everything and runs all tests.
 #
 #   scripts/test.sh [options of ctest...]
 #
