@@ -66,6 +66,7 @@ endfunction()
 # xffl_test(name SOURCES file... DEPENDS module... [PRIVATE_LIBS target...] [LABELS label...] [TORCH] [TIMEOUT seconds])
 #
 # One GoogleTest program; every TEST becomes a ctest named <name>.<Suite>.<Test>.
+# gtest_discover_tests keeps the first label only: the one that scripts select by goes first.
 function(xffl_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "TIMEOUT" "SOURCES;DEPENDS;PRIVATE_LIBS;LABELS")
   add_executable(${name}_test ${arg_SOURCES})

@@ -38,7 +38,7 @@ start=$SECONDS
 code=0
 # Real facilities (docs/testing.md) mostly wait: several beds at a time. A crowded machine can starve a daemon past its own
 # time-outs: a test is tried once more, and ctest says so.
-ctest --preset dev -j5 --repeat until-pass:2 --output-on-failure --output-junit "$beds_report" -L bed "$@" || code=$?
+ctest --preset dev -j3 --repeat until-pass:2 --output-on-failure --output-junit "$beds_report" -L bed "$@" || code=$?
 ctest --preset dev -j2 --output-on-failure --output-junit "$report" -LE bed "$@" || code=$?
 echo "test: tests: $((SECONDS - start)) s, $SECONDS s in all"
 for each in "$report" "$beds_report"; do
