@@ -40,7 +40,7 @@ int exit_code_of(pid_t pid) {
 
 TEST(Pause, HoldsAFacilityBackUntilItIsResumed) {
   Project project;
-  project.set_training_time(300);
+  project.set_hold();
   project.write_config();
   const std::string path = project.path().string();
   const pid_t pid = project.start_run();
@@ -50,6 +50,7 @@ TEST(Pause, HoldsAFacilityBackUntilItIsResumed) {
   });
   EXPECT_EQ(project.xffl({"pause", "-p", path, "brno", "--reason", "maintenance"}).exit_code, 0);
   EXPECT_EQ(status_of(project)["paused"], Json({{"brno", "maintenance"}}));
+  std::filesystem::remove(project.hold());
   // What ran goes on; the next round waits for brno.
   await([&] { return count(project, "update_accepted") >= 3; });
   std::this_thread::sleep_for(std::chrono::milliseconds(700));

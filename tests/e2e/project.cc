@@ -59,11 +59,13 @@ void Project::write_config() const {
          << "/bin/xffl-fake-trainer']}\n    environment:\n      - export XFFL_FAKE_TRAININGS='"
          << place.trainings << "'\n      - export XFFL_FAKE_MILLISECONDS=" << training_milliseconds_
          << "\n";
+    if (held_) yaml << "      - export XFFL_FAKE_HOLD='" << hold().string() << "'\n";
     if (faults_.contains(name))
       yaml << "      - export XFFL_FAKE_TRAINER='" << faults_.at(name) << "'\n";
     yaml << "    data: {train: [/data/unused.tokens]}\n";
   }
   write_file_atomic(path() / "xffl.yaml", yaml.str());
+  if (held_) write_file_atomic(hold(), "");
 }
 
 ProcessResult Project::xffl(std::vector<std::string> args, std::map<std::string, std::string> env,

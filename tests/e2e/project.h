@@ -43,6 +43,9 @@ class Project {
   void set_policy(const std::string& yaml) { policy_ = yaml; }
   void set_rounds(int rounds) { rounds_ = rounds; }
   void set_training_time(int milliseconds) { training_milliseconds_ = milliseconds; }
+  /// Trainers wait, a minute at most, until the file hold() is gone.
+  void set_hold() { held_ = true; }
+  std::filesystem::path hold() const { return path() / "hold"; }
   void write_config() const;
 
   /// Runs `xffl ARGS...` to its end.
@@ -72,6 +75,7 @@ class Project {
   std::string policy_ = "{on_missing: wait, poll_interval: 20ms}";
   int rounds_ = 3;
   int training_milliseconds_ = 0;
+  bool held_ = false;
 };
 
 }  // namespace xffl::test

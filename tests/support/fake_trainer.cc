@@ -4,7 +4,8 @@
 // only, so the same jobs give the same models. XFFL_FAKE_TRAINER says how it misbehaves,
 // "<fault>[@<round>]", once per round unless the fault ends in "!": crash, hang, nan, shape,
 // truncate, unchanged, nonce, forged. XFFL_FAKE_TRAININGS names a file that gets a line for every
-// training that ran to its report, whatever came of it.
+// training that ran to its report, whatever came of it. It trains for XFFL_FAKE_MILLISECONDS, and
+// not before the file XFFL_FAKE_HOLD is gone.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -119,10 +120,16 @@ bool is_idle_rank() {
   return rank != nullptr && std::strcmp(rank, "0") != 0;
 }
 
+void wait_until_gone(const fs::path& path) {
+  for (int i = 0; i < 6000 && fs::exists(path); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+}
+
 int train(const fs::path& path) {
   if (is_idle_rank()) return 0;
   const job::JobSpec spec = job::read_job_spec(path);
   const Fault fault = fault_from_environment();
+  if (const char* hold = std::getenv("XFFL_FAKE_HOLD")) wait_until_gone(hold);
   if (const char* milliseconds = std::getenv("XFFL_FAKE_MILLISECONDS"))
     std::this_thread::sleep_for(std::chrono::milliseconds(std::stoi(milliseconds)));
   if (happens(fault, "crash", spec.key)) {
