@@ -1,6 +1,7 @@
 #include "e2e/bed_project.h"
 
-#include <algorithm>
+#include <gtest/gtest.h>
+
 #include <sstream>
 #include <thread>
 
@@ -10,17 +11,29 @@ namespace xffl::test {
 
 namespace fs = std::filesystem;
 
-Placement placement(const Facility& facility, int nodes, const std::string& more) {
+Placement placement(const Facility& facility, const std::string& more, const std::string& slurm) {
   std::ostringstream yaml;
   yaml << "    access: ssh\n    scheduler: slurm\n    ssh: {hosts: ['" << facility.host
        << "'], user: " << facility.user << ", keys: ['" << facility.key.string()
-       << "'], agent: false}\n    slurm: {nodes: " << nodes
-       << ", time: 5m, warning: 1m, settle_time: 2s, command_timeout: 20s}\n"
-          "    poll_interval: 300ms\n    workdir: "
+       << "'], agent: false}\n    slurm: {settle_time: 2s, command_timeout: 20s, " << slurm
+       << "}\n    poll_interval: 300ms\n    workdir: "
        << facility.scratch << "/work\n"
        << more;
   return {yaml.str(), facility.scratch + "/trainings.log",
           facility.folder / "scratch/trainings.log"};
+}
+
+std::string local_sha256() {
+  Project project;
+  EXPECT_EQ(project.run().exit_code, 0);
+  return project.current_sha256();
+}
+
+bool await(const std::function<bool()>& what, std::chrono::seconds patience) {
+  const auto ends = std::chrono::steady_clock::now() + patience;
+  while (!what() && std::chrono::steady_clock::now() < ends)
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  return what();
 }
 
 BedProject::BedProject(const std::vector<std::string>& flavours)
@@ -32,24 +45,38 @@ BedProject::BedProject(const std::vector<std::string>& flavours)
   write_file_atomic(path() / "known_hosts", read_file(facility("alba").known_hosts, 1 << 20));
 }
 
-bool BedProject::await_events(const std::string& kind, int count,
-                              std::chrono::seconds patience) const {
-  const auto ends = std::chrono::steady_clock::now() + patience;
-  for (; std::chrono::steady_clock::now() < ends;
-       std::this_thread::sleep_for(std::chrono::milliseconds(50))) {
-    if (!fs::exists(run_folder() / "journal.db")) continue;
-    const auto all = events();
-    if (std::count_if(all.begin(), all.end(), [&](const auto& e) { return e.kind == kind; }) >=
-        count)
-      return true;
-  }
-  return false;
-}
-
 void BedProject::forget_runs() const {
   Project::forget_runs();
   for (const char* name : {"alba", "brno"})
     facility(name).exec_on_login({"rm", "-rf", facility(name).scratch + "/work"});
+}
+
+std::string BedProject::running_job(const std::string& name) const {
+  const Facility& there = facility(name);
+  std::string id;
+  const bool runs = await([&] {
+    id = there.exec_on_login({"squeue", "-h", "-t", "R", "-o", "%A"}).out;
+    if (!id.empty()) id.pop_back();
+    return !id.empty() && there.exec_on_login({"grep", "-rqs", "^" + id + " ",
+                                               there.scratch + "/work", "--include=owner"})
+                                  .exit_code == 0;
+  });
+  return runs ? id : "";
+}
+
+void BedProject::expect_result(const std::string& sha256, const std::string& what,
+                               const std::vector<std::string>& expected) const {
+  EXPECT_EQ(current_sha256(), sha256) << what;
+  EXPECT_EQ(trainings(), expected) << what;
+  std::map<int, int> published;
+  for (const journal::Event& event : events())
+    if (event.kind == "published") ++published[event.round];
+  for (const auto& [round, times] : published) EXPECT_EQ(times, 1) << what << " round " << round;
+  EXPECT_EQ(static_cast<int>(published.size()), history().done().rounds_published) << what;
+  EXPECT_TRUE(history().completed) << what;
+  for (const char* name : {"alba", "brno"}) EXPECT_EQ(jobs_left(name), "") << what;
+  if (testing::Test::HasFailure() && fs::exists(log()))
+    std::cerr << "--- what the coordinator said\n" << read_file(log(), 1 << 20);
 }
 
 std::string BedProject::jobs_left(const std::string& name) const {

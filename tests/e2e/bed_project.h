@@ -1,13 +1,28 @@
 // A project whose facilities alba and brno are real: reached by SSH, run by Slurm.
 #pragma once
 
+#include <functional>
+
 #include "e2e/project.h"
 #include "support/bed.h"
 
 namespace xffl::test {
 
-/// How xffl.yaml describes a facility of the bed; `more` are further keys, indented by four.
-Placement placement(const Facility& facility, int nodes = 2, const std::string& more = "");
+// Skips the test where this machine cannot have facilities.
+#define NEED_BED(project) \
+  if (!(project).up()) GTEST_SKIP() << (project).why_not()
+
+/// How xffl.yaml describes a facility of the bed: `slurm` are its keys there beside the usual ones,
+/// `more` are further keys of the facility, indented by four.
+Placement placement(const Facility& facility, const std::string& more = "",
+                    const std::string& slurm = "nodes: 2, time: 5m, warning: 1m");
+
+/// The final model of the same project with its facilities in folders of this machine.
+std::string local_sha256();
+
+/// Whether `what` becomes true within `patience`.
+bool await(const std::function<bool()>& what,
+           std::chrono::seconds patience = std::chrono::seconds(120));
 
 class BedProject : public Project {
  public:
@@ -23,11 +38,21 @@ class BedProject : public Project {
                     std::chrono::seconds timeout = std::chrono::seconds(180)) const {
     return xffl({"run", "-p", path().string()}, std::move(env), timeout);
   }
-  /// Waits until the journal has `count` events of that kind; false after `patience`.
-  bool await_events(const std::string& kind, int count,
-                    std::chrono::seconds patience = std::chrono::seconds(60)) const;
   /// Also at the facilities.
   void forget_runs() const;
+  /// `xffl status`, for people.
+  std::string status() const { return xffl({"status", "-p", path().string()}).out; }
+  bool await_status(const std::string& text) const {
+    return await([&] { return status().find(text) != std::string::npos; });
+  }
+  /// The newest job of a facility, once its trainer's script has begun; empty after a while.
+  std::string running_job(const std::string& facility) const;
+  /// The oracle: this model, every round published once, no job left; and every training of three
+  /// rounds ran once, in its first attempt, unless `trainings` says otherwise.
+  void expect_result(const std::string& sha256, const std::string& what = "",
+                     const std::vector<std::string>& trainings = {
+                         "alba 1 1", "alba 2 1", "alba 3 1", "brno 1 1", "brno 2 1",
+                         "brno 3 1"}) const;
   /// Jobs that Slurm still has queued or running there, by name.
   std::string jobs_left(const std::string& facility) const;
 

@@ -1,6 +1,5 @@
 // What people ask of a run while it goes on, and before.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
 #include <thread>
 
@@ -19,46 +18,24 @@ Json status_of(const Project& project) {
   return parse_json(result.out, "status");
 }
 
-template <class Condition>
-void await(Condition&& condition) {
-  for (int i = 0; i < 600 && !condition(); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  EXPECT_TRUE(condition());
-}
-
-int count(const Project& project, const std::string& kind) {
-  int found = 0;
-  for (const journal::Event& event : project.events()) found += event.kind == kind;
-  return found;
-}
-
-int exit_code_of(pid_t pid) {
-  int status = 0;
-  ::waitpid(pid, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
 TEST(Pause, HoldsAFacilityBackUntilItIsResumed) {
   Project project;
   project.set_hold();
   project.write_config();
   const std::string path = project.path().string();
-  const pid_t pid = project.start_run();
-  await([&] {
-    return std::filesystem::exists(project.run_folder() / "journal.db") &&
-           count(project, "submitted") >= 2;
-  });
+  auto run = project.start_run();
+  ASSERT_TRUE(project.await_events("submitted", 2));
   EXPECT_EQ(project.xffl({"pause", "-p", path, "brno", "--reason", "maintenance"}).exit_code, 0);
   EXPECT_EQ(status_of(project)["paused"], Json({{"brno", "maintenance"}}));
-  std::filesystem::remove(project.hold());
+  project.release();
   // What ran goes on; the next round waits for brno.
-  await([&] { return count(project, "update_accepted") >= 3; });
+  ASSERT_TRUE(project.await_events("update_accepted", 3));
   std::this_thread::sleep_for(std::chrono::milliseconds(700));
-  EXPECT_EQ(count(project, "published"), 1);
+  EXPECT_EQ(project.count_events("published"), 1);
   for (const std::string& training : project.trainings()) EXPECT_NE(training, "brno 2 1");
   EXPECT_EQ(project.xffl({"resume", "-p", path}).exit_code, 0);
-  EXPECT_EQ(exit_code_of(pid), 0);
-  EXPECT_EQ(count(project, "published"), 3);
+  EXPECT_EQ(run.finish(), 0);
+  EXPECT_EQ(project.count_events("published"), 3);
 }
 
 TEST(Pause, IsRememberedWithoutACoordinator) {
@@ -84,7 +61,7 @@ TEST(Continue, WithOtherOperationalKeys) {
   project.set_policy("{on_missing: wait, poll_interval: 30ms, max_attempts: 5}");
   project.write_config();
   EXPECT_EQ(project.run().exit_code, 0);
-  EXPECT_EQ(count(project, "config_changed"), 1);
+  EXPECT_EQ(project.count_events("config_changed"), 1);
   EXPECT_EQ(status_of(project)["state"], "completed");
 }
 

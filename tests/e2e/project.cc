@@ -1,9 +1,14 @@
 #include "e2e/project.h"
 
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
 #include <algorithm>
 #include <fstream>
 #include <set>
 #include <sstream>
+#include <thread>
 
 #include "xffl/base/file.h"
 #include "xffl/checkpoint/llama_config.h"
@@ -14,18 +19,50 @@ namespace xffl::test {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+std::string hold_name(const std::string& facility) { return "hold-" + facility; }
+
+}  // namespace
+
+void StartedRun::signal(int number) const {
+  if (pid_ > 0) ::kill(pid_, number);
+}
+
+void StartedRun::kill() {
+  if (pid_ <= 0) return;
+  ::kill(pid_, SIGKILL);
+  ::waitpid(std::exchange(pid_, -1), nullptr, 0);
+}
+
+int StartedRun::finish(std::chrono::seconds patience) {
+  const auto ends = std::chrono::steady_clock::now() + patience;
+  while (pid_ > 0 && std::chrono::steady_clock::now() < ends) {
+    int status = 0;
+    if (::waitpid(pid_, &status, WNOHANG) == pid_) {
+      pid_ = -1;
+      return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  ADD_FAILURE() << "`xffl run` did not end within " << patience.count() << " s";
+  kill();
+  return -1;
+}
+
 Project::Project() {
   make_dirs(path());
   const fs::path log = path() / "trainings.log";
   for (const char* name : {"alba", "brno"}) place(name, {"    workdir: work\n", log, log});
-  write_model();
+  write_model(16);
   write_config();
 }
 
-void Project::write_model() const {
+void Project::write_model(int rows) const {
   const fs::path folder = path() / "model";
+  fs::remove_all(folder);
   const std::vector<checkpoint::TensorSpec> tensors = {
-      {"model.embed_tokens.weight", checkpoint::Dtype::kBF16, {16, 8}},
+      {"model.embed_tokens.weight", checkpoint::Dtype::kBF16, {rows, 8}},
       {"model.layers.0.mlp.up_proj.weight", checkpoint::Dtype::kBF16, {12, 8}},
       {"model.norm.weight", checkpoint::Dtype::kBF16, {8}}};
   checkpoint::ModelWriter writer(folder, tensors);
@@ -38,7 +75,7 @@ void Project::write_model() const {
   }
   writer.finish();
   checkpoint::LlamaConfig config;
-  config.vocab_size = 16;
+  config.vocab_size = rows;
   config.hidden_size = 8;
   config.intermediate_size = 12;
   config.num_layers = config.num_heads = config.num_kv_heads = 1;
@@ -59,13 +96,29 @@ void Project::write_config() const {
          << "/bin/xffl-fake-trainer']}\n    environment:\n      - export XFFL_FAKE_TRAININGS='"
          << place.trainings << "'\n      - export XFFL_FAKE_MILLISECONDS=" << training_milliseconds_
          << "\n";
-    if (held_) yaml << "      - export XFFL_FAKE_HOLD='" << hold().string() << "'\n";
+    if (held_)
+      yaml << "      - export XFFL_FAKE_HOLD='"
+           << (fs::path(place.trainings).parent_path() / hold_name(name)).string() << "'\n";
     if (faults_.contains(name))
       yaml << "      - export XFFL_FAKE_TRAINER='" << faults_.at(name) << "'\n";
     yaml << "    data: {train: [/data/unused.tokens]}\n";
   }
   write_file_atomic(path() / "xffl.yaml", yaml.str());
-  if (held_) write_file_atomic(hold(), "");
+  if (!held_) return;
+  for (const auto& [name, place] : placements_) hold(name);
+}
+
+fs::path Project::hold_file(const std::string& facility, int round) const {
+  return placements_.at(facility).trainings_here.parent_path() /
+         (hold_name(facility) + (round == 0 ? "" : "-" + std::to_string(round)));
+}
+
+void Project::hold(const std::string& facility, int round) const {
+  write_file_atomic(hold_file(facility, round), "");
+}
+
+void Project::release(const std::string& facility, int round) const {
+  fs::remove(hold_file(facility, round));
 }
 
 ProcessResult Project::xffl(std::vector<std::string> args, std::map<std::string, std::string> env,
@@ -74,13 +127,31 @@ ProcessResult Project::xffl(std::vector<std::string> args, std::map<std::string,
   return run_process({.argv = std::move(args), .env = std::move(env), .timeout = timeout});
 }
 
-pid_t Project::start_run() const {
-  return start_detached({.argv = {XFFL_BINARY_DIR "/bin/xffl", "run", "-p", path().string()}},
-                        dir_.path() / "run.log");
+StartedRun Project::start_run() const {
+  return StartedRun(
+      start_detached({.argv = {XFFL_BINARY_DIR "/bin/xffl", "run", "-p", path().string()}},
+                     log()));
 }
 
 std::vector<journal::Event> Project::events(const std::string& run) const {
-  return journal::read_events(run_folder(run) / "journal.db");
+  const fs::path journal = run_folder(run) / "journal.db";
+  return fs::exists(journal) ? journal::read_events(journal) : std::vector<journal::Event>();
+}
+
+int Project::count_events(const std::string& kind) const {
+  const auto all = events();
+  return static_cast<int>(
+      std::count_if(all.begin(), all.end(), [&](const auto& e) { return e.kind == kind; }));
+}
+
+bool Project::await_events(const std::string& kind, int count,
+                           std::chrono::seconds patience) const {
+  const auto ends = std::chrono::steady_clock::now() + patience;
+  while (count_events(kind) < count) {
+    if (std::chrono::steady_clock::now() > ends) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  }
+  return true;
 }
 
 round::History Project::history(const std::string& run) const { return round::replay(events(run)); }

@@ -4,8 +4,10 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/temp_dir.h"
@@ -20,6 +22,27 @@ struct Placement {
   std::string yaml;                      // with the indentation of a facility's keys
   std::string trainings;                 // the path there
   std::filesystem::path trainings_here;  // the same file as this machine sees it
+};
+
+// An `xffl run` that goes on beside the test. It does not outlive this object, however the test
+// ends.
+class StartedRun {
+ public:
+  explicit StartedRun(pid_t pid) : pid_(pid) {}
+  StartedRun(StartedRun&& other) noexcept : pid_(std::exchange(other.pid_, -1)) {}
+  StartedRun& operator=(StartedRun&&) = delete;
+  ~StartedRun() { kill(); }
+
+  pid_t pid() const { return pid_; }
+  void signal(int number) const;
+  /// Ends it by SIGKILL and reaps it.
+  void kill();
+  /// Waits until it ends; its exit code, or 128 + the signal that ended it. -1 when it had to be
+  /// killed after `patience`, with a failure of the test.
+  int finish(std::chrono::seconds patience = std::chrono::seconds(300));
+
+ private:
+  pid_t pid_;
 };
 
 class Project {
@@ -41,11 +64,18 @@ class Project {
     placements_[facility] = placement;
   }
   void set_policy(const std::string& yaml) { policy_ = yaml; }
+  /// Replaces the model by one of so many rows of 16 bytes in its first tensor.
+  void set_model_rows(int rows) const { write_model(rows); }
   void set_rounds(int rounds) { rounds_ = rounds; }
   void set_training_time(int milliseconds) { training_milliseconds_ = milliseconds; }
-  /// Trainers wait, a minute at most, until the file hold() is gone.
+  /// From the next write_config() on, no training ends before its facility is released.
   void set_hold() { held_ = true; }
-  std::filesystem::path hold() const { return path() / "hold"; }
+  /// The same for one facility, in one round or (0) in all.
+  void hold(const std::string& facility, int round = 0) const;
+  void release(const std::string& facility, int round = 0) const;
+  void release() const {
+    for (const auto& [name, place] : placements_) release(name);
+  }
   void write_config() const;
 
   /// Runs `xffl ARGS...` to its end.
@@ -54,10 +84,16 @@ class Project {
   ProcessResult run(std::map<std::string, std::string> env = {}) const {
     return xffl({"run", "-p", path().string()}, env);
   }
-  /// Starts `xffl run` and returns its process id; the caller ends and reaps it.
-  pid_t start_run() const;
+  /// What it says goes to log().
+  StartedRun start_run() const;
+  std::filesystem::path log() const { return dir_.path() / "run.log"; }
+  /// Waits until the journal has `count` events of that kind; false after `patience`.
+  bool await_events(const std::string& kind, int count,
+                    std::chrono::seconds patience = std::chrono::seconds(120)) const;
 
+  /// None while there is no journal.
   std::vector<journal::Event> events(const std::string& run = "0001") const;
+  int count_events(const std::string& kind) const;
   round::History history(const std::string& run = "0001") const;
   /// Manifest root hash of CURRENT.
   std::string current_sha256() const;
@@ -67,7 +103,8 @@ class Project {
   void forget_runs() const;
 
  private:
-  void write_model() const;
+  void write_model(int rows) const;
+  std::filesystem::path hold_file(const std::string& facility, int round) const;
 
   TempDir dir_;
   std::map<std::string, std::string> faults_;

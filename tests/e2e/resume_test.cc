@@ -2,7 +2,6 @@
 // twice.
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/wait.h>
 
 #include <random>
 #include <thread>
@@ -75,10 +74,9 @@ TEST(Kill, AtRandomInstantsChangesNothing) {
   std::mt19937 random(7);
   for (int trial = 0; trial < 15; ++trial) {
     for (int kill_number = 0; kill_number < 4; ++kill_number) {
-      const pid_t pid = project.start_run();
+      auto run = project.start_run();
       std::this_thread::sleep_for(std::chrono::milliseconds(random() % 500));
-      ::kill(pid, SIGKILL);
-      ::waitpid(pid, nullptr, 0);
+      run.kill();
     }
     const ProcessResult resumed = project.run();
     ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
@@ -90,24 +88,16 @@ TEST(Kill, AtRandomInstantsChangesNothing) {
 TEST(Signal, DetachesCleanlyAndTheJobsGoOn) {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     Project project;
-    project.set_training_time(1500);
+    project.set_hold();
     project.set_rounds(1);
     project.write_config();
-    const pid_t pid = project.start_run();
-    for (int i = 0; i < 250; ++i) {  // until both jobs are submitted
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      if (!std::filesystem::exists(project.run_folder() / "journal.db")) continue;
-      const auto events = project.events();
-      if (std::count_if(events.begin(), events.end(),
-                        [](const auto& e) { return e.kind == "submitted"; }) == 2)
-        break;
-    }
-    ::kill(pid, number);
-    int status = 0;
-    ASSERT_EQ(::waitpid(pid, &status, 0), pid);
-    EXPECT_EQ(WEXITSTATUS(status), exit_code(ErrorKind::kCancelled));
+    auto run = project.start_run();
+    ASSERT_TRUE(project.await_events("submitted", 2));
+    run.signal(number);
+    EXPECT_EQ(run.finish(std::chrono::seconds(30)), exit_code(ErrorKind::kCancelled));
     EXPECT_EQ(project.xffl({"status", "-p", project.path().string()}).out.find("running"),
               std::string::npos);
+    project.release();
     ASSERT_EQ(project.run().exit_code, 0);
     EXPECT_EQ(project.trainings(), (std::vector<std::string>{"alba 1 1", "brno 1 1"}));
   }
@@ -115,18 +105,16 @@ TEST(Signal, DetachesCleanlyAndTheJobsGoOn) {
 
 TEST(SecondCoordinator, IsRefusedAndToldWho) {
   Project project;
-  project.set_training_time(2000);
+  project.set_hold();
   project.set_rounds(1);
   project.write_config();
-  const pid_t pid = project.start_run();
-  for (int i = 0; i < 250 && journal::lock_holder(project.run_folder() / "journal.db").empty(); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  auto run = project.start_run();
+  ASSERT_TRUE(project.await_events("submitted", 2));
   const ProcessResult second = project.run();
   EXPECT_EQ(second.exit_code, exit_code(ErrorKind::kBusy));
-  EXPECT_NE(second.err.find(std::to_string(pid)), std::string::npos) << second.err;
-  int status = 0;
-  ::waitpid(pid, &status, 0);
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_NE(second.err.find(std::to_string(run.pid())), std::string::npos) << second.err;
+  project.release();
+  EXPECT_EQ(run.finish(), 0);
   EXPECT_EQ(project.trainings().size(), 2u);
 }
 
@@ -140,30 +128,16 @@ void expect_jobs_ended(const Project& project) {
   }
 }
 
-void wait_for_two_jobs(const Project& project) {
-  for (int i = 0; i < 500; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    if (!std::filesystem::exists(project.run_folder() / "journal.db")) continue;
-    const auto events = project.events();
-    if (std::count_if(events.begin(), events.end(),
-                      [](const auto& e) { return e.kind == "submitted"; }) == 2)
-      return;
-  }
-  FAIL() << "no jobs after 10 s";
-}
-
 TEST(Cancel, EndsARunningCoordinatorAndItsJobs) {
   Project project;
   project.set_fault("alba", "hang!");
   project.set_fault("brno", "hang!");
   project.write_config();
-  const pid_t pid = project.start_run();
-  wait_for_two_jobs(project);
+  auto run = project.start_run();
+  ASSERT_TRUE(project.await_events("submitted", 2));
   const ProcessResult cancelled = project.xffl({"cancel", "-p", project.path().string()});
   EXPECT_EQ(cancelled.exit_code, 0) << cancelled.err;
-  int status = 0;
-  ::waitpid(pid, &status, 0);
-  EXPECT_EQ(WEXITSTATUS(status), exit_code(ErrorKind::kFailed));
+  EXPECT_EQ(run.finish(), exit_code(ErrorKind::kFailed));
   EXPECT_TRUE(project.history().cancelled);
   expect_jobs_ended(project);
   EXPECT_EQ(project.run().exit_code, exit_code(ErrorKind::kFailed));
@@ -174,10 +148,9 @@ TEST(Cancel, EndsTheJobsOfACoordinatorThatWasKilled) {
   project.set_fault("alba", "hang!");
   project.set_fault("brno", "hang!");
   project.write_config();
-  const pid_t pid = project.start_run();
-  wait_for_two_jobs(project);
-  ::kill(pid, SIGKILL);
-  ::waitpid(pid, nullptr, 0);
+  auto run = project.start_run();
+  ASSERT_TRUE(project.await_events("submitted", 2));
+  run.kill();
   EXPECT_EQ(project.xffl({"cancel", "-p", project.path().string()}).exit_code, 0);
   EXPECT_TRUE(project.history().cancelled);
   expect_jobs_ended(project);

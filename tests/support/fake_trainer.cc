@@ -5,10 +5,13 @@
 // "<fault>[@<round>]", once per round unless the fault ends in "!": crash, hang, nan, shape,
 // truncate, unchanged, nonce, forged. XFFL_FAKE_TRAININGS names a file that gets a line for every
 // training that ran to its report, whatever came of it. It trains for XFFL_FAKE_MILLISECONDS, and
-// not before the file XFFL_FAKE_HOLD is gone.
+// not before the file XFFL_FAKE_HOLD is gone, nor that with "-<round>" behind it. Told by SIGUSR1 meanwhile (or by the fault "early"),
+// it reports half of its steps.
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -54,6 +57,8 @@ bool happens(const Fault& fault, std::string_view name, const job::JobKey& key) 
   return fault.name == name && (fault.round == 0 || fault.round == key.round) &&
          (fault.always || key.attempt == 1);
 }
+
+volatile sig_atomic_t told_to_stop = 0;
 
 // The same for the same facility, round and tensor, on every machine; a multiple of 2^-12, so sums
 // stay exact.
@@ -104,8 +109,9 @@ job::JobReport report_of(const job::JobSpec& spec, const Fault& fault) {
   if (happens(fault, "nonce", spec.key)) report.key.nonce = std::string(32, '0');
   report.base_model_sha256 = spec.base_model_sha256;
   report.update_sha256 = checkpoint::read_manifest(spec.update_path).root_sha256();
-  report.steps = spec.training.steps;
-  report.samples = spec.training.steps * spec.training.batch_size;
+  report.stopped_early = told_to_stop != 0;
+  report.steps = report.stopped_early ? spec.training.steps / 2 : spec.training.steps;
+  report.samples = report.steps * spec.training.batch_size;
   // alba has three times brno's tokens, so that weights matter.
   report.tokens = report.samples * (spec.key.facility == "alba" ? 3 : 1);
   if (happens(fault, "forged", spec.key)) report.tokens = int64_t(1) << 50;
@@ -120,18 +126,29 @@ bool is_idle_rank() {
   return rank != nullptr && std::strcmp(rank, "0") != 0;
 }
 
+// Five minutes at most: whoever holds it may have died.
 void wait_until_gone(const fs::path& path) {
-  for (int i = 0; i < 6000 && fs::exists(path); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  for (int i = 0; i < 15000 && fs::exists(path) && told_to_stop == 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+}
+
+void work(int milliseconds) {
+  for (int past = 0; past < milliseconds && told_to_stop == 0; past += 10)
+    std::this_thread::sleep_for(std::chrono::milliseconds(std::min(10, milliseconds - past)));
 }
 
 int train(const fs::path& path) {
   if (is_idle_rank()) return 0;
+  ::signal(SIGUSR1, [](int) { told_to_stop = 1; });
   const job::JobSpec spec = job::read_job_spec(path);
   const Fault fault = fault_from_environment();
-  if (const char* hold = std::getenv("XFFL_FAKE_HOLD")) wait_until_gone(hold);
+  if (const char* hold = std::getenv("XFFL_FAKE_HOLD")) {
+    wait_until_gone(hold);
+    wait_until_gone(hold + ("-" + std::to_string(spec.key.round)));
+  }
   if (const char* milliseconds = std::getenv("XFFL_FAKE_MILLISECONDS"))
-    std::this_thread::sleep_for(std::chrono::milliseconds(std::stoi(milliseconds)));
+    work(std::stoi(milliseconds));
+  if (happens(fault, "early", spec.key)) told_to_stop = 1;
   if (happens(fault, "crash", spec.key)) {
     std::cerr << "fake trainer: out of luck\n";
     return 7;

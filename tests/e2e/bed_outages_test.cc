@@ -1,0 +1,118 @@
+// Federations of real facilities that lose a daemon or the link for a minute: nothing is lost,
+// nothing is trained twice.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <thread>
+
+#include "e2e/bed_project.h"
+
+namespace xffl {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::seconds;
+using test::await;
+using test::BedProject;
+using test::Facility;
+using test::local_sha256;
+
+// The jobs end while nobody can ask for them.
+TEST(BedOutages, AMinuteWithoutControllerOrSshd) {
+  BedProject project;
+  NEED_BED(project);
+  project.set_hold();
+  project.write_config();
+  const Facility &alba = project.facility("alba"), &brno = project.facility("brno");
+  auto run = project.start_run();
+  ASSERT_FALSE(project.running_job("alba").empty());
+  ASSERT_FALSE(project.running_job("brno").empty());
+  ASSERT_TRUE(project.await_events("submitted", 2));
+  alba.stop_daemon("slurmctld");
+  brno.stop_daemon("sshd");
+  project.release();
+  ASSERT_TRUE(await([&] { return project.trainings().size() == 2; }));
+  std::this_thread::sleep_for(seconds(60));
+  alba.start_daemon("slurmctld");
+  brno.start_daemon("sshd");
+  EXPECT_EQ(run.finish(), 0);
+  project.expect_result(local_sha256());
+}
+
+// Slurm that answers nothing, whether its credentials or its controller are gone.
+TEST(BedOutages, DeadMungeAndAFrozenController) {
+  BedProject project({"--slurm", "MessageTimeout=5"});
+  NEED_BED(project);
+  project.set_hold();
+  project.write_config();
+  const Facility &alba = project.facility("alba"), &brno = project.facility("brno");
+  auto run = project.start_run();
+  ASSERT_TRUE(project.await_events("submitted", 2));
+  alba.stop_daemon("munged");
+  brno.signal_daemon("slurmctld", SIGSTOP);
+  ASSERT_TRUE(await([&] {
+    const std::string status = project.status();
+    const size_t first = status.find("tried again");
+    return first != std::string::npos && status.find("tried again", first + 1) != std::string::npos;
+  })) << project.status();
+  alba.start_daemon("munged");
+  brno.signal_daemon("slurmctld", SIGCONT);
+  project.release();
+  EXPECT_EQ(run.finish(), 0);
+  project.expect_result(local_sha256());
+}
+
+// Bytes of the largest unfinished file below `folder`.
+uintmax_t part_bytes(const fs::path& folder) {
+  uintmax_t bytes = 0;
+  std::error_code gone;
+  for (fs::recursive_directory_iterator it(folder, gone), end; it != end; it.increment(gone)) {
+    if (gone) break;
+    const std::string name = it->path().filename().string();
+    if (name.find("part") == std::string::npos || !it->is_regular_file(gone)) continue;
+    const uintmax_t size = it->file_size(gone);
+    if (!gone) bytes = std::max(bytes, size);
+  }
+  return bytes;
+}
+
+// The link to alba is cut, without a word, while the model goes there; that to brno while its
+// update comes back.
+TEST(BedOutages, LinksThatAreCutInMidTransfer) {
+  constexpr int kRows = 1'500'000;  // 24 MB: 10 s at 20 Mbit/s
+  constexpr uintmax_t kSome = 1 << 20;
+  test::Project here;
+  here.set_model_rows(kRows);
+  here.set_rounds(2);
+  here.write_config();
+  ASSERT_EQ(here.run().exit_code, 0);
+  BedProject project;
+  NEED_BED(project);
+  project.set_model_rows(kRows);
+  project.set_rounds(2);
+  project.set_hold();
+  project.write_config();
+  const Facility &alba = project.facility("alba"), &brno = project.facility("brno");
+  alba.wan(2, 20, 0);
+  auto run = project.start_run();
+  ASSERT_TRUE(await([&] { return part_bytes(alba.folder / "scratch/work") > kSome; }));
+  alba.cut();
+  EXPECT_EQ(project.count_events("pushed"), 1);  // brno's
+  ASSERT_TRUE(project.await_events("submitted", 1));
+  brno.wan(2, 20, 0);
+  project.release();
+  ASSERT_TRUE(await([&] { return part_bytes(project.run_folder() / "r0001/brno") > kSome; }));
+  brno.cut();
+  EXPECT_EQ(project.count_events("update_accepted"), 0);
+  ASSERT_TRUE(await([&] {
+    const std::string status = project.status();
+    const size_t first = status.find("tried again");
+    return first != std::string::npos && status.find("tried again", first + 1) != std::string::npos;
+  })) << project.status();
+  for (const Facility* each : {&alba, &brno}) each->wan_off();
+  EXPECT_EQ(run.finish(), 0);
+  project.expect_result(here.current_sha256(), "", {"alba 1 1", "alba 2 1", "brno 1 1", "brno 2 1"});
+}
+
+}  // namespace
+}  // namespace xffl
