@@ -4,18 +4,20 @@
 // scale is known beforehand, so nothing waits for a backward pass.
 #include "xffl/llama/head_loss.h"
 
+#include <ATen/Parallel.h>
 #include <torch/types.h>
 
 #include <algorithm>
 
+#include "on_cpu.h"
 #include "product.h"
 
 namespace xffl::llama {
 namespace {
 
-constexpr int64_t kChunkElements = 16 << 20;
+constexpr int64_t kChunkElements = 32 << 20;
 constexpr int64_t kMinChunkRows = 64;
-constexpr int64_t kMaxChunkRows = 1024;
+constexpr int64_t kMaxChunkRows = 2048;
 constexpr int64_t kCacheElements = 256 << 10;
 
 int64_t chunk_rows(int64_t num_rows, int64_t vocab_size) {
@@ -36,9 +38,9 @@ at::Tensor target_rows(const at::Tensor& labels_N) {
   return labels_N.ne(kIgnoreLabel).nonzero().squeeze(1);
 }
 
-// Writes the rows' NLL; with `into_gradient` the logits become softmax - one_hot(label).
-void softmax_rows(at::Tensor logits_RV, const at::Tensor& labels_R, at::Tensor nll_R,
-                  bool into_gradient) {
+// Writes the rows' NLL; with `into_gradient` the logits become scale * (softmax - one_hot(label)).
+void softmax_rows_by_aten(at::Tensor logits_RV, const at::Tensor& labels_R, at::Tensor nll_R,
+                          bool into_gradient, double scale) {
   const int64_t step = block_rows(logits_RV);
   for (int64_t begin = 0; begin < logits_RV.size(0); begin += step) {
     const int64_t count = std::min(step, logits_RV.size(0) - begin);
@@ -48,9 +50,25 @@ void softmax_rows(at::Tensor logits_RV, const at::Tensor& labels_R, at::Tensor n
     const at::Tensor log_p_C1 = log_p_CV.gather(1, label_C1);
     nll_R.narrow(0, begin, count).copy_(log_p_C1.squeeze(1)).neg_();
     if (!into_gradient) continue;
-    at::exp_out(block_CV, log_p_CV);
-    block_CV.scatter_(1, label_C1, log_p_C1.expm1().to(block_CV.scalar_type()));
+    at::mul_out(block_CV, log_p_CV.exp(), at::scalar_tensor(scale, log_p_CV.options()));
+    block_CV.scatter_(1, label_C1, log_p_C1.expm1().mul_(scale).to(block_CV.scalar_type()));
   }
+}
+
+void softmax_rows(at::Tensor logits_RV, const at::Tensor& labels_R, at::Tensor nll_R,
+                  bool into_gradient, double scale) {
+  const bool done = on_cpu(logits_RV, [&]<class T>(T) {
+    const int64_t width = logits_RV.size(1);
+    at::parallel_for(0, logits_RV.size(0), 1, [&](int64_t begin, int64_t end) {
+      std::vector<Wide<T>> scratch(into_gradient ? static_cast<size_t>(width) : 0);
+      for (int64_t row = begin; row < end; ++row) {
+        mutable_data<Wide<T>>(nll_R)[row] = cpu_kernels<T>().cross_entropy(
+            mutable_data<T>(logits_RV) + row * width, width, const_data<int64_t>(labels_R)[row],
+            static_cast<Wide<T>>(scale), into_gradient ? scratch.data() : nullptr);
+      }
+    });
+  });
+  if (!done) softmax_rows_by_aten(logits_RV, labels_R, nll_R, into_gradient, scale);
 }
 
 }  // namespace
@@ -72,12 +90,12 @@ HeadLoss head_loss(const at::Tensor& x_ND, Weight& head, const at::Tensor& label
     const at::Tensor x_RD = x_MD.narrow(0, begin, count);
     at::Tensor logits_RV = buffer_RV.narrow(0, 0, count);
     multiply_into(logits_RV, x_RD, head.value.t());
-    softmax_rows(logits_RV, labels_M.narrow(0, begin, count), nll_M.narrow(0, begin, count), true);
+    softmax_rows(logits_RV, labels_M.narrow(0, begin, count), nll_M.narrow(0, begin, count), true,
+                 scale);
     at::Tensor grad_x_RD = grad_x_MD.narrow(0, begin, count);
     multiply_into(grad_x_RD, logits_RV, head.value);
-    head.add_product(logits_RV, x_RD, scale);
+    head.add_product(logits_RV, x_RD);
   }
-  grad_x_MD.mul_(scale);
   result.nll_sum = nll_M.sum(at::kDouble);
   result.grad_x_ND = all ? grad_x_MD : at::zeros_like(x_ND).index_copy_(0, rows_M, grad_x_MD);
   return result;
@@ -95,7 +113,7 @@ at::Tensor head_nll(const at::Tensor& x_ND, const at::Tensor& head_VD, const at:
     const int64_t count = std::min(step, rows_M.size(0) - begin);
     at::Tensor logits_RV = buffer_RV.narrow(0, 0, count);
     multiply_into(logits_RV, x_MD.narrow(0, begin, count), head_VD.t());
-    softmax_rows(logits_RV, labels_M.narrow(0, begin, count), nll_M.narrow(0, begin, count), false);
+    softmax_rows(logits_RV, labels_M.narrow(0, begin, count), nll_M.narrow(0, begin, count), false, 1);
   }
   return at::zeros({x_ND.size(0)}, nll_M.options()).index_copy_(0, rows_M, nll_M);
 }

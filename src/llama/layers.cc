@@ -6,6 +6,7 @@
 #include <torch/autograd.h>
 #include <torch/custom_class.h>
 
+#include "pointwise.h"
 #include "product.h"
 
 namespace xffl::llama {
@@ -33,11 +34,6 @@ T& held(AutogradContext* context) {
 }
 
 at::Tensor as_matrix(const at::Tensor& x_BTD) { return x_BTD.reshape({-1, x_BTD.size(-1)}); }
-
-// Norms are computed in float32, or in float64 for a float64 model (tests).
-at::ScalarType accumulation_type(at::ScalarType type) {
-  return type == at::kDouble ? at::kDouble : at::kFloat;
-}
 
 struct LinearsFunction : torch::autograd::Function<LinearsFunction> {
   static variable_list forward(AutogradContext* context, const at::Tensor& x_BTD,
@@ -79,28 +75,38 @@ struct LinearsFunction : torch::autograd::Function<LinearsFunction> {
 struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x_BTD, Weight* weight,
                             double epsilon) {
-    const at::Tensor wide_BTD = x_BTD.to(accumulation_type(x_BTD.scalar_type()));
-    const at::Tensor inverse_BT1 = wide_BTD.square().mean(-1, true).add_(epsilon).rsqrt_();
-    context->save_for_backward({x_BTD, inverse_BT1});
+    const Normed normed = rms_norm_forward(x_BTD, {}, weight->value, epsilon);
+    context->save_for_backward({x_BTD, normed.inverse_BT1});
     store(context, weight);
-    const at::Tensor normed_BTD = at::mul(wide_BTD, inverse_BT1).to(x_BTD.scalar_type());
-    return normed_BTD.mul_(weight->value);
+    return normed.normed_BTD;
   }
 
-  // y = w n, n = x r, r = 1 / rms(x): dx = r (dn - n mean(dn n)).
   static variable_list backward(AutogradContext* context, variable_list grads) {
     const auto saved = context->get_saved_variables();
     Weight& weight = *held<Weight*>(context);
-    const at::ScalarType wide = accumulation_type(saved[0].scalar_type());
-    const at::Tensor grad_BTD = grads[0].to(wide);
-    const at::Tensor normed_BTD = at::mul(saved[0].to(wide), saved[1]);
-    at::Tensor product_BTD = at::mul(grad_BTD, normed_BTD);
-    weight.add(as_matrix(product_BTD).sum(0));
-    product_BTD.mul_(weight.value);
-    const at::Tensor mean_BT1 = product_BTD.mean(-1, true);
-    at::Tensor grad_x_BTD = at::mul(grad_BTD, weight.value);
-    grad_x_BTD.addcmul_(normed_BTD, mean_BT1, -1).mul_(saved[1]);
-    return {grad_x_BTD.to(saved[0].scalar_type()), {}, {}};
+    const NormGradients gradients =
+        rms_norm_backward(grads[0], {}, saved[0], saved[1], weight.value);
+    weight.add(gradients.grad_w_D);
+    return {gradients.grad_x_BTD, {}, {}};
+  }
+};
+
+struct AddRmsNormFunction : torch::autograd::Function<AddRmsNormFunction> {
+  static variable_list forward(AutogradContext* context, const at::Tensor& x_BTD,
+                               const at::Tensor& delta_BTD, Weight* weight, double epsilon) {
+    const Normed normed = rms_norm_forward(x_BTD, delta_BTD, weight->value, epsilon);
+    context->save_for_backward({normed.sum_BTD, normed.inverse_BT1});
+    store(context, weight);
+    return {normed.sum_BTD, normed.normed_BTD};
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const auto saved = context->get_saved_variables();
+    Weight& weight = *held<Weight*>(context);
+    const NormGradients gradients =
+        rms_norm_backward(grads[1], grads[0], saved[0], saved[1], weight.value);
+    weight.add(gradients.grad_w_D);
+    return {gradients.grad_x_BTD, gradients.grad_x_BTD, {}, {}};
   }
 };
 
@@ -108,14 +114,13 @@ struct SwigluFunction : torch::autograd::Function<SwigluFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& gate_BTI,
                             const at::Tensor& up_BTI) {
     context->save_for_backward({gate_BTI, up_BTI});
-    return at::silu(gate_BTI).mul_(up_BTI);
+    return swiglu_forward(gate_BTI, up_BTI);
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
     const auto saved = context->get_saved_variables();
-    const at::Tensor grad_up_BTI = at::silu(saved[0]).mul_(grads[0]);
-    const at::Tensor grad_gate_BTI = at::silu_backward(at::mul(grads[0], saved[1]), saved[0]);
-    return {grad_gate_BTI, grad_up_BTI};
+    auto [grad_gate_BTI, grad_up_BTI] = swiglu_backward(grads[0], saved[0], saved[1]);
+    return {std::move(grad_gate_BTI), std::move(grad_up_BTI)};
   }
 };
 
@@ -131,6 +136,12 @@ at::Tensor apply_linear(const at::Tensor& x_BTD, const Linear& linear) {
 
 at::Tensor rms_norm(const at::Tensor& x_BTD, Weight& weight, double epsilon) {
   return RmsNormFunction::apply(x_BTD, &weight, epsilon);
+}
+
+SumAndNorm add_rms_norm(const at::Tensor& x_BTD, const at::Tensor& delta_BTD, Weight& weight,
+                        double epsilon) {
+  const variable_list results = AddRmsNormFunction::apply(x_BTD, delta_BTD, &weight, epsilon);
+  return {results[0], results[1]};
 }
 
 at::Tensor swiglu(const at::Tensor& gate_BTI, const at::Tensor& up_BTI) {

@@ -24,6 +24,14 @@ at::Tensor apply_linear(const at::Tensor& x_BTD, const Linear& linear);
 /// Hugging Face does).
 at::Tensor rms_norm(const at::Tensor& x_BTD, Weight& weight, double epsilon);
 
+struct SumAndNorm {
+  at::Tensor sum_BTD;
+  at::Tensor normed_BTD;
+};
+/// x + delta, and its rms_norm.
+SumAndNorm add_rms_norm(const at::Tensor& x_BTD, const at::Tensor& delta_BTD, Weight& weight,
+                        double epsilon);
+
 /// silu(gate) * up
 at::Tensor swiglu(const at::Tensor& gate_BTI, const at::Tensor& up_BTI);
 

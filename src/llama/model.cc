@@ -91,10 +91,12 @@ at::Tensor Model::embed(const at::Tensor& tokens_BT) const {
 
 at::Tensor Model::trunk(at::Tensor x_BTD) {
   for (const Block& block : blocks_) {
-    x_BTD = x_BTD + attention(rms_norm(x_BTD, *block.input_norm, config_.rms_norm_eps), block);
-    const at::Tensor normed_BTD = rms_norm(x_BTD, *block.attention_norm, config_.rms_norm_eps);
-    const std::vector<at::Tensor> gate_up = apply_linears(normed_BTD, block.gate_up);
-    x_BTD = x_BTD + apply_linear(swiglu(gate_up[0], gate_up[1]), block.down);
+    const at::Tensor attended_BTD =
+        attention(rms_norm(x_BTD, *block.input_norm, config_.rms_norm_eps), block);
+    const SumAndNorm middle =
+        add_rms_norm(x_BTD, attended_BTD, *block.attention_norm, config_.rms_norm_eps);
+    const std::vector<at::Tensor> gate_up = apply_linears(middle.normed_BTD, block.gate_up);
+    x_BTD = middle.sum_BTD + apply_linear(swiglu(gate_up[0], gate_up[1]), block.down);
   }
   return rms_norm(x_BTD, *final_norm_, config_.rms_norm_eps);
 }

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "pointwise.h"
+
 namespace xffl::llama {
 namespace {
 
@@ -24,35 +26,17 @@ at::Tensor stretch_llama3(const checkpoint::Rope& rope, const at::Tensor& freque
   return at::where(is_between_F, between_F, stretched_F);
 }
 
-// (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin); `sign` -1 rotates back.
-at::Tensor rotate(const at::Tensor& x_BTNH, const at::Tensor& cos_TF, const at::Tensor& sin_TF,
-                  double sign) {
-  const int64_t half = x_BTNH.size(3) / 2;
-  const at::Tensor cos = cos_TF.unsqueeze(1);
-  const at::Tensor sin = sin_TF.unsqueeze(1);
-  const at::Tensor x1 = x_BTNH.narrow(3, 0, half);
-  const at::Tensor x2 = x_BTNH.narrow(3, half, half);
-  at::Tensor result_BTNH = at::empty(x_BTNH.sizes(), x_BTNH.options());
-  at::Tensor y1 = result_BTNH.narrow(3, 0, half);
-  at::Tensor y2 = result_BTNH.narrow(3, half, half);
-  at::mul_out(y1, x1, cos);
-  y1.addcmul_(x2, sin, -sign);
-  at::mul_out(y2, x2, cos);
-  y2.addcmul_(x1, sin, sign);
-  return result_BTNH;
-}
-
 struct RopeFunction : torch::autograd::Function<RopeFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x_BTNH,
                             const at::Tensor& cos_TF, const at::Tensor& sin_TF) {
     context->save_for_backward({cos_TF, sin_TF});
-    return rotate(x_BTNH, cos_TF, sin_TF, 1);
+    return rotate(x_BTNH, {cos_TF, sin_TF}, 1);
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  torch::autograd::variable_list grads) {
     const auto saved = context->get_saved_variables();
-    return {rotate(grads[0], saved[0], saved[1], -1), {}, {}};
+    return {rotate(grads[0], {saved[0], saved[1]}, -1), {}, {}};
   }
 };
 

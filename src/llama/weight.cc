@@ -2,6 +2,7 @@
 
 #include <torch/types.h>
 
+#include "pointwise.h"
 #include "product.h"
 
 namespace xffl::llama {
@@ -24,11 +25,7 @@ void Weight::add_product(const at::Tensor& a_NM, const at::Tensor& b_NK, double 
     return;
   }
   const at::Tensor product_MK = at::mm(a_NM.t(), b_NK);
-  if (empty_) {
-    at::mul_out(gradient, product_MK, at::scalar_tensor(scale, gradient.options()));
-  } else {
-    gradient.add_(product_MK, scale);
-  }
+  accumulate(gradient, product_MK, scale, empty_);
   empty_ = false;
 }
 

@@ -1,0 +1,49 @@
+// The element-wise parts of a block on a CPU, each in one pass over memory, for the instruction set
+// that the processor has.
+//
+// T is float, double or Bf16; sums and functions are computed in Wide<T>. Buffers are contiguous
+// and do not overlap unless said so. No function starts threads: callers split the rows.
+// layers.cc and head_loss.cc say what the functions compute, and have it in ATen too: the reference
+// that the tests compare with.
+#pragma once
+
+#include <cstdint>
+
+#include "lanes.h"
+
+namespace xffl::llama {
+
+template <class T>
+struct CpuKernels {
+  using W = Wide<T>;
+
+  /// sum = x + delta where delta is given; y = w x / rms(x) of that sum; inverse[row] = 1 / rms.
+  void (*rms_norm)(const T* x_ND, const T* delta_ND, const T* w_D, T* sum_ND, T* y_ND, W* inverse_N,
+                   int64_t rows, int64_t width, W epsilon);
+  /// grad_x = grad_sum (if given) + the norm's; adds the rows' part of the weight's gradient to
+  /// grad_w.
+  void (*rms_norm_backward)(const T* grad_y_ND, const T* grad_sum_ND, const T* x_ND,
+                            const W* inverse_N, const T* w_D, T* grad_x_ND, W* grad_w_D,
+                            int64_t rows, int64_t width);
+  void (*swiglu)(const T* gate, const T* up, T* y, int64_t size);
+  void (*swiglu_backward)(const T* grad_y, const T* gate, const T* up, T* grad_gate, T* grad_up,
+                          int64_t size);
+  /// Rotates each of a token's heads by the angles of one position; `sign` -1 rotates back.
+  void (*rope)(const T* x_NH, const T* cos_F, const T* sin_F, T* y_NH, int64_t heads, int64_t half,
+               W sign);
+  /// A row's NLL of `label`; `scratch_V` null: no more than that. Else the logits become their
+  /// gradient, scale * (softmax - one_hot(label)).
+  W (*cross_entropy)(T* logits_V, int64_t vocab_size, int64_t label, W scale, W* scratch_V);
+  /// sum = scale * update, or += it.
+  void (*accumulate)(const T* update, W* sum, int64_t size, W scale, bool overwrite);
+};
+
+/// The fastest that this processor can run.
+template <class T>
+const CpuKernels<T>& cpu_kernels();
+
+/// All that it can run, the portable one first.
+template <class T>
+const CpuKernels<T>* all_cpu_kernels(int* count);
+
+}  // namespace xffl::llama

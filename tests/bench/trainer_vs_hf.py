@@ -1,0 +1,292 @@
+"""xffl-train against Hugging Face's LlamaForCausalLM with torch's AdamW, both sides in one run.
+
+    .deps/venv/bin/python tests/bench/trainer_vs_hf.py [--vocab 32000 4096] [--class fp32 bf16] [--ranks 2]
+
+Both sides start from the same folder, take the same batches in the same order, clip the same norm, and run with the same
+number of threads, alternately: A B A B ... A side's figure is the median over its runs of tokens per second, from steps after
+the warm-up. Precision classes: fp32 is fp32 on both sides; bf16 is our bf16 with float32 masters against HF's better one of
+bf16 autocast over float32 weights and of pure bf16 weights, which trains worse. HF gets its best eager settings: sdpa
+attention, fused AdamW, gradients set to None. --ranks N: N processes, Gloo; ours fully sharded, HF under FSDP2.
+
+Peak memory is each process's largest resident set, and with it what HF's process held before it made its model (Python,
+torch, transformers).
+"""
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+PROJECT = pathlib.Path(__file__).resolve().parents[2]
+sys.path += [str(PROJECT / "tests" / "tokens")]
+SEED = 1
+
+
+def lab_config(vocab_size):
+    """The lab LLaMA: 5.97M parameters in blocks; with the intermediate size that makes 24.4M of vocabulary 32000."""
+    return dict(architectures=["LlamaForCausalLM"], model_type="llama", vocab_size=vocab_size, hidden_size=288, intermediate_size=768,
+                num_hidden_layers=6, num_attention_heads=6, num_key_value_heads=6, head_dim=48, max_position_embeddings=1024,
+                rms_norm_eps=1e-5, rope_theta=10000.0, tie_word_embeddings=False, hidden_act="silu", attention_bias=False,
+                mlp_bias=False, torch_dtype="float32", bos_token_id=1, eos_token_id=2, initializer_range=0.02)
+
+
+# --- Hugging Face's side: this file once more, as a process of its own -------------------------------------------------------
+def batches(data, options):
+    from permutation_reference import permutation
+
+    order, epoch, num_sequences = [], 0, len(data)
+    while len(order) < options["steps"] * options["batch_size"]:
+        order += permutation(num_sequences, SEED, epoch)
+        epoch += 1
+    for step in range(options["steps"]):
+        first = step * options["batch_size"]
+        mine = order[first:first + options["batch_size"]][options["rank"]::options["ranks"]]
+        yield data[mine]
+
+
+def resident_mb():
+    for line in pathlib.Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) / 1024
+
+
+def hf_worker(options):
+    import numpy
+    import torch
+    import torch.distributed as dist
+    import transformers
+    from transformers import LlamaForCausalLM
+
+    torch.set_num_threads(options["threads"])
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    before = resident_mb()
+    distributed = options["ranks"] > 1
+    if distributed:
+        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{options['port']}", rank=options["rank"],
+                                world_size=options["ranks"])
+    dtype = torch.bfloat16 if options["mode"] == "pure bf16" else torch.float32
+    model = LlamaForCausalLM.from_pretrained(options["model"], dtype=dtype, attn_implementation="sdpa")
+    model.config.use_cache = False
+    model.train()
+    if distributed:
+        shard(model, torch, options["mode"])
+    matrices = [p for p in model.parameters() if p.dim() == 2]
+    vectors = [p for p in model.parameters() if p.dim() != 2]
+    optimizer = torch.optim.AdamW([dict(params=matrices, weight_decay=0.1), dict(params=vectors, weight_decay=0.0)], lr=1e-3,
+                                  betas=(0.9, 0.95), eps=1e-8, fused=True)
+    autocast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=options["mode"] == "bf16 autocast" and not distributed)
+    data = numpy.fromfile(options["ids"], dtype=numpy.int32).reshape(-1, options["length"] + 1)
+    seconds, cpu_seconds, losses = [], [], []
+    for ids in batches(data, options):
+        start, cpu_start = time.perf_counter(), time.process_time()
+        tokens = torch.from_numpy(ids.astype(numpy.int64))
+        optimizer.zero_grad(set_to_none=True)
+        with autocast:
+            # HF shifts by itself and then has one target fewer than tokens: the last one is given, as ours gives it.
+            loss = model(input_ids=tokens[:, :-1], labels=tokens[:, 1:], shift_labels=tokens[:, 1:].contiguous()).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+        seconds.append(time.perf_counter() - start)
+        cpu_seconds.append(time.process_time() - cpu_start)
+    if distributed:
+        mean = torch.tensor(losses)
+        dist.all_reduce(mean)
+        losses = (mean / options["ranks"]).tolist()
+        dist.destroy_process_group()
+    print(json.dumps(dict(seconds=seconds, cpu_seconds=cpu_seconds, losses=losses, before_mb=before)))
+
+
+def shard(model, torch, mode):
+    """FSDP2, a unit a block, as torchtitan shards: parameters freed after forward but for the root's."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    policy = MixedPrecisionPolicy()
+    if mode == "bf16 autocast":
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for block in model.model.layers:
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+
+
+# --- Both sides ---------------------------------------------------------------------------------------------------------------
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def run_ranks(commands, environments):
+    """Runs the ranks at once; returns their stdouts and the largest peak resident set, in MB."""
+    ranks = [subprocess.Popen(list(map(str, c)), env={**os.environ, **e}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+             for c, e in zip(commands, environments)]
+    results = [None] * len(ranks)
+
+    def wait(i):
+        errors = threading.Thread(target=lambda: results.__setitem__(i, ranks[i].stderr.read()))
+        errors.start()
+        output = ranks[i].stdout.read()
+        errors.join()
+        _, status, usage = os.wait4(ranks[i].pid, 0)
+        ranks[i].returncode = os.waitstatus_to_exitcode(status)
+        results[i] = (output, results[i], usage.ru_maxrss / 1024)
+
+    waiting = [threading.Thread(target=wait, args=(i,)) for i in range(len(ranks))]
+    for thread in waiting:
+        thread.start()
+    for thread in waiting:
+        thread.join()
+    for rank, (output, errors, _) in zip(ranks, results):
+        if rank.returncode != 0:
+            sys.exit(f"trainer_vs_hf: {rank.args[0]} ended with {rank.returncode}\n{output[-2000:]}{errors[-4000:]}")
+    return [r[0] for r in results], max(r[2] for r in results)
+
+
+class Bench:
+    def __init__(self, options, vocab_size, folder):
+        self.options, self.vocab_size, self.folder = options, vocab_size, folder
+        self.steps = options.warm_up + options.steps
+        self.model, self.tokens, self.ids = folder / "model", folder / "data.tokens", folder / "data.ids"
+        self.make_inputs()
+
+    def tool(self, *argv, **more):
+        done = subprocess.run([str(a) for a in argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more)
+        if done.returncode != 0:
+            sys.exit(f"trainer_vs_hf: {argv[0]}: {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout.strip()
+
+    def make_inputs(self):
+        import random
+
+        o, generator = self.options, random.Random(SEED)
+        (self.folder / "config.json").write_text(json.dumps(lab_config(self.vocab_size)))
+        self.tool(o.bin / "xffl-train", "init", "--config", self.folder / "config.json", "--seed", SEED, "--output", self.model)
+        self.root = self.tool(o.bin / "xffl_test_tool", "manifest", self.model)
+        rows = [[generator.randrange(self.vocab_size) for _ in range(o.length + 1)] for _ in range(self.steps * o.batch_size)]
+        lines = "".join(" ".join(map(str, row)) + "\n" for row in rows)
+        self.tool(o.bin / "xffl_test_tool", "tokens", self.vocab_size, o.length + 1, self.tokens, input=lines)
+        self.ids.write_bytes(b"".join(struct.pack(f"<{o.length + 1}i", *row) for row in rows))
+
+    def ours(self, precision):
+        o = self.options
+        with tempfile.TemporaryDirectory(dir=self.folder) as name:
+            folder = pathlib.Path(name)
+            training = dict(steps=self.steps, first_step=0, batch_size=o.batch_size, micro_batch_size=o.batch_size // o.ranks,
+                            learning_rate=1e-3, schedule=dict(kind="constant", warmup_steps=0, total_steps=0, min_ratio=0.0),
+                            weight_decay=0.1, beta1=0.9, beta2=0.95, epsilon=1e-8, max_grad_norm=1.0, seed=SEED,
+                            precision=precision, validation_samples=0, train_samples=0, **json.loads(o.training))
+            job = dict(version=o.job_version, key=dict(project="p", run="0001", round=1, facility="alba", attempt=1, nonce="0" * 32),
+                       base_model_path=str(self.model), base_model_sha256=self.root, train_paths=[str(self.tokens)], validation=[],
+                       update_path="update", report_path="report.json", metrics_path="metrics.jsonl", update_kind="weights",
+                       update_dtype="fp32", training=training)
+            (folder / "job.json").write_text(json.dumps(job))
+            command = [o.bin / "xffl-train", "--threads", o.threads, "--job", folder / "job.json"]
+            _, peak = run_ranks([command] * o.ranks, self.rank_environments())
+            metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        return self.result([m["seconds"] for m in metrics], [m["loss"] for m in metrics], peak)
+
+    def rank_environments(self):
+        o, port = self.options, free_port()
+        common = dict(OMP_NUM_THREADS=str(o.threads), **dict(pair.split("=", 1) for pair in o.environment))
+        if o.ranks == 1:
+            return [common]
+        return [dict(common, RANK=str(r), WORLD_SIZE=str(o.ranks), LOCAL_RANK=str(r), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+                for r in range(o.ranks)]
+
+    def hf(self, mode):
+        o, port = self.options, free_port()
+        common = dict(model=str(self.model), ids=str(self.ids), length=o.length, batch_size=o.batch_size, steps=self.steps,
+                      threads=o.threads, ranks=o.ranks, port=port, mode=mode)
+        commands = [[sys.executable, __file__, "--hf-worker", json.dumps(dict(common, rank=r))] for r in range(o.ranks)]
+        environment = dict(OMP_NUM_THREADS=str(o.threads), PYTHONDONTWRITEBYTECODE="1")
+        outputs, peak = run_ranks(commands, [environment] * o.ranks)
+        found = json.loads(outputs[0].splitlines()[-1])
+        return dict(self.result(found["seconds"], found["losses"], peak), before_mb=found["before_mb"])
+
+    def result(self, seconds, losses, peak):
+        o = self.options
+        measured = seconds[o.warm_up:]
+        return dict(rate=len(measured) * o.batch_size * o.length / sum(measured), losses=losses, peak_mb=peak)
+
+
+def median(runs, key):
+    return statistics.median(run[key] for run in runs)
+
+
+def compare(bench, precision_class, repeats):
+    """Interleaved runs; prints the table of one vocabulary and class, returns its record."""
+    modes = ["fp32"] if precision_class == "fp32" else ["bf16 autocast", "pure bf16"]
+    sides = {"xffl " + precision_class: lambda: bench.ours(precision_class)}
+    sides |= {"HF " + mode: lambda mode=mode: bench.hf(mode) for mode in modes}
+    runs = {name: [] for name in sides}
+    for _ in range(repeats):
+        for name, side in sides.items():
+            runs[name].append(side())
+    ours = runs.pop("xffl " + precision_class)
+    best = max(runs, key=lambda name: median(runs[name], "rate"))
+    print(f"\nvocabulary {bench.vocab_size}, {precision_class}, {bench.options.ranks} ranks of {bench.options.threads} threads, "
+          f"load {os.getloadavg()[0]:.1f}")
+    for name, side in {"xffl " + precision_class: ours, **runs}.items():
+        rates = sorted(run["rate"] for run in side)
+        held = f" (before its model {median(side, 'before_mb'):.0f})" if "before_mb" in side[0] else ""
+        print(f"  {name:18} {median(side, 'rate'):8.0f} tokens/s [{rates[0]:.0f} .. {rates[-1]:.0f}]  peak "
+              f"{median(side, 'peak_mb'):6.0f} MB{held}  loss {side[0]['losses'][0]:.5f} -> {side[0]['losses'][-1]:.5f}")
+    ratio = median(ours, "rate") / median(runs[best], "rate")
+    memory = median(ours, "peak_mb") / median(runs[best], "peak_mb")
+    drift = max(abs(a - b) for a, b in zip(ours[0]["losses"], runs["HF " + modes[0]][0]["losses"]))
+    print(f"  ratio {ratio:.2f} of {best}; peak memory {memory:.2f}; losses apart by at most {drift:.1e} of {modes[0]}", flush=True)
+    return dict(vocab=bench.vocab_size, precision_class=precision_class, ratio=ratio, memory=memory, best=best, drift=drift,
+                ours=median(ours, "rate"), theirs={name: median(side, "rate") for name, side in runs.items()})
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", type=pathlib.Path, default=PROJECT / "build" / "dev" / "bin")
+    parser.add_argument("--vocab", type=int, nargs="+", default=[32000, 4096])
+    parser.add_argument("--class", dest="classes", nargs="+", choices=["fp32", "bf16"], default=["fp32", "bf16"])
+    parser.add_argument("--ranks", type=int, default=1, help="processes of each side, on Gloo: full sharding against FSDP2")
+    parser.add_argument("--threads", type=int, default=0, help="of each rank; default: the CPUs shared equally")
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--length", type=int, default=256)
+    parser.add_argument("--warm-up", type=int, default=3, help="steps that are not measured")
+    parser.add_argument("--steps", type=int, default=12, help="steps that are")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--training", default="{}", help="more keys of job.json's `training`, as JSON")
+    parser.add_argument("--job-version", type=int, default=1)
+    parser.add_argument("--environment", nargs="*", default=[], help="NAME=VALUE for xffl-train's ranks")
+    parser.add_argument("--json", type=pathlib.Path, help="write the records there")
+    options = parser.parse_args()
+    options.threads = options.threads or max(1, len(os.sched_getaffinity(0)) // options.ranks)
+    return options
+
+
+def main():
+    options = parse()
+    print(f"{datetime.datetime.now():%Y-%m-%d %H:%M}, {len(os.sched_getaffinity(0))} CPUs, load {os.getloadavg()[0]:.1f}; "
+          f"batch {options.batch_size}, sequence {options.length}, {options.steps} steps, median of {options.repeats}", flush=True)
+    records = []
+    for vocab_size in options.vocab:
+        with tempfile.TemporaryDirectory(prefix="trainer_vs_hf.") as name:
+            bench = Bench(options, vocab_size, pathlib.Path(name))
+            records += [compare(bench, c, options.repeats) for c in options.classes]
+    if options.json:
+        options.json.write_text(json.dumps(records, indent=1))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3 and sys.argv[1] == "--hf-worker":
+        hf_worker(json.loads(sys.argv[2]))
+    else:
+        main()

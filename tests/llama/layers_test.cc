@@ -1,0 +1,203 @@
+// Reference: the same functions written plainly, by float64 autograd. Kernels of every instruction
+// set that this processor has are compared with each other and with those.
+#include "layers.h"
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include "cpu_kernels.h"
+#include "on_cpu.h"
+#include "pointwise.h"
+
+namespace xffl::llama {
+namespace {
+
+constexpr double kEpsilon = 1e-5;
+
+double error_of_layer(const at::Tensor& found, const at::Tensor& expected) {
+  return (found.to(at::kDouble) - expected.to(at::kDouble)).norm().item<double>() /
+         expected.to(at::kDouble).norm().item<double>();
+}
+
+// Exact products of float64; the others round once or twice.
+double tolerance(at::ScalarType type) {
+  if (type == at::kDouble) return 1e-12;
+  return type == at::kFloat ? 1e-6 : 8e-3;
+}
+
+at::Tensor random(at::IntArrayRef shape, int seed) {
+  at::manual_seed(static_cast<uint64_t>(seed));
+  return at::randn(shape, at::kDouble);
+}
+
+at::Tensor leaf(const at::Tensor& x) { return x.detach().clone().requires_grad_(true); }
+
+at::Tensor plain_norm(const at::Tensor& x, const at::Tensor& w) {
+  return w * (x * (x.pow(2).mean(-1, true) + kEpsilon).rsqrt());
+}
+
+// Widths below, at and beyond a vector's, and odd ones; more rows than a block of the sum over rows.
+class Layers : public testing::TestWithParam<std::tuple<at::ScalarType, int64_t>> {
+ protected:
+  at::ScalarType dtype() const { return std::get<0>(GetParam()); }
+  int64_t width() const { return std::get<1>(GetParam()); }
+  // What float64 sees of a value of the tested dtype.
+  at::Tensor exact(at::IntArrayRef shape, int seed) const {
+    return random(shape, seed).to(dtype()).to(at::kDouble);
+  }
+  Weight weight(const at::Tensor& value) const {
+    Weight result;
+    result.value = value.to(dtype());
+    result.gradient = at::full_like(value, NAN, accumulation_type(dtype()));
+    return result;
+  }
+};
+
+TEST_P(Layers, AddRmsNorm) {
+  at::Tensor x = leaf(exact({2, 75, width()}, 1)), delta = leaf(exact({2, 75, width()}, 2));
+  at::Tensor w = leaf(exact({width()}, 3));
+  const at::Tensor grad_sum = exact({2, 75, width()}, 4), grad_y = exact({2, 75, width()}, 5);
+  const at::Tensor sum = x + delta, y = plain_norm(sum, w);
+  ((sum * grad_sum).sum() + (y * grad_y).sum()).backward();
+
+  Weight mine = weight(w.detach());
+  at::Tensor a = leaf(x.detach().to(dtype())), b = leaf(delta.detach().to(dtype()));
+  const SumAndNorm found = add_rms_norm(a, b, mine, kEpsilon);
+  torch::autograd::backward({found.sum_BTD, found.normed_BTD},
+                            {grad_sum.to(dtype()), grad_y.to(dtype())});
+  const double limit = tolerance(dtype());
+  EXPECT_LT(error_of_layer(found.sum_BTD, sum), limit);
+  EXPECT_LT(error_of_layer(found.normed_BTD, y), limit);
+  EXPECT_LT(error_of_layer(a.grad(), x.grad()), limit);
+  EXPECT_LT(error_of_layer(b.grad(), delta.grad()), limit);
+  EXPECT_LT(error_of_layer(mine.gradient, w.grad()), limit);
+}
+
+TEST_P(Layers, RmsNorm) {
+  at::Tensor x = leaf(exact({3, 40, width()}, 1)), w = leaf(exact({width()}, 3));
+  const at::Tensor grad_y = exact({3, 40, width()}, 5);
+  const at::Tensor y = plain_norm(x, w);
+  (y * grad_y).sum().backward();
+
+  Weight mine = weight(w.detach());
+  at::Tensor a = leaf(x.detach().to(dtype()));
+  const at::Tensor found = rms_norm(a, mine, kEpsilon);
+  found.backward(grad_y.to(dtype()));
+  EXPECT_LT(error_of_layer(found, y), tolerance(dtype()));
+  EXPECT_LT(error_of_layer(a.grad(), x.grad()), tolerance(dtype()));
+  EXPECT_LT(error_of_layer(mine.gradient, w.grad()), tolerance(dtype()));
+}
+
+TEST_P(Layers, Swiglu) {
+  at::Tensor gate = leaf(exact({5, 33, width()}, 1) * 4), up = leaf(exact({5, 33, width()}, 2));
+  const at::Tensor grad = exact({5, 33, width()}, 3);
+  const at::Tensor y = at::silu(gate) * up;
+  (y * grad).sum().backward();
+  at::Tensor a = leaf(gate.detach().to(dtype())), b = leaf(up.detach().to(dtype()));
+  const at::Tensor found = swiglu(a, b);
+  found.backward(grad.to(dtype()));
+  EXPECT_LT(error_of_layer(found, y), tolerance(dtype()));
+  EXPECT_LT(error_of_layer(a.grad(), gate.grad()), tolerance(dtype()));
+  EXPECT_LT(error_of_layer(b.grad(), up.grad()), tolerance(dtype()));
+}
+
+TEST_P(Layers, Rope) {
+  const int64_t half = width();
+  const at::Tensor frequencies = rope_frequencies({checkpoint::RopeKind::kDefault, 100.0}, 2 * half);
+  const RopeTable table = make_rope_table(frequencies, 11, at::TensorOptions().dtype(dtype()));
+  const at::Tensor cos = table.cos_TF.to(at::kDouble).repeat({1, 2}).unsqueeze(1);
+  const at::Tensor sin = table.sin_TF.to(at::kDouble).repeat({1, 2}).unsqueeze(1);
+  at::Tensor x = leaf(exact({2, 11, 3, 2 * half}, 1));
+  const at::Tensor grad = exact({2, 11, 3, 2 * half}, 2);
+  const at::Tensor turned = at::cat({-x.narrow(3, half, half), x.narrow(3, 0, half)}, 3);
+  const at::Tensor y = x * cos + turned * sin;
+  (y * grad).sum().backward();
+  at::Tensor a = leaf(x.detach().to(dtype()));
+  const at::Tensor found = apply_rope(a, table);
+  found.backward(grad.to(dtype()));
+  EXPECT_LT(error_of_layer(found, y), tolerance(dtype()));
+  EXPECT_LT(error_of_layer(a.grad(), x.grad()), tolerance(dtype()));
+}
+
+// fp16 has no kernels: it is ATen's.
+INSTANTIATE_TEST_SUITE_P(Dtypes, Layers,
+                         testing::Combine(testing::Values(at::kDouble, at::kFloat, at::kBFloat16,
+                                                          at::kHalf),
+                                          testing::Values(1, 5, 16, 24, 67)));
+
+TEST(Accumulate, OverwritesThenAdds) {
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {
+    const at::Tensor update = random({37}, 1).to(dtype);
+    at::Tensor sum = at::full({37}, NAN, accumulation_type(dtype));
+    accumulate(sum, update, 0.5, true);
+    accumulate(sum, update, 2, false);
+    EXPECT_LT(error_of_layer(sum, update.to(at::kDouble) * 2.5), 1e-6);
+  }
+}
+
+// Each set of kernels against the portable one, which the tests above have not run on this machine.
+template <class T>
+class KernelSets : public testing::Test {
+ protected:
+  static double limit() {
+    if (std::is_same_v<T, double>) return 1e-13;
+    return std::is_same_v<T, Bf16> ? 1e-3 : 1e-6;
+  }
+};
+using Types = testing::Types<float, double, Bf16>;
+TYPED_TEST_SUITE(KernelSets, Types);
+
+template <class T>
+at::ScalarType dtype_of() {
+  if (std::is_same_v<T, float>) return at::kFloat;
+  return std::is_same_v<T, double> ? at::kDouble : at::kBFloat16;
+}
+
+TYPED_TEST(KernelSets, EverySetGivesTheSame) {
+  using T = TypeParam;
+  using W = Wide<T>;
+  int count = 0;
+  const CpuKernels<T>* sets = all_cpu_kernels<T>(&count);
+  ASSERT_GE(count, 1);
+  const at::Tensor x = random({7, 45}, 1).to(dtype_of<T>()), d = random({7, 45}, 2).to(x.dtype());
+  const at::Tensor w = random({45}, 3).to(x.dtype());
+  std::vector<at::Tensor> expected;
+  for (int i = 0; i < count; ++i) {
+    at::Tensor sum = at::empty_like(x), y = at::empty_like(x), grad = at::empty_like(x);
+    at::Tensor gate = at::empty_like(x), logits = x.clone();
+    at::Tensor inverse = at::empty({7}, accumulation_type(x.scalar_type()));
+    at::Tensor grad_w = at::zeros({45}, inverse.options()), scratch = at::empty_like(grad_w);
+    sets[i].rms_norm(const_data<T>(x), const_data<T>(d), const_data<T>(w), mutable_data<T>(sum),
+                     mutable_data<T>(y), mutable_data<W>(inverse), 7, 45, W(1e-5));
+    sets[i].rms_norm_backward(const_data<T>(d), const_data<T>(x), const_data<T>(sum),
+                              const_data<W>(inverse), const_data<T>(w), mutable_data<T>(grad),
+                              mutable_data<W>(grad_w), 7, 45);
+    const W nll = sets[i].cross_entropy(mutable_data<T>(logits), 315, 7, W(0.5),
+                                        mutable_data<W>(at::empty({315}, inverse.options())));
+    sets[i].swiglu(const_data<T>(x), const_data<T>(d), mutable_data<T>(gate), 315);
+    const std::vector<at::Tensor> found{sum, y, grad, grad_w, logits, gate,
+                                        at::scalar_tensor(nll, at::kDouble)};
+    if (i == 0) expected = found;
+    for (size_t j = 0; j < found.size(); ++j)
+      EXPECT_LT(error_of_layer(found[j], expected[j]), this->limit())
+          << "set " << i << ", result " << j;
+  }
+}
+
+TEST(Kernels, SoftmaxOfExtremesIsFinite) {
+  for (const float low : {-1e4f, -50.0f, 3e4f}) {
+    std::vector<float> logits(19, low), scratch(19);
+    logits[18] = low + 200;
+    const float nll =
+        cpu_kernels<float>().cross_entropy(logits.data(), 19, 18, 1.0f, scratch.data());
+    EXPECT_NEAR(nll, 0, 1e-6);
+    for (const float g : logits) EXPECT_LT(std::abs(g), 1e-6);
+  }
+  std::vector<float> logits(40, 0), scratch(40);
+  logits[3] = NAN;
+  EXPECT_TRUE(std::isnan(
+      cpu_kernels<float>().cross_entropy(logits.data(), 40, 1, 1.0f, scratch.data())));
+}
+
+}  // namespace
+}  // namespace xffl::llama
