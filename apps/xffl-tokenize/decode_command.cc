@@ -67,7 +67,10 @@ void decode(const DecodeFlags& flags) {
 void add_decode_command(CLI::App& app) {
   auto flags = std::make_shared<DecodeFlags>();
   CLI::App* command = app.add_subcommand("decode", "Turn a shard, or lines of ids, back into text");
-  command->add_option("--tokenizer", flags->tokenizer, "A tokenizer.model")->required();
+  command
+      ->add_option("--tokenizer", flags->tokenizer,
+                   "A tokenizer.model, a tokenizer.json, or a folder with one")
+      ->required();
   command->add_option("--input", flags->input, "A shard, or a file of JSON arrays of ids")
       ->required();
   command->add_option("--output", flags->output, "A text file; else standard output");

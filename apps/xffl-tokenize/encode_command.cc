@@ -109,7 +109,8 @@ void add_encode_command(CLI::App& app) {
   auto flags = std::make_shared<EncodeFlags>();
   CLI::App* command = app.add_subcommand("encode", "Turn text, JSONL or ids into a token shard");
   flags->input.add_to(*command, true);
-  command->add_option("--tokenizer", flags->tokenizer, "A tokenizer.model");
+  command->add_option("--tokenizer", flags->tokenizer,
+                      "A tokenizer.model, a tokenizer.json, or a folder with one");
   command->add_option("--output", flags->output, "The shard, for example it.tokens")->required();
   add_validation_flags(*command, *flags);
   command->add_option("--template", flags->prompt,

@@ -1,62 +1,71 @@
 #include "xffl/tokenize/tokenizer.h"
 
-#include <sentencepiece_processor.h>
-
+#include "model.h"
+#include "tokenizer_json.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
-#include "xffl/base/log.h"
 
 namespace xffl::tokenize {
 namespace {
 
-constexpr uint64_t kMaxModelBytes = uint64_t{64} << 20;
+namespace fs = std::filesystem;
+
+bool is_json(std::string_view bytes) {
+  const size_t first = bytes.find_first_not_of(" \t\r\n");
+  return first != std::string_view::npos && bytes[first] == '{';
+}
+
+// A SentencePiece model begins with the field of its first piece; Llama 3's file of the same name
+// is a list of base64 lines.
+bool is_sentencepiece(std::string_view bytes) { return bytes.starts_with('\x0a'); }
+
+struct File {
+  fs::path path;
+  std::string bytes;
+};
+
+File find_in_folder(const fs::path& folder) {
+  const fs::path model = folder / "tokenizer.model", json = folder / "tokenizer.json";
+  if (fs::exists(model)) {
+    File file{model, read_file(model, kMaxTokenizerBytes)};
+    if (is_sentencepiece(file.bytes) || !fs::exists(json)) return file;
+  }
+  if (fs::exists(json)) return {json, read_file(json, kMaxTokenizerBytes)};
+  throw Error(ErrorKind::kNotFound,
+              "folder " + folder.string() + " has no tokenizer.model and no tokenizer.json");
+}
 
 }  // namespace
 
-struct Tokenizer::Model {
-  sentencepiece::SentencePieceProcessor processor;
-};
-
-Tokenizer::Tokenizer(const std::filesystem::path& path) : model_(std::make_unique<Model>()) {
-  const std::string bytes = read_file(path, kMaxModelBytes);
-  const auto status = model_->processor.LoadFromSerializedProto(bytes);
-  if (!status.ok() || model_->processor.GetPieceSize() < 1) {
-    throw Error(ErrorKind::kCorrupt,
-                "tokenizer " + path.string() +
-                    " is not a SentencePiece model: " + log::printable(status.ToString(), 200));
-  }
-  vocab_size_ = static_cast<uint64_t>(model_->processor.GetPieceSize());
-  bos_id_ = model_->processor.bos_id();
-  eos_id_ = model_->processor.eos_id();
+Tokenizer::Tokenizer(const fs::path& path) {
+  const File file = fs::is_directory(path) ? find_in_folder(path)
+                                           : File{path, read_file(path, kMaxTokenizerBytes)};
+  const bool json = file.path.extension() == ".json" || is_json(file.bytes);
+  model_ =
+      json ? load_byte_level_bpe(file.bytes, file.path) : load_sentencepiece(file.bytes, file.path);
 }
 
 Tokenizer::~Tokenizer() = default;
 Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 
-std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
-  std::vector<int> ids;
-  const auto status = model_->processor.Encode(text, &ids);
-  if (!status.ok()) {
-    throw Error(ErrorKind::kRejected,
-                "the tokenizer refused a text: " + log::printable(status.ToString(), 200));
-  }
-  return ids;
+uint64_t Tokenizer::vocab_size() const { return model_->vocab_size; }
+int32_t Tokenizer::bos_id() const { return model_->bos_id; }
+int32_t Tokenizer::eos_id() const { return model_->eos_id; }
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text) const { return model_->encode(text); }
+
+std::vector<TokenSpan> Tokenizer::encode_spans(std::string_view text) const {
+  return model_->encode_spans(text);
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids) const {
   for (const int32_t id : ids) {
-    if (id >= 0 && static_cast<uint64_t>(id) < vocab_size_) continue;
+    if (id >= 0 && static_cast<uint64_t>(id) < model_->vocab_size) continue;
     throw Error(ErrorKind::kRejected,
                 "id " + std::to_string(id) + " is not one of this tokenizer's " +
-                    std::to_string(vocab_size_) + ": another tokenizer made it");
+                    std::to_string(model_->vocab_size) + ": another tokenizer made it");
   }
-  std::string text;
-  const auto status = model_->processor.Decode(std::vector<int>(ids.begin(), ids.end()), &text);
-  if (!status.ok()) {
-    throw Error(ErrorKind::kRejected,
-                "the tokenizer refused ids: " + log::printable(status.ToString(), 200));
-  }
-  return text;
+  return model_->decode(ids);
 }
 
 }  // namespace xffl::tokenize

@@ -1,8 +1,10 @@
-// A SentencePiece model: text to ids and back, and how one is trained.
+// A tokenizer: text to ids and back, and how one is trained.
 //
-// Models are made to look like LLaMA's: <unk> 0, <s> 1, </s> 2, 256 byte tokens so that no text is
-// unknown, no normalisation, digits apart. HF's AutoTokenizer loads the folder that train() writes
-// and gives the same ids.
+// Read are SentencePiece models (tokenizer.model, Llama 2) and byte-level BPE (tokenizer.json,
+// Llama 3 and GPT-2), the latter with the ids of HF's tokenizers; what would not be the same is
+// refused by name. Models are trained with SentencePiece and made to look like Llama 2's: <unk> 0,
+// <s> 1, </s> 2, 256 byte tokens so that no text is unknown, no normalisation, digits apart. HF's
+// AutoTokenizer loads the folder that train() writes and gives the same ids.
 #pragma once
 
 #include <cstdint>
@@ -17,29 +19,41 @@
 
 namespace xffl::tokenize {
 
+/// A token, and the bytes of the text that it stands for (none for a part of a character).
+struct TokenSpan {
+  int32_t id = 0;
+  uint32_t begin = 0;
+  uint32_t end = 0;
+};
+
 class Tokenizer {
  public:
-  /// Loads a tokenizer.model. Throws kNotFound, kCorrupt.
+  /// Loads a tokenizer.model, a tokenizer.json, or the one that a folder holds (of both, the
+  /// model). Throws kNotFound, kCorrupt, kUnsupported.
   explicit Tokenizer(const std::filesystem::path& path);
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
 
-  uint64_t vocab_size() const { return vocab_size_; }
-  int32_t bos_id() const { return bos_id_; }  // -1: the model has none
-  int32_t eos_id() const { return eos_id_; }
+  uint64_t vocab_size() const;  // the largest id + 1
+  /// What stands before and behind a text; -1: nothing does. For a tokenizer.json, by its
+  /// post-processor and the tokenizer_config.json beside it.
+  int32_t bos_id() const;
+  int32_t eos_id() const;
 
-  /// Ids of `text`, without BOS and EOS. Thread-safe.
+  /// Ids of `text`, UTF-8, without BOS and EOS. A tokenizer.json finds its special tokens where a
+  /// text spells them, as HF does; SentencePiece does not. Thread-safe. Throws kRejected (for a
+  /// tokenizer.json: not UTF-8, a split pattern that is too expensive for the text).
   std::vector<int32_t> encode(std::string_view text) const;
-  /// Text of `ids`; BOS and EOS vanish. Thread-safe. Throws kRejected for an id beyond the
-  /// vocabulary.
+  /// The same ids with their places; at most 4 GiB of text.
+  std::vector<TokenSpan> encode_spans(std::string_view text) const;
+  /// Text of `ids`; special tokens vanish, bytes that are no character become U+FFFD. Thread-safe.
+  /// Throws kRejected for an id beyond the vocabulary.
   std::string decode(std::span<const int32_t> ids) const;
 
+  class Model;
+
  private:
-  struct Model;
   std::unique_ptr<Model> model_;
-  uint64_t vocab_size_ = 0;
-  int32_t bos_id_ = -1;
-  int32_t eos_id_ = -1;
 };
 
 enum class ModelType { kBpe, kUnigram };

@@ -1,0 +1,75 @@
+// Tokens that stand in the text as they are, such as <|end_of_text|>: found before anything else.
+//
+// As HF's AddedVocabulary: first the tokens whose `normalized` is off, then, between them, the
+// others; at each place the longest token wins, and `lstrip` and `rstrip` let it swallow white
+// space.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "split_pattern.h"
+
+namespace xffl::tokenize {
+
+struct AddedToken {
+  std::string content;
+  int32_t id = 0;
+  bool special = false;  // decoding leaves it out
+  bool single_word = false;
+  bool lstrip = false;
+  bool rstrip = false;
+  bool normalized = false;
+};
+
+/// A part of a text: an added token, or what is between them (id -1).
+struct TextPart {
+  size_t begin = 0;
+  size_t end = 0;
+  int32_t id = -1;
+};
+
+/// Thread-safe.
+class AddedTokens {
+ public:
+  explicit AddedTokens(std::vector<AddedToken> tokens);
+
+  const std::vector<AddedToken>& tokens() const { return tokens_; }
+  /// The parts of `text`, valid UTF-8, in order; none for an empty text.
+  void split(std::string_view text, std::vector<TextPart>& parts) const;
+
+ private:
+  // Tokens that are looked for together, as a tree of their bytes.
+  class Tree {
+   public:
+    void add(std::string_view content, uint32_t index);
+    bool empty() const { return nodes_.size() == 1; }
+    /// The next token at or after `from`, the longest where it begins.
+    bool find(std::string_view text, size_t from, size_t& begin, size_t& end,
+              uint32_t& index) const;
+
+   private:
+    struct Node {
+      std::map<unsigned char, uint32_t> next;
+      int64_t token = -1;
+    };
+    std::vector<Node> nodes_{1};
+    std::vector<bool> begins_ = std::vector<bool>(256, false);
+    int only_begin_ = -1;  // the byte that begins all of them; -1: several do
+  };
+
+  void split_by(const Tree& tree, std::string_view text, const TextPart& part,
+                std::vector<TextPart>& parts) const;
+  bool stands_alone(std::string_view text, size_t begin, size_t end) const;
+
+  std::vector<AddedToken> tokens_;
+  Tree exact_;
+  Tree normalized_;
+  std::optional<SplitPattern> word_;  // where a token is a single_word
+};
+
+}  // namespace xffl::tokenize

@@ -1,0 +1,321 @@
+// tokenizer.json: the ids of HF's tokenizers (data/bpe, made by hf_same_bpe.py), and what is
+// refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <thread>
+
+#include "support/temp_dir.h"
+#include "support/thrown.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/json.h"
+#include "xffl/tokenize/tokenizer.h"
+
+namespace xffl::tokenize {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+using Ids = std::vector<int32_t>;
+
+const fs::path& data() {
+  static const fs::path folder = fs::path(XFFL_SOURCE_DIR) / "tests/tokenize/data/bpe";
+  return folder;
+}
+
+struct Case {
+  std::string text;
+  Ids ids;
+  std::string decoded;
+};
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> all = [] {
+    std::vector<Case> result;
+    std::ifstream file(data() / "cases.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      const Json json = parse_json(line, "cases.jsonl");
+      result.push_back({json["text"], json["ids"], json["decoded"]});
+    }
+    return result;
+  }();
+  return all;
+}
+
+class Bpe : public testing::Test {
+ protected:
+  static void SetUpTestSuite() { tokenizer_ = new Tokenizer(data()); }
+  static void TearDownTestSuite() { delete tokenizer_; }
+
+  static Json golden() { return Json::parse(read_file(data() / "tokenizer.json", 1 << 20)); }
+  fs::path save(const Json& json) const { return save(json.dump()); }
+  fs::path save(const std::string& text) const {
+    std::ofstream(dir_ / "tokenizer.json", std::ios::binary) << text;
+    return dir_ / "tokenizer.json";
+  }
+  /// The golden tokenizer with a change is refused.
+  void refused(ErrorKind kind, const std::string& part, const Json& json) const {
+    const test::Thrown thrown = test::thrown_by([&] { Tokenizer{save(json)}; });
+    EXPECT_EQ(thrown.kind, kind) << thrown.message;
+    EXPECT_THAT(thrown.message, HasSubstr(part));
+    EXPECT_THAT(thrown.message, HasSubstr("tokenizer.json"));
+  }
+
+  static Tokenizer* tokenizer_;
+  test::TempDir dir_;
+};
+Tokenizer* Bpe::tokenizer_ = nullptr;
+
+TEST_F(Bpe, GivesTheIdsAndTextsOfHf) {
+  ASSERT_GT(cases().size(), 100u);
+  EXPECT_EQ(tokenizer_->vocab_size(), 429u);
+  EXPECT_EQ(tokenizer_->bos_id(), 420);
+  EXPECT_EQ(tokenizer_->eos_id(), 421);
+  for (const Case& each : cases()) {
+    EXPECT_EQ(tokenizer_->encode(each.text), each.ids) << each.text;
+    EXPECT_EQ(tokenizer_->decode(each.ids), each.decoded) << each.text;
+  }
+}
+
+TEST_F(Bpe, SpansAreTheSameIdsAndCoverTheText) {
+  for (const Case& each : cases()) {
+    Ids ids;
+    size_t covered = 0;
+    for (const TokenSpan& span : tokenizer_->encode_spans(each.text)) {
+      ids.push_back(span.id);
+      EXPECT_EQ(span.begin, covered) << each.text;
+      EXPECT_GT(span.end, span.begin) << each.text;
+      covered = span.end;
+    }
+    EXPECT_EQ(ids, each.ids) << each.text;
+    EXPECT_EQ(covered, each.text.size()) << each.text;
+  }
+}
+
+TEST_F(Bpe, ThreadsGetTheSameIds) {
+  std::vector<std::string> failures(4);
+  {
+    std::vector<std::jthread> threads;
+    for (std::string& failure : failures) {
+      threads.emplace_back([&failure] {
+        for (int round = 0; round < 20; ++round) {
+          for (const Case& each : cases()) {
+            if (tokenizer_->encode(each.text) != each.ids) failure = each.text;
+          }
+        }
+      });
+    }
+  }
+  EXPECT_THAT(failures, testing::Each(""));
+}
+
+TEST_F(Bpe, LongRunsTakeTheOtherWayAndGiveTheSame) {
+  // Words of more symbols than are scanned: merged again, the parts of a run must be stable.
+  for (const std::string unit : {"a", "ab", "stazione", "\xc3\xa9", "="}) {
+    std::string text;
+    while (text.size() < 100000) text += unit;
+    const Ids ids = tokenizer_->encode(text);
+    EXPECT_EQ(tokenizer_->decode(ids), text);
+    EXPECT_LE(ids.size(), text.size());
+  }
+}
+
+TEST_F(Bpe, TextMustBeUtf8) {
+  for (const std::string bad : {"\xff", "a\xc3", "\xed\xa0\x80", "ok \xf5\x80\x80\x80"}) {
+    const test::Thrown thrown = test::thrown_by([&] { tokenizer_->encode(bad); });
+    EXPECT_EQ(thrown.kind, ErrorKind::kRejected);
+    EXPECT_THAT(thrown.message, HasSubstr("not UTF-8 at byte"));
+  }
+  EXPECT_THAT(tokenizer_->decode(Ids{127, 64}), testing::EndsWith("\xef\xbf\xbd"
+                                                                  "a"))
+      << "half a character becomes U+FFFD";
+}
+
+TEST_F(Bpe, MergesMayBePairsAndTextStringPatterns) {
+  Json json = golden();
+  for (Json& merge : json["model"]["merges"]) {
+    if (!merge.is_string()) continue;
+    const std::string text = merge;
+    merge = Json::array({text.substr(0, text.find(' ')), text.substr(text.find(' ') + 1)});
+  }
+  EXPECT_EQ(Tokenizer(save(json)).encode(cases()[40].text), cases()[40].ids);
+  json["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {{"String", "+"}};
+  const Tokenizer by_plus(save(json));
+  EXPECT_GT(by_plus.encode("a+b").size(), 2u);
+  EXPECT_EQ(by_plus.decode(by_plus.encode("a+b  c")), "a+b  c");
+}
+
+TEST_F(Bpe, AFolderHasOneTokenizer) {
+  EXPECT_EQ(test::thrown_by([&] { Tokenizer{dir_.path()}; }).kind, ErrorKind::kNotFound);
+  save(golden());
+  EXPECT_EQ(Tokenizer(dir_.path()).vocab_size(), 429u);
+  EXPECT_EQ(Tokenizer(dir_.path()).eos_id(), -1) << "no tokenizer_config.json names it";
+  // Llama 3 has a tokenizer.model of another format beside it.
+  std::ofstream(dir_ / "tokenizer.model") << "IQ== 0\nIg== 1\n";
+  EXPECT_EQ(Tokenizer(dir_.path()).vocab_size(), 429u);
+  const fs::path it = data().parent_path() / "it.txt";
+  train({it}, dir_.path(), {.vocab_size = 400});
+  EXPECT_EQ(Tokenizer(dir_.path()).vocab_size(), 400u) << "the SentencePiece model goes first";
+}
+
+TEST_F(Bpe, TokenizerConfigNamesTokensThatThereAre) {
+  save(golden());
+  const auto config = [&](const std::string& text) {
+    std::ofstream(dir_ / "tokenizer_config.json") << text;
+    return test::thrown_by([&] { Tokenizer{dir_.path()}; });
+  };
+  EXPECT_THAT(config(R"({"eos_token": "<|no|>"})").message, HasSubstr("'<|no|>'"));
+  EXPECT_EQ(config("[]").kind, ErrorKind::kCorrupt);
+  config(R"({"eos_token": "<|pad|>"})");
+  EXPECT_EQ(Tokenizer(dir_.path()).eos_id(), 422);
+  Json json = golden();
+  json["post_processor"] = nullptr;
+  save(json);
+  EXPECT_EQ(Tokenizer(dir_.path()).bos_id(), -1);
+  config(R"({"bos_token": "<|begin_of_text|>", "add_bos_token": true})");
+  EXPECT_EQ(Tokenizer(dir_.path()).bos_id(), 420);
+}
+
+TEST_F(Bpe, WhatIsNotSupportedIsNamed) {
+  const auto unsupported = [&](const std::string& part, const std::string& pointer, Json value) {
+    Json json = golden();
+    json[Json::json_pointer(pointer)] = std::move(value);
+    refused(ErrorKind::kUnsupported, part, json);
+  };
+  unsupported("normalizer 'NFC'", "/normalizer", {{"type", "NFC"}});
+  unsupported("model 'Unigram'", "/model/type", "Unigram");
+  unsupported("model.byte_fallback", "/model/byte_fallback", true);
+  unsupported("model.end_of_word_suffix", "/model/end_of_word_suffix", "</w>");
+  unsupported("model.dropout", "/model/dropout", 0.1);
+  unsupported("pre_tokenizer null", "/pre_tokenizer", nullptr);
+  unsupported("decoder null", "/decoder", nullptr);
+  unsupported("pre_tokenizer that does not end in ByteLevel", "/pre_tokenizer",
+              {{"type", "Metaspace"}});
+  unsupported("pre_tokenizer 'Punctuation'", "/pre_tokenizer/pretokenizers/0",
+              {{"type", "Punctuation"}});
+  unsupported("behavior 'Removed'", "/pre_tokenizer/pretokenizers/0/behavior", "Removed");
+  unsupported("add_prefix_space", "/pre_tokenizer/pretokenizers/1/add_prefix_space", true);
+  unsupported("post_processor 'BertProcessing'", "/post_processor", {{"type", "BertProcessing"}});
+  unsupported("decoder 'Metaspace'", "/decoder", {{"type", "Metaspace"}});
+  const std::string pattern = "/pre_tokenizer/pretokenizers/0/pattern/Regex";
+  unsupported("the escape \\w", pattern, "\\w+");
+  unsupported("the anchor ^", pattern, "^a");
+  unsupported("an intersection", pattern, "[a&&b]");
+  unsupported("a class in a class", pattern, "[a[b]]");
+  unsupported("the category 'Han'", pattern, "\\p{Han}+");
+  unsupported("a special group", pattern, "(?R)|a");
+  unsupported("a special group", pattern, "(*COMMIT)a");
+  unsupported("a repeated repetition", pattern, "a{2}+");
+  unsupported("may match no character", pattern, "a*");
+  unsupported("bytes, expected 1 to", pattern, std::string(5000, 'a'));
+  unsupported("too deep", pattern, std::string(40, '(') + "a" + std::string(40, ')'));
+}
+
+TEST_F(Bpe, HostileFilesAreRefused) {
+  const auto corrupt = [&](const std::string& part, const std::string& pointer, Json value) {
+    Json json = golden();
+    json[Json::json_pointer(pointer)] = std::move(value);
+    refused(ErrorKind::kCorrupt, part, json);
+  };
+  corrupt("expected 0 to", "/model/vocab/a", -1);
+  corrupt("expected 0 to", "/model/vocab/a", uint64_t{1} << 63);
+  corrupt("expected 0 to", "/model/vocab/a", 1 << 24);
+  corrupt("which is another's", "/model/vocab/a", 5);
+  corrupt("model.vocab: an entry is", "/model/vocab/a", 1.5);
+  corrupt("model.vocab: an entry is", "/model/vocab/a", "1");
+  corrupt("a list inside model.vocab", "/model/vocab/a", Json::array());
+  corrupt("missing or empty", "/model/vocab", Json::object());
+  corrupt("which is not in model.vocab", "/model/merges/0", Json::array({"a", "qqq"}));
+  corrupt("which is not in model.vocab", "/model/merges/0", Json::array({"Z", "Z"}));
+  corrupt("has 3 parts", "/model/merges/0", Json::array({"a", "b", "c"}));
+  corrupt("has the text 'ab'", "/model/merges/0", "ab");
+  corrupt("has the text 'a b c'", "/model/merges/0", "a b c");
+  corrupt("model.merges: an entry is 7", "/model/merges/0", 7);
+  corrupt("expected 420", "/added_tokens/0/id", 421);
+  corrupt("'content' should have", "/added_tokens/0/content", "");
+  corrupt("appears twice", "/added_tokens/0/content", "<|pad|>");
+  corrupt("'special' should be", "/added_tokens/0/special", 1);
+  corrupt("expected 420", "/post_processor/processors/1/special_tokens/<|begin_of_text|>/ids/0", 3);
+  corrupt("runs backwards", "/pre_tokenizer/pretokenizers/0/pattern/Regex", "[z-a]");
+  corrupt("does not end", "/pre_tokenizer/pretokenizers/0/pattern/Regex", "[a");
+  corrupt("does not end", "/pre_tokenizer/pretokenizers/0/pattern/Regex", "(a");
+  Json json = golden();
+  json["model"]["vocab"].erase("Z");
+  refused(ErrorKind::kUnsupported, "a token for the byte 90", json);
+}
+
+TEST_F(Bpe, BrokenJsonIsRefused) {
+  const auto corrupt = [&](const std::string& part, const std::string& text) {
+    const test::Thrown thrown = test::thrown_by([&] { Tokenizer{save(text)}; });
+    EXPECT_EQ(thrown.kind, ErrorKind::kCorrupt) << thrown.message;
+    EXPECT_THAT(thrown.message, HasSubstr(part));
+  };
+  corrupt("not JSON", "");
+  corrupt("not JSON", "{");
+  corrupt("a NUL", std::string("{}\0", 3));
+  corrupt("expected an object", "[]");
+  corrupt("nested deeper", R"({"model": )" + std::string(100000, '['));
+  corrupt("appears twice", R"({"a": 1, "a": 2})");
+  corrupt("appears twice", R"({"model": {"vocab": {}, "vocab": {}}})");
+  corrupt("appears twice", R"({"model": {"merges": [], "merges": []}})");
+  corrupt("an object inside model.merges", R"({"model": {"merges": [{}]}})");
+  corrupt("a list inside model.merges", R"({"model": {"merges": [[[]]]}})");
+  corrupt("is missing", "{}");
+}
+
+TEST_F(Bpe, AnExpensivePatternEndsInAnError) {
+  Json json = golden();
+  json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "(?:a+)+b|c";
+  const Tokenizer tokenizer(save(json));
+  const test::Thrown thrown =
+      test::thrown_by([&] { tokenizer.encode(std::string(60, 'a') + "d"); });
+  EXPECT_EQ(thrown.kind, ErrorKind::kRejected);
+  EXPECT_THAT(thrown.message, HasSubstr("too expensive"));
+  EXPECT_NO_THROW(tokenizer.encode("aab c"));
+}
+
+// Bytes of the golden file changed at random: an error of ours or a tokenizer that works, nothing
+// else.
+TEST_F(Bpe, DamagedFilesAreErrorsOrTokenizers) {
+  const std::string whole = read_file(data() / "tokenizer.json", 1 << 20);
+  uint64_t state = 1;
+  const auto random = [&](size_t below) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<size_t>((state >> 33) % below);
+  };
+  int refused = 0;
+  for (int round = 0; round < 400; ++round) {
+    std::string text = whole;
+    for (size_t change = random(3) + 1; change > 0; --change) {
+      const size_t at = random(text.size());
+      switch (random(4)) {
+        case 0:
+          text[at] = static_cast<char>(random(256));
+          break;
+        case 1:
+          text.erase(at, random(20));
+          break;
+        case 2:
+          text.insert(at, whole.substr(random(whole.size()), random(40)));
+          break;
+        default:
+          text[at] = "0123456789{}[]\",:"[random(17)];
+          break;
+      }
+    }
+    try {
+      const Tokenizer tokenizer(save(text));
+      const Ids ids = tokenizer.encode("La stazione  123 \xc3\xa8 <|pad|>\n");
+      tokenizer.decode(ids);
+    } catch (const Error& error) {
+      EXPECT_NE(error.kind(), ErrorKind::kInternal) << error.what();
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 100);
+}
+
+}  // namespace
+}  // namespace xffl::tokenize

@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Checks that tokenizer.json gives the ids of HF's tokenizers: hf_same_bpe.py XFFL_TOKENIZE KIND TEXT...
+
+Trains a byte-level BPE of the KIND (llama3, llama4, gpt2, roberta, splits) on the texts and seeded mixed text with HF's own
+library, and compares: edge cases, about 1 MB of mixed text in one document and in many, every assigned character of
+Unicode between letters, the texts of the ids, and texts of ids in no order. Exit code 77: tokenizers is not installed.
+
+hf_same_bpe.py golden FOLDER TEXT... writes the files that the unit tests read instead.
+"""
+
+import json
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+
+try:
+    import tokenizers
+except ImportError as error:
+    print(f"SKIPPED: {error}")
+    sys.exit(77)
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+from hf_same_ids import read_shard
+from mixed_text import EDGES, mixed_text
+
+LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+          r"|\s+(?!\S)|\s+")
+LLAMA4 = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+          r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+          r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+
+
+def split(pattern):
+    return pre_tokenizers.Split(Regex(pattern), "isolated", invert=False)
+
+
+def byte_level(**options):
+    return pre_tokenizers.ByteLevel(**{"add_prefix_space": False, "use_regex": False, **options})
+
+
+PRE_TOKENIZERS = {
+    "llama3": pre_tokenizers.Sequence([split(LLAMA3), byte_level()]),
+    "llama4": pre_tokenizers.Sequence([split(LLAMA4), byte_level()]),
+    "gpt2": byte_level(use_regex=True),
+    "roberta": byte_level(use_regex=True, add_prefix_space=True),
+    "splits": pre_tokenizers.Sequence([split(r"\p{N}{1,3}"), split(r"[一-龥぀-ヿ]+"), pre_tokenizers.Split("::", "isolated"),
+                                       byte_level(use_regex=True)]),
+}
+
+
+def special_tokens():
+    names = ["<|begin_of_text|>", "<|end_of_text|>", "<|pad|>", "<|padding|>"]
+    return [AddedToken(name, special=True, normalized=False) for name in names] + [
+        AddedToken("<|left|>", special=True, lstrip=True, normalized=False),
+        AddedToken("<|right|>", special=True, rstrip=True, normalized=False)]
+
+
+def trained(kind, texts, vocab_size=3000):
+    tokenizer = Tokenizer(models.BPE(ignore_merges=kind.startswith("llama")))
+    tokenizer.pre_tokenizer = PRE_TOKENIZERS[kind]
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, show_progress=False,
+                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.add_special_tokens(special_tokens())
+    tokenizer.add_tokens([AddedToken("word", single_word=True), AddedToken("Norm", normalized=True),
+                          AddedToken("<tool>", normalized=False)])
+    bos = "<|begin_of_text|>"
+    tokenizer.post_processor = processors.Sequence([
+        processors.ByteLevel(trim_offsets=False),
+        processors.TemplateProcessing(single=f"{bos} $A", pair=f"{bos} $A {bos}:1 $B:1",
+                                      special_tokens=[(bos, tokenizer.token_to_id(bos))])])
+    return tokenizer
+
+
+def save(tokenizer, folder):
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(
+        {"bos_token": "<|begin_of_text|>", "eos_token": {"content": "<|end_of_text|>"}}))
+
+
+def run(program, *arguments):
+    return subprocess.run([program, *arguments], check=True, stdout=subprocess.PIPE).stdout
+
+
+def ours(program, folder, texts):
+    source, shard = folder / "texts.jsonl", folder / "texts.tokens"
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    run(program, "encode", "--tokenizer", folder, "--input", source, "--output", shard, "--no-pack", "--no-eos",
+        "--sequence-length", "100000000")
+    return read_shard(shard)
+
+
+def every_character():
+    """Each between a letter, a digit and a space, so that its class shows."""
+    blocks = [range(1, 0xD800), range(0xE000, 0x32400), range(0xE0000, 0xE0200), range(0x10FF00, 0x110000)]
+    codes = [code for block in blocks for code in block]
+    for at in range(0, len(codes), 5000):
+        yield "".join(f"a{chr(code)}1{chr(code)}{chr(code)} " for code in codes[at:at + 5000])
+
+
+def compare(program, folder, tokenizer, texts, what):
+    texts = [text for text in texts if text.strip(" \t\r\n\f\v")]  # the program passes over blank documents
+    found = ours(program, folder, texts)
+    assert len(found) == len(texts) > 0, (len(found), len(texts))
+    wrong = 0
+    for text, ids in zip(texts, found):
+        expected = tokenizer.encode(text).ids
+        if ids != expected:
+            at = next((i for i, (a, b) in enumerate(zip(ids, expected)) if a != b), min(len(ids), len(expected)))
+            wrong += 1
+            print(f"{what}: differs at token {at} of {text[:60]!r}: ours {ids[at:at + 8]}, HF {expected[at:at + 8]}: "
+                  f"{[tokenizer.id_to_token(i) for i in expected[max(0, at - 2):at + 4]]}")
+    print(f"{what}: {len(texts)} texts, {sum(map(len, found))} tokens, {wrong} wrong")
+    return wrong
+
+
+def compare_decoded(program, folder, tokenizer, texts, rng):
+    ids = [tokenizer.encode(text).ids for text in texts]
+    ids += [[rng.randrange(tokenizer.get_vocab_size()) for _ in range(rng.randint(1, 30))] for _ in range(500)]
+    source = folder / "ids.txt"
+    source.write_text("".join(json.dumps(line) + "\n" for line in ids))
+    found = run(program, "decode", "--tokenizer", folder / "tokenizer.json", "--input", source).decode("utf-8")
+    expected = "\n".join(tokenizer.decode(line, skip_special_tokens=True) + "\n" for line in ids)
+    print(f"decode: {len(ids)} lines, {'equal' if found == expected else 'DIFFERENT'}")
+    return found != expected
+
+
+def write_golden(folder, texts, words):
+    """The files in data/bpe: a small tokenizer, and texts with their ids, without BOS, and what the ids decode to."""
+    folder.mkdir(exist_ok=True)
+    tokenizer = trained("llama3", texts, 420)
+    save(tokenizer, folder)
+    cases = ["", "   "] + [text for text in EDGES if len(text) < 1000] + [mixed_text(80, seed, words) for seed in range(60)]
+    cases += ["a" * 300, " " * 200 + "x", "ab" * 100]
+    with open(folder / "cases.jsonl", "w", encoding="utf-8") as file:
+        for text in cases:
+            ids = tokenizer.encode(text, add_special_tokens=False).ids
+            decoded = tokenizer.decode(ids, skip_special_tokens=True)
+            file.write(json.dumps({"text": text, "ids": ids, "decoded": decoded}) + "\n")
+
+
+def main(program, kind, *paths):
+    print("tokenizers", tokenizers.__version__, kind)
+    texts = [pathlib.Path(path).read_text(encoding="utf-8") for path in paths]
+    words = " ".join(texts).split()
+    if program == "golden":
+        return write_golden(pathlib.Path(kind), texts, words)
+    tokenizer = trained(kind, texts * 20 + [mixed_text(300_000, 1, words)])
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        save(tokenizer, folder)
+        wrong = compare(program, folder, tokenizer, EDGES, "edge cases")
+        wrong += compare(program, folder, tokenizer, [mixed_text(1_000_000, 2, words)], "1 MB in one document")
+        wrong += compare(program, folder, tokenizer, [mixed_text(200, seed, words) for seed in range(5000)], "1 MB in 5000 documents")
+        wrong += compare(program, folder, tokenizer, every_character(), "every character")
+        wrong += compare_decoded(program, folder, tokenizer, EDGES, random.Random(3))
+    print(f"{wrong} wrong")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
