@@ -12,51 +12,17 @@ import pathlib
 import shutil
 import statistics
 import struct
-import subprocess
-import sys
 import tempfile
 import time
 
-PROJECT = pathlib.Path(__file__).resolve().parents[2]
-FACILITIES = ("alba", "brno")
+from bed import Bed, FACILITIES, NETWORKS, PROJECT, run
+
 BEFORE = {("1 MB", "LAN"): 5.0, ("500 MB", "LAN"): 12.0, ("500 MB", "50 ms, 1 Gbit/s"): 48.0}
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 16, "hidden_size": 1024, "intermediate_size": 12,
     "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 1024, "max_position_embeddings": 64,
     "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
 }
-
-
-def run(*argv, **more):
-    done = subprocess.run([str(a) for a in argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more)
-    if done.returncode == 77:
-        print("bench_round: SKIPPED:", done.stderr.strip(), file=sys.stderr)
-        sys.exit(77)
-    if done.returncode != 0:
-        sys.exit(f"bench_round: {' '.join(map(str, argv))}: exit code {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
-    return done.stdout
-
-
-class Bed:
-    def __init__(self, state):
-        self.state = state
-        self.script("up", "--owner", os.getpid(), *FACILITIES)
-        self.facilities = {name: dict(line.split("=", 1) for line in self.script("describe", name).splitlines())
-                           for name in FACILITIES}
-
-    def script(self, command, *arguments):
-        return run(PROJECT / "scripts/dev_cluster.sh", command, "--state", self.state, *arguments)
-
-    def install(self, *programs):
-        for name in FACILITIES:
-            self.at(name, "cp", *programs, "/scratch/")
-
-    def network(self, delay_ms, rate_mbit):
-        for name in FACILITIES:
-            self.script("wan", name, *((delay_ms, rate_mbit, 0) if delay_ms else ("off",)))
-
-    def at(self, name, *command):
-        return self.script("exec", "--user", name, *command)
 
 
 def write_model(folder, size):
@@ -197,13 +163,13 @@ def main():
         try:
             bed.install(PROJECT / "tests/bench/timed_trainer.sh", options.build / "bin/xffl-fake-trainer")
             for network in options.networks:
-                bed.network(*((25, 1000) if network == "wan" else (0, 0)))
+                bed.network(network)
                 for megabytes in options.megabytes:
                     scratch = pathlib.Path(temp)
                     rounds, scps = measure(bed, options, megabytes * 1_000_000, scratch)
-                    show(f"{megabytes} MB", {"lan": "LAN", "wan": "50 ms, 1 Gbit/s"}[network], rounds, scps)
+                    show(f"{megabytes} MB", NETWORKS[network], rounds, scps)
         finally:
-            bed.script("down")
+            bed.down()
 
 
 main()

@@ -1,13 +1,18 @@
-// One push and one fetch of a model against a real sshd, timed; beside scp of the same bytes.
-// tests/bench/transfer_bench runs it on the bed. Prints one line of JSON for each measurement.
+// One push and one fetch of a model against real sshds, all at once, timed; beside scp of the same
+// bytes. tests/bench/transfer_bench.py runs it on the bed. Prints one line of JSON for each
+// measurement: wall time, and the CPU time of this side and of the facilities' processes.
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <future>
 #include <iostream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -24,13 +29,56 @@ namespace {
 namespace fs = std::filesystem;
 using namespace xffl;
 
+struct Facility {
+  std::string host, user;
+  int init = 0;  // the first process of its namespace; 0: unknown
+};
+
 struct Arguments {
-  std::string host, user, key, known_hosts;
+  std::string key, known_hosts;
   fs::path work;
   uint64_t bytes = 0;
   int repeats = 3;
   bool shell = true;
+  std::vector<Facility> facilities;
 };
+
+std::string namespace_of(const std::string& pid) {
+  std::error_code gone;
+  return fs::read_symlink("/proc/" + pid + "/ns/pid", gone).string();
+}
+
+// Of a process and of the children that it has waited for.
+double cpu_seconds_of(const fs::path& process) {
+  std::ifstream stat(process / "stat");
+  std::string text;
+  std::getline(stat, text);
+  std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));
+  std::string skipped;
+  for (int i = 3; i <= 13; ++i) fields >> skipped;
+  long ticks = 0;
+  for (int i = 14; i <= 17; ++i) {
+    long more = 0;
+    fields >> more;
+    ticks += more;
+  }
+  return static_cast<double>(ticks) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+}
+
+// Of all processes of the facilities.
+double far_cpu_seconds(const std::vector<Facility>& facilities) {
+  double seconds = 0;
+  for (const Facility& facility : facilities) {
+    if (facility.init == 0) continue;
+    const std::string wanted = namespace_of(std::to_string(facility.init));
+    for (const auto& entry : fs::directory_iterator("/proc")) {
+      const std::string pid = entry.path().filename().string();
+      if (pid.find_first_not_of("0123456789") == std::string::npos && namespace_of(pid) == wanted)
+        seconds += cpu_seconds_of(entry.path());
+    }
+  }
+  return seconds;
+}
 
 // Of this process and of the children that it has waited for.
 double cpu_seconds() {
@@ -44,13 +92,22 @@ double cpu_seconds() {
   return seconds;
 }
 
-void report(const char* what, uint64_t bytes, const std::function<void()>& body) {
+// Does `body` for every facility at once.
+void report(const Arguments& arguments, const char* what, uint64_t bytes,
+            const std::function<void(size_t)>& body) {
+  const double cpu = cpu_seconds(), far_cpu = far_cpu_seconds(arguments.facilities);
   const auto begin = std::chrono::steady_clock::now();
-  const double cpu = cpu_seconds();
-  body();
+  {
+    std::vector<std::future<void>> all;
+    for (size_t i = 0; i < arguments.facilities.size(); ++i)
+      all.push_back(std::async(std::launch::async, body, i));
+    for (auto& one : all) one.get();
+  }
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
-  std::printf("{\"what\": \"%s\", \"bytes\": %llu, \"seconds\": %.4f, \"cpu_seconds\": %.3f}\n",
-              what, static_cast<unsigned long long>(bytes), elapsed.count(), cpu_seconds() - cpu);
+  std::printf(
+      "{\"what\": \"%s\", \"bytes\": %llu, \"seconds\": %.4f, \"cpu\": %.3f, \"far_cpu\": %.3f}\n",
+      what, static_cast<unsigned long long>(bytes), elapsed.count(), cpu_seconds() - cpu,
+      far_cpu_seconds(arguments.facilities) - far_cpu);
   std::fflush(stdout);
 }
 
@@ -79,47 +136,63 @@ void scp(const Arguments& arguments, const std::string& from, const std::string&
 }
 
 void measure(const Arguments& arguments) {
-  const auto session = remote::make_ssh_session({.hosts = {{arguments.host, 22}},
-                                                 .user = arguments.user,
-                                                 .keys = {arguments.key},
-                                                 .agent = false,
-                                                 .known_hosts = arguments.known_hosts,
-                                                 .shell = arguments.shell});
   const fs::path model = arguments.work / "model";
   make_model(model, arguments.bytes);
   const checkpoint::Manifest manifest = checkpoint::read_manifest(model);
   const uint64_t total = manifest.total_bytes();
-  const RemotePath top("/scratch/bench");
-  const std::string far = arguments.user + "@" + arguments.host + ":/scratch/";
-  session->make_dirs(top);
-  for (int i = 0; i < arguments.repeats; ++i) {
-    const RemotePath to = top / ("model-" + std::to_string(i));
-    const fs::path back = arguments.work / "back";
-    fs::remove_all(back);
-    report("push", total, [&] { transfer::push(*session, model, manifest, to, {}); });
-    report("push again", total, [&] { transfer::push(*session, model, manifest, to, {}); });
-    report("fetch", total,
-           [&] { transfer::fetch(*session, to, manifest.root_sha256(), total, back, {}); });
-    session->remove_tree(to);
-    fs::remove_all(back);
-    report("scp there", total, [&] { scp(arguments, model.string(), far + "scp"); });
-    report("scp back", total, [&] { scp(arguments, far + "scp", back.string()); });
-    session->remove_tree(RemotePath("/scratch/scp"));
-    fs::remove_all(back);
+  const RemotePath top("/scratch/bench"), by_scp("/scratch/scp");
+  std::vector<std::shared_ptr<remote::Session>> sessions;
+  for (const Facility& facility : arguments.facilities) {
+    sessions.push_back(remote::make_ssh_session({.hosts = {{facility.host, 22}},
+                                                 .user = facility.user,
+                                                 .keys = {arguments.key},
+                                                 .agent = false,
+                                                 .known_hosts = arguments.known_hosts,
+                                                 .shell = arguments.shell}));
+    sessions.back()->make_dirs(top);
   }
-  session->remove_tree(top);
+  const auto back = [&](size_t i) { return arguments.work / ("back-" + std::to_string(i)); };
+  const auto far = [&](size_t i) {
+    return arguments.facilities[i].user + "@" + arguments.facilities[i].host + ":" + by_scp.str();
+  };
+  const auto clean = [&](const RemotePath& at_facility) {
+    for (size_t i = 0; i < sessions.size(); ++i) {
+      sessions[i]->remove_tree(at_facility);
+      fs::remove_all(back(i));
+    }
+  };
+  for (int repeat = 0; repeat < arguments.repeats; ++repeat) {
+    const RemotePath to = top / ("model-" + std::to_string(repeat));
+    const auto push = [&](size_t i) { transfer::push(*sessions[i], model, manifest, to, {}); };
+    report(arguments, "push", total, push);
+    report(arguments, "push again", total, push);
+    report(arguments, "fetch", total, [&](size_t i) {
+      transfer::fetch(*sessions[i], to, manifest.root_sha256(), total, back(i), {});
+    });
+    clean(to);
+    report(arguments, "scp there", total,
+           [&](size_t i) { scp(arguments, model.string(), far(i)); });
+    report(arguments, "scp back", total,
+           [&](size_t i) { scp(arguments, far(i), back(i).string()); });
+    clean(by_scp);
+  }
+  for (const auto& session : sessions) session->remove_tree(top);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 9) {
-    std::cerr << "xffl-transfer-bench HOST USER KEY KNOWN_HOSTS FOLDER BYTES REPEATS shell|sftp\n";
+  if (argc < 10 || argc % 3 != 1) {
+    std::cerr << "xffl-transfer-bench KEY KNOWN_HOSTS FOLDER BYTES REPEATS shell|sftp "
+                 "(HOST USER INIT_PID)...\n";
     return 2;
   }
   try {
-    measure({argv[1], argv[2], argv[3], argv[4], argv[5], std::stoull(argv[6]), std::stoi(argv[7]),
-             std::string(argv[8]) == "shell"});
+    Arguments arguments{argv[1],           argv[2], argv[3], std::stoull(argv[4]),
+                        std::stoi(argv[5]), std::string(argv[6]) == "shell", {}};
+    for (int i = 7; i < argc; i += 3)
+      arguments.facilities.push_back({argv[i], argv[i + 1], std::stoi(argv[i + 2])});
+    measure(arguments);
   } catch (const Error& error) {
     std::cerr << "xffl-transfer-bench: " << error.what() << "\n";
     return 1;
