@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
@@ -56,6 +57,8 @@ void Connection::wait(const std::function<bool(ssh_session)>& step, Deadline dea
     if (!dead_.empty())
       throw Error(ErrorKind::kRemote,
                   "the link to " + name_ + " was lost while " + doing + ": " + dead_);
+    // Before the step: after it has looked, it may itself bring about what it waits for.
+    const uint64_t seen = generation_;
     const bool done = step(session_.get());
     after_step();
     if (done) return;
@@ -63,7 +66,6 @@ void Connection::wait(const std::function<bool(ssh_session)>& step, Deadline dea
       throw Error(ErrorKind::kCancelled, "stopped while " + doing + " at " + name_);
     if (SteadyClock::now() >= deadline)
       throw Error(ErrorKind::kRemote, name_ + " did not answer in time while " + doing);
-    const uint64_t seen = generation_;
     changed_.wait_until(lock, stop, deadline,
                         [&] { return generation_ != seen || !dead_.empty(); });
   }
@@ -94,9 +96,14 @@ void Connection::after_step() {
     ++generation_;
     changed_.notify_all();
   }
+  const bool writes = ssh_get_poll_flags(session_.get()) & SSH_WRITE_PENDING;
+  if (std::exchange(writes_, writes) && !writes) {  // libssh looked at the socket in the step
+    ++generation_;
+    changed_.notify_all();
+  }
   if (!ssh_is_connected(session_.get()) || (ssh_get_status(session_.get()) & SSH_CLOSED_ERROR))
     die(log::printable(ssh_get_error(session_.get()), 300));
-  else if (!pump_writes_ && (ssh_get_poll_flags(session_.get()) & SSH_WRITE_PENDING))
+  else if (!pump_writes_ && writes)
     wake_pump();
 }
 

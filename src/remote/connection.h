@@ -82,6 +82,7 @@ class Connection {
   uint64_t generation_ = 0;
   std::chrono::steady_clock::time_point heard_;
   std::chrono::steady_clock::time_point asked_;
+  bool writes_ = false;       // as the last step left it: bytes wait for room in the socket
   bool pump_writes_ = false;  // the pump waits for room to write, too
   std::string dead_;          // why, when it is
   int channels_ = 0;

@@ -163,6 +163,26 @@ TEST_F(SshLink, GoesThroughAJumpHostThatIsTrustedToo) {
             trusted_keys(settings, settings.hosts[0])[0].fingerprint);
 }
 
+// With one channel nobody else's traffic wakes a writer that missed its turn.
+TEST_F(SshLink, ALoneWriterNeverSleepsThroughItsTurn) {
+  test::Sshd sshd;
+  SshSettings settings = sshd.settings();
+  settings.streams = 1;
+  settings.timeouts.keepalive = settings.timeouts.silence = settings.timeouts.operation = 90s;
+  const auto file = sshd.dir() / "file";
+  numbered_file(file, 96u << 20);
+  std::vector<std::jthread> busy;  // who waits is overtaken more often then
+  for (int i = 0; i < 3; ++i)
+    busy.emplace_back([&, copy = sshd.dir() / ("copy" + std::to_string(i))] {
+      const auto session = make_ssh_session(settings);
+      for (int j = 0; j < 8; ++j) {
+        const auto begin = SteadyClock::now();
+        upload(*session, file, copy);
+        EXPECT_LT(SteadyClock::now() - begin, 60s);  // one second, or an operation's deadline
+      }
+    });
+}
+
 TEST_F(SshLink, AFarHostsTransfersUseSeveralConnections) {
   test::Sshd sshd;
   Connector connector(sshd.settings());
