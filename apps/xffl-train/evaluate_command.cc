@@ -40,10 +40,10 @@ void evaluate_command(const CommonOptions& common, const EvaluateOptions& option
   const std::optional<job::FloatType> precision = job::parse_float_type(options.precision);
   if (!precision)
     throw Error(ErrorKind::kUsage,
-                "--precision is '" + options.precision + "', expected fp32 or bf16");
+                "--precision is '" + options.precision + "', expected fp32, bf16 or fp16");
   const Rank rank = set_up_rank(common);
   const train::LoadedModel loaded =
-      train::load_model(options.model, {rank.device, *precision, false});
+      train::load_model(options.model, {.device = rank.device, .precision = *precision});
   const train::Dataset data({options.tokens}, train::ModelLimits(loaded.config), 0);
   const train::Evaluation result =
       train::evaluate(*loaded.model, data, options.batch_size, *rank.group, rank.device).value();

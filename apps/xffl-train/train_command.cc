@@ -51,8 +51,8 @@ void train_command(const CommonOptions& common, const std::string& job_path) {
   const job::JobSpec spec = job::read_job_spec(job_path);
   const Rank rank = set_up_rank(common);
   is_set_up = true;
-  const train::JobContext context{*rank.group, rank.device, version_line(),
-                                  [] { return stop_request.load(); }};
+  const train::JobContext context{*rank.group, rank.device, rank.rendezvous.local_world_size,
+                                  version_line(), [] { return stop_request.load(); }};
   try {
     train::run_job(spec, context);
   } catch (Error& error) {

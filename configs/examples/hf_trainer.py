@@ -179,8 +179,8 @@ def main():
         signal.signal(number, finish)
     began = time.monotonic()
     job = json.loads(arguments.job.read_text())
-    if job["version"] != 1:
-        sys.exit(f"job.json has version {job['version']}; this trainer knows version 1")
+    if job["version"] != 2:
+        sys.exit(f"job.json has version {job['version']}; this trainer knows version 2")
     here = arguments.job.resolve().parent
     resolve = lambda path: here / path  # an absolute path stays as it is
     training = job["training"]

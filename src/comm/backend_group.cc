@@ -2,6 +2,8 @@
 
 #include <torch/types.h>
 
+#include <algorithm>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "xffl/base/error.h"
@@ -48,6 +50,14 @@ c10::intrusive_ptr<c10d::Store> meet(const Rendezvous& rendezvous) {
   return store;
 }
 
+BackendGroup::BackendGroup(BackendMaker maker, c10::intrusive_ptr<c10d::Store> store,
+                           Rendezvous rendezvous)
+    : maker_(std::move(maker)), store_(std::move(store)), rendezvous_(std::move(rendezvous)) {
+  translate_errors(rendezvous_, "connecting by " + maker_.name, [&] {
+    backend_ = maker_.connect(store_, rendezvous_.rank, rendezvous_.world_size);
+  });
+}
+
 void BackendGroup::all_reduce(at::Tensor tensor) {
   translate_errors(rendezvous_, "summing over ranks", [&] {
     std::vector<at::Tensor> tensors{tensor};
@@ -64,18 +74,80 @@ void BackendGroup::broadcast(at::Tensor tensor, int root) {
   });
 }
 
-void BackendGroup::all_gather(at::Tensor all_WS, at::Tensor mine_S) {
-  translate_errors(rendezvous_, "gathering from ranks",
-                   [&] { backend_->_allgather_base(all_WS, mine_S)->wait(); });
+Pending BackendGroup::start(std::string_view doing, const std::function<Work()>& body,
+                            std::function<void()> then) {
+  Work work;
+  translate_errors(rendezvous_, doing, [&] { work = body(); });
+  return Pending([this, work, then = std::move(then), what = std::string(doing)] {
+    translate_errors(rendezvous_, what, [&] { work->wait(); });
+    if (then) then();
+  });
 }
 
-void BackendGroup::reduce_scatter(at::Tensor mine_S, at::Tensor all_WS) {
-  translate_errors(rendezvous_, "reducing and scattering",
-                   [&] { backend_->_reduce_scatter_base(mine_S, all_WS)->wait(); });
+Pending BackendGroup::start_all_gather(at::Tensor all_WS, at::Tensor mine_S) {
+  return start("gathering from ranks", [&] { return backend_->_allgather_base(all_WS, mine_S); });
+}
+
+Pending BackendGroup::start_reduce_scatter(at::Tensor mine_S, at::Tensor all_WS) {
+  if (maker_.sums_here) return exchange_and_sum(std::move(mine_S), std::move(all_WS));
+  return start("reducing and scattering",
+               [&] { return backend_->_reduce_scatter_base(mine_S, all_WS); });
+}
+
+at::Tensor BackendGroup::borrow_like(const at::Tensor& tensor) {
+  for (at::Tensor& spare : spare_) {
+    if (spare.numel() != tensor.numel() || spare.scalar_type() != tensor.scalar_type()) continue;
+    const at::Tensor found = std::move(spare);
+    spare = std::move(spare_.back());
+    spare_.pop_back();
+    return found;
+  }
+  return at::empty({tensor.numel()}, tensor.options());
+}
+
+Pending BackendGroup::exchange_and_sum(at::Tensor mine_S, at::Tensor all_WS) {
+  const at::Tensor received_WS = borrow_like(all_WS);
+  std::vector<int64_t> even;
+  return start(
+      "reducing and scattering",
+      [&, output = received_WS]() mutable {
+        return backend_->alltoall_base(output, all_WS, even, even);
+      },
+      [this, mine_S, received_WS, all_WS]() mutable {
+        const at::Tensor parts = received_WS.view({size(), -1});
+        mine_S.copy_(parts[0]);
+        for (int rank = 1; rank < size(); ++rank) mine_S.add_(parts[rank]);
+        spare_.push_back(received_WS);
+      });
+}
+
+Pending BackendGroup::start_send(at::Tensor tensor, int to) {
+  std::vector<at::Tensor> tensors{std::move(tensor)};
+  return start("sending", [&] { return backend_->send(tensors, to, 0); });
+}
+
+Pending BackendGroup::start_receive(at::Tensor tensor, int from) {
+  std::vector<at::Tensor> tensors{std::move(tensor)};
+  return start("receiving", [&] { return backend_->recv(tensors, from, 0); });
+}
+
+std::unique_ptr<Group> BackendGroup::split(const std::vector<int>& members,
+                                           const std::string& name) {
+  const auto mine = std::find(members.begin(), members.end(), rank());
+  if (mine == members.end() || !std::is_sorted(members.begin(), members.end()))
+    throw Error(ErrorKind::kInternal, "comm: group " + name + " does not hold this rank");
+  if (members.size() == 1) return make_alone();
+  // Disjoint groups may share a name: their first members tell them apart.
+  const std::string prefix = name + "/" + std::to_string(members.front());
+  Rendezvous rendezvous = rendezvous_;
+  rendezvous.rank = static_cast<int>(mine - members.begin());
+  rendezvous.world_size = static_cast<int>(members.size());
+  return std::make_unique<BackendGroup>(
+      maker_, c10::make_intrusive<c10d::PrefixStore>(prefix, store_), rendezvous);
 }
 
 void BackendGroup::barrier() {
-  all_reduce(at::zeros({1}, at::TensorOptions().dtype(at::kFloat).device(device_)));
+  all_reduce(at::zeros({1}, at::TensorOptions().dtype(at::kFloat).device(maker_.device)));
 }
 
 void BackendGroup::self_test() {
@@ -86,11 +158,12 @@ void BackendGroup::self_test() {
     const double unit = dtype == at::kBFloat16 ? 1.0 : static_cast<double>(rank() + 1);
     const double sum = dtype == at::kBFloat16 ? static_cast<double>(ranks) : expected;
     if (dtype == at::kBFloat16 && ranks > 256) continue;
-    at::Tensor numbers = at::full({5}, unit, at::TensorOptions().dtype(dtype).device(device_));
+    at::Tensor numbers =
+        at::full({5}, unit, at::TensorOptions().dtype(dtype).device(maker_.device));
     all_reduce(numbers);
     if (!numbers.eq(sum).all().item<bool>()) {
       throw Error(ErrorKind::kUnsupported,
-                  "the self-test of " + name_ + " failed: a sum of " + std::to_string(ranks) +
+                  "the self-test of " + maker_.name + " failed: a sum of " + std::to_string(ranks) +
                       " ranks in " + at::toString(dtype) +
                       " is wrong; this LibTorch does not match the headers that xffl was built "
                       "with: rebuild with LibTorch 2.11.0");

@@ -18,32 +18,51 @@ c10::intrusive_ptr<c10d::Store> meet(const Rendezvous& rendezvous);
 void translate_errors(const Rendezvous& rendezvous, std::string_view doing,
                       const std::function<void()>& body);
 
+/// What makes a group of a back end, and smaller ones of it.
+struct BackendMaker {
+  std::string name;  // of the group: "gloo", "nccl"
+  at::Device device;
+  /// Connects `size` ranks that meet at `store`.
+  std::function<c10::intrusive_ptr<c10d::Backend>(c10::intrusive_ptr<c10d::Store> store, int rank,
+                                                  int size)>
+      connect;
+  /// Whether reduce-scatters are exchanged whole and summed here, in the order of ranks. For Gloo,
+  /// whose own one is an all-reduce of everything: this moves half the bytes.
+  bool sums_here = false;
+};
+
 class BackendGroup final : public Group {
  public:
-  BackendGroup(std::string name, c10::intrusive_ptr<c10d::Backend> backend, Rendezvous rendezvous,
-               at::Device device)
-      : name_(std::move(name)),
-        backend_(std::move(backend)),
-        rendezvous_(std::move(rendezvous)),
-        device_(device) {}
+  /// Connects. `rendezvous` has rank and size of this very group. Throws kFailed.
+  BackendGroup(BackendMaker maker, c10::intrusive_ptr<c10d::Store> store, Rendezvous rendezvous);
 
   int rank() const override { return rendezvous_.rank; }
   int size() const override { return rendezvous_.world_size; }
-  std::string name() const override { return name_; }
+  std::string name() const override { return maker_.name; }
   void all_reduce(at::Tensor tensor) override;
   void broadcast(at::Tensor tensor, int root) override;
-  void all_gather(at::Tensor all_WS, at::Tensor mine_S) override;
-  void reduce_scatter(at::Tensor mine_S, at::Tensor all_WS) override;
+  Pending start_all_gather(at::Tensor all_WS, at::Tensor mine_S) override;
+  Pending start_reduce_scatter(at::Tensor mine_S, at::Tensor all_WS) override;
+  Pending start_send(at::Tensor tensor, int to) override;
+  Pending start_receive(at::Tensor tensor, int from) override;
   void barrier() override;
+  std::unique_ptr<Group> split(const std::vector<int>& members, const std::string& name) override;
 
   /// Sums known numbers in every dtype. Throws kUnsupported when a sum is wrong.
   void self_test();
 
  private:
-  std::string name_;
-  c10::intrusive_ptr<c10d::Backend> backend_;
+  using Work = c10::intrusive_ptr<c10d::Work>;
+  Pending start(std::string_view doing, const std::function<Work()>& body,
+                std::function<void()> then = nullptr);
+  Pending exchange_and_sum(at::Tensor mine_S, at::Tensor all_WS);
+  at::Tensor borrow_like(const at::Tensor& tensor);
+
+  BackendMaker maker_;
+  c10::intrusive_ptr<c10d::Store> store_;
   Rendezvous rendezvous_;
-  at::Device device_;
+  c10::intrusive_ptr<c10d::Backend> backend_;
+  std::vector<at::Tensor> spare_;  // buffers of finished exchanges
 };
 
 }  // namespace xffl::comm

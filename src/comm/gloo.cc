@@ -59,17 +59,14 @@ std::shared_ptr<gloo::transport::Device> make_device(const Rendezvous& rendezvou
 bool has_gloo() { return true; }
 
 std::unique_ptr<Group> make_gloo(const Rendezvous& rendezvous) {
-  const c10::intrusive_ptr<c10d::Store> store = meet(rendezvous);
-  std::unique_ptr<BackendGroup> group;
-  translate_errors(rendezvous, "connecting by Gloo", [&] {
+  BackendMaker maker{"gloo", at::kCPU, nullptr, true};
+  maker.connect = [rendezvous](c10::intrusive_ptr<c10d::Store> store, int rank, int size) {
     auto options = c10d::ProcessGroupGloo::Options::create(rendezvous.timeout);
     options->devices.push_back(make_device(rendezvous));
     options->threads = 2;
-    auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rendezvous.rank,
-                                                               rendezvous.world_size, options);
-    group = std::make_unique<BackendGroup>("gloo", std::move(backend), rendezvous,
-                                           at::Device(at::kCPU));
-  });
+    return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+  };
+  auto group = std::make_unique<BackendGroup>(std::move(maker), meet(rendezvous), rendezvous);
   group->self_test();
   return group;
 }

@@ -15,11 +15,25 @@ class Alone final : public Group {
   std::string name() const override { return "alone"; }
   void all_reduce(at::Tensor) override {}
   void broadcast(at::Tensor, int) override {}
-  void all_gather(at::Tensor all_WS, at::Tensor mine_S) override { copy(all_WS, mine_S); }
-  void reduce_scatter(at::Tensor mine_S, at::Tensor all_WS) override { copy(mine_S, all_WS); }
+  Pending start_all_gather(at::Tensor all_WS, at::Tensor mine_S) override {
+    copy(all_WS, mine_S);
+    return {};
+  }
+  Pending start_reduce_scatter(at::Tensor mine_S, at::Tensor all_WS) override {
+    copy(mine_S, all_WS);
+    return {};
+  }
+  Pending start_send(at::Tensor, int) override { return refuse(); }
+  Pending start_receive(at::Tensor, int) override { return refuse(); }
   void barrier() override {}
+  std::unique_ptr<Group> split(const std::vector<int>&, const std::string&) override {
+    return make_alone();
+  }
 
  private:
+  static Pending refuse() {
+    throw Error(ErrorKind::kInternal, "comm: a world of one has nobody to send to");
+  }
   // A caller that lets both alias the same memory pays nothing.
   static void copy(at::Tensor& to, const at::Tensor& from) {
     if (to.data_ptr() != from.data_ptr()) to.copy_(from.view_as(to));

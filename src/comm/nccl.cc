@@ -8,16 +8,15 @@ namespace xffl::comm {
 bool has_nccl() { return true; }
 
 std::unique_ptr<Group> make_nccl(const Rendezvous& rendezvous, at::Device device) {
-  const c10::intrusive_ptr<c10d::Store> store = meet(rendezvous);
-  std::unique_ptr<BackendGroup> group;
-  translate_errors(rendezvous, "connecting by NCCL", [&] {
+  BackendMaker maker{"nccl", device, nullptr, false};
+  maker.connect = [rendezvous, device](c10::intrusive_ptr<c10d::Store> store, int rank, int size) {
     auto options = c10d::ProcessGroupNCCL::Options::create();
     options->timeout = rendezvous.timeout;
-    auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rendezvous.rank,
-                                                               rendezvous.world_size, options);
+    auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, options);
     backend->setBoundDeviceId(device);
-    group = std::make_unique<BackendGroup>("nccl", std::move(backend), rendezvous, device);
-  });
+    return backend;
+  };
+  auto group = std::make_unique<BackendGroup>(std::move(maker), meet(rendezvous), rendezvous);
   group->self_test();
   return group;
 }

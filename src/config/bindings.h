@@ -57,6 +57,20 @@ inline std::vector<std::string_view> names_of<job::ScheduleKind>() {
                    job::ScheduleKind::kCosine);
 }
 
+template <>
+inline std::vector<std::string_view> names_of<job::Sharding>() {
+  using enum job::Sharding;
+  return job_names(kNone, kOptimizer, kGradients, kFull, kHybrid, kHybridZero2);
+}
+template <>
+inline std::vector<std::string_view> names_of<job::Recompute>() {
+  return job_names(job::Recompute::kNone, job::Recompute::kFull);
+}
+template <>
+inline std::vector<std::string_view> names_of<job::Offload>() {
+  return job_names(job::Offload::kNone, job::Offload::kOptimizer, job::Offload::kParameters);
+}
+
 template <class Field>
 constexpr bool is_duration = false;
 template <class Rep, class Period>
@@ -148,6 +162,12 @@ Key choice(std::string_view name, std::string_view help, Binding binding) {
           .help = help,
           .binding = binding,
           .choices = names_of<Enum>()};
+}
+
+/// Of what may change while a run goes on.
+inline Key operational(Key key) {
+  key.operational = true;
+  return key;
 }
 
 template <class Object>

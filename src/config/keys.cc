@@ -127,11 +127,23 @@ const Section& training_keys() {
        bind<&TrainingSpec::max_grad_norm>(), 0, 1e12},
       {"seed", Type::kInteger, "of the order of the samples", bind<&TrainingSpec::seed>(), 0,
        kMaxInt64},
-      {.name = "precision",
-       .type = Type::kChoice,
-       .help = "of activations and matrix products; the trained weights stay fp32",
-       .binding = bind<&TrainingSpec::precision>(),
-       .choices = job_names(job::FloatType::kFloat32, job::FloatType::kBfloat16)},
+      choice<job::FloatType>("precision",
+                             "of activations and matrix products; the trained weights stay fp32",
+                             bind<&TrainingSpec::precision>()),
+      operational(choice<job::Sharding>(
+          "sharding", "what a rank holds a part of only: ZeRO-1, -2, -3, or within groups of ranks",
+          bind<&TrainingSpec::sharding>())),
+      operational({"shard_group_size", Type::kInteger,
+                   "ranks of a group of hybrid and hybrid_zero2; 0: those of a node",
+                   bind<&TrainingSpec::shard_group_size>(), 0, 1 << 20}),
+      operational(choice<job::Recompute>(
+          "recompute",
+          "what backward computes again to save memory: full is all but the inputs "
+          "of blocks",
+          bind<&TrainingSpec::recompute>())),
+      operational(choice<job::Offload>(
+          "offload", "what lives in the host's memory: the optimizer's state, or parameters too",
+          bind<&TrainingSpec::offload>())),
       {"validation_samples", Type::kInteger, "sequences measured of each validation set; 0: all",
        bind<&TrainingSpec::validation_samples>(), 0, 9e15},
       {"train_samples", Type::kInteger, "use only the first so many sequences; 0: all",

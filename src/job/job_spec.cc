@@ -13,6 +13,7 @@ constexpr size_t kMaxPathBytes = 4000;
 constexpr size_t kMaxTrainPaths = 100'000;
 constexpr int64_t kMaxSteps = 1'000'000'000;
 constexpr int64_t kMaxBatch = 1 << 24;
+constexpr int64_t kMaxRanks = 1 << 20;
 
 /// The value of one of the enumerations, by its name in the file.
 template <class Parse>
@@ -77,6 +78,11 @@ TrainingSpec read_training(JsonObject object) {
   training.max_grad_norm = read_number(object, "max_grad_norm", 0, 1e12);
   training.seed = read_seed(object);
   training.precision = read_float_type(object, "precision");
+  training.sharding = read_enum(object, "sharding", parse_sharding,
+                                "none, optimizer, gradients, full, hybrid or hybrid_zero2");
+  training.shard_group_size = read_count(object, "shard_group_size", 0, kMaxRanks);
+  training.recompute = read_enum(object, "recompute", parse_recompute, "none or full");
+  training.offload = read_enum(object, "offload", parse_offload, "none, optimizer or parameters");
   training.validation_samples = read_count(object, "validation_samples");
   training.train_samples = read_count(object, "train_samples");
   object.refuse_other_keys();
@@ -97,6 +103,10 @@ Json write_training(const TrainingSpec& training) {
               {"max_grad_norm", training.max_grad_norm},
               {"seed", training.seed},
               {"precision", to_string(training.precision)},
+              {"sharding", to_string(training.sharding)},
+              {"shard_group_size", training.shard_group_size},
+              {"recompute", to_string(training.recompute)},
+              {"offload", to_string(training.offload)},
               {"validation_samples", training.validation_samples},
               {"train_samples", training.train_samples}};
 }
@@ -196,56 +206,6 @@ std::string format_job_spec(const JobSpec& spec) {
   std::string text = dump_document(document);
   parse_job_spec(text, "job.json");
   return text;
-}
-
-std::string_view to_string(UpdateKind kind) {
-  return kind == UpdateKind::kWeights ? "weights" : "delta";
-}
-
-std::string_view to_string(FloatType type) {
-  switch (type) {
-    case FloatType::kFloat32:
-      return "fp32";
-    case FloatType::kBfloat16:
-      return "bf16";
-    case FloatType::kFloat16:
-      return "fp16";
-  }
-  throw Error(ErrorKind::kInternal, "FloatType has an unknown value");
-}
-
-std::string_view to_string(ScheduleKind kind) {
-  switch (kind) {
-    case ScheduleKind::kConstant:
-      return "constant";
-    case ScheduleKind::kLinear:
-      return "linear";
-    case ScheduleKind::kCosine:
-      return "cosine";
-  }
-  throw Error(ErrorKind::kInternal, "ScheduleKind has an unknown value");
-}
-
-std::optional<UpdateKind> parse_update_kind(std::string_view text) {
-  for (const UpdateKind kind : {UpdateKind::kWeights, UpdateKind::kDelta}) {
-    if (text == to_string(kind)) return kind;
-  }
-  return std::nullopt;
-}
-
-std::optional<FloatType> parse_float_type(std::string_view text) {
-  for (const FloatType type : {FloatType::kFloat32, FloatType::kBfloat16, FloatType::kFloat16}) {
-    if (text == to_string(type)) return type;
-  }
-  return std::nullopt;
-}
-
-std::optional<ScheduleKind> parse_schedule_kind(std::string_view text) {
-  for (const ScheduleKind kind :
-       {ScheduleKind::kConstant, ScheduleKind::kLinear, ScheduleKind::kCosine}) {
-    if (text == to_string(kind)) return kind;
-  }
-  return std::nullopt;
 }
 
 }  // namespace xffl::job

@@ -2,32 +2,24 @@
 // / 2, M = B T.
 #include "xffl/llama/model.h"
 
-#include <torch/autograd.h>
+#include <torch/types.h>
 
-#include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 
-#include "layers.h"
+#include "model_block.h"
 #include "product.h"
 #include "xffl/base/error.h"
+#include "xffl/llama/pass.h"
 
 namespace xffl::llama {
-
-struct Model::Block {
-  Weight* input_norm = nullptr;
-  Weight* attention_norm = nullptr;
-  std::vector<Linear> qkv;
-  Linear output;
-  std::vector<Linear> gate_up;
-  Linear down;
-};
 
 Model::~Model() = default;
 Model::Model(Model&&) noexcept = default;
 
-Model::Model(checkpoint::LlamaConfig config, std::vector<Weight> weights)
-    : config_(std::move(config)), weights_(std::move(weights)) {
+Model::Model(checkpoint::LlamaConfig config, std::vector<Weight> weights, ModelOptions options)
+    : config_(std::move(config)), weights_(std::move(weights)), options_(std::move(options)) {
   const std::vector<ParameterSpec> specs = parameter_specs(config_);
   if (specs.size() != weights_.size())
     throw Error(ErrorKind::kInternal, "llama::Model: not one weight for each parameter");
@@ -56,13 +48,26 @@ Model::Model(checkpoint::LlamaConfig config, std::vector<Weight> weights)
     blocks_.push_back(std::move(block));
   }
   frequencies_F_ = rope_frequencies(config_.rope, config_.head_dim);
+  for (size_t i = 0; i < specs.size(); ++i)
+    if (i == 0 || specs[i].unit != specs[i - 1].unit) unit_begins_.push_back(i);
+  unit_begins_.push_back(specs.size());
+  if (options_.end_unit == 0) options_.end_unit = num_units();
+  if (is_tied() && !(has_embedding() && has_head())) {
+    throw Error(
+        ErrorKind::kUnsupported,
+        "tie_word_embeddings: the head of this model is its embedding, so they cannot be on "
+        "different pipeline stages: use pipeline stages 1");
+  }
 }
 
-const RopeTable& Model::rope_table(int64_t num_positions) {
+std::span<Weight> Model::weights(int unit) {
+  return std::span(weights_).subspan(unit_begin(unit), unit_begin(unit + 1) - unit_begin(unit));
+}
+
+const RopeTable& Model::rope_table(const at::Tensor& x_BTD) {
   const int64_t known = rope_table_.cos_TF.defined() ? rope_table_.cos_TF.size(0) : 0;
-  if (known != num_positions) {
-    rope_table_ = make_rope_table(frequencies_F_, num_positions, embedding_->value.options());
-  }
+  if (known != x_BTD.size(1))
+    rope_table_ = make_rope_table(frequencies_F_, x_BTD.size(1), x_BTD.options());
   return rope_table_;
 }
 
@@ -70,7 +75,7 @@ at::Tensor Model::attention(const at::Tensor& x_BTD, const Block& block) {
   const int64_t batch = x_BTD.size(0);
   const int64_t positions = x_BTD.size(1);
   const std::vector<at::Tensor> qkv = apply_linears(x_BTD, block.qkv);
-  const RopeTable& table = rope_table(positions);
+  const RopeTable& table = rope_table(x_BTD);
   const at::Tensor q_BTNH =
       apply_rope(qkv[0].view({batch, positions, config_.num_heads, config_.head_dim}), table);
   const at::Tensor k_BTKH =
@@ -85,45 +90,51 @@ at::Tensor Model::attention(const at::Tensor& x_BTD, const Block& block) {
   return apply_linear(y_BNTH.transpose(1, 2).reshape({batch, positions, -1}), block.output);
 }
 
-at::Tensor Model::embed(const at::Tensor& tokens_BT) const {
+at::Tensor Model::embed(const at::Tensor& tokens_BT) {
+  const Use use(*this, 0, {true, false});
   return at::embedding(embedding_->value, tokens_BT);
 }
 
+at::Tensor Model::block_forward(const at::Tensor& x_BTD, const Block& block) {
+  const at::Tensor attended_BTD =
+      attention(rms_norm(x_BTD, *block.input_norm, config_.rms_norm_eps), block);
+  const SumAndNorm middle =
+      add_rms_norm(x_BTD, attended_BTD, *block.attention_norm, config_.rms_norm_eps);
+  const std::vector<at::Tensor> gate_up = apply_linears(middle.normed_BTD, block.gate_up);
+  return middle.sum_BTD + apply_linear(swiglu(gate_up[0], gate_up[1]), block.down);
+}
+
 at::Tensor Model::trunk(at::Tensor x_BTD) {
-  for (const Block& block : blocks_) {
-    const at::Tensor attended_BTD =
-        attention(rms_norm(x_BTD, *block.input_norm, config_.rms_norm_eps), block);
-    const SumAndNorm middle =
-        add_rms_norm(x_BTD, attended_BTD, *block.attention_norm, config_.rms_norm_eps);
-    const std::vector<at::Tensor> gate_up = apply_linears(middle.normed_BTD, block.gate_up);
-    x_BTD = middle.sum_BTD + apply_linear(swiglu(gate_up[0], gate_up[1]), block.down);
+  for (int unit = 1; unit < head_unit(); ++unit) {
+    const Use use(*this, unit, {true, false});
+    x_BTD = block_forward(x_BTD, blocks_[static_cast<size_t>(unit - 1)]);
   }
-  return rms_norm(x_BTD, *final_norm_, config_.rms_norm_eps);
+  return x_BTD;
 }
 
 at::Tensor Model::hidden(const at::Tensor& tokens_BT) {
   const at::NoGradGuard no_grad;
-  return trunk(embed(tokens_BT));
+  const at::Tensor x_BTD = trunk(embed(tokens_BT));
+  const Use use(*this, head_unit(), {true, false});
+  return rms_norm(x_BTD, *final_norm_, config_.rms_norm_eps);
 }
 
 at::Tensor Model::accumulate_gradients(const at::Tensor& tokens_BT, const at::Tensor& labels_BT,
                                        double scale) {
-  at::Tensor x_BTD = embed(tokens_BT).requires_grad_(true);
-  HeadLoss loss;
-  {
-    const at::AutoGradMode grad(true);
-    const at::Tensor y_BTD = trunk(x_BTD);
-    loss = head_loss(y_BTD.detach().flatten(0, 1), head(), labels_BT.flatten(), scale);
-    torch::autograd::backward({y_BTD}, {loss.grad_x_ND.view_as(y_BTD)});
-  }
-  embedding_->add_rows(tokens_BT.flatten(), x_BTD.grad().flatten(0, 1));
-  return loss.nll_sum;
+  Pass pass(*this, tokens_BT, labels_BT, scale);
+  pass.forward({});
+  pass.backward({});
+  return pass.nll_sum();
 }
 
 at::Tensor Model::nll(const at::Tensor& tokens_BT, const at::Tensor& labels_BT) {
   const at::NoGradGuard no_grad;
-  const at::Tensor x_BTD = hidden(tokens_BT);
-  return head_nll(x_BTD.flatten(0, 1), head().value, labels_BT.flatten()).view_as(labels_BT);
+  const at::Tensor x_BTD = trunk(embed(tokens_BT));
+  const Use use(*this, head_unit(), {true, false});
+  std::optional<Use> tied;
+  if (is_tied()) tied.emplace(*this, 0, UnitUse{true, false});
+  const at::Tensor y_BTD = rms_norm(x_BTD, *final_norm_, config_.rms_norm_eps);
+  return head_nll(y_BTD.flatten(0, 1), head().value, labels_BT.flatten()).view_as(labels_BT);
 }
 
 void Model::clear_gradients() {

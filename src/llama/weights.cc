@@ -104,10 +104,14 @@ void check_parameters(const checkpoint::ModelFolder& folder,
   }
 }
 
-void read_parameter(const checkpoint::ModelFolder& folder, const ParameterSpec& spec,
+void read_parameter(const checkpoint::ModelFolder& folder, const ParameterSpec& spec, int64_t begin,
                     at::Tensor out) {
+  const checkpoint::Dtype dtype = folder.spec(spec.name).dtype;
+  const size_t width = checkpoint::size_bytes(dtype);
+  const auto bytes = folder.data(spec.name).subspan(static_cast<size_t>(begin) * width,
+                                                    static_cast<size_t>(out.numel()) * width);
   at::Tensor host = out.is_cpu() ? out : at::empty(out.sizes(), at::kFloat);
-  checkpoint::to_float(folder.data(spec.name), folder.spec(spec.name).dtype,
+  checkpoint::to_float(bytes, dtype,
                        {host.mutable_data_ptr<float>(), static_cast<size_t>(host.numel())});
   if (!out.is_cpu()) out.copy_(host);
 }

@@ -1,103 +1,277 @@
-// P elements of a unit's flat buffer, C elements of one piece of a norm.
+// P elements of a unit's flat buffer, S of a rank's shard of it, W ranks of the shard group, C
+// elements of one piece of a norm.
 #include "xffl/shard/flat_parameters.h"
 
 #include <torch/types.h>
 
 #include <algorithm>
-#include <cmath>
 
 namespace xffl::shard {
 namespace {
 
-constexpr int64_t kAlignment = 64;    // elements
-constexpr int64_t kNormPiece = 4096;  // elements that a norm sums in float32
+// Reductions on their way at once: one that is exchanged while the next is filled.
+constexpr size_t kMaxReductions = 2;
 
-int64_t round_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
+comm::Group& or_alone(comm::Group* group, std::unique_ptr<comm::Group>& alone) {
+  if (group != nullptr) return *group;
+  if (alone == nullptr) alone = comm::make_alone();
+  return *alone;
 }
 
-int64_t num_elements(const Parameter& parameter) {
-  int64_t product = 1;
-  for (const int64_t size : parameter.shape) product *= size;
-  return product;
-}
-
-int num_units(const std::vector<Parameter>& parameters) {
-  int count = 0;
-  for (const Parameter& parameter : parameters) count = std::max(count, parameter.unit + 1);
-  return count;
+at::Tensor part(const at::Tensor& flat, const Range& range) {
+  return flat.narrow(0, range.begin, range.count);
 }
 
 }  // namespace
 
-FlatParameters::FlatParameters(const std::vector<Parameter>& parameters,
-                               const FlatOptions& options) {
-  units_.resize(static_cast<size_t>(num_units(parameters)));
-  places_.resize(parameters.size());
-  std::vector<int64_t> ends(units_.size(), 0);
-  for (const bool decay : {true, false}) {
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      if (parameters[i].decay != decay) continue;
-      int64_t& end = ends[static_cast<size_t>(parameters[i].unit)];
-      places_[i] = {parameters[i].unit, end, parameters[i].shape};
-      end = round_up(end + num_elements(parameters[i]), kAlignment);
-      if (decay) units_[static_cast<size_t>(parameters[i].unit)].num_decayed = end;
-    }
+at::Tensor FlatParameters::Pool::take(int64_t size, const at::TensorOptions& options) {
+  const auto found = std::find_if(spare_.begin(), spare_.end(),
+                                  [&](const at::Tensor& one) { return one.numel() == size; });
+  if (found == spare_.end()) return at::empty({size}, options);
+  const at::Tensor buffer = std::move(*found);
+  spare_.erase(found);
+  return buffer;
+}
+
+FlatParameters::FlatParameters(const std::vector<Parameter>& parameters, const FlatOptions& options,
+                               Groups groups)
+    : layout_(parameters, groups.gather == nullptr ? 1 : groups.gather->size()),
+      options_(options),
+      groups_(groups) {
+  groups_.gather = &or_alone(groups.gather, alone_);
+  groups_.reduce = &or_alone(groups.reduce, alone_);
+  groups_.replicas = &or_alone(groups.replicas, alone_);
+  units_.resize(layout_.units().size());
+  states_.resize(layout_.units().size());
+  for (int unit = 0; unit < num_units(); ++unit) {
+    allocate_values(unit);
+    if (options_.with_gradients) allocate_gradients(unit);
   }
-  const auto float32 = at::TensorOptions().device(options.device).dtype(at::kFloat);
-  for (size_t u = 0; u < units_.size(); ++u) {
-    const int64_t size = round_up(ends[u], kNormPiece);
-    units_[u].master_P = at::zeros({size}, float32);
-    if (options.with_gradients) units_[u].gradient_P = at::zeros({size}, float32);
-    units_[u].compute_P = options.compute_dtype == at::kFloat
-                              ? units_[u].master_P
-                              : at::zeros({size}, float32.dtype(options.compute_dtype));
+}
+
+at::TensorOptions FlatParameters::tensor_options(at::ScalarType dtype, bool on_host) const {
+  const auto options = at::TensorOptions().dtype(dtype);
+  if (!on_host) return options.device(options_.device);
+  return options.device(at::kCPU).pinned_memory(options_.device.is_cuda());
+}
+
+void FlatParameters::allocate_values(int index) {
+  Unit& unit = units_[static_cast<size_t>(index)];
+  UnitState& state = states_[static_cast<size_t>(index)];
+  const UnitLayout& layout = layout_.units()[static_cast<size_t>(index)];
+  const Range whole{0, layout.size};
+  const Range held = states_split() ? mine(index) : whole;
+  const bool widened = options_.compute_dtype != at::kFloat;
+  const auto value_options = tensor_options(options_.compute_dtype, options_.offload.parameters);
+  const bool one_copy = !widened && options_.offload.states == options_.offload.parameters;
+  if (values_transient()) {
+    unit.compute_S = at::zeros({held.count}, value_options);
+  } else {
+    unit.compute_P = at::zeros({whole.count}, value_options);
+    unit.compute_S = part(unit.compute_P, held);
+  }
+  state.master_S =
+      one_copy ? unit.compute_S
+               : at::zeros({held.count}, tensor_options(at::kFloat, options_.offload.states));
+  state.num_decayed = std::clamp(layout.num_decayed - held.begin, int64_t{0}, held.count);
+  unit.ready = !values_transient() && !states_split();
+}
+
+void FlatParameters::allocate_gradients(int index) {
+  Unit& unit = units_[static_cast<size_t>(index)];
+  UnitState& state = states_[static_cast<size_t>(index)];
+  const int64_t size = layout_.units()[static_cast<size_t>(index)].size;
+  const Range held = states_split() ? mine(index) : Range{0, size};
+  if (!gradients_split()) unit.gradient_P = at::zeros({size}, tensor_options(at::kFloat, false));
+  if (gradients_split() || options_.offload.states) {
+    state.gradient_S = at::zeros({held.count}, tensor_options(at::kFloat, options_.offload.states));
+  } else {
+    state.gradient_S = part(unit.gradient_P, held);
   }
 }
 
-at::Tensor FlatParameters::view(const at::Tensor& flat_P, const Place& place) const {
-  int64_t count = 1;
-  for (const int64_t size : place.shape) count *= size;
-  return flat_P.narrow(0, place.offset, count).view(place.shape);
+Range FlatParameters::master_range(size_t index) const {
+  if (states_split()) return layout_.overlap(index, groups_.gather->rank());
+  return {0, layout_.places().at(index).num_elements};
 }
 
-at::Tensor FlatParameters::master(size_t index) const {
-  const Place& place = places_.at(index);
-  return view(units_[static_cast<size_t>(place.unit)].master_P, place);
+at::Tensor FlatParameters::master_part(size_t index) const {
+  const Place& place = layout_.places().at(index);
+  const Range range = master_range(index);
+  const int64_t first = states_split() ? mine(place.unit).begin : 0;
+  if (range.count == 0) return at::empty({0}, at::kFloat);
+  return part(states_[static_cast<size_t>(place.unit)].master_S,
+              {place.offset + range.begin - first, range.count});
 }
 
-at::Tensor FlatParameters::gradient(size_t index) const {
-  const Place& place = places_.at(index);
-  return view(units_[static_cast<size_t>(place.unit)].gradient_P, place);
+at::Tensor FlatParameters::gather_masters(int unit) {
+  const at::Tensor& master_S = states_.at(static_cast<size_t>(unit)).master_S;
+  if (!states_split()) return master_S;
+  const at::Tensor all_P = at::empty({layout_.units()[static_cast<size_t>(unit)].size},
+                                     tensor_options(at::kFloat, false));
+  groups_.gather->all_gather(all_P, master_S.to(options_.device));
+  return all_P;
+}
+
+at::Tensor FlatParameters::view(const at::Tensor& flat_P, size_t index) const {
+  const Place& place = layout_.places().at(index);
+  return part(flat_P, {place.offset, place.num_elements}).view(place.shape);
+}
+
+void FlatParameters::start_gather(Unit& unit) {
+  const auto index = static_cast<size_t>(&unit - units_.data());
+  const int64_t size = layout_.units()[index].size;
+  if (!unit.compute_P.defined())
+    unit.compute_P = values_pool_.take(size, tensor_options(options_.compute_dtype, false));
+  unit.gathering_started = true;
+  if (unit.compute_S.numel() == size) {  // in the host's memory, and whole
+    unit.compute_P.copy_(unit.compute_S, true);
+    return;
+  }
+  unit.gather_source = unit.compute_S.to(options_.device, true);
+  unit.gathering = groups_.gather->start_all_gather(unit.compute_P, unit.gather_source);
+}
+
+void FlatParameters::prefetch(int index) {
+  Unit& unit = units_.at(static_cast<size_t>(index));
+  if (!unit.ready && !unit.gathering_started) start_gather(unit);
+}
+
+void FlatParameters::gather(int index) {
+  prefetch(index);
+  Unit& unit = units_[static_cast<size_t>(index)];
+  unit.gathering.wait();
+  unit.gather_source.reset();
+  unit.gathering_started = false;
+  unit.ready = true;
+}
+
+void FlatParameters::release(int index) {
+  Unit& unit = units_.at(static_cast<size_t>(index));
+  if (!values_transient() || !unit.ready) return;
+  values_pool_.give(std::move(unit.compute_P));
+  unit.compute_P.reset();
+  unit.ready = false;
 }
 
 at::Tensor FlatParameters::compute(size_t index) const {
-  const Place& place = places_.at(index);
-  return view(units_[static_cast<size_t>(place.unit)].compute_P, place);
+  return view(units_[static_cast<size_t>(layout_.places().at(index).unit)].compute_P, index);
 }
 
-void FlatParameters::refresh_compute() {
-  for (FlatUnit& unit : units_) {
-    if (!unit.compute_P.is_same(unit.master_P)) unit.compute_P.copy_(unit.master_P);
+void FlatParameters::begin_step() {
+  for (Unit& unit : units_) unit.has_gradient = false;
+}
+
+bool FlatParameters::open_gradients(int index) {
+  Unit& unit = units_.at(static_cast<size_t>(index));
+  if (!gradients_split()) return !unit.has_gradient;
+  const UnitLayout& layout = layout_.units()[static_cast<size_t>(index)];
+  unit.gradient_P = gradients_pool_.take(layout.size, tensor_options(at::kFloat, false));
+  for (const Range& gap : layout.gaps) part(unit.gradient_P, gap).zero_();
+  return true;
+}
+
+void FlatParameters::close_gradients(int index) {
+  Unit& unit = units_.at(static_cast<size_t>(index));
+  const bool add = unit.has_gradient;
+  unit.has_gradient = true;
+  if (!gradients_split()) {
+    if (!is_split() || !last_micro_batch_) return;
+    reductions_.push_back(
+        {groups_.reduce->start_reduce_scatter(part(unit.gradient_P, mine(index)), unit.gradient_P),
+         index,
+         {},
+         {}});
+    return;
+  }
+  const at::Tensor& gradient_S = states_[static_cast<size_t>(index)].gradient_S;
+  Reduction reduction{{}, index, std::move(unit.gradient_P), {}, add};
+  unit.gradient_P.reset();
+  const bool direct = !add && !options_.offload.states;
+  if (!direct) reduction.part_S = at::empty_like(gradient_S, options_.device);
+  reduction.pending = groups_.reduce->start_reduce_scatter(direct ? gradient_S : reduction.part_S,
+                                                           reduction.source_P);
+  reductions_.push_back(std::move(reduction));
+  if (reductions_.size() < kMaxReductions) return;
+  finish_reduction(std::move(reductions_.front()));
+  reductions_.pop_front();
+}
+
+void FlatParameters::finish_reduction(Reduction reduction) {
+  reduction.pending.wait();
+  if (reduction.source_P.defined()) gradients_pool_.give(std::move(reduction.source_P));
+  if (!reduction.part_S.defined()) return;
+  at::Tensor gradient_S = states_[static_cast<size_t>(reduction.unit)].gradient_S;
+  if (reduction.add) {
+    gradient_S.add_(reduction.part_S.to(gradient_S.device()));
+  } else {
+    gradient_S.copy_(reduction.part_S);
   }
 }
 
-void FlatParameters::reduce_gradients(comm::Group& group) {
-  for (FlatUnit& unit : units_) group.all_reduce(unit.gradient_P);
+at::Tensor FlatParameters::gradient(size_t index) const {
+  return view(units_[static_cast<size_t>(layout_.places().at(index).unit)].gradient_P, index);
 }
 
-double FlatParameters::gradient_norm() const {
-  double square_sum = 0;
-  for (const FlatUnit& unit : units_) {
+void FlatParameters::sum_over_replicas(at::Tensor gradient_S) {
+  if (groups_.replicas->size() == 1) return;
+  const at::Tensor on_device_S = gradient_S.to(options_.device);
+  groups_.replicas->all_reduce(on_device_S);
+  if (!on_device_S.is_alias_of(gradient_S)) gradient_S.copy_(on_device_S);
+}
+
+void FlatParameters::finish_gradients() {
+  while (!reductions_.empty()) {
+    finish_reduction(std::move(reductions_.front()));
+    reductions_.pop_front();
+  }
+  for (int index = 0; index < num_units(); ++index) {
+    const Unit& unit = units_[static_cast<size_t>(index)];
+    const at::Tensor& gradient_S = states_[static_cast<size_t>(index)].gradient_S;
+    if (is_split() && !states_split())
+      groups_.reduce->all_gather(unit.gradient_P, part(unit.gradient_P, mine(index)));
+    if (options_.offload.states && !gradients_split())
+      gradient_S.copy_(states_split() ? part(unit.gradient_P, mine(index)) : unit.gradient_P);
+    sum_over_replicas(gradient_S);
+  }
+}
+
+double FlatParameters::gradient_square_sum() const {
+  std::vector<at::Tensor> pieces;
+  for (const UnitState& state : states_) {
     const at::Tensor norms_C =
-        at::linalg_vector_norm(unit.gradient_P.view({-1, kNormPiece}), 2, at::IntArrayRef{1});
-    square_sum += norms_C.to(at::kDouble).square().sum().item<double>();
+        at::linalg_vector_norm(state.gradient_S.view({-1, kPieceElements}), 2, at::IntArrayRef{1});
+    pieces.push_back(norms_C.to(at::kDouble).square_());
   }
-  return std::sqrt(square_sum);
+  const at::Tensor local = at::cat(pieces);
+  if (!states_split()) return local.sum().item<double>();
+  const at::Tensor all =
+      at::empty({groups_.gather->size() * local.numel()}, local.options().device(options_.device));
+  groups_.gather->all_gather(all, local.to(options_.device));
+  // In the order in which whole buffers would be summed.
+  const at::Tensor all_WN = all.view({groups_.gather->size(), -1});
+  std::vector<at::Tensor> ordered;
+  int64_t begin = 0;
+  for (const at::Tensor& piece : pieces) {
+    ordered.push_back(all_WN.narrow(1, begin, piece.numel()).reshape({-1}));
+    begin += piece.numel();
+  }
+  return at::cat(ordered).sum().item<double>();
 }
 
 void FlatParameters::scale_gradients(double factor) {
-  for (FlatUnit& unit : units_) unit.gradient_P.mul_(factor);
+  for (UnitState& state : states_) state.gradient_S.mul_(factor);
+}
+
+void FlatParameters::refresh_compute() {
+  for (int index = 0; index < num_units(); ++index) {
+    Unit& unit = units_[static_cast<size_t>(index)];
+    if (unit.gathering_started) gather(index);  // what was prefetched and not used
+    const at::Tensor& master_S = states_[static_cast<size_t>(index)].master_S;
+    if (!unit.compute_S.is_same(master_S)) unit.compute_S.copy_(master_S, true);
+    release(index);
+    if (states_split()) unit.ready = false;
+  }
 }
 
 }  // namespace xffl::shard

@@ -69,6 +69,11 @@ int64_t Dataset::length(uint64_t index) const {
   return static_cast<int64_t>(shards_[at.shard].length(at.index));
 }
 
+Batch empty_batch(at::Device device) {
+  const auto options = at::TensorOptions().dtype(at::kLong).device(device);
+  return {at::zeros({1, 1}, options), at::full({1, 1}, llama::kIgnoreLabel, options), 0};
+}
+
 Batch Dataset::batch(std::span<const uint64_t> indices, at::Device device) const {
   int64_t positions = 1;
   for (const uint64_t index : indices) positions = std::max(positions, length(index) - 1);

@@ -17,11 +17,14 @@ bool add_sums(llama::Model& model, const Dataset& data, int64_t batch_size,
   for (uint64_t first = 0; first < data.size(); first += stride) {
     if (should_stop && should_stop()) return false;
     const uint64_t begin = first + size * static_cast<uint64_t>(group.rank());
-    if (begin >= data.size()) continue;  // the last batches are for other ranks
+    if (begin >= data.size()) {  // the last batches are for others, who may need this rank's shards
+      const Batch none = empty_batch(device);
+      model.nll(none.tokens_BT, none.labels_BT);
+      continue;
+    }
     std::vector<uint64_t> indices(std::min(size, data.size() - begin));
     std::iota(indices.begin(), indices.end(), begin);
     const Batch batch = data.batch(indices, device);
-    if (batch.num_targets == 0) continue;
     const at::Tensor nll_BT = model.nll(batch.tokens_BT, batch.labels_BT);
     sums_S.narrow(0, static_cast<int64_t>(begin), nll_BT.size(0))
         .copy_(nll_BT.sum(1, false, at::kDouble));

@@ -58,6 +58,7 @@ class JobRun {
   const JobContext& context_;
   comm::Group& group_;
   SteadyClock::time_point start_;
+  std::optional<ShardGroups> shard_groups_;
   LoadedModel model_;
   std::optional<Dataset> data_;
   std::vector<Dataset> validation_;
@@ -82,7 +83,11 @@ void JobRun::load() {
                 [&] { check_base_model(spec_.base_model_path, spec_.base_model_sha256); });
   told_to_finish();
   const bool trains = spec_.training.steps > 0;
-  model_ = load_model(spec_.base_model_path, {context_.device, spec_.training.precision, trains});
+  const job::TrainingSpec& training = spec_.training;
+  shard_groups_.emplace(group_, training, context_.local_world_size);
+  model_ = load_model(spec_.base_model_path,
+                      {context_.device, training.precision, trains, training.sharding,
+                       training.offload, training.recompute, shard_groups_->groups()});
   const ModelLimits limits(model_.config);
   if (trains) {
     const std::vector<std::filesystem::path> paths(spec_.train_paths.begin(),
@@ -100,6 +105,8 @@ void JobRun::load() {
                              {"parameters", model_.config.num_parameters()},
                              {"ranks", group_.size()},
                              {"device", context_.device.str()},
+                             {"sharding", std::string(job::to_string(training.sharding))},
+                             {"shards", shard_groups_->num_shards()},
                              {"precision", std::string(job::to_string(spec_.training.precision))},
                              {"sequences", data_ ? static_cast<int64_t>(data_->size()) : 0}});
   }
@@ -249,9 +256,11 @@ job::JobReport JobRun::run() {
   std::vector<double> after;
   if (!finishing_) after = report_.steps > 0 ? validate("after") : before;
   finish_report(before, after);
+  MasterStream masters(model_);
+  if (!first_rank() && report_.steps > 0) masters.finish();
   on_first_rank(group_, context_.device, [&] {
     if (report_.steps > 0)
-      report_.update_sha256 = write_update(spec_, model_, [&] { end_if_aborted(); });
+      report_.update_sha256 = write_update(spec_, model_, masters, [&] { end_if_aborted(); });
     report_.total_seconds = seconds_since(start_);
     make_dirs(std::filesystem::path(spec_.report_path).parent_path());
     write_file_atomic(spec_.report_path, job::format_job_report(report_));

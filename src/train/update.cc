@@ -24,6 +24,12 @@ void remove_folder(const std::filesystem::path& folder) {
   if (error) throw system_error("remove " + folder.string(), error.value());
 }
 
+// The other ranks wait for this one's part in gathering, even when it cannot write.
+struct FinishAtEnd {
+  MasterStream& masters;
+  ~FinishAtEnd() noexcept(false) { masters.finish(); }
+};
+
 }  // namespace
 
 void check_base_model(const std::filesystem::path& folder, const std::string& sha256) {
@@ -36,8 +42,20 @@ void check_base_model(const std::filesystem::path& folder, const std::string& sh
   checkpoint::verify_folder(folder, manifest);
 }
 
-std::string write_update(const job::JobSpec& spec, const LoadedModel& model,
+void MasterStream::gather_up_to(int unit) {
+  while (unit_ < unit) flat_P_ = model_.parameters->gather_masters(++unit_).to(at::kCPU);
+}
+
+at::Tensor MasterStream::value(size_t index) {
+  gather_up_to(model_.specs.at(index).unit);
+  return model_.parameters->view(flat_P_, index);
+}
+
+void MasterStream::finish() { gather_up_to(model_.parameters->num_units() - 1); }
+
+std::string write_update(const job::JobSpec& spec, const LoadedModel& model, MasterStream& masters,
                          const std::function<void()>& before_tensor) {
+  const FinishAtEnd finish{masters};
   const std::filesystem::path target(spec.update_path);
   const std::filesystem::path temporary(spec.update_path + ".tmp");
   if (std::filesystem::exists(target)) {
@@ -49,10 +67,10 @@ std::string write_update(const job::JobSpec& spec, const LoadedModel& model,
   const checkpoint::ModelFolder base(spec.base_model_path);
   const auto value = [&](size_t i) {
     before_tensor();
-    const at::Tensor trained = model.parameters->master(i).to(at::kCPU);
+    const at::Tensor trained = masters.value(i);
     if (spec.update_kind == job::UpdateKind::kWeights) return trained;
     const at::Tensor given = at::empty(trained.sizes(), at::kFloat);
-    llama::read_parameter(base, model.specs[i], given);
+    llama::read_parameter(base, model.specs[i], 0, given);
     return at::sub(trained, given);
   };
   llama::write_model(temporary, model.config, model.specs, value, file_dtype(spec.update_dtype));

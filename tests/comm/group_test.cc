@@ -2,46 +2,19 @@
 // threads of this process.
 #include "xffl/comm/group.h"
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
 #include <torch/types.h>
 
 #include <thread>
 
+#include "support/ranks.h"
 #include "xffl/base/error.h"
-#include "xffl/base/file.h"
 
 namespace xffl::comm {
 namespace {
 
-int free_port() {
-  const UniqueFd fd(socket(AF_INET, SOCK_STREAM, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  EXPECT_EQ(bind(fd.get(), generic, size), 0);
-  EXPECT_EQ(getsockname(fd.get(), generic, &size), 0);
-  return ntohs(address.sin_port);
-}
-
-// Runs `body` on `world_size` ranks at once.
-void run_ranks(int world_size, const std::function<void(Group&)>& body) {
-  const int port = free_port();
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < world_size; ++rank) {
-    ranks.emplace_back([&, rank] {
-      const Rendezvous rendezvous{
-          rank, world_size, rank, world_size, "127.0.0.1", port, std::chrono::seconds(30)};
-      const std::unique_ptr<Group> group = make_group(rendezvous, at::kCPU);
-      body(*group);
-      group->barrier();
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
-}
+using test::free_port;
+using test::run_ranks;
 
 class GroupContract : public testing::TestWithParam<int> {
  protected:
@@ -88,6 +61,75 @@ TEST_P(GroupContract, ReduceScatterGivesEachItsPart) {
     group.reduce_scatter(mine_S, all_WS);
     const at::Tensor expected = (at::arange(3, at::kFloat) + 3 * group.rank()) * group.size();
     EXPECT_TRUE(mine_S.equal(expected));
+  });
+}
+
+// 0.1 cannot be summed exactly: the order shows. The sum of a part is the same whatever the parts.
+TEST_P(GroupContract, ReduceScatterSumsInTheSameOrderForAll) {
+  run_ranks(GetParam(), [&](Group& group) {
+    const at::Tensor all_WS = at::full({group.size() * 4}, 0.1 * (group.rank() + 1), at::kFloat);
+    at::Tensor expected = at::full({4}, 0.1, at::kFloat);
+    for (int rank = 1; rank < group.size(); ++rank)
+      expected += at::full({4}, 0.1 * (rank + 1), at::kFloat);
+    const at::Tensor part_S = all_WS.narrow(0, group.rank() * 4, 4);
+    group.reduce_scatter(part_S, all_WS);
+    EXPECT_TRUE(part_S.equal(expected));
+    group.all_gather(all_WS, part_S);
+    EXPECT_TRUE(all_WS.equal(expected.repeat({group.size()})));
+  });
+}
+
+TEST_P(GroupContract, SeveralStartedCollectivesKeepTheirData) {
+  run_ranks(GetParam(), [&](Group& group) {
+    std::vector<at::Tensor> wholes, sums;
+    std::vector<Pending> pending;
+    for (int i = 0; i < 5; ++i) {
+      wholes.push_back(at::empty({group.size() * 3}, at::kFloat));
+      sums.push_back(at::empty({3}, at::kFloat));
+      pending.push_back(
+          group.start_all_gather(wholes.back(), at::full({3}, 10 * i + group.rank(), at::kFloat)));
+      pending.push_back(
+          group.start_reduce_scatter(sums.back(), at::full({group.size() * 3}, i, at::kFloat)));
+    }
+    for (Pending& one : pending) one.wait();
+    for (int i = 0; i < 5; ++i) {
+      EXPECT_TRUE(sums[static_cast<size_t>(i)].eq(i * group.size()).all().item<bool>());
+      for (int rank = 0; rank < group.size(); ++rank)
+        EXPECT_EQ(wholes[static_cast<size_t>(i)][rank * 3].item<float>(),
+                  static_cast<float>(10 * i + rank));
+    }
+  });
+}
+
+TEST_P(GroupContract, SplitsIntoGroupsOfTheirOwn) {
+  run_ranks(GetParam(), [&](Group& group) {
+    std::vector<int> like_me;  // even ranks, odd ranks
+    for (int rank = group.rank() % 2; rank < group.size(); rank += 2) like_me.push_back(rank);
+    const std::unique_ptr<Group> part = group.split(like_me, "parity");
+    EXPECT_EQ(part->size(), static_cast<int>(like_me.size()));
+    EXPECT_EQ(like_me[static_cast<size_t>(part->rank())], group.rank());
+    const at::Tensor sum = at::full({2}, group.rank(), at::kFloat);
+    part->all_reduce(sum);
+    int expected = 0;
+    for (const int rank : like_me) expected += rank;
+    EXPECT_TRUE(sum.eq(expected).all().item<bool>());
+  });
+}
+
+TEST_P(GroupContract, SendsArriveInOrder) {
+  if (GetParam() == 1) return;  // nobody to send to
+  run_ranks(GetParam(), [&](Group& group) {
+    const int next = (group.rank() + 1) % group.size();
+    const int former = (group.rank() + group.size() - 1) % group.size();
+    std::vector<at::Tensor> received{at::empty({2}), at::empty({2})};
+    std::vector<Pending> pending;
+    for (int i = 0; i < 2; ++i) {
+      pending.push_back(group.start_send(at::full({2}, 10 * i + group.rank(), at::kFloat), next));
+      pending.push_back(group.start_receive(received[static_cast<size_t>(i)], former));
+    }
+    for (Pending& one : pending) one.wait();
+    for (int i = 0; i < 2; ++i)
+      EXPECT_TRUE(received[static_cast<size_t>(i)].eq(10 * i + former).all().item<bool>());
   });
 }
 

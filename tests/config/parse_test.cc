@@ -157,8 +157,9 @@ facilities:
   EXPECT_THAT(all,
               HasSubstr("xffl.yaml:5:29: error: 'training.steps_per_round' should be an integer "
                         "from 1 to 1000000000, found '010': write 10 without leading zeros"));
-  EXPECT_THAT(all, HasSubstr("xffl.yaml:5:45: error: 'training.precision' should be fp32 or bf16, "
-                             "found 'fp23': did you mean 'fp32'?"));
+  EXPECT_THAT(all,
+              HasSubstr("xffl.yaml:5:45: error: 'training.precision' should be fp32, bf16 or fp16, "
+                        "found 'fp23': did you mean 'fp32'?"));
   EXPECT_THAT(all, HasSubstr("xffl.yaml:7:3: error: missing required key 'facilities.alba.data'"));
   EXPECT_THAT(all, HasSubstr("xffl.yaml:8:5: error: unknown key 'acces' in 'facilities.alba': did "
                              "you mean 'access'?"));

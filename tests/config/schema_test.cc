@@ -20,7 +20,7 @@ TEST(JsonSchema, IsStrictAndCarriesDefaultsAndRanges) {
   EXPECT_EQ(training["batch_size"]["minimum"], 1);
   EXPECT_EQ(training["learning_rate"]["default"], 1e-5);
   EXPECT_EQ(training["beta1"]["exclusiveMaximum"], 1);
-  EXPECT_EQ(training["precision"]["enum"], Json::array({"fp32", "bf16"}));
+  EXPECT_EQ(training["precision"]["enum"], Json::array({"fp32", "bf16", "fp16"}));
   const Json& facility = schema["properties"]["facilities"]["additionalProperties"];
   EXPECT_EQ(facility["required"], Json::array({"data"}));
   EXPECT_EQ(facility["properties"]["access"]["default"], "local");

@@ -65,8 +65,8 @@ TEST(JobSpec, EveryKeyIsRequiredAndNoOtherAllowed) {
 }
 
 TEST(JobSpec, RefusesAnotherVersion) {
-  EXPECT_THAT(refusal("/version", "2"), HasSubstr("should be format version 1, found 2"));
-  EXPECT_THAT(refusal("/version", "\"1\""), HasSubstr("'version'"));
+  EXPECT_THAT(refusal("/version", "1"), HasSubstr("should be format version 2, found 1"));
+  EXPECT_THAT(refusal("/version", "\"2\""), HasSubstr("'version'"));
 }
 
 TEST(JobSpec, ErrorsGiveThePathOfTheKey) {
@@ -106,6 +106,10 @@ TEST(JobSpec, RefusesValuesOutOfRange) {
       {"/training/max_grad_norm", {"-1"}},
       {"/training/seed", {"-1", "1.5", "18446744073709551616"}},
       {"/training/precision", {"\"fp8\""}},
+      {"/training/sharding", {"\"zero3\"", "3"}},
+      {"/training/shard_group_size", {"-1", "1048577"}},
+      {"/training/recompute", {"\"all\""}},
+      {"/training/offload", {"\"disk\""}},
       {"/training/validation_samples", {"-1", "9007199254740993"}},
       {"/training/train_samples", {"-1"}}};
   for (const auto& [pointer, values] : wrong) {

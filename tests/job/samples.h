@@ -35,6 +35,10 @@ inline JobSpec sample_spec() {
   spec.training.weight_decay = 0.1;
   spec.training.seed = 18446744073709551615u;
   spec.training.precision = FloatType::kBfloat16;
+  spec.training.sharding = Sharding::kHybrid;
+  spec.training.shard_group_size = 4;
+  spec.training.recompute = Recompute::kFull;
+  spec.training.offload = Offload::kOptimizer;
   spec.training.validation_samples = 64;
   return spec;
 }

@@ -56,7 +56,7 @@ TEST(Weights, WrittenModelsReadBack) {
                                                                  : at::kHalf;
     for (const ParameterSpec& spec : specs) {
       const at::Tensor found = at::empty(spec.shape, at::kFloat);
-      read_parameter(folder, spec, found);
+      read_parameter(folder, spec, 0, found);
       EXPECT_TRUE(found.equal(random_value(spec, 1).to(torch_dtype).to(at::kFloat))) << spec.name;
     }
   }

@@ -5,6 +5,8 @@
 #include <torch/optim/adamw.h>
 #include <torch/types.h>
 
+#include "shard/small_layout.h"
+
 namespace xffl::shard {
 namespace {
 
@@ -21,8 +23,8 @@ TEST(Adamw, TracksTorchsOptimizer) {
   FlatParameters flat(layout, {});
   std::vector<at::Tensor> decayed, plain, all;
   for (size_t i = 0; i < layout.size(); ++i) {
-    flat.master(i).normal_(0, 1);
-    all.push_back(flat.master(i).clone().requires_grad_(true));
+    master(flat, i).normal_(0, 1);
+    all.push_back(master(flat, i).clone().requires_grad_(true));
     (layout[i].decay ? decayed : plain).push_back(all.back());
   }
   torch::optim::AdamW reference(
@@ -44,18 +46,18 @@ TEST(Adamw, TracksTorchsOptimizer) {
   }
   for (size_t i = 0; i < layout.size(); ++i) {
     const at::Tensor want = all[i].detach();
-    EXPECT_LT((flat.master(i) - want).norm().item<double>() / want.norm().item<double>(), 2e-6)
+    EXPECT_LT((master(flat, i) - want).norm().item<double>() / want.norm().item<double>(), 2e-6)
         << i;
   }
 }
 
 TEST(Adamw, RefreshesTheBf16Copy) {
   FlatParameters flat({{{8, 8}, 0, true}}, {at::kCPU, at::kBFloat16, true});
-  flat.master(0).fill_(1);
+  master(flat, 0).fill_(1);
   flat.gradient(0).fill_(1);
   Adamw(flat, {}).step(0.1);
-  EXPECT_NEAR(flat.master(0).mean().item<double>(), 0.9, 1e-5);
-  EXPECT_TRUE(flat.compute(0).equal(flat.master(0).to(at::kBFloat16)));
+  EXPECT_NEAR(master(flat, 0).mean().item<double>(), 0.9, 1e-5);
+  EXPECT_TRUE(flat.compute(0).equal(master(flat, 0).to(at::kBFloat16)));
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+// Ranks are threads over Gloo. References: the same numbers in a world of one, or sums by hand.
 #include "xffl/shard/flat_parameters.h"
 
 #include <gtest/gtest.h>
@@ -5,43 +6,33 @@
 
 #include <cmath>
 
+#include "shard/small_layout.h"
+#include "support/ranks.h"
+#include "xffl/shard/adamw.h"
+
 namespace xffl::shard {
 namespace {
 
-std::vector<Parameter> small_layout() {
-  return {
-      {{5, 7}, 0, true}, {{7}, 1, false}, {{3, 4}, 1, true}, {{70, 70}, 1, true}, {{4}, 1, false}};
-}
-
-TEST(FlatParameters, ViewsShareTheUnitsBuffer) {
+TEST(FlatParameters, Float32ComputesWithTheMastersThemselves) {
   FlatParameters flat(small_layout(), {});
-  ASSERT_EQ(flat.units().size(), 2u);
-  for (size_t i = 0; i < flat.size(); ++i) flat.master(i).fill_(static_cast<double>(i + 1));
-  const at::Tensor& unit = flat.units()[1].master_P;
-  EXPECT_EQ(unit.eq(3).sum().item<int64_t>(), 12);
-  EXPECT_EQ(unit.eq(4).sum().item<int64_t>(), 4900);
-  EXPECT_EQ(unit.eq(2).sum().item<int64_t>(), 7);
-  EXPECT_EQ(unit.ne(0).sum().item<int64_t>(), 7 + 12 + 4900 + 4);  // gaps stay zero
-  EXPECT_TRUE(flat.compute(2).is_alias_of(flat.master(2)));
-}
-
-TEST(FlatParameters, DecayedParametersComeFirst) {
-  FlatParameters flat(small_layout(), {});
-  for (size_t i = 0; i < flat.size(); ++i) flat.master(i).fill_(static_cast<double>(i + 1));
-  const FlatUnit& unit = flat.units()[1];
-  const at::Tensor decayed = unit.master_P.narrow(0, 0, unit.num_decayed);
-  EXPECT_EQ(decayed.eq(3).sum().item<int64_t>() + decayed.eq(4).sum().item<int64_t>(), 4912);
-  EXPECT_EQ(decayed.eq(2).sum().item<int64_t>() + decayed.eq(5).sum().item<int64_t>(), 0);
+  master(flat, 2).fill_(3);
+  flat.gather(1);
+  EXPECT_TRUE(flat.compute(2).is_alias_of(flat.states()[1].master_S));
+  EXPECT_TRUE(flat.compute(2).eq(3).all().item<bool>());
+  flat.open_gradients(1);
+  EXPECT_TRUE(flat.gradient(2).is_alias_of(flat.states()[1].gradient_S));
 }
 
 TEST(FlatParameters, ABf16CopyFollowsTheMasters) {
   FlatParameters flat(small_layout(), {at::kCPU, at::kBFloat16, true});
-  flat.master(3).fill_(1.001);
+  master(flat, 3).fill_(1.001);
+  flat.gather(1);
   EXPECT_EQ(flat.compute(3).scalar_type(), at::kBFloat16);
   EXPECT_EQ(flat.gradient(3).scalar_type(), at::kFloat);
   EXPECT_EQ(flat.compute(3).max().item<float>(), 0);
   flat.refresh_compute();
-  EXPECT_TRUE(flat.compute(3).equal(flat.master(3).to(at::kBFloat16)));
+  flat.gather(1);
+  EXPECT_TRUE(flat.compute(3).equal(master(flat, 3).to(at::kBFloat16)));
 }
 
 TEST(FlatParameters, TheNormIsGlobalAndExact) {
@@ -52,11 +43,182 @@ TEST(FlatParameters, TheNormIsGlobalAndExact) {
     flat.gradient(i).normal_(0, 3);
     square_sum += flat.gradient(i).to(at::kDouble).square().sum().item<double>();
   }
-  EXPECT_NEAR(flat.gradient_norm() / std::sqrt(square_sum), 1, 1e-6);
+  EXPECT_NEAR(flat.gradient_square_sum() / square_sum, 1, 1e-6);
   flat.scale_gradients(0.5);
-  EXPECT_NEAR(flat.gradient_norm() / std::sqrt(square_sum), 0.5, 1e-6);
+  EXPECT_NEAR(flat.gradient_square_sum() / square_sum, 0.25, 1e-6);
   flat.gradient(4)[1].fill_(NAN);
-  EXPECT_TRUE(std::isnan(flat.gradient_norm()));
+  EXPECT_TRUE(std::isnan(flat.gradient_square_sum()));
+}
+
+// ---- every mode of sharding, on several ranks
+
+struct Mode {
+  const char* name;
+  Sharded sharded;
+  Offload offload;
+  at::ScalarType dtype = at::kFloat;
+};
+
+void PrintTo(const Mode& mode, std::ostream* out) { *out << mode.name; }
+
+// What three steps of two micro-batches leave.
+struct Outcome {
+  std::vector<at::Tensor> masters;
+  std::vector<at::Tensor> computed;
+  std::vector<double> square_sums;
+};
+
+// A gradient that depends on rank, step, micro-batch and parameter; in sixteenths, so that sums of
+// a few are exact in any order.
+void fill_gradient(at::Tensor gradient, int rank, int step, int micro_batch, size_t index) {
+  const at::Tensor ramp = at::arange(gradient.numel(), at::kFloat).remainder(13).view_as(gradient);
+  gradient.add_((ramp - 6 + rank + 2 * step - micro_batch + static_cast<int>(index)) / 16);
+}
+
+void work_micro_batch(FlatParameters& flat, int rank, int step, int micro_batch) {
+  flat.set_last_micro_batch(micro_batch == 1);
+  for (int unit = 0; unit < flat.num_units(); ++unit) {
+    flat.gather(unit);
+    if (unit + 1 < flat.num_units()) flat.prefetch(unit + 1);
+    flat.release(unit);
+  }
+  for (int unit = flat.num_units() - 1; unit >= 0; --unit) {
+    const bool anew = flat.open_gradients(unit);
+    for (size_t i = 0; i < flat.size(); ++i) {
+      if (flat.layout().places()[i].unit != unit) continue;
+      if (anew) flat.gradient(i).zero_();
+      fill_gradient(flat.gradient(i), rank, step, micro_batch, i);
+    }
+    flat.close_gradients(unit);
+  }
+}
+
+Outcome train(FlatParameters& flat, int rank) {
+  Outcome outcome;
+  for (size_t i = 0; i < flat.size(); ++i) {
+    const Range range = flat.master_range(i);
+    const at::Tensor whole =
+        at::arange(flat.layout().places()[i].num_elements, at::kFloat).remainder(7) - 3;
+    if (range.count > 0) flat.master_part(i).copy_(whole.narrow(0, range.begin, range.count) / 5);
+  }
+  flat.refresh_compute();
+  Adamw optimizer(flat, {0.9, 0.95, 1e-8, 0.1});
+  for (int step = 0; step < 3; ++step) {
+    flat.begin_step();
+    for (int micro_batch = 0; micro_batch < 2; ++micro_batch)
+      work_micro_batch(flat, rank, step, micro_batch);
+    flat.finish_gradients();
+    outcome.square_sums.push_back(flat.gradient_square_sum());
+    flat.scale_gradients(0.3);
+    optimizer.step(0.01 * (step + 1));
+  }
+  for (size_t i = 0; i < flat.size(); ++i) {
+    const int unit = flat.layout().places()[i].unit;
+    outcome.masters.push_back(master(flat, i).clone());
+    flat.gather(unit);
+    outcome.computed.push_back(flat.compute(i).clone());
+    flat.release(unit);
+  }
+  return outcome;
+}
+
+// Shard groups of neighbours, `group_size` ranks each.
+Outcome train_in_world(comm::Group& world, const Mode& mode, int group_size) {
+  std::vector<int> shard_ranks, replica_ranks;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (rank / group_size == world.rank() / group_size) shard_ranks.push_back(rank);
+    if (rank % group_size == world.rank() % group_size) replica_ranks.push_back(rank);
+  }
+  const auto gather = world.split(shard_ranks, "gather");
+  const auto reduce = world.split(shard_ranks, "reduce");
+  const auto replicas = world.split(replica_ranks, "replicas");
+  FlatParameters flat(small_layout(), {at::kCPU, mode.dtype, true, mode.sharded, mode.offload},
+                      {gather.get(), reduce.get(), replicas.get()});
+  return train(flat, world.rank());
+}
+
+std::vector<Outcome> outcomes(int world_size, const Mode& mode, int group_size) {
+  std::vector<Outcome> all(static_cast<size_t>(world_size));
+  test::run_ranks(world_size, [&](comm::Group& world) {
+    all[static_cast<size_t>(world.rank())] = train_in_world(world, mode, group_size);
+  });
+  return all;
+}
+
+void expect_same(const Outcome& found, const Outcome& expected) {
+  EXPECT_EQ(found.square_sums, expected.square_sums);
+  for (size_t i = 0; i < expected.masters.size(); ++i) {
+    EXPECT_TRUE(found.masters[i].equal(expected.masters[i])) << "master " << i;
+    EXPECT_TRUE(found.computed[i].equal(expected.computed[i])) << "value " << i;
+  }
+}
+
+class FlatModes : public testing::TestWithParam<Mode> {
+ protected:
+  void SetUp() override {
+    if (!comm::has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
+  }
+};
+
+TEST_P(FlatModes, GivesTheBitsOfDataParallelism) {
+  for (const int world_size : {1, 2, 4}) {
+    const Mode plain{"none", {}, {}, GetParam().dtype};
+    const Outcome expected = outcomes(world_size, plain, world_size)[0];
+    for (const Outcome& found : outcomes(world_size, GetParam(), world_size))
+      expect_same(found, expected);
+  }
+}
+
+TEST_P(FlatModes, GivesTheSameInShardGroups) {
+  const Mode plain{"none", {}, {}, GetParam().dtype};
+  const Outcome expected = outcomes(4, plain, 4)[0];
+  for (const Outcome& found : outcomes(4, GetParam(), 2)) {
+    for (size_t i = 0; i < expected.masters.size(); ++i)
+      EXPECT_TRUE(found.masters[i].equal(expected.masters[i])) << "master " << i;
+  }
+}
+
+constexpr Sharded kZero1{true, false, false}, kZero2{true, true, false}, kZero3{true, true, true};
+INSTANTIATE_TEST_SUITE_P(
+    Modes, FlatModes,
+    testing::Values(Mode{"zero1", kZero1, {}}, Mode{"zero2", kZero2, {}}, Mode{"zero3", kZero3, {}},
+                    Mode{"zero3_bf16", kZero3, {}, at::kBFloat16},
+                    Mode{"zero2_bf16", kZero2, {}, at::kBFloat16},
+                    Mode{"zero1_fp16", kZero1, {}, at::kHalf},
+                    Mode{"none_offload_states", {}, {true, false}},
+                    Mode{"none_offload_all_bf16", {}, {true, true}, at::kBFloat16},
+                    Mode{"zero2_offload_states", kZero2, {true, false}},
+                    Mode{"zero3_offload_all", kZero3, {true, true}},
+                    Mode{"zero3_offload_all_bf16", kZero3, {true, true}, at::kBFloat16}),
+    [](const auto& mode) { return std::string(mode.param.name); });
+
+// Data parallelism itself: the gradient is the sum over ranks.
+TEST(FlatParameters, DataParallelGradientsAreTheSumOverRanks) {
+  if (!comm::has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
+  test::run_ranks(3, [](comm::Group& world) {
+    FlatParameters flat(small_layout(), {}, {&world, &world, nullptr});
+    work_micro_batch(flat, world.rank(), 0, 1);
+    flat.finish_gradients();
+    for (size_t i = 0; i < flat.size(); ++i) {
+      at::Tensor expected = at::zeros_like(flat.gradient(i));
+      for (int rank = 0; rank < 3; ++rank) fill_gradient(expected, rank, 0, 1, i);
+      EXPECT_TRUE(flat.gradient(i).equal(expected)) << i;
+    }
+  });
+}
+
+TEST(FlatParameters, WhatIsShardedIsNotHeldWhole) {
+  if (!comm::has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
+  test::run_ranks(2, [](comm::Group& world) {
+    FlatParameters flat(small_layout(), {at::kCPU, at::kFloat, true, kZero3},
+                        {&world, &world, nullptr});
+    for (int unit = 0; unit < flat.num_units(); ++unit) {
+      const int64_t whole = flat.layout().units()[static_cast<size_t>(unit)].size;
+      EXPECT_EQ(flat.states()[static_cast<size_t>(unit)].master_S.numel(), whole / 2);
+      EXPECT_EQ(flat.states()[static_cast<size_t>(unit)].gradient_S.numel(), whole / 2);
+    }
+    EXPECT_ANY_THROW(flat.compute(0));  // nothing gathered
+  });
 }
 
 }  // namespace

@@ -107,8 +107,9 @@ def make_job(folder, base, base_hash, train, validation=(), **changes):
     training = dict(steps=5, first_step=0, batch_size=8, micro_batch_size=4, learning_rate=1e-3,
                     schedule=dict(kind="constant", warmup_steps=0, total_steps=100, min_ratio=0.0), weight_decay=0.0,
                     beta1=0.9, beta2=0.95, epsilon=1e-8, max_grad_norm=1.0, seed=1, precision="fp32",
+                    sharding="none", shard_group_size=0, recompute="none", offload="none",
                     validation_samples=0, train_samples=0)
-    job = dict(version=1, key=dict(project="p", run="0001", round=1, facility="alba", attempt=1, nonce=NONCE),
+    job = dict(version=2, key=dict(project="p", run="0001", round=1, facility="alba", attempt=1, nonce=NONCE),
                base_model_path=str(base), base_model_sha256=base_hash, train_paths=[str(train)],
                validation=[dict(name=name, path=str(path)) for name, path in validation], update_path="update",
                report_path="report.json", metrics_path="metrics.jsonl", update_kind="weights", update_dtype="fp32")

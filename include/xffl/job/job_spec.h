@@ -15,7 +15,7 @@
 
 namespace xffl::job {
 
-inline constexpr int kJobVersion = 1;
+inline constexpr int kJobVersion = 2;
 
 /// Which attempt at which facility's part of which round this is. The report echoes it.
 struct JobKey {
@@ -35,6 +35,16 @@ struct JobKey {
 enum class UpdateKind { kWeights, kDelta };
 enum class FloatType { kFloat32, kBfloat16, kFloat16 };  // "fp32", "bf16", "fp16"
 enum class ScheduleKind { kConstant, kLinear, kCosine };
+
+/// What each rank keeps a part of only (Rajbhandari et al., 2020; Zhao et al., 2023): "none" (data
+/// parallelism), "optimizer" (ZeRO-1), "gradients" (ZeRO-2), "full" (ZeRO-3), and "hybrid" and
+/// "hybrid_zero2": full and gradients within groups of shard_group_size ranks, copies between them.
+enum class Sharding { kNone, kOptimizer, kGradients, kFull, kHybrid, kHybridZero2 };
+/// What backward computes again: "none", or "full": all of a block from its input.
+enum class Recompute { kNone, kFull };
+/// What lives in the host's memory: "none", "optimizer" (masters, moments, reduced gradients; the
+/// step is done there), or "parameters" (these and what parameters are gathered from).
+enum class Offload { kNone, kOptimizer, kParameters };
 
 /// Learning rate over the federation's steps: warm-up from 0 to `learning_rate`, then `kind` down
 /// to learning_rate * min_ratio at `total_steps`. The job runs steps first_step .. first_step +
@@ -63,6 +73,11 @@ struct TrainingSpec {
   uint64_t seed = 0;
   // Of activations and matrix products; masters stay float32.
   FloatType precision = FloatType::kFloat32;
+  Sharding sharding = Sharding::kNone;
+  // Ranks that shard together with hybrid and hybrid_zero2; 0: those of a node.
+  int64_t shard_group_size = 0;
+  Recompute recompute = Recompute::kNone;
+  Offload offload = Offload::kNone;
   int64_t validation_samples = 0;  // sequences evaluated before and after; 0: all
   int64_t train_samples = 0;       // only the first N sequences of the data set are used; 0: all
   bool operator==(const TrainingSpec&) const = default;
@@ -101,9 +116,15 @@ std::string format_job_spec(const JobSpec& spec);
 std::string_view to_string(UpdateKind kind);
 std::string_view to_string(FloatType type);
 std::string_view to_string(ScheduleKind kind);
+std::string_view to_string(Sharding sharding);
+std::string_view to_string(Recompute recompute);
+std::string_view to_string(Offload offload);
 /// Inverse; empty when `text` is none of the names.
 std::optional<UpdateKind> parse_update_kind(std::string_view text);
 std::optional<FloatType> parse_float_type(std::string_view text);
 std::optional<ScheduleKind> parse_schedule_kind(std::string_view text);
+std::optional<Sharding> parse_sharding(std::string_view text);
+std::optional<Recompute> parse_recompute(std::string_view text);
+std::optional<Offload> parse_offload(std::string_view text);
 
 }  // namespace xffl::job

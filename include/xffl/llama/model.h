@@ -2,13 +2,18 @@
 // Hugging Face's LlamaForCausalLM: attention is causal without masks, so sequences of several
 // lengths are padded on the right with any token and the label kIgnoreLabel.
 //
+// The model works unit by unit (see parameters.h) and touches a unit's weights only between
+// hooks.enter and hooks.leave, so that they need not be there, or not whole, at other times.
+//
 // B sequences, T positions, D hidden, N heads, K key/value heads, H head_dim, F = H / 2, V
 // vocabulary.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "xffl/checkpoint/llama_config.h"
@@ -19,14 +24,47 @@
 
 namespace xffl::llama {
 
+/// What a unit's weights are wanted for.
+struct UnitUse {
+  bool values = false;
+  bool gradients = false;
+};
+
+/// Called around each use of a unit, in the order forward 0, 1, ... and backward ..., 1, 0. After
+/// `enter` the values (and the gradients' places) of model.weights(unit) are ready; after `leave`
+/// with `gradients`, this micro-batch adds nothing more to them. Uses of different units may
+/// overlap; those of one unit do not.
+struct UnitHooks {
+  std::function<void(int unit, UnitUse use)> enter;
+  std::function<void(int unit, UnitUse use)> leave;
+};
+
+/// What backward computes again instead of keeping it: kFull keeps a block's input only.
+enum class Recompute { kNone, kFull };
+
+struct ModelOptions {
+  UnitHooks hooks;
+  Recompute recompute = Recompute::kNone;
+  /// Units [first_unit, end_unit) are worked here, the others by other pipeline stages; end_unit 0
+  /// means all. A tied head cannot be apart from its embedding (kUnsupported).
+  int first_unit = 0;
+  int end_unit = 0;
+};
+
 class Model {
  public:
-  /// `weights` in the order of parameter_specs(config), all of one dtype and device.
-  Model(checkpoint::LlamaConfig config, std::vector<Weight> weights);
+  /// `weights` in the order of parameter_specs(config), all of one dtype and device; those of other
+  /// stages may be undefined. Values and gradients may be empty until hooks.enter.
+  Model(checkpoint::LlamaConfig config, std::vector<Weight> weights, ModelOptions options = {});
   ~Model();
   Model(Model&&) noexcept;
 
   const checkpoint::LlamaConfig& config() const { return config_; }
+  int num_units() const { return static_cast<int>(unit_begins_.size()) - 1; }
+  /// The index of a unit's first parameter, and that after its last (of parameter_specs).
+  size_t unit_begin(int unit) const { return unit_begins_.at(static_cast<size_t>(unit)); }
+  std::span<Weight> weights(int unit);
+  void set_hooks(UnitHooks hooks) { options_.hooks = std::move(hooks); }
 
   /// The hidden states after the final norm; tokens are int64.
   at::Tensor hidden(const at::Tensor& tokens_BT);
@@ -46,15 +84,24 @@ class Model {
   void finish_gradients();
 
  private:
+  friend class Pass;
   struct Block;
-  at::Tensor embed(const at::Tensor& tokens_BT) const;
-  at::Tensor trunk(at::Tensor x_BTD);
-  at::Tensor attention(const at::Tensor& x_BTD, const Block& block);
-  const RopeTable& rope_table(int64_t num_positions);
+  class Use;
+  bool has_embedding() const { return options_.first_unit == 0; }
+  bool has_head() const { return options_.end_unit == num_units(); }
+  int head_unit() const { return num_units() - 1; }
+  bool is_tied() const { return head_ == nullptr; }
   Weight& head() { return head_ != nullptr ? *head_ : *embedding_; }
+  at::Tensor embed(const at::Tensor& tokens_BT);
+  at::Tensor trunk(at::Tensor x_BTD);
+  at::Tensor block_forward(const at::Tensor& x_BTD, const Block& block);
+  at::Tensor attention(const at::Tensor& x_BTD, const Block& block);
+  const RopeTable& rope_table(const at::Tensor& x_BTD);
 
   checkpoint::LlamaConfig config_;
   std::vector<Weight> weights_;
+  ModelOptions options_;
+  std::vector<size_t> unit_begins_;
   std::vector<Block> blocks_;
   Weight* embedding_ = nullptr;
   Weight* final_norm_ = nullptr;

@@ -18,8 +18,9 @@ namespace xffl::llama {
 void check_parameters(const checkpoint::ModelFolder& folder,
                       const std::vector<ParameterSpec>& specs);
 
-/// Fills `out`, contiguous float32 on any device, with the tensor's values: exact from every dtype.
-void read_parameter(const checkpoint::ModelFolder& folder, const ParameterSpec& spec,
+/// Fills `out`, contiguous float32 on any device, with out.numel() of the tensor's values from
+/// element `begin` on: exact from every dtype.
+void read_parameter(const checkpoint::ModelFolder& folder, const ParameterSpec& spec, int64_t begin,
                     at::Tensor out);
 
 /// Fills `out`, contiguous float32, with the initial values: normal(0, initializer_range) for

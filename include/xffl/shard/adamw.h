@@ -19,19 +19,25 @@ struct AdamwOptions {
 
 class Adamw {
  public:
-  /// The state, two float32 buffers per unit, starts at zero. `parameters` must outlive this
-  /// object.
+  /// The moments, two float32 buffers for each unit's masters here, start at zero. `parameters`
+  /// must outlive this object.
   Adamw(FlatParameters& parameters, const AdamwOptions& options);
 
-  /// Updates the masters from the gradients, then the compute copies.
+  /// Updates the masters from the gradients, then what is computed with.
   void step(double learning_rate);
+
+  /// Of each unit, S elements; for saving and loading.
+  std::vector<at::Tensor>& first_moments() { return first_moments_; }
+  std::vector<at::Tensor>& second_moments() { return second_moments_; }
+  int64_t num_steps() const { return num_steps_; }
+  void set_num_steps(int64_t steps) { num_steps_ = steps; }
 
  private:
   FlatParameters& parameters_;
   AdamwOptions options_;
   std::vector<at::Tensor> first_moments_;
   std::vector<at::Tensor> second_moments_;
-  at::Tensor num_steps_;
+  int64_t num_steps_ = 0;
 };
 
 }  // namespace xffl::shard

@@ -1,72 +1,162 @@
-// Parameters, gradients and their copies in the compute dtype, each in one flat buffer per unit.
+// Parameters, gradients and their copies in the compute dtype, each in one flat buffer per unit,
+// whole or in shards: one path from data parallelism to ZeRO-3 (Rajbhandari et al., 2020) and
+// hybrid sharding (Zhao et al., 2023).
 //
-// A unit (the embedding, a block, the head) is what later is sharded, gathered and offloaded; today
-// every rank holds all of it: data parallelism. Masters and gradients are float32. In a narrower
-// compute dtype the model reads a copy that is refreshed after each step; in float32 it reads the
-// masters themselves. Within a buffer the decayed parameters come first; each parameter begins at a
-// multiple of 64 elements and the gaps stay zero.
+// Masters and gradients are float32. In a narrower compute dtype the model reads a copy that is
+// refreshed after each step; in float32 it reads the masters themselves. What is sharded is held in
+// parts by the ranks of the shard group; a world of one, or a shard group of one, aliases its
+// buffers and copies nothing. The sums are those of one reduce-scatter over each unit whatever is
+// sharded, so for the same shard group all modes give the same bits.
+//
+// In a step: for each micro-batch, open_gradients/close_gradients around each unit's backward and
+// gather/release around each use of its values; then finish_gradients(), gradient_norm(), the
+// optimizer, refresh_compute(). Collective: all ranks do the same in the same order. Not
+// thread-safe.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <string>
+#include <deque>
+#include <memory>
 #include <vector>
 
 #include "xffl/comm/group.h"
+#include "xffl/shard/flat_layout.h"
 
 namespace xffl::shard {
 
-struct Parameter {
-  std::vector<int64_t> shape;
-  int unit = 0;        // 0, 1, ... without gaps
-  bool decay = false;  // weight decay applies
+/// What each rank of the shard group holds a part of only; each line implies those above.
+struct Sharded {
+  bool states = false;      // masters and the optimizer's moments (ZeRO-1)
+  bool gradients = false;   // ZeRO-2: reduced as soon as a unit's backward is done
+  bool parameters = false;  // ZeRO-3: gathered for a unit's work, freed behind it
+};
+
+/// What lives in the host's memory, pinned where the device is a GPU.
+struct Offload {
+  bool states = false;      // masters, moments and reduced gradients; the optimizer runs there
+  bool parameters = false;  // what is gathered from; needs sharded parameters or states offloaded
 };
 
 struct FlatOptions {
   at::Device device = at::kCPU;
   at::ScalarType compute_dtype = at::kFloat;
   bool with_gradients = true;
+  Sharded sharded;
+  Offload offload;
 };
 
-/// The buffers of one unit: P elements each.
-struct FlatUnit {
-  at::Tensor master_P;
-  at::Tensor gradient_P;    // undefined without gradients
-  at::Tensor compute_P;     // master_P itself in float32
+/// Whose ranks share the work; all must outlive the parameters. The default is a world of one.
+struct Groups {
+  comm::Group* gather = nullptr;    // the shard group, for parameters
+  comm::Group* reduce = nullptr;    // the same ranks with connections of their own, for gradients
+  comm::Group* replicas = nullptr;  // the ranks that hold this rank's part in other shard groups
+};
+
+/// The part of a unit that the optimizer of this rank works on: S elements on the state's device.
+struct UnitState {
+  at::Tensor master_S;
+  at::Tensor gradient_S;    // undefined without gradients
   int64_t num_decayed = 0;  // elements [0, num_decayed) decay
 };
 
 class FlatParameters {
  public:
-  FlatParameters(const std::vector<Parameter>& parameters, const FlatOptions& options);
+  FlatParameters(const std::vector<Parameter>& parameters, const FlatOptions& options,
+                 Groups groups = {});
 
-  size_t size() const { return places_.size(); }
-  /// Views of the buffers, in the order of the constructor's parameters.
-  at::Tensor master(size_t index) const;
-  at::Tensor gradient(size_t index) const;
+  const FlatLayout& layout() const { return layout_; }
+  size_t size() const { return layout_.places().size(); }
+  int num_units() const { return static_cast<int>(units_.size()); }
+
+  /// Which of a parameter's elements this rank's masters hold, and those masters, one-dimensional.
+  Range master_range(size_t index) const;
+  at::Tensor master_part(size_t index) const;
+  /// A unit's whole masters; collective in the shard group; a copy where they are sharded.
+  at::Tensor gather_masters(int unit);
+  /// A parameter within such a buffer.
+  at::Tensor view(const at::Tensor& flat_P, size_t index) const;
+
+  /// Starts bringing a unit's values together; they are used between gather and release.
+  void prefetch(int unit);
+  void gather(int unit);
+  void release(int unit);
+  /// Valid between gather and release, in the compute dtype.
   at::Tensor compute(size_t index) const;
-  const std::vector<FlatUnit>& units() const { return units_; }
 
-  /// Brings the compute copies up to the masters; nothing in float32.
-  void refresh_compute();
-
-  /// Sums the gradients over ranks, unit by unit.
-  void reduce_gradients(comm::Group& group);
-  /// The L2 norm of all gradients together, accumulated in float64.
-  double gradient_norm() const;
+  /// A step begins: gradients start from nothing.
+  void begin_step();
+  /// Must be told before the backward of a step's last micro-batch.
+  void set_last_micro_batch(bool last) { last_micro_batch_ = last; }
+  /// Whether a unit's gradients start anew with this micro-batch, or add to those that are there.
+  bool open_gradients(int unit);
+  /// The unit's gradients of this micro-batch are complete.
+  void close_gradients(int unit);
+  /// Valid between open_gradients and close_gradients: float32.
+  at::Tensor gradient(size_t index) const;
+  /// Waits until this rank's gradients are the sums over all ranks.
+  void finish_gradients();
+  /// The sum of the squares of all gradients, accumulated in float64: the same bits on all ranks of
+  /// the shard group, and for all modes of sharding. Collective.
+  double gradient_square_sum() const;
   void scale_gradients(double factor);
 
- private:
-  struct Place {
-    int unit;
-    int64_t offset;
-    std::vector<int64_t> shape;
-  };
-  at::Tensor view(const at::Tensor& flat_P, const Place& place) const;
+  std::vector<UnitState>& states() { return states_; }
+  /// Brings what is computed with up to the masters.
+  void refresh_compute();
 
-  std::vector<Place> places_;
-  std::vector<FlatUnit> units_;
+ private:
+  struct Unit {
+    at::Tensor compute_P;   // whole; undefined while sharded and released
+    at::Tensor compute_S;   // this rank's part, what is gathered from
+    at::Tensor gradient_P;  // whole; undefined while sharded and closed
+    comm::Pending gathering;
+    bool gathering_started = false;
+    at::Tensor gather_source;   // kept until gathered
+    bool ready = false;         // compute_P is whole and up to date
+    bool has_gradient = false;  // this step's earlier micro-batches are in the gradient
+  };
+  struct Reduction {
+    comm::Pending pending;
+    int unit = 0;
+    at::Tensor source_P;  // returns to the pool
+    at::Tensor part_S;    // goes to gradient_S; undefined: it is there already
+    bool add = false;     // to what is there
+  };
+  class Pool {
+   public:
+    at::Tensor take(int64_t size, const at::TensorOptions& options);
+    void give(at::Tensor buffer) { spare_.push_back(std::move(buffer)); }
+
+   private:
+    std::vector<at::Tensor> spare_;
+  };
+
+  bool is_split() const { return layout_.num_shards() > 1; }
+  bool states_split() const { return is_split() && options_.sharded.states; }
+  bool gradients_split() const { return is_split() && options_.sharded.gradients; }
+  bool values_transient() const {
+    return (is_split() && options_.sharded.parameters) || options_.offload.parameters;
+  }
+  at::TensorOptions tensor_options(at::ScalarType dtype, bool on_host) const;
+  Range mine(int unit) const { return layout_.shard(unit, groups_.gather->rank()); }
+  void allocate_values(int unit);
+  void allocate_gradients(int unit);
+  void start_gather(Unit& unit);
+  void finish_reduction(Reduction reduction);
+  void sum_over_replicas(at::Tensor gradient_S);
+
+  FlatLayout layout_;
+  FlatOptions options_;
+  std::unique_ptr<comm::Group> alone_;
+  Groups groups_;
+  std::vector<Unit> units_;
+  std::vector<UnitState> states_;
+  Pool values_pool_;
+  Pool gradients_pool_;
+  std::deque<Reduction> reductions_;
+  bool last_micro_batch_ = true;
 };
 
 }  // namespace xffl::shard

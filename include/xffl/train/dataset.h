@@ -22,6 +22,9 @@ struct Batch {
   int64_t num_targets = 0;
 };
 
+/// One token that predicts nothing: for a rank that has no sequence left, while others have.
+Batch empty_batch(at::Device device);
+
 /// What a model can take.
 struct ModelLimits {
   int64_t vocab_size = 0;

@@ -25,7 +25,8 @@ enum class StopRequest {
 struct JobContext {
   comm::Group& group;
   at::Device device;
-  std::string trainer;  // the report's `trainer`
+  int local_world_size = 1;  // ranks on this machine: the default size of hybrid shard groups
+  std::string trainer;       // the report's `trainer`
   /// Asked on every rank between steps and between batches of validation, and by rank 0 between the
   /// tensors that it saves; one rank's wish stops all. Once not kNone, it must not return to it.
   std::function<StopRequest()> stop;

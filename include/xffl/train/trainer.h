@@ -1,47 +1,42 @@
-// The model, its flat parameters and the optimizer of one rank; and one optimizer step.
+// The optimizer of one rank's part of the model; and one optimizer step.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <filesystem>
-#include <memory>
-#include <optional>
-#include <span>
 #include <vector>
 
-#include "xffl/checkpoint/llama_config.h"
-#include "xffl/checkpoint/model_folder.h"
 #include "xffl/comm/group.h"
 #include "xffl/job/job_spec.h"
-#include "xffl/llama/model.h"
 #include "xffl/shard/adamw.h"
-#include "xffl/shard/flat_parameters.h"
 #include "xffl/train/dataset.h"
+#include "xffl/train/loaded_model.h"
 
 namespace xffl::train {
-
-/// A LLaMA in flat buffers, loaded from a folder.
-struct LoadedModel {
-  checkpoint::LlamaConfig config;
-  std::vector<llama::ParameterSpec> specs;
-  std::unique_ptr<shard::FlatParameters> parameters;
-  std::unique_ptr<llama::Model> model;
-};
-
-struct LoadOptions {
-  at::Device device = at::kCPU;
-  job::FloatType precision = job::FloatType::kFloat32;  // kFloat32 or kBfloat16
-  bool with_gradients = false;
-};
-
-/// Throws what reading does, and kUnsupported for another precision.
-LoadedModel load_model(const std::filesystem::path& folder, const LoadOptions& options);
 
 struct StepResult {
   int64_t tokens = 0;    // target tokens of the step, over all ranks
   double loss = 0;       // mean NLL of them before the step
   double grad_norm = 0;  // before clipping
+  bool skipped = false;  // fp16 overflowed: the scale of the loss was halved, nothing updated
+};
+
+/// The scale of an fp16 loss (Micikevicius et al., 2018; torch.amp.GradScaler's defaults): halved
+/// when a gradient is not finite, doubled after 2000 steps that were. 1 in other precisions.
+class LossScale {
+ public:
+  explicit LossScale(job::FloatType precision) : dynamic_(precision == job::FloatType::kFloat16) {}
+  double value() const { return dynamic_ ? scale_ : 1.0; }
+  /// Whether a step with a gradient that is not finite is skipped rather than fatal.
+  bool can_skip() const { return dynamic_ && scale_ > kSmallest; }
+  void record(bool finite);
+
+ private:
+  static constexpr double kSmallest = 1.0 / 1024;
+  static constexpr int kGrowthInterval = 2000;
+  bool dynamic_;
+  double scale_ = 65536;
+  int good_steps_ = 0;
 };
 
 class Trainer {
@@ -56,13 +51,15 @@ class Trainer {
                   double learning_rate);
 
  private:
-  double forward_backward(const Dataset& data, std::span<const uint64_t> indices, double scale);
+  double forward_backward(const Dataset& data, const std::vector<uint64_t>& indices, double scale);
+  int64_t num_micro_batches() const;
 
   LoadedModel& model_;
   job::TrainingSpec training_;
   comm::Group& group_;
   at::Device device_;
   shard::Adamw optimizer_;
+  LossScale loss_scale_;
 };
 
 }  // namespace xffl::train

@@ -1,0 +1,65 @@
+// Where each parameter lies in its unit's flat buffer, and which part of it a rank holds.
+//
+// A unit (the embedding, a block, the head) is what is sharded, gathered and offloaded together.
+// Within a buffer the decayed parameters come first; each parameter begins at a multiple of 64
+// elements, the gaps are zero, and the buffer is padded so that every rank's shard is a whole
+// number of pieces of kPieceElements: sums over pieces are then the same however it is sharded.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace xffl::shard {
+
+inline constexpr int64_t kPieceElements = 4096;
+
+struct Parameter {
+  std::vector<int64_t> shape;
+  int unit = 0;        // 0, 1, ... without gaps
+  bool decay = false;  // weight decay applies
+
+  int64_t num_elements() const;
+};
+
+/// Elements [begin, begin + count).
+struct Range {
+  int64_t begin = 0;
+  int64_t count = 0;
+  bool operator==(const Range&) const = default;
+};
+
+struct Place {
+  int unit = 0;
+  int64_t offset = 0;  // in the unit's buffer
+  std::vector<int64_t> shape;
+  int64_t num_elements = 0;
+};
+
+struct UnitLayout {
+  int64_t size = 0;         // elements of the buffer
+  int64_t num_decayed = 0;  // elements [0, num_decayed) decay
+  std::vector<Range> gaps;  // between parameters, and after the last
+};
+
+class FlatLayout {
+ public:
+  /// For `num_shards` >= 1 shards of each unit.
+  FlatLayout(const std::vector<Parameter>& parameters, int num_shards);
+
+  int num_shards() const { return num_shards_; }
+  const std::vector<Place>& places() const { return places_; }
+  const std::vector<UnitLayout>& units() const { return units_; }
+  int64_t total_size() const;
+
+  /// Part `shard` of a unit's buffer.
+  Range shard(int unit, int shard) const;
+  /// The elements of parameter `index` (from its own beginning) that lie in that part.
+  Range overlap(size_t index, int shard) const;
+
+ private:
+  int num_shards_;
+  std::vector<Place> places_;
+  std::vector<UnitLayout> units_;
+};
+
+}  // namespace xffl::shard

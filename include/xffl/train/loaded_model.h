@@ -1,0 +1,58 @@
+// A LLaMA in flat buffers, whole or in shards, loaded from a folder.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "xffl/checkpoint/llama_config.h"
+#include "xffl/comm/group.h"
+#include "xffl/job/job_spec.h"
+#include "xffl/llama/model.h"
+#include "xffl/shard/flat_parameters.h"
+
+namespace xffl::train {
+
+/// The groups of ranks that a way of sharding needs, each with connections of its own.
+class ShardGroups {
+ public:
+  /// Collective over `world`. Throws kConfig when `training.shard_group_size` does not divide the
+  /// world, or is given for a mode that shards over all ranks.
+  ShardGroups(comm::Group& world, const job::TrainingSpec& training, int local_world_size);
+
+  shard::Groups groups() const { return {gather_.get(), reduce_.get(), replicas_.get()}; }
+  int num_shards() const { return gather_->size(); }
+
+ private:
+  std::unique_ptr<comm::Group> gather_, reduce_, replicas_;
+};
+
+shard::Sharded to_sharded(job::Sharding sharding);
+shard::Offload to_offload(job::Offload offload);
+
+struct LoadOptions {
+  at::Device device = at::kCPU;
+  job::FloatType precision = job::FloatType::kFloat32;
+  bool with_gradients = false;
+  job::Sharding sharding = job::Sharding::kNone;
+  job::Offload offload = job::Offload::kNone;
+  job::Recompute recompute = job::Recompute::kNone;
+  shard::Groups groups;  // must outlive the model
+};
+
+struct LoadedModel {
+  checkpoint::LlamaConfig config;
+  std::vector<llama::ParameterSpec> specs;
+  std::unique_ptr<shard::FlatParameters> parameters;
+  std::unique_ptr<llama::Model> model;
+};
+
+/// The layout of a LLaMA's parameters: matrices decay, norms and biases do not.
+std::vector<shard::Parameter> flat_parameters_of(const std::vector<llama::ParameterSpec>& specs);
+
+/// Each rank reads its own part of each tensor. Throws what reading does.
+LoadedModel load_model(const std::filesystem::path& folder, const LoadOptions& options);
+
+}  // namespace xffl::train

@@ -1,0 +1,70 @@
+// The names of job.json's enumerations.
+#include <array>
+#include <utility>
+
+#include "xffl/base/error.h"
+#include "xffl/job/job_spec.h"
+
+namespace xffl::job {
+namespace {
+
+template <class Enum, size_t count>
+using Names = std::array<std::pair<Enum, std::string_view>, count>;
+
+constexpr Names<UpdateKind, 2> kUpdateKinds{
+    {{UpdateKind::kWeights, "weights"}, {UpdateKind::kDelta, "delta"}}};
+constexpr Names<FloatType, 3> kFloatTypes{
+    {{FloatType::kFloat32, "fp32"}, {FloatType::kBfloat16, "bf16"}, {FloatType::kFloat16, "fp16"}}};
+constexpr Names<ScheduleKind, 3> kScheduleKinds{{{ScheduleKind::kConstant, "constant"},
+                                                 {ScheduleKind::kLinear, "linear"},
+                                                 {ScheduleKind::kCosine, "cosine"}}};
+constexpr Names<Sharding, 6> kShardings{{{Sharding::kNone, "none"},
+                                         {Sharding::kOptimizer, "optimizer"},
+                                         {Sharding::kGradients, "gradients"},
+                                         {Sharding::kFull, "full"},
+                                         {Sharding::kHybrid, "hybrid"},
+                                         {Sharding::kHybridZero2, "hybrid_zero2"}}};
+constexpr Names<Recompute, 2> kRecomputes{{{Recompute::kNone, "none"}, {Recompute::kFull, "full"}}};
+constexpr Names<Offload, 3> kOffloads{{{Offload::kNone, "none"},
+                                       {Offload::kOptimizer, "optimizer"},
+                                       {Offload::kParameters, "parameters"}}};
+
+template <class Enum, size_t count>
+std::string_view name_of(const Names<Enum, count>& names, Enum value) {
+  for (const auto& [candidate, name] : names)
+    if (candidate == value) return name;
+  throw Error(ErrorKind::kInternal, "an enumeration of job.json has an unknown value");
+}
+
+template <class Enum, size_t count>
+std::optional<Enum> value_of(const Names<Enum, count>& names, std::string_view text) {
+  for (const auto& [value, name] : names)
+    if (name == text) return value;
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string_view to_string(UpdateKind kind) { return name_of(kUpdateKinds, kind); }
+std::string_view to_string(FloatType type) { return name_of(kFloatTypes, type); }
+std::string_view to_string(ScheduleKind kind) { return name_of(kScheduleKinds, kind); }
+std::string_view to_string(Sharding sharding) { return name_of(kShardings, sharding); }
+std::string_view to_string(Recompute recompute) { return name_of(kRecomputes, recompute); }
+std::string_view to_string(Offload offload) { return name_of(kOffloads, offload); }
+
+std::optional<UpdateKind> parse_update_kind(std::string_view text) {
+  return value_of(kUpdateKinds, text);
+}
+std::optional<FloatType> parse_float_type(std::string_view text) {
+  return value_of(kFloatTypes, text);
+}
+std::optional<ScheduleKind> parse_schedule_kind(std::string_view text) {
+  return value_of(kScheduleKinds, text);
+}
+std::optional<Sharding> parse_sharding(std::string_view text) { return value_of(kShardings, text); }
+std::optional<Recompute> parse_recompute(std::string_view text) {
+  return value_of(kRecomputes, text);
+}
+std::optional<Offload> parse_offload(std::string_view text) { return value_of(kOffloads, text); }
+
+}  // namespace xffl::job
