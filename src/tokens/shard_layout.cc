@@ -30,6 +30,7 @@ static_assert(sizeof(Header) == kHeaderBytes);
 
 constexpr std::string_view kMagic = "XFFLTOK1";
 constexpr uint32_t kFlagPacked = 1;
+constexpr uint32_t kFlagTargets = 2;
 
 [[noreturn]] void corrupt(const std::filesystem::path& path, const std::string& problem) {
   throw Error(ErrorKind::kCorrupt, "token shard " + path.string() + ": " + problem);
@@ -43,15 +44,18 @@ void check_in_range(const std::filesystem::path& path, const char* name, uint64_
 }
 
 void check_fields(const Header& header, const std::filesystem::path& path) {
-  if (header.version != kShardVersion) {
+  if (header.version != kShardVersion && header.version != kTargetsVersion) {
     corrupt(path, "format version " + std::to_string(header.version) + ", this program reads " +
-                      std::to_string(kShardVersion));
+                      std::to_string(kShardVersion) + " and " + std::to_string(kTargetsVersion));
   }
   if (header.token_bytes != 2 && header.token_bytes != 4) {
     corrupt(path, "tokens of " + std::to_string(header.token_bytes) + " bytes, expected 2 or 4");
   }
-  if ((header.flags & ~kFlagPacked) != 0 || header.zero != 0) {
-    corrupt(path, "flags or reserved bytes are set that version 1 does not have");
+  const uint32_t expected_targets = header.version == kTargetsVersion ? kFlagTargets : 0;
+  if ((header.flags & ~kFlagPacked) != expected_targets || header.zero != 0) {
+    corrupt(path, "flags are " + std::to_string(header.flags) + " and reserved bytes " +
+                      std::to_string(header.zero) + ", which version " +
+                      std::to_string(header.version) + " does not have");
   }
   check_in_range(path, "vocab_size", header.vocab_size, kMaxVocabSize);
   check_in_range(path, "sequence_length", header.sequence_length, kMaxSequenceLength);
@@ -99,21 +103,23 @@ ShardLayout layout_of(const ShardInfo& info, size_t token_bytes,
   }
   const uint64_t tokens_end = kHeaderBytes + info.num_tokens * token_bytes;
   layout.offsets_begin = (tokens_end + 7) / 8 * 8;
-  layout.file_bytes = layout.offsets_begin + layout.num_offsets * sizeof(uint64_t);
+  layout.targets_begin = layout.offsets_begin + layout.num_offsets * sizeof(uint64_t);
+  layout.num_target_words = info.has_targets ? (info.num_tokens + 63) / 64 : 0;
+  layout.file_bytes = layout.targets_begin + layout.num_target_words * sizeof(uint64_t);
   return layout;
 }
 
 std::array<std::byte, kHeaderBytes> encode_header(const ShardInfo& info, size_t token_bytes) {
   Header header{};
   std::memcpy(header.magic, kMagic.data(), kMagic.size());
-  header.version = kShardVersion;
+  header.version = info.has_targets ? kTargetsVersion : kShardVersion;
   header.token_bytes = static_cast<uint32_t>(token_bytes);
   header.vocab_size = info.vocab_size;
   header.sequence_length = info.sequence_length;
   header.num_tokens = info.num_tokens;
   header.num_sequences = info.num_sequences;
   header.num_documents = info.num_documents;
-  header.flags = info.packed ? kFlagPacked : 0;
+  header.flags = (info.packed ? kFlagPacked : 0) | (info.has_targets ? kFlagTargets : 0);
   return std::bit_cast<std::array<std::byte, kHeaderBytes>>(header);
 }
 
@@ -129,8 +135,13 @@ std::pair<ShardInfo, ShardLayout> decode_header(std::span<const std::byte> file,
     corrupt(path, "not a token shard: it does not begin with \"" + std::string(kMagic) + "\"");
   }
   check_fields(header, path);
-  ShardInfo info{header.vocab_size,    header.sequence_length, header.num_tokens,
-                 header.num_sequences, header.num_documents,   (header.flags & kFlagPacked) != 0};
+  const ShardInfo info{header.vocab_size,
+                       header.sequence_length,
+                       header.num_tokens,
+                       header.num_sequences,
+                       header.num_documents,
+                       (header.flags & kFlagPacked) != 0,
+                       (header.flags & kFlagTargets) != 0};
   check_counts(info, path);
   const ShardLayout layout = layout_of(info, header.token_bytes, path);
   if (layout.file_bytes != file.size()) {

@@ -14,6 +14,7 @@ namespace xffl::tokens {
 
 inline constexpr size_t kHeaderBytes = 64;
 inline constexpr uint32_t kShardVersion = 1;
+inline constexpr uint32_t kTargetsVersion = 2;  // the same, and which tokens the loss falls on
 inline constexpr uint64_t kMaxVocabSize = INT32_MAX;  // ids are int32 everywhere else
 inline constexpr uint64_t kMaxSequenceLength = INT32_MAX;
 
@@ -21,6 +22,8 @@ struct ShardLayout {
   size_t token_bytes = 2;
   uint64_t offsets_begin = 0;  // of the offset table, in bytes; tokens begin at kHeaderBytes
   uint64_t num_offsets = 0;
+  uint64_t targets_begin = 0;  // behind the offsets
+  uint64_t num_target_words = 0;
   uint64_t file_bytes = 0;
 };
 

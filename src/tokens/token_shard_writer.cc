@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -33,6 +34,7 @@ struct TokenShardWriter::State {
   size_t token_bytes = 2;
   std::vector<std::byte> buffer;
   std::vector<uint64_t> document_begins;
+  std::vector<uint64_t> target_words;
 
   ~State() {
     if (!temp.empty()) ::unlink(temp.c_str());
@@ -56,6 +58,7 @@ struct TokenShardWriter::State {
   }
 
   void check_document(std::span<const int32_t> ids) const;
+  void add_targets(size_t count, std::span<const uint8_t> is_target);
   void drop_incomplete_sequence();
   void write_offsets(uint64_t offsets_begin);
   void write_header();
@@ -79,6 +82,16 @@ void TokenShardWriter::State::check_document(std::span<const int32_t> ids) const
   }
 }
 
+// Of the `count` tokens from num_tokens on.
+void TokenShardWriter::State::add_targets(size_t count, std::span<const uint8_t> is_target) {
+  target_words.resize((info.num_tokens + count + 63) / 64);
+  for (size_t i = 0; i < count; ++i) {
+    const uint64_t token = info.num_tokens + i;
+    const uint64_t bit = is_target.empty() || is_target[i] != 0 ? 1 : 0;
+    target_words[token / 64] |= bit << token % 64;
+  }
+}
+
 void TokenShardWriter::State::drop_incomplete_sequence() {
   if (info.packed) {
     info.num_sequences = info.num_tokens / info.sequence_length;
@@ -90,6 +103,10 @@ void TokenShardWriter::State::drop_incomplete_sequence() {
     info.num_sequences = document_begins.size();
   }
   info.num_documents = document_begins.size();
+  if (!info.has_targets) return;
+  target_words.resize((info.num_tokens + 63) / 64);
+  const uint64_t used = info.num_tokens % 64;
+  if (used != 0) target_words.back() &= (uint64_t{1} << used) - 1;
 }
 
 void TokenShardWriter::State::write_offsets(uint64_t offsets_begin) {
@@ -102,6 +119,7 @@ void TokenShardWriter::State::write_offsets(uint64_t offsets_begin) {
   }
   for (const uint64_t offset : document_begins) append(offset);
   if (!info.packed) append(info.num_tokens);
+  for (const uint64_t word : target_words) append(word);
   flush();
 }
 
@@ -118,13 +136,14 @@ void TokenShardWriter::State::publish() {
 }
 
 TokenShardWriter::TokenShardWriter(std::filesystem::path path, uint64_t vocab_size,
-                                   uint64_t sequence_length, bool packed)
+                                   uint64_t sequence_length, bool packed, bool has_targets)
     : state_(std::make_unique<State>()) {
   check_argument(path, "vocab_size", vocab_size, kMaxVocabSize);
   check_argument(path, "sequence_length", sequence_length, kMaxSequenceLength);
   state_->info.vocab_size = vocab_size;
   state_->info.sequence_length = sequence_length;
   state_->info.packed = packed;
+  state_->info.has_targets = has_targets;
   state_->token_bytes = token_bytes_for(vocab_size);
   std::filesystem::path temp = path;
   temp += ".tmp-" + random_hex(4);
@@ -137,10 +156,18 @@ TokenShardWriter::TokenShardWriter(std::filesystem::path path, uint64_t vocab_si
 TokenShardWriter::~TokenShardWriter() = default;
 TokenShardWriter::TokenShardWriter(TokenShardWriter&&) noexcept = default;
 
-void TokenShardWriter::add_document(std::span<const int32_t> ids) {
+void TokenShardWriter::add_document(std::span<const int32_t> ids,
+                                    std::span<const uint8_t> is_target) {
   if (!state_) throw Error(ErrorKind::kInternal, "a document was added to a finished token shard");
   State& state = *state_;
+  if (!is_target.empty() && (!state.info.has_targets || is_target.size() != ids.size())) {
+    throw Error(ErrorKind::kInternal, "token shard " + state.path.string() + ": " +
+                                          std::to_string(is_target.size()) + " targets for " +
+                                          std::to_string(ids.size()) + " tokens" +
+                                          (state.info.has_targets ? "" : ", without targets"));
+  }
   state.check_document(ids);
+  if (state.info.has_targets) state.add_targets(ids.size(), is_target);
   state.document_begins.push_back(state.info.num_tokens);
   for (const int32_t id : ids) state.append_token(id);
   state.info.num_tokens += ids.size();
@@ -159,6 +186,14 @@ ShardInfo TokenShardWriter::finish() {
                                           " tokens do not fill one sequence of " +
                                           std::to_string(state->info.sequence_length) +
                                           "; give more text or a shorter sequence length");
+  }
+  const std::vector<uint64_t>& words = state->target_words;
+  if (state->info.has_targets &&
+      std::all_of(words.begin(), words.end(), [](uint64_t word) { return word == 0; })) {
+    throw Error(ErrorKind::kRejected, "token shard " + state->path.string() +
+                                          ": the loss falls on "
+                                          "none of its " +
+                                          std::to_string(state->info.num_tokens) + " tokens");
   }
   const ShardLayout layout = layout_of(state->info, state->token_bytes, state->path);
   state->write_offsets(layout.offsets_begin);
