@@ -20,6 +20,7 @@ struct InputFlags {
   std::string format = "auto";
   std::string unit = "paragraph";
   std::string text_field = "text";
+  std::string prompt_field;
 
   void add_to(CLI::App& command, bool with_ids);
   std::vector<std::filesystem::path> paths() const { return {inputs.begin(), inputs.end()}; }

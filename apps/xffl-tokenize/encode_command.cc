@@ -25,6 +25,10 @@ struct EncodeFlags {
 tokenize::EncodeOptions options_of(const EncodeFlags& flags) {
   tokenize::EncodeOptions options = flags.options;
   options.documents = flags.input.options();
+  const bool has_prompts = !flags.input.prompt_field.empty();
+  if (has_prompts && flags.prompt.empty()) {
+    options.prompt = tokenize::PromptTemplate("{prompt}{text}");
+  }
   if (!flags.prompt.empty()) options.prompt = tokenize::PromptTemplate(flags.prompt);
   if (!flags.validation_output.empty()) {
     tokenize::ValidationSplit split;
@@ -41,7 +45,8 @@ void print_shard(const std::string& path, const tokens::ShardInfo& info) {
   std::cout << path << ": " << info.num_tokens << " tokens, " << info.num_sequences
             << " sequences of " << (info.packed ? "" : "up to ") << info.sequence_length << ", "
             << info.num_documents << (info.packed ? " documents" : " documents or pieces of them")
-            << ", vocabulary " << info.vocab_size << '\n';
+            << (info.has_targets ? ", prompts masked" : "") << ", vocabulary " << info.vocab_size
+            << '\n';
 }
 
 void print_result(const EncodeFlags& flags, const tokenize::EncodeResult& result, double seconds) {
@@ -58,6 +63,9 @@ void print_result(const EncodeFlags& flags, const tokenize::EncodeResult& result
   if (result.num_cut > 0) {
     std::cout << result.num_cut << " documents were longer than " << flags.options.sequence_length
               << " tokens and were cut into pieces\n";
+  }
+  if (result.num_idle > 0) {
+    std::cout << result.num_idle << " of the pieces had nothing but prompt and were left out\n";
   }
   std::cout << result.num_documents << " documents, " << std::fixed << std::setprecision(1)
             << seconds << " s\n";
@@ -115,6 +123,11 @@ void add_encode_command(CLI::App& app) {
   add_validation_flags(*command, *flags);
   command->add_option("--template", flags->prompt,
                       "A prompt, for example 'Scrivi un documento: {text}'");
+  command->add_option("--prompt-field", flags->input.prompt_field,
+                      "The field of a JSONL object that its text answers: {prompt} in the template "
+                      "(default '{prompt}{text}')");
+  command->add_flag("--mask-prompt", flags->options.mask_prompt,
+                    "No loss on what comes before {text}: the ids stay the same");
   command->add_flag("--bos,!--no-bos", flags->options.bos, "BOS before each document (default on)");
   command->add_flag("--eos,!--no-eos", flags->options.eos, "EOS after each document (default on)");
   command->add_option("--sequence-length", flags->options.sequence_length, "Tokens in a sequence")

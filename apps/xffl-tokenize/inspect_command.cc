@@ -14,7 +14,10 @@ struct InspectFlags {
 };
 
 Json describe(const std::string& file) {
-  const tokens::ShardInfo info = tokens::TokenShardReader(file).info();
+  const tokens::TokenShardReader reader(file);
+  const tokens::ShardInfo& info = reader.info();
+  uint64_t num_targets = 0;
+  for (uint64_t i = 0; i < info.num_sequences; ++i) num_targets += reader.num_targets(i);
   Json shard;
   shard["file"] = file;
   shard["vocab_size"] = info.vocab_size;
@@ -23,6 +26,8 @@ Json describe(const std::string& file) {
   shard["num_sequences"] = info.num_sequences;
   shard["num_documents"] = info.num_documents;
   shard["packed"] = info.packed;
+  shard["masked"] = info.has_targets;
+  shard["num_targets"] = num_targets;  // predicted tokens on which the loss falls
   return shard;
 }
 

@@ -34,7 +34,7 @@ tokenize::DocumentOptions InputFlags::options() const {
   static const std::map<std::string, DocumentUnit> units{{"line", DocumentUnit::kLine},
                                                          {"paragraph", DocumentUnit::kParagraph},
                                                          {"file", DocumentUnit::kFile}};
-  return {formats.at(format), units.at(unit), text_field};
+  return {formats.at(format), units.at(unit), text_field, prompt_field};
 }
 
 int run(int argc, char** argv) {

@@ -5,24 +5,65 @@
 #include "xffl/base/json.h"
 
 namespace xffl::tokenize {
+namespace {
+
+void check_options(const Tokenizer& tokenizer, const EncodeOptions& options) {
+  const auto refuse = [](const std::string& problem) { throw Error(ErrorKind::kUsage, problem); };
+  if (options.bos && tokenizer.bos_id() < 0) {
+    refuse("the tokenizer puts no BOS token before a text: encode with --no-bos");
+  }
+  if (options.eos && tokenizer.eos_id() < 0) {
+    refuse(
+        "the tokenizer has no EOS token (a tokenizer.json has it in the tokenizer_config.json "
+        "beside it): encode with --no-eos");
+  }
+  if (options.prompt.has_prompt() && options.documents.prompt_field.empty()) {
+    refuse("the template has {prompt}: name the field that holds it with --prompt-field");
+  }
+  if (!options.prompt.has_prompt() && !options.documents.prompt_field.empty()) {
+    refuse("there is a --prompt-field, but the template has no {prompt}");
+  }
+  if (options.mask_prompt && options.prompt.begins_with_text()) {
+    refuse(
+        "--mask-prompt has nothing to mask: give a --template with something before {text}, or a "
+        "--prompt-field");
+  }
+}
+
+EncodedDocument encode_document(const Tokenizer& tokenizer, const Document& document,
+                                const EncodeOptions& options) {
+  const Prompted prompted = options.prompt.apply(document.prompt, document.text);
+  EncodedDocument result;
+  if (!options.mask_prompt) {
+    result.ids = tokenizer.encode(prompted.text);
+    if (options.bos) result.ids.insert(result.ids.begin(), tokenizer.bos_id());
+    if (options.eos) result.ids.push_back(tokenizer.eos_id());
+    return result;
+  }
+  const auto add = [&](int32_t id, bool is_target) {
+    result.ids.push_back(id);
+    result.is_target.push_back(is_target ? 1 : 0);
+  };
+  if (options.bos) add(tokenizer.bos_id(), false);
+  for (const TokenSpan& token : tokenizer.encode_spans(prompted.text)) {
+    add(token.id, token.end > prompted.text_begin || token.begin >= prompted.text_begin);
+  }
+  if (options.eos) add(tokenizer.eos_id(), true);
+  return result;
+}
+
+}  // namespace
 
 EncodeResult encode_corpus(const Tokenizer& tokenizer,
                            const std::vector<std::filesystem::path>& inputs,
                            const std::filesystem::path& output, const EncodeOptions& options,
                            const ProgressCallback& progress) {
-  if (options.bos && tokenizer.bos_id() < 0) {
-    throw Error(ErrorKind::kUsage, "the tokenizer has no BOS token: encode with --no-bos");
-  }
-  if (options.eos && tokenizer.eos_id() < 0) {
-    throw Error(ErrorKind::kUsage, "the tokenizer has no EOS token: encode with --no-eos");
-  }
+  check_options(tokenizer, options);
   EncodeOptions own = options;
   own.vocab_size = tokenizer.vocab_size();
   const auto encode = [&](const Document& document) {
-    std::vector<int32_t> ids = tokenizer.encode(options.prompt.apply(document.text));
-    if (options.bos) ids.insert(ids.begin(), tokenizer.bos_id());
-    if (options.eos) ids.push_back(tokenizer.eos_id());
-    return ids;
+    return with_context(document.where(),
+                        [&] { return encode_document(tokenizer, document, options); });
   };
   return run_pipeline(inputs, output, own, encode, progress);
 }
@@ -55,6 +96,7 @@ EncodeResult encode_ids(const std::vector<std::filesystem::path>& inputs,
   if (options.vocab_size < 1 || options.vocab_size > INT32_MAX) {
     throw Error(ErrorKind::kUsage, "ids need the size of their vocabulary: --vocab-size");
   }
+  if (options.mask_prompt) throw Error(ErrorKind::kUsage, "--mask-prompt needs text, not ids");
   EncodeOptions own = options;
   own.documents.format = InputFormat::kIds;
   const auto encode = [&](const Document& line) {
@@ -65,7 +107,7 @@ EncodeResult encode_ids(const std::vector<std::filesystem::path>& inputs,
                                            std::to_string(own.sequence_length) +
                                            " (--sequence-length)");
     }
-    return ids;
+    return EncodedDocument{std::move(ids), {}};
   };
   return run_pipeline(inputs, output, own, encode, progress);
 }

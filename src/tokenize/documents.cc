@@ -44,18 +44,13 @@ std::string keys_of(const Json& object) {
   return keys.empty() ? "none" : keys;
 }
 
-std::string text_of_json_line(std::string_view line, const LineReader& lines,
-                              const std::string& field) {
-  const Json json = parse_json(line, lines.where(), {.max_bytes = kMaxDocumentBytes});
-  if (!json.is_object()) {
-    throw Error(ErrorKind::kCorrupt,
-                lines.where() + ": expected a JSON object, found " + std::string(json.type_name()));
-  }
+std::string field_of(const Json& json, const LineReader& lines, const std::string& field,
+                     const char* flag) {
   const auto found = json.find(field);
   if (found == json.end()) {
     throw Error(ErrorKind::kCorrupt, lines.where() + ": no field \"" + field +
-                                         "\"; the object has: " + keys_of(json) +
-                                         " (choose with --text-field)");
+                                         "\"; the object has: " + keys_of(json) + " (choose with " +
+                                         flag + ")");
   }
   if (!found->is_string()) {
     throw Error(ErrorKind::kCorrupt, lines.where() + ": field \"" + field +
@@ -63,6 +58,18 @@ std::string text_of_json_line(std::string_view line, const LineReader& lines,
                                          std::string(found->type_name()));
   }
   return found->get<std::string>();
+}
+
+void read_json_line(std::string_view line, const LineReader& lines, const DocumentOptions& options,
+                    Document& document) {
+  const Json json = parse_json(line, lines.where(), {.max_bytes = kMaxDocumentBytes});
+  if (!json.is_object()) {
+    throw Error(ErrorKind::kCorrupt,
+                lines.where() + ": expected a JSON object, found " + std::string(json.type_name()));
+  }
+  document.text = field_of(json, lines, options.text_field, "--text-field");
+  if (options.prompt_field.empty()) return;
+  document.prompt = field_of(json, lines, options.prompt_field, "--prompt-field");
 }
 
 uint64_t size_of_input(const fs::path& path) {
@@ -109,6 +116,11 @@ bool DocumentReader::next(Document& document) {
     }
     if (next_input_ == inputs_.size()) return false;
     file_ = std::make_unique<OpenFile>(inputs_[next_input_++], options_.format);
+    if (!options_.prompt_field.empty() && file_->format != InputFormat::kJsonl) {
+      throw Error(ErrorKind::kUsage,
+                  file_->lines.path().string() +
+                      ": a prompt field needs JSONL (*.jsonl, or --format jsonl)");
+    }
   }
 }
 
@@ -129,9 +141,11 @@ bool DocumentReader::next_line(Document& document) {
       throw Error(ErrorKind::kCorrupt,
                   document.where() + ": a blank line, expected a JSON array of ids");
     }
-    document.text = file.format == InputFormat::kJsonl
-                        ? text_of_json_line(file.line, file.lines, options_.text_field)
-                        : file.line;
+    if (file.format == InputFormat::kJsonl) {
+      read_json_line(file.line, file.lines, options_, document);
+    } else {
+      document.text = file.line;
+    }
     if (!is_blank(document.text)) return true;
   }
   return false;

@@ -51,19 +51,27 @@ class Output {
       : path_(path),
         length_(options.sequence_length),
         packed_(options.packed),
-        writer_(path, options.vocab_size, length_, packed_) {}
+        writer_(path, options.vocab_size, length_, packed_, options.mask_prompt) {}
 
-  /// Returns whether the document had to be cut.
-  bool add(std::span<const int32_t> ids) {
-    num_tokens_ += ids.size();
-    if (packed_ || ids.size() <= length_) {
-      writer_.add_document(ids);
-      return false;
+  void add(const EncodedDocument& document, EncodeResult& result) {
+    const std::span<const int32_t> ids = document.ids;
+    const std::span<const uint8_t> targets = document.is_target;
+    ++result.num_documents;
+    if (packed_) {
+      add_piece(ids, targets, result);
+      return;
     }
-    for (; !ids.empty(); ids = ids.subspan(std::min<size_t>(length_, ids.size()))) {
-      writer_.add_document(ids.first(std::min<size_t>(length_, ids.size())));
+    if (ids.size() > length_) ++result.num_cut;
+    for (size_t at = 0; at < ids.size(); at += length_) {
+      const size_t count = std::min<size_t>(length_, ids.size() - at);
+      const auto of_piece = targets.empty() ? targets : targets.subspan(at, count);
+      // The first token of a sequence is not predicted.
+      if (!targets.empty() && std::count(of_piece.begin() + 1, of_piece.end(), 1) == 0) {
+        ++result.num_idle;
+      } else {
+        add_piece(ids.subspan(at, count), of_piece, result);
+      }
     }
-    return true;
   }
 
   // Looked at before any output is finished: then all of them appear, or none.
@@ -79,12 +87,25 @@ class Output {
   tokens::ShardInfo finish() { return writer_.finish(); }
 
  private:
+  void add_piece(std::span<const int32_t> ids, std::span<const uint8_t> targets,
+                 EncodeResult& result) {
+    writer_.add_document(ids, targets);
+    num_tokens_ += ids.size();
+    result.num_tokens += ids.size();
+  }
+
   fs::path path_;
   uint64_t length_;
   bool packed_;
   tokens::TokenShardWriter writer_;
   uint64_t num_tokens_ = 0;
 };
+
+// What decides on which side a document goes.
+uint64_t hash_of(uint64_t seed, const Document& document, const EncodeOptions& options) {
+  if (options.documents.prompt_field.empty()) return selection_hash(seed, document.text);
+  return selection_hash(seed, document.prompt + '\0' + document.text);
+}
 
 uint64_t validation_bound(const std::vector<fs::path>& inputs, const EncodeOptions& options) {
   const ValidationSplit& split = *options.validation;
@@ -98,7 +119,7 @@ uint64_t validation_bound(const std::vector<fs::path>& inputs, const EncodeOptio
   SmallestHashes smallest(*split.num_documents);
   DocumentReader documents(inputs, options.documents);
   for (Document document; documents.next(document);) {
-    smallest.add(selection_hash(split.seed, document.text));
+    smallest.add(hash_of(split.seed, document, options));
   }
   if (!smallest.overflowed()) {
     throw Error(ErrorKind::kRejected, std::to_string(*split.num_documents) +
@@ -143,7 +164,7 @@ std::vector<Document> read_chunk(DocumentReader& documents, uint64_t max_bytes) 
   uint64_t num_bytes = 0;
   for (Document document; num_bytes < max_bytes && chunk.size() < kChunkDocuments;) {
     if (!documents.next(document)) break;
-    num_bytes += document.text.size();
+    num_bytes += document.text.size() + document.prompt.size();
     chunk.push_back(std::move(document));
   }
   return chunk;
@@ -167,17 +188,15 @@ EncodeResult run_pipeline(const std::vector<fs::path>& inputs, const fs::path& o
     const std::vector<Document> chunk =
         read_chunk(documents, kChunkBytesPerThread * static_cast<uint64_t>(num_threads));
     if (chunk.empty()) break;
-    std::vector<std::vector<int32_t>> ids(chunk.size());
+    std::vector<EncodedDocument> encoded(chunk.size());
     std::vector<char> validates(chunk.size(), 0);
     parallel_for(chunk.size(), num_threads, [&](size_t i) {
-      ids[i] = encode(chunk[i]);
-      validates[i] = bound > 0 && selection_hash(options.validation->seed, chunk[i].text) < bound;
+      encoded[i] = encode(chunk[i]);
+      validates[i] = bound > 0 && hash_of(options.validation->seed, chunk[i], options) < bound;
     });
     for (size_t i = 0; i < chunk.size(); ++i) {
-      if (ids[i].empty()) continue;
-      result.num_cut += (validates[i] ? *validation : training).add(ids[i]) ? 1 : 0;
-      result.num_tokens += ids[i].size();
-      ++result.num_documents;
+      if (encoded[i].ids.empty()) continue;
+      (validates[i] ? *validation : training).add(encoded[i], result);
     }
     progress(
         {documents.bytes_read(), documents.total_bytes(), result.num_documents, result.num_tokens});

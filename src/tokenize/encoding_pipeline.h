@@ -8,8 +8,13 @@
 
 namespace xffl::tokenize {
 
+struct EncodedDocument {
+  std::vector<int32_t> ids;
+  std::vector<uint8_t> is_target;  // with `mask_prompt`, 0 or 1 for each id; else empty
+};
+
 /// Called from several threads.
-using DocumentEncoder = std::function<std::vector<int32_t>(const Document&)>;
+using DocumentEncoder = std::function<EncodedDocument(const Document&)>;
 
 /// The pipeline behind encode_corpus() and encode_ids(); `options.vocab_size` is set.
 EncodeResult run_pipeline(const std::vector<std::filesystem::path>& inputs,

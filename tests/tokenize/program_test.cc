@@ -63,6 +63,22 @@ TEST_F(Program, TrainsEncodesInspectsAndDecodes) {
   EXPECT_EQ(read_file(at("a.txt"), 1 << 20), text.out);
 }
 
+TEST_F(Program, MasksPromptsWithATokenizerJson) {
+  const std::string bpe = XFFL_SOURCE_DIR "/tests/tokenize/data/bpe";
+  std::ofstream(at("a.jsonl")) << R"({"prompt": "Che ore sono?", "completion": " Le sei."})";
+  const ProcessResult encoded = must({"encode", "--tokenizer", bpe, "--input", at("a.jsonl"),
+                                      "--output", at("a.tokens"), "--no-pack", "--prompt-field",
+                                      "prompt", "--text-field", "completion", "--mask-prompt"});
+  EXPECT_THAT(encoded.out, HasSubstr("prompts masked"));
+  const Json shard = inspect("a.tokens");
+  EXPECT_EQ(shard["masked"], true);
+  EXPECT_EQ(shard["vocab_size"], 429);
+  EXPECT_GT(shard["num_targets"], 1);
+  EXPECT_LT(shard["num_targets"], shard["num_tokens"]);
+  EXPECT_EQ(must({"decode", "--tokenizer", bpe + "/tokenizer.json", "--input", at("a.tokens")}).out,
+            "Che ore sono? Le sei.\n");
+}
+
 TEST_F(Program, EncodesIdsWithoutATokenizer) {
   std::ofstream(at("ids.txt")) << "[1, 2, 3]\n[4]\n";
   must({"encode", "--format", "ids", "--no-pack", "--vocab-size", "10", "--sequence-length", "4",

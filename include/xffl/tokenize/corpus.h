@@ -40,7 +40,8 @@ struct ValidationSplit {
 
 struct EncodeOptions {
   DocumentOptions documents;
-  PromptTemplate prompt;
+  PromptTemplate prompt;     // with {prompt} exactly when the documents have a prompt field
+  bool mask_prompt = false;  // the loss falls on {text} and what follows, not on what precedes it
   bool bos = true;
   bool eos = true;
   uint64_t vocab_size = 0;  // for ids without a tokenizer
@@ -56,11 +57,13 @@ struct EncodeResult {
   uint64_t num_documents = 0;
   uint64_t num_tokens = 0;  // of all documents, also those dropped at a packed shard's end
   uint64_t num_cut = 0;     // unpacked: documents longer than a sequence, cut into pieces
+  uint64_t num_idle = 0;    // unpacked and masked: pieces with nothing to predict, left out
 };
 
 /// Text or JSONL, by `tokenizer`, to shards. Unpacked, a document longer than sequence_length
-/// becomes pieces of at most that many tokens. Throws kRejected, kCorrupt (with file:line), kUsage,
-/// kIo; then no output is written.
+/// becomes pieces of at most that many tokens. With `mask_prompt` the ids are the same, and a token
+/// is a target when it has a byte of {text} or of what follows, as is EOS. Throws kRejected,
+/// kCorrupt (with file:line), kUsage, kIo; then no output is written.
 EncodeResult encode_corpus(const Tokenizer& tokenizer,
                            const std::vector<std::filesystem::path>& inputs,
                            const std::filesystem::path& output, const EncodeOptions& options,

@@ -27,10 +27,12 @@ struct DocumentOptions {
   InputFormat format = InputFormat::kAuto;
   DocumentUnit unit = DocumentUnit::kParagraph;
   std::string text_field = "text";
+  std::string prompt_field;  // of JSONL, what the text answers; empty: there is none
 };
 
 struct Document {
-  std::string text;  // for kIds, the JSON array
+  std::string text;    // for kIds, the JSON array
+  std::string prompt;  // with a prompt field
   std::filesystem::path path;
   uint64_t line = 0;  // of its first line, from 1
 
@@ -47,7 +49,7 @@ class DocumentReader {
   ~DocumentReader();
 
   /// The next document; false after the last. Throws kCorrupt: not UTF-8, not JSON, no such field,
-  /// too large.
+  /// too large; kUsage for an input without fields where a prompt field is asked for.
   bool next(Document& document);
 
   uint64_t bytes_read() const;

@@ -1,0 +1,196 @@
+// Which tokens of documents the loss falls on.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "support/temp_dir.h"
+#include "support/thrown.h"
+#include "xffl/base/error.h"
+#include "xffl/tokenize/corpus.h"
+
+namespace xffl::tokenize {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+using Ids = std::vector<int32_t>;
+
+const ProgressCallback kNoProgress = [](const Progress&) {};
+const fs::path kData = fs::path(XFFL_SOURCE_DIR) / "tests/tokenize/data";
+
+struct Masked {
+  Ids ids;
+  Ids learnt;  // those that the loss falls on
+};
+
+class Masking : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new test::TempDir;
+    train({kData / "it.txt", kData / "cs.txt"}, folder_->path(), {.vocab_size = 500});
+    tokenizers_ = new std::vector<Tokenizer>;
+    tokenizers_->emplace_back(folder_->path());  // SentencePiece
+    tokenizers_->emplace_back(kData / "bpe");
+  }
+  static void TearDownTestSuite() {
+    delete tokenizers_;
+    delete folder_;
+  }
+
+  fs::path write(const std::string& name, std::string_view content) const {
+    std::ofstream(dir_ / name, std::ios::binary) << content;
+    return dir_ / name;
+  }
+  static EncodeOptions options(const std::string& pattern, bool mask) {
+    EncodeOptions result;
+    result.prompt = PromptTemplate(pattern);
+    result.mask_prompt = mask;
+    result.packed = false;
+    return result;
+  }
+  EncodeResult encode(const Tokenizer& tokenizer, const fs::path& input,
+                      const EncodeOptions& with) const {
+    return encode_corpus(tokenizer, {input}, dir_ / "out.tokens", with, kNoProgress);
+  }
+  std::vector<Masked> sequences() const {
+    const tokens::TokenShardReader reader(dir_ / "out.tokens");
+    std::vector<Masked> all;
+    for (uint64_t i = 0; i < reader.info().num_sequences; ++i) {
+      Masked& masked = all.emplace_back();
+      masked.ids.resize(reader.length(i));
+      reader.read(i, masked.ids);
+      std::vector<uint8_t> targets(masked.ids.size());
+      reader.read_targets(i, targets);
+      for (size_t t = 0; t < targets.size(); ++t) {
+        if (targets[t] != 0) masked.learnt.push_back(masked.ids[t]);
+      }
+    }
+    return all;
+  }
+
+  static test::TempDir* folder_;
+  static std::vector<Tokenizer>* tokenizers_;
+  test::TempDir dir_;
+};
+test::TempDir* Masking::folder_ = nullptr;
+std::vector<Tokenizer>* Masking::tokenizers_ = nullptr;
+
+TEST_F(Masking, TheLossFallsOnTheTextAndItsEnd) {
+  const fs::path file = write("a.txt", "La stazione apre.\n\n\xe6\xbc\xa2\xe5\xad\x97 Prší!\n");
+  for (const Tokenizer& tokenizer : *tokenizers_) {
+    for (const std::string pattern :
+         {"Scrivi un documento:{text}", "Scrivi:\n{text}", "(č){text} fine"}) {
+      const std::string end = pattern.ends_with("fine") ? " fine" : "";
+      encode(tokenizer, file, options(pattern, false));
+      const std::vector<Masked> whole = sequences();
+      EXPECT_EQ(whole[0].learnt, whole[0].ids) << "without a mask all counts";
+      encode(tokenizer, file, options(pattern, true));
+      const std::vector<Masked> masked = sequences();
+      ASSERT_EQ(masked.size(), 2u);
+      EXPECT_EQ(masked[0].ids, whole[0].ids) << "a mask changes no id";
+      EXPECT_EQ(masked[1].ids, whole[1].ids);
+      EXPECT_EQ(tokenizer.decode(masked[0].learnt), "La stazione apre." + end) << pattern;
+      EXPECT_EQ(tokenizer.decode(masked[1].learnt), "\xe6\xbc\xa2\xe5\xad\x97 Prší!" + end)
+          << pattern;
+      EXPECT_EQ(masked[0].learnt.back(), tokenizer.eos_id());
+      EXPECT_EQ(masked[0].ids.front(), tokenizer.bos_id());
+    }
+  }
+}
+
+TEST_F(Masking, ATokenThatBeginsInThePromptAndEndsInTheTextIsLearnt) {
+  const fs::path file = write("a.txt", "treno\n");
+  for (const Tokenizer& tokenizer : *tokenizers_) {
+    encode(tokenizer, file, options("Il {text}", true));
+    const std::string learnt = tokenizer.decode(sequences()[0].learnt);
+    EXPECT_THAT(learnt, testing::AnyOf(" treno", "treno"));
+  }
+}
+
+TEST_F(Masking, PromptsMayComeWithTheDocuments) {
+  const fs::path file = write("a.jsonl", R"({"q": "Che ore sono?", "a": " Le sei."})"
+                                         "\n"
+                                         R"({"q": "", "a": " Boh."})"
+                                         "\n"
+                                         R"({"q": "Muta?", "a": " "})"
+                                         "\n");
+  for (const Tokenizer& tokenizer : *tokenizers_) {
+    EncodeOptions with = options("D: {prompt} R:{text}", true);
+    with.documents.text_field = "a";
+    with.documents.prompt_field = "q";
+    const EncodeResult result = encode(tokenizer, file, with);
+    EXPECT_EQ(result.num_documents, 2u) << "an empty answer is passed over";
+    EXPECT_TRUE(result.training.has_targets);
+    EXPECT_EQ(tokenizer.decode(sequences()[0].ids), "D: Che ore sono? R: Le sei.");
+    EXPECT_THAT(tokenizer.decode(sequences()[0].learnt), testing::AnyOf("Le sei.", " Le sei."));
+    EXPECT_EQ(tokenizer.decode(sequences()[1].ids), "D:  R: Boh.");
+  }
+}
+
+TEST_F(Masking, PiecesWithNothingToLearnAreLeftOut) {
+  std::string prompt;
+  for (int i = 0; i < 40; ++i) prompt += "stazione ";
+  const fs::path file = write("a.txt", "treno\n");
+  EncodeOptions with = options(prompt + "{text}", true);
+  with.sequence_length = 16;
+  const EncodeResult result = encode((*tokenizers_)[1], file, with);
+  EXPECT_EQ(result.num_cut, 1u);
+  EXPECT_GT(result.num_idle, 2u);
+  EXPECT_EQ(result.num_tokens, result.training.num_tokens);
+  const tokens::TokenShardReader reader(dir_ / "out.tokens");
+  for (uint64_t i = 0; i < reader.info().num_sequences; ++i) EXPECT_GT(reader.num_targets(i), 0u);
+}
+
+TEST_F(Masking, PackedDocumentsKeepTheirTargetsAndBegins) {
+  const fs::path file = write("a.txt", "treno\n\nbarca\n\nstazione\n");
+  const Tokenizer& tokenizer = (*tokenizers_)[1];
+  encode(tokenizer, file, options("Scrivi:{text}", true));
+  const std::vector<Masked> apart = sequences();
+  EncodeOptions with = options("Scrivi:{text}", true);
+  with.packed = true;
+  with.sequence_length = apart[0].ids.size() + 2;
+  encode(tokenizer, file, with);
+  Ids learnt;
+  for (const Masked& masked : sequences()) {
+    learnt.insert(learnt.end(), masked.learnt.begin(), masked.learnt.end());
+  }
+  Ids expected;
+  for (const Masked& masked : apart) {
+    expected.insert(expected.end(), masked.learnt.begin(), masked.learnt.end());
+  }
+  ASSERT_LE(learnt.size(), expected.size());
+  expected.resize(learnt.size());  // the incomplete sequence is dropped
+  EXPECT_EQ(learnt, expected);
+  EXPECT_EQ(tokens::TokenShardReader(dir_ / "out.tokens").document_starts(0),
+            (std::vector<uint32_t>{0, static_cast<uint32_t>(apart[0].ids.size())}));
+}
+
+TEST_F(Masking, CombinationsThatMeanNothingAreRefused) {
+  const fs::path text = write("a.txt", "treno\n"), json = write("a.jsonl", R"({"text": "b"})"
+                                                                           "\n");
+  const auto refused = [&](ErrorKind kind, const std::string& part, const fs::path& input,
+                           const EncodeOptions& with) {
+    const test::Thrown thrown = test::thrown_by([&] { encode((*tokenizers_)[0], input, with); });
+    EXPECT_EQ(thrown.kind, kind) << thrown.message;
+    EXPECT_THAT(thrown.message, HasSubstr(part));
+    EXPECT_FALSE(fs::exists(dir_ / "out.tokens"));
+  };
+  refused(ErrorKind::kUsage, "nothing to mask", text, options("{text}", true));
+  refused(ErrorKind::kUsage, "--prompt-field", json, options("{prompt}{text}", true));
+  EncodeOptions with = options("{prompt}{text}", true);
+  with.documents.prompt_field = "prompt";
+  refused(ErrorKind::kUsage, "needs JSONL", text, with);
+  refused(ErrorKind::kCorrupt, "no field \"prompt\"", json, with);
+  with.prompt = PromptTemplate("x{text}");
+  refused(ErrorKind::kUsage, "has no {prompt}", json, with);
+  const test::Thrown ids = test::thrown_by([&] {
+    EncodeOptions of_ids = options("x{text}", true);
+    of_ids.vocab_size = 10;
+    encode_ids({write("i.ids", "[1]\n")}, dir_ / "out.tokens", of_ids, kNoProgress);
+  });
+  EXPECT_THAT(ids.message, HasSubstr("needs text"));
+}
+
+}  // namespace
+}  // namespace xffl::tokenize
