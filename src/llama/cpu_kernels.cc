@@ -15,24 +15,33 @@ struct KernelSet {
 
 // Functions, not templates: a template's lambdas are compiled where it is instantiated, for the base
 // target.
-void fill_portable(CpuKernels<float>& k) { k = XFFL_CPU_KERNELS(float); }
-void fill_portable(CpuKernels<double>& k) { k = XFFL_CPU_KERNELS(double); }
-void fill_portable(CpuKernels<Bf16>& k) { k = XFFL_CPU_KERNELS(Bf16); }
+void fill_portable(CpuKernels<float>& set) { set = XFFL_CPU_KERNELS(float); }
+void fill_portable(CpuKernels<double>& set) { set = XFFL_CPU_KERNELS(double); }
+void fill_portable(CpuKernels<Bf16>& set) { set = XFFL_CPU_KERNELS(Bf16); }
 
 #ifdef __x86_64__
 
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,bmi2")
-void fill_avx2(CpuKernels<float>& k) { k = XFFL_CPU_KERNELS(float); }
-void fill_avx2(CpuKernels<double>& k) { k = XFFL_CPU_KERNELS(double); }
-void fill_avx2(CpuKernels<Bf16>& k) { k = XFFL_CPU_KERNELS(Bf16); }
+void fill_avx2(CpuKernels<float>& set) { set = XFFL_CPU_KERNELS(float); }
+void fill_avx2(CpuKernels<double>& set) { set = XFFL_CPU_KERNELS(double); }
+void fill_avx2(CpuKernels<Bf16>& set) { set = XFFL_CPU_KERNELS(Bf16); }
 #pragma GCC pop_options
 
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,bmi2,avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")
-void fill_avx512(CpuKernels<float>& k) { k = XFFL_CPU_KERNELS(float); }
-void fill_avx512(CpuKernels<double>& k) { k = XFFL_CPU_KERNELS(double); }
-void fill_avx512(CpuKernels<Bf16>& k) { k = XFFL_CPU_KERNELS(Bf16); }
+void fill_avx512(CpuKernels<float>& set) {
+  set = XFFL_CPU_KERNELS(float);
+  XFFL_CPU_ATTENTION(float, set);
+}
+void fill_avx512(CpuKernels<double>& set) {
+  set = XFFL_CPU_KERNELS(double);
+  XFFL_CPU_ATTENTION(double, set);
+}
+void fill_avx512(CpuKernels<Bf16>& set) {
+  set = XFFL_CPU_KERNELS(Bf16);
+  XFFL_CPU_ATTENTION(Bf16, set);
+}
 #pragma GCC pop_options
 
 template <class T>
@@ -77,6 +86,11 @@ template <class T>
 const CpuKernels<T>* all_cpu_kernels(int* count) {
   *count = kernel_set<T>().count;
   return kernel_set<T>().kernels;
+}
+
+int64_t attention_scratch_size(const AttentionShape& shape) {
+  const AttentionScratch size(shape);
+  return 7 * size.matrix() + 2 * size.scores() + kAttentionBlock * size.width;
 }
 
 template const CpuKernels<float>& cpu_kernels<float>();

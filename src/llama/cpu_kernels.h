@@ -13,6 +13,30 @@
 
 namespace xffl::llama {
 
+/// One key/value head and the `group` query heads that attend to it. Strides are elements from a
+/// position to the next; a position's query heads lie side by side.
+struct AttentionShape {
+  int64_t positions = 0, group = 1, head_dim = 0;
+  int64_t q_stride = 0, kv_stride = 0;
+};
+
+/// What attention's backward reads and writes; log_sums is [group][positions].
+template <class T>
+struct AttentionTensors {
+  const T *q, *k, *v, *out, *grad_out;
+  const Wide<T>* log_sums;
+  T *grad_q, *grad_k, *grad_v;
+};
+
+/// C_MN (+)= A_MK B_KN: M is a multiple of 8, N one of a vector's lanes; a_row and a_step are A's
+/// strides, B and C have contiguous rows.
+template <class W>
+using Multiply = void (*)(int64_t rows, int64_t width, int64_t depth, const W* a, int64_t a_row,
+                          int64_t a_step, const W* b, int64_t b_row, W* c, int64_t c_row, bool add);
+
+/// Elements of scratch memory that attention and its backward need.
+int64_t attention_scratch_size(const AttentionShape& shape);
+
 template <class T>
 struct CpuKernels {
   using W = Wide<T>;
@@ -36,6 +60,15 @@ struct CpuKernels {
   W (*cross_entropy)(T* logits_V, int64_t vocab_size, int64_t label, W scale, W* scratch_V);
   /// sum = scale * update, or += it.
   void (*accumulate)(const T* update, W* sum, int64_t size, W scale, bool overwrite);
+
+  // Null where the registers cannot hold the tiles that attention is made of: ATen's is faster.
+  Multiply<W> multiply;
+  /// Causal: position t attends to 0 ... t. log_sums: the scores' log-sum-exp for the backward.
+  /// `multiply` is the field above.
+  void (*attention)(const T* q, const T* k, const T* v, T* out, W* log_sums,
+                    const AttentionShape& shape, W scale, W* scratch, Multiply<W> multiply);
+  void (*attention_backward)(const AttentionTensors<T>& tensors, const AttentionShape& shape,
+                             W scale, W* scratch, Multiply<W> multiply);
 };
 
 /// The fastest that this processor can run.

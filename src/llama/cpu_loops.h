@@ -1,6 +1,7 @@
 // The loops of CpuKernels, to be inlined into functions of several targets.
 #pragma once
 
+#include "cpu_attention.h"
 #include "cpu_kernels.h"
 
 namespace xffl::llama {
@@ -190,5 +191,22 @@ struct CpuLoops {
         },                                                                                        \
         [](const T* update, Wide<T>* sum, int64_t size, Wide<T> scale, bool overwrite) {          \
           CpuLoops<T>::accumulate(update, sum, size, scale, overwrite);                           \
-        },                                                                                        \
+        }, \
   }
+
+/// For `set` of T: what XFFL_CPU_KERNELS leaves null.
+#define XFFL_CPU_ATTENTION(T, set)                                                               \
+  set.multiply = [](int64_t rows, int64_t width, int64_t depth, const Wide<T>* a, int64_t a_row, \
+                    int64_t a_step, const Wide<T>* b, int64_t b_row, Wide<T>* c, int64_t c_row,  \
+                    bool add) {                                                                  \
+    AttentionLoops<T>::multiply(rows, width, depth, a, a_row, a_step, b, b_row, c, c_row, add);  \
+  };                                                                                             \
+  set.attention = [](const T* q, const T* k, const T* v, T* out, Wide<T>* log_sums,              \
+                     const AttentionShape& shape, Wide<T> scale, Wide<T>* scratch,               \
+                     Multiply<Wide<T>> multiply) {                                               \
+    AttentionLoops<T>::forward(q, k, v, out, log_sums, shape, scale, scratch, multiply);         \
+  };                                                                                             \
+  set.attention_backward = [](const AttentionTensors<T>& tensors, const AttentionShape& shape,   \
+                              Wide<T> scale, Wide<T>* scratch, Multiply<Wide<T>> multiply) {     \
+    AttentionLoops<T>::backward(tensors, shape, scale, scratch, multiply);                       \
+  };

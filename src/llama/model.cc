@@ -4,12 +4,11 @@
 
 #include <torch/types.h>
 
-#include <cmath>
 #include <map>
 #include <optional>
 
+#include "attention.h"
 #include "model_block.h"
-#include "product.h"
 #include "xffl/base/error.h"
 #include "xffl/llama/pass.h"
 
@@ -81,13 +80,8 @@ at::Tensor Model::attention(const at::Tensor& x_BTD, const Block& block) {
   const at::Tensor k_BTKH =
       apply_rope(qkv[1].view({batch, positions, config_.num_kv_heads, config_.head_dim}), table);
   const at::Tensor v_BTKH = qkv[2].view({batch, positions, config_.num_kv_heads, config_.head_dim});
-  const at::Tensor y_BNTH =
-      at::scaled_dot_product_attention(widen(q_BTNH).transpose(1, 2), widen(k_BTKH).transpose(1, 2),
-                                       widen(v_BTKH).transpose(1, 2), {}, 0.0, true,
-                                       1.0 / std::sqrt(static_cast<double>(config_.head_dim)),
-                                       config_.num_kv_heads != config_.num_heads)
-          .to(x_BTD.scalar_type());
-  return apply_linear(y_BNTH.transpose(1, 2).reshape({batch, positions, -1}), block.output);
+  const at::Tensor y_BTNH = causal_attention(q_BTNH, k_BTKH, v_BTKH);
+  return apply_linear(y_BTNH.reshape({batch, positions, -1}), block.output);
 }
 
 at::Tensor Model::embed(const at::Tensor& tokens_BT) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include "attention.h"
 #include "cpu_kernels.h"
 #include "on_cpu.h"
 #include "pointwise.h"
@@ -124,6 +125,51 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, Layers,
                          testing::Combine(testing::Values(at::kDouble, at::kFloat, at::kBFloat16,
                                                           at::kHalf),
                                           testing::Values(1, 5, 16, 24, 67)));
+
+struct AttentionCase {
+  int64_t batch, positions, heads, kv_heads, head_dim;
+};
+
+at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  const int64_t t = q.size(1), group = q.size(2) / k.size(2);
+  const at::Tensor kk = k.repeat_interleave(group, 2).transpose(1, 2);
+  const at::Tensor vv = v.repeat_interleave(group, 2).transpose(1, 2);
+  const at::Tensor scores =
+      at::matmul(q.transpose(1, 2), kk.transpose(2, 3)) / std::sqrt(static_cast<double>(q.size(3)));
+  const at::Tensor future = at::ones({t, t}, at::kBool).triu(1);
+  return at::matmul(at::softmax(scores.masked_fill(future, -INFINITY), 3), vv).transpose(1, 2);
+}
+
+class Attention : public testing::TestWithParam<at::ScalarType> {};
+
+TEST_P(Attention, EqualsPlainAutograd) {
+  if (cpu_kernels<float>().attention == nullptr)
+    GTEST_SKIP() << "this processor has no AVX-512: attention is ATen's";
+  const at::ScalarType dtype = GetParam();
+  for (const AttentionCase& c :
+       {AttentionCase{2, 13, 4, 2, 10}, AttentionCase{1, 64, 3, 3, 16}, AttentionCase{1, 97, 4, 1, 48},
+        AttentionCase{2, 1, 2, 2, 7}, AttentionCase{1, 40, 2, 1, 130}}) {
+    const auto make = [&](int64_t heads, int seed) {
+      return random({c.batch, c.positions, heads, c.head_dim}, seed).to(dtype).to(at::kDouble);
+    };
+    at::Tensor q = leaf(make(c.heads, 1)), k = leaf(make(c.kv_heads, 2)), v = leaf(make(c.kv_heads, 3));
+    const at::Tensor grad = make(c.heads, 4);
+    const at::Tensor y = plain_attention(q, k, v);
+    (y * grad).sum().backward();
+    at::Tensor q2 = leaf(q.detach().to(dtype)), k2 = leaf(k.detach().to(dtype));
+    at::Tensor v2 = leaf(v.detach().to(dtype));
+    const at::Tensor found = causal_attention(q2, k2, v2);
+    found.backward(grad.to(dtype));
+    const double limit = 3 * tolerance(dtype);
+    EXPECT_LT(error_of_layer(found, y), limit) << c.positions;
+    EXPECT_LT(error_of_layer(v2.grad(), v.grad()), limit) << c.positions;
+    if (c.positions == 1) continue;  // no gradient but rounding's
+    EXPECT_LT(error_of_layer(q2.grad(), q.grad()), limit) << c.positions;
+    EXPECT_LT(error_of_layer(k2.grad(), k.grad()), limit) << c.positions;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, Attention, testing::Values(at::kDouble, at::kFloat, at::kBFloat16));
 
 TEST(Accumulate, OverwritesThenAdds) {
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {

@@ -1,0 +1,118 @@
+// B sequences, T positions, N heads, K key/value heads, H head_dim, G = N / K. Threads share the B K
+// key/value heads: each owns its heads' gradients, so that sums do not depend on their number.
+#include "attention.h"
+
+#include <ATen/Parallel.h>
+#include <torch/autograd.h>
+
+#include <cmath>
+
+#include "on_cpu.h"
+#include "product.h"
+
+namespace xffl::llama {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+AttentionShape shape_of(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH) {
+  const int64_t heads = q_BTNH.size(2), kv_heads = k_BTKH.size(2), width = q_BTNH.size(3);
+  return {q_BTNH.size(1), heads / kv_heads, width, heads * width, kv_heads * width};
+}
+
+double scale_of(const at::Tensor& q_BTNH) {
+  return 1.0 / std::sqrt(static_cast<double>(q_BTNH.size(3)));
+}
+
+// Elements to the first of the heads that share key/value head `item` of B K.
+struct Offsets {
+  int64_t q, kv, log_sums;
+};
+Offsets offsets_of(int64_t item, int64_t kv_heads, const AttentionShape& shape) {
+  const int64_t sequence = item / kv_heads, head = item % kv_heads;
+  return {sequence * shape.positions * shape.q_stride + head * shape.group * shape.head_dim,
+          sequence * shape.positions * shape.kv_stride + head * shape.head_dim,
+          item * shape.group * shape.positions};
+}
+
+struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& q_any,
+                            const at::Tensor& k_any, const at::Tensor& v_any) {
+    const at::Tensor q = q_any.contiguous(), k = k_any.contiguous(), v = v_any.contiguous();
+    const AttentionShape shape = shape_of(q, k);
+    const int64_t kv_heads = k.size(2);
+    at::Tensor out = at::empty_like(q);
+    at::Tensor log_sums =
+        at::empty({q.size(0), q.size(2), q.size(1)},
+                  q.options().dtype(q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat));
+    on_cpu(q, [&]<class T>(T) {
+      const CpuKernels<T>& kernels = cpu_kernels<T>();
+      at::parallel_for(0, q.size(0) * kv_heads, 1, [&](int64_t begin, int64_t end) {
+        std::vector<Wide<T>> scratch(static_cast<size_t>(attention_scratch_size(shape)));
+        for (int64_t item = begin; item < end; ++item) {
+          const Offsets at = offsets_of(item, kv_heads, shape);
+          kernels.attention(const_data<T>(q) + at.q, const_data<T>(k) + at.kv,
+                            const_data<T>(v) + at.kv, mutable_data<T>(out) + at.q,
+                            mutable_data<Wide<T>>(log_sums) + at.log_sums, shape,
+                            static_cast<Wide<T>>(scale_of(q)), scratch.data(), kernels.multiply);
+        }
+      });
+    });
+    context->save_for_backward({q, k, v, out, log_sums});
+    return out;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3];
+    const at::Tensor grad_out = grads[0].contiguous();
+    const AttentionShape shape = shape_of(q, k);
+    const int64_t kv_heads = k.size(2);
+    at::Tensor grad_q = at::empty_like(q), grad_k = at::empty_like(k), grad_v = at::empty_like(v);
+    on_cpu(q, [&]<class T>(T) {
+      const CpuKernels<T>& kernels = cpu_kernels<T>();
+      at::parallel_for(0, q.size(0) * kv_heads, 1, [&](int64_t begin, int64_t end) {
+        std::vector<Wide<T>> scratch(static_cast<size_t>(attention_scratch_size(shape)));
+        for (int64_t item = begin; item < end; ++item) {
+          const Offsets at = offsets_of(item, kv_heads, shape);
+          const AttentionTensors<T> tensors{
+              const_data<T>(q) + at.q,       const_data<T>(k) + at.kv,
+              const_data<T>(v) + at.kv,      const_data<T>(out) + at.q,
+              const_data<T>(grad_out) + at.q, const_data<Wide<T>>(saved[4]) + at.log_sums,
+              mutable_data<T>(grad_q) + at.q, mutable_data<T>(grad_k) + at.kv,
+              mutable_data<T>(grad_v) + at.kv};
+          kernels.attention_backward(tensors, shape, static_cast<Wide<T>>(scale_of(q)),
+                                     scratch.data(), kernels.multiply);
+        }
+      });
+    });
+    return {grad_q, grad_k, grad_v};
+  }
+};
+
+bool has_kernels(const at::Tensor& q_BTNH) {
+  bool has = false;
+  on_cpu(q_BTNH, [&]<class T>(T) { has = cpu_kernels<T>().attention != nullptr; });
+  return has;
+}
+
+}  // namespace
+
+at::Tensor causal_attention_by_aten(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH,
+                                    const at::Tensor& v_BTKH) {
+  return at::scaled_dot_product_attention(
+             widen(q_BTNH).transpose(1, 2), widen(k_BTKH).transpose(1, 2),
+             widen(v_BTKH).transpose(1, 2), {}, 0.0, true, scale_of(q_BTNH),
+             q_BTNH.size(2) != k_BTKH.size(2))
+      .to(q_BTNH.scalar_type())
+      .transpose(1, 2);
+}
+
+at::Tensor causal_attention(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH,
+                            const at::Tensor& v_BTKH) {
+  return has_kernels(q_BTNH) ? AttentionFunction::apply(q_BTNH, k_BTKH, v_BTKH)
+                             : causal_attention_by_aten(q_BTNH, k_BTKH, v_BTKH);
+}
+
+}  // namespace xffl::llama
