@@ -59,13 +59,7 @@ struct LinearsFunction : torch::autograd::Function<LinearsFunction> {
       linears[i].weight->add_product(grad_NE, x_ND);
       if (linears[i].bias != nullptr)
         linears[i].bias->add(grad_NE.sum(0, false, accumulation_type(x_ND.scalar_type())));
-      const at::Tensor wide_NE = widen(grad_NE);
-      const at::Tensor weight_ED = widen(linears[i].weight->value);
-      if (grad_x_ND.defined()) {
-        grad_x_ND.addmm_(wide_NE, weight_ED);
-      } else {
-        grad_x_ND = at::mm(wide_NE, weight_ED);
-      }
+      add_multiplied(grad_x_ND, grad_NE, linears[i].weight->value);
     }
     grad_x_ND = grad_x_ND.to(x_BTD.scalar_type());
     return {grad_x_ND.view_as(x_BTD), {}};

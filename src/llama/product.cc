@@ -3,6 +3,8 @@
 #include <ATen/Version.h>
 #include <torch/types.h>
 
+#include "onednn_linear.h"
+
 namespace xffl::llama {
 namespace {
 
@@ -16,6 +18,7 @@ bool is_emulated(const at::Tensor& x) {
 at::Tensor widen(const at::Tensor& x) { return is_emulated(x) ? x.to(at::kFloat) : x; }
 
 at::Tensor multiply(const at::Tensor& a_NM, const at::Tensor& b_MK) {
+  if (onednn_is_faster(a_NM)) return onednn_linear(a_NM, b_MK.t(), {});
   return at::mm(widen(a_NM), widen(b_MK)).to(a_NM.scalar_type());
 }
 
@@ -27,8 +30,20 @@ void multiply_into(at::Tensor out_NK, const at::Tensor& a_NM, const at::Tensor& 
   }
 }
 
+void add_multiplied(at::Tensor& sum_NK, const at::Tensor& a_NM, const at::Tensor& b_MK) {
+  if (onednn_is_faster(a_NM)) {
+    const at::Tensor product_NK = onednn_linear(a_NM, b_MK.t(), {});
+    sum_NK = sum_NK.defined() ? sum_NK.add_(product_NK) : product_NK;
+  } else if (sum_NK.defined()) {
+    sum_NK.addmm_(widen(a_NM), widen(b_MK));
+  } else {
+    sum_NK = at::mm(widen(a_NM), widen(b_MK));
+  }
+}
+
 at::Tensor multiply_linear(const at::Tensor& x_BTD, const at::Tensor& w_ED,
                            const std::optional<at::Tensor>& bias_E) {
+  if (onednn_is_faster(x_BTD)) return onednn_linear(x_BTD, w_ED, bias_E);
   if (!is_emulated(x_BTD)) return at::linear(x_BTD, w_ED, bias_E);
   std::optional<at::Tensor> wide_bias_E;
   if (bias_E) wide_bias_E = widen(*bias_E);

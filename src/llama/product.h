@@ -16,6 +16,8 @@ at::Tensor widen(const at::Tensor& x);
 
 at::Tensor multiply(const at::Tensor& a_NM, const at::Tensor& b_MK);
 void multiply_into(at::Tensor out_NK, const at::Tensor& a_NM, const at::Tensor& b_MK);
+/// sum += a b, in float32 where `widen` widens; an undefined sum is made.
+void add_multiplied(at::Tensor& sum_NK, const at::Tensor& a_NM, const at::Tensor& b_MK);
 /// x w^T + bias
 at::Tensor multiply_linear(const at::Tensor& x_BTD, const at::Tensor& w_ED,
                            const std::optional<at::Tensor>& bias_E);

@@ -2,6 +2,7 @@
 
 #include <torch/types.h>
 
+#include "onednn_linear.h"
 #include "pointwise.h"
 #include "product.h"
 
@@ -17,6 +18,11 @@ void Weight::add(const at::Tensor& update) {
 }
 
 void Weight::add_product(const at::Tensor& a_NM, const at::Tensor& b_NK, double scale) {
+  if (gradient.scalar_type() == at::kFloat && onednn_is_faster_transposed(a_NM)) {
+    accumulate(gradient, onednn_linear(a_NM.t(), b_NK.t(), {}), scale, empty_);
+    empty_ = false;
+    return;
+  }
   const at::Tensor wide_a_NM = widen(a_NM);
   if (wide_a_NM.scalar_type() == gradient.scalar_type()) {
     // With beta 0 the old content is not read, be it NaN.
