@@ -1,9 +1,9 @@
 // How it works: added tokens are cut out of the text, the split patterns cut what is between them
 // into words, and each word's bytes are merged; words met before are remembered. What threads must
 // not share (match state, remembered words) is lent from a pool for the time of one text.
+#include <bit>
 #include <mutex>
 #include <optional>
-#include <unordered_map>
 
 #include "added_tokens.h"
 #include "bpe_merges.h"
@@ -50,6 +50,7 @@ class ByteLevelBpe final : public Tokenizer::Model {
   void each_part(std::string_view text, Bench& bench, OnToken on_token, OnWords on_words) const;
   void encode_words(std::string_view text, size_t pattern, Bench& bench) const;
   void encode_word(std::string_view word, Bench& bench) const;
+  size_t word_slot(std::string_view word) const;
 
   std::vector<SplitPattern> patterns_;
   AddedTokens added_;
@@ -57,8 +58,8 @@ class ByteLevelBpe final : public Tokenizer::Model {
   bool ignore_merges_;
   bool add_prefix_space_;
   std::array<uint32_t, 256> byte_ids_{};
-  std::vector<Token> tokens_;                               // by id
-  std::unordered_map<std::string_view, int32_t> word_ids_;  // of tokens_, where merges are ignored
+  std::vector<Token> tokens_;      // by id
+  std::vector<int32_t> word_ids_;  // where merges are ignored: a hash table of tokens_; -1: empty
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<Bench>> benches_;
 };
@@ -112,8 +113,9 @@ ByteLevelBpe::ByteLevelBpe(BpeSpec spec)
     if (bytes->size() == 1)
       byte_ids_[static_cast<unsigned char>((*bytes)[0])] = static_cast<uint32_t>(id);
   }
+  if (ignore_merges_) word_ids_.assign(std::bit_ceil(2 * words.size()), -1);
   for (const int32_t id : words) {
-    if (ignore_merges_) word_ids_.emplace(tokens_[static_cast<size_t>(id)].bytes, id);
+    if (ignore_merges_) word_ids_[word_slot(tokens_[static_cast<size_t>(id)].bytes)] = id;
   }
   for (const AddedToken& token : spec.added_tokens) {
     // One that the vocabulary has, too, is spelled as the vocabulary spells it.
@@ -123,6 +125,16 @@ ByteLevelBpe::ByteLevelBpe(BpeSpec spec)
   }
   bos_id = spec.bos_id;
   eos_id = spec.eos_id;
+}
+
+// Where `word` is in the table, or the empty place for it: the table is at most half full.
+size_t ByteLevelBpe::word_slot(std::string_view word) const {
+  const size_t mask = word_ids_.size() - 1;
+  size_t at = hash_of_word(word) >> 32 & mask;
+  while (word_ids_[at] >= 0 && tokens_[static_cast<size_t>(word_ids_[at])].bytes != word) {
+    at = (at + 1) & mask;
+  }
+  return at;
 }
 
 void ByteLevelBpe::encode_word(std::string_view word, Bench& bench) const {
@@ -135,9 +147,9 @@ void ByteLevelBpe::encode_word(std::string_view word, Bench& bench) const {
     }
   }
   bench.symbols.clear();
-  const auto known = ignore_merges_ ? word_ids_.find(word) : word_ids_.end();
-  if (known != word_ids_.end()) {
-    bench.symbols.push_back(static_cast<uint32_t>(known->second));
+  const int32_t known = ignore_merges_ ? word_ids_[word_slot(word)] : -1;
+  if (known >= 0) {
+    bench.symbols.push_back(static_cast<uint32_t>(known));
   } else {
     for (const char c : word) bench.symbols.push_back(byte_ids_[static_cast<unsigned char>(c)]);
     merges_.apply(bench.symbols);
