@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <future>
 #include <system_error>
 #include <thread>
 
@@ -159,15 +160,38 @@ int thread_count(int asked) {
   return asked > 0 ? asked : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-std::vector<Document> read_chunk(DocumentReader& documents, uint64_t max_bytes) {
-  std::vector<Document> chunk;
+struct Chunk {
+  std::vector<Document> documents;
+  uint64_t bytes_read = 0;  // of the inputs, up to its end
+};
+
+Chunk read_chunk(DocumentReader& documents, uint64_t max_bytes) {
+  Chunk chunk;
   uint64_t num_bytes = 0;
-  for (Document document; num_bytes < max_bytes && chunk.size() < kChunkDocuments;) {
+  for (Document document; num_bytes < max_bytes && chunk.documents.size() < kChunkDocuments;) {
     if (!documents.next(document)) break;
     num_bytes += document.text.size() + document.prompt.size();
-    chunk.push_back(std::move(document));
+    chunk.documents.push_back(std::move(document));
   }
+  chunk.bytes_read = documents.bytes_read();
   return chunk;
+}
+
+// A document's ids, and whether it goes to validation: its hash is below `bound`.
+struct Sorted {
+  EncodedDocument document;
+  bool validates = false;
+};
+
+std::vector<Sorted> encode_chunk(const std::vector<Document>& chunk, int num_threads,
+                                 uint64_t bound, const EncodeOptions& options,
+                                 const DocumentEncoder& encode) {
+  std::vector<Sorted> sorted(chunk.size());
+  parallel_for(chunk.size(), num_threads, [&](size_t i) {
+    sorted[i].document = encode(chunk[i]);
+    sorted[i].validates = bound > 0 && hash_of(options.validation->seed, chunk[i], options) < bound;
+  });
+  return sorted;
 }
 
 }  // namespace
@@ -183,23 +207,23 @@ EncodeResult run_pipeline(const std::vector<fs::path>& inputs, const fs::path& o
   std::optional<Output> validation;
   if (options.validation) validation.emplace(options.validation->output, options);
 
-  EncodeResult result;
-  for (;;) {
-    const std::vector<Document> chunk =
-        read_chunk(documents, kChunkBytesPerThread * static_cast<uint64_t>(num_threads));
-    if (chunk.empty()) break;
-    std::vector<EncodedDocument> encoded(chunk.size());
-    std::vector<char> validates(chunk.size(), 0);
-    parallel_for(chunk.size(), num_threads, [&](size_t i) {
-      encoded[i] = encode(chunk[i]);
-      validates[i] = bound > 0 && hash_of(options.validation->seed, chunk[i], options) < bound;
+  // With several threads, the next chunk is read while this one is encoded.
+  const auto read_ahead = [&] {
+    const auto policy = num_threads > 1 ? std::launch::async : std::launch::deferred;
+    return std::async(policy, [&] {
+      return read_chunk(documents, kChunkBytesPerThread * static_cast<uint64_t>(num_threads));
     });
-    for (size_t i = 0; i < chunk.size(); ++i) {
-      if (encoded[i].ids.empty()) continue;
-      (validates[i] ? *validation : training).add(encoded[i], result);
+  };
+  EncodeResult result;
+  for (std::future<Chunk> next = read_ahead();;) {
+    const Chunk chunk = next.get();
+    if (chunk.documents.empty()) break;
+    next = read_ahead();
+    for (const Sorted& one : encode_chunk(chunk.documents, num_threads, bound, options, encode)) {
+      if (one.document.ids.empty()) continue;
+      (one.validates ? *validation : training).add(one.document, result);
     }
-    progress(
-        {documents.bytes_read(), documents.total_bytes(), result.num_documents, result.num_tokens});
+    progress({chunk.bytes_read, documents.total_bytes(), result.num_documents, result.num_tokens});
   }
   training.check_not_empty("training");
   if (validation) validation->check_not_empty("validation");
