@@ -30,6 +30,10 @@ constexpr size_t kBlockBytes = 1u << 20;
 // One connection's rate is bounded by the server's send buffer (4 MB by default) a round trip.
 constexpr uint64_t kLeastForSeveral = 32u << 20;
 constexpr uint64_t kFarMicroseconds = 10'000;
+// A channel moves its window, 2 MiB at OpenSSH's server, each round trip: nearer than this two
+// move more than anybody encrypts, and more of them only cost caches.
+constexpr uint64_t kNearMicroseconds = 1'000;
+constexpr int kChannelsToNear = 2;
 // Below this a further channel costs more than it brings.
 constexpr uint64_t kBytesForAChannel = 4u << 20;
 
@@ -152,6 +156,7 @@ void upload_by(decltype(write_range_by_shell)& write, const Connections& connect
   std::mutex mutex;
   const Source careful = one_at_a_time(source, mutex);
   std::atomic<size_t> next = 0;
+  if (round_trip(*connections[0]) < kNearMicroseconds) streams = std::min(streams, kChannelsToNear);
   const int channels = std::max(streams, 2 * static_cast<int>(connections.size() - 1));
   in_parallel(
       offset, length, channels,
