@@ -9,6 +9,7 @@
 #include "xffl/round/federation.h"
 #include "xffl/round/live.h"
 #include "xffl/round/run_folder.h"
+#include "xffl/transfer/checked_files.h"
 
 namespace xffl::round {
 
@@ -20,6 +21,7 @@ struct Context {
   Ledger& ledger;
   LiveBoard& live;
   plan::RunIdentity identity;
+  transfer::CheckedFiles checked;  // of the global models
   std::mutex observer_mutex;  // listeners are called one at a time
 };
 

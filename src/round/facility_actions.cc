@@ -140,7 +140,7 @@ Event FacilityActions::push(int attempt, std::stop_token stop) {
   make_dirs(archive());
   write_file_atomic(archive() / "job.json", job_json);
   const transfer::Result moved = transfer::push({*session_, *bulk_}, model, checkpoint::read_manifest(model),
-                                                facility_.model_folder, stop, shown("pushing"));
+                                                facility_.model_folder, stop, shown("pushing"), &context_.checked);
   const std::vector<remote::NewFile> beside = {{"out/", ""}, {"job.json", job_json}};
   session_->put_files(folder(attempt), beside);
   return Completed{{{"moved_bytes", moved.moved_bytes}}};

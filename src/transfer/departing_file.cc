@@ -96,15 +96,16 @@ class Departure {
 
 void send_file(const Endpoint& facility, const std::filesystem::path& from,
                const ManifestFile& file, uint64_t chunk_bytes, const RemotePath& to,
-               const std::optional<remote::FileInfo>& there, Meter& meter) {
+               const std::optional<remote::FileInfo>& there, Meter& meter, CheckedFiles& checked) {
   const RemotePath part = to / part_name(file.name);
   const LocalFile local(from / file.name, file);
   const bool usable = there && there->type == remote::FileInfo::Type::kRegular &&
                       there->size_bytes <= file.size_bytes;
   if (there && !usable) facility.bulk.remove_tree(part);
   std::stop_source abandoned;
-  auto checked =
-      std::async(std::launch::async, [&local, stop = abandoned.get_token()] { local.check(stop); });
+  auto hashed = std::async(std::launch::async, [&, stop = abandoned.get_token()] {
+    checked.once(local.content(), [&] { return local.check(stop); });
+  });
   // Before the future is destroyed, which waits for the thread.
   const struct Abandon {
     std::stop_source& source;
@@ -112,7 +113,7 @@ void send_file(const Endpoint& facility, const std::filesystem::path& from,
   } abandon{abandoned};
   try {
     Departure(facility, local, file, chunk_bytes, part, meter).run(usable ? there->size_bytes : 0);
-    checked.get();
+    hashed.get();
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kRejected) facility.bulk.remove_tree(part);
     throw;

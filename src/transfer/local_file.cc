@@ -1,6 +1,7 @@
 #include "local_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -49,10 +50,24 @@ std::string LocalFile::sha256(uint64_t offset, uint64_t length, std::stop_token 
   return hash.hex();
 }
 
-void LocalFile::check(std::stop_token stop) const {
+bool LocalFile::check(std::stop_token stop) const {
   const std::string found = sha256(0, file_.size_bytes, stop);
-  if (stop.stop_requested() || found == file_.sha256) return;
+  if (found == file_.sha256) return true;
+  if (stop.stop_requested()) return false;
   throw not_as_manifest(path_, "expected SHA-256 " + file_.sha256 + ", found " + found);
+}
+
+std::string LocalFile::content() const {
+  struct stat info {};
+  if (::fstat(fd_.get(), &info) != 0) throw system_error("stat " + path_.string(), errno);
+  std::string text = file_.sha256;
+  for (const int64_t part :
+       {static_cast<int64_t>(info.st_dev), static_cast<int64_t>(info.st_ino),
+        static_cast<int64_t>(info.st_size), static_cast<int64_t>(info.st_mtim.tv_sec),
+        static_cast<int64_t>(info.st_mtim.tv_nsec), static_cast<int64_t>(info.st_ctim.tv_sec),
+        static_cast<int64_t>(info.st_ctim.tv_nsec)})
+    text += " " + std::to_string(part);
+  return text;
 }
 
 }  // namespace xffl::transfer

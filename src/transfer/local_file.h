@@ -23,8 +23,10 @@ class LocalFile {
   void read(uint64_t offset, std::span<std::byte> out) const;
   /// In hexadecimal. Thread-safe.
   std::string sha256(uint64_t offset, uint64_t length, std::stop_token stop = {}) const;
-  /// Throws kRejected unless the whole content is what the manifest says; gives up on `stop`.
-  void check(std::stop_token stop) const;
+  /// Throws kRejected unless the whole content is what the manifest says. False: it was stopped.
+  bool check(std::stop_token stop) const;
+  /// What the file is now, and should be: changes whenever the file is written to.
+  std::string content() const;
 
  private:
   std::filesystem::path path_;

@@ -53,7 +53,7 @@ void check_sizes(const fs::path& from, const Manifest& manifest) {
 class Push {
  public:
   Push(const Endpoint& facility, const fs::path& from, const Manifest& manifest,
-       const RemotePath& to, Meter& meter)
+       const RemotePath& to, Meter& meter, CheckedFiles& checked)
       : facility_(facility),
         from_(from),
         manifest_(manifest),
@@ -61,7 +61,8 @@ class Push {
         complete_(to / kManifestName),
         plan_name_(part_name(std::string(kManifestName))),
         plan_(to / plan_name_),
-        meter_(meter) {}
+        meter_(meter),
+        checked_(checked) {}
 
   void run() {
     meter_.check("pushing to " + to_.str());
@@ -218,7 +219,7 @@ class Push {
     for (const ManifestFile* file : files)
       if (!is_small(file))
         send_file(facility_, from_, *file, manifest_.chunk_bytes, to_,
-                  there_[part_name(file->name)].info, meter_);
+                  there_[part_name(file->name)].info, meter_, checked_);
     facility_.control.rename(plan_, complete_);
   }
 
@@ -229,16 +230,19 @@ class Push {
   const std::string plan_name_;
   const RemotePath plan_;
   Meter& meter_;
+  CheckedFiles& checked_;
   std::map<std::string, remote::FileView> there_;  // by name, as far as it was looked at
 };
 
 }  // namespace
 
 Result push(const Endpoint& facility, const fs::path& from, const Manifest& manifest,
-            const RemotePath& to, std::stop_token stop, const OnProgress& on_progress) {
+            const RemotePath& to, std::stop_token stop, const OnProgress& on_progress,
+            CheckedFiles* checked) {
   check_sizes(from, manifest);
   Meter meter(manifest.total_bytes(), std::move(stop), on_progress);
-  Push(facility, from, manifest, to, meter).run();
+  CheckedFiles none;
+  Push(facility, from, manifest, to, meter, checked != nullptr ? *checked : none).run();
   return meter.result();
 }
 

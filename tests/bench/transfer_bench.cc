@@ -93,7 +93,7 @@ double cpu_seconds() {
 }
 
 // Does `body` for every facility at once.
-void report(const Arguments& arguments, const char* what, uint64_t bytes,
+void report(const Arguments& arguments, const std::string& what, uint64_t bytes,
             const std::function<void(size_t)>& body) {
   const double cpu = cpu_seconds(), far_cpu = far_cpu_seconds(arguments.facilities);
   const auto begin = std::chrono::steady_clock::now();
@@ -106,7 +106,7 @@ void report(const Arguments& arguments, const char* what, uint64_t bytes,
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
   std::printf(
       "{\"what\": \"%s\", \"bytes\": %llu, \"seconds\": %.4f, \"cpu\": %.3f, \"far_cpu\": %.3f}\n",
-      what, static_cast<unsigned long long>(bytes), elapsed.count(), cpu_seconds() - cpu,
+      what.c_str(), static_cast<unsigned long long>(bytes), elapsed.count(), cpu_seconds() - cpu,
       far_cpu_seconds(arguments.facilities) - far_cpu);
   std::fflush(stdout);
 }
@@ -127,11 +127,14 @@ void make_model(const fs::path& folder, uint64_t bytes) {
   checkpoint::write_manifest(folder);
 }
 
-void scp(const Arguments& arguments, const std::string& from, const std::string& to) {
-  const ProcessResult result =
-      run_process({.argv = {"scp", "-q", "-r", "-i", arguments.key, "-o", "BatchMode=yes", "-o",
-                            "UserKnownHostsFile=" + arguments.known_hosts, from, to},
-                   .timeout = std::chrono::minutes(10)});
+// `cipher`: "" for scp's own choice.
+void scp(const Arguments& arguments, const std::string& cipher, const std::string& from,
+         const std::string& to) {
+  std::vector<std::string> argv = {"scp", "-q", "-r", "-i", arguments.key, "-o", "BatchMode=yes",
+                                   "-o", "UserKnownHostsFile=" + arguments.known_hosts};
+  if (!cipher.empty()) argv.insert(argv.end(), {"-c", cipher});
+  argv.insert(argv.end(), {from, to});
+  const ProcessResult result = run_process({.argv = argv, .timeout = std::chrono::minutes(10)});
   if (result.exit_code != 0) throw Error(ErrorKind::kRemote, "scp: " + result.err);
 }
 
@@ -163,18 +166,24 @@ void measure(const Arguments& arguments) {
   };
   for (int repeat = 0; repeat < arguments.repeats; ++repeat) {
     const RemotePath to = top / ("model-" + std::to_string(repeat));
-    const auto push = [&](size_t i) { transfer::push(*sessions[i], model, manifest, to, {}); };
+    transfer::CheckedFiles checked;
+    const auto push = [&](size_t i) {
+      transfer::push(*sessions[i], model, manifest, to, {}, {}, &checked);
+    };
     report(arguments, "push", total, push);
     report(arguments, "push again", total, push);
     report(arguments, "fetch", total, [&](size_t i) {
       transfer::fetch(*sessions[i], to, manifest.root_sha256(), total, back(i), {});
     });
     clean(to);
-    report(arguments, "scp there", total,
-           [&](size_t i) { scp(arguments, model.string(), far(i)); });
-    report(arguments, "scp back", total,
-           [&](size_t i) { scp(arguments, far(i), back(i).string()); });
-    clean(by_scp);
+    for (const std::string cipher : {"", "aes128-gcm@openssh.com"}) {
+      const std::string by = cipher.empty() ? "scp" : "scp by AES-GCM";
+      report(arguments, by + " there", total,
+             [&](size_t i) { scp(arguments, cipher, model.string(), far(i)); });
+      report(arguments, by + " back", total,
+             [&](size_t i) { scp(arguments, cipher, far(i), back(i).string()); });
+      clean(by_scp);
+    }
   }
   for (const auto& session : sessions) session->remove_tree(top);
 }

@@ -14,6 +14,7 @@
 
 #include "xffl/checkpoint/manifest.h"
 #include "xffl/remote/session.h"
+#include "xffl/transfer/checked_files.h"
 
 namespace xffl::transfer {
 
@@ -44,12 +45,12 @@ struct Result {
 /// complete manifest.json of the same root hash vouches for, what a folder beside `to` holds and
 /// its own manifest.json names with the same hash (it is linked), and of an interrupted file the
 /// chunks whose hash the facility confirms or that are read back. Local files are hashed on the
-/// way; the trainer checks the hashes at the far end before it uses them. Throws kRejected when a
-/// local file is not as the manifest says, kIo when there is no room at the facility (which folder,
+/// way, large ones only when `checked` does not know them; the trainer checks the hashes at the far
+/// end before it uses them. Throws kRejected when a local file is not as the manifest says, kIo when there is no room at the facility (which folder,
 /// needed, free), kRemote, kCancelled.
 Result push(const Endpoint& facility, const std::filesystem::path& from,
             const checkpoint::Manifest& manifest, const RemotePath& to, std::stop_token stop,
-            const OnProgress& on_progress = {});
+            const OnProgress& on_progress = {}, CheckedFiles* checked = nullptr);
 
 /// Brings the folder `from` to `to`, which is created. `root_sha256` is what the facility's report
 /// promised; the far manifest.json must have it. Each chunk is checked on arrival; no byte beyond

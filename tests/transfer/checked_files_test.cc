@@ -1,0 +1,54 @@
+#include "xffl/transfer/checked_files.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "folders.h"
+
+namespace xffl::transfer {
+namespace {
+
+TEST(CheckedFiles, HashesAContentOnceHoweverManyAsk) {
+  CheckedFiles files;
+  std::atomic<int> checks = 0;
+  const auto check = [&] { return ++checks > 0; };
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 8; ++i) threads.emplace_back([&] { files.once("one", check); });
+  }
+  EXPECT_EQ(checks, 1);
+  files.once("other", check);
+  EXPECT_EQ(checks, 2);
+}
+
+TEST(CheckedFiles, WhatWasNotFoundRightIsCheckedAgain) {
+  CheckedFiles files;
+  files.once("one", [] { return false; });
+  const auto refuse = []() -> bool { throw Error(ErrorKind::kRejected, "wrong"); };
+  EXPECT_THROW(files.once("one", refuse), Error);
+  bool checked = false;
+  files.once("one", [&] { return checked = true; });
+  EXPECT_TRUE(checked);
+}
+
+TEST(CheckedFiles, AFileThatIsWrittenToIsNoLongerKnown) {
+  Files files = sample_files();
+  const test::TempDir dir;
+  put_here(dir / "model", files);
+  test::FakeSession far;
+  CheckedFiles checked;
+  const auto push_to = [&](const char* folder) {
+    push(far, dir / "model", manifest_of(sample_files()), RemotePath(folder), {}, {}, &checked);
+  };
+  push_to("/scratch/one");
+  push_to("/scratch/two");
+  files["model.safetensors"][5'000'000] ^= 1;
+  put_here(dir / "model", files);
+  EXPECT_EQ(error_of([&] { push_to("/scratch/three"); }).kind(), ErrorKind::kRejected);
+}
+
+}  // namespace
+}  // namespace xffl::transfer
