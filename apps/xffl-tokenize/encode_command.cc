@@ -45,7 +45,7 @@ void print_shard(const std::string& path, const tokens::ShardInfo& info) {
   std::cout << path << ": " << info.num_tokens << " tokens, " << info.num_sequences
             << " sequences of " << (info.packed ? "" : "up to ") << info.sequence_length << ", "
             << info.num_documents << (info.packed ? " documents" : " documents or pieces of them")
-            << (info.has_targets ? ", prompts masked" : "") << ", vocabulary " << info.vocab_size
+            << (info.has_targets ? ", with targets" : "") << ", vocabulary " << info.vocab_size
             << '\n';
 }
 
@@ -136,6 +136,10 @@ void add_encode_command(CLI::App& app) {
                     "Fill every sequence across documents (default), or one document a sequence");
   command->add_option("--vocab-size", flags->options.vocab_size,
                       "With --format ids: ids are below it");
+  command->add_flag(
+      "--labels", flags->options.with_labels,
+      "With --format ids: lines are {\"input_ids\": [...], \"labels\": [...]}, as HF's "
+      "data sets; a label of -100 has no loss");
   command->add_option("--threads", flags->options.num_threads, "0: as many as the machine has")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();

@@ -1,11 +1,15 @@
 #include "xffl/tokenize/corpus.h"
 
+#include <algorithm>
+
 #include "encoding_pipeline.h"
 #include "xffl/base/error.h"
 #include "xffl/base/json.h"
 
 namespace xffl::tokenize {
 namespace {
+
+constexpr int kHfIgnoredLabel = -100;  // to torch's cross-entropy, and so in HF's data sets
 
 void check_options(const Tokenizer& tokenizer, const EncodeOptions& options) {
   const auto refuse = [](const std::string& problem) { throw Error(ErrorKind::kUsage, problem); };
@@ -23,6 +27,7 @@ void check_options(const Tokenizer& tokenizer, const EncodeOptions& options) {
   if (!options.prompt.has_prompt() && !options.documents.prompt_field.empty()) {
     refuse("there is a --prompt-field, but the template has no {prompt}");
   }
+  if (options.with_labels) refuse("labels come with ids: --format ids");
   if (options.mask_prompt && options.prompt.begins_with_text()) {
     refuse(
         "--mask-prompt has nothing to mask: give a --template with something before {text}, or a "
@@ -68,9 +73,13 @@ EncodeResult encode_corpus(const Tokenizer& tokenizer,
   return run_pipeline(inputs, output, own, encode, progress);
 }
 
-std::vector<int32_t> parse_ids(const Document& line, uint64_t vocab_size) {
-  const Json json =
-      parse_json(line.text, line.where(), {.max_bytes = kMaxDocumentBytes, .max_depth = 2});
+namespace {
+
+Json parse_line(const Document& line) {
+  return parse_json(line.text, line.where(), {.max_bytes = kMaxDocumentBytes, .max_depth = 2});
+}
+
+std::vector<int32_t> ids_of(const Json& json, const Document& line, uint64_t vocab_size) {
   if (!json.is_array() || json.empty()) {
     throw Error(ErrorKind::kCorrupt,
                 line.where() + ": expected a JSON array of one or more token ids");
@@ -90,6 +99,40 @@ std::vector<int32_t> parse_ids(const Document& line, uint64_t vocab_size) {
   return ids;
 }
 
+// {"input_ids": [...], "labels": [...]}; an attention_mask may be there when it masks nothing.
+EncodedDocument parse_labelled(const Document& line, uint64_t vocab_size) {
+  const Json json = parse_line(line);
+  JsonObject row(json, line.where());
+  EncodedDocument result{ids_of(row.at("input_ids"), line, vocab_size), {}};
+  const Json& labels = row.at("labels");
+  if (!labels.is_array() || labels.size() != result.ids.size()) {
+    row.fail("labels", "should be a list as long as input_ids");
+  }
+  for (const Json& label : labels) {
+    const int32_t id = result.ids[result.is_target.size()];
+    if (label != id && label != kHfIgnoredLabel) {
+      row.fail("labels", "has " + label.dump().substr(0, 40) + " where the id is " +
+                             std::to_string(id) + ", expected that id or -100");
+    }
+    result.is_target.push_back(label == id ? 1 : 0);
+  }
+  if (row.has("attention_mask")) {
+    const Json& mask = row.at("attention_mask");
+    const bool all =
+        mask.is_array() && mask.size() == labels.size() &&
+        std::all_of(mask.begin(), mask.end(), [](const Json& one) { return one == 1; });
+    if (!all) row.fail("attention_mask", "masks tokens: leave padding out");
+  }
+  row.refuse_other_keys();
+  return result;
+}
+
+}  // namespace
+
+std::vector<int32_t> parse_ids(const Document& line, uint64_t vocab_size) {
+  return ids_of(parse_line(line), line, vocab_size);
+}
+
 EncodeResult encode_ids(const std::vector<std::filesystem::path>& inputs,
                         const std::filesystem::path& output, const EncodeOptions& options,
                         const ProgressCallback& progress) {
@@ -100,14 +143,16 @@ EncodeResult encode_ids(const std::vector<std::filesystem::path>& inputs,
   EncodeOptions own = options;
   own.documents.format = InputFormat::kIds;
   const auto encode = [&](const Document& line) {
-    std::vector<int32_t> ids = parse_ids(line, own.vocab_size);
-    if (!own.packed && ids.size() > own.sequence_length) {
-      throw Error(ErrorKind::kCorrupt, line.where() + ": " + std::to_string(ids.size()) +
+    EncodedDocument document = own.with_labels
+                                   ? parse_labelled(line, own.vocab_size)
+                                   : EncodedDocument{parse_ids(line, own.vocab_size), {}};
+    if (!own.packed && document.ids.size() > own.sequence_length) {
+      throw Error(ErrorKind::kCorrupt, line.where() + ": " + std::to_string(document.ids.size()) +
                                            " ids, a sequence has at most " +
                                            std::to_string(own.sequence_length) +
                                            " (--sequence-length)");
     }
-    return EncodedDocument{std::move(ids), {}};
+    return document;
   };
   return run_pipeline(inputs, output, own, encode, progress);
 }

@@ -52,7 +52,8 @@ class Output {
       : path_(path),
         length_(options.sequence_length),
         packed_(options.packed),
-        writer_(path, options.vocab_size, length_, packed_, options.mask_prompt) {}
+        writer_(path, options.vocab_size, length_, packed_,
+                options.mask_prompt || options.with_labels) {}
 
   void add(const EncodedDocument& document, EncodeResult& result) {
     const std::span<const int32_t> ids = document.ids;

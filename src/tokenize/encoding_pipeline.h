@@ -10,7 +10,7 @@ namespace xffl::tokenize {
 
 struct EncodedDocument {
   std::vector<int32_t> ids;
-  std::vector<uint8_t> is_target;  // with `mask_prompt`, 0 or 1 for each id; else empty
+  std::vector<uint8_t> is_target;  // 0 or 1 for each id where they differ; else empty
 };
 
 /// Called from several threads.

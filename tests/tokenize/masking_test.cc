@@ -166,6 +166,41 @@ TEST_F(Masking, PackedDocumentsKeepTheirTargetsAndBegins) {
             (std::vector<uint32_t>{0, static_cast<uint32_t>(apart[0].ids.size())}));
 }
 
+TEST_F(Masking, IdsMayComeWithLabels) {
+  EncodeOptions with;
+  with.vocab_size = 100;
+  with.sequence_length = 8;
+  with.packed = false;
+  with.with_labels = true;
+  const auto encode_lines = [&](const std::string& lines) {
+    return encode_ids({write("a.jsonl", lines)}, dir_ / "out.tokens", with, kNoProgress);
+  };
+  const EncodeResult result = encode_lines(
+      R"({"input_ids": [5, 6, 7, 0], "labels": [-100, -100, 7, 0], "attention_mask": [1, 1, 1, 1]})"
+      "\n"
+      R"({"labels": [-100, -100], "input_ids": [8, 9]})"
+      "\n"
+      R"({"labels": [-100, 9], "input_ids": [8, 9]})"
+      "\n");
+  EXPECT_EQ(result.num_idle, 1u);
+  ASSERT_EQ(sequences().size(), 2u);
+  EXPECT_EQ(sequences()[0].ids, (Ids{5, 6, 7, 0}));
+  EXPECT_EQ(sequences()[0].learnt, (Ids{7, 0}));
+  EXPECT_EQ(sequences()[1].learnt, (Ids{9}));
+  fs::remove(dir_ / "out.tokens");
+  for (const std::string bad :
+       {R"({"input_ids": [5, 6], "labels": [-100]})", R"({"input_ids": [5], "labels": [6]})",
+        R"({"input_ids": [5], "labels": ["5"]})", R"({"input_ids": [5]})", "[5]",
+        R"({"input_ids": [100], "labels": [100]})", R"({"input_ids": [], "labels": []})",
+        R"({"input_ids": [5, 6], "labels": [5, 6], "attention_mask": [1, 0]})",
+        R"({"input_ids": [5], "labels": [5], "text": "x"})"}) {
+    const test::Thrown thrown = test::thrown_by([&] { encode_lines(bad + "\n"); });
+    EXPECT_EQ(thrown.kind, ErrorKind::kCorrupt) << bad << ": " << thrown.message;
+    EXPECT_THAT(thrown.message, HasSubstr("a.jsonl:1"));
+    EXPECT_FALSE(fs::exists(dir_ / "out.tokens"));
+  }
+}
+
 TEST_F(Masking, CombinationsThatMeanNothingAreRefused) {
   const fs::path text = write("a.txt", "treno\n"), json = write("a.jsonl", R"({"text": "b"})"
                                                                            "\n");

@@ -69,7 +69,7 @@ TEST_F(Program, MasksPromptsWithATokenizerJson) {
   const ProcessResult encoded = must({"encode", "--tokenizer", bpe, "--input", at("a.jsonl"),
                                       "--output", at("a.tokens"), "--no-pack", "--prompt-field",
                                       "prompt", "--text-field", "completion", "--mask-prompt"});
-  EXPECT_THAT(encoded.out, HasSubstr("prompts masked"));
+  EXPECT_THAT(encoded.out, HasSubstr("with targets"));
   const Json shard = inspect("a.tokens");
   EXPECT_EQ(shard["masked"], true);
   EXPECT_EQ(shard["vocab_size"], 429);

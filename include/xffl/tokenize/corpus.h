@@ -42,6 +42,7 @@ struct EncodeOptions {
   DocumentOptions documents;
   PromptTemplate prompt;     // with {prompt} exactly when the documents have a prompt field
   bool mask_prompt = false;  // the loss falls on {text} and what follows, not on what precedes it
+  bool with_labels = false;  // for ids: each line says which of them the loss falls on
   bool bos = true;
   bool eos = true;
   uint64_t vocab_size = 0;  // for ids without a tokenizer
@@ -70,7 +71,9 @@ EncodeResult encode_corpus(const Tokenizer& tokenizer,
                            const ProgressCallback& progress);
 
 /// Lines of JSON arrays of ids, unchanged. Unpacked, each line is one sequence, and longer than
-/// sequence_length is kCorrupt with file:line, as is an id out of range.
+/// sequence_length is kCorrupt with file:line, as is an id out of range. `with_labels`: lines are
+/// objects as HF's data sets have them, {"input_ids": [...], "labels": [...]}, where a label is the
+/// id at its place, or -100: no loss.
 EncodeResult encode_ids(const std::vector<std::filesystem::path>& inputs,
                         const std::filesystem::path& output, const EncodeOptions& options,
                         const ProgressCallback& progress);
