@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "xffl/train/generate_options.h"
+
 namespace xffl::train_app {
 
 struct CommonOptions {
@@ -31,9 +33,20 @@ struct InitOptions {
   uint64_t seed = 0;
 };
 
+struct GenerateCommandOptions {
+  std::string model;
+  std::string ids;       // "1, 5 7"
+  std::string ids_file;  // or a file of the same
+  std::string precision = "fp32";
+  bool stop_at_eos = true;  // config.json's eos_token_id stops, too
+  train::GenerateOptions generate;
+};
+
 void train_command(const CommonOptions& common, const std::string& job_path);
 void evaluate_command(const CommonOptions& common, const EvaluateOptions& options);
 void init_command(const CommonOptions& common, const InitOptions& options);
+/// Prints {"id": 5} for each new token as soon as it is drawn, then {"finish": "stop", ...}: JSON lines.
+void generate_command(const CommonOptions& common, const GenerateCommandOptions& options);
 void info_command(const CommonOptions& common, bool json);
 
 }  // namespace xffl::train_app

@@ -27,6 +27,7 @@ struct CommandLine {
   std::string job;
   EvaluateOptions evaluate;
   InitOptions init;
+  GenerateCommandOptions generate;
   bool info_json = false;
 };
 
@@ -35,6 +36,37 @@ void declare_common(CLI::App& app, CommandLine& line) {
   app.add_option("--threads", line.common.threads,
                  "CPU threads of this rank; 0: an equal share of the CPUs")
       ->check(CLI::Range(0, 4096));
+}
+
+void declare_generate(CLI::App& app, CommandLine& line) {
+  GenerateCommandOptions& options = line.generate;
+  xffl::train::GenerateOptions& generate = options.generate;
+  CLI::App* command = app.add_subcommand(
+      "generate", "Continue a prompt of token ids: JSON lines (xffl generate takes text)");
+  declare_common(*command, line);
+  command->add_option("--model", options.model, "HF folder")->required();
+  command->add_option("--ids", options.ids, "the prompt: token ids");
+  command->add_option("--ids-file", options.ids_file, "the prompt: a file of token ids");
+  command->add_option("--precision", options.precision, "fp32 or bf16")->capture_default_str();
+  command->add_option("--max-new-tokens", generate.max_new_tokens, "at most so many")
+      ->capture_default_str();
+  command
+      ->add_option("--temperature", generate.sampling.temperature,
+                   "0: always the likeliest token")
+      ->capture_default_str();
+  command->add_option("--top-k", generate.sampling.top_k, "draw from the k likeliest; 0: all")
+      ->capture_default_str();
+  command
+      ->add_option("--top-p", generate.sampling.top_p,
+                   "draw from the likeliest that have this probability together")
+      ->capture_default_str();
+  command
+      ->add_option("--repetition-penalty", generate.sampling.repetition_penalty,
+                   "above 1: what was said becomes less likely")
+      ->capture_default_str();
+  command->add_option("--seed", generate.sampling.seed, "seed")->capture_default_str();
+  command->add_option("--stop-ids", generate.stop_ids, "ids that end the text")->delimiter(',');
+  command->add_flag("!--ignore-eos", options.stop_at_eos, "the model's own end does not stop");
 }
 
 void declare(CommandLine& line) {
@@ -68,6 +100,8 @@ void declare(CommandLine& line) {
   init->add_option("--tokenizer", line.init.tokenizer,
                    "tokenizer file, or a folder with tokenizer files, to copy");
 
+  declare_generate(app, line);
+
   CLI::App* info =
       app.add_subcommand("info", "Report the environment: LibTorch, CPUs, GPUs, back ends");
   declare_common(*info, line);
@@ -79,6 +113,7 @@ void run(const CommandLine& line) {
   const CLI::App& app = line.app;
   if (app.got_subcommand("evaluate")) return evaluate_command(line.common, line.evaluate);
   if (app.got_subcommand("init")) return init_command(line.common, line.init);
+  if (app.got_subcommand("generate")) return generate_command(line.common, line.generate);
   if (app.got_subcommand("info")) return info_command(line.common, line.info_json);
   if (!line.job.empty()) return train_command(line.common, line.job);
   throw xffl::Error(xffl::ErrorKind::kUsage,

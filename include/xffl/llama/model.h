@@ -85,6 +85,7 @@ class Model {
 
  private:
   friend class Pass;
+  friend class Decoder;
   struct Block;
   class Use;
   bool has_embedding() const { return options_.first_unit == 0; }

@@ -1,0 +1,90 @@
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "setup.h"
+#include "xffl/base/error.h"
+#include "xffl/base/json.h"
+#include "xffl/job/job_spec.h"
+#include "xffl/train/generate.h"
+#include "xffl/train/loaded_model.h"
+
+namespace xffl::train_app {
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+// Ids apart by blanks, newlines or commas.
+std::vector<int64_t> parse_ids(std::string text, const std::string& origin) {
+  for (char& c : text) c = c == ',' ? ' ' : c;
+  std::istringstream stream(text);
+  std::vector<int64_t> ids;
+  for (std::string word; stream >> word;) {
+    size_t used = 0;
+    try {
+      ids.push_back(std::stoll(word, &used));
+    } catch (const std::logic_error&) {
+      used = 0;
+    }
+    if (used != word.size())
+      throw Error(ErrorKind::kUsage, origin + ": '" + word + "' is not a token id");
+  }
+  return ids;
+}
+
+std::vector<int64_t> read_prompt(const GenerateCommandOptions& options) {
+  if (options.ids.empty() == options.ids_file.empty())
+    throw Error(ErrorKind::kUsage, "give the prompt's token ids by --ids or by --ids-file, one of them");
+  if (!options.ids.empty()) return parse_ids(options.ids, "--ids");
+  std::ifstream file(options.ids_file);
+  if (!file) throw Error(ErrorKind::kNotFound, options.ids_file + ": cannot be read");
+  return parse_ids({std::istreambuf_iterator<char>(file), {}}, options.ids_file);
+}
+
+// A line for each token, as soon as it is there. False: nobody reads any more.
+bool print_line(const Json& json) {
+  const std::string line = json.dump() + "\n";
+  return std::fputs(line.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
+}
+
+}  // namespace
+
+void generate_command(const CommonOptions& common, const GenerateCommandOptions& options) {
+  const std::optional<job::FloatType> precision = job::parse_float_type(options.precision);
+  if (!precision)
+    throw Error(ErrorKind::kUsage,
+                "--precision is '" + options.precision + "', expected fp32 or bf16");
+  train::check(options.generate.sampling);
+  const std::vector<int64_t> prompt = read_prompt(options);
+  const Rank rank = set_up_rank(common);
+  if (rank.group->size() > 1)
+    throw Error(ErrorKind::kUnsupported, "generate runs in one process, found a world of " +
+                                             std::to_string(rank.group->size()));
+  train::LoadOptions load;
+  load.device = rank.device;
+  load.precision = *precision;
+  const train::LoadedModel loaded = train::load_model(options.model, load);
+  train::GenerateOptions generate = options.generate;
+  if (options.stop_at_eos) {
+    for (const int64_t id : loaded.config.eos_token_ids) generate.stop_ids.push_back(id);
+  }
+  int64_t count = 0;
+  const auto start = SteadyClock::now();
+  const train::FinishReason reason =
+      train::generate(*loaded.model, prompt, generate, [&](int64_t id) {
+        count += 1;
+        Json json;
+        json["id"] = id;
+        return print_line(json);
+      });
+  Json json;
+  json["finish"] = std::string(train::to_string(reason));
+  json["prompt_tokens"] = prompt.size();
+  json["new_tokens"] = count;
+  json["seconds"] = std::chrono::duration<double>(SteadyClock::now() - start).count();
+  print_line(json);
+}
+
+}  // namespace xffl::train_app

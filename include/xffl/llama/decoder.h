@@ -1,0 +1,39 @@
+// Next-token logits of one sequence, a token at a time: the keys and values of what was fed stay
+// (a "KV cache"), so that a token costs one pass over the weights.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "xffl/llama/model.h"
+
+namespace xffl::llama {
+
+class Decoder {
+ public:
+  /// Room for `capacity` positions: 2 * capacity * layers * kv_heads * head_dim values in the dtype
+  /// of the weights. The model is whole (no pipeline stage) and outlives this object.
+  Decoder(Model& model, int64_t capacity);
+
+  /// Feeds ids at the next positions and returns the float32 logits (V) of the token after the last
+  /// one. The first call may feed any number, a later one exactly one: kInternal otherwise, and
+  /// beyond the capacity. Equal to Model::hidden times the head.
+  at::Tensor feed(const std::vector<int64_t>& ids);
+
+  int64_t num_positions() const { return num_positions_; }
+
+ private:
+  at::Tensor embed(const std::vector<int64_t>& ids);
+  at::Tensor attention(const at::Tensor& x_BTD, int layer);
+  at::Tensor block(const at::Tensor& x_BTD, int layer);
+
+  Model& model_;
+  int64_t capacity_;
+  int64_t num_positions_ = 0;
+  RopeTable rope_table_;                // of all positions
+  std::vector<at::Tensor> keys_BCKH_;   // per layer; C positions, made by the first call
+  std::vector<at::Tensor> values_BCKH_;
+};
+
+}  // namespace xffl::llama
