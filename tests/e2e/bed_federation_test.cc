@@ -63,14 +63,18 @@ TEST(BedFederation, SurvivesKillsAtJournalRecords) {
   std::cout << kills << " kills at records\n";
 }
 
+int from_environment(const char* name, int otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? otherwise : std::atoi(value);
+}
+
 // Killed at random instants, again and again. XFFL_CAMPAIGN is the number of kills.
 TEST(BedFederation, SurvivesKillsAtRandomInstants) {
   BedProject project;
   NEED_BED(project);
   const std::string expected = local_sha256();
-  const char* size = std::getenv("XFFL_CAMPAIGN");
-  const int wanted = size == nullptr ? 4 : std::atoi(size);
-  std::mt19937 random(11);
+  const int wanted = from_environment("XFFL_CAMPAIGN", 4);
+  std::mt19937 random(static_cast<unsigned>(from_environment("XFFL_CAMPAIGN_SEED", 11)));
   for (int kills = 0; kills < wanted;) {
     for (int i = 0; i < 4 && kills < wanted; ++i, ++kills) {
       auto run = project.start_run();

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# What tests do a few times, a hundred times, on real facilities: the coordinator is killed, submissions are interrupted.
+#
+#   scripts/campaign.sh [N] [PRESET]     default: 100 of each kind, preset coordinator
+#
+# - SIGKILL at every journal record of a federation of three rounds, and at N random instants: the model of an undisturbed
+#   run, every training once;
+# - N submissions with slurmctld stopped in their middle (SIGSTOP), and N with it killed: each trains exactly once.
+# On seven beds side by side, each for an hour at most; 100 of each take about 20 minutes on two cores. The last line is the
+# verdict; logs are in build/PRESET/campaign. Needs what real facilities need (docs/testing.md).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+number=${1:-100} preset=${2:-coordinator}
+scripts/build.sh "$preset" slurm_test e2e_bed_test
+bin=build/$preset/bin logs=build/$preset/campaign
+rm -rf "$logs"
+mkdir -p "$logs"
+names=() jobs=()
+begin() { # begin NAME COUNT SEED PROGRAM TEST
+  XFFL_CAMPAIGN=$2 XFFL_CAMPAIGN_SEED=$3 timeout --kill-after=60 3600 "$bin/$4" --gtest_filter="$5" >"$logs/$1.log" 2>&1 &
+  names+=("$1") jobs+=($!)
+}
+trap 'kill "${jobs[@]}" 2>/dev/null || true' INT TERM
+begin records 1 1 e2e_bed_test BedFederation.SurvivesKillsAtJournalRecords
+for half in 1 2; do
+  some=$((half == 1 ? number / 2 : number - number / 2))
+  [ $some -gt 0 ] || continue
+  begin "random-$half" $some $half e2e_bed_test BedFederation.SurvivesKillsAtRandomInstants
+  for kind in Stopped Killed; do
+    begin "$kind-$half" $some $half slurm_test "SlurmFaults.SubmissionsWithTheController$kind"
+  done
+done
+failed=()
+for i in "${!jobs[@]}"; do
+  wait "${jobs[$i]}" || failed+=("${names[$i]}")
+  grep -qE '^\[  SKIPPED' "$logs/${names[$i]}.log" && { grep -hE 'dev_cluster: SKIPPED' "$logs/${names[$i]}.log"; exit 77; }
+done
+grep -hE 'kills at|submissions:' "$logs"/*.log || true
+if [ ${#failed[@]} -gt 0 ]; then
+  for name in "${failed[@]}"; do grep -HE 'Failure|FAILED|terminate' "$logs/$name.log" | head -n 5 || true; done
+  echo "campaign: FAILED after $SECONDS s: ${failed[*]}"
+  exit 1
+fi
+echo "campaign: passed in $SECONDS s"
