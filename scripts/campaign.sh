@@ -1,22 +1,23 @@
 #!/usr/bin/env bash
 # What tests do a few times, a hundred times, on real facilities: the coordinator is killed, submissions are interrupted.
 #
-#   scripts/campaign.sh [N] [PRESET]     default: 100 of each kind, preset coordinator
+#   scripts/campaign.sh [N] [PRESET] [BEDS]     default: 100 of each kind, preset coordinator, 4 beds at a time
 #
 # - SIGKILL at every journal record of a federation of three rounds, and at N random instants: the model of an undisturbed
 #   run, every training once;
 # - N submissions with slurmctld stopped in their middle (SIGSTOP), and N with it killed: each trains exactly once.
-# On seven beds side by side, each for an hour at most; 100 of each take about 20 minutes on two cores. The last line is the
-# verdict; logs are in build/PRESET/campaign. Needs what real facilities need (docs/testing.md).
+# Seven parts, each on a bed of its own for an hour at most; 100 of each take about 30 minutes on two cores. The last line is
+# the verdict; logs are in build/PRESET/campaign. Needs what real facilities need (docs/testing.md).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-number=${1:-100} preset=${2:-coordinator}
+number=${1:-100} preset=${2:-coordinator} beds=${3:-4}
 scripts/build.sh "$preset" slurm_test e2e_bed_test
 bin=build/$preset/bin logs=build/$preset/campaign
 rm -rf "$logs"
 mkdir -p "$logs"
 names=() jobs=()
-begin() { # begin NAME COUNT SEED PROGRAM TEST
+begin() { # begin NAME COUNT SEED PROGRAM TEST: as soon as a bed is free
+  while [ "$(jobs -rp | wc -l)" -ge "$beds" ]; do sleep 1; done
   XFFL_CAMPAIGN=$2 XFFL_CAMPAIGN_SEED=$3 timeout --kill-after=60 3600 "$bin/$4" --gtest_filter="$5" >"$logs/$1.log" 2>&1 &
   names+=("$1") jobs+=($!)
 }
