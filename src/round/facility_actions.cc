@@ -80,6 +80,20 @@ Event FacilityActions::perform(const Action& action, std::stop_token stop) {
   }
 }
 
+Event FacilityActions::cancel(int round, int attempt, const JobId& job, std::stop_token stop) {
+  const CancelJob action{attempt, job};
+  job::JobKey key = spec(attempt).key;
+  key.round = round;
+  try {
+    scheduler_->cancel({job, key.job_name()}, stop);
+    return Completed{};
+  } catch (const Error& error) {
+    const auto event = event_of(error, action);
+    if (!event) throw;
+    return *event;
+  }
+}
+
 Event FacilityActions::dispatch(const Action& action, std::stop_token stop) {
   if (const auto* it = std::get_if<Push>(&action)) return push(it->attempt, stop);
   if (const auto* it = std::get_if<Submit>(&action))
@@ -91,7 +105,7 @@ Event FacilityActions::dispatch(const Action& action, std::stop_token stop) {
   if (const auto* it = std::get_if<Look>(&action)) return look(*it, stop);
   if (const auto* it = std::get_if<FetchUpdate>(&action)) return fetch(it->attempt, stop);
   if (const auto* it = std::get_if<CancelJob>(&action)) {
-    scheduler_->cancel(it->job, stop);
+    scheduler_->cancel({it->job, spec(it->attempt).key.job_name()}, stop);
     return Completed{};
   }
   if (const auto* it = std::get_if<Fence>(&action)) {

@@ -134,7 +134,7 @@ void FacilityRound::sweep_earlier_rounds() {
     const Attempt* attempt = state->second.current();
     if (attempt == nullptr || !attempt->cancel_intended || attempt->job_id.empty()) continue;
     const Event event =
-        actions_.perform(CancelJob{attempt->number, JobId(attempt->job_id)}, {});
+        actions_.cancel(number, attempt->number, JobId(attempt->job_id), {});
     if (std::holds_alternative<Completed>(event))
       context_.ledger.record("cancel_confirmed", number, facility_.facility, attempt->number, {});
   }

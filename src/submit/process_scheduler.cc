@@ -93,8 +93,8 @@ class ProcessScheduler final : public Scheduler {
     return states;
   }
 
-  void cancel(const JobId& id, std::stop_token stop) override {
-    const auto job = parse_process_job(id.str());
+  void cancel(const SubmittedJob& submitted, std::stop_token stop) override {
+    const auto job = parse_process_job(submitted.id.str());  // the id is never given away
     if (!job) return;
     reap();
     // The script's group is told, once; `xffl exec` in it tells its ranks, which have groups of

@@ -86,18 +86,10 @@ std::vector<std::string> accounting_command(const std::vector<std::string>& name
   return words;
 }
 
-std::vector<std::string> name_command(const std::string& id, const std::string& cluster) {
-  std::vector<std::string> words = environment(kQueueVariables);
-  append(words, {"squeue", "--noheader", "--me", "--states=all", "--jobs=" + id, "--format=%j"});
-  append_cluster(words, cluster);
-  return words;
-}
-
 std::vector<std::string> cancel_command(const std::string& id, const std::string& name,
                                         const std::string& cluster) {
   std::vector<std::string> words = environment(kQueueVariables);
-  append(words, {"scancel", "--me"});
-  if (!name.empty()) words.push_back("--name=" + name);
+  append(words, {"scancel", "--me", "--name=" + name});
   append_cluster(words, cluster);
   words.push_back(id);
   return words;

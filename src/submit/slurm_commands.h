@@ -19,9 +19,7 @@ std::vector<std::string> queue_command(const std::vector<std::string>& names,
 /// What accounting knows of jobs of those names in the last 30 days, then kEndMark.
 std::vector<std::string> accounting_command(const std::vector<std::string>& names,
                                             const std::string& cluster);
-/// The name of this user's job of that id.
-std::vector<std::string> name_command(const std::string& id, const std::string& cluster);
-/// Ends a job of this user; of that name only, unless it is empty.
+/// Ends this user's job of that id, if it has that name.
 std::vector<std::string> cancel_command(const std::string& id, const std::string& name,
                                         const std::string& cluster);
 

@@ -16,7 +16,6 @@ namespace xffl::submit {
 namespace {
 
 constexpr std::chrono::minutes kAccountingPause{5};  // after it did not answer
-constexpr std::string_view kOurs = "xffl-";          // JobKey::job_name() begins so
 
 std::string one_line(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
@@ -64,9 +63,7 @@ class SlurmScheduler final : public Scheduler {
     const Submission submission =
         read_submission(session_->run(argv, request.script, settings_.command_timeout, stop));
     if (submission.kind != Submission::Kind::kAccepted) refuse(submission, request.name);
-    JobId id(submission.id);
-    remember(id, request.name);
-    return id;
+    return JobId(submission.id);
   }
 
   std::vector<JobId> find(const std::string& name, const RemotePath& folder,
@@ -82,10 +79,7 @@ class SlurmScheduler final : public Scheduler {
     add(ask_queue({name}, stop));
     add(ask_accounting({name}, stop));
     std::vector<JobId> ids;
-    for (const auto& [number, id] : found) {
-      ids.push_back(id);
-      remember(id, name);
-    }
+    for (const auto& [number, id] : found) ids.push_back(id);
     return ids;
   }
 
@@ -102,12 +96,11 @@ class SlurmScheduler final : public Scheduler {
     return states;
   }
 
-  void cancel(const JobId& id, std::stop_token stop) override {
-    if (!is_slurm_id(id.str())) return;  // no job of Slurm's
-    const std::string name = name_of(id, stop);
-    if (name.empty()) return;
-    const auto answer = session_->run(cancel_command(id.str(), name, settings_.request.cluster), "",
-                                      settings_.command_timeout, stop);
+  void cancel(const SubmittedJob& job, std::stop_token stop) override {
+    if (!is_slurm_id(job.id.str()) || !is_plain_name(job.name)) return;  // no job of ours
+    const auto answer =
+        session_->run(cancel_command(job.id.str(), job.name, settings_.request.cluster), "",
+                      settings_.command_timeout, stop);
     const std::string text = one_line(answer.err + answer.out);
     const auto says = [&](std::string_view part) { return text.find(part) != std::string::npos; };
     if (answer.exit_code == 0 && !says("error")) return;
@@ -115,7 +108,7 @@ class SlurmScheduler final : public Scheduler {
         says("Job has already finished"))
       return;
     throw Error(ErrorKind::kRemote,
-                "scancel of job " + id.str() + " did not succeed: " + failure_of(answer));
+                "scancel of job " + job.id.str() + " did not succeed: " + failure_of(answer));
   }
 
   std::chrono::milliseconds settle_time() const override { return settings_.settle_time; }
@@ -137,7 +130,6 @@ class SlurmScheduler final : public Scheduler {
       });
       if (row == rows.rend()) return false;
       states[job.id] = row->status;
-      remember(job.id, job.name);
       return true;
     });
   }
@@ -183,33 +175,12 @@ class SlurmScheduler final : public Scheduler {
     return accounting_pause_ends_;
   }
 
-  void remember(const JobId& id, const std::string& name) {
-    const std::lock_guard lock(mutex_);
-    names_[id] = name;
-  }
-
-  /// What the job was seen under, or is called now; empty when there is no such job of ours.
-  std::string name_of(const JobId& id, std::stop_token stop) {
-    {
-      const std::lock_guard lock(mutex_);
-      const auto known = names_.find(id);
-      if (known != names_.end()) return known->second;
-    }
-    const auto answer = session_->run(name_command(id.str(), settings_.request.cluster), "",
-                                      settings_.command_timeout, stop);
-    if (answer.exit_code == 0)
-      return answer.out.starts_with(kOurs) ? answer.out.substr(0, answer.out.find('\n')) : "";
-    if (answer.err.find("Invalid job id") != std::string::npos) return {};
-    throw Error(ErrorKind::kRemote, "squeue did not answer: " + failure_of(answer));
-  }
-
   const SlurmSettings settings_;
   const std::shared_ptr<remote::Session> session_;
   Clock& clock_;
   std::atomic<bool> no_accounting_{false};
   std::mutex mutex_;
   Clock::MonotonicTime accounting_pause_ends_{};
-  std::map<JobId, std::string> names_;  // of jobs seen: an id alone may be another job's by now
 };
 
 }  // namespace

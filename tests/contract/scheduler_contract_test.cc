@@ -129,7 +129,7 @@ class SchedulerContract : public testing::TestWithParam<Implementation> {
     scheduler_ = place_->coordinator();
   }
   ~SchedulerContract() override {
-    for (const JobId& id : started_) scheduler_->cancel(id, {});
+    for (const JobId& id : started_) scheduler_->cancel(named(id), {});
   }
 
   JobId start(const JobRequest& request) {
@@ -195,10 +195,10 @@ TEST_P(SchedulerContract, EveryIdHasAnEntryAndAStrangerIsNotRunning) {
 
 TEST_P(SchedulerContract, CancelEndsAJobAndIsQuietAfterwards) {
   const JobId id = start(place_->request("job-a"));
-  scheduler_->cancel(id, {});
+  scheduler_->cancel(named(id), {});
   EXPECT_TRUE(over(await_end(*scheduler_, id)));
-  scheduler_->cancel(id, {});
-  scheduler_->cancel(JobId("never-heard-of"), {});
+  scheduler_->cancel(named(id), {});
+  scheduler_->cancel(named(JobId("never-heard-of")), {});
 }
 
 TEST_P(SchedulerContract, AnotherCoordinatorFindsQueriesAndCancelsTheJob) {
@@ -207,7 +207,7 @@ TEST_P(SchedulerContract, AnotherCoordinatorFindsQueriesAndCancelsTheJob) {
   const std::shared_ptr<Scheduler> second = place_->coordinator();
   EXPECT_EQ(second->find(request.name, request.folder, {}), std::vector{id});
   EXPECT_EQ(state_of(*second, id), JobState::kRunning);
-  second->cancel(id, {});
+  second->cancel(named(id), {});
   EXPECT_TRUE(over(await_end(*second, id)));
 }
 

@@ -36,7 +36,7 @@ class ProcessScheduler : public testing::Test {
   std::vector<JobId> started_;
 
   ~ProcessScheduler() override {
-    for (const JobId& id : started_) scheduler_->cancel(id, {});
+    for (const JobId& id : started_) scheduler_->cancel({id, "job-a"}, {});
   }
 
   JobRequest request(const std::string& script) const {
@@ -107,7 +107,7 @@ TEST_F(ProcessScheduler, AReusedPidIsNotTheJob) {
   for (uint64_t other : {ticks - 1, ticks + 1}) {
     const JobId id(std::to_string(stranger) + "." + std::to_string(other));
     EXPECT_EQ(status(id).state, JobState::kEnded);
-    scheduler_->cancel(id, {});
+    scheduler_->cancel({id, "job-a"}, {});
   }
   EXPECT_EQ(::waitpid(stranger, nullptr, WNOHANG), 0) << "the stranger was killed";
   ::kill(stranger, SIGKILL);
@@ -117,14 +117,14 @@ TEST_F(ProcessScheduler, AReusedPidIsNotTheJob) {
 TEST_F(ProcessScheduler, NeverSignalsWhatIsNoJob) {
   // Were one of these taken for a job, this test program would not live to tell.
   for (const char* id : {"0.0", "1.1", "+1.5", "0.5", "abc", "4000000000.1", "12", "12."})
-    scheduler_->cancel(JobId(id), {});
+    scheduler_->cancel({JobId(id), "job-a"}, {});
   EXPECT_EQ(status(JobId("1.1")).state, JobState::kUnknown);
 }
 
 TEST_F(ProcessScheduler, CancelKillsAJobThatDoesNotListen) {
   const JobId id = start("trap '' TERM; touch ready; while :; do sleep 0.1; done");
   await([&] { return exists("ready"); });
-  scheduler_->cancel(id, {});
+  scheduler_->cancel({id, "job-a"}, {});
   EXPECT_EQ(status(id).state, JobState::kEnded);
   EXPECT_EQ(status(id).native, "signal 9");
 }
@@ -133,7 +133,7 @@ TEST_F(ProcessScheduler, CancelLetsAJobTidyUp) {
   const JobId id =
       start("trap 'touch tidied; exit 0' TERM; touch ready; while :; do sleep 0.05; done");
   await([&] { return exists("ready"); });
-  scheduler_->cancel(id, {});
+  scheduler_->cancel({id, "job-a"}, {});
   EXPECT_TRUE(exists("tidied"));
 }
 
@@ -143,7 +143,7 @@ TEST_F(ProcessScheduler, WhatOutlivesTheScriptStillRunsAndIsCancelled) {
   const pid_t leader = std::stoi(id.str());
   await([&] { return !process_start_ticks(leader); });
   EXPECT_EQ(status(id).state, JobState::kRunning);
-  scheduler_->cancel(id, {});
+  scheduler_->cancel({id, "job-a"}, {});
   EXPECT_EQ(status(id).state, JobState::kEnded);
   EXPECT_FALSE(process_start_ticks(std::stoi(content("child"))));
 }

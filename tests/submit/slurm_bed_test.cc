@@ -241,7 +241,7 @@ TEST_F(SlurmBed, AnUnansweredSubmissionIsInDoubtAndFoundAgain) {
   ASSERT_TRUE(
       await([&] { return !(found = coordinator()->find(job.name, job.folder, {})).empty(); }));
   ASSERT_EQ(found.size(), 1u);
-  scheduler_->cancel(found.front(), {});
+  scheduler_->cancel({found.front(), job.name}, {});
 }
 
 TEST_F(SlurmBed, AControllerThatIsDownIsBusyForJobsAndSilentForQuestions) {
@@ -314,7 +314,7 @@ TEST_F(SlurmBed, AForgottenJobIsUnknownWithoutAccounting) {
   ASSERT_TRUE(await([&] { return !text(job.folder / "out/report.json").empty(); }));
   ASSERT_TRUE(await_state(job, id, JobState::kUnknown, 120));
   EXPECT_TRUE(scheduler_->find(job.name, job.folder, {}).empty());
-  scheduler_->cancel(id, {});
+  scheduler_->cancel({id, job.name}, {});
 }
 
 TEST_F(SlurmBed, AForgottenJobIsKnownToTheAccounting) {

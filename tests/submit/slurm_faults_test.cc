@@ -113,7 +113,7 @@ TEST(SlurmFaults, ControllerDownIsNoAnswerAndNoJobIsLost) {
   EXPECT_EQ(kind_of([&] { scheduler->find(job.name, job.folder, {}); }), ErrorKind::kRemote);
   const auto refused = kind_of([&] { scheduler->submit(bed.request("later"), {}); });
   EXPECT_TRUE(refused == ErrorKind::kBusy || refused == ErrorKind::kRemote);
-  EXPECT_EQ(kind_of([&] { scheduler->cancel(id, {}); }), ErrorKind::kRemote);
+  EXPECT_EQ(kind_of([&] { scheduler->cancel({id, job.name}, {}); }), ErrorKind::kRemote);
   bed.facility().start_daemon("slurmctld");
   ASSERT_TRUE(bed.await(
       [&] { return !kind_of([&] { scheduler->find(job.name, job.folder, {}); }); }, seconds(20)));
@@ -158,10 +158,12 @@ TEST(SlurmFaults, AnIdThatAStrangerHasNowIsUnknown) {
   ASSERT_EQ(other.id, id) << "the bed's controller did not lose its state";
   EXPECT_EQ(bed.status(*scheduler, id, job).state, JobState::kUnknown);
   EXPECT_TRUE(scheduler->find(job.name, job.folder, {}).empty());
-  bed.await(*scheduler, id, stranger, JobState::kRunning);
   // Who knows the id by its old name does not end the stranger's job.
-  const auto before = bed.scheduler();
-  before->query(std::vector{SubmittedJob{id, job.name}}, {});
+  ASSERT_EQ(bed.await(*scheduler, id, stranger, JobState::kRunning).state, JobState::kRunning);
+  scheduler->cancel({id, job.name}, {});
+  EXPECT_EQ(bed.status(*scheduler, id, stranger).state, JobState::kRunning);
+  scheduler->cancel({id, stranger.name}, {});
+  EXPECT_EQ(bed.await(*scheduler, id, stranger, JobState::kCancelled).state, JobState::kCancelled);
 }
 
 // slurmctld stops in the middle of a submission, for longer than Slurm's commands wait, or is

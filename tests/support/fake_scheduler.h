@@ -135,10 +135,10 @@ class FakeScheduler final : public submit::Scheduler {
     return states;
   }
 
-  void cancel(const JobId& id, std::stop_token) override {
+  void cancel(const submit::SubmittedJob& asked, std::stop_token) override {
     const std::lock_guard lock(cluster_.mutex_);
     for (FakeJob& job : cluster_.jobs_)
-      if (job.id == id && job.state != submit::JobState::kEnded)
+      if (job.id == asked.id && job.request.name == asked.name && job.state != submit::JobState::kEnded)
         job.state = submit::JobState::kCancelled;
   }
 

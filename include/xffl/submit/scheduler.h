@@ -82,8 +82,9 @@ class Scheduler {
   /// One query for all; every job has an entry. Throws kRemote when the scheduler did not answer.
   virtual std::map<JobId, JobStatus> query(std::span<const SubmittedJob> jobs,
                                            std::stop_token stop) = 0;
-  /// Asks for the job's end; no error when it is over already.
-  virtual void cancel(const JobId& id, std::stop_token stop) = 0;
+  /// Asks for the job's end; no error when it is over already. A job of that id under another name
+  /// is not touched: the id was given away.
+  virtual void cancel(const SubmittedJob& job, std::stop_token stop) = 0;
   /// How long after a lost answer a job may still appear under its name.
   virtual std::chrono::milliseconds settle_time() const = 0;
 };
