@@ -15,6 +15,11 @@ constexpr auto kLongestPause = 60'000ms;
 }  // namespace
 
 std::chrono::nanoseconds ConnectionLimits::wait(const std::string& host) const {
+  const std::lock_guard lock(mutex_);
+  return wait_locked(host);
+}
+
+std::chrono::nanoseconds ConnectionLimits::wait_locked(const std::string& host) const {
   const auto found = hosts_.find(host);
   if (found == hosts_.end()) return 0ns;
   const auto& attempts = found->second.attempts;
@@ -25,13 +30,24 @@ std::chrono::nanoseconds ConnectionLimits::wait(const std::string& host) const {
   return std::max<std::chrono::nanoseconds>(0ns, free - clock_.monotonic());
 }
 
-void ConnectionLimits::started(const std::string& host) {
+std::chrono::nanoseconds ConnectionLimits::start(const std::string& host,
+                                                 std::chrono::nanoseconds patience) {
+  const std::lock_guard lock(mutex_);
+  const auto wait = wait_locked(host);
+  if (wait > patience) return wait;
   auto& attempts = hosts_[host].attempts;
-  attempts.push_back(clock_.monotonic());
+  attempts.push_back(clock_.monotonic() + wait);
   if (attempts.size() > kPerHour) attempts.pop_front();
+  return wait;
+}
+
+void ConnectionLimits::succeeded(const std::string& host) {
+  const std::lock_guard lock(mutex_);
+  hosts_[host].failures = 0;
 }
 
 void ConnectionLimits::failed(const std::string& host) {
+  const std::lock_guard lock(mutex_);
   Host& state = hosts_[host];
   const auto pause = std::min<std::chrono::milliseconds>(
       kLongestPause, kFirstPause * (1 << std::min(state.failures, 6)));

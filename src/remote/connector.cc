@@ -7,6 +7,16 @@
 #include "xffl/base/log.h"
 
 namespace xffl::remote {
+
+std::shared_ptr<ConnectionLimits> make_connection_limits() {
+  struct WithClock {
+    SystemClock clock;
+    ConnectionLimits limits{clock};
+  };
+  const auto both = std::make_shared<WithClock>();
+  return {both, &both->limits};
+}
+
 namespace {
 
 using namespace std::chrono_literals;
@@ -23,7 +33,7 @@ std::shared_ptr<Connection> Connector::get(const Ask* ask) {
   if (!connection_ || !connection_->alive()) {
     further_.clear();
     connection_.reset();
-    connection_ = connect(ask);
+    connection_ = connect(ask != nullptr || !ask_ ? ask : &ask_);
     if (on_new) on_new(*connection_);
   }
   return connection_;
@@ -45,7 +55,7 @@ void Connector::connect_further(size_t count) {
   try {
     const bool failed_lately =
         further_failed_ && clock_.monotonic() - *further_failed_ < kFurtherPause;
-    while (further_.size() < count && !failed_lately && limits_.wait(host_label(host_)) == 0ns)
+    while (further_.size() < count && !failed_lately && limits_->wait(host_label(host_)) == 0ns)
       further_.push_back(connect_to(host_, check_credentials(nullptr), nullptr));
   } catch (const Error& error) {
     log::debug("no further connection", {{"host", host_label(host_)}, {"why", error.what()}});
@@ -56,11 +66,12 @@ void Connector::connect_further(size_t count) {
 // The first two steps of every attempt cost no network.
 Credentials Connector::check_credentials(const Ask* ask) {
   Credentials credentials = find_credentials(settings_);
-  if (ask != nullptr) return credentials;
+  if (ask != nullptr && ask != &ask_) return credentials;
   if (refusal_.count >= kMaxRefusals && refusal_.stamp == credentials.stamp)
     throw Error(ErrorKind::kAuth, refusal_.message + " (refused twice; not asked again)");
   if (credentials.usable(clock_.utc())) return credentials;
   const std::string expired = credentials.expired(clock_.utc());
+  if (ask != nullptr && expired.empty()) return credentials;  // the person is the credential
   throw Error(ErrorKind::kAuth, "cannot log in to " + host_label(settings_.hosts.at(0)) + " as " +
                                     settings_.user + ": " +
                                     (expired.empty() ? "there is no key and no agent" : expired) +
@@ -99,14 +110,13 @@ std::vector<PublicKey> Connector::pinned(const SshHost& host) {
 
 void Connector::wait_for_limits(const SshHost& host) {
   const std::string label = host_label(host);
-  const auto wait = limits_.wait(label);
+  const auto wait = limits_->start(label, kPatience);
   if (wait > kPatience)
     throw Error(ErrorKind::kRemote,
                 label + " is not connected to again before " +
                     std::to_string(std::chrono::ceil<std::chrono::seconds>(wait).count()) +
                     " s have passed: sites ban who connects too often");
   if (wait > 0ns) clock_.sleep(wait, {});
-  limits_.started(label);
 }
 
 std::shared_ptr<Connection> Connector::connect_to(const SshHost& host,
@@ -133,7 +143,7 @@ UniqueFd Connector::reach(const SshHost& host, const Credentials& credentials,
       below = std::move(tunnel);
       return socket;
     } catch (const Error&) {
-      limits_.failed(host_label(at));
+      limits_->failed(host_label(at));
       throw;
     }
   };
@@ -155,14 +165,14 @@ std::shared_ptr<Connection> Connector::log_in(const SshHost& host, UniqueFd sock
     check_host_key(settings_, host, server_key(session.get()), keys);
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kAuth) wrong_keys_[label] = {keys, error.what()};
-    if (error.kind() == ErrorKind::kRemote) limits_.failed(label);
+    if (error.kind() == ErrorKind::kRemote) limits_->failed(label);
     throw;
   }
   wrong_keys_.erase(label);
   try {
     authenticate(session.get(), settings_, host, credentials, ask);
   } catch (const Error& error) {
-    if (error.kind() == ErrorKind::kRemote) limits_.failed(label);
+    if (error.kind() == ErrorKind::kRemote) limits_->failed(label);
     if (error.kind() == ErrorKind::kAuth) {
       refusal_.count = refusal_.stamp == credentials.stamp ? refusal_.count + 1 : 1;
       refusal_.stamp = credentials.stamp;
@@ -170,7 +180,7 @@ std::shared_ptr<Connection> Connector::log_in(const SshHost& host, UniqueFd sock
     }
     throw;
   }
-  limits_.succeeded(label);
+  limits_->succeeded(label);
   return std::make_shared<Connection>(std::move(session), label, settings_.timeouts,
                                       std::move(below));
 }

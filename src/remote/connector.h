@@ -16,12 +16,19 @@ namespace xffl::remote {
 /// changes, a wrong host key until the pinned keys change; neither costs a connection.
 class Connector {
  public:
-  explicit Connector(const SshSettings& settings) : settings_(settings), limits_(clock_) {}
+  /// `limits` may be shared with other connectors; none: its own. `ask`, which may be empty, is asked
+  /// whenever a log-in needs a person.
+  explicit Connector(const SshSettings& settings,
+                     std::shared_ptr<ConnectionLimits> limits = nullptr, Ask ask = {})
+      : settings_(settings),
+        ask_(std::move(ask)),
+        limits_(limits ? std::move(limits) : make_connection_limits()) {}
 
   const SshSettings& settings() const { return settings_; }
 
   /// The live connection, or a new one to the first host that answers. Waits a few seconds for the
-  /// limits, not longer. `ask` allows keyboard-interactive. Throws kRemote, kAuth.
+  /// limits, not longer. `ask` is a person who is there now: what was refused before is tried again.
+  /// Throws kRemote, kAuth.
   std::shared_ptr<Connection> get(const Ask* ask = nullptr);
 
   /// get() and up to `count` - 1 further connections to the same host, for bulk; those that cannot
@@ -59,9 +66,10 @@ class Connector {
   void wait_for_limits(const SshHost& host);
 
   const SshSettings settings_;
+  const Ask ask_;
   SystemClock clock_;
   std::mutex mutex_;
-  ConnectionLimits limits_;
+  const std::shared_ptr<ConnectionLimits> limits_;
   std::shared_ptr<Connection> connection_;
   SshHost host_;  // of connection_
   std::vector<std::shared_ptr<Connection>> further_;

@@ -22,7 +22,9 @@ namespace {
 
 class SshSession final : public Session {
  public:
-  explicit SshSession(const SshSettings& settings) : connector_(settings) {
+  explicit SshSession(const SshSettings& settings,
+                      std::shared_ptr<ConnectionLimits> limits = nullptr, Ask ask = {})
+      : connector_(settings, std::move(limits), std::move(ask)) {
     connector_.on_new = [this](Connection& connection) {
       connection.on_full = [this] { drop_idle(); };
       drop_idle();
@@ -192,14 +194,19 @@ HostKey host_key(const SshHost& host, const PublicKey& key) {
 
 }  // namespace
 
-std::shared_ptr<Session> make_ssh_session(const SshSettings& settings) {
-  return std::make_shared<SshSession>(settings);
+std::shared_ptr<Session> make_ssh_session(const SshSettings& settings,
+                                          std::shared_ptr<ConnectionLimits> limits, Ask ask) {
+  return std::make_shared<SshSession>(settings, std::move(limits), std::move(ask));
 }
 
 std::shared_ptr<Session> log_in(const SshSettings& settings, const Ask& ask) {
   auto session = std::make_shared<SshSession>(settings);
   session->connect(&ask);
   return session;
+}
+
+void log_in(Session& session, const Ask& ask) {
+  if (auto* ssh = dynamic_cast<SshSession*>(&session)) ssh->connect(&ask);
 }
 
 HostKey fetch_host_key(const SshSettings& settings, const SshHost& host) {

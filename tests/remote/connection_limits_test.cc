@@ -14,7 +14,7 @@ TEST(ConnectionLimits, SixAMinute) {
   ConnectionLimits limits(clock);
   for (int i = 0; i < 6; ++i) {
     EXPECT_EQ(limits.wait("a"), 0ns);
-    limits.started("a");
+    limits.start("a", 1h);
     limits.succeeded("a");
     clock.advance(1s);
   }
@@ -24,13 +24,23 @@ TEST(ConnectionLimits, SixAMinute) {
   EXPECT_EQ(limits.wait("a"), 0ns);
 }
 
+// Two facilities behind one host: what both start counts, also what only waits to start.
+TEST(ConnectionLimits, AWaitThatIsTakenIsCounted) {
+  test::FakeClock clock;
+  ConnectionLimits limits(clock);
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(limits.start("a", 0ns), 0ns);
+  EXPECT_EQ(limits.start("a", 3s), 60s) << "too long: not counted";
+  EXPECT_EQ(limits.start("a", 60s), 60s);
+  EXPECT_EQ(limits.wait("a"), 60s) << "the second one of the six is as old";
+}
+
 TEST(ConnectionLimits, SixtyAnHour) {
   test::FakeClock clock;
   ConnectionLimits limits(clock);
   int made = 0;
   for (int second = 0; second < 3600; ++second) {
     while (limits.wait("a") == 0ns) {
-      limits.started("a");
+      limits.start("a", 1h);
       ++made;
     }
     clock.advance(1s);
@@ -45,7 +55,7 @@ TEST(ConnectionLimits, PausesDoubleAfterFailures) {
   auto last = 0ns;
   for (const std::chrono::milliseconds pause : {1s, 2s, 4s, 8s, 16s, 32s, 60s, 60s}) {
     clock.advance(2min);
-    limits.started("a");
+    limits.start("a", 1h);
     limits.failed("a");
     EXPECT_GE(limits.wait("a"), pause * 3 / 4);
     EXPECT_LE(limits.wait("a"), pause * 5 / 4);
@@ -54,7 +64,7 @@ TEST(ConnectionLimits, PausesDoubleAfterFailures) {
   }
   clock.advance(2min);
   limits.succeeded("a");
-  limits.started("a");
+  limits.start("a", 1h);
   limits.failed("a");
   EXPECT_LE(limits.wait("a"), 1250ms);
 }

@@ -120,6 +120,33 @@ TEST_F(SshKeyboard, APersonAnswersAndNobodyElse) {
   EXPECT_EQ(echoes, (std::vector<bool>{false, true}));
 }
 
+// A session that has somebody to ask does so by itself; one that has nobody waits for log_in().
+TEST_F(SshKeyboard, ASessionAsksOrIsLoggedInLater) {
+  int questions = 0;
+  const Ask ask = [&](const std::string&, bool) { return ++questions, std::string("123456"); };
+  // The host lets people in and offers nothing.
+  error_of([&] { make_ssh_session(settings_, nullptr, ask)->stat(RemotePath("/")); });
+  EXPECT_EQ(questions, 2);
+
+  const auto waiting = make_ssh_session(settings_);
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(error_of([&] { waiting->stat(RemotePath("/")); }).kind(), ErrorKind::kAuth);
+  log_in(*waiting, ask);
+  EXPECT_EQ(questions, 4);
+  log_in(*waiting, ask);
+  EXPECT_EQ(questions, 4) << "it is connected already";
+}
+
+TEST_F(SshKeyboard, APersonWhoIsRefusedTwiceIsLeftAlone) {
+  int questions = 0;
+  const auto session = make_ssh_session(settings_, nullptr, [&](const std::string&, bool) {
+    return ++questions, std::string("no");
+  });
+  for (int i = 0; i < 4; ++i)
+    EXPECT_EQ(error_of([&] { session->stat(RemotePath("/")); }).kind(), ErrorKind::kAuth);
+  EXPECT_EQ(questions, 4) << "two questions, twice";
+}
+
 TEST_F(SshKeyboard, AWrongAnswerIsARefusal) {
   const Error error = error_of(
       [&] { log_in(settings_, [](const std::string&, bool) { return std::string("no"); }); });

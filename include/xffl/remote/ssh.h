@@ -48,8 +48,20 @@ struct SshSettings {
   SshTimeouts timeouts;
 };
 
+/// Asks a person: `ask(prompt, echo)`. Throws kAuth when nobody answers.
+using Ask = std::function<std::string(const std::string& prompt, bool echo)>;
+
+/// How often hosts may be connected to: see connection_limits.h. Sessions that share it are one
+/// visitor to a host.
+class ConnectionLimits;
+std::shared_ptr<ConnectionLimits> make_connection_limits();
+
 /// Connects on first use and again, with backoff and within the host's limits, after a lost link.
-std::shared_ptr<Session> make_ssh_session(const SshSettings& settings);
+/// With `ask` a host may also ask a person (keyboard-interactive), who is left alone after two
+/// refusals; nothing of the answers is kept.
+std::shared_ptr<Session> make_ssh_session(const SshSettings& settings,
+                                          std::shared_ptr<ConnectionLimits> limits = nullptr,
+                                          Ask ask = {});
 
 struct HostKey {
   SshHost host;
@@ -68,10 +80,11 @@ void trust(const SshSettings& settings, const HostKey& key);
 /// The end of the credential's validity that a log-in would use; empty when it does not expire.
 std::optional<Clock::UtcTime> credential_expiry(const SshSettings& settings);
 
-/// Asks a person on the terminal: `ask(prompt, echo)`.
-using Ask = std::function<std::string(const std::string& prompt, bool echo)>;
 /// A session whose first connection may use keyboard-interactive; nothing of the answers is kept.
 /// Throws kAuth when it is refused.
 std::shared_ptr<Session> log_in(const SshSettings& settings, const Ask& ask);
+/// The same for a session of make_ssh_session() that waits for a person; whoever uses it goes on.
+/// Nothing is asked when it is connected. No effect on sessions of other kinds.
+void log_in(Session& session, const Ask& ask);
 
 }  // namespace xffl::remote
