@@ -1,13 +1,12 @@
 #include "doctor.h"
 
-#include <sys/statfs.h>
-
 #include <set>
 
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/checkpoint/model_folder.h"
 #include "xffl/config/load.h"
+#include "xffl/journal/file_system.h"
 #include "xffl/remote/ssh.h"
 #include "xffl/round/render.h"
 #include "xffl/round/slurm_settings.h"
@@ -47,21 +46,6 @@ Finding space(const std::string& where, uint64_t free, uint64_t needed) {
                   " there: remove files, ask for more quota, or choose another workdir";
   }
   return finding;
-}
-
-// SQLite's locks and fsync mean little there.
-bool is_network_file_system(const fs::path& path, std::string& name) {
-  struct statfs info {};
-  if (::statfs(path.c_str(), &info) != 0) return false;
-  const std::pair<uint64_t, const char*> kinds[] = {
-      {0x6969, "NFS"}, {0x0BD00BD0, "Lustre"}, {0x47504653, "GPFS"}, {0xFF534D42, "CIFS"},
-      {0x19830326, "BeeGFS"}, {0x00C36400, "Ceph"}};
-  for (const auto& [magic, word] : kinds)
-    if (static_cast<uint64_t>(info.f_type) == magic) {
-      name = word;
-      return true;
-    }
-  return false;
 }
 
 class Examination {
@@ -223,10 +207,10 @@ std::vector<Finding> examine_this_machine(const config::Experiment& experiment,
   std::vector<Finding> findings;
   for (const std::string& missing : config::find_missing(experiment))
     findings.push_back({Grade::kBad, "file", missing, "put it there, or correct xffl.yaml"});
-  std::string kind;
-  if (is_network_file_system(experiment.project_folder, kind))
+  const std::string kind = journal::network_file_system(experiment.project_folder);
+  if (!kind.empty())
     findings.push_back({Grade::kBad, "project folder", "on " + kind,
-                        "keep the project on a local disk: a journal is not safe there"});
+                        "put runs/ on a local disk (`xffl run --workdir`): a journal is not safe there"});
   else
     findings.push_back({Grade::kGood, "project folder", experiment.project_folder.string(), ""});
   std::error_code none;

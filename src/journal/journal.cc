@@ -20,6 +20,7 @@
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
 #include "xffl/base/names.h"
+#include "xffl/journal/file_system.h"
 
 namespace xffl::journal {
 
@@ -56,7 +57,9 @@ class SqliteJournal final : public Journal {
   explicit SqliteJournal(const std::filesystem::path& path) : lock_(path) {
     create_private(path);
     database_ = std::make_unique<Database>(path);
-    database_->exec("PRAGMA journal_mode = WAL");
+    // The write-ahead log needs memory that all who read share.
+    const bool shared = !network_file_system(path).empty();
+    database_->exec(shared ? "PRAGMA journal_mode = DELETE" : "PRAGMA journal_mode = WAL");
     database_->exec("PRAGMA synchronous = FULL");
     database_->exec("PRAGMA wal_autocheckpoint = 1");
     create_or_check_schema(*database_);

@@ -1,6 +1,6 @@
 // The run's memory: durable events, in order, each bound to the one before by a hash.
 //
-// SQLite (WAL, synchronous=FULL) holds the rows {seq, time, kind, round, facility, attempt,
+// SQLite (synchronous=FULL; WAL, or a rollback journal on a network file system) holds the rows {seq, time, kind, round, facility, attempt,
 // payload, chain}, where chain = SHA-256(previous chain, row). append() returns after the row is on
 // disk. Rows are never changed or removed. One writer: open() takes an exclusive lock beside the
 // database that a second coordinator cannot get; the lock file says who holds it (host, pid,
