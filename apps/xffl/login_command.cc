@@ -3,21 +3,24 @@
 #include <cstdio>
 #include <memory>
 
+#include "project.h"
 #include "terminal.h"
 #include "xffl/base/clock.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/config/load.h"
 #include "xffl/remote/ssh.h"
+#include "xffl/round/log_in.h"
 #include "xffl/round/world.h"
 
 namespace xffl {
 namespace {
 
+std::string ask(const std::string& prompt, bool echo) {
+  return ask_on_terminal(log::printable(prompt, 1000), echo);
+}
+
 void log_in_to(const remote::SshSettings& settings) {
-  const remote::Ask ask = [](const std::string& prompt, bool echo) {
-    return ask_on_terminal(log::printable(prompt, 1000), echo);
-  };
   const auto session = remote::log_in(settings, ask);
   std::string who = settings.user;
   if (settings.shell) {
@@ -27,12 +30,25 @@ void log_in_to(const remote::SshSettings& settings) {
   std::printf("logged in: %s\n", who.c_str());
 }
 
-void login(const std::filesystem::path& project, const std::string& name) {
+// A run that waits for this log-in keeps its connection and goes on.
+bool log_in_for_run(const ProjectOptions& options, const FacilityName& facility) {
+  const auto newest = round::latest_run(options.runs());
+  if (options.run.empty() && !newest) return false;
+  const round::RunFolder folder(options.runs(),
+                                options.run.empty() ? *newest : RunName(options.run));
+  if (!round::log_in_through_coordinator(folder, facility, ask)) return false;
+  std::printf("logged in: the coordinator of run %s goes on\n", folder.run().str().c_str());
+  return true;
+}
+
+void login(const ProjectOptions& options, const std::string& name) {
+  const std::filesystem::path& project = options.project;
   const config::Experiment experiment = config::load_experiment(project);
   const config::Facility& facility = experiment.facility(FacilityName(name));
   if (facility.access != config::AccessKind::kSsh)
     throw Error(ErrorKind::kConfig, "the facility " + name + " is not behind SSH");
   const auto settings = round::ssh_settings(facility, experiment.project_folder);
+  if (log_in_for_run(options, facility.name)) return;
   log_in_to(settings);
   if (!facility.transfer.hosts.empty())
     log_in_to(round::transfer_settings(facility, experiment.project_folder));
@@ -44,15 +60,15 @@ void login(const std::filesystem::path& project, const std::string& name) {
 
 void add_login_command(CLI::App& app) {
   struct Flags {
-    std::filesystem::path project = ".";
+    ProjectOptions options;
     std::string facility;
   };
   auto flags = std::make_shared<Flags>();
   CLI::App* command = app.add_subcommand(
       "login", "try the log-in to a facility, answering what it asks on the terminal");
   command->add_option("facility", flags->facility, "its name in xffl.yaml")->required();
-  command->add_option("-p,--project", flags->project, "the project's folder (default: .)");
-  command->callback([flags] { login(flags->project, flags->facility); });
+  add_project_options(command, flags->options);
+  command->callback([flags] { login(flags->options, flags->facility); });
 }
 
 }  // namespace xffl

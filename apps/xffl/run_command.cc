@@ -6,18 +6,21 @@
 #include <cstdio>
 #include <thread>
 
+#include "terminal.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
 #include "xffl/base/process.h"
 #include "xffl/config/load.h"
+#include "xffl/journal/file_system.h"
 #include "xffl/observe/status.h"
 
 namespace xffl {
 namespace {
 
 constexpr std::chrono::seconds kLineInterval{5};
+constexpr std::chrono::seconds kPersonPatience{110};  // OpenSSH waits 120 s for a log-in
 
 std::string format(const char* pattern, auto... values) {
   char text[200];
@@ -36,7 +39,29 @@ std::string describe(const std::string& metrics_line) try {
   return "";
 }
 
-void run(const ProjectOptions& options, bool fresh) {
+// Whoever sits at this run's terminal; nobody in a pipe or a detached run, where `xffl login` helps.
+remote::Ask person_at_terminal(std::stop_token stop) {
+  if (!has_person()) return {};
+  return [stop](const std::string& prompt, bool echo) {
+    return ask_on_terminal("\r\033[K" + log::printable(prompt, 1000), echo, kPersonPatience, stop);
+  };
+}
+
+// Two coordinators on two machines must not both believe that the journal is theirs.
+void check_file_system(const std::filesystem::path& folder, bool allowed) {
+  const std::string kind = journal::network_file_system(folder);
+  if (kind.empty()) return;
+  if (!allowed)
+    throw Error(ErrorKind::kUnsupported,
+                folder.string() + " is on a network file system (" + kind +
+                    "), where the journal's locks cannot be trusted: put runs/ on a local disk with "
+                    "--workdir, or say --allow-network-fs and start this run from one machine only");
+  log::warning("the journal is on a network file system: start this run from one machine only",
+               {{"folder", folder.string()}, {"kind", kind}});
+}
+
+void run(const ProjectOptions& options, bool fresh, bool network_allowed) {
+  check_file_system(options.runs(), network_allowed);
   const config::Experiment experiment = config::load_experiment(options.project);
   const auto newest = round::latest_run(options.runs());
   const RunName name = !options.run.empty() ? RunName(options.run)
@@ -46,9 +71,10 @@ void run(const ProjectOptions& options, bool fresh) {
   make_dirs(folder.path());
   log::set_file(folder.log());
   SystemClock clock;
-  round::World world = round::make_world(clock, experiment.project_folder);
-  RoundDisplay display(experiment.rounds);
   StopOnSignal signals;
+  round::World world =
+      round::make_world(clock, experiment.project_folder, person_at_terminal(signals.token()));
+  RoundDisplay display(experiment.rounds);
   log::info("run", {{"project", experiment.project.str()},
                     {"run", name.str()},
                     {"folder", folder.path().string()}});
@@ -64,13 +90,15 @@ bool holds(const round::RunFolder& folder, pid_t pid) {
 }
 
 // Starts `xffl run` in a session of its own and waits until it holds the run, or has ended.
-void detach(const ProjectOptions& options, bool fresh) {
+void detach(const ProjectOptions& options, bool fresh, bool network_allowed) {
+  check_file_system(options.runs(), network_allowed);
   std::vector<std::string> argv = {std::filesystem::read_symlink("/proc/self/exe").string(), "run",
                                    "-p", std::filesystem::absolute(options.project).string()};
   if (!options.workdir.empty())
     argv.insert(argv.end(), {"-w", std::filesystem::absolute(options.workdir).string()});
   if (!options.run.empty()) argv.insert(argv.end(), {"--run", options.run});
   if (fresh) argv.push_back("--new");
+  if (network_allowed) argv.push_back("--allow-network-fs");
   make_dirs(options.runs());
   const std::filesystem::path output = options.runs() / "detached.out";
   std::error_code none;
@@ -155,7 +183,7 @@ void RoundDisplay::show_round(int round, const std::vector<round::Accepted>& par
 void add_run_command(CLI::App& app) {
   struct State {
     ProjectOptions options;
-    bool fresh = false, detached = false;
+    bool fresh = false, detached = false, network = false;
   };
   auto state = std::make_shared<State>();
   CLI::App* command =
@@ -168,8 +196,10 @@ void add_run_command(CLI::App& app) {
                                    "the run to continue, such as 0003 (default: the newest)");
   command->add_flag("--new", state->fresh, "start another run")->excludes(name);
   command->add_flag("--detach", state->detached, "go on without this terminal");
+  command->add_flag("--allow-network-fs", state->network,
+                    "also with runs/ on NFS, Lustre, ...: only ever from one machine");
   command->callback([state] {
-    state->detached ? detach(state->options, state->fresh) : run(state->options, state->fresh);
+    (state->detached ? detach : run)(state->options, state->fresh, state->network);
   });
   CLI::App* follow = app.add_subcommand("attach", "follow a run that another process coordinates");
   add_project_options(follow, state->options);

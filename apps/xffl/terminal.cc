@@ -1,6 +1,7 @@
 #include "terminal.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <termios.h>
 #include <unistd.h>
 
@@ -38,7 +39,18 @@ class NoEcho {
   bool changed_ = false;
 };
 
-std::string read_line(int fd) {
+void await_line(int fd, std::chrono::seconds patience, const std::stop_token& stop) {
+  const auto ends = std::chrono::steady_clock::now() + patience;
+  for (pollfd wait{fd, POLLIN, 0}; ::poll(&wait, 1, 100) <= 0;) {
+    if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
+    if (patience.count() > 0 && std::chrono::steady_clock::now() > ends)
+      throw Error(ErrorKind::kAuth, "nobody answered within " + std::to_string(patience.count()) +
+                                        " s: run `xffl login` for this facility");
+  }
+}
+
+std::string read_line(int fd, std::chrono::seconds patience, const std::stop_token& stop) {
+  await_line(fd, patience, stop);  // a terminal gives whole lines
   std::string line;
   for (char c = 0; line.size() < 4096;) {
     const ssize_t n = ::read(fd, &c, 1);
@@ -54,15 +66,20 @@ std::string read_line(int fd) {
 
 bool has_terminal() { return static_cast<bool>(open_terminal()); }
 
-std::string ask_on_terminal(const std::string& prompt, bool echo) {
+bool has_person() {
+  return ::isatty(STDIN_FILENO) != 0 && ::isatty(STDERR_FILENO) != 0 && has_terminal();
+}
+
+std::string ask_on_terminal(const std::string& prompt, bool echo, std::chrono::seconds patience,
+                            std::stop_token stop) {
   const UniqueFd terminal = open_terminal();
   if (!terminal)
     throw Error(ErrorKind::kUsage, "there is no terminal to ask '" + log::printable(prompt, 200) +
                                        "' on: run this command where a person types");
   write_all(terminal.get(), std::as_bytes(std::span(prompt)), "/dev/tty");
-  if (echo) return read_line(terminal.get());
+  if (echo) return read_line(terminal.get(), patience, stop);
   const NoEcho silence(terminal.get());
-  return read_line(terminal.get());
+  return read_line(terminal.get(), patience, stop);
 }
 
 }  // namespace xffl

@@ -1,13 +1,21 @@
 // Questions to a person, on the terminal and nowhere else: not on a pipe, not in a detached run.
 #pragma once
 
+#include <chrono>
+#include <stop_token>
 #include <string>
 
 namespace xffl {
 
 /// Writes `prompt` to the terminal and reads a line; without `echo` the answer is not shown. Throws
-/// kUsage when there is no terminal, or it is closed.
-std::string ask_on_terminal(const std::string& prompt, bool echo);
+/// kUsage when there is no terminal, or it is closed, kAuth when nobody answers within `patience`
+/// (0: waits), kCancelled on `stop`.
+std::string ask_on_terminal(const std::string& prompt, bool echo,
+                            std::chrono::seconds patience = std::chrono::seconds(0),
+                            std::stop_token stop = {});
+
+/// Whether a person looks at this command: its input and its messages are a terminal's.
+bool has_person();
 
 /// Whether ask_on_terminal() can ask.
 bool has_terminal();

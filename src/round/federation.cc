@@ -5,7 +5,9 @@
 #include <thread>
 
 #include "context.h"
+#include "credential_watch.h"
 #include "dtype_of.h"
+#include "login_desk.h"
 #include "open_run.h"
 #include "run_round.h"
 #include "xffl/aggregate/aggregate.h"
@@ -166,6 +168,11 @@ Outcome run_federation(const config::Experiment& experiment, const RunFolder& fo
   LiveBoard live(folder.live(), world.clock);
   Context context{experiment, folder, world, observer, ledger, live, *ledger.history().identity, {}};
 
+  const CredentialWatch credentials(context);
+  const LoginDesk desk(folder.login(), [&](const FacilityName& name, const remote::Ask& ask) {
+    const config::Facility& facility = experiment.facility(name);
+    if (world.log_in) world.log_in(facility, ask);
+  });
   std::stop_source any_stop;
   std::stop_callback forward(stop, [&] { any_stop.request_stop(); });
   RequestWatch watch(context, any_stop);

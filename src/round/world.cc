@@ -18,8 +18,8 @@ std::vector<remote::SshHost> hosts_of(const std::vector<config::Host>& hosts) {
 // Sessions are made once and shared by rounds: one connection per host is kept.
 class Sessions {
  public:
-  explicit Sessions(std::filesystem::path project_folder)
-      : project_folder_(std::move(project_folder)) {}
+  Sessions(std::filesystem::path project_folder, remote::Ask ask)
+      : project_folder_(std::move(project_folder)), ask_(std::move(ask)) {}
 
   std::shared_ptr<remote::Session> commands(const config::Facility& facility) {
     const std::lock_guard lock(mutex_);
@@ -35,15 +35,31 @@ class Sessions {
     return session;
   }
 
+  void log_in(const config::Facility& facility, const remote::Ask& ask) {
+    remote::log_in(*commands(facility), ask);
+    if (!facility.transfer.hosts.empty()) remote::log_in(*files(facility), ask);
+  }
+
  private:
   std::shared_ptr<remote::Session> make(const config::Facility& facility, bool files) const {
     if (facility.access == config::AccessKind::kLocal) return remote::make_local_session();
     return remote::make_ssh_session(files ? transfer_settings(facility, project_folder_)
-                                          : ssh_settings(facility, project_folder_));
+                                          : ssh_settings(facility, project_folder_),
+                                    limits_, ask_ ? asking_for(facility.name) : remote::Ask());
+  }
+  // Facilities ask from their own threads.
+  remote::Ask asking_for(const FacilityName& facility) const {
+    return [this, name = facility.str()](const std::string& prompt, bool echo) {
+      const std::lock_guard lock(asking_);
+      return ask_(name + ": " + prompt, echo);
+    };
   }
 
-  std::filesystem::path project_folder_;
+  const std::filesystem::path project_folder_;
+  const remote::Ask ask_;
+  const std::shared_ptr<remote::ConnectionLimits> limits_ = remote::make_connection_limits();
   std::mutex mutex_;
+  mutable std::mutex asking_;
   std::map<FacilityName, std::shared_ptr<remote::Session>> commands_, files_;
 };
 
@@ -81,8 +97,8 @@ remote::SshSettings transfer_settings(const config::Facility& facility,
   return settings;
 }
 
-World make_world(Clock& clock, const std::filesystem::path& project_folder) {
-  const auto sessions = std::make_shared<Sessions>(project_folder);
+World make_world(Clock& clock, const std::filesystem::path& project_folder, remote::Ask ask) {
+  const auto sessions = std::make_shared<Sessions>(project_folder, std::move(ask));
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe");
   return World{
       .clock = clock,
@@ -92,7 +108,15 @@ World make_world(Clock& clock, const std::filesystem::path& project_folder) {
           [&clock](const config::Facility& f, std::shared_ptr<remote::Session> session) {
             return make_scheduler(f, std::move(session), clock);
           },
-      .programs = {self, self.parent_path() / "xffl-train"}};
+      .programs = {self, self.parent_path() / "xffl-train"},
+      .credential_expiry = [project_folder](const config::Facility& f)
+          -> std::optional<Clock::UtcTime> {
+        if (f.access != config::AccessKind::kSsh) return std::nullopt;
+        return remote::credential_expiry(ssh_settings(f, project_folder));
+      },
+      .log_in = [sessions](const config::Facility& f, const remote::Ask& person) {
+        sessions->log_in(f, person);
+      }};
 }
 
 }  // namespace xffl::round

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "e2e/bed_project.h"
+#include "xffl/base/file.h"
 
 namespace xffl {
 namespace {
@@ -118,7 +119,11 @@ TEST(BedFaults, AnExpiredCertificateWaitsForItsRenewal) {
   ASSERT_TRUE(project.await_status("PAUSED(auth)")) << project.status();
   EXPECT_THAT(project.status(), HasSubstr("expired"));
   ASSERT_TRUE(project.await_events("update_accepted", 1));  // brno's
+  EXPECT_THAT(read_file(project.log(), 1 << 20), HasSubstr("a certificate ends soon"));
   alba.certify("-1m:+10m");
+  // It would see the new one by itself; a person may tell it.
+  const ProcessResult login = project.xffl({"login", "alba", "-p", project.path().string()});
+  EXPECT_THAT(login.out, HasSubstr("goes on")) << login.err;
   EXPECT_EQ(run.finish(), 0);
   project.expect_result(local_sha256());
 }

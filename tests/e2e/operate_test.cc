@@ -5,6 +5,7 @@
 
 #include "e2e/project.h"
 #include "xffl/base/error.h"
+#include "xffl/base/file.h"
 #include "xffl/base/json.h"
 
 namespace xffl {
@@ -76,6 +77,36 @@ TEST(Detach, GoesOnAndCanBeFollowed) {
   EXPECT_EQ(followed.exit_code, 0) << followed.err;
   EXPECT_NE(followed.out.find("completed, 3 of 3 rounds published"), std::string::npos)
       << followed.out;
+}
+
+// Runs xffl where the project's folder is, as the table of mounts says, on NFS.
+ProcessResult on_nfs(const Project& project, const std::vector<std::string>& args) {
+  const std::filesystem::path mounts = project.path() / "mountinfo";
+  write_file_atomic(mounts, "22 1 0:20 / / rw - ext4 /dev/sda1 rw\n30 22 0:30 / " +
+                                project.path().string() + " rw - nfs4 nas:/home rw\n");
+  std::vector<std::string> argv = {
+      "unshare", "--mount", "--propagation", "private", "sh", "-c",
+      "mount --bind \"$1\" /proc/$$/mountinfo || exit 77; shift; exec \"$@\"", "sh",
+      mounts.string(), XFFL_BINARY_DIR "/bin/xffl"};
+  argv.insert(argv.end(), args.begin(), args.end());
+  return run_process({.argv = argv, .timeout = std::chrono::seconds(120)});
+}
+
+TEST(NetworkFileSystem, IsRefusedUnlessItIsAllowed) {
+  Project project;
+  const std::string path = project.path().string();
+  const ProcessResult refused = on_nfs(project, {"run", "-p", path});
+  if (refused.exit_code == 77 || refused.err.find("unshare") != std::string::npos)
+    GTEST_SKIP() << "no mount namespaces here: " << refused.err;
+  EXPECT_EQ(refused.exit_code, exit_code(ErrorKind::kUnsupported)) << refused.err;
+  EXPECT_NE(refused.err.find("(nfs4)"), std::string::npos) << refused.err;
+  EXPECT_FALSE(std::filesystem::exists(project.path() / "runs"));
+  const ProcessResult allowed = on_nfs(project, {"run", "-p", path, "--allow-network-fs"});
+  EXPECT_EQ(allowed.exit_code, 0) << allowed.err;
+  EXPECT_NE(allowed.err.find("one machine only"), std::string::npos) << allowed.err;
+  // No write-ahead log; and the run is the same run.
+  EXPECT_EQ(read_file(project.run_folder() / "journal.db", 1 << 20).at(18), 1);
+  EXPECT_TRUE(project.history().completed);
 }
 
 TEST(Doctor, FindsWhatIsMissing) {

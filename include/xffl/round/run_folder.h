@@ -26,6 +26,7 @@ class RunFolder {
   std::filesystem::path log() const { return path_ / "coordinator.log"; }
   std::filesystem::path current() const { return path_ / "CURRENT"; }
   std::filesystem::path requests() const { return path_ / "requests"; }
+  std::filesystem::path login() const { return path_ / "login.sock"; }
   std::filesystem::path live() const { return path_ / "live.json"; }
   std::filesystem::path round(int round) const;
   std::filesystem::path global(int round) const { return this->round(round) / "global"; }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "xffl/base/clock.h"
 #include "xffl/config/experiment.h"
@@ -29,11 +30,16 @@ struct World {
                                                    std::shared_ptr<remote::Session>)>
       scheduler;
   Programs programs;
+  // When what a log-in to the facility uses ends, if it does; and a log-in that a person helps with.
+  // Both may be absent.
+  std::function<std::optional<Clock::UtcTime>(const config::Facility&)> credential_expiry = {};
+  std::function<void(const config::Facility&, const remote::Ask&)> log_in = {};
 };
 
 /// This machine's clock; sessions and schedulers by the facility's kinds, one connection per host;
-/// programs beside the running one. Host keys are pinned in <project_folder>/known_hosts.
-World make_world(Clock& clock, const std::filesystem::path& project_folder);
+/// programs beside the running one. Host keys are pinned in <project_folder>/known_hosts. `ask`,
+/// which may be empty, is asked one question at a time when a facility wants a person.
+World make_world(Clock& clock, const std::filesystem::path& project_folder, remote::Ask ask = {});
 
 remote::SshSettings ssh_settings(const config::Facility& facility,
                                  const std::filesystem::path& project_folder);

@@ -1,0 +1,54 @@
+#include "credential_watch.h"
+
+#include "xffl/base/error.h"
+#include "xffl/base/log.h"
+
+namespace xffl::round {
+namespace {
+
+using std::chrono::minutes;
+
+constexpr minutes kAhead[] = {minutes(120), minutes(30)};
+constexpr std::chrono::seconds kInterval{30};
+
+void look(const Context& context, CertificateWarnings& warnings) {
+  for (const config::Facility& facility : context.experiment.facilities) try {
+      const auto ends = context.world.credential_expiry(facility);
+      const auto left = warnings.due(facility.name, ends, context.world.clock.utc());
+      if (!left) continue;
+      log::warning("a certificate ends soon: jobs go on, but renew it before",
+                   {{"facility", facility.name.str()},
+                    {"ends", format_utc(*ends)},
+                    {"left", std::to_string(left->count()) + " min"}});
+    } catch (const Error& error) {  // whoever logs in will say it
+      log::debug("no certificate to look at",
+                 {{"facility", facility.name.str()}, {"problem", error.what()}});
+    }
+}
+
+}  // namespace
+
+std::optional<minutes> CertificateWarnings::due(const FacilityName& facility,
+                                                std::optional<Clock::UtcTime> ends,
+                                                Clock::UtcTime now) {
+  if (!ends || *ends <= now) return std::nullopt;
+  Said& said = said_[facility];
+  if (said.of != *ends) said = {*ends, 0};
+  int due = 0;
+  for (const minutes ahead : kAhead) due += *ends - now <= ahead;
+  if (due <= said.warnings) return std::nullopt;
+  said.warnings = due;
+  return std::chrono::duration_cast<minutes>(*ends - now);
+}
+
+CredentialWatch::CredentialWatch(const Context& context) {
+  if (!context.world.credential_expiry) return;
+  thread_ = std::jthread([&context](std::stop_token stop) {
+    CertificateWarnings warnings;
+    SystemClock clock;
+    do look(context, warnings);
+    while (clock.sleep(kInterval, stop));
+  });
+}
+
+}  // namespace xffl::round
