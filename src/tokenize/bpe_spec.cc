@@ -196,6 +196,10 @@ void Reader::read_pre_tokenizer(const Json& json) {
       unsupported("a pre_tokenizer that does not end in ByteLevel is");
     if (type == "Split") {
       read_split(step);
+    } else if (type == "Digits") {
+      // By Rust's tables, which are those of Unicode 16 or, in tokenizers 0.23, 17: 13 digits more.
+      spec_.split_patterns.emplace_back(step.boolean("individual_digits") ? R"(\p{N})"
+                                                                          : R"(\p{N}+)");
     } else if (type == "ByteLevel") {
       read_byte_level(step);
     } else {

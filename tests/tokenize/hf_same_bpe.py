@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks that tokenizer.json gives the ids of HF's tokenizers: hf_same_bpe.py XFFL_TOKENIZE KIND TEXT...
 
-Trains a byte-level BPE of the KIND (llama3, llama4, gpt2, roberta, splits) on the texts and seeded mixed text with HF's own
-library, and compares: edge cases, about 1 MB of mixed text in one document and in many, every assigned character of
+Trains a byte-level BPE of the KIND (llama3, llama4, gpt2, roberta, splits, digits) on the texts and seeded mixed text with HF's own
+library, and compares: masks of prompts, edge cases, about 1 MB of mixed text in one document and in many, every assigned character of
 Unicode between letters, the texts of the ids, and texts of ids in no order. Exit code 77: tokenizers is not installed.
 
 hf_same_bpe.py golden FOLDER TEXT... writes the files that the unit tests read instead.
@@ -22,7 +22,7 @@ except ImportError as error:
     sys.exit(77)
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from hf_same_ids import read_shard
+from hf_same_ids import read_shard, read_targets
 from mixed_text import EDGES, mixed_text
 
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
@@ -47,6 +47,7 @@ PRE_TOKENIZERS = {
     "roberta": byte_level(use_regex=True, add_prefix_space=True),
     "splits": pre_tokenizers.Sequence([split(r"\p{N}{1,3}"), split(r"[一-龥぀-ヿ]+"), pre_tokenizers.Split("::", "isolated"),
                                        byte_level(use_regex=True)]),
+    "digits": pre_tokenizers.Sequence([pre_tokenizers.Digits(True), byte_level(use_regex=True)]),
 }
 
 
@@ -93,10 +94,13 @@ def ours(program, folder, texts):
     return read_shard(shard)
 
 
-def every_character():
+UNICODE17_DIGITS = {*range(0x11DE0, 0x11DEA), *range(0x16FF4, 0x16FF7)}
+
+
+def every_character(kind):
     """Each between a letter, a digit and a space, so that its class shows."""
     blocks = [range(1, 0xD800), range(0xE000, 0x32400), range(0xE0000, 0xE0200), range(0x10FF00, 0x110000)]
-    codes = [code for block in blocks for code in block]
+    codes = [code for block in blocks for code in block if kind != "digits" or code not in UNICODE17_DIGITS]
     for at in range(0, len(codes), 5000):
         yield "".join(f"a{chr(code)}1{chr(code)}{chr(code)} " for code in codes[at:at + 5000])
 
@@ -142,6 +146,30 @@ def write_golden(folder, texts, words):
             file.write(json.dumps({"text": text, "ids": ids, "decoded": decoded}) + "\n")
 
 
+def compare_masks(program, folder, tokenizer, words, rng):
+    """The loss falls on tokens that HF says have a character of the completion."""
+    pairs = [(mixed_text(rng.randint(1, 60), seed, words), mixed_text(rng.randint(1, 60), 1000 + seed, words)) for seed in range(1, 500)]
+    pairs = [(prompt, text) for prompt, text in pairs if text.strip(" \t\r\n\f\v")]
+    source, shard = folder / "pairs.jsonl", folder / "pairs.tokens"
+    source.write_text("".join(json.dumps({"p": prompt, "c": text}) + "\n" for prompt, text in pairs), encoding="utf-8")
+    run(program, "encode", "--tokenizer", folder, "--input", source, "--output", shard, "--no-pack", "--no-eos", "--mask-prompt",
+        "--prompt-field", "p", "--text-field", "c", "--sequence-length", "100000")
+    expected = []
+    for prompt, text in pairs:
+        encoding = tokenizer.encode(prompt + text)
+        targets = [int(end > len(prompt)) for _, end in encoding.offsets]
+        if any(targets[1:]):  # what has nothing to predict is left out
+            expected.append((prompt, text, encoding.ids, targets))
+    found = list(zip(read_shard(shard), read_targets(shard)))
+    wrong = abs(len(found) - len(expected))
+    for (prompt, text, ids, targets), (our_ids, our_targets) in zip(expected, found):
+        if (our_ids, our_targets) != (ids, targets):
+            wrong += 1
+            print(f"masks: {prompt!r} + {text!r}: ours {our_targets}, HF {targets}")
+    print(f"masks: {len(pairs)} pairs, {wrong} wrong")
+    return wrong
+
+
 def main(program, kind, *paths):
     print("tokenizers", tokenizers.__version__, kind)
     texts = [pathlib.Path(path).read_text(encoding="utf-8") for path in paths]
@@ -155,7 +183,8 @@ def main(program, kind, *paths):
         wrong = compare(program, folder, tokenizer, EDGES, "edge cases")
         wrong += compare(program, folder, tokenizer, [mixed_text(1_000_000, 2, words)], "1 MB in one document")
         wrong += compare(program, folder, tokenizer, [mixed_text(200, seed, words) for seed in range(5000)], "1 MB in 5000 documents")
-        wrong += compare(program, folder, tokenizer, every_character(), "every character")
+        wrong += compare(program, folder, tokenizer, every_character(kind), "every character")
+        wrong += compare_masks(program, folder, tokenizer, words, random.Random(4))
         wrong += compare_decoded(program, folder, tokenizer, EDGES, random.Random(3))
     print(f"{wrong} wrong")
     return 1 if wrong else 0

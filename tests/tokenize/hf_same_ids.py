@@ -55,6 +55,17 @@ def read_shard(path):
     return [tokens[a:b] for a, b in zip(begins, begins[1:])]
 
 
+def read_targets(path):
+    """Of each sequence of an unpacked shard with targets, a list of 0 and 1, by the format's page."""
+    data = path.read_bytes()
+    assert data[8] == 2
+    lengths = [len(ids) for ids in read_shard(path)]
+    words = data[len(data) - (sum(lengths) + 63) // 64 * 8:]
+    bits = [words[token // 8] >> token % 8 & 1 for token in range(sum(lengths))]
+    begins = [sum(lengths[:i]) for i in range(len(lengths))]
+    return [bits[begin:begin + length] for begin, length in zip(begins, lengths)]
+
+
 def check(program, kind, vocab_size, sources, folder):
     subprocess.run([program, "train", "--input", *sources, "--output", folder, "--vocab-size", vocab_size, "--model-type", kind],
                    check=True, stdout=subprocess.DEVNULL)
