@@ -13,6 +13,8 @@ void add_train_command(CLI::App& app);
 void add_encode_command(CLI::App& app);
 void add_decode_command(CLI::App& app);
 void add_inspect_command(CLI::App& app);
+/// Its callback sets `exit_code` to that of xffl-train, which has said why.
+void add_generate_command(CLI::App& app, int& exit_code);
 
 /// --input, --document, --text-field and --format of a command that reads corpora.
 struct InputFlags {

@@ -46,12 +46,14 @@ int run(int argc, char** argv) {
   add_encode_command(app);
   add_decode_command(app);
   add_inspect_command(app);
+  int code = 0;
+  add_generate_command(app, code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : exit_code(ErrorKind::kUsage);
   }
-  return 0;
+  return code;
 }
 
 }  // namespace xffl::app

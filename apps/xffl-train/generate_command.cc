@@ -1,6 +1,7 @@
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <iostream>
 #include <iterator>
 #include <sstream>
 
@@ -38,6 +39,8 @@ std::vector<int64_t> read_prompt(const GenerateCommandOptions& options) {
   if (options.ids.empty() == options.ids_file.empty())
     throw Error(ErrorKind::kUsage, "give the prompt's token ids by --ids or by --ids-file, one of them");
   if (!options.ids.empty()) return parse_ids(options.ids, "--ids");
+  if (options.ids_file == "-")
+    return parse_ids({std::istreambuf_iterator<char>(std::cin), {}}, "standard input");
   std::ifstream file(options.ids_file);
   if (!file) throw Error(ErrorKind::kNotFound, options.ids_file + ": cannot be read");
   return parse_ids({std::istreambuf_iterator<char>(file), {}}, options.ids_file);

@@ -46,7 +46,7 @@ void declare_generate(CLI::App& app, CommandLine& line) {
   declare_common(*command, line);
   command->add_option("--model", options.model, "HF folder")->required();
   command->add_option("--ids", options.ids, "the prompt: token ids");
-  command->add_option("--ids-file", options.ids_file, "the prompt: a file of token ids");
+  command->add_option("--ids-file", options.ids_file, "the prompt: a file of token ids; -: standard input");
   command->add_option("--precision", options.precision, "fp32 or bf16")->capture_default_str();
   command->add_option("--max-new-tokens", generate.max_new_tokens, "at most so many")
       ->capture_default_str();

@@ -8,6 +8,7 @@
 #include "config_command.h"
 #include "demo_command.h"
 #include "doctor_command.h"
+#include "generate_command.h"
 #include "inspect_command.h"
 #include "login_command.h"
 #include "operate_command.h"
@@ -57,6 +58,7 @@ int main(int argc, char** argv) {
   xffl::add_inspect_command(app);
   xffl::add_render_command(app);
   xffl::add_demo_command(app);
+  xffl::add_generate_command(app);
   try {
     std::reverse(line.own.begin(), line.own.end());  // CLI11 takes the last word first
     app.parse(line.own);

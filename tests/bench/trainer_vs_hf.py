@@ -186,7 +186,8 @@ class Bench:
             training = dict(steps=self.steps, first_step=0, batch_size=o.batch_size, micro_batch_size=o.batch_size // o.ranks,
                             learning_rate=1e-3, schedule=dict(kind="constant", warmup_steps=0, total_steps=0, min_ratio=0.0),
                             weight_decay=0.1, beta1=0.9, beta2=0.95, epsilon=1e-8, max_grad_norm=1.0, seed=SEED,
-                            precision=precision, validation_samples=0, train_samples=0, **json.loads(o.training))
+                            precision=precision, validation_samples=0, train_samples=0, sharding="full" if o.ranks > 1 else "none",
+                            shard_group_size=0, recompute="none", offload="none", **json.loads(o.training))
             job = dict(version=o.job_version, key=dict(project="p", run="0001", round=1, facility="alba", attempt=1, nonce="0" * 32),
                        base_model_path=str(self.model), base_model_sha256=self.root, train_paths=[str(self.tokens)], validation=[],
                        update_path="update", report_path="report.json", metrics_path="metrics.jsonl", update_kind="weights",
@@ -264,7 +265,7 @@ def parse():
     parser.add_argument("--steps", type=int, default=12, help="steps that are")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--training", default="{}", help="more keys of job.json's `training`, as JSON")
-    parser.add_argument("--job-version", type=int, default=1)
+    parser.add_argument("--job-version", type=int, default=2)
     parser.add_argument("--environment", nargs="*", default=[], help="NAME=VALUE for xffl-train's ranks")
     parser.add_argument("--json", type=pathlib.Path, help="write the records there")
     options = parser.parse_args()

@@ -1,0 +1,34 @@
+#include "generate_command.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "xffl/base/error.h"
+#include "xffl/base/process.h"
+
+namespace xffl {
+namespace {
+
+[[noreturn]] void become(std::vector<std::string> words) {
+  const std::string program =
+      std::filesystem::read_symlink("/proc/self/exe").parent_path() / "xffl-tokenize";
+  words.insert(words.begin(), {program, "generate"});
+  ::execv(program.c_str(), exec_pointers(words).data());
+  throw Error(ErrorKind::kNotFound, program + " cannot be started: " + std::strerror(errno) +
+                                        " (it is built with XFFL_TOKENIZE=ON)");
+}
+
+}  // namespace
+
+void add_generate_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand(
+      "generate", "Continue a text with a model: --model DIR --prompt TEXT (runs xffl-train)");
+  command->prefix_command();
+  command->set_help_flag();
+  command->callback([command] { become(command->remaining()); });
+}
+
+}  // namespace xffl

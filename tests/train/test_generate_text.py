@@ -1,0 +1,60 @@
+"""Text in, text out: xffl-tokenize generate (what `xffl generate` becomes) against HF's generate and tokenizer."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+import harness
+from test_generate import hf_generate
+
+DATA = harness.pathlib.Path(__file__).parents[1] / "tokenize" / "data"
+PROMPT = "Il comune di Brno"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    if not (harness.BIN / "xffl-tokenize").exists():
+        pytest.skip("xffl-tokenize is not built here")
+    path = tmp_path_factory.mktemp("text") / "m"
+    harness.make_model(path, vocab_size=500)
+    tokenizer = path.parent / "tokenizer"
+    harness.run([harness.BIN / "xffl-tokenize", "train", "--input", DATA / "it.txt", DATA / "cs.txt", "--output", tokenizer,
+                 "--vocab-size", 500])
+    for file in tokenizer.iterdir():
+        shutil.copy(file, path)
+    return path
+
+
+def generate(folder, *arguments, check=True):
+    return harness.run([harness.BIN / "xffl-tokenize", "generate", "--model", folder, *arguments], check=check)
+
+
+@pytest.mark.parametrize("penalty", [1.0, 1.3])
+def test_greedy_text_is_that_of_hf_s_ids(folder, tmp_path, penalty):
+    """Broken characters too, which a random model makes: streamed text is that of all ids at once."""
+    ids = AutoTokenizer.from_pretrained(folder)(PROMPT).input_ids
+    expected = ids + hf_generate(folder, ids, count=40, repetition_penalty=penalty)
+    (tmp_path / "ids.jsonl").write_text(json.dumps(expected) + "\n")
+    whole = harness.run([harness.BIN / "xffl-tokenize", "decode", "--tokenizer", folder, "--input", tmp_path / "ids.jsonl"]).stdout
+    found = generate(folder, "--prompt", PROMPT, "--max-new-tokens", 40, "--ignore-eos", "--repetition-penalty", penalty).stdout
+    assert (PROMPT + found).strip("\n") == whole.strip("\n")
+
+
+def test_json_and_a_file_say_the_same(folder, tmp_path):
+    (tmp_path / "prompt.txt").write_text(PROMPT)
+    arguments = ["--max-new-tokens", 12, "--temperature", 0.8, "--seed", 3]
+    text = generate(folder, "--prompt", PROMPT, *arguments).stdout[:-1]
+    found = json.loads(generate(folder, "--prompt-file", tmp_path / "prompt.txt", "--json", *arguments).stdout)
+    assert found["text"] == text and found["new_tokens"] <= 12
+
+
+def test_the_trainer_s_refusal_is_ours(folder):
+    result = generate(folder, "--prompt", PROMPT * 100, check=False)
+    assert result.returncode == 2 and "max_position_embeddings" in result.stderr and result.stdout == ""
+    result = generate(folder, check=False)
+    assert result.returncode == 2 and "--prompt" in result.stderr
+    result = generate(folder, "--prompt", "a", "--trainer", "/nowhere/xffl-train", check=False)
+    assert result.returncode != 0 and "/nowhere/xffl-train cannot be started" in result.stderr
