@@ -17,8 +17,11 @@ namespace xffl::tokenize {
 namespace {
 
 constexpr int64_t kMaxId = (int64_t{1} << 24) - 1;
+// Ids may have gaps, but tables are as long as the largest id: a small file must not ask for much.
+constexpr int64_t kMaxGaps = 65536;
 constexpr size_t kMaxTokenBytes = 4096;
 constexpr size_t kMaxAddedTokens = 100'000;
+constexpr size_t kMaxAddedBytes = size_t{4} << 20;  // of all added tokens together
 constexpr size_t kMaxSteps = 16;
 constexpr uint64_t kMaxConfigBytes = uint64_t{8} << 20;
 
@@ -99,10 +102,11 @@ void Reader::check_model(JsonObject& model) {
 void Reader::read_vocab() {
   if (file_.vocab.empty()) corrupt("model.vocab is missing or empty");
   std::unordered_set<int64_t> seen;
+  const int64_t max_id = std::min(kMaxId, 2 * static_cast<int64_t>(file_.vocab.size()) + kMaxGaps);
   for (auto& [token, id] : file_.vocab) {
     const std::string name = "model.vocab: '" + log::printable(token, 60) + "'";
-    if (id < 0 || id > kMaxId) {
-      corrupt(name + " has id " + std::to_string(id) + ", expected 0 to " + std::to_string(kMaxId));
+    if (id < 0 || id > max_id) {
+      corrupt(name + " has id " + std::to_string(id) + ", expected 0 to " + std::to_string(max_id));
     }
     if (token.size() > kMaxTokenBytes) corrupt(name + " is too long");
     if (!seen.insert(id).second)
@@ -159,6 +163,7 @@ void Reader::read_added_tokens(const Json& tokens) {
   if (tokens.size() > kMaxAddedTokens)
     corrupt("more than " + std::to_string(kMaxAddedTokens) + " added tokens");
   auto next = static_cast<int32_t>(spec_.vocab.size());
+  size_t num_bytes = 0;
   for (const Json& json : tokens) {
     AddedToken token = read_added_token(json, spec_.added_tokens.size());
     const auto in_vocab = ids_.find(token.content);
@@ -171,6 +176,10 @@ void Reader::read_added_tokens(const Json& tokens) {
       corrupt("added_tokens: '" + log::printable(token.content, 60) + "' appears twice");
     }
     next = std::max(next, token.id + 1);
+    num_bytes += token.content.size();
+    if (num_bytes > kMaxAddedBytes) {
+      corrupt("added_tokens have more than " + std::to_string(kMaxAddedBytes) + " bytes together");
+    }
     spec_.added_tokens.push_back(std::move(token));
   }
 }

@@ -222,6 +222,7 @@ TEST_F(Bpe, HostileFilesAreRefused) {
   corrupt("expected 0 to", "/model/vocab/a", -1);
   corrupt("expected 0 to", "/model/vocab/a", uint64_t{1} << 63);
   corrupt("expected 0 to", "/model/vocab/a", 1 << 24);
+  corrupt("expected 0 to 66376", "/model/vocab/a", 66377);  // 2 * 420 + 65536
   corrupt("which is another's", "/model/vocab/a", 5);
   corrupt("model.vocab: an entry is", "/model/vocab/a", 1.5);
   corrupt("model.vocab: an entry is", "/model/vocab/a", "1");
@@ -242,6 +243,14 @@ TEST_F(Bpe, HostileFilesAreRefused) {
   corrupt("does not end", "/pre_tokenizer/pretokenizers/0/pattern/Regex", "[a");
   corrupt("does not end", "/pre_tokenizer/pretokenizers/0/pattern/Regex", "(a");
   Json json = golden();
+  for (int i = 0; i < 1100; ++i) {
+    Json token = json["added_tokens"].back();
+    token["id"] = token["id"].get<int>() + 1;
+    token["content"] = std::string(4000, 'x') + std::to_string(i);
+    json["added_tokens"].push_back(token);
+  }
+  refused(ErrorKind::kCorrupt, "bytes together", json);
+  json = golden();
   json["model"]["vocab"].erase("Z");
   refused(ErrorKind::kUnsupported, "a token for the byte 90", json);
 }
