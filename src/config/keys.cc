@@ -148,6 +148,12 @@ const Section& training_keys() {
        bind<&TrainingSpec::validation_samples>(), 0, 9e15},
       {"train_samples", Type::kInteger, "use only the first so many sequences; 0: all",
        bind<&TrainingSpec::train_samples>(), 0, 9e15},
+      operational({"checkpoint_interval", Type::kInteger,
+                   "steps between two checkpoints inside a job, from which a repeated job goes on; "
+                   "0: none",
+                   bind<&TrainingSpec::checkpoint_interval>(), 0, kMaxCount}),
+      operational({"keep_checkpoints", Type::kInteger, "of those of one job, the newest so many",
+                   bind<&TrainingSpec::keep_checkpoints>(), 1, 1000}),
   });
   return keys;
 }

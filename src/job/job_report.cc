@@ -186,10 +186,19 @@ std::string format_job_report(const JobReport& report) {
   return text;
 }
 
+bool is_to_be_continued(const JobReport& report, const JobSpec& spec) {
+  return spec.on_stop == OnStop::kCheckpoint && report.stopped_early &&
+         report.update_sha256.empty();
+}
+
 void check_report_answers(const JobReport& report, const JobSpec& spec,
                           int64_t max_sequence_length) {
   check_key(report.key, spec.key);
   check_equal("base_model_sha256", report.base_model_sha256, spec.base_model_sha256);
+  if (is_to_be_continued(report, spec)) {
+    check_range("steps", report.steps, 0, spec.training.steps, "the job's steps");
+    return;
+  }
   check_work(report, spec.training, max_sequence_length);
   check_validation(report, spec);
 }

@@ -85,6 +85,8 @@ TrainingSpec read_training(JsonObject object) {
   training.offload = read_enum(object, "offload", parse_offload, "none, optimizer or parameters");
   training.validation_samples = read_count(object, "validation_samples");
   training.train_samples = read_count(object, "train_samples");
+  training.checkpoint_interval = read_count(object, "checkpoint_interval", 0, kMaxSteps);
+  training.keep_checkpoints = read_count(object, "keep_checkpoints", 1, kMaxSteps);
   object.refuse_other_keys();
   return training;
 }
@@ -108,7 +110,9 @@ Json write_training(const TrainingSpec& training) {
               {"recompute", to_string(training.recompute)},
               {"offload", to_string(training.offload)},
               {"validation_samples", training.validation_samples},
-              {"train_samples", training.train_samples}};
+              {"train_samples", training.train_samples},
+              {"checkpoint_interval", training.checkpoint_interval},
+              {"keep_checkpoints", training.keep_checkpoints}};
 }
 
 std::vector<std::string> read_train_paths(JsonObject& object) {
@@ -162,6 +166,8 @@ JobSpec parse_job_spec(std::string_view json, std::string_view origin) {
   spec.update_path = read_path(object, "update_path");
   spec.report_path = read_path(object, "report_path");
   spec.metrics_path = read_path(object, "metrics_path");
+  spec.state_path = read_path(object, "state_path");
+  spec.on_stop = read_enum(object, "on_stop", parse_on_stop, "\"update\" or \"checkpoint\"");
   spec.update_kind =
       read_enum(object, "update_kind", parse_update_kind, "\"weights\" or \"delta\"");
   spec.update_dtype = read_float_type(object, "update_dtype");
@@ -177,8 +183,8 @@ JobSpec parse_job_spec(std::string_view json, std::string_view origin) {
 JobSpec read_job_spec(const std::filesystem::path& path) {
   JobSpec spec = parse_job_spec(read_file(path, kMaxJobFileBytes), path.string());
   const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
-  for (std::string* file :
-       {&spec.base_model_path, &spec.update_path, &spec.report_path, &spec.metrics_path}) {
+  for (std::string* file : {&spec.base_model_path, &spec.update_path, &spec.report_path,
+                            &spec.metrics_path, &spec.state_path}) {
     make_absolute(folder, *file);
   }
   for (std::string& shard : spec.train_paths) make_absolute(folder, shard);
@@ -200,6 +206,8 @@ std::string format_job_spec(const JobSpec& spec) {
                       {"update_path", spec.update_path},
                       {"report_path", spec.report_path},
                       {"metrics_path", spec.metrics_path},
+                      {"state_path", spec.state_path},
+                      {"on_stop", to_string(spec.on_stop)},
                       {"update_kind", to_string(spec.update_kind)},
                       {"update_dtype", to_string(spec.update_dtype)},
                       {"training", write_training(spec.training)}};

@@ -18,6 +18,8 @@ constexpr Names<FloatType, 3> kFloatTypes{
 constexpr Names<ScheduleKind, 3> kScheduleKinds{{{ScheduleKind::kConstant, "constant"},
                                                  {ScheduleKind::kLinear, "linear"},
                                                  {ScheduleKind::kCosine, "cosine"}}};
+constexpr Names<OnStop, 2> kOnStops{
+    {{OnStop::kUpdate, "update"}, {OnStop::kCheckpoint, "checkpoint"}}};
 constexpr Names<Sharding, 6> kShardings{{{Sharding::kNone, "none"},
                                          {Sharding::kOptimizer, "optimizer"},
                                          {Sharding::kGradients, "gradients"},
@@ -48,6 +50,7 @@ std::optional<Enum> value_of(const Names<Enum, count>& names, std::string_view t
 std::string_view to_string(UpdateKind kind) { return name_of(kUpdateKinds, kind); }
 std::string_view to_string(FloatType type) { return name_of(kFloatTypes, type); }
 std::string_view to_string(ScheduleKind kind) { return name_of(kScheduleKinds, kind); }
+std::string_view to_string(OnStop on_stop) { return name_of(kOnStops, on_stop); }
 std::string_view to_string(Sharding sharding) { return name_of(kShardings, sharding); }
 std::string_view to_string(Recompute recompute) { return name_of(kRecomputes, recompute); }
 std::string_view to_string(Offload offload) { return name_of(kOffloads, offload); }
@@ -61,6 +64,7 @@ std::optional<FloatType> parse_float_type(std::string_view text) {
 std::optional<ScheduleKind> parse_schedule_kind(std::string_view text) {
   return value_of(kScheduleKinds, text);
 }
+std::optional<OnStop> parse_on_stop(std::string_view text) { return value_of(kOnStops, text); }
 std::optional<Sharding> parse_sharding(std::string_view text) { return value_of(kShardings, text); }
 std::optional<Recompute> parse_recompute(std::string_view text) {
   return value_of(kRecomputes, text);

@@ -78,6 +78,10 @@ job::JobSpec job_spec(const config::Experiment& experiment, const RunIdentity& i
   spec.update_path = (folder / "out/update").str();
   spec.report_path = (folder / "out/report.json").str();
   spec.metrics_path = (folder / "out/metrics.jsonl").str();
+  spec.state_path = (facility.round_folder / "state").str();
+  spec.on_stop = experiment.policy.on_walltime == config::OnWalltime::kResume
+                     ? job::OnStop::kCheckpoint
+                     : job::OnStop::kUpdate;
   spec.update_kind = experiment.aggregation.update;
   spec.update_dtype = experiment.aggregation.update_dtype;
   spec.training = settings.training;

@@ -1,5 +1,5 @@
-// How it works: take() notes what the event says, decide() looks at what is known and finds the next
-// action; between the two lie the records. decide() goes through the steps of a round in their
+// How it works: take() notes what the event says, decide() looks at what is known and finds the
+// next action; between the two lie the records. decide() goes through the steps of a round in their
 // order and stops at the first that is not done, so that a restart, which only knows the journal,
 // arrives at the same action.
 #include "xffl/round/course.h"
@@ -28,9 +28,9 @@ AttemptFailure failure_of(const JobStatus& over, const JobId& job) {
             .charged = false,
             .pauses = true};
   if (over.state == JobState::kUnknown)
-    return {.reason = "the scheduler no longer knows job " + job.str() +
-                      ", which has left no report",
-            .charged = false};
+    return {
+        .reason = "the scheduler no longer knows job " + job.str() + ", which has left no report",
+        .charged = false};
   switch (over.cause) {
     case EndCause::kInfrastructure:
     case EndCause::kWalltime:
@@ -55,9 +55,10 @@ class Stepper {
         paused_(moment.paused.has_value()) {}
 
   Step run(const Event& event) {
-    const bool link_answered =
-        !std::holds_alternative<Unreachable>(event) && !std::holds_alternative<NeedsPerson>(event) &&
-        !std::holds_alternative<Woke>(event) && !std::holds_alternative<Postponed>(event);
+    const bool link_answered = !std::holds_alternative<Unreachable>(event) &&
+                               !std::holds_alternative<NeedsPerson>(event) &&
+                               !std::holds_alternative<Woke>(event) &&
+                               !std::holds_alternative<Postponed>(event);
     if (link_answered) {
       now_.trouble.clear();
       now_.needs_person = false;
@@ -132,6 +133,12 @@ class Stepper {
     // The same job on the same data would most likely answer the same.
     now_.failing = {.reason = "its update was refused: " + refused.why, .gives_up = true};
   }
+  void take(const ToBeContinued& stopped) {
+    now_.failing = {.reason = "stopped ahead of its walltime after " +
+                              std::to_string(stopped.steps) + " steps, to be continued",
+                    .charged = false,
+                    .steps = stopped.steps};
+  }
   void take(const Unreachable& unreachable) {
     if (now_.failing && now_.failing->hurries) return skip_courtesies();
     if (open() && !now_.failing && std::holds_alternative<CancelJob>(now_.doing))
@@ -147,9 +154,8 @@ class Stepper {
 
   void take_status(const JobStatus& status) {
     now_.status = status;
-    now_.next_question =
-        moment_.now + question_interval(rules_, moment_.now - now_.watched_since,
-                                        status.state == JobState::kPending);
+    now_.next_question = moment_.now + question_interval(rules_, moment_.now - now_.watched_since,
+                                                         status.state == JobState::kPending);
     switch (status.state) {
       case JobState::kRunning:
         if (!now_.running_since) now_.running_since = moment_.now;
@@ -289,8 +295,8 @@ class Stepper {
     return {std::max(duration, Nanoseconds(1))};
   }
 
-  // Its job is told, its claim is taken, then the failure is on record: whoever comes later, after a
-  // kill too, finds nothing that could still train.
+  // Its job is told, its claim is taken, then the failure is on record: whoever comes later, after
+  // a kill too, finds nothing that could still train.
   std::optional<Action> end_attempt() {
     if (open() && attempt().submit_intended) {
       if (now_.rest > Nanoseconds(0)) return sleep(std::exchange(now_.rest, Nanoseconds(0)));
@@ -298,7 +304,8 @@ class Stepper {
     }
     const AttemptFailure failure = *now_.failing;
     if (open())
-      record("attempt_failed", {{"reason", failure.reason}, {"charged", failure.charged}});
+      record("attempt_failed",
+             {{"reason", failure.reason}, {"charged", failure.charged}, {"steps", failure.steps}});
     if (failure.pauses) {
       records_.push_back({"facility_paused", 0, {{"reason", failure.reason}}});
       paused_ = true;
@@ -328,8 +335,13 @@ class Stepper {
 
   void open_attempt() {
     int charged = 0, others = 0;
-    for (const Attempt& earlier : known_.attempts)
-      if (earlier.number > known_.attempts_before_resume) ++(earlier.charged ? charged : others);
+    int64_t most_steps = 0;
+    for (const Attempt& earlier : known_.attempts) {
+      const bool went_on = earlier.steps > most_steps;  // such a training may take many jobs
+      most_steps = std::max(most_steps, earlier.steps);
+      if (earlier.number <= known_.attempts_before_resume || went_on) continue;
+      ++(earlier.charged ? charged : others);
+    }
     const auto spent = [&](const std::string& budget) {
       give_up("no attempt left (" + budget + "); the last one: " + *attempt().failure);
     };

@@ -100,8 +100,7 @@ Event FacilityActions::dispatch(const Action& action, std::stop_token stop) {
     return Submitted{scheduler_->submit(
         {spec(it->attempt).key.job_name(), script(it->attempt), folder(it->attempt)}, stop)};
   if (const auto* it = std::get_if<FindJobs>(&action))
-    return Found{
-        scheduler_->find(spec(it->attempt).key.job_name(), folder(it->attempt), stop)};
+    return Found{scheduler_->find(spec(it->attempt).key.job_name(), folder(it->attempt), stop)};
   if (const auto* it = std::get_if<Look>(&action)) return look(*it, stop);
   if (const auto* it = std::get_if<FetchUpdate>(&action)) return fetch(it->attempt, stop);
   if (const auto* it = std::get_if<CancelJob>(&action)) {
@@ -178,7 +177,10 @@ Event FacilityActions::look(const Look& look, std::stop_token stop) {
 
 Event FacilityActions::fetch(int attempt, std::stop_token stop) {
   try {
-    Accepted accepted = fetch_and_check(attempt, stop);
+    const Report report = read_report(attempt);
+    if (job::is_to_be_continued(report.parsed, spec(attempt)))
+      return ToBeContinued{report.parsed.steps};
+    Accepted accepted = fetch_and_check(attempt, report, stop);
     Json details = {{"update_sha256", accepted.update_sha256},
                     {"report", parse_json(job::format_job_report(accepted.report), "report.json")}};
     return Fetched{std::move(accepted), std::move(details)};
@@ -205,20 +207,27 @@ uint64_t FacilityActions::max_update_bytes() const {
   return bytes;
 }
 
-Accepted FacilityActions::fetch_and_check(int attempt, std::stop_token stop) {
-  const fs::path base = context_.folder.global(plan_.round - 1);
-  const RemotePath out = folder(attempt) / "out";
-  const std::string text = remote::read_text(*session_, out / "report.json", kMaxReportBytes);
+FacilityActions::Report FacilityActions::read_report(int attempt) {
+  const std::string text =
+      remote::read_text(*session_, folder(attempt) / "out/report.json", kMaxReportBytes);
   const job::JobReport report =
       job::parse_job_report(text, facility_.facility.str() + "'s report.json");
-  const checkpoint::LlamaConfig config = checkpoint::read_llama_config(base);
+  const checkpoint::LlamaConfig config =
+      checkpoint::read_llama_config(context_.folder.global(plan_.round - 1));
   job::check_report_answers(report, spec(attempt), config.max_position_embeddings);
+  return {text, report};
+}
+
+Accepted FacilityActions::fetch_and_check(int attempt, const Report& read, std::stop_token stop) {
+  const fs::path base = context_.folder.global(plan_.round - 1);
+  const RemotePath out = folder(attempt) / "out";
+  const job::JobReport& report = read.parsed;
   transfer::fetch({*session_, *bulk_}, out / "update", report.update_sha256, max_update_bytes(),
                   archive() / "update", stop, shown("fetching"));
   const bool delta = context_.experiment.aggregation.update == job::UpdateKind::kDelta;
   with_context(facility_.facility.str() + "'s update",
                [&] { aggregate::check_update(archive() / "update", base, delta, false); });
-  write_file_atomic(archive() / "report.json", text);
+  write_file_atomic(archive() / "report.json", read.text);
   return {facility_.facility, attempt, report.update_sha256, report};
 }
 
@@ -237,7 +246,7 @@ void FacilityActions::mend_archive(const Accepted& accepted, std::stop_token sto
   }
   fs::remove_all(archive() / "update");
   for (int retry = 1;; ++retry) try {
-      fetch_and_check(accepted.attempt, stop);
+      fetch_and_check(accepted.attempt, read_report(accepted.attempt), stop);
       return;
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kRemote && error.kind() != ErrorKind::kAuth) throw;

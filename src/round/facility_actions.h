@@ -16,8 +16,8 @@ class FacilityActions {
   FacilityActions(Context& context, const plan::RoundPlan& plan,
                   const plan::FacilityPlan& facility);
 
-  /// Does the action and says what came of it. A failure of the link or of the facility is an event;
-  /// what is wrong on this machine throws, as does kCancelled on `stop`.
+  /// Does the action and says what came of it. A failure of the link or of the facility is an
+  /// event; what is wrong on this machine throws, as does kCancelled on `stop`.
   Event perform(const Action& action, std::stop_token stop);
 
   /// Cancels a job of this facility, also one of another round; the same kinds of failure.
@@ -40,7 +40,13 @@ class FacilityActions {
   Event look(const Look& look, std::stop_token stop);
   Event fetch(int attempt, std::stop_token stop);
   Event dispatch(const Action& action, std::stop_token stop);
-  Accepted fetch_and_check(int attempt, std::stop_token stop);
+  struct Report {
+    std::string text;
+    job::JobReport parsed;
+  };
+  /// Which answers this very job.
+  Report read_report(int attempt);
+  Accepted fetch_and_check(int attempt, const Report& read, std::stop_token stop);
   void set_refused_aside(int attempt);
   std::string script(int attempt) const;
   uint64_t max_update_bytes() const;

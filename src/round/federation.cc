@@ -98,14 +98,6 @@ void run_rounds(Context& context, std::stop_token stop) {
                           {{"model_sha256", context.ledger.history().done().model_sha256}});
 }
 
-// What the file may say and this version does not do.
-void refuse_unsupported(const config::Experiment& experiment) {
-  if (experiment.policy.on_walltime == config::OnWalltime::kResume)
-    throw Error(ErrorKind::kUnsupported,
-                "policy.on_walltime: resume needs checkpoints inside a job, which this version does "
-                "not write: say use, and ask for a longer walltime or fewer steps_per_round");
-}
-
 }  // namespace
 
 void accept_changes(const config::Experiment& experiment, const RunFolder& folder, Ledger& ledger) {
@@ -154,7 +146,6 @@ void cancel_now(Context& context) {
 
 Outcome run_federation(const config::Experiment& experiment, const RunFolder& folder, World& world,
                        std::stop_token stop, const Observer& observer) {
-  refuse_unsupported(experiment);
   make_dirs(folder.path());
   Ledger ledger(folder.journal());
   if (!ledger.history().identity) create_run(experiment, folder, ledger);
@@ -166,7 +157,8 @@ Outcome run_federation(const config::Experiment& experiment, const RunFolder& fo
     if (!ledger.history().rounds.empty()) ledger.record("run_resumed");
   }
   LiveBoard live(folder.live(), world.clock);
-  Context context{experiment, folder, world, observer, ledger, live, *ledger.history().identity, {}};
+  Context context{experiment, folder, world, observer, ledger, live, *ledger.history().identity,
+                  {}};
 
   const CredentialWatch credentials(context);
   const LoginDesk desk(folder.login(), [&](const FacilityName& name, const remote::Ask& ask) {

@@ -69,6 +69,7 @@ void attempt_failed(FacilityState& facility, int attempt, JsonObject& payload) {
   Attempt& failed = open_attempt(facility, attempt, payload);
   failed.failure = payload.string("reason");
   failed.charged = payload.boolean_or("charged", true);
+  failed.steps = payload.integer_or("steps", 0);
 }
 
 void cancel_intended(FacilityState& facility, int attempt, JsonObject& payload) {

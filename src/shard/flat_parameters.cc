@@ -90,6 +90,11 @@ void FlatParameters::allocate_gradients(int index) {
   }
 }
 
+Range FlatParameters::state_range(int unit) const {
+  if (states_split()) return mine(unit);
+  return {0, layout_.units().at(static_cast<size_t>(unit)).size};
+}
+
 Range FlatParameters::master_range(size_t index) const {
   if (states_split()) return layout_.overlap(index, groups_.gather->rank());
   return {0, layout_.places().at(index).num_elements};
@@ -98,7 +103,7 @@ Range FlatParameters::master_range(size_t index) const {
 at::Tensor FlatParameters::master_part(size_t index) const {
   const Place& place = layout_.places().at(index);
   const Range range = master_range(index);
-  const int64_t first = states_split() ? mine(place.unit).begin : 0;
+  const int64_t first = state_range(place.unit).begin;
   if (range.count == 0) return at::empty({0}, at::kFloat);
   return part(states_[static_cast<size_t>(place.unit)].master_S,
               {place.offset + range.begin - first, range.count});

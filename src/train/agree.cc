@@ -3,26 +3,43 @@
 #include <torch/types.h>
 
 #include <optional>
+#include <string>
 
 #include "xffl/base/error.h"
 
 namespace xffl::train {
 
-void on_first_rank(comm::Group& group, at::Device device, const std::function<void()>& body) {
-  at::Tensor failed = at::zeros({1}, at::TensorOptions().dtype(at::kLong).device(device));
+namespace {
+
+// Of the ranks whose `body` threw the first one's number is in what the others throw.
+void run_and_agree(comm::Group& group, at::Device device, bool mine,
+                   const std::function<void()>& body) {
+  at::Tensor failed_W =
+      at::zeros({group.size()}, at::TensorOptions().dtype(at::kLong).device(device));
   std::optional<Error> error;
-  if (group.rank() == 0) {
+  if (mine) {
     try {
       body();
     } catch (const Error& caught) {
       error = caught;
-      failed.fill_(1);
+      failed_W[group.rank()].fill_(1);
     }
   }
-  group.all_reduce(failed);
+  group.all_reduce(failed_W);
   if (error) throw *error;
-  if (failed.item<int64_t>() != 0)
-    throw Error(ErrorKind::kFailed, "rank 0 stopped the job: its output says why");
+  if (failed_W.sum().item<int64_t>() == 0) return;
+  throw Error(ErrorKind::kFailed, "rank " + std::to_string(failed_W.argmax().item<int64_t>()) +
+                                      " stopped the job: its output says why");
+}
+
+}  // namespace
+
+void on_first_rank(comm::Group& group, at::Device device, const std::function<void()>& body) {
+  run_and_agree(group, device, group.rank() == 0, body);
+}
+
+void on_all_ranks(comm::Group& group, at::Device device, const std::function<void()>& body) {
+  run_and_agree(group, device, true, body);
 }
 
 StopRequest agree_on_stop(comm::Group& group, at::Device device, StopRequest mine) {

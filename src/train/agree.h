@@ -15,6 +15,10 @@ namespace xffl::train {
 /// threw, the others kFailed).
 void on_first_rank(comm::Group& group, at::Device device, const std::function<void()>& body);
 
+/// Runs `body` on every rank; when it throws on one, all throw (that one what it threw, the others
+/// kFailed).
+void on_all_ranks(comm::Group& group, at::Device device, const std::function<void()>& body);
+
 /// The strongest wish of any rank.
 StopRequest agree_on_stop(comm::Group& group, at::Device device, StopRequest mine);
 

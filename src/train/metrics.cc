@@ -15,6 +15,25 @@ namespace {
 constexpr std::chrono::seconds kLineInterval{5};
 constexpr std::chrono::milliseconds kBarInterval{100};
 constexpr int64_t kBarWidth = 24;
+constexpr uint64_t kMaxMetricsBytes = uint64_t{1} << 30;
+
+// A torn last line is dropped.
+std::string lines_up_to(const std::filesystem::path& path, int64_t last_step) {
+  if (last_step == 0 || !std::filesystem::exists(path)) return "";
+  const std::string text = read_file(path, kMaxMetricsBytes);
+  std::string kept;
+  for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos;
+       begin = end + 1) {
+    const std::string line = text.substr(begin, end - begin);
+    try {
+      if (parse_json(line, path.string()).at("step").get<int64_t>() <= last_step)
+        kept += line + "\n";
+    } catch (const std::exception&) {
+      continue;  // not a line of ours
+    }
+  }
+  return kept;
+}
 
 }  // namespace
 
@@ -31,10 +50,12 @@ std::string format_metrics(const StepMetrics& metrics) {
   return json.dump() + "\n";
 }
 
-MetricsFile::MetricsFile(const std::filesystem::path& path) : path_(path) {
+MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t last_step) : path_(path) {
   if (path_.empty()) return;
   make_dirs(path_.parent_path());
+  const std::string kept = lines_up_to(path_, last_step);
   fd_ = open_file(path_, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND);
+  write_all(fd_.get(), std::as_bytes(std::span(kept)), path_);
 }
 
 void MetricsFile::append(const StepMetrics& metrics) {

@@ -28,8 +28,9 @@ std::string format_metrics(const StepMetrics& metrics);
 
 class MetricsFile {
  public:
-  /// Starts an empty file; an empty path writes nothing.
-  explicit MetricsFile(const std::filesystem::path& path);
+  /// Starts an empty file, or keeps what is there of the steps up to `last_step`; an empty path
+  /// writes nothing.
+  explicit MetricsFile(const std::filesystem::path& path, int64_t last_step = 0);
   void append(const StepMetrics& metrics);
 
  private:

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "agree.h"
+#include "job_state.h"
 #include "metrics.h"
 #include "update.h"
 #include "xffl/base/error.h"
@@ -47,12 +48,19 @@ class JobRun {
   void load();
   std::vector<double> validate(std::string_view when);
   void record_validation(size_t index, std::string_view when, const Evaluation& result);
+  void resume();
   void train();
+  void save_state();
+  void save_state_if_due();
   int64_t global_tokens(tokens::Sampler& whole_batch, int64_t step) const;
   bool told_to_finish();
   void end_if_aborted() const;
   void record(int64_t step, const StepResult& result, double learning_rate, double seconds);
-  job::JobReport finish_report(const std::vector<double>& before, const std::vector<double>& after);
+  void finish_report(const std::vector<double>& before, const std::vector<double>& after);
+  void write_report();
+  job::JobReport leave_checkpoint();
+  bool trains() const { return spec_.training.steps > 0; }
+  bool leaves_checkpoint() const { return trains() && spec_.on_stop == job::OnStop::kCheckpoint; }
 
   const job::JobSpec& spec_;
   const JobContext& context_;
@@ -62,10 +70,14 @@ class JobRun {
   LoadedModel model_;
   std::optional<Dataset> data_;
   std::vector<Dataset> validation_;
+  std::optional<Trainer> trainer_;
+  std::optional<JobStateStore> store_;
+  std::vector<double> nll_before_;
   std::optional<MetricsFile> metrics_;
   std::optional<Progress> progress_;
   job::JobReport report_;
-  bool finishing_ = false;  // the same on all ranks
+  bool finishing_ = false;   // the same on all ranks
+  int64_t last_saved_ = -1;  // steps of the newest checkpoint
 };
 
 // Of a job that was requeued after it had finished.
@@ -82,14 +94,13 @@ void JobRun::load() {
   on_first_rank(group_, context_.device,
                 [&] { check_base_model(spec_.base_model_path, spec_.base_model_sha256); });
   told_to_finish();
-  const bool trains = spec_.training.steps > 0;
   const job::TrainingSpec& training = spec_.training;
   shard_groups_.emplace(group_, training, context_.local_world_size);
   model_ = load_model(spec_.base_model_path,
-                      {context_.device, training.precision, trains, training.sharding,
+                      {context_.device, training.precision, trains(), training.sharding,
                        training.offload, training.recompute, shard_groups_->groups()});
   const ModelLimits limits(model_.config);
-  if (trains) {
+  if (trains()) {
     const std::vector<std::filesystem::path> paths(spec_.train_paths.begin(),
                                                    spec_.train_paths.end());
     data_.emplace(paths, limits, static_cast<uint64_t>(spec_.training.train_samples));
@@ -158,7 +169,7 @@ bool JobRun::told_to_finish() {
   if (agreed == StopRequest::kNone) return false;
   if (agreed == StopRequest::kAbort)
     throw Error(ErrorKind::kCancelled, "stopped on request: no update was written");
-  if (report_.steps == 0) {
+  if (report_.steps == 0 && !leaves_checkpoint()) {
     throw Error(ErrorKind::kCancelled, spec_.training.steps == 0
                                            ? "told to finish before all was measured"
                                            : "told to finish before the first step was done: no "
@@ -180,7 +191,8 @@ void JobRun::record(int64_t step, const StepResult& result, double learning_rate
   report_.steps += 1;
   report_.samples += spec_.training.batch_size;
   report_.tokens += result.tokens;
-  report_.train_loss += result.loss;
+  // The mean so far.
+  report_.train_loss += (result.loss - report_.train_loss) / static_cast<double>(report_.steps);
   report_.train_loss_last = result.loss;
   report_.train_seconds += seconds;
   if (!first_rank()) return;
@@ -195,32 +207,64 @@ void JobRun::record(int64_t step, const StepResult& result, double learning_rate
   progress_->update(report_.steps, metrics);
 }
 
+// Goes on from the newest checkpoint of an earlier attempt, or of this one before a requeue.
+void JobRun::resume() {
+  trainer_.emplace(model_, spec_.training, group_, context_.device);
+  store_.emplace(spec_, group_, context_.device, model_, *trainer_);
+  JobState state;
+  if (!store_->load(state)) return;
+  report_ = state.report;
+  nll_before_ = state.nll_before;
+  last_saved_ = report_.steps;
+  if (first_rank()) log::info("resumed from a checkpoint", {{"steps", report_.steps}});
+}
+
+void JobRun::save_state() {
+  JobState state{report_, nll_before_};
+  state.report.key = spec_.key;
+  state.report.base_model_sha256 = spec_.base_model_sha256;
+  store_->save(state);
+  last_saved_ = report_.steps;
+  if (first_rank()) log::info("checkpoint saved", {{"steps", report_.steps}});
+}
+
+// A checkpoint that cannot be written is missed only if the job ends before the next one.
+void JobRun::save_state_if_due() {
+  const int64_t interval = spec_.training.checkpoint_interval;
+  if (interval == 0 || report_.steps % interval != 0 || report_.steps == spec_.training.steps)
+    return;
+  try {
+    save_state();
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kCancelled) throw;
+    if (first_rank()) log::warning("no checkpoint could be saved", {{"problem", error.what()}});
+  }
+}
+
 void JobRun::train() {
   const job::TrainingSpec& training = spec_.training;
   const auto batch_size = static_cast<uint64_t>(training.batch_size);
   tokens::Sampler mine(data_->size(), batch_size, training.seed, group_.rank(), group_.size());
   tokens::Sampler whole_batch(data_->size(), batch_size, training.seed, 0, 1);
-  Trainer trainer(model_, training, group_, context_.device);
   if (first_rank()) {
-    metrics_.emplace(spec_.metrics_path);
+    metrics_.emplace(spec_.metrics_path, training.first_step + report_.steps);
     progress_.emplace(training.steps, true);
   }
-  for (int64_t step = training.first_step; step < training.first_step + training.steps; ++step) {
-    if (told_to_finish()) break;
+  while (report_.steps < training.steps && !told_to_finish()) {
+    const int64_t step = training.first_step + report_.steps;
     const auto start = SteadyClock::now();
     const double rate = learning_rate(training, step);
     const StepResult result = with_context("step " + std::to_string(step + 1), [&] {
-      return trainer.step(*data_, mine.step_indices(static_cast<uint64_t>(step)),
-                          global_tokens(whole_batch, step), rate);
+      return trainer_->step(*data_, mine.step_indices(static_cast<uint64_t>(step)),
+                            global_tokens(whole_batch, step), rate);
     });
     synchronize(context_.device);
     record(step, result, rate, seconds_since(start));
+    save_state_if_due();
   }
-  report_.train_loss /= static_cast<double>(report_.steps);
 }
 
-job::JobReport JobRun::finish_report(const std::vector<double>& before,
-                                     const std::vector<double>& after) {
+void JobRun::finish_report(const std::vector<double>& before, const std::vector<double>& after) {
   report_.stopped_early = report_.steps < spec_.training.steps || after.size() < validation_.size();
   report_.validation.resize(after.size());
   for (size_t i = 0; i < report_.validation.size(); ++i) {
@@ -239,6 +283,23 @@ job::JobReport JobRun::finish_report(const std::vector<double>& before,
   report_.scheduler_job_id = environment_or_empty("SLURM_JOB_ID");
   report_.restarts = std::atoi(environment_or_empty("SLURM_RESTART_COUNT").c_str());
   report_.trainer = context_.trainer;
+}
+
+void JobRun::write_report() {
+  report_.total_seconds = seconds_since(start_);
+  make_dirs(std::filesystem::path(spec_.report_path).parent_path());
+  write_file_atomic(spec_.report_path, job::format_job_report(report_));
+}
+
+// Instead of an update: the next attempt goes on from here.
+job::JobReport JobRun::leave_checkpoint() {
+  if (report_.steps > 0 && last_saved_ != report_.steps) save_state();
+  report_.validation.clear();
+  finish_report({}, {});
+  on_first_rank(group_, context_.device, [&] { write_report(); });
+  if (first_rank())
+    log::info("job stopped, to be continued",
+              {{"steps", report_.steps}, {"of", spec_.training.steps}});
   return report_;
 }
 
@@ -250,20 +311,22 @@ job::JobReport JobRun::run() {
     return earlier.value_or(job::JobReport{});
   }
   load();
-  const std::vector<double> before = validate("before");
-  if (spec_.training.steps > 0) train();
+  if (trains()) resume();
+  if (nll_before_.empty()) nll_before_ = validate("before");
+  if (trains()) train();
+  if (finishing_ && leaves_checkpoint() && report_.steps < spec_.training.steps)
+    return leave_checkpoint();
   // What was told to finish saves first of all; measuring may take longer than there is time.
   std::vector<double> after;
-  if (!finishing_) after = report_.steps > 0 ? validate("after") : before;
-  finish_report(before, after);
+  if (!finishing_) after = report_.steps > 0 ? validate("after") : nll_before_;
+  finish_report(nll_before_, after);
   MasterStream masters(model_);
   if (!first_rank() && report_.steps > 0) masters.finish();
   on_first_rank(group_, context_.device, [&] {
     if (report_.steps > 0)
       report_.update_sha256 = write_update(spec_, model_, masters, [&] { end_if_aborted(); });
-    report_.total_seconds = seconds_since(start_);
-    make_dirs(std::filesystem::path(spec_.report_path).parent_path());
-    write_file_atomic(spec_.report_path, job::format_job_report(report_));
+    write_report();
+    if (store_) store_->clear();
   });
   if (first_rank()) {
     log::info("job done", {{"steps", report_.steps},

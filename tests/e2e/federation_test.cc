@@ -216,5 +216,23 @@ TEST(Logs, ShowTheCoordinatorAndAJob) {
   EXPECT_NE(project.xffl({"logs", "-p", p, "brno"}).out.find("out of luck"), std::string::npos);
 }
 
+// A job that left a checkpoint instead of an update is followed by another attempt at once.
+TEST(Walltime, ATrainingThatWasStoppedIsResumed) {
+  Project project;
+  ASSERT_EQ(project.run().exit_code, 0);
+  const std::string expected = project.current_sha256();
+  project.forget_runs();
+  project.set_policy(
+      "{on_missing: wait, poll_interval: 20ms, on_walltime: resume, max_attempts: 1}");
+  project.set_fault("alba", "stopped@2");
+  project.write_config();
+  const ProcessResult result = project.run();
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(project.current_sha256(), expected);
+  EXPECT_EQ(project.trainings(),
+            (std::vector<std::string>{"alba 1 1", "alba 2 1", "alba 2 2", "alba 3 1", "brno 1 1",
+                                      "brno 2 1", "brno 3 1"}));
+}
+
 }  // namespace
 }  // namespace xffl

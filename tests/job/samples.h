@@ -26,6 +26,8 @@ inline JobSpec sample_spec() {
   spec.update_path = "out/update";
   spec.report_path = "out/report.json";
   spec.metrics_path = "out/metrics.jsonl";
+  spec.state_path = "../state";
+  spec.on_stop = OnStop::kCheckpoint;
   spec.training.steps = 40;
   spec.training.first_step = 40;
   spec.training.batch_size = 16;
@@ -40,6 +42,7 @@ inline JobSpec sample_spec() {
   spec.training.recompute = Recompute::kFull;
   spec.training.offload = Offload::kOptimizer;
   spec.training.validation_samples = 64;
+  spec.training.checkpoint_interval = 10;
   return spec;
 }
 

@@ -56,8 +56,8 @@ TEST(Course, GoesThroughARoundInOrder) {
   EXPECT_TRUE(hand.action<Look>()->ask_scheduler);
   hand.give(Looked{.reported = true, .status = {}});
   ASSERT_TRUE(hand.action<FetchUpdate>());
-  EXPECT_EQ(hand.kinds, (std::vector<std::string>{"attempt_opened", "pushed", "submit_intended",
-                                                  "submitted"}));
+  EXPECT_EQ(hand.kinds,
+            (std::vector<std::string>{"attempt_opened", "pushed", "submit_intended", "submitted"}));
 }
 
 TEST(Course, LooksTwiceForASubmissionInDoubt) {
@@ -97,9 +97,9 @@ TEST(Course, UnknownIsNotFinished) {
     ASSERT_LT(hand.moment.now - began, hours(1));
     hand.sleep_if_asked();
     if (const auto* look = hand.action<Look>())
-      hand.give(Looked{.reported = false,
-                       .status = look->ask_scheduler ? std::optional(submit::JobStatus{})
-                                                     : std::nullopt});
+      hand.give(Looked{
+          .reported = false,
+          .status = look->ask_scheduler ? std::optional(submit::JobStatus{}) : std::nullopt});
   }
   EXPECT_GE(hand.moment.now - began, seconds(20));  // three answers over two settle times
   hand.give(Found{{JobId("9")}});                   // it had come back under another id
@@ -121,6 +121,28 @@ TEST(Course, FencesAFailedAttemptBeforeItOpensAnother) {
   hand.give(Completed{});
   EXPECT_EQ(hand.kinds.back(), "attempt_opened");
   EXPECT_TRUE(hand.action<Push>());
+}
+
+TEST(Course, GoesOnWithATrainingThatWasStoppedAsLongAsItMakesProgress) {
+  Hand hand;
+  hand.rules.rerun_budget = 1;
+  hand.give(Began{});
+  const auto stop_after = [&](int64_t steps) {
+    ASSERT_TRUE(hand.action<Push>());
+    hand.give(Completed{});
+    hand.give(Submitted{JobId("7")});
+    hand.give(Looked{.reported = true, .status = {}});
+    ASSERT_TRUE(hand.action<FetchUpdate>());
+    hand.give(ToBeContinued{steps});
+    ASSERT_TRUE(hand.action<Fence>());
+    hand.give(Completed{});
+  };
+  for (int64_t steps = 10; steps <= 100; steps += 10) stop_after(steps);
+  stop_after(100);
+  EXPECT_FALSE(hand.last.course.known.missing) << "one job without progress is within the budget";
+  stop_after(100);
+  EXPECT_TRUE(hand.action<Finish>());
+  EXPECT_TRUE(hand.last.course.known.missing);
 }
 
 TEST(Course, AsksAPersonAboutAJobThatSomebodyCancelled) {

@@ -53,8 +53,8 @@ void SimulatedFacility::enqueue(int round, int attempt, Nanoseconds now,
   job.round = round;
   job.attempt = attempt;
   job.visible_at = now + visible_after;
-  job.starts_at =
-      job.visible_at + (happens(0.2) ? between(minutes(1), hours(30)) : between(seconds(0), seconds(60)));
+  job.starts_at = job.visible_at + (happens(0.2) ? between(minutes(1), hours(30))
+                                                 : between(seconds(0), seconds(60)));
   jobs_.push_back(job);
 }
 
@@ -105,6 +105,7 @@ void SimulatedFacility::choose_fate(Job& job) {
   if (happens(weather_.scancelled))
     return ends(JobState::kCancelled, EndCause::kOrdinary, "CANCELLED by 1000");
   job.reports = true;
+  job.continues = happens(weather_.checkpoints);  // told ahead of the time limit
   // The exit code lies now and then; nobody reads it.
   ends(JobState::kEnded, EndCause::kOrdinary, happens(0.1) ? "FAILED" : "COMPLETED");
 }
@@ -117,7 +118,10 @@ void SimulatedFacility::finish(Job& job) {
   }
   job.phase = Job::Phase::kOver;
   job.purged_at = job.ends_at + (forgets_fast_ ? between(seconds(0), seconds(5)) : hours(24 * 30));
-  if (job.claims && job.reports) reports_[{job.round, job.attempt}] = !happens(weather_.bad_update);
+  if (!job.claims || !job.reports) return;
+  Answer& answer = reports_[{job.round, job.attempt}];
+  answer = happens(weather_.bad_update) ? Answer::kBad : Answer::kGood;
+  if (job.continues) answer = Answer::kToBeContinued;
 }
 
 void SimulatedFacility::advance(Nanoseconds now) {
@@ -174,7 +178,9 @@ round::Event SimulatedFacility::do_it(const Action& action, int round, Nanosecon
     return looked;
   }
   if (const auto* it = std::get_if<FetchUpdate>(&action)) {
-    if (!reports_.at({round, it->attempt})) return UpdateRefused{"NaN"};
+    const Answer answer = reports_.at({round, it->attempt});
+    if (answer == Answer::kBad) return UpdateRefused{"NaN"};
+    if (answer == Answer::kToBeContinued) return ToBeContinued{1};
     return Fetched{};
   }
   if (const auto* it = std::get_if<CancelJob>(&action)) {
@@ -197,7 +203,8 @@ round::Event SimulatedFacility::submit(int round, int attempt, Nanoseconds now) 
   if (happens(weather_.submit_postponed)) return Postponed{"QOSMaxSubmitJobPerUserLimit"};
   if (happens(weather_.submit_stalls)) {
     // Mostly within the settle time; beyond two of them only the claim helps.
-    if (happens(0.7)) enqueue(round, attempt, now, settle_time_ * static_cast<int>(random_() % 400) / 100);
+    if (happens(0.7))
+      enqueue(round, attempt, now, settle_time_ * static_cast<int>(random_() % 400) / 100);
     return InDoubt{"Socket timed out on send/recv operation"};
   }
   enqueue(round, attempt, now, Nanoseconds(0));
@@ -215,8 +222,10 @@ JobStatus SimulatedFacility::status_of(const JobId& id, Nanoseconds now) {
     }
   const Job* asked = job(id);
   if (!asked || asked->forgotten || asked->visible_at > now) return {};
-  if (asked->phase == Job::Phase::kQueued) return {.state = JobState::kPending, .native = "PENDING"};
-  if (asked->phase == Job::Phase::kRunning) return {.state = JobState::kRunning, .native = "RUNNING"};
+  if (asked->phase == Job::Phase::kQueued)
+    return {.state = JobState::kPending, .native = "PENDING"};
+  if (asked->phase == Job::Phase::kRunning)
+    return {.state = JobState::kRunning, .native = "RUNNING"};
   return now < asked->purged_at ? asked->end : JobStatus{};
 }
 

@@ -16,18 +16,20 @@ using Random = std::mt19937_64;
 
 // How unkind the facility is; probabilities of one event each.
 struct Weather {
-  double link_lost = 0.03;          // an action that was done or not, and no answer
-  double outage = 0.01;             // ... for minutes to days
+  double link_lost = 0.03;  // an action that was done or not, and no answer
+  double outage = 0.01;     // ... for minutes to days
   double credential_expires = 0.002;
-  double submit_stalls = 0.15;      // sbatch times out; the job appears later, or never
+  double submit_stalls = 0.15;  // sbatch times out; the job appears later, or never
   double submit_refused = 0.003;
   double submit_postponed = 0.05;
   double twin_by_hand = 0.02;
-  double forgets_fast = 0.3;        // MinJobAge of seconds, no accounting
-  double amnesia = 0.002;           // per question: the controller loses its jobs
+  double forgets_fast = 0.3;  // MinJobAge of seconds, no accounting
+  double amnesia = 0.002;     // per question: the controller loses its jobs
   double job_fails = 0.05, out_of_memory = 0.005, node_fails = 0.08, requeued = 0.5;
-  double walltime = 0.05, scancelled = 0.01, bad_update = 0.002;
+  double walltime = 0.05, checkpoints = 0.05, scancelled = 0.01, bad_update = 0.002;
 };
+
+inline constexpr Weather kCalm{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
 
 class SimulatedFacility {
  public:
@@ -37,7 +39,7 @@ class SimulatedFacility {
   round::Event perform(const round::Action& action, int round, Nanoseconds now);
   void advance(Nanoseconds now);
   /// From now on everything works.
-  void calm() { weather_ = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}; }
+  void calm() { weather_ = kCalm; }
   /// A fault of the harness, to see that the oracle notices.
   bool fences_work = true;
 
@@ -54,7 +56,7 @@ class SimulatedFacility {
     enum class Phase { kQueued, kRunning, kOver } phase = Phase::kQueued;
     Nanoseconds visible_at{0}, starts_at{0}, ends_at{0}, purged_at{0};
     submit::JobStatus end;
-    bool reports = false, requeues = false, claims = false, forgotten = false;
+    bool reports = false, continues = false, requeues = false, claims = false, forgotten = false;
     JobId id() const { return JobId(std::to_string(number)); }
   };
   using Key = std::pair<int, int>;  // round, attempt
@@ -78,7 +80,8 @@ class SimulatedFacility {
   Nanoseconds now_{0}, link_back_at_{0}, credential_renewed_at_{0};
   std::vector<Job> jobs_;
   std::map<Key, int> claims_;  // the job's number; 0: the coordinator's fence
-  std::map<Key, bool> reports_;  // and whether its update is good
+  enum class Answer { kGood, kBad, kToBeContinued };
+  std::map<Key, Answer> reports_;
   std::map<int, int> trainings_;
   std::vector<std::string> violations_;
 };

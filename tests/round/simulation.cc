@@ -1,6 +1,6 @@
-// How it works: each facility's thread is a slot with the action under way and the time at which its
-// answer comes; the earliest slot goes next. A kill drops every slot and all volatile state; the
-// history is replayed from the journal's events, as a new process does.
+// How it works: each facility's thread is a slot with the action under way and the time at which
+// its answer comes; the earliest slot goes next. A kill drops every slot and all volatile state;
+// the history is replayed from the journal's events, as a new process does.
 #include "simulation.h"
 
 #include <algorithm>
@@ -66,14 +66,15 @@ class Federation {
 
   void append(const std::string& kind, int round, const std::string& facility, int attempt,
               const Json& payload) {
-    journal::Event event{.seq = static_cast<int64_t>(events_.size()) + 1,
-                         .time_utc = format_utc(Clock::UtcTime(
-                             std::chrono::duration_cast<Clock::UtcTime::duration>(now_))),
-                         .kind = kind,
-                         .round = round,
-                         .facility = facility,
-                         .attempt = attempt,
-                         .payload = payload.dump()};
+    journal::Event event{
+        .seq = static_cast<int64_t>(events_.size()) + 1,
+        .time_utc =
+            format_utc(Clock::UtcTime(std::chrono::duration_cast<Clock::UtcTime::duration>(now_))),
+        .kind = kind,
+        .round = round,
+        .facility = facility,
+        .attempt = attempt,
+        .payload = payload.dump()};
     trace("  " + event.kind, facility, event.payload.substr(0, 160));
     apply(history_, event);
     events_.push_back(std::move(event));
@@ -160,8 +161,8 @@ class Federation {
         next = &slot;
     if (!next) return false;
     if (++steps_ > kMaxSteps) {
-      result_.violation = "no end after " + std::to_string(kMaxSteps) + " steps: " +
-                          next->name.str() + " is " + describe(next->course);
+      result_.violation = "no end after " + std::to_string(kMaxSteps) +
+                          " steps: " + next->name.str() + " is " + describe(next->course);
       return true;
     }
     now_ = std::max(now_, next->at);
@@ -171,18 +172,19 @@ class Federation {
     // A killed coordinator's action was done or not; its answer is lost.
     if (killed && random_() % 2 == 0) throw Killed{};
     round::Event event = world.perform(*next->action, round, now_);
-    static constexpr const char* kActions[] = {"push", "submit", "find", "look", "fetch",
-                                               "cancel", "fence", "sleep", "finish"};
+    static constexpr const char* kActions[] = {"push",   "submit", "find",  "look",  "fetch",
+                                               "cancel", "fence",  "sleep", "finish"};
     static constexpr const char* kEvents[] = {
-        "began",  "completed", "submitted", "refused", "postponed",   "in doubt",    "found",
-        "looked", "fetched",   "bad",       "woke",    "unreachable", "needs person"};
+        "began",           "completed", "submitted",   "refused",     "postponed",
+        "in doubt",        "found",     "looked",      "fetched",     "bad",
+        "to be continued", "woke",      "unreachable", "needs person"};
     trace(kActions[next->action->index()], next->name.str(),
           std::string(kEvents[event.index()]) + (killed ? ", killed" : "") + "; " +
               describe(next->course));
     if (killed) throw Killed{};
     if (auto* fetched = std::get_if<Fetched>(&event))
-      fetched->details = accepted_details(
-          next->name.str(), round, std::get<FetchUpdate>(*next->action).attempt);
+      fetched->details =
+          accepted_details(next->name.str(), round, std::get<FetchUpdate>(*next->action).attempt);
     if (options_.distort) event = options_.distort(std::move(event));
     take(*next, round, event);
     return true;

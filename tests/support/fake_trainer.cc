@@ -3,10 +3,11 @@
 // It "trains" by adding to every weight a small number that depends on facility, round and tensor
 // only, so the same jobs give the same models. XFFL_FAKE_TRAINER says how it misbehaves,
 // "<fault>[@<round>]", once per round unless the fault ends in "!": crash, hang, nan, shape,
-// truncate, unchanged, nonce, forged. XFFL_FAKE_TRAININGS names a file that gets a line for every
+// truncate, unchanged, nonce, forged, stopped (told ahead of its walltime: see job.json's on_stop).
+// XFFL_FAKE_TRAININGS names a file that gets a line for every
 // training that ran to its report, whatever came of it. It trains for XFFL_FAKE_MILLISECONDS, and
-// not before the file XFFL_FAKE_HOLD is gone, nor that with "-<round>" behind it. Told by SIGUSR1 meanwhile (or by the fault "early"),
-// it reports half of its steps.
+// not before the file XFFL_FAKE_HOLD is gone, nor that with "-<round>" behind it. Told by SIGUSR1
+// meanwhile (or by the fault "early"), it reports half of its steps.
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
@@ -117,6 +118,11 @@ job::JobReport report_of(const job::JobSpec& spec, const Fault& fault) {
   if (happens(fault, "forged", spec.key)) report.tokens = int64_t(1) << 50;
   report.train_loss = report.train_loss_last = 1.0 / spec.key.round;
   report.trainer = "fake";
+  if (happens(fault, "stopped", spec.key)) {
+    report.steps = 1;
+    report.stopped_early = true;
+    report.update_sha256.clear();
+  }
   return report;
 }
 

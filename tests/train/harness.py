@@ -108,11 +108,13 @@ def make_job(folder, base, base_hash, train, validation=(), **changes):
                     schedule=dict(kind="constant", warmup_steps=0, total_steps=100, min_ratio=0.0), weight_decay=0.0,
                     beta1=0.9, beta2=0.95, epsilon=1e-8, max_grad_norm=1.0, seed=1, precision="fp32",
                     sharding="none", shard_group_size=0, recompute="none", offload="none",
+                    checkpoint_interval=0, keep_checkpoints=2,
                     validation_samples=0, train_samples=0)
     job = dict(version=2, key=dict(project="p", run="0001", round=1, facility="alba", attempt=1, nonce=NONCE),
                base_model_path=str(base), base_model_sha256=base_hash, train_paths=[str(train)],
                validation=[dict(name=name, path=str(path)) for name, path in validation], update_path="update",
-               report_path="report.json", metrics_path="metrics.jsonl", update_kind="weights", update_dtype="fp32")
+               report_path="report.json", metrics_path="metrics.jsonl", state_path="state",
+               on_stop="update", update_kind="weights", update_dtype="fp32")
     for key, value in changes.items():
         (training if key in training else job)[key] = value
     job["training"] = training

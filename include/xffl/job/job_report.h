@@ -31,8 +31,8 @@ struct ValidationResult {
 struct JobReport {
   JobKey key;
   std::string base_model_sha256;
-  std::string
-      update_sha256;  // root hash of the update's manifest.json; empty for an evaluate-only job
+  std::string update_sha256;  // root hash of the update's manifest.json; empty for an evaluate-only
+                              // job, and for one that was stopped and left a checkpoint
   int64_t steps = 0;
   /// Told to finish before all was done, by a signal ahead of the walltime's end: `steps` may be
   /// fewer than the job's, and sets that were not measured after training are not in `validation`.
@@ -60,10 +60,14 @@ JobReport read_job_report(const std::filesystem::path& path);
 /// The file's text; keys in a fixed order. Throws kCorrupt for what parse_job_report would refuse.
 std::string format_job_report(const JobReport& report);
 
+/// Whether the job was stopped and left a checkpoint instead of an update: another attempt goes on.
+bool is_to_be_continued(const JobReport& report, const JobSpec& spec);
+
 /// Throws kRejected, naming field, expected and found, unless `report` answers exactly this job:
 /// key, base model, steps done (spec.training.steps; from 1 on when stopped_early), samples and
 /// tokens that so many steps can have used (at most batch_size * steps sequences of at most
-/// `max_sequence_length` tokens), a result for each validation set (not when stopped_early).
+/// `max_sequence_length` tokens), a result for each validation set (not when stopped_early). Of one
+/// that is to be continued, only key, base model and steps are looked at.
 void check_report_answers(const JobReport& report, const JobSpec& spec,
                           int64_t max_sequence_length);
 

@@ -36,6 +36,10 @@ enum class UpdateKind { kWeights, kDelta };
 enum class FloatType { kFloat32, kBfloat16, kFloat16 };  // "fp32", "bf16", "fp16"
 enum class ScheduleKind { kConstant, kLinear, kCosine };
 
+/// What a job that is told to finish early leaves: "update", what it has trained, or "checkpoint",
+/// with which a later attempt at the same part of the round goes on.
+enum class OnStop { kUpdate, kCheckpoint };
+
 /// What each rank keeps a part of only (Rajbhandari et al., 2020; Zhao et al., 2023): "none" (data
 /// parallelism), "optimizer" (ZeRO-1), "gradients" (ZeRO-2), "full" (ZeRO-3), and "hybrid" and
 /// "hybrid_zero2": full and gradients within groups of shard_group_size ranks, copies between them.
@@ -78,8 +82,10 @@ struct TrainingSpec {
   int64_t shard_group_size = 0;
   Recompute recompute = Recompute::kNone;
   Offload offload = Offload::kNone;
-  int64_t validation_samples = 0;  // sequences evaluated before and after; 0: all
-  int64_t train_samples = 0;       // only the first N sequences of the data set are used; 0: all
+  int64_t validation_samples = 0;   // sequences evaluated before and after; 0: all
+  int64_t train_samples = 0;        // only the first N sequences of the data set are used; 0: all
+  int64_t checkpoint_interval = 0;  // steps between two checkpoints inside the job; 0: none
+  int64_t keep_checkpoints = 2;     // the newest so many stay
   bool operator==(const TrainingSpec&) const = default;
 };
 
@@ -99,6 +105,9 @@ struct JobSpec {
   std::string update_path;   // folder that the job creates by rename when complete
   std::string report_path;   // written last, by rename
   std::string metrics_path;  // metrics.jsonl, appended per step
+  std::string
+      state_path;  // checkpoints inside the job; all attempts at one part of a round share it
+  OnStop on_stop = OnStop::kUpdate;
   UpdateKind update_kind = UpdateKind::kDelta;
   FloatType update_dtype = FloatType::kBfloat16;
   TrainingSpec training;
@@ -116,6 +125,7 @@ std::string format_job_spec(const JobSpec& spec);
 std::string_view to_string(UpdateKind kind);
 std::string_view to_string(FloatType type);
 std::string_view to_string(ScheduleKind kind);
+std::string_view to_string(OnStop on_stop);
 std::string_view to_string(Sharding sharding);
 std::string_view to_string(Recompute recompute);
 std::string_view to_string(Offload offload);
@@ -123,6 +133,7 @@ std::string_view to_string(Offload offload);
 std::optional<UpdateKind> parse_update_kind(std::string_view text);
 std::optional<FloatType> parse_float_type(std::string_view text);
 std::optional<ScheduleKind> parse_schedule_kind(std::string_view text);
+std::optional<OnStop> parse_on_stop(std::string_view text);
 std::optional<Sharding> parse_sharding(std::string_view text);
 std::optional<Recompute> parse_recompute(std::string_view text);
 std::optional<Offload> parse_offload(std::string_view text);

@@ -4,8 +4,8 @@
 // The driver (FacilityRound) appends the records to the journal, durably and in order, then does
 // the action, and hands what came of it to the next step. One action is under way at a time. A
 // coordinator that was killed builds the state again from the journal and goes on with Began: what
-// is not in the journal (`Course::Volatile`) may be lost at any moment. tests/round/ replays tens of
-// thousands of simulated federations through these functions.
+// is not in the journal (`Course::Volatile`) may be lost at any moment. tests/round/ replays tens
+// of thousands of simulated federations through these functions.
 //
 // The rules are docs/operating.md's: unknown is never "finished", a report alone is success, a job
 // whose submission is in doubt is looked for twice, a settle time apart, before another is
@@ -30,10 +30,10 @@ using Nanoseconds = std::chrono::nanoseconds;
 
 // What an experiment lays down for a facility's part of a round.
 struct Rules {
-  int max_attempts = 2;    // trainings that may fail by themselves
-  int rerun_budget = 10;   // further ones after a node failure, pre-emption or the time limit
-  bool waits_for_ever = true;           // policy.on_missing is wait: no deadline holds
-  std::chrono::seconds deadline{0};     // from the round's first submission; 0: none
+  int max_attempts = 2;        // trainings that may fail by themselves
+  int rerun_budget = 10;       // further ones after a node failure, pre-emption or the time limit
+  bool waits_for_ever = true;  // policy.on_missing is wait: no deadline holds
+  std::chrono::seconds deadline{0};               // from the round's first submission; 0: none
   std::chrono::milliseconds poll_interval{1000};  // between two questions to the scheduler
   std::chrono::milliseconds settle_time{0};
   std::chrono::seconds max_outage{7 * 24 * 3600};
@@ -43,49 +43,88 @@ struct Rules {
 
 // What the driver sees at the moment of a step.
 struct Moment {
-  Nanoseconds now{0};                           // monotonic
+  Nanoseconds now{0};                                 // monotonic
   std::optional<Nanoseconds> since_first_submission;  // of the round, at any facility
-  std::optional<std::string> paused;            // by a person, and why
+  std::optional<std::string> paused;                  // by a person, and why
 };
 
 // --- Actions ---------------------------------------------------------------------------------
 
-struct Push { int attempt = 0; };      // model and job.json to the facility
-struct Submit { int attempt = 0; };    // the attempt's script
-struct FindJobs { int attempt = 0; };  // by the job's name
-struct Look {                          // for the report; then, if asked for, at the job's state
+struct Push {
+  int attempt = 0;
+};  // model and job.json to the facility
+struct Submit {
+  int attempt = 0;
+};  // the attempt's script
+struct FindJobs {
+  int attempt = 0;
+};             // by the job's name
+struct Look {  // for the report; then, if asked for, at the job's state
   int attempt = 0;
   JobId job;
   bool ask_scheduler = false;
 };
-struct FetchUpdate { int attempt = 0; };  // and check it
-struct CancelJob { int attempt = 0; JobId job; };
-struct Fence { int attempt = 0; };  // take the attempt's claim: its job can no longer begin
-struct Sleep { Nanoseconds duration{0}; };
+struct FetchUpdate {
+  int attempt = 0;
+};  // and check it
+struct CancelJob {
+  int attempt = 0;
+  JobId job;
+};
+struct Fence {
+  int attempt = 0;
+};  // take the attempt's claim: its job can no longer begin
+struct Sleep {
+  Nanoseconds duration{0};
+};
 struct Finish {};  // the facility's part is over: known.accepted or known.missing says how
 using Action =
     std::variant<Push, Submit, FindJobs, Look, FetchUpdate, CancelJob, Fence, Sleep, Finish>;
 
 // --- Events ----------------------------------------------------------------------------------
 
-struct Began {};                        // the first step, also after a restart
-struct Completed { Json details = Json::object(); };     // Push, CancelJob or Fence did what it says
-struct Submitted { JobId job; };
-struct Refused { std::string why; };    // Submit: for good, no job exists
-struct Postponed { std::string why; };  // Submit: not now, no job exists
-struct InDoubt { std::string why; };    // Submit: a job may exist
-struct Found { std::vector<JobId> jobs; };
+struct Began {};  // the first step, also after a restart
+struct Completed {
+  Json details = Json::object();
+};  // Push, CancelJob or Fence did what it says
+struct Submitted {
+  JobId job;
+};
+struct Refused {
+  std::string why;
+};  // Submit: for good, no job exists
+struct Postponed {
+  std::string why;
+};  // Submit: not now, no job exists
+struct InDoubt {
+  std::string why;
+};  // Submit: a job may exist
+struct Found {
+  std::vector<JobId> jobs;
+};
 struct Looked {
   bool reported = false;
   std::optional<submit::JobStatus> status;  // when the scheduler was asked
 };
-struct Fetched { Accepted accepted; Json details; };
-struct UpdateRefused { std::string why; };
+struct Fetched {
+  Accepted accepted;
+  Json details;
+};
+struct UpdateRefused {
+  std::string why;
+};
+struct ToBeContinued {
+  int64_t steps = 0;
+};  // stopped ahead of its walltime, with a checkpoint
 struct Woke {};
-struct Unreachable { std::string why; };   // the action's effect is unknown; it may be done again
-struct NeedsPerson { std::string why; };   // the same, until somebody renews a credential
+struct Unreachable {
+  std::string why;
+};  // the action's effect is unknown; it may be done again
+struct NeedsPerson {
+  std::string why;
+};  // the same, until somebody renews a credential
 using Event = std::variant<Began, Completed, Submitted, Refused, Postponed, InDoubt, Found, Looked,
-                           Fetched, UpdateRefused, Woke, Unreachable, NeedsPerson>;
+                           Fetched, UpdateRefused, ToBeContinued, Woke, Unreachable, NeedsPerson>;
 
 // --- State -----------------------------------------------------------------------------------
 
@@ -93,6 +132,7 @@ using Event = std::variant<Began, Completed, Submitted, Refused, Postponed, InDo
 struct AttemptFailure {
   std::string reason;
   bool charged = true;    // counts against max_attempts, not against the re-run budget
+  int64_t steps = 0;      // done and kept in a checkpoint
   bool gives_up = false;  // no further attempt would help
   bool pauses = false;    // a person ended the job: ask before another one
   bool hurries = false;   // the facility gets one chance to hear of it
@@ -153,7 +193,8 @@ Step step(const Rules& rules, Course course, const Event& event, const Moment& m
 std::string describe(const Course& course);
 
 /// How long until the next look for a report, and until the next question to the scheduler.
-Nanoseconds look_interval(const Rules& rules, Nanoseconds watched, std::optional<Nanoseconds> running);
+Nanoseconds look_interval(const Rules& rules, Nanoseconds watched,
+                          std::optional<Nanoseconds> running);
 Nanoseconds question_interval(const Rules& rules, Nanoseconds watched, bool pending);
 /// Of the n-th retry in a row: 5 s doubling up to 15 min, minus up to half of it by `seed`.
 Nanoseconds backoff(std::string_view seed, int retry);

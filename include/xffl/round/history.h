@@ -24,7 +24,8 @@ struct Attempt {
   bool submit_intended = false;  // and not submitted: it is in doubt whether a job exists
   std::string job_id;            // once submitted
   std::optional<std::string> failure;
-  bool charged = true;  // the failure counts against policy.max_attempts
+  bool charged = true;           // the failure counts against policy.max_attempts
+  int64_t steps = 0;             // done before it was stopped, and kept in a checkpoint
   bool cancel_intended = false;  // its job is to be cancelled, and it is not known that it was
 };
 
@@ -61,7 +62,7 @@ struct History {
   std::string config_sha256;
   std::string initial_sha256;  // global model of round 0
   std::string initial_master_sha256;
-  std::map<int, RoundState> rounds;  // 1-based
+  std::map<int, RoundState> rounds;            // 1-based
   std::map<FacilityName, std::string> paused;  // by a person, and why
   bool completed = false;
   bool cancelled = false;

@@ -103,6 +103,15 @@ class FlatParameters {
   void scale_gradients(double factor);
 
   std::vector<UnitState>& states() { return states_; }
+  const std::vector<UnitState>& states() const { return states_; }
+  /// The elements of a unit that states()[unit] holds; which part this is, of how many.
+  Range state_range(int unit) const;
+  int num_state_parts() const { return states_split() ? layout_.num_shards() : 1; }
+  int state_part() const { return states_split() ? groups_.gather->rank() : 0; }
+  /// Whether another rank holds the same part before this one.
+  bool is_copy() const {
+    return groups_.replicas->rank() > 0 || (!states_split() && groups_.gather->rank() > 0);
+  }
   /// Brings what is computed with up to the masters.
   void refresh_compute();
 

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -30,6 +31,12 @@ class LossScale {
   /// Whether a step with a gradient that is not finite is skipped rather than fatal.
   bool can_skip() const { return dynamic_ && scale_ > kSmallest; }
   void record(bool finite);
+  /// For checkpoints.
+  std::array<double, 2> state() const { return {scale_, static_cast<double>(good_steps_)}; }
+  void set_state(const std::array<double, 2>& state) {
+    scale_ = state[0];
+    good_steps_ = static_cast<int>(state[1]);
+  }
 
  private:
   static constexpr double kSmallest = 1.0 / 1024;
@@ -49,6 +56,9 @@ class Trainer {
   /// unchanged, when loss or gradient is not finite.
   StepResult step(const Dataset& data, std::vector<uint64_t> indices, int64_t global_tokens,
                   double learning_rate);
+
+  shard::Adamw& optimizer() { return optimizer_; }
+  LossScale& loss_scale() { return loss_scale_; }
 
  private:
   double forward_backward(const Dataset& data, const std::vector<uint64_t>& indices, double scale);

@@ -1,0 +1,139 @@
+"""Checkpoints inside a job: what is killed or stopped goes on to the same bits."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+import harness
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("state")
+    base_hash = harness.make_model(folder / "base", **harness.variants()["everything"])
+    tokens = harness.write_tokens(folder / "t.tokens", harness.make_sequences(40))
+    validation = harness.write_tokens(folder / "v.tokens", harness.make_sequences(9, seed=5))
+
+    def job(name, attempt=1, **changes):
+        """Attempts share the folder of their state, as the coordinator lays it out."""
+        path = harness.make_job(folder / name / f"a{attempt}", folder / "base", base_hash, tokens, [("it", validation)],
+                                **{**dict(steps=12, batch_size=8, micro_batch_size=4, state_path="../state",
+                                          schedule=dict(kind="cosine", warmup_steps=3, total_steps=30, min_ratio=0.0),
+                                          weight_decay=0.1), **changes})
+        text = json.loads(path.read_text())
+        text["key"]["attempt"] = attempt
+        path.write_text(json.dumps(text))
+        return path
+
+    return folder, job, harness.train(job("whole"))
+
+
+def kill_after(job, steps, world_size=1):
+    """SIGKILLs all ranks once so many steps are done and a checkpoint is there."""
+    ranks = harness.start_ranks(job, world_size)
+    metrics, state = job.parent / "metrics.jsonl", job.parent.parent / "state"
+    deadline = time.monotonic() + 120
+    while not (metrics.exists() and metrics.read_text().count("\n") >= steps and list(state.glob("step-????????"))):
+        assert time.monotonic() < deadline
+        assert all(r.poll() is None for r in ranks), "ended before it could be killed: " + ranks[0].communicate()[0]
+        time.sleep(0.005)
+    for rank in ranks:
+        rank.kill()
+    for rank in ranks:
+        rank.communicate()
+
+
+def expect_same(found, whole):
+    assert found.report["update_sha256"] == whole.report["update_sha256"]
+    for key in ("steps", "samples", "tokens", "train_loss", "train_loss_last", "validation", "stopped_early"):
+        assert found.report[key] == whole.report[key], key
+
+
+def test_a_killed_job_goes_on_in_another_attempt(setting):
+    folder, job, whole = setting
+    many = dict(steps=800, checkpoint_interval=5)
+    expected = harness.train(job("many", steps=800))
+    kill_after(job("killed", **many), 12)
+    second = harness.train(job("killed", attempt=2, **many))
+    assert any("resumed from a checkpoint" in output for output in second.output)
+    expect_same(second, expected)
+    assert second.losses == expected.losses[-len(second.losses):] and len(second.losses) < 800
+    assert not (folder / "killed" / "state").exists(), "what is done needs no checkpoint"
+
+
+def test_a_requeued_job_goes_on_in_its_own_folder(setting):
+    folder, job, whole = setting
+    path = job("requeued", steps=800, checkpoint_interval=7)
+    kill_after(path, 30)
+    again = harness.train(path)
+    assert [m["step"] for m in again.metrics] == list(range(1, 801)), "each step once"
+
+
+@pytest.mark.parametrize("first,second", [(dict(), dict(sharding="full")), (dict(sharding="gradients"), dict())],
+                         ids=["none_full", "gradients_none"])
+def test_another_sharding_reads_the_same_checkpoint(setting, first, second):
+    folder, job, whole = setting
+    name = "reshard" + "".join(first.values())
+    stop = dict(on_stop="checkpoint", steps=100000)
+    ranks = harness.start_ranks(job(name, **stop, **first), 2)
+    metrics = folder / name / "a1" / "metrics.jsonl"
+    while not metrics.exists() or metrics.read_text().count("\n") < 6:
+        time.sleep(0.01)
+    ranks[1].send_signal(signal.SIGUSR1)
+    output = [rank.communicate(timeout=120)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], output
+    report = json.loads((folder / name / "a1" / "report.json").read_text())
+    assert report["stopped_early"] and report["update_sha256"] == "" and not (folder / name / "a1" / "update").exists()
+    done = report["steps"]
+    # The rest, in another layout, against the whole in one go.
+    ranks = harness.start_ranks(job(name, attempt=2, **stop, **second), 2)
+    metrics = folder / name / "a2" / "metrics.jsonl"
+    while not metrics.exists() or metrics.read_text().count("\n") < 6:
+        time.sleep(0.01)
+    for rank in ranks:
+        rank.kill()
+    for rank in ranks:
+        rank.communicate()
+    resumed = [json.loads(line) for line in metrics.read_text().splitlines()[:6]]
+    assert resumed[0]["step"] == done + 1
+    expected = harness.train(job(name + "-whole", steps=done + 6, schedule=dict(kind="cosine", warmup_steps=3, total_steps=30,
+                                                                               min_ratio=0.0)), 2)
+    assert [m["loss"] for m in resumed] == expected.losses[-6:]
+
+
+def test_a_state_of_something_else_is_passed_over(setting):
+    folder, job, whole = setting
+    kill_after(job("other", steps=800, checkpoint_interval=1, learning_rate=5e-3), 8)
+    outcome = harness.train(job("other", attempt=2))
+    assert any("it belongs to another job" in output for output in outcome.output)
+    expect_same(outcome, whole)
+
+
+def test_a_damaged_checkpoint_is_passed_over(setting):
+    folder, job, whole = setting
+    kill_after(job("damaged", steps=800, checkpoint_interval=4), 20)
+    steps = sorted((folder / "damaged" / "state").glob("step-????????"))
+    assert len(steps) == 2, "keep_checkpoints"
+    for part in steps[-1].glob("part-*"):
+        os.truncate(part, part.stat().st_size - 4)
+    outcome = harness.train(job("damaged", attempt=2, steps=800, checkpoint_interval=4))
+    assert any("is not whole" in output for output in outcome.output)
+    assert any(f"resumed from a checkpoint  steps={int(steps[0].name[5:])}" in output for output in outcome.output)
+
+
+def test_told_to_stop_before_the_first_step_leaves_nothing_but_a_report(setting):
+    folder, job, whole = setting
+    slow = harness.write_tokens(folder / "slow.tokens", [[i % 97 for i in range(250)]] * 1000)  # seconds of validation
+    path = job("early", on_stop="checkpoint", validation=[dict(name="it", path=str(slow))])
+    rank = harness.start_ranks(path)[0]
+    while "job loaded" not in rank.stdout.readline():
+        assert rank.poll() is None
+    rank.send_signal(signal.SIGTERM)
+    output = rank.communicate(timeout=60)[0]
+    assert rank.returncode == 0, output
+    report = json.loads((path.parent / "report.json").read_text())
+    assert report["stopped_early"] and report["update_sha256"] == "" and report["steps"] == 0
+    assert not list((path.parent.parent / "state").glob("*"))
