@@ -74,6 +74,18 @@ Batch empty_batch(at::Device device) {
   return {at::zeros({1, 1}, options), at::full({1, 1}, llama::kIgnoreLabel, options), 0};
 }
 
+int64_t Dataset::longest() const {
+  uint64_t longest = 1;
+  for (const tokens::TokenShardReader& shard : shards_)
+    longest = std::max(longest, longest_sequence(shard));
+  return static_cast<int64_t>(longest);
+}
+
+int64_t Dataset::num_targets(uint64_t index) const {
+  const Place at = place(index);
+  return static_cast<int64_t>(shards_[at.shard].num_targets(at.index));
+}
+
 Batch Dataset::batch(std::span<const uint64_t> indices, at::Device device) const {
   int64_t positions = 1;
   for (const uint64_t index : indices) positions = std::max(positions, length(index) - 1);
@@ -82,13 +94,19 @@ Batch Dataset::batch(std::span<const uint64_t> indices, at::Device device) const
   int64_t* tokens = result.tokens_BT.mutable_data_ptr<int64_t>();
   int64_t* labels = result.labels_BT.mutable_data_ptr<int64_t>();
   std::vector<int32_t> ids;
+  std::vector<uint8_t> is_target;
   for (const uint64_t index : indices) {
     const Place at = place(index);
     ids.resize(shards_[at.shard].length(at.index));
     shards_[at.shard].read(at.index, ids);
+    is_target.resize(ids.size());
+    shards_[at.shard].read_targets(at.index, is_target);
     std::copy_n(ids.begin(), std::min<size_t>(ids.size(), static_cast<size_t>(positions)), tokens);
-    std::copy(ids.begin() + 1, ids.end(), labels);
-    result.num_targets += static_cast<int64_t>(ids.size()) - 1;
+    for (size_t t = 1; t < ids.size(); ++t) {
+      if (is_target[t] == 0) continue;
+      labels[t - 1] = ids[t];
+      ++result.num_targets;
+    }
     tokens += positions;
     labels += positions;
   }

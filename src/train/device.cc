@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <fstream>
+#include <string>
 
 #include "cuda.h"
 #include "xffl/base/cpus.h"
@@ -43,6 +45,16 @@ int64_t peak_memory_bytes(at::Device device) {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<int64_t>(usage.ru_maxrss) * 1024;
+}
+
+int64_t available_memory_bytes(at::Device device) {
+  if (device.is_cuda()) return cuda::list().at(static_cast<size_t>(device.index())).memory_bytes;
+  std::ifstream text("/proc/meminfo");
+  for (std::string word; text >> word;) {
+    int64_t kilobytes = 0;
+    if (word == "MemAvailable:" && text >> kilobytes) return kilobytes * 1024;
+  }
+  return 0;
 }
 
 std::vector<GpuInfo> list_gpus() { return cuda::list(); }

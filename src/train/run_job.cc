@@ -9,6 +9,7 @@
 
 #include "agree.h"
 #include "job_state.h"
+#include "memory_plan.h"
 #include "metrics.h"
 #include "update.h"
 #include "xffl/base/error.h"
@@ -46,6 +47,7 @@ class JobRun {
   bool first_rank() const { return group_.rank() == 0; }
   std::optional<job::JobReport> earlier_report() const;
   void load();
+  void tell_memory_plan() const;
   std::vector<double> validate(std::string_view when);
   void record_validation(size_t index, std::string_view when, const Evaluation& result);
   void resume();
@@ -121,6 +123,30 @@ void JobRun::load() {
                              {"precision", std::string(job::to_string(spec_.training.precision))},
                              {"sequences", data_ ? static_cast<int64_t>(data_->size()) : 0}});
   }
+}
+
+void JobRun::tell_memory_plan() const {
+  const MemoryPlan plan =
+      plan_memory(model_.config, model_.parameters->layout(), spec_.training, data_->longest());
+  const int64_t there = available_memory_bytes(context_.device) /
+                        (context_.device.is_cuda() ? 1 : context_.local_world_size);
+  const auto gigabytes = [](int64_t bytes) { return static_cast<double>(bytes) * 1e-9; };
+  const log::Fields fields{{"parameters_gb", gigabytes(plan.parameters)},
+                           {"masters_gb", gigabytes(plan.masters)},
+                           {"gradients_gb", gigabytes(plan.gradients)},
+                           {"moments_gb", gigabytes(plan.moments)},
+                           {"buffers_gb", gigabytes(plan.buffers)},
+                           {"activations_gb_about", gigabytes(plan.activations)},
+                           {"host_gb", gigabytes(plan.host)},
+                           {"total_gb", gigabytes(plan.total())},
+                           {"available_gb", gigabytes(there)}};
+  // What is in use by now is part of the plan, but not of what is available.
+  const int64_t wanted = context_.device.is_cuda() ? plan.device() : plan.total();
+  if (wanted <= there) return log::info("memory plan of a rank: fits", fields);
+  log::warning(
+      "memory plan of a rank: may not fit; try more sharding, recompute: full, a smaller "
+      "micro_batch_size, or offload",
+      fields);
 }
 
 // Ends early, with fewer losses than sets, when told to finish.
@@ -311,7 +337,10 @@ job::JobReport JobRun::run() {
     return earlier.value_or(job::JobReport{});
   }
   load();
-  if (trains()) resume();
+  if (trains()) {
+    if (first_rank()) tell_memory_plan();
+    resume();
+  }
   if (nll_before_.empty()) nll_before_ = validate("before");
   if (trains()) train();
   if (finishing_ && leaves_checkpoint() && report_.steps < spec_.training.steps)

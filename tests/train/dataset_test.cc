@@ -40,6 +40,22 @@ TEST_F(DatasetTest, ShiftsAndPads) {
   EXPECT_TRUE(batch.tokens_BT.equal(tokens));
 }
 
+TEST_F(DatasetTest, OnlyTargetsAreLabels) {
+  tokens::TokenShardWriter writer(dir_ / "m.tokens", 50, 8, false, true);
+  writer.add_document(std::vector<int32_t>{1, 2, 3, 4}, std::vector<uint8_t>{1, 0, 1, 1});
+  writer.add_document(std::vector<int32_t>{5, 6}, std::vector<uint8_t>{1, 0});
+  writer.finish();
+  const Dataset data({dir_ / "m.tokens"}, limits(50), 0);
+  EXPECT_EQ(data.num_targets(0), 2);
+  EXPECT_EQ(data.num_targets(1), 0);
+  const std::vector<uint64_t> indices{0, 1};
+  const Batch batch = data.batch(indices, at::kCPU);
+  EXPECT_EQ(batch.num_targets, 2);
+  const at::Tensor labels =
+      at::tensor(std::vector<int64_t>{-100, 3, 4, -100, -100, -100}).view({2, 3});
+  EXPECT_TRUE(batch.labels_BT.equal(labels));
+}
+
 TEST_F(DatasetTest, JoinsShardsAndStopsAtTheLimit) {
   const auto a = write("a.tokens", {{1, 2}, {3, 4, 5}});
   const auto b = write("b.tokens", {{6, 7, 8, 9}, {10, 11}});

@@ -44,8 +44,11 @@ class Dataset {
 
   uint64_t size() const { return size_; }
   int64_t length(uint64_t index) const;
-  /// Predicted tokens of a sequence: all but the first.
-  int64_t num_targets(uint64_t index) const { return length(index) - 1; }
+  /// Tokens of the longest sequence of its shards.
+  int64_t longest() const;
+  /// Predicted tokens of a sequence that the loss falls on: all but the first, or those that its
+  /// shard marks.
+  int64_t num_targets(uint64_t index) const;
 
   Batch batch(std::span<const uint64_t> indices, at::Device device) const;
 

@@ -1,0 +1,65 @@
+#include "memory_plan.h"
+
+#include <algorithm>
+
+#include "xffl/train/loaded_model.h"
+
+namespace xffl::train {
+namespace {
+
+constexpr int64_t kLogitsBytes = 64 << 20;  // head_loss's chunk
+
+int64_t width_of(job::FloatType precision) { return precision == job::FloatType::kFloat32 ? 4 : 2; }
+
+// Two of the largest units are gathered, or reduced, at once.
+int64_t two_units(const shard::FlatLayout& layout) {
+  std::vector<int64_t> sizes;
+  for (const shard::UnitLayout& unit : layout.units()) sizes.push_back(unit.size);
+  std::sort(sizes.rbegin(), sizes.rend());
+  return sizes[0] + (sizes.size() > 1 ? sizes[1] : 0);
+}
+
+// Elements that a block keeps for each token: the inputs of its norms, products and activation.
+int64_t block_elements(const checkpoint::LlamaConfig& config) {
+  const int64_t queries = config.num_heads * config.head_dim;
+  const int64_t keys = config.num_kv_heads * config.head_dim;
+  return 4 * config.hidden_size + 3 * queries + 4 * keys + 3 * config.intermediate_size;
+}
+
+int64_t activation_bytes(const checkpoint::LlamaConfig& config, const job::TrainingSpec& training,
+                         int64_t positions) {
+  const int64_t tokens = training.micro_batch_size * positions;
+  const int64_t width = width_of(training.precision);
+  const int64_t kept = training.recompute == job::Recompute::kFull
+                           ? config.num_layers * config.hidden_size + block_elements(config)
+                           : config.num_layers * block_elements(config);
+  return tokens * width * (kept + 4 * config.hidden_size) + kLogitsBytes;
+}
+
+}  // namespace
+
+MemoryPlan plan_memory(const checkpoint::LlamaConfig& config, const shard::FlatLayout& layout,
+                       const job::TrainingSpec& training, int64_t positions) {
+  const shard::Sharded sharded = to_sharded(training.sharding);
+  const shard::Offload offload = to_offload(training.offload);
+  const int64_t whole = layout.total_size();
+  const int64_t part = whole / layout.num_shards();
+  const int64_t width = width_of(training.precision);
+  const bool split = layout.num_shards() > 1;
+  const bool transient = (split && sharded.parameters) || offload.parameters;
+  const int64_t held = split && sharded.states ? part : whole;
+  MemoryPlan plan;
+  plan.parameters = (transient ? held : whole) * width;
+  const bool one_copy = width == 4 && offload.states == offload.parameters;
+  plan.masters = one_copy ? 0 : held * 4;
+  plan.moments = held * 8;
+  plan.gradients = (split && sharded.gradients ? part : whole) * 4;
+  if (transient) plan.buffers += two_units(layout) * width;
+  if (split && sharded.gradients) plan.buffers += two_units(layout) * 4;
+  plan.activations = activation_bytes(config, training, positions);
+  if (offload.states) plan.host += plan.masters + plan.moments;
+  if (offload.parameters) plan.host += plan.parameters;
+  return plan;
+}
+
+}  // namespace xffl::train

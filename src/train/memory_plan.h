@@ -1,0 +1,34 @@
+// How much memory a rank's part of a training will take, by what, before anything is done.
+#pragma once
+
+#include <cstdint>
+
+#include "xffl/checkpoint/llama_config.h"
+#include "xffl/job/job_spec.h"
+#include "xffl/shard/flat_layout.h"
+
+namespace xffl::train {
+
+/// Bytes of one rank. Exact for what lies in flat buffers; activations are an estimate of what
+/// backward keeps of one micro-batch.
+struct MemoryPlan {
+  int64_t parameters = 0;  // what is computed with
+  int64_t masters = 0;     // in float32, beside them
+  int64_t gradients = 0;
+  int64_t moments = 0;
+  int64_t buffers = 0;  // units gathered and reduced at once
+  int64_t activations = 0;
+  int64_t host = 0;  // of these, in the host's memory
+
+  int64_t total() const {
+    return parameters + masters + gradients + moments + buffers + activations;
+  }
+  int64_t device() const { return total() - host; }
+};
+
+/// For micro-batches of at most `positions` tokens a sequence. The layout says how many shards
+/// there are.
+MemoryPlan plan_memory(const checkpoint::LlamaConfig& config, const shard::FlatLayout& layout,
+                       const job::TrainingSpec& training, int64_t positions);
+
+}  // namespace xffl::train

@@ -1,0 +1,69 @@
+// Reference: Llama-2 7B's 6.74 billion parameters, counted by hand: 2 bytes of bf16, 4 of master, 4
+// of gradient, 8 of moments.
+#include "memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "xffl/train/loaded_model.h"
+
+namespace xffl::train {
+namespace {
+
+checkpoint::LlamaConfig llama_7b() {
+  checkpoint::LlamaConfig config;
+  config.vocab_size = 32000;
+  config.hidden_size = 4096;
+  config.intermediate_size = 11008;
+  config.num_layers = 32;
+  config.num_heads = config.num_kv_heads = 32;
+  config.head_dim = 128;
+  return config;
+}
+
+MemoryPlan plan_with(job::Sharding sharding, int num_shards,
+                     job::Offload offload = job::Offload::kNone,
+                     job::Recompute recompute = job::Recompute::kNone) {
+  job::TrainingSpec training;
+  training.precision = job::FloatType::kBfloat16;
+  training.micro_batch_size = 1;
+  training.sharding = sharding;
+  training.offload = offload;
+  training.recompute = recompute;
+  const shard::FlatLayout layout(flat_parameters_of(llama::parameter_specs(llama_7b())),
+                                 num_shards);
+  return plan_memory(llama_7b(), layout, training, 2048);
+}
+
+constexpr double kParameters = 6.738e9;
+
+TEST(MemoryPlan, DataParallelismHoldsAll) {
+  const MemoryPlan plan = plan_with(job::Sharding::kNone, 8);
+  EXPECT_NEAR(static_cast<double>(plan.parameters), 2 * kParameters, 2e7);
+  EXPECT_NEAR(static_cast<double>(plan.masters), 4 * kParameters, 4e7);
+  EXPECT_NEAR(static_cast<double>(plan.gradients), 4 * kParameters, 4e7);
+  EXPECT_NEAR(static_cast<double>(plan.moments), 8 * kParameters, 8e7);
+  EXPECT_EQ(plan.buffers, 0);
+  EXPECT_EQ(plan.host, 0);
+}
+
+TEST(MemoryPlan, EachModeHoldsLess) {
+  using enum job::Sharding;
+  const int64_t none = plan_with(kNone, 8).total(), optimizer = plan_with(kOptimizer, 8).total();
+  const int64_t gradients = plan_with(kGradients, 8).total(), full = plan_with(kFull, 8).total();
+  EXPECT_GT(none, optimizer);
+  EXPECT_GT(optimizer, gradients);
+  EXPECT_GT(gradients, full);
+  EXPECT_NEAR(static_cast<double>(plan_with(kFull, 8).moments), kParameters, 1e7);
+}
+
+TEST(MemoryPlan, OffloadMovesToTheHostAndRecomputeKeepsInputsOnly) {
+  const MemoryPlan offloaded = plan_with(job::Sharding::kFull, 4, job::Offload::kParameters);
+  EXPECT_NEAR(static_cast<double>(offloaded.host), (2 + 4 + 8) * kParameters / 4, 1e8);
+  const MemoryPlan kept = plan_with(job::Sharding::kFull, 4);
+  const MemoryPlan again =
+      plan_with(job::Sharding::kFull, 4, job::Offload::kNone, job::Recompute::kFull);
+  EXPECT_LT(again.activations * 6, kept.activations);
+}
+
+}  // namespace
+}  // namespace xffl::train
