@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 
@@ -62,10 +63,18 @@ UniqueFd open_file(const fs::path& path, int flags, unsigned mode) {
   return UniqueFd(fd);
 }
 
-void write_all(int fd, std::span<const std::byte> bytes, const fs::path& path) {
+namespace {
+
+// From 2 MiB on a write takes huge pages of page cache, which are the memory that a virtual machine
+// has lent back to its host: 4 MiB a write cost up to ten times as much CPU as this.
+constexpr size_t kWriteBytes = 512u << 10;
+
+// `write(done, bytes)` is one system call.
+template <class Write>
+void write_pieces(std::span<const std::byte> bytes, const fs::path& path, Write write) {
   size_t done = 0;
   while (done < bytes.size()) {
-    const ssize_t n = ::write(fd, bytes.data() + done, bytes.size() - done);
+    const ssize_t n = write(done, bytes.subspan(done, std::min(bytes.size() - done, kWriteBytes)));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0)
       throw system_error("write " + path.string() + " (" + std::to_string(done) + " of " +
@@ -73,6 +82,33 @@ void write_all(int fd, std::span<const std::byte> bytes, const fs::path& path) {
                          n < 0 ? errno : ENOSPC);
     done += static_cast<size_t>(n);
   }
+}
+
+}  // namespace
+
+void write_all(int fd, std::span<const std::byte> bytes, const fs::path& path) {
+  write_pieces(bytes, path, [&](size_t, std::span<const std::byte> piece) {
+    return ::write(fd, piece.data(), piece.size());
+  });
+}
+
+void write_at(int fd, uint64_t offset, std::span<const std::byte> bytes, const fs::path& path) {
+  write_pieces(bytes, path, [&](size_t done, std::span<const std::byte> piece) {
+    return ::pwrite(fd, piece.data(), piece.size(), static_cast<off_t>(offset + done));
+  });
+}
+
+size_t read_at(int fd, uint64_t offset, std::span<std::byte> out, const fs::path& path) {
+  size_t done = 0;
+  while (done < out.size()) {
+    const ssize_t n =
+        ::pread(fd, out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw system_error("read " + path.string(), errno);
+    if (n == 0) break;
+    done += static_cast<size_t>(n);
+  }
+  return done;
 }
 
 std::string read_file(const fs::path& path, uint64_t max_bytes) {

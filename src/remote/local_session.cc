@@ -65,33 +65,11 @@ class LocalSession final : public Session {
   }
 
   size_t read(const RemotePath& path, uint64_t offset, std::span<std::byte> out) override {
-    const UniqueFd fd = open_regular(path, O_RDONLY);
-    size_t done = 0;
-    while (done < out.size()) {
-      const ssize_t n = ::pread(fd.get(), out.data() + done, out.size() - done,
-                                static_cast<off_t>(offset + done));
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) throw system_error("read " + path.str(), errno);
-      if (n == 0) break;
-      done += static_cast<size_t>(n);
-    }
-    return done;
+    return read_at(open_regular(path, O_RDONLY).get(), offset, out, path.str());
   }
 
   void write(const RemotePath& path, uint64_t offset, std::span<const std::byte> bytes) override {
-    const UniqueFd fd = open_regular(path, O_WRONLY | O_CREAT);
-    size_t done = 0;
-    while (done < bytes.size()) {
-      const ssize_t n = ::pwrite(fd.get(), bytes.data() + done, bytes.size() - done,
-                                 static_cast<off_t>(offset + done));
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0)
-        throw system_error("write " + path.str() + " (" + std::to_string(done) + " of " +
-                               std::to_string(bytes.size()) + " bytes at " +
-                               std::to_string(offset) + " written)",
-                           n < 0 ? errno : ENOSPC);
-      done += static_cast<size_t>(n);
-    }
+    write_at(open_regular(path, O_WRONLY | O_CREAT).get(), offset, bytes, path.str());
   }
 
   void sync(const RemotePath& path) override {

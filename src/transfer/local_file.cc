@@ -25,17 +25,10 @@ LocalFile::LocalFile(std::filesystem::path path, const checkpoint::ManifestFile&
     : path_(std::move(path)), file_(file), fd_(open_file(path_, O_RDONLY | O_NONBLOCK)) {}
 
 void LocalFile::read(uint64_t offset, std::span<std::byte> out) const {
-  size_t done = 0;
-  while (done < out.size()) {
-    const ssize_t n =
-        ::pread(fd_.get(), out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw system_error("read " + path_.string(), errno);
-    if (n == 0)
-      throw not_as_manifest(path_, "expected " + std::to_string(file_.size_bytes) +
-                                       " bytes, found " + std::to_string(offset + done));
-    done += static_cast<size_t>(n);
-  }
+  const size_t found = read_at(fd_.get(), offset, out, path_);
+  if (found < out.size())
+    throw not_as_manifest(path_, "expected " + std::to_string(file_.size_bytes) +
+                                     " bytes, found " + std::to_string(offset + found));
 }
 
 std::string LocalFile::sha256(uint64_t offset, uint64_t length, std::stop_token stop) const {

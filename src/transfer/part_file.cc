@@ -4,20 +4,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <string>
 
 #include "xffl/base/error.h"
 
 namespace xffl::transfer {
-namespace {
-
-// At 2 MiB a write takes huge pages, which are the memory that a virtual machine has lent back to
-// its host: 4 MiB a write cost ten times as much CPU as this.
-constexpr size_t kWriteBytes = 512u << 10;
-
-}  // namespace
 
 PartFile::PartFile(std::filesystem::path path, uint64_t size_limit)
     : path_(std::move(path)), fd_(open_file(path_, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK)) {
@@ -33,35 +25,14 @@ PartFile::PartFile(std::filesystem::path path, uint64_t size_limit)
 }
 
 void PartFile::write(uint64_t offset, std::span<const std::byte> bytes) {
-  size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t n =
-        ::pwrite(fd_.get(), bytes.data() + done, std::min(bytes.size() - done, kWriteBytes),
-                 static_cast<off_t>(offset + done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0)
-      throw system_error("write " + path_.string() + " (" + std::to_string(done) + " of " +
-                             std::to_string(bytes.size()) + " bytes at " + std::to_string(offset) +
-                             " written)",
-                         n < 0 ? errno : ENOSPC);
-    done += static_cast<size_t>(n);
-  }
+  write_at(fd_.get(), offset, bytes, path_);
   // A hint: some file systems do not know it, and fsync comes in any case.
   ::sync_file_range(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes.size()),
                     SYNC_FILE_RANGE_WRITE);
 }
 
 size_t PartFile::read(uint64_t offset, std::span<std::byte> out) const {
-  size_t done = 0;
-  while (done < out.size()) {
-    const ssize_t n =
-        ::pread(fd_.get(), out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw system_error("read " + path_.string(), errno);
-    if (n == 0) break;
-    done += static_cast<size_t>(n);
-  }
-  return done;
+  return read_at(fd_.get(), offset, out, path_);
 }
 
 void PartFile::finish(const std::filesystem::path& name) {

@@ -1,5 +1,6 @@
 #include "xffl/base/file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -71,6 +72,24 @@ TEST(MakeDirs, CreatesPrivateFoldersAndRefusesAFileInTheWay) {
   EXPECT_EQ(info.st_mode & 0777u, 0700u);
   write_file_atomic(dir.path() / "file", "");
   EXPECT_THROW(make_dirs(dir.path() / "file" / "b"), Error);
+}
+
+// In pieces, inside.
+TEST(File, WritesAndReadsAtAPlace) {
+  const test::TempDir dir;
+  const std::filesystem::path path = dir / "file";
+  const UniqueFd fd = open_file(path, O_RDWR | O_CREAT);
+  std::string text(3'000'000, '\0');
+  for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i % 251);
+  write_at(fd.get(), 1000, std::as_bytes(std::span(text)), path);
+  std::string back(text.size() + 1, '?');
+  const auto room = std::as_writable_bytes(std::span(back));
+  EXPECT_EQ(read_at(fd.get(), 1000, room, path), text.size());
+  EXPECT_TRUE(back == text + "?");
+  EXPECT_EQ(read_at(fd.get(), 1001, room.first(5), path), 5u);
+  EXPECT_EQ(back.substr(0, 5), text.substr(1, 5));
+  EXPECT_THROW(read_at(-1, 0, room, path), Error);
+  EXPECT_THROW(write_at(-1, 0, room, path), Error);
 }
 
 }  // namespace

@@ -39,6 +39,13 @@ UniqueFd open_file(const std::filesystem::path& path, int flags, unsigned mode =
 /// Writes all of `bytes` at the descriptor's position; throws kIo with the path, bytes wanted and
 /// written.
 void write_all(int fd, std::span<const std::byte> bytes, const std::filesystem::path& path);
+/// The same at `offset`; the position stays.
+void write_at(int fd, uint64_t offset, std::span<const std::byte> bytes,
+              const std::filesystem::path& path);
+/// Reads from `offset` until `out` is full or the file ends; returns how many bytes there were.
+/// Throws kIo.
+size_t read_at(int fd, uint64_t offset, std::span<std::byte> out,
+               const std::filesystem::path& path);
 
 /// The file's whole content. Throws kCorrupt when it is larger than `max_bytes`.
 std::string read_file(const std::filesystem::path& path, uint64_t max_bytes);
