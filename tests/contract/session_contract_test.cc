@@ -9,12 +9,15 @@
 #include "support/faulty_session.h"
 #include "support/sshd.h"
 #include "support/temp_dir.h"
+#include "support/thrown.h"
 #include "xffl/base/error.h"
 #include "xffl/base/sha256.h"
 #include "xffl/remote/session.h"
 
 namespace xffl::remote {
 namespace {
+
+using test::kind_of;
 
 // A session and an empty folder at its facility.
 struct Place {
@@ -82,15 +85,6 @@ class SessionContract : public testing::TestWithParam<Implementation> {
   }
   std::string get(const std::string& name) { return read_text(session_, folder_ / name, 1 << 20); }
 
-  static ErrorKind kind_of(const std::function<void()>& body) {
-    try {
-      body();
-    } catch (const Error& error) {
-      return error.kind();
-    }
-    ADD_FAILURE() << "no error";
-    return ErrorKind::kInternal;
-  }
 };
 
 TEST_P(SessionContract, StatTellsWhatIsThere) {

@@ -10,22 +10,14 @@
 #include <thread>
 
 #include "support/temp_dir.h"
+#include "support/thrown.h"
 #include "xffl/base/error.h"
 
 namespace xffl::journal {
 namespace {
 
 namespace fs = std::filesystem;
-
-ErrorKind kind_of_error(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.kind();
-  }
-  ADD_FAILURE() << "no error was thrown";
-  return ErrorKind::kInternal;
-}
+using test::kind_of;
 
 TEST(Journal, AppendsInOrderAndReopens) {
   const test::TempDir dir;
@@ -99,7 +91,7 @@ TEST(Journal, RefusesEventsThatAreNotEvents) {
   const test::TempDir dir;
   const auto journal = Journal::open(dir / "journal.db");
   const auto appends = [&](Event event) {
-    return kind_of_error([&] { journal->append(std::move(event)); });
+    return kind_of([&] { journal->append(std::move(event)); });
   };
   EXPECT_EQ(appends({.kind = ""}), ErrorKind::kInternal);
   EXPECT_EQ(appends({.kind = "Run-Started"}), ErrorKind::kInternal);
@@ -113,12 +105,12 @@ TEST(Journal, RefusesEventsThatAreNotEvents) {
 
 TEST(Journal, MissingJournalsAndFolders) {
   const test::TempDir dir;
-  EXPECT_EQ(kind_of_error([&] { read_events(dir / "journal.db"); }), ErrorKind::kNotFound);
+  EXPECT_EQ(kind_of([&] { read_events(dir / "journal.db"); }), ErrorKind::kNotFound);
   EXPECT_EQ(lock_holder(dir / "journal.db"), "");
-  EXPECT_EQ(kind_of_error([&] { Journal::open(dir / "no-folder" / "journal.db"); }),
+  EXPECT_EQ(kind_of([&] { Journal::open(dir / "no-folder" / "journal.db"); }),
             ErrorKind::kNotFound);
   std::ofstream(dir / "file") << "x";
-  EXPECT_EQ(kind_of_error([&] { Journal::open(dir / "file" / "journal.db"); }), ErrorKind::kIo);
+  EXPECT_EQ(kind_of([&] { Journal::open(dir / "file" / "journal.db"); }), ErrorKind::kIo);
 }
 
 TEST(Journal, UnwritableFolder) {
@@ -126,7 +118,7 @@ TEST(Journal, UnwritableFolder) {
   const test::TempDir dir;
   fs::create_directory(dir / "locked");
   fs::permissions(dir / "locked", fs::perms::owner_read | fs::perms::owner_exec);
-  EXPECT_EQ(kind_of_error([&] { Journal::open(dir / "locked" / "journal.db"); }), ErrorKind::kIo);
+  EXPECT_EQ(kind_of([&] { Journal::open(dir / "locked" / "journal.db"); }), ErrorKind::kIo);
 }
 
 }  // namespace

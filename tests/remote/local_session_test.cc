@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "support/temp_dir.h"
+#include "support/thrown.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/remote/session.h"
@@ -16,6 +17,7 @@ namespace xffl::remote {
 namespace {
 
 namespace fs = std::filesystem;
+using test::kind_of;
 
 class LocalSession : public testing::Test {
  protected:
@@ -23,15 +25,6 @@ class LocalSession : public testing::Test {
   std::unique_ptr<Session> session_ = make_local_session();
 
   RemotePath at(const std::string& name) const { return RemotePath((dir_ / name).string()); }
-  static ErrorKind kind_of(const std::function<void()>& body) {
-    try {
-      body();
-    } catch (const Error& error) {
-      return error.kind();
-    }
-    ADD_FAILURE() << "no error";
-    return ErrorKind::kInternal;
-  }
 };
 
 TEST_F(LocalSession, RunsAnArgumentVectorWithoutAShell) {

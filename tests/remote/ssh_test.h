@@ -7,10 +7,13 @@
 #include <functional>
 
 #include "support/sshd.h"
+#include "support/thrown.h"
 #include "xffl/base/error.h"
 #include "xffl/remote/ssh.h"
 
 namespace xffl::remote {
+
+using test::error_of;
 
 class SshTest : public testing::Test {
  protected:
@@ -18,15 +21,6 @@ class SshTest : public testing::Test {
     if (!test::Sshd::missing().empty()) GTEST_SKIP() << test::Sshd::missing();
   }
 
-  static Error error_of(const std::function<void()>& body) {
-    try {
-      body();
-    } catch (const Error& error) {
-      return error;
-    }
-    ADD_FAILURE() << "no error";
-    return Error(ErrorKind::kInternal, "no error");
-  }
   static CommandResult run(Session& session, const std::vector<std::string>& argv,
                            std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
     return session.run(argv, "", timeout, {});

@@ -1,6 +1,8 @@
 // What a call throws, as a value.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <string>
 
 #include "xffl/base/error.h"
@@ -21,6 +23,22 @@ Thrown thrown_by(Body&& body) {
     return {error.kind(), error.what()};
   }
   return {};
+}
+
+/// The Error that `body` throws; the test fails when there is none.
+template <class Body>
+Error error_of(Body&& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "no error";
+  return Error(ErrorKind::kInternal, "no error");
+}
+template <class Body>
+ErrorKind kind_of(Body&& body) {
+  return error_of(body).kind();
 }
 
 }  // namespace xffl::test

@@ -7,11 +7,12 @@
 #include <functional>
 #include <numeric>
 
-#include "xffl/base/error.h"
+#include "support/thrown.h"
 
 namespace xffl::tokens {
 namespace {
 
+using test::kind_of;
 using testing::ElementsAre;
 using Indices = std::vector<uint64_t>;
 
@@ -92,16 +93,6 @@ TEST(Sampler, TakesPositionsCongruentToTheRank) {
   const Indices order = permutation(9, 0, 0);
   EXPECT_EQ(Sampler(9, 3, 0, 1, 2).step_indices(1), (Indices{order[3], order[5]}));
   EXPECT_EQ(Sampler(9, 3, 0, 0, 2).step_indices(1), (Indices{order[4]}));
-}
-
-ErrorKind kind_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.kind();
-  }
-  ADD_FAILURE() << "no error";
-  return ErrorKind::kInternal;
 }
 
 TEST(Sampler, RefusesImpossibleArguments) {

@@ -11,12 +11,14 @@
 #include <vector>
 
 #include "support/temp_dir.h"
+#include "support/thrown.h"
 #include "xffl/base/error.h"
 #include "xffl/tokens/token_shard.h"
 
 namespace xffl::tokens {
 
 namespace fs = std::filesystem;
+using test::kind_of;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using Ids = std::vector<int32_t>;
@@ -89,15 +91,5 @@ class TokenShard : public testing::Test {
 
   test::TempDir dir_;
 };
-
-inline ErrorKind kind_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.kind();
-  }
-  ADD_FAILURE() << "no error";
-  return ErrorKind::kInternal;
-}
 
 }  // namespace xffl::tokens

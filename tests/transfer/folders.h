@@ -11,6 +11,7 @@
 #include "support/fake_session.h"
 #include "support/faulty_session.h"
 #include "support/temp_dir.h"
+#include "support/thrown.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/sha256.h"
@@ -20,6 +21,7 @@
 namespace xffl::transfer {
 
 namespace fs = std::filesystem;
+using test::error_of;
 using Files = std::map<std::string, std::string>;
 
 /// Bytes without a pattern that a wrong offset could hide behind.
@@ -81,17 +83,6 @@ inline Files with_manifest(Files files, uint64_t chunk_bytes = checkpoint::kChun
   const std::string manifest = checkpoint::format_manifest(manifest_of(files, chunk_bytes));
   files["manifest.json"] = manifest;
   return files;
-}
-
-/// The error that `body` throws; its message is for the caller to look into.
-inline Error error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error";
-  return Error(ErrorKind::kInternal, "no error");
 }
 
 }  // namespace xffl::transfer
