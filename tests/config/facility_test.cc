@@ -1,11 +1,7 @@
 // Facilities behind SSH and Slurm: what their keys mean, and what is refused.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "support/temp_dir.h"
-#include "xffl/base/error.h"
+#include "texts.h"
 #include "xffl/base/file.h"
-#include "xffl/config/load.h"
 
 namespace xffl::config {
 namespace {
@@ -41,25 +37,8 @@ facilities:
     data: {train: /scratch/me/it.tokens}
 )";
 
-Experiment parse(const std::string& yaml) {
-  return parse_experiment(yaml, "xffl.yaml", "/project");
-}
-
 std::string site_with(const std::string& from, const std::string& to) {
-  std::string yaml = kSite;
-  const size_t at = yaml.find(from);
-  if (at == std::string::npos) throw std::logic_error("kSite does not hold " + from);
-  return yaml.replace(at, from.size(), to);
-}
-
-std::string problems(const std::string& yaml) {
-  try {
-    parse(yaml);
-    return "";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kConfig);
-    return error.what();
-  }
+  return with(kSite, from, to);
 }
 
 TEST(RemoteFacility, HasTypedSettings) {
@@ -122,12 +101,6 @@ TEST(RemoteFacility, ItsFilesAreNotLookedForHere) {
               ElementsAre(HasSubstr("model: "), HasSubstr("alba.ssh.keys: there is no file " +
                                                           (project / "keys/id_ed25519").string())));
 }
-
-struct Wrong {
-  const char* from;
-  const char* to;
-  const char* message;
-};
 
 class WrongSite : public testing::TestWithParam<Wrong> {};
 

@@ -1,14 +1,12 @@
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "support/temp_dir.h"
-#include "xffl/base/error.h"
+#include "support/thrown.h"
+#include "texts.h"
 #include "xffl/base/file.h"
-#include "xffl/config/load.h"
 
 namespace xffl::config {
 namespace {
 
+using test::error_of;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
@@ -32,27 +30,9 @@ facilities:
       validation: {it: data/it-val.tokens, cs: ../cs-val.tokens}
 )";
 
-Experiment parse(const std::string& yaml) {
-  return parse_experiment(yaml, "xffl.yaml", "/project");
-}
-
-/// All problems, one per line; "" when there is none.
-std::string problems(const std::string& yaml) {
-  try {
-    parse(yaml);
-    return "";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kConfig);
-    return error.what();
-  }
-}
-
 /// kSmall with its first `from` replaced.
 std::string small_with(const std::string& from, const std::string& to) {
-  std::string yaml = kSmall;
-  const size_t at = yaml.find(from);
-  if (at == std::string::npos) throw std::logic_error("kSmall does not hold " + from);
-  return yaml.replace(at, from.size(), to);
+  return with(kSmall, from, to);
 }
 
 TEST(ParseExperiment, FillsInDefaultsOverridesAndPaths) {
@@ -192,12 +172,6 @@ facilities:
   EXPECT_EQ(experiment.facilities[1].training.schedule.total_steps, 14);
 }
 
-struct Wrong {
-  const char* from;
-  const char* to;
-  const char* message;
-};
-
 class WrongValue : public testing::TestWithParam<Wrong> {};
 
 TEST_P(WrongValue, IsRefusedWithWhatToWrite) {
@@ -283,47 +257,31 @@ TEST(LoadExperiment, ReadsTheProjectsFile) {
   EXPECT_EQ(load_experiment(project.path()).model, project / "models/small");
   EXPECT_EQ(load_experiment(project.path() / "").model, project / "models/small");
   write_file_atomic(project / "xffl.yaml", "rounds: x\n");
-  try {
-    load_experiment(project.path());
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kConfig);
-    EXPECT_THAT(error.what(), HasSubstr((project / "xffl.yaml").string() + ":1:9: error: "));
-  }
+  const Error error = error_of([&] { load_experiment(project.path()); });
+  EXPECT_EQ(error.kind(), ErrorKind::kConfig);
+  EXPECT_THAT(error.what(), HasSubstr((project / "xffl.yaml").string() + ":1:9: error: "));
 }
 
 TEST(LoadExperiment, AMissingFileSaysHowToMakeOne) {
   const test::TempDir project;
-  try {
-    load_experiment(project.path());
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kNotFound);
-    EXPECT_THAT(error.what(), HasSubstr("xffl config --project"));
-  }
+  const Error error = error_of([&] { load_experiment(project.path()); });
+  EXPECT_EQ(error.kind(), ErrorKind::kNotFound);
+  EXPECT_THAT(error.what(), HasSubstr("xffl config --project"));
 }
 
 TEST(LoadExperiment, AFileOfMoreThanOneMebibyteIsRefused) {
   const test::TempDir project;
   write_file_atomic(project / "xffl.yaml", "project: " + std::string(2 << 20, 'x'));
-  try {
-    load_experiment(project.path());
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kConfig);
-  }
+  const Error error = error_of([&] { load_experiment(project.path()); });
+  EXPECT_EQ(error.kind(), ErrorKind::kConfig);
 }
 
 TEST(Experiment, AnUnknownFacilityNamesTheKnownOnes) {
   const Experiment experiment = parse(kSmall);
   EXPECT_EQ(experiment.facility(FacilityName("brno")).name.str(), "brno");
-  try {
-    experiment.facility(FacilityName("cluj"));
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kNotFound);
-    EXPECT_THAT(error.what(), HasSubstr("there are: alba, brno"));
-  }
+  const Error error = error_of([&] { experiment.facility(FacilityName("cluj")); });
+  EXPECT_EQ(error.kind(), ErrorKind::kNotFound);
+  EXPECT_THAT(error.what(), HasSubstr("there are: alba, brno"));
 }
 
 TEST(FindMissing, NamesWhatIsNotThere) {
