@@ -42,7 +42,7 @@ facilities:
     workdir: /scratch/me/xffl
     modules: [profile/deeplrn, cuda/12.2]
     environment: {OMP_NUM_THREADS: 8, TAG: "it's"}
-    data: {train: /scratch/me/it.tokens, validation: {it: /work/val/it.tokens}}
+    data: {train: /scratch/me/it.tokens, validation: {it: /data/val/it.tokens}}
 )";
 
 config::Facility facility_of(const std::string& yaml) {
@@ -83,8 +83,8 @@ TEST(JobScript, InAnImageBindsWhatTheJobReadsAndWrites) {
       "    workdir:"));
   const std::string script = script_of(facility);
   expect_golden("slurm_image.sbatch", script);
-  EXPECT_THAT(script, HasSubstr("apptainer exec --nv --bind /scratch/me --bind /scratch/me/xffl "
-                                "--bind /work/val --bind /usr/share:/x:ro --pwd " +
+  EXPECT_THAT(script, HasSubstr("apptainer exec --nv --bind /data/val --bind /scratch/me "
+                                "--bind /scratch/me/xffl --bind /usr/share:/x:ro --pwd " +
                                 kFolder.str() + " --cleanenv /images/xffl.sif xffl-train --job"));
 }
 
