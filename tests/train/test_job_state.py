@@ -17,9 +17,9 @@ def setting(tmp_path_factory):
     tokens = harness.write_tokens(folder / "t.tokens", harness.make_sequences(40))
     validation = harness.write_tokens(folder / "v.tokens", harness.make_sequences(9, seed=5))
 
-    def job(name, attempt=1, **changes):
+    def job(name, attempt=1, measured=validation, **changes):
         """Attempts share the folder of their state, as the coordinator lays it out."""
-        path = harness.make_job(folder / name / f"a{attempt}", folder / "base", base_hash, tokens, [("it", validation)],
+        path = harness.make_job(folder / name / f"a{attempt}", folder / "base", base_hash, tokens, [("it", measured)],
                                 **{**dict(steps=12, batch_size=8, micro_batch_size=4, state_path="../state",
                                           schedule=dict(kind="cosine", warmup_steps=3, total_steps=30, min_ratio=0.0),
                                           weight_decay=0.1), **changes})
@@ -127,7 +127,7 @@ def test_a_damaged_checkpoint_is_passed_over(setting):
 def test_told_to_stop_before_the_first_step_leaves_nothing_but_a_report(setting):
     folder, job, whole = setting
     slow = harness.write_tokens(folder / "slow.tokens", [[i % 97 for i in range(250)]] * 1000)  # seconds of validation
-    path = job("early", on_stop="checkpoint", validation=[dict(name="it", path=str(slow))])
+    path = job("early", on_stop="checkpoint", measured=slow)
     rank = harness.start_ranks(path)[0]
     while "job loaded" not in rank.stdout.readline():
         assert rank.poll() is None
