@@ -36,10 +36,10 @@ report=$PWD/build/dev/tests.xml beds_report=$PWD/build/dev/bed_tests.xml
 rm -f "$report" "$beds_report"
 start=$SECONDS
 code=0
-# Real facilities (docs/testing.md) mostly wait: several beds at a time. A crowded machine can starve a daemon past its own
-# time-outs: a test is tried once more, and ctest says so.
-ctest --preset dev -j3 --repeat until-pass:2 --output-on-failure --output-junit "$beds_report" -L bed "$@" || code=$?
-ctest --preset dev -j2 --output-on-failure --output-junit "$report" -LE bed "$@" || code=$?
+# Whole federations, on real facilities too (docs/testing.md), mostly wait: several at a time. A crowded machine can starve a
+# process past its time-outs: a test is tried once more, and ctest says so.
+ctest --preset dev -j3 --repeat until-pass:2 --output-on-failure --output-junit "$beds_report" -L 'bed|e2e' "$@" || code=$?
+ctest --preset dev -j2 --output-on-failure --output-junit "$report" -LE 'bed|e2e' "$@" || code=$?
 echo "test: tests: $((SECONDS - start)) s, $SECONDS s in all"
 for each in "$report" "$beds_report"; do
   [ ! -f "$each" ] || python3 scripts/skipped_tests.py "$each"
