@@ -21,6 +21,7 @@ struct EvaluateOptions {
   std::string model;
   std::string tokens;
   std::string precision = "fp32";
+  std::string sharding = "none";
   int64_t batch_size = 8;
   bool json = false;
 };
@@ -45,7 +46,8 @@ struct GenerateCommandOptions {
 void train_command(const CommonOptions& common, const std::string& job_path);
 void evaluate_command(const CommonOptions& common, const EvaluateOptions& options);
 void init_command(const CommonOptions& common, const InitOptions& options);
-/// Prints {"id": 5} for each new token as soon as it is drawn, then {"finish": "stop", ...}: JSON lines.
+/// Prints {"id": 5} for each new token as soon as it is drawn, then {"finish": "stop", ...}: JSON
+/// lines.
 void generate_command(const CommonOptions& common, const GenerateCommandOptions& options);
 void info_command(const CommonOptions& common, bool json);
 

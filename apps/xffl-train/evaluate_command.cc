@@ -42,8 +42,13 @@ void evaluate_command(const CommonOptions& common, const EvaluateOptions& option
     throw Error(ErrorKind::kUsage,
                 "--precision is '" + options.precision + "', expected fp32, bf16 or fp16");
   const Rank rank = set_up_rank(common);
-  const train::LoadedModel loaded =
-      train::load_model(options.model, {.device = rank.device, .precision = *precision});
+  job::TrainingSpec training;
+  training.sharding = job::parse_sharding(options.sharding).value();
+  const train::ShardGroups groups(*rank.group, training, rank.rendezvous.local_world_size);
+  const train::LoadedModel loaded = train::load_model(options.model, {.device = rank.device,
+                                                                      .precision = *precision,
+                                                                      .sharding = training.sharding,
+                                                                      .groups = groups.groups()});
   const train::Dataset data({options.tokens}, train::ModelLimits(loaded.config), 0);
   const train::Evaluation result =
       train::evaluate(*loaded.model, data, options.batch_size, *rank.group, rank.device).value();

@@ -37,7 +37,8 @@ std::vector<int64_t> parse_ids(std::string text, const std::string& origin) {
 
 std::vector<int64_t> read_prompt(const GenerateCommandOptions& options) {
   if (options.ids.empty() == options.ids_file.empty())
-    throw Error(ErrorKind::kUsage, "give the prompt's token ids by --ids or by --ids-file, one of them");
+    throw Error(ErrorKind::kUsage,
+                "give the prompt's token ids by --ids or by --ids-file, one of them");
   if (!options.ids.empty()) return parse_ids(options.ids, "--ids");
   if (options.ids_file == "-")
     return parse_ids({std::istreambuf_iterator<char>(std::cin), {}}, "standard input");

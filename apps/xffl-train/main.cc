@@ -46,13 +46,13 @@ void declare_generate(CLI::App& app, CommandLine& line) {
   declare_common(*command, line);
   command->add_option("--model", options.model, "HF folder")->required();
   command->add_option("--ids", options.ids, "the prompt: token ids");
-  command->add_option("--ids-file", options.ids_file, "the prompt: a file of token ids; -: standard input");
+  command->add_option("--ids-file", options.ids_file,
+                      "the prompt: a file of token ids; -: standard input");
   command->add_option("--precision", options.precision, "fp32 or bf16")->capture_default_str();
   command->add_option("--max-new-tokens", generate.max_new_tokens, "at most so many")
       ->capture_default_str();
   command
-      ->add_option("--temperature", generate.sampling.temperature,
-                   "0: always the likeliest token")
+      ->add_option("--temperature", generate.sampling.temperature, "0: always the likeliest token")
       ->capture_default_str();
   command->add_option("--top-k", generate.sampling.top_k, "draw from the k likeliest; 0: all")
       ->capture_default_str();
@@ -84,8 +84,13 @@ void declare(CommandLine& line) {
   declare_common(*evaluate, line);
   evaluate->add_option("--model", line.evaluate.model, "HF folder")->required();
   evaluate->add_option("--tokens", line.evaluate.tokens, "token shard")->required();
-  evaluate->add_option("--precision", line.evaluate.precision, "fp32 or bf16")
+  evaluate->add_option("--precision", line.evaluate.precision, "fp32, bf16 or fp16")
       ->capture_default_str();
+  evaluate
+      ->add_option("--sharding", line.evaluate.sharding,
+                   "full: each rank holds a part of the model only")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"none", "full"}));
   evaluate->add_option("--batch-size", line.evaluate.batch_size, "sequences per forward pass")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));

@@ -76,10 +76,10 @@ def test_rounds_continue_where_the_last_ended(setting):
     assert second.metrics[0]["step"] == 7
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_evaluate_gives_the_same_on_several_ranks(setting, world_size):
+@pytest.mark.parametrize("world_size,sharding", [(2, "none"), (3, "none"), (3, "full")])
+def test_evaluate_gives_the_same_on_several_ranks(setting, world_size, sharding):
     folder, _, _ = setting
-    arguments = ["--model", folder / "base", "--tokens", folder / "v.tokens", "--batch-size", 2, "--json"]
+    arguments = ["--sharding", sharding, "--model", folder / "base", "--tokens", folder / "v.tokens", "--batch-size", 2, "--json"]
     one = json.loads(harness.run([harness.BIN / "xffl-train", "evaluate", *arguments]).stdout)
     rank_of = dict(WORLD_SIZE=str(world_size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(harness.free_port()))
     ranks = [subprocess.Popen([str(word) for word in (harness.BIN / "xffl-train", "evaluate", *arguments)],
