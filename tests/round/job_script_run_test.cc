@@ -56,6 +56,7 @@ class SlurmScript : public testing::Test {
     std::map<std::string, std::string> env{{"PATH", (dir_ / "bin").string() + ":/usr/bin:/bin"},
                                            {"SLURM_JOB_ID", job},
                                            {"SLURM_JOB_NODELIST", "node[7-8]"},
+                                           {"XFFL_CLAIM_BEAT", "1"},
                                            {"SLURM_EXPORT_ENV", "NONE"},
                                            {"MODULESHOME", (dir_ / "modules").string()}};
     if (!restarts.empty()) env["SLURM_RESTART_COUNT"] = restarts;
@@ -77,7 +78,8 @@ TEST_F(SlurmScript, ClaimsSetsTheRendezvousAndRunsTheTrainer) {
   facility_.modules = {"cuda/12.2", "nccl"};
   const ProcessResult result = run("41");
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
-  EXPECT_EQ(text("claim/owner"), "41 " + std::string(32, 'a') + "\n");
+  EXPECT_THAT(text("claim/owner"),
+              testing::MatchesRegex("41 " + std::string(32, 'a') + " [0-9a-f]{16} 0\n"));
   EXPECT_EQ(text("ran.txt"), "node7:15656 it's cuda/12.2,nccl, args --job " +
                                  (folder() / "job.json").string() + "\n");
 }
@@ -100,6 +102,21 @@ TEST_F(SlurmScript, TheSameJobStartsAfreshUntilItHasReported) {
   EXPECT_THAT(run("41", "2").out, HasSubstr("has done its work already"));
   EXPECT_EQ(text("out/report.json"), "{}");
   EXPECT_EQ(std::ranges::count(text("ran.txt"), '\n'), 2);
+}
+
+// A controller that lost its state gives the id of a job that still runs to another one; or it runs
+// a job again whose node was lost. Neither counts as a restart.
+TEST_F(SlurmScript, AnIdThatWasGivenTwiceTrainsOnce) {
+  program("trainer", "echo x >>ran.txt\nwhile [ ! -e finish ]; do sleep 0.05; done\n");
+  const pid_t first = start_detached(spec("41", ""), dir_ / "output");
+  for (int i = 0; i < 400 && text("ran.txt").empty(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(25));
+  EXPECT_THAT(run("41").out, HasSubstr("another job of the id 41 trains here"));
+  EXPECT_EQ(text("ran.txt"), "x\n");
+  ::kill(-first, SIGKILL);
+  write_file_atomic(folder() / "finish", "");
+  EXPECT_THAT(run("41").out, HasSubstr("starts again"));
+  EXPECT_EQ(text("ran.txt"), "x\nx\n");
 }
 
 TEST_F(SlurmScript, NobodyPassesAFence) {
