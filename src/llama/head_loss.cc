@@ -11,6 +11,7 @@
 
 #include "on_cpu.h"
 #include "product.h"
+#include "xffl/base/error.h"
 
 namespace xffl::llama {
 namespace {
@@ -34,8 +35,12 @@ at::ScalarType softmax_type(const at::Tensor& x) {
 }
 
 // The rows whose label is a target.
-at::Tensor target_rows(const at::Tensor& labels_N) {
-  return labels_N.ne(kIgnoreLabel).nonzero().squeeze(1);
+at::Tensor target_rows(const at::Tensor& labels_N, int64_t vocab_size) {
+  const at::Tensor is_target_N = labels_N.ne(kIgnoreLabel);
+  const at::Tensor is_outside_N = labels_N.lt(0).logical_or_(labels_N.ge(vocab_size));
+  if (is_outside_N.logical_and_(is_target_N).any().item<bool>())
+    throw Error(ErrorKind::kInternal, "llama::head_loss: a label is beyond the vocabulary");
+  return is_target_N.nonzero().squeeze(1);
 }
 
 // Writes the rows' NLL; with `into_gradient` the logits become scale * (softmax - one_hot(label)).
@@ -75,7 +80,7 @@ void softmax_rows(at::Tensor logits_RV, const at::Tensor& labels_R, at::Tensor n
 
 HeadLoss head_loss(const at::Tensor& x_ND, Weight& head, const at::Tensor& labels_N, double scale) {
   const at::NoGradGuard no_grad;
-  const at::Tensor rows_M = target_rows(labels_N);
+  const at::Tensor rows_M = target_rows(labels_N, head.value.size(0));
   const int64_t num_targets = rows_M.size(0);
   HeadLoss result{at::zeros({}, x_ND.options().dtype(at::kDouble)), {}};
   const bool all = num_targets == x_ND.size(0);
@@ -103,7 +108,7 @@ HeadLoss head_loss(const at::Tensor& x_ND, Weight& head, const at::Tensor& label
 
 at::Tensor head_nll(const at::Tensor& x_ND, const at::Tensor& head_VD, const at::Tensor& labels_N) {
   const at::NoGradGuard no_grad;
-  const at::Tensor rows_M = target_rows(labels_N);
+  const at::Tensor rows_M = target_rows(labels_N, head_VD.size(0));
   const at::Tensor x_MD = x_ND.index_select(0, rows_M);
   const at::Tensor labels_M = labels_N.index_select(0, rows_M);
   at::Tensor nll_M = at::empty({rows_M.size(0)}, x_ND.options().dtype(softmax_type(x_ND)));

@@ -47,9 +47,9 @@ bool onednn_is_faster(const at::Tensor& x) {
   return fits && is_float_matrix(x);
 }
 
-bool onednn_is_faster_transposed(const at::Tensor& a_NM) {
+bool onednn_is_worth_copies(const at::Tensor& x) {
   static const bool fits = amd_family_with_avx512() >= 0x1a && linear_operator().has_value();
-  return fits && is_float_matrix(a_NM);
+  return fits && is_float_matrix(x);
 }
 
 at::Tensor onednn_linear(const at::Tensor& x_ND, const at::Tensor& w_ED,

@@ -14,8 +14,8 @@ namespace xffl::llama {
 /// For products whose first factor is x.
 bool onednn_is_faster(const at::Tensor& x);
 
-/// The same for products of transposed factors, a_NM^T b_NK, which oneDNN copies first.
-bool onednn_is_faster_transposed(const at::Tensor& a_NM);
+/// The same where it costs copies: of transposed factors, or of a result wider than its factors.
+bool onednn_is_worth_copies(const at::Tensor& x);
 
 /// x w^T + bias; strides as they come. No autograd.
 at::Tensor onednn_linear(const at::Tensor& x_ND, const at::Tensor& w_ED,

@@ -23,7 +23,10 @@ at::Tensor multiply(const at::Tensor& a_NM, const at::Tensor& b_MK) {
 }
 
 void multiply_into(at::Tensor out_NK, const at::Tensor& a_NM, const at::Tensor& b_MK) {
-  if (is_emulated(a_NM)) {
+  const bool narrows = b_MK.size(1) <= b_MK.size(0);
+  if (narrows ? onednn_is_faster(a_NM) : onednn_is_worth_copies(a_NM)) {
+    out_NK.copy_(onednn_linear(a_NM, b_MK.t(), {}));
+  } else if (is_emulated(a_NM)) {
     out_NK.copy_(at::mm(widen(a_NM), widen(b_MK)));
   } else {
     at::mm_out(out_NK, a_NM, b_MK);

@@ -18,7 +18,7 @@ void Weight::add(const at::Tensor& update) {
 }
 
 void Weight::add_product(const at::Tensor& a_NM, const at::Tensor& b_NK, double scale) {
-  if (gradient.scalar_type() == at::kFloat && onednn_is_faster_transposed(a_NM)) {
+  if (gradient.scalar_type() == at::kFloat && onednn_is_worth_copies(a_NM)) {
     accumulate(gradient, onednn_linear(a_NM.t(), b_NK.t(), {}), scale, empty_);
     empty_ = false;
     return;

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include "xffl/base/error.h"
+
 namespace xffl::llama {
 namespace {
 
@@ -66,6 +68,18 @@ TEST(HeadLoss, SeveralChunksAndBlocksGiveTheSame) {
 
 TEST(HeadLoss, Bf16StaysWithinItsRounding) {
   expect_equal(make_case(300, 200, true), at::kBFloat16, 2e-2);
+}
+
+TEST(HeadLoss, RefusesLabelsBeyondTheVocabulary) {
+  for (const int64_t label : {int64_t{11}, int64_t{-1}}) {
+    Case c = make_case(5, 11, false);
+    c.labels_N[2] = label;
+    Weight head;
+    head.value = c.w_VD;
+    head.gradient = at::zeros_like(c.w_VD);
+    EXPECT_THROW(head_loss(c.x_ND, head, c.labels_N, 1), Error);
+    EXPECT_THROW(head_nll(c.x_ND, c.w_VD, c.labels_N), Error);
+  }
 }
 
 TEST(HeadLoss, NoTargetGivesZeros) {

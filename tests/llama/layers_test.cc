@@ -8,6 +8,7 @@
 #include "attention.h"
 #include "cpu_kernels.h"
 #include "on_cpu.h"
+#include "onednn_linear.h"
 #include "pointwise.h"
 
 namespace xffl::llama {
@@ -179,6 +180,17 @@ TEST(Accumulate, OverwritesThenAdds) {
     accumulate(sum, update, 2, false);
     EXPECT_LT(error_of_layer(sum, update.to(at::kDouble) * 2.5), 1e-6);
   }
+}
+
+// Which processor takes which of these is another question: all are right.
+TEST(OnednnLinear, TakesFactorsOfAnyStrides) {
+  const at::Tensor x = random({40, 24}, 1).to(at::kFloat), w = random({70, 24}, 2).to(at::kFloat);
+  if (!onednn_is_faster(x)) GTEST_SKIP() << "not an AMD processor with AVX-512: MKL multiplies";
+  const at::Tensor g = random({40, 70}, 3).to(at::kFloat), bias = random({70}, 4).to(at::kFloat);
+  const auto wide = [](const at::Tensor& t) { return t.to(at::kDouble); };
+  EXPECT_LT(error_of_layer(onednn_linear(x, w, bias), at::linear(wide(x), wide(w), wide(bias))), 1e-6);
+  EXPECT_LT(error_of_layer(onednn_linear(g, w.t(), {}), at::mm(wide(g), wide(w))), 1e-6);
+  EXPECT_LT(error_of_layer(onednn_linear(g.t(), x.t(), {}), at::mm(wide(g).t(), wide(x))), 1e-6);
 }
 
 // Each set of kernels against the portable one, which the tests above have not run on this machine.
