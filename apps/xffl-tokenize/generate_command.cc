@@ -83,7 +83,8 @@ class Printer {
 std::string read_prompt(const GenerateFlags& flags) {
   if (flags.prompt.empty() == flags.prompt_file.empty())
     throw Error(ErrorKind::kUsage, "give the text by --prompt or by --prompt-file, one of them");
-  return flags.prompt_file.empty() ? flags.prompt : read_file(flags.prompt_file, uint64_t{64} << 20);
+  return flags.prompt_file.empty() ? flags.prompt
+                                   : read_file(flags.prompt_file, uint64_t{64} << 20);
 }
 
 std::vector<int32_t> encode(const tokenize::Tokenizer& tokenizer, const GenerateFlags& flags) {
@@ -142,7 +143,8 @@ void pass_on(CLI::App& command, GenerateFlags& flags, const std::string& name,
 
 void add_generate_command(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<GenerateFlags>();
-  CLI::App* command = app.add_subcommand("generate", "Continue a text with a model (runs xffl-train)");
+  CLI::App* command =
+      app.add_subcommand("generate", "Continue a text with a model (runs xffl-train)");
   command->add_option("--model", flags->model, "HF folder, with its tokenizer")->required();
   command->add_option("--tokenizer", flags->tokenizer, "Another tokenizer than the folder's");
   command->add_option("--prompt", flags->prompt, "The text to continue");

@@ -1,5 +1,5 @@
-// B sequences, T positions, N heads, K key/value heads, H head_dim, G = N / K. Threads share the B K
-// key/value heads: each owns its heads' gradients, so that sums do not depend on their number.
+// B sequences, T positions, N heads, K key/value heads, H head_dim, G = N / K. Threads share the B
+// K key/value heads: each owns its heads' gradients, so that sums do not depend on their number.
 #include "attention.h"
 
 #include <ATen/Parallel.h>
@@ -77,8 +77,8 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
         for (int64_t item = begin; item < end; ++item) {
           const Offsets at = offsets_of(item, kv_heads, shape);
           const AttentionTensors<T> tensors{
-              const_data<T>(q) + at.q,       const_data<T>(k) + at.kv,
-              const_data<T>(v) + at.kv,      const_data<T>(out) + at.q,
+              const_data<T>(q) + at.q,        const_data<T>(k) + at.kv,
+              const_data<T>(v) + at.kv,       const_data<T>(out) + at.q,
               const_data<T>(grad_out) + at.q, const_data<Wide<T>>(saved[4]) + at.log_sums,
               mutable_data<T>(grad_q) + at.q, mutable_data<T>(grad_k) + at.kv,
               mutable_data<T>(grad_v) + at.kv};
@@ -101,10 +101,10 @@ bool has_kernels(const at::Tensor& q_BTNH) {
 
 at::Tensor causal_attention_by_aten(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH,
                                     const at::Tensor& v_BTKH) {
-  return at::scaled_dot_product_attention(
-             widen(q_BTNH).transpose(1, 2), widen(k_BTKH).transpose(1, 2),
-             widen(v_BTKH).transpose(1, 2), {}, 0.0, true, scale_of(q_BTNH),
-             q_BTNH.size(2) != k_BTKH.size(2))
+  return at::scaled_dot_product_attention(widen(q_BTNH).transpose(1, 2),
+                                          widen(k_BTKH).transpose(1, 2),
+                                          widen(v_BTKH).transpose(1, 2), {}, 0.0, true,
+                                          scale_of(q_BTNH), q_BTNH.size(2) != k_BTKH.size(2))
       .to(q_BTNH.scalar_type())
       .transpose(1, 2);
 }

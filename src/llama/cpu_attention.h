@@ -88,7 +88,8 @@ struct AttentionLoops {
     }
   }
 
-  XFFL_LANES static void read(const T* from, int64_t stride, const AttentionShape& shape, W* to_PH) {
+  XFFL_LANES static void read(const T* from, int64_t stride, const AttentionShape& shape,
+                              W* to_PH) {
     const AttentionScratch size(shape);
     for (int64_t t = 0; t < size.positions; ++t) {
       W* row = to_PH + t * size.width;
@@ -163,7 +164,7 @@ struct AttentionLoops {
       for (int64_t first = 0; first < size.positions; first += kAttentionBlock) {
         const int64_t keys = first + kAttentionBlock;
         product(kAttentionBlock, keys, size.width, q_PH + first * size.width, size.width, 1, k_HP,
-                 size.positions, scores, size.positions, false);
+                size.positions, scores, size.positions, false);
         W sums[kAttentionBlock];
         for (int64_t r = 0; r < kAttentionBlock; ++r) {
           W* row = scores + r * size.positions;
@@ -173,7 +174,7 @@ struct AttentionLoops {
             log_sums[head * shape.positions + first + r] = shift + std::log(sums[r]);
         }
         product(kAttentionBlock, size.width, keys, scores, size.positions, 1, v_PH, size.width,
-                 block, size.width, false);
+                block, size.width, false);
         for (int64_t r = 0; r < kAttentionBlock; ++r)
           write(block + r * size.width, 1 / sums[r], first + r, 1, shape,
                 out + head * shape.head_dim, shape.q_stride);
@@ -195,8 +196,8 @@ struct AttentionLoops {
     return sum_of<W>(sums);
   }
 
-  XFFL_LANES static void backward(const AttentionTensors<T>& x, const AttentionShape& shape, W scale,
-                                  W* scratch, Multiply<W> product) {
+  XFFL_LANES static void backward(const AttentionTensors<T>& x, const AttentionShape& shape,
+                                  W scale, W* scratch, Multiply<W> product) {
     const AttentionScratch size(shape);
     const int64_t width = size.width;
     W* const k_PH = scratch;
@@ -223,9 +224,9 @@ struct AttentionLoops {
         const W* q_RH = q_PH + first * width;
         const W* grad_RH = grad_PH + first * width;
         product(kAttentionBlock, keys, width, q_RH, width, 1, k_HP, size.positions, p,
-                 size.positions, false);
+                size.positions, false);
         product(kAttentionBlock, keys, width, grad_RH, width, 1, v_HP, size.positions, dp,
-                 size.positions, false);
+                size.positions, false);
         for (int64_t r = 0; r < kAttentionBlock; ++r) {
           const int64_t t = first + r;
           W* p_row = p + r * size.positions;
@@ -240,11 +241,11 @@ struct AttentionLoops {
                           scale);
         }
         product(keys, width, kAttentionBlock, p, 1, size.positions, grad_RH, width, grad_v_PH,
-                 width, true);
+                width, true);
         product(keys, width, kAttentionBlock, dp, 1, size.positions, q_RH, width, grad_k_PH, width,
-                 true);
+                true);
         product(kAttentionBlock, width, keys, dp, size.positions, 1, k_PH, width, block, width,
-                 false);
+                false);
         write(block, 1, first, kAttentionBlock, shape, x.grad_q + offset, shape.q_stride);
       }
     }

@@ -13,8 +13,8 @@ struct KernelSet {
   int count = 0;
 };
 
-// Functions, not templates: a template's lambdas are compiled where it is instantiated, for the base
-// target.
+// Functions, not templates: a template's lambdas are compiled where it is instantiated, for the
+// base target.
 void fill_portable(CpuKernels<float>& set) { set = XFFL_CPU_KERNELS(float); }
 void fill_portable(CpuKernels<double>& set) { set = XFFL_CPU_KERNELS(double); }
 void fill_portable(CpuKernels<Bf16>& set) { set = XFFL_CPU_KERNELS(Bf16); }

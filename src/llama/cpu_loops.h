@@ -26,15 +26,18 @@ struct CpuLoops {
   template <class Body>
   XFFL_LANES static void over(int64_t size, const Body& body) {
     for_lanes<W>(
-        size, [&](int64_t i) [[gnu::always_inline]] {
+        size,
+        [&](int64_t i) [[gnu::always_inline]] {
           body(
               i, [](const auto* from) [[gnu::always_inline]] { return load(from); },
               [](auto* to, V values) [[gnu::always_inline]] { store(to, values); });
         },
         [&](int64_t i, int64_t count) [[gnu::always_inline]] {
           body(
-              i, [count](const auto* from) [[gnu::always_inline]] { return load_part(from, count); },
-              [count](auto* to, V values) [[gnu::always_inline]] { store_part(to, values, count); });
+              i,
+              [count](const auto* from) [[gnu::always_inline]] { return load_part(from, count); },
+              [count](auto* to, V values)
+                  [[gnu::always_inline]] { store_part(to, values, count); });
         });
   }
 
@@ -146,9 +149,8 @@ struct CpuLoops {
     const W nll = std::log(sum) - target;
     if (scratch == nullptr) return nll;
     const W factor = scale / sum;
-    over(size, [&](int64_t i, const auto& read, const auto& write) [[gnu::always_inline]] {
-      write(logits + i, read(scratch + i) * factor);
-    });
+    over(size, [&](int64_t i, const auto& read, const auto& write)
+                   [[gnu::always_inline]] { write(logits + i, read(scratch + i) * factor); });
     store_one(logits + label, std::expm1(-nll) * scale);
     return nll;
   }
@@ -167,31 +169,31 @@ struct CpuLoops {
 }  // namespace xffl::llama
 
 /// The initializer of a CpuKernels<T>: lambdas, compiled for the target in force where it stands.
-#define XFFL_CPU_KERNELS(T)                                                                       \
-  {                                                                                               \
-    [](const T* x, const T* delta, const T* w, T* sum, T* y, Wide<T>* inverse, int64_t rows,      \
-       int64_t width, Wide<T> epsilon) {                                                          \
-      CpuLoops<T>::rms_norm(x, delta, w, sum, y, inverse, rows, width, epsilon);                  \
-    },                                                                                            \
-        [](const T* grad_y, const T* grad_sum, const T* x, const Wide<T>* inverse, const T* w,    \
-           T* grad_x, Wide<T>* grad_w, int64_t rows, int64_t width) {                             \
-          CpuLoops<T>::rms_norm_backward(grad_y, grad_sum, x, inverse, w, grad_x, grad_w, rows,   \
-                                         width);                                                  \
-        },                                                                                        \
-        [](const T* gate, const T* up, T* y, int64_t size) {                                      \
-          CpuLoops<T>::swiglu(gate, up, y, size);                                                 \
-        },                                                                                        \
-        [](const T* grad_y, const T* gate, const T* up, T* grad_gate, T* grad_up, int64_t size) { \
-          CpuLoops<T>::swiglu_backward(grad_y, gate, up, grad_gate, grad_up, size);               \
-        },                                                                                        \
-        [](const T* x, const T* cos, const T* sin, T* y, int64_t heads, int64_t half,             \
-           Wide<T> sign) { CpuLoops<T>::rope(x, cos, sin, y, heads, half, sign); },               \
-        [](T* logits, int64_t size, int64_t label, Wide<T> scale, Wide<T>* scratch) {             \
-          return CpuLoops<T>::cross_entropy(logits, size, label, scale, scratch);                 \
-        },                                                                                        \
-        [](const T* update, Wide<T>* sum, int64_t size, Wide<T> scale, bool overwrite) {          \
-          CpuLoops<T>::accumulate(update, sum, size, scale, overwrite);                           \
-        }, \
+#define XFFL_CPU_KERNELS(T)                                                                     \
+  {                                                                                             \
+      [](const T* x, const T* delta, const T* w, T* sum, T* y, Wide<T>* inverse, int64_t rows,  \
+         int64_t width, Wide<T> epsilon) {                                                      \
+        CpuLoops<T>::rms_norm(x, delta, w, sum, y, inverse, rows, width, epsilon);              \
+      },                                                                                        \
+      [](const T* grad_y, const T* grad_sum, const T* x, const Wide<T>* inverse, const T* w,    \
+         T* grad_x, Wide<T>* grad_w, int64_t rows, int64_t width) {                             \
+        CpuLoops<T>::rms_norm_backward(grad_y, grad_sum, x, inverse, w, grad_x, grad_w, rows,   \
+                                       width);                                                  \
+      },                                                                                        \
+      [](const T* gate, const T* up, T* y, int64_t size) {                                      \
+        CpuLoops<T>::swiglu(gate, up, y, size);                                                 \
+      },                                                                                        \
+      [](const T* grad_y, const T* gate, const T* up, T* grad_gate, T* grad_up, int64_t size) { \
+        CpuLoops<T>::swiglu_backward(grad_y, gate, up, grad_gate, grad_up, size);               \
+      },                                                                                        \
+      [](const T* x, const T* cos, const T* sin, T* y, int64_t heads, int64_t half,             \
+         Wide<T> sign) { CpuLoops<T>::rope(x, cos, sin, y, heads, half, sign); },               \
+      [](T* logits, int64_t size, int64_t label, Wide<T> scale, Wide<T>* scratch) {             \
+        return CpuLoops<T>::cross_entropy(logits, size, label, scale, scratch);                 \
+      },                                                                                        \
+      [](const T* update, Wide<T>* sum, int64_t size, Wide<T> scale, bool overwrite) {          \
+        CpuLoops<T>::accumulate(update, sum, size, scale, overwrite);                           \
+      },                                                                                        \
   }
 
 /// For `set` of T: what XFFL_CPU_KERNELS leaves null.

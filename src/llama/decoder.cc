@@ -75,9 +75,9 @@ at::Tensor Decoder::feed(const std::vector<int64_t>& ids) {
   const at::NoGradGuard no_grad;
   const auto count = static_cast<int64_t>(ids.size());
   if (count == 0 || (num_positions_ > 0 && count != 1) || num_positions_ + count > capacity_)
-    throw Error(ErrorKind::kInternal, "llama::Decoder: " + std::to_string(count) + " ids at position " +
-                                          std::to_string(num_positions_) + " of " +
-                                          std::to_string(capacity_));
+    throw Error(ErrorKind::kInternal, "llama::Decoder: " + std::to_string(count) +
+                                          " ids at position " + std::to_string(num_positions_) +
+                                          " of " + std::to_string(capacity_));
   at::Tensor x_BTD = embed(ids);
   if (num_positions_ == 0)
     rope_table_ = make_rope_table(model_.frequencies_F_, capacity_, x_BTD.options());

@@ -118,7 +118,8 @@ at::Tensor head_nll(const at::Tensor& x_ND, const at::Tensor& head_VD, const at:
     const int64_t count = std::min(step, rows_M.size(0) - begin);
     at::Tensor logits_RV = buffer_RV.narrow(0, 0, count);
     multiply_into(logits_RV, x_MD.narrow(0, begin, count), head_VD.t());
-    softmax_rows(logits_RV, labels_M.narrow(0, begin, count), nll_M.narrow(0, begin, count), false, 1);
+    softmax_rows(logits_RV, labels_M.narrow(0, begin, count), nll_M.narrow(0, begin, count), false,
+                 1);
   }
   return at::zeros({x_ND.size(0)}, nll_M.options()).index_copy_(0, rows_M, nll_M);
 }

@@ -1,7 +1,7 @@
 #include "onednn_linear.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 
 #ifdef __x86_64__
 #include <cpuid.h>
@@ -56,7 +56,8 @@ at::Tensor onednn_linear(const at::Tensor& x_ND, const at::Tensor& w_ED,
                          const std::optional<at::Tensor>& bias_E) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   static const auto linear = linear_operator()->typed<Operator>();
-  return linear.call(x_ND, w_ED, bias_E, "none", c10::List<std::optional<at::Scalar>>(), std::nullopt);
+  return linear.call(x_ND, w_ED, bias_E, "none", c10::List<std::optional<at::Scalar>>(),
+                     std::nullopt);
 }
 
 }  // namespace xffl::llama

@@ -1,8 +1,9 @@
 // Float32 products by oneDNN, which LibTorch has inside and uses for bfloat16 only.
 //
-// LibTorch multiplies float32 by MKL, which on AMD's processors stays with AVX2. oneDNN uses AVX-512
-// there: the same speed where the processor splits its vectors (Zen 4), up to twice it where it does
-// not (Zen 5). Chosen by the processor, never by measuring: the same machine gives the same bits.
+// LibTorch multiplies float32 by MKL, which on AMD's processors stays with AVX2. oneDNN uses
+// AVX-512 there: the same speed where the processor splits its vectors (Zen 4), up to twice it
+// where it does not (Zen 5). Chosen by the processor, never by measuring: the same machine gives
+// the same bits.
 #pragma once
 
 #include <torch/types.h>

@@ -14,7 +14,9 @@ constexpr int64_t kBlockRows = 64;
 constexpr int64_t kGrain = 1 << 14;  // elements that are worth a thread
 
 int64_t num_rows(const at::Tensor& x_BTD) { return x_BTD.numel() / x_BTD.size(-1); }
-int64_t grain_rows(const at::Tensor& x_BTD) { return std::max(kGrain / x_BTD.size(-1), int64_t{1}); }
+int64_t grain_rows(const at::Tensor& x_BTD) {
+  return std::max(kGrain / x_BTD.size(-1), int64_t{1});
+}
 
 Normed norm_by_aten(const at::Tensor& x_BTD, const at::Tensor& delta_BTD, const at::Tensor& w_D,
                     double epsilon) {
@@ -107,12 +109,12 @@ NormGradients rms_norm_backward(const at::Tensor& grad_normed_BTD, const at::Ten
         const int64_t row = block * kBlockRows;
         const int64_t at = row * width;
         const T* sum = grad_sum.defined() ? const_data<T>(grad_sum) + at : nullptr;
-        cpu_kernels<T>().rms_norm_backward(
-            const_data<T>(grad_y) + at, sum, const_data<T>(x) + at,
-            const_data<Wide<T>>(inverse_BT1) + row, const_data<T>(w_D),
-            mutable_data<T>(result.grad_x_BTD) + at,
-            mutable_data<Wide<T>>(grad_w_CD) + block * width, std::min(kBlockRows, rows - row),
-            width);
+        cpu_kernels<T>().rms_norm_backward(const_data<T>(grad_y) + at, sum, const_data<T>(x) + at,
+                                           const_data<Wide<T>>(inverse_BT1) + row,
+                                           const_data<T>(w_D),
+                                           mutable_data<T>(result.grad_x_BTD) + at,
+                                           mutable_data<Wide<T>>(grad_w_CD) + block * width,
+                                           std::min(kBlockRows, rows - row), width);
       }
     });
     result.grad_w_D = grad_w_CD.sum(0);
@@ -146,14 +148,14 @@ std::pair<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& grad_BTI,
     grad_gate = at::empty_like(gate);
     grad_up = at::empty_like(gate);
     at::parallel_for(0, gate.numel(), kGrain, [&](int64_t begin, int64_t end) {
-      cpu_kernels<T>().swiglu_backward(const_data<T>(grad) + begin, const_data<T>(gate) + begin,
-                                       const_data<T>(up) + begin,
-                                       mutable_data<T>(grad_gate) + begin,
-                                       mutable_data<T>(grad_up) + begin, end - begin);
+      cpu_kernels<T>().swiglu_backward(
+          const_data<T>(grad) + begin, const_data<T>(gate) + begin, const_data<T>(up) + begin,
+          mutable_data<T>(grad_gate) + begin, mutable_data<T>(grad_up) + begin, end - begin);
     });
   });
   if (done) return {grad_gate, grad_up};
-  return {at::silu_backward(at::mul(grad_BTI, up_BTI), gate_BTI), at::silu(gate_BTI).mul_(grad_BTI)};
+  return {at::silu_backward(at::mul(grad_BTI, up_BTI), gate_BTI),
+          at::silu(gate_BTI).mul_(grad_BTI)};
 }
 
 at::Tensor rotate(const at::Tensor& x_BTNH, const RopeTable& table, double sign) {
@@ -167,11 +169,10 @@ at::Tensor rotate(const at::Tensor& x_BTNH, const RopeTable& table, double sign)
                        for (int64_t row = begin; row < end; ++row) {
                          const int64_t angle = row % positions * half;
                          const int64_t at = row * heads * half * 2;
-                         cpu_kernels<T>().rope(const_data<T>(x) + at,
-                                               const_data<T>(table.cos_TF) + angle,
-                                               const_data<T>(table.sin_TF) + angle,
-                                               mutable_data<T>(result) + at, heads, half,
-                                               static_cast<Wide<T>>(sign));
+                         cpu_kernels<T>().rope(
+                             const_data<T>(x) + at, const_data<T>(table.cos_TF) + angle,
+                             const_data<T>(table.sin_TF) + angle, mutable_data<T>(result) + at,
+                             heads, half, static_cast<Wide<T>>(sign));
                        }
                      });
   });
@@ -182,11 +183,12 @@ void accumulate(at::Tensor sum, const at::Tensor& update, double scale, bool ove
   const bool fits = sum.is_contiguous() && update.is_contiguous() &&
                     sum.scalar_type() == accumulation_type(update.scalar_type());
   const bool done = fits && on_cpu(update, [&]<class T>(T) {
-    at::parallel_for(0, sum.numel(), kGrain, [&](int64_t begin, int64_t end) {
-      cpu_kernels<T>().accumulate(const_data<T>(update) + begin, mutable_data<Wide<T>>(sum) + begin,
-                                  end - begin, static_cast<Wide<T>>(scale), overwrite);
-    });
-  });
+                      at::parallel_for(0, sum.numel(), kGrain, [&](int64_t begin, int64_t end) {
+                        cpu_kernels<T>().accumulate(const_data<T>(update) + begin,
+                                                    mutable_data<Wide<T>>(sum) + begin, end - begin,
+                                                    static_cast<Wide<T>>(scale), overwrite);
+                      });
+                    });
   if (done) return;
   if (overwrite) {
     at::mul_out(sum, update, at::scalar_tensor(scale, sum.options()));

@@ -13,21 +13,21 @@ namespace {
 
 void check_prompt(const checkpoint::LlamaConfig& config, const std::vector<int64_t>& prompt,
                   const GenerateOptions& options) {
-  if (prompt.empty()) throw Error(ErrorKind::kUsage, "the prompt is empty: expected at least one id");
+  if (prompt.empty())
+    throw Error(ErrorKind::kUsage, "the prompt is empty: expected at least one id");
   const auto check_id = [&](int64_t id, const char* what) {
     if (id < 0 || id >= config.vocab_size)
-      throw Error(ErrorKind::kUsage, std::string(what) + " holds the id " + std::to_string(id) +
-                                         ", expected 0 to " + std::to_string(config.vocab_size - 1) +
-                                         ": is this the model's tokenizer?");
+      throw Error(ErrorKind::kUsage,
+                  std::string(what) + " holds the id " + std::to_string(id) + ", expected 0 to " +
+                      std::to_string(config.vocab_size - 1) + ": is this the model's tokenizer?");
   };
   for (const int64_t id : prompt) check_id(id, "the prompt");
   for (const int64_t id : options.stop_ids) check_id(id, "--stop-ids");
   if (static_cast<int64_t>(prompt.size()) >= config.max_position_embeddings)
-    throw Error(ErrorKind::kUsage,
-                "the prompt has " + std::to_string(prompt.size()) +
-                    " tokens, but the model's max_position_embeddings is " +
-                    std::to_string(config.max_position_embeddings) +
-                    ": no room for a new one; shorten the prompt");
+    throw Error(ErrorKind::kUsage, "the prompt has " + std::to_string(prompt.size()) +
+                                       " tokens, but the model's max_position_embeddings is " +
+                                       std::to_string(config.max_position_embeddings) +
+                                       ": no room for a new one; shorten the prompt");
   if (options.max_new_tokens < 1)
     throw Error(ErrorKind::kUsage, "--max-new-tokens: expected 1 or more, found " +
                                        std::to_string(options.max_new_tokens));

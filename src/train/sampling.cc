@@ -49,8 +49,8 @@ void check(const SamplingOptions& options) {
   const auto found = [](double value) { return ", found " + std::to_string(value); };
   require(options.temperature >= 0 && std::isfinite(options.temperature),
           "--temperature: expected 0 (greedy) or more" + found(options.temperature));
-  require(options.top_k >= 0, "--top-k: expected 0 (all) or more" +
-                                  found(static_cast<double>(options.top_k)));
+  require(options.top_k >= 0,
+          "--top-k: expected 0 (all) or more" + found(static_cast<double>(options.top_k)));
   require(options.top_p > 0 && options.top_p <= 1,
           "--top-p: expected more than 0 and at most 1" + found(options.top_p));
   require(options.repetition_penalty > 0 && std::isfinite(options.repetition_penalty),

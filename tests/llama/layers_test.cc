@@ -38,7 +38,8 @@ at::Tensor plain_norm(const at::Tensor& x, const at::Tensor& w) {
   return w * (x * (x.pow(2).mean(-1, true) + kEpsilon).rsqrt());
 }
 
-// Widths below, at and beyond a vector's, and odd ones; more rows than a block of the sum over rows.
+// Widths below, at and beyond a vector's, and odd ones; more rows than a block of the sum over
+// rows.
 class Layers : public testing::TestWithParam<std::tuple<at::ScalarType, int64_t>> {
  protected:
   at::ScalarType dtype() const { return std::get<0>(GetParam()); }
@@ -105,7 +106,8 @@ TEST_P(Layers, Swiglu) {
 
 TEST_P(Layers, Rope) {
   const int64_t half = width();
-  const at::Tensor frequencies = rope_frequencies({checkpoint::RopeKind::kDefault, 100.0}, 2 * half);
+  const at::Tensor frequencies =
+      rope_frequencies({checkpoint::RopeKind::kDefault, 100.0}, 2 * half);
   const RopeTable table = make_rope_table(frequencies, 11, at::TensorOptions().dtype(dtype()));
   const at::Tensor cos = table.cos_TF.to(at::kDouble).repeat({1, 2}).unsqueeze(1);
   const at::Tensor sin = table.sin_TF.to(at::kDouble).repeat({1, 2}).unsqueeze(1);
@@ -147,13 +149,14 @@ TEST_P(Attention, EqualsPlainAutograd) {
   if (cpu_kernels<float>().attention == nullptr)
     GTEST_SKIP() << "this processor has no AVX-512: attention is ATen's";
   const at::ScalarType dtype = GetParam();
-  for (const AttentionCase& c :
-       {AttentionCase{2, 13, 4, 2, 10}, AttentionCase{1, 64, 3, 3, 16}, AttentionCase{1, 97, 4, 1, 48},
-        AttentionCase{2, 1, 2, 2, 7}, AttentionCase{1, 40, 2, 1, 130}}) {
+  for (const AttentionCase& c : {AttentionCase{2, 13, 4, 2, 10}, AttentionCase{1, 64, 3, 3, 16},
+                                 AttentionCase{1, 97, 4, 1, 48}, AttentionCase{2, 1, 2, 2, 7},
+                                 AttentionCase{1, 40, 2, 1, 130}}) {
     const auto make = [&](int64_t heads, int seed) {
       return random({c.batch, c.positions, heads, c.head_dim}, seed).to(dtype).to(at::kDouble);
     };
-    at::Tensor q = leaf(make(c.heads, 1)), k = leaf(make(c.kv_heads, 2)), v = leaf(make(c.kv_heads, 3));
+    at::Tensor q = leaf(make(c.heads, 1)), k = leaf(make(c.kv_heads, 2)),
+               v = leaf(make(c.kv_heads, 3));
     const at::Tensor grad = make(c.heads, 4);
     const at::Tensor y = plain_attention(q, k, v);
     (y * grad).sum().backward();
@@ -170,7 +173,8 @@ TEST_P(Attention, EqualsPlainAutograd) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, Attention, testing::Values(at::kDouble, at::kFloat, at::kBFloat16));
+INSTANTIATE_TEST_SUITE_P(Dtypes, Attention,
+                         testing::Values(at::kDouble, at::kFloat, at::kBFloat16));
 
 TEST(Accumulate, OverwritesThenAdds) {
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {
@@ -188,7 +192,8 @@ TEST(OnednnLinear, TakesFactorsOfAnyStrides) {
   if (!onednn_is_faster(x)) GTEST_SKIP() << "not an AMD processor with AVX-512: MKL multiplies";
   const at::Tensor g = random({40, 70}, 3).to(at::kFloat), bias = random({70}, 4).to(at::kFloat);
   const auto wide = [](const at::Tensor& t) { return t.to(at::kDouble); };
-  EXPECT_LT(error_of_layer(onednn_linear(x, w, bias), at::linear(wide(x), wide(w), wide(bias))), 1e-6);
+  EXPECT_LT(error_of_layer(onednn_linear(x, w, bias), at::linear(wide(x), wide(w), wide(bias))),
+            1e-6);
   EXPECT_LT(error_of_layer(onednn_linear(g, w.t(), {}), at::mm(wide(g), wide(w))), 1e-6);
   EXPECT_LT(error_of_layer(onednn_linear(g.t(), x.t(), {}), at::mm(wide(g).t(), wide(x))), 1e-6);
 }
@@ -233,8 +238,8 @@ TYPED_TEST(KernelSets, EverySetGivesTheSame) {
     const W nll = sets[i].cross_entropy(mutable_data<T>(logits), 315, 7, W(0.5),
                                         mutable_data<W>(at::empty({315}, inverse.options())));
     sets[i].swiglu(const_data<T>(x), const_data<T>(d), mutable_data<T>(gate), 315);
-    const std::vector<at::Tensor> found{sum, y, grad, grad_w, logits, gate,
-                                        at::scalar_tensor(nll, at::kDouble)};
+    const std::vector<at::Tensor> found{
+        sum, y, grad, grad_w, logits, gate, at::scalar_tensor(nll, at::kDouble)};
     if (i == 0) expected = found;
     for (size_t j = 0; j < found.size(); ++j)
       EXPECT_LT(error_of_layer(found[j], expected[j]), this->limit())
@@ -253,8 +258,8 @@ TEST(Kernels, SoftmaxOfExtremesIsFinite) {
   }
   std::vector<float> logits(40, 0), scratch(40);
   logits[3] = NAN;
-  EXPECT_TRUE(std::isnan(
-      cpu_kernels<float>().cross_entropy(logits.data(), 40, 1, 1.0f, scratch.data())));
+  EXPECT_TRUE(
+      std::isnan(cpu_kernels<float>().cross_entropy(logits.data(), 40, 1, 1.0f, scratch.data())));
 }
 
 }  // namespace

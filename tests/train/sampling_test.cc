@@ -26,9 +26,7 @@ void expect_probabilities(const SamplingOptions& options, const std::vector<doub
   for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-12) << i;
 }
 
-TEST(Sampling, GreedyTakesTheFirstOfTheLargest) {
-  expect_probabilities({}, {0, 0, 1, 0, 0});
-}
+TEST(Sampling, GreedyTakesTheFirstOfTheLargest) { expect_probabilities({}, {0, 0, 1, 0, 0}); }
 
 TEST(Sampling, TemperatureDividesTheLogits) {
   expect_probabilities({.temperature = 0.5}, softmax({2, -1, 4, 0, 4}));
@@ -63,8 +61,7 @@ TEST(Sampling, DrawsFollowTheProbabilities) {
   TokenSampler sampler(options);
   constexpr int kDraws = 100000;
   std::vector<int> counts(kLogits.size(), 0);
-  for (int i = 0; i < kDraws; ++i)
-    counts[static_cast<size_t>(sampler.draw(kLogits, {}))] += 1;
+  for (int i = 0; i < kDraws; ++i) counts[static_cast<size_t>(sampler.draw(kLogits, {}))] += 1;
   double chi_squared = 0;
   for (size_t i = 0; i < p.size(); ++i) {
     if (p[i] == 0) {
@@ -88,9 +85,12 @@ TEST(Sampling, TheSeedDecides) {
 }
 
 TEST(Sampling, RefusesWhatIsOutOfRange) {
-  for (const SamplingOptions& options :
-       {SamplingOptions{.temperature = -1}, {.temperature = NAN}, {.top_k = -1}, {.top_p = 0},
-        {.top_p = 1.5}, {.repetition_penalty = 0}}) {
+  for (const SamplingOptions& options : {SamplingOptions{.temperature = -1},
+                                         {.temperature = NAN},
+                                         {.top_k = -1},
+                                         {.top_p = 0},
+                                         {.top_p = 1.5},
+                                         {.repetition_penalty = 0}}) {
     try {
       TokenSampler sampler(options);
       FAIL() << "nothing was thrown";

@@ -31,8 +31,8 @@ class Decoder {
   Model& model_;
   int64_t capacity_;
   int64_t num_positions_ = 0;
-  RopeTable rope_table_;                // of all positions
-  std::vector<at::Tensor> keys_BCKH_;   // per layer; C positions, made by the first call
+  RopeTable rope_table_;               // of all positions
+  std::vector<at::Tensor> keys_BCKH_;  // per layer; C positions, made by the first call
   std::vector<at::Tensor> values_BCKH_;
 };
 
