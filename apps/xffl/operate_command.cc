@@ -50,6 +50,17 @@ void operate(const Flags& flags, Request request) {
                 journal::lock_holder(folder.journal()).empty() ? " with the next `xffl run`" : "");
 }
 
+void repair(const ProjectOptions& options) {
+  const round::RunFolder folder = options.existing_run();
+  const journal::Repaired repaired = journal::repair(folder.journal());
+  if (repaired.damaged.empty())
+    std::printf("the journal of run %s is whole: nothing was changed\n", folder.run().str().c_str());
+  else
+    std::printf("the journal of run %s has %lld events again; what was damaged is %s\n",
+                folder.run().str().c_str(), static_cast<long long>(repaired.events),
+                repaired.damaged.c_str());
+}
+
 CLI::App* add(CLI::App& app, const std::shared_ptr<Flags>& flags, const char* name,
               const char* help, Request::Kind kind) {
   CLI::App* command = app.add_subcommand(name, help);
@@ -69,6 +80,11 @@ void add_operate_commands(CLI::App& app) {
   pause->add_option("--reason", flags->reason, "for `xffl status`");
   CLI::App* resume = add(app, flags, "resume", "go on where a facility was paused, by a person or "
                          "because somebody cancelled its job", Request::Kind::kResume);
+  CLI::App* journal = app.add_subcommand("journal", "a run's memory");
+  journal->require_subcommand(1);
+  CLI::App* mend = journal->add_subcommand("repair", "make a damaged journal again from its mirror");
+  add_project_options(mend, flags->project);
+  mend->callback([flags] { repair(flags->project); });
   for (CLI::App* command : {pause, resume})
     command->add_option("facility", flags->facilities, "names in xffl.yaml (default: all)");
 }

@@ -8,10 +8,12 @@
 #include <sys/stat.h>
 
 #include <mutex>
+#include <optional>
 
 #include "chain.h"
 #include "failpoint.h"
 #include "lock.h"
+#include "mirror.h"
 #include "schema.h"
 #include "sqlite.h"
 #include "xffl/base/clock.h"
@@ -65,6 +67,7 @@ class SqliteJournal final : public Journal {
     create_or_check_schema(*database_);
     check_structure(*database_);
     verified_ = read_verified(*database_);
+    mirror_.emplace(path, verified_);
   }
 
   Event append(Event event) override {
@@ -79,6 +82,7 @@ class SqliteJournal final : public Journal {
     std::string chain = next_chain(verified_.chain, event);
     verified_.events.reserve(verified_.events.size() + 1);
     commit(event, chain);
+    mirror_->append(event, chain);
     verified_.chain = std::move(chain);
     verified_.events.push_back(event);
     return event;
@@ -119,6 +123,7 @@ class SqliteJournal final : public Journal {
   WriterLock lock_;  // released after the database is closed
   std::unique_ptr<Database> database_;
   VerifiedEvents verified_;
+  std::optional<Mirror> mirror_;
   bool broken_ = false;
 };
 

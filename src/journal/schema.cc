@@ -32,7 +32,8 @@ CREATE TRIGGER events_never_go BEFORE DELETE ON events
 
 [[noreturn]] void corrupt(const Database& database, const std::string& what) {
   throw Error(ErrorKind::kCorrupt,
-              "the journal " + database.path().string() + " is damaged: " + what);
+              "the journal " + database.path().string() + " is damaged: " + what +
+                  "; `xffl journal repair` makes it again from its mirror");
 }
 
 }  // namespace

@@ -45,6 +45,16 @@ class Journal {
 /// errors, except kBusy.
 std::vector<Event> read_events(const std::filesystem::path& path);
 
+struct Repaired {
+  int64_t events = 0;             // that the journal has now
+  std::filesystem::path damaged;  // where the damaged database is now; empty: there was no damage
+};
+/// Makes a damaged or lost journal again from its mirror (journal.jsonl beside journal.db, a JSON
+/// object a line, which append() writes too). At most the last event is missing then: what a run
+/// looks up when it continues. Throws kBusy while a coordinator has it, kNotFound when the mirror
+/// holds nothing, kIo.
+Repaired repair(const std::filesystem::path& path);
+
 /// Who holds the writer's lock: "pid 123 on host since 2026-..."; empty when nobody does.
 std::string lock_holder(const std::filesystem::path& path);
 
