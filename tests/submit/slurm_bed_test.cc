@@ -198,6 +198,11 @@ TEST_F(SlurmBed, ARequeuedJobStartsAfreshUnderItsOwnClaim) {
   EXPECT_EQ(alba_->exec_as_user({"scontrol", "requeue", id.str()}).exit_code, 0);
   // It waits out a begin time; a person may lift it, and so may a test.
   ASSERT_TRUE(await_state(job, id, JobState::kPending));
+  // Not before the nodes are through with its first start, whose end would count for the second.
+  ASSERT_TRUE(await([&] {
+    return alba_->exec_on_login({"sinfo", "-h", "-o", "%t %D"}).out.find("idle 2\n") !=
+           std::string::npos;
+  }));
   alba_->exec_on_login({"scontrol", "update", "JobId=" + id.str(), "StartTime=now"});
   ASSERT_TRUE(
       await([&] { return output(job).find("starts again (restart 1)") != std::string::npos; }, 180))
