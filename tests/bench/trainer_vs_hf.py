@@ -187,11 +187,12 @@ class Bench:
                             learning_rate=1e-3, schedule=dict(kind="constant", warmup_steps=0, total_steps=0, min_ratio=0.0),
                             weight_decay=0.1, beta1=0.9, beta2=0.95, epsilon=1e-8, max_grad_norm=1.0, seed=SEED,
                             precision=precision, validation_samples=0, train_samples=0, sharding="full" if o.ranks > 1 else "none",
-                            shard_group_size=0, recompute="none", offload="none", **json.loads(o.training))
+                            shard_group_size=0, recompute="none", offload="none", checkpoint_interval=0, keep_checkpoints=1,
+                            **json.loads(o.training))
             job = dict(version=o.job_version, key=dict(project="p", run="0001", round=1, facility="alba", attempt=1, nonce="0" * 32),
                        base_model_path=str(self.model), base_model_sha256=self.root, train_paths=[str(self.tokens)], validation=[],
-                       update_path="update", report_path="report.json", metrics_path="metrics.jsonl", update_kind="weights",
-                       update_dtype="fp32", training=training)
+                       update_path="update", report_path="report.json", metrics_path="metrics.jsonl", state_path="state",
+                       on_stop="update", update_kind="weights", update_dtype="fp32", training=training)
             (folder / "job.json").write_text(json.dumps(job))
             command = [o.bin / "xffl-train", "--threads", o.threads, "--job", folder / "job.json"]
             _, peak = run_ranks([command] * o.ranks, self.rank_environments())
