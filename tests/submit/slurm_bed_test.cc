@@ -124,7 +124,9 @@ TEST_F(SlurmBed, RanksMeetOnTwoNodesAndTheJobEnds) {
   EXPECT_THAT(ranks, HasSubstr("gpus 0 "));
   EXPECT_EQ(status(job, id).state, JobState::kRunning);
   EXPECT_GT(status(job, id).ends_in.value(), std::chrono::minutes(50));
-  EXPECT_EQ(text(job.folder / "claim/owner"), id.str() + " " + std::string(32, 'a') + "\n");
+  // The job, the nonce, this start's random word and number.
+  EXPECT_THAT(text(job.folder / "claim/owner"),
+              testing::MatchesRegex(id.str() + " " + std::string(32, 'a') + " [0-9a-f]+ 0\n"));
   finish(job);
   ASSERT_TRUE(await_state(job, id, JobState::kEnded));
   EXPECT_EQ(text(job.folder / "out/report.json"), "done\n");

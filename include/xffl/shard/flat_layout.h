@@ -6,6 +6,7 @@
 // number of pieces of kPieceElements: sums over pieces are then the same however it is sharded.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
