@@ -44,7 +44,7 @@ struct SshSettings {
   bool agent = true;                        // also ask SSH_AUTH_SOCK
   std::filesystem::path known_hosts;        // the project's; OpenSSH format, lines "host keytype key"
   bool shell = true;                        // false: the host speaks SFTP only
-  int streams = 4;                          // channels of one upload
+  int streams = 4;                          // channels of one upload, at most
   SshTimeouts timeouts;
 };
 

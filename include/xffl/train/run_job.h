@@ -1,7 +1,9 @@
 // A facility's job: job.json in; the update, metrics.jsonl and, last, report.json out.
 //
-// Rank 0 alone writes. The update appears by rename when complete; report.json by rename after it:
-// a job that ends in any other way leaves no report.
+// Rank 0 alone writes these; checkpoints inside the job are written by the ranks that hold their
+// parts. The update appears by rename when complete; report.json by rename after it. A job that was
+// told to finish and leaves a checkpoint (spec.on_stop) reports without an update; one that ends in
+// any other way leaves no report.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -35,7 +37,7 @@ struct JobContext {
 /// Runs the job; collective. Returns the report that rank 0 wrote. A complete report of this very
 /// job that is already there is returned as it is. Throws kRejected (the base model is not the one
 /// named), kFailed (loss or gradient not finite), kCancelled (aborted, or told to finish before the
-/// first step), and what reading and writing throws.
+/// first step when on_stop is kUpdate), and what reading and writing throws.
 job::JobReport run_job(const job::JobSpec& spec, const JobContext& context);
 
 }  // namespace xffl::train
