@@ -5,7 +5,7 @@
 #
 # It also compiles the CUDA preset where nvcc is, and runs the modules that read hostile input under AddressSanitizer and
 # UndefinedBehaviorSanitizer, and the concurrent ones under ThreadSanitizer. The main preset comes last; at the very end
-# stand the tests that were skipped, with their reasons, and ctest's verdict.
+# stand the tests that failed, with the end of what they printed, those skipped, with their reasons, and ctest's verdict.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 stage() { # stage NAME COMMAND...: prints the seconds that it took
@@ -42,7 +42,7 @@ ctest --preset dev -j3 --repeat until-pass:2 --output-on-failure --output-junit 
 ctest --preset dev -j2 --output-on-failure --output-junit "$report" -LE 'bed|e2e' "$@" || code=$?
 echo "test: tests: $((SECONDS - start)) s, $SECONDS s in all"
 for each in "$report" "$beds_report"; do
-  [ ! -f "$each" ] || python3 scripts/skipped_tests.py "$each"
+  [ ! -f "$each" ] || python3 scripts/test_report.py "$each"
 done
 [ $code = 0 ] || echo "test: FAILED: ctest's exit code is $code" >&2
 exit $code

@@ -179,11 +179,13 @@ def main():
         signal.signal(number, finish)
     began = time.monotonic()
     job = json.loads(arguments.job.read_text())
-    if job["version"] != 2:
-        sys.exit(f"job.json has version {job['version']}; this trainer knows version 2")
+    if job["version"] != 3:
+        sys.exit(f"job.json has version {job['version']}; this trainer knows version 3")
     here = arguments.job.resolve().parent
     resolve = lambda path: here / path  # an absolute path stays as it is
     training = job["training"]
+    if training["lora"]["rank"] or training["groups"]["count"] > 1 or training["freeze"] or training["proximal"]:
+        sys.exit("this example trains all weights in one group: leave out lora, groups, freeze and proximal")
     torch.manual_seed(training["seed"])
     model = AutoModelForCausalLM.from_pretrained(resolve(job["base_model_path"]), dtype=torch.float32)
     before = tensors_of(model)

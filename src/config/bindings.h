@@ -64,11 +64,29 @@ inline std::vector<std::string_view> names_of<job::Sharding>() {
 }
 template <>
 inline std::vector<std::string_view> names_of<job::Recompute>() {
-  return job_names(job::Recompute::kNone, job::Recompute::kFull);
+  return job_names(job::Recompute::kNone, job::Recompute::kCheap, job::Recompute::kFull);
 }
 template <>
 inline std::vector<std::string_view> names_of<job::Offload>() {
   return job_names(job::Offload::kNone, job::Offload::kOptimizer, job::Offload::kParameters);
+}
+
+template <>
+inline std::vector<std::string_view> names_of<job::PipelineSchedule>() {
+  return job_names(job::PipelineSchedule::kGpipe, job::PipelineSchedule::k1F1B);
+}
+template <>
+inline std::vector<std::string_view> names_of<job::Exchange>() {
+  return job_names(job::Exchange::kWeights, job::Exchange::kGradients);
+}
+template <>
+inline std::vector<std::string_view> names_of<job::GroupWeighting>() {
+  return job_names(job::GroupWeighting::kEqual, job::GroupWeighting::kTokens);
+}
+template <>
+inline std::vector<std::string_view> names_of<job::OuterOptimizer>() {
+  using enum job::OuterOptimizer;
+  return job_names(kAverage, kSgd, kNesterov, kAdam);
 }
 
 template <class Field>

@@ -5,22 +5,6 @@
 namespace xffl::config {
 namespace {
 
-constexpr double kMaxCount = 1e9;
-
-const Section& schedule_keys() {
-  using job::Schedule;
-  static const Section keys = section<Schedule>({
-      choice<job::ScheduleKind>("kind", "how the rate falls after the warm-up",
-                                bind<&Schedule::kind>()),
-      {"warmup_steps", Type::kInteger,
-       "steps from 0 up to learning_rate, counted over the whole federation",
-       bind<&Schedule::warmup_steps>(), 0, kMaxCount},
-      {"min_ratio", Type::kNumber, "the last rate as a share of learning_rate",
-       bind<&Schedule::min_ratio>(), 0, 1},
-  });
-  return keys;
-}
-
 const Section& aggregation_keys() {
   static const Section keys = section<Aggregation>({
       choice<WeightKind>("weights", "what a facility's share of the mean is proportional to",
@@ -94,69 +78,6 @@ const Section& policy_keys() {
 }
 
 }  // namespace
-
-const Section& training_keys() {
-  using job::TrainingSpec;
-  constexpr double kMaxBatch = 1 << 24, kMaxInt64 = 9223372036854775807.0;
-  static const Section keys = section<TrainingSpec>({
-      {.name = "steps_per_round",
-       .type = Type::kInteger,
-       .help = "optimizer steps of a facility in one round",
-       .binding = bind<&TrainingSpec::steps>(),
-       .min = 1,
-       .max = kMaxCount,
-       .fallback = "required, here or in each facility"},
-      {"batch_size", Type::kInteger, "sequences per optimizer step, over all ranks",
-       bind<&TrainingSpec::batch_size>(), 1, kMaxBatch},
-      {"micro_batch_size", Type::kInteger,
-       "sequences per rank and forward pass; gradients accumulate over the rest",
-       bind<&TrainingSpec::micro_batch_size>(), 1, kMaxBatch},
-      {"learning_rate", Type::kNumber, "the highest rate, after the warm-up",
-       bind<&TrainingSpec::learning_rate>(), 0, 1000},
-      {.name = "schedule",
-       .type = Type::kSection,
-       .help = "of the learning rate, over rounds * steps_per_round steps",
-       .binding = inner<&TrainingSpec::schedule>(),
-       .section = &schedule_keys()},
-      {"weight_decay", Type::kNumber, "of AdamW, decoupled; not on norms and biases",
-       bind<&TrainingSpec::weight_decay>(), 0, 1000},
-      {"beta1", Type::kNumber, "of AdamW", bind<&TrainingSpec::beta1>(), 0, 1, true},
-      {"beta2", Type::kNumber, "of AdamW", bind<&TrainingSpec::beta2>(), 0, 1, true},
-      {"epsilon", Type::kNumber, "of AdamW", bind<&TrainingSpec::epsilon>(), 0, 1},
-      {"max_grad_norm", Type::kNumber, "global L2 norm that gradients are clipped to; 0: never",
-       bind<&TrainingSpec::max_grad_norm>(), 0, 1e12},
-      {"seed", Type::kInteger, "of the order of the samples", bind<&TrainingSpec::seed>(), 0,
-       kMaxInt64},
-      choice<job::FloatType>("precision",
-                             "of activations and matrix products; the trained weights stay fp32",
-                             bind<&TrainingSpec::precision>()),
-      operational(choice<job::Sharding>(
-          "sharding", "what a rank holds a part of only: ZeRO-1, -2, -3, or within groups of ranks",
-          bind<&TrainingSpec::sharding>())),
-      operational({"shard_group_size", Type::kInteger,
-                   "ranks of a group of hybrid and hybrid_zero2; 0: those of a node",
-                   bind<&TrainingSpec::shard_group_size>(), 0, 1 << 20}),
-      operational(choice<job::Recompute>(
-          "recompute",
-          "what backward computes again to save memory: full is all but the inputs "
-          "of blocks",
-          bind<&TrainingSpec::recompute>())),
-      operational(choice<job::Offload>(
-          "offload", "what lives in the host's memory: the optimizer's state, or parameters too",
-          bind<&TrainingSpec::offload>())),
-      {"validation_samples", Type::kInteger, "sequences measured of each validation set; 0: all",
-       bind<&TrainingSpec::validation_samples>(), 0, 9e15},
-      {"train_samples", Type::kInteger, "use only the first so many sequences; 0: all",
-       bind<&TrainingSpec::train_samples>(), 0, 9e15},
-      operational({"checkpoint_interval", Type::kInteger,
-                   "steps between two checkpoints inside a job, from which a repeated job goes on; "
-                   "0: none",
-                   bind<&TrainingSpec::checkpoint_interval>(), 0, kMaxCount}),
-      operational({"keep_checkpoints", Type::kInteger, "of those of one job, the newest so many",
-                   bind<&TrainingSpec::keep_checkpoints>(), 1, 1000}),
-  });
-  return keys;
-}
 
 const Section& experiment_keys() {
   static const Section keys = section<Experiment>({

@@ -105,15 +105,29 @@ class ExperimentReader {
                           ", more than all steps of '" + facility.name.str() +
                           "': " + std::to_string(experiment_.rounds) + " rounds * " +
                           std::to_string(training.steps) + " steps_per_round");
-    if (training.batch_size % facility.world_size != 0) {
-      const std::string world = path + ".world_size";
-      reader_.problem(
-          reader_.mark(reader_.was_given(world) ? world : training_path(path, "batch_size")),
-          "'batch_size' counts the sequences of all ranks and should be a multiple of "
-          "'world_size', found " +
-              std::to_string(training.batch_size) + " over " + std::to_string(facility.world_size) +
-              " ranks");
-    }
+    check_ranks(path, facility);
+  }
+
+  void check_ranks(const std::string& path, const Facility& facility) {
+    const job::TrainingSpec& training = facility.training;
+    const std::string world = path + ".world_size";
+    const auto mark = [&](const std::string& key) {
+      return reader_.mark(reader_.was_given(world) ? world : training_path(path, key));
+    };
+    const int64_t apart = training.groups.count * training.pipeline.stages;
+    if (facility.world_size % apart != 0)
+      return reader_.problem(mark(training.groups.count > 1 ? "groups.count" : "pipeline.stages"),
+                             "'groups.count' * 'pipeline.stages' is " + std::to_string(apart) +
+                                 ", which does not divide the " +
+                                 std::to_string(facility.world_size) + " ranks of '" +
+                                 facility.name.str() + "'");
+    const int64_t ranks = facility.world_size / apart;
+    if (training.batch_size % ranks != 0)
+      reader_.problem(mark("batch_size"),
+                      "'batch_size' counts the sequences of all ranks and should be a multiple of "
+                      "'world_size', found " +
+                          std::to_string(training.batch_size) + " over " + std::to_string(ranks) +
+                          (apart == 1 ? " ranks" : " ranks of a group and stage"));
   }
 
   void check_policy() {

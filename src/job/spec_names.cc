@@ -26,10 +26,21 @@ constexpr Names<Sharding, 6> kShardings{{{Sharding::kNone, "none"},
                                          {Sharding::kFull, "full"},
                                          {Sharding::kHybrid, "hybrid"},
                                          {Sharding::kHybridZero2, "hybrid_zero2"}}};
-constexpr Names<Recompute, 2> kRecomputes{{{Recompute::kNone, "none"}, {Recompute::kFull, "full"}}};
+constexpr Names<Recompute, 3> kRecomputes{
+    {{Recompute::kNone, "none"}, {Recompute::kCheap, "cheap"}, {Recompute::kFull, "full"}}};
 constexpr Names<Offload, 3> kOffloads{{{Offload::kNone, "none"},
                                        {Offload::kOptimizer, "optimizer"},
                                        {Offload::kParameters, "parameters"}}};
+constexpr Names<PipelineSchedule, 2> kPipelineSchedules{
+    {{PipelineSchedule::kGpipe, "gpipe"}, {PipelineSchedule::k1F1B, "1f1b"}}};
+constexpr Names<Exchange, 2> kExchanges{
+    {{Exchange::kWeights, "weights"}, {Exchange::kGradients, "gradients"}}};
+constexpr Names<GroupWeighting, 2> kGroupWeightings{
+    {{GroupWeighting::kEqual, "equal"}, {GroupWeighting::kTokens, "tokens"}}};
+constexpr Names<OuterOptimizer, 4> kOuterOptimizers{{{OuterOptimizer::kAverage, "average"},
+                                                     {OuterOptimizer::kSgd, "sgd"},
+                                                     {OuterOptimizer::kNesterov, "nesterov"},
+                                                     {OuterOptimizer::kAdam, "adam"}}};
 
 template <class Enum, size_t count>
 std::string_view name_of(const Names<Enum, count>& names, Enum value) {
@@ -54,6 +65,16 @@ std::string_view to_string(OnStop on_stop) { return name_of(kOnStops, on_stop); 
 std::string_view to_string(Sharding sharding) { return name_of(kShardings, sharding); }
 std::string_view to_string(Recompute recompute) { return name_of(kRecomputes, recompute); }
 std::string_view to_string(Offload offload) { return name_of(kOffloads, offload); }
+std::string_view to_string(PipelineSchedule schedule) {
+  return name_of(kPipelineSchedules, schedule);
+}
+std::string_view to_string(Exchange exchange) { return name_of(kExchanges, exchange); }
+std::string_view to_string(GroupWeighting weighting) {
+  return name_of(kGroupWeightings, weighting);
+}
+std::string_view to_string(OuterOptimizer optimizer) {
+  return name_of(kOuterOptimizers, optimizer);
+}
 
 std::optional<UpdateKind> parse_update_kind(std::string_view text) {
   return value_of(kUpdateKinds, text);
@@ -70,5 +91,15 @@ std::optional<Recompute> parse_recompute(std::string_view text) {
   return value_of(kRecomputes, text);
 }
 std::optional<Offload> parse_offload(std::string_view text) { return value_of(kOffloads, text); }
+std::optional<PipelineSchedule> parse_pipeline_schedule(std::string_view text) {
+  return value_of(kPipelineSchedules, text);
+}
+std::optional<Exchange> parse_exchange(std::string_view text) { return value_of(kExchanges, text); }
+std::optional<GroupWeighting> parse_group_weighting(std::string_view text) {
+  return value_of(kGroupWeightings, text);
+}
+std::optional<OuterOptimizer> parse_outer_optimizer(std::string_view text) {
+  return value_of(kOuterOptimizers, text);
+}
 
 }  // namespace xffl::job

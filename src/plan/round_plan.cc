@@ -85,6 +85,7 @@ job::JobSpec job_spec(const config::Experiment& experiment, const RunIdentity& i
   spec.update_kind = experiment.aggregation.update;
   spec.update_dtype = experiment.aggregation.update_dtype;
   spec.training = settings.training;
+  if (spec.training.keep_optimizer) spec.optimizer_path = (settings.workdir / "optimizer").str();
   spec.training.first_step = (plan.round - 1) * settings.training.steps;
   return spec;
 }

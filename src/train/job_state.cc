@@ -43,6 +43,8 @@ std::string fingerprint(job::JobSpec spec) {
   const job::TrainingSpec defaults;
   spec.key.attempt = 1;
   spec.key.nonce = std::string(32, '0');
+  spec.adapter_path = spec.adapter_sha256.empty() ? "" : "-";
+  spec.optimizer_path = spec.training.keep_optimizer ? "-" : "";
   spec.update_path = spec.report_path = spec.metrics_path = spec.state_path = "-";
   spec.base_model_path = "-";  // its hash tells
   spec.on_stop = job::OnStop::kUpdate;
@@ -53,6 +55,8 @@ std::string fingerprint(job::JobSpec spec) {
   training.offload = defaults.offload;
   training.checkpoint_interval = defaults.checkpoint_interval;
   training.keep_checkpoints = defaults.keep_checkpoints;
+  training.deterministic = defaults.deterministic;
+  training.pipeline = defaults.pipeline;
   return job::format_job_spec(spec);
 }
 

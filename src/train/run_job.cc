@@ -9,6 +9,7 @@
 #include "agree.h"
 #include "memory_plan.h"
 #include "stop_agreement.h"
+#include "supported.h"
 #include "training_loop.h"
 #include "update.h"
 #include "validation.h"
@@ -79,6 +80,7 @@ std::optional<job::JobReport> JobRun::earlier_report() const {
 }
 
 void JobRun::load() {
+  check_supported(spec_, group_.size());
   on_first_rank(group_, context_.device,
                 [&] { check_base_model(spec_.base_model_path, spec_.base_model_sha256); });
   stop_.told_to_finish(0);

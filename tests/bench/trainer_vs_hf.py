@@ -188,9 +188,17 @@ class Bench:
                             weight_decay=0.1, beta1=0.9, beta2=0.95, epsilon=1e-8, max_grad_norm=1.0, seed=SEED,
                             precision=precision, validation_samples=0, train_samples=0, sharding="full" if o.ranks > 1 else "none",
                             shard_group_size=0, recompute="none", offload="none", checkpoint_interval=0, keep_checkpoints=1,
-                            **json.loads(o.training))
+                            max_tokens=0, validation_interval=0, early_stop_patience=0, proximal=0.0, document_mask=False,
+                            deterministic=False, keep_optimizer=False, freeze=[],
+                            lora=dict(rank=0, alpha=16.0, dropout=0.0, target_modules=[]),
+                            groups=dict(count=1, interval=1, exchange="weights", weighting="equal",
+                                        outer=dict(kind="average", learning_rate=1.0, momentum=0.9, beta1=0.9, beta2=0.99,
+                                                   epsilon=1e-8)),
+                            pipeline=dict(stages=1, schedule="1f1b"))
+            training.update(**json.loads(o.training))
             job = dict(version=o.job_version, key=dict(project="p", run="0001", round=1, facility="alba", attempt=1, nonce="0" * 32),
                        base_model_path=str(self.model), base_model_sha256=self.root, train_paths=[str(self.tokens)], validation=[],
+                       adapter_path="", adapter_sha256="", optimizer_path="",
                        update_path="update", report_path="report.json", metrics_path="metrics.jsonl", state_path="state",
                        on_stop="update", update_kind="weights", update_dtype="fp32", training=training)
             (folder / "job.json").write_text(json.dumps(job))
@@ -266,7 +274,7 @@ def parse():
     parser.add_argument("--steps", type=int, default=12, help="steps that are")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--training", default="{}", help="more keys of job.json's `training`, as JSON")
-    parser.add_argument("--job-version", type=int, default=2)
+    parser.add_argument("--job-version", type=int, default=3)
     parser.add_argument("--environment", nargs="*", default=[], help="NAME=VALUE for xffl-train's ranks")
     parser.add_argument("--json", type=pathlib.Path, help="write the records there")
     options = parser.parse_args()

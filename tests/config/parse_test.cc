@@ -232,6 +232,13 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"world_size: 2", "world_size: 3",
               "13:17: error: 'batch_size' counts the sequences of all "
               "ranks and should be a multiple of 'world_size'"},
+        Wrong{"training: {learning_rate: 1e-4}", "training: {pipeline: {stages: 3}}",
+              "'groups.count' * 'pipeline.stages' is 3, which does not divide the 2 ranks"},
+        Wrong{"training: {learning_rate: 1e-4}", "training: {lora: {target_modules: [lm_head]}}",
+              "q_proj, k_proj"},
+        Wrong{"training: {learning_rate: 1e-4}", "training: {groups: {outer: {momentum: 1}}}",
+              "below 1"},
+        Wrong{"training: {learning_rate: 1e-4}", "training: {freeze: 'a b'}", "a parameter's name"},
         Wrong{"warmup_steps: 10", "warmup_steps: 1000", "more than all steps"},
         Wrong{"train: data/cs.tokens", "train: []",
               "'facilities.brno.data.train' should be a path"},

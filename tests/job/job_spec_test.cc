@@ -65,8 +65,8 @@ TEST(JobSpec, EveryKeyIsRequiredAndNoOtherAllowed) {
 }
 
 TEST(JobSpec, RefusesAnotherVersion) {
-  EXPECT_THAT(refusal("/version", "1"), HasSubstr("should be format version 2, found 1"));
-  EXPECT_THAT(refusal("/version", "\"2\""), HasSubstr("'version'"));
+  EXPECT_THAT(refusal("/version", "2"), HasSubstr("should be format version 3, found 2"));
+  EXPECT_THAT(refusal("/version", "\"3\""), HasSubstr("'version'"));
 }
 
 TEST(JobSpec, ErrorsGiveThePathOfTheKey) {
@@ -111,7 +111,23 @@ TEST(JobSpec, RefusesValuesOutOfRange) {
       {"/training/recompute", {"\"all\""}},
       {"/training/offload", {"\"disk\""}},
       {"/training/validation_samples", {"-1", "9007199254740993"}},
-      {"/training/train_samples", {"-1"}}};
+      {"/training/train_samples", {"-1"}},
+      {"/adapter_path", {"\"a\\nb\"", "null"}},
+      {"/adapter_sha256", {"\"\"", "\"abc\""}},
+      {"/optimizer_path", {"\"\"", "null"}},
+      {"/training/keep_optimizer", {"false", "1"}},
+      {"/training/proximal", {"-1", "\"1\""}},
+      {"/training/freeze", {"[\"\"]", "[\"a b\"]", "\"a\""}},
+      {"/training/lora/rank", {"-1", "65537"}},
+      {"/training/lora/dropout", {"1"}},
+      {"/training/lora/target_modules", {"[]"}},
+      {"/training/groups/count", {"0"}},
+      {"/training/groups/interval", {"0"}},
+      {"/training/groups/exchange", {"\"masters\""}},
+      {"/training/groups/weighting", {"\"samples\""}},
+      {"/training/groups/outer/kind", {"\"adamw\""}},
+      {"/training/pipeline/stages", {"0"}},
+      {"/training/pipeline/schedule", {"\"zero_bubble\""}}};
   for (const auto& [pointer, values] : wrong) {
     for (const std::string& value : values)
       EXPECT_NE(refusal(pointer, value), "") << pointer << " " << value;

@@ -43,6 +43,19 @@ inline JobSpec sample_spec() {
   spec.training.offload = Offload::kOptimizer;
   spec.training.validation_samples = 64;
   spec.training.checkpoint_interval = 10;
+  spec.training.freeze = {"model.embed_tokens.*"};
+  spec.training.proximal = 0.01;
+  spec.training.keep_optimizer = true;
+  spec.optimizer_path = "../../optimizer";
+  spec.adapter_path = "../../r0001/adapter";
+  spec.adapter_sha256 = std::string(64, 'c');
+  spec.training.lora = {16, 32.0, 0.0, {"q_proj", "v_proj"}};
+  spec.training.groups = {2,
+                          50,
+                          Exchange::kWeights,
+                          GroupWeighting::kTokens,
+                          {OuterOptimizer::kNesterov, 0.7, 0.9, 0.9, 0.99, 1e-8}};
+  spec.training.pipeline = {2, PipelineSchedule::kGpipe};
   return spec;
 }
 

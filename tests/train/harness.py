@@ -109,10 +109,17 @@ def make_job(folder, base, base_hash, train, validation=(), **changes):
                     beta1=0.9, beta2=0.95, epsilon=1e-8, max_grad_norm=1.0, seed=1, precision="fp32",
                     sharding="none", shard_group_size=0, recompute="none", offload="none",
                     checkpoint_interval=0, keep_checkpoints=2,
-                    validation_samples=0, train_samples=0)
-    job = dict(version=2, key=dict(project="p", run="0001", round=1, facility="alba", attempt=1, nonce=NONCE),
+                    validation_samples=0, train_samples=0, max_tokens=0, validation_interval=0, early_stop_patience=0,
+                    proximal=0.0, document_mask=False, deterministic=False, keep_optimizer=False, freeze=[],
+                    lora=dict(rank=0, alpha=16.0, dropout=0.0, target_modules=["q_proj", "v_proj"]),
+                    groups=dict(count=1, interval=1, exchange="weights", weighting="equal",
+                                outer=dict(kind="average", learning_rate=1.0, momentum=0.9, beta1=0.9, beta2=0.99,
+                                           epsilon=1e-8)),
+                    pipeline=dict(stages=1, schedule="1f1b"))
+    job = dict(version=3, key=dict(project="p", run="0001", round=1, facility="alba", attempt=1, nonce=NONCE),
                base_model_path=str(base), base_model_sha256=base_hash, train_paths=[str(train)],
-               validation=[dict(name=name, path=str(path)) for name, path in validation], update_path="update",
+               validation=[dict(name=name, path=str(path)) for name, path in validation],
+               adapter_path="", adapter_sha256="", optimizer_path="", update_path="update",
                report_path="report.json", metrics_path="metrics.jsonl", state_path="state",
                on_stop="update", update_kind="weights", update_dtype="fp32")
     for key, value in changes.items():

@@ -13,9 +13,11 @@
 #include <string_view>
 #include <vector>
 
+#include "xffl/job/training_options.h"
+
 namespace xffl::job {
 
-inline constexpr int kJobVersion = 2;
+inline constexpr int kJobVersion = 3;
 
 /// Which attempt at which facility's part of which round this is. The report echoes it.
 struct JobKey {
@@ -44,8 +46,9 @@ enum class OnStop { kUpdate, kCheckpoint };
 /// parallelism), "optimizer" (ZeRO-1), "gradients" (ZeRO-2), "full" (ZeRO-3), and "hybrid" and
 /// "hybrid_zero2": full and gradients within groups of shard_group_size ranks, copies between them.
 enum class Sharding { kNone, kOptimizer, kGradients, kFull, kHybrid, kHybridZero2 };
-/// What backward computes again: "none", or "full": all of a block from its input.
-enum class Recompute { kNone, kFull };
+/// What backward computes again: "none", "cheap": norms and activations, or "full": all of a block
+/// from its input.
+enum class Recompute { kNone, kCheap, kFull };
 /// What lives in the host's memory: "none", "optimizer" (masters, moments, reduced gradients; the
 /// step is done there), or "parameters" (these and what parameters are gathered from).
 enum class Offload { kNone, kOptimizer, kParameters };
@@ -86,6 +89,19 @@ struct TrainingSpec {
   int64_t train_samples = 0;        // only the first N sequences of the data set are used; 0: all
   int64_t checkpoint_interval = 0;  // steps between two checkpoints inside the job; 0: none
   int64_t keep_checkpoints = 2;     // the newest so many stay
+  int64_t max_tokens = 0;           // the job ends once it has seen so many targets; 0: no limit
+  int64_t validation_interval = 0;  // steps between two validations amid the training; 0: none
+  int64_t early_stop_patience =
+      0;  // ends after so many of them without a lower mean loss; 0: never
+  // FedProx (Li et al., 2020): gradients get proximal * (weights - given weights).
+  double proximal = 0.0;
+  bool document_mask = false;       // attention within a document only, positions restart with it
+  bool deterministic = false;       // the same bits again on the same devices, at a cost on GPUs
+  bool keep_optimizer = false;      // the moments of AdamW stay at the facility between rounds
+  std::vector<std::string> freeze;  // parameters not to train: names with * and ?
+  Lora lora;
+  RankGroups groups;
+  Pipeline pipeline;
   bool operator==(const TrainingSpec&) const = default;
 };
 
@@ -102,9 +118,12 @@ struct JobSpec {
   std::string base_model_sha256;         // root hash of its manifest.json
   std::vector<std::string> train_paths;  // token shards
   std::vector<ValidationSet> validation;
-  std::string update_path;   // folder that the job creates by rename when complete
-  std::string report_path;   // written last, by rename
-  std::string metrics_path;  // metrics.jsonl, appended per step
+  std::string adapter_path;    // folder of the given adapters in PEFT's format; empty: none
+  std::string adapter_sha256;  // root hash of its manifest.json; empty with adapter_path
+  std::string optimizer_path;  // folder of the moments kept between rounds; empty: not kept
+  std::string update_path;     // folder that the job creates by rename when complete
+  std::string report_path;     // written last, by rename
+  std::string metrics_path;    // metrics.jsonl, appended per step
   std::string
       state_path;  // checkpoints inside the job; all attempts at one part of a round share it
   OnStop on_stop = OnStop::kUpdate;
@@ -129,6 +148,10 @@ std::string_view to_string(OnStop on_stop);
 std::string_view to_string(Sharding sharding);
 std::string_view to_string(Recompute recompute);
 std::string_view to_string(Offload offload);
+std::string_view to_string(PipelineSchedule schedule);
+std::string_view to_string(Exchange exchange);
+std::string_view to_string(GroupWeighting weighting);
+std::string_view to_string(OuterOptimizer optimizer);
 /// Inverse; empty when `text` is none of the names.
 std::optional<UpdateKind> parse_update_kind(std::string_view text);
 std::optional<FloatType> parse_float_type(std::string_view text);
@@ -137,5 +160,9 @@ std::optional<OnStop> parse_on_stop(std::string_view text);
 std::optional<Sharding> parse_sharding(std::string_view text);
 std::optional<Recompute> parse_recompute(std::string_view text);
 std::optional<Offload> parse_offload(std::string_view text);
+std::optional<PipelineSchedule> parse_pipeline_schedule(std::string_view text);
+std::optional<Exchange> parse_exchange(std::string_view text);
+std::optional<GroupWeighting> parse_group_weighting(std::string_view text);
+std::optional<OuterOptimizer> parse_outer_optimizer(std::string_view text);
 
 }  // namespace xffl::job

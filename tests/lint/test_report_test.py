@@ -1,11 +1,12 @@
-"""scripts/skipped_tests.py finds every reason, of each kind of test, and nothing where none was skipped."""
+"""scripts/test_report.py shows what failed, and every reason for a skip, of each kind of test; and nothing else."""
 import pathlib
 import subprocess
 import sys
 import tempfile
 
-SCRIPT = pathlib.Path(__file__).parents[2] / "scripts/skipped_tests.py"
-REPORT = """<?xml version="1.0"?><testsuite>
+SCRIPT = pathlib.Path(__file__).parents[2] / "scripts/test_report.py"
+LINES = 100 * "line\n"
+REPORT = f"""<?xml version="1.0"?><testsuite>
 <testcase name="a.One" status="notrun"><skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"/>
 <system-out>[ RUN      ] One
 /src/tests/bed_test.cc:12: Skipped
@@ -25,9 +26,16 @@ SKIPPED [2] test_x.py:4: transformers 4 is not there
 <testcase name="sh" status="notrun"><skipped message=""/><system-out>SKIPPED: no numpy
 </system-out></testcase>
 <testcase name="mute" status="notrun"><skipped message=""/><system-out>nothing</system-out></testcase>
+<testcase name="broken" time="3.4" status="fail"><failure message=""/><system-out>{LINES}expected 1
+SKIPPED: not this time
+</system-out></testcase>
 <testcase name="fine" status="run"><system-out>[       OK ] fine, none skipped</system-out></testcase>
 </testsuite>"""
 EXPECTED = """\
+FAILED: broken after 3 s; the end of its output:
+""" + 23 * "  line\n" + """\
+  expected 1
+  SKIPPED: not this time
 SKIPPED 2: no network namespaces here: run as root (a.One, a.Two)
 SKIPPED 1: test_x.py:4: transformers 4 is not there (py)
 SKIPPED 1: no numpy (sh)
