@@ -18,20 +18,6 @@ using test::Facility;
 using test::local_sha256;
 using testing::HasSubstr;
 
-// Slurm lets a requeued job wait for two minutes; an administrator need not, once so many nodes have
-// cleaned up after its first start.
-void start_now(const Facility& facility, const std::string& job, int nodes) {
-  const std::string wanted = "idle " + std::to_string(nodes) + "\n";
-  EXPECT_TRUE(await([&] {
-    return facility.exec_on_login({"sinfo", "-h", "-o", "%t %D"}).out.find(wanted) !=
-           std::string::npos;
-  }));
-  EXPECT_TRUE(await([&] {
-    return facility.exec_on_login({"scontrol", "update", "JobId=" + job, "StartTime=now"})
-               .exit_code == 0;
-  }));
-}
-
 // Jobs that a person cancels wait for a person; those that Slurm requeues or loses with a node go
 // on by themselves.
 TEST(BedFaults, JobsThatPeopleCancelAndSlurmRequeues) {
@@ -50,7 +36,7 @@ TEST(BedFaults, JobsThatPeopleCancelAndSlurmRequeues) {
   EXPECT_THAT(project.status(), HasSubstr("alba is PAUSED"));
   ASSERT_EQ(project.xffl({"resume", "alba", "-p", project.path().string()}).exit_code, 0);
   project.release();
-  start_now(brno, requeued, 2);
+  brno.start_requeued(requeued, 2);
   ASSERT_TRUE(project.await_events("published", 1));
   const std::string lost = project.running_job("brno");
   ASSERT_FALSE(lost.empty());
@@ -62,7 +48,7 @@ TEST(BedFaults, JobsThatPeopleCancelAndSlurmRequeues) {
     return job.find("Restarts=1") != std::string::npos;
   }));
   project.release("brno", 2);
-  start_now(brno, lost, 1);
+  brno.start_requeued(lost, 1);
   EXPECT_EQ(run.finish(), 0);
   project.expect_result(local_sha256(), "",
                         {"alba 1 2", "alba 2 1", "alba 3 1", "brno 1 1", "brno 2 1", "brno 3 1"});

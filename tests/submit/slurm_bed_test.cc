@@ -198,14 +198,8 @@ TEST_F(SlurmBed, ARequeuedJobStartsAfreshUnderItsOwnClaim) {
   const JobId id = scheduler_->submit(job, {});
   ASSERT_TRUE(await_ranks(job));
   EXPECT_EQ(alba_->exec_as_user({"scontrol", "requeue", id.str()}).exit_code, 0);
-  // It waits out a begin time; a person may lift it, and so may a test.
   ASSERT_TRUE(await_state(job, id, JobState::kPending));
-  // Not before the nodes are through with its first start, whose end would count for the second.
-  ASSERT_TRUE(await([&] {
-    return alba_->exec_on_login({"sinfo", "-h", "-o", "%t %D"}).out.find("idle 2\n") !=
-           std::string::npos;
-  }));
-  alba_->exec_on_login({"scontrol", "update", "JobId=" + id.str(), "StartTime=now"});
+  alba_->start_requeued(id.str(), 2);
   ASSERT_TRUE(
       await([&] { return output(job).find("starts again (restart 1)") != std::string::npos; }, 180))
       << output(job) << status(job, id).native << " " << status(job, id).reason;
@@ -224,7 +218,7 @@ TEST_F(SlurmBed, AFencedAttemptDoesNotStartAgain) {
   session_->make_dirs(job.folder / "claim/fenced");
   EXPECT_EQ(alba_->exec_as_user({"scontrol", "requeue", id.str()}).exit_code, 0);
   ASSERT_TRUE(await_state(job, id, JobState::kPending));
-  alba_->exec_on_login({"scontrol", "update", "JobId=" + id.str(), "StartTime=now"});
+  alba_->start_requeued(id.str(), 2);
   ASSERT_TRUE(await_state(job, id, JobState::kEnded, 180));
   EXPECT_THAT(output(job), HasSubstr("has given this attempt up"));
   EXPECT_EQ(text(job.folder / "out/begun"), "start 0\nstart 0\n");

@@ -4,10 +4,12 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <exception>
 #include <iostream>
 #include <sstream>
 #include <stdexcept>
+#include <thread>
 
 namespace xffl::test {
 namespace {
@@ -102,6 +104,25 @@ void Facility::node_up(int number) const {
   must(script({"node", name, std::to_string(number), "up"}), "node up");
 }
 
+void Facility::start_requeued(const std::string& job, int nodes) const {
+  const std::string idle = "idle " + std::to_string(nodes) + "\n";
+  const auto clean = [&] {
+    return exec_on_login({"sinfo", "-h", "-o", "%t %D"}).out.find(idle) != std::string::npos &&
+           pids("slurmstepd:1").empty() && pids("slurmstepd:2").empty();
+  };
+  const auto lifted = [&] {
+    return exec_on_login({"scontrol", "update", "JobId=" + job, "StartTime=now"}).exit_code == 0;
+  };
+  for (int i = 0; i < 600; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    if (!clean()) continue;
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+    if (lifted()) return;
+  }
+  throw std::runtime_error("job " + job + " of " + name + " cannot start again: " +
+                           exec_on_login({"scontrol", "show", "job", job}).out);
+}
+
 void Facility::wan(double delay_ms, double rate_mbit, double loss_percent) const {
   must(script({"wan", name, std::to_string(delay_ms), std::to_string(rate_mbit),
                std::to_string(loss_percent)}),
@@ -124,7 +145,8 @@ Bed::Bed(const std::vector<std::string>& names, const std::vector<std::string>& 
 
 void Bed::add(const std::vector<std::string>& names, const std::vector<std::string>& flavours) {
   std::vector<std::string> args = {"up"};
-  if (facilities_.empty() && !keep()) args.insert(args.end(), {"--owner", std::to_string(::getpid())});
+  if (facilities_.empty() && !keep())
+    args.insert(args.end(), {"--owner", std::to_string(::getpid())});
   args.insert(args.end(), flavours.begin(), flavours.end());
   args.insert(args.end(), names.begin(), names.end());
   const ProcessResult result = run_script(state(), std::move(args));

@@ -49,6 +49,12 @@ class Facility {
   void node_down(int number) const;
   void node_up(int number) const;
 
+  /// Slurm lets a requeued job wait for two minutes; an administrator need not. Waits until `nodes`
+  /// nodes are free and nothing of the job's first start is left to report, whose end would count
+  /// for the second start; then two seconds, since slurmd revokes the first start's credential and
+  /// knows older ones from newer ones by whole seconds.
+  void start_requeued(const std::string& job, int nodes) const;
+
   /// The network between here and there, one way: milliseconds, megabits a second (0: unlimited),
   /// per cent of packets lost.
   void wan(double delay_ms, double rate_mbit, double loss_percent) const;
