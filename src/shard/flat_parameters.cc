@@ -73,6 +73,7 @@ void FlatParameters::allocate_values(int index) {
   state.master_S =
       one_copy ? unit.compute_S
                : at::zeros({held.count}, tensor_options(at::kFloat, options_.offload.states));
+  if (!one_copy) state.copy_S = unit.compute_S;
   state.num_decayed = std::clamp(layout.num_decayed - held.begin, int64_t{0}, held.count);
   unit.ready = !values_transient() && !states_split();
 }
@@ -268,12 +269,18 @@ void FlatParameters::scale_gradients(double factor) {
   for (UnitState& state : states_) state.gradient_S.mul_(factor);
 }
 
-void FlatParameters::refresh_compute() {
+void FlatParameters::finish_gathers() {
+  for (int index = 0; index < num_units(); ++index)
+    if (units_[static_cast<size_t>(index)].gathering_started) gather(index);
+}
+
+void FlatParameters::refresh_compute(bool copies_are_fresh) {
+  finish_gathers();
   for (int index = 0; index < num_units(); ++index) {
     Unit& unit = units_[static_cast<size_t>(index)];
-    if (unit.gathering_started) gather(index);  // what was prefetched and not used
     const at::Tensor& master_S = states_[static_cast<size_t>(index)].master_S;
-    if (!unit.compute_S.is_same(master_S)) unit.compute_S.copy_(master_S, true);
+    if (!copies_are_fresh && !unit.compute_S.is_same(master_S))
+      unit.compute_S.copy_(master_S, true);
     release(index);
     if (states_split()) unit.ready = false;
   }

@@ -66,7 +66,8 @@ double Trainer::forward_backward(const Dataset& data, const std::vector<uint64_t
     const Batch batch = mine.empty() ? empty_batch(device_) : data.batch(mine, device_);
     model_.parameters->set_last_micro_batch(i + 1 == count);
     nll_sum +=
-        model_.model->accumulate_gradients(batch.tokens_BT, batch.labels_BT, scale).item<double>();
+        model_.model->accumulate_gradients(batch.tokens_BT, batch.labels_BT, scale, batch.documents)
+            .item<double>();
   }
   model_.parameters->finish_gradients();
   return nll_sum;
@@ -94,9 +95,8 @@ StepResult Trainer::step(const Dataset& data, std::vector<uint64_t> indices, int
   // Unscale, then clip, in one factor.
   const double factor =
       clip_factor(result.grad_norm, training_.max_grad_norm) / loss_scale_.value();
-  if (factor != 1) model_.parameters->scale_gradients(factor);
   loss_scale_.record(true);
-  optimizer_.step(learning_rate);
+  optimizer_.step(learning_rate, factor);
   return result;
 }
 

@@ -51,6 +51,26 @@ TEST(Adamw, TracksTorchsOptimizer) {
   }
 }
 
+// Clipping and unscaling need no pass of their own.
+TEST(Adamw, GradientFactorScalesTheGradients) {
+  const std::vector<Parameter> layout{{{70, 65}, 0, true}, {{65}, 0, false}};
+  FlatParameters scaled(layout, {}), plain(layout, {});
+  Adamw scaling(scaled, {0.9, 0.95, 1e-8, 0.1}), reference(plain, {0.9, 0.95, 1e-8, 0.1});
+  for (int step = 0; step < 3; ++step) {
+    for (size_t i = 0; i < layout.size(); ++i) {
+      at::manual_seed(static_cast<uint64_t>(7 + step));
+      scaled.gradient(i).normal_(0, 0.1);
+      plain.gradient(i).copy_(scaled.gradient(i) * 0.25);
+    }
+    scaling.step(0.01, 0.25);
+    reference.step(0.01);
+  }
+  for (size_t i = 0; i < layout.size(); ++i) {
+    EXPECT_TRUE(master(scaled, i).equal(master(plain, i)));
+    EXPECT_GT(master(scaled, i).abs().max().item<double>(), 1e-3);
+  }
+}
+
 TEST(Adamw, RefreshesTheBf16Copy) {
   FlatParameters flat({{{8, 8}, 0, true}}, {at::kCPU, at::kBFloat16, true});
   master(flat, 0).fill_(1);
@@ -58,6 +78,9 @@ TEST(Adamw, RefreshesTheBf16Copy) {
   Adamw(flat, {}).step(0.1);
   EXPECT_NEAR(master(flat, 0).mean().item<double>(), 0.9, 1e-5);
   EXPECT_TRUE(flat.compute(0).equal(master(flat, 0).to(at::kBFloat16)));
+  flat.gradient(0).normal_();
+  Adamw(flat, {}).step(0.1);
+  EXPECT_TRUE(flat.compute(0).equal(master(flat, 0).to(at::kBFloat16))) << "every way of rounding";
 }
 
 }  // namespace

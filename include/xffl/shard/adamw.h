@@ -23,8 +23,9 @@ class Adamw {
   /// must outlive this object.
   Adamw(FlatParameters& parameters, const AdamwOptions& options);
 
-  /// Updates the masters from the gradients, then what is computed with.
-  void step(double learning_rate);
+  /// Updates the masters from the gradients times `gradient_factor`, then what is computed with.
+  /// What the gradients are afterwards is undefined.
+  void step(double learning_rate, double gradient_factor = 1);
 
   /// Of each unit, S elements; for saving and loading.
   std::vector<at::Tensor>& first_moments() { return first_moments_; }
@@ -33,6 +34,8 @@ class Adamw {
   void set_num_steps(int64_t steps) { num_steps_ = steps; }
 
  private:
+  bool step_on_cpu(double learning_rate, double gradient_factor);
+
   FlatParameters& parameters_;
   AdamwOptions options_;
   std::vector<at::Tensor> first_moments_;

@@ -58,6 +58,7 @@ struct Groups {
 struct UnitState {
   at::Tensor master_S;
   at::Tensor gradient_S;    // undefined without gradients
+  at::Tensor copy_S;        // what is computed with, if that is not the masters themselves
   int64_t num_decayed = 0;  // elements [0, num_decayed) decay
 };
 
@@ -112,8 +113,10 @@ class FlatParameters {
   bool is_copy() const {
     return groups_.replicas->rank() > 0 || (!states_split() && groups_.gather->rank() > 0);
   }
-  /// Brings what is computed with up to the masters.
-  void refresh_compute();
+  /// Waits for what was prefetched and not used: before copies are written to.
+  void finish_gathers();
+  /// Brings what is computed with up to the masters, from the copies if these are up to date.
+  void refresh_compute(bool copies_are_fresh = false);
 
  private:
   struct Unit {
