@@ -4,7 +4,8 @@
 // How it works: queries, keys and values are copied to W, their rows padded with zeros to whole
 // vectors and their number to whole blocks, so that nothing below has a remainder. Of 32 queries at
 // a time all scores up to the diagonal are computed, then their softmax, then the product with the
-// values: no score outlives its block. Backward computes them again from the saved log-sum-exp
+// values: no score outlives its block. Keys before the first document that these queries belong to
+// are left out. Backward computes them again from the saved log-sum-exp
 // (Dao et al., 2022).
 #pragma once
 
@@ -125,26 +126,45 @@ struct AttentionLoops {
     }
   }
 
-  // Of the scores of row `query`: e^(scale s - shift), zero beyond the diagonal; returns their sum.
-  XFFL_LANES static W exponentiate(W* row, int64_t query, int64_t keys, W scale, W shift) {
+  // Keys [begin, end) of the `count` that a row has scores of.
+  struct Seen {
+    int64_t begin, end, count;
+  };
+  // What the queries [first, first + kAttentionBlock) see: keys [low, low + count) together.
+  struct BlockKeys {
+    const int64_t* starts;
+    int64_t positions, first, low, count;
+
+    BlockKeys(const AttentionShape& shape, int64_t first_query)
+        : starts(shape.starts), positions(shape.positions), first(first_query) {
+      low = start(first) / kL * kL;
+      count = first + kAttentionBlock - low;
+    }
+    int64_t start(int64_t query) const {
+      return starts == nullptr ? 0 : starts[std::min(query, positions - 1)];
+    }
+    Seen seen(int64_t query) const { return {start(query) - low, query + 1 - low, count}; }
+  };
+
+  // Of a row's scores: e^(scale s - shift), zero for keys that are not seen; returns their sum.
+  XFFL_LANES static W exponentiate(W* row, const Seen& seen, W scale, W shift) {
     V sums{};
-    for (int64_t t = query + 1; t < keys; ++t) row[t] = shift / scale;
-    for (int64_t t = 0; t < keys; t += kL) store(row + t, exp_lanes(load(row + t) * scale - shift));
-    for (int64_t t = query + 1; t < keys; ++t) row[t] = 0;
-    for (int64_t t = 0; t < keys; t += kL) sums += load(row + t);
+    for (int64_t t = 0; t < seen.count; t += kL) {
+      const V e =
+          only_lanes<W>(exp_lanes(load(row + t) * scale - shift), seen.begin - t, seen.end - t, 0);
+      sums += e;
+      store(row + t, e);
+    }
     return sum_of<W>(sums);
   }
 
-  XFFL_LANES static W max_score(const W* row, int64_t query) {
-    W max = row[0];
-    V maxima = broadcast<W>(max);
-    int64_t t = 0;
-    for (; t + kL <= query + 1; t += kL) {
-      const V s = load(row + t);
+  XFFL_LANES static W max_score(const W* row, const Seen& seen) {
+    V maxima = broadcast<W>(row[seen.begin]);
+    for (int64_t t = 0; t < seen.count; t += kL) {
+      const V s = only_lanes<W>(load(row + t), seen.begin - t, seen.end - t, row[seen.begin]);
       maxima = s > maxima ? s : maxima;
     }
-    for (; t <= query; ++t) max = std::fmax(max, row[t]);
-    return std::fmax(max, max_of<W>(maxima));
+    return max_of<W>(maxima);
   }
 
   XFFL_LANES static void forward(const T* q, const T* k, const T* v, T* out, W* log_sums,
@@ -162,19 +182,20 @@ struct AttentionLoops {
     for (int64_t head = 0; head < shape.group; ++head) {
       read(q + head * shape.head_dim, shape.q_stride, shape, q_PH);
       for (int64_t first = 0; first < size.positions; first += kAttentionBlock) {
-        const int64_t keys = first + kAttentionBlock;
-        product(kAttentionBlock, keys, size.width, q_PH + first * size.width, size.width, 1, k_HP,
-                size.positions, scores, size.positions, false);
+        const BlockKeys keys(shape, first);
+        product(kAttentionBlock, keys.count, size.width, q_PH + first * size.width, size.width, 1,
+                k_HP + keys.low, size.positions, scores, size.positions, false);
         W sums[kAttentionBlock];
         for (int64_t r = 0; r < kAttentionBlock; ++r) {
           W* row = scores + r * size.positions;
-          const W shift = max_score(row, first + r) * scale;
-          sums[r] = exponentiate(row, first + r, keys, scale, shift);
+          const Seen seen = keys.seen(first + r);
+          const W shift = max_score(row, seen) * scale;
+          sums[r] = exponentiate(row, seen, scale, shift);
           if (first + r < shape.positions)
             log_sums[head * shape.positions + first + r] = shift + std::log(sums[r]);
         }
-        product(kAttentionBlock, size.width, keys, scores, size.positions, 1, v_PH, size.width,
-                block, size.width, false);
+        product(kAttentionBlock, size.width, keys.count, scores, size.positions, 1,
+                v_PH + keys.low * size.width, size.width, block, size.width, false);
         for (int64_t r = 0; r < kAttentionBlock; ++r)
           write(block + r * size.width, 1 / sums[r], first + r, 1, shape,
                 out + head * shape.head_dim, shape.q_stride);
@@ -220,32 +241,33 @@ struct AttentionLoops {
       read(x.q + offset, shape.q_stride, shape, q_PH);
       read(x.grad_out + offset, shape.q_stride, shape, grad_PH);
       for (int64_t first = 0; first < size.positions; first += kAttentionBlock) {
-        const int64_t keys = first + kAttentionBlock;
+        const BlockKeys keys(shape, first);
+        const int64_t low = keys.low, count = keys.count;
         const W* q_RH = q_PH + first * width;
         const W* grad_RH = grad_PH + first * width;
-        product(kAttentionBlock, keys, width, q_RH, width, 1, k_HP, size.positions, p,
+        product(kAttentionBlock, count, width, q_RH, width, 1, k_HP + low, size.positions, p,
                 size.positions, false);
-        product(kAttentionBlock, keys, width, grad_RH, width, 1, v_HP, size.positions, dp,
+        product(kAttentionBlock, count, width, grad_RH, width, 1, v_HP + low, size.positions, dp,
                 size.positions, false);
         for (int64_t r = 0; r < kAttentionBlock; ++r) {
           const int64_t t = first + r;
           W* p_row = p + r * size.positions;
           W* dp_row = dp + r * size.positions;
           if (t >= shape.positions) {
-            for (int64_t i = 0; i < keys; ++i) p_row[i] = dp_row[i] = 0;
+            for (int64_t i = 0; i < count; ++i) p_row[i] = dp_row[i] = 0;
             continue;
           }
           const int64_t at = t * shape.q_stride + offset;
-          exponentiate(p_row, t, keys, scale, x.log_sums[head * shape.positions + t]);
-          score_gradients(p_row, dp_row, keys, dot(x.grad_out + at, x.out + at, shape.head_dim),
+          exponentiate(p_row, keys.seen(t), scale, x.log_sums[head * shape.positions + t]);
+          score_gradients(p_row, dp_row, count, dot(x.grad_out + at, x.out + at, shape.head_dim),
                           scale);
         }
-        product(keys, width, kAttentionBlock, p, 1, size.positions, grad_RH, width, grad_v_PH,
-                width, true);
-        product(keys, width, kAttentionBlock, dp, 1, size.positions, q_RH, width, grad_k_PH, width,
-                true);
-        product(kAttentionBlock, width, keys, dp, size.positions, 1, k_PH, width, block, width,
-                false);
+        product(count, width, kAttentionBlock, p, 1, size.positions, grad_RH, width,
+                grad_v_PH + low * width, width, true);
+        product(count, width, kAttentionBlock, dp, 1, size.positions, q_RH, width,
+                grad_k_PH + low * width, width, true);
+        product(kAttentionBlock, width, count, dp, size.positions, 1, k_PH + low * width, width,
+                block, width, false);
         write(block, 1, first, kAttentionBlock, shape, x.grad_q + offset, shape.q_stride);
       }
     }

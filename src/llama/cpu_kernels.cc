@@ -1,7 +1,8 @@
 // The loops once for the compiler's base target and, on x86-64, once more for AVX2 and for AVX-512,
-// chosen when the program runs.
+// chosen when the program runs; attention of bfloat16 once more for AVX512-BF16.
 #include "cpu_kernels.h"
 
+#include "cpu_attention_bf16.h"
 #include "cpu_loops.h"
 
 namespace xffl::llama {
@@ -9,7 +10,7 @@ namespace {
 
 template <class T>
 struct KernelSet {
-  CpuKernels<T> kernels[3];
+  CpuKernels<T> kernels[4];
   int count = 0;
 };
 
@@ -55,6 +56,12 @@ KernelSet<T> supported_cpu_kernels() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
     fill_avx512(set.kernels[set.count++]);
+  if constexpr (std::is_same_v<T, Bf16>) {
+    if (set.count == 3) {
+      set.kernels[3] = set.kernels[2];
+      if (add_bf16_attention(set.kernels[3])) set.count = 4;
+    }
+  }
   return set;
 }
 
@@ -90,7 +97,7 @@ const CpuKernels<T>* all_cpu_kernels(int* count) {
 
 int64_t attention_scratch_size(const AttentionShape& shape) {
   const AttentionScratch size(shape);
-  return 7 * size.matrix() + 2 * size.scores() + kAttentionBlock * size.width;
+  return 7 * size.matrix() + 4 * size.scores() + kAttentionBlock * size.width;
 }
 
 template const CpuKernels<float>& cpu_kernels<float>();

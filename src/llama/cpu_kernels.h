@@ -18,6 +18,7 @@ namespace xffl::llama {
 struct AttentionShape {
   int64_t positions = 0, group = 1, head_dim = 0;
   int64_t q_stride = 0, kv_stride = 0;
+  const int64_t* starts = nullptr;  // of each position's document, rising; null: all 0
 };
 
 /// What attention's backward reads and writes; log_sums is [group][positions].
@@ -63,8 +64,8 @@ struct CpuKernels {
 
   // Null where the registers cannot hold the tiles that attention is made of: ATen's is faster.
   Multiply<W> multiply;
-  /// Causal: position t attends to 0 ... t. log_sums: the scores' log-sum-exp for the backward.
-  /// `multiply` is the field above.
+  /// Causal: position t attends to starts[t] ... t. log_sums: the scores' log-sum-exp for the
+  /// backward. `multiply` is the field above.
   void (*attention)(const T* q, const T* k, const T* v, T* out, W* log_sums,
                     const AttentionShape& shape, W scale, W* scratch, Multiply<W> multiply);
   void (*attention_backward)(const AttentionTensors<T>& tensors, const AttentionShape& shape,

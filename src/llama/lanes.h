@@ -44,6 +44,14 @@ XFFL_LANES Lanes<W> broadcast(W value) {
   return Lanes<W>{} + value;
 }
 
+/// `yes` where the mask's bits are all ones, `no` where they are zero. (A vector's comparison that
+/// is not a minimum or maximum becomes scalar code: it is lowered for the base target.)
+template <class Mask, class Values>
+XFFL_LANES Values select(Mask mask, Values yes, Values no) {
+  return std::bit_cast<Values>((std::bit_cast<Mask>(yes) & mask) |
+                               (std::bit_cast<Mask>(no) & ~mask));
+}
+
 XFFL_LANES Lanes<float> widen_lanes(Halves16 bits) {
   return std::bit_cast<Lanes<float>>(__builtin_convertvector(bits, Words16) << 16);
 }
@@ -53,7 +61,9 @@ XFFL_LANES Halves16 narrow_lanes(Lanes<float> values) {
   const Words16 bits = std::bit_cast<Words16>(values);
   const Words16 rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   const Words16 quiet_nan = (bits >> 16) | 0x40u;
-  return __builtin_convertvector(values != values ? quiet_nan : rounded, Halves16);
+  // The highest bit of a difference, made a mask: the magnitude is beyond infinity's.
+  const Words16 is_nan = 0u - ((0x7f800000u - (bits & 0x7fffffffu)) >> 31);
+  return __builtin_convertvector(select(is_nan, quiet_nan, rounded), Halves16);
 }
 
 template <class T>
@@ -114,17 +124,57 @@ XFFL_LANES Lanes<Wide<T>> rounded_to(Lanes<Wide<T>> values) {
 }
 
 template <class W>
+struct IndicesOf {
+  typedef std::conditional_t<sizeof(W) == 8, int64_t, int32_t> Index;
+  typedef Index Values __attribute__((vector_size(64)));
+};
+
+/// The lanes begin, ..., end - 1 keep their values, the others take `other`.
+template <class W>
+XFFL_LANES Lanes<W> only_lanes(Lanes<W> values, int64_t begin, int64_t end, W other) {
+  using Index = typename IndicesOf<W>::Index;
+  using Indices = typename IndicesOf<W>::Values;
+  Indices lanes;
+  if constexpr (sizeof(W) == 8) {
+    lanes = Indices{0, 1, 2, 3, 4, 5, 6, 7};
+  } else {
+    lanes = Indices{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  }
+  const Indices before = lanes - static_cast<Index>(begin);
+  const Indices behind = static_cast<Index>(end) - 1 - lanes;
+  return select((before | behind) >> (8 * sizeof(W) - 1), broadcast<W>(other), values);
+}
+
+template <class W, int kCount>
+struct PartOf {
+  typedef W Values __attribute__((vector_size(kCount * sizeof(W))));
+};
+
+/// Combines the halves of 2 kCount lanes, then theirs, and so on: a tree.
+template <class W, int kCount, class Combine>
+XFFL_LANES W reduce(typename PartOf<W, 2 * kCount>::Values values, const Combine& combine) {
+  struct Halves {
+    typename PartOf<W, kCount>::Values low, high;
+  };
+  const Halves halves = std::bit_cast<Halves>(values);
+  const auto half = combine(halves.low, halves.high);
+  if constexpr (kCount == 2) {
+    return combine(half[0], half[1]);
+  } else {
+    return reduce<W, kCount / 2>(half, combine);
+  }
+}
+
+template <class W>
 XFFL_LANES W sum_of(Lanes<W> values) {
-  W sum = 0;
-  for (int64_t i = 0; i < kLanes<W>; ++i) sum += values[i];
-  return sum;
+  return reduce<W, kLanes<W> / 2>(
+      values, [](const auto& a, const auto& b) [[gnu::always_inline]] { return a + b; });
 }
 
 template <class W>
 XFFL_LANES W max_of(Lanes<W> values) {
-  W max = values[0];
-  for (int64_t i = 1; i < kLanes<W>; ++i) max = values[i] > max ? values[i] : max;
-  return max;
+  return reduce<W, kLanes<W> / 2>(
+      values, [](const auto& a, const auto& b) [[gnu::always_inline]] { return a > b ? a : b; });
 }
 
 /// e^x within 2 units in the last place for x in [-87, 88], clamped outside; NaN stays NaN. The
