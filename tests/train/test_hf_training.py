@@ -7,13 +7,16 @@ from transformers import get_scheduler
 import harness
 
 
+def decayed_groups(model, decay):
+    matrices = [p for p in model.parameters() if p.dim() == 2]
+    vectors = [p for p in model.parameters() if p.dim() != 2]
+    return [dict(params=matrices, weight_decay=decay), dict(params=vectors, weight_decay=0.0)]
+
+
 def hf_losses(folder, sequences, steps, learning_rate, decay, max_norm, schedule="constant", warmup=0, total=0):
     """The whole data set is each step's batch, so its order does not matter."""
     model = harness.load(folder)
-    matrices = [p for p in model.parameters() if p.dim() == 2]
-    vectors = [p for p in model.parameters() if p.dim() != 2]
-    groups = [dict(params=matrices, weight_decay=decay), dict(params=vectors, weight_decay=0.0)]
-    optimizer = torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.95), eps=1e-8)
+    optimizer = torch.optim.AdamW(decayed_groups(model, decay), lr=learning_rate, betas=(0.9, 0.95), eps=1e-8)
     scheduler = get_scheduler(schedule, optimizer, warmup, total)
     losses, norms, rates = [], [], []
     for _ in range(steps):
@@ -55,6 +58,39 @@ def compare(tmp_path, changes, schedule="constant", warmup=0, total=0, steps=20)
 @pytest.mark.parametrize("name", ["plain", "everything"])
 def test_twenty_steps(tmp_path, name):
     compare(tmp_path, harness.variants()[name])
+
+
+def batched_hf_losses(folder, sequences, steps, learning_rate):
+    """As hf_losses, in one padded forward pass a step: causal attention does not see what is padded on the right."""
+    model = harness.load(folder)
+    optimizer = torch.optim.AdamW(decayed_groups(model, 0.1), lr=learning_rate, betas=(0.9, 0.95), eps=1e-8)
+    longest = max(map(len, sequences))
+    ids = torch.tensor([row + [0] * (longest - len(row)) for row in sequences])
+    labels = torch.tensor([row + [-100] * (longest - len(row)) for row in sequences])
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model(input_ids=ids, labels=labels).loss
+        loss.backward()
+        losses.append(loss.item())
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    return losses
+
+
+@pytest.mark.parametrize("name", ["plain", "grouped_queries_odd_head_dim", "tied", "biased", "llama3_rope"])
+def test_hundred_steps(tmp_path, name):
+    base = tmp_path / "base"
+    base_hash = harness.make_model(base, **harness.variants()[name])
+    sequences = harness.make_sequences(12, lengths=(2, 30))
+    tokens = harness.write_tokens(tmp_path / "t.tokens", sequences)
+    expected = batched_hf_losses(base, sequences, 100, 1e-3)
+    job = harness.make_job(tmp_path / "job", base, base_hash, tokens, steps=100, batch_size=12, micro_batch_size=6,
+                           learning_rate=1e-3, weight_decay=0.1)
+    found = harness.train(job).losses
+    assert expected[-1] < expected[0] - 1, "the reference itself should learn"
+    assert len(found) == 100
+    assert max(abs(mine - theirs) for mine, theirs in zip(found, expected)) < 1e-4
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
