@@ -8,6 +8,7 @@
 namespace xffl::train_app {
 
 Rank set_up_rank(const CommonOptions& options) {
+  train::keep_freed_memory();
   Rank rank;
   const comm::Environment environment = comm::process_environment();
   rank.rendezvous = comm::read_rendezvous(environment);

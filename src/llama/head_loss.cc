@@ -76,9 +76,20 @@ void softmax_rows(at::Tensor logits_RV, const at::Tensor& labels_R, at::Tensor n
   if (!done) softmax_rows_by_aten(logits_RV, labels_R, nll_R, into_gradient, scale);
 }
 
+// `kept` itself if it will do.
+at::Tensor logits_buffer(int64_t rows, int64_t vocab_size, const at::TensorOptions& options,
+                         at::Tensor* kept) {
+  if (kept == nullptr || !options.device().is_cpu()) return at::empty({rows, vocab_size}, options);
+  if (!kept->defined() || kept->size(0) < rows || kept->size(1) != vocab_size ||
+      kept->scalar_type() != at::typeMetaToScalarType(options.dtype()))
+    *kept = at::empty({rows, vocab_size}, options);
+  return *kept;
+}
+
 }  // namespace
 
-HeadLoss head_loss(const at::Tensor& x_ND, Weight& head, const at::Tensor& labels_N, double scale) {
+HeadLoss head_loss(const at::Tensor& x_ND, Weight& head, const at::Tensor& labels_N, double scale,
+                   at::Tensor* logits_RV) {
   const at::NoGradGuard no_grad;
   const at::Tensor rows_M = target_rows(labels_N, head.value.size(0));
   const int64_t num_targets = rows_M.size(0);
@@ -89,17 +100,17 @@ HeadLoss head_loss(const at::Tensor& x_ND, Weight& head, const at::Tensor& label
   at::Tensor grad_x_MD = at::empty_like(x_MD);
   at::Tensor nll_M = at::empty({num_targets}, x_ND.options().dtype(softmax_type(x_ND)));
   const int64_t step = chunk_rows(num_targets, head.value.size(0));
-  const at::Tensor buffer_RV = at::empty({step, head.value.size(0)}, x_ND.options());
+  const at::Tensor buffer_RV = logits_buffer(step, head.value.size(0), x_ND.options(), logits_RV);
   for (int64_t begin = 0; begin < num_targets; begin += step) {
     const int64_t count = std::min(step, num_targets - begin);
     const at::Tensor x_RD = x_MD.narrow(0, begin, count);
-    at::Tensor logits_RV = buffer_RV.narrow(0, 0, count);
-    multiply_into(logits_RV, x_RD, head.value.t());
-    softmax_rows(logits_RV, labels_M.narrow(0, begin, count), nll_M.narrow(0, begin, count), true,
+    at::Tensor chunk_RV = buffer_RV.narrow(0, 0, count);
+    multiply_into(chunk_RV, x_RD, head.value.t());
+    softmax_rows(chunk_RV, labels_M.narrow(0, begin, count), nll_M.narrow(0, begin, count), true,
                  scale);
     at::Tensor grad_x_RD = grad_x_MD.narrow(0, begin, count);
-    multiply_into(grad_x_RD, logits_RV, head.value);
-    head.add_product(logits_RV, x_RD);
+    multiply_into(grad_x_RD, chunk_RV, head.value);
+    head.add_product(chunk_RV, x_RD);
   }
   result.nll_sum = nll_M.sum(at::kDouble);
   result.grad_x_ND = all ? grad_x_MD : at::zeros_like(x_ND).index_copy_(0, rows_M, grad_x_MD);

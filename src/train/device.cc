@@ -1,10 +1,14 @@
 #include "xffl/train/device.h"
 
 #include <sys/resource.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include <algorithm>
 #include <charconv>
 #include <fstream>
+#include <limits>
 #include <string>
 
 #include "cuda.h"
@@ -63,6 +67,13 @@ bool has_cuda() { return cuda::kBuiltIn; }
 
 void synchronize(at::Device device) {
   if (device.is_cuda()) cuda::synchronize(device);
+}
+
+void keep_freed_memory() {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the largest that glibc takes
+  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+#endif
 }
 
 int choose_threads(int wanted, const comm::Rendezvous& rendezvous,
