@@ -23,6 +23,7 @@ struct EvaluateOptions {
   std::string precision = "fp32";
   std::string sharding = "none";
   int64_t batch_size = 8;
+  bool document_mask = false;
   bool json = false;
 };
 

@@ -49,7 +49,8 @@ void evaluate_command(const CommonOptions& common, const EvaluateOptions& option
                                                                       .precision = *precision,
                                                                       .sharding = training.sharding,
                                                                       .groups = groups.groups()});
-  const train::Dataset data({options.tokens}, train::ModelLimits(loaded.config), 0);
+  const train::Dataset data({options.tokens}, train::ModelLimits(loaded.config), 0,
+                            options.document_mask);
   const train::Evaluation result =
       train::evaluate(*loaded.model, data, options.batch_size, *rank.group, rank.device).value();
   if (!std::isfinite(result.nll())) {

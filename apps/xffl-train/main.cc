@@ -94,6 +94,9 @@ void declare(CommandLine& line) {
   evaluate->add_option("--batch-size", line.evaluate.batch_size, "sequences per forward pass")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
+  evaluate->add_flag("--document-mask", line.evaluate.document_mask,
+                     "attention inside a document of a packed sequence only, as with "
+                     "training.document_mask");
   evaluate->add_flag("--json", line.evaluate.json, "print one JSON object");
 
   CLI::App* init = app.add_subcommand("init", "Make a model with random weights");

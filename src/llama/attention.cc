@@ -16,9 +16,18 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-AttentionShape shape_of(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH) {
+// Of sequence `b`.
+AttentionShape shape_of(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH,
+                        const at::Tensor& starts_BT, int64_t b) {
   const int64_t heads = q_BTNH.size(2), kv_heads = k_BTKH.size(2), width = q_BTNH.size(3);
-  return {q_BTNH.size(1), heads / kv_heads, width, heads * width, kv_heads * width};
+  const int64_t* starts = const_data<int64_t>(starts_BT);
+  return {
+      q_BTNH.size(1), heads / kv_heads, width,
+      heads * width,  kv_heads * width, starts == nullptr ? starts : starts + b * q_BTNH.size(1)};
+}
+
+size_t scratch_size(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH) {
+  return static_cast<size_t>(attention_scratch_size(shape_of(q_BTNH, k_BTKH, {}, 0)));
 }
 
 double scale_of(const at::Tensor& q_BTNH) {
@@ -38,9 +47,9 @@ Offsets offsets_of(int64_t item, int64_t kv_heads, const AttentionShape& shape) 
 
 struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& q_any,
-                            const at::Tensor& k_any, const at::Tensor& v_any) {
+                            const at::Tensor& k_any, const at::Tensor& v_any,
+                            const Documents& documents) {
     const at::Tensor q = q_any.contiguous(), k = k_any.contiguous(), v = v_any.contiguous();
-    const AttentionShape shape = shape_of(q, k);
     const int64_t kv_heads = k.size(2);
     at::Tensor out = at::empty_like(q);
     at::Tensor log_sums =
@@ -49,8 +58,9 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     on_cpu(q, [&]<class T>(T) {
       const CpuKernels<T>& kernels = cpu_kernels<T>();
       at::parallel_for(0, q.size(0) * kv_heads, 1, [&](int64_t begin, int64_t end) {
-        std::vector<Wide<T>> scratch(static_cast<size_t>(attention_scratch_size(shape)));
+        std::vector<Wide<T>> scratch(scratch_size(q, k));
         for (int64_t item = begin; item < end; ++item) {
+          const AttentionShape shape = shape_of(q, k, documents.starts_BT, item / kv_heads);
           const Offsets at = offsets_of(item, kv_heads, shape);
           kernels.attention(const_data<T>(q) + at.q, const_data<T>(k) + at.kv,
                             const_data<T>(v) + at.kv, mutable_data<T>(out) + at.q,
@@ -59,7 +69,7 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
         }
       });
     });
-    context->save_for_backward({q, k, v, out, log_sums});
+    context->save_for_backward({q, k, v, out, log_sums, documents.starts_BT});
     return out;
   }
 
@@ -67,14 +77,14 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3];
     const at::Tensor grad_out = grads[0].contiguous();
-    const AttentionShape shape = shape_of(q, k);
     const int64_t kv_heads = k.size(2);
     at::Tensor grad_q = at::empty_like(q), grad_k = at::empty_like(k), grad_v = at::empty_like(v);
     on_cpu(q, [&]<class T>(T) {
       const CpuKernels<T>& kernels = cpu_kernels<T>();
       at::parallel_for(0, q.size(0) * kv_heads, 1, [&](int64_t begin, int64_t end) {
-        std::vector<Wide<T>> scratch(static_cast<size_t>(attention_scratch_size(shape)));
+        std::vector<Wide<T>> scratch(scratch_size(q, k));
         for (int64_t item = begin; item < end; ++item) {
+          const AttentionShape shape = shape_of(q, k, saved[5], item / kv_heads);
           const Offsets at = offsets_of(item, kv_heads, shape);
           const AttentionTensors<T> tensors{
               const_data<T>(q) + at.q,        const_data<T>(k) + at.kv,
@@ -87,7 +97,7 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
         }
       });
     });
-    return {grad_q, grad_k, grad_v};
+    return {grad_q, grad_k, grad_v, {}};
   }
 };
 
@@ -97,10 +107,8 @@ bool has_kernels(const at::Tensor& q_BTNH) {
   return has;
 }
 
-}  // namespace
-
-at::Tensor causal_attention_by_aten(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH,
-                                    const at::Tensor& v_BTKH) {
+at::Tensor whole_by_aten(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH,
+                         const at::Tensor& v_BTKH) {
   return at::scaled_dot_product_attention(widen(q_BTNH).transpose(1, 2),
                                           widen(k_BTKH).transpose(1, 2),
                                           widen(v_BTKH).transpose(1, 2), {}, 0.0, true,
@@ -109,10 +117,37 @@ at::Tensor causal_attention_by_aten(const at::Tensor& q_BTNH, const at::Tensor& 
       .transpose(1, 2);
 }
 
+// Of one sequence, whose documents begin at `starts`.
+at::Tensor by_documents(const at::Tensor& q_1TNH, const at::Tensor& k_1TKH,
+                        const at::Tensor& v_1TKH, const int64_t* starts) {
+  const int64_t positions = q_1TNH.size(1);
+  std::vector<at::Tensor> results;
+  for (int64_t begin = 0, end = 0; begin < positions; begin = end) {
+    for (end = begin + 1; end < positions && starts[end] <= begin;) ++end;
+    const auto part = [&](const at::Tensor& x) { return x.narrow(1, begin, end - begin); };
+    results.push_back(whole_by_aten(part(q_1TNH), part(k_1TKH), part(v_1TKH)));
+  }
+  return at::cat(results, 1);
+}
+
+}  // namespace
+
+at::Tensor causal_attention_by_aten(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH,
+                                    const at::Tensor& v_BTKH, const Documents& documents) {
+  if (!documents.defined()) return whole_by_aten(q_BTNH, k_BTKH, v_BTKH);
+  std::vector<at::Tensor> results;
+  for (int64_t b = 0; b < q_BTNH.size(0); ++b) {
+    const auto sequence = [b](const at::Tensor& x) { return x.narrow(0, b, 1); };
+    results.push_back(by_documents(sequence(q_BTNH), sequence(k_BTKH), sequence(v_BTKH),
+                                   const_data<int64_t>(documents.starts_BT) + b * q_BTNH.size(1)));
+  }
+  return at::cat(results, 0);
+}
+
 at::Tensor causal_attention(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH,
-                            const at::Tensor& v_BTKH) {
-  return has_kernels(q_BTNH) ? AttentionFunction::apply(q_BTNH, k_BTKH, v_BTKH)
-                             : causal_attention_by_aten(q_BTNH, k_BTKH, v_BTKH);
+                            const at::Tensor& v_BTKH, const Documents& documents) {
+  return has_kernels(q_BTNH) ? AttentionFunction::apply(q_BTNH, k_BTKH, v_BTKH, documents)
+                             : causal_attention_by_aten(q_BTNH, k_BTKH, v_BTKH, documents);
 }
 
 }  // namespace xffl::llama

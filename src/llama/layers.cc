@@ -35,24 +35,29 @@ T& held(AutogradContext* context) {
 
 at::Tensor as_matrix(const at::Tensor& x_BTD) { return x_BTD.reshape({-1, x_BTD.size(-1)}); }
 
+struct LinearsState {
+  std::vector<Linear> linears;
+  InputAgain again;
+};
+
 struct LinearsFunction : torch::autograd::Function<LinearsFunction> {
   static variable_list forward(AutogradContext* context, const at::Tensor& x_BTD,
-                               std::vector<Linear> linears) {
-    context->save_for_backward({x_BTD});
+                               LinearsState state) {
+    if (!state.again) context->save_for_backward({x_BTD});
     variable_list results;
-    for (const Linear& linear : linears) {
+    for (const Linear& linear : state.linears) {
       std::optional<at::Tensor> bias;
       if (linear.bias != nullptr) bias = linear.bias->value;
       results.push_back(multiply_linear(x_BTD, linear.weight->value, bias));
     }
-    store(context, std::move(linears));
+    store(context, std::move(state));
     return results;
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
-    const at::Tensor x_BTD = context->get_saved_variables()[0];
+    const auto& [linears, again] = held<LinearsState>(context);
+    const at::Tensor x_BTD = again ? again() : context->get_saved_variables()[0];
     const at::Tensor x_ND = as_matrix(x_BTD);
-    const auto& linears = held<std::vector<Linear>>(context);
     at::Tensor grad_x_ND;
     for (size_t i = 0; i < linears.size(); ++i) {
       const at::Tensor grad_NE = as_matrix(grads[i]);
@@ -120,12 +125,13 @@ struct SwigluFunction : torch::autograd::Function<SwigluFunction> {
 
 }  // namespace
 
-std::vector<at::Tensor> apply_linears(const at::Tensor& x_BTD, const std::vector<Linear>& linears) {
-  return LinearsFunction::apply(x_BTD, linears);
+std::vector<at::Tensor> apply_linears(const at::Tensor& x_BTD, const std::vector<Linear>& linears,
+                                      const InputAgain& again) {
+  return LinearsFunction::apply(x_BTD, LinearsState{linears, again});
 }
 
-at::Tensor apply_linear(const at::Tensor& x_BTD, const Linear& linear) {
-  return apply_linears(x_BTD, {linear})[0];
+at::Tensor apply_linear(const at::Tensor& x_BTD, const Linear& linear, const InputAgain& again) {
+  return apply_linears(x_BTD, {linear}, again)[0];
 }
 
 at::Tensor rms_norm(const at::Tensor& x_BTD, Weight& weight, double epsilon) {

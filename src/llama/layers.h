@@ -5,6 +5,7 @@
 
 #include <torch/types.h>
 
+#include <functional>
 #include <vector>
 
 #include "xffl/llama/weight.h"
@@ -16,9 +17,14 @@ struct Linear {
   Weight* bias = nullptr;  // null when there is none
 };
 
+/// Gives a layer's input once more, with the same bits: then it is not kept for the backward.
+using InputAgain = std::function<at::Tensor()>;
+
 /// x W_i^T + b_i for several layers that read the same x: its gradient is summed in one buffer.
-std::vector<at::Tensor> apply_linears(const at::Tensor& x_BTD, const std::vector<Linear>& linears);
-at::Tensor apply_linear(const at::Tensor& x_BTD, const Linear& linear);
+std::vector<at::Tensor> apply_linears(const at::Tensor& x_BTD, const std::vector<Linear>& linears,
+                                      const InputAgain& again = {});
+at::Tensor apply_linear(const at::Tensor& x_BTD, const Linear& linear,
+                        const InputAgain& again = {});
 
 /// Root mean square norm in float32, rounded to the dtype of x before the weight multiplies (as
 /// Hugging Face does).

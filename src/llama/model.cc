@@ -9,6 +9,7 @@
 
 #include "attention.h"
 #include "model_block.h"
+#include "pointwise.h"
 #include "xffl/base/error.h"
 #include "xffl/llama/pass.h"
 
@@ -63,24 +64,31 @@ std::span<Weight> Model::weights(int unit) {
   return std::span(weights_).subspan(unit_begin(unit), unit_begin(unit + 1) - unit_begin(unit));
 }
 
-const RopeTable& Model::rope_table(const at::Tensor& x_BTD) {
+Positions Model::positions_of(const at::Tensor& x_BTD, const Documents& documents) {
   const int64_t known = rope_table_.cos_TF.defined() ? rope_table_.cos_TF.size(0) : 0;
   if (known != x_BTD.size(1))
     rope_table_ = make_rope_table(frequencies_F_, x_BTD.size(1), x_BTD.options());
-  return rope_table_;
+  if (!documents.defined()) return {rope_table_, documents};
+  const at::Tensor& starts_BT = documents.starts_BT;
+  if (starts_BT.sizes() != x_BTD.sizes().slice(0, 2) || starts_BT.scalar_type() != at::kLong ||
+      !starts_BT.is_cpu() || !starts_BT.is_contiguous())
+    throw Error(ErrorKind::kInternal,
+                "llama::Documents: expected the starts of B x T positions, int64 on the CPU");
+  return {at_positions(rope_table_, documents), documents};
 }
 
-at::Tensor Model::attention(const at::Tensor& x_BTD, const Block& block) {
+at::Tensor Model::attention(const at::Tensor& x_BTD, const Block& block, const Positions& where) {
   const int64_t batch = x_BTD.size(0);
   const int64_t positions = x_BTD.size(1);
-  const std::vector<at::Tensor> qkv = apply_linears(x_BTD, block.qkv);
-  const RopeTable& table = rope_table(x_BTD);
+  const std::vector<at::Tensor> qkv =
+      apply_linears(rms_norm(x_BTD, *block.input_norm, config_.rms_norm_eps), block.qkv,
+                    norm_again(x_BTD, *block.input_norm));
   const at::Tensor q_BTNH =
-      apply_rope(qkv[0].view({batch, positions, config_.num_heads, config_.head_dim}), table);
-  const at::Tensor k_BTKH =
-      apply_rope(qkv[1].view({batch, positions, config_.num_kv_heads, config_.head_dim}), table);
+      apply_rope(qkv[0].view({batch, positions, config_.num_heads, config_.head_dim}), where.rope);
+  const at::Tensor k_BTKH = apply_rope(
+      qkv[1].view({batch, positions, config_.num_kv_heads, config_.head_dim}), where.rope);
   const at::Tensor v_BTKH = qkv[2].view({batch, positions, config_.num_kv_heads, config_.head_dim});
-  const at::Tensor y_BTNH = causal_attention(q_BTNH, k_BTKH, v_BTKH);
+  const at::Tensor y_BTNH = causal_attention(q_BTNH, k_BTKH, v_BTKH, where.documents);
   return apply_linear(y_BTNH.reshape({batch, positions, -1}), block.output);
 }
 
@@ -89,41 +97,58 @@ at::Tensor Model::embed(const at::Tensor& tokens_BT) {
   return at::embedding(embedding_->value, tokens_BT);
 }
 
-at::Tensor Model::block_forward(const at::Tensor& x_BTD, const Block& block) {
-  const at::Tensor attended_BTD =
-      attention(rms_norm(x_BTD, *block.input_norm, config_.rms_norm_eps), block);
-  const SumAndNorm middle =
-      add_rms_norm(x_BTD, attended_BTD, *block.attention_norm, config_.rms_norm_eps);
-  const std::vector<at::Tensor> gate_up = apply_linears(middle.normed_BTD, block.gate_up);
-  return middle.sum_BTD + apply_linear(swiglu(gate_up[0], gate_up[1]), block.down);
+at::Tensor Model::block_forward(const at::Tensor& x_BTD, const Block& block,
+                                const Positions& where) {
+  const SumAndNorm middle = add_rms_norm(x_BTD, attention(x_BTD, block, where),
+                                         *block.attention_norm, config_.rms_norm_eps);
+  const std::vector<at::Tensor> gate_up = apply_linears(
+      middle.normed_BTD, block.gate_up, norm_again(middle.sum_BTD, *block.attention_norm));
+  InputAgain activation_again;
+  if (options_.recompute == Recompute::kCheap) {
+    activation_again = [gate = gate_up[0].detach(), up = gate_up[1].detach()] {
+      return swiglu_forward(gate, up);
+    };
+  }
+  return middle.sum_BTD +
+         apply_linear(swiglu(gate_up[0], gate_up[1]), block.down, activation_again);
 }
 
-at::Tensor Model::trunk(at::Tensor x_BTD) {
+// Empty unless norms are computed again in the backward.
+InputAgain Model::norm_again(const at::Tensor& x_BTD, Weight& weight) const {
+  if (options_.recompute != Recompute::kCheap) return {};
+  return [x = x_BTD.detach(), &weight, epsilon = config_.rms_norm_eps] {
+    return rms_norm_forward(x, {}, weight.value, epsilon).normed_BTD;
+  };
+}
+
+at::Tensor Model::trunk(at::Tensor x_BTD, const Documents& documents) {
+  const Positions where = positions_of(x_BTD, documents);
   for (int unit = 1; unit < head_unit(); ++unit) {
     const Use use(*this, unit, {true, false});
-    x_BTD = block_forward(x_BTD, blocks_[static_cast<size_t>(unit - 1)]);
+    x_BTD = block_forward(x_BTD, blocks_[static_cast<size_t>(unit - 1)], where);
   }
   return x_BTD;
 }
 
-at::Tensor Model::hidden(const at::Tensor& tokens_BT) {
+at::Tensor Model::hidden(const at::Tensor& tokens_BT, const Documents& documents) {
   const at::NoGradGuard no_grad;
-  const at::Tensor x_BTD = trunk(embed(tokens_BT));
+  const at::Tensor x_BTD = trunk(embed(tokens_BT), documents);
   const Use use(*this, head_unit(), {true, false});
   return rms_norm(x_BTD, *final_norm_, config_.rms_norm_eps);
 }
 
 at::Tensor Model::accumulate_gradients(const at::Tensor& tokens_BT, const at::Tensor& labels_BT,
-                                       double scale) {
-  Pass pass(*this, tokens_BT, labels_BT, scale);
+                                       double scale, const Documents& documents) {
+  Pass pass(*this, tokens_BT, labels_BT, scale, documents);
   pass.forward({});
   pass.backward({});
   return pass.nll_sum();
 }
 
-at::Tensor Model::nll(const at::Tensor& tokens_BT, const at::Tensor& labels_BT) {
+at::Tensor Model::nll(const at::Tensor& tokens_BT, const at::Tensor& labels_BT,
+                      const Documents& documents) {
   const at::NoGradGuard no_grad;
-  const at::Tensor x_BTD = trunk(embed(tokens_BT));
+  const at::Tensor x_BTD = trunk(embed(tokens_BT), documents);
   const Use use(*this, head_unit(), {true, false});
   std::optional<Use> tied;
   if (is_tied()) tied.emplace(*this, 0, UnitUse{true, false});

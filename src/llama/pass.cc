@@ -31,16 +31,17 @@ at::Tensor Pass::block_forward(int unit, const at::Tensor& x_BTD) {
   if (model_.options_.recompute == Recompute::kFull) {
     const at::NoGradGuard no_grad;
     tape_.push_back({x_BTD, {}});
-    return model_.block_forward(x_BTD, block);
+    return model_.block_forward(x_BTD, block, where_);
   }
   const at::AutoGradMode grad(true);
   const at::Tensor input_BTD = x_BTD.detach().requires_grad_(true);
-  tape_.push_back({input_BTD, model_.block_forward(input_BTD, block)});
+  tape_.push_back({input_BTD, model_.block_forward(input_BTD, block, where_)});
   return tape_.back().output_BTD.detach();
 }
 
 at::Tensor Pass::forward(at::Tensor x_BTD) {
   if (model_.has_embedding()) x_BTD = model_.embed(tokens_BT_);
+  where_ = model_.positions_of(x_BTD, documents_);
   const int end = std::min(model_.options_.end_unit, model_.head_unit());
   for (int unit = std::max(model_.options_.first_unit, 1); unit < end; ++unit)
     x_BTD = block_forward(unit, x_BTD);
@@ -56,8 +57,8 @@ at::Tensor Pass::head_backward() {
   const at::Tensor input_BTD = trunk_BTD_.detach().requires_grad_(true);
   trunk_BTD_.reset();
   const at::Tensor y_BTD = rms_norm(input_BTD, *model_.final_norm_, model_.config_.rms_norm_eps);
-  const HeadLoss loss =
-      head_loss(y_BTD.detach().flatten(0, 1), model_.head(), labels_BT_.flatten(), scale_);
+  const HeadLoss loss = head_loss(y_BTD.detach().flatten(0, 1), model_.head(), labels_BT_.flatten(),
+                                  scale_, &model_.logits_RV_);
   nll_sum_ = loss.nll_sum;
   return gradient(y_BTD, input_BTD, loss.grad_x_ND.view_as(y_BTD));
 }
@@ -70,7 +71,7 @@ at::Tensor Pass::block_backward(int unit, const at::Tensor& grad_BTD) {
     const at::AutoGradMode grad(true);
     tape.input_BTD = tape.input_BTD.detach().requires_grad_(true);
     tape.output_BTD =
-        model_.block_forward(tape.input_BTD, model_.blocks_[static_cast<size_t>(unit - 1)]);
+        model_.block_forward(tape.input_BTD, model_.blocks_[static_cast<size_t>(unit - 1)], where_);
   }
   return gradient(tape.output_BTD, tape.input_BTD, grad_BTD);
 }

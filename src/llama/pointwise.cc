@@ -46,8 +46,8 @@ NormGradients norm_backward_by_aten(const at::Tensor& grad_normed_BTD,
 
 at::Tensor rotate_by_aten(const at::Tensor& x_BTNH, const RopeTable& table, double sign) {
   const int64_t half = x_BTNH.size(3) / 2;
-  const at::Tensor cos = table.cos_TF.unsqueeze(1);
-  const at::Tensor sin = table.sin_TF.unsqueeze(1);
+  const at::Tensor cos = table.cos_TF.view({-1, x_BTNH.size(1), 1, half});
+  const at::Tensor sin = table.sin_TF.view({-1, x_BTNH.size(1), 1, half});
   const at::Tensor x1 = x_BTNH.narrow(3, 0, half);
   const at::Tensor x2 = x_BTNH.narrow(3, half, half);
   at::Tensor result_BTNH = at::empty(x_BTNH.sizes(), x_BTNH.options());
@@ -162,19 +162,19 @@ at::Tensor rotate(const at::Tensor& x_BTNH, const RopeTable& table, double sign)
   at::Tensor result;
   const bool done = on_cpu(x_BTNH, [&]<class T>(T) {
     const at::Tensor x = x_BTNH.contiguous();
-    const int64_t positions = x.size(1), heads = x.size(2), half = x.size(3) / 2;
+    const int64_t rows = x.size(0) * x.size(1), heads = x.size(2), half = x.size(3) / 2;
+    const int64_t angles = table.cos_TF.size(0);
     result = at::empty_like(x);
-    at::parallel_for(0, x.size(0) * positions, std::max(kGrain / (heads * half), int64_t{1}),
-                     [&](int64_t begin, int64_t end) {
-                       for (int64_t row = begin; row < end; ++row) {
-                         const int64_t angle = row % positions * half;
-                         const int64_t at = row * heads * half * 2;
-                         cpu_kernels<T>().rope(
-                             const_data<T>(x) + at, const_data<T>(table.cos_TF) + angle,
-                             const_data<T>(table.sin_TF) + angle, mutable_data<T>(result) + at,
-                             heads, half, static_cast<Wide<T>>(sign));
-                       }
-                     });
+    at::parallel_for(
+        0, rows, std::max(kGrain / (heads * half), int64_t{1}), [&](int64_t begin, int64_t end) {
+          for (int64_t row = begin; row < end; ++row) {
+            const int64_t angle = row % angles * half;
+            const int64_t at = row * heads * half * 2;
+            cpu_kernels<T>().rope(const_data<T>(x) + at, const_data<T>(table.cos_TF) + angle,
+                                  const_data<T>(table.sin_TF) + angle, mutable_data<T>(result) + at,
+                                  heads, half, static_cast<Wide<T>>(sign));
+          }
+        });
   });
   return done ? result : rotate_by_aten(x_BTNH, table, sign);
 }

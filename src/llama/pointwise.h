@@ -40,7 +40,7 @@ std::pair<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& grad_BTI,
                                                   const at::Tensor& up_BTI);
 
 /// (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin) for the halves of the last dimension; `sign` -1
-/// rotates back.
+/// rotates back. A table of B T rows has angles of its own for each sequence.
 at::Tensor rotate(const at::Tensor& x_BTNH, const RopeTable& table, double sign);
 
 /// sum = scale * update, or sum += scale * update: float32 (float64) sums of updates in any dtype.

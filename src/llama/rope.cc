@@ -63,6 +63,13 @@ RopeTable make_rope_table(const at::Tensor& frequencies_F, int64_t num_positions
   return {angles_TF.cos().to(options), angles_TF.sin().to(options)};
 }
 
+RopeTable at_positions(const RopeTable& table, const Documents& documents) {
+  const int64_t length = documents.starts_BT.size(1);
+  const at::Tensor positions =
+      (at::arange(length, at::kLong) - documents.starts_BT).flatten().to(table.cos_TF.device());
+  return {table.cos_TF.index_select(0, positions), table.sin_TF.index_select(0, positions)};
+}
+
 at::Tensor apply_rope(const at::Tensor& x_BTNH, const RopeTable& table) {
   return RopeFunction::apply(x_BTNH, table.cos_TF, table.sin_TF);
 }

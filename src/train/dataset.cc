@@ -43,7 +43,8 @@ void check_fits(const tokens::TokenShardReader& shard, const ModelLimits& limits
 }  // namespace
 
 Dataset::Dataset(const std::vector<std::filesystem::path>& paths, const ModelLimits& limits,
-                 uint64_t max_sequences) {
+                 uint64_t max_sequences, bool mask_documents)
+    : mask_documents_(mask_documents) {
   for (const std::filesystem::path& path : paths) {
     tokens::TokenShardReader shard(path);
     check_fits(shard, limits);
@@ -83,7 +84,38 @@ int64_t Dataset::longest() const {
 
 int64_t Dataset::num_targets(uint64_t index) const {
   const Place at = place(index);
-  return static_cast<int64_t>(shards_[at.shard].num_targets(at.index));
+  const tokens::TokenShardReader& shard = shards_[at.shard];
+  if (!mask_documents_) return static_cast<int64_t>(shard.num_targets(at.index));
+  if (!shard.info().has_targets)
+    return static_cast<int64_t>(shard.length(at.index) - shard.document_starts(at.index).size());
+  const std::vector<uint8_t> is_target = targets(at);
+  return std::count(is_target.begin() + 1, is_target.end(), uint8_t{1});
+}
+
+std::vector<uint8_t> Dataset::targets(const Place& at) const {
+  const tokens::TokenShardReader& shard = shards_[at.shard];
+  std::vector<uint8_t> is_target(shard.length(at.index));
+  shard.read_targets(at.index, is_target);
+  if (mask_documents_)
+    for (const uint32_t start : shard.document_starts(at.index)) is_target[start] = 0;
+  return is_target;
+}
+
+llama::Documents Dataset::documents(std::span<const uint64_t> indices, int64_t positions) const {
+  const std::vector<int64_t> shape{static_cast<int64_t>(indices.size()), positions};
+  const at::Tensor starts_BT = at::zeros(shape, at::kLong);
+  bool several = false;
+  int64_t* row = starts_BT.mutable_data_ptr<int64_t>();
+  for (const uint64_t index : indices) {
+    const Place at = place(index);
+    for (const uint32_t start : shards_[at.shard].document_starts(at.index)) {
+      if (start >= positions) continue;  // the last token: a label only
+      several = several || start > 0;
+      std::fill(row + start, row + positions, int64_t{start});
+    }
+    row += positions;
+  }
+  return several ? llama::Documents{starts_BT} : llama::Documents{};
 }
 
 Batch Dataset::batch(std::span<const uint64_t> indices, at::Device device) const {
@@ -94,13 +126,12 @@ Batch Dataset::batch(std::span<const uint64_t> indices, at::Device device) const
   int64_t* tokens = result.tokens_BT.mutable_data_ptr<int64_t>();
   int64_t* labels = result.labels_BT.mutable_data_ptr<int64_t>();
   std::vector<int32_t> ids;
-  std::vector<uint8_t> is_target;
+  if (mask_documents_) result.documents = documents(indices, positions);
   for (const uint64_t index : indices) {
     const Place at = place(index);
     ids.resize(shards_[at.shard].length(at.index));
     shards_[at.shard].read(at.index, ids);
-    is_target.resize(ids.size());
-    shards_[at.shard].read_targets(at.index, is_target);
+    const std::vector<uint8_t> is_target = targets(at);
     std::copy_n(ids.begin(), std::min<size_t>(ids.size(), static_cast<size_t>(positions)), tokens);
     for (size_t t = 1; t < ids.size(); ++t) {
       if (is_target[t] == 0) continue;

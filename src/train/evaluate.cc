@@ -25,7 +25,7 @@ bool add_sums(llama::Model& model, const Dataset& data, int64_t batch_size,
     std::vector<uint64_t> indices(std::min(size, data.size() - begin));
     std::iota(indices.begin(), indices.end(), begin);
     const Batch batch = data.batch(indices, device);
-    const at::Tensor nll_BT = model.nll(batch.tokens_BT, batch.labels_BT);
+    const at::Tensor nll_BT = model.nll(batch.tokens_BT, batch.labels_BT, batch.documents);
     sums_S.narrow(0, static_cast<int64_t>(begin), nll_BT.size(0))
         .copy_(nll_BT.sum(1, false, at::kDouble));
   }

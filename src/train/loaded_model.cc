@@ -128,6 +128,18 @@ std::vector<shard::Parameter> flat_parameters_of(const std::vector<llama::Parame
   return parameters;
 }
 
+llama::Recompute to_recompute(job::Recompute recompute) {
+  switch (recompute) {
+    case job::Recompute::kNone:
+      return llama::Recompute::kNone;
+    case job::Recompute::kCheap:
+      return llama::Recompute::kCheap;
+    case job::Recompute::kFull:
+      return llama::Recompute::kFull;
+  }
+  throw Error(ErrorKind::kInternal, "Recompute has an unknown value");
+}
+
 LoadedModel load_model(const std::filesystem::path& folder, const LoadOptions& options) {
   LoadedModel loaded;
   loaded.config = checkpoint::read_llama_config(folder);
@@ -140,7 +152,7 @@ LoadedModel load_model(const std::filesystem::path& folder, const LoadOptions& o
                          to_sharded(options.sharding), to_offload(options.offload)},
       options.groups);
   llama::ModelOptions model_options;
-  if (options.recompute == job::Recompute::kFull) model_options.recompute = llama::Recompute::kFull;
+  model_options.recompute = to_recompute(options.recompute);
   loaded.model = std::make_unique<llama::Model>(
       loaded.config, std::vector<llama::Weight>(loaded.specs.size()), std::move(model_options));
   loaded.model->set_hooks(make_hooks(*loaded.parameters, *loaded.model));

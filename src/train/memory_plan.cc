@@ -26,13 +26,29 @@ int64_t block_elements(const checkpoint::LlamaConfig& config) {
   return 4 * config.hidden_size + 3 * queries + 4 * keys + 3 * config.intermediate_size;
 }
 
+// Of these, the outputs of two norms and of SwiGLU.
+int64_t cheap_elements(const checkpoint::LlamaConfig& config) {
+  return 2 * config.hidden_size + config.intermediate_size;
+}
+
+int64_t kept_elements(const checkpoint::LlamaConfig& config, job::Recompute recompute) {
+  const int64_t block = block_elements(config);
+  switch (recompute) {
+    case job::Recompute::kFull:
+      return config.num_layers * config.hidden_size + block;
+    case job::Recompute::kCheap:
+      return config.num_layers * (block - cheap_elements(config)) + cheap_elements(config);
+    case job::Recompute::kNone:
+      break;
+  }
+  return config.num_layers * block;
+}
+
 int64_t activation_bytes(const checkpoint::LlamaConfig& config, const job::TrainingSpec& training,
                          int64_t positions) {
   const int64_t tokens = training.micro_batch_size * positions;
   const int64_t width = width_of(training.precision);
-  const int64_t kept = training.recompute == job::Recompute::kFull
-                           ? config.num_layers * config.hidden_size + block_elements(config)
-                           : config.num_layers * block_elements(config);
+  const int64_t kept = kept_elements(config, training.recompute);
   return tokens * width * (kept + 4 * config.hidden_size) + kLogitsBytes;
 }
 

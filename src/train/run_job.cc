@@ -93,7 +93,8 @@ void JobRun::load() {
   if (trains()) {
     const std::vector<std::filesystem::path> paths(spec_.train_paths.begin(),
                                                    spec_.train_paths.end());
-    data_.emplace(paths, limits, static_cast<uint64_t>(spec_.training.train_samples));
+    data_.emplace(paths, limits, static_cast<uint64_t>(training.train_samples),
+                  training.document_mask);
     if (data_->size() == 0)
       throw Error(ErrorKind::kRejected, "the training data holds no sequence");
   }

@@ -22,8 +22,6 @@ void check_supported(const job::JobSpec& spec, int /*world_size*/) {
   refuse_if(training.proximal > 0, "proximal");
   refuse_if(training.groups.count > 1, "groups");
   refuse_if(training.pipeline.stages > 1, "pipeline");
-  refuse_if(training.recompute == job::Recompute::kCheap, "recompute: cheap");
-  refuse_if(training.document_mask, "document_mask");
   refuse_if(training.deterministic, "deterministic");
   refuse_if(training.keep_optimizer, "keep_optimizer");
   refuse_if(training.max_tokens > 0, "max_tokens");

@@ -25,7 +25,8 @@ Validation::Validation(const job::JobSpec& spec, const JobContext& context,
     : spec_(spec), context_(context) {
   for (const job::ValidationSet& set : spec.validation) {
     sets_.emplace_back(std::vector<std::filesystem::path>{set.path}, limits,
-                       static_cast<uint64_t>(spec.training.validation_samples));
+                       static_cast<uint64_t>(spec.training.validation_samples),
+                       spec.training.document_mask);
   }
 }
 

@@ -104,6 +104,47 @@ TEST_P(Layers, Swiglu) {
   EXPECT_LT(error_of_layer(b.grad(), up.grad()), tolerance(dtype()));
 }
 
+TEST_P(Layers, LinearsThatReadOneInput) {
+  at::Tensor x = leaf(exact({3, 11, width()}, 1));
+  std::vector<at::Tensor> w, b, grads, y;
+  for (const int i : {0, 1}) {
+    w.push_back(leaf(exact({7 + 4 * i, width()}, 2 + i)));
+    b.push_back(leaf(exact({7 + 4 * i}, 4 + i)));
+    grads.push_back(exact({3, 11, 7 + 4 * i}, 6 + i));
+    y.push_back(at::linear(x, w.back(), b.back()));
+  }
+  torch::autograd::backward(y, grads);
+  for (const bool kept : {true, false}) {
+    std::vector<Weight> ws{weight(w[0].detach()), weight(w[1].detach())};
+    std::vector<Weight> bs{weight(b[0].detach()), weight(b[1].detach())};
+    at::Tensor a = leaf(x.detach().to(dtype()));
+    InputAgain again;
+    if (!kept) again = [values = a.detach().clone()] { return values; };
+    const std::vector<at::Tensor> found =
+        apply_linears(a, {{&ws[0], &bs[0]}, {&ws[1], &bs[1]}}, again);
+    torch::autograd::backward({found[0], found[1]}, {grads[0].to(dtype()), grads[1].to(dtype())});
+    const double limit = 2 * tolerance(dtype());
+    EXPECT_LT(error_of_layer(a.grad(), x.grad()), limit);
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_LT(error_of_layer(found[i], y[i]), limit);
+      EXPECT_LT(error_of_layer(ws[i].gradient, w[i].grad()), limit);
+      EXPECT_LT(error_of_layer(bs[i].gradient, b[i].grad()), limit);
+    }
+  }
+}
+
+TEST_P(Layers, EmbeddingRowsThatRepeat) {
+  at::Tensor table = leaf(exact({9, width()}, 1));
+  const at::Tensor rows = at::tensor(std::vector<int64_t>{3, 0, 3, 8, 3}, at::kLong);
+  const at::Tensor grad = exact({5, width()}, 2);
+  (at::embedding(table, rows) * grad).sum().backward();
+  Weight mine = weight(table.detach());
+  mine.add_rows(rows, grad.to(dtype()));
+  EXPECT_LT(error_of_layer(mine.gradient, table.grad()), tolerance(dtype()));
+  mine.add_rows(rows, grad.to(dtype()));
+  EXPECT_LT(error_of_layer(mine.gradient, 2 * table.grad()), tolerance(dtype()));
+}
+
 TEST_P(Layers, Rope) {
   const int64_t half = width();
   const at::Tensor frequencies =
@@ -133,14 +174,60 @@ struct AttentionCase {
   int64_t batch, positions, heads, kv_heads, head_dim;
 };
 
-at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+// Documents of 1, 2, 3 ... tokens, from another one on in each sequence.
+Documents some_documents(int64_t batch, int64_t positions) {
+  const at::Tensor starts_BT = at::zeros({batch, positions}, at::kLong);
+  for (int64_t b = 0; b < batch; ++b) {
+    int64_t length = b + 1, start = 0;
+    for (int64_t t = 0; t < positions; ++t) {
+      if (t == start + length) {
+        start = t;
+        ++length;
+      }
+      starts_BT[b][t] = start;
+    }
+  }
+  return {starts_BT};
+}
+
+at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                           const Documents& documents) {
   const int64_t t = q.size(1), group = q.size(2) / k.size(2);
   const at::Tensor kk = k.repeat_interleave(group, 2).transpose(1, 2);
   const at::Tensor vv = v.repeat_interleave(group, 2).transpose(1, 2);
   const at::Tensor scores =
       at::matmul(q.transpose(1, 2), kk.transpose(2, 3)) / std::sqrt(static_cast<double>(q.size(3)));
-  const at::Tensor future = at::ones({t, t}, at::kBool).triu(1);
-  return at::matmul(at::softmax(scores.masked_fill(future, -INFINITY), 3), vv).transpose(1, 2);
+  at::Tensor hidden = at::ones({t, t}, at::kBool).triu(1);
+  if (documents.defined()) {
+    const at::Tensor before = at::arange(t, at::kLong).lt(documents.starts_BT.unsqueeze(2));
+    hidden = hidden.logical_or(before).unsqueeze(1);
+  }
+  return at::matmul(at::softmax(scores.masked_fill(hidden, -INFINITY), 3), vv).transpose(1, 2);
+}
+
+using AttentionOf = at::Tensor (*)(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                   const Documents&);
+
+void expect_equals_plain_autograd(AttentionOf attention, at::ScalarType dtype,
+                                  const AttentionCase& c, const Documents& documents) {
+  const auto make = [&](int64_t heads, int seed) {
+    return random({c.batch, c.positions, heads, c.head_dim}, seed).to(dtype).to(at::kDouble);
+  };
+  at::Tensor q = leaf(make(c.heads, 1)), k = leaf(make(c.kv_heads, 2)),
+             v = leaf(make(c.kv_heads, 3));
+  const at::Tensor grad = make(c.heads, 4);
+  const at::Tensor y = plain_attention(q, k, v, documents);
+  (y * grad).sum().backward();
+  at::Tensor q2 = leaf(q.detach().to(dtype)), k2 = leaf(k.detach().to(dtype));
+  at::Tensor v2 = leaf(v.detach().to(dtype));
+  const at::Tensor found = attention(q2, k2, v2, documents);
+  found.backward(grad.to(dtype));
+  const double limit = 3 * tolerance(dtype);
+  EXPECT_LT(error_of_layer(found, y), limit) << c.positions;
+  EXPECT_LT(error_of_layer(v2.grad(), v.grad()), limit) << c.positions;
+  if (c.positions == 1) return;  // no gradient but rounding's
+  EXPECT_LT(error_of_layer(q2.grad(), q.grad()), limit) << c.positions;
+  EXPECT_LT(error_of_layer(k2.grad(), k.grad()), limit) << c.positions;
 }
 
 class Attention : public testing::TestWithParam<at::ScalarType> {};
@@ -148,29 +235,23 @@ class Attention : public testing::TestWithParam<at::ScalarType> {};
 TEST_P(Attention, EqualsPlainAutograd) {
   if (cpu_kernels<float>().attention == nullptr)
     GTEST_SKIP() << "this processor has no AVX-512: attention is ATen's";
-  const at::ScalarType dtype = GetParam();
   for (const AttentionCase& c : {AttentionCase{2, 13, 4, 2, 10}, AttentionCase{1, 64, 3, 3, 16},
                                  AttentionCase{1, 97, 4, 1, 48}, AttentionCase{2, 1, 2, 2, 7},
                                  AttentionCase{1, 40, 2, 1, 130}}) {
-    const auto make = [&](int64_t heads, int seed) {
-      return random({c.batch, c.positions, heads, c.head_dim}, seed).to(dtype).to(at::kDouble);
-    };
-    at::Tensor q = leaf(make(c.heads, 1)), k = leaf(make(c.kv_heads, 2)),
-               v = leaf(make(c.kv_heads, 3));
-    const at::Tensor grad = make(c.heads, 4);
-    const at::Tensor y = plain_attention(q, k, v);
-    (y * grad).sum().backward();
-    at::Tensor q2 = leaf(q.detach().to(dtype)), k2 = leaf(k.detach().to(dtype));
-    at::Tensor v2 = leaf(v.detach().to(dtype));
-    const at::Tensor found = causal_attention(q2, k2, v2);
-    found.backward(grad.to(dtype));
-    const double limit = 3 * tolerance(dtype);
-    EXPECT_LT(error_of_layer(found, y), limit) << c.positions;
-    EXPECT_LT(error_of_layer(v2.grad(), v.grad()), limit) << c.positions;
-    if (c.positions == 1) continue;  // no gradient but rounding's
-    EXPECT_LT(error_of_layer(q2.grad(), q.grad()), limit) << c.positions;
-    EXPECT_LT(error_of_layer(k2.grad(), k.grad()), limit) << c.positions;
+    expect_equals_plain_autograd(causal_attention, GetParam(), c, {});
+    expect_equals_plain_autograd(causal_attention, GetParam(), c,
+                                 some_documents(c.batch, c.positions));
   }
+  // A document that is longer than a block, behind short ones.
+  Documents documents = some_documents(2, 150);
+  documents.starts_BT.narrow(1, 45, 105).fill_(45);
+  expect_equals_plain_autograd(causal_attention, GetParam(), {2, 150, 4, 2, 16}, documents);
+}
+
+TEST(AttentionByAten, EqualsPlainAutograd) {
+  const AttentionCase c{2, 29, 4, 2, 10};
+  expect_equals_plain_autograd(causal_attention_by_aten, at::kDouble, c, {});
+  expect_equals_plain_autograd(causal_attention_by_aten, at::kDouble, c, some_documents(2, 29));
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, Attention,

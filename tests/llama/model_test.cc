@@ -1,39 +1,16 @@
 // Reference: the same architecture written plainly, with whole logits and an explicit mask, by
 // float64 autograd. (The comparison with Hugging Face's own implementation is
 // tests/train/hf_parity.py.)
-#include "xffl/llama/model.h"
-
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
 #include <cmath>
 #include <map>
 
+#include "small_model.h"
+
 namespace xffl::llama {
 namespace {
-
-checkpoint::LlamaConfig small_config() {
-  checkpoint::LlamaConfig config;
-  config.vocab_size = 31;
-  config.hidden_size = 24;
-  config.intermediate_size = 40;
-  config.num_layers = 2;
-  config.num_heads = 4;
-  config.num_kv_heads = 2;
-  config.head_dim = 10;  // not hidden / heads
-  config.rms_norm_eps = 1e-5;
-  return config;
-}
-
-std::vector<at::Tensor> random_values(const std::vector<ParameterSpec>& specs) {
-  at::manual_seed(3);
-  std::vector<at::Tensor> values;
-  for (const ParameterSpec& spec : specs) {
-    values.push_back(at::randn(spec.shape, at::kDouble) * 0.3 +
-                     (spec.name.find("norm") != std::string::npos ? 1 : 0));
-  }
-  return values;
-}
 
 class PlainLlama {
  public:
@@ -112,12 +89,9 @@ void expect_model_equals_reference(const checkpoint::LlamaConfig& config) {
   const std::vector<ParameterSpec> specs = parameter_specs(config);
   const std::vector<at::Tensor> values = random_values(specs);
   std::map<std::string, at::Tensor> plain;
-  std::vector<Weight> weights(specs.size());
-  for (size_t i = 0; i < specs.size(); ++i) {
+  const std::vector<Weight> weights = weights_of(values, at::kDouble);
+  for (size_t i = 0; i < specs.size(); ++i)
     plain[specs[i].name] = values[i].clone().requires_grad_(true);
-    weights[i].value = values[i];
-    weights[i].gradient = at::full_like(values[i], NAN);
-  }
   const Data data = make_data(config.vocab_size);
   const double scale = 0.25;
   const at::Tensor expected = PlainLlama(config, plain).nll_sum(data.tokens_BT, data.labels_BT);
@@ -173,6 +147,34 @@ TEST(Model, PaddingChangesNothing) {
   const at::Tensor alone = model.nll(data.tokens_BT.narrow(0, 1, 1).narrow(1, 0, 6),
                                      data.labels_BT.narrow(0, 1, 1).narrow(1, 0, 6))[0];
   EXPECT_LT((padded - alone).abs().max().item<double>(), 1e-9);
+}
+
+// Whatever is kept or computed again.
+TEST(Model, RecomputingGivesTheSameBits) {
+  const checkpoint::LlamaConfig config = small_config();
+  const std::vector<at::Tensor> values = random_values(parameter_specs(config));
+  const Data data = make_data(config.vocab_size);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    std::vector<Weight> expected;
+    double expected_loss = 0;
+    for (const Recompute mode : {Recompute::kNone, Recompute::kCheap, Recompute::kFull}) {
+      std::vector<Weight> weights = weights_of(values, dtype);
+      ModelOptions options;
+      options.recompute = mode;
+      Model model(config, weights, options);
+      model.clear_gradients();
+      const double loss =
+          model.accumulate_gradients(data.tokens_BT, data.labels_BT, 0.5).item<double>();
+      model.finish_gradients();
+      if (mode == Recompute::kNone) {
+        expected = weights;
+        expected_loss = loss;
+      }
+      EXPECT_EQ(loss, expected_loss);
+      for (size_t i = 0; i < weights.size(); ++i)
+        EXPECT_TRUE(weights[i].gradient.equal(expected[i].gradient)) << i;
+    }
+  }
 }
 
 TEST(Rope, FrequenciesFollowTheirFormulas) {

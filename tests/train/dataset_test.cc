@@ -56,6 +56,35 @@ TEST_F(DatasetTest, OnlyTargetsAreLabels) {
   EXPECT_TRUE(batch.labels_BT.equal(labels));
 }
 
+TEST_F(DatasetTest, MaskedDocumentsAreApart) {
+  for (const bool chosen : {false, true}) {
+    tokens::TokenShardWriter writer(dir_ / "p.tokens", 50, 5, true, chosen);
+    // Sequences 1 2 3 | 4 5, then 5's document goes on: 6 7 8 9 | 10.
+    std::vector<uint8_t> is_target;
+    if (chosen) is_target = {1, 1, 0};
+    writer.add_document(std::vector<int32_t>{1, 2, 3}, is_target);
+    writer.add_document(std::vector<int32_t>{4, 5, 6, 7, 8, 9});
+    writer.add_document(std::vector<int32_t>{10});
+    writer.finish();
+    const std::vector<uint64_t> indices{0, 1};
+    const Dataset data({dir_ / "p.tokens"}, limits(50), 0, true);
+    const Batch batch = data.batch(indices, at::kCPU);
+    const int64_t third = chosen ? -100 : 3;
+    EXPECT_TRUE(batch.labels_BT.equal(
+        at::tensor(std::vector<int64_t>{2, third, -100, 5, 7, 8, 9, -100}).view({2, 4})));
+    EXPECT_TRUE(batch.documents.starts_BT.equal(
+        at::tensor(std::vector<int64_t>{0, 0, 0, 3, 0, 0, 0, 0}).view({2, 4})));
+    EXPECT_EQ(data.num_targets(0), chosen ? 2 : 3);
+    EXPECT_EQ(data.num_targets(1), 3);
+    EXPECT_EQ(batch.num_targets, data.num_targets(0) + data.num_targets(1));
+    const std::vector<uint64_t> last{1};
+    EXPECT_FALSE(data.batch(last, at::kCPU).documents.defined()) << "one document: nothing to mask";
+    const Dataset plain({dir_ / "p.tokens"}, limits(50), 0);
+    EXPECT_FALSE(plain.batch(indices, at::kCPU).documents.defined());
+    EXPECT_EQ(plain.num_targets(1), 4);
+  }
+}
+
 TEST_F(DatasetTest, JoinsShardsAndStopsAtTheLimit) {
   const auto a = write("a.tokens", {{1, 2}, {3, 4, 5}});
   const auto b = write("b.tokens", {{6, 7, 8, 9}, {10, 11}});

@@ -66,10 +66,11 @@ def make_sequences(count, vocab_size=97, lengths=(2, 40), seed=0):
     return [[generator.randrange(vocab_size) for _ in range(generator.randint(*lengths))] for _ in range(count)]
 
 
-def write_tokens(path, sequences, vocab_size=97):
+def write_tokens(path, sequences, vocab_size=97, packed=0):
+    """Each a sequence of its own; or documents packed into sequences of `packed` tokens."""
     lines = "".join(" ".join(map(str, ids)) + "\n" for ids in sequences)
-    longest = max(map(len, sequences))
-    run([BIN / "xffl_test_tool", "tokens", vocab_size, longest, path], input=lines)
+    length = packed or max(map(len, sequences))
+    run([BIN / "xffl_test_tool", "packed" if packed else "tokens", vocab_size, length, path], input=lines)
     return path
 
 

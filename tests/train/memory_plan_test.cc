@@ -63,6 +63,10 @@ TEST(MemoryPlan, OffloadMovesToTheHostAndRecomputeKeepsInputsOnly) {
   const MemoryPlan again =
       plan_with(job::Sharding::kFull, 4, job::Offload::kNone, job::Recompute::kFull);
   EXPECT_LT(again.activations * 6, kept.activations);
+  const MemoryPlan cheap =
+      plan_with(job::Sharding::kFull, 4, job::Offload::kNone, job::Recompute::kCheap);
+  // Of 32 blocks but one, two norms of 4096 and an activation of 11008, in 2 bytes for 2048 tokens.
+  EXPECT_EQ(kept.activations - cheap.activations, int64_t{2048} * 2 * 31 * (2 * 4096 + 11008));
 }
 
 }  // namespace

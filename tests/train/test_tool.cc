@@ -1,5 +1,5 @@
 // Token shards and manifests for the Python tests, made by the writers that the programs use.
-//   xffl_test_tool tokens VOCAB LENGTH OUT < lines of ids     xffl_test_tool manifest DIR
+//   xffl_test_tool tokens|packed VOCAB LENGTH OUT < lines of ids     xffl_test_tool manifest DIR
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -13,8 +13,8 @@
 
 namespace {
 
-void write_tokens(uint64_t vocab_size, uint64_t sequence_length, const char* path) {
-  xffl::tokens::TokenShardWriter writer(path, vocab_size, sequence_length, false);
+void write_tokens(uint64_t vocab_size, uint64_t sequence_length, const char* path, bool packed) {
+  xffl::tokens::TokenShardWriter writer(path, vocab_size, sequence_length, packed);
   std::string line;
   while (std::getline(std::cin, line)) {
     std::istringstream numbers(line);
@@ -30,9 +30,9 @@ void write_tokens(uint64_t vocab_size, uint64_t sequence_length, const char* pat
 int main(int argc, char** argv) {
   const std::string command = argc > 1 ? argv[1] : "";
   try {
-    if (command == "tokens" && argc == 5) {
+    if ((command == "tokens" || command == "packed") && argc == 5) {
       write_tokens(std::strtoull(argv[2], nullptr, 10), std::strtoull(argv[3], nullptr, 10),
-                   argv[4]);
+                   argv[4], command == "packed");
     } else if (command == "manifest" && argc == 3) {
       std::puts(xffl::checkpoint::write_manifest(argv[2]).root_sha256().c_str());
     } else {

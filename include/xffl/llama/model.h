@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "xffl/checkpoint/llama_config.h"
+#include "xffl/llama/documents.h"
 #include "xffl/llama/head_loss.h"
 #include "xffl/llama/parameters.h"
 #include "xffl/llama/rope.h"
@@ -39,8 +40,9 @@ struct UnitHooks {
   std::function<void(int unit, UnitUse use)> leave;
 };
 
-/// What backward computes again instead of keeping it: kFull keeps a block's input only.
-enum class Recompute { kNone, kFull };
+/// What backward computes again instead of keeping it, with the same bits: kCheap the outputs of
+/// norms and of SwiGLU, kFull all of a block from its input.
+enum class Recompute { kNone, kCheap, kFull };
 
 struct ModelOptions {
   UnitHooks hooks;
@@ -67,16 +69,17 @@ class Model {
   void set_hooks(UnitHooks hooks) { options_.hooks = std::move(hooks); }
 
   /// The hidden states after the final norm; tokens are int64.
-  at::Tensor hidden(const at::Tensor& tokens_BT);
+  at::Tensor hidden(const at::Tensor& tokens_BT, const Documents& documents = {});
 
   /// Forward and backward: adds the gradients of scale * (sum of the labels' NLL) to the weights.
   /// Returns the sum of the NLL, a float64 scalar. labels_BT[b][t] is the token that position t
   /// predicts, or kIgnoreLabel.
   at::Tensor accumulate_gradients(const at::Tensor& tokens_BT, const at::Tensor& labels_BT,
-                                  double scale);
+                                  double scale, const Documents& documents = {});
 
   /// The NLL of each label in float32, 0 where ignored; no gradients.
-  at::Tensor nll(const at::Tensor& tokens_BT, const at::Tensor& labels_BT);
+  at::Tensor nll(const at::Tensor& tokens_BT, const at::Tensor& labels_BT,
+                 const Documents& documents = {});
 
   /// The next accumulate_gradients overwrites the gradients.
   void clear_gradients();
@@ -94,10 +97,11 @@ class Model {
   bool is_tied() const { return head_ == nullptr; }
   Weight& head() { return head_ != nullptr ? *head_ : *embedding_; }
   at::Tensor embed(const at::Tensor& tokens_BT);
-  at::Tensor trunk(at::Tensor x_BTD);
-  at::Tensor block_forward(const at::Tensor& x_BTD, const Block& block);
-  at::Tensor attention(const at::Tensor& x_BTD, const Block& block);
-  const RopeTable& rope_table(const at::Tensor& x_BTD);
+  at::Tensor trunk(at::Tensor x_BTD, const Documents& documents);
+  at::Tensor block_forward(const at::Tensor& x_BTD, const Block& block, const Positions& where);
+  at::Tensor attention(const at::Tensor& x_BTD, const Block& block, const Positions& where);
+  std::function<at::Tensor()> norm_again(const at::Tensor& x_BTD, Weight& weight) const;
+  Positions positions_of(const at::Tensor& x_BTD, const Documents& documents);
 
   checkpoint::LlamaConfig config_;
   std::vector<Weight> weights_;
@@ -109,6 +113,7 @@ class Model {
   Weight* head_ = nullptr;  // null when tied to the embedding
   at::Tensor frequencies_F_;
   RopeTable rope_table_;
+  at::Tensor logits_RV_;  // kept from step to step: see head_loss
 };
 
 }  // namespace xffl::llama

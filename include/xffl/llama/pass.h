@@ -15,12 +15,14 @@ namespace xffl::llama {
 class Pass {
  public:
   /// tokens are needed by the first stage, labels by the last one (see
-  /// Model::accumulate_gradients).
-  Pass(Model& model, at::Tensor tokens_BT, at::Tensor labels_BT, double scale)
+  /// Model::accumulate_gradients), documents by all.
+  Pass(Model& model, at::Tensor tokens_BT, at::Tensor labels_BT, double scale,
+       Documents documents = {})
       : model_(model),
         tokens_BT_(std::move(tokens_BT)),
         labels_BT_(std::move(labels_BT)),
-        scale_(scale) {}
+        scale_(scale),
+        documents_(std::move(documents)) {}
 
   /// Takes the former stage's output (undefined in the first stage) and returns this one's, before
   /// the final norm.
@@ -46,6 +48,8 @@ class Pass {
   at::Tensor tokens_BT_;
   at::Tensor labels_BT_;
   double scale_;
+  Documents documents_;
+  Positions where_;  // from forward on
   std::vector<BlockTape> tape_;
   at::Tensor trunk_BTD_;  // the last block's output
   at::Tensor nll_sum_;

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "xffl/checkpoint/llama_config.h"
+#include "xffl/llama/documents.h"
 
 namespace xffl::llama {
 
@@ -13,11 +14,21 @@ namespace xffl::llama {
 at::Tensor rope_frequencies(const checkpoint::Rope& rope, int64_t head_dim);
 
 struct RopeTable {
-  at::Tensor cos_TF;  // F = head_dim / 2
+  at::Tensor cos_TF;  // F = head_dim / 2; B T rows where sequences differ in their positions
   at::Tensor sin_TF;
 };
 RopeTable make_rope_table(const at::Tensor& frequencies_F, int64_t num_positions,
                           const at::TensorOptions& options);
+
+/// Of the positions that count from each document's first token: B T rows, from a table of at least
+/// T rows.
+RopeTable at_positions(const RopeTable& table, const Documents& documents);
+
+/// What attention is told of the places of a micro-batch's tokens.
+struct Positions {
+  RopeTable rope;
+  Documents documents;
+};
 
 /// Rotates the pairs (i, i + F) of the last dimension by the position's angles; differentiable in
 /// x.

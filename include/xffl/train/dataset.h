@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "xffl/checkpoint/llama_config.h"
+#include "xffl/llama/documents.h"
 #include "xffl/tokens/token_shard.h"
 
 namespace xffl::train {
@@ -20,6 +21,7 @@ struct Batch {
   at::Tensor tokens_BT;  // int64
   at::Tensor labels_BT;  // int64
   int64_t num_targets = 0;
+  llama::Documents documents;  // defined where they are masked and a sequence has several
 };
 
 /// One token that predicts nothing: for a rank that has no sequence left, while others have.
@@ -36,11 +38,12 @@ struct ModelLimits {
 
 class Dataset {
  public:
-  /// Shards one after the other; only the first `max_sequences` sequences when not 0. Throws
-  /// kRejected when a shard's vocabulary or a sequence in it is larger than the model's, and
-  /// kNotFound, kCorrupt.
+  /// Shards one after the other; only the first `max_sequences` sequences when not 0. With
+  /// `mask_documents` the documents of a packed sequence are apart: batches tell where they begin,
+  /// and their first tokens are not predicted. Throws kRejected when a shard's vocabulary or a
+  /// sequence in it is larger than the model's, and kNotFound, kCorrupt.
   Dataset(const std::vector<std::filesystem::path>& paths, const ModelLimits& limits,
-          uint64_t max_sequences);
+          uint64_t max_sequences, bool mask_documents = false);
 
   uint64_t size() const { return size_; }
   int64_t length(uint64_t index) const;
@@ -58,10 +61,13 @@ class Dataset {
     uint64_t index;
   };
   Place place(uint64_t index) const;
+  std::vector<uint8_t> targets(const Place& at) const;
+  llama::Documents documents(std::span<const uint64_t> indices, int64_t positions) const;
 
   std::vector<tokens::TokenShardReader> shards_;
   std::vector<uint64_t> ends_;  // sequences up to and including each shard
   uint64_t size_ = 0;
+  bool mask_documents_;
 };
 
 }  // namespace xffl::train

@@ -31,6 +31,7 @@ class ShardGroups {
 
 shard::Sharded to_sharded(job::Sharding sharding);
 shard::Offload to_offload(job::Offload offload);
+llama::Recompute to_recompute(job::Recompute recompute);
 
 struct LoadOptions {
   at::Device device = at::kCPU;

@@ -1,0 +1,121 @@
+// Reference: each document of a packed sequence alone.
+#include "xffl/llama/documents.h"
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include "small_model.h"
+#include "xffl/base/error.h"
+#include "xffl/llama/pass.h"
+
+namespace xffl::llama {
+namespace {
+
+// Documents of these lengths one after the other; one runs across the border of two sequences, and
+// begins anew there.
+constexpr int64_t kLengths[2][5] = {{5, 1, 40, 7, 17}, {33, 2, 3, 31, 1}};
+constexpr int64_t kPositions = 70;
+
+struct Packed {
+  at::Tensor tokens_BT, labels_BT;
+  Documents documents;
+};
+
+Packed make_packed(int64_t vocab_size) {
+  at::manual_seed(5);
+  Packed packed{at::randint(vocab_size, {2, kPositions}, at::kLong),
+                at::randint(vocab_size, {2, kPositions}, at::kLong),
+                {at::zeros({2, kPositions}, at::kLong)}};
+  for (int64_t b = 0; b < 2; ++b) {
+    int64_t start = 0;
+    for (const int64_t length : kLengths[b]) {
+      packed.documents.starts_BT[b].narrow(0, start, length).fill_(start);
+      start += length;
+      packed.labels_BT[b][start - 1] = kIgnoreLabel;
+    }
+  }
+  return packed;
+}
+
+// Loss and gradients of all documents, each a micro-batch of its own.
+double run_one_by_one(Model& model, const Packed& packed) {
+  double loss = 0;
+  for (int64_t b = 0; b < 2; ++b) {
+    int64_t start = 0;
+    for (const int64_t length : kLengths[b]) {
+      const auto part = [&](const at::Tensor& x_BT) {
+        return x_BT.narrow(0, b, 1).narrow(1, start, length).contiguous();
+      };
+      loss += model.accumulate_gradients(part(packed.tokens_BT), part(packed.labels_BT), 0.5)
+                  .item<double>();
+      start += length;
+    }
+  }
+  return loss;
+}
+
+void expect_packed_equals_documents(at::ScalarType dtype, Recompute recompute, double tolerance) {
+  checkpoint::LlamaConfig config = small_config();
+  config.rope.theta = 100;
+  const std::vector<at::Tensor> values = random_values(parameter_specs(config));
+  const Packed packed = make_packed(config.vocab_size);
+  std::vector<Weight> alone = weights_of(values, dtype), together = weights_of(values, dtype);
+  ModelOptions options;
+  options.recompute = recompute;
+  Model one_by_one(config, alone), whole(config, together, options);
+  one_by_one.clear_gradients();
+  whole.clear_gradients();
+  const double expected = run_one_by_one(one_by_one, packed);
+  const double found =
+      whole.accumulate_gradients(packed.tokens_BT, packed.labels_BT, 0.5, packed.documents)
+          .item<double>();
+  EXPECT_NEAR(found / expected, 1, tolerance);
+  for (size_t i = 0; i < alone.size(); ++i) {
+    const at::Tensor want = alone[i].gradient;
+    const double error =
+        (together[i].gradient - want).norm().item<double>() / want.norm().item<double>();
+    EXPECT_LT(error, tolerance) << i;
+  }
+  const at::Tensor nll_BT = whole.nll(packed.tokens_BT, packed.labels_BT, packed.documents);
+  EXPECT_NEAR(nll_BT.sum().item<double>() / expected, 1, std::max(tolerance, 1e-6));
+  const double unmasked =
+      whole.nll(packed.tokens_BT, packed.labels_BT).sum().item<double>() / expected;
+  EXPECT_GT(std::fabs(unmasked - 1), 1e-3) << "the mask should matter";
+}
+
+TEST(Documents, PackedEqualsEachAlone) {
+  expect_packed_equals_documents(at::kDouble, Recompute::kNone, 1e-9);
+  expect_packed_equals_documents(at::kFloat, Recompute::kNone, 1e-5);
+}
+
+TEST(Documents, AlsoWhereBlocksAreComputedAgain) {
+  expect_packed_equals_documents(at::kDouble, Recompute::kCheap, 1e-9);
+  expect_packed_equals_documents(at::kDouble, Recompute::kFull, 1e-9);
+}
+
+// A dtype without kernels of ours: each document goes through ATen's attention alone.
+TEST(Documents, HalfPrecisionStaysWithinItsRounding) {
+  expect_packed_equals_documents(at::kHalf, Recompute::kNone, 3e-2);
+  expect_packed_equals_documents(at::kBFloat16, Recompute::kNone, 1e-1);
+}
+
+TEST(Documents, OneDocumentASequenceIsNoMask) {
+  const checkpoint::LlamaConfig config = small_config();
+  const Packed packed = make_packed(config.vocab_size);
+  Model model(config, weights_of(random_values(parameter_specs(config)), at::kFloat));
+  const Documents whole{at::zeros({2, kPositions}, at::kLong)};
+  EXPECT_TRUE(model.hidden(packed.tokens_BT, whole).equal(model.hidden(packed.tokens_BT)));
+}
+
+TEST(Documents, AnotherShapeIsRefused) {
+  const checkpoint::LlamaConfig config = small_config();
+  const Packed packed = make_packed(config.vocab_size);
+  Model model(config, weights_of(random_values(parameter_specs(config)), at::kFloat));
+  for (const at::Tensor& wrong :
+       {at::zeros({2, kPositions + 1}, at::kLong), at::zeros({2, kPositions}, at::kInt),
+        at::zeros({kPositions, 2}, at::kLong).t()})
+    EXPECT_THROW(model.hidden(packed.tokens_BT, {wrong}), Error);
+}
+
+}  // namespace
+}  // namespace xffl::llama
