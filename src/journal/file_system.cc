@@ -10,11 +10,11 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kNetwork[] = {
-    "nfs",      "nfs4",        "lustre",         "gpfs",        "beegfs",     "ceph",
-    "cifs",     "smb3",        "smbfs",          "panfs",       "wekafs",     "afs",
-    "coda",     "orangefs",    "pvfs2",          "glusterfs",   "gfs2",       "ocfs2",
-    "quobyte",  "fuse.sshfs",  "fuse.glusterfs", "fuse.ceph",   "fuse.s3fs",  "fuse.rclone",
-    "fuse.cvmfs2", "fuse.juicefs", "fuse.gcsfuse", "fuse.quobyte", "fuse.mfs"};
+    "nfs",         "nfs4",         "lustre",         "gpfs",         "beegfs",    "ceph",
+    "cifs",        "smb3",         "smbfs",          "panfs",        "wekafs",    "afs",
+    "coda",        "orangefs",     "pvfs2",          "glusterfs",    "gfs2",      "ocfs2",
+    "quobyte",     "fuse.sshfs",   "fuse.glusterfs", "fuse.ceph",    "fuse.s3fs", "fuse.rclone",
+    "fuse.cvmfs2", "fuse.juicefs", "fuse.gcsfuse",   "fuse.quobyte", "fuse.mfs"};
 
 // Blanks and backslashes in a mount point are written "\040".
 std::string unescaped(const std::string& text) {
@@ -61,7 +61,8 @@ std::string network_file_system(const fs::path& path, const fs::path& mounts) {
     depth = length;
     kind = type;
   }
-  return std::find(std::begin(kNetwork), std::end(kNetwork), kind) != std::end(kNetwork) ? kind : "";
+  return std::find(std::begin(kNetwork), std::end(kNetwork), kind) != std::end(kNetwork) ? kind
+                                                                                         : "";
 }
 
 }  // namespace xffl::journal

@@ -63,7 +63,8 @@ Repaired repair(const fs::path& path) {
   const fs::path aside = path.string() + ".damaged-" + stamp;
   // The log of the damaged database must not be taken for the new one's.
   for (const char* part : {"-wal", "-shm", "-journal", ""})
-    if (fs::exists(path.string() + part)) rename_durable(path.string() + part, aside.string() + part);
+    if (fs::exists(path.string() + part))
+      rename_durable(path.string() + part, aside.string() + part);
   rename_durable(made, path);
   return {events, aside};
 }

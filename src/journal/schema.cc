@@ -31,9 +31,8 @@ CREATE TRIGGER events_never_go BEFORE DELETE ON events
 )sql";
 
 [[noreturn]] void corrupt(const Database& database, const std::string& what) {
-  throw Error(ErrorKind::kCorrupt,
-              "the journal " + database.path().string() + " is damaged: " + what +
-                  "; `xffl journal repair` makes it again from its mirror");
+  throw Error(ErrorKind::kCorrupt, "the journal " + database.path().string() +
+                                       " is damaged: " + what + std::string(kRepairAdvice));
 }
 
 }  // namespace

@@ -73,7 +73,8 @@ void Database::fail(std::string_view doing) const {
   const std::string detail =
       std::string(sqlite3_errmsg(handle_)) + " (SQLite error " + std::to_string(code) + ")";
   if (kind == ErrorKind::kCorrupt)
-    throw Error(kind, "the journal " + path_.string() + " is damaged: " + detail);
+    throw Error(kind, "the journal " + path_.string() + " is damaged: " + detail +
+                          std::string(kRepairAdvice));
   throw Error(kind, "cannot " + std::string(doing) + " the journal " + path_.string() + ": " +
                         detail + std::string(advice(code)));
 }

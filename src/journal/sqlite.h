@@ -12,6 +12,10 @@ struct sqlite3_stmt;
 
 namespace xffl::journal {
 
+/// Ends what is said of a damaged database.
+inline constexpr std::string_view kRepairAdvice =
+    "; `xffl journal repair` makes it again from its mirror";
+
 class Database {
  public:
   /// Opens an existing file for reading and writing (for reading when that is all it permits).

@@ -65,6 +65,30 @@ TEST(Kill, AtEveryJournalRecordChangesNothing) {
   }
 }
 
+// A file system that lost part of the database: the run says what to do, and after it goes on.
+TEST(Damage, IsRepairedAndTheRunGoesOn) {
+  Project project;
+  const std::string expected = undisturbed_sha256(project);
+  ASSERT_EQ(project.run({{"XFFL_FAILPOINT", "journal:after:20"}}).exit_code, 128 + SIGKILL);
+  const std::vector<std::string> repair = {"journal", "repair", "-p", project.path().string()};
+  const ProcessResult whole = project.xffl(repair);
+  EXPECT_EQ(whole.exit_code, 0) << whole.err;
+  EXPECT_NE(whole.out.find("is whole: nothing was changed"), std::string::npos) << whole.out;
+
+  const std::filesystem::path journal = project.run_folder() / "journal.db";
+  std::filesystem::remove(journal.string() + "-wal");
+  write_file_atomic(journal, std::string(8192, 'x'));
+  const ProcessResult refused = project.run();
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_NE(refused.err.find("xffl journal repair"), std::string::npos) << refused.err;
+  const ProcessResult repaired = project.xffl(repair);
+  EXPECT_EQ(repaired.exit_code, 0) << repaired.err;
+  EXPECT_NE(repaired.out.find("events again"), std::string::npos) << repaired.out;
+  ASSERT_EQ(project.run().exit_code, 0);
+  EXPECT_EQ(project.current_sha256(), expected);
+  EXPECT_EQ(project.trainings(), kOnceEach);
+}
+
 // Killed again and again, a little later each time, until it is through.
 TEST(Kill, AtRandomInstantsChangesNothing) {
   Project project;
