@@ -5,6 +5,7 @@
 
 #include "xffl/base/json.h"
 #include "xffl/base/sha256.h"
+#include "xffl/job/optimizer_names.h"
 
 namespace xffl::plan {
 namespace {
@@ -22,6 +23,17 @@ std::string nonce(const RunIdentity& identity, int round, const FacilityName& fa
   return sha256_hex(identity.secret + "/" + identity.run.str() + "/" + std::to_string(round) + "/" +
                     facility.str() + "/" + std::to_string(attempt))
       .substr(0, 32);
+}
+
+// The state that the optimizer begins with: that of the training accepted in the round before, and
+// of no other attempt.
+std::string optimizer_given(const RunIdentity& identity, const FacilityPlan& facility,
+                            job::JobKey key) {
+  if (facility.accepted_before == 0) return std::string(job::kNoOptimizerState);
+  key.round -= 1;
+  key.attempt = facility.accepted_before;
+  key.nonce = nonce(identity, key.round, facility.facility, key.attempt);
+  return job::optimizer_state_name(key);
 }
 
 FacilityPlan plan_facility(const config::Experiment& experiment, const RunIdentity& identity,
@@ -44,9 +56,12 @@ std::optional<RoundPlan> next_round(const config::Experiment& experiment,
   RoundPlan plan;
   plan.round = done.rounds_published + 1;
   plan.base_sha256 = done.model_sha256;
-  for (const config::Facility& facility : experiment.facilities)
+  for (const config::Facility& facility : experiment.facilities) {
     plan.facilities.push_back(
         plan_facility(experiment, identity, facility, plan.round, plan.base_sha256));
+    const auto before = done.accepted.find(facility.name);
+    if (before != done.accepted.end()) plan.facilities.back().accepted_before = before->second;
+  }
   const int all = static_cast<int>(plan.facilities.size());
   const config::RoundPolicy& policy = experiment.policy;
   if (policy.on_missing != config::OnMissing::kSkip)
@@ -85,7 +100,9 @@ job::JobSpec job_spec(const config::Experiment& experiment, const RunIdentity& i
   spec.update_kind = experiment.aggregation.update;
   spec.update_dtype = experiment.aggregation.update_dtype;
   spec.training = settings.training;
-  if (spec.training.keep_optimizer) spec.optimizer_path = (settings.workdir / "optimizer").str();
+  if (spec.training.keep_optimizer)
+    spec.optimizer_path =
+        (facility.folder / "optimizer" / optimizer_given(identity, facility, spec.key)).str();
   spec.training.first_step = (plan.round - 1) * settings.training.steps;
   return spec;
 }

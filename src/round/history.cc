@@ -158,9 +158,13 @@ const std::map<std::string_view, Apply>& vocabulary() {
 }  // namespace
 
 plan::Done History::done() const {
-  plan::Done done{0, initial_sha256};
-  for (const auto& [number, round] : rounds)
-    if (round.published) done = {number, round.model_sha256};
+  plan::Done done{0, initial_sha256, {}};
+  for (const auto& [number, round] : rounds) {
+    if (!round.published) continue;
+    done = {number, round.model_sha256, {}};
+    for (const auto& [name, facility] : round.facilities)
+      if (facility.accepted) done.accepted[name] = facility.accepted->attempt;
+  }
   return done;
 }
 

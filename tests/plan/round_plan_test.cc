@@ -75,5 +75,25 @@ TEST(JobSpec, ContinuesScheduleAndDataWhereTheLastRoundEnded) {
             80);
 }
 
+TEST(JobSpec, TheOptimizerGoesOnFromTheTrainingThatWasAccepted) {
+  config::Experiment e = experiment();
+  const FacilityName alba("alba");
+  const auto given = [&](const Done& done, int attempt) {
+    const auto plan = next_round(e, kIdentity, done);
+    return job_spec(e, kIdentity, *plan, plan->facilities[0], attempt).optimizer_path;
+  };
+  EXPECT_EQ(given({0, kModel}, 1), "");
+  for (config::Facility& facility : e.facilities) facility.training.keep_optimizer = true;
+  const std::string folder = "/scratch/p/0001-01234567/alba/optimizer/";
+  EXPECT_EQ(given({0, kModel}, 1), folder + "none");
+  EXPECT_EQ(given({1, kModel, {{FacilityName("brno"), 1}}}, 1), folder + "none")
+      << "it had no update in the round before";
+  const auto first = next_round(e, kIdentity, {0, kModel});
+  const job::JobKey accepted = job_spec(e, kIdentity, *first, first->facilities[0], 2).key;
+  const std::string left = folder + "r0001-" + accepted.nonce;
+  EXPECT_EQ(given({1, kModel, {{alba, 2}}}, 1), left);
+  EXPECT_EQ(given({1, kModel, {{alba, 2}}}, 3), left) << "whatever attempt this is";
+}
+
 }  // namespace
 }  // namespace xffl::plan

@@ -26,6 +26,8 @@ struct RunIdentity {
 struct Done {
   int rounds_published = 0;
   std::string model_sha256;  // manifest root hash of the newest global model
+  /// The attempts whose updates were accepted in the newest published round.
+  std::map<FacilityName, int> accepted;
 };
 
 struct FacilityPlan {
@@ -33,6 +35,7 @@ struct FacilityPlan {
   RemotePath folder;        // <workdir>/<project>/<run>-<secret8>/<facility>
   RemotePath model_folder;  // <folder>/models/<first 16 digits of the model's hash>
   RemotePath round_folder;  // <folder>/r0002
+  int accepted_before = 0;  // the attempt accepted in the round before; 0: none
 };
 
 struct RoundPlan {
@@ -51,7 +54,8 @@ RemotePath attempt_folder(const FacilityPlan& plan, int attempt);
 
 /// The job of one attempt. Learning-rate schedule and data continue where the previous round ended:
 /// first_step is (round - 1) * steps for every facility, so one that missed a round is in step with
-/// the others.
+/// the others. With training.keep_optimizer, optimizer_path is
+/// <folder>/optimizer/r0001-<nonce of the attempt accepted in the round before>, or .../none.
 job::JobSpec job_spec(const config::Experiment& experiment, const RunIdentity& identity,
                       const RoundPlan& plan, const FacilityPlan& facility, int attempt);
 
