@@ -84,6 +84,13 @@ void check_key(const JobKey& found, const JobKey& expected) {
   check_equal("key.nonce", found.nonce, expected.nonce);
 }
 
+// By the job's own settings, which is no stop.
+bool may_end_early(const JobReport& report, const TrainingSpec& training) {
+  if (training.max_tokens > 0 && report.tokens >= training.max_tokens) return true;
+  return training.early_stop_patience > 0 && training.validation_interval > 0 &&
+         report.steps % training.validation_interval == 0;
+}
+
 void check_work(const JobReport& report, const TrainingSpec& training,
                 int64_t max_sequence_length) {
   if (training.steps == 0) {
@@ -96,13 +103,16 @@ void check_work(const JobReport& report, const TrainingSpec& training,
     return;
   }
   check_range("steps", report.steps, 1, training.steps, "the job's steps");
-  if (report.steps < training.steps && !report.stopped_early) {
+  if (report.steps < training.steps && !report.stopped_early && !may_end_early(report, training)) {
     reject("steps", std::to_string(report.steps),
            std::to_string(training.steps) + ", or \"stopped_early\": true");
   }
-  check_range("samples", report.samples, 1, saturating_product(training.batch_size, report.steps),
+  const int64_t groups = training.groups.count;
+  check_range("samples", report.samples, 1,
+              saturating_product(saturating_product(training.batch_size, groups), report.steps),
               "batch_size " + std::to_string(training.batch_size) + " x " +
-                  std::to_string(report.steps) + " steps");
+                  std::to_string(report.steps) + " steps" +
+                  (groups > 1 ? " x " + std::to_string(groups) + " groups" : ""));
   check_range("tokens", report.tokens, 1, saturating_product(report.samples, max_sequence_length),
               std::to_string(report.samples) + " samples x " + std::to_string(max_sequence_length) +
                   " tokens");

@@ -134,6 +134,27 @@ TEST(CheckReportAnswers, AcceptsFewerStepsOnlyOfAJobThatSaysSo) {
   EXPECT_THAT(message_of(ErrorKind::kRejected, check), HasSubstr("steps: found 0"));
 }
 
+TEST(CheckReportAnswers, AcceptsFewerStepsWhereTheJobsOwnLimitsEndIt) {
+  JobSpec spec = sample_spec();
+  JobReport report = sample_report();
+  report.steps = 12;
+  report.samples = 12 * 16;
+  report.tokens = 12 * 16 * 255;
+  const auto check = [&] { check_report_answers(report, spec, kMaxSequenceLength); };
+  const auto words = HasSubstr("steps: found 12, expected 40");
+  EXPECT_THAT(message_of(ErrorKind::kRejected, check), words);
+  spec.training.max_tokens = report.tokens + 1;
+  EXPECT_THAT(message_of(ErrorKind::kRejected, check), words);
+  spec.training.max_tokens = report.tokens;
+  EXPECT_NO_THROW(check());
+  spec.training.max_tokens = 0;
+  spec.training.early_stop_patience = 2;
+  spec.training.validation_interval = 5;
+  EXPECT_THAT(message_of(ErrorKind::kRejected, check), words) << "not after a validation";
+  spec.training.validation_interval = 4;
+  EXPECT_NO_THROW(check());
+}
+
 TEST(CheckReportAnswers, AJobThatStoppedEarlyNeedNotHaveMeasured) {
   JobReport report = sample_report();
   report.stopped_early = true;
@@ -164,8 +185,9 @@ TEST(CheckReportAnswers, RejectsWorkThatWasNotAskedFor) {
               HasSubstr("steps: found 0, expected 1 .. 40"));
   EXPECT_THAT(rejection([](JobReport& r) { r.steps = 41; }),
               HasSubstr("steps: found 41, expected 1 .. 40"));
-  EXPECT_THAT(rejection([](JobReport& r) { r.samples = 641; }),
-              HasSubstr("samples: found 641, expected 1 .. 640 (batch_size 16 x 40 steps)"));
+  EXPECT_THAT(rejection([](JobReport& r) { r.samples = 1281; }),
+              HasSubstr("samples: found 1281, expected 1 .. 1280 (batch_size 16 x 40 steps x 2 "
+                        "groups)"));
   EXPECT_THAT(rejection([](JobReport& r) { r.samples = 0; }), HasSubstr("samples: found 0"));
   EXPECT_THAT(rejection([](JobReport& r) { r.tokens = 640 * 256 + 1; }),
               HasSubstr("tokens: found 163841, expected 1 .. 163840"));
