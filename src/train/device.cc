@@ -1,5 +1,6 @@
 #include "xffl/train/device.h"
 
+#include <ATen/Context.h>
 #include <sys/resource.h>
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -7,6 +8,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <fstream>
 #include <limits>
 #include <string>
@@ -74,6 +76,18 @@ void keep_freed_memory() {
   mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the largest that glibc takes
   mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
 #endif
+}
+
+void use_deterministic_algorithms(at::Device device) {
+  if (!device.is_cuda()) return;
+  // cuBLAS reads it when it starts: with workspaces of fixed sizes its streams do not share them.
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
+  at::Context& context = at::globalContext();
+  context.setDeterministicAlgorithms(true, false);
+  context.setDeterministicFillUninitializedMemory(false);  // nothing is read unwritten
+  context.setDeterministicCuDNN(true);
+  context.setBenchmarkCuDNN(false);
+  context.setSDPUseCuDNN(false);  // its backward adds in the order in which blocks end
 }
 
 int choose_threads(int wanted, const comm::Rendezvous& rendezvous,

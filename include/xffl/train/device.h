@@ -37,6 +37,11 @@ void synchronize(at::Device device);
 /// given back to the kernel and taken anew, page by page, it costs a tenth of a step on a CPU.
 void keep_freed_memory();
 
+/// The same bits again for the same work on the same devices and ranks. On CPUs this is so in any
+/// case; on a GPU it takes the operators that are, which cost time. For the whole process, before
+/// its first work on the GPU.
+void use_deterministic_algorithms(at::Device device);
+
 /// `wanted`, else OMP_NUM_THREADS, else an equal share of the CPUs for each rank of this machine
 /// (all of them where Slurm binds ranks to CPUs of their own).
 int choose_threads(int wanted, const comm::Rendezvous& rendezvous,
