@@ -5,22 +5,21 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <map>
 #include <string>
 
 #include "agree.h"
+#include "group_counts.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
-#include "xffl/checkpoint/safetensors.h"
 
 namespace xffl::train {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 constexpr uint64_t kMaxStateBytes = 16 << 20;
 constexpr const char* kPrefix = "step-";
 
@@ -28,14 +27,6 @@ std::string numbered(const char* format, int64_t number) {
   char text[64];
   std::snprintf(text, sizeof text, format, static_cast<long long>(number));
   return text;
-}
-
-std::string part_name(int part, int num_parts) {
-  return numbered("part-%04lld", part + 1) + numbered("-of-%04lld.safetensors", num_parts);
-}
-
-std::string buffer_name(size_t unit, const char* what) {
-  return numbered("unit%04lld", static_cast<int64_t>(unit)) + "." + what;
 }
 
 // What decides about the weights. Sharding and its like may change between two attempts.
@@ -91,72 +82,52 @@ std::string problem_of(const fs::path& folder, const std::string& expected) {
     const Json state = read_json(folder);
     if (state.at("version") != kVersion) return "it has another format version";
     if (state.at("job") != expected) return "it belongs to another job";
-    for (const auto& [name, size] : state.at("files").items())
-      if (fs::file_size(folder / name) != size.get<uint64_t>()) return name + " is not whole";
-    return "";
+    const std::string damaged = damaged_file(folder, state.at("files"));
+    return damaged.empty() ? "" : damaged + " is not whole";
   } catch (const std::exception& error) {  // the file system's and JSON's too
     return error.what();
   }
 }
 
-std::span<const std::byte> bytes_of(const at::Tensor& host) {
-  return {static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes()};
-}
-
-// Copies the elements that a stored part and `held` have in common.
-void copy_overlap(std::span<const std::byte> stored, int64_t stored_begin, const shard::Range& held,
-                  at::Tensor out_S) {
-  const int64_t stored_end = stored_begin + static_cast<int64_t>(stored.size() / sizeof(float));
-  const int64_t begin = std::max(stored_begin, held.begin);
-  const int64_t end = std::min(stored_end, held.begin + held.count);
-  if (begin >= end) return;
-  const at::Tensor host = at::empty({end - begin}, at::kFloat);
-  std::memcpy(host.mutable_data_ptr(),
-              stored.data() + static_cast<size_t>(begin - stored_begin) * sizeof(float),
-              static_cast<size_t>(end - begin) * sizeof(float));
-  out_S.narrow(0, begin - held.begin, end - begin).copy_(host);
-}
-
 }  // namespace
+
+JobStateStore::JobStateStore(const job::JobSpec& spec, comm::Group& group, at::Device device,
+                             LoadedModel& model, Trainer& trainer, const JobGroups& groups,
+                             GroupExchange& exchange)
+    : spec_(spec),
+      group_(group),
+      device_(device),
+      model_(model),
+      trainer_(trainer),
+      groups_(groups),
+      exchange_(exchange),
+      parts_(groups, *model.parameters) {}
 
 fs::path JobStateStore::folder(int64_t steps) const {
   return fs::path(spec_.state_path) / (kPrefix + numbered("%08lld", steps));
 }
 
-void JobStateStore::write_part(const fs::path& target) const {
-  const shard::FlatParameters& parameters = *model_.parameters;
-  if (parameters.is_copy()) return;
-  shard::Adamw& optimizer = trainer_.optimizer();
-  std::vector<checkpoint::TensorSpec> specs;
-  std::vector<at::Tensor> buffers;
-  for (size_t unit = 0; unit < parameters.states().size(); ++unit) {
-    const at::Tensor& master_S = parameters.states()[unit].master_S;
-    for (const auto& [what, buffer] :
-         {std::pair{"master", master_S}, std::pair{"first", optimizer.first_moments()[unit]},
-          std::pair{"second", optimizer.second_moments()[unit]}}) {
-      specs.push_back({buffer_name(unit, what), checkpoint::Dtype::kF32, {buffer.numel()}});
-      buffers.push_back(buffer);
-    }
-  }
-  checkpoint::SafetensorsWriter writer(
-      target / part_name(parameters.state_part(), parameters.num_state_parts()), specs);
-  for (const at::Tensor& buffer : buffers) writer.write(bytes_of(buffer.to(at::kCPU)));
-  writer.finish();
+std::vector<UnitBuffers> JobStateStore::buffers() const {
+  std::vector<UnitBuffers> all{{"master", {}},
+                               {"first", trainer_.optimizer().first_moments()},
+                               {"second", trainer_.optimizer().second_moments()}};
+  for (const shard::UnitState& state : model_.parameters->states())
+    all[0].units.push_back(state.master_S);
+  for (const UnitBuffers& outer : exchange_.outer().buffers()) all.push_back(outer);
+  return all;
 }
 
-void JobStateStore::write_state(const fs::path& target, const JobState& state) const {
-  Json files = Json::object();
-  const int num_parts = model_.parameters->num_state_parts();
-  for (int part = 0; part < num_parts; ++part) {
-    const std::string name = part_name(part, num_parts);
-    files[name] = fs::file_size(target / name);
-  }
+void JobStateStore::write_state(const fs::path& target, const JobState& state,
+                                const Json& counts) const {
   const Json document{{"version", kVersion},
                       {"job", fingerprint(spec_)},
-                      {"num_parts", num_parts},
-                      {"files", std::move(files)},
-                      {"optimizer_steps", trainer_.optimizer().num_steps()},
-                      {"loss_scale", trainer_.loss_scale().state()},
+                      {"num_parts", parts_.num_parts()},
+                      {"files", parts_.files(target)},
+                      {"counts", counts},
+                      {"outer_steps", exchange_.outer().num_steps()},
+                      {"steps_since_exchange", exchange_.steps_since()},
+                      {"best_validation", state.best_validation},
+                      {"worse_validations", state.worse_validations},
                       {"nll_before", state.nll_before},
                       {"report", job::format_job_report(state.report)}};
   write_file_atomic(target / "state.json", document.dump(1) + "\n");
@@ -171,6 +142,7 @@ void JobStateStore::remove_old() const {
 
 void JobStateStore::save(const JobState& state) {
   const fs::path target = folder(state.report.steps);
+  const Json counts = gather_counts(groups_, device_, trainer_, exchange_);
   // Of an earlier attempt that may still be writing, somewhere, nothing is touched.
   const fs::path temporary = target.string() + ".a" + std::to_string(spec_.key.attempt) + ".tmp";
   on_first_rank(group_, device_, [&] {
@@ -178,9 +150,9 @@ void JobStateStore::save(const JobState& state) {
     fs::remove_all(temporary, none);
     make_dirs(temporary);
   });
-  on_all_ranks(group_, device_, [&] { write_part(temporary); });
+  on_all_ranks(group_, device_, [&] { parts_.write(temporary, buffers()); });
   on_first_rank(group_, device_, [&] {
-    write_state(temporary, state);
+    write_state(temporary, state, counts);
     fsync_dir(temporary);
     if (fs::exists(target)) {  // the same steps, done before: the same bits
       fs::remove_all(temporary);
@@ -208,30 +180,15 @@ int64_t JobStateStore::newest() const {
   return -1;
 }
 
-void JobStateStore::read_parts(const fs::path& source, int num_parts) {
-  shard::FlatParameters& parameters = *model_.parameters;
-  shard::Adamw& optimizer = trainer_.optimizer();
-  for (int part = 0; part < num_parts; ++part) {
-    const checkpoint::SafetensorsFile file(source / part_name(part, num_parts));
-    for (size_t unit = 0; unit < parameters.states().size(); ++unit) {
-      const shard::Range held = parameters.state_range(static_cast<int>(unit));
-      for (const auto& [what, buffer] : {std::pair{"master", parameters.states()[unit].master_S},
-                                         std::pair{"first", optimizer.first_moments()[unit]},
-                                         std::pair{"second", optimizer.second_moments()[unit]}}) {
-        const std::span<const std::byte> stored = file.data(buffer_name(unit, what));
-        const auto count = static_cast<int64_t>(stored.size() / sizeof(float));
-        copy_overlap(stored, part * count, held, buffer);
-      }
-    }
-  }
-  parameters.refresh_compute();
-}
-
 void JobStateStore::read(const fs::path& source, JobState& state) {
   const Json json = read_json(source);
-  read_parts(source, json.at("num_parts").get<int>());
-  trainer_.optimizer().set_num_steps(json.at("optimizer_steps").get<int64_t>());
-  trainer_.loss_scale().set_state(json.at("loss_scale").get<std::array<double, 2>>());
+  parts_.read(source, json.at("num_parts").get<int>(), buffers());
+  model_.parameters->refresh_compute();
+  restore_counts(json.at("counts"), json.at("steps_since_exchange").get<int64_t>(), groups_,
+                 trainer_, exchange_);
+  exchange_.outer().set_num_steps(json.at("outer_steps").get<int64_t>());
+  state.best_validation = json.at("best_validation").get<double>();
+  state.worse_validations = json.at("worse_validations").get<int64_t>();
   state.nll_before = json.at("nll_before").get<std::vector<double>>();
   state.report = job::parse_job_report(json.at("report").get<std::string>(), source.string());
 }

@@ -3,15 +3,17 @@
 //
 // `state_path` holds a folder "step-00000120" for each; it appears by rename when complete.
 //   state.json                       what it belongs to, counts so far, sizes of the files
-//   part-0001-of-0004.safetensors    unit0000.master, .first, .second, unit0001...: float32, each
-//                                    this part's elements of the unit's flat buffer
-// Written by the ranks that hold the parts, read by any number of ranks with any sharding.
+//   part-0001-of-0004.safetensors    masters, moments and what the groups' exchange keeps
+//                                    (state_parts.h)
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <vector>
 
+#include "group_exchange.h"
+#include "job_groups.h"
+#include "state_parts.h"
 #include "xffl/comm/group.h"
 #include "xffl/job/job_report.h"
 #include "xffl/job/job_spec.h"
@@ -23,14 +25,15 @@ namespace xffl::train {
 struct JobState {
   job::JobReport report;  // counts so far
   std::vector<double> nll_before;
+  double best_validation = 0;  // of early stopping
+  int64_t worse_validations = 0;
 };
 
 class JobStateStore {
  public:
-  /// All of these must outlive the store.
+  /// `group` is the world. All of these must outlive the store.
   JobStateStore(const job::JobSpec& spec, comm::Group& group, at::Device device, LoadedModel& model,
-                Trainer& trainer)
-      : spec_(spec), group_(group), device_(device), model_(model), trainer_(trainer) {}
+                Trainer& trainer, const JobGroups& groups, GroupExchange& exchange);
 
   /// Collective. Throws kIo on all ranks when one cannot write; what was there stays.
   void save(const JobState& state);
@@ -45,18 +48,21 @@ class JobStateStore {
 
  private:
   std::filesystem::path folder(int64_t steps) const;
-  void write_part(const std::filesystem::path& folder) const;
-  void write_state(const std::filesystem::path& folder, const JobState& state) const;
+  std::vector<UnitBuffers> buffers() const;
+  void write_state(const std::filesystem::path& folder, const JobState& state,
+                   const Json& counts) const;
   void remove_old() const;
   int64_t newest() const;
   void read(const std::filesystem::path& folder, JobState& state);
-  void read_parts(const std::filesystem::path& folder, int num_parts);
 
   const job::JobSpec& spec_;
   comm::Group& group_;
   at::Device device_;
   LoadedModel& model_;
   Trainer& trainer_;
+  const JobGroups& groups_;
+  GroupExchange& exchange_;
+  StateParts parts_;
 };
 
 }  // namespace xffl::train

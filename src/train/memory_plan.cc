@@ -52,6 +52,12 @@ int64_t activation_bytes(const checkpoint::LlamaConfig& config, const job::Train
   return tokens * width * (kept + 4 * config.hidden_size) + kLogitsBytes;
 }
 
+// The last exchange's model and the outer optimizer's moments.
+int64_t outer_buffers(const job::RankGroups& groups) {
+  if (groups.count == 1 || groups.outer.kind == job::OuterOptimizer::kAverage) return 0;
+  return groups.outer.kind == job::OuterOptimizer::kAdam ? 3 : 2;
+}
+
 }  // namespace
 
 MemoryPlan plan_memory(const checkpoint::LlamaConfig& config, const shard::FlatLayout& layout,
@@ -68,7 +74,7 @@ MemoryPlan plan_memory(const checkpoint::LlamaConfig& config, const shard::FlatL
   plan.parameters = (transient ? held : whole) * width;
   const bool one_copy = width == 4 && offload.states == offload.parameters;
   plan.masters = one_copy ? 0 : held * 4;
-  plan.moments = held * 8;
+  plan.moments = held * (8 + 4 * outer_buffers(training.groups));
   plan.gradients = (split && sharded.gradients ? part : whole) * 4;
   if (transient) plan.buffers += two_units(layout) * width;
   if (split && sharded.gradients) plan.buffers += two_units(layout) * 4;

@@ -50,6 +50,12 @@ std::string format_metrics(const StepMetrics& metrics) {
   return json.dump() + "\n";
 }
 
+std::string format_validation(int64_t step, const std::vector<job::ValidationResult>& results) {
+  Json losses = Json::object();
+  for (const job::ValidationResult& result : results) losses[result.name] = result.nll_after;
+  return Json{{"step", step}, {"validation", std::move(losses)}}.dump() + "\n";
+}
+
 MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t last_step) : path_(path) {
   if (path_.empty()) return;
   make_dirs(path_.parent_path());
@@ -58,10 +64,15 @@ MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t last_step) :
   write_all(fd_.get(), std::as_bytes(std::span(kept)), path_);
 }
 
-void MetricsFile::append(const StepMetrics& metrics) {
-  if (!fd_) return;
-  const std::string line = format_metrics(metrics);
-  write_all(fd_.get(), std::as_bytes(std::span(line)), path_);
+void MetricsFile::append(const StepMetrics& metrics) { append_line(format_metrics(metrics)); }
+
+void MetricsFile::append_validation(int64_t step,
+                                    const std::vector<job::ValidationResult>& results) {
+  append_line(format_validation(step, results));
+}
+
+void MetricsFile::append_line(const std::string& line) {
+  if (fd_) write_all(fd_.get(), std::as_bytes(std::span(line)), path_);
 }
 
 Progress::Progress(int64_t num_steps, bool enabled)

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "xffl/base/file.h"
+#include "xffl/job/job_report.h"
 
 namespace xffl::train {
 
@@ -25,6 +27,8 @@ struct StepMetrics {
 };
 
 std::string format_metrics(const StepMetrics& metrics);
+/// Of validation in mid-training: the loss of each set after `step`.
+std::string format_validation(int64_t step, const std::vector<job::ValidationResult>& results);
 
 class MetricsFile {
  public:
@@ -32,8 +36,11 @@ class MetricsFile {
   /// writes nothing.
   explicit MetricsFile(const std::filesystem::path& path, int64_t last_step = 0);
   void append(const StepMetrics& metrics);
+  void append_validation(int64_t step, const std::vector<job::ValidationResult>& results);
 
  private:
+  void append_line(const std::string& line);
+
   std::filesystem::path path_;
   UniqueFd fd_;
 };

@@ -1,5 +1,6 @@
 #include "xffl/train/run_job.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <optional>
@@ -7,16 +8,17 @@
 #include <vector>
 
 #include "agree.h"
+#include "job_groups.h"
 #include "memory_plan.h"
 #include "stop_agreement.h"
 #include "supported.h"
+#include "training_data.h"
 #include "training_loop.h"
 #include "update.h"
 #include "validation.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
-#include "xffl/train/dataset.h"
 #include "xffl/train/device.h"
 
 namespace xffl::train {
@@ -54,15 +56,17 @@ class JobRun {
     return std::chrono::duration<double>(SteadyClock::now() - start_).count();
   }
   bool trains() const { return spec_.training.steps > 0; }
+  bool complete() const { return !loop_ || loop_->complete(); }
 
   const job::JobSpec& spec_;
   const JobContext& context_;
   comm::Group& group_;
   SteadyClock::time_point start_;
   StopAgreement stop_;
+  std::optional<JobGroups> groups_;
   std::optional<ShardGroups> shard_groups_;
   LoadedModel model_;
-  std::optional<Dataset> data_;
+  std::optional<TrainingData> data_;
   std::optional<Validation> validation_;
   std::optional<TrainingLoop> loop_;
   std::vector<double> nll_before_;
@@ -81,28 +85,27 @@ std::optional<job::JobReport> JobRun::earlier_report() const {
 
 void JobRun::load() {
   check_supported(spec_, group_.size());
+  if (spec_.training.deterministic) use_deterministic_algorithms(context_.device);
   on_first_rank(group_, context_.device,
                 [&] { check_base_model(spec_.base_model_path, spec_.base_model_sha256); });
   stop_.told_to_finish(0);
   const job::TrainingSpec& training = spec_.training;
-  shard_groups_.emplace(group_, training, context_.local_world_size);
+  groups_.emplace(group_, training.groups.count);
+  comm::Group& inner = groups_->inner();
+  shard_groups_.emplace(inner, training, std::min(context_.local_world_size, inner.size()));
   model_ = load_model(spec_.base_model_path,
                       {context_.device, training.precision, trains(), training.sharding,
                        training.offload, training.recompute, shard_groups_->groups()});
   const ModelLimits limits(model_.config);
   if (trains()) {
-    const std::vector<std::filesystem::path> paths(spec_.train_paths.begin(),
-                                                   spec_.train_paths.end());
-    data_.emplace(paths, limits, static_cast<uint64_t>(training.train_samples),
-                  training.document_mask);
-    if (data_->size() == 0)
-      throw Error(ErrorKind::kRejected, "the training data holds no sequence");
+    on_all_ranks(group_, context_.device, [&] { data_.emplace(spec_, limits, groups_->index()); });
   }
   validation_.emplace(spec_, context_, limits);
   if (first_rank()) {
     log::info("job loaded", {{"job", spec_.key.job_name()},
                              {"parameters", model_.config.num_parameters()},
                              {"ranks", group_.size()},
+                             {"groups", groups_->count()},
                              {"device", context_.device.str()},
                              {"sharding", std::string(job::to_string(training.sharding))},
                              {"shards", shard_groups_->num_shards()},
@@ -112,8 +115,8 @@ void JobRun::load() {
 }
 
 void JobRun::tell_memory_plan() const {
-  const MemoryPlan plan =
-      plan_memory(model_.config, model_.parameters->layout(), spec_.training, data_->longest());
+  const MemoryPlan plan = plan_memory(model_.config, model_.parameters->layout(), spec_.training,
+                                      data_->dataset().longest());
   const int64_t there = available_memory_bytes(context_.device) /
                         (context_.device.is_cuda() ? 1 : context_.local_world_size);
   const auto gigabytes = [](int64_t bytes) { return static_cast<double>(bytes) * 1e-9; };
@@ -138,7 +141,7 @@ void JobRun::tell_memory_plan() const {
 void JobRun::train() {
   if (trains()) {
     if (first_rank()) tell_memory_plan();
-    loop_.emplace(spec_, context_, model_, *data_, stop_);
+    loop_.emplace(spec_, context_, *groups_, model_, *data_, *validation_, stop_);
     nll_before_ = loop_->resume();
   }
   if (nll_before_.empty())
@@ -149,8 +152,7 @@ void JobRun::train() {
 }
 
 void JobRun::finish_report(const std::vector<double>& after) {
-  report_.stopped_early =
-      report_.steps < spec_.training.steps || after.size() < validation_->size();
+  report_.stopped_early = !complete() || after.size() < validation_->size();
   report_.validation = validation_->results(nll_before_, after);
   report_.key = spec_.key;
   report_.base_model_sha256 = spec_.base_model_sha256;
@@ -173,7 +175,7 @@ void JobRun::write_report() {
 
 // Instead of an update: the next attempt goes on from here.
 void JobRun::leave_checkpoint() {
-  loop_->save_if_unsaved(nll_before_);
+  loop_->save_if_unsaved();
   finish_report({});
   on_first_rank(group_, context_.device, [&] { write_report(); });
   if (first_rank())
@@ -194,9 +196,14 @@ void JobRun::leave_update() {
   on_first_rank(group_, context_.device, [&] {
     if (report_.steps > 0)
       report_.update_sha256 = write_update(spec_, model_, masters, [&] { stop_.end_if_aborted(); });
+  });
+  // The report is what counts: where time is short, the rest comes after it.
+  if (loop_ && !stop_.finishing()) loop_->keep_optimizer();
+  on_first_rank(group_, context_.device, [&] {
     write_report();
     if (loop_) loop_->clear_checkpoints();
   });
+  if (loop_ && stop_.finishing()) loop_->keep_optimizer();
   if (first_rank()) {
     log::info("job done", {{"steps", report_.steps},
                            {"stopped_early", report_.stopped_early},
@@ -216,8 +223,7 @@ job::JobReport JobRun::run() {
   }
   load();
   train();
-  const bool all_done = report_.steps >= spec_.training.steps;
-  if (stop_.finishing() && leaves_checkpoint(spec_) && !all_done) {
+  if (stop_.finishing() && leaves_checkpoint(spec_) && !complete()) {
     leave_checkpoint();
   } else {
     leave_update();

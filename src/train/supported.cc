@@ -13,20 +13,46 @@ void refuse_if(bool given, const std::string& key) {
   if (given) refuse("training." + key + ": this trainer cannot do it yet: leave it out");
 }
 
+void check_groups(const job::TrainingSpec& training, int world_size) {
+  const job::RankGroups& groups = training.groups;
+  if (groups.count == 1) return;
+  if (world_size % groups.count != 0) {
+    refuse("training.groups.count is " + std::to_string(groups.count) +
+           ", which does not divide the " + std::to_string(world_size) + " ranks of this job");
+  }
+  const bool of_gradients = groups.exchange == job::Exchange::kGradients;
+  if (of_gradients && groups.interval != 1) {
+    refuse("training.groups.interval is " + std::to_string(groups.interval) +
+           ", but gradients are exchanged in every step: leave it out, or exchange weights");
+  }
+  if (of_gradients && groups.outer.kind != job::OuterOptimizer::kAverage) {
+    refuse("training.groups.outer is for the exchange of weights: with gradients, leave it out");
+  }
+  if (!of_gradients && training.validation_interval % groups.interval != 0) {
+    refuse("training.validation_interval is " + std::to_string(training.validation_interval) +
+           ", but only every " + std::to_string(groups.interval) +
+           " steps (training.groups.interval) is there one model to measure: use a multiple");
+  }
+  if (training.pipeline.stages > 1) refuse("training.groups and training.pipeline: not together");
+}
+
+void check_early_stop(const job::JobSpec& spec) {
+  if (spec.training.early_stop_patience == 0) return;
+  if (spec.training.validation_interval == 0 || spec.validation.empty()) {
+    refuse("training.early_stop_patience needs training.validation_interval and a validation set");
+  }
+}
+
 }  // namespace
 
-void check_supported(const job::JobSpec& spec, int /*world_size*/) {
+void check_supported(const job::JobSpec& spec, int world_size) {
   const job::TrainingSpec& training = spec.training;
+  check_groups(training, world_size);
+  check_early_stop(spec);
   refuse_if(training.lora.rank > 0, "lora");
   refuse_if(!training.freeze.empty(), "freeze");
   refuse_if(training.proximal > 0, "proximal");
-  refuse_if(training.groups.count > 1, "groups");
   refuse_if(training.pipeline.stages > 1, "pipeline");
-  refuse_if(training.deterministic, "deterministic");
-  refuse_if(training.keep_optimizer, "keep_optimizer");
-  refuse_if(training.max_tokens > 0, "max_tokens");
-  refuse_if(training.validation_interval > 0, "validation_interval");
-  refuse_if(training.early_stop_patience > 0, "early_stop_patience");
 }
 
 }  // namespace xffl::train

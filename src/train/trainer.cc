@@ -80,6 +80,7 @@ StepResult Trainer::step(const Dataset& data, std::vector<uint64_t> indices, int
                    [&](uint64_t a, uint64_t b) { return data.length(a) > data.length(b); });
   const double per_token = global_tokens == 0 ? 0.0 : 1.0 / static_cast<double>(global_tokens);
   const double nll_sum = forward_backward(data, indices, per_token * loss_scale_.value());
+  if (exchange_gradients_) exchange_gradients_(global_tokens);
   at::Tensor total = at::full({1}, nll_sum, at::TensorOptions().dtype(at::kDouble).device(device_));
   group_.all_reduce(total);
 

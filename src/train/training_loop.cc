@@ -1,8 +1,10 @@
 #include "training_loop.h"
 
 #include <chrono>
+#include <numeric>
 #include <string>
 
+#include "agree.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/train/device.h"
@@ -13,66 +15,101 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
+// Every rank knows its group's whole batch, so nothing needs to be sent.
+int64_t count_targets(const Dataset& data, const std::vector<uint64_t>& indices) {
+  int64_t total = 0;
+  for (const uint64_t index : indices) total += data.num_targets(index);
+  return total;
+}
+
+double mean_of(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
 }  // namespace
 
-TrainingLoop::TrainingLoop(const job::JobSpec& spec, const JobContext& context, LoadedModel& model,
-                           const Dataset& data, StopAgreement& stop)
+TrainingLoop::TrainingLoop(const job::JobSpec& spec, const JobContext& context,
+                           const JobGroups& groups, LoadedModel& model, const TrainingData& data,
+                           const Validation& validation, StopAgreement& stop)
     : spec_(spec),
       context_(context),
+      groups_(groups),
+      model_(model),
       data_(data),
+      validation_(validation),
       stop_(stop),
-      trainer_(model, spec.training, context.group, context.device),
-      store_(spec, context.group, context.device, model, trainer_) {}
+      trainer_(model, spec.training, groups.inner(), context.device),
+      exchange_(groups, *model.parameters, spec.training.groups, context.device),
+      store_(spec, context.group, context.device, model, trainer_, groups, exchange_),
+      optimizer_state_(spec, context.group, context.device, model, trainer_, groups, exchange_) {
+  trainer_.set_gradient_exchange([this](int64_t tokens) { exchange_.exchange_gradients(tokens); });
+}
 
 std::vector<double> TrainingLoop::resume() {
-  JobState state;
-  if (!store_.load(state)) return {};
-  report_ = state.report;
+  if (!store_.load(state_)) {
+    optimizer_state_.load();
+    return {};
+  }
   last_saved_ = report_.steps;
   if (first_rank()) log::info("resumed from a checkpoint", {{"steps", report_.steps}});
-  return state.nll_before;
+  return state_.nll_before;
+}
+
+bool TrainingLoop::complete() const {
+  const job::TrainingSpec& training = spec_.training;
+  return report_.steps >= training.steps ||
+         (training.max_tokens > 0 && report_.tokens >= training.max_tokens) ||
+         (training.early_stop_patience > 0 &&
+          state_.worse_validations >= training.early_stop_patience);
 }
 
 void TrainingLoop::run(const std::vector<double>& nll_before) {
   const job::TrainingSpec& training = spec_.training;
   const auto batch_size = static_cast<uint64_t>(training.batch_size);
-  tokens::Sampler mine(data_.size(), batch_size, training.seed, context_.group.rank(),
-                       context_.group.size());
+  const comm::Group& inner = groups_.inner();
+  tokens::Sampler mine(data_.size(), batch_size, training.seed, inner.rank(), inner.size());
   tokens::Sampler whole_batch(data_.size(), batch_size, training.seed, 0, 1);
+  if (report_.steps == 0 && !nll_before.empty()) state_.best_validation = mean_of(nll_before);
+  state_.nll_before = nll_before;
   if (first_rank()) {
     metrics_.emplace(spec_.metrics_path, training.first_step + report_.steps);
     progress_.emplace(training.steps, true);
   }
-  while (report_.steps < training.steps && !stop_.told_to_finish(report_.steps)) {
+  while (!complete() && !stop_.told_to_finish(report_.steps)) {
     step(mine, whole_batch);
-    save_if_due(nll_before);
+    validate_if_due();
+    save_if_due();
   }
+  if (complete() || !leaves_checkpoint(spec_)) exchange_.finish();
 }
 
 void TrainingLoop::step(tokens::Sampler& mine, tokens::Sampler& whole_batch) {
   const int64_t step = spec_.training.first_step + report_.steps;
   const auto start = SteadyClock::now();
   const double rate = learning_rate(spec_.training, step);
-  const StepResult result = with_context("step " + std::to_string(step + 1), [&] {
-    return trainer_.step(data_, mine.step_indices(static_cast<uint64_t>(step)),
-                         global_tokens(whole_batch, step), rate);
+  const auto indices = [&](tokens::Sampler& sampler) {
+    return data_.in_dataset(sampler.step_indices(static_cast<uint64_t>(step)));
+  };
+  StepResult result;
+  const auto body = [&] {
+    result = trainer_.step(data_.dataset(), indices(mine),
+                           count_targets(data_.dataset(), indices(whole_batch)), rate);
+  };
+  with_context("step " + std::to_string(step + 1), [&] {
+    // What ends one group must not leave the others waiting for it.
+    if (groups_.count() == 1) return body();
+    on_all_ranks(context_.group, context_.device, body);
   });
+  exchange_.after_step(report_.steps + 1, result.tokens);
   synchronize(context_.device);
-  record(step, result, rate, std::chrono::duration<double>(SteadyClock::now() - start).count());
-}
-
-// Every rank knows the whole batch, so nothing needs to be sent.
-int64_t TrainingLoop::global_tokens(tokens::Sampler& whole_batch, int64_t step) const {
-  int64_t total = 0;
-  for (const uint64_t index : whole_batch.step_indices(static_cast<uint64_t>(step)))
-    total += data_.num_targets(index);
-  return total;
+  record(step, exchange_.over_groups(result), rate,
+         std::chrono::duration<double>(SteadyClock::now() - start).count());
 }
 
 void TrainingLoop::record(int64_t step, const StepResult& result, double learning_rate,
                           double seconds) {
   report_.steps += 1;
-  report_.samples += spec_.training.batch_size;
+  report_.samples += spec_.training.batch_size * groups_.count();
   report_.tokens += result.tokens;
   // The mean so far.
   report_.train_loss += (result.loss - report_.train_loss) / static_cast<double>(report_.steps);
@@ -90,26 +127,44 @@ void TrainingLoop::record(int64_t step, const StepResult& result, double learnin
   progress_->update(report_.steps, metrics);
 }
 
-void TrainingLoop::save(const std::vector<double>& nll_before) {
-  JobState state{report_, nll_before};
-  state.report.key = spec_.key;
-  state.report.base_model_sha256 = spec_.base_model_sha256;
-  store_.save(state);
+void TrainingLoop::validate_if_due() {
+  const int64_t interval = spec_.training.validation_interval;
+  if (interval == 0 || validation_.size() == 0 || report_.steps % interval != 0 || complete())
+    return;
+  const std::vector<double> losses =
+      validation_.measure(*model_.model, "amid", stop_, report_.steps);
+  if (losses.size() < validation_.size()) return;  // told to finish
+  if (first_rank())
+    metrics_->append_validation(spec_.training.first_step + report_.steps,
+                                validation_.results(state_.nll_before, losses));
+  const double now = mean_of(losses);
+  if (now < state_.best_validation) {
+    state_.best_validation = now;
+    state_.worse_validations = 0;
+  } else if (++state_.worse_validations == spec_.training.early_stop_patience && first_rank()) {
+    log::info("validation no longer improves: the job ends here",
+              {{"steps", report_.steps}, {"best", state_.best_validation}, {"now", now}});
+  }
+}
+
+void TrainingLoop::save() {
+  report_.key = spec_.key;
+  report_.base_model_sha256 = spec_.base_model_sha256;
+  store_.save(state_);
   last_saved_ = report_.steps;
   if (first_rank()) log::info("checkpoint saved", {{"steps", report_.steps}});
 }
 
-void TrainingLoop::save_if_unsaved(const std::vector<double>& nll_before) {
-  if (report_.steps > 0 && last_saved_ != report_.steps) save(nll_before);
+void TrainingLoop::save_if_unsaved() {
+  if (report_.steps > 0 && last_saved_ != report_.steps) save();
 }
 
 // A checkpoint that cannot be written is missed only if the job ends before the next one.
-void TrainingLoop::save_if_due(const std::vector<double>& nll_before) {
+void TrainingLoop::save_if_due() {
   const int64_t interval = spec_.training.checkpoint_interval;
-  if (interval == 0 || report_.steps % interval != 0 || report_.steps == spec_.training.steps)
-    return;
+  if (interval == 0 || report_.steps % interval != 0 || complete()) return;
   try {
-    save(nll_before);
+    save();
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kCancelled) throw;
     if (first_rank()) log::warning("no checkpoint could be saved", {{"problem", error.what()}});

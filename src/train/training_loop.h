@@ -5,13 +5,17 @@
 #include <optional>
 #include <vector>
 
+#include "group_exchange.h"
+#include "job_groups.h"
 #include "job_state.h"
 #include "metrics.h"
+#include "optimizer_state.h"
 #include "stop_agreement.h"
+#include "training_data.h"
+#include "validation.h"
 #include "xffl/job/job_report.h"
 #include "xffl/job/job_spec.h"
 #include "xffl/tokens/sampler.h"
-#include "xffl/train/dataset.h"
 #include "xffl/train/loaded_model.h"
 #include "xffl/train/run_job.h"
 #include "xffl/train/trainer.h"
@@ -21,41 +25,54 @@ namespace xffl::train {
 class TrainingLoop {
  public:
   /// All of these must outlive the loop.
-  TrainingLoop(const job::JobSpec& spec, const JobContext& context, LoadedModel& model,
-               const Dataset& data, StopAgreement& stop);
+  TrainingLoop(const job::JobSpec& spec, const JobContext& context, const JobGroups& groups,
+               LoadedModel& model, const TrainingData& data, const Validation& validation,
+               StopAgreement& stop);
 
-  /// Goes on from the newest checkpoint of an earlier attempt, or of this one before a requeue;
-  /// collective. Returns the losses measured before training then, and nothing when there is none.
+  /// Goes on from the newest checkpoint of an earlier attempt, or of this one before a requeue,
+  /// else with the optimizer's state of the round before, where it is kept; collective. Returns
+  /// the losses that were measured before training with a checkpoint, else nothing.
   std::vector<double> resume();
 
-  /// Trains until all steps are done or the job is told to finish; collective.
+  /// Trains until the job is complete or told to finish; collective. Then all groups have one
+  /// model, unless a checkpoint is to be left.
   void run(const std::vector<double>& nll_before);
 
+  /// All steps are done, or as many as max_tokens and early stopping allow.
+  bool complete() const;
   /// Of the steps that are done, in this attempt and in those before it.
   const job::JobReport& report() const { return report_; }
 
   /// A checkpoint of all that is done; collective.
-  void save_if_unsaved(const std::vector<double>& nll_before);
+  void save_if_unsaved();
+  /// What the next round's optimizer begins with; collective.
+  void keep_optimizer() const { optimizer_state_.save(); }
   /// Removes all checkpoints; by one rank, when the job's result is there.
   void clear_checkpoints() const { store_.clear(); }
 
  private:
   bool first_rank() const { return context_.group.rank() == 0; }
   void step(tokens::Sampler& mine, tokens::Sampler& whole_batch);
-  int64_t global_tokens(tokens::Sampler& whole_batch, int64_t step) const;
   void record(int64_t step, const StepResult& result, double learning_rate, double seconds);
-  void save(const std::vector<double>& nll_before);
-  void save_if_due(const std::vector<double>& nll_before);
+  void validate_if_due();
+  void save();
+  void save_if_due();
 
   const job::JobSpec& spec_;
   const JobContext& context_;
-  const Dataset& data_;
+  const JobGroups& groups_;
+  LoadedModel& model_;
+  const TrainingData& data_;
+  const Validation& validation_;
   StopAgreement& stop_;
   Trainer trainer_;
+  GroupExchange exchange_;
   JobStateStore store_;
+  OptimizerState optimizer_state_;
   std::optional<MetricsFile> metrics_;
   std::optional<Progress> progress_;
-  job::JobReport report_;
+  JobState state_;  // its report lacks the key until it is saved
+  job::JobReport& report_ = state_.report;
   int64_t last_saved_ = -1;  // steps of the newest checkpoint
 };
 

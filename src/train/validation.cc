@@ -48,7 +48,7 @@ void Validation::tell(size_t index, std::string_view when, double nll, int64_t t
   const std::string& name = spec_.validation[index].name;
   if (!std::isfinite(nll)) {
     throw Error(ErrorKind::kFailed, "the validation loss on '" + name + "' " + std::string(when) +
-                                        " training is " + std::to_string(nll) +
+                                        " the training is " + std::to_string(nll) +
                                         ", expected a finite number");
   }
   if (context_.group.rank() != 0) return;

@@ -23,7 +23,8 @@ class Validation {
   size_t size() const { return sets_.size(); }
 
   /// Mean losses in the order of the sets, on all ranks; collective. Fewer of them when told to
-  /// finish. Throws kFailed when one is not finite. `when` goes to the log: "before", "after".
+  /// finish. Throws kFailed when one is not finite. `when` goes to the log: "before", "amid",
+  /// "after".
   std::vector<double> measure(llama::Model& model, std::string_view when, StopAgreement& stop,
                               int64_t steps_done) const;
 

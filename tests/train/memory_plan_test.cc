@@ -46,6 +46,20 @@ TEST(MemoryPlan, DataParallelismHoldsAll) {
   EXPECT_EQ(plan.host, 0);
 }
 
+TEST(MemoryPlan, AnOuterOptimizerKeepsTheLastExchangeAndItsMoments) {
+  job::TrainingSpec training;
+  const shard::FlatLayout layout(flat_parameters_of(llama::parameter_specs(llama_7b())), 2);
+  const auto moments = [&] {
+    return plan_memory(llama_7b(), layout, training, 2048).moments / layout.total_size();
+  };
+  training.groups.count = 2;
+  EXPECT_EQ(moments(), 8);
+  training.groups.outer.kind = job::OuterOptimizer::kNesterov;
+  EXPECT_EQ(moments(), 16);
+  training.groups.outer.kind = job::OuterOptimizer::kAdam;
+  EXPECT_EQ(moments(), 20);
+}
+
 TEST(MemoryPlan, EachModeHoldsLess) {
   using enum job::Sharding;
   const int64_t none = plan_with(kNone, 8).total(), optimizer = plan_with(kOptimizer, 8).total();

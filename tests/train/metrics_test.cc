@@ -27,6 +27,14 @@ TEST(Metrics, OneJsonObjectPerLine) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
 }
 
+TEST(Metrics, AValidationHasALineOfItsOwn) {
+  const test::TempDir dir;
+  MetricsFile file(dir / "m.jsonl");
+  file.append_validation(20, {{"it", 300, 4.0, 3.25}, {"cs", 200, 5.0, 4.5}});
+  EXPECT_EQ(read_file(dir / "m.jsonl", 1 << 20),
+            "{\"step\":20,\"validation\":{\"it\":3.25,\"cs\":4.5}}\n");
+}
+
 TEST(Metrics, ARestartedJobBeginsAnew) {
   const test::TempDir dir;
   MetricsFile(dir / "m.jsonl").append({1, 2.5, 1e-4, 0.75, 300, 0.5, 0});

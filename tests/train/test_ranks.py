@@ -27,6 +27,16 @@ def setting(tmp_path_factory):
     return folder, job, harness.train(job("one"))
 
 
+@pytest.mark.parametrize("changes", [{}, dict(deterministic=True), dict(precision="bf16", sharding="full")],
+                         ids=["plain", "deterministic", "bf16_full"])
+def test_the_same_bits_again(setting, changes):
+    folder, job, _ = setting
+    name = "-".join(map(str, ["again", *changes.values()]))
+    first, second = (harness.train(job(f"{name}{i}", **changes), 2) for i in range(2))
+    assert second.report["update_sha256"] == first.report["update_sha256"]
+    assert second.losses == first.losses and second.report["validation"] == first.report["validation"]
+
+
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_tracks_one_rank(setting, world_size):
     folder, job, one = setting

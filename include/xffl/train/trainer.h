@@ -5,6 +5,8 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "xffl/comm/group.h"
@@ -57,6 +59,12 @@ class Trainer {
   StepResult step(const Dataset& data, std::vector<uint64_t> indices, int64_t global_tokens,
                   double learning_rate);
 
+  /// What is called in each step between the sum over this group's ranks and clipping, with the
+  /// target tokens of this group's batch; collective.
+  void set_gradient_exchange(std::function<void(int64_t tokens)> exchange) {
+    exchange_gradients_ = std::move(exchange);
+  }
+
   shard::Adamw& optimizer() { return optimizer_; }
   LossScale& loss_scale() { return loss_scale_; }
 
@@ -70,6 +78,7 @@ class Trainer {
   at::Device device_;
   shard::Adamw optimizer_;
   LossScale loss_scale_;
+  std::function<void(int64_t)> exchange_gradients_;
 };
 
 }  // namespace xffl::train

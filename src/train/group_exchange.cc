@@ -1,0 +1,137 @@
+// S elements of a rank's part of a unit, N of them at a time, M of these for each of G groups; K of
+// N elements that R ranks of a group hold alike.
+#include "group_exchange.h"
+
+#include <torch/types.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace xffl::train {
+namespace {
+
+constexpr int64_t kPiece = 1 << 22;  // elements exchanged at once: 32 MB in float64
+
+// The weighted mean of one piece over the groups, in place. Each rank sums the products of its part
+// of the piece, then all get all parts.
+void mean_of_piece(comm::Group& across, at::Device device, at::Tensor values_N, double weight,
+                   double total, at::ScalarType sum_dtype) {
+  const int64_t n = values_N.numel();
+  const int64_t groups = across.size();
+  const int64_t m = (n + groups - 1) / groups;
+  const auto options = at::TensorOptions().device(device);
+  const at::Tensor products_GM = at::zeros({groups * m}, options.dtype(sum_dtype));
+  products_GM.narrow(0, 0, n).copy_(values_N);
+  products_GM.mul_(weight);
+  const at::Tensor sum_M = at::empty({m}, options.dtype(sum_dtype));
+  across.reduce_scatter(sum_M, products_GM);
+  const at::Tensor mean_M = sum_M.div_(total).to(at::kFloat);
+  const at::Tensor mean_GM = at::empty({groups * m}, options.dtype(at::kFloat));
+  across.all_gather(mean_GM, mean_M);
+  values_N.copy_(mean_GM.narrow(0, 0, n));
+}
+
+job::Outer outer_settings(const JobGroups& groups, const job::RankGroups& settings) {
+  const bool is_used = groups.count() > 1 && settings.exchange == job::Exchange::kWeights;
+  job::Outer none;
+  none.kind = job::OuterOptimizer::kAverage;
+  return is_used ? settings.outer : none;
+}
+
+}  // namespace
+
+GroupExchange::GroupExchange(const JobGroups& groups, shard::FlatParameters& parameters,
+                             const job::RankGroups& settings, at::Device device)
+    : groups_(groups),
+      parameters_(parameters),
+      settings_(settings),
+      device_(device),
+      outer_(parameters, outer_settings(groups, settings)) {}
+
+// Groups whose batches held no token at all count equally.
+GroupExchange::Weights GroupExchange::weights(int64_t tokens) const {
+  const Weights equal{1, static_cast<double>(groups_.count())};
+  if (settings_.weighting == job::GroupWeighting::kEqual) return equal;
+  at::Tensor total = at::full({1}, tokens, at::TensorOptions().dtype(at::kLong).device(device_));
+  groups_.across().all_reduce(total);
+  if (total.item<int64_t>() == 0) return equal;
+  return {static_cast<double>(tokens), static_cast<double>(total.item<int64_t>())};
+}
+
+// What all ranks of a group hold alike, each of them exchanges a part of.
+void GroupExchange::mean_over_groups(at::Tensor values_S, double weight, double total,
+                                     at::ScalarType sum_dtype) const {
+  comm::Group& inner = groups_.inner();
+  const int64_t ranks = parameters_.num_state_parts() == 1 ? inner.size() : 1;
+  for (int64_t begin = 0; begin < values_S.numel(); begin += kPiece * ranks) {
+    const int64_t n = std::min(kPiece * ranks, values_S.numel() - begin);
+    const at::Tensor values_N = values_S.narrow(0, begin, n);
+    if (ranks == 1) {
+      mean_of_piece(groups_.across(), device_, values_N, weight, total, sum_dtype);
+      continue;
+    }
+    const int64_t k = (n + ranks - 1) / ranks;
+    const at::Tensor all_RK =
+        at::zeros({ranks * k}, at::TensorOptions().dtype(at::kFloat).device(device_));
+    all_RK.narrow(0, 0, n).copy_(values_N);
+    const at::Tensor mine_K = all_RK.narrow(0, inner.rank() * k, k);
+    mean_of_piece(groups_.across(), device_, mine_K, weight, total, sum_dtype);
+    inner.all_gather(all_RK, mine_K);
+    values_N.copy_(all_RK.narrow(0, 0, n));
+  }
+}
+
+void GroupExchange::exchange_gradients(int64_t tokens) {
+  if (!exchanges(job::Exchange::kGradients)) return;
+  const Weights share = weights(tokens);
+  for (shard::UnitState& state : parameters_.states()) {
+    mean_over_groups(state.gradient_S, share.mine / share.total, 1, at::kFloat);
+  }
+}
+
+void GroupExchange::after_step(int64_t steps_done, int64_t tokens) {
+  if (!exchanges(job::Exchange::kWeights)) return;
+  tokens_since_ += tokens;
+  steps_since_ += 1;
+  if (steps_done % settings_.interval == 0) exchange_weights();
+}
+
+void GroupExchange::finish() {
+  if (steps_since_ > 0) exchange_weights();
+}
+
+void GroupExchange::exchange_weights() {
+  const Weights share = weights(tokens_since_);
+  std::vector<shard::UnitState>& states = parameters_.states();
+  outer_.begin_step();
+  for (size_t unit = 0; unit < states.size(); ++unit) {
+    const at::Tensor& master_S = states[unit].master_S;
+    mean_over_groups(master_S, share.mine, share.total, at::kDouble);
+    outer_.update(unit, master_S);
+  }
+  parameters_.refresh_compute();
+  tokens_since_ = steps_since_ = 0;
+}
+
+StepResult GroupExchange::over_groups(const StepResult& mine) const {
+  if (groups_.count() == 1) return mine;
+  const auto tokens = static_cast<double>(mine.tokens);
+  at::Tensor sums = at::empty({4}, at::kDouble);
+  double* values = sums.mutable_data_ptr<double>();
+  values[0] = tokens;
+  values[1] = mine.loss * tokens;
+  values[2] = mine.grad_norm;
+  values[3] = mine.skipped ? 1 : 0;
+  sums = sums.to(device_);
+  groups_.across().all_reduce(sums);
+  sums = sums.to(at::kCPU);
+  values = sums.mutable_data_ptr<double>();
+  StepResult all;
+  all.tokens = std::llround(values[0]);
+  all.loss = values[0] > 0 ? values[1] / values[0] : 0;
+  all.grad_norm = values[2] / groups_.count();
+  all.skipped = values[3] > 0;
+  return all;
+}
+
+}  // namespace xffl::train

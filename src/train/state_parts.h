@@ -1,0 +1,54 @@
+// Flat buffers in files, one for each part that a rank of a shard group holds.
+//
+//   part-0001-of-0004.safetensors               unit0000.master, unit0000.first, unit0001...:
+//   group-0002.part-0001-of-0004.safetensors    float32, each this part's elements of the unit
+//
+// Written by the ranks that hold the parts, read by any number of ranks with any sharding.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "job_groups.h"
+#include "xffl/base/json.h"
+#include "xffl/shard/flat_parameters.h"
+
+namespace xffl::train {
+
+/// Something that is kept for each unit: a rank's part of it, float32, shaped as its masters are.
+struct UnitBuffers {
+  std::string name;
+  std::vector<at::Tensor> units;
+};
+
+class StateParts {
+ public:
+  /// All of these must outlive this object.
+  StateParts(const JobGroups& groups, const shard::FlatParameters& parameters)
+      : groups_(groups), parameters_(parameters) {}
+
+  int num_parts() const { return parameters_.num_state_parts(); }
+
+  /// This rank's part of `buffers`, unless another rank holds the same.
+  void write(const std::filesystem::path& folder, const std::vector<UnitBuffers>& buffers) const;
+  /// From all parts of this rank's group that are there.
+  void read(const std::filesystem::path& folder, int num_parts,
+            const std::vector<UnitBuffers>& buffers) const;
+
+  /// Name and size of every file of all groups that write() has made.
+  Json files(const std::filesystem::path& folder) const;
+
+ private:
+  std::string name(int group, int part, int num_parts) const;
+
+  const JobGroups& groups_;
+  const shard::FlatParameters& parameters_;
+};
+
+/// The file of `files` that is not there or not whole; empty when all are.
+std::string damaged_file(const std::filesystem::path& folder, const Json& files);
+
+}  // namespace xffl::train

@@ -1,0 +1,255 @@
+"""A federation inside one job: groups of ranks against facilities, data parallelism and plain torch."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import harness
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("groups")
+    base_hash = harness.make_model(folder / "base", **harness.variants()["everything"])
+    sequences = {"a": harness.make_sequences(24, seed=1, lengths=(2, 40)), "b": harness.make_sequences(17, seed=2, lengths=(2, 12))}
+    paths = {name: harness.write_tokens(folder / f"{name}.tokens", lines) for name, lines in sequences.items()}
+    validation = harness.write_tokens(folder / "v.tokens", harness.make_sequences(9, seed=5))
+    count = 0
+
+    def job(train, name=None, groups=None, **changes):
+        nonlocal count
+        count += 1
+        base_groups = dict(count=1, interval=1, exchange="weights", weighting="equal", outer={})
+        outer = dict(kind="average", learning_rate=1.0, momentum=0.9, beta1=0.9, beta2=0.99, epsilon=1e-8)
+        merged = {**base_groups, **(groups or {})}
+        merged["outer"] = {**outer, **merged["outer"]}
+        return harness.make_job(folder / (name or f"job{count}"), folder / "base", base_hash, paths["a"], [("it", validation)],
+                                **{**dict(train_paths=[str(paths[t]) if t in paths else str(t) for t in train], groups=merged,
+                                          steps=4, batch_size=8, micro_batch_size=4, weight_decay=0.1), **changes})
+
+    return folder, job
+
+
+def weights(folder):
+    result = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        result |= load_file(path)
+    return result
+
+
+def expect_equal(found, expected):
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(found[name], tensor), name
+
+
+def distance(found, expected, base):
+    """Of two trained models, relative to how far training went."""
+    difference = sum((found[n].double() - expected[n].double()).square().sum() for n in expected)
+    moved = sum((expected[n].double() - base[n].double()).square().sum() for n in expected)
+    return (difference / moved).sqrt().item()
+
+
+def aggregate(folder, reports, jobs, weighting):
+    shares = [str(report["tokens"]) if weighting == "tokens" else "1" for report in reports]
+    harness.run([harness.BIN / "xffl", "aggregate", "--out", folder, "--dtype", "fp32", "--weights", ",".join(shares),
+                 *(j.parent / "update" for j in jobs)])
+    return weights(folder)
+
+
+@pytest.mark.parametrize("weighting", ["tokens", "equal"])
+@pytest.mark.parametrize("world_size,changes", [(2, {}), (4, {}), (4, dict(sharding="full")), (2, dict(precision="bf16"))],
+                         ids=["two_ranks", "four_ranks", "four_ranks_full", "bf16"])
+def test_one_job_of_two_groups_is_two_facilities(setting, world_size, changes, weighting):
+    """To the bit: the groups' mean is computed as the coordinator's is."""
+    folder, job = setting
+    facilities = [job([name], **changes) for name in ("a", "b")]
+    alone = [harness.train(one, world_size // 2) for one in facilities]
+    groups = job(["a", "b"], groups=dict(count=2, interval=4, weighting=weighting), **changes)
+    together = harness.train(groups, world_size)
+    mean = aggregate(groups.parent / "mean", [o.report for o in alone], facilities, weighting)
+    expect_equal(weights(groups.parent / "update"), mean)
+    for key in ("tokens", "samples"):
+        assert together.report[key] == sum(o.report[key] for o in alone)
+    assert alone[0].report["tokens"] != alone[1].report["tokens"], "else the weights make no difference"
+    assert together.report["steps"] == 4
+    for i, loss in enumerate(together.losses):
+        ours = sum(o.losses[i] * o.metrics[i]["tokens"] for o in alone) / sum(o.metrics[i]["tokens"] for o in alone)
+        assert harness.relative(loss, ours) < 1e-12
+
+
+def test_what_is_left_at_the_end_is_exchanged(setting):
+    """6 steps with an exchange every 4: the last 2 count as well, and all ranks measure the mean."""
+    folder, job = setting
+    whole = job(["a", "b"], groups=dict(count=2, interval=4, weighting="tokens"), steps=6)
+    outcome = harness.train(whole, 2)
+    found = harness.evaluate(whole.parent / "update", folder / "v.tokens")["nll"]
+    assert harness.relative(outcome.report["validation"][0]["nll_after"], found) < 1e-6
+    other = job(["a", "b"], groups=dict(count=2, interval=6, weighting="tokens"), steps=6)
+    assert harness.train(other, 2).report["update_sha256"] != outcome.report["update_sha256"]
+
+
+@pytest.mark.parametrize("weighting", ["tokens", "equal"])
+def test_gradients_exchanged_are_data_parallelism(setting, weighting):
+    """Every batch is the whole data set, so that both see the same sequences."""
+    folder, job = setting
+    lengths = (2, 40) if weighting == "tokens" else (20, 20)
+    shard = harness.write_tokens(folder / f"dealt-{weighting}.tokens", harness.make_sequences(8, seed=9, lengths=lengths))
+    changes = dict(steps=6, micro_batch_size=8)
+    plain = job([shard], batch_size=8, **changes)
+    expected = harness.train(plain, 2)
+    groups = job([shard], batch_size=4, groups=dict(count=2, exchange="gradients", weighting=weighting), **changes)
+    found = harness.train(groups, 2)
+    for mine, theirs in zip(found.losses, expected.losses, strict=True):
+        assert harness.relative(mine, theirs) < 1e-6
+    for mine, theirs in zip(found.metrics, expected.metrics, strict=True):
+        assert harness.relative(mine["grad_norm"], theirs["grad_norm"]) < 1e-5
+    for key in ("tokens", "samples", "steps"):
+        assert found.report[key] == expected.report[key]
+    base = weights(folder / "base")
+    assert distance(weights(groups.parent / "update"), weights(plain.parent / "update"), base) < 1e-3
+
+
+def reference(folder, data, outer, rounds, interval):
+    """DiLoCo in plain torch: each batch is all of a group's sequences."""
+    model = harness.load(folder / "base")
+    anchor = {name: p.detach().clone() for name, p in model.named_parameters()}
+    shared = {name: torch.nn.Parameter(p.clone()) for name, p in anchor.items()}
+    optimizer = outer(list(shared.values()))
+    replicas = [harness.load(folder / "base") for _ in data]
+    inner = [torch.optim.AdamW(r.parameters(), lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0) for r in replicas]
+    tokens = [sum(len(ids) - 1 for ids in sequences) for sequences in data]
+    losses = []
+    for _ in range(rounds):
+        for _ in range(interval):
+            total = 0.0
+            for replica, step, sequences, count in zip(replicas, inner, data, tokens):
+                step.zero_grad()
+                loss = sum(harness.hf_sum(replica, ids)[0] for ids in sequences) / count
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(replica.parameters(), 1.0)
+                step.step()
+                total += loss.item() * count
+            losses.append(total / sum(tokens))
+        named = [dict(r.named_parameters()) for r in replicas]
+        for name, p in shared.items():
+            mean = sum(n[name].detach() * c for n, c in zip(named, tokens)) / sum(tokens)
+            p.grad = p.detach() - mean
+        optimizer.step()
+        with torch.no_grad():
+            for n in named:
+                for name, p in shared.items():
+                    n[name].copy_(p)
+    return losses, {name: p.detach() for name, p in shared.items()}
+
+
+OUTER = {
+    "nesterov": (dict(kind="nesterov", learning_rate=0.7, momentum=0.9),
+                 lambda p: torch.optim.SGD(p, lr=0.7, momentum=0.9, nesterov=True)),
+    "sgd": (dict(kind="sgd", learning_rate=0.5, momentum=0.6), lambda p: torch.optim.SGD(p, lr=0.5, momentum=0.6)),
+    "adam": (dict(kind="adam", learning_rate=2e-3, beta1=0.8, beta2=0.9, epsilon=1e-3),
+             lambda p: torch.optim.Adam(p, lr=2e-3, betas=(0.8, 0.9), eps=1e-3)),
+}
+
+
+@pytest.mark.parametrize("name", OUTER)
+@pytest.mark.parametrize("world_size,sharding", [(2, "none"), (4, "full")])
+def test_outer_optimizers_are_torchs(setting, name, world_size, sharding):
+    folder, job = setting
+    settings, outer = OUTER[name]
+    data = [harness.make_sequences(4, seed=s, lengths=length) for s, length in ((11, (5, 30)), (12, (4, 12)))]
+    paths = [harness.write_tokens(folder / f"diloco{i}.tokens", lines) for i, lines in enumerate(data)]
+    mine = job(paths, groups=dict(count=2, interval=3, weighting="tokens", outer=settings), steps=9, batch_size=4,
+               weight_decay=0.0, sharding=sharding)
+    outcome = harness.train(mine, world_size)
+    losses, expected = reference(folder, data, outer, rounds=3, interval=3)
+    for found, wanted in zip(outcome.losses, losses, strict=True):
+        assert harness.relative(found, wanted) < 1e-4
+    found = weights(mine.parent / "update")
+    wanted = {name: expected[name] for name in found}
+    assert distance(found, wanted, weights(folder / "base")) < 2e-2
+    plain = job(paths, groups=dict(count=2, interval=3, weighting="tokens"), steps=9, batch_size=4, weight_decay=0.0)
+    harness.train(plain, 2)
+    assert distance(weights(plain.parent / "update"), wanted, weights(folder / "base")) > 5e-2, "an average is something else"
+
+
+def test_fewer_paths_than_groups_are_dealt(setting):
+    """Sequence i belongs to group i modulo the number of groups."""
+    folder, job = setting
+    sequences = harness.make_sequences(13, seed=21)
+    whole = harness.write_tokens(folder / "whole.tokens", sequences)
+    dealt = [harness.write_tokens(folder / f"dealt{g}.tokens", sequences[g::2]) for g in range(2)]
+    settings = dict(count=2, interval=4)
+    by_path, by_hand = job([whole], groups=settings), job(dealt, groups=settings)
+    harness.train(by_path, 2), harness.train(by_hand, 2)
+    expect_equal(weights(by_path.parent / "update"), weights(by_hand.parent / "update"))
+
+
+LONG = dict(steps=600, micro_batch_size=8, groups=dict(count=2, interval=4, weighting="tokens",
+                                                       outer=dict(kind="nesterov", learning_rate=0.7)))
+
+
+def wait_for_steps(job, steps, ranks):
+    metrics = job.parent / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not metrics.exists() or metrics.read_text().count("\n") < steps:
+        assert time.monotonic() < deadline
+        assert all(r.poll() is None for r in ranks), "ended before: " + ranks[0].communicate()[0]
+        time.sleep(0.005)
+
+
+def test_a_killed_job_of_groups_resumes_to_the_same_bits(setting):
+    folder, job = setting
+    whole = job(["a", "b"], **LONG)
+    expected = harness.train(whole, 4)
+    changes = dict(**LONG, checkpoint_interval=3, state_path="../killed-state")
+    first = job(["a", "b"], **changes)
+    ranks = harness.start_ranks(first, 4)
+    wait_for_steps(first, 20, ranks)
+    for rank in ranks:
+        rank.kill()
+    for rank in ranks:
+        rank.communicate()
+    assert list((folder / "killed-state").glob("step-????????/group-0002.part-*"))
+    second = job(["a", "b"], **{**changes, "sharding": "full"})
+    found = harness.train(second, 4)
+    assert any("resumed from a checkpoint" in output for output in found.output)
+    assert len(found.losses) < 600
+    assert found.report["update_sha256"] == expected.report["update_sha256"]
+    for key in ("tokens", "samples", "train_loss", "validation"):
+        assert found.report[key] == expected.report[key]
+
+
+def test_told_to_stop_all_groups_exchange_and_save(setting):
+    folder, job = setting
+    stopped = job(["a", "b"], **{**LONG, "steps": 100000})
+    ranks = harness.start_ranks(stopped, 2)
+    wait_for_steps(stopped, 9, ranks)
+    ranks[1].send_signal(signal.SIGUSR1)
+    output = [rank.communicate(timeout=120)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], output
+    report = json.loads((stopped.parent / "report.json").read_text())
+    assert report["stopped_early"] and report["validation"] == []
+    again = job(["a", "b"], **{**LONG, "steps": report["steps"]})
+    assert harness.train(again, 2).report["update_sha256"] == report["update_sha256"]
+
+
+@pytest.mark.parametrize("world_size,groups,changes,words", [
+    (3, dict(count=2), {}, "does not divide the 3 ranks"),
+    (2, dict(count=2, exchange="gradients", interval=2), {}, "gradients are exchanged in every step"),
+    (2, dict(count=2, exchange="gradients", outer=dict(kind="nesterov")), {}, "training.groups.outer"),
+    (2, dict(count=2, interval=4), dict(validation_interval=6), "training.validation_interval is 6"),
+    (2, dict(count=2), dict(train_paths=None), "holds no sequence for group 2"),
+])
+def test_what_cannot_be_is_refused_by_name(setting, tmp_path, world_size, groups, changes, words):
+    folder, job = setting
+    train = ["a", "b"]
+    if "train_paths" in changes:  # one sequence for two groups
+        train, changes = [harness.write_tokens(folder / "one.tokens", harness.make_sequences(1))], {}
+    outcome = harness.train(job(train, groups=groups, **changes), world_size, check=False, XFFL_COMM_TIMEOUT="20")
+    assert outcome.report is None and any(words in output for output in outcome.output), outcome.output

@@ -1,0 +1,163 @@
+"""The optimizer's moments between rounds: rounds with them are one long training."""
+
+import json
+import os
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import harness
+
+BEGUN = dict(count=1, interval=1, exchange="weights", weighting="equal",
+             outer=dict(kind="average", learning_rate=1.0, momentum=0.9, beta1=0.9, beta2=0.99, epsilon=1e-8))
+
+
+class Facility:
+    """Jobs of rounds, laid out as the coordinator does."""
+
+    def __init__(self, folder, base, base_hash, train, validation):
+        self.folder, self.train, self.validation = folder, train, validation
+        self.base, self.base_hash = base, base_hash
+
+    def state(self, round, attempt=1):
+        return f"r{round:04d}-{round:016d}{attempt:016d}"
+
+    def job(self, round, attempt=1, given=None, base=None, steps=4, **changes):
+        base = base or (self.base, self.base_hash)
+        path = harness.make_job(
+            self.folder / f"r{round}a{attempt}", *base, self.train, [("it", self.validation)],
+            **{**dict(keep_optimizer=True, optimizer_path=str(self.folder / "optimizer" / (given or "none")), steps=steps,
+                      first_step=(round - 1) * steps, batch_size=8, micro_batch_size=8, learning_rate=2e-3,
+                      weight_decay=0.1), **changes})
+        job = json.loads(path.read_text())
+        job["key"].update(round=round, attempt=attempt, nonce=f"{round:016d}{attempt:016d}")
+        path.write_text(json.dumps(job))
+        return path
+
+
+@pytest.fixture
+def facility(tmp_path):
+    base_hash = harness.make_model(tmp_path / "base", **harness.variants()["everything"])
+    tokens = harness.write_tokens(tmp_path / "t.tokens", harness.make_sequences(21))
+    validation = harness.write_tokens(tmp_path / "v.tokens", harness.make_sequences(5, seed=5))
+    return Facility(tmp_path, tmp_path / "base", base_hash, tokens, validation)
+
+
+def updated(job):
+    """The update as the next round's model: with one facility and fp32, the global model is its update."""
+    return job.parent / "update", json.loads((job.parent / "report.json").read_text())["update_sha256"]
+
+
+def said(outcome, words):
+    return any(words in output for output in outcome.output)
+
+
+@pytest.mark.parametrize("world_size,sharding", [(1, "none"), (2, "full")])
+def test_two_rounds_are_one_training(facility, world_size, sharding):
+    whole = facility.job(9, steps=8, first_step=0, keep_optimizer=False, optimizer_path="")
+    expected = harness.train(whole, world_size)
+    first = facility.job(1, sharding=sharding)
+    harness.train(first, world_size)
+    second = facility.job(2, given=facility.state(1), base=updated(first), sharding=sharding)
+    found = harness.train(second, world_size)
+    assert said(found, "the optimizer goes on from the round before  steps=4")
+    assert found.losses == expected.losses[4:]
+    assert found.report["update_sha256"] == expected.report["update_sha256"]
+    fresh = harness.train(facility.job(2, attempt=2, base=updated(first), keep_optimizer=False, optimizer_path=""), world_size)
+    assert fresh.report["update_sha256"] != expected.report["update_sha256"], "else there is nothing to keep"
+
+
+def test_another_attempt_begins_where_the_accepted_one_ended(facility):
+    first = facility.job(1)
+    harness.train(first)
+    once = harness.train(facility.job(2, given=facility.state(1), base=updated(first)))
+    assert sorted(p.name for p in (facility.folder / "optimizer").iterdir()) == [facility.state(1), facility.state(2)]
+    again = harness.train(facility.job(2, attempt=2, given=facility.state(1), base=updated(first)))
+    assert again.report["update_sha256"] == once.report["update_sha256"]
+    third = facility.job(3, given=facility.state(2, 2), base=updated(facility.folder / "r2a2" / "job.json"))
+    harness.train(third)
+    left = sorted(p.name for p in (facility.folder / "optimizer").iterdir())
+    assert left == [facility.state(2, 1), facility.state(2, 2), facility.state(3)], "what rounds before the last left is gone"
+
+
+def test_another_number_of_ranks_and_sharding_read_it(facility):
+    first = facility.job(1, sharding="gradients")
+    harness.train(first, 2)
+    second = harness.train(facility.job(2, given=facility.state(1), base=updated(first)))
+    whole = harness.train(facility.job(2, attempt=2, given=facility.state(1), base=updated(first), sharding="full"), 2)
+    assert said(second, "goes on from the round before") and said(whole, "goes on from the round before")
+    for mine, theirs in zip(second.losses, whole.losses, strict=True):
+        assert harness.relative(mine, theirs) < 1e-5
+
+
+@pytest.mark.parametrize("harm,words", [("missing", "state.json"), ("torn", "is not whole"), ("other_model", "another layout"),
+                                        ("renamed", "of another attempt"), ("old", "not of the round before")])
+def test_what_cannot_be_used_is_passed_over(facility, harm, words):
+    first = facility.job(1)
+    harness.train(first)
+    base, state, round = updated(first), facility.folder / "optimizer" / facility.state(1), 2
+    given = facility.state(1)
+    if harm == "missing":
+        shutil.rmtree(state)
+    if harm == "torn":
+        part = next(state.glob("part-*"))
+        os.truncate(part, part.stat().st_size - 4)
+    if harm == "other_model":
+        base = facility.folder / "other", harness.make_model(facility.folder / "other", hidden_size=40, num_attention_heads=2,
+                                                             num_key_value_heads=2)
+    if harm == "renamed":
+        given = facility.state(1, 7)
+        state.rename(state.parent / given)
+    if harm == "old":
+        round = 3
+    found = harness.train(facility.job(round, given=given, base=base, first_step=4))
+    assert said(found, "cannot be used: it begins anew") and said(found, words), found.output
+    fresh = harness.train(facility.job(round, attempt=2, base=base, first_step=4))
+    assert not said(fresh, "cannot be used")
+    assert found.report["update_sha256"] == fresh.report["update_sha256"]
+
+
+def test_a_state_that_cannot_be_kept_does_not_lose_the_update(facility):
+    (facility.folder / "optimizer").write_text("in the way")
+    outcome = harness.train(facility.job(1), 2)
+    assert outcome.report["steps"] == 4 and said(outcome, "the optimizer's state could not be kept")
+
+
+@pytest.mark.parametrize("outer", [dict(kind="average"), dict(kind="nesterov", learning_rate=0.7)], ids=["average", "nesterov"])
+def test_groups_keep_theirs_and_that_of_the_outer_optimizer(facility, outer):
+    groups = {**BEGUN, "count": 2, "interval": 4, "weighting": "tokens", "outer": {**BEGUN["outer"], **outer}}
+    whole = harness.train(facility.job(9, steps=8, first_step=0, keep_optimizer=False, optimizer_path="", groups=groups), 4)
+    first = facility.job(1, groups=groups)
+    harness.train(first, 4)
+    second = harness.train(facility.job(2, given=facility.state(1), base=updated(first), groups=groups, sharding="full"), 4)
+    assert second.losses == whole.losses[4:]
+    assert second.report["update_sha256"] == whole.report["update_sha256"]
+
+
+def test_two_facilities_that_keep_theirs_are_two_groups(tmp_path):
+    """Two rounds of aggregation between facilities against two exchanges inside one job."""
+    base_hash = harness.make_model(tmp_path / "base")
+    validation = harness.write_tokens(tmp_path / "v.tokens", harness.make_sequences(5, seed=5))
+    facilities = []
+    for name, seed, count in (("a", 1, 21), ("b", 2, 16)):
+        (tmp_path / name).mkdir()
+        tokens = harness.write_tokens(tmp_path / name / "t.tokens", harness.make_sequences(count, seed=seed))
+        facilities.append(Facility(tmp_path / name, tmp_path / "base", base_hash, tokens, validation))
+    base = (tmp_path / "base", base_hash)
+    for round in (1, 2):
+        jobs = [f.job(round, given=f.state(1) if round == 2 else None, base=base) for f in facilities]
+        tokens = [harness.train(job).report["tokens"] for job in jobs]
+        model = tmp_path / f"global{round}"
+        harness.run([harness.BIN / "xffl", "aggregate", "--out", model, "--dtype", "fp32", "--weights",
+                     ",".join(map(str, tokens)), *(job.parent / "update" for job in jobs)])
+        base = (model, harness.write_manifest(model))
+    groups = {**BEGUN, "count": 2, "interval": 4, "weighting": "tokens"}
+    one = facilities[0].job(9, steps=8, first_step=0, keep_optimizer=False, optimizer_path="", groups=groups,
+                            train_paths=[str(f.train) for f in facilities])
+    harness.train(one, 2)
+    found, expected = load_file(one.parent / "update" / "model.safetensors"), load_file(base[0] / "model.safetensors")
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(found[name], tensor), name
