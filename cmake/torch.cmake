@@ -32,7 +32,22 @@ target_link_libraries(xffl_torch INTERFACE stdc++
 target_link_options(xffl_torch INTERFACE -Wl,--allow-shlib-undefined)
 
 if(XFFL_CUDA)
+  # Ampere and Hopper, and what later GPUs compile when they first run it; CUDAARCHS overrides.
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
+    set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
+  endif()
+  # LibTorch has loaded the shared one.
+  set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
   find_package(CUDAToolkit REQUIRED)
+  if(NOT CMAKE_CUDA_COMPILER)
+    set(CMAKE_CUDA_COMPILER ${CUDAToolkit_NVCC_EXECUTABLE})
+  endif()
+  enable_language(CUDA)
+  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know it of nvcc 12 and later
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+  endif()
+  set(CMAKE_CUDA_STANDARD 20)
   get_filename_component(site_packages ${XFFL_TORCH_DIR} DIRECTORY)
   find_path(XFFL_NCCL_INCLUDE nccl.h HINTS ${site_packages}/nvidia/nccl/include ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
   target_include_directories(xffl_torch SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS} ${XFFL_NCCL_INCLUDE})

@@ -5,8 +5,10 @@ set(warnings_are_errors -Werror)
 if(XFFL_SANITIZE)
   set(warnings_are_errors "")
 endif()
-target_compile_options(xffl_warnings INTERFACE
+set(xffl_cxx_warnings
   -Wall -Wextra -Wpedantic ${warnings_are_errors} -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wcast-qual
   -Wno-missing-field-initializers  # designated initialisers leave the rest at their defaults on purpose
   # False alarms of gcc 12 inside std::string (GCC PR 105651), which precompiled headers bring out:
   -Wno-restrict -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread)
+target_compile_options(xffl_warnings INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${xffl_cxx_warnings}>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=-Wall>")

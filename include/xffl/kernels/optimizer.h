@@ -1,0 +1,44 @@
+// AdamW over flat buffers, and what goes before it, for NVIDIA GPUs; see block.h for what holds of
+// all kernels.
+#pragma once
+
+#include <cstdint>
+
+#include "xffl/kernels/types.h"
+
+namespace xffl::kernels {
+
+struct AdamwNumbers {
+  double learning_rate = 0, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0;
+  double gradient_factor = 1;  // gradients are multiplied by it first: unscaling and clipping
+  int64_t step = 1;            // 1 in the first step
+};
+
+/// One step of torch.optim.AdamW on float32 masters. In the same pass compute, if not null, becomes
+/// the masters rounded to T (to nearest, ties to even).
+template <class T>
+void adamw(const Launch& on, float* master, const float* gradient, float* first_moment,
+           float* second_moment, T* compute, int64_t size, const AdamwNumbers& numbers);
+
+/// The same step where a master is a bfloat16 weight and the 16 bits that rounding took from it: no
+/// other copy of the weight exists, 2 bytes a parameter less than a master beside a weight. The
+/// masters' bits are those that adamw() gives.
+void adamw_with_remainder(const Launch& on, Bf16* weight, uint16_t* remainder,
+                          const float* gradient, float* first_moment, float* second_moment,
+                          int64_t size, const AdamwNumbers& numbers);
+
+/// Exact for every number, infinities included; a NaN stays a NaN in weight and in master. The
+/// weight is the master rounded to nearest, ties away from zero: with ties to even, 17 bits would
+/// be left over.
+void split_masters(const Launch& on, const float* master, Bf16* weight, uint16_t* remainder,
+                   int64_t size);
+void join_masters(const Launch& on, const Bf16* weight, const uint16_t* remainder, float* master,
+                  int64_t size);
+
+/// The sum of the squares of each piece of `piece` elements, in float64; `piece` divides `size`.
+void square_sums(const Launch& on, const float* x, double* sums, int64_t size, int64_t piece);
+
+/// x *= factor
+void scale(const Launch& on, float* x, int64_t size, float factor);
+
+}  // namespace xffl::kernels
