@@ -5,6 +5,7 @@
 
 #include <ATen/Parallel.h>
 
+#include "gpu_kernels.h"
 #include "on_cpu.h"
 
 namespace xffl::llama {
@@ -69,6 +70,7 @@ at::ScalarType accumulation_type(at::ScalarType type) {
 Normed rms_norm_forward(const at::Tensor& x_BTD, const at::Tensor& delta_BTD, const at::Tensor& w_D,
                         double epsilon) {
   Normed result;
+  if (gpu::rms_norm_forward(result, x_BTD, delta_BTD, w_D, epsilon)) return result;
   const bool done = on_cpu(x_BTD, [&]<class T>(T) {
     const at::Tensor x = x_BTD.contiguous();
     const at::Tensor delta = delta_BTD.defined() ? delta_BTD.contiguous() : at::Tensor();
@@ -95,6 +97,8 @@ NormGradients rms_norm_backward(const at::Tensor& grad_normed_BTD, const at::Ten
                                 const at::Tensor& sum_BTD, const at::Tensor& inverse_BT1,
                                 const at::Tensor& w_D) {
   NormGradients result;
+  if (gpu::rms_norm_backward(result, grad_normed_BTD, grad_sum_BTD, sum_BTD, inverse_BT1, w_D))
+    return result;
   const bool done = on_cpu(sum_BTD, [&]<class T>(T) {
     const at::Tensor x = sum_BTD.contiguous();
     const at::Tensor grad_y = grad_normed_BTD.contiguous();
@@ -125,6 +129,7 @@ NormGradients rms_norm_backward(const at::Tensor& grad_normed_BTD, const at::Ten
 
 at::Tensor swiglu_forward(const at::Tensor& gate_BTI, const at::Tensor& up_BTI) {
   at::Tensor result;
+  if (gpu::swiglu_forward(result, gate_BTI, up_BTI)) return result;
   const bool done = on_cpu(gate_BTI, [&]<class T>(T) {
     const at::Tensor gate = gate_BTI.contiguous();
     const at::Tensor up = up_BTI.contiguous();
@@ -140,6 +145,8 @@ at::Tensor swiglu_forward(const at::Tensor& gate_BTI, const at::Tensor& up_BTI) 
 std::pair<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& grad_BTI,
                                                   const at::Tensor& gate_BTI,
                                                   const at::Tensor& up_BTI) {
+  std::pair<at::Tensor, at::Tensor> on_gpu;
+  if (gpu::swiglu_backward(on_gpu, grad_BTI, gate_BTI, up_BTI)) return on_gpu;
   at::Tensor grad_gate, grad_up;
   const bool done = on_cpu(gate_BTI, [&]<class T>(T) {
     const at::Tensor grad = grad_BTI.contiguous();
@@ -160,6 +167,7 @@ std::pair<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& grad_BTI,
 
 at::Tensor rotate(const at::Tensor& x_BTNH, const RopeTable& table, double sign) {
   at::Tensor result;
+  if (gpu::rotate(result, x_BTNH, table, sign)) return result;
   const bool done = on_cpu(x_BTNH, [&]<class T>(T) {
     const at::Tensor x = x_BTNH.contiguous();
     const int64_t rows = x.size(0) * x.size(1), heads = x.size(2), half = x.size(3) / 2;
@@ -180,6 +188,7 @@ at::Tensor rotate(const at::Tensor& x_BTNH, const RopeTable& table, double sign)
 }
 
 void accumulate(at::Tensor sum, const at::Tensor& update, double scale, bool overwrite) {
+  if (gpu::accumulate(sum, update, scale, overwrite)) return;
   const bool fits = sum.is_contiguous() && update.is_contiguous() &&
                     sum.scalar_type() == accumulation_type(update.scalar_type());
   const bool done = fits && on_cpu(update, [&]<class T>(T) {

@@ -2,6 +2,7 @@
 
 #include <torch/types.h>
 
+#include "gpu_kernels.h"
 #include "onednn_linear.h"
 #include "pointwise.h"
 #include "product.h"
@@ -23,6 +24,10 @@ void Weight::add_product(const at::Tensor& a_NM, const at::Tensor& b_NK, double 
     empty_ = false;
     return;
   }
+  if (gpu::add_product(gradient, a_NM, b_NK, scale, empty_)) {
+    empty_ = false;
+    return;
+  }
   const at::Tensor wide_a_NM = widen(a_NM);
   if (wide_a_NM.scalar_type() == gradient.scalar_type()) {
     // With beta 0 the old content is not read, be it NaN.
@@ -37,7 +42,13 @@ void Weight::add_product(const at::Tensor& a_NM, const at::Tensor& b_NK, double 
 
 void Weight::add_rows(const at::Tensor& rows_N, const at::Tensor& update_ND) {
   finish();
-  gradient.index_add_(0, rows_N, update_ND.to(gradient.scalar_type()));
+  const at::Tensor wide_ND = update_ND.to(gradient.scalar_type());
+  if (gradient.is_cuda()) {
+    // By sorting the rows; index_add_ adds by atomics, in another order in each run.
+    gradient.index_put_({rows_N}, wide_ND, true);
+  } else {
+    gradient.index_add_(0, rows_N, wide_ND);
+  }
 }
 
 void Weight::finish() {

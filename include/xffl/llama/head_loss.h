@@ -19,8 +19,9 @@ struct HeadLoss {
 };
 
 /// Loss and gradients in one pass: adds d(scale * nll_sum)/d(head) to head's gradient and returns
-/// that of x. Peak memory is one chunk of logits (about 64 MB in bfloat16), which `logits_RV` keeps
-/// for the next call: where the device is a CPU, new memory costs more than what is done with it.
+/// that of x. Peak memory is one chunk of logits: 32 million of them (256 million on a GPU), which
+/// `logits_RV` keeps for the next call: where the device is a CPU, new memory costs more than what
+/// is done with it.
 HeadLoss head_loss(const at::Tensor& x_ND, Weight& head, const at::Tensor& labels_N, double scale,
                    at::Tensor* logits_RV = nullptr);
 
