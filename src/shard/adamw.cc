@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "cpu_adamw.h"
+#include "gpu_kernels.h"
 
 namespace xffl::shard {
 namespace {
@@ -68,9 +69,23 @@ bool Adamw::step_on_cpu(double learning_rate, double gradient_factor) {
   return true;
 }
 
+bool Adamw::step_on_gpu(double learning_rate, double gradient_factor) {
+  const std::vector<UnitState>& states = parameters_.states();
+  if (!states.front().master_S.is_cuda()) return false;
+  parameters_.finish_gathers();
+  for (size_t u = 0; u < states.size(); ++u) {
+    const bool done = gpu::adamw(states[u], first_moments_[u], second_moments_[u], options_,
+                                 learning_rate, gradient_factor, num_steps_);
+    if (u == 0 && !done) return false;  // one unit is like the other
+  }
+  parameters_.refresh_compute(true);
+  return true;
+}
+
 void Adamw::step(double learning_rate, double gradient_factor) {
   num_steps_ += 1;
-  if (step_on_cpu(learning_rate, gradient_factor)) return;
+  if (step_on_cpu(learning_rate, gradient_factor) || step_on_gpu(learning_rate, gradient_factor))
+    return;
   if (gradient_factor != 1) parameters_.scale_gradients(gradient_factor);
   const std::vector<UnitState>& states = parameters_.states();
   const at::Tensor count_so_far = at::full({}, static_cast<double>(num_steps_),

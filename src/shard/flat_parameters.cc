@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "gpu_kernels.h"
+
 namespace xffl::shard {
 namespace {
 
@@ -245,9 +247,11 @@ void FlatParameters::finish_gradients() {
 double FlatParameters::gradient_square_sum() const {
   std::vector<at::Tensor> pieces;
   for (const UnitState& state : states_) {
-    const at::Tensor norms_C =
-        at::linalg_vector_norm(state.gradient_S.view({-1, kPieceElements}), 2, at::IntArrayRef{1});
-    pieces.push_back(norms_C.to(at::kDouble).square_());
+    const at::Tensor pieces_CE = state.gradient_S.view({-1, kPieceElements});
+    at::Tensor sums_C = at::empty({pieces_CE.size(0)}, pieces_CE.options().dtype(at::kDouble));
+    if (!gpu::square_sums(sums_C, pieces_CE))
+      sums_C.copy_(at::linalg_vector_norm(pieces_CE, 2, at::IntArrayRef{1})).square_();
+    pieces.push_back(std::move(sums_C));
   }
   const at::Tensor local = at::cat(pieces);
   if (!states_split()) return local.sum().item<double>();
@@ -266,7 +270,8 @@ double FlatParameters::gradient_square_sum() const {
 }
 
 void FlatParameters::scale_gradients(double factor) {
-  for (UnitState& state : states_) state.gradient_S.mul_(factor);
+  for (UnitState& state : states_)
+    if (!gpu::scale(state.gradient_S, factor)) state.gradient_S.mul_(factor);
 }
 
 void FlatParameters::finish_gathers() {

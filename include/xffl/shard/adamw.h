@@ -35,6 +35,7 @@ class Adamw {
 
  private:
   bool step_on_cpu(double learning_rate, double gradient_factor);
+  bool step_on_gpu(double learning_rate, double gradient_factor);
 
   FlatParameters& parameters_;
   AdamwOptions options_;
