@@ -3,10 +3,12 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <exception>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "xffl/base/error.h"
+#include "xffl/base/log.h"
 
 namespace xffl::comm {
 namespace {
@@ -52,10 +54,24 @@ c10::intrusive_ptr<c10d::Store> meet(const Rendezvous& rendezvous) {
 
 BackendGroup::BackendGroup(BackendMaker maker, c10::intrusive_ptr<c10d::Store> store,
                            Rendezvous rendezvous)
-    : maker_(std::move(maker)), store_(std::move(store)), rendezvous_(std::move(rendezvous)) {
+    : maker_(std::move(maker)),
+      store_(std::move(store)),
+      rendezvous_(std::move(rendezvous)),
+      errors_at_birth_(std::uncaught_exceptions()) {
   translate_errors(rendezvous_, "connecting by " + maker_.name, [&] {
     backend_ = maker_.connect(store_, rendezvous_.rank, rendezvous_.world_size);
   });
+}
+
+BackendGroup::~BackendGroup() {
+  // Without a shutdown c10d aborts, which may cut what a peer still receives.
+  if (std::uncaught_exceptions() > errors_at_birth_) return;
+  try {
+    backend_->shutdown();
+  } catch (const std::exception& error) {
+    log::warning("a group of ranks did not end well",
+                 {{"group", maker_.name}, {"error", first_line(error.what())}});
+  }
 }
 
 void BackendGroup::all_reduce(at::Tensor tensor) {
@@ -147,7 +163,10 @@ std::unique_ptr<Group> BackendGroup::split(const std::vector<int>& members,
 }
 
 void BackendGroup::barrier() {
-  all_reduce(at::zeros({1}, at::TensorOptions().dtype(at::kFloat).device(maker_.device)));
+  const at::Tensor one =
+      at::zeros({1}, at::TensorOptions().dtype(at::kFloat).device(maker_.device));
+  all_reduce(one);
+  one.item<float>();  // on a GPU only the stream has waited so far, not this thread
 }
 
 void BackendGroup::self_test() {

@@ -35,6 +35,8 @@ class BackendGroup final : public Group {
  public:
   /// Connects. `rendezvous` has rank and size of this very group. Throws kFailed.
   BackendGroup(BackendMaker maker, c10::intrusive_ptr<c10d::Store> store, Rendezvous rendezvous);
+  /// Finishes what is under way; while an error is on its way up, cuts it instead.
+  ~BackendGroup() override;
 
   int rank() const override { return rendezvous_.rank; }
   int size() const override { return rendezvous_.world_size; }
@@ -62,6 +64,7 @@ class BackendGroup final : public Group {
   c10::intrusive_ptr<c10d::Store> store_;
   Rendezvous rendezvous_;
   c10::intrusive_ptr<c10d::Backend> backend_;
+  int errors_at_birth_;
   std::vector<at::Tensor> spare_;  // buffers of finished exchanges
 };
 

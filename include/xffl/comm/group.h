@@ -3,8 +3,8 @@
 // Every rank of a group calls the same collectives in the same order, with tensors of the same
 // shape and dtype (float32, float64, int64, bfloat16 or float16; contiguous). Calls block until the
 // result may be used, those that start something until it is on its way; not thread-safe. A peer
-// that died or is late by more than the rendezvous' timeout makes them, or the wait, throw kFailed:
-// no rank hangs. All ranks receive the same bytes, and the same sums in each run. A world of one
+// that died or is late by more than the rendezvous' timeout makes them, or the wait, throw kFailed
+// (over NCCL c10d's watchdog ends the process instead): no rank hangs. All ranks receive the same bytes, and the same sums in each run. A world of one
 // copies at most, and nothing where the tensors are the same memory.
 #pragma once
 
@@ -60,9 +60,12 @@ class Group {
   void reduce_scatter(at::Tensor mine_S, at::Tensor all_WS) {
     start_reduce_scatter(std::move(mine_S), std::move(all_WS)).wait();
   }
-  /// From one rank to another, in order for each pair; the receiver knows shape and dtype.
+  /// From one rank to another, in order for each pair; the receiver knows shape and dtype. On GPUs
+  /// a group's sends and receives run one after the other: what flows in the two directions of a
+  /// pipeline goes through a group each, or two ranks that both send first wait for ever.
   virtual Pending start_send(at::Tensor tensor, int to) = 0;
   virtual Pending start_receive(at::Tensor tensor, int from) = 0;
+  /// Returns when all ranks have called it; on a GPU, and their streams have come so far.
   virtual void barrier() = 0;
 
   /// A group of some of this one's ranks, with connections of its own, so that what it does passes
