@@ -8,8 +8,12 @@ the warm-up. Precision classes: fp32 is fp32 on both sides; bf16 is our bf16 wit
 bf16 autocast over float32 weights and of pure bf16 weights, which trains worse. HF gets its best eager settings: sdpa
 attention, fused AdamW, gradients set to None. --ranks N: N processes, Gloo; ours fully sharded, HF under FSDP2.
 
+--device cuda: both sides on one GPU. --shapes llama-3.1-8b: that model's widths with random weights, in --layers of its 32
+blocks, to fit what optimizers with float32 masters need; with sequences of 2048, --vocab does not apply. --recompute full
+computes blocks again on both sides (HF: gradient checkpointing). A side that runs out of memory is reported so.
+
 Peak memory is each process's largest resident set, and with it what HF's process held before it made its model (Python,
-torch, transformers).
+torch, transformers); with --device cuda it is what torch's allocator held on the GPU.
 """
 import argparse
 import datetime
@@ -36,6 +40,15 @@ def lab_config(vocab_size):
                 num_hidden_layers=6, num_attention_heads=6, num_key_value_heads=6, head_dim=48, max_position_embeddings=1024,
                 rms_norm_eps=1e-5, rope_theta=10000.0, tie_word_embeddings=False, hidden_act="silu", attention_bias=False,
                 mlp_bias=False, torch_dtype="float32", bos_token_id=1, eos_token_id=2, initializer_range=0.02)
+
+
+def llama_3_1_8b_config(num_layers):
+    return dict(architectures=["LlamaForCausalLM"], model_type="llama", vocab_size=128256, hidden_size=4096, intermediate_size=14336,
+                num_hidden_layers=num_layers, num_attention_heads=32, num_key_value_heads=8, head_dim=128,
+                max_position_embeddings=131072, rms_norm_eps=1e-5, rope_theta=500000.0, tie_word_embeddings=False, hidden_act="silu",
+                attention_bias=False, mlp_bias=False, torch_dtype="bfloat16", bos_token_id=128000, eos_token_id=128001,
+                initializer_range=0.02, rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                                                          original_max_position_embeddings=8192))
 
 
 # --- Hugging Face's side: this file once more, as a process of its own -------------------------------------------------------
@@ -75,20 +88,24 @@ def hf_worker(options):
                                 world_size=options["ranks"])
     dtype = torch.bfloat16 if options["mode"] == "pure bf16" else torch.float32
     model = LlamaForCausalLM.from_pretrained(options["model"], dtype=dtype, attn_implementation="sdpa")
+    device = torch.device(options["device"])
+    model.to(device)
     model.config.use_cache = False
     model.train()
+    if options["recompute"] == "full":
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=dict(use_reentrant=False))
     if distributed:
         shard(model, torch, options["mode"])
     matrices = [p for p in model.parameters() if p.dim() == 2]
     vectors = [p for p in model.parameters() if p.dim() != 2]
     optimizer = torch.optim.AdamW([dict(params=matrices, weight_decay=0.1), dict(params=vectors, weight_decay=0.0)], lr=1e-3,
                                   betas=(0.9, 0.95), eps=1e-8, fused=True)
-    autocast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=options["mode"] == "bf16 autocast" and not distributed)
+    autocast = torch.autocast(device.type, dtype=torch.bfloat16, enabled=options["mode"] == "bf16 autocast" and not distributed)
     data = numpy.fromfile(options["ids"], dtype=numpy.int32).reshape(-1, options["length"] + 1)
     seconds, cpu_seconds, losses = [], [], []
     for ids in batches(data, options):
         start, cpu_start = time.perf_counter(), time.process_time()
-        tokens = torch.from_numpy(ids.astype(numpy.int64))
+        tokens = torch.from_numpy(ids.astype(numpy.int64)).to(device)
         optimizer.zero_grad(set_to_none=True)
         with autocast:
             # HF shifts by itself and then has one target fewer than tokens: the last one is given, as ours gives it.
@@ -97,6 +114,8 @@ def hf_worker(options):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         losses.append(loss.item())
+        if device.type == "cuda":
+            torch.cuda.synchronize()
         seconds.append(time.perf_counter() - start)
         cpu_seconds.append(time.process_time() - cpu_start)
     if distributed:
@@ -104,7 +123,8 @@ def hf_worker(options):
         dist.all_reduce(mean)
         losses = (mean / options["ranks"]).tolist()
         dist.destroy_process_group()
-    print(json.dumps(dict(seconds=seconds, cpu_seconds=cpu_seconds, losses=losses, before_mb=before)))
+    print(json.dumps(dict(seconds=seconds, cpu_seconds=cpu_seconds, losses=losses, before_mb=before,
+                          gpu_peak_mb=torch.cuda.max_memory_allocated() / 2**20 if device.type == "cuda" else 0)))
 
 
 def shard(model, torch, mode):
@@ -149,6 +169,8 @@ def run_ranks(commands, environments):
     for thread in waiting:
         thread.join()
     for rank, (output, errors, _) in zip(ranks, results):
+        if rank.returncode != 0 and "out of memory" in output + errors:
+            raise MemoryError
         if rank.returncode != 0:
             sys.exit(f"trainer_vs_hf: {rank.args[0]} ended with {rank.returncode}\n{output[-2000:]}{errors[-4000:]}")
     return [r[0] for r in results], max(r[2] for r in results)
@@ -171,8 +193,11 @@ class Bench:
         import random
 
         o, generator = self.options, random.Random(SEED)
-        (self.folder / "config.json").write_text(json.dumps(lab_config(self.vocab_size)))
-        self.tool(o.bin / "xffl-train", "init", "--config", self.folder / "config.json", "--seed", SEED, "--output", self.model)
+        large = o.shapes != "lab"
+        config = llama_3_1_8b_config(o.layers) if large else lab_config(self.vocab_size)
+        (self.folder / "config.json").write_text(json.dumps(config))
+        self.tool(o.bin / "xffl-train", "init", "--config", self.folder / "config.json", "--seed", SEED, "--output", self.model,
+                  "--dtype", "bf16" if large else "fp32")
         self.root = self.tool(o.bin / "xffl_test_tool", "manifest", self.model)
         rows = [[generator.randrange(self.vocab_size) for _ in range(o.length + 1)] for _ in range(self.steps * o.batch_size)]
         lines = "".join(" ".join(map(str, row)) + "\n" for row in rows)
@@ -187,7 +212,7 @@ class Bench:
                             learning_rate=1e-3, schedule=dict(kind="constant", warmup_steps=0, total_steps=0, min_ratio=0.0),
                             weight_decay=0.1, beta1=0.9, beta2=0.95, epsilon=1e-8, max_grad_norm=1.0, seed=SEED,
                             precision=precision, validation_samples=0, train_samples=0, sharding="full" if o.ranks > 1 else "none",
-                            shard_group_size=0, recompute="none", offload="none", checkpoint_interval=0, keep_checkpoints=1,
+                            shard_group_size=0, recompute=o.recompute, offload="none", checkpoint_interval=0, keep_checkpoints=1,
                             max_tokens=0, validation_interval=0, early_stop_patience=0, proximal=0.0, document_mask=False,
                             deterministic=False, keep_optimizer=False, freeze=[],
                             lora=dict(rank=0, alpha=16.0, dropout=0.0, target_modules=[]),
@@ -200,11 +225,13 @@ class Bench:
                        base_model_path=str(self.model), base_model_sha256=self.root, train_paths=[str(self.tokens)], validation=[],
                        adapter_path="", adapter_sha256="", optimizer_path="",
                        update_path="update", report_path="report.json", metrics_path="metrics.jsonl", state_path="state",
-                       on_stop="update", update_kind="weights", update_dtype="fp32", training=training)
+                       on_stop="update", update_kind="weights", update_dtype="fp32" if o.shapes == "lab" else "bf16", training=training)
             (folder / "job.json").write_text(json.dumps(job))
-            command = [o.bin / "xffl-train", "--threads", o.threads, "--job", folder / "job.json"]
+            command = [o.bin / "xffl-train", "--device", o.device, "--threads", o.threads, "--job", folder / "job.json"]
             _, peak = run_ranks([command] * o.ranks, self.rank_environments())
             metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+            if o.device == "cuda":
+                peak = json.loads((folder / "report.json").read_text())["peak_memory_bytes"] / 2**20
         return self.result([m["seconds"] for m in metrics], [m["loss"] for m in metrics], peak)
 
     def rank_environments(self):
@@ -218,11 +245,13 @@ class Bench:
     def hf(self, mode):
         o, port = self.options, free_port()
         common = dict(model=str(self.model), ids=str(self.ids), length=o.length, batch_size=o.batch_size, steps=self.steps,
-                      threads=o.threads, ranks=o.ranks, port=port, mode=mode)
+                      threads=o.threads, ranks=o.ranks, port=port, mode=mode, device=o.device,
+                      recompute=o.recompute)
         commands = [[sys.executable, __file__, "--hf-worker", json.dumps(dict(common, rank=r))] for r in range(o.ranks)]
         environment = dict(OMP_NUM_THREADS=str(o.threads), PYTHONDONTWRITEBYTECODE="1")
         outputs, peak = run_ranks(commands, [environment] * o.ranks)
         found = json.loads(outputs[0].splitlines()[-1])
+        peak = found["gpu_peak_mb"] or peak
         return dict(self.result(found["seconds"], found["losses"], peak), before_mb=found["before_mb"])
 
     def result(self, seconds, losses, peak):
@@ -242,9 +271,17 @@ def compare(bench, precision_class, repeats):
     sides |= {"HF " + mode: lambda mode=mode: bench.hf(mode) for mode in modes}
     runs = {name: [] for name in sides}
     for _ in range(repeats):
-        for name, side in sides.items():
-            runs[name].append(side())
-    ours = runs.pop("xffl " + precision_class)
+        for name, side in list(sides.items()):
+            try:
+                runs[name].append(side())
+            except MemoryError:
+                print(f"{name}: out of memory", flush=True)
+                del sides[name], runs[name]
+    ours = runs.pop("xffl " + precision_class, None)
+    if ours is None or not runs:
+        print(f"vocabulary {bench.vocab_size}, {precision_class}: no comparison: a side ran out of memory")
+        rates = {name: median(side, "rate") for name, side in runs.items()}
+        return dict(vocab=bench.vocab_size, precision_class=precision_class, ours=ours and median(ours, "rate"), theirs=rates)
     best = max(runs, key=lambda name: median(runs[name], "rate"))
     print(f"\nvocabulary {bench.vocab_size}, {precision_class}, {bench.options.ranks} ranks of {bench.options.threads} threads, "
           f"load {os.getloadavg()[0]:.1f}")
@@ -255,8 +292,9 @@ def compare(bench, precision_class, repeats):
               f"{median(side, 'peak_mb'):6.0f} MB{held}  loss {side[0]['losses'][0]:.5f} -> {side[0]['losses'][-1]:.5f}")
     ratio = median(ours, "rate") / median(runs[best], "rate")
     memory = median(ours, "peak_mb") / median(runs[best], "peak_mb")
-    drift = max(abs(a - b) for a, b in zip(ours[0]["losses"], runs["HF " + modes[0]][0]["losses"]))
-    print(f"  ratio {ratio:.2f} of {best}; peak memory {memory:.2f}; losses apart by at most {drift:.1e} of {modes[0]}", flush=True)
+    modes_left = list(runs)
+    drift = max(abs(a - b) for a, b in zip(ours[0]["losses"], runs[modes_left[0]][0]["losses"]))
+    print(f"  ratio {ratio:.2f} of {best}; peak memory {memory:.2f}; losses apart by at most {drift:.1e} of {modes_left[0]}", flush=True)
     return dict(vocab=bench.vocab_size, precision_class=precision_class, ratio=ratio, memory=memory, best=best, drift=drift,
                 ours=median(ours, "rate"), theirs={name: median(side, "rate") for name, side in runs.items()})
 
@@ -268,6 +306,11 @@ def parse():
     parser.add_argument("--class", dest="classes", nargs="+", choices=["fp32", "bf16"], default=["fp32", "bf16"])
     parser.add_argument("--ranks", type=int, default=1, help="processes of each side, on Gloo: full sharding against FSDP2")
     parser.add_argument("--threads", type=int, default=0, help="of each rank; default: the CPUs shared equally")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--shapes", choices=["lab", "llama-3.1-8b"], default="lab")
+    parser.add_argument("--layers", type=int, default=32, help="blocks of llama-3.1-8b")
+    parser.add_argument("--recompute", choices=["none", "full"], default="none")
+    parser.add_argument("--folder", type=pathlib.Path, help="where models are made: default the system's temporary folder")
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--length", type=int, default=256)
     parser.add_argument("--warm-up", type=int, default=3, help="steps that are not measured")
@@ -278,6 +321,8 @@ def parse():
     parser.add_argument("--environment", nargs="*", default=[], help="NAME=VALUE for xffl-train's ranks")
     parser.add_argument("--json", type=pathlib.Path, help="write the records there")
     options = parser.parse_args()
+    if options.shapes != "lab":
+        options.vocab = [128256]
     options.threads = options.threads or max(1, len(os.sched_getaffinity(0)) // options.ranks)
     return options
 
@@ -288,7 +333,7 @@ def main():
           f"batch {options.batch_size}, sequence {options.length}, {options.steps} steps, median of {options.repeats}", flush=True)
     records = []
     for vocab_size in options.vocab:
-        with tempfile.TemporaryDirectory(prefix="trainer_vs_hf.") as name:
+        with tempfile.TemporaryDirectory(prefix="trainer_vs_hf.", dir=options.folder) as name:
             bench = Bench(options, vocab_size, pathlib.Path(name))
             records += [compare(bench, c, options.repeats) for c in options.classes]
     if options.json:
