@@ -1,7 +1,6 @@
 """A federation inside one job: groups of ranks against facilities, data parallelism and plain torch."""
 
 import json
-import os
 import signal
 import time
 
@@ -169,10 +168,10 @@ def test_outer_optimizers_are_torchs(setting, name, world_size, sharding):
     outcome = harness.train(mine, world_size)
     losses, expected = reference(folder, data, outer, rounds=3, interval=3)
     for found, wanted in zip(outcome.losses, losses, strict=True):
-        assert harness.relative(found, wanted) < 1e-4
+        assert harness.relative(found, wanted) < 1e-6
     found = weights(mine.parent / "update")
     wanted = {name: expected[name] for name in found}
-    assert distance(found, wanted, weights(folder / "base")) < 2e-2
+    assert distance(found, wanted, weights(folder / "base")) < 2e-3
     plain = job(paths, groups=dict(count=2, interval=3, weighting="tokens"), steps=9, batch_size=4, weight_decay=0.0)
     harness.train(plain, 2)
     assert distance(weights(plain.parent / "update"), wanted, weights(folder / "base")) > 5e-2, "an average is something else"
@@ -190,7 +189,7 @@ def test_fewer_paths_than_groups_are_dealt(setting):
     expect_equal(weights(by_path.parent / "update"), weights(by_hand.parent / "update"))
 
 
-LONG = dict(steps=600, micro_batch_size=8, groups=dict(count=2, interval=4, weighting="tokens",
+LONG = dict(steps=200, micro_batch_size=8, groups=dict(count=2, interval=4, weighting="tokens",
                                                        outer=dict(kind="nesterov", learning_rate=0.7)))
 
 
@@ -210,7 +209,7 @@ def test_a_killed_job_of_groups_resumes_to_the_same_bits(setting):
     changes = dict(**LONG, checkpoint_interval=3, state_path="../killed-state")
     first = job(["a", "b"], **changes)
     ranks = harness.start_ranks(first, 4)
-    wait_for_steps(first, 20, ranks)
+    wait_for_steps(first, 10, ranks)
     for rank in ranks:
         rank.kill()
     for rank in ranks:
@@ -219,7 +218,7 @@ def test_a_killed_job_of_groups_resumes_to_the_same_bits(setting):
     second = job(["a", "b"], **{**changes, "sharding": "full"})
     found = harness.train(second, 4)
     assert any("resumed from a checkpoint" in output for output in found.output)
-    assert len(found.losses) < 600
+    assert len(found.losses) < 200
     assert found.report["update_sha256"] == expected.report["update_sha256"]
     for key in ("tokens", "samples", "train_loss", "validation"):
         assert found.report[key] == expected.report[key]
