@@ -2,7 +2,8 @@
 # false alarms; the same code is checked in the other builds.
 add_library(xffl_warnings INTERFACE)
 set(warnings_are_errors -Werror)
-if(XFFL_SANITIZE)
+option(XFFL_WARNINGS_ARE_ERRORS "Compilers other than the project's own warn of other things" ON)
+if(XFFL_SANITIZE OR NOT XFFL_WARNINGS_ARE_ERRORS)
   set(warnings_are_errors "")
 endif()
 set(xffl_cxx_warnings
