@@ -62,8 +62,9 @@ def aggregate(folder, reports, jobs, weighting):
 
 
 @pytest.mark.parametrize("weighting", ["tokens", "equal"])
-@pytest.mark.parametrize("world_size,changes", [(2, {}), (4, {}), (4, dict(sharding="full")), (2, dict(precision="bf16"))],
-                         ids=["two_ranks", "four_ranks", "four_ranks_full", "bf16"])
+@pytest.mark.parametrize("world_size,changes", [(2, {}), (4, {}), (4, dict(sharding="full")), (2, dict(precision="bf16")),
+                                                (4, dict(sharding="hybrid", shard_group_size=1, offload="optimizer"))],
+                         ids=["two_ranks", "four_ranks", "four_ranks_full", "bf16", "hybrid_offloaded"])
 def test_one_job_of_two_groups_is_two_facilities(setting, world_size, changes, weighting):
     """To the bit: the groups' mean is computed as the coordinator's is."""
     folder, job = setting
