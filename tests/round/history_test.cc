@@ -58,6 +58,25 @@ TEST(History, ResumingAfterTheFreezeChangesNobodysPart) {
   EXPECT_TRUE(alba(replay(events)).missing);
 }
 
+TEST(History, KnowsWhoseTrainingWasAcceptedInTheLastRound) {
+  job::JobReport report;
+  report.key = {"p", "0001", 1, "alba", 2, std::string(32, '0')};
+  report.base_model_sha256 = report.update_sha256 = std::string(64, 'a');
+  auto events = begun();
+  events.push_back(event("attempt_failed", 1, "alba", 1, R"({"reason":"r"})"));
+  events.push_back(event("attempt_opened", 1, "alba", 2));
+  const Json accepted{{"update_sha256", report.update_sha256},
+                      {"report", parse_json(job::format_job_report(report), "report")}};
+  events.push_back(event("update_accepted", 1, "alba", 2, accepted.dump()));
+  events.push_back(event("facility_missing", 1, "brno", 0, R"({"reason":"late"})"));
+  History history = replay(events);
+  EXPECT_TRUE(history.done().accepted.empty()) << "its round is not published";
+  apply(history, event("aggregated", 1, "", 0, R"({"model_sha256":"m1","master_sha256":"f1"})"));
+  apply(history, event("published", 1, "", 0));
+  const std::map<FacilityName, int> expected{{FacilityName("alba"), 2}};
+  EXPECT_EQ(history.done().accepted, expected);
+}
+
 TEST(History, RefusesWhatItDoesNotUnderstand) {
   auto unknown = begun();
   unknown.push_back(event("teleported", 1, "alba", 1));
