@@ -5,6 +5,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/checkpoint/manifest.h"
+#include "xffl/checkpoint/lora.h"
 #include "xffl/checkpoint/model_folder.h"
 #include "xffl/job/job_report.h"
 #include "xffl/job/job_spec.h"
@@ -58,7 +59,18 @@ Json describe_config(const checkpoint::LlamaConfig& config) {
           {"torch_dtype", config.torch_dtype}};
 }
 
+Json describe_adapter(const checkpoint::LoraConfig& lora) {
+  return {{"adapter", "LoRA"},
+          {"rank", lora.rank},
+          {"alpha", lora.alpha},
+          {"target_modules", lora.target_modules}};
+}
+
 void add_config(Json& json, const fs::path& folder) {
+  if (fs::exists(folder / checkpoint::kAdapterConfigName)) {
+    json["config"] = describe_adapter(checkpoint::read_lora_config(folder));
+    return;
+  }
   if (!fs::exists(folder / "config.json")) {
     json["config"] = "no config.json";
     return;
@@ -155,7 +167,8 @@ Description describe_json(const fs::path& path) {
 
 Description describe_folder(const fs::path& folder, bool with_tensors) {
   if (fs::exists(folder / "journal.db")) return describe_journal(folder / "journal.db");
-  for (const char* name : {"model.safetensors", "model.safetensors.index.json", "config.json"})
+  for (const char* name : {"model.safetensors", "model.safetensors.index.json", "config.json",
+                           "adapter_model.safetensors"})
     if (fs::exists(folder / name)) return describe_model(folder, with_tensors);
   throw Error(ErrorKind::kUsage, folder.string() +
                                      " is neither a model folder (no model.safetensors) nor a "

@@ -73,11 +73,16 @@ class Progress {
   uint64_t done_bytes_ = 0;
 };
 
+// Where an output's configuration comes from.
+struct Origin {
+  fs::path folder;
+  bool is_adapter;
+};
+
 // One output: compute(block, bytes) fills its bytes.
-void write_model(const std::vector<TensorSpec>& tensors, const fs::path& out,
-                 const fs::path& config_source, const Options& options,
-                 const std::function<void(const Block&, Bytes&)>& compute) {
-  OutputFolder folder(out, tensors, options.max_shard_bytes);
+void write_model(const std::vector<TensorSpec>& tensors, const fs::path& out, const Origin& origin,
+                 const Options& options, const std::function<void(const Block&, Bytes&)>& compute) {
+  OutputFolder folder(out, tensors, options.max_shard_bytes, origin.is_adapter);
   Progress progress(options, folder.total_bytes());
   run_pipeline(BlockList(tensors), thread_count(options.num_threads),
                [&](const Block& block, std::span<Bytes> outputs) {
@@ -87,7 +92,7 @@ void write_model(const std::vector<TensorSpec>& tensors, const fs::path& out,
                  require_in_range(outputs[0], spec, spec.dtype, block);
                },
                {progress.counted(folder)});
-  folder.finish(config_source);
+  folder.finish(origin.folder);
   folder.publish();
 }
 
@@ -158,7 +163,8 @@ void average_weights(std::vector<Input> inputs, Dtype dtype, const fs::path& out
   require_output_dtype(dtype);
   const Sources sources(std::move(inputs));
   const std::vector<TensorSpec> tensors = with_dtype(sources.tensors(), dtype);
-  write_model(tensors, out, sources.first().folder, options, [&](const Block& block, Bytes& bytes) {
+  const Origin origin{sources.first().folder, sources.is_adapter()};
+  write_model(tensors, out, origin, options, [&](const Block& block, Bytes& bytes) {
     const Sources::Reader reader(sources, block);
     for_each_piece(block.count, [&](uint64_t offset, size_t count) {
       std::array<double, kMaxPiece> values;
@@ -177,8 +183,9 @@ void server_step(const fs::path& master, std::vector<Input> updates, bool deltas
   const Sources sources(std::move(updates));
   require_master(model, sources);
   const std::vector<TensorSpec>& tensors = model.tensors();
-  OutputFolder new_master(out_master, tensors, options.max_shard_bytes);
-  OutputFolder published(out_model, with_dtype(tensors, publish_dtype), options.max_shard_bytes);
+  OutputFolder new_master(out_master, tensors, options.max_shard_bytes, model.is_adapter());
+  OutputFolder published(out_model, with_dtype(tensors, publish_dtype), options.max_shard_bytes,
+                         model.is_adapter());
   Progress progress(options, new_master.total_bytes() + published.total_bytes());
   run_pipeline(BlockList(tensors), thread_count(options.num_threads),
                ServerStep(model, sources, deltas, publish_dtype),
@@ -194,7 +201,8 @@ void convert(const fs::path& model, Dtype dtype, const fs::path& out, const Opti
   const checkpoint::ModelFolder source(model);
   const std::vector<TensorSpec>& from = source.tensors();
   require_float(from, model.string());
-  write_model(with_dtype(from, dtype), out, model, options, [&](const Block& block, Bytes& bytes) {
+  const Origin origin{model, source.is_adapter()};
+  write_model(with_dtype(from, dtype), out, origin, options, [&](const Block& block, Bytes& bytes) {
     const TensorSpec& spec = from[block.tensor_index];
     const auto data = block_bytes(source.data(spec.name), spec.dtype, block);
     const PageWindow window(data);

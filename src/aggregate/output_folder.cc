@@ -10,6 +10,7 @@
 #include "xffl/base/json.h"
 #include "xffl/base/process.h"
 #include "xffl/base/sha256.h"
+#include "xffl/checkpoint/lora.h"
 
 namespace xffl::aggregate {
 
@@ -62,13 +63,20 @@ const char* torch_dtype(Dtype dtype) {
   }
 }
 
+checkpoint::ShardPlan plan_files(const std::vector<checkpoint::TensorSpec>& tensors,
+                                 uint64_t max_shard_bytes, bool is_adapter) {
+  if (!is_adapter) return checkpoint::plan_shards(tensors, max_shard_bytes);
+  return {{{std::string(checkpoint::kAdapterName), tensors}}, ""};
+}
+
 }  // namespace
 
 OutputFolder::OutputFolder(fs::path out, std::vector<checkpoint::TensorSpec> tensors,
-                           uint64_t max_shard_bytes)
+                           uint64_t max_shard_bytes, bool is_adapter)
     : out_(without_trailing_slash(std::move(out))),
       dtype_(tensors.empty() ? Dtype::kF32 : tensors.front().dtype),
-      plan_(checkpoint::plan_shards(tensors, max_shard_bytes)) {
+      is_adapter_(is_adapter),
+      plan_(plan_files(tensors, max_shard_bytes, is_adapter)) {
   if (fs::exists(fs::symlink_status(out_)))
     throw Error(ErrorKind::kRejected,
                 out_.string() + " already exists: name another folder, or remove it");
@@ -122,8 +130,13 @@ void OutputFolder::finish(const fs::path& source) {
   if (writer_) throw Error(ErrorKind::kInternal, "fewer bytes than tensors for " + out_.string());
   if (!plan_.index_json.empty())
     write_file_atomic(temp_ / "model.safetensors.index.json", plan_.index_json);
-  write_config(source);
-  checkpoint::copy_tokenizer_files(source, temp_);
+  if (is_adapter_) {
+    write_file_atomic(temp_ / checkpoint::kAdapterConfigName,
+                      checkpoint::format_lora_config(checkpoint::read_lora_config(source)));
+  } else {
+    write_config(source);
+    checkpoint::copy_tokenizer_files(source, temp_);
+  }
   write_manifest();
 }
 

@@ -1,4 +1,5 @@
-// An HF model folder in the making: "<out>.tmp-<pid>-<start>" until publish() renames it.
+// An HF model folder, or an adapter's, in the making: "<out>.tmp-<pid>-<start>" until publish()
+// renames it.
 #pragma once
 
 #include <filesystem>
@@ -16,9 +17,9 @@ namespace xffl::aggregate {
 class OutputFolder {
  public:
   /// Throws kRejected when `out` exists. Left-overs of processes that died while making `out` are
-  /// removed.
+  /// removed. An adapter's tensors go into one file.
   OutputFolder(std::filesystem::path out, std::vector<checkpoint::TensorSpec> tensors,
-               uint64_t max_shard_bytes);
+               uint64_t max_shard_bytes, bool is_adapter);
   ~OutputFolder();  // removes everything unless published
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;
@@ -26,8 +27,9 @@ class OutputFolder {
   uint64_t total_bytes() const { return total_bytes_; }
   /// The next bytes of the tensors, in order; a piece does not cross a tensor's end.
   void write(std::span<const std::byte> bytes);
-  /// Completes the files: index, config.json and tokenizer files from `source`, manifest.json. The
-  /// weights are hashed while they are written, not read again.
+  /// Completes the files: index, config.json and tokenizer files from `source`, or its
+  /// adapter_config.json, manifest.json. The weights are hashed while they are written, not read
+  /// again.
   void finish(const std::filesystem::path& source);
   /// The folder gets its name, durably.
   void publish();
@@ -41,6 +43,7 @@ class OutputFolder {
   std::filesystem::path out_;
   std::filesystem::path temp_;
   checkpoint::Dtype dtype_;
+  bool is_adapter_;
   checkpoint::ShardPlan plan_;
   uint64_t total_bytes_ = 0;
   size_t shard_index_ = 0;

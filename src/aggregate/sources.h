@@ -33,6 +33,7 @@ class Sources {
   /// Of the schema: sorted by name; dtypes as in `inputs[0]`.
   const std::vector<checkpoint::TensorSpec>& tensors() const { return tensors_; }
   const Input& first() const { return inputs_.front(); }  // by order_key
+  bool is_adapter() const { return models_.front()->is_adapter(); }
 
   /// For `count` elements from `block.begin + offset` on: mean[i] = sum(w * x) / sum(w), in order.
   class Reader;

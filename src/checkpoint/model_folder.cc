@@ -79,9 +79,10 @@ ModelFolder::ModelFolder(const fs::path& folder) : folder_(folder) {
     fail(folder, std::string("holds both ") + kSingleName + " and " + kIndexName +
                      ", two models at once: remove the stale one");
   }
-  if (!has_single && !has_index) fail_without_weights(folder);
-  if (has_single) {
-    add_file(kSingleName);
+  is_adapter_ = !has_single && !has_index && names.contains(std::string(kAdapterName));
+  if (!has_single && !has_index && !is_adapter_) fail_without_weights(folder);
+  if (has_single || is_adapter_) {
+    add_file(is_adapter_ ? std::string(kAdapterName) : kSingleName);
   } else {
     add_indexed_files();
   }

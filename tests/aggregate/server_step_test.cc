@@ -4,6 +4,7 @@
 #include "models.h"
 #include "support/temp_dir.h"
 #include "xffl/aggregate/aggregate.h"
+#include "xffl/checkpoint/lora.h"
 
 namespace xffl::aggregate {
 namespace {
@@ -87,6 +88,36 @@ TEST_F(ServerStep, RefusesUpdatesOfAnotherSchemaAndMastersOfAnotherType) {
   EXPECT_THAT(message(master, other), HasSubstr("[3]"));
   EXPECT_THAT(message(bf16, good), HasSubstr("expected F32"));
   EXPECT_EQ(num_entries(dir_.path()), before);
+}
+
+TEST_F(ServerStep, AveragesAdaptersAsWell) {
+  checkpoint::LlamaConfig model;
+  model.hidden_size = 8;
+  model.num_layers = 1;
+  model.num_heads = model.num_kv_heads = 2;
+  model.head_dim = 4;
+  const checkpoint::LoraConfig lora{2, 4, 0, {"q_proj"}};
+  for (const auto& [name, seed] :
+       std::map<std::string, uint64_t>{{"master", 1}, {"a", 2}, {"b", 3}})
+    checkpoint::write_initial_lora(dir_ / name, model, lora, seed);
+  server_step(dir_ / "master", {{dir_ / "a", 1, "a", "a"}, {dir_ / "b", 1, "b", "b"}},
+              /*deltas=*/true, Dtype::kBF16, dir_ / "m1", dir_ / "g1");
+  const std::string name = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight";
+  const auto values = [&](const char* folder) { return read_tensor(dir_ / folder, name); };
+  EXPECT_FLOAT_EQ(values("m1")[5], values("master")[5] + (values("a")[5] + values("b")[5]) / 2);
+  for (const char* folder : {"m1", "g1"}) {
+    EXPECT_TRUE(checkpoint::ModelFolder(dir_ / folder).is_adapter());
+    EXPECT_EQ(checkpoint::read_lora_config(dir_ / folder), lora);
+    EXPECT_EQ(checkpoint::read_manifest(dir_ / folder), checkpoint::make_manifest(dir_ / folder));
+    EXPECT_EQ(num_entries(dir_ / folder), 3u) << "weights, configuration, manifest";
+  }
+  EXPECT_EQ(checkpoint::ModelFolder(dir_ / "g1").spec(name).dtype, Dtype::kBF16);
+  check_update(dir_ / "a", dir_ / "g1", /*delta=*/true, false);
+  EXPECT_EQ(thrown_by([&] {
+              check_update(write_model(dir_ / "whole", some_model(1)), dir_ / "g1", true, false);
+            }).kind,
+            ErrorKind::kRejected)
+      << "a facility may not answer with a whole model";
 }
 
 }  // namespace

@@ -3,7 +3,9 @@
 // Each element is sum_k(w_k * x_k) / sum_k(w_k), accumulated in float64 in the fixed order of
 // Input::order_key and rounded once. The same bytes come out whatever the order of the inputs, the
 // number of threads and the block size. Sources are read by mmap; memory is a few blocks per
-// thread, independent of the model and of the number of inputs.
+// thread, independent of the model and of the number of inputs. A folder may hold a LoRA adapter
+// (checkpoint/lora.h) instead of a model, in all of these functions: its A and B are averaged each
+// by itself.
 #pragma once
 
 #include <cstdint>

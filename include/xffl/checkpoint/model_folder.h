@@ -1,17 +1,21 @@
 // An HF model folder: config.json, model.safetensors or model-0000i-of-0000n.safetensors with
-// model.safetensors.index.json, and the tokenizer's files, which travel unchanged.
+// model.safetensors.index.json, and the tokenizer's files, which travel unchanged. Or an adapter's
+// folder (see lora.h): adapter_config.json and adapter_model.safetensors.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "xffl/checkpoint/llama_config.h"
 #include "xffl/checkpoint/safetensors.h"
 
 namespace xffl::checkpoint {
+
+inline constexpr std::string_view kAdapterName = "adapter_model.safetensors";
 
 /// Read-only view of all tensors of a folder, whatever the number of files.
 class ModelFolder {
@@ -23,6 +27,8 @@ class ModelFolder {
   explicit ModelFolder(const std::filesystem::path& folder);
 
   const std::filesystem::path& path() const { return folder_; }
+  /// Whether its tensors are an adapter's: adapter_model.safetensors alone.
+  bool is_adapter() const { return is_adapter_; }
   /// Sorted by name.
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
   bool contains(std::string_view name) const;
@@ -35,6 +41,7 @@ class ModelFolder {
   const SafetensorsFile& file_of(std::string_view name) const;
 
   std::filesystem::path folder_;
+  bool is_adapter_ = false;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::map<std::string, size_t, std::less<>> file_of_;
   std::vector<TensorSpec> tensors_;

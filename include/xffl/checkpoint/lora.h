@@ -1,0 +1,63 @@
+// A LoRA adapter (Hu et al., 2021) in the format of Hugging Face's PEFT: a folder with
+// adapter_config.json and adapter_model.safetensors.
+//
+// A linear layer y = W x gets (alpha / rank) B A x beside it, with A [rank, in] and B [out, rank],
+// of every block alike. What would change the numbers and is not implemented (rsLoRA, DoRA, ranks
+// by layer, biases, modules saved whole) is refused by name.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "xffl/checkpoint/llama_config.h"
+#include "xffl/checkpoint/model_folder.h"
+
+namespace xffl::checkpoint {
+
+inline constexpr std::string_view kAdapterConfigName = "adapter_config.json";
+
+struct LoraConfig {
+  int64_t rank = 8;
+  double alpha = 16;
+  double dropout = 0;  // of what A reads, while training
+  /// Of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj; in that order, each once.
+  std::vector<std::string> target_modules;
+  bool operator==(const LoraConfig&) const = default;
+
+  double scaling() const { return alpha / static_cast<double>(rank); }
+  bool targets(std::string_view module) const;
+};
+
+/// Sorts the modules and checks all values; `where` names them in errors. Throws kConfig.
+LoraConfig checked_lora_config(LoraConfig config, std::string_view where);
+
+/// Reads `folder`/adapter_config.json. Throws kCorrupt for values out of range, kUnsupported for
+/// what would change the numbers and is not implemented, naming key and value. Other keys are
+/// ignored.
+LoraConfig read_lora_config(const std::filesystem::path& folder);
+LoraConfig parse_lora_config(std::string_view json, std::string_view origin);
+/// base_model_name_or_path is null: whoever loads the adapter names the base model.
+std::string format_lora_config(const LoraConfig& config);
+
+/// "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", ...: by layer, by module, A
+/// before B.
+std::vector<TensorSpec> lora_tensors(const LlamaConfig& model, const LoraConfig& lora, Dtype dtype);
+
+/// Throws kRejected unless the folder holds exactly the adapter's tensors (shapes; F32, F16 or
+/// BF16), all finite.
+void check_lora_tensors(const ModelFolder& adapter, const LlamaConfig& model,
+                        const LoraConfig& lora);
+
+/// Element [begin, begin + out.size()) of a fresh adapter's tensor, as PEFT's: A uniform within 1 /
+/// sqrt(in) (Kaiming's with a = sqrt 5), B zero. The same bytes for the same seed everywhere.
+void initialize_lora(const TensorSpec& spec, uint64_t seed, int64_t begin, std::span<float> out);
+
+/// Writes a fresh adapter in F32 into `folder`, which is created; no manifest.
+void write_initial_lora(const std::filesystem::path& folder, const LlamaConfig& model,
+                        const LoraConfig& lora, uint64_t seed);
+
+}  // namespace xffl::checkpoint

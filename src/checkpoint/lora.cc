@@ -1,0 +1,246 @@
+#include "xffl/checkpoint/lora.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/json.h"
+#include "xffl/base/log.h"
+
+namespace xffl::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kMaxConfigBytes = 1u << 20;
+constexpr int64_t kMaxRank = 1 << 16;
+constexpr double kMaxAlpha = 1e6;
+constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;
+constexpr int64_t kWriteElements = 1 << 20;
+
+struct Module {
+  std::string_view name;
+  std::string_view parent;
+};
+constexpr std::array<Module, 7> kModules{{{"q_proj", "self_attn"},
+                                          {"k_proj", "self_attn"},
+                                          {"v_proj", "self_attn"},
+                                          {"o_proj", "self_attn"},
+                                          {"gate_proj", "mlp"},
+                                          {"up_proj", "mlp"},
+                                          {"down_proj", "mlp"}}};
+
+std::string module_names() {
+  std::string names;
+  for (const Module& module : kModules) {
+    if (!names.empty()) names += ", ";
+    names += module.name;
+  }
+  return names;
+}
+
+// {out, in}
+std::array<int64_t, 2> linear_shape(const LlamaConfig& config, std::string_view module) {
+  const int64_t queries = config.num_heads * config.head_dim;
+  const int64_t keys = config.num_kv_heads * config.head_dim;
+  if (module == "q_proj") return {queries, config.hidden_size};
+  if (module == "o_proj") return {config.hidden_size, queries};
+  if (module == "down_proj") return {config.hidden_size, config.intermediate_size};
+  if (module == "k_proj" || module == "v_proj") return {keys, config.hidden_size};
+  return {config.intermediate_size, config.hidden_size};
+}
+
+// The modules in the order of kModules; what is wrong with them, else "".
+std::string sort_modules(std::vector<std::string>& modules) {
+  if (modules.empty()) return "names no module";
+  std::vector<std::string> sorted;
+  for (const Module& module : kModules) {
+    const auto count = std::count(modules.begin(), modules.end(), module.name);
+    if (count > 1) return "names " + std::string(module.name) + " twice";
+    if (count == 1) sorted.emplace_back(module.name);
+  }
+  for (const std::string& name : modules)
+    if (std::find(sorted.begin(), sorted.end(), name) == sorted.end())
+      return "names '" + log::printable(name, 100) + "'; this build adapts " + module_names();
+  modules = std::move(sorted);
+  return "";
+}
+
+bool is_nothing(const Json& value) {
+  return value.is_null() || value == false || value == 0 ||
+         ((value.is_object() || value.is_array() || value.is_string()) && value.empty());
+}
+
+// Keys of PEFT that make another adapter of the same tensors, unless they hold nothing.
+constexpr std::array kForeignKeys{"use_rslora",        "use_dora",
+                                  "use_qalora",        "use_bdlora",
+                                  "lora_bias",         "fan_in_fan_out",
+                                  "rank_pattern",      "alpha_pattern",
+                                  "modules_to_save",   "layers_to_transform",
+                                  "layer_replication", "trainable_token_indices",
+                                  "exclude_modules",   "target_parameters",
+                                  "megatron_config",   "alora_invocation_tokens",
+                                  "arrow_config",      "kasa_config",
+                                  "monteclora_config", "velora_config"};
+
+void refuse_foreign(JsonObject& object) {
+  const auto refuse = [&](std::string_view key, const Json& found, std::string_view expected) {
+    throw Error(ErrorKind::kUnsupported, object.where() + ": '" + std::string(key) + "' is " +
+                                             log::printable(found.dump(), 100) +
+                                             "; this build supports " + std::string(expected));
+  };
+  const std::string type = object.string("peft_type");
+  if (type != "LORA") refuse("peft_type", type, "LORA");
+  const std::string bias = object.string_or("bias", "none");
+  if (bias != "none") refuse("bias", bias, "none");
+  for (const char* key : kForeignKeys)
+    if (object.has(key) && !is_nothing(object.at(key))) refuse(key, object.at(key), "none of it");
+  // Ways to begin that change the base model's weights (PiSSA, OLoRA, LoftQ, ...).
+  if (!object.has("init_lora_weights")) return;
+  const Json& init = object.at("init_lora_weights");
+  if (!init.is_boolean() && init != "gaussian")
+    refuse("init_lora_weights", init, "true or gaussian");
+}
+
+uint64_t mix(uint64_t z) {  // SplitMix64 (Steele et al., 2014)
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return z ^ (z >> 31);
+}
+
+uint64_t stream_of(std::string_view name, uint64_t seed) {
+  uint64_t state = mix(seed + kGolden);
+  for (const char c : name) state = mix((state ^ static_cast<unsigned char>(c)) + kGolden);
+  return state;
+}
+
+bool is_a(const TensorSpec& spec) { return spec.name.ends_with(".lora_A.weight"); }
+
+}  // namespace
+
+bool LoraConfig::targets(std::string_view module) const {
+  return std::find(target_modules.begin(), target_modules.end(), module) != target_modules.end();
+}
+
+LoraConfig checked_lora_config(LoraConfig config, std::string_view where) {
+  const auto refuse = [&](const std::string& problem) {
+    throw Error(ErrorKind::kConfig, std::string(where) + problem);
+  };
+  if (config.rank < 1 || config.rank > kMaxRank)
+    refuse(".rank is " + std::to_string(config.rank) + ", expected 1 to " +
+           std::to_string(kMaxRank));
+  if (!(config.alpha > 0 && config.alpha <= kMaxAlpha))
+    refuse(".alpha is " + Json(config.alpha).dump() + ", expected above 0 and up to " +
+           Json(kMaxAlpha).dump());
+  if (!(config.dropout >= 0 && config.dropout < 1))
+    refuse(".dropout is " + Json(config.dropout).dump() + ", expected 0 to below 1");
+  const std::string problem = sort_modules(config.target_modules);
+  if (!problem.empty()) refuse(".target_modules " + problem);
+  return config;
+}
+
+LoraConfig parse_lora_config(std::string_view json, std::string_view origin) {
+  const Json document =
+      parse_json(json, origin, {.max_bytes = kMaxConfigBytes, .max_depth = 8, .max_keys = 1000});
+  JsonObject object(document, std::string(origin));
+  refuse_foreign(object);
+  LoraConfig config;
+  config.rank = object.integer("r", 1, kMaxRank);
+  config.alpha = object.number("lora_alpha");
+  config.dropout = object.number_or("lora_dropout", 0);
+  if (!(config.alpha > 0 && config.alpha <= kMaxAlpha))
+    object.fail("lora_alpha", "should be above 0 and at most " + Json(kMaxAlpha).dump());
+  if (!(config.dropout >= 0 && config.dropout < 1))
+    object.fail("lora_dropout", "should be 0 to below 1");
+  if (!object.at("target_modules").is_array())
+    throw Error(ErrorKind::kUnsupported,
+                object.where() + ": 'target_modules' is no list; this build supports a list of " +
+                    module_names());
+  config.target_modules = object.strings("target_modules");
+  const std::string problem = sort_modules(config.target_modules);
+  if (!problem.empty())
+    throw Error(ErrorKind::kUnsupported, object.where() + ": 'target_modules' " + problem);
+  return config;
+}
+
+LoraConfig read_lora_config(const fs::path& folder) {
+  const fs::path path = folder / kAdapterConfigName;
+  return parse_lora_config(read_file(path, kMaxConfigBytes), path.string());
+}
+
+std::string format_lora_config(const LoraConfig& config) {
+  const Json document{{"peft_type", "LORA"},
+                      {"task_type", "CAUSAL_LM"},
+                      {"base_model_name_or_path", nullptr},
+                      {"r", config.rank},
+                      {"lora_alpha", config.alpha},
+                      {"lora_dropout", config.dropout},
+                      {"target_modules", config.target_modules},
+                      {"bias", "none"},
+                      {"fan_in_fan_out", false},
+                      {"inference_mode", true}};
+  return document.dump(2) + "\n";
+}
+
+std::vector<TensorSpec> lora_tensors(const LlamaConfig& model, const LoraConfig& lora,
+                                     Dtype dtype) {
+  std::vector<TensorSpec> tensors;
+  for (int64_t layer = 0; layer < model.num_layers; ++layer) {
+    for (const Module& module : kModules) {
+      if (!lora.targets(module.name)) continue;
+      const auto [out, in] = linear_shape(model, module.name);
+      const std::string prefix = "base_model.model.model.layers." + std::to_string(layer) + "." +
+                                 std::string(module.parent) + "." + std::string(module.name);
+      tensors.push_back({prefix + ".lora_A.weight", dtype, {lora.rank, in}});
+      tensors.push_back({prefix + ".lora_B.weight", dtype, {out, lora.rank}});
+    }
+  }
+  return tensors;
+}
+
+void check_lora_tensors(const ModelFolder& adapter, const LlamaConfig& model,
+                        const LoraConfig& lora) {
+  const std::string whose = adapter.path().string();
+  check_same_schema(adapter.tensors(), lora_tensors(model, lora, Dtype::kF32), /*any_float=*/true,
+                    whose);
+  for (const TensorSpec& spec : adapter.tensors()) {
+    const auto bad = first_non_finite(adapter.data(spec.name), spec.dtype);
+    if (bad)
+      throw Error(ErrorKind::kRejected, whose + ": tensor '" + spec.name + "', element " +
+                                            std::to_string(*bad) +
+                                            " is not finite; expected finite values");
+  }
+}
+
+void initialize_lora(const TensorSpec& spec, uint64_t seed, int64_t begin, std::span<float> out) {
+  std::fill(out.begin(), out.end(), 0.0f);
+  if (!is_a(spec)) return;
+  const double bound = 1.0 / std::sqrt(static_cast<double>(spec.shape.at(1)));
+  const uint64_t stream = stream_of(spec.name, seed);
+  for (size_t i = 0; i < out.size(); ++i) {
+    const uint64_t counter = stream + (static_cast<uint64_t>(begin) + i) * kGolden;
+    const double uniform = static_cast<double>(mix(counter) >> 11) * 0x1.0p-53;  // [0, 1)
+    out[i] = static_cast<float>(bound * (2 * uniform - 1));
+  }
+}
+
+void write_initial_lora(const fs::path& folder, const LlamaConfig& model, const LoraConfig& lora,
+                        uint64_t seed) {
+  make_dirs(folder);
+  const std::vector<TensorSpec> tensors = lora_tensors(model, lora, Dtype::kF32);
+  SafetensorsWriter writer(folder / kAdapterName, tensors);
+  std::vector<float> values;
+  for (const TensorSpec& spec : tensors) {
+    for (int64_t begin = 0; begin < spec.num_elements(); begin += kWriteElements) {
+      values.resize(static_cast<size_t>(std::min(kWriteElements, spec.num_elements() - begin)));
+      initialize_lora(spec, seed, begin, values);
+      writer.write(std::as_bytes(std::span(values)));
+    }
+  }
+  writer.finish();
+  write_file_atomic(folder / kAdapterConfigName, format_lora_config(lora));
+}
+
+}  // namespace xffl::checkpoint

@@ -1,0 +1,149 @@
+// Reference: adapter_config.json and tensor names as PEFT 0.21 writes them.
+#include "xffl/checkpoint/lora.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "files.h"
+#include "support/temp_dir.h"
+#include "xffl/base/file.h"
+
+namespace xffl::checkpoint {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr const char* kPeft = R"({
+  "alora_invocation_tokens": null, "alpha_pattern": {}, "arrow_config": null, "auto_mapping": null,
+  "base_model_name_or_path": "some/model", "bias": "none", "exclude_modules": null,
+  "fan_in_fan_out": false, "inference_mode": true, "init_lora_weights": true, "loftq_config": {},
+  "lora_alpha": 8, "lora_bias": false, "lora_dropout": 0.05, "megatron_core": "megatron.core",
+  "modules_to_save": null, "peft_type": "LORA", "peft_version": "0.21.2", "qalora_group_size": 16,
+  "r": 4, "rank_pattern": {}, "target_modules": ["v_proj", "q_proj"], "task_type": "CAUSAL_LM",
+  "use_dora": false, "use_rslora": false, "some_new_key": [1]})";
+
+LlamaConfig small() {
+  LlamaConfig config;
+  config.hidden_size = 48;
+  config.intermediate_size = 80;
+  config.num_layers = 2;
+  config.num_heads = 4;
+  config.num_kv_heads = 2;
+  config.head_dim = 20;
+  return config;
+}
+
+std::string with(std::string from, std::string to) {
+  std::string text = kPeft;
+  return text.replace(text.find(from), from.size(), to);
+}
+
+TEST(LoraConfig, ReadsWhatPeftWrites) {
+  const LoraConfig config = parse_lora_config(kPeft, "a");
+  EXPECT_EQ(config, (LoraConfig{4, 8, 0.05, {"q_proj", "v_proj"}}));
+  EXPECT_EQ(config.scaling(), 2);
+  EXPECT_EQ(parse_lora_config(format_lora_config(config), "a"), config);
+}
+
+TEST(LoraConfig, RefusesWhatWouldChangeTheNumbers) {
+  const auto kind = [](const std::string& text) {
+    return thrown_by([&] { parse_lora_config(text, "adapter_config.json"); });
+  };
+  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
+           {R"("use_dora": false)", R"("use_dora": true)"},
+           {R"("use_rslora": false)", R"("use_rslora": true)"},
+           {R"("rank_pattern": {})", R"("rank_pattern": {"q_proj": 2})"},
+           {R"("modules_to_save": null)", R"("modules_to_save": ["lm_head"])"},
+           {R"("bias": "none")", R"("bias": "all")"},
+           {R"("init_lora_weights": true)", R"("init_lora_weights": "pissa")"},
+           {R"(["v_proj", "q_proj"])", R"("all-linear")"},
+           {R"(["v_proj", "q_proj"])", R"(["v_proj", "lm_head"])"},
+           {R"(["v_proj", "q_proj"])", R"(["v_proj", "v_proj"])"},
+           {R"(["v_proj", "q_proj"])", R"([])"},
+           {R"("LORA")", R"("LOHA")"}})
+    EXPECT_EQ(kind(with(from, to)).kind, ErrorKind::kUnsupported) << to;
+  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
+           {R"("r": 4)", R"("r": 0)"},
+           {R"("r": 4)", R"("r": 1000000)"},
+           {R"("r": 4)", R"("r": 4.5)"},
+           {R"("lora_alpha": 8)", R"("lora_alpha": 0)"},
+           {R"("lora_alpha": 8)", R"("lora_alpha": "x")"},
+           {R"("lora_dropout": 0.05)", R"("lora_dropout": 1)"},
+           {R"("r": 4)", R"("r": 4, "r": 5)"}})
+    EXPECT_EQ(kind(with(from, to)).kind, ErrorKind::kCorrupt) << to;
+}
+
+TEST(LoraConfig, ChecksWhatAnExperimentAsksFor) {
+  EXPECT_THAT(checked_lora_config({2, 4, 0, {"down_proj", "k_proj"}}, "t").target_modules,
+              ElementsAre("k_proj", "down_proj"));
+  const auto problem = [](const LoraConfig& config) {
+    const Thrown thrown = thrown_by([&] { checked_lora_config(config, "training.lora"); });
+    EXPECT_EQ(thrown.kind, ErrorKind::kConfig);
+    return thrown.message;
+  };
+  EXPECT_THAT(problem({0, 4, 0, {"q_proj"}}), HasSubstr("training.lora.rank is 0"));
+  EXPECT_THAT(problem({2, 0, 0, {"q_proj"}}), HasSubstr("training.lora.alpha is 0"));
+  EXPECT_THAT(problem({2, 4, 1, {"q_proj"}}), HasSubstr("training.lora.dropout is 1"));
+  EXPECT_THAT(problem({2, 4, 0, {"embed"}}),
+              HasSubstr("training.lora.target_modules names 'embed'"));
+}
+
+TEST(LoraTensors, HaveTheNamesAndShapesOfPeft) {
+  const auto tensors = lora_tensors(small(), {4, 8, 0, {"k_proj", "down_proj"}}, Dtype::kBF16);
+  ASSERT_EQ(tensors.size(), 8u);
+  EXPECT_EQ(tensors[0],
+            (TensorSpec{"base_model.model.model.layers.0.self_attn.k_proj.lora_A.weight",
+                        Dtype::kBF16,
+                        {4, 48}}));
+  EXPECT_EQ(tensors[1].shape, (std::vector<int64_t>{40, 4}));
+  EXPECT_EQ(tensors[6].name, "base_model.model.model.layers.1.mlp.down_proj.lora_A.weight");
+  EXPECT_EQ(tensors[6].shape, (std::vector<int64_t>{4, 80}));
+  EXPECT_EQ(tensors[7].shape, (std::vector<int64_t>{48, 4}));
+}
+
+TEST(LoraTensors, AreFreshTheSameWhoeverMakesThem) {
+  const TensorSpec a{"x.lora_A.weight", Dtype::kF32, {8, 100}};
+  std::vector<float> whole(800), part(10), other(800);
+  initialize_lora(a, 7, 0, whole);
+  initialize_lora(a, 7, 795 - 10, part);
+  initialize_lora(a, 8, 0, other);
+  EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + 785));
+  EXPECT_NE(whole, other);
+  double sum = 0, squares = 0;
+  for (const float value : whole) {
+    EXPECT_LE(std::fabs(value), 0.1f);
+    sum += static_cast<double>(value);
+    squares += static_cast<double>(value) * static_cast<double>(value);
+  }
+  EXPECT_NEAR(sum / 800, 0, 0.01);
+  EXPECT_NEAR(std::sqrt(squares / 800), 0.1 / std::sqrt(3.0), 0.004);
+  EXPECT_EQ(whole[0], whole[0]);
+  initialize_lora({"x.lora_B.weight", Dtype::kF32, {100, 8}}, 7, 0, whole);
+  EXPECT_EQ(std::count(whole.begin(), whole.end(), 0.0f), 800);
+}
+
+TEST(LoraFolder, IsReadAsAFolderOfTensorsAndCheckedAgainstItsModel) {
+  const test::TempDir dir;
+  const LoraConfig lora{4, 8, 0, {"q_proj"}};
+  write_initial_lora(dir / "a", small(), lora, 7);
+  const ModelFolder folder(dir / "a");
+  EXPECT_TRUE(folder.is_adapter());
+  EXPECT_EQ(folder.tensors().size(), 4u);
+  EXPECT_EQ(read_lora_config(dir / "a"), lora);
+  check_lora_tensors(folder, small(), lora);
+  LlamaConfig other = small();
+  other.head_dim = 22;
+  const auto refused = [&](const LlamaConfig& model, const LoraConfig& config) {
+    return thrown_by([&] { check_lora_tensors(folder, model, config); }).kind;
+  };
+  EXPECT_EQ(refused(other, lora), ErrorKind::kRejected);
+  EXPECT_EQ(refused(small(), {8, 8, 0, {"q_proj"}}), ErrorKind::kRejected);
+  EXPECT_EQ(refused(small(), {4, 8, 0, {"q_proj", "v_proj"}}), ErrorKind::kRejected);
+}
+
+}  // namespace
+}  // namespace xffl::checkpoint
