@@ -24,6 +24,15 @@ at::Tensor part(const at::Tensor& flat, const Range& range) {
   return flat.narrow(0, range.begin, range.count);
 }
 
+FlatOptions checked(FlatOptions options) {
+  if (!options.frozen) return options;
+  options.with_gradients = false;
+  options.sharded.states = options.sharded.parameters;
+  options.sharded.gradients = false;
+  options.offload.states = options.offload.parameters;
+  return options;
+}
+
 }  // namespace
 
 at::Tensor FlatParameters::Pool::take(int64_t size, const at::TensorOptions& options) {
@@ -38,7 +47,7 @@ at::Tensor FlatParameters::Pool::take(int64_t size, const at::TensorOptions& opt
 FlatParameters::FlatParameters(const std::vector<Parameter>& parameters, const FlatOptions& options,
                                Groups groups)
     : layout_(parameters, groups.gather == nullptr ? 1 : groups.gather->size()),
-      options_(options),
+      options_(checked(options)),
       groups_(groups) {
   groups_.gather = &or_alone(groups.gather, alone_);
   groups_.reduce = &or_alone(groups.reduce, alone_);
@@ -65,7 +74,8 @@ void FlatParameters::allocate_values(int index) {
   const Range held = states_split() ? mine(index) : whole;
   const bool widened = options_.compute_dtype != at::kFloat;
   const auto value_options = tensor_options(options_.compute_dtype, options_.offload.parameters);
-  const bool one_copy = !widened && options_.offload.states == options_.offload.parameters;
+  const bool one_copy =
+      options_.frozen || (!widened && options_.offload.states == options_.offload.parameters);
   if (values_transient()) {
     unit.compute_S = at::zeros({held.count}, value_options);
   } else {
@@ -107,16 +117,17 @@ at::Tensor FlatParameters::master_part(size_t index) const {
   const Place& place = layout_.places().at(index);
   const Range range = master_range(index);
   const int64_t first = state_range(place.unit).begin;
-  if (range.count == 0) return at::empty({0}, at::kFloat);
+  if (range.count == 0)
+    return at::empty({0}, options_.frozen ? options_.compute_dtype : at::kFloat);
   return part(states_[static_cast<size_t>(place.unit)].master_S,
               {place.offset + range.begin - first, range.count});
 }
 
 at::Tensor FlatParameters::gather_masters(int unit) {
   const at::Tensor& master_S = states_.at(static_cast<size_t>(unit)).master_S;
-  if (!states_split()) return master_S;
+  if (!states_split() || master_S.numel() == 0) return master_S;
   const at::Tensor all_P = at::empty({layout_.units()[static_cast<size_t>(unit)].size},
-                                     tensor_options(at::kFloat, false));
+                                     tensor_options(master_S.scalar_type(), false));
   groups_.gather->all_gather(all_P, master_S.to(options_.device));
   return all_P;
 }
@@ -181,6 +192,7 @@ bool FlatParameters::open_gradients(int index) {
 
 void FlatParameters::close_gradients(int index) {
   Unit& unit = units_.at(static_cast<size_t>(index));
+  if (layout_.units()[static_cast<size_t>(index)].size == 0) return;
   const bool add = unit.has_gradient;
   unit.has_gradient = true;
   if (!gradients_split()) {
@@ -236,6 +248,7 @@ void FlatParameters::finish_gradients() {
   for (int index = 0; index < num_units(); ++index) {
     const Unit& unit = units_[static_cast<size_t>(index)];
     const at::Tensor& gradient_S = states_[static_cast<size_t>(index)].gradient_S;
+    if (gradient_S.numel() == 0) continue;
     if (is_split() && !states_split())
       groups_.reduce->all_gather(unit.gradient_P, part(unit.gradient_P, mine(index)));
     if (options_.offload.states && !gradients_split())
@@ -247,6 +260,7 @@ void FlatParameters::finish_gradients() {
 double FlatParameters::gradient_square_sum() const {
   std::vector<at::Tensor> pieces;
   for (const UnitState& state : states_) {
+    if (state.gradient_S.numel() == 0) continue;
     const at::Tensor pieces_CE = state.gradient_S.view({-1, kPieceElements});
     at::Tensor sums_C = at::empty({pieces_CE.size(0)}, pieces_CE.options().dtype(at::kDouble));
     if (!gpu::square_sums(sums_C, pieces_CE))

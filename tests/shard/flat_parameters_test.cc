@@ -50,6 +50,42 @@ TEST(FlatParameters, TheNormIsGlobalAndExact) {
   EXPECT_TRUE(std::isnan(flat.gradient_square_sum()));
 }
 
+TEST(FlatParameters, WhatIsFrozenHasOneCopyInTheComputeDtype) {
+  FlatParameters flat(small_layout(), {.compute_dtype = at::kBFloat16, .frozen = true});
+  EXPECT_EQ(flat.master_part(3).scalar_type(), at::kBFloat16);
+  EXPECT_FALSE(flat.states()[1].gradient_S.defined());
+  flat.master_part(3).fill_(1.5);
+  flat.refresh_compute();
+  flat.gather(1);
+  EXPECT_TRUE(flat.compute(3).is_alias_of(flat.states()[1].master_S));
+  EXPECT_TRUE(flat.compute(3).eq(1.5).all().item<bool>());
+}
+
+// Of a frozen block nothing is trained, but the units keep their numbers.
+TEST(FlatParameters, AUnitMayHaveNoParameters) {
+  test::run_ranks(2, [](comm::Group& world) {
+    const auto gather = world.split({0, 1}, "gather"), reduce = world.split({0, 1}, "reduce");
+    for (const Sharded sharded :
+         {Sharded{}, Sharded{true}, Sharded{true, true}, Sharded{true, true, true}}) {
+      FlatParameters flat({{{5, 7}, 0, true}, {{3, 4}, 2, true}}, {.sharded = sharded},
+                          {gather.get(), reduce.get(), nullptr});
+      Adamw adamw(flat, {});
+      flat.begin_step();
+      for (const int unit : {2, 1, 0}) {
+        flat.open_gradients(unit);
+        if (unit != 1) flat.gradient(unit == 0 ? 0 : 1).fill_(1);
+        flat.close_gradients(unit);
+      }
+      flat.finish_gradients();
+      EXPECT_NEAR(flat.gradient_square_sum(), 4 * (35 + 12), 1e-3);
+      adamw.step(0.1);
+      for (const int unit : {0, 1, 2}) flat.gather(unit);
+      EXPECT_NEAR(flat.compute(1).mean().item<double>(), -0.1, 1e-5);
+      EXPECT_EQ(flat.gather_masters(1).numel(), 0);
+    }
+  });
+}
+
 // ---- every mode of sharding, on several ranks
 
 struct Mode {

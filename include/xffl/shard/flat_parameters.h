@@ -45,6 +45,9 @@ struct FlatOptions {
   bool with_gradients = true;
   Sharded sharded;
   Offload offload;
+  // Nothing is trained: no gradients, and the masters are what is computed with, in its dtype,
+  // sharded and offloaded as parameters are.
+  bool frozen = false;
 };
 
 /// Whose ranks share the work; all must outlive the parameters. The default is a world of one.
@@ -54,7 +57,8 @@ struct Groups {
   comm::Group* replicas = nullptr;  // the ranks that hold this rank's part in other shard groups
 };
 
-/// The part of a unit that the optimizer of this rank works on: S elements on the state's device.
+/// The part of a unit that the optimizer of this rank works on: S elements on the state's device. A
+/// unit without parameters has none.
 struct UnitState {
   at::Tensor master_S;
   at::Tensor gradient_S;    // undefined without gradients
