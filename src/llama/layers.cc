@@ -38,6 +38,7 @@ at::Tensor as_matrix(const at::Tensor& x_BTD) { return x_BTD.reshape({-1, x_BTD.
 struct LinearsState {
   std::vector<Linear> linears;
   InputAgain again;
+  std::vector<LoraTape> loras{};  // of those that have an adapter
 };
 
 struct LinearsFunction : torch::autograd::Function<LinearsFunction> {
@@ -49,22 +50,27 @@ struct LinearsFunction : torch::autograd::Function<LinearsFunction> {
       std::optional<at::Tensor> bias;
       if (linear.bias != nullptr) bias = linear.bias->value;
       results.push_back(multiply_linear(x_BTD, linear.weight->value, bias));
+      if (linear.lora.a != nullptr)
+        state.loras.push_back(add_lora(results.back(), x_BTD, linear.lora));
     }
     store(context, std::move(state));
     return results;
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
-    const auto& [linears, again] = held<LinearsState>(context);
+    const auto& [linears, again, loras] = held<LinearsState>(context);
     const at::Tensor x_BTD = again ? again() : context->get_saved_variables()[0];
     const at::Tensor x_ND = as_matrix(x_BTD);
     at::Tensor grad_x_ND;
+    size_t next_lora = 0;
     for (size_t i = 0; i < linears.size(); ++i) {
       const at::Tensor grad_NE = as_matrix(grads[i]);
       linears[i].weight->add_product(grad_NE, x_ND);
-      if (linears[i].bias != nullptr)
+      if (linears[i].bias != nullptr && linears[i].bias->is_trained())
         linears[i].bias->add(grad_NE.sum(0, false, accumulation_type(x_ND.scalar_type())));
       add_multiplied(grad_x_ND, grad_NE, linears[i].weight->value);
+      if (linears[i].lora.a != nullptr)
+        add_lora_gradients(linears[i].lora, loras[next_lora++], grad_NE, x_ND, grad_x_ND);
     }
     grad_x_ND = grad_x_ND.to(x_BTD.scalar_type());
     return {grad_x_ND.view_as(x_BTD), {}};

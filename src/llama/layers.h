@@ -8,6 +8,7 @@
 #include <functional>
 #include <vector>
 
+#include "lora.h"
 #include "xffl/llama/weight.h"
 
 namespace xffl::llama {
@@ -15,12 +16,14 @@ namespace xffl::llama {
 struct Linear {
   Weight* weight = nullptr;
   Weight* bias = nullptr;  // null when there is none
+  Lora lora{};
 };
 
 /// Gives a layer's input once more, with the same bits: then it is not kept for the backward.
 using InputAgain = std::function<at::Tensor()>;
 
-/// x W_i^T + b_i for several layers that read the same x: its gradient is summed in one buffer.
+/// x W_i^T + b_i, and the adapter's part, for several layers that read the same x: its gradient is
+/// summed in one buffer.
 std::vector<at::Tensor> apply_linears(const at::Tensor& x_BTD, const std::vector<Linear>& linears,
                                       const InputAgain& again = {});
 at::Tensor apply_linear(const at::Tensor& x_BTD, const Linear& linear,

@@ -21,16 +21,27 @@ Model::Model(Model&&) noexcept = default;
 Model::Model(checkpoint::LlamaConfig config, std::vector<Weight> weights, ModelOptions options)
     : config_(std::move(config)), weights_(std::move(weights)), options_(std::move(options)) {
   const std::vector<ParameterSpec> specs = parameter_specs(config_);
-  if (specs.size() != weights_.size())
+  std::vector<ParameterSpec> adapter;
+  if (options_.lora) adapter = adapter_specs(config_, *options_.lora);
+  if (specs.size() + adapter.size() != weights_.size())
     throw Error(ErrorKind::kInternal, "llama::Model: not one weight for each parameter");
   std::map<std::string, Weight*> by_name;
   for (size_t i = 0; i < specs.size(); ++i) by_name[specs[i].name] = &weights_[i];
+  for (size_t i = 0; i < adapter.size(); ++i)
+    by_name[adapter[i].name] = &weights_[specs.size() + i];
   const auto find = [&](const std::string& name) -> Weight* {
     const auto found = by_name.find(name);
     return found == by_name.end() ? nullptr : found->second;
   };
+  if (options_.lora && options_.lora->dropout > 0)
+    dropout_ = std::make_unique<LoraDropout>(LoraDropout{options_.lora->dropout});
+  uint64_t num_linears = 0;
   const auto linear = [&](const std::string& name) {
-    return Linear{find(name + ".weight"), find(name + ".bias")};
+    const std::string lora = "base_model.model." + name + ".lora_";
+    return Linear{find(name + ".weight"),
+                  find(name + ".bias"),
+                  {find(lora + "A.weight"), find(lora + "B.weight"),
+                   options_.lora ? options_.lora->scaling() : 0.0, dropout_.get(), num_linears++}};
   };
   embedding_ = find("model.embed_tokens.weight");
   final_norm_ = find("model.norm.weight");
@@ -62,6 +73,14 @@ Model::Model(checkpoint::LlamaConfig config, std::vector<Weight> weights, ModelO
 
 std::span<Weight> Model::weights(int unit) {
   return std::span(weights_).subspan(unit_begin(unit), unit_begin(unit + 1) - unit_begin(unit));
+}
+
+void Model::set_dropout_seed(std::optional<uint64_t> seed) {
+  if (dropout_ != nullptr) dropout_->seed = seed;
+}
+
+std::span<Weight> Model::adapter_weights() {
+  return std::span(weights_).subspan(unit_begins_.back());
 }
 
 Positions Model::positions_of(const at::Tensor& x_BTD, const Documents& documents) {

@@ -56,4 +56,14 @@ std::vector<ParameterSpec> parameter_specs(const checkpoint::LlamaConfig& config
   return specs;
 }
 
+std::vector<ParameterSpec> adapter_specs(const checkpoint::LlamaConfig& config,
+                                         const checkpoint::LoraConfig& lora) {
+  const auto tensors = checkpoint::lora_tensors(config, lora, checkpoint::Dtype::kF32);
+  const size_t in_a_block = tensors.size() / static_cast<size_t>(config.num_layers);
+  std::vector<ParameterSpec> specs;
+  for (size_t i = 0; i < tensors.size(); ++i)
+    specs.push_back({tensors[i].name, tensors[i].shape, static_cast<int>(i / in_a_block) + 1});
+  return specs;
+}
+
 }  // namespace xffl::llama

@@ -10,6 +10,7 @@
 namespace xffl::llama {
 
 void Weight::add(const at::Tensor& update) {
+  if (!is_trained()) return;
   if (empty_) {
     gradient.copy_(update);
   } else {
@@ -19,6 +20,7 @@ void Weight::add(const at::Tensor& update) {
 }
 
 void Weight::add_product(const at::Tensor& a_NM, const at::Tensor& b_NK, double scale) {
+  if (!is_trained()) return;
   if (gradient.scalar_type() == at::kFloat && onednn_is_worth_copies(a_NM)) {
     accumulate(gradient, onednn_linear(a_NM.t(), b_NK.t(), {}), scale, empty_);
     empty_ = false;
@@ -41,6 +43,7 @@ void Weight::add_product(const at::Tensor& a_NM, const at::Tensor& b_NK, double 
 }
 
 void Weight::add_rows(const at::Tensor& rows_N, const at::Tensor& update_ND) {
+  if (!is_trained()) return;
   finish();
   const at::Tensor wide_ND = update_ND.to(gradient.scalar_type());
   if (gradient.is_cuda()) {
@@ -52,7 +55,7 @@ void Weight::add_rows(const at::Tensor& rows_N, const at::Tensor& update_ND) {
 }
 
 void Weight::finish() {
-  if (empty_) gradient.zero_();
+  if (empty_ && is_trained()) gradient.zero_();
   empty_ = false;
 }
 

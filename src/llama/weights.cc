@@ -74,7 +74,8 @@ std::string_view dtype_name(checkpoint::Dtype dtype) {
   return dtype == checkpoint::Dtype::kF16 ? "float16" : "float32";
 }
 
-void write_values(checkpoint::ModelWriter& writer, const at::Tensor& value, checkpoint::Dtype dtype,
+template <class Writer>  // of bytes
+void write_values(Writer& writer, const at::Tensor& value, checkpoint::Dtype dtype,
                   std::vector<std::byte>& buffer) {
   const at::Tensor flat = value.to(at::kCPU).contiguous().view({-1});
   for (int64_t begin = 0; begin < flat.numel(); begin += kWriteElements) {
@@ -140,6 +141,20 @@ void write_model(const std::filesystem::path& folder, checkpoint::LlamaConfig co
   writer.finish();
   config.torch_dtype = dtype_name(dtype);
   write_file_atomic(folder / "config.json", checkpoint::format_llama_config(config));
+}
+
+void write_adapter(const std::filesystem::path& folder, const checkpoint::LoraConfig& lora,
+                   const std::vector<ParameterSpec>& specs,
+                   const std::function<at::Tensor(size_t)>& value, checkpoint::Dtype dtype) {
+  std::vector<checkpoint::TensorSpec> tensors;
+  for (const ParameterSpec& spec : specs) tensors.push_back({spec.name, dtype, spec.shape});
+  make_dirs(folder);
+  checkpoint::SafetensorsWriter writer(folder / checkpoint::kAdapterName, tensors);
+  std::vector<std::byte> buffer(static_cast<size_t>(kWriteElements) *
+                                checkpoint::size_bytes(dtype));
+  for (size_t i = 0; i < specs.size(); ++i) write_values(writer, value(i), dtype, buffer);
+  writer.finish();
+  write_file_atomic(folder / checkpoint::kAdapterConfigName, checkpoint::format_lora_config(lora));
 }
 
 }  // namespace xffl::llama

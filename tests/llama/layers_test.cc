@@ -145,6 +145,41 @@ TEST_P(Layers, EmbeddingRowsThatRepeat) {
   EXPECT_LT(error_of_layer(mine.gradient, 2 * table.grad()), tolerance(dtype()));
 }
 
+// With a mask of dropout drawn as the layer draws it; the second of two layers has no adapter.
+TEST_P(Layers, LinearsWithAnAdapter) {
+  for (const double probability : {0.0, 0.4}) {
+    const LoraDropout dropout{probability,
+                              probability > 0 ? std::optional<uint64_t>(7) : std::nullopt};
+    at::Tensor x = leaf(exact({2, 9, width()}, 1)), w = leaf(exact({5, width()}, 2));
+    at::Tensor v = leaf(exact({4, width()}, 3)), a = leaf(exact({3, width()}, 4));
+    at::Tensor b = leaf(exact({5, 3}, 5));
+    const at::Tensor grad_y = exact({2, 9, 5}, 6), grad_z = exact({2, 9, 4}, 7);
+    at::Tensor mask = at::ones_like(x, dtype());
+    if (probability > 0) {
+      at::manual_seed(7 + (11 + 1) * uint64_t{0x9E3779B97F4A7C15u});
+      mask.bernoulli_(1 - probability).div_(1 - probability);
+    }
+    const at::Tensor y =
+        at::linear(x, w) + 2 * at::linear(at::linear(x * mask.to(at::kDouble), a), b);
+    ((y * grad_y).sum() + (at::linear(x, v) * grad_z).sum()).backward();
+
+    Weight frozen, second = weight(v.detach());
+    frozen.value = w.detach().to(dtype());
+    Weight down = weight(a.detach()), up = weight(b.detach());
+    at::Tensor mine = leaf(x.detach().to(dtype()));
+    const std::vector<at::Tensor> found =
+        apply_linears(mine, {{&frozen, nullptr, {&down, &up, 2.0, &dropout, 11}}, {&second}});
+    torch::autograd::backward({found[0], found[1]}, {grad_y.to(dtype()), grad_z.to(dtype())});
+    const double limit = dtype() == at::kBFloat16 ? 2e-2 : tolerance(dtype());
+    EXPECT_LT(error_of_layer(found[0], y), limit);
+    EXPECT_LT(error_of_layer(mine.grad(), x.grad()), limit);
+    EXPECT_LT(error_of_layer(second.gradient, v.grad()), limit);
+    EXPECT_LT(error_of_layer(down.gradient, a.grad()), limit);
+    EXPECT_LT(error_of_layer(up.gradient, b.grad()), limit);
+    EXPECT_FALSE(frozen.gradient.defined());
+  }
+}
+
 TEST_P(Layers, Rope) {
   const int64_t half = width();
   const at::Tensor frequencies =

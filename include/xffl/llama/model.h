@@ -13,6 +13,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -24,6 +25,8 @@
 #include "xffl/llama/weight.h"
 
 namespace xffl::llama {
+
+struct LoraDropout;
 
 /// What a unit's weights are wanted for.
 struct UnitUse {
@@ -51,12 +54,15 @@ struct ModelOptions {
   /// means all. A tied head cannot be apart from its embedding (kUnsupported).
   int first_unit = 0;
   int end_unit = 0;
+  /// With an adapter beside the linear layers that it names.
+  std::optional<checkpoint::LoraConfig> lora{};
 };
 
 class Model {
  public:
-  /// `weights` in the order of parameter_specs(config), all of one dtype and device; those of other
-  /// stages may be undefined. Values and gradients may be empty until hooks.enter.
+  /// `weights` in the order of parameter_specs(config), with options.lora followed by those of
+  /// adapter_specs(); all of one dtype and device, those of other stages may be undefined. Values
+  /// and gradients may be empty until hooks.enter; without gradients a weight is frozen.
   Model(checkpoint::LlamaConfig config, std::vector<Weight> weights, ModelOptions options = {});
   ~Model();
   Model(Model&&) noexcept;
@@ -66,7 +72,13 @@ class Model {
   /// The index of a unit's first parameter, and that after its last (of parameter_specs).
   size_t unit_begin(int unit) const { return unit_begins_.at(static_cast<size_t>(unit)); }
   std::span<Weight> weights(int unit);
+  /// The adapter's, in the order of adapter_specs(); empty without one.
+  std::span<Weight> adapter_weights();
   void set_hooks(UnitHooks hooks) { options_.hooks = std::move(hooks); }
+
+  /// Of the adapter's dropout in what follows; nothing: none is dropped. The same seed draws the
+  /// same masks, also when a block is computed again.
+  void set_dropout_seed(std::optional<uint64_t> seed);
 
   /// The hidden states after the final norm; tokens are int64.
   at::Tensor hidden(const at::Tensor& tokens_BT, const Documents& documents = {});
@@ -108,6 +120,7 @@ class Model {
   ModelOptions options_;
   std::vector<size_t> unit_begins_;
   std::vector<Block> blocks_;
+  std::unique_ptr<LoraDropout> dropout_;  // blocks point to it
   Weight* embedding_ = nullptr;
   Weight* final_norm_ = nullptr;
   Weight* head_ = nullptr;  // null when tied to the embedding

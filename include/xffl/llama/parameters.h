@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "xffl/checkpoint/llama_config.h"
+#include "xffl/checkpoint/lora.h"
 
 namespace xffl::llama {
 
@@ -25,5 +26,9 @@ struct ParameterSpec {
 
 /// In the order of units.
 std::vector<ParameterSpec> parameter_specs(const checkpoint::LlamaConfig& config);
+
+/// Of a LoRA adapter beside it, by the names in PEFT's files; each belongs to its block's unit.
+std::vector<ParameterSpec> adapter_specs(const checkpoint::LlamaConfig& config,
+                                         const checkpoint::LoraConfig& lora);
 
 }  // namespace xffl::llama

@@ -9,10 +9,11 @@ namespace xffl::llama {
 /// only activations. The first addition after clear() overwrites, so nothing is zeroed or copied.
 class Weight {
  public:
-  at::Tensor value;  // in the compute dtype
-  at::Tensor
-      gradient;  // the same shape, float32 (float64 when value is); undefined: inference only
+  at::Tensor value;     // in the compute dtype
+  at::Tensor gradient;  // the same shape, float32 (float64 when value is); undefined: frozen, what
+                        // is added goes nowhere
 
+  bool is_trained() const { return gradient.defined(); }
   /// gradient += update
   void add(const at::Tensor& update);
   /// gradient += scale * a_NM^T b_NK; the product is computed in the dtype of its factors.

@@ -36,4 +36,9 @@ void write_model(const std::filesystem::path& folder, checkpoint::LlamaConfig co
                  const std::vector<ParameterSpec>& specs,
                  const std::function<at::Tensor(size_t)>& value, checkpoint::Dtype dtype);
 
+/// The same of an adapter, in PEFT's format: adapter_config.json and adapter_model.safetensors.
+void write_adapter(const std::filesystem::path& folder, const checkpoint::LoraConfig& lora,
+                   const std::vector<ParameterSpec>& specs,
+                   const std::function<at::Tensor(size_t)>& value, checkpoint::Dtype dtype);
+
 }  // namespace xffl::llama
