@@ -139,6 +139,9 @@ if [ "$profile" = test ]; then
   want=("torch==$torch_version" transformers==5.17.0 safetensors numpy sentencepiece protobuf pytest)
   # nvidia-nccl brings nccl.h, which the CUDA preset compiles against; sympy shows that torch's own needs are there.
   installed "${want[@]}" nvidia-nccl-cu13 sympy || step "Python packages for the tests" pip_install "${want[@]}"
+  # PEFT's own needs are there but for these two.
+  want=(peft==0.21.2 accelerate==1.15.0 psutil==7.2.2)
+  installed "${want[@]}" || step "PEFT for the tests" pip_install --no-deps "${want[@]}"
   # The other generation of HF's config.json is written by transformers 4: kept apart from the venv's 5.
   if [ ! -d "$deps/transformers4/requests" ]; then
     rm -rf "$deps/transformers4"

@@ -152,6 +152,7 @@ void add_generate_command(CLI::App& app, int& exit_code) {
   command->add_flag("--no-bos", flags->no_bos, "Do not begin with the tokenizer's BOS");
   command->add_flag("--json", flags->json, "One JSON object at the end, with the text");
   command->add_option("--trainer", flags->trainer, "xffl-train; else the one beside this program");
+  pass_on(*command, *flags, "--adapter", "Folder of a LoRA adapter beside the model");
   pass_on(*command, *flags, "--max-new-tokens", "At most so many");
   pass_on(*command, *flags, "--temperature", "0, the default: always the likeliest token");
   pass_on(*command, *flags, "--top-k", "Draw from the k likeliest tokens");

@@ -19,6 +19,7 @@ std::string version_line();
 
 struct EvaluateOptions {
   std::string model;
+  std::string adapter;  // LoRA's, beside the model; empty: none
   std::string tokens;
   std::string precision = "fp32";
   std::string sharding = "none";
@@ -35,8 +36,16 @@ struct InitOptions {
   uint64_t seed = 0;
 };
 
+struct MergeOptions {
+  std::string model;
+  std::string adapter;
+  std::string output;
+  std::string dtype;  // empty: the model's
+};
+
 struct GenerateCommandOptions {
   std::string model;
+  std::string adapter;   // LoRA's, beside the model; empty: none
   std::string ids;       // "1, 5 7"
   std::string ids_file;  // or a file of the same
   std::string precision = "fp32";
@@ -47,6 +56,8 @@ struct GenerateCommandOptions {
 void train_command(const CommonOptions& common, const std::string& job_path);
 void evaluate_command(const CommonOptions& common, const EvaluateOptions& options);
 void init_command(const CommonOptions& common, const InitOptions& options);
+/// Writes a model with the adapter in its weights.
+void merge_command(const MergeOptions& options);
 /// Prints {"id": 5} for each new token as soon as it is drawn, then {"finish": "stop", ...}: JSON
 /// lines.
 void generate_command(const CommonOptions& common, const GenerateCommandOptions& options);

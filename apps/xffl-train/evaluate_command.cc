@@ -45,10 +45,14 @@ void evaluate_command(const CommonOptions& common, const EvaluateOptions& option
   job::TrainingSpec training;
   training.sharding = job::parse_sharding(options.sharding).value();
   const train::ShardGroups groups(*rank.group, training, rank.rendezvous.local_world_size);
-  const train::LoadedModel loaded = train::load_model(options.model, {.device = rank.device,
-                                                                      .precision = *precision,
-                                                                      .sharding = training.sharding,
-                                                                      .groups = groups.groups()});
+  train::LoadOptions load;
+  load.device = rank.device;
+  load.precision = *precision;
+  load.sharding = training.sharding;
+  load.groups = groups.groups();
+  load.adapter = options.adapter;
+  if (!options.adapter.empty()) load.lora = checkpoint::read_lora_config(options.adapter);
+  const train::LoadedModel loaded = train::load_model(options.model, load);
   const train::Dataset data({options.tokens}, train::ModelLimits(loaded.config), 0,
                             options.document_mask);
   const train::Evaluation result =

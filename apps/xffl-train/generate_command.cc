@@ -69,6 +69,8 @@ void generate_command(const CommonOptions& common, const GenerateCommandOptions&
   train::LoadOptions load;
   load.device = rank.device;
   load.precision = *precision;
+  load.adapter = options.adapter;
+  if (!options.adapter.empty()) load.lora = checkpoint::read_lora_config(options.adapter);
   const train::LoadedModel loaded = train::load_model(options.model, load);
   train::GenerateOptions generate = options.generate;
   if (options.stop_at_eos) {

@@ -27,6 +27,7 @@ struct CommandLine {
   std::string job;
   EvaluateOptions evaluate;
   InitOptions init;
+  MergeOptions merge;
   GenerateCommandOptions generate;
   bool info_json = false;
 };
@@ -38,6 +39,15 @@ void declare_common(CLI::App& app, CommandLine& line) {
       ->check(CLI::Range(0, 4096));
 }
 
+void declare_merge(CLI::App& app, MergeOptions& options) {
+  CLI::App* command = app.add_subcommand("merge", "Put a LoRA adapter into its model's weights");
+  command->add_option("--model", options.model, "HF folder")->required();
+  command->add_option("--adapter", options.adapter, "folder of an adapter in PEFT's format")
+      ->required();
+  command->add_option("--output,--out", options.output, "HF folder to create")->required();
+  command->add_option("--dtype", options.dtype, "fp32, bf16 or fp16; as the model's without it");
+}
+
 void declare_generate(CLI::App& app, CommandLine& line) {
   GenerateCommandOptions& options = line.generate;
   xffl::train::GenerateOptions& generate = options.generate;
@@ -45,6 +55,7 @@ void declare_generate(CLI::App& app, CommandLine& line) {
       "generate", "Continue a prompt of token ids: JSON lines (xffl generate takes text)");
   declare_common(*command, line);
   command->add_option("--model", options.model, "HF folder")->required();
+  command->add_option("--adapter", options.adapter, "folder of a LoRA adapter beside it");
   command->add_option("--ids", options.ids, "the prompt: token ids");
   command->add_option("--ids-file", options.ids_file,
                       "the prompt: a file of token ids; -: standard input");
@@ -83,6 +94,7 @@ void declare(CommandLine& line) {
       app.add_subcommand("evaluate", "Measure loss and perplexity of a model on a token shard");
   declare_common(*evaluate, line);
   evaluate->add_option("--model", line.evaluate.model, "HF folder")->required();
+  evaluate->add_option("--adapter", line.evaluate.adapter, "folder of a LoRA adapter beside it");
   evaluate->add_option("--tokens", line.evaluate.tokens, "token shard")->required();
   evaluate->add_option("--precision", line.evaluate.precision, "fp32, bf16 or fp16")
       ->capture_default_str();
@@ -109,6 +121,7 @@ void declare(CommandLine& line) {
                    "tokenizer file, or a folder with tokenizer files, to copy");
 
   declare_generate(app, line);
+  declare_merge(app, line.merge);
 
   CLI::App* info =
       app.add_subcommand("info", "Report the environment: LibTorch, CPUs, GPUs, back ends");
@@ -121,6 +134,7 @@ void run(const CommandLine& line) {
   const CLI::App& app = line.app;
   if (app.got_subcommand("evaluate")) return evaluate_command(line.common, line.evaluate);
   if (app.got_subcommand("init")) return init_command(line.common, line.init);
+  if (app.got_subcommand("merge")) return merge_command(line.merge);
   if (app.got_subcommand("generate")) return generate_command(line.common, line.generate);
   if (app.got_subcommand("info")) return info_command(line.common, line.info_json);
   if (!line.job.empty()) return train_command(line.common, line.job);

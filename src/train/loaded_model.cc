@@ -1,10 +1,15 @@
 #include "xffl/train/loaded_model.h"
 
+#include <fnmatch.h>
 #include <torch/types.h>
 
 #include <string>
+#include <utility>
 
+#include "parameter_source.h"
+#include "unit_hooks.h"
 #include "xffl/base/error.h"
+#include "xffl/base/log.h"
 #include "xffl/llama/weights.h"
 
 namespace xffl::train {
@@ -52,42 +57,42 @@ int shard_group_size(int world_size, const job::TrainingSpec& training, int loca
   return size;
 }
 
-// Makes a unit's weights ready for the model, and takes their gradients from it.
-llama::UnitHooks make_hooks(shard::FlatParameters& parameters, llama::Model& model) {
-  const auto enter = [&parameters, &model](int unit, llama::UnitUse use) {
-    const size_t first = model.unit_begin(unit);
-    const std::span<llama::Weight> weights = model.weights(unit);
-    if (use.values) {
-      parameters.gather(unit);
-      // Ahead: the next block forward or backward. The embedding's values are not read backward.
-      const int next = use.gradients ? unit - 1 : unit + 1;
-      if (next >= 1 && next < parameters.num_units()) parameters.prefetch(next);
-      for (size_t i = 0; i < weights.size(); ++i) weights[i].value = parameters.compute(first + i);
+// Which parameters are trained, and which are not.
+void divide(const std::vector<llama::ParameterSpec>& all, const LoadOptions& options,
+            LoadedModel& loaded) {
+  if (options.lora) {
+    loaded.specs = llama::adapter_specs(loaded.config, *options.lora);
+    loaded.frozen_specs = all;
+    return;
+  }
+  std::vector<bool> used(options.freeze.size());
+  for (const llama::ParameterSpec& spec : all) {
+    bool frozen = false;
+    for (size_t i = 0; i < used.size(); ++i) {
+      if (::fnmatch(options.freeze[i].c_str(), spec.name.c_str(), 0) != 0) continue;
+      frozen = used[i] = true;
     }
-    if (!use.gradients) return;
-    const bool anew = parameters.open_gradients(unit);
-    for (size_t i = 0; i < weights.size(); ++i) {
-      weights[i].gradient = parameters.gradient(first + i);
-      if (anew) weights[i].clear();
-    }
-  };
-  const auto leave = [&parameters, &model](int unit, llama::UnitUse use) {
-    if (use.gradients) {
-      for (llama::Weight& weight : model.weights(unit)) weight.finish();
-      parameters.close_gradients(unit);
-    }
-    if (use.values) parameters.release(unit);
-  };
-  return {enter, leave};
+    (frozen ? loaded.frozen_specs : loaded.specs).push_back(spec);
+  }
+  for (size_t i = 0; i < used.size(); ++i)
+    if (!used[i])
+      throw Error(ErrorKind::kConfig, "training.freeze: '" +
+                                          log::printable(options.freeze[i], 200) +
+                                          "' matches no parameter of the model (a name is like "
+                                          "model.layers.0.mlp.up_proj.weight; * matches any text)");
+  if (loaded.specs.empty())
+    throw Error(ErrorKind::kConfig, "training.freeze: all parameters are frozen, none is trained");
 }
 
-void read_masters(const checkpoint::ModelFolder& files, const LoadedModel& loaded) {
-  for (size_t i = 0; i < loaded.specs.size(); ++i) {
-    const shard::Range range = loaded.parameters->master_range(i);
-    if (range.count > 0)
-      llama::read_parameter(files, loaded.specs[i], range.begin, loaded.parameters->master_part(i));
-  }
-  loaded.parameters->refresh_compute();
+shard::FlatOptions flat_options(const LoadOptions& options, bool frozen) {
+  shard::FlatOptions flat;
+  flat.device = options.device;
+  flat.compute_dtype = compute_dtype(options.precision);
+  flat.with_gradients = options.with_gradients && !frozen;
+  flat.frozen = frozen || !options.with_gradients;
+  flat.sharded = to_sharded(options.sharding);
+  flat.offload = to_offload(options.offload);
+  return flat;
 }
 
 }  // namespace
@@ -143,21 +148,51 @@ llama::Recompute to_recompute(job::Recompute recompute) {
 LoadedModel load_model(const std::filesystem::path& folder, const LoadOptions& options) {
   LoadedModel loaded;
   loaded.config = checkpoint::read_llama_config(folder);
-  loaded.specs = llama::parameter_specs(loaded.config);
-  const checkpoint::ModelFolder files(folder);
-  llama::check_parameters(files, loaded.specs);
+  loaded.lora = options.lora;
+  const std::vector<llama::ParameterSpec> all = llama::parameter_specs(loaded.config);
+  llama::check_parameters(checkpoint::ModelFolder(folder), all);
+  if (options.lora) check_adapter(options, loaded.config);
+  divide(all, options, loaded);
   loaded.parameters = std::make_unique<shard::FlatParameters>(
-      flat_parameters_of(loaded.specs),
-      shard::FlatOptions{options.device, compute_dtype(options.precision), options.with_gradients,
-                         to_sharded(options.sharding), to_offload(options.offload)},
-      options.groups);
+      flat_parameters_of(loaded.specs), flat_options(options, false), options.groups);
+  if (!loaded.frozen_specs.empty())
+    loaded.frozen = std::make_unique<shard::FlatParameters>(
+        flat_parameters_of(loaded.frozen_specs), flat_options(options, true), options.groups);
   llama::ModelOptions model_options;
+  model_options.lora = options.lora;
   model_options.recompute = to_recompute(options.recompute);
+  const size_t num_weights = all.size() + (options.lora ? loaded.specs.size() : 0);
   loaded.model = std::make_unique<llama::Model>(
-      loaded.config, std::vector<llama::Weight>(loaded.specs.size()), std::move(model_options));
-  loaded.model->set_hooks(make_hooks(*loaded.parameters, *loaded.model));
-  read_masters(files, loaded);
+      loaded.config, std::vector<llama::Weight>(num_weights), std::move(model_options));
+  loaded.model->set_hooks(make_hooks(loaded));
+  trained_source(folder, options).read(loaded.specs, *loaded.parameters);
+  if (loaded.frozen) ParameterSource(folder).read(loaded.frozen_specs, *loaded.frozen);
   return loaded;
+}
+
+LoadOptions load_options(const job::JobSpec& spec, at::Device device, const shard::Groups& groups) {
+  const job::TrainingSpec& training = spec.training;
+  LoadOptions options{.device = device,
+                      .precision = training.precision,
+                      .with_gradients = training.steps > 0,
+                      .sharding = training.sharding,
+                      .offload = training.offload,
+                      .recompute = training.recompute,
+                      .groups = groups,
+                      .adapter = spec.adapter_path,
+                      .lora_seed = training.seed,
+                      .freeze = training.freeze};
+  const job::Lora& lora = training.lora;
+  if (lora.rank > 0)
+    options.lora = checkpoint::checked_lora_config(
+        {lora.rank, lora.alpha, lora.dropout, lora.target_modules}, "training.lora");
+  return options;
+}
+
+int64_t num_trained(const LoadedModel& loaded) {
+  int64_t count = 0;
+  for (const llama::ParameterSpec& spec : loaded.specs) count += spec.num_elements();
+  return count;
 }
 
 }  // namespace xffl::train

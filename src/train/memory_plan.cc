@@ -74,6 +74,7 @@ MemoryPlan plan_memory(const checkpoint::LlamaConfig& config, const shard::FlatL
   plan.parameters = (transient ? held : whole) * width;
   const bool one_copy = width == 4 && offload.states == offload.parameters;
   plan.masters = one_copy ? 0 : held * 4;
+  if (training.proximal > 0) plan.masters += held * 4;  // as they were given
   plan.moments = held * (8 + 4 * outer_buffers(training.groups));
   plan.gradients = (split && sharded.gradients ? part : whole) * 4;
   if (transient) plan.buffers += two_units(layout) * width;
@@ -82,6 +83,17 @@ MemoryPlan plan_memory(const checkpoint::LlamaConfig& config, const shard::FlatL
   if (offload.states) plan.host += plan.masters + plan.moments;
   if (offload.parameters) plan.host += plan.parameters;
   return plan;
+}
+
+void add_frozen(MemoryPlan& plan, const shard::FlatLayout& frozen,
+                const job::TrainingSpec& training) {
+  const int64_t width = width_of(training.precision);
+  const bool split = frozen.num_shards() > 1 && to_sharded(training.sharding).parameters;
+  const bool on_host = to_offload(training.offload).parameters;
+  const int64_t bytes = frozen.total_size() / (split ? frozen.num_shards() : 1) * width;
+  plan.parameters += bytes;
+  if (split || on_host) plan.buffers += two_units(frozen) * width;
+  if (on_host) plan.host += bytes;
 }
 
 }  // namespace xffl::train

@@ -31,4 +31,8 @@ struct MemoryPlan {
 MemoryPlan plan_memory(const checkpoint::LlamaConfig& config, const shard::FlatLayout& layout,
                        const job::TrainingSpec& training, int64_t positions);
 
+/// Adds what is frozen beside what that plan is of.
+void add_frozen(MemoryPlan& plan, const shard::FlatLayout& frozen,
+                const job::TrainingSpec& training);
+
 }  // namespace xffl::train

@@ -65,6 +65,7 @@ class JobRun {
   StopAgreement stop_;
   std::optional<JobGroups> groups_;
   std::optional<ShardGroups> shard_groups_;
+  LoadOptions load_options_;
   LoadedModel model_;
   std::optional<TrainingData> data_;
   std::optional<Validation> validation_;
@@ -86,16 +87,14 @@ std::optional<job::JobReport> JobRun::earlier_report() const {
 void JobRun::load() {
   check_supported(spec_, group_.size());
   if (spec_.training.deterministic) use_deterministic_algorithms(context_.device);
-  on_first_rank(group_, context_.device,
-                [&] { check_base_model(spec_.base_model_path, spec_.base_model_sha256); });
+  on_first_rank(group_, context_.device, [&] { check_given_models(spec_); });
   stop_.told_to_finish(0);
   const job::TrainingSpec& training = spec_.training;
   groups_.emplace(group_, training.groups.count);
   comm::Group& inner = groups_->inner();
   shard_groups_.emplace(inner, training, std::min(context_.local_world_size, inner.size()));
-  model_ = load_model(spec_.base_model_path,
-                      {context_.device, training.precision, trains(), training.sharding,
-                       training.offload, training.recompute, shard_groups_->groups()});
+  load_options_ = load_options(spec_, context_.device, shard_groups_->groups());
+  model_ = load_model(spec_.base_model_path, load_options_);
   const ModelLimits limits(model_.config);
   if (trains()) {
     on_all_ranks(group_, context_.device, [&] { data_.emplace(spec_, limits, groups_->index()); });
@@ -104,6 +103,7 @@ void JobRun::load() {
   if (first_rank()) {
     log::info("job loaded", {{"job", spec_.key.job_name()},
                              {"parameters", model_.config.num_parameters()},
+                             {"trained", num_trained(model_)},
                              {"ranks", group_.size()},
                              {"groups", groups_->count()},
                              {"device", context_.device.str()},
@@ -115,8 +115,9 @@ void JobRun::load() {
 }
 
 void JobRun::tell_memory_plan() const {
-  const MemoryPlan plan = plan_memory(model_.config, model_.parameters->layout(), spec_.training,
-                                      data_->dataset().longest());
+  MemoryPlan plan = plan_memory(model_.config, model_.parameters->layout(), spec_.training,
+                                data_->dataset().longest());
+  if (model_.frozen) add_frozen(plan, model_.frozen->layout(), spec_.training);
   const int64_t there = available_memory_bytes(context_.device) /
                         (context_.device.is_cuda() ? 1 : context_.local_world_size);
   const auto gigabytes = [](int64_t bytes) { return static_cast<double>(bytes) * 1e-9; };
@@ -195,7 +196,8 @@ void JobRun::leave_update() {
   if (!first_rank() && report_.steps > 0) masters.finish();
   on_first_rank(group_, context_.device, [&] {
     if (report_.steps > 0)
-      report_.update_sha256 = write_update(spec_, model_, masters, [&] { stop_.end_if_aborted(); });
+      report_.update_sha256 =
+          write_update(spec_, load_options_, model_, masters, [&] { stop_.end_if_aborted(); });
   });
   // The report is what counts: where time is short, the rest comes after it.
   if (loop_ && !stop_.finishing()) loop_->keep_optimizer();

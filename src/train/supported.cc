@@ -43,15 +43,26 @@ void check_early_stop(const job::JobSpec& spec) {
   }
 }
 
+void check_adapters(const job::JobSpec& spec) {
+  const job::TrainingSpec& training = spec.training;
+  const bool adapts = training.lora.rank > 0;
+  if (!adapts && !spec.adapter_path.empty())
+    refuse("adapter_path is given, but training.lora.rank is 0: this trainer trains adapters only");
+  if (adapts && !training.freeze.empty())
+    refuse("training.freeze together with training.lora: with adapters all else is frozen anyway");
+  if ((adapts || !training.freeze.empty()) && training.pipeline.stages > 1)
+    refuse(
+        "training.pipeline together with training.lora or training.freeze: this trainer cannot "
+        "do both at once");
+}
+
 }  // namespace
 
 void check_supported(const job::JobSpec& spec, int world_size) {
   const job::TrainingSpec& training = spec.training;
   check_groups(training, world_size);
   check_early_stop(spec);
-  refuse_if(training.lora.rank > 0, "lora");
-  refuse_if(!training.freeze.empty(), "freeze");
-  refuse_if(training.proximal > 0, "proximal");
+  check_adapters(spec);
   refuse_if(training.pipeline.stages > 1, "pipeline");
 }
 

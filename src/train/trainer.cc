@@ -17,6 +17,13 @@ double clip_factor(double norm, double max_norm) {
   return max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
 }
 
+uint64_t mix(uint64_t z) {  // SplitMix64 (Steele et al., 2014)
+  z += 0x9E3779B97F4A7C15u;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return z ^ (z >> 31);
+}
+
 [[noreturn]] void refuse_not_finite(const StepResult& result) {
   throw Error(ErrorKind::kFailed,
               "the loss is " + std::to_string(std::fabs(result.loss)) +
@@ -43,6 +50,7 @@ Trainer::Trainer(LoadedModel& model, const job::TrainingSpec& training, comm::Gr
       training_(training),
       group_(group),
       device_(device),
+      proximal_(*model.parameters, training.proximal),
       optimizer_(*model.parameters,
                  {training.beta1, training.beta2, training.epsilon, training.weight_decay}),
       loss_scale_(training.precision) {}
@@ -51,6 +59,15 @@ Trainer::Trainer(LoadedModel& model, const job::TrainingSpec& training, comm::Gr
 int64_t Trainer::num_micro_batches() const {
   const int64_t per_rank = (training_.batch_size + group_.size() - 1) / group_.size();
   return (per_rank + training_.micro_batch_size - 1) / training_.micro_batch_size;
+}
+
+// Another one for each step of the federation, rank and micro-batch; a resumed job's is the same.
+uint64_t Trainer::dropout_seed(int64_t micro_batch) const {
+  uint64_t seed = mix(training_.seed);
+  for (const int64_t part : {training_.first_step + optimizer_.num_steps(),
+                             static_cast<int64_t>(group_.rank()), micro_batch})
+    seed = mix(seed ^ static_cast<uint64_t>(part));
+  return seed;
 }
 
 double Trainer::forward_backward(const Dataset& data, const std::vector<uint64_t>& indices,
@@ -65,10 +82,12 @@ double Trainer::forward_backward(const Dataset& data, const std::vector<uint64_t
                                          std::min(size, indices.size() - begin));
     const Batch batch = mine.empty() ? empty_batch(device_) : data.batch(mine, device_);
     model_.parameters->set_last_micro_batch(i + 1 == count);
+    model_.model->set_dropout_seed(dropout_seed(i));
     nll_sum +=
         model_.model->accumulate_gradients(batch.tokens_BT, batch.labels_BT, scale, batch.documents)
             .item<double>();
   }
+  model_.model->set_dropout_seed({});
   model_.parameters->finish_gradients();
   return nll_sum;
 }
@@ -83,6 +102,7 @@ StepResult Trainer::step(const Dataset& data, std::vector<uint64_t> indices, int
   if (exchange_gradients_) exchange_gradients_(global_tokens);
   at::Tensor total = at::full({1}, nll_sum, at::TensorOptions().dtype(at::kDouble).device(device_));
   group_.all_reduce(total);
+  proximal_.add_gradients(loss_scale_.value());
 
   StepResult result{global_tokens, total.item<double>() * per_token,
                     std::sqrt(model_.parameters->gradient_square_sum()) / loss_scale_.value()};

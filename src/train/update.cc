@@ -4,6 +4,7 @@
 
 #include <system_error>
 
+#include "parameter_source.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
@@ -24,22 +25,63 @@ void remove_folder(const std::filesystem::path& folder) {
   if (error) throw system_error("remove " + folder.string(), error.value());
 }
 
+// What the update says of each parameter in turn.
+class UpdateValues {
+ public:
+  UpdateValues(const job::JobSpec& spec, const LoadOptions& loaded_with, const LoadedModel& model,
+               MasterStream& masters)
+      : is_delta_(spec.update_kind == job::UpdateKind::kDelta),
+        model_(model),
+        masters_(masters),
+        base_(spec.base_model_path),
+        given_(trained_source(spec.base_model_path, loaded_with)) {}
+
+  at::Tensor operator()(const llama::ParameterSpec& spec) {
+    const at::Tensor given = at::empty(spec.shape, at::kFloat);
+    if (next_ == model_.specs.size() || model_.specs[next_].name != spec.name) {  // frozen
+      if (is_delta_) return given.zero_();
+      base_.read(spec, 0, given);
+      return given;
+    }
+    const at::Tensor trained = masters_.value(next_++);
+    if (!is_delta_) return trained;
+    given_.read(spec, 0, given);
+    return at::sub(trained, given);
+  }
+
+ private:
+  bool is_delta_;
+  const LoadedModel& model_;
+  MasterStream& masters_;
+  ParameterSource base_;
+  ParameterSource given_;
+  size_t next_ = 0;  // of the trained parameters
+};
+
 // The other ranks wait for this one's part in gathering, even when it cannot write.
 struct FinishAtEnd {
   MasterStream& masters;
   ~FinishAtEnd() noexcept(false) { masters.finish(); }
 };
 
-}  // namespace
-
-void check_base_model(const std::filesystem::path& folder, const std::string& sha256) {
+void check_folder(const std::filesystem::path& folder, const std::string& sha256,
+                  const std::string& what, const std::string& key) {
   const checkpoint::Manifest manifest = checkpoint::read_manifest(folder);
   if (manifest.root_sha256() != sha256) {
-    throw Error(ErrorKind::kRejected,
-                folder.string() + ": this is not the model that the job names: its root hash is " +
-                    manifest.root_sha256() + ", job.json's base_model_sha256 is " + sha256);
+    throw Error(ErrorKind::kRejected, folder.string() + ": this is not the " + what +
+                                          " that the job names: its root hash is " +
+                                          manifest.root_sha256() + ", job.json's " + key + " is " +
+                                          sha256);
   }
   checkpoint::verify_folder(folder, manifest);
+}
+
+}  // namespace
+
+void check_given_models(const job::JobSpec& spec) {
+  check_folder(spec.base_model_path, spec.base_model_sha256, "model", "base_model_sha256");
+  if (!spec.adapter_path.empty())
+    check_folder(spec.adapter_path, spec.adapter_sha256, "adapter", "adapter_sha256");
 }
 
 void MasterStream::gather_up_to(int unit) {
@@ -53,7 +95,8 @@ at::Tensor MasterStream::value(size_t index) {
 
 void MasterStream::finish() { gather_up_to(model_.parameters->num_units() - 1); }
 
-std::string write_update(const job::JobSpec& spec, const LoadedModel& model, MasterStream& masters,
+std::string write_update(const job::JobSpec& spec, const LoadOptions& loaded_with,
+                         const LoadedModel& model, MasterStream& masters,
                          const std::function<void()>& before_tensor) {
   const FinishAtEnd finish{masters};
   const std::filesystem::path target(spec.update_path);
@@ -64,17 +107,20 @@ std::string write_update(const job::JobSpec& spec, const LoadedModel& model, Mas
   }
   remove_folder(temporary);
   make_dirs(temporary);
-  const checkpoint::ModelFolder base(spec.base_model_path);
+  UpdateValues values(spec, loaded_with, model, masters);
+  const std::vector<llama::ParameterSpec> specs =
+      model.lora ? model.specs : llama::parameter_specs(model.config);
   const auto value = [&](size_t i) {
     before_tensor();
-    const at::Tensor trained = masters.value(i);
-    if (spec.update_kind == job::UpdateKind::kWeights) return trained;
-    const at::Tensor given = at::empty(trained.sizes(), at::kFloat);
-    llama::read_parameter(base, model.specs[i], 0, given);
-    return at::sub(trained, given);
+    return values(specs[i]);
   };
-  llama::write_model(temporary, model.config, model.specs, value, file_dtype(spec.update_dtype));
-  checkpoint::copy_tokenizer_files(spec.base_model_path, temporary);
+  const checkpoint::Dtype dtype = file_dtype(spec.update_dtype);
+  if (model.lora) {
+    llama::write_adapter(temporary, *model.lora, specs, value, dtype);
+  } else {
+    llama::write_model(temporary, model.config, specs, value, dtype);
+    checkpoint::copy_tokenizer_files(spec.base_model_path, temporary);
+  }
   const checkpoint::Manifest manifest = checkpoint::write_manifest(temporary);
   fsync_dir(temporary);
   rename_durable(temporary, target);

@@ -1,5 +1,5 @@
 // The job's result: an HF folder with the trained weights, or with what training added to the given
-// ones.
+// ones; with LoRA a folder with the adapter alone, in PEFT's format.
 #pragma once
 
 #include <filesystem>
@@ -11,9 +11,9 @@
 
 namespace xffl::train {
 
-/// Throws kRejected unless `folder`'s manifest has the root hash `sha256` and its files are as the
-/// manifest says.
-void check_base_model(const std::filesystem::path& folder, const std::string& sha256);
+/// Throws kRejected unless the manifests of the job's base model and, if there is one, of its
+/// adapter have the root hashes that the job names, and their files are as the manifests say.
+void check_given_models(const job::JobSpec& spec);
 
 /// The whole masters of a model, one unit at a time: what is in shards is gathered for the rank
 /// that writes. Collective: each rank calls value() for every parameter in order, or finish().
@@ -34,10 +34,12 @@ class MasterStream {
 };
 
 /// Writes `spec.update_path` by rename, with its manifest; a delta is trained minus given, both in
-/// float32, rounded once. An incomplete or unreported one that is there is replaced. Returns the
+/// float32, rounded once. Of a frozen parameter it is zero, and its weights are those of the base
+/// model's files. An incomplete or unreported one that is there is replaced. Returns the
 /// manifest's root hash. `before_tensor` is called before each tensor; what it throws ends the
 /// writing. By rank 0, while the others finish() their streams; its own is finished in any case.
-std::string write_update(const job::JobSpec& spec, const LoadedModel& model, MasterStream& masters,
+std::string write_update(const job::JobSpec& spec, const LoadOptions& loaded_with,
+                         const LoadedModel& model, MasterStream& masters,
                          const std::function<void()>& before_tensor);
 
 }  // namespace xffl::train

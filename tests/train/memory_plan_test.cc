@@ -83,5 +83,20 @@ TEST(MemoryPlan, OffloadMovesToTheHostAndRecomputeKeepsInputsOnly) {
   EXPECT_EQ(kept.activations - cheap.activations, int64_t{2048} * 2 * 31 * (2 * 4096 + 11008));
 }
 
+TEST(MemoryPlan, AnAdapterLeavesTheModelItsValuesOnly) {
+  job::TrainingSpec training;
+  training.precision = job::FloatType::kBfloat16;
+  training.micro_batch_size = 1;
+  const checkpoint::LoraConfig lora{16, 32, 0, {"q_proj", "v_proj"}};
+  const shard::FlatLayout adapter(flat_parameters_of(llama::adapter_specs(llama_7b(), lora)), 1);
+  const shard::FlatLayout model(flat_parameters_of(llama::parameter_specs(llama_7b())), 1);
+  MemoryPlan plan = plan_memory(llama_7b(), adapter, training, 2048);
+  add_frozen(plan, model, training);
+  // 32 layers, 2 modules, 16 * (4096 + 4096) elements: 8.4 million.
+  EXPECT_NEAR(static_cast<double>(plan.moments), 8.39e6 * 8, 1e6);
+  EXPECT_NEAR(static_cast<double>(plan.parameters), (kParameters + 8.39e6) * 2, 1e7);
+  EXPECT_LT(static_cast<double>(plan.masters + plan.moments + plan.gradients), 0.2e9);
+}
+
 }  // namespace
 }  // namespace xffl::train

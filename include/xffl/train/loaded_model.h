@@ -1,13 +1,17 @@
-// A LLaMA in flat buffers, whole or in shards, loaded from a folder.
+// A LLaMA in flat buffers, whole or in shards, loaded from a folder: what is trained in one set of
+// buffers, what is frozen in another that has values only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "xffl/checkpoint/llama_config.h"
+#include "xffl/checkpoint/lora.h"
 #include "xffl/comm/group.h"
 #include "xffl/job/job_spec.h"
 #include "xffl/llama/model.h"
@@ -41,19 +45,36 @@ struct LoadOptions {
   job::Offload offload = job::Offload::kNone;
   job::Recompute recompute = job::Recompute::kNone;
   shard::Groups groups;  // must outlive the model
+  /// With an adapter beside the model, which is then frozen: that of the folder `adapter`, or, when
+  /// it is empty, a fresh one of `lora_seed`.
+  std::optional<checkpoint::LoraConfig> lora{};
+  std::filesystem::path adapter{};
+  uint64_t lora_seed = 0;
+  /// Patterns over parameters' names, as fnmatch(3)'s: not trained.
+  std::vector<std::string> freeze{};
 };
 
 struct LoadedModel {
   checkpoint::LlamaConfig config;
-  std::vector<llama::ParameterSpec> specs;
-  std::unique_ptr<shard::FlatParameters> parameters;
+  std::optional<checkpoint::LoraConfig> lora;
+  std::vector<llama::ParameterSpec> specs;            // of `parameters`, in order
+  std::unique_ptr<shard::FlatParameters> parameters;  // trained; all of it without gradients
+  std::vector<llama::ParameterSpec> frozen_specs;
+  std::unique_ptr<shard::FlatParameters> frozen;  // null when there is nothing frozen
   std::unique_ptr<llama::Model> model;
 };
 
 /// The layout of a LLaMA's parameters: matrices decay, norms and biases do not.
 std::vector<shard::Parameter> flat_parameters_of(const std::vector<llama::ParameterSpec>& specs);
 
-/// Each rank reads its own part of each tensor. Throws what reading does.
+/// Each rank reads its own part of each tensor. Throws what reading does; kRejected when the
+/// adapter is not one of this model, kConfig when a pattern of `freeze` matches nothing or all is
+/// frozen.
 LoadedModel load_model(const std::filesystem::path& folder, const LoadOptions& options);
+
+/// What a job's training asks for.
+LoadOptions load_options(const job::JobSpec& spec, at::Device device, const shard::Groups& groups);
+
+int64_t num_trained(const LoadedModel& loaded);
 
 }  // namespace xffl::train

@@ -14,6 +14,7 @@
 #include "xffl/shard/adamw.h"
 #include "xffl/train/dataset.h"
 #include "xffl/train/loaded_model.h"
+#include "xffl/train/proximal.h"
 
 namespace xffl::train {
 
@@ -71,11 +72,13 @@ class Trainer {
  private:
   double forward_backward(const Dataset& data, const std::vector<uint64_t>& indices, double scale);
   int64_t num_micro_batches() const;
+  uint64_t dropout_seed(int64_t micro_batch) const;
 
   LoadedModel& model_;
   job::TrainingSpec training_;
   comm::Group& group_;
   at::Device device_;
+  Proximal proximal_;
   shard::Adamw optimizer_;
   LossScale loss_scale_;
   std::function<void(int64_t)> exchange_gradients_;

@@ -1,0 +1,83 @@
+#include "xffl/train/merge.h"
+
+#include <torch/types.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/checkpoint/lora.h"
+#include "xffl/checkpoint/manifest.h"
+#include "xffl/llama/weights.h"
+
+namespace xffl::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Merged {
+ public:
+  Merged(const fs::path& model, const fs::path& adapter)
+      : config_(checkpoint::read_llama_config(model)),
+        lora_(checkpoint::read_lora_config(adapter)),
+        specs_(llama::parameter_specs(config_)),
+        adapter_specs_(llama::adapter_specs(config_, lora_)),
+        model_(model),
+        adapter_(adapter) {
+    llama::check_parameters(model_, specs_);
+    checkpoint::check_lora_tensors(adapter_, config_, lora_);
+  }
+
+  const checkpoint::LlamaConfig& config() const { return config_; }
+  const std::vector<llama::ParameterSpec>& specs() const { return specs_; }
+  checkpoint::Dtype dtype() const { return model_.spec(specs_.front().name).dtype; }
+
+  at::Tensor value(size_t index) const {
+    const llama::ParameterSpec& spec = specs_[index];
+    const at::Tensor w_ED = read(model_, spec);
+    std::string layer = "base_model.model." + spec.name;
+    layer.resize(layer.size() - std::min(layer.size(), std::string(".weight").size()));
+    const auto a = find(layer + ".lora_A.weight"), b = find(layer + ".lora_B.weight");
+    if (a == nullptr || b == nullptr) return w_ED;
+    return at::addmm(w_ED, read(adapter_, *b), read(adapter_, *a), 1, lora_.scaling());
+  }
+
+ private:
+  const llama::ParameterSpec* find(const std::string& name) const {
+    const auto found = std::find_if(adapter_specs_.begin(), adapter_specs_.end(),
+                                    [&](const auto& spec) { return spec.name == name; });
+    return found == adapter_specs_.end() ? nullptr : &*found;
+  }
+  static at::Tensor read(const checkpoint::ModelFolder& files, const llama::ParameterSpec& spec) {
+    const at::Tensor value = at::empty(spec.shape, at::kFloat);
+    llama::read_parameter(files, spec, 0, value);
+    return value;
+  }
+
+  checkpoint::LlamaConfig config_;
+  checkpoint::LoraConfig lora_;
+  std::vector<llama::ParameterSpec> specs_, adapter_specs_;
+  checkpoint::ModelFolder model_, adapter_;
+};
+
+}  // namespace
+
+std::string merge_adapter(const fs::path& model, const fs::path& adapter, const fs::path& out,
+                          std::optional<checkpoint::Dtype> dtype) {
+  if (fs::exists(out))
+    throw Error(ErrorKind::kUsage, out.string() + " exists already: name a new folder");
+  const Merged merged(model, adapter);
+  const fs::path temporary = (out.has_filename() ? out : out.parent_path()).string() + ".tmp";
+  fs::remove_all(temporary);
+  llama::write_model(
+      temporary, merged.config(), merged.specs(), [&](size_t i) { return merged.value(i); },
+      dtype.value_or(merged.dtype()));
+  checkpoint::copy_tokenizer_files(model, temporary);
+  const std::string hash = checkpoint::write_manifest(temporary).root_sha256();
+  fsync_dir(temporary);
+  rename_durable(temporary, out);
+  return hash;
+}
+
+}  // namespace xffl::train

@@ -1,0 +1,296 @@
+"""LoRA against PEFT (Hugging Face): its files, its logits, its training; adapters in shards and checkpoints."""
+
+import json
+import time
+
+import peft
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import harness
+
+ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+WEIGHTS = "adapter_model.safetensors"
+
+
+def lora(rank=4, alpha=8.0, modules=("q_proj", "v_proj")):
+    return dict(rank=rank, alpha=alpha, dropout=0.0, target_modules=list(modules))
+
+
+def make_adapter(folder, base, settings, seed=7, spread=0.1):
+    """An adapter that PEFT saved, with a B that is not zero; its root hash."""
+    torch.manual_seed(seed)
+    model = peft.get_peft_model(harness.load(base), peft.LoraConfig(
+        r=settings["rank"], lora_alpha=settings["alpha"], lora_dropout=0.0, task_type="CAUSAL_LM",
+        target_modules=settings["target_modules"]))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0, spread)
+    model.save_pretrained(folder)
+    (folder / "README.md").unlink(missing_ok=True)
+    return harness.write_manifest(folder)
+
+
+def load_with(base, adapter, trainable=False):
+    return peft.PeftModel.from_pretrained(harness.load(base), adapter, is_trainable=trainable)
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lora")
+    sequences = harness.make_sequences(12, lengths=(1, 30))
+    tokens = harness.write_tokens(folder / "t.tokens", sequences)
+    made = {}
+
+    def job(name, variant="plain", settings=None, adapter=True, **changes):
+        settings = settings or lora()
+        if variant not in made:
+            made[variant] = harness.make_model(folder / variant, **harness.variants()[variant])
+        if adapter:
+            given = folder / f"{name}-given"
+            changes = dict(adapter_path=str(given), adapter_sha256=make_adapter(given, folder / variant, settings)) | changes
+        return harness.make_job(folder / name, folder / variant, made[variant], tokens, [("it", tokens)],
+                                **{**dict(lora=settings, batch_size=12, micro_batch_size=5, learning_rate=2e-3, steps=8),
+                                   **changes})
+
+    return folder, sequences, tokens, job
+
+
+def peft_training(base, adapter, sequences, steps, learning_rate, decay, max_norm):
+    model = load_with(base, adapter, trainable=True)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=learning_rate, betas=(0.9, 0.95), eps=1e-8, weight_decay=decay)
+    losses, norms = [], []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        sums = [harness.hf_sum(model, ids) for ids in sequences if len(ids) > 1]
+        loss = sum(nll for nll, _ in sums) / sum(count for _, count in sums)
+        loss.backward()
+        losses.append(loss.item())
+        norms.append(torch.nn.utils.clip_grad_norm_(trained, max_norm).item())
+        optimizer.step()
+    return losses, norms, model
+
+
+@pytest.mark.parametrize("variant,modules", [("plain", ["q_proj", "v_proj"]), ("everything", ALL), ("biased", ALL[3:])],
+                         ids=["plain", "everything", "biased"])
+def test_twenty_steps(setting, variant, modules):
+    folder, sequences, tokens, job = setting
+    path = job(f"peft-{variant}", variant, lora(modules=modules), steps=20, weight_decay=0.1)
+    losses, norms, model = peft_training(folder / variant, folder / f"peft-{variant}-given", sequences, 20, 2e-3, 0.1, 1.0)
+    assert losses[-1] < losses[0] - 0.05, "the reference itself should learn"
+    found = harness.train(path)
+    assert len(found.losses) == 20
+    for mine, loss, norm in zip(found.metrics, losses, norms):
+        assert abs(mine["loss"] - loss) < 1e-4
+        assert harness.relative(mine["grad_norm"], norm) < 1e-3
+    update = path.parent / "update"
+    assert sorted(p.name for p in update.iterdir()) == ["adapter_config.json", WEIGHTS, "manifest.json"]
+    theirs = {name.replace(".default", ""): value for name, value in model.named_parameters() if value.requires_grad}
+    mine = load_file(update / WEIGHTS)
+    assert sorted(mine) == sorted(theirs)
+    for name, value in mine.items():
+        assert (value - theirs[name]).norm() < 1e-3 * theirs[name].norm(), name
+
+
+@pytest.mark.parametrize("variant", ["plain", "everything"])
+def test_an_adapter_loads_in_peft_and_gives_its_logits(setting, variant):
+    folder, sequences, tokens, job = setting
+    path = job(f"logits-{variant}", variant, lora(modules=ALL))
+    harness.train(path)
+    update = path.parent / "update"
+    model = load_with(folder / variant, update)
+    expected, nll, means = harness.hf_evaluate(model, sequences)
+    found = harness.evaluate(folder / variant, tokens, "--adapter", update)
+    assert found["tokens"] == expected
+    for mine, theirs in zip(found["per_sequence"], means):
+        assert theirs is None or abs(mine - theirs) <= 1e-5
+    # The likeliest next token, and the logits behind it, by our generation.
+    prompt = sequences[1][:8] or [5]
+    with torch.no_grad():
+        theirs = model.generate(torch.tensor([prompt]), max_new_tokens=12, do_sample=False, pad_token_id=0)[0, len(prompt):]
+    lines = harness.run([harness.BIN / "xffl-train", "generate", "--model", folder / variant, "--adapter", update,
+                         "--ids", " ".join(map(str, prompt)), "--max-new-tokens", 12, "--temperature", 0]).stdout
+    mine = [json.loads(line)["id"] for line in lines.splitlines() if "id" in json.loads(line)]
+    assert mine == [i for i in theirs.tolist() if i != 2][:len(mine)] and len(mine) > 0
+
+
+def test_a_merged_model_is_the_model_with_its_adapter(setting):
+    folder, sequences, tokens, job = setting
+    path = job("merged", "everything", lora(modules=ALL))
+    harness.train(path)
+    update, merged = path.parent / "update", folder / "merged-model"
+    (folder / "everything" / "tokenizer.json").write_text("{}")
+    harness.run([harness.BIN / "xffl-train", "merge", "--model", folder / "everything", "--adapter", update, "--out", merged])
+    (folder / "everything" / "tokenizer.json").unlink()
+    assert (merged / "tokenizer.json").exists() and (merged / "manifest.json").exists()
+    beside = harness.evaluate(folder / "everything", tokens, "--adapter", update)["nll"]
+    assert harness.relative(harness.evaluate(merged, tokens)["nll"], beside) < 1e-6
+    assert harness.relative(harness.hf_evaluate(harness.load(merged), sequences)[1], beside) < 1e-5
+    assert abs(harness.evaluate(folder / "everything", tokens)["nll"] - beside) > 1e-3, "the adapter should matter"
+    theirs = load_with(folder / "everything", update).merge_and_unload()
+    for (name, mine), other in zip(harness.load(merged).named_parameters(), theirs.parameters()):
+        assert (mine - other).abs().max() < 1e-6, name
+    bf16 = folder / "merged-bf16"
+    harness.run([harness.BIN / "xffl-train", "merge", "--model", folder / "everything", "--adapter", update, "--out", bf16,
+                 "--dtype", "bf16"])
+    assert harness.load(bf16, "auto").dtype == torch.bfloat16
+    refused = harness.run([harness.BIN / "xffl-train", "merge", "--model", folder / "plain", "--adapter", update,
+                           "--out", folder / "never"], check=False)
+    assert refused.returncode != 0 and not (folder / "never").exists()
+
+
+def test_a_fresh_adapter_is_as_pefts(setting):
+    """A uniform within 1 / sqrt(in), B zero; the same on every rank, another with another seed."""
+    folder, _, _, job = setting
+    first = harness.train(job("fresh", adapter=False, learning_rate=0.0, steps=1, update_dtype="fp32"))
+    two = harness.train(job("fresh2", adapter=False, learning_rate=0.0, steps=1, sharding="full"), 2)
+    other = harness.train(job("fresh3", adapter=False, learning_rate=0.0, steps=1, seed=99))
+    assert first.report["update_sha256"] == two.report["update_sha256"] != other.report["update_sha256"]
+    values = load_file(first.folder / "update" / WEIGHTS)
+    bound = 48 ** -0.5
+    for name, value in values.items():
+        if "lora_B" in name:
+            assert (value == 0).all(), name
+        else:
+            assert value.abs().max() <= bound and value.abs().max() > 0.9 * bound
+            assert value.std() == pytest.approx(bound / 3 ** 0.5, rel=0.15)
+    trained = harness.train(job("fresh4", adapter=False, steps=8))
+    assert trained.losses[-1] < trained.losses[0] - 0.01
+    assert trained.report["validation"][0]["nll_before"] == pytest.approx(
+        harness.evaluate(folder / "plain", folder / "t.tokens")["nll"], rel=1e-6), "B is zero at first"
+
+
+MODES = [dict(sharding="optimizer"), dict(sharding="gradients"), dict(sharding="full"), dict(sharding="full", recompute="full"),
+         dict(sharding="none", offload="optimizer"), dict(sharding="full", offload="parameters")]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_same_bits_in_every_sharding(setting, precision):
+    folder, _, _, job = setting
+    kinds = dict(steps=4, micro_batch_size=6, variant="everything", settings=lora(modules=ALL), precision=precision)
+    expected = harness.train(job(f"shard-{precision}", **kinds), 2)
+    assert expected.losses[-1] < expected.losses[0]
+    for number, mode in enumerate(MODES):
+        found = harness.train(job(f"shard-{precision}-{number}", **kinds, **mode), 2)
+        assert found.losses == expected.losses, mode
+        assert found.report["update_sha256"] == expected.report["update_sha256"], mode
+        assert found.report["validation"] == expected.report["validation"], mode
+    alone = harness.train(job(f"shard-{precision}-alone", **kinds))
+    for mine, theirs in zip(alone.losses, expected.losses):
+        assert harness.relative(mine, theirs) < (1e-5 if precision == "fp32" else 1e-2)
+
+
+def test_dropout_is_drawn_by_seed_step_and_rank(setting):
+    folder, _, tokens, job = setting
+    dropped = dict(settings=lora(modules=ALL) | dict(dropout=0.3), steps=6, micro_batch_size=6)
+    first, again = harness.train(job("dropped", **dropped), 2), harness.train(job("again", **dropped), 2)
+    sharded = harness.train(job("dropped-full", **dropped, sharding="full", recompute="full"), 2)
+    other = harness.train(job("other", **dropped, seed=5), 2)
+    without = harness.train(job("without", settings=lora(modules=ALL), steps=6, micro_batch_size=6), 2)
+    for run in (again, sharded):
+        assert run.losses == first.losses and run.report["update_sha256"] == first.report["update_sha256"]
+    assert other.losses[0] != first.losses[0] != without.losses[0]
+    assert first.losses[0] != first.report["validation"][0]["nll_before"]
+    assert first.report["validation"][0]["nll_before"] == without.report["validation"][0]["nll_before"], "not in validation"
+    assert abs(first.losses[0] - without.losses[0]) < 0.3
+    config = json.loads((first.folder / "update" / "adapter_config.json").read_text())
+    assert config["lora_dropout"] == 0.3
+
+
+def test_delta_plus_given_is_the_weights(setting):
+    folder, _, _, job = setting
+    weights = harness.train(job("weights"))
+    delta = harness.train(job("delta", update_kind="delta"))
+    given, trained, added = (load_file(path / WEIGHTS)
+                             for path in (folder / "weights-given", weights.folder / "update", delta.folder / "update"))
+    for name, value in trained.items():
+        assert torch.equal(added[name], value - given[name]), name
+        assert (added[name] != 0).any(), name
+
+
+def test_a_checkpoint_keeps_the_adapter_alone(setting):
+    folder, _, _, job = setting
+    whole = harness.train(job("whole", steps=60))
+    path = job("stopped", steps=60, on_stop="checkpoint", checkpoint_interval=7, adapter=False,
+               adapter_path=str(folder / "whole-given"), adapter_sha256=harness.write_manifest(folder / "whole-given"))
+    ranks = harness.start_ranks(path)
+    state = path.parent / "state"
+    deadline = time.monotonic() + 120
+    while not list(state.glob("step-????????")) and ranks[0].poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    ranks[0].kill()
+    ranks[0].communicate()
+    if not (path.parent / "report.json").exists():
+        parts = [p for p in state.glob("step-????????/part-*") if ".tmp" not in str(p)]
+        assert parts and all(p.stat().st_size < (folder / "plain" / "model.safetensors").stat().st_size for p in parts)
+    found = harness.train(path)
+    assert found.report["update_sha256"] == whole.report["update_sha256"]
+
+
+def refused(job, *texts, code=None):
+    outcome = harness.train(job, check=False)
+    assert outcome.codes[0] not in (0, -11, -6), outcome.output
+    for text in texts:
+        assert text in outcome.output[0], outcome.output[0]
+    assert outcome.report is None
+
+
+@pytest.mark.parametrize("change,text", [
+    (dict(r=5), "rank (5, not 4)"), (dict(lora_alpha=9), "another alpha"), (dict(use_dora=True), "use_dora"),
+    (dict(use_rslora=True), "use_rslora"), (dict(target_modules="all-linear"), "target_modules"),
+    (dict(target_modules=["q_proj"]), "another target_modules"), (dict(target_modules=["q_proj", "lm_head"]), "lm_head"),
+    (dict(rank_pattern={"q_proj": 2}), "rank_pattern"), (dict(bias="all"), "bias"), (dict(peft_type="LOHA"), "peft_type"),
+    (dict(init_lora_weights="pissa"), "init_lora_weights"), (dict(r=10 ** 9), "r"), (dict(lora_alpha="x"), "lora_alpha")],
+    ids=lambda value: "".join(value) if isinstance(value, dict) else "")
+def test_another_kind_of_adapter_is_refused(setting, change, text):
+    folder, _, _, job = setting
+    path = job("refused-config")
+    config = folder / "refused-config-given" / "adapter_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | change))
+    text_of_job = json.loads(path.read_text()) | dict(adapter_sha256=harness.write_manifest(config.parent))
+    path.write_text(json.dumps(text_of_job))
+    refused(path, text)
+
+
+@pytest.mark.parametrize("what", ["missing", "extra", "shape", "nan", "hash"])
+def test_damaged_adapters_are_refused(setting, what):
+    folder, _, _, job = setting
+    path = job(f"damaged-{what}")
+    file = folder / f"damaged-{what}-given" / WEIGHTS
+    values = load_file(file)
+    name = "base_model.model.model.layers.1.self_attn.v_proj.lora_B.weight"
+    text = name
+    if what == "missing":
+        del values[name]
+    elif what == "extra":
+        text = "base_model.model.model.layers.9.self_attn.v_proj.lora_B.weight"
+        values[text] = values[name].clone()
+    elif what == "shape":
+        values[name] = values[name][:, :2].clone()
+    else:
+        values[name][3, 1] = float("nan")
+    save_file(values, file, metadata={"format": "pt"})
+    if what == "hash":
+        text = "adapter_model.safetensors"
+    else:
+        path.write_text(json.dumps(json.loads(path.read_text()) | dict(adapter_sha256=harness.write_manifest(file.parent))))
+    refused(path, text)
+
+
+def test_what_is_not_supported_is_refused_by_name(setting):
+    _, _, _, job = setting
+    for number, (changes, text) in enumerate([
+            (dict(freeze=["model.norm.weight"]), "training.freeze together with training.lora"),
+            (dict(settings=lora() | dict(target_modules=["lm_head"])), "target_modules"),
+            (dict(settings=lora(rank=0)), "adapter_path")]):
+        changes = dict(changes)
+        settings = changes.pop("settings", None)
+        path = job(f"unsupported-{number}")
+        document = json.loads(path.read_text())
+        document["training"] |= changes | (dict(lora=settings) if settings else {})
+        path.write_text(json.dumps(document))
+        refused(path, text)
