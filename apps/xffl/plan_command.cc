@@ -10,6 +10,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
+#include "xffl/checkpoint/lora.h"
 #include "xffl/checkpoint/model_folder.h"
 #include "xffl/config/load.h"
 #include "xffl/journal/journal.h"
@@ -37,12 +38,24 @@ round::History history_of(const ProjectOptions& options) {
   return round::replay(journal::read_events(options.existing_run().journal()));
 }
 
-uint64_t bytes_of(const checkpoint::ModelFolder& model, job::FloatType type) {
+uint64_t bytes_of(const std::vector<checkpoint::TensorSpec>& tensors, job::FloatType type) {
   const uint64_t width = type == job::FloatType::kFloat32 ? 4 : 2;
   uint64_t bytes = 0;
-  for (const checkpoint::TensorSpec& tensor : model.tensors())
+  for (const checkpoint::TensorSpec& tensor : tensors)
     bytes += static_cast<uint64_t>(tensor.num_elements()) * width;
   return bytes;
+}
+
+// What a round trains: the adapter's tensors, or the model's.
+std::vector<checkpoint::TensorSpec> trained_tensors(const config::Experiment& experiment,
+                                                    const checkpoint::ModelFolder& model) {
+  const job::Lora& lora = experiment.facilities.front().training.lora;
+  if (lora.rank == 0) return model.tensors();
+  return checkpoint::lora_tensors(
+      checkpoint::read_llama_config(experiment.model),
+      checkpoint::checked_lora_config({lora.rank, lora.alpha, lora.dropout, lora.target_modules},
+                                      "training.lora"),
+      checkpoint::Dtype::kF32);
 }
 
 // The model of round `number` is at the facility already when this round's attempt was pushed.
@@ -71,6 +84,8 @@ std::string ask(const config::Facility& facility, round::World& world,
 std::vector<FacilityPlan> make_plans(const Flags& flags, const config::Experiment& experiment) {
   const round::History history = history_of(flags.project);
   const checkpoint::ModelFolder model(experiment.model);
+  const std::vector<checkpoint::TensorSpec> trained = trained_tensors(experiment, model);
+  const bool adapts = experiment.facilities.front().training.lora.rank > 0;
   SystemClock clock;
   round::World world = round::make_world(clock, experiment.project_folder);
   std::vector<FacilityPlan> plans;
@@ -80,8 +95,11 @@ std::vector<FacilityPlan> make_plans(const Flags& flags, const config::Experimen
     plan.script =
         round::render_script(experiment, history, facility.name, std::nullopt, world.programs);
     if (!holds_the_model(history, plan.script.round, facility.name))
-      plan.push_bytes = bytes_of(model, experiment.aggregation.publish_dtype);
-    plan.fetch_bytes = bytes_of(model, experiment.aggregation.update_dtype);
+      plan.push_bytes = bytes_of(trained, experiment.aggregation.publish_dtype);
+    if (adapts && plan.push_bytes > 0 && plan.script.round == 1)
+      for (const checkpoint::TensorSpec& tensor : model.tensors())
+        plan.push_bytes += tensor.num_bytes();
+    plan.fetch_bytes = bytes_of(trained, experiment.aggregation.update_dtype);
     if (facility.scheduler == config::SchedulerKind::kSlurm)
       plan.node_hours = facility.slurm.nodes * static_cast<double>(facility.slurm.time.count()) / 3600;
     plan.answer = flags.offline ? "not asked (--offline)" : ask(facility, world, plan.script);

@@ -37,6 +37,7 @@ class ExperimentReader {
     if (const Node* facilities = root.find("facilities");
         facilities != nullptr && facilities->kind == Node::Kind::kMapping)
       read_facilities(*facilities, defaults);
+    check_adapters();
     check_policy();
     return std::move(experiment_);
   }
@@ -128,6 +129,35 @@ class ExperimentReader {
                       "'world_size', found " +
                           std::to_string(training.batch_size) + " over " + std::to_string(ranks) +
                           (apart == 1 ? " ranks" : " ranks of a group and stage"));
+  }
+
+  // What is averaged must be alike: adapters of one shape, or none.
+  void check_adapters() {
+    const std::vector<Facility>& all = experiment_.facilities;
+    const auto alike = [](const job::Lora& a, const job::Lora& b) {
+      return a.rank == b.rank && (a.rank == 0 || (a.alpha == b.alpha && sorted(a) == sorted(b)));
+    };
+    for (const Facility& facility : all) {
+      const std::string path = "facilities." + facility.name.str();
+      const job::Lora& lora = facility.training.lora;
+      if (!alike(lora, all.front().training.lora))
+        reader_.problem(reader_.mark(training_path(path, "lora.rank")),
+                        "'lora' of '" + facility.name.str() + "' and '" + all.front().name.str() +
+                            "' differ: adapters are averaged, so rank, alpha and target_modules "
+                            "should be the same at all facilities");
+      if (lora.rank > 0 && lora.alpha == 0)
+        reader_.problem(reader_.mark(training_path(path, "lora.alpha")),
+                        "'lora.alpha' is 0: the adapters would do nothing");
+      if (lora.rank > 0 && lora.target_modules.empty())
+        reader_.problem(reader_.mark(training_path(path, "lora.target_modules")),
+                        "'lora.target_modules' is empty: no matrix would get adapters");
+    }
+  }
+
+  static std::vector<std::string> sorted(const job::Lora& lora) {
+    std::vector<std::string> modules = lora.target_modules;
+    std::sort(modules.begin(), modules.end());
+    return modules;
   }
 
   void check_policy() {

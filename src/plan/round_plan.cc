@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "xffl/base/json.h"
 #include "xffl/base/sha256.h"
@@ -37,13 +38,14 @@ std::string optimizer_given(const RunIdentity& identity, const FacilityPlan& fac
 }
 
 FacilityPlan plan_facility(const config::Experiment& experiment, const RunIdentity& identity,
-                           const config::Facility& facility, int round,
-                           const std::string& base_sha256) {
+                           const config::Facility& facility, int round, const Done& done) {
   FacilityPlan plan;
   plan.facility = facility.name;
   plan.folder = facility.workdir / experiment.project.str() /
                 (identity.run.str() + "-" + identity.secret.substr(0, 8)) / facility.name.str();
-  plan.model_folder = plan.folder / "models" / base_sha256.substr(0, 16);
+  plan.model_folder = plan.folder / "models" / done.model_sha256.substr(0, 16);
+  if (!done.adapted_sha256.empty())
+    plan.adapted_folder = plan.folder / "models" / done.adapted_sha256.substr(0, 16);
   plan.round_folder = plan.folder / round_name(round);
   return plan;
 }
@@ -56,9 +58,9 @@ std::optional<RoundPlan> next_round(const config::Experiment& experiment,
   RoundPlan plan;
   plan.round = done.rounds_published + 1;
   plan.base_sha256 = done.model_sha256;
+  plan.adapted_sha256 = done.adapted_sha256;
   for (const config::Facility& facility : experiment.facilities) {
-    plan.facilities.push_back(
-        plan_facility(experiment, identity, facility, plan.round, plan.base_sha256));
+    plan.facilities.push_back(plan_facility(experiment, identity, facility, plan.round, done));
     const auto before = done.accepted.find(facility.name);
     if (before != done.accepted.end()) plan.facilities.back().accepted_before = before->second;
   }
@@ -87,6 +89,10 @@ job::JobSpec job_spec(const config::Experiment& experiment, const RunIdentity& i
               nonce(identity, plan.round, facility.facility, attempt)};
   spec.base_model_path = facility.model_folder.str();
   spec.base_model_sha256 = plan.base_sha256;
+  if (!plan.adapted_sha256.empty()) {
+    spec.adapter_path = std::exchange(spec.base_model_path, facility.adapted_folder.str());
+    spec.adapter_sha256 = std::exchange(spec.base_model_sha256, plan.adapted_sha256);
+  }
   spec.train_paths = settings.train_data;
   spec.validation = settings.validation;
   const RemotePath folder = attempt_folder(facility, attempt);
@@ -111,6 +117,7 @@ std::string format_plan(const RoundPlan& plan) {
   Json json;
   json["round"] = plan.round;
   json["base_sha256"] = plan.base_sha256;
+  if (!plan.adapted_sha256.empty()) json["adapted_sha256"] = plan.adapted_sha256;
   json["quorum"] = plan.quorum;
   json["facilities"] = Json::array();
   for (const FacilityPlan& facility : plan.facilities)

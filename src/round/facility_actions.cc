@@ -148,15 +148,23 @@ transfer::OnProgress FacilityActions::shown(const std::string& doing) {
 }
 
 Event FacilityActions::push(int attempt, std::stop_token stop) {
-  const fs::path model = context_.folder.global(plan_.round - 1);
   const std::string job_json = job::format_job_spec(spec(attempt));
   make_dirs(archive());
   write_file_atomic(archive() / "job.json", job_json);
-  const transfer::Result moved = transfer::push({*session_, *bulk_}, model, checkpoint::read_manifest(model),
-                                                facility_.model_folder, stop, shown("pushing"), &context_.checked);
+  uint64_t moved_bytes =
+      push_model(context_.folder.global(plan_.round - 1), facility_.model_folder, stop);
+  if (!plan_.adapted_sha256.empty())
+    moved_bytes += push_model(context_.folder.adapted(), facility_.adapted_folder, stop);
   const std::vector<remote::NewFile> beside = {{"out/", ""}, {"job.json", job_json}};
   session_->put_files(folder(attempt), beside);
-  return Completed{{{"moved_bytes", moved.moved_bytes}}};
+  return Completed{{{"moved_bytes", moved_bytes}}};
+}
+
+uint64_t FacilityActions::push_model(const fs::path& model, const RemotePath& to,
+                                     std::stop_token stop) {
+  return transfer::push({*session_, *bulk_}, model, checkpoint::read_manifest(model), to, stop,
+                        shown("pushing"), &context_.checked)
+      .moved_bytes;
 }
 
 Json FacilityActions::prepare_submission(int attempt) {
@@ -212,8 +220,9 @@ FacilityActions::Report FacilityActions::read_report(int attempt) {
       remote::read_text(*session_, folder(attempt) / "out/report.json", kMaxReportBytes);
   const job::JobReport report =
       job::parse_job_report(text, facility_.facility.str() + "'s report.json");
-  const checkpoint::LlamaConfig config =
-      checkpoint::read_llama_config(context_.folder.global(plan_.round - 1));
+  const checkpoint::LlamaConfig config = checkpoint::read_llama_config(
+      plan_.adapted_sha256.empty() ? context_.folder.global(plan_.round - 1)
+                                   : context_.folder.adapted());
   job::check_report_answers(report, spec(attempt), config.max_position_embeddings);
   return {text, report};
 }

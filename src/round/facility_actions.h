@@ -37,6 +37,9 @@ class FacilityActions {
   /// Shows a transfer on the live board, now and then.
   transfer::OnProgress shown(const std::string& doing);
   Event push(int attempt, std::stop_token stop);
+  /// Returns the bytes that it had to move.
+  uint64_t push_model(const std::filesystem::path& model, const RemotePath& to,
+                      std::stop_token stop);
   Event look(const Look& look, std::stop_token stop);
   Event fetch(int attempt, std::stop_token stop);
   Event dispatch(const Action& action, std::stop_token stop);

@@ -25,6 +25,7 @@ void run_created(History& history, const journal::Event&, JsonObject& payload) {
 void model_imported(History& history, const journal::Event&, JsonObject& payload) {
   history.initial_sha256 = payload.string("model_sha256");
   history.initial_master_sha256 = payload.string("master_sha256");
+  history.adapted_sha256 = payload.string_or("adapted_sha256", "");
 }
 
 // A person ran again: facilities that were given up in an unfinished round get a new budget of
@@ -158,10 +159,10 @@ const std::map<std::string_view, Apply>& vocabulary() {
 }  // namespace
 
 plan::Done History::done() const {
-  plan::Done done{0, initial_sha256, {}};
+  plan::Done done{0, initial_sha256, {}, adapted_sha256};
   for (const auto& [number, round] : rounds) {
     if (!round.published) continue;
-    done = {number, round.model_sha256, {}};
+    done = {number, round.model_sha256, {}, adapted_sha256};
     for (const auto& [name, facility] : round.facilities)
       if (facility.accepted) done.accepted[name] = facility.accepted->attempt;
   }

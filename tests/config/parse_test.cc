@@ -310,5 +310,20 @@ TEST(FindMissing, NamesWhatIsNotThere) {
   EXPECT_THAT(all, Not(HasSubstr("brno")));
 }
 
+TEST(ParseExperiment, AdaptersAreTheSameAtAllFacilities) {
+  const std::string lora = "  lora: {rank: 4, alpha: 8, target_modules: [v_proj, q_proj]}\n";
+  const std::string all = small_with("  learning_rate: 8e-4\n", "  learning_rate: 8e-4\n" + lora);
+  EXPECT_EQ(parse(all).facilities[1].training.lora.rank, 4);
+  const std::string own = "training: {learning_rate: 1e-4, lora: ";
+  const auto alba = [&](const std::string& text) {
+    return problems(with(all, "training: {learning_rate: 1e-4", own + text));
+  };
+  EXPECT_EQ(alba("{dropout: 0.1, target_modules: [q_proj, v_proj]}"), "");
+  EXPECT_THAT(alba("{rank: 8}"), HasSubstr("'lora' of 'brno' and 'alba' differ"));
+  EXPECT_THAT(alba("{rank: 0}"), HasSubstr("'lora' of 'brno' and 'alba' differ"));
+  EXPECT_THAT(alba("{target_modules: [q_proj]}"), HasSubstr("should be the same at all"));
+  EXPECT_THAT(problems(with(all, "alpha: 8", "alpha: 0")), HasSubstr("'lora.alpha' is 0"));
+}
+
 }  // namespace
 }  // namespace xffl::config

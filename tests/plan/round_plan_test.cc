@@ -95,5 +95,18 @@ TEST(JobSpec, TheOptimizerGoesOnFromTheTrainingThatWasAccepted) {
   EXPECT_EQ(given({1, kModel, {{alba, 2}}}, 3), left) << "whatever attempt this is";
 }
 
+TEST(JobSpec, NamesTheAdapterBesideTheModelThatStaysAsItIs) {
+  const std::string model(64, 'b');
+  const auto plan = next_round(experiment(), kIdentity, {1, kModel, {}, model});
+  const job::JobSpec spec = job_spec(experiment(), kIdentity, *plan, plan->facilities[0], 1);
+  EXPECT_EQ(spec.base_model_sha256, model);
+  EXPECT_EQ(spec.base_model_path, "/scratch/p/0001-01234567/alba/models/bbbbbbbbbbbbbbbb");
+  EXPECT_EQ(spec.adapter_sha256, kModel);
+  EXPECT_EQ(spec.adapter_path, "/scratch/p/0001-01234567/alba/models/aaaaaaaaaaaaaaaa");
+  const auto whole = next_round(experiment(), kIdentity, {1, kModel});
+  EXPECT_EQ(job_spec(experiment(), kIdentity, *whole, whole->facilities[0], 1).adapter_path, "");
+  EXPECT_NE(format_plan(*plan), format_plan(*whole));
+}
+
 }  // namespace
 }  // namespace xffl::plan

@@ -28,19 +28,23 @@ struct Done {
   std::string model_sha256;  // manifest root hash of the newest global model
   /// The attempts whose updates were accepted in the newest published round.
   std::map<FacilityName, int> accepted;
+  // With LoRA the global model is the adapter, and this the model that it belongs to; else empty.
+  std::string adapted_sha256{};
 };
 
 struct FacilityPlan {
   FacilityName facility;
-  RemotePath folder;        // <workdir>/<project>/<run>-<secret8>/<facility>
-  RemotePath model_folder;  // <folder>/models/<first 16 digits of the model's hash>
-  RemotePath round_folder;  // <folder>/r0002
-  int accepted_before = 0;  // the attempt accepted in the round before; 0: none
+  RemotePath folder;            // <workdir>/<project>/<run>-<secret8>/<facility>
+  RemotePath model_folder;      // <folder>/models/<first 16 digits of the model's hash>
+  RemotePath round_folder;      // <folder>/r0002
+  RemotePath adapted_folder{};  // with LoRA: <folder>/models/... of the model under the adapter
+  int accepted_before = 0;      // the attempt accepted in the round before; 0: none
 };
 
 struct RoundPlan {
   int round = 1;
-  std::string base_sha256;
+  std::string base_sha256;               // what this round trains: the global model, or adapter
+  std::string adapted_sha256;            // with LoRA: the model under the adapter; else empty
   std::vector<FacilityPlan> facilities;  // sorted by name
   int quorum = 1;                        // updates needed to aggregate
 };

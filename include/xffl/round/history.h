@@ -62,6 +62,7 @@ struct History {
   std::string config_sha256;
   std::string initial_sha256;  // global model of round 0
   std::string initial_master_sha256;
+  std::string adapted_sha256;                  // with LoRA: the model under the adapter
   std::map<int, RoundState> rounds;            // 1-based
   std::map<FacilityName, std::string> paused;  // by a person, and why
   bool completed = false;

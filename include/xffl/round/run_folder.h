@@ -31,6 +31,8 @@ class RunFolder {
   std::filesystem::path round(int round) const;
   std::filesystem::path global(int round) const { return this->round(round) / "global"; }
   std::filesystem::path master(int round) const { return this->round(round) / "master"; }
+  /// With LoRA, where global and master are adapters: the model under them.
+  std::filesystem::path adapted() const { return this->round(0) / "adapted"; }
   std::filesystem::path facility(int round, const FacilityName& name) const {
     return this->round(round) / name.str();
   }

@@ -1,0 +1,130 @@
+"""A federation of LoRA with the built-in trainer: the model is pushed once, then only adapters travel and are averaged.
+
+    lora_federation_test.py BIN_FOLDER SOURCE_FOLDER
+"""
+import json
+import pathlib
+import struct
+import subprocess
+import tempfile
+
+from lab import BIN, encode, make_model, run
+
+ROUNDS = 3
+LORA = "{rank: 4, alpha: 8, target_modules: [q_proj, v_proj, down_proj]}"
+
+
+def make_project(folder, update="delta"):
+    make_model(folder)
+    for facility, seed in (("alba", 1), ("brno", 2)):
+        encode(folder, facility, seed, 64)
+    encode(folder, "val", 1, 16)
+    (folder / "xffl.yaml").write_text(f"""
+project: adapted
+model: model
+rounds: {ROUNDS}
+training: {{steps_per_round: 12, batch_size: 8, micro_batch_size: 8, learning_rate: 2e-2, lora: {LORA}}}
+aggregation: {{update: {update}, update_dtype: fp32, publish_dtype: fp32}}
+policy: {{on_missing: fail, max_attempts: 1, poll_interval: 50ms}}
+facilities:
+  alba: {{workdir: work, environment: {{OMP_NUM_THREADS: "1"}}, data: {{train: alba.tokens, validation: {{val: val.tokens}}}}}}
+  brno: {{workdir: work, environment: {{OMP_NUM_THREADS: "1"}}, data: {{train: brno.tokens}}}}
+""")
+
+
+def tensors(path):
+    """Float32 tensors of a safetensors file, by name, as lists of numbers."""
+    data = path.read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    found = {}
+    for name, entry in json.loads(data[8:8 + size]).items():
+        if name == "__metadata__":
+            continue
+        assert entry["dtype"] == "F32", entry
+        begin, end = (8 + size + offset for offset in entry["data_offsets"])
+        found[name] = struct.unpack(f"<{(end - begin) // 4}f", data[begin:end])
+    return found
+
+
+def events_of(folder):
+    lines = run(BIN / "xffl", "inspect", folder / "runs/0001/journal.db", "--json").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def nll(model, tokens, *more):
+    return json.loads(run(BIN / "xffl-train", "evaluate", "--model", model, "--tokens", tokens, "--json", *more))["nll"]
+
+
+def check_traffic(folder):
+    model_bytes = (folder / "model/model.safetensors").stat().st_size
+    adapter_bytes = (folder / "runs/0001/CURRENT/adapter_model.safetensors").stat().st_size
+    assert adapter_bytes < model_bytes / 2, (adapter_bytes, model_bytes)
+    pushed = {}
+    for event in events_of(folder):
+        if event["kind"] == "pushed":
+            pushed.setdefault(event["round"], []).append(event["payload"]["moved_bytes"])
+    for number in range(1, ROUNDS + 1):
+        for moved in pushed[number]:
+            whole = model_bytes if number == 1 else 0
+            assert whole + adapter_bytes <= moved <= whole + adapter_bytes + 8000, (number, moved, model_bytes, adapter_bytes)
+        for facility in ("alba", "brno"):
+            update = folder / f"runs/0001/r{number:04d}/{facility}/update"
+            assert sorted(p.name for p in update.iterdir()) == ["adapter_config.json", "adapter_model.safetensors", "manifest.json"]
+
+
+def check_mean(folder, update):
+    """The published adapter is the mean of the facilities': A and B each by itself, weighted by tokens."""
+    run_folder = folder / "runs/0001"
+    for number in range(1, ROUNDS + 1):
+        before = tensors(run_folder / f"r{number - 1:04d}/global/adapter_model.safetensors")
+        after = tensors(run_folder / f"r{number:04d}/global/adapter_model.safetensors")
+        parts = []
+        for facility in ("alba", "brno"):
+            answer = run_folder / f"r{number:04d}/{facility}"
+            parts.append((json.loads((answer / "report.json").read_text())["tokens"],
+                          tensors(answer / "update/adapter_model.safetensors")))
+        total = sum(tokens for tokens, _ in parts)
+        assert sorted(after) == sorted(before) and any("lora_A" in name for name in after)
+        for name, values in after.items():
+            mean = [sum(tokens * part[name][i] for tokens, part in parts) / total for i in range(len(values))]
+            given = before[name] if update == "delta" else [0.0] * len(values)
+            assert all(abs(v - g - m) <= 1e-6 for v, g, m in zip(values, given, mean)), name
+            assert values != before[name], f"{name} has not changed"
+
+
+def federate(folder, update):
+    folder.mkdir()
+    make_project(folder, update)
+    run(BIN / "xffl", "run", "-p", folder)
+    check_traffic(folder)
+    check_mean(folder, update)
+    current, base, val = folder / "runs/0001/CURRENT", folder / "model", folder / "val.tokens"
+    with_adapter, without = nll(base, val, "--adapter", current), nll(base, val)
+    assert with_adapter < without - 0.1, (with_adapter, without)
+    run(BIN / "xffl-train", "merge", "--model", base, "--adapter", current, "--out", folder / "merged")
+    assert abs(nll(folder / "merged", val) - with_adapter) < 1e-5
+    return current
+
+
+def main():
+    with tempfile.TemporaryDirectory() as name:
+        federate(pathlib.Path(name) / "deltas", "delta")
+        federate(pathlib.Path(name) / "weights", "weights")
+        # A coordinator that is killed goes on to the same adapter.
+        folder = pathlib.Path(name) / "killed"
+        folder.mkdir()
+        make_project(folder)
+        first = subprocess.Popen([BIN / "xffl", "run", "-p", folder], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        journal = folder / "runs/0001/journal.jsonl"
+        while first.poll() is None and not (journal.exists() and "update_accepted" in journal.read_text()):
+            pass
+        first.kill()
+        first.wait()
+        run(BIN / "xffl", "run", "-p", folder)
+        adapters = [(pathlib.Path(name) / run_name / "runs/0001/CURRENT/adapter_model.safetensors").read_bytes()
+                    for run_name in ("deltas", "killed")]
+        assert adapters[0] == adapters[1], "another adapter than without the kill"
+    print("ok")
+
+
+main()
