@@ -122,7 +122,7 @@ run_benches() {
   fi
   run_bench lab --vocab 32000 --class fp32 bf16 || code=1
   # Half of the model's blocks: with float32 masters and gradients the whole one and its activations fill an H200.
-  run_bench llama_8b_half --shapes llama-3.1-8b --layers 16 --class bf16 --length 2048 --batch-size 4 --warm-up 2 --steps 6 || code=1
+  run_bench llama_8b_half --shapes llama-3.1-8b --layers 16 --class bf16 --length 2048 --batch-size 2 --warm-up 2 --steps 6 || code=1
   return $code
 }
 
