@@ -15,13 +15,16 @@ scripts/build.sh "$preset" slurm_test e2e_bed_test
 bin=build/$preset/bin logs=build/$preset/campaign
 rm -rf "$logs"
 mkdir -p "$logs"
-names=() jobs=()
+names=()
 begin() { # begin NAME COUNT SEED PROGRAM TEST: as soon as a bed is free
   while [ "$(jobs -rp | wc -l)" -ge "$beds" ]; do sleep 1; done
-  XFFL_CAMPAIGN=$2 XFFL_CAMPAIGN_SEED=$3 timeout --kill-after=60 3600 "$bin/$4" --gtest_filter="$5" >"$logs/$1.log" 2>&1 &
-  names+=("$1") jobs+=($!)
+  { # its exit code goes to a file: a shell forgets those of jobs that it has listed
+    XFFL_CAMPAIGN=$2 XFFL_CAMPAIGN_SEED=$3 timeout --kill-after=60 3600 "$bin/$4" --gtest_filter="$5" >"$logs/$1.log" 2>&1 && code=0 || code=$?
+    echo $code >"$logs/$1.code"
+  } &
+  names+=("$1")
 }
-trap 'kill "${jobs[@]}" 2>/dev/null || true' INT TERM
+trap 'for job in $(jobs -p); do pkill -P "$job" || true; done' INT TERM
 begin records 1 1 e2e_bed_test BedFederation.SurvivesKillsAtJournalRecords
 for half in 1 2; do
   some=$((half == 1 ? number / 2 : number - number / 2))
@@ -32,9 +35,10 @@ for half in 1 2; do
   done
 done
 failed=()
-for i in "${!jobs[@]}"; do
-  wait "${jobs[$i]}" || failed+=("${names[$i]}")
-  grep -qE '^\[  SKIPPED' "$logs/${names[$i]}.log" && { grep -hE 'dev_cluster: SKIPPED' "$logs/${names[$i]}.log"; exit 77; }
+wait
+for name in "${names[@]}"; do
+  [ "$(cat "$logs/$name.code" 2>/dev/null)" = 0 ] || failed+=("$name")
+  grep -qE '^\[  SKIPPED' "$logs/$name.log" && { grep -hE 'dev_cluster: SKIPPED' "$logs/$name.log"; exit 77; }
 done
 grep -hE 'kills at|submissions:' "$logs"/*.log || true
 if [ ${#failed[@]} -gt 0 ]; then
