@@ -4,9 +4,11 @@
 #include <torch/types.h>
 
 #include <cmath>
+#include <string>
 
 #include "cpu_adamw.h"
 #include "gpu_kernels.h"
+#include "xffl/base/error.h"
 
 namespace xffl::shard {
 namespace {
@@ -76,7 +78,10 @@ bool Adamw::step_on_gpu(double learning_rate, double gradient_factor) {
   for (size_t u = 0; u < states.size(); ++u) {
     const bool done = gpu::adamw(states[u], first_moments_[u], second_moments_[u], options_,
                                  learning_rate, gradient_factor, num_steps_);
-    if (u == 0 && !done) return false;  // one unit is like the other
+    if (done) continue;
+    if (u == 0) return false;
+    throw Error(ErrorKind::kInternal,
+                "shard::Adamw: unit " + std::to_string(u) + " lies elsewhere than those before it");
   }
   parameters_.refresh_compute(true);
   return true;
