@@ -88,11 +88,25 @@ struct WordAttention {
     return reinterpret_cast<Halves16>(_mm512_cvtneps_pbh(_mm512_loadu_ps(from)));
   }
 
+  // Where a row is whole vectors: copies that need no call each.
+  static void read_whole_rows(const Bf16* from, int64_t stride, const AttentionShape& shape,
+                              Word* to) {
+    const AttentionScratch size(shape);
+    for (int64_t t = 0; t < size.positions; ++t) {
+      for (int64_t h = 0; h < size.width; h += kL) {
+        Halves16 values{};
+        if (t < shape.positions) std::memcpy(&values, from + t * stride + h, sizeof values);
+        std::memcpy(to + (t * size.width + h) / 2, &values, sizeof values);
+      }
+    }
+  }
+
   // Rows of bfloat16, padded with zeros: P rows of width / 2 words.
   static void read_rows(const Bf16* from, int64_t stride, const AttentionShape& shape, Word* to) {
     const AttentionScratch size(shape);
     const auto row_bytes = static_cast<size_t>(size.width) * sizeof(Bf16);
     const auto used_bytes = static_cast<size_t>(shape.head_dim) * sizeof(Bf16);
+    if (row_bytes == used_bytes) return read_whole_rows(from, stride, shape, to);
     for (int64_t t = 0; t < size.positions; ++t) {
       char* row = reinterpret_cast<char*>(to + t * size.width / 2);
       const size_t copied = t < shape.positions ? used_bytes : 0;

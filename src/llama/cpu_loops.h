@@ -41,6 +41,16 @@ struct CpuLoops {
         });
   }
 
+  // The same for a body that may be run twice on an element: a last part is a whole vector that
+  // begins before it, where the row is as long as one.
+  template <class Body>
+  XFFL_LANES static void over_twice(int64_t size, const Body& body) {
+    if (size < kLanes<W>) return over(size, body);
+    const auto read = [](const auto* from) [[gnu::always_inline]] { return load(from); };
+    const auto write = [](auto* to, V values) [[gnu::always_inline]] { store(to, values); };
+    for (int64_t i = 0; i < size; i += kLanes<W>) body(std::min(i, size - kLanes<W>), read, write);
+  }
+
   XFFL_LANES static void rms_norm(const T* x, const T* delta, const T* w, T* sum, T* y, W* inverse,
                                   int64_t rows, int64_t width, W epsilon) {
     for (int64_t row = 0; row < rows; ++row) {
@@ -113,14 +123,15 @@ struct CpuLoops {
     for (int64_t head = 0; head < heads; ++head) {
       const T* first = x + head * 2 * half;
       T* out = y + head * 2 * half;
-      over(half, [&](int64_t i, const auto& read, const auto& write) [[gnu::always_inline]] {
+      const auto turn = [&](int64_t i, const auto& read, const auto& write) [[gnu::always_inline]] {
         const V c = read(cos + i);
         const V s = read(sin + i) * sign;
         const V x1 = read(first + i);
         const V x2 = read(first + half + i);
         write(out + i, x1 * c - x2 * s);
         write(out + half + i, x2 * c + x1 * s);
-      });
+      };
+      over_twice(half, turn);
     }
   }
 

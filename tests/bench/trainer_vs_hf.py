@@ -12,6 +12,10 @@ attention, fused AdamW, gradients set to None. --ranks N: N processes, Gloo; our
 blocks, to fit what optimizers with float32 masters need; with sequences of 2048, --vocab does not apply. --recompute full
 computes blocks again on both sides (HF: gradient checkpointing). A side that runs out of memory is reported so.
 
+--cpu-time: for a machine that is busy with something else. A side's figure is then tokens per second of CPU (user and system, of
+all ranks) in the steps after the warm-up; ours is what a whole run takes less what the warm-up alone takes. With more than one thread
+a rank, those that wait count too: use --threads 1.
+
 Peak memory is each process's largest resident set, and with it what HF's process held before it made its model (Python,
 torch, transformers); with --device cuda it is what torch's allocator held on the GPU.
 """
@@ -149,7 +153,7 @@ def free_port():
 
 
 def run_ranks(commands, environments):
-    """Runs the ranks at once; returns their stdouts and the largest peak resident set, in MB."""
+    """Runs the ranks at once; returns their stdouts, the largest peak resident set, in MB, and their seconds of CPU together."""
     ranks = [subprocess.Popen(list(map(str, c)), env={**os.environ, **e}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
              for c, e in zip(commands, environments)]
     results = [None] * len(ranks)
@@ -161,19 +165,19 @@ def run_ranks(commands, environments):
         errors.join()
         _, status, usage = os.wait4(ranks[i].pid, 0)
         ranks[i].returncode = os.waitstatus_to_exitcode(status)
-        results[i] = (output, results[i], usage.ru_maxrss / 1024)
+        results[i] = (output, results[i], usage.ru_maxrss / 1024, usage.ru_utime + usage.ru_stime)
 
     waiting = [threading.Thread(target=wait, args=(i,)) for i in range(len(ranks))]
     for thread in waiting:
         thread.start()
     for thread in waiting:
         thread.join()
-    for rank, (output, errors, _) in zip(ranks, results):
+    for rank, (output, errors, _, _) in zip(ranks, results):
         if rank.returncode != 0 and "out of memory" in output + errors:
             raise MemoryError
         if rank.returncode != 0:
             sys.exit(f"trainer_vs_hf: {rank.args[0]} ended with {rank.returncode}\n{output[-2000:]}{errors[-4000:]}")
-    return [r[0] for r in results], max(r[2] for r in results)
+    return [r[0] for r in results], max(r[2] for r in results), sum(r[3] for r in results)
 
 
 class Bench:
@@ -205,10 +209,16 @@ class Bench:
         self.ids.write_bytes(b"".join(struct.pack(f"<{o.length + 1}i", *row) for row in rows))
 
     def ours(self, precision):
+        metrics, peak, cpu = self.run_ours(precision, self.steps)
+        if self.options.cpu_time:
+            cpu -= self.run_ours(precision, self.options.warm_up)[2]
+        return self.result([m["seconds"] for m in metrics], [m["loss"] for m in metrics], peak, cpu)
+
+    def run_ours(self, precision, steps):
         o = self.options
         with tempfile.TemporaryDirectory(dir=self.folder) as name:
             folder = pathlib.Path(name)
-            training = dict(steps=self.steps, first_step=0, batch_size=o.batch_size, micro_batch_size=o.batch_size // o.ranks,
+            training = dict(steps=steps, first_step=0, batch_size=o.batch_size, micro_batch_size=o.batch_size // o.ranks,
                             learning_rate=1e-3, schedule=dict(kind="constant", warmup_steps=0, total_steps=0, min_ratio=0.0),
                             weight_decay=0.1, beta1=0.9, beta2=0.95, epsilon=1e-8, max_grad_norm=1.0, seed=SEED,
                             precision=precision, validation_samples=0, train_samples=0, sharding="full" if o.ranks > 1 else "none",
@@ -228,11 +238,11 @@ class Bench:
                        on_stop="update", update_kind="weights", update_dtype="fp32" if o.shapes == "lab" else "bf16", training=training)
             (folder / "job.json").write_text(json.dumps(job))
             command = [o.bin / "xffl-train", "--device", o.device, "--threads", o.threads, "--job", folder / "job.json"]
-            _, peak = run_ranks([command] * o.ranks, self.rank_environments())
+            _, peak, cpu = run_ranks([command] * o.ranks, self.rank_environments())
             metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
             if o.device == "cuda":
                 peak = json.loads((folder / "report.json").read_text())["peak_memory_bytes"] / 2**20
-        return self.result([m["seconds"] for m in metrics], [m["loss"] for m in metrics], peak)
+        return metrics, peak, cpu
 
     def rank_environments(self):
         o, port = self.options, free_port()
@@ -249,15 +259,16 @@ class Bench:
                       recompute=o.recompute)
         commands = [[sys.executable, __file__, "--hf-worker", json.dumps(dict(common, rank=r))] for r in range(o.ranks)]
         environment = dict(OMP_NUM_THREADS=str(o.threads), PYTHONDONTWRITEBYTECODE="1")
-        outputs, peak = run_ranks(commands, [environment] * o.ranks)
-        found = json.loads(outputs[0].splitlines()[-1])
+        outputs, peak, _ = run_ranks(commands, [environment] * o.ranks)
+        ranks = [json.loads(output.splitlines()[-1]) for output in outputs]
+        found, cpu = ranks[0], sum(sum(rank["cpu_seconds"][o.warm_up:]) for rank in ranks)
         peak = found["gpu_peak_mb"] or peak
-        return dict(self.result(found["seconds"], found["losses"], peak), before_mb=found["before_mb"])
+        return dict(self.result(found["seconds"], found["losses"], peak, cpu), before_mb=found["before_mb"])
 
-    def result(self, seconds, losses, peak):
+    def result(self, seconds, losses, peak, cpu):
         o = self.options
-        measured = seconds[o.warm_up:]
-        return dict(rate=len(measured) * o.batch_size * o.length / sum(measured), losses=losses, peak_mb=peak)
+        measured = cpu if o.cpu_time else sum(seconds[o.warm_up:])
+        return dict(rate=o.steps * o.batch_size * o.length / measured, losses=losses, peak_mb=peak)
 
 
 def median(runs, key):
@@ -285,10 +296,11 @@ def compare(bench, precision_class, repeats):
     best = max(runs, key=lambda name: median(runs[name], "rate"))
     print(f"\nvocabulary {bench.vocab_size}, {precision_class}, {bench.options.ranks} ranks of {bench.options.threads} threads, "
           f"load {os.getloadavg()[0]:.1f}")
+    unit = "tokens a CPU second" if bench.options.cpu_time else "tokens/s"
     for name, side in {"xffl " + precision_class: ours, **runs}.items():
         rates = sorted(run["rate"] for run in side)
         held = f" (before its model {median(side, 'before_mb'):.0f})" if "before_mb" in side[0] else ""
-        print(f"  {name:18} {median(side, 'rate'):8.0f} tokens/s [{rates[0]:.0f} .. {rates[-1]:.0f}]  peak "
+        print(f"  {name:18} {median(side, 'rate'):8.0f} {unit} [{rates[0]:.0f} .. {rates[-1]:.0f}]  peak "
               f"{median(side, 'peak_mb'):6.0f} MB{held}  loss {side[0]['losses'][0]:.5f} -> {side[0]['losses'][-1]:.5f}")
     ratio = median(ours, "rate") / median(runs[best], "rate")
     memory = median(ours, "peak_mb") / median(runs[best], "peak_mb")
@@ -316,6 +328,7 @@ def parse():
     parser.add_argument("--warm-up", type=int, default=3, help="steps that are not measured")
     parser.add_argument("--steps", type=int, default=12, help="steps that are")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--cpu-time", action="store_true", help="compare CPU time instead of wall time")
     parser.add_argument("--training", default="{}", help="more keys of job.json's `training`, as JSON")
     parser.add_argument("--job-version", type=int, default=3)
     parser.add_argument("--environment", nargs="*", default=[], help="NAME=VALUE for xffl-train's ranks")
