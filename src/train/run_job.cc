@@ -187,7 +187,8 @@ void JobRun::leave_checkpoint() {
 void JobRun::leave_update() {
   // What was told to finish saves first of all; measuring may take longer than there is time.
   std::vector<double> after;
-  if (!stop_.finishing()) {
+  if (loop_) after = loop_->losses_now();
+  if (after.empty() && !stop_.finishing()) {
     after = report_.steps > 0 ? validation_->measure(*model_.model, "after", stop_, report_.steps)
                               : nll_before_;
   }

@@ -131,13 +131,13 @@ void TrainingLoop::validate_if_due() {
   const int64_t interval = spec_.training.validation_interval;
   if (interval == 0 || validation_.size() == 0 || report_.steps % interval != 0 || complete())
     return;
-  const std::vector<double> losses =
-      validation_.measure(*model_.model, "amid", stop_, report_.steps);
-  if (losses.size() < validation_.size()) return;  // told to finish
+  losses_ = validation_.measure(*model_.model, "amid", stop_, report_.steps);
+  if (losses_.size() < validation_.size()) return;  // told to finish
+  measured_at_ = report_.steps;
   if (first_rank())
     metrics_->append_validation(spec_.training.first_step + report_.steps,
-                                validation_.results(state_.nll_before, losses));
-  const double now = mean_of(losses);
+                                validation_.results(state_.nll_before, losses_));
+  const double now = mean_of(losses_);
   if (now < state_.best_validation) {
     state_.best_validation = now;
     state_.worse_validations = 0;

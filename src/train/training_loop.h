@@ -43,6 +43,11 @@ class TrainingLoop {
   /// Of the steps that are done, in this attempt and in those before it.
   const job::JobReport& report() const { return report_; }
 
+  /// The validation losses of the model as it is, where it was measured after its last step.
+  std::vector<double> losses_now() const {
+    return measured_at_ == report_.steps ? losses_ : std::vector<double>();
+  }
+
   /// A checkpoint of all that is done; collective.
   void save_if_unsaved();
   /// What the next round's optimizer begins with; collective.
@@ -74,6 +79,8 @@ class TrainingLoop {
   JobState state_;  // its report lacks the key until it is saved
   job::JobReport& report_ = state_.report;
   int64_t last_saved_ = -1;  // steps of the newest checkpoint
+  int64_t measured_at_ = -1;
+  std::vector<double> losses_;  // after so many steps
 };
 
 }  // namespace xffl::train

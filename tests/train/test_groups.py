@@ -239,6 +239,17 @@ def test_told_to_stop_all_groups_exchange_and_save(setting):
     assert harness.train(again, 2).report["update_sha256"] == report["update_sha256"]
 
 
+def test_a_rank_that_dies_ends_all_groups(setting):
+    folder, job = setting
+    doomed = job(["a", "b"], **{**LONG, "steps": 100000})
+    ranks = harness.start_ranks(doomed, 4, XFFL_COMM_TIMEOUT="60")
+    wait_for_steps(doomed, 5, ranks)
+    ranks[3].kill()
+    output = [rank.communicate(timeout=120)[0] for rank in ranks]
+    assert all(rank.returncode != 0 for rank in ranks), output
+    assert not (doomed.parent / "report.json").exists() and not (doomed.parent / "update").exists()
+
+
 @pytest.mark.parametrize("world_size,groups,changes,words", [
     (3, dict(count=2), {}, "does not divide the 3 ranks"),
     (2, dict(count=2, exchange="gradients", interval=2), {}, "gradients are exchanged in every step"),
