@@ -22,11 +22,13 @@ namespace fs = std::filesystem;
 constexpr int kOptimizerStateVersion = 1;
 constexpr uint64_t kMaxOptimizerStateBytes = 16 << 20;
 
-// Where every parameter lies: buffers of another layout mean something else.
+// Which parameters are trained, and where each lies: other buffers mean something else.
 std::string layout_hash(const LoadedModel& model) {
   Json places = Json::array();
-  for (const shard::Place& place : model.parameters->layout().places())
-    places.push_back(Json{place.unit, place.offset, place.shape});
+  for (size_t i = 0; i < model.specs.size(); ++i) {
+    const shard::Place& place = model.parameters->layout().places().at(i);
+    places.push_back(Json{model.specs[i].name, place.unit, place.offset, place.shape});
+  }
   return sha256_hex(places.dump());
 }
 

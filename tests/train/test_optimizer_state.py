@@ -119,6 +119,17 @@ def test_what_cannot_be_used_is_passed_over(facility, harm, words):
     assert found.report["update_sha256"] == fresh.report["update_sha256"]
 
 
+def test_moments_of_other_adapters_are_passed_over(facility):
+    def lora(*modules):
+        return dict(rank=2, alpha=4.0, dropout=0.0, target_modules=list(modules))
+
+    harness.train(facility.job(1, lora=lora("gate_proj")))
+    same = harness.train(facility.job(2, given=facility.state(1), lora=lora("gate_proj")))
+    assert said(same, "the optimizer goes on from the round before")
+    other = harness.train(facility.job(2, attempt=2, given=facility.state(1), lora=lora("up_proj")))
+    assert said(other, "it has another layout"), "matrices of the same shapes"
+
+
 def test_a_state_that_cannot_be_kept_does_not_lose_the_update(facility):
     (facility.folder / "optimizer").write_text("in the way")
     outcome = harness.train(facility.job(1), 2)
