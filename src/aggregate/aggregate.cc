@@ -11,6 +11,7 @@
 #include "pipeline.h"
 #include "sources.h"
 #include "xffl/base/error.h"
+#include "xffl/checkpoint/lora.h"
 
 namespace xffl::aggregate {
 
@@ -156,12 +157,28 @@ void require_master(const checkpoint::ModelFolder& master, const Sources& update
   check_same_schema(updates.tensors(), master.tensors(), /*any_float=*/true, "the updates");
 }
 
+// Of adapters whose products are scaled otherwise the mean would be no adapter's.
+void require_same_adapters(const std::vector<Input>& inputs) {
+  const checkpoint::LoraConfig first = checkpoint::read_lora_config(inputs.front().folder);
+  for (const Input& input : inputs) {
+    const checkpoint::LoraConfig other = checkpoint::read_lora_config(input.folder);
+    if (other.rank != first.rank || other.alpha != first.alpha ||
+        other.target_modules != first.target_modules)
+      throw Error(ErrorKind::kRejected, input.folder.string() + " and " +
+                                            inputs.front().folder.string() +
+                                            ": adapters of another rank, alpha or target_modules "
+                                            "cannot be averaged");
+  }
+}
+
 }  // namespace
 
 void average_weights(std::vector<Input> inputs, Dtype dtype, const fs::path& out,
                      const Options& options) {
   require_output_dtype(dtype);
+  const std::vector<Input> given = inputs;
   const Sources sources(std::move(inputs));
+  if (sources.is_adapter()) require_same_adapters(given);
   const std::vector<TensorSpec> tensors = with_dtype(sources.tensors(), dtype);
   const Origin origin{sources.first().folder, sources.is_adapter()};
   write_model(tensors, out, origin, options, [&](const Block& block, Bytes& bytes) {

@@ -112,6 +112,16 @@ TEST_F(ServerStep, AveragesAdaptersAsWell) {
     EXPECT_EQ(num_entries(dir_ / folder), 3u) << "weights, configuration, manifest";
   }
   EXPECT_EQ(checkpoint::ModelFolder(dir_ / "g1").spec(name).dtype, Dtype::kBF16);
+  average_weights({{dir_ / "a", 1, "a", "a"}, {dir_ / "b", 1, "b", "b"}}, Dtype::kF32,
+                  dir_ / "mean");
+  EXPECT_FLOAT_EQ(values("mean")[5], (values("a")[5] + values("b")[5]) / 2);
+  checkpoint::write_initial_lora(dir_ / "c", model, {2, 8, 0, {"q_proj"}}, 4);
+  EXPECT_EQ(thrown_by([&] {
+              average_weights({{dir_ / "a", 1, "a", "a"}, {dir_ / "c", 1, "c", "c"}}, Dtype::kF32,
+                              dir_ / "never");
+            }).kind,
+            ErrorKind::kRejected)
+      << "another alpha";
   check_update(dir_ / "a", dir_ / "g1", /*delta=*/true, false);
   EXPECT_EQ(thrown_by([&] {
               check_update(write_model(dir_ / "whole", some_model(1)), dir_ / "g1", true, false);

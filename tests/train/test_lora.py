@@ -200,6 +200,17 @@ def test_dropout_is_drawn_by_seed_step_and_rank(setting):
     assert config["lora_dropout"] == 0.3
 
 
+def test_together_with_groups_and_cheap_recomputation(setting):
+    _, _, _, job = setting
+    groups = dict(count=2, interval=2, exchange="weights", weighting="equal",
+                  outer=dict(kind="average", learning_rate=1.0, momentum=0.9, beta1=0.9, beta2=0.99, epsilon=1e-8))
+    kinds = dict(settings=lora(modules=ALL) | dict(dropout=0.2), steps=4)
+    grouped = harness.train(job("grouped", groups=groups, **kinds), 2)
+    assert grouped.losses[-1] < grouped.losses[0]
+    cheap, plain = harness.train(job("cheap", recompute="cheap", **kinds)), harness.train(job("kept", **kinds))
+    assert cheap.report["update_sha256"] == plain.report["update_sha256"]
+
+
 def test_delta_plus_given_is_the_weights(setting):
     folder, _, _, job = setting
     weights = harness.train(job("weights"))
