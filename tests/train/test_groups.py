@@ -83,6 +83,20 @@ def test_one_job_of_two_groups_is_two_facilities(setting, world_size, changes, w
         assert harness.relative(loss, ours) < 1e-12
 
 
+def test_groups_exchange_what_is_trained_only(setting):
+    """Adapters, whole in one group and sharded in the other world, against their mean in float64."""
+    folder, job = setting
+    lora = dict(lora=dict(rank=4, alpha=8.0, dropout=0.0, target_modules=["q_proj", "down_proj"]))
+    facilities = [job([name], **lora) for name in ("a", "b")]
+    tokens = [harness.train(one, 2).report["tokens"] for one in facilities]
+    groups = job(["a", "b"], groups=dict(count=2, interval=4, weighting="tokens"), sharding="full", **lora)
+    harness.train(groups, 4)
+    one, other = (weights(f.parent / "update") for f in facilities)
+    mean = {name: ((one[name].double() * tokens[0] + other[name].double() * tokens[1]) / sum(tokens)).float() for name in one}
+    assert all("lora" in name for name in mean)
+    expect_equal(weights(groups.parent / "update"), mean)
+
+
 def test_what_is_left_at_the_end_is_exchanged(setting):
     """6 steps with an exchange every 4: the last 2 count as well, and all ranks measure the mean."""
     folder, job = setting
