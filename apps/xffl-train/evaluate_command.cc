@@ -55,8 +55,9 @@ void evaluate_command(const CommonOptions& common, const EvaluateOptions& option
   const train::LoadedModel loaded = train::load_model(options.model, load);
   const train::Dataset data({options.tokens}, train::ModelLimits(loaded.config), 0,
                             options.document_mask);
+  train::Pipeline one_stage(*rank.group, 1, rank.device);
   const train::Evaluation result =
-      train::evaluate(*loaded.model, data, options.batch_size, *rank.group, rank.device).value();
+      train::evaluate(loaded, data, options.batch_size, one_stage, rank.device).value();
   if (!std::isfinite(result.nll())) {
     throw Error(ErrorKind::kFailed, "the loss of " + options.model + " on " + options.tokens +
                                         " is " + std::to_string(result.nll()) +

@@ -4,6 +4,7 @@
 
 #include <torch/types.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 
@@ -142,7 +143,8 @@ InputAgain Model::norm_again(const at::Tensor& x_BTD, Weight& weight) const {
 
 at::Tensor Model::trunk(at::Tensor x_BTD, const Documents& documents) {
   const Positions where = positions_of(x_BTD, documents);
-  for (int unit = 1; unit < head_unit(); ++unit) {
+  const int end = std::min(options_.end_unit, head_unit());
+  for (int unit = std::max(options_.first_unit, 1); unit < end; ++unit) {
     const Use use(*this, unit, {true, false});
     x_BTD = block_forward(x_BTD, blocks_[static_cast<size_t>(unit - 1)], where);
   }
@@ -164,10 +166,11 @@ at::Tensor Model::accumulate_gradients(const at::Tensor& tokens_BT, const at::Te
   return pass.nll_sum();
 }
 
-at::Tensor Model::nll(const at::Tensor& tokens_BT, const at::Tensor& labels_BT,
-                      const Documents& documents) {
+at::Tensor Model::stage_nll(at::Tensor x_BTD, const at::Tensor& tokens_BT,
+                            const at::Tensor& labels_BT, const Documents& documents) {
   const at::NoGradGuard no_grad;
-  const at::Tensor x_BTD = trunk(embed(tokens_BT), documents);
+  x_BTD = trunk(has_embedding() ? embed(tokens_BT) : std::move(x_BTD), documents);
+  if (!has_head()) return x_BTD;
   const Use use(*this, head_unit(), {true, false});
   std::optional<Use> tied;
   if (is_tied()) tied.emplace(*this, 0, UnitUse{true, false});

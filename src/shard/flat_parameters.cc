@@ -52,6 +52,7 @@ FlatParameters::FlatParameters(const std::vector<Parameter>& parameters, const F
   groups_.gather = &or_alone(groups.gather, alone_);
   groups_.reduce = &or_alone(groups.reduce, alone_);
   groups_.replicas = &or_alone(groups.replicas, alone_);
+  groups_.stages = &or_alone(groups.stages, alone_);
   units_.resize(layout_.units().size());
   states_.resize(layout_.units().size());
   for (int unit = 0; unit < num_units(); ++unit) {
@@ -247,6 +248,7 @@ void FlatParameters::finish_gradients() {
   }
   for (int index = 0; index < num_units(); ++index) {
     const Unit& unit = units_[static_cast<size_t>(index)];
+    if (layout_.units()[static_cast<size_t>(index)].size == 0) continue;  // another stage's
     const at::Tensor& gradient_S = states_[static_cast<size_t>(index)].gradient_S;
     if (gradient_S.numel() == 0) continue;
     if (is_split() && !states_split())
@@ -260,7 +262,6 @@ void FlatParameters::finish_gradients() {
 double FlatParameters::gradient_square_sum() const {
   std::vector<at::Tensor> pieces;
   for (const UnitState& state : states_) {
-    if (state.gradient_S.numel() == 0) continue;
     const at::Tensor pieces_CE = state.gradient_S.view({-1, kPieceElements});
     at::Tensor sums_C = at::empty({pieces_CE.size(0)}, pieces_CE.options().dtype(at::kDouble));
     if (!gpu::square_sums(sums_C, pieces_CE))
@@ -268,7 +269,7 @@ double FlatParameters::gradient_square_sum() const {
     pieces.push_back(std::move(sums_C));
   }
   const at::Tensor local = at::cat(pieces);
-  if (!states_split()) return local.sum().item<double>();
+  if (!states_split()) return sum_over_units(pieces);
   const at::Tensor all =
       at::empty({groups_.gather->size() * local.numel()}, local.options().device(options_.device));
   groups_.gather->all_gather(all, local.to(options_.device));
@@ -280,7 +281,17 @@ double FlatParameters::gradient_square_sum() const {
     ordered.push_back(all_WN.narrow(1, begin, piece.numel()).reshape({-1}));
     begin += piece.numel();
   }
-  return at::cat(ordered).sum().item<double>();
+  return sum_over_units(ordered);
+}
+
+// Each unit's sum is another stage's where it has no elements here, and 0 there: to add them is
+// exact.
+double FlatParameters::sum_over_units(const std::vector<at::Tensor>& squares_C) const {
+  std::vector<at::Tensor> sums;
+  for (const at::Tensor& unit_C : squares_C) sums.push_back(unit_C.sum());
+  const at::Tensor sums_U = at::stack(sums).to(options_.device);
+  groups_.stages->all_reduce(sums_U);
+  return sums_U.sum().item<double>();
 }
 
 void FlatParameters::scale_gradients(double factor) {

@@ -5,42 +5,64 @@
 #include <algorithm>
 #include <numeric>
 
+#include "stage_step.h"
+
 namespace xffl::train {
 namespace {
 
-// Fills this rank's entries of the sums of NLL per sequence; the others stay zero. False: stopped.
-bool add_sums(llama::Model& model, const Dataset& data, int64_t batch_size,
-              const comm::Group& group, at::Device device, at::Tensor sums_S,
-              const std::function<bool()>& should_stop) {
+// Batches between two questions whether to stop, which all stages answer at the same one.
+constexpr uint64_t kBatchesAStage = 4;
+
+// The NLL of each label in the last stage, what goes to the next stage in the others.
+at::Tensor work(const LoadedModel& model, const Batch& batch, Pipeline& pipeline) {
+  at::Tensor x_BTD;
+  if (!pipeline.is_first()) {
+    x_BTD = activation_for(model, batch);
+    comm::Pending receiving = pipeline.start_receive_from_above(x_BTD);
+    pipeline.wait(receiving);
+  }
+  return model.model->stage_nll(x_BTD, batch.tokens_BT, batch.labels_BT, batch.documents);
+}
+
+// Fills this rank's entries of the sums of NLL per sequence, in the last stage; the others stay
+// zero. False: stopped.
+bool add_sums(const LoadedModel& model, const Dataset& data, int64_t batch_size, Pipeline& pipeline,
+              at::Device device, at::Tensor sums_S, const std::function<bool()>& should_stop) {
   const auto size = static_cast<uint64_t>(batch_size);
-  const auto stride = size * static_cast<uint64_t>(group.size());
-  for (uint64_t first = 0; first < data.size(); first += stride) {
-    if (should_stop && should_stop()) return false;
-    const uint64_t begin = first + size * static_cast<uint64_t>(group.rank());
-    if (begin >= data.size()) {  // the last batches are for others, who may need this rank's shards
-      const Batch none = empty_batch(device);
-      model.nll(none.tokens_BT, none.labels_BT);
-      continue;
-    }
+  const auto stride = size * static_cast<uint64_t>(pipeline.data().size());
+  const auto stages = static_cast<uint64_t>(pipeline.num_stages());
+  const uint64_t chunk = stages == 1 ? 1 : kBatchesAStage * stages;
+  for (uint64_t i = 0; i * stride < data.size(); ++i) {
+    if (should_stop && i % chunk == 0 && should_stop()) return false;
+    const uint64_t begin =
+        std::min(i * stride + size * static_cast<uint64_t>(pipeline.data().rank()), data.size());
     std::vector<uint64_t> indices(std::min(size, data.size() - begin));
     std::iota(indices.begin(), indices.end(), begin);
-    const Batch batch = data.batch(indices, device);
-    const at::Tensor nll_BT = model.nll(batch.tokens_BT, batch.labels_BT, batch.documents);
-    sums_S.narrow(0, static_cast<int64_t>(begin), nll_BT.size(0))
-        .copy_(nll_BT.sum(1, false, at::kDouble));
+    // The last batches may be for others only, who may need this rank's shards.
+    const Batch batch = indices.empty() ? empty_batch(device) : data.batch(indices, device);
+    const at::Tensor result = work(model, batch, pipeline);
+    if (!pipeline.is_last()) {
+      pipeline.send_down(result);
+    } else if (!indices.empty()) {
+      sums_S.narrow(0, static_cast<int64_t>(begin), result.size(0))
+          .copy_(result.sum(1, false, at::kDouble));
+    }
   }
+  pipeline.finish_sending();
   return true;
 }
 
 }  // namespace
 
-std::optional<Evaluation> evaluate(llama::Model& model, const Dataset& data, int64_t batch_size,
-                                   comm::Group& group, at::Device device,
+std::optional<Evaluation> evaluate(const LoadedModel& model, const Dataset& data,
+                                   int64_t batch_size, Pipeline& pipeline, at::Device device,
                                    const std::function<bool()>& should_stop) {
   at::Tensor sums_S = at::zeros({static_cast<int64_t>(data.size())},
                                 at::TensorOptions().dtype(at::kDouble).device(device));
-  if (!add_sums(model, data, batch_size, group, device, sums_S, should_stop)) return std::nullopt;
-  group.all_reduce(sums_S);
+  if (!add_sums(model, data, batch_size, pipeline, device, sums_S, should_stop))
+    return std::nullopt;
+  pipeline.data().all_reduce(sums_S);
+  pipeline.stages().all_reduce(sums_S);
   sums_S = sums_S.to(at::kCPU);
   Evaluation result;
   for (uint64_t i = 0; i < data.size(); ++i) {

@@ -101,7 +101,7 @@ JobStateStore::JobStateStore(const job::JobSpec& spec, comm::Group& group, at::D
       trainer_(trainer),
       groups_(groups),
       exchange_(exchange),
-      parts_(groups, *model.parameters) {}
+      parts_(groups, model) {}
 
 fs::path JobStateStore::folder(int64_t steps) const {
   return fs::path(spec_.state_path) / (kPrefix + numbered("%08lld", steps));

@@ -3,6 +3,7 @@
 #include <fnmatch.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/llama/weights.h"
+#include "xffl/train/pipeline.h"
 
 namespace xffl::train {
 namespace {
@@ -29,12 +31,6 @@ at::ScalarType compute_dtype(job::FloatType precision) {
 
 bool is_hybrid(job::Sharding sharding) {
   return sharding == job::Sharding::kHybrid || sharding == job::Sharding::kHybridZero2;
-}
-
-std::vector<int> every(int first, int count, int stride) {
-  std::vector<int> members;
-  for (int i = 0; i < count; ++i) members.push_back(first + i * stride);
-  return members;
 }
 
 // The ranks that shard together are neighbours, so that a node's GPUs can be a group.
@@ -101,9 +97,10 @@ ShardGroups::ShardGroups(comm::Group& world, const job::TrainingSpec& training,
                          int local_world_size) {
   const int size = shard_group_size(world.size(), training, local_world_size);
   const int first = world.rank() / size * size;
-  gather_ = world.split(every(first, size, 1), "gather");
-  reduce_ = world.split(every(first, size, 1), "reduce");
-  replicas_ = world.split(every(world.rank() % size, world.size() / size, size), "replicas");
+  gather_ = world.split(strided_ranks(first, size, 1), "gather");
+  reduce_ = world.split(strided_ranks(first, size, 1), "reduce");
+  replicas_ =
+      world.split(strided_ranks(world.rank() % size, world.size() / size, size), "replicas");
 }
 
 shard::Sharded to_sharded(job::Sharding sharding) {
@@ -126,10 +123,14 @@ shard::Offload to_offload(job::Offload offload) {
   return {offload != job::Offload::kNone, offload == job::Offload::kParameters};
 }
 
-std::vector<shard::Parameter> flat_parameters_of(const std::vector<llama::ParameterSpec>& specs) {
+std::vector<shard::Parameter> flat_parameters_of(const std::vector<llama::ParameterSpec>& specs,
+                                                 UnitRange units) {
   std::vector<shard::Parameter> parameters;
-  for (const llama::ParameterSpec& spec : specs)
-    parameters.push_back({spec.shape, spec.unit, spec.is_matrix()});
+  for (const llama::ParameterSpec& spec : specs) {
+    const bool here = spec.unit >= units.first && spec.unit < units.end;
+    parameters.push_back(
+        {here ? spec.shape : std::vector<int64_t>{0}, spec.unit, spec.is_matrix()});
+  }
   return parameters;
 }
 
@@ -149,17 +150,22 @@ LoadedModel load_model(const std::filesystem::path& folder, const LoadOptions& o
   LoadedModel loaded;
   loaded.config = checkpoint::read_llama_config(folder);
   loaded.lora = options.lora;
+  loaded.stages = stage_units(loaded.config, options.num_stages);
+  loaded.stage = options.stage;
+  const UnitRange here = loaded.stages.at(static_cast<size_t>(options.stage));
   const std::vector<llama::ParameterSpec> all = llama::parameter_specs(loaded.config);
   llama::check_parameters(checkpoint::ModelFolder(folder), all);
   if (options.lora) check_adapter(options, loaded.config);
   divide(all, options, loaded);
   loaded.parameters = std::make_unique<shard::FlatParameters>(
-      flat_parameters_of(loaded.specs), flat_options(options, false), options.groups);
+      flat_parameters_of(loaded.specs, here), flat_options(options, false), options.groups);
   if (!loaded.frozen_specs.empty())
     loaded.frozen = std::make_unique<shard::FlatParameters>(
-        flat_parameters_of(loaded.frozen_specs), flat_options(options, true), options.groups);
+        flat_parameters_of(loaded.frozen_specs, here), flat_options(options, true), options.groups);
   llama::ModelOptions model_options;
   model_options.lora = options.lora;
+  model_options.first_unit = here.first;
+  model_options.end_unit = here.end;
   model_options.recompute = to_recompute(options.recompute);
   const size_t num_weights = all.size() + (options.lora ? loaded.specs.size() : 0);
   loaded.model = std::make_unique<llama::Model>(

@@ -31,25 +31,31 @@ int64_t cheap_elements(const checkpoint::LlamaConfig& config) {
   return 2 * config.hidden_size + config.intermediate_size;
 }
 
-int64_t kept_elements(const checkpoint::LlamaConfig& config, job::Recompute recompute) {
+// Of `blocks` blocks, and of one that is worked on.
+int64_t kept_elements(const checkpoint::LlamaConfig& config, job::Recompute recompute,
+                      int64_t blocks) {
   const int64_t block = block_elements(config);
   switch (recompute) {
     case job::Recompute::kFull:
-      return config.num_layers * config.hidden_size + block;
+      return blocks * config.hidden_size + block;
     case job::Recompute::kCheap:
-      return config.num_layers * (block - cheap_elements(config)) + cheap_elements(config);
+      return blocks * (block - cheap_elements(config)) + cheap_elements(config);
     case job::Recompute::kNone:
       break;
   }
-  return config.num_layers * block;
+  return blocks * block;
 }
 
 int64_t activation_bytes(const checkpoint::LlamaConfig& config, const job::TrainingSpec& training,
-                         int64_t positions) {
+                         int64_t positions, const StageLoad& stage) {
   const int64_t tokens = training.micro_batch_size * positions;
   const int64_t width = width_of(training.precision);
-  const int64_t kept = kept_elements(config, training.recompute);
-  return tokens * width * (kept + 4 * config.hidden_size) + kLogitsBytes;
+  const int64_t blocks = std::min<int64_t>(stage.units.end, config.num_layers + 1) -
+                         std::max<int64_t>(stage.units.first, 1);
+  const int64_t kept =
+      kept_elements(config, training.recompute, stage.in_flight * std::max<int64_t>(blocks, 0));
+  const int64_t logits = stage.units.end > config.num_layers + 1 ? kLogitsBytes : 0;
+  return tokens * width * (kept + 4 * config.hidden_size) + logits;
 }
 
 // The last exchange's model and the outer optimizer's moments.
@@ -61,7 +67,8 @@ int64_t outer_buffers(const job::RankGroups& groups) {
 }  // namespace
 
 MemoryPlan plan_memory(const checkpoint::LlamaConfig& config, const shard::FlatLayout& layout,
-                       const job::TrainingSpec& training, int64_t positions) {
+                       const job::TrainingSpec& training, int64_t positions,
+                       const StageLoad& stage) {
   const shard::Sharded sharded = to_sharded(training.sharding);
   const shard::Offload offload = to_offload(training.offload);
   const int64_t whole = layout.total_size();
@@ -79,7 +86,7 @@ MemoryPlan plan_memory(const checkpoint::LlamaConfig& config, const shard::FlatL
   plan.gradients = (split && sharded.gradients ? part : whole) * 4;
   if (transient) plan.buffers += two_units(layout) * width;
   if (split && sharded.gradients) plan.buffers += two_units(layout) * 4;
-  plan.activations = activation_bytes(config, training, positions);
+  plan.activations = activation_bytes(config, training, positions, stage);
   if (offload.states) plan.host += plan.masters + plan.moments;
   if (offload.parameters) plan.host += plan.parameters;
   return plan;

@@ -1,11 +1,13 @@
 // How much memory a rank's part of a training will take, by what, before anything is done.
 #pragma once
 
+#include <climits>
 #include <cstdint>
 
 #include "xffl/checkpoint/llama_config.h"
 #include "xffl/job/job_spec.h"
 #include "xffl/shard/flat_layout.h"
+#include "xffl/train/stage_units.h"
 
 namespace xffl::train {
 
@@ -26,10 +28,18 @@ struct MemoryPlan {
   int64_t device() const { return total() - host; }
 };
 
+/// What a pipeline stage works on: its units, and the micro-batches that it keeps the activations
+/// of.
+struct StageLoad {
+  UnitRange units{0, INT_MAX};
+  int64_t in_flight = 1;
+};
+
 /// For micro-batches of at most `positions` tokens a sequence. The layout says how many shards
-/// there are.
+/// there are, and has the stage's units only.
 MemoryPlan plan_memory(const checkpoint::LlamaConfig& config, const shard::FlatLayout& layout,
-                       const job::TrainingSpec& training, int64_t positions);
+                       const job::TrainingSpec& training, int64_t positions,
+                       const StageLoad& stage = {});
 
 /// Adds what is frozen beside what that plan is of.
 void add_frozen(MemoryPlan& plan, const shard::FlatLayout& frozen,

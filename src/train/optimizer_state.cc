@@ -25,8 +25,10 @@ constexpr uint64_t kMaxOptimizerStateBytes = 16 << 20;
 // Which parameters are trained, and where each lies: other buffers mean something else.
 std::string layout_hash(const LoadedModel& model) {
   Json places = Json::array();
+  // Of all stages; where a parameter lies does not depend on the number of shards.
+  const shard::FlatLayout layout(flat_parameters_of(model.specs), 1);
   for (size_t i = 0; i < model.specs.size(); ++i) {
-    const shard::Place& place = model.parameters->layout().places().at(i);
+    const shard::Place& place = layout.places().at(i);
     places.push_back(Json{model.specs[i].name, place.unit, place.offset, place.shape});
   }
   return sha256_hex(places.dump());
@@ -60,7 +62,7 @@ OptimizerState::OptimizerState(const job::JobSpec& spec, comm::Group& group, at:
       trainer_(trainer),
       groups_(groups),
       exchange_(exchange),
-      parts_(groups, *model.parameters) {}
+      parts_(groups, model) {}
 
 // Not the masters and the last exchange's model, which are the model that this job is given.
 std::vector<UnitBuffers> OptimizerState::buffers() const {

@@ -10,6 +10,7 @@
 #include "agree.h"
 #include "job_groups.h"
 #include "memory_plan.h"
+#include "pipeline_schedule.h"
 #include "stop_agreement.h"
 #include "supported.h"
 #include "training_data.h"
@@ -20,6 +21,7 @@
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
 #include "xffl/train/device.h"
+#include "xffl/train/pipeline.h"
 
 namespace xffl::train {
 namespace {
@@ -64,6 +66,8 @@ class JobRun {
   SteadyClock::time_point start_;
   StopAgreement stop_;
   std::optional<JobGroups> groups_;
+  std::optional<Pipeline> pipeline_;
+  std::optional<Pipeline> all_ranks_;  // of several groups, for validation
   std::optional<ShardGroups> shard_groups_;
   LoadOptions load_options_;
   LoadedModel model_;
@@ -91,15 +95,21 @@ void JobRun::load() {
   stop_.told_to_finish(0);
   const job::TrainingSpec& training = spec_.training;
   groups_.emplace(group_, training.groups.count);
-  comm::Group& inner = groups_->inner();
-  shard_groups_.emplace(inner, training, std::min(context_.local_world_size, inner.size()));
-  load_options_ = load_options(spec_, context_.device, shard_groups_->groups());
+  pipeline_.emplace(groups_->inner(), static_cast<int>(training.pipeline.stages), context_.device);
+  if (groups_->count() > 1) all_ranks_.emplace(group_, 1, context_.device);
+  comm::Group& data = pipeline_->data();
+  shard_groups_.emplace(data, training, std::min(context_.local_world_size, data.size()));
+  shard::Groups groups = shard_groups_->groups();
+  groups.stages = &pipeline_->stages();
+  load_options_ = load_options(spec_, context_.device, groups);
+  load_options_.stage = pipeline_->stage();
+  load_options_.num_stages = pipeline_->num_stages();
   model_ = load_model(spec_.base_model_path, load_options_);
   const ModelLimits limits(model_.config);
   if (trains()) {
     on_all_ranks(group_, context_.device, [&] { data_.emplace(spec_, limits, groups_->index()); });
   }
-  validation_.emplace(spec_, context_, limits);
+  validation_.emplace(spec_, context_, limits, all_ranks_ ? *all_ranks_ : *pipeline_);
   if (first_rank()) {
     log::info("job loaded", {{"job", spec_.key.job_name()},
                              {"parameters", model_.config.num_parameters()},
@@ -115,13 +125,19 @@ void JobRun::load() {
 }
 
 void JobRun::tell_memory_plan() const {
-  MemoryPlan plan = plan_memory(model_.config, model_.parameters->layout(), spec_.training,
-                                data_->dataset().longest());
-  if (model_.frozen) add_frozen(plan, model_.frozen->layout(), spec_.training);
+  const job::TrainingSpec& training = spec_.training;
+  const int64_t in_flight =
+      max_in_flight(training.pipeline.schedule, pipeline_->stage(), pipeline_->num_stages(),
+                    num_micro_batches(training, pipeline_->data().size()));
+  const UnitRange units = model_.stages[static_cast<size_t>(model_.stage)];
+  MemoryPlan plan = plan_memory(model_.config, model_.parameters->layout(), training,
+                                data_->dataset().longest(), {units, in_flight});
+  if (model_.frozen) add_frozen(plan, model_.frozen->layout(), training);
   const int64_t there = available_memory_bytes(context_.device) /
                         (context_.device.is_cuda() ? 1 : context_.local_world_size);
   const auto gigabytes = [](int64_t bytes) { return static_cast<double>(bytes) * 1e-9; };
-  const log::Fields fields{{"parameters_gb", gigabytes(plan.parameters)},
+  const log::Fields fields{{"stage", pipeline_->stage()},
+                           {"parameters_gb", gigabytes(plan.parameters)},
                            {"masters_gb", gigabytes(plan.masters)},
                            {"gradients_gb", gigabytes(plan.gradients)},
                            {"moments_gb", gigabytes(plan.moments)},
@@ -141,12 +157,12 @@ void JobRun::tell_memory_plan() const {
 
 void JobRun::train() {
   if (trains()) {
-    if (first_rank()) tell_memory_plan();
-    loop_.emplace(spec_, context_, *groups_, model_, *data_, *validation_, stop_);
+    if (groups_->index() == 0 && pipeline_->data().rank() == 0) tell_memory_plan();
+    loop_.emplace(spec_, context_, *groups_, *pipeline_, model_, *data_, *validation_, stop_);
     nll_before_ = loop_->resume();
   }
   if (nll_before_.empty())
-    nll_before_ = validation_->measure(*model_.model, "before", stop_, report_.steps);
+    nll_before_ = validation_->measure(model_, "before", stop_, report_.steps);
   if (!trains()) return;
   loop_->run(nll_before_);
   report_ = loop_->report();
@@ -189,11 +205,11 @@ void JobRun::leave_update() {
   std::vector<double> after;
   if (loop_) after = loop_->losses_now();
   if (after.empty() && !stop_.finishing()) {
-    after = report_.steps > 0 ? validation_->measure(*model_.model, "after", stop_, report_.steps)
+    after = report_.steps > 0 ? validation_->measure(model_, "after", stop_, report_.steps)
                               : nll_before_;
   }
   finish_report(after);
-  MasterStream masters(model_);
+  MasterStream masters(model_, *pipeline_, context_.device);
   if (!first_rank() && report_.steps > 0) masters.finish();
   on_first_rank(group_, context_.device, [&] {
     if (report_.steps > 0)

@@ -8,6 +8,7 @@
 #include <span>
 #include <system_error>
 
+#include "xffl/base/error.h"
 #include "xffl/checkpoint/safetensors.h"
 
 namespace xffl::train {
@@ -55,30 +56,40 @@ void StateParts::write(const fs::path& folder, const std::vector<UnitBuffers>& b
   std::vector<checkpoint::TensorSpec> specs;
   std::vector<at::Tensor> tensors;
   for (size_t unit = 0; unit < parameters_.states().size(); ++unit) {
+    if (parameters_.state_range(static_cast<int>(unit)).count == 0) continue;  // another stage's
     for (const UnitBuffers& buffer : buffers) {
       const at::Tensor& held_S = buffer.units.at(unit);
       specs.push_back({buffer_name(unit, buffer.name), checkpoint::Dtype::kF32, {held_S.numel()}});
       tensors.push_back(held_S);
     }
   }
-  checkpoint::SafetensorsWriter writer(
-      folder / name(groups_.index(), parameters_.state_part(), num_parts()), specs);
+  const int part = model_.stage * parameters_.num_state_parts() + parameters_.state_part();
+  checkpoint::SafetensorsWriter writer(folder / name(groups_.index(), part, num_parts()), specs);
   for (const at::Tensor& tensor : tensors) writer.write(bytes_of(tensor.to(at::kCPU)));
   writer.finish();
 }
 
 void StateParts::read(const fs::path& folder, int num_parts,
                       const std::vector<UnitBuffers>& buffers) const {
+  std::vector<int64_t> begins(parameters_.states().size(), 0);  // of a unit's next part
   for (int part = 0; part < num_parts; ++part) {
     const checkpoint::SafetensorsFile file(folder / name(groups_.index(), part, num_parts));
-    for (size_t unit = 0; unit < parameters_.states().size(); ++unit) {
+    for (size_t unit = 0; unit < begins.size(); ++unit) {
       const shard::Range held = parameters_.state_range(static_cast<int>(unit));
+      if (held.count == 0 || !file.contains(buffer_name(unit, buffers.at(0).name))) continue;
+      int64_t count = 0;
       for (const UnitBuffers& buffer : buffers) {
         const std::span<const std::byte> stored = file.data(buffer_name(unit, buffer.name));
-        const auto count = static_cast<int64_t>(stored.size() / sizeof(float));
-        copy_overlap(stored, part * count, held, buffer.units.at(unit));
+        count = static_cast<int64_t>(stored.size() / sizeof(float));
+        copy_overlap(stored, begins[unit], held, buffer.units.at(unit));
       }
+      begins[unit] += count;
     }
+  }
+  for (size_t unit = 0; unit < begins.size(); ++unit) {
+    if (begins[unit] > 0 || parameters_.state_range(static_cast<int>(unit)).count == 0) continue;
+    throw Error(ErrorKind::kCorrupt,
+                folder.string() + ": no part holds " + buffer_name(unit, buffers.at(0).name));
   }
 }
 

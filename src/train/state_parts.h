@@ -3,7 +3,9 @@
 //   part-0001-of-0004.safetensors               unit0000.master, unit0000.first, unit0001...:
 //   group-0002.part-0001-of-0004.safetensors    float32, each this part's elements of the unit
 //
-// Written by the ranks that hold the parts, read by any number of ranks with any sharding.
+// A unit lies in consecutive parts: all of them, or those of its pipeline stage. Written by the
+// ranks that hold the parts, read by any number of ranks with any sharding and any number of
+// stages.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,6 +17,7 @@
 #include "job_groups.h"
 #include "xffl/base/json.h"
 #include "xffl/shard/flat_parameters.h"
+#include "xffl/train/loaded_model.h"
 
 namespace xffl::train {
 
@@ -27,14 +30,17 @@ struct UnitBuffers {
 class StateParts {
  public:
   /// All of these must outlive this object.
-  StateParts(const JobGroups& groups, const shard::FlatParameters& parameters)
-      : groups_(groups), parameters_(parameters) {}
+  StateParts(const JobGroups& groups, const LoadedModel& model)
+      : groups_(groups), model_(model), parameters_(*model.parameters) {}
 
-  int num_parts() const { return parameters_.num_state_parts(); }
+  /// Of all stages.
+  int num_parts() const {
+    return static_cast<int>(model_.stages.size()) * parameters_.num_state_parts();
+  }
 
   /// This rank's part of `buffers`, unless another rank holds the same.
   void write(const std::filesystem::path& folder, const std::vector<UnitBuffers>& buffers) const;
-  /// From all parts of this rank's group that are there.
+  /// From all parts of this rank's group that are there. Throws kCorrupt when a unit is in none.
   void read(const std::filesystem::path& folder, int num_parts,
             const std::vector<UnitBuffers>& buffers) const;
 
@@ -45,6 +51,7 @@ class StateParts {
   std::string name(int group, int part, int num_parts) const;
 
   const JobGroups& groups_;
+  const LoadedModel& model_;
   const shard::FlatParameters& parameters_;
 };
 

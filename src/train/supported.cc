@@ -9,10 +9,6 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::kConfig, what); }
 
-void refuse_if(bool given, const std::string& key) {
-  if (given) refuse("training." + key + ": this trainer cannot do it yet: leave it out");
-}
-
 void check_groups(const job::TrainingSpec& training, int world_size) {
   const job::RankGroups& groups = training.groups;
   if (groups.count == 1) return;
@@ -33,7 +29,27 @@ void check_groups(const job::TrainingSpec& training, int world_size) {
            ", but only every " + std::to_string(groups.interval) +
            " steps (training.groups.interval) is there one model to measure: use a multiple");
   }
-  if (training.pipeline.stages > 1) refuse("training.groups and training.pipeline: not together");
+}
+
+void check_pipeline(const job::TrainingSpec& training, int world_size) {
+  const int64_t stages = training.pipeline.stages;
+  if (stages == 1) return;
+  const std::string given = "training.pipeline.stages is " + std::to_string(stages);
+  if (world_size % stages != 0) {
+    refuse(given + ", which does not divide the " + std::to_string(world_size) +
+           " ranks of this job");
+  }
+  if (training.sharding != job::Sharding::kNone && training.sharding != job::Sharding::kOptimizer) {
+    refuse(given + " with sharding '" + std::string(job::to_string(training.sharding)) +
+           "': gradients would be reduced, and parameters gathered, for each of a pipeline's many "
+           "micro-batches: use none or optimizer");
+  }
+  const auto refuse_with = [&](bool other, const std::string& key) {
+    if (other) refuse(given + ", with training." + key + ": not supported together");
+  };
+  refuse_with(training.lora.rank > 0, "lora");
+  refuse_with(!training.freeze.empty(), "freeze");
+  refuse_with(training.groups.count > 1, "groups");
 }
 
 void check_early_stop(const job::JobSpec& spec) {
@@ -61,9 +77,9 @@ void check_adapters(const job::JobSpec& spec) {
 void check_supported(const job::JobSpec& spec, int world_size) {
   const job::TrainingSpec& training = spec.training;
   check_groups(training, world_size);
+  check_pipeline(training, world_size);
   check_early_stop(spec);
   check_adapters(spec);
-  refuse_if(training.pipeline.stages > 1, "pipeline");
 }
 
 }  // namespace xffl::train

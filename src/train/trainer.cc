@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "stage_step.h"
 #include "xffl/base/error.h"
 
 namespace xffl::train {
@@ -44,52 +45,56 @@ void LossScale::record(bool finite) {
   }
 }
 
-Trainer::Trainer(LoadedModel& model, const job::TrainingSpec& training, comm::Group& group,
+Trainer::Trainer(LoadedModel& model, const job::TrainingSpec& training, Pipeline& pipeline,
                  at::Device device)
     : model_(model),
       training_(training),
-      group_(group),
+      pipeline_(pipeline),
       device_(device),
       proximal_(*model.parameters, training.proximal),
       optimizer_(*model.parameters,
                  {training.beta1, training.beta2, training.epsilon, training.weight_decay}),
       loss_scale_(training.precision) {}
 
-// The same on all ranks, whose collectives must match; the last ones' may be empty.
-int64_t Trainer::num_micro_batches() const {
-  const int64_t per_rank = (training_.batch_size + group_.size() - 1) / group_.size();
-  return (per_rank + training_.micro_batch_size - 1) / training_.micro_batch_size;
+int64_t num_micro_batches(const job::TrainingSpec& training, int num_data_ranks) {
+  const int64_t per_rank = (training.batch_size + num_data_ranks - 1) / num_data_ranks;
+  return (per_rank + training.micro_batch_size - 1) / training.micro_batch_size;
 }
 
 // Another one for each step of the federation, rank and micro-batch; a resumed job's is the same.
 uint64_t Trainer::dropout_seed(int64_t micro_batch) const {
   uint64_t seed = mix(training_.seed);
   for (const int64_t part : {training_.first_step + optimizer_.num_steps(),
-                             static_cast<int64_t>(group_.rank()), micro_batch})
+                             static_cast<int64_t>(pipeline_.data().rank()), micro_batch})
     seed = mix(seed ^ static_cast<uint64_t>(part));
   return seed;
 }
 
 double Trainer::forward_backward(const Dataset& data, const std::vector<uint64_t>& indices,
                                  double scale) {
-  double nll_sum = 0;
   const auto size = static_cast<size_t>(training_.micro_batch_size);
-  const int64_t count = num_micro_batches();
-  model_.parameters->begin_step();
-  for (int64_t i = 0; i < count; ++i) {
+  const auto batch = [&](int64_t i) {
     const size_t begin = std::min(static_cast<size_t>(i) * size, indices.size());
     const std::span<const uint64_t> mine(indices.data() + begin,
                                          std::min(size, indices.size() - begin));
-    const Batch batch = mine.empty() ? empty_batch(device_) : data.batch(mine, device_);
-    model_.parameters->set_last_micro_batch(i + 1 == count);
-    model_.model->set_dropout_seed(dropout_seed(i));
-    nll_sum +=
-        model_.model->accumulate_gradients(batch.tokens_BT, batch.labels_BT, scale, batch.documents)
-            .item<double>();
-  }
-  model_.model->set_dropout_seed({});
+    return mine.empty() ? empty_batch(device_) : data.batch(mine, device_);
+  };
+  model_.parameters->begin_step();
+  const MicroBatches micro_batches{num_micro_batches(training_, pipeline_.data().size()), batch,
+                                   [this](int64_t i) { return dropout_seed(i); }};
+  const double nll_sum =
+      run_stage(model_, pipeline_, training_.pipeline.schedule, micro_batches, scale);
   model_.parameters->finish_gradients();
   return nll_sum;
+}
+
+// Of the last stage's ranks, in the order that it has without a pipeline; the others have 0.
+double Trainer::sum_over_ranks(double mine) const {
+  const at::Tensor sum =
+      at::full({1}, mine, at::TensorOptions().dtype(at::kDouble).device(device_));
+  pipeline_.data().all_reduce(sum);
+  pipeline_.stages().all_reduce(sum);
+  return sum.item<double>();
 }
 
 StepResult Trainer::step(const Dataset& data, std::vector<uint64_t> indices, int64_t global_tokens,
@@ -98,13 +103,12 @@ StepResult Trainer::step(const Dataset& data, std::vector<uint64_t> indices, int
   std::stable_sort(indices.begin(), indices.end(),
                    [&](uint64_t a, uint64_t b) { return data.length(a) > data.length(b); });
   const double per_token = global_tokens == 0 ? 0.0 : 1.0 / static_cast<double>(global_tokens);
-  const double nll_sum = forward_backward(data, indices, per_token * loss_scale_.value());
+  const double mine = forward_backward(data, indices, per_token * loss_scale_.value());
   if (exchange_gradients_) exchange_gradients_(global_tokens);
-  at::Tensor total = at::full({1}, nll_sum, at::TensorOptions().dtype(at::kDouble).device(device_));
-  group_.all_reduce(total);
   proximal_.add_gradients(loss_scale_.value());
+  const double nll_sum = sum_over_ranks(mine);
 
-  StepResult result{global_tokens, total.item<double>() * per_token,
+  StepResult result{global_tokens, nll_sum * per_token,
                     std::sqrt(model_.parameters->gradient_square_sum()) / loss_scale_.value()};
   const bool finite = std::isfinite(result.grad_norm);
   if (std::isfinite(result.loss) && !finite && loss_scale_.can_skip()) {

@@ -29,16 +29,18 @@ double mean_of(const std::vector<double>& values) {
 }  // namespace
 
 TrainingLoop::TrainingLoop(const job::JobSpec& spec, const JobContext& context,
-                           const JobGroups& groups, LoadedModel& model, const TrainingData& data,
-                           const Validation& validation, StopAgreement& stop)
+                           const JobGroups& groups, Pipeline& pipeline, LoadedModel& model,
+                           const TrainingData& data, const Validation& validation,
+                           StopAgreement& stop)
     : spec_(spec),
       context_(context),
       groups_(groups),
+      pipeline_(pipeline),
       model_(model),
       data_(data),
       validation_(validation),
       stop_(stop),
-      trainer_(model, spec.training, groups.inner(), context.device),
+      trainer_(model, spec.training, pipeline, context.device),
       exchange_(groups, *model.parameters, spec.training.groups, context.device),
       store_(spec, context.group, context.device, model, trainer_, groups, exchange_),
       optimizer_state_(spec, context.group, context.device, model, trainer_, groups, exchange_) {
@@ -66,8 +68,9 @@ bool TrainingLoop::complete() const {
 void TrainingLoop::run(const std::vector<double>& nll_before) {
   const job::TrainingSpec& training = spec_.training;
   const auto batch_size = static_cast<uint64_t>(training.batch_size);
-  const comm::Group& inner = groups_.inner();
-  tokens::Sampler mine(data_.size(), batch_size, training.seed, inner.rank(), inner.size());
+  const comm::Group& data_ranks = pipeline_.data();
+  tokens::Sampler mine(data_.size(), batch_size, training.seed, data_ranks.rank(),
+                       data_ranks.size());
   tokens::Sampler whole_batch(data_.size(), batch_size, training.seed, 0, 1);
   if (report_.steps == 0 && !nll_before.empty()) state_.best_validation = mean_of(nll_before);
   state_.nll_before = nll_before;
@@ -75,12 +78,23 @@ void TrainingLoop::run(const std::vector<double>& nll_before) {
     metrics_.emplace(spec_.metrics_path, training.first_step + report_.steps);
     progress_.emplace(training.steps, true);
   }
+  const double waited_before = pipeline_.seconds_waited();
   while (!complete() && !stop_.told_to_finish(report_.steps)) {
     step(mine, whole_batch);
     validate_if_due();
     save_if_due();
   }
+  tell_stage(pipeline_.seconds_waited() - waited_before);
   if (complete() || !leaves_checkpoint(spec_)) exchange_.finish();
+}
+
+// How long a pipeline's stages wait for each other, and what they hold, differs.
+void TrainingLoop::tell_stage(double waited_seconds) const {
+  if (pipeline_.num_stages() == 1 || pipeline_.data().rank() != 0) return;
+  log::info("pipeline stage done", {{"stage", pipeline_.stage()},
+                                    {"step_seconds", report_.train_seconds},
+                                    {"waited_seconds", waited_seconds},
+                                    {"peak_memory_bytes", peak_memory_bytes(context_.device)}});
 }
 
 void TrainingLoop::step(tokens::Sampler& mine, tokens::Sampler& whole_batch) {
@@ -131,7 +145,7 @@ void TrainingLoop::validate_if_due() {
   const int64_t interval = spec_.training.validation_interval;
   if (interval == 0 || validation_.size() == 0 || report_.steps % interval != 0 || complete())
     return;
-  losses_ = validation_.measure(*model_.model, "amid", stop_, report_.steps);
+  losses_ = validation_.measure(model_, "amid", stop_, report_.steps);
   if (losses_.size() < validation_.size()) return;  // told to finish
   measured_at_ = report_.steps;
   if (first_rank())

@@ -26,8 +26,8 @@ class TrainingLoop {
  public:
   /// All of these must outlive the loop.
   TrainingLoop(const job::JobSpec& spec, const JobContext& context, const JobGroups& groups,
-               LoadedModel& model, const TrainingData& data, const Validation& validation,
-               StopAgreement& stop);
+               Pipeline& pipeline, LoadedModel& model, const TrainingData& data,
+               const Validation& validation, StopAgreement& stop);
 
   /// Goes on from the newest checkpoint of an earlier attempt, or of this one before a requeue,
   /// else with the optimizer's state of the round before, where it is kept; collective. Returns
@@ -57,6 +57,7 @@ class TrainingLoop {
 
  private:
   bool first_rank() const { return context_.group.rank() == 0; }
+  void tell_stage(double waited_seconds) const;
   void step(tokens::Sampler& mine, tokens::Sampler& whole_batch);
   void record(int64_t step, const StepResult& result, double learning_rate, double seconds);
   void validate_if_due();
@@ -66,6 +67,7 @@ class TrainingLoop {
   const job::JobSpec& spec_;
   const JobContext& context_;
   const JobGroups& groups_;
+  Pipeline& pipeline_;
   LoadedModel& model_;
   const TrainingData& data_;
   const Validation& validation_;

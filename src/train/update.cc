@@ -2,6 +2,7 @@
 
 #include <torch/types.h>
 
+#include <algorithm>
 #include <system_error>
 
 #include "parameter_source.h"
@@ -84,13 +85,41 @@ void check_given_models(const job::JobSpec& spec) {
     check_folder(spec.adapter_path, spec.adapter_sha256, "adapter", "adapter_sha256");
 }
 
+MasterStream::MasterStream(const LoadedModel& model, Pipeline& pipeline, at::Device device)
+    : model_(model),
+      pipeline_(pipeline),
+      device_(device),
+      layout_(flat_parameters_of(model.specs), model.parameters->layout().num_shards()) {}
+
+// The unit's masters; only rank 0 has those of other stages.
+at::Tensor MasterStream::gather(int unit) {
+  const auto holds_unit = [&](const UnitRange& units) {
+    return unit >= units.first && unit < units.end;
+  };
+  const auto stage = static_cast<int>(
+      std::find_if(model_.stages.begin(), model_.stages.end(), holds_unit) - model_.stages.begin());
+  at::Tensor flat_P;
+  if (stage == pipeline_.stage()) flat_P = model_.parameters->gather_masters(unit);
+  if (stage == 0 || pipeline_.data().rank() != 0) return flat_P;
+  if (stage == pipeline_.stage()) {
+    pipeline_.stages().start_send(flat_P.to(device_), 0).wait();
+  } else if (pipeline_.is_first()) {
+    flat_P = at::empty({layout_.units()[static_cast<size_t>(unit)].size},
+                       at::TensorOptions().dtype(at::kFloat).device(device_));
+    pipeline_.stages().start_receive(flat_P, stage).wait();
+  }
+  return flat_P;
+}
+
 void MasterStream::gather_up_to(int unit) {
-  while (unit_ < unit) flat_P_ = model_.parameters->gather_masters(++unit_).to(at::kCPU);
+  while (unit_ < unit) flat_P_ = gather(++unit_);
 }
 
 at::Tensor MasterStream::value(size_t index) {
-  gather_up_to(model_.specs.at(index).unit);
-  return model_.parameters->view(flat_P_, index);
+  const shard::Place& place = layout_.places().at(index);
+  gather_up_to(place.unit);
+  if (!flat_P_.is_cpu()) flat_P_ = flat_P_.to(at::kCPU);
+  return flat_P_.narrow(0, place.offset, place.num_elements).view(place.shape);
 }
 
 void MasterStream::finish() { gather_up_to(model_.parameters->num_units() - 1); }

@@ -15,20 +15,25 @@ namespace xffl::train {
 /// adapter have the root hashes that the job names, and their files are as the manifests say.
 void check_given_models(const job::JobSpec& spec);
 
-/// The whole masters of a model, one unit at a time: what is in shards is gathered for the rank
-/// that writes. Collective: each rank calls value() for every parameter in order, or finish().
+/// The whole masters of a model, one unit at a time: what is in shards is gathered, and what is in
+/// other pipeline stages sent to the first, for the rank that writes. Collective: rank 0 calls
+/// value() for every parameter in order, or finish(), the others finish().
 class MasterStream {
  public:
-  explicit MasterStream(const LoadedModel& model) : model_(model) {}
-  /// float32 on the host, valid until the next call.
+  MasterStream(const LoadedModel& model, Pipeline& pipeline, at::Device device);
+  /// float32 on the host, valid until the next call. By rank 0.
   at::Tensor value(size_t index);
   /// Takes part in gathering the units that are left.
   void finish();
 
  private:
   void gather_up_to(int unit);
+  at::Tensor gather(int unit);
 
   const LoadedModel& model_;
+  Pipeline& pipeline_;
+  at::Device device_;
+  shard::FlatLayout layout_;  // of all units
   int unit_ = -1;
   at::Tensor flat_P_;
 };

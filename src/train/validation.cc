@@ -21,8 +21,8 @@ int64_t num_targets(const Dataset& data) {
 }  // namespace
 
 Validation::Validation(const job::JobSpec& spec, const JobContext& context,
-                       const ModelLimits& limits)
-    : spec_(spec), context_(context) {
+                       const ModelLimits& limits, Pipeline& pipeline)
+    : spec_(spec), context_(context), pipeline_(pipeline) {
   for (const job::ValidationSet& set : spec.validation) {
     sets_.emplace_back(std::vector<std::filesystem::path>{set.path}, limits,
                        static_cast<uint64_t>(spec.training.validation_samples),
@@ -30,12 +30,12 @@ Validation::Validation(const job::JobSpec& spec, const JobContext& context,
   }
 }
 
-std::vector<double> Validation::measure(llama::Model& model, std::string_view when,
+std::vector<double> Validation::measure(const LoadedModel& model, std::string_view when,
                                         StopAgreement& stop, int64_t steps_done) const {
   std::vector<double> losses;
   for (size_t i = 0; i < sets_.size(); ++i) {
     const std::optional<Evaluation> result =
-        evaluate(model, sets_[i], spec_.training.micro_batch_size, context_.group, context_.device,
+        evaluate(model, sets_[i], spec_.training.micro_batch_size, pipeline_, context_.device,
                  [&] { return stop.told_to_finish(steps_done); });
     if (!result) break;
     tell(i, when, result->nll(), result->tokens);

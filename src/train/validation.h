@@ -9,23 +9,25 @@
 #include "stop_agreement.h"
 #include "xffl/job/job_report.h"
 #include "xffl/job/job_spec.h"
-#include "xffl/llama/model.h"
 #include "xffl/train/dataset.h"
+#include "xffl/train/loaded_model.h"
+#include "xffl/train/pipeline.h"
 #include "xffl/train/run_job.h"
 
 namespace xffl::train {
 
 class Validation {
  public:
-  /// `spec` and `context` must outlive this object. Throws what Dataset does.
-  Validation(const job::JobSpec& spec, const JobContext& context, const ModelLimits& limits);
+  /// `spec`, `context` and `pipeline` must outlive this object. Throws what Dataset does.
+  Validation(const job::JobSpec& spec, const JobContext& context, const ModelLimits& limits,
+             Pipeline& pipeline);
 
   size_t size() const { return sets_.size(); }
 
   /// Mean losses in the order of the sets, on all ranks; collective. Fewer of them when told to
   /// finish. Throws kFailed when one is not finite. `when` goes to the log: "before", "amid",
   /// "after".
-  std::vector<double> measure(llama::Model& model, std::string_view when, StopAgreement& stop,
+  std::vector<double> measure(const LoadedModel& model, std::string_view when, StopAgreement& stop,
                               int64_t steps_done) const;
 
   /// What the report says of the sets measured after training.
@@ -37,6 +39,7 @@ class Validation {
 
   const job::JobSpec& spec_;
   const JobContext& context_;
+  Pipeline& pipeline_;
   std::vector<Dataset> sets_;
 };
 

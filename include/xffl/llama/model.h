@@ -69,6 +69,9 @@ class Model {
 
   const checkpoint::LlamaConfig& config() const { return config_; }
   int num_units() const { return static_cast<int>(unit_begins_.size()) - 1; }
+  /// Whether the first, or the last, unit is worked here.
+  bool has_embedding() const { return options_.first_unit == 0; }
+  bool has_head() const { return options_.end_unit == num_units(); }
   /// The index of a unit's first parameter, and that after its last (of parameter_specs).
   size_t unit_begin(int unit) const { return unit_begins_.at(static_cast<size_t>(unit)); }
   std::span<Weight> weights(int unit);
@@ -91,7 +94,13 @@ class Model {
 
   /// The NLL of each label in float32, 0 where ignored; no gradients.
   at::Tensor nll(const at::Tensor& tokens_BT, const at::Tensor& labels_BT,
-                 const Documents& documents = {});
+                 const Documents& documents = {}) {
+    return stage_nll({}, tokens_BT, labels_BT, documents);
+  }
+  /// This stage's part in nll(): takes the former stage's output (undefined in the first stage) and
+  /// returns this one's, of the same shape; the last stage returns the NLL.
+  at::Tensor stage_nll(at::Tensor x_BTD, const at::Tensor& tokens_BT, const at::Tensor& labels_BT,
+                       const Documents& documents);
 
   /// The next accumulate_gradients overwrites the gradients.
   void clear_gradients();
@@ -103,8 +112,6 @@ class Model {
   friend class Decoder;
   struct Block;
   class Use;
-  bool has_embedding() const { return options_.first_unit == 0; }
-  bool has_head() const { return options_.end_unit == num_units(); }
   int head_unit() const { return num_units() - 1; }
   bool is_tied() const { return head_ == nullptr; }
   Weight& head() { return head_ != nullptr ? *head_ : *embedding_; }

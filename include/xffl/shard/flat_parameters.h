@@ -55,6 +55,8 @@ struct Groups {
   comm::Group* gather = nullptr;    // the shard group, for parameters
   comm::Group* reduce = nullptr;    // the same ranks with connections of their own, for gradients
   comm::Group* replicas = nullptr;  // the ranks that hold this rank's part in other shard groups
+  /// One rank of each pipeline stage: the others hold the units that have no elements here.
+  comm::Group* stages = nullptr;
 };
 
 /// The part of a unit that the optimizer of this rank works on: S elements on the state's device. A
@@ -74,6 +76,7 @@ class FlatParameters {
   const FlatLayout& layout() const { return layout_; }
   size_t size() const { return layout_.places().size(); }
   int num_units() const { return static_cast<int>(units_.size()); }
+  at::ScalarType compute_dtype() const { return options_.compute_dtype; }
 
   /// Which of a parameter's elements this rank's masters hold, and those masters, one-dimensional.
   Range master_range(size_t index) const;
@@ -102,8 +105,9 @@ class FlatParameters {
   at::Tensor gradient(size_t index) const;
   /// Waits until this rank's gradients are the sums over all ranks.
   void finish_gradients();
-  /// The sum of the squares of all gradients, accumulated in float64: the same bits on all ranks of
-  /// the shard group, and for all modes of sharding. Collective.
+  /// The sum of the squares of all gradients, of all stages, accumulated in float64 unit by unit:
+  /// the same bits on all ranks of the shard group and of the pipeline, and for all modes of
+  /// sharding and numbers of stages. Collective.
   double gradient_square_sum() const;
   void scale_gradients(double factor);
 
@@ -162,6 +166,7 @@ class FlatParameters {
   void start_gather(Unit& unit);
   void finish_reduction(Reduction reduction);
   void sum_over_replicas(at::Tensor gradient_S);
+  double sum_over_units(const std::vector<at::Tensor>& squares_C) const;
 
   FlatLayout layout_;
   FlatOptions options_;

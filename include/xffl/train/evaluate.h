@@ -9,8 +9,9 @@
 #include <vector>
 
 #include "xffl/comm/group.h"
-#include "xffl/llama/model.h"
 #include "xffl/train/dataset.h"
+#include "xffl/train/loaded_model.h"
+#include "xffl/train/pipeline.h"
 
 namespace xffl::train {
 
@@ -24,12 +25,14 @@ struct Evaluation {
   double nll() const { return tokens == 0 ? 0.0 : nll_sum / static_cast<double>(tokens); }
 };
 
-/// Each rank takes every size()-th batch; sums are in float64 and equal on all ranks, and between
-/// world sizes up to rounding. Non-finite values are returned, not thrown.
-/// `should_stop`, when given, is asked before every batch, on all ranks at the same one: true, the
-/// same on all, ends it without a result.
-std::optional<Evaluation> evaluate(llama::Model& model, const Dataset& data, int64_t batch_size,
-                                   comm::Group& group, at::Device device,
+/// Each data rank takes every size()-th batch, which goes through the stages of its pipeline; sums
+/// are in float64 and equal on all ranks, and between world sizes up to rounding. Non-finite values
+/// are returned, not thrown.
+/// `should_stop`, when given, is asked before every batch (in a pipeline, every few batches, so
+/// that its stages work at once), on all ranks at the same one: true, the same on all, ends it
+/// without a result.
+std::optional<Evaluation> evaluate(const LoadedModel& model, const Dataset& data,
+                                   int64_t batch_size, Pipeline& pipeline, at::Device device,
                                    const std::function<bool()>& should_stop = nullptr);
 
 }  // namespace xffl::train

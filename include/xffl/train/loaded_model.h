@@ -1,9 +1,10 @@
-// A LLaMA in flat buffers, whole or in shards, loaded from a folder: what is trained in one set of
-// buffers, what is frozen in another that has values only.
+// A LLaMA in flat buffers, whole or in shards, or a pipeline stage's units of it, loaded from a
+// folder: what is trained in one set of buffers, what is frozen in another that has values only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <climits>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "xffl/job/job_spec.h"
 #include "xffl/llama/model.h"
 #include "xffl/shard/flat_parameters.h"
+#include "xffl/train/stage_units.h"
 
 namespace xffl::train {
 
@@ -45,6 +47,8 @@ struct LoadOptions {
   job::Offload offload = job::Offload::kNone;
   job::Recompute recompute = job::Recompute::kNone;
   shard::Groups groups;  // must outlive the model
+  int stage = 0;         // of the pipeline
+  int num_stages = 1;
   /// With an adapter beside the model, which is then frozen: that of the folder `adapter`, or, when
   /// it is empty, a fresh one of `lora_seed`.
   std::optional<checkpoint::LoraConfig> lora{};
@@ -57,19 +61,24 @@ struct LoadOptions {
 struct LoadedModel {
   checkpoint::LlamaConfig config;
   std::optional<checkpoint::LoraConfig> lora;
-  std::vector<llama::ParameterSpec> specs;            // of `parameters`, in order
-  std::unique_ptr<shard::FlatParameters> parameters;  // trained; all of it without gradients
+  std::vector<UnitRange> stages;  // each pipeline stage's units
+  int stage = 0;
+  std::vector<llama::ParameterSpec> specs;  // of `parameters`, in order, of all stages
+  /// Trained; all of it without gradients. Parameters of other stages have no elements here.
+  std::unique_ptr<shard::FlatParameters> parameters;
   std::vector<llama::ParameterSpec> frozen_specs;
   std::unique_ptr<shard::FlatParameters> frozen;  // null when there is nothing frozen
   std::unique_ptr<llama::Model> model;
 };
 
-/// The layout of a LLaMA's parameters: matrices decay, norms and biases do not.
-std::vector<shard::Parameter> flat_parameters_of(const std::vector<llama::ParameterSpec>& specs);
+/// The layout of a LLaMA's parameters: matrices decay, norms and biases do not. Those of units that
+/// are not in `units` have no elements.
+std::vector<shard::Parameter> flat_parameters_of(const std::vector<llama::ParameterSpec>& specs,
+                                                 UnitRange units = {0, INT_MAX});
 
-/// Each rank reads its own part of each tensor. Throws what reading does; kRejected when the
-/// adapter is not one of this model, kConfig when a pattern of `freeze` matches nothing or all is
-/// frozen.
+/// Each rank reads its own part of each tensor. Throws what reading and stage_units() do; kRejected
+/// when the adapter is not one of this model, kConfig when a pattern of `freeze` matches nothing or
+/// all is frozen.
 LoadedModel load_model(const std::filesystem::path& folder, const LoadOptions& options);
 
 /// What a job's training asks for.

@@ -9,11 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "xffl/comm/group.h"
 #include "xffl/job/job_spec.h"
 #include "xffl/shard/adamw.h"
 #include "xffl/train/dataset.h"
 #include "xffl/train/loaded_model.h"
+#include "xffl/train/pipeline.h"
 #include "xffl/train/proximal.h"
 
 namespace xffl::train {
@@ -49,14 +49,19 @@ class LossScale {
   int good_steps_ = 0;
 };
 
+/// Of a step on each data rank, the same on all: their collectives match. The last ones may be
+/// empty on some.
+int64_t num_micro_batches(const job::TrainingSpec& training, int num_data_ranks);
+
 class Trainer {
  public:
-  Trainer(LoadedModel& model, const job::TrainingSpec& training, comm::Group& group,
+  /// All of these must outlive the trainer; `model` is that of the pipeline's stage.
+  Trainer(LoadedModel& model, const job::TrainingSpec& training, Pipeline& pipeline,
           at::Device device);
 
-  /// One optimizer step on this rank's sequences `indices` (possibly none) of a global batch with
-  /// `global_tokens` targets; collective. Throws kFailed on every rank, with the parameters
-  /// unchanged, when loss or gradient is not finite.
+  /// One optimizer step on the sequences `indices` (possibly none) of this rank's pipeline, out of
+  /// a global batch with `global_tokens` targets; collective. Throws kFailed on every rank, with
+  /// the parameters unchanged, when loss or gradient is not finite.
   StepResult step(const Dataset& data, std::vector<uint64_t> indices, int64_t global_tokens,
                   double learning_rate);
 
@@ -71,12 +76,12 @@ class Trainer {
 
  private:
   double forward_backward(const Dataset& data, const std::vector<uint64_t>& indices, double scale);
-  int64_t num_micro_batches() const;
   uint64_t dropout_seed(int64_t micro_batch) const;
+  double sum_over_ranks(double mine) const;
 
   LoadedModel& model_;
   job::TrainingSpec training_;
-  comm::Group& group_;
+  Pipeline& pipeline_;
   at::Device device_;
   Proximal proximal_;
   shard::Adamw optimizer_;

@@ -1,0 +1,157 @@
+"""Whole jobs in a pipeline of stages, against the same data ranks without one: the same bits."""
+
+import json
+import signal
+import time
+
+import pytest
+
+import harness
+
+
+def pipeline(stages, schedule="1f1b"):
+    return dict(stages=stages, schedule=schedule)
+
+
+class Setting:
+    def __init__(self, folder):
+        self.folder, self.done = folder, {}
+        changes = {**harness.variants()["grouped_queries_odd_head_dim"], "num_hidden_layers": 4, "attention_bias": True}
+        self.hash = harness.make_model(folder / "base", **changes)
+        self.tokens = harness.write_tokens(folder / "t.tokens", harness.make_sequences(40))
+        self.validation = harness.write_tokens(folder / "v.tokens", harness.make_sequences(23, seed=5))
+
+    def job(self, name, attempt=1, **changes):
+        path = harness.make_job(self.folder / name / f"a{attempt}", self.folder / "base", self.hash, self.tokens,
+                                [("it", self.validation)],
+                                **{**dict(steps=6, batch_size=8, micro_batch_size=2, weight_decay=0.1, state_path="../state"),
+                                   **changes})
+        text = json.loads(path.read_text())
+        text["key"]["attempt"] = attempt
+        path.write_text(json.dumps(text))
+        return path
+
+    def train(self, world_size, **changes):
+        key = json.dumps([world_size, changes], sort_keys=True)
+        if key not in self.done:
+            self.done[key] = harness.train(self.job(f"job{len(self.done)}", **changes), world_size)
+        return self.done[key]
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory):
+    return Setting(tmp_path_factory.mktemp("pipeline"))
+
+
+def expect_same(found, expected):
+    assert found.losses == expected.losses
+    assert [m["grad_norm"] for m in found.metrics] == [m["grad_norm"] for m in expected.metrics]
+    for key in ("steps", "samples", "tokens", "validation", "update_sha256", "train_loss", "stopped_early"):
+        assert found.report[key] == expected.report[key], key
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("stages", [2, 4])
+def test_same_bits_as_one_stage(setting, stages, schedule):
+    found = setting.train(stages, pipeline=pipeline(stages, schedule))
+    assert found.report["world_size"] == stages
+    expect_same(found, setting.train(1))
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("sharding", ["none", "optimizer"])
+def test_same_bits_with_data_parallelism(setting, schedule, sharding):
+    expect_same(setting.train(4, pipeline=pipeline(2, schedule), sharding=sharding), setting.train(2))
+
+
+@pytest.mark.parametrize("changes", [dict(batch_size=7, micro_batch_size=2), dict(batch_size=2, micro_batch_size=2),
+                                     dict(batch_size=6, micro_batch_size=6), dict(precision="bf16"), dict(precision="fp16"),
+                                     dict(recompute="full"), dict(update_kind="delta", update_dtype="bf16"),
+                                     dict(offload="optimizer"), dict(proximal=0.1)],
+                         ids=["uneven", "one_micro_batch", "one_of_all", "bf16", "fp16", "recompute", "delta", "offload", "proximal"])
+def test_same_bits_in_other_settings(setting, changes):
+    expect_same(setting.train(2, pipeline=pipeline(2), **changes), setting.train(1, **changes))
+
+
+def test_data_ranks_without_a_sequence(setting):
+    changes = dict(batch_size=3, micro_batch_size=1)
+    expect_same(setting.train(4, pipeline=pipeline(2), **changes), setting.train(2, **changes))
+
+
+def test_only_measuring(setting):
+    expect_same(setting.train(4, pipeline=pipeline(2), steps=0), setting.train(2, steps=0))
+
+
+def steps_done(job):
+    metrics = job.parent / "metrics.jsonl"
+    return metrics.read_text().count("\n") if metrics.exists() else 0
+
+
+def wait_for_steps(ranks, job, steps):
+    deadline = time.monotonic() + 240
+    while steps_done(job) < steps:
+        assert time.monotonic() < deadline
+        assert all(rank.poll() is None for rank in ranks), [rank.communicate()[0] for rank in ranks]
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_one_rank_told_to_finish_ends_all(setting, rank):
+    job = setting.job(f"stop{rank}", steps=100000, pipeline=pipeline(2))
+    ranks = harness.start_ranks(job, 4)
+    wait_for_steps(ranks, job, 3)
+    ranks[rank].send_signal(signal.SIGUSR1)
+    output = [one.communicate(timeout=240)[0] for one in ranks]
+    assert [one.returncode for one in ranks] == [0] * 4, output
+    report = json.loads((job.parent / "report.json").read_text())
+    assert report["stopped_early"] and report["steps"] == steps_done(job) >= 3
+    expected = setting.train(2, steps=report["steps"])
+    assert report["update_sha256"] == expected.report["update_sha256"]
+
+
+@pytest.mark.parametrize("first,second", [((2, 2), (2, 2)), ((2, 2), (2, 1)), ((2, 1), (4, 2)), ((4, 2), (2, 2))],
+                         ids=["same", "fewer_stages", "more_stages", "other_ranks"])
+def test_a_killed_job_goes_on_with_any_number_of_stages(setting, first, second):
+    """(ranks, stages) of the attempts."""
+    steps = 400
+    name = f"killed{first}{second}".translate(str.maketrans("", "", "(), "))
+    changes = dict(steps=steps, checkpoint_interval=5, sharding="optimizer")
+    job = setting.job(name, pipeline=pipeline(first[1]), **changes)
+    ranks = harness.start_ranks(job, first[0])
+    wait_for_steps(ranks, job, 12)
+    for rank in ranks:
+        rank.kill()
+    for rank in ranks:
+        rank.communicate()
+    done = max(int(folder.name[5:]) for folder in (job.parent.parent / "state").glob("step-????????"))
+    assert 5 <= done < steps
+    again = harness.train(setting.job(name, attempt=2, pipeline=pipeline(second[1]), **changes), second[0])
+    assert any(f"resumed from a checkpoint  steps={done}" in output for output in again.output)
+    if first[0] // first[1] == second[0] // second[1]:  # the same data ranks: the same sums
+        expect = setting.train(first[0] // first[1], steps=steps)
+        assert again.losses == expect.losses[-len(again.losses):] and len(again.losses) == steps - done
+        assert again.report["update_sha256"] == expect.report["update_sha256"]
+
+
+REFUSED = {
+    "stages": (2, dict(pipeline=pipeline(3)), "which does not divide the 2 ranks"),
+    "units": (8, dict(pipeline=pipeline(8)), "the model has 6 units"),
+    "full": (2, dict(pipeline=pipeline(2), sharding="full"), "with sharding 'full'"),
+    "gradients": (2, dict(pipeline=pipeline(2), sharding="gradients"), "with sharding 'gradients'"),
+    "freeze": (2, dict(pipeline=pipeline(2), freeze=["*norm*"]), "freeze"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_supported_is_refused_by_name(setting, name):
+    world_size, changes, words = REFUSED[name]
+    outcome = harness.train(setting.job(f"refused_{name}", **changes), world_size, check=False)
+    assert outcome.report is None and 0 not in outcome.codes
+    assert all(words in output for output in outcome.output), outcome.output
+
+
+def test_a_tied_head_is_refused(setting, tmp_path):
+    base_hash = harness.make_model(tmp_path / "base", tie_word_embeddings=True)
+    job = harness.make_job(tmp_path / "job", tmp_path / "base", base_hash, setting.tokens, pipeline=pipeline(2))
+    outcome = harness.train(job, 2, check=False)
+    assert outcome.report is None and all("tie_word_embeddings" in output for output in outcome.output)
