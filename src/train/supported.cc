@@ -66,10 +66,6 @@ void check_adapters(const job::JobSpec& spec) {
     refuse("adapter_path is given, but training.lora.rank is 0: this trainer trains adapters only");
   if (adapts && !training.freeze.empty())
     refuse("training.freeze together with training.lora: with adapters all else is frozen anyway");
-  if ((adapts || !training.freeze.empty()) && training.pipeline.stages > 1)
-    refuse(
-        "training.pipeline together with training.lora or training.freeze: this trainer cannot "
-        "do both at once");
 }
 
 }  // namespace
