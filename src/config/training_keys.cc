@@ -97,7 +97,7 @@ const Section& training_keys() {
        .min = 1,
        .max = kMaxCount,
        .fallback = "required, here or in each facility"},
-      {"batch_size", Type::kInteger, "sequences per optimizer step, over all ranks",
+      {"batch_size", Type::kInteger, "sequences per optimizer step, over all ranks (of a group)",
        bind<&TrainingSpec::batch_size>(), 1, kMaxBatch},
       {"micro_batch_size", Type::kInteger,
        "sequences per rank and forward pass; gradients accumulate over the rest",
