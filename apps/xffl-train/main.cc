@@ -80,16 +80,7 @@ void declare_generate(CLI::App& app, CommandLine& line) {
   command->add_flag("!--ignore-eos", options.stop_at_eos, "the model's own end does not stop");
 }
 
-void declare(CommandLine& line) {
-  CLI::App& app = line.app;
-  app.set_version_flag("--version", version_line());
-  declare_common(app, line);
-  app.add_option("--job", line.job, "job.json: run this job");
-
-  CLI::App* train = app.add_subcommand("train", "Run the job of a job.json");
-  declare_common(*train, line);
-  train->add_option("--job", line.job, "job.json")->required();
-
+void declare_evaluate(CLI::App& app, CommandLine& line) {
   CLI::App* evaluate =
       app.add_subcommand("evaluate", "Measure loss and perplexity of a model on a token shard");
   declare_common(*evaluate, line);
@@ -110,6 +101,19 @@ void declare(CommandLine& line) {
                      "attention inside a document of a packed sequence only, as with "
                      "training.document_mask");
   evaluate->add_flag("--json", line.evaluate.json, "print one JSON object");
+}
+
+void declare(CommandLine& line) {
+  CLI::App& app = line.app;
+  app.set_version_flag("--version", version_line());
+  declare_common(app, line);
+  app.add_option("--job", line.job, "job.json: run this job");
+
+  CLI::App* train = app.add_subcommand("train", "Run the job of a job.json");
+  declare_common(*train, line);
+  train->add_option("--job", line.job, "job.json")->required();
+
+  declare_evaluate(app, line);
 
   CLI::App* init = app.add_subcommand("init", "Make a model with random weights");
   declare_common(*init, line);

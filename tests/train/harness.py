@@ -95,6 +95,18 @@ def hf_sum(model, ids):
     return loss * (len(ids) - 1), len(ids) - 1
 
 
+def hf_step(model, optimizer, parameters, sequences, max_norm, before_clipping=lambda: None):
+    """One step of Hugging Face's model on all sequences at once: the mean loss before it and the gradient's norm."""
+    optimizer.zero_grad()
+    sums = [hf_sum(model, ids) for ids in sequences if len(ids) > 1]
+    loss = sum(nll for nll, _ in sums) / sum(count for _, count in sums)
+    loss.backward()
+    before_clipping()
+    norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+    optimizer.step()
+    return loss.item(), norm.item()
+
+
 def hf_evaluate(model, sequences):
     with torch.no_grad():
         means = [None if len(ids) == 1 else (hf_sum(model, ids)[0] / (len(ids) - 1)).item() for ids in sequences]

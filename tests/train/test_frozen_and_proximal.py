@@ -37,18 +37,17 @@ def reference(base, sequences, steps, freeze=(), mu=0.0):
     groups = [dict(params=[p for p in trained if p.dim() == 2], weight_decay=0.1),
               dict(params=[p for p in trained if p.dim() != 2], weight_decay=0.0)]
     optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=2e-3, betas=(0.9, 0.95), eps=1e-8)
-    losses, norms = [], []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        sums = [harness.hf_sum(model, ids) for ids in sequences if len(ids) > 1]
-        loss = sum(nll for nll, _ in sums) / sum(count for _, count in sums)
-        loss.backward()
-        losses.append(loss.item())
+
+    def hold_near_the_given():
         with torch.no_grad():
             for parameter, anchor in zip(trained, given):
                 parameter.grad += mu * (parameter - anchor)
-        norms.append(torch.nn.utils.clip_grad_norm_(trained, 1.0).item())
-        optimizer.step()
+
+    losses, norms = [], []
+    for _ in range(steps):
+        loss, norm = harness.hf_step(model, optimizer, trained, sequences, 1.0, hold_near_the_given)
+        losses.append(loss)
+        norms.append(norm)
     return losses, norms, model
 
 

@@ -20,14 +20,10 @@ def hf_losses(folder, sequences, steps, learning_rate, decay, max_norm, schedule
     scheduler = get_scheduler(schedule, optimizer, warmup, total)
     losses, norms, rates = [], [], []
     for _ in range(steps):
-        optimizer.zero_grad()
-        sums = [harness.hf_sum(model, ids) for ids in sequences if len(ids) > 1]
-        loss = sum(nll for nll, _ in sums) / sum(count for _, count in sums)
-        loss.backward()
-        losses.append(loss.item())
-        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm).item())
         rates.append(scheduler.get_last_lr()[0])
-        optimizer.step()
+        loss, norm = harness.hf_step(model, optimizer, list(model.parameters()), sequences, max_norm)
+        losses.append(loss)
+        norms.append(norm)
         scheduler.step()
     return losses, norms, rates, model
 

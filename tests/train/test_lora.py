@@ -64,13 +64,9 @@ def peft_training(base, adapter, sequences, steps, learning_rate, decay, max_nor
     optimizer = torch.optim.AdamW(trained, lr=learning_rate, betas=(0.9, 0.95), eps=1e-8, weight_decay=decay)
     losses, norms = [], []
     for _ in range(steps):
-        optimizer.zero_grad()
-        sums = [harness.hf_sum(model, ids) for ids in sequences if len(ids) > 1]
-        loss = sum(nll for nll, _ in sums) / sum(count for _, count in sums)
-        loss.backward()
-        losses.append(loss.item())
-        norms.append(torch.nn.utils.clip_grad_norm_(trained, max_norm).item())
-        optimizer.step()
+        loss, norm = harness.hf_step(model, optimizer, trained, sequences, max_norm)
+        losses.append(loss)
+        norms.append(norm)
     return losses, norms, model
 
 
