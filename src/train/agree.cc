@@ -25,7 +25,12 @@ void run_and_agree(comm::Group& group, at::Device device, bool mine,
       failed_W[group.rank()].fill_(1);
     }
   }
-  group.all_reduce(failed_W);
+  try {
+    group.all_reduce(failed_W);
+  } catch (const Error&) {
+    if (error) throw *error;  // which says more than that the others have ended
+    throw;
+  }
   if (error) throw *error;
   if (failed_W.sum().item<int64_t>() == 0) return;
   throw Error(ErrorKind::kFailed, "rank " + std::to_string(failed_W.argmax().item<int64_t>()) +

@@ -25,15 +25,16 @@ uint64_t mix(uint64_t z) {  // SplitMix64 (Steele et al., 2014)
   return z ^ (z >> 31);
 }
 
-[[noreturn]] void refuse_not_finite(const StepResult& result) {
+}  // namespace
+
+void check_finite(const StepResult& result) {
+  if (result.finite) return;
   throw Error(ErrorKind::kFailed,
               "the loss is " + std::to_string(std::fabs(result.loss)) +
                   " and the gradient's norm " + std::to_string(std::fabs(result.grad_norm)) +
                   ", expected finite numbers: stopped before the update (a lower learning rate, a "
                   "warm-up or clipping may help; or the given model is damaged)");
 }
-
-}  // namespace
 
 void LossScale::record(bool finite) {
   if (!finite) {
@@ -110,13 +111,12 @@ StepResult Trainer::step(const Dataset& data, std::vector<uint64_t> indices, int
 
   StepResult result{global_tokens, nll_sum * per_token,
                     std::sqrt(model_.parameters->gradient_square_sum()) / loss_scale_.value()};
-  const bool finite = std::isfinite(result.grad_norm);
-  if (std::isfinite(result.loss) && !finite && loss_scale_.can_skip()) {
-    loss_scale_.record(false);
-    result.skipped = true;
+  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
+    result.skipped = std::isfinite(result.loss) && loss_scale_.can_skip();
+    result.finite = result.skipped;
+    if (result.skipped) loss_scale_.record(false);
     return result;
   }
-  if (!std::isfinite(result.loss) || !finite) refuse_not_finite(result);
   // Unscale, then clip, in one factor.
   const double factor =
       clip_factor(result.grad_norm, training_.max_grad_norm) / loss_scale_.value();

@@ -105,14 +105,13 @@ void TrainingLoop::step(tokens::Sampler& mine, tokens::Sampler& whole_batch) {
     return data_.in_dataset(sampler.step_indices(static_cast<uint64_t>(step)));
   };
   StepResult result;
-  const auto body = [&] {
+  with_context("step " + std::to_string(step + 1), [&] {
     result = trainer_.step(data_.dataset(), indices(mine),
                            count_targets(data_.dataset(), indices(whole_batch)), rate);
-  };
-  with_context("step " + std::to_string(step + 1), [&] {
-    // What ends one group must not leave the others waiting for it.
-    if (groups_.count() == 1) return body();
-    on_all_ranks(context_.group, context_.device, body);
+    // What ends one group must not leave the others waiting for it. (What ends one rank is noticed
+    // by those that it leaves alone.)
+    if (groups_.count() == 1) return check_finite(result);
+    on_all_ranks(context_.group, context_.device, [&] { check_finite(result); });
   });
   exchange_.after_step(report_.steps + 1, result.tokens);
   synchronize(context_.device);

@@ -264,6 +264,22 @@ def test_a_rank_that_dies_ends_all_groups(setting):
     assert not (doomed.parent / "report.json").exists() and not (doomed.parent / "update").exists()
 
 
+def test_what_ends_one_rank_ends_the_others_and_is_told(setting):
+    """Amid a step, while the other group waits for its gradients."""
+    folder, job = setting
+    damaged = harness.write_tokens(folder / "damaged.tokens", harness.make_sequences(20))
+    content = bytearray(damaged.read_bytes())
+    for place in range(64, 64 + 2 * 20, 2):
+        content[place:place + 2] = (500).to_bytes(2, "little")
+    damaged.write_bytes(content)
+    doomed = job([damaged, "b"], steps=100, groups=dict(count=2, exchange="gradients"))
+    start = time.monotonic()
+    outcome = harness.train(doomed, 2, check=False, XFFL_COMM_TIMEOUT="60")
+    assert time.monotonic() - start < 40 and outcome.report is None
+    assert outcome.codes[0] == 5 and "has id 500" in outcome.output[0], outcome.output
+    assert "a rank died" in outcome.output[1] and "damaged.tokens" not in outcome.output[1]
+
+
 @pytest.mark.parametrize("world_size,groups,changes,words", [
     (3, dict(count=2), {}, "does not divide the 3 ranks"),
     (2, dict(count=2, exchange="gradients", interval=2), {}, "gradients are exchanged in every step"),

@@ -23,7 +23,11 @@ struct StepResult {
   double loss = 0;       // mean NLL of them before the step
   double grad_norm = 0;  // before clipping
   bool skipped = false;  // fp16 overflowed: the scale of the loss was halved, nothing updated
+  bool finite = true;    // else nothing was updated, and the training cannot go on
 };
+
+/// Throws kFailed unless result.finite.
+void check_finite(const StepResult& result);
 
 /// The scale of an fp16 loss (Micikevicius et al., 2018; torch.amp.GradScaler's defaults): halved
 /// when a gradient is not finite, doubled after 2000 steps that were. 1 in other precisions.
@@ -60,8 +64,8 @@ class Trainer {
           at::Device device);
 
   /// One optimizer step on the sequences `indices` (possibly none) of this rank's pipeline, out of
-  /// a global batch with `global_tokens` targets; collective. Throws kFailed on every rank, with
-  /// the parameters unchanged, when loss or gradient is not finite.
+  /// a global batch with `global_tokens` targets; collective. The parameters are unchanged when loss
+  /// or gradient is not finite, on all ranks of the group alike: see check_finite().
   StepResult step(const Dataset& data, std::vector<uint64_t> indices, int64_t global_tokens,
                   double learning_rate);
 
