@@ -9,6 +9,7 @@
 
 #include "agree.h"
 #include "group_counts.h"
+#include "state_folder.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
@@ -19,8 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kVersion = 2;
-constexpr uint64_t kMaxStateBytes = 16 << 20;
+constexpr int kVersion = 3;
 constexpr const char* kPrefix = "step-";
 
 std::string numbered(const char* format, int64_t number) {
@@ -70,16 +70,10 @@ std::vector<int64_t> steps_in(const fs::path& folder) {
   return steps;
 }
 
-Json read_json(const fs::path& folder) {
-  const fs::path path = folder / "state.json";
-  return parse_json(read_file(path, kMaxStateBytes), path.string(),
-                    {.max_bytes = kMaxStateBytes, .max_depth = 6});
-}
-
 // Why a checkpoint cannot be used; empty when it can.
 std::string problem_of(const fs::path& folder, const std::string& expected) {
   try {
-    const Json state = read_json(folder);
+    const Json state = read_state_file(folder);
     if (state.at("version") != kVersion) return "it has another format version";
     if (state.at("job") != expected) return "it belongs to another job";
     const std::string damaged = damaged_file(folder, state.at("files"));
@@ -117,20 +111,32 @@ std::vector<UnitBuffers> JobStateStore::buffers() const {
   return all;
 }
 
-void JobStateStore::write_state(const fs::path& target, const JobState& state,
-                                const Json& counts) const {
-  const Json document{{"version", kVersion},
-                      {"job", fingerprint(spec_)},
-                      {"num_parts", parts_.num_parts()},
-                      {"files", parts_.files(target)},
-                      {"counts", counts},
-                      {"outer_steps", exchange_.outer().num_steps()},
-                      {"steps_since_exchange", exchange_.steps_since()},
-                      {"best_validation", state.best_validation},
-                      {"worse_validations", state.worse_validations},
-                      {"nll_before", state.nll_before},
-                      {"report", job::format_job_report(state.report)}};
-  write_file_atomic(target / "state.json", document.dump(1) + "\n");
+Json JobStateStore::describe(const fs::path& folder, const JobState& state,
+                             const Json& counts) const {
+  return Json{{"version", kVersion},
+              {"job", fingerprint(spec_)},
+              {"num_parts", parts_.num_parts()},
+              {"files", parts_.files(folder)},
+              {"counts", counts},
+              {"outer_steps", exchange_.outer().num_steps()},
+              {"steps_since_exchange", exchange_.steps_since()},
+              {"best_validation", state.best_validation},
+              {"worse_validations", state.worse_validations},
+              {"measured_at", state.measured_at},
+              {"nll_before", state.nll_before},
+              {"report", job::format_job_report(state.report)}};
+}
+
+// This attempt's: what another one is writing, somewhere, is not touched.
+std::string JobStateStore::temporary_suffix() const {
+  return ".a" + std::to_string(spec_.key.attempt) + ".tmp";
+}
+
+// Left by this very attempt, killed while it wrote and requeued.
+void JobStateStore::remove_incomplete() const {
+  std::error_code none;
+  for (const fs::directory_entry& entry : fs::directory_iterator(spec_.state_path, none))
+    if (entry.path().string().ends_with(temporary_suffix())) fs::remove_all(entry.path(), none);
 }
 
 void JobStateStore::remove_old() const {
@@ -143,24 +149,14 @@ void JobStateStore::remove_old() const {
 void JobStateStore::save(const JobState& state) {
   const fs::path target = folder(state.report.steps);
   const Json counts = gather_counts(groups_, device_, trainer_, exchange_);
-  // Of an earlier attempt that may still be writing, somewhere, nothing is touched.
-  const fs::path temporary = target.string() + ".a" + std::to_string(spec_.key.attempt) + ".tmp";
-  on_first_rank(group_, device_, [&] {
-    std::error_code none;
-    fs::remove_all(temporary, none);
-    make_dirs(temporary);
-  });
-  on_all_ranks(group_, device_, [&] { parts_.write(temporary, buffers()); });
-  on_first_rank(group_, device_, [&] {
-    write_state(temporary, state, counts);
-    fsync_dir(temporary);
-    if (fs::exists(target)) {  // the same steps, done before: the same bits
-      fs::remove_all(temporary);
-    } else {
-      rename_durable(temporary, target);
-    }
-    remove_old();
-  });
+  const StateFolder place{target, target.string() + temporary_suffix()};
+  if (group_.rank() == 0) remove_incomplete();
+  write_state_folder(
+      group_, device_, place, parts_, buffers(),
+      [&] { return describe(place.temporary, state, counts); },
+      // The same steps, done before: the same bits, unless they are damaged or another job's.
+      [&] { return problem_of(target, fingerprint(spec_)).empty(); });
+  if (group_.rank() == 0) remove_old();
 }
 
 void JobStateStore::clear() const {
@@ -181,7 +177,7 @@ int64_t JobStateStore::newest() const {
 }
 
 void JobStateStore::read(const fs::path& source, JobState& state) {
-  const Json json = read_json(source);
+  const Json json = read_state_file(source);
   parts_.read(source, json.at("num_parts").get<int>(), buffers());
   model_.parameters->refresh_compute();
   restore_counts(json.at("counts"), json.at("steps_since_exchange").get<int64_t>(), groups_,
@@ -189,6 +185,7 @@ void JobStateStore::read(const fs::path& source, JobState& state) {
   exchange_.outer().set_num_steps(json.at("outer_steps").get<int64_t>());
   state.best_validation = json.at("best_validation").get<double>();
   state.worse_validations = json.at("worse_validations").get<int64_t>();
+  state.measured_at = json.at("measured_at").get<int64_t>();
   state.nll_before = json.at("nll_before").get<std::vector<double>>();
   state.report = job::parse_job_report(json.at("report").get<std::string>(), source.string());
 }

@@ -27,6 +27,7 @@ struct JobState {
   std::vector<double> nll_before;
   double best_validation = 0;  // of early stopping
   int64_t worse_validations = 0;
+  int64_t measured_at = -1;  // steps done at the last whole validation amid the training
 };
 
 class JobStateStore {
@@ -49,8 +50,10 @@ class JobStateStore {
  private:
   std::filesystem::path folder(int64_t steps) const;
   std::vector<UnitBuffers> buffers() const;
-  void write_state(const std::filesystem::path& folder, const JobState& state,
-                   const Json& counts) const;
+  std::string temporary_suffix() const;
+  Json describe(const std::filesystem::path& folder, const JobState& state,
+                const Json& counts) const;
+  void remove_incomplete() const;
   void remove_old() const;
   int64_t newest() const;
   void read(const std::filesystem::path& folder, JobState& state);

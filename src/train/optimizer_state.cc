@@ -7,6 +7,7 @@
 
 #include "agree.h"
 #include "group_counts.h"
+#include "state_folder.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
@@ -20,7 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kOptimizerStateVersion = 1;
-constexpr uint64_t kMaxOptimizerStateBytes = 16 << 20;
 
 // Which parameters are trained, and where each lies: other buffers mean something else.
 std::string layout_hash(const LoadedModel& model) {
@@ -42,12 +42,6 @@ int round_of(const fs::path& folder) {
   int round = -1;
   const auto [last, error] = std::from_chars(name.data() + 1, name.data() + end, round);
   return error == std::errc() && last == name.data() + end ? round : -1;
-}
-
-Json read_state(const fs::path& folder) {
-  const fs::path path = folder / "state.json";
-  return parse_json(read_file(path, kMaxOptimizerStateBytes), path.string(),
-                    {.max_bytes = kMaxOptimizerStateBytes, .max_depth = 6});
 }
 
 }  // namespace
@@ -90,7 +84,7 @@ Json OptimizerState::description() const {
 // Why a state cannot be used; empty when it can.
 std::string OptimizerState::problem_of(const fs::path& folder) const {
   try {
-    const Json state = read_state(folder);
+    const Json state = read_state_file(folder);
     const Json expected = description();
     for (const auto& [key, value] : expected.items())
       if (state.at("of").at(key) != value) return "it has another " + key;
@@ -104,7 +98,7 @@ std::string OptimizerState::problem_of(const fs::path& folder) const {
 }
 
 void OptimizerState::read(const fs::path& folder) {
-  const Json json = read_state(folder);
+  const Json json = read_state_file(folder);
   parts_.read(folder, json.at("num_parts").get<int>(), buffers());
   restore_counts(json.at("counts"), 0, groups_, trainer_, exchange_);
   exchange_.outer().set_num_steps(json.at("outer_steps").get<int64_t>());
@@ -128,29 +122,18 @@ void OptimizerState::load() {
 }
 
 void OptimizerState::write(const fs::path& target) const {
-  const fs::path temporary = target.string() + ".tmp";
   const Json counts = gather_counts(groups_, device_, trainer_, exchange_);
-  on_first_rank(group_, device_, [&] {
-    std::error_code none;
-    fs::remove_all(temporary, none);
-    make_dirs(temporary);
+  const StateFolder place{target, target.string() + ".tmp"};
+  write_state_folder(group_, device_, place, parts_, buffers(), [&] {
+    return Json{{"of", description()},
+                {"round", spec_.key.round},
+                {"name", target.filename().string()},
+                {"num_parts", parts_.num_parts()},
+                {"files", parts_.files(place.temporary)},
+                {"counts", counts},
+                {"outer_steps", exchange_.outer().num_steps()}};
   });
-  on_all_ranks(group_, device_, [&] { parts_.write(temporary, buffers()); });
-  on_first_rank(group_, device_, [&] {
-    const Json document{{"of", description()},
-                        {"round", spec_.key.round},
-                        {"name", target.filename().string()},
-                        {"num_parts", parts_.num_parts()},
-                        {"files", parts_.files(temporary)},
-                        {"counts", counts},
-                        {"outer_steps", exchange_.outer().num_steps()}};
-    write_file_atomic(temporary / "state.json", document.dump(1) + "\n");
-    fsync_dir(temporary);
-    std::error_code none;
-    fs::remove_all(target, none);  // of this very attempt, before it was requeued
-    rename_durable(temporary, target);
-    remove_old();
-  });
+  if (group_.rank() == 0) remove_old();
 }
 
 // An attempt of an earlier round may still be at work: it knows of no later rounds.

@@ -108,6 +108,11 @@ std::string damaged_file(const fs::path& folder, const Json& files) {
   for (const auto& [name, size] : files.items()) {
     std::error_code error;
     if (fs::file_size(folder / name, error) != size.get<uint64_t>() || error) return name;
+    try {
+      checkpoint::SafetensorsFile(folder / name);  // after a crash a file may hold zeros
+    } catch (const Error&) {
+      return name;
+    }
   }
   return "";
 }

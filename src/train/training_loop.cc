@@ -79,6 +79,8 @@ void TrainingLoop::run(const std::vector<double>& nll_before) {
     progress_.emplace(training.steps, true);
   }
   const double waited_before = pipeline_.seconds_waited();
+  // An attempt that was told to finish while it measured has left that to this one.
+  if (report_.steps > 0 && state_.measured_at != report_.steps) validate_if_due();
   while (!complete() && !stop_.told_to_finish(report_.steps)) {
     step(mine, whole_batch);
     validate_if_due();
@@ -146,7 +148,7 @@ void TrainingLoop::validate_if_due() {
     return;
   losses_ = validation_.measure(model_, "amid", stop_, report_.steps);
   if (losses_.size() < validation_.size()) return;  // told to finish
-  measured_at_ = report_.steps;
+  state_.measured_at = report_.steps;
   if (first_rank())
     metrics_->append_validation(spec_.training.first_step + report_.steps,
                                 validation_.results(state_.nll_before, losses_));

@@ -45,7 +45,7 @@ class TrainingLoop {
 
   /// The validation losses of the model as it is, where it was measured after its last step.
   std::vector<double> losses_now() const {
-    return measured_at_ == report_.steps ? losses_ : std::vector<double>();
+    return state_.measured_at == report_.steps ? losses_ : std::vector<double>();
   }
 
   /// A checkpoint of all that is done; collective.
@@ -81,8 +81,7 @@ class TrainingLoop {
   JobState state_;  // its report lacks the key until it is saved
   job::JobReport& report_ = state_.report;
   int64_t last_saved_ = -1;  // steps of the newest checkpoint
-  int64_t measured_at_ = -1;
-  std::vector<double> losses_;  // after so many steps
+  std::vector<double> losses_;  // of the last validation amid the training
 };
 
 }  // namespace xffl::train

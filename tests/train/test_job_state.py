@@ -112,16 +112,27 @@ def test_a_state_of_something_else_is_passed_over(setting):
     expect_same(outcome, whole)
 
 
-def test_a_damaged_checkpoint_is_passed_over(setting):
+@pytest.mark.parametrize("harm", ["torn", "zeros"])
+def test_a_damaged_checkpoint_is_passed_over(setting, harm):
     folder, job, whole = setting
-    kill_after(job("damaged", steps=800, checkpoint_interval=4), 20)
-    steps = sorted((folder / "damaged" / "state").glob("step-????????"))
+    name = "damaged-" + harm
+    kill_after(job(name, steps=800, checkpoint_interval=4), 20)
+    steps = sorted((folder / name / "state").glob("step-????????"))
     assert len(steps) == 2, "keep_checkpoints"
     for part in steps[-1].glob("part-*"):
-        os.truncate(part, part.stat().st_size - 4)
-    outcome = harness.train(job("damaged", attempt=2, steps=800, checkpoint_interval=4))
-    assert any("is not whole" in output for output in outcome.output)
-    assert any(f"resumed from a checkpoint  steps={int(steps[0].name[5:])}" in output for output in outcome.output)
+        size = part.stat().st_size
+        os.truncate(part, size - 4 if harm == "torn" else 0)
+        if harm == "zeros":  # what a node's crash may leave of a file
+            os.truncate(part, size)
+    again = harness.start_ranks(job(name, attempt=2, steps=800, checkpoint_interval=4))[0]
+    lines = []
+    while not lines or "resumed from a checkpoint" not in lines[-1]:
+        lines.append(again.stdout.readline())
+        assert lines[-1], lines
+    again.kill()
+    again.communicate()
+    assert any("is not whole" in line for line in lines)
+    assert f"steps={int(steps[0].name[5:])}" in lines[-1]
 
 
 def test_told_to_stop_before_the_first_step_leaves_nothing_but_a_report(setting):
@@ -137,3 +148,49 @@ def test_told_to_stop_before_the_first_step_leaves_nothing_but_a_report(setting)
     report = json.loads((path.parent / "report.json").read_text())
     assert report["stopped_early"] and report["update_sha256"] == "" and report["steps"] == 0
     assert not list((path.parent.parent / "state").glob("*"))
+
+
+def test_what_cannot_be_used_is_replaced(setting):
+    folder, job, whole = setting
+    state = folder / "replaced" / "state" / "step-00000004"
+    state.mkdir(parents=True)
+    (state / "state.json").write_text("{}")
+    kill_after(job("replaced", steps=100000, checkpoint_interval=4, keep_checkpoints=100000), 6)
+    assert json.loads((state / "state.json").read_text())["counts"], "of this job"
+
+
+def test_a_disk_that_is_full_does_not_fill_up_more(setting):
+    """A limit on a file's size, between that of a checkpoint's part and that of the update, is the full disk."""
+    folder, job, whole = setting
+    path = job("full", steps=100000, checkpoint_interval=2)
+    left = path.parent.parent / "state" / "step-00000001.a1.tmp"
+    left.mkdir(parents=True)  # of this attempt, before it was killed and requeued
+    limited = ("bash", "-c", 'trap "" XFSZ; ulimit -f 300; exec "$@"', "limited", harness.BIN / "xffl-train")
+    rank = harness.start_ranks(path, program=limited)[0]
+    try:
+        warnings = 0
+        for line in rank.stdout:
+            warnings += "no checkpoint could be saved" in line
+            if warnings == 5:
+                break
+        assert warnings == 5 and len(list((path.parent.parent / "state").iterdir())) <= 1 and not left.exists()
+    finally:
+        rank.kill()
+        rank.communicate()
+
+
+def test_a_validation_that_was_cut_short_is_made_up_for(setting):
+    folder, job, whole = setting
+    slow = harness.write_tokens(folder / "slow-amid.tokens", [[i % 97 for i in range(250)]] * 300)
+    changes = dict(on_stop="checkpoint", measured=slow, steps=3, validation_interval=2)
+    first = job("cut", **changes)
+    rank = harness.start_ranks(first)[0]
+    metrics = first.parent / "metrics.jsonl"
+    while not metrics.exists() or metrics.read_text().count("\n") < 2:
+        assert rank.poll() is None
+    rank.send_signal(signal.SIGUSR1)
+    output = rank.communicate(timeout=60)[0]
+    assert json.loads((first.parent / "report.json").read_text())["steps"] == 2, output
+    assert "validation" not in metrics.read_text(), "it was told too late"
+    found = harness.train(job("cut", attempt=2, **changes))
+    assert [("validation" in m, m["step"]) for m in found.metrics] == [(True, 2), (False, 3)]

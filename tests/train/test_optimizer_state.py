@@ -92,7 +92,7 @@ def test_another_number_of_ranks_and_sharding_read_it(facility):
         assert harness.relative(mine, theirs) < 1e-5
 
 
-@pytest.mark.parametrize("harm,words", [("missing", "state.json"), ("torn", "is not whole"), ("other_model", "another layout"),
+@pytest.mark.parametrize("harm,words", [("missing", "state.json"), ("torn", "is not whole"), ("zeros", "is not whole"), ("other_model", "another layout"),
                                         ("renamed", "of another attempt"), ("old", "not of the round before")])
 def test_what_cannot_be_used_is_passed_over(facility, harm, words):
     first = facility.job(1)
@@ -101,9 +101,12 @@ def test_what_cannot_be_used_is_passed_over(facility, harm, words):
     given = facility.state(1)
     if harm == "missing":
         shutil.rmtree(state)
-    if harm == "torn":
+    if harm in ("torn", "zeros"):
         part = next(state.glob("part-*"))
-        os.truncate(part, part.stat().st_size - 4)
+        size = part.stat().st_size
+        os.truncate(part, size - 4 if harm == "torn" else 0)
+        if harm == "zeros":
+            os.truncate(part, size)
     if harm == "other_model":
         base = facility.folder / "other", harness.make_model(facility.folder / "other", hidden_size=40, num_attention_heads=2,
                                                              num_key_value_heads=2)
