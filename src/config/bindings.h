@@ -63,6 +63,14 @@ inline std::vector<std::string_view> names_of<job::Sharding>() {
   return job_names(kNone, kOptimizer, kGradients, kFull, kHybrid, kHybridZero2);
 }
 template <>
+inline std::vector<std::string_view> names_of<job::Masters>() {
+  return job_names(job::Masters::kFloat32, job::Masters::kSplit, job::Masters::kNone);
+}
+template <>
+inline std::vector<std::string_view> names_of<job::StateDtype>() {
+  return job_names(job::StateDtype::kFloat32, job::StateDtype::kBfloat16);
+}
+template <>
 inline std::vector<std::string_view> names_of<job::Recompute>() {
   return job_names(job::Recompute::kNone, job::Recompute::kCheap, job::Recompute::kFull);
 }

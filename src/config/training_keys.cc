@@ -119,8 +119,20 @@ const Section& training_keys() {
       {"seed", Type::kInteger, "of the order of the samples", bind<&TrainingSpec::seed>(), 0,
        kMaxInt64},
       choice<job::FloatType>("precision",
-                             "of activations and matrix products; the trained weights stay fp32",
+                             "of activations and matrix products; masters keeps the weights fp32",
                              bind<&TrainingSpec::precision>()),
+      choice<job::Masters>(
+          "masters",
+          "with bf16, the exact weights that the optimizer updates: fp32 beside those computed "
+          "with, "
+          "split: 16 bits more beside them, or none: pure bf16, which loses small updates",
+          bind<&TrainingSpec::masters>()),
+      choice<job::StateDtype>("moment_dtype", "of AdamW's moments; bf16 only with precision bf16",
+                              bind<&TrainingSpec::moment_dtype>()),
+      choice<job::StateDtype>(
+          "gradient_dtype",
+          "of gradients; bf16 only with precision bf16 and one micro-batch a step",
+          bind<&TrainingSpec::gradient_dtype>()),
       operational(choice<job::Sharding>(
           "sharding", "what a rank holds a part of only: ZeRO-1, -2, -3, or within groups of ranks",
           bind<&TrainingSpec::sharding>())),

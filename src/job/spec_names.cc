@@ -20,6 +20,10 @@ constexpr Names<ScheduleKind, 3> kScheduleKinds{{{ScheduleKind::kConstant, "cons
                                                  {ScheduleKind::kCosine, "cosine"}}};
 constexpr Names<OnStop, 2> kOnStops{
     {{OnStop::kUpdate, "update"}, {OnStop::kCheckpoint, "checkpoint"}}};
+constexpr Names<Masters, 3> kMasters{
+    {{Masters::kFloat32, "fp32"}, {Masters::kSplit, "split"}, {Masters::kNone, "none"}}};
+constexpr Names<StateDtype, 2> kStateDtypes{
+    {{StateDtype::kFloat32, "fp32"}, {StateDtype::kBfloat16, "bf16"}}};
 constexpr Names<Sharding, 6> kShardings{{{Sharding::kNone, "none"},
                                          {Sharding::kOptimizer, "optimizer"},
                                          {Sharding::kGradients, "gradients"},
@@ -62,6 +66,8 @@ std::string_view to_string(UpdateKind kind) { return name_of(kUpdateKinds, kind)
 std::string_view to_string(FloatType type) { return name_of(kFloatTypes, type); }
 std::string_view to_string(ScheduleKind kind) { return name_of(kScheduleKinds, kind); }
 std::string_view to_string(OnStop on_stop) { return name_of(kOnStops, on_stop); }
+std::string_view to_string(Masters masters) { return name_of(kMasters, masters); }
+std::string_view to_string(StateDtype dtype) { return name_of(kStateDtypes, dtype); }
 std::string_view to_string(Sharding sharding) { return name_of(kShardings, sharding); }
 std::string_view to_string(Recompute recompute) { return name_of(kRecomputes, recompute); }
 std::string_view to_string(Offload offload) { return name_of(kOffloads, offload); }
@@ -86,6 +92,10 @@ std::optional<ScheduleKind> parse_schedule_kind(std::string_view text) {
   return value_of(kScheduleKinds, text);
 }
 std::optional<OnStop> parse_on_stop(std::string_view text) { return value_of(kOnStops, text); }
+std::optional<Masters> parse_masters(std::string_view text) { return value_of(kMasters, text); }
+std::optional<StateDtype> parse_state_dtype(std::string_view text) {
+  return value_of(kStateDtypes, text);
+}
 std::optional<Sharding> parse_sharding(std::string_view text) { return value_of(kShardings, text); }
 std::optional<Recompute> parse_recompute(std::string_view text) {
   return value_of(kRecomputes, text);

@@ -140,6 +140,9 @@ TrainingSpec read_training(JsonObject object) {
   training.max_grad_norm = read_number(object, "max_grad_norm", 0, 1e12);
   training.seed = read_seed(object);
   training.precision = read_float_type(object, "precision");
+  training.masters = read_enum(object, "masters", parse_masters, "fp32, split or none");
+  training.moment_dtype = read_enum(object, "moment_dtype", parse_state_dtype, "fp32 or bf16");
+  training.gradient_dtype = read_enum(object, "gradient_dtype", parse_state_dtype, "fp32 or bf16");
   training.sharding = read_enum(object, "sharding", parse_sharding,
                                 "none, optimizer, gradients, full, hybrid or hybrid_zero2");
   training.shard_group_size = read_count(object, "shard_group_size", 0, kMaxRanks);
@@ -178,6 +181,9 @@ Json write_training(const TrainingSpec& training) {
               {"max_grad_norm", training.max_grad_norm},
               {"seed", training.seed},
               {"precision", to_string(training.precision)},
+              {"masters", to_string(training.masters)},
+              {"moment_dtype", to_string(training.moment_dtype)},
+              {"gradient_dtype", to_string(training.gradient_dtype)},
               {"sharding", to_string(training.sharding)},
               {"shard_group_size", training.shard_group_size},
               {"recompute", to_string(training.recompute)},

@@ -37,6 +37,8 @@ inline JobSpec sample_spec() {
   spec.training.weight_decay = 0.1;
   spec.training.seed = 18446744073709551615u;
   spec.training.precision = FloatType::kBfloat16;
+  spec.training.masters = Masters::kSplit;
+  spec.training.moment_dtype = StateDtype::kBfloat16;
   spec.training.sharding = Sharding::kHybrid;
   spec.training.shard_group_size = 4;
   spec.training.recompute = Recompute::kFull;

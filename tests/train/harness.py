@@ -120,6 +120,7 @@ def make_job(folder, base, base_hash, train, validation=(), **changes):
     training = dict(steps=5, first_step=0, batch_size=8, micro_batch_size=4, learning_rate=1e-3,
                     schedule=dict(kind="constant", warmup_steps=0, total_steps=100, min_ratio=0.0), weight_decay=0.0,
                     beta1=0.9, beta2=0.95, epsilon=1e-8, max_grad_norm=1.0, seed=1, precision="fp32",
+                    masters="fp32", moment_dtype="fp32", gradient_dtype="fp32",
                     sharding="none", shard_group_size=0, recompute="none", offload="none",
                     checkpoint_interval=0, keep_checkpoints=2,
                     validation_samples=0, train_samples=0, max_tokens=0, validation_interval=0, early_stop_patience=0,

@@ -53,6 +53,14 @@ enum class Recompute { kNone, kCheap, kFull };
 /// step is done there), or "parameters" (these and what parameters are gathered from).
 enum class Offload { kNone, kOptimizer, kParameters };
 
+/// What the optimizer updates, beside the 16-bit weights of precision bf16: "fp32" masters,
+/// "split": the weights and 16 further bits, together exact float32 masters in 4 bytes a parameter
+/// instead of 6, or "none": the weights alone ("pure bf16"), which lose updates below half a unit
+/// in their last place.
+enum class Masters { kFloat32, kSplit, kNone };
+/// How something that the optimizer works on is stored: "fp32", or, with precision bf16, "bf16".
+enum class StateDtype { kFloat32, kBfloat16 };
+
 /// Learning rate over the federation's steps: warm-up from 0 to `learning_rate`, then `kind` down
 /// to learning_rate * min_ratio at `total_steps`. The job runs steps first_step .. first_step +
 /// steps - 1.
@@ -78,8 +86,11 @@ struct TrainingSpec {
   double epsilon = 1e-8;
   double max_grad_norm = 1.0;  // global L2 norm; 0: no clipping
   uint64_t seed = 0;
-  // Of activations and matrix products; masters stay float32.
+  // Of activations and matrix products; what the optimizer works on is float32 unless said here.
   FloatType precision = FloatType::kFloat32;
+  Masters masters = Masters::kFloat32;
+  StateDtype moment_dtype = StateDtype::kFloat32;
+  StateDtype gradient_dtype = StateDtype::kFloat32;
   Sharding sharding = Sharding::kNone;
   // Ranks that shard together with hybrid and hybrid_zero2; 0: those of a node.
   int64_t shard_group_size = 0;
@@ -145,6 +156,8 @@ std::string_view to_string(UpdateKind kind);
 std::string_view to_string(FloatType type);
 std::string_view to_string(ScheduleKind kind);
 std::string_view to_string(OnStop on_stop);
+std::string_view to_string(Masters masters);
+std::string_view to_string(StateDtype dtype);
 std::string_view to_string(Sharding sharding);
 std::string_view to_string(Recompute recompute);
 std::string_view to_string(Offload offload);
@@ -157,6 +170,8 @@ std::optional<UpdateKind> parse_update_kind(std::string_view text);
 std::optional<FloatType> parse_float_type(std::string_view text);
 std::optional<ScheduleKind> parse_schedule_kind(std::string_view text);
 std::optional<OnStop> parse_on_stop(std::string_view text);
+std::optional<Masters> parse_masters(std::string_view text);
+std::optional<StateDtype> parse_state_dtype(std::string_view text);
 std::optional<Sharding> parse_sharding(std::string_view text);
 std::optional<Recompute> parse_recompute(std::string_view text);
 std::optional<Offload> parse_offload(std::string_view text);
