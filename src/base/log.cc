@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +13,7 @@
 
 #include "xffl/base/clock.h"
 #include "xffl/base/file.h"
+#include "xffl/base/utf8.h"
 
 namespace xffl::log {
 namespace {
@@ -21,6 +23,7 @@ struct Output {
   const bool colours = ::isatty(STDERR_FILENO) == 1 && std::getenv("NO_COLOR") == nullptr;
   std::mutex file_mutex;
   UniqueFd file;
+  bool torn = false;  // its last line is not whole: the disk was full
 };
 
 Output& output() {
@@ -85,10 +88,12 @@ void write_json_line(Output& out, Level level, std::string_view event, Fields fi
   for (const Field& field : fields)
     std::visit([&](const auto& value) { line[std::string(field.key)] = value; }, field.value);
   // One write per line: lines of several processes do not mix. A log that cannot be written stops
-  // nothing.
+  // nothing, and goes on when it can be again.
   const std::string text =
+      (out.torn ? "\n" : "") +
       line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-  if (::write(out.file.get(), text.data(), text.size()) < 0) out.file = UniqueFd();
+  const ssize_t written = ::write(out.file.get(), text.data(), text.size());
+  if (written > 0) out.torn = static_cast<size_t>(written) < text.size();
 }
 
 void emit(Level level, std::string_view event, Fields fields) {
@@ -105,21 +110,15 @@ void emit(Level level, std::string_view event, Fields fields) {
   std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
-// Length of the valid UTF-8 sequence at text[i], or 0.
-size_t utf8_length(std::string_view text, size_t i) {
-  const auto byte = [&](size_t k) { return static_cast<unsigned char>(text[k]); };
-  const unsigned char first = byte(i);
-  const size_t length = first < 0x80                    ? 1
-                        : first >= 0xc2 && first < 0xe0 ? 2
-                        : first >= 0xe0 && first < 0xf0 ? 3
-                        : first >= 0xf0 && first < 0xf5 ? 4
-                                                        : 0;
-  if (length == 0 || i + length > text.size()) return 0;
-  for (size_t k = i + 1; k < i + length; ++k)
-    if ((byte(k) & 0xc0) != 0x80) return 0;
-  // C1 controls (U+0080..U+009F) steer terminals as escape sequences do.
-  if (first == 0xc2 && byte(i + 1) < 0xa0) return 0;
-  return length;
+// Characters that steer a terminal or reorder a line: C0 and C1 controls, and those that set the
+// direction of writing (Unicode's Bidi_Control).
+bool steers(std::string_view character) {
+  const auto byte = [&](size_t k) { return static_cast<unsigned char>(character[k]); };
+  if (character.size() == 1) return byte(0) < 0x20 || byte(0) == 0x7f;
+  if (character.size() == 2) return (byte(0) == 0xc2 && byte(1) < 0xa0) || character == "\u061c";
+  if (character.size() != 3 || byte(0) != 0xe2) return false;
+  return (byte(1) == 0x80 && (byte(2) == 0x8e || byte(2) == 0x8f || (byte(2) >= 0xa8 && byte(2) <= 0xae))) ||
+         (byte(1) == 0x81 && byte(2) >= 0xa6 && byte(2) <= 0xa9);
 }
 
 }  // namespace
@@ -132,6 +131,7 @@ void set_file(const std::filesystem::path& path) {
   if (!path.empty()) file = open_file(path, O_WRONLY | O_CREAT | O_APPEND, 0600);
   std::lock_guard lock(out.file_mutex);
   out.file = std::move(file);
+  out.torn = false;
 }
 
 void debug(std::string_view event, Fields fields) { emit(Level::kDebug, event, fields); }
@@ -144,15 +144,16 @@ std::string printable(std::string_view text, size_t max_bytes) {
   size_t i = 0;
   while (i < text.size() && shown.size() < max_bytes) {
     const size_t length = utf8_length(text, i);
-    const auto first = static_cast<unsigned char>(text[i]);
-    if (length == 0 || first < 0x20 || first == 0x7f) {
+    const std::string_view character = text.substr(i, std::max<size_t>(1, length));
+    i += character.size();
+    if (length > 0 && !steers(character)) {
+      shown += character;
+      continue;
+    }
+    for (const char c : character) {
       char escaped[8];
-      std::snprintf(escaped, sizeof escaped, "\\x%02X", first);
+      std::snprintf(escaped, sizeof escaped, "\\x%02X", static_cast<unsigned char>(c));
       shown += escaped;
-      ++i;
-    } else {
-      shown += text.substr(i, length);
-      i += length;
     }
   }
   if (i < text.size()) shown += "...";

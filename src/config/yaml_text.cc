@@ -3,25 +3,12 @@
 #include <algorithm>
 #include <array>
 
+#include "xffl/base/utf8.h"
+
 namespace xffl::config {
 namespace {
 
 constexpr size_t kMaxBytes = 1 << 20;
-
-/// The bytes of the UTF-8 character at `i`; 0 when there is none.
-size_t utf8_length(std::string_view text, size_t i) {
-  const auto byte = [&](size_t k) { return static_cast<unsigned char>(text[k]); };
-  const unsigned char first = byte(i);
-  if (first < 0x80) return 1;
-  const size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-  if (first < 0xc2 || first > 0xf4 || i + length > text.size()) return 0;
-  for (size_t k = 1; k < length; ++k)
-    if ((byte(i + k) & 0xc0) != 0x80) return 0;
-  const unsigned char second = byte(i + 1);
-  const bool overlong = (first == 0xe0 && second < 0xa0) || (first == 0xf0 && second < 0x90);
-  const bool outside = (first == 0xed && second > 0x9f) || (first == 0xf4 && second > 0x8f);
-  return overlong || outside ? 0 : length;
-}
 
 bool is_plain_scalar(std::string_view text) {
   // Words that YAML readers take for null or a boolean, or for a sign of their own, get quotes.

@@ -1,8 +1,11 @@
 #include "xffl/base/log.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <regex>
+#include <sstream>
 
 #include "support/temp_dir.h"
 #include "xffl/base/file.h"
@@ -17,6 +20,47 @@ TEST(Printable, EscapesWhatCouldSteerATerminal) {
   EXPECT_EQ(log::printable("perch\xc3\xa9"), "perch\xc3\xa9");
   EXPECT_EQ(log::printable("\xff\xfe"), "\\xFF\\xFE");
   EXPECT_EQ(log::printable("abcdef", 3), "abc...");
+}
+
+// A job's output goes through it into the journal, whose JSON takes nothing else.
+TEST(Printable, IsUtf8WhateverItIsGiven) {
+  EXPECT_EQ(log::printable("\xed\xa0\x80"), "\\xED\\xA0\\x80") << "a surrogate";
+  EXPECT_EQ(log::printable("\xe0\x80\x9b"), "\\xE0\\x80\\x9B") << "an overlong escape";
+  EXPECT_EQ(log::printable("\xf5\x80\x80\x80"), "\\xF5\\x80\\x80\\x80");
+  for (unsigned first = 0; first < 256; ++first)
+    for (unsigned second = 0; second < 256; ++second) {
+      const std::string bytes{static_cast<char>(first), static_cast<char>(second), '\x80', '\x80'};
+      EXPECT_NO_THROW(Json(log::printable(bytes)).dump()) << first << " " << second;
+    }
+}
+
+TEST(Printable, EscapesWhatReordersALine) {
+  EXPECT_EQ(log::printable("a\u202eb"), "a\\xE2\\x80\\xAEb");
+  EXPECT_EQ(log::printable("a\u2066b"), "a\\xE2\\x81\\xA6b");
+  EXPECT_EQ(log::printable("\u2026 \u20ac \u061c"), "\u2026 \u20ac \\xD8\\x9C");
+}
+
+TEST(LogFile, GoesOnWhenADiskThatWasFullHasRoomAgain) {
+  log::set_console_level(log::Level::kOff);
+  test::TempDir dir;
+  log::set_file(dir.path() / "log");
+  log::info("before");
+  // A limit on a file's size is refused as a full disk is, in the middle of a line too.
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  ::signal(SIGXFSZ, SIG_IGN);
+  const rlimit full{std::filesystem::file_size(dir.path() / "log") + 10, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &full), 0);
+  log::info("lost");
+  log::info("lost as well");
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  log::info("after");
+  log::set_file({});
+  std::vector<std::string> lines;
+  std::istringstream text(read_file(dir.path() / "log", 10000));
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(parse_json(lines.back(), "log")["event"], "after");
 }
 
 TEST(LogFile, HoldsOneJsonObjectPerEventWhateverTheFieldsHold) {

@@ -1,0 +1,25 @@
+// Where characters of UTF-8 begin and end.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+namespace xffl {
+
+/// The bytes of the UTF-8 character at `i`, which is inside `text`; 0 when there is none: a stray or
+/// missing byte, an overlong form, a surrogate, beyond U+10FFFF (RFC 3629).
+constexpr size_t utf8_length(std::string_view text, size_t i) {
+  const auto byte = [&](size_t k) { return static_cast<unsigned char>(text[k]); };
+  const unsigned char first = byte(i);
+  if (first < 0x80) return 1;
+  const size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+  if (first < 0xc2 || first > 0xf4 || i + length > text.size()) return 0;
+  for (size_t k = 1; k < length; ++k)
+    if ((byte(i + k) & 0xc0) != 0x80) return 0;
+  const unsigned char second = byte(i + 1);
+  const bool overlong = (first == 0xe0 && second < 0xa0) || (first == 0xf0 && second < 0x90);
+  const bool outside = (first == 0xed && second > 0x9f) || (first == 0xf4 && second > 0x8f);
+  return overlong || outside ? 0 : length;
+}
+
+}  // namespace xffl
