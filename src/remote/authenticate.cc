@@ -10,6 +10,8 @@
 namespace xffl::remote {
 namespace {
 
+constexpr int kMaxQuestions = 20;  // of one log-in
+
 struct KeyDeleter {
   void operator()(ssh_key key) const { ssh_key_free(key); }
 };
@@ -49,7 +51,11 @@ class LogIn {
 
   bool keyboard(const Ask& ask) {
     int result = call([&] { return ssh_userauth_kbdint(session_, nullptr, nullptr); });
-    while (result == SSH_AUTH_INFO) {
+    for (int questions = 0; result == SSH_AUTH_INFO; ++questions) {
+      if (questions == kMaxQuestions)
+        throw Error(ErrorKind::kAuth, host_label(host_) + " asked " +
+                                          std::to_string(kMaxQuestions) +
+                                          " times and let nobody in");
       answer(ask);
       result = call([&] { return ssh_userauth_kbdint(session_, nullptr, nullptr); });
     }
@@ -123,6 +129,10 @@ bool try_agent(LogIn& log_in, const Credentials& credentials) {
 bool try_files(LogIn& log_in, const Credentials& credentials) {
   const auto now = SystemClock().utc();
   for (const KeyFile& file : credentials.files) {
+    if (!file.problem.empty()) {
+      log_in.note(file.problem);
+      continue;
+    }
     if (is_expired(file.certificate, now)) {
       log_in.note("the certificate " + file.certificate_file->string() + " expired at " +
                   format_utc(*file.certificate->valid_before));

@@ -31,12 +31,21 @@ std::string file_stamp(const fs::path& path) {
          "\n";
 }
 
+// What cannot be looked at (a home folder that is away for a moment) counts as absent.
+bool is_there(const fs::path& path) {
+  std::error_code unknown;
+  return fs::exists(path, unknown);
+}
+
 KeyFile look_at(const fs::path& key) {
-  KeyFile file{key, std::nullopt, std::nullopt};
+  KeyFile file{key, std::nullopt, std::nullopt, ""};
   const fs::path certificate = key.string() + "-cert.pub";
-  if (fs::exists(certificate)) {
-    file.certificate_file = certificate;
+  if (!is_there(certificate)) return file;
+  file.certificate_file = certificate;
+  try {
     file.certificate = read_certificate(certificate);
+  } catch (const Error& error) {  // it may be written just now
+    file.problem = error.what();
   }
   return file;
 }
@@ -66,7 +75,7 @@ Credentials find_credentials(const SshSettings& settings) {
   std::string stamp;
   for (const fs::path& key : settings.keys.empty() ? default_keys() : settings.keys) {
     stamp += file_stamp(key) + file_stamp(key.string() + "-cert.pub");
-    if (fs::exists(key)) found.files.push_back(look_at(key));
+    if (is_there(key)) found.files.push_back(look_at(key));
   }
   if (settings.agent) found.identities = agent_identities(agent_socket());
   if (!found.identities.empty()) found.agent = agent_socket();
@@ -77,7 +86,7 @@ Credentials find_credentials(const SshSettings& settings) {
 
 bool Credentials::usable(Clock::UtcTime now) const {
   for (const KeyFile& file : files)
-    if (!is_expired(file.certificate, now)) return true;
+    if (file.problem.empty() && !is_expired(file.certificate, now)) return true;
   for (const AgentIdentity& identity : identities)
     if (!is_expired(certificate_of(identity), now)) return true;
   return false;
@@ -85,6 +94,8 @@ bool Credentials::usable(Clock::UtcTime now) const {
 
 std::string Credentials::expired(Clock::UtcTime now) const {
   std::string text;
+  for (const KeyFile& file : files)
+    if (!file.problem.empty()) text += (text.empty() ? "" : "; ") + file.problem;
   for (const KeyFile& file : files)
     if (is_expired(file.certificate, now))
       text += (text.empty() ? "" : "; ") + ("the certificate " + file.certificate_file->string()) +
@@ -134,6 +145,7 @@ std::optional<Clock::UtcTime> credential_expiry(const SshSettings& settings) {
   // The last one to end counts: a log-in goes on to the next key when one has expired.
   std::optional<Clock::UtcTime> end;
   for (const KeyFile& file : found.files) {
+    if (!file.problem.empty()) continue;  // no log-in would use it
     if (!file.certificate || !file.certificate->valid_before) return std::nullopt;
     end = std::max(end, file.certificate->valid_before);
   }

@@ -17,6 +17,7 @@ struct KeyFile {
   std::filesystem::path key;
   std::optional<std::filesystem::path> certificate_file;
   std::optional<Certificate> certificate;
+  std::string problem;  // why the certificate cannot be read; then nothing of the two is offered
 };
 
 struct Credentials {
@@ -28,13 +29,14 @@ struct Credentials {
 
   /// True when there is something to offer that has not expired.
   bool usable(Clock::UtcTime now) const;
-  /// The certificates whose time is over at `now`, for a person: empty when there are none.
+  /// The certificates that cannot be read or whose time is over at `now`, for a person: empty when
+  /// there are none.
   std::string expired(Clock::UtcTime now) const;
   /// What there is, for a person: "~/.ssh/id_x with a certificate until ..., the agent (2 keys)".
   std::string describe() const;
 };
 
-/// Looks at files and the agent; no network. A certificate that cannot be read throws kCorrupt.
+/// Looks at files and the agent; no network. No errors.
 Credentials find_credentials(const SshSettings& settings);
 
 /// True for a certificate whose end has passed.

@@ -20,7 +20,7 @@ void look(const Context& context, CertificateWarnings& warnings) {
                    {{"facility", facility.name.str()},
                     {"ends", format_utc(*ends)},
                     {"left", std::to_string(left->count()) + " min"}});
-    } catch (const Error& error) {  // whoever logs in will say it
+    } catch (const std::exception& error) {  // a thread's top; whoever logs in will say it
       log::debug("no certificate to look at",
                  {{"facility", facility.name.str()}, {"problem", error.what()}});
     }

@@ -33,6 +33,7 @@ class AskingHost {
     ssh_bind_free(bind_);
   }
   int log_ins = 0;  // read when nobody is served
+  std::atomic<bool> endless = false;  // asks again, whatever it is told
 
  private:
   void serve(const std::stop_token& stop) {
@@ -61,7 +62,7 @@ class AskingHost {
     if (type == SSH_REQUEST_SERVICE) {
       ssh_message_service_reply_success(message);
     } else if (type == SSH_REQUEST_AUTH && subtype == SSH_AUTH_METHOD_INTERACTIVE) {
-      if (!ssh_message_auth_kbdint_is_response(message)) {
+      if (!ssh_message_auth_kbdint_is_response(message) || endless) {
         const char* prompts[] = {"Code: ", "Name: "};
         char echo[] = {0, 1};
         ssh_message_auth_interactive_request(message, "two factors", "Look at\x1b[2J your phone", 2,
@@ -101,6 +102,17 @@ class SshKeyboard : public SshTest {
   SshSettings settings_;
   std::optional<AskingHost> host_;
 };
+
+TEST_F(SshKeyboard, AHostThatAsksWithoutEndIsLeft) {
+  host_->endless = true;
+  int asked = 0;
+  const Error error = error_of([&] {
+    log_in(settings_, [&](const std::string&, bool) { return std::to_string(++asked); });
+  });
+  EXPECT_EQ(error.kind(), ErrorKind::kAuth) << error.what();
+  EXPECT_THAT(error.what(), HasSubstr("let nobody in"));
+  EXPECT_LT(asked, 100);
+}
 
 TEST_F(SshKeyboard, APersonAnswersAndNobodyElse) {
   const Error error = error_of([&] { make_ssh_session(settings_)->stat(RemotePath("/")); });

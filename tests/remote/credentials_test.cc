@@ -1,0 +1,50 @@
+// Credentials change under a coordinator that runs for weeks: nothing that lies there may end it.
+#include "credentials.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "support/temp_dir.h"
+#include "xffl/base/file.h"
+
+namespace xffl::remote {
+namespace {
+
+using testing::HasSubstr;
+
+class CredentialFiles : public testing::Test {
+ protected:
+  CredentialFiles() {
+    settings_.keys = {dir_ / "id"};
+    settings_.agent = false;
+    write_file_atomic(dir_ / "id", "a private key\n");
+  }
+  test::TempDir dir_;
+  SshSettings settings_;
+  const Clock::UtcTime now_ = SystemClock().utc();
+};
+
+// `ssh-keygen -s`, and what sites give out instead, truncate the file before they write it.
+TEST_F(CredentialFiles, ACertificateThatIsBeingWrittenIsWaitedFor) {
+  for (const char* content : {"", "ssh-ed25519-cert-v01@openssh.com AAAA", "\xff\xfe"}) {
+    write_file_atomic(dir_ / "id-cert.pub", content);
+    const Credentials found = find_credentials(settings_);
+    EXPECT_FALSE(found.usable(now_));
+    EXPECT_THAT(found.expired(now_), HasSubstr("id-cert.pub"));
+    EXPECT_FALSE(credential_expiry(settings_));
+  }
+  const std::string stamp = find_credentials(settings_).stamp;
+  std::filesystem::remove(dir_ / "id-cert.pub");
+  EXPECT_NE(find_credentials(settings_).stamp, stamp);
+  EXPECT_TRUE(find_credentials(settings_).usable(now_));
+}
+
+TEST_F(CredentialFiles, AFolderThatCannotBeLookedAtHoldsNone) {
+  std::filesystem::create_symlink("loop", dir_ / "loop");  // as a home folder that is away
+  settings_.keys = {dir_ / "loop" / "id"};
+  EXPECT_FALSE(credential_expiry(settings_));
+  EXPECT_FALSE(find_credentials(settings_).usable(now_));
+}
+
+}  // namespace
+}  // namespace xffl::remote
