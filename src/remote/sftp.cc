@@ -20,7 +20,7 @@ constexpr uint32_t kOk = 0, kEof = 1, kNoSuchFile = 2, kDenied = 3, kFailure = 4
 constexpr uint32_t kHasSize = 1, kHasOwner = 2, kHasMode = 4, kHasTimes = 8,
                    kHasExtended = 0x80000000u;
 constexpr size_t kWindowBytes = 8u << 20;
-constexpr size_t kMaxNames = 1'000'000;
+constexpr size_t kMaxNames = 1'000'000, kMaxNameBytes = 64u << 20;  // of a folder
 
 FileInfo read_attributes(WireReader& in) {
   const uint32_t flags = in.u32();
@@ -238,6 +238,7 @@ std::map<std::string, FileInfo> Sftp::list(const std::string& folder) {
   if (opened.type != kHandle) fail(status_of(opened), "list the folder " + folder);
   const std::string handle(WireReader(opened.payload, "SFTP's handle").string());
   std::map<std::string, FileInfo> names;
+  size_t count = 0, bytes = 0;  // the same name counts again: a folder has an end
   for (;;) {
     const SftpReply reply = call(kReaddir, WireWriter().string(handle));
     if (reply.type != kName) {
@@ -254,8 +255,10 @@ std::map<std::string, FileInfo> Sftp::list(const std::string& folder) {
       if (name.find('/') != std::string::npos || name.empty())
         nonsense("a folder's entry is called '" + log::printable(name, 100) + "'");
       if (name != "." && name != "..") names[name] = info;
+      bytes += name.size();
+      if (++count > kMaxNames || bytes > kMaxNameBytes)
+        nonsense("more than a million names in " + folder);
     }
-    if (names.size() > kMaxNames) nonsense("more than a million names in " + folder);
   }
 }
 

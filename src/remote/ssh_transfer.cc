@@ -245,10 +245,17 @@ class StripedDownload {
 
   // Throws unless the lane has ended well with the file at `at`, where it should end.
   void finish(Lane& lane, uint64_t at, const std::stop_token& stop) {
-    while (lane.command->take(lane.keep(), progress_deadline(lane.connection), stop)) continue;
+    uint64_t more = lane.early.size();
+    const auto count = [&more](std::string_view bytes) { more += bytes.size(); };
+    while (more <= kBlockBytes &&
+           lane.command->take(count, progress_deadline(lane.connection), stop))
+      continue;
+    if (more > 0)
+      throw Error(ErrorKind::kCorrupt, "the facility sent more of " + path_.str() +
+                                           " than was asked for");
     const int code = lane.command->exit_code();
     if (code != 0) fail_by(code, lane.command->err(), "read " + path_.str());
-    if (at < end_ || !lane.early.empty()) fail_too_short(path_, at, end_);
+    if (at < end_) fail_too_short(path_, at, end_);
   }
 
   const RemotePath& path_;

@@ -300,6 +300,24 @@ TEST_F(SshLink, ManyThreadsShareOneConnection) {
   EXPECT_EQ(sshd.connections(), 1);
 }
 
+// What a facility sends is taken as far as it was asked for.
+TEST_F(SshLink, ADownloadThatNeverEndsIsRefused) {
+  test::TempDir dir;
+  const auto dd = dir / "dd";
+  write_file_atomic(dd, "#!/bin/sh\n/bin/dd \"$@\" && exec yes\n", 0755);
+  write_file_atomic(dir / "file", std::string(100'000, 'x'));
+  test::Sshd sshd({.before_login = "PATH=" + dir.path().string() + ":$PATH; export PATH"});
+  const auto session = make_ssh_session(sshd.settings());
+  uint64_t taken = 0;
+  const Error error = error_of([&] {
+    session->download(RemotePath((dir / "file").string()), 0, 100'000,
+                      [&](std::span<const std::byte> bytes) { taken += bytes.size(); }, {});
+  });
+  EXPECT_EQ(error.kind(), ErrorKind::kCorrupt) << error.what();
+  EXPECT_THAT(error.what(), HasSubstr("more of"));
+  EXPECT_EQ(taken, 100'000u);
+}
+
 TEST_F(SshLink, AFullDiskIsTheFacilitysRefusal) {
   test::Sshd sshd({.before_login = "ulimit -f 2000"});  // 1 MB
   const auto session = make_ssh_session(sshd.settings());
