@@ -6,7 +6,8 @@ Ledger::Ledger(const std::filesystem::path& path)
     : journal_(journal::Journal::open(path)), history_(replay(journal_->events())) {}
 
 void Ledger::append(journal::Event event, const Json& payload) {
-  event.payload = payload.dump();
+  // What a facility said may be in it: text that is not UTF-8 must not end a run.
+  event.payload = payload.dump(-1, ' ', false, Json::error_handler_t::replace);
   std::lock_guard lock(mutex_);
   apply(history_, journal_->append(std::move(event)));
 }

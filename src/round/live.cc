@@ -23,7 +23,7 @@ void LiveBoard::show(int round, const FacilityName& facility, const std::string&
   for (const auto& [name, live] : facilities_)
     json[name.str()] = {{"round", live.round}, {"doing", live.doing}, {"since", live.since_utc}};
   try {
-    write_file_atomic(path_, json.dump(2) + "\n");
+    write_file_atomic(path_, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   } catch (const Error& error) {
     log::debug("live.json was not written", {{"problem", error.what()}});
   }

@@ -139,7 +139,7 @@ void LoginDesk::serve(std::stop_token stop) {
     if (!visitor || !is_this_user(visitor.get())) continue;
     try {
       receive_visitor(visitor.get(), log_in_, stop);
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {  // a thread's top
       log::debug("a log-in was left", {{"problem", error.what()}});
     }
   }

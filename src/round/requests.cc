@@ -48,15 +48,19 @@ std::string leave_request(const RunFolder& folder, const Request& request) {
 
 std::vector<std::pair<std::string, Request>> pending_requests(const RunFolder& folder) {
   std::vector<std::string> names;
-  std::error_code none;
-  for (const auto& entry : fs::directory_iterator(folder.requests(), none))
-    if (entry.path().extension() == ".json") names.push_back(entry.path().filename().string());
+  std::error_code problem;
+  for (fs::directory_iterator entry(folder.requests(), problem), end; !problem && entry != end;
+       entry.increment(problem))
+    if (entry->path().extension() == ".json") names.push_back(entry->path().filename().string());
+  if (problem && problem != std::errc::no_such_file_or_directory)
+    throw system_error("list " + folder.requests().string(), problem.value());
   std::sort(names.begin(), names.end());
   std::vector<std::pair<std::string, Request>> requests;
   for (const std::string& name : names) try {
       requests.emplace_back(name, parse(read_file(folder.requests() / name, 1 << 16), name));
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::kNotFound) continue;  // withdrawn meanwhile
+      if (error.kind() == ErrorKind::kIo) throw;           // it may well make sense: look again
       log::warning("a request makes no sense and is removed",
                    {{"file", name}, {"problem", error.what()}});
       remove_request(folder, name);

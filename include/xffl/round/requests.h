@@ -22,6 +22,7 @@ struct Request {
 /// Leaves the request; durable. Returns the file's name.
 std::string leave_request(const RunFolder& folder, const Request& request);
 /// The requests there are, oldest first, by file name. A file that is none is removed and logged.
+/// Throws kIo, and then has removed nothing that could be read later.
 std::vector<std::pair<std::string, Request>> pending_requests(const RunFolder& folder);
 void remove_request(const RunFolder& folder, const std::string& name);
 
