@@ -77,7 +77,7 @@ class Stepper {
   void take(const Began&) {
     // A submission that was under way when the coordinator ended: let it arrive.
     if (!known_.accepted && in_doubt()) {
-      now_.doubts = 1;
+      begin_doubt();
       now_.rest = rules_.settle_time;
     }
     if (watching()) watch(JobId(attempt().job_id));
@@ -99,7 +99,7 @@ class Stepper {
     now_.submitting = false;
     now_.empty_looks = 0;
     now_.rest = rules_.settle_time;
-    if (++now_.doubts > 1) now_.rest += backoff(rules_.seed, now_.doubts - 1);
+    if (begin_doubt() > 1) now_.rest += backoff(rules_.seed, now_.doubts - 1);
   }
   void take(const Found& found) {
     if (now_.failing || !open()) {
@@ -191,6 +191,11 @@ class Stepper {
     now_.failing = failure_of(*now_.over, JobId(attempt().job_id));
   }
 
+  int begin_doubt() {
+    if (++now_.doubts == 1) now_.doubting_since = moment_.now;
+    return now_.doubts;
+  }
+
   void retry(const std::string& why) {
     if (++now_.failures == 1) now_.failing_since = moment_.now;
     now_.trouble = why;
@@ -277,8 +282,11 @@ class Stepper {
       return stop_trying("no update before the round's deadline of " +
                          std::to_string(rules_.deadline.count()) + " s");
     if (now_.failures > 0 && moment_.now - now_.failing_since > rules_.max_outage)
-      stop_trying("not reachable for " + std::to_string(rules_.max_outage.count()) +
-                  " s: " + now_.trouble);
+      return stop_trying("not reachable for " + std::to_string(rules_.max_outage.count()) +
+                         " s: " + now_.trouble);
+    if (in_doubt() && now_.doubts > 1 && moment_.now - now_.doubting_since > rules_.max_outage)
+      stop_trying("its scheduler left every submission of " +
+                  std::to_string(rules_.max_outage.count()) + " s in doubt: " + now_.trouble);
   }
   void stop_trying(const std::string& why) {
     now_.failing = {.reason = why, .gives_up = true, .hurries = true};

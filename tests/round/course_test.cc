@@ -75,6 +75,29 @@ TEST(Course, LooksTwiceForASubmissionInDoubt) {
   EXPECT_TRUE(hand.action<Submit>());
 }
 
+TEST(Course, DoesNotSubmitIntoDoubtForEver) {
+  Hand hand;
+  hand.rules.max_outage = hours(24);
+  hand.give(Began{});
+  hand.give(Completed{});
+  int submissions = 0;
+  while (hand.action<Submit>() != nullptr && submissions < 1000) {
+    ++submissions;
+    hand.give(InDoubt{"Unspecified error"});
+    hand.sleep_if_asked();
+    for (int look = 0; look < 2 && hand.action<FindJobs>() != nullptr; ++look) {
+      hand.give(Found{});
+      hand.sleep_if_asked();
+    }
+  }
+  EXPECT_GT(submissions, 10);
+  EXPECT_LT(submissions, 200);
+  hand.give(Completed{});  // the claim is taken, so that none of them can train
+  for (int i = 0; i < 5 && hand.action<Finish>() == nullptr; ++i) hand.give(Found{});
+  ASSERT_TRUE(hand.action<Finish>());
+  EXPECT_NE(hand.last.course.known.missing->find("Unspecified error"), std::string::npos);
+}
+
 TEST(Course, AdoptsTheOldestOfTwinsAndCancelsTheRest) {
   Hand hand;
   hand.give(Began{});

@@ -154,6 +154,7 @@ struct Course {
     bool submitting = false;  // no job exists yet, for certain: the script may be submitted
     int empty_looks = 0;      // FindJobs that found nothing, in a row
     int doubts = 0;
+    Nanoseconds doubting_since{0};
     std::vector<JobId> twins;  // to be cancelled for courtesy: the claim lets only one job train
     // The job that is watched.
     std::set<JobId> watched;  // all so far, so that two twins cannot take turns for ever
