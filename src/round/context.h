@@ -1,7 +1,9 @@
 // What every step of a run works with.
 #pragma once
 
+#include <map>
 #include <mutex>
+#include <optional>
 
 #include "ledger.h"
 #include "xffl/config/experiment.h"
@@ -13,6 +15,25 @@
 
 namespace xffl::round {
 
+// When a round's first job was submitted by this coordinator, on the monotonic clock: the wall clock
+// may jump. Thread-safe.
+class FirstSubmissions {
+ public:
+  void note(int round, Clock::MonotonicTime when) {
+    const std::lock_guard lock(mutex_);
+    when_.emplace(round, when);
+  }
+  std::optional<Clock::MonotonicTime> of(int round) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = when_.find(round);
+    return found == when_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<int, Clock::MonotonicTime> when_;
+};
+
 struct Context {
   const config::Experiment& experiment;
   const RunFolder& folder;
@@ -23,6 +44,7 @@ struct Context {
   plan::RunIdentity identity;
   transfer::CheckedFiles checked;  // of the global models
   std::mutex observer_mutex;  // listeners are called one at a time
+  FirstSubmissions first_submissions{};
 };
 
 }  // namespace xffl::round

@@ -19,6 +19,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr uint64_t kMaxReportBytes = 1 << 20;
+constexpr int kLooks = 3;  // at files that are not what they should be, a settle time apart
 
 // What a facility itself did wrong; anything else is about this machine or the link.
 bool is_the_facilitys_fault(ErrorKind kind) {
@@ -48,6 +49,20 @@ std::optional<Event> event_of(const Error& error, const Action& action) {
       break;
   }
   return std::nullopt;
+}
+
+// What a facility answers wrongly (files that vanish, nonsense instead of SFTP, a missing command) is
+// its own affair, as a lost link is: asked again it may be mended, and the others go on meanwhile.
+template <class Body>
+auto at_the_facility(Body&& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kCorrupt && error.kind() != ErrorKind::kNotFound &&
+        error.kind() != ErrorKind::kUnsupported)
+      throw;
+    throw Error(ErrorKind::kRemote, error.what());
+  }
 }
 
 std::string last_bytes(remote::Session& session, const RemotePath& path, uint64_t count) {
@@ -80,36 +95,25 @@ Event FacilityActions::perform(const Action& action, std::stop_token stop) {
   }
 }
 
-Event FacilityActions::cancel(int round, int attempt, const JobId& job, std::stop_token stop) {
-  const CancelJob action{attempt, job};
-  job::JobKey key = spec(attempt).key;
-  key.round = round;
-  try {
-    scheduler_->cancel({job, key.job_name()}, stop);
-    return Completed{};
-  } catch (const Error& error) {
-    const auto event = event_of(error, action);
-    if (!event) throw;
-    return *event;
-  }
-}
-
 Event FacilityActions::dispatch(const Action& action, std::stop_token stop) {
   if (const auto* it = std::get_if<Push>(&action)) return push(it->attempt, stop);
   if (const auto* it = std::get_if<Submit>(&action))
     return Submitted{scheduler_->submit(
         {spec(it->attempt).key.job_name(), script(it->attempt), folder(it->attempt)}, stop)};
   if (const auto* it = std::get_if<FindJobs>(&action))
-    return Found{scheduler_->find(spec(it->attempt).key.job_name(), folder(it->attempt), stop)};
+    return Found{at_the_facility([&] {
+      return scheduler_->find(spec(it->attempt).key.job_name(), folder(it->attempt), stop);
+    })};
   if (const auto* it = std::get_if<Look>(&action)) return look(*it, stop);
   if (const auto* it = std::get_if<FetchUpdate>(&action)) return fetch(it->attempt, stop);
   if (const auto* it = std::get_if<CancelJob>(&action)) {
-    scheduler_->cancel({it->job, spec(it->attempt).key.job_name()}, stop);
+    at_the_facility(
+        [&] { scheduler_->cancel({it->job, spec(it->attempt).key.job_name()}, stop); });
     return Completed{};
   }
   if (const auto* it = std::get_if<Fence>(&action)) {
     // The mark also stops the claim's own job, should it be requeued.
-    session_->make_dirs(folder(it->attempt) / "claim/fenced");
+    at_the_facility([&] { session_->make_dirs(folder(it->attempt) / "claim/fenced"); });
     return Completed{};
   }
   if (const auto* it = std::get_if<Sleep>(&action)) {
@@ -156,15 +160,18 @@ Event FacilityActions::push(int attempt, std::stop_token stop) {
   if (!plan_.adapted_sha256.empty())
     moved_bytes += push_model(context_.folder.adapted(), facility_.adapted_folder, stop);
   const std::vector<remote::NewFile> beside = {{"out/", ""}, {"job.json", job_json}};
-  session_->put_files(folder(attempt), beside);
+  at_the_facility([&] { session_->put_files(folder(attempt), beside); });
   return Completed{{{"moved_bytes", moved_bytes}}};
 }
 
 uint64_t FacilityActions::push_model(const fs::path& model, const RemotePath& to,
                                      std::stop_token stop) {
-  return transfer::push({*session_, *bulk_}, model, checkpoint::read_manifest(model), to, stop,
-                        shown("pushing"), &context_.checked)
-      .moved_bytes;
+  const checkpoint::Manifest manifest = checkpoint::read_manifest(model);
+  return at_the_facility([&] {
+    return transfer::push({*session_, *bulk_}, model, manifest, to, stop, shown("pushing"),
+                          &context_.checked)
+        .moved_bytes;
+  });
 }
 
 Json FacilityActions::prepare_submission(int attempt) {
@@ -175,10 +182,13 @@ Json FacilityActions::prepare_submission(int attempt) {
 
 Event FacilityActions::look(const Look& look, std::stop_token stop) {
   Looked looked;
-  looked.reported = session_->stat(folder(look.attempt) / "out/report.json").has_value();
+  looked.reported = at_the_facility([&] {
+    return session_->stat(folder(look.attempt) / "out/report.json").has_value();
+  });
   if (!looked.reported && look.ask_scheduler) {
     const submit::SubmittedJob job{look.job, spec(look.attempt).key.job_name()};
-    looked.status = scheduler_->query(std::span(&job, 1), stop).at(look.job);
+    looked.status = at_the_facility(
+        [&] { return scheduler_->query(std::span(&job, 1), stop).at(look.job); });
   }
   return looked;
 }
@@ -231,8 +241,17 @@ Accepted FacilityActions::fetch_and_check(int attempt, const Report& read, std::
   const fs::path base = context_.folder.global(plan_.round - 1);
   const RemotePath out = folder(attempt) / "out";
   const job::JobReport& report = read.parsed;
-  transfer::fetch({*session_, *bulk_}, out / "update", report.update_sha256, max_update_bytes(),
-                  archive() / "update", stop, shown("fetching"));
+  // The report may be seen before the files that it names, or through another host's old view.
+  for (int look = 1;; ++look) try {
+      transfer::fetch({*session_, *bulk_}, out / "update", report.update_sha256,
+                      max_update_bytes(), archive() / "update", stop, shown("fetching"));
+      break;
+    } catch (const Error& error) {
+      if (!is_the_facilitys_fault(error.kind()) || look == kLooks) throw;
+      log::debug("an update is not what its report says: looking again",
+                 {{"facility", facility_.facility.str()}, {"problem", error.what()}});
+      dispatch(Sleep{settle_time()}, stop);
+    }
   const bool delta = context_.experiment.aggregation.update == job::UpdateKind::kDelta;
   with_context(facility_.facility.str() + "'s update",
                [&] { aggregate::check_update(archive() / "update", base, delta, false); });

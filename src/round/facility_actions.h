@@ -20,8 +20,6 @@ class FacilityActions {
   /// event; what is wrong on this machine throws, as does kCancelled on `stop`.
   Event perform(const Action& action, std::stop_token stop);
 
-  /// Cancels a job of this facility, also one of another round; the same kinds of failure.
-  Event cancel(int round, int attempt, const JobId& job, std::stop_token stop);
   /// Fetches an accepted update again when its archived files are damaged.
   void mend_archive(const Accepted& accepted, std::stop_token stop);
   /// The rendered script, kept in the archive; what a submission is recorded with.

@@ -2,6 +2,8 @@
 // action, whose outcome goes into the next step.
 #include "facility_round.h"
 
+#include <algorithm>
+
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 
@@ -24,7 +26,8 @@ Rules rules_of(const Context& context, const plan::RoundPlan& plan,
   const FacilityState before = context.ledger.facility(plan.round - 1, facility.facility);
   if (before.accepted)
     rules.expected_training =
-        std::chrono::seconds(static_cast<int64_t>(before.accepted->report.total_seconds));
+        std::chrono::seconds(static_cast<int64_t>(  // a facility's word
+            std::min(before.accepted->report.total_seconds, 86400.0 * 365)));
   return rules;
 }
 
@@ -44,7 +47,7 @@ FacilityOutcome FacilityRound::run(std::stop_token stop) {
   if (const FacilityState state = known(); state.accepted)
     actions_.mend_archive(*state.accepted, stop);
   else
-    sweep_earlier_rounds();
+    sweep_earlier_rounds(stop);
   Step next = step(rules_, Course{known(), {}}, Began{}, moment());
   for (;;) {
     for (Record& record : next.records) keep(record);
@@ -60,13 +63,16 @@ FacilityOutcome FacilityRound::run(std::stop_token stop) {
   return {state.accepted, state.accepted ? "" : state.missing.value_or("unknown")};
 }
 
-// Waits are monotonic; the wall clock only says how much had passed before this coordinator began.
+// Waits are monotonic; the wall clock only says how long before this coordinator began an earlier
+// one had submitted.
 Moment FacilityRound::moment() const {
   const Clock& clock = context_.world.clock;
   Moment moment;
   moment.now = clock.monotonic().time_since_epoch();
   moment.paused = context_.ledger.paused(facility_.facility);
-  if (const auto first = parse_utc(context_.ledger.round(plan_.round).first_submission_utc))
+  if (const auto ours = context_.first_submissions.of(plan_.round))
+    moment.since_first_submission = clock.monotonic() - *ours;
+  else if (const auto first = parse_utc(context_.ledger.round(plan_.round).first_submission_utc))
     moment.since_first_submission = (began_utc_ - *first) + (clock.monotonic() - began_);
   return moment;
 }
@@ -79,6 +85,9 @@ void FacilityRound::keep(Record& record) {
     record.payload.update(actions_.prepare_submission(record.attempt));
   if (record.kind == "attempt_failed" && !known().current()->job_id.empty())
     record.payload["output"] = actions_.output_tail(record.attempt);
+  if (record.kind == "submitted" &&
+      context_.ledger.round(plan_.round).first_submission_utc.empty())
+    context_.first_submissions.note(plan_.round, context_.world.clock.monotonic());
   const int round = record.kind == "facility_paused" ? 0 : plan_.round;
   context_.ledger.record(record.kind, round, facility_.facility, record.attempt, record.payload);
   const auto text = [&](const char* key) {
@@ -125,48 +134,76 @@ void FacilityRound::tell_trouble(const Course& course) {
   told_ = trouble;
 }
 
-// A job that could not be cancelled when its round went on without it.
-void FacilityRound::sweep_earlier_rounds() {
-  const History history = context_.ledger.history();
-  for (const auto& [number, round] : history.rounds) {
-    const auto state = round.facilities.find(facility_.facility);
-    if (number >= plan_.round || state == round.facilities.end()) continue;
-    const Attempt* attempt = state->second.current();
-    if (attempt == nullptr || !attempt->cancel_intended || attempt->job_id.empty()) continue;
-    const Event event =
-        actions_.cancel(number, attempt->number, JobId(attempt->job_id), {});
-    if (std::holds_alternative<Completed>(event))
-      context_.ledger.record("cancel_confirmed", number, facility_.facility, attempt->number, {});
+void FacilityRound::sweep_earlier_rounds(std::stop_token stop) {
+  for (const Leftover& left : leftovers(context_, facility_.facility, plan_.round)) try {
+      FacilityRound(context_, left.plan, left.facility).repeat_cancel(stop);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kRemote && error.kind() != ErrorKind::kAuth) throw;
+      log::debug("a job of an earlier round is not cancelled yet",
+                 {{"facility", facility_.facility.str()},
+                  {"round", left.plan.round},
+                  {"problem", error.what()}});
+    }
+}
+
+// Whoever could still begin finds its claim taken; whoever has begun is cancelled.
+void FacilityRound::end_jobs(const Attempt& attempt, std::stop_token stop) {
+  const int number = attempt.number;
+  std::vector<Action> actions = {Fence{number}};
+  if (!attempt.job_id.empty()) actions.push_back(CancelJob{number, JobId(attempt.job_id)});
+  actions.push_back(Sleep{attempt.job_id.empty() ? actions_.settle_time() : Nanoseconds(1)});
+  actions.push_back(FindJobs{number});
+  for (size_t i = 0; i < actions.size(); ++i) {
+    const Event event = actions_.perform(actions[i], stop);
+    if (const auto* lost = std::get_if<Unreachable>(&event))
+      throw Error(ErrorKind::kRemote, lost->why);
+    if (const auto* auth = std::get_if<NeedsPerson>(&event))
+      throw Error(ErrorKind::kAuth, auth->why);
+    if (const auto* found = std::get_if<Found>(&event))
+      for (const JobId& job : found->jobs) actions.push_back(CancelJob{number, job});
   }
+  context_.ledger.record("cancel_confirmed", plan_.round, facility_.facility, number,
+                         Json::object());
+}
+
+void FacilityRound::repeat_cancel(std::stop_token stop) {
+  const FacilityState state = known();
+  if (const Attempt* attempt = state.current(); attempt != nullptr && attempt->cancel_intended)
+    end_jobs(*attempt, stop);
 }
 
 void FacilityRound::cancel(const std::string& reason) {
   const FacilityState state = known();
   const Attempt* current = state.current();
-  if (current == nullptr || current->failure || state.accepted) return;
+  if (current == nullptr || state.accepted) return;
+  if (current->failure) return repeat_cancel({});
   const int number = current->number;
   if (current->submit_intended) {
     if (!current->cancel_intended)
       context_.ledger.record("cancel_intended", plan_.round, facility_.facility, number,
                              Json::object());
-    std::vector<Action> actions = {Fence{number}};
-    if (!current->job_id.empty()) actions.push_back(CancelJob{number, JobId(current->job_id)});
-    actions.push_back(Sleep{current->job_id.empty() ? actions_.settle_time() : Nanoseconds(1)});
-    actions.push_back(FindJobs{number});
-    for (size_t i = 0; i < actions.size(); ++i) {
-      const Event event = actions_.perform(actions[i], {});
-      if (const auto* lost = std::get_if<Unreachable>(&event))
-        throw Error(ErrorKind::kRemote, lost->why);
-      if (const auto* auth = std::get_if<NeedsPerson>(&event))
-        throw Error(ErrorKind::kAuth, auth->why);
-      if (const auto* found = std::get_if<Found>(&event))
-        for (const JobId& job : found->jobs) actions.push_back(CancelJob{number, job});
-    }
-    context_.ledger.record("cancel_confirmed", plan_.round, facility_.facility, number,
-                           Json::object());
+    end_jobs(*current, {});
   }
   context_.ledger.record("attempt_failed", plan_.round, facility_.facility, number,
                          {{"reason", reason}});
+}
+
+std::vector<Leftover> leftovers(const Context& context, const FacilityName& name, int before) {
+  std::vector<Leftover> all;
+  const History history = context.ledger.history();
+  for (const auto& [number, round] : history.rounds) {
+    const auto state = round.facilities.find(name);
+    if (number >= before || state == round.facilities.end()) continue;
+    const Attempt* attempt = state->second.current();
+    if (attempt == nullptr || !attempt->cancel_intended) continue;
+    // Where its folder is does not depend on the round's model.
+    const auto plan = plan::next_round(context.experiment, context.identity,
+                                       {.rounds_published = number - 1, .model_sha256 = "0"});
+    if (!plan) continue;
+    for (const plan::FacilityPlan& facility : plan->facilities)
+      if (facility.facility == name) all.push_back({*plan, facility, attempt->job_id});
+  }
+  return all;
 }
 
 }  // namespace xffl::round

@@ -4,6 +4,7 @@
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <vector>
 
 #include "context.h"
 #include "facility_actions.h"
@@ -29,6 +30,9 @@ class FacilityRound {
   /// Cancels the open attempt's job, if there is one, and records the attempt as failed. What could
   /// not be told to the facility stays on record and is told later. Throws kRemote then.
   void cancel(const std::string& reason);
+  /// Tells the facility again to cancel what it could not be told of. Throws kRemote, kAuth, and
+  /// kCancelled on `stop`.
+  void repeat_cancel(std::stop_token stop);
 
  private:
   FacilityState known() const {
@@ -38,7 +42,8 @@ class FacilityRound {
   void keep(Record& record);
   void follow(const Action& action);
   void tell_trouble(const Course& course);
-  void sweep_earlier_rounds();
+  void sweep_earlier_rounds(std::stop_token stop);
+  void end_jobs(const Attempt& attempt, std::stop_token stop);
 
   Context& context_;
   const plan::RoundPlan& plan_;
@@ -49,5 +54,14 @@ class FacilityRound {
   Clock::UtcTime began_utc_;
   std::string told_;  // the trouble that people were told of last
 };
+
+// A round that went on without a facility which could not be told to cancel its job.
+struct Leftover {
+  plan::RoundPlan plan;
+  plan::FacilityPlan facility;
+  std::string job_id;  // empty: it is in doubt whether there is one
+};
+/// Those of the rounds before `before`, oldest first.
+std::vector<Leftover> leftovers(const Context& context, const FacilityName& name, int before);
 
 }  // namespace xffl::round

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "context.h"
 #include "credential_watch.h"
@@ -99,7 +100,8 @@ class RequestWatch {
 
  private:
   void look(Context& context, std::stop_source& stop) {
-    for (const auto& [name, request] : pending_requests(context.folder)) try {
+    try {
+      for (const auto& [name, request] : pending_requests(context.folder)) {
         if (request.kind == Request::Kind::kCancel) {
           cancel_requested_ = true;  // the request stays until the run is cancelled
           stop.request_stop();
@@ -107,12 +109,16 @@ class RequestWatch {
         }
         set_paused(context, request);
         remove_request(context.folder, name);
-      } catch (const Error& error) {
-        log::warning("a request was not obeyed yet", {{"problem", error.what()}});
       }
+      told_.clear();
+    } catch (const std::exception& error) {  // a thread's top; it looks again
+      if (std::exchange(told_, error.what()) != error.what())
+        log::warning("a request was not obeyed yet", {{"problem", error.what()}});
+    }
   }
 
   std::atomic<bool> cancel_requested_{false};
+  std::string told_;  // the problem that was told last
   std::jthread thread_;
 };
 
@@ -127,9 +133,10 @@ void run_rounds(Context& context, std::stop_token stop) {
     if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
     run_round(context, *plan, stop);
   }
-  if (!context.ledger.history().completed)
-    context.ledger.record("run_completed",
-                          {{"model_sha256", context.ledger.history().done().model_sha256}});
+  if (context.ledger.history().completed) return;
+  cancel_leftovers(context, context.ledger.history().done().rounds_published, stop);
+  context.ledger.record("run_completed",
+                        {{"model_sha256", context.ledger.history().done().model_sha256}});
 }
 
 }  // namespace
@@ -149,6 +156,7 @@ void accept_changes(const config::Experiment& experiment, const RunFolder& folde
                     " began, and a run keeps what it trains:\n" +
                     differing_lines(earlier_identity, identity) +
                     "Change it back to continue this run, or start another with `xffl run --new`.");
+  if (ledger.history().completed) return;  // nothing is reached or submitted any more
   write_file_atomic(folder.config(), now);
   ledger.record("config_changed", {{"config_sha256", hash}});
   log::info("the configuration has changed and the run goes on with it",
@@ -169,9 +177,11 @@ std::optional<plan::RoundPlan> current_plan(const Context& context) {
 }
 
 void cancel_now(Context& context) {
-  if (!context.ledger.history().initial_sha256.empty())
-    if (const auto plan = current_plan(context))
-      cancel_round(context, *plan, "the run was cancelled");
+  const bool begun = !context.ledger.history().initial_sha256.empty();
+  if (const auto plan = begun ? current_plan(context) : std::nullopt) {
+    cancel_round(context, *plan, "the run was cancelled");
+    cancel_leftovers(context, plan->round - 1, {});
+  }
   context.ledger.record("run_cancelled");
   for (const auto& [name, request] : pending_requests(context.folder))
     remove_request(context.folder, name);
@@ -186,10 +196,9 @@ Outcome run_federation(const config::Experiment& experiment, const RunFolder& fo
   if (ledger.history().cancelled)
     throw Error(ErrorKind::kFailed, "run " + folder.run().str() +
                                         " was cancelled: start another with `xffl run --new`");
-  if (!ledger.history().completed) {
-    accept_changes(experiment, folder, ledger);
-    if (!ledger.history().rounds.empty()) ledger.record("run_resumed");
-  }
+  accept_changes(experiment, folder, ledger);
+  if (!ledger.history().completed && !ledger.history().rounds.empty())
+    ledger.record("run_resumed");
   LiveBoard live(folder.live(), world.clock);
   Context context{experiment, folder, world, observer, ledger, live, *ledger.history().identity,
                   {}};

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 #include <thread>
 
 #include "dtype_of.h"
@@ -223,9 +224,29 @@ void run_round(Context& context, const plan::RoundPlan& plan, std::stop_token st
         std::chrono::duration<double>(context.world.clock.monotonic() - began).count());
 }
 
+void cancel_leftovers(Context& context, int last, std::stop_token stop) {
+  for (const config::Facility& facility : context.experiment.facilities)
+    for (const Leftover& left : leftovers(context, facility.name, last + 1)) try {
+        FacilityRound(context, left.plan, left.facility).repeat_cancel(stop);
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::kRemote && error.kind() != ErrorKind::kAuth) throw;
+        log::warning("a job may go on at a facility that could not be told: cancel it by hand",
+                     {{"facility", facility.name.str()},
+                      {"round", left.plan.round},
+                      {"job", left.job_id.empty() ? "in doubt" : left.job_id},
+                      {"problem", error.what()}});
+      }
+}
+
 void cancel_round(Context& context, const plan::RoundPlan& plan, const std::string& reason) {
-  for (const plan::FacilityPlan& facility : plan.facilities)
-    FacilityRound(context, plan, facility).cancel(reason);
+  std::optional<Error> problem;
+  for (const plan::FacilityPlan& facility : plan.facilities) try {
+      FacilityRound(context, plan, facility).cancel(reason);
+    } catch (Error& error) {  // the others' jobs end all the same
+      error.add_context(facility.facility.str());
+      if (!problem) problem = error;
+    }
+  if (problem) throw *problem;
 }
 
 }  // namespace xffl::round

@@ -11,7 +11,12 @@ namespace xffl::round {
 /// the policy does not allow it, kCancelled on `stop`.
 void run_round(Context& context, const plan::RoundPlan& plan, std::stop_token stop);
 
-/// Cancels the jobs of the round's open attempts and records why.
+/// Cancels the jobs of the round's open attempts and records why. Throws kRemote or kAuth when a
+/// facility could not be told; all others have been.
 void cancel_round(Context& context, const plan::RoundPlan& plan, const std::string& reason);
+
+/// Tells every facility again of the cancellations, in rounds up to `last`, that it could not be
+/// told of. Those that it still cannot be told of are logged, with what a person may do.
+void cancel_leftovers(Context& context, int last, std::stop_token stop);
 
 }  // namespace xffl::round

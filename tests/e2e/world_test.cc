@@ -1,0 +1,215 @@
+// Federations whose world has other objects: facilities that answer wrongly, clocks that jump. In
+// this process, with the real trainings of xffl-fake-trainer.
+#include "xffl/round/federation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <fstream>
+#include <thread>
+
+#include "e2e/project.h"
+#include "support/thrown.h"
+#include "xffl/base/error.h"
+#include "xffl/base/log.h"
+#include "xffl/config/load.h"
+#include "xffl/journal/journal.h"
+
+namespace xffl::test {
+namespace {
+
+using remote::CommandResult;
+using remote::FileInfo;
+using std::chrono::hours;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::HasSubstr;
+
+// This machine as a facility, where `before` sees each operation first and may throw instead.
+class WatchedSession final : public remote::Session {
+ public:
+  using Before = std::function<void(const std::string& operation, const RemotePath& path)>;
+  explicit WatchedSession(Before before) : before_(std::move(before)) {}
+
+  CommandResult run(const std::vector<std::string>& argv, const std::string& text,
+                    milliseconds timeout, std::stop_token stop) override {
+    before_("run", RemotePath("/"));
+    return inner_->run(argv, text, timeout, stop);
+  }
+  std::optional<FileInfo> stat(const RemotePath& path) override {
+    before_("stat", path);
+    return inner_->stat(path);
+  }
+  size_t read(const RemotePath& path, uint64_t offset, std::span<std::byte> out) override {
+    before_("read", path);
+    return inner_->read(path, offset, out);
+  }
+  void write(const RemotePath& path, uint64_t offset, std::span<const std::byte> bytes) override {
+    before_("write", path);
+    inner_->write(path, offset, bytes);
+  }
+  void sync(const RemotePath& path) override { inner_->sync(path); }
+  void rename(const RemotePath& from, const RemotePath& to) override {
+    before_("rename", to);
+    inner_->rename(from, to);
+  }
+  std::vector<std::string> list(const RemotePath& folder) override {
+    before_("list", folder);
+    return inner_->list(folder);
+  }
+  void make_dirs(const RemotePath& folder) override {
+    before_("make_dirs", folder);
+    inner_->make_dirs(folder);
+  }
+  void remove_tree(const RemotePath& path) override {
+    before_("remove_tree", path);
+    inner_->remove_tree(path);
+  }
+
+ private:
+  const Before before_;
+  const std::unique_ptr<remote::Session> inner_ = remote::make_local_session();
+};
+
+// Real waits, and a wall clock that the test sets.
+class JumpingClock final : public Clock {
+ public:
+  MonotonicTime monotonic() const override { return real_.monotonic(); }
+  UtcTime utc() const override { return real_.utc() + hours(ahead_hours); }
+  bool sleep(std::chrono::nanoseconds duration, std::stop_token stop) override {
+    // What waits for minutes in earnest need not do so here.
+    return real_.sleep(std::min<std::chrono::nanoseconds>(duration, longest_sleep), stop);
+  }
+  std::atomic<int> ahead_hours{0};
+  std::chrono::nanoseconds longest_sleep = hours(1);
+
+ private:
+  SystemClock real_;
+};
+
+class World : public testing::Test {
+ protected:
+  World() { log::set_console_level(log::Level::kOff); }
+
+  // What `facility`'s session does before each operation.
+  void watch(const std::string& facility, WatchedSession::Before before) {
+    before_[facility] = std::move(before);
+  }
+  round::World world() {
+    round::World made = round::make_world(clock_, project_.path());
+    made.programs.xffl = std::filesystem::path(XFFL_BINARY_DIR) / "bin/xffl";
+    const auto connect = [this](const config::Facility& facility) {
+      const auto before = before_.find(facility.name.str());
+      return std::shared_ptr<remote::Session>(
+          before == before_.end() ? remote::make_local_session()
+                                  : std::make_unique<WatchedSession>(before->second));
+    };
+    made.connect = made.connect_transfer = connect;
+    return made;
+  }
+  round::Outcome run() {
+    round::World made = world();
+    const config::Experiment experiment = config::load_experiment(project_.path());
+    return round::run_federation(experiment, {project_.path() / "runs", RunName("0001")}, made,
+                                 stop_.get_token());
+  }
+
+  Project project_;
+  JumpingClock clock_;
+  std::stop_source stop_;
+  std::map<std::string, WatchedSession::Before> before_;
+};
+
+// A set number of times; then all is well.
+auto times(int count, ErrorKind kind, const std::string& message) {
+  return [left = std::make_shared<std::atomic<int>>(count), kind, message] {
+    if ((*left)-- > 0) throw Error(kind, message);
+  };
+}
+
+struct WrongAnswer {
+  const char* operation;
+  ErrorKind kind;
+};
+class WrongAnswers : public World, public testing::WithParamInterface<WrongAnswer> {};
+
+// A server that speaks nonsense, a file system that is not mounted for a while, a missing command:
+// none of it is an error of the federation.
+TEST_P(WrongAnswers, OfOneFacilityAreRetriedThere) {
+  clock_.longest_sleep = milliseconds(50);
+  const auto fail = times(2, GetParam().kind, "what answers is no file server");
+  watch("brno", [fail](const std::string& operation, const RemotePath&) {
+    if (operation == GetParam().operation) fail();
+  });
+  EXPECT_EQ(run().rounds_published, 3);
+  EXPECT_EQ(project_.trainings().size(), 6u);
+}
+INSTANTIATE_TEST_SUITE_P(
+    All, WrongAnswers,
+    testing::Values(WrongAnswer{"make_dirs", ErrorKind::kNotFound},
+                    WrongAnswer{"write", ErrorKind::kCorrupt},
+                    WrongAnswer{"rename", ErrorKind::kUnsupported},
+                    WrongAnswer{"stat", ErrorKind::kCorrupt}),
+    [](const auto& each) { return std::string(each.param.operation); });
+
+TEST_F(World, TextThatIsNotUtf8EndsNoRun) {
+  clock_.longest_sleep = milliseconds(50);
+  const auto fail = times(3, ErrorKind::kAuth, "welcome \xff\xed\xa0\x80");
+  watch("brno", [fail](const std::string&, const RemotePath&) { fail(); });
+  EXPECT_EQ(run().rounds_published, 3);
+}
+
+// Shared file systems: the report is there before what it names.
+TEST_F(World, AnUpdateMayBeSeenLaterThanItsReport) {
+  const auto fail = times(2, ErrorKind::kNotFound, "there is no such file");
+  watch("brno", [fail](const std::string& operation, const RemotePath& path) {
+    if (operation == "stat" && path.str().ends_with("out/update/manifest.json")) fail();
+  });
+  EXPECT_EQ(run().rounds_published, 3);
+  EXPECT_EQ(project_.trainings().size(), 6u) << "trained again";
+  EXPECT_EQ(project_.count_events("attempt_failed"), 0);
+}
+
+// A job that its round went on without ends with the run, though its facility could not be told then.
+TEST_F(World, NoJobIsLeftBehind) {
+  project_.set_policy("{on_missing: skip, quorum: 1, deadline: 3s, poll_interval: 20ms}");
+  project_.set_rounds(1);
+  project_.set_hold();
+  project_.write_config();
+  project_.release("alba");
+  const auto fail = times(1, ErrorKind::kRemote, "the link is down");
+  watch("brno", [fail](const std::string&, const RemotePath& path) {
+    if (path.str().ends_with("claim/fenced")) fail();
+  });
+  EXPECT_EQ(run().rounds_published, 1);
+  EXPECT_EQ(project_.trainings(), std::vector<std::string>{"alba 1 1"});
+  EXPECT_EQ(project_.count_events("cancel_intended"), 1);
+  EXPECT_EQ(project_.count_events("cancel_confirmed"), 1);
+}
+
+TEST_F(World, ACompletedRunTakesNoOtherTraining) {
+  project_.set_rounds(1);
+  project_.write_config();
+  EXPECT_EQ(run().rounds_published, 1);
+  project_.set_rounds(2);
+  project_.write_config();
+  const Error error = error_of([&] { run(); });
+  EXPECT_EQ(error.kind(), ErrorKind::kConfig);
+  EXPECT_THAT(error.what(), HasSubstr("--new"));
+  EXPECT_EQ(project_.trainings().size(), 2u);
+}
+
+// An administrator sets the clock right between a round's beginning and its first submission.
+TEST_F(World, AWallClockThatJumpsBackEndsNoDeadline) {
+  project_.set_policy("{on_missing: skip, quorum: 2, deadline: 2h, poll_interval: 20ms}");
+  project_.set_rounds(1);
+  project_.write_config();
+  clock_.ahead_hours = 10;
+  for (const char* name : {"alba", "brno"})
+    watch(name, [&](const std::string&, const RemotePath&) { clock_.ahead_hours = 0; });
+  EXPECT_EQ(run().rounds_published, 1);
+}
+
+}  // namespace
+}  // namespace xffl::test
