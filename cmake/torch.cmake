@@ -30,6 +30,13 @@ target_compile_definitions(xffl_torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
 target_link_libraries(xffl_torch INTERFACE stdc++
   ${XFFL_TORCH_DIR}/lib/libtorch.so ${XFFL_TORCH_DIR}/lib/libtorch_cpu.so ${XFFL_TORCH_DIR}/lib/libc10.so)
 target_link_options(xffl_torch INTERFACE -Wl,--allow-shlib-undefined)
+# at::parallel_for lies in headers and runs on one thread where OpenMP is off. The runtime is the one that LibTorch loads: a
+# second one's threads would spin beside its own.
+target_compile_options(xffl_torch INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fopenmp>)
+file(GLOB openmp_runtime ${XFFL_TORCH_DIR}/lib/libgomp*.so* ${XFFL_TORCH_DIR}/../torch.libs/libgomp*.so*)
+list(APPEND openmp_runtime gomp)
+list(GET openmp_runtime 0 openmp_runtime)
+target_link_libraries(xffl_torch INTERFACE ${openmp_runtime})
 
 if(XFFL_CUDA)
   # Ampere and Hopper, and what later GPUs compile when they first run it; CUDAARCHS overrides.

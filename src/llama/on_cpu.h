@@ -5,6 +5,10 @@
 
 #include "cpu_kernels.h"
 
+#ifndef _OPENMP
+#error "at::parallel_for would run everything on one thread: compile with -fopenmp"
+#endif
+
 namespace xffl::llama {
 
 template <class T>

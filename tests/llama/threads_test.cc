@@ -1,0 +1,72 @@
+// Work of ours and LibTorch's is shared by the same threads.
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <filesystem>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "xffl/llama/head_loss.h"
+
+namespace xffl::llama {
+namespace {
+
+class Threads : public ::testing::Test {
+ protected:
+  ~Threads() override { at::set_num_threads(before_); }
+
+  static std::set<std::thread::id> threads_of_parallel_for() {
+    std::mutex mutex;
+    std::set<std::thread::id> ids;
+    at::parallel_for(0, 64, 1, [&](int64_t, int64_t) {
+      const std::lock_guard lock(mutex);
+      ids.insert(std::this_thread::get_id());
+    });
+    return ids;
+  }
+
+  static int64_t threads_of_process() {
+    const std::filesystem::directory_iterator tasks("/proc/self/task");
+    return std::distance(begin(tasks), end(tasks));
+  }
+
+ private:
+  int before_ = at::get_num_threads();
+};
+
+TEST_F(Threads, ParallelForUsesAllOfThem) {
+  at::set_num_threads(2);
+  EXPECT_EQ(threads_of_parallel_for().size(), 2);
+}
+
+TEST_F(Threads, AreThoseOfLibTorch) {
+  at::set_num_threads(2);
+  const at::Tensor x = at::ones({1 << 20});
+  const int64_t before = threads_of_process();
+  EXPECT_EQ(at::add(x, x).sum().item<float>(), 1 << 21);
+  EXPECT_EQ(threads_of_parallel_for().size(), 2);
+  EXPECT_LE(threads_of_process(), before + 1);
+}
+
+TEST_F(Threads, DoNotChangeTheLoss) {
+  const auto loss_of = [](int threads) {
+    at::set_num_threads(threads);
+    const at::Generator generator = at::detail::createCPUGenerator(3);
+    const at::TensorOptions options(at::kFloat);
+    const at::Tensor x_ND = at::randn({70, 32}, generator, options);
+    Weight head;
+    head.value = at::randn({1000, 32}, generator, options);
+    head.gradient = at::zeros({1000, 32});
+    const at::Tensor labels_N = at::randint(1000, {70}, generator, at::kLong);
+    const HeadLoss loss = head_loss(x_ND, head, labels_N, 0.5);
+    return std::make_pair(loss.nll_sum.item<double>(), loss.grad_x_ND);
+  };
+  const auto one = loss_of(1), two = loss_of(2);
+  EXPECT_EQ(one.first, two.first);
+  EXPECT_LE((one.second - two.second).abs().max().item<float>(), 1e-5);
+}
+
+}  // namespace
+}  // namespace xffl::llama
