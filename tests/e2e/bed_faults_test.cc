@@ -38,7 +38,7 @@ TEST(BedFaults, JobsThatPeopleCancelAndSlurmRequeues) {
   project.release();
   brno.start_requeued(requeued, 2);
   ASSERT_TRUE(project.await_events("published", 1));
-  const std::string lost = project.running_job("brno");
+  const std::string lost = project.running_job("brno", requeued);
   ASSERT_FALSE(lost.empty());
   const std::string node = brno.exec_on_login({"squeue", "-h", "-j", lost, "-o", "%N"}).out;
   const int number = node.find("brno1") != std::string::npos ? 1 : 2;

@@ -51,17 +51,21 @@ void BedProject::forget_runs() const {
     facility(name).exec_on_login({"rm", "-rf", facility(name).scratch + "/work"});
 }
 
-std::string BedProject::running_job(const std::string& name) const {
+std::string BedProject::running_job(const std::string& name, const std::string& other_than) const {
   const Facility& there = facility(name);
-  std::string id;
-  const bool runs = await([&] {
-    id = there.exec_on_login({"squeue", "-h", "-t", "R", "-o", "%A"}).out;
-    if (!id.empty()) id.pop_back();
-    return !id.empty() && there.exec_on_login({"grep", "-rqs", "^" + id + " ",
-                                               there.scratch + "/work", "--include=owner"})
-                                  .exit_code == 0;
+  std::string found;
+  const auto has_begun = [&](const std::string& id) {
+    return there.exec_on_login({"grep", "-rqs", "^" + id + " ", there.scratch + "/work",
+                                "--include=owner"})
+               .exit_code == 0;
+  };
+  await([&] {
+    std::istringstream ids(there.exec_on_login({"squeue", "-h", "-t", "R", "-o", "%A"}).out);
+    for (std::string id; std::getline(ids, id);)
+      if (id != other_than && has_begun(id)) found = id;
+    return !found.empty();
   });
-  return runs ? id : "";
+  return found;
 }
 
 void BedProject::expect_result(const std::string& sha256, const std::string& what,

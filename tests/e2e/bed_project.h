@@ -45,8 +45,9 @@ class BedProject : public Project {
   bool await_status(const std::string& text) const {
     return await([&] { return status().find(text) != std::string::npos; });
   }
-  /// The newest job of a facility, once its trainer's script has begun; empty after a while.
-  std::string running_job(const std::string& facility) const;
+  /// A running job of a facility, once its trainer's script has begun; empty after a while. One whose
+  /// report is there may run on for a moment: `other_than` names it where the next one is meant.
+  std::string running_job(const std::string& facility, const std::string& other_than = "") const;
   /// The oracle: this model, every round published once, no job left; and every training of three
   /// rounds ran once, in its first attempt, unless `trainings` says otherwise.
   void expect_result(const std::string& sha256, const std::string& what = "",
