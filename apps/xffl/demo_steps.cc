@@ -110,7 +110,7 @@ std::string project_yaml(const Options& options, const std::string& name,
       "\n  learning_rate: 2e-3\n  schedule: {kind: cosine, warmup_steps: 10, min_ratio: 0.1}"
       "\n  weight_decay: 0.1\n  precision: fp32\n  validation_samples: 64\n  seed: " +
       std::to_string(options.seed) + "\naggregation: {weights: tokens, update: delta}\n" +
-      "policy: {on_missing: fail, poll_interval: 200ms}\nfacilities:\n";
+      "policy: {on_missing: fail, poll_interval: 200ms, evaluate_last: false}\nfacilities:\n";
   // Facilities of one machine share its cores; two trainers that each spin on all of them crawl.
   const size_t threads =
       std::max<size_t>(1, std::thread::hardware_concurrency() / facilities.size());

@@ -30,6 +30,7 @@ struct FacilityPlan {
   round::RenderedScript script;
   uint64_t push_bytes = 0, fetch_bytes = 0;
   double node_hours = 0;  // at most: nodes times walltime; 0 where no Slurm counts
+  int jobs_left = 0;      // with this one; the evaluation of the last model is one, too
   std::string answer;     // of the scheduler
 };
 
@@ -89,7 +90,10 @@ std::vector<FacilityPlan> make_plans(const Flags& flags, const config::Experimen
   SystemClock clock;
   round::World world = round::make_world(clock, experiment.project_folder);
   std::vector<FacilityPlan> plans;
+  const bool measures = !history.completed && experiment.policy.evaluate_last &&
+                        history.done().rounds_published >= experiment.rounds;
   for (const config::Facility& facility : experiment.facilities) {
+    if (measures && facility.validation.empty()) continue;  // has no part in the evaluation
     FacilityPlan plan;
     plan.name = facility.name.str();
     plan.script =
@@ -99,7 +103,10 @@ std::vector<FacilityPlan> make_plans(const Flags& flags, const config::Experimen
     if (adapts && plan.push_bytes > 0 && plan.script.round == 1)
       for (const checkpoint::TensorSpec& tensor : model.tensors())
         plan.push_bytes += tensor.num_bytes();
-    plan.fetch_bytes = bytes_of(trained, experiment.aggregation.update_dtype);
+    if (!plan.script.evaluates)
+      plan.fetch_bytes = bytes_of(trained, experiment.aggregation.update_dtype);
+    plan.jobs_left = std::max(0, experiment.rounds - plan.script.round + 1) +
+                     (experiment.policy.evaluate_last && !facility.validation.empty() ? 1 : 0);
     if (facility.scheduler == config::SchedulerKind::kSlurm)
       plan.node_hours = facility.slurm.nodes * static_cast<double>(facility.slurm.time.count()) / 3600;
     plan.answer = flags.offline ? "not asked (--offline)" : ask(facility, world, plan.script);
@@ -111,16 +118,19 @@ std::vector<FacilityPlan> make_plans(const Flags& flags, const config::Experimen
 void print(const std::vector<FacilityPlan>& plans, const config::Experiment& experiment) {
   double node_hours = 0;
   for (const FacilityPlan& plan : plans) {
-    const int rounds_left = experiment.rounds - plan.script.round + 1;
-    node_hours += plan.node_hours * rounds_left;
-    std::printf("%s: round %d of %d, attempt %d, job %s\n", plan.name.c_str(), plan.script.round,
-                experiment.rounds, plan.script.attempt, plan.script.job_name.c_str());
+    node_hours += plan.node_hours * plan.jobs_left;
+    const std::string what = plan.script.evaluates
+                                 ? "evaluation of the last model"
+                                 : "round " + std::to_string(plan.script.round) + " of " +
+                                       std::to_string(experiment.rounds);
+    std::printf("%s: %s, attempt %d, job %s\n", plan.name.c_str(), what.c_str(),
+                plan.script.attempt, plan.script.job_name.c_str());
     std::printf("  sends %.1f MB, brings back %.1f MB a round", static_cast<double>(plan.push_bytes) / 1e6,
                 static_cast<double>(plan.fetch_bytes) / 1e6);
     if (plan.node_hours > 0) std::printf("; at most %.2f node-hours a round", plan.node_hours);
     std::printf("\n  %s\n", log::printable(plan.answer, 400).c_str());
   }
-  if (node_hours > 0) std::printf("at most %.1f node-hours to the last round\n", node_hours);
+  if (node_hours > 0) std::printf("at most %.1f node-hours to the end of the run\n", node_hours);
   std::printf("nothing was submitted; `xffl render FACILITY` shows a job's script\n");
 }
 
@@ -131,6 +141,8 @@ void print_json(const std::vector<FacilityPlan>& plans) {
                     {"round", plan.script.round},
                     {"attempt", plan.script.attempt},
                     {"job_name", plan.script.job_name},
+                    {"model_folder", plan.script.model_folder.str()},
+                    {"adapter_folder", plan.script.adapter_folder.str()},
                     {"push_bytes", plan.push_bytes},
                     {"fetch_bytes", plan.fetch_bytes},
                     {"node_hours", plan.node_hours},

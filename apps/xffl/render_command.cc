@@ -42,13 +42,17 @@ void render(const Flags& flags) {
     std::fputs(rendered.script.c_str(), stdout);
   else
     write_file_atomic(flags.out, rendered.script);
+  const std::string adapter = rendered.adapter_folder.str();
   std::fprintf(stderr,
-               "xffl: round %d, attempt %d: %s\n"
-               "xffl: it expects %s/job.json and the model in %s, which the coordinator puts there "
+               "xffl: round %d%s, attempt %d: %s\n"
+               "xffl: it expects %s/job.json, the model in %s%s%s, which the coordinator puts there "
                "before it submits\n",
-               rendered.round, rendered.attempt, rendered.job_name.c_str(),
+               rendered.round, rendered.evaluates ? " (evaluation of the last model)" : "",
+               rendered.attempt, rendered.job_name.c_str(),
                log::printable(rendered.folder.str(), 4000).c_str(),
-               log::printable(rendered.model_folder.str(), 4000).c_str());
+               log::printable(rendered.model_folder.str(), 4000).c_str(),
+               adapter.empty() ? "" : " and the adapter in ",
+               log::printable(adapter, 4000).c_str());
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "xffl/config/load.h"
 #include "xffl/journal/file_system.h"
 #include "xffl/observe/status.h"
+#include "xffl/observe/validation.h"
 
 namespace xffl {
 namespace {
@@ -83,6 +84,8 @@ void run(const ProjectOptions& options, bool fresh, bool network_allowed) {
   std::printf("run %s: %d of %d rounds published\nmodel: %s\nsha256: %s\n", name.str().c_str(),
               outcome.rounds_published, experiment.rounds, outcome.model.c_str(),
               outcome.model_sha256.c_str());
+  const round::History history = round::replay(journal::read_events(folder.journal()));
+  std::fputs(observe::format_global_losses(history).c_str(), stdout);
 }
 
 bool holds(const round::RunFolder& folder, pid_t pid) {

@@ -82,7 +82,10 @@ RemotePath job_output(const config::Experiment& experiment, const round::History
     const plan::Done before{it->first - 1, it->first == 1
                                                ? history.initial_sha256
                                                : history.rounds.at(it->first - 1).model_sha256};
-    const auto plan = plan::next_round(experiment, *history.identity, before);
+    config::Experiment wanted = experiment;
+    wanted.policy.evaluate_last = true;  // it may have been when the job was submitted
+    const auto plan = plan::next_round(wanted, *history.identity, before);
+    if (!plan) continue;
     for (const plan::FacilityPlan& facility : plan->facilities)
       if (facility.facility == name)
         return plan::attempt_folder(facility, attempt->number) / submit::kJobOutput;

@@ -204,17 +204,18 @@ def main():
     with open(resolve(job["metrics_path"]), "a") as metrics:
         losses, samples, tokens = train(model, sequences, training, metrics)
     train_seconds = time.monotonic() - train_began
+    trains = training["steps"] > 0  # else the job measures the model that it is given, and writes no update
     if finishing and not losses:
-        print("told to finish before the first step was done: no update was written", file=sys.stderr)
+        print("told to finish before the first step was done: nothing was written", file=sys.stderr)
         sys.exit(CANCELLED)
     results = []
     for name, chosen in validation:
         if finishing:
             break
-        nll, count = evaluate(model, chosen, batch)
+        nll, count = evaluate(model, chosen, batch) if trains else (nll_before[name], sum(len(s) - 1 for s in chosen))
         results.append({"name": name, "tokens": count, "nll_before": nll_before[name], "nll_after": nll})
 
-    root = write_update(job, model, before, resolve(job["update_path"]))
+    root = write_update(job, model, before, resolve(job["update_path"])) if trains else ""
     report = {
         "version": 2,
         "key": job["key"],
@@ -224,12 +225,12 @@ def main():
         "stopped_early": len(losses) < training["steps"] or len(results) < len(validation),
         "samples": samples,
         "tokens": tokens,
-        "train_loss": sum(losses) / len(losses),
-        "train_loss_last": losses[-1],
+        "train_loss": sum(losses) / len(losses) if losses else 0.0,
+        "train_loss_last": losses[-1] if losses else 0.0,
         "validation": results,
         "train_seconds": train_seconds,
         "total_seconds": time.monotonic() - began,
-        "tokens_per_second": tokens / train_seconds,
+        "tokens_per_second": tokens / train_seconds if losses else 0.0,
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "world_size": 1,
         "scheduler_job_id": os.environ.get("SLURM_JOB_ID", ""),

@@ -73,6 +73,11 @@ const Section& policy_keys() {
                "they are no attempts",
        .binding = bind<&RoundPolicy::rerun_budget>(),
        .max = 1000},
+      {.name = "evaluate_last",
+       .type = Type::kBoolean,
+       .help = "after the last round, have facilities with validation sets measure the last global "
+               "model, in one more job each",
+       .binding = bind<&RoundPolicy::evaluate_last>()},
   });
   return keys;
 }
@@ -91,6 +96,12 @@ const Section& experiment_keys() {
        .help = "Hugging Face folder that round 1 starts from",
        .binding = bind<&Experiment::model>(),
        .required = true},
+      {.name = "adapter",
+       .type = Type::kHostPath,
+       .help = "with training.lora: folder of the adapter that round 1 starts from, as PEFT writes "
+               "it; without it a fresh one",
+       .binding = bind<&Experiment::adapter>(),
+       .fallback = "a fresh adapter"},
       {"rounds", Type::kInteger, "rounds of training and averaging", bind<&Experiment::rounds>(), 1,
        1e6},
       {.name = "training",

@@ -28,6 +28,13 @@ void check_model(const fs::path& model, std::vector<std::string>& missing) {
   if (!weights) missing.push_back("model: " + model.string() + " holds no *.safetensors");
 }
 
+void check_adapter(const fs::path& adapter, std::vector<std::string>& missing) {
+  if (adapter.empty()) return;
+  for (const char* name : {"adapter_config.json", "adapter_model.safetensors"})
+    if (!is_file(adapter / name))
+      missing.push_back("adapter: " + adapter.string() + " holds no " + name);
+}
+
 void check_facility(const Facility& facility, std::vector<std::string>& missing) {
   const std::string where = "facilities." + facility.name.str();
   const auto expect_file = [&](const std::string& key, const std::string& path) {
@@ -53,6 +60,7 @@ void check_facility(const Facility& facility, std::vector<std::string>& missing)
 std::vector<std::string> find_missing(const Experiment& experiment) {
   std::vector<std::string> missing;
   check_model(experiment.model, missing);
+  check_adapter(experiment.adapter, missing);
   for (const Facility& facility : experiment.facilities) check_facility(facility, missing);
   return missing;
 }

@@ -134,6 +134,9 @@ class ExperimentReader {
   // What is averaged must be alike: adapters of one shape, or none.
   void check_adapters() {
     const std::vector<Facility>& all = experiment_.facilities;
+    if (!experiment_.adapter.empty() && !all.empty() && all.front().training.lora.rank == 0)
+      reader_.problem(reader_.mark("adapter"),
+                      "'adapter' is given, but 'training.lora.rank' is 0: no adapter would be trained");
     const auto alike = [](const job::Lora& a, const job::Lora& b) {
       return a.rank == b.rank && (a.rank == 0 || (a.alpha == b.alpha && sorted(a) == sorted(b)));
     };

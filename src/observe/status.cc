@@ -7,6 +7,7 @@
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
 #include "xffl/journal/journal.h"
+#include "xffl/observe/validation.h"
 
 namespace xffl::observe {
 namespace {
@@ -26,7 +27,8 @@ std::string facility_word(const FacilityState& facility) {
   return attempt->pushed ? "pushed" : "pushing";
 }
 
-std::string round_word(const RoundState& round) {
+std::string round_word(const RoundState& round, const round::History& run) {
+  if (round.evaluates) return run.completed || run.cancelled ? "over" : "measuring";
   if (round.published) return "published";
   if (!round.model_sha256.empty()) return "aggregated";
   if (!round.participants.empty()) return "aggregating";
@@ -36,6 +38,7 @@ std::string round_word(const RoundState& round) {
 std::string losses(const FacilityState& facility) {
   if (!facility.accepted) return "";
   const job::JobReport& report = facility.accepted->report;
+  if (report.steps == 0) return "";
   char text[160];
   std::snprintf(text, sizeof text, "  %lld tokens, loss %.4f, %.0f tokens/s",
                 static_cast<long long>(report.tokens), report.train_loss, report.tokens_per_second);
@@ -81,6 +84,20 @@ Json facility_json(const FacilityState& facility, const std::string& doing) {
   return json;
 }
 
+Json round_json(const RunStatus& status, int number, const RoundState& round) {
+  Json json;
+  json["round"] = number;
+  json["state"] = round_word(round, status.history);
+  if (!round.evaluates) {
+    json["model_sha256"] = round.model_sha256;
+    json["participants"] = round.participants;
+  }
+  json["facilities"] = Json::object();
+  for (const auto& [name, facility] : round.facilities)
+    json["facilities"][name.str()] = facility_json(facility, doing(status, number, name, facility));
+  return json;
+}
+
 }  // namespace
 
 RunStatus read_status(const std::filesystem::path& run_folder, int rounds_planned) {
@@ -108,7 +125,9 @@ std::string format_status(const RunStatus& status) {
                      std::to_string(status.rounds_planned) + " rounds published\n";
   if (!status.coordinator.empty()) text += "coordinator: " + status.coordinator + "\n";
   for (const auto& [number, round] : status.history.rounds) {
-    text += "round " + std::to_string(number) + ": " + round_word(round);
+    text += round.evaluates ? "evaluation of the last model: "
+                            : "round " + std::to_string(number) + ": ";
+    text += round_word(round, status.history);
     if (!round.model_sha256.empty()) text += "  " + round.model_sha256.substr(0, 16);
     text += "\n";
     for (const auto& [name, facility] : round.facilities)
@@ -118,6 +137,7 @@ std::string format_status(const RunStatus& status) {
   for (const auto& [name, reason] : status.history.paused)
     text += name.str() + " is PAUSED (" + log::printable(reason, 300) +
             "): continue with `xffl resume " + name.str() + "`\n";
+  text += format_global_losses(status.history);
   if (status.state == "stopped") text += "continue with: xffl run\n";
   return text;
 }
@@ -135,17 +155,21 @@ std::string format_status_json(const RunStatus& status) {
   json["paused"] = Json::object();
   for (const auto& [name, reason] : status.history.paused) json["paused"][name.str()] = reason;
   json["rounds_detail"] = Json::array();
+  json["evaluation"] = nullptr;
   for (const auto& [number, round] : status.history.rounds) {
-    Json entry;
-    entry["round"] = number;
-    entry["state"] = round_word(round);
-    entry["model_sha256"] = round.model_sha256;
-    entry["participants"] = round.participants;
-    entry["facilities"] = Json::object();
-    for (const auto& [name, facility] : round.facilities)
-      entry["facilities"][name.str()] = facility_json(facility, doing(status, number, name, facility));
-    json["rounds_detail"].push_back(entry);
+    if (round.evaluates)
+      json["evaluation"] = round_json(status, number, round);
+    else
+      json["rounds_detail"].push_back(round_json(status, number, round));
   }
+  json["validation"] = Json::array();
+  for (const GlobalLoss& loss : global_losses(status.history))
+    json["validation"].push_back({{"round", loss.round},
+                                  {"facility", loss.facility.str()},
+                                  {"set", loss.set},
+                                  {"tokens", loss.tokens},
+                                  {"loss", loss.nll},
+                                  {"perplexity", std::exp(loss.nll)}});
   return json.dump(2) + "\n";
 }
 

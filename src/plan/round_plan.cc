@@ -50,21 +50,34 @@ FacilityPlan plan_facility(const config::Experiment& experiment, const RunIdenti
   return plan;
 }
 
+// Measures the model as it is given, with all else as in a training.
+void train_nothing(job::JobSpec& spec) {
+  spec.train_paths.clear();
+  spec.optimizer_path.clear();
+  spec.on_stop = job::OnStop::kUpdate;
+  spec.training.steps = 0;
+  spec.training.keep_optimizer = false;
+}
+
 }  // namespace
 
 std::optional<RoundPlan> next_round(const config::Experiment& experiment,
                                     const RunIdentity& identity, const Done& done) {
-  if (done.rounds_published >= experiment.rounds) return std::nullopt;
+  const bool evaluates = done.rounds_published >= experiment.rounds;
+  if (evaluates && (done.run_completed || !experiment.policy.evaluate_last)) return std::nullopt;
   RoundPlan plan;
+  plan.evaluates = evaluates;
   plan.round = done.rounds_published + 1;
   plan.base_sha256 = done.model_sha256;
   plan.adapted_sha256 = done.adapted_sha256;
   for (const config::Facility& facility : experiment.facilities) {
+    if (evaluates && facility.validation.empty()) continue;
     plan.facilities.push_back(plan_facility(experiment, identity, facility, plan.round, done));
     const auto before = done.accepted.find(facility.name);
     if (before != done.accepted.end()) plan.facilities.back().accepted_before = before->second;
   }
-  const int all = static_cast<int>(plan.facilities.size());
+  if (plan.facilities.empty()) return std::nullopt;
+  const int all = evaluates ? 0 : static_cast<int>(plan.facilities.size());
   const config::RoundPolicy& policy = experiment.policy;
   if (policy.on_missing != config::OnMissing::kSkip)
     plan.quorum = all;
@@ -110,6 +123,7 @@ job::JobSpec job_spec(const config::Experiment& experiment, const RunIdentity& i
     spec.optimizer_path =
         (facility.folder / "optimizer" / optimizer_given(identity, facility, spec.key)).str();
   spec.training.first_step = (plan.round - 1) * settings.training.steps;
+  if (plan.evaluates) train_nothing(spec);
   return spec;
 }
 
@@ -119,6 +133,7 @@ std::string format_plan(const RoundPlan& plan) {
   json["base_sha256"] = plan.base_sha256;
   if (!plan.adapted_sha256.empty()) json["adapted_sha256"] = plan.adapted_sha256;
   json["quorum"] = plan.quorum;
+  if (plan.evaluates) json["evaluates"] = true;
   json["facilities"] = Json::array();
   for (const FacilityPlan& facility : plan.facilities)
     json["facilities"].push_back({{"facility", facility.facility.str()},

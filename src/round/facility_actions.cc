@@ -237,10 +237,10 @@ FacilityActions::Report FacilityActions::read_report(int attempt) {
   return {text, report};
 }
 
-Accepted FacilityActions::fetch_and_check(int attempt, const Report& read, std::stop_token stop) {
+void FacilityActions::fetch_update(int attempt, const job::JobReport& report,
+                                   std::stop_token stop) {
   const fs::path base = context_.folder.global(plan_.round - 1);
   const RemotePath out = folder(attempt) / "out";
-  const job::JobReport& report = read.parsed;
   // The report may be seen before the files that it names, or through another host's old view.
   for (int look = 1;; ++look) try {
       transfer::fetch({*session_, *bulk_}, out / "update", report.update_sha256,
@@ -255,13 +255,18 @@ Accepted FacilityActions::fetch_and_check(int attempt, const Report& read, std::
   const bool delta = context_.experiment.aggregation.update == job::UpdateKind::kDelta;
   with_context(facility_.facility.str() + "'s update",
                [&] { aggregate::check_update(archive() / "update", base, delta, false); });
+}
+
+Accepted FacilityActions::fetch_and_check(int attempt, const Report& read, std::stop_token stop) {
+  if (!plan_.evaluates) fetch_update(attempt, read.parsed, stop);
   write_file_atomic(archive() / "report.json", read.text);
-  return {facility_.facility, attempt, report.update_sha256, report};
+  return {facility_.facility, attempt, read.parsed.update_sha256, read.parsed};
 }
 
 // An accepted update was verified when it came; after a restart its bytes are checked again before
 // they are used.
 void FacilityActions::mend_archive(const Accepted& accepted, std::stop_token stop) {
+  if (plan_.evaluates) return;
   try {
     const checkpoint::Manifest manifest = checkpoint::read_manifest(archive() / "update");
     if (manifest.root_sha256() != accepted.update_sha256)

@@ -47,6 +47,7 @@ class FacilityActions {
   };
   /// Which answers this very job.
   Report read_report(int attempt);
+  void fetch_update(int attempt, const job::JobReport& report, std::stop_token stop);
   Accepted fetch_and_check(int attempt, const Report& read, std::stop_token stop);
   void set_refused_aside(int attempt);
   std::string script(int attempt) const;

@@ -24,7 +24,7 @@ Rules rules_of(const Context& context, const plan::RoundPlan& plan,
   rules.max_outage = policy.max_outage;
   rules.seed = context.identity.secret + "/" + facility.facility.str();
   const FacilityState before = context.ledger.facility(plan.round - 1, facility.facility);
-  if (before.accepted)
+  if (before.accepted && !plan.evaluates)
     rules.expected_training =
         std::chrono::seconds(static_cast<int64_t>(  // a facility's word
             std::min(before.accepted->report.total_seconds, 86400.0 * 365)));
@@ -90,6 +90,10 @@ void FacilityRound::keep(Record& record) {
     context_.first_submissions.note(plan_.round, context_.world.clock.monotonic());
   const int round = record.kind == "facility_paused" ? 0 : plan_.round;
   context_.ledger.record(record.kind, round, facility_.facility, record.attempt, record.payload);
+  tell(record);
+}
+
+void FacilityRound::tell(const Record& record) const {
   const auto text = [&](const char* key) {
     return record.payload.contains(key) && record.payload[key].is_string()
                ? record.payload[key].get<std::string>()
@@ -107,7 +111,12 @@ void FacilityRound::keep(Record& record) {
     log::warning("facility paused: a person decides",
                  {facility, {"reason", text("reason")},
                   {"continue", "xffl resume " + facility_.facility.str()}});
-  if (record.kind == "update_accepted") {
+  if (record.kind == "update_accepted" && plan_.evaluates) {
+    const FacilityState state = known();
+    for (const job::ValidationResult& set : state.accepted->report.validation)
+      log::info("last global model measured",
+                {facility, {"set", set.name}, {"loss", set.nll_before}});
+  } else if (record.kind == "update_accepted") {
     const Json& report = record.payload["report"];
     log::info("update accepted", {facility, number, {"tokens", report.value("tokens", int64_t{0})},
                                   {"train_loss", report.value("train_loss", 0.0)}});

@@ -40,6 +40,7 @@ class FacilityRound {
   }
   Moment moment() const;
   void keep(Record& record);
+  void tell(const Record& record) const;
   void follow(const Action& action);
   void tell_trouble(const Course& course);
   void sweep_earlier_rounds(std::stop_token stop);

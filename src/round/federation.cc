@@ -8,18 +8,15 @@
 
 #include "context.h"
 #include "credential_watch.h"
-#include "dtype_of.h"
+#include "evaluate_last.h"
+#include "import_model.h"
 #include "login_desk.h"
 #include "open_run.h"
 #include "run_round.h"
-#include "xffl/aggregate/aggregate.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
 #include "xffl/base/sha256.h"
-#include "xffl/checkpoint/lora.h"
-#include "xffl/checkpoint/manifest.h"
-#include "xffl/checkpoint/model_folder.h"
 #include "xffl/config/load.h"
 
 namespace xffl::round {
@@ -38,54 +35,6 @@ std::string differing_lines(const std::string& before, const std::string& now) {
     return lines;
   };
   return only_in(before, now, "  - ") + only_in(now, before, "  + ");
-}
-
-// The narrowest type that holds all of the model's numbers exactly.
-checkpoint::Dtype own_dtype(const fs::path& model) {
-  const checkpoint::ModelFolder folder(model);
-  const checkpoint::Dtype first = folder.tensors().front().dtype;
-  const bool all = std::all_of(folder.tensors().begin(), folder.tensors().end(),
-                               [&](const auto& tensor) { return tensor.dtype == first; });
-  return all ? first : checkpoint::Dtype::kF32;
-}
-
-// With LoRA the model stays as it was given, and what is trained begins as a fresh adapter.
-fs::path prepare_adapter(Context& context) {
-  const fs::path fresh = context.folder.round(0) / "fresh";
-  const job::TrainingSpec& training = context.experiment.facilities.front().training;
-  const fs::path& model = context.experiment.model;
-  aggregate::convert(model, own_dtype(model), context.folder.adapted());
-  const job::Lora& lora = training.lora;
-  checkpoint::write_initial_lora(
-      fresh, checkpoint::read_llama_config(model),
-      checkpoint::checked_lora_config({lora.rank, lora.alpha, lora.dropout, lora.target_modules},
-                                      "training.lora"),
-      training.seed);
-  return fresh;
-}
-
-// Round 0: the given model as float32 master, and as the facilities will see it.
-void import_model(Context& context) {
-  if (!context.ledger.history().initial_sha256.empty()) return;
-  const bool adapts = context.experiment.facilities.front().training.lora.rank > 0;
-  fs::remove_all(context.folder.round(0));
-  make_dirs(context.folder.round(0));
-  with_context("while importing the model " + context.experiment.model.string(), [&] {
-    const fs::path trained = adapts ? prepare_adapter(context) : context.experiment.model;
-    aggregate::convert(trained, checkpoint::Dtype::kF32, context.folder.master(0));
-    aggregate::convert(context.folder.master(0),
-                       dtype_of(context.experiment.aggregation.publish_dtype),
-                       context.folder.global(0));
-    if (adapts) fs::remove_all(trained);
-  });
-  const auto root = [](const fs::path& folder) {
-    return checkpoint::read_manifest(folder).root_sha256();
-  };
-  const std::string model = root(context.folder.global(0));
-  Json imported{{"model_sha256", model}, {"master_sha256", root(context.folder.master(0))}};
-  if (adapts) imported["adapted_sha256"] = root(context.folder.adapted());
-  context.ledger.record("model_imported", imported);
-  log::info("model imported", {{"model", context.experiment.model.string()}, {"sha256", model}});
 }
 
 // Obeys people's requests while rounds go on.
@@ -131,10 +80,16 @@ void run_rounds(Context& context, std::stop_token stop) {
   import_model(context);
   while (const auto plan = current_plan(context)) {
     if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
+    if (plan->evaluates) {
+      cancel_leftovers(context, plan->round - 1, stop);
+      evaluate_last(context, *plan, stop);
+      break;
+    }
     run_round(context, *plan, stop);
   }
   if (context.ledger.history().completed) return;
-  cancel_leftovers(context, context.ledger.history().done().rounds_published, stop);
+  if (!context.experiment.policy.evaluate_last) drop_evaluation(context);
+  cancel_leftovers(context, context.ledger.history().done().rounds_published + 1, stop);
   context.ledger.record("run_completed",
                         {{"model_sha256", context.ledger.history().done().model_sha256}});
 }

@@ -46,6 +46,7 @@ void run_resumed(History& history, const journal::Event&, JsonObject&) {
 void round_planned(History& history, const journal::Event& event, JsonObject& payload) {
   RoundState& round = history.rounds[event.round];
   round.planned = true;
+  round.evaluates = payload.boolean_or("evaluates", false);
   for (const std::string& name : payload.strings("facilities"))
     round.facilities[FacilityName(name)];
 }
@@ -159,13 +160,14 @@ const std::map<std::string_view, Apply>& vocabulary() {
 }  // namespace
 
 plan::Done History::done() const {
-  plan::Done done{0, initial_sha256, {}, adapted_sha256};
+  plan::Done done{0, initial_sha256, {}, adapted_sha256, false};
   for (const auto& [number, round] : rounds) {
     if (!round.published) continue;
-    done = {number, round.model_sha256, {}, adapted_sha256};
+    done = {number, round.model_sha256, {}, adapted_sha256, false};
     for (const auto& [name, facility] : round.facilities)
       if (facility.accepted) done.accepted[name] = facility.accepted->attempt;
   }
+  done.run_completed = completed;
   return done;
 }
 

@@ -21,7 +21,6 @@ int attempt_of(const History& history, int round, const FacilityName& facility) 
 History preview_history() {
   History history;
   history.identity = plan::RunIdentity{RunName("0000"), std::string(32, '0')};
-  history.initial_sha256 = std::string(64, '0');
   return history;
 }
 
@@ -32,7 +31,14 @@ RenderedScript render_script(const config::Experiment& experiment, const History
   if (!history.identity)
     throw Error(ErrorKind::kNotFound, "the run has no identity yet: its journal is empty");
   plan::Done done = history.done();
-  if (round) done.rounds_published = *round - 1;
+  // Before the model is imported nobody knows its hash, nor the adapter's.
+  const bool adapts = experiment.facilities.front().training.lora.rank > 0;
+  if (done.model_sha256.empty()) done.model_sha256 = std::string(64, '0');
+  if (adapts && done.adapted_sha256.empty()) done.adapted_sha256 = std::string(64, '1');
+  if (round) {
+    done.rounds_published = *round - 1;
+    done.run_completed = false;
+  }
   const auto plan = plan::next_round(experiment, *history.identity, done);
   if (!plan || plan->round < 1)
     throw Error(ErrorKind::kNotFound,
@@ -40,6 +46,7 @@ RenderedScript render_script(const config::Experiment& experiment, const History
                     ": the experiment has " + std::to_string(experiment.rounds));
   RenderedScript rendered;
   rendered.round = plan->round;
+  rendered.evaluates = plan->evaluates;
   rendered.attempt = attempt_of(history, plan->round, facility);
   for (const plan::FacilityPlan& each : plan->facilities) {
     if (each.facility != facility) continue;
@@ -47,9 +54,14 @@ RenderedScript render_script(const config::Experiment& experiment, const History
         plan::job_spec(experiment, *history.identity, *plan, each, rendered.attempt);
     rendered.job_name = spec.key.job_name();
     rendered.folder = plan::attempt_folder(each, rendered.attempt);
-    rendered.model_folder = each.model_folder;
+    rendered.model_folder = adapts ? each.adapted_folder : each.model_folder;
+    if (adapts) rendered.adapter_folder = each.model_folder;
     rendered.script = job_script(settings, spec, rendered.folder, programs);
   }
+  if (rendered.script.empty())
+    throw Error(ErrorKind::kNotFound, "facility " + facility.str() +
+                                          " has no job left: all rounds are published and it has "
+                                          "no data.validation to measure the last model on");
   return rendered;
 }
 

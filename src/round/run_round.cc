@@ -23,17 +23,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-void record_plan(Context& context, const plan::RoundPlan& plan) {
-  if (context.ledger.round(plan.round).planned) return;
-  Json names = Json::array();
-  for (const plan::FacilityPlan& facility : plan.facilities)
-    names.push_back(facility.facility.str());
-  context.ledger.record("round_planned", plan.round,
-                        {{"base_sha256", plan.base_sha256},
-                         {"plan_sha256", sha256_hex(plan::format_plan(plan))},
-                         {"facilities", names}});
-}
-
 // One facility's thread: its outcome, or the error that ended it.
 struct Seat {
   std::unique_ptr<FacilityRound> facility;
@@ -209,6 +198,18 @@ void clean_up(Context& context, const plan::RoundPlan& plan) {
 }
 
 }  // namespace
+
+void record_plan(Context& context, const plan::RoundPlan& plan) {
+  if (context.ledger.round(plan.round).planned) return;
+  Json names = Json::array();
+  for (const plan::FacilityPlan& facility : plan.facilities)
+    names.push_back(facility.facility.str());
+  Json planned{{"base_sha256", plan.base_sha256},
+               {"plan_sha256", sha256_hex(plan::format_plan(plan))},
+               {"facilities", names}};
+  if (plan.evaluates) planned["evaluates"] = true;
+  context.ledger.record("round_planned", plan.round, std::move(planned));
+}
 
 void run_round(Context& context, const plan::RoundPlan& plan, std::stop_token stop) {
   const auto began = context.world.clock.monotonic();

@@ -7,6 +7,9 @@
 
 namespace xffl::round {
 
+/// Records the plan, once.
+void record_plan(Context& context, const plan::RoundPlan& plan);
+
 /// Runs `plan` from wherever the journal says it is. Throws kFailed when a facility is missing and
 /// the policy does not allow it, kCancelled on `stop`.
 void run_round(Context& context, const plan::RoundPlan& plan, std::stop_token stop);

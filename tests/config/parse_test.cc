@@ -325,5 +325,16 @@ TEST(ParseExperiment, AdaptersAreTheSameAtAllFacilities) {
   EXPECT_THAT(problems(with(all, "alpha: 8", "alpha: 0")), HasSubstr("'lora.alpha' is 0"));
 }
 
+TEST(ParseExperiment, AStartingAdapterNeedsLora) {
+  const std::string given = small_with("rounds:", "adapter: models/adapter\nrounds:");
+  EXPECT_THAT(problems(given), HasSubstr("error: 'adapter' is given, but"));
+  const std::string lora = "  lora: {rank: 4, alpha: 8, target_modules: [v_proj, q_proj]}\n";
+  const Experiment experiment =
+      parse(with(given, "  learning_rate: 8e-4\n", "  learning_rate: 8e-4\n" + lora));
+  EXPECT_EQ(experiment.adapter, "/project/models/adapter");
+  EXPECT_THAT(format_training_identity(experiment), HasSubstr("adapter: /project/models/adapter"));
+  EXPECT_THAT(find_missing(experiment), testing::Contains(HasSubstr("adapter: /project/models/adapter")));
+}
+
 }  // namespace
 }  // namespace xffl::config

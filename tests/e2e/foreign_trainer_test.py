@@ -62,6 +62,19 @@ facilities:
             assert math.isclose(*before, rel_tol=1e-4), before
             assert reports["alba"]["tokens"] == reports["brno"]["tokens"] == 10 * 8 * (LENGTH - 1), reports
 
+        # ... and of the last model, in a job that trained nothing.
+        evaluation = {name: facility["report"] for name, facility in status["evaluation"]["facilities"].items()}
+        for report in evaluation.values():
+            assert report["steps"] == report["tokens"] == 0 and report["update_sha256"] == "", report
+        table = {(entry["round"], entry["facility"]): entry for entry in status["validation"]}
+        assert sorted(table) == [(number, name) for number in (0, 1, 2) for name in ("alba", "brno")], table
+        for number in (0, 1, 2):
+            both = [table[number, name]["loss"] for name in ("alba", "brno")]
+            assert math.isclose(*both, rel_tol=1e-4), both
+            assert math.isclose(table[number, "alba"]["perplexity"], math.exp(both[0])), table
+        assert table[2, "alba"]["loss"] < table[1, "alba"]["loss"] < table[0, "alba"]["loss"], table
+        assert table[2, "alba"]["tokens"] == table[2, "brno"]["tokens"] == 8 * (LENGTH - 1), table
+
         final = folder / "runs/0001/CURRENT"
         sequences = [json.loads(line) for line in open(folder / "validation.jsonl")]
         expected = hf_loss(final, sequences)

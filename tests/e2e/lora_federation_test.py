@@ -4,6 +4,7 @@
 """
 import json
 import pathlib
+import shutil
 import struct
 import subprocess
 import tempfile
@@ -14,7 +15,7 @@ ROUNDS = 3
 LORA = "{rank: 4, alpha: 8, target_modules: [q_proj, v_proj, down_proj]}"
 
 
-def make_project(folder, update="delta"):
+def make_project(folder, update="delta", rounds=ROUNDS, adapter=None, evaluate_last="false"):
     make_model(folder)
     for facility, seed in (("alba", 1), ("brno", 2)):
         encode(folder, facility, seed, 64)
@@ -22,10 +23,11 @@ def make_project(folder, update="delta"):
     (folder / "xffl.yaml").write_text(f"""
 project: adapted
 model: model
-rounds: {ROUNDS}
+rounds: {rounds}
+{f"adapter: {adapter}" if adapter else ""}
 training: {{steps_per_round: 12, batch_size: 8, micro_batch_size: 8, learning_rate: 2e-2, lora: {LORA}}}
 aggregation: {{update: {update}, update_dtype: fp32, publish_dtype: fp32}}
-policy: {{on_missing: fail, max_attempts: 1, poll_interval: 50ms}}
+policy: {{on_missing: fail, max_attempts: 1, poll_interval: 50ms, evaluate_last: {evaluate_last}}}
 facilities:
   alba: {{workdir: work, environment: {{OMP_NUM_THREADS: "1"}}, data: {{train: alba.tokens, validation: {{val: val.tokens}}}}}}
   brno: {{workdir: work, environment: {{OMP_NUM_THREADS: "1"}}, data: {{train: brno.tokens}}}}
@@ -106,9 +108,45 @@ def federate(folder, update):
     return current
 
 
+def continue_from(folder, adapter):
+    """A federation that begins with the adapter that another one ended with; its last adapter is measured, too."""
+    folder.mkdir()
+    make_project(folder, rounds=1, adapter=adapter, evaluate_last="true")
+    config = (folder / "xffl.yaml").read_text()
+    (folder / "xffl.yaml").write_text(config.replace("rank: 4, alpha: 8", "rank: 4, alpha: 16"))
+    refused = subprocess.run([BIN / "xffl", "run", "-p", folder], capture_output=True, text=True)
+    assert refused.returncode == 3, refused
+    for word in ("'adapter' and 'training.lora' differ", str(adapter), "alpha 8.0", "alpha 16.0"):
+        assert word in refused.stderr, refused.stderr
+    (folder / "xffl.yaml").write_text(config.replace("rank: 4, alpha: 8", "rank: 0, alpha: 8"))
+    assert "no adapter would be trained" in subprocess.run(
+        [BIN / "xffl", "config", "validate", "-p", folder], capture_output=True, text=True).stderr
+    shutil.rmtree(folder / "runs")
+    (folder / "xffl.yaml").write_text(config)
+
+    # Before there is a run, both folders are named.
+    plan = json.loads(run(BIN / "xffl", "plan", "-p", folder, "--offline", "--json"))[0]
+    assert "/models/" in plan["model_folder"] and "/models/" in plan["adapter_folder"], plan
+    assert plan["model_folder"] != plan["adapter_folder"], plan
+    render = subprocess.run([BIN / "xffl", "render", "-p", folder, "alba"], capture_output=True, text=True)
+    assert f"the model in {plan['model_folder']} and the adapter in {plan['adapter_folder']}," in render.stderr, render.stderr
+
+    run(BIN / "xffl", "run", "-p", folder)
+    run_folder = folder / "runs/0001"
+    given = tensors(adapter / "adapter_model.safetensors")
+    assert tensors(run_folder / "r0000/global/adapter_model.safetensors") == given
+    status = json.loads(run(BIN / "xffl", "status", "-p", folder, "--json"))
+    losses = {entry["round"]: entry["loss"] for entry in status["validation"]}
+    base, val = folder / "model", folder / "val.tokens"
+    for number, current in ((0, adapter), (1, run_folder / "CURRENT")):
+        assert abs(losses[number] - nll(base, val, "--adapter", current)) < 1e-6, (number, losses)
+    assert losses[1] < losses[0], losses
+
+
 def main():
     with tempfile.TemporaryDirectory() as name:
-        federate(pathlib.Path(name) / "deltas", "delta")
+        adapter = federate(pathlib.Path(name) / "deltas", "delta")
+        continue_from(pathlib.Path(name) / "continued", adapter)
         federate(pathlib.Path(name) / "weights", "weights")
         # A coordinator that is killed goes on to the same adapter.
         folder = pathlib.Path(name) / "killed"

@@ -101,7 +101,10 @@ void Project::write_config() const {
            << (fs::path(place.trainings).parent_path() / hold_name(name)).string() << "'\n";
     if (faults_.contains(name))
       yaml << "      - export XFFL_FAKE_TRAINER='" << faults_.at(name) << "'\n";
-    yaml << "    data: {train: [/data/unused.tokens]}\n";
+    yaml << "    data: {train: [/data/unused.tokens]";
+    if (validation_.contains(name))
+      yaml << ", validation: {" << validation_.at(name) << ": /data/unused.tokens}";
+    yaml << "}\n";
   }
   write_file_atomic(path() / "xffl.yaml", yaml.str());
   if (!held_) return;

@@ -67,6 +67,10 @@ class Project {
   /// Replaces the model by one of so many rows of 16 bytes in its first tensor.
   void set_model_rows(int rows) const { write_model(rows); }
   void set_rounds(int rounds) { rounds_ = rounds; }
+  /// From the next write_config() on the facility has a validation set of this name.
+  void set_validation(const std::string& facility, const std::string& set) {
+    validation_[facility] = set;
+  }
   void set_training_time(int milliseconds) { training_milliseconds_ = milliseconds; }
   /// From the next write_config() on, no training ends before its facility is released.
   void set_hold() { held_ = true; }
@@ -109,6 +113,7 @@ class Project {
   TempDir dir_;
   std::map<std::string, std::string> faults_;
   std::map<std::string, Placement> placements_;
+  std::map<std::string, std::string> validation_;
   std::string policy_ = "{on_missing: wait, poll_interval: 20ms}";
   int rounds_ = 3;
   int training_milliseconds_ = 0;

@@ -29,6 +29,31 @@ TEST(NextRound, GoesOnAfterWhatIsPublishedAndEndsAfterTheLast) {
   EXPECT_FALSE(next_round(experiment(), kIdentity, {3, kModel}));
 }
 
+TEST(NextRound, AfterTheLastOneMeasuresWhereThereAreValidationSets) {
+  config::Experiment e = experiment();
+  e.facilities[1].validation = {{"cs", "/data/cs.tokens"}};
+  e.facilities[1].training.keep_optimizer = true;
+  e.policy.on_walltime = config::OnWalltime::kResume;
+  EXPECT_FALSE(next_round(e, kIdentity, {2, kModel})->evaluates);
+  const auto plan = next_round(e, kIdentity, {3, kModel});
+  ASSERT_TRUE(plan);
+  EXPECT_TRUE(plan->evaluates);
+  EXPECT_EQ(plan->round, 4);
+  EXPECT_EQ(plan->base_sha256, kModel);
+  EXPECT_EQ(plan->quorum, 0);
+  ASSERT_EQ(plan->facilities.size(), 1u);
+  const job::JobSpec spec = job_spec(e, kIdentity, *plan, plan->facilities[0], 1);
+  EXPECT_EQ(spec.key.facility, "brno");
+  EXPECT_EQ(spec.training.steps, 0);
+  EXPECT_EQ(spec.validation, e.facilities[1].validation);
+  EXPECT_TRUE(spec.train_paths.empty());
+  EXPECT_EQ(spec.on_stop, job::OnStop::kUpdate);
+  EXPECT_NO_THROW(job::format_job_spec(spec));
+  EXPECT_FALSE(next_round(e, kIdentity, {3, kModel, {}, "", true})) << "the run is completed";
+  e.policy.evaluate_last = false;
+  EXPECT_FALSE(next_round(e, kIdentity, {3, kModel}));
+}
+
 TEST(NextRound, IsTheSameByteForByte) {
   const auto once = next_round(experiment(), kIdentity, {1, kModel});
   const auto again = next_round(experiment(), kIdentity, {1, kModel});

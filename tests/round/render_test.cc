@@ -69,5 +69,34 @@ TEST(RenderScript, RefusesWhatIsNotThere) {
   EXPECT_NO_THROW(render_script(experiment(), preview_history(), kAlba, {}, kPrograms));
 }
 
+TEST(RenderScript, NamesTheAdapterBesideTheModelBeforeAndAfterTheyAreKnown) {
+  config::Experiment adapted = experiment();
+  adapted.facilities[0].training.lora = {4, 8, 0, {"q_proj"}};
+  const RenderedScript preview = render_script(adapted, preview_history(), kAlba, {}, kPrograms);
+  EXPECT_THAT(preview.model_folder.str(), HasSubstr("/alba/models/1111"));
+  EXPECT_THAT(preview.adapter_folder.str(), HasSubstr("/alba/models/0000"));
+  History imported = history();
+  imported.adapted_sha256 = std::string(64, 'b');
+  const RenderedScript known = render_script(adapted, imported, kAlba, {}, kPrograms);
+  EXPECT_EQ(known.model_folder.filename(), std::string(16, 'b'));
+  EXPECT_EQ(known.adapter_folder.filename(), std::string(16, 'a'));
+  EXPECT_TRUE(render_script(experiment(), history(), kAlba, {}, kPrograms).adapter_folder.empty());
+}
+
+TEST(RenderScript, AfterTheLastRoundIsTheEvaluation) {
+  config::Experiment measured = experiment();
+  measured.facilities[0].validation = {{"it", "/scratch/me/v"}};
+  History over = history();
+  over.completed = true;
+  const RenderedScript rendered = render_script(measured, over, kAlba, 4, kPrograms);
+  EXPECT_TRUE(rendered.evaluates);
+  EXPECT_EQ(rendered.job_name, "xffl-demo-0007-r0004-alba-a1");
+  EXPECT_FALSE(render_script(measured, over, kAlba, 3, kPrograms).evaluates);
+  measured.facilities.push_back(measured.facilities[0]);
+  measured.facilities[1].name = FacilityName("brno");
+  measured.facilities[1].validation.clear();
+  EXPECT_THROW(render_script(measured, over, FacilityName("brno"), 4, kPrograms), Error);
+}
+
 }  // namespace
 }  // namespace xffl::round

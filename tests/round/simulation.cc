@@ -28,6 +28,7 @@ struct Slot {
   Course course;
   std::optional<Action> action;
   Nanoseconds at{0};
+  SimulatedFacility* world = nullptr;
 };
 
 class Federation {
@@ -44,13 +45,15 @@ class Federation {
       worlds_.push_back(
           std::make_unique<SimulatedFacility>(random_, options.weather, rules_.settle_time));
       worlds_.back()->fences_work = options.fences_work;
+      // Three of four facilities have validation sets, if anybody asks at the end.
+      measures_.push_back(seed % 2 == 0 && (seed / 2 + i) % 4 != 0);
     }
   }
 
   SimulationResult run() {
-    while (result_.violation.empty() && published() < kRounds) try {
+    while (result_.violation.empty() && !history_.completed) try {
         if (++rounds_begun_ > 10'000) result_.violation = "no end after 10,000 tries of a round";
-        run_round(published() + 1);
+        published() < kRounds ? run_round(published() + 1) : finish();
       } catch (const Killed&) {
         ++result_.kills;
         now_ += seconds(random_() % 7200);
@@ -127,8 +130,11 @@ class Federation {
   static Json accepted_details(const std::string& facility, int round, int attempt) {
     job::JobReport report;
     report.key = {"p", "0001", round, facility, attempt, std::string(32, '0')};
-    report.base_model_sha256 = report.update_sha256 = std::string(64, 'a');
-    report.steps = report.samples = report.tokens = 1;
+    report.base_model_sha256 = std::string(64, 'a');
+    if (round <= kRounds) {
+      report.update_sha256 = report.base_model_sha256;
+      report.steps = report.samples = report.tokens = 1;
+    }
     report.tokens_per_second = report.train_seconds = report.total_seconds = 1;
     report.trainer = "simulated";
     return {{"update_sha256", report.update_sha256},
@@ -139,18 +145,36 @@ class Federation {
   }
 
   void run_round(int round) {
+    drive(round, std::vector(names_.size(), true));
+    if (result_.violation.empty()) publish(round);
+  }
+
+  // The evaluation of the last model, as evaluate_last() has it, and the end of the run.
+  void finish() {
+    if (std::count(measures_.begin(), measures_.end(), true) > 0) drive(kRounds + 1, measures_);
+    if (result_.violation.empty()) append("run_completed", 0, "", 0, Json::object());
+  }
+
+  // Until the part of every facility that takes part is over.
+  void drive(int round, const std::vector<bool>& takes_part) {
     if (!history_.rounds[round].planned) {
       Json names = Json::array();
-      for (const FacilityName& name : names_) names.push_back(name.str());
-      append("round_planned", round, "", 0, {{"facilities", names}});
+      for (size_t i = 0; i < names_.size(); ++i)
+        if (takes_part[i]) names.push_back(names_[i].str());
+      append("round_planned", round, "", 0,
+             {{"facilities", names}, {"evaluates", round > kRounds}});
     }
     std::vector<Slot> slots;
-    for (const FacilityName& name : names_)
-      slots.push_back({name, {history_.rounds.at(round).facilities.at(name), {}}, {}, now_});
+    for (size_t i = 0; i < names_.size(); ++i)
+      if (takes_part[i])
+        slots.push_back({names_[i],
+                         {history_.rounds.at(round).facilities.at(names_[i]), {}},
+                         {},
+                         now_,
+                         worlds_[i].get()});
     for (Slot& slot : slots) take(slot, round, Began{});
     while (drive_one(slots, round))
       if (!result_.violation.empty()) return;
-    publish(round);
   }
 
   // False when every slot is finished.
@@ -168,7 +192,7 @@ class Federation {
     now_ = std::max(now_, next->at);
     people_look();
     const bool killed = dies(options_.kill);
-    SimulatedFacility& world = *worlds_[static_cast<size_t>(next - slots.data())];
+    SimulatedFacility& world = *next->world;
     // A killed coordinator's action was done or not; its answer is lost.
     if (killed && random_() % 2 == 0) throw Killed{};
     round::Event event = world.perform(*next->action, round, now_);
@@ -231,10 +255,30 @@ class Federation {
         result_.violation = "two updates of " + event.facility + " accepted in one round";
     if (!result_.violation.empty()) return;
     try {
-      if (replay(events_).done().rounds_published != kRounds)
-        result_.violation = "the replayed journal has not published every round";
+      judge_the_end(replay(events_));
     } catch (const Error& error) {
       result_.violation = error.what();
+    }
+  }
+
+  // Every round is published, and every facility that can has measured or is said to be missing.
+  void judge_the_end(const History& history) {
+    if (history.done().rounds_published != kRounds || !history.completed)
+      result_.violation = "the replayed journal has not published every round";
+    for (size_t i = 0; i < worlds_.size(); ++i) {
+      const int evaluations = worlds_[i]->trainings(kRounds + 1);
+      if (!measures_[i]) {
+        if (evaluations > 0) result_.violation = names_[i].str() + " measured without being asked";
+        continue;
+      }
+      ++result_.evaluations_asked;
+      const FacilityState& state = history.rounds.at(kRounds + 1).facilities.at(names_[i]);
+      if (!state.accepted && !state.missing)
+        result_.violation = "the run ended before " + names_[i].str() + " had measured";
+      if (state.accepted && evaluations == 0)
+        result_.violation = names_[i].str() + " has an evaluation that no job has made";
+      result_.evaluations += state.accepted.has_value();
+      result_.extra_trainings += std::max(0, evaluations - 1);
     }
   }
 
@@ -243,6 +287,7 @@ class Federation {
   Rules rules_{.seed = "s"};
   std::vector<FacilityName> names_;
   std::vector<std::unique_ptr<SimulatedFacility>> worlds_;
+  std::vector<bool> measures_;  // who has a part in the evaluation
   std::vector<journal::Event> events_;
   History history_;
   Nanoseconds now_{seconds(1'767'225'600)};

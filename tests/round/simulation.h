@@ -17,6 +17,8 @@ struct SimulationResult {
   int kills = 0;
   int resumes = 0;       // a person ran `xffl run` or `xffl resume` again
   int extra_trainings = 0;  // beyond one per round and facility
+  int evaluations_asked = 0;  // of the last model
+  int evaluations = 0;        // ... that were accepted
   std::chrono::hours simulated{0};
 };
 

@@ -20,7 +20,7 @@ constexpr uint64_t kBlocks = 4;  // so that several cores share the seeds
 class Weathers : public testing::TestWithParam<uint64_t> {};
 
 TEST_P(Weathers, EveryPromiseHolds) {
-  int64_t kills = 0, resumes = 0, extra = 0, hours = 0;
+  int64_t kills = 0, resumes = 0, extra = 0, hours = 0, evaluations = 0;
   const uint64_t seeds = num_seeds(10'000) / kBlocks;
   const uint64_t first = GetParam() * seeds + 1;
   for (uint64_t seed = first; seed < first + seeds; ++seed) {
@@ -29,10 +29,13 @@ TEST_P(Weathers, EveryPromiseHolds) {
     kills += result.kills;
     resumes += result.resumes;
     extra += result.extra_trainings;
+    evaluations += result.evaluations;
     hours += result.simulated.count() - 1'767'225'600 / 3600;
   }
   std::cout << seeds << " federations, " << hours / 24 << " simulated days, " << kills << " kills, "
-            << resumes << " resumed by people, " << extra << " repeated trainings\n";
+            << resumes << " resumed by people, " << extra << " repeated trainings, "
+            << evaluations << " evaluations\n";
+  EXPECT_GT(evaluations, static_cast<int64_t>(seeds / 2));
   EXPECT_GT(kills, static_cast<int64_t>(seeds / 10));
 }
 INSTANTIATE_TEST_SUITE_P(Block, Weathers, testing::Range<uint64_t>(0, kBlocks));
@@ -54,6 +57,7 @@ TEST(Simulation, AKindWorldTrainsEverythingOnce) {
     const SimulationResult result = simulate(seed, kind);
     ASSERT_EQ(result.violation, "") << "seed " << seed;
     ASSERT_EQ(result.extra_trainings, 0) << "seed " << seed;
+    ASSERT_EQ(result.evaluations, result.evaluations_asked) << "seed " << seed;
   }
 }
 

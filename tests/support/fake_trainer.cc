@@ -5,7 +5,7 @@
 // "<fault>[@<round>]", once per round unless the fault ends in "!": crash, hang, nan, shape,
 // truncate, unchanged, nonce, forged, stopped (told ahead of its walltime: see job.json's on_stop).
 // XFFL_FAKE_TRAININGS names a file that gets a line for every
-// training that ran to its report, whatever came of it. It trains for XFFL_FAKE_MILLISECONDS, and
+// training or evaluation that ran to its report, whatever came of it. It trains for XFFL_FAKE_MILLISECONDS, and
 // not before the file XFFL_FAKE_HOLD is gone, nor that with "-<round>" behind it. Told by SIGUSR1
 // meanwhile (or by the fault "early"), it reports half of its steps.
 #include <fcntl.h>
@@ -109,6 +109,13 @@ job::JobReport report_of(const job::JobSpec& spec, const Fault& fault) {
   report.key = spec.key;
   if (happens(fault, "nonce", spec.key)) report.key.nonce = std::string(32, '0');
   report.base_model_sha256 = spec.base_model_sha256;
+  report.trainer = "fake";
+  // The global model gets better by a half each round, and each training by a quarter.
+  for (const job::ValidationSet& set : spec.validation) {
+    const double nll = 6.0 - 0.5 * spec.key.round;
+    report.validation.push_back({set.name, 100, nll, spec.training.steps == 0 ? nll : nll - 0.25});
+  }
+  if (spec.training.steps == 0) return report;
   report.update_sha256 = checkpoint::read_manifest(spec.update_path).root_sha256();
   report.stopped_early = told_to_stop != 0;
   report.steps = report.stopped_early ? spec.training.steps / 2 : spec.training.steps;
@@ -117,7 +124,6 @@ job::JobReport report_of(const job::JobSpec& spec, const Fault& fault) {
   report.tokens = report.samples * (spec.key.facility == "alba" ? 3 : 1);
   if (happens(fault, "forged", spec.key)) report.tokens = int64_t(1) << 50;
   report.train_loss = report.train_loss_last = 1.0 / spec.key.round;
-  report.trainer = "fake";
   if (happens(fault, "stopped", spec.key)) {
     report.steps = 1;
     report.stopped_early = true;
@@ -160,7 +166,7 @@ int train(const fs::path& path) {
     return 7;
   }
   if (happens(fault, "hang", spec.key)) std::this_thread::sleep_for(std::chrono::hours(1));
-  write_update(spec, fault);
+  if (spec.training.steps > 0) write_update(spec, fault);
   note_training(spec.key);
   write_file_atomic(spec.report_path, job::format_job_report(report_of(spec, fault)));
   return 0;

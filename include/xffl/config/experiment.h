@@ -131,6 +131,8 @@ struct RoundPolicy {
   OnWalltime on_walltime = OnWalltime::kUse;
   int rerun_budget = 10;  // jobs repeated per facility and round for failed nodes, pre-emption or
                           // walltime, which are no attempts
+  bool evaluate_last = true;  // after the last round one more job at each facility with validation
+                              // sets: what the last global model is worth
   bool operator==(const RoundPolicy&) const = default;
 };
 
@@ -138,6 +140,8 @@ struct Experiment {
   ProjectName project;
   std::filesystem::path project_folder;
   std::filesystem::path model;  // HF folder that round 1 starts from
+  std::filesystem::path adapter;  // with training.lora: PEFT folder that round 1 starts from; empty:
+                                  // a fresh one
   int rounds = 1;
   Aggregation aggregation;
   RoundPolicy policy;

@@ -30,6 +30,7 @@ struct Done {
   std::map<FacilityName, int> accepted;
   // With LoRA the global model is the adapter, and this the model that it belongs to; else empty.
   std::string adapted_sha256{};
+  bool run_completed = false;  // nothing is measured any more
 };
 
 struct FacilityPlan {
@@ -47,9 +48,12 @@ struct RoundPlan {
   std::string adapted_sha256;            // with LoRA: the model under the adapter; else empty
   std::vector<FacilityPlan> facilities;  // sorted by name
   int quorum = 1;                        // updates needed to aggregate
+  // After the last round: its facilities measure the last global model and train nothing.
+  bool evaluates = false;
 };
 
-/// The next round, or nothing when all of `experiment.rounds` are published.
+/// The next round; when all of `experiment.rounds` are published, with policy.evaluate_last one more
+/// of the facilities that have validation sets, which evaluates; then nothing.
 std::optional<RoundPlan> next_round(const config::Experiment& experiment,
                                     const RunIdentity& identity, const Done& done);
 
@@ -59,7 +63,8 @@ RemotePath attempt_folder(const FacilityPlan& plan, int attempt);
 /// The job of one attempt. Learning-rate schedule and data continue where the previous round ended:
 /// first_step is (round - 1) * steps for every facility, so one that missed a round is in step with
 /// the others. With training.keep_optimizer, optimizer_path is
-/// <folder>/optimizer/r0001-<nonce of the attempt accepted in the round before>, or .../none.
+/// <folder>/optimizer/r0001-<nonce of the attempt accepted in the round before>, or .../none. Of a
+/// plan that evaluates it has 0 steps and no train_paths.
 job::JobSpec job_spec(const config::Experiment& experiment, const RunIdentity& identity,
                       const RoundPlan& plan, const FacilityPlan& facility, int attempt);
 

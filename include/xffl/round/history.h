@@ -29,11 +29,11 @@ struct Attempt {
   bool cancel_intended = false;  // its job is to be cancelled, and it is not known that it was
 };
 
-// An accepted update.
+// An accepted update, or an evaluation.
 struct Accepted {
   FacilityName facility;
   int attempt = 0;
-  std::string update_sha256;
+  std::string update_sha256;  // empty of an evaluation
   job::JobReport report;
 };
 
@@ -48,6 +48,7 @@ struct FacilityState {
 
 struct RoundState {
   bool planned = false;
+  bool evaluates = false;  // after the last round: nothing is trained, aggregated or published
   std::string first_submission_utc;  // when the deadline began to run
   std::map<FacilityName, FacilityState> facilities;
   std::vector<std::string> participants;  // frozen, sorted; empty until then
