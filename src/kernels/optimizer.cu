@@ -23,9 +23,9 @@ struct AdamwFactors {
   float gradient, decay, beta2, beta1_left, beta2_left, rate, inverse_root, epsilon;
 };
 
-template <int kCount>
-XFFL_DEVICE void adamw_step(const AdamwFactors& by, const float* gradients, float* first,
-                            float* second, float (&w)[kCount]) {
+template <int kCount, class G, class M>
+XFFL_DEVICE void adamw_step(const AdamwFactors& by, const G* gradients, M* first, M* second,
+                            float (&w)[kCount]) {
   float g[kCount], m[kCount], v[kCount];
   load<kCount>(gradients, g);
   load<kCount>(first, m);
@@ -41,11 +41,11 @@ XFFL_DEVICE void adamw_step(const AdamwFactors& by, const float* gradients, floa
   store<kCount>(second, v);
 }
 
-template <class T>
+template <class T, class G, class M>
 struct Adamw {
   float* master;
-  const float* gradient;
-  float *first, *second;
+  const G* gradient;
+  M *first, *second;
   T* compute;
   AdamwFactors by;
 
@@ -115,11 +115,12 @@ struct JoinMasters {
   }
 };
 
+template <class G, class M>
 struct AdamwWithRemainder {
   Bf16* weight;
   uint16_t* remainder;
-  const float* gradient;
-  float *first, *second;
+  const G* gradient;
+  M *first, *second;
   AdamwFactors by;
 
   template <int kCount>
@@ -128,6 +129,22 @@ struct AdamwWithRemainder {
     JoinMasters::load_joined<kCount>(weight + at, remainder + at, w);
     adamw_step(by, gradient + at, first + at, second + at, w);
     SplitMasters::store_split<kCount>(w, weight + at, remainder + at);
+  }
+};
+
+template <class G, class M>
+struct AdamwOnWeights {
+  Bf16* weight;
+  const G* gradient;
+  M *first, *second;
+  AdamwFactors by;
+
+  template <int kCount>
+  XFFL_DEVICE void run(int64_t at) const {
+    float w[kCount];
+    load<kCount>(weight + at, w);
+    adamw_step(by, gradient + at, first + at, second + at, w);
+    store<kCount>(weight + at, w);
   }
 };
 
@@ -144,9 +161,9 @@ struct Scale {
   }
 };
 
-template <int kCount>
+template <int kCount, class T>
 XFFL_KERNEL(kElementThreads)
-square_sum_pieces(const float* x, double* sums, int64_t pieces, int64_t piece) {
+square_sum_pieces(const T* x, double* sums, int64_t pieces, int64_t piece) {
   const int64_t step = static_cast<int64_t>(num_threads()) * kCount;
   for (int64_t index = block_index(); index < pieces; index += num_blocks()) {
     double sum = 0;
@@ -165,22 +182,32 @@ constexpr int kElements = 8;  // 16 bytes of the narrowest buffer
 
 }  // namespace
 
-template <class T>
-void adamw(const Launch& on, float* master, const float* gradient, float* first_moment,
-           float* second_moment, T* compute, int64_t size, const AdamwNumbers& numbers) {
-  launch_elementwise<kElements>(
-      on, "adamw", size, is_aligned(master, gradient, first_moment, second_moment, compute),
-      Adamw<T>{master, gradient, first_moment, second_moment, compute, AdamwFactors(numbers)});
+template <class T, class G, class M>
+void adamw(const Launch& on, float* master, const G* gradient, M* first_moment, M* second_moment,
+           T* compute, int64_t size, const AdamwNumbers& numbers) {
+  launch_elementwise<kElements>(on, "adamw", size,
+                                is_aligned(master, gradient, first_moment, second_moment, compute),
+                                Adamw<T, G, M>{master, gradient, first_moment, second_moment,
+                                               compute, AdamwFactors(numbers)});
 }
 
-void adamw_with_remainder(const Launch& on, Bf16* weight, uint16_t* remainder,
-                          const float* gradient, float* first_moment, float* second_moment,
-                          int64_t size, const AdamwNumbers& numbers) {
+template <class G, class M>
+void adamw_with_remainder(const Launch& on, Bf16* weight, uint16_t* remainder, const G* gradient,
+                          M* first_moment, M* second_moment, int64_t size,
+                          const AdamwNumbers& numbers) {
   launch_elementwise<kElements>(
       on, "adamw_with_remainder", size,
       is_aligned(weight, remainder, gradient, first_moment, second_moment),
-      AdamwWithRemainder{weight, remainder, gradient, first_moment, second_moment,
-                         AdamwFactors(numbers)});
+      AdamwWithRemainder<G, M>{weight, remainder, gradient, first_moment, second_moment,
+                               AdamwFactors(numbers)});
+}
+
+template <class G, class M>
+void adamw_on_weights(const Launch& on, Bf16* weight, const G* gradient, M* first_moment,
+                      M* second_moment, int64_t size, const AdamwNumbers& numbers) {
+  launch_elementwise<kElements>(
+      on, "adamw_on_weights", size, is_aligned(weight, gradient, first_moment, second_moment),
+      AdamwOnWeights<G, M>{weight, gradient, first_moment, second_moment, AdamwFactors(numbers)});
 }
 
 void split_masters(const Launch& on, const float* master, Bf16* weight, uint16_t* remainder,
@@ -195,25 +222,39 @@ void join_masters(const Launch& on, const Bf16* weight, const uint16_t* remainde
                                 JoinMasters{weight, remainder, master});
 }
 
-void square_sums(const Launch& on, const float* x, double* sums, int64_t size, int64_t piece) {
+template <class T>
+void square_sums(const Launch& on, const T* x, double* sums, int64_t size, int64_t piece) {
   constexpr int64_t kMaxBlocks = int64_t{1} << 30;
   if (size == 0) return;
-  const bool packed = piece % kPack<float> == 0 && is_aligned(x);
+  const bool packed = piece % kPack<T> == 0 && is_aligned(x);
   const int64_t pieces = size / piece;
-  launch(on, "square_sums", packed ? square_sum_pieces<kPack<float>> : square_sum_pieces<1>,
+  launch(on, "square_sums", packed ? square_sum_pieces<kPack<T>, T> : square_sum_pieces<1, T>,
          std::min(pieces, kMaxBlocks),
-         threads_for(piece / (packed ? kPack<float> : 1), kElementThreads), x, sums, pieces, piece);
+         threads_for(piece / (packed ? kPack<T> : 1), kElementThreads), x, sums, pieces, piece);
 }
 
 void scale(const Launch& on, float* x, int64_t size, float factor) {
   launch_elementwise<kPack<float>>(on, "scale", size, is_aligned(x), Scale{x, factor});
 }
 
-#define XFFL_ADAMW(T)                                                                      \
-  template void adamw<T>(const Launch&, float*, const float*, float*, float*, T*, int64_t, \
-                         const AdamwNumbers&);
-XFFL_ADAMW(float)
-XFFL_ADAMW(Bf16)
-XFFL_ADAMW(Half)
+#define XFFL_ADAMW(T, G, M)                                                          \
+  template void adamw<T, G, M>(const Launch&, float*, const G*, M*, M*, T*, int64_t, \
+                               const AdamwNumbers&);
+XFFL_ADAMW(float, float, float)
+XFFL_ADAMW(Half, float, float)
+
+#define XFFL_ADAMW_BF16(G, M)                                                                 \
+  XFFL_ADAMW(Bf16, G, M)                                                                      \
+  template void adamw_with_remainder<G, M>(const Launch&, Bf16*, uint16_t*, const G*, M*, M*, \
+                                           int64_t, const AdamwNumbers&);                     \
+  template void adamw_on_weights<G, M>(const Launch&, Bf16*, const G*, M*, M*, int64_t,       \
+                                       const AdamwNumbers&);
+XFFL_ADAMW_BF16(float, float)
+XFFL_ADAMW_BF16(float, Bf16)
+XFFL_ADAMW_BF16(Bf16, float)
+XFFL_ADAMW_BF16(Bf16, Bf16)
+
+template void square_sums<float>(const Launch&, const float*, double*, int64_t, int64_t);
+template void square_sums<Bf16>(const Launch&, const Bf16*, double*, int64_t, int64_t);
 
 }  // namespace xffl::kernels

@@ -141,6 +141,113 @@ TEST_F(OptimizerKernels, MastersInTwoPartsTakeTheSameSteps) {
   }
 }
 
+template <class Body>
+void with_stored(at::ScalarType dtype, const Body& body) {
+  if (dtype == at::kFloat) return body(float{});
+  return body(Bf16{});
+}
+
+// A weight with its moments, all in one dtype each.
+struct Trained {
+  at::Tensor w, m, v;
+
+  Trained(const at::Tensor& start, at::ScalarType weights, at::ScalarType moments, int64_t offset)
+      : w(put(start, weights, offset)),
+        m(put(at::zeros_like(start), moments, offset)),
+        v(put(at::zeros_like(start), moments, offset)) {}
+  // What storing in these types leaves of float32 numbers.
+  void round_to(at::ScalarType weights, at::ScalarType moments) {
+    w.copy_(w.to(weights));
+    m.copy_(m.to(moments));
+    v.copy_(v.to(moments));
+  }
+};
+
+// Reference: the step in float32 on what was stored, rounded to what is stored.
+template <class G, class M>
+std::vector<at::Tensor> stored_steps(at::ScalarType gradients, at::ScalarType moments,
+                                     int64_t offset) {
+  constexpr int64_t kSize = 10009;
+  const at::Tensor start = exact({kSize}, at::kBFloat16, 1);
+  Trained wide(start, at::kFloat, moments, offset), split(start, at::kBFloat16, moments, offset);
+  Trained alone(start, at::kBFloat16, moments, offset);
+  Trained want(start, at::kFloat, at::kFloat, 0), want_alone(start, at::kFloat, at::kFloat, 0);
+  const at::Tensor remainder = put(at::zeros({kSize}, at::kDouble), at::kShort, offset);
+  const at::Tensor copy = place({kSize}, at::kBFloat16, offset),
+                   joined = place({kSize}, at::kFloat);
+  for (int step = 1; step <= 5; ++step) {
+    const AdamwNumbers n = numbers_of_step(step);
+    const at::Tensor g = put(gradient_of_step(kSize, step), gradients, offset);
+    const at::Tensor g32 = put(g.to(at::kCPU, at::kDouble), at::kFloat);
+    adamw<Bf16>(on(), data<float>(wide.w), data<G>(g), data<M>(wide.m), data<M>(wide.v),
+                data<Bf16>(copy), kSize, n);
+    adamw_with_remainder(on(), data<Bf16>(split.w), data<uint16_t>(remainder), data<G>(g),
+                         data<M>(split.m), data<M>(split.v), kSize, n);
+    adamw_on_weights(on(), data<Bf16>(alone.w), data<G>(g), data<M>(alone.m), data<M>(alone.v),
+                     kSize, n);
+    for (Trained* each : {&want, &want_alone}) {
+      adamw<float>(on(), data<float>(each->w), data<float>(g32), data<float>(each->m),
+                   data<float>(each->v), nullptr, kSize, n);
+      each->round_to(each == &want ? at::kFloat : at::kBFloat16, moments);
+    }
+  }
+  join_masters(on(), data<Bf16>(split.w), data<uint16_t>(remainder), data<float>(joined), kSize);
+  return {wide.w,  want.w,
+          copy,    want.w.to(at::kBFloat16),
+          joined,  want.w,
+          wide.m,  want.m.to(moments),
+          split.m, want.m.to(moments),
+          split.v, want.v.to(moments),
+          alone.w, want_alone.w.to(at::kBFloat16),
+          alone.v, want_alone.v.to(moments)};
+}
+
+TEST_F(OptimizerKernels, WhatIsStoredNarrowlyTakesTheStepsOfFloat32) {
+  for (const at::ScalarType gradients : {at::kFloat, at::kBFloat16}) {
+    for (const at::ScalarType moments : {at::kFloat, at::kBFloat16}) {
+      for (const int64_t offset : {0, 1}) {
+        with_stored(gradients, [&]<class G>(G) {
+          with_stored(moments, [&]<class M>(M) {
+            const auto found =
+                stable([&] { return stored_steps<G, M>(gradients, moments, offset); });
+            for (size_t i = 0; i < found.size(); i += 2)
+              EXPECT_TRUE(bits(found[i]).equal(bits(found[i + 1])))
+                  << gradients << moments << offset << " state " << i / 2;
+          });
+        });
+      }
+    }
+  }
+}
+
+// What pure bfloat16 costs: at 1e-6 nothing arrives.
+TEST_F(OptimizerKernels, WeightsAloneLoseSmallSteps) {
+  const at::Tensor w = put(at::ones({64}, at::kDouble), at::kBFloat16),
+                   g = put(at::ones({64}), at::kFloat);
+  const at::Tensor m = at::zeros_like(g), v = at::zeros_like(g);
+  const auto step = [&](double rate) {
+    adamw_on_weights(on(), data<Bf16>(w), data<float>(g), data<float>(m), data<float>(v), 64,
+                     {rate, 0.9, 0.95, 1e-8, 0, 1, 1});
+    return w.to(at::kCPU, at::kDouble).sub(1).abs().max().item<double>();
+  };
+  EXPECT_EQ(step(1e-6), 0);
+  EXPECT_GT(step(0.01), 0.005);
+}
+
+TEST_F(OptimizerKernels, SquareSumsOfBf16) {
+  for (const int64_t piece : {8, 12, 4096}) {
+    for (const int64_t offset : {0, 1}) {
+      const at::Tensor x = exact({21 * piece}, at::kBFloat16, 1, 1e20);
+      const auto found = stable([&] {
+        const at::Tensor on_device = put(x, at::kBFloat16, offset), sums = place({21}, at::kDouble);
+        square_sums(on(), data<Bf16>(on_device), data<double>(sums), 21 * piece, piece);
+        return std::vector<at::Tensor>{sums};
+      });
+      EXPECT_LT(error_of(found[0], x.view({21, piece}).square().sum(1)), 1e-14);
+    }
+  }
+}
+
 TEST_F(OptimizerKernels, SquareSumsOfPieces) {
   for (const int64_t piece : {1, 7, 64, 4096}) {
     for (const int64_t offset : {0, 1}) {

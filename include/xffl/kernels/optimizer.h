@@ -15,17 +15,26 @@ struct AdamwNumbers {
 };
 
 /// One step of torch.optim.AdamW on float32 masters. In the same pass compute, if not null, becomes
-/// the masters rounded to T (to nearest, ties to even).
-template <class T>
-void adamw(const Launch& on, float* master, const float* gradient, float* first_moment,
-           float* second_moment, T* compute, int64_t size, const AdamwNumbers& numbers);
+/// the masters rounded to T (to nearest, ties to even). Gradients are stored as G and moments as M:
+/// float, or (where T is Bf16) Bf16. Each step computes in float32, with the new moments before
+/// they are rounded to M.
+template <class T, class G, class M>
+void adamw(const Launch& on, float* master, const G* gradient, M* first_moment, M* second_moment,
+           T* compute, int64_t size, const AdamwNumbers& numbers);
 
 /// The same step where a master is a bfloat16 weight and the 16 bits that rounding took from it: no
 /// other copy of the weight exists, 2 bytes a parameter less than a master beside a weight. The
 /// masters' bits are those that adamw() gives.
-void adamw_with_remainder(const Launch& on, Bf16* weight, uint16_t* remainder,
-                          const float* gradient, float* first_moment, float* second_moment,
-                          int64_t size, const AdamwNumbers& numbers);
+template <class G, class M>
+void adamw_with_remainder(const Launch& on, Bf16* weight, uint16_t* remainder, const G* gradient,
+                          M* first_moment, M* second_moment, int64_t size,
+                          const AdamwNumbers& numbers);
+
+/// The same step on the weight alone, rounded to it once, to nearest, ties to even: torch's fused
+/// AdamW on bfloat16 parameters. A change below half a unit in the weight's last place is lost.
+template <class G, class M>
+void adamw_on_weights(const Launch& on, Bf16* weight, const G* gradient, M* first_moment,
+                      M* second_moment, int64_t size, const AdamwNumbers& numbers);
 
 /// Exact for every number, infinities included; a NaN stays a NaN in weight and in master. The
 /// weight is the master rounded to nearest, ties away from zero: with ties to even, 17 bits would
@@ -36,7 +45,8 @@ void join_masters(const Launch& on, const Bf16* weight, const uint16_t* remainde
                   int64_t size);
 
 /// The sum of the squares of each piece of `piece` elements, in float64; `piece` divides `size`.
-void square_sums(const Launch& on, const float* x, double* sums, int64_t size, int64_t piece);
+template <class T>
+void square_sums(const Launch& on, const T* x, double* sums, int64_t size, int64_t piece);
 
 /// x *= factor
 void scale(const Launch& on, float* x, int64_t size, float factor);
