@@ -131,8 +131,12 @@ Pending BackendGroup::exchange_and_sum(at::Tensor mine_S, at::Tensor all_WS) {
       },
       [this, mine_S, received_WS, all_WS]() mutable {
         const at::Tensor parts = received_WS.view({size(), -1});
-        mine_S.copy_(parts[0]);
-        for (int rank = 1; rank < size(); ++rank) mine_S.add_(parts[rank]);
+        // 16-bit sums are rounded once, not for each rank.
+        const bool is_narrow = at::isReducedFloatingType(mine_S.scalar_type());
+        const at::Tensor sum_S = is_narrow ? parts[0].to(at::kFloat) : mine_S;
+        if (!is_narrow) sum_S.copy_(parts[0]);
+        for (int rank = 1; rank < size(); ++rank) sum_S.add_(parts[rank]);
+        if (is_narrow) mine_S.copy_(sum_S);
         spare_.push_back(received_WS);
       });
 }

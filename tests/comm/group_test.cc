@@ -79,6 +79,17 @@ TEST_P(GroupContract, ReduceScatterSumsInTheSameOrderForAll) {
   });
 }
 
+// In bfloat16, 256 + 1 is 256.
+TEST_P(GroupContract, ReduceScatterRoundsSumsOf16BitsOnce) {
+  run_ranks(GetParam(), [&](Group& group) {
+    const at::Tensor all_WS =
+        at::full({group.size() * 2}, group.rank() == 0 ? 256 : 1, at::kBFloat16);
+    const at::Tensor mine_S = at::zeros({2}, at::kBFloat16);
+    group.reduce_scatter(mine_S, all_WS);
+    EXPECT_TRUE(mine_S.equal(at::full({2}, 256 + group.size() - 1, at::kBFloat16)));
+  });
+}
+
 TEST_P(GroupContract, SeveralStartedCollectivesKeepTheirData) {
   run_ranks(GetParam(), [&](Group& group) {
     std::vector<at::Tensor> wholes, sums;
