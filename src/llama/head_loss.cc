@@ -25,14 +25,6 @@ constexpr int64_t kGpuChunkElements = 256 << 20;
 constexpr int64_t kGpuTileRows = 128;
 constexpr int64_t kCacheElements = 256 << 10;
 
-int64_t chunk_rows(at::Device device, int64_t num_rows, int64_t vocab_size) {
-  if (device.is_cuda()) {
-    const int64_t tiles = kGpuChunkElements / vocab_size / kGpuTileRows;
-    return std::min(num_rows, std::max(tiles, int64_t{1}) * kGpuTileRows);
-  }
-  return std::min(num_rows, std::clamp(kChunkElements / vocab_size, kMinChunkRows, kMaxChunkRows));
-}
-
 int64_t block_rows(const at::Tensor& logits_RV) {
   if (!logits_RV.is_cpu()) return logits_RV.size(0);
   return std::clamp(kCacheElements / logits_RV.size(1), int64_t{1}, logits_RV.size(0));
@@ -97,6 +89,14 @@ at::Tensor logits_buffer(int64_t rows, int64_t vocab_size, const at::TensorOptio
 
 }  // namespace
 
+int64_t head_chunk_rows(at::Device device, int64_t num_rows, int64_t vocab_size) {
+  if (device.is_cuda()) {
+    const int64_t tiles = kGpuChunkElements / vocab_size / kGpuTileRows;
+    return std::min(num_rows, std::max(tiles, int64_t{1}) * kGpuTileRows);
+  }
+  return std::min(num_rows, std::clamp(kChunkElements / vocab_size, kMinChunkRows, kMaxChunkRows));
+}
+
 HeadLoss head_loss(const at::Tensor& x_ND, Weight& head, const at::Tensor& labels_N, double scale,
                    at::Tensor* logits_RV) {
   const at::NoGradGuard no_grad;
@@ -108,7 +108,7 @@ HeadLoss head_loss(const at::Tensor& x_ND, Weight& head, const at::Tensor& label
   const at::Tensor labels_M = all ? labels_N : labels_N.index_select(0, rows_M);
   at::Tensor grad_x_MD = at::empty_like(x_MD);
   at::Tensor nll_M = at::empty({num_targets}, x_ND.options().dtype(softmax_type(x_ND)));
-  const int64_t step = chunk_rows(x_ND.device(), num_targets, head.value.size(0));
+  const int64_t step = head_chunk_rows(x_ND.device(), num_targets, head.value.size(0));
   const at::Tensor buffer_RV = logits_buffer(step, head.value.size(0), x_ND.options(), logits_RV);
   for (int64_t begin = 0; begin < num_targets; begin += step) {
     const int64_t count = std::min(step, num_targets - begin);
@@ -132,7 +132,7 @@ at::Tensor head_nll(const at::Tensor& x_ND, const at::Tensor& head_VD, const at:
   const at::Tensor x_MD = x_ND.index_select(0, rows_M);
   const at::Tensor labels_M = labels_N.index_select(0, rows_M);
   at::Tensor nll_M = at::empty({rows_M.size(0)}, x_ND.options().dtype(softmax_type(x_ND)));
-  const int64_t step = chunk_rows(x_ND.device(), rows_M.size(0), head_VD.size(0));
+  const int64_t step = head_chunk_rows(x_ND.device(), rows_M.size(0), head_VD.size(0));
   const at::Tensor buffer_RV = at::empty({step, head_VD.size(0)}, x_ND.options());
   for (int64_t begin = 0; begin < rows_M.size(0); begin += step) {
     const int64_t count = std::min(step, rows_M.size(0) - begin);

@@ -13,6 +13,9 @@ namespace xffl::llama {
 
 inline constexpr int64_t kIgnoreLabel = -100;
 
+/// How many rows of logits exist at once, of `num_rows`.
+int64_t head_chunk_rows(at::Device device, int64_t num_rows, int64_t vocab_size);
+
 struct HeadLoss {
   at::Tensor nll_sum;  // float64 scalar: the sum of negative log-likelihoods, without `scale`
   at::Tensor grad_x_ND;

@@ -10,8 +10,8 @@ namespace xffl::llama {
 class Weight {
  public:
   at::Tensor value;     // in the compute dtype
-  at::Tensor gradient;  // the same shape, float32 (float64 when value is); undefined: frozen, what
-                        // is added goes nowhere
+  at::Tensor gradient;  // the same shape, float32 (float64 when value is) or value's 16 bits, in
+                        // which what is added is rounded; undefined: frozen, it goes nowhere
 
   bool is_trained() const { return gradient.defined(); }
   /// gradient += update
