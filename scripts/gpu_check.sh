@@ -120,9 +120,12 @@ run_benches() {
     say "SKIPPED the benchmark: ${XFFL_PYTHON:-python3} has no torch, transformers and numpy: $(tail -n 1 "$results/python.log")"
     return 0
   fi
+  local large=(--shapes llama-3.1-8b --length 2048 --batch-size 2 --warm-up 2 --steps 6)
   run_bench lab --vocab 32000 --class fp32 bf16 || code=1
-  # Half of the model's blocks: with float32 masters and gradients the whole one and its activations fill an H200.
-  run_bench llama_8b_half --shapes llama-3.1-8b --layers 16 --class bf16 --length 2048 --batch-size 2 --warm-up 2 --steps 6 || code=1
+  # The whole model: 8 bytes a parameter on both sides.
+  run_bench llama_8b_pure_bf16 "${large[@]}" --layers 32 --class pure-bf16 || code=1
+  # HF's float32 weights of all blocks do not fit one GPU: the largest part of which both sides do.
+  run_bench llama_8b_fp32_masters "${large[@]}" --layers 20 16 --class fp32-masters || code=1
   return $code
 }
 

@@ -1,15 +1,17 @@
 """xffl-train against Hugging Face's LlamaForCausalLM with torch's AdamW, both sides in one run.
 
-    .deps/venv/bin/python tests/bench/trainer_vs_hf.py [--vocab 32000 4096] [--class fp32 bf16] [--ranks 2]
+    .deps/venv/bin/python tests/bench/trainer_vs_hf.py [--vocab 32000 4096] [--class fp32 bf16 ...] [--ranks 2]
 
 Both sides start from the same folder, take the same batches in the same order, clip the same norm, and run with the same
 number of threads, alternately: A B A B ... A side's figure is the median over its runs of tokens per second, from steps after
 the warm-up. Precision classes: fp32 is fp32 on both sides; bf16 is our bf16 with float32 masters against HF's better one of
-bf16 autocast over float32 weights and of pure bf16 weights, which trains worse. HF gets its best eager settings: sdpa
+bf16 autocast over float32 weights and of pure bf16 weights, which trains worse; fp32-masters is our bf16 with masters in two
+parts (masters: split) against HF's bf16 autocast over float32 weights; pure-bf16 is weights, moments and gradients in bfloat16
+on both sides. HF gets its best eager settings: sdpa
 attention, fused AdamW, gradients set to None. --ranks N: N processes, Gloo; ours fully sharded, HF under FSDP2.
 
 --device cuda: both sides on one GPU. --shapes llama-3.1-8b: that model's widths with random weights, in --layers of its 32
-blocks, to fit what optimizers with float32 masters need; with sequences of 2048, --vocab does not apply. --recompute full
+blocks: of several numbers the first at which both sides fit; with sequences of 2048, --vocab does not apply. --recompute full
 computes blocks again on both sides (HF: gradient checkpointing). A side that runs out of memory is reported so.
 
 --cpu-time: for a machine that is busy with something else. A side's figure is then tokens per second of CPU (user and system, of
@@ -36,6 +38,13 @@ import time
 PROJECT = pathlib.Path(__file__).resolve().parents[2]
 sys.path += [str(PROJECT / "tests" / "tokens")]
 SEED = 1
+# What of job.json's `training` makes a class, and the ways of HF's to compute in the same.
+CLASSES = {
+    "fp32": (dict(precision="fp32"), ["fp32"]),
+    "bf16": (dict(precision="bf16"), ["bf16 autocast", "pure bf16"]),
+    "fp32-masters": (dict(precision="bf16", masters="split"), ["bf16 autocast"]),
+    "pure-bf16": (dict(precision="bf16", masters="none", moment_dtype="bf16", gradient_dtype="bf16"), ["pure bf16"]),
+}
 
 
 def lab_config(vocab_size):
@@ -181,8 +190,8 @@ def run_ranks(commands, environments):
 
 
 class Bench:
-    def __init__(self, options, vocab_size, folder):
-        self.options, self.vocab_size, self.folder = options, vocab_size, folder
+    def __init__(self, options, vocab_size, folder, layers=0):
+        self.options, self.vocab_size, self.folder, self.layers = options, vocab_size, folder, layers
         self.steps = options.warm_up + options.steps
         self.model, self.tokens, self.ids = folder / "model", folder / "data.tokens", folder / "data.ids"
         self.make_inputs()
@@ -198,7 +207,7 @@ class Bench:
 
         o, generator = self.options, random.Random(SEED)
         large = o.shapes != "lab"
-        config = llama_3_1_8b_config(o.layers) if large else lab_config(self.vocab_size)
+        config = llama_3_1_8b_config(self.layers) if large else lab_config(self.vocab_size)
         (self.folder / "config.json").write_text(json.dumps(config))
         self.tool(o.bin / "xffl-train", "init", "--config", self.folder / "config.json", "--seed", SEED, "--output", self.model,
                   "--dtype", "bf16" if large else "fp32")
@@ -208,20 +217,20 @@ class Bench:
         self.tool(o.bin / "xffl_test_tool", "tokens", self.vocab_size, o.length + 1, self.tokens, input=lines)
         self.ids.write_bytes(b"".join(struct.pack(f"<{o.length + 1}i", *row) for row in rows))
 
-    def ours(self, precision):
-        metrics, peak, cpu = self.run_ours(precision, self.steps)
+    def ours(self, keys):
+        metrics, peak, cpu = self.run_ours(keys, self.steps)
         if self.options.cpu_time:
-            cpu -= self.run_ours(precision, self.options.warm_up)[2]
+            cpu -= self.run_ours(keys, self.options.warm_up)[2]
         return self.result([m["seconds"] for m in metrics], [m["loss"] for m in metrics], peak, cpu)
 
-    def run_ours(self, precision, steps):
+    def run_ours(self, keys, steps):
         o = self.options
         with tempfile.TemporaryDirectory(dir=self.folder) as name:
             folder = pathlib.Path(name)
             training = dict(steps=steps, first_step=0, batch_size=o.batch_size, micro_batch_size=o.batch_size // o.ranks,
                             learning_rate=1e-3, schedule=dict(kind="constant", warmup_steps=0, total_steps=0, min_ratio=0.0),
                             weight_decay=0.1, beta1=0.9, beta2=0.95, epsilon=1e-8, max_grad_norm=1.0, seed=SEED,
-                            precision=precision, masters="fp32", moment_dtype="fp32", gradient_dtype="fp32",
+                            precision="fp32", masters="fp32", moment_dtype="fp32", gradient_dtype="fp32",
                             validation_samples=0, train_samples=0, sharding="full" if o.ranks > 1 else "none",
                             shard_group_size=0, recompute=o.recompute, offload="none", checkpoint_interval=0, keep_checkpoints=1,
                             max_tokens=0, validation_interval=0, early_stop_patience=0, proximal=0.0, document_mask=False,
@@ -231,7 +240,7 @@ class Bench:
                                         outer=dict(kind="average", learning_rate=1.0, momentum=0.9, beta1=0.9, beta2=0.99,
                                                    epsilon=1e-8)),
                             pipeline=dict(stages=1, schedule="1f1b"))
-            training.update(**json.loads(o.training))
+            training.update(**keys, **json.loads(o.training))
             job = dict(version=o.job_version, key=dict(project="p", run="0001", round=1, facility="alba", attempt=1, nonce="0" * 32),
                        base_model_path=str(self.model), base_model_sha256=self.root, train_paths=[str(self.tokens)], validation=[],
                        adapter_path="", adapter_sha256="", optimizer_path="",
@@ -278,8 +287,8 @@ def median(runs, key):
 
 def compare(bench, precision_class, repeats):
     """Interleaved runs; prints the table of one vocabulary and class, returns its record."""
-    modes = ["fp32"] if precision_class == "fp32" else ["bf16 autocast", "pure bf16"]
-    sides = {"xffl " + precision_class: lambda: bench.ours(precision_class)}
+    keys, modes = CLASSES[precision_class]
+    sides = {"xffl " + precision_class: lambda: bench.ours(keys)}
     sides |= {"HF " + mode: lambda mode=mode: bench.hf(mode) for mode in modes}
     runs = {name: [] for name in sides}
     for _ in range(repeats):
@@ -287,7 +296,7 @@ def compare(bench, precision_class, repeats):
             try:
                 runs[name].append(side())
             except MemoryError:
-                print(f"{name}: out of memory", flush=True)
+                print(f"{name}: out of memory" + (f" with {bench.layers} blocks" if bench.layers else ""), flush=True)
                 del sides[name], runs[name]
     ours = runs.pop("xffl " + precision_class, None)
     if ours is None or not runs:
@@ -312,16 +321,34 @@ def compare(bench, precision_class, repeats):
                 ours=median(ours, "rate"), theirs={name: median(side, "rate") for name, side in runs.items()})
 
 
+def compare_blocks(options, precision_class):
+    """The records of each number of blocks, up to the first at which both sides fit."""
+    if precision_class in ("bf16", "fp32-masters"):
+        parameters = 2 * 128256 * 4096 + 32 * 218.1e6
+        print(f"HF's AdamW over float32 weights takes 16 bytes a parameter, autocast's copies 2: {18 * parameters / 1e9:.0f} GB for all "
+              f"32 blocks, without activations; ours with masters: split {16 * parameters / 1e9:.0f} GB. "
+              "So the two are compared on fewer blocks.", flush=True)
+    records = []
+    for layers in options.layers:
+        with tempfile.TemporaryDirectory(prefix="trainer_vs_hf.", dir=options.folder) as name:
+            record = compare(Bench(options, options.vocab[0], pathlib.Path(name), layers), precision_class, options.repeats)
+        records.append(dict(record, layers=layers))
+        if "ratio" in record:
+            break
+    return records
+
+
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=pathlib.Path, default=PROJECT / "build" / "dev" / "bin")
     parser.add_argument("--vocab", type=int, nargs="+", default=[32000, 4096])
-    parser.add_argument("--class", dest="classes", nargs="+", choices=["fp32", "bf16"], default=["fp32", "bf16"])
+    parser.add_argument("--class", dest="classes", nargs="+", choices=list(CLASSES), default=["fp32", "bf16"])
     parser.add_argument("--ranks", type=int, default=1, help="processes of each side, on Gloo: full sharding against FSDP2")
     parser.add_argument("--threads", type=int, default=0, help="of each rank; default: the CPUs shared equally")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--shapes", choices=["lab", "llama-3.1-8b"], default="lab")
-    parser.add_argument("--layers", type=int, default=32, help="blocks of llama-3.1-8b")
+    parser.add_argument("--layers", type=int, nargs="+", default=[32],
+                        help="blocks of llama-3.1-8b; of several numbers the first at which both sides fit")
     parser.add_argument("--recompute", choices=["none", "full"], default="none")
     parser.add_argument("--folder", type=pathlib.Path, help="where models are made: default the system's temporary folder")
     parser.add_argument("--batch-size", type=int, default=8)
@@ -346,10 +373,14 @@ def main():
     print(f"{datetime.datetime.now():%Y-%m-%d %H:%M}, {len(os.sched_getaffinity(0))} CPUs, load {os.getloadavg()[0]:.1f}; "
           f"batch {options.batch_size}, sequence {options.length}, {options.steps} steps, median of {options.repeats}", flush=True)
     records = []
-    for vocab_size in options.vocab:
-        with tempfile.TemporaryDirectory(prefix="trainer_vs_hf.", dir=options.folder) as name:
-            bench = Bench(options, vocab_size, pathlib.Path(name))
-            records += [compare(bench, c, options.repeats) for c in options.classes]
+    if options.shapes == "lab":
+        for vocab_size in options.vocab:
+            with tempfile.TemporaryDirectory(prefix="trainer_vs_hf.", dir=options.folder) as name:
+                bench = Bench(options, vocab_size, pathlib.Path(name))
+                records += [compare(bench, c, options.repeats) for c in options.classes]
+    else:
+        for precision_class in options.classes:
+            records += compare_blocks(options, precision_class)
     if options.json:
         options.json.write_text(json.dumps(records, indent=1))
 
