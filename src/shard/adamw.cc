@@ -29,12 +29,19 @@ AdamwFactors factors_of(const AdamwOptions& options, double learning_rate, doubl
           f(options.epsilon)};
 }
 
-// The copy that the kernel can write along with the masters, if any.
-uint16_t* bf16_copy(const UnitState& state) {
-  if (!state.copy_S.defined() || !state.copy_S.is_cpu() ||
-      state.copy_S.scalar_type() != at::kBFloat16)
-    return nullptr;
-  return static_cast<uint16_t*>(state.copy_S.mutable_data_ptr());
+Stored stored(const at::Tensor& x) {
+  if (x.scalar_type() == at::kFloat) return {x.mutable_data_ptr<float>(), nullptr};
+  return {nullptr, static_cast<uint16_t*>(x.mutable_data_ptr())};
+}
+
+uint16_t* bits_of(const at::Tensor& x) {
+  return x.defined() ? static_cast<uint16_t*>(x.mutable_data_ptr()) : nullptr;
+}
+
+// Whether the kernel can write the copy along with float32 masters.
+bool is_written_along(const UnitState& state) {
+  return state.copy_S.defined() && state.copy_S.is_cpu() &&
+         state.copy_S.scalar_type() == at::kBFloat16 && state.master_S.scalar_type() == at::kFloat;
 }
 
 }  // namespace
@@ -42,8 +49,9 @@ uint16_t* bf16_copy(const UnitState& state) {
 Adamw::Adamw(FlatParameters& parameters, const AdamwOptions& options)
     : parameters_(parameters), options_(options) {
   for (const UnitState& state : parameters_.states()) {
-    first_moments_.push_back(at::zeros_like(state.master_S));
-    second_moments_.push_back(at::zeros_like(state.master_S));
+    const auto moment = state.master_S.options().dtype(options.moment_dtype);
+    first_moments_.push_back(at::zeros_like(state.master_S, moment));
+    second_moments_.push_back(at::zeros_like(state.master_S, moment));
   }
 }
 
@@ -54,11 +62,14 @@ bool Adamw::step_on_cpu(double learning_rate, double gradient_factor) {
   bool fresh = true;
   for (size_t u = 0; u < states.size(); ++u) {
     const UnitState& state = states[u];
-    const AdamwBuffers buffers{state.master_S.mutable_data_ptr<float>(),
-                               state.gradient_S.const_data_ptr<float>(),
-                               first_moments_[u].mutable_data_ptr<float>(),
-                               second_moments_[u].mutable_data_ptr<float>(), bf16_copy(state)};
-    fresh = fresh && (!state.copy_S.defined() || buffers.copy_bf16 != nullptr);
+    const bool along = is_written_along(state);
+    const AdamwBuffers buffers{.master = stored(state.master_S),
+                               .copy = along ? bits_of(state.copy_S) : nullptr,
+                               .remainder = bits_of(state.remainder_S),
+                               .gradient = stored(state.gradient_S),
+                               .first = stored(first_moments_[u]),
+                               .second = stored(second_moments_[u])};
+    fresh = fresh && (!state.copy_S.defined() || along);
     for (const bool decay : {true, false}) {
       const AdamwFactors factors =
           factors_of(options_, learning_rate, gradient_factor, num_steps_, decay);
@@ -91,28 +102,8 @@ void Adamw::step(double learning_rate, double gradient_factor) {
   num_steps_ += 1;
   if (step_on_cpu(learning_rate, gradient_factor) || step_on_gpu(learning_rate, gradient_factor))
     return;
-  if (gradient_factor != 1) parameters_.scale_gradients(gradient_factor);
-  const std::vector<UnitState>& states = parameters_.states();
-  const at::Tensor count_so_far = at::full({}, static_cast<double>(num_steps_),
-                                           states.front().master_S.options().pinned_memory(false));
-  for (const bool decay : {true, false}) {
-    std::vector<at::Tensor> masters, gradients, first, second;
-    for (size_t u = 0; u < states.size(); ++u) {
-      const int64_t begin = decay ? 0 : states[u].num_decayed;
-      const int64_t count = (decay ? states[u].num_decayed : states[u].master_S.numel()) - begin;
-      if (count == 0) continue;
-      masters.push_back(states[u].master_S.narrow(0, begin, count));
-      gradients.push_back(states[u].gradient_S.narrow(0, begin, count));
-      first.push_back(first_moments_[u].narrow(0, begin, count));
-      second.push_back(second_moments_[u].narrow(0, begin, count));
-    }
-    if (masters.empty()) continue;
-    const std::vector<at::Tensor> steps(masters.size(), count_so_far);
-    at::_fused_adamw_(masters, gradients, first, second, {}, steps, learning_rate, options_.beta1,
-                      options_.beta2, decay ? options_.weight_decay : 0.0, options_.epsilon, false,
-                      false);
-  }
-  parameters_.refresh_compute();
+  throw Error(ErrorKind::kInternal, "shard::Adamw: no kernel of this build steps on " +
+                                        parameters_.states().front().master_S.device().str());
 }
 
 }  // namespace xffl::shard

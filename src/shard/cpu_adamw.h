@@ -1,4 +1,5 @@
-// AdamW on a CPU in one pass over memory: masters, moments, and the copy that is computed with.
+// AdamW on a CPU in one pass over memory, whatever its numbers are stored as; and masters in two
+// parts.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +18,32 @@ struct AdamwFactors {
   float epsilon = 0;
 };
 
-/// What is worked on, `count` elements each; copy_bf16 may be null.
-struct AdamwBuffers {
-  float* master;
-  const float* gradient;
-  float *first, *second;
-  uint16_t* copy_bf16;
+/// Something stored as float32 or as the bits of bfloat16: one of the two is null.
+struct Stored {
+  float* wide = nullptr;
+  uint16_t* bf16 = nullptr;
 };
 
+/// What is worked on. `master.wide` has a copy in bfloat16 beside it where `copy` is not null;
+/// `master.bf16` is a weight, with `remainder` (split_masters) or, where that is null, alone.
+struct AdamwBuffers {
+  Stored master;
+  uint16_t* copy = nullptr;
+  uint16_t* remainder = nullptr;
+  Stored gradient, first, second;
+};
+
+/// A step on elements [begin, end). It computes in float32: however masters are stored, the same
+/// bits. The new moments count before they are rounded.
 void adamw_on_cpu(const AdamwBuffers& buffers, int64_t begin, int64_t end,
                   const AdamwFactors& factors);
+
+/// What kernels::split_masters and join_masters do.
+void split_masters_on_cpu(const float* master, uint16_t* weight, uint16_t* remainder, int64_t size);
+void join_masters_on_cpu(const uint16_t* weight, const uint16_t* remainder, float* master,
+                         int64_t size);
+
+/// The sum of the squares of `size` bfloat16.
+double square_sum_on_cpu(const uint16_t* x, int64_t size);
 
 }  // namespace xffl::shard

@@ -1,15 +1,18 @@
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAGuard.h>
 
+#include <type_traits>
+
 #include "gpu_kernels.h"
 #include "xffl/kernels/optimizer.h"
 
 namespace xffl::shard::gpu {
 namespace {
 
-bool is_plain(const at::Tensor& x) {
-  return x.is_cuda() && x.scalar_type() == at::kFloat && x.is_contiguous();
-}
+using kernels::Bf16;
+
+bool is_on_gpu(const at::Tensor& x) { return x.is_cuda() && x.is_contiguous(); }
+bool is_plain(const at::Tensor& x) { return is_on_gpu(x) && x.scalar_type() == at::kFloat; }
 
 kernels::Launch current() {
   return {at::cuda::getCurrentCUDAStream().stream(),
@@ -19,48 +22,114 @@ kernels::Launch current() {
 float* floats(const at::Tensor& x) { return x.mutable_data_ptr<float>(); }
 
 template <class T>
-void step_range(const UnitState& state, const at::Tensor& first_S, const at::Tensor& second_S,
-                const kernels::AdamwNumbers& numbers, int64_t begin, int64_t count) {
-  T* copy = state.copy_S.defined() ? static_cast<T*>(state.copy_S.mutable_data_ptr()) : nullptr;
-  kernels::adamw<T>(current(), floats(state.master_S) + begin, floats(state.gradient_S) + begin,
-                    floats(first_S) + begin, floats(second_S) + begin,
-                    copy == nullptr ? nullptr : copy + begin, count, numbers);
+T* data(const at::Tensor& x) {
+  return x.defined() ? static_cast<T*>(x.mutable_data_ptr()) : nullptr;
 }
+
+// Calls `body` with a value of the kernels' type for float32 or bfloat16; false for others.
+template <class Body>
+bool with_stored(const at::Tensor& x, const Body& body) {
+  if (x.scalar_type() == at::kFloat) return body(float{});
+  return x.scalar_type() == at::kBFloat16 && body(Bf16{});
+}
+
+// A unit's step, of which elements [begin, begin + count) decay alike.
+struct UnitStep {
+  const UnitState& state;
+  const at::Tensor &first_S, &second_S;
+  int64_t begin, count;
+  kernels::AdamwNumbers numbers;
+
+  template <class T>
+  T* from(const at::Tensor& x) const {
+    return x.defined() ? data<T>(x) + begin : nullptr;
+  }
+
+  template <class G, class M>
+  bool run() const {
+    const at::Tensor &master_S = state.master_S, &copy_S = state.copy_S;
+    const G* gradient = from<G>(state.gradient_S);
+    M *first = from<M>(first_S), *second = from<M>(second_S);
+    if (state.remainder_S.defined()) {
+      kernels::adamw_with_remainder<G, M>(current(), from<Bf16>(master_S),
+                                          from<uint16_t>(state.remainder_S), gradient, first,
+                                          second, count, numbers);
+      return true;
+    }
+    if (master_S.scalar_type() == at::kBFloat16) {
+      kernels::adamw_on_weights<G, M>(current(), from<Bf16>(master_S), gradient, first, second,
+                                      count, numbers);
+      return true;
+    }
+    if (copy_S.defined() && copy_S.scalar_type() == at::kBFloat16) {
+      kernels::adamw<Bf16, G, M>(current(), from<float>(master_S), gradient, first, second,
+                                 from<Bf16>(copy_S), count, numbers);
+      return true;
+    }
+    if constexpr (std::is_same_v<G, float> && std::is_same_v<M, float>) {
+      if (copy_S.defined() && copy_S.scalar_type() == at::kHalf)
+        kernels::adamw<kernels::Half, G, M>(current(), from<float>(master_S), gradient, first,
+                                            second, from<kernels::Half>(copy_S), count, numbers);
+      else
+        kernels::adamw<float, G, M>(current(), from<float>(master_S), gradient, first, second,
+                                    from<float>(copy_S), count, numbers);
+      return true;
+    }
+    return false;
+  }
+
+  bool run_as_stored() const {
+    return with_stored(state.gradient_S, [&]<class G>(G) {
+      return with_stored(first_S, [&]<class M>(M) { return run<G, M>(); });
+    });
+  }
+};
 
 }  // namespace
 
 bool adamw(const UnitState& state, const at::Tensor& first_S, const at::Tensor& second_S,
            const AdamwOptions& options, double learning_rate, double gradient_factor,
            int64_t step) {
-  const bool has_copy = state.copy_S.defined();
-  if (!is_plain(state.master_S) || !is_plain(state.gradient_S) || !is_plain(first_S) ||
-      !is_plain(second_S) || (has_copy && !state.copy_S.is_cuda()))
+  // A copy elsewhere is brought up to date by refresh_compute().
+  if (!is_on_gpu(state.master_S) || !is_on_gpu(state.gradient_S) || !is_on_gpu(first_S) ||
+      !is_on_gpu(second_S) || (state.copy_S.defined() && !is_on_gpu(state.copy_S)))
     return false;
   const c10::cuda::CUDAGuard guard(state.master_S.device());
   kernels::AdamwNumbers numbers{
       learning_rate,        options.beta1,   options.beta2, options.epsilon,
       options.weight_decay, gradient_factor, step};
-  const at::ScalarType copy_type = has_copy ? state.copy_S.scalar_type() : at::kFloat;
-  const auto step_one = [&](int64_t begin, int64_t count) {
-    if (copy_type == at::kBFloat16)
-      step_range<kernels::Bf16>(state, first_S, second_S, numbers, begin, count);
-    else if (copy_type == at::kHalf)
-      step_range<kernels::Half>(state, first_S, second_S, numbers, begin, count);
-    else
-      step_range<float>(state, first_S, second_S, numbers, begin, count);
-  };
-  step_one(0, state.num_decayed);
+  const int64_t decayed = state.num_decayed, all = state.master_S.numel();
+  const bool done = UnitStep{state, first_S, second_S, 0, decayed, numbers}.run_as_stored();
   numbers.weight_decay = 0;
-  step_one(state.num_decayed, state.master_S.numel() - state.num_decayed);
+  return done &&
+         UnitStep{state, first_S, second_S, decayed, all - decayed, numbers}.run_as_stored();
+}
+
+bool split_masters(const at::Tensor& master, const at::Tensor& weight,
+                   const at::Tensor& remainder) {
+  if (!is_plain(master) || !is_on_gpu(weight) || !is_on_gpu(remainder)) return false;
+  const c10::cuda::CUDAGuard guard(master.device());
+  kernels::split_masters(current(), floats(master), data<Bf16>(weight), data<uint16_t>(remainder),
+                         master.numel());
+  return true;
+}
+
+bool join_masters(const at::Tensor& weight, const at::Tensor& remainder, const at::Tensor& master) {
+  if (!is_plain(master) || !is_on_gpu(weight) || !is_on_gpu(remainder)) return false;
+  const c10::cuda::CUDAGuard guard(master.device());
+  kernels::join_masters(current(), data<Bf16>(weight), data<uint16_t>(remainder), floats(master),
+                        master.numel());
   return true;
 }
 
 bool square_sums(const at::Tensor& sums_C, const at::Tensor& rows_CE) {
-  if (!is_plain(rows_CE) || !sums_C.is_cuda() || sums_C.scalar_type() != at::kDouble) return false;
+  if (!is_on_gpu(rows_CE) || !sums_C.is_cuda() || sums_C.scalar_type() != at::kDouble) return false;
   const c10::cuda::CUDAGuard guard(rows_CE.device());
-  kernels::square_sums(current(), floats(rows_CE), sums_C.mutable_data_ptr<double>(),
-                       rows_CE.numel(), rows_CE.size(1));
-  return true;
+  return with_stored(rows_CE, [&]<class T>(T) {
+    kernels::square_sums<T>(current(), data<T>(rows_CE), sums_C.mutable_data_ptr<double>(),
+                            rows_CE.numel(), rows_CE.size(1));
+    return true;
+  });
 }
 
 bool scale(const at::Tensor& values_S, double factor) {

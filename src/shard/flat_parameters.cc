@@ -2,10 +2,12 @@
 // elements of one piece of a norm.
 #include "xffl/shard/flat_parameters.h"
 
+#include <ATen/Parallel.h>
 #include <torch/types.h>
 
 #include <algorithm>
 
+#include "cpu_adamw.h"
 #include "gpu_kernels.h"
 
 namespace xffl::shard {
@@ -24,9 +26,25 @@ at::Tensor part(const at::Tensor& flat, const Range& range) {
   return flat.narrow(0, range.begin, range.count);
 }
 
+// Of each row, in float64.
+at::Tensor square_sums(const at::Tensor& pieces_CE) {
+  at::Tensor sums_C = at::empty({pieces_CE.size(0)}, pieces_CE.options().dtype(at::kDouble));
+  if (gpu::square_sums(sums_C, pieces_CE)) return sums_C;
+  if (pieces_CE.scalar_type() != at::kBFloat16 || !pieces_CE.is_cpu())
+    return sums_C.copy_(at::linalg_vector_norm(pieces_CE, 2, at::IntArrayRef{1})).square_();
+  const auto* bits = static_cast<const uint16_t*>(pieces_CE.const_data_ptr());
+  at::parallel_for(0, pieces_CE.size(0), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t piece = begin; piece < end; ++piece)
+      sums_C.mutable_data_ptr<double>()[piece] =
+          square_sum_on_cpu(bits + piece * kPieceElements, kPieceElements);
+  });
+  return sums_C;
+}
+
 FlatOptions checked(FlatOptions options) {
   if (!options.frozen) return options;
   options.with_gradients = false;
+  options.masters = Masters::kNone;
   options.sharded.states = options.sharded.parameters;
   options.sharded.gradients = false;
   options.offload.states = options.offload.parameters;
@@ -73,20 +91,25 @@ void FlatParameters::allocate_values(int index) {
   const UnitLayout& layout = layout_.units()[static_cast<size_t>(index)];
   const Range whole{0, layout.size};
   const Range held = states_split() ? mine(index) : whole;
-  const bool widened = options_.compute_dtype != at::kFloat;
+  // Where the weights that are computed with are (a part of) the masters, too.
+  const bool weights_too =
+      options_.masters != Masters::kFloat32 || options_.compute_dtype == at::kFloat;
+  const at::ScalarType dtype = weights_too ? options_.compute_dtype : at::kFloat;
   const auto value_options = tensor_options(options_.compute_dtype, options_.offload.parameters);
-  const bool one_copy =
-      options_.frozen || (!widened && options_.offload.states == options_.offload.parameters);
+  const bool one_copy = weights_too && options_.offload.states == options_.offload.parameters;
   if (values_transient()) {
     unit.compute_S = at::zeros({held.count}, value_options);
   } else {
     unit.compute_P = at::zeros({whole.count}, value_options);
     unit.compute_S = part(unit.compute_P, held);
   }
-  state.master_S =
-      one_copy ? unit.compute_S
-               : at::zeros({held.count}, tensor_options(at::kFloat, options_.offload.states));
+  state.master_S = one_copy
+                       ? unit.compute_S
+                       : at::zeros({held.count}, tensor_options(dtype, options_.offload.states));
   if (!one_copy) state.copy_S = unit.compute_S;
+  if (options_.masters == Masters::kSplit)
+    state.remainder_S =
+        at::zeros({held.count}, tensor_options(at::kShort, options_.offload.states));
   state.num_decayed = std::clamp(layout.num_decayed - held.begin, int64_t{0}, held.count);
   unit.ready = !values_transient() && !states_split();
 }
@@ -96,9 +119,10 @@ void FlatParameters::allocate_gradients(int index) {
   UnitState& state = states_[static_cast<size_t>(index)];
   const int64_t size = layout_.units()[static_cast<size_t>(index)].size;
   const Range held = states_split() ? mine(index) : Range{0, size};
-  if (!gradients_split()) unit.gradient_P = at::zeros({size}, tensor_options(at::kFloat, false));
+  const at::ScalarType dtype = options_.gradient_dtype;
+  if (!gradients_split()) unit.gradient_P = at::zeros({size}, tensor_options(dtype, false));
   if (gradients_split() || options_.offload.states) {
-    state.gradient_S = at::zeros({held.count}, tensor_options(at::kFloat, options_.offload.states));
+    state.gradient_S = at::zeros({held.count}, tensor_options(dtype, options_.offload.states));
   } else {
     state.gradient_S = part(unit.gradient_P, held);
   }
@@ -114,23 +138,41 @@ Range FlatParameters::master_range(size_t index) const {
   return {0, layout_.places().at(index).num_elements};
 }
 
-at::Tensor FlatParameters::master_part(size_t index) const {
+// Where this rank's elements of a parameter lie in its unit's state.
+Range FlatParameters::in_state(size_t index) const {
   const Place& place = layout_.places().at(index);
   const Range range = master_range(index);
-  const int64_t first = state_range(place.unit).begin;
-  if (range.count == 0)
-    return at::empty({0}, options_.frozen ? options_.compute_dtype : at::kFloat);
-  return part(states_[static_cast<size_t>(place.unit)].master_S,
-              {place.offset + range.begin - first, range.count});
+  if (range.count == 0) return {};
+  return {place.offset + range.begin - state_range(place.unit).begin, range.count};
+}
+
+at::Tensor FlatParameters::master_part(size_t index) const {
+  const Place& place = layout_.places().at(index);
+  return part(states_[static_cast<size_t>(place.unit)].master_S, in_state(index));
+}
+
+void FlatParameters::set_master_part(size_t index, const at::Tensor& values) {
+  const Place& place = layout_.places().at(index);
+  set_masters(states_[static_cast<size_t>(place.unit)], in_state(index), values);
+}
+
+at::Tensor FlatParameters::gather_parts(int unit, const at::Tensor& part_S) {
+  const at::Tensor all_P = at::empty({layout_.units()[static_cast<size_t>(unit)].size},
+                                     tensor_options(part_S.scalar_type(), false));
+  groups_.gather->all_gather(all_P, part_S.to(options_.device));
+  return all_P;
 }
 
 at::Tensor FlatParameters::gather_masters(int unit) {
-  const at::Tensor& master_S = states_.at(static_cast<size_t>(unit)).master_S;
-  if (!states_split() || master_S.numel() == 0) return master_S;
-  const at::Tensor all_P = at::empty({layout_.units()[static_cast<size_t>(unit)].size},
-                                     tensor_options(master_S.scalar_type(), false));
-  groups_.gather->all_gather(all_P, master_S.to(options_.device));
-  return all_P;
+  const UnitState& state = states_.at(static_cast<size_t>(unit));
+  const Range all{0, state.master_S.numel()};
+  if (!states_split() || all.count == 0) return masters_of(state, all);
+  UnitState whole;
+  whole.master_S = gather_parts(unit, state.master_S);
+  // No back end knows int16; nothing is computed here.
+  if (state.remainder_S.defined())
+    whole.remainder_S = gather_parts(unit, state.remainder_S.view(at::kBFloat16)).view(at::kShort);
+  return masters_of(whole, {0, whole.master_S.numel()});
 }
 
 at::Tensor FlatParameters::view(const at::Tensor& flat_P, size_t index) const {
@@ -186,7 +228,8 @@ bool FlatParameters::open_gradients(int index) {
   Unit& unit = units_.at(static_cast<size_t>(index));
   if (!gradients_split()) return !unit.has_gradient;
   const UnitLayout& layout = layout_.units()[static_cast<size_t>(index)];
-  unit.gradient_P = gradients_pool_.take(layout.size, tensor_options(at::kFloat, false));
+  unit.gradient_P =
+      gradients_pool_.take(layout.size, tensor_options(options_.gradient_dtype, false));
   for (const Range& gap : layout.gaps) part(unit.gradient_P, gap).zero_();
   return true;
 }
@@ -263,10 +306,7 @@ double FlatParameters::gradient_square_sum() const {
   std::vector<at::Tensor> pieces;
   for (const UnitState& state : states_) {
     const at::Tensor pieces_CE = state.gradient_S.view({-1, kPieceElements});
-    at::Tensor sums_C = at::empty({pieces_CE.size(0)}, pieces_CE.options().dtype(at::kDouble));
-    if (!gpu::square_sums(sums_C, pieces_CE))
-      sums_C.copy_(at::linalg_vector_norm(pieces_CE, 2, at::IntArrayRef{1})).square_();
-    pieces.push_back(std::move(sums_C));
+    pieces.push_back(square_sums(pieces_CE));
   }
   const at::Tensor local = at::cat(pieces);
   if (!states_split()) return sum_over_units(pieces);

@@ -9,9 +9,12 @@
 
 namespace xffl::shard::gpu {
 
-/// Step `step` of AdamW on a unit's masters; in the same pass its copy becomes the masters rounded.
+/// Step `step` of AdamW on a unit's masters, as they are stored; in the same pass a copy becomes
+/// the masters rounded.
 bool adamw(const UnitState& state, const at::Tensor& first_S, const at::Tensor& second_S,
            const AdamwOptions& options, double learning_rate, double gradient_factor, int64_t step);
+bool split_masters(const at::Tensor& master, const at::Tensor& weight, const at::Tensor& remainder);
+bool join_masters(const at::Tensor& weight, const at::Tensor& remainder, const at::Tensor& master);
 /// The sum of squares of each row.
 bool square_sums(const at::Tensor& sums_C, const at::Tensor& rows_CE);
 bool scale(const at::Tensor& values_S, double factor);

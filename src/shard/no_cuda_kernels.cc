@@ -6,6 +6,8 @@ bool adamw(const UnitState&, const at::Tensor&, const at::Tensor&, const AdamwOp
            double, int64_t) {
   return false;
 }
+bool split_masters(const at::Tensor&, const at::Tensor&, const at::Tensor&) { return false; }
+bool join_masters(const at::Tensor&, const at::Tensor&, const at::Tensor&) { return false; }
 bool square_sums(const at::Tensor&, const at::Tensor&) { return false; }
 bool scale(const at::Tensor&, double) { return false; }
 

@@ -105,9 +105,11 @@ void GroupExchange::exchange_weights() {
   std::vector<shard::UnitState>& states = parameters_.states();
   outer_.begin_step();
   for (size_t unit = 0; unit < states.size(); ++unit) {
-    const at::Tensor& master_S = states[unit].master_S;
+    const shard::Range all{0, states[unit].master_S.numel()};
+    const at::Tensor master_S = shard::masters_of(states[unit], all);
     mean_over_groups(master_S, share.mine, share.total, at::kDouble);
     outer_.update(unit, master_S);
+    shard::set_masters(states[unit], all, master_S);
   }
   parameters_.refresh_compute();
   tokens_since_ = steps_since_ = 0;

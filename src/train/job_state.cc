@@ -105,8 +105,10 @@ std::vector<UnitBuffers> JobStateStore::buffers() const {
   std::vector<UnitBuffers> all{{"master", {}},
                                {"first", trainer_.optimizer().first_moments()},
                                {"second", trainer_.optimizer().second_moments()}};
-  for (const shard::UnitState& state : model_.parameters->states())
+  for (const shard::UnitState& state : model_.parameters->states()) {
     all[0].units.push_back(state.master_S);
+    if (state.remainder_S.defined()) all[0].remainders.push_back(state.remainder_S);
+  }
   for (const UnitBuffers& outer : exchange_.outer().buffers()) all.push_back(outer);
   return all;
 }

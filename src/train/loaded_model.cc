@@ -86,6 +86,8 @@ shard::FlatOptions flat_options(const LoadOptions& options, bool frozen) {
   flat.compute_dtype = compute_dtype(options.precision);
   flat.with_gradients = options.with_gradients && !frozen;
   flat.frozen = frozen || !options.with_gradients;
+  flat.masters = to_masters(options.masters);
+  flat.gradient_dtype = to_dtype(options.gradient_dtype);
   flat.sharded = to_sharded(options.sharding);
   flat.offload = to_offload(options.offload);
   return flat;
@@ -121,6 +123,22 @@ shard::Sharded to_sharded(job::Sharding sharding) {
 
 shard::Offload to_offload(job::Offload offload) {
   return {offload != job::Offload::kNone, offload == job::Offload::kParameters};
+}
+
+shard::Masters to_masters(job::Masters masters) {
+  switch (masters) {
+    case job::Masters::kFloat32:
+      return shard::Masters::kFloat32;
+    case job::Masters::kSplit:
+      return shard::Masters::kSplit;
+    case job::Masters::kNone:
+      return shard::Masters::kNone;
+  }
+  throw Error(ErrorKind::kInternal, "Masters has an unknown value");
+}
+
+at::ScalarType to_dtype(job::StateDtype dtype) {
+  return dtype == job::StateDtype::kBfloat16 ? at::kBFloat16 : at::kFloat;
 }
 
 std::vector<shard::Parameter> flat_parameters_of(const std::vector<llama::ParameterSpec>& specs,
@@ -180,6 +198,8 @@ LoadOptions load_options(const job::JobSpec& spec, at::Device device, const shar
   const job::TrainingSpec& training = spec.training;
   LoadOptions options{.device = device,
                       .precision = training.precision,
+                      .masters = training.masters,
+                      .gradient_dtype = training.gradient_dtype,
                       .with_gradients = training.steps > 0,
                       .sharding = training.sharding,
                       .offload = training.offload,

@@ -2,14 +2,14 @@
 
 #include <algorithm>
 
+#include "xffl/llama/head_loss.h"
 #include "xffl/train/loaded_model.h"
 
 namespace xffl::train {
 namespace {
 
-constexpr int64_t kLogitsBytes = 64 << 20;  // head_loss's chunk
-
 int64_t width_of(job::FloatType precision) { return precision == job::FloatType::kFloat32 ? 4 : 2; }
+int64_t width_of(job::StateDtype dtype) { return dtype == job::StateDtype::kFloat32 ? 4 : 2; }
 
 // Two of the largest units are gathered, or reduced, at once.
 int64_t two_units(const shard::FlatLayout& layout) {
@@ -54,8 +54,37 @@ int64_t activation_bytes(const checkpoint::LlamaConfig& config, const job::Train
                          std::max<int64_t>(stage.units.first, 1);
   const int64_t kept =
       kept_elements(config, training.recompute, stage.in_flight * std::max<int64_t>(blocks, 0));
-  const int64_t logits = stage.units.end > config.num_layers + 1 ? kLogitsBytes : 0;
-  return tokens * width * (kept + 4 * config.hidden_size) + logits;
+  return tokens * width * (kept + 4 * config.hidden_size);
+}
+
+int64_t logits_bytes(const checkpoint::LlamaConfig& config, const job::TrainingSpec& training,
+                     int64_t positions, const StageLoad& stage, at::Device device) {
+  if (stage.units.end <= config.num_layers + 1) return 0;
+  const int64_t rows =
+      llama::head_chunk_rows(device, training.micro_batch_size * positions, config.vocab_size);
+  return rows * config.vocab_size * width_of(training.precision);
+}
+
+// Masters beside what is computed with, as shard::FlatParameters keeps them.
+int64_t master_width(const job::TrainingSpec& training, const shard::Offload& offload) {
+  const int64_t width = width_of(training.precision);
+  const bool weights_too = training.masters != job::Masters::kFloat32 || width == 4;
+  const bool one_copy = weights_too && offload.states == offload.parameters;
+  int64_t bytes = one_copy ? 0 : (weights_too ? width : 4);
+  if (training.masters == job::Masters::kSplit) bytes += 2;  // the remainders
+  if (training.proximal > 0) bytes += 4;                     // as they were given
+  return bytes;
+}
+
+// Float32 masters of a unit at a time, where they are exchanged and not stored so.
+int64_t exchange_buffer(const job::TrainingSpec& training, const shard::FlatLayout& layout,
+                        bool states_split) {
+  if (training.groups.count == 1 || training.masters == job::Masters::kFloat32 ||
+      training.groups.exchange == job::Exchange::kGradients)
+    return 0;
+  int64_t largest = 0;
+  for (const shard::UnitLayout& unit : layout.units()) largest = std::max(largest, unit.size);
+  return largest / (states_split ? layout.num_shards() : 1) * 4;
 }
 
 // The last exchange's model and the outer optimizer's moments.
@@ -67,8 +96,8 @@ int64_t outer_buffers(const job::RankGroups& groups) {
 }  // namespace
 
 MemoryPlan plan_memory(const checkpoint::LlamaConfig& config, const shard::FlatLayout& layout,
-                       const job::TrainingSpec& training, int64_t positions,
-                       const StageLoad& stage) {
+                       const job::TrainingSpec& training, int64_t positions, const StageLoad& stage,
+                       at::Device device) {
   const shard::Sharded sharded = to_sharded(training.sharding);
   const shard::Offload offload = to_offload(training.offload);
   const int64_t whole = layout.total_size();
@@ -79,15 +108,21 @@ MemoryPlan plan_memory(const checkpoint::LlamaConfig& config, const shard::FlatL
   const int64_t held = split && sharded.states ? part : whole;
   MemoryPlan plan;
   plan.parameters = (transient ? held : whole) * width;
-  const bool one_copy = width == 4 && offload.states == offload.parameters;
-  plan.masters = one_copy ? 0 : held * 4;
-  if (training.proximal > 0) plan.masters += held * 4;  // as they were given
-  plan.moments = held * (8 + 4 * outer_buffers(training.groups));
-  plan.gradients = (split && sharded.gradients ? part : whole) * 4;
+  plan.masters = held * master_width(training, offload);
+  plan.moments = held * (2 * width_of(training.moment_dtype) + 4 * outer_buffers(training.groups));
+  const int64_t gradient_width = width_of(training.gradient_dtype);
+  const bool gradients_split = split && sharded.gradients;
+  plan.gradients = (gradients_split ? part : whole) * gradient_width;
   if (transient) plan.buffers += two_units(layout) * width;
-  if (split && sharded.gradients) plan.buffers += two_units(layout) * 4;
+  if (gradients_split) plan.buffers += two_units(layout) * gradient_width;
+  plan.buffers += exchange_buffer(training, layout, split && sharded.states);
   plan.activations = activation_bytes(config, training, positions, stage);
-  if (offload.states) plan.host += plan.masters + plan.moments;
+  plan.logits = logits_bytes(config, training, positions, stage, device);
+  if (offload.states) {
+    // Where gradients are whole on the device, those that are reduced lie on the host as well.
+    if (!gradients_split) plan.gradients += held * gradient_width;
+    plan.host += plan.masters + plan.moments + held * gradient_width;
+  }
   if (offload.parameters) plan.host += plan.parameters;
   return plan;
 }

@@ -1,6 +1,8 @@
 // How much memory a rank's part of a training will take, by what, before anything is done.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <climits>
 #include <cstdint>
 
@@ -11,19 +13,20 @@
 
 namespace xffl::train {
 
-/// Bytes of one rank. Exact for what lies in flat buffers; activations are an estimate of what
-/// backward keeps of one micro-batch.
+/// Bytes of one rank. Exact for what lies in flat buffers and for the logits; activations are an
+/// estimate of what backward keeps of one micro-batch.
 struct MemoryPlan {
   int64_t parameters = 0;  // what is computed with
-  int64_t masters = 0;     // in float32, beside them
+  int64_t masters = 0;     // beside them: in float32, or what they lack of it
   int64_t gradients = 0;
   int64_t moments = 0;
   int64_t buffers = 0;  // units gathered and reduced at once
   int64_t activations = 0;
-  int64_t host = 0;  // of these, in the host's memory
+  int64_t logits = 0;  // head_loss's chunk
+  int64_t host = 0;    // of these, in the host's memory
 
   int64_t total() const {
-    return parameters + masters + gradients + moments + buffers + activations;
+    return parameters + masters + gradients + moments + buffers + activations + logits;
   }
   int64_t device() const { return total() - host; }
 };
@@ -39,7 +42,7 @@ struct StageLoad {
 /// there are, and has the stage's units only.
 MemoryPlan plan_memory(const checkpoint::LlamaConfig& config, const shard::FlatLayout& layout,
                        const job::TrainingSpec& training, int64_t positions,
-                       const StageLoad& stage = {});
+                       const StageLoad& stage = {}, at::Device device = at::kCPU);
 
 /// Adds what is frozen beside what that plan is of.
 void add_frozen(MemoryPlan& plan, const shard::FlatLayout& frozen,

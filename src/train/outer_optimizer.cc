@@ -12,7 +12,8 @@ using Kind = job::OuterOptimizer;
 UnitBuffers like_masters(const char* name, const shard::FlatParameters& parameters) {
   UnitBuffers buffers{name, {}};
   for (const shard::UnitState& state : parameters.states())
-    buffers.units.push_back(at::zeros_like(state.master_S));
+    buffers.units.push_back(
+        at::zeros_like(state.master_S, state.master_S.options().dtype(at::kFloat)));
   return buffers;
 }
 
@@ -22,8 +23,10 @@ OuterOptimizer::OuterOptimizer(const shard::FlatParameters& parameters, const jo
     : settings_(settings) {
   if (settings.kind == Kind::kAverage) return;
   buffers_.push_back(like_masters("anchor", parameters));
-  for (size_t unit = 0; unit < parameters.states().size(); ++unit)
-    buffers_[0].units[unit].copy_(parameters.states()[unit].master_S);
+  for (size_t unit = 0; unit < parameters.states().size(); ++unit) {
+    const shard::UnitState& state = parameters.states()[unit];
+    buffers_[0].units[unit].copy_(shard::masters_of(state, {0, state.master_S.numel()}));
+  }
   buffers_.push_back(like_masters("outer_first", parameters));
   if (settings.kind == Kind::kAdam) buffers_.push_back(like_masters("outer_second", parameters));
 }

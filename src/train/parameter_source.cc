@@ -29,7 +29,7 @@ void ParameterSource::read(const std::vector<llama::ParameterSpec>& specs,
     }
     const at::Tensor wide = at::empty({range.count}, at::kFloat);
     read(specs[i], range.begin, wide);
-    part.copy_(wide);
+    parameters.set_master_part(i, wide);
   }
   parameters.refresh_compute();
 }

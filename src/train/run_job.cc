@@ -49,6 +49,7 @@ class JobRun {
   std::optional<job::JobReport> earlier_report() const;
   void load();
   void tell_memory_plan() const;
+  void tell_losses() const;
   void train();
   void finish_report(const std::vector<double>& after);
   void write_report();
@@ -120,7 +121,31 @@ void JobRun::load() {
                              {"sharding", std::string(job::to_string(training.sharding))},
                              {"shards", shard_groups_->num_shards()},
                              {"precision", std::string(job::to_string(spec_.training.precision))},
+                             {"masters", std::string(job::to_string(training.masters))},
                              {"sequences", data_ ? static_cast<int64_t>(data_->size()) : 0}});
+  }
+}
+
+// What a user may not expect of narrow storage.
+void JobRun::tell_losses() const {
+  const job::TrainingSpec& training = spec_.training;
+  if (training.masters == job::Masters::kNone) {
+    log::warning(
+        "training.masters: none trains bfloat16 weights alone: a step that changes a weight by "
+        "less "
+        "than half a unit in its last place (1/512 to 1/256 of it) is lost; at small learning "
+        "rates "
+        "that is most of them (docs/trainer.md has figures; split is exact at 2 bytes a parameter)",
+        {{"learning_rate", training.learning_rate}});
+  }
+  // Where v is at its mean, a step changes it by (1 - beta2) of itself at most.
+  if (training.moment_dtype == job::StateDtype::kBfloat16 && 1 - training.beta2 < 1.0 / 256) {
+    log::warning(
+        "training.moment_dtype: bf16 cannot follow this beta2: a second moment falls by 1 - beta2 "
+        "of "
+        "itself in a step at most, which bfloat16 rounds away below 1/256: use 0.99 or less, or "
+        "fp32",
+        {{"beta2", training.beta2}});
   }
 }
 
@@ -131,7 +156,7 @@ void JobRun::tell_memory_plan() const {
                     num_micro_batches(training, pipeline_->data().size()));
   const UnitRange units = model_.stages[static_cast<size_t>(model_.stage)];
   MemoryPlan plan = plan_memory(model_.config, model_.parameters->layout(), training,
-                                data_->dataset().longest(), {units, in_flight});
+                                data_->dataset().longest(), {units, in_flight}, context_.device);
   if (model_.frozen) add_frozen(plan, model_.frozen->layout(), training);
   const int64_t there = available_memory_bytes(context_.device) /
                         (context_.device.is_cuda() ? 1 : context_.local_world_size);
@@ -142,6 +167,7 @@ void JobRun::tell_memory_plan() const {
                            {"gradients_gb", gigabytes(plan.gradients)},
                            {"moments_gb", gigabytes(plan.moments)},
                            {"buffers_gb", gigabytes(plan.buffers)},
+                           {"logits_gb", gigabytes(plan.logits)},
                            {"activations_gb_about", gigabytes(plan.activations)},
                            {"host_gb", gigabytes(plan.host)},
                            {"total_gb", gigabytes(plan.total())},
@@ -158,6 +184,7 @@ void JobRun::tell_memory_plan() const {
 void JobRun::train() {
   if (trains()) {
     if (groups_->index() == 0 && pipeline_->data().rank() == 0) tell_memory_plan();
+    if (first_rank()) tell_losses();
     loop_.emplace(spec_, context_, *groups_, *pipeline_, model_, *data_, *validation_, stop_);
     nll_before_ = loop_->resume();
   }

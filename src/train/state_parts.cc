@@ -26,18 +26,55 @@ std::span<const std::byte> bytes_of(const at::Tensor& host) {
   return {static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes()};
 }
 
+bool is_bf16(const at::Tensor& x) { return x.scalar_type() == at::kBFloat16; }
+
+// A unit's elements as they are stored, on the host.
+at::Tensor stored_form(const UnitBuffers& buffer, size_t unit) {
+  const at::Tensor host = buffer.units.at(unit).to(at::kCPU);
+  if (buffer.remainders.empty()) return host;
+  return shard::join_masters(host, buffer.remainders.at(unit).to(at::kCPU));
+}
+
+checkpoint::Dtype stored_dtype(const UnitBuffers& buffer, size_t unit) {
+  const bool narrow = is_bf16(buffer.units.at(unit)) && buffer.remainders.empty();
+  return narrow ? checkpoint::Dtype::kBF16 : checkpoint::Dtype::kF32;
+}
+
+// A file's tensor: its bytes may lie at any address.
+struct StoredPart {
+  std::span<const std::byte> bytes;
+  at::ScalarType dtype = at::kFloat;
+
+  int64_t size() const { return static_cast<int64_t>(bytes.size() / c10::elementSize(dtype)); }
+  at::Tensor elements(int64_t begin, int64_t count) const {
+    const at::Tensor host = at::empty({count}, dtype);
+    const size_t width = c10::elementSize(dtype);
+    std::memcpy(host.mutable_data_ptr(), bytes.data() + static_cast<size_t>(begin) * width,
+                static_cast<size_t>(count) * width);
+    return host;
+  }
+};
+
+StoredPart find_part(const checkpoint::SafetensorsFile& file, const std::string& name) {
+  const checkpoint::Dtype dtype = file.spec(name).dtype;
+  if (dtype != checkpoint::Dtype::kF32 && dtype != checkpoint::Dtype::kBF16)
+    throw Error(ErrorKind::kCorrupt, file.path().string() + ": " + name + " has the type " +
+                                         std::string(checkpoint::to_string(dtype)) +
+                                         ", expected F32 or BF16");
+  return {file.data(name), dtype == checkpoint::Dtype::kF32 ? at::kFloat : at::kBFloat16};
+}
+
 // Copies the elements that a stored part and `held` have in common.
-void copy_overlap(std::span<const std::byte> stored, int64_t stored_begin, const shard::Range& held,
-                  at::Tensor out_S) {
-  const int64_t stored_end = stored_begin + static_cast<int64_t>(stored.size() / sizeof(float));
+void copy_overlap(const StoredPart& stored, int64_t stored_begin, const shard::Range& held,
+                  const UnitBuffers& out, size_t unit) {
   const int64_t begin = std::max(stored_begin, held.begin);
-  const int64_t end = std::min(stored_end, held.begin + held.count);
+  const int64_t end = std::min(stored_begin + stored.size(), held.begin + held.count);
   if (begin >= end) return;
-  const at::Tensor host = at::empty({end - begin}, at::kFloat);
-  std::memcpy(host.mutable_data_ptr(),
-              stored.data() + static_cast<size_t>(begin - stored_begin) * sizeof(float),
-              static_cast<size_t>(end - begin) * sizeof(float));
-  out_S.narrow(0, begin - held.begin, end - begin).copy_(host);
+  shard::UnitState state;
+  state.master_S = out.units.at(unit);
+  if (!out.remainders.empty()) state.remainder_S = out.remainders.at(unit);
+  shard::set_masters(state, {begin - held.begin, end - begin},
+                     stored.elements(begin - stored_begin, end - begin));
 }
 
 }  // namespace
@@ -54,18 +91,19 @@ std::string StateParts::name(int group, int part, int num_parts) const {
 void StateParts::write(const fs::path& folder, const std::vector<UnitBuffers>& buffers) const {
   if (parameters_.is_copy()) return;
   std::vector<checkpoint::TensorSpec> specs;
-  std::vector<at::Tensor> tensors;
+  std::vector<std::pair<const UnitBuffers*, size_t>> tensors;
   for (size_t unit = 0; unit < parameters_.states().size(); ++unit) {
     if (parameters_.state_range(static_cast<int>(unit)).count == 0) continue;  // another stage's
     for (const UnitBuffers& buffer : buffers) {
-      const at::Tensor& held_S = buffer.units.at(unit);
-      specs.push_back({buffer_name(unit, buffer.name), checkpoint::Dtype::kF32, {held_S.numel()}});
-      tensors.push_back(held_S);
+      specs.push_back({buffer_name(unit, buffer.name),
+                       stored_dtype(buffer, unit),
+                       {buffer.units.at(unit).numel()}});
+      tensors.emplace_back(&buffer, unit);
     }
   }
   const int part = model_.stage * parameters_.num_state_parts() + parameters_.state_part();
   checkpoint::SafetensorsWriter writer(folder / name(groups_.index(), part, num_parts()), specs);
-  for (const at::Tensor& tensor : tensors) writer.write(bytes_of(tensor.to(at::kCPU)));
+  for (const auto& [buffer, unit] : tensors) writer.write(bytes_of(stored_form(*buffer, unit)));
   writer.finish();
 }
 
@@ -79,9 +117,9 @@ void StateParts::read(const fs::path& folder, int num_parts,
       if (held.count == 0 || !file.contains(buffer_name(unit, buffers.at(0).name))) continue;
       int64_t count = 0;
       for (const UnitBuffers& buffer : buffers) {
-        const std::span<const std::byte> stored = file.data(buffer_name(unit, buffer.name));
-        count = static_cast<int64_t>(stored.size() / sizeof(float));
-        copy_overlap(stored, begins[unit], held, buffer.units.at(unit));
+        const StoredPart stored = find_part(file, buffer_name(unit, buffer.name));
+        count = stored.size();
+        copy_overlap(stored, begins[unit], held, buffer, unit);
       }
       begins[unit] += count;
     }

@@ -1,7 +1,10 @@
 // Flat buffers in files, one for each part that a rank of a shard group holds.
 //
 //   part-0001-of-0004.safetensors               unit0000.master, unit0000.first, unit0001...:
-//   group-0002.part-0001-of-0004.safetensors    float32, each this part's elements of the unit
+//   group-0002.part-0001-of-0004.safetensors    each this part's elements of the unit
+//
+// float32, or bfloat16 where the job keeps them so; masters in two parts are stored joined, as
+// float32. What is read may have the other type: it is converted.
 //
 // A unit lies in consecutive parts: all of them, or those of its pipeline stage. Written by the
 // ranks that hold the parts, read by any number of ranks with any sharding and any number of
@@ -21,10 +24,11 @@
 
 namespace xffl::train {
 
-/// Something that is kept for each unit: a rank's part of it, float32, shaped as its masters are.
+/// Something that is kept for each unit: a rank's part of it, shaped as its masters are.
 struct UnitBuffers {
   std::string name;
-  std::vector<at::Tensor> units;
+  std::vector<at::Tensor> units;         // float32 or bfloat16
+  std::vector<at::Tensor> remainders{};  // of masters in two parts: the other ones
 };
 
 class StateParts {

@@ -53,8 +53,8 @@ Trainer::Trainer(LoadedModel& model, const job::TrainingSpec& training, Pipeline
       pipeline_(pipeline),
       device_(device),
       proximal_(*model.parameters, training.proximal),
-      optimizer_(*model.parameters,
-                 {training.beta1, training.beta2, training.epsilon, training.weight_decay}),
+      optimizer_(*model.parameters, {training.beta1, training.beta2, training.epsilon,
+                                     training.weight_decay, to_dtype(training.moment_dtype)}),
       loss_scale_(training.precision) {}
 
 int64_t num_micro_batches(const job::TrainingSpec& training, int num_data_ranks) {

@@ -24,7 +24,7 @@ TEST(FlatParameters, Float32ComputesWithTheMastersThemselves) {
 }
 
 TEST(FlatParameters, ABf16CopyFollowsTheMasters) {
-  FlatParameters flat(small_layout(), {at::kCPU, at::kBFloat16, true});
+  FlatParameters flat(small_layout(), {.compute_dtype = at::kBFloat16});
   master(flat, 3).fill_(1.001);
   flat.gather(1);
   EXPECT_EQ(flat.compute(3).scalar_type(), at::kBFloat16);
@@ -93,6 +93,16 @@ struct Mode {
   Sharded sharded;
   Offload offload;
   at::ScalarType dtype = at::kFloat;
+  Masters masters = Masters::kFloat32;
+  at::ScalarType gradients = at::kFloat;
+  at::ScalarType moments = at::kFloat;
+
+  Mode unsharded() const {
+    Mode mode = *this;
+    mode.sharded = {};
+    mode.offload = {};
+    return mode;
+  }
 };
 
 void PrintTo(const Mode& mode, std::ostream* out) { *out << mode.name; }
@@ -129,16 +139,16 @@ void work_micro_batch(FlatParameters& flat, int rank, int step, int micro_batch)
   }
 }
 
-Outcome train(FlatParameters& flat, int rank) {
+Outcome train(FlatParameters& flat, int rank, at::ScalarType moments) {
   Outcome outcome;
   for (size_t i = 0; i < flat.size(); ++i) {
     const Range range = flat.master_range(i);
     const at::Tensor whole =
         at::arange(flat.layout().places()[i].num_elements, at::kFloat).remainder(7) - 3;
-    if (range.count > 0) flat.master_part(i).copy_(whole.narrow(0, range.begin, range.count) / 5);
+    if (range.count > 0) flat.set_master_part(i, whole.narrow(0, range.begin, range.count) / 5);
   }
   flat.refresh_compute();
-  Adamw optimizer(flat, {0.9, 0.95, 1e-8, 0.1});
+  Adamw optimizer(flat, {0.9, 0.95, 1e-8, 0.1, moments});
   for (int step = 0; step < 3; ++step) {
     flat.begin_step();
     for (int micro_batch = 0; micro_batch < 2; ++micro_batch)
@@ -168,9 +178,14 @@ Outcome train_in_world(comm::Group& world, const Mode& mode, int group_size) {
   const auto gather = world.split(shard_ranks, "gather");
   const auto reduce = world.split(shard_ranks, "reduce");
   const auto replicas = world.split(replica_ranks, "replicas");
-  FlatParameters flat(small_layout(), {at::kCPU, mode.dtype, true, mode.sharded, mode.offload},
+  FlatParameters flat(small_layout(),
+                      {.compute_dtype = mode.dtype,
+                       .masters = mode.masters,
+                       .gradient_dtype = mode.gradients,
+                       .sharded = mode.sharded,
+                       .offload = mode.offload},
                       {gather.get(), reduce.get(), replicas.get()});
-  return train(flat, world.rank());
+  return train(flat, world.rank(), mode.moments);
 }
 
 std::vector<Outcome> outcomes(int world_size, const Mode& mode, int group_size) {
@@ -198,7 +213,7 @@ class FlatModes : public testing::TestWithParam<Mode> {
 
 TEST_P(FlatModes, GivesTheBitsOfDataParallelism) {
   for (const int world_size : {1, 2, 4}) {
-    const Mode plain{"none", {}, {}, GetParam().dtype};
+    const Mode plain = GetParam().unsharded();
     const Outcome expected = outcomes(world_size, plain, world_size)[0];
     for (const Outcome& found : outcomes(world_size, GetParam(), world_size))
       expect_same(found, expected);
@@ -206,7 +221,7 @@ TEST_P(FlatModes, GivesTheBitsOfDataParallelism) {
 }
 
 TEST_P(FlatModes, GivesTheSameInShardGroups) {
-  const Mode plain{"none", {}, {}, GetParam().dtype};
+  const Mode plain = GetParam().unsharded();
   const Outcome expected = outcomes(4, plain, 4)[0];
   for (const Outcome& found : outcomes(4, GetParam(), 2)) {
     for (size_t i = 0; i < expected.masters.size(); ++i)
@@ -215,17 +230,33 @@ TEST_P(FlatModes, GivesTheSameInShardGroups) {
 }
 
 constexpr Sharded kZero1{true, false, false}, kZero2{true, true, false}, kZero3{true, true, true};
+
+Mode stored(const char* name, Sharded sharded, Offload offload, Masters masters,
+            at::ScalarType gradients_and_moments) {
+  return {
+      name, sharded, offload, at::kBFloat16, masters, gradients_and_moments, gradients_and_moments};
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Modes, FlatModes,
-    testing::Values(Mode{"zero1", kZero1, {}}, Mode{"zero2", kZero2, {}}, Mode{"zero3", kZero3, {}},
-                    Mode{"zero3_bf16", kZero3, {}, at::kBFloat16},
-                    Mode{"zero2_bf16", kZero2, {}, at::kBFloat16},
-                    Mode{"zero1_fp16", kZero1, {}, at::kHalf},
-                    Mode{"none_offload_states", {}, {true, false}},
-                    Mode{"none_offload_all_bf16", {}, {true, true}, at::kBFloat16},
-                    Mode{"zero2_offload_states", kZero2, {true, false}},
-                    Mode{"zero3_offload_all", kZero3, {true, true}},
-                    Mode{"zero3_offload_all_bf16", kZero3, {true, true}, at::kBFloat16}),
+    testing::Values(
+        Mode{"zero1", kZero1, {}}, Mode{"zero2", kZero2, {}}, Mode{"zero3", kZero3, {}},
+        Mode{"zero3_bf16", kZero3, {}, at::kBFloat16},
+        Mode{"zero2_bf16", kZero2, {}, at::kBFloat16}, Mode{"zero1_fp16", kZero1, {}, at::kHalf},
+        Mode{"none_offload_states", {}, {true, false}},
+        Mode{"none_offload_all_bf16", {}, {true, true}, at::kBFloat16},
+        Mode{"zero2_offload_states", kZero2, {true, false}},
+        Mode{"zero3_offload_all", kZero3, {true, true}},
+        Mode{"zero3_offload_all_bf16", kZero3, {true, true}, at::kBFloat16},
+        stored("zero1_split", kZero1, {}, Masters::kSplit, at::kFloat),
+        stored("zero2_split_bf16", kZero2, {}, Masters::kSplit, at::kBFloat16),
+        stored("zero3_split_bf16", kZero3, {}, Masters::kSplit, at::kBFloat16),
+        stored("none_split_offload_states", {}, {true, false}, Masters::kSplit, at::kBFloat16),
+        stored("zero3_split_offload_all", kZero3, {true, true}, Masters::kSplit, at::kFloat),
+        stored("zero1_none_bf16", kZero1, {}, Masters::kNone, at::kBFloat16),
+        stored("zero2_none_offload_states", kZero2, {true, false}, Masters::kNone, at::kFloat),
+        stored("zero3_none_bf16", kZero3, {}, Masters::kNone, at::kBFloat16),
+        stored("zero3_float32_bf16_gradients", kZero3, {}, Masters::kFloat32, at::kBFloat16)),
     [](const auto& mode) { return std::string(mode.param.name); });
 
 // Data parallelism itself: the gradient is the sum over ranks.
@@ -246,8 +277,7 @@ TEST(FlatParameters, DataParallelGradientsAreTheSumOverRanks) {
 TEST(FlatParameters, WhatIsShardedIsNotHeldWhole) {
   if (!comm::has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
   test::run_ranks(2, [](comm::Group& world) {
-    FlatParameters flat(small_layout(), {at::kCPU, at::kFloat, true, kZero3},
-                        {&world, &world, nullptr});
+    FlatParameters flat(small_layout(), {.sharded = kZero3}, {&world, &world, nullptr});
     for (int unit = 0; unit < flat.num_units(); ++unit) {
       const int64_t whole = flat.layout().units()[static_cast<size_t>(unit)].size;
       EXPECT_EQ(flat.states()[static_cast<size_t>(unit)].master_S.numel(), whole / 2);

@@ -4,6 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+
+#include "xffl/base/file.h"
 #include "xffl/train/loaded_model.h"
 
 namespace xffl::train {
@@ -72,7 +78,8 @@ TEST(MemoryPlan, EachModeHoldsLess) {
 
 TEST(MemoryPlan, OffloadMovesToTheHostAndRecomputeKeepsInputsOnly) {
   const MemoryPlan offloaded = plan_with(job::Sharding::kFull, 4, job::Offload::kParameters);
-  EXPECT_NEAR(static_cast<double>(offloaded.host), (2 + 4 + 8) * kParameters / 4, 1e8);
+  // Values, masters, moments and reduced gradients.
+  EXPECT_NEAR(static_cast<double>(offloaded.host), (2 + 4 + 8 + 4) * kParameters / 4, 1e8);
   const MemoryPlan kept = plan_with(job::Sharding::kFull, 4);
   const MemoryPlan again =
       plan_with(job::Sharding::kFull, 4, job::Offload::kNone, job::Recompute::kFull);
@@ -96,6 +103,116 @@ TEST(MemoryPlan, AnAdapterLeavesTheModelItsValuesOnly) {
   EXPECT_NEAR(static_cast<double>(plan.moments), 8.39e6 * 8, 1e6);
   EXPECT_NEAR(static_cast<double>(plan.parameters), (kParameters + 8.39e6) * 2, 1e7);
   EXPECT_LT(static_cast<double>(plan.masters + plan.moments + plan.gradients), 0.2e9);
+}
+
+checkpoint::LlamaConfig llama_8b() {
+  checkpoint::LlamaConfig config = llama_7b();
+  config.vocab_size = 128256;
+  config.intermediate_size = 14336;
+  config.num_kv_heads = 8;
+  return config;
+}
+
+MemoryPlan plan_stored(job::Masters masters, job::StateDtype moments, job::StateDtype gradients,
+                       job::Offload offload = job::Offload::kNone) {
+  job::TrainingSpec training;
+  training.precision = job::FloatType::kBfloat16;
+  training.micro_batch_size = 1;
+  training.masters = masters;
+  training.moment_dtype = moments;
+  training.gradient_dtype = gradients;
+  training.offload = offload;
+  const shard::FlatLayout layout(flat_parameters_of(llama::parameter_specs(llama_7b())), 1);
+  return plan_memory(llama_7b(), layout, training, 2048);
+}
+
+TEST(MemoryPlan, CountsWhatIsStoredNarrowly) {
+  using enum job::StateDtype;
+  const auto bytes = [](const MemoryPlan& plan) {
+    return std::array{plan.parameters, plan.masters, plan.moments, plan.gradients};
+  };
+  const auto expect = [&](const MemoryPlan& plan, const std::array<int, 4>& a_parameter) {
+    for (size_t i = 0; i < 4; ++i)
+      EXPECT_NEAR(static_cast<double>(bytes(plan)[i]), a_parameter[i] * kParameters, 8e7) << i;
+  };
+  expect(plan_stored(job::Masters::kSplit, kFloat32, kFloat32), {2, 2, 8, 4});
+  expect(plan_stored(job::Masters::kSplit, kBfloat16, kBfloat16), {2, 2, 4, 2});
+  expect(plan_stored(job::Masters::kNone, kBfloat16, kBfloat16), {2, 0, 4, 2});
+  expect(plan_stored(job::Masters::kFloat32, kFloat32, kBfloat16), {2, 4, 8, 2});
+  // On the host: weights to step on, remainders, moments, and the reduced gradients beside those
+  // that backward writes.
+  const MemoryPlan offloaded =
+      plan_stored(job::Masters::kSplit, kFloat32, kFloat32, job::Offload::kOptimizer);
+  expect(offloaded, {2, 4, 8, 8});
+  EXPECT_NEAR(static_cast<double>(offloaded.host), (4 + 8 + 4) * kParameters, 1e8);
+}
+
+TEST(MemoryPlan, CountsTheLogitsThatExistAtOnce) {
+  job::TrainingSpec training;
+  training.precision = job::FloatType::kBfloat16;
+  training.micro_batch_size = 2;
+  const shard::FlatLayout layout(flat_parameters_of(llama::parameter_specs(llama_8b())), 1);
+  const auto logits = [&](at::Device device) {
+    return plan_memory(llama_8b(), layout, training, 2048, {}, device).logits;
+  };
+  EXPECT_EQ(logits(at::kCUDA), int64_t{2048} * 128256 * 2) << "16 tiles of 128 rows";
+  EXPECT_EQ(logits(at::kCPU), int64_t{261} * 128256 * 2) << "32 million elements";
+  training.precision = job::FloatType::kFloat32;
+  EXPECT_EQ(logits(at::kCUDA), int64_t{2048} * 128256 * 4);
+  training.micro_batch_size = 1;
+  const auto short_one = plan_memory(llama_8b(), layout, training, 100, {}, at::kCUDA);
+  EXPECT_EQ(short_one.logits, int64_t{100} * 128256 * 4);
+  EXPECT_EQ(plan_memory(llama_8b(), layout, training, 100, {{0, 5}, 1}, at::kCUDA).logits, 0);
+}
+
+// The table of docs/trainer.md: GB of a rank's GPU.
+TEST(MemoryPlan, TheTableOfTheDocsIsTheFunctionsOwn) {
+  struct Row {
+    const char* name;
+    job::Masters masters;
+    job::StateDtype moments, gradients;
+  };
+  constexpr auto kBfloat16 = job::StateDtype::kBfloat16;
+  constexpr auto kNone = job::Masters::kNone, kSplit = job::Masters::kSplit;
+  const Row rows[] = {
+      {"fp32 | fp32 | fp32", job::Masters::kFloat32, job::StateDtype::kFloat32,
+       job::StateDtype::kFloat32},
+      {"split | fp32 | fp32", kSplit, job::StateDtype::kFloat32, job::StateDtype::kFloat32},
+      {"split | fp32 | bf16", kSplit, job::StateDtype::kFloat32, kBfloat16},
+      {"split | bf16 | bf16", kSplit, kBfloat16, kBfloat16},
+      {"none | bf16 | bf16", kNone, kBfloat16, kBfloat16}};
+  const std::string page =
+      read_file(std::filesystem::path(XFFL_SOURCE_DIR) / "docs/trainer.md", 1 << 20);
+  for (const Row& row : rows) {
+    job::TrainingSpec training;
+    training.precision = job::FloatType::kBfloat16;
+    training.micro_batch_size = 2;
+    training.masters = row.masters;
+    training.moment_dtype = row.moments;
+    training.gradient_dtype = row.gradients;
+    std::string line = std::string("| ") + row.name + " | ";
+    const int bytes = 2 +
+                      (row.masters == kSplit  ? 2
+                       : row.masters == kNone ? 0
+                                              : 4) +
+                      (row.moments == kBfloat16 ? 4 : 8) + (row.gradients == kBfloat16 ? 2 : 4);
+    line += std::to_string(bytes) + " |";
+    for (const int num_gpus : {1, 2, 4, 8}) {
+      training.sharding = num_gpus == 1 ? job::Sharding::kNone : job::Sharding::kFull;
+      const shard::FlatLayout layout(flat_parameters_of(llama::parameter_specs(llama_8b())),
+                                     num_gpus);
+      for (const auto recompute : {job::Recompute::kNone, job::Recompute::kFull}) {
+        training.recompute = recompute;
+        const MemoryPlan plan = plan_memory(llama_8b(), layout, training, 2048, {}, at::kCUDA);
+        char text[32];
+        std::snprintf(text, sizeof text, "%s%.0f", recompute == job::Recompute::kNone ? " " : " / ",
+                      static_cast<double>(plan.device()) * 1e-9);
+        line += text;
+      }
+      line += " |";
+    }
+    EXPECT_NE(page.find(line), std::string::npos) << line;
+  }
 }
 
 }  // namespace

@@ -97,9 +97,15 @@ class PipelineTraining : public testing::TestWithParam<Setting> {
     const ShardGroups shard_groups(pipeline.data(), training, 1);
     shard::Groups groups = shard_groups.groups();
     groups.stages = &pipeline.stages();
-    LoadedModel model = load_model(
-        dir_ / "base", {at::kCPU, training.precision, true, training.sharding, training.offload,
-                        training.recompute, groups, pipeline.stage(), pipeline.num_stages()});
+    LoadedModel model = load_model(dir_ / "base", {.device = at::kCPU,
+                                                   .precision = training.precision,
+                                                   .with_gradients = true,
+                                                   .sharding = training.sharding,
+                                                   .offload = training.offload,
+                                                   .recompute = training.recompute,
+                                                   .groups = groups,
+                                                   .stage = pipeline.stage(),
+                                                   .num_stages = pipeline.num_stages()});
     const Dataset data({dir_ / "t.tokens"}, ModelLimits(model.config), 0);
     Trainer trainer(model, training, pipeline, at::kCPU);
     const auto batch_size = static_cast<uint64_t>(training.batch_size);

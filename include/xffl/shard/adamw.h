@@ -15,16 +15,19 @@ struct AdamwOptions {
   double beta2 = 0.95;
   double epsilon = 1e-8;
   double weight_decay = 0.0;
+  at::ScalarType moment_dtype = at::kFloat;  // or bfloat16, where the compute dtype is
 };
 
 class Adamw {
  public:
-  /// The moments, two float32 buffers for each unit's masters here, start at zero. `parameters`
-  /// must outlive this object.
+  /// The moments, two buffers for each unit's masters here, start at zero. `parameters` must
+  /// outlive this object.
   Adamw(FlatParameters& parameters, const AdamwOptions& options);
 
   /// Updates the masters from the gradients times `gradient_factor`, then what is computed with.
-  /// What the gradients are afterwards is undefined.
+  /// The step is computed in float32 whatever things are stored as: split masters take the very
+  /// same steps as float32 ones; without masters the weights are rounded once. What the gradients
+  /// are afterwards is undefined.
   void step(double learning_rate, double gradient_factor = 1);
 
   /// Of each unit, S elements; for saving and loading.

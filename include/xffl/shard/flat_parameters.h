@@ -2,11 +2,12 @@
 // whole or in shards: one path from data parallelism to ZeRO-3 (Rajbhandari et al., 2020) and
 // hybrid sharding (Zhao et al., 2023).
 //
-// Masters and gradients are float32. In a narrower compute dtype the model reads a copy that is
-// refreshed after each step; in float32 it reads the masters themselves. What is sharded is held in
-// parts by the ranks of the shard group; a world of one, or a shard group of one, aliases its
-// buffers and copies nothing. The sums are those of one reduce-scatter over each unit whatever is
-// sharded, so for the same shard group all modes give the same bits.
+// Masters and gradients are float32 unless FlatOptions say otherwise. In a narrower compute dtype
+// the model reads a copy that is refreshed after each step; in float32, and where the weights are a
+// part of the masters or all that there is, it reads the masters themselves. What is sharded is
+// held in parts by the ranks of the shard group; a world of one, or a shard group of one, aliases
+// its buffers and copies nothing. The sums are those of one reduce-scatter over each unit whatever
+// is sharded, so for the same shard group all modes give the same bits.
 //
 // In a step: for each micro-batch, open_gradients/close_gradients around each unit's backward and
 // gather/release around each use of its values; then finish_gradients(), gradient_norm(), the
@@ -23,6 +24,7 @@
 
 #include "xffl/comm/group.h"
 #include "xffl/shard/flat_layout.h"
+#include "xffl/shard/masters.h"
 
 namespace xffl::shard {
 
@@ -42,6 +44,8 @@ struct Offload {
 struct FlatOptions {
   at::Device device = at::kCPU;
   at::ScalarType compute_dtype = at::kFloat;
+  Masters masters = Masters::kFloat32;
+  at::ScalarType gradient_dtype = at::kFloat;  // or bfloat16, with such a compute dtype
   bool with_gradients = true;
   Sharded sharded;
   Offload offload;
@@ -62,7 +66,8 @@ struct Groups {
 /// The part of a unit that the optimizer of this rank works on: S elements on the state's device. A
 /// unit without parameters has none.
 struct UnitState {
-  at::Tensor master_S;
+  at::Tensor master_S;      // float32, or bfloat16 weights: see masters_of()
+  at::Tensor remainder_S;   // int16: the other parts of the masters; undefined but for kSplit
   at::Tensor gradient_S;    // undefined without gradients
   at::Tensor copy_S;        // what is computed with, if that is not the masters themselves
   int64_t num_decayed = 0;  // elements [0, num_decayed) decay
@@ -78,10 +83,14 @@ class FlatParameters {
   int num_units() const { return static_cast<int>(units_.size()); }
   at::ScalarType compute_dtype() const { return options_.compute_dtype; }
 
-  /// Which of a parameter's elements this rank's masters hold, and those masters, one-dimensional.
+  /// Which of a parameter's elements this rank's masters hold.
   Range master_range(size_t index) const;
+  /// Those masters as they are stored, one-dimensional, but for the remainders.
   at::Tensor master_part(size_t index) const;
-  /// A unit's whole masters; collective in the shard group; a copy where they are sharded.
+  /// Sets them to float32 values; see set_masters().
+  void set_master_part(size_t index, const at::Tensor& values);
+  /// A unit's whole masters in float32; collective in the shard group; a copy where they are
+  /// sharded or stored otherwise.
   at::Tensor gather_masters(int unit);
   /// A parameter within such a buffer.
   at::Tensor view(const at::Tensor& flat_P, size_t index) const;
@@ -101,7 +110,7 @@ class FlatParameters {
   bool open_gradients(int unit);
   /// The unit's gradients of this micro-batch are complete.
   void close_gradients(int unit);
-  /// Valid between open_gradients and close_gradients: float32.
+  /// Valid between open_gradients and close_gradients, in the gradients' dtype.
   at::Tensor gradient(size_t index) const;
   /// Waits until this rank's gradients are the sums over all ranks.
   void finish_gradients();
@@ -160,6 +169,8 @@ class FlatParameters {
     return (is_split() && options_.sharded.parameters) || options_.offload.parameters;
   }
   at::TensorOptions tensor_options(at::ScalarType dtype, bool on_host) const;
+  Range in_state(size_t index) const;
+  at::Tensor gather_parts(int unit, const at::Tensor& part_S);
   Range mine(int unit) const { return layout_.shard(unit, groups_.gather->rank()); }
   void allocate_values(int unit);
   void allocate_gradients(int unit);

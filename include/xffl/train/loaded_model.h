@@ -37,11 +37,15 @@ class ShardGroups {
 
 shard::Sharded to_sharded(job::Sharding sharding);
 shard::Offload to_offload(job::Offload offload);
+shard::Masters to_masters(job::Masters masters);
+at::ScalarType to_dtype(job::StateDtype dtype);
 llama::Recompute to_recompute(job::Recompute recompute);
 
 struct LoadOptions {
   at::Device device = at::kCPU;
   job::FloatType precision = job::FloatType::kFloat32;
+  job::Masters masters = job::Masters::kFloat32;
+  job::StateDtype gradient_dtype = job::StateDtype::kFloat32;
   bool with_gradients = false;
   job::Sharding sharding = job::Sharding::kNone;
   job::Offload offload = job::Offload::kNone;

@@ -1,0 +1,62 @@
+#include "xffl/shard/masters.h"
+
+#include <ATen/Parallel.h>
+#include <torch/types.h>
+
+#include "cpu_adamw.h"
+#include "gpu_kernels.h"
+#include "xffl/base/error.h"
+#include "xffl/shard/flat_parameters.h"
+
+namespace xffl::shard {
+namespace {
+
+constexpr int64_t kGrainOfMasters = 1 << 15;  // elements that are worth a thread
+
+uint16_t* master_bits(const at::Tensor& x) { return static_cast<uint16_t*>(x.mutable_data_ptr()); }
+
+[[noreturn]] void refuse_device(const at::Tensor& x) {
+  throw Error(ErrorKind::kInternal,
+              "shard: masters in two parts on " + x.device().str() + ": this build cannot");
+}
+
+}  // namespace
+
+at::Tensor join_masters(const at::Tensor& weight, const at::Tensor& remainder) {
+  at::Tensor master = at::empty(weight.sizes(), weight.options().dtype(at::kFloat));
+  if (gpu::join_masters(weight, remainder, master)) return master;
+  if (!weight.is_cpu()) refuse_device(weight);
+  at::parallel_for(0, master.numel(), kGrainOfMasters, [&](int64_t begin, int64_t end) {
+    join_masters_on_cpu(master_bits(weight) + begin, master_bits(remainder) + begin,
+                        master.mutable_data_ptr<float>() + begin, end - begin);
+  });
+  return master;
+}
+
+void split_masters(const at::Tensor& master, const at::Tensor& weight,
+                   const at::Tensor& remainder) {
+  if (gpu::split_masters(master, weight, remainder)) return;
+  if (!weight.is_cpu()) refuse_device(weight);
+  at::parallel_for(0, master.numel(), kGrainOfMasters, [&](int64_t begin, int64_t end) {
+    split_masters_on_cpu(master.const_data_ptr<float>() + begin, master_bits(weight) + begin,
+                         master_bits(remainder) + begin, end - begin);
+  });
+}
+
+at::Tensor masters_of(const UnitState& state, const Range& range) {
+  const at::Tensor stored = state.master_S.narrow(0, range.begin, range.count);
+  if (state.remainder_S.defined())
+    return join_masters(stored, state.remainder_S.narrow(0, range.begin, range.count));
+  return stored.to(at::kFloat);  // itself, if it is
+}
+
+void set_masters(const UnitState& state, const Range& range, const at::Tensor& values) {
+  const at::Tensor stored = state.master_S.narrow(0, range.begin, range.count);
+  if (state.remainder_S.defined()) {
+    const at::Tensor here = values.to(stored.device(), at::kFloat).contiguous();
+    return split_masters(here, stored, state.remainder_S.narrow(0, range.begin, range.count));
+  }
+  if (values.data_ptr() != stored.data_ptr()) stored.copy_(values);
+}
+
+}  // namespace xffl::shard
