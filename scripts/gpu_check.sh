@@ -3,8 +3,12 @@
 # a network.
 #
 #   scripts/gpu_check.sh pack DIR          on a machine with Debian's packages: puts what a build needs beside LibTorch into DIR
-#   scripts/gpu_check.sh run [--carry DIR] [--build-only] [--no-bench]
+#   scripts/gpu_check.sh run [--carry DIR] [--build-only] [--no-bench] [--only BENCH]...
 #
+# BENCH is llama_8b_pure_bf16 (the whole Llama-3.1-8B in 16 bits on both sides), llama_8b_fp32_masters (as many of its blocks as
+# fit with float32 masters on both sides), lab, or llama_8b_pure_bf16_batch_4 (twice the batch: ours alone where Hugging Face's
+# activations no longer fit). All are run in this order while there is time; --only, given once or several times, leaves out the
+# tests and the other benches.
 # `run` needs nvcc, cmake >= 3.25, ninja, a C++20 compiler, and LibTorch with CUDA: XFFL_TORCH_DIR, else that of `python3 -c
 # "import torch"`, else that of scripts/bootstrap.sh. Headers and libraries that the system lacks come from --carry DIR
 # (default: .carry in the source folder, if it is there). The benchmark needs a Python with torch and transformers
@@ -47,6 +51,7 @@ carry=
 [ ! -d .carry ] || carry=$PWD/.carry
 build_only=
 bench=yes
+only=
 has_gpu() { command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q '^GPU'; }
 
 find_torch() {
@@ -104,6 +109,7 @@ run_tests() {
 run_bench() {
   local name=$1 left=$((limit_s - SECONDS - 5)) code=0
   shift
+  [ -z "$only" ] || [[ " $only " == *" $name "* ]] || return 0
   if [ $left -lt 60 ]; then
     say "SKIPPED $name: $left s are left"
     return 0
@@ -120,12 +126,13 @@ run_benches() {
     say "SKIPPED the benchmark: ${XFFL_PYTHON:-python3} has no torch, transformers and numpy: $(tail -n 1 "$results/python.log")"
     return 0
   fi
-  local large=(--shapes llama-3.1-8b --length 2048 --batch-size 2 --warm-up 2 --steps 6)
-  run_bench lab --vocab 32000 --class fp32 bf16 || code=1
+  local large=(--shapes llama-3.1-8b --length 2048 --warm-up 2 --steps 6)
   # The whole model: 8 bytes a parameter on both sides.
-  run_bench llama_8b_pure_bf16 "${large[@]}" --layers 32 --class pure-bf16 || code=1
+  run_bench llama_8b_pure_bf16 "${large[@]}" --batch-size 2 --layers 32 --class pure-bf16 || code=1
   # HF's float32 weights of all blocks do not fit one GPU: the largest part of which both sides do.
-  run_bench llama_8b_fp32_masters "${large[@]}" --layers 20 16 --class fp32-masters || code=1
+  run_bench llama_8b_fp32_masters "${large[@]}" --batch-size 2 --layers 20 16 --class fp32-masters || code=1
+  run_bench lab --vocab 32000 --class fp32 bf16 || code=1
+  run_bench llama_8b_pure_bf16_batch_4 "${large[@]}" --batch-size 4 --layers 32 --class pure-bf16 || code=1
   return $code
 }
 
@@ -145,7 +152,7 @@ run() {
     exit 77
   fi
   [ -z "$build_only" ] || exit 0
-  run_tests || failed+=(tests)
+  [ -n "$only" ] || run_tests || failed+=(tests)
   [ -z "$bench" ] || run_benches || failed+=(benchmark)
   nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader
   if [ ${#failed[@]} -gt 0 ]; then
@@ -168,6 +175,12 @@ case $command in
         --carry) carry=$(cd "$2" && pwd); shift 2 ;;
         --build-only) build_only=yes; shift ;;
         --no-bench) bench=; shift ;;
+        --only)
+          case ${2:-} in
+            llama_8b_pure_bf16 | llama_8b_fp32_masters | lab | llama_8b_pure_bf16_batch_4) only="$only $2"; shift 2 ;;
+            *) die "--only: expected the name of a bench (see the head of this file), found '${2:-}'" ;;
+          esac
+          ;;
         *) die "unknown option '$1'" ;;
       esac
     done

@@ -302,6 +302,8 @@ def compare(bench, precision_class, repeats):
     if ours is None or not runs:
         print(f"vocabulary {bench.vocab_size}, {precision_class}: no comparison: a side ran out of memory")
         rates = {name: median(side, "rate") for name, side in runs.items()}
+        for name, side in {**({"xffl " + precision_class: ours} if ours else {}), **runs}.items():
+            print(f"  {name:18} {median(side, 'rate'):8.0f} tokens a second, peak {median(side, 'peak_mb'):6.0f} MB", flush=True)
         return dict(vocab=bench.vocab_size, precision_class=precision_class, ours=ours and median(ours, "rate"), theirs=rates)
     best = max(runs, key=lambda name: median(runs[name], "rate"))
     print(f"\nvocabulary {bench.vocab_size}, {precision_class}, {bench.options.ranks} ranks of {bench.options.threads} threads, "
