@@ -30,6 +30,7 @@ struct FacilityPlan {
   round::RenderedScript script;
   uint64_t push_bytes = 0, fetch_bytes = 0;
   double node_hours = 0;  // at most: nodes times walltime; 0 where no Slurm counts
+  double idle_node_hours = 0;  // of them, at most: a job that stays for the next round
   int jobs_left = 0;      // with this one; the evaluation of the last model is one, too
   std::string answer;     // of the scheduler
 };
@@ -109,6 +110,9 @@ std::vector<FacilityPlan> make_plans(const Flags& flags, const config::Experimen
                      (experiment.policy.evaluate_last && !facility.validation.empty() ? 1 : 0);
     if (facility.scheduler == config::SchedulerKind::kSlurm)
       plan.node_hours = facility.slurm.nodes * static_cast<double>(facility.slurm.time.count()) / 3600;
+    if (plan.node_hours > 0)
+      plan.idle_node_hours =
+          facility.slurm.nodes * static_cast<double>(facility.slurm.stay.count()) / 3600;
     plan.answer = flags.offline ? "not asked (--offline)" : ask(facility, world, plan.script);
     plans.push_back(std::move(plan));
   }
@@ -128,6 +132,8 @@ void print(const std::vector<FacilityPlan>& plans, const config::Experiment& exp
     std::printf("  sends %.1f MB, brings back %.1f MB a round", static_cast<double>(plan.push_bytes) / 1e6,
                 static_cast<double>(plan.fetch_bytes) / 1e6);
     if (plan.node_hours > 0) std::printf("; at most %.2f node-hours a round", plan.node_hours);
+    if (plan.idle_node_hours > 0)
+      std::printf(", of them %.2f idle (slurm.stay)", plan.idle_node_hours);
     std::printf("\n  %s\n", log::printable(plan.answer, 400).c_str());
   }
   if (node_hours > 0) std::printf("at most %.1f node-hours to the end of the run\n", node_hours);
@@ -146,6 +152,7 @@ void print_json(const std::vector<FacilityPlan>& plans) {
                     {"push_bytes", plan.push_bytes},
                     {"fetch_bytes", plan.fetch_bytes},
                     {"node_hours", plan.node_hours},
+                    {"idle_node_hours", plan.idle_node_hours},
                     {"answer", log::printable(plan.answer, 2000)}});
   std::printf("%s\n", json.dump(2).c_str());
 }

@@ -90,6 +90,10 @@ RemotePath attempt_folder(const FacilityPlan& plan, int attempt) {
   return plan.round_folder / ("a" + std::to_string(attempt));
 }
 
+RemotePath attempt_folder(const FacilityPlan& plan, int round, int attempt) {
+  return plan.folder / round_name(round) / ("a" + std::to_string(attempt));
+}
+
 job::JobSpec job_spec(const config::Experiment& experiment, const RunIdentity& identity,
                       const RoundPlan& plan, const FacilityPlan& facility, int attempt) {
   const config::Facility& settings = experiment.facility(facility.facility);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "job_script.h"
+#include "stay.h"
 #include "xffl/aggregate/aggregate.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -97,18 +98,19 @@ Event FacilityActions::perform(const Action& action, std::stop_token stop) {
 
 Event FacilityActions::dispatch(const Action& action, std::stop_token stop) {
   if (const auto* it = std::get_if<Push>(&action)) return push(it->attempt, stop);
-  if (const auto* it = std::get_if<Submit>(&action))
-    return Submitted{scheduler_->submit(
-        {spec(it->attempt).key.job_name(), script(it->attempt), folder(it->attempt)}, stop)};
+  if (const auto* it = std::get_if<Submit>(&action)) {
+    submit::JobRequest wanted = request(it->attempt);
+    wanted.script = script(it->attempt);
+    return Submitted{scheduler_->submit(wanted, stop)};
+  }
   if (const auto* it = std::get_if<FindJobs>(&action))
     return Found{at_the_facility([&] {
-      return scheduler_->find(spec(it->attempt).key.job_name(), folder(it->attempt), stop);
+      return scheduler_->find(request(it->attempt), stop);
     })};
   if (const auto* it = std::get_if<Look>(&action)) return look(*it, stop);
   if (const auto* it = std::get_if<FetchUpdate>(&action)) return fetch(it->attempt, stop);
   if (const auto* it = std::get_if<CancelJob>(&action)) {
-    at_the_facility(
-        [&] { scheduler_->cancel({it->job, spec(it->attempt).key.job_name()}, stop); });
+    at_the_facility([&] { scheduler_->cancel(submitted(it->attempt, it->job), stop); });
     return Completed{};
   }
   if (const auto* it = std::get_if<Fence>(&action)) {
@@ -128,7 +130,43 @@ job::JobSpec FacilityActions::spec(int attempt) const {
 }
 
 std::string FacilityActions::script(int attempt) const {
-  return job_script(settings_, spec(attempt), folder(attempt), context_.world.programs);
+  return job_script(settings_, spec(attempt), folder(attempt), context_.world.programs,
+                    stays_for(context_.experiment, facility_, plan_.round));
+}
+
+submit::JobRequest FacilityActions::request(int attempt) const {
+  return {.name = spec(attempt).key.job_name(),
+          .script = {},
+          .folder = folder(attempt),
+          .offer = offer(attempt)};
+}
+
+std::optional<submit::Offer> FacilityActions::offer(int attempt) const {
+  return offer_to(context_.experiment, facility_, plan_.round, attempt,
+                  [this](int round) { return state(round); });
+}
+
+submit::SubmittedJob FacilityActions::submitted(int attempt, const JobId& job) const {
+  const auto name_of = [&](AttemptNumber number) {
+    job::JobKey key = spec(number.attempt).key;
+    key.round = number.round;
+    return key.job_name();
+  };
+  const AttemptNumber now{plan_.round, attempt};
+  const AttemptNumber first =
+      first_attempt(now, job, [this](int earlier) { return state(earlier); });
+  return {job, name_of(now), first == now ? "" : name_of(first)};
+}
+
+void FacilityActions::let_go() {
+  for (const int round : {plan_.round, plan_.round - 1}) try {
+      if (!stays_for(context_.experiment, facility_, round)) continue;
+      const auto offer = offer_of(facility_, round, [this](int each) { return state(each); });
+      if (offer) scheduler_->decline(*offer, {});
+    } catch (const Error& error) {
+      log::warning("a job that stays was not told to go: it does when its time is over",
+                   {{"facility", facility_.facility.str()}, {"problem", error.what()}});
+    }
 }
 
 transfer::OnProgress FacilityActions::shown(const std::string& doing) {
@@ -186,7 +224,7 @@ Event FacilityActions::look(const Look& look, std::stop_token stop) {
     return session_->stat(folder(look.attempt) / "out/report.json").has_value();
   });
   if (!looked.reported && look.ask_scheduler) {
-    const submit::SubmittedJob job{look.job, spec(look.attempt).key.job_name()};
+    const submit::SubmittedJob job = submitted(look.attempt, look.job);
     looked.status = at_the_facility(
         [&] { return scheduler_->query(std::span(&job, 1), stop).at(look.job); });
   }

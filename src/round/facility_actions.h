@@ -20,6 +20,11 @@ class FacilityActions {
   /// event; what is wrong on this machine throws, as does kCancelled on `stop`.
   Event perform(const Action& action, std::stop_token stop);
 
+  /// Lets a job go that stays for the next round, or will: of this round's accepted attempt or that
+  /// of the round before. Failing to harms nothing: it ends by itself, and is only logged.
+  void let_go();
+  /// The job that may take this attempt without the queue.
+  std::optional<submit::Offer> offer(int attempt) const;
   /// Fetches an accepted update again when its archived files are damaged.
   void mend_archive(const Accepted& accepted, std::stop_token stop);
   /// The rendered script, kept in the archive; what a submission is recorded with.
@@ -51,6 +56,12 @@ class FacilityActions {
   Accepted fetch_and_check(int attempt, const Report& read, std::stop_token stop);
   void set_refused_aside(int attempt);
   std::string script(int attempt) const;
+  FacilityState state(int round) const {
+    return context_.ledger.facility(round, facility_.facility);
+  }
+  submit::JobRequest request(int attempt) const;
+  /// The job of an attempt, by the names that it may have.
+  submit::SubmittedJob submitted(int attempt, const JobId& job) const;
   uint64_t max_update_bytes() const;
   RemotePath folder(int attempt) const { return plan::attempt_folder(facility_, attempt); }
   std::filesystem::path archive() const {

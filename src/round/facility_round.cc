@@ -101,9 +101,14 @@ void FacilityRound::tell(const Record& record) const {
   };
   const log::Field facility{"facility", facility_.facility.str()};
   const log::Field number{"round", plan_.round}, attempt{"attempt", record.attempt};
-  if (record.kind == "submitted")
-    log::info(record.payload["adopted"] ? "job found again" : "job submitted",
+  if (record.kind == "submitted") {
+    const auto offer = actions_.offer(record.attempt);
+    const bool stayed = offer && offer->job.str() == text("job_id");
+    log::info(record.payload["adopted"] ? "job found again"
+              : stayed                  ? "job that stayed goes on"
+                                        : "job submitted",
               {facility, number, attempt, {"job", text("job_id")}});
+  }
   if (record.kind == "attempt_failed")
     log::warning("attempt failed", {facility, number, attempt, {"reason", text("reason")},
                                     {"output", text("output")}});
@@ -182,6 +187,7 @@ void FacilityRound::repeat_cancel(std::stop_token stop) {
 }
 
 void FacilityRound::cancel(const std::string& reason) {
+  actions_.let_go();
   const FacilityState state = known();
   const Attempt* current = state.current();
   if (current == nullptr || state.accepted) return;

@@ -34,6 +34,9 @@ class FacilityRound {
   /// kCancelled on `stop`.
   void repeat_cancel(std::stop_token stop);
 
+  /// Lets a job go that stays for the next round.
+  void let_go() { actions_.let_go(); }
+
  private:
   FacilityState known() const {
     return context_.ledger.facility(plan_.round, facility_.facility);

@@ -91,7 +91,8 @@ struct Kind {
 };
 
 Kind kind_of(const config::Facility& facility, const std::string& job_name,
-             const RemotePath& folder, const Programs& programs) {
+             const RemotePath& folder, const Programs& programs,
+             const std::optional<RemotePath>& next_folder) {
   if (facility.scheduler == config::SchedulerKind::kProcess)
     return {"process", {{"launch", process_launch(facility, folder, programs)}}, {}};
   Words modules;
@@ -101,16 +102,20 @@ Kind kind_of(const config::Facility& facility, const std::string& job_name,
       "slurm",
       {{"options", submit::slurm_options(slurm_settings(facility.slurm).request, job_name, folder)},
        {"modules", modules},
-       {"launch", slurm_launch(facility, folder, programs)}},
-      {"modules"}};
+       {"launch", slurm_launch(facility, folder, programs)},
+       {"next_folder", next_folder ? next_folder->str() : ""},
+       {"stay_seconds", std::to_string(next_folder ? facility.slurm.stay.count() : 0)},
+       {"warning_seconds", std::to_string(facility.slurm.warning.count())}},
+      {"modules", "next_folder", "stay_seconds", "warning_seconds"}};
 }
 
 }  // namespace
 
 std::string job_script(const config::Facility& facility, const job::JobSpec& spec,
-                       const RemotePath& folder, const Programs& programs) {
+                       const RemotePath& folder, const Programs& programs,
+                       const std::optional<RemotePath>& next_folder) {
   const std::string name = spec.key.job_name();
-  Kind kind = kind_of(facility, name, folder, programs);
+  Kind kind = kind_of(facility, name, folder, programs, next_folder);
   kind.values.insert({{"job_name", name},
                       {"folder", folder.str()},
                       {"nonce", spec.key.nonce},

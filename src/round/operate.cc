@@ -1,6 +1,7 @@
 // How it works: whoever gets the journal's lock does what is asked; when a coordinator has it, a
 // request is left and the answer awaited.
 #include "open_run.h"
+#include "run_round.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/round/federation.h"
@@ -67,8 +68,12 @@ void operate(const config::Experiment& experiment, const RunFolder& folder, Worl
 void set_paused(Context& context, const Request& request) {
   for (const FacilityName& name : request.facilities) {
     const bool paused = context.ledger.paused(name).has_value();
-    if (request.kind == Request::Kind::kPause && !paused)
+    if (request.kind == Request::Kind::kPause && !paused) {
       context.ledger.record("facility_paused", 0, name, 0, {{"reason", request.reason}});
+      const bool stays = context.experiment.facility(name).slurm.stay.count() > 0;
+      if (const auto plan = stays ? current_plan(context) : std::nullopt)
+        let_go(context, *plan, name);
+    }
     if (request.kind == Request::Kind::kResume && paused)
       context.ledger.record("facility_resumed", 0, name, 0, Json::object());
   }

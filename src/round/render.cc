@@ -1,6 +1,7 @@
 #include "xffl/round/render.h"
 
 #include "job_script.h"
+#include "stay.h"
 #include "xffl/base/error.h"
 
 namespace xffl::round {
@@ -56,7 +57,8 @@ RenderedScript render_script(const config::Experiment& experiment, const History
     rendered.folder = plan::attempt_folder(each, rendered.attempt);
     rendered.model_folder = adapts ? each.adapted_folder : each.model_folder;
     if (adapts) rendered.adapter_folder = each.model_folder;
-    rendered.script = job_script(settings, spec, rendered.folder, programs);
+    rendered.script = job_script(settings, spec, rendered.folder, programs,
+                                 stays_for(experiment, each, plan->round));
   }
   if (rendered.script.empty())
     throw Error(ErrorKind::kNotFound, "facility " + facility.str() +

@@ -10,6 +10,7 @@
 
 #include "dtype_of.h"
 #include "facility_round.h"
+#include "stay.h"
 #include "xffl/aggregate/aggregate.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -188,7 +189,9 @@ void clean_up(Context& context, const plan::RoundPlan& plan) {
   if (!old_plan) return;
   for (const plan::FacilityPlan& facility : old_plan->facilities) try {
       const auto session = context.world.connect(context.experiment.facility(facility.facility));
-      session->remove_tree(facility.round_folder);
+      remove_round(*session, facility, old, plan.round, [&](int round) {
+        return context.ledger.facility(round, facility.facility);
+      });
       if (old_base != plan.base_sha256) session->remove_tree(facility.model_folder);
     } catch (const Error& error) {
       log::warning(
@@ -248,6 +251,11 @@ void cancel_round(Context& context, const plan::RoundPlan& plan, const std::stri
       if (!problem) problem = error;
     }
   if (problem) throw *problem;
+}
+
+void let_go(Context& context, const plan::RoundPlan& plan, const FacilityName& name) {
+  for (const plan::FacilityPlan& facility : plan.facilities)
+    if (facility.facility == name) FacilityRound(context, plan, facility).let_go();
 }
 
 }  // namespace xffl::round

@@ -22,4 +22,7 @@ void cancel_round(Context& context, const plan::RoundPlan& plan, const std::stri
 /// told of. Those that it still cannot be told of are logged, with what a person may do.
 void cancel_leftovers(Context& context, int last, std::stop_token stop);
 
+/// Lets a job of the facility go that stays for its next attempt; what fails is logged.
+void let_go(Context& context, const plan::RoundPlan& plan, const FacilityName& name);
+
 }  // namespace xffl::round

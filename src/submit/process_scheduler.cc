@@ -79,9 +79,8 @@ class ProcessScheduler final : public Scheduler {
     return job.id();
   }
 
-  std::vector<JobId> find(const std::string& /*name*/, const RemotePath& folder,
-                          std::stop_token /*stop*/) override {
-    const auto owner = claim_owner(folder.str());
+  std::vector<JobId> find(const JobRequest& request, std::stop_token /*stop*/) override {
+    const auto owner = claim_owner(request.folder.str());
     return owner ? std::vector{owner->id()} : std::vector<JobId>{};
   }
 

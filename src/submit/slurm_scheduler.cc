@@ -8,6 +8,7 @@
 
 #include "slurm_answers.h"
 #include "slurm_commands.h"
+#include "slurm_offer.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/submit/slurm.h"
@@ -16,6 +17,9 @@ namespace xffl::submit {
 namespace {
 
 constexpr std::chrono::minutes kAccountingPause{5};  // after it did not answer
+// For a job that has reported to come to its offer: its ranks end first, perhaps thousands.
+constexpr std::chrono::seconds kOfferPatience{30};
+constexpr std::chrono::milliseconds kOfferPause{1000};  // between two looks, at most
 
 std::string one_line(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
@@ -58,6 +62,7 @@ class SlurmScheduler final : public Scheduler {
       throw Error(ErrorKind::kCancelled, "stopped before " + request.name + " was submitted");
     if (!is_plain_name(request.name) || request.folder.empty() || request.script.empty())
       throw Error(ErrorKind::kConfig, "a Slurm job needs a plain name, a folder and a script");
+    if (request.offer && take(request, stop)) return request.offer->job;
     const auto argv =
         submit_command(slurm_options(settings_.request, request.name, request.folder), false);
     const Submission submission =
@@ -66,21 +71,29 @@ class SlurmScheduler final : public Scheduler {
     return JobId(submission.id);
   }
 
-  std::vector<JobId> find(const std::string& name, const RemotePath& folder,
-                          std::stop_token stop) override {
+  std::vector<JobId> find(const JobRequest& request, std::stop_token stop) override {
     std::map<uint64_t, JobId> found;  // by number: ids grow
     const auto add = [&](const std::vector<QueueRow>& rows) {
       for (const QueueRow& row : rows)
-        if (row.name == name && row.folder == folder.str() &&
+        if (row.name == request.name && row.folder == request.folder.str() &&
             (row.had_nodes || row.status.state != JobState::kEnded))
           found.emplace(std::stoull(row.id), JobId(row.id));
     };
-    if (!is_plain_name(name)) return {};
-    add(ask_queue({name}, stop));
-    add(ask_accounting({name}, stop));
+    if (!is_plain_name(request.name)) return {};
+    if (is_takeable(request) && session_->stat(taken_file(*request.offer)))
+      found.emplace(std::stoull(request.offer->job.str()), request.offer->job);
+    add(ask_queue({request.name}, stop));
+    add(ask_accounting({request.name}, stop));
     std::vector<JobId> ids;
     for (const auto& [number, id] : found) ids.push_back(id);
     return ids;
+  }
+
+  void decline(const Offer& offer, std::stop_token stop) override {
+    const auto answer =
+        session_->run(decline_command(offer), "", settings_.command_timeout, stop);
+    if (answer.exit_code != 0)
+      throw Error(ErrorKind::kRemote, "a job that stays was not let go: " + failure_of(answer));
   }
 
   std::map<JobId, JobStatus> query(std::span<const SubmittedJob> jobs,
@@ -89,7 +102,9 @@ class SlurmScheduler final : public Scheduler {
     for (const SubmittedJob& job : jobs) states[job.id] = {};
     std::vector<SubmittedJob> left;
     for (const SubmittedJob& job : jobs)
-      if (is_slurm_id(job.id.str()) && is_plain_name(job.name)) left.push_back(job);
+      if (is_slurm_id(job.id.str()) && is_plain_name(job.name) &&
+          (job.first_name.empty() || is_plain_name(job.first_name)))
+        left.push_back(job);
     if (left.empty()) return states;
     answer(ask_queue(names_of(left), stop), left, states);
     if (!left.empty()) answer(ask_accounting(names_of(left), stop), left, states);
@@ -97,10 +112,17 @@ class SlurmScheduler final : public Scheduler {
   }
 
   void cancel(const SubmittedJob& job, std::stop_token stop) override {
-    if (!is_slurm_id(job.id.str()) || !is_plain_name(job.name)) return;  // no job of ours
-    const auto answer =
-        session_->run(cancel_command(job.id.str(), job.name, settings_.request.cluster), "",
-                      settings_.command_timeout, stop);
+    if (!is_slurm_id(job.id.str())) return;  // no job of ours
+    for (const std::string& name : {job.first_name, job.name})
+      if (is_plain_name(name)) cancel(job.id, name, stop);
+  }
+
+  std::chrono::milliseconds settle_time() const override { return settings_.settle_time; }
+
+ private:
+  void cancel(const JobId& id, const std::string& name, std::stop_token stop) {
+    const auto answer = session_->run(cancel_command(id.str(), name, settings_.request.cluster), "",
+                                      settings_.command_timeout, stop);
     const std::string text = one_line(answer.err + answer.out);
     const auto says = [&](std::string_view part) { return text.find(part) != std::string::npos; };
     if (answer.exit_code == 0 && !says("error")) return;
@@ -108,16 +130,34 @@ class SlurmScheduler final : public Scheduler {
         says("Job has already finished"))
       return;
     throw Error(ErrorKind::kRemote,
-                "scancel of job " + job.id.str() + " did not succeed: " + failure_of(answer));
+                "scancel of job " + id.str() + " did not succeed: " + failure_of(answer));
   }
 
-  std::chrono::milliseconds settle_time() const override { return settings_.settle_time; }
+  static bool is_takeable(const JobRequest& request) {
+    return request.offer && is_slurm_id(request.offer->job.str());
+  }
 
- private:
+  /// False when there is no such job, or it does not stay.
+  bool take(const JobRequest& request, std::stop_token stop) {
+    if (!is_takeable(request)) return false;
+    const auto ends = clock_.monotonic() + kOfferPatience;
+    for (std::chrono::milliseconds pause{50};; pause = std::min(pause * 2, kOfferPause)) {
+      const bool waits = clock_.monotonic() < ends;
+      const Taking taking = read_taking(
+          session_->run(take_command(*request.offer, request.folder, waits), request.script,
+                        settings_.command_timeout, stop));
+      if (taking != Taking::kComing || !waits) return taking == Taking::kTaken;
+      if (!clock_.sleep(pause, stop))
+        throw Error(ErrorKind::kCancelled, "stopped before " + request.name + " was submitted");
+    }
+  }
+
   static std::vector<std::string> names_of(const std::vector<SubmittedJob>& jobs) {
     std::vector<std::string> names;
     for (const SubmittedJob& job : jobs)
-      if (std::find(names.begin(), names.end(), job.name) == names.end()) names.push_back(job.name);
+      for (const std::string& name : {job.name, job.first_name})
+        if (!name.empty() && std::find(names.begin(), names.end(), name) == names.end())
+          names.push_back(name);
     return names;
   }
 
@@ -126,7 +166,8 @@ class SlurmScheduler final : public Scheduler {
               std::map<JobId, JobStatus>& states) {
     std::erase_if(left, [&](const SubmittedJob& job) {
       const auto row = std::find_if(rows.rbegin(), rows.rend(), [&](const QueueRow& each) {
-        return each.id == job.id.str() && each.name == job.name;
+        return each.id == job.id.str() &&
+               (each.name == job.name || (!each.name.empty() && each.name == job.first_name));
       });
       if (row == rows.rend()) return false;
       states[job.id] = row->status;

@@ -172,10 +172,10 @@ TEST_P(SchedulerContract, AJobRunsAndEnds) {
 
 TEST_P(SchedulerContract, FindsAJobByItsNameOnly) {
   const JobRequest a = place_->request("job-a"), b = place_->request("job-b");
-  EXPECT_TRUE(scheduler_->find(a.name, a.folder, {}).empty());
+  EXPECT_TRUE(scheduler_->find(a, {}).empty());
   const JobId id = start(a);
-  EXPECT_EQ(scheduler_->find(a.name, a.folder, {}), std::vector{id});
-  EXPECT_TRUE(scheduler_->find(b.name, b.folder, {}).empty());
+  EXPECT_EQ(scheduler_->find(a, {}), std::vector{id});
+  EXPECT_TRUE(scheduler_->find(b, {}).empty());
 }
 
 TEST_P(SchedulerContract, EveryIdHasAnEntryAndAStrangerIsNotRunning) {
@@ -205,7 +205,7 @@ TEST_P(SchedulerContract, AnotherCoordinatorFindsQueriesAndCancelsTheJob) {
   const JobRequest request = place_->request("job-a");
   const JobId id = start(request);
   const std::shared_ptr<Scheduler> second = place_->coordinator();
-  EXPECT_EQ(second->find(request.name, request.folder, {}), std::vector{id});
+  EXPECT_EQ(second->find(request, {}), std::vector{id});
   EXPECT_EQ(state_of(*second, id), JobState::kRunning);
   second->cancel(named(id), {});
   EXPECT_TRUE(over(await_end(*second, id)));
@@ -216,7 +216,7 @@ TEST_P(SchedulerContract, AnEndedJobIsStillFoundAndNotRunning) {
   const JobId id = start(request);
   place_->finish(request, id);
   await_end(*scheduler_, id);
-  EXPECT_EQ(scheduler_->find(request.name, request.folder, {}), std::vector{id});
+  EXPECT_EQ(scheduler_->find(request, {}), std::vector{id});
   EXPECT_TRUE(over(state_of(*place_->coordinator(), id)));
 }
 
@@ -230,7 +230,7 @@ TEST_P(SchedulerContract, SubmitsNothingWhenStopped) {
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kCancelled);
   }
-  EXPECT_TRUE(scheduler_->find(request.name, request.folder, {}).empty());
+  EXPECT_TRUE(scheduler_->find(request, {}).empty());
 }
 
 INSTANTIATE_TEST_SUITE_P(

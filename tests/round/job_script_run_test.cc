@@ -1,17 +1,11 @@
 // The Slurm script run by a shell, with stand-ins for srun, scontrol, modules and apptainer: what
 // it does before and after the trainer. tests/submit/slurm_bed_test.cc runs it on a real Slurm.
+#include "slurm_script.h"
+
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/stat.h>
 
-#include <filesystem>
 #include <thread>
-
-#include "job_script.h"
-#include "support/temp_dir.h"
-#include "xffl/base/file.h"
-#include "xffl/base/process.h"
 
 namespace xffl::round {
 namespace {
@@ -19,59 +13,6 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 using testing::Not;
-
-class SlurmScript : public testing::Test {
- protected:
-  SlurmScript() {
-    make_dirs(folder() / "out");
-    program("bin/srun", "while [ \"${1#--}\" != \"$1\" ]; do shift; done\nexec \"$@\"\n");
-    program("bin/scontrol", "printf 'node7\\nnode8\\n'\n");
-    program("bin/apptainer",
-            "echo \"apptainer $*\" >>image.txt\nuntil [ \"$1\" = x.sif ]; do shift; "
-            "done\nshift\nexec \"$@\"\n");
-    program("trainer", "echo \"$MASTER_ADDR:$MASTER_PORT $TAG $LOADED args $*\" >>ran.txt\n");
-    make_dirs(dir_ / "modules/init");
-    write_file_atomic(
-        dir_ / "modules/init/bash",
-        "module() { [ \"$2\" != absent ] && LOADED=\"$LOADED$2,\"; }\nexport LOADED\n");
-    facility_.name = FacilityName("alba");
-    facility_.scheduler = config::SchedulerKind::kSlurm;
-    facility_.workdir = RemotePath(dir_.path().string());
-    facility_.trainer_command = {(dir_ / "trainer").string()};
-    facility_.slurm.tasks_per_node = 1;
-  }
-
-  void program(const std::string& name, const std::string& body) {
-    make_dirs((dir_ / name).parent_path());
-    write_file_atomic(dir_ / name, "#!/bin/bash\n" + body);
-    ::chmod((dir_ / name).c_str(), 0755);
-  }
-  fs::path folder() const { return dir_ / "a1"; }
-  ProcessSpec spec(const std::string& job, const std::string& restarts) const {
-    job::JobSpec spec;
-    spec.key = {"demo", "0001", 1, "alba", 1, std::string(32, 'a')};
-    const std::string script =
-        job_script(facility_, spec, RemotePath(folder().string()), {"/x/xffl", "/x/xffl-train"});
-    write_file_atomic(dir_ / "job.sbatch", script);
-    std::map<std::string, std::string> env{{"PATH", (dir_ / "bin").string() + ":/usr/bin:/bin"},
-                                           {"SLURM_JOB_ID", job},
-                                           {"SLURM_JOB_NODELIST", "node[7-8]"},
-                                           {"XFFL_CLAIM_BEAT", "1"},
-                                           {"SLURM_EXPORT_ENV", "NONE"},
-                                           {"MODULESHOME", (dir_ / "modules").string()}};
-    if (!restarts.empty()) env["SLURM_RESTART_COUNT"] = restarts;
-    return {.argv = {"bash", (dir_ / "job.sbatch").string()}, .env = env, .inherit_env = false};
-  }
-  ProcessResult run(const std::string& job, const std::string& restarts = "") {
-    return run_process(spec(job, restarts));
-  }
-  std::string text(const std::string& name) const {
-    return fs::exists(folder() / name) ? read_file(folder() / name, 1 << 20) : "";
-  }
-
-  test::TempDir dir_;
-  config::Facility facility_;
-};
 
 TEST_F(SlurmScript, ClaimsSetsTheRendezvousAndRunsTheTrainer) {
   facility_.environment = {"export TAG='it'\\''s'"};

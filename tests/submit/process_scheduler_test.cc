@@ -55,7 +55,7 @@ class ProcessScheduler : public testing::Test {
   }
   bool exists(const std::string& name) const { return fs::exists(folder_ / name); }
   std::string content(const std::string& name) const { return read_file(folder_ / name, 1000); }
-  std::vector<JobId> found() { return scheduler_->find("job-a", RemotePath(folder_.string()), {}); }
+  std::vector<JobId> found() { return scheduler_->find(request(""), {}); }
 };
 
 TEST_F(ProcessScheduler, RunsTheScriptInItsFolderWithItsOutputThere) {

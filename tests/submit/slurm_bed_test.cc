@@ -167,7 +167,7 @@ TEST_F(SlurmBed, TheScriptSubmittedByHandIsTheSameJob) {
   const ProcessResult answer =
       alba_->exec_as_user({"env", "-C", "/tmp", "sbatch", "--parsable"}, by_hand.script);
   ASSERT_EQ(answer.exit_code, 0) << answer.err;
-  const std::vector<JobId> found = scheduler_->find(by_hand.name, by_hand.folder, {});
+  const std::vector<JobId> found = scheduler_->find(by_hand, {});
   ASSERT_EQ(found.size(), 1u) << answer.out;
   std::string expected = properties(ours);
   for (size_t at = 0; (at = expected.find("/a1/")) != std::string::npos;) expected[at + 2] = '2';
@@ -184,7 +184,7 @@ TEST_F(SlurmBed, ATwinWaitsAndThenLeavesTheClaimAlone) {
   const JobId first = scheduler_->submit(job, {});
   ASSERT_TRUE(await_ranks(job));
   const JobId second = scheduler_->submit(job, {});
-  EXPECT_EQ(scheduler_->find(job.name, job.folder, {}), (std::vector{first, second}));
+  EXPECT_EQ(scheduler_->find(job, {}), (std::vector{first, second}));
   EXPECT_EQ(status(job, second).state, JobState::kPending);
   finish(job);
   ASSERT_TRUE(await_state(job, second, JobState::kEnded));
@@ -240,7 +240,7 @@ TEST_F(SlurmBed, AnUnansweredSubmissionIsInDoubtAndFoundAgain) {
   }
   std::vector<JobId> found;
   ASSERT_TRUE(
-      await([&] { return !(found = coordinator()->find(job.name, job.folder, {})).empty(); }));
+      await([&] { return !(found = coordinator()->find(job, {})).empty(); }));
   ASSERT_EQ(found.size(), 1u);
   scheduler_->cancel({found.front(), job.name}, {});
 }
@@ -259,11 +259,11 @@ TEST_F(SlurmBed, AControllerThatIsDownIsBusyForJobsAndSilentForQuestions) {
   };
   EXPECT_EQ(kind([&] { scheduler_->submit(job, {}); }), ErrorKind::kBusy);
   EXPECT_EQ(kind([&] { status(job, JobId("1")); }), ErrorKind::kRemote);
-  EXPECT_EQ(kind([&] { scheduler_->find(job.name, job.folder, {}); }), ErrorKind::kRemote);
+  EXPECT_EQ(kind([&] { scheduler_->find(job, {}); }), ErrorKind::kRemote);
   alba_->start_daemon("slurmctld");
   std::vector<JobId> found;
   ASSERT_TRUE(await([&] {
-    return kind([&] { found = scheduler_->find(job.name, job.folder, {}); }) ==
+    return kind([&] { found = scheduler_->find(job, {}); }) ==
            ErrorKind::kInternal;
   }));
   EXPECT_TRUE(found.empty());
@@ -292,7 +292,7 @@ TEST_F(SlurmBed, RefusalsAreForGoodAndTestOnlySubmitsNothing) {
       EXPECT_EQ(error.kind(), ErrorKind::kConfig) << error.what();
     }
   }
-  EXPECT_TRUE(scheduler_->find(job.name, job.folder, {}).empty());
+  EXPECT_TRUE(scheduler_->find(job, {}).empty());
 }
 
 TEST_F(SlurmBed, HeldCancelledAndImpossibleJobsAreToldApart) {
@@ -314,7 +314,7 @@ TEST_F(SlurmBed, AForgottenJobIsUnknownWithoutAccounting) {
   const JobId id = scheduler_->submit(job, {});
   ASSERT_TRUE(await([&] { return !text(job.folder / "out/report.json").empty(); }));
   ASSERT_TRUE(await_state(job, id, JobState::kUnknown, 120));
-  EXPECT_TRUE(scheduler_->find(job.name, job.folder, {}).empty());
+  EXPECT_TRUE(scheduler_->find(job, {}).empty());
   scheduler_->cancel({id, job.name}, {});
 }
 
@@ -332,7 +332,7 @@ TEST_F(SlurmBed, AForgottenJobIsKnownToTheAccounting) {
       await([&] { return !text(job.folder / "out/report.json").empty() && forgotten(); }, 120));
   EXPECT_EQ(status(job, id).state, JobState::kEnded);
   EXPECT_EQ(status(job, id).native, "COMPLETED");
-  EXPECT_EQ(scheduler_->find(job.name, job.folder, {}), std::vector{id});
+  EXPECT_EQ(scheduler_->find(job, {}), std::vector{id});
 }
 
 TEST_F(SlurmBed, AJobWhoseNodeDiesStartsAgainElsewhere) {

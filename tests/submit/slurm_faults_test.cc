@@ -85,7 +85,7 @@ class Coordinator {
     for (int look = 0; look < 2;) {
       std::this_thread::sleep_for(scheduler_->settle_time());
       try {
-        const auto ids = scheduler_->find(request_.name, request_.folder, {});
+        const auto ids = scheduler_->find(request_, {});
         ++look;
         if (ids.empty()) continue;
         id = ids.front();
@@ -110,13 +110,13 @@ TEST(SlurmFaults, ControllerDownIsNoAnswerAndNoJobIsLost) {
   ASSERT_EQ(bed.await(*scheduler, id, job, JobState::kRunning).state, JobState::kRunning);
   bed.facility().stop_daemon("slurmctld", "TERM");
   EXPECT_EQ(kind_of([&] { bed.status(*scheduler, id, job); }), ErrorKind::kRemote);
-  EXPECT_EQ(kind_of([&] { scheduler->find(job.name, job.folder, {}); }), ErrorKind::kRemote);
+  EXPECT_EQ(kind_of([&] { scheduler->find(job, {}); }), ErrorKind::kRemote);
   const auto refused = kind_of([&] { scheduler->submit(bed.request("later"), {}); });
   EXPECT_TRUE(refused == ErrorKind::kBusy || refused == ErrorKind::kRemote);
   EXPECT_EQ(kind_of([&] { scheduler->cancel({id, job.name}, {}); }), ErrorKind::kRemote);
   bed.facility().start_daemon("slurmctld");
   ASSERT_TRUE(bed.await(
-      [&] { return !kind_of([&] { scheduler->find(job.name, job.folder, {}); }); }, seconds(20)));
+      [&] { return !kind_of([&] { scheduler->find(job, {}); }); }, seconds(20)));
   EXPECT_EQ(bed.await(*scheduler, id, job, JobState::kRunning).state, JobState::kRunning);
   bed.touch(job, "finish");
   EXPECT_EQ(bed.await(*scheduler, id, job, JobState::kEnded).state, JobState::kEnded);
@@ -152,12 +152,12 @@ TEST(SlurmFaults, AnIdThatAStrangerHasNowIsUnknown) {
   bed.admin({"find", "/var/spool/slurmctld", "-type", "f", "-delete"});
   bed.facility().start_daemon("slurmctld");
   ASSERT_TRUE(bed.await(
-      [&] { return !kind_of([&] { scheduler->find(job.name, job.folder, {}); }); }, seconds(20)));
+      [&] { return !kind_of([&] { scheduler->find(job, {}); }); }, seconds(20)));
   Coordinator other(scheduler, stranger);
   other.submit();
   ASSERT_EQ(other.id, id) << "the bed's controller did not lose its state";
   EXPECT_EQ(bed.status(*scheduler, id, job).state, JobState::kUnknown);
-  EXPECT_TRUE(scheduler->find(job.name, job.folder, {}).empty());
+  EXPECT_TRUE(scheduler->find(job, {}).empty());
   // Who knows the id by its old name does not end the stranger's job.
   ASSERT_EQ(bed.await(*scheduler, id, stranger, JobState::kRunning).state, JobState::kRunning);
   scheduler->cancel({id, job.name}, {});

@@ -78,7 +78,7 @@ TEST(Slurm, RefusalsLimitsAndAccounting) {
   EXPECT_THAT(refused([](auto& r) { r.constraint = "cray"; }), HasSubstr("Invalid feature"));
   EXPECT_THAT(refused([](auto& r) { r.reservation = "nope"; }), HasSubstr("reservation"));
   // Slurm keeps some that it refused, as jobs that failed and never started.
-  for (const JobId& id : bed.scheduler()->find(job.name, job.folder, {}))
+  for (const JobId& id : bed.scheduler()->find(job, {}))
     EXPECT_EQ(bed.status(*bed.scheduler(), id, job).state, JobState::kEnded);
   EXPECT_FALSE(bed.exists(job, "starts"));
 
@@ -96,7 +96,7 @@ TEST(Slurm, RefusalsLimitsAndAccounting) {
       },
       seconds(90)));
   EXPECT_EQ(bed.await(*scheduler, id, first, JobState::kEnded).state, JobState::kEnded);
-  EXPECT_THAT(scheduler->find(first.name, first.folder, {}), ElementsAre(id));
+  EXPECT_THAT(scheduler->find(first, {}), ElementsAre(id));
   EXPECT_NO_THROW(scheduler->submit(second, {}));
 }
 

@@ -18,6 +18,7 @@ using testing::HasSubstr;
 
 const std::string kName = "xffl-p-0001-r0001-a-a1";
 const RemotePath kFolder("/scratch/me/a1");
+const JobRequest kRequest{kName, "#!/bin/sh\ntrue\n", kFolder};
 
 std::string queue(const std::string& rows) { return "1000\n" + rows + "xffl-end\n"; }
 std::string row(const std::string& id, const std::string& state, const std::string& name = kName,
@@ -186,7 +187,7 @@ TEST_F(SlurmScheduler, AControllerThatDoesNotAnswerIsNoEnd) {
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kRemote);
     }
-    EXPECT_THROW(scheduler().find(kName, kFolder, {}), Error);
+    EXPECT_THROW(scheduler().find(kRequest, {}), Error);
   }
 }
 
@@ -199,14 +200,14 @@ TEST_F(SlurmScheduler, FindsJobsOfTheNameInTheFolderOldestFirst) {
                  "9|" + kName + "|COMPLETED|n1|/scratch/me/a1\n5|" + kName +
                      "|FAILED|n1|/scratch/me/a1\nxffl-end\n",
                  ""});
-  EXPECT_THAT(scheduler().find(kName, kFolder, {}),
+  EXPECT_THAT(scheduler().find(kRequest, {}),
               ElementsAre(JobId("5"), JobId("9"), JobId("10")));
-  EXPECT_TRUE(scheduler().find("a,b", kFolder, {}).empty());
+  EXPECT_TRUE(scheduler().find({"a,b", "", kFolder}, {}).empty());
   // What is left of a refused submission is no job.
   says("squeue",
        {0, queue("11|" + kName + "|FAILED|1060|10:00|/scratch/me/a1||BadConstraints\n"), ""});
   says("sacct", {0, "11|" + kName + "|FAILED|None assigned|/scratch/me/a1\nxffl-end\n", ""});
-  EXPECT_TRUE(scheduler().find(kName, kFolder, {}).empty());
+  EXPECT_TRUE(scheduler().find(kRequest, {}).empty());
 }
 
 TEST_F(SlurmScheduler, CancelNamesTheJobAndIsQuietWhenItIsOver) {

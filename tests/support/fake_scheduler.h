@@ -113,12 +113,12 @@ class FakeScheduler final : public submit::Scheduler {
     return job.id;
   }
 
-  std::vector<JobId> find(const std::string& name, const RemotePath&, std::stop_token) override {
+  std::vector<JobId> find(const submit::JobRequest& request, std::stop_token) override {
     const std::lock_guard lock(cluster_.mutex_);
     cluster_.question();
     std::vector<JobId> found;
     for (const FakeJob& job : cluster_.jobs_)
-      if (job.visible && job.request.name == name) found.push_back(job.id);
+      if (job.visible && job.request.name == request.name) found.push_back(job.id);
     return found;
   }
 

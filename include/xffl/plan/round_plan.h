@@ -59,6 +59,8 @@ std::optional<RoundPlan> next_round(const config::Experiment& experiment,
 
 /// The attempt's folder: <round_folder>/a1.
 RemotePath attempt_folder(const FacilityPlan& plan, int attempt);
+/// The same of any round of the facility.
+RemotePath attempt_folder(const FacilityPlan& plan, int round, int attempt);
 
 /// The job of one attempt. Learning-rate schedule and data continue where the previous round ended:
 /// first_step is (round - 1) * steps for every facility, so one that missed a round is in step with

@@ -55,13 +55,25 @@ struct JobStatus {
 struct SubmittedJob {
   JobId id;
   std::string name;  // an id alone may have been given to a stranger's job meanwhile
+  // The name that it was submitted under, when it stayed for this attempt (Offer); empty: `name`.
+  std::string first_name{};
   auto operator<=>(const SubmittedJob&) const = default;
+};
+
+// What an earlier job of the facility may offer: to take this attempt in the allocation that it
+// has, without the queue. Its word is the name of one file in its attempt's folder, stay.<state>,
+// that each side changes by one rename (docs/slurm.md).
+struct Offer {
+  JobId job;          // by the journal
+  RemotePath folder;  // of the attempt that it has reported on
+  bool operator==(const Offer&) const = default;
 };
 
 struct JobRequest {
   std::string name;    // JobKey::job_name()
   std::string script;  // rendered
   RemotePath folder;   // the attempt's folder: working directory, output file, claim
+  std::optional<Offer> offer{};
 };
 
 // A job's output, in its attempt's folder, whatever the scheduler.
@@ -71,14 +83,16 @@ class Scheduler {
  public:
   virtual ~Scheduler() = default;
 
-  /// Throws kConfig when the request itself is refused for good (account, partition, limits: with
-  /// the scheduler's own text), kBusy when it is refused for now and no job exists (a submit limit),
-  /// kRemote when it is in doubt whether the job exists.
+  /// The id of a new job, or of the one that offers itself and is taken. Throws kConfig when the
+  /// request itself is refused for good (account, partition, limits: with the scheduler's own text),
+  /// kBusy when it is refused for now and no job exists (a submit limit), kRemote when it is in doubt
+  /// whether the job exists, or whether it was taken.
   virtual JobId submit(const JobRequest& request, std::stop_token stop) = 0;
-  /// Jobs of that name that the scheduler knows, oldest first; `folder` is the attempt's. Throws
-  /// kRemote when it cannot say.
-  virtual std::vector<JobId> find(const std::string& name, const RemotePath& folder,
-                                  std::stop_token stop) = 0;
+  /// The jobs of such a submission, oldest first: the one that was taken, and those of that name and
+  /// folder that the scheduler knows; the script does not matter. Throws kRemote when it cannot say.
+  virtual std::vector<JobId> find(const JobRequest& request, std::stop_token stop) = 0;
+  /// Lets a job go that offers itself or will; no error when there is none, or it was taken.
+  virtual void decline(const Offer& /*offer*/, std::stop_token /*stop*/) {}
   /// One query for all; every job has an entry. Throws kRemote when the scheduler did not answer.
   virtual std::map<JobId, JobStatus> query(std::span<const SubmittedJob> jobs,
                                            std::stop_token stop) = 0;

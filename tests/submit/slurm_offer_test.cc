@@ -1,0 +1,212 @@
+// The offer of a job that stays: the commands in a real shell, and the scheduler that sends them.
+#include "slurm_offer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <filesystem>
+
+#include "support/fake_clock.h"
+#include "support/fake_session.h"
+#include "support/temp_dir.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/submit/slurm.h"
+
+namespace xffl::submit {
+namespace {
+
+namespace fs = std::filesystem;
+using remote::CommandResult;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class OfferFiles : public testing::Test {
+ protected:
+  OfferFiles() {
+    make_dirs(folder() / "claim");
+    make_dirs(next());
+    write_file_atomic(folder() / "claim/owner", "7 nonce word 0\n");
+  }
+  fs::path folder() const { return dir_ / "r1's"; }
+  fs::path next() const { return dir_ / "r2"; }
+  void put(const std::string& state) const { write_file_atomic(folder() / ("stay." + state), ""); }
+  std::string state() const {
+    std::string found;
+    for (const auto& entry : fs::directory_iterator(folder()))
+      if (entry.path().stem() == "stay") found += entry.path().extension();
+    return found;
+  }
+  Offer offer(const std::string& job = "7") const {
+    return {JobId(job), RemotePath(folder().string())};
+  }
+  CommandResult run(const std::vector<std::string>& argv) {
+    return session_->run(argv, "#!/bin/bash\n", std::chrono::seconds(20), {});
+  }
+  Taking take(bool waits = true, const std::string& job = "7") {
+    return read_taking(run(take_command(offer(job), RemotePath(next().string()), waits)));
+  }
+  bool has_script() const { return fs::exists(next() / "job.sh"); }
+
+  test::TempDir dir_;
+  std::unique_ptr<remote::Session> session_ = remote::make_local_session();
+};
+
+TEST_F(OfferFiles, AnOfferIsTakenOnceTheScriptIsThere) {
+  put("offered");
+  EXPECT_EQ(take(), Taking::kTaken);
+  EXPECT_EQ(state(), ".taken");
+  EXPECT_EQ(read_file(next() / "job.sh", 100), "#!/bin/bash\n");
+  EXPECT_EQ(take(), Taking::kTaken) << "its answer was lost";
+}
+
+TEST_F(OfferFiles, WithoutTheScriptNothingIsTaken) {
+  put("offered");
+  fs::remove_all(next());
+  EXPECT_THROW(take(), Error);
+  EXPECT_EQ(state(), ".offered");
+}
+
+TEST_F(OfferFiles, APlanIsWaitedForAndThenRefused) {
+  put("planned");
+  EXPECT_EQ(take(), Taking::kComing);
+  EXPECT_EQ(state(), ".planned");
+  EXPECT_EQ(take(false), Taking::kNone);
+  EXPECT_EQ(state(), ".closed");
+}
+
+TEST_F(OfferFiles, NoneIsNone) {
+  EXPECT_EQ(take(), Taking::kNone);
+  put("closed");
+  EXPECT_EQ(take(), Taking::kNone);
+  EXPECT_FALSE(has_script());
+  fs::remove_all(folder());
+  EXPECT_EQ(take(), Taking::kNone);
+}
+
+// Somebody submitted a twin by hand and that one trained: the journal's job is not the one here.
+TEST_F(OfferFiles, AnotherJobsOfferIsDeclined) {
+  put("offered");
+  EXPECT_EQ(take(true, "8"), Taking::kNone);
+  EXPECT_EQ(state(), ".closed");
+  EXPECT_FALSE(has_script());
+}
+
+TEST_F(OfferFiles, DecliningClosesWhatIsNotTaken) {
+  for (const char* word : {"planned", "offered", "taken", ""}) {
+    fs::remove(folder() / "stay.closed");
+    if (*word) put(word);
+    EXPECT_EQ(run(decline_command(offer())).exit_code, 0);
+    EXPECT_EQ(state(), *word == 't' ? ".taken" : *word ? ".closed" : "") << word;
+    fs::remove(folder() / "stay.taken");
+  }
+}
+
+TEST(Offer, AnythingButItsThreeWordsIsInDoubt) {
+  for (const CommandResult& answer :
+       {CommandResult{0, "", ""}, CommandResult{0, "taken\nnone\n", ""},
+        CommandResult{1, "taken\n", ""}, CommandResult{0, "taken", ""}})
+    EXPECT_THROW(read_taking(answer), Error) << answer.out;
+}
+
+const Offer kOffer{JobId("7"), RemotePath("/w/r1/a1")};
+const JobRequest kRequest{"xffl-p-0001-r0002-a-a1", "#!/bin/sh\n", RemotePath("/w/r2/a1"), kOffer};
+const std::string kFirstName = "xffl-p-0001-r0001-a-a1";
+
+class OfferedJob : public testing::Test {
+ protected:
+  OfferedJob() {
+    session_->make_dirs(kOffer.folder);
+    session_->on_run = [this](const std::vector<std::string>& argv, const std::string&) {
+      const auto names = [&](const char* word) { return std::ranges::count(argv, word) > 0; };
+      if (names("sbatch")) return asked_.emplace_back("sbatch"), CommandResult{0, "9\n", ""};
+      if (names("squeue")) return asked_.emplace_back("squeue"), queue_;
+      if (names("sacct")) return CommandResult{1, "", "Slurm accounting storage is disabled\n"};
+      if (names("scancel")) {
+        asked_.push_back(argv[argv.size() - 2]);
+        return CommandResult{0, "", ""};
+      }
+      asked_.push_back(argv.back() == "wait" ? "take" : "take now");
+      CommandResult answer = answers_.front();
+      if (answers_.size() > 1) answers_.pop_front();
+      if (answer.exit_code < 0) throw Error(ErrorKind::kRemote, "the link is down");
+      return answer;
+    };
+  }
+  Scheduler& scheduler() {
+    if (!scheduler_) scheduler_ = make_slurm_scheduler({}, session_, clock_);
+    return *scheduler_;
+  }
+
+  test::FakeClock clock_;
+  std::shared_ptr<test::FakeSession> session_ = std::make_shared<test::FakeSession>();
+  std::deque<CommandResult> answers_;
+  CommandResult queue_{0, "1000\nxffl-end\n", ""};
+  std::vector<std::string> asked_;
+  std::shared_ptr<Scheduler> scheduler_;
+};
+
+TEST_F(OfferedJob, IsTakenInsteadOfASubmission) {
+  answers_ = {{0, "coming\n", ""}, {0, "coming\n", ""}, {0, "taken\n", ""}};
+  EXPECT_EQ(scheduler().submit(kRequest, {}), JobId("7"));
+  EXPECT_THAT(asked_, ElementsAre("take", "take", "take"));
+}
+
+TEST_F(OfferedJob, NoOfferIsASubmission) {
+  answers_ = {{0, "none\n", ""}};
+  EXPECT_EQ(scheduler().submit(kRequest, {}), JobId("9"));
+  EXPECT_THAT(asked_, ElementsAre("take", "sbatch"));
+}
+
+TEST_F(OfferedJob, IsNotWaitedForForEver) {
+  answers_ = {{0, "coming\n", ""}};
+  const auto began = clock_.monotonic();
+  EXPECT_EQ(scheduler().submit(kRequest, {}), JobId("9"));
+  EXPECT_GE(clock_.monotonic() - began, std::chrono::seconds(30));
+  EXPECT_LE(clock_.monotonic() - began, std::chrono::seconds(32));
+  ASSERT_GE(asked_.size(), 3u);
+  EXPECT_EQ(asked_[asked_.size() - 2], "take now");
+}
+
+TEST_F(OfferedJob, ALostAnswerIsInDoubtAndTheMarkTells) {
+  answers_ = {{-1, "", ""}};
+  try {
+    scheduler().submit(kRequest, {});
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kRemote);
+  }
+  EXPECT_THAT(asked_, ElementsAre("take"));
+  EXPECT_TRUE(scheduler().find(kRequest, {}).empty());
+  session_->put(kOffer.folder.str() + "/stay.taken", "");
+  EXPECT_THAT(scheduler().find(kRequest, {}), ElementsAre(JobId("7")));
+  JobRequest other = kRequest;
+  other.offer.reset();
+  EXPECT_TRUE(scheduler().find(other, {}).empty());
+}
+
+TEST_F(OfferedJob, AnIdThatIsNoneIsNoOffer) {
+  JobRequest odd = kRequest;
+  odd.offer->job = JobId("7.1");
+  EXPECT_EQ(scheduler().submit(odd, {}), JobId("9"));
+  session_->put(kOffer.folder.str() + "/stay.taken", "");
+  EXPECT_TRUE(scheduler().find(odd, {}).empty());
+}
+
+TEST_F(OfferedJob, IsKnownByTheNameThatItWasSubmittedUnder) {
+  const auto state = [&](const std::string& name) {
+    queue_.out = "1000\n7|" + name + "|RUNNING|1060|10:00|/w/r1/a1|n1|None\nxffl-end\n";
+    const SubmittedJob job{JobId("7"), kRequest.name, kFirstName};
+    return scheduler().query(std::span(&job, 1), {}).at(job.id).state;
+  };
+  EXPECT_EQ(state(kFirstName), JobState::kRunning);
+  EXPECT_EQ(state(kRequest.name), JobState::kRunning) << "the id was given again";
+  EXPECT_EQ(state("stranger"), JobState::kUnknown);
+  asked_.clear();
+  scheduler().cancel({JobId("7"), kRequest.name, kFirstName}, {});
+  EXPECT_THAT(asked_, ElementsAre("--name=" + kFirstName, "--name=" + kRequest.name));
+}
+
+}  // namespace
+}  // namespace xffl::submit
