@@ -16,7 +16,8 @@ SimulatedFacility::SimulatedFacility(Random& random, Weather weather, Nanosecond
     : random_(random),
       weather_(weather),
       settle_time_(settle_time),
-      forgets_fast_(happens(weather.forgets_fast)) {}
+      forgets_fast_(happens(weather.forgets_fast)),
+      stays_(happens(weather.stays)) {}
 
 bool SimulatedFacility::happens(double probability) {
   return static_cast<double>(random_() % 1'000'000) < probability * 1e6;
@@ -34,7 +35,7 @@ int SimulatedFacility::trainings(int round) const {
 
 int SimulatedFacility::running() const {
   return static_cast<int>(std::count_if(jobs_.begin(), jobs_.end(), [](const Job& job) {
-    return job.phase == Job::Phase::kRunning && job.claims && !job.forgotten;
+    return job.phase == Job::Phase::kRunning && job.claims && !job.stays && !job.forgotten;
   }));
 }
 
@@ -50,8 +51,8 @@ void SimulatedFacility::enqueue(int round, int attempt, Nanoseconds now,
                                 Nanoseconds visible_after) {
   Job job;
   job.number = static_cast<int>(jobs_.size()) + 1;
-  job.round = round;
-  job.attempt = attempt;
+  job.round = job.named_round = round;
+  job.attempt = job.named_attempt = attempt;
   job.visible_at = now + visible_after;
   job.starts_at = job.visible_at + (happens(0.2) ? between(minutes(1), hours(30))
                                                  : between(seconds(0), seconds(60)));
@@ -61,14 +62,20 @@ void SimulatedFacility::enqueue(int round, int attempt, Nanoseconds now,
 // --dependency=singleton
 bool SimulatedFacility::has_earlier_twin(const Job& job) const {
   return std::any_of(jobs_.begin(), jobs_.end(), [&](const Job& other) {
-    return other.number < job.number && other.round == job.round && other.attempt == job.attempt &&
-           other.phase != Job::Phase::kOver;
+    return other.number < job.number && other.named_round == job.named_round &&
+           other.named_attempt == job.named_attempt && other.phase != Job::Phase::kOver;
   });
 }
 
 void SimulatedFacility::begin(Job& job) {
   job.phase = Job::Phase::kRunning;
   const Key key{job.round, job.attempt};
+  if (job.stays) {  // requeued, and nobody took its offer
+    offers_[key] = OfferState::kClosed;
+    job.stays = job.requeues = false;
+    job.ends_at = job.starts_at + seconds(1);
+    return;
+  }
   const auto [claim, first] = claims_.try_emplace(key, job.number);
   if (claim->second != job.number) {  // taken: it leaves at once
     job.end = {.state = JobState::kEnded, .native = "COMPLETED"};
@@ -80,7 +87,7 @@ void SimulatedFacility::begin(Job& job) {
     ++trainings_[job.round];
     for (const Job& other : jobs_)
       if (other.round == job.round && other.attempt != job.attempt && other.claims &&
-          other.phase == Job::Phase::kRunning && !other.forgotten)
+          !other.stays && other.phase == Job::Phase::kRunning && !other.forgotten)
         violations_.push_back("two trainings of round " + std::to_string(job.round) +
                               " at a time: jobs " + other.id().str() + " and " + job.id().str());
   }
@@ -111,6 +118,15 @@ void SimulatedFacility::choose_fate(Job& job) {
 }
 
 void SimulatedFacility::finish(Job& job) {
+  if (job.stays) {
+    OfferState& offer = offers_.at({job.round, job.attempt});
+    if (job.requeues)
+      ;  // the offer waits with it in the queue
+    else if (happens(weather_.stay_dies))
+      job.end = {.state = JobState::kEnded, .cause = EndCause::kInfrastructure, .native = "NODE_FAIL"};
+    else
+      offer = OfferState::kClosed;
+  }
   if (job.claims && job.requeues) {
     job.phase = Job::Phase::kQueued;
     job.starts_at = job.ends_at + between(seconds(1), hours(2));
@@ -122,10 +138,62 @@ void SimulatedFacility::finish(Job& job) {
   Answer& answer = reports_[{job.round, job.attempt}];
   answer = happens(weather_.bad_update) ? Answer::kBad : Answer::kGood;
   if (job.continues) answer = Answer::kToBeContinued;
+  if (!job.continues && stays_ && happens(0.8)) stay(job);
+}
+
+void SimulatedFacility::stay(Job& job) {
+  job.phase = Job::Phase::kRunning;
+  job.stays = true;
+  job.reports = false;
+  job.requeues = happens(weather_.node_fails);
+  job.ends_at += between(seconds(30), hours(6));
+  offers_[{job.round, job.attempt}] = OfferState::kOffered;
+}
+
+SimulatedFacility::OfferState* SimulatedFacility::offer_state() {
+  if (!offer_) return nullptr;
+  // The folder says which attempt.
+  const Key key{std::stoi(offer_->folder.parent().filename().substr(1)),
+                std::stoi(offer_->folder.filename().substr(1))};
+  const auto found = offers_.find(key);
+  if (found == offers_.end()) return nullptr;
+  const bool is_its_own = claims_.at(key) == std::stoi(offer_->job.str());
+  if (!is_its_own) found->second = OfferState::kClosed;
+  return &found->second;
+}
+
+std::optional<JobId> SimulatedFacility::take_offer(int round, Nanoseconds now) {
+  OfferState* state = offer_state();
+  if (!state || *state == OfferState::kClosed) return std::nullopt;
+  if (*state == OfferState::kTaken) return offer_->job;
+  *state = OfferState::kTaken;
+  Job& taken = *job(offer_->job);
+  taken.stays = taken.claims = false;
+  taken.round = round;
+  taken.attempt = 1;
+  ++taken_;
+  if (taken.phase == Job::Phase::kRunning) {
+    taken.starts_at = now;
+    begin(taken);
+  }
+  return offer_->job;
+}
+
+// The next attempt has a job of its own, or is given up; or the report was refused.
+void SimulatedFacility::close_unwanted_offers() {
+  for (Job& job : jobs_) {
+    const Key key{job.round, job.attempt};
+    if (!job.stays || job.phase != Job::Phase::kRunning) continue;
+    if (!claims_.contains({job.round + 1, 1}) && !fenced_.contains(key)) continue;
+    offers_[key] = OfferState::kClosed;
+    job.requeues = false;
+    job.ends_at = std::min(job.ends_at, now_ + seconds(2));
+  }
 }
 
 void SimulatedFacility::advance(Nanoseconds now) {
   now_ = std::max(now_, now);
+  close_unwanted_offers();
   for (bool changed = true; changed;) {
     changed = false;
     for (Job& job : jobs_) {
@@ -143,7 +211,9 @@ void SimulatedFacility::advance(Nanoseconds now) {
 
 // --- The coordinator's view ---
 
-round::Event SimulatedFacility::perform(const Action& action, int round, Nanoseconds now) {
+round::Event SimulatedFacility::perform(const Action& action, int round, Nanoseconds now,
+                                        std::optional<submit::Offer> offer) {
+  offer_ = std::move(offer);
   advance(now);
   if (std::holds_alternative<Sleep>(action)) return Woke{};
   const bool submits = std::holds_alternative<Submit>(action);
@@ -166,8 +236,10 @@ round::Event SimulatedFacility::do_it(const Action& action, int round, Nanosecon
   if (const auto* it = std::get_if<Submit>(&action)) return submit(round, it->attempt, now);
   if (const auto* it = std::get_if<FindJobs>(&action)) {
     Found found;
+    if (const OfferState* state = it->attempt == 1 ? offer_state() : nullptr)
+      if (*state == OfferState::kTaken) found.jobs.push_back(offer_->job);
     for (const Job& job : jobs_)
-      if (job.round == round && job.attempt == it->attempt && job.visible_at <= now &&
+      if (job.named_round == round && job.named_attempt == it->attempt && job.visible_at <= now &&
           !job.forgotten && (job.phase != Job::Phase::kOver || now < job.purged_at))
         found.jobs.push_back(job.id());
     return found;
@@ -193,12 +265,16 @@ round::Event SimulatedFacility::do_it(const Action& action, int round, Nanosecon
   }
   if (const auto* it = std::get_if<Fence>(&action)) {
     if (fences_work) claims_.try_emplace({round, it->attempt}, 0);
+    fenced_.insert({round, it->attempt});
+    close_unwanted_offers();
     return Completed{};
   }
   return Woke{};
 }
 
 round::Event SimulatedFacility::submit(int round, int attempt, Nanoseconds now) {
+  if (attempt == 1)
+    if (const auto stayed = take_offer(round, now)) return Submitted{*stayed};
   if (happens(weather_.submit_refused)) return Refused{"Invalid account"};
   if (happens(weather_.submit_postponed)) return Postponed{"QOSMaxSubmitJobPerUserLimit"};
   if (happens(weather_.submit_stalls)) {

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,16 +29,20 @@ struct Weather {
   double amnesia = 0.002;     // per question: the controller loses its jobs
   double job_fails = 0.05, out_of_memory = 0.005, node_fails = 0.08, requeued = 0.5;
   double walltime = 0.05, checkpoints = 0.05, scancelled = 0.01, bad_update = 0.002;
+  double stay_dies = 0.1;  // a job that stays ends without taking its offer back
+  double stays = 0.5;      // facilities whose jobs stay for the next round
 };
 
-inline constexpr Weather kCalm{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+inline constexpr Weather kCalm{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
 
 class SimulatedFacility {
  public:
   SimulatedFacility(Random& random, Weather weather, Nanoseconds settle_time);
 
-  /// Does `action` of `round` at `now` and says what the coordinator sees. Time never goes back.
-  round::Event perform(const round::Action& action, int round, Nanoseconds now);
+  /// Does `action` of `round` at `now` and says what the coordinator sees; `offer` is what the job
+  /// of the round before may offer. Time never goes back.
+  round::Event perform(const round::Action& action, int round, Nanoseconds now,
+                       std::optional<submit::Offer> offer = {});
   void advance(Nanoseconds now);
   /// From now on everything works.
   void calm() { weather_ = kCalm; }
@@ -48,15 +54,19 @@ class SimulatedFacility {
   int trainings(int round) const;
   /// Jobs that still hold a claim and run.
   int running() const;
+  /// Attempts that a job took by staying.
+  int taken() const { return taken_; }
 
  private:
   struct Job {
     int number = 0;
-    int round = 0, attempt = 0;
+    int round = 0, attempt = 0;              // which it trains
+    int named_round = 0, named_attempt = 0;  // which it was submitted for
     enum class Phase { kQueued, kRunning, kOver } phase = Phase::kQueued;
     Nanoseconds visible_at{0}, starts_at{0}, ends_at{0}, purged_at{0};
     submit::JobStatus end;
     bool reports = false, continues = false, requeues = false, claims = false, forgotten = false;
+    bool stays = false;  // has reported and waits for the next round's first attempt
     JobId id() const { return JobId(std::to_string(number)); }
   };
   using Key = std::pair<int, int>;  // round, attempt
@@ -65,6 +75,13 @@ class SimulatedFacility {
   Nanoseconds between(std::chrono::seconds least, std::chrono::seconds most);
   round::Event do_it(const round::Action& action, int round, Nanoseconds now);
   round::Event submit(int round, int attempt, Nanoseconds now);
+  enum class OfferState { kOffered, kTaken, kClosed };
+  /// The state of what is offered; none when nothing is.
+  OfferState* offer_state();
+  /// The job that goes on with `round`, when there is an offer and it is taken now or was before.
+  std::optional<JobId> take_offer(int round, Nanoseconds now);
+  void stay(Job& job);
+  void close_unwanted_offers();
   void enqueue(int round, int attempt, Nanoseconds now, Nanoseconds visible_after);
   void begin(Job& job);
   void choose_fate(Job& job);
@@ -83,6 +100,11 @@ class SimulatedFacility {
   enum class Answer { kGood, kBad, kToBeContinued };
   std::map<Key, Answer> reports_;
   std::map<int, int> trainings_;
+  bool stays_;
+  int taken_ = 0;
+  std::map<Key, OfferState> offers_;  // by the attempt that was reported on
+  std::optional<submit::Offer> offer_;
+  std::set<Key> fenced_;
   std::vector<std::string> violations_;
 };
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <ostream>
 
+#include "stay.h"
 #include "xffl/base/clock.h"
 #include "xffl/base/error.h"
 #include "xffl/job/job_report.h"
@@ -177,6 +178,17 @@ class Federation {
       if (!result_.violation.empty()) return;
   }
 
+  // What the driver hands to the scheduler.
+  std::optional<submit::Offer> offer(const FacilityName& name, int round) const {
+    plan::FacilityPlan plan;
+    plan.facility = name;
+    plan.folder = RemotePath("/work");
+    return offer_of(plan, round - 1, [&](int each) {
+      const auto known = history_.rounds.find(each);
+      return known == history_.rounds.end() ? FacilityState{} : known->second.facilities.at(name);
+    });
+  }
+
   // False when every slot is finished.
   bool drive_one(std::vector<Slot>& slots, int round) {
     Slot* next = nullptr;
@@ -195,7 +207,7 @@ class Federation {
     SimulatedFacility& world = *next->world;
     // A killed coordinator's action was done or not; its answer is lost.
     if (killed && random_() % 2 == 0) throw Killed{};
-    round::Event event = world.perform(*next->action, round, now_);
+    round::Event event = world.perform(*next->action, round, now_, offer(next->name, round));
     static constexpr const char* kActions[] = {"push",   "submit", "find",  "look",  "fetch",
                                                "cancel", "fence",  "sleep", "finish"};
     static constexpr const char* kEvents[] = {
@@ -248,6 +260,7 @@ class Federation {
         result_.violation = names_[i].str() + ": " + worlds_[i]->violations().front();
       for (int round = 1; round <= kRounds; ++round)
         result_.extra_trainings += std::max(0, worlds_[i]->trainings(round) - 1);
+      result_.taken += worlds_[i]->taken();
     }
     std::map<std::pair<int, std::string>, int> accepted;
     for (const journal::Event& event : events_)

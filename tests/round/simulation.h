@@ -19,6 +19,7 @@ struct SimulationResult {
   int extra_trainings = 0;  // beyond one per round and facility
   int evaluations_asked = 0;  // of the last model
   int evaluations = 0;        // ... that were accepted
+  int taken = 0;  // attempts that a job took by staying
   std::chrono::hours simulated{0};
 };
 

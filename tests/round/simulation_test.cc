@@ -20,7 +20,7 @@ constexpr uint64_t kBlocks = 4;  // so that several cores share the seeds
 class Weathers : public testing::TestWithParam<uint64_t> {};
 
 TEST_P(Weathers, EveryPromiseHolds) {
-  int64_t kills = 0, resumes = 0, extra = 0, hours = 0, evaluations = 0;
+  int64_t kills = 0, resumes = 0, extra = 0, hours = 0, evaluations = 0, taken = 0;
   const uint64_t seeds = num_seeds(10'000) / kBlocks;
   const uint64_t first = GetParam() * seeds + 1;
   for (uint64_t seed = first; seed < first + seeds; ++seed) {
@@ -30,11 +30,13 @@ TEST_P(Weathers, EveryPromiseHolds) {
     resumes += result.resumes;
     extra += result.extra_trainings;
     evaluations += result.evaluations;
+    taken += result.taken;
     hours += result.simulated.count() - 1'767'225'600 / 3600;
   }
   std::cout << seeds << " federations, " << hours / 24 << " simulated days, " << kills << " kills, "
             << resumes << " resumed by people, " << extra << " repeated trainings, "
-            << evaluations << " evaluations\n";
+            << evaluations << " evaluations, " << taken << " without the queue\n";
+  EXPECT_GT(taken, static_cast<int64_t>(seeds / 10));
   EXPECT_GT(evaluations, static_cast<int64_t>(seeds / 2));
   EXPECT_GT(kills, static_cast<int64_t>(seeds / 10));
 }
