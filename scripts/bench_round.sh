@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # What a round costs beside training and averaging, on two facilities of scripts/dev_cluster.sh, beside scp of the same bytes.
 #
-#   scripts/bench_round.sh [--megabytes 1 500] [--networks lan wan] [--rounds 3] [--repeats 2] [--build build/coordinator]
+#   scripts/bench_round.sh [--megabytes 1 500] [--networks lan wan] [--rounds 3] [--repeats 2] [--stay 0s 60s]
+#                          [--build build/coordinator]
 #
 # Prints medians for each size of model, on the LAN and at 50 ms and 1 Gbit/s: everything from the plan of a round to its
 # publication, without the time in which the trainer ran (a trivial one) and the averaging; and how it is made up. scp
-# carries the model to both facilities at once, and back. docs/performance.md has what we saw. Needs what the bed needs;
-# exit code 77, with the reason, where it cannot be.
+# carries the model to both facilities at once, and back. --stay: jobs keep their nodes
+# for the next round (slurm.stay); a row for each value, without its first rounds. docs/performance.md has what we saw.
+# Needs what the bed needs; exit code 77, with the reason, where it cannot be.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 case " $* " in *" --build "* | *" --help "* | *" -h "*) ;; *) scripts/build.sh coordinator xffl xffl-fake-trainer ;; esac

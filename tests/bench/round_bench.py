@@ -47,7 +47,7 @@ def write_model(folder, size):
     (folder / "config.json").write_text(json.dumps(CONFIG))
 
 
-def write_project(folder, bed, options, size):
+def write_project(folder, bed, options, size, stay):
     write_model(folder / "model", size)
     shutil.copy(bed.state / "known_hosts", folder / "known_hosts")
     os.chmod(folder / "known_hosts", 0o600)
@@ -57,7 +57,7 @@ def write_project(folder, bed, options, size):
     for name, about in bed.facilities.items():
         lines += [f"  {name}:", "    access: ssh", "    scheduler: slurm", "    workdir: /scratch/bench",
                   f"    ssh: {{hosts: {about['host']}, user: {about['user']}, keys: {about['key']}, agent: false}}",
-                  "    slurm: {time: 10m, warning: 0s}", "    trainer:", "      command:",
+                  f"    slurm: {{time: 10m, warning: 0s, stay: {stay}}}", "    trainer:", "      command:",
                   "        - /scratch/timed_trainer.sh", "        - /scratch/xffl-fake-trainer",
                   "    data: {train: /scratch/unused.tokens}"]
     (folder / "xffl.yaml").write_text("\n".join(lines) + "\n")
@@ -122,28 +122,30 @@ def scp_times(bed, folder):
     return there + back
 
 
-def measure(bed, options, size, scratch):
+def measure(bed, options, size, scratch, stay):
     rounds, scps = [], []
     for repeat in range(options.repeats):
         folder = scratch / "project"
-        write_project(folder, bed, options, size)
+        write_project(folder, bed, options, size, stay)
         scps.append(scp_times(bed, folder))
         run(options.build / "bin/xffl", "run", "-p", folder)
         journal = next(folder.glob("runs/*/journal.db"))
         events = [json.loads(line) for line in run(options.build / "bin/xffl", "inspect", journal, "--json").splitlines()]
-        rounds += round_times(events, training_times(bed, folder))
+        times = round_times(events, training_times(bed, folder))
+        rounds += times[1:] if stay != "0s" else times  # the first round has nobody's job to take
         for name in FACILITIES:
             bed.at(name, "rm", "-rf", "/scratch/bench")
         shutil.rmtree(folder)
     return rounds, scps
 
 
-def show(label, network, rounds, scps):
+def show(label, network, stay, rounds, scps):
     median = lambda key: statistics.median(r[key] for r in rounds)
     overhead, scp = median("overhead"), statistics.median(scps)
     before = BEFORE.get((label, network))
     compared = f"; the replaced stack {before:g} s, {before / overhead:.1f} times as long" if before else ""
-    print(f"{label}, {network}: {overhead:.2f} s a round (from {min(r['overhead'] for r in rounds):.2f} to "
+    stays = "" if stay == "0s" else f", jobs stay {stay}"
+    print(f"{label}, {network}{stays}: {overhead:.2f} s a round (from {min(r['overhead'] for r in rounds):.2f} to "
           f"{max(r['overhead'] for r in rounds):.2f}, {len(rounds)} rounds), {median('without queue'):.2f} without Slurm's queue; "
           f"scp there and back {scp:.2f} s{compared}")
     print("   " + ", ".join(f"{part} {median(part):.2f}" for part in (*PARTS, "training", "averaging")), flush=True)
@@ -156,6 +158,8 @@ def main():
     parser.add_argument("--networks", nargs="+", choices=["lan", "wan"], default=["lan", "wan"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--stay", nargs="+", default=["0s"], metavar="DURATION",
+                        help="slurm.stay: jobs keep their nodes for the next round; several: each in turn")
     options = parser.parse_args()
     options.build = options.build.resolve()
     with tempfile.TemporaryDirectory(prefix="xffl-bench-") as temp:
@@ -165,9 +169,9 @@ def main():
             for network in options.networks:
                 bed.network(network)
                 for megabytes in options.megabytes:
-                    scratch = pathlib.Path(temp)
-                    rounds, scps = measure(bed, options, megabytes * 1_000_000, scratch)
-                    show(f"{megabytes} MB", NETWORKS[network], rounds, scps)
+                    for stay in options.stay:
+                        rounds, scps = measure(bed, options, megabytes * 1_000_000, pathlib.Path(temp), stay)
+                        show(f"{megabytes} MB", NETWORKS[network], stay, rounds, scps)
         finally:
             bed.down()
 
