@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 
 #include <mutex>
 #include <optional>
@@ -105,10 +106,21 @@ class SqliteJournal final : public Journal {
       // After a failed fsync only reading the file again tells what is on disk: stop here.
       broken_ = database_->disk_failed();
       roll_back();
+      if (error.kind() == ErrorKind::kCorrupt) refuse_if_taken_over();
       error.add_context("recording the event '" + event.kind + "'");
       throw;
     }
     failpoint(FailpointSide::kAfter, index);
+  }
+
+  // The lock does not reach everywhere, and somebody may have removed it: the order of events does.
+  void refuse_if_taken_over() {
+    const int64_t ours = static_cast<int64_t>(verified_.events.size());
+    if (database_->integer("SELECT coalesce(max(seq), 0) FROM events") <= ours) return;
+    broken_ = true;
+    throw Error(ErrorKind::kBusy, "another coordinator has taken the journal " +
+                                      database_->path().string() +
+                                      " over: this one stops; see `xffl status`");
   }
 
   void roll_back() {
@@ -133,10 +145,25 @@ std::unique_ptr<Journal> Journal::open(const std::filesystem::path& path) {
   return std::make_unique<SqliteJournal>(path);
 }
 
-std::vector<Event> read_events(const std::filesystem::path& path) {
-  Database database(path);
+namespace {
+
+std::vector<Event> read_all(Database&& database) {
   if (!check_schema(database)) return {};
   return read_verified(database).events;
+}
+
+// A mount for reading only, a snapshot: no coordinator can be writing there.
+bool is_read_only(const std::filesystem::path& folder) {
+  struct statvfs info {};
+  return ::statvfs(folder.c_str(), &info) == 0 && (info.f_flag & ST_RDONLY) != 0;
+}
+
+}  // namespace
+
+std::vector<Event> read_events(const std::filesystem::path& path) {
+  if (std::filesystem::exists(path) && is_read_only(path.parent_path()))
+    return read_all(Database(path, Database::Immutable{}));
+  return read_all(Database(path));
 }
 
 }  // namespace xffl::journal

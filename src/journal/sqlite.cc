@@ -2,6 +2,8 @@
 
 #include <sqlite3.h>
 
+#include <cstdio>
+
 #include "xffl/base/error.h"
 
 namespace xffl::journal {
@@ -52,11 +54,25 @@ std::string_view advice(int code) {
 Database::Database(const std::filesystem::path& path) : path_(path) {
   if (!std::filesystem::exists(path))
     throw Error(ErrorKind::kNotFound, "there is no journal at " + path.string());
-  const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_FULLMUTEX;
-  if (sqlite3_open_v2(path.c_str(), &handle_, flags, nullptr) != SQLITE_OK) {
+  open(path.string(), SQLITE_OPEN_READWRITE);
+}
+
+Database::Database(const std::filesystem::path& path, Immutable) : path_(path) {
+  std::string name = "file:";
+  for (const char c : path.string()) {
+    char escaped[4];
+    std::snprintf(escaped, sizeof escaped, "%%%02X", static_cast<unsigned char>(c));
+    name += std::string_view("?#%").find(c) == std::string_view::npos ? std::string(1, c) : escaped;
+  }
+  open(name + "?immutable=1", SQLITE_OPEN_READONLY | SQLITE_OPEN_URI);
+}
+
+void Database::open(const std::string& name, int flags) {
+  if (sqlite3_open_v2(name.c_str(), &handle_, flags | SQLITE_OPEN_FULLMUTEX, nullptr) !=
+      SQLITE_OK) {
     const std::string why = handle_ != nullptr ? sqlite3_errmsg(handle_) : "out of memory";
     sqlite3_close(handle_);
-    throw Error(ErrorKind::kIo, "cannot open the journal " + path.string() + ": " + why);
+    throw Error(ErrorKind::kIo, "cannot open the journal " + path_.string() + ": " + why);
   }
   sqlite3_extended_result_codes(handle_, 1);
   sqlite3_busy_timeout(handle_, kBusyTimeoutMs);

@@ -21,6 +21,9 @@ class Database {
   /// Opens an existing file for reading and writing (for reading when that is all it permits).
   /// Throws kNotFound, kCorrupt, kIo.
   explicit Database(const std::filesystem::path& path);
+  /// For reading where nothing can be written, not even SQLite's locks: nobody else may be writing.
+  struct Immutable {};
+  Database(const std::filesystem::path& path, Immutable);
   ~Database();
   Database(const Database&) = delete;
   Database& operator=(const Database&) = delete;
@@ -39,6 +42,8 @@ class Database {
   [[noreturn]] void fail(std::string_view doing) const;
 
  private:
+  void open(const std::string& name, int flags);
+
   std::filesystem::path path_;
   sqlite3* handle_ = nullptr;
 };

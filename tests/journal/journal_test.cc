@@ -1,6 +1,8 @@
 #include "xffl/journal/journal.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -111,6 +113,52 @@ TEST(Journal, MissingJournalsAndFolders) {
             ErrorKind::kNotFound);
   std::ofstream(dir / "file") << "x";
   EXPECT_EQ(kind_of([&] { Journal::open(dir / "file" / "journal.db"); }), ErrorKind::kIo);
+}
+
+// On a shared file system, or because a person removed the lock, two coordinators may believe that a
+// run is theirs: whoever is stale finds out before it does anything, since intents come first.
+TEST(Journal, AStaleWriterIsRefusedAtItsNextEvent) {
+  const test::TempDir dir;
+  const fs::path path = dir / "journal.db";
+  const auto stale = Journal::open(path);
+  stale->append({.kind = "run_created"});
+  fs::remove(path.string() + ".lock");
+  const auto fresh = Journal::open(path);
+  fresh->append({.kind = "run_resumed"});
+  EXPECT_EQ(kind_of([&] { stale->append({.kind = "submit_intended"}); }), ErrorKind::kBusy);
+  EXPECT_EQ(kind_of([&] { stale->append({.kind = "submit_intended"}); }), ErrorKind::kIo);
+  fresh->append({.kind = "round_planned"});
+  const std::vector<Event> events = read_events(path);
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(events[1].kind, "run_resumed");
+  EXPECT_EQ(kind_of([&] { Journal::open(path); }), ErrorKind::kBusy) << "the fresh one has it";
+}
+
+// As `xffl status` of a snapshot or an archive.
+TEST(Journal, IsReadWhereNothingCanBeWritten) {
+  const test::TempDir dir;
+  const fs::path folder = dir / "a %20?#b";
+  fs::create_directory(folder);
+  Journal::open(folder / "journal.db")->append({.kind = "run_created"});
+  std::vector<Event> events;
+  std::string problem = "no mount namespaces here";
+  std::thread([&] {  // with mounts of its own
+    if (::unshare(CLONE_NEWNS) != 0 ||
+        ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount(folder.c_str(), folder.c_str(), nullptr, MS_BIND, nullptr) != 0 ||
+        ::mount(nullptr, folder.c_str(), nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY, nullptr) != 0)
+      return;
+    try {
+      events = read_events(folder / "journal.db");
+      problem.clear();
+    } catch (const Error& error) {
+      problem = error.what();
+    }
+  }).join();
+  if (problem == "no mount namespaces here") GTEST_SKIP() << problem;
+  EXPECT_EQ(problem, "");
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].kind, "run_created");
 }
 
 TEST(Journal, UnwritableFolder) {

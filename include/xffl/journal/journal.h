@@ -35,8 +35,8 @@ class Journal {
   static std::unique_ptr<Journal> open(const std::filesystem::path& path);
   virtual ~Journal() = default;
 
-  /// Durable on return. `event.seq` and `time_utc` are assigned. Throws kIo (disk full, ...):
-  /// nothing was recorded.
+  /// Durable on return. `event.seq` and `time_utc` are assigned. Throws kIo (disk full, ...), kBusy
+  /// when another writer has taken the journal over: nothing was recorded.
   virtual Event append(Event event) = 0;
   virtual std::vector<Event> events() const = 0;
 };
