@@ -1,0 +1,90 @@
+"""fp16: near float32, overflows are skipped and not fatal, alone and with groups, adapters and a restart."""
+
+import json
+import time
+
+import pytest
+
+import harness
+
+GROUPS = dict(count=2, interval=1, exchange="weights", weighting="equal",
+              outer=dict(kind="average", learning_rate=1.0, momentum=0.9, beta1=0.9, beta2=0.99, epsilon=1e-8))
+ADAPTER = dict(rank=4, alpha=8.0, dropout=0.0, target_modules=["q_proj", "v_proj", "down_proj"])
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fp16")
+    base_hash = harness.make_model(folder / "base", **harness.variants()["everything"])
+    tokens = harness.write_tokens(folder / "t.tokens", harness.make_sequences(24))
+    # The gradient of one target's logits, times the first scale, is above what fp16 holds.
+    few = harness.write_tokens(folder / "few.tokens", [[5, 17]])
+
+    def job(name, train=(tokens,), **changes):
+        return harness.make_job(folder / name, folder / "base", base_hash, tokens, [("it", tokens)],
+                                **{**dict(precision="fp16", steps=4, train_paths=[str(path) for path in train]), **changes})
+
+    return tokens, few, job
+
+
+@pytest.mark.parametrize("changes", [dict(), dict(lora=ADAPTER), dict(groups=GROUPS)], ids=["alone", "lora", "groups"])
+def test_stays_near_float32(setting, changes):
+    _, _, job = setting
+    ranks = 2 if "groups" in changes else 1
+    name = "near" + "".join(changes)
+    found, wide = harness.train(job(name, **changes), ranks), harness.train(job(name + "32", precision="fp32", **changes), ranks)
+    assert found.losses != wide.losses
+    for mine, theirs in zip(found.losses, wide.losses, strict=True):
+        assert harness.relative(mine, theirs) < 2e-3
+    assert all(m["grad_norm"] for m in found.metrics), "no step was left out"
+
+
+def test_an_overflow_leaves_a_step_out(setting):
+    _, few, job = setting
+    found = harness.train(job("overflow", train=[few], learning_rate=1e-2))
+    skipped = [m["grad_norm"] is None for m in found.metrics]
+    assert skipped[0] and not skipped[-1], "the scale was halved until it fitted"
+    first = skipped.index(False)
+    assert len(set(found.losses[:first + 1])) == 1 and found.losses[-1] < found.losses[0]
+
+
+@pytest.mark.parametrize("exchange", ["weights", "gradients"])
+def test_one_group_overflows(setting, exchange):
+    tokens, few, job = setting
+    found = harness.train(job("one-" + exchange, train=[tokens, few], groups=GROUPS | dict(exchange=exchange), steps=6), 2)
+    skipped = [m["grad_norm"] is None for m in found.metrics]
+    assert skipped[0] and not skipped[-1]
+    if exchange == "gradients":  # one model: what one leaves out all do
+        again = harness.train(job("one-again", train=[tokens, few], groups=GROUPS | dict(exchange=exchange), steps=1), 2)
+        alone = json.loads((again.folder / "report.json").read_text())["validation"][0]
+        assert alone["nll_before"] == alone["nll_after"]
+
+
+def test_a_killed_job_goes_on_with_its_scale_and_its_dropout(setting):
+    tokens, few, job = setting
+    many = dict(train=[few, tokens], steps=150, batch_size=2, micro_batch_size=1, lora=ADAPTER | dict(dropout=0.3))
+    whole = harness.train(job("whole", **many))
+    path = job("killed", **many, checkpoint_interval=4)
+    rank, metrics = harness.start_ranks(path)[0], path.parent / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not metrics.exists() or metrics.read_text().count("\n") < 10:
+        assert time.monotonic() < deadline and rank.poll() is None
+        time.sleep(0.002)
+    rank.kill()
+    rank.communicate()
+    state = json.loads(max((path.parent / "state").glob("step-????????")).joinpath("state.json").read_text())
+    assert state["counts"][0][0] > 0
+    found = harness.train(path)
+    assert any("resumed from a checkpoint" in output for output in found.output)
+    assert found.report["update_sha256"] == whole.report["update_sha256"] and found.losses == whole.losses
+
+
+def test_adapters_in_hybrid_shards(setting):
+    """A float32 adapter's gradient is summed within groups first: as near as without an adapter."""
+    _, _, job = setting
+    kinds = dict(precision="fp32", lora=ADAPTER, micro_batch_size=8)
+    expected = harness.train(job("flat", **kinds), 4)
+    for mode in ("hybrid", "hybrid_zero2"):
+        found = harness.train(job(mode, **kinds, sharding=mode, shard_group_size=2), 4)
+        for mine, theirs in zip(found.losses, expected.losses, strict=True):
+            assert harness.relative(mine, theirs) < 1e-6
