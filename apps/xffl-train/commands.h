@@ -14,6 +14,10 @@ struct CommonOptions {
   int threads = 0;  // 0: chosen
 };
 
+/// LibTorch's errors and warnings come without stack traces from now on, unless
+/// TORCH_SHOW_CPP_STACKTRACES is 1.
+void leave_out_stack_traces();
+
 /// "xffl-train 0.1.0 (torch 2.11.0)".
 std::string version_line();
 

@@ -3,8 +3,12 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
+#include <new>
+#include <string_view>
 
 #include "commands.h"
 #include "xffl/base/error.h"
@@ -146,16 +150,48 @@ void run(const CommandLine& line) {
                     "nothing to do: give --job job.json, or see xffl-train --help");
 }
 
-int report(xffl::ErrorKind kind, const char* message) {
+int report(xffl::ErrorKind kind, std::string_view message) {
   std::fprintf(stderr, "xffl-train: %s error: %s\n", std::string(xffl::to_string(kind)).c_str(),
                xffl::log::printable(message, 4000).c_str());
   return xffl::exit_code(kind);
+}
+
+// LibTorch throws several types when memory is not there, which say it in words alone.
+bool is_out_of_memory(const std::exception& error) {
+  const std::string_view text = error.what();
+  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+         text.find("out of memory") != std::string_view::npos ||
+         text.find("can't allocate memory") != std::string_view::npos;
+}
+
+int report_foreign(const std::exception& error) {
+  const std::string text = error.what();
+  if (is_out_of_memory(error)) {
+    return report(xffl::ErrorKind::kFailed,
+                  "out of memory: " + text.substr(0, text.find('\n')) +
+                      " (more sharding, recompute: full, a smaller micro_batch_size or offload "
+                      "may help)");
+  }
+  if (dynamic_cast<const std::filesystem::filesystem_error*>(&error) != nullptr)
+    return report(xffl::ErrorKind::kIo, text);
+  return report(xffl::ErrorKind::kInternal, text);
+}
+
+// Models and token shards are read in place.
+extern "C" void on_sigbus(int signal_number) {
+  constexpr std::string_view kText =
+      "xffl-train: a file that is being read became shorter, or cannot be read any more (SIGBUS)\n";
+  [[maybe_unused]] const ssize_t n = write(STDERR_FILENO, kText.data(), kText.size());
+  std::signal(signal_number, SIG_DFL);
+  std::raise(signal_number);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   keep_freed_memory();
+  leave_out_stack_traces();
+  std::signal(SIGBUS, on_sigbus);
   CommandLine line;
   declare(line);
   try {
@@ -168,6 +204,6 @@ int main(int argc, char** argv) {
   } catch (const xffl::Error& error) {
     return report(error.kind(), error.what());
   } catch (const std::exception& error) {
-    return report(xffl::ErrorKind::kInternal, error.what());
+    return report_foreign(error);
   }
 }

@@ -1,7 +1,11 @@
 #include "setup.h"
 
 #include <ATen/Parallel.h>
+#include <c10/util/Logging.h>
 #include <torch/version.h>
+
+#include <cstdlib>
+#include <string_view>
 
 #include "xffl/train/device.h"
 
@@ -16,6 +20,12 @@ Rank set_up_rank(const CommonOptions& options) {
   rank.device = train::choose_device(options.device, rank.rendezvous.local_rank);
   rank.group = comm::make_group(rank.rendezvous, rank.device);
   return rank;
+}
+
+void leave_out_stack_traces() {
+  const char* wanted = std::getenv("TORCH_SHOW_CPP_STACKTRACES");
+  if (wanted != nullptr && std::string_view(wanted) == "1") return;
+  c10::SetStackTraceFetcher([] { return std::string(); });
 }
 
 std::string version_line() { return "xffl-train " XFFL_VERSION " (torch " TORCH_VERSION ")"; }

@@ -22,18 +22,19 @@ std::string first_line(const char* text) {
 }  // namespace
 
 void translate_errors(const Rendezvous& rendezvous, std::string_view doing,
-                      const std::function<void()>& body) {
+                      const std::function<void()>& body, std::string why) {
   try {
     body();
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
+    if (why.empty()) why = "a rank died, or was late";
     throw Error(
         ErrorKind::kFailed,
         "rank " + std::to_string(rendezvous.rank) + " of " + std::to_string(rendezvous.world_size) +
-            ", " + std::string(doing) + ": " + first_line(error.what()) +
-            " (a rank died, or was late by more than XFFL_COMM_TIMEOUT=" +
-            std::to_string(rendezvous.timeout.count()) + " s: look at the other ranks' output)");
+            ", " + std::string(doing) + ": " + first_line(error.what()) + " (" + why +
+            " by more than XFFL_COMM_TIMEOUT=" + std::to_string(rendezvous.timeout.count()) +
+            " s: look at the other ranks' output)");
   }
 }
 
@@ -41,14 +42,20 @@ c10::intrusive_ptr<c10d::Store> meet(const Rendezvous& rendezvous) {
   c10::intrusive_ptr<c10d::Store> store;
   const std::string where =
       rendezvous.master_address + ":" + std::to_string(rendezvous.master_port);
-  translate_errors(rendezvous, "meeting the other ranks at " + where, [&] {
-    c10d::TCPStoreOptions options;
-    options.port = static_cast<uint16_t>(rendezvous.master_port);
-    options.isServer = rendezvous.rank == 0;
-    options.numWorkers = static_cast<size_t>(rendezvous.world_size);
-    options.timeout = rendezvous.timeout;
-    store = c10::make_intrusive<c10d::TCPStore>(rendezvous.master_address, options);
-  });
+  translate_errors(
+      rendezvous, "meeting the other ranks at " + where,
+      [&] {
+        c10d::TCPStoreOptions options;
+        options.port = static_cast<uint16_t>(rendezvous.master_port);
+        options.isServer = rendezvous.rank == 0;
+        options.numWorkers = static_cast<size_t>(rendezvous.world_size);
+        options.timeout = rendezvous.timeout;
+        store = c10::make_intrusive<c10d::TCPStore>(rendezvous.master_address, options);
+      },
+      rendezvous.rank == 0
+          ? "the port is another program's: choose another MASTER_PORT; or a rank was late"
+          : "there is no rank 0: are MASTER_ADDR and MASTER_PORT those of its machine? Or it was "
+            "late");
   return store;
 }
 

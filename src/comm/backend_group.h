@@ -14,9 +14,10 @@ namespace xffl::comm {
 /// Rank 0 listens at master_port, the others connect. Throws kFailed.
 c10::intrusive_ptr<c10d::Store> meet(const Rendezvous& rendezvous);
 
-/// Calls `body`; an exception of c10d or Gloo becomes kFailed and says which rank was doing what.
+/// Calls `body`; an exception of c10d or Gloo becomes kFailed and says which rank was doing what,
+/// and `why` that may have failed: unless given, another rank's death.
 void translate_errors(const Rendezvous& rendezvous, std::string_view doing,
-                      const std::function<void()>& body);
+                      const std::function<void()>& body, std::string why = "");
 
 /// What makes a group of a back end, and smaller ones of it.
 struct BackendMaker {

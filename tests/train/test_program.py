@@ -1,6 +1,10 @@
 """The command line: info, init, evaluate, and how mistakes are answered."""
 
 import json
+import os
+import pathlib
+import signal
+import subprocess
 
 import pytest
 import torch
@@ -56,3 +60,23 @@ def test_evaluate_prints_a_table(tmp_path):
     tokens = harness.write_tokens(tmp_path / "t.tokens", harness.make_sequences(4))
     text = harness.run([TRAIN, "evaluate", "--model", tmp_path / "m", "--tokens", tokens]).stdout
     assert "perplexity" in text and "predicted tokens" in text
+
+
+def test_too_little_memory_is_said_in_a_line(tmp_path):
+    huge = dict(model_type="llama", vocab_size=1 << 24, hidden_size=1 << 20, num_attention_heads=16, num_hidden_layers=2)
+    (tmp_path / "config.json").write_text(json.dumps(huge))
+    result = harness.run([TRAIN, "init", "--config", tmp_path / "config.json", "--output", tmp_path / "m"], check=False)
+    assert result.returncode == 9 and "out of memory" in result.stderr and "internal" not in result.stderr
+    assert result.stderr.count("\n") == 1 and "frame #" not in result.stderr
+
+
+def test_a_file_that_is_cut_while_it_is_read_is_named_as_the_cause(tmp_path):
+    harness.make_model(tmp_path / "m")
+    tokens = harness.write_tokens(tmp_path / "t.tokens", [[i % 97 for i in range(250)]] * 3000)
+    program = subprocess.Popen([TRAIN, "evaluate", "--model", tmp_path / "m", "--tokens", tokens],
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    while str(tokens) not in pathlib.Path(f"/proc/{program.pid}/maps").read_text():
+        assert program.poll() is None
+    os.truncate(tokens, 100)
+    output = program.communicate(timeout=60)[0]
+    assert program.returncode == -signal.SIGBUS and "became shorter" in output, output

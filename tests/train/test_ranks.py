@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 
@@ -126,3 +127,16 @@ def test_a_missing_rank_is_an_error(setting):
     result = harness.run([harness.BIN / "xffl-train", "--job", job("lonely")], check=False,
                          env={**os.environ, **environment}, timeout=60)
     assert result.returncode == 9 and "meeting the other ranks" in result.stderr
+    assert "frame #" not in result.stderr, "stack traces are for bugs"
+
+
+def test_a_port_that_is_taken_is_an_error(setting):
+    folder, job, _ = setting
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen(1)
+        environment = dict(RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(other.getsockname()[1]),
+                           XFFL_COMM_TIMEOUT="2")
+        result = harness.run([harness.BIN / "xffl-train", "--job", job("port")], check=False,
+                             env={**os.environ, **environment}, timeout=60)
+    assert result.returncode == 9 and "choose another MASTER_PORT" in result.stderr and "frame #" not in result.stderr

@@ -64,8 +64,8 @@ class Trainer {
           at::Device device);
 
   /// One optimizer step on the sequences `indices` (possibly none) of this rank's pipeline, out of
-  /// a global batch with `global_tokens` targets; collective. The parameters are unchanged when loss
-  /// or gradient is not finite, on all ranks of the group alike: see check_finite().
+  /// a global batch with `global_tokens` targets; collective. The parameters are unchanged when
+  /// loss or gradient is not finite, on all ranks of the group alike: see check_finite().
   StepResult step(const Dataset& data, std::vector<uint64_t> indices, int64_t global_tokens,
                   double learning_rate);
 
