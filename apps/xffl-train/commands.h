@@ -53,7 +53,7 @@ struct GenerateCommandOptions {
   std::string ids;       // "1, 5 7"
   std::string ids_file;  // or a file of the same
   std::string precision = "fp32";
-  bool stop_at_eos = true;  // config.json's eos_token_id stops, too
+  bool stop_at_eos = true;  // what generation_config.json or config.json calls eos stops, too
   train::GenerateOptions generate;
 };
 

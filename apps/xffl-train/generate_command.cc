@@ -74,7 +74,8 @@ void generate_command(const CommonOptions& common, const GenerateCommandOptions&
   const train::LoadedModel loaded = train::load_model(options.model, load);
   train::GenerateOptions generate = options.generate;
   if (options.stop_at_eos) {
-    for (const int64_t id : loaded.config.eos_token_ids) generate.stop_ids.push_back(id);
+    const auto ends = checkpoint::end_of_text_ids(options.model, loaded.config);
+    generate.stop_ids.insert(generate.stop_ids.end(), ends.begin(), ends.end());
   }
   int64_t count = 0;
   const auto start = SteadyClock::now();

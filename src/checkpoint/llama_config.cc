@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <system_error>
 
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -225,6 +226,21 @@ LlamaConfig parse_llama_config(std::string_view json, std::string_view origin) {
 LlamaConfig read_llama_config(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / "config.json";
   return parse_llama_config(read_file(path, kMaxConfigBytes), path.string());
+}
+
+std::vector<int64_t> end_of_text_ids(const std::filesystem::path& folder,
+                                     const LlamaConfig& config) {
+  std::vector<int64_t> ids = config.eos_token_ids;
+  const std::filesystem::path path = folder / "generation_config.json";
+  std::error_code none;
+  if (std::filesystem::exists(path, none)) {
+    const Json document = parse_json(read_file(path, kMaxConfigBytes), path.string());
+    JsonObject object(document, path.string());
+    ids = parse_token_ids(object, "eos_token_id", ids);
+    if (ids.empty()) ids = config.eos_token_ids;
+  }
+  std::erase_if(ids, [&](int64_t id) { return id >= config.vocab_size; });
+  return ids;
 }
 
 std::string format_llama_config(const LlamaConfig& config) {

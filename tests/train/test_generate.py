@@ -53,10 +53,17 @@ def test_several_stop_ids(tmp_path):
     assert len(expected) < NEW
     flag = ",".join(map(str, stops))
     assert generate(tmp_path / "m", PROMPT, "--max-new-tokens", NEW, "--ignore-eos", "--stop-ids", flag) == (expected, "stop")
-    # The same, from config.json's list.
-    config = json.loads((tmp_path / "m" / "config.json").read_text())
-    (tmp_path / "m" / "config.json").write_text(json.dumps({**config, "eos_token_id": stops}))
+    # The same, from config.json's list; from that of generation_config.json, which counts first, as in HF.
+    config, generation = tmp_path / "m" / "config.json", tmp_path / "m" / "generation_config.json"
+    plain = json.loads(config.read_text())
+    generation.unlink()
+    config.write_text(json.dumps({**plain, "eos_token_id": [*stops, 5000]}))
     assert generate(tmp_path / "m", PROMPT, "--max-new-tokens", NEW) == (expected, "stop")
+    config.write_text(json.dumps({**plain, "eos_token_id": free[2]}))
+    generation.write_text(json.dumps({"eos_token_id": stops}))
+    assert generate(tmp_path / "m", PROMPT, "--max-new-tokens", NEW) == (expected, "stop")
+    generation.write_text(json.dumps({"temperature": 0.6}))
+    assert generate(tmp_path / "m", PROMPT, "--max-new-tokens", NEW)[1] == "stop"
 
 
 def test_draws_follow_the_reference_probabilities(tmp_path):

@@ -56,4 +56,10 @@ LlamaConfig read_llama_config(const std::filesystem::path& folder);
 LlamaConfig parse_llama_config(std::string_view json, std::string_view origin);
 std::string format_llama_config(const LlamaConfig& config);
 
+/// What ends a generated text, as HF's generate() has it: eos_token_id of
+/// `folder`/generation_config.json where that names any, else of config.json. Ids beyond the
+/// vocabulary, which are never drawn, are left out. Throws kCorrupt.
+std::vector<int64_t> end_of_text_ids(const std::filesystem::path& folder,
+                                     const LlamaConfig& config);
+
 }  // namespace xffl::checkpoint
