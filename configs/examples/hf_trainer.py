@@ -87,7 +87,7 @@ def learning_rate(training, step):
     schedule, peak = training["schedule"], training["learning_rate"]
     warmup, total = schedule["warmup_steps"], schedule["total_steps"]
     if step < warmup:
-        return peak * (step + 1) / warmup
+        return peak * step / warmup
     if schedule["kind"] == "constant":
         return peak
     progress = min(1.0, (step - warmup) / max(1, total - warmup))
@@ -132,7 +132,7 @@ def train(model, sequences, training, metrics):
         losses.append(total / count)
         samples, tokens = samples + len(chosen), tokens + count
         seconds = time.monotonic() - began
-        line = {"step": step, "loss": losses[-1], "lr": learning_rate(training, step), "grad_norm": float(norm)}
+        line = {"step": step + 1, "loss": losses[-1], "lr": learning_rate(training, step), "grad_norm": float(norm)}
         metrics.write(json.dumps({**line, "tokens": count, "tokens_per_second": count / seconds, "seconds": seconds}) + "\n")
         metrics.flush()
     return losses, samples, tokens
@@ -169,6 +169,18 @@ def write_update(job, model, before, folder):
     return root
 
 
+def refuse_what_is_not_done(job, training):
+    """What a trainer cannot honour it refuses, rather than to train something else."""
+    others = {"lora": training["lora"]["rank"], "groups": training["groups"]["count"] - 1, "pipeline": training["pipeline"]["stages"] - 1}
+    for key in ("freeze", "proximal", "document_mask", "max_tokens", "validation_interval", "early_stop_patience", "keep_optimizer"):
+        others[key] = training[key]
+    for key, value in others.items():
+        if value:
+            sys.exit(f"training.{key} is not done by this example: leave it out")
+    if job["on_stop"] != "update":
+        sys.exit("this example leaves no checkpoints: leave out policy.on_walltime")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--job", required=True, type=pathlib.Path)
@@ -184,8 +196,9 @@ def main():
     here = arguments.job.resolve().parent
     resolve = lambda path: here / path  # an absolute path stays as it is
     training = job["training"]
-    if training["lora"]["rank"] or training["groups"]["count"] > 1 or training["freeze"] or training["proximal"]:
-        sys.exit("this example trains all weights in one group: leave out lora, groups, freeze and proximal")
+    refuse_what_is_not_done(job, training)
+    if resolve(job["report_path"]).exists():
+        sys.exit(0)  # requeued after it had finished
     torch.manual_seed(training["seed"])
     model = AutoModelForCausalLM.from_pretrained(resolve(job["base_model_path"]), dtype=torch.float32)
     before = tensors_of(model)
@@ -228,7 +241,7 @@ def main():
         "train_loss": sum(losses) / len(losses) if losses else 0.0,
         "train_loss_last": losses[-1] if losses else 0.0,
         "validation": results,
-        "train_seconds": train_seconds,
+        "train_seconds": train_seconds if losses else 0.0,
         "total_seconds": time.monotonic() - began,
         "tokens_per_second": tokens / train_seconds if losses else 0.0,
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
