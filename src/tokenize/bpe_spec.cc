@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "bpe_steps.h"
 #include "byte_level.h"
 #include "code_points.h"
 #include "tokenizer_json.h"
@@ -22,7 +23,7 @@ constexpr int64_t kMaxGaps = 65536;
 constexpr size_t kMaxTokenBytes = 4096;
 constexpr size_t kMaxAddedTokens = 100'000;
 constexpr size_t kMaxAddedBytes = size_t{4} << 20;  // of all added tokens together
-constexpr size_t kMaxSteps = 16;
+constexpr size_t kMaxPieces = 16;                   // of a template
 constexpr uint64_t kMaxConfigBytes = uint64_t{8} << 20;
 
 using Ids = std::unordered_map<std::string_view, int32_t>;
@@ -36,16 +37,20 @@ class Reader {
   BpeSpec run() {
     JsonObject top(file_.rest, spec_.origin);
     // What cuts and fills batches ("truncation", "padding") is not the tokenizer's: shards do that.
-    if (top.has("normalizer")) unsupported("normalizer", top.at("normalizer"));
     JsonObject model = top.object("model");
     check_model(model);
     read_vocab();
     read_merges();
     if (top.has("added_tokens")) read_added_tokens(top.at("added_tokens"));
-    if (!top.has("pre_tokenizer")) unsupported("pre_tokenizer", nullptr);
-    read_pre_tokenizer(top.at("pre_tokenizer"));
+    if (spec_.byte_fallback) {
+      read_byte_fallback_steps(file_.rest, spec_);
+    } else {
+      if (top.has("normalizer")) unsupported("normalizer", top.at("normalizer"));
+      if (!top.has("pre_tokenizer")) unsupported("pre_tokenizer", nullptr);
+      read_pre_tokenizer(top.at("pre_tokenizer"));
+      read_decoder(top.has("decoder") ? top.at("decoder") : Json());
+    }
     if (top.has("post_processor")) read_post_processor(top.at("post_processor"));
-    read_decoder(top.has("decoder") ? top.at("decoder") : Json());
     return std::move(spec_);
   }
 
@@ -54,17 +59,9 @@ class Reader {
     throw Error(ErrorKind::kCorrupt, spec_.origin + ": " + problem);
   }
   [[noreturn]] void unsupported(const std::string& step, const Json& found) const {
-    const bool typed = found.is_object() && found.contains("type") && found["type"].is_string();
-    const std::string name = typed ? "'" + found["type"].get<std::string>() + "'" : found.dump();
-    unsupported(step + " " + log::printable(name, 200) + " is");
+    refuse_step(spec_.origin, step, found);
   }
-  [[noreturn]] void unsupported(const std::string& what) const {
-    throw Error(
-        ErrorKind::kUnsupported,
-        spec_.origin + ": " + what +
-            " not supported: byte-level BPE as in Llama 3 and GPT-2 is; where the model has "
-            "a tokenizer.model, use that");
-  }
+  [[noreturn]] void unsupported(const std::string& what) const { refuse_bpe(spec_.origin, what); }
 
   void check_model(JsonObject& model);
   void read_vocab();
@@ -77,8 +74,7 @@ class Reader {
   void read_post_processor(const Json& json);
   void read_template(JsonObject& step);
   void read_decoder(const Json& json);
-  /// The steps of a "Sequence", or the step itself.
-  std::vector<Json> steps_of(const Json& json, const char* list, const std::string& where) const;
+  std::vector<std::string> byte_tokens() const;
   int32_t id_of(const std::string& token, const std::string& where) const;
 
   TokenizerJson file_;
@@ -90,13 +86,24 @@ class Reader {
 void Reader::check_model(JsonObject& model) {
   const std::string type = model.string_or("type", file_.merges.empty() ? "" : "BPE");
   if (type != "BPE") unsupported("model '" + log::printable(type, 40) + "' is");
-  if (model.boolean_or("byte_fallback", false)) unsupported("model.byte_fallback is");
+  spec_.byte_fallback = model.boolean_or("byte_fallback", false);
   for (const char* affix : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     if (!model.string_or(affix, "").empty()) unsupported(std::string("model.") + affix + " is");
   }
   if (model.number_or("dropout", 0) != 0) unsupported("model.dropout is");
   // unk_token and fuse_unk say what becomes of a byte without a token: every byte must have one.
   spec_.ignore_merges = model.boolean_or("ignore_merges", false);
+  if (spec_.ignore_merges && spec_.byte_fallback)
+    unsupported("model.ignore_merges with byte_fallback is");
+}
+
+// Each byte's own.
+std::vector<std::string> Reader::byte_tokens() const {
+  const auto alphabet = byte_level_alphabet();
+  std::vector<std::string> tokens(alphabet.begin(), alphabet.end());
+  for (size_t byte = 0; spec_.byte_fallback && byte < tokens.size(); ++byte)
+    tokens[byte] = byte_fallback_token(static_cast<unsigned char>(byte));
+  return tokens;
 }
 
 void Reader::read_vocab() {
@@ -118,9 +125,9 @@ void Reader::read_vocab() {
       corrupt("model.vocab: '" + log::printable(token, 60) + "' appears twice");
     }
   }
-  const auto alphabet = byte_level_alphabet();
-  for (size_t byte = 0; byte < alphabet.size(); ++byte) {
-    if (!ids_.contains(alphabet[byte])) {
+  const std::vector<std::string> bytes = byte_tokens();
+  for (size_t byte = 0; byte < bytes.size(); ++byte) {
+    if (!ids_.contains(bytes[byte])) {
       unsupported("a vocabulary without a token for the byte " + std::to_string(byte) + " is");
     }
   }
@@ -184,19 +191,8 @@ void Reader::read_added_tokens(const Json& tokens) {
   }
 }
 
-std::vector<Json> Reader::steps_of(const Json& json, const char* list,
-                                   const std::string& where) const {
-  JsonObject step(json, spec_.origin + ": " + where);
-  if (step.string("type") != "Sequence") return {json};
-  const Json& steps = step.at(list);
-  if (!steps.is_array() || steps.empty() || steps.size() > kMaxSteps) {
-    step.fail(list, "should be a list of 1 to " + std::to_string(kMaxSteps) + " steps");
-  }
-  return {steps.begin(), steps.end()};
-}
-
 void Reader::read_pre_tokenizer(const Json& json) {
-  const std::vector<Json> steps = steps_of(json, "pretokenizers", "pre_tokenizer");
+  const std::vector<Json> steps = steps_of(json, "pretokenizers", spec_.origin + ": pre_tokenizer");
   for (size_t i = 0; i < steps.size(); ++i) {
     JsonObject step(steps[i], spec_.origin + ": pre_tokenizer");
     const std::string type = step.string("type");
@@ -251,7 +247,7 @@ int32_t Reader::id_of(const std::string& token, const std::string& where) const 
 
 void Reader::read_post_processor(const Json& json) {
   bool found = false;
-  for (const Json& each : steps_of(json, "processors", "post_processor")) {
+  for (const Json& each : steps_of(json, "processors", spec_.origin + ": post_processor")) {
     JsonObject step(each, spec_.origin + ": post_processor");
     const std::string type = step.string("type");
     if (type == "ByteLevel") continue;  // trims offsets; no token changes
@@ -264,7 +260,7 @@ void Reader::read_post_processor(const Json& json) {
 // "single": at most one special token before the text and one behind it.
 void Reader::read_template(JsonObject& step) {
   const Json& pieces = step.at("single");
-  if (!pieces.is_array() || pieces.size() > kMaxSteps)
+  if (!pieces.is_array() || pieces.size() > kMaxPieces)
     step.fail("single", "should be a short list");
   bool text = false;
   for (const Json& piece : pieces) {
@@ -294,7 +290,7 @@ void Reader::read_template(JsonObject& step) {
 
 void Reader::read_decoder(const Json& json) {
   if (json.is_null()) unsupported("decoder", json);
-  for (const Json& each : steps_of(json, "decoders", "decoder")) {
+  for (const Json& each : steps_of(json, "decoders", spec_.origin + ": decoder")) {
     if (JsonObject(each, spec_.origin + ": decoder").string("type") != "ByteLevel") {
       unsupported("decoder", each);
     }

@@ -1,4 +1,4 @@
-// What a tokenizer.json with a byte-level BPE model asks for: read, checked, and nothing guessed.
+// What a tokenizer.json with a BPE model asks for: read, checked, and nothing guessed.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,23 @@
 
 namespace xffl::tokenize {
 
+/// What is put before a text whose spaces become U+2581.
+enum class Prefix {
+  kNone,
+  kEach,     // before every text between added tokens
+  kMissing,  // the same, unless it begins with one
+  kFirst,    // the same, at the very beginning only
+};
+
 struct BpeSpec {
   std::string origin;  // the file's name, for messages
-  // Tokens of the model, spelled in the alphabet of byte_level.h, and their ids, all different.
+  // Symbols are characters, those that are no token their bytes "<0x0A>", and spaces are U+2581
+  // (Llama 2); else they are bytes (Llama 3).
+  bool byte_fallback = false;
+  Prefix prefix = Prefix::kNone;  // with byte_fallback
+  bool strips_space = false;      // with byte_fallback: decoding leaves out one space at the begin
+  // Tokens of the model and their ids, all different; without byte_fallback spelled in the alphabet
+  // of byte_level.h.
   std::vector<std::pair<std::string, int32_t>> vocab;
   std::vector<Merge> merges;
   bool ignore_merges = false;  // a word that is a token is not taken apart

@@ -1,5 +1,6 @@
 #include "byte_level.h"
 
+#include <charconv>
 #include <cstdint>
 
 #include "code_points.h"
@@ -47,6 +48,18 @@ std::optional<std::string> byte_level_bytes(std::string_view token) {
     result += static_cast<char>(bytes[character]);
   }
   return result;
+}
+
+std::string byte_fallback_token(unsigned char byte) {
+  constexpr std::string_view kDigits = "0123456789ABCDEF";
+  return {'<', '0', 'x', kDigits[byte >> 4], kDigits[byte & 15], '>'};
+}
+
+int byte_of_fallback_token(std::string_view token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || !token.ends_with('>')) return -1;
+  int byte = -1;
+  const auto [end, error] = std::from_chars(token.data() + 3, token.data() + 5, byte, 16);
+  return error == std::errc() && end == token.data() + 5 ? byte : -1;
 }
 
 }  // namespace xffl::tokenize

@@ -1,4 +1,5 @@
-// The alphabet of byte-level BPE: each byte is a printable character, as GPT-2 chose them.
+// How bytes are spelled: in byte-level BPE each is a printable character, as GPT-2 chose them; with
+// byte fallback a token "<0x0A>".
 #pragma once
 
 #include <array>
@@ -17,5 +18,10 @@ std::array<std::string, 256> byte_level_alphabet();
 
 /// The bytes that `token` spells; nothing when it has a character that is not of the alphabet.
 std::optional<std::string> byte_level_bytes(std::string_view token);
+
+/// "<0x0A>".
+std::string byte_fallback_token(unsigned char byte);
+/// The byte of such a token, or -1.
+int byte_of_fallback_token(std::string_view token);
 
 }  // namespace xffl::tokenize

@@ -248,10 +248,7 @@ std::string ByteLevelBpe::decode(std::span<const int32_t> ids) const {
 
 }  // namespace
 
-std::unique_ptr<Tokenizer::Model> load_byte_level_bpe(const std::string& bytes,
-                                                      const std::filesystem::path& path) {
-  BpeSpec spec = read_bpe_spec(bytes, path.string());
-  read_tokenizer_config(path, spec);
+std::unique_ptr<Tokenizer::Model> make_byte_level_bpe(BpeSpec spec) {
   return std::make_unique<ByteLevelBpe>(std::move(spec));
 }
 

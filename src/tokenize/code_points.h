@@ -9,6 +9,9 @@
 
 namespace xffl::tokenize {
 
+/// U+2581, by which SentencePiece spells a space.
+inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
+
 /// The character at `at`, which moves behind it. `text` is valid UTF-8 and does not end at `at`.
 uint32_t next_code_point(std::string_view text, size_t& at);
 

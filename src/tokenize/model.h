@@ -1,4 +1,4 @@
-// What a Tokenizer has inside: a SentencePiece model or a byte-level BPE.
+// What a Tokenizer has inside: a SentencePiece model or one of two kinds of BPE.
 #pragma once
 
 #include <filesystem>
@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bpe_spec.h"
 #include "xffl/tokenize/tokenizer.h"
 
 namespace xffl::tokenize {
@@ -29,9 +30,9 @@ class Tokenizer::Model {
 std::unique_ptr<Tokenizer::Model> load_sentencepiece(const std::string& bytes,
                                                      const std::filesystem::path& path);
 
-/// `bytes` are those of `path`, a tokenizer.json; what stands beside it tells the end of texts.
-/// Throws kCorrupt, kUnsupported.
-std::unique_ptr<Tokenizer::Model> load_byte_level_bpe(const std::string& bytes,
-                                                      const std::filesystem::path& path);
+/// What a tokenizer.json asks for, with symbols that are bytes (Llama 3), or characters (Llama 2,
+/// spec.byte_fallback). Throws kUnsupported.
+std::unique_ptr<Tokenizer::Model> make_byte_level_bpe(BpeSpec spec);
+std::unique_ptr<Tokenizer::Model> make_byte_fallback_bpe(BpeSpec spec);
 
 }  // namespace xffl::tokenize

@@ -35,14 +35,21 @@ File find_in_folder(const fs::path& folder) {
               "folder " + folder.string() + " has no tokenizer.model and no tokenizer.json");
 }
 
+// What stands beside the file tells the end of texts.
+std::unique_ptr<Tokenizer::Model> load_json(const std::string& bytes, const fs::path& path) {
+  BpeSpec spec = read_bpe_spec(bytes, path.string());
+  read_tokenizer_config(path, spec);
+  return spec.byte_fallback ? make_byte_fallback_bpe(std::move(spec))
+                            : make_byte_level_bpe(std::move(spec));
+}
+
 }  // namespace
 
 Tokenizer::Tokenizer(const fs::path& path) {
   const File file = fs::is_directory(path) ? find_in_folder(path)
                                            : File{path, read_file(path, kMaxTokenizerBytes)};
   const bool json = file.path.extension() == ".json" || is_json(file.bytes);
-  model_ =
-      json ? load_byte_level_bpe(file.bytes, file.path) : load_sentencepiece(file.bytes, file.path);
+  model_ = json ? load_json(file.bytes, file.path) : load_sentencepiece(file.bytes, file.path);
 }
 
 Tokenizer::~Tokenizer() = default;

@@ -186,7 +186,7 @@ TEST_F(Bpe, WhatIsNotSupportedIsNamed) {
   };
   unsupported("normalizer 'NFC'", "/normalizer", {{"type", "NFC"}});
   unsupported("model 'Unigram'", "/model/type", "Unigram");
-  unsupported("model.byte_fallback", "/model/byte_fallback", true);
+  unsupported("model.ignore_merges with byte_fallback", "/model/byte_fallback", true);
   unsupported("model.end_of_word_suffix", "/model/end_of_word_suffix", "</w>");
   unsupported("model.dropout", "/model/dropout", 0.1);
   unsupported("pre_tokenizer null", "/pre_tokenizer", nullptr);

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Checks that tokenizer.json gives the ids of HF's tokenizers: hf_same_bpe.py XFFL_TOKENIZE KIND TEXT...
 
-Trains a byte-level BPE of the KIND (llama3, llama4, gpt2, roberta, splits, digits) on the texts and seeded mixed text with HF's own
+Trains a byte-level BPE of the KIND (llama3, llama4, gpt2, roberta, splits, digits), or one with byte fallback
+(llama2, replace, first, always, never), on the texts and seeded mixed text with HF's own
 library, and compares: masks of prompts, edge cases, about 1 MB of mixed text in one document and in many, every assigned character of
 Unicode between letters, the texts of the ids, and texts of ids in no order. Exit code 77: tokenizers is not installed.
 
-hf_same_bpe.py golden FOLDER TEXT... writes the files that the unit tests read instead.
+hf_same_bpe.py golden FOLDER TEXT... writes the files that the unit tests read instead; in a folder .../llama2 of that kind.
 """
 
 import json
@@ -76,6 +77,33 @@ def trained(kind, texts, vocab_size=3000):
     return tokenizer
 
 
+REPLACE = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+NORMALIZERS = {"llama2": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, REPLACE]}, "replace": REPLACE}
+
+
+def trained_with_byte_fallback(kind, texts, vocab_size=3000):
+    """As Llama 2's: llama2 and replace have a normalizer; first, always and never are Metaspace's prepend_scheme."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()  # words to learn from
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, show_progress=False, limit_alphabet=200,
+                                  special_tokens=["<unk>", "<s>", "</s>"])
+    tokenizer.train_from_iterator(texts, trainer)
+    file = json.loads(tokenizer.to_str())
+    vocab = file["model"]["vocab"]
+    vocab |= {f"<0x{byte:02X}>": len(vocab) + byte for byte in range(256)}
+    file["model"] |= {"byte_fallback": True, "fuse_unk": True, "unk_token": "<unk>"}
+    file["normalizer"] = NORMALIZERS.get(kind)
+    file["pre_tokenizer"] = None if kind in NORMALIZERS else {"type": "Metaspace", "replacement": "▁", "prepend_scheme": kind, "split": False}
+    strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+    replace = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
+    file["decoder"] = {"type": "Sequence", "decoders": [replace, {"type": "ByteFallback"}, {"type": "Fuse"}] + [strip] * (kind != "never")}
+    tokenizer = Tokenizer.from_str(json.dumps(file))
+    tokenizer.add_special_tokens(special_tokens())
+    tokenizer.add_tokens([AddedToken("word", single_word=True, normalized=False), AddedToken("<tool>", normalized=False)])
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    return tokenizer
+
+
 def save(tokenizer, folder):
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(
@@ -135,7 +163,8 @@ def compare_decoded(program, folder, tokenizer, texts, rng):
 def write_golden(folder, texts, words):
     """The files in data/bpe: a small tokenizer, and texts with their ids, without BOS, and what the ids decode to."""
     folder.mkdir(exist_ok=True)
-    tokenizer = trained("llama3", texts, 420)
+    llama2 = folder.name == "llama2"
+    tokenizer = trained_with_byte_fallback("llama2", texts, 420) if llama2 else trained("llama3", texts, 420)
     save(tokenizer, folder)
     cases = ["", "   "] + [text for text in EDGES if len(text) < 1000] + [mixed_text(80, seed, words) for seed in range(60)]
     cases += ["a" * 300, " " * 200 + "x", "ab" * 100]
@@ -176,7 +205,8 @@ def main(program, kind, *paths):
     words = " ".join(texts).split()
     if program == "golden":
         return write_golden(pathlib.Path(kind), texts, words)
-    tokenizer = trained(kind, texts * 20 + [mixed_text(300_000, 1, words)])
+    train = trained if kind in PRE_TOKENIZERS else trained_with_byte_fallback
+    tokenizer = train(kind, texts * 20 + [mixed_text(300_000, 1, words)])
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         save(tokenizer, folder)
