@@ -50,6 +50,25 @@ TEST(History, ResumingGivesAMissingFacilityNewAttempts) {
   EXPECT_EQ(alba(history).attempts_before_resume, 1);
 }
 
+TEST(History, AnEvaluationIsNoRoundThatIsDone) {
+  auto events = begun();
+  events.push_back(event("aggregated", 1, "", 0, R"({"model_sha256":"m1","master_sha256":"f1"})"));
+  events.push_back(event("published", 1, "", 0));
+  events.push_back(
+      event("round_planned", 2, "", 0, R"({"facilities":["alba"],"evaluates":true})"));
+  events.push_back(event("facility_missing", 2, "alba", 0, R"({"reason":"r"})"));
+  History history = replay(events);
+  EXPECT_FALSE(history.rounds.at(1).evaluates);
+  EXPECT_TRUE(history.rounds.at(2).evaluates);
+  EXPECT_EQ(history.done().rounds_published, 1);
+  EXPECT_EQ(history.done().model_sha256, "m1");
+  EXPECT_FALSE(history.done().run_completed);
+  apply(history, event("run_resumed", 0, "", 0));
+  EXPECT_FALSE(history.rounds.at(2).facilities.at(FacilityName("alba")).missing) << "tried again";
+  apply(history, event("run_completed", 0, "", 0));
+  EXPECT_TRUE(history.done().run_completed);
+}
+
 TEST(History, ResumingAfterTheFreezeChangesNobodysPart) {
   auto events = begun();
   events.push_back(event("facility_missing", 1, "alba", 0, R"({"reason":"late"})"));
