@@ -113,8 +113,16 @@ void Facility::start_requeued(const std::string& job, int nodes) const {
   const auto lifted = [&] {
     return exec_on_login({"scontrol", "update", "JobId=" + job, "StartTime=now"}).exit_code == 0;
   };
+  // On a slow machine the delay may have passed meanwhile, and the job with it.
+  const auto has_begun = [&] {
+    const std::string shown = exec_on_login({"scontrol", "show", "job", job}).out;
+    return shown.find("Restarts=0") == std::string::npos &&
+           (shown.find("JobState=RUNNING") != std::string::npos ||
+            shown.find("JobState=COMPLETED") != std::string::npos);
+  };
   for (int i = 0; i < 600; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    if (has_begun()) return;
     if (!clean()) continue;
     std::this_thread::sleep_for(std::chrono::seconds(2));
     if (lifted()) return;
