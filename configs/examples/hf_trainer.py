@@ -174,6 +174,10 @@ def refuse_what_is_not_done(job, training):
     others = {"lora": training["lora"]["rank"], "groups": training["groups"]["count"] - 1, "pipeline": training["pipeline"]["stages"] - 1}
     for key in ("freeze", "proximal", "document_mask", "max_tokens", "validation_interval", "early_stop_patience", "keep_optimizer"):
         others[key] = training[key]
+    # Its weights are float32, which split masters are, too.
+    others["masters"] = training["masters"] == "none"
+    for key in ("moment_dtype", "gradient_dtype"):
+        others[key] = training[key] != "fp32"
     for key, value in others.items():
         if value:
             sys.exit(f"training.{key} is not done by this example: leave it out")
