@@ -77,7 +77,12 @@ class TreeBuilder final : public YAML::EventHandler {
                                                  : "this '{' is never closed by '}'");
       }
     }
-    problem(place(error.mark), "not YAML: " + std::string(message));
+    const Mark mark = place(error.mark);
+    // The parser may notice it a line later.
+    for (const int line : {mark.line, mark.line - 1})
+      if (const int tab = tab_in_indentation(text_, line); tab > 0)
+        return problem({line, tab}, "a tab: YAML is indented with blanks");
+    problem(mark, "not YAML: " + std::string(message));
   }
 
   Node take_root() { return std::move(root_); }

@@ -63,6 +63,18 @@ size_t next_quote(std::string_view text, size_t from) {
   return text.size();
 }
 
+int tab_in_indentation(std::string_view text, int line) {
+  for (int at = 1; at < line; ++at) {
+    const size_t end = text.find('\n');
+    if (end == std::string_view::npos) return 0;
+    text.remove_prefix(end + 1);
+  }
+  const size_t first = text.find_first_not_of(' ');
+  return line > 0 && first != std::string_view::npos && text[first] == '\t'
+             ? static_cast<int>(first) + 1
+             : 0;
+}
+
 bool check_text(std::string_view text, std::vector<Problem>& problems) {
   if (text.size() > kMaxBytes) {
     problems.push_back({0, 0,

@@ -30,6 +30,9 @@ size_t end_of_quotes(std::string_view text, size_t start);
 /// The first quote at or after `from` that is not in a comment; the text's size when there is none.
 size_t next_quote(std::string_view text, size_t from);
 
+/// The column of a tab in the blanks that line number `line` begins with; 0 when there is none.
+int tab_in_indentation(std::string_view text, int line);
+
 /// False, with a problem, when the text is too long, not UTF-8, or holds control characters.
 bool check_text(std::string_view text, std::vector<Problem>& problems);
 

@@ -53,6 +53,9 @@ TEST(ReadYaml, RefusesWhatCouldSurprise) {
   EXPECT_THAT(problems("a: \x1b[2J"), HasSubstr("f:1:4: error: a control character"));
   EXPECT_THAT(problems(std::string_view("a: \0", 4)), HasSubstr("a control character"));
   EXPECT_THAT(problems("a: b\rc: d"), HasSubstr("a control character"));
+  EXPECT_THAT(problems("a:\n  b: 1\n\tc: 2\n"), HasSubstr("f:3:1: error: a tab"));
+  EXPECT_THAT(problems("a:\n\tb: 1\nc: 2\n"), HasSubstr("f:2:1: error: a tab"));
+  EXPECT_EQ(problems("a: [1,\n\t2]\n"), "") << "between brackets it does not matter";
 }
 
 TEST(ReadYaml, FindsTheQuoteThatIsNeverClosed) {
