@@ -74,8 +74,10 @@ Credentials Connector::check_credentials(const Ask* ask) {
   if (ask != nullptr && expired.empty()) return credentials;  // the person is the credential
   throw Error(ErrorKind::kAuth, "cannot log in to " + host_label(settings_.hosts.at(0)) + " as " +
                                     settings_.user + ": " +
-                                    (expired.empty() ? "there is no key and no agent" : expired) +
-                                    "; renew it, then it is tried again by itself");
+                                    (expired.empty() ? "there is no key and no agent: name one in "
+                                                       "ssh.keys, or add it to the agent"
+                                                     : expired + "; renew it") +
+                                    ", then it is tried again by itself");
 }
 
 std::shared_ptr<Connection> Connector::connect(const Ask* ask) {

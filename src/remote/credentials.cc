@@ -28,7 +28,7 @@ std::string file_stamp(const fs::path& path) {
   if (::stat(path.c_str(), &info) != 0) return path.string() + " absent\n";
   return path.string() + " " + std::to_string(info.st_size) + " " + std::to_string(info.st_ino) +
          " " + std::to_string(info.st_mtim.tv_sec) + "." + std::to_string(info.st_mtim.tv_nsec) +
-         "\n";
+         " " + std::to_string(info.st_mode & 077) + "\n";
 }
 
 // What cannot be looked at (a home folder that is away for a moment) counts as absent.
@@ -39,6 +39,11 @@ bool is_there(const fs::path& path) {
 
 KeyFile look_at(const fs::path& key) {
   KeyFile file{key, std::nullopt, std::nullopt, ""};
+  struct stat info {};
+  if (::stat(key.c_str(), &info) == 0 && (info.st_mode & 077) != 0) {
+    file.problem = "the key " + key.string() + " may be read by others: `chmod 600` it";
+    return file;
+  }
   const fs::path certificate = key.string() + "-cert.pub";
   if (!is_there(certificate)) return file;
   file.certificate_file = certificate;

@@ -17,7 +17,7 @@ struct KeyFile {
   std::filesystem::path key;
   std::optional<std::filesystem::path> certificate_file;
   std::optional<Certificate> certificate;
-  std::string problem;  // why the certificate cannot be read; then nothing of the two is offered
+  std::string problem;  // why nothing of the two is offered: others may read it, say
 };
 
 struct Credentials {

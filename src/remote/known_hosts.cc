@@ -54,7 +54,8 @@ std::vector<PublicKey> pinned_keys(const std::filesystem::path& file, const SshH
     if (!key)
       throw Error(ErrorKind::kCorrupt, file.string() + ": the line of " + label +
                                            " holds no public key: '" +
-                                           log::printable(line.text, 200) + "'");
+                                           log::printable(line.text, 200) +
+                                           "'; remove it, then run `xffl trust`");
     keys.push_back(*key);
   }
   return keys;

@@ -2,6 +2,7 @@
 // symbolic link nor a FIFO that a job left behind leads anywhere or blocks.
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -70,6 +71,13 @@ class LocalSession final : public Session {
 
   void write(const RemotePath& path, uint64_t offset, std::span<const std::byte> bytes) override {
     write_at(open_regular(path, O_WRONLY | O_CREAT).get(), offset, bytes, path.str());
+  }
+
+  std::optional<uint64_t> free_bytes(const RemotePath& folder) override {
+    struct statvfs info {};
+    if (::statvfs(folder.str().c_str(), &info) != 0)
+      throw system_error("ask for the free space of " + folder.str(), errno);
+    return uint64_t{info.f_bavail} * info.f_frsize;
   }
 
   void sync(const RemotePath& path) override {

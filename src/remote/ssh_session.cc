@@ -42,8 +42,9 @@ class SshSession final : public Session {
       throw Error(ErrorKind::kUnsupported, "'" + argv[0] + "' cannot be run at " +
                                                host_label(settings().hosts.at(0)) +
                                                ": it only moves files (shell: false)");
+    const auto connection = connector_.get();
     return with_context("'" + argv[0] + "'", [&] {
-      return run_script(connector_.get(), script_of(argv), stdin_text, timeout, stop);
+      return run_script(connection, script_of(argv), stdin_text, timeout, stop);
     });
   }
 

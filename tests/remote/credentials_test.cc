@@ -39,6 +39,17 @@ TEST_F(CredentialFiles, ACertificateThatIsBeingWrittenIsWaitedFor) {
   EXPECT_TRUE(find_credentials(settings_).usable(now_));
 }
 
+TEST_F(CredentialFiles, AKeyThatOthersMayReadIsNotOffered) {
+  const std::string stamp = find_credentials(settings_).stamp;
+  for (const auto mode : {0640, 0604, 0660}) {
+    std::filesystem::permissions(dir_ / "id", std::filesystem::perms(mode));
+    const Credentials found = find_credentials(settings_);
+    EXPECT_FALSE(found.usable(now_));
+    EXPECT_THAT(found.expired(now_), HasSubstr("chmod 600"));
+    EXPECT_NE(found.stamp, stamp) << "what was refused is tried again when it is mended";
+  }
+}
+
 TEST_F(CredentialFiles, AFolderThatCannotBeLookedAtHoldsNone) {
   std::filesystem::create_symlink("loop", dir_ / "loop");  // as a home folder that is away
   settings_.keys = {dir_ / "loop" / "id"};
