@@ -16,7 +16,18 @@ Attempt& open_attempt(FacilityState& facility, int attempt, const JsonObject& pa
   return facility.attempts.back();
 }
 
+[[noreturn]] void refuse(const JsonObject& payload, const std::string& why) {
+  throw Error(ErrorKind::kCorrupt, payload.where() + " cannot have happened: " + why);
+}
+
+Attempt& living_attempt(FacilityState& facility, int attempt, const JsonObject& payload) {
+  Attempt& open = open_attempt(facility, attempt, payload);
+  if (open.failure || facility.accepted) refuse(payload, "the attempt was over");
+  return open;
+}
+
 void run_created(History& history, const journal::Event&, JsonObject& payload) {
+  if (history.identity) refuse(payload, "the run had been created");
   history.identity = plan::RunIdentity{RunName(payload.string("run")), payload.string("secret")};
   history.project = payload.string("project");
   history.config_sha256 = payload.string("config_sha256");
@@ -51,7 +62,12 @@ void round_planned(History& history, const journal::Event& event, JsonObject& pa
     round.facilities[FacilityName(name)];
 }
 
-void attempt_opened(FacilityState& facility, int attempt, JsonObject&) {
+void attempt_opened(FacilityState& facility, int attempt, JsonObject& payload) {
+  const Attempt* last = facility.current();
+  if (facility.accepted || (last != nullptr && !last->failure))
+    refuse(payload, "another attempt was open");
+  if (attempt != (last == nullptr ? 1 : last->number + 1))
+    refuse(payload, "attempt " + std::to_string(attempt) + " was not the next");
   facility.attempts.push_back(Attempt{.number = attempt});
 }
 
@@ -64,7 +80,9 @@ void submit_intended(FacilityState& facility, int attempt, JsonObject& payload) 
 }
 
 void submitted(FacilityState& facility, int attempt, JsonObject& payload) {
-  open_attempt(facility, attempt, payload).job_id = payload.string("job_id");
+  Attempt& open = living_attempt(facility, attempt, payload);
+  if (!open.submit_intended) refuse(payload, "no submission was intended");
+  open.job_id = payload.string("job_id");
 }
 
 void attempt_failed(FacilityState& facility, int attempt, JsonObject& payload) {
@@ -83,6 +101,7 @@ void cancel_confirmed(FacilityState& facility, int attempt, JsonObject& payload)
 }
 
 void update_accepted(FacilityState& facility, int attempt, JsonObject& payload) {
+  living_attempt(facility, attempt, payload);
   Accepted accepted;
   accepted.attempt = attempt;
   accepted.update_sha256 = payload.string("update_sha256");
@@ -116,8 +135,12 @@ void aggregated(History& history, const journal::Event& event, JsonObject& paylo
   history.rounds[event.round].master_sha256 = payload.string("master_sha256");
 }
 
-void published(History& history, const journal::Event& event, JsonObject&) {
-  history.rounds[event.round].published = true;
+void published(History& history, const journal::Event& event, JsonObject& payload) {
+  RoundState& round = history.rounds[event.round];
+  if (round.model_sha256.empty()) refuse(payload, "the round was not aggregated");
+  if (event.round != history.done().rounds_published + 1)
+    refuse(payload, "round " + std::to_string(event.round) + " was not the next");
+  round.published = true;
 }
 
 void run_completed(History& history, const journal::Event&, JsonObject&) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "support/temp_dir.h"
+#include "support/thrown.h"
 #include "xffl/base/error.h"
 
 namespace xffl::round {
@@ -94,6 +96,51 @@ TEST(History, KnowsWhoseTrainingWasAcceptedInTheLastRound) {
   apply(history, event("published", 1, "", 0));
   const std::map<FacilityName, int> expected{{FacilityName("alba"), 2}};
   EXPECT_EQ(history.done().accepted, expected);
+}
+
+// A run goes on with a newer xffl. Never change that file: what is in it lies in journals out there.
+TEST(History, UnderstandsTheJournalsOfEarlierReleases) {
+  const test::TempDir dir;
+  std::filesystem::copy_file(XFFL_SOURCE_DIR "/tests/golden/journal/journal.jsonl",
+                             dir / "journal.jsonl");
+  EXPECT_EQ(journal::repair(dir / "journal.db").events, 43) << "hashed as it was then";
+  const History history = replay(journal::read_events(dir / "journal.db"));
+  EXPECT_EQ(history.project, "golden");
+  EXPECT_TRUE(history.completed);
+  EXPECT_FALSE(history.cancelled);
+  EXPECT_TRUE(history.paused.empty());
+  EXPECT_EQ(history.done().rounds_published, 2);
+  EXPECT_EQ(history.rounds.at(1).participants, (std::vector<std::string>{"alba", "brno"}));
+  EXPECT_EQ(history.rounds.at(2).participants, std::vector<std::string>{"alba"});
+  ASSERT_EQ(alba(history).attempts.size(), 2u);
+  EXPECT_TRUE(alba(history).attempts[0].failure);
+  EXPECT_EQ(alba(history).accepted->attempt, 2);
+  EXPECT_EQ(alba(history).accepted->report.tokens, 24);
+  const FacilityState& brno = history.rounds.at(2).facilities.at(FacilityName("brno"));
+  EXPECT_NE(brno.missing->find("nan"), std::string::npos);
+  EXPECT_FALSE(brno.current()->cancel_intended);
+}
+
+// What a journal cannot say: then it is ours no longer, or there is a mistake in what wrote it.
+TEST(History, RefusesWhatCannotHaveHappened) {
+  const auto refuses = [](std::vector<Event> more) {
+    auto events = begun();
+    events.insert(events.end(), more.begin(), more.end());
+    return test::kind_of([&] { replay(events); }) == ErrorKind::kCorrupt;
+  };
+  const Event intended = event("submit_intended", 1, "alba", 1);
+  const Event submitted = event("submitted", 1, "alba", 1, R"({"job_id":"42"})");
+  const Event failed = event("attempt_failed", 1, "alba", 1, R"({"reason":"r"})");
+  EXPECT_TRUE(refuses({begun()[0]})) << "a run is created once";
+  EXPECT_TRUE(refuses({submitted})) << "an intent comes first";
+  EXPECT_TRUE(refuses({event("attempt_opened", 1, "alba", 2)})) << "the first one is open";
+  EXPECT_TRUE(refuses({failed, event("attempt_opened", 1, "alba", 3)})) << "the next is the second";
+  EXPECT_TRUE(refuses({intended, failed, submitted})) << "the attempt has failed";
+  EXPECT_TRUE(refuses({event("published", 1, "", 0)})) << "nothing was aggregated";
+  const Event aggregated = event("aggregated", 1, "", 0, R"({"model_sha256":"m","master_sha256":"f"})");
+  EXPECT_TRUE(refuses({aggregated, event("published", 1, "", 0), event("published", 1, "", 0)}));
+  EXPECT_TRUE(refuses({event("aggregated", 2, "", 0, aggregated.payload),
+                       event("published", 2, "", 0)})) << "round 1 comes first";
 }
 
 TEST(History, RefusesWhatItDoesNotUnderstand) {
