@@ -2,19 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include "support/thrown.h"
 #include "xffl/base/error.h"
 
 namespace xffl {
 namespace {
 
 std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kCorrupt);
-    return error.what();
-  }
-  return "no error";
+  return test::message_of(ErrorKind::kCorrupt, body);
 }
 
 TEST(ParseJson, RefusesDuplicateKeysAtAnyLevel) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "support/thrown.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
@@ -117,17 +118,6 @@ inline std::string documented(const std::string& heading) {
   return page.substr(begin, page.find("```", begin) - begin);
 }
 
-/// The message of the Error of this kind that `body` throws.
-template <class Body>
-std::string message_of(ErrorKind kind, Body&& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), kind) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
+using test::message_of;
 
 }  // namespace xffl::job

@@ -41,4 +41,12 @@ ErrorKind kind_of(Body&& body) {
   return error_of(body).kind();
 }
 
+/// The message of the Error of this kind that `body` throws; the test fails for any other outcome.
+template <class Body>
+std::string message_of(ErrorKind kind, Body&& body) {
+  const Error error = error_of(body);
+  EXPECT_EQ(error.kind(), kind) << error.what();
+  return error.what();
+}
+
 }  // namespace xffl::test
