@@ -1,8 +1,13 @@
 // xffl: one command per file; this one only says which there are, and turns errors into exit codes.
 #include <CLI/CLI.hpp>
+#include <fcntl.h>
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
+#include <filesystem>
 
 #include "aggregate_command.h"
 #include "config_command.h"
@@ -29,9 +34,35 @@ void report(const xffl::Error& error) {
   std::fprintf(stderr, "xffl: %s (%s): %s\n", what, kind.c_str(), error.what());
 }
 
+// Where one is closed, the next file that is opened would take its place, and what is said to people
+// would go into it.
+void fill_standard_descriptors() {
+  for (int fd = 0; fd < 3; ++fd)
+    if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != fd) std::abort();
+}
+
+// What was printed is lost when nobody could take it: then the exit code says so.
+int flushed(int exit_code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
+  if (exit_code != 0) return exit_code;
+  report(xffl::Error(xffl::ErrorKind::kIo, "standard output could not be written"));
+  return xffl::exit_code(xffl::ErrorKind::kIo);
+}
+
+// A core file would hold what was asked of people and read from keys. The hard limit stays: whoever
+// wants one for a job says so there.
+void leave_no_core_file() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_CORE, &limit) != 0) return;
+  limit.rlim_cur = 0;
+  ::setrlimit(RLIMIT_CORE, &limit);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  fill_standard_descriptors();
+  leave_no_core_file();
   CLI::App app{"Fine-tunes one LLaMA across HPC facilities without moving their data.", "xffl"};
   app.set_version_flag("--version", std::string("xffl ") + XFFL_VERSION);
   app.require_subcommand(1);
@@ -70,9 +101,12 @@ int main(int argc, char** argv) {
   } catch (const xffl::Error& error) {
     report(error);
     return xffl::exit_code(error.kind());
+  } catch (const std::filesystem::filesystem_error& error) {
+    report(xffl::Error(xffl::ErrorKind::kIo, error.what()));
+    return xffl::exit_code(xffl::ErrorKind::kIo);
   } catch (const std::exception& error) {
     report(xffl::Error(xffl::ErrorKind::kInternal, error.what()));
     return xffl::exit_code(xffl::ErrorKind::kInternal);
   }
-  return exit_code;
+  return flushed(exit_code);
 }

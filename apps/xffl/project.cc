@@ -19,8 +19,17 @@ std::filesystem::path ProjectOptions::runs() const {
 }
 
 round::RunFolder ProjectOptions::existing_run() const {
-  if (!run.empty()) return round::RunFolder(runs(), RunName(run));
   const auto latest = round::latest_run(runs());
+  if (!run.empty()) {
+    const round::RunFolder named(runs(), RunName(run));
+    std::error_code unknown;
+    if (!std::filesystem::exists(named.journal(), unknown))
+      throw Error(ErrorKind::kNotFound,
+                  "there is no run " + run + " in " + runs().string() +
+                      (latest ? "; the newest is " + latest->str() : "") +
+                      ": `xffl run -p " + project.string() + " --new` starts another");
+    return named;
+  }
   if (!latest)
     throw Error(ErrorKind::kNotFound, "there is no run in " + runs().string() +
                                           ": start one with `xffl run -p " + project.string() +
@@ -48,7 +57,12 @@ struct StopOnSignal::State {
   std::jthread thread;
 };
 
-StopOnSignal::StopOnSignal(std::string words) : state_(std::make_unique<State>()) {
+StopOnSignal::StopOnSignal(std::string words) : StopOnSignal(std::move(words), std::nullopt) {}
+StopOnSignal::StopOnSignal(std::chrono::seconds patience)
+    : StopOnSignal("detaching; jobs at the facilities go on", patience) {}
+
+StopOnSignal::StopOnSignal(std::string words, std::optional<std::chrono::seconds> patience)
+    : state_(std::make_unique<State>()) {
   // Blocked here, before other threads begin, the signals reach only the descriptor.
   sigset_t set;
   sigemptyset(&set);
@@ -56,8 +70,15 @@ StopOnSignal::StopOnSignal(std::string words) : state_(std::make_unique<State>()
   ::pthread_sigmask(SIG_BLOCK, &set, &state_->before);
   state_->signals = UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!state_->signals) throw system_error("watch signals", errno);
-  state_->thread = std::jthread([state = state_.get(), words = std::move(words)](std::stop_token end) {
+  state_->thread = std::jthread([state = state_.get(), words = std::move(words),
+                                 patience](const std::stop_token& end) {
+    auto leaves = std::chrono::steady_clock::time_point::max();
     while (!end.stop_requested()) {
+      if (std::chrono::steady_clock::now() > leaves) {
+        std::fprintf(stderr, "xffl: stopped in the middle of something that takes longer; run again "
+                             "to continue\n");
+        ::_exit(exit_code(ErrorKind::kCancelled));
+      }
       signalfd_siginfo info;
       if (::read(state->signals.get(), &info, sizeof info) != sizeof info) {
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -65,6 +86,7 @@ StopOnSignal::StopOnSignal(std::string words) : state_(std::make_unique<State>()
       }
       if (state->stop.stop_requested()) ::_exit(130);
       std::fprintf(stderr, "\nxffl: %s (once more to leave at once)\n", words.c_str());
+      if (patience) leaves = std::chrono::steady_clock::now() + *patience;
       state->stop.request_stop();
     }
   });

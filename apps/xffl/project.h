@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -36,12 +37,16 @@ class StopOnSignal {
  public:
   /// `words` are said on the first signal.
   explicit StopOnSignal(std::string words = "detaching; jobs at the facilities go on");
+  /// What has not come to its end so long after the first signal is left as it is, with the exit code
+  /// of kCancelled: for work that a kill at any instant does not harm.
+  explicit StopOnSignal(std::chrono::seconds patience);
   ~StopOnSignal();
   StopOnSignal(const StopOnSignal&) = delete;
   StopOnSignal& operator=(const StopOnSignal&) = delete;
   std::stop_token token() const;
 
  private:
+  StopOnSignal(std::string words, std::optional<std::chrono::seconds> patience);
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <thread>
 
@@ -14,6 +15,7 @@
 #include "xffl/base/process.h"
 #include "xffl/config/load.h"
 #include "xffl/journal/file_system.h"
+#include "xffl/journal/journal.h"
 #include "xffl/observe/status.h"
 #include "xffl/observe/validation.h"
 
@@ -44,7 +46,13 @@ std::string describe(const std::string& metrics_line) try {
 remote::Ask person_at_terminal(std::stop_token stop) {
   if (!has_person()) return {};
   return [stop](const std::string& prompt, bool echo) {
-    return ask_on_terminal("\r\033[K" + log::printable(prompt, 1000), echo, kPersonPatience, stop);
+    try {
+      return ask_on_terminal("\r\033[K" + log::printable(prompt, 1000), echo, kPersonPatience, stop);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kUsage) throw;
+      // The terminal is gone, the run is not.
+      throw Error(ErrorKind::kAuth, std::string(error.what()) + ", or `xffl login` there");
+    }
   };
 }
 
@@ -65,14 +73,15 @@ void run(const ProjectOptions& options, bool fresh, bool network_allowed) {
   check_file_system(options.runs(), network_allowed);
   const config::Experiment experiment = config::load_experiment(options.project);
   const auto newest = round::latest_run(options.runs());
-  const RunName name = !options.run.empty() ? RunName(options.run)
+  const RunName name = !options.run.empty() ? options.existing_run().run()
                        : newest && !fresh   ? *newest
                                             : round::next_run(options.runs());
   const round::RunFolder folder(options.runs(), name);
   make_dirs(folder.path());
   log::set_file(folder.log());
   SystemClock clock;
-  StopOnSignal signals;
+  StopOnSignal signals(std::chrono::seconds(8));
+  ::signal(SIGPIPE, SIG_IGN);  // whoever read what this prints may leave, the run goes on
   round::World world =
       round::make_world(clock, experiment.project_folder, person_at_terminal(signals.token()));
   RoundDisplay display(experiment.rounds);
@@ -88,8 +97,28 @@ void run(const ProjectOptions& options, bool fresh, bool network_allowed) {
   std::fputs(observe::format_global_losses(history).c_str(), stdout);
 }
 
+// The process has the run, and whoever looks finds one.
 bool holds(const round::RunFolder& folder, pid_t pid) {
-  return journal::lock_holder(folder.journal()).starts_with("pid " + std::to_string(pid) + " ");
+  return journal::lock_holder(folder.journal()).starts_with("pid " + std::to_string(pid) + " ") &&
+         std::filesystem::exists(folder.journal()) &&
+         !journal::read_events(folder.journal()).empty();
+}
+
+// The kind of error that an `xffl` ended with.
+ErrorKind kind_of_exit(int status) {
+  for (int kind = 0; kind <= static_cast<int>(ErrorKind::kFailed); ++kind)
+    if (WIFEXITED(status) && exit_code(static_cast<ErrorKind>(kind)) == WEXITSTATUS(status))
+      return static_cast<ErrorKind>(kind);
+  return ErrorKind::kFailed;
+}
+
+// What an `xffl` said of its error: from its line to the end.
+std::string last_words(const std::string& said) {
+  const size_t error = said.rfind("xffl: error (");
+  const size_t words = error == std::string::npos ? error : said.find("): ", error);
+  std::string text = words == std::string::npos ? said : said.substr(words + 3);
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text.empty() ? "it said nothing" : log::printable(text);
 }
 
 // Starts `xffl run` in a session of its own and waits until it holds the run, or has ended.
@@ -99,7 +128,7 @@ void detach(const ProjectOptions& options, bool fresh, bool network_allowed) {
                                    "-p", std::filesystem::absolute(options.project).string()};
   if (!options.workdir.empty())
     argv.insert(argv.end(), {"-w", std::filesystem::absolute(options.workdir).string()});
-  if (!options.run.empty()) argv.insert(argv.end(), {"--run", options.run});
+  if (!options.run.empty()) argv.insert(argv.end(), {"--run", options.existing_run().run().str()});
   if (fresh) argv.push_back("--new");
   if (network_allowed) argv.push_back("--allow-network-fs");
   make_dirs(options.runs());
@@ -107,19 +136,26 @@ void detach(const ProjectOptions& options, bool fresh, bool network_allowed) {
   std::error_code none;
   std::filesystem::remove(output, none);
   const pid_t pid = start_detached({.argv = argv}, output);
+  int status = 0;
   for (int i = 0; i < 300; ++i) {
-    if (::waitpid(pid, nullptr, WNOHANG) == pid) break;
-    const auto newest = round::latest_run(options.runs());
-    if (newest && holds(round::RunFolder(options.runs(), *newest), pid)) {
+    if (::waitpid(pid, &status, WNOHANG) == pid) break;
+    const auto name = options.run.empty() ? round::latest_run(options.runs())
+                                          : std::optional(RunName(options.run));
+    if (name && holds(round::RunFolder(options.runs(), *name), pid)) {
       std::printf("run %s goes on in process %d\nfollow it with `xffl attach`, see `xffl status`; "
                   "`kill %d` detaches it from its facilities\n",
-                  newest->str().c_str(), pid, pid);
+                  name->str().c_str(), pid, pid);
       return;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    status = -1;
   }
-  throw Error(ErrorKind::kFailed, "the coordinator has not started; it said: " +
-                                      log::printable(read_file(output, 1 << 20)));
+  const std::string said = read_file(output, 1 << 20);
+  if (status == 0) {  // it was complete already, or is by now
+    std::fputs(said.c_str(), stdout);
+    return;
+  }
+  throw Error(kind_of_exit(status), "the coordinator has not started: " + last_words(said));
 }
 
 // Follows the coordinator of a run until it ends; leaving it harms nothing.

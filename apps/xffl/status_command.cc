@@ -39,19 +39,24 @@ std::string readable(const std::string& json_line) try {
   return log::printable(json_line);
 }
 
-// Prints whole lines from `read_more`, which appends what is new; goes on while `follow`.
-void print_lines(const std::function<void(std::string&)>& read_more, bool follow, bool is_json) {
-  StopOnSignal signals;
+constexpr size_t kMaxLine = 1 << 20;  // of a job that writes no line ends
+
+// Prints whole lines from `read_more`, which appends a block of what is new, as long as there is
+// any; goes on while `follow`.
+void print_lines(const std::function<bool(std::string&)>& read_more, bool follow, bool is_json) {
+  StopOnSignal signals("leaving");
   std::string pending;
+  bool more = false;
   do {
-    read_more(pending);
+    more = read_more(pending);
+    if (pending.size() > kMaxLine && pending.find('\n') == std::string::npos) pending += '\n';
     for (size_t end; (end = pending.find('\n')) != std::string::npos; pending.erase(0, end + 1)) {
       const std::string line = pending.substr(0, end);
       std::printf("%s\n", is_json ? readable(line).c_str() : log::printable(line, 4000).c_str());
     }
     std::fflush(stdout);
-    if (follow) std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  } while (follow && !signals.token().stop_requested());
+    if (follow && !more) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  } while ((follow || more) && !signals.token().stop_requested());
   if (!pending.empty()) std::printf("%s\n", log::printable(pending).c_str());
 }
 
@@ -62,8 +67,9 @@ void coordinator_logs(const round::RunFolder& folder, bool follow) {
       [&](std::string& pending) {
         file.clear();
         char block[1 << 14];
-        while (file.read(block, sizeof block) || file.gcount() > 0)
-          pending.append(block, static_cast<size_t>(file.gcount()));
+        file.read(block, sizeof block);
+        pending.append(block, static_cast<size_t>(file.gcount()));
+        return file.gcount() > 0;
       },
       follow, true);
 }
@@ -105,10 +111,12 @@ void facility_logs(const ProjectOptions& options, const std::string& facility, b
   uint64_t offset = 0;
   print_lines(
       [&](std::string& pending) {
-        if (!session->stat(path)) return;
+        if (!session->stat(path)) return false;
         std::vector<std::byte> block(1 << 16);
-        for (size_t n; (n = session->read(path, offset, block)) > 0; offset += n)
-          pending.append(reinterpret_cast<const char*>(block.data()), n);
+        const size_t n = session->read(path, offset, block);
+        offset += n;
+        pending.append(reinterpret_cast<const char*>(block.data()), n);
+        return n > 0;
       },
       follow, false);
 }

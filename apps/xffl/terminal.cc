@@ -76,6 +76,10 @@ std::string ask_on_terminal(const std::string& prompt, bool echo, std::chrono::s
   if (!terminal)
     throw Error(ErrorKind::kUsage, "there is no terminal to ask '" + log::printable(prompt, 200) +
                                        "' on: run this command where a person types");
+  // Who reads a terminal from the background is stopped, with all its threads.
+  if (::tcgetpgrp(terminal.get()) != ::getpgrp())
+    throw Error(ErrorKind::kAuth, "nobody can be asked '" + log::printable(prompt, 200) +
+                                      "': this process is in the background of its terminal");
   write_all(terminal.get(), std::as_bytes(std::span(prompt)), "/dev/tty");
   if (echo) return read_line(terminal.get(), patience, stop);
   const NoEcho silence(terminal.get());

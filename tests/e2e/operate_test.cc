@@ -1,6 +1,7 @@
 // What people ask of a run while it goes on, and before.
 #include <gtest/gtest.h>
 
+#include <sstream>
 #include <thread>
 
 #include "e2e/project.h"
@@ -77,6 +78,107 @@ TEST(Detach, GoesOnAndCanBeFollowed) {
   EXPECT_EQ(followed.exit_code, 0) << followed.err;
   EXPECT_NE(followed.out.find("completed, 3 of 3 rounds published"), std::string::npos)
       << followed.out;
+}
+
+TEST(Detach, OfARunThatIsNotTheNewest) {
+  Project project;
+  project.set_rounds(1);
+  project.write_config();
+  const std::string path = project.path().string();
+  ASSERT_EQ(project.run({{"XFFL_FAILPOINT", "journal:after:8"}}).exit_code, 128 + 9);
+  ASSERT_EQ(project.xffl({"run", "-p", path, "--new"}).exit_code, 0);
+  project.set_hold();
+  project.write_config();
+  const ProcessResult detached = project.xffl({"run", "-p", path, "--run", "0001", "--detach"});
+  EXPECT_EQ(detached.exit_code, 0) << detached.err;
+  EXPECT_NE(detached.out.find("run 0001 goes on in process"), std::string::npos) << detached.out;
+  project.release();
+  EXPECT_EQ(project.xffl({"attach", "-p", path, "--run", "0001"}).exit_code, 0);
+  EXPECT_TRUE(project.history("0001").completed);
+}
+
+// A mistyped number must not begin a training.
+TEST(Run, ThatIsNamedMustExist) {
+  Project project;
+  const std::string path = project.path().string();
+  for (const char* command : {"run", "status", "cancel", "attach"}) {
+    const ProcessResult result = project.xffl({command, "-p", path, "--run", "0042"});
+    EXPECT_EQ(result.exit_code, exit_code(ErrorKind::kNotFound)) << result.err;
+    EXPECT_NE(result.err.find("there is no run 0042"), std::string::npos) << result.err;
+  }
+  EXPECT_FALSE(std::filesystem::exists(project.run_folder("0042")));
+}
+
+TEST(Detach, SaysWhyItCannot) {
+  Project project;
+  project.set_hold();
+  project.write_config();
+  auto run = project.start_run();
+  ASSERT_TRUE(project.await_events("submitted", 2));
+  const ProcessResult second = project.xffl({"run", "-p", project.path().string(), "--detach"});
+  EXPECT_EQ(second.exit_code, exit_code(ErrorKind::kBusy));
+  EXPECT_NE(second.err.find("not started: the journal"), std::string::npos) << second.err;
+}
+
+TEST(Detach, OfACompletedRunShowsIt) {
+  Project project;
+  project.set_rounds(1);
+  project.write_config();
+  ASSERT_EQ(project.run().exit_code, 0);
+  const ProcessResult again =
+      project.xffl({"run", "-p", project.path().string(), "--detach"});
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+}
+
+// `xffl run | tee log`, and tee ends.
+TEST(Output, MayLoseItsReader) {
+  Project project;
+  const ProcessResult piped = run_process(
+      {.argv = {"sh", "-c", "\"$@\" 2>/dev/null | true", "sh", XFFL_BINARY_DIR "/bin/xffl", "run",
+                "-p", project.path().string()},
+       .timeout = std::chrono::seconds(120)});
+  EXPECT_EQ(piped.exit_code, 0);
+  EXPECT_TRUE(project.history().completed);
+}
+
+TEST(Output, ThatIsClosedGoesIntoNoFile) {
+  Project project;
+  project.set_rounds(1);
+  project.write_config();
+  const ProcessResult closed = run_process(
+      {.argv = {"sh", "-c", "exec \"$@\" <&- >&- 2>&-", "sh", XFFL_BINARY_DIR "/bin/xffl", "run",
+                "-p", project.path().string()},
+       .timeout = std::chrono::seconds(120)});
+  EXPECT_EQ(closed.exit_code, 0);
+  EXPECT_TRUE(project.history().completed);
+  std::istringstream log(read_file(project.run_folder() / "coordinator.log", 1 << 20));
+  for (std::string line; std::getline(log, line);) EXPECT_NO_THROW(parse_json(line, "log")) << line;
+}
+
+TEST(Output, ThatIsLostIsAnError) {
+  Project project;
+  const ProcessResult result =
+      run_process({.argv = {"sh", "-c", "exec \"$@\" >/dev/full", "sh", XFFL_BINARY_DIR "/bin/xffl",
+                            "config", "schema"},
+                   .timeout = std::chrono::seconds(60)});
+  EXPECT_EQ(result.exit_code, exit_code(ErrorKind::kIo)) << result.err;
+}
+
+// Keys and answers are in its memory.
+TEST(Run, LeavesNoCoreFile) {
+  Project project;
+  project.set_hold();
+  project.write_config();
+  auto run = project.start_run();
+  ASSERT_TRUE(project.await_events("submitted", 1));
+  const std::string limits =
+      read_file("/proc/" + std::to_string(run.pid()) + "/limits", 1 << 16);
+  const size_t line = limits.find("Max core file size");
+  ASSERT_NE(line, std::string::npos);
+  std::istringstream soft(limits.substr(line + 18));
+  std::string value;
+  soft >> value;
+  EXPECT_EQ(value, "0");
 }
 
 // Runs xffl where the project's folder is, as the table of mounts says, on NFS.

@@ -1,7 +1,9 @@
 // Coordinators that are killed, stopped, doubled and cancelled: nothing is lost, nothing is trained
 // twice.
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 
 #include <random>
 #include <thread>
@@ -125,6 +127,66 @@ TEST(Signal, DetachesCleanlyAndTheJobsGoOn) {
     ASSERT_EQ(project.run().exit_code, 0);
     EXPECT_EQ(project.trainings(), (std::vector<std::string>{"alba 1 1", "brno 1 1"}));
   }
+}
+
+// A host that takes the connection and says nothing: every wait for it is longer than a person's.
+class SilentHost {
+ public:
+  SilentHost() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in name{};
+    name.sin_family = AF_INET;
+    name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof name;
+    EXPECT_EQ(::bind(fd_.get(), reinterpret_cast<sockaddr*>(&name), size), 0);
+    EXPECT_EQ(::listen(fd_.get(), 8), 0);
+    EXPECT_EQ(::getsockname(fd_.get(), reinterpret_cast<sockaddr*>(&name), &size), 0);
+    port_ = ntohs(name.sin_port);
+  }
+  int port() const { return port_; }
+  bool await_visitor() {
+    visitor_ = UniqueFd(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    return static_cast<bool>(visitor_);
+  }
+
+ private:
+  UniqueFd fd_, visitor_;
+  int port_ = 0;
+};
+
+TEST(Signal, EndsAlsoWhatWaitsForASilentHost) {
+  Project project;
+  SilentHost host;
+  const auto key = project.path() / "key";
+  ASSERT_EQ(run_process({.argv = {"ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key}})
+                .exit_code,
+            0);
+  const std::string port = std::to_string(host.port());
+  write_file_atomic(project.path() / "known_hosts",
+                    "[127.0.0.1]:" + port + " " + read_file(key.string() + ".pub", 10'000));
+  project.place("brno", {"    access: ssh\n    ssh: {hosts: ['127.0.0.1:" + port +
+                             "'], user: ann, keys: [key], agent: false}\n    workdir: /tmp/none\n"
+                             "    scheduler: slurm\n    slurm: {}\n",
+                         "/tmp/none/trainings.log", project.path() / "none.log"});
+  project.set_rounds(1);
+  project.write_config();
+  auto run = project.start_run();
+  ASSERT_TRUE(host.await_visitor()) << read_file(project.log(), 100'000);
+  run.signal(SIGTERM);
+  const auto told = std::chrono::steady_clock::now();
+  EXPECT_EQ(run.finish(std::chrono::seconds(60)), exit_code(ErrorKind::kCancelled));
+  EXPECT_LT(std::chrono::steady_clock::now() - told, std::chrono::seconds(20));
+
+  auto again = project.start_run();
+  ASSERT_TRUE(host.await_visitor()) << read_file(project.log(), 100'000);
+  again.signal(SIGTERM);
+  const auto heard = [&] {  // the log has both runs
+    const std::string log = read_file(project.log(), 100'000);
+    return log.rfind("once more") != log.find("once more");
+  };
+  for (int i = 0; i < 300 && !heard(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  again.signal(SIGINT);
+  EXPECT_EQ(again.finish(std::chrono::seconds(60)), 130) << "the second one is obeyed at once";
 }
 
 TEST(SecondCoordinator, IsRefusedAndToldWho) {

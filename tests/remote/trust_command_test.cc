@@ -1,4 +1,9 @@
 // `xffl trust` and `xffl login` as people start them, without a terminal.
+#include <pty.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <fstream>
 
 #include "ssh_test.h"
@@ -66,6 +71,44 @@ TEST_F(TrustCommand, PinsTheKeyThatWasNamedAndNoOther) {
   EXPECT_NE(changed.exit_code, 0);
   EXPECT_THAT(changed.out, HasSubstr("HOST KEY HAS CHANGED"));
   EXPECT_THAT(changed.out, HasSubstr(fingerprint));
+}
+
+// Starts `xffl` in the background of a new terminal, as `xffl ... &` in a shell; its exit code, or -1
+// when the terminal stopped it.
+int in_background(const std::vector<std::string>& words) {
+  std::vector<std::string> argv = words;
+  argv.insert(argv.begin(), XFFL_BINARY_DIR "/bin/xffl");
+  const std::vector<char*> pointers = exec_pointers(argv);
+  int terminal = -1;
+  const pid_t shell = ::forkpty(&terminal, nullptr, nullptr, nullptr);
+  if (shell == 0) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::setpgid(0, 0);
+      ::execv(pointers[0], pointers.data());
+      ::_exit(127);
+    }
+    int status = 0;
+    ::waitpid(child, &status, WUNTRACED);
+    if (WIFSTOPPED(status)) ::kill(child, SIGKILL);
+    ::_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 99);
+  }
+  EXPECT_GT(shell, 0);
+  char buffer[4096];
+  while (::read(terminal, buffer, sizeof buffer) > 0) continue;
+  ::close(terminal);
+  int status = 0;
+  ::waitpid(shell, &status, 0);
+  return WIFEXITED(status) && WEXITSTATUS(status) != 99 ? WEXITSTATUS(status) : -1;
+}
+
+// A coordinator that asks for a second factor would stop with all its facilities.
+TEST_F(TrustCommand, ABackgroundProcessIsNotStoppedByItsQuestion) {
+  test::Sshd sshd;
+  write_project(sshd);
+  EXPECT_EQ(in_background({"trust", "alba", "-p", project_.path().string()}),
+            exit_code(ErrorKind::kAuth));
+  EXPECT_FALSE(pinned());
 }
 
 }  // namespace
