@@ -68,7 +68,11 @@ struct LinearsFunction : torch::autograd::Function<LinearsFunction> {
       linears[i].weight->add_product(grad_NE, x_ND);
       if (linears[i].bias != nullptr && linears[i].bias->is_trained())
         linears[i].bias->add(grad_NE.sum(0, false, accumulation_type(x_ND.scalar_type())));
-      add_multiplied(grad_x_ND, grad_NE, linears[i].weight->value);
+      if (linears.size() == 1 && linears[0].lora.a == nullptr) {
+        grad_x_ND = llama::multiply(grad_NE, linears[i].weight->value);
+      } else {
+        add_multiplied(grad_x_ND, grad_NE, linears[i].weight->value);
+      }
       if (linears[i].lora.a != nullptr)
         add_lora_gradients(linears[i].lora, loras[next_lora++], grad_NE, x_ND, grad_x_ND);
     }

@@ -16,7 +16,8 @@ at::Tensor widen(const at::Tensor& x);
 
 at::Tensor multiply(const at::Tensor& a_NM, const at::Tensor& b_MK);
 void multiply_into(at::Tensor out_NK, const at::Tensor& a_NM, const at::Tensor& b_MK);
-/// sum += a b, in float32 where `widen` widens; an undefined sum is made.
+/// sum += a b; an undefined sum is made, in float32 where products in that dtype are emulated or
+/// our own.
 void add_multiplied(at::Tensor& sum_NK, const at::Tensor& a_NM, const at::Tensor& b_MK);
 /// x w^T + bias
 at::Tensor multiply_linear(const at::Tensor& x_BTD, const at::Tensor& w_ED,

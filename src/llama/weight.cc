@@ -4,6 +4,7 @@
 
 #include "gpu_kernels.h"
 #include "onednn_linear.h"
+#include "own_product.h"
 #include "pointwise.h"
 #include "product.h"
 
@@ -48,6 +49,10 @@ void Weight::add_product(const at::Tensor& a_NM, const at::Tensor& b_NK, double 
     return;
   }
   if (gpu::add_product(gradient, a_NM, b_NK, scale, empty_)) {
+    empty_ = false;
+    return;
+  }
+  if (scale == 1 && own_product(gradient, a_NM.t(), b_NK, !empty_)) {
     empty_ = false;
     return;
   }

@@ -1,0 +1,379 @@
+// How it works: A word is two values that are next to each other along the sum, which is what an
+// instruction multiplies at once. Tiles of 8 rows by 48 columns stay in registers while they run
+// along a step of up to 160 words. For that B is packed in panels of 48 columns, which fit a
+// first-level cache, all of them beforehand where they fit the second-level one. A is read as it
+// lies, row by row; a transposed one is packed in strips of 8 rows. What a next block will read of
+// A is asked for while tiles are at work: its rows are too far apart for the processor to guess.
+#include "cpu_product.h"
+
+#ifdef __x86_64__
+#include <cpuid.h>
+#include <immintrin.h>
+
+#include <algorithm>
+#include <memory>
+#include <new>
+
+#pragma GCC push_options
+#pragma GCC target( \
+    "avx2,fma,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,prefer-vector-width=512")
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // in the intrinsics' own headers
+#include "bf16_tile.h"
+
+namespace xffl::llama::tiles {
+namespace {
+
+constexpr int64_t kStep = 160;              // words of a sum at once: 30 KB of a panel
+constexpr int64_t kWholeWords = 192 << 10;  // of B, all packed beforehand: 768 KB
+constexpr int64_t kTransposedBlockRows = 288;
+constexpr int64_t kBlockRows = 1024;
+constexpr int64_t kBlockPanels = 16;
+constexpr int64_t kLine = 64;  // bytes
+
+struct Freed {
+  void operator()(void* memory) const { ::operator delete[](memory, std::align_val_t(kLine)); }
+};
+template <class T>
+using Buffer = std::unique_ptr<T[], Freed>;
+
+template <class T>
+Buffer<T> make_buffer(int64_t count) {
+  const auto bytes = static_cast<size_t>(count) * sizeof(T);
+  return Buffer<T>(static_cast<T*>(::operator new[](bytes, std::align_val_t(kLine))));
+}
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Asks for a matrix's part a few lines at a time.
+class Ahead {
+ public:
+  Ahead() = default;
+  /// Of `rows` rows at most, all of it after `times` calls.
+  Ahead(const Bf16* first, int64_t row_stride, int64_t rows, int64_t width, int64_t times)
+      : row_(reinterpret_cast<const char*>(first)),
+        stride_(row_stride * 2),
+        rows_(rows),
+        bytes_(width * 2) {
+    const int64_t lines = rows * (ceil_div(bytes_, kLine) + 1);
+    each_ = ceil_div(lines, times);
+  }
+
+  void some() {
+    for (int64_t i = 0; i < each_ && rows_ > 0; ++i) {
+      _mm_prefetch(row_ + std::min(at_, bytes_ - 1), _MM_HINT_T1);
+      if (at_ < bytes_) {
+        at_ += kLine;
+      } else {
+        at_ = 0;
+        row_ += stride_;
+        --rows_;
+      }
+    }
+  }
+
+ private:
+  const char* row_ = nullptr;
+  int64_t stride_ = 0, rows_ = 0, bytes_ = 0, at_ = 0, each_ = 0;
+};
+
+class Blocks {
+ public:
+  Blocks(const Bf16Product& product, const ProductPart& part)
+      : p_(product), part_(part), words_(ceil_div(product.depth, 2)) {
+    steps_ = ceil_div(words_, kStep);
+    step_ = ceil_div(words_, steps_);
+    panels_ = ceil_div(part.end - part.begin, kPanel);
+    const int64_t rows = part.row_end - part.row_begin;
+    const int64_t blocks = ceil_div(rows, p_.a_transposed ? kTransposedBlockRows : kBlockRows);
+    block_rows_ = ceil_div(ceil_div(rows, blocks), 2 * kRows) * 2 * kRows;
+    is_whole_ =
+        panels_ * kPanel * words_ <= kWholeWords && part.row_end - part.row_begin > block_rows_;
+    packed_b_ = make_buffer<Word>(kPanel * (is_whole_ ? panels_ * words_ : step_));
+    strip_ = kRows * step_ + kVector;
+    packed_a_ =
+        make_buffer<Word>(p_.a_transposed ? 2 * kTransposedBlockRows / kRows * strip_ : strip_);
+    if (p_.narrow_c != nullptr && steps_ > 1) {
+      const int64_t tiles = ceil_div(std::min(block_rows_, part.row_end - part.row_begin), kRows);
+      sums_ = make_buffer<float>(panels_ * tiles * kRows * kPanel);
+    }
+  }
+
+  void run() {
+    if (is_whole_) {
+      for (int64_t s = 0; s < steps_; ++s) {
+        for (int64_t i = 0; i < panels_; ++i) pack_panel(s, i);
+      }
+    }
+    if (p_.a_transposed) {
+      set_next_a(part_.row_begin, 0, 1);
+      pack_next_a();
+    }
+    for (int64_t m = part_.row_begin; m < part_.row_end; m += block_rows_) {
+      block_begin_ = m;
+      block_end_ = std::min(m + block_rows_, part_.row_end);
+      block();
+    }
+  }
+
+ private:
+  int64_t words_of(int64_t s) const { return std::min(step_, words_ - s * step_); }
+  int64_t column(int64_t panel) const { return part_.begin + panel * kPanel; }
+
+  Word* panel_at(int64_t s, int64_t panel) {
+    // All panels of a step lie together.
+    return packed_b_.get() + (is_whole_ ? (s * step_ * panels_ + words_of(s) * panel) * kPanel : 0);
+  }
+
+  void pack_panel(int64_t s, int64_t panel) {
+    Word* to = panel_at(s, panel);
+    const int64_t n = column(panel), first = s * step_, count = words_of(s);
+    if (p_.b_transposed) return pack_transposed(n, first, count, to);
+    for (int64_t k = 0; k < count; ++k) {
+      const Bf16* row = p_.b + 2 * (first + k) * p_.b_row + n;
+      const bool has_second = 2 * (first + k) + 1 < p_.depth;
+      for (int64_t j = 0; j < kPanel; j += kVector) {
+        const int64_t left = part_.end - n - j;
+        const __m256i values = load_values(row + j, left);
+        const __m256i second =
+            has_second ? load_values(row + p_.b_row + j, left) : _mm256_setzero_si256();
+        _mm512_store_si512(to + k * kPanel + j, join(values, second));
+      }
+    }
+  }
+
+  // Of a B whose rows' values lie as words.
+  void pack_transposed(int64_t n, int64_t first, int64_t count, Word* to) {
+    for (int64_t j = 0; j < kPanel; j += kVector) {
+      for (int64_t k = 0; k < count; k += kVector) {
+        const int64_t words = std::min(count - k, kVector);
+        const auto mask = static_cast<__mmask16>((1u << words) - 1);
+        __m512i x[16];
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; ++i) {
+          const Bf16* row = p_.b + (n + j + i) * p_.b_row + 2 * (first + k);
+          x[i] =
+              n + j + i < part_.end ? _mm512_maskz_loadu_epi32(mask, row) : _mm512_setzero_si512();
+        }
+        transpose(x);
+        for (int64_t i = 0; i < words; ++i) _mm512_store_si512(to + (k + i) * kPanel + j, x[i]);
+      }
+    }
+  }
+
+  // What of a transposed A is packed while tiles use what was before it: all of it in `times`
+  // calls.
+  void set_next_a(int64_t m, int64_t s, int64_t times) {
+    next_begin_ = m;
+    next_end_ = std::min(m + block_rows_, part_.row_end);
+    next_step_ = s;
+    next_k_ = 0;
+    next_each_ = ceil_div(words_of(s), times);
+    half_ = 1 - half_;
+  }
+
+  // Strips of 8 rows, the words of one place in the sum together.
+  void pack_next_a() {
+    const int64_t count = words_of(next_step_), first = next_step_ * step_;
+    const int64_t end = std::min(next_k_ + next_each_, count);
+    Word* half = packed_a_.get() + half_ * kTransposedBlockRows / kRows * strip_;
+    for (; next_k_ < end; ++next_k_) {
+      const int64_t k = first + next_k_;
+      const Bf16* row = p_.a + 2 * k * p_.a_row;
+      const bool has_second = 2 * k + 1 < p_.depth;
+      for (int64_t m = next_begin_; m < next_end_; m += 2 * kRows) {
+        const __m256i values = load_values(row + m, next_end_ - m);
+        const __m256i second =
+            has_second ? load_values(row + p_.a_row + m, next_end_ - m) : _mm256_setzero_si256();
+        const __m512i words = join(values, second);
+        Word* to = half + (m - next_begin_) / kRows * strip_ + next_k_ * kRows;
+        _mm256_store_si256(reinterpret_cast<__m256i*>(to), _mm512_castsi512_si256(words));
+        _mm256_store_si256(reinterpret_cast<__m256i*>(to + strip_),
+                           _mm512_extracti64x4_epi64(words, 1));
+      }
+    }
+    for (int64_t k = first + next_k_; k < first + std::min(next_k_ + next_each_, count); ++k) {
+      for (int64_t i = 0; i < 2 && 2 * k + i < p_.depth; ++i) {
+        const char* row =
+            reinterpret_cast<const char*>(p_.a + (2 * k + i) * p_.a_row + next_begin_);
+        for (int64_t at = 0; at < (next_end_ - next_begin_) * 2; at += kLine)
+          _mm_prefetch(row + at, _MM_HINT_T0);
+      }
+    }
+  }
+
+  void block() {
+    const int64_t tiles = ceil_div(block_end_ - block_begin_, kRows);
+    for (int64_t s = 0; s < steps_; ++s) {
+      used_half_ = half_;
+      Ahead ahead_a;
+      if (p_.a_transposed) {
+        const bool same = s + 1 < steps_;
+        if (same || block_end_ < part_.row_end)
+          set_next_a(same ? block_begin_ : block_end_, same ? s + 1 : 0, panels_ * tiles);
+      } else if (s + 1 < steps_) {
+        ahead_a = Ahead(p_.a + block_begin_ * p_.a_row + 2 * (s + 1) * step_, p_.a_row,
+                        block_end_ - block_begin_, 2 * words_of(s + 1), panels_ * tiles);
+      }
+      for (int64_t i = 0; i < panels_; ++i) {
+        if (!is_whole_) pack_panel(s, i);
+        Ahead ahead_b = is_whole_ ? Ahead() : next_panel(s, i, tiles);
+        for (int64_t m = block_begin_; m < block_end_; m += kRows) {
+          if (used_half_ != half_) pack_next_a();
+          ahead_a.some();
+          ahead_b.some();
+          tile(s, i, m);
+        }
+      }
+    }
+  }
+
+  Ahead next_panel(int64_t s, int64_t panel, int64_t times) const {
+    panel += 1;
+    if (panel == panels_) {
+      panel = 0;
+      s += 1;
+    }
+    if (s == steps_) return {};
+    const int64_t n = column(panel), first = 2 * s * step_;
+    const int64_t width = std::min(part_.end - n, kPanel),
+                  depth = std::min(2 * words_of(s), p_.depth - first);
+    if (p_.b_transposed) return {p_.b + n * p_.b_row + first, p_.b_row, width, depth, times};
+    return {p_.b + first * p_.b_row + n, p_.b_row, depth, width, times};
+  }
+
+  void set_rows(Tile& tile, int64_t s, int64_t m) {
+    if (p_.a_transposed) {
+      tile.a =
+          packed_a_.get() + (used_half_ * kTransposedBlockRows + m - block_begin_) / kRows * strip_;
+      tile.a_row = 1;
+      tile.a_step = kRows;
+      return;
+    }
+    tile.a = reinterpret_cast<const Word*>(p_.a + m * p_.a_row) + s * step_;
+    tile.a_row = p_.a_row / 2;
+    tile.a_step = 1;
+    if (m + kRows <= p_.rows) return;
+    for (int64_t r = 0; r < kRows; ++r) {  // the matrix's last rows, and zeros
+      Word* copy = packed_a_.get() + r * step_;
+      const auto bytes = static_cast<size_t>(tile.depth) * sizeof(Word);
+      std::memset(copy, 0, bytes);
+      if (m + r < p_.rows) std::memcpy(copy, tile.a + r * tile.a_row, bytes);
+    }
+    tile.a = packed_a_.get();
+    tile.a_row = step_;
+  }
+
+  void tile(int64_t s, int64_t panel, int64_t m) {
+    Tile tile{};
+    tile.depth = words_of(s);
+    tile.panel = panel_at(s, panel);
+    tile.from_row = tile.to_row = kPanel;
+    set_rows(tile, s, m);
+    const int64_t n = column(panel);
+    const Edge edge{std::min(block_end_ - m, kRows), std::min(part_.end - n, kPanel)};
+    if (p_.wide_c != nullptr)
+      return wide_tile(tile, edge, p_.wide_c + m * p_.c_row + n, p_.add || s > 0);
+    if (sums_ != nullptr) {
+      const int64_t tiles = ceil_div(block_end_ - block_begin_, kRows);
+      tile.to = sums_.get() + (panel * tiles + (m - block_begin_) / kRows) * kRows * kPanel;
+      tile.from = s > 0 ? tile.to : nullptr;
+    }
+    if (s + 1 < steps_) return multiply_tile(tile, kPanel);
+    last_narrow_tile(tile, edge, p_.narrow_c + m * p_.c_row + n);
+  }
+
+  // How much of a tile lies in C.
+  struct Edge {
+    int64_t rows, width;
+    bool is_none() const { return rows == kRows && width % kVector == 0; }
+  };
+
+  void wide_tile(Tile& tile, const Edge& edge, float* c, bool add) const {
+    if (edge.is_none()) {
+      tile.from = add ? c : nullptr;
+      tile.to = c;
+      tile.from_row = tile.to_row = p_.c_row;
+      return multiply_tile(tile, edge.width);
+    }
+    float values[kRows * kPanel] = {};
+    const auto bytes = static_cast<size_t>(edge.width) * sizeof(float);
+    for (int64_t r = 0; add && r < edge.rows; ++r)
+      std::memcpy(values + r * kPanel, c + r * p_.c_row, bytes);
+    tile.from = tile.to = values;
+    multiply_tile(tile, kPanel);
+    for (int64_t r = 0; r < edge.rows; ++r)
+      std::memcpy(c + r * p_.c_row, values + r * kPanel, bytes);
+  }
+
+  void last_narrow_tile(Tile& tile, const Edge& edge, Bf16* c) const {
+    Bf16 values[kRows * kPanel];
+    tile.to = nullptr;
+    tile.narrow = edge.is_none() ? c : values;
+    tile.narrow_row = edge.is_none() ? p_.c_row : kPanel;
+    multiply_tile(tile, edge.is_none() ? edge.width : kPanel);
+    for (int64_t r = 0; !edge.is_none() && r < edge.rows; ++r)
+      std::memcpy(c + r * p_.c_row, values + r * kPanel,
+                  static_cast<size_t>(edge.width) * sizeof(Bf16));
+  }
+
+  const Bf16Product& p_;
+  const ProductPart& part_;
+  int64_t words_, steps_ = 1, step_ = 0, panels_ = 0, block_rows_ = 0;
+  bool is_whole_ = false;  // all of B is packed
+  int64_t block_begin_ = 0, block_end_ = 0;
+  int64_t strip_ = 0, half_ = 0, used_half_ = 0;  // of packed A
+  int64_t next_begin_ = 0, next_end_ = 0, next_step_ = 0, next_k_ = 0, next_each_ = 0;
+  Buffer<Word> packed_b_, packed_a_;
+  Buffer<float> sums_;
+};
+
+void multiply_by_blocks(const Bf16Product& product, const ProductPart& part) {
+  // Sums that wait for a next step are kept for so many columns at once.
+  const bool waits = product.depth > 2 * kStep;
+  for (ProductPart block = part; block.begin < part.end; block.begin = block.end) {
+    if (waits) block.end = std::min(block.begin + kBlockPanels * kPanel, part.end);
+    Blocks(product, block).run();
+  }
+}
+
+}  // namespace
+}  // namespace xffl::llama::tiles
+
+#pragma GCC diagnostic pop
+#pragma GCC pop_options
+
+namespace xffl::llama {
+namespace {
+
+bool has_amx() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx >> 22 & 1u) != 0;
+}
+
+}  // namespace
+
+bool has_bf16_product() {
+  static const bool has =
+      __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && !has_amx();
+  return has;
+}
+
+void multiply_bf16(const Bf16Product& product, const ProductPart& part) {
+  if (part.row_begin < part.row_end && part.begin < part.end)
+    tiles::multiply_by_blocks(product, part);
+}
+
+}  // namespace xffl::llama
+
+#else
+
+namespace xffl::llama {
+
+bool has_bf16_product() { return false; }
+void multiply_bf16(const Bf16Product&, const ProductPart&) {}
+
+}  // namespace xffl::llama
+
+#endif
