@@ -1,7 +1,7 @@
 // Products of bfloat16 matrices by AVX512-BF16's dot products, summed in float32.
 //
 // For processors without AMX. oneDNN reaches 170 to 205 of the 224 GFLOP/s of a Zen 4 core at a
-// small LLaMA's shapes, these 205 to 220; and a weight's gradient is added to in float32, instead
+// small LLaMA's shapes, these 190 to 225; and a weight's gradient is added to in float32, instead
 // of rounded to bfloat16 first. No torch header.
 #pragma once
 
