@@ -1,4 +1,4 @@
-// The files of configs/facilities/, compiled in by shipped_presets.cmake.
+// The files of configs/facilities/, compiled in by cmake/embed_files.cmake.
 #pragma once
 
 #include <span>

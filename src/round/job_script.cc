@@ -2,9 +2,10 @@
 
 #include <set>
 
-#include "xffl/round/slurm_settings.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
+#include "xffl/base/shell.h"
+#include "xffl/round/slurm_settings.h"
 #include "xffl/submit/template.h"
 
 namespace xffl::round {
@@ -97,7 +98,7 @@ Kind kind_of(const config::Facility& facility, const std::string& job_name,
     return {"process", {{"launch", process_launch(facility, folder, programs)}}, {}};
   Words modules;
   for (const std::string& module : facility.modules)
-    modules.push_back("load_module " + submit::quote_for_shell(module));
+    modules.push_back("load_module " + quote_for_shell(module));
   return {
       "slurm",
       {{"options", submit::slurm_options(slurm_settings(facility.slurm).request, job_name, folder)},

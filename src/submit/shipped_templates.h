@@ -1,4 +1,4 @@
-// The job templates of templates/, compiled in by shipped_templates.cmake.
+// The job templates of templates/, compiled in by cmake/embed_files.cmake.
 #pragma once
 
 #include <span>
@@ -7,7 +7,7 @@
 namespace xffl::submit {
 
 struct ShippedTemplate {
-  std::string_view kind;
+  std::string_view name;
   std::string_view text;
 };
 

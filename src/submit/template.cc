@@ -241,13 +241,11 @@ std::string render_template(std::string_view text, std::string_view origin,
   return rendered;
 }
 
-std::string quote_for_shell(std::string_view text) { return xffl::quote_for_shell(text); }
-
 std::string_view shipped_template(std::string_view kind) {
   std::string known;
   for (const ShippedTemplate& shipped : shipped_templates()) {
-    if (shipped.kind == kind) return shipped.text;
-    known += (known.empty() ? "" : ", ") + std::string(shipped.kind);
+    if (shipped.name == kind) return shipped.text;
+    known += (known.empty() ? "" : ", ") + std::string(shipped.name);
   }
   throw Error(ErrorKind::kConfig,
               "no job template is shipped for " + in_quotes(kind) + "; there are: " + known);

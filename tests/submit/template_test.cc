@@ -11,6 +11,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/process.h"
+#include "xffl/base/shell.h"
 
 namespace xffl::submit {
 namespace {

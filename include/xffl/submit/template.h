@@ -30,9 +30,6 @@ std::string render_template(std::string_view text, std::string_view origin,
                             const TemplateValues& values,
                             const std::set<std::string, std::less<>>& optional = {});
 
-/// `text` as one word of a POSIX shell: the only place where anything is quoted for a shell.
-std::string quote_for_shell(std::string_view text);
-
 /// The shipped template of a kind ("process"), compiled in from templates/.
 std::string_view shipped_template(std::string_view kind);
 

@@ -1,0 +1,41 @@
+# xffl_embed_files(function FOLDER folder MODULE module TYPE type): compiles the files below `folder` into a module.
+#
+# Writes <function>.cc into the build folder and sets <FUNCTION>_SOURCE, in capitals, to its path. The file includes "<function>.h" of
+# the module, which declares `struct <type> { std::string_view name, text; }` and `std::span<const <type>> <function>()`. A file's
+# name is its path below the folder without its ending; templates/slurm/job.sbatch is "slurm".
+function(xffl_embed_files function)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "FOLDER;MODULE;TYPE" "")
+  file(GLOB_RECURSE files CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}/${arg_FOLDER} ${CMAKE_SOURCE_DIR}/${arg_FOLDER}/*)
+  list(SORT files)
+  set(text "// Generated from ${arg_FOLDER}/ by cmake/embed_files.cmake.\n#include \"${function}.h\"\n
+namespace xffl::${arg_MODULE} {
+namespace {
+
+constexpr ${arg_TYPE} kFiles[] = {\n")
+  foreach(file ${files})
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${arg_FOLDER}/${file})
+    file(READ ${CMAKE_SOURCE_DIR}/${arg_FOLDER}/${file} content)
+    string(REGEX REPLACE "\\.[^./]*$" "" name ${file})
+    string(REGEX REPLACE "/job$" "" name ${name})
+    string(APPEND text "    {\"${name}\", R\"xffl~(${content})xffl~\"},\n")
+  endforeach()
+  string(APPEND text "};
+
+}  // namespace
+
+std::span<const ${arg_TYPE}> ${function}() { return kFiles; }
+
+}  // namespace xffl::${arg_MODULE}\n")
+
+  # Written only when it differs: a configuration alone compiles nothing again.
+  set(source ${CMAKE_CURRENT_BINARY_DIR}/${function}.cc)
+  set(old "")
+  if(EXISTS ${source})
+    file(READ ${source} old)
+  endif()
+  if(NOT old STREQUAL text)
+    file(WRITE ${source} "${text}")
+  endif()
+  string(TOUPPER ${function} capitals)
+  set(${capitals}_SOURCE ${source} PARENT_SCOPE)
+endfunction()
