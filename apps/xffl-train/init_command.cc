@@ -52,7 +52,7 @@ void init_command(const CommonOptions& common, const InitOptions& options) {
           : checkpoint::parse_llama_config(read_file(path, kMaxConfigBytes), options.config);
   make_dirs(target);
   const std::vector<llama::ParameterSpec> specs = llama::parameter_specs(config);
-  llama::write_model(
+  const auto files = llama::write_model(
       target, config, specs,
       [&](size_t i) {
         const at::Tensor value = at::empty(specs[i].shape, at::kFloat);
@@ -61,7 +61,7 @@ void init_command(const CommonOptions& common, const InitOptions& options) {
       },
       dtype);
   if (!options.tokenizer.empty()) copy_tokenizer(options.tokenizer, target);
-  const std::string hash = checkpoint::write_manifest(target).root_sha256();
+  const std::string hash = checkpoint::write_manifest(target, files).root_sha256();
   log::info("model made",
             {{"path", options.output}, {"parameters", config.num_parameters()}, {"sha256", hash}});
 }

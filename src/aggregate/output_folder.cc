@@ -137,7 +137,7 @@ void OutputFolder::finish(const fs::path& source) {
     write_config(source);
     checkpoint::copy_tokenizer_files(source, temp_);
   }
-  write_manifest();
+  manifest_ = checkpoint::write_manifest(temp_, manifest_.files);
 }
 
 // Edited as JSON, not read as a LlamaConfig: what xffl does not know must survive.
@@ -149,20 +149,6 @@ void OutputFolder::write_config(const fs::path& source) {
   config["torch_dtype"] = torch_dtype(dtype_);
   if (config.contains("dtype")) config["dtype"] = torch_dtype(dtype_);
   write_file_atomic(temp_ / "config.json", config.dump(2) + "\n");
-}
-
-void OutputFolder::write_manifest() {
-  const size_t num_shards = manifest_.files.size();
-  for (const auto& entry : fs::directory_iterator(temp_)) {
-    const std::string name = entry.path().filename().string();
-    const auto shards_end = manifest_.files.begin() + static_cast<ptrdiff_t>(num_shards);
-    if (std::none_of(manifest_.files.begin(), shards_end,
-                     [&](const auto& file) { return file.name == name; }))
-      manifest_.files.push_back({name, entry.file_size(), sha256_file(entry.path())});
-  }
-  std::sort(manifest_.files.begin(), manifest_.files.end(),
-            [](const auto& a, const auto& b) { return a.name < b.name; });
-  write_file_atomic(temp_ / checkpoint::kManifestName, format_manifest(manifest_));
 }
 
 void OutputFolder::publish() {

@@ -38,7 +38,6 @@ class OutputFolder {
   void open_shard();
   void close_complete_shards();
   void write_config(const std::filesystem::path& source);
-  void write_manifest();
 
   std::filesystem::path out_;
   std::filesystem::path temp_;

@@ -98,6 +98,11 @@ void write_at(int fd, uint64_t offset, std::span<const std::byte> bytes, const f
   });
 }
 
+void start_write_back(int fd, uint64_t offset, uint64_t size) {
+  ::sync_file_range(fd, static_cast<off_t>(offset), static_cast<off_t>(size),
+                    SYNC_FILE_RANGE_WRITE);
+}
+
 size_t read_at(int fd, uint64_t offset, std::span<std::byte> out, const fs::path& path) {
   size_t done = 0;
   while (done < out.size()) {

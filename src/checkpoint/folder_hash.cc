@@ -124,8 +124,12 @@ ManifestFile FileHash::finish(std::string name) {
 }
 
 Manifest make_manifest(const fs::path& folder, const std::function<void(uint64_t)>& on_bytes,
-                       uint64_t chunk_bytes) {
-  const std::set<std::string> names = list_files(folder);
+                       uint64_t chunk_bytes, const std::vector<ManifestFile>& known) {
+  std::set<std::string> names = list_files(folder);
+  for (const ManifestFile& file : known) {
+    if (names.erase(file.name) == 0) reject(folder, "the file '" + file.name + "' is missing");
+    verify_size(folder, file);
+  }
   for (const std::string& name : names) {
     if (!is_plain_file_name(name))
       reject(folder, "the file name '" + log::printable(name, 300) +
@@ -144,6 +148,9 @@ Manifest make_manifest(const fs::path& folder, const std::function<void(uint64_t
   for_each_index(sorted.size(), [&](size_t i) {
     manifest.files[i] = hash_file(folder / sorted[i], chunk_bytes, on_piece);
   });
+  manifest.files.insert(manifest.files.end(), known.begin(), known.end());
+  std::sort(manifest.files.begin(), manifest.files.end(),
+            [](const ManifestFile& a, const ManifestFile& b) { return a.name < b.name; });
   return manifest;
 }
 

@@ -138,8 +138,8 @@ Manifest read_manifest(const fs::path& folder) {
   return parse_manifest(read_file(path, kMaxManifestBytes), path.string());
 }
 
-Manifest write_manifest(const fs::path& folder) {
-  Manifest manifest = make_manifest(folder);
+Manifest write_manifest(const fs::path& folder, const std::vector<ManifestFile>& known) {
+  Manifest manifest = make_manifest(folder, {}, kChunkBytes, known);
   write_file_atomic(folder / kManifestName, format_manifest(manifest));
   return manifest;
 }

@@ -13,6 +13,7 @@ struct ModelWriter::State {
   size_t tensor_index = 0;  // in that shard, of the tensor that the next byte belongs to
   uint64_t tensor_written = 0;
   std::optional<SafetensorsWriter> writer;
+  std::vector<ManifestFile> finished;
 
   void open_shard() {
     const ShardPlan::Shard& shard = plan.shards[shard_index];
@@ -36,7 +37,7 @@ struct ModelWriter::State {
   bool open_next_shard() {
     while (shard_complete()) {
       if (shard_index + 1 == plan.shards.size()) return false;
-      writer->finish();
+      finished.push_back(writer->finish());
       ++shard_index;
       open_shard();
     }
@@ -75,7 +76,7 @@ void ModelWriter::write(std::span<const std::byte> bytes) {
   state.skip_complete_tensors();
 }
 
-void ModelWriter::finish() {
+std::vector<ManifestFile> ModelWriter::finish() {
   State& state = *state_;
   if (state.open_next_shard()) {
     const TensorSpec& spec = state.plan.shards[state.shard_index].tensors[state.tensor_index];
@@ -84,10 +85,11 @@ void ModelWriter::finish() {
                                           std::to_string(state.tensor_written) + " of its " +
                                           std::to_string(spec.num_bytes()) + " bytes");
   }
-  state.writer->finish();
+  state.finished.push_back(state.writer->finish());
   if (!state.plan.index_json.empty()) {
     write_file_atomic(state.folder / "model.safetensors.index.json", state.plan.index_json);
   }
+  return std::move(state.finished);
 }
 
 }  // namespace xffl::checkpoint

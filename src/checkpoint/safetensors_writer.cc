@@ -1,46 +1,63 @@
+// How it works: what is written is gathered in blocks, which a thread writes and another one hashes
+// while the caller makes the next ones.
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "safetensors_header.h"
 #include "xffl/base/error.h"
+#include "xffl/base/stage.h"
 
 namespace xffl::checkpoint {
+namespace {
 
-// Small pieces (norms, biases) are gathered before they go to the system.
-constexpr size_t kBufferBytes = 1u << 18;
+constexpr size_t kBlockBytes = 1u << 20;
+constexpr size_t kBlocksAhead = 8;  // in a stage: what disk and hash may lag behind the caller
+
+}  // namespace
 
 struct SafetensorsWriter::State {
   std::filesystem::path path;
   std::filesystem::path temp_path;
   UniqueFd fd;
   FileHash hash;
-  std::vector<std::byte> buffer;
   uint64_t data_size = 0;
   uint64_t written = 0;
+  Block block;  // not full yet
+  // Last: their threads use what is above.
+  Stage writing{kBlocksAhead, [this](const Block& each) {
+                  write_at(fd.get(), each.offset, each.span(), temp_path);
+                  start_write_back(fd.get(), each.offset, each.size);
+                }};
+  Stage hashing{kBlocksAhead, [this](const Block& each) { hash.update(each.span()); }};
 
   ~State() {
     if (fd) ::unlink(temp_path.c_str());
   }
 
   void append(std::span<const std::byte> bytes) {
-    hash.update(bytes);
-    if (buffer.size() + bytes.size() <= kBufferBytes) {
-      buffer.insert(buffer.end(), bytes.begin(), bytes.end());
-      return;
-    }
-    flush();
-    if (bytes.size() < kBufferBytes) {
-      buffer.assign(bytes.begin(), bytes.end());
-    } else {
-      write_all(fd.get(), bytes, temp_path);
+    while (!bytes.empty()) {
+      if (!block.bytes) block.bytes = std::make_shared_for_overwrite<std::byte[]>(kBlockBytes);
+      const auto piece = bytes.first(std::min(kBlockBytes - block.size, bytes.size()));
+      std::copy(piece.begin(), piece.end(), block.bytes.get() + block.size);
+      block.size += piece.size();
+      bytes = bytes.subspan(piece.size());
+      if (block.size == kBlockBytes) pass_on();
     }
   }
 
-  void flush() {
-    write_all(fd.get(), buffer, temp_path);
-    buffer.clear();
+  void pass_on() {
+    writing.put(block);
+    hashing.put(block);
+    block = {block.offset + block.size, 0, nullptr};
+  }
+
+  void finish() {
+    if (block.size > 0) pass_on();
+    writing.finish();
+    hashing.finish();
   }
 };
 
@@ -52,7 +69,6 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<Ten
   state_->temp_path = path.string() + ".tmp";
   state_->path = std::move(path);
   state_->fd = open_file(state_->temp_path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW);
-  state_->buffer.reserve(kBufferBytes);
   state_->append(std::as_bytes(std::span(header)));
 }
 
@@ -76,7 +92,7 @@ ManifestFile SafetensorsWriter::finish() {
                                           std::to_string(state_->data_size) +
                                           " bytes of data, got " + std::to_string(state_->written));
   }
-  state_->flush();
+  state_->finish();
   if (::fsync(state_->fd.get()) != 0) {
     throw system_error("fsync " + state_->temp_path.string(), errno);
   }

@@ -70,11 +70,11 @@ std::string merge_adapter(const fs::path& model, const fs::path& adapter, const 
   const Merged merged(model, adapter);
   const fs::path temporary = (out.has_filename() ? out : out.parent_path()).string() + ".tmp";
   fs::remove_all(temporary);
-  llama::write_model(
+  const auto files = llama::write_model(
       temporary, merged.config(), merged.specs(), [&](size_t i) { return merged.value(i); },
       dtype.value_or(merged.dtype()));
   checkpoint::copy_tokenizer_files(model, temporary);
-  const std::string hash = checkpoint::write_manifest(temporary).root_sha256();
+  const std::string hash = checkpoint::write_manifest(temporary, files).root_sha256();
   fsync_dir(temporary);
   rename_durable(temporary, out);
   return hash;

@@ -1,13 +1,13 @@
 #include "xffl/train/run_job.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "agree.h"
+#include "elapsed.h"
 #include "job_groups.h"
 #include "memory_plan.h"
 #include "pipeline_schedule.h"
@@ -25,8 +25,6 @@
 
 namespace xffl::train {
 namespace {
-
-using SteadyClock = std::chrono::steady_clock;
 
 std::string environment_or_empty(const char* name) {
   const char* value = std::getenv(name);
@@ -48,6 +46,7 @@ class JobRun {
   bool first_rank() const { return group_.rank() == 0; }
   std::optional<job::JobReport> earlier_report() const;
   void load();
+  void tell_loaded(double checking_seconds, double loading_seconds) const;
   void tell_memory_plan() const;
   void tell_losses() const;
   void train();
@@ -55,9 +54,7 @@ class JobRun {
   void write_report();
   void leave_checkpoint();
   void leave_update();
-  double seconds_so_far() const {
-    return std::chrono::duration<double>(SteadyClock::now() - start_).count();
-  }
+  double seconds_so_far() const { return seconds_since(start_); }
   bool trains() const { return spec_.training.steps > 0; }
   bool complete() const { return !loop_ || loop_->complete(); }
 
@@ -92,7 +89,9 @@ std::optional<job::JobReport> JobRun::earlier_report() const {
 void JobRun::load() {
   check_supported(spec_, group_.size());
   if (spec_.training.deterministic) use_deterministic_algorithms(context_.device);
+  const auto checks_begin = SteadyClock::now();
   on_first_rank(group_, context_.device, [&] { check_given_models(spec_); });
+  const auto loading_begins = SteadyClock::now();
   stop_.told_to_finish(0);
   const job::TrainingSpec& training = spec_.training;
   groups_.emplace(group_, training.groups.count);
@@ -106,24 +105,31 @@ void JobRun::load() {
   load_options_.stage = pipeline_->stage();
   load_options_.num_stages = pipeline_->num_stages();
   model_ = load_model(spec_.base_model_path, load_options_);
+  const auto loaded = SteadyClock::now();
   const ModelLimits limits(model_.config);
   if (trains()) {
     on_all_ranks(group_, context_.device, [&] { data_.emplace(spec_, limits, groups_->index()); });
   }
   validation_.emplace(spec_, context_, limits, all_ranks_ ? *all_ranks_ : *pipeline_);
-  if (first_rank()) {
-    log::info("job loaded", {{"job", spec_.key.job_name()},
-                             {"parameters", model_.config.num_parameters()},
-                             {"trained", num_trained(model_)},
-                             {"ranks", group_.size()},
-                             {"groups", groups_->count()},
-                             {"device", context_.device.str()},
-                             {"sharding", std::string(job::to_string(training.sharding))},
-                             {"shards", shard_groups_->num_shards()},
-                             {"precision", std::string(job::to_string(spec_.training.precision))},
-                             {"masters", std::string(job::to_string(training.masters))},
-                             {"sequences", data_ ? static_cast<int64_t>(data_->size()) : 0}});
-  }
+  tell_loaded(seconds_between(checks_begin, loading_begins), seconds_between(loading_begins, loaded));
+}
+
+void JobRun::tell_loaded(double checking_seconds, double loading_seconds) const {
+  if (!first_rank()) return;
+  const job::TrainingSpec& training = spec_.training;
+  log::info("job loaded", {{"job", spec_.key.job_name()},
+                           {"parameters", model_.config.num_parameters()},
+                           {"trained", num_trained(model_)},
+                           {"ranks", group_.size()},
+                           {"groups", groups_->count()},
+                           {"device", context_.device.str()},
+                           {"sharding", std::string(job::to_string(training.sharding))},
+                           {"shards", shard_groups_->num_shards()},
+                           {"precision", std::string(job::to_string(training.precision))},
+                           {"masters", std::string(job::to_string(training.masters))},
+                           {"checking_seconds", checking_seconds},
+                           {"loading_seconds", loading_seconds},
+                           {"sequences", data_ ? static_cast<int64_t>(data_->size()) : 0}});
 }
 
 // What a user may not expect of narrow storage.

@@ -1,10 +1,10 @@
 #include "training_loop.h"
 
-#include <chrono>
 #include <numeric>
 #include <string>
 
 #include "agree.h"
+#include "elapsed.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/train/device.h"
@@ -12,8 +12,6 @@
 
 namespace xffl::train {
 namespace {
-
-using SteadyClock = std::chrono::steady_clock;
 
 // Every rank knows its group's whole batch, so nothing needs to be sent.
 int64_t count_targets(const Dataset& data, const std::vector<uint64_t>& indices) {
@@ -117,8 +115,7 @@ void TrainingLoop::step(tokens::Sampler& mine, tokens::Sampler& whole_batch) {
   });
   exchange_.after_step(report_.steps + 1, result.tokens);
   synchronize(context_.device);
-  record(step, exchange_.over_groups(result), rate,
-         std::chrono::duration<double>(SteadyClock::now() - start).count());
+  record(step, exchange_.over_groups(result), rate, seconds_since(start));
 }
 
 void TrainingLoop::record(int64_t step, const StepResult& result, double learning_rate,

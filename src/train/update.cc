@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <system_error>
 
+#include "elapsed.h"
 #include "parameter_source.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -128,6 +129,7 @@ std::string write_update(const job::JobSpec& spec, const LoadOptions& loaded_wit
                          const LoadedModel& model, MasterStream& masters,
                          const std::function<void()>& before_tensor) {
   const FinishAtEnd finish{masters};
+  const auto begin = SteadyClock::now();
   const std::filesystem::path target(spec.update_path);
   const std::filesystem::path temporary(spec.update_path + ".tmp");
   if (std::filesystem::exists(target)) {
@@ -144,15 +146,17 @@ std::string write_update(const job::JobSpec& spec, const LoadOptions& loaded_wit
     return values(specs[i]);
   };
   const checkpoint::Dtype dtype = file_dtype(spec.update_dtype);
+  std::vector<checkpoint::ManifestFile> files;
   if (model.lora) {
-    llama::write_adapter(temporary, *model.lora, specs, value, dtype);
+    files = llama::write_adapter(temporary, *model.lora, specs, value, dtype);
   } else {
-    llama::write_model(temporary, model.config, specs, value, dtype);
+    files = llama::write_model(temporary, model.config, specs, value, dtype);
     checkpoint::copy_tokenizer_files(spec.base_model_path, temporary);
   }
-  const checkpoint::Manifest manifest = checkpoint::write_manifest(temporary);
+  const checkpoint::Manifest manifest = checkpoint::write_manifest(temporary, files);
   fsync_dir(temporary);
   rename_durable(temporary, target);
+  log::info("update written", {{"bytes", manifest.total_bytes()}, {"seconds", seconds_since(begin)}});
   return manifest.root_sha256();
 }
 

@@ -12,9 +12,9 @@
 
 #include "names.h"
 #include "part_file.h"
-#include "stage.h"
 #include "xffl/base/error.h"
 #include "xffl/base/sha256.h"
+#include "xffl/base/stage.h"
 
 namespace xffl::transfer {
 namespace {

@@ -26,9 +26,7 @@ PartFile::PartFile(std::filesystem::path path, uint64_t size_limit)
 
 void PartFile::write(uint64_t offset, std::span<const std::byte> bytes) {
   write_at(fd_.get(), offset, bytes, path_);
-  // A hint: some file systems do not know it, and fsync comes in any case.
-  ::sync_file_range(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes.size()),
-                    SYNC_FILE_RANGE_WRITE);
+  start_write_back(fd_.get(), offset, bytes.size());
 }
 
 size_t PartFile::read(uint64_t offset, std::span<std::byte> out) const {

@@ -93,6 +93,25 @@ TEST(Manifest, AFileOfSeveralChunksHasTheRunningDigestAtEachOfTheirEnds) {
   EXPECT_THAT(format_manifest(make_manifest(dir.path())), HasSubstr("\"version\": 1"));
 }
 
+TEST(Manifest, KnownFilesAreNotReadAgain) {
+  test::TempDir dir;
+  for (const char* name : {"a", "b", "c"}) write_text(dir / name, "abc");
+  const ManifestFile known{"b", 3, kEmptySha256};  // it would be found out if it were read
+  const Manifest manifest = make_manifest(dir.path(), {}, kChunkBytes, {known});
+  ASSERT_EQ(manifest.files.size(), 3u);
+  EXPECT_EQ(manifest.files[1], known);
+  EXPECT_EQ(manifest.files[2], (ManifestFile{"c", 3, kAbcSha256}));
+
+  const auto refusal = [&](const ManifestFile& file) {
+    const Thrown thrown =
+        thrown_by([&] { make_manifest(dir.path(), {}, kChunkBytes, {file}); });
+    EXPECT_EQ(thrown.kind, ErrorKind::kRejected);
+    return thrown.message;
+  };
+  EXPECT_THAT(refusal({"d", 3, kAbcSha256}), HasSubstr("'d' is missing"));
+  EXPECT_THAT(refusal({"b", 4, kAbcSha256}), HasSubstr("expected 4 bytes, found 3"));
+}
+
 TEST(Manifest, ManyFilesAreHashedAtOnce) {
   test::TempDir dir;
   for (int i = 0; i < 50; ++i) write_text(dir / std::to_string(i), std::string(i * 1000, 'x'));

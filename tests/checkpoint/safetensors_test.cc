@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
 
 #include "files.h"
 #include "support/temp_dir.h"
@@ -52,8 +55,8 @@ TEST(SafetensorsWriter, RoundTripsWithScalarsEmptyAndUnalignedTensors) {
 
 TEST(SafetensorsWriter, TheBytesDoNotDependOnThePieces) {
   test::TempDir dir;
-  std::vector<TensorSpec> specs{{"big", Dtype::kU8, {1'000'003}}};
-  std::vector<std::byte> data(1'000'003);
+  std::vector<TensorSpec> specs{{"big", Dtype::kU8, {3'000'017}}};
+  std::vector<std::byte> data(3'000'017);
   for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::byte>(i * 31 % 251);
   std::set<std::string> hashes;
   for (const size_t piece : {size_t{1000}, size_t{262'144}, size_t{300'000}, data.size()}) {
@@ -65,6 +68,27 @@ TEST(SafetensorsWriter, TheBytesDoNotDependOnThePieces) {
     EXPECT_EQ(*hashes.begin(), sha256_file(dir / "a.safetensors"));
   }
   EXPECT_EQ(hashes.size(), 1u);
+}
+
+// The disk is told of by whichever call comes next, and nothing is left.
+TEST(SafetensorsWriter, AFileThatMayNotGrowEndsInAnErrorThatNamesIt) {
+  test::TempDir dir;
+  struct rlimit before {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto on_signal = std::signal(SIGXFSZ, SIG_IGN);
+  const struct rlimit full { 1u << 21, before.rlim_max };
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &full), 0);
+  const Thrown thrown = thrown_by([&] {
+    SafetensorsWriter writer(dir / "a", {{"x", Dtype::kU8, {64 << 20}}});
+    const std::vector<std::byte> piece(1u << 20);
+    for (int i = 0; i < 64; ++i) writer.write(piece);
+    writer.finish();
+  });
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, on_signal);
+  EXPECT_EQ(thrown.kind, ErrorKind::kIo);
+  EXPECT_THAT(thrown.message, HasSubstr("a.tmp"));
+  EXPECT_TRUE(fs::is_empty(dir.path()));
 }
 
 TEST(SafetensorsWriter, HeaderIsPaddedToEightBytes) {

@@ -66,15 +66,18 @@ class FileHash {
 
 /// Hashes every regular file directly in `folder` except manifest.json, several at a time;
 /// sub-folders are refused (kRejected). `on_bytes`, if set, is called with the bytes hashed so far,
-/// by one thread at a time.
+/// by one thread at a time. `known` files, hashed when they were written, by chunks of `chunk_bytes`,
+/// are not read again: they only have to be there, as long as they were (else kRejected).
 Manifest make_manifest(const std::filesystem::path& folder,
                        const std::function<void(uint64_t)>& on_bytes = {},
-                       uint64_t chunk_bytes = kChunkBytes);
+                       uint64_t chunk_bytes = kChunkBytes,
+                       const std::vector<ManifestFile>& known = {});
 Manifest parse_manifest(std::string_view json, std::string_view origin);
 std::string format_manifest(const Manifest& manifest);
 Manifest read_manifest(const std::filesystem::path& folder);
 /// make_manifest, then manifest.json by atomic rename.
-Manifest write_manifest(const std::filesystem::path& folder);
+Manifest write_manifest(const std::filesystem::path& folder,
+                        const std::vector<ManifestFile>& known = {});
 
 /// Throws kRejected unless `folder` holds exactly the manifest's files (and manifest.json), with
 /// its sizes and hashes.

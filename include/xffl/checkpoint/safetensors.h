@@ -67,8 +67,9 @@ class SafetensorsFile {
   uint64_t data_begin_ = 0;
 };
 
-/// Writes one file front to back; nothing but "<path>.tmp" exists until finish(). Memory: none per
-/// tensor.
+/// Writes one file front to back; nothing but "<path>.tmp" exists until finish(). Memory: 20 MB,
+/// none per tensor. Threads of its own write and hash: an error of the disk may come with a later
+/// call.
 class SafetensorsWriter {
  public:
   /// Fixes names, dtypes, shapes and their order on disk. The header is padded to a multiple of 8

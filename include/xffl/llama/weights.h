@@ -31,14 +31,18 @@ void initialize_parameter(const ParameterSpec& spec, double initializer_range, u
 
 /// Writes config.json and the safetensors files into `folder`, which is created; float32 values are
 /// rounded to `dtype` (kF32, kBF16, kF16). `value(i)` is called once for each spec in order; any
-/// device.
-void write_model(const std::filesystem::path& folder, checkpoint::LlamaConfig config,
-                 const std::vector<ParameterSpec>& specs,
-                 const std::function<at::Tensor(size_t)>& value, checkpoint::Dtype dtype);
+/// device. Returns what a manifest says of the files with tensors.
+std::vector<checkpoint::ManifestFile> write_model(const std::filesystem::path& folder,
+                                                  checkpoint::LlamaConfig config,
+                                                  const std::vector<ParameterSpec>& specs,
+                                                  const std::function<at::Tensor(size_t)>& value,
+                                                  checkpoint::Dtype dtype);
 
 /// The same of an adapter, in PEFT's format: adapter_config.json and adapter_model.safetensors.
-void write_adapter(const std::filesystem::path& folder, const checkpoint::LoraConfig& lora,
-                   const std::vector<ParameterSpec>& specs,
-                   const std::function<at::Tensor(size_t)>& value, checkpoint::Dtype dtype);
+std::vector<checkpoint::ManifestFile> write_adapter(const std::filesystem::path& folder,
+                                                    const checkpoint::LoraConfig& lora,
+                                                    const std::vector<ParameterSpec>& specs,
+                                                    const std::function<at::Tensor(size_t)>& value,
+                                                    checkpoint::Dtype dtype);
 
 }  // namespace xffl::llama

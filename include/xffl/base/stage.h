@@ -1,4 +1,5 @@
-// A thread that works off blocks in order, so that network, disk and hash go on side by side.
+// A thread that works off blocks of bytes in order, so that what makes them, disk and hash go on
+// side by side.
 #pragma once
 
 #include <condition_variable>
@@ -12,7 +13,7 @@
 #include <span>
 #include <thread>
 
-namespace xffl::transfer {
+namespace xffl {
 
 /// Bytes of a file on their way through the stages, which share them.
 struct Block {
@@ -49,4 +50,4 @@ class Stage {
   std::jthread thread_;
 };
 
-}  // namespace xffl::transfer
+}  // namespace xffl

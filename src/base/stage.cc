@@ -1,6 +1,6 @@
-#include "stage.h"
+#include "xffl/base/stage.h"
 
-namespace xffl::transfer {
+namespace xffl {
 
 Stage::Stage(size_t max_blocks, std::function<void(const Block&)> work)
     : max_blocks_(max_blocks), work_(std::move(work)), thread_([this] { run(); }) {}
@@ -52,4 +52,4 @@ void Stage::run() {
   }
 }
 
-}  // namespace xffl::transfer
+}  // namespace xffl
