@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 
+#include "clean_up.h"
 #include "ledger.h"
 #include "xffl/config/experiment.h"
 #include "xffl/plan/round_plan.h"
@@ -45,6 +46,7 @@ struct Context {
   transfer::CheckedFiles checked;  // of the global models
   std::mutex observer_mutex;  // listeners are called one at a time
   FirstSubmissions first_submissions{};
+  Tidiness tidiness{};  // of the thread that runs rounds
 };
 
 }  // namespace xffl::round

@@ -8,9 +8,9 @@
 #include <optional>
 #include <thread>
 
+#include "clean_up.h"
 #include "dtype_of.h"
 #include "facility_round.h"
-#include "stay.h"
 #include "xffl/aggregate/aggregate.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -172,32 +172,6 @@ void publish(Context& context, const plan::RoundPlan& plan) {
                         {{"model_sha256", context.ledger.round(plan.round).model_sha256}});
   log::info("global model published",
             {{"round", plan.round}, {"sha256", context.ledger.round(plan.round).model_sha256}});
-}
-
-// Old rounds leave the facilities' scratch space, and old masters this machine. Failing to tidy
-// harms nothing.
-void clean_up(Context& context, const plan::RoundPlan& plan) {
-  const int old = plan.round - context.experiment.policy.keep_rounds;
-  if (old < 1) return;
-  std::error_code none;
-  fs::remove_all(context.folder.master(old - 1), none);
-  const History history = context.ledger.history();
-  const std::string old_base =
-      old == 1 ? history.initial_sha256 : history.rounds.at(old - 1).model_sha256;
-  const auto old_plan = plan::next_round(context.experiment, context.identity,
-                                         {.rounds_published = old - 1, .model_sha256 = old_base});
-  if (!old_plan) return;
-  for (const plan::FacilityPlan& facility : old_plan->facilities) try {
-      const auto session = context.world.connect(context.experiment.facility(facility.facility));
-      remove_round(*session, facility, old, plan.round, [&](int round) {
-        return context.ledger.facility(round, facility.facility);
-      });
-      if (old_base != plan.base_sha256) session->remove_tree(facility.model_folder);
-    } catch (const Error& error) {
-      log::warning(
-          "an old round stays at the facility",
-          {{"facility", facility.facility.str()}, {"round", old}, {"problem", error.what()}});
-    }
 }
 
 }  // namespace

@@ -115,6 +115,22 @@ class World : public testing::Test {
                                  stop_.get_token());
   }
 
+  // The run's only folder there.
+  std::filesystem::path facility_folder(const std::string& name) const {
+    for (const auto& entry : std::filesystem::directory_iterator(project_.path() / "work" / "test"))
+      if (std::filesystem::exists(entry.path() / name)) return entry.path() / name;
+    ADD_FAILURE() << "no folder of " << name;
+    return {};
+  }
+  static std::vector<std::string> names_in(const std::filesystem::path& folder,
+                                           const std::string& prefix) {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder))
+      if (entry.path().filename().string().starts_with(prefix))
+        names.push_back(entry.path().filename());
+    return names;
+  }
+
   Project project_;
   JumpingClock clock_;
   std::stop_source stop_;
@@ -198,6 +214,23 @@ TEST_F(World, ACompletedRunTakesNoOtherTraining) {
   EXPECT_EQ(error.kind(), ErrorKind::kConfig);
   EXPECT_THAT(error.what(), HasSubstr("--new"));
   EXPECT_EQ(project_.trainings().size(), 2u);
+}
+
+// A facility that is away when old rounds are removed does not keep them for ever.
+TEST_F(World, WhatCouldNotBeCleanedUpIsCleanedUpLater) {
+  project_.set_policy("{on_missing: wait, keep_rounds: 1, poll_interval: 20ms}");
+  project_.set_rounds(4);
+  project_.write_config();
+  const auto fail = times(1, ErrorKind::kRemote, "the link is down");
+  watch("brno", [fail](const std::string& operation, const RemotePath&) {
+    if (operation == "list" || operation == "remove_tree") fail();
+  });
+  EXPECT_EQ(run().rounds_published, 4);
+  for (const char* name : {"alba", "brno"}) {
+    const auto folder = facility_folder(name);
+    EXPECT_THAT(names_in(folder, "r0"), testing::ElementsAre("r0004")) << name;
+    EXPECT_EQ(names_in(folder / "models", "").size(), 1u) << name;
+  }
 }
 
 // An administrator sets the clock right between a round's beginning and its first submission.
