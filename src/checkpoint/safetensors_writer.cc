@@ -13,8 +13,8 @@
 namespace xffl::checkpoint {
 namespace {
 
-constexpr size_t kBlockBytes = 1u << 20;
-constexpr size_t kBlocksAhead = 8;  // in a stage: what disk and hash may lag behind the caller
+constexpr size_t kBlockBytes = 1u << 19;
+constexpr size_t kBlocksAhead = 2;  // in a stage: what disk and hash may lag behind the caller
 
 }  // namespace
 

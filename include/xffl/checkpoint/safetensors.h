@@ -67,7 +67,7 @@ class SafetensorsFile {
   uint64_t data_begin_ = 0;
 };
 
-/// Writes one file front to back; nothing but "<path>.tmp" exists until finish(). Memory: 20 MB,
+/// Writes one file front to back; nothing but "<path>.tmp" exists until finish(). Memory: 4 MB,
 /// none per tensor. Threads of its own write and hash: an error of the disk may come with a later
 /// call.
 class SafetensorsWriter {
