@@ -116,7 +116,7 @@ def test_groups_of_split_masters_are_those_of_float32_ones(setting, exchange):
     exact, split = setting(2, **groups), setting(2, **groups, **SPLIT)
     for a, b in zip(split.losses, exact.losses, strict=True):
         assert harness.relative(a, b) < 1e-3
-    assert split.losses[:3] == exact.losses[:3]
+    assert split.losses[0] == exact.losses[0]  # later ones as far as no weight was a tie when it was rounded
 
 
 def test_pure_bf16_trains_as_hugging_faces_in_pure_bf16(setting):
