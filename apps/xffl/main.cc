@@ -58,6 +58,23 @@ void leave_no_core_file() {
   ::setrlimit(RLIMIT_CORE, &limit);
 }
 
+void add_commands(CLI::App& app, int& exit_code, std::vector<std::string> program) {
+  xffl::add_config_commands(app);
+  xffl::add_run_command(app);
+  xffl::add_simulate_commands(app, exit_code, std::move(program));
+  xffl::add_status_commands(app);
+  xffl::add_operate_commands(app);
+  xffl::add_plan_command(app);
+  xffl::add_doctor_command(app);
+  xffl::add_trust_command(app);
+  xffl::add_login_command(app);
+  xffl::add_aggregate_command(app);
+  xffl::add_inspect_command(app);
+  xffl::add_render_command(app);
+  xffl::add_demo_command(app);
+  xffl::add_generate_command(app);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -75,21 +92,8 @@ int main(int argc, char** argv) {
                                            : xffl::log::Level::kInfo);
   });
   int exit_code = 0;
-  xffl::add_config_commands(app);
-  xffl::add_run_command(app);
   xffl::CommandLine line = xffl::split_command_line(argc, argv);
-  xffl::add_simulate_commands(app, exit_code, std::move(line.program));
-  xffl::add_status_commands(app);
-  xffl::add_operate_commands(app);
-  xffl::add_plan_command(app);
-  xffl::add_doctor_command(app);
-  xffl::add_trust_command(app);
-  xffl::add_login_command(app);
-  xffl::add_aggregate_command(app);
-  xffl::add_inspect_command(app);
-  xffl::add_render_command(app);
-  xffl::add_demo_command(app);
-  xffl::add_generate_command(app);
+  add_commands(app, exit_code, std::move(line.program));
   try {
     std::reverse(line.own.begin(), line.own.end());  // CLI11 takes the last word first
     app.parse(line.own);
