@@ -71,6 +71,10 @@ inline std::vector<std::string_view> names_of<job::StateDtype>() {
   return job_names(job::StateDtype::kFloat32, job::StateDtype::kBfloat16);
 }
 template <>
+inline std::vector<std::string_view> names_of<job::EarlyStopKeep>() {
+  return job_names(job::EarlyStopKeep::kBest, job::EarlyStopKeep::kLast);
+}
+template <>
 inline std::vector<std::string_view> names_of<job::Recompute>() {
   return job_names(job::Recompute::kNone, job::Recompute::kCheap, job::Recompute::kFull);
 }

@@ -166,6 +166,10 @@ const Section& training_keys() {
       {"early_stop_patience", Type::kInteger,
        "a training ends after so many validations amid it without a lower mean loss; 0: never",
        bind<&TrainingSpec::early_stop_patience>(), 0, kMaxCount},
+      choice<job::EarlyStopKeep>(
+          "early_stop_keep",
+          "the model that such an end leaves: the best that was measured amid the training",
+          bind<&TrainingSpec::early_stop_keep>()),
       {"proximal", Type::kNumber,
        "FedProx: mu of the term that holds the weights near the global ones; 0: none",
        bind<&TrainingSpec::proximal>(), 0, 1e6},

@@ -24,6 +24,8 @@ constexpr Names<Masters, 3> kMasters{
     {{Masters::kFloat32, "fp32"}, {Masters::kSplit, "split"}, {Masters::kNone, "none"}}};
 constexpr Names<StateDtype, 2> kStateDtypes{
     {{StateDtype::kFloat32, "fp32"}, {StateDtype::kBfloat16, "bf16"}}};
+constexpr Names<EarlyStopKeep, 2> kEarlyStopKeeps{
+    {{EarlyStopKeep::kBest, "best"}, {EarlyStopKeep::kLast, "last"}}};
 constexpr Names<Sharding, 6> kShardings{{{Sharding::kNone, "none"},
                                          {Sharding::kOptimizer, "optimizer"},
                                          {Sharding::kGradients, "gradients"},
@@ -68,6 +70,7 @@ std::string_view to_string(ScheduleKind kind) { return name_of(kScheduleKinds, k
 std::string_view to_string(OnStop on_stop) { return name_of(kOnStops, on_stop); }
 std::string_view to_string(Masters masters) { return name_of(kMasters, masters); }
 std::string_view to_string(StateDtype dtype) { return name_of(kStateDtypes, dtype); }
+std::string_view to_string(EarlyStopKeep keep) { return name_of(kEarlyStopKeeps, keep); }
 std::string_view to_string(Sharding sharding) { return name_of(kShardings, sharding); }
 std::string_view to_string(Recompute recompute) { return name_of(kRecomputes, recompute); }
 std::string_view to_string(Offload offload) { return name_of(kOffloads, offload); }
@@ -95,6 +98,9 @@ std::optional<OnStop> parse_on_stop(std::string_view text) { return value_of(kOn
 std::optional<Masters> parse_masters(std::string_view text) { return value_of(kMasters, text); }
 std::optional<StateDtype> parse_state_dtype(std::string_view text) {
   return value_of(kStateDtypes, text);
+}
+std::optional<EarlyStopKeep> parse_early_stop_keep(std::string_view text) {
+  return value_of(kEarlyStopKeeps, text);
 }
 std::optional<Sharding> parse_sharding(std::string_view text) { return value_of(kShardings, text); }
 std::optional<Recompute> parse_recompute(std::string_view text) {

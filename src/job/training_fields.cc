@@ -155,6 +155,8 @@ TrainingSpec read_training(JsonObject object) {
   training.max_tokens = read_count(object, "max_tokens");
   training.validation_interval = read_count(object, "validation_interval", 0, kMaxSteps);
   training.early_stop_patience = read_count(object, "early_stop_patience", 0, kMaxSteps);
+  training.early_stop_keep =
+      read_enum(object, "early_stop_keep", parse_early_stop_keep, "best or last");
   training.proximal = read_number(object, "proximal", 0, 1e6);
   training.document_mask = object.boolean("document_mask");
   training.deterministic = object.boolean("deterministic");
@@ -195,6 +197,7 @@ Json write_training(const TrainingSpec& training) {
               {"max_tokens", training.max_tokens},
               {"validation_interval", training.validation_interval},
               {"early_stop_patience", training.early_stop_patience},
+              {"early_stop_keep", to_string(training.early_stop_keep)},
               {"proximal", training.proximal},
               {"document_mask", training.document_mask},
               {"deterministic", training.deterministic},

@@ -233,7 +233,7 @@ class Bench:
                             precision="fp32", masters="fp32", moment_dtype="fp32", gradient_dtype="fp32",
                             validation_samples=0, train_samples=0, sharding="full" if o.ranks > 1 else "none",
                             shard_group_size=0, recompute=o.recompute, offload="none", checkpoint_interval=0, keep_checkpoints=1,
-                            max_tokens=0, validation_interval=0, early_stop_patience=0, proximal=0.0, document_mask=False,
+                            max_tokens=0, validation_interval=0, early_stop_patience=0, early_stop_keep="best", proximal=0.0, document_mask=False,
                             deterministic=False, keep_optimizer=False, freeze=[],
                             lora=dict(rank=0, alpha=16.0, dropout=0.0, target_modules=[]),
                             groups=dict(count=1, interval=1, exchange="weights", weighting="equal",

@@ -109,6 +109,7 @@ TEST(JobSpec, RefusesValuesOutOfRange) {
       {"/training/masters", {"\"bf16\"", "null"}},
       {"/training/moment_dtype", {"\"fp16\""}},
       {"/training/gradient_dtype", {"\"fp16\"", "16"}},
+      {"/training/early_stop_keep", {"\"first\"", "true"}},
       {"/training/sharding", {"\"zero3\"", "3"}},
       {"/training/shard_group_size", {"-1", "1048577"}},
       {"/training/recompute", {"\"all\""}},

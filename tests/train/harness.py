@@ -123,7 +123,7 @@ def make_job(folder, base, base_hash, train, validation=(), **changes):
                     masters="fp32", moment_dtype="fp32", gradient_dtype="fp32",
                     sharding="none", shard_group_size=0, recompute="none", offload="none",
                     checkpoint_interval=0, keep_checkpoints=2,
-                    validation_samples=0, train_samples=0, max_tokens=0, validation_interval=0, early_stop_patience=0,
+                    validation_samples=0, train_samples=0, max_tokens=0, validation_interval=0, early_stop_patience=0, early_stop_keep="best",
                     proximal=0.0, document_mask=False, deterministic=False, keep_optimizer=False, freeze=[],
                     lora=dict(rank=0, alpha=16.0, dropout=0.0, target_modules=["q_proj", "v_proj"]),
                     groups=dict(count=1, interval=1, exchange="weights", weighting="equal",

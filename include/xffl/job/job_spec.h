@@ -61,6 +61,10 @@ enum class Masters { kFloat32, kSplit, kNone };
 /// How something that the optimizer works on is stored: "fp32", or, with precision bf16, "bf16".
 enum class StateDtype { kFloat32, kBfloat16 };
 
+/// Which model a training leaves that validation has ended: the one with the lowest loss of those
+/// that were measured amid it, "best", or the "last".
+enum class EarlyStopKeep { kBest, kLast };
+
 /// Learning rate over the federation's steps: warm-up from 0 to `learning_rate`, then `kind` down
 /// to learning_rate * min_ratio at `total_steps`. The job runs steps first_step .. first_step +
 /// steps - 1.
@@ -104,6 +108,7 @@ struct TrainingSpec {
   int64_t validation_interval = 0;  // steps between two validations amid the training; 0: none
   int64_t early_stop_patience =
       0;  // ends after so many of them without a lower mean loss; 0: never
+  EarlyStopKeep early_stop_keep = EarlyStopKeep::kBest;  // what such an end leaves
   // FedProx (Li et al., 2020): gradients get proximal * (weights - given weights).
   double proximal = 0.0;
   bool document_mask = false;       // attention within a document only, positions restart with it
@@ -158,6 +163,7 @@ std::string_view to_string(ScheduleKind kind);
 std::string_view to_string(OnStop on_stop);
 std::string_view to_string(Masters masters);
 std::string_view to_string(StateDtype dtype);
+std::string_view to_string(EarlyStopKeep keep);
 std::string_view to_string(Sharding sharding);
 std::string_view to_string(Recompute recompute);
 std::string_view to_string(Offload offload);
@@ -172,6 +178,7 @@ std::optional<ScheduleKind> parse_schedule_kind(std::string_view text);
 std::optional<OnStop> parse_on_stop(std::string_view text);
 std::optional<Masters> parse_masters(std::string_view text);
 std::optional<StateDtype> parse_state_dtype(std::string_view text);
+std::optional<EarlyStopKeep> parse_early_stop_keep(std::string_view text);
 std::optional<Sharding> parse_sharding(std::string_view text);
 std::optional<Recompute> parse_recompute(std::string_view text);
 std::optional<Offload> parse_offload(std::string_view text);
