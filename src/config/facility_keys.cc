@@ -222,6 +222,10 @@ std::vector<Key> program_keys() {
        .help = "folder at the facility under which xffl's files live",
        .binding = bind<&Facility::workdir>(),
        .fallback = "work/<facility>; required with access: ssh"},
+      operational(duration("purge_after",
+                           "the site removes files under workdir that were not used for so long; "
+                           "0s: never, or not known",
+                           bind<&Facility::purge_after>(), 0, 3650 * kDay, 1000)),
       {.name = "template",
        .type = Type::kHostPath,
        .help = "your own job script template",

@@ -171,6 +171,12 @@ class ExperimentReader {
           reader_.mark("policy.quorum"),
           "'policy.quorum' is " + std::to_string(policy.quorum) + ", but there " +
               (count == 1 ? "is 1 facility" : "are " + std::to_string(count) + " facilities"));
+    // Whoever writes a deadline expects that something happens then: what, the file has to say.
+    if (policy.deadline.count() > 0 && !reader_.was_given("policy.on_missing"))
+      reader_.problem(
+          reader_.mark("policy.deadline"),
+          "'policy.deadline' needs 'policy.on_missing': skip goes on without the facilities that are "
+          "late, fail ends the run, wait (the default) waits on and tells you");
   }
 
   SectionReader reader_;

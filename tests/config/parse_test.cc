@@ -96,6 +96,13 @@ policy: {on_missing: skip, quorum: 1, deadline: 24h, max_attempts: 3, poll_inter
                                             std::chrono::milliseconds(250), 5}));
 }
 
+TEST(ParseExperiment, ADeadlineAndAnOrderToWaitAreTakenAtTheirWord) {
+  const RoundPolicy policy =
+      parse(small_with("rounds: 3", "policy: {on_missing: wait, deadline: 24h}")).policy;
+  EXPECT_EQ(policy.on_missing, OnMissing::kWait);
+  EXPECT_EQ(policy.deadline, std::chrono::hours(24));
+}
+
 TEST(ParseExperiment, ATypoNamesItsPlaceAndTheLikelyKey) {
   EXPECT_EQ(problems(small_with("learning_rate: 8e-4", "learning_rat: 8e-4")),
             "xffl.yaml:6:3: error: unknown key 'learning_rat' in 'training': did you mean "
@@ -203,6 +210,8 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"rounds: 3", "policy: {deadline: 24}", "found '24': add the unit"},
         Wrong{"rounds: 3", "policy: {deadline: 1.5h}", "a duration such as"},
         Wrong{"rounds: 3", "policy: {deadline: 1500ms}", "whole seconds"},
+        Wrong{"rounds: 3", "policy: {deadline: 24h}",
+              "xffl.yaml:3:20: error: 'policy.deadline' needs 'policy.on_missing': skip goes on"},
         Wrong{"rounds: 3", "policy: {poll_interval: 1ms}", "from 10ms to 1h"},
         Wrong{"rounds: 3", "policy: {quorum: 3}",
               "'policy.quorum' is 3, but there are 2 facilities"},

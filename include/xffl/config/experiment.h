@@ -98,6 +98,7 @@ struct Facility {
   Slurm slurm;        // of SchedulerKind::kSlurm
   Image image;
   RemotePath workdir;                   // xffl's files at the facility live under it
+  std::chrono::seconds purge_after{0};  // the site removes files unused for so long; 0: not known
   std::filesystem::path template_file;  // on this machine; empty: the shipped one of its kind
   int world_size = 1;                   // ranks of a job; with Slurm nodes * tasks_per_node
   std::vector<std::string>
@@ -125,7 +126,8 @@ struct Aggregation {
 struct RoundPolicy {
   OnMissing on_missing = OnMissing::kWait;
   int quorum = 0;  // facilities that must take part; 0: all, with kSkip at least 1
-  std::chrono::seconds deadline{0};  // from the first submission of a round; 0: none
+  std::chrono::seconds deadline{0};  // from the first submission of a round; 0: none; with kWait
+                                     // it ends nothing: people are told
   int max_attempts = 2;  // trainings tried per facility and round before it counts as missing
   std::chrono::milliseconds poll_interval{1000};
   int keep_rounds = 2;                             // rounds whose files stay at the facilities
@@ -135,6 +137,7 @@ struct RoundPolicy {
                           // walltime, which are no attempts
   bool evaluate_last = true;  // after the last round one more job at each facility with validation
                               // sets: what the last global model is worth
+  double max_change = 10;  // L2 norm of an update's change over that of its base; 0: no limit
   bool operator==(const RoundPolicy&) const = default;
 };
 
