@@ -10,7 +10,7 @@ import pathlib
 import re
 import sys
 
-GROUND = {"base", "job", "checkpoint", "tokens"}
+GROUND = {"base", "job", "checkpoint", "pack", "tokens"}
 TRAINER = {"comm", "kernels", "llama", "shard", "train"}
 WITHOUT_TORCH = {"kernels"}  # of the trainer's: nvcc compiles each file in seconds
 # Header-only value types that public headers may show (base/json.h).

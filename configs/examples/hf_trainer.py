@@ -195,8 +195,10 @@ def main():
         signal.signal(number, finish)
     began = time.monotonic()
     job = json.loads(arguments.job.read_text())
-    if job["version"] != 3:
-        sys.exit(f"job.json has version {job['version']}; this trainer knows version 3")
+    if job["version"] != 4:
+        sys.exit(f"job.json has version {job['version']}; this trainer knows version 4")
+    if job["base_model_packed"] is not None:
+        sys.exit("job.json: base_model_packed: this trainer needs the whole model: leave out transfer.pack")
     here = arguments.job.resolve().parent
     resolve = lambda path: here / path  # an absolute path stays as it is
     training = job["training"]

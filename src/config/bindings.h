@@ -39,6 +39,10 @@ template <>
 inline std::vector<std::string_view> names_of<ImageGpu>() {
   return {"none", "nv", "rocm"};
 }
+template <>
+inline std::vector<std::string_view> names_of<PackModels>() {
+  return {"auto", "always", "never"};
+}
 template <class... Enums>
 std::vector<std::string_view> job_names(Enums... values) {
   return {job::to_string(values)...};

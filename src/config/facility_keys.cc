@@ -83,6 +83,10 @@ const Section& transfer_keys() {
       text("user", "the account's name there; not given: ssh.user", bind<&Transfer::user>(),
            kUserName, "a user's name"),
       boolean("shell", "false: these hosts speak SFTP only", bind<&Transfer::shell>()),
+      choice<PackModels>("pack",
+                         "global models as differences from the last one, which the trainer unpacks; "
+                         "auto: where no trainer.command is given",
+                         bind<&Transfer::pack>()),
   });
   return keys;
 }

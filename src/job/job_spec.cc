@@ -57,6 +57,28 @@ std::string read_nothing(JsonObject& object, std::string_view key, std::string_v
   return text;
 }
 
+std::optional<PackedModel> read_packed(JsonObject& object) {
+  if (object.at("base_model_packed").is_null()) return std::nullopt;
+  JsonObject view = object.object("base_model_packed");
+  PackedModel packed;
+  packed.path = read_path(view, "path");
+  packed.sha256 = read_sha256(view, "sha256");
+  packed.reference_path = read_path(view, "reference_path");
+  packed.reference_sha256 = read_sha256(view, "reference_sha256");
+  packed.failure_path = read_path(view, "failure_path");
+  view.refuse_other_keys();
+  return packed;
+}
+
+Json write_packed(const std::optional<PackedModel>& packed) {
+  if (!packed) return nullptr;
+  return {{"path", packed->path},
+          {"sha256", packed->sha256},
+          {"reference_path", packed->reference_path},
+          {"reference_sha256", packed->reference_sha256},
+          {"failure_path", packed->failure_path}};
+}
+
 void make_absolute(const std::filesystem::path& folder, std::string& path) {
   if (!path.empty()) path = (folder / path).string();  // an absolute `path` replaces the folder
 }
@@ -78,6 +100,7 @@ JobSpec parse_job_spec(std::string_view json, std::string_view origin) {
   spec.key = read_key(object.object("key"));
   spec.base_model_path = read_path(object, "base_model_path");
   spec.base_model_sha256 = read_sha256(object, "base_model_sha256");
+  spec.base_model_packed = read_packed(object);
   spec.train_paths = read_train_paths(object);
   spec.validation = read_validation(object);
   spec.adapter_path = read_path_or_none(object, "adapter_path");
@@ -115,6 +138,10 @@ JobSpec read_job_spec(const std::filesystem::path& path) {
         &spec.report_path, &spec.metrics_path, &spec.state_path}) {
     make_absolute(folder, *file);
   }
+  if (auto& packed = spec.base_model_packed) {
+    for (std::string* file : {&packed->path, &packed->reference_path, &packed->failure_path})
+      make_absolute(folder, *file);
+  }
   for (std::string& shard : spec.train_paths) make_absolute(folder, shard);
   for (ValidationSet& set : spec.validation) make_absolute(folder, set.path);
   return spec;
@@ -129,6 +156,7 @@ std::string format_job_spec(const JobSpec& spec) {
                       {"key", write_key(spec.key)},
                       {"base_model_path", spec.base_model_path},
                       {"base_model_sha256", spec.base_model_sha256},
+                      {"base_model_packed", write_packed(spec.base_model_packed)},
                       {"train_paths", spec.train_paths},
                       {"validation", std::move(validation)},
                       {"adapter_path", spec.adapter_path},

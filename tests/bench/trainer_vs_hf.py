@@ -242,7 +242,7 @@ class Bench:
                             pipeline=dict(stages=1, schedule="1f1b"))
             training.update(**keys, **json.loads(o.training))
             job = dict(version=o.job_version, key=dict(project="p", run="0001", round=1, facility="alba", attempt=1, nonce="0" * 32),
-                       base_model_path=str(self.model), base_model_sha256=self.root, train_paths=[str(self.tokens)], validation=[],
+                       base_model_path=str(self.model), base_model_sha256=self.root, base_model_packed=None, train_paths=[str(self.tokens)], validation=[],
                        adapter_path="", adapter_sha256="", optimizer_path="",
                        update_path="update", report_path="report.json", metrics_path="metrics.jsonl", state_path="state",
                        on_stop="update", update_kind="weights", update_dtype="fp32" if o.shapes == "lab" else "bf16", training=training)
@@ -360,7 +360,7 @@ def parse():
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--cpu-time", action="store_true", help="compare CPU time instead of wall time")
     parser.add_argument("--training", default="{}", help="more keys of job.json's `training`, as JSON")
-    parser.add_argument("--job-version", type=int, default=3)
+    parser.add_argument("--job-version", type=int, default=4)
     parser.add_argument("--environment", nargs="*", default=[], help="NAME=VALUE for xffl-train's ranks")
     parser.add_argument("--json", type=pathlib.Path, help="write the records there")
     options = parser.parse_args()

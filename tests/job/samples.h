@@ -22,6 +22,8 @@ inline JobSpec sample_spec() {
   spec.key = {"llama-it-cs", "0003", 2, "alba", 1, "0123456789abcdef0123456789abcdef"};
   spec.base_model_path = "../../r0001/global";
   spec.base_model_sha256 = std::string(64, 'a');
+  spec.base_model_packed = {"packed-bbbbbbbbbbbbbbbb", std::string(64, 'b'), "../../r0000/global",
+                            std::string(64, 'd'), "out/packed.failure"};
   spec.train_paths = {"/data/it-0.tokens", "/data/it-1.tokens"};
   spec.validation = {{"it", "/data/it-validation.tokens"}, {"cs", "cs-validation.tokens"}};
   spec.update_path = "out/update";

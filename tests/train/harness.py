@@ -130,8 +130,8 @@ def make_job(folder, base, base_hash, train, validation=(), **changes):
                                 outer=dict(kind="average", learning_rate=1.0, momentum=0.9, beta1=0.9, beta2=0.99,
                                            epsilon=1e-8)),
                     pipeline=dict(stages=1, schedule="1f1b"))
-    job = dict(version=3, key=dict(project="p", run="0001", round=1, facility="alba", attempt=1, nonce=NONCE),
-               base_model_path=str(base), base_model_sha256=base_hash, train_paths=[str(train)],
+    job = dict(version=4, key=dict(project="p", run="0001", round=1, facility="alba", attempt=1, nonce=NONCE),
+               base_model_path=str(base), base_model_sha256=base_hash, base_model_packed=None, train_paths=[str(train)],
                validation=[dict(name=name, path=str(path)) for name, path in validation],
                adapter_path="", adapter_sha256="", optimizer_path="", update_path="update",
                report_path="report.json", metrics_path="metrics.jsonl", state_path="state",

@@ -48,11 +48,16 @@ struct Ssh {
   bool operator==(const Ssh&) const = default;
 };
 
+// Whether published models travel as differences (xffl/pack/): kAuto where xffl's own trainer, which
+// unpacks them, is the one that runs.
+enum class PackModels { kAuto, kAlways, kNever };
+
 // Another way for files, with the keys, jump hosts and streams of Ssh.
 struct Transfer {
   std::vector<Host> hosts;  // empty: files take the way of the commands
   std::string user;         // Ssh's when it was not given
   bool shell = true;        // false: the hosts speak SFTP only
+  PackModels pack = PackModels::kAuto;
   bool operator==(const Transfer&) const = default;
 };
 

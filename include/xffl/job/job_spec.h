@@ -17,7 +17,7 @@
 
 namespace xffl::job {
 
-inline constexpr int kJobVersion = 3;
+inline constexpr int kJobVersion = 4;
 
 /// Which attempt at which facility's part of which round this is. The report echoes it.
 struct JobKey {
@@ -128,10 +128,21 @@ struct ValidationSet {
   bool operator==(const ValidationSet&) const = default;
 };
 
+/// The model to start from as its differences from one that the facility holds (xffl/pack/).
+struct PackedModel {
+  std::string path;              // the packed folder
+  std::string sha256;            // root hash of its manifest.json
+  std::string reference_path;    // folder of the model that it was packed against
+  std::string reference_sha256;  // root hash of its manifest.json
+  std::string failure_path;      // a job that cannot unpack it writes here why, and ends
+  bool operator==(const PackedModel&) const = default;
+};
+
 struct JobSpec {
   JobKey key;
   std::string base_model_path;           // HF folder
   std::string base_model_sha256;         // root hash of its manifest.json
+  std::optional<PackedModel> base_model_packed;  // the job makes base_model_path of it
   std::vector<std::string> train_paths;  // token shards
   std::vector<ValidationSet> validation;
   std::string adapter_path;    // folder of the given adapters in PEFT's format; empty: none

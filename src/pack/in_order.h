@@ -1,0 +1,81 @@
+// Many threads make things whose order matters to who takes them.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace xffl::pack {
+
+/// Of a few slots, which are used again and again, each passes for every index below `count`
+/// through `take(index, slot)`, in order and one at a time; `work(index, slot, thread)`, side by
+/// side; and `finish(index, slot)`, in order, in the caller's thread. The first error ends it and is
+/// thrown.
+template <class Slot, class Take, class Work, class Finish>
+void run_in_order(size_t count, std::vector<Slot>& slots, int threads, Take take, Work work,
+                  Finish finish) {
+  std::mutex mutex, taking;
+  std::condition_variable changed;
+  size_t next = 0, finished = 0;
+  std::vector<bool> ready(slots.size(), false);
+  std::exception_ptr problem;
+
+  const auto fail = [&](std::exception_ptr error) {
+    const std::lock_guard lock(mutex);
+    if (!problem) problem = error;
+    changed.notify_all();
+  };
+  const auto loop = [&](int thread) {
+    for (;;) {
+      std::unique_lock turn(taking);
+      std::unique_lock lock(mutex);
+      changed.wait(lock, [&] { return problem || next == count || next < finished + slots.size(); });
+      if (problem || next == count) return;
+      const size_t index = next++;
+      lock.unlock();
+      Slot& slot = slots[index % slots.size()];
+      try {
+        take(index, slot);
+      } catch (...) {  // known before the turn passes on: the next block would be taken for this one
+        return fail(std::current_exception());
+      }
+      turn.unlock();
+      work(index, slot, thread);
+      lock.lock();
+      ready[index % slots.size()] = true;
+      changed.notify_all();
+    }
+  };
+  const auto guarded = [&](int thread) {
+    try {
+      loop(thread);
+    } catch (...) {  // the top of a thread: it goes on in the caller's
+      fail(std::current_exception());
+    }
+  };
+  {
+    std::vector<std::jthread> helpers;
+    for (int i = 0; i < threads; ++i) helpers.emplace_back(guarded, i);
+    try {
+      for (size_t index = 0; index < count; ++index) {
+        std::unique_lock lock(mutex);
+        changed.wait(lock, [&] { return problem || ready[index % slots.size()]; });
+        if (problem) break;
+        lock.unlock();
+        finish(index, slots[index % slots.size()]);
+        lock.lock();
+        ready[index % slots.size()] = false;
+        ++finished;
+        changed.notify_all();
+      }
+    } catch (...) {  // the helpers end before it goes on
+      fail(std::current_exception());
+    }
+  }
+  if (problem) std::rethrow_exception(problem);
+}
+
+}  // namespace xffl::pack

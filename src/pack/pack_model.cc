@@ -1,0 +1,73 @@
+#include <algorithm>
+
+#include "packed_names.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/pack/pack.h"
+#include "xffl/pack/packed_model.h"
+
+namespace xffl::pack {
+
+namespace fs = std::filesystem;
+using checkpoint::Manifest;
+using checkpoint::ManifestFile;
+
+namespace {
+
+const ManifestFile* find(const Manifest& manifest, const std::string& name) {
+  const auto found = std::find_if(manifest.files.begin(), manifest.files.end(),
+                                  [&](const ManifestFile& file) { return file.name == name; });
+  return found == manifest.files.end() ? nullptr : &*found;
+}
+
+bool has_room_for_names(const Manifest& manifest) {
+  return std::all_of(manifest.files.begin(), manifest.files.end(), [](const ManifestFile& file) {
+    return file.name != kModelManifestName && !file.name.ends_with(kPackedEnding) &&
+           packed_name(file.name).size() <= kMaxNameBytes;
+  });
+}
+
+}  // namespace
+
+std::optional<Manifest> pack_model(const fs::path& model, const fs::path& reference,
+                                   const fs::path& out, double max_ratio, int threads) {
+  const Manifest wanted = checkpoint::read_manifest(model);
+  const Manifest held = checkpoint::read_manifest(reference);
+  if (!has_room_for_names(wanted)) return std::nullopt;
+  const fs::path temporary = out.string() + ".tmp";
+  fs::remove_all(temporary);
+  fs::remove_all(out);
+  make_dirs(temporary);
+  auto left = static_cast<uint64_t>(static_cast<double>(wanted.total_bytes()) * max_ratio);
+  std::vector<ManifestFile> known;
+  bool worth_it = true;
+  for (const ManifestFile& file : wanted.files) {
+    const ManifestFile* before = find(held, file.name);
+    if (before != nullptr && *before == file) continue;
+    uint64_t bytes = file.size_bytes;
+    if (file.name.ends_with(".safetensors")) {
+      std::optional<Reference> against;
+      if (before != nullptr && before->size_bytes == file.size_bytes)
+        against = Reference{reference / file.name, before->sha256};
+      const auto packed = encode(model / file.name, file, against,
+                                 temporary / packed_name(file.name), left, threads);
+      bytes = packed ? packed->size_bytes : left + 1;
+      if (packed) known.push_back(*packed);
+    } else if (bytes <= left) {
+      fs::copy_file(model / file.name, temporary / file.name);
+    }
+    worth_it = bytes <= left;
+    if (!worth_it) break;
+    left -= bytes;
+  }
+  if (!worth_it) {
+    fs::remove_all(temporary);
+    return std::nullopt;
+  }
+  write_file_atomic(temporary / kModelManifestName, checkpoint::format_manifest(wanted));
+  Manifest manifest = checkpoint::write_manifest(temporary, known);
+  rename_durable(temporary, out);
+  return manifest;
+}
+
+}  // namespace xffl::pack

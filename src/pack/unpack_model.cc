@@ -1,0 +1,178 @@
+#include <algorithm>
+#include <cerrno>
+
+#include "packed_names.h"
+#include "xffl/base/cpus.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/log.h"
+#include "xffl/base/sha256.h"
+#include "xffl/pack/pack.h"
+#include "xffl/pack/packed_model.h"
+
+namespace xffl::pack {
+
+namespace fs = std::filesystem;
+using checkpoint::Manifest;
+using checkpoint::ManifestFile;
+
+namespace {
+
+constexpr int kMaxThreads = 16;
+
+[[noreturn]] void reject(const fs::path& path, const std::string& problem) {
+  throw Error(ErrorKind::kRejected, path.string() + ": " + problem);
+}
+
+const ManifestFile* find(const Manifest& manifest, const std::string& name) {
+  const auto found = std::find_if(manifest.files.begin(), manifest.files.end(),
+                                  [&](const ManifestFile& file) { return file.name == name; });
+  return found == manifest.files.end() ? nullptr : &*found;
+}
+
+Manifest manifest_with(const fs::path& folder, const std::string& sha256) {
+  Manifest manifest = checkpoint::read_manifest(folder);
+  if (const std::string root = manifest.root_sha256(); root != sha256)
+    reject(folder, "its manifest.json has the root hash " + root + ", expected " + sha256);
+  return manifest;
+}
+
+// A folder gets its manifest.json with its name, so what has it is complete.
+bool is_complete(const fs::path& folder, const std::string& sha256) {
+  try {
+    const Manifest manifest = manifest_with(folder, sha256);
+    return std::all_of(manifest.files.begin(), manifest.files.end(), [&](const ManifestFile& file) {
+      std::error_code none;
+      const fs::path path = folder / file.name;
+      return fs::is_regular_file(path, none) && fs::file_size(path, none) == file.size_bytes;
+    });
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+void check_hash(const fs::path& path, const ManifestFile& file) {
+  if (const std::string found = sha256_file(path); found != file.sha256)
+    throw Error(ErrorKind::kCorrupt,
+                path.string() + ": expected SHA-256 " + file.sha256 + ", found " + found);
+}
+
+class Unpacking {
+ public:
+  Unpacking(const job::PackedModel& packed, const fs::path& temporary, int threads)
+      : packed_(packed.path),
+        reference_(packed.reference_path),
+        manifest_(manifest_with(packed.path, packed.sha256)),
+        held_(manifest_with(packed.reference_path, packed.reference_sha256)),
+        temporary_(temporary),
+        threads_(threads) {}
+
+  const Manifest& manifest() const { return manifest_; }
+
+  void make(const ManifestFile& file) {
+    const ManifestFile* before = find(held_, file.name);
+    if (find(manifest_, packed_name(file.name)) != nullptr) {
+      std::optional<Reference> against;
+      if (before != nullptr && before->size_bytes == file.size_bytes)
+        against = Reference{reference_ / file.name, before->sha256};
+      decode(packed_ / packed_name(file.name), file, against, temporary_ / file.name, threads_);
+    } else if (find(manifest_, file.name) != nullptr) {
+      take(packed_ / file.name, file);
+    } else if (before != nullptr && *before == file) {
+      take(reference_ / file.name, file);
+    } else {
+      reject(packed_, "has nothing to make '" + file.name + "' of");
+    }
+  }
+
+ private:
+  void take(const fs::path& from, const ManifestFile& file) {
+    const fs::path to = temporary_ / file.name;
+    std::error_code problem;
+    if (!fs::is_regular_file(fs::symlink_status(from, problem)))
+      reject(from, "expected a regular file");
+    fs::create_hard_link(from, to, problem);
+    if (problem) {
+      fs::copy_file(from, to, problem);
+      if (problem) throw system_error("copy " + from.string(), problem.value());
+    }
+    check_hash(to, file);
+  }
+
+  const fs::path packed_, reference_;
+  const Manifest manifest_, held_;
+  const fs::path temporary_;
+  const int threads_;
+};
+
+// Another start of the job may have been faster.
+void put_in_place(const fs::path& temporary, const fs::path& model, const std::string& sha256) {
+  for (int tries = 0; tries < 2; ++tries) {
+    std::error_code problem;
+    fs::rename(temporary, model, problem);
+    if (!problem) {
+      fsync_dir(model.parent_path());
+      return;
+    }
+    const bool taken = problem == std::errc::directory_not_empty ||
+                       problem == std::errc::file_exists || problem == std::errc::not_a_directory;
+    if (!taken) throw system_error("rename " + temporary.string(), problem.value());
+    if (is_complete(model, sha256)) {
+      fs::remove_all(temporary);
+      return;
+    }
+    fs::remove_all(model);  // of a push that was interrupted
+  }
+  throw Error(ErrorKind::kIo, model.string() + ": something else is put there again and again");
+}
+
+void note_failure(const std::string& path, const std::string& reason) {
+  try {
+    make_dirs(fs::path(path).parent_path());
+    write_file_atomic(path, reason + "\n");
+  } catch (const Error& error) {
+    log::warning("the coordinator cannot be told why the model was not unpacked",
+                 {{"problem", error.what()}});
+  }
+}
+
+}  // namespace
+
+Unpacked unpack_model(const job::PackedModel& packed, const fs::path& model,
+                      const std::string& model_sha256, const fs::path& temporary, int threads) {
+  Unpacking unpacking(packed, temporary, threads);
+  const Manifest wanted = checkpoint::parse_manifest(
+      read_file(fs::path(packed.path) / kModelManifestName, checkpoint::kMaxManifestBytes),
+      packed.path + "/" + std::string(kModelManifestName));
+  if (wanted.root_sha256() != model_sha256)
+    reject(packed.path, "is packed from the model " + wanted.root_sha256() + ", expected " +
+                            model_sha256);
+  std::error_code none;
+  fs::remove_all(temporary, none);
+  make_dirs(temporary);
+  for (const ManifestFile& file : wanted.files) unpacking.make(file);
+  write_file_atomic(temporary / checkpoint::kManifestName, checkpoint::format_manifest(wanted));
+  make_dirs(model.parent_path());
+  put_in_place(temporary, model, model_sha256);
+  return {unpacking.manifest().total_bytes(), wanted.total_bytes()};
+}
+
+std::optional<Unpacked> provide_base_model(const job::JobSpec& spec) {
+  if (!spec.base_model_packed || is_complete(spec.base_model_path, spec.base_model_sha256))
+    return std::nullopt;
+  const fs::path out = fs::path(spec.report_path).parent_path();
+  const fs::path temporary = out / ("model.tmp-a" + std::to_string(spec.key.attempt));
+  std::error_code none;
+  fs::remove(spec.base_model_packed->failure_path, none);
+  try {
+    return unpack_model(*spec.base_model_packed, spec.base_model_path, spec.base_model_sha256,
+                        temporary, std::min(kMaxThreads, available_cpus()));
+  } catch (Error& error) {
+    error.add_context("unpacking the model to start from");
+    fs::remove_all(temporary, none);
+    note_failure(spec.base_model_packed->failure_path, error.what());
+    throw;
+  }
+}
+
+}  // namespace xffl::pack

@@ -1,0 +1,144 @@
+#include "xffl/pack/packed_model.h"
+
+#include <gtest/gtest.h>
+
+#include "files.h"
+#include "support/temp_dir.h"
+#include "support/thrown.h"
+
+namespace xffl::pack {
+namespace {
+
+namespace fs = std::filesystem;
+using test::TempDir;
+
+// Two models of consecutive rounds: two shards, of which one is trained, and a configuration.
+class PackedModels : public ::testing::Test {
+ protected:
+  PackedModels() {
+    const Weights trained = weights(300'000, 2e-4f);
+    const std::string frozen = weights(100'000, 0, 5).before;
+    for (const auto& [name, bytes] : {std::pair("old", trained.before), {"new", trained.after}}) {
+      fs::create_directory(dir_ / name);
+      write_bytes(dir_.path() / name / "model-00001-of-00002.safetensors", bytes);
+      write_bytes(dir_.path() / name / "model-00002-of-00002.safetensors", frozen);
+      write_bytes(dir_.path() / name / "config.json", "{}");
+    }
+    write_bytes(dir_.path() / "new/tokenizer.json", "new words");
+    packed_.reference_sha256 = checkpoint::write_manifest(dir_ / "old").root_sha256();
+    sha256_ = checkpoint::write_manifest(dir_ / "new").root_sha256();
+    const auto manifest = pack_model(dir_ / "new", dir_ / "old", dir_ / "packed", 0.8, 2);
+    packed_.path = (dir_ / "packed").string();
+    packed_.sha256 = manifest.value().root_sha256();
+    packed_.reference_path = (dir_ / "old").string();
+    packed_.failure_path = (dir_ / "failure").string();
+  }
+
+  Unpacked unpack() { return unpack_model(packed_, dir_ / "made", sha256_, dir_ / "tmp", 2); }
+  ErrorKind refusal() {
+    const ErrorKind kind = test::kind_of([&] { unpack(); });
+    EXPECT_FALSE(fs::exists(dir_ / "made"));
+    return kind;
+  }
+  job::JobSpec spec() const {
+    job::JobSpec spec;
+    spec.base_model_path = (dir_ / "made").string();
+    spec.base_model_sha256 = sha256_;
+    spec.base_model_packed = packed_;
+    spec.report_path = (dir_ / "report.json").string();
+    return spec;
+  }
+
+  const TempDir dir_;
+  job::PackedModel packed_;
+  std::string sha256_;
+};
+
+TEST_F(PackedModels, ComeBack) {
+  const Unpacked made = unpack();
+  EXPECT_LT(3 * made.packed_bytes, 2 * made.model_bytes);
+  const checkpoint::Manifest manifest = checkpoint::read_manifest(dir_ / "made");
+  EXPECT_EQ(manifest.root_sha256(), sha256_);
+  checkpoint::verify_folder(dir_ / "made", manifest);
+  EXPECT_FALSE(fs::exists(dir_ / "tmp"));
+  EXPECT_EQ(read_bytes(dir_ / "made/manifest.json"), read_bytes(dir_ / "new/manifest.json"));
+}
+
+TEST_F(PackedModels, LeaveOutWhatTheReferenceHas) {
+  EXPECT_FALSE(fs::exists(dir_ / "packed/config.json"));
+  EXPECT_FALSE(fs::exists(dir_ / "packed/model-00002-of-00002.safetensors.xpk"));
+  EXPECT_TRUE(fs::exists(dir_ / "packed/model-00001-of-00002.safetensors.xpk"));
+  EXPECT_TRUE(fs::exists(dir_ / "packed/tokenizer.json"));
+}
+
+TEST_F(PackedModels, AreNotMadeWhereTheyGainTooLittle) {
+  EXPECT_FALSE(pack_model(dir_ / "new", dir_ / "old", dir_ / "packed", 0.1, 2));
+  EXPECT_FALSE(fs::exists(dir_ / "packed")) << "an older one would be taken for this one";
+  EXPECT_FALSE(fs::exists(dir_ / "packed.tmp"));
+}
+
+TEST_F(PackedModels, TakeTheirPlaceAgainAfterAnInterruption) {
+  fs::create_directory(dir_ / "packed.tmp");
+  write_bytes(dir_ / "packed.tmp/half", "written");
+  fs::create_directory(dir_ / "tmp");
+  write_bytes(dir_ / "tmp/half", "written");
+  EXPECT_EQ(pack_model(dir_ / "new", dir_ / "old", dir_ / "packed", 0.8, 1)->root_sha256(),
+            packed_.sha256);
+  // Of a whole model whose push was interrupted.
+  fs::create_directory(dir_ / "made");
+  write_bytes(dir_ / "made/.model.safetensors.part", "half");
+  unpack();
+  checkpoint::verify_folder(dir_ / "made", checkpoint::read_manifest(dir_ / "made"));
+}
+
+TEST_F(PackedModels, OfAnotherHashAreRefused) {
+  packed_.sha256 = std::string(64, 'a');
+  EXPECT_EQ(refusal(), ErrorKind::kRejected);
+}
+
+TEST_F(PackedModels, OfAnotherModelAreRefused) {
+  sha256_ = std::string(64, 'a');
+  EXPECT_EQ(refusal(), ErrorKind::kRejected);
+}
+
+TEST_F(PackedModels, NeedTheirVeryReference) {
+  packed_.reference_sha256 = std::string(64, 'a');
+  EXPECT_EQ(refusal(), ErrorKind::kRejected);
+}
+
+TEST_F(PackedModels, SayWhenTheReferenceIsGone) {
+  fs::remove_all(dir_ / "old");
+  EXPECT_EQ(refusal(), ErrorKind::kNotFound);
+}
+
+TEST_F(PackedModels, CheckWhatTheyTakeFromTheReference) {
+  write_bytes(dir_ / "old/config.json", "[]");
+  EXPECT_EQ(refusal(), ErrorKind::kCorrupt);
+}
+
+TEST_F(PackedModels, SayWhenTheReferenceIsDamaged) {
+  std::string bytes = read_bytes(dir_ / "old/model-00001-of-00002.safetensors");
+  bytes[1000] = static_cast<char>(bytes[1000] ^ 4);
+  write_bytes(dir_ / "old/model-00001-of-00002.safetensors", bytes);
+  EXPECT_EQ(refusal(), ErrorKind::kCorrupt);
+}
+
+TEST_F(PackedModels, AreUnpackedByAJobOnce) {
+  EXPECT_TRUE(provide_base_model(spec()));
+  fs::remove_all(dir_ / "old");
+  EXPECT_FALSE(provide_base_model(spec())) << "it is there";
+  job::JobSpec whole = spec();
+  whole.base_model_packed.reset();
+  EXPECT_FALSE(provide_base_model(whole));
+}
+
+TEST_F(PackedModels, AJobThatCannotUnpackSaysSo) {
+  fs::remove_all(dir_ / "old");
+  const std::string message =
+      test::message_of(ErrorKind::kNotFound, [&] { provide_base_model(spec()); });
+  EXPECT_EQ(read_bytes(dir_ / "failure"), message + "\n");
+  EXPECT_FALSE(fs::exists(dir_ / "model.tmp-a1"));
+}
+
+}  // namespace
+}  // namespace xffl::pack
