@@ -38,6 +38,7 @@ std::string fingerprint(job::JobSpec spec) {
   spec.optimizer_path = spec.training.keep_optimizer ? "-" : "";
   spec.update_path = spec.report_path = spec.metrics_path = spec.state_path = "-";
   spec.base_model_path = "-";  // its hash tells
+  spec.base_model_packed.reset();
   spec.on_stop = job::OnStop::kUpdate;
   job::TrainingSpec& training = spec.training;
   training.sharding = defaults.sharding;

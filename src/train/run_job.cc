@@ -90,7 +90,7 @@ void JobRun::load() {
   check_supported(spec_, group_.size());
   if (spec_.training.deterministic) use_deterministic_algorithms(context_.device);
   const auto checks_begin = SteadyClock::now();
-  on_first_rank(group_, context_.device, [&] { check_given_models(spec_); });
+  on_first_rank(group_, context_.device, [&] { provide_given_models(spec_); });
   const auto loading_begins = SteadyClock::now();
   stop_.told_to_finish(0);
   const job::TrainingSpec& training = spec_.training;

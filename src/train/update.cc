@@ -12,6 +12,7 @@
 #include "xffl/base/log.h"
 #include "xffl/checkpoint/manifest.h"
 #include "xffl/llama/weights.h"
+#include "xffl/pack/packed_model.h"
 
 namespace xffl::train {
 namespace {
@@ -80,8 +81,14 @@ void check_folder(const std::filesystem::path& folder, const std::string& sha256
 
 }  // namespace
 
-void check_given_models(const job::JobSpec& spec) {
-  check_folder(spec.base_model_path, spec.base_model_sha256, "model", "base_model_sha256");
+void provide_given_models(const job::JobSpec& spec) {
+  const auto began = SteadyClock::now();
+  if (const auto made = pack::provide_base_model(spec))
+    log::info("model unpacked", {{"megabytes", static_cast<double>(made->model_bytes) * 1e-6},
+                                 {"packed_megabytes", static_cast<double>(made->packed_bytes) * 1e-6},
+                                 {"seconds", seconds_since(began)}});
+  else
+    check_folder(spec.base_model_path, spec.base_model_sha256, "model", "base_model_sha256");
   if (!spec.adapter_path.empty())
     check_folder(spec.adapter_path, spec.adapter_sha256, "adapter", "adapter_sha256");
 }

@@ -12,8 +12,9 @@
 namespace xffl::train {
 
 /// Throws kRejected unless the manifests of the job's base model and, if there is one, of its
-/// adapter have the root hashes that the job names, and their files are as the manifests say.
-void check_given_models(const job::JobSpec& spec);
+/// adapter have the root hashes that the job names, and their files are as the manifests say. The
+/// base model is made first when it comes packed; its files were hashed as they were written then.
+void provide_given_models(const job::JobSpec& spec);
 
 /// The whole masters of a model, one unit at a time: what is in shards is gathered, and what is in
 /// other pipeline stages sent to the first, for the rank that writes. Collective: rank 0 calls

@@ -65,7 +65,7 @@ TEST(JobSpec, EveryKeyIsRequiredAndNoOtherAllowed) {
 }
 
 TEST(JobSpec, RefusesAnotherVersion) {
-  EXPECT_THAT(refusal("/version", "2"), HasSubstr("should be format version 3, found 2"));
+  EXPECT_THAT(refusal("/version", "2"), HasSubstr("should be format version 4, found 2"));
   EXPECT_THAT(refusal("/version", "\"3\""), HasSubstr("'version'"));
 }
 

@@ -28,6 +28,7 @@
 #include "xffl/checkpoint/model_folder.h"
 #include "xffl/job/job_report.h"
 #include "xffl/job/job_spec.h"
+#include "xffl/pack/packed_model.h"
 
 namespace xffl::test {
 namespace {
@@ -153,6 +154,7 @@ int train(const fs::path& path) {
   if (is_idle_rank()) return 0;
   ::signal(SIGUSR1, [](int) { told_to_stop = 1; });
   const job::JobSpec spec = job::read_job_spec(path);
+  pack::provide_base_model(spec);
   const Fault fault = fault_from_environment();
   if (const char* hold = std::getenv("XFFL_FAKE_HOLD")) {
     wait_until_gone(hold);
