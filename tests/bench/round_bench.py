@@ -9,6 +9,7 @@ import datetime
 import json
 import os
 import pathlib
+import resource
 import shutil
 import statistics
 import struct
@@ -52,7 +53,7 @@ def write_project(folder, bed, options, size, stay):
     shutil.copy(bed.state / "known_hosts", folder / "known_hosts")
     os.chmod(folder / "known_hosts", 0o600)
     lines = ["project: bench", "model: model", f"rounds: {options.rounds}",
-             "training: {steps_per_round: 1, batch_size: 1, micro_batch_size: 1}", f"policy: {{poll_interval: 1s, keep_rounds: {options.rounds + 1}}}",
+             "training: {steps_per_round: 1, batch_size: 1, micro_batch_size: 1}", "policy: {poll_interval: 1s}",
              "facilities:"]
     for name, about in bed.facilities.items():
         lines += [f"  {name}:", "    access: ssh", "    scheduler: slurm", "    workdir: /scratch/bench",
@@ -67,14 +68,13 @@ def seconds(text):
     return datetime.datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
 
 
-def training_times(bed, project):
+def training_times(bed):
     """(round, facility) -> (began, ended)."""
     times = {}
     for name in FACILITIES:
-        found = bed.at(name, "sh", "-c", "cd /scratch/bench && find . -name began -exec dirname {} \\;").split()
-        for folder in found:
-            number = next(int(part[1:]) for part in folder.split("/") if part.startswith("r0") and part[1:].isdigit())
-            times[number, name] = tuple(float(bed.at(name, "cat", f"/scratch/bench/{folder}/{file}")) for file in ("began", "ended"))
+        for line in bed.at(name, "sh", "-c", "cat /scratch/times/*").splitlines():
+            number, began, ended = line.split()
+            times[int(number[1:]), name] = float(began), float(ended)
     return times
 
 
@@ -128,13 +128,16 @@ def measure(bed, options, size, scratch, stay):
         folder = scratch / "project"
         write_project(folder, bed, options, size, stay)
         scps.append(scp_times(bed, folder))
+        began = resource.getrusage(resource.RUSAGE_CHILDREN)
         run(options.build / "bin/xffl", "run", "-p", folder)
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = (ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime) / options.rounds
         journal = next(folder.glob("runs/*/journal.db"))
         events = [json.loads(line) for line in run(options.build / "bin/xffl", "inspect", journal, "--json").splitlines()]
-        times = round_times(events, training_times(bed, folder))
+        times = [{**each, "coordinator CPU": cpu} for each in round_times(events, training_times(bed))]
         rounds += times[1:] if stay != "0s" else times  # the first round has nobody's job to take
         for name in FACILITIES:
-            bed.at(name, "rm", "-rf", "/scratch/bench")
+            bed.at(name, "rm", "-rf", "/scratch/bench", "/scratch/times")
         shutil.rmtree(folder)
     return rounds, scps
 
@@ -148,7 +151,7 @@ def show(label, network, stay, rounds, scps):
     print(f"{label}, {network}{stays}: {overhead:.2f} s a round (from {min(r['overhead'] for r in rounds):.2f} to "
           f"{max(r['overhead'] for r in rounds):.2f}, {len(rounds)} rounds), {median('without queue'):.2f} without Slurm's queue; "
           f"scp there and back {scp:.2f} s{compared}")
-    print("   " + ", ".join(f"{part} {median(part):.2f}" for part in (*PARTS, "training", "averaging")), flush=True)
+    print("   " + ", ".join(f"{part} {median(part):.2f}" for part in (*PARTS, "training", "averaging", "coordinator CPU")), flush=True)
 
 
 def main():
