@@ -59,6 +59,7 @@ class Progress {
 
   Write counted(OutputFolder& folder) {
     return [this, &folder](std::span<const std::byte> bytes) {
+      if (options_.spare != nullptr) options_.spare->release(bytes.size());
       folder.write(bytes);
       if (!options_.on_progress) return;
       const std::lock_guard lock(mutex_);

@@ -7,6 +7,7 @@
 
 #include "clean_up.h"
 #include "ledger.h"
+#include "xffl/base/spare_memory.h"
 #include "xffl/config/experiment.h"
 #include "xffl/plan/round_plan.h"
 #include "xffl/round/federation.h"
@@ -46,6 +47,7 @@ struct Context {
   transfer::CheckedFiles checked;  // of the global models
   std::mutex observer_mutex;  // listeners are called one at a time
   FirstSubmissions first_submissions{};
+  SpareMemory spare{};  // of earlier rounds' files
   Tidiness tidiness{};  // of the thread that runs rounds
 };
 

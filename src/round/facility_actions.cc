@@ -282,7 +282,8 @@ void FacilityActions::fetch_update(int attempt, const job::JobReport& report,
   // The report may be seen before the files that it names, or through another host's old view.
   for (int look = 1;; ++look) try {
       transfer::fetch({*session_, *bulk_}, out / "update", report.update_sha256,
-                      max_update_bytes(), archive() / "update", stop, shown("fetching"));
+                      max_update_bytes(), archive() / "update", stop, shown("fetching"),
+                      &context_.spare);
       break;
     } catch (const Error& error) {
       if (!is_the_facilitys_fault(error.kind()) || look == kLooks) throw;

@@ -153,7 +153,7 @@ void aggregate_updates(Context& context, const plan::RoundPlan& plan,
   aggregate::server_step(context.folder.master(plan.round - 1), inputs,
                          settings.update == job::UpdateKind::kDelta,
                          dtype_of(settings.publish_dtype), context.folder.master(plan.round),
-                         context.folder.global(plan.round));
+                         context.folder.global(plan.round), {.spare = &context.spare});
   context.ledger.record(
       "aggregated", plan.round,
       {{"model_sha256", checkpoint::read_manifest(context.folder.global(plan.round)).root_sha256()},
@@ -172,6 +172,15 @@ void publish(Context& context, const plan::RoundPlan& plan) {
                         {{"model_sha256", context.ledger.round(plan.round).model_sha256}});
   log::info("global model published",
             {{"round", plan.round}, {"sha256", context.ledger.round(plan.round).model_sha256}});
+}
+
+// What a round was made of stays on the disk; nobody reads it again unless something is amiss.
+void spare_memory_of(Context& context, const plan::RoundPlan& plan,
+                     const std::vector<Accepted>& participants) {
+  context.spare.add(context.folder.master(plan.round - 1));
+  context.spare.add(context.folder.global(plan.round - 1));
+  for (const Accepted& update : participants)
+    context.spare.add(context.folder.facility(plan.round, update.facility) / "update");
 }
 
 }  // namespace
@@ -195,6 +204,7 @@ void run_round(Context& context, const plan::RoundPlan& plan, std::stop_token st
   const std::vector<Accepted> participants = freeze_participants(context, plan, accepted);
   aggregate_updates(context, plan, participants);
   publish(context, plan);
+  spare_memory_of(context, plan, participants);
   clean_up(context, plan);
   if (context.observer.on_round)
     context.observer.on_round(

@@ -81,10 +81,12 @@ class Front {
 // the stream breaks still goes to the disk.
 class Inflow {
  public:
-  Inflow(PartFile& part, Front& front, std::atomic<uint64_t>& on_disk, uint64_t offset)
+  Inflow(PartFile& part, Front& front, std::atomic<uint64_t>& on_disk, uint64_t offset,
+         SpareMemory& spare)
       : offset_(offset),
         writing_(kBlocksAhead,
                  [&](const Block& block) {
+                   spare.release(block.size);
                    part.write(block.offset, block.span());
                    on_disk = std::max(on_disk.load(), block.offset + block.size);
                  }),
@@ -132,12 +134,13 @@ class Inflow {
 class Arrival {
  public:
   Arrival(remote::Session& session, const RemotePath& path, const ManifestFile& file,
-          uint64_t chunk_bytes, PartFile& part, Meter& meter)
+          uint64_t chunk_bytes, PartFile& part, Meter& meter, SpareMemory& spare)
       : session_(session),
         path_(path),
         file_(file),
         part_(part),
         meter_(meter),
+        spare_(spare),
         front_(file, chunk_bytes),
         on_disk_(part.size_at_opening()) {
     meter_.present(counted_ = on_disk_);
@@ -181,7 +184,7 @@ class Arrival {
 
   void stream(uint64_t end) {
     const uint64_t begin = front_.size();
-    Inflow inflow(part_, front_, on_disk_, begin);
+    Inflow inflow(part_, front_, on_disk_, begin, spare_);
     uint64_t arrived = begin;
     session_.download(
         path_, begin, end - begin,
@@ -221,6 +224,7 @@ class Arrival {
   const ManifestFile& file_;
   PartFile& part_;
   Meter& meter_;
+  SpareMemory& spare_;
   Front front_;
   std::atomic<uint64_t> on_disk_;  // bytes from the beginning, right or wrong
   uint64_t counted_ = 0;           // what the meter knows of them
@@ -232,10 +236,10 @@ class Arrival {
 }  // namespace
 
 void fetch_file(remote::Session& session, const RemotePath& from, const ManifestFile& file,
-                uint64_t chunk_bytes, const fs::path& work, Meter& meter) {
+                uint64_t chunk_bytes, const fs::path& work, Meter& meter, SpareMemory& spare) {
   const RemotePath path = from / file.name;
   PartFile part(work / part_name(file.name), file.size_bytes);
-  Arrival(session, path, file, chunk_bytes, part, meter).run();
+  Arrival(session, path, file, chunk_bytes, part, meter, spare).run();
   part.finish(work / file.name);
 }
 

@@ -6,6 +6,7 @@
 
 #include "meter.h"
 #include "xffl/base/names.h"
+#include "xffl/base/spare_memory.h"
 #include "xffl/checkpoint/manifest.h"
 #include "xffl/remote/session.h"
 
@@ -17,6 +18,6 @@ namespace xffl::transfer {
 /// Throws as fetch() does.
 void fetch_file(remote::Session& session, const RemotePath& from,
                 const checkpoint::ManifestFile& file, uint64_t chunk_bytes,
-                const std::filesystem::path& work, Meter& meter);
+                const std::filesystem::path& work, Meter& meter, SpareMemory& spare);
 
 }  // namespace xffl::transfer

@@ -134,8 +134,13 @@ bool present(const fs::path& path, const ManifestFile& file) {
 class Fetch {
  public:
   Fetch(const Endpoint& facility, const RemotePath& from, const Manifest& manifest,
-        const fs::path& work, Meter& meter)
-      : facility_(facility), from_(from), manifest_(manifest), work_(work), meter_(meter) {}
+        const fs::path& work, Meter& meter, SpareMemory& spare)
+      : facility_(facility),
+        from_(from),
+        manifest_(manifest),
+        work_(work),
+        meter_(meter),
+        spare_(spare) {}
 
   void run() {
     std::vector<const ManifestFile*> batch;
@@ -155,7 +160,7 @@ class Fetch {
     }
     if (!batch.empty()) take(batch);
     for (const ManifestFile* file : by_stream_)
-      fetch_file(facility_.bulk, from_, *file, manifest_.chunk_bytes, work_, meter_);
+      fetch_file(facility_.bulk, from_, *file, manifest_.chunk_bytes, work_, meter_, spare_);
   }
 
  private:
@@ -191,6 +196,7 @@ class Fetch {
       return;
     }
     PartFile part(work_ / part_name(file.name), file.size_bytes);
+    spare_.release(file.size_bytes);
     part.write(0, std::as_bytes(std::span(view.bytes)));
     part.finish(work_ / file.name);
     meter_.moved(file.size_bytes);
@@ -201,6 +207,7 @@ class Fetch {
   const Manifest& manifest_;
   const fs::path& work_;
   Meter& meter_;
+  SpareMemory& spare_;
   std::vector<const ManifestFile*> by_stream_;
 };
 
@@ -216,7 +223,7 @@ void publish(const fs::path& work, const fs::path& to) {
 
 Result fetch(const Endpoint& facility, const RemotePath& from, const std::string& root_sha256,
              uint64_t max_bytes, const fs::path& to, std::stop_token stop,
-             const OnProgress& on_progress) {
+             const OnProgress& on_progress, SpareMemory* spare) {
   fs::path target = fs::absolute(to).lexically_normal();
   if (!target.has_filename()) target = target.parent_path();
   if (complete(target, root_sha256)) return {};
@@ -227,7 +234,8 @@ Result fetch(const Endpoint& facility, const RemotePath& from, const std::string
   prepare(work, manifest);
   check_space(work, manifest);
   Meter meter(manifest.total_bytes(), std::move(stop), on_progress);
-  Fetch(facility, from, manifest, work, meter).run();
+  SpareMemory none;
+  Fetch(facility, from, manifest, work, meter, spare != nullptr ? *spare : none).run();
   publish(work, target);
   return meter.result();
 }

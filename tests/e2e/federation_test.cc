@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "e2e/project.h"
+#include "support/page_cache.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
@@ -62,6 +63,20 @@ TEST(Federation, GivesTheSameModelEachTime) {
   project.forget_runs();
   ASSERT_EQ(project.run().exit_code, 0);
   EXPECT_EQ(project.current_sha256(), first);
+}
+
+// What a round was made of gives its memory to the next one's files, and stays on the disk.
+TEST(Federation, KeepsWhatIsReadAgainInMemoryAndNothingElse) {
+  Project project;
+  if (!test::has_disk(project.path())) GTEST_SKIP() << "the temporary folder is in memory";
+  ASSERT_EQ(project.run().exit_code, 0);
+  const auto in_memory = [&](const std::string& folder) {
+    return test::bytes_in_memory(project.run_folder() / folder / "model.safetensors");
+  };
+  EXPECT_EQ(in_memory("r0000/global"), 0u);
+  EXPECT_EQ(in_memory("r0001/alba/update"), 0u);
+  EXPECT_GT(in_memory("r0003/master"), 0u);
+  EXPECT_GT(in_memory("r0003/global"), 0u);
 }
 
 TEST(Federation, SaysThatACompletedRunIsComplete) {

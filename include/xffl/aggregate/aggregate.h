@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "xffl/base/spare_memory.h"
 #include "xffl/checkpoint/dtype.h"
 #include "xffl/checkpoint/model_folder.h"
 
@@ -30,7 +31,8 @@ struct Options {
   int num_threads = 0;  // 0: all that this process may use
   uint64_t max_shard_bytes = 5ull << 30;
   std::function<void(uint64_t done_bytes, uint64_t total_bytes)>
-      on_progress;  // of output; from any thread, serialised
+      on_progress;               // of output; from any thread, serialised
+  SpareMemory* spare = nullptr;  // whose memory the output takes
 };
 
 /// Weighted mean of weights; every input must have exactly the tensors and shapes of `inputs[0]` by

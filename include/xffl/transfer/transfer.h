@@ -12,6 +12,7 @@
 #include <functional>
 #include <stop_token>
 
+#include "xffl/base/spare_memory.h"
 #include "xffl/checkpoint/manifest.h"
 #include "xffl/remote/session.h"
 #include "xffl/transfer/checked_files.h"
@@ -58,9 +59,9 @@ Result push(const Endpoint& facility, const std::filesystem::path& from,
 /// that arrives wrong is fetched again by itself, and once more after another look at the source.
 /// Throws kCorrupt (which file and chunk, expected, found) when it stays wrong, kRejected when the
 /// far folder is not what was promised, kNotFound, kRemote, kIo (no room here: which folder,
-/// needed, free), kCancelled.
+/// needed, free), kCancelled. What arrives takes the memory of `spare`.
 Result fetch(const Endpoint& facility, const RemotePath& from, const std::string& root_sha256,
              uint64_t max_bytes, const std::filesystem::path& to, std::stop_token stop,
-             const OnProgress& on_progress = {});
+             const OnProgress& on_progress = {}, SpareMemory* spare = nullptr);
 
 }  // namespace xffl::transfer

@@ -1,0 +1,67 @@
+#include "xffl/base/spare_memory.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "xffl/base/file.h"
+
+namespace xffl {
+
+namespace fs = std::filesystem;
+
+namespace {
+// The page cache holds a file in units of up to so many bytes, and drops whole ones only: each call
+// goes over the end of the one before again.
+constexpr uint64_t kUnitBytes = 2u << 20;
+
+struct OpenFile {
+  UniqueFd fd;
+  uint64_t size_bytes = 0;  // 0: it has gone, or is no regular file
+};
+
+OpenFile open_regular(const fs::path& path) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  struct stat info {};
+  if (!fd || ::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) return {};
+  return {std::move(fd), static_cast<uint64_t>(info.st_size)};
+}
+
+}  // namespace
+
+void SpareMemory::add(const fs::path& folder) {
+  std::vector<fs::path> found;
+  std::error_code problem;
+  for (fs::directory_iterator entry(folder, problem), end; !problem && entry != end;
+       entry.increment(problem))
+    found.push_back(entry->path());
+  std::sort(found.begin(), found.end());
+  const std::lock_guard lock(mutex_);
+  files_.insert(files_.end(), found.begin(), found.end());
+}
+
+// A file is not held open from call to call: it may be removed, and its room on the disk with it.
+void SpareMemory::release(uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  while (bytes > 0 && !files_.empty()) {
+    const OpenFile file = open_regular(files_.front());
+    const uint64_t left = file.size_bytes - std::min(file.size_bytes, released_);
+    const uint64_t step = std::min(bytes, left);
+    const uint64_t begin = released_ - std::min(released_, kUnitBytes);
+    const bool ends = step == left;
+    released_ += step;
+    bytes -= step;
+    if (file.size_bytes > 0)  // to the end: the last page too, of which the file has a part only
+      (void)::posix_fadvise(file.fd.get(), static_cast<off_t>(begin),
+                            ends ? 0 : static_cast<off_t>(released_ - begin), POSIX_FADV_DONTNEED);
+    if (!ends) continue;
+    files_.pop_front();
+    released_ = 0;
+  }
+}
+
+}  // namespace xffl
