@@ -25,13 +25,15 @@
 #include "trust_command.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
+#include "xffl/base/scrub.h"
 
 namespace {
 
 void report(const xffl::Error& error) {
   const std::string kind(xffl::to_string(error.kind()));
   const char* what = error.kind() == xffl::ErrorKind::kCancelled ? "stopped" : "error";
-  std::fprintf(stderr, "xffl: %s (%s): %s\n", what, kind.c_str(), error.what());
+  std::fprintf(stderr, "xffl: %s (%s): %s\n", what, kind.c_str(),
+               xffl::scrubbed(error.what()).c_str());
 }
 
 // Where one is closed, the next file that is opened would take its place, and what is said to people

@@ -39,25 +39,51 @@ std::string readable(const std::string& json_line) try {
   return log::printable(json_line);
 }
 
+void wait(std::chrono::milliseconds pause, const std::stop_token& stop) {
+  SystemClock().sleep(pause, stop);
+}
+
 constexpr size_t kMaxLine = 1 << 20;  // of a job that writes no line ends
+
+// A private key's lines say what they are only together.
+class KeyLines {
+ public:
+  bool hides(const std::string& line) {
+    const bool begins = line.find("-----BEGIN ") != std::string::npos &&
+                        line.find("PRIVATE KEY-----") != std::string::npos;
+    const bool hidden = inside_ && !begins;
+    inside_ = (inside_ || begins) && line.find("-----END ") == std::string::npos;
+    return hidden;
+  }
+
+ private:
+  bool inside_ = false;
+};
 
 // Prints whole lines from `read_more`, which appends a block of what is new, as long as there is
 // any; goes on while `follow`.
-void print_lines(const std::function<bool(std::string&)>& read_more, bool follow, bool is_json) {
+// Returns whether there was anything.
+bool print_lines(const std::function<bool(std::string&)>& read_more, bool follow,
+                 std::chrono::milliseconds pause, bool is_json) {
   StopOnSignal signals("leaving");
   std::string pending;
-  bool more = false;
+  KeyLines key;
+  bool more = false, any = false;
   do {
     more = read_more(pending);
+    any = any || more;
     if (pending.size() > kMaxLine && pending.find('\n') == std::string::npos) pending += '\n';
     for (size_t end; (end = pending.find('\n')) != std::string::npos; pending.erase(0, end + 1)) {
       const std::string line = pending.substr(0, end);
+      if (key.hides(line)) continue;
       std::printf("%s\n", is_json ? readable(line).c_str() : log::printable(line, 4000).c_str());
     }
     std::fflush(stdout);
-    if (follow && !more) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    if (follow && !more) wait(pause, signals.token());
   } while ((follow || more) && !signals.token().stop_requested());
-  if (!pending.empty()) std::printf("%s\n", log::printable(pending).c_str());
+  if (!pending.empty() && !key.hides(pending))
+    std::printf("%s\n", log::printable(pending).c_str());
+  return any;
 }
 
 void coordinator_logs(const round::RunFolder& folder, bool follow) {
@@ -71,7 +97,7 @@ void coordinator_logs(const round::RunFolder& folder, bool follow) {
         pending.append(block, static_cast<size_t>(file.gcount()));
         return file.gcount() > 0;
       },
-      follow, true);
+      follow, std::chrono::milliseconds(300), true);
 }
 
 // The job's output at the facility, of its newest attempt that has a job.
@@ -109,7 +135,9 @@ void facility_logs(const ProjectOptions& options, const std::string& facility, b
   const round::World world = round::make_world(clock, experiment.project_folder);
   const auto session = world.connect(experiment.facility(name));
   uint64_t offset = 0;
-  print_lines(
+  // A log-in node is asked less often than a disk.
+  const bool remote = experiment.facility(name).access == config::AccessKind::kSsh;
+  const bool any = print_lines(
       [&](std::string& pending) {
         if (!session->stat(path)) return false;
         std::vector<std::byte> block(1 << 16);
@@ -118,7 +146,11 @@ void facility_logs(const ProjectOptions& options, const std::string& facility, b
         pending.append(reinterpret_cast<const char*>(block.data()), n);
         return n > 0;
       },
-      follow, false);
+      follow, std::chrono::milliseconds(remote ? 3000 : 300), false);
+  if (!any)
+    std::fprintf(stderr,
+                 "there is no output yet in %s: `xffl status` says what the job is doing\n",
+                 path.str().c_str());
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 
 #include "xffl/base/clock.h"
 #include "xffl/base/file.h"
+#include "xffl/base/scrub.h"
 #include "xffl/base/utf8.h"
 
 namespace xffl::log {
@@ -85,8 +86,13 @@ void write_json_line(Output& out, Level level, std::string_view event, Fields fi
   line["time"] = format_utc(std::chrono::system_clock::now());
   line["level"] = look_of(level).name;
   line["event"] = event;
-  for (const Field& field : fields)
-    std::visit([&](const auto& value) { line[std::string(field.key)] = value; }, field.value);
+  for (const Field& field : fields) {
+    const auto* text = std::get_if<std::string>(&field.value);
+    if (text != nullptr)
+      line[std::string(field.key)] = scrubbed(*text);
+    else
+      std::visit([&](const auto& value) { line[std::string(field.key)] = value; }, field.value);
+  }
   // One write per line: lines of several processes do not mix. A log that cannot be written stops
   // nothing, and goes on when it can be again.
   const std::string text =
@@ -139,12 +145,16 @@ void info(std::string_view event, Fields fields) { emit(Level::kInfo, event, fie
 void warning(std::string_view event, Fields fields) { emit(Level::kWarning, event, fields); }
 void error(std::string_view event, Fields fields) { emit(Level::kError, event, fields); }
 
-std::string printable(std::string_view text, size_t max_bytes) {
+std::string printable(std::string_view whole, size_t max_bytes) {
+  constexpr size_t kLongestSecret = 4096;  // one that begins in what is shown
+  const size_t looked_at = std::min(whole.size(), max_bytes) + kLongestSecret;
+  const std::string text = scrubbed(whole.substr(0, looked_at));
   std::string shown;
   size_t i = 0;
   while (i < text.size() && shown.size() < max_bytes) {
     const size_t length = utf8_length(text, i);
-    const std::string_view character = text.substr(i, std::max<size_t>(1, length));
+    const std::string_view character =
+        std::string_view(text).substr(i, std::max<size_t>(1, length));
     i += character.size();
     if (length > 0 && !steers(character)) {
       shown += character;
@@ -156,7 +166,7 @@ std::string printable(std::string_view text, size_t max_bytes) {
       shown += escaped;
     }
   }
-  if (i < text.size()) shown += "...";
+  if (i < text.size() || looked_at < whole.size()) shown += "...";
   return shown;
 }
 

@@ -1,0 +1,154 @@
+// How it works: one pass over the text; at each place the rules below say how many bytes from there
+// are a secret, and what stands for them. No regular expressions: the text is hostile and long.
+#include "xffl/base/scrub.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+namespace xffl {
+namespace {
+
+constexpr std::string_view kRemoved = "[removed]";
+
+// What tokens of well-known services begin with; so many characters of a token have to follow.
+struct Prefix {
+  std::string_view text;
+  size_t length;
+};
+constexpr auto kPrefixes = std::to_array<Prefix>({
+    {"hf_", 20},    {"ghp_", 20},   {"gho_", 20},  {"ghu_", 20},  {"ghs_", 20}, {"ghr_", 20},
+    {"github_pat_", 20}, {"glpat-", 16}, {"sk-", 20},   {"nvapi-", 20}, {"npm_", 20}, {"pypi-", 20},
+    {"xoxb-", 16},  {"xoxp-", 16},  {"xoxa-", 16}, {"AKIA", 16},  {"ASIA", 16}, {"AIza", 30},
+    {"eyJ", 30},  // a JSON web token
+});
+
+// Names whose values are secrets: as a whole word, or the last part of one (HF_TOKEN).
+constexpr auto kNames = std::to_array<std::string_view>({
+    "password", "passwd", "passphrase", "passcode", "secret", "token", "api_key", "apikey",
+    "api-key", "access_key", "secret_key", "private_key", "credential", "credentials", "one-time code",
+});
+constexpr size_t kShortestValue = 6;  // "unknown token: 5" is none
+
+bool is_alnum(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+bool is_token(char c) { return is_alnum(c) || c == '_' || c == '-' || c == '.'; }
+char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+
+size_t run_of_token(std::string_view text, size_t at) {
+  size_t end = at;
+  while (end < text.size() && is_token(text[end])) ++end;
+  return end - at;
+}
+
+bool starts_at(std::string_view text, size_t at, std::string_view what) {
+  return text.substr(at, what.size()) == what;
+}
+
+bool starts_at_any_case(std::string_view text, size_t at, std::string_view what) {
+  if (text.size() - at < what.size()) return false;
+  return std::equal(what.begin(), what.end(), text.begin() + static_cast<std::ptrdiff_t>(at),
+                    [](char a, char b) { return a == lower(b); });
+}
+
+// A private key in PEM, to its end or the text's.
+size_t private_key(std::string_view text, size_t at) {
+  constexpr std::string_view kBegin = "-----BEGIN ", kKey = "PRIVATE KEY-----", kEnd = "-----END ";
+  if (starts_at(text, at, "b3BlbnNzaC1rZXktdjEA")) return run_of_token(text, at);  // its first line
+  if (!starts_at(text, at, kBegin)) return 0;
+  const size_t type = text.substr(at, 80).find(kKey);
+  if (type == std::string_view::npos) return 0;
+  const size_t key = at + type;
+  const size_t end = text.find(kEnd, key);
+  const size_t last = end == std::string_view::npos ? end : text.find(kKey, end);
+  return last == std::string_view::npos ? text.size() - at : last + kKey.size() - at;
+}
+
+size_t known_token(std::string_view text, size_t at) {
+  for (const Prefix& prefix : kPrefixes) {
+    if (!starts_at(text, at, prefix.text)) continue;
+    const size_t length = run_of_token(text, at + prefix.text.size());
+    if (length >= prefix.length) return prefix.text.size() + length;
+  }
+  return 0;
+}
+
+// Characters before the secret that stay, and the secret's own.
+struct Named {
+  size_t kept = 0;
+  size_t secret = 0;
+};
+
+/// What follows a name: "=value", ": value", "\": \"value\"".
+Named value_after(std::string_view text, size_t at, size_t name) {
+  size_t i = at + name;
+  const auto skip = [&](std::string_view any) {
+    const size_t begin = i;
+    while (i < text.size() && any.find(text[i]) != std::string_view::npos) ++i;
+    return i > begin;
+  };
+  skip("\"'");
+  skip(" ");
+  if (i >= text.size() || (text[i] != '=' && text[i] != ':')) return {};
+  skip("=: ");
+  skip("\"'");
+  const size_t begin = i;
+  while (i < text.size() && std::string_view(" \t\r\n\"'&;,)}").find(text[i]) == std::string_view::npos)
+    ++i;
+  return i - begin >= kShortestValue ? Named{begin - at, i - begin} : Named{};
+}
+
+Named named_value(std::string_view text, size_t at) {
+  if (starts_at_any_case(text, at, "bearer ")) {
+    const size_t length = run_of_token(text, at + 7);
+    if (length >= 16) return {7, length};
+  }
+  for (const std::string_view name : kNames)
+    if (starts_at_any_case(text, at, name))
+      if (const Named named = value_after(text, at, name.size()); named.secret > 0) return named;
+  return {};
+}
+
+// "scheme://user:password@host"
+Named url_password(std::string_view text, size_t at) {
+  if (!starts_at(text, at, "://")) return {};
+  size_t i = at + 3;
+  while (i < text.size() && is_token(text[i])) ++i;
+  if (i >= text.size() || text[i] != ':') return {};
+  const size_t begin = ++i;
+  while (i < text.size() && text[i] > ' ' && text[i] != '/' && text[i] != '@') ++i;
+  if (i >= text.size() || text[i] != '@' || i == begin) return {};
+  return {begin - at, i - begin};
+}
+
+Named secret_at(std::string_view text, size_t at) {
+  const char before = at == 0 ? ' ' : text[at - 1];
+  if (!is_alnum(before))
+    if (const size_t key = private_key(text, at); key > 0) return {0, key};
+  if (!is_token(before))
+    if (const size_t token = known_token(text, at); token > 0) return {0, token};
+  if (!is_alnum(before))
+    if (const Named named = named_value(text, at); named.secret > 0) return named;
+  return url_password(text, at);
+}
+
+}  // namespace
+
+std::string scrubbed(std::string_view text) {
+  std::string clean;
+  clean.reserve(text.size());
+  for (size_t at = 0; at < text.size();) {
+    const Named found = secret_at(text, at);
+    if (found.secret == 0) {
+      clean += text[at++];
+      continue;
+    }
+    clean += text.substr(at, found.kept);
+    clean += kRemoved;
+    at += found.kept + found.secret;
+  }
+  return clean;
+}
+
+}  // namespace xffl

@@ -1,0 +1,69 @@
+#include "xffl/base/scrub.h"
+
+#include <gtest/gtest.h>
+
+#include "xffl/base/log.h"
+
+namespace xffl {
+namespace {
+
+TEST(Scrub, RemovesWhatIsASecretByItsLook) {
+  const std::string forty(40, 'a');
+  for (const std::string secret :
+       {"hf_abcdefghijklmnopqrstuvwx", "ghp_0123456789abcdefghij0123", "AKIAIOSFODNN7EXAMPLE1",
+        "glpat-0123456789abcdefghij", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl"}) {
+    EXPECT_EQ(scrubbed("got " + secret + " there"), "got [removed] there");
+    EXPECT_EQ(scrubbed(secret), "[removed]");
+  }
+  EXPECT_EQ(scrubbed("sk-" + forty), "[removed]");
+  EXPECT_EQ(scrubbed("task-" + forty), "task-" + forty) << "a word that ends in sk";
+}
+
+TEST(Scrub, RemovesPrivateKeysWhole) {
+  const std::string key =
+      "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAABG5vbmU\nAAAA\n"
+      "-----END OPENSSH PRIVATE KEY-----";
+  EXPECT_EQ(scrubbed("a\n" + key + "\nb"), "a\n[removed]\nb");
+  EXPECT_EQ(scrubbed("a " + key.substr(0, 60)), "a [removed]") << "cut off";
+  const std::string certificate = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----";
+  EXPECT_EQ(scrubbed(certificate), certificate);
+}
+
+TEST(Scrub, RemovesTheValuesOfNamesThatSaySo) {
+  EXPECT_EQ(scrubbed("password=hunter22 x"), "password=[removed] x");
+  EXPECT_EQ(scrubbed("export HF_TOKEN='abcdef12'"), "export HF_TOKEN='[removed]'");
+  EXPECT_EQ(scrubbed("{\"api_key\": \"abcdef12\", \"n\": 1}"),
+            "{\"api_key\": \"[removed]\", \"n\": 1}");
+  EXPECT_EQ(scrubbed("AWS_SECRET_ACCESS_KEY = wJalrXUtnFEMI/K7MDENG"),
+            "AWS_SECRET_ACCESS_KEY = [removed]");
+  EXPECT_EQ(scrubbed("Authorization: Bearer abcdefghijklmnop1"), "Authorization: Bearer [removed]");
+  EXPECT_EQ(scrubbed("clone https://me:hunter2@example.org/x"),
+            "clone https://me:[removed]@example.org/x");
+}
+
+TEST(Scrub, LeavesWhatPeopleNeed) {
+  for (const char* text :
+       {"Permission denied (publickey,password).", "Enter passphrase for key '/home/me/.ssh/id':",
+        "max_tokens=1000000", "tokens: 123456789", "an unknown token: 5", "the host also asks a person",
+        "job 12 ended without a report (FAILED)", "https://example.org:8080/path?x=1",
+        "sha256 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+        "tokenizer.json: expected BPE", "no token", "password:", "hf_short"})
+    EXPECT_EQ(scrubbed(text), text);
+}
+
+TEST(Scrub, IsQuickOnHostileText) {
+  for (const std::string piece : {"token=", "-----BEGIN ", "://a:", "eyJ", "password\"' "}) {
+    std::string text;
+    while (text.size() < 200'000) text += piece;
+    EXPECT_FALSE(scrubbed(text).empty());
+  }
+}
+
+TEST(Scrub, IsPartOfWhatIsShown) {
+  EXPECT_EQ(log::printable("x\nHF_TOKEN=hf_abcdefghijklmnopqrstuvwx"), "x\\x0AHF_TOKEN=[removed]");
+  const std::string long_token = "token=" + std::string(3000, 'a');
+  EXPECT_EQ(log::printable(long_token, 20), "token=[removed]");
+}
+
+}  // namespace
+}  // namespace xffl
