@@ -1,9 +1,12 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cmath>
+#include <cstdio>
 #include <cstring>
 
 #include "mean_kernels.h"
+#include "norms.h"
 #include "page_window.h"
 #include "pipeline.h"
 #include "sources.h"
@@ -47,22 +50,37 @@ bool same_values(std::span<const std::byte> update, Dtype update_dtype,
   return true;
 }
 
+// Bounded influence: an update is averaged as it is, so one that is out of all proportion would be the
+// model.
+void require_norm(double norm, double max_norm, const std::string& whose) {
+  if (norm <= max_norm) return;
+  char numbers[120];
+  std::snprintf(numbers, sizeof numbers, "%.4g, more than the %.4g", norm, max_norm);
+  throw Error(ErrorKind::kRejected,
+              whose + ": the L2 norm of its change is " + numbers +
+                  " that are allowed (policy.max_change times the norm of the model that was given): "
+                  "its training has diverged, or it is no update of this model");
+}
+
 }  // namespace
 
-void check_update(const std::filesystem::path& update, const std::filesystem::path& base,
-                  bool delta, bool allow_unchanged) {
+double check_update(const std::filesystem::path& update, const std::filesystem::path& base,
+                    bool delta, bool allow_unchanged, double max_norm) {
   const checkpoint::ModelFolder found(update);
   const checkpoint::ModelFolder expected(base);
   const std::string whose = update.string();
   check_same_schema(found.tensors(), expected.tensors(), /*any_float=*/true, whose);
   require_float(found.tensors(), whose);
   std::atomic<bool> changed = allow_unchanged;
+  const bool measures = max_norm > 0;
+  SharedSum squares;
   for_each_block(BlockList(found.tensors()), thread_count(0), [&](const Block& block) {
     const TensorSpec& spec = found.tensors()[block.tensor_index];
     const auto bytes = block_bytes(found.data(spec.name), spec.dtype, block);
     const PageWindow window(bytes);
     require_finite(bytes, spec, block.begin, whose);
-    if (changed.load(std::memory_order_relaxed)) return;
+    if (measures && delta) squares.add(sum_of_squares(bytes, spec.dtype));
+    if (changed.load(std::memory_order_relaxed) && (delta || !measures)) return;
     if (delta) {
       if (!all_zero(bytes, spec.dtype)) changed = true;
       return;
@@ -70,6 +88,8 @@ void check_update(const std::filesystem::path& update, const std::filesystem::pa
     const Dtype base_dtype = expected.spec(spec.name).dtype;
     const auto base_bytes = block_bytes(expected.data(spec.name), base_dtype, block);
     const PageWindow base_window(base_bytes);
+    if (measures)
+      squares.add(sum_of_squared_differences(bytes, spec.dtype, base_bytes, base_dtype));
     if (!same_values(bytes, spec.dtype, base_bytes, base_dtype)) changed = true;
   });
   if (!changed)
@@ -78,6 +98,9 @@ void check_update(const std::filesystem::path& update, const std::filesystem::pa
                     (delta ? ": every element of the update is zero"
                            : ": the update is the model that was given, unchanged") +
                     "; a facility that trained returns something else (check its job's log)");
+  const double norm = std::sqrt(squares.sum());
+  if (measures) require_norm(norm, max_norm, whose);
+  return norm;
 }
 
 }  // namespace xffl::aggregate

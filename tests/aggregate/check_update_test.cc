@@ -57,6 +57,47 @@ TEST_F(CheckUpdate, RefusesTheModelThatWasGiven) {
   EXPECT_EQ(check(some_model(1, Dtype::kBF16), false, true).message, kFine);
 }
 
+// Numpy's words for it: np.sqrt(sum(np.square(x))) over all tensors, in float64.
+double norm_of(const Tensors& model) {
+  double squares = 0;
+  for (const auto& [name, tensor] : model)
+    for (const float value : tensor.values) squares += static_cast<double>(value) * static_cast<double>(value);
+  return std::sqrt(squares);
+}
+
+TEST_F(CheckUpdate, MeasuresHowFarAnUpdateMovesTheModel) {
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16}) {
+    Tensors update = some_model(2, dtype), twice = update;
+    const auto folder = write_model(dir_ / ("measured" + std::to_string(count_++)), update);
+    for (auto& [name, tensor] : update) tensor.values = read_tensor(folder, name);  // as rounded
+    const double norm = norm_of(update);
+    EXPECT_NEAR(l2_norm(folder), norm, norm * 1e-5);
+    EXPECT_NEAR(check_update(folder, base_, true, false, 1e9), norm, norm * 1e-5);
+    Tensors difference = update;
+    for (auto& [name, tensor] : difference) {
+      const auto base = read_tensor(base_, name);
+      for (size_t i = 0; i < base.size(); ++i) tensor.values[i] -= base[i];
+    }
+    const double moved = norm_of(difference);
+    EXPECT_NEAR(check_update(folder, base_, false, false, 1e9), moved, moved * 1e-5);
+    EXPECT_EQ(check_update(folder, base_, true, false), 0) << "measured without need";
+  }
+}
+
+TEST_F(CheckUpdate, RefusesOneThatMovesTheModelTooFar) {
+  Tensors update = some_model(2, Dtype::kF32);
+  const auto folder = write_model(dir_ / "far", update);
+  const double norm = l2_norm(folder);
+  EXPECT_NO_THROW(check_update(folder, base_, true, false, norm * 1.001));
+  const Thrown thrown = thrown_by([&] { check_update(folder, base_, true, false, norm * 0.999); });
+  expect_rejected(thrown, {"L2 norm of its change", "policy.max_change"});
+  // Numbers whose squares no float holds are too large for any limit.
+  update["out.weight"].values.back() = 3e38f;
+  const auto huge = write_model(dir_ / "huge", update);
+  expect_rejected(thrown_by([&] { check_update(huge, base_, true, false, 1e30); }), {"policy.max_change"});
+  expect_rejected(thrown_by([&] { check_update(huge, base_, false, false, 1e30); }), {"policy.max_change"});
+}
+
 TEST_F(CheckUpdate, RefusesADeltaOfZeros) {
   Tensors zeros = some_model(1, Dtype::kBF16);
   for (auto& [name, tensor] : zeros)
