@@ -19,7 +19,7 @@ class PartFile {
   void write(uint64_t offset, std::span<const std::byte> bytes);
   /// As many bytes as there are, up to out.size().
   size_t read(uint64_t offset, std::span<std::byte> out) const;
-  /// fsync, then the final name.
+  /// fsync, then the final name. Throws kIo; after a failed fsync the file is gone.
   void finish(const std::filesystem::path& name);
 
  private:
