@@ -318,6 +318,27 @@ TEST_F(SshLink, ADownloadThatNeverEndsIsRefused) {
   EXPECT_EQ(taken, 100'000u);
 }
 
+// A busy Lustre may take minutes for one folder, which is longer than a command may run.
+TEST_F(SshLink, AFolderIsRemovedThoughItTakesLongerThanACommandMay) {
+  test::TempDir dir;
+  write_file_atomic(dir / "rm",
+                    "#!/bin/sh\nfor folder; do :; done\n"
+                    "for file in \"$folder\"/*; do sleep 0.7; /bin/rm \"$file\"; done\n"
+                    "exec /bin/rm -d \"$folder\"\n",
+                    0755);
+  make_dirs(dir / "r0001");
+  for (const char* name : {"a", "b", "c", "d", "e", "f"})
+    write_file_atomic(dir / "r0001" / name, "x");
+  test::Sshd sshd({.before_login = "PATH=" + dir.path().string() + ":$PATH; export PATH"});
+  SshSettings settings = sshd.settings();
+  settings.timeouts.operation = 3000ms;
+  const auto session = make_ssh_session(settings);
+  const auto began = SteadyClock::now();
+  session->remove_tree(RemotePath((dir / "r0001").string()));
+  EXPECT_FALSE(std::filesystem::exists(dir / "r0001"));
+  EXPECT_GT(SteadyClock::now() - began, settings.timeouts.operation) << "the test tells nothing";
+}
+
 TEST_F(SshLink, AFullDiskIsTheFacilitysRefusal) {
   test::Sshd sshd({.before_login = "ulimit -f 2000"});  // 1 MB
   const auto session = make_ssh_session(sshd.settings());
