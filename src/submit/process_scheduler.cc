@@ -28,6 +28,8 @@ namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kPatience{5000};  // between SIGTERM and SIGKILL
+constexpr milliseconds kKillPatience{10'000};  // after it: a process that waits for a dead disk
+                                               // (state D) hears nothing
 
 // The first word of claim/owner; empty while there is none. The file is written by the job: it may
 // be torn or anything else.
@@ -50,6 +52,16 @@ std::optional<ProcessJob> claim_owner(const fs::path& folder) {
 std::string exit_words(int status) {
   return WIFSIGNALED(status) ? "signal " + std::to_string(WTERMSIG(status))
                              : "exit " + std::to_string(WEXITSTATUS(status));
+}
+
+// It may end later, when its disk answers: whoever asked asks again.
+[[noreturn]] void fail_to_kill(const ProcessJob& job) {
+  std::string who;
+  for (const pid_t pid : job.members())
+    if (const auto info = process_info(pid))
+      who += (who.empty() ? "" : ", ") + std::to_string(pid) + " in state " + info->state;
+  throw Error(ErrorKind::kRemote, "job " + job.id().str() + " was killed and has not ended: process " +
+                                      who + " (D: it waits for a disk or file system)");
 }
 
 class ProcessScheduler final : public Scheduler {
@@ -102,7 +114,9 @@ class ProcessScheduler final : public Scheduler {
     SystemClock clock;
     const auto patience_ends = clock.monotonic() + kPatience;
     while (reap(), !job->members().empty()) {
-      if (clock.monotonic() >= patience_ends) job->signal_members(SIGKILL);
+      const auto now = clock.monotonic();
+      if (now >= patience_ends) job->signal_members(SIGKILL);
+      if (now >= patience_ends + kKillPatience) fail_to_kill(*job);
       if (!clock.sleep(milliseconds(50), stop)) return;
     }
   }

@@ -170,6 +170,29 @@ TEST_F(ProcessScheduler, AJobSurvivesTheKillOfItsCoordinator) {
   EXPECT_TRUE(exists("done"));
 }
 
+// Like a process in state D, one of another user hears nothing: that is told, not waited for for ever.
+TEST_F(ProcessScheduler, AJobThatCannotBeKilledIsToldOf) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become somebody who may not kill a job";
+  const JobId id = start("echo $$ >pid; while [ ! -e go ]; do sleep 0.1; done");
+  await([&] { return exists("pid"); });
+  const pid_t other = ::fork();
+  if (other == 0) {
+    if (::setuid(65534) != 0) ::_exit(2);
+    try {
+      make_process_scheduler()->cancel({id, "job-a"}, {});
+    } catch (const Error& error) {
+      const bool said = std::string(error.what()).find("has not ended") != std::string::npos;
+      ::_exit(error.kind() == ErrorKind::kRemote && said ? 0 : 3);
+    }
+    ::_exit(1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(other, &status, 0), other);
+  EXPECT_EQ(status, 0) << "exit code " << WEXITSTATUS(status);
+  write_file_atomic(folder_ / "go", "");
+  await_end(id);
+}
+
 TEST_F(ProcessScheduler, ASecondStartOfTheShippedScriptIsHarmless) {
   const std::string script = render_template(
       shipped_template("process"), "job.sh",
