@@ -83,7 +83,7 @@ class SqliteJournal final : public Journal {
     std::string chain = next_chain(verified_.chain, event);
     verified_.events.reserve(verified_.events.size() + 1);
     commit(event, chain);
-    mirror_->append(event, chain);
+    mirror_->append(verified_, event, chain);
     verified_.chain = std::move(chain);
     verified_.events.push_back(event);
     return event;

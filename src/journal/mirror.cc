@@ -98,15 +98,17 @@ void Mirror::rewrite(const VerifiedEvents& truth) {
   fd_ = open_file(path_, O_WRONLY | O_APPEND | O_NOFOLLOW);
 }
 
-void Mirror::append(const Event& event, const std::string& chain) {
-  if (!fd_) return;
+void Mirror::append(const VerifiedEvents& before, const Event& event, const std::string& chain) {
+  const bool had_failed = !fd_;
   try {
+    if (had_failed) rewrite(before);
     const std::string line = line_of(event, chain);
     write_all(fd_.get(), std::as_bytes(std::span(line)), path_);
     if (::fdatasync(fd_.get()) != 0) throw system_error("fsync " + path_.string(), errno);
   } catch (const Error& error) {
     fd_ = UniqueFd();
-    log::warning("the journal's mirror ends here", {{"problem", error.what()}});
+    if (!had_failed)
+      log::warning("the journal's mirror ends here for now", {{"problem", error.what()}});
   }
 }
 

@@ -24,9 +24,9 @@ class Mirror {
   /// database ends: the database has lost events.
   Mirror(const std::filesystem::path& journal, const VerifiedEvents& truth);
 
-  /// Durable on return. The database has the event already: a failure is logged, once, and makes
-  /// the rest be written at the next opening.
-  void append(const Event& event, const std::string& chain);
+  /// Durable on return. The database has the event already: a failure is logged, and the mirror is
+  /// made anew, of `before` and the event, at the next one.
+  void append(const VerifiedEvents& before, const Event& event, const std::string& chain);
 
  private:
   void rewrite(const VerifiedEvents& truth);

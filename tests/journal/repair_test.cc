@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
+#include <csignal>
 #include <fstream>
 
 #include "support/temp_dir.h"
@@ -129,6 +131,24 @@ TEST_F(Repair, TheMirrorFollowsTheDatabase) {
   fs::remove(mirror_);
   tick(1);
   EXPECT_EQ(std::ranges::count(read_file(mirror_, 1 << 20), '\n'), 6);
+}
+
+// A coordinator runs for weeks: a disk that was full for a moment does not end its mirror.
+TEST_F(Repair, TheMirrorIsMadeWholeWhenTheDiskHasRoomAgain) {
+  const auto journal = Journal::open(path_);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  ::signal(SIGXFSZ, SIG_IGN);
+  const rlimit little{700'000, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &little), 0);
+  // The mirror escapes what is escaped already: it needs twice the room of the database.
+  std::string quotes;
+  for (int i = 0; i < 200'000; ++i) quotes += "\\\"";
+  journal->append({.kind = "tick", .payload = "{\"a\":\"" + quotes + "\"}"});
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_LT(std::ranges::count(read_file(mirror_, 1 << 22), '\n'), 6) << "the test tells nothing";
+  journal->append({.kind = "tick"});
+  EXPECT_EQ(std::ranges::count(read_file(mirror_, 1 << 22), '\n'), 7);
 }
 
 }  // namespace
