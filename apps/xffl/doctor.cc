@@ -8,6 +8,7 @@
 #include "xffl/config/load.h"
 #include "xffl/journal/file_system.h"
 #include "xffl/remote/ssh.h"
+#include "xffl/round/purge.h"
 #include "xffl/round/render.h"
 #include "xffl/round/slurm_settings.h"
 
@@ -63,6 +64,7 @@ class Examination {
     work_folder();
     data();
     image();
+    purging();
     if (facility_.scheduler == config::SchedulerKind::kSlurm) slurm();
     trainer();
     return findings_;
@@ -156,6 +158,21 @@ class Examination {
   }
   void image() {
     if (!facility_.image.file.empty()) file("image", facility_.image.file);
+  }
+  void purging() {
+    if (facility_.purge_after.count() == 0) return;
+    check("purging", "", [&] {
+      bool fine = true;
+      for (const round::FileAge& age :
+           round::ages(*session_, facility_.workdir, round::files_of_people(facility_))) {
+        const std::string warning = round::purge_warning(age, facility_.purge_after);
+        if (warning.empty() || !age.unused_for) continue;  // what is not there is told already
+        fine = false;
+        add(Grade::kWarning, "purging", age.path + " " + warning,
+            "read or `touch` it there, or keep it where nothing is purged");
+      }
+      if (fine) add(Grade::kGood, "purging", "what jobs need was used lately, or is not on scratch");
+    });
   }
   void slurm() {
     check("Slurm", "is Slurm in the PATH of a log-in without a terminal?", [&] {

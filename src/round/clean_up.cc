@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "context.h"
 #include "stay.h"
@@ -46,52 +47,112 @@ std::vector<std::string> names_in(remote::Session& session, const RemotePath& fo
   }
 }
 
-// Everything of the facility's folder that is not of the rounds after `old`, nor needed by the job
-// that came to the round `newest` by staying.
-void remove_all_old(remote::Session& session, const plan::FacilityPlan& facility, int old,
-                    int newest, const StateOf& state, const std::set<std::string>& needed) {
-  for (const std::string& name : names_in(session, facility.folder))
-    if (const auto round = round_of(name); round && *round <= old)
-      remove_round(session, facility, *round, newest, state);
-  const RemotePath models = facility.folder / "models";
-  for (const std::string& name : names_in(session, models))
-    if (is_model(name) && !needed.contains(name)) session.remove_tree(models / name);
+// Folders of models that the rounds from `old` on do not need. A model that is not in `names` yet may
+// be one of a round that has begun since.
+std::vector<std::string> unneeded_models(const Context& context, const std::vector<std::string>& names,
+                                         int old) {
+  const History history = context.ledger.history();
+  std::set<std::string> needed;
+  for (int round = old; round <= history.done().rounds_published; ++round)
+    needed.insert(model_after(history, round).substr(0, 16));
+  if (!history.adapted_sha256.empty()) needed.insert(history.adapted_sha256.substr(0, 16));
+  std::vector<std::string> unneeded;
+  for (const std::string& name : names)
+    if (is_model(name) && !needed.contains(name)) unneeded.push_back(name);
+  return unneeded;
 }
 
 }  // namespace
 
-void clean_up(Context& context, const plan::RoundPlan& plan) {
-  const int old = plan.round - context.experiment.policy.keep_rounds;
-  if (old < 1) return;
-  std::error_code none;
-  for (int round = 0; round < old; ++round) fs::remove_all(context.folder.master(round), none);
-  const History history = context.ledger.history();
-  const auto old_plan = plan_of(context, history, old);
-  if (!old_plan) return;
-  std::set<std::string> needed;
-  for (int round = old; round <= plan.round; ++round)
-    needed.insert(model_after(history, round).substr(0, 16));
-  if (!history.adapted_sha256.empty()) needed.insert(history.adapted_sha256.substr(0, 16));
-  for (const plan::FacilityPlan& facility : old_plan->facilities) try {
-      const bool tidy = context.tidiness.is_tidy(facility.facility);
-      context.tidiness.set_tidy(facility.facility, false);
-      const auto session = context.world.connect(context.experiment.facility(facility.facility));
-      const StateOf state = [&](int round) {
-        return context.ledger.facility(round, facility.facility);
-      };
-      if (!tidy) {
-        remove_all_old(*session, facility, old, plan.round, state, needed);
-      } else {
-        remove_round(*session, facility, old, plan.round, state);
-        if (!needed.contains(facility.model_folder.filename()))
-          session->remove_tree(facility.model_folder);
-      }
-      context.tidiness.set_tidy(facility.facility, true);
-    } catch (const Error& error) {
-      log::warning(
-          "an old round stays at the facility",
-          {{"facility", facility.facility.str()}, {"round", old}, {"problem", error.what()}});
+Cleaner::Cleaner(Context& context)
+    : context_(context), thread_([this](std::stop_token stop) { work(stop); }) {}
+
+Cleaner::~Cleaner() = default;
+
+void Cleaner::after(const plan::RoundPlan& plan) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (next_) tidy_lost_ = true;  // that round's turn never comes
+    next_ = plan;
+  }
+  changed_.notify_all();
+}
+
+void Cleaner::finish(std::stop_token stop) {
+  std::unique_lock lock(mutex_);
+  const auto idle = [&] { return !next_ && !busy_; };
+  if (!changed_.wait(lock, stop, idle) || !failed_) return;
+  next_ = failed_;
+  changed_.notify_all();
+  changed_.wait(lock, stop, idle);
+}
+
+void Cleaner::work(const std::stop_token& stop) {
+  for (;;) {
+    std::optional<plan::RoundPlan> plan;
+    {
+      std::unique_lock lock(mutex_);
+      busy_ = false;
+      changed_.notify_all();
+      if (!changed_.wait(lock, stop, [&] { return next_.has_value(); })) return;
+      plan = std::exchange(next_, std::nullopt);
+      if (std::exchange(tidy_lost_, false)) tidy_.clear();
+      busy_ = true;
     }
+    const bool cleaned = clean(*plan, stop);
+    const std::lock_guard lock(mutex_);
+    failed_ = cleaned ? std::nullopt : plan;
+  }
+}
+
+bool Cleaner::clean(const plan::RoundPlan& plan, const std::stop_token& stop) {
+  const int old = plan.round - context_.experiment.policy.keep_rounds;
+  if (old < 1) return true;
+  std::error_code none;
+  for (int round = 0; round < old; ++round) fs::remove_all(context_.folder.master(round), none);
+  try {
+    const auto old_plan = plan_of(context_, context_.ledger.history(), old);
+    if (!old_plan) return true;
+    for (const plan::FacilityPlan& facility : old_plan->facilities) {
+      if (stop.stop_requested()) return false;
+      clean(plan, facility, stop);
+    }
+    return tidy_.size() == old_plan->facilities.size();
+  } catch (const std::exception& error) {  // a thread's top
+    log::warning("old rounds were not cleaned up", {{"round", old}, {"problem", error.what()}});
+    return false;
+  }
+}
+
+void Cleaner::clean(const plan::RoundPlan& plan, const plan::FacilityPlan& facility,
+                    const std::stop_token& stop) {
+  const int old = plan.round - context_.experiment.policy.keep_rounds;
+  const bool tidy = tidy_.erase(facility.facility) > 0;
+  const StateOf state = [&](int round) { return context_.ledger.facility(round, facility.facility); };
+  try {
+    const auto session = context_.world.connect(context_.experiment.facility(facility.facility));
+    const RemotePath models = facility.folder / "models";
+    std::vector<int> rounds{old};
+    std::vector<std::string> names{facility.model_folder.filename()};
+    if (!tidy) {
+      rounds.clear();
+      for (const std::string& name : names_in(*session, facility.folder))
+        if (const auto round = round_of(name); round && *round <= old) rounds.push_back(*round);
+      names = names_in(*session, models);
+    }
+    for (const int round : rounds) {
+      if (stop.stop_requested()) return;
+      remove_round(*session, facility, round, plan.round, state);
+    }
+    for (const std::string& name : unneeded_models(context_, names, old)) {
+      if (stop.stop_requested()) return;
+      session->remove_tree(models / name);
+    }
+    tidy_.insert(facility.facility);
+  } catch (const Error& error) {
+    log::warning("an old round stays at the facility for now: it is removed after the next one",
+                 {{"facility", facility.facility.str()}, {"round", old}, {"problem", error.what()}});
+  }
 }
 
 }  // namespace xffl::round

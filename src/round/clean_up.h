@@ -1,8 +1,12 @@
 // What no round needs any more leaves the facilities' scratch space and this machine.
 #pragma once
 
-#include <map>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
 #include <set>
+#include <stop_token>
+#include <thread>
 
 #include "xffl/base/names.h"
 #include "xffl/plan/round_plan.h"
@@ -11,25 +15,37 @@ namespace xffl::round {
 
 struct Context;
 
-// Facilities at which something of more rounds than the last may lie: their folders are listed. At
-// the beginning that is all of them, since the coordinator before may have been interrupted.
-class Tidiness {
+// Removes the rounds up to the published one - policy.keep_rounds from every facility, with the models
+// that only they used, and their masters here, while the next round goes on: a parallel file system
+// may take minutes for one folder. Failing harms nothing: it is logged, and done again after the next
+// round. A run that continues begins by looking for all that may lie there.
+class Cleaner {
  public:
-  bool is_tidy(const FacilityName& name) const { return tidy_.contains(name); }
-  void set_tidy(const FacilityName& name, bool tidy) {
-    if (tidy)
-      tidy_.insert(name);
-    else
-      tidy_.erase(name);
-  }
+  explicit Cleaner(Context& context);
+  /// Interrupts what is under way, after the folder that is being removed.
+  ~Cleaner();
+
+  /// `plan`'s model was published. Returns at once.
+  void after(const plan::RoundPlan& plan);
+  /// Returns when everything was tried, what failed last once more.
+  void finish(std::stop_token stop);
 
  private:
-  std::set<FacilityName> tidy_;
-};
+  void work(const std::stop_token& stop);
+  bool clean(const plan::RoundPlan& plan, const std::stop_token& stop);
+  void clean(const plan::RoundPlan& plan, const plan::FacilityPlan& facility,
+             const std::stop_token& stop);
 
-/// Removes the rounds up to plan.round - policy.keep_rounds from every facility, with the models that
-/// only they used, and their masters here. Failing harms nothing: it is logged, and done again after
-/// the next round.
-void clean_up(Context& context, const plan::RoundPlan& plan);
+  Context& context_;
+  // Facilities at which nothing of more rounds than the last may lie: their folders are not listed.
+  // Of the thread alone.
+  std::set<FacilityName> tidy_;
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::optional<plan::RoundPlan> next_, failed_;
+  bool busy_ = false;
+  bool tidy_lost_ = false;
+  std::jthread thread_;
+};
 
 }  // namespace xffl::round

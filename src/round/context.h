@@ -5,13 +5,14 @@
 #include <mutex>
 #include <optional>
 
-#include "clean_up.h"
 #include "ledger.h"
+#include "xffl/aggregate/aggregate.h"
 #include "xffl/base/spare_memory.h"
 #include "xffl/config/experiment.h"
 #include "xffl/plan/round_plan.h"
 #include "xffl/round/federation.h"
 #include "xffl/round/live.h"
+#include "xffl/round/purge.h"
 #include "xffl/round/run_folder.h"
 #include "xffl/transfer/checked_files.h"
 
@@ -36,6 +37,22 @@ class FirstSubmissions {
   std::map<int, Clock::MonotonicTime> when_;
 };
 
+// L2 norms of the models that rounds begin with: each is computed once. Thread-safe.
+class ModelNorms {
+ public:
+  double of(const std::filesystem::path& model) {
+    const std::lock_guard lock(mutex_);
+    if (model != model_) norm_ = aggregate::l2_norm(model);
+    model_ = model;
+    return norm_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::filesystem::path model_;  // the last one
+  double norm_ = 0;
+};
+
 struct Context {
   const config::Experiment& experiment;
   const RunFolder& folder;
@@ -48,7 +65,8 @@ struct Context {
   std::mutex observer_mutex;  // listeners are called one at a time
   FirstSubmissions first_submissions{};
   SpareMemory spare{};  // of earlier rounds' files
-  Tidiness tidiness{};  // of the thread that runs rounds
+  ModelNorms norms{};
+  PurgeWatch purges{};
 };
 
 }  // namespace xffl::round

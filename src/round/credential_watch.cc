@@ -1,5 +1,8 @@
 #include "credential_watch.h"
 
+#include <map>
+#include <utility>
+
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 
@@ -11,18 +14,23 @@ using std::chrono::minutes;
 constexpr minutes kAhead[] = {minutes(120), minutes(30)};
 constexpr std::chrono::seconds kInterval{30};
 
-void look(const Context& context, CertificateWarnings& warnings) {
+using Problems = std::map<FacilityName, std::string>;
+
+void look(const Context& context, CertificateWarnings& warnings, Problems& problems) {
   for (const config::Facility& facility : context.experiment.facilities) try {
       const auto ends = context.world.credential_expiry(facility);
       const auto left = warnings.due(facility.name, ends, context.world.clock.utc());
+      problems.erase(facility.name);
       if (!left) continue;
       log::warning("a certificate ends soon: jobs go on, but renew it before",
                    {{"facility", facility.name.str()},
                     {"ends", format_utc(*ends)},
                     {"left", std::to_string(left->count()) + " min"}});
     } catch (const std::exception& error) {  // a thread's top; whoever logs in will say it
-      log::debug("no certificate to look at",
-                 {{"facility", facility.name.str()}, {"problem", error.what()}});
+      // Once, not every half minute for weeks.
+      if (std::exchange(problems[facility.name], error.what()) != error.what())
+        log::debug("no certificate to look at",
+                   {{"facility", facility.name.str()}, {"problem", error.what()}});
     }
 }
 
@@ -45,8 +53,9 @@ CredentialWatch::CredentialWatch(const Context& context) {
   if (!context.world.credential_expiry) return;
   thread_ = std::jthread([&context](std::stop_token stop) {
     CertificateWarnings warnings;
+    Problems problems;
     SystemClock clock;
-    do look(context, warnings);
+    do look(context, warnings, problems);
     while (clock.sleep(kInterval, stop));
   });
 }

@@ -189,16 +189,33 @@ transfer::OnProgress FacilityActions::shown(const std::string& doing) {
   };
 }
 
-Event FacilityActions::push(int attempt, std::stop_token stop) {
-  const std::string job_json = job::format_job_spec(spec(attempt));
-  make_dirs(archive());
-  write_file_atomic(archive() / "job.json", job_json);
+uint64_t FacilityActions::push_models(std::stop_token stop) {
   uint64_t moved_bytes =
       push_model(context_.folder.global(plan_.round - 1), facility_.model_folder, stop);
   if (!plan_.adapted_sha256.empty())
     moved_bytes += push_model(context_.folder.adapted(), facility_.adapted_folder, stop);
+  return moved_bytes;
+}
+
+// A job may wait in a queue for longer than a site leaves files alone.
+void FacilityActions::look_after_files(std::stop_token stop) {
+  if (!context_.purges.is_due(settings_, context_.world.clock.monotonic())) return;
+  context_.purges.look_after(*session_, settings_, facility_.folder);
+  const uint64_t moved_bytes = push_models(stop);
+  if (moved_bytes > 0)
+    log::warning("the model was no longer whole at the facility and was sent again",
+                 {{"facility", facility_.facility.str()}, {"bytes", moved_bytes}});
+}
+
+Event FacilityActions::push(int attempt, std::stop_token stop) {
+  const std::string job_json = job::format_job_spec(spec(attempt));
+  make_dirs(archive());
+  write_file_atomic(archive() / "job.json", job_json);
+  const uint64_t moved_bytes = push_models(stop);
   const std::vector<remote::NewFile> beside = {{"out/", ""}, {"job.json", job_json}};
   at_the_facility([&] { session_->put_files(folder(attempt), beside); });
+  if (context_.purges.is_due(settings_, context_.world.clock.monotonic()))
+    context_.purges.look_after(*session_, settings_, facility_.folder);
   return Completed{{{"moved_bytes", moved_bytes}}};
 }
 
@@ -223,10 +240,12 @@ Event FacilityActions::look(const Look& look, std::stop_token stop) {
   looked.reported = at_the_facility([&] {
     return session_->stat(folder(look.attempt) / "out/report.json").has_value();
   });
+  if (!looked.reported) max_change();  // needed later: there is time now
   if (!looked.reported && look.ask_scheduler) {
     const submit::SubmittedJob job = submitted(look.attempt, look.job);
     looked.status = at_the_facility(
         [&] { return scheduler_->query(std::span(&job, 1), stop).at(look.job); });
+    if (looked.status->state == submit::JobState::kPending) look_after_files(stop);
   }
   return looked;
 }
@@ -236,9 +255,11 @@ Event FacilityActions::fetch(int attempt, std::stop_token stop) {
     const Report report = read_report(attempt);
     if (job::is_to_be_continued(report.parsed, spec(attempt)))
       return ToBeContinued{report.parsed.steps};
-    Accepted accepted = fetch_and_check(attempt, report, stop);
+    double change = 0;
+    Accepted accepted = fetch_and_check(attempt, report, stop, change);
     Json details = {{"update_sha256", accepted.update_sha256},
                     {"report", parse_json(job::format_job_report(accepted.report), "report.json")}};
+    if (change > 0) details["change"] = change;
     return Fetched{std::move(accepted), std::move(details)};
   } catch (const Error& error) {
     if (!is_the_facilitys_fault(error.kind())) throw;
@@ -275,7 +296,14 @@ FacilityActions::Report FacilityActions::read_report(int attempt) {
   return {text, report};
 }
 
-void FacilityActions::fetch_update(int attempt, const job::JobReport& report,
+double FacilityActions::max_change() const {
+  const double ratio = context_.experiment.policy.max_change;
+  if (ratio == 0 || plan_.evaluates) return 0;
+  // A model of zeros says nothing of what is large.
+  return ratio * context_.norms.of(context_.folder.global(plan_.round - 1));
+}
+
+double FacilityActions::fetch_update(int attempt, const job::JobReport& report,
                                    std::stop_token stop) {
   const fs::path base = context_.folder.global(plan_.round - 1);
   const RemotePath out = folder(attempt) / "out";
@@ -292,38 +320,19 @@ void FacilityActions::fetch_update(int attempt, const job::JobReport& report,
       dispatch(Sleep{settle_time()}, stop);
     }
   const bool delta = context_.experiment.aggregation.update == job::UpdateKind::kDelta;
-  with_context(facility_.facility.str() + "'s update",
-               [&] { aggregate::check_update(archive() / "update", base, delta, false); });
+  const double largest = max_change();
+  double norm = 0;
+  with_context(facility_.facility.str() + "'s update", [&] {
+    norm = aggregate::check_update(archive() / "update", base, delta, false, largest);
+  });
+  return largest > 0 ? norm / context_.norms.of(base) : 0;
 }
 
-Accepted FacilityActions::fetch_and_check(int attempt, const Report& read, std::stop_token stop) {
-  if (!plan_.evaluates) fetch_update(attempt, read.parsed, stop);
+Accepted FacilityActions::fetch_and_check(int attempt, const Report& read, std::stop_token stop,
+                                          double& change) {
+  if (!plan_.evaluates) change = fetch_update(attempt, read.parsed, stop);
   write_file_atomic(archive() / "report.json", read.text);
   return {facility_.facility, attempt, read.parsed.update_sha256, read.parsed};
-}
-
-// An accepted update was verified when it came; after a restart its bytes are checked again before
-// they are used.
-void FacilityActions::mend_archive(const Accepted& accepted, std::stop_token stop) {
-  if (plan_.evaluates) return;
-  try {
-    const checkpoint::Manifest manifest = checkpoint::read_manifest(archive() / "update");
-    if (manifest.root_sha256() != accepted.update_sha256)
-      throw Error(ErrorKind::kRejected, "another update lies in its place");
-    checkpoint::verify_folder(archive() / "update", manifest);
-    return;
-  } catch (const Error& error) {
-    log::warning("archived update is damaged: fetching it again",
-                 {{"facility", facility_.facility.str()}, {"problem", error.what()}});
-  }
-  fs::remove_all(archive() / "update");
-  for (int retry = 1;; ++retry) try {
-      fetch_and_check(accepted.attempt, read_report(accepted.attempt), stop);
-      return;
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::kRemote && error.kind() != ErrorKind::kAuth) throw;
-      dispatch(Sleep{backoff(facility_.facility.str(), retry)}, stop);
-    }
 }
 
 // The last complete line of the job's metrics, for people; problems here are nobody's business.

@@ -1,7 +1,10 @@
 // What a course asks for, done at a facility.
 #pragma once
 
+#include <chrono>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 
@@ -25,8 +28,12 @@ class FacilityActions {
   void let_go();
   /// The job that may take this attempt without the queue.
   std::optional<submit::Offer> offer(int attempt) const;
-  /// Fetches an accepted update again when its archived files are damaged.
-  void mend_archive(const Accepted& accepted, std::stop_token stop);
+  /// Fetches an accepted update again when its archived files are damaged. Says why when the
+  /// facility does not have it any more, or could not be reached for `max_outage` or until
+  /// `gives_up`, which is asked between two tries.
+  std::optional<std::string> mend_archive(const Accepted& accepted, std::chrono::seconds max_outage,
+                                          const std::function<bool()>& gives_up,
+                                          std::stop_token stop);
   /// The rendered script, kept in the archive; what a submission is recorded with.
   Json prepare_submission(int attempt);
   job::JobSpec spec(int attempt) const;
@@ -40,7 +47,9 @@ class FacilityActions {
   /// Shows a transfer on the live board, now and then.
   transfer::OnProgress shown(const std::string& doing);
   Event push(int attempt, std::stop_token stop);
-  /// Returns the bytes that it had to move.
+  void look_after_files(std::stop_token stop);
+  /// Return the bytes that they had to move.
+  uint64_t push_models(std::stop_token stop);
   uint64_t push_model(const std::filesystem::path& model, const RemotePath& to,
                       std::stop_token stop);
   Event look(const Look& look, std::stop_token stop);
@@ -52,9 +61,13 @@ class FacilityActions {
   };
   /// Which answers this very job.
   Report read_report(int attempt);
-  void fetch_update(int attempt, const job::JobReport& report, std::stop_token stop);
-  Accepted fetch_and_check(int attempt, const Report& read, std::stop_token stop);
+  /// The largest L2 norm of an update's change that is taken; 0: any.
+  double max_change() const;
+  /// Returns the norm of the update's change over its model's; 0: not measured.
+  double fetch_update(int attempt, const job::JobReport& report, std::stop_token stop);
+  Accepted fetch_and_check(int attempt, const Report& read, std::stop_token stop, double& change);
   void set_refused_aside(int attempt);
+  std::optional<std::string> archive_problem(const Accepted& accepted) const;
   std::string script(int attempt) const;
   FacilityState state(int round) const {
     return context_.ledger.facility(round, facility_.facility);

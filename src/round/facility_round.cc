@@ -3,6 +3,7 @@
 #include "facility_round.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
@@ -44,14 +45,12 @@ FacilityRound::FacilityRound(Context& context, const plan::RoundPlan& plan,
       began_utc_(context.world.clock.utc()) {}
 
 FacilityOutcome FacilityRound::run(std::stop_token stop) {
-  if (const FacilityState state = known(); state.accepted)
-    actions_.mend_archive(*state.accepted, stop);
-  else
-    sweep_earlier_rounds(stop);
+  const FacilityState before = known();
+  if (!before.accepted || !brings_the_archive(*before.accepted, stop)) sweep_earlier_rounds(stop);
   Step next = step(rules_, Course{known(), {}}, Began{}, moment());
   for (;;) {
     for (Record& record : next.records) keep(record);
-    context_.live.show(plan_.round, facility_.facility, describe(next.course));
+    show(next.course);
     tell_trouble(next.course);
     if (std::holds_alternative<Finish>(next.action)) break;
     if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
@@ -61,6 +60,41 @@ FacilityOutcome FacilityRound::run(std::stop_token stop) {
   }
   const FacilityState state = known();
   return {state.accepted, state.accepted ? "" : state.missing.value_or("unknown")};
+}
+
+// An accepted update whose files are damaged here, and cannot be had again, is trained anew.
+bool FacilityRound::brings_the_archive(const Accepted& accepted, std::stop_token stop) {
+  const auto gives_up = [&] { return past_deadline(moment()) && !rules_.waits_for_ever; };
+  const auto lost = actions_.mend_archive(accepted, rules_.max_outage, gives_up, stop);
+  if (!lost) return true;
+  log::warning("an accepted update is lost: the facility trains again",
+               {{"facility", facility_.facility.str()}, {"round", plan_.round}, {"problem", *lost}});
+  context_.ledger.record("update_lost", plan_.round, facility_.facility, accepted.attempt,
+                         {{"reason", *lost}});
+  return false;
+}
+
+bool FacilityRound::past_deadline(const Moment& moment) const {
+  return rules_.deadline.count() > 0 && moment.since_first_submission &&
+         *moment.since_first_submission >= rules_.deadline;
+}
+
+// A deadline ends nothing where the policy is to wait: people are told.
+void FacilityRound::show(const Course& course) {
+  std::string words = describe(course);
+  const bool over = course.known.accepted || course.known.missing;
+  if (!over && rules_.waits_for_ever && past_deadline(moment())) {
+    words += ", past the round's deadline";
+    if (!std::exchange(told_late_, true))
+      log::warning("the round's deadline has passed and it waits on, as policy.on_missing says",
+                   {{"facility", facility_.facility.str()},
+                    {"round", plan_.round},
+                    {"deadline_s", rules_.deadline.count()},
+                    {"state", describe(course)},
+                    {"to go on without it", "stop this coordinator, set policy.on_missing: skip in "
+                                            "xffl.yaml, `xffl run`"}});
+  }
+  context_.live.show(plan_.round, facility_.facility, words);
 }
 
 // Waits are monotonic; the wall clock only says how long before this coordinator began an earlier
@@ -124,7 +158,8 @@ void FacilityRound::tell(const Record& record) const {
   } else if (record.kind == "update_accepted") {
     const Json& report = record.payload["report"];
     log::info("update accepted", {facility, number, {"tokens", report.value("tokens", int64_t{0})},
-                                  {"train_loss", report.value("train_loss", 0.0)}});
+                                  {"train_loss", report.value("train_loss", 0.0)},
+                                  {"change", record.payload.value("change", 0.0)}});
   }
 }
 

@@ -42,10 +42,13 @@ class FacilityRound {
     return context_.ledger.facility(plan_.round, facility_.facility);
   }
   Moment moment() const;
+  bool past_deadline(const Moment& moment) const;
   void keep(Record& record);
   void tell(const Record& record) const;
   void follow(const Action& action);
   void tell_trouble(const Course& course);
+  void show(const Course& course);
+  bool brings_the_archive(const Accepted& accepted, std::stop_token stop);
   void sweep_earlier_rounds(std::stop_token stop);
   void end_jobs(const Attempt& attempt, std::stop_token stop);
 
@@ -57,6 +60,7 @@ class FacilityRound {
   Clock::MonotonicTime began_;
   Clock::UtcTime began_utc_;
   std::string told_;  // the trouble that people were told of last
+  bool told_late_ = false;
 };
 
 // A round that went on without a facility which could not be told to cancel its job.

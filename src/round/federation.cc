@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "clean_up.h"
 #include "context.h"
 #include "credential_watch.h"
 #include "evaluate_last.h"
@@ -78,6 +79,7 @@ Outcome outcome_of(const Context& context) {
 
 void run_rounds(Context& context, std::stop_token stop) {
   import_model(context);
+  Cleaner cleaner(context);
   while (const auto plan = current_plan(context)) {
     if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
     if (plan->evaluates) {
@@ -86,7 +88,9 @@ void run_rounds(Context& context, std::stop_token stop) {
       break;
     }
     run_round(context, *plan, stop);
+    cleaner.after(*plan);
   }
+  cleaner.finish(stop);
   if (context.ledger.history().completed) return;
   if (!context.experiment.policy.evaluate_last) drop_evaluation(context);
   cancel_leftovers(context, context.ledger.history().done().rounds_published + 1, stop);

@@ -110,6 +110,19 @@ void update_accepted(FacilityState& facility, int attempt, JsonObject& payload) 
   facility.accepted = std::move(accepted);
 }
 
+// Its files were damaged here, and the facility does not have it any more. The set of a mean that was
+// not made yet is open again.
+void update_lost(History& history, const journal::Event& event, JsonObject& payload) {
+  RoundState& round = history.rounds[event.round];
+  FacilityState& facility = round.facilities[FacilityName(event.facility)];
+  if (!facility.accepted || facility.accepted->attempt != event.attempt || round.published)
+    refuse(payload, "the update was not accepted, or its round is over");
+  facility.accepted.reset();
+  facility.attempts.back().failure = payload.string("reason");
+  facility.attempts.back().charged = false;
+  round.participants.clear();
+}
+
 void facility_missing(FacilityState& facility, int, JsonObject& payload) {
   facility.missing = payload.string("reason");
 }
@@ -170,6 +183,7 @@ const std::map<std::string_view, Apply>& vocabulary() {
       {"run_resumed", run_resumed},
       {"round_planned", round_planned},
       {"facility_paused", facility_paused},
+      {"update_lost", update_lost},
       {"facility_resumed", facility_resumed},
       {"participants_frozen", participants_frozen},
       {"aggregated", aggregated},

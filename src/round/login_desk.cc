@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <optional>
 
+#include "xffl/base/clock.h"
 #include "xffl/base/error.h"
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
@@ -136,6 +137,7 @@ void LoginDesk::serve(std::stop_token stop) {
   while (!stop.stop_requested()) {
     if (!await_input(listener_.get(), seconds(1), stop)) continue;
     const UniqueFd visitor(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!visitor) SystemClock().sleep(seconds(1), stop);  // no descriptor is left: it waits on
     if (!visitor || !is_this_user(visitor.get())) continue;
     try {
       receive_visitor(visitor.get(), log_in_, stop);

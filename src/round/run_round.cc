@@ -8,7 +8,6 @@
 #include <optional>
 #include <thread>
 
-#include "clean_up.h"
 #include "dtype_of.h"
 #include "facility_round.h"
 #include "xffl/aggregate/aggregate.h"
@@ -205,7 +204,6 @@ void run_round(Context& context, const plan::RoundPlan& plan, std::stop_token st
   aggregate_updates(context, plan, participants);
   publish(context, plan);
   spare_memory_of(context, plan, participants);
-  clean_up(context, plan);
   if (context.observer.on_round)
     context.observer.on_round(
         plan.round, participants,

@@ -1,6 +1,7 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "xffl/round/slurm_settings.h"
 #include "xffl/remote/ssh.h"
@@ -63,13 +64,32 @@ class Sessions {
   std::map<FacilityName, std::shared_ptr<remote::Session>> commands_, files_;
 };
 
-std::shared_ptr<submit::Scheduler> make_scheduler(const config::Facility& facility,
-                                                  std::shared_ptr<remote::Session> session,
-                                                  Clock& clock) {
-  if (facility.scheduler == config::SchedulerKind::kProcess)
-    return submit::make_process_scheduler();
-  return submit::make_slurm_scheduler(slurm_settings(facility.slurm), std::move(session), clock);
-}
+// Shared by rounds, too: processes that end after their round are reaped in the next one, and what a
+// site's Slurm lacks is asked for once.
+class Schedulers {
+ public:
+  std::shared_ptr<submit::Scheduler> get(const config::Facility& facility,
+                                         const std::shared_ptr<remote::Session>& session,
+                                         Clock& clock) {
+    const std::lock_guard lock(mutex_);
+    if (facility.scheduler == config::SchedulerKind::kProcess) {
+      if (!processes_) processes_ = submit::make_process_scheduler();
+      return processes_;
+    }
+    auto& [way, scheduler] = slurm_[facility.name];
+    if (!scheduler || way != session)
+      scheduler = submit::make_slurm_scheduler(slurm_settings(facility.slurm), session, clock);
+    way = session;
+    return scheduler;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::shared_ptr<submit::Scheduler> processes_;
+  std::map<FacilityName,
+           std::pair<std::shared_ptr<remote::Session>, std::shared_ptr<submit::Scheduler>>>
+      slurm_;
+};
 
 }  // namespace
 
@@ -99,14 +119,15 @@ remote::SshSettings transfer_settings(const config::Facility& facility,
 
 World make_world(Clock& clock, const std::filesystem::path& project_folder, remote::Ask ask) {
   const auto sessions = std::make_shared<Sessions>(project_folder, std::move(ask));
+  const auto schedulers = std::make_shared<Schedulers>();
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe");
   return World{
       .clock = clock,
       .connect = [sessions](const config::Facility& f) { return sessions->commands(f); },
       .connect_transfer = [sessions](const config::Facility& f) { return sessions->files(f); },
       .scheduler =
-          [&clock](const config::Facility& f, std::shared_ptr<remote::Session> session) {
-            return make_scheduler(f, std::move(session), clock);
+          [schedulers, &clock](const config::Facility& f, std::shared_ptr<remote::Session> session) {
+            return schedulers->get(f, session, clock);
           },
       .programs = {self, self.parent_path() / "xffl-train"},
       .credential_expiry = [project_folder](const config::Facility& f)

@@ -4,6 +4,8 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <fstream>
+#include <sstream>
 #include <thread>
 
 #include "e2e/project.h"
@@ -11,6 +13,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
+#include "xffl/base/process_table.h"
 #include "xffl/checkpoint/manifest.h"
 #include "xffl/checkpoint/model_folder.h"
 
@@ -194,6 +197,101 @@ TEST(OnMissing, SkipLeavesALateFacilityBehindAtTheDeadline) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(project.history().rounds.at(1).participants, std::vector<std::string>{"alba"});
   EXPECT_EQ(project.history().rounds.at(2).participants.size(), 2u);
+}
+
+TEST(OnMissing, WaitWaitsPastTheDeadlineAndSaysSo) {
+  Project project;
+  project.set_rounds(1);
+  project.set_training_time(2500);
+  project.set_policy("{on_missing: wait, deadline: 1s, poll_interval: 20ms}");
+  project.write_config();
+  const ProcessResult result = project.run();
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(project.history().rounds.at(1).participants.size(), 2u);
+  const std::string told = "the round's deadline has passed and it waits on";
+  const size_t first = result.err.find(told);
+  ASSERT_NE(first, std::string::npos) << result.err;
+  // Once for each facility.
+  const size_t second = result.err.find(told, first + 1);
+  EXPECT_NE(second, std::string::npos) << result.err;
+  EXPECT_EQ(result.err.find(told, second + 1), std::string::npos) << result.err;
+}
+
+TEST(Poison, AnUpdateOutOfAllProportionIsRefused) {
+  Project project;
+  project.set_fault("brno", "huge!");
+  project.set_rounds(1);
+  project.set_policy("{on_missing: skip, poll_interval: 20ms}");
+  project.write_config();
+  const ProcessResult result = project.run();
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const round::RoundState round = project.history().rounds.at(1);
+  EXPECT_EQ(round.participants, std::vector<std::string>{"alba"});
+  const std::string missing = round.facilities.at(FacilityName("brno")).missing.value_or("");
+  EXPECT_NE(missing.find("policy.max_change"), std::string::npos) << missing;
+  EXPECT_TRUE(std::filesystem::exists(project.run_folder() / "r0001/brno/refused-a1"));
+}
+
+// What a job prints goes into the journal and is shown: its secrets do not.
+TEST(Secrets, OfAJobsOutputAreKeptNowhere) {
+  Project project;
+  const std::string secret = "hf_abcdefghijklmnopqrstuvwxyz0123";
+  project.set_rounds(1);
+  project.set_fault("brno", "crash!");
+  project.set_policy("{on_missing: skip, poll_interval: 20ms}");
+  project.write_config();
+  // The job prints it; xffl.yaml only names the file.
+  const auto file = project.path() / "token";
+  write_file_atomic(file, "HF_TOKEN=" + secret + "\n");
+  std::string yaml = read_file(project.path() / "xffl.yaml", 1 << 20);
+  const std::string key = "environment:\n";
+  const size_t at = yaml.find(key, yaml.find("  brno:"));
+  ASSERT_NE(at, std::string::npos) << yaml;
+  yaml.insert(at + key.size(), "      - cat '" + file.string() + "'\n");
+  write_file_atomic(project.path() / "xffl.yaml", yaml);
+  const ProcessResult result = project.run();
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const ProcessResult logs = project.xffl({"logs", "brno", "-p", project.path().string()});
+  EXPECT_NE(logs.out.find("HF_TOKEN=[removed]"), std::string::npos) << logs.out << logs.err;
+  std::string all = result.out + result.err + logs.out + logs.err;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(project.path() / "runs"))
+    if (entry.is_regular_file()) all += read_file(entry.path(), 1 << 24);
+  EXPECT_NE(all.find("HF_TOKEN=[removed]"), std::string::npos) << "the output was not kept at all";
+  EXPECT_EQ(all.find(secret), std::string::npos);
+}
+
+// A local job that goes on for a moment after its report is no zombie for the rest of the run.
+TEST(Federation, LeavesNoZombies) {
+  Project project;
+  for (const char* name : {"alba", "brno"}) project.set_fault(name, "lingers!");
+  project.set_rounds(4);
+  project.set_hold();
+  project.write_config();
+  for (const char* name : {"alba", "brno"}) {
+    project.release(name);
+    project.hold(name, 4);
+  }
+  auto run = project.start_run();
+  ASSERT_TRUE(project.await_events("published", 3));
+  ASSERT_TRUE(project.await_events("submitted", 8));
+  const auto zombies = [&] {
+    int count = 0;
+    for (const ProcessInfo& process : list_processes()) {
+      if (process.alive()) continue;
+      std::string stat;
+      std::getline(std::ifstream("/proc/" + std::to_string(process.pid) + "/stat"), stat);
+      std::istringstream fields(stat.substr(stat.rfind(')') + 1));
+      char state = '?';
+      pid_t parent = 0;
+      if (fields >> state >> parent && parent == run.pid()) ++count;
+    }
+    return count;
+  };
+  for (int i = 0; i < 300 && zombies() > 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(zombies(), 0);
+  for (const char* name : {"alba", "brno"}) project.release(name, 4);
+  EXPECT_EQ(run.finish(), 0);
 }
 
 TEST(OnMissing, SkipNeedsItsQuorum) {

@@ -242,6 +242,18 @@ TEST(Cancel, EndsTheJobsOfACoordinatorThatWasKilled) {
   expect_jobs_ended(project);
 }
 
+/// The number of the first event of that kind in an undisturbed run.
+int count_until(const Project& project, const std::string& kind) {
+  EXPECT_EQ(project.run().exit_code, 0);
+  int count = 0;
+  for (const journal::Event& event : project.events()) {
+    ++count;
+    if (event.kind == kind) return count;
+  }
+  ADD_FAILURE() << "there is no " << kind;
+  return count;
+}
+
 // An archived update that rots between two runs of the coordinator is fetched again, not averaged.
 TEST(Archive, IsVerifiedAfterARestart) {
   Project project;
@@ -260,6 +272,32 @@ TEST(Archive, IsVerifiedAfterARestart) {
   const ProcessResult resumed = project.run();
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
   expect_undisturbed_result(project, expected, "damaged archive");
+}
+
+// It rots here, and the facility has removed its own: nothing but another training helps.
+TEST(Archive, WhatIsLostHereAndThereIsTrainedAgain) {
+  Project project;
+  project.set_rounds(1);
+  project.write_config();
+  // Everything has come and the set is frozen; the mean is not made.
+  const int last = count_until(project, "participants_frozen");
+  project.forget_runs();
+  ASSERT_EQ(project.run({{"XFFL_FAILPOINT", "journal:after:" + std::to_string(last)}}).exit_code,
+            128 + SIGKILL);
+  ASSERT_EQ(project.history().rounds.at(1).participants.size(), 2u);
+  write_file_atomic(project.run_folder() / "r0001/brno/update/model.safetensors", "rotten");
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(project.path() / "work/test"))
+    if (entry.path().string().ends_with("brno/r0001/a1/out/update/model.safetensors"))
+      write_file_atomic(entry.path(), "rotten too");
+  const ProcessResult resumed = project.run();
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_NE(resumed.err.find("an accepted update is lost"), std::string::npos) << resumed.err;
+  EXPECT_EQ(project.count_events("update_lost"), 1);
+  const round::RoundState round = project.history().rounds.at(1);
+  EXPECT_TRUE(round.published);
+  EXPECT_EQ(round.participants.size(), 2u);
+  EXPECT_EQ(round.facilities.at(FacilityName("brno")).accepted->attempt, 2);
 }
 
 }  // namespace

@@ -52,6 +52,23 @@ TEST(History, ResumingGivesAMissingFacilityNewAttempts) {
   EXPECT_EQ(alba(history).attempts_before_resume, 1);
 }
 
+TEST(History, ALostUpdateOpensItsRoundAgain) {
+  auto events = begun();
+  events.push_back(event("submit_intended", 1, "alba", 1));
+  events.push_back(event("submitted", 1, "alba", 1, R"({"job_id":"42"})"));
+  History history = replay(events);
+  history.rounds.at(1).facilities.at(FacilityName("alba")).accepted =
+      Accepted{FacilityName("alba"), 1, "u", {}};
+  apply(history, event("participants_frozen", 1, "", 0, R"({"facilities":["alba","brno"]})"));
+  apply(history, event("update_lost", 1, "alba", 1, R"({"reason":"rotten"})"));
+  EXPECT_FALSE(alba(history).accepted);
+  EXPECT_EQ(alba(history).current()->failure, "rotten");
+  EXPECT_FALSE(alba(history).current()->charged);
+  EXPECT_TRUE(history.rounds.at(1).participants.empty());
+  apply(history, event("attempt_opened", 1, "alba", 2));
+  EXPECT_THROW(apply(history, event("update_lost", 1, "alba", 2, R"({"reason":"r"})")), Error);
+}
+
 TEST(History, AnEvaluationIsNoRoundThatIsDone) {
   auto events = begun();
   events.push_back(event("aggregated", 1, "", 0, R"({"model_sha256":"m1","master_sha256":"f1"})"));

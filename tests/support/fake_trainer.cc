@@ -3,7 +3,7 @@
 // It "trains" by adding to every weight a small number that depends on facility, round and tensor
 // only, so the same jobs give the same models. XFFL_FAKE_TRAINER says how it misbehaves,
 // "<fault>[@<round>]", once per round unless the fault ends in "!": crash, hang, nan, shape,
-// truncate, unchanged, nonce, forged, stopped (told ahead of its walltime: see job.json's on_stop).
+// truncate, unchanged, huge, nonce, forged, lingers (after its report), stopped (told ahead of its walltime: see job.json's on_stop).
 // XFFL_FAKE_TRAININGS names a file that gets a line for every
 // training or evaluation that ran to its report, whatever came of it. It trains for XFFL_FAKE_MILLISECONDS, and
 // not before the file XFFL_FAKE_HOLD is gone, nor that with "-<round>" behind it. Told by SIGUSR1
@@ -82,6 +82,7 @@ void write_update(const job::JobSpec& spec, const Fault& fault) {
     std::vector<float> values(static_cast<size_t>(tensor.num_elements()),
                               pull(spec.key, tensor.name));
     if (happens(fault, "unchanged", spec.key)) std::fill(values.begin(), values.end(), 0.0f);
+    if (happens(fault, "huge", spec.key)) std::fill(values.begin(), values.end(), 1e30f);
     if (happens(fault, "nan", spec.key) && &tensor == &tensors.back())
       values[1] = std::numeric_limits<float>::quiet_NaN();
     std::vector<std::byte> bytes(values.size() * 2);
@@ -171,6 +172,7 @@ int train(const fs::path& path) {
   if (spec.training.steps > 0) write_update(spec, fault);
   note_training(spec.key);
   write_file_atomic(spec.report_path, job::format_job_report(report_of(spec, fault)));
+  if (happens(fault, "lingers", spec.key)) std::this_thread::sleep_for(std::chrono::milliseconds(700));
   return 0;
 }
 
