@@ -9,13 +9,13 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
-#include <fstream>
 #include <limits>
 #include <string>
 
 #include "cuda.h"
 #include "xffl/base/cpus.h"
 #include "xffl/base/error.h"
+#include "xffl/base/memory.h"
 
 namespace xffl::train {
 namespace {
@@ -55,12 +55,7 @@ int64_t peak_memory_bytes(at::Device device) {
 
 int64_t available_memory_bytes(at::Device device) {
   if (device.is_cuda()) return cuda::list().at(static_cast<size_t>(device.index())).memory_bytes;
-  std::ifstream text("/proc/meminfo");
-  for (std::string word; text >> word;) {
-    int64_t kilobytes = 0;
-    if (word == "MemAvailable:" && text >> kilobytes) return kilobytes * 1024;
-  }
-  return 0;
+  return available_memory();
 }
 
 std::vector<GpuInfo> list_gpus() { return cuda::list(); }

@@ -1,0 +1,56 @@
+#include "xffl/base/memory.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "support/temp_dir.h"
+#include "xffl/base/file.h"
+
+namespace xffl {
+namespace {
+
+TEST(AvailableMemory, IsNoMoreThanThisMachineHas) {
+  std::ifstream text("/proc/meminfo");
+  std::string word;
+  int64_t total_kilobytes = 0;
+  ASSERT_TRUE(text >> word >> total_kilobytes && word == "MemTotal:");
+  EXPECT_GT(available_memory(), 0);
+  EXPECT_LE(available_memory(), total_kilobytes * 1024);
+}
+
+TEST(AvailableMemory, TheTightestControlGroupOfVersion2Counts) {
+  const test::TempDir dir;
+  make_dirs(dir / "slurm/job/step");
+  const std::string groups = "0::/slurm/job/step\n";
+  EXPECT_FALSE(memory_left_in_groups(dir.path(), groups));
+  write_file_atomic(dir / "slurm/job/step/memory.max", "max\n");
+  write_file_atomic(dir / "slurm/job/step/memory.current", "700\n");
+  EXPECT_FALSE(memory_left_in_groups(dir.path(), groups));
+  write_file_atomic(dir / "slurm/job/memory.max", "5000\n");
+  write_file_atomic(dir / "slurm/job/memory.current", "1000\n");
+  EXPECT_EQ(memory_left_in_groups(dir.path(), groups), 4000);
+  write_file_atomic(dir / "slurm/job/memory.stat", "anon 300\ninactive_file 600\nslab 5\n");
+  EXPECT_EQ(memory_left_in_groups(dir.path(), groups), 4600);
+  write_file_atomic(dir / "slurm/memory.max", "900\n");
+  EXPECT_EQ(memory_left_in_groups(dir.path(), groups), 900);
+  write_file_atomic(dir / "slurm/memory.current", "1000\n");
+  EXPECT_EQ(memory_left_in_groups(dir.path(), groups), 0);
+  EXPECT_FALSE(memory_left_in_groups(dir.path(), "0::/elsewhere\n"));
+}
+
+TEST(AvailableMemory, SoDoesVersion1) {
+  const test::TempDir dir;
+  make_dirs(dir / "memory/uid/job");
+  const std::string groups = "12:cpuset:/other\n7:cpu,memory:/uid/job\n0::/user.slice\n";
+  EXPECT_FALSE(memory_left_in_groups(dir.path(), groups));
+  write_file_atomic(dir / "memory/uid/job/memory.limit_in_bytes", "9223372036854775807\n");
+  EXPECT_FALSE(memory_left_in_groups(dir.path(), groups));
+  write_file_atomic(dir / "memory/uid/memory.limit_in_bytes", "8000\n");
+  write_file_atomic(dir / "memory/uid/memory.usage_in_bytes", "3000\n");
+  write_file_atomic(dir / "memory/uid/memory.stat", "inactive_file 1\ntotal_inactive_file 2000\n");
+  EXPECT_EQ(memory_left_in_groups(dir.path(), groups), 7000);
+}
+
+}  // namespace
+}  // namespace xffl
