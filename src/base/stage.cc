@@ -1,6 +1,32 @@
 #include "xffl/base/stage.h"
 
+#include <vector>
+
 namespace xffl {
+
+struct BlockPool::Shelf {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<std::byte[]>> spare;
+};
+
+BlockPool::BlockPool(size_t block_bytes)
+    : block_bytes_(block_bytes), shelf_(std::make_shared<Shelf>()) {}
+
+std::shared_ptr<std::byte[]> BlockPool::take() {
+  std::unique_ptr<std::byte[]> bytes;
+  {
+    const std::lock_guard lock(shelf_->mutex);
+    if (!shelf_->spare.empty()) {
+      bytes = std::move(shelf_->spare.back());
+      shelf_->spare.pop_back();
+    }
+  }
+  if (!bytes) bytes = std::make_unique_for_overwrite<std::byte[]>(block_bytes_);
+  return {bytes.release(), [shelf = shelf_](std::byte* used) {
+            const std::lock_guard lock(shelf->mutex);
+            shelf->spare.emplace_back(used);
+          }};
+}
 
 Stage::Stage(size_t max_blocks, std::function<void(const Block&)> work)
     : max_blocks_(max_blocks), work_(std::move(work)), thread_([this] { run(); }) {}

@@ -1,4 +1,7 @@
+// How it works: a file that is complete is hashed to its end, synced and renamed beside the next
+// one's writing: SHA-256 goes front to back, and one core's of it is slower than the rest.
 #include <algorithm>
+#include <future>
 
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -13,7 +16,7 @@ struct ModelWriter::State {
   size_t tensor_index = 0;  // in that shard, of the tensor that the next byte belongs to
   uint64_t tensor_written = 0;
   std::optional<SafetensorsWriter> writer;
-  std::vector<ManifestFile> finished;
+  std::vector<std::future<ManifestFile>> finishing;  // waits for its thread when it goes
 
   void open_shard() {
     const ShardPlan::Shard& shard = plan.shards[shard_index];
@@ -33,11 +36,37 @@ struct ModelWriter::State {
 
   bool shard_complete() const { return tensor_index == plan.shards[shard_index].tensors.size(); }
 
+  void finish_file() {
+    finishing.push_back(std::async(
+        std::launch::async,
+        [](SafetensorsWriter complete) { return complete.finish(); }, std::move(*writer)));
+    writer.reset();
+  }
+
+  // Whose tensor the next `size` bytes belong to: a file that has them to come is open.
+  void check_fits(uint64_t size) {
+    if (!open_next_shard()) {
+      throw Error(ErrorKind::kInternal, "writing " + folder.string() + ": " + std::to_string(size) +
+                                            " bytes more than the tensors have");
+    }
+    const TensorSpec& spec = plan.shards[shard_index].tensors[tensor_index];
+    if (size > spec.num_bytes() - tensor_written) {
+      throw Error(ErrorKind::kInternal, "writing " + folder.string() +
+                                            ": a piece crosses the end of tensor '" + spec.name +
+                                            "' of " + std::to_string(spec.num_bytes()) + " bytes");
+    }
+  }
+
+  void add_written(uint64_t size) {
+    tensor_written += size;
+    skip_complete_tensors();
+  }
+
   // Finishes complete files, and opens the next until one wants bytes; false after the last.
   bool open_next_shard() {
     while (shard_complete()) {
       if (shard_index + 1 == plan.shards.size()) return false;
-      finished.push_back(writer->finish());
+      finish_file();
       ++shard_index;
       open_shard();
     }
@@ -59,21 +88,16 @@ ModelWriter::ModelWriter(ModelWriter&&) noexcept = default;
 
 void ModelWriter::write(std::span<const std::byte> bytes) {
   if (bytes.empty()) return;
-  State& state = *state_;
-  if (!state.open_next_shard()) {
-    throw Error(ErrorKind::kInternal, "writing " + state.folder.string() + ": " +
-                                          std::to_string(bytes.size()) +
-                                          " bytes more than the tensors have");
-  }
-  const TensorSpec& spec = state.plan.shards[state.shard_index].tensors[state.tensor_index];
-  if (bytes.size() > spec.num_bytes() - state.tensor_written) {
-    throw Error(ErrorKind::kInternal, "writing " + state.folder.string() +
-                                          ": a piece crosses the end of tensor '" + spec.name +
-                                          "' of " + std::to_string(spec.num_bytes()) + " bytes");
-  }
-  state.writer->write(bytes);
-  state.tensor_written += bytes.size();
-  state.skip_complete_tensors();
+  state_->check_fits(bytes.size());
+  state_->writer->write(bytes);
+  state_->add_written(bytes.size());
+}
+
+void ModelWriter::write(uint64_t size, size_t width, const MakeBytes& make) {
+  if (size == 0) return;
+  state_->check_fits(size);
+  state_->writer->write(size, width, make);
+  state_->add_written(size);
 }
 
 std::vector<ManifestFile> ModelWriter::finish() {
@@ -85,11 +109,13 @@ std::vector<ManifestFile> ModelWriter::finish() {
                                           std::to_string(state.tensor_written) + " of its " +
                                           std::to_string(spec.num_bytes()) + " bytes");
   }
-  state.finished.push_back(state.writer->finish());
+  state.finish_file();
+  std::vector<ManifestFile> files;
+  for (std::future<ManifestFile>& file : state.finishing) files.push_back(file.get());
   if (!state.plan.index_json.empty()) {
     write_file_atomic(state.folder / "model.safetensors.index.json", state.plan.index_json);
   }
-  return std::move(state.finished);
+  return files;
 }
 
 }  // namespace xffl::checkpoint

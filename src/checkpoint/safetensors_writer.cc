@@ -1,12 +1,14 @@
-// How it works: what is written is gathered in blocks, which a thread writes and another one hashes
-// while the caller makes the next ones.
+// How it works: what is written is made in blocks, or gathered in them, which a thread writes and
+// another one hashes while the caller makes the next ones. A hash that falls behind holds nobody up.
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 
 #include "safetensors_header.h"
+#include "trailing_hash.h"
 #include "xffl/base/error.h"
 #include "xffl/base/stage.h"
 
@@ -14,7 +16,7 @@ namespace xffl::checkpoint {
 namespace {
 
 constexpr size_t kBlockBytes = 1u << 19;
-constexpr size_t kBlocksAhead = 2;  // in a stage: what disk and hash may lag behind the caller
+constexpr size_t kBlocksAhead = 2;  // what the disk may lag behind the caller
 
 }  // namespace
 
@@ -22,42 +24,74 @@ struct SafetensorsWriter::State {
   std::filesystem::path path;
   std::filesystem::path temp_path;
   UniqueFd fd;
-  FileHash hash;
   uint64_t data_size = 0;
   uint64_t written = 0;
+  BlockPool pool{kBlockBytes};
   Block block;  // not full yet
   // Last: their threads use what is above.
-  Stage writing{kBlocksAhead, [this](const Block& each) {
-                  write_at(fd.get(), each.offset, each.span(), temp_path);
-                  start_write_back(fd.get(), each.offset, each.size);
-                }};
-  Stage hashing{kBlocksAhead, [this](const Block& each) { hash.update(each.span()); }};
+  std::optional<TrailingHash> hash;
+  std::optional<Stage> writing;
+
+  void open() {
+    fd = open_file(temp_path, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW);
+    hash.emplace(fd.get(), temp_path);
+    writing.emplace(kBlocksAhead, [this](const Block& each) {
+      write_at(fd.get(), each.offset, each.span(), temp_path);
+      start_write_back(fd.get(), each.offset, each.size);
+      hash->written(each.offset + each.size);
+    });
+  }
 
   ~State() {
+    writing.reset();
+    hash.reset();
     if (fd) ::unlink(temp_path.c_str());
   }
 
-  void append(std::span<const std::byte> bytes) {
-    while (!bytes.empty()) {
-      if (!block.bytes) block.bytes = std::make_shared_for_overwrite<std::byte[]>(kBlockBytes);
-      const auto piece = bytes.first(std::min(kBlockBytes - block.size, bytes.size()));
-      std::copy(piece.begin(), piece.end(), block.bytes.get() + block.size);
-      block.size += piece.size();
-      bytes = bytes.subspan(piece.size());
-      if (block.size == kBlockBytes) pass_on();
+  // What is left of the block that is not full yet, at least `width` bytes.
+  std::span<std::byte> space(size_t width) {
+    if (block.bytes && kBlockBytes - block.size < width) pass_on();
+    if (!block.bytes) block.bytes = pool.take();
+    return {block.bytes.get() + block.size, kBlockBytes - block.size};
+  }
+
+  void append(uint64_t size, size_t width, const MakeBytes& make) {
+    for (uint64_t offset = 0; offset < size;) {
+      const std::span<std::byte> to = space(width);
+      const size_t count = std::min<uint64_t>(to.size() / width * width, size - offset);
+      make(offset, to.first(count));
+      block.size += count;
+      offset += count;
     }
   }
 
+  void append(std::span<const std::byte> bytes) {
+    append(bytes.size(), 1, [&](uint64_t offset, std::span<std::byte> to) {
+      std::copy_n(bytes.begin() + static_cast<ptrdiff_t>(offset), to.size(), to.begin());
+    });
+  }
+
   void pass_on() {
-    writing.put(block);
-    hashing.put(block);
+    hash->put(block);
+    writing->put(block);
     block = {block.offset + block.size, 0, nullptr};
   }
 
-  void finish() {
+  ManifestFile finish() {
     if (block.size > 0) pass_on();
-    writing.finish();
-    hashing.finish();
+    writing->finish();
+    if (::fsync(fd.get()) != 0) throw system_error("fsync " + temp_path.string(), errno);
+    ManifestFile file = hash->finish(block.offset, path.filename().string());
+    rename_durable(temp_path, path);
+    fd = UniqueFd();
+    return file;
+  }
+
+  void check_room(uint64_t size) const {
+    if (size <= data_size - written) return;
+    throw Error(ErrorKind::kInternal, "writing " + path.string() + ": expected " +
+                                          std::to_string(data_size) + " bytes of data, got at least " +
+                                          std::to_string(written + size));
   }
 };
 
@@ -68,7 +102,7 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<Ten
   for (const TensorSpec& spec : tensors) state_->data_size += spec.num_bytes();
   state_->temp_path = path.string() + ".tmp";
   state_->path = std::move(path);
-  state_->fd = open_file(state_->temp_path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW);
+  state_->open();
   state_->append(std::as_bytes(std::span(header)));
 }
 
@@ -76,14 +110,15 @@ SafetensorsWriter::~SafetensorsWriter() = default;
 SafetensorsWriter::SafetensorsWriter(SafetensorsWriter&&) noexcept = default;
 
 void SafetensorsWriter::write(std::span<const std::byte> bytes) {
-  if (bytes.size() > state_->data_size - state_->written) {
-    throw Error(ErrorKind::kInternal, "writing " + state_->path.string() + ": expected " +
-                                          std::to_string(state_->data_size) +
-                                          " bytes of data, got at least " +
-                                          std::to_string(state_->written + bytes.size()));
-  }
+  state_->check_room(bytes.size());
   state_->append(bytes);
   state_->written += bytes.size();
+}
+
+void SafetensorsWriter::write(uint64_t size, size_t width, const MakeBytes& make) {
+  state_->check_room(size);
+  state_->append(size, width, make);
+  state_->written += size;
 }
 
 ManifestFile SafetensorsWriter::finish() {
@@ -92,13 +127,7 @@ ManifestFile SafetensorsWriter::finish() {
                                           std::to_string(state_->data_size) +
                                           " bytes of data, got " + std::to_string(state_->written));
   }
-  state_->finish();
-  if (::fsync(state_->fd.get()) != 0) {
-    throw system_error("fsync " + state_->temp_path.string(), errno);
-  }
-  rename_durable(state_->temp_path, state_->path);
-  state_->fd = UniqueFd();
-  return state_->hash.finish(state_->path.filename().string());
+  return state_->finish();
 }
 
 }  // namespace xffl::checkpoint

@@ -24,6 +24,20 @@ struct Block {
   std::span<const std::byte> span() const { return {bytes.get(), size}; }
 };
 
+/// Memory of blocks that is used again: new pages cost more than what is done with them. Thread-safe;
+/// what was taken may outlive the pool.
+class BlockPool {
+ public:
+  explicit BlockPool(size_t block_bytes);
+  std::shared_ptr<std::byte[]> take();
+  size_t block_bytes() const { return block_bytes_; }
+
+ private:
+  struct Shelf;
+  size_t block_bytes_;
+  std::shared_ptr<Shelf> shelf_;
+};
+
 class Stage {
  public:
   /// `work` is called by the stage's thread; when it throws, later blocks are dropped.

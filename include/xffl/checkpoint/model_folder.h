@@ -75,6 +75,8 @@ class ModelWriter {
 
   /// Appends the next bytes in tensor order; a piece may not cross a tensor's end.
   void write(std::span<const std::byte> bytes);
+  /// As SafetensorsWriter's; within one tensor as well.
+  void write(uint64_t size, size_t width, const MakeBytes& make);
   /// Finishes the last file and writes the index. Each file appears by rename; the folder as a
   /// whole is the caller's to rename. Returns what a manifest says of the files with tensors.
   std::vector<ManifestFile> finish();

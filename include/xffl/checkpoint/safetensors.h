@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -67,7 +68,9 @@ class SafetensorsFile {
   uint64_t data_begin_ = 0;
 };
 
-/// Writes one file front to back; nothing but "<path>.tmp" exists until finish(). Memory: 4 MB,
+using MakeBytes = std::function<void(uint64_t offset, std::span<std::byte> to)>;
+
+/// Writes one file front to back; nothing but "<path>.tmp" exists until finish(). Memory: some MB,
 /// none per tensor. Threads of its own write and hash: an error of the disk may come with a later
 /// call.
 class SafetensorsWriter {
@@ -81,6 +84,9 @@ class SafetensorsWriter {
 
   /// Appends the next bytes of the data, in tensor order; any piece size.
   void write(std::span<const std::byte> bytes);
+  /// The same of `size` bytes that `make(offset, to)` writes, from `offset` of them on, into the
+  /// writer's own memory: piece by piece in order, each a multiple of `width`, as `size` is.
+  void write(uint64_t size, size_t width, const MakeBytes& make);
   /// Checks that exactly all data was written, fsync, rename. Returns what a manifest says of the
   /// file; its hashes were computed on the way.
   ManifestFile finish();
