@@ -9,13 +9,12 @@
 #include <set>
 
 #include "xffl/base/error.h"
-#include "xffl/base/file.h"
 
 namespace xffl::llama {
 namespace {
 
 constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;
-constexpr int64_t kWriteElements = 4 << 20;
+constexpr int64_t kReadGrain = 1 << 16;  // elements that are worth a thread
 
 // SplitMix64's output function (Steele et al., 2014): a counter becomes a random number.
 uint64_t mix(uint64_t z) {
@@ -69,44 +68,6 @@ void check_parameter(const checkpoint::ModelFolder& folder, const ParameterSpec&
   }
 }
 
-std::string_view dtype_name(checkpoint::Dtype dtype) {
-  if (dtype == checkpoint::Dtype::kBF16) return "bfloat16";
-  return dtype == checkpoint::Dtype::kF16 ? "float16" : "float32";
-}
-
-at::ScalarType scalar_type(checkpoint::Dtype dtype) {
-  if (dtype == checkpoint::Dtype::kBF16) return at::kBFloat16;
-  return dtype == checkpoint::Dtype::kF16 ? at::kHalf : at::kFloat;
-}
-
-// Calls body(begin, count) for parts of `count` elements, by as many threads as LibTorch has.
-void for_each_part(int64_t count, const std::function<void(int64_t, int64_t)>& body) {
-  at::parallel_for(0, count, 1 << 16,
-                   [&](int64_t begin, int64_t end) { body(begin, end - begin); });
-}
-
-template <class Writer>  // of bytes
-void write_values(Writer& writer, const at::Tensor& value, checkpoint::Dtype dtype,
-                  std::vector<std::byte>& buffer) {
-  const size_t width = checkpoint::size_bytes(dtype);
-  if (!value.is_cpu()) {  // the device rounds, to nearest, too; half as many bytes cross the bus
-    const at::Tensor host = value.to(scalar_type(dtype)).contiguous().to(at::kCPU);
-    return writer.write({static_cast<const std::byte*>(host.const_data_ptr()),
-                         static_cast<size_t>(host.numel()) * width});
-  }
-  const at::Tensor flat = value.contiguous().view({-1});
-  const float* const values = flat.const_data_ptr<float>();
-  for (int64_t first = 0; first < flat.numel(); first += kWriteElements) {
-    const int64_t count = std::min(kWriteElements, flat.numel() - first);
-    for_each_part(count, [&](int64_t begin, int64_t part) {
-      checkpoint::from_float({values + first + begin, static_cast<size_t>(part)}, dtype,
-                             {buffer.data() + static_cast<size_t>(begin) * width,
-                              static_cast<size_t>(part) * width});
-    });
-    writer.write({buffer.data(), static_cast<size_t>(count) * width});
-  }
-}
-
 }  // namespace
 
 void check_parameters(const checkpoint::ModelFolder& folder,
@@ -125,27 +86,22 @@ void check_parameters(const checkpoint::ModelFolder& folder,
 }
 
 void read_parameter(const checkpoint::ModelFolder& folder, const ParameterSpec& spec, int64_t begin,
-                    at::Tensor out) {
+                    std::span<float> out) {
   const checkpoint::Dtype dtype = folder.spec(spec.name).dtype;
   const size_t width = checkpoint::size_bytes(dtype);
-  const auto bytes = folder.data(spec.name).subspan(static_cast<size_t>(begin) * width,
-                                                    static_cast<size_t>(out.numel()) * width);
-  // A GPU gets the file's own bytes and widens them itself: half as many cross the bus.
-  const at::Tensor host =
-      out.is_cpu() ? out
-                   : at::empty(out.sizes(), at::TensorOptions()
-                                                .dtype(scalar_type(dtype))
-                                                .pinned_memory(out.is_cuda()));
-  auto* const values = static_cast<std::byte*>(host.mutable_data_ptr());
-  for_each_part(out.numel(), [&](int64_t first, int64_t count) {
-    const auto offset = static_cast<size_t>(first), part = static_cast<size_t>(count);
-    const auto from = bytes.subspan(offset * width, part * width);
-    if (out.is_cpu())
-      checkpoint::to_float(from, dtype, {reinterpret_cast<float*>(values) + offset, part});
-    else
-      std::copy(from.begin(), from.end(), values + offset * width);
+  checkpoint::to_float(folder.data(spec.name)
+                           .subspan(static_cast<size_t>(begin) * width, out.size() * width),
+                       dtype, out);
+}
+
+void read_parameter(const checkpoint::ModelFolder& folder, const ParameterSpec& spec, int64_t begin,
+                    at::Tensor out) {
+  const at::Tensor host = out.is_cpu() ? out : at::empty(out.sizes(), at::kFloat);
+  auto* const values = host.mutable_data_ptr<float>();
+  at::parallel_for(0, host.numel(), kReadGrain, [&](int64_t first, int64_t end) {
+    read_parameter(folder, spec, begin + first, {values + first, static_cast<size_t>(end - first)});
   });
-  if (!out.is_cpu()) out.copy_(host, /*non_blocking=*/true);
+  if (!out.is_cpu()) out.copy_(host);
 }
 
 void initialize_parameter(const ParameterSpec& spec, double initializer_range, uint64_t seed,
@@ -158,40 +114,6 @@ void initialize_parameter(const ParameterSpec& spec, double initializer_range, u
   fill_normal(host.mutable_data_ptr<float>(), host.numel(), hash_name(spec.name, seed),
               initializer_range);
   if (!out.is_cpu()) out.copy_(host);
-}
-
-std::vector<checkpoint::ManifestFile> write_model(const std::filesystem::path& folder,
-                                                  checkpoint::LlamaConfig config,
-                                                  const std::vector<ParameterSpec>& specs,
-                                                  const std::function<at::Tensor(size_t)>& value,
-                                                  checkpoint::Dtype dtype) {
-  std::vector<checkpoint::TensorSpec> tensors;
-  for (const ParameterSpec& spec : specs) tensors.push_back({spec.name, dtype, spec.shape});
-  checkpoint::ModelWriter writer(folder, tensors);
-  std::vector<std::byte> buffer(static_cast<size_t>(kWriteElements) *
-                                checkpoint::size_bytes(dtype));
-  for (size_t i = 0; i < specs.size(); ++i) write_values(writer, value(i), dtype, buffer);
-  auto files = writer.finish();
-  config.torch_dtype = dtype_name(dtype);
-  write_file_atomic(folder / "config.json", checkpoint::format_llama_config(config));
-  return files;
-}
-
-std::vector<checkpoint::ManifestFile> write_adapter(const std::filesystem::path& folder,
-                                                    const checkpoint::LoraConfig& lora,
-                                                    const std::vector<ParameterSpec>& specs,
-                                                    const std::function<at::Tensor(size_t)>& value,
-                                                    checkpoint::Dtype dtype) {
-  std::vector<checkpoint::TensorSpec> tensors;
-  for (const ParameterSpec& spec : specs) tensors.push_back({spec.name, dtype, spec.shape});
-  make_dirs(folder);
-  checkpoint::SafetensorsWriter writer(folder / checkpoint::kAdapterName, tensors);
-  std::vector<std::byte> buffer(static_cast<size_t>(kWriteElements) *
-                                checkpoint::size_bytes(dtype));
-  for (size_t i = 0; i < specs.size(); ++i) write_values(writer, value(i), dtype, buffer);
-  auto file = writer.finish();
-  write_file_atomic(folder / checkpoint::kAdapterConfigName, checkpoint::format_lora_config(lora));
-  return {std::move(file)};
 }
 
 }  // namespace xffl::llama

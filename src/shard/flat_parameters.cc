@@ -156,6 +156,17 @@ void FlatParameters::set_master_part(size_t index, const at::Tensor& values) {
   set_masters(states_[static_cast<size_t>(place.unit)], in_state(index), values);
 }
 
+void FlatParameters::set_master_part(size_t index, const Range& range, const at::Tensor& values) {
+  const Place& place = layout_.places().at(index);
+  set_masters(states_[static_cast<size_t>(place.unit)],
+              {in_state(index).begin + range.begin, range.count}, values);
+}
+
+void FlatParameters::store_master_part(size_t index, int64_t begin, std::span<const float> values) {
+  const Place& place = layout_.places().at(index);
+  store_masters(states_[static_cast<size_t>(place.unit)], in_state(index).begin + begin, values);
+}
+
 at::Tensor FlatParameters::gather_parts(int unit, const at::Tensor& part_S) {
   const at::Tensor all_P = at::empty({layout_.units()[static_cast<size_t>(unit)].size},
                                      tensor_options(part_S.scalar_type(), false));
@@ -163,15 +174,21 @@ at::Tensor FlatParameters::gather_parts(int unit, const at::Tensor& part_S) {
   return all_P;
 }
 
-at::Tensor FlatParameters::gather_masters(int unit) {
+UnitState FlatParameters::gather_stored_masters(int unit) {
   const UnitState& state = states_.at(static_cast<size_t>(unit));
-  const Range all{0, state.master_S.numel()};
-  if (!states_split() || all.count == 0) return masters_of(state, all);
   UnitState whole;
+  whole.master_S = state.master_S;
+  whole.remainder_S = state.remainder_S;
+  if (!states_split() || state.master_S.numel() == 0) return whole;
   whole.master_S = gather_parts(unit, state.master_S);
   // No back end knows int16; nothing is computed here.
   if (state.remainder_S.defined())
     whole.remainder_S = gather_parts(unit, state.remainder_S.view(at::kBFloat16)).view(at::kShort);
+  return whole;
+}
+
+at::Tensor FlatParameters::gather_masters(int unit) {
+  const UnitState whole = gather_stored_masters(unit);
   return masters_of(whole, {0, whole.master_S.numel()});
 }
 
@@ -342,6 +359,12 @@ void FlatParameters::scale_gradients(double factor) {
 void FlatParameters::finish_gathers() {
   for (int index = 0; index < num_units(); ++index)
     if (units_[static_cast<size_t>(index)].gathering_started) gather(index);
+}
+
+bool FlatParameters::copies_on_host() const {
+  return std::all_of(states_.begin(), states_.end(), [](const UnitState& state) {
+    return state.master_S.is_cpu() && (!state.copy_S.defined() || state.copy_S.is_cpu());
+  });
 }
 
 void FlatParameters::refresh_compute(bool copies_are_fresh) {

@@ -3,6 +3,8 @@
 #include <ATen/Parallel.h>
 #include <torch/types.h>
 
+#include <algorithm>
+
 #include "cpu_adamw.h"
 #include "gpu_kernels.h"
 #include "xffl/base/error.h"
@@ -57,6 +59,26 @@ void set_masters(const UnitState& state, const Range& range, const at::Tensor& v
     return split_masters(here, stored, state.remainder_S.narrow(0, range.begin, range.count));
   }
   if (values.data_ptr() != stored.data_ptr()) stored.copy_(values);
+}
+
+void read_masters(const UnitState& state, int64_t begin, std::span<float> out) {
+  const auto size = static_cast<int64_t>(out.size());
+  if (state.master_S.scalar_type() == at::kFloat) {
+    std::copy_n(state.master_S.const_data_ptr<float>() + begin, size, out.data());
+  } else if (state.remainder_S.defined()) {
+    join_masters_on_cpu(master_bits(state.master_S) + begin, master_bits(state.remainder_S) + begin,
+                        out.data(), size);
+  } else {
+    at::from_blob(out.data(), {size}).copy_(state.master_S.narrow(0, begin, size));
+  }
+}
+
+void store_masters(const UnitState& state, int64_t begin, std::span<const float> values) {
+  const Range range{begin, static_cast<int64_t>(values.size())};
+  const at::Tensor wide = at::from_blob(const_cast<float*>(values.data()), {range.count});
+  set_masters(state, range, wide);
+  if (state.copy_S.defined() && state.copy_S.is_cpu())
+    state.copy_S.narrow(0, begin, range.count).copy_(wide);
 }
 
 }  // namespace xffl::shard

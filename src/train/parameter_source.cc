@@ -1,37 +1,86 @@
 #include "parameter_source.h"
 
+#include <ATen/Parallel.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "xffl/base/error.h"
 #include "xffl/llama/weights.h"
 
 namespace xffl::train {
+namespace {
 
-void ParameterSource::read(const llama::ParameterSpec& spec, int64_t begin, at::Tensor out) const {
+constexpr int64_t kReadElements = 1 << 15;  // what is read at once: 128 kB of float32
+
+}  // namespace
+
+void ParameterSource::read(const llama::ParameterSpec& spec, int64_t begin,
+                           std::span<float> out) const {
   if (files_) return llama::read_parameter(*files_, spec, begin, out);
-  const at::Tensor host = at::empty(out.sizes(), at::kFloat);
-  checkpoint::initialize_lora({spec.name, checkpoint::Dtype::kF32, spec.shape}, seed_, begin,
-                              {host.mutable_data_ptr<float>(), static_cast<size_t>(host.numel())});
-  out.copy_(host);
+  checkpoint::initialize_lora({spec.name, checkpoint::Dtype::kF32, spec.shape}, seed_, begin, out);
+}
+
+// Straight from the file's pages to where values are kept, by way of a thread's cache.
+void ParameterSource::read_to_host(const llama::ParameterSpec& spec, size_t index,
+                                   shard::FlatParameters& parameters) const {
+  const shard::Range range = parameters.master_range(index);
+  at::parallel_for(0, range.count, kReadElements, [&](int64_t first, int64_t end) {
+    std::vector<float> cached(static_cast<size_t>(std::min(kReadElements, end - first)));
+    for (int64_t begin = first; begin < end; begin += kReadElements) {
+      const auto count = static_cast<size_t>(std::min(kReadElements, end - begin));
+      const std::span<float> piece = std::span(cached).first(count);
+      read(spec, range.begin + begin, piece);
+      parameters.store_master_part(index, begin, piece);
+    }
+  });
+}
+
+// The file's own bytes cross the bus, half as many as float32's, and are widened there.
+void ParameterSource::read_to_device(const llama::ParameterSpec& spec, size_t index,
+                                     shard::FlatParameters& parameters,
+                                     DeviceUpload& upload) const {
+  const shard::Range range = parameters.master_range(index);
+  std::span<const std::byte> bytes;
+  at::ScalarType dtype = at::kFloat;
+  size_t width = sizeof(float);
+  if (files_) {
+    const checkpoint::Dtype stored = files_->spec(spec.name).dtype;
+    width = checkpoint::size_bytes(stored);
+    bytes = files_->data(spec.name);
+    if (stored != checkpoint::Dtype::kF32)
+      dtype = stored == checkpoint::Dtype::kBF16 ? at::kBFloat16 : at::kHalf;
+  }
+  const auto fill = [&](int64_t begin, std::span<std::byte> to) {
+    const auto count = to.size() / width;
+    if (!files_)
+      return read(spec, range.begin + begin, {reinterpret_cast<float*>(to.data()), count});
+    const auto from =
+        bytes.subspan(static_cast<size_t>(range.begin + begin) * width, to.size());
+    std::copy(from.begin(), from.end(), to.begin());
+  };
+  upload.run(range.count, dtype, fill, [&](int64_t begin, const at::Tensor& values) {
+    parameters.set_master_part(index, {begin, values.numel()}, values);
+  });
 }
 
 void ParameterSource::read(const std::vector<llama::ParameterSpec>& specs,
                            shard::FlatParameters& parameters) const {
+  std::optional<DeviceUpload> upload;
   for (size_t i = 0; i < specs.size(); ++i) {
-    const shard::Range range = parameters.master_range(i);
-    if (range.count == 0) continue;
-    const at::Tensor part = parameters.master_part(i);
-    if (part.scalar_type() == at::kFloat) {
-      read(specs[i], range.begin, part);
+    if (parameters.master_range(i).count == 0) continue;
+    const at::Device device = parameters.master_part(i).device();
+    if (device.is_cpu()) {
+      read_to_host(specs[i], i, parameters);
       continue;
     }
-    const at::Tensor wide = at::empty({range.count}, at::kFloat);
-    read(specs[i], range.begin, wide);
-    parameters.set_master_part(i, wide);
+    if (!upload) upload.emplace(device);
+    read_to_device(specs[i], i, parameters, *upload);
   }
-  parameters.refresh_compute();
+  // On a GPU copies, and copies of what is on the host, are not made yet.
+  parameters.refresh_compute(parameters.copies_on_host());
 }
 
 ParameterSource trained_source(const std::filesystem::path& folder, const LoadOptions& options) {

@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <vector>
 
+#include "host_copies.h"
 #include "xffl/checkpoint/model_folder.h"
 #include "xffl/llama/parameters.h"
 #include "xffl/shard/flat_parameters.h"
@@ -21,13 +23,17 @@ class ParameterSource {
   /// Of an adapter that nobody trained yet.
   explicit ParameterSource(uint64_t seed) : seed_(seed) {}
 
-  /// Elements from `begin` on into `out`, contiguous float32.
-  void read(const llama::ParameterSpec& spec, int64_t begin, at::Tensor out) const;
+  /// Elements from `begin` on; by several threads at once.
+  void read(const llama::ParameterSpec& spec, int64_t begin, std::span<float> out) const;
   /// This rank's part of each, and what is computed with.
   void read(const std::vector<llama::ParameterSpec>& specs,
             shard::FlatParameters& parameters) const;
 
  private:
+  void read_to_host(const llama::ParameterSpec& spec, size_t index,
+                    shard::FlatParameters& parameters) const;
+  void read_to_device(const llama::ParameterSpec& spec, size_t index,
+                      shard::FlatParameters& parameters, DeviceUpload& upload) const;
   std::optional<checkpoint::ModelFolder> files_;
   uint64_t seed_ = 0;
 };

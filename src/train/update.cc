@@ -3,6 +3,8 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <array>
+#include <span>
 #include <system_error>
 
 #include "elapsed.h"
@@ -28,32 +30,57 @@ void remove_folder(const std::filesystem::path& folder) {
   if (error) throw system_error("remove " + folder.string(), error.value());
 }
 
+at::ScalarType torch_dtype(job::FloatType type) {
+  if (type == job::FloatType::kBfloat16) return at::kBFloat16;
+  return type == job::FloatType::kFloat16 ? at::kHalf : at::kFloat;
+}
+
 // What the update says of each parameter in turn.
 class UpdateValues {
  public:
   UpdateValues(const job::JobSpec& spec, const LoadOptions& loaded_with, const LoadedModel& model,
                MasterStream& masters)
       : is_delta_(spec.update_kind == job::UpdateKind::kDelta),
+        dtype_(torch_dtype(spec.update_dtype)),
         model_(model),
         masters_(masters),
         base_(spec.base_model_path),
         given_(trained_source(spec.base_model_path, loaded_with)) {}
 
-  at::Tensor operator()(const llama::ParameterSpec& spec) {
-    const at::Tensor given = at::empty(spec.shape, at::kFloat);
-    if (next_ == model_.specs.size() || model_.specs[next_].name != spec.name) {  // frozen
-      if (is_delta_) return given.zero_();
-      base_.read(spec, 0, given);
-      return given;
-    }
-    const at::Tensor trained = masters_.value(next_++);
-    if (!is_delta_) return trained;
-    given_.read(spec, 0, given);
-    return at::sub(trained, given);
+  llama::Values operator()(const llama::ParameterSpec& spec) {
+    if (next_ == model_.specs.size() || model_.specs[next_].name != spec.name) return frozen(spec);
+    if (!is_delta_) return masters_.values(next_++, dtype_);
+    llama::Values trained = masters_.values(next_++);
+    llama::Values delta;
+    delta.prepare = trained.prepare;
+    delta.read = [this, &spec, trained](int64_t begin, std::span<float> out) {
+      trained.read(begin, out);
+      subtract_given(spec, begin, out);
+    };
+    return delta;
   }
 
  private:
+  llama::Values frozen(const llama::ParameterSpec& spec) const {
+    llama::Values values;
+    values.read = [this, &spec](int64_t begin, std::span<float> out) {
+      if (!is_delta_) return base_.read(spec, begin, out);
+      std::fill(out.begin(), out.end(), 0.0f);
+    };
+    return values;
+  }
+
+  void subtract_given(const llama::ParameterSpec& spec, int64_t begin, std::span<float> out) const {
+    std::array<float, 1024> given;
+    for (size_t first = 0; first < out.size(); first += given.size()) {
+      const size_t count = std::min(given.size(), out.size() - first);
+      given_.read(spec, begin + static_cast<int64_t>(first), {given.data(), count});
+      for (size_t i = 0; i < count; ++i) out[first + i] -= given[i];
+    }
+  }
+
   bool is_delta_;
+  at::ScalarType dtype_;
   const LoadedModel& model_;
   MasterStream& masters_;
   ParameterSource base_;
@@ -92,45 +119,6 @@ void provide_given_models(const job::JobSpec& spec) {
   if (!spec.adapter_path.empty())
     check_folder(spec.adapter_path, spec.adapter_sha256, "adapter", "adapter_sha256");
 }
-
-MasterStream::MasterStream(const LoadedModel& model, Pipeline& pipeline, at::Device device)
-    : model_(model),
-      pipeline_(pipeline),
-      device_(device),
-      layout_(flat_parameters_of(model.specs), model.parameters->layout().num_shards()) {}
-
-// The unit's masters; only rank 0 has those of other stages.
-at::Tensor MasterStream::gather(int unit) {
-  const auto holds_unit = [&](const UnitRange& units) {
-    return unit >= units.first && unit < units.end;
-  };
-  const auto stage = static_cast<int>(
-      std::find_if(model_.stages.begin(), model_.stages.end(), holds_unit) - model_.stages.begin());
-  at::Tensor flat_P;
-  if (stage == pipeline_.stage()) flat_P = model_.parameters->gather_masters(unit);
-  if (stage == 0 || pipeline_.data().rank() != 0) return flat_P;
-  if (stage == pipeline_.stage()) {
-    pipeline_.stages().start_send(flat_P.to(device_), 0).wait();
-  } else if (pipeline_.is_first()) {
-    flat_P = at::empty({layout_.units()[static_cast<size_t>(unit)].size},
-                       at::TensorOptions().dtype(at::kFloat).device(device_));
-    pipeline_.stages().start_receive(flat_P, stage).wait();
-  }
-  return flat_P;
-}
-
-void MasterStream::gather_up_to(int unit) {
-  while (unit_ < unit) flat_P_ = gather(++unit_);
-}
-
-at::Tensor MasterStream::value(size_t index) {
-  const shard::Place& place = layout_.places().at(index);
-  gather_up_to(place.unit);
-  if (!flat_P_.is_cpu()) flat_P_ = flat_P_.to(at::kCPU);
-  return flat_P_.narrow(0, place.offset, place.num_elements).view(place.shape);
-}
-
-void MasterStream::finish() { gather_up_to(model_.parameters->num_units() - 1); }
 
 std::string write_update(const job::JobSpec& spec, const LoadOptions& loaded_with,
                          const LoadedModel& model, MasterStream& masters,

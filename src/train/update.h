@@ -6,8 +6,9 @@
 #include <functional>
 #include <string>
 
+#include "master_stream.h"
 #include "xffl/job/job_spec.h"
-#include "xffl/train/trainer.h"
+#include "xffl/train/loaded_model.h"
 
 namespace xffl::train {
 
@@ -15,29 +16,6 @@ namespace xffl::train {
 /// adapter have the root hashes that the job names, and their files are as the manifests say. The
 /// base model is made first when it comes packed; its files were hashed as they were written then.
 void provide_given_models(const job::JobSpec& spec);
-
-/// The whole masters of a model, one unit at a time: what is in shards is gathered, and what is in
-/// other pipeline stages sent to the first, for the rank that writes. Collective: rank 0 calls
-/// value() for every parameter in order, or finish(), the others finish().
-class MasterStream {
- public:
-  MasterStream(const LoadedModel& model, Pipeline& pipeline, at::Device device);
-  /// float32 on the host, valid until the next call. By rank 0.
-  at::Tensor value(size_t index);
-  /// Takes part in gathering the units that are left.
-  void finish();
-
- private:
-  void gather_up_to(int unit);
-  at::Tensor gather(int unit);
-
-  const LoadedModel& model_;
-  Pipeline& pipeline_;
-  at::Device device_;
-  shard::FlatLayout layout_;  // of all units
-  int unit_ = -1;
-  at::Tensor flat_P_;
-};
 
 /// Writes `spec.update_path` by rename, with its manifest; a delta is trained minus given, both in
 /// float32, rounded once. Of a frozen parameter it is zero, and its weights are those of the base

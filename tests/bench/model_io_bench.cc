@@ -10,9 +10,11 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "master_stream.h"
 #include "xffl/base/error.h"
 #include "xffl/base/json.h"
 #include "xffl/checkpoint/manifest.h"
+#include "xffl/comm/group.h"
 #include "xffl/llama/weights.h"
 #include "xffl/train/device.h"
 #include "xffl/train/loaded_model.h"
@@ -29,16 +31,13 @@ double seconds_of(at::Device device, const std::function<void()>& body) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-void save(const train::LoadedModel& model, const std::filesystem::path& out) {
-  at::Tensor flat_P;
-  int unit = -1;
-  const auto value = [&](size_t i) {
-    if (model.specs[i].unit != unit)
-      flat_P = model.parameters->gather_masters(unit = model.specs[i].unit).to(at::kFloat);
-    return model.parameters->view(flat_P, i);
-  };
+void save(const train::LoadedModel& model, at::Device device, const std::filesystem::path& out) {
+  const std::unique_ptr<comm::Group> alone = comm::make_alone();
+  train::Pipeline pipeline(*alone, 1, device);
+  train::MasterStream masters(model, pipeline, device);
+  const auto values = [&](size_t i) { return masters.values(i, at::kBFloat16); };
   checkpoint::write_manifest(
-      out, llama::write_model(out, model.config, model.specs, value, checkpoint::Dtype::kBF16));
+      out, llama::write_model(out, model.config, model.specs, values, checkpoint::Dtype::kBF16));
 }
 
 Json measure(const std::filesystem::path& folder, const std::filesystem::path& out,
@@ -51,7 +50,7 @@ Json measure(const std::filesystem::path& folder, const std::filesystem::path& o
   json["check"] = seconds_of(
       device, [&] { checkpoint::verify_folder(folder, checkpoint::read_manifest(folder)); });
   json["load"] = seconds_of(device, [&] { model = train::load_model(folder, options); });
-  json["save"] = seconds_of(device, [&] { save(model, out); });
+  json["save"] = seconds_of(device, [&] { save(model, device, out); });
   return json;
 }
 
@@ -60,6 +59,7 @@ Json measure(const std::filesystem::path& folder, const std::filesystem::path& o
 int main(int argc, char** argv) {
   if (argc != 5) return 2;
   try {
+    train::keep_freed_memory();  // as xffl-train does
     at::set_num_threads(std::atoi(argv[4]));
     const at::Device device(argv[3]);
     if (device.is_cuda()) at::empty({1}, at::TensorOptions().device(device));

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <span>
 
 #include "xffl/checkpoint/llama_config.h"
 #include "xffl/checkpoint/model_folder.h"
@@ -18,8 +19,10 @@ namespace xffl::llama {
 void check_parameters(const checkpoint::ModelFolder& folder,
                       const std::vector<ParameterSpec>& specs);
 
-/// Fills `out`, contiguous float32 on any device, with out.numel() of the tensor's values from
-/// element `begin` on: exact from every dtype.
+/// Fills `out` with the tensor's values from element `begin` on: exact from every dtype.
+void read_parameter(const checkpoint::ModelFolder& folder, const ParameterSpec& spec, int64_t begin,
+                    std::span<float> out);
+/// The same of a contiguous float32 tensor on any device, by several threads.
 void read_parameter(const checkpoint::ModelFolder& folder, const ParameterSpec& spec, int64_t begin,
                     at::Tensor out);
 
@@ -29,20 +32,32 @@ void read_parameter(const checkpoint::ModelFolder& folder, const ParameterSpec& 
 void initialize_parameter(const ParameterSpec& spec, double initializer_range, uint64_t seed,
                           at::Tensor out);
 
-/// Writes config.json and the safetensors files into `folder`, which is created; float32 values are
-/// rounded to `dtype` (kF32, kBF16, kF16). `value(i)` is called once for each spec in order; any
-/// device. Returns what a manifest says of the files with tensors.
+/// A parameter's values, some of them at a time.
+struct Values {
+  /// Those of a tensor, of any floating dtype and device.
+  Values(const at::Tensor& tensor);  // NOLINT: a lambda may return either
+  Values() = default;
+
+  /// Called before each part, which come in order; may be empty.
+  std::function<void(int64_t begin, int64_t count)> prepare;
+  /// Elements [begin, begin + out.size()), within the part; by several threads at once.
+  std::function<void(int64_t begin, std::span<float> out)> read;
+};
+
+/// Writes config.json and the safetensors files into `folder`, which is created; values are rounded
+/// to `dtype` (kF32, kBF16, kF16). `values(i)` is called once for each spec in order, and read
+/// until the next call. Returns what a manifest says of the files with tensors.
 std::vector<checkpoint::ManifestFile> write_model(const std::filesystem::path& folder,
                                                   checkpoint::LlamaConfig config,
                                                   const std::vector<ParameterSpec>& specs,
-                                                  const std::function<at::Tensor(size_t)>& value,
+                                                  const std::function<Values(size_t)>& values,
                                                   checkpoint::Dtype dtype);
 
 /// The same of an adapter, in PEFT's format: adapter_config.json and adapter_model.safetensors.
 std::vector<checkpoint::ManifestFile> write_adapter(const std::filesystem::path& folder,
                                                     const checkpoint::LoraConfig& lora,
                                                     const std::vector<ParameterSpec>& specs,
-                                                    const std::function<at::Tensor(size_t)>& value,
+                                                    const std::function<Values(size_t)>& values,
                                                     checkpoint::Dtype dtype);
 
 }  // namespace xffl::llama

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "xffl/comm/group.h"
@@ -89,9 +90,16 @@ class FlatParameters {
   at::Tensor master_part(size_t index) const;
   /// Sets them to float32 values; see set_masters().
   void set_master_part(size_t index, const at::Tensor& values);
+  /// Sets some of them, from the `begin`th on, and a copy in the same memory: of masters on the
+  /// host, by several threads at once.
+  void store_master_part(size_t index, int64_t begin, std::span<const float> values);
+  /// Elements [range.begin, ...) of those of a parameter, of any device, as set_masters() does.
+  void set_master_part(size_t index, const Range& range, const at::Tensor& values);
   /// A unit's whole masters in float32; collective in the shard group; a copy where they are
   /// sharded or stored otherwise.
   at::Tensor gather_masters(int unit);
+  /// The same as they are stored: masters and, if there are any, remainders; nothing else.
+  UnitState gather_stored_masters(int unit);
   /// A parameter within such a buffer.
   at::Tensor view(const at::Tensor& flat_P, size_t index) const;
 
@@ -132,6 +140,8 @@ class FlatParameters {
   }
   /// Waits for what was prefetched and not used: before copies are written to.
   void finish_gathers();
+  /// Whether store_master_part() brings all that is computed with up to date.
+  bool copies_on_host() const;
   /// Brings what is computed with up to the masters, from the copies if these are up to date.
   void refresh_compute(bool copies_are_fresh = false);
 

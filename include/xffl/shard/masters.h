@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <span>
+
 #include "xffl/shard/flat_layout.h"
 
 namespace xffl::shard {
@@ -22,6 +24,12 @@ at::Tensor masters_of(const UnitState& state, const Range& range);
 /// Stores float32 values, of any device, as elements `range`; nothing where they are the masters
 /// themselves. What is computed with follows where it is another copy: refresh_compute().
 void set_masters(const UnitState& state, const Range& range, const at::Tensor& values);
+
+/// Float32 values of a unit's elements from `begin` on, of masters on the host; by several threads at
+/// once.
+void read_masters(const UnitState& state, int64_t begin, std::span<float> out);
+/// Stores such values, and rounds them into a copy that is on the host, too.
+void store_masters(const UnitState& state, int64_t begin, std::span<const float> values);
 
 /// A new float32 tensor. The weight (bfloat16) is the master rounded to nearest, ties away from
 /// zero, and the remainder (int16) the lower half of the master's bits: exact for every number,
