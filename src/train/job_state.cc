@@ -20,8 +20,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kVersion = 3;
+constexpr int kVersion = 4;
 constexpr const char* kPrefix = "step-";
+constexpr const char* kBestPrefix = "best-";
 
 std::string numbered(const char* format, int64_t number) {
   char text[64];
@@ -53,20 +54,21 @@ std::string fingerprint(job::JobSpec spec) {
 }
 
 // The step of a folder's name, or -1.
-int64_t step_of(const fs::path& folder) {
+int64_t step_of(const fs::path& folder, const char* prefix) {
   const std::string name = folder.filename().string();
-  const std::string digits = name.substr(std::min(name.size(), std::strlen(kPrefix)));
-  if (!name.starts_with(kPrefix) || digits.empty() || digits.size() > 12 ||
+  const std::string digits = name.substr(std::min(name.size(), std::strlen(prefix)));
+  if (!name.starts_with(prefix) || digits.empty() || digits.size() > 12 ||
       digits.find_first_not_of("0123456789") != std::string::npos)
     return -1;
   return std::stoll(digits);
 }
 
-std::vector<int64_t> steps_in(const fs::path& folder) {
+// The newest first.
+std::vector<int64_t> steps_in(const fs::path& folder, const char* prefix = kPrefix) {
   std::vector<int64_t> steps;
   std::error_code none;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, none))
-    if (const int64_t step = step_of(entry.path()); step >= 0) steps.push_back(step);
+    if (const int64_t step = step_of(entry.path(), prefix); step >= 0) steps.push_back(step);
   std::sort(steps.rbegin(), steps.rend());
   return steps;
 }
@@ -78,7 +80,7 @@ std::string problem_of(const fs::path& folder, const std::string& expected) {
     if (state.at("version") != kVersion) return "it has another format version";
     if (state.at("job") != expected) return "it belongs to another job";
     const std::string damaged = damaged_file(folder, state.at("files"));
-    return damaged.empty() ? "" : damaged + " is not whole";
+    return damaged.empty() ? "" : damaged + " is not what was written";
   } catch (const std::exception& error) {  // the file system's and JSON's too
     return error.what();
   }
@@ -100,6 +102,17 @@ JobStateStore::JobStateStore(const job::JobSpec& spec, comm::Group& group, at::D
 
 fs::path JobStateStore::folder(int64_t steps) const {
   return fs::path(spec_.state_path) / (kPrefix + numbered("%08lld", steps));
+}
+
+fs::path JobStateStore::best_folder(int64_t steps) const {
+  return fs::path(spec_.state_path) / (kBestPrefix + numbered("%08lld", steps));
+}
+
+// The next round's optimizer goes on from the best model's, if it is kept.
+std::vector<UnitBuffers> JobStateStore::best_buffers() const {
+  std::vector<UnitBuffers> all = buffers();
+  if (!spec_.training.keep_optimizer) all.resize(1);  // the masters
+  return all;
 }
 
 std::vector<UnitBuffers> JobStateStore::buffers() const {
@@ -126,6 +139,9 @@ Json JobStateStore::describe(const fs::path& folder, const JobState& state,
               {"best_validation", state.best_validation},
               {"worse_validations", state.worse_validations},
               {"measured_at", state.measured_at},
+              {"losses", state.losses},
+              {"best_amid", state.best_amid},
+              {"best_steps", state.best_steps},
               {"nll_before", state.nll_before},
               {"report", job::format_job_report(state.report)}};
 }
@@ -159,7 +175,36 @@ void JobStateStore::save(const JobState& state) {
       [&] { return describe(place.temporary, state, counts); },
       // The same steps, done before: the same bits, unless they are damaged or another job's.
       [&] { return problem_of(target, fingerprint(spec_)).empty(); });
-  if (group_.rank() == 0) remove_old();
+  if (group_.rank() != 0) return;
+  remove_old();
+  remove_old_best(state.best_steps);
+}
+
+void JobStateStore::save_best(const JobState& state) {
+  const fs::path target = best_folder(state.report.steps);
+  const Json counts = gather_counts(groups_, device_, trainer_, exchange_);
+  const StateFolder place{target, target.string() + temporary_suffix()};
+  if (group_.rank() == 0) remove_incomplete();
+  write_state_folder(group_, device_, place, parts_, best_buffers(),
+                     [&] { return describe(place.temporary, state, counts); });
+  if (group_.rank() == 0) remove_old_best(state.report.steps);
+}
+
+// What the present state and the checkpoints that are kept would come back to stays.
+void JobStateStore::remove_old_best(int64_t best_steps) const {
+  const std::vector<int64_t> kept = steps_in(spec_.state_path);
+  const std::vector<int64_t> all = steps_in(spec_.state_path, kBestPrefix);
+  const auto is_best_of = [&](int64_t best, int64_t steps) {
+    return best == *std::find_if(all.begin(), all.end(), [&](int64_t b) { return b <= steps; });
+  };
+  std::error_code none;
+  for (const int64_t best : all) {
+    if (best == best_steps) continue;
+    const bool needed = std::any_of(kept.begin(), kept.end(), [&](int64_t steps) {
+      return best <= steps && is_best_of(best, steps);
+    });
+    if (!needed) fs::remove_all(best_folder(best), none);
+  }
 }
 
 void JobStateStore::clear() const {
@@ -179,9 +224,10 @@ int64_t JobStateStore::newest() const {
   return -1;
 }
 
-void JobStateStore::read(const fs::path& source, JobState& state) {
+void JobStateStore::read(const fs::path& source, const std::vector<UnitBuffers>& buffers,
+                         JobState& state) {
   const Json json = read_state_file(source);
-  parts_.read(source, json.at("num_parts").get<int>(), buffers());
+  parts_.read(source, json.at("num_parts").get<int>(), buffers);
   model_.parameters->refresh_compute();
   restore_counts(json.at("counts"), json.at("steps_since_exchange").get<int64_t>(), groups_,
                  trainer_, exchange_);
@@ -189,6 +235,9 @@ void JobStateStore::read(const fs::path& source, JobState& state) {
   state.best_validation = json.at("best_validation").get<double>();
   state.worse_validations = json.at("worse_validations").get<int64_t>();
   state.measured_at = json.at("measured_at").get<int64_t>();
+  state.losses = json.at("losses").get<std::vector<double>>();
+  state.best_amid = json.at("best_amid").get<double>();
+  state.best_steps = json.at("best_steps").get<int64_t>();
   state.nll_before = json.at("nll_before").get<std::vector<double>>();
   state.report = job::parse_job_report(json.at("report").get<std::string>(), source.string());
 }
@@ -198,7 +247,21 @@ bool JobStateStore::load(JobState& state) {
   on_first_rank(group_, device_, [&] { steps = newest(); });
   steps = max_over_ranks(group_, device_, steps);
   if (steps < 0) return false;
-  on_all_ranks(group_, device_, [&] { read(folder(steps), state); });
+  on_all_ranks(group_, device_, [&] { read(folder(steps), buffers(), state); });
+  return true;
+}
+
+bool JobStateStore::load_best(JobState& state) {
+  const fs::path source = best_folder(state.best_steps);
+  std::string problem;
+  on_first_rank(group_, device_, [&] { problem = problem_of(source, fingerprint(spec_)); });
+  if (max_over_ranks(group_, device_, problem.empty() ? 0 : 1) == 1) {
+    if (group_.rank() == 0)
+      log::warning("the best model cannot be read: the last one is left",
+                   {{"path", source.string()}, {"problem", problem}});
+    return false;
+  }
+  on_all_ranks(group_, device_, [&] { read(source, best_buffers(), state); });
   return true;
 }
 

@@ -2,9 +2,11 @@
 // same bits.
 //
 // `state_path` holds a folder "step-00000120" for each; it appears by rename when complete.
-//   state.json                       what it belongs to, counts so far, sizes of the files
+//   state.json                       what it belongs to, counts so far, sizes and hashes of the files
 //   part-0001-of-0004.safetensors    masters, moments and what the groups' exchange keeps
 //                                    (state_parts.h)
+// "best-00000080" is the same of the best model that was measured, without the optimizer unless the
+// next round needs it.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +30,9 @@ struct JobState {
   double best_validation = 0;  // of early stopping
   int64_t worse_validations = 0;
   int64_t measured_at = -1;  // steps done at the last whole validation amid the training
+  std::vector<double> losses;  // of that validation
+  double best_amid = 0;        // the lowest mean of those amid the training, and
+  int64_t best_steps = -1;     // when it was: -1 before there is one
 };
 
 class JobStateStore {
@@ -44,19 +49,30 @@ class JobStateStore {
   /// warning.
   bool load(JobState& state);
 
+  /// Keeps the model as it is, beside the checkpoints, in place of the best one before; collective.
+  /// Throws kIo as save() does.
+  void save_best(const JobState& state);
+  /// Brings the model and all of `state` back to the best one, of `state.best_steps`; collective.
+  /// False, with a warning, where it cannot be read.
+  bool load_best(JobState& state);
+
   /// Removes all checkpoints; by one rank, when the job's result is there.
   void clear() const;
 
  private:
   std::filesystem::path folder(int64_t steps) const;
+  std::filesystem::path best_folder(int64_t steps) const;
   std::vector<UnitBuffers> buffers() const;
+  std::vector<UnitBuffers> best_buffers() const;
   std::string temporary_suffix() const;
   Json describe(const std::filesystem::path& folder, const JobState& state,
                 const Json& counts) const;
   void remove_incomplete() const;
   void remove_old() const;
+  void remove_old_best(int64_t best_steps) const;
   int64_t newest() const;
-  void read(const std::filesystem::path& folder, JobState& state);
+  void read(const std::filesystem::path& folder, const std::vector<UnitBuffers>& buffers,
+            JobState& state);
 
   const job::JobSpec& spec_;
   comm::Group& group_;

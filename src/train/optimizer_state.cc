@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kOptimizerStateVersion = 1;
+constexpr int kOptimizerStateVersion = 2;
 
 // Which parameters are trained, and where each lies: other buffers mean something else.
 std::string layout_hash(const LoadedModel& model) {
@@ -91,7 +91,7 @@ std::string OptimizerState::problem_of(const fs::path& folder) const {
     if (state.at("round") != spec_.key.round - 1) return "it is not of the round before";
     if (state.at("name") != folder.filename().string()) return "it is of another attempt";
     const std::string damaged = damaged_file(folder, state.at("files"));
-    return damaged.empty() ? "" : damaged + " is not whole";
+    return damaged.empty() ? "" : damaged + " is not what was written";
   } catch (const std::exception& error) {  // the file system's and JSON's too
     return error.what();
   }

@@ -4,7 +4,7 @@
 // job leaves its own beside it. Both are folders "r0002-<nonce>" of the attempt that left them, so
 // that a round begins where the update that was accepted for the round before ended, whatever other
 // attempts have left; "none" where there is nothing to begin with.
-//   state.json                       who left it, the layout of the buffers, sizes of the files
+//   state.json                       who left it, the layout of the buffers, the files
 //   part-0001-of-0004.safetensors    the moments, and those of the groups' exchange (state_parts.h)
 // It appears by rename when complete. What rounds before the last have left is removed.
 #pragma once

@@ -5,16 +5,22 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <future>
 #include <span>
 #include <system_error>
 
 #include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/sha256.h"
 #include "xffl/checkpoint/safetensors.h"
 
 namespace xffl::train {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* kHashSuffix = ".sha256";  // beside a part until all are there
+constexpr size_t kHashThreads = 8;
 
 std::string buffer_name(size_t unit, const std::string& what) {
   char text[32];
@@ -104,7 +110,8 @@ void StateParts::write(const fs::path& folder, const std::vector<UnitBuffers>& b
   const int part = model_.stage * parameters_.num_state_parts() + parameters_.state_part();
   checkpoint::SafetensorsWriter writer(folder / name(groups_.index(), part, num_parts()), specs);
   for (const auto& [buffer, unit] : tensors) writer.write(bytes_of(stored_form(*buffer, unit)));
-  writer.finish();
+  const checkpoint::ManifestFile file = writer.finish();
+  write_file_atomic(folder / (file.name + kHashSuffix), file.sha256);  // for files()
 }
 
 void StateParts::read(const fs::path& folder, int num_parts,
@@ -136,21 +143,33 @@ Json StateParts::files(const fs::path& folder) const {
   for (int group = 0; group < groups_.count(); ++group) {
     for (int part = 0; part < num_parts(); ++part) {
       const std::string file = name(group, part, num_parts());
-      files[file] = fs::file_size(folder / file);
+      const fs::path hash = folder / (file + kHashSuffix);
+      files[file] = Json{{"size", fs::file_size(folder / file)}, {"sha256", read_file(hash, 64)}};
+      fs::remove(hash);
     }
   }
   return files;
 }
 
 std::string damaged_file(const fs::path& folder, const Json& files) {
-  for (const auto& [name, size] : files.items()) {
+  // Sizes first: they cost nothing.
+  std::vector<std::pair<std::string, std::string>> hashes;
+  for (const auto& [name, file] : files.items()) {
     std::error_code error;
-    if (fs::file_size(folder / name, error) != size.get<uint64_t>() || error) return name;
-    try {
-      checkpoint::SafetensorsFile(folder / name);  // after a crash a file may hold zeros
-    } catch (const Error&) {
+    if (fs::file_size(folder / name, error) != file.at("size").get<uint64_t>() || error)
       return name;
+    hashes.emplace_back(name, file.at("sha256").get<std::string>());
+  }
+  for (size_t first = 0; first < hashes.size(); first += kHashThreads) {
+    std::vector<std::pair<std::string, std::future<bool>>> same;
+    for (size_t i = first; i < std::min(hashes.size(), first + kHashThreads); ++i) {
+      const auto& [name, hash] = hashes[i];
+      same.emplace_back(name, std::async(std::launch::async, [path = folder / name, hash = hash] {
+                          return sha256_file(path) == hash;
+                        }));
     }
+    for (auto& [name, is_same] : same)
+      if (!is_same.get()) return name;
   }
   return "";
 }

@@ -48,7 +48,7 @@ class StateParts {
   void read(const std::filesystem::path& folder, int num_parts,
             const std::vector<UnitBuffers>& buffers) const;
 
-  /// Name and size of every file of all groups that write() has made.
+  /// Name, size and SHA-256 of every file of all groups that write() has made; once, by one rank.
   Json files(const std::filesystem::path& folder) const;
 
  private:
@@ -59,7 +59,8 @@ class StateParts {
   const shard::FlatParameters& parameters_;
 };
 
-/// The file of `files` that is not there or not whole; empty when all are.
+/// A file of `files` that is not there, not whole or has other bytes; empty when all are as written.
+/// Throws kIo where one cannot be read.
 std::string damaged_file(const std::filesystem::path& folder, const Json& files);
 
 }  // namespace xffl::train

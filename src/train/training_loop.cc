@@ -59,8 +59,12 @@ bool TrainingLoop::complete() const {
   const job::TrainingSpec& training = spec_.training;
   return report_.steps >= training.steps ||
          (training.max_tokens > 0 && report_.tokens >= training.max_tokens) ||
-         (training.early_stop_patience > 0 &&
-          state_.worse_validations >= training.early_stop_patience);
+         stopped_by_validation_ || no_longer_improves();
+}
+
+bool TrainingLoop::no_longer_improves() const {
+  const int64_t patience = spec_.training.early_stop_patience;
+  return patience > 0 && state_.worse_validations >= patience;
 }
 
 void TrainingLoop::run(const std::vector<double>& nll_before) {
@@ -85,7 +89,37 @@ void TrainingLoop::run(const std::vector<double>& nll_before) {
     save_if_due();
   }
   tell_stage(pipeline_.seconds_waited() - waited_before);
+  if (no_longer_improves()) return_to_best();
   if (complete() || !leaves_checkpoint(spec_)) exchange_.finish();
+}
+
+void TrainingLoop::return_to_best() {
+  stopped_by_validation_ = true;  // whatever the best model's state says
+  const int64_t last = report_.steps;
+  if (spec_.training.early_stop_keep == job::EarlyStopKeep::kLast) return;
+  if (state_.best_steps == last || state_.best_steps < 0 || !store_.load_best(state_)) return;
+  if (first_rank())
+    log::info("the model is the best that was measured",
+              {{"steps", report_.steps}, {"loss", state_.best_amid}, {"steps_done", last}});
+}
+
+// What cannot be written is told, and the last model is left then.
+void TrainingLoop::keep_if_best(double loss) {
+  const job::TrainingSpec& training = spec_.training;
+  if (training.early_stop_patience == 0 || training.early_stop_keep != job::EarlyStopKeep::kBest)
+    return;
+  if (state_.best_steps >= 0 && loss >= state_.best_amid) return;
+  state_.best_amid = loss;
+  state_.best_steps = report_.steps;
+  report_.key = spec_.key;
+  report_.base_model_sha256 = spec_.base_model_sha256;
+  try {
+    store_.save_best(state_);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kCancelled) throw;
+    if (first_rank()) log::warning("the best model could not be kept", {{"problem", error.what()}});
+    state_.best_steps = -1;
+  }
 }
 
 // How long a pipeline's stages wait for each other, and what they hold, differs.
@@ -143,13 +177,14 @@ void TrainingLoop::validate_if_due() {
   const int64_t interval = spec_.training.validation_interval;
   if (interval == 0 || validation_.size() == 0 || report_.steps % interval != 0 || complete())
     return;
-  losses_ = validation_.measure(model_, "amid", stop_, report_.steps);
-  if (losses_.size() < validation_.size()) return;  // told to finish
+  const std::vector<double> losses = validation_.measure(model_, "amid", stop_, report_.steps);
+  if (losses.size() < validation_.size()) return;  // told to finish
+  state_.losses = losses;
   state_.measured_at = report_.steps;
   if (first_rank())
     metrics_->append_validation(spec_.training.first_step + report_.steps,
-                                validation_.results(state_.nll_before, losses_));
-  const double now = mean_of(losses_);
+                                validation_.results(state_.nll_before, losses));
+  const double now = mean_of(losses);
   if (now < state_.best_validation) {
     state_.best_validation = now;
     state_.worse_validations = 0;
@@ -157,6 +192,7 @@ void TrainingLoop::validate_if_due() {
     log::info("validation no longer improves: the job ends here",
               {{"steps", report_.steps}, {"best", state_.best_validation}, {"now", now}});
   }
+  keep_if_best(now);
 }
 
 void TrainingLoop::save() {

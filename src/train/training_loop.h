@@ -45,7 +45,7 @@ class TrainingLoop {
 
   /// The validation losses of the model as it is, where it was measured after its last step.
   std::vector<double> losses_now() const {
-    return state_.measured_at == report_.steps ? losses_ : std::vector<double>();
+    return state_.measured_at == report_.steps ? state_.losses : std::vector<double>();
   }
 
   /// A checkpoint of all that is done; collective.
@@ -61,6 +61,9 @@ class TrainingLoop {
   void step(tokens::Sampler& mine, tokens::Sampler& whole_batch);
   void record(int64_t step, const StepResult& result, double learning_rate, double seconds);
   void validate_if_due();
+  void keep_if_best(double loss);
+  void return_to_best();
+  bool no_longer_improves() const;
   void save();
   void save_if_due();
 
@@ -81,7 +84,7 @@ class TrainingLoop {
   JobState state_;  // its report lacks the key until it is saved
   job::JobReport& report_ = state_.report;
   int64_t last_saved_ = -1;  // steps of the newest checkpoint
-  std::vector<double> losses_;  // of the last validation amid the training
+  bool stopped_by_validation_ = false;
 };
 
 }  // namespace xffl::train

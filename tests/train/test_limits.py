@@ -39,14 +39,17 @@ def test_validation_amid_the_training(setting, world_size):
     assert plain.report["update_sha256"] == outcome.report["update_sha256"], "measuring changes nothing"
 
 
-def test_early_stop(setting):
+STOPPED = dict(steps=400, learning_rate=5e-3, validation_interval=2, early_stop_patience=3)
+
+
+@pytest.mark.parametrize("keep", ["best", "last"])
+def test_early_stop(setting, keep):
     """Random targets: what is learnt does not help on other sequences."""
     folder, job = setting
-    changes = dict(steps=400, learning_rate=5e-3, validation_interval=2, early_stop_patience=3)
-    outcome = harness.train(job("early", **changes), 2)
+    outcome = harness.train(job("early-" + keep, early_stop_keep=keep, **STOPPED), 2)
     steps, validations = steps_of(outcome)
     report = outcome.report
-    assert report["steps"] == len(steps) < 400 and report["steps"] % 2 == 0 and not report["stopped_early"]
+    assert len(steps) < 400 and len(steps) % 2 == 0 and not report["stopped_early"]
     means = [sum(m["validation"].values()) / 2 for m in validations]
     best = sum(r["nll_before"] for r in report["validation"]) / 2
     worse = 0
@@ -54,18 +57,70 @@ def test_early_stop(setting):
         worse = 0 if mean < best else worse + 1
         best = min(best, mean)
         assert (worse == 3) == (i == len(means) - 1)
-    assert len(report["validation"]) == 2
-    same = harness.train(job("same", steps=report["steps"], learning_rate=5e-3), 2)
+    left = validations[means.index(min(means))] if keep == "best" else validations[-1]
+    assert report["steps"] == left["step"]
+    assert {r["name"]: r["nll_after"] for r in report["validation"]} == left["validation"]
+    assert report["tokens"] == sum(m["tokens"] for m in steps[:report["steps"]])
+    assert report["samples"] == 8 * report["steps"] and report["train_loss_last"] == steps[report["steps"] - 1]["loss"]
+    same = harness.train(job("same-" + keep, steps=report["steps"], learning_rate=5e-3), 2)
     assert same.report["update_sha256"] == report["update_sha256"]
+    assert not (folder / ("early-" + keep) / "state").exists()
+
+
+MODES = {
+    "full": (2, dict(sharding="full")),
+    "optimizer": (2, dict(sharding="optimizer", offload="optimizer")),
+    "split": (2, dict(precision="bf16", masters="split", moment_dtype="bf16", sharding="gradients")),
+    "pipeline": (2, dict(pipeline=dict(stages=2, schedule="1f1b"))),
+    "lora": (2, dict(sharding="full", lora=dict(rank=4, alpha=8.0, dropout=0.0, target_modules=["q_proj", "v_proj"]))),
+    "groups": (2, dict(groups=dict(count=2, interval=2, exchange="weights", weighting="equal",
+                                   outer=dict(kind="nesterov", learning_rate=0.7, momentum=0.9, beta1=0.9, beta2=0.99,
+                                              epsilon=1e-8)))),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_best_model_is_left_in_all_modes(setting, mode):
+    """It is the one of a training that ends there."""
+    folder, job = setting
+    ranks, changes = MODES[mode]
+    rate = dict(learning_rate=5e-2) if mode == "lora" else {}
+    outcome = harness.train(job(mode, **{**STOPPED, **changes, **rate}), ranks)
+    steps, validations = steps_of(outcome)
+    means = [sum(m["validation"].values()) / 2 for m in validations]
+    report = outcome.report
+    assert report["steps"] == validations[means.index(min(means))]["step"] < len(steps) < 400
+    same = harness.train(job(mode + "-same", **{**changes, "learning_rate": 5e-3, **rate, "steps": report["steps"]}), ranks)
+    assert same.report["update_sha256"] == report["update_sha256"]
+
+
+def test_the_optimizer_that_is_kept_is_the_best_models(setting):
+    folder, job = setting
+    left = {}
+    for name, changes in (("stopped", STOPPED), ("ended", None)):
+        changes = changes or dict(steps=left["stopped"][0], learning_rate=5e-3)
+        path = job("kept-" + name, keep_optimizer=True, optimizer_path="../optimizer-" + name + "/none", **changes)
+        outcome = harness.train(path)
+        part = next((folder / ("optimizer-" + name)).glob("r0001-*/part-*"))
+        left[name] = outcome.report["steps"], part.read_bytes(), outcome.report["update_sha256"]
+    assert left["stopped"] == left["ended"]
+
+
+def test_a_best_model_that_is_gone_is_told(setting):
+    folder, job = setting
+    path = job("gone", state_path="/proc/nothing-can-be-written-here", **STOPPED)
+    outcome = harness.train(path)
+    assert any("the best model could not be kept" in output for output in outcome.output)
+    steps, _ = steps_of(outcome)
+    assert outcome.report["steps"] == len(steps), "the last"
 
 
 def test_early_stop_goes_on_counting_after_a_restart(setting):
     folder, job = setting
     long = harness.write_tokens(folder / "long.tokens", harness.make_sequences(300, seed=8))  # time to be killed in
-    changes = dict(steps=400, learning_rate=5e-3, validation_interval=2, early_stop_patience=3,
-                   sets=[("it", long)])
+    changes = dict(sets=[("it", long)], **STOPPED)
     whole = harness.train(job("counted", **changes))
-    last = whole.report["steps"]
+    last = len(steps_of(whole)[0])
     changes |= dict(checkpoint_interval=last - 1, state_path="../counted-state")
     first = job("first", **changes)
     ranks = harness.start_ranks(first)
@@ -79,7 +134,8 @@ def test_early_stop_goes_on_counting_after_a_restart(setting):
     assert state["worse_validations"] == 2
     found = harness.train(job("second", **changes))
     assert any("resumed from a checkpoint" in output for output in found.output)
-    assert found.report["steps"] == last and found.report["update_sha256"] == whole.report["update_sha256"]
+    assert found.report["steps"] == whole.report["steps"] < last
+    assert found.report["update_sha256"] == whole.report["update_sha256"], "the best model of the first attempt"
 
 
 @pytest.mark.parametrize("groups", [1, 2])
