@@ -26,7 +26,7 @@ die() { echo "gpu_check: $*" >&2; exit 1; }
 
 # --- pack -------------------------------------------------------------------------------------------------------------
 # Headers, and libraries to be linked statically, as DIR/include and DIR/lib; no shared library travels.
-carried=(nlohmann-json3-dev libcli11-dev libgtest-dev libgmock-dev libgloo-dev libssl-dev)
+carried=(nlohmann-json3-dev libcli11-dev libgtest-dev libgmock-dev libgloo-dev libssl-dev libzstd-dev)
 pack() {
   local dir=$1 package path
   command -v dpkg-query >/dev/null || die "pack: there is no dpkg here: run it on a Debian or Ubuntu machine"
@@ -38,7 +38,7 @@ pack() {
       case $path in
         /usr/include/*-linux-gnu/*) copy "$path" "$dir/include/${path#/usr/include/*-linux-gnu/}" ;;
         /usr/include/*) copy "$path" "$dir/include/${path#/usr/include/}" ;;
-        */libgtest.a | */libgtest_main.a | */libgmock.a | */libgmock_main.a | */libcrypto.a) copy "$path" "$dir/lib/${path##*/}" ;;
+        */libgtest.a | */libgtest_main.a | */libgmock.a | */libgmock_main.a | */libcrypto.a | */libzstd.a) copy "$path" "$dir/lib/${path##*/}" ;;
       esac
     done < <(dpkg-query -L "$package")
   done

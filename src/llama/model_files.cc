@@ -1,7 +1,7 @@
 // How it works: a parameter's values are read, some thousands of them at a time, into a buffer that
-// stays in a thread's cache and rounded from there into the memory that is written and hashed: no
-// float32 copy of anything is made.
-#include <ATen/Parallel.h>
+// stays in the cache and rounded from there into the memory that is written and hashed by threads of
+// the writer: no float32 copy of anything is made. One thread does it: several of OpenMP's would wait
+// for each other, spinning, at every block, and SHA-256 is slower than this one anyway.
 #include <torch/types.h>
 
 #include <algorithm>
@@ -13,7 +13,6 @@
 namespace xffl::llama {
 namespace {
 
-constexpr int64_t kWriteGrain = 1 << 15;  // elements that are worth a thread
 constexpr int64_t kCachedElements = 4096;
 
 std::string_view dtype_name(checkpoint::Dtype dtype) {
@@ -45,11 +44,7 @@ void write_values(Writer& writer, const ParameterSpec& spec, const Values& value
     const auto first = static_cast<int64_t>(offset / width);
     const auto count = static_cast<int64_t>(to.size() / width);
     if (values.prepare) values.prepare(first, count);
-    at::parallel_for(0, count, kWriteGrain, [&](int64_t begin, int64_t end) {
-      convert(values, first + begin, dtype,
-              to.subspan(static_cast<size_t>(begin) * width,
-                         static_cast<size_t>(end - begin) * width));
-    });
+    convert(values, first, dtype, to);
   });
 }
 

@@ -40,7 +40,7 @@ struct Values {
 
   /// Called before each part, which come in order; may be empty.
   std::function<void(int64_t begin, int64_t count)> prepare;
-  /// Elements [begin, begin + out.size()), within the part; by several threads at once.
+  /// Elements [begin, begin + out.size()), within the part.
   std::function<void(int64_t begin, std::span<float> out)> read;
 };
 
