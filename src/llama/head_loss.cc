@@ -98,10 +98,12 @@ int64_t head_chunk_rows(at::Device device, int64_t num_rows, int64_t vocab_size)
 }
 
 HeadLoss head_loss(const at::Tensor& x_ND, Weight& head, const at::Tensor& labels_N, double scale,
-                   at::Tensor* logits_RV) {
+                   at::Tensor* logits_RV, const Targets& targets) {
   const at::NoGradGuard no_grad;
-  const at::Tensor rows_M = target_rows(labels_N, head.value.size(0));
-  const int64_t num_targets = rows_M.size(0);
+  const bool known = targets.count >= 0;
+  const at::Tensor rows_M =
+      known ? targets.rows_M : target_rows(labels_N, head.value.size(0));
+  const int64_t num_targets = known ? targets.count : rows_M.size(0);
   HeadLoss result{at::zeros({}, x_ND.options().dtype(at::kDouble)), {}};
   const bool all = num_targets == x_ND.size(0);
   const at::Tensor x_MD = all ? x_ND : x_ND.index_select(0, rows_M);

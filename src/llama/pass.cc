@@ -58,7 +58,7 @@ at::Tensor Pass::head_backward() {
   trunk_BTD_.reset();
   const at::Tensor y_BTD = rms_norm(input_BTD, *model_.final_norm_, model_.config_.rms_norm_eps);
   const HeadLoss loss = head_loss(y_BTD.detach().flatten(0, 1), model_.head(), labels_BT_.flatten(),
-                                  scale_, &model_.logits_RV_);
+                                  scale_, &model_.logits_RV_, targets_);
   nll_sum_ = loss.nll_sum;
   return gradient(y_BTD, input_BTD, loss.grad_x_ND.view_as(y_BTD));
 }

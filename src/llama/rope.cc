@@ -65,8 +65,10 @@ RopeTable make_rope_table(const at::Tensor& frequencies_F, int64_t num_positions
 
 RopeTable at_positions(const RopeTable& table, const Documents& documents) {
   const int64_t length = documents.starts_BT.size(1);
-  const at::Tensor positions =
-      (at::arange(length, at::kLong) - documents.starts_BT).flatten().to(table.cos_TF.device());
+  const at::Device device = table.cos_TF.device();
+  at::Tensor positions = (at::arange(length, at::kLong) - documents.starts_BT).flatten();
+  if (device.is_cuda()) positions = positions.pin_memory();
+  positions = positions.to(device, /*non_blocking=*/true);
   return {table.cos_TF.index_select(0, positions), table.sin_TF.index_select(0, positions)};
 }
 

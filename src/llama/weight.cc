@@ -2,6 +2,7 @@
 
 #include <torch/types.h>
 
+#include "embedding_rows.h"
 #include "gpu_kernels.h"
 #include "onednn_linear.h"
 #include "own_product.h"
@@ -9,28 +10,6 @@
 #include "product.h"
 
 namespace xffl::llama {
-namespace {
-
-void add_float_rows(at::Tensor sum, const at::Tensor& rows_N, const at::Tensor& update_ND) {
-  if (sum.is_cuda()) {
-    // By sorting the rows; index_add_ adds by atomics, in another order in each run.
-    sum.index_put_({rows_N}, update_ND, true);
-  } else {
-    sum.index_add_(0, rows_N, update_ND);
-  }
-}
-
-// A row that comes many times would stop growing in 16 bits: U different rows are added up in
-// float32 and rounded once.
-void add_narrow_rows(at::Tensor gradient, const at::Tensor& rows_N, const at::Tensor& update_ND) {
-  const auto [rows_U, inverse_N, counts] = at::_unique2(rows_N, true, true, false);
-  const at::Tensor sums_UD = gradient.index_select(0, rows_U).to(at::kFloat);
-  add_float_rows(sums_UD, inverse_N, update_ND.to(at::kFloat));
-  gradient.index_copy_(0, rows_U, sums_UD.to(gradient.scalar_type()));
-}
-
-}  // namespace
-
 void Weight::add(const at::Tensor& update) {
   if (!is_trained()) return;
   if (empty_) {
@@ -70,7 +49,10 @@ void Weight::add_product(const at::Tensor& a_NM, const at::Tensor& b_NK, double 
 void Weight::add_rows(const at::Tensor& rows_N, const at::Tensor& update_ND) {
   if (!is_trained()) return;
   finish();
-  if (gradient.element_size() < 4) return add_narrow_rows(gradient, rows_N, update_ND);
+  if (gradient.element_size() < 4) {
+    if (gradient.is_cuda()) return add_narrow_rows_at_once(gradient, rows_N, update_ND);
+    return add_narrow_rows(gradient, rows_N, update_ND);
+  }
   add_float_rows(gradient, rows_N, update_ND.to(gradient.scalar_type()));
 }
 

@@ -3,9 +3,11 @@
 #include <ATen/Parallel.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
+#include "copies_to_device.h"
 #include "cpu_adamw.h"
 #include "gpu_kernels.h"
 #include "xffl/base/error.h"
@@ -40,8 +42,12 @@ uint16_t* bits_of(const at::Tensor& x) {
 
 // Whether the kernel can write the copy along with float32 masters.
 bool is_written_along(const UnitState& state) {
-  return state.copy_S.defined() && state.copy_S.is_cpu() &&
-         state.copy_S.scalar_type() == at::kBFloat16 && state.master_S.scalar_type() == at::kFloat;
+  return state.copy_S.defined() && state.copy_S.scalar_type() == at::kBFloat16 &&
+         state.master_S.scalar_type() == at::kFloat;
+}
+
+at::Tensor part_of(const at::Tensor& x, const Range& range) {
+  return x.defined() ? x.narrow(0, range.begin, range.count) : x;
 }
 
 }  // namespace
@@ -55,6 +61,40 @@ Adamw::Adamw(FlatParameters& parameters, const AdamwOptions& options)
   }
 }
 
+Adamw::~Adamw() = default;
+
+// `copy` is written along, if it is defined.
+void Adamw::step_on_range(size_t unit, const Range& range, const at::Tensor& copy,
+                          double learning_rate, double gradient_factor) {
+  const UnitState& state = parameters_.states()[unit];
+  const AdamwBuffers buffers{.master = stored(part_of(state.master_S, range)),
+                             .copy = bits_of(copy),
+                             .remainder = bits_of(part_of(state.remainder_S, range)),
+                             .gradient = stored(part_of(state.gradient_S, range)),
+                             .first = stored(part_of(first_moments_[unit], range)),
+                             .second = stored(part_of(second_moments_[unit], range))};
+  const int64_t decayed = std::clamp(state.num_decayed - range.begin, int64_t{0}, range.count);
+  for (const bool decay : {true, false}) {
+    const AdamwFactors factors =
+        factors_of(options_, learning_rate, gradient_factor, num_steps_, decay);
+    at::parallel_for(
+        decay ? 0 : decayed, decay ? decayed : range.count, kGrain,
+        [&](int64_t begin, int64_t end) { adamw_on_cpu(buffers, begin, end, factors); });
+  }
+}
+
+void Adamw::step_and_send(size_t unit, double learning_rate, double gradient_factor) {
+  const at::Tensor& copy_S = parameters_.states()[unit].copy_S;
+  if (!to_device_) to_device_ = std::make_unique<CopiesToDevice>(copy_S.device());
+  constexpr int64_t kPiece = CopiesToDevice::kPieceElements;
+  for (int64_t begin = 0; begin < copy_S.numel(); begin += kPiece) {
+    const Range range{begin, std::min(kPiece, copy_S.numel() - begin)};
+    const at::Tensor host = to_device_->piece(range.count);
+    step_on_range(unit, range, host, learning_rate, gradient_factor);
+    to_device_->send(host, part_of(copy_S, range));
+  }
+}
+
 bool Adamw::step_on_cpu(double learning_rate, double gradient_factor) {
   const std::vector<UnitState>& states = parameters_.states();
   if (!states.front().master_S.is_cpu()) return false;
@@ -63,21 +103,15 @@ bool Adamw::step_on_cpu(double learning_rate, double gradient_factor) {
   for (size_t u = 0; u < states.size(); ++u) {
     const UnitState& state = states[u];
     const bool along = is_written_along(state);
-    const AdamwBuffers buffers{.master = stored(state.master_S),
-                               .copy = along ? bits_of(state.copy_S) : nullptr,
-                               .remainder = bits_of(state.remainder_S),
-                               .gradient = stored(state.gradient_S),
-                               .first = stored(first_moments_[u]),
-                               .second = stored(second_moments_[u])};
     fresh = fresh && (!state.copy_S.defined() || along);
-    for (const bool decay : {true, false}) {
-      const AdamwFactors factors =
-          factors_of(options_, learning_rate, gradient_factor, num_steps_, decay);
-      at::parallel_for(
-          decay ? 0 : state.num_decayed, decay ? state.num_decayed : state.master_S.numel(), kGrain,
-          [&](int64_t begin, int64_t end) { adamw_on_cpu(buffers, begin, end, factors); });
+    if (along && !state.copy_S.is_cpu()) {
+      step_and_send(u, learning_rate, gradient_factor);
+    } else {
+      step_on_range(u, {0, state.master_S.numel()}, along ? state.copy_S : at::Tensor(),
+                    learning_rate, gradient_factor);
     }
   }
+  if (to_device_) to_device_->finish();
   parameters_.refresh_compute(fresh);
   return true;
 }

@@ -66,7 +66,8 @@ FlatParameters::FlatParameters(const std::vector<Parameter>& parameters, const F
                                Groups groups)
     : layout_(parameters, groups.gather == nullptr ? 1 : groups.gather->size()),
       options_(checked(options)),
-      groups_(groups) {
+      groups_(groups),
+      side_(options.device) {
   groups_.gather = &or_alone(groups.gather, alone_);
   groups_.reduce = &or_alone(groups.reduce, alone_);
   groups_.replicas = &or_alone(groups.replicas, alone_);
@@ -197,6 +198,8 @@ at::Tensor FlatParameters::view(const at::Tensor& flat_P, size_t index) const {
   return part(flat_P, {place.offset, place.num_elements}).view(place.shape);
 }
 
+// What comes from the host's memory does so beside the work of the unit before: its buffer is one
+// that the current stream was done with when this is called.
 void FlatParameters::start_gather(Unit& unit) {
   const auto index = static_cast<size_t>(&unit - units_.data());
   const int64_t size = layout_.units()[index].size;
@@ -204,11 +207,19 @@ void FlatParameters::start_gather(Unit& unit) {
     unit.compute_P = values_pool_.take(size, tensor_options(options_.compute_dtype, false));
   unit.gathering_started = true;
   if (unit.compute_S.numel() == size) {  // in the host's memory, and whole
-    unit.compute_P.copy_(unit.compute_S, true);
+    unit.arrived = side_.run([&] { unit.compute_P.copy_(unit.compute_S, true); });
     return;
   }
-  unit.gather_source = unit.compute_S.to(options_.device, true);
-  unit.gathering = groups_.gather->start_all_gather(unit.compute_P, unit.gather_source);
+  unit.gather_source = unit.compute_S;
+  if (unit.compute_S.device() == options_.device) {
+    unit.gathering = groups_.gather->start_all_gather(unit.compute_P, unit.gather_source);
+    return;
+  }
+  unit.gather_source = at::empty_like(unit.compute_S, options_.device);
+  unit.arrived = side_.run([&] {
+    unit.gather_source.copy_(unit.compute_S, true);
+    unit.gathering = groups_.gather->start_all_gather(unit.compute_P, unit.gather_source);
+  });
 }
 
 void FlatParameters::prefetch(int index) {
@@ -219,6 +230,8 @@ void FlatParameters::prefetch(int index) {
 void FlatParameters::gather(int index) {
   prefetch(index);
   Unit& unit = units_[static_cast<size_t>(index)];
+  side_.wait(unit.arrived);
+  unit.arrived.reset();
   unit.gathering.wait();
   unit.gather_source.reset();
   unit.gathering_started = false;
@@ -238,7 +251,7 @@ at::Tensor FlatParameters::compute(size_t index) const {
 }
 
 void FlatParameters::begin_step() {
-  for (Unit& unit : units_) unit.has_gradient = false;
+  for (Unit& unit : units_) unit.has_gradient = unit.gradient_sent = false;
 }
 
 bool FlatParameters::open_gradients(int index) {
@@ -257,7 +270,11 @@ void FlatParameters::close_gradients(int index) {
   const bool add = unit.has_gradient;
   unit.has_gradient = true;
   if (!gradients_split()) {
-    if (!is_split() || !last_micro_batch_) return;
+    if (!last_micro_batch_) return;
+    if (!is_split()) {
+      if (options_.offload.states) start_copy_to_host(index, unit.gradient_P);
+      return;
+    }
     reductions_.push_back(
         {groups_.reduce->start_reduce_scatter(part(unit.gradient_P, mine(index)), unit.gradient_P),
          index,
@@ -282,12 +299,19 @@ void FlatParameters::finish_reduction(Reduction reduction) {
   reduction.pending.wait();
   if (reduction.source_P.defined()) gradients_pool_.give(std::move(reduction.source_P));
   if (!reduction.part_S.defined()) return;
+  if (!reduction.add && options_.offload.states)
+    return start_copy_to_host(reduction.unit, reduction.part_S);
   at::Tensor gradient_S = states_[static_cast<size_t>(reduction.unit)].gradient_S;
-  if (reduction.add) {
-    gradient_S.add_(reduction.part_S.to(gradient_S.device()));
-  } else {
-    gradient_S.copy_(reduction.part_S);
-  }
+  SideStream::synchronize(gradients_arrived_);  // what is added to
+  gradient_S.add_(reduction.part_S.to(gradient_S.device()));
+}
+
+// Behind what made it, beside what the device does next; finish_gradients() waits.
+void FlatParameters::start_copy_to_host(int index, const at::Tensor& gradient) {
+  at::Tensor gradient_S = states_[static_cast<size_t>(index)].gradient_S;
+  gradients_arrived_ = side_.run([&] { gradient_S.copy_(gradient, true); });
+  side_.keep(gradient);
+  units_[static_cast<size_t>(index)].gradient_sent = true;
 }
 
 at::Tensor FlatParameters::gradient(size_t index) const {
@@ -313,13 +337,20 @@ void FlatParameters::finish_gradients() {
     if (gradient_S.numel() == 0) continue;
     if (is_split() && !states_split())
       groups_.reduce->all_gather(unit.gradient_P, part(unit.gradient_P, mine(index)));
-    if (options_.offload.states && !gradients_split())
-      gradient_S.copy_(states_split() ? part(unit.gradient_P, mine(index)) : unit.gradient_P);
-    sum_over_replicas(gradient_S);
+    if (options_.offload.states && !gradients_split() && !unit.gradient_sent)
+      start_copy_to_host(index,
+                         states_split() ? part(unit.gradient_P, mine(index)) : unit.gradient_P);
   }
+  SideStream::synchronize(gradients_arrived_);
+  for (const UnitState& state : states_)
+    if (state.gradient_S.numel() > 0) sum_over_replicas(state.gradient_S);
 }
 
 double FlatParameters::gradient_square_sum() const {
+  return gradient_square_sums().item<double>();
+}
+
+at::Tensor FlatParameters::gradient_square_sums() const {
   std::vector<at::Tensor> pieces;
   for (const UnitState& state : states_) {
     const at::Tensor pieces_CE = state.gradient_S.view({-1, kPieceElements});
@@ -343,12 +374,12 @@ double FlatParameters::gradient_square_sum() const {
 
 // Each unit's sum is another stage's where it has no elements here, and 0 there: to add them is
 // exact.
-double FlatParameters::sum_over_units(const std::vector<at::Tensor>& squares_C) const {
+at::Tensor FlatParameters::sum_over_units(const std::vector<at::Tensor>& squares_C) const {
   std::vector<at::Tensor> sums;
   for (const at::Tensor& unit_C : squares_C) sums.push_back(unit_C.sum());
   const at::Tensor sums_U = at::stack(sums).to(options_.device);
   groups_.stages->all_reduce(sums_U);
-  return sums_U.sum().item<double>();
+  return sums_U.sum();
 }
 
 void FlatParameters::scale_gradients(double factor) {
@@ -357,8 +388,12 @@ void FlatParameters::scale_gradients(double factor) {
 }
 
 void FlatParameters::finish_gathers() {
-  for (int index = 0; index < num_units(); ++index)
-    if (units_[static_cast<size_t>(index)].gathering_started) gather(index);
+  for (int index = 0; index < num_units(); ++index) {
+    const Unit& unit = units_[static_cast<size_t>(index)];
+    if (!unit.gathering_started) continue;
+    SideStream::synchronize(unit.arrived);  // the host may write next to what it comes from
+    gather(index);
+  }
 }
 
 bool FlatParameters::copies_on_host() const {

@@ -40,6 +40,21 @@ void check_fits(const tokens::TokenShardReader& shard, const ModelLimits& limits
   }
 }
 
+// Of labels that are still on the host.
+llama::Targets targets_of(const Batch& batch, at::Device device) {
+  llama::Targets targets{batch.num_targets};
+  if (batch.num_targets == batch.labels_BT.numel()) return targets;
+  targets.rows_M = at::empty(
+      {batch.num_targets},
+      at::TensorOptions().dtype(at::kLong).pinned_memory(device.is_cuda()));
+  int64_t* row = targets.rows_M.mutable_data_ptr<int64_t>();
+  const int64_t* labels = batch.labels_BT.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < batch.labels_BT.numel(); ++i)
+    if (labels[i] != llama::kIgnoreLabel) *row++ = i;
+  targets.rows_M = targets.rows_M.to(device, /*non_blocking=*/true);
+  return targets;
+}
+
 }  // namespace
 
 Dataset::Dataset(const std::vector<std::filesystem::path>& paths, const ModelLimits& limits,
@@ -72,7 +87,9 @@ int64_t Dataset::length(uint64_t index) const {
 
 Batch empty_batch(at::Device device) {
   const auto options = at::TensorOptions().dtype(at::kLong).device(device);
-  return {at::zeros({1, 1}, options), at::full({1, 1}, llama::kIgnoreLabel, options), 0};
+  Batch batch{at::zeros({1, 1}, options), at::full({1, 1}, llama::kIgnoreLabel, options), 0};
+  if (!device.is_cpu()) batch.targets = {0, at::empty({0}, options)};
+  return batch;
 }
 
 int64_t Dataset::longest() const {
@@ -122,7 +139,9 @@ Batch Dataset::batch(std::span<const uint64_t> indices, at::Device device) const
   int64_t positions = 1;
   for (const uint64_t index : indices) positions = std::max(positions, length(index) - 1);
   const std::vector<int64_t> shape{static_cast<int64_t>(indices.size()), positions};
-  Batch result{at::zeros(shape, at::kLong), at::full(shape, llama::kIgnoreLabel, at::kLong), 0};
+  // Of pinned memory, so that nothing waits for the copy, nor the copy for the work before it.
+  const auto options = at::TensorOptions().dtype(at::kLong).pinned_memory(device.is_cuda());
+  Batch result{at::zeros(shape, options), at::full(shape, llama::kIgnoreLabel, options), 0};
   int64_t* tokens = result.tokens_BT.mutable_data_ptr<int64_t>();
   int64_t* labels = result.labels_BT.mutable_data_ptr<int64_t>();
   std::vector<int32_t> ids;
@@ -141,8 +160,9 @@ Batch Dataset::batch(std::span<const uint64_t> indices, at::Device device) const
     tokens += positions;
     labels += positions;
   }
-  result.tokens_BT = result.tokens_BT.to(device);
-  result.labels_BT = result.labels_BT.to(device);
+  if (!device.is_cpu()) result.targets = targets_of(result, device);
+  result.tokens_BT = result.tokens_BT.to(device, /*non_blocking=*/true);
+  result.labels_BT = result.labels_BT.to(device, /*non_blocking=*/true);
   return result;
 }
 

@@ -32,6 +32,11 @@ at::Device choose_device(const std::string& wanted, int local_rank) {
   if (wanted != "auto" && wanted != "cpu" && wanted != "cuda") {
     throw Error(ErrorKind::kUsage, "--device is '" + wanted + "', expected auto, cpu or cuda");
   }
+  // Before anything of CUDA starts. Units of different sizes come and go: segments that grow leave
+  // fewer holes.
+  if (std::getenv("PYTORCH_CUDA_ALLOC_CONF") == nullptr &&
+      std::getenv("PYTORCH_ALLOC_CONF") == nullptr)
+    ::setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", 0);
   const int num_gpus = wanted == "cpu" ? 0 : cuda::device_count();
   if (wanted == "cuda" && num_gpus == 0) {
     throw Error(ErrorKind::kUnsupported,

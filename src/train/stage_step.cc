@@ -53,7 +53,7 @@ class StageStep {
     backward(action.micro_batch);
   }
 
-  double nll_sum() const { return nll_sum_.defined() ? nll_sum_.item<double>() : 0; }
+  at::Tensor nll_sum() const { return nll_sum_; }
 
  private:
   at::Tensor take(Incoming& incoming) {
@@ -65,7 +65,7 @@ class StageStep {
     MicroBatch& micro_batch = in_flight_.at(i);
     const Batch& batch = micro_batch.batch;
     micro_batch.pass.emplace(*model_.model, batch.tokens_BT, batch.labels_BT, scale_,
-                             batch.documents);
+                             batch.documents, batch.targets);
     const at::Tensor output_BTD = micro_batch.pass->forward(take(micro_batch.activation));
     if (!pipeline_.is_last()) pipeline_.send_down(output_BTD);
   }
@@ -98,7 +98,7 @@ at::Tensor activation_for(const LoadedModel& model, const Batch& batch) {
       at::TensorOptions().dtype(model.parameters->compute_dtype()).device(tokens_BT.device()));
 }
 
-double run_stage(LoadedModel& model, Pipeline& pipeline, job::PipelineSchedule schedule,
+at::Tensor run_stage(LoadedModel& model, Pipeline& pipeline, job::PipelineSchedule schedule,
                  const MicroBatches& micro_batches, double scale) {
   const std::vector<PipelineAction> actions =
       pipeline_schedule(schedule, pipeline.stage(), pipeline.num_stages(), micro_batches.count);

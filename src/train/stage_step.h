@@ -22,8 +22,8 @@ struct MicroBatches {
 /// Forward and backward of all `micro_batches`, in the order of `schedule`; collective over the
 /// pipeline. Every stage reads every batch, so that shapes need not be sent. Adds the gradients of
 /// scale * NLL to the stage's parameters, between begin_step() and finish_gradients(), and returns
-/// the sum of the NLL: 0 but in the last stage.
-double run_stage(LoadedModel& model, Pipeline& pipeline, job::PipelineSchedule schedule,
+/// the sum of the NLL, a float64 scalar on the device: undefined but in the last stage.
+at::Tensor run_stage(LoadedModel& model, Pipeline& pipeline, job::PipelineSchedule schedule,
                  const MicroBatches& micro_batches, double scale);
 
 /// A tensor for what this batch's tokens are between two blocks (B x T x hidden).

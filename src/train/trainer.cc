@@ -71,8 +71,8 @@ uint64_t Trainer::dropout_seed(int64_t micro_batch) const {
   return seed;
 }
 
-double Trainer::forward_backward(const Dataset& data, const std::vector<uint64_t>& indices,
-                                 double scale) {
+at::Tensor Trainer::forward_backward(const Dataset& data, const std::vector<uint64_t>& indices,
+                                     double scale) {
   const auto size = static_cast<size_t>(training_.micro_batch_size);
   const auto batch = [&](int64_t i) {
     const size_t begin = std::min(static_cast<size_t>(i) * size, indices.size());
@@ -83,19 +83,19 @@ double Trainer::forward_backward(const Dataset& data, const std::vector<uint64_t
   model_.parameters->begin_step();
   const MicroBatches micro_batches{num_micro_batches(training_, pipeline_.data().size()), batch,
                                    [this](int64_t i) { return dropout_seed(i); }};
-  const double nll_sum =
+  const at::Tensor nll_sum =
       run_stage(model_, pipeline_, training_.pipeline.schedule, micro_batches, scale);
   model_.parameters->finish_gradients();
   return nll_sum;
 }
 
 // Of the last stage's ranks, in the order that it has without a pipeline; the others have 0.
-double Trainer::sum_over_ranks(double mine) const {
-  const at::Tensor sum =
-      at::full({1}, mine, at::TensorOptions().dtype(at::kDouble).device(device_));
+at::Tensor Trainer::sum_over_ranks(const at::Tensor& mine) const {
+  const at::Tensor sum = at::zeros({1}, at::TensorOptions().dtype(at::kDouble).device(device_));
+  if (mine.defined()) sum.copy_(mine);
   pipeline_.data().all_reduce(sum);
   pipeline_.stages().all_reduce(sum);
-  return sum.item<double>();
+  return sum;
 }
 
 StepResult Trainer::step(const Dataset& data, std::vector<uint64_t> indices, int64_t global_tokens,
@@ -104,13 +104,16 @@ StepResult Trainer::step(const Dataset& data, std::vector<uint64_t> indices, int
   std::stable_sort(indices.begin(), indices.end(),
                    [&](uint64_t a, uint64_t b) { return data.length(a) > data.length(b); });
   const double per_token = global_tokens == 0 ? 0.0 : 1.0 / static_cast<double>(global_tokens);
-  const double mine = forward_backward(data, indices, per_token * loss_scale_.value());
+  const at::Tensor mine = forward_backward(data, indices, per_token * loss_scale_.value());
   if (exchange_gradients_) exchange_gradients_(global_tokens);
   proximal_.add_gradients(loss_scale_.value());
-  const double nll_sum = sum_over_ranks(mine);
-
-  StepResult result{global_tokens, nll_sum * per_token,
-                    std::sqrt(model_.parameters->gradient_square_sum()) / loss_scale_.value()};
+  const at::Tensor nll_sum = sum_over_ranks(mine);
+  const at::Tensor square_sum = model_.parameters->gradient_square_sums();
+  // A GPU is waited for here, and nowhere else in a step.
+  const at::Tensor sums = at::cat({nll_sum, square_sum.view({1})}).to(at::kCPU);
+  const double* values = sums.const_data_ptr<double>();
+  StepResult result{global_tokens, values[0] * per_token,
+                    std::sqrt(values[1]) / loss_scale_.value()};
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
     result.skipped = std::isfinite(result.loss) && loss_scale_.can_skip();
     result.finite = result.skipped;

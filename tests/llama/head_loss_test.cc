@@ -95,6 +95,29 @@ TEST(HeadLoss, NoTargetGivesZeros) {
   EXPECT_EQ(head.gradient.abs().max().item<double>(), 0);
 }
 
+// What a GPU's batches bring along, so that nobody waits for it.
+TEST(HeadLoss, TargetsThatAreKnownGiveTheSameBits) {
+  for (const bool ignored : {false, true}) {
+    const Case c = make_case(90, 60, ignored);
+    HeadLoss found[2];
+    Weight heads[2];
+    for (const bool known : {false, true}) {
+      Weight& head = heads[known];
+      head.value = c.w_VD;
+      head.gradient = at::zeros_like(c.w_VD);
+      Targets targets;
+      if (known) {
+        const at::Tensor rows_M = c.labels_N.ne(kIgnoreLabel).nonzero().squeeze(1);
+        targets = {rows_M.size(0), ignored ? rows_M : at::Tensor()};
+      }
+      found[known] = head_loss(c.x_ND, head, c.labels_N, 0.5, nullptr, targets);
+    }
+    EXPECT_TRUE(found[0].nll_sum.equal(found[1].nll_sum));
+    EXPECT_TRUE(found[0].grad_x_ND.equal(found[1].grad_x_ND));
+    EXPECT_TRUE(heads[0].gradient.equal(heads[1].gradient));
+  }
+}
+
 TEST(HeadLoss, NllPerLabelSumsToTheLoss) {
   const Case c = make_case(90, 60, true);
   const at::Tensor nll_N = head_nll(c.x_ND, c.w_VD, c.labels_N);

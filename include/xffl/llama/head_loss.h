@@ -16,6 +16,12 @@ inline constexpr int64_t kIgnoreLabel = -100;
 /// How many rows of logits exist at once, of `num_rows`.
 int64_t head_chunk_rows(at::Device device, int64_t num_rows, int64_t vocab_size);
 
+/// Which of the labels are targets, where the caller knows: a GPU would be waited for, twice.
+struct Targets {
+  int64_t count = -1;   // -1: nobody knows; else the labels are within the vocabulary
+  at::Tensor rows_M{};  // int64, on the labels' device; undefined where all are
+};
+
 struct HeadLoss {
   at::Tensor nll_sum;  // float64 scalar: the sum of negative log-likelihoods, without `scale`
   at::Tensor grad_x_ND;
@@ -26,7 +32,7 @@ struct HeadLoss {
 /// `logits_RV` keeps for the next call: where the device is a CPU, new memory costs more than what
 /// is done with it.
 HeadLoss head_loss(const at::Tensor& x_ND, Weight& head, const at::Tensor& labels_N, double scale,
-                   at::Tensor* logits_RV = nullptr);
+                   at::Tensor* logits_RV = nullptr, const Targets& targets = {});
 
 /// The negative log-likelihood of each label in float32; 0 where it is ignored. No gradients.
 at::Tensor head_nll(const at::Tensor& x_ND, const at::Tensor& head_VD, const at::Tensor& labels_N);

@@ -8,6 +8,7 @@
 
 #include <vector>
 
+#include "xffl/llama/head_loss.h"
 #include "xffl/llama/model.h"
 
 namespace xffl::llama {
@@ -15,14 +16,15 @@ namespace xffl::llama {
 class Pass {
  public:
   /// tokens are needed by the first stage, labels by the last one (see
-  /// Model::accumulate_gradients), documents by all.
+  /// Model::accumulate_gradients), documents by all. `targets` are those of the flattened labels.
   Pass(Model& model, at::Tensor tokens_BT, at::Tensor labels_BT, double scale,
-       Documents documents = {})
+       Documents documents = {}, Targets targets = {})
       : model_(model),
         tokens_BT_(std::move(tokens_BT)),
         labels_BT_(std::move(labels_BT)),
         scale_(scale),
-        documents_(std::move(documents)) {}
+        documents_(std::move(documents)),
+        targets_(std::move(targets)) {}
 
   /// Takes the former stage's output (undefined in the first stage) and returns this one's, before
   /// the final norm.
@@ -49,6 +51,7 @@ class Pass {
   at::Tensor labels_BT_;
   double scale_;
   Documents documents_;
+  Targets targets_;
   Positions where_;  // from forward on
   std::vector<BlockTape> tape_;
   at::Tensor trunk_BTD_;  // the last block's output

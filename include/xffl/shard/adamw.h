@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <vector>
 
 #include "xffl/shard/flat_parameters.h"
@@ -18,11 +19,14 @@ struct AdamwOptions {
   at::ScalarType moment_dtype = at::kFloat;  // or bfloat16, where the compute dtype is
 };
 
+class CopiesToDevice;
+
 class Adamw {
  public:
   /// The moments, two buffers for each unit's masters here, start at zero. `parameters` must
   /// outlive this object.
   Adamw(FlatParameters& parameters, const AdamwOptions& options);
+  ~Adamw();
 
   /// Updates the masters from the gradients times `gradient_factor`, then what is computed with.
   /// The step is computed in float32 whatever things are stored as: split masters take the very
@@ -38,6 +42,9 @@ class Adamw {
 
  private:
   bool step_on_cpu(double learning_rate, double gradient_factor);
+  void step_on_range(size_t unit, const Range& range, const at::Tensor& copy, double learning_rate,
+                     double gradient_factor);
+  void step_and_send(size_t unit, double learning_rate, double gradient_factor);
   bool step_on_gpu(double learning_rate, double gradient_factor);
 
   FlatParameters& parameters_;
@@ -45,6 +52,7 @@ class Adamw {
   std::vector<at::Tensor> first_moments_;
   std::vector<at::Tensor> second_moments_;
   int64_t num_steps_ = 0;
+  std::unique_ptr<CopiesToDevice> to_device_;  // of a step on the host, where copies are on a GPU
 };
 
 }  // namespace xffl::shard

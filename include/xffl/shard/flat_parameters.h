@@ -26,6 +26,7 @@
 #include "xffl/comm/group.h"
 #include "xffl/shard/flat_layout.h"
 #include "xffl/shard/masters.h"
+#include "xffl/shard/side_stream.h"
 
 namespace xffl::shard {
 
@@ -126,6 +127,8 @@ class FlatParameters {
   /// the same bits on all ranks of the shard group and of the pipeline, and for all modes of
   /// sharding and numbers of stages. Collective.
   double gradient_square_sum() const;
+  /// The same as a scalar on the device, which nobody has waited for.
+  at::Tensor gradient_square_sums() const;
   void scale_gradients(double factor);
 
   std::vector<UnitState>& states() { return states_; }
@@ -151,7 +154,9 @@ class FlatParameters {
     at::Tensor compute_S;   // this rank's part, what is gathered from
     at::Tensor gradient_P;  // whole; undefined while sharded and closed
     comm::Pending gathering;
+    SideStream::Mark arrived;  // of what comes from the host's memory
     bool gathering_started = false;
+    bool gradient_sent = false;  // to the host's memory, before the step's end
     at::Tensor gather_source;   // kept until gathered
     bool ready = false;         // compute_P is whole and up to date
     bool has_gradient = false;  // this step's earlier micro-batches are in the gradient
@@ -186,8 +191,9 @@ class FlatParameters {
   void allocate_gradients(int unit);
   void start_gather(Unit& unit);
   void finish_reduction(Reduction reduction);
+  void start_copy_to_host(int unit, const at::Tensor& gradient);
   void sum_over_replicas(at::Tensor gradient_S);
-  double sum_over_units(const std::vector<at::Tensor>& squares_C) const;
+  at::Tensor sum_over_units(const std::vector<at::Tensor>& squares_C) const;
 
   FlatLayout layout_;
   FlatOptions options_;
@@ -198,6 +204,8 @@ class FlatParameters {
   Pool values_pool_;
   Pool gradients_pool_;
   std::deque<Reduction> reductions_;
+  SideStream side_;  // of copies to and from the host's memory
+  SideStream::Mark gradients_arrived_;  // the last of those that were started
   bool last_micro_batch_ = true;
 };
 

@@ -79,9 +79,10 @@ class Trainer {
   LossScale& loss_scale() { return loss_scale_; }
 
  private:
-  double forward_backward(const Dataset& data, const std::vector<uint64_t>& indices, double scale);
+  at::Tensor forward_backward(const Dataset& data, const std::vector<uint64_t>& indices,
+                              double scale);
   uint64_t dropout_seed(int64_t micro_batch) const;
-  double sum_over_ranks(double mine) const;
+  at::Tensor sum_over_ranks(const at::Tensor& mine) const;
 
   LoadedModel& model_;
   job::TrainingSpec training_;
