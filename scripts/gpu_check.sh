@@ -6,8 +6,8 @@
 #   scripts/gpu_check.sh run [--carry DIR] [--build-only] [--no-bench] [--only BENCH]...
 #
 # BENCH is llama_8b_pure_bf16 (the whole Llama-3.1-8B in 16 bits on both sides), llama_8b_fp32_masters (as many of its blocks as
-# fit with float32 masters on both sides), lab, or llama_8b_pure_bf16_batch_4 (twice the batch: ours alone where Hugging Face's
-# activations no longer fit). All are run in this order while there is time; --only, given once or several times, leaves out the
+# fit with float32 masters on both sides), lab, model_io (8 of its blocks loaded and saved), or llama_8b_pure_bf16_batch_4 (twice
+# the batch: ours alone where Hugging Face's activations no longer fit). All are run in this order while there is time; --only, given once or several times, leaves out the
 # tests and the other benches.
 # `run` needs nvcc, cmake >= 3.25, ninja, a C++20 compiler, and LibTorch with CUDA: XFFL_TORCH_DIR, else that of `python3 -c
 # "import torch"`, else that of scripts/bootstrap.sh. Headers and libraries that the system lacks come from --carry DIR
@@ -99,14 +99,23 @@ configure_and_build() {
   fi
 }
 
+# Each program once: a process a test would start CUDA some thirty times, seconds each.
 run_tests() {
-  ctest --test-dir "$build" -L gpu -j1 --timeout 120 --output-on-failure --output-junit "$PWD/$results/tests.xml" \
-    >"$results/tests.log" 2>&1 || { tail -n 60 "$results/tests.log"; return 1; }
-  tail -n 6 "$results/tests.log"
+  local program code=0 failed=0
+  for program in kernels_gpu_test trainer_gpu_test; do
+    code=0
+    timeout 150 "$build/bin/$program" --gtest_output="xml:$results/$program.xml" >"$results/$program.log" 2>&1 || code=$?
+    grep -E '^\[  (PASSED|FAILED|SKIPPED) ' "$results/$program.log" || true
+    [ $code != 0 ] || continue
+    failed=1
+    say "$program ended with exit code $code$([ $code != 124 ] || echo ': out of time'); the end of $results/$program.log:"
+    tail -n 40 "$results/$program.log"
+  done
+  return $failed
 }
 
-# bench NAME OPTIONS...: within what is left of the time.
-run_bench() {
+# measure NAME COMMAND...: within what is left of the time.
+measure() {
   local name=$1 left=$((limit_s - SECONDS - 5)) code=0
   shift
   [ -z "$only" ] || [[ " $only " == *" $name "* ]] || return 0
@@ -114,10 +123,17 @@ run_bench() {
     say "SKIPPED $name: $left s are left"
     return 0
   fi
-  timeout "$left" "${XFFL_PYTHON:-python3}" tests/bench/trainer_vs_hf.py --bin "$build/bin" --device cuda --repeats 1 \
-    --json "$results/$name.json" "$@" 2>&1 | tee "$results/$name.log" || code=$?
+  timeout "$left" "$@" 2>&1 | tee "$results/$name.log" || code=$?
   [ $code = 0 ] || say "$name ended with exit code $code$([ $code != 124 ] || echo ': out of time')"
   return $code
+}
+
+# run_bench NAME OPTIONS...
+run_bench() {
+  local name=$1
+  shift
+  measure "$name" "${XFFL_PYTHON:-python3}" tests/bench/trainer_vs_hf.py --bin "$build/bin" --device cuda --repeats 1 \
+    --json "$results/$name.json" "$@"
 }
 
 run_benches() {
@@ -132,6 +148,7 @@ run_benches() {
   # HF's float32 weights of all blocks do not fit one GPU: the largest part of which both sides do.
   run_bench llama_8b_fp32_masters "${large[@]}" --batch-size 2 --layers 20 16 --class fp32-masters || code=1
   run_bench lab --vocab 32000 --class fp32 bf16 || code=1
+  measure model_io "${XFFL_PYTHON:-python3}" tests/bench/model_io.py --bin "$build/bin" --device cuda --layers 8 --repeats 2 || code=1
   run_bench llama_8b_pure_bf16_batch_4 "${large[@]}" --batch-size 4 --layers 32 --class pure-bf16 || code=1
   return $code
 }
@@ -177,7 +194,7 @@ case $command in
         --no-bench) bench=; shift ;;
         --only)
           case ${2:-} in
-            llama_8b_pure_bf16 | llama_8b_fp32_masters | lab | llama_8b_pure_bf16_batch_4) only="$only $2"; shift 2 ;;
+            llama_8b_pure_bf16 | llama_8b_fp32_masters | lab | model_io | llama_8b_pure_bf16_batch_4) only="$only $2"; shift 2 ;;
             *) die "--only: expected the name of a bench (see the head of this file), found '${2:-}'" ;;
           esac
           ;;
