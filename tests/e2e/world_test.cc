@@ -88,6 +88,35 @@ class JumpingClock final : public Clock {
   SystemClock real_;
 };
 
+// Its jobs wait in a queue for as long as `waits` says.
+class QueuedScheduler final : public submit::Scheduler {
+ public:
+  QueuedScheduler(std::shared_ptr<submit::Scheduler> inner, std::function<bool()> waits)
+      : inner_(std::move(inner)), waits_(std::move(waits)) {}
+
+  JobId submit(const submit::JobRequest& request, std::stop_token stop) override {
+    return inner_->submit(request, stop);
+  }
+  std::vector<JobId> find(const submit::JobRequest& request, std::stop_token stop) override {
+    return inner_->find(request, stop);
+  }
+  std::map<JobId, submit::JobStatus> query(std::span<const submit::SubmittedJob> jobs,
+                                           std::stop_token stop) override {
+    auto states = inner_->query(jobs, stop);
+    if (waits_())
+      for (auto& [id, status] : states) status.state = submit::JobState::kPending;
+    return states;
+  }
+  void cancel(const submit::SubmittedJob& job, std::stop_token stop) override {
+    inner_->cancel(job, stop);
+  }
+  milliseconds settle_time() const override { return inner_->settle_time(); }
+
+ private:
+  const std::shared_ptr<submit::Scheduler> inner_;
+  const std::function<bool()> waits_;
+};
+
 class World : public testing::Test {
  protected:
   World() { log::set_console_level(log::Level::kOff); }
@@ -106,11 +135,20 @@ class World : public testing::Test {
                                   : std::make_unique<WatchedSession>(before->second));
     };
     made.connect = made.connect_transfer = connect;
+    if (brno_waits_)
+      made.scheduler = [inner = made.scheduler, this](const config::Facility& facility,
+                                                      std::shared_ptr<remote::Session> session) {
+        auto scheduler = inner(facility, std::move(session));
+        if (facility.name.str() == "brno")
+          scheduler = std::make_shared<QueuedScheduler>(std::move(scheduler), brno_waits_);
+        return scheduler;
+      };
     return made;
   }
   round::Outcome run() {
     round::World made = world();
-    const config::Experiment experiment = config::load_experiment(project_.path());
+    config::Experiment experiment = config::load_experiment(project_.path());
+    if (change_) change_(experiment);
     return round::run_federation(experiment, {project_.path() / "runs", RunName("0001")}, made,
                                  stop_.get_token());
   }
@@ -135,6 +173,8 @@ class World : public testing::Test {
   JumpingClock clock_;
   std::stop_source stop_;
   std::map<std::string, WatchedSession::Before> before_;
+  std::function<bool()> brno_waits_;  // whether its jobs still wait for nodes
+  std::function<void(config::Experiment&)> change_;
 };
 
 // A set number of times; then all is well.
@@ -231,6 +271,30 @@ TEST_F(World, WhatCouldNotBeCleanedUpIsCleanedUpLater) {
     EXPECT_THAT(names_in(folder, "r0"), testing::ElementsAre("r0004")) << name;
     EXPECT_EQ(names_in(folder / "models", "").size(), 1u) << name;
   }
+}
+
+// A job waits in the queue for so long that the site removes its model.
+TEST_F(World, AModelThatASitePurgesMeanwhileIsSentAgain) {
+  project_.set_rounds(1);
+  project_.set_hold();
+  project_.write_config();
+  project_.release("alba");
+  change_ = [](config::Experiment& experiment) {
+    for (config::Facility& facility : experiment.facilities) facility.purge_after = seconds(1);
+  };
+  bool removed = false, back = false;  // of brno's thread
+  brno_waits_ = [&] {
+    const auto models = facility_folder("brno") / "models";
+    const auto model = models / names_in(models, "").at(0) / "model.safetensors";
+    if (!removed) return removed = std::filesystem::remove(model);
+    back = back || std::filesystem::exists(model);
+    if (back) project_.release("brno");  // nodes are free
+    return true;
+  };
+  EXPECT_EQ(run().rounds_published, 1);
+  EXPECT_TRUE(back);
+  EXPECT_EQ(project_.count_events("attempt_failed"), 0);
+  EXPECT_EQ(project_.trainings().size(), 2u);
 }
 
 // An administrator sets the clock right between a round's beginning and its first submission.
