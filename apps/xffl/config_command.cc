@@ -236,8 +236,13 @@ void make(const Flags& flags) {
   make_dirs(folder);
   write_file_atomic(file, text);
   warn_of_missing(find_missing(experiment));
-  std::printf("wrote %s; next: xffl run -p %s\n", log::printable(file.string()).c_str(),
-              log::printable(flags.project).c_str());
+  std::string next;
+  for (const config::Facility& facility : experiment.facilities)
+    if (facility.access == config::AccessKind::kSsh)
+      next += "xffl trust " + facility.name.str() + " -p " + flags.project + ", ";
+  next += "xffl doctor -p " + flags.project + ", xffl run -p " + flags.project;
+  std::printf("wrote %s; next: %s\n", log::printable(file.string()).c_str(),
+              log::printable(next).c_str());
 }
 
 /// The problems are lines of their own on stderr, "file:line:column: ...", for editors to follow.

@@ -31,12 +31,15 @@ std::string megabytes(uint64_t bytes) {
   return text;
 }
 
-uint64_t model_bytes(const config::Experiment& experiment) {
+/// 0 when there is no model: that is a finding of its own.
+uint64_t model_bytes(const config::Experiment& experiment) try {
   uint64_t bytes = 0;
   const checkpoint::ModelFolder model(experiment.model);
   for (const checkpoint::TensorSpec& tensor : model.tensors())
     bytes += static_cast<uint64_t>(tensor.num_elements()) * 2;
   return bytes;
+} catch (const Error&) {
+  return 0;
 }
 
 Finding space(const std::string& where, uint64_t free, uint64_t needed) {

@@ -85,6 +85,7 @@ std::string ask(const config::Facility& facility, round::World& world,
 
 std::vector<FacilityPlan> make_plans(const Flags& flags, const config::Experiment& experiment) {
   const round::History history = history_of(flags.project);
+  require_model(experiment);
   const checkpoint::ModelFolder model(experiment.model);
   const std::vector<checkpoint::TensorSpec> trained = trained_tensors(experiment, model);
   const bool adapts = experiment.facilities.front().training.lora.rank > 0;

@@ -57,6 +57,13 @@ struct StopOnSignal::State {
   std::jthread thread;
 };
 
+void require_model(const config::Experiment& experiment) {
+  for (const std::string& missing : config::find_missing(experiment))
+    if (missing.starts_with("model:") || missing.starts_with("adapter:"))
+      throw Error(ErrorKind::kNotFound,
+                  missing + "; correct it in xffl.yaml, or put a Hugging Face folder there");
+}
+
 StopOnSignal::StopOnSignal(std::string words) : StopOnSignal(std::move(words), std::nullopt) {}
 StopOnSignal::StopOnSignal(std::chrono::seconds patience)
     : StopOnSignal("detaching; jobs at the facilities go on", patience) {}

@@ -31,6 +31,10 @@ void add_project_options(CLI::App* command, ProjectOptions& options);
 /// What the run works with now: its config.resolved.yaml.
 config::Experiment experiment_of(const ProjectOptions& options, const round::RunFolder& folder);
 
+/// Throws kNotFound, with what to do, unless the model and the adapter that round 1 starts from are
+/// there.
+void require_model(const config::Experiment& experiment);
+
 /// Requests a stop on the first SIGINT, SIGTERM or SIGHUP; a second one ends the process at once
 /// (exit code 130). One at a time.
 class StopOnSignal {

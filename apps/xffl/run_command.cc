@@ -77,6 +77,7 @@ void run(const ProjectOptions& options, bool fresh, bool network_allowed) {
                        : newest && !fresh   ? *newest
                                             : round::next_run(options.runs());
   const round::RunFolder folder(options.runs(), name);
+  if (!std::filesystem::exists(folder.global(0))) require_model(experiment);  // else it has its own
   make_dirs(folder.path());
   log::set_file(folder.log());
   SystemClock clock;

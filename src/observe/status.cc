@@ -124,7 +124,12 @@ std::string format_status(const RunStatus& status) {
                      ": " + status.state + ", " + std::to_string(done.rounds_published) + " of " +
                      std::to_string(status.rounds_planned) + " rounds published\n";
   if (!status.coordinator.empty()) text += "coordinator: " + status.coordinator + "\n";
+  // A run of hundreds of rounds: people look at the last ones, programs take --json.
+  constexpr int kShown = 20;
+  const int first = done.rounds_published - kShown + 1;
+  if (first > 1) text += "rounds 1 to " + std::to_string(first - 1) + ": published\n";
   for (const auto& [number, round] : status.history.rounds) {
+    if (number < first) continue;
     text += round.evaluates ? "evaluation of the last model: "
                             : "round " + std::to_string(number) + ": ";
     text += round_word(round, status.history);
@@ -134,8 +139,10 @@ std::string format_status(const RunStatus& status) {
       text += "  " + name.str() + ": " + doing(status, number, name, facility) + losses(facility) +
               trouble(facility) + "\n";
   }
+  const bool over = status.history.completed || status.history.cancelled;
   for (const auto& [name, reason] : status.history.paused)
-    text += name.str() + " is PAUSED (" + log::printable(reason, 300) +
+    if (!over)
+      text += name.str() + " is PAUSED (" + log::printable(reason, 300) +
             "): continue with `xffl resume " + name.str() + "`\n";
   text += format_global_losses(status.history);
   if (status.state == "stopped") text += "continue with: xffl run\n";
