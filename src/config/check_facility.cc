@@ -39,7 +39,9 @@ class Checker {
               "a facility behind SSH needs 'scheduler: slurm': processes are started "
               "on this machine only");
     Transfer& transfer = facility_.transfer;
-    if (transfer.hosts.empty() && reader_.was_given(path_ + ".transfer"))
+    const bool names_a_way =
+        !transfer.user.empty() || !transfer.shell || !reader_.was_given(path_ + ".transfer.pack");
+    if (transfer.hosts.empty() && reader_.was_given(path_ + ".transfer") && names_a_way)
       problem("transfer",
               "'transfer' needs hosts: without them files take the way of the commands");
     if (!transfer.hosts.empty() && transfer.user.empty()) transfer.user = facility_.ssh.user;

@@ -204,7 +204,8 @@ std::vector<Key> reach_keys() {
        .condition = "access: ssh",
        .given =
            [](const void* object) {
-             return !static_cast<const Facility*>(object)->transfer.hosts.empty();
+             const Transfer& transfer = static_cast<const Facility*>(object)->transfer;
+             return !transfer.hosts.empty() || transfer.pack != PackModels::kAuto;
            },
        .operational = true},
       {.name = "slurm",

@@ -25,6 +25,13 @@ facilities:
     training: {steps_per_round: 5, schedule: {kind: linear}, learning_rate: 0.1}
     data: {train: [a, "b c"], validation: {it.v2: x, "0": y, "no": z}}
   a: {world_size: 4, trainer: {program: /x}, environment: ["a  b"], data: {train: t}}
+  p:
+    access: ssh
+    ssh: {hosts: login.example.org, user: me}
+    transfer: {pack: never}
+    scheduler: slurm
+    workdir: /scratch/me
+    data: {train: /scratch/me/t}
   s:
     access: ssh
     ssh: {hosts: [login1.example.org, "[fe80::1]:2222"], user: me, keys: keys/id, jump: gate:22, agent: false}
