@@ -29,6 +29,7 @@ struct FacilityPlan {
   std::string name;
   round::RenderedScript script;
   uint64_t push_bytes = 0, fetch_bytes = 0;
+  bool may_pack = false;  // fewer bytes may do: how many is known when the model is packed
   double node_hours = 0;  // at most: nodes times walltime; 0 where no Slurm counts
   double idle_node_hours = 0;  // of them, at most: a job that stays for the next round
   int jobs_left = 0;      // with this one; the evaluation of the last model is one, too
@@ -102,6 +103,8 @@ std::vector<FacilityPlan> make_plans(const Flags& flags, const config::Experimen
         round::render_script(experiment, history, facility.name, std::nullopt, world.programs);
     if (!holds_the_model(history, plan.script.round, facility.name))
       plan.push_bytes = bytes_of(trained, experiment.aggregation.publish_dtype);
+    plan.may_pack = facility.access == config::AccessKind::kSsh && plan.push_bytes > 0 &&
+                    facility.transfer.pack != config::PackModels::kNever && plan.script.round > 1;
     if (adapts && plan.push_bytes > 0 && plan.script.round == 1)
       for (const checkpoint::TensorSpec& tensor : model.tensors())
         plan.push_bytes += tensor.num_bytes();
@@ -130,7 +133,8 @@ void print(const std::vector<FacilityPlan>& plans, const config::Experiment& exp
                                        std::to_string(experiment.rounds);
     std::printf("%s: %s, attempt %d, job %s\n", plan.name.c_str(), what.c_str(),
                 plan.script.attempt, plan.script.job_name.c_str());
-    std::printf("  sends %.1f MB, brings back %.1f MB a round", static_cast<double>(plan.push_bytes) / 1e6,
+    std::printf("  sends %s%.1f MB, brings back %.1f MB a round",
+                plan.may_pack ? "at most " : "", static_cast<double>(plan.push_bytes) / 1e6,
                 static_cast<double>(plan.fetch_bytes) / 1e6);
     if (plan.node_hours > 0) std::printf("; at most %.2f node-hours a round", plan.node_hours);
     if (plan.idle_node_hours > 0)

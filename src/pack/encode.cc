@@ -39,7 +39,7 @@ std::optional<checkpoint::ManifestFile> encode(const fs::path& file,
                                                const checkpoint::ManifestFile& raw,
                                                const std::optional<Reference>& reference,
                                                const fs::path& out, uint64_t max_bytes,
-                                               int threads) {
+                                               int threads, std::stop_token stop) {
   const InputFile input(file);
   const std::optional<InputFile> other = open_reference(reference, input);
   const FileHeader header{kBlockBytes, input.size_bytes(), raw.sha256,
@@ -73,6 +73,8 @@ std::optional<checkpoint::ManifestFile> encode(const fs::path& file,
         [&](size_t, const Slot& slot) {
           raw_hash.update(slot.raw);
           append(slot.packed);
+          if (stop.stop_requested())
+            throw Error(ErrorKind::kCancelled, "packing " + file.string() + ": stopped on request");
           if (written > max_bytes) throw TooLarge();
         });
   } catch (const TooLarge&) {

@@ -30,7 +30,8 @@ bool has_room_for_names(const Manifest& manifest) {
 }  // namespace
 
 std::optional<Manifest> pack_model(const fs::path& model, const fs::path& reference,
-                                   const fs::path& out, double max_ratio, int threads) {
+                                   const fs::path& out, double max_ratio, int threads,
+                                   std::stop_token stop) {
   const Manifest wanted = checkpoint::read_manifest(model);
   const Manifest held = checkpoint::read_manifest(reference);
   if (!has_room_for_names(wanted)) return std::nullopt;
@@ -50,7 +51,7 @@ std::optional<Manifest> pack_model(const fs::path& model, const fs::path& refere
       if (before != nullptr && before->size_bytes == file.size_bytes)
         against = Reference{reference / file.name, before->sha256};
       const auto packed = encode(model / file.name, file, against,
-                                 temporary / packed_name(file.name), left, threads);
+                                 temporary / packed_name(file.name), left, threads, stop);
       bytes = packed ? packed->size_bytes : left + 1;
       if (packed) known.push_back(*packed);
     } else if (bytes <= left) {

@@ -8,6 +8,7 @@
 #include "ledger.h"
 #include "xffl/aggregate/aggregate.h"
 #include "xffl/base/spare_memory.h"
+#include "packed_models.h"
 #include "xffl/config/experiment.h"
 #include "xffl/plan/round_plan.h"
 #include "xffl/round/federation.h"
@@ -67,6 +68,7 @@ struct Context {
   SpareMemory spare{};  // of earlier rounds' files
   ModelNorms norms{};
   PurgeWatch purges{};
+  PackedModels packed{};
 };
 
 }  // namespace xffl::round

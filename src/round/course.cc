@@ -123,6 +123,11 @@ class Stepper {
     now_.reported = looked.reported;
     if (looked.reported) return;
     if (looked.status) take_status(*looked.status);
+    if (now_.over && !looked.not_unpacked.empty()) {
+      now_.not_unpacked = looked.not_unpacked;
+      now_.settled = true;  // it has said what came of it
+      now_.rest = Nanoseconds(0);
+    }
     const Nanoseconds watched = moment_.now - now_.watched_since;
     std::optional<Nanoseconds> running;
     if (now_.running_since) running = moment_.now - *now_.running_since;
@@ -189,6 +194,10 @@ class Stepper {
     for (const JobId& job : jobs)
       if (!now_.watched.contains(job)) return adopt(job, true);
     now_.failing = failure_of(*now_.over, JobId(attempt().job_id));
+    if (!now_.not_unpacked.empty() && now_.over->state == JobState::kEnded)
+      now_.failing = {.reason = "its job could not unpack the model, which comes whole next: " +
+                                now_.not_unpacked,
+                      .charged = false};
   }
 
   int begin_doubt() {
@@ -232,6 +241,7 @@ class Stepper {
     now_.status.reset();
     now_.over.reset();
     now_.settled = now_.reported = false;
+    now_.not_unpacked.clear();
     now_.unknown_answers = 0;
   }
 

@@ -54,6 +54,7 @@ void evaluate_last(Context& context, const plan::RoundPlan& plan, std::stop_toke
     for (size_t i = 0; i < errors.size(); ++i)
       threads.emplace_back([&, i] { measure(context, plan, plan.facilities[i], stop, errors[i]); });
   }
+  context.packed.drop(context.folder, plan.round);
   for (size_t i = 0; i < errors.size(); ++i)
     if (errors[i]) note_missing(context, plan, plan.facilities[i], errors[i]);
   for (const auto& [name, facility] : context.ledger.round(plan.round).facilities)

@@ -20,6 +20,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr uint64_t kMaxReportBytes = 1 << 20;
+constexpr std::string_view kPackedFailure = "out/packed.failure";
 constexpr int kLooks = 3;  // at files that are not what they should be, a settle time apart
 
 // What a facility itself did wrong; anything else is about this machine or the link.
@@ -189,34 +190,50 @@ transfer::OnProgress FacilityActions::shown(const std::string& doing) {
   };
 }
 
-uint64_t FacilityActions::push_models(std::stop_token stop) {
-  uint64_t moved_bytes =
-      push_model(context_.folder.global(plan_.round - 1), facility_.model_folder, stop);
-  if (!plan_.adapted_sha256.empty())
-    moved_bytes += push_model(context_.folder.adapted(), facility_.adapted_folder, stop);
-  return moved_bytes;
-}
-
 // A job may wait in a queue for longer than a site leaves files alone.
-void FacilityActions::look_after_files(std::stop_token stop) {
+void FacilityActions::look_after_files(int attempt, std::stop_token stop) {
   if (!context_.purges.is_due(settings_, context_.world.clock.monotonic())) return;
   context_.purges.look_after(*session_, settings_, facility_.folder);
-  const uint64_t moved_bytes = push_models(stop);
-  if (moved_bytes > 0)
+  job::JobSpec told = spec(attempt);
+  const Json pushed = push_base(attempt, told, stop);
+  if (pushed["moved_bytes"] > 0)
     log::warning("the model was no longer whole at the facility and was sent again",
-                 {{"facility", facility_.facility.str()}, {"bytes", moved_bytes}});
+                 {{"facility", facility_.facility.str()},
+                  {"bytes", pushed["moved_bytes"].get<uint64_t>()}});
 }
 
 Event FacilityActions::push(int attempt, std::stop_token stop) {
-  const std::string job_json = job::format_job_spec(spec(attempt));
+  job::JobSpec told = spec(attempt);
+  Json details = push_base(attempt, told, stop);
+  const std::string job_json = job::format_job_spec(told);
   make_dirs(archive());
   write_file_atomic(archive() / "job.json", job_json);
-  const uint64_t moved_bytes = push_models(stop);
   const std::vector<remote::NewFile> beside = {{"out/", ""}, {"job.json", job_json}};
   at_the_facility([&] { session_->put_files(folder(attempt), beside); });
   if (context_.purges.is_due(settings_, context_.world.clock.monotonic()))
     context_.purges.look_after(*session_, settings_, facility_.folder);
-  return Completed{{{"moved_bytes", moved_bytes}}};
+  return Completed{std::move(details)};
+}
+
+Json FacilityActions::push_base(int attempt, job::JobSpec& spec, std::stop_token stop) {
+  const fs::path model = context_.folder.global(plan_.round - 1);
+  if (takes_packed(settings_, plan_, attempt, state(plan_.round - 1)))
+    if (const auto packed = context_.packed.of(context_.folder, plan_.round, stop)) {
+      const std::string sha256 = packed->root_sha256();
+      const RemotePath to = facility_.round_folder / ("packed-" + sha256.substr(0, 16));
+      const std::string before =
+          checkpoint::read_manifest(context_.folder.global(plan_.round - 2)).root_sha256();
+      spec.base_model_packed = {to.str(), sha256,
+                                (facility_.folder / "models" / before.substr(0, 16)).str(), before,
+                                (folder(attempt) / kPackedFailure).str()};
+      const uint64_t moved = push_model(context_.folder.packed(plan_.round - 1), to, stop);
+      return {{"moved_bytes", moved},
+              {"whole_bytes", checkpoint::read_manifest(model).total_bytes()}};
+    }
+  uint64_t moved = push_model(model, facility_.model_folder, stop);
+  if (!plan_.adapted_sha256.empty())
+    moved += push_model(context_.folder.adapted(), facility_.adapted_folder, stop);
+  return {{"moved_bytes", moved}};
 }
 
 uint64_t FacilityActions::push_model(const fs::path& model, const RemotePath& to,
@@ -245,9 +262,16 @@ Event FacilityActions::look(const Look& look, std::stop_token stop) {
     const submit::SubmittedJob job = submitted(look.attempt, look.job);
     looked.status = at_the_facility(
         [&] { return scheduler_->query(std::span(&job, 1), stop).at(look.job); });
-    if (looked.status->state == submit::JobState::kPending) look_after_files(stop);
+    if (looked.status->state == submit::JobState::kPending) look_after_files(look.attempt, stop);
+    if (looked.status->state == submit::JobState::kEnded)
+      looked.not_unpacked = at_the_facility([&] { return unpacking_problem(look.attempt); });
   }
   return looked;
+}
+
+std::string FacilityActions::unpacking_problem(int attempt) {
+  if (!takes_packed(settings_, plan_, attempt, state(plan_.round - 1))) return "";
+  return log::printable(last_bytes(*session_, folder(attempt) / kPackedFailure, 600));
 }
 
 Event FacilityActions::fetch(int attempt, std::stop_token stop) {

@@ -47,9 +47,13 @@ class FacilityActions {
   /// Shows a transfer on the live board, now and then.
   transfer::OnProgress shown(const std::string& doing);
   Event push(int attempt, std::stop_token stop);
-  void look_after_files(std::stop_token stop);
-  /// Return the bytes that they had to move.
-  uint64_t push_models(std::stop_token stop);
+  void look_after_files(int attempt, std::stop_token stop);
+  /// The model that the attempt begins with; names it in `spec` where it goes packed. Returns what
+  /// the journal keeps of it.
+  Json push_base(int attempt, job::JobSpec& spec, std::stop_token stop);
+  /// Why the attempt's job could not unpack its model; empty: it did not say so.
+  std::string unpacking_problem(int attempt);
+  /// Returns the bytes that it had to move.
   uint64_t push_model(const std::filesystem::path& model, const RemotePath& to,
                       std::stop_token stop);
   Event look(const Look& look, std::stop_token stop);

@@ -203,6 +203,7 @@ void run_round(Context& context, const plan::RoundPlan& plan, std::stop_token st
   const std::vector<Accepted> participants = freeze_participants(context, plan, accepted);
   aggregate_updates(context, plan, participants);
   publish(context, plan);
+  context.packed.drop(context.folder, plan.round);
   spare_memory_of(context, plan, participants);
   if (context.observer.on_round)
     context.observer.on_round(

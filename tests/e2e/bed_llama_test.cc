@@ -9,6 +9,7 @@
 #include "xffl/base/file.h"
 #include "xffl/checkpoint/llama_config.h"
 #include "xffl/checkpoint/manifest.h"
+#include "xffl/journal/journal.h"
 #include "xffl/tokens/token_shard.h"
 
 namespace xffl {
@@ -86,10 +87,14 @@ TEST(BedLlama, TwoNodesOfRealFacilitiesGiveTheModelOfThisMachine) {
     const fs::path data = facility.folder / "scratch/train.tokens";
     write_tokens(data, name[0] == 'a' ? 0 : 1);
     here[name] = {"    world_size: 2\n", data};
-    there[name] = {test::placement(facility).yaml, facility.scratch + "/train.tokens"};
+    there[name] = {test::placement(facility, "    transfer: {pack: always}\n").yaml, facility.scratch + "/train.tokens"};
   }
   const std::string expected = lab.federate(here);
   EXPECT_EQ(lab.federate(there), expected);
+  int packed = 0;
+  for (const journal::Event& event : journal::read_events(lab.path() / "runs/0002/journal.db"))
+    packed += event.kind == "pushed" && event.payload.find("whole_bytes") != std::string::npos;
+  EXPECT_EQ(packed, 4) << "two rounds of two facilities had a model to be packed against";
 }
 
 }  // namespace

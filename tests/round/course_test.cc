@@ -146,6 +146,26 @@ TEST(Course, FencesAFailedAttemptBeforeItOpensAnother) {
   EXPECT_TRUE(hand.action<Push>());
 }
 
+// The next attempt's model comes whole: it is not the training that failed.
+TEST(Course, AModelThatWasNotUnpackedIsNotHeldAgainstTheTraining) {
+  Hand hand;
+  hand.rules.max_attempts = 1;
+  hand.to_the_job();
+  hand.give(Looked{.reported = false,
+                   .status = submit::JobStatus{.state = submit::JobState::kEnded},
+                   .not_unpacked = "the reference is damaged"});
+  ASSERT_TRUE(hand.action<FindJobs>()) << "there is nothing to wait for";
+  hand.give(Found{{JobId("7")}});
+  ASSERT_TRUE(hand.action<Fence>());
+  hand.give(Completed{});
+  const Attempt& failed = hand.last.course.known.attempts.front();
+  ASSERT_TRUE(failed.failure);
+  EXPECT_NE(failed.failure->find("the reference is damaged"), std::string::npos);
+  EXPECT_FALSE(failed.charged);
+  ASSERT_TRUE(hand.action<Push>());
+  EXPECT_EQ(hand.action<Push>()->attempt, 2);
+}
+
 TEST(Course, GoesOnWithATrainingThatWasStoppedAsLongAsItMakesProgress) {
   Hand hand;
   hand.rules.rerun_budget = 1;

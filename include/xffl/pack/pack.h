@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <stop_token>
 #include <string>
 
 #include "xffl/checkpoint/manifest.h"
@@ -32,12 +33,12 @@ struct Reference {
 /// `threads` threads beside the caller's, in bounded memory, synced. Without a reference its own
 /// words are split into planes. Returns what a manifest says of `out`, or nothing (and no file) as
 /// soon as that has more than `max_bytes`. Throws kRejected when `file` is not as `raw` says or the
-/// reference has another size, kIo.
+/// reference has another size, kIo, kCancelled.
 std::optional<checkpoint::ManifestFile> encode(const std::filesystem::path& file,
                                                const checkpoint::ManifestFile& raw,
                                                const std::optional<Reference>& reference,
                                                const std::filesystem::path& out, uint64_t max_bytes,
-                                               int threads);
+                                               int threads, std::stop_token stop = {});
 
 /// The inverse: writes `out`, synced, which is then as `raw` says. `reference` is the file that
 /// `packed` was made from, or empty when it was made without. Returns what a manifest says of

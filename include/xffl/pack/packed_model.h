@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <stop_token>
 #include <string>
 
 #include "xffl/checkpoint/manifest.h"
@@ -18,11 +19,11 @@ namespace xffl::pack {
 /// Writes what makes `model` out of `reference`, both folders with a manifest.json, to `out`, which
 /// appears by rename and takes the place of what was there. Returns its manifest; nothing, and no
 /// folder, when it would have more than `max_ratio` of the model's bytes. Throws kRejected when the
-/// model is not as its manifest says, kIo.
+/// model is not as its manifest says, kIo, kCancelled.
 std::optional<checkpoint::Manifest> pack_model(const std::filesystem::path& model,
                                                const std::filesystem::path& reference,
                                                const std::filesystem::path& out, double max_ratio,
-                                               int threads);
+                                               int threads, std::stop_token stop = {});
 
 struct Unpacked {
   uint64_t packed_bytes = 0;

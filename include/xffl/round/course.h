@@ -105,6 +105,7 @@ struct Found {
 struct Looked {
   bool reported = false;
   std::optional<submit::JobStatus> status;  // when the scheduler was asked
+  std::string not_unpacked{};  // why the job, which has ended, could not unpack its model
 };
 struct Fetched {
   Accepted accepted;
@@ -166,6 +167,7 @@ struct Course {
     bool reported = false;
     std::optional<submit::JobStatus> over;  // it has ended, and no report was seen so far
     bool settled = false;                   // ... nor after the settle time
+    std::string not_unpacked;               // ... because it could not unpack its model
     // The end of an attempt.
     std::optional<AttemptFailure> failing;
     bool fenced = false;

@@ -2,7 +2,7 @@
 //
 //   <workdir>/runs/0003/  journal.db  config.resolved.yaml  coordinator.log  CURRENT ->
 //   r0002/global
-//     r0002/global/  r0002/master/  r0002/<facility>/{job.json, job.sh, report.json, update/,
+//     r0002/global/  r0002/global.packed/  r0002/master/  r0002/<facility>/{job.json, job.sh, report.json, update/,
 //     metrics.jsonl}
 #pragma once
 
@@ -31,6 +31,8 @@ class RunFolder {
   std::filesystem::path round(int round) const;
   std::filesystem::path global(int round) const { return this->round(round) / "global"; }
   std::filesystem::path master(int round) const { return this->round(round) / "master"; }
+  /// The global model as its differences from the one before, while a round needs it.
+  std::filesystem::path packed(int round) const { return this->round(round) / "global.packed"; }
   /// With LoRA, where global and master are adapters: the model under them.
   std::filesystem::path adapted() const { return this->round(0) / "adapted"; }
   std::filesystem::path facility(int round, const FacilityName& name) const {

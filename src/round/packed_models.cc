@@ -1,0 +1,88 @@
+#include "packed_models.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "xffl/base/cpus.h"
+#include "xffl/base/error.h"
+#include "xffl/base/log.h"
+#include "xffl/pack/packed_model.h"
+
+namespace xffl::round {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr double kMaxRatio = 0.8;  // of the whole model's bytes: less gained is not worth the work
+constexpr int kMaxThreads = 16;
+
+std::optional<checkpoint::Manifest> make(const RunFolder& folder, int round,
+                                         std::stop_token stop) {
+  const auto began = std::chrono::steady_clock::now();
+  const fs::path model = folder.global(round - 1);
+  const auto packed =
+      pack::pack_model(model, folder.global(round - 2), folder.packed(round - 1), kMaxRatio,
+                       std::min(kMaxThreads, available_cpus()), stop);
+  const double megabytes =
+      static_cast<double>(checkpoint::read_manifest(model).total_bytes()) * 1e-6;
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+  const log::Field number{"round", round}, seconds{"seconds", took.count()};
+  if (!packed) {
+    log::info("global model is sent whole: its differences are not small",
+              {number, {"megabytes", megabytes}, seconds});
+    return packed;
+  }
+  const double packed_megabytes = static_cast<double>(packed->total_bytes()) * 1e-6;
+  log::info("global model packed as differences", {number,
+                                                   {"megabytes", megabytes},
+                                                   {"packed_megabytes", packed_megabytes},
+                                                   {"ratio", megabytes / packed_megabytes},
+                                                   seconds});
+  return packed;
+}
+
+}  // namespace
+
+bool unpacks(const config::Facility& facility) {
+  if (facility.access != config::AccessKind::kSsh) return false;  // nothing travels
+  const config::PackModels pack = facility.transfer.pack;
+  return pack == config::PackModels::kAlways ||
+         (pack == config::PackModels::kAuto && facility.trainer_command.empty());
+}
+
+bool takes_packed(const config::Facility& facility, const plan::RoundPlan& plan, int attempt,
+                  const FacilityState& before) {
+  return unpacks(facility) && attempt == 1 && plan.round > 1 && plan.adapted_sha256.empty() &&
+         before.accepted.has_value();
+}
+
+std::optional<checkpoint::Manifest> PackedModels::of(const RunFolder& folder, int round,
+                                                     std::stop_token stop) {
+  const std::lock_guard lock(mutex_);
+  if (round_ == round) return made_;
+  made_.reset();
+  try {
+    made_ = make(folder, round, stop);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kCancelled) throw;
+    log::warning("global model could not be packed: it is sent whole",
+                 {{"round", round}, {"problem", error.what()}});
+  } catch (const fs::filesystem_error& error) {
+    log::warning("global model could not be packed: it is sent whole",
+                 {{"round", round}, {"problem", error.what()}});
+  }
+  round_ = round;
+  return made_;
+}
+
+void PackedModels::drop(const RunFolder& folder, int round) {
+  const std::lock_guard lock(mutex_);
+  std::error_code none;
+  for (int old = std::max(1, round - 3); old < round; ++old) {
+    fs::remove_all(folder.packed(old), none);
+    fs::remove_all(folder.packed(old).string() + ".tmp", none);
+  }
+}
+
+}  // namespace xffl::round

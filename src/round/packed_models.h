@@ -1,0 +1,41 @@
+// Global models as their differences from the one before, for facilities that hold that one.
+#pragma once
+
+#include <mutex>
+#include <optional>
+#include <stop_token>
+
+#include "xffl/checkpoint/manifest.h"
+#include "xffl/config/experiment.h"
+#include "xffl/plan/round_plan.h"
+#include "xffl/round/history.h"
+#include "xffl/round/run_folder.h"
+
+namespace xffl::round {
+
+/// Whether the facility's jobs unpack models (transfer.pack).
+bool unpacks(const config::Facility& facility);
+
+/// Whether an attempt may be given its model packed: a round's first, where the facility's update of
+/// the round before was accepted, so that its job had checked the model before this one; the others
+/// get it whole. `before` is what the journal knows of the facility in the round before.
+bool takes_packed(const config::Facility& facility, const plan::RoundPlan& plan, int attempt,
+                  const FacilityState& before);
+
+/// The packed models of a run, each made by the first facility that needs it. Thread-safe.
+class PackedModels {
+ public:
+  /// The manifest of RunFolder::packed(round - 1), which makes the model that `round` begins with out
+  /// of the one before; none when that would save too little, or could not be done, which is logged.
+  /// Who comes while another makes it waits. Throws kCancelled.
+  std::optional<checkpoint::Manifest> of(const RunFolder& folder, int round, std::stop_token stop);
+  /// Removes what was made for the rounds up to this one.
+  void drop(const RunFolder& folder, int round);
+
+ private:
+  std::mutex mutex_;
+  int round_ = 0;  // that made_ is of
+  std::optional<checkpoint::Manifest> made_;
+};
+
+}  // namespace xffl::round

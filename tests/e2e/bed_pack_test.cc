@@ -1,0 +1,146 @@
+// Global models as differences, on real SSH and Slurm: the model of a run that sends them whole, and
+// whatever happens to the reference, nothing is trained twice.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <memory>
+
+#include "e2e/bed_project.h"
+#include "xffl/base/file.h"
+#include "xffl/base/json.h"
+
+namespace xffl {
+namespace {
+
+namespace fs = std::filesystem;
+using test::await;
+using test::BedProject;
+
+constexpr int kRows = 20000;  // of 16 bytes
+const std::string kPacks = "    transfer: {pack: always}\n";
+
+class BedPack : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    project_ = std::make_unique<BedProject>();
+    project_->set_model_rows(kRows);
+    test::Project local;
+    local.set_model_rows(kRows);
+    local.write_config();
+    EXPECT_EQ(local.run().exit_code, 0);
+    expected_ = local.current_sha256();
+  }
+  static void TearDownTestSuite() { project_.reset(); }
+
+  void SetUp() override {
+    if (!project_->up()) GTEST_SKIP() << project_->why_not();
+    project_->forget_runs();
+    project_->set_policy("{on_missing: wait, poll_interval: 20ms, max_attempts: 1}");
+    ask("nodes: 2, time: 5m, warning: 1m");
+    project_->set_hold();
+    project_->write_config();
+  }
+  static BedProject& project() { return *project_; }
+
+  static void ask(const std::string& slurm) {
+    for (const char* name : {"alba", "brno"})
+      project_->place(name, test::placement(project_->facility(name), kPacks, slurm));
+  }
+  /// "facility round attempt" of each push that was packed, and took less for it.
+  static std::vector<std::string> packed() {
+    std::vector<std::string> pushes;
+    for (const journal::Event& event : project_->events()) {
+      if (event.kind != "pushed") continue;
+      const Json payload = parse_json(event.payload, "pushed");
+      if (!payload.contains("whole_bytes")) continue;
+      EXPECT_LT(payload["moved_bytes"].get<double>(), 0.8 * payload["whole_bytes"].get<double>());
+      pushes.push_back(event.facility + " " + std::to_string(event.round) + " " +
+                       std::to_string(event.attempt));
+    }
+    std::sort(pushes.begin(), pushes.end());
+    return pushes;
+  }
+  /// The folder of the facility's run, as this machine sees it.
+  static fs::path work(const std::string& name) {
+    std::error_code none;
+    const fs::path runs = project_->facility(name).folder / "scratch/work/test";
+    for (const auto& run : fs::directory_iterator(runs, none)) return run.path() / name;
+    return {};
+  }
+  static std::vector<fs::path> models(const std::string& name) {
+    std::vector<fs::path> found;
+    std::error_code none;
+    for (const auto& model : fs::directory_iterator(work(name) / "models", none))
+      if (fs::exists(model.path() / "manifest.json")) found.push_back(model.path());
+    return found;
+  }
+
+  static std::unique_ptr<BedProject> project_;
+  static std::string expected_;
+};
+
+std::unique_ptr<BedProject> BedPack::project_;
+std::string BedPack::expected_;
+
+TEST_F(BedPack, LaterRoundsAreDifferences) {
+  project().release();
+  ASSERT_EQ(project().run().exit_code, 0);
+  project().expect_result(expected_);
+  EXPECT_THAT(packed(), testing::ElementsAre("alba 2 1", "alba 3 1", "brno 2 1", "brno 3 1"));
+  // keep_rounds is 2: the packed model of the second round is there still, unlike here.
+  EXPECT_FALSE(fs::exists(project().run_folder() / "r0001/global.packed"));
+  EXPECT_FALSE(fs::exists(project().run_folder() / "r0002/global.packed"));
+}
+
+TEST_F(BedPack, JobsThatStayUnpackToo) {
+  ask("nodes: 2, time: 5m, warning: 1m, stay: 60s");
+  project().write_config();
+  project().release();
+  ASSERT_EQ(project().run().exit_code, 0);
+  project().expect_result(expected_);
+  EXPECT_THAT(packed(), testing::ElementsAre("alba 2 1", "alba 3 1", "brno 2 1", "brno 3 1"));
+}
+
+// With max_attempts 1: the model comes whole, and the failure is not the training's.
+TEST_F(BedPack, ADamagedReferenceCostsAPush) {
+  project().release("brno");
+  auto run = project().start_run();
+  ASSERT_TRUE(await([] { return models("alba").size() == 1; }));
+  ASSERT_TRUE(project().await_events("submitted", 2));
+  project().running_job("alba");
+  {
+    std::fstream model(models("alba").front() / "model.safetensors",
+                       std::ios::in | std::ios::out | std::ios::binary);
+    model.seekp(kRows);
+    model.put('\x55');
+  }
+  project().release("alba");
+  EXPECT_EQ(run.finish(), 0);
+  project().expect_result(expected_, "", {"alba 1 1", "alba 2 2", "alba 3 1", "brno 1 1", "brno 2 1",
+                                          "brno 3 1"});
+  std::vector<std::string> reasons;
+  for (const journal::Event& event : project().events())
+    if (event.kind == "attempt_failed") reasons.push_back(event.payload);
+  EXPECT_THAT(reasons, testing::ElementsAre(testing::AllOf(
+                           testing::HasSubstr("could not unpack the model"),
+                           testing::HasSubstr("damaged"), testing::HasSubstr("\"charged\":false"))));
+}
+
+// The coordinator is killed when the second round's model has been packed and is on its way.
+TEST_F(BedPack, AKillAfterThePushOfDifferencesCostsNothing) {
+  project().release();
+  project().hold("alba", 2);
+  {
+    auto killed = project().start_run();
+    ASSERT_TRUE(await([] { return packed().size() >= 2; }));
+    killed.kill();
+  }
+  project().release("alba", 2);
+  EXPECT_EQ(project().run().exit_code, 0);
+  project().expect_result(expected_);
+  EXPECT_THAT(packed(), testing::ElementsAre("alba 2 1", "alba 3 1", "brno 2 1", "brno 3 1"));
+}
+
+}  // namespace
+}  // namespace xffl
