@@ -9,6 +9,7 @@ import datetime
 import json
 import os
 import pathlib
+import random
 import resource
 import shutil
 import statistics
@@ -27,7 +28,7 @@ CONFIG = {
 
 
 def write_model(folder, size):
-    """bfloat16 tensors of small random numbers, `size` bytes of them."""
+    """bfloat16 tensors of N(0, 0.02), `size` bytes of them."""
     folder.mkdir(parents=True)
     rows = size // 2048
     shapes = {"model.embed_tokens.weight": rows // 2, "model.layers.0.mlp.up_proj.weight": rows - rows // 2}
@@ -37,18 +38,19 @@ def write_model(folder, size):
         offset += count * 2048
     text = json.dumps(header)
     text += " " * (-len(text) % 8)
+    # Drawn once and repeated: at a distance that no packed block sees (1 MiB).
+    draw = random.Random(1)
+    floats = struct.pack(f"<{1 << 20}f", *(draw.gauss(0, 0.02) for _ in range(1 << 20)))
+    words = bytearray(2 << 20)
+    words[0::2], words[1::2] = floats[2::4], floats[3::4]  # cut off instead of rounded
     with open(folder / "model.safetensors", "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text.encode())
-        for count in shapes.values():
-            for begin in range(0, count, 4096):
-                piece = bytearray(2048 * min(4096, count - begin))
-                piece[0::2] = os.urandom(len(piece) // 2)
-                piece[1::2] = b"\x3c" * (len(piece) // 2)
-                file.write(piece)
+        for left in range(offset, 0, -len(words)):
+            file.write(words[:left])
     (folder / "config.json").write_text(json.dumps(CONFIG))
 
 
-def write_project(folder, bed, options, size, stay):
+def write_project(folder, bed, options, size, stay, pack):
     write_model(folder / "model", size)
     shutil.copy(bed.state / "known_hosts", folder / "known_hosts")
     os.chmod(folder / "known_hosts", 0o600)
@@ -58,8 +60,10 @@ def write_project(folder, bed, options, size, stay):
     for name, about in bed.facilities.items():
         lines += [f"  {name}:", "    access: ssh", "    scheduler: slurm", "    workdir: /scratch/bench",
                   f"    ssh: {{hosts: {about['host']}, user: {about['user']}, keys: {about['key']}, agent: false}}",
+                  f"    transfer: {{pack: {pack}}}",
                   f"    slurm: {{time: 10m, warning: 0s, stay: {stay}}}", "    trainer:", "      command:",
                   "        - /scratch/timed_trainer.sh", "        - /scratch/xffl-fake-trainer",
+                  "    environment:", f"      - export XFFL_FAKE_STEP={options.step}",
                   "    data: {train: /scratch/unused.tokens}"]
     (folder / "xffl.yaml").write_text("\n".join(lines) + "\n")
 
@@ -69,16 +73,16 @@ def seconds(text):
 
 
 def training_times(bed):
-    """(round, facility) -> (began, ended)."""
+    """(round, facility) -> moments at which the trainer began, had its model, and ended."""
     times = {}
     for name in FACILITIES:
         for line in bed.at(name, "sh", "-c", "cat /scratch/times/*").splitlines():
-            number, began, ended = line.split()
-            times[int(number[1:]), name] = float(began), float(ended)
+            number, *moments = line.split()
+            times[int(number[1:]), name] = tuple(float(moment) for moment in moments)
     return times
 
 
-PARTS = ("push", "submit", "queue", "notice, fetch, check", "publish")
+PARTS = ("push", "submit", "queue", "unpack", "notice, fetch, check", "publish")
 
 
 def round_times(events, training):
@@ -92,14 +96,16 @@ def round_times(events, training):
         for event in by_round[number]:
             at[event["kind"], event.get("facility", "")] = seconds(event["time"])
         last = max(FACILITIES, key=lambda name: at["update_accepted", name])
-        began, ended = training[number, last]
+        began, unpacked, ended = training[number, last]
         parts = dict(zip(PARTS, (
             at["pushed", last] - at["round_planned", ""], at["submitted", last] - at["pushed", last], began - at["submitted", last],
-            at["update_accepted", last] - ended,
+            unpacked - began, at["update_accepted", last] - ended,
             at["participants_frozen", ""] - at["update_accepted", last] + at["published", ""] - at["aggregated", ""])))
         overhead = sum(parts.values())
-        result.append({"overhead": overhead, "without queue": overhead - parts["queue"], **parts, "training": ended - began,
+        result.append({"overhead": overhead, "without queue": overhead - parts["queue"], **parts, "training": ended - unpacked,
                        "averaging": at["aggregated", ""] - at["participants_frozen", ""]})
+        sent = [event["payload"] for event in by_round[number] if event["kind"] == "pushed"]
+        result[-1]["fewer"] = sum(p.get("whole_bytes", p["moved_bytes"]) for p in sent) / max(1, sum(p["moved_bytes"] for p in sent))
     return result
 
 
@@ -122,11 +128,11 @@ def scp_times(bed, folder):
     return there + back
 
 
-def measure(bed, options, size, scratch, stay):
+def measure(bed, options, size, scratch, stay, pack):
     rounds, scps = [], []
     for repeat in range(options.repeats):
         folder = scratch / "project"
-        write_project(folder, bed, options, size, stay)
+        write_project(folder, bed, options, size, stay, pack)
         scps.append(scp_times(bed, folder))
         began = resource.getrusage(resource.RUSAGE_CHILDREN)
         run(options.build / "bin/xffl", "run", "-p", folder)
@@ -135,19 +141,22 @@ def measure(bed, options, size, scratch, stay):
         journal = next(folder.glob("runs/*/journal.db"))
         events = [json.loads(line) for line in run(options.build / "bin/xffl", "inspect", journal, "--json").splitlines()]
         times = [{**each, "coordinator CPU": cpu} for each in round_times(events, training_times(bed))]
-        rounds += times[1:] if stay != "0s" else times  # the first round has nobody's job to take
+        # The first round has nobody's job to take, and no model to be packed against.
+        rounds += times[1:] if stay != "0s" or options.pack != ["never"] else times
         for name in FACILITIES:
             bed.at(name, "rm", "-rf", "/scratch/bench", "/scratch/times")
         shutil.rmtree(folder)
     return rounds, scps
 
 
-def show(label, network, stay, rounds, scps):
+def show(label, network, stay, pack, rounds, scps):
     median = lambda key: statistics.median(r[key] for r in rounds)
     overhead, scp = median("overhead"), statistics.median(scps)
     before = BEFORE.get((label, network))
     compared = f"; the replaced stack {before:g} s, {before / overhead:.1f} times as long" if before else ""
     stays = "" if stay == "0s" else f", jobs stay {stay}"
+    if pack == "always":
+        stays += f", packed {median('fewer'):.2f} times"
     print(f"{label}, {network}{stays}: {overhead:.2f} s a round (from {min(r['overhead'] for r in rounds):.2f} to "
           f"{max(r['overhead'] for r in rounds):.2f}, {len(rounds)} rounds), {median('without queue'):.2f} without Slurm's queue; "
           f"scp there and back {scp:.2f} s{compared}")
@@ -163,6 +172,9 @@ def main():
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--stay", nargs="+", default=["0s"], metavar="DURATION",
                         help="slurm.stay: jobs keep their nodes for the next round; several: each in turn")
+    parser.add_argument("--pack", nargs="+", default=["never"], choices=["never", "always"],
+                        help="transfer.pack: models as differences from the last one; several: each in turn")
+    parser.add_argument("--step", default="3.6e-4", help="standard deviation of a facility's updates")
     options = parser.parse_args()
     options.build = options.build.resolve()
     with tempfile.TemporaryDirectory(prefix="xffl-bench-") as temp:
@@ -173,8 +185,9 @@ def main():
                 bed.network(network)
                 for megabytes in options.megabytes:
                     for stay in options.stay:
-                        rounds, scps = measure(bed, options, megabytes * 1_000_000, pathlib.Path(temp), stay)
-                        show(f"{megabytes} MB", NETWORKS[network], stay, rounds, scps)
+                        for pack in options.pack:
+                            rounds, scps = measure(bed, options, megabytes * 1_000_000, pathlib.Path(temp), stay, pack)
+                            show(f"{megabytes} MB", NETWORKS[network], stay, pack, rounds, scps)
         finally:
             bed.down()
 

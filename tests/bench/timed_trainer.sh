@@ -1,13 +1,14 @@
 #!/bin/sh
-# A trainer for the bench: the fake one. The moments at which it began and ended go into /scratch/times, which the
-# clean-up of old rounds leaves alone.
+# A trainer for the bench: the fake one. The moments at which it began, had its model and ended go into /scratch/times,
+# which the clean-up of old rounds leaves alone.
 #   timed_trainer.sh PROGRAM --job FILE
 program=$1
 [ "${SLURM_PROCID:-0}" = 0 ] || exit 0
 round=$(basename "$(dirname "$(dirname "$3")")")
 mkdir -p /scratch/times
 began=$(date -u +%s.%N)
+export XFFL_FAKE_UNPACKED="$(dirname "$3")/unpacked"
 "$program" "$2" "$3"
 code=$?
-echo "$round $began $(date -u +%s.%N)" >"/scratch/times/$round"
+echo "$round $began $(cat "$XFFL_FAKE_UNPACKED") $(date -u +%s.%N)" >"/scratch/times/$round"
 exit $code

@@ -7,7 +7,9 @@
 // XFFL_FAKE_TRAININGS names a file that gets a line for every
 // training or evaluation that ran to its report, whatever came of it. It trains for XFFL_FAKE_MILLISECONDS, and
 // not before the file XFFL_FAKE_HOLD is gone, nor that with "-<round>" behind it. Told by SIGUSR1
-// meanwhile (or by the fault "early"), it reports half of its steps.
+// meanwhile (or by the fault "early"), it reports half of its steps. For benches: XFFL_FAKE_STEP, the
+// standard deviation of an update that changes every weight by itself, and XFFL_FAKE_UNPACKED, a file
+// that gets the moment at which the model to start from was there.
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
@@ -70,6 +72,37 @@ float pull(const job::JobKey& key, const std::string& tensor) {
   return static_cast<float>(std::stoi(digest.substr(0, 2), nullptr, 16) + 1) / 4096.0f;
 }
 
+// Nearly normal: the sum of four even ones.
+class Noise {
+ public:
+  Noise(const job::JobKey& key, const std::string& tensor, float deviation)
+      : state_(std::stoull(
+            sha256_hex(key.facility + "/" + std::to_string(key.round) + "/" + tensor).substr(0, 15),
+            nullptr, 16) | 1),
+        scale_(deviation / 37837.0f) {}
+
+  float next() {
+    state_ ^= state_ << 13;
+    state_ ^= state_ >> 7;
+    state_ ^= state_ << 17;
+    const uint64_t mixed = state_ * 0x2545f4914f6cdd1dull;
+    const auto sum = static_cast<float>((mixed & 0xffff) + (mixed >> 16 & 0xffff) +
+                                        (mixed >> 32 & 0xffff) + (mixed >> 48));
+    return (sum - 131070.0f) * scale_;
+  }
+
+ private:
+  uint64_t state_;
+  const float scale_;
+};
+
+void note_unpacked() {
+  const char* path = std::getenv("XFFL_FAKE_UNPACKED");
+  if (path == nullptr) return;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  write_file_atomic(path, std::to_string(std::chrono::duration<double>(now).count()) + "\n");
+}
+
 void write_update(const job::JobSpec& spec, const Fault& fault) {
   const checkpoint::ModelFolder base(spec.base_model_path);
   std::vector<checkpoint::TensorSpec> tensors = base.tensors();
@@ -81,6 +114,10 @@ void write_update(const job::JobSpec& spec, const Fault& fault) {
   for (const checkpoint::TensorSpec& tensor : tensors) {
     std::vector<float> values(static_cast<size_t>(tensor.num_elements()),
                               pull(spec.key, tensor.name));
+    if (const char* step = std::getenv("XFFL_FAKE_STEP")) {
+      Noise noise(spec.key, tensor.name, std::stof(step));
+      for (float& value : values) value = noise.next();
+    }
     if (happens(fault, "unchanged", spec.key)) std::fill(values.begin(), values.end(), 0.0f);
     if (happens(fault, "huge", spec.key)) std::fill(values.begin(), values.end(), 1e30f);
     if (happens(fault, "nan", spec.key) && &tensor == &tensors.back())
@@ -156,6 +193,7 @@ int train(const fs::path& path) {
   ::signal(SIGUSR1, [](int) { told_to_stop = 1; });
   const job::JobSpec spec = job::read_job_spec(path);
   pack::provide_base_model(spec);
+  note_unpacked();
   const Fault fault = fault_from_environment();
   if (const char* hold = std::getenv("XFFL_FAKE_HOLD")) {
     wait_until_gone(hold);
