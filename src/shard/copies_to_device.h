@@ -1,5 +1,5 @@
-// The copies in bfloat16 that a device computes with, from a host that makes them piece by piece: the
-// next piece is made while one is on its way.
+// The copies in bfloat16 that a device computes with, from a host that makes them piece by piece:
+// the next piece is made while one is on its way.
 #pragma once
 
 #include <torch/types.h>
@@ -20,9 +20,9 @@ class CopiesToDevice {
   at::Tensor piece(int64_t count) {
     Buffer& buffer = buffers_[next_];
     if (!buffer.host.defined())
-      buffer.host = at::empty({kPieceElements}, at::TensorOptions()
-                                                    .dtype(at::kBFloat16)
-                                                    .pinned_memory(device_.is_cuda()));
+      buffer.host =
+          at::empty({kPieceElements},
+                    at::TensorOptions().dtype(at::kBFloat16).pinned_memory(device_.is_cuda()));
     SideStream::synchronize(buffer.sent);
     return buffer.host.narrow(0, 0, count);
   }

@@ -44,9 +44,8 @@ void check_fits(const tokens::TokenShardReader& shard, const ModelLimits& limits
 llama::Targets targets_of(const Batch& batch, at::Device device) {
   llama::Targets targets{batch.num_targets};
   if (batch.num_targets == batch.labels_BT.numel()) return targets;
-  targets.rows_M = at::empty(
-      {batch.num_targets},
-      at::TensorOptions().dtype(at::kLong).pinned_memory(device.is_cuda()));
+  targets.rows_M = at::empty({batch.num_targets},
+                             at::TensorOptions().dtype(at::kLong).pinned_memory(device.is_cuda()));
   int64_t* row = targets.rows_M.mutable_data_ptr<int64_t>();
   const int64_t* labels = batch.labels_BT.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < batch.labels_BT.numel(); ++i)

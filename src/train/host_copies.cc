@@ -44,7 +44,8 @@ void HostWindow::prepare(int64_t begin, int64_t count) {
   for (int64_t piece = first; piece <= last; ++piece)
     shard::SideStream::synchronize(buffer(piece).copied);
   // Ahead, if the other buffer is not read any more.
-  if (first == last && num_started_ == last + 1 && num_started_ * kPieceElements < values_N_.numel())
+  if (first == last && num_started_ == last + 1 &&
+      num_started_ * kPieceElements < values_N_.numel())
     start(num_started_);
 }
 

@@ -50,9 +50,9 @@ class DeviceUpload {
  public:
   explicit DeviceUpload(at::Device device) : device_(device), side_(device) {}
 
-  /// `fill(begin, to)` writes the bytes of elements from `begin` on of `size` of them, in pieces, by
-  /// several threads at once; `take(begin, values)` gets each piece on the device, in order: there
-  /// until it returns, for the current stream.
+  /// `fill(begin, to)` writes the bytes of elements from `begin` on of `size` of them, in pieces,
+  /// by several threads at once; `take(begin, values)` gets each piece on the device, in order:
+  /// there until it returns, for the current stream.
   void run(int64_t size, at::ScalarType dtype,
            const std::function<void(int64_t begin, std::span<std::byte> to)>& fill,
            const std::function<void(int64_t begin, const at::Tensor& values)>& take);

@@ -2,8 +2,8 @@
 // same bits.
 //
 // `state_path` holds a folder "step-00000120" for each; it appears by rename when complete.
-//   state.json                       what it belongs to, counts so far, sizes and hashes of the files
-//   part-0001-of-0004.safetensors    masters, moments and what the groups' exchange keeps
+//   state.json                       what it belongs to, counts so far, sizes and hashes of the
+//   files part-0001-of-0004.safetensors    masters, moments and what the groups' exchange keeps
 //                                    (state_parts.h)
 // "best-00000080" is the same of the best model that was measured, without the optimizer unless the
 // next round needs it.
@@ -29,7 +29,7 @@ struct JobState {
   std::vector<double> nll_before;
   double best_validation = 0;  // of early stopping
   int64_t worse_validations = 0;
-  int64_t measured_at = -1;  // steps done at the last whole validation amid the training
+  int64_t measured_at = -1;    // steps done at the last whole validation amid the training
   std::vector<double> losses;  // of that validation
   double best_amid = 0;        // the lowest mean of those amid the training, and
   int64_t best_steps = -1;     // when it was: -1 before there is one

@@ -15,8 +15,8 @@ namespace xffl::train {
 
 /// The whole masters of a model, one unit at a time: what is in shards is gathered, and what is in
 /// other pipeline stages sent to the first, for the rank that writes. Nothing of it is widened as a
-/// whole: values are made as they are read. Collective: rank 0 calls values() for every parameter in
-/// order, or finish(), the others finish().
+/// whole: values are made as they are read. Collective: rank 0 calls values() for every parameter
+/// in order, or finish(), the others finish().
 class MasterStream {
  public:
   MasterStream(const LoadedModel& model, Pipeline& pipeline, at::Device device);

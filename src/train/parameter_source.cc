@@ -57,8 +57,7 @@ void ParameterSource::read_to_device(const llama::ParameterSpec& spec, size_t in
     const auto count = to.size() / width;
     if (!files_)
       return read(spec, range.begin + begin, {reinterpret_cast<float*>(to.data()), count});
-    const auto from =
-        bytes.subspan(static_cast<size_t>(range.begin + begin) * width, to.size());
+    const auto from = bytes.subspan(static_cast<size_t>(range.begin + begin) * width, to.size());
     std::copy(from.begin(), from.end(), to.begin());
   };
   upload.run(range.count, dtype, fill, [&](int64_t begin, const at::Tensor& values) {

@@ -59,8 +59,8 @@ class StateParts {
   const shard::FlatParameters& parameters_;
 };
 
-/// A file of `files` that is not there, not whole or has other bytes; empty when all are as written.
-/// Throws kIo where one cannot be read.
+/// A file of `files` that is not there, not whole or has other bytes; empty when all are as
+/// written. Throws kIo where one cannot be read.
 std::string damaged_file(const std::filesystem::path& folder, const Json& files);
 
 }  // namespace xffl::train

@@ -111,9 +111,10 @@ void check_folder(const std::filesystem::path& folder, const std::string& sha256
 void provide_given_models(const job::JobSpec& spec) {
   const auto began = SteadyClock::now();
   if (const auto made = pack::provide_base_model(spec))
-    log::info("model unpacked", {{"megabytes", static_cast<double>(made->model_bytes) * 1e-6},
-                                 {"packed_megabytes", static_cast<double>(made->packed_bytes) * 1e-6},
-                                 {"seconds", seconds_since(began)}});
+    log::info("model unpacked",
+              {{"megabytes", static_cast<double>(made->model_bytes) * 1e-6},
+               {"packed_megabytes", static_cast<double>(made->packed_bytes) * 1e-6},
+               {"seconds", seconds_since(began)}});
   else
     check_folder(spec.base_model_path, spec.base_model_sha256, "model", "base_model_sha256");
   if (!spec.adapter_path.empty())
@@ -151,7 +152,8 @@ std::string write_update(const job::JobSpec& spec, const LoadOptions& loaded_wit
   const checkpoint::Manifest manifest = checkpoint::write_manifest(temporary, files);
   fsync_dir(temporary);
   rename_durable(temporary, target);
-  log::info("update written", {{"bytes", manifest.total_bytes()}, {"seconds", seconds_since(begin)}});
+  log::info("update written",
+            {{"bytes", manifest.total_bytes()}, {"seconds", seconds_since(begin)}});
   return manifest.root_sha256();
 }
 
