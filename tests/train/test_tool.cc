@@ -1,5 +1,6 @@
 // Token shards and manifests for the Python tests, made by the writers that the programs use.
 //   xffl_test_tool tokens|packed VOCAB LENGTH OUT < lines of ids     xffl_test_tool manifest DIR
+//   xffl_test_tool differences MODEL REFERENCE OUT
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -9,6 +10,7 @@
 
 #include "xffl/base/error.h"
 #include "xffl/checkpoint/manifest.h"
+#include "xffl/pack/packed_model.h"
 #include "xffl/tokens/token_shard.h"
 
 namespace {
@@ -35,6 +37,9 @@ int main(int argc, char** argv) {
                    argv[4], command == "packed");
     } else if (command == "manifest" && argc == 3) {
       std::puts(xffl::checkpoint::write_manifest(argv[2]).root_sha256().c_str());
+    } else if (command == "differences" && argc == 5) {
+      const auto packed = xffl::pack::pack_model(argv[2], argv[3], argv[4], 1.0, 1);
+      std::puts(packed ? packed->root_sha256().c_str() : "larger");
     } else {
       return 2;
     }
