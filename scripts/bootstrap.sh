@@ -38,6 +38,8 @@ packages=(g++ cmake ninja-build ccache git python3 python3-venv
   libssh-dev libgtest-dev libgmock-dev libgloo-dev)
 # What facilities on this machine are made of; their services stay off.
 bed_packages=(openssh-server openssh-client munge slurm-wlm slurmdbd mariadb-server iproute2 util-linux procps)
+# What makes this machine misbehave: system calls that fail, a clock that jumps.
+fault_packages=(strace libfaketime)
 bed_services=(ssh munge slurmctld slurmd slurmdbd mariadb)
 
 missing_packages() {
@@ -85,12 +87,12 @@ if command -v dpkg-query >/dev/null; then
     fi
   fi
   if [ "$profile" = test ]; then
-    mapfile -t missing < <(missing_packages "${bed_packages[@]}")
+    mapfile -t missing < <(missing_packages "${bed_packages[@]}" "${fault_packages[@]}")
     if [ ${#missing[@]} -gt 0 ]; then
       if [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null; then
-        step "${#missing[@]} packages for facilities on this machine" install_without_daemons "${missing[@]}"
+        step "${#missing[@]} packages for facilities and faults on this machine" install_without_daemons "${missing[@]}"
       else
-        echo "bootstrap: without ${missing[*]} the tests on real facilities are skipped; they need an administrator" >&2
+        echo "bootstrap: without ${missing[*]} tests on real facilities and of faults are skipped; they need an administrator" >&2
       fi
     fi
   fi

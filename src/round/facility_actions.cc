@@ -207,6 +207,7 @@ Event FacilityActions::push(int attempt, std::stop_token stop) {
   Json details = push_base(attempt, told, stop);
   const std::string job_json = job::format_job_spec(told);
   make_dirs(archive());
+  for (const auto& parent : {archive().parent_path(), context_.folder.path()}) fsync_dir(parent);
   write_file_atomic(archive() / "job.json", job_json);
   const std::vector<remote::NewFile> beside = {{"out/", ""}, {"job.json", job_json}};
   at_the_facility([&] { session_->put_files(folder(attempt), beside); });

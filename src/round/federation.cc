@@ -150,6 +150,9 @@ void cancel_now(Context& context) {
 Outcome run_federation(const config::Experiment& experiment, const RunFolder& folder, World& world,
                        std::stop_token stop, const Observer& observer) {
   make_dirs(folder.path());
+  // Jobs bear the run's name: the folder must survive a loss of power before the first one.
+  const std::filesystem::path runs = std::filesystem::absolute(folder.path()).parent_path();
+  for (const auto& parent : {runs, runs.parent_path()}) fsync_dir(parent);
   Ledger ledger(folder.journal());
   if (!ledger.history().identity) create_run(experiment, folder, ledger);
   if (ledger.history().cancelled)

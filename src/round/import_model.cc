@@ -83,6 +83,7 @@ void import_model(Context& context) {
   const bool adapts = context.experiment.facilities.front().training.lora.rank > 0;
   fs::remove_all(context.folder.round(0));
   make_dirs(context.folder.round(0));
+  fsync_dir(context.folder.path());
   with_context("while importing the model " + context.experiment.model.string(), [&] {
     const fs::path trained = adapts ? prepare_adapter(context) : context.experiment.model;
     aggregate::convert(trained, checkpoint::Dtype::kF32, context.folder.master(0));

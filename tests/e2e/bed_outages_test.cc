@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <iostream>
+#include <map>
 #include <thread>
 
 #include "e2e/bed_project.h"
+#include "xffl/base/file.h"
 
 namespace xffl {
 namespace {
@@ -111,7 +114,52 @@ TEST(BedOutages, LinksThatAreCutInMidTransfer) {
   })) << project.status();
   for (const Facility* each : {&alba, &brno}) each->wan_off();
   EXPECT_EQ(run.finish(), 0);
-  project.expect_result(here.current_sha256(), "", {"alba 1 1", "alba 2 1", "brno 1 1", "brno 2 1"});
+  project.expect_result(here.current_sha256(), "",
+                        {"alba 1 1", "alba 2 1", "brno 1 1", "brno 2 1"});
+}
+
+// One packet in a hundred lost on the way to alba and back, one in five on brno's: slower, whole,
+// and no storm of connections.
+TEST(BedOutages, LossyLinksDeliverEverything) {
+  constexpr int kRows = 40'000;  // 0.6 MB, each way
+  test::Project here;
+  here.set_model_rows(kRows);
+  here.set_rounds(1);
+  here.write_config();
+  ASSERT_EQ(here.run().exit_code, 0);
+  BedProject project;
+  NEED_BED(project);
+  project.set_model_rows(kRows);
+  project.set_rounds(1);
+  project.write_config();
+  project.facility("alba").wan(5, 100, 1);
+  project.facility("brno").wan(5, 100, 20);
+  const auto began = std::chrono::steady_clock::now();
+  auto run = project.start_run();
+  std::map<std::string, double> arrived;
+  const auto note = [&] {
+    for (const journal::Event& event : project.events())
+      if (event.kind == "update_accepted" && !arrived.contains(event.facility))
+        arrived[event.facility] =
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    return arrived.size() == 2;
+  };
+  EXPECT_TRUE(await(note, seconds(400)));
+  EXPECT_EQ(run.finish(), 0);
+  std::cout << "0.6 MB there and back: alba " << arrived["alba"] << " s, brno " << arrived["brno"]
+            << " s\n";
+  EXPECT_LT(arrived["alba"], 60);
+  EXPECT_LT(arrived["brno"], 180);
+  project.expect_result(here.current_sha256(), "", {"alba 1 1", "brno 1 1"});
+  for (const char* name : {"alba", "brno"}) {
+    const std::string log = read_file(project.facility(name).folder / "log/sshd.log", 1 << 24);
+    int connections = 0;
+    for (size_t at = 0; (at = log.find("Connection from", at)) != std::string::npos; ++at)
+      ++connections;
+    std::cout << name << ": " << connections << " connections\n";
+    EXPECT_GE(connections, 1);
+    EXPECT_LE(connections, name[0] == 'a' ? 6 : 18) << "six a minute at most";
+  }
 }
 
 }  // namespace

@@ -132,8 +132,7 @@ ProcessResult Project::xffl(std::vector<std::string> args, std::map<std::string,
 
 StartedRun Project::start_run() const {
   return StartedRun(
-      start_detached({.argv = {XFFL_BINARY_DIR "/bin/xffl", "run", "-p", path().string()}},
-                     log()));
+      start_detached({.argv = {XFFL_BINARY_DIR "/bin/xffl", "run", "-p", path().string()}}, log()));
 }
 
 std::vector<journal::Event> Project::events(const std::string& run) const {
@@ -178,6 +177,28 @@ std::vector<std::string> Project::trainings() const {
 void Project::forget_runs() const {
   for (const char* name : {"runs", "work"}) fs::remove_all(path() / name);
   for (const auto& [name, place] : placements_) fs::remove(place.trainings_here);
+}
+
+std::string undisturbed_sha256(const Project& project) {
+  EXPECT_EQ(project.run().exit_code, 0);
+  const std::string sha256 = project.current_sha256();
+  project.forget_runs();
+  return sha256;
+}
+
+void expect_undisturbed_result(const Project& project, const std::string& sha256,
+                               const std::string& what) {
+  EXPECT_EQ(project.current_sha256(), sha256) << what;
+  EXPECT_EQ(project.trainings(), kOnceEach) << what;
+  std::map<int, int> published;
+  for (const journal::Event& event : project.events())
+    if (event.kind == "published") ++published[event.round];
+  EXPECT_EQ(published, (std::map<int, int>{{1, 1}, {2, 1}, {3, 1}})) << what;
+  for (const auto& entry : fs::recursive_directory_iterator(project.path())) {
+    const std::string name = entry.path().filename().string();
+    EXPECT_EQ(name.find(".tmp"), std::string::npos) << what << ": left behind " << entry.path();
+    EXPECT_EQ(name.find(".part"), std::string::npos) << what << ": left behind " << entry.path();
+  }
 }
 
 }  // namespace xffl::test

@@ -120,4 +120,14 @@ class Project {
   bool held_ = false;
 };
 
+/// Every training of three rounds, once, in its first attempt.
+inline const std::vector<std::string> kOnceEach = {"alba 1 1", "alba 2 1", "alba 3 1",
+                                                   "brno 1 1", "brno 2 1", "brno 3 1"};
+/// The model of a run that nothing disturbs; the run is forgotten again.
+std::string undisturbed_sha256(const Project& project);
+/// The oracle after a disturbed run of three rounds: that model, every round published once, every
+/// training once, no temporary file.
+void expect_undisturbed_result(const Project& project, const std::string& sha256,
+                               const std::string& what);
+
 }  // namespace xffl::test

@@ -15,32 +15,10 @@
 namespace xffl {
 namespace {
 
+using test::expect_undisturbed_result;
+using test::kOnceEach;
 using test::Project;
-
-const std::vector<std::string> kOnceEach = {"alba 1 1", "alba 2 1", "alba 3 1",
-                                            "brno 1 1", "brno 2 1", "brno 3 1"};
-
-void expect_undisturbed_result(const Project& project, const std::string& sha256,
-                               const std::string& what) {
-  EXPECT_EQ(project.current_sha256(), sha256) << what;
-  EXPECT_EQ(project.trainings(), kOnceEach) << what;
-  std::map<int, int> published;
-  for (const journal::Event& event : project.events())
-    if (event.kind == "published") ++published[event.round];
-  EXPECT_EQ(published, (std::map<int, int>{{1, 1}, {2, 1}, {3, 1}})) << what;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(project.path())) {
-    const std::string name = entry.path().filename().string();
-    EXPECT_EQ(name.find(".tmp"), std::string::npos) << what << ": left behind " << entry.path();
-    EXPECT_EQ(name.find(".part"), std::string::npos) << what << ": left behind " << entry.path();
-  }
-}
-
-std::string undisturbed_sha256(const Project& project) {
-  EXPECT_EQ(project.run().exit_code, 0);
-  const std::string sha256 = project.current_sha256();
-  project.forget_runs();
-  return sha256;
-}
+using test::undisturbed_sha256;
 
 // SIGKILL on both sides of every journal record in turn; the same command continues each time.
 TEST(Kill, AtEveryJournalRecordChangesNothing) {
@@ -157,9 +135,9 @@ TEST(Signal, EndsAlsoWhatWaitsForASilentHost) {
   Project project;
   SilentHost host;
   const auto key = project.path() / "key";
-  ASSERT_EQ(run_process({.argv = {"ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key}})
-                .exit_code,
-            0);
+  ASSERT_EQ(
+      run_process({.argv = {"ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key}}).exit_code,
+      0);
   const std::string port = std::to_string(host.port());
   write_file_atomic(project.path() / "known_hosts",
                     "[127.0.0.1]:" + port + " " + read_file(key.string() + ".pub", 10'000));
