@@ -239,8 +239,7 @@ TEST_F(SlurmBed, AnUnansweredSubmissionIsInDoubtAndFoundAgain) {
     EXPECT_EQ(error.kind(), ErrorKind::kRemote) << error.what();
   }
   std::vector<JobId> found;
-  ASSERT_TRUE(
-      await([&] { return !(found = coordinator()->find(job, {})).empty(); }));
+  ASSERT_TRUE(await([&] { return !(found = coordinator()->find(job, {})).empty(); }));
   ASSERT_EQ(found.size(), 1u);
   scheduler_->cancel({found.front(), job.name}, {});
 }
@@ -262,10 +261,8 @@ TEST_F(SlurmBed, AControllerThatIsDownIsBusyForJobsAndSilentForQuestions) {
   EXPECT_EQ(kind([&] { scheduler_->find(job, {}); }), ErrorKind::kRemote);
   alba_->start_daemon("slurmctld");
   std::vector<JobId> found;
-  ASSERT_TRUE(await([&] {
-    return kind([&] { found = scheduler_->find(job, {}); }) ==
-           ErrorKind::kInternal;
-  }));
+  ASSERT_TRUE(await(
+      [&] { return kind([&] { found = scheduler_->find(job, {}); }) == ErrorKind::kInternal; }));
   EXPECT_TRUE(found.empty());
 }
 
@@ -333,6 +330,49 @@ TEST_F(SlurmBed, AForgottenJobIsKnownToTheAccounting) {
   EXPECT_EQ(status(job, id).state, JobState::kEnded);
   EXPECT_EQ(status(job, id).native, "COMPLETED");
   EXPECT_EQ(scheduler_->find(job, {}), std::vector{id});
+}
+
+// The accounting is all that is left to ask when the controller has forgotten the job, and may be
+// silent for a while. What a kernel that killed for memory leaves there is written by hand: without
+// cgroups Slurm says FAILED, even with OverMemoryKill.
+TEST_F(SlurmBed, ASilentAccountingAndAnEndForLackOfMemory) {
+  START_BED({"--min-job-age", "2", "--dbd"});
+  const JobRequest job = request();
+  const JobId id = scheduler_->submit(job, {});
+  finish(job);
+  const auto forgotten = [&] {
+    const ProcessResult queue =
+        alba_->exec_as_user({"squeue", "--me", "--noheader", "--states=all"});
+    return queue.exit_code == 0 && queue.out.empty();
+  };
+  ASSERT_TRUE(await(forgotten, 120));
+  const auto known_as = [&]() -> std::string {
+    try {
+      const JobStatus found = status(job, id);
+      return found.state == JobState::kEnded ? found.native : "";
+    } catch (const Error& error) {  // an accounting that does not answer is no answer
+      EXPECT_THAT(error.kind(), testing::AnyOf(ErrorKind::kRemote, ErrorKind::kBusy))
+          << error.what();
+      return "";
+    }
+  };
+  ASSERT_TRUE(await([&] { return known_as() == "COMPLETED"; }, 60));
+  alba_->stop_daemon("slurmdbd");
+  EXPECT_EQ(known_as(), "") << "nobody can say how it ended";
+  alba_->start_daemon("slurmdbd");
+  scheduler_ = coordinator();  // that one leaves the accounting alone for a while
+  ASSERT_TRUE(await([&] { return known_as() == "COMPLETED"; }, 60));
+
+  constexpr const char* kOutOfMemory = "11";  // JOB_OOM of slurm.h
+  const ProcessResult written =
+      alba_->exec_on_login({"mariadb", "-S", "/run/mysqld/mysqld.sock", "-e",
+                            std::string("update slurm_acct.alba_job_table set state=") +
+                                kOutOfMemory + " where id_job=" + id.str()});
+  ASSERT_EQ(written.exit_code, 0) << written.err;
+  const JobStatus ended = status(job, id);
+  EXPECT_EQ(ended.state, JobState::kEnded);
+  EXPECT_EQ(ended.cause, EndCause::kOutOfMemory);
+  EXPECT_EQ(ended.native, "OUT_OF_MEMORY");
 }
 
 TEST_F(SlurmBed, AJobWhoseNodeDiesStartsAgainElsewhere) {

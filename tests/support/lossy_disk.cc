@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 #include <string>
 
 namespace {
@@ -49,6 +50,8 @@ void note_names(const std::string& identity, const fs::path& folder) {
 }
 
 int survive(int fd) {
+  static std::mutex one_after_another;  // else an older list of names could replace a newer one
+  const std::lock_guard lock(one_after_another);
   const char* root = std::getenv("XFFL_LOSSY_ROOT");
   std::error_code none;
   const fs::path path = fs::read_symlink("/proc/self/fd/" + std::to_string(fd), none);
