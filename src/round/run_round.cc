@@ -153,9 +153,11 @@ void aggregate_updates(Context& context, const plan::RoundPlan& plan,
                          settings.update == job::UpdateKind::kDelta,
                          dtype_of(settings.publish_dtype), context.folder.master(plan.round),
                          context.folder.global(plan.round), {.spare = &context.spare});
+  const checkpoint::Manifest model = checkpoint::read_manifest(context.folder.global(plan.round));
+  context.checked.note(context.folder.global(plan.round), model);
   context.ledger.record(
       "aggregated", plan.round,
-      {{"model_sha256", checkpoint::read_manifest(context.folder.global(plan.round)).root_sha256()},
+      {{"model_sha256", model.root_sha256()},
        {"master_sha256",
         checkpoint::read_manifest(context.folder.master(plan.round)).root_sha256()}});
 }

@@ -1,5 +1,7 @@
 #include "xffl/transfer/checked_files.h"
 
+#include "local_file.h"
+
 namespace xffl::transfer {
 
 void CheckedFiles::once(const std::string& content, const std::function<bool()>& check) {
@@ -12,6 +14,11 @@ void CheckedFiles::once(const std::string& content, const std::function<bool()>&
   }
   const std::lock_guard lock(entry->mutex);
   if (!entry->right) entry->right = check();
+}
+
+void CheckedFiles::note(const std::filesystem::path& folder, const checkpoint::Manifest& manifest) {
+  for (const checkpoint::ManifestFile& file : manifest.files)
+    once(LocalFile(folder / file.name, file).content(), [] { return true; });
 }
 
 }  // namespace xffl::transfer

@@ -50,5 +50,25 @@ TEST(CheckedFiles, AFileThatIsWrittenToIsNoLongerKnown) {
   EXPECT_EQ(error_of([&] { push_to("/scratch/three"); }).kind(), ErrorKind::kRejected);
 }
 
+// Told here by a lie, which only hashing would find.
+TEST(CheckedFiles, WhatWasHashedWhenItWasMadeIsNotHashedAgainUntilItIsWrittenTo) {
+  Files files = sample_files();
+  const checkpoint::Manifest manifest = manifest_of(files);
+  files["model.safetensors"][5'000'000] ^= 1;
+  const test::TempDir dir;
+  put_here(dir / "model", files);
+  test::FakeSession far;
+  const auto push_by = [&](CheckedFiles& checked, const char* to) {
+    push(far, dir / "model", manifest, RemotePath(to), {}, {}, &checked);
+  };
+  CheckedFiles noted, not_noted;
+  noted.note(dir / "model", manifest);
+  push_by(noted, "/scratch/one");
+  EXPECT_EQ(error_of([&] { push_by(not_noted, "/scratch/two"); }).kind(), ErrorKind::kRejected);
+  files["model.safetensors"][6'000'000] ^= 1;
+  put_here(dir / "model", files);
+  EXPECT_EQ(error_of([&] { push_by(noted, "/scratch/three"); }).kind(), ErrorKind::kRejected);
+}
+
 }  // namespace
 }  // namespace xffl::transfer

@@ -2,11 +2,14 @@
 // facilities is hashed once.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+
+#include "xffl/checkpoint/manifest.h"
 
 namespace xffl::transfer {
 
@@ -17,6 +20,10 @@ class CheckedFiles {
   /// it waits for that one. `content` names a file's content: the same text is the same bytes.
   /// Throws what `check` throws; then, and when it returns false, the next one checks again.
   void once(const std::string& content, const std::function<bool()>& check);
+
+  /// The files of `folder` were hashed while they were written, as `manifest` says, by this
+  /// process: as long as nobody touches them, push() need not do it again.
+  void note(const std::filesystem::path& folder, const checkpoint::Manifest& manifest);
 
  private:
   struct Entry {
