@@ -148,6 +148,8 @@ std::unique_ptr<Journal> Journal::open(const std::filesystem::path& path) {
 namespace {
 
 std::vector<Event> read_all(Database&& database) {
+  // One snapshot: a coordinator may be creating the tables at this very moment.
+  database.exec("BEGIN");
   if (!check_schema(database)) return {};
   return read_verified(database).events;
 }

@@ -49,6 +49,22 @@ TEST(Journal, AppendsInOrderAndReopens) {
   EXPECT_EQ(events[2].seq, 3);
 }
 
+TEST(Journal, IsReadWhileItIsCreated) {
+  for (int i = 0; i < 100; ++i) {
+    const test::TempDir dir;
+    const fs::path path = dir / "journal.db";
+    std::jthread reader([&](std::stop_token stop) {
+      while (!stop.stop_requested())
+        try {
+          EXPECT_TRUE(read_events(path).empty());
+        } catch (const Error& error) {
+          EXPECT_EQ(error.kind(), ErrorKind::kNotFound) << error.what();
+        }
+    });
+    EXPECT_TRUE(Journal::open(path)->events().empty());
+  }
+}
+
 TEST(Journal, IsReadWhileAWriterHoldsIt) {
   const test::TempDir dir;
   const auto journal = Journal::open(dir / "journal.db");
