@@ -92,7 +92,7 @@ def test_another_number_of_ranks_and_sharding_read_it(facility):
         assert harness.relative(mine, theirs) < 1e-5
 
 
-@pytest.mark.parametrize("harm,words", [("missing", "state.json"), ("torn", "is not whole"), ("zeros", "is not whole"), ("other_model", "another layout"),
+@pytest.mark.parametrize("harm,words", [("missing", "state.json"), ("torn", "is not what was written"), ("zeros", "is not what was written"), ("other_model", "another layout"),
                                         ("renamed", "of another attempt"), ("old", "not of the round before")])
 def test_what_cannot_be_used_is_passed_over(facility, harm, words):
     first = facility.job(1)
