@@ -255,16 +255,23 @@ Json FacilityActions::prepare_submission(int attempt) {
 
 Event FacilityActions::look(const Look& look, std::stop_token stop) {
   Looked looked;
-  looked.reported = at_the_facility([&] {
-    return session_->stat(folder(look.attempt) / "out/report.json").has_value();
-  });
+  const auto has_reported = [&] {
+    return at_the_facility([&] {
+      return session_->stat(folder(look.attempt) / "out/report.json").has_value();
+    });
+  };
+  looked.reported = has_reported();
   if (!looked.reported) max_change();  // needed later: there is time now
   if (!looked.reported && look.ask_scheduler) {
     const submit::SubmittedJob job = submitted(look.attempt, look.job);
     looked.status = at_the_facility(
         [&] { return scheduler_->query(std::span(&job, 1), stop).at(look.job); });
     if (looked.status->state == submit::JobState::kPending) look_after_files(look.attempt, stop);
-    if (looked.status->state == submit::JobState::kEnded)
+    // The job may have reported and ended since: no need to give its files the settle time then.
+    if (looked.status->state == submit::JobState::kEnded ||
+        looked.status->state == submit::JobState::kUnknown)
+      looked.reported = has_reported();
+    if (looked.status->state == submit::JobState::kEnded && !looked.reported)
       looked.not_unpacked = at_the_facility([&] { return unpacking_problem(look.attempt); });
   }
   return looked;
@@ -340,7 +347,7 @@ double FacilityActions::fetch_update(int attempt, const job::JobReport& report,
       break;
     } catch (const Error& error) {
       if (!is_the_facilitys_fault(error.kind()) || look == kLooks) throw;
-      log::debug("an update is not what its report says: looking again",
+      log::warning("an update is not what its report says: looking again",
                  {{"facility", facility_.facility.str()}, {"problem", error.what()}});
       dispatch(Sleep{settle_time()}, stop);
     }

@@ -23,6 +23,7 @@ using remote::CommandResult;
 using remote::FileInfo;
 using std::chrono::hours;
 using std::chrono::milliseconds;
+using std::chrono::minutes;
 using std::chrono::seconds;
 using testing::HasSubstr;
 
@@ -78,11 +79,13 @@ class JumpingClock final : public Clock {
   MonotonicTime monotonic() const override { return real_.monotonic(); }
   UtcTime utc() const override { return real_.utc() + hours(ahead_hours); }
   bool sleep(std::chrono::nanoseconds duration, std::stop_token stop) override {
+    longest_asked = std::max(longest_asked.load(), duration.count());  // near enough, of several threads
     // What waits for minutes in earnest need not do so here.
     return real_.sleep(std::min<std::chrono::nanoseconds>(duration, longest_sleep), stop);
   }
   std::atomic<int> ahead_hours{0};
   std::chrono::nanoseconds longest_sleep = hours(1);
+  std::atomic<int64_t> longest_asked{0};  // ns
 
  private:
   SystemClock real_;
@@ -91,8 +94,9 @@ class JumpingClock final : public Clock {
 // Its jobs wait in a queue for as long as `waits` says.
 class QueuedScheduler final : public submit::Scheduler {
  public:
-  QueuedScheduler(std::shared_ptr<submit::Scheduler> inner, std::function<bool()> waits)
-      : inner_(std::move(inner)), waits_(std::move(waits)) {}
+  QueuedScheduler(std::shared_ptr<submit::Scheduler> inner, std::function<bool()> waits,
+                  milliseconds settle_time)
+      : inner_(std::move(inner)), waits_(std::move(waits)), settle_time_(settle_time) {}
 
   JobId submit(const submit::JobRequest& request, std::stop_token stop) override {
     return inner_->submit(request, stop);
@@ -102,19 +106,21 @@ class QueuedScheduler final : public submit::Scheduler {
   }
   std::map<JobId, submit::JobStatus> query(std::span<const submit::SubmittedJob> jobs,
                                            std::stop_token stop) override {
+    const bool waits = waits_();
     auto states = inner_->query(jobs, stop);
-    if (waits_())
+    if (waits)
       for (auto& [id, status] : states) status.state = submit::JobState::kPending;
     return states;
   }
   void cancel(const submit::SubmittedJob& job, std::stop_token stop) override {
     inner_->cancel(job, stop);
   }
-  milliseconds settle_time() const override { return inner_->settle_time(); }
+  milliseconds settle_time() const override { return settle_time_; }
 
  private:
   const std::shared_ptr<submit::Scheduler> inner_;
   const std::function<bool()> waits_;
+  const milliseconds settle_time_;
 };
 
 class World : public testing::Test {
@@ -140,7 +146,8 @@ class World : public testing::Test {
                                                       std::shared_ptr<remote::Session> session) {
         auto scheduler = inner(facility, std::move(session));
         if (facility.name.str() == "brno")
-          scheduler = std::make_shared<QueuedScheduler>(std::move(scheduler), brno_waits_);
+          scheduler = std::make_shared<QueuedScheduler>(std::move(scheduler), brno_waits_,
+                                                        brno_settles_);
         return scheduler;
       };
     return made;
@@ -174,6 +181,7 @@ class World : public testing::Test {
   std::stop_source stop_;
   std::map<std::string, WatchedSession::Before> before_;
   std::function<bool()> brno_waits_;  // whether its jobs still wait for nodes
+  milliseconds brno_settles_{300};
   std::function<void(config::Experiment&)> change_;
 };
 
@@ -295,6 +303,30 @@ TEST_F(World, AModelThatASitePurgesMeanwhileIsSentAgain) {
   EXPECT_TRUE(back);
   EXPECT_EQ(project_.count_events("attempt_failed"), 0);
   EXPECT_EQ(project_.trainings().size(), 2u);
+}
+
+// Between a look for the report and the scheduler's answer there is time to report and to end.
+TEST_F(World, AJobThatEndsWhileItsSchedulerIsAskedIsNotWaitedFor) {
+  project_.set_rounds(1);
+  project_.write_config();
+  project_.set_hold();
+  project_.release("alba");
+  brno_settles_ = minutes(30);
+  clock_.longest_sleep = milliseconds(50);
+  brno_waits_ = [&] {
+    project_.release("brno");
+    const auto folder = facility_folder("brno");
+    const auto reported = [&] {
+      const auto rounds = names_in(folder, "r0001");
+      return !rounds.empty() && std::filesystem::exists(folder / rounds.at(0) / "a1/out/report.json");
+    };
+    for (int i = 0; i < 600 && !reported(); ++i) std::this_thread::sleep_for(milliseconds(50));
+    EXPECT_TRUE(reported()) << folder;
+    std::this_thread::sleep_for(milliseconds(500));  // to end, too
+    return false;
+  };
+  EXPECT_EQ(run().rounds_published, 1);
+  EXPECT_LT(clock_.longest_asked, std::chrono::nanoseconds(minutes(20)).count());
 }
 
 // An administrator sets the clock right between a round's beginning and its first submission.
