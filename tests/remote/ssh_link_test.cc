@@ -1,15 +1,9 @@
 // One connection in good and bad weather, with a real sshd.
 #include <signal.h>
 
-#include <fstream>
-#include <numeric>
 #include <thread>
 
-#include "connector.h"
 #include "ssh_test.h"
-#include "ssh_transfer.h"
-#include "xffl/base/file.h"
-#include "xffl/base/sha256.h"
 
 namespace xffl::remote {
 namespace {
@@ -26,30 +20,6 @@ class SshLink : public SshTest {
             .keepalive = 500ms,
             .silence = 2000ms,
             .operation = 5000ms};
-  }
-  // A file of this machine with bytes that tell their place.
-  static std::string numbered_file(const std::filesystem::path& path, size_t num_bytes) {
-    std::vector<uint32_t> words(num_bytes / 4);
-    std::iota(words.begin(), words.end(), 12345u);
-    std::ofstream(path).write(reinterpret_cast<const char*>(words.data()),
-                              static_cast<std::streamsize>(num_bytes));
-    return sha256_file(path);
-  }
-  static std::string download_hash(Session& session, const std::filesystem::path& path) {
-    Sha256 hash;
-    session.download(RemotePath(path.string()), 0, std::filesystem::file_size(path),
-                     [&](std::span<const std::byte> bytes) { hash.update(bytes); }, {});
-    return hash.hex();
-  }
-  static void upload(Session& session, const std::filesystem::path& from,
-                     const std::filesystem::path& to) {
-    const MappedFile file(from);
-    session.upload(RemotePath(to.string()), 0, file.bytes().size(),
-                   [&](uint64_t offset, std::span<std::byte> out) {
-                     const auto part = file.bytes().subspan(offset, out.size());
-                     std::copy(part.begin(), part.end(), out.begin());
-                   },
-                   {});
   }
 };
 
@@ -163,125 +133,6 @@ TEST_F(SshLink, GoesThroughAJumpHostThatIsTrustedToo) {
             trusted_keys(settings, settings.hosts[0])[0].fingerprint);
 }
 
-// With one channel nobody else's traffic wakes a writer that missed its turn.
-TEST_F(SshLink, ALoneWriterNeverSleepsThroughItsTurn) {
-  test::Sshd sshd;
-  SshSettings settings = sshd.settings();
-  settings.streams = 1;
-  settings.timeouts.keepalive = settings.timeouts.silence = settings.timeouts.operation = 90s;
-  const auto file = sshd.dir() / "file";
-  numbered_file(file, 96u << 20);
-  std::vector<std::jthread> busy;  // who waits is overtaken more often then
-  for (int i = 0; i < 3; ++i)
-    busy.emplace_back([&, copy = sshd.dir() / ("copy" + std::to_string(i))] {
-      const auto session = make_ssh_session(settings);
-      for (int j = 0; j < 8; ++j) {
-        const auto begin = SteadyClock::now();
-        upload(*session, file, copy);
-        EXPECT_LT(SteadyClock::now() - begin, 60s);  // one second, or an operation's deadline
-      }
-    });
-}
-
-TEST_F(SshLink, AFarHostsTransfersUseSeveralConnections) {
-  test::Sshd sshd;
-  Connector connector(sshd.settings());
-  const Connections connections = connector.get_several(3);
-  ASSERT_EQ(connections.size(), 3u);
-  EXPECT_EQ(connector.get_several(3), connections);  // kept for the next transfer
-  EXPECT_EQ(connector.get(), connections[0]);
-  const auto file = sshd.dir() / "file", copy = sshd.dir() / "copy";
-  numbered_file(file, 45'000'004);
-  const std::string bytes = read_file(file, 100'000'000);
-  for (const auto& [offset, length] :
-       std::vector<std::pair<uint64_t, uint64_t>>{{0, 45'000'004},
-                                                  {17, 30'000'000},
-                                                  {4u << 20, 8u << 20},
-                                                  {44'999'999, 5},
-                                                  {3, 4 << 20}}) {
-    std::string back;
-    download_by_shell(connections, RemotePath(file.string()), offset, length,
-                      [&](std::span<const std::byte> part) {
-                        back.append(reinterpret_cast<const char*>(part.data()), part.size());
-                      },
-                      {});
-    EXPECT_TRUE(back == bytes.substr(offset, length)) << offset << " " << length;
-  }
-  const auto too_long = [&] {
-    download_by_shell(connections, RemotePath(file.string()), 0, 70'000'000, [](auto) {}, {});
-  };
-  EXPECT_EQ(error_of(too_long).kind(), ErrorKind::kCorrupt);
-  upload_by_shell(connections, RemotePath(copy.string()), 0, bytes.size(),
-                  [&](uint64_t offset, std::span<std::byte> out) {
-                    std::copy_n(reinterpret_cast<const std::byte*>(bytes.data()) + offset,
-                                out.size(), out.begin());
-                  },
-                  4, {});
-  EXPECT_EQ(sha256_file(copy), sha256_file(file));
-  EXPECT_EQ(sshd.connections(), 3);
-  // One of them dies: it is replaced, the first one stays.
-  connections[1]->with([](ssh_session session) { ssh_disconnect(session); });
-  const Connections again = connector.get_several(3);
-  EXPECT_EQ(again.size(), 3u);
-  EXPECT_EQ(again[0], connections[0]);
-  EXPECT_EQ(sshd.connections(), 4);
-}
-
-TEST_F(SshLink, NewSessionKeysInTheMiddleOfATransfer) {
-  test::Sshd sshd({.config = {"RekeyLimit 4M"}});
-  const auto session = make_ssh_session(sshd.settings());
-  const auto file = sshd.dir() / "file", copy = sshd.dir() / "copy";
-  const std::string hash = numbered_file(file, 50'000'000);
-  EXPECT_EQ(download_hash(*session, file), hash);
-  upload(*session, file, copy);
-  EXPECT_EQ(sha256_file(copy), hash);
-  EXPECT_EQ(sshd.connections(), 1);
-}
-
-TEST_F(SshLink, AServerThatAllowsFewChannelsIsServedWithFew) {
-  for (const char* limit : {"MaxSessions 1", "MaxSessions 2"}) {
-    test::Sshd sshd({.config = {limit}});
-    const auto session = make_ssh_session(sshd.settings());
-    const auto file = sshd.dir() / "file", copy = sshd.dir() / "copy";
-    const std::string hash = numbered_file(file, 20'000'000);
-    EXPECT_TRUE(session->stat(RemotePath(file.string())));
-    upload(*session, file, copy);
-    EXPECT_EQ(sha256_file(copy), hash);
-    std::vector<std::jthread> threads;
-    for (int i = 0; i < 4; ++i) threads.emplace_back([&] { expect_works(*session); });
-    threads.clear();
-    EXPECT_EQ(sshd.connections(), 1);
-  }
-}
-
-TEST_F(SshLink, AShortCommandDoesNotWaitForATransfer) {
-  test::Sshd sshd;
-  const auto session = make_ssh_session(sshd.settings());
-  const auto file = sshd.dir() / "zeros";
-  std::ofstream(file).put('x');
-  std::filesystem::resize_file(file, 8'000'000'000);  // holes
-  std::stop_source stop;
-  std::jthread transfer([&] {
-    try {
-      session->download(
-          RemotePath(file.string()), 0, 8'000'000'000, [](auto) {}, stop.get_token());
-      ADD_FAILURE() << "the transfer was over too early";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kCancelled);
-    }
-  });
-  std::this_thread::sleep_for(300ms);
-  for (int i = 0; i < 5; ++i) {
-    const auto start = SteadyClock::now();
-    expect_works(*session);
-    EXPECT_TRUE(session->stat(RemotePath(file.string())));
-    EXPECT_LT(SteadyClock::now() - start, 2s);
-  }
-  stop.request_stop();
-  transfer.join();
-  EXPECT_EQ(sshd.connections(), 1);
-}
-
 TEST_F(SshLink, ManyThreadsShareOneConnection) {
   test::Sshd sshd;
   const auto session = make_ssh_session(sshd.settings());
@@ -298,24 +149,6 @@ TEST_F(SshLink, ManyThreadsShareOneConnection) {
     });
   threads.clear();
   EXPECT_EQ(sshd.connections(), 1);
-}
-
-// What a facility sends is taken as far as it was asked for.
-TEST_F(SshLink, ADownloadThatNeverEndsIsRefused) {
-  test::TempDir dir;
-  const auto dd = dir / "dd";
-  write_file_atomic(dd, "#!/bin/sh\n/bin/dd \"$@\" && exec yes\n", 0755);
-  write_file_atomic(dir / "file", std::string(100'000, 'x'));
-  test::Sshd sshd({.before_login = "PATH=" + dir.path().string() + ":$PATH; export PATH"});
-  const auto session = make_ssh_session(sshd.settings());
-  uint64_t taken = 0;
-  const Error error = error_of([&] {
-    session->download(RemotePath((dir / "file").string()), 0, 100'000,
-                      [&](std::span<const std::byte> bytes) { taken += bytes.size(); }, {});
-  });
-  EXPECT_EQ(error.kind(), ErrorKind::kCorrupt) << error.what();
-  EXPECT_THAT(error.what(), HasSubstr("more of"));
-  EXPECT_EQ(taken, 100'000u);
 }
 
 // A busy Lustre may take minutes for one folder, which is longer than a command may run.
@@ -337,29 +170,6 @@ TEST_F(SshLink, AFolderIsRemovedThoughItTakesLongerThanACommandMay) {
   session->remove_tree(RemotePath((dir / "r0001").string()));
   EXPECT_FALSE(std::filesystem::exists(dir / "r0001"));
   EXPECT_GT(SteadyClock::now() - began, settings.timeouts.operation) << "the test tells nothing";
-}
-
-TEST_F(SshLink, AFullDiskIsTheFacilitysRefusal) {
-  test::Sshd sshd({.before_login = "ulimit -f 2000"});  // 1 MB
-  const auto session = make_ssh_session(sshd.settings());
-  const auto file = sshd.dir() / "file";
-  numbered_file(file, 30'000'000);
-  EXPECT_EQ(error_of([&] { upload(*session, file, sshd.dir() / "copy"); }).kind(), ErrorKind::kIo);
-  expect_works(*session);
-}
-
-TEST_F(SshLink, ASinkThatThrowsEndsTheTransferAndNothingElse) {
-  test::Sshd sshd;
-  const auto session = make_ssh_session(sshd.settings());
-  const auto file = sshd.dir() / "file";
-  numbered_file(file, 30'000'000);
-  const Sink full = [](auto) { throw Error(ErrorKind::kIo, "the disk here is full"); };
-  EXPECT_EQ(error_of([&] {
-              session->download(RemotePath(file.string()), 0, 30'000'000, full, {});
-            }).kind(),
-            ErrorKind::kIo);
-  expect_works(*session);
-  EXPECT_EQ(sshd.connections(), 1);
 }
 
 TEST_F(SshLink, ASlowLogInShellIsWaitedFor) {

@@ -1,0 +1,178 @@
+// Files over connections to a real sshd: whole, in parts, by several of them, and refused.
+#include "ssh_transfer.h"
+
+#include <thread>
+
+#include "connector.h"
+#include "ssh_test.h"
+
+namespace xffl::remote {
+namespace {
+
+using testing::HasSubstr;
+using namespace std::chrono_literals;
+using SteadyClock = std::chrono::steady_clock;
+using SshTransfer = SshTest;
+
+// With one channel nobody else's traffic wakes a writer that missed its turn.
+TEST_F(SshTransfer, ALoneWriterNeverSleepsThroughItsTurn) {
+  test::Sshd sshd;
+  SshSettings settings = sshd.settings();
+  settings.streams = 1;
+  settings.timeouts.keepalive = settings.timeouts.silence = settings.timeouts.operation = 90s;
+  const auto file = sshd.dir() / "file";
+  numbered_file(file, 96u << 20);
+  std::vector<std::jthread> busy;  // who waits is overtaken more often then
+  for (int i = 0; i < 3; ++i)
+    busy.emplace_back([&, copy = sshd.dir() / ("copy" + std::to_string(i))] {
+      const auto session = make_ssh_session(settings);
+      for (int j = 0; j < 8; ++j) {
+        const auto begin = SteadyClock::now();
+        upload(*session, file, copy);
+        EXPECT_LT(SteadyClock::now() - begin, 60s);  // one second, or an operation's deadline
+      }
+    });
+}
+
+TEST_F(SshTransfer, AFarHostsTransfersUseSeveralConnections) {
+  test::Sshd sshd;
+  Connector connector(sshd.settings());
+  const Connections connections = connector.get_several(3);
+  ASSERT_EQ(connections.size(), 3u);
+  EXPECT_EQ(connector.get_several(3), connections);  // kept for the next transfer
+  EXPECT_EQ(connector.get(), connections[0]);
+  const auto file = sshd.dir() / "file", copy = sshd.dir() / "copy";
+  numbered_file(file, 45'000'004);
+  const std::string bytes = read_file(file, 100'000'000);
+  for (const auto& [offset, length] :
+       std::vector<std::pair<uint64_t, uint64_t>>{{0, 45'000'004},
+                                                  {17, 30'000'000},
+                                                  {4u << 20, 8u << 20},
+                                                  {44'999'999, 5},
+                                                  {3, 4 << 20}}) {
+    std::string back;
+    download_by_shell(connections, RemotePath(file.string()), offset, length,
+                      [&](std::span<const std::byte> part) {
+                        back.append(reinterpret_cast<const char*>(part.data()), part.size());
+                      },
+                      {});
+    EXPECT_TRUE(back == bytes.substr(offset, length)) << offset << " " << length;
+  }
+  const auto too_long = [&] {
+    download_by_shell(connections, RemotePath(file.string()), 0, 70'000'000, [](auto) {}, {});
+  };
+  EXPECT_EQ(error_of(too_long).kind(), ErrorKind::kCorrupt);
+  upload_by_shell(connections, RemotePath(copy.string()), 0, bytes.size(),
+                  [&](uint64_t offset, std::span<std::byte> out) {
+                    std::copy_n(reinterpret_cast<const std::byte*>(bytes.data()) + offset,
+                                out.size(), out.begin());
+                  },
+                  4, {});
+  EXPECT_EQ(sha256_file(copy), sha256_file(file));
+  EXPECT_EQ(sshd.connections(), 3);
+  // One of them dies: it is replaced, the first one stays.
+  connections[1]->with([](ssh_session session) { ssh_disconnect(session); });
+  const Connections again = connector.get_several(3);
+  EXPECT_EQ(again.size(), 3u);
+  EXPECT_EQ(again[0], connections[0]);
+  EXPECT_EQ(sshd.connections(), 4);
+}
+
+TEST_F(SshTransfer, NewSessionKeysInTheMiddleOfATransfer) {
+  test::Sshd sshd({.config = {"RekeyLimit 4M"}});
+  const auto session = make_ssh_session(sshd.settings());
+  const auto file = sshd.dir() / "file", copy = sshd.dir() / "copy";
+  const std::string hash = numbered_file(file, 50'000'000);
+  EXPECT_EQ(download_hash(*session, file), hash);
+  upload(*session, file, copy);
+  EXPECT_EQ(sha256_file(copy), hash);
+  EXPECT_EQ(sshd.connections(), 1);
+}
+
+TEST_F(SshTransfer, AServerThatAllowsFewChannelsIsServedWithFew) {
+  for (const char* limit : {"MaxSessions 1", "MaxSessions 2"}) {
+    test::Sshd sshd({.config = {limit}});
+    const auto session = make_ssh_session(sshd.settings());
+    const auto file = sshd.dir() / "file", copy = sshd.dir() / "copy";
+    const std::string hash = numbered_file(file, 20'000'000);
+    EXPECT_TRUE(session->stat(RemotePath(file.string())));
+    upload(*session, file, copy);
+    EXPECT_EQ(sha256_file(copy), hash);
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 4; ++i) threads.emplace_back([&] { expect_works(*session); });
+    threads.clear();
+    EXPECT_EQ(sshd.connections(), 1);
+  }
+}
+
+TEST_F(SshTransfer, AShortCommandDoesNotWaitForATransfer) {
+  test::Sshd sshd;
+  const auto session = make_ssh_session(sshd.settings());
+  const auto file = sshd.dir() / "zeros";
+  std::ofstream(file).put('x');
+  std::filesystem::resize_file(file, 8'000'000'000);  // holes
+  std::stop_source stop;
+  std::jthread transfer([&] {
+    try {
+      session->download(
+          RemotePath(file.string()), 0, 8'000'000'000, [](auto) {}, stop.get_token());
+      ADD_FAILURE() << "the transfer was over too early";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kCancelled);
+    }
+  });
+  std::this_thread::sleep_for(300ms);
+  for (int i = 0; i < 5; ++i) {
+    const auto start = SteadyClock::now();
+    expect_works(*session);
+    EXPECT_TRUE(session->stat(RemotePath(file.string())));
+    EXPECT_LT(SteadyClock::now() - start, 2s);
+  }
+  stop.request_stop();
+  transfer.join();
+  EXPECT_EQ(sshd.connections(), 1);
+}
+
+// What a facility sends is taken as far as it was asked for.
+TEST_F(SshTransfer, ADownloadThatNeverEndsIsRefused) {
+  test::TempDir dir;
+  const auto dd = dir / "dd";
+  write_file_atomic(dd, "#!/bin/sh\n/bin/dd \"$@\" && exec yes\n", 0755);
+  write_file_atomic(dir / "file", std::string(100'000, 'x'));
+  test::Sshd sshd({.before_login = "PATH=" + dir.path().string() + ":$PATH; export PATH"});
+  const auto session = make_ssh_session(sshd.settings());
+  uint64_t taken = 0;
+  const Error error = error_of([&] {
+    session->download(RemotePath((dir / "file").string()), 0, 100'000,
+                      [&](std::span<const std::byte> bytes) { taken += bytes.size(); }, {});
+  });
+  EXPECT_EQ(error.kind(), ErrorKind::kCorrupt) << error.what();
+  EXPECT_THAT(error.what(), HasSubstr("more of"));
+  EXPECT_EQ(taken, 100'000u);
+}
+
+TEST_F(SshTransfer, AFullDiskIsTheFacilitysRefusal) {
+  test::Sshd sshd({.before_login = "ulimit -f 2000"});  // 1 MB
+  const auto session = make_ssh_session(sshd.settings());
+  const auto file = sshd.dir() / "file";
+  numbered_file(file, 30'000'000);
+  EXPECT_EQ(error_of([&] { upload(*session, file, sshd.dir() / "copy"); }).kind(), ErrorKind::kIo);
+  expect_works(*session);
+}
+
+TEST_F(SshTransfer, ASinkThatThrowsEndsTheTransferAndNothingElse) {
+  test::Sshd sshd;
+  const auto session = make_ssh_session(sshd.settings());
+  const auto file = sshd.dir() / "file";
+  numbered_file(file, 30'000'000);
+  const Sink full = [](auto) { throw Error(ErrorKind::kIo, "the disk here is full"); };
+  EXPECT_EQ(error_of([&] {
+              session->download(RemotePath(file.string()), 0, 30'000'000, full, {});
+            }).kind(),
+            ErrorKind::kIo);
+  expect_works(*session);
+  EXPECT_EQ(sshd.connections(), 1);
+}
+
+}  // namespace
+}  // namespace xffl::remote

@@ -1,0 +1,115 @@
+// A facility of a test's own with a real Slurm, whose jobs run the shipped template.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "job_script.h"
+#include "support/bed.h"
+#include "xffl/base/clock.h"
+#include "xffl/remote/ssh.h"
+#include "xffl/round/slurm_settings.h"
+
+namespace xffl::submit {
+
+using std::chrono::milliseconds;
+
+// A trainer that says what it was given, waits until it is told to end, and stops when it is
+// warned.
+inline constexpr const char* kTrainer = R"sh(#!/bin/bash
+warned() { echo "rank $SLURM_PROCID warned" >>ranks.txt; [ "$SLURM_PROCID" != 0 ] || echo warned >out/report.json; exit 0; }
+trap warned USR1
+echo "rank $SLURM_PROCID of $SLURM_NTASKS on $MASTER_ADDR:$MASTER_PORT tag $TAG gpus $CUDA_VISIBLE_DEVICES args $*" >>ranks.txt
+echo "start ${SLURM_RESTART_COUNT:-0}" >>out/begun
+until [ -e finish ]; do sleep 0.1; done
+[ "$SLURM_PROCID" != 0 ] || echo done >out/report.json
+)sh";
+
+class SlurmBed : public testing::Test {
+ protected:
+  void start(const std::vector<std::string>& flavours = {}) {
+    bed_ = std::make_unique<test::Bed>(std::vector<std::string>{"alba"}, flavours);
+    if (!bed_->up()) return;
+    alba_ = &bed_->facility("alba");
+    remote::SshSettings ssh;
+    ssh.hosts = {{alba_->host, alba_->port}};
+    ssh.user = alba_->user;
+    ssh.keys = {alba_->key};
+    ssh.agent = false;
+    ssh.known_hosts = alba_->known_hosts;
+    session_ = remote::make_ssh_session(ssh);
+    facility_.name = FacilityName("alba");
+    facility_.scheduler = config::SchedulerKind::kSlurm;
+    facility_.workdir = RemotePath(alba_->scratch);
+    facility_.trainer_command = {"bash", alba_->scratch + "/trainer.sh"};
+    facility_.environment = {"export TAG='it'\\''s'"};
+    facility_.slurm.nodes = 2;
+    facility_.slurm.tasks_per_node = facility_.slurm.gpus_per_node = 1;
+    facility_.slurm.warning = std::chrono::seconds(60);
+    facility_.world_size = 2;
+    remote::write_text_atomic(*session_, RemotePath(alba_->scratch + "/trainer.sh"), kTrainer);
+    scheduler_ = coordinator();
+  }
+  std::shared_ptr<Scheduler> coordinator() {
+    SlurmSettings settings = round::slurm_settings(facility_.slurm);
+    settings.command_timeout = milliseconds(30000);
+    return make_slurm_scheduler(settings, session_, clock_);
+  }
+
+  JobRequest request(int attempt = 1) {
+    job::JobSpec spec;
+    spec.key = {"demo", "0001", 1, "alba", attempt, std::string(32, 'a')};
+    const RemotePath folder(alba_->scratch + "/a" + std::to_string(attempt));
+    session_->make_dirs(folder / "out");
+    return {.name = spec.key.job_name(),
+            .script = round::job_script(facility_, spec, folder, {"/x/xffl", "/x/xffl-train"}),
+            .folder = folder};
+  }
+  std::string text(const RemotePath& path) {
+    return session_->stat(path) ? remote::read_text(*session_, path, 1 << 20) : std::string();
+  }
+  std::string output(const JobRequest& request) { return text(request.folder / "job.out"); }
+  JobStatus status(const JobRequest& request, const JobId& id) {
+    const SubmittedJob job{id, request.name};
+    return scheduler_->query(std::span(&job, 1), {}).at(id);
+  }
+  template <class Condition>
+  bool await(Condition condition, int seconds = 60) {
+    for (int i = 0; i < seconds * 10; ++i) {
+      if (condition()) return true;
+      std::this_thread::sleep_for(milliseconds(100));
+    }
+    return condition();
+  }
+  bool await_state(const JobRequest& request, const JobId& id, JobState state, int seconds = 60) {
+    return await([&] { return status(request, id).state == state; }, seconds);
+  }
+  bool await_ranks(const JobRequest& request, int count = 2) {
+    return await([&] {
+      const std::string ranks = text(request.folder / "ranks.txt");
+      return std::count(ranks.begin(), ranks.end(), '\n') >= count;
+    });
+  }
+  void finish(const JobRequest& request) {
+    remote::write_text_atomic(*session_, request.folder / "finish", "");
+  }
+
+  std::unique_ptr<test::Bed> bed_;
+  const test::Facility* alba_ = nullptr;
+  std::shared_ptr<remote::Session> session_;
+  SystemClock clock_;
+  config::Facility facility_;
+  std::shared_ptr<Scheduler> scheduler_;
+};
+
+#define START_BED(...) \
+  start(__VA_ARGS__);  \
+  if (!bed_->up()) GTEST_SKIP() << bed_->why_not()
+
+}  // namespace xffl::submit
