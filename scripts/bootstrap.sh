@@ -40,6 +40,8 @@ packages=(g++ cmake ninja-build ccache git python3 python3-venv
 bed_packages=(openssh-server openssh-client munge slurm-wlm slurmdbd mariadb-server iproute2 util-linux procps)
 # What makes this machine misbehave: system calls that fail, a clock that jumps.
 fault_packages=(strace libfaketime)
+# What tests of the sources themselves need.
+source_packages=(clang-format)
 bed_services=(ssh munge slurmctld slurmd slurmdbd mariadb)
 
 missing_packages() {
@@ -87,10 +89,10 @@ if command -v dpkg-query >/dev/null; then
     fi
   fi
   if [ "$profile" = test ]; then
-    mapfile -t missing < <(missing_packages "${bed_packages[@]}" "${fault_packages[@]}")
+    mapfile -t missing < <(missing_packages "${bed_packages[@]}" "${fault_packages[@]}" "${source_packages[@]}")
     if [ ${#missing[@]} -gt 0 ]; then
       if [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null; then
-        step "${#missing[@]} packages for facilities and faults on this machine" install_without_daemons "${missing[@]}"
+        step "${#missing[@]} packages for facilities, faults and checks on this machine" install_without_daemons "${missing[@]}"
       else
         echo "bootstrap: without ${missing[*]} tests on real facilities and of faults are skipped; they need an administrator" >&2
       fi

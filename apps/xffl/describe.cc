@@ -4,8 +4,8 @@
 
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
-#include "xffl/checkpoint/manifest.h"
 #include "xffl/checkpoint/lora.h"
+#include "xffl/checkpoint/manifest.h"
 #include "xffl/checkpoint/model_folder.h"
 #include "xffl/job/job_report.h"
 #include "xffl/job/job_spec.h"

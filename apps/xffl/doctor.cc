@@ -19,8 +19,8 @@ namespace fs = std::filesystem;
 using Grade = Finding::Grade;
 using std::chrono::seconds;
 
-// At a facility the global model, the update and their predecessors lie side by side; here a float32
-// master and every facility's update do.
+// At a facility the global model, the update and their predecessors lie side by side; here a
+// float32 master and every facility's update do.
 constexpr double kFacilityModels = 2.2;
 constexpr double kLocalModels = 4;
 constexpr seconds kPatience{30};
@@ -103,14 +103,16 @@ class Examination {
   }
   void credential() {
     check("certificate", "renew it", [&] {
-      const auto expiry = remote::credential_expiry(
-          round::ssh_settings(facility_, experiment_.project_folder));
+      const auto expiry =
+          remote::credential_expiry(round::ssh_settings(facility_, experiment_.project_folder));
       if (!expiry) return;
-      const auto left = std::chrono::duration_cast<std::chrono::minutes>(*expiry - world_.clock.utc());
+      const auto left =
+          std::chrono::duration_cast<std::chrono::minutes>(*expiry - world_.clock.utc());
       const std::string said = "valid until " + format_utc(*expiry);
       if (left.count() <= 0) return add(Grade::kBad, "certificate", said, "renew it");
       add(left < std::chrono::hours(2) ? Grade::kWarning : Grade::kGood, "certificate", said,
-          left < std::chrono::hours(2) ? "it ends in " + std::to_string(left.count()) + " min" : "");
+          left < std::chrono::hours(2) ? "it ends in " + std::to_string(left.count()) + " min"
+                                       : "");
     });
   }
   bool log_in() {
@@ -135,10 +137,11 @@ class Examination {
       return;
     check("free space", "", [&] {
       const auto free = session_->free_bytes(facility_.workdir);
-      if (!free) return add(Grade::kWarning, "free space", "the facility does not say", "look there");
-      findings_.push_back(
-          space(path, *free,
-                static_cast<uint64_t>(static_cast<double>(model_bytes(experiment_)) * kFacilityModels)));
+      if (!free)
+        return add(Grade::kWarning, "free space", "the facility does not say", "look there");
+      findings_.push_back(space(
+          path, *free,
+          static_cast<uint64_t>(static_cast<double>(model_bytes(experiment_)) * kFacilityModels)));
     });
     if (!facility_.transfer.hosts.empty())
       check("transfer host", "see docs/ssh.md", [&] {
@@ -174,14 +177,14 @@ class Examination {
         add(Grade::kWarning, "purging", age.path + " " + warning,
             "read or `touch` it there, or keep it where nothing is purged");
       }
-      if (fine) add(Grade::kGood, "purging", "what jobs need was used lately, or is not on scratch");
+      if (fine)
+        add(Grade::kGood, "purging", "what jobs need was used lately, or is not on scratch");
     });
   }
   void slurm() {
     check("Slurm", "is Slurm in the PATH of a log-in without a terminal?", [&] {
       const auto version = session_->run({"sbatch", "--version"}, "", kPatience, {});
-      if (version.exit_code != 0)
-        throw Error(ErrorKind::kRemote, log::printable(version.err, 300));
+      if (version.exit_code != 0) throw Error(ErrorKind::kRemote, log::printable(version.err, 300));
       add(Grade::kGood, "Slurm", log::printable(first_line(version.out), 100));
       const auto script = round::render_script(experiment_, round::preview_history(),
                                                facility_.name, std::nullopt, world_.programs);
@@ -229,8 +232,9 @@ std::vector<Finding> examine_this_machine(const config::Experiment& experiment,
     findings.push_back({Grade::kBad, "file", missing, "put it there, or correct xffl.yaml"});
   const std::string kind = journal::network_file_system(experiment.project_folder);
   if (!kind.empty())
-    findings.push_back({Grade::kBad, "project folder", "on " + kind,
-                        "put runs/ on a local disk (`xffl run --workdir`): a journal is not safe there"});
+    findings.push_back(
+        {Grade::kBad, "project folder", "on " + kind,
+         "put runs/ on a local disk (`xffl run --workdir`): a journal is not safe there"});
   else
     findings.push_back({Grade::kGood, "project folder", experiment.project_folder.string(), ""});
   std::error_code none;

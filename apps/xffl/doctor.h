@@ -22,9 +22,9 @@ struct Finding {
 std::vector<Finding> examine_this_machine(const config::Experiment& experiment,
                                           const round::World& world);
 
-/// Log-in, credential, scheduler, work folder, quota, image, data and trainer of a facility. Submits
-/// nothing; creates its work folder. A check that cannot be made because an earlier one failed is
-/// left out.
+/// Log-in, credential, scheduler, work folder, quota, image, data and trainer of a facility.
+/// Submits nothing; creates its work folder. A check that cannot be made because an earlier one
+/// failed is left out.
 std::vector<Finding> examine_facility(const config::Experiment& experiment,
                                       const config::Facility& facility, round::World& world);
 

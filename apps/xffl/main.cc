@@ -1,8 +1,8 @@
 // xffl: one command per file; this one only says which there are, and turns errors into exit codes.
-#include <CLI/CLI.hpp>
 #include <fcntl.h>
 #include <sys/resource.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -36,8 +36,8 @@ void report(const xffl::Error& error) {
                xffl::scrubbed(error.what()).c_str());
 }
 
-// Where one is closed, the next file that is opened would take its place, and what is said to people
-// would go into it.
+// Where one is closed, the next file that is opened would take its place, and what is said to
+// people would go into it.
 void fill_standard_descriptors() {
   for (int fd = 0; fd < 3; ++fd)
     if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != fd) std::abort();

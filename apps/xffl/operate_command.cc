@@ -54,7 +54,8 @@ void repair(const ProjectOptions& options) {
   const round::RunFolder folder = options.existing_run();
   const journal::Repaired repaired = journal::repair(folder.journal());
   if (repaired.damaged.empty())
-    std::printf("the journal of run %s is whole: nothing was changed\n", folder.run().str().c_str());
+    std::printf("the journal of run %s is whole: nothing was changed\n",
+                folder.run().str().c_str());
   else
     std::printf("the journal of run %s has %lld events again; what was damaged is %s\n",
                 folder.run().str().c_str(), static_cast<long long>(repaired.events),
@@ -65,7 +66,8 @@ CLI::App* add(CLI::App& app, const std::shared_ptr<Flags>& flags, const char* na
               const char* help, Request::Kind kind) {
   CLI::App* command = app.add_subcommand(name, help);
   add_project_options(command, flags->project);
-  command->callback([flags, kind] { operate(*flags, {.kind = kind, .facilities = {}, .reason = {}}); });
+  command->callback(
+      [flags, kind] { operate(*flags, {.kind = kind, .facilities = {}, .reason = {}}); });
   return command;
 }
 
@@ -78,11 +80,14 @@ void add_operate_commands(CLI::App& app) {
                         "begin no further jobs, at some facilities or all; what runs goes on",
                         Request::Kind::kPause);
   pause->add_option("--reason", flags->reason, "for `xffl status`");
-  CLI::App* resume = add(app, flags, "resume", "go on where a facility was paused, by a person or "
-                         "because somebody cancelled its job", Request::Kind::kResume);
+  CLI::App* resume = add(app, flags, "resume",
+                         "go on where a facility was paused, by a person or "
+                         "because somebody cancelled its job",
+                         Request::Kind::kResume);
   CLI::App* journal = app.add_subcommand("journal", "a run's memory");
   journal->require_subcommand(1);
-  CLI::App* mend = journal->add_subcommand("repair", "make a damaged journal again from its mirror");
+  CLI::App* mend =
+      journal->add_subcommand("repair", "make a damaged journal again from its mirror");
   add_project_options(mend, flags->project);
   mend->callback([flags] { repair(flags->project); });
   for (CLI::App* command : {pause, resume})

@@ -1,5 +1,5 @@
-// How it works: the script is rendered as `xffl run` would render it and, unless --offline, shown to
-// each facility's Slurm with --test-only, which submits nothing.
+// How it works: the script is rendered as `xffl run` would render it and, unless --offline, shown
+// to each facility's Slurm with --test-only, which submits nothing.
 #include "plan_command.h"
 
 #include <cstdio>
@@ -29,11 +29,11 @@ struct FacilityPlan {
   std::string name;
   round::RenderedScript script;
   uint64_t push_bytes = 0, fetch_bytes = 0;
-  bool may_pack = false;  // fewer bytes may do: how many is known when the model is packed
-  double node_hours = 0;  // at most: nodes times walltime; 0 where no Slurm counts
+  bool may_pack = false;       // fewer bytes may do: how many is known when the model is packed
+  double node_hours = 0;       // at most: nodes times walltime; 0 where no Slurm counts
   double idle_node_hours = 0;  // of them, at most: a job that stays for the next round
-  int jobs_left = 0;      // with this one; the evaluation of the last model is one, too
-  std::string answer;     // of the scheduler
+  int jobs_left = 0;           // with this one; the evaluation of the last model is one, too
+  std::string answer;          // of the scheduler
 };
 
 round::History history_of(const ProjectOptions& options) {
@@ -113,7 +113,8 @@ std::vector<FacilityPlan> make_plans(const Flags& flags, const config::Experimen
     plan.jobs_left = std::max(0, experiment.rounds - plan.script.round + 1) +
                      (experiment.policy.evaluate_last && !facility.validation.empty() ? 1 : 0);
     if (facility.scheduler == config::SchedulerKind::kSlurm)
-      plan.node_hours = facility.slurm.nodes * static_cast<double>(facility.slurm.time.count()) / 3600;
+      plan.node_hours =
+          facility.slurm.nodes * static_cast<double>(facility.slurm.time.count()) / 3600;
     if (plan.node_hours > 0)
       plan.idle_node_hours =
           facility.slurm.nodes * static_cast<double>(facility.slurm.stay.count()) / 3600;
@@ -127,14 +128,13 @@ void print(const std::vector<FacilityPlan>& plans, const config::Experiment& exp
   double node_hours = 0;
   for (const FacilityPlan& plan : plans) {
     node_hours += plan.node_hours * plan.jobs_left;
-    const std::string what = plan.script.evaluates
-                                 ? "evaluation of the last model"
-                                 : "round " + std::to_string(plan.script.round) + " of " +
-                                       std::to_string(experiment.rounds);
+    const std::string what = plan.script.evaluates ? "evaluation of the last model"
+                                                   : "round " + std::to_string(plan.script.round) +
+                                                         " of " + std::to_string(experiment.rounds);
     std::printf("%s: %s, attempt %d, job %s\n", plan.name.c_str(), what.c_str(),
                 plan.script.attempt, plan.script.job_name.c_str());
-    std::printf("  sends %s%.1f MB, brings back %.1f MB a round",
-                plan.may_pack ? "at most " : "", static_cast<double>(plan.push_bytes) / 1e6,
+    std::printf("  sends %s%.1f MB, brings back %.1f MB a round", plan.may_pack ? "at most " : "",
+                static_cast<double>(plan.push_bytes) / 1e6,
                 static_cast<double>(plan.fetch_bytes) / 1e6);
     if (plan.node_hours > 0) std::printf("; at most %.2f node-hours a round", plan.node_hours);
     if (plan.idle_node_hours > 0)

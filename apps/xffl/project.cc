@@ -24,10 +24,10 @@ round::RunFolder ProjectOptions::existing_run() const {
     const round::RunFolder named(runs(), RunName(run));
     std::error_code unknown;
     if (!std::filesystem::exists(named.journal(), unknown))
-      throw Error(ErrorKind::kNotFound,
-                  "there is no run " + run + " in " + runs().string() +
-                      (latest ? "; the newest is " + latest->str() : "") +
-                      ": `xffl run -p " + project.string() + " --new` starts another");
+      throw Error(ErrorKind::kNotFound, "there is no run " + run + " in " + runs().string() +
+                                            (latest ? "; the newest is " + latest->str() : "") +
+                                            ": `xffl run -p " + project.string() +
+                                            " --new` starts another");
     return named;
   }
   if (!latest)
@@ -77,26 +77,27 @@ StopOnSignal::StopOnSignal(std::string words, std::optional<std::chrono::seconds
   ::pthread_sigmask(SIG_BLOCK, &set, &state_->before);
   state_->signals = UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!state_->signals) throw system_error("watch signals", errno);
-  state_->thread = std::jthread([state = state_.get(), words = std::move(words),
-                                 patience](const std::stop_token& end) {
-    auto leaves = std::chrono::steady_clock::time_point::max();
-    while (!end.stop_requested()) {
-      if (std::chrono::steady_clock::now() > leaves) {
-        std::fprintf(stderr, "xffl: stopped in the middle of something that takes longer; run again "
-                             "to continue\n");
-        ::_exit(exit_code(ErrorKind::kCancelled));
-      }
-      signalfd_siginfo info;
-      if (::read(state->signals.get(), &info, sizeof info) != sizeof info) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(50));
-        continue;
-      }
-      if (state->stop.stop_requested()) ::_exit(130);
-      std::fprintf(stderr, "\nxffl: %s (once more to leave at once)\n", words.c_str());
-      if (patience) leaves = std::chrono::steady_clock::now() + *patience;
-      state->stop.request_stop();
-    }
-  });
+  state_->thread = std::jthread(
+      [state = state_.get(), words = std::move(words), patience](const std::stop_token& end) {
+        auto leaves = std::chrono::steady_clock::time_point::max();
+        while (!end.stop_requested()) {
+          if (std::chrono::steady_clock::now() > leaves) {
+            std::fprintf(stderr,
+                         "xffl: stopped in the middle of something that takes longer; run again "
+                         "to continue\n");
+            ::_exit(exit_code(ErrorKind::kCancelled));
+          }
+          signalfd_siginfo info;
+          if (::read(state->signals.get(), &info, sizeof info) != sizeof info) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(50));
+            continue;
+          }
+          if (state->stop.stop_requested()) ::_exit(130);
+          std::fprintf(stderr, "\nxffl: %s (once more to leave at once)\n", words.c_str());
+          if (patience) leaves = std::chrono::steady_clock::now() + *patience;
+          state->stop.request_stop();
+        }
+      });
 }
 
 StopOnSignal::~StopOnSignal() {

@@ -41,8 +41,8 @@ class StopOnSignal {
  public:
   /// `words` are said on the first signal.
   explicit StopOnSignal(std::string words = "detaching; jobs at the facilities go on");
-  /// What has not come to its end so long after the first signal is left as it is, with the exit code
-  /// of kCancelled: for work that a kill at any instant does not harm.
+  /// What has not come to its end so long after the first signal is left as it is, with the exit
+  /// code of kCancelled: for work that a kill at any instant does not harm.
   explicit StopOnSignal(std::chrono::seconds patience);
   ~StopOnSignal();
   StopOnSignal(const StopOnSignal&) = delete;

@@ -35,24 +35,23 @@ round::History history_of(const ProjectOptions& options) {
 void render(const Flags& flags) {
   const config::Experiment experiment = config::load_experiment(flags.project.project);
   SystemClock clock;
-  const round::RenderedScript rendered =
-      round::render_script(experiment, history_of(flags.project), FacilityName(flags.facility),
-                           flags.round, round::make_world(clock, experiment.project_folder).programs);
+  const round::RenderedScript rendered = round::render_script(
+      experiment, history_of(flags.project), FacilityName(flags.facility), flags.round,
+      round::make_world(clock, experiment.project_folder).programs);
   if (flags.out.empty())
     std::fputs(rendered.script.c_str(), stdout);
   else
     write_file_atomic(flags.out, rendered.script);
   const std::string adapter = rendered.adapter_folder.str();
-  std::fprintf(stderr,
-               "xffl: round %d%s, attempt %d: %s\n"
-               "xffl: it expects %s/job.json, the model in %s%s%s, which the coordinator puts there "
-               "before it submits\n",
-               rendered.round, rendered.evaluates ? " (evaluation of the last model)" : "",
-               rendered.attempt, rendered.job_name.c_str(),
-               log::printable(rendered.folder.str(), 4000).c_str(),
-               log::printable(rendered.model_folder.str(), 4000).c_str(),
-               adapter.empty() ? "" : " and the adapter in ",
-               log::printable(adapter, 4000).c_str());
+  std::fprintf(
+      stderr,
+      "xffl: round %d%s, attempt %d: %s\n"
+      "xffl: it expects %s/job.json, the model in %s%s%s, which the coordinator puts there "
+      "before it submits\n",
+      rendered.round, rendered.evaluates ? " (evaluation of the last model)" : "", rendered.attempt,
+      rendered.job_name.c_str(), log::printable(rendered.folder.str(), 4000).c_str(),
+      log::printable(rendered.model_folder.str(), 4000).c_str(),
+      adapter.empty() ? "" : " and the adapter in ", log::printable(adapter, 4000).c_str());
 }
 
 }  // namespace

@@ -42,12 +42,14 @@ std::string describe(const std::string& metrics_line) try {
   return "";
 }
 
-// Whoever sits at this run's terminal; nobody in a pipe or a detached run, where `xffl login` helps.
+// Whoever sits at this run's terminal; nobody in a pipe or a detached run, where `xffl login`
+// helps.
 remote::Ask person_at_terminal(std::stop_token stop) {
   if (!has_person()) return {};
   return [stop](const std::string& prompt, bool echo) {
     try {
-      return ask_on_terminal("\r\033[K" + log::printable(prompt, 1000), echo, kPersonPatience, stop);
+      return ask_on_terminal("\r\033[K" + log::printable(prompt, 1000), echo, kPersonPatience,
+                             stop);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kUsage) throw;
       // The terminal is gone, the run is not.
@@ -61,10 +63,11 @@ void check_file_system(const std::filesystem::path& folder, bool allowed) {
   const std::string kind = journal::network_file_system(folder);
   if (kind.empty()) return;
   if (!allowed)
-    throw Error(ErrorKind::kUnsupported,
-                folder.string() + " is on a network file system (" + kind +
-                    "), where the journal's locks cannot be trusted: put runs/ on a local disk with "
-                    "--workdir, or say --allow-network-fs and start this run from one machine only");
+    throw Error(
+        ErrorKind::kUnsupported,
+        folder.string() + " is on a network file system (" + kind +
+            "), where the journal's locks cannot be trusted: put runs/ on a local disk with "
+            "--workdir, or say --allow-network-fs and start this run from one machine only");
   log::warning("the journal is on a network file system: start this run from one machine only",
                {{"folder", folder.string()}, {"kind", kind}});
 }
@@ -143,9 +146,10 @@ void detach(const ProjectOptions& options, bool fresh, bool network_allowed) {
     const auto name = options.run.empty() ? round::latest_run(options.runs())
                                           : std::optional(RunName(options.run));
     if (name && holds(round::RunFolder(options.runs(), *name), pid)) {
-      std::printf("run %s goes on in process %d\nfollow it with `xffl attach`, see `xffl status`; "
-                  "`kill %d` detaches it from its facilities\n",
-                  name->str().c_str(), pid, pid);
+      std::printf(
+          "run %s goes on in process %d\nfollow it with `xffl attach`, see `xffl status`; "
+          "`kill %d` detaches it from its facilities\n",
+          name->str().c_str(), pid, pid);
       return;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -238,9 +242,8 @@ void add_run_command(CLI::App& app) {
   command->add_flag("--detach", state->detached, "go on without this terminal");
   command->add_flag("--allow-network-fs", state->network,
                     "also with runs/ on NFS, Lustre, ...: only ever from one machine");
-  command->callback([state] {
-    (state->detached ? detach : run)(state->options, state->fresh, state->network);
-  });
+  command->callback(
+      [state] { (state->detached ? detach : run)(state->options, state->fresh, state->network); });
   CLI::App* follow = app.add_subcommand("attach", "follow a run that another process coordinates");
   add_project_options(follow, state->options);
   follow->callback([state] { attach(state->options); });

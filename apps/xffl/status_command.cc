@@ -81,8 +81,7 @@ bool print_lines(const std::function<bool(std::string&)>& read_more, bool follow
     std::fflush(stdout);
     if (follow && !more) wait(pause, signals.token());
   } while ((follow || more) && !signals.token().stop_requested());
-  if (!pending.empty() && !key.hides(pending))
-    std::printf("%s\n", log::printable(pending).c_str());
+  if (!pending.empty() && !key.hides(pending)) std::printf("%s\n", log::printable(pending).c_str());
   return any;
 }
 
@@ -148,8 +147,7 @@ void facility_logs(const ProjectOptions& options, const std::string& facility, b
       },
       follow, std::chrono::milliseconds(remote ? 3000 : 300), false);
   if (!any)
-    std::fprintf(stderr,
-                 "there is no output yet in %s: `xffl status` says what the job is doing\n",
+    std::fprintf(stderr, "there is no output yet in %s: `xffl status` says what the job is doing\n",
                  path.str().c_str());
 }
 

@@ -8,8 +8,8 @@
 namespace xffl {
 
 /// Writes `prompt` to the terminal and reads a line; without `echo` the answer is not shown. Throws
-/// kUsage when there is no terminal, or it is closed, kAuth when this process is in its background or
-/// nobody answers within `patience` (0: waits), kCancelled on `stop`.
+/// kUsage when there is no terminal, or it is closed, kAuth when this process is in its background
+/// or nobody answers within `patience` (0: waits), kCancelled on `stop`.
 std::string ask_on_terminal(const std::string& prompt, bool echo,
                             std::chrono::seconds patience = std::chrono::seconds(0),
                             std::stop_token stop = {});

@@ -50,16 +50,17 @@ bool same_values(std::span<const std::byte> update, Dtype update_dtype,
   return true;
 }
 
-// Bounded influence: an update is averaged as it is, so one that is out of all proportion would be the
-// model.
+// Bounded influence: an update is averaged as it is, so one that is out of all proportion would be
+// the model.
 void require_norm(double norm, double max_norm, const std::string& whose) {
   if (norm <= max_norm) return;
   char numbers[120];
   std::snprintf(numbers, sizeof numbers, "%.4g, more than the %.4g", norm, max_norm);
-  throw Error(ErrorKind::kRejected,
-              whose + ": the L2 norm of its change is " + numbers +
-                  " that are allowed (policy.max_change times the norm of the model that was given): "
-                  "its training has diverged, or it is no update of this model");
+  throw Error(
+      ErrorKind::kRejected,
+      whose + ": the L2 norm of its change is " + numbers +
+          " that are allowed (policy.max_change times the norm of the model that was given): "
+          "its training has diverged, or it is no update of this model");
 }
 
 }  // namespace

@@ -9,8 +9,8 @@
 
 namespace xffl::aggregate {
 
-/// Of the elements of `bytes`, of kF32, kF16 or kBF16. Infinite when they are too large to be squared
-/// (about 1e18), which no model's are.
+/// Of the elements of `bytes`, of kF32, kF16 or kBF16. Infinite when they are too large to be
+/// squared (about 1e18), which no model's are.
 double sum_of_squares(std::span<const std::byte> bytes, checkpoint::Dtype dtype);
 /// Of the elements of `bytes` minus those of `from`, which has as many.
 double sum_of_squared_differences(std::span<const std::byte> bytes, checkpoint::Dtype dtype,

@@ -123,7 +123,8 @@ bool steers(std::string_view character) {
   if (character.size() == 1) return byte(0) < 0x20 || byte(0) == 0x7f;
   if (character.size() == 2) return (byte(0) == 0xc2 && byte(1) < 0xa0) || character == "\u061c";
   if (character.size() != 3 || byte(0) != 0xe2) return false;
-  return (byte(1) == 0x80 && (byte(2) == 0x8e || byte(2) == 0x8f || (byte(2) >= 0xa8 && byte(2) <= 0xae))) ||
+  return (byte(1) == 0x80 &&
+          (byte(2) == 0x8e || byte(2) == 0x8f || (byte(2) >= 0xa8 && byte(2) <= 0xae))) ||
          (byte(1) == 0x81 && byte(2) >= 0xa6 && byte(2) <= 0xa9);
 }
 

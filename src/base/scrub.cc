@@ -17,16 +17,29 @@ struct Prefix {
   size_t length;
 };
 constexpr auto kPrefixes = std::to_array<Prefix>({
-    {"hf_", 20},    {"ghp_", 20},   {"gho_", 20},  {"ghu_", 20},  {"ghs_", 20}, {"ghr_", 20},
-    {"github_pat_", 20}, {"glpat-", 16}, {"sk-", 20},   {"nvapi-", 20}, {"npm_", 20}, {"pypi-", 20},
-    {"xoxb-", 16},  {"xoxp-", 16},  {"xoxa-", 16}, {"AKIA", 16},  {"ASIA", 16}, {"AIza", 30},
-    {"eyJ", 30},  // a JSON web token
+    {"hf_", 20},  {"ghp_", 20},        {"gho_", 20},   {"ghu_", 20},  {"ghs_", 20},
+    {"ghr_", 20}, {"github_pat_", 20}, {"glpat-", 16}, {"sk-", 20},   {"nvapi-", 20},
+    {"npm_", 20}, {"pypi-", 20},       {"xoxb-", 16},  {"xoxp-", 16}, {"xoxa-", 16},
+    {"AKIA", 16}, {"ASIA", 16},        {"AIza", 30},   {"eyJ", 30},  // a JSON web token
 });
 
 // Names whose values are secrets: as a whole word, or the last part of one (HF_TOKEN).
 constexpr auto kNames = std::to_array<std::string_view>({
-    "password", "passwd", "passphrase", "passcode", "secret", "token", "api_key", "apikey",
-    "api-key", "access_key", "secret_key", "private_key", "credential", "credentials", "one-time code",
+    "password",
+    "passwd",
+    "passphrase",
+    "passcode",
+    "secret",
+    "token",
+    "api_key",
+    "apikey",
+    "api-key",
+    "access_key",
+    "secret_key",
+    "private_key",
+    "credential",
+    "credentials",
+    "one-time code",
 });
 constexpr size_t kShortestValue = 6;  // "unknown token: 5" is none
 
@@ -94,7 +107,8 @@ Named value_after(std::string_view text, size_t at, size_t name) {
   skip("=: ");
   skip("\"'");
   const size_t begin = i;
-  while (i < text.size() && std::string_view(" \t\r\n\"'&;,)}").find(text[i]) == std::string_view::npos)
+  while (i < text.size() &&
+         std::string_view(" \t\r\n\"'&;,)}").find(text[i]) == std::string_view::npos)
     ++i;
   return i - begin >= kShortestValue ? Named{begin - at, i - begin} : Named{};
 }

@@ -38,8 +38,8 @@ struct ModelWriter::State {
 
   void finish_file() {
     finishing.push_back(std::async(
-        std::launch::async,
-        [](SafetensorsWriter complete) { return complete.finish(); }, std::move(*writer)));
+        std::launch::async, [](SafetensorsWriter complete) { return complete.finish(); },
+        std::move(*writer)));
     writer.reset();
   }
 

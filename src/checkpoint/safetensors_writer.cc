@@ -1,5 +1,6 @@
 // How it works: what is written is made in blocks, or gathered in them, which a thread writes and
-// another one hashes while the caller makes the next ones. A hash that falls behind holds nobody up.
+// another one hashes while the caller makes the next ones. A hash that falls behind holds nobody
+// up.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -89,9 +90,9 @@ struct SafetensorsWriter::State {
 
   void check_room(uint64_t size) const {
     if (size <= data_size - written) return;
-    throw Error(ErrorKind::kInternal, "writing " + path.string() + ": expected " +
-                                          std::to_string(data_size) + " bytes of data, got at least " +
-                                          std::to_string(written + size));
+    throw Error(ErrorKind::kInternal,
+                "writing " + path.string() + ": expected " + std::to_string(data_size) +
+                    " bytes of data, got at least " + std::to_string(written + size));
   }
 };
 

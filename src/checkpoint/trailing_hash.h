@@ -26,7 +26,8 @@ class TrailingHash {
   void put(const Block& block);
   /// Bytes [0, end) are in the file.
   void written(uint64_t end);
-  /// Waits until all `size` bytes are hashed, which must have been written; throws what reading did.
+  /// Waits until all `size` bytes are hashed, which must have been written; throws what reading
+  /// did.
   ManifestFile finish(uint64_t size, std::string name);
 
  private:
@@ -37,7 +38,7 @@ class TrailingHash {
 
   const int fd_;
   const std::filesystem::path path_;
-  FileHash hash_;                     // of the thread, until it has ended
+  FileHash hash_;                      // of the thread, until it has ended
   std::unique_ptr<std::byte[]> back_;  // what was read back
   std::mutex mutex_;
   std::condition_variable changed_;

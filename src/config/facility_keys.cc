@@ -83,10 +83,11 @@ const Section& transfer_keys() {
       text("user", "the account's name there; not given: ssh.user", bind<&Transfer::user>(),
            kUserName, "a user's name"),
       boolean("shell", "false: these hosts speak SFTP only", bind<&Transfer::shell>()),
-      choice<PackModels>("pack",
-                         "global models as differences from the last one, which the trainer unpacks; "
-                         "auto: where no trainer.command is given",
-                         bind<&Transfer::pack>()),
+      choice<PackModels>(
+          "pack",
+          "global models as differences from the last one, which the trainer unpacks; "
+          "auto: where no trainer.command is given",
+          bind<&Transfer::pack>()),
   });
   return keys;
 }
@@ -135,7 +136,8 @@ const Section& slurm_keys() {
                bind<&Slurm::settle_time>(), 0, kHour),
       duration("command_timeout", "of one Slurm command", bind<&Slurm::command_timeout>(), kSecond,
                kHour),
-      duration("stay", "a job that has reported keeps its nodes so long for the next round; 0s: it ends",
+      duration("stay",
+               "a job that has reported keeps its nodes so long for the next round; 0s: it ends",
                bind<&Slurm::stay>(), 0, 7 * kDay, 1000),
   });
   return keys;

@@ -34,8 +34,9 @@ const Section& policy_keys() {
        .max = 10'000},
       {.name = "deadline",
        .type = Type::kDuration,
-       .help = "of a round, from its first submission; 0s: none; on_missing says what then happens, "
-               "wait: people are told",
+       .help =
+           "of a round, from its first submission; 0s: none; on_missing says what then happens, "
+           "wait: people are told",
        .binding = bind<&RoundPolicy::deadline>(),
        .max = 3650 * kDay,
        .multiple = 1000},
@@ -81,8 +82,9 @@ const Section& policy_keys() {
        .binding = bind<&RoundPolicy::evaluate_last>()},
       {.name = "max_change",
        .type = Type::kNumber,
-       .help = "an update is refused when the L2 norm of its change is more than so many times that "
-               "of the model that was given; 0: no limit",
+       .help =
+           "an update is refused when the L2 norm of its change is more than so many times that "
+           "of the model that was given; 0: no limit",
        .binding = bind<&RoundPolicy::max_change>(),
        .max = 1e12},
   });

@@ -70,7 +70,7 @@ struct Key {
   std::string_view condition;  // when it applies, in words: "access: ssh"
   // Of a section that may be left out: whether it was given. Without it: always.
   bool (*given)(const void* object) = nullptr;
-  bool operational = false;    // may change while a run goes on: it decides nothing about the model
+  bool operational = false;  // may change while a run goes on: it decides nothing about the model
 };
 
 struct Section {

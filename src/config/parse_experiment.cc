@@ -135,8 +135,9 @@ class ExperimentReader {
   void check_adapters() {
     const std::vector<Facility>& all = experiment_.facilities;
     if (!experiment_.adapter.empty() && !all.empty() && all.front().training.lora.rank == 0)
-      reader_.problem(reader_.mark("adapter"),
-                      "'adapter' is given, but 'training.lora.rank' is 0: no adapter would be trained");
+      reader_.problem(
+          reader_.mark("adapter"),
+          "'adapter' is given, but 'training.lora.rank' is 0: no adapter would be trained");
     const auto alike = [](const job::Lora& a, const job::Lora& b) {
       return a.rank == b.rank && (a.rank == 0 || (a.alpha == b.alpha && sorted(a) == sorted(b)));
     };
@@ -173,10 +174,10 @@ class ExperimentReader {
               (count == 1 ? "is 1 facility" : "are " + std::to_string(count) + " facilities"));
     // Whoever writes a deadline expects that something happens then: what, the file has to say.
     if (policy.deadline.count() > 0 && !reader_.was_given("policy.on_missing"))
-      reader_.problem(
-          reader_.mark("policy.deadline"),
-          "'policy.deadline' needs 'policy.on_missing': skip goes on without the facilities that are "
-          "late, fail ends the run, wait (the default) waits on and tells you");
+      reader_.problem(reader_.mark("policy.deadline"),
+                      "'policy.deadline' needs 'policy.on_missing': skip goes on without the "
+                      "facilities that are "
+                      "late, fail ends the run, wait (the default) waits on and tells you");
   }
 
   SectionReader reader_;

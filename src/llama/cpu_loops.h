@@ -180,31 +180,31 @@ struct CpuLoops {
 }  // namespace xffl::llama
 
 /// The initializer of a CpuKernels<T>: lambdas, compiled for the target in force where it stands.
-#define XFFL_CPU_KERNELS(T)                                                                     \
-  {                                                                                             \
-      [](const T* x, const T* delta, const T* w, T* sum, T* y, Wide<T>* inverse, int64_t rows,  \
-         int64_t width, Wide<T> epsilon) {                                                      \
-        CpuLoops<T>::rms_norm(x, delta, w, sum, y, inverse, rows, width, epsilon);              \
-      },                                                                                        \
-      [](const T* grad_y, const T* grad_sum, const T* x, const Wide<T>* inverse, const T* w,    \
-         T* grad_x, Wide<T>* grad_w, int64_t rows, int64_t width) {                             \
-        CpuLoops<T>::rms_norm_backward(grad_y, grad_sum, x, inverse, w, grad_x, grad_w, rows,   \
-                                       width);                                                  \
-      },                                                                                        \
-      [](const T* gate, const T* up, T* y, int64_t size) {                                      \
-        CpuLoops<T>::swiglu(gate, up, y, size);                                                 \
-      },                                                                                        \
-      [](const T* grad_y, const T* gate, const T* up, T* grad_gate, T* grad_up, int64_t size) { \
-        CpuLoops<T>::swiglu_backward(grad_y, gate, up, grad_gate, grad_up, size);               \
-      },                                                                                        \
-      [](const T* x, const T* cos, const T* sin, T* y, int64_t heads, int64_t half,             \
-         Wide<T> sign) { CpuLoops<T>::rope(x, cos, sin, y, heads, half, sign); },               \
-      [](T* logits, int64_t size, int64_t label, Wide<T> scale, Wide<T>* scratch) {             \
-        return CpuLoops<T>::cross_entropy(logits, size, label, scale, scratch);                 \
-      },                                                                                        \
-      [](const T* update, Wide<T>* sum, int64_t size, Wide<T> scale, bool overwrite) {          \
-        CpuLoops<T>::accumulate(update, sum, size, scale, overwrite);                           \
-      },                                                                                        \
+#define XFFL_CPU_KERNELS(T)                                                                       \
+  {                                                                                               \
+    [](const T* x, const T* delta, const T* w, T* sum, T* y, Wide<T>* inverse, int64_t rows,      \
+       int64_t width, Wide<T> epsilon) {                                                          \
+      CpuLoops<T>::rms_norm(x, delta, w, sum, y, inverse, rows, width, epsilon);                  \
+    },                                                                                            \
+        [](const T* grad_y, const T* grad_sum, const T* x, const Wide<T>* inverse, const T* w,    \
+           T* grad_x, Wide<T>* grad_w, int64_t rows, int64_t width) {                             \
+          CpuLoops<T>::rms_norm_backward(grad_y, grad_sum, x, inverse, w, grad_x, grad_w, rows,   \
+                                         width);                                                  \
+        },                                                                                        \
+        [](const T* gate, const T* up, T* y, int64_t size) {                                      \
+          CpuLoops<T>::swiglu(gate, up, y, size);                                                 \
+        },                                                                                        \
+        [](const T* grad_y, const T* gate, const T* up, T* grad_gate, T* grad_up, int64_t size) { \
+          CpuLoops<T>::swiglu_backward(grad_y, gate, up, grad_gate, grad_up, size);               \
+        },                                                                                        \
+        [](const T* x, const T* cos, const T* sin, T* y, int64_t heads, int64_t half,             \
+           Wide<T> sign) { CpuLoops<T>::rope(x, cos, sin, y, heads, half, sign); },               \
+        [](T* logits, int64_t size, int64_t label, Wide<T> scale, Wide<T>* scratch) {             \
+          return CpuLoops<T>::cross_entropy(logits, size, label, scale, scratch);                 \
+        },                                                                                        \
+        [](const T* update, Wide<T>* sum, int64_t size, Wide<T> scale, bool overwrite) {          \
+          CpuLoops<T>::accumulate(update, sum, size, scale, overwrite);                           \
+        },                                                                                        \
   }
 
 /// For `set` of T: what XFFL_CPU_KERNELS leaves null.

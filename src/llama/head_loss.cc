@@ -101,8 +101,7 @@ HeadLoss head_loss(const at::Tensor& x_ND, Weight& head, const at::Tensor& label
                    at::Tensor* logits_RV, const Targets& targets) {
   const at::NoGradGuard no_grad;
   const bool known = targets.count >= 0;
-  const at::Tensor rows_M =
-      known ? targets.rows_M : target_rows(labels_N, head.value.size(0));
+  const at::Tensor rows_M = known ? targets.rows_M : target_rows(labels_N, head.value.size(0));
   const int64_t num_targets = known ? targets.count : rows_M.size(0);
   HeadLoss result{at::zeros({}, x_ND.options().dtype(at::kDouble)), {}};
   const bool all = num_targets == x_ND.size(0);

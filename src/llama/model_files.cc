@@ -1,7 +1,7 @@
 // How it works: a parameter's values are read, some thousands of them at a time, into a buffer that
-// stays in the cache and rounded from there into the memory that is written and hashed by threads of
-// the writer: no float32 copy of anything is made. One thread does it: several of OpenMP's would wait
-// for each other, spinning, at every block, and SHA-256 is slower than this one anyway.
+// stays in the cache and rounded from there into the memory that is written and hashed by threads
+// of the writer: no float32 copy of anything is made. One thread does it: several of OpenMP's would
+// wait for each other, spinning, at every block, and SHA-256 is slower than this one anyway.
 #include <torch/types.h>
 
 #include <algorithm>
@@ -30,8 +30,7 @@ void convert(const Values& values, int64_t begin, checkpoint::Dtype dtype,
     const auto n = static_cast<size_t>(std::min(kCachedElements, count - done));
     const std::span<float> piece(cached.data(), n);
     values.read(begin + done, piece);
-    checkpoint::from_float(piece, dtype,
-                           to.subspan(static_cast<size_t>(done) * width, n * width));
+    checkpoint::from_float(piece, dtype, to.subspan(static_cast<size_t>(done) * width, n * width));
   }
 }
 

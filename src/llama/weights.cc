@@ -89,9 +89,9 @@ void read_parameter(const checkpoint::ModelFolder& folder, const ParameterSpec& 
                     std::span<float> out) {
   const checkpoint::Dtype dtype = folder.spec(spec.name).dtype;
   const size_t width = checkpoint::size_bytes(dtype);
-  checkpoint::to_float(folder.data(spec.name)
-                           .subspan(static_cast<size_t>(begin) * width, out.size() * width),
-                       dtype, out);
+  checkpoint::to_float(
+      folder.data(spec.name).subspan(static_cast<size_t>(begin) * width, out.size() * width), dtype,
+      out);
 }
 
 void read_parameter(const checkpoint::ModelFolder& folder, const ParameterSpec& spec, int64_t begin,

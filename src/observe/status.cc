@@ -143,7 +143,7 @@ std::string format_status(const RunStatus& status) {
   for (const auto& [name, reason] : status.history.paused)
     if (!over)
       text += name.str() + " is PAUSED (" + log::printable(reason, 300) +
-            "): continue with `xffl resume " + name.str() + "`\n";
+              "): continue with `xffl resume " + name.str() + "`\n";
   text += format_global_losses(status.history);
   if (status.state == "stopped") text += "continue with: xffl run\n";
   return text;

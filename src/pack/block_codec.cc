@@ -16,9 +16,7 @@ constexpr int kLevel = 1;  // higher ones gain nothing on such planes
 enum Method : uint32_t { kStored = 0, kZstd = 1, kConstant = 2 };
 constexpr uint32_t kSizeMask = (1u << 30) - 1;
 
-[[noreturn]] void corrupt(const std::string& problem) {
-  throw Error(ErrorKind::kCorrupt, problem);
-}
+[[noreturn]] void corrupt(const std::string& problem) { throw Error(ErrorKind::kCorrupt, problem); }
 
 struct Plane {
   Method method;
@@ -92,8 +90,8 @@ struct BlockCodec::State {
     }
     if (!decompress) decompress.reset(ZSTD_createDCtx());
     if (!decompress) throw std::bad_alloc();
-    const size_t bytes = ZSTD_decompressDCtx(decompress.get(), buffer.data(), buffer.size(), from,
-                                             plane.bytes);
+    const size_t bytes =
+        ZSTD_decompressDCtx(decompress.get(), buffer.data(), buffer.size(), from, plane.bytes);
     if (ZSTD_isError(bytes))
       corrupt(std::string("zstd cannot read a plane: ") + ZSTD_getErrorName(bytes));
     if (bytes != buffer.size())

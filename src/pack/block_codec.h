@@ -2,8 +2,8 @@
 //
 // A block of n raw bytes is two 32-bit little-endian words, one for the low plane and one for the
 // high one, then the planes, n / 2 bytes each before they are made small, then the last byte of an
-// odd n. Of a word the upper two bits say how the plane is stored (0: as it is, 1: zstd, 2: all bytes
-// are the one that follows), the others how many bytes it takes.
+// odd n. Of a word the upper two bits say how the plane is stored (0: as it is, 1: zstd, 2: all
+// bytes are the one that follows), the others how many bytes it takes.
 #pragma once
 
 #include <cstddef>

@@ -84,8 +84,8 @@ class Decoding {
   void need(size_t bytes) const {
     const uint64_t left = input_.size_bytes() - offset_;
     if (left < bytes)
-      throw Error(ErrorKind::kCorrupt, "the file ends " + std::to_string(bytes - left) +
-                                           " bytes too early");
+      throw Error(ErrorKind::kCorrupt,
+                  "the file ends " + std::to_string(bytes - left) + " bytes too early");
   }
 
   const InputFile& input_;
@@ -105,8 +105,8 @@ checkpoint::ManifestFile decode(const fs::path& packed, const checkpoint::Manife
   if (reference) other.emplace(reference->path);
   if (other && other->size_bytes() != header.raw_bytes)
     throw Error(ErrorKind::kCorrupt, other->path().string() + ": is damaged: it has " +
-                                         std::to_string(other->size_bytes()) +
-                                         " bytes, expected " + std::to_string(header.raw_bytes));
+                                         std::to_string(other->size_bytes()) + " bytes, expected " +
+                                         std::to_string(header.raw_bytes));
   OutputFile output(out);
   checkpoint::FileHash hash;
   Decoding decoding(input, header);

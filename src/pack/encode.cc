@@ -38,8 +38,8 @@ std::optional<InputFile> open_reference(const std::optional<Reference>& referenc
 std::optional<checkpoint::ManifestFile> encode(const fs::path& file,
                                                const checkpoint::ManifestFile& raw,
                                                const std::optional<Reference>& reference,
-                                               const fs::path& out, uint64_t max_bytes,
-                                               int threads, std::stop_token stop) {
+                                               const fs::path& out, uint64_t max_bytes, int threads,
+                                               std::stop_token stop) {
   const InputFile input(file);
   const std::optional<InputFile> other = open_reference(reference, input);
   const FileHeader header{kBlockBytes, input.size_bytes(), raw.sha256,
@@ -81,11 +81,12 @@ std::optional<checkpoint::ManifestFile> encode(const fs::path& file,
     too_large = true;
   }
   if (too_large) return std::nullopt;
-  if (const std::string found = raw_hash.hex(); found != raw.sha256 || header.raw_bytes != raw.size_bytes)
+  if (const std::string found = raw_hash.hex();
+      found != raw.sha256 || header.raw_bytes != raw.size_bytes)
     throw Error(ErrorKind::kRejected, file.string() + ": expected " +
                                           std::to_string(raw.size_bytes) + " bytes with SHA-256 " +
-                                          raw.sha256 + ", found " + std::to_string(header.raw_bytes) +
-                                          " with " + found);
+                                          raw.sha256 + ", found " +
+                                          std::to_string(header.raw_bytes) + " with " + found);
   output.keep();
   return packed_hash.finish(out.filename().string());
 }

@@ -12,8 +12,8 @@ namespace xffl::pack {
 
 /// Of a few slots, which are used again and again, each passes for every index below `count`
 /// through `take(index, slot)`, in order and one at a time; `work(index, slot, thread)`, side by
-/// side; and `finish(index, slot)`, in order, in the caller's thread. The first error ends it and is
-/// thrown.
+/// side; and `finish(index, slot)`, in order, in the caller's thread. The first error ends it and
+/// is thrown.
 template <class Slot, class Take, class Work, class Finish>
 void run_in_order(size_t count, std::vector<Slot>& slots, int threads, Take take, Work work,
                   Finish finish) {
@@ -32,14 +32,16 @@ void run_in_order(size_t count, std::vector<Slot>& slots, int threads, Take take
     for (;;) {
       std::unique_lock turn(taking);
       std::unique_lock lock(mutex);
-      changed.wait(lock, [&] { return problem || next == count || next < finished + slots.size(); });
+      changed.wait(lock,
+                   [&] { return problem || next == count || next < finished + slots.size(); });
       if (problem || next == count) return;
       const size_t index = next++;
       lock.unlock();
       Slot& slot = slots[index % slots.size()];
       try {
         take(index, slot);
-      } catch (...) {  // known before the turn passes on: the next block would be taken for this one
+      } catch (
+          ...) {  // known before the turn passes on: the next block would be taken for this one
         return fail(std::current_exception());
       }
       turn.unlock();

@@ -27,8 +27,7 @@ void InputFile::read(uint64_t offset, std::span<std::byte> out) const {
 }
 
 OutputFile::OutputFile(std::filesystem::path path)
-    : path_(std::move(path)),
-      fd_(open_file(path_, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW)) {}
+    : path_(std::move(path)), fd_(open_file(path_, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW)) {}
 
 OutputFile::~OutputFile() {
   if (!kept_) ::unlink(path_.c_str());

@@ -54,7 +54,8 @@ FileHeader parse_header(std::span<const std::byte> bytes, const std::filesystem:
   if (bytes.size() < kFileHeaderBytes)
     throw corrupt("expected a header of " + std::to_string(kFileHeaderBytes) + " bytes, found " +
                   std::to_string(bytes.size()));
-  if (std::memcmp(bytes.data(), kMagic, 8) != 0) throw corrupt("is no packed file: it does not begin with XFFLPACK");
+  if (std::memcmp(bytes.data(), kMagic, 8) != 0)
+    throw corrupt("is no packed file: it does not begin with XFFLPACK");
   if (const auto version = number_at<uint32_t>(bytes.data() + 8); version != kVersion)
     throw corrupt("has version " + std::to_string(version) + ", expected " +
                   std::to_string(kVersion) + ": use releases of xffl that share one at both ends");

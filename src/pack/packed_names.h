@@ -10,6 +10,8 @@ inline constexpr std::string_view kModelManifestName = "packed.json";
 inline constexpr std::string_view kPackedEnding = ".xpk";
 inline constexpr size_t kMaxNameBytes = 200;  // of a manifest's files
 
-inline std::string packed_name(const std::string& name) { return name + std::string(kPackedEnding); }
+inline std::string packed_name(const std::string& name) {
+  return name + std::string(kPackedEnding);
+}
 
 }  // namespace xffl::pack

@@ -145,8 +145,8 @@ Unpacked unpack_model(const job::PackedModel& packed, const fs::path& model,
       read_file(fs::path(packed.path) / kModelManifestName, checkpoint::kMaxManifestBytes),
       packed.path + "/" + std::string(kModelManifestName));
   if (wanted.root_sha256() != model_sha256)
-    reject(packed.path, "is packed from the model " + wanted.root_sha256() + ", expected " +
-                            model_sha256);
+    reject(packed.path,
+           "is packed from the model " + wanted.root_sha256() + ", expected " + model_sha256);
   std::error_code none;
   fs::remove_all(temporary, none);
   make_dirs(temporary);

@@ -70,7 +70,7 @@ class Channel {
   std::shared_ptr<Connection> connection_;
   Handle handle_;
   bool closed_ = false;  // the far side takes no more input
-  size_t granted_ = 0;  // bytes that may still come before the window is opened again
+  size_t granted_ = 0;   // bytes that may still come before the window is opened again
 };
 
 }  // namespace xffl::remote

@@ -162,12 +162,12 @@ void CommandFiles::make_dirs(const RemotePath& folder) {
 }
 
 void CommandFiles::remove_tree(const RemotePath& path) {
-  // A busy parallel file system may take longer for a folder than a command may run: `rm` is ended in
-  // time, never left behind, and goes on where it was.
+  // A busy parallel file system may take longer for a folder than a command may run: `rm` is ended
+  // in time, never left behind, and goes on where it was.
   constexpr int kMostPieces = 30, kEnded = 124;
   const auto seconds = connection_->timeouts().operation.count() * 2 / 3000;
-  const std::string script = "exec timeout " + std::to_string(std::max<int64_t>(1, seconds)) +
-                             " rm -rf " + q(path);
+  const std::string script =
+      "exec timeout " + std::to_string(std::max<int64_t>(1, seconds)) + " rm -rf " + q(path);
   for (int piece = 1; piece <= kMostPieces; ++piece) {
     const CommandResult result = run(script);
     if (result.exit_code == 0) return;

@@ -16,8 +16,8 @@ namespace xffl::remote {
 /// changes, a wrong host key until the pinned keys change; neither costs a connection.
 class Connector {
  public:
-  /// `limits` may be shared with other connectors; none: its own. `ask`, which may be empty, is asked
-  /// whenever a log-in needs a person.
+  /// `limits` may be shared with other connectors; none: its own. `ask`, which may be empty, is
+  /// asked whenever a log-in needs a person.
   explicit Connector(const SshSettings& settings,
                      std::shared_ptr<ConnectionLimits> limits = nullptr, Ask ask = {})
       : settings_(settings),
@@ -27,8 +27,8 @@ class Connector {
   const SshSettings& settings() const { return settings_; }
 
   /// The live connection, or a new one to the first host that answers. Waits a few seconds for the
-  /// limits, not longer. `ask` is a person who is there now: what was refused before is tried again.
-  /// Throws kRemote, kAuth.
+  /// limits, not longer. `ask` is a person who is there now: what was refused before is tried
+  /// again. Throws kRemote, kAuth.
   std::shared_ptr<Connection> get(const Ask* ask = nullptr);
 
   /// get() and up to `count` - 1 further connections to the same host, for bulk; those that cannot

@@ -52,10 +52,9 @@ std::vector<PublicKey> pinned_keys(const std::filesystem::path& file, const SshH
     if (!names(line, label)) continue;
     const auto key = parse_public_key(line.key);
     if (!key)
-      throw Error(ErrorKind::kCorrupt, file.string() + ": the line of " + label +
-                                           " holds no public key: '" +
-                                           log::printable(line.text, 200) +
-                                           "'; remove it, then run `xffl trust`");
+      throw Error(ErrorKind::kCorrupt,
+                  file.string() + ": the line of " + label + " holds no public key: '" +
+                      log::printable(line.text, 200) + "'; remove it, then run `xffl trust`");
     keys.push_back(*key);
   }
   return keys;

@@ -251,8 +251,8 @@ class StripedDownload {
            lane.command->take(count, progress_deadline(lane.connection), stop))
       continue;
     if (more > 0)
-      throw Error(ErrorKind::kCorrupt, "the facility sent more of " + path_.str() +
-                                           " than was asked for");
+      throw Error(ErrorKind::kCorrupt,
+                  "the facility sent more of " + path_.str() + " than was asked for");
     const int code = lane.command->exit_code();
     if (code != 0) fail_by(code, lane.command->err(), "read " + path_.str());
     if (at < end_) fail_too_short(path_, at, end_);

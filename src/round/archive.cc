@@ -57,7 +57,8 @@ std::optional<std::string> FacilityActions::mend_archive(const Accepted& accepte
       if (error.kind() != ErrorKind::kRemote && error.kind() != ErrorKind::kAuth) throw;
       if (gives_up() || context_.world.clock.monotonic() - began > max_outage) return error.what();
       const std::string words = "fetching an accepted update again, tried again: ";
-      context_.live.show(plan_.round, facility_.facility, words + log::printable(error.what(), 300));
+      context_.live.show(plan_.round, facility_.facility,
+                         words + log::printable(error.what(), 300));
       dispatch(Sleep{backoff(facility_.facility.str(), retry)}, stop);
     }
 }

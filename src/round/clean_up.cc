@@ -47,10 +47,10 @@ std::vector<std::string> names_in(remote::Session& session, const RemotePath& fo
   }
 }
 
-// Folders of models that the rounds from `old` on do not need. A model that is not in `names` yet may
-// be one of a round that has begun since.
-std::vector<std::string> unneeded_models(const Context& context, const std::vector<std::string>& names,
-                                         int old) {
+// Folders of models that the rounds from `old` on do not need. A model that is not in `names` yet
+// may be one of a round that has begun since.
+std::vector<std::string> unneeded_models(const Context& context,
+                                         const std::vector<std::string>& names, int old) {
   const History history = context.ledger.history();
   std::set<std::string> needed;
   for (int round = old; round <= history.done().rounds_published; ++round)
@@ -128,7 +128,9 @@ void Cleaner::clean(const plan::RoundPlan& plan, const plan::FacilityPlan& facil
                     const std::stop_token& stop) {
   const int old = plan.round - context_.experiment.policy.keep_rounds;
   const bool tidy = tidy_.erase(facility.facility) > 0;
-  const StateOf state = [&](int round) { return context_.ledger.facility(round, facility.facility); };
+  const StateOf state = [&](int round) {
+    return context_.ledger.facility(round, facility.facility);
+  };
   try {
     const auto session = context_.world.connect(context_.experiment.facility(facility.facility));
     const RemotePath models = facility.folder / "models";
@@ -150,8 +152,9 @@ void Cleaner::clean(const plan::RoundPlan& plan, const plan::FacilityPlan& facil
     }
     tidy_.insert(facility.facility);
   } catch (const Error& error) {
-    log::warning("an old round stays at the facility for now: it is removed after the next one",
-                 {{"facility", facility.facility.str()}, {"round", old}, {"problem", error.what()}});
+    log::warning(
+        "an old round stays at the facility for now: it is removed after the next one",
+        {{"facility", facility.facility.str()}, {"round", old}, {"problem", error.what()}});
   }
 }
 

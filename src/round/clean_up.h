@@ -15,10 +15,10 @@ namespace xffl::round {
 
 struct Context;
 
-// Removes the rounds up to the published one - policy.keep_rounds from every facility, with the models
-// that only they used, and their masters here, while the next round goes on: a parallel file system
-// may take minutes for one folder. Failing harms nothing: it is logged, and done again after the next
-// round. A run that continues begins by looking for all that may lie there.
+// Removes the rounds up to the published one - policy.keep_rounds from every facility, with the
+// models that only they used, and their masters here, while the next round goes on: a parallel file
+// system may take minutes for one folder. Failing harms nothing: it is logged, and done again after
+// the next round. A run that continues begins by looking for all that may lie there.
 class Cleaner {
  public:
   explicit Cleaner(Context& context);

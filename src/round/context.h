@@ -6,9 +6,9 @@
 #include <optional>
 
 #include "ledger.h"
+#include "packed_models.h"
 #include "xffl/aggregate/aggregate.h"
 #include "xffl/base/spare_memory.h"
-#include "packed_models.h"
 #include "xffl/config/experiment.h"
 #include "xffl/plan/round_plan.h"
 #include "xffl/round/federation.h"
@@ -19,8 +19,8 @@
 
 namespace xffl::round {
 
-// When a round's first job was submitted by this coordinator, on the monotonic clock: the wall clock
-// may jump. Thread-safe.
+// When a round's first job was submitted by this coordinator, on the monotonic clock: the wall
+// clock may jump. Thread-safe.
 class FirstSubmissions {
  public:
   void note(int round, Clock::MonotonicTime when) {
@@ -63,7 +63,7 @@ struct Context {
   LiveBoard& live;
   plan::RunIdentity identity;
   transfer::CheckedFiles checked;  // of the global models
-  std::mutex observer_mutex;  // listeners are called one at a time
+  std::mutex observer_mutex;       // listeners are called one at a time
   FirstSubmissions first_submissions{};
   SpareMemory spare{};  // of earlier rounds' files
   ModelNorms norms{};

@@ -39,7 +39,8 @@ std::string step_words(const Course& course) {
 
 std::string describe(const Course& course) {
   std::string text = step_words(course);
-  if (course.now.needs_person) return "PAUSED(auth), " + text + ": " + log::printable(course.now.trouble, 300);
+  if (course.now.needs_person)
+    return "PAUSED(auth), " + text + ": " + log::printable(course.now.trouble, 300);
   if (!course.now.trouble.empty())
     text += ", tried again: " + log::printable(course.now.trouble, 300);
   return text;

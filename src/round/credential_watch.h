@@ -15,8 +15,8 @@ namespace xffl::round {
 class CertificateWarnings {
  public:
   /// The time left, when it is to be said now: once within two hours, once within half an hour of
-  /// `ends`, and again for another certificate. Nothing for one that does not end or has ended (then
-  /// the facility is PAUSED(auth), and says so).
+  /// `ends`, and again for another certificate. Nothing for one that does not end or has ended
+  /// (then the facility is PAUSED(auth), and says so).
   std::optional<std::chrono::minutes> due(const FacilityName& facility,
                                           std::optional<Clock::UtcTime> ends, Clock::UtcTime now);
 

@@ -32,8 +32,8 @@ void cancel_if_possible(Context& context, const plan::RoundPlan& plan,
 }
 
 // The models are published: what is wrong with measuring the last one ends nothing.
-void note_missing(Context& context, const plan::RoundPlan& plan,
-                  const plan::FacilityPlan& facility, const std::exception_ptr& error) {
+void note_missing(Context& context, const plan::RoundPlan& plan, const plan::FacilityPlan& facility,
+                  const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const Error& problem) {

@@ -53,8 +53,9 @@ std::optional<Event> event_of(const Error& error, const Action& action) {
   return std::nullopt;
 }
 
-// What a facility answers wrongly (files that vanish, nonsense instead of SFTP, a missing command) is
-// its own affair, as a lost link is: asked again it may be mended, and the others go on meanwhile.
+// What a facility answers wrongly (files that vanish, nonsense instead of SFTP, a missing command)
+// is its own affair, as a lost link is: asked again it may be mended, and the others go on
+// meanwhile.
 template <class Body>
 auto at_the_facility(Body&& body) {
   try {
@@ -105,9 +106,7 @@ Event FacilityActions::dispatch(const Action& action, std::stop_token stop) {
     return Submitted{scheduler_->submit(wanted, stop)};
   }
   if (const auto* it = std::get_if<FindJobs>(&action))
-    return Found{at_the_facility([&] {
-      return scheduler_->find(request(it->attempt), stop);
-    })};
+    return Found{at_the_facility([&] { return scheduler_->find(request(it->attempt), stop); })};
   if (const auto* it = std::get_if<Look>(&action)) return look(*it, stop);
   if (const auto* it = std::get_if<FetchUpdate>(&action)) return fetch(it->attempt, stop);
   if (const auto* it = std::get_if<CancelJob>(&action)) {
@@ -197,9 +196,9 @@ void FacilityActions::look_after_files(int attempt, std::stop_token stop) {
   job::JobSpec told = spec(attempt);
   const Json pushed = push_base(attempt, told, stop);
   if (pushed["moved_bytes"] > 0)
-    log::warning("the model was no longer whole at the facility and was sent again",
-                 {{"facility", facility_.facility.str()},
-                  {"bytes", pushed["moved_bytes"].get<uint64_t>()}});
+    log::warning(
+        "the model was no longer whole at the facility and was sent again",
+        {{"facility", facility_.facility.str()}, {"bytes", pushed["moved_bytes"].get<uint64_t>()}});
 }
 
 Event FacilityActions::push(int attempt, std::stop_token stop) {
@@ -256,16 +255,15 @@ Json FacilityActions::prepare_submission(int attempt) {
 Event FacilityActions::look(const Look& look, std::stop_token stop) {
   Looked looked;
   const auto has_reported = [&] {
-    return at_the_facility([&] {
-      return session_->stat(folder(look.attempt) / "out/report.json").has_value();
-    });
+    return at_the_facility(
+        [&] { return session_->stat(folder(look.attempt) / "out/report.json").has_value(); });
   };
   looked.reported = has_reported();
   if (!looked.reported) max_change();  // needed later: there is time now
   if (!looked.reported && look.ask_scheduler) {
     const submit::SubmittedJob job = submitted(look.attempt, look.job);
-    looked.status = at_the_facility(
-        [&] { return scheduler_->query(std::span(&job, 1), stop).at(look.job); });
+    looked.status =
+        at_the_facility([&] { return scheduler_->query(std::span(&job, 1), stop).at(look.job); });
     if (looked.status->state == submit::JobState::kPending) look_after_files(look.attempt, stop);
     // The job may have reported and ended since: no need to give its files the settle time then.
     if (looked.status->state == submit::JobState::kEnded ||
@@ -336,19 +334,18 @@ double FacilityActions::max_change() const {
 }
 
 double FacilityActions::fetch_update(int attempt, const job::JobReport& report,
-                                   std::stop_token stop) {
+                                     std::stop_token stop) {
   const fs::path base = context_.folder.global(plan_.round - 1);
   const RemotePath out = folder(attempt) / "out";
   // The report may be seen before the files that it names, or through another host's old view.
   for (int look = 1;; ++look) try {
-      transfer::fetch({*session_, *bulk_}, out / "update", report.update_sha256,
-                      max_update_bytes(), archive() / "update", stop, shown("fetching"),
-                      &context_.spare);
+      transfer::fetch({*session_, *bulk_}, out / "update", report.update_sha256, max_update_bytes(),
+                      archive() / "update", stop, shown("fetching"), &context_.spare);
       break;
     } catch (const Error& error) {
       if (!is_the_facilitys_fault(error.kind()) || look == kLooks) throw;
       log::warning("an update is not what its report says: looking again",
-                 {{"facility", facility_.facility.str()}, {"problem", error.what()}});
+                   {{"facility", facility_.facility.str()}, {"problem", error.what()}});
       dispatch(Sleep{settle_time()}, stop);
     }
   const bool delta = context_.experiment.aggregation.update == job::UpdateKind::kDelta;

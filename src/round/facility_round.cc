@@ -26,9 +26,8 @@ Rules rules_of(const Context& context, const plan::RoundPlan& plan,
   rules.seed = context.identity.secret + "/" + facility.facility.str();
   const FacilityState before = context.ledger.facility(plan.round - 1, facility.facility);
   if (before.accepted && !plan.evaluates)
-    rules.expected_training =
-        std::chrono::seconds(static_cast<int64_t>(  // a facility's word
-            std::min(before.accepted->report.total_seconds, 86400.0 * 365)));
+    rules.expected_training = std::chrono::seconds(static_cast<int64_t>(  // a facility's word
+        std::min(before.accepted->report.total_seconds, 86400.0 * 365)));
   return rules;
 }
 
@@ -67,8 +66,9 @@ bool FacilityRound::brings_the_archive(const Accepted& accepted, std::stop_token
   const auto gives_up = [&] { return past_deadline(moment()) && !rules_.waits_for_ever; };
   const auto lost = actions_.mend_archive(accepted, rules_.max_outage, gives_up, stop);
   if (!lost) return true;
-  log::warning("an accepted update is lost: the facility trains again",
-               {{"facility", facility_.facility.str()}, {"round", plan_.round}, {"problem", *lost}});
+  log::warning(
+      "an accepted update is lost: the facility trains again",
+      {{"facility", facility_.facility.str()}, {"round", plan_.round}, {"problem", *lost}});
   context_.ledger.record("update_lost", plan_.round, facility_.facility, accepted.attempt,
                          {{"reason", *lost}});
   return false;
@@ -91,8 +91,9 @@ void FacilityRound::show(const Course& course) {
                     {"round", plan_.round},
                     {"deadline_s", rules_.deadline.count()},
                     {"state", describe(course)},
-                    {"to go on without it", "stop this coordinator, set policy.on_missing: skip in "
-                                            "xffl.yaml, `xffl run`"}});
+                    {"to go on without it",
+                     "stop this coordinator, set policy.on_missing: skip in "
+                     "xffl.yaml, `xffl run`"}});
   }
   context_.live.show(plan_.round, facility_.facility, words);
 }
@@ -119,8 +120,7 @@ void FacilityRound::keep(Record& record) {
     record.payload.update(actions_.prepare_submission(record.attempt));
   if (record.kind == "attempt_failed" && !known().current()->job_id.empty())
     record.payload["output"] = actions_.output_tail(record.attempt);
-  if (record.kind == "submitted" &&
-      context_.ledger.round(plan_.round).first_submission_utc.empty())
+  if (record.kind == "submitted" && context_.ledger.round(plan_.round).first_submission_utc.empty())
     context_.first_submissions.note(plan_.round, context_.world.clock.monotonic());
   const int round = record.kind == "facility_paused" ? 0 : plan_.round;
   context_.ledger.record(record.kind, round, facility_.facility, record.attempt, record.payload);
@@ -144,11 +144,13 @@ void FacilityRound::tell(const Record& record) const {
               {facility, number, attempt, {"job", text("job_id")}});
   }
   if (record.kind == "attempt_failed")
-    log::warning("attempt failed", {facility, number, attempt, {"reason", text("reason")},
-                                    {"output", text("output")}});
+    log::warning(
+        "attempt failed",
+        {facility, number, attempt, {"reason", text("reason")}, {"output", text("output")}});
   if (record.kind == "facility_paused")
     log::warning("facility paused: a person decides",
-                 {facility, {"reason", text("reason")},
+                 {facility,
+                  {"reason", text("reason")},
                   {"continue", "xffl resume " + facility_.facility.str()}});
   if (record.kind == "update_accepted" && plan_.evaluates) {
     const FacilityState state = known();
@@ -157,7 +159,9 @@ void FacilityRound::tell(const Record& record) const {
                 {facility, {"set", set.name}, {"loss", set.nll_before}});
   } else if (record.kind == "update_accepted") {
     const Json& report = record.payload["report"];
-    log::info("update accepted", {facility, number, {"tokens", report.value("tokens", int64_t{0})},
+    log::info("update accepted", {facility,
+                                  number,
+                                  {"tokens", report.value("tokens", int64_t{0})},
                                   {"train_loss", report.value("train_loss", 0.0)},
                                   {"change", record.payload.value("change", 0.0)}});
   }
@@ -178,8 +182,8 @@ void FacilityRound::tell_trouble(const Course& course) {
     log::warning("PAUSED(auth): jobs go on; this continues by itself when it is mended",
                  {facility, {"problem", trouble}});
   else
-    log::warning("trouble at a facility: tried again", {facility, {"while", describe({course.known, {}})},
-                                              {"problem", trouble}});
+    log::warning("trouble at a facility: tried again",
+                 {facility, {"while", describe({course.known, {}})}, {"problem", trouble}});
   told_ = trouble;
 }
 

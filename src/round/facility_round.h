@@ -38,9 +38,7 @@ class FacilityRound {
   void let_go() { actions_.let_go(); }
 
  private:
-  FacilityState known() const {
-    return context_.ledger.facility(plan_.round, facility_.facility);
-  }
+  FacilityState known() const { return context_.ledger.facility(plan_.round, facility_.facility); }
   Moment moment() const;
   bool past_deadline(const Moment& moment) const;
   void keep(Record& record);

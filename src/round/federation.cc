@@ -159,8 +159,7 @@ Outcome run_federation(const config::Experiment& experiment, const RunFolder& fo
     throw Error(ErrorKind::kFailed, "run " + folder.run().str() +
                                         " was cancelled: start another with `xffl run --new`");
   accept_changes(experiment, folder, ledger);
-  if (!ledger.history().completed && !ledger.history().rounds.empty())
-    ledger.record("run_resumed");
+  if (!ledger.history().completed && !ledger.history().rounds.empty()) ledger.record("run_resumed");
   LiveBoard live(folder.live(), world.clock);
   Context context{experiment, folder, world, observer, ledger, live, *ledger.history().identity,
                   {}};

@@ -110,8 +110,8 @@ void update_accepted(FacilityState& facility, int attempt, JsonObject& payload) 
   facility.accepted = std::move(accepted);
 }
 
-// Its files were damaged here, and the facility does not have it any more. The set of a mean that was
-// not made yet is open again.
+// Its files were damaged here, and the facility does not have it any more. The set of a mean that
+// was not made yet is open again.
 void update_lost(History& history, const journal::Event& event, JsonObject& payload) {
   RoundState& round = history.rounds[event.round];
   FacilityState& facility = round.facilities[FacilityName(event.facility)];

@@ -53,8 +53,8 @@ void check_given_adapter(const config::Experiment& experiment, const LoraConfig&
   checkpoint::check_lora_tensors(folder, checkpoint::read_llama_config(experiment.model), wanted);
 }
 
-// With LoRA the model stays as it was given, and what is trained begins as the adapter that is named
-// or as a fresh one.
+// With LoRA the model stays as it was given, and what is trained begins as the adapter that is
+// named or as a fresh one.
 fs::path prepare_adapter(Context& context) {
   const fs::path start = context.folder.round(0) / "start";
   const config::Experiment& experiment = context.experiment;

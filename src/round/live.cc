@@ -35,8 +35,8 @@ Live read_live(const std::filesystem::path& path) {
     const Json json = parse_json(read_file(path, 1 << 20), path.string());
     for (const auto& [name, entry] : json.items()) {
       JsonObject object(entry, name);
-      live[FacilityName(name)] = {static_cast<int>(object.integer("round")),
-                                  object.string("doing"), object.string("since")};
+      live[FacilityName(name)] = {static_cast<int>(object.integer("round")), object.string("doing"),
+                                  object.string("since")};
     }
   } catch (const Error&) {
     return {};

@@ -1,6 +1,6 @@
 // How it works: one message is one JSON object of a SOCK_SEQPACKET socket. The visitor says
-// {"facility"}; the coordinator asks {"prompt", "echo"} as often as it must, is told {"answer"}, and
-// ends with {"error", "kind"}, where an empty error is success.
+// {"facility"}; the coordinator asks {"prompt", "echo"} as often as it must, is told {"answer"},
+// and ends with {"error", "kind"}, where an empty error is success.
 #include "login_desk.h"
 
 #include <fcntl.h>
@@ -70,8 +70,8 @@ void send_message(int fd, const Json& message) {
 
 Json receive_message(int fd, milliseconds patience, const std::stop_token& stop) {
   if (!await_input(fd, patience, stop))
-    throw Error(ErrorKind::kAuth, "nobody answered within " +
-                                      std::to_string(patience.count() / 1000) + " s");
+    throw Error(ErrorKind::kAuth,
+                "nobody answered within " + std::to_string(patience.count() / 1000) + " s");
   char text[kMaxMessage];
   const ssize_t size = ::recv(fd, text, sizeof text, 0);
   if (size <= 0) throw Error(ErrorKind::kAuth, "the other side of the log-in has gone");

@@ -17,13 +17,11 @@ namespace {
 constexpr double kMaxRatio = 0.8;  // of the whole model's bytes: less gained is not worth the work
 constexpr int kMaxThreads = 16;
 
-std::optional<checkpoint::Manifest> make(const RunFolder& folder, int round,
-                                         std::stop_token stop) {
+std::optional<checkpoint::Manifest> make(const RunFolder& folder, int round, std::stop_token stop) {
   const auto began = std::chrono::steady_clock::now();
   const fs::path model = folder.global(round - 1);
-  const auto packed =
-      pack::pack_model(model, folder.global(round - 2), folder.packed(round - 1), kMaxRatio,
-                       std::min(kMaxThreads, available_cpus()), stop);
+  const auto packed = pack::pack_model(model, folder.global(round - 2), folder.packed(round - 1),
+                                       kMaxRatio, std::min(kMaxThreads, available_cpus()), stop);
   const double megabytes =
       static_cast<double>(checkpoint::read_manifest(model).total_bytes()) * 1e-6;
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;

@@ -16,18 +16,18 @@ namespace xffl::round {
 /// Whether the facility's jobs unpack models (transfer.pack).
 bool unpacks(const config::Facility& facility);
 
-/// Whether an attempt may be given its model packed: a round's first, where the facility's update of
-/// the round before was accepted, so that its job had checked the model before this one; the others
-/// get it whole. `before` is what the journal knows of the facility in the round before.
+/// Whether an attempt may be given its model packed: a round's first, where the facility's update
+/// of the round before was accepted, so that its job had checked the model before this one; the
+/// others get it whole. `before` is what the journal knows of the facility in the round before.
 bool takes_packed(const config::Facility& facility, const plan::RoundPlan& plan, int attempt,
                   const FacilityState& before);
 
 /// The packed models of a run, each made by the first facility that needs it. Thread-safe.
 class PackedModels {
  public:
-  /// The manifest of RunFolder::packed(round - 1), which makes the model that `round` begins with out
-  /// of the one before; none when that would save too little, or could not be done, which is logged.
-  /// Who comes while another makes it waits. Throws kCancelled.
+  /// The manifest of RunFolder::packed(round - 1), which makes the model that `round` begins with
+  /// out of the one before; none when that would save too little, or could not be done, which is
+  /// logged. Who comes while another makes it waits. Throws kCancelled.
   std::optional<checkpoint::Manifest> of(const RunFolder& folder, int round, std::stop_token stop);
   /// Removes what was made for the rounds up to this one.
   void drop(const RunFolder& folder, int round);

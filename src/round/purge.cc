@@ -42,10 +42,10 @@ std::string words(seconds time) {
 
 void keep_young(remote::Session& session, const RemotePath& folder, seconds purge_after) {
   const auto half = std::chrono::duration_cast<minutes>(purge_after / 2);
-  const auto result = session.run({"find", folder.str(), "-type", "f", "-mmin",
-                                   "+" + std::to_string(half.count()), "-exec", "touch", "-c", "{}",
-                                   "+"},
-                                  "", kPatience, {});
+  const auto result =
+      session.run({"find", folder.str(), "-type", "f", "-mmin", "+" + std::to_string(half.count()),
+                   "-exec", "touch", "-c", "{}", "+"},
+                  "", kPatience, {});
   if (result.exit_code != 0)
     throw Error(ErrorKind::kIo, "cannot mark the files of " + folder.str() +
                                     " as used: " + log::printable(result.err, 300));
@@ -65,15 +65,16 @@ std::vector<FileAge> ages(remote::Session& session, const RemotePath& workdir,
                           const std::vector<std::string>& files) {
   std::string names;
   for (const std::string& file : files) names += file + "\n";
-  const std::string script = "date +%s && stat -c %d -- \"$1\" || exit 1; "
-                             "xargs -d '\\n' stat -L -c '%d %X %Y %n' -- 2>/dev/null; echo " +
-                             std::string(kEnd);
-  const auto answer =
-      session.run({"sh", "-c", script, "sh", workdir.str()}, names, kPatience, {});
+  const std::string script =
+      "date +%s && stat -c %d -- \"$1\" || exit 1; "
+      "xargs -d '\\n' stat -L -c '%d %X %Y %n' -- 2>/dev/null; echo " +
+      std::string(kEnd);
+  const auto answer = session.run({"sh", "-c", script, "sh", workdir.str()}, names, kPatience, {});
   const auto lines = lines_of(answer.out);
   if (lines.size() < 3 || lines.back() != kEnd)
-    throw Error(ErrorKind::kIo, "the ages of files at the facility are not known: " +
-                                    log::printable(answer.err.empty() ? answer.out : answer.err, 300));
+    throw Error(ErrorKind::kIo,
+                "the ages of files at the facility are not known: " +
+                    log::printable(answer.err.empty() ? answer.out : answer.err, 300));
   std::string_view clock = lines[0], device = lines[1];
   const auto now = take_number(clock), scratch = take_number(device);
   std::map<std::string_view, std::optional<seconds>> known;  // empty: on another file system

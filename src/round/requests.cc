@@ -40,8 +40,7 @@ std::string leave_request(const RunFolder& folder, const Request& request) {
                      {"facilities", names},
                      {"reason", request.reason}};
   make_dirs(folder.requests());
-  const std::string name =
-      format_utc(SystemClock().utc()) + "-" + random_hex(4) + ".json";
+  const std::string name = format_utc(SystemClock().utc()) + "-" + random_hex(4) + ".json";
   write_file_atomic(folder.requests() / name, json.dump() + "\n");
   return name;
 }

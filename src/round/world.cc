@@ -3,9 +3,9 @@
 #include <mutex>
 #include <utility>
 
-#include "xffl/round/slurm_settings.h"
 #include "xffl/remote/ssh.h"
 #include "xffl/round/federation.h"
+#include "xffl/round/slurm_settings.h"
 
 namespace xffl::round {
 namespace {
@@ -64,8 +64,8 @@ class Sessions {
   std::map<FacilityName, std::shared_ptr<remote::Session>> commands_, files_;
 };
 
-// Shared by rounds, too: processes that end after their round are reaped in the next one, and what a
-// site's Slurm lacks is asked for once.
+// Shared by rounds, too: processes that end after their round are reaped in the next one, and what
+// a site's Slurm lacks is asked for once.
 class Schedulers {
  public:
   std::shared_ptr<submit::Scheduler> get(const config::Facility& facility,
@@ -126,18 +126,18 @@ World make_world(Clock& clock, const std::filesystem::path& project_folder, remo
       .connect = [sessions](const config::Facility& f) { return sessions->commands(f); },
       .connect_transfer = [sessions](const config::Facility& f) { return sessions->files(f); },
       .scheduler =
-          [schedulers, &clock](const config::Facility& f, std::shared_ptr<remote::Session> session) {
+          [schedulers, &clock](const config::Facility& f,
+                               std::shared_ptr<remote::Session> session) {
             return schedulers->get(f, session, clock);
           },
       .programs = {self, self.parent_path() / "xffl-train"},
-      .credential_expiry = [project_folder](const config::Facility& f)
-          -> std::optional<Clock::UtcTime> {
+      .credential_expiry =
+          [project_folder](const config::Facility& f) -> std::optional<Clock::UtcTime> {
         if (f.access != config::AccessKind::kSsh) return std::nullopt;
         return remote::credential_expiry(ssh_settings(f, project_folder));
       },
-      .log_in = [sessions](const config::Facility& f, const remote::Ask& person) {
-        sessions->log_in(f, person);
-      }};
+      .log_in = [sessions](const config::Facility& f,
+                           const remote::Ask& person) { sessions->log_in(f, person); }};
 }
 
 }  // namespace xffl::round

@@ -27,7 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kPatience{5000};  // between SIGTERM and SIGKILL
+constexpr milliseconds kPatience{5000};        // between SIGTERM and SIGKILL
 constexpr milliseconds kKillPatience{10'000};  // after it: a process that waits for a dead disk
                                                // (state D) hears nothing
 
@@ -60,8 +60,9 @@ std::string exit_words(int status) {
   for (const pid_t pid : job.members())
     if (const auto info = process_info(pid))
       who += (who.empty() ? "" : ", ") + std::to_string(pid) + " in state " + info->state;
-  throw Error(ErrorKind::kRemote, "job " + job.id().str() + " was killed and has not ended: process " +
-                                      who + " (D: it waits for a disk or file system)");
+  throw Error(ErrorKind::kRemote, "job " + job.id().str() +
+                                      " was killed and has not ended: process " + who +
+                                      " (D: it waits for a disk or file system)");
 }
 
 class ProcessScheduler final : public Scheduler {
@@ -128,7 +129,8 @@ class ProcessScheduler final : public Scheduler {
     const auto job = parse_process_job(id.str());
     if (!job) return {.state = JobState::kUnknown, .native = "not a process of this scheduler"};
     if (job->leader_alive()) return {.state = JobState::kRunning, .native = "running"};
-    if (!job->members().empty()) return {.state = JobState::kRunning, .native = "running without its script"};
+    if (!job->members().empty())
+      return {.state = JobState::kRunning, .native = "running without its script"};
     const std::lock_guard lock(mutex_);
     const auto ended = endings_.find(id);
     return {.state = JobState::kEnded, .native = ended == endings_.end() ? "gone" : ended->second};

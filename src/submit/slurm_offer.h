@@ -24,8 +24,8 @@ enum class Taking {
   kTaken,   // now, or by an earlier command
 };
 
-/// Puts its stdin as job.sh into `next`, then takes the offer. `waits`: an offer that is yet to come
-/// may still come; else it is refused.
+/// Puts its stdin as job.sh into `next`, then takes the offer. `waits`: an offer that is yet to
+/// come may still come; else it is refused.
 std::vector<std::string> take_command(const Offer& offer, const RemotePath& next, bool waits);
 /// What it printed. Throws kRemote for anything else: it is in doubt whether the offer was taken.
 Taking read_taking(const remote::CommandResult& answer);

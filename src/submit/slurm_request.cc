@@ -77,8 +77,9 @@ std::vector<std::string> slurm_options(const SlurmRequest& request, const std::s
   Options options;
   options.add("job-name", job_name);
   options.add("chdir", folder.str());
-  options.all.push_back("--output=" + std::string(kJobOutput));    // in the folder; stderr goes there, too
-  options.all.push_back("--open-mode=append");  // of a requeued job, and of a twin
+  options.all.push_back("--output=" +
+                        std::string(kJobOutput));  // in the folder; stderr goes there, too
+  options.all.push_back("--open-mode=append");     // of a requeued job, and of a twin
   options.all.push_back("--input=/dev/null");
   options.all.push_back("--export=NONE");  // the job does not depend on who submits it, from where
   options.all.push_back("--requeue");

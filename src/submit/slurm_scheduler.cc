@@ -90,8 +90,7 @@ class SlurmScheduler final : public Scheduler {
   }
 
   void decline(const Offer& offer, std::stop_token stop) override {
-    const auto answer =
-        session_->run(decline_command(offer), "", settings_.command_timeout, stop);
+    const auto answer = session_->run(decline_command(offer), "", settings_.command_timeout, stop);
     if (answer.exit_code != 0)
       throw Error(ErrorKind::kRemote, "a job that stays was not let go: " + failure_of(answer));
   }
@@ -143,9 +142,9 @@ class SlurmScheduler final : public Scheduler {
     const auto ends = clock_.monotonic() + kOfferPatience;
     for (std::chrono::milliseconds pause{50};; pause = std::min(pause * 2, kOfferPause)) {
       const bool waits = clock_.monotonic() < ends;
-      const Taking taking = read_taking(
-          session_->run(take_command(*request.offer, request.folder, waits), request.script,
-                        settings_.command_timeout, stop));
+      const Taking taking =
+          read_taking(session_->run(take_command(*request.offer, request.folder, waits),
+                                    request.script, settings_.command_timeout, stop));
       if (taking != Taking::kComing || !waits) return taking == Taking::kTaken;
       if (!clock_.sleep(pause, stop))
         throw Error(ErrorKind::kCancelled, "stopped before " + request.name + " was submitted");

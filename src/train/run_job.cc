@@ -111,7 +111,8 @@ void JobRun::load() {
     on_all_ranks(group_, context_.device, [&] { data_.emplace(spec_, limits, groups_->index()); });
   }
   validation_.emplace(spec_, context_, limits, all_ranks_ ? *all_ranks_ : *pipeline_);
-  tell_loaded(seconds_between(checks_begin, loading_begins), seconds_between(loading_begins, loaded));
+  tell_loaded(seconds_between(checks_begin, loading_begins),
+              seconds_between(loading_begins, loaded));
 }
 
 void JobRun::tell_loaded(double checking_seconds, double loading_seconds) const {

@@ -99,7 +99,7 @@ at::Tensor activation_for(const LoadedModel& model, const Batch& batch) {
 }
 
 at::Tensor run_stage(LoadedModel& model, Pipeline& pipeline, job::PipelineSchedule schedule,
-                 const MicroBatches& micro_batches, double scale) {
+                     const MicroBatches& micro_batches, double scale) {
   const std::vector<PipelineAction> actions =
       pipeline_schedule(schedule, pipeline.stage(), pipeline.num_stages(), micro_batches.count);
   StageStep step(model, pipeline, micro_batches, scale);

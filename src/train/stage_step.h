@@ -24,7 +24,7 @@ struct MicroBatches {
 /// scale * NLL to the stage's parameters, between begin_step() and finish_gradients(), and returns
 /// the sum of the NLL, a float64 scalar on the device: undefined but in the last stage.
 at::Tensor run_stage(LoadedModel& model, Pipeline& pipeline, job::PipelineSchedule schedule,
-                 const MicroBatches& micro_batches, double scale);
+                     const MicroBatches& micro_batches, double scale);
 
 /// A tensor for what this batch's tokens are between two blocks (B x T x hidden).
 at::Tensor activation_for(const LoadedModel& model, const Batch& batch);

@@ -21,8 +21,8 @@ struct StateFolder {
 
 /// Writes the parts of all ranks, then what `document` says as state.json, and renames; collective
 /// over `group`, the world. `document` is called by rank 0 when the parts are there. What is at
-/// `target` goes, unless `may_stay`, asked by rank 0, takes it for the same. Throws kIo on all ranks
-/// when one cannot write, and leaves nothing of it: a full disk would stay full.
+/// `target` goes, unless `may_stay`, asked by rank 0, takes it for the same. Throws kIo on all
+/// ranks when one cannot write, and leaves nothing of it: a full disk would stay full.
 void write_state_folder(comm::Group& group, at::Device device, const StateFolder& folder,
                         const StateParts& parts, const std::vector<UnitBuffers>& buffers,
                         const std::function<Json()>& document,

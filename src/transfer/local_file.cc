@@ -27,8 +27,8 @@ LocalFile::LocalFile(std::filesystem::path path, const checkpoint::ManifestFile&
 void LocalFile::read(uint64_t offset, std::span<std::byte> out) const {
   const size_t found = read_at(fd_.get(), offset, out, path_);
   if (found < out.size())
-    throw not_as_manifest(path_, "expected " + std::to_string(file_.size_bytes) +
-                                     " bytes, found " + std::to_string(offset + found));
+    throw not_as_manifest(path_, "expected " + std::to_string(file_.size_bytes) + " bytes, found " +
+                                     std::to_string(offset + found));
 }
 
 std::string LocalFile::sha256(uint64_t offset, uint64_t length, std::stop_token stop) const {

@@ -35,8 +35,8 @@ size_t PartFile::read(uint64_t offset, std::span<std::byte> out) const {
 
 void PartFile::finish(const std::filesystem::path& name) {
   if (::fsync(fd_.get()) != 0) {
-    // The kernel may have dropped what it could not write and call the rest of its pages clean: what
-    // is read from them later proves nothing about the disk. Everything is fetched again.
+    // The kernel may have dropped what it could not write and call the rest of its pages clean:
+    // what is read from them later proves nothing about the disk. Everything is fetched again.
     const int problem = errno;
     std::error_code none;
     std::filesystem::remove(path_, none);

@@ -61,7 +61,8 @@ TEST_F(CheckUpdate, RefusesTheModelThatWasGiven) {
 double norm_of(const Tensors& model) {
   double squares = 0;
   for (const auto& [name, tensor] : model)
-    for (const float value : tensor.values) squares += static_cast<double>(value) * static_cast<double>(value);
+    for (const float value : tensor.values)
+      squares += static_cast<double>(value) * static_cast<double>(value);
   return std::sqrt(squares);
 }
 
@@ -94,8 +95,10 @@ TEST_F(CheckUpdate, RefusesOneThatMovesTheModelTooFar) {
   // Numbers whose squares no float holds are too large for any limit.
   update["out.weight"].values.back() = 3e38f;
   const auto huge = write_model(dir_ / "huge", update);
-  expect_rejected(thrown_by([&] { check_update(huge, base_, true, false, 1e30); }), {"policy.max_change"});
-  expect_rejected(thrown_by([&] { check_update(huge, base_, false, false, 1e30); }), {"policy.max_change"});
+  expect_rejected(thrown_by([&] { check_update(huge, base_, true, false, 1e30); }),
+                  {"policy.max_change"});
+  expect_rejected(thrown_by([&] { check_update(huge, base_, false, false, 1e30); }),
+                  {"policy.max_change"});
 }
 
 TEST_F(CheckUpdate, RefusesADeltaOfZeros) {

@@ -17,7 +17,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr long kModelKiB = 96 << 10;
-// A fifth of what server_step reads here; how many mapped pages are resident at a time depends on the kernel's mood.
+// A fifth of what server_step reads here; how many mapped pages are resident at a time depends on
+// the kernel's mood.
 constexpr long kAllowedGrowthKiB = 96 << 10;
 
 void write_large_model(const fs::path& folder, uint32_t seed) {

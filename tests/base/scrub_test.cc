@@ -43,8 +43,9 @@ TEST(Scrub, RemovesTheValuesOfNamesThatSaySo) {
 
 TEST(Scrub, LeavesWhatPeopleNeed) {
   for (const char* text :
-       {"Permission denied (publickey,password).", "Enter passphrase for key '/home/me/.ssh/id':",
-        "max_tokens=1000000", "tokens: 123456789", "an unknown token: 5", "the host also asks a person",
+       {"Permission denied (publickey,password).",
+        "Enter passphrase for key '/home/me/.ssh/id':", "max_tokens=1000000", "tokens: 123456789",
+        "an unknown token: 5", "the host also asks a person",
         "job 12 ended without a report (FAILED)", "https://example.org:8080/path?x=1",
         "sha256 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
         "tokenizer.json: expected BPE", "no token", "password:", "hf_short"})

@@ -64,7 +64,8 @@ void measure(const char* what, double gigabytes, Body body) {
   const double cpu = cpu_seconds();
   body();
   const double used = cpu_seconds() - cpu;
-  const double wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const double wall =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   std::printf("%-22s %.2f CPU s a GB (%.2f GB/s a core), %.2f GB/s wall\n", what, used / gigabytes,
               gigabytes / used, gigabytes / wall);
 }
@@ -91,9 +92,8 @@ int main(int argc, char** argv) {
     measure(against ? "encode" : "encode, no reference", gigabytes, [&] {
       packed = pack::encode(dir / "after", raw, reference, dir / "packed", ~0ull, threads);
     });
-    measure(against ? "decode" : "decode, no reference", gigabytes, [&] {
-      pack::decode(dir / "packed", raw, reference, dir / "back", threads);
-    });
+    measure(against ? "decode" : "decode, no reference", gigabytes,
+            [&] { pack::decode(dir / "packed", raw, reference, dir / "back", threads); });
     std::printf("%.2f times fewer bytes\n",
                 static_cast<double>(raw.size_bytes) / static_cast<double>(packed->size_bytes));
   }

@@ -130,8 +130,15 @@ void make_model(const fs::path& folder, uint64_t bytes) {
 // `cipher`: "" for scp's own choice.
 void scp(const Arguments& arguments, const std::string& cipher, const std::string& from,
          const std::string& to) {
-  std::vector<std::string> argv = {"scp", "-q", "-r", "-i", arguments.key, "-o", "BatchMode=yes",
-                                   "-o", "UserKnownHostsFile=" + arguments.known_hosts};
+  std::vector<std::string> argv = {"scp",
+                                   "-q",
+                                   "-r",
+                                   "-i",
+                                   arguments.key,
+                                   "-o",
+                                   "BatchMode=yes",
+                                   "-o",
+                                   "UserKnownHostsFile=" + arguments.known_hosts};
   if (!cipher.empty()) argv.insert(argv.end(), {"-c", cipher});
   argv.insert(argv.end(), {from, to});
   const ProcessResult result = run_process({.argv = argv, .timeout = std::chrono::minutes(10)});
@@ -197,8 +204,13 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    Arguments arguments{argv[1],           argv[2], argv[3], std::stoull(argv[4]),
-                        std::stoi(argv[5]), std::string(argv[6]) == "shell", {}};
+    Arguments arguments{argv[1],
+                        argv[2],
+                        argv[3],
+                        std::stoull(argv[4]),
+                        std::stoi(argv[5]),
+                        std::string(argv[6]) == "shell",
+                        {}};
     for (int i = 7; i < argc; i += 3)
       arguments.facilities.push_back({argv[i], argv[i + 1], std::stoi(argv[i + 2])});
     measure(arguments);

@@ -103,8 +103,7 @@ TEST(Manifest, KnownFilesAreNotReadAgain) {
   EXPECT_EQ(manifest.files[2], (ManifestFile{"c", 3, kAbcSha256}));
 
   const auto refusal = [&](const ManifestFile& file) {
-    const Thrown thrown =
-        thrown_by([&] { make_manifest(dir.path(), {}, kChunkBytes, {file}); });
+    const Thrown thrown = thrown_by([&] { make_manifest(dir.path(), {}, kChunkBytes, {file}); });
     EXPECT_EQ(thrown.kind, ErrorKind::kRejected);
     return thrown.message;
   };

@@ -342,7 +342,8 @@ TEST(ParseExperiment, AStartingAdapterNeedsLora) {
       parse(with(given, "  learning_rate: 8e-4\n", "  learning_rate: 8e-4\n" + lora));
   EXPECT_EQ(experiment.adapter, "/project/models/adapter");
   EXPECT_THAT(format_training_identity(experiment), HasSubstr("adapter: /project/models/adapter"));
-  EXPECT_THAT(find_missing(experiment), testing::Contains(HasSubstr("adapter: /project/models/adapter")));
+  EXPECT_THAT(find_missing(experiment),
+              testing::Contains(HasSubstr("adapter: /project/models/adapter")));
 }
 
 }  // namespace

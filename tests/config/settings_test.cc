@@ -27,11 +27,11 @@ std::string refusal(const std::vector<std::string>& texts) {
 }
 
 TEST(Settings, BecomeAnExperimentInTheTablesOrder) {
-  const std::string yaml = format_settings(
-      settings({"facilities.alba.data.validation.it.v2=val.tokens",
-                "facilities.alba.data.train=[/x.tokens, a b]", "training.learning_rate=1e-4",
-                "training.steps_per_round=40", "model=models/it's: #1", "project=p",
-                "policy.deadline=24h", "policy.on_missing=skip", "facilities.alba.environment={A: \"x y\"}", "project=q"}));
+  const std::string yaml = format_settings(settings(
+      {"facilities.alba.data.validation.it.v2=val.tokens",
+       "facilities.alba.data.train=[/x.tokens, a b]", "training.learning_rate=1e-4",
+       "training.steps_per_round=40", "model=models/it's: #1", "project=p", "policy.deadline=24h",
+       "policy.on_missing=skip", "facilities.alba.environment={A: \"x y\"}", "project=q"}));
   const Experiment experiment = parse_experiment(yaml, "xffl.yaml", "/p");
   EXPECT_EQ(experiment.project.str(), "q");
   EXPECT_EQ(experiment.model, "/p/models/it's: #1");

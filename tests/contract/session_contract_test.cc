@@ -84,7 +84,6 @@ class SessionContract : public testing::TestWithParam<Implementation> {
     session_.write(folder_ / name, offset, std::as_bytes(std::span(text.data(), text.size())));
   }
   std::string get(const std::string& name) { return read_text(session_, folder_ / name, 1 << 20); }
-
 };
 
 TEST_P(SessionContract, StatTellsWhatIsThere) {
@@ -219,12 +218,11 @@ TEST_P(SessionContract, MovesRangesInBulk) {
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 7 + (i >> 11));
   const std::string name = "a 'file'; $(x)";
   put(name, "before");
-  session_.upload(
-      folder_ / name, 6, bytes.size(),
-      [&](uint64_t offset, std::span<std::byte> out) {
-        std::memcpy(out.data(), bytes.data() + (offset - 6), out.size());
-      },
-      {});
+  session_.upload(folder_ / name, 6, bytes.size(),
+                  [&](uint64_t offset, std::span<std::byte> out) {
+                    std::memcpy(out.data(), bytes.data() + (offset - 6), out.size());
+                  },
+                  {});
   EXPECT_EQ(session_.stat(folder_ / name)->size_bytes, bytes.size() + 6);
   std::string back;
   const Sink keep = [&](std::span<const std::byte> part) {
@@ -259,14 +257,13 @@ TEST_P(SessionContract, AnUnknownProgramIsAnExitCode) {
 
 INSTANTIATE_TEST_SUITE_P(
     Sessions, SessionContract,
-    testing::Values(Implementation{"Local", [] { return std::make_unique<LocalPlace>(); }},
-                    Implementation{"Fake", [] { return std::make_unique<FakePlace>(); }},
-                    Implementation{"Faulty", [] { return std::make_unique<FaultyPlace>(); }},
-                    Implementation{"Ssh", [] { return ssh_place({}); }},
-                    Implementation{"SshNoisy",
-                                   [] { return ssh_place({.before_login = "echo Welcome"}); }},
-                    Implementation{"SshSftpOnly",
-                                   [] { return ssh_place({.sftp_only = true}); }, false}),
+    testing::Values(
+        Implementation{"Local", [] { return std::make_unique<LocalPlace>(); }},
+        Implementation{"Fake", [] { return std::make_unique<FakePlace>(); }},
+        Implementation{"Faulty", [] { return std::make_unique<FaultyPlace>(); }},
+        Implementation{"Ssh", [] { return ssh_place({}); }},
+        Implementation{"SshNoisy", [] { return ssh_place({.before_login = "echo Welcome"}); }},
+        Implementation{"SshSftpOnly", [] { return ssh_place({.sftp_only = true}); }, false}),
     [](const auto& each) { return each.param.name; });
 
 }  // namespace

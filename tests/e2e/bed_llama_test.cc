@@ -87,7 +87,8 @@ TEST(BedLlama, TwoNodesOfRealFacilitiesGiveTheModelOfThisMachine) {
     const fs::path data = facility.folder / "scratch/train.tokens";
     write_tokens(data, name[0] == 'a' ? 0 : 1);
     here[name] = {"    world_size: 2\n", data};
-    there[name] = {test::placement(facility, "    transfer: {pack: always}\n").yaml, facility.scratch + "/train.tokens"};
+    there[name] = {test::placement(facility, "    transfer: {pack: always}\n").yaml,
+                   facility.scratch + "/train.tokens"};
   }
   const std::string expected = lab.federate(here);
   EXPECT_EQ(lab.federate(there), expected);

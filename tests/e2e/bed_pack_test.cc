@@ -1,5 +1,5 @@
-// Global models as differences, on real SSH and Slurm: the model of a run that sends them whole, and
-// whatever happens to the reference, nothing is trained twice.
+// Global models as differences, on real SSH and Slurm: the model of a run that sends them whole,
+// and whatever happens to the reference, nothing is trained twice.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -117,14 +117,15 @@ TEST_F(BedPack, ADamagedReferenceCostsAPush) {
   }
   project().release("alba");
   EXPECT_EQ(run.finish(), 0);
-  project().expect_result(expected_, "", {"alba 1 1", "alba 2 2", "alba 3 1", "brno 1 1", "brno 2 1",
-                                          "brno 3 1"});
+  project().expect_result(expected_, "",
+                          {"alba 1 1", "alba 2 2", "alba 3 1", "brno 1 1", "brno 2 1", "brno 3 1"});
   std::vector<std::string> reasons;
   for (const journal::Event& event : project().events())
     if (event.kind == "attempt_failed") reasons.push_back(event.payload);
-  EXPECT_THAT(reasons, testing::ElementsAre(testing::AllOf(
-                           testing::HasSubstr("could not unpack the model"),
-                           testing::HasSubstr("damaged"), testing::HasSubstr("\"charged\":false"))));
+  EXPECT_THAT(reasons,
+              testing::ElementsAre(testing::AllOf(testing::HasSubstr("could not unpack the model"),
+                                                  testing::HasSubstr("damaged"),
+                                                  testing::HasSubstr("\"charged\":false"))));
 }
 
 // The coordinator is killed when the second round's model has been packed and is on its way.

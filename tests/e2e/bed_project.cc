@@ -16,8 +16,7 @@ Placement placement(const Facility& facility, const std::string& more, const std
   yaml << "    access: ssh\n    scheduler: slurm\n    ssh: {hosts: ['" << facility.host
        << "'], user: " << facility.user << ", keys: ['" << facility.key.string()
        << "'], agent: false}\n    slurm: {settle_time: 2s, command_timeout: 20s, " << slurm
-       << "}\n    poll_interval: 300ms\n    workdir: "
-       << facility.scratch << "/work\n"
+       << "}\n    poll_interval: 300ms\n    workdir: " << facility.scratch << "/work\n"
        << more;
   return {yaml.str(), facility.scratch + "/trainings.log",
           facility.folder / "scratch/trainings.log"};
@@ -55,8 +54,9 @@ std::string BedProject::running_job(const std::string& name, const std::string& 
   const Facility& there = facility(name);
   std::string found;
   const auto has_begun = [&](const std::string& id) {
-    return there.exec_on_login({"grep", "-rqs", "^" + id + " ", there.scratch + "/work",
-                                "--include=owner"})
+    return there
+               .exec_on_login(
+                   {"grep", "-rqs", "^" + id + " ", there.scratch + "/work", "--include=owner"})
                .exit_code == 0;
   };
   await([&] {

@@ -45,15 +45,16 @@ class BedProject : public Project {
   bool await_status(const std::string& text) const {
     return await([&] { return status().find(text) != std::string::npos; });
   }
-  /// A running job of a facility, once its trainer's script has begun; empty after a while. One whose
-  /// report is there may run on for a moment: `other_than` names it where the next one is meant.
+  /// A running job of a facility, once its trainer's script has begun; empty after a while. One
+  /// whose report is there may run on for a moment: `other_than` names it where the next one is
+  /// meant.
   std::string running_job(const std::string& facility, const std::string& other_than = "") const;
   /// The oracle: this model, every round published once, no job left; and every training of three
   /// rounds ran once, in its first attempt, unless `trainings` says otherwise.
   void expect_result(const std::string& sha256, const std::string& what = "",
-                     const std::vector<std::string>& trainings = {
-                         "alba 1 1", "alba 2 1", "alba 3 1", "brno 1 1", "brno 2 1",
-                         "brno 3 1"}) const;
+                     const std::vector<std::string>& trainings = {"alba 1 1", "alba 2 1",
+                                                                  "alba 3 1", "brno 1 1",
+                                                                  "brno 2 1", "brno 3 1"}) const;
   /// Jobs that Slurm still has queued or running there, by name.
   std::string jobs_left(const std::string& facility) const;
 

@@ -66,7 +66,8 @@ class BedStay : public testing::Test {
   }
   static fs::path attempt(const std::string& name, int round) {
     std::error_code none;
-    for (const auto& run : fs::directory_iterator(facility(name).folder / "scratch/work/test", none))
+    for (const auto& run :
+         fs::directory_iterator(facility(name).folder / "scratch/work/test", none))
       return run.path() / name / ("r000" + std::to_string(round)) / "a1";
     return {};
   }

@@ -53,8 +53,8 @@ TEST(Evaluation, MeasuresTheLastModelOnce) {
                             "      2      4.5000 (90.02)\n"),
             std::string::npos)
       << result.out;
-  const Json status = parse_json(
-      project.xffl({"status", "-p", project.path().string(), "--json"}).out, "status");
+  const Json status =
+      parse_json(project.xffl({"status", "-p", project.path().string(), "--json"}).out, "status");
   EXPECT_EQ(status["state"], "completed");
   EXPECT_EQ(status["rounds_detail"].size(), 2u);
   EXPECT_EQ(status["evaluation"]["facilities"]["alba"]["state"], "accepted");
@@ -76,7 +76,8 @@ TEST(Evaluation, KilledAtEveryRecordIsDoneOnce) {
     ++records;
     if (event.kind == "published") published = records;
   }
-  ASSERT_GE(records - published, 6) << "planned, opened, pushed, intended, submitted, accepted, ...";
+  ASSERT_GE(records - published, 6)
+      << "planned, opened, pushed, intended, submitted, accepted, ...";
   for (const char* side : {"before", "after"})
     for (int record = published; record <= records; ++record) {
       project.forget_runs();

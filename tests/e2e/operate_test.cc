@@ -125,18 +125,17 @@ TEST(Detach, OfACompletedRunShowsIt) {
   project.set_rounds(1);
   project.write_config();
   ASSERT_EQ(project.run().exit_code, 0);
-  const ProcessResult again =
-      project.xffl({"run", "-p", project.path().string(), "--detach"});
+  const ProcessResult again = project.xffl({"run", "-p", project.path().string(), "--detach"});
   EXPECT_EQ(again.exit_code, 0) << again.err;
 }
 
 // `xffl run | tee log`, and tee ends.
 TEST(Output, MayLoseItsReader) {
   Project project;
-  const ProcessResult piped = run_process(
-      {.argv = {"sh", "-c", "\"$@\" 2>/dev/null | true", "sh", XFFL_BINARY_DIR "/bin/xffl", "run",
-                "-p", project.path().string()},
-       .timeout = std::chrono::seconds(120)});
+  const ProcessResult piped =
+      run_process({.argv = {"sh", "-c", "\"$@\" 2>/dev/null | true", "sh",
+                            XFFL_BINARY_DIR "/bin/xffl", "run", "-p", project.path().string()},
+                   .timeout = std::chrono::seconds(120)});
   EXPECT_EQ(piped.exit_code, 0);
   EXPECT_TRUE(project.history().completed);
 }
@@ -145,10 +144,10 @@ TEST(Output, ThatIsClosedGoesIntoNoFile) {
   Project project;
   project.set_rounds(1);
   project.write_config();
-  const ProcessResult closed = run_process(
-      {.argv = {"sh", "-c", "exec \"$@\" <&- >&- 2>&-", "sh", XFFL_BINARY_DIR "/bin/xffl", "run",
-                "-p", project.path().string()},
-       .timeout = std::chrono::seconds(120)});
+  const ProcessResult closed =
+      run_process({.argv = {"sh", "-c", "exec \"$@\" <&- >&- 2>&-", "sh",
+                            XFFL_BINARY_DIR "/bin/xffl", "run", "-p", project.path().string()},
+                   .timeout = std::chrono::seconds(120)});
   EXPECT_EQ(closed.exit_code, 0);
   EXPECT_TRUE(project.history().completed);
   std::istringstream log(read_file(project.run_folder() / "coordinator.log", 1 << 20));
@@ -171,8 +170,7 @@ TEST(Run, LeavesNoCoreFile) {
   project.write_config();
   auto run = project.start_run();
   ASSERT_TRUE(project.await_events("submitted", 1));
-  const std::string limits =
-      read_file("/proc/" + std::to_string(run.pid()) + "/limits", 1 << 16);
+  const std::string limits = read_file("/proc/" + std::to_string(run.pid()) + "/limits", 1 << 16);
   const size_t line = limits.find("Max core file size");
   ASSERT_NE(line, std::string::npos);
   std::istringstream soft(limits.substr(line + 18));
@@ -187,9 +185,16 @@ ProcessResult on_nfs(const Project& project, const std::vector<std::string>& arg
   write_file_atomic(mounts, "22 1 0:20 / / rw - ext4 /dev/sda1 rw\n30 22 0:30 / " +
                                 project.path().string() + " rw - nfs4 nas:/home rw\n");
   std::vector<std::string> argv = {
-      "unshare", "--mount", "--propagation", "private", "sh", "-c",
-      "mount --bind \"$1\" /proc/$$/mountinfo || exit 77; shift; exec \"$@\"", "sh",
-      mounts.string(), XFFL_BINARY_DIR "/bin/xffl"};
+      "unshare",
+      "--mount",
+      "--propagation",
+      "private",
+      "sh",
+      "-c",
+      "mount --bind \"$1\" /proc/$$/mountinfo || exit 77; shift; exec \"$@\"",
+      "sh",
+      mounts.string(),
+      XFFL_BINARY_DIR "/bin/xffl"};
   argv.insert(argv.end(), args.begin(), args.end());
   return run_process({.argv = argv, .timeout = std::chrono::seconds(120)});
 }

@@ -1,7 +1,5 @@
 // Federations whose world has other objects: facilities that answer wrongly, clocks that jump. In
 // this process, with the real trainings of xffl-fake-trainer.
-#include "xffl/round/federation.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,6 +13,7 @@
 #include "xffl/base/log.h"
 #include "xffl/config/load.h"
 #include "xffl/journal/journal.h"
+#include "xffl/round/federation.h"
 
 namespace xffl::test {
 namespace {
@@ -79,7 +78,8 @@ class JumpingClock final : public Clock {
   MonotonicTime monotonic() const override { return real_.monotonic(); }
   UtcTime utc() const override { return real_.utc() + hours(ahead_hours); }
   bool sleep(std::chrono::nanoseconds duration, std::stop_token stop) override {
-    longest_asked = std::max(longest_asked.load(), duration.count());  // near enough, of several threads
+    longest_asked =
+        std::max(longest_asked.load(), duration.count());  // near enough, of several threads
     // What waits for minutes in earnest need not do so here.
     return real_.sleep(std::min<std::chrono::nanoseconds>(duration, longest_sleep), stop);
   }
@@ -146,8 +146,8 @@ class World : public testing::Test {
                                                       std::shared_ptr<remote::Session> session) {
         auto scheduler = inner(facility, std::move(session));
         if (facility.name.str() == "brno")
-          scheduler = std::make_shared<QueuedScheduler>(std::move(scheduler), brno_waits_,
-                                                        brno_settles_);
+          scheduler =
+              std::make_shared<QueuedScheduler>(std::move(scheduler), brno_waits_, brno_settles_);
         return scheduler;
       };
     return made;
@@ -209,13 +209,12 @@ TEST_P(WrongAnswers, OfOneFacilityAreRetriedThere) {
   EXPECT_EQ(run().rounds_published, 3);
   EXPECT_EQ(project_.trainings().size(), 6u);
 }
-INSTANTIATE_TEST_SUITE_P(
-    All, WrongAnswers,
-    testing::Values(WrongAnswer{"make_dirs", ErrorKind::kNotFound},
-                    WrongAnswer{"write", ErrorKind::kCorrupt},
-                    WrongAnswer{"rename", ErrorKind::kUnsupported},
-                    WrongAnswer{"stat", ErrorKind::kCorrupt}),
-    [](const auto& each) { return std::string(each.param.operation); });
+INSTANTIATE_TEST_SUITE_P(All, WrongAnswers,
+                         testing::Values(WrongAnswer{"make_dirs", ErrorKind::kNotFound},
+                                         WrongAnswer{"write", ErrorKind::kCorrupt},
+                                         WrongAnswer{"rename", ErrorKind::kUnsupported},
+                                         WrongAnswer{"stat", ErrorKind::kCorrupt}),
+                         [](const auto& each) { return std::string(each.param.operation); });
 
 TEST_F(World, TextThatIsNotUtf8EndsNoRun) {
   clock_.longest_sleep = milliseconds(50);
@@ -235,7 +234,8 @@ TEST_F(World, AnUpdateMayBeSeenLaterThanItsReport) {
   EXPECT_EQ(project_.count_events("attempt_failed"), 0);
 }
 
-// A job that its round went on without ends with the run, though its facility could not be told then.
+// A job that its round went on without ends with the run, though its facility could not be told
+// then.
 TEST_F(World, NoJobIsLeftBehind) {
   project_.set_policy("{on_missing: skip, quorum: 1, deadline: 3s, poll_interval: 20ms}");
   project_.set_rounds(1);
@@ -318,7 +318,8 @@ TEST_F(World, AJobThatEndsWhileItsSchedulerIsAskedIsNotWaitedFor) {
     const auto folder = facility_folder("brno");
     const auto reported = [&] {
       const auto rounds = names_in(folder, "r0001");
-      return !rounds.empty() && std::filesystem::exists(folder / rounds.at(0) / "a1/out/report.json");
+      return !rounds.empty() &&
+             std::filesystem::exists(folder / rounds.at(0) / "a1/out/report.json");
     };
     for (int i = 0; i < 600 && !reported(); ++i) std::this_thread::sleep_for(milliseconds(50));
     EXPECT_TRUE(reported()) << folder;

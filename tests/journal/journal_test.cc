@@ -54,8 +54,7 @@ TEST(Journal, IsReadWhileItIsCreated) {
     const test::TempDir dir;
     const fs::path path = dir / "journal.db";
     std::jthread reader([&](std::stop_token stop) {
-      while (!stop.stop_requested())
-        try {
+      while (!stop.stop_requested()) try {
           EXPECT_TRUE(read_events(path).empty());
         } catch (const Error& error) {
           EXPECT_EQ(error.kind(), ErrorKind::kNotFound) << error.what();
@@ -131,8 +130,8 @@ TEST(Journal, MissingJournalsAndFolders) {
   EXPECT_EQ(kind_of([&] { Journal::open(dir / "file" / "journal.db"); }), ErrorKind::kIo);
 }
 
-// On a shared file system, or because a person removed the lock, two coordinators may believe that a
-// run is theirs: whoever is stale finds out before it does anything, since intents come first.
+// On a shared file system, or because a person removed the lock, two coordinators may believe that
+// a run is theirs: whoever is stale finds out before it does anything, since intents come first.
 TEST(Journal, AStaleWriterIsRefusedAtItsNextEvent) {
   const test::TempDir dir;
   const fs::path path = dir / "journal.db";
@@ -170,7 +169,8 @@ TEST(Journal, IsReadWhereNothingCanBeWritten) {
     } catch (const Error& error) {
       problem = error.what();
     }
-  }).join();
+  })
+      .join();
   if (problem == "no mount namespaces here") GTEST_SKIP() << problem;
   EXPECT_EQ(problem, "");
   ASSERT_EQ(events.size(), 1u);

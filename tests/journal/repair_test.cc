@@ -26,7 +26,10 @@ class Repair : public testing::Test {
   void tick(int count) {
     const auto journal = Journal::open(path_);
     for (int i = 0; i < count; ++i)
-      journal->append({.kind = "tick", .round = i, .facility = "alba", .payload = R"({"b":1, "a":"\u00e9\n"})"});
+      journal->append({.kind = "tick",
+                       .round = i,
+                       .facility = "alba",
+                       .payload = R"({"b":1, "a":"\u00e9\n"})"});
   }
   void overwrite(const fs::path& path, std::streamoff at, const std::string& bytes) {
     std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);

@@ -28,8 +28,8 @@ class HostilePack : public ::testing::Test {
 
   Thrown decoding(const std::string& packed) {
     write_bytes(dir_ / "hostile", packed);
-    const Thrown thrown = test::thrown_by(
-        [&] { decode(dir_ / "hostile", raw_, reference_, dir_ / "out", 2); });
+    const Thrown thrown =
+        test::thrown_by([&] { decode(dir_ / "hostile", raw_, reference_, dir_ / "out", 2); });
     EXPECT_EQ(fs::exists(dir_ / "out"), thrown.message == Thrown{}.message);
     return thrown;
   }
@@ -95,10 +95,17 @@ TEST_F(HostilePack, BytesPutTogetherAtRandomAreRefused) {
       const size_t size =
           std::min({size_t(1 + generator() % 5000), changed.size() - from, changed.size() - to});
       switch (generator() % 4) {
-        case 0: changed.replace(to, size, std::string(changed, from, size)); break;
-        case 1: changed.erase(to, size); break;
-        case 2: changed.insert(to, noise(size, static_cast<unsigned>(i))); break;
-        default: std::memset(changed.data() + to, static_cast<int>(generator() % 256), size);
+        case 0:
+          changed.replace(to, size, std::string(changed, from, size));
+          break;
+        case 1:
+          changed.erase(to, size);
+          break;
+        case 2:
+          changed.insert(to, noise(size, static_cast<unsigned>(i)));
+          break;
+        default:
+          std::memset(changed.data() + to, static_cast<int>(generator() % 256), size);
       }
     }
     if (changed == packed_) continue;
@@ -111,8 +118,8 @@ TEST_F(HostilePack, BytesPutTogetherAtRandomAreRefused) {
 TEST_F(HostilePack, SizesAreCheckedBeforeAnythingIsAllocated) {
   for (const uint32_t block_bytes : {0u, 1u, 4095u, 4097u, 0xffffffffu, 1u << 23})
     EXPECT_EQ(decoding(with(12, block_bytes)).kind, ErrorKind::kCorrupt) << block_bytes;
-  for (const uint64_t raw_bytes : {uint64_t(0), uint64_t(1), ~uint64_t(0), uint64_t(1) << 49,
-                                   raw_.size_bytes + 1}) {
+  for (const uint64_t raw_bytes :
+       {uint64_t(0), uint64_t(1), ~uint64_t(0), uint64_t(1) << 49, raw_.size_bytes + 1}) {
     const Thrown thrown = decoding(with(16, raw_bytes));
     EXPECT_TRUE(thrown.kind == ErrorKind::kCorrupt || thrown.kind == ErrorKind::kRejected)
         << raw_bytes;
@@ -131,7 +138,8 @@ TEST_F(HostilePack, APlaneThatGrowsBeyondItsSizeIsRefused) {
   std::string changed = packed_.substr(0, 88);
   const uint32_t words[2] = {0x40000000u | high, 0x40000000u | low};
   changed.append(reinterpret_cast<const char*>(words), 8);
-  changed += packed_.substr(96 + low, high) + packed_.substr(96, low) + packed_.substr(96 + low + high);
+  changed +=
+      packed_.substr(96 + low, high) + packed_.substr(96, low) + packed_.substr(96 + low + high);
   const Thrown thrown = decoding(changed);
   EXPECT_EQ(thrown.kind, ErrorKind::kCorrupt);
   EXPECT_NE(thrown.message.find("SHA-256"), std::string::npos) << thrown.message;

@@ -33,9 +33,8 @@ uint64_t packed_bytes(const std::string& before, const std::string& after, bool 
 }
 
 TEST(Pack, AnyTwoFilesOfOneSizeComeBack) {
-  const std::vector<size_t> sizes = {0,           1,           2,           3,
-                                     4095,        kBlockBytes - 1, kBlockBytes, kBlockBytes + 1,
-                                     3 * kBlockBytes + 7};
+  const std::vector<size_t> sizes = {
+      0, 1, 2, 3, 4095, kBlockBytes - 1, kBlockBytes, kBlockBytes + 1, 3 * kBlockBytes + 7};
   for (const size_t size : sizes)
     for (const bool with_reference : {true, false})
       for (const int threads : {1, 3}) {
@@ -79,7 +78,8 @@ TEST(Pack, EqualInputsGiveEqualBytes) {
 TEST(Pack, WhatWouldBeTooLargeIsNotWritten) {
   const TempDir dir;
   write_bytes(dir / "file", noise(5 * kBlockBytes, 1));
-  EXPECT_FALSE(encode(dir / "file", described(dir / "file"), {}, dir / "packed", 3 * kBlockBytes, 2));
+  EXPECT_FALSE(
+      encode(dir / "file", described(dir / "file"), {}, dir / "packed", 3 * kBlockBytes, 2));
   EXPECT_FALSE(fs::exists(dir / "packed"));
 }
 

@@ -30,7 +30,8 @@ std::vector<std::byte> all_words(uint16_t factor) {
 TEST(Planes, NumbersGrowAsTheirFloatsDo) {
   std::vector<uint16_t> words;
   for (uint32_t word = 0; word < 65536; ++word)
-    if (!std::isnan(bf16(static_cast<uint16_t>(word)))) words.push_back(static_cast<uint16_t>(word));
+    if (!std::isnan(bf16(static_cast<uint16_t>(word))))
+      words.push_back(static_cast<uint16_t>(word));
   std::sort(words.begin(), words.end(), [](uint16_t a, uint16_t b) {
     return static_cast<int16_t>(in_order(a)) < static_cast<int16_t>(in_order(b));
   });
@@ -39,7 +40,8 @@ TEST(Planes, NumbersGrowAsTheirFloatsDo) {
 
 TEST(Planes, OneUnitInTheLastPlaceIsOneOrTwo) {
   for (const uint16_t word : {0x0001, 0x3c7f, 0x3c80, 0x7f7e, 0xbc7f, 0xbc80}) {
-    const auto up = static_cast<uint16_t>(in_order(static_cast<uint16_t>(word + 1)) - in_order(word));
+    const auto up =
+        static_cast<uint16_t>(in_order(static_cast<uint16_t>(word + 1)) - in_order(word));
     EXPECT_LE(zigzag(up), 2) << word;
     EXPECT_GE(zigzag(up), 1) << word;
   }

@@ -32,7 +32,7 @@ class AskingHost {
     thread_.join();
     ssh_bind_free(bind_);
   }
-  int log_ins = 0;  // read when nobody is served
+  int log_ins = 0;                    // read when nobody is served
   std::atomic<bool> endless = false;  // asks again, whatever it is told
 
  private:
@@ -151,9 +151,8 @@ TEST_F(SshKeyboard, ASessionAsksOrIsLoggedInLater) {
 
 TEST_F(SshKeyboard, APersonWhoIsRefusedTwiceIsLeftAlone) {
   int questions = 0;
-  const auto session = make_ssh_session(settings_, nullptr, [&](const std::string&, bool) {
-    return ++questions, std::string("no");
-  });
+  const auto session = make_ssh_session(
+      settings_, nullptr, [&](const std::string&, bool) { return ++questions, std::string("no"); });
   for (int i = 0; i < 4; ++i)
     EXPECT_EQ(error_of([&] { session->stat(RemotePath("/")); }).kind(), ErrorKind::kAuth);
   EXPECT_EQ(questions, 4) << "two questions, twice";

@@ -77,7 +77,8 @@ TEST(ConnectTcp, ASilentAddressLeavesTimeForTheNext) {
     } catch (const Error& error) {
       problem = error.what();
     }
-  }).join();
+  })
+      .join();
   if (problem == "skip") GTEST_SKIP() << "no mount namespaces here";
   EXPECT_EQ(problem, "");
 }

@@ -73,8 +73,8 @@ TEST_F(TrustCommand, PinsTheKeyThatWasNamedAndNoOther) {
   EXPECT_THAT(changed.out, HasSubstr(fingerprint));
 }
 
-// Starts `xffl` in the background of a new terminal, as `xffl ... &` in a shell; its exit code, or -1
-// when the terminal stopped it.
+// Starts `xffl` in the background of a new terminal, as `xffl ... &` in a shell; its exit code, or
+// -1 when the terminal stopped it.
 int in_background(const std::vector<std::string>& words) {
   std::vector<std::string> argv = words;
   argv.insert(argv.begin(), XFFL_BINARY_DIR "/bin/xffl");

@@ -73,8 +73,7 @@ TEST(History, AnEvaluationIsNoRoundThatIsDone) {
   auto events = begun();
   events.push_back(event("aggregated", 1, "", 0, R"({"model_sha256":"m1","master_sha256":"f1"})"));
   events.push_back(event("published", 1, "", 0));
-  events.push_back(
-      event("round_planned", 2, "", 0, R"({"facilities":["alba"],"evaluates":true})"));
+  events.push_back(event("round_planned", 2, "", 0, R"({"facilities":["alba"],"evaluates":true})"));
   events.push_back(event("facility_missing", 2, "alba", 0, R"({"reason":"r"})"));
   History history = replay(events);
   EXPECT_FALSE(history.rounds.at(1).evaluates);
@@ -115,7 +114,8 @@ TEST(History, KnowsWhoseTrainingWasAcceptedInTheLastRound) {
   EXPECT_EQ(history.done().accepted, expected);
 }
 
-// A run goes on with a newer xffl. Never change that file: what is in it lies in journals out there.
+// A run goes on with a newer xffl. Never change that file: what is in it lies in journals out
+// there.
 TEST(History, UnderstandsTheJournalsOfEarlierReleases) {
   const test::TempDir dir;
   std::filesystem::copy_file(XFFL_SOURCE_DIR "/tests/golden/journal/journal.jsonl",
@@ -154,10 +154,12 @@ TEST(History, RefusesWhatCannotHaveHappened) {
   EXPECT_TRUE(refuses({failed, event("attempt_opened", 1, "alba", 3)})) << "the next is the second";
   EXPECT_TRUE(refuses({intended, failed, submitted})) << "the attempt has failed";
   EXPECT_TRUE(refuses({event("published", 1, "", 0)})) << "nothing was aggregated";
-  const Event aggregated = event("aggregated", 1, "", 0, R"({"model_sha256":"m","master_sha256":"f"})");
+  const Event aggregated =
+      event("aggregated", 1, "", 0, R"({"model_sha256":"m","master_sha256":"f"})");
   EXPECT_TRUE(refuses({aggregated, event("published", 1, "", 0), event("published", 1, "", 0)}));
-  EXPECT_TRUE(refuses({event("aggregated", 2, "", 0, aggregated.payload),
-                       event("published", 2, "", 0)})) << "round 1 comes first";
+  EXPECT_TRUE(
+      refuses({event("aggregated", 2, "", 0, aggregated.payload), event("published", 2, "", 0)}))
+      << "round 1 comes first";
 }
 
 TEST(History, RefusesWhatItDoesNotUnderstand) {

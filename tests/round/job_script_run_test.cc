@@ -1,11 +1,11 @@
 // The Slurm script run by a shell, with stand-ins for srun, scontrol, modules and apptainer: what
 // it does before and after the trainer. tests/submit/slurm_bed_test.cc runs it on a real Slurm.
-#include "slurm_script.h"
-
 #include <gmock/gmock.h>
 #include <signal.h>
 
 #include <thread>
+
+#include "slurm_script.h"
 
 namespace xffl::round {
 namespace {

@@ -76,9 +76,7 @@ TEST_F(Purge, AgesAreThoseOfTheLastUse) {
 }
 
 TEST_F(Purge, PeopleAreToldOnceAndInTime) {
-  const auto look = [&] {
-    watch_.look_after(*session_, facility_, facility_.workdir / "run");
-  };
+  const auto look = [&] { watch_.look_after(*session_, facility_, facility_.workdir / "run"); };
   const std::string told = log_of(look);
   EXPECT_THAT(told, HasSubstr("val.tokens"));
   EXPECT_THAT(told, HasSubstr("was not used for 35 days: the site removes it after 40 days"));

@@ -123,7 +123,8 @@ void SimulatedFacility::finish(Job& job) {
     if (job.requeues)
       ;  // the offer waits with it in the queue
     else if (happens(weather_.stay_dies))
-      job.end = {.state = JobState::kEnded, .cause = EndCause::kInfrastructure, .native = "NODE_FAIL"};
+      job.end = {
+          .state = JobState::kEnded, .cause = EndCause::kInfrastructure, .native = "NODE_FAIL"};
     else
       offer = OfferState::kClosed;
   }

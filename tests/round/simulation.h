@@ -15,11 +15,11 @@ namespace xffl::test {
 struct SimulationResult {
   std::string violation;  // "" when every promise held
   int kills = 0;
-  int resumes = 0;       // a person ran `xffl run` or `xffl resume` again
-  int extra_trainings = 0;  // beyond one per round and facility
+  int resumes = 0;            // a person ran `xffl run` or `xffl resume` again
+  int extra_trainings = 0;    // beyond one per round and facility
   int evaluations_asked = 0;  // of the last model
   int evaluations = 0;        // ... that were accepted
-  int taken = 0;  // attempts that a job took by staying
+  int taken = 0;              // attempts that a job took by staying
   std::chrono::hours simulated{0};
 };
 

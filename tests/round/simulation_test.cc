@@ -34,8 +34,8 @@ TEST_P(Weathers, EveryPromiseHolds) {
     hours += result.simulated.count() - 1'767'225'600 / 3600;
   }
   std::cout << seeds << " federations, " << hours / 24 << " simulated days, " << kills << " kills, "
-            << resumes << " resumed by people, " << extra << " repeated trainings, "
-            << evaluations << " evaluations, " << taken << " without the queue\n";
+            << resumes << " resumed by people, " << extra << " repeated trainings, " << evaluations
+            << " evaluations, " << taken << " without the queue\n";
   EXPECT_GT(taken, static_cast<int64_t>(seeds / 10));
   EXPECT_GT(evaluations, static_cast<int64_t>(seeds / 2));
   EXPECT_GT(kills, static_cast<int64_t>(seeds / 10));

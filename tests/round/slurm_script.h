@@ -45,7 +45,8 @@ class SlurmScript : public testing::Test {
   /// Of a job that may stay for the next round, if the facility has it stay.
   std::string script(int round = 1) const {
     job::JobSpec spec;
-    spec.key = {"demo", "0001", round, "alba", 1, std::string(32, static_cast<char>('a' + round - 1))};
+    spec.key = {"demo", "0001", round,
+                "alba", 1,      std::string(32, static_cast<char>('a' + round - 1))};
     std::optional<RemotePath> next;
     if (facility_.slurm.stay.count() > 0) next = RemotePath(folder(round + 1).string());
     return job_script(facility_, spec, RemotePath(folder(round).string()),

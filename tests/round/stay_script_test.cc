@@ -23,9 +23,9 @@ class Stay : public SlurmScript {
     facility_.slurm.warning = std::chrono::seconds(30);
     facility_.environment = {"export TAG=\"$TAG+\"", "set -Cu"};
     time_left(600);
-    program("trainer",
-            "echo \"$PWD $MASTER_PORT $TAG $XFFL_FAIL\" >>" + (dir_ / "ran.txt").string() +
-                "\n[ -z \"$XFFL_FAIL\" ] || exit 1\necho done >out/report.json\n");
+    program("trainer", "echo \"$PWD $MASTER_PORT $TAG $XFFL_FAIL\" >>" +
+                           (dir_ / "ran.txt").string() +
+                           "\n[ -z \"$XFFL_FAIL\" ] || exit 1\necho done >out/report.json\n");
   }
   ~Stay() override {
     if (job_ > 0) kill_job();
@@ -109,8 +109,7 @@ TEST_F(Stay, EndsWithItsTimeOrWhenItIsNotWanted) {
   EXPECT_TRUE(left_after([&] { ::kill(job_, SIGUSR1); }));
   EXPECT_TRUE(left_after([&] { make_dirs(folder() / "claim/fenced"); }));
   EXPECT_TRUE(left_after([&] { make_dirs(folder(2) / "claim"); }));
-  EXPECT_TRUE(left_after(
-      [&] { fs::rename(folder() / "stay.offered", folder() / "stay.closed"); }));
+  EXPECT_TRUE(left_after([&] { fs::rename(folder() / "stay.offered", folder() / "stay.closed"); }));
 }
 
 TEST_F(Stay, MakesNoOfferThatItCouldNotKeep) {
@@ -118,7 +117,8 @@ TEST_F(Stay, MakesNoOfferThatItCouldNotKeep) {
     fs::remove_all(folder());
     make_dirs(folder() / "out");
     write_file_atomic(folder() / "job.out", run("41").out);
-    return has("stay.offered") || has("stay.planned") || text("job.out").find("stays") != std::string::npos;
+    return has("stay.offered") || has("stay.planned") ||
+           text("job.out").find("stays") != std::string::npos;
   };
   facility_.slurm.stay = std::chrono::seconds(1);
   EXPECT_TRUE(offers());

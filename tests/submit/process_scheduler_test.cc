@@ -170,7 +170,8 @@ TEST_F(ProcessScheduler, AJobSurvivesTheKillOfItsCoordinator) {
   EXPECT_TRUE(exists("done"));
 }
 
-// Like a process in state D, one of another user hears nothing: that is told, not waited for for ever.
+// Like a process in state D, one of another user hears nothing: that is told, not waited for for
+// ever.
 TEST_F(ProcessScheduler, AJobThatCannotBeKilledIsToldOf) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become somebody who may not kill a job";
   const JobId id = start("echo $$ >pid; while [ ! -e go ]; do sleep 0.1; done");

@@ -115,8 +115,7 @@ TEST(SlurmFaults, ControllerDownIsNoAnswerAndNoJobIsLost) {
   EXPECT_TRUE(refused == ErrorKind::kBusy || refused == ErrorKind::kRemote);
   EXPECT_EQ(kind_of([&] { scheduler->cancel({id, job.name}, {}); }), ErrorKind::kRemote);
   bed.facility().start_daemon("slurmctld");
-  ASSERT_TRUE(bed.await(
-      [&] { return !kind_of([&] { scheduler->find(job, {}); }); }, seconds(20)));
+  ASSERT_TRUE(bed.await([&] { return !kind_of([&] { scheduler->find(job, {}); }); }, seconds(20)));
   EXPECT_EQ(bed.await(*scheduler, id, job, JobState::kRunning).state, JobState::kRunning);
   bed.touch(job, "finish");
   EXPECT_EQ(bed.await(*scheduler, id, job, JobState::kEnded).state, JobState::kEnded);
@@ -151,8 +150,7 @@ TEST(SlurmFaults, AnIdThatAStrangerHasNowIsUnknown) {
   bed.facility().stop_daemon("slurmctld", "KILL");
   bed.admin({"find", "/var/spool/slurmctld", "-type", "f", "-delete"});
   bed.facility().start_daemon("slurmctld");
-  ASSERT_TRUE(bed.await(
-      [&] { return !kind_of([&] { scheduler->find(job, {}); }); }, seconds(20)));
+  ASSERT_TRUE(bed.await([&] { return !kind_of([&] { scheduler->find(job, {}); }); }, seconds(20)));
   Coordinator other(scheduler, stranger);
   other.submit();
   ASSERT_EQ(other.id, id) << "the bed's controller did not lose its state";

@@ -200,8 +200,7 @@ TEST_F(SlurmScheduler, FindsJobsOfTheNameInTheFolderOldestFirst) {
                  "9|" + kName + "|COMPLETED|n1|/scratch/me/a1\n5|" + kName +
                      "|FAILED|n1|/scratch/me/a1\nxffl-end\n",
                  ""});
-  EXPECT_THAT(scheduler().find(kRequest, {}),
-              ElementsAre(JobId("5"), JobId("9"), JobId("10")));
+  EXPECT_THAT(scheduler().find(kRequest, {}), ElementsAre(JobId("5"), JobId("9"), JobId("10")));
   EXPECT_TRUE(scheduler().find({"a,b", "", kFolder}, {}).empty());
   // What is left of a refused submission is no job.
   says("squeue",

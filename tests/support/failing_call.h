@@ -26,7 +26,8 @@ inline bool fail_calls(unsigned number, unsigned error) {
          ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-/// Runs `body` in a process of its own and returns what it returns, or 128 + the signal that ended it.
+/// Runs `body` in a process of its own and returns what it returns, or 128 + the signal that ended
+/// it.
 inline int in_child(const std::function<int()>& body) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(body());

@@ -130,15 +130,15 @@ class FakeScheduler final : public submit::Scheduler {
     for (const submit::SubmittedJob& job : asked) states[job.id] = {};
     for (const FakeJob& job : cluster_.jobs_)
       if (job.visible && states.contains(job.id))
-        states[job.id] = {.state = job.state,
-                          .native = std::string(submit::to_string(job.state))};
+        states[job.id] = {.state = job.state, .native = std::string(submit::to_string(job.state))};
     return states;
   }
 
   void cancel(const submit::SubmittedJob& asked, std::stop_token) override {
     const std::lock_guard lock(cluster_.mutex_);
     for (FakeJob& job : cluster_.jobs_)
-      if (job.id == asked.id && job.request.name == asked.name && job.state != submit::JobState::kEnded)
+      if (job.id == asked.id && job.request.name == asked.name &&
+          job.state != submit::JobState::kEnded)
         job.state = submit::JobState::kCancelled;
   }
 

@@ -3,13 +3,13 @@
 // It "trains" by adding to every weight a small number that depends on facility, round and tensor
 // only, so the same jobs give the same models. XFFL_FAKE_TRAINER says how it misbehaves,
 // "<fault>[@<round>]", once per round unless the fault ends in "!": crash, hang, nan, shape,
-// truncate, unchanged, huge, nonce, forged, lingers (after its report), stopped (told ahead of its walltime: see job.json's on_stop).
-// XFFL_FAKE_TRAININGS names a file that gets a line for every
-// training or evaluation that ran to its report, whatever came of it. It trains for XFFL_FAKE_MILLISECONDS, and
-// not before the file XFFL_FAKE_HOLD is gone, nor that with "-<round>" behind it. Told by SIGUSR1
-// meanwhile (or by the fault "early"), it reports half of its steps. For benches: XFFL_FAKE_STEP, the
-// standard deviation of an update that changes every weight by itself, and XFFL_FAKE_UNPACKED, a file
-// that gets the moment at which the model to start from was there.
+// truncate, unchanged, huge, nonce, forged, lingers (after its report), stopped (told ahead of its
+// walltime: see job.json's on_stop). XFFL_FAKE_TRAININGS names a file that gets a line for every
+// training or evaluation that ran to its report, whatever came of it. It trains for
+// XFFL_FAKE_MILLISECONDS, and not before the file XFFL_FAKE_HOLD is gone, nor that with "-<round>"
+// behind it. Told by SIGUSR1 meanwhile (or by the fault "early"), it reports half of its steps. For
+// benches: XFFL_FAKE_STEP, the standard deviation of an update that changes every weight by itself,
+// and XFFL_FAKE_UNPACKED, a file that gets the moment at which the model to start from was there.
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
@@ -76,9 +76,10 @@ float pull(const job::JobKey& key, const std::string& tensor) {
 class Noise {
  public:
   Noise(const job::JobKey& key, const std::string& tensor, float deviation)
-      : state_(std::stoull(
-            sha256_hex(key.facility + "/" + std::to_string(key.round) + "/" + tensor).substr(0, 15),
-            nullptr, 16) | 1),
+      : state_(std::stoull(sha256_hex(key.facility + "/" + std::to_string(key.round) + "/" + tensor)
+                               .substr(0, 15),
+                           nullptr, 16) |
+               1),
         scale_(deviation / 37837.0f) {}
 
   float next() {
@@ -210,7 +211,8 @@ int train(const fs::path& path) {
   if (spec.training.steps > 0) write_update(spec, fault);
   note_training(spec.key);
   write_file_atomic(spec.report_path, job::format_job_report(report_of(spec, fault)));
-  if (happens(fault, "lingers", spec.key)) std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  if (happens(fault, "lingers", spec.key))
+    std::this_thread::sleep_for(std::chrono::milliseconds(700));
   return 0;
 }
 

@@ -56,7 +56,7 @@ int survive(int fd) {
   std::error_code none;
   const fs::path path = fs::read_symlink("/proc/self/fd/" + std::to_string(fd), none);
   if (root == nullptr || !path.string().starts_with(root)) return 0;
-  struct stat info{};
+  struct stat info {};
   if (::fstat(fd, &info) != 0) return -1;
   const std::string identity = xffl::test::disk_identity(fd, "");
   if (S_ISDIR(info.st_mode))

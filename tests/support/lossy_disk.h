@@ -16,7 +16,7 @@ namespace xffl::test {
 /// Inode and birth of `path` below the folder `fd`, or of `fd` itself where that is empty; not of
 /// what a link points to. Empty when there is no such file.
 inline std::string disk_identity(int fd, const char* path) {
-  struct statx info{};
+  struct statx info {};
   if (::statx(fd, path, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW, STATX_INO | STATX_BTIME, &info) != 0)
     return "";
   return std::to_string(info.stx_ino) + "-" + std::to_string(info.stx_btime.tv_sec) + "." +

@@ -17,8 +17,8 @@ namespace fs = std::filesystem;
 
 constexpr int kNoFilters = 77;
 
-// After a failed fsync the kernel may call pages clean that never came to the disk: a part file that
-// was read again from them would pass every check and be lost at the next power cut.
+// After a failed fsync the kernel may call pages clean that never came to the disk: a part file
+// that was read again from them would pass every check and be lost at the next power cut.
 TEST(PartFile, IsNotTrustedAfterAFailedSync) {
   const test::TempDir dir;
   const std::string bytes(100'000, 'x');

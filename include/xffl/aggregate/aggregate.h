@@ -61,13 +61,13 @@ void convert(const std::filesystem::path& model, checkpoint::Dtype dtype,
 /// is finite everywhere; names the tensor, element index and value. An update that is all zero
 /// (delta) or equal to the base (weights) is refused too: a facility that returns what it was given
 /// did not train (unless `allow_unchanged`). So is, with `max_norm` above 0, one whose change (the
-/// delta; the weights minus `base`) has a larger L2 norm than that. Returns the change's norm, 0 without
-/// `max_norm`.
+/// delta; the weights minus `base`) has a larger L2 norm than that. Returns the change's norm, 0
+/// without `max_norm`.
 double check_update(const std::filesystem::path& update, const std::filesystem::path& base,
                     bool delta, bool allow_unchanged, double max_norm = 0);
 
-/// The L2 norm of all elements of a model's or adapter's folder. Throws kRejected for types other than
-/// F32, F16 and BF16.
+/// The L2 norm of all elements of a model's or adapter's folder. Throws kRejected for types other
+/// than F32, F16 and BF16.
 double l2_norm(const std::filesystem::path& folder);
 
 }  // namespace xffl::aggregate

@@ -42,8 +42,8 @@ void write_all(int fd, std::span<const std::byte> bytes, const std::filesystem::
 /// The same at `offset`; the position stays.
 void write_at(int fd, uint64_t offset, std::span<const std::byte> bytes,
               const std::filesystem::path& path);
-/// Asks the system to begin writing these bytes to the disk, so that a later fsync finds less to do.
-/// A hint: file systems that do not know it do nothing.
+/// Asks the system to begin writing these bytes to the disk, so that a later fsync finds less to
+/// do. A hint: file systems that do not know it do nothing.
 void start_write_back(int fd, uint64_t offset, uint64_t size);
 /// Reads from `offset` until `out` is full or the file ends; returns how many bytes there were.
 /// Throws kIo.

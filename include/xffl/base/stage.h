@@ -24,8 +24,8 @@ struct Block {
   std::span<const std::byte> span() const { return {bytes.get(), size}; }
 };
 
-/// Memory of blocks that is used again: new pages cost more than what is done with them. Thread-safe;
-/// what was taken may outlive the pool.
+/// Memory of blocks that is used again: new pages cost more than what is done with them.
+/// Thread-safe; what was taken may outlive the pool.
 class BlockPool {
  public:
   explicit BlockPool(size_t block_bytes);

@@ -6,8 +6,8 @@
 
 namespace xffl {
 
-/// The bytes of the UTF-8 character at `i`, which is inside `text`; 0 when there is none: a stray or
-/// missing byte, an overlong form, a surrogate, beyond U+10FFFF (RFC 3629).
+/// The bytes of the UTF-8 character at `i`, which is inside `text`; 0 when there is none: a stray
+/// or missing byte, an overlong form, a surrogate, beyond U+10FFFF (RFC 3629).
 constexpr size_t utf8_length(std::string_view text, size_t i) {
   const auto byte = [&](size_t k) { return static_cast<unsigned char>(text[k]); };
   const unsigned char first = byte(i);

@@ -66,8 +66,9 @@ class FileHash {
 
 /// Hashes every regular file directly in `folder` except manifest.json, several at a time;
 /// sub-folders are refused (kRejected). `on_bytes`, if set, is called with the bytes hashed so far,
-/// by one thread at a time. `known` files, hashed when they were written, by chunks of `chunk_bytes`,
-/// are not read again: they only have to be there, as long as they were (else kRejected).
+/// by one thread at a time. `known` files, hashed when they were written, by chunks of
+/// `chunk_bytes`, are not read again: they only have to be there, as long as they were (else
+/// kRejected).
 Manifest make_manifest(const std::filesystem::path& folder,
                        const std::function<void(uint64_t)>& on_bytes = {},
                        uint64_t chunk_bytes = kChunkBytes,

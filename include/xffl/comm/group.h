@@ -4,8 +4,9 @@
 // shape and dtype (float32, float64, int64, bfloat16 or float16; contiguous). Calls block until the
 // result may be used, those that start something until it is on its way; not thread-safe. A peer
 // that died or is late by more than the rendezvous' timeout makes them, or the wait, throw kFailed
-// (over NCCL c10d's watchdog ends the process instead): no rank hangs. All ranks receive the same bytes, and the same sums in each run. A world of one
-// copies at most, and nothing where the tensors are the same memory.
+// (over NCCL c10d's watchdog ends the process instead): no rank hangs. All ranks receive the same
+// bytes, and the same sums in each run. A world of one copies at most, and nothing where the
+// tensors are the same memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>

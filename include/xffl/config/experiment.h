@@ -48,8 +48,8 @@ struct Ssh {
   bool operator==(const Ssh&) const = default;
 };
 
-// Whether published models travel as differences (xffl/pack/): kAuto where xffl's own trainer, which
-// unpacks them, is the one that runs.
+// Whether published models travel as differences (xffl/pack/): kAuto where xffl's own trainer,
+// which unpacks them, is the one that runs.
 enum class PackModels { kAuto, kAlways, kNever };
 
 // Another way for files, with the keys, jump hosts and streams of Ssh.
@@ -142,16 +142,16 @@ struct RoundPolicy {
                           // walltime, which are no attempts
   bool evaluate_last = true;  // after the last round one more job at each facility with validation
                               // sets: what the last global model is worth
-  double max_change = 10;  // L2 norm of an update's change over that of its base; 0: no limit
+  double max_change = 10;     // L2 norm of an update's change over that of its base; 0: no limit
   bool operator==(const RoundPolicy&) const = default;
 };
 
 struct Experiment {
   ProjectName project;
   std::filesystem::path project_folder;
-  std::filesystem::path model;  // HF folder that round 1 starts from
-  std::filesystem::path adapter;  // with training.lora: PEFT folder that round 1 starts from; empty:
-                                  // a fresh one
+  std::filesystem::path model;    // HF folder that round 1 starts from
+  std::filesystem::path adapter;  // with training.lora: PEFT folder that round 1 starts from;
+                                  // empty: a fresh one
   int rounds = 1;
   Aggregation aggregation;
   RoundPolicy policy;

@@ -140,10 +140,10 @@ struct PackedModel {
 
 struct JobSpec {
   JobKey key;
-  std::string base_model_path;           // HF folder
-  std::string base_model_sha256;         // root hash of its manifest.json
+  std::string base_model_path;                   // HF folder
+  std::string base_model_sha256;                 // root hash of its manifest.json
   std::optional<PackedModel> base_model_packed;  // the job makes base_model_path of it
-  std::vector<std::string> train_paths;  // token shards
+  std::vector<std::string> train_paths;          // token shards
   std::vector<ValidationSet> validation;
   std::string adapter_path;    // folder of the given adapters in PEFT's format; empty: none
   std::string adapter_sha256;  // root hash of its manifest.json; empty with adapter_path

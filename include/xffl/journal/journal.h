@@ -1,10 +1,10 @@
 // The run's memory: durable events, in order, each bound to the one before by a hash.
 //
-// SQLite (synchronous=FULL; WAL, or a rollback journal on a network file system) holds the rows {seq, time, kind, round, facility, attempt,
-// payload, chain}, where chain = SHA-256(previous chain, row). append() returns after the row is on
-// disk. Rows are never changed or removed. One writer: open() takes an exclusive lock beside the
-// database that a second coordinator cannot get; the lock file says who holds it (host, pid,
-// start). Thread-safe.
+// SQLite (synchronous=FULL; WAL, or a rollback journal on a network file system) holds the rows
+// {seq, time, kind, round, facility, attempt, payload, chain}, where chain = SHA-256(previous
+// chain, row). append() returns after the row is on disk. Rows are never changed or removed. One
+// writer: open() takes an exclusive lock beside the database that a second coordinator cannot get;
+// the lock file says who holds it (host, pid, start). Thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // What the facilities measured of the global models, round by round.
 //
 // A round's job measures the model that it is given before it trains, so that the model of round k
-// has its figures in the reports of round k + 1, and the last one in those of the evaluation after it
-// (policy.evaluate_last). A facility that was missing there leaves a gap.
+// has its figures in the reports of round k + 1, and the last one in those of the evaluation after
+// it (policy.evaluate_last). A facility that was missing there leaves a gap.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,11 @@
-// Files as differences from a file that the other side holds: published models of consecutive rounds.
+// Files as differences from a file that the other side holds: published models of consecutive
+// rounds.
 //
-// Both files are seen as 16-bit little-endian words, which is what a safetensors file of BF16 or F16
-// is. A word is the distance of two floats in units of the last place (reinterpreted as integers in
-// the order of the floats they stand for), so that a small update gives small numbers; their low and
-// their high bytes go into a plane each, which zstd's level 1 then makes small. Any two files of one
-// size come back bit by bit, whatever they hold. docs/formats.md has the format.
+// Both files are seen as 16-bit little-endian words, which is what a safetensors file of BF16 or
+// F16 is. A word is the distance of two floats in units of the last place (reinterpreted as
+// integers in the order of the floats they stand for), so that a small update gives small numbers;
+// their low and their high bytes go into a plane each, which zstd's level 1 then makes small. Any
+// two files of one size come back bit by bit, whatever they hold. docs/formats.md has the format.
 //
 // What is decoded comes from elsewhere: sizes are checked before anything is allocated, and what is
 // made is only named right when its SHA-256 is the expected one.
@@ -29,11 +30,11 @@ struct Reference {
   std::string sha256;
 };
 
-/// Writes `file`, of which a manifest says `raw`, as its differences from `reference` to `out`: with
-/// `threads` threads beside the caller's, in bounded memory, synced. Without a reference its own
-/// words are split into planes. Returns what a manifest says of `out`, or nothing (and no file) as
-/// soon as that has more than `max_bytes`. Throws kRejected when `file` is not as `raw` says or the
-/// reference has another size, kIo, kCancelled.
+/// Writes `file`, of which a manifest says `raw`, as its differences from `reference` to `out`:
+/// with `threads` threads beside the caller's, in bounded memory, synced. Without a reference its
+/// own words are split into planes. Returns what a manifest says of `out`, or nothing (and no file)
+/// as soon as that has more than `max_bytes`. Throws kRejected when `file` is not as `raw` says or
+/// the reference has another size, kIo, kCancelled.
 std::optional<checkpoint::ManifestFile> encode(const std::filesystem::path& file,
                                                const checkpoint::ManifestFile& raw,
                                                const std::optional<Reference>& reference,

@@ -52,8 +52,8 @@ struct RoundPlan {
   bool evaluates = false;
 };
 
-/// The next round; when all of `experiment.rounds` are published, with policy.evaluate_last one more
-/// of the facilities that have validation sets, which evaluates; then nothing.
+/// The next round; when all of `experiment.rounds` are published, with policy.evaluate_last one
+/// more of the facilities that have validation sets, which evaluates; then nothing.
 std::optional<RoundPlan> next_round(const config::Experiment& experiment,
                                     const RunIdentity& identity, const Done& done);
 

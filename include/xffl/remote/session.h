@@ -75,8 +75,8 @@ class Session {
   /// what `sink` throws, and kCancelled on `stop`.
   virtual void download(const RemotePath& path, uint64_t offset, uint64_t length, const Sink& sink,
                         std::stop_token stop);
-  /// Writes `length` bytes at `offset` of `path` as write() would; in parallel where that is faster,
-  /// so that after an error any part of the range may be written.
+  /// Writes `length` bytes at `offset` of `path` as write() would; in parallel where that is
+  /// faster, so that after an error any part of the range may be written.
   virtual void upload(const RemotePath& path, uint64_t offset, uint64_t length,
                       const Source& source, std::stop_token stop);
   /// The SHA-256 of a range, in hexadecimal, computed at the facility; empty when it cannot compute

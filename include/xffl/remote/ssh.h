@@ -42,9 +42,9 @@ struct SshSettings {
   std::vector<std::filesystem::path> keys;  // private keys; "<key>-cert.pub" beside one is its
                                             // certificate. Empty: the agent, then ~/.ssh/id_*
   bool agent = true;                        // also ask SSH_AUTH_SOCK
-  std::filesystem::path known_hosts;        // the project's; OpenSSH format, lines "host keytype key"
-  bool shell = true;                        // false: the host speaks SFTP only
-  int streams = 4;                          // channels of one upload, at most
+  std::filesystem::path known_hosts;  // the project's; OpenSSH format, lines "host keytype key"
+  bool shell = true;                  // false: the host speaks SFTP only
+  int streams = 4;                    // channels of one upload, at most
   SshTimeouts timeouts;
 };
 

@@ -44,11 +44,11 @@ Outcome run_federation(const config::Experiment& experiment, const RunFolder& fo
                        std::stop_token stop, const Observer& observer = {});
 
 /// Does what a person asks of the run. kCancel ends it: its jobs at the facilities are cancelled,
-/// durably. kPause lets a facility begin no further job (what runs goes on), kResume ends that. When
-/// a coordinator holds the journal it is asked and its answer awaited for up to `patience`; else it
-/// is done here. Throws kNotFound (no run, an unknown facility, the run is over), kBusy (the
-/// coordinator has not answered; the request stays), kRemote or kAuth (a facility could not be told;
-/// call again).
+/// durably. kPause lets a facility begin no further job (what runs goes on), kResume ends that.
+/// When a coordinator holds the journal it is asked and its answer awaited for up to `patience`;
+/// else it is done here. Throws kNotFound (no run, an unknown facility, the run is over), kBusy
+/// (the coordinator has not answered; the request stays), kRemote or kAuth (a facility could not be
+/// told; call again).
 void operate(const config::Experiment& experiment, const RunFolder& folder, World& world,
              const Request& request, std::chrono::seconds patience);
 

@@ -1,6 +1,6 @@
 // Sites remove files that nobody used for weeks (facilities.<f>.purge_after). A round may wait in a
-// queue for as long: what xffl put there is kept young while it is needed, and people are told in time
-// of what is theirs.
+// queue for as long: what xffl put there is kept young while it is needed, and people are told in
+// time of what is theirs.
 #pragma once
 
 #include <chrono>
@@ -25,23 +25,24 @@ struct FileAge {
 /// The files of people that a facility's jobs read: data, image, trainer.
 std::vector<std::string> files_of_people(const config::Facility& facility);
 
-/// For how long each of them was neither read nor written, by the facility's clock. Those that lie on
-/// another file system than `workdir`, to which its purging does not apply, are left out. One command,
-/// light on a log-in node. Throws kRemote and kIo as the session does.
+/// For how long each of them was neither read nor written, by the facility's clock. Those that lie
+/// on another file system than `workdir`, to which its purging does not apply, are left out. One
+/// command, light on a log-in node. Throws kRemote and kIo as the session does.
 std::vector<FileAge> ages(remote::Session& session, const RemotePath& workdir,
                           const std::vector<std::string>& files);
 
-/// "no longer used in 5 days: the site removes it after 40": empty while there is no reason to say so.
+/// "no longer used in 5 days: the site removes it after 40": empty while there is no reason to say
+/// so.
 std::string purge_warning(const FileAge& file, std::chrono::seconds purge_after);
 
-// Looks after what lies at facilities that purge, now and then. Thread-safe; a facility is looked after
-// by one thread at a time.
+// Looks after what lies at facilities that purge, now and then. Thread-safe; a facility is looked
+// after by one thread at a time.
 class PurgeWatch {
  public:
   /// Whether the facility's turn has come: eight times in the time after which files are removed.
   bool is_due(const config::Facility& facility, Clock::MonotonicTime now);
-  /// Marks the files below `folder`, which are xffl's own and needed, as used, when they were not for
-  /// half of that time, and warns of people's files, once each. What fails is logged.
+  /// Marks the files below `folder`, which are xffl's own and needed, as used, when they were not
+  /// for half of that time, and warns of people's files, once each. What fails is logged.
   void look_after(remote::Session& session, const config::Facility& facility,
                   const RemotePath& folder);
 

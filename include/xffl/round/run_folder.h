@@ -2,8 +2,8 @@
 //
 //   <workdir>/runs/0003/  journal.db  config.resolved.yaml  coordinator.log  CURRENT ->
 //   r0002/global
-//     r0002/global/  r0002/global.packed/  r0002/master/  r0002/<facility>/{job.json, job.sh, report.json, update/,
-//     metrics.jsonl}
+//     r0002/global/  r0002/global.packed/  r0002/master/  r0002/<facility>/{job.json, job.sh,
+//     report.json, update/, metrics.jsonl}
 #pragma once
 
 #include <filesystem>

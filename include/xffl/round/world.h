@@ -30,8 +30,8 @@ struct World {
                                                    std::shared_ptr<remote::Session>)>
       scheduler;
   Programs programs;
-  // When what a log-in to the facility uses ends, if it does; and a log-in that a person helps with.
-  // Both may be absent.
+  // When what a log-in to the facility uses ends, if it does; and a log-in that a person helps
+  // with. Both may be absent.
   std::function<std::optional<Clock::UtcTime>(const config::Facility&)> credential_expiry = {};
   std::function<void(const config::Facility&, const remote::Ask&)> log_in = {};
 };

@@ -157,9 +157,9 @@ class FlatParameters {
     SideStream::Mark arrived;  // of what comes from the host's memory
     bool gathering_started = false;
     bool gradient_sent = false;  // to the host's memory, before the step's end
-    at::Tensor gather_source;   // kept until gathered
-    bool ready = false;         // compute_P is whole and up to date
-    bool has_gradient = false;  // this step's earlier micro-batches are in the gradient
+    at::Tensor gather_source;    // kept until gathered
+    bool ready = false;          // compute_P is whole and up to date
+    bool has_gradient = false;   // this step's earlier micro-batches are in the gradient
   };
   struct Reduction {
     comm::Pending pending;
@@ -204,7 +204,7 @@ class FlatParameters {
   Pool values_pool_;
   Pool gradients_pool_;
   std::deque<Reduction> reductions_;
-  SideStream side_;  // of copies to and from the host's memory
+  SideStream side_;                     // of copies to and from the host's memory
   SideStream::Mark gradients_arrived_;  // the last of those that were started
   bool last_micro_batch_ = true;
 };

@@ -25,8 +25,8 @@ at::Tensor masters_of(const UnitState& state, const Range& range);
 /// themselves. What is computed with follows where it is another copy: refresh_compute().
 void set_masters(const UnitState& state, const Range& range, const at::Tensor& values);
 
-/// Float32 values of a unit's elements from `begin` on, of masters on the host; by several threads at
-/// once.
+/// Float32 values of a unit's elements from `begin` on, of masters on the host; by several threads
+/// at once.
 void read_masters(const UnitState& state, int64_t begin, std::span<float> out);
 /// Stores such values, and rounds them into a copy that is on the host, too.
 void store_masters(const UnitState& state, int64_t begin, std::span<const float> values);

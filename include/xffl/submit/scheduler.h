@@ -84,12 +84,13 @@ class Scheduler {
   virtual ~Scheduler() = default;
 
   /// The id of a new job, or of the one that offers itself and is taken. Throws kConfig when the
-  /// request itself is refused for good (account, partition, limits: with the scheduler's own text),
-  /// kBusy when it is refused for now and no job exists (a submit limit), kRemote when it is in doubt
-  /// whether the job exists, or whether it was taken.
+  /// request itself is refused for good (account, partition, limits: with the scheduler's own
+  /// text), kBusy when it is refused for now and no job exists (a submit limit), kRemote when it is
+  /// in doubt whether the job exists, or whether it was taken.
   virtual JobId submit(const JobRequest& request, std::stop_token stop) = 0;
-  /// The jobs of such a submission, oldest first: the one that was taken, and those of that name and
-  /// folder that the scheduler knows; the script does not matter. Throws kRemote when it cannot say.
+  /// The jobs of such a submission, oldest first: the one that was taken, and those of that name
+  /// and folder that the scheduler knows; the script does not matter. Throws kRemote when it cannot
+  /// say.
   virtual std::vector<JobId> find(const JobRequest& request, std::stop_token stop) = 0;
   /// Lets a job go that offers itself or will; no error when there is none, or it was taken.
   virtual void decline(const Offer& /*offer*/, std::stop_token /*stop*/) {}

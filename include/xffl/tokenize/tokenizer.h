@@ -1,10 +1,11 @@
 // A tokenizer: text to ids and back, and how one is trained.
 //
-// Read are SentencePiece models (tokenizer.model, Llama 2) and BPE (tokenizer.json: byte-level as in
-// Llama 3 and GPT-2, with byte fallback as in Llama 2), the latter with the ids of HF's tokenizers;
-// what would not be the same is refused by name. Models are trained with SentencePiece and made to look like Llama 2's: <unk> 0,
-// <s> 1, </s> 2, 256 byte tokens so that no text is unknown, no normalisation, digits apart. HF's
-// AutoTokenizer loads the folder that train() writes and gives the same ids.
+// Read are SentencePiece models (tokenizer.model, Llama 2) and BPE (tokenizer.json: byte-level as
+// in Llama 3 and GPT-2, with byte fallback as in Llama 2), the latter with the ids of HF's
+// tokenizers; what would not be the same is refused by name. Models are trained with SentencePiece
+// and made to look like Llama 2's: <unk> 0, <s> 1, </s> 2, 256 byte tokens so that no text is
+// unknown, no normalisation, digits apart. HF's AutoTokenizer loads the folder that train() writes
+// and gives the same ids.
 #pragma once
 
 #include <cstdint>

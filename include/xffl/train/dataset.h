@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "xffl/checkpoint/llama_config.h"
-#include "xffl/llama/head_loss.h"
 #include "xffl/llama/documents.h"
 #include "xffl/llama/head_loss.h"
 #include "xffl/tokens/token_shard.h"
@@ -23,7 +22,7 @@ struct Batch {
   at::Tensor tokens_BT;  // int64
   at::Tensor labels_BT;  // int64
   int64_t num_targets = 0;
-  llama::Targets targets;  // told for a GPU only
+  llama::Targets targets;      // told for a GPU only
   llama::Documents documents;  // defined where they are masked and a sequence has several
 };
 

@@ -47,8 +47,8 @@ struct Result {
 /// its own manifest.json names with the same hash (it is linked), and of an interrupted file the
 /// chunks whose hash the facility confirms or that are read back. Local files are hashed on the
 /// way, large ones only when `checked` does not know them; the trainer checks the hashes at the far
-/// end before it uses them. Throws kRejected when a local file is not as the manifest says, kIo when there is no room at the facility (which folder,
-/// needed, free), kRemote, kCancelled.
+/// end before it uses them. Throws kRejected when a local file is not as the manifest says, kIo
+/// when there is no room at the facility (which folder, needed, free), kRemote, kCancelled.
 Result push(const Endpoint& facility, const std::filesystem::path& from,
             const checkpoint::Manifest& manifest, const RemotePath& to, std::stop_token stop,
             const OnProgress& on_progress = {}, CheckedFiles* checked = nullptr);
