@@ -53,7 +53,7 @@ void check_sizes(const fs::path& from, const Manifest& manifest) {
 class Push {
  public:
   Push(const Endpoint& facility, const fs::path& from, const Manifest& manifest,
-       const RemotePath& to, Meter& meter, CheckedFiles& checked)
+       const RemotePath& to, Meter& meter, CheckedFiles& checked, bool doubts)
       : facility_(facility),
         from_(from),
         manifest_(manifest),
@@ -62,14 +62,16 @@ class Push {
         plan_name_(part_name(std::string(kManifestName))),
         plan_(to / plan_name_),
         meter_(meter),
-        checked_(checked) {}
+        checked_(checked),
+        doubts_(doubts) {}
 
   void run() {
     meter_.check("pushing to " + to_.str());
     look();
-    if (manifest_at(std::string(kManifestName)) == manifest_ && missing().empty())
+    if (!doubts_ && manifest_at(std::string(kManifestName)) == manifest_ && missing().empty())
       return meter_.present(manifest_.total_bytes());
     const bool planned = keep_what_is_ours();
+    if (doubts_) take_names_back();
     std::vector<const ManifestFile*> files = missing();
     uint64_t bytes = 0;
     for (const ManifestFile* file : files) bytes += file->size_bytes;
@@ -157,10 +159,37 @@ class Push {
       }
   }
 
+  // Of large files the chunks are looked at then; small ones are sent again.
+  void take_names_back() {
+    remove_strangers();
+    for (const ManifestFile& file : manifest_.files) {
+      remote::FileView& named = there_[file.name];
+      if (!named.info) continue;
+      const std::string part = part_name(file.name);
+      if (file.size_bytes > kSmallFileBytes) {
+        facility_.control.rename(to_ / file.name, to_ / part);
+        there_[part] = named;
+      }
+      named = {};
+    }
+  }
+
+  // What the manifest does not name makes the folder another one to who verifies it.
+  void remove_strangers() {
+    facility_.control.make_dirs(to_);
+    std::set<std::string> ours{plan_name_};
+    for (const ManifestFile& file : manifest_.files) ours.insert({file.name, part_name(file.name)});
+    for (const std::string& name : facility_.control.list(to_))
+      if (!ours.contains(name) && name.find('/') == std::string::npos && !name.empty() &&
+          name != "." && name != "..")
+        facility_.control.remove_tree(to_ / name);
+  }
+
   // For much to send: is there room, and what need not be sent? Returns the rest.
   Files prepare(const Files& files) {
     facility_.control.make_dirs(to_);
-    const Files linked = link_copies(facility_.control, to_, files);
+    // A copy may be the same damaged file under another name.
+    const Files linked = doubts_ ? Files() : link_copies(facility_.control, to_, files);
     Files rest;
     uint64_t needed = 0;
     for (const ManifestFile* file : files) {
@@ -231,19 +260,32 @@ class Push {
   const RemotePath plan_;
   Meter& meter_;
   CheckedFiles& checked_;
+  const bool doubts_;  // whether what the facility's names vouch for has to be checked
   std::map<std::string, remote::FileView> there_;  // by name, as far as it was looked at
 };
+
+Result put(const Endpoint& facility, const fs::path& from, const Manifest& manifest,
+           const RemotePath& to, std::stop_token stop, const OnProgress& on_progress,
+           CheckedFiles* checked, bool doubts) {
+  check_sizes(from, manifest);
+  Meter meter(manifest.total_bytes(), std::move(stop), on_progress);
+  CheckedFiles none;
+  Push(facility, from, manifest, to, meter, checked != nullptr ? *checked : none, doubts).run();
+  return meter.result();
+}
 
 }  // namespace
 
 Result push(const Endpoint& facility, const fs::path& from, const Manifest& manifest,
             const RemotePath& to, std::stop_token stop, const OnProgress& on_progress,
             CheckedFiles* checked) {
-  check_sizes(from, manifest);
-  Meter meter(manifest.total_bytes(), std::move(stop), on_progress);
-  CheckedFiles none;
-  Push(facility, from, manifest, to, meter, checked != nullptr ? *checked : none).run();
-  return meter.result();
+  return put(facility, from, manifest, to, std::move(stop), on_progress, checked, false);
+}
+
+Result repair(const Endpoint& facility, const fs::path& from, const Manifest& manifest,
+              const RemotePath& to, std::stop_token stop, const OnProgress& on_progress,
+              CheckedFiles* checked) {
+  return put(facility, from, manifest, to, std::move(stop), on_progress, checked, true);
 }
 
 }  // namespace xffl::transfer

@@ -175,6 +175,9 @@ class PushChunks : public Chunks, public testing::WithParamInterface<bool> {
     put_here(dir_ / "model", files_);
   }
   Result push_now() { return push(link_, dir_ / "model", manifest_of(files_, kChunk), to_, {}); }
+  Result repair_now() {
+    return repair(link_, dir_ / "model", manifest_of(files_, kChunk), to_, {});
+  }
   void expect_complete() {
     EXPECT_TRUE(files_far(far_, to_.str()) == with_manifest(files_, kChunk));
   }
@@ -224,6 +227,65 @@ TEST_P(PushChunks, ManyDropsCostAChunkEach) {
   }
   expect_complete();
   EXPECT_LE(far_.bytes_written, total(files_) + static_cast<uint64_t>(calls) * kChunk + 3000);
+}
+
+TEST_P(PushChunks, ARepairSendsWhatIsDamaged) {
+  push_now();
+  far_.put("/models/one/model.safetensors", flipped(4 * kChunk + 9));
+  far_.put("/models/one/config.json", "[]\n");  // as long as it should be
+  far_.put("/models/one/notes", "of somebody");
+  EXPECT_EQ(push_now().moved_bytes, 0u) << "names and sizes say nothing of it";
+  EXPECT_EQ(repair_now().moved_bytes, kChunk + 3);
+  expect_complete();
+  EXPECT_EQ(repair_now().moved_bytes, 3u);
+  expect_complete();
+}
+
+TEST_P(PushChunks, AnInterruptedRepairClaimsNothing) {
+  int calls = 0;
+  for (const char* operation : {"rename", "write", "remove_tree"})
+    for (int nth = 1; nth <= 4; ++nth) {
+      far_.remove_tree(to_);
+      push_now();
+      far_.put("/models/one/model.safetensors", flipped(4 * kChunk + 9));
+      far_.put("/models/one/notes", "of somebody");
+      link_.lose_reply(operation, nth);
+      try {
+        repair_now();
+      } catch (const Error& error) {
+        ASSERT_EQ(error.kind(), ErrorKind::kRemote) << error.what();
+        ++calls;
+        link_.reconnect();
+        repair_now();
+      }
+      link_.reconnect();
+      expect_complete();
+    }
+  EXPECT_GT(calls, 5);
+}
+
+// Of another model, or of nothing, it is a push.
+TEST_P(PushChunks, ARepairOfWhatIsNotThereSendsAll) {
+  EXPECT_EQ(repair_now().moved_bytes, total(files_));
+  expect_complete();
+  files_["model.safetensors"] = noise(kSize, 9);
+  put_here(dir_ / "model", files_);
+  EXPECT_EQ(repair_now().moved_bytes, kSize + 3);
+  expect_complete();
+}
+
+TEST_P(PushChunks, TellsWhatIsThere) {
+  const checkpoint::Manifest manifest = manifest_of(files_, kChunk);
+  EXPECT_FALSE(is_there(link_, manifest, to_));
+  push_now();
+  EXPECT_TRUE(is_there(link_, manifest, to_));
+  far_.put("/models/one/model.safetensors", "short");
+  EXPECT_FALSE(is_there(link_, manifest, to_));
+  push_now();
+  files_["config.json"] = "{ }";
+  EXPECT_FALSE(is_there(link_, manifest_of(files_, kChunk), to_));
+  far_.remove_tree(to_ / "manifest.json");
+  EXPECT_FALSE(is_there(link_, manifest, to_));
 }
 
 INSTANTIATE_TEST_SUITE_P(FarSide, PushChunks, testing::Bool(),

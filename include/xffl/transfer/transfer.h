@@ -53,6 +53,23 @@ Result push(const Endpoint& facility, const std::filesystem::path& from,
             const checkpoint::Manifest& manifest, const RemotePath& to, std::stop_token stop,
             const OnProgress& on_progress = {}, CheckedFiles* checked = nullptr);
 
+/// push() where a job has found that what lies there is not what its manifest.json says: it is no
+/// complete folder any more until every chunk of large files has been compared and small ones were
+/// sent again; what the manifest does not name goes away. Nothing is linked. An interrupted one is
+/// to be done again: push() would believe the names that are there.
+Result repair(const Endpoint& facility, const std::filesystem::path& from,
+              const checkpoint::Manifest& manifest, const RemotePath& to, std::stop_token stop,
+              const OnProgress& on_progress = {}, CheckedFiles* checked = nullptr);
+
+/// Whether the folder has this very manifest.json and files of its sizes: what push() would not
+/// send again. One question. Throws kRemote.
+bool is_there(remote::Session& session, const checkpoint::Manifest& manifest,
+              const RemotePath& folder);
+
+/// Throws kIo unless `bytes` more can be written below `folder`, which exists; nothing where the
+/// facility does not say.
+void require_room(remote::Session& session, const RemotePath& folder, uint64_t bytes);
+
 /// Brings the folder `from` to `to`, which is created. `root_sha256` is what the facility's report
 /// promised; the far manifest.json must have it. Each chunk is checked on arrival; no byte beyond
 /// the manifest's sizes is accepted, and the manifest's total may not exceed `max_bytes`. A chunk
