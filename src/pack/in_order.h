@@ -10,10 +10,19 @@
 
 namespace xffl::pack {
 
+template <class Slot, class Take, class Work, class Finish>
+void alone(size_t count, Slot& slot, Take& take, Work& work, Finish& finish) {
+  for (size_t index = 0; index < count; ++index) {
+    take(index, slot);
+    work(index, slot, 0);
+    finish(index, slot);
+  }
+}
+
 /// Of a few slots, which are used again and again, each passes for every index below `count`
 /// through `take(index, slot)`, in order and one at a time; `work(index, slot, thread)`, side by
 /// side; and `finish(index, slot)`, in order, in the caller's thread. The first error ends it and
-/// is thrown.
+/// is thrown. Where fewer threads can be made, those do it; where none, the caller's.
 template <class Slot, class Take, class Work, class Finish>
 void run_in_order(size_t count, std::vector<Slot>& slots, int threads, Take take, Work work,
                   Finish finish) {
@@ -60,7 +69,12 @@ void run_in_order(size_t count, std::vector<Slot>& slots, int threads, Take take
   };
   {
     std::vector<std::jthread> helpers;
-    for (int i = 0; i < threads; ++i) helpers.emplace_back(guarded, i);
+    helpers.reserve(static_cast<size_t>(threads));
+    try {
+      for (int i = 0; i < threads; ++i) helpers.emplace_back(guarded, i);
+    } catch (const std::exception&) {  // no thread more, as a machine's limits say: these will do
+    }
+    if (helpers.empty()) return alone(count, slots.front(), take, work, finish);
     try {
       for (size_t index = 0; index < count; ++index) {
         std::unique_lock lock(mutex);

@@ -27,6 +27,36 @@ bool has_room_for_names(const Manifest& manifest) {
   });
 }
 
+// Goes away unless it got its final name, however the packing ended.
+class Temporary {
+ public:
+  explicit Temporary(fs::path path) : path_(std::move(path)) {
+    fs::remove_all(path_);
+    make_dirs(path_);
+  }
+  ~Temporary() {
+    std::error_code none;
+    fs::remove_all(path_, none);
+  }
+  Temporary(const Temporary&) = delete;
+  Temporary& operator=(const Temporary&) = delete;
+
+  fs::path operator/(const std::string& name) const { return path_ / name; }
+  const fs::path& path() const { return path_; }
+
+ private:
+  const fs::path path_;
+};
+
+void require_space(const fs::path& folder, uint64_t bytes) {
+  std::error_code problem;
+  const fs::space_info space = fs::space(folder, problem);
+  if (!problem && space.available < bytes)
+    throw Error(ErrorKind::kIo, "not enough space in " + folder.string() + ": up to " +
+                                    std::to_string(bytes) + " bytes are needed, " +
+                                    std::to_string(space.available) + " are free");
+}
+
 }  // namespace
 
 std::optional<Manifest> pack_model(const fs::path& model, const fs::path& reference,
@@ -35,11 +65,10 @@ std::optional<Manifest> pack_model(const fs::path& model, const fs::path& refere
   const Manifest wanted = checkpoint::read_manifest(model);
   const Manifest held = checkpoint::read_manifest(reference);
   if (!has_room_for_names(wanted)) return std::nullopt;
-  const fs::path temporary = out.string() + ".tmp";
-  fs::remove_all(temporary);
   fs::remove_all(out);
-  make_dirs(temporary);
+  const Temporary temporary(out.string() + ".tmp");
   auto left = static_cast<uint64_t>(static_cast<double>(wanted.total_bytes()) * max_ratio);
+  require_space(temporary.path(), left);
   std::vector<ManifestFile> known;
   bool worth_it = true;
   for (const ManifestFile& file : wanted.files) {
@@ -61,13 +90,11 @@ std::optional<Manifest> pack_model(const fs::path& model, const fs::path& refere
     if (!worth_it) break;
     left -= bytes;
   }
-  if (!worth_it) {
-    fs::remove_all(temporary);
-    return std::nullopt;
-  }
-  write_file_atomic(temporary / kModelManifestName, checkpoint::format_manifest(wanted));
-  Manifest manifest = checkpoint::write_manifest(temporary, known);
-  rename_durable(temporary, out);
+  if (!worth_it) return std::nullopt;
+  write_file_atomic(temporary / std::string(kModelManifestName),
+                    checkpoint::format_manifest(wanted));
+  Manifest manifest = checkpoint::write_manifest(temporary.path(), known);
+  rename_durable(temporary.path(), out);
   return manifest;
 }
 

@@ -1,6 +1,8 @@
 #include "xffl/pack/packed_model.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 
 #include "files.h"
 #include "support/temp_dir.h"
@@ -74,6 +76,40 @@ TEST_F(PackedModels, LeaveOutWhatTheReferenceHas) {
 TEST_F(PackedModels, AreNotMadeWhereTheyGainTooLittle) {
   EXPECT_FALSE(pack_model(dir_ / "new", dir_ / "old", dir_ / "packed", 0.1, 2));
   EXPECT_FALSE(fs::exists(dir_ / "packed")) << "an older one would be taken for this one";
+  EXPECT_FALSE(fs::exists(dir_ / "packed.tmp"));
+}
+
+// A file size limit, as a full disk: nothing is left that would take more of it.
+TEST_F(PackedModels, ThatCannotBeWrittenLeaveNothing) {
+  struct rlimit usual {};
+  ::getrlimit(RLIMIT_FSIZE, &usual);
+  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
+  const struct rlimit small { 100'000, usual.rlim_max };
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  const ErrorKind kind =
+      test::kind_of([&] { pack_model(dir_ / "new", dir_ / "old", dir_ / "packed", 0.8, 2); });
+  ::setrlimit(RLIMIT_FSIZE, &usual);
+  ::signal(SIGXFSZ, handler);
+  EXPECT_EQ(kind, ErrorKind::kIo);
+  EXPECT_FALSE(fs::exists(dir_ / "packed.tmp"));
+  EXPECT_FALSE(fs::exists(dir_ / "packed")) << "of another model, perhaps";
+}
+
+TEST_F(PackedModels, ThatAreStoppedLeaveNothing) {
+  std::stop_source stop;
+  stop.request_stop();
+  EXPECT_EQ(test::kind_of([&] {
+              pack_model(dir_ / "new", dir_ / "old", dir_ / "packed", 0.8, 2, stop.get_token());
+            }),
+            ErrorKind::kCancelled);
+  EXPECT_FALSE(fs::exists(dir_ / "packed.tmp"));
+}
+
+// There has to be room for what it may take.
+TEST_F(PackedModels, AskForRoomFirst) {
+  const std::string message = test::message_of(
+      ErrorKind::kIo, [&] { pack_model(dir_ / "new", dir_ / "old", dir_ / "packed", 1e12, 2); });
+  EXPECT_NE(message.find("not enough space"), std::string::npos) << message;
   EXPECT_FALSE(fs::exists(dir_ / "packed.tmp"));
 }
 

@@ -18,8 +18,9 @@ namespace xffl::pack {
 
 /// Writes what makes `model` out of `reference`, both folders with a manifest.json, to `out`, which
 /// appears by rename and takes the place of what was there. Returns its manifest; nothing, and no
-/// folder, when it would have more than `max_ratio` of the model's bytes. Throws kRejected when the
-/// model is not as its manifest says, kIo, kCancelled.
+/// folder, when it would have more than `max_ratio` of the model's bytes; for that many there has
+/// to be room. Throws kRejected when the model is not as its manifest says, kIo, kCancelled; then
+/// nothing is left of it.
 std::optional<checkpoint::Manifest> pack_model(const std::filesystem::path& model,
                                                const std::filesystem::path& reference,
                                                const std::filesystem::path& out, double max_ratio,

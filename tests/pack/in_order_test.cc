@@ -1,0 +1,96 @@
+// Where threads cannot be made, as many as there are do the work; a child process, whose limits
+// these are.
+#include "in_order.h"
+
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <functional>
+#include <numeric>
+#include <set>
+
+namespace xffl::pack {
+namespace {
+
+constexpr size_t kCount = 200;
+constexpr size_t kStackBytes = 64u << 20;
+
+struct Slot {
+  size_t value = 0;
+};
+
+// The threads that worked; none when an index came wrong or out of order.
+std::set<int> threads_of_a_run(int threads) {
+  std::vector<Slot> slots(static_cast<size_t>(2 * threads + 1));
+  std::vector<size_t> taken, finished;
+  std::mutex mutex;
+  std::set<int> worked;
+  run_in_order(
+      kCount, slots, threads,
+      [&](size_t index, Slot& slot) {
+        taken.push_back(index);
+        slot.value = index;
+      },
+      [&](size_t, Slot& slot, int thread) {
+        slot.value *= 3;
+        const std::lock_guard lock(mutex);
+        worked.insert(thread);
+      },
+      [&](size_t index, const Slot& slot) {
+        if (slot.value == 3 * index) finished.push_back(index);
+      });
+  std::vector<size_t> all(kCount);
+  std::iota(all.begin(), all.end(), size_t{0});
+  return taken == all && finished == all ? worked : std::set<int>();
+}
+
+// Room for so many stacks, each of 64 MiB.
+void leave_room_for(size_t stacks) {
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, kStackBytes);
+  pthread_setattr_default_np(&attributes);
+  size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const size_t used = pages * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  const size_t room = stacks * kStackBytes + kStackBytes / 2;
+  const struct rlimit limit { used + room, used + room };
+  ::setrlimit(RLIMIT_AS, &limit);
+}
+
+// True when `body` is, in a child that has a minute for it.
+bool in_a_child(const std::function<bool()>& body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(60);
+    ::_exit(body() ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  if (WIFSIGNALED(status)) ADD_FAILURE() << "ended by signal " << WTERMSIG(status);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+TEST(RunInOrder, AllThreadsWork) { EXPECT_FALSE(threads_of_a_run(4).empty()); }
+
+TEST(RunInOrder, GoesOnWithTheThreadsThatCanBeMade) {
+  EXPECT_TRUE(in_a_child([] {
+    leave_room_for(2);
+    const std::set<int> worked = threads_of_a_run(4);
+    return !worked.empty() && *worked.rbegin() < 3;
+  }));
+}
+
+TEST(RunInOrder, GoesOnWithoutAnyThread) {
+  EXPECT_TRUE(in_a_child([] {
+    leave_room_for(0);
+    return threads_of_a_run(4) == std::set<int>{0};
+  }));
+}
+
+}  // namespace
+}  // namespace xffl::pack
