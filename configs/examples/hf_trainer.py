@@ -138,6 +138,11 @@ def train(model, sequences, training, metrics):
     return losses, samples, tokens
 
 
+def root_of(files):
+    lines = "".join(f"{f['sha256']}  {f['size_bytes']}  {f['name']}\n" for f in files)
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
 def write_manifest(folder):
     """manifest.json and its root hash."""
     files = []
@@ -145,8 +150,7 @@ def write_manifest(folder):
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         files.append({"name": path.name, "size_bytes": path.stat().st_size, "sha256": digest})
     (folder / "manifest.json").write_text(json.dumps({"version": 1, "files": files}))
-    lines = "".join(f"{f['sha256']}  {f['size_bytes']}  {f['name']}\n" for f in files)
-    return hashlib.sha256(lines.encode()).hexdigest()
+    return root_of(files)
 
 
 def tensors_of(model):
@@ -185,6 +189,23 @@ def refuse_what_is_not_done(job, training):
         sys.exit("this example leaves no checkpoints: leave out policy.on_walltime")
 
 
+def refuse_a_damaged_model(folder, root_sha256, failure_path):
+    """The job script has compared the files with their hashes; here only that it is the model that the job names.
+
+    What is said in `failure_path` the coordinator reads: it sends the model again, and does not count this attempt.
+    """
+    try:
+        files = json.loads((folder / "manifest.json").read_text())["files"]
+        found = root_of(files)
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        found = repr(problem)
+    if found != root_sha256:
+        reason = f"{folder}: expected a model with the root hash {root_sha256}, found {found}"
+        failure_path.with_suffix(".part").write_text(reason + "\n")
+        os.rename(failure_path.with_suffix(".part"), failure_path)
+        sys.exit(reason)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--job", required=True, type=pathlib.Path)
@@ -205,6 +226,9 @@ def main():
     refuse_what_is_not_done(job, training)
     if resolve(job["report_path"]).exists():
         sys.exit(0)  # requeued after it had finished
+    refuse_a_damaged_model(
+        resolve(job["base_model_path"]), job["base_model_sha256"], resolve(job["report_path"]).with_name("model.failure")
+    )
     torch.manual_seed(training["seed"])
     model = AutoModelForCausalLM.from_pretrained(resolve(job["base_model_path"]), dtype=torch.float32)
     before = tensors_of(model)

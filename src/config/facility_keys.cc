@@ -86,7 +86,7 @@ const Section& transfer_keys() {
       choice<PackModels>(
           "pack",
           "global models as differences from the last one, which the trainer unpacks; "
-          "auto: where no trainer.command is given",
+          "auto: where the link is slow and no trainer.command given",
           bind<&Transfer::pack>()),
   });
   return keys;

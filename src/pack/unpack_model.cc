@@ -7,6 +7,7 @@
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
 #include "xffl/base/sha256.h"
+#include "xffl/job/model_failure.h"
 #include "xffl/pack/pack.h"
 #include "xffl/pack/packed_model.h"
 
@@ -126,16 +127,6 @@ void put_in_place(const fs::path& temporary, const fs::path& model, const std::s
   throw Error(ErrorKind::kIo, model.string() + ": something else is put there again and again");
 }
 
-void note_failure(const std::string& path, const std::string& reason) {
-  try {
-    make_dirs(fs::path(path).parent_path());
-    write_file_atomic(path, reason + "\n");
-  } catch (const Error& error) {
-    log::warning("the coordinator cannot be told why the model was not unpacked",
-                 {{"problem", error.what()}});
-  }
-}
-
 }  // namespace
 
 Unpacked unpack_model(const job::PackedModel& packed, const fs::path& model,
@@ -170,7 +161,7 @@ std::optional<Unpacked> provide_base_model(const job::JobSpec& spec) {
   } catch (Error& error) {
     error.add_context("unpacking the model to start from");
     fs::remove_all(temporary, none);
-    note_failure(spec.base_model_packed->failure_path, error.what());
+    job::note_model_failure(spec.base_model_packed->failure_path, error.what());
     throw;
   }
 }

@@ -195,8 +195,10 @@ class Stepper {
       if (!now_.watched.contains(job)) return adopt(job, true);
     now_.failing = failure_of(*now_.over, JobId(attempt().job_id));
     if (!now_.not_unpacked.empty() && now_.over->state == JobState::kEnded)
-      now_.failing = {.reason = "its job could not unpack the model, which comes whole next: " +
-                                now_.not_unpacked,
+      now_.failing = {.reason =
+                          "its job found the model that it was given damaged, which is sent "
+                          "again: " +
+                          now_.not_unpacked,
                       .charged = false};
   }
 

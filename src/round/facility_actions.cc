@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "at_the_facility.h"
 #include "job_script.h"
 #include "stay.h"
 #include "xffl/aggregate/aggregate.h"
@@ -9,9 +10,7 @@
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
 #include "xffl/base/sha256.h"
-#include "xffl/checkpoint/manifest.h"
 #include "xffl/checkpoint/model_folder.h"
-#include "xffl/transfer/rate_meter.h"
 
 namespace xffl::round {
 
@@ -20,7 +19,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr uint64_t kMaxReportBytes = 1 << 20;
-constexpr std::string_view kPackedFailure = "out/packed.failure";
 constexpr int kLooks = 3;  // at files that are not what they should be, a settle time apart
 
 // What a facility itself did wrong; anything else is about this machine or the link.
@@ -53,20 +51,7 @@ std::optional<Event> event_of(const Error& error, const Action& action) {
   return std::nullopt;
 }
 
-// What a facility answers wrongly (files that vanish, nonsense instead of SFTP, a missing command)
-// is its own affair, as a lost link is: asked again it may be mended, and the others go on
-// meanwhile.
-template <class Body>
-auto at_the_facility(Body&& body) {
-  try {
-    return body();
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::kCorrupt && error.kind() != ErrorKind::kNotFound &&
-        error.kind() != ErrorKind::kUnsupported)
-      throw;
-    throw Error(ErrorKind::kRemote, error.what());
-  }
-}
+}  // namespace
 
 std::string last_bytes(remote::Session& session, const RemotePath& path, uint64_t count) {
   const auto info = session.stat(path);
@@ -75,8 +60,6 @@ std::string last_bytes(remote::Session& session, const RemotePath& path, uint64_
   tail.resize(session.read(path, info->size_bytes - tail.size(), tail));
   return {reinterpret_cast<const char*>(tail.data()), tail.size()};
 }
-
-}  // namespace
 
 FacilityActions::FacilityActions(Context& context, const plan::RoundPlan& plan,
                                  const plan::FacilityPlan& facility)
@@ -169,83 +152,6 @@ void FacilityActions::let_go() {
     }
 }
 
-transfer::OnProgress FacilityActions::shown(const std::string& doing) {
-  static constexpr Nanoseconds kInterval = std::chrono::seconds(2);
-  auto meter = std::make_shared<transfer::RateMeter>();
-  auto last = std::make_shared<Nanoseconds>(context_.world.clock.monotonic().time_since_epoch());
-  return [this, doing, meter, last](const transfer::Progress& progress) {
-    const Nanoseconds now = context_.world.clock.monotonic().time_since_epoch();
-    meter->add(now, progress);
-    if (now - *last < kInterval) return;
-    *last = now;
-    char text[120];
-    std::snprintf(text, sizeof text, "%s %.1f of %.1f MB, %.1f MB/s", doing.c_str(),
-                  static_cast<double>(progress.done_bytes) / 1e6,
-                  static_cast<double>(progress.total_bytes) / 1e6, meter->bytes_per_second() / 1e6);
-    std::string words = text;
-    if (const auto left = meter->time_left())
-      words += ", " + std::to_string(left->count()) + " s left";
-    context_.live.show(plan_.round, facility_.facility, words);
-  };
-}
-
-// A job may wait in a queue for longer than a site leaves files alone.
-void FacilityActions::look_after_files(int attempt, std::stop_token stop) {
-  if (!context_.purges.is_due(settings_, context_.world.clock.monotonic())) return;
-  context_.purges.look_after(*session_, settings_, facility_.folder);
-  job::JobSpec told = spec(attempt);
-  const Json pushed = push_base(attempt, told, stop);
-  if (pushed["moved_bytes"] > 0)
-    log::warning(
-        "the model was no longer whole at the facility and was sent again",
-        {{"facility", facility_.facility.str()}, {"bytes", pushed["moved_bytes"].get<uint64_t>()}});
-}
-
-Event FacilityActions::push(int attempt, std::stop_token stop) {
-  job::JobSpec told = spec(attempt);
-  Json details = push_base(attempt, told, stop);
-  const std::string job_json = job::format_job_spec(told);
-  make_dirs(archive());
-  for (const auto& parent : {archive().parent_path(), context_.folder.path()}) fsync_dir(parent);
-  write_file_atomic(archive() / "job.json", job_json);
-  const std::vector<remote::NewFile> beside = {{"out/", ""}, {"job.json", job_json}};
-  at_the_facility([&] { session_->put_files(folder(attempt), beside); });
-  if (context_.purges.is_due(settings_, context_.world.clock.monotonic()))
-    context_.purges.look_after(*session_, settings_, facility_.folder);
-  return Completed{std::move(details)};
-}
-
-Json FacilityActions::push_base(int attempt, job::JobSpec& spec, std::stop_token stop) {
-  const fs::path model = context_.folder.global(plan_.round - 1);
-  if (takes_packed(settings_, plan_, attempt, state(plan_.round - 1)))
-    if (const auto packed = context_.packed.of(context_.folder, plan_.round, stop)) {
-      const std::string sha256 = packed->root_sha256();
-      const RemotePath to = facility_.round_folder / ("packed-" + sha256.substr(0, 16));
-      const std::string before =
-          checkpoint::read_manifest(context_.folder.global(plan_.round - 2)).root_sha256();
-      spec.base_model_packed = {to.str(), sha256,
-                                (facility_.folder / "models" / before.substr(0, 16)).str(), before,
-                                (folder(attempt) / kPackedFailure).str()};
-      const uint64_t moved = push_model(context_.folder.packed(plan_.round - 1), to, stop);
-      return {{"moved_bytes", moved},
-              {"whole_bytes", checkpoint::read_manifest(model).total_bytes()}};
-    }
-  uint64_t moved = push_model(model, facility_.model_folder, stop);
-  if (!plan_.adapted_sha256.empty())
-    moved += push_model(context_.folder.adapted(), facility_.adapted_folder, stop);
-  return {{"moved_bytes", moved}};
-}
-
-uint64_t FacilityActions::push_model(const fs::path& model, const RemotePath& to,
-                                     std::stop_token stop) {
-  const checkpoint::Manifest manifest = checkpoint::read_manifest(model);
-  return at_the_facility([&] {
-    return transfer::push({*session_, *bulk_}, model, manifest, to, stop, shown("pushing"),
-                          &context_.checked)
-        .moved_bytes;
-  });
-}
-
 Json FacilityActions::prepare_submission(int attempt) {
   const std::string text = script(attempt);
   write_file_atomic(archive() / "job.sh", text);
@@ -270,14 +176,9 @@ Event FacilityActions::look(const Look& look, std::stop_token stop) {
         looked.status->state == submit::JobState::kUnknown)
       looked.reported = has_reported();
     if (looked.status->state == submit::JobState::kEnded && !looked.reported)
-      looked.not_unpacked = at_the_facility([&] { return unpacking_problem(look.attempt); });
+      looked.not_unpacked = at_the_facility([&] { return given_model_problem(look.attempt); });
   }
   return looked;
-}
-
-std::string FacilityActions::unpacking_problem(int attempt) {
-  if (!takes_packed(settings_, plan_, attempt, state(plan_.round - 1))) return "";
-  return log::printable(last_bytes(*session_, folder(attempt) / kPackedFailure, 600));
 }
 
 Event FacilityActions::fetch(int attempt, std::stop_token stop) {

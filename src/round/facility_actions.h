@@ -7,6 +7,7 @@
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <vector>
 
 #include "context.h"
 #include "xffl/round/course.h"
@@ -48,14 +49,22 @@ class FacilityActions {
   transfer::OnProgress shown(const std::string& doing);
   Event push(int attempt, std::stop_token stop);
   void look_after_files(int attempt, std::stop_token stop);
-  /// The model that the attempt begins with; names it in `spec` where it goes packed. Returns what
-  /// the journal keeps of it.
-  Json push_base(int attempt, job::JobSpec& spec, std::stop_token stop);
-  /// Why the attempt's job could not unpack its model; empty: it did not say so.
-  std::string unpacking_problem(int attempt);
-  /// Returns the bytes that it had to move.
-  uint64_t push_model(const std::filesystem::path& model, const RemotePath& to,
-                      std::stop_token stop);
+  /// The model that the attempt begins with, as differences where `packs`, which it names in
+  /// `spec`; with `doubts` what lies at the facility is compared. Returns what the journal keeps of
+  /// it.
+  Json push_base(int attempt, job::JobSpec& spec, bool packs, bool doubts, std::stop_token stop);
+  std::optional<Json> push_packed(int attempt, job::JobSpec& spec, std::stop_token stop);
+  std::string model_hashes(const job::JobSpec& told) const;
+  std::vector<int> complaints_before(int attempt, std::string_view name);
+  /// Why the attempt's job could not begin with its model; empty: it did not say so, or has to bear
+  /// it itself.
+  std::string given_model_problem(int attempt);
+  struct Moved {
+    uint64_t bytes = 0;
+    double seconds = 0;
+  };
+  Moved push_model(const std::filesystem::path& model, const RemotePath& to, bool doubts,
+                   std::stop_token stop);
   Event look(const Look& look, std::stop_token stop);
   Event fetch(int attempt, std::stop_token stop);
   Event dispatch(const Action& action, std::stop_token stop);

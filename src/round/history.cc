@@ -72,7 +72,11 @@ void attempt_opened(FacilityState& facility, int attempt, JsonObject& payload) {
 }
 
 void pushed(FacilityState& facility, int attempt, JsonObject& payload) {
-  open_attempt(facility, attempt, payload).pushed = true;
+  Attempt& open = open_attempt(facility, attempt, payload);
+  open.pushed = true;
+  open.packed = payload.integer_or("whole_bytes", 0) > 0;
+  open.moved_bytes = payload.integer_or("moved_bytes", 0);
+  open.push_seconds = payload.number_or("seconds", 0);
 }
 
 void submit_intended(FacilityState& facility, int attempt, JsonObject& payload) {

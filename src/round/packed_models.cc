@@ -16,6 +16,12 @@ namespace {
 
 constexpr double kMaxRatio = 0.8;  // of the whole model's bytes: less gained is not worth the work
 constexpr int kMaxThreads = 16;
+// A link that is faster than this, for each core here that packs, takes a whole model sooner than
+// packing, sending and unpacking it takes (docs/performance.md: at 70 MB/s and two cores, which
+// were both ends', it was even).
+constexpr double kFastBytesPerSecond = 50e6;
+constexpr int64_t kTellingBytes = 32 << 20;  // of fewer the round trips are seen, not the link
+constexpr int kRoundsBack = 32;
 
 std::optional<checkpoint::Manifest> make(const RunFolder& folder, int round, std::stop_token stop) {
   const auto began = std::chrono::steady_clock::now();
@@ -50,9 +56,23 @@ bool unpacks(const config::Facility& facility) {
 }
 
 bool takes_packed(const config::Facility& facility, const plan::RoundPlan& plan, int attempt,
-                  const FacilityState& before) {
-  return unpacks(facility) && attempt == 1 && plan.round > 1 && plan.adapted_sha256.empty() &&
-         before.accepted.has_value();
+                  const StateOf& state) {
+  if (!unpacks(facility) || attempt != 1 || plan.round == 1 || !plan.adapted_sha256.empty() ||
+      !state(plan.round - 1).accepted)
+    return false;
+  if (facility.transfer.pack == config::PackModels::kAlways) return true;
+  const auto rate = push_rate(plan.round, state);
+  return !rate || *rate < kFastBytesPerSecond * std::min(kMaxThreads, available_cpus());
+}
+
+std::optional<double> push_rate(int round, const StateOf& state) {
+  for (int earlier = round - 1; earlier > std::max(0, round - 1 - kRoundsBack); --earlier) {
+    const FacilityState known = state(earlier);
+    for (auto attempt = known.attempts.rbegin(); attempt != known.attempts.rend(); ++attempt)
+      if (attempt->moved_bytes >= kTellingBytes && attempt->push_seconds > 0)
+        return static_cast<double>(attempt->moved_bytes) / attempt->push_seconds;
+  }
+  return std::nullopt;
 }
 
 std::optional<checkpoint::Manifest> PackedModels::of(const RunFolder& folder, int round,
@@ -60,15 +80,19 @@ std::optional<checkpoint::Manifest> PackedModels::of(const RunFolder& folder, in
   const std::lock_guard lock(mutex_);
   if (round_ == round) return made_;
   made_.reset();
+  const auto go_without = [&](const std::exception& error) {
+    std::error_code none;
+    fs::remove_all(folder.packed(round - 1), none);
+    log::warning("global model could not be packed: it is sent whole",
+                 {{"round", round}, {"problem", error.what()}});
+  };
   try {
     made_ = make(folder, round, stop);
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kCancelled) throw;
-    log::warning("global model could not be packed: it is sent whole",
-                 {{"round", round}, {"problem", error.what()}});
-  } catch (const fs::filesystem_error& error) {
-    log::warning("global model could not be packed: it is sent whole",
-                 {{"round", round}, {"problem", error.what()}});
+    go_without(error);
+  } catch (const std::exception& error) {  // no memory, no thread
+    go_without(error);
   }
   round_ = round;
   return made_;

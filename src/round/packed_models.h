@@ -5,6 +5,7 @@
 #include <optional>
 #include <stop_token>
 
+#include "stay.h"
 #include "xffl/checkpoint/manifest.h"
 #include "xffl/config/experiment.h"
 #include "xffl/plan/round_plan.h"
@@ -18,9 +19,14 @@ bool unpacks(const config::Facility& facility);
 
 /// Whether an attempt may be given its model packed: a round's first, where the facility's update
 /// of the round before was accepted, so that its job had checked the model before this one; the
-/// others get it whole. `before` is what the journal knows of the facility in the round before.
+/// others get it whole. With transfer.pack: auto only where the link is what a model waits for, as
+/// far as the journal knows, so that a restart decides the same.
 bool takes_packed(const config::Facility& facility, const plan::RoundPlan& plan, int attempt,
-                  const FacilityState& before);
+                  const StateOf& state);
+
+/// Bytes a second of models on their way to the facility: of the newest push before `round` that
+/// moved enough to tell. Empty: none did.
+std::optional<double> push_rate(int round, const StateOf& state);
 
 /// The packed models of a run, each made by the first facility that needs it. Thread-safe.
 class PackedModels {

@@ -13,6 +13,7 @@
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
 #include "xffl/checkpoint/manifest.h"
+#include "xffl/job/model_failure.h"
 #include "xffl/llama/weights.h"
 #include "xffl/pack/packed_model.h"
 
@@ -108,7 +109,7 @@ void check_folder(const std::filesystem::path& folder, const std::string& sha256
 
 }  // namespace
 
-void provide_given_models(const job::JobSpec& spec) {
+void provide_given_models(const job::JobSpec& spec) try {
   const auto began = SteadyClock::now();
   if (const auto made = pack::provide_base_model(spec))
     log::info("model unpacked",
@@ -119,6 +120,11 @@ void provide_given_models(const job::JobSpec& spec) {
     check_folder(spec.base_model_path, spec.base_model_sha256, "model", "base_model_sha256");
   if (!spec.adapter_path.empty())
     check_folder(spec.adapter_path, spec.adapter_sha256, "adapter", "adapter_sha256");
+} catch (const Error& error) {
+  if (error.kind() == ErrorKind::kRejected || error.kind() == ErrorKind::kCorrupt ||
+      error.kind() == ErrorKind::kNotFound)
+    job::note_model_failure(job::model_failure_path(spec), error.what());
+  throw;
 }
 
 std::string write_update(const job::JobSpec& spec, const LoadOptions& loaded_with,

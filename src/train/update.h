@@ -15,6 +15,7 @@ namespace xffl::train {
 /// Throws kRejected unless the manifests of the job's base model and, if there is one, of its
 /// adapter have the root hashes that the job names, and their files are as the manifests say. The
 /// base model is made first when it comes packed; its files were hashed as they were written then.
+/// What is wrong with them is also said to the coordinator (xffl/job/model_failure.h).
 void provide_given_models(const job::JobSpec& spec);
 
 /// Writes `spec.update_path` by rename, with its manifest; a delta is trained minus given, both in

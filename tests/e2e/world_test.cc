@@ -1,189 +1,24 @@
 // Federations whose world has other objects: facilities that answer wrongly, clocks that jump. In
 // this process, with the real trainings of xffl-fake-trainer.
+#include "e2e/world.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <fstream>
 #include <thread>
 
-#include "e2e/project.h"
 #include "support/thrown.h"
 #include "xffl/base/error.h"
-#include "xffl/base/log.h"
-#include "xffl/config/load.h"
-#include "xffl/journal/journal.h"
-#include "xffl/round/federation.h"
 
 namespace xffl::test {
 namespace {
 
-using remote::CommandResult;
-using remote::FileInfo;
 using std::chrono::hours;
 using std::chrono::milliseconds;
 using std::chrono::minutes;
 using std::chrono::seconds;
 using testing::HasSubstr;
-
-// This machine as a facility, where `before` sees each operation first and may throw instead.
-class WatchedSession final : public remote::Session {
- public:
-  using Before = std::function<void(const std::string& operation, const RemotePath& path)>;
-  explicit WatchedSession(Before before) : before_(std::move(before)) {}
-
-  CommandResult run(const std::vector<std::string>& argv, const std::string& text,
-                    milliseconds timeout, std::stop_token stop) override {
-    before_("run", RemotePath("/"));
-    return inner_->run(argv, text, timeout, stop);
-  }
-  std::optional<FileInfo> stat(const RemotePath& path) override {
-    before_("stat", path);
-    return inner_->stat(path);
-  }
-  size_t read(const RemotePath& path, uint64_t offset, std::span<std::byte> out) override {
-    before_("read", path);
-    return inner_->read(path, offset, out);
-  }
-  void write(const RemotePath& path, uint64_t offset, std::span<const std::byte> bytes) override {
-    before_("write", path);
-    inner_->write(path, offset, bytes);
-  }
-  void sync(const RemotePath& path) override { inner_->sync(path); }
-  void rename(const RemotePath& from, const RemotePath& to) override {
-    before_("rename", to);
-    inner_->rename(from, to);
-  }
-  std::vector<std::string> list(const RemotePath& folder) override {
-    before_("list", folder);
-    return inner_->list(folder);
-  }
-  void make_dirs(const RemotePath& folder) override {
-    before_("make_dirs", folder);
-    inner_->make_dirs(folder);
-  }
-  void remove_tree(const RemotePath& path) override {
-    before_("remove_tree", path);
-    inner_->remove_tree(path);
-  }
-
- private:
-  const Before before_;
-  const std::unique_ptr<remote::Session> inner_ = remote::make_local_session();
-};
-
-// Real waits, and a wall clock that the test sets.
-class JumpingClock final : public Clock {
- public:
-  MonotonicTime monotonic() const override { return real_.monotonic(); }
-  UtcTime utc() const override { return real_.utc() + hours(ahead_hours); }
-  bool sleep(std::chrono::nanoseconds duration, std::stop_token stop) override {
-    longest_asked =
-        std::max(longest_asked.load(), duration.count());  // near enough, of several threads
-    // What waits for minutes in earnest need not do so here.
-    return real_.sleep(std::min<std::chrono::nanoseconds>(duration, longest_sleep), stop);
-  }
-  std::atomic<int> ahead_hours{0};
-  std::chrono::nanoseconds longest_sleep = hours(1);
-  std::atomic<int64_t> longest_asked{0};  // ns
-
- private:
-  SystemClock real_;
-};
-
-// Its jobs wait in a queue for as long as `waits` says.
-class QueuedScheduler final : public submit::Scheduler {
- public:
-  QueuedScheduler(std::shared_ptr<submit::Scheduler> inner, std::function<bool()> waits,
-                  milliseconds settle_time)
-      : inner_(std::move(inner)), waits_(std::move(waits)), settle_time_(settle_time) {}
-
-  JobId submit(const submit::JobRequest& request, std::stop_token stop) override {
-    return inner_->submit(request, stop);
-  }
-  std::vector<JobId> find(const submit::JobRequest& request, std::stop_token stop) override {
-    return inner_->find(request, stop);
-  }
-  std::map<JobId, submit::JobStatus> query(std::span<const submit::SubmittedJob> jobs,
-                                           std::stop_token stop) override {
-    const bool waits = waits_();
-    auto states = inner_->query(jobs, stop);
-    if (waits)
-      for (auto& [id, status] : states) status.state = submit::JobState::kPending;
-    return states;
-  }
-  void cancel(const submit::SubmittedJob& job, std::stop_token stop) override {
-    inner_->cancel(job, stop);
-  }
-  milliseconds settle_time() const override { return settle_time_; }
-
- private:
-  const std::shared_ptr<submit::Scheduler> inner_;
-  const std::function<bool()> waits_;
-  const milliseconds settle_time_;
-};
-
-class World : public testing::Test {
- protected:
-  World() { log::set_console_level(log::Level::kOff); }
-
-  // What `facility`'s session does before each operation.
-  void watch(const std::string& facility, WatchedSession::Before before) {
-    before_[facility] = std::move(before);
-  }
-  round::World world() {
-    round::World made = round::make_world(clock_, project_.path());
-    made.programs.xffl = std::filesystem::path(XFFL_BINARY_DIR) / "bin/xffl";
-    const auto connect = [this](const config::Facility& facility) {
-      const auto before = before_.find(facility.name.str());
-      return std::shared_ptr<remote::Session>(
-          before == before_.end() ? remote::make_local_session()
-                                  : std::make_unique<WatchedSession>(before->second));
-    };
-    made.connect = made.connect_transfer = connect;
-    if (brno_waits_)
-      made.scheduler = [inner = made.scheduler, this](const config::Facility& facility,
-                                                      std::shared_ptr<remote::Session> session) {
-        auto scheduler = inner(facility, std::move(session));
-        if (facility.name.str() == "brno")
-          scheduler =
-              std::make_shared<QueuedScheduler>(std::move(scheduler), brno_waits_, brno_settles_);
-        return scheduler;
-      };
-    return made;
-  }
-  round::Outcome run() {
-    round::World made = world();
-    config::Experiment experiment = config::load_experiment(project_.path());
-    if (change_) change_(experiment);
-    return round::run_federation(experiment, {project_.path() / "runs", RunName("0001")}, made,
-                                 stop_.get_token());
-  }
-
-  // The run's only folder there.
-  std::filesystem::path facility_folder(const std::string& name) const {
-    for (const auto& entry : std::filesystem::directory_iterator(project_.path() / "work" / "test"))
-      if (std::filesystem::exists(entry.path() / name)) return entry.path() / name;
-    ADD_FAILURE() << "no folder of " << name;
-    return {};
-  }
-  static std::vector<std::string> names_in(const std::filesystem::path& folder,
-                                           const std::string& prefix) {
-    std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(folder))
-      if (entry.path().filename().string().starts_with(prefix))
-        names.push_back(entry.path().filename());
-    return names;
-  }
-
-  Project project_;
-  JumpingClock clock_;
-  std::stop_source stop_;
-  std::map<std::string, WatchedSession::Before> before_;
-  std::function<bool()> brno_waits_;  // whether its jobs still wait for nodes
-  milliseconds brno_settles_{300};
-  std::function<void(config::Experiment&)> change_;
-};
 
 // A set number of times; then all is well.
 auto times(int count, ErrorKind kind, const std::string& message) {
@@ -287,11 +122,17 @@ TEST_F(World, AModelThatASitePurgesMeanwhileIsSentAgain) {
   project_.set_hold();
   project_.write_config();
   project_.release("alba");
-  change_ = [](config::Experiment& experiment) {
-    for (config::Facility& facility : experiment.facilities) facility.purge_after = seconds(1);
+  const auto began = project_.path() / "began";  // its trainer; the queue is only said to be long
+  change_ = [&](config::Experiment& experiment) {
+    for (config::Facility& facility : experiment.facilities) {
+      facility.purge_after = seconds(1);
+      if (facility.name.str() == "brno")
+        facility.environment.push_back("export XFFL_FAKE_UNPACKED='" + began.string() + "'");
+    }
   };
   bool removed = false, back = false;  // of brno's thread
   brno_waits_ = [&] {
+    if (!std::filesystem::exists(began)) return true;
     const auto models = facility_folder("brno") / "models";
     const auto model = models / names_in(models, "").at(0) / "model.safetensors";
     if (!removed) return removed = std::filesystem::remove(model);

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "slurm_script.h"
+#include "xffl/base/sha256.h"
 
 namespace xffl::round {
 namespace {
@@ -73,6 +74,43 @@ TEST_F(SlurmScript, AModuleThatIsNotThereEndsTheJobWithItsName) {
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.err, HasSubstr("cannot load the module absent"));
   EXPECT_EQ(text("ran.txt"), "");
+}
+
+// For a trainer of one's own, which may not look.
+TEST_F(SlurmScript, ADamagedModelIsNotTrainedOn) {
+  const fs::path model = dir_ / "a model's \\ folder";
+  make_dirs(model);
+  write_file_atomic(model / "config.json", "{}");
+  write_file_atomic(model / "model.safetensors", "weights");
+  const auto list = [&] {
+    std::string lines;
+    for (const char* name : {"config.json", "model.safetensors"})
+      lines += sha256_hex(name == std::string("config.json") ? "{}" : "weights") + "  " +
+               (model / name).string() + "\n";
+    return lines;
+  };
+  write_file_atomic(folder() / "model.sha256", list());
+  EXPECT_EQ(run("41").exit_code, 0);
+  EXPECT_EQ(std::ranges::count(text("ran.txt"), '\n'), 1);
+  write_file_atomic(model / "model.safetensors", "weighty");
+  const ProcessResult result = run("41", "1");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("the model to start from is damaged"));
+  EXPECT_THAT(text("out/model.failure"), HasSubstr("model.safetensors: FAILED"));
+  EXPECT_EQ(std::ranges::count(text("ran.txt"), '\n'), 1);
+  write_file_atomic(model / "model.safetensors", "weights");
+  EXPECT_EQ(run("41", "2").exit_code, 0);
+  EXPECT_EQ(text("out/model.failure"), "") << "a later start has another say";
+  fs::remove(model / "config.json");
+  EXPECT_EQ(run("41", "3").exit_code, 1);
+  EXPECT_THAT(text("out/model.failure"), HasSubstr("config.json: FAILED"));
+  EXPECT_EQ(std::ranges::count(text("ran.txt"), '\n'), 2);
+}
+
+TEST_F(SlurmScript, AModelThatTheTrainerChecksIsNotReadTwice) {
+  write_file_atomic(folder() / "model.sha256", "");
+  EXPECT_EQ(run("41").exit_code, 0);
+  EXPECT_NE(text("ran.txt"), "");
 }
 
 TEST_F(SlurmScript, TheTrainersEndIsTheJobs) {

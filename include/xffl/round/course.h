@@ -105,7 +105,7 @@ struct Found {
 struct Looked {
   bool reported = false;
   std::optional<submit::JobStatus> status;  // when the scheduler was asked
-  std::string not_unpacked{};  // why the job, which has ended, could not unpack its model
+  std::string not_unpacked{};  // why the job, which has ended, could not begin with its model
 };
 struct Fetched {
   Accepted accepted;
@@ -167,7 +167,7 @@ struct Course {
     bool reported = false;
     std::optional<submit::JobStatus> over;  // it has ended, and no report was seen so far
     bool settled = false;                   // ... nor after the settle time
-    std::string not_unpacked;               // ... because it could not unpack its model
+    std::string not_unpacked;               // ... because it could not begin with its model
     // The end of an attempt.
     std::optional<AttemptFailure> failing;
     bool fenced = false;

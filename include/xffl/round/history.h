@@ -21,6 +21,9 @@ namespace xffl::round {
 struct Attempt {
   int number = 0;
   bool pushed = false;
+  bool packed = false;      // ... its model as differences from the last one
+  int64_t moved_bytes = 0;  // ... of models, and how long that took, where it was noted
+  double push_seconds = 0;
   bool submit_intended = false;  // and not submitted: it is in doubt whether a job exists
   std::string job_id;            // once submitted
   std::optional<std::string> failure;

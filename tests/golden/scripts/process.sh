@@ -21,4 +21,18 @@ printf '%s %s\n' "$$.${20}" 0123456789abcdef0123456789abcdef >claim/owner.part |
 mv claim/owner.part claim/owner || exit 1
 set --
 
+# The model to start from, looked at for a trainer of one's own: the coordinator lists its files and their SHA-256 (xffl-train does
+# this by itself, the list is empty then), and sends again what is found damaged.
+if [ -s model.sha256 ] && ! command -v sha256sum >/dev/null 2>&1; then
+  echo "xffl: there is no sha256sum here: the model is not checked" >&2
+elif [ -s model.sha256 ]; then
+  damaged=$(LC_ALL=C xargs -d '\n' -n 1 -P 8 sh -c 'printf "%s\n" "$1" | sha256sum --check --quiet' sh <model.sha256 2>&1) || {
+    echo "xffl: the model to start from is damaged: $damaged" >&2
+    case $damaged in
+      *FAILED*) printf '%s\n' "$damaged" >out/model.failure.part && mv out/model.failure.part out/model.failure ;;
+    esac
+    exit 1
+  }
+fi
+
 exec /opt/xffl/bin/xffl exec --world-size 1 -- /opt/xffl/bin/xffl-train --job /scratch/me/xffl/demo/0001-0123abcd/alba/r0002/a1/job.json

@@ -1,0 +1,173 @@
+// The model that a job is given, damaged or gone at its facility after it was sent.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "e2e/world.h"
+#include "xffl/base/json.h"
+#include "xffl/checkpoint/manifest.h"
+
+namespace xffl::test {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::seconds;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class GivenModel : public World {
+ protected:
+  // Brno's copy of the model that `round` begins with.
+  fs::path model_of(int round) const {
+    const auto global = checkpoint::read_manifest(project_.run_folder() /
+                                                  ("r000" + std::to_string(round - 1)) / "global");
+    return facility_folder("brno") / "models" / global.root_sha256().substr(0, 16);
+  }
+  // The model stays as long as it was.
+  void flip_byte(int round, std::streamoff offset) const {
+    std::fstream file(model_of(round) / "model.safetensors",
+                      std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(offset);
+    const auto byte = static_cast<char>(file.get() ^ 0x10);
+    file.seekp(offset);
+    file.put(byte);
+    ASSERT_TRUE(file.good());
+  }
+  // Between the push of brno's model and its submission.
+  void before_submission(const std::string& job_json, std::function<void()> what) {
+    watch("brno", [=](const std::string& operation, const RemotePath& path) {
+      if (operation == "rename" && path.str().ends_with(job_json)) what();
+    });
+  }
+  std::vector<std::string> payloads(const std::string& kind) const {
+    std::vector<std::string> found;
+    for (const journal::Event& event : project_.events())
+      if (event.kind == kind) found.push_back(event.payload);
+    return found;
+  }
+  // Of brno's push.
+  Json pushed(int round, int attempt) const {
+    for (const journal::Event& event : project_.events())
+      if (event.kind == "pushed" && event.facility == "brno" && event.round == round &&
+          event.attempt == attempt)
+        return parse_json(event.payload, "pushed");
+    return {{"moved_bytes", -1}};
+  }
+};
+
+// Its trainer would not notice.
+TEST_F(GivenModel, ADamagedOneIsMendedAndTheAttemptIsNotCharged) {
+  project_.set_policy("{on_missing: wait, poll_interval: 20ms, max_attempts: 1}");
+  project_.write_config();
+  const std::string expected = undisturbed_sha256(project_);
+  before_submission("r0002/a1/job.json", [this] { flip_byte(2, 400); });
+  EXPECT_EQ(run().rounds_published, 3);
+  EXPECT_EQ(project_.current_sha256(), expected);
+  EXPECT_THAT(project_.trainings(),
+              ElementsAre("alba 1 1", "alba 2 1", "alba 3 1", "brno 1 1", "brno 2 2", "brno 3 1"));
+  EXPECT_THAT(payloads("attempt_failed"),
+              ElementsAre(AllOf(HasSubstr("damaged"), HasSubstr("model.safetensors: FAILED"),
+                                HasSubstr("\"charged\":false"))));
+  EXPECT_GT(pushed(2, 2)["moved_bytes"], 0);
+}
+
+TEST_F(GivenModel, TheRepairMovesTheBadChunkOnly) {
+  constexpr uint64_t kRows = 5'000'000;  // of 16 bytes: a chunk of 64 MiB, and some more
+  project_.set_model_rows(kRows);
+  project_.set_rounds(1);
+  project_.write_config();
+  before_submission("r0001/a1/job.json", [this] { flip_byte(1, 70'000'000); });
+  EXPECT_EQ(run().rounds_published, 1);
+  EXPECT_THAT(project_.trainings(), ElementsAre("alba 1 1", "brno 1 2"));
+  const auto moved = pushed(1, 2)["moved_bytes"].get<uint64_t>();
+  EXPECT_GT(moved, 16 * kRows - checkpoint::kChunkBytes);
+  EXPECT_LT(moved, 16 * kRows - checkpoint::kChunkBytes + 10'000);
+}
+
+// A disk that goes on like that, or a job that sees another folder: it has its attempts, no more.
+TEST_F(GivenModel, ComplaintsAreBelievedOnceARound) {
+  project_.set_policy("{on_missing: skip, quorum: 1, poll_interval: 20ms, max_attempts: 2}");
+  project_.set_rounds(1);
+  project_.write_config();
+  before_submission("/job.json", [this] { flip_byte(1, 400); });
+  EXPECT_EQ(run().rounds_published, 1);
+  EXPECT_EQ(project_.trainings(), std::vector<std::string>{"alba 1 1"});
+  EXPECT_THAT(payloads("attempt_failed"),
+              ElementsAre(HasSubstr("\"charged\":false"), HasSubstr("\"charged\":true"),
+                          HasSubstr("\"charged\":true")));
+}
+
+class GivenDifferences : public GivenModel {
+ protected:
+  GivenDifferences() {
+    project_.set_model_rows(20000);
+    project_.set_policy("{on_missing: wait, poll_interval: 20ms, max_attempts: 1}");
+    project_.write_config();
+    expected_ = undisturbed_sha256(project_);
+    change_ = [](config::Experiment& experiment) {
+      for (config::Facility& facility : experiment.facilities) {
+        facility.access = config::AccessKind::kSsh;  // models travel; the sessions are local
+        facility.transfer.pack = config::PackModels::kAlways;
+        facility.purge_after = seconds(1);
+      }
+    };
+  }
+  void expect_result() {
+    EXPECT_EQ(run().rounds_published, 3);
+    EXPECT_EQ(project_.current_sha256(), expected_);
+    EXPECT_EQ(project_.count_events("attempt_failed"), 0);
+    EXPECT_EQ(project_.trainings(), kOnceEach);
+  }
+  bool was_packed(int round) const { return pushed(round, 1).contains("whole_bytes"); }
+  bool is_published(int round) const {
+    return fs::exists(project_.run_folder() / ("r000" + std::to_string(round)) / "global" /
+                      "manifest.json");
+  }
+
+  std::string expected_;
+};
+
+TEST_F(GivenDifferences, AreSent) {
+  expect_result();
+  EXPECT_TRUE(was_packed(2) && was_packed(3));
+}
+
+// The site has removed what the differences are from.
+TEST_F(GivenDifferences, AreNotSentWithoutTheirReference) {
+  std::atomic<bool> removed = false;
+  watch("brno", [&](const std::string&, const RemotePath&) {
+    if (!is_published(1) || removed.exchange(true)) return;
+    fs::remove(model_of(1) / "model.safetensors");
+  });
+  expect_result();
+  EXPECT_TRUE(removed);
+  EXPECT_FALSE(was_packed(2));
+  EXPECT_TRUE(was_packed(3)) << "it holds the second model";
+}
+
+// ... while the job waits for nodes: the model comes whole to where the job would have made it.
+TEST_F(GivenDifferences, AreReplacedWhileTheJobWaits) {
+  const fs::path nodes = project_.path() / "nodes";
+  change_ = [&, change = change_](config::Experiment& experiment) {
+    change(experiment);
+    for (config::Facility& facility : experiment.facilities)
+      if (facility.name.str() == "brno")
+        facility.environment.push_back("case $PWD in */r0002/*) while [ ! -e '" + nodes.string() +
+                                       "' ]; do sleep 0.02; done ;; esac");
+  };
+  bool removed = false;
+  brno_waits_ = [&] {
+    if (!is_published(1) || fs::exists(nodes)) return false;
+    if (!removed) return removed = fs::remove(model_of(1) / "model.safetensors");
+    if (fs::exists(model_of(2) / "manifest.json")) std::ofstream(nodes).put('x');
+    return true;
+  };
+  expect_result();
+  EXPECT_TRUE(removed);
+  EXPECT_TRUE(was_packed(2));
+}
+
+}  // namespace
+}  // namespace xffl::test

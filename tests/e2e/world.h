@@ -1,0 +1,181 @@
+// A federation in this process whose world has other objects: sessions that a test watches, clocks
+// that jump, queues that are long.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "e2e/project.h"
+#include "xffl/base/log.h"
+#include "xffl/config/load.h"
+#include "xffl/round/federation.h"
+
+namespace xffl::test {
+
+// This machine as a facility, where `before` sees each operation first and may throw instead.
+class WatchedSession final : public remote::Session {
+ public:
+  using Before = std::function<void(const std::string& operation, const RemotePath& path)>;
+  explicit WatchedSession(Before before) : before_(std::move(before)) {}
+
+  remote::CommandResult run(const std::vector<std::string>& argv, const std::string& text,
+                            std::chrono::milliseconds timeout, std::stop_token stop) override {
+    before_("run", RemotePath("/"));
+    return inner_->run(argv, text, timeout, stop);
+  }
+  std::optional<remote::FileInfo> stat(const RemotePath& path) override {
+    before_("stat", path);
+    return inner_->stat(path);
+  }
+  size_t read(const RemotePath& path, uint64_t offset, std::span<std::byte> out) override {
+    before_("read", path);
+    return inner_->read(path, offset, out);
+  }
+  void write(const RemotePath& path, uint64_t offset, std::span<const std::byte> bytes) override {
+    before_("write", path);
+    inner_->write(path, offset, bytes);
+  }
+  void sync(const RemotePath& path) override { inner_->sync(path); }
+  void rename(const RemotePath& from, const RemotePath& to) override {
+    before_("rename", to);
+    inner_->rename(from, to);
+  }
+  std::vector<std::string> list(const RemotePath& folder) override {
+    before_("list", folder);
+    return inner_->list(folder);
+  }
+  void make_dirs(const RemotePath& folder) override {
+    before_("make_dirs", folder);
+    inner_->make_dirs(folder);
+  }
+  void remove_tree(const RemotePath& path) override {
+    before_("remove_tree", path);
+    inner_->remove_tree(path);
+  }
+
+ private:
+  const Before before_;
+  const std::unique_ptr<remote::Session> inner_ = remote::make_local_session();
+};
+
+// Real waits, and a wall clock that the test sets.
+class JumpingClock final : public Clock {
+ public:
+  MonotonicTime monotonic() const override { return real_.monotonic(); }
+  UtcTime utc() const override { return real_.utc() + std::chrono::hours(ahead_hours); }
+  bool sleep(std::chrono::nanoseconds duration, std::stop_token stop) override {
+    longest_asked =
+        std::max(longest_asked.load(), duration.count());  // near enough, of several threads
+    // What waits for minutes in earnest need not do so here.
+    return real_.sleep(std::min<std::chrono::nanoseconds>(duration, longest_sleep), stop);
+  }
+  std::atomic<int> ahead_hours{0};
+  std::chrono::nanoseconds longest_sleep = std::chrono::hours(1);
+  std::atomic<int64_t> longest_asked{0};  // ns
+
+ private:
+  SystemClock real_;
+};
+
+// Its jobs wait in a queue for as long as `waits` says.
+class QueuedScheduler final : public submit::Scheduler {
+ public:
+  QueuedScheduler(std::shared_ptr<submit::Scheduler> inner, std::function<bool()> waits,
+                  std::chrono::milliseconds settle_time)
+      : inner_(std::move(inner)), waits_(std::move(waits)), settle_time_(settle_time) {}
+
+  JobId submit(const submit::JobRequest& request, std::stop_token stop) override {
+    return inner_->submit(request, stop);
+  }
+  std::vector<JobId> find(const submit::JobRequest& request, std::stop_token stop) override {
+    return inner_->find(request, stop);
+  }
+  std::map<JobId, submit::JobStatus> query(std::span<const submit::SubmittedJob> jobs,
+                                           std::stop_token stop) override {
+    const bool waits = waits_();
+    auto states = inner_->query(jobs, stop);
+    if (waits)
+      for (auto& [id, status] : states) status.state = submit::JobState::kPending;
+    return states;
+  }
+  void cancel(const submit::SubmittedJob& job, std::stop_token stop) override {
+    inner_->cancel(job, stop);
+  }
+  std::chrono::milliseconds settle_time() const override { return settle_time_; }
+
+ private:
+  const std::shared_ptr<submit::Scheduler> inner_;
+  const std::function<bool()> waits_;
+  const std::chrono::milliseconds settle_time_;
+};
+
+class World : public testing::Test {
+ protected:
+  World() { log::set_console_level(log::Level::kOff); }
+
+  // What `facility`'s session does before each operation.
+  void watch(const std::string& facility, WatchedSession::Before before) {
+    before_[facility] = std::move(before);
+  }
+  round::World world() {
+    round::World made = round::make_world(clock_, project_.path());
+    made.programs.xffl = std::filesystem::path(XFFL_BINARY_DIR) / "bin/xffl";
+    const auto connect = [this](const config::Facility& facility) {
+      const auto before = before_.find(facility.name.str());
+      return std::shared_ptr<remote::Session>(
+          before == before_.end() ? remote::make_local_session()
+                                  : std::make_unique<WatchedSession>(before->second));
+    };
+    made.connect = made.connect_transfer = connect;
+    made.credential_expiry = {};  // a test may call such a facility a remote one
+    if (brno_waits_)
+      made.scheduler = [inner = made.scheduler, this](const config::Facility& facility,
+                                                      std::shared_ptr<remote::Session> session) {
+        auto scheduler = inner(facility, std::move(session));
+        if (facility.name.str() == "brno")
+          scheduler =
+              std::make_shared<QueuedScheduler>(std::move(scheduler), brno_waits_, brno_settles_);
+        return scheduler;
+      };
+    return made;
+  }
+  round::Outcome run() {
+    round::World made = world();
+    config::Experiment experiment = config::load_experiment(project_.path());
+    if (change_) change_(experiment);
+    return round::run_federation(experiment, {project_.path() / "runs", RunName("0001")}, made,
+                                 stop_.get_token());
+  }
+
+  // The run's only folder there.
+  std::filesystem::path facility_folder(const std::string& name) const {
+    for (const auto& entry : std::filesystem::directory_iterator(project_.path() / "work" / "test"))
+      if (std::filesystem::exists(entry.path() / name)) return entry.path() / name;
+    ADD_FAILURE() << "no folder of " << name;
+    return {};
+  }
+  static std::vector<std::string> names_in(const std::filesystem::path& folder,
+                                           const std::string& prefix) {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder))
+      if (entry.path().filename().string().starts_with(prefix))
+        names.push_back(entry.path().filename());
+    return names;
+  }
+
+  Project project_;
+  JumpingClock clock_;
+  std::stop_source stop_;
+  std::map<std::string, WatchedSession::Before> before_;
+  std::function<bool()> brno_waits_;  // whether its jobs still wait for nodes
+  std::chrono::milliseconds brno_settles_{300};
+  std::function<void(config::Experiment&)> change_;
+};
+
+}  // namespace xffl::test
