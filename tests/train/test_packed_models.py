@@ -49,3 +49,20 @@ def test_a_damaged_reference_ends_the_job_and_says_so(setting):
     assert outcome.codes != [0] and outcome.report is None
     assert "reference" in (folder / "job/packed.failure").read_text()
     assert not (folder / "made").exists()
+
+
+@pytest.mark.parametrize("damaged", ["model.safetensors", "manifest.json", None])
+def test_a_whole_model_that_is_damaged_ends_the_job_and_says_so(setting, damaged):
+    folder, whole_hash, _, tokens = setting
+    job = harness.make_job(folder / "job", folder / "whole", whole_hash, tokens)
+    mark = folder / "job/model.failure"
+    if damaged:
+        path = folder / "whole" / damaged
+        content = bytearray(path.read_bytes())
+        content[-5] ^= 1
+        path.write_bytes(content)
+    else:
+        shutil.rmtree(folder / "whole")
+    outcome = harness.train(job, 1, check=False)
+    assert outcome.codes != [0] and outcome.report is None
+    assert str(folder / "whole") in mark.read_text()
