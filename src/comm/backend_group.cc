@@ -3,15 +3,21 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
+#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <vector>
 
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 
 namespace xffl::comm {
 namespace {
+
+// Between two questions to the store.
+constexpr std::chrono::microseconds kShortestPause{200}, kLongestPause{500'000};
 
 // The first line: c10 appends a stack trace.
 std::string first_line(const char* text) {
@@ -171,6 +177,20 @@ std::unique_ptr<Group> BackendGroup::split(const std::vector<int>& members,
   rendezvous.world_size = static_cast<int>(members.size());
   return std::make_unique<BackendGroup>(
       maker_, c10::make_intrusive<c10d::PrefixStore>(prefix, store_), rendezvous);
+}
+
+// The store of a job is in rank 0's process: who asks it hears whether that is alive. wait() of the
+// store would hold its connection, which c10d's watchdog uses as well.
+void BackendGroup::wait_for_first() {
+  const std::string key = "arrived/" + std::to_string(waits_++);
+  translate_errors(rendezvous_, "waiting for the first rank", [&] {
+    if (rank() == 0) return store_->set(key, std::vector<uint8_t>{1});
+    auto pause = kShortestPause;
+    while (!store_->check({key})) {
+      std::this_thread::sleep_for(pause);
+      pause = std::min(pause * 5 / 4, kLongestPause);
+    }
+  });
 }
 
 void BackendGroup::barrier() {

@@ -1,6 +1,7 @@
 // A Group over one of c10d's back ends, and the store at which its ranks meet.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -49,6 +50,7 @@ class BackendGroup final : public Group {
   Pending start_send(at::Tensor tensor, int to) override;
   Pending start_receive(at::Tensor tensor, int from) override;
   void barrier() override;
+  void wait_for_first() override;
   std::unique_ptr<Group> split(const std::vector<int>& members, const std::string& name) override;
 
   /// Sums known numbers in every dtype. Throws kUnsupported when a sum is wrong.
@@ -66,6 +68,7 @@ class BackendGroup final : public Group {
   Rendezvous rendezvous_;
   c10::intrusive_ptr<c10d::Backend> backend_;
   int errors_at_birth_;
+  int64_t waits_ = 0;              // for the first rank, so far
   std::vector<at::Tensor> spare_;  // buffers of finished exchanges
 };
 

@@ -26,6 +26,7 @@ class Alone final : public Group {
   Pending start_send(at::Tensor, int) override { return refuse(); }
   Pending start_receive(at::Tensor, int) override { return refuse(); }
   void barrier() override {}
+  void wait_for_first() override {}
   std::unique_ptr<Group> split(const std::vector<int>&, const std::string&) override {
     return make_alone();
   }

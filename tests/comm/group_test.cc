@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "support/ranks.h"
@@ -144,6 +146,19 @@ TEST_P(GroupContract, SendsArriveInOrder) {
   });
 }
 
+// What rank 0 did before, all see.
+TEST_P(GroupContract, WaitsForTheFirst) {
+  std::atomic<int> done{0};
+  run_ranks(GetParam(), [&](Group& group) {
+    for (int i = 1; i <= 3; ++i) {
+      if (group.rank() == 0) done = i;
+      group.wait_for_first();
+      EXPECT_GE(done, i);
+      group.barrier();
+    }
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Worlds, GroupContract, testing::Values(1, 2, 4));
 
 TEST(Gloo, ARankWhosePeerNeverComesGivesUp) {
@@ -156,6 +171,33 @@ TEST(Gloo, ARankWhosePeerNeverComesGivesUp) {
     EXPECT_EQ(error.kind(), ErrorKind::kFailed);
     EXPECT_NE(std::string(error.what()).find("rank 0 of 2"), std::string::npos) << error.what();
   }
+}
+
+// A write may take any time.
+TEST(Gloo, TheFirstRankIsWaitedForLongerThanTheTimeout) {
+  if (!has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
+  run_ranks(
+      2,
+      [](Group& group) {
+        if (group.rank() == 0) std::this_thread::sleep_for(std::chrono::seconds(5));
+        EXPECT_NO_THROW(group.wait_for_first());
+      },
+      std::chrono::seconds(2));
+}
+
+TEST(Gloo, TheFirstRanksDeathIsNoticed) {
+  if (!has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
+  const int port = free_port();
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.emplace_back([port, rank] {
+      std::unique_ptr<Group> group =
+          make_group({rank, 3, rank, 3, "127.0.0.1", port, std::chrono::seconds(600)}, at::kCPU);
+      if (rank == 0) return;
+      EXPECT_THROW(group->wait_for_first(), Error);
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
 }
 
 TEST(Gloo, APeersDeathIsAnError) {

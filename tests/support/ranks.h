@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <memory>
@@ -29,7 +30,8 @@ inline int free_port() {
 }
 
 /// Runs `body` on `world_size` ranks at once.
-inline void run_ranks(int world_size, const std::function<void(comm::Group&)>& body) {
+inline void run_ranks(int world_size, const std::function<void(comm::Group&)>& body,
+                      std::chrono::seconds timeout = std::chrono::seconds(60)) {
   // c10d's flight recorder is one for the whole process, and not made for groups of several
   // threads.
   setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
@@ -37,8 +39,8 @@ inline void run_ranks(int world_size, const std::function<void(comm::Group&)>& b
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < world_size; ++rank) {
     ranks.emplace_back([&, rank] {
-      const comm::Rendezvous rendezvous{
-          rank, world_size, rank, world_size, "127.0.0.1", port, std::chrono::seconds(60)};
+      const comm::Rendezvous rendezvous{rank,        world_size, rank,   world_size,
+                                        "127.0.0.1", port,       timeout};
       const std::unique_ptr<comm::Group> group = comm::make_group(rendezvous, at::kCPU);
       body(*group);
       group->barrier();

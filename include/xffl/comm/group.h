@@ -69,6 +69,11 @@ class Group {
   /// Returns when all ranks have called it; on a GPU, and their streams have come so far.
   virtual void barrier() = 0;
 
+  /// Of the group of all ranks. Rank 0 says that it has come here, and goes on; the others return
+  /// when it has, however long that takes: nobody is late by the timeout here. They ask rank 0's
+  /// process every so often, and throw kFailed when it has ended. On the host, whatever the device.
+  virtual void wait_for_first() = 0;
+
   /// A group of some of this one's ranks, with connections of its own, so that what it does passes
   /// what other groups do. Called by all of `members` (strictly increasing, this rank among them)
   /// in the same order, with a `name` that they use once.
