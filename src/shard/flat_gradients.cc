@@ -66,7 +66,7 @@ void FlatParameters::close_gradients(int index) {
                            index,
                            {},
                            {}});
-    return;
+    return limit_reductions();
   }
   const at::Tensor& gradient_S = states_[static_cast<size_t>(index)].gradient_S;
   Reduction reduction{{}, index, std::move(unit.gradient_P), {}, add};
@@ -76,6 +76,11 @@ void FlatParameters::close_gradients(int index) {
   reduction.pending = groups_.reduce->start_reduce_scatter(direct ? gradient_S : reduction.part_S,
                                                            reduction.source_P);
   reductions_.push_back(std::move(reduction));
+  limit_reductions();
+}
+
+// Over Gloo each receives a whole unit in a buffer of its own.
+void FlatParameters::limit_reductions() {
   if (reductions_.size() < kMaxReductions) return;
   finish_reduction(std::move(reductions_.front()));
   reductions_.pop_front();
@@ -106,9 +111,10 @@ at::Tensor FlatParameters::gradient(size_t index) const {
 
 void FlatParameters::sum_over_replicas(at::Tensor gradient_S) {
   if (groups_.replicas->size() == 1) return;
-  const at::Tensor on_device_S = gradient_S.to(options_.device);
-  groups_.replicas->all_reduce(on_device_S);
-  if (!on_device_S.is_alias_of(gradient_S)) gradient_S.copy_(on_device_S);
+  // 16-bit sums are rounded once, not for each group.
+  const at::Tensor sum_S = gradient_S.to(options_.device, at::kFloat);
+  groups_.replicas->all_reduce(sum_S);
+  if (!sum_S.is_alias_of(gradient_S)) gradient_S.copy_(sum_S);
 }
 
 void FlatParameters::finish_gradients() {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "shard/small_layout.h"
@@ -272,6 +273,105 @@ TEST(FlatParameters, DataParallelGradientsAreTheSumOverRanks) {
       EXPECT_TRUE(flat.gradient(i).equal(expected)) << i;
     }
   });
+}
+
+// Each of four numbers is 256 on one rank and 1 on three: 259, which bfloat16 rounds to 260. Added
+// up in bfloat16, 256 + 1 is 256.
+TEST(FlatParameters, NarrowGradientsAreSummedOverReplicasInFloat32) {
+  if (!comm::has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
+  test::run_ranks(4, [](comm::Group& world) {
+    FlatParameters flat({{{4}, 0, true}},
+                        {.compute_dtype = at::kBFloat16, .gradient_dtype = at::kBFloat16},
+                        {nullptr, nullptr, &world});
+    flat.begin_step();
+    flat.open_gradients(0);
+    flat.gradient(0).fill_(1);
+    flat.gradient(0)[world.rank()].fill_(256);
+    flat.close_gradients(0);
+    flat.finish_gradients();
+    EXPECT_TRUE(flat.gradient(0).eq(260).all().item<bool>()) << flat.gradient(0);
+  });
+}
+
+// An embedding, four blocks of one size, and a head.
+std::vector<Parameter> six_units() {
+  return {{{5, 70}, 0, true},  {{70, 70}, 1, true}, {{70, 70}, 2, true},
+          {{70, 70}, 3, true}, {{70, 70}, 4, true}, {{9, 70}, 5, true}};
+}
+
+void expect_none_held(const FlatParameters& flat) {
+  for (size_t i = 0; i < flat.size(); ++i) EXPECT_ANY_THROW(flat.compute(i)) << i;
+  for (const std::vector<int64_t>& sizes : {flat.spare_values(), flat.spare_gradients()}) {
+    EXPECT_FALSE(sizes.empty());
+    for (const int64_t size : sizes) EXPECT_LE(std::count(sizes.begin(), sizes.end(), size), 2);
+  }
+}
+
+TEST(FlatParameters, WhatIsGatheredIsFreedBehindItsUse) {
+  if (!comm::has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
+  for (const Offload offload : {Offload{}, Offload{true, true}}) {
+    test::run_ranks(2, [&](comm::Group& world) {
+      const auto reduce = world.split({0, 1}, "reduce");
+      FlatParameters flat(six_units(), {.sharded = kZero3, .offload = offload},
+                          {&world, reduce.get(), nullptr});
+      Adamw optimizer(flat, {});
+      for (int step = 0; step < 2; ++step) {
+        flat.begin_step();
+        for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
+          work_micro_batch(flat, world.rank(), step, micro_batch);
+          expect_none_held(flat);
+        }
+        flat.finish_gradients();
+        optimizer.step(0.01);
+        expect_none_held(flat);
+      }
+    });
+  }
+}
+
+// Rank 0 of two that say the same; counts the reductions that were started and not waited for.
+class CountingGroup final : public comm::Group {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 2; }
+  std::string name() const override { return "counting"; }
+  void all_reduce(at::Tensor tensor) override { tensor.mul_(2); }
+  void broadcast(at::Tensor, int) override {}
+  comm::Pending start_all_gather(at::Tensor all_WS, at::Tensor mine_S) override {
+    all_WS.copy_(mine_S.repeat({2}));
+    return {};
+  }
+  comm::Pending start_reduce_scatter(at::Tensor mine_S, at::Tensor all_WS) override {
+    mine_S.copy_(all_WS.narrow(0, 0, mine_S.numel()) * 2);
+    most_ = std::max(most_, ++under_way_);
+    return comm::Pending([this] { --under_way_; });
+  }
+  comm::Pending start_send(at::Tensor, int) override { return {}; }
+  comm::Pending start_receive(at::Tensor, int) override { return {}; }
+  void barrier() override {}
+  void wait_for_first() override {}
+  std::unique_ptr<comm::Group> split(const std::vector<int>&, const std::string&) override {
+    return nullptr;
+  }
+
+  int under_way() const { return under_way_; }
+  int most() const { return most_; }
+
+ private:
+  int under_way_ = 0;
+  int most_ = 0;
+};
+
+TEST(FlatParameters, FewReductionsAreUnderWayAtOnce) {
+  for (const Sharded sharded : {Sharded{}, kZero1, kZero2, kZero3}) {
+    CountingGroup group;
+    FlatParameters flat(six_units(), {.sharded = sharded}, {&group, &group, nullptr});
+    flat.begin_step();
+    work_micro_batch(flat, 0, 0, 1);
+    flat.finish_gradients();
+    EXPECT_EQ(group.most(), 2);
+    EXPECT_EQ(group.under_way(), 0);
+  }
 }
 
 TEST(FlatParameters, WhatIsShardedIsNotHeldWhole) {

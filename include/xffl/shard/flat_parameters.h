@@ -141,6 +141,10 @@ class FlatParameters {
   bool is_copy() const {
     return groups_.replicas->rank() > 0 || (!states_split() && groups_.gather->rank() > 0);
   }
+  /// The elements of buffers that hold no unit and are kept for the next: of its values, or its
+  /// gradients. At most two of a size.
+  std::vector<int64_t> spare_values() const { return values_pool_.sizes(); }
+  std::vector<int64_t> spare_gradients() const { return gradients_pool_.sizes(); }
   /// Waits for what was prefetched and not used: before copies are written to.
   void finish_gathers();
   /// Whether store_master_part() brings all that is computed with up to date.
@@ -172,6 +176,11 @@ class FlatParameters {
    public:
     at::Tensor take(int64_t size, const at::TensorOptions& options);
     void give(at::Tensor buffer) { spare_.push_back(std::move(buffer)); }
+    std::vector<int64_t> sizes() const {
+      std::vector<int64_t> sizes;
+      for (const at::Tensor& buffer : spare_) sizes.push_back(buffer.numel());
+      return sizes;
+    }
 
    private:
     std::vector<at::Tensor> spare_;
@@ -191,6 +200,7 @@ class FlatParameters {
   void allocate_gradients(int unit);
   void start_gather(Unit& unit);
   void finish_reduction(Reduction reduction);
+  void limit_reductions();
   void start_copy_to_host(int unit, const at::Tensor& gradient);
   void sum_over_replicas(at::Tensor gradient_S);
   at::Tensor sum_over_units(const std::vector<at::Tensor>& squares_C) const;
