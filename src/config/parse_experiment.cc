@@ -8,6 +8,7 @@
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
 #include "xffl/config/load.h"
+#include "xffl/job/supported.h"
 #include "yaml_reader.h"
 
 namespace xffl::config {
@@ -129,6 +130,19 @@ class ExperimentReader {
                       "'world_size', found " +
                           std::to_string(training.batch_size) + " over " + std::to_string(ranks) +
                           (apart == 1 ? " ranks" : " ranks of a group and stage"));
+    check_supported(path, facility);
+  }
+
+  // Else the built-in trainer would say it, after the queue. Other trainers know what they can do.
+  void check_supported(const std::string& path, const Facility& facility) {
+    if (!facility.trainer_command.empty()) return;
+    const bool slurm = facility.scheduler == SchedulerKind::kSlurm;
+    const job::Ranks ranks{facility.world_size,
+                           slurm ? facility.slurm.tasks_per_node : facility.world_size};
+    if (const auto found =
+            job::find_unsupported(facility.training, facility.validation.size(), ranks))
+      reader_.problem(reader_.mark(training_path(path, found->key)),
+                      found->message + " ('" + facility.name.str() + "')");
   }
 
   // What is averaged must be alike: adapters of one shape, or none.

@@ -1,0 +1,185 @@
+#include "xffl/job/supported.h"
+
+#include <algorithm>
+
+#include "xffl/base/error.h"
+
+namespace xffl::job {
+namespace {
+
+using Problem = std::optional<Unsupported>;
+
+Problem refuse(const std::string& key, const std::string& what) { return Unsupported{key, what}; }
+
+Problem check_groups(const TrainingSpec& training, int world_size) {
+  const RankGroups& groups = training.groups;
+  if (groups.count == 1) return {};
+  if (world_size % groups.count != 0) {
+    return refuse("groups.count", "training.groups.count is " + std::to_string(groups.count) +
+                                      ", which does not divide the " + std::to_string(world_size) +
+                                      " ranks of this job");
+  }
+  const bool of_gradients = groups.exchange == Exchange::kGradients;
+  if (of_gradients && groups.interval != 1) {
+    return refuse(
+        "groups.interval",
+        "training.groups.interval is " + std::to_string(groups.interval) +
+            ", but gradients are exchanged in every step: leave it out, or exchange weights");
+  }
+  if (of_gradients && groups.outer.kind != OuterOptimizer::kAverage) {
+    return refuse(
+        "groups.outer",
+        "training.groups.outer is for the exchange of weights: with gradients, leave it out");
+  }
+  if (!of_gradients && training.validation_interval % groups.interval != 0) {
+    return refuse(
+        "validation_interval",
+        "training.validation_interval is " + std::to_string(training.validation_interval) +
+            ", but only every " + std::to_string(groups.interval) +
+            " steps (training.groups.interval) is there one model to measure: use a multiple");
+  }
+  return {};
+}
+
+Problem check_pipeline(const TrainingSpec& training, int world_size) {
+  const int64_t stages = training.pipeline.stages;
+  if (stages == 1) return {};
+  const std::string given = "training.pipeline.stages is " + std::to_string(stages);
+  if (world_size % stages != 0) {
+    return refuse("pipeline.stages", given + ", which does not divide the " +
+                                         std::to_string(world_size) + " ranks of this job");
+  }
+  if (training.sharding != Sharding::kNone && training.sharding != Sharding::kOptimizer) {
+    return refuse(
+        "pipeline.stages",
+        given + " with sharding '" + std::string(to_string(training.sharding)) +
+            "': gradients would be reduced, and parameters gathered, for each of a pipeline's many "
+            "micro-batches: use none or optimizer");
+  }
+  const std::string other = training.lora.rank > 0      ? "lora"
+                            : !training.freeze.empty()  ? "freeze"
+                            : training.groups.count > 1 ? "groups"
+                                                        : "";
+  if (other.empty()) return {};
+  return refuse("pipeline.stages", given + ", with training." + other + ": not supported together");
+}
+
+Problem check_early_stop(const TrainingSpec& training, size_t num_validation_sets) {
+  if (training.early_stop_patience == 0) return {};
+  if (training.validation_interval > 0 && num_validation_sets > 0) return {};
+  return refuse(
+      "early_stop_patience",
+      "training.early_stop_patience needs training.validation_interval and a validation set");
+}
+
+Problem check_adapters(const TrainingSpec& training) {
+  if (training.lora.rank == 0 || training.freeze.empty()) return {};
+  return refuse(
+      "freeze",
+      "training.freeze together with training.lora: with adapters all else is frozen anyway");
+}
+
+// Whether anything that the optimizer works on is not float32.
+bool is_narrow(const TrainingSpec& training) {
+  return training.masters != Masters::kFloat32 || training.moment_dtype != StateDtype::kFloat32 ||
+         training.gradient_dtype != StateDtype::kFloat32;
+}
+
+// The first of these keys that is not float32, and with its value.
+std::string narrow_key(const TrainingSpec& training) {
+  if (training.masters != Masters::kFloat32) return "masters";
+  return training.moment_dtype != StateDtype::kFloat32 ? "moment_dtype" : "gradient_dtype";
+}
+
+std::string narrow_value(const TrainingSpec& training) {
+  const bool of_masters = training.masters != Masters::kFloat32;
+  return "training." + narrow_key(training) + " is " +
+         std::string(of_masters ? to_string(training.masters) : "bf16");
+}
+
+Problem check_bf16_gradients(const TrainingSpec& training, int64_t data_ranks) {
+  if (training.gradient_dtype == StateDtype::kFloat32) return {};
+  const int64_t micro_batches = num_micro_batches(training, static_cast<int>(data_ranks));
+  if (micro_batches > 1)
+    return refuse("gradient_dtype",
+                  "training.gradient_dtype is bf16, with " + std::to_string(micro_batches) +
+                      " micro-batches a step on each rank: sums over them in bfloat16 would lose "
+                      "what is small. Use fp32, or raise micro_batch_size to a rank's part of "
+                      "batch_size (recompute: full makes room)");
+  if (training.proximal > 0)
+    return refuse("gradient_dtype",
+                  "training.gradient_dtype is bf16, with training.proximal: its small term would "
+                  "be lost in rounding: use fp32");
+  return {};
+}
+
+Problem check_storage(const TrainingSpec& training, int64_t data_ranks) {
+  if (!is_narrow(training)) return {};
+  const std::string key = narrow_key(training), given = narrow_value(training);
+  if (training.precision != FloatType::kBfloat16)
+    return refuse(key, given + ", but training.precision is " +
+                           std::string(to_string(training.precision)) + ": only with bf16");
+  if (training.lora.rank > 0)
+    return refuse(key, given +
+                           ", with training.lora: adapters are small, nothing would be saved: use "
+                           "fp32");
+  const bool exchanges_weights =
+      training.groups.count > 1 && training.groups.exchange == Exchange::kWeights;
+  if (training.masters == Masters::kNone && exchanges_weights)
+    return refuse(
+        "masters",
+        "training.masters is none, with training.groups that exchange weights: their mean would "
+        "be rounded to bfloat16: use split or fp32, or exchange gradients");
+  return check_bf16_gradients(training, data_ranks);
+}
+
+Problem check_shard_groups(const TrainingSpec& training, int data_ranks, int on_a_machine) {
+  try {
+    shard_group_size(training, data_ranks, on_a_machine);
+    return {};
+  } catch (const Error& error) {
+    return refuse("shard_group_size", error.what());
+  }
+}
+
+bool is_hybrid(Sharding sharding) {
+  return sharding == Sharding::kHybrid || sharding == Sharding::kHybridZero2;
+}
+
+}  // namespace
+
+std::optional<Unsupported> find_unsupported(const TrainingSpec& training,
+                                            size_t num_validation_sets, const Ranks& ranks) {
+  if (Problem found = check_groups(training, ranks.all)) return found;
+  if (Problem found = check_pipeline(training, ranks.all)) return found;
+  if (Problem found = check_early_stop(training, num_validation_sets)) return found;
+  if (Problem found = check_adapters(training)) return found;
+  const int64_t data_ranks = ranks.all / (training.groups.count * training.pipeline.stages);
+  if (Problem found = check_storage(training, data_ranks)) return found;
+  return check_shard_groups(training, static_cast<int>(data_ranks), ranks.on_a_machine);
+}
+
+// The ranks that shard together are neighbours, so that a node's GPUs can be a group.
+int shard_group_size(const TrainingSpec& training, int data_ranks, int on_a_machine) {
+  const std::string mode(to_string(training.sharding));
+  const auto wanted = training.shard_group_size;
+  const std::string given = "training.shard_group_size is ";
+  if (!is_hybrid(training.sharding)) {
+    if (wanted == 0 || wanted == data_ranks) return data_ranks;
+    throw Error(ErrorKind::kConfig, given + std::to_string(wanted) + ", but sharding '" + mode +
+                                        "' shards over all " + std::to_string(data_ranks) +
+                                        " ranks: leave it out, or use hybrid or hybrid_zero2");
+  }
+  const int64_t size = wanted == 0 ? std::min(on_a_machine, data_ranks) : wanted;
+  if (size < 1 || data_ranks % size != 0)
+    throw Error(ErrorKind::kConfig, given + std::to_string(size) + ", which does not divide the " +
+                                        std::to_string(data_ranks) + " ranks of this job");
+  return static_cast<int>(size);
+}
+
+int64_t num_micro_batches(const TrainingSpec& training, int num_data_ranks) {
+  const int64_t per_rank = (training.batch_size + num_data_ranks - 1) / num_data_ranks;
+  return (per_rank + training.micro_batch_size - 1) / training.micro_batch_size;
+}
+
+}  // namespace xffl::job

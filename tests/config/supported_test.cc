@@ -1,0 +1,92 @@
+// What the built-in trainer cannot do is told when xffl.yaml is read, not after the queue: where
+// the key is, in the trainer's own words.
+#include "texts.h"
+
+namespace xffl::config {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+// 8 ranks of a job of Slurm, 2 of a local one.
+constexpr const char* kTwo = R"(project: p
+model: /m
+training:
+  steps_per_round: 4
+  batch_size: 16
+  micro_batch_size: 8
+  KEYS
+facilities:
+  alba:
+    access: ssh
+    ssh: {hosts: [login01], user: me}
+    scheduler: slurm
+    slurm: {nodes: 2, gpus_per_node: 4, time: 12h, warning: 10m}
+    workdir: /scratch/me/xffl
+    data: {train: /a.tokens}
+  borea:
+    world_size: 2
+    data: {train: /b.tokens, validation: {it: /v.tokens}}
+    OWN
+)";
+
+std::string problems_of(const std::string& keys, const std::string& own = "") {
+  return problems(with(with(kTwo, "KEYS", keys), "OWN", own));
+}
+
+TEST(Supported, OneThatIsSupported) {
+  EXPECT_EQ(problems_of("sharding: full"), "");
+  EXPECT_EQ(problems_of("sharding: hybrid"), "") << "groups of a machine's ranks";
+  EXPECT_EQ(problems_of("groups: {count: 2, exchange: weights, interval: 2}"), "");
+}
+
+TEST(Supported, IsToldAtTheKey) {
+  const Wrong wrongs[] = {
+      {"pipeline: {stages: 2}\n  lora: {rank: 4}", "7",
+       "training.pipeline.stages is 2, with training.lora: not supported together"},
+      {"pipeline: {stages: 2}\n  freeze: ['*norm*']", "7", "with training.freeze: not supported"},
+      {"pipeline: {stages: 2}\n  sharding: full", "7", "with sharding 'full'"},
+      {"groups: {count: 2, exchange: gradients, interval: 3}", "7",
+       "training.groups.interval is 3, but gradients are exchanged in every step"},
+      {"groups: {count: 2, interval: 3}\n  validation_interval: 4", "8",
+       "training.validation_interval is 4, but only every 3 steps"},
+      {"masters: split\n  precision: fp32", "7",
+       "training.masters is split, but training.precision is fp32: only with bf16"},
+      {"moment_dtype: bf16\n  precision: fp32", "7", "training.moment_dtype is bf16, but"},
+      {"lora: {rank: 4}\n  freeze: ['*norm*']", "8", "training.freeze together with training.lora"},
+      {"precision: bf16\n  masters: none\n  groups: {count: 2}", "8",
+       "training.masters is none, with training.groups that exchange weights"},
+      {"shard_group_size: 2", "7", "shards over all"},
+      {"sharding: hybrid\n  shard_group_size: 3", "8",
+       "training.shard_group_size is 3, which does"},
+  };
+  for (const Wrong& wrong : wrongs)
+    EXPECT_THAT(problems_of(wrong.from),
+                AllOf(StartsWith(std::string("xffl.yaml:") + wrong.to + ":"),
+                      HasSubstr(wrong.message), HasSubstr("('alba')")))
+        << wrong.from;
+}
+
+// What depends on a facility's ranks or data is its own problem.
+TEST(Supported, IsEachFacilitysOwn) {
+  const std::string stop = problems_of("validation_interval: 2\n  early_stop_patience: 3");
+  EXPECT_THAT(stop, AllOf(HasSubstr("early_stop_patience needs"), HasSubstr("('alba')")));
+  EXPECT_THAT(stop, testing::Not(HasSubstr("('borea')"))) << "it has a validation set";
+  const std::string sums =
+      problems_of("precision: bf16\n  gradient_dtype: bf16", "training: {micro_batch_size: 4}");
+  EXPECT_THAT(sums, AllOf(HasSubstr("with 2 micro-batches a step on each rank"),
+                          HasSubstr("('borea')"), testing::Not(HasSubstr("('alba')"))));
+}
+
+TEST(Supported, AnotherTrainerIsNotAsked) {
+  EXPECT_THAT(problems_of("seed: 1", "training: {precision: fp32, masters: split}"),
+              HasSubstr("only with bf16"));
+  EXPECT_EQ(problems_of("seed: 1",
+                        "training: {precision: fp32, masters: split}\n"
+                        "    trainer: {command: [./train.py]}"),
+            "");
+}
+
+}  // namespace
+}  // namespace xffl::config
