@@ -6,13 +6,12 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
-#include <filesystem>
-#include <new>
 #include <string_view>
 
 #include "commands.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
+#include "xffl/train/foreign_error.h"
 
 namespace {
 
@@ -156,27 +155,6 @@ int report(xffl::ErrorKind kind, std::string_view message) {
   return xffl::exit_code(kind);
 }
 
-// LibTorch throws several types when memory is not there, which say it in words alone.
-bool is_out_of_memory(const std::exception& error) {
-  const std::string_view text = error.what();
-  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
-         text.find("out of memory") != std::string_view::npos ||
-         text.find("can't allocate memory") != std::string_view::npos;
-}
-
-int report_foreign(const std::exception& error) {
-  const std::string text = error.what();
-  if (is_out_of_memory(error)) {
-    return report(xffl::ErrorKind::kFailed,
-                  "out of memory: " + text.substr(0, text.find('\n')) +
-                      " (more sharding, recompute: full, a smaller micro_batch_size or offload "
-                      "may help)");
-  }
-  if (dynamic_cast<const std::filesystem::filesystem_error*>(&error) != nullptr)
-    return report(xffl::ErrorKind::kIo, text);
-  return report(xffl::ErrorKind::kInternal, text);
-}
-
 // Models and token shards are read in place.
 extern "C" void on_sigbus(int signal_number) {
   constexpr std::string_view kText =
@@ -201,9 +179,8 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     const int code = line.app.exit(error);
     return code == 0 ? 0 : xffl::exit_code(xffl::ErrorKind::kUsage);
-  } catch (const xffl::Error& error) {
-    return report(error.kind(), error.what());
   } catch (const std::exception& error) {
-    return report_foreign(error);
+    const xffl::Error ours = xffl::train::translated(error);
+    return report(ours.kind(), ours.what());
   }
 }

@@ -6,13 +6,16 @@
 #include <string>
 
 #include "xffl/base/error.h"
+#include "xffl/train/foreign_error.h"
 
 namespace xffl::train {
 
 namespace {
 
+enum class Patience { kTimeout, kForFirst };
+
 // Of the ranks whose `body` threw the first one's number is in what the others throw.
-void run_and_agree(comm::Group& group, at::Device device, bool mine,
+void run_and_agree(comm::Group& group, at::Device device, bool mine, Patience patience,
                    const std::function<void()>& body) {
   at::Tensor failed_W =
       at::zeros({group.size()}, at::TensorOptions().dtype(at::kLong).device(device));
@@ -20,12 +23,13 @@ void run_and_agree(comm::Group& group, at::Device device, bool mine,
   if (mine) {
     try {
       body();
-    } catch (const Error& caught) {
-      error = caught;
+    } catch (const std::exception& caught) {  // the file system's and LibTorch's too
+      error = translated(caught);
       failed_W[group.rank()].fill_(1);
     }
   }
   try {
+    if (patience == Patience::kForFirst) group.wait_for_first();
     group.all_reduce(failed_W);
   } catch (const Error&) {
     if (error) throw *error;  // which says more than that the others have ended
@@ -40,11 +44,16 @@ void run_and_agree(comm::Group& group, at::Device device, bool mine,
 }  // namespace
 
 void on_first_rank(comm::Group& group, at::Device device, const std::function<void()>& body) {
-  run_and_agree(group, device, group.rank() == 0, body);
+  run_and_agree(group, device, group.rank() == 0, Patience::kForFirst, body);
 }
 
 void on_all_ranks(comm::Group& group, at::Device device, const std::function<void()>& body) {
-  run_and_agree(group, device, true, body);
+  run_and_agree(group, device, true, Patience::kTimeout, body);
+}
+
+void on_all_ranks_at_length(comm::Group& group, at::Device device,
+                            const std::function<void()>& body) {
+  run_and_agree(group, device, true, Patience::kForFirst, body);
 }
 
 StopRequest agree_on_stop(comm::Group& group, at::Device device, StopRequest mine) {

@@ -11,13 +11,18 @@
 
 namespace xffl::train {
 
-/// Runs `body` on rank 0 while the others wait; when it throws, all ranks throw (rank 0 what it
-/// threw, the others kFailed).
+/// Runs `body` on rank 0 while the others wait, however long that takes; when it throws, all ranks
+/// throw (rank 0 what it threw, as translated() (foreign_error.h) has it, the others kFailed).
 void on_first_rank(comm::Group& group, at::Device device, const std::function<void()>& body);
 
-/// Runs `body` on every rank; when it throws on one, all throw (that one what it threw, the others
-/// kFailed).
+/// Runs `body` on every rank; when it throws on one, all throw (that one what it threw, translated,
+/// the others kFailed).
 void on_all_ranks(comm::Group& group, at::Device device, const std::function<void()>& body);
+
+/// The same for work that may take long, and none longer than rank 0, which the others wait for
+/// without a limit.
+void on_all_ranks_at_length(comm::Group& group, at::Device device,
+                            const std::function<void()>& body);
 
 /// The strongest wish of any rank.
 StopRequest agree_on_stop(comm::Group& group, at::Device device, StopRequest mine);

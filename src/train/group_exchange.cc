@@ -118,12 +118,14 @@ void GroupExchange::exchange_weights() {
 StepResult GroupExchange::over_groups(const StepResult& mine) const {
   if (groups_.count() == 1) return mine;
   const auto tokens = static_cast<double>(mine.tokens);
-  at::Tensor sums = at::empty({4}, at::kDouble);
+  at::Tensor sums = at::empty({6}, at::kDouble);
   double* values = sums.mutable_data_ptr<double>();
   values[0] = tokens;
   values[1] = mine.loss * tokens;
   values[2] = mine.grad_norm;
   values[3] = mine.skipped ? 1 : 0;
+  values[4] = static_cast<double>(mine.trained_tokens);
+  values[5] = static_cast<double>(mine.trained_batches);
   sums = sums.to(device_);
   groups_.across().all_reduce(sums);
   sums = sums.to(at::kCPU);
@@ -133,6 +135,8 @@ StepResult GroupExchange::over_groups(const StepResult& mine) const {
   all.loss = values[0] > 0 ? values[1] / values[0] : 0;
   all.grad_norm = values[2] / groups_.count();
   all.skipped = values[3] > 0;
+  all.trained_tokens = std::llround(values[4]);
+  all.trained_batches = std::llround(values[5]);
   return all;
 }
 

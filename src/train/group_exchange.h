@@ -29,8 +29,8 @@ class GroupExchange {
   /// equally; collective. Does nothing where weights are exchanged.
   void exchange_gradients(int64_t tokens);
 
-  /// After a step on so many tokens of this group: exchanges the weights every `interval` steps;
-  /// collective.
+  /// After a step that trained on so many tokens of this group (none where it was skipped):
+  /// exchanges the weights every `interval` steps; collective.
   void after_step(int64_t steps_done, int64_t tokens);
   /// What was done since the last exchange is exchanged, so that all groups have one model;
   /// collective.

@@ -66,9 +66,8 @@ int64_t step_of(const fs::path& folder, const char* prefix) {
 // The newest first.
 std::vector<int64_t> steps_in(const fs::path& folder, const char* prefix = kPrefix) {
   std::vector<int64_t> steps;
-  std::error_code none;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, none))
-    if (const int64_t step = step_of(entry.path(), prefix); step >= 0) steps.push_back(step);
+  for (const fs::path& entry : entries_in(folder))
+    if (const int64_t step = step_of(entry, prefix); step >= 0) steps.push_back(step);
   std::sort(steps.rbegin(), steps.rend());
   return steps;
 }
@@ -154,8 +153,8 @@ std::string JobStateStore::temporary_suffix() const {
 // Left by this very attempt, killed while it wrote and requeued.
 void JobStateStore::remove_incomplete() const {
   std::error_code none;
-  for (const fs::directory_entry& entry : fs::directory_iterator(spec_.state_path, none))
-    if (entry.path().string().ends_with(temporary_suffix())) fs::remove_all(entry.path(), none);
+  for (const fs::path& entry : entries_in(spec_.state_path))
+    if (entry.string().ends_with(temporary_suffix())) fs::remove_all(entry, none);
 }
 
 void JobStateStore::remove_old() const {
@@ -247,7 +246,7 @@ bool JobStateStore::load(JobState& state) {
   on_first_rank(group_, device_, [&] { steps = newest(); });
   steps = max_over_ranks(group_, device_, steps);
   if (steps < 0) return false;
-  on_all_ranks(group_, device_, [&] { read(folder(steps), buffers(), state); });
+  on_all_ranks_at_length(group_, device_, [&] { read(folder(steps), buffers(), state); });
   return true;
 }
 
@@ -261,7 +260,7 @@ bool JobStateStore::load_best(JobState& state) {
                    {{"path", source.string()}, {"problem", problem}});
     return false;
   }
-  on_all_ranks(group_, device_, [&] { read(source, best_buffers(), state); });
+  on_all_ranks_at_length(group_, device_, [&] { read(source, best_buffers(), state); });
   return true;
 }
 

@@ -11,6 +11,7 @@
 #include "unit_hooks.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
+#include "xffl/job/supported.h"
 #include "xffl/llama/weights.h"
 #include "xffl/train/pipeline.h"
 
@@ -27,30 +28,6 @@ at::ScalarType compute_dtype(job::FloatType precision) {
       break;
   }
   return at::kFloat;
-}
-
-bool is_hybrid(job::Sharding sharding) {
-  return sharding == job::Sharding::kHybrid || sharding == job::Sharding::kHybridZero2;
-}
-
-// The ranks that shard together are neighbours, so that a node's GPUs can be a group.
-int shard_group_size(int world_size, const job::TrainingSpec& training, int local_world_size) {
-  const std::string mode(job::to_string(training.sharding));
-  const int wanted = static_cast<int>(training.shard_group_size);
-  if (!is_hybrid(training.sharding)) {
-    if (wanted == 0 || wanted == world_size) return world_size;
-    throw Error(ErrorKind::kConfig, "training.shard_group_size is " + std::to_string(wanted) +
-                                        ", but sharding '" + mode + "' shards over all " +
-                                        std::to_string(world_size) +
-                                        " ranks: leave it out, or use hybrid or hybrid_zero2");
-  }
-  const int size = wanted == 0 ? local_world_size : wanted;
-  if (size < 1 || world_size % size != 0) {
-    throw Error(ErrorKind::kConfig, "training.shard_group_size is " + std::to_string(size) +
-                                        ", which does not divide the " +
-                                        std::to_string(world_size) + " ranks of this job");
-  }
-  return size;
 }
 
 // Which parameters are trained, and which are not.
@@ -97,7 +74,7 @@ shard::FlatOptions flat_options(const LoadOptions& options, bool frozen) {
 
 ShardGroups::ShardGroups(comm::Group& world, const job::TrainingSpec& training,
                          int local_world_size) {
-  const int size = shard_group_size(world.size(), training, local_world_size);
+  const int size = job::shard_group_size(training, world.size(), local_world_size);
   const int first = world.rank() / size * size;
   gather_ = world.split(strided_ranks(first, size, 1), "gather");
   reduce_ = world.split(strided_ranks(first, size, 1), "reduce");
@@ -164,17 +141,22 @@ llama::Recompute to_recompute(job::Recompute recompute) {
   throw Error(ErrorKind::kInternal, "Recompute has an unknown value");
 }
 
-LoadedModel load_model(const std::filesystem::path& folder, const LoadOptions& options) {
+LoadedModel outline_model(const std::filesystem::path& folder, const LoadOptions& options) {
   LoadedModel loaded;
   loaded.config = checkpoint::read_llama_config(folder);
   loaded.lora = options.lora;
   loaded.stages = stage_units(loaded.config, options.num_stages);
   loaded.stage = options.stage;
-  const UnitRange here = loaded.stages.at(static_cast<size_t>(options.stage));
   const std::vector<llama::ParameterSpec> all = llama::parameter_specs(loaded.config);
   llama::check_parameters(checkpoint::ModelFolder(folder), all);
   if (options.lora) check_adapter(options, loaded.config);
   divide(all, options, loaded);
+  return loaded;
+}
+
+LoadedModel load_model(const std::filesystem::path& folder, const LoadOptions& options) {
+  LoadedModel loaded = outline_model(folder, options);
+  const UnitRange here = loaded.stages.at(static_cast<size_t>(options.stage));
   loaded.parameters = std::make_unique<shard::FlatParameters>(
       flat_parameters_of(loaded.specs, here), flat_options(options, false), options.groups);
   if (!loaded.frozen_specs.empty())
@@ -185,7 +167,8 @@ LoadedModel load_model(const std::filesystem::path& folder, const LoadOptions& o
   model_options.first_unit = here.first;
   model_options.end_unit = here.end;
   model_options.recompute = to_recompute(options.recompute);
-  const size_t num_weights = all.size() + (options.lora ? loaded.specs.size() : 0);
+  // Trained and frozen ones: with adapters these, and all of the model.
+  const size_t num_weights = loaded.specs.size() + loaded.frozen_specs.size();
   loaded.model = std::make_unique<llama::Model>(
       loaded.config, std::vector<llama::Weight>(num_weights), std::move(model_options));
   loaded.model->set_hooks(make_hooks(loaded));

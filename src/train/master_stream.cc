@@ -6,8 +6,10 @@
 
 namespace xffl::train {
 
-MasterStream::MasterStream(const LoadedModel& model, Pipeline& pipeline, at::Device device)
+MasterStream::MasterStream(const LoadedModel& model, comm::Group& world, Pipeline& pipeline,
+                           at::Device device)
     : model_(model),
+      world_(world),
       pipeline_(pipeline),
       device_(device),
       layout_(flat_parameters_of(model.specs), model.parameters->layout().num_shards()) {}
@@ -36,6 +38,9 @@ shard::UnitState MasterStream::gather(int unit) {
 void MasterStream::gather_up_to(int unit) {
   while (unit_ < unit) {
     whole_ = {};  // before there is another
+    // No collective may be waited for as long as the writing takes; nor, on a GPU, be started
+    // before its time: c10d's watchdog counts from then.
+    world_.wait_for_first();
     whole_ = gather(++unit_);
   }
 }

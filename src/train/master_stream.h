@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "host_copies.h"
+#include "xffl/comm/group.h"
 #include "xffl/llama/weights.h"
 #include "xffl/shard/flat_parameters.h"
 #include "xffl/train/loaded_model.h"
@@ -16,10 +17,12 @@ namespace xffl::train {
 /// The whole masters of a model, one unit at a time: what is in shards is gathered, and what is in
 /// other pipeline stages sent to the first, for the rank that writes. Nothing of it is widened as a
 /// whole: values are made as they are read. Collective: rank 0 calls values() for every parameter
-/// in order, or finish(), the others finish().
+/// in order, or finish(), the others finish(), and wait there for rank 0 without a limit: it may
+/// take long to write a unit.
 class MasterStream {
  public:
-  MasterStream(const LoadedModel& model, Pipeline& pipeline, at::Device device);
+  /// `world` is the group of all ranks, whose rank 0 writes.
+  MasterStream(const LoadedModel& model, comm::Group& world, Pipeline& pipeline, at::Device device);
   /// Valid until the next call. What leaves a GPU has been rounded to `dtype`. By rank 0.
   llama::Values values(size_t index, at::ScalarType dtype = at::kFloat);
   /// Takes part in gathering the units that are left.
@@ -30,6 +33,7 @@ class MasterStream {
   shard::UnitState gather(int unit);
 
   const LoadedModel& model_;
+  comm::Group& world_;
   Pipeline& pipeline_;
   at::Device device_;
   shard::FlatLayout layout_;  // of all units

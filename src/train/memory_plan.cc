@@ -1,8 +1,11 @@
 #include "memory_plan.h"
 
 #include <algorithm>
+#include <bit>
+#include <map>
 
 #include "xffl/llama/head_loss.h"
+#include "xffl/train/device.h"
 #include "xffl/train/loaded_model.h"
 
 namespace xffl::train {
@@ -11,12 +14,24 @@ namespace {
 int64_t width_of(job::FloatType precision) { return precision == job::FloatType::kFloat32 ? 4 : 2; }
 int64_t width_of(job::StateDtype dtype) { return dtype == job::StateDtype::kFloat32 ? 4 : 2; }
 
-// Two of the largest units are gathered, or reduced, at once.
-int64_t two_units(const shard::FlatLayout& layout) {
-  std::vector<int64_t> sizes;
-  for (const shard::UnitLayout& unit : layout.units()) sizes.push_back(unit.size);
-  std::sort(sizes.rbegin(), sizes.rend());
-  return sizes[0] + (sizes.size() > 1 ? sizes[1] : 0);
+// Two units are gathered, or reduced, at once, and buffers are kept for the next unit of that size.
+int64_t pooled_elements(const shard::FlatLayout& layout) {
+  std::map<int64_t, int> units_of_size;
+  for (const shard::UnitLayout& unit : layout.units()) ++units_of_size[unit.size];
+  int64_t elements = 0;
+  for (const auto& [size, count] : units_of_size) elements += size * std::min(count, 2);
+  return elements;
+}
+
+// By what the buffers of a rank's parts of the units, `width` bytes an element, are rounded up when
+// they are pinned: torch's allocator takes powers of two.
+int64_t pinning_of(const shard::FlatLayout& layout, int64_t num_parts, int64_t width) {
+  int64_t bytes = 0;
+  for (const shard::UnitLayout& unit : layout.units()) {
+    const auto size = static_cast<uint64_t>(unit.size / num_parts * width);
+    if (size > 0) bytes += static_cast<int64_t>(std::bit_ceil(size) - size);
+  }
+  return bytes;
 }
 
 // Elements that a block keeps for each token: the inputs of its norms, products and activation.
@@ -46,9 +61,13 @@ int64_t kept_elements(const checkpoint::LlamaConfig& config, job::Recompute reco
   return blocks * block;
 }
 
+int64_t micro_batch_size(const job::TrainingSpec& training) {
+  return std::min(training.micro_batch_size, training.batch_size);
+}
+
 int64_t activation_bytes(const checkpoint::LlamaConfig& config, const job::TrainingSpec& training,
                          int64_t positions, const StageLoad& stage) {
-  const int64_t tokens = training.micro_batch_size * positions;
+  const int64_t tokens = micro_batch_size(training) * positions;
   const int64_t width = width_of(training.precision);
   const int64_t blocks = std::min<int64_t>(stage.units.end, config.num_layers + 1) -
                          std::max<int64_t>(stage.units.first, 1);
@@ -61,19 +80,25 @@ int64_t logits_bytes(const checkpoint::LlamaConfig& config, const job::TrainingS
                      int64_t positions, const StageLoad& stage, at::Device device) {
   if (stage.units.end <= config.num_layers + 1) return 0;
   const int64_t rows =
-      llama::head_chunk_rows(device, training.micro_batch_size * positions, config.vocab_size);
+      llama::head_chunk_rows(device, micro_batch_size(training) * positions, config.vocab_size);
   return rows * config.vocab_size * width_of(training.precision);
 }
 
-// Masters beside what is computed with, as shard::FlatParameters keeps them.
-int64_t master_width(const job::TrainingSpec& training, const shard::Offload& offload) {
+// Bytes of masters an element, beside what is computed with, as shard::FlatParameters keeps them.
+struct MasterWidths {
+  int64_t master = 0;
+  int64_t remainder = 0;
+  int64_t given = 0;  // of FedProx
+
+  int64_t all() const { return master + remainder + given; }
+};
+
+MasterWidths master_widths(const job::TrainingSpec& training, const shard::Offload& offload) {
   const int64_t width = width_of(training.precision);
   const bool weights_too = training.masters != job::Masters::kFloat32 || width == 4;
   const bool one_copy = weights_too && offload.states == offload.parameters;
-  int64_t bytes = one_copy ? 0 : (weights_too ? width : 4);
-  if (training.masters == job::Masters::kSplit) bytes += 2;  // the remainders
-  if (training.proximal > 0) bytes += 4;                     // as they were given
-  return bytes;
+  return {one_copy ? 0 : (weights_too ? width : 4),
+          training.masters == job::Masters::kSplit ? 2 : 0, training.proximal > 0 ? 4 : 0};
 }
 
 // Float32 masters of a unit at a time, where they are exchanged and not stored so.
@@ -85,6 +110,19 @@ int64_t exchange_buffer(const job::TrainingSpec& training, const shard::FlatLayo
   int64_t largest = 0;
   for (const shard::UnitLayout& unit : layout.units()) largest = std::max(largest, unit.size);
   return largest / (states_split ? layout.num_shards() : 1) * 4;
+}
+
+// Moments are not pinned.
+int64_t pinning(const shard::FlatLayout& layout, const job::TrainingSpec& training,
+                const shard::Offload& offload, int64_t num_parts) {
+  const MasterWidths masters = master_widths(training, offload);
+  int64_t bytes = 0;
+  if (offload.states)
+    for (const int64_t width :
+         {masters.master, masters.remainder, width_of(training.gradient_dtype)})
+      bytes += pinning_of(layout, num_parts, width);
+  if (offload.parameters) bytes += pinning_of(layout, num_parts, width_of(training.precision));
+  return bytes;
 }
 
 // The last exchange's model and the outer optimizer's moments.
@@ -108,13 +146,15 @@ MemoryPlan plan_memory(const checkpoint::LlamaConfig& config, const shard::FlatL
   const int64_t held = split && sharded.states ? part : whole;
   MemoryPlan plan;
   plan.parameters = (transient ? held : whole) * width;
-  plan.masters = held * master_width(training, offload);
+  const MasterWidths masters = master_widths(training, offload);
+  plan.masters = held * masters.all();
   plan.moments = held * (2 * width_of(training.moment_dtype) + 4 * outer_buffers(training.groups));
   const int64_t gradient_width = width_of(training.gradient_dtype);
   const bool gradients_split = split && sharded.gradients;
   plan.gradients = (gradients_split ? part : whole) * gradient_width;
-  if (transient) plan.buffers += two_units(layout) * width;
-  if (gradients_split) plan.buffers += two_units(layout) * gradient_width;
+  if (transient) plan.buffers += pooled_elements(layout) * width;
+  if (gradients_split) plan.buffers += pooled_elements(layout) * gradient_width;
+  if (split && device.is_cpu()) plan.buffers += pooled_elements(layout) * gradient_width;
   plan.buffers += exchange_buffer(training, layout, split && sharded.states);
   plan.activations = activation_bytes(config, training, positions, stage);
   plan.logits = logits_bytes(config, training, positions, stage, device);
@@ -124,18 +164,33 @@ MemoryPlan plan_memory(const checkpoint::LlamaConfig& config, const shard::FlatL
     plan.host += plan.masters + plan.moments + held * gradient_width;
   }
   if (offload.parameters) plan.host += plan.parameters;
+  if (device.is_cuda()) plan.pinning = pinning(layout, training, offload, whole / held);
   return plan;
 }
 
 void add_frozen(MemoryPlan& plan, const shard::FlatLayout& frozen,
-                const job::TrainingSpec& training) {
+                const job::TrainingSpec& training, at::Device device) {
   const int64_t width = width_of(training.precision);
   const bool split = frozen.num_shards() > 1 && to_sharded(training.sharding).parameters;
   const bool on_host = to_offload(training.offload).parameters;
   const int64_t bytes = frozen.total_size() / (split ? frozen.num_shards() : 1) * width;
   plan.parameters += bytes;
-  if (split || on_host) plan.buffers += two_units(frozen) * width;
-  if (on_host) plan.host += bytes;
+  if (split || on_host) plan.buffers += pooled_elements(frozen) * width;
+  if (!on_host) return;
+  plan.host += bytes;
+  if (device.is_cuda()) plan.pinning += pinning_of(frozen, split ? frozen.num_shards() : 1, width);
+}
+
+MemoryThere memory_there(at::Device device, int ranks_on_machine) {
+  MemoryThere there;
+  there.host = available_memory_bytes(at::kCPU) / ranks_on_machine;
+  if (device.is_cuda()) there.gpu = available_memory_bytes(device);
+  return there;
+}
+
+bool fits(const MemoryPlan& plan, const MemoryThere& there) {
+  if (!there.gpu) return plan.total() <= there.host;
+  return plan.device() <= *there.gpu && plan.host + plan.pinning <= there.host;
 }
 
 }  // namespace xffl::train

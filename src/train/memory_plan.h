@@ -5,6 +5,7 @@
 
 #include <climits>
 #include <cstdint>
+#include <optional>
 
 #include "xffl/checkpoint/llama_config.h"
 #include "xffl/job/job_spec.h"
@@ -20,10 +21,11 @@ struct MemoryPlan {
   int64_t masters = 0;     // beside them: in float32, or what they lack of it
   int64_t gradients = 0;
   int64_t moments = 0;
-  int64_t buffers = 0;  // units gathered and reduced at once
+  int64_t buffers = 0;  // units gathered and reduced at once, and what Gloo receives them in
   int64_t activations = 0;
-  int64_t logits = 0;  // head_loss's chunk
-  int64_t host = 0;    // of these, in the host's memory
+  int64_t logits = 0;   // head_loss's chunk
+  int64_t host = 0;     // of these, in the host's memory
+  int64_t pinning = 0;  // there beside them: pinned buffers have powers of two for sizes
 
   int64_t total() const {
     return parameters + masters + gradients + moments + buffers + activations + logits;
@@ -46,6 +48,15 @@ MemoryPlan plan_memory(const checkpoint::LlamaConfig& config, const shard::FlatL
 
 /// Adds what is frozen beside what that plan is of.
 void add_frozen(MemoryPlan& plan, const shard::FlatLayout& frozen,
-                const job::TrainingSpec& training);
+                const job::TrainingSpec& training, at::Device device = at::kCPU);
+
+/// A rank's share of the memory that is there before it takes any.
+struct MemoryThere {
+  int64_t host = 0;            // of this machine
+  std::optional<int64_t> gpu;  // else all that a rank takes is the host's
+};
+MemoryThere memory_there(at::Device device, int ranks_on_machine);
+
+bool fits(const MemoryPlan& plan, const MemoryThere& there);
 
 }  // namespace xffl::train

@@ -6,8 +6,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <span>
+#include <utility>
 
+#include "xffl/base/error.h"
 #include "xffl/base/json.h"
+#include "xffl/base/log.h"
 
 namespace xffl::train {
 namespace {
@@ -58,10 +61,14 @@ std::string format_validation(int64_t step, const std::vector<job::ValidationRes
 
 MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t last_step) : path_(path) {
   if (path_.empty()) return;
-  make_dirs(path_.parent_path());
-  const std::string kept = lines_up_to(path_, last_step);
-  fd_ = open_file(path_, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND);
-  write_all(fd_.get(), std::as_bytes(std::span(kept)), path_);
+  try {
+    make_dirs(path_.parent_path());
+    const std::string kept = lines_up_to(path_, last_step);
+    fd_ = open_file(path_, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND);
+    if (!kept.empty()) append_line(kept);
+  } catch (const std::exception& error) {
+    tell(error.what());
+  }
 }
 
 void MetricsFile::append(const StepMetrics& metrics) { append_line(format_metrics(metrics)); }
@@ -71,8 +78,21 @@ void MetricsFile::append_validation(int64_t step,
   append_line(format_validation(step, results));
 }
 
+// A line is there as a whole or not at all: the next one may find room again.
 void MetricsFile::append_line(const std::string& line) {
-  if (fd_) write_all(fd_.get(), std::as_bytes(std::span(line)), path_);
+  if (!fd_) return;
+  const off_t size = ::lseek(fd_.get(), 0, SEEK_END);
+  try {
+    write_all(fd_.get(), std::as_bytes(std::span(line)), path_);
+  } catch (const Error& error) {
+    const bool is_whole = size >= 0 && ::ftruncate(fd_.get(), size) == 0;
+    tell(error.what() + std::string(is_whole ? "" : " (a part of a line may be there)"));
+  }
+}
+
+void MetricsFile::tell(const std::string& problem) {
+  if (std::exchange(told_, true)) return;
+  log::warning("metrics cannot be written: the training goes on without", {{"problem", problem}});
 }
 
 Progress::Progress(int64_t num_steps, bool enabled)

@@ -17,7 +17,7 @@ struct StepMetrics {
   double loss = 0;
   double learning_rate = 0;
   double grad_norm = 0;
-  int64_t tokens = 0;
+  int64_t tokens = 0;  // trained on: none in a step that was skipped
   double seconds = 0;
   int64_t memory_bytes = 0;
 
@@ -30,6 +30,7 @@ std::string format_metrics(const StepMetrics& metrics);
 /// Of validation in mid-training: the loss of each set after `step`.
 std::string format_validation(int64_t step, const std::vector<job::ValidationResult>& results);
 
+/// For people and plots: what cannot be written is left out, with one warning.
 class MetricsFile {
  public:
   /// Starts an empty file, or keeps what is there of the steps up to `last_step`; an empty path
@@ -40,9 +41,11 @@ class MetricsFile {
 
  private:
   void append_line(const std::string& line);
+  void tell(const std::string& problem);
 
   std::filesystem::path path_;
   UniqueFd fd_;
+  bool told_ = false;
 };
 
 /// On a terminal one line with a bar that is rewritten; elsewhere a line every few seconds and at

@@ -14,6 +14,7 @@
 #include "xffl/base/log.h"
 #include "xffl/base/sha256.h"
 #include "xffl/job/optimizer_names.h"
+#include "xffl/train/foreign_error.h"
 
 namespace xffl::train {
 namespace {
@@ -115,7 +116,7 @@ void OptimizerState::load() {
                    {{"path", given.string()}, {"problem", problem}});
     return;
   }
-  on_all_ranks(group_, device_, [&] { read(given); });
+  on_all_ranks_at_length(group_, device_, [&] { read(given); });
   if (group_.rank() == 0)
     log::info("the optimizer goes on from the round before",
               {{"steps", trainer_.optimizer().num_steps()}});
@@ -139,9 +140,9 @@ void OptimizerState::write(const fs::path& target) const {
 // An attempt of an earlier round may still be at work: it knows of no later rounds.
 void OptimizerState::remove_old() const {
   std::error_code none;
-  for (const fs::directory_entry& entry : fs::directory_iterator(mine().parent_path(), none)) {
-    const int round = round_of(entry.path());
-    if (round >= 0 && round < spec_.key.round - 1) fs::remove_all(entry.path(), none);
+  for (const fs::path& entry : entries_in(mine().parent_path())) {
+    const int round = round_of(entry);
+    if (round >= 0 && round < spec_.key.round - 1) fs::remove_all(entry, none);
   }
 }
 
@@ -149,8 +150,9 @@ void OptimizerState::save() const {
   if (spec_.optimizer_path.empty()) return;
   try {
     write(mine());
-  } catch (const Error& error) {
-    if (error.kind() == ErrorKind::kCancelled) throw;
+  } catch (const std::exception& caught) {
+    const Error error = translated(caught);
+    if (error.kind() == ErrorKind::kCancelled) throw error;
     if (group_.rank() == 0)
       log::warning("the optimizer's state could not be kept", {{"problem", error.what()}});
   }

@@ -47,7 +47,8 @@ class JobRun {
   std::optional<job::JobReport> earlier_report() const;
   void load();
   void tell_loaded(double checking_seconds, double loading_seconds) const;
-  void tell_memory_plan() const;
+  bool may_go_on() const;
+  void tell_memory_plan(const LoadedModel& outline, const MemoryThere& there) const;
   void tell_losses() const;
   void train();
   void finish_report(const std::vector<double>& after);
@@ -86,13 +87,20 @@ std::optional<job::JobReport> JobRun::earlier_report() const {
                                         ": give each attempt a folder of its own");
 }
 
+// Whether there may be a checkpoint with steps that are worth an update; collective.
+bool JobRun::may_go_on() const {
+  std::error_code none;
+  const bool is_there = first_rank() && std::filesystem::exists(spec_.state_path, none);
+  return max_over_ranks(group_, context_.device, is_there ? 1 : 0) == 1;
+}
+
 void JobRun::load() {
-  check_supported(spec_, group_.size());
+  check_supported(spec_, {group_.size(), context_.local_world_size});
   if (spec_.training.deterministic) use_deterministic_algorithms(context_.device);
   const auto checks_begin = SteadyClock::now();
   on_first_rank(group_, context_.device, [&] { provide_given_models(spec_); });
   const auto loading_begins = SteadyClock::now();
-  stop_.told_to_finish(0);
+  if (!may_go_on()) stop_.told_to_finish(0);
   const job::TrainingSpec& training = spec_.training;
   groups_.emplace(group_, training.groups.count);
   pipeline_.emplace(groups_->inner(), static_cast<int>(training.pipeline.stages), context_.device);
@@ -104,12 +112,16 @@ void JobRun::load() {
   load_options_ = load_options(spec_, context_.device, groups);
   load_options_.stage = pipeline_->stage();
   load_options_.num_stages = pipeline_->num_stages();
-  model_ = load_model(spec_.base_model_path, load_options_);
-  const auto loaded = SteadyClock::now();
-  const ModelLimits limits(model_.config);
+  const LoadedModel outline = outline_model(spec_.base_model_path, load_options_);
+  const ModelLimits limits(outline.config);
+  // Seen by all ranks of a machine before one of them has taken of it: they agree on the data.
+  const MemoryThere there = memory_there(context_.device, context_.local_world_size);
   if (trains()) {
     on_all_ranks(group_, context_.device, [&] { data_.emplace(spec_, limits, groups_->index()); });
+    if (groups_->index() == 0 && pipeline_->data().rank() == 0) tell_memory_plan(outline, there);
   }
+  model_ = load_model(spec_.base_model_path, load_options_);
+  const auto loaded = SteadyClock::now();
   validation_.emplace(spec_, context_, limits, all_ranks_ ? *all_ranks_ : *pipeline_);
   tell_loaded(seconds_between(checks_begin, loading_begins),
               seconds_between(loading_begins, loaded));
@@ -156,17 +168,19 @@ void JobRun::tell_losses() const {
   }
 }
 
-void JobRun::tell_memory_plan() const {
+void JobRun::tell_memory_plan(const LoadedModel& outline, const MemoryThere& there) const {
   const job::TrainingSpec& training = spec_.training;
   const int64_t in_flight =
       max_in_flight(training.pipeline.schedule, pipeline_->stage(), pipeline_->num_stages(),
-                    num_micro_batches(training, pipeline_->data().size()));
-  const UnitRange units = model_.stages[static_cast<size_t>(model_.stage)];
-  MemoryPlan plan = plan_memory(model_.config, model_.parameters->layout(), training,
+                    job::num_micro_batches(training, pipeline_->data().size()));
+  const UnitRange units = outline.stages[static_cast<size_t>(outline.stage)];
+  const auto layout_of = [&](const std::vector<llama::ParameterSpec>& specs) {
+    return shard::FlatLayout(flat_parameters_of(specs, units), shard_groups_->num_shards());
+  };
+  MemoryPlan plan = plan_memory(outline.config, layout_of(outline.specs), training,
                                 data_->dataset().longest(), {units, in_flight}, context_.device);
-  if (model_.frozen) add_frozen(plan, model_.frozen->layout(), training);
-  const int64_t there = available_memory_bytes(context_.device) /
-                        (context_.device.is_cuda() ? 1 : context_.local_world_size);
+  if (!outline.frozen_specs.empty())
+    add_frozen(plan, layout_of(outline.frozen_specs), training, context_.device);
   const auto gigabytes = [](int64_t bytes) { return static_cast<double>(bytes) * 1e-9; };
   const log::Fields fields{{"stage", pipeline_->stage()},
                            {"parameters_gb", gigabytes(plan.parameters)},
@@ -176,12 +190,11 @@ void JobRun::tell_memory_plan() const {
                            {"buffers_gb", gigabytes(plan.buffers)},
                            {"logits_gb", gigabytes(plan.logits)},
                            {"activations_gb_about", gigabytes(plan.activations)},
-                           {"host_gb", gigabytes(plan.host)},
+                           {"host_gb", gigabytes(plan.host + plan.pinning)},
                            {"total_gb", gigabytes(plan.total())},
-                           {"available_gb", gigabytes(there)}};
-  // What is in use by now is part of the plan, but not of what is available.
-  const int64_t wanted = context_.device.is_cuda() ? plan.device() : plan.total();
-  if (wanted <= there) return log::info("memory plan of a rank: fits", fields);
+                           {"available_gb", gigabytes(there.gpu.value_or(there.host))},
+                           {"host_available_gb", gigabytes(there.host)}};
+  if (fits(plan, there)) return log::info("memory plan of a rank: fits", fields);
   log::warning(
       "memory plan of a rank: may not fit; try more sharding, recompute: full, a smaller "
       "micro_batch_size, or offload",
@@ -190,13 +203,13 @@ void JobRun::tell_memory_plan() const {
 
 void JobRun::train() {
   if (trains()) {
-    if (groups_->index() == 0 && pipeline_->data().rank() == 0) tell_memory_plan();
     if (first_rank()) tell_losses();
     loop_.emplace(spec_, context_, *groups_, *pipeline_, model_, *data_, *validation_, stop_);
     nll_before_ = loop_->resume();
   }
-  if (nll_before_.empty())
-    nll_before_ = validation_->measure(model_, "before", stop_, report_.steps);
+  // Steps of an earlier attempt are worth an update: those are in the loop's report by now.
+  const int64_t steps_done = loop_ ? loop_->report().steps : 0;
+  if (nll_before_.empty()) nll_before_ = validation_->measure(model_, "before", stop_, steps_done);
   if (!trains()) return;
   loop_->run(nll_before_);
   report_ = loop_->report();
@@ -235,6 +248,11 @@ void JobRun::leave_checkpoint() {
 }
 
 void JobRun::leave_update() {
+  if (report_.steps > 0 && report_.samples == 0)
+    throw Error(ErrorKind::kFailed,
+                "all " + std::to_string(report_.steps) +
+                    " steps were left out, for their gradients overflowed fp16: nothing was "
+                    "trained (each halves the scale of the loss: give more steps, or use bf16)");
   // What was told to finish saves first of all; measuring may take longer than there is time.
   std::vector<double> after;
   if (loop_) after = loop_->losses_now();
@@ -243,7 +261,7 @@ void JobRun::leave_update() {
                               : nll_before_;
   }
   finish_report(after);
-  MasterStream masters(model_, *pipeline_, context_.device);
+  MasterStream masters(model_, group_, *pipeline_, context_.device);
   if (!first_rank() && report_.steps > 0) masters.finish();
   on_first_rank(group_, context_.device, [&] {
     if (report_.steps > 0)

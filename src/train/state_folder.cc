@@ -1,5 +1,6 @@
 #include "state_folder.h"
 
+#include <exception>
 #include <system_error>
 
 #include "agree.h"
@@ -36,16 +37,26 @@ void write_state_folder(comm::Group& group, at::Device device, const StateFolder
       fs::remove_all(folder.temporary, none);
       make_dirs(folder.temporary);
     });
-    on_all_ranks(group, device, [&] { parts.write(folder.temporary, buffers); });
+    on_all_ranks_at_length(group, device, [&] { parts.write(folder.temporary, buffers); });
     on_first_rank(group, device, [&] {
       write_file_atomic(folder.temporary / kStateName, document().dump(1) + "\n");
       fsync_dir(folder.temporary);
       put_in_place(folder, may_stay);
     });
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     if (group.rank() == 0) fs::remove_all(folder.temporary, none);
     throw;
   }
+}
+
+std::vector<fs::path> entries_in(const fs::path& folder) {
+  std::vector<fs::path> entries;
+  std::error_code error;
+  // A loop over directory_iterator throws what goes wrong behind the first entry.
+  for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
+       entry.increment(error))
+    entries.push_back(entry->path());
+  return entries;
 }
 
 Json read_state_file(const fs::path& folder) {

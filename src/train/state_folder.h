@@ -28,6 +28,9 @@ void write_state_folder(comm::Group& group, at::Device device, const StateFolder
                         const std::function<Json()>& document,
                         const std::function<bool()>& may_stay = {});
 
+/// What is in a folder: as far as it can be read, without errors.
+std::vector<std::filesystem::path> entries_in(const std::filesystem::path& folder);
+
 /// A folder's state.json. Throws kNotFound, kIo, kCorrupt.
 Json read_state_file(const std::filesystem::path& folder);
 

@@ -9,6 +9,7 @@
 
 #include "stage_step.h"
 #include "xffl/base/error.h"
+#include "xffl/job/supported.h"
 
 namespace xffl::train {
 namespace {
@@ -57,11 +58,6 @@ Trainer::Trainer(LoadedModel& model, const job::TrainingSpec& training, Pipeline
                                      training.weight_decay, to_dtype(training.moment_dtype)}),
       loss_scale_(training.precision) {}
 
-int64_t num_micro_batches(const job::TrainingSpec& training, int num_data_ranks) {
-  const int64_t per_rank = (training.batch_size + num_data_ranks - 1) / num_data_ranks;
-  return (per_rank + training.micro_batch_size - 1) / training.micro_batch_size;
-}
-
 // Another one for each step of the federation, rank and micro-batch; a resumed job's is the same.
 uint64_t Trainer::dropout_seed(int64_t micro_batch) const {
   uint64_t seed = mix(training_.seed);
@@ -81,8 +77,8 @@ at::Tensor Trainer::forward_backward(const Dataset& data, const std::vector<uint
     return mine.empty() ? empty_batch(device_) : data.batch(mine, device_);
   };
   model_.parameters->begin_step();
-  const MicroBatches micro_batches{num_micro_batches(training_, pipeline_.data().size()), batch,
-                                   [this](int64_t i) { return dropout_seed(i); }};
+  const MicroBatches micro_batches{job::num_micro_batches(training_, pipeline_.data().size()),
+                                   batch, [this](int64_t i) { return dropout_seed(i); }};
   const at::Tensor nll_sum =
       run_stage(model_, pipeline_, training_.pipeline.schedule, micro_batches, scale);
   model_.parameters->finish_gradients();
@@ -125,6 +121,8 @@ StepResult Trainer::step(const Dataset& data, std::vector<uint64_t> indices, int
       clip_factor(result.grad_norm, training_.max_grad_norm) / loss_scale_.value();
   loss_scale_.record(true);
   optimizer_.step(learning_rate, factor);
+  result.trained_tokens = global_tokens;
+  result.trained_batches = 1;
   return result;
 }
 

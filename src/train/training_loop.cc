@@ -2,12 +2,14 @@
 
 #include <numeric>
 #include <string>
+#include <utility>
 
 #include "agree.h"
 #include "elapsed.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/train/device.h"
+#include "xffl/train/foreign_error.h"
 #include "xffl/train/schedule.h"
 
 namespace xffl::train {
@@ -93,32 +95,41 @@ void TrainingLoop::run(const std::vector<double>& nll_before) {
   if (complete() || !leaves_checkpoint(spec_)) exchange_.finish();
 }
 
+void TrainingLoop::go_on_without(const char* event, const std::exception& error) const {
+  const Error ours = translated(error);
+  if (ours.kind() == ErrorKind::kCancelled) throw ours;
+  if (first_rank()) log::warning(event, {{"problem", ours.what()}});
+}
+
 void TrainingLoop::return_to_best() {
   stopped_by_validation_ = true;  // whatever the best model's state says
   const int64_t last = report_.steps;
   if (spec_.training.early_stop_keep == job::EarlyStopKeep::kLast) return;
-  if (state_.best_steps == last || state_.best_steps < 0 || !store_.load_best(state_)) return;
+  // Better than what is kept is a last model that could not be.
+  const bool last_is_best = state_.measured_at == last && mean_of(state_.losses) < state_.best_amid;
+  if (state_.best_steps == last || state_.best_steps < 0 || last_is_best) return;
+  if (!store_.load_best(state_)) return;
   if (first_rank())
     log::info("the model is the best that was measured",
               {{"steps", report_.steps}, {"loss", state_.best_amid}, {"steps_done", last}});
 }
 
-// What cannot be written is told, and the last model is left then.
+// What cannot be written is told; what is on the disk by then stays the candidate.
 void TrainingLoop::keep_if_best(double loss) {
   const job::TrainingSpec& training = spec_.training;
   if (training.early_stop_patience == 0 || training.early_stop_keep != job::EarlyStopKeep::kBest)
     return;
   if (state_.best_steps >= 0 && loss >= state_.best_amid) return;
-  state_.best_amid = loss;
-  state_.best_steps = report_.steps;
+  const double best_before = std::exchange(state_.best_amid, loss);
+  const int64_t steps_before = std::exchange(state_.best_steps, report_.steps);
   report_.key = spec_.key;
   report_.base_model_sha256 = spec_.base_model_sha256;
   try {
     store_.save_best(state_);
-  } catch (const Error& error) {
-    if (error.kind() == ErrorKind::kCancelled) throw;
-    if (first_rank()) log::warning("the best model could not be kept", {{"problem", error.what()}});
-    state_.best_steps = -1;
+  } catch (const std::exception& error) {
+    state_.best_amid = best_before;
+    state_.best_steps = steps_before;
+    go_on_without("the best model could not be kept", error);
   }
 }
 
@@ -147,7 +158,7 @@ void TrainingLoop::step(tokens::Sampler& mine, tokens::Sampler& whole_batch) {
     if (groups_.count() == 1) return check_finite(result);
     on_all_ranks(context_.group, context_.device, [&] { check_finite(result); });
   });
-  exchange_.after_step(report_.steps + 1, result.tokens);
+  exchange_.after_step(report_.steps + 1, result.trained_tokens);
   // On a GPU the optimizer's work goes on and is part of the next step's time.
   record(step, exchange_.over_groups(result), rate, seconds_since(start));
 }
@@ -155,8 +166,9 @@ void TrainingLoop::step(tokens::Sampler& mine, tokens::Sampler& whole_batch) {
 void TrainingLoop::record(int64_t step, const StepResult& result, double learning_rate,
                           double seconds) {
   report_.steps += 1;
-  report_.samples += spec_.training.batch_size * groups_.count();
-  report_.tokens += result.tokens;
+  // The weight in the mean: what the model has not learnt from does not count.
+  report_.samples += spec_.training.batch_size * result.trained_batches;
+  report_.tokens += result.trained_tokens;
   // The mean so far.
   report_.train_loss += (result.loss - report_.train_loss) / static_cast<double>(report_.steps);
   report_.train_loss_last = result.loss;
@@ -166,7 +178,7 @@ void TrainingLoop::record(int64_t step, const StepResult& result, double learnin
                             result.loss,
                             learning_rate,
                             result.grad_norm,
-                            result.tokens,
+                            result.trained_tokens,
                             seconds,
                             peak_memory_bytes(context_.device)};
   metrics_->append(metrics);
@@ -213,9 +225,8 @@ void TrainingLoop::save_if_due() {
   if (interval == 0 || report_.steps % interval != 0 || complete()) return;
   try {
     save();
-  } catch (const Error& error) {
-    if (error.kind() == ErrorKind::kCancelled) throw;
-    if (first_rank()) log::warning("no checkpoint could be saved", {{"problem", error.what()}});
+  } catch (const std::exception& error) {
+    go_on_without("no checkpoint could be saved", error);
   }
 }
 

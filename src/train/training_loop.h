@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <vector>
 
@@ -62,6 +63,8 @@ class TrainingLoop {
   void record(int64_t step, const StepResult& result, double learning_rate, double seconds);
   void validate_if_due();
   void keep_if_best(double loss);
+  /// Tells what a training can do without; a stop on request goes on up.
+  void go_on_without(const char* event, const std::exception& error) const;
   void return_to_best();
   bool no_longer_improves() const;
   void save();

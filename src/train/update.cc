@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <span>
 #include <system_error>
 
@@ -92,7 +93,16 @@ class UpdateValues {
 // The other ranks wait for this one's part in gathering, even when it cannot write.
 struct FinishAtEnd {
   MasterStream& masters;
-  ~FinishAtEnd() noexcept(false) { masters.finish(); }
+  const int errors_at_birth = std::uncaught_exceptions();
+  ~FinishAtEnd() noexcept(false) {
+    const bool is_second = std::uncaught_exceptions() > errors_at_birth;
+    try {
+      masters.finish();
+    } catch (const std::exception& error) {
+      if (!is_second) throw;  // else after the one that is on its way up
+      log::warning("the other ranks may wait in vain", {{"problem", std::string(error.what())}});
+    }
+  }
 };
 
 void check_folder(const std::filesystem::path& folder, const std::string& sha256,

@@ -184,5 +184,17 @@ def train(job, world_size=1, check=True, **environment):
     return Outcome(job.parent, codes, output)
 
 
+def path_faults(**where):
+    """The environment of a rank whose system calls fail or are interrupted at some paths (tests/support/path_faults.cc)."""
+    import pytest  # not where only benchmarks run
+
+    library = BIN / "xffl-path-faults.so"
+    if not library.exists():
+        pytest.skip(f"{library} is not built here")
+    if b"__asan_init" in (BIN / "xffl-train").read_bytes() or b"__tsan_init" in (BIN / "xffl-train").read_bytes():
+        pytest.skip("nothing can be preloaded before a sanitizer's runtime")
+    return {"LD_PRELOAD": str(library), **where}
+
+
 def relative(found, expected):
     return abs(found - expected) / abs(expected)

@@ -28,7 +28,8 @@ checkpoint::LlamaConfig llama_7b() {
 
 MemoryPlan plan_with(job::Sharding sharding, int num_shards,
                      job::Offload offload = job::Offload::kNone,
-                     job::Recompute recompute = job::Recompute::kNone) {
+                     job::Recompute recompute = job::Recompute::kNone,
+                     at::Device device = at::kCPU) {
   job::TrainingSpec training;
   training.precision = job::FloatType::kBfloat16;
   training.micro_batch_size = 1;
@@ -37,7 +38,7 @@ MemoryPlan plan_with(job::Sharding sharding, int num_shards,
   training.recompute = recompute;
   const shard::FlatLayout layout(flat_parameters_of(llama::parameter_specs(llama_7b())),
                                  num_shards);
-  return plan_memory(llama_7b(), layout, training, 2048);
+  return plan_memory(llama_7b(), layout, training, 2048, {}, device);
 }
 
 constexpr double kParameters = 6.738e9;
@@ -48,8 +49,54 @@ TEST(MemoryPlan, DataParallelismHoldsAll) {
   EXPECT_NEAR(static_cast<double>(plan.masters), 4 * kParameters, 4e7);
   EXPECT_NEAR(static_cast<double>(plan.gradients), 4 * kParameters, 4e7);
   EXPECT_NEAR(static_cast<double>(plan.moments), 8 * kParameters, 8e7);
-  EXPECT_EQ(plan.buffers, 0);
   EXPECT_EQ(plan.host, 0);
+}
+
+// Units of 7B: an embedding of 0.131 billion, 32 blocks of 0.2024 each, a head of 0.131.
+TEST(MemoryPlan, GlooReceivesTwoUnitsOfASize) {
+  const double units = 131.1e6 + 2 * 202.4e6 + 131.1e6;
+  EXPECT_NEAR(static_cast<double>(plan_with(job::Sharding::kNone, 8).buffers), 4 * units, 2e7);
+  EXPECT_EQ(plan_with(job::Sharding::kNone, 1).buffers, 0) << "nobody to receive from";
+  const auto buffers = [](job::Sharding sharding, at::Device device) {
+    return static_cast<double>(
+        plan_with(sharding, 8, job::Offload::kNone, job::Recompute::kNone, device).buffers);
+  };
+  EXPECT_EQ(buffers(job::Sharding::kNone, at::kCUDA), 0) << "NCCL receives in place";
+  EXPECT_NEAR(buffers(job::Sharding::kGradients, at::kCUDA), 4 * units, 2e7);
+  EXPECT_NEAR(buffers(job::Sharding::kFull, at::kCUDA), (4 + 2) * units, 3e7);
+  EXPECT_NEAR(buffers(job::Sharding::kFull, at::kCPU), (4 + 4 + 2) * units, 5e7);
+}
+
+TEST(MemoryPlan, FitsWhereBothMemoriesDo) {
+  MemoryPlan plan;
+  plan.moments = 100;
+  plan.parameters = 50;
+  EXPECT_TRUE(fits(plan, {150, std::nullopt}));
+  EXPECT_FALSE(fits(plan, {149, std::nullopt}));
+  plan.host = 100;
+  EXPECT_FALSE(fits(plan, {149, std::nullopt})) << "on CPUs it is one memory";
+  EXPECT_TRUE(fits(plan, {100, 50}));
+  EXPECT_FALSE(fits(plan, {100, 49}));
+  EXPECT_FALSE(fits(plan, {99, 50}));
+  plan.pinning = 20;
+  EXPECT_FALSE(fits(plan, {119, 50}));
+  EXPECT_TRUE(fits(plan, {120, 50}));
+}
+
+// torch's allocator of pinned memory takes the next power of two. Of one unit of 3 x 4096 elements:
+// masters 48 -> 64 KB, gradients likewise, what is gathered from 24 -> 32 KB.
+TEST(MemoryPlan, PinnedBuffersAreRoundedUp) {
+  job::TrainingSpec training;
+  training.precision = job::FloatType::kBfloat16;
+  const shard::FlatLayout layout({{{3, 4096}, 0, true}}, 1);
+  const auto pinning = [&](job::Offload offload, at::Device device) {
+    training.offload = offload;
+    return plan_memory(llama_7b(), layout, training, 100, {}, device).pinning;
+  };
+  EXPECT_EQ(pinning(job::Offload::kOptimizer, at::kCUDA), (16 + 16) << 10);
+  EXPECT_EQ(pinning(job::Offload::kParameters, at::kCUDA), (16 + 16 + 8) << 10);
+  EXPECT_EQ(pinning(job::Offload::kNone, at::kCUDA), 0);
+  EXPECT_EQ(pinning(job::Offload::kParameters, at::kCPU), 0);
 }
 
 TEST(MemoryPlan, AnOuterOptimizerKeepsTheLastExchangeAndItsMoments) {

@@ -1,7 +1,11 @@
 #include "metrics.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <csignal>
+
+#include "support/failing_call.h"
 #include "support/temp_dir.h"
 #include "xffl/base/json.h"
 
@@ -33,6 +37,47 @@ TEST(Metrics, AValidationHasALineOfItsOwn) {
   file.append_validation(20, {{"it", 300, 4.0, 3.25}, {"cs", 200, 5.0, 4.5}});
   EXPECT_EQ(read_file(dir / "m.jsonl", 1 << 20),
             "{\"step\":20,\"validation\":{\"it\":3.25,\"cs\":4.5}}\n");
+}
+
+// /dev/full is a disk that is full.
+TEST(Metrics, AFullDiskIsToldOnce) {
+  testing::internal::CaptureStderr();
+  MetricsFile file("/dev/full");
+  for (int step = 1; step <= 3; ++step) file.append({step, 2.5, 1e-4, 0.75, 300, 0.5, 0});
+  file.append_validation(3, {{"it", 300, 4.0, 3.25}});
+  const std::string told = testing::internal::GetCapturedStderr();
+  const size_t first = told.find("metrics cannot be written");
+  ASSERT_NE(first, std::string::npos) << told;
+  EXPECT_EQ(told.find("metrics cannot be written", first + 1), std::string::npos) << told;
+}
+
+TEST(Metrics, APathThatCannotBeIsToldToo) {
+  const test::TempDir dir;
+  write_file_atomic(dir / "file", "");
+  testing::internal::CaptureStderr();
+  MetricsFile file(dir / "file/metrics.jsonl");
+  file.append({1, 2.5, 1e-4, 0.75, 300, 0.5, 0});
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("metrics cannot be written"),
+            std::string::npos);
+}
+
+// What fits of the line that does not is taken back: the limit is one on the file's size.
+TEST(Metrics, NoLineIsTorn) {
+  const test::TempDir dir;
+  const int torn = test::in_child([&] {
+    std::signal(SIGXFSZ, SIG_IGN);
+    MetricsFile file(dir / "m.jsonl");
+    file.append({1, 2.5, 1e-4, 0.75, 300, 0.5, 0});
+    const auto size = static_cast<rlim_t>(std::filesystem::file_size(dir / "m.jsonl"));
+    const rlimit narrow{size + 10, RLIM_INFINITY}, wide{RLIM_INFINITY, RLIM_INFINITY};
+    if (::setrlimit(RLIMIT_FSIZE, &narrow) != 0) return 1;
+    file.append({2, 2.5, 1e-4, 0.75, 300, 0.5, 0});
+    if (std::filesystem::file_size(dir / "m.jsonl") != size) return 2;
+    if (::setrlimit(RLIMIT_FSIZE, &wide) != 0) return 3;
+    file.append({3, 2.5, 1e-4, 0.75, 300, 0.5, 0});
+    return std::filesystem::file_size(dir / "m.jsonl") == 2 * size ? 0 : 4;
+  });
+  EXPECT_EQ(torn, 0);
 }
 
 TEST(Metrics, ARestartedJobBeginsAnew) {

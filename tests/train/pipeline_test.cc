@@ -128,7 +128,7 @@ class PipelineTraining : public testing::TestWithParam<Setting> {
       outcome.norms.push_back(result.grad_norm);
     }
     outcome.nll = evaluate(model, data, 4, pipeline, at::kCPU)->nll();
-    MasterStream masters(model, pipeline, at::kCPU);
+    MasterStream masters(model, world, pipeline, at::kCPU);
     for (size_t i = 0; world.rank() == 0 && i < model.specs.size(); ++i)
       outcome.masters.push_back(all_of(masters.values(i), model.specs[i]));
     masters.finish();

@@ -39,6 +39,17 @@ def test_stays_near_float32(setting, changes):
     assert all(m["grad_norm"] for m in found.metrics), "no step was left out"
 
 
+def test_unscales_then_clips_then_steps(setting):
+    """AdamW's step does not depend on the gradients' scale, but where epsilon is above them: against float32."""
+    _, _, job = setting
+    large = dict(epsilon=1.0, learning_rate=5.0, max_grad_norm=0.5, steps=6)
+    found, wide = harness.train(job("unscaled", **large)), harness.train(job("unscaled32", precision="fp32", **large))
+    assert wide.losses[0] - wide.losses[-1] > 0.05, "else nothing was tested"
+    for mine, theirs in zip(found.metrics, wide.metrics, strict=True):
+        assert harness.relative(mine["grad_norm"], theirs["grad_norm"]) < 2e-2 and theirs["grad_norm"] > 0.5
+        assert harness.relative(mine["loss"], theirs["loss"]) < 2e-3
+
+
 def test_an_overflow_leaves_a_step_out(setting):
     _, few, job = setting
     found = harness.train(job("overflow", train=[few], learning_rate=1e-2))
@@ -46,6 +57,19 @@ def test_an_overflow_leaves_a_step_out(setting):
     assert skipped[0] and not skipped[-1], "the scale was halved until it fitted"
     first = skipped.index(False)
     assert len(set(found.losses[:first + 1])) == 1 and found.losses[-1] < found.losses[0]
+    # What was left out is not in the weight of the update: a step is 8 times the one sequence, of one target.
+    good = skipped.count(False)
+    assert [m["tokens"] for m in found.metrics] == [0 if left_out else 8 for left_out in skipped]
+    assert (found.report["steps"], found.report["samples"], found.report["tokens"]) == (4, 8 * good, 8 * good)
+    limited = harness.train(job("limited", train=[few], learning_rate=1e-2, max_tokens=1))
+    assert (limited.report["steps"], limited.report["tokens"]) == (first + 1, 8)
+
+
+def test_a_job_that_trained_nothing_leaves_no_update(setting):
+    _, few, job = setting
+    found = harness.train(job("nothing", train=[few], steps=1), check=False)
+    assert found.codes == [9] and "overflowed fp16: nothing was trained" in found.output[0]
+    assert found.report is None and not (found.folder / "update").exists()
 
 
 @pytest.mark.parametrize("exchange", ["weights", "gradients"])
@@ -54,10 +78,21 @@ def test_one_group_overflows(setting, exchange):
     found = harness.train(job("one-" + exchange, train=[tokens, few], groups=GROUPS | dict(exchange=exchange), steps=6), 2)
     skipped = [m["grad_norm"] is None for m in found.metrics]
     assert skipped[0] and not skipped[-1]
+    assert found.report["tokens"] == sum(m["tokens"] for m in found.metrics)
+    good, left_out = skipped.count(False), skipped.count(True)
     if exchange == "gradients":  # one model: what one leaves out all do
-        again = harness.train(job("one-again", train=[tokens, few], groups=GROUPS | dict(exchange=exchange), steps=1), 2)
-        alone = json.loads((again.folder / "report.json").read_text())["validation"][0]
-        assert alone["nll_before"] == alone["nll_after"]
+        assert found.report["samples"] == 2 * 8 * good and found.metrics[0]["tokens"] == 0
+    else:
+        assert found.report["samples"] == 2 * 8 * good + 8 * left_out and found.metrics[0]["tokens"] > 0
+
+
+def test_a_group_that_left_its_step_out_has_no_weight(setting):
+    tokens, few, job = setting
+    found = harness.train(job("weighed", train=[tokens, few], groups=GROUPS | dict(weighting="tokens"), steps=1), 2)
+    alone = harness.train(job("weighed-alone", steps=1))
+    assert found.metrics[0]["grad_norm"] is None and alone.metrics[0]["grad_norm"]
+    assert found.report["update_sha256"] == alone.report["update_sha256"]
+    assert found.report["tokens"] == alone.report["tokens"] and found.report["samples"] == 8
 
 
 def test_a_killed_job_goes_on_with_its_scale_and_its_dropout(setting):

@@ -51,6 +51,20 @@ def test_json_and_a_file_say_the_same(folder, tmp_path):
     assert found["text"] == text and found["new_tokens"] <= 12
 
 
+def test_xffl_generate_is_the_same(folder):
+    """`xffl generate` becomes it: words, output and exit code go through."""
+    if not (harness.BIN / "xffl").exists():
+        pytest.skip("xffl is not built here")
+    arguments = ["--prompt", PROMPT + " --prompt 'x'", "--max-new-tokens", 10, "--temperature", 0.7, "--seed", 5, "--json"]
+    found = json.loads(harness.run([harness.BIN / "xffl", "generate", "--model", folder, *arguments]).stdout)
+    expected = json.loads(generate(folder, *arguments).stdout)
+    assert {**found, "seconds": 0} == {**expected, "seconds": 0} and 0 < found["new_tokens"] <= 10
+    refused = harness.run([harness.BIN / "xffl", "generate", "--model", folder], check=False)
+    assert refused.returncode == 2 and "--prompt" in refused.stderr
+    help_text = harness.run([harness.BIN / "xffl", "generate", "--help"]).stdout
+    assert "--max-new-tokens" in help_text, "of xffl-tokenize generate, not of xffl"
+
+
 def test_the_trainer_s_refusal_is_ours(folder):
     result = generate(folder, "--prompt", PROMPT * 100, check=False)
     assert result.returncode == 2 and "max_position_embeddings" in result.stderr and result.stdout == ""

@@ -108,6 +108,23 @@ def test_what_is_left_at_the_end_is_exchanged(setting):
     assert harness.train(other, 2).report["update_sha256"] != outcome.report["update_sha256"]
 
 
+@pytest.mark.parametrize("dealt", [False, True])
+def test_train_samples_are_each_group_s(setting, dealt):
+    """The first so many of what a group has, whether that is paths of its own or its share of one: as if there was no more."""
+    folder, job = setting
+    a, b = harness.make_sequences(24, seed=1, lengths=(2, 40)), harness.make_sequences(17, seed=2, lengths=(2, 12))
+    parts = (a[0:10:2], a[1:10:2]) if dealt else (a[:5], b[:5])
+    shorter = [harness.write_tokens(folder / f"shorter-{dealt}-{i}.tokens", part) for i, part in enumerate(parts)]
+    settings = dict(groups=dict(count=2, interval=2, weighting="tokens"), steps=6)
+    found = harness.train(job(["a"] if dealt else ["a", "b"], train_samples=5, **settings), 2)
+    expected = harness.train(job(shorter, **settings), 2)
+    assert found.losses == expected.losses
+    for key in ("update_sha256", "tokens", "samples"):
+        assert found.report[key] == expected.report[key]
+    whole = harness.train(job(["a"] if dealt else ["a", "b"], **settings), 2)
+    assert whole.losses != found.losses, "else the limit makes no difference"
+
+
 @pytest.mark.parametrize("weighting", ["tokens", "equal"])
 def test_gradients_exchanged_are_data_parallelism(setting, weighting):
     """Every batch is the whole data set, so that both see the same sequences."""

@@ -19,7 +19,7 @@ def setting(tmp_path_factory):
 
     def job(name, attempt=1, measured=validation, **changes):
         """Attempts share the folder of their state, as the coordinator lays it out."""
-        path = harness.make_job(folder / name / f"a{attempt}", folder / "base", base_hash, tokens, [("it", measured)],
+        path = harness.make_job(folder / name / f"a{attempt}", folder / "base", base_hash, tokens, measured and [("it", measured)],
                                 **{**dict(steps=12, batch_size=8, micro_batch_size=4, state_path="../state",
                                           schedule=dict(kind="cosine", warmup_steps=3, total_steps=30, min_ratio=0.0),
                                           weight_decay=0.1), **changes})
@@ -102,6 +102,28 @@ def test_another_sharding_reads_the_same_checkpoint(setting, first, second):
     expected = harness.train(job(name + "-whole", steps=done + 6, schedule=dict(kind="cosine", warmup_steps=3, total_steps=30,
                                                                                min_ratio=0.0)), 2)
     assert [m["loss"] for m in resumed] == expected.losses[-6:]
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_job_that_is_warned_while_it_loads_leaves_what_an_earlier_attempt_did(setting, world_size):
+    """on_stop: update, and a checkpoint: its steps are worth an update."""
+    folder, job, _ = setting
+    name, many = f"warned{world_size}", dict(steps=100000, checkpoint_interval=5, measured=[])
+    kill_after(job(name, **many), 12, world_size)
+    warned = harness.path_faults(XFFL_SIGNAL_FOR="base/manifest.json")
+    outcome = harness.train(job(name, attempt=2, **many), world_size, **warned)
+    report = outcome.report
+    assert report["stopped_early"] and report["steps"] >= 10 and report["steps"] % 5 == 0 and outcome.metrics == []
+    expected = harness.train(job(name + "-short", steps=report["steps"], measured=[]), world_size)
+    for key in ("update_sha256", "samples", "tokens"):
+        assert report[key] == expected.report[key], key
+
+
+def test_a_job_that_is_warned_while_it_loads_has_nothing_to_leave(setting):
+    folder, job, _ = setting
+    path = job("nothing", steps=100000, checkpoint_interval=5)
+    outcome = harness.train(path, check=False, **harness.path_faults(XFFL_SIGNAL_FOR="base/manifest.json"))
+    assert outcome.codes == [75] and "before the first step" in outcome.output[0] and outcome.report is None
 
 
 def test_a_state_of_something_else_is_passed_over(setting):

@@ -115,6 +115,31 @@ def test_a_best_model_that_is_gone_is_told(setting):
     assert outcome.report["steps"] == len(steps), "the last"
 
 
+def test_a_best_model_that_cannot_be_kept_does_not_hide_the_one_before(setting):
+    """The disk is full for one of three models, each better than the one before: the next best is left."""
+    folder, job = setting
+    changes = STOPPED | dict(learning_rate=2e-3)
+    whole = harness.train(job("kept-all", **changes))
+    steps, validations = steps_of(whole)
+    means = [sum(m["validation"].values()) / 2 for m in validations]
+    best = means.index(min(means))
+    better = [i for i, mean in enumerate(means) if mean == min(means[:i + 1])]
+    assert best == better[-1] >= 1, "a best model with another before it"
+    failing = validations[best]["step"]
+    outcome = harness.train(job("kept-one", **changes), **harness.path_faults(XFFL_FULL_FOR=f"best-{failing:08d}"))
+    assert any("the best model could not be kept" in output for output in outcome.output)
+    assert [m["loss"] for m in steps_of(outcome)[0]] == [m["loss"] for m in steps]
+    left = validations[better[-2]]
+    assert outcome.report["steps"] == left["step"]
+    assert {r["name"]: r["nll_after"] for r in outcome.report["validation"]} == left["validation"]
+
+
+def test_a_full_disk_for_metrics_ends_nothing(setting):
+    folder, job = setting
+    outcome = harness.train(job("disk-full", metrics_path="/dev/full", validation_interval=2), 2)
+    assert outcome.report["steps"] == 12 and outcome.output[0].count("metrics cannot be written") == 1
+
+
 def test_early_stop_goes_on_counting_after_a_restart(setting):
     folder, job = setting
     long = harness.write_tokens(folder / "long.tokens", harness.make_sequences(300, seed=8))  # time to be killed in

@@ -80,6 +80,9 @@ struct LoadedModel {
 std::vector<shard::Parameter> flat_parameters_of(const std::vector<llama::ParameterSpec>& specs,
                                                  UnitRange units = {0, INT_MAX});
 
+/// What load_model() will hold, without any of it: no buffers and no model. Throws the same.
+LoadedModel outline_model(const std::filesystem::path& folder, const LoadOptions& options);
+
 /// Each rank reads its own part of each tensor. Throws what reading and stage_units() do; kRejected
 /// when the adapter is not one of this model, kConfig when a pattern of `freeze` matches nothing or
 /// all is frozen.

@@ -19,11 +19,13 @@
 namespace xffl::train {
 
 struct StepResult {
-  int64_t tokens = 0;    // target tokens of the step, over all ranks
-  double loss = 0;       // mean NLL of them before the step
-  double grad_norm = 0;  // before clipping
-  bool skipped = false;  // fp16 overflowed: the scale of the loss was halved, nothing updated
-  bool finite = true;    // else nothing was updated, and the training cannot go on
+  int64_t tokens = 0;          // target tokens of the step, over all ranks
+  double loss = 0;             // mean NLL of them before the step
+  double grad_norm = 0;        // before clipping
+  bool skipped = false;        // fp16 overflowed: the scale of the loss was halved, nothing updated
+  bool finite = true;          // else nothing was updated, and the training cannot go on
+  int64_t trained_tokens = 0;  // of `tokens`, those that the parameters were updated with
+  int64_t trained_batches = 0;  // the same of batches: 0 or 1, over groups up to their number
 };
 
 /// Throws kFailed unless result.finite.
@@ -52,10 +54,6 @@ class LossScale {
   double scale_ = 65536;
   int good_steps_ = 0;
 };
-
-/// Of a step on each data rank, the same on all: their collectives match. The last ones may be
-/// empty on some.
-int64_t num_micro_batches(const job::TrainingSpec& training, int num_data_ranks);
 
 class Trainer {
  public:

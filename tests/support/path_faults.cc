@@ -1,0 +1,40 @@
+// Preloaded into a program (LD_PRELOAD), at paths that hold a text:
+//   XFFL_FULL_FOR    no folder can be made there: the disk is full
+//   XFFL_SIGNAL_FOR  a file that is opened there sends SIGUSR1 to the program, once
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdarg>
+#include <cstdlib>
+#include <cstring>
+
+namespace {
+
+bool is_at(const char* path, const char* variable) {
+  const char* text = std::getenv(variable);
+  return text != nullptr && *text != '\0' && std::strstr(path, text) != nullptr;
+}
+
+std::atomic<bool> signalled{false};
+
+}  // namespace
+
+extern "C" int mkdir(const char* path, mode_t mode) noexcept {
+  if (is_at(path, "XFFL_FULL_FOR")) {
+    errno = ENOSPC;
+    return -1;
+  }
+  return ::mkdirat(AT_FDCWD, path, mode);
+}
+
+extern "C" int open(const char* path, int flags, ...) {
+  va_list rest;
+  va_start(rest, flags);
+  const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(rest, mode_t) : 0;
+  va_end(rest);
+  if (is_at(path, "XFFL_SIGNAL_FOR") && !signalled.exchange(true)) std::raise(SIGUSR1);
+  return ::openat(AT_FDCWD, path, flags, mode);
+}
