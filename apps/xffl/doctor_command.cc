@@ -6,6 +6,7 @@
 
 #include "doctor.h"
 #include "project.h"
+#include "terminal.h"
 #include "xffl/base/clock.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
@@ -32,7 +33,7 @@ int show(const std::string& title, const std::vector<Finding>& findings) {
 void doctor(const ProjectOptions& options, const std::vector<std::string>& names) {
   const config::Experiment experiment = config::load_experiment(options.project);
   SystemClock clock;
-  round::World world = round::make_world(clock, experiment.project_folder);
+  round::World world = round::make_world(clock, experiment.project_folder, person_at_terminal());
   int bad = show("this machine", examine_this_machine(experiment, world));
   for (const std::string& name : names) experiment.facility(FacilityName(name));
   for (const config::Facility& facility : experiment.facilities)

@@ -15,6 +15,8 @@
 namespace xffl {
 namespace {
 
+constexpr std::chrono::seconds kPersonPatience{110};  // OpenSSH waits 120 s for a log-in
+
 UniqueFd open_terminal() { return UniqueFd(::open("/dev/tty", O_RDWR | O_CLOEXEC)); }
 
 // What is typed is not shown while it lives.
@@ -84,6 +86,20 @@ std::string ask_on_terminal(const std::string& prompt, bool echo, std::chrono::s
   if (echo) return read_line(terminal.get(), patience, stop);
   const NoEcho silence(terminal.get());
   return read_line(terminal.get(), patience, stop);
+}
+
+remote::Ask person_at_terminal(std::stop_token stop) {
+  if (!has_person()) return {};
+  return [stop](const std::string& prompt, bool echo) {
+    try {
+      return ask_on_terminal("\r\033[K" + log::printable(prompt, 1000), echo, kPersonPatience,
+                             stop);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kUsage) throw;
+      // The terminal is gone, the run is not.
+      throw Error(ErrorKind::kAuth, std::string(error.what()) + ", or `xffl login` there");
+    }
+  };
 }
 
 }  // namespace xffl

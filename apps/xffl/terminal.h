@@ -5,6 +5,8 @@
 #include <stop_token>
 #include <string>
 
+#include "xffl/remote/ssh.h"
+
 namespace xffl {
 
 /// Writes `prompt` to the terminal and reads a line; without `echo` the answer is not shown. Throws
@@ -16,6 +18,11 @@ std::string ask_on_terminal(const std::string& prompt, bool echo,
 
 /// Whether a person looks at this command: its input and its messages are a terminal's.
 bool has_person();
+
+/// Whoever sits at this command's terminal, for what a facility asks at its log-in; nobody (an
+/// empty function) in a pipe or a detached run, where `xffl login` helps. Waits less than OpenSSH
+/// does.
+remote::Ask person_at_terminal(std::stop_token stop = {});
 
 /// Whether ask_on_terminal() can ask.
 bool has_terminal();

@@ -62,7 +62,7 @@ bool accepted(const Flags& flags, const remote::HostKey& key) {
 
 void trust_one(const Flags& flags, const Way& way) {
   const auto pinned = remote::trusted_keys(way.settings, way.host);
-  const remote::HostKey key = remote::fetch_host_key(way.settings, way.host);
+  const remote::HostKey key = remote::fetch_host_key(way.settings, way.host, person_at_terminal());
   const bool known = std::any_of(pinned.begin(), pinned.end(),
                                  [&](const remote::HostKey& old) { return old.line == key.line; });
   if (known) {

@@ -16,6 +16,7 @@ constexpr std::string_view kHostPattern =
 constexpr std::string_view kModule = "[A-Za-z0-9_][A-Za-z0-9_.+/@:=~-]{0,255}";
 constexpr std::string_view kProgram = "[A-Za-z0-9_/][A-Za-z0-9_./+-]{0,1023}";
 constexpr std::string_view kBind = "/[^:,]{0,1023}(:/[^:,]{0,1023}(:(ro|rw))?)?";
+constexpr std::string_view kCommandText = "[!-~]([ -~]{0,198}[!-~])?";
 constexpr std::string_view kOption = "--[a-z0-9][a-z0-9-]{0,63}(=.{1,190})?";
 
 Key text(std::string_view name, std::string_view help, Binding binding, std::string_view pattern,
@@ -73,6 +74,8 @@ const Section& ssh_keys() {
       boolean("agent", "also ask the agent at SSH_AUTH_SOCK", bind<&Ssh::agent>()),
       {"streams", Type::kInteger, "channels or requests in flight of one transfer",
        bind<&Ssh::streams>(), 1, 64},
+      text("renew", "the command that renews the certificate, for messages; xffl never runs it",
+           bind<&Ssh::renew>(), kCommandText, "a command of up to 200 printable characters"),
   });
   return keys;
 }

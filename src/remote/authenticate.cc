@@ -89,6 +89,7 @@ class LogIn {
       const unsigned index = static_cast<unsigned>(i);
       std::string prompt = text(ssh_userauth_kbdint_getprompt(session_, index, &echo));
       if (i == 0 && !intro.empty()) prompt = intro + "\n" + prompt;
+      if (!settings_.jump.empty()) prompt = host_label(host_) + ": " + prompt;  // which of them
       std::string reply = ask(prompt, echo != 0);
       ssh_userauth_kbdint_setanswer(session_, index, reply.c_str());
       explicit_bzero(reply.data(), reply.size());
@@ -165,7 +166,7 @@ void authenticate(ssh_session session, const SshSettings& settings, const SshHos
     message += " (offered: " + credentials.describe() + ")";
   message += interactive && ask == nullptr
                  ? "; the host also asks a person: run 'xffl login " + facility + "' on a terminal"
-                 : "; renew the key or certificate: it is tried again when it has changed";
+                 : "; " + renewal(settings) + ": it is tried again when it has changed";
   throw Error(ErrorKind::kAuth, message);
 }
 

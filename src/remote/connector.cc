@@ -76,7 +76,7 @@ Credentials Connector::check_credentials(const Ask* ask) {
                                     settings_.user + ": " +
                                     (expired.empty() ? "there is no key and no agent: name one in "
                                                        "ssh.keys, or add it to the agent"
-                                                     : expired + "; renew it") +
+                                                     : expired + "; " + renewal(settings_)) +
                                     ", then it is tried again by itself");
 }
 
@@ -126,7 +126,7 @@ std::shared_ptr<Connection> Connector::connect_to(const SshHost& host,
   for (const SshHost& jump : settings_.jump) pinned(jump);
   pinned(host);  // all before any network
   std::shared_ptr<void> below;
-  UniqueFd socket = reach(host, credentials, below);
+  UniqueFd socket = reach(host, credentials, below, ask);
   auto connection = log_in(host, std::move(socket), std::move(below), credentials, ask);
   refusal_ = {};
   log::info("connected", {{"host", host_label(host)}, {"user", settings_.user}});
@@ -134,7 +134,7 @@ std::shared_ptr<Connection> Connector::connect_to(const SshHost& host,
 }
 
 UniqueFd Connector::reach(const SshHost& host, const Credentials& credentials,
-                          std::shared_ptr<void>& below) {
+                          std::shared_ptr<void>& below, const Ask* ask) {
   std::shared_ptr<Connection> through;
   const auto next = [&](const SshHost& at) {
     wait_for_limits(at);
@@ -151,7 +151,7 @@ UniqueFd Connector::reach(const SshHost& host, const Credentials& credentials,
   };
   for (const SshHost& jump : settings_.jump) {
     UniqueFd socket = next(jump);
-    through = log_in(jump, std::move(socket), below, credentials, nullptr);
+    through = log_in(jump, std::move(socket), below, credentials, ask);
   }
   return next(host);
 }
@@ -191,9 +191,9 @@ Connector::Greeting Connector::greet(const SshHost& host, const std::vector<Publ
   const std::lock_guard lock(mutex_);
   Greeting greeting;
   for (const SshHost& jump : settings_.jump) pinned(jump);
-  const Credentials credentials =
-      settings_.jump.empty() ? Credentials{} : check_credentials(nullptr);
-  UniqueFd socket = reach(host, credentials, greeting.below);
+  const Ask* ask = ask_ ? &ask_ : nullptr;
+  const Credentials credentials = settings_.jump.empty() ? Credentials{} : check_credentials(ask);
+  UniqueFd socket = reach(host, credentials, greeting.below, ask);
   greeting.session = exchange_keys(settings_, host, std::move(socket), wanted);
   return greeting;
 }

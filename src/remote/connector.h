@@ -59,8 +59,9 @@ class Connector {
   std::shared_ptr<Connection> log_in(const SshHost& host, UniqueFd socket,
                                      std::shared_ptr<void> below, const Credentials& credentials,
                                      const Ask* ask);
-  /// Through the jump hosts to a socket that ends at `host`.
-  UniqueFd reach(const SshHost& host, const Credentials& credentials, std::shared_ptr<void>& below);
+  /// Through the jump hosts, which may ask a person, too, to a socket that ends at `host`.
+  UniqueFd reach(const SshHost& host, const Credentials& credentials, std::shared_ptr<void>& below,
+                 const Ask* ask);
   std::vector<PublicKey> pinned(const SshHost& host);
   Credentials check_credentials(const Ask* ask);
   void wait_for_limits(const SshHost& host);

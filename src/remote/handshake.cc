@@ -99,7 +99,7 @@ SessionPtr exchange_keys(const SshSettings& settings, const SshHost& host, Uniqu
       SSH_OK) {
     const std::string problem = libssh_error(s);
     if (!wanted.empty() && is_host_key_mismatch(problem))
-      throw Error(ErrorKind::kAuth, "HOST KEY CHANGED: " + host_label(host) +
+      throw Error(ErrorKind::kAuth, std::string(kHostKeyChanged) + ": " + host_label(host) +
                                         " has no key of the trusted type any more (" + problem +
                                         "); if its administrators say so, run '" +
                                         trust_command(settings) + "'");
@@ -136,7 +136,7 @@ void check_host_key(const SshSettings& settings, const SshHost& host, const Publ
   for (const PublicKey& key : pinned)
     old += (old.empty() ? "" : ", ") + key.type + " " + key_fingerprint(key.blob);
   throw Error(ErrorKind::kAuth,
-              "HOST KEY CHANGED: " + host_label(host) + " was trusted with " + old +
+              std::string(kHostKeyChanged) + ": " + host_label(host) + " was trusted with " + old +
                   " and now shows " + now +
                   "; somebody may be in between. Nothing was sent. If the site announces the new "
                   "key, run '" +

@@ -210,8 +210,13 @@ void log_in(Session& session, const Ask& ask) {
   if (auto* ssh = dynamic_cast<SshSession*>(&session)) ssh->connect(&ask);
 }
 
-HostKey fetch_host_key(const SshSettings& settings, const SshHost& host) {
-  Connector connector(settings);
+std::string renewal(const SshSettings& settings) {
+  return settings.renew.empty() ? "renew the key or certificate"
+                                : "renew it with: " + log::printable(settings.renew, 300);
+}
+
+HostKey fetch_host_key(const SshSettings& settings, const SshHost& host, const Ask& ask) {
+  Connector connector(settings, nullptr, ask);
   const auto shown = [&](const std::vector<PublicKey>& wanted) {
     const auto greeting = connector.greet(host, wanted);
     return host_key(host, server_key(greeting.session.get()));

@@ -25,7 +25,8 @@ void look(const Context& context, CertificateWarnings& warnings, Problems& probl
       log::warning("a certificate ends soon: jobs go on, but renew it before",
                    {{"facility", facility.name.str()},
                     {"ends", format_utc(*ends)},
-                    {"left", std::to_string(left->count()) + " min"}});
+                    {"left", std::to_string(left->count()) + " min"},
+                    {"renew", facility.ssh.renew}});
     } catch (const std::exception& error) {  // a thread's top; whoever logs in will say it
       // Once, not every half minute for weeks.
       if (std::exchange(problems[facility.name], error.what()) != error.what())

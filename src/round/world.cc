@@ -104,6 +104,7 @@ remote::SshSettings ssh_settings(const config::Facility& facility,
   settings.agent = facility.ssh.agent;
   settings.known_hosts = project_folder / "known_hosts";
   settings.streams = facility.ssh.streams;
+  settings.renew = facility.ssh.renew;
   return settings;
 }
 

@@ -1,4 +1,5 @@
 // `xffl trust` and `xffl login` as people start them, without a terminal.
+#include <poll.h>
 #include <pty.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -6,6 +7,7 @@
 
 #include <fstream>
 
+#include "asking_host.h"
 #include "ssh_test.h"
 #include "xffl/base/file.h"
 #include "xffl/base/process.h"
@@ -100,6 +102,62 @@ int in_background(const std::vector<std::string>& words) {
   int status = 0;
   ::waitpid(shell, &status, 0);
   return WIFEXITED(status) && WEXITSTATUS(status) != 99 ? WEXITSTATUS(status) : -1;
+}
+
+// Starts `xffl` on a new terminal, whose person types `answer` and a line end whenever what is
+// shown ends in `question`. What was shown, when it has ended.
+std::string on_terminal(const std::vector<std::string>& words, const std::string& question,
+                        const std::string& answer) {
+  std::vector<std::string> argv = words;
+  argv.insert(argv.begin(), XFFL_BINARY_DIR "/bin/xffl");
+  const std::vector<char*> pointers = exec_pointers(argv);
+  int terminal = -1;
+  const pid_t child = ::forkpty(&terminal, nullptr, nullptr, nullptr);
+  if (child == 0) {
+    ::execv(pointers[0], pointers.data());
+    ::_exit(127);
+  }
+  const std::string typed = answer + "\n";
+  std::string shown;
+  const auto ends = std::chrono::steady_clock::now() + std::chrono::seconds(120);
+  for (size_t answered = 0; std::chrono::steady_clock::now() < ends;) {
+    pollfd wait{terminal, POLLIN, 0};
+    if (::poll(&wait, 1, 100) == 0) continue;
+    char bytes[4096];
+    const ssize_t n = ::read(terminal, bytes, sizeof bytes);
+    if (n <= 0) break;
+    shown.append(bytes, static_cast<size_t>(n));
+    if (shown.size() > answered && shown.ends_with(question)) {
+      answered = shown.size();
+      EXPECT_EQ(::write(terminal, typed.data(), typed.size()), static_cast<ssize_t>(typed.size()));
+    }
+  }
+  ::close(terminal);
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  return shown;
+}
+
+// `xffl login` alone would help nobody: its connection ends with it.
+TEST_F(TrustCommand, DoctorAsksThePersonAtItsTerminal) {
+  test::Sshd keys, behind;
+  keys.stop();
+  const AskingHost jump(keys.dir() / "host_key", keys.port());
+  write_project(behind);
+  std::string yaml = read_file(project_ / "xffl.yaml", 10'000);
+  const std::string agent = "      agent: false\n";
+  yaml.insert(yaml.find(agent),
+              "      jump: [\"127.0.0.1:" + std::to_string(keys.port()) + "\"]\n");
+  yaml.replace(yaml.find("/tmp/w\n"), 6, (project_ / "w").string());
+  write_file_atomic(project_ / "xffl.yaml", yaml);
+  write_file_atomic(project_ / "known_hosts", read_file(keys.known_hosts(), 10'000) +
+                                                  read_file(behind.known_hosts(), 10'000));
+  const std::vector<std::string> doctor = {"doctor", "alba", "-p", project_.path().string()};
+  const std::string shown = on_terminal(doctor, ": ", "123456");
+  EXPECT_THAT(shown, HasSubstr("your phone"));
+  EXPECT_THAT(shown, HasSubstr("ok      log-in"));
+  EXPECT_THAT(shown, HasSubstr("ok      work folder"));
+  EXPECT_THAT(xffl({"doctor", "alba"}).out, HasSubstr("run 'xffl login alba' on a terminal"));
 }
 
 // A coordinator that asks for a second factor would stop with all its facilities.

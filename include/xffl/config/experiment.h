@@ -45,6 +45,7 @@ struct Ssh {
   std::vector<Host> jump;         // hosts to go through, first one first
   bool agent = true;              // also ask SSH_AUTH_SOCK
   int streams = 4;                // channels or requests in flight of one transfer
+  std::string renew;              // what a person types for a new certificate; never run
   bool operator==(const Ssh&) const = default;
 };
 

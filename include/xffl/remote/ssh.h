@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "xffl/base/clock.h"
@@ -45,6 +46,7 @@ struct SshSettings {
   std::filesystem::path known_hosts;  // the project's; OpenSSH format, lines "host keytype key"
   bool shell = true;                  // false: the host speaks SFTP only
   int streams = 4;                    // channels of one upload, at most
+  std::string renew;                  // what a person types for a new credential; for messages
   SshTimeouts timeouts;
 };
 
@@ -63,6 +65,12 @@ std::shared_ptr<Session> make_ssh_session(const SshSettings& settings,
                                           std::shared_ptr<ConnectionLimits> limits = nullptr,
                                           Ask ask = {});
 
+/// "renew it", with the command where the settings name one.
+std::string renewal(const SshSettings& settings);
+
+/// How a message of kAuth begins when a host shows another key than the pinned ones.
+inline constexpr std::string_view kHostKeyChanged = "HOST KEY CHANGED";
+
 struct HostKey {
   SshHost host;
   std::string type;         // "ssh-ed25519"
@@ -70,8 +78,8 @@ struct HostKey {
   std::string line;         // as it would stand in known_hosts
 };
 /// What `host` shows now, without authenticating; through `settings.jump`, whose keys must be
-/// trusted already. Throws kRemote.
-HostKey fetch_host_key(const SshSettings& settings, const SshHost& host);
+/// trusted already; `ask`, which may be empty, answers what they ask. Throws kRemote, kAuth.
+HostKey fetch_host_key(const SshSettings& settings, const SshHost& host, const Ask& ask = {});
 /// The pinned keys of `host`; empty when it is not trusted yet.
 std::vector<HostKey> trusted_keys(const SshSettings& settings, const SshHost& host);
 /// Replaces the pinned keys of key.host by `key`; atomic, mode 0600.
