@@ -4,7 +4,11 @@
 #include <memory>
 
 #include "project.h"
+#include "terminal.h"
 #include "xffl/base/clock.h"
+#include "xffl/base/error.h"
+#include "xffl/base/log.h"
+#include "xffl/observe/status.h"
 #include "xffl/round/federation.h"
 
 namespace xffl {
@@ -20,11 +24,57 @@ struct Flags {
   std::string reason = "by a person";
 };
 
-std::string names_of(const Request& request) {
-  std::string names;
+std::string join(const std::vector<FacilityName>& names) {
+  std::string text;
+  for (const FacilityName& name : names) text += (text.empty() ? "" : ", ") + name.str();
+  return text;
+}
+
+// Why the newest round goes on without it; empty when it does not.
+std::string missing(const observe::RunStatus& status, const FacilityName& name) {
+  const auto& rounds = status.history.rounds;
+  if (rounds.empty()) return "";
+  const auto& facilities = rounds.rbegin()->second.facilities;
+  const auto facility = facilities.find(name);
+  return facility == facilities.end() ? "" : facility->second.missing.value_or("");
+}
+
+// A person has resumed what no person had paused, and believes that it goes on now: says what
+// really stands in its way. Throws kAuth when a log-in does, kFailed when it is missing.
+void tell_not_paused(const observe::RunStatus& status, const std::vector<FacilityName>& names) {
+  std::string auth, gone;
+  for (const FacilityName& name : names) {
+    const std::string begin = name.str() + " was not paused by a person";
+    const auto live = status.live.find(name);
+    const std::string doing = live == status.live.end() ? "" : live->second.doing;
+    const std::string why = missing(status, name);
+    if (doing.starts_with("PAUSED(auth)"))
+      auth += begin + ": " + log::printable(doing, 1000) + "\n";
+    else if (!why.empty())
+      gone += begin + ", it is missing in this round (" + log::printable(why, 1000) +
+              "): mend that, stop the run if it goes on, and `xffl run`\n";
+    else
+      std::printf("%s: nothing has changed\n", begin.c_str());
+  }
+  const ErrorKind kind = auth.empty() ? ErrorKind::kFailed : ErrorKind::kAuth;
+  std::string text = auth + gone;
+  if (text.empty()) return;
+  text.pop_back();
+  throw Error(kind, text);
+}
+
+void resume(const round::RunFolder& folder, const config::Experiment& experiment,
+            round::World& world, const Request& request) {
+  const auto paused = round::replay(journal::read_events(folder.journal())).paused;
+  round::operate(experiment, folder, world, request, kPatience);
+  std::vector<FacilityName> resumed, others;
   for (const FacilityName& name : request.facilities)
-    names += (names.empty() ? "" : ", ") + name.str();
-  return names;
+    (paused.contains(name) ? resumed : others).push_back(name);
+  const observe::RunStatus status = observe::read_status(folder.path(), experiment.rounds);
+  if (!resumed.empty())
+    std::printf("run %s goes on at %s%s\n", folder.run().str().c_str(), join(resumed).c_str(),
+                status.coordinator.empty() ? " with the next `xffl run`" : "");
+  tell_not_paused(status, others);
 }
 
 void operate(const Flags& flags, Request request) {
@@ -36,7 +86,8 @@ void operate(const Flags& flags, Request request) {
     for (const config::Facility& facility : experiment.facilities)
       request.facilities.push_back(facility.name);
   SystemClock clock;
-  round::World world = round::make_world(clock, experiment.project_folder);
+  round::World world = round::make_world(clock, experiment.project_folder, person_at_terminal());
+  if (request.kind == Request::Kind::kResume) return resume(folder, experiment, world, request);
   round::operate(experiment, folder, world, request, kPatience);
   const std::string run = folder.run().str();
   if (request.kind == Request::Kind::kCancel)
@@ -44,10 +95,7 @@ void operate(const Flags& flags, Request request) {
                 folder.path().c_str());
   if (request.kind == Request::Kind::kPause)
     std::printf("run %s: no further job begins at %s; continue with `xffl resume`\n", run.c_str(),
-                names_of(request).c_str());
-  if (request.kind == Request::Kind::kResume)
-    std::printf("run %s goes on at %s%s\n", run.c_str(), names_of(request).c_str(),
-                journal::lock_holder(folder.journal()).empty() ? " with the next `xffl run`" : "");
+                join(request.facilities).c_str());
 }
 
 void repair(const ProjectOptions& options) {

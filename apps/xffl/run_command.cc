@@ -5,6 +5,8 @@
 
 #include <csignal>
 #include <cstdio>
+#include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "terminal.h"
@@ -23,7 +25,6 @@ namespace xffl {
 namespace {
 
 constexpr std::chrono::seconds kLineInterval{5};
-constexpr std::chrono::seconds kPersonPatience{110};  // OpenSSH waits 120 s for a log-in
 
 std::string format(const char* pattern, auto... values) {
   char text[200];
@@ -42,22 +43,6 @@ std::string describe(const std::string& metrics_line) try {
   return "";
 }
 
-// Whoever sits at this run's terminal; nobody in a pipe or a detached run, where `xffl login`
-// helps.
-remote::Ask person_at_terminal(std::stop_token stop) {
-  if (!has_person()) return {};
-  return [stop](const std::string& prompt, bool echo) {
-    try {
-      return ask_on_terminal("\r\033[K" + log::printable(prompt, 1000), echo, kPersonPatience,
-                             stop);
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::kUsage) throw;
-      // The terminal is gone, the run is not.
-      throw Error(ErrorKind::kAuth, std::string(error.what()) + ", or `xffl login` there");
-    }
-  };
-}
-
 // Two coordinators on two machines must not both believe that the journal is theirs.
 void check_file_system(const std::filesystem::path& folder, bool allowed) {
   const std::string kind = journal::network_file_system(folder);
@@ -72,13 +57,39 @@ void check_file_system(const std::filesystem::path& folder, bool allowed) {
                {{"folder", folder.string()}, {"kind", kind}});
 }
 
+// The run that is continued or begun.
+RunName name_of_run(const ProjectOptions& options, bool fresh) {
+  if (!options.run.empty()) return options.existing_run().run();
+  const auto newest = round::latest_run(options.runs());
+  return newest && !fresh ? *newest : round::next_run(options.runs());
+}
+
+// The log is where people look after days; on the terminal main says it.
+template <class Body>
+auto logging_its_end(Body&& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    log::set_console_level(log::Level::kOff);
+    if (error.kind() == ErrorKind::kCancelled)
+      log::info("the run has stopped on request; jobs at the facilities go on");
+    else if (error.kind() == ErrorKind::kBusy)  // somebody else's log
+      log::warning("another coordinator was refused", {{"reason", error.what()}});
+    else
+      log::error("the run has ended",
+                 {{"kind", to_string(error.kind())}, {"reason", error.what()}});
+    throw;
+  } catch (const std::exception& error) {
+    log::set_console_level(log::Level::kOff);
+    log::error("the run has ended", {{"kind", "internal"}, {"reason", error.what()}});
+    throw;
+  }
+}
+
 void run(const ProjectOptions& options, bool fresh, bool network_allowed) {
   check_file_system(options.runs(), network_allowed);
   const config::Experiment experiment = config::load_experiment(options.project);
-  const auto newest = round::latest_run(options.runs());
-  const RunName name = !options.run.empty() ? options.existing_run().run()
-                       : newest && !fresh   ? *newest
-                                            : round::next_run(options.runs());
+  const RunName name = name_of_run(options, fresh);
   const round::RunFolder folder(options.runs(), name);
   if (!std::filesystem::exists(folder.global(0))) require_model(experiment);  // else it has its own
   make_dirs(folder.path());
@@ -92,8 +103,9 @@ void run(const ProjectOptions& options, bool fresh, bool network_allowed) {
   log::info("run", {{"project", experiment.project.str()},
                     {"run", name.str()},
                     {"folder", folder.path().string()}});
-  const round::Outcome outcome =
-      round::run_federation(experiment, folder, world, signals.token(), display.observer());
+  const round::Outcome outcome = logging_its_end([&] {
+    return round::run_federation(experiment, folder, world, signals.token(), display.observer());
+  });
   std::printf("run %s: %d of %d rounds published\nmodel: %s\nsha256: %s\n", name.str().c_str(),
               outcome.rounds_published, experiment.rounds, outcome.model.c_str(),
               outcome.model_sha256.c_str());
@@ -125,6 +137,12 @@ std::string last_words(const std::string& said) {
   return text.empty() ? "it said nothing" : log::printable(text);
 }
 
+std::string text_from(const std::filesystem::path& path, uintmax_t offset) {
+  std::ifstream file(path);
+  file.seekg(static_cast<std::streamoff>(offset));
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 // Starts `xffl run` in a session of its own and waits until it holds the run, or has ended.
 void detach(const ProjectOptions& options, bool fresh, bool network_allowed) {
   check_file_system(options.runs(), network_allowed);
@@ -136,9 +154,11 @@ void detach(const ProjectOptions& options, bool fresh, bool network_allowed) {
   if (fresh) argv.push_back("--new");
   if (network_allowed) argv.push_back("--allow-network-fs");
   make_dirs(options.runs());
-  const std::filesystem::path output = options.runs() / "detached.out";
+  // Each run has its own, and no later coordinator takes away what an earlier one said.
+  const std::filesystem::path output =
+      options.runs() / ("detached-" + name_of_run(options, fresh).str() + ".out");
   std::error_code none;
-  std::filesystem::remove(output, none);
+  const auto said_before = std::filesystem::file_size(output, none);
   const pid_t pid = start_detached({.argv = argv}, output);
   int status = 0;
   for (int i = 0; i < 300; ++i) {
@@ -155,12 +175,32 @@ void detach(const ProjectOptions& options, bool fresh, bool network_allowed) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     status = -1;
   }
-  const std::string said = read_file(output, 1 << 20);
+  const std::string said = text_from(output, none ? 0 : said_before);
   if (status == 0) {  // it was complete already, or is by now
     std::fputs(said.c_str(), stdout);
     return;
   }
   throw Error(kind_of_exit(status), "the coordinator has not started: " + last_words(said));
+}
+
+ErrorKind kind_of_word(std::string_view word) {
+  for (int kind = 0; kind <= static_cast<int>(ErrorKind::kFailed); ++kind)
+    if (to_string(static_cast<ErrorKind>(kind)) == word) return static_cast<ErrorKind>(kind);
+  return ErrorKind::kFailed;
+}
+
+// Throws what the coordinator of a run that nobody coordinates any more has ended with.
+void check_end(const observe::RunStatus& status) {
+  const std::string run = "run " + status.folder.filename().string();
+  if (status.history.completed) return;
+  if (status.history.cancelled) throw Error(ErrorKind::kFailed, run + " was cancelled");
+  const auto& stopped = status.history.stopped;
+  if (!stopped)
+    throw Error(ErrorKind::kFailed, "the coordinator of " + run +
+                                        " has gone without a word (killed, or the machine went "
+                                        "down): `xffl run` continues");
+  throw Error(kind_of_word(stopped->kind), run + " stopped at " + stopped->time_utc + ": " +
+                                               log::printable(stopped->reason, 4000));
 }
 
 // Follows the coordinator of a run until it ends; leaving it harms nothing.
@@ -176,7 +216,7 @@ void attach(const ProjectOptions& options) {
     if (text != shown) std::printf("%s\n", text.c_str());
     std::fflush(stdout);
     shown = text;
-    if (status.coordinator.empty()) return;
+    if (status.coordinator.empty()) return check_end(status);
     if (!clock.sleep(std::chrono::seconds(2), signals.token())) return;
   }
 }

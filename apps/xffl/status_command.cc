@@ -7,20 +7,38 @@
 #include <thread>
 
 #include "project.h"
+#include "terminal.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
 #include "xffl/observe/status.h"
 #include "xffl/round/federation.h"
+#include "xffl/round/world.h"
 
 namespace xffl {
 namespace {
 
+// Certificates that end soon: files and the agent are looked at, no network.
+void add_credentials(observe::RunStatus& status, const config::Experiment& experiment) {
+  constexpr std::chrono::hours kSoon{2};
+  for (const config::Facility& facility : experiment.facilities) try {
+      if (facility.access != config::AccessKind::kSsh) continue;
+      const auto ends =
+          remote::credential_expiry(round::ssh_settings(facility, experiment.project_folder));
+      if (ends && *ends - SystemClock().utc() <= kSoon)
+        status.credentials[facility.name] = {*ends, facility.ssh.renew};
+    } catch (const Error& error) {  // the log-in says it
+      log::debug("no certificate to look at",
+                 {{"facility", facility.name.str()}, {"problem", error.what()}});
+    }
+}
+
 void status(const ProjectOptions& options, bool json) {
   const round::RunFolder folder = options.existing_run();
   const config::Experiment experiment = experiment_of(options, folder);
-  const observe::RunStatus status = observe::read_status(folder.path(), experiment.rounds);
+  observe::RunStatus status = observe::read_status(folder.path(), experiment.rounds);
+  if (!status.history.completed && !status.history.cancelled) add_credentials(status, experiment);
   std::fputs((json ? observe::format_status_json(status) : observe::format_status(status)).c_str(),
              stdout);
 }
@@ -131,7 +149,8 @@ void facility_logs(const ProjectOptions& options, const std::string& facility, b
   const FacilityName name(facility);
   const RemotePath path = job_output(experiment, history, name);
   SystemClock clock;
-  const round::World world = round::make_world(clock, experiment.project_folder);
+  const round::World world =
+      round::make_world(clock, experiment.project_folder, person_at_terminal());
   const auto session = world.connect(experiment.facility(name));
   uint64_t offset = 0;
   // A log-in node is asked less often than a disk.

@@ -84,6 +84,34 @@ Json facility_json(const FacilityState& facility, const std::string& doing) {
   return json;
 }
 
+// Nothing of a run that goes on, or is over.
+const round::Stopped* stopped(const RunStatus& status) {
+  const auto& stopped = status.history.stopped;
+  return status.state == "stopped" && stopped ? &*stopped : nullptr;
+}
+
+std::string credential_line(const FacilityName& name, const EndingCredential& credential,
+                            Clock::UtcTime now) {
+  const auto left = std::chrono::duration_cast<std::chrono::minutes>(credential.ends - now);
+  std::string text = name.str() + ": its certificate ";
+  text += credential.ends <= now ? "expired at " + format_utc(credential.ends)
+                                 : "ends in " + std::to_string(left.count()) + " min, at " +
+                                       format_utc(credential.ends);
+  return text + ": renew it" +
+         (credential.renew.empty() ? "" : " with: " + log::printable(credential.renew, 300)) + "\n";
+}
+
+std::string ending(const RunStatus& status) {
+  if (status.state != "stopped") return "";
+  const round::Stopped* why = stopped(status);
+  std::string text =
+      why != nullptr
+          ? "stopped at " + why->time_utc + " (" + why->kind +
+                "): " + log::printable(why->reason, 2000)
+          : "its coordinator did not say why it ended (killed, or the machine went down)";
+  return text + "\ncontinue with: xffl run\n";
+}
+
 Json round_json(const RunStatus& status, int number, const RoundState& round) {
   Json json;
   json["round"] = number;
@@ -118,7 +146,7 @@ RunStatus read_status(const std::filesystem::path& run_folder, int rounds_planne
   return status;
 }
 
-std::string format_status(const RunStatus& status) {
+std::string format_status(const RunStatus& status, Clock::UtcTime now) {
   const plan::Done done = status.history.done();
   std::string text = "run " + status.folder.filename().string() + " of " + status.history.project +
                      ": " + status.state + ", " + std::to_string(done.rounds_published) + " of " +
@@ -145,8 +173,9 @@ std::string format_status(const RunStatus& status) {
       text += name.str() + " is PAUSED (" + log::printable(reason, 300) +
               "): continue with `xffl resume " + name.str() + "`\n";
   text += format_global_losses(status.history);
-  if (status.state == "stopped") text += "continue with: xffl run\n";
-  return text;
+  for (const auto& [name, credential] : status.credentials)
+    if (!over) text += credential_line(name, credential, now);
+  return text + ending(status);
 }
 
 std::string format_status_json(const RunStatus& status) {
@@ -161,6 +190,13 @@ std::string format_status_json(const RunStatus& status) {
   json["model_sha256"] = done.model_sha256;
   json["paused"] = Json::object();
   for (const auto& [name, reason] : status.history.paused) json["paused"][name.str()] = reason;
+  json["stopped"] = nullptr;
+  if (const round::Stopped* why = stopped(status))
+    json["stopped"] = {{"time", why->time_utc}, {"kind", why->kind}, {"reason", why->reason}};
+  json["credentials"] = Json::object();
+  for (const auto& [name, credential] : status.credentials)
+    json["credentials"][name.str()] = {{"ends", format_utc(credential.ends)},
+                                       {"renew", credential.renew}};
   json["rounds_detail"] = Json::array();
   json["evaluation"] = nullptr;
   for (const auto& [number, round] : status.history.rounds) {

@@ -17,6 +17,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
+#include "xffl/base/scrub.h"
 #include "xffl/base/sha256.h"
 #include "xffl/config/load.h"
 
@@ -147,19 +148,32 @@ void cancel_now(Context& context) {
   log::info("run cancelled", {{"run", context.folder.run().str()}});
 }
 
-Outcome run_federation(const config::Experiment& experiment, const RunFolder& folder, World& world,
-                       std::stop_token stop, const Observer& observer) {
-  make_dirs(folder.path());
-  // Jobs bear the run's name: the folder must survive a loss of power before the first one.
-  const std::filesystem::path runs = std::filesystem::absolute(folder.path()).parent_path();
-  for (const auto& parent : {runs, runs.parent_path()}) fsync_dir(parent);
-  Ledger ledger(folder.journal());
+namespace {
+
+// Whoever comes back after days finds why the run does not go on. A journal that cannot be written
+// has nothing to say; what happened is then in the log alone.
+void note_end(Ledger& ledger, const Error& error) {
+  constexpr size_t kMaxReason = 4000;
+  const History history = ledger.history();
+  if (!history.identity || history.completed || history.cancelled) return;
+  if (error.kind() == ErrorKind::kBusy) return;  // another coordinator has the run now
+  try {
+    ledger.record("run_stopped", {{"kind", to_string(error.kind())},
+                                  {"reason", scrubbed(error.what()).substr(0, kMaxReason)}});
+  } catch (const Error& problem) {
+    log::warning("the journal does not say why the run has ended", {{"problem", problem.what()}});
+  }
+}
+
+Outcome coordinate(const config::Experiment& experiment, const RunFolder& folder, World& world,
+                   std::stop_token stop, const Observer& observer, Ledger& ledger) {
   if (!ledger.history().identity) create_run(experiment, folder, ledger);
   if (ledger.history().cancelled)
     throw Error(ErrorKind::kFailed, "run " + folder.run().str() +
                                         " was cancelled: start another with `xffl run --new`");
   accept_changes(experiment, folder, ledger);
-  if (!ledger.history().completed && !ledger.history().rounds.empty()) ledger.record("run_resumed");
+  const History before = ledger.history();
+  if (!before.completed && (!before.rounds.empty() || before.stopped)) ledger.record("run_resumed");
   LiveBoard live(folder.live(), world.clock);
   Context context{experiment, folder, world, observer, ledger, live, *ledger.history().identity,
                   {}};
@@ -180,6 +194,29 @@ Outcome run_federation(const config::Experiment& experiment, const RunFolder& fo
     throw Error(ErrorKind::kFailed, "run " + folder.run().str() + " was cancelled on request");
   }
   return outcome_of(context);
+}
+
+}  // namespace
+
+Outcome run_federation(const config::Experiment& experiment, const RunFolder& folder, World& world,
+                       std::stop_token stop, const Observer& observer) {
+  make_dirs(folder.path());
+  // Jobs bear the run's name: the folder must survive a loss of power before the first one.
+  const std::filesystem::path runs = std::filesystem::absolute(folder.path()).parent_path();
+  for (const auto& parent : {runs, runs.parent_path()}) fsync_dir(parent);
+  Ledger ledger(folder.journal());
+  try {
+    return coordinate(experiment, folder, world, stop, observer, ledger);
+  } catch (const Error& error) {
+    note_end(ledger, error);
+    throw;
+  } catch (const fs::filesystem_error& error) {  // of these main makes the same
+    note_end(ledger, Error(ErrorKind::kIo, error.what()));
+    throw;
+  } catch (const std::exception& error) {
+    note_end(ledger, Error(ErrorKind::kInternal, error.what()));
+    throw;
+  }
 }
 
 }  // namespace xffl::round

@@ -42,6 +42,7 @@ void model_imported(History& history, const journal::Event&, JsonObject& payload
 // A person ran again: facilities that were given up in an unfinished round get a new budget of
 // attempts, and the round a new deadline.
 void run_resumed(History& history, const journal::Event&, JsonObject&) {
+  history.stopped.reset();
   for (auto& [number, round] : history.rounds) {
     if (round.published || !round.participants.empty()) continue;
     for (auto& [name, facility] : round.facilities) {
@@ -52,6 +53,10 @@ void run_resumed(History& history, const journal::Event&, JsonObject&) {
         facility.attempts_before_resume = current->failure ? current->number : current->number - 1;
     }
   }
+}
+
+void run_stopped(History& history, const journal::Event& event, JsonObject& payload) {
+  history.stopped = Stopped{event.time_utc, payload.string("kind"), payload.string("reason")};
 }
 
 void round_planned(History& history, const journal::Event& event, JsonObject& payload) {
@@ -161,10 +166,12 @@ void published(History& history, const journal::Event& event, JsonObject& payloa
 }
 
 void run_completed(History& history, const journal::Event&, JsonObject&) {
+  history.stopped.reset();
   history.completed = true;
 }
 
 void run_cancelled(History& history, const journal::Event&, JsonObject&) {
+  history.stopped.reset();
   history.cancelled = true;
 }
 
@@ -185,6 +192,7 @@ const std::map<std::string_view, Apply>& vocabulary() {
       {"config_changed", config_changed},
       {"model_imported", model_imported},
       {"run_resumed", run_resumed},
+      {"run_stopped", run_stopped},
       {"round_planned", round_planned},
       {"facility_paused", facility_paused},
       {"update_lost", update_lost},

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "e2e/bed_project.h"
+#include "xffl/base/error.h"
 #include "xffl/base/file.h"
 
 namespace xffl {
@@ -91,12 +92,17 @@ TEST(BedFaults, AnExpiredCertificateWaitsForItsRenewal) {
   const Facility& alba = project.facility("alba");
   Facility certified = alba;
   certified.key = alba.certified_key;
-  project.place("alba", test::placement(certified));
+  test::Placement place = test::placement(certified);
+  const std::string agent = "agent: false";
+  place.yaml.insert(place.yaml.find(agent) + agent.size(), ", renew: 'step ssh login ann'");
+  project.place("alba", place);
   project.set_hold();
   project.write_config();
   alba.certify("-1m:+10m");
   auto run = project.start_run();
   ASSERT_TRUE(project.await_events("submitted", 2));
+  EXPECT_THAT(project.status(), HasSubstr("alba: its certificate ends in "));
+  EXPECT_THAT(project.status(), HasSubstr("renew it with: step ssh login ann"));
   alba.certify("-1m:+1s");
   std::this_thread::sleep_for(seconds(2));
   alba.stop_daemon("sshd");  // a connection that is up outlives its certificate
@@ -104,6 +110,10 @@ TEST(BedFaults, AnExpiredCertificateWaitsForItsRenewal) {
   project.release();
   ASSERT_TRUE(project.await_status("PAUSED(auth)")) << project.status();
   EXPECT_THAT(project.status(), HasSubstr("expired"));
+  const ProcessResult resumed = project.xffl({"resume", "alba", "-p", project.path().string()});
+  EXPECT_EQ(resumed.exit_code, exit_code(ErrorKind::kAuth)) << resumed.out;
+  EXPECT_THAT(resumed.err, HasSubstr("alba was not paused by a person: PAUSED(auth)"));
+  EXPECT_THAT(resumed.err, HasSubstr("renew it with: step ssh login ann"));
   ASSERT_TRUE(project.await_events("update_accepted", 1));  // brno's
   EXPECT_THAT(read_file(project.log(), 1 << 20), HasSubstr("a certificate ends soon"));
   alba.certify("-1m:+10m");

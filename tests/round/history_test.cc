@@ -52,6 +52,18 @@ TEST(History, ResumingGivesAMissingFacilityNewAttempts) {
   EXPECT_EQ(alba(history).attempts_before_resume, 1);
 }
 
+TEST(History, RemembersWhyTheLastCoordinatorLeftUntilAnotherOneGoesOn) {
+  History history = replay(begun());
+  EXPECT_FALSE(history.stopped);
+  apply(history, event("run_stopped", 0, "", 0, R"({"kind":"failed","reason":"alba is missing"})"));
+  apply(history, event("facility_paused", 0, "alba", 0, R"({"reason":"by a person"})"));
+  ASSERT_TRUE(history.stopped);
+  EXPECT_EQ(history.stopped->kind, "failed");
+  EXPECT_EQ(history.stopped->reason, "alba is missing");
+  apply(history, event("run_resumed", 0, "", 0));
+  EXPECT_FALSE(history.stopped);
+}
+
 TEST(History, ALostUpdateOpensItsRoundAgain) {
   auto events = begun();
   events.push_back(event("submit_intended", 1, "alba", 1));

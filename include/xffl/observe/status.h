@@ -2,12 +2,20 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <string>
 
+#include "xffl/base/clock.h"
 #include "xffl/round/history.h"
 #include "xffl/round/live.h"
 
 namespace xffl::observe {
+
+// A facility's certificate that ends soon, or has ended.
+struct EndingCredential {
+  Clock::UtcTime ends;
+  std::string renew;  // the command that the project names for it; may be empty
+};
 
 struct RunStatus {
   std::string state;        // "running", "stopped", "completed", "cancelled"
@@ -16,13 +24,16 @@ struct RunStatus {
   std::filesystem::path folder;
   round::History history;
   round::Live live;  // what facilities do now; empty when nobody runs
+  // Not in the run's folder: whoever can look at credentials puts them here.
+  std::map<FacilityName, EndingCredential> credentials{};
 };
 
 /// Throws kNotFound when `run_folder` has no journal.
 RunStatus read_status(const std::filesystem::path& run_folder, int rounds_planned);
 
-/// For people: one line per round and facility.
-std::string format_status(const RunStatus& status);
+/// For people: one line per round and facility. `now` is what the ends of credentials are told
+/// against.
+std::string format_status(const RunStatus& status, Clock::UtcTime now = SystemClock().utc());
 /// For programs; docs/formats.md names the keys.
 std::string format_status_json(const RunStatus& status);
 

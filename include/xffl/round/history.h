@@ -60,6 +60,13 @@ struct RoundState {
   bool published = false;
 };
 
+// Why the last coordinator left the run, by its own word; one that was killed says nothing.
+struct Stopped {
+  std::string time_utc;
+  std::string kind;  // to_string(ErrorKind)
+  std::string reason;
+};
+
 struct History {
   std::optional<plan::RunIdentity> identity;
   std::string project;
@@ -69,6 +76,7 @@ struct History {
   std::string adapted_sha256;                  // with LoRA: the model under the adapter
   std::map<int, RoundState> rounds;            // 1-based
   std::map<FacilityName, std::string> paused;  // by a person, and why
+  std::optional<Stopped> stopped;              // nothing since a coordinator continued
   bool completed = false;
   bool cancelled = false;
 
