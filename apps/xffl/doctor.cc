@@ -1,10 +1,11 @@
 #include "doctor.h"
 
-#include <set>
+#include <optional>
 
+#include "facility_room.h"
+#include "model_bytes.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
-#include "xffl/checkpoint/model_folder.h"
 #include "xffl/config/load.h"
 #include "xffl/journal/file_system.h"
 #include "xffl/remote/ssh.h"
@@ -19,37 +20,25 @@ namespace fs = std::filesystem;
 using Grade = Finding::Grade;
 using std::chrono::seconds;
 
-// At a facility the global model, the update and their predecessors lie side by side; here a
-// float32 master and every facility's update do.
-constexpr double kFacilityModels = 2.2;
-constexpr double kLocalModels = 4;
 constexpr seconds kPatience{30};
 
-std::string megabytes(uint64_t bytes) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%.1f GB", static_cast<double>(bytes) / 1e9);
-  return text;
-}
-
-/// 0 when there is no model: that is a finding of its own.
-uint64_t model_bytes(const config::Experiment& experiment) try {
-  uint64_t bytes = 0;
-  const checkpoint::ModelFolder model(experiment.model);
-  for (const checkpoint::TensorSpec& tensor : model.tensors())
-    bytes += static_cast<uint64_t>(tensor.num_elements()) * 2;
-  return bytes;
+/// Nothing when there is no model: that is a finding of its own.
+std::optional<ModelBytes> bytes_of_model(const config::Experiment& experiment) try {
+  return model_bytes(experiment);
 } catch (const Error&) {
-  return 0;
+  return std::nullopt;
 }
 
-Finding space(const std::string& where, uint64_t free, uint64_t needed) {
-  Finding finding{Grade::kGood, "free space", megabytes(free) + " in " + where, ""};
-  if (free < needed) {
-    finding.grade = Grade::kBad;
-    finding.fix = "a round needs about " + megabytes(needed) +
-                  " there: remove files, ask for more quota, or choose another workdir";
-  }
-  return finding;
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+// What `program --version` said, compared with this xffl: the two exchange files.
+Finding trainer_version(const std::string& program, const std::string& said) {
+  const std::string line = log::printable(first_line(said), 100);
+  const std::string ours = std::string("xffl-train ") + XFFL_VERSION;
+  if (line == ours || line.starts_with(ours + " ")) return {Grade::kGood, "trainer", line, ""};
+  return {
+      Grade::kWarning, "trainer", program + " is '" + line + "', and this xffl is " XFFL_VERSION,
+      "install xffl-train " XFFL_VERSION " there: another version may not read this one's files"};
 }
 
 class Examination {
@@ -60,7 +49,7 @@ class Examination {
 
   std::vector<Finding> run() {
     if (facility_.access == config::AccessKind::kSsh) {
-      host_keys(round::ssh_settings(facility_, experiment_.project_folder));
+      host_keys();
       credential();
     }
     if (bad_ || !log_in()) return findings_;
@@ -91,9 +80,20 @@ class Examination {
   }
   std::string trust_command() const { return "run `xffl trust " + facility_.name.str() + "`"; }
 
-  void host_keys(const remote::SshSettings& settings) {
+  remote::SshSettings ssh() const {
+    return round::ssh_settings(facility_, experiment_.project_folder);
+  }
+
+  void host_keys() {
     check("host key", trust_command(), [&] {
-      for (const remote::SshHost& host : settings.hosts) {
+      const remote::SshSettings settings = ssh();
+      std::vector<remote::SshHost> hosts = settings.jump;
+      hosts.insert(hosts.end(), settings.hosts.begin(), settings.hosts.end());
+      if (!facility_.transfer.hosts.empty())
+        for (const remote::SshHost& host :
+             round::transfer_settings(facility_, experiment_.project_folder).hosts)
+          hosts.push_back(host);
+      for (const remote::SshHost& host : hosts) {
         const bool pinned = !remote::trusted_keys(settings, host).empty();
         add(pinned ? Grade::kGood : Grade::kBad, "host key",
             host.name + (pinned ? " is pinned" : " is not trusted yet"),
@@ -102,28 +102,49 @@ class Examination {
     });
   }
   void credential() {
-    check("certificate", "renew it", [&] {
-      const auto expiry =
-          remote::credential_expiry(round::ssh_settings(facility_, experiment_.project_folder));
+    const std::string renew = remote::renewal(ssh());
+    check("certificate", renew, [&] {
+      const auto expiry = remote::credential_expiry(ssh());
       if (!expiry) return;
       const auto left =
           std::chrono::duration_cast<std::chrono::minutes>(*expiry - world_.clock.utc());
       const std::string said = "valid until " + format_utc(*expiry);
-      if (left.count() <= 0) return add(Grade::kBad, "certificate", said, "renew it");
+      if (left.count() <= 0) return add(Grade::kBad, "certificate", "expired: " + said, renew);
       add(left < std::chrono::hours(2) ? Grade::kWarning : Grade::kGood, "certificate", said,
-          left < std::chrono::hours(2) ? "it ends in " + std::to_string(left.count()) + " min"
-                                       : "");
+          left < std::chrono::hours(2)
+              ? "it ends in " + std::to_string(left.count()) + " min: " + renew
+              : "");
     });
   }
+  // What a log-in that failed needs.
+  Finding log_in_failed(const Error& error) const {
+    const std::string said = error.what();
+    if (said.starts_with(remote::kHostKeyChanged))
+      return {Grade::kBad, "host key", said,
+              "ask the site whether it has a new key; if so, " + trust_command()};
+    if (error.kind() != ErrorKind::kAuth)
+      return {Grade::kBad, "log-in", said,
+              "are ssh.hosts and ssh.jump right, and can this machine reach them?"};
+    return {Grade::kBad, "log-in", said,
+            "is ssh.user right, and does the site know the key? " + remote::renewal(ssh()) +
+                ", or try `xffl login " + facility_.name.str() + "`"};
+  }
   bool log_in() {
-    return check("log-in", "see docs/ssh.md", [&] {
-      session_ = world_.connect(facility_);
-      const auto result = session_->run({"uname", "-sm"}, "", kPatience, {});
-      if (result.exit_code != 0)
-        throw Error(ErrorKind::kRemote, "`uname` ended with " + std::to_string(result.exit_code) +
-                                            ": " + log::printable(result.err, 300));
-      add(Grade::kGood, "log-in", log::printable(first_line(result.out), 100));
-    });
+    try {
+      connect();
+      return true;
+    } catch (const Error& error) {
+      findings_.push_back(log_in_failed(error));
+      return false;
+    }
+  }
+  void connect() {
+    session_ = world_.connect(facility_);
+    const auto result = session_->run({"uname", "-sm"}, "", kPatience, {});
+    if (result.exit_code != 0)
+      throw Error(ErrorKind::kRemote, "`uname` ended with " + std::to_string(result.exit_code) +
+                                          ": " + log::printable(result.err, 300));
+    add(Grade::kGood, "log-in", log::printable(first_line(result.out), 100));
   }
   void work_folder() {
     const std::string path = facility_.workdir.str();
@@ -135,14 +156,12 @@ class Examination {
           add(Grade::kGood, "work folder", path + " can be written");
         }))
       return;
-    check("free space", "", [&] {
-      const auto free = session_->free_bytes(facility_.workdir);
-      if (!free)
-        return add(Grade::kWarning, "free space", "the facility does not say", "look there");
-      findings_.push_back(space(
-          path, *free,
-          static_cast<uint64_t>(static_cast<double>(model_bytes(experiment_)) * kFacilityModels)));
-    });
+    const auto bytes = bytes_of_model(experiment_);
+    if (bytes)
+      check("free space", "", [&] {
+        for (Finding& finding : examine_room(*session_, facility_.workdir, bytes->at_facility()))
+          findings_.push_back(std::move(finding));
+      });
     if (!facility_.transfer.hosts.empty())
       check("transfer host", "see docs/ssh.md", [&] {
         const bool there = world_.connect_transfer(facility_)->stat(facility_.workdir).has_value();
@@ -152,8 +171,11 @@ class Examination {
       });
   }
   void file(const std::string& what, const std::string& path) {
-    check(what, "", [&] {
+    check(what, "see that your account may read it", [&] {
       const auto info = session_->stat(RemotePath(path));
+      std::byte first{};
+      if (info && info->type == remote::FileInfo::Type::kRegular)
+        session_->read(RemotePath(path), 0, {&first, 1});
       add(info ? Grade::kGood : Grade::kBad, what, path + (info ? "" : " is not there"),
           info ? "" : "correct the path in xffl.yaml, or put the file there");
     });
@@ -182,38 +204,66 @@ class Examination {
     });
   }
   void slurm() {
-    check("Slurm", "is Slurm in the PATH of a log-in without a terminal?", [&] {
+    const auto there = [&] {
       const auto version = session_->run({"sbatch", "--version"}, "", kPatience, {});
       if (version.exit_code != 0) throw Error(ErrorKind::kRemote, log::printable(version.err, 300));
       add(Grade::kGood, "Slurm", log::printable(first_line(version.out), 100));
-      const auto script = round::render_script(experiment_, round::preview_history(),
-                                               facility_.name, std::nullopt, world_.programs);
-      // The attempt's folder is not there yet: the test is about what is asked for.
-      const submit::TestOnly answer =
-          submit::test_only(*session_, round::slurm_settings(facility_.slurm),
-                            {script.job_name, script.script, facility_.workdir}, {});
-      add(answer.accepted ? Grade::kGood : Grade::kBad, "allocation",
-          log::printable(answer.answer, 300),
-          answer.accepted ? "" : "correct account, partition, qos, nodes or time in xffl.yaml");
-    });
+    };
+    if (check("Slurm", "is Slurm in the PATH of a log-in without a terminal?", there))
+      check("allocation", kControllerFix, [&] { allocation(); });
   }
+  void allocation() {
+    const auto script = round::render_script(experiment_, round::preview_history(), facility_.name,
+                                             std::nullopt, world_.programs);
+    // The attempt's folder is not there yet: the test is about what is asked for.
+    const submit::TestOnly answer =
+        submit::test_only(*session_, round::slurm_settings(facility_.slurm),
+                          {script.job_name, script.script, facility_.workdir}, {});
+    const std::string said = log::printable(answer.answer, 300);
+    if (answer.accepted) return add(Grade::kGood, "allocation", said);
+    if (answer.for_good)
+      return add(Grade::kBad, "allocation", said,
+                 "correct account, partition, qos, nodes or time in xffl.yaml");
+    add(Grade::kBad, "allocation", said, kControllerFix);
+  }
+
+  // What runs inside an image or behind modules only a job can tell.
   void trainer() {
-    if (!facility_.trainer_command.empty() || !facility_.image.file.empty() ||
-        !facility_.modules.empty())
-      return;  // what runs inside an image or behind modules only a job can tell
-    check("trainer", "give facilities." + facility_.name.str() + ".trainer.program", [&] {
-      std::string program = facility_.trainer_program;
-      if (program.empty())
-        program = facility_.access == config::AccessKind::kLocal ? world_.programs.trainer.string()
-                                                                 : "xffl-train";
+    const char* inside = !facility_.image.file.empty() ? "inside the image"
+                         : !facility_.modules.empty()  ? "behind environment modules"
+                                                       : nullptr;
+    if (inside != nullptr)
+      return add(Grade::kGood, "trainer", std::string("not looked at: it is ") + inside);
+    if (!facility_.trainer_command.empty()) return own_trainer(facility_.trainer_command.front());
+    std::string program = facility_.trainer_program;
+    if (program.empty())
+      program = facility_.access == config::AccessKind::kLocal ? world_.programs.trainer.string()
+                                                               : "xffl-train";
+    check("trainer", "", [&] {
       const auto result = session_->run({program, "--version"}, "", kPatience, {});
-      if (result.exit_code != 0)
-        throw Error(ErrorKind::kNotFound,
-                    program + " does not start: " + log::printable(result.err, 300));
-      add(Grade::kGood, "trainer", log::printable(first_line(result.out), 100));
+      if (result.exit_code == 0) return findings_.push_back(trainer_version(program, result.out));
+      no_trainer(program, "does not start: " + log::printable(result.err, 300));
     });
   }
-  static std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+  void own_trainer(const std::string& program) {
+    check("trainer", "", [&] {
+      const auto found =
+          session_->run({"sh", "-c", "command -v -- \"$1\"", "sh", program}, "", kPatience, {});
+      if (found.exit_code != 0) return no_trainer(program, "is not there");
+      add(Grade::kGood, "trainer", program + " is there; what it does was not looked at");
+    });
+  }
+  // The lines of `environment` may make it known to jobs.
+  void no_trainer(const std::string& program, const std::string& why) {
+    const bool may_be_found = !facility_.environment.empty() && !program.starts_with('/');
+    add(may_be_found ? Grade::kWarning : Grade::kBad, "trainer",
+        program + " " + why + (may_be_found ? " (without the lines of environment)" : ""),
+        "install it there, or say where it is: facilities." + facility_.name.str() + ".trainer");
+  }
+
+  static constexpr const char* kControllerFix =
+      "Slurm does not take requests now: try again later, or ask the site; what is asked for was "
+      "not looked at";
 
   const config::Experiment& experiment_;
   const config::Facility& facility_;
@@ -239,11 +289,10 @@ std::vector<Finding> examine_this_machine(const config::Experiment& experiment,
     findings.push_back({Grade::kGood, "project folder", experiment.project_folder.string(), ""});
   std::error_code none;
   const fs::space_info info = fs::space(experiment.project_folder, none);
-  if (findings.front().grade == Grade::kGood && !none)
-    findings.push_back(space(
-        experiment.project_folder.string(), info.available,
-        static_cast<uint64_t>(static_cast<double>(model_bytes(experiment)) *
-                              (kLocalModels + static_cast<double>(experiment.facilities.size())))));
+  const auto bytes = bytes_of_model(experiment);
+  if (bytes && !none)
+    findings.push_back(free_space(experiment.project_folder.string(), info.available,
+                                  bytes->here(experiment.facilities.size())));
   if (fs::exists(world.programs.trainer))
     findings.push_back({Grade::kGood, "trainer", world.programs.trainer.string(), ""});
   return findings;

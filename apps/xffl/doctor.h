@@ -5,18 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "finding.h"
 #include "xffl/config/experiment.h"
 #include "xffl/round/world.h"
 
 namespace xffl {
-
-struct Finding {
-  enum class Grade { kGood, kWarning, kBad };
-  Grade grade = Grade::kGood;
-  std::string what;  // "certificate"
-  std::string said;  // what was found
-  std::string fix;   // what to do; empty when good
-};
 
 /// Folders, free space, model, trainer of this machine.
 std::vector<Finding> examine_this_machine(const config::Experiment& experiment,

@@ -5,13 +5,13 @@
 #include <cstdio>
 #include <memory>
 
+#include "model_bytes.h"
 #include "project.h"
+#include "terminal.h"
 #include "xffl/base/clock.h"
 #include "xffl/base/error.h"
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
-#include "xffl/checkpoint/lora.h"
-#include "xffl/checkpoint/model_folder.h"
 #include "xffl/config/load.h"
 #include "xffl/journal/journal.h"
 #include "xffl/round/render.h"
@@ -41,26 +41,6 @@ round::History history_of(const ProjectOptions& options) {
   return round::replay(journal::read_events(options.existing_run().journal()));
 }
 
-uint64_t bytes_of(const std::vector<checkpoint::TensorSpec>& tensors, job::FloatType type) {
-  const uint64_t width = type == job::FloatType::kFloat32 ? 4 : 2;
-  uint64_t bytes = 0;
-  for (const checkpoint::TensorSpec& tensor : tensors)
-    bytes += static_cast<uint64_t>(tensor.num_elements()) * width;
-  return bytes;
-}
-
-// What a round trains: the adapter's tensors, or the model's.
-std::vector<checkpoint::TensorSpec> trained_tensors(const config::Experiment& experiment,
-                                                    const checkpoint::ModelFolder& model) {
-  const job::Lora& lora = experiment.facilities.front().training.lora;
-  if (lora.rank == 0) return model.tensors();
-  return checkpoint::lora_tensors(
-      checkpoint::read_llama_config(experiment.model),
-      checkpoint::checked_lora_config({lora.rank, lora.alpha, lora.dropout, lora.target_modules},
-                                      "training.lora"),
-      checkpoint::Dtype::kF32);
-}
-
 // The model of round `number` is at the facility already when this round's attempt was pushed.
 bool holds_the_model(const round::History& history, int number, const FacilityName& name) {
   const auto round = history.rounds.find(number);
@@ -87,11 +67,9 @@ std::string ask(const config::Facility& facility, round::World& world,
 std::vector<FacilityPlan> make_plans(const Flags& flags, const config::Experiment& experiment) {
   const round::History history = history_of(flags.project);
   require_model(experiment);
-  const checkpoint::ModelFolder model(experiment.model);
-  const std::vector<checkpoint::TensorSpec> trained = trained_tensors(experiment, model);
-  const bool adapts = experiment.facilities.front().training.lora.rank > 0;
+  const ModelBytes bytes = model_bytes(experiment);
   SystemClock clock;
-  round::World world = round::make_world(clock, experiment.project_folder);
+  round::World world = round::make_world(clock, experiment.project_folder, person_at_terminal());
   std::vector<FacilityPlan> plans;
   const bool measures = !history.completed && experiment.policy.evaluate_last &&
                         history.done().rounds_published >= experiment.rounds;
@@ -102,14 +80,11 @@ std::vector<FacilityPlan> make_plans(const Flags& flags, const config::Experimen
     plan.script =
         round::render_script(experiment, history, facility.name, std::nullopt, world.programs);
     if (!holds_the_model(history, plan.script.round, facility.name))
-      plan.push_bytes = bytes_of(trained, experiment.aggregation.publish_dtype);
+      plan.push_bytes = bytes.published;
     plan.may_pack = facility.access == config::AccessKind::kSsh && plan.push_bytes > 0 &&
                     facility.transfer.pack != config::PackModels::kNever && plan.script.round > 1;
-    if (adapts && plan.push_bytes > 0 && plan.script.round == 1)
-      for (const checkpoint::TensorSpec& tensor : model.tensors())
-        plan.push_bytes += tensor.num_bytes();
-    if (!plan.script.evaluates)
-      plan.fetch_bytes = bytes_of(trained, experiment.aggregation.update_dtype);
+    if (plan.push_bytes > 0 && plan.script.round == 1) plan.push_bytes += bytes.adapted;
+    if (!plan.script.evaluates) plan.fetch_bytes = bytes.update;
     plan.jobs_left = std::max(0, experiment.rounds - plan.script.round + 1) +
                      (experiment.policy.evaluate_last && !facility.validation.empty() ? 1 : 0);
     if (facility.scheduler == config::SchedulerKind::kSlurm)

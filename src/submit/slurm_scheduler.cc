@@ -236,7 +236,11 @@ TestOnly test_only(remote::Session& session, const SlurmSettings& settings,
   const auto argv =
       submit_command(slurm_options(settings.request, request.name, request.folder), true);
   const auto answer = session.run(argv, request.script, settings.command_timeout, stop);
-  return {answer.exit_code == 0, one_line(answer.err.empty() ? answer.out : answer.err)};
+  const std::string text = one_line(answer.err.empty() ? answer.out : answer.err);
+  const bool accepted = answer.exit_code == 0;
+  return {accepted,
+          !accepted && classify_refusal(text, answer.exit_code) == Submission::Kind::kRefused,
+          text};
 }
 
 }  // namespace xffl::submit

@@ -1,5 +1,6 @@
 // What people ask of a run while it goes on, and before.
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <sstream>
 #include <thread>
@@ -179,6 +180,88 @@ TEST(Run, LeavesNoCoreFile) {
   EXPECT_EQ(value, "0");
 }
 
+// A run that ended while nobody looked: every place where a person looks says why, and the commands
+// that follow it end as it did.
+TEST(Detach, SaysLaterWhyTheRunHasEnded) {
+  Project project;
+  project.set_fault("brno", "nan!");
+  project.set_rounds(1);
+  project.set_policy("{on_missing: fail, poll_interval: 20ms}");
+  project.set_hold();
+  project.write_config();
+  const std::string path = project.path().string();
+  ASSERT_EQ(project.xffl({"run", "-p", path, "--detach"}).exit_code, 0);
+  project.release();
+  for (int i = 0; i < 2; ++i) {  // and whoever comes days later
+    const ProcessResult followed = project.xffl({"attach", "-p", path});
+    EXPECT_EQ(followed.exit_code, exit_code(ErrorKind::kFailed)) << followed.err;
+    EXPECT_NE(followed.err.find("brno"), std::string::npos) << followed.err;
+  }
+  const Json status = status_of(project);
+  EXPECT_EQ(status["state"], "stopped");
+  EXPECT_EQ(status["stopped"]["kind"], "failed");
+  const std::string reason = status["stopped"]["reason"];
+  EXPECT_NE(reason.find("brno"), std::string::npos) << reason;
+  const std::string shown = project.xffl({"status", "-p", path}).out;
+  EXPECT_NE(shown.find("stopped at "), std::string::npos) << shown;
+  EXPECT_NE(shown.find("(failed): "), std::string::npos) << shown;
+  const std::string logs = project.xffl({"logs", "-p", path}).out;
+  EXPECT_NE(logs.find("error the run has ended kind=failed"), std::string::npos) << logs;
+
+  // Once it goes on that is the past; what the first coordinator said is kept.
+  project.set_policy("{on_missing: skip, poll_interval: 20ms}");
+  project.write_config();
+  project.release();
+  ASSERT_EQ(project.xffl({"run", "-p", path, "--detach"}).exit_code, 0);
+  EXPECT_EQ(project.xffl({"attach", "-p", path}).exit_code, 0);
+  EXPECT_EQ(status_of(project)["stopped"], nullptr);
+  const std::string said = read_file(project.path() / "runs/detached-0001.out", 1 << 20);
+  EXPECT_NE(said.find("xffl: error (failed)"), std::string::npos) << said;
+}
+
+TEST(Status, TellsAStoppedRunFromAKilledOne) {
+  Project project;
+  project.set_hold();
+  project.write_config();
+  const std::string path = project.path().string();
+  auto run = project.start_run();
+  ASSERT_TRUE(project.await_events("submitted", 2));
+  run.signal(SIGTERM);
+  EXPECT_EQ(run.finish(), exit_code(ErrorKind::kCancelled));
+  EXPECT_EQ(status_of(project)["stopped"]["kind"], "cancelled");
+  EXPECT_EQ(project.xffl({"attach", "-p", path}).exit_code, exit_code(ErrorKind::kCancelled));
+
+  auto killed = project.start_run();
+  ASSERT_TRUE(project.await_events("run_resumed", 1));
+  killed.kill();
+  EXPECT_EQ(status_of(project)["stopped"], nullptr);
+  const std::string shown = project.xffl({"status", "-p", path}).out;
+  EXPECT_NE(shown.find("did not say why"), std::string::npos) << shown;
+  EXPECT_EQ(project.xffl({"attach", "-p", path}).exit_code, exit_code(ErrorKind::kFailed));
+  project.release();
+  EXPECT_EQ(project.run().exit_code, 0);
+}
+
+// Whoever resumes believes that it goes on then.
+TEST(Resume, OfWhatNobodyHadPausedSaysSo) {
+  Project project;
+  project.set_fault("brno", "nan!");
+  project.set_rounds(1);
+  project.set_policy("{on_missing: fail, poll_interval: 20ms}");
+  project.write_config();
+  ASSERT_EQ(project.run().exit_code, exit_code(ErrorKind::kFailed));
+  const std::string path = project.path().string();
+  const ProcessResult missing = project.xffl({"resume", "-p", path, "brno"});
+  EXPECT_EQ(missing.exit_code, exit_code(ErrorKind::kFailed)) << missing.out;
+  EXPECT_NE(missing.err.find("brno was not paused"), std::string::npos) << missing.err;
+  EXPECT_NE(missing.err.find("missing"), std::string::npos) << missing.err;
+  EXPECT_EQ(missing.out.find("goes on"), std::string::npos) << missing.out;
+  const ProcessResult fine = project.xffl({"resume", "-p", path, "alba"});
+  EXPECT_EQ(fine.exit_code, 0) << fine.err;
+  EXPECT_NE(fine.out.find("alba was not paused"), std::string::npos) << fine.out;
+  EXPECT_EQ(fine.out.find("goes on"), std::string::npos) << fine.out;
+}
+
 // Runs xffl where the project's folder is, as the table of mounts says, on NFS.
 ProcessResult on_nfs(const Project& project, const std::vector<std::string>& args) {
   const std::filesystem::path mounts = project.path() / "mountinfo";
@@ -223,6 +306,39 @@ TEST(Doctor, FindsWhatIsMissing) {
   const ProcessResult result = project.xffl({"doctor", "-p", path});
   EXPECT_EQ(result.exit_code, exit_code(ErrorKind::kFailed));
   EXPECT_NE(result.out.find("FAILED"), std::string::npos) << result.out;
+}
+
+// No tool of a site is asked for the quota: the room is reserved, as a job would use it.
+TEST(Doctor, SeesAQuotaByReservingTheRoom) {
+  Project project;
+  project.set_model_rows(4000);
+  const std::string yaml = read_file(project.path() / "xffl.yaml", 1 << 20);
+  write_file_atomic(project.path() / "xffl.yaml", yaml + "aggregation: {update_dtype: fp32}\n");
+  const auto doctor = [&](const std::string& fallocate) {
+    const std::filesystem::path bin = project.path() / "bin";
+    make_dirs(bin);
+    write_file_atomic(bin / "fallocate", "#!/bin/sh\n" + fallocate + "\n");
+    std::filesystem::permissions(bin / "fallocate", std::filesystem::perms(0700));
+    return project
+        .xffl({"doctor", "-p", project.path().string()},
+              {{"PATH", bin.string() + ":/usr/sbin:/usr/bin:/sbin:/bin"}})
+        .out;
+  };
+  const auto has = [](const std::string& text, const std::string& part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  const std::string over =
+      doctor("echo 'fallocate: fallocate failed: Disk quota exceeded' >&2; exit 1");
+  has(over, "FAILED  quota");
+  has(over, "your quota does not leave");
+  // 4013 rows of 8: the model's in bfloat16 and the update's in float32, and a tenth.
+  const std::string room = doctor("[ \"$2\" = 211882 ] || exit 3; exec /usr/bin/fallocate \"$@\"");
+  if (room.find("the file system is memory") == std::string::npos) has(room, "could be reserved");
+  const std::string unknown = doctor("echo 'Operation not supported' >&2; exit 1");
+  has(unknown, "warning quota");
+  has(unknown, "not looked at: no room can be reserved there");
+  for (const char* name : {"alba", "brno"})
+    EXPECT_FALSE(std::filesystem::exists(project.path() / "work" / name / ".xffl-room"));
 }
 
 TEST(Plan, CountsAndSubmitsNothing) {

@@ -59,6 +59,7 @@ std::shared_ptr<Scheduler> make_slurm_scheduler(SlurmSettings settings,
 /// nothing.
 struct TestOnly {
   bool accepted = false;
+  bool for_good = false;  // not accepted, and asking again would not help: the request is wrong
   std::string answer;
 };
 TestOnly test_only(remote::Session& session, const SlurmSettings& settings,

@@ -1,0 +1,192 @@
+// `xffl doctor`, `xffl plan` and `xffl logs` at real facilities: what is wrong is found by its
+// name, with what to do about it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "e2e/bed_project.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/json.h"
+
+namespace xffl {
+namespace {
+
+using test::BedProject;
+using test::Facility;
+using testing::AllOf;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::Not;
+
+class DoctorProject : public BedProject {
+ public:
+  DoctorProject() {
+    if (!up()) return;
+    set_rounds(1);
+    write_config();
+    for (const char* name : {"alba", "brno"}) facility(name).exec_as_user({"touch", data(name)});
+    replace_all("/data/unused.tokens", data("alba"));
+    whole_ = yaml();
+  }
+  std::string data(const std::string& name) const { return facility(name).scratch + "/a.tokens"; }
+  std::string yaml() const { return read_file(path() / "xffl.yaml", 1 << 20); }
+
+  /// xffl.yaml as it should be, but for one text of alba's.
+  void edit(const std::string& from, const std::string& to) const {
+    std::string text = whole_;
+    const size_t at = text.find(from);
+    ASSERT_NE(at, std::string::npos) << from << " is not in\n" << text;
+    write_file_atomic(path() / "xffl.yaml", text.replace(at, from.size(), to));
+  }
+  void mend() const { write_file_atomic(path() / "xffl.yaml", whole_); }
+  /// What doctor says of alba.
+  std::string doctor(int expected_code) const {
+    const ProcessResult result = xffl({"doctor", "alba", "-p", path().string()});
+    EXPECT_EQ(result.exit_code, expected_code) << result.out << result.err;
+    return result.out;
+  }
+  std::string doctor_fails() const { return doctor(exit_code(ErrorKind::kFailed)); }
+  ProcessResult plan(const std::string& more = "--json") const {
+    return xffl({"plan", more, "-p", path().string()});
+  }
+  /// A program at alba that says `version`; its path there.
+  std::string trainer_that_says(const std::string& version) const {
+    const std::string path = facility("alba").scratch + "/xffl-train";
+    facility("alba").exec_as_user({"sh", "-c", "cat >\"$1\" && chmod 700 \"$1\"", "sh", path},
+                                  "#!/bin/sh\necho " + version + "\n");
+    return path;
+  }
+
+ private:
+  void replace_all(const std::string& from, const std::string& to) const {
+    std::string text = yaml();
+    for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+      text.replace(at, from.size(), to);
+    write_file_atomic(path() / "xffl.yaml", text);
+  }
+  std::string whole_;
+};
+
+void expect_log_in_faults(const DoctorProject& project) {
+  const Facility& alba = project.facility("alba");
+  const auto known_hosts = project.path() / "known_hosts";
+  const std::string pinned = read_file(known_hosts, 1 << 20);
+  write_file_atomic(known_hosts, "");
+  EXPECT_THAT(project.doctor_fails(),
+              ContainsRegex("FAILED  host key .* is not trusted yet\n *-> run `xffl trust alba`"));
+  write_file_atomic(known_hosts, pinned);
+
+  const std::string keys = "keys: ['" + alba.key.string() + "']";
+  const std::string others = "keys: ['" + alba.certified_key.string() + "']";
+  const std::filesystem::path certificate = alba.certified_key.string() + "-cert.pub";
+  std::filesystem::remove(certificate);
+  project.edit(keys, others);
+  EXPECT_THAT(project.doctor_fails(),
+              AllOf(ContainsRegex("FAILED  log-in .*was refused"), HasSubstr("is ssh.user right")));
+  project.edit(keys, others + ", renew: 'step ssh login ann'");
+  alba.certify("-10m:-1m");
+  EXPECT_THAT(project.doctor_fails(),
+              AllOf(HasSubstr("FAILED  certificate      expired: valid until"),
+                    HasSubstr("-> renew it with: step ssh login ann")));
+  alba.certify("-1m:+90m");
+  EXPECT_THAT(project.doctor(0),
+              AllOf(ContainsRegex("warning certificate .*\n *-> it ends in "),
+                    HasSubstr("renew it with: step ssh login ann"), HasSubstr("ok      log-in")));
+  std::filesystem::remove(certificate);
+}
+
+void expect_folder_faults(const DoctorProject& project) {
+  const Facility& alba = project.facility("alba");
+  project.edit("workdir: " + alba.scratch + "/work", "workdir: /proc/work");
+  EXPECT_THAT(project.doctor_fails(), AllOf(HasSubstr("FAILED  work folder"),
+                                            HasSubstr("choose a workdir that you may write")));
+  project.edit(project.data("alba"), alba.scratch + "/b.tokens");
+  EXPECT_THAT(project.doctor_fails(), AllOf(HasSubstr("FAILED  training data    " + alba.scratch +
+                                                      "/b.tokens is not there"),
+                                            HasSubstr("correct the path")));
+  project.edit("    access: ssh\n", "    access: ssh\n    image: {file: /scratch/none.sif}\n");
+  EXPECT_THAT(project.doctor_fails(),
+              AllOf(HasSubstr("FAILED  image            /scratch/none.sif is not there"),
+                    HasSubstr("trainer          not looked at: it is inside the image")));
+}
+
+void expect_trainer_faults(const DoctorProject& project) {
+  const std::string own = "trainer: {command: ['" XFFL_BINARY_DIR "/bin/xffl-fake-trainer']}";
+  const std::string version = project.xffl({"--version"}).out.substr(5);
+  project.edit(own, "trainer: {program: /scratch/none/xffl-train}");
+  EXPECT_THAT(project.doctor_fails(),
+              AllOf(HasSubstr("FAILED  trainer          /scratch/none/xffl-train does not start"),
+                    HasSubstr("facilities.alba.trainer")));
+  project.edit(own, "trainer: {program: " + project.trainer_that_says("xffl-train 0.0.1") + "}");
+  EXPECT_THAT(project.doctor(0),
+              AllOf(ContainsRegex("warning trainer .*is 'xffl-train 0.0.1', and"),
+                    HasSubstr("install xffl-train")));
+  project.trainer_that_says("xffl-train " + version);
+  EXPECT_THAT(project.doctor(0), HasSubstr("ok      trainer          xffl-train "));
+}
+
+void expect_slurm_faults(const DoctorProject& project) {
+  const Facility& alba = project.facility("alba");
+  project.edit("slurm: {", "slurm: {partition: nowhere, ");
+  EXPECT_THAT(project.doctor_fails(), AllOf(ContainsRegex("FAILED  allocation .*nvalid partition"),
+                                            HasSubstr("correct account, partition")));
+  EXPECT_THAT(project.plan().out, HasSubstr("REFUSED: "));
+  project.mend();
+  alba.stop_daemon("slurmctld");
+  EXPECT_THAT(project.doctor_fails(),
+              AllOf(ContainsRegex("FAILED  allocation .*nable to contact slurm controller"),
+                    HasSubstr("try again later"), Not(HasSubstr("correct account"))));
+  alba.start_daemon("slurmctld");
+}
+
+// Of a host whose key has changed nothing else is known.
+void expect_a_changed_host_key(const DoctorProject& project) {
+  project.mend();
+  project.facility("alba").change_host_key();
+  EXPECT_THAT(project.doctor_fails(),
+              AllOf(HasSubstr("FAILED  host key         HOST KEY CHANGED"),
+                    HasSubstr("-> ask the site whether it has a new key; if so, run `xffl trust"),
+                    Not(HasSubstr("work folder"))));
+}
+
+TEST(BedDoctor, NamesEachFaultWithItsFix) {
+  DoctorProject project;
+  NEED_BED(project);
+  expect_log_in_faults(project);
+  expect_folder_faults(project);
+  expect_trainer_faults(project);
+  expect_slurm_faults(project);
+  expect_a_changed_host_key(project);
+}
+
+TEST(BedDoctor, WhereEverythingIsInPlaceARunCanBePlannedAndRead) {
+  DoctorProject project;
+  NEED_BED(project);
+  const std::string path = project.path().string();
+  const ProcessResult doctor = project.xffl({"doctor", "-p", path});
+  EXPECT_EQ(doctor.exit_code, 0) << doctor.out << doctor.err;
+  EXPECT_THAT(doctor.out, AllOf(HasSubstr("everything is in place"), Not(HasSubstr("FAILED")),
+                                HasSubstr("ok      allocation"), HasSubstr("ok      free files"),
+                                ContainsRegex("(ok     |warning) quota")));
+
+  const ProcessResult planned = project.plan();
+  ASSERT_EQ(planned.exit_code, 0) << planned.err;
+  const Json plan = parse_json(planned.out, "plan");
+  ASSERT_EQ(plan.size(), 2u);
+  for (const Json& facility : plan) {
+    EXPECT_THAT(facility["answer"].get<std::string>(), HasSubstr("to start at")) << planned.out;
+    EXPECT_NEAR(facility["node_hours"].get<double>(), 2 * 5 / 60.0, 1e-9);
+  }
+  EXPECT_EQ(project.jobs_left("alba"), "") << "planning submits nothing";
+  const std::vector<std::string> logs = {"logs", "alba", "-p", path};
+  EXPECT_EQ(project.xffl(logs).exit_code, exit_code(ErrorKind::kNotFound));
+
+  project.edit("environment:\n", "environment:\n      - echo this is job $SLURM_JOB_NAME\n");
+  ASSERT_EQ(project.run().exit_code, 0);
+  const ProcessResult read = project.xffl(logs);
+  EXPECT_EQ(read.exit_code, 0) << read.err;
+  EXPECT_THAT(read.out, ContainsRegex("this is job xffl-.*-r000.-alba-a1"));
+}
+
+}  // namespace
+}  // namespace xffl
