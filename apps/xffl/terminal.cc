@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <optional>
 #include <span>
 
 #include "xffl/base/error.h"
@@ -82,9 +83,10 @@ std::string ask_on_terminal(const std::string& prompt, bool echo, std::chrono::s
   if (::tcgetpgrp(terminal.get()) != ::getpgrp())
     throw Error(ErrorKind::kAuth, "nobody can be asked '" + log::printable(prompt, 200) +
                                       "': this process is in the background of its terminal");
+  // Before anything is shown: what is typed at once is neither shown nor thrown away.
+  std::optional<NoEcho> silence;
+  if (!echo) silence.emplace(terminal.get());
   write_all(terminal.get(), std::as_bytes(std::span(prompt)), "/dev/tty");
-  if (echo) return read_line(terminal.get(), patience, stop);
-  const NoEcho silence(terminal.get());
   return read_line(terminal.get(), patience, stop);
 }
 
