@@ -67,7 +67,12 @@ bool in_a_child(const std::function<bool()>& body) {
   const pid_t child = ::fork();
   if (child == 0) {
     ::alarm(60);
-    ::_exit(body() ? 0 : 1);
+    bool holds = false;
+    try {
+      holds = body();
+    } catch (const std::exception&) {
+    }
+    ::_exit(holds ? 0 : 1);
   }
   int status = 0;
   ::waitpid(child, &status, 0);
