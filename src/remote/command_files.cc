@@ -80,9 +80,10 @@ void fail_by(int exit_code, const std::string& err, const std::string& doing) {
   throw Error(ErrorKind::kInternal, "not reached");
 }
 
-CommandResult CommandFiles::run(const std::string& script, std::string_view stdin_text) {
+CommandResult CommandFiles::run(const std::string& script, std::string_view stdin_text,
+                                const std::stop_token& stop) {
   return run_script(connection_, std::string(kHead) + script, stdin_text,
-                    connection_->timeouts().operation, {});
+                    connection_->timeouts().operation, stop);
 }
 
 CommandResult CommandFiles::check(const std::string& doing, const std::string& script,
@@ -161,20 +162,21 @@ void CommandFiles::make_dirs(const RemotePath& folder) {
   check("create the folder " + folder.str(), "exec mkdir -p " + q(folder));
 }
 
-void CommandFiles::remove_tree(const RemotePath& path) {
+void CommandFiles::remove_tree(const RemotePath& path, const std::stop_token& stop) {
   // A busy parallel file system may take longer for a folder than a command may run: `rm` is ended
-  // in time, never left behind, and goes on where it was.
+  // in time, never left behind, and goes on where it was. Who stops does not wait for it.
   constexpr int kMostPieces = 30, kEnded = 124;
   const auto seconds = connection_->timeouts().operation.count() * 2 / 3000;
   const std::string script =
       "exec timeout " + std::to_string(std::max<int64_t>(1, seconds)) + " rm -rf " + q(path);
   for (int piece = 1; piece <= kMostPieces; ++piece) {
-    const CommandResult result = run(script);
+    const CommandResult result = run(script, {}, stop);
     if (result.exit_code == 0) return;
     if (result.exit_code == kNoSuchCommand) break;
     if (result.exit_code != kEnded) fail_by(result.exit_code, result.err, "remove " + path.str());
   }
-  check("remove " + path.str(), "exec rm -rf " + q(path));
+  const CommandResult last = run("exec rm -rf " + q(path), {}, stop);
+  if (last.exit_code != 0) fail_by(last.exit_code, last.err, "remove " + path.str());
 }
 
 std::optional<std::string> CommandFiles::sha256(const RemotePath& path, uint64_t offset,

@@ -36,12 +36,13 @@ class CommandFiles {
   void rename(const RemotePath& from, const RemotePath& to);
   std::vector<std::string> list(const RemotePath& folder);
   void make_dirs(const RemotePath& folder);
-  void remove_tree(const RemotePath& path);
+  void remove_tree(const RemotePath& path, const std::stop_token& stop);
   std::optional<std::string> sha256(const RemotePath& path, uint64_t offset, uint64_t length);
   std::optional<uint64_t> free_bytes(const RemotePath& folder);
 
  private:
-  CommandResult run(const std::string& script, std::string_view stdin_text = {});
+  CommandResult run(const std::string& script, std::string_view stdin_text = {},
+                    const std::stop_token& stop = {});
   CommandResult check(const std::string& doing, const std::string& script,
                       std::string_view stdin_text = {});
 

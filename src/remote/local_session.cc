@@ -109,7 +109,9 @@ class LocalSession final : public Session {
     }
   }
 
-  void remove_tree(const RemotePath& path) override {
+  void remove_tree(const RemotePath& path, std::stop_token stop) override {
+    if (stop.stop_requested())
+      throw Error(ErrorKind::kCancelled, "stopped before " + path.str() + " was removed");
     std::error_code problem;
     fs::remove_all(path.str(), problem);  // libstdc++ goes by openat and does not follow links
     if (problem) throw system_error("remove " + path.str(), problem.value());

@@ -51,13 +51,15 @@ void take_answer(Sftp& sftp, const std::string& handle, std::deque<PendingRead>&
                               static_cast<uint32_t>(missing - data.size()), stop);
 }
 
-void remove_below(Sftp& sftp, const std::string& folder, int depth) {
+void remove_below(Sftp& sftp, const std::string& folder, int depth, const std::stop_token& stop) {
   if (depth > kMaxDepth)
     throw Error(ErrorKind::kIo, folder + " at the facility is nested too deep to be removed");
   for (const auto& [name, info] : sftp.list(folder)) {
     const std::string path = folder + "/" + name;
+    if (stop.stop_requested())
+      throw Error(ErrorKind::kCancelled, "stopped before " + path + " was removed");
     if (info.type == FileInfo::Type::kFolder)
-      remove_below(sftp, path, depth + 1);
+      remove_below(sftp, path, depth + 1, stop);
     else
       sftp.remove_file(path);
   }
@@ -187,11 +189,11 @@ void sftp_make_dirs(Sftp& sftp, const RemotePath& folder) {
                                           "file in the way)"));
 }
 
-void sftp_remove_tree(Sftp& sftp, const RemotePath& path) {
+void sftp_remove_tree(Sftp& sftp, const RemotePath& path, const std::stop_token& stop) {
   const auto info = sftp.lstat(path.str());
   if (!info) return;
   if (info->type == FileInfo::Type::kFolder)
-    remove_below(sftp, path.str(), 0);
+    remove_below(sftp, path.str(), 0, stop);
   else
     sftp.remove_file(path.str());
 }

@@ -13,7 +13,7 @@ void sftp_sync(Sftp& sftp, const RemotePath& path);
 void sftp_rename(Sftp& sftp, const RemotePath& from, const RemotePath& to);
 std::vector<std::string> sftp_list(Sftp& sftp, const RemotePath& folder);
 void sftp_make_dirs(Sftp& sftp, const RemotePath& folder);
-void sftp_remove_tree(Sftp& sftp, const RemotePath& path);
+void sftp_remove_tree(Sftp& sftp, const RemotePath& path, const std::stop_token& stop);
 
 /// Opens a regular file for writing, creating it; the handle is closed by the caller.
 std::string sftp_open_to_write(Sftp& sftp, const RemotePath& path);

@@ -76,14 +76,14 @@ class SshSession final : public Session {
     files([&](Sftp& sftp) { sftp_make_dirs(sftp, folder); },
           [&](CommandFiles& shell) { shell.make_dirs(folder); });
   }
-  void remove_tree(const RemotePath& path) override {
+  void remove_tree(const RemotePath& path, std::stop_token stop) override {
     const auto info = stat(path);
     if (!info) return;
     // One command for a whole tree, where there are commands.
     if (settings().shell && info->type == FileInfo::Type::kFolder)
-      return CommandFiles(connector_.get()).remove_tree(path);
-    files([&](Sftp& sftp) { sftp_remove_tree(sftp, path); },
-          [&](CommandFiles& shell) { shell.remove_tree(path); });
+      return CommandFiles(connector_.get()).remove_tree(path, stop);
+    files([&](Sftp& sftp) { sftp_remove_tree(sftp, path, stop); },
+          [&](CommandFiles& shell) { shell.remove_tree(path, stop); });
   }
   std::optional<std::string> sha256(const RemotePath& path, uint64_t offset,
                                     uint64_t length) override {

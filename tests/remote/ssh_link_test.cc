@@ -172,6 +172,26 @@ TEST_F(SshLink, AFolderIsRemovedThoughItTakesLongerThanACommandMay) {
   EXPECT_GT(SteadyClock::now() - began, settings.timeouts.operation) << "the test tells nothing";
 }
 
+TEST_F(SshLink, WhoStopsDoesNotWaitForAFolderToBeRemoved) {
+  test::TempDir dir;
+  write_file_atomic(dir / "rm", "#!/bin/sh\nexec sleep 60\n", 0755);
+  make_dirs(dir / "r0001");
+  test::Sshd sshd({.before_login = "PATH=" + dir.path().string() + ":$PATH; export PATH"});
+  SshSettings settings = sshd.settings();
+  settings.timeouts.operation = 6000ms;
+  const auto session = make_ssh_session(settings);
+  std::stop_source stop;
+  const auto began = SteadyClock::now();
+  std::jthread stopper([&] {
+    std::this_thread::sleep_for(500ms);
+    stop.request_stop();
+  });
+  const Error error = error_of(
+      [&] { session->remove_tree(RemotePath((dir / "r0001").string()), stop.get_token()); });
+  EXPECT_EQ(error.kind(), ErrorKind::kCancelled) << error.what();
+  EXPECT_LT(SteadyClock::now() - began, 30s) << "thirty pieces of 4 s each";
+}
+
 TEST_F(SshLink, ASlowLogInShellIsWaitedFor) {
   test::Sshd sshd({.before_login = "sleep 2; printf '\\033[2Jmotd\\r\\n'; echo more >&2"});
   const auto session = make_ssh_session(sshd.settings());

@@ -112,7 +112,8 @@ class FakeSession : public remote::Session {
     }
   }
 
-  void remove_tree(const RemotePath& path) override {
+  using Session::remove_tree;
+  void remove_tree(const RemotePath& path, std::stop_token) override {
     const std::lock_guard lock(mutex_);
     std::erase_if(nodes_, [&](const auto& entry) { return inside(entry.first, path.str()); });
   }

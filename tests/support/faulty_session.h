@@ -103,8 +103,8 @@ class FaultySession final : public remote::Session {
   void make_dirs(const RemotePath& folder) override {
     call("make_dirs", [&] { inner_.make_dirs(folder); });
   }
-  void remove_tree(const RemotePath& path) override {
-    call("remove_tree", [&] { inner_.remove_tree(path); });
+  void remove_tree(const RemotePath& path, std::stop_token stop) override {
+    call("remove_tree", [&] { inner_.remove_tree(path, stop); });
   }
 
  private:

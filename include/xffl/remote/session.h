@@ -100,8 +100,10 @@ class Session {
   virtual std::vector<std::string> list(const RemotePath& folder) = 0;
   /// mkdir -p, mode 0700.
   virtual void make_dirs(const RemotePath& folder) = 0;
-  /// rm -rf of a folder or file; no error when absent; does not follow symbolic links.
-  virtual void remove_tree(const RemotePath& path) = 0;
+  /// rm -rf of a folder or file; no error when absent; does not follow symbolic links. On `stop`
+  /// what is left stays, and kCancelled is thrown.
+  virtual void remove_tree(const RemotePath& path, std::stop_token stop) = 0;
+  void remove_tree(const RemotePath& path) { remove_tree(path, {}); }
 };
 
 /// Reads a whole small file. Throws kCorrupt when it has more than `max_bytes`.
