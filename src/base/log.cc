@@ -147,7 +147,7 @@ void warning(std::string_view event, Fields fields) { emit(Level::kWarning, even
 void error(std::string_view event, Fields fields) { emit(Level::kError, event, fields); }
 
 std::string printable(std::string_view whole, size_t max_bytes) {
-  constexpr size_t kLongestSecret = 4096;  // one that begins in what is shown
+  // A secret may begin in what is shown.
   const size_t looked_at = std::min(whole.size(), max_bytes) + kLongestSecret;
   const std::string text = scrubbed(whole.substr(0, looked_at));
   std::string shown;

@@ -78,6 +78,14 @@ size_t private_key(std::string_view text, size_t at) {
   return last == std::string_view::npos ? text.size() - at : last + kKey.size() - at;
 }
 
+// The end of one whose beginning the text lacks.
+size_t end_of_private_key(std::string_view text, size_t at) {
+  constexpr std::string_view kEnd = "-----END ", kKey = "PRIVATE KEY-----";
+  if (!starts_at(text, at, kEnd)) return 0;
+  const size_t type = text.substr(at, 80).find(kKey);
+  return type == std::string_view::npos ? 0 : type + kKey.size();
+}
+
 size_t known_token(std::string_view text, size_t at) {
   for (const Prefix& prefix : kPrefixes) {
     if (!starts_at(text, at, prefix.text)) continue;
@@ -147,12 +155,19 @@ Named secret_at(std::string_view text, size_t at) {
   return url_password(text, at);
 }
 
+bool is_blank(char c) { return static_cast<unsigned char>(c) <= ' '; }
+
 }  // namespace
 
 std::string scrubbed(std::string_view text) {
   std::string clean;
   clean.reserve(text.size());
   for (size_t at = 0; at < text.size();) {
+    if (const size_t end = end_of_private_key(text, at); end > 0) {
+      clean = kRemoved;
+      at += end;
+      continue;
+    }
     const Named found = secret_at(text, at);
     if (found.secret == 0) {
       clean += text[at++];
@@ -162,6 +177,18 @@ std::string scrubbed(std::string_view text) {
     clean += kRemoved;
     at += found.kept + found.secret;
   }
+  return clean;
+}
+
+std::string scrubbed_end(std::string_view text, size_t max_bytes, bool is_whole) {
+  if (!is_whole) {  // a secret may have begun before
+    size_t begin = text.find('\n');
+    if (begin == std::string_view::npos)
+      begin = static_cast<size_t>(std::find_if(text.begin(), text.end(), is_blank) - text.begin());
+    text.remove_prefix(std::min(text.size(), begin + 1));
+  }
+  std::string clean = scrubbed(text);
+  if (clean.size() > max_bytes) clean.erase(0, clean.size() - max_bytes);
   return clean;
 }
 

@@ -29,6 +29,26 @@ TEST(Scrub, RemovesPrivateKeysWhole) {
   EXPECT_EQ(scrubbed(certificate), certificate);
 }
 
+TEST(Scrub, RemovesTheRestOfAPrivateKey) {
+  EXPECT_EQ(scrubbed("MIIEvQIBADANBg\nkqhkiG9w0\n-----END RSA PRIVATE KEY-----\nb"),
+            "[removed]\nb");
+  EXPECT_EQ(scrubbed("kqhkiG9w0\n-----END PRIVATE KEY-----"), "[removed]");
+  const std::string certificate = "MIIB\n-----END CERTIFICATE-----";
+  EXPECT_EQ(scrubbed(certificate), certificate);
+}
+
+TEST(Scrub, TheEndOfATextIsCutWhenItIsClean) {
+  const std::string token = "hf_abcdefghijklmnopqrstuvwx", words = " and more of it";
+  EXPECT_EQ(scrubbed_end("HF: " + token + words, words.size() + 9, true), "[removed]" + words);
+  EXPECT_EQ(scrubbed_end(token + words, 12 + words.size(), true), "[removed]" + words);
+  // What was cut before: the text may begin in the middle of a secret.
+  EXPECT_EQ(scrubbed_end("klmnopqrstuvwx\nthen\n", 100, false), "then\n");
+  EXPECT_EQ(scrubbed_end("hunter2 was the password\nthen\n", 100, false), "then\n");
+  EXPECT_EQ(scrubbed_end("klmnopqrstuvwx then", 100, false), "then");
+  EXPECT_EQ(scrubbed_end("klmnopqrstuvwx", 100, false), "");
+  EXPECT_EQ(scrubbed_end("first\nlast", 100, true), "first\nlast");
+}
+
 TEST(Scrub, RemovesTheValuesOfNamesThatSaySo) {
   EXPECT_EQ(scrubbed("password=hunter22 x"), "password=[removed] x");
   EXPECT_EQ(scrubbed("export HF_TOKEN='abcdef12'"), "export HF_TOKEN='[removed]'");
@@ -53,7 +73,8 @@ TEST(Scrub, LeavesWhatPeopleNeed) {
 }
 
 TEST(Scrub, IsQuickOnHostileText) {
-  for (const std::string piece : {"token=", "-----BEGIN ", "://a:", "eyJ", "password\"' "}) {
+  for (const std::string piece :
+       {"token=", "-----BEGIN ", "://a:", "eyJ", "password\"' ", "-----END "}) {
     std::string text;
     while (text.size() < 200'000) text += piece;
     EXPECT_FALSE(scrubbed(text).empty());
