@@ -163,6 +163,8 @@ JobReport parse_job_report(std::string_view json, std::string_view origin) {
   report.scheduler_job_id = read_text(object, "scheduler_job_id", 64);
   report.restarts = static_cast<int>(read_count(object, "restarts", 0, 1'000'000));
   report.trainer = read_text(object, "trainer", 200);
+  if (document.contains("optimizer_lost"))
+    report.optimizer_lost = read_text(object, "optimizer_lost", kMaxReasonBytes);
   object.refuse_other_keys();
   return report;
 }
@@ -172,25 +174,27 @@ JobReport read_job_report(const std::filesystem::path& path) {
 }
 
 std::string format_job_report(const JobReport& report) {
-  const Json document{{"version", kReportVersion},
-                      {"key", write_key(report.key)},
-                      {"base_model_sha256", report.base_model_sha256},
-                      {"update_sha256", report.update_sha256},
-                      {"steps", report.steps},
-                      {"stopped_early", report.stopped_early},
-                      {"samples", report.samples},
-                      {"tokens", report.tokens},
-                      {"train_loss", report.train_loss},
-                      {"train_loss_last", report.train_loss_last},
-                      {"validation", write_results(report.validation)},
-                      {"train_seconds", report.train_seconds},
-                      {"total_seconds", report.total_seconds},
-                      {"tokens_per_second", report.tokens_per_second},
-                      {"peak_memory_bytes", report.peak_memory_bytes},
-                      {"world_size", report.world_size},
-                      {"scheduler_job_id", report.scheduler_job_id},
-                      {"restarts", report.restarts},
-                      {"trainer", report.trainer}};
+  Json document{{"version", kReportVersion},
+                {"key", write_key(report.key)},
+                {"base_model_sha256", report.base_model_sha256},
+                {"update_sha256", report.update_sha256},
+                {"steps", report.steps},
+                {"stopped_early", report.stopped_early},
+                {"samples", report.samples},
+                {"tokens", report.tokens},
+                {"train_loss", report.train_loss},
+                {"train_loss_last", report.train_loss_last},
+                {"validation", write_results(report.validation)},
+                {"train_seconds", report.train_seconds},
+                {"total_seconds", report.total_seconds},
+                {"tokens_per_second", report.tokens_per_second},
+                {"peak_memory_bytes", report.peak_memory_bytes},
+                {"world_size", report.world_size},
+                {"scheduler_job_id", report.scheduler_job_id},
+                {"restarts", report.restarts},
+                {"trainer", report.trainer}};
+  // Not where there is nothing to say: an earlier coordinator does not know the key.
+  if (!report.optimizer_lost.empty()) document["optimizer_lost"] = report.optimizer_lost;
   std::string text = dump_document(document);
   parse_job_report(text, "report.json");
   return text;

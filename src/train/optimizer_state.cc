@@ -13,6 +13,7 @@
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
 #include "xffl/base/sha256.h"
+#include "xffl/job/job_report.h"
 #include "xffl/job/optimizer_names.h"
 #include "xffl/train/foreign_error.h"
 
@@ -105,21 +106,22 @@ void OptimizerState::read(const fs::path& folder) {
   exchange_.outer().set_num_steps(json.at("outer_steps").get<int64_t>());
 }
 
-void OptimizerState::load() {
+std::string OptimizerState::load() {
   const fs::path given(spec_.optimizer_path);
-  if (given.empty() || given.filename() == job::kNoOptimizerState) return;
+  if (given.empty() || given.filename() == job::kNoOptimizerState) return "";
   std::string problem;
   on_first_rank(group_, device_, [&] { problem = problem_of(given); });
   if (max_over_ranks(group_, device_, problem.empty() ? 0 : 1) == 1) {
     if (group_.rank() == 0)
       log::warning("the optimizer's state cannot be used: it begins anew",
                    {{"path", given.string()}, {"problem", problem}});
-    return;
+    return log::printable(problem, job::kMaxReasonBytes / 2);  // and "..."
   }
   on_all_ranks_at_length(group_, device_, [&] { read(given); });
   if (group_.rank() == 0)
     log::info("the optimizer goes on from the round before",
               {{"steps", trainer_.optimizer().num_steps()}});
+  return "";
 }
 
 void OptimizerState::write(const fs::path& target) const {

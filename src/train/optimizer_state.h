@@ -30,8 +30,9 @@ class OptimizerState {
                  const LoadedModel& model, Trainer& trainer, const JobGroups& groups,
                  GroupExchange& exchange);
 
-  /// Collective. What cannot be used is told in a warning, and training begins with new moments.
-  void load();
+  /// Collective. What cannot be used is told in a warning, and training begins with new moments:
+  /// then the first rank gets the reason, printable; else nothing.
+  std::string load();
 
   /// Collective. What cannot be written is told in a warning: the job's result counts without it.
   void save() const;

@@ -49,7 +49,7 @@ TrainingLoop::TrainingLoop(const job::JobSpec& spec, const JobContext& context,
 
 std::vector<double> TrainingLoop::resume() {
   if (!store_.load(state_)) {
-    optimizer_state_.load();
+    report_.optimizer_lost = optimizer_state_.load();
     return {};
   }
   last_saved_ = report_.steps;

@@ -52,7 +52,14 @@ TEST(JobReport, RoundTripsThroughAFile) {
   report.scheduler_job_id = "";
   report.validation.clear();
   report.train_loss = 0.1 + 0.2;
+  report.optimizer_lost = "part-0001-of-0002.safetensors is not there";
   EXPECT_EQ(parse_job_report(format_job_report(report), "x"), report);
+}
+
+TEST(JobReport, NothingIsSaidOfAnOptimizerThatGoesOn) {
+  EXPECT_THAT(format_job_report(sample_report()), testing::Not(HasSubstr("optimizer_lost")));
+  EXPECT_THAT(refusal("/optimizer_lost", "\"a\\u001bb\""), HasSubstr("optimizer_lost"));
+  EXPECT_THAT(refusal("/optimizer_lost", "3"), HasSubstr("optimizer_lost"));
 }
 
 TEST(JobReport, EveryKeyIsRequiredAndNoOtherAllowed) {

@@ -19,6 +19,8 @@ inline constexpr int kReportVersion = 2;
 /// Version 1, without `stopped_early`, is still read: journals of earlier releases hold it.
 inline constexpr int kOldestReportVersion = 1;
 
+inline constexpr size_t kMaxReasonBytes = 500;
+
 /// Mean negative log-likelihood per predicted token, in nats, over all ranks.
 struct ValidationResult {
   std::string name;
@@ -50,6 +52,9 @@ struct JobReport {
   std::string scheduler_job_id;  // SLURM_JOB_ID or empty
   int restarts = 0;              // SLURM_RESTART_COUNT
   std::string trainer;           // "xffl-train 0.1.0 (torch 2.11.0)"
+  /// Why the optimizer began anew though spec.optimizer_path named a state to go on with, at most
+  /// kMaxReasonBytes; empty: it did not.
+  std::string optimizer_lost;
   bool operator==(const JobReport&) const = default;
 };
 
