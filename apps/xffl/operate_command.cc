@@ -110,6 +110,14 @@ void repair(const ProjectOptions& options) {
                 repaired.damaged.c_str());
 }
 
+void adopt(const ProjectOptions& options) {
+  const round::RunFolder folder = options.existing_run();
+  const bool adopted = round::adopt(folder);
+  std::printf("run %s %s %s\n", folder.run().str().c_str(),
+              adopted ? "is worked on from now on in" : "was worked on already in",
+              folder.path().c_str());
+}
+
 CLI::App* add(CLI::App& app, const std::shared_ptr<Flags>& flags, const char* name,
               const char* help, Request::Kind kind) {
   CLI::App* command = app.add_subcommand(name, help);
@@ -138,6 +146,10 @@ void add_operate_commands(CLI::App& app) {
       journal->add_subcommand("repair", "make a damaged journal again from its mirror");
   add_project_options(mend, flags->project);
   mend->callback([flags] { repair(flags->project); });
+  CLI::App* take = journal->add_subcommand(
+      "adopt", "make a copied run the run, when the one that it was copied from is gone");
+  add_project_options(take, flags->project);
+  take->callback([flags] { adopt(flags->project); });
   for (CLI::App* command : {pause, resume})
     command->add_option("facility", flags->facilities, "names in xffl.yaml (default: all)");
 }

@@ -5,6 +5,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/checkpoint/manifest.h"
+#include "xffl/checkpoint/model_folder.h"
 
 namespace xffl::round {
 
@@ -19,6 +20,22 @@ bool gone_for_good(ErrorKind kind) {
 }
 
 }  // namespace
+
+void FacilityActions::set_refused_aside(int attempt) {
+  std::error_code none;
+  const fs::path refused = archive() / ("refused-a" + std::to_string(attempt));
+  fs::remove_all(refused, none);
+  fs::rename(archive() / "update", refused, none);
+}
+
+uint64_t FacilityActions::max_update_bytes() const {
+  constexpr uint64_t kOtherFiles = 64u << 20;  // configuration, tokenizer, headers
+  uint64_t bytes = kOtherFiles;
+  const checkpoint::ModelFolder base(context_.folder.global(plan_.round - 1));
+  for (const checkpoint::TensorSpec& tensor : base.tensors())
+    bytes += static_cast<uint64_t>(tensor.num_elements()) * sizeof(float);
+  return bytes;
+}
 
 // An accepted update was verified when it came; after a restart its bytes are checked again before
 // they are used. Returns what is wrong with them.
@@ -54,7 +71,10 @@ std::optional<std::string> FacilityActions::mend_archive(const Accepted& accepte
       return std::nullopt;
     } catch (const Error& error) {
       if (gone_for_good(error.kind())) return error.what();
-      if (error.kind() != ErrorKind::kRemote && error.kind() != ErrorKind::kAuth) throw;
+      // A full disk, or one that fails for a while, there or here: it may be mended while we wait.
+      if (error.kind() != ErrorKind::kRemote && error.kind() != ErrorKind::kAuth &&
+          error.kind() != ErrorKind::kIo)
+        throw;
       if (gives_up() || context_.world.clock.monotonic() - began > max_outage) return error.what();
       const std::string words = "fetching an accepted update again, tried again: ";
       context_.live.show(plan_.round, facility_.facility,

@@ -24,7 +24,13 @@ auto at_the_facility(Body&& body) {
   }
 }
 
+struct Tail {
+  std::string text;
+  bool is_whole = true;  // all of the file
+};
 /// The end of a file, at most so many bytes; empty when there is none.
-std::string last_bytes(remote::Session& session, const RemotePath& path, uint64_t count);
+Tail last_bytes(remote::Session& session, const RemotePath& path, uint64_t count);
+/// The end of a file that is for people: no secrets, printable.
+std::string last_words(remote::Session& session, const RemotePath& path);
 
 }  // namespace xffl::round

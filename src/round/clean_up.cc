@@ -78,6 +78,13 @@ void Cleaner::after(const plan::RoundPlan& plan) {
   changed_.notify_all();
 }
 
+void Cleaner::after_last() {
+  const History history = context_.ledger.history();
+  const int last = history.done().rounds_published;
+  if (last == 0 || history.completed) return;
+  if (const auto plan = plan_of(context_, history, last)) after(*plan);
+}
+
 void Cleaner::finish(std::stop_token stop) {
   std::unique_lock lock(mutex_);
   const auto idle = [&] { return !next_ && !busy_; };
@@ -144,14 +151,15 @@ void Cleaner::clean(const plan::RoundPlan& plan, const plan::FacilityPlan& facil
     }
     for (const int round : rounds) {
       if (stop.stop_requested()) return;
-      remove_round(*session, facility, round, plan.round, state);
+      remove_round(*session, facility, round, plan.round, state, stop);
     }
     for (const std::string& name : unneeded_models(context_, names, old)) {
       if (stop.stop_requested()) return;
-      session->remove_tree(models / name);
+      session->remove_tree(models / name, stop);
     }
     tidy_.insert(facility.facility);
   } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kCancelled && stop.stop_requested()) return;
     log::warning(
         "an old round stays at the facility for now: it is removed after the next one",
         {{"facility", facility.facility.str()}, {"round", old}, {"problem", error.what()}});

@@ -22,12 +22,14 @@ struct Context;
 class Cleaner {
  public:
   explicit Cleaner(Context& context);
-  /// Interrupts what is under way, after the folder that is being removed.
+  /// Interrupts what is under way.
   ~Cleaner();
 
   /// `plan`'s model was published. Returns at once.
   void after(const plan::RoundPlan& plan);
-  /// Returns when everything was tried, what failed last once more.
+  /// The same of the last round that was published before this coordinator began, if there was one.
+  void after_last();
+  /// Returns when everything was tried, what failed last once more; or on `stop`.
   void finish(std::stop_token stop);
 
  private:

@@ -9,6 +9,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
+#include "xffl/base/scrub.h"
 #include "xffl/base/sha256.h"
 #include "xffl/checkpoint/model_folder.h"
 
@@ -53,12 +54,18 @@ std::optional<Event> event_of(const Error& error, const Action& action) {
 
 }  // namespace
 
-std::string last_bytes(remote::Session& session, const RemotePath& path, uint64_t count) {
+Tail last_bytes(remote::Session& session, const RemotePath& path, uint64_t count) {
   const auto info = session.stat(path);
-  if (!info) return "";
+  if (!info) return {};
   std::vector<std::byte> tail(std::min<uint64_t>(info->size_bytes, count));
   tail.resize(session.read(path, info->size_bytes - tail.size(), tail));
-  return {reinterpret_cast<const char*>(tail.data()), tail.size()};
+  return {{reinterpret_cast<const char*>(tail.data()), tail.size()}, info->size_bytes <= count};
+}
+
+std::string last_words(remote::Session& session, const RemotePath& path) {
+  constexpr size_t kShown = 600;
+  const Tail tail = last_bytes(session, path, kShown + kLongestSecret);
+  return log::printable(scrubbed_end(tail.text, kShown, tail.is_whole));
 }
 
 FacilityActions::FacilityActions(Context& context, const plan::RoundPlan& plan,
@@ -170,7 +177,9 @@ Event FacilityActions::look(const Look& look, std::stop_token stop) {
     const submit::SubmittedJob job = submitted(look.attempt, look.job);
     looked.status =
         at_the_facility([&] { return scheduler_->query(std::span(&job, 1), stop).at(look.job); });
-    if (looked.status->state == submit::JobState::kPending) look_after_files(look.attempt, stop);
+    if (looked.status->state == submit::JobState::kPending ||
+        looked.status->state == submit::JobState::kHeld)
+      look_after_model(look.attempt, stop);
     // The job may have reported and ended since: no need to give its files the settle time then.
     if (looked.status->state == submit::JobState::kEnded ||
         looked.status->state == submit::JobState::kUnknown)
@@ -197,22 +206,6 @@ Event FacilityActions::fetch(int attempt, std::stop_token stop) {
     set_refused_aside(attempt);
     return UpdateRefused{error.what()};
   }
-}
-
-void FacilityActions::set_refused_aside(int attempt) {
-  std::error_code none;
-  const fs::path refused = archive() / ("refused-a" + std::to_string(attempt));
-  fs::remove_all(refused, none);
-  fs::rename(archive() / "update", refused, none);
-}
-
-uint64_t FacilityActions::max_update_bytes() const {
-  constexpr uint64_t kOtherFiles = 64u << 20;  // configuration, tokenizer, headers
-  uint64_t bytes = kOtherFiles;
-  const checkpoint::ModelFolder base(context_.folder.global(plan_.round - 1));
-  for (const checkpoint::TensorSpec& tensor : base.tensors())
-    bytes += static_cast<uint64_t>(tensor.num_elements()) * sizeof(float);
-  return bytes;
 }
 
 FacilityActions::Report FacilityActions::read_report(int attempt) {
@@ -269,7 +262,7 @@ Accepted FacilityActions::fetch_and_check(int attempt, const Report& read, std::
 void FacilityActions::show_progress(int attempt) {
   if (!context_.observer.on_training) return;
   try {
-    std::string text = last_bytes(*session_, folder(attempt) / "out/metrics.jsonl", 2048);
+    std::string text = last_bytes(*session_, folder(attempt) / "out/metrics.jsonl", 2048).text;
     text.resize(text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n'));
     const std::string line = text.substr(text.rfind('\n') + 1);
     if (line.empty() || line == last_metrics_line_) return;
@@ -283,8 +276,8 @@ void FacilityActions::show_progress(int attempt) {
 
 std::string FacilityActions::output_tail(int attempt) {
   try {
-    const std::string text = last_bytes(*session_, folder(attempt) / submit::kJobOutput, 600);
-    return text.empty() ? "(no output)" : log::printable(text);
+    const std::string text = last_words(*session_, folder(attempt) / submit::kJobOutput);
+    return text.empty() ? "(no output)" : text;
   } catch (const Error& error) {
     return std::string("(not readable: ") + error.what() + ")";
   }

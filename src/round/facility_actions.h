@@ -48,7 +48,7 @@ class FacilityActions {
   /// Shows a transfer on the live board, now and then.
   transfer::OnProgress shown(const std::string& doing);
   Event push(int attempt, std::stop_token stop);
-  void look_after_files(int attempt, std::stop_token stop);
+  void look_after_model(int attempt, std::stop_token stop);
   /// The model that the attempt begins with, as differences where `packs`, which it names in
   /// `spec`; with `doubts` what lies at the facility is compared. Returns what the journal keeps of
   /// it.
@@ -102,6 +102,7 @@ class FacilityActions {
   std::shared_ptr<remote::Session> bulk_;  // for models and updates
   std::shared_ptr<submit::Scheduler> scheduler_;
   std::string last_metrics_line_;
+  std::optional<Clock::MonotonicTime> model_seen_;  // whole at the facility
 };
 
 }  // namespace xffl::round

@@ -58,14 +58,16 @@ transfer::OnProgress FacilityActions::shown(const std::string& doing) {
   };
 }
 
-// A job may wait in a queue for longer than a site leaves files alone.
-void FacilityActions::look_after_files(int attempt, std::stop_token stop) {
-  if (!context_.purges.is_due(settings_, context_.world.clock.monotonic())) return;
-  context_.purges.look_after(*session_, settings_, facility_.folder);
+// A job may wait in a queue for longer than a site leaves its model alone.
+void FacilityActions::look_after_model(int attempt, std::stop_token stop) {
+  if (settings_.purge_after.count() == 0) return;
+  const auto now = context_.world.clock.monotonic();
+  if (model_seen_ && now - *model_seen_ < settings_.purge_after / 8) return;
   job::JobSpec told = spec(attempt);
   const FacilityState known = state(plan_.round);
   const bool packed = known.current() != nullptr && known.current()->packed;
   const Json pushed = push_base(attempt, told, packed, false, stop);
+  model_seen_ = now;
   if (pushed["moved_bytes"] > 0)
     log::warning(
         "the model was no longer whole at the facility and was sent again",
@@ -79,6 +81,7 @@ Event FacilityActions::push(int attempt, std::stop_token stop) {
   const auto known = [this](int round) { return state(round); };
   const bool packs = takes_packed(settings_, plan_, attempt, known);
   Json details = push_base(attempt, told, packs, !complaints.empty(), stop);
+  model_seen_ = context_.world.clock.monotonic();
   for (const int earlier : complaints)
     at_the_facility(
         [&] { session_->rename(folder(earlier) / kModelFailure, folder(earlier) / kMended); });
@@ -89,8 +92,6 @@ Event FacilityActions::push(int attempt, std::stop_token stop) {
   const std::vector<remote::NewFile> beside = {
       {"out/", ""}, {std::string(kModelHashes), model_hashes(told)}, {"job.json", job_json}};
   at_the_facility([&] { session_->put_files(folder(attempt), beside); });
-  if (context_.purges.is_due(settings_, context_.world.clock.monotonic()))
-    context_.purges.look_after(*session_, settings_, facility_.folder);
   return Completed{std::move(details)};
 }
 
@@ -112,9 +113,8 @@ std::vector<int> FacilityActions::complaints_before(int attempt, std::string_vie
 
 // Once in a round: a job that complains of what has just been compared is wrong in another way.
 std::string FacilityActions::given_model_problem(int attempt) {
-  const std::string said = last_bytes(*session_, folder(attempt) / kModelFailure, 600);
-  if (said.empty() || !complaints_before(attempt, kMended).empty()) return "";
-  return log::printable(said);
+  const std::string said = last_words(*session_, folder(attempt) / kModelFailure);
+  return said.empty() || !complaints_before(attempt, kMended).empty() ? "" : said;
 }
 
 // xffl-train looks at the hashes itself; ahead of a trainer of one's own the job's script does.

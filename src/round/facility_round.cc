@@ -164,6 +164,9 @@ void FacilityRound::tell(const Record& record) const {
                                   {"tokens", report.value("tokens", int64_t{0})},
                                   {"train_loss", report.value("train_loss", 0.0)},
                                   {"change", record.payload.value("change", 0.0)}});
+    if (const std::string why = report.value("optimizer_lost", ""); !why.empty())
+      log::warning("the optimizer began anew at a facility: its state of the round before is lost",
+                   {facility, number, {"problem", why}});
   }
 }
 

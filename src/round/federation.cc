@@ -13,6 +13,7 @@
 #include "import_model.h"
 #include "login_desk.h"
 #include "open_run.h"
+#include "purge_timer.h"
 #include "run_round.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -78,9 +79,9 @@ Outcome outcome_of(const Context& context) {
   return {done.rounds_published, context.folder.global(done.rounds_published), done.model_sha256};
 }
 
-void run_rounds(Context& context, std::stop_token stop) {
+void run_rounds(Context& context, Cleaner& cleaner, std::stop_token stop) {
   import_model(context);
-  Cleaner cleaner(context);
+  cleaner.after_last();
   while (const auto plan = current_plan(context)) {
     if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
     if (plan->evaluates) {
@@ -91,8 +92,10 @@ void run_rounds(Context& context, std::stop_token stop) {
     run_round(context, *plan, stop);
     cleaner.after(*plan);
   }
-  cleaner.finish(stop);
   if (context.ledger.history().completed) return;
+  cleaner.finish(stop);
+  // Nobody cleans up after a completed run.
+  if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
   if (!context.experiment.policy.evaluate_last) drop_evaluation(context);
   cancel_leftovers(context, context.ledger.history().done().rounds_published + 1, stop);
   context.ledger.record("run_completed",
@@ -171,6 +174,7 @@ Outcome coordinate(const config::Experiment& experiment, const RunFolder& folder
   if (ledger.history().cancelled)
     throw Error(ErrorKind::kFailed, "run " + folder.run().str() +
                                         " was cancelled: start another with `xffl run --new`");
+  if (!ledger.history().completed) check_place(ledger, folder);
   accept_changes(experiment, folder, ledger);
   const History before = ledger.history();
   if (!before.completed && (!before.rounds.empty() || before.stopped)) ledger.record("run_resumed");
@@ -179,6 +183,7 @@ Outcome coordinate(const config::Experiment& experiment, const RunFolder& folder
                   {}};
 
   const CredentialWatch credentials(context);
+  const PurgeTimer purge_timer(context);
   const LoginDesk desk(folder.login(), [&](const FacilityName& name, const remote::Ask& ask) {
     const config::Facility& facility = experiment.facility(name);
     if (world.log_in) world.log_in(facility, ask);
@@ -186,8 +191,9 @@ Outcome coordinate(const config::Experiment& experiment, const RunFolder& folder
   std::stop_source any_stop;
   std::stop_callback forward(stop, [&] { any_stop.request_stop(); });
   RequestWatch watch(context, any_stop);
+  Cleaner cleaner(context);  // whose end nothing below waits for
   try {
-    run_rounds(context, any_stop.get_token());
+    run_rounds(context, cleaner, any_stop.get_token());
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kCancelled || !watch.cancel_requested()) throw;
     cancel_now(context);

@@ -33,6 +33,11 @@ void run_created(History& history, const journal::Event&, JsonObject& payload) {
   history.config_sha256 = payload.string("config_sha256");
 }
 
+void run_placed(History& history, const journal::Event&, JsonObject& payload) {
+  history.place = Place{payload.string("host"), payload.string("folder"), payload.integer("device"),
+                        payload.integer("inode"), payload.integer("born_ns")};
+}
+
 void model_imported(History& history, const journal::Event&, JsonObject& payload) {
   history.initial_sha256 = payload.string("model_sha256");
   history.initial_master_sha256 = payload.string("master_sha256");
@@ -189,6 +194,7 @@ const std::map<std::string_view, ApplyToFacility>& facility_vocabulary() {
 const std::map<std::string_view, Apply>& vocabulary() {
   static const std::map<std::string_view, Apply> kKinds = {
       {"run_created", run_created},
+      {"run_placed", run_placed},
       {"config_changed", config_changed},
       {"model_imported", model_imported},
       {"run_resumed", run_resumed},

@@ -10,6 +10,10 @@ namespace xffl::round {
 /// jobs ask for, how long is waited) is recorded.
 void accept_changes(const config::Experiment& experiment, const RunFolder& folder, Ledger& ledger);
 
+/// Throws kUsage when the run in `folder` is a copy of one that is worked on elsewhere; records
+/// where it is now when that is another place than before.
+void check_place(Ledger& ledger, const RunFolder& folder);
+
 /// Records `run_created` in a new journal, and writes config.resolved.yaml.
 void create_run(const config::Experiment& experiment, const RunFolder& folder, Ledger& ledger);
 

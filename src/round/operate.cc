@@ -16,6 +16,7 @@ void obey_here(const config::Experiment& experiment, const RunFolder& folder, Wo
   const History history = ledger.history();
   if (!history.identity || history.completed || history.cancelled)
     throw Error(ErrorKind::kNotFound, "run " + folder.run().str() + " is over");
+  check_place(ledger, folder);
   const Observer nobody;
   LiveBoard live(folder.live(), world.clock);
   Context context{experiment, folder, world, nobody, ledger, live, *history.identity, {}};

@@ -40,12 +40,14 @@ std::string words(seconds time) {
   return std::to_string(std::chrono::duration_cast<days>(time).count()) + " days";
 }
 
-void keep_young(remote::Session& session, const RemotePath& folder, seconds purge_after) {
+void keep_young(remote::Session& session, const RemotePath& folder, seconds purge_after,
+                const std::stop_token& stop) {
+  if (!session.stat(folder)) return;  // nothing was ever put there
   const auto half = std::chrono::duration_cast<minutes>(purge_after / 2);
   const auto result =
-      session.run({"find", folder.str(), "-type", "f", "-mmin", "+" + std::to_string(half.count()),
-                   "-exec", "touch", "-c", "{}", "+"},
-                  "", kPatience, {});
+      session.run({"find", "-H", folder.str(), "-type", "f", "-mmin",
+                   "+" + std::to_string(half.count()), "-exec", "touch", "-c", "{}", "+"},
+                  "", kPatience, stop);
   if (result.exit_code != 0)
     throw Error(ErrorKind::kIo, "cannot mark the files of " + folder.str() +
                                     " as used: " + log::printable(result.err, 300));
@@ -62,14 +64,15 @@ std::vector<std::string> files_of_people(const config::Facility& facility) {
 }
 
 std::vector<FileAge> ages(remote::Session& session, const RemotePath& workdir,
-                          const std::vector<std::string>& files) {
+                          const std::vector<std::string>& files, std::stop_token stop) {
   std::string names;
   for (const std::string& file : files) names += file + "\n";
   const std::string script =
-      "date +%s && stat -c %d -- \"$1\" || exit 1; "
+      "date +%s && stat -L -c %d -- \"$1\" || exit 1; "
       "xargs -d '\\n' stat -L -c '%d %X %Y %n' -- 2>/dev/null; echo " +
       std::string(kEnd);
-  const auto answer = session.run({"sh", "-c", script, "sh", workdir.str()}, names, kPatience, {});
+  const auto answer =
+      session.run({"sh", "-c", script, "sh", workdir.str()}, names, kPatience, stop);
   const auto lines = lines_of(answer.out);
   if (lines.size() < 3 || lines.back() != kEnd)
     throw Error(ErrorKind::kIo,
@@ -118,10 +121,10 @@ bool PurgeWatch::is_new(const std::string& told) {
 }
 
 void PurgeWatch::look_after(remote::Session& session, const config::Facility& facility,
-                            const RemotePath& folder) {
+                            const RemotePath& folder, std::stop_token stop) {
   try {
-    keep_young(session, folder, facility.purge_after);
-    for (const FileAge& file : ages(session, facility.workdir, files_of_people(facility))) {
+    keep_young(session, folder, facility.purge_after, stop);
+    for (const FileAge& file : ages(session, facility.workdir, files_of_people(facility), stop)) {
       const std::string warning = purge_warning(file, facility.purge_after);
       if (warning.empty() || !is_new(facility.name.str() + " " + file.path)) continue;
       log::warning("a file that a facility's jobs need",
@@ -132,6 +135,8 @@ void PurgeWatch::look_after(remote::Session& session, const config::Facility& fa
     }
   } catch (const Error& error) {  // it is looked at again; what is missing, the job will say
     if (error.kind() == ErrorKind::kCancelled) throw;
+    const std::lock_guard lock(mutex_);
+    last_.erase(facility.name);
     log::debug("what a site may purge could not be looked at",
                {{"facility", facility.name.str()}, {"problem", error.what()}});
   }

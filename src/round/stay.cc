@@ -71,20 +71,20 @@ AttemptNumber first_attempt(AttemptNumber now, const JobId& job, const StateOf& 
 }
 
 void remove_round(remote::Session& session, const plan::FacilityPlan& facility, int old, int newest,
-                  const StateOf& state) {
+                  const StateOf& state, const std::stop_token& stop) {
   const auto first = first_of_accepted(newest, state);
   if (first && first->round == old) {
     const RemotePath folder = round_folder(facility, old);
     const RemotePath kept = plan::attempt_folder(facility, old, first->attempt);
     for (const std::string& name : session.list(folder))
-      if (name != kept.filename()) session.remove_tree(folder / name);
-    session.remove_tree(kept / "out");
+      if (name != kept.filename()) session.remove_tree(folder / name, stop);
+    session.remove_tree(kept / "out", stop);
   } else {
-    session.remove_tree(round_folder(facility, old));
+    session.remove_tree(round_folder(facility, old), stop);
   }
   const auto before = first_of_accepted(newest - 1, state);
   if (before && before != first && before->round < old)
-    session.remove_tree(round_folder(facility, before->round));
+    session.remove_tree(round_folder(facility, before->round), stop);
 }
 
 }  // namespace xffl::round

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <optional>
+#include <stop_token>
 #include <string>
 
 #include "xffl/config/experiment.h"
@@ -42,8 +43,8 @@ AttemptNumber first_attempt(AttemptNumber now, const JobId& job, const StateOf& 
 
 /// Removes what round `old` left at the facility, as `newest` is published. Of the attempt that the
 /// newest round's job began with the few small files stay, as that job needs them when Slurm starts
-/// it again, until another job has come.
+/// it again, until another job has come. Throws kCancelled on `stop`.
 void remove_round(remote::Session& session, const plan::FacilityPlan& facility, int old, int newest,
-                  const StateOf& state);
+                  const StateOf& state, const std::stop_token& stop = {});
 
 }  // namespace xffl::round

@@ -45,6 +45,83 @@ TEST(Kill, AtEveryJournalRecordChangesNothing) {
   }
 }
 
+// Nothing is left to be done but to clean up after the last round.
+TEST(Kill, AfterTheLastRoundLeavesNoOldOnes) {
+  Project project;
+  project.set_policy("{on_missing: wait, keep_rounds: 1, poll_interval: 20ms}");
+  project.write_config();
+  ASSERT_EQ(project.run().exit_code, 0);
+  int64_t last = 0;
+  for (const journal::Event& event : project.events())
+    if (event.kind == "published") last = event.seq;
+  project.forget_runs();
+  const std::string failpoint = "journal:after:" + std::to_string(last);
+  ASSERT_EQ(project.run({{"XFFL_FAILPOINT", failpoint}}).exit_code, 128 + SIGKILL);
+  ASSERT_EQ(project.count_events("published"), 3);
+  ASSERT_EQ(project.run().exit_code, 0);
+  int seen = 0;
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(project.path() / "work" / "test")) {
+    const std::string name = entry.path().filename().string();
+    if (entry.is_directory() && name.starts_with("r0")) {
+      EXPECT_EQ(name, "r0003") << entry.path();
+      ++seen;
+    }
+  }
+  EXPECT_EQ(seen, 2) << "of two facilities";
+}
+
+// Both would have the same jobs and the same folders at the facilities.
+TEST(Copy, OfAProjectIsRefusedUntilItIsAdopted) {
+  namespace fs = std::filesystem;
+  Project project;
+  project.set_rounds(1);
+  project.set_hold();
+  project.write_config();
+  auto run = project.start_run();
+  ASSERT_TRUE(project.await_events("submitted", 2));
+  run.kill();
+  fs::remove(project.run_folder() / "login.sock");
+  const fs::path copy = project.path().parent_path() / "copy";
+  fs::create_directory(copy);
+  for (const char* part : {"runs", "model", "xffl.yaml"})
+    fs::copy(project.path() / part, copy / part,
+             fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+  const auto in_copy = [&](std::vector<std::string> words) {
+    words.insert(words.end(), {"-p", copy.string()});
+    return project.xffl(words);
+  };
+  for (const char* command : {"run", "cancel", "pause", "resume"}) {
+    const ProcessResult refused = in_copy({command});
+    EXPECT_EQ(refused.exit_code, exit_code(ErrorKind::kUsage)) << command << refused.err;
+    EXPECT_NE(refused.err.find("is a copy of"), std::string::npos) << refused.err;
+    EXPECT_NE(refused.err.find("xffl journal adopt"), std::string::npos) << refused.err;
+  }
+  EXPECT_EQ(in_copy({"status"}).exit_code, 0);
+  project.release();
+  EXPECT_EQ(project.run().exit_code, 0);
+  EXPECT_EQ(project.trainings(), (std::vector<std::string>{"alba 1 1", "brno 1 1"}))
+      << "the copy has touched its jobs";
+
+  const ProcessResult adopted = in_copy({"journal", "adopt"});
+  EXPECT_EQ(adopted.exit_code, 0) << adopted.err;
+  EXPECT_NE(adopted.out.find("from now on"), std::string::npos) << adopted.out;
+  const ProcessResult cancelled = in_copy({"cancel"});
+  EXPECT_EQ(cancelled.exit_code, 0) << cancelled.err;
+}
+
+TEST(Copy, AMovedRunGoesOn) {
+  Project project;
+  ASSERT_EQ(project.run({{"XFFL_FAILPOINT", "journal:after:20"}}).exit_code, 128 + SIGKILL);
+  const std::filesystem::path away = project.path().parent_path() / "away";
+  std::filesystem::create_directory(away);
+  std::filesystem::rename(project.path() / "runs", away / "runs");
+  const ProcessResult moved =
+      project.xffl({"run", "-p", project.path().string(), "-w", away.string()});
+  EXPECT_EQ(moved.exit_code, 0) << moved.err;
+  EXPECT_EQ(project.trainings(), kOnceEach);
+}
+
 // A file system that lost part of the database: the run says what to do, and after it goes on.
 TEST(Damage, IsRepairedAndTheRunGoesOn) {
   Project project;

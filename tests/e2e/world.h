@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "e2e/project.h"
+#include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/config/load.h"
 #include "xffl/round/federation.h"
@@ -22,7 +23,9 @@ namespace xffl::test {
 class WatchedSession final : public remote::Session {
  public:
   using Before = std::function<void(const std::string& operation, const RemotePath& path)>;
-  explicit WatchedSession(Before before) : before_(std::move(before)) {}
+  using Removal = std::function<void(std::stop_token)>;  // what it takes to remove a tree
+  explicit WatchedSession(Before before, Removal removal = {})
+      : before_(std::move(before)), removal_(std::move(removal)) {}
 
   remote::CommandResult run(const std::vector<std::string>& argv, const std::string& text,
                             std::chrono::milliseconds timeout, std::stop_token stop) override {
@@ -54,13 +57,15 @@ class WatchedSession final : public remote::Session {
     before_("make_dirs", folder);
     inner_->make_dirs(folder);
   }
-  void remove_tree(const RemotePath& path) override {
+  void remove_tree(const RemotePath& path, std::stop_token stop) override {
     before_("remove_tree", path);
-    inner_->remove_tree(path);
+    if (removal_) removal_(stop);
+    inner_->remove_tree(path, stop);
   }
 
  private:
   const Before before_;
+  const Removal removal_;
   const std::unique_ptr<remote::Session> inner_ = remote::make_local_session();
 };
 
@@ -87,8 +92,11 @@ class JumpingClock final : public Clock {
 class QueuedScheduler final : public submit::Scheduler {
  public:
   QueuedScheduler(std::shared_ptr<submit::Scheduler> inner, std::function<bool()> waits,
-                  std::chrono::milliseconds settle_time)
-      : inner_(std::move(inner)), waits_(std::move(waits)), settle_time_(settle_time) {}
+                  submit::JobState waiting, std::chrono::milliseconds settle_time)
+      : inner_(std::move(inner)),
+        waits_(std::move(waits)),
+        waiting_(waiting),
+        settle_time_(settle_time) {}
 
   JobId submit(const submit::JobRequest& request, std::stop_token stop) override {
     return inner_->submit(request, stop);
@@ -101,7 +109,7 @@ class QueuedScheduler final : public submit::Scheduler {
     const bool waits = waits_();
     auto states = inner_->query(jobs, stop);
     if (waits)
-      for (auto& [id, status] : states) status.state = submit::JobState::kPending;
+      for (auto& [id, status] : states) status.state = waiting_;
     return states;
   }
   void cancel(const submit::SubmittedJob& job, std::stop_token stop) override {
@@ -112,6 +120,7 @@ class QueuedScheduler final : public submit::Scheduler {
  private:
   const std::shared_ptr<submit::Scheduler> inner_;
   const std::function<bool()> waits_;
+  const submit::JobState waiting_;
   const std::chrono::milliseconds settle_time_;
 };
 
@@ -130,7 +139,7 @@ class World : public testing::Test {
       const auto before = before_.find(facility.name.str());
       return std::shared_ptr<remote::Session>(
           before == before_.end() ? remote::make_local_session()
-                                  : std::make_unique<WatchedSession>(before->second));
+                                  : std::make_unique<WatchedSession>(before->second, removal_));
     };
     made.connect = made.connect_transfer = connect;
     made.credential_expiry = {};  // a test may call such a facility a remote one
@@ -139,8 +148,8 @@ class World : public testing::Test {
                                                       std::shared_ptr<remote::Session> session) {
         auto scheduler = inner(facility, std::move(session));
         if (facility.name.str() == "brno")
-          scheduler =
-              std::make_shared<QueuedScheduler>(std::move(scheduler), brno_waits_, brno_settles_);
+          scheduler = std::make_shared<QueuedScheduler>(std::move(scheduler), brno_waits_,
+                                                        brno_waiting_, brno_settles_);
         return scheduler;
       };
     return made;
@@ -173,9 +182,18 @@ class World : public testing::Test {
   JumpingClock clock_;
   std::stop_source stop_;
   std::map<std::string, WatchedSession::Before> before_;
+  WatchedSession::Removal removal_;   // at facilities that are watched
   std::function<bool()> brno_waits_;  // whether its jobs still wait for nodes
+  submit::JobState brno_waiting_ = submit::JobState::kPending;
   std::chrono::milliseconds brno_settles_{300};
   std::function<void(config::Experiment&)> change_;
 };
+
+// A set number of times; then all is well.
+inline auto times(int count, ErrorKind kind, const std::string& message) {
+  return [left = std::make_shared<std::atomic<int>>(count), kind, message] {
+    if ((*left)-- > 0) throw Error(kind, message);
+  };
+}
 
 }  // namespace xffl::test

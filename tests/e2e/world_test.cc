@@ -20,13 +20,6 @@ using std::chrono::minutes;
 using std::chrono::seconds;
 using testing::HasSubstr;
 
-// A set number of times; then all is well.
-auto times(int count, ErrorKind kind, const std::string& message) {
-  return [left = std::make_shared<std::atomic<int>>(count), kind, message] {
-    if ((*left)-- > 0) throw Error(kind, message);
-  };
-}
-
 struct WrongAnswer {
   const char* operation;
   ErrorKind kind;
@@ -96,53 +89,6 @@ TEST_F(World, ACompletedRunTakesNoOtherTraining) {
   const Error error = error_of([&] { run(); });
   EXPECT_EQ(error.kind(), ErrorKind::kConfig);
   EXPECT_THAT(error.what(), HasSubstr("--new"));
-  EXPECT_EQ(project_.trainings().size(), 2u);
-}
-
-// A facility that is away when old rounds are removed does not keep them for ever.
-TEST_F(World, WhatCouldNotBeCleanedUpIsCleanedUpLater) {
-  project_.set_policy("{on_missing: wait, keep_rounds: 1, poll_interval: 20ms}");
-  project_.set_rounds(4);
-  project_.write_config();
-  const auto fail = times(1, ErrorKind::kRemote, "the link is down");
-  watch("brno", [fail](const std::string& operation, const RemotePath&) {
-    if (operation == "list" || operation == "remove_tree") fail();
-  });
-  EXPECT_EQ(run().rounds_published, 4);
-  for (const char* name : {"alba", "brno"}) {
-    const auto folder = facility_folder(name);
-    EXPECT_THAT(names_in(folder, "r0"), testing::ElementsAre("r0004")) << name;
-    EXPECT_EQ(names_in(folder / "models", "").size(), 1u) << name;
-  }
-}
-
-// A job waits in the queue for so long that the site removes its model.
-TEST_F(World, AModelThatASitePurgesMeanwhileIsSentAgain) {
-  project_.set_rounds(1);
-  project_.set_hold();
-  project_.write_config();
-  project_.release("alba");
-  const auto began = project_.path() / "began";  // its trainer; the queue is only said to be long
-  change_ = [&](config::Experiment& experiment) {
-    for (config::Facility& facility : experiment.facilities) {
-      facility.purge_after = seconds(1);
-      if (facility.name.str() == "brno")
-        facility.environment.push_back("export XFFL_FAKE_UNPACKED='" + began.string() + "'");
-    }
-  };
-  bool removed = false, back = false;  // of brno's thread
-  brno_waits_ = [&] {
-    if (!std::filesystem::exists(began)) return true;
-    const auto models = facility_folder("brno") / "models";
-    const auto model = models / names_in(models, "").at(0) / "model.safetensors";
-    if (!removed) return removed = std::filesystem::remove(model);
-    back = back || std::filesystem::exists(model);
-    if (back) project_.release("brno");  // nodes are free
-    return true;
-  };
-  EXPECT_EQ(run().rounds_published, 1);
-  EXPECT_TRUE(back);
-  EXPECT_EQ(project_.count_events("attempt_failed"), 0);
   EXPECT_EQ(project_.trainings().size(), 2u);
 }
 

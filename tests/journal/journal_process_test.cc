@@ -101,7 +101,8 @@ TEST(JournalProcess, TwoWritersInOneProcess) {
   }
 }
 
-TEST(JournalProcess, ACopiedFolderWithStaleLockTextIsFree) {
+// Whether a copy may be worked on is not the lock's affair: xffl/round/place.h.
+TEST(JournalProcess, StaleLockTextHoldsNothing) {
   const test::TempDir dir;
   std::ofstream(dir / "journal.db.lock")
       << R"({"host":"another-host","pid":1,"start_ticks":1,"since":"2026-01-01T00:00:00.000Z"})";

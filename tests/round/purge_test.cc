@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "support/temp_dir.h"
 #include "xffl/base/file.h"
@@ -18,6 +19,13 @@ using std::chrono::days;
 using std::chrono::hours;
 using std::chrono::seconds;
 using testing::HasSubstr;
+
+// A folder that is not on the disk of TempDir.
+struct OtherDisk {
+  OtherDisk() { fs::create_directory(path); }
+  ~OtherDisk() { fs::remove_all(path); }
+  const fs::path path = "/dev/shm/xffl-test-" + std::to_string(::getpid());
+};
 
 class Purge : public testing::Test {
  protected:
@@ -75,8 +83,26 @@ TEST_F(Purge, AgesAreThoseOfTheLastUse) {
   EXPECT_FALSE(found[3].unused_for);
 }
 
+// Sites give a short name to a scratch file system: /scratch/me is a link.
+TEST_F(Purge, AWorkFolderMayBeALink) {
+  struct stat here {
+  }, there{};
+  ASSERT_EQ(::stat(dir_.path().c_str(), &here), 0);
+  if (::stat("/dev/shm", &there) != 0 || here.st_dev == there.st_dev)
+    GTEST_SKIP() << "/dev/shm is no file system of its own";
+  const OtherDisk scratch;
+  fs::create_directory_symlink(scratch.path, dir_ / "scratch");
+  write_file_atomic(dir_ / "scratch/train.tokens", "x");
+  write_file_atomic(dir_ / "elsewhere", "x");
+  const auto found =
+      ages(*session_, RemotePath((dir_ / "scratch").string()),
+           {(dir_ / "scratch/train.tokens").string(), (dir_ / "elsewhere").string()});
+  ASSERT_EQ(found.size(), 1u) << "of the file on the scratch file system";
+  EXPECT_EQ(found[0].path, dir_ / "scratch/train.tokens");
+}
+
 TEST_F(Purge, PeopleAreToldOnceAndInTime) {
-  const auto look = [&] { watch_.look_after(*session_, facility_, facility_.workdir / "run"); };
+  const auto look = [&] { watch_.look_after(*session_, facility_, facility_.workdir / "run", {}); };
   const std::string told = log_of(look);
   EXPECT_THAT(told, HasSubstr("val.tokens"));
   EXPECT_THAT(told, HasSubstr("was not used for 35 days: the site removes it after 40 days"));
@@ -89,7 +115,7 @@ TEST_F(Purge, PeopleAreToldOnceAndInTime) {
 TEST_F(Purge, WhatXfflNeedsStaysYoung) {
   const std::string old = file("run/model.safetensors", days(25)), young = file("run/new", days(5)),
                     foreign = file("foreign", days(25));
-  watch_.look_after(*session_, facility_, facility_.workdir / "run");
+  watch_.look_after(*session_, facility_, facility_.workdir / "run", {});
   EXPECT_LT(age(old), seconds(100));
   EXPECT_GT(age(young), hours(100)) << "touched without need";
   EXPECT_GT(age(foreign), hours(100)) << "not xffl's own";

@@ -2,20 +2,22 @@
 //
 // It "trains" by adding to every weight a small number that depends on facility, round and tensor
 // only, so the same jobs give the same models. XFFL_FAKE_TRAINER says how it misbehaves,
-// "<fault>[@<round>]", once per round unless the fault ends in "!": crash, hang, nan, shape,
-// truncate, unchanged, huge, nonce, forged, lingers (after its report), stopped (told ahead of its
-// walltime: see job.json's on_stop). XFFL_FAKE_TRAININGS names a file that gets a line for every
-// training or evaluation that ran to its report, whatever came of it. It trains for
-// XFFL_FAKE_MILLISECONDS, and not before the file XFFL_FAKE_HOLD is gone, nor that with "-<round>"
-// behind it. Told by SIGUSR1 meanwhile (or by the fault "early"), it reports half of its steps. For
-// benches: XFFL_FAKE_STEP, the standard deviation of an update that changes every weight by itself,
-// and XFFL_FAKE_UNPACKED, a file that gets the moment at which the model to start from was there.
+// "<fault>[@<round>]", once per round unless the fault ends in "!": crash, leak (a key, as it
+// dies), hang, nan, shape, truncate, unchanged, huge, nonce, forged, forgets (the optimizer's
+// state), lingers (after its report), stopped (told ahead of its walltime: see job.json's on_stop).
+// XFFL_FAKE_TRAININGS names a file that gets a line for every training or evaluation that ran to
+// its report, whatever came of it. It trains for XFFL_FAKE_MILLISECONDS, and not before the file
+// XFFL_FAKE_HOLD is gone, nor that with "-<round>" behind it. Told by SIGUSR1 meanwhile (or by the
+// fault "early"), it reports half of its steps. For benches: XFFL_FAKE_STEP, the standard deviation
+// of an update that changes every weight by itself, and XFFL_FAKE_UNPACKED, a file that gets the
+// moment at which the model to start from was there.
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -162,6 +164,7 @@ job::JobReport report_of(const job::JobSpec& spec, const Fault& fault) {
   report.samples = report.steps * spec.training.batch_size;
   // alba has three times brno's tokens, so that weights matter.
   report.tokens = report.samples * (spec.key.facility == "alba" ? 3 : 1);
+  if (happens(fault, "forgets", spec.key)) report.optimizer_lost = "state.json is gone";
   if (happens(fault, "forged", spec.key)) report.tokens = int64_t(1) << 50;
   report.train_loss = report.train_loss_last = 1.0 / spec.key.round;
   if (happens(fault, "stopped", spec.key)) {
@@ -203,6 +206,12 @@ int train(const fs::path& path) {
   if (const char* milliseconds = std::getenv("XFFL_FAKE_MILLISECONDS"))
     work(std::stoi(milliseconds));
   if (happens(fault, "early", spec.key)) told_to_stop = 1;
+  if (happens(fault, "leak", spec.key)) {
+    std::puts("-----BEGIN RSA PRIVATE KEY-----");
+    for (int line = 0; line < 40; ++line) std::puts(std::string(64, 'Q').c_str());
+    std::puts("-----END RSA PRIVATE KEY-----\nno such key");
+    return 1;
+  }
   if (happens(fault, "crash", spec.key)) {
     std::cerr << "fake trainer: out of luck\n";
     return 7;

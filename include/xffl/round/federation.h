@@ -36,7 +36,8 @@ struct Outcome {
 };
 
 /// Runs `experiment` in `folder` from wherever its journal says it is, to the last round. Creates
-/// the run when the folder has no journal. Throws kBusy (another coordinator), kConfig (the
+/// the run when the folder has no journal. Throws kBusy (another coordinator), kUsage (the folder
+/// is a copy of a run's: see adopt()), kConfig (the
 /// experiment is not the one that the run was created with: says which lines differ), kFailed (a
 /// facility is missing and on_missing does not allow it, quorum missed, run cancelled), kCancelled
 /// on a stop request: jobs go on, calling again continues. Blocks.
@@ -47,9 +48,13 @@ Outcome run_federation(const config::Experiment& experiment, const RunFolder& fo
 /// durably. kPause lets a facility begin no further job (what runs goes on), kResume ends that.
 /// When a coordinator holds the journal it is asked and its answer awaited for up to `patience`;
 /// else it is done here. Throws kNotFound (no run, an unknown facility, the run is over), kBusy
-/// (the coordinator has not answered; the request stays), kRemote or kAuth (a facility could not be
-/// told; call again).
+/// (the coordinator has not answered; the request stays), kUsage (a copy), kRemote or kAuth (a
+/// facility could not be told; call again).
 void operate(const config::Experiment& experiment, const RunFolder& folder, World& world,
              const Request& request, std::chrono::seconds patience);
+
+/// Makes the copy of a run in `folder` the run: from now on it is worked on there. False when it
+/// was worked on there before. Throws kBusy (a coordinator works on it), kIo.
+bool adopt(const RunFolder& folder);
 
 }  // namespace xffl::round

@@ -14,6 +14,7 @@
 #include "xffl/job/job_report.h"
 #include "xffl/journal/journal.h"
 #include "xffl/plan/round_plan.h"
+#include "xffl/round/place.h"
 
 namespace xffl::round {
 
@@ -77,6 +78,7 @@ struct History {
   std::map<int, RoundState> rounds;            // 1-based
   std::map<FacilityName, std::string> paused;  // by a person, and why
   std::optional<Stopped> stopped;              // nothing since a coordinator continued
+  std::optional<Place> place;  // where it was last worked on; none in journals of earlier releases
   bool completed = false;
   bool cancelled = false;
 

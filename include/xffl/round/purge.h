@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -27,9 +28,10 @@ std::vector<std::string> files_of_people(const config::Facility& facility);
 
 /// For how long each of them was neither read nor written, by the facility's clock. Those that lie
 /// on another file system than `workdir`, to which its purging does not apply, are left out. One
-/// command, light on a log-in node. Throws kRemote and kIo as the session does.
+/// command, light on a log-in node. Throws kRemote and kIo as the session does, kCancelled on
+/// `stop`.
 std::vector<FileAge> ages(remote::Session& session, const RemotePath& workdir,
-                          const std::vector<std::string>& files);
+                          const std::vector<std::string>& files, std::stop_token stop = {});
 
 /// "no longer used in 5 days: the site removes it after 40": empty while there is no reason to say
 /// so.
@@ -42,9 +44,10 @@ class PurgeWatch {
   /// Whether the facility's turn has come: eight times in the time after which files are removed.
   bool is_due(const config::Facility& facility, Clock::MonotonicTime now);
   /// Marks the files below `folder`, which are xffl's own and needed, as used, when they were not
-  /// for half of that time, and warns of people's files, once each. What fails is logged.
+  /// for half of that time, and warns of people's files, once each. What fails is logged, and due
+  /// again at once. Throws kCancelled on `stop`.
   void look_after(remote::Session& session, const config::Facility& facility,
-                  const RemotePath& folder);
+                  const RemotePath& folder, std::stop_token stop);
 
  private:
   bool is_new(const std::string& told);
