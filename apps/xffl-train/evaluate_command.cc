@@ -5,6 +5,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/json.h"
 #include "xffl/train/dataset.h"
+#include "xffl/train/device.h"
 #include "xffl/train/evaluate.h"
 #include "xffl/train/trainer.h"
 
@@ -42,6 +43,7 @@ void evaluate_command(const CommonOptions& common, const EvaluateOptions& option
     throw Error(ErrorKind::kUsage,
                 "--precision is '" + options.precision + "', expected fp32, bf16 or fp16");
   const Rank rank = set_up_rank(common);
+  if (options.document_mask) train::use_attention_of_any_length(rank.device);
   job::TrainingSpec training;
   training.sharding = job::parse_sharding(options.sharding).value();
   const train::ShardGroups groups(*rank.group, training, rank.rendezvous.local_world_size);

@@ -9,6 +9,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/json.h"
 #include "xffl/job/job_spec.h"
+#include "xffl/train/device.h"
 #include "xffl/train/generate.h"
 #include "xffl/train/loaded_model.h"
 
@@ -66,6 +67,7 @@ void generate_command(const CommonOptions& common, const GenerateCommandOptions&
   if (rank.group->size() > 1)
     throw Error(ErrorKind::kUnsupported, "generate runs in one process, found a world of " +
                                              std::to_string(rank.group->size()));
+  train::use_attention_of_any_length(rank.device);
   train::LoadOptions load;
   load.device = rank.device;
   load.precision = *precision;

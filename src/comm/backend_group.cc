@@ -3,6 +3,7 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <exception>
 #include <thread>
@@ -19,10 +20,16 @@ namespace {
 // Between two questions to the store.
 constexpr std::chrono::microseconds kShortestPause{200}, kLongestPause{500'000};
 
-// The first line: c10 appends a stack trace.
-std::string first_line(const char* text) {
-  const std::string all(text);
-  return all.substr(0, all.find('\n'));
+// What c10 says before its stack trace, in one line: NCCL's own words are not in its first one.
+std::string cause(const char* text) {
+  constexpr size_t kLongest = 600;
+  std::string said(text);
+  for (const char* trace : {"Exception raised from ", "\nframe #"})
+    said.resize(std::min(said.size(), said.find(trace)));
+  while (!said.empty() && std::isspace(static_cast<unsigned char>(said.back()))) said.pop_back();
+  std::replace(said.begin(), said.end(), '\n', ' ');
+  said.resize(std::min(said.size(), kLongest));
+  return said;
 }
 
 }  // namespace
@@ -38,7 +45,7 @@ void translate_errors(const Rendezvous& rendezvous, std::string_view doing,
     throw Error(
         ErrorKind::kFailed,
         "rank " + std::to_string(rendezvous.rank) + " of " + std::to_string(rendezvous.world_size) +
-            ", " + std::string(doing) + ": " + first_line(error.what()) + " (" + why +
+            ", " + std::string(doing) + ": " + cause(error.what()) + " (" + why +
             " by more than XFFL_COMM_TIMEOUT=" + std::to_string(rendezvous.timeout.count()) +
             " s: look at the other ranks' output)");
   }
@@ -83,7 +90,7 @@ BackendGroup::~BackendGroup() {
     backend_->shutdown();
   } catch (const std::exception& error) {
     log::warning("a group of ranks did not end well",
-                 {{"group", maker_.name}, {"error", first_line(error.what())}});
+                 {{"group", maker_.name}, {"error", cause(error.what())}});
   }
 }
 

@@ -65,12 +65,16 @@ XFFL_DEVICE F warp_sum(F value) {
   return value;
 }
 
-/// The sum over the block's threads, to each of them; all of them call it.
+/// The sum over the block's threads, to each of them; all of them call it. What they read of memory
+/// before it is read before anything is written after it.
 template <class F>
 XFFL_DEVICE F block_sum(F value) {
   XFFL_SHARED F parts[kWarp];
   value = warp_sum(value);
-  if (num_threads() == kWarp) return value;
+  if (num_threads() == kWarp) {
+    sync_warp();
+    return value;
+  }
   const int lane = thread_index() % kWarp;
   sync();  // the last call's parts have been read
   if (lane == 0) parts[thread_index() / kWarp] = value;
@@ -82,7 +86,10 @@ XFFL_DEVICE F block_sum(F value) {
 XFFL_DEVICE float block_max(float value) {
   XFFL_SHARED float parts[kWarp];
   for (int mask = kWarp / 2; mask > 0; mask /= 2) value = fmaxf(value, shuffle_xor(value, mask));
-  if (num_threads() == kWarp) return value;
+  if (num_threads() == kWarp) {
+    sync_warp();
+    return value;
+  }
   const int lane = thread_index() % kWarp;
   sync();
   if (lane == 0) parts[thread_index() / kWarp] = value;

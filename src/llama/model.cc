@@ -86,15 +86,17 @@ std::span<Weight> Model::adapter_weights() {
 
 Positions Model::positions_of(const at::Tensor& x_BTD, const Documents& documents) {
   const int64_t known = rope_table_.cos_TF.defined() ? rope_table_.cos_TF.size(0) : 0;
-  if (known != x_BTD.size(1))
+  // A table is made on the CPU, and a GPU waits for it: the longest one serves all.
+  if (known < x_BTD.size(1))
     rope_table_ = make_rope_table(frequencies_F_, x_BTD.size(1), x_BTD.options());
-  if (!documents.defined()) return {rope_table_, documents};
+  const RopeTable table = first_positions(rope_table_, x_BTD.size(1));
+  if (!documents.defined()) return {table, documents};
   const at::Tensor& starts_BT = documents.starts_BT;
   if (starts_BT.sizes() != x_BTD.sizes().slice(0, 2) || starts_BT.scalar_type() != at::kLong ||
       !starts_BT.is_cpu() || !starts_BT.is_contiguous())
     throw Error(ErrorKind::kInternal,
                 "llama::Documents: expected the starts of B x T positions, int64 on the CPU");
-  return {at_positions(rope_table_, documents), documents};
+  return {at_positions(table, documents), documents};
 }
 
 at::Tensor Model::attention(const at::Tensor& x_BTD, const Block& block, const Positions& where) {

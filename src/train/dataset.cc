@@ -62,6 +62,8 @@ Dataset::Dataset(const std::vector<std::filesystem::path>& paths, const ModelLim
   for (const std::filesystem::path& path : paths) {
     tokens::TokenShardReader shard(path);
     check_fits(shard, limits);
+    const auto longest = static_cast<int64_t>(shard.info().sequence_length);
+    most_positions_ = std::max(most_positions_, std::min(longest - 1, limits.max_positions));
     size_ += shard.info().num_sequences;
     ends_.push_back(size_);
     shards_.push_back(std::move(shard));
@@ -82,6 +84,12 @@ Dataset::Place Dataset::place(uint64_t index) const {
 int64_t Dataset::length(uint64_t index) const {
   const Place at = place(index);
   return static_cast<int64_t>(shards_[at.shard].length(at.index));
+}
+
+int64_t batch_positions(int64_t positions, int64_t most, at::Device device) {
+  constexpr int64_t kMultiple = 128;
+  if (!device.is_cuda()) return positions;
+  return std::max(positions, std::min(most, (positions + kMultiple - 1) / kMultiple * kMultiple));
 }
 
 Batch empty_batch(at::Device device) {
@@ -137,6 +145,7 @@ llama::Documents Dataset::documents(std::span<const uint64_t> indices, int64_t p
 Batch Dataset::batch(std::span<const uint64_t> indices, at::Device device) const {
   int64_t positions = 1;
   for (const uint64_t index : indices) positions = std::max(positions, length(index) - 1);
+  positions = batch_positions(positions, most_positions_, device);
   const std::vector<int64_t> shape{static_cast<int64_t>(indices.size()), positions};
   // Of pinned memory, so that nothing waits for the copy, nor the copy for the work before it.
   const auto options = at::TensorOptions().dtype(at::kLong).pinned_memory(device.is_cuda());

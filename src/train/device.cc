@@ -46,6 +46,13 @@ at::Device choose_device(const std::string& wanted, int local_rank) {
                       "preset trainer-cuda");
   }
   if (num_gpus == 0) return at::kCPU;
+  // Slurm may show each rank its own GPU alone.
+  if (num_gpus > 1 && local_rank >= num_gpus) {
+    throw Error(ErrorKind::kUsage,
+                "local rank " + std::to_string(local_rank) + " of this machine, where " +
+                    std::to_string(num_gpus) +
+                    " GPUs are visible: expected a GPU for each rank (one task a GPU)");
+  }
   const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(local_rank % num_gpus));
   cuda::use(device);
   return device;
@@ -88,6 +95,10 @@ void use_deterministic_algorithms(at::Device device) {
   context.setDeterministicCuDNN(true);
   context.setBenchmarkCuDNN(false);
   context.setSDPUseCuDNN(false);  // its backward adds in the order in which blocks end
+}
+
+void use_attention_of_any_length(at::Device device) {
+  if (device.is_cuda()) at::globalContext().setSDPUseCuDNN(false);
 }
 
 int choose_threads(int wanted, const comm::Rendezvous& rendezvous,

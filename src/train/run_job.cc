@@ -97,6 +97,7 @@ bool JobRun::may_go_on() const {
 void JobRun::load() {
   check_supported(spec_, {group_.size(), context_.local_world_size});
   if (spec_.training.deterministic) use_deterministic_algorithms(context_.device);
+  if (spec_.training.document_mask) use_attention_of_any_length(context_.device);
   const auto checks_begin = SteadyClock::now();
   on_first_rank(group_, context_.device, [&] { provide_given_models(spec_); });
   const auto loading_begins = SteadyClock::now();

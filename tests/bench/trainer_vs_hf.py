@@ -18,6 +18,9 @@ computes blocks again on both sides (HF: gradient checkpointing). A side that ru
 all ranks) in the steps after the warm-up; ours is what a whole run takes less what the warm-up alone takes. With more than one thread
 a rank, those that wait count too: use --threads 1.
 
+Losses must agree, or the exit code is 1: the first one, of the same weights, to what the arithmetic leaves, the others to 5 %.
+--aim NAME=NUMBER (ratio and rate at least, memory at most) says whether it is met; the exit code is 2 where one is not.
+
 Peak memory is each process's largest resident set, and with it what HF's process held before it made its model (Python,
 torch, transformers); with --device cuda it is what torch's allocator held on the GPU.
 """
@@ -26,6 +29,7 @@ import datetime
 import json
 import os
 import pathlib
+import signal
 import socket
 import statistics
 import struct
@@ -179,8 +183,13 @@ def run_ranks(commands, environments):
     waiting = [threading.Thread(target=wait, args=(i,)) for i in range(len(ranks))]
     for thread in waiting:
         thread.start()
-    for thread in waiting:
-        thread.join()
+    try:
+        for thread in waiting:
+            thread.join()
+    except BaseException:  # nobody would wait for them any more
+        for rank in ranks:
+            rank.kill()
+        raise
     for rank, (output, errors, _, _) in zip(ranks, results):
         if rank.returncode != 0 and "out of memory" in output + errors:
             raise MemoryError
@@ -317,9 +326,12 @@ def compare(bench, precision_class, repeats):
     ratio = median(ours, "rate") / median(runs[best], "rate")
     memory = median(ours, "peak_mb") / median(runs[best], "peak_mb")
     modes_left = list(runs)
-    drift = max(abs(a - b) for a, b in zip(ours[0]["losses"], runs[modes_left[0]][0]["losses"]))
-    print(f"  ratio {ratio:.2f} of {best}; peak memory {memory:.2f}; losses apart by at most {drift:.1e} of {modes_left[0]}", flush=True)
-    return dict(vocab=bench.vocab_size, precision_class=precision_class, ratio=ratio, memory=memory, best=best, drift=drift,
+    pairs = list(zip(ours[0]["losses"], runs[modes_left[0]][0]["losses"]))
+    drift = max(abs(a - b) for a, b in pairs)
+    first = abs(pairs[0][0] - pairs[0][1]) / pairs[0][1]
+    agree = first <= (1e-5 if precision_class == "fp32" else 5e-3) and all(abs(a - b) <= 0.05 * b for a, b in pairs)
+    print(f"  ratio {ratio:.2f} of {best}; peak memory {memory:.2f}; losses apart by at most {drift:.1e} of {modes_left[0]}" + ("" if agree else ": LOSSES DIFFER"), flush=True)
+    return dict(agree=agree, vocab=bench.vocab_size, precision_class=precision_class, ratio=ratio, memory=memory, best=best, drift=drift,
                 ours=median(ours, "rate"), theirs={name: median(side, "rate") for name, side in runs.items()})
 
 
@@ -362,6 +374,7 @@ def parse():
     parser.add_argument("--training", default="{}", help="more keys of job.json's `training`, as JSON")
     parser.add_argument("--job-version", type=int, default=4)
     parser.add_argument("--environment", nargs="*", default=[], help="NAME=VALUE for xffl-train's ranks")
+    parser.add_argument("--aim", nargs="*", default=[], help="ratio=, rate=, memory=")
     parser.add_argument("--json", type=pathlib.Path, help="write the records there")
     options = parser.parse_args()
     if options.shapes != "lab":
@@ -385,9 +398,31 @@ def main():
             records += compare_blocks(options, precision_class)
     if options.json:
         options.json.write_text(json.dumps(records, indent=1))
+    missed = [aim for record in records for aim in missed_aims(options.aim, record)]
+    if not all(record.get("agree", True) for record in records):
+        sys.exit("trainer_vs_hf: the losses of the two sides differ")
+    sys.exit(2 if missed else 0)
+
+
+def missed_aims(aims, record):
+    """Prints whether a record meets each aim; without a comparison only the rate is known."""
+    missed = []
+    for aim in aims:
+        name, _, number = aim.partition("=")
+        found = record.get(dict(rate="ours").get(name, name))
+        if found is None:
+            verdict = "not measured"
+        else:
+            verdict = "met" if (found <= float(number) if name == "memory" else found >= float(number)) else "MISSED"
+            found = f"{found:.4g}"
+        print(f"  aim {name} {'at most' if name == 'memory' else 'at least'} {number}: {found}, {verdict}", flush=True)
+        if verdict == "MISSED":
+            missed.append(aim)
+    return missed
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(124))  # so that folders and processes go, too
     if len(sys.argv) == 3 and sys.argv[1] == "--hf-worker":
         hf_worker(json.loads(sys.argv[2]))
     else:

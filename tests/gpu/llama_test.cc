@@ -4,6 +4,7 @@
 #include "pointwise.h"
 #include "xffl/llama/head_loss.h"
 #include "xffl/llama/model.h"
+#include "xffl/train/device.h"
 
 namespace xffl::llama {
 namespace {
@@ -157,6 +158,23 @@ TEST_F(LlamaOnGpu, AWholeModelsGradientsEqualTheCpus) {
     EXPECT_NEAR(found.nll_sum / want.nll_sum, 1, limit);
     for (size_t i = 0; i < specs.size(); ++i)
       EXPECT_LT(gpu_error(found.gradients[i], want.gradients[i]), limit) << dtype << specs[i].name;
+  }
+}
+
+// Ends the suite: what it asks for holds for the whole process.
+TEST_F(LlamaOnGpu, DeterministicModeGivesTheSameBitsAgain) {
+  train::use_deterministic_algorithms(kGpu);
+  std::vector<at::Tensor> values;
+  for (const ParameterSpec& spec : parameter_specs(small_config()))
+    values.push_back(at::randn(spec.shape, at::kDouble) * 0.1 + (spec.is_matrix() ? 0 : 1));
+  for (const at::ScalarType dtype : kDtypes) {
+    const Trained first = gradients_of(values, kGpu, dtype);
+    for (int run = 0; run < 4; ++run) {
+      const Trained again = gradients_of(values, kGpu, dtype);
+      EXPECT_EQ(again.nll_sum, first.nll_sum) << dtype;
+      for (size_t i = 0; i < values.size(); ++i)
+        EXPECT_TRUE(again.gradients[i].equal(first.gradients[i])) << dtype << " " << i;
+    }
   }
 }
 

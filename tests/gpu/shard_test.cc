@@ -8,6 +8,8 @@ namespace {
 
 class ShardOnGpu : public GpuTest {};
 
+constexpr double kFactor = 0.37;  // its products are rounded: fused or not, bits tell
+
 struct Storage {
   Masters masters = Masters::kFloat32;
   at::ScalarType gradients = at::kFloat, moments = at::kFloat;
@@ -35,7 +37,7 @@ std::vector<at::Tensor> train(at::Device device, at::ScalarType dtype,
   for (int step = 0; step < 10; ++step) {
     for (size_t i = 0; i < layout.size(); ++i)
       flat.gradient(i).copy_(at::randn(layout[i].shape) * 0.3);
-    optimizer.step(0.01, 0.5);
+    optimizer.step(0.01, kFactor);
   }
   std::vector<at::Tensor> masters;
   for (size_t i = 0; i < layout.size(); ++i) {
@@ -126,7 +128,7 @@ std::vector<at::Tensor> train_offloaded(at::Device device, bool parameters_too) 
       flat.release(unit);
     }
     flat.finish_gradients();
-    optimizer.step(0.01, 0.5);
+    optimizer.step(0.01, kFactor);
   }
   for (size_t i = 0; i < layout.size(); ++i) found.push_back(master(flat, i).cpu());
   return found;
@@ -137,6 +139,70 @@ TEST_F(ShardOnGpu, OffloadedStepsAreTheCpusBits) {
   for (const bool parameters_too : {false, true}) {
     const auto want = train_offloaded(at::kCPU, parameters_too);
     const auto found = train_offloaded(kGpu, parameters_too);
+    ASSERT_EQ(found.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_TRUE(found[i].equal(want[i])) << i;
+  }
+}
+
+// Keeps a GPU busy for some tens of milliseconds: what does not wait for it is early.
+class Busy {
+ public:
+  explicit Busy(at::Device device) : on_gpu_(device.is_cuda()) {
+    if (on_gpu_) factor_ = at::ones({8192, 8192}, at::dtype(at::kBFloat16).device(device));
+  }
+  void work() const {
+    for (int i = 0; on_gpu_ && i < 12; ++i) at::mm(factor_, factor_);
+  }
+
+ private:
+  bool on_gpu_;
+  at::Tensor factor_;
+};
+
+// Units of 64 MB, whose gradients come of their values, behind a queue of products; nothing is
+// brought to the host before the end, so that no copy of the test's own makes streams wait.
+std::vector<at::Tensor> train_large_units(at::Device device, bool parameters_too) {
+  constexpr int kUnits = 3;
+  constexpr int64_t kSide = 4096;
+  std::vector<Parameter> layout;
+  for (int unit = 0; unit < kUnits; ++unit) layout.push_back({{kSide, kSide}, unit, true});
+  FlatOptions options = options_on(device, at::kBFloat16);
+  options.offload = {true, parameters_too};
+  FlatParameters flat(layout, options);
+  at::manual_seed(9);
+  const at::Tensor start = at::randn({kSide * kSide});
+  for (size_t i = 0; i < layout.size(); ++i)
+    flat.set_master_part(i, start + static_cast<double>(i));
+  flat.refresh_compute();
+  Adamw optimizer(flat, {0.9, 0.95, 1e-8, 0.1});
+  const Busy busy(device);
+  std::vector<at::Tensor> found;
+  for (int step = 0; step < 2; ++step) {
+    flat.begin_step();
+    for (int unit = kUnits - 1; unit >= 0; --unit) {
+      flat.gather(unit);
+      if (unit > 0) flat.prefetch(unit - 1);
+      flat.open_gradients(unit);
+      busy.work();
+      const at::Tensor values = flat.compute(static_cast<size_t>(unit)).clone();
+      flat.gradient(static_cast<size_t>(unit)).copy_(values.to(at::kFloat) * 0.25);
+      flat.close_gradients(unit);
+      flat.release(unit);
+      busy.work();
+      found.push_back(values);
+    }
+    flat.finish_gradients();
+    optimizer.step(0.01, kFactor);
+  }
+  for (at::Tensor& values : found) values = values.cpu();
+  for (size_t i = 0; i < layout.size(); ++i) found.push_back(master(flat, i).cpu());
+  return found;
+}
+
+TEST_F(ShardOnGpu, CopiesBesideABusyGpuComeInTime) {
+  for (const bool parameters_too : {false, true}) {
+    const auto want = train_large_units(at::kCPU, parameters_too);
+    const auto found = train_large_units(kGpu, parameters_too);
     ASSERT_EQ(found.size(), want.size());
     for (size_t i = 0; i < want.size(); ++i) EXPECT_TRUE(found[i].equal(want[i])) << i;
   }

@@ -180,6 +180,17 @@ TEST_P(Layers, LinearsWithAnAdapter) {
   }
 }
 
+TEST(RopeTables, OfAnyLengthHaveTheSameRows) {
+  const at::Tensor frequencies = rope_frequencies({checkpoint::RopeKind::kDefault, 10000.0}, 6);
+  const at::TensorOptions options = at::TensorOptions().dtype(at::kFloat);
+  const RopeTable longest = make_rope_table(frequencies, 50'021, options);
+  for (const int64_t count : {1, 7, 129, 30'011}) {
+    const RopeTable own = make_rope_table(frequencies, count, options);
+    const RopeTable part = first_positions(longest, count);
+    EXPECT_TRUE(part.cos_TF.equal(own.cos_TF) && part.sin_TF.equal(own.sin_TF)) << count;
+  }
+}
+
 TEST_P(Layers, Rope) {
   const int64_t half = width();
   const at::Tensor frequencies =

@@ -46,10 +46,13 @@ class PlainLlama {
     const int64_t half = c_.head_dim / 2;
     const at::Tensor angles =
         at::outer(at::arange(x.size(1), at::kFloat), rope_frequencies(c_.rope, c_.head_dim))
-            .repeat({1, 2});
+            .repeat({1, 2})
+            .to(at::kDouble);
+    const auto rounded = [](const at::Tensor& table) {
+      return table.to(at::kFloat).to(at::kDouble).unsqueeze(1);
+    };
     const at::Tensor turned = at::cat({-x.narrow(3, half, half), x.narrow(3, 0, half)}, 3);
-    return x * angles.cos().unsqueeze(1).to(at::kDouble) +
-           turned * angles.sin().unsqueeze(1).to(at::kDouble);
+    return x * rounded(angles.cos()) + turned * rounded(angles.sin());
   }
   at::Tensor attention(const at::Tensor& x, const std::string& prefix) {
     const int64_t b = x.size(0), t = x.size(1), group = c_.num_heads / c_.num_kv_heads;

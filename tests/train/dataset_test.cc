@@ -27,6 +27,16 @@ class DatasetTest : public testing::Test {
   test::TempDir dir_;
 };
 
+TEST(BatchPositions, AreFewOnAGpu) {
+  const at::Device gpu(at::kCUDA, 0);
+  EXPECT_EQ(batch_positions(300, 2048, at::kCPU), 300);
+  EXPECT_EQ(batch_positions(300, 2048, gpu), 384);
+  EXPECT_EQ(batch_positions(384, 2048, gpu), 384);
+  EXPECT_EQ(batch_positions(1, 2048, gpu), 128);
+  EXPECT_EQ(batch_positions(2000, 2046, gpu), 2046);
+  EXPECT_EQ(batch_positions(1, 0, gpu), 1);
+}
+
 TEST_F(DatasetTest, ShiftsAndPads) {
   const Dataset data({write("a.tokens", {{1, 2, 3, 4}, {5}, {6, 7}})}, limits(50), 0);
   const std::vector<uint64_t> indices{0, 1, 2};

@@ -17,8 +17,11 @@ struct RopeTable {
   at::Tensor cos_TF;  // F = head_dim / 2; B T rows where sequences differ in their positions
   at::Tensor sin_TF;
 };
+/// Rows of positions 0 .. num_positions - 1; a row has the same bits in a table of any length.
 RopeTable make_rope_table(const at::Tensor& frequencies_F, int64_t num_positions,
                           const at::TensorOptions& options);
+/// A view of the first `count` rows.
+RopeTable first_positions(const RopeTable& table, int64_t count);
 
 /// Of the positions that count from each document's first token: B T rows, from a table of at least
 /// T rows.

@@ -17,7 +17,7 @@ namespace xffl::train {
 
 /// Sequences padded on the right; labels are shifted: labels_BT[b][t] is the token after
 /// tokens_BT[b][t]. The last token of a sequence is a label only, so T is the longest sequence's
-/// length - 1 (at least 1).
+/// length - 1 (at least 1), or what batch_positions makes of it.
 struct Batch {
   at::Tensor tokens_BT;  // int64
   at::Tensor labels_BT;  // int64
@@ -25,6 +25,10 @@ struct Batch {
   llama::Targets targets;      // told for a GPU only
   llama::Documents documents;  // defined where they are masked and a sequence has several
 };
+
+/// T of a batch in which the longest sequence needs `positions`, where none may need more than
+/// `most`: on a GPU rounded up, for its libraries prepare their work anew for each shape.
+int64_t batch_positions(int64_t positions, int64_t most, at::Device device);
 
 /// One token that predicts nothing: for a rank that has no sequence left, while others have.
 Batch empty_batch(at::Device device);
@@ -69,6 +73,7 @@ class Dataset {
   std::vector<tokens::TokenShardReader> shards_;
   std::vector<uint64_t> ends_;  // sequences up to and including each shard
   uint64_t size_ = 0;
+  int64_t most_positions_ = 1;
   bool mask_documents_;
 };
 

@@ -11,8 +11,9 @@
 
 namespace xffl::train {
 
-/// "auto": the GPU local_rank (modulo their number) where there is one, else the CPU; "cpu";
-/// "cuda". Throws kUsage for another word, kUnsupported for "cuda" without CUDA in the build or
+/// "auto": the GPU local_rank (or the only one that is visible) where there is one, else the CPU;
+/// "cpu"; "cuda". Throws kUsage for another word and for a rank without a GPU of its own,
+/// kUnsupported for "cuda" without CUDA in the build or
 /// without a GPU.
 at::Device choose_device(const std::string& wanted, int local_rank);
 
@@ -42,6 +43,11 @@ void keep_freed_memory();
 /// case; on a GPU it takes the operators that are, which cost time. For the whole process, before
 /// its first work on the GPU.
 void use_deterministic_algorithms(at::Device device);
+
+/// For work on sequences of ever new lengths (documents apart, tokens one by one): cuDNN's
+/// attention, which PyTorch prefers on H100 and H200, prepares a plan for each length, in tenths of
+/// a second; flash attention has none. For the whole process.
+void use_attention_of_any_length(at::Device device);
 
 /// `wanted`, else OMP_NUM_THREADS, else an equal share of the CPUs for each rank of this machine
 /// (all of them where Slurm binds ranks to CPUs of their own).

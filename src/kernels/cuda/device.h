@@ -23,6 +23,8 @@ XFFL_DEVICE int64_t num_blocks() { return gridDim.x; }
 
 /// Waits for all threads of the block, and makes their writes visible to each other.
 XFFL_DEVICE void sync() { __syncthreads(); }
+/// The same for the threads of a warp. Shuffles alone do not order reads and writes of memory.
+XFFL_DEVICE void sync_warp() { __syncwarp(); }
 /// The value of the thread of this warp whose index differs in the bits of `mask`. All threads of
 /// the block call it.
 template <class F>

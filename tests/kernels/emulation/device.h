@@ -56,6 +56,7 @@ inline int num_threads() { return emulation::here().num_threads; }
 inline int64_t block_index() { return emulation::here().block; }
 inline int64_t num_blocks() { return emulation::here().num_blocks; }
 inline void sync() { emulation::wait_for_block(); }
+inline void sync_warp() { sync(); }  // all warps of a block call it
 
 template <class F>
 F shuffle_xor(F value, int mask) {
