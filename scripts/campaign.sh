@@ -5,7 +5,8 @@
 #
 # - SIGKILL at every journal record of a federation of three rounds, and at N random instants: the model of an undisturbed
 #   run, every training once;
-# - N submissions with slurmctld stopped in their middle (SIGSTOP), and N with it killed: each trains exactly once.
+# - N submissions of whole federations with slurmctld stopped (SIGSTOP) from the record of their intent on, and N
+#   submissions by themselves with it killed in their middle: each trains exactly once.
 # Seven parts, each on a bed of its own for an hour at most; 100 of each take about 30 minutes on two cores. The last line is
 # the verdict; logs are in build/PRESET/campaign. Needs what real facilities need (docs/testing.md).
 set -euo pipefail
@@ -30,9 +31,8 @@ for half in 1 2; do
   some=$((half == 1 ? number / 2 : number - number / 2))
   [ $some -gt 0 ] || continue
   begin "random-$half" $some $half e2e_bed_test BedFederation.SurvivesKillsAtRandomInstants
-  for kind in Stopped Killed; do
-    begin "$kind-$half" $some $half slurm_test "SlurmFaults.SubmissionsWithTheController$kind"
-  done
+  begin "frozen-$half" $some $half e2e_bed_test BedFrozen.EverySubmissionToAFrozenControllerTrainsOnce
+  begin "killed-$half" $some $half slurm_test SlurmFaults.SubmissionsWithTheControllerKilled
 done
 failed=()
 wait

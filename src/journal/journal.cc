@@ -100,7 +100,7 @@ class SqliteJournal final : public Journal {
     try {
       database_->exec("BEGIN IMMEDIATE");
       insert(*database_, event, chain);
-      failpoint(FailpointSide::kBefore, index);
+      failpoint(FailpointSide::kBefore, index, event.kind);
       database_->exec("COMMIT");
     } catch (Error& error) {
       // After a failed fsync only reading the file again tells what is on disk: stop here.
@@ -110,7 +110,7 @@ class SqliteJournal final : public Journal {
       error.add_context("recording the event '" + event.kind + "'");
       throw;
     }
-    failpoint(FailpointSide::kAfter, index);
+    failpoint(FailpointSide::kAfter, index, event.kind);
   }
 
   // The lock does not reach everywhere, and somebody may have removed it: the order of events does.

@@ -6,43 +6,19 @@
 
 #include <algorithm>
 
+#include "job_failure.h"
 #include "xffl/base/clock.h"
 
 namespace xffl::round {
 namespace {
 
 using std::chrono::seconds;
-using submit::EndCause;
 using submit::JobState;
 using submit::JobStatus;
 
 constexpr int kLooks = 2;           // that find nothing before a submission counts as lost
 constexpr int kUnknownAnswers = 3;  // before a job that nobody mentions counts as gone
 constexpr seconds kPersonInterval{5};
-
-AttemptFailure failure_of(const JobStatus& over, const JobId& job) {
-  const std::string word = over.native.empty() ? "" : " (" + over.native + ")";
-  const std::string ended = "job " + job.str() + " ended without a report" + word;
-  if (over.state == JobState::kCancelled)
-    return {.reason = "job " + job.str() + " was cancelled by somebody" + word,
-            .charged = false,
-            .pauses = true};
-  if (over.state == JobState::kUnknown)
-    return {
-        .reason = "the scheduler no longer knows job " + job.str() + ", which has left no report",
-        .charged = false};
-  switch (over.cause) {
-    case EndCause::kInfrastructure:
-    case EndCause::kWalltime:
-      return {.reason = ended, .charged = false};
-    case EndCause::kOutOfMemory:
-      return {.reason = ended + ": it ran out of memory; ask for more, or lower micro_batch_size",
-              .gives_up = true};
-    case EndCause::kOrdinary:
-      break;
-  }
-  return {.reason = ended};
-}
 
 class Stepper {
  public:
@@ -59,6 +35,9 @@ class Stepper {
                                !std::holds_alternative<NeedsPerson>(event) &&
                                !std::holds_alternative<Woke>(event) &&
                                !std::holds_alternative<Postponed>(event);
+    link_failed_ =
+        std::holds_alternative<Unreachable>(event) || std::holds_alternative<NeedsPerson>(event);
+    nothing_new_ = std::holds_alternative<Woke>(event) || std::holds_alternative<Began>(event);
     if (link_answered) {
       now_.trouble.clear();
       now_.needs_person = false;
@@ -148,6 +127,8 @@ class Stepper {
     if (now_.failing && now_.failing->hurries) return skip_courtesies();
     if (open() && !now_.failing && std::holds_alternative<CancelJob>(now_.doing))
       return now_.twins.clear();
+    // What a try before this one has left there counts: the link is bad, not down.
+    if (unreachable.gained_bytes > 0) now_.failures = 0;
     retry(unreachable.why);
   }
   void take(const NeedsPerson& needs) {
@@ -252,7 +233,7 @@ class Stepper {
   Action decide() {
     for (;;) {
       if (known_.accepted || known_.missing) return Finish{};
-      if (!now_.failing && !now_.reported) look_at_the_time();
+      if (time_may_end_it()) look_at_the_time();
       if (now_.failing) {
         if (const auto action = end_attempt()) return *action;
         continue;
@@ -278,8 +259,9 @@ class Stepper {
       now_.submitting = true;
     }
     if (attempt().job_id.empty()) {
-      if (now_.submitting) return Submit{number};
-      return FindJobs{number};
+      if (!now_.submitting) return FindJobs{number};
+      if (paused_) return hold_back();
+      return Submit{number};
     }
     if (now_.reported) return FetchUpdate{number};
     if (now_.over && now_.settled) return FindJobs{number};
@@ -287,12 +269,31 @@ class Stepper {
                 now_.over.has_value() || moment_.now >= now_.next_question};
   }
 
-  // Deadlines hold in every state, unless the policy is to wait.
+  // A person paused the facility ahead of a submission that is on record. That it waits for a
+  // person is no outage; and after a doubt another look may still find a job.
+  Action hold_back() {
+    now_.failing_since = now_.doubting_since = moment_.now;
+    if (now_.empty_looks > 0) {
+      now_.submitting = false;
+      now_.empty_looks = kLooks - 1;
+    }
+    return sleep(rules_.poll_interval);
+  }
+
+  // Deadlines hold in every state, unless the policy is to wait. But a job's report is looked for
+  // once more, one that is there is fetched, and an attempt that has failed is ended: only what
+  // fails then is not tried again.
+  bool time_may_end_it() const {
+    if (now_.failing) return link_failed_ && !now_.failing->hurries;
+    if (now_.reported) return link_failed_;
+    return !(nothing_new_ && watching());
+  }
   void look_at_the_time() {
     const auto left = deadline_left();
     if (left && *left <= Nanoseconds(0))
       return stop_trying("no update before the round's deadline of " +
-                         std::to_string(rules_.deadline.count()) + " s");
+                         std::to_string(rules_.deadline.count()) + " s" +
+                         (now_.trouble.empty() ? "" : ": " + now_.trouble));
     if (now_.failures > 0 && moment_.now - now_.failing_since > rules_.max_outage)
       return stop_trying("not reachable for " + std::to_string(rules_.max_outage.count()) +
                          " s: " + now_.trouble);
@@ -301,9 +302,14 @@ class Stepper {
                   std::to_string(rules_.max_outage.count()) + " s in doubt: " + now_.trouble);
   }
   void stop_trying(const std::string& why) {
-    now_.failing = {.reason = why, .gives_up = true, .hurries = true};
+    if (now_.failing)
+      now_.failing->reason += "; " + why;
+    else
+      now_.failing = {.reason = why};
+    now_.failing->gives_up = now_.failing->hurries = true;
     now_.rest = Nanoseconds(0);
-    if (open() && attempt().submit_intended) record("cancel_intended");
+    if (open() && attempt().submit_intended && !attempt().cancel_intended)
+      record("cancel_intended");
   }
   std::optional<Nanoseconds> deadline_left() const {
     if (rules_.waits_for_ever || rules_.deadline.count() == 0 || !moment_.since_first_submission)
@@ -311,7 +317,8 @@ class Stepper {
     return Nanoseconds(rules_.deadline) - *moment_.since_first_submission;
   }
   Sleep sleep(Nanoseconds duration) const {
-    if (const auto left = deadline_left()) duration = std::min(duration, *left);
+    const auto left = deadline_left();
+    if (left && *left > Nanoseconds(0)) duration = std::min(duration, *left);
     return {std::max(duration, Nanoseconds(1))};
   }
 
@@ -380,6 +387,7 @@ class Stepper {
   Course::Volatile& now_;
   const Moment& moment_;
   bool paused_;
+  bool link_failed_ = false, nothing_new_ = false;  // with this event
   std::vector<Record> records_;
 };
 

@@ -20,7 +20,9 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr uint64_t kMaxReportBytes = 1 << 20;
-constexpr int kLooks = 3;  // at files that are not what they should be, a settle time apart
+constexpr int kLooks = 3;    // at files that are not what they should be, a settle time apart
+constexpr int kCancels = 5;  // of a job that goes on
+constexpr std::chrono::milliseconds kCancelPause{500};  // between the first two; doubles
 
 // What a facility itself did wrong; anything else is about this machine or the link.
 bool is_the_facilitys_fault(ErrorKind kind) {
@@ -79,12 +81,14 @@ FacilityActions::FacilityActions(Context& context, const plan::RoundPlan& plan,
       scheduler_(context.world.scheduler(settings_, session_)) {}
 
 Event FacilityActions::perform(const Action& action, std::stop_token stop) {
+  gained_ = 0;
   try {
     return dispatch(action, stop);
   } catch (const Error& error) {
-    const auto event = event_of(error, action);
+    auto event = event_of(error, action);
     if (!event) throw;
-    return *event;
+    if (auto* lost = std::get_if<Unreachable>(&*event)) lost->gained_bytes = gained_;
+    return *std::move(event);
   }
 }
 
@@ -100,7 +104,7 @@ Event FacilityActions::dispatch(const Action& action, std::stop_token stop) {
   if (const auto* it = std::get_if<Look>(&action)) return look(*it, stop);
   if (const auto* it = std::get_if<FetchUpdate>(&action)) return fetch(it->attempt, stop);
   if (const auto* it = std::get_if<CancelJob>(&action)) {
-    at_the_facility([&] { scheduler_->cancel(submitted(it->attempt, it->job), stop); });
+    cancel(it->attempt, it->job, stop);
     return Completed{};
   }
   if (const auto* it = std::get_if<Fence>(&action)) {
@@ -146,6 +150,26 @@ submit::SubmittedJob FacilityActions::submitted(int attempt, const JobId& job) c
   const AttemptNumber first =
       first_attempt(now, job, [this](int earlier) { return state(earlier); });
   return {job, name_of(now), first == now ? "" : name_of(first)};
+}
+
+// That a command was taken does not end a job: a controller may die with what it was told.
+void FacilityActions::cancel(int attempt, const JobId& job, std::stop_token stop) {
+  const submit::SubmittedJob told = submitted(attempt, job);
+  Nanoseconds pause = kCancelPause;
+  for (int times = 1;; ++times, pause *= 2) {
+    const submit::JobStatus status = at_the_facility([&] {
+      scheduler_->cancel(told, stop);
+      return scheduler_->query(std::span(&told, 1), stop).at(job);
+    });
+    const bool goes_on = status.state == submit::JobState::kPending ||
+                         status.state == submit::JobState::kHeld ||
+                         status.state == submit::JobState::kRunning;
+    if (!goes_on || status.is_ending) return;
+    if (times == kCancels)
+      throw Error(ErrorKind::kRemote, "job " + job.str() + " is " + status.native + " after " +
+                                          std::to_string(times) + " cancellations");
+    dispatch(Sleep{pause}, stop);
+  }
 }
 
 void FacilityActions::let_go() {
@@ -234,7 +258,7 @@ double FacilityActions::fetch_update(int attempt, const job::JobReport& report,
   // The report may be seen before the files that it names, or through another host's old view.
   for (int look = 1;; ++look) try {
       transfer::fetch({*session_, *bulk_}, out / "update", report.update_sha256, max_update_bytes(),
-                      archive() / "update", stop, shown("fetching"), &context_.spare);
+                      archive() / "update", stop, shown("fetching", out), &context_.spare);
       break;
     } catch (const Error& error) {
       if (!is_the_facilitys_fault(error.kind()) || look == kLooks) throw;

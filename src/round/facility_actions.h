@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -45,8 +46,9 @@ class FacilityActions {
   void show_progress(int attempt);
 
  private:
-  /// Shows a transfer on the live board, now and then.
-  transfer::OnProgress shown(const std::string& doing);
+  /// Shows the transfer to or from `folder` on the live board, now and then, and notes what it
+  /// gains.
+  transfer::OnProgress shown(const std::string& doing, const RemotePath& folder);
   Event push(int attempt, std::stop_token stop);
   void look_after_model(int attempt, std::stop_token stop);
   /// The model that the attempt begins with, as differences where `packs`, which it names in
@@ -65,6 +67,9 @@ class FacilityActions {
   };
   Moved push_model(const std::filesystem::path& model, const RemotePath& to, bool doubts,
                    std::stop_token stop);
+  /// Returns when the scheduler says that the job ends or has ended. Throws kRemote when it goes on
+  /// in spite of being told some times.
+  void cancel(int attempt, const JobId& job, std::stop_token stop);
   Event look(const Look& look, std::stop_token stop);
   Event fetch(int attempt, std::stop_token stop);
   Event dispatch(const Action& action, std::stop_token stop);
@@ -103,6 +108,8 @@ class FacilityActions {
   std::shared_ptr<submit::Scheduler> scheduler_;
   std::string last_metrics_line_;
   std::optional<Clock::MonotonicTime> model_seen_;  // whole at the facility
+  std::map<std::string, uint64_t> in_place_;  // the most that a try found there, by its folder
+  uint64_t gained_ = 0;                       // ... beyond the tries before, in this action
 };
 
 }  // namespace xffl::round

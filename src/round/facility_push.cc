@@ -38,11 +38,17 @@ std::string hash_lines(const fs::path& model, const std::string& at) {
 
 }  // namespace
 
-transfer::OnProgress FacilityActions::shown(const std::string& doing) {
+transfer::OnProgress FacilityActions::shown(const std::string& doing, const RemotePath& folder) {
   static constexpr Nanoseconds kInterval = std::chrono::seconds(2);
   auto meter = std::make_shared<transfer::RateMeter>();
   auto last = std::make_shared<Nanoseconds>(context_.world.clock.monotonic().time_since_epoch());
-  return [this, doing, meter, last](const transfer::Progress& progress) {
+  uint64_t* in_place = &in_place_[folder.str()];
+  return [this, doing, meter, last, in_place](const transfer::Progress& progress) {
+    // What was there and did not have to be moved is what earlier tries have left.
+    const uint64_t there =
+        progress.done_bytes - std::min(progress.done_bytes, progress.moved_bytes);
+    gained_ += there - std::min(there, *in_place);
+    *in_place = std::max(*in_place, there);
     const Nanoseconds now = context_.world.clock.monotonic().time_since_epoch();
     meter->add(now, progress);
     if (now - *last < kInterval) return;
@@ -181,7 +187,7 @@ FacilityActions::Moved FacilityActions::push_model(const fs::path& model, const 
     const auto began = clock.monotonic();
     const uint64_t bytes =
         send({*session_, *bulk_}, model, manifest, to, stop,
-             shown(doubts ? "checking what is there, pushing" : "pushing"), &context_.checked)
+             shown(doubts ? "checking what is there, pushing" : "pushing", to), &context_.checked)
             .moved_bytes;
     return Moved{bytes, std::chrono::duration<double>(clock.monotonic() - began).count()};
   });

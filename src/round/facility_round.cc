@@ -216,7 +216,8 @@ void FacilityRound::end_jobs(const Attempt& attempt, std::stop_token stop) {
     if (const auto* auth = std::get_if<NeedsPerson>(&event))
       throw Error(ErrorKind::kAuth, auth->why);
     if (const auto* found = std::get_if<Found>(&event))
-      for (const JobId& job : found->jobs) actions.push_back(CancelJob{number, job});
+      for (const JobId& job : found->jobs)
+        if (job.str() != attempt.job_id) actions.push_back(CancelJob{number, job});
   }
   context_.ledger.record("cancel_confirmed", plan_.round, facility_.facility, number,
                          Json::object());

@@ -227,6 +227,7 @@ JobStatus read_state(std::string_view word, std::string_view reason) {
   if (known == kWords.end()) return status;
   status.state = known->state;
   status.cause = known->cause;
+  status.is_ending = first == "COMPLETING";
   if (status.state == JobState::kPending && is_held(reason)) status.state = JobState::kHeld;
   return status;
 }

@@ -29,6 +29,19 @@ void StartedRun::signal(int number) const {
   if (pid_ > 0) ::kill(pid_, number);
 }
 
+bool StartedRun::await_stop(std::chrono::seconds patience) const {
+  const auto ends = std::chrono::steady_clock::now() + patience;
+  while (pid_ > 0 && std::chrono::steady_clock::now() < ends) {
+    siginfo_t state{};  // which stays to be asked for again
+    if (::waitid(P_PID, static_cast<id_t>(pid_), &state, WSTOPPED | WEXITED | WNOWAIT | WNOHANG) !=
+        0)
+      return false;
+    if (state.si_pid == pid_) return state.si_code == CLD_STOPPED;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return false;
+}
+
 void StartedRun::kill() {
   if (pid_ <= 0) return;
   ::kill(pid_, SIGKILL);
@@ -130,9 +143,10 @@ ProcessResult Project::xffl(std::vector<std::string> args, std::map<std::string,
   return run_process({.argv = std::move(args), .env = std::move(env), .timeout = timeout});
 }
 
-StartedRun Project::start_run() const {
-  return StartedRun(
-      start_detached({.argv = {XFFL_BINARY_DIR "/bin/xffl", "run", "-p", path().string()}}, log()));
+StartedRun Project::start_run(std::map<std::string, std::string> env) const {
+  return StartedRun(start_detached(
+      {.argv = {XFFL_BINARY_DIR "/bin/xffl", "run", "-p", path().string()}, .env = std::move(env)},
+      log()));
 }
 
 std::vector<journal::Event> Project::events(const std::string& run) const {

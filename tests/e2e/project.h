@@ -35,6 +35,8 @@ class StartedRun {
 
   pid_t pid() const { return pid_; }
   void signal(int number) const;
+  /// Waits until it has stopped itself (XFFL_FAILPOINT); false when it has ended, or goes on.
+  bool await_stop(std::chrono::seconds patience = std::chrono::seconds(180)) const;
   /// Ends it by SIGKILL and reaps it.
   void kill();
   /// Waits until it ends; its exit code, or 128 + the signal that ended it. -1 when it had to be
@@ -89,7 +91,7 @@ class Project {
     return xffl({"run", "-p", path().string()}, env);
   }
   /// What it says goes to log().
-  StartedRun start_run() const;
+  StartedRun start_run(std::map<std::string, std::string> env = {}) const;
   std::filesystem::path log() const { return dir_.path() / "run.log"; }
   /// Waits until the journal has `count` events of that kind; false after `patience`.
   bool await_events(const std::string& kind, int count,

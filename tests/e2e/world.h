@@ -143,15 +143,15 @@ class World : public testing::Test {
     };
     made.connect = made.connect_transfer = connect;
     made.credential_expiry = {};  // a test may call such a facility a remote one
-    if (brno_waits_)
-      made.scheduler = [inner = made.scheduler, this](const config::Facility& facility,
-                                                      std::shared_ptr<remote::Session> session) {
-        auto scheduler = inner(facility, std::move(session));
-        if (facility.name.str() == "brno")
-          scheduler = std::make_shared<QueuedScheduler>(std::move(scheduler), brno_waits_,
-                                                        brno_waiting_, brno_settles_);
-        return scheduler;
-      };
+    made.scheduler = [inner = made.scheduler, this](const config::Facility& facility,
+                                                    std::shared_ptr<remote::Session> session) {
+      auto scheduler = inner(facility, std::move(session));
+      if (facility.name.str() != "brno") return scheduler;
+      if (brno_waits_)
+        scheduler = std::make_shared<QueuedScheduler>(std::move(scheduler), brno_waits_,
+                                                      brno_waiting_, brno_settles_);
+      return brno_scheduler_ ? brno_scheduler_(std::move(scheduler)) : scheduler;
+    };
     return made;
   }
   round::Outcome run() {
@@ -186,6 +186,8 @@ class World : public testing::Test {
   std::function<bool()> brno_waits_;  // whether its jobs still wait for nodes
   submit::JobState brno_waiting_ = submit::JobState::kPending;
   std::chrono::milliseconds brno_settles_{300};
+  using Scheduler = std::shared_ptr<submit::Scheduler>;
+  std::function<Scheduler(Scheduler)> brno_scheduler_;  // another one around it
   std::function<void(config::Experiment&)> change_;
 };
 

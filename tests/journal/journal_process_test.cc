@@ -128,6 +128,23 @@ TEST(JournalProcess, KilledAtEveryAppend) {
   }
 }
 
+TEST(JournalProcess, StoppedAtARecordUntilItIsContinued) {
+  const test::TempDir dir;
+  const fs::path path = dir / "journal.db";
+  const pid_t child = start_detached({.argv = {JOURNAL_APPENDER, path.string(), "2"},
+                                      .env = {{"XFFL_FAILPOINT", "journal:stop:test_event"}}},
+                                     dir / "output");
+  int status = 0;
+  for (size_t n = 1; n <= 2; ++n) {
+    ASSERT_EQ(::waitpid(child, &status, WUNTRACED), child);
+    ASSERT_TRUE(WIFSTOPPED(status));
+    EXPECT_EQ(read_events(path).size(), n);
+    ::kill(child, SIGCONT);
+  }
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 TEST(JournalProcess, AMistypedFailpointIsRefused) {
   const test::TempDir dir;
   const ProcessResult child =

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "course_hand.h"
+
 namespace xffl::round {
 namespace {
 
@@ -10,40 +12,7 @@ using std::chrono::hours;
 using std::chrono::milliseconds;
 using std::chrono::minutes;
 using std::chrono::seconds;
-
-Rules usual_rules() {
-  Rules rules;
-  rules.poll_interval = seconds(60);
-  rules.settle_time = seconds(10);
-  rules.seed = "test";
-  return rules;
-}
-
-// A course that is stepped by hand.
-struct Hand {
-  Rules rules = usual_rules();
-  Moment moment;
-  Step last;
-  std::vector<std::string> kinds;
-
-  void give(const Event& event, Nanoseconds after = seconds(1)) {
-    moment.now += after;
-    last = step(rules, std::move(last.course), event, moment);
-    for (const Record& record : last.records) kinds.push_back(record.kind);
-  }
-  template <class Kind>
-  const Kind* action() const {
-    return std::get_if<Kind>(&last.action);
-  }
-  void sleep_if_asked() {
-    while (const auto* sleep = action<Sleep>()) give(Woke{}, sleep->duration);
-  }
-  void to_the_job() {
-    give(Began{});
-    give(Completed{});
-    give(Submitted{JobId("7")});
-  }
-};
+using Hand = test::CourseHand;
 
 TEST(Course, GoesThroughARoundInOrder) {
   Hand hand;
@@ -230,7 +199,7 @@ TEST(Course, WaitsLongerForAFacilityThatDoesNotAnswer) {
 }
 
 TEST(Course, LooksOftenWhenSomethingIsAboutToHappen) {
-  const Rules rules = usual_rules();
+  const Rules rules = Hand::usual_rules();
   EXPECT_EQ(look_interval(rules, seconds(0), {}), milliseconds(200));
   EXPECT_EQ(look_interval(rules, hours(2), {}), seconds(30));
   Rules expecting = rules;

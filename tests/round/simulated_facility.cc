@@ -83,6 +83,14 @@ void SimulatedFacility::begin(Job& job) {
     return;
   }
   job.claims = true;
+  // Once in a round: what the next attempt gets was compared.
+  if (job.attempt == 1 && happens(weather_.not_unpacked)) {
+    not_unpacked_.insert(key);
+    job.end = {.state = JobState::kEnded, .native = "FAILED"};
+    job.reports = job.requeues = false;
+    job.ends_at = job.starts_at + between(seconds(1), seconds(60));
+    return;
+  }
   if (first) {
     ++trainings_[job.round];
     for (const Job& other : jobs_)
@@ -248,6 +256,9 @@ round::Event SimulatedFacility::do_it(const Action& action, int round, Nanosecon
   if (const auto* it = std::get_if<Look>(&action)) {
     Looked looked{.reported = reports_.contains({round, it->attempt})};
     if (!looked.reported && it->ask_scheduler) looked.status = status_of(it->job, now);
+    if (looked.status && looked.status->state == JobState::kEnded &&
+        not_unpacked_.contains({round, it->attempt}))
+      looked.not_unpacked = "the reference is damaged";
     return looked;
   }
   if (const auto* it = std::get_if<FetchUpdate>(&action)) {

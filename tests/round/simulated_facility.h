@@ -29,11 +29,12 @@ struct Weather {
   double amnesia = 0.002;     // per question: the controller loses its jobs
   double job_fails = 0.05, out_of_memory = 0.005, node_fails = 0.08, requeued = 0.5;
   double walltime = 0.05, checkpoints = 0.05, scancelled = 0.01, bad_update = 0.002;
-  double stay_dies = 0.1;  // a job that stays ends without taking its offer back
-  double stays = 0.5;      // facilities whose jobs stay for the next round
+  double stay_dies = 0.1;      // a job that stays ends without taking its offer back
+  double stays = 0.5;          // facilities whose jobs stay for the next round
+  double not_unpacked = 0.02;  // a round's first job cannot unpack its model
 };
 
-inline constexpr Weather kCalm{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+inline constexpr Weather kCalm{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
 
 class SimulatedFacility {
  public:
@@ -56,6 +57,8 @@ class SimulatedFacility {
   int running() const;
   /// Attempts that a job took by staying.
   int taken() const { return taken_; }
+  /// Jobs that could not unpack their model.
+  int not_unpacked() const { return static_cast<int>(not_unpacked_.size()); }
 
  private:
   struct Job {
@@ -99,6 +102,7 @@ class SimulatedFacility {
   std::map<Key, int> claims_;  // the job's number; 0: the coordinator's fence
   enum class Answer { kGood, kBad, kToBeContinued };
   std::map<Key, Answer> reports_;
+  std::set<Key> not_unpacked_;
   std::map<int, int> trainings_;
   bool stays_;
   int taken_ = 0;

@@ -17,10 +17,14 @@ namespace {
 using namespace round;
 using std::chrono::hours;
 using std::chrono::milliseconds;
+using std::chrono::minutes;
 using std::chrono::seconds;
 
 constexpr int kRounds = 3;
 constexpr int kMaxSteps = 200'000;
+constexpr int kMaxFailuresWithoutPause = 3;  // a courtesy, and what time ends is told once
+constexpr auto kPause = seconds(1);
+constexpr auto kAfterDeadline = minutes(10);  // to tell a facility, and to end
 
 struct Killed {};
 
@@ -30,6 +34,7 @@ struct Slot {
   std::optional<Action> action;
   Nanoseconds at{0};
   SimulatedFacility* world = nullptr;
+  int failures = 0;  // of its actions since its last pause
 };
 
 class Federation {
@@ -117,7 +122,8 @@ class Federation {
   }
 
   void take(Slot& slot, int round, const round::Event& event) {
-    Step next = step(rules_, std::move(slot.course), event, moment(slot, round));
+    const Moment seen = moment(slot, round);
+    Step next = step(rules_, std::move(slot.course), event, seen);
     for (Record& record : next.records) {
       if (record.kind == "update_accepted") record.payload = accepted_payload(slot, round, record);
       append(record.kind, round, slot.name.str(), record.attempt, record.payload);
@@ -126,6 +132,31 @@ class Federation {
     slot.action = std::move(next.action);
     const auto* sleep = std::get_if<Sleep>(&*slot.action);
     slot.at = now_ + (sleep ? sleep->duration : milliseconds(1 + random_() % 3000));
+    judge(slot, event, seen);
+  }
+
+  // A facility that does not answer is left alone for a while, one that is paused gets no job.
+  void judge(Slot& slot, const round::Event& event, const Moment& seen) {
+    const auto* sleep = std::get_if<Sleep>(&*slot.action);
+    if (std::holds_alternative<Unreachable>(event) || std::holds_alternative<NeedsPerson>(event))
+      ++slot.failures;
+    else if (!std::holds_alternative<Woke>(event))
+      slot.failures = 0;
+    if (sleep && sleep->duration >= kPause) slot.failures = 0;
+    if (slot.failures > kMaxFailuresWithoutPause)
+      result_.violation = slot.name.str() + " is asked again and again without a pause: it is " +
+                          describe(slot.course);
+    if (seen.paused && std::holds_alternative<Submit>(*slot.action))
+      result_.violation = slot.name.str() + " is paused and gets a job";
+  }
+  // A round that goes on without late facilities does so soon after its deadline, unless nobody was
+  // there.
+  void judge_the_time(const Slot& slot, int round) {
+    if (rules_.waits_for_ever || now_ < began_ + kAfterDeadline) return;
+    const auto since = moment(slot, round).since_first_submission;
+    if (since && *since > Nanoseconds(rules_.deadline) + kAfterDeadline)
+      result_.violation = slot.name.str() + " is still " + describe(slot.course) +
+                          " long after the round's deadline";
   }
 
   static Json accepted_details(const std::string& facility, int round, int attempt) {
@@ -173,6 +204,7 @@ class Federation {
                          {},
                          now_,
                          worlds_[i].get()});
+    began_ = now_;
     for (Slot& slot : slots) take(slot, round, Began{});
     while (drive_one(slots, round))
       if (!result_.violation.empty()) return;
@@ -189,6 +221,15 @@ class Federation {
     });
   }
 
+  // Somebody has heard of trouble with submissions, and pauses the facility.
+  void people_hear(const Slot& slot, const round::Event& event) {
+    if (!std::holds_alternative<Postponed>(event) && !std::holds_alternative<InDoubt>(event))
+      return;
+    if (history_.paused.contains(slot.name) || !dies(options_.pause)) return;
+    ++result_.pauses;
+    append("facility_paused", 0, slot.name.str(), 0, {{"reason", "maintenance"}});
+  }
+
   // False when every slot is finished.
   bool drive_one(std::vector<Slot>& slots, int round) {
     Slot* next = nullptr;
@@ -202,6 +243,7 @@ class Federation {
       return true;
     }
     now_ = std::max(now_, next->at);
+    judge_the_time(*next, round);
     people_look();
     const bool killed = dies(options_.kill);
     SimulatedFacility& world = *next->world;
@@ -218,6 +260,7 @@ class Federation {
           std::string(kEvents[event.index()]) + (killed ? ", killed" : "") + "; " +
               describe(next->course));
     if (killed) throw Killed{};
+    people_hear(*next, event);
     if (auto* fetched = std::get_if<Fetched>(&event))
       fetched->details =
           accepted_details(next->name.str(), round, std::get<FetchUpdate>(*next->action).attempt);
@@ -261,7 +304,9 @@ class Federation {
       for (int round = 1; round <= kRounds; ++round)
         result_.extra_trainings += std::max(0, worlds_[i]->trainings(round) - 1);
       result_.taken += worlds_[i]->taken();
+      result_.not_unpacked += worlds_[i]->not_unpacked();
     }
+    judge_the_failures();
     std::map<std::pair<int, std::string>, int> accepted;
     for (const journal::Event& event : events_)
       if (event.kind == "update_accepted" && ++accepted[{event.round, event.facility}] > 1)
@@ -271,6 +316,22 @@ class Federation {
       judge_the_end(replay(events_));
     } catch (const Error& error) {
       result_.violation = error.what();
+    }
+  }
+
+  // A damaged model is nobody's failed training, and costs one attempt of a round.
+  void judge_the_failures() {
+    std::map<std::pair<int, std::string>, int> not_unpacked;
+    for (const journal::Event& event : events_) {
+      if (event.kind != "attempt_failed") continue;
+      const Json payload = parse_json(event.payload, event.kind);
+      if (payload["reason"].get<std::string>().find("found the model that it was given damaged") ==
+          std::string::npos)
+        continue;
+      if (payload.value("charged", true))
+        result_.violation = event.facility + "'s training is charged with its model's damage";
+      if (++not_unpacked[{event.round, event.facility}] > 1)
+        result_.violation = event.facility + " was given a damaged model twice in a round";
     }
   }
 
@@ -303,7 +364,7 @@ class Federation {
   std::vector<bool> measures_;  // who has a part in the evaluation
   std::vector<journal::Event> events_;
   History history_;
-  Nanoseconds now_{seconds(1'767'225'600)};
+  Nanoseconds now_{seconds(1'767'225'600)}, began_{0};  // the coordinator, in this round
   std::optional<Nanoseconds> look_at_;
   int steps_ = 0;
   int rounds_begun_ = 0;

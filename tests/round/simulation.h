@@ -20,12 +20,15 @@ struct SimulationResult {
   int evaluations_asked = 0;  // of the last model
   int evaluations = 0;        // ... that were accepted
   int taken = 0;              // attempts that a job took by staying
+  int not_unpacked = 0;       // jobs that could not unpack their model
+  int pauses = 0;             // by people, after trouble with a submission
   std::chrono::hours simulated{0};
 };
 
 struct SimulationOptions {
   Weather weather;
   double kill = 0.004;  // per action
+  double pause = 0.05;  // per submission in trouble, by a person
   bool fences_work = true;
   bool deadlines = true;
   std::ostream* trace = nullptr;  // every action and record, to understand a seed

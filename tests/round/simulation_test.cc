@@ -21,6 +21,7 @@ class Weathers : public testing::TestWithParam<uint64_t> {};
 
 TEST_P(Weathers, EveryPromiseHolds) {
   int64_t kills = 0, resumes = 0, extra = 0, hours = 0, evaluations = 0, taken = 0;
+  int64_t not_unpacked = 0, pauses = 0;
   const uint64_t seeds = num_seeds(10'000) / kBlocks;
   const uint64_t first = GetParam() * seeds + 1;
   for (uint64_t seed = first; seed < first + seeds; ++seed) {
@@ -31,11 +32,16 @@ TEST_P(Weathers, EveryPromiseHolds) {
     extra += result.extra_trainings;
     evaluations += result.evaluations;
     taken += result.taken;
+    not_unpacked += result.not_unpacked;
+    pauses += result.pauses;
     hours += result.simulated.count() - 1'767'225'600 / 3600;
   }
   std::cout << seeds << " federations, " << hours / 24 << " simulated days, " << kills << " kills, "
             << resumes << " resumed by people, " << extra << " repeated trainings, " << evaluations
-            << " evaluations, " << taken << " without the queue\n";
+            << " evaluations, " << taken << " without the queue, " << not_unpacked
+            << " models not unpacked, " << pauses << " pauses\n";
+  EXPECT_GT(not_unpacked, static_cast<int64_t>(seeds / 100));
+  EXPECT_GT(pauses, static_cast<int64_t>(seeds / 100));
   EXPECT_GT(taken, static_cast<int64_t>(seeds / 10));
   EXPECT_GT(evaluations, static_cast<int64_t>(seeds / 2));
   EXPECT_GT(kills, static_cast<int64_t>(seeds / 10));
@@ -54,6 +60,7 @@ TEST(Simulation, ShowsASeed) {
 TEST(Simulation, AKindWorldTrainsEverythingOnce) {
   SimulationOptions kind;
   kind.deadlines = false;
+  kind.pause = 0;
   kind.weather = kCalm;
   for (uint64_t seed = 1; seed <= 500; ++seed) {
     const SimulationResult result = simulate(seed, kind);

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <set>
 #include <string>
@@ -120,7 +121,8 @@ struct ToBeContinued {
 struct Woke {};
 struct Unreachable {
   std::string why;
-};  // the action's effect is unknown; it may be done again
+  uint64_t gained_bytes = 0;  // of a transfer: found in place now, and not by the tries before
+};                            // the action's effect is unknown; it may be done again
 struct NeedsPerson {
   std::string why;
 };  // the same, until somebody renews a credential
@@ -149,7 +151,7 @@ struct Course {
     // The link.
     std::string trouble;  // why a retry or a person is waited for; "" when all is well
     bool needs_person = false;
-    int failures = 0;  // in a row
+    int failures = 0;  // in a row, without anything gained
     Nanoseconds failing_since{0};
     // The submission.
     bool submitting = false;  // no job exists yet, for certain: the script may be submitted

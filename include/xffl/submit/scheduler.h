@@ -46,6 +46,7 @@ struct JobStatus {
   EndCause cause = EndCause::kOrdinary;  // of kEnded
   std::string native;                    // the scheduler's own word, for people
   std::string reason;                    // why it waits, in the scheduler's words; may be empty
+  bool is_ending = false;                // of kRunning: its end is decided, its nodes are cleared
   // From now, by the facility's own clock: to the predicted start of a pending job, to the time
   // limit of a running one.
   std::optional<std::chrono::seconds> starts_in;

@@ -1,0 +1,151 @@
+// Federations of real facilities whose slurmctld answers nothing (SIGSTOP) from a chosen journal
+// record on: while it is told of a job, and while it is told to end one.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cstdlib>
+#include <future>
+#include <random>
+#include <thread>
+
+#include "e2e/bed_project.h"
+
+namespace xffl {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using test::BedProject;
+using test::Facility;
+
+int from_environment(const char* name, int otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? otherwise : std::atoi(value);
+}
+
+// Slurm's commands give up after MessageTimeout; a job may appear as long after that.
+const std::vector<std::string> kFlavours = {"--slurm", "MessageTimeout=2"};
+test::Placement patient(const Facility& facility) {
+  test::Placement place = test::placement(facility);
+  const std::string usual = "settle_time: 2s";
+  place.yaml.replace(place.yaml.find(usual), usual.size(), "settle_time: 4s");
+  return place;
+}
+
+// "facility round" of trainings, without their attempts.
+std::vector<std::string> rounds_of(std::vector<std::string> trainings) {
+  for (std::string& line : trainings) line.resize(line.rfind(' '));
+  std::sort(trainings.begin(), trainings.end());
+  return trainings;
+}
+
+std::vector<std::string> once_each(int rounds) {
+  std::vector<std::string> lines;
+  for (const std::string facility : {"alba", "brno"})
+    for (int round = 1; round <= rounds; ++round)
+      lines.push_back(facility + " " + std::to_string(round));
+  std::sort(lines.begin(), lines.end());
+  return lines;
+}
+
+// Stops the controller after `later`, for `length` at most. One that had answered already goes on
+// at once: it is the submission that is disturbed, not the job's first steps.
+void freeze(const BedProject& project, const journal::Event& intent, milliseconds later,
+            milliseconds length) {
+  const Facility& facility = project.facility(intent.facility);
+  const auto answered = [&] {
+    for (const journal::Event& event : project.events())
+      if (event.seq > intent.seq && event.facility == intent.facility && event.kind == "submitted")
+        return true;
+    return false;
+  };
+  std::this_thread::sleep_for(later);
+  if (later.count() > 0) facility.signal_daemon("slurmctld", SIGSTOP);
+  const auto ends = std::chrono::steady_clock::now() + length;
+  while (std::chrono::steady_clock::now() < ends && !answered())
+    std::this_thread::sleep_for(milliseconds(50));
+  facility.signal_daemon("slurmctld", SIGCONT);
+}
+
+// The controller freezes when the journal says that a submission is intended: at that moment, or a
+// little later, in the midst of sbatch; and goes on at any time. XFFL_CAMPAIGN is the number of
+// submissions.
+TEST(BedFrozen, EverySubmissionToAFrozenControllerTrainsOnce) {
+  const int rounds = (from_environment("XFFL_CAMPAIGN", 4) + 1) / 2;
+  test::Project here;
+  here.set_rounds(rounds);
+  here.write_config();
+  ASSERT_EQ(here.run().exit_code, 0);
+  BedProject project(kFlavours);
+  NEED_BED(project);
+  for (const char* name : {"alba", "brno"}) project.place(name, patient(project.facility(name)));
+  project.set_rounds(rounds);
+  project.write_config();
+  std::mt19937 random(static_cast<unsigned>(from_environment("XFFL_CAMPAIGN_SEED", 3)));
+  auto run = project.start_run({{"XFFL_FAILPOINT", "journal:stop:submit_intended"}});
+  std::vector<std::jthread> thaws;
+  int frozen = 0;
+  while (run.await_stop()) {
+    const journal::Event intent = project.events().back();
+    ASSERT_EQ(intent.kind, "submit_intended");
+    const auto later = milliseconds(++frozen % 2 != 0 ? 0 : random() % 150);
+    const auto length = milliseconds(random() % 6000);
+    if (later.count() == 0) project.facility(intent.facility).signal_daemon("slurmctld", SIGSTOP);
+    run.signal(SIGCONT);
+    thaws.emplace_back(
+        [&project, intent, later, length] { freeze(project, intent, later, length); });
+  }
+  thaws.clear();
+  EXPECT_EQ(run.finish(seconds(10)), 0);
+  EXPECT_GE(frozen, 2 * rounds);
+  EXPECT_EQ(rounds_of(project.trainings()), once_each(rounds));
+  project.expect_result(here.current_sha256(), "", project.trainings());
+  int adopted = 0;
+  for (const journal::Event& event : project.events())
+    adopted += event.payload.find("\"adopted\":true") != std::string::npos;
+  std::cout << frozen << " submissions: slurmctld frozen in each, " << adopted
+            << " jobs adopted, each trained once\n";
+}
+
+// The controller freezes when the journal says that brno's job is to be cancelled: that it could
+// not be told is said, and stays on record until it is seen to have ended.
+TEST(BedFrozen, ACancellationThatIsNotHeardIsRepeated) {
+  BedProject project(kFlavours);
+  NEED_BED(project);
+  for (const char* name : {"alba", "brno"}) project.place(name, patient(project.facility(name)));
+  project.set_hold();
+  project.write_config();
+  const Facility& brno = project.facility("brno");
+  auto run = project.start_run({{"XFFL_FAILPOINT", "journal:stop:cancel_intended"}});
+  ASSERT_TRUE(project.await_events("submitted", 2));
+  const std::string job = project.running_job("brno");
+  ASSERT_FALSE(job.empty());
+  const std::vector<std::string> words = {"cancel", "-p", project.path().string()};
+  auto cancelled =
+      std::async(std::launch::async, [&] { return project.xffl(words, {}, seconds(170)); });
+  for (int stops = 0; stops < 2; ++stops) {
+    ASSERT_TRUE(run.await_stop()) << "cancel_intended " << stops;
+    if (project.events().back().facility == "brno") brno.signal_daemon("slurmctld", SIGSTOP);
+    run.signal(SIGCONT);
+  }
+  const ProcessResult unheard = cancelled.get();
+  EXPECT_NE(unheard.exit_code, 0);
+  EXPECT_THAT(unheard.err, testing::HasSubstr("brno"));
+  run.finish(seconds(60));
+  EXPECT_EQ(project.count_events("cancel_intended"), 2);
+  EXPECT_EQ(project.count_events("cancel_confirmed"), 1);
+  EXPECT_EQ(project.count_events("run_cancelled"), 0);
+  brno.signal_daemon("slurmctld", SIGCONT);
+  const ProcessResult heard = project.xffl(words, {}, seconds(120));
+  EXPECT_EQ(heard.exit_code, 0) << heard.err;
+  EXPECT_EQ(project.count_events("cancel_confirmed"), 2);
+  EXPECT_EQ(project.count_events("run_cancelled"), 1);
+  const std::string left = brno.exec_on_login({"squeue", "-h", "-t", "R,PD", "-o", "%A"}).out;
+  EXPECT_EQ(left, "") << "it was confirmed that there is none";
+  project.release();
+  EXPECT_TRUE(project.trainings().empty());
+}
+
+}  // namespace
+}  // namespace xffl

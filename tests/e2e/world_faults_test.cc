@@ -1,0 +1,119 @@
+// Federations whose links drop, whose schedulers forget what they were told, whose settings change
+// while jobs wait. In this process, with the real trainings of xffl-fake-trainer.
+#include <thread>
+
+#include "e2e/world.h"
+
+namespace xffl::test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// A link that drops every few megabytes delivers what it can: each try goes on where the last one
+// ended, a few seconds later.
+TEST_F(World, ALinkThatDropsAgainAndAgainIsNoOutage) {
+  project_.set_rounds(1);
+  project_.set_model_rows(2'500'000);  // 40 MB
+  project_.write_config();
+  clock_.longest_sleep = milliseconds(20);
+  int reads = 0, drops = 0;  // of brno's thread
+  watch("brno", [&](const std::string& operation, const RemotePath& path) {
+    if (operation != "read" || path.filename() != "model.safetensors" || ++reads % 2 != 0) return;
+    ++drops;
+    throw Error(ErrorKind::kRemote, "the link dropped");
+  });
+  EXPECT_EQ(run().rounds_published, 1);
+  EXPECT_GE(drops, 4);
+  EXPECT_LT(clock_.longest_asked, std::chrono::nanoseconds(seconds(6)).count());
+  EXPECT_EQ(project_.trainings().size(), 2u);
+}
+
+// Takes the first cancellation, and forgets it: a controller that died with what it was told.
+class ForgetfulScheduler final : public submit::Scheduler {
+ public:
+  explicit ForgetfulScheduler(std::shared_ptr<submit::Scheduler> inner)
+      : inner_(std::move(inner)) {}
+
+  JobId submit(const submit::JobRequest& request, std::stop_token stop) override {
+    return inner_->submit(request, stop);
+  }
+  std::vector<JobId> find(const submit::JobRequest& request, std::stop_token stop) override {
+    return inner_->find(request, stop);
+  }
+  std::map<JobId, submit::JobStatus> query(std::span<const submit::SubmittedJob> jobs,
+                                           std::stop_token stop) override {
+    return inner_->query(jobs, stop);
+  }
+  void cancel(const submit::SubmittedJob& job, std::stop_token stop) override {
+    if (std::exchange(cancelled, job)) inner_->cancel(job, stop);
+  }
+  milliseconds settle_time() const override { return inner_->settle_time(); }
+
+  std::optional<submit::SubmittedJob> cancelled;
+
+ private:
+  const std::shared_ptr<submit::Scheduler> inner_;
+};
+
+TEST_F(World, ACancellationThatWasForgottenIsRepeated) {
+  project_.set_policy("{on_missing: skip, quorum: 1, deadline: 3s, poll_interval: 20ms}");
+  project_.set_rounds(1);
+  project_.set_hold();
+  project_.write_config();
+  project_.release("alba");
+  std::shared_ptr<ForgetfulScheduler> scheduler;
+  brno_scheduler_ = [&](Scheduler inner) {
+    if (!scheduler) scheduler = std::make_shared<ForgetfulScheduler>(std::move(inner));
+    return scheduler;
+  };
+  EXPECT_EQ(run().rounds_published, 1);
+  EXPECT_EQ(project_.count_events("cancel_confirmed"), 1);
+  ASSERT_TRUE(scheduler && scheduler->cancelled);
+  const submit::SubmittedJob job = *scheduler->cancelled;
+  EXPECT_NE(scheduler->query(std::span(&job, 1), {}).at(job.id).state, submit::JobState::kRunning);
+  project_.release("brno");
+}
+
+// Its job was told to begin with the whole model, and waits; then the settings change, and the site
+// removes the model.
+TEST_F(World, AModelThatIsSentAgainIsWhatItsJobWasTold) {
+  project_.set_rounds(2);
+  project_.set_model_rows(20'000);
+  project_.set_hold();
+  project_.write_config();
+  project_.release();
+  project_.hold("brno", 2);
+  config::Facility* brno = nullptr;
+  change_ = [&](config::Experiment& experiment) {
+    for (config::Facility& facility : experiment.facilities) {
+      facility.access = config::AccessKind::kSsh;  // what is local is never packed
+      facility.transfer.pack = config::PackModels::kNever;
+      facility.purge_after = seconds(1);
+      if (facility.name.str() == "brno") brno = &facility;
+    }
+  };
+  std::string first;  // round's model
+  bool removed = false, back = false;
+  int looks = 0;
+  brno_waits_ = [&] {  // of brno's thread
+    const auto models = facility_folder("brno") / "models";
+    if (first.empty()) first = names_in(models, "").at(0);
+    if (names_in(facility_folder("brno"), "r0002").empty()) return false;
+    std::filesystem::path model;
+    for (const std::string& name : names_in(models, ""))
+      if (name != first) model = models / name / "model.safetensors";
+    brno->transfer.pack = config::PackModels::kAlways;
+    if (!removed) return removed = std::filesystem::remove(model);
+    back = back || std::filesystem::exists(model);
+    if (back || ++looks > 200) project_.release("brno", 2);  // nodes are free
+    return looks <= 200;
+  };
+  EXPECT_EQ(run().rounds_published, 2);
+  EXPECT_TRUE(back);
+  EXPECT_EQ(project_.count_events("attempt_failed"), 0);
+  EXPECT_EQ(project_.trainings().size(), 4u);
+}
+
+}  // namespace
+}  // namespace xffl::test
