@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "e2e/world.h"
+#include "xffl/base/error.h"
 
 namespace xffl::test {
 namespace {
