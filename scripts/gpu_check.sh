@@ -166,7 +166,7 @@ run_benches() {
   run_bench llama_8b_fp32_masters 120 "${large[@]}" --batch-size 2 --layers 20 16 --class fp32-masters --aim ratio=1.3 memory=1 || code=1
   run_bench lab 60 --vocab 32000 --class fp32 bf16 || code=1
   run_bench lab_deterministic 60 --vocab 32000 --class bf16 --training '{"deterministic": true}' || code=1
-  measure model_io 60 "${XFFL_PYTHON:-python3}" tests/bench/model_io.py --bin "$build/bin" --device cuda --layers 8 --repeats 2 || code=1
+  measure model_io 60 "${XFFL_PYTHON:-python3}" tests/bench/model_io.py --bin "$build/bin" --device cuda --layers 8 --repeats 2 --aim load=2 save=2 || code=1
   return $code
 }
 

@@ -6,7 +6,8 @@
 The model has Llama-3.1-8B's widths and --layers of its 32 blocks, random values, bfloat16. Ours: checking it as a job does (SHA-256
 of each file against the manifest), loading it, and writing it as an update is written (hashed, synced to disk, with its manifest).
 Theirs: LlamaForCausalLM.from_pretrained to the device, then save_pretrained and os.sync; it hashes nothing. Files are in the page
-cache on both sides. Medians, alternately; GB are those of the model in bfloat16.
+cache on both sides. Medians, alternately; GB are those of the model in bfloat16. --aim load=2 save=2: GB/s of ours; the exit code is
+2 where one is missed.
 """
 import argparse
 import json
@@ -19,7 +20,9 @@ import sys
 import tempfile
 import time
 
-from trainer_vs_hf import PROJECT, llama_3_1_8b_config
+from aims import missed_aims
+from llama_shapes import llama_3_1_8b_config
+from trainer_vs_hf import PROJECT
 
 
 def transformers_worker(model, out, device, threads):
@@ -63,9 +66,12 @@ def compare(options, folder):
         for name, command in sides.items():
             runs[name].append(seconds_of(command, out))
     print(f"{gigabytes:.1f} GB on {options.device}, {options.threads} threads, medians of {options.repeats}, load {os.getloadavg()[0]:.1f}")
+    rates = {}
     for name, measured in runs.items():
         cells = {key: statistics.median(run[key] for run in measured) for key in measured[0]}
         print(f"  {name:12}", ", ".join(f"{key} {seconds:.2f} s ({gigabytes / seconds:.2f} GB/s)" for key, seconds in cells.items()))
+        rates[name] = {key: gigabytes / seconds for key, seconds in cells.items()}
+    return missed_aims(options.aim, rates["xffl"])
 
 
 def main():
@@ -78,9 +84,11 @@ def main():
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--bin", type=pathlib.Path, default=PROJECT / "build/dev/bin")
     parser.add_argument("--folder", type=pathlib.Path, help="where the model and its copies go")
+    parser.add_argument("--aim", nargs="*", default=[], help="load=, save=, check=")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="model_io.", dir=options.folder) as name:
-        compare(options, pathlib.Path(name))
+        missed = compare(options, pathlib.Path(name))
+    sys.exit(2 if missed else 0)
 
 
 if __name__ == "__main__":
