@@ -313,17 +313,16 @@ int count_until(const Project& project, const std::string& kind) {
 TEST(Archive, IsVerifiedAfterARestart) {
   Project project;
   const std::string expected = undisturbed_sha256(project);
-  ASSERT_EQ(project.run({{"XFFL_FAILPOINT", "journal:before:12"}}).exit_code, 128 + SIGKILL);
-  int damaged = 0;
+  const int last = count_until(project, "participants_frozen");
+  project.forget_runs();
+  ASSERT_EQ(project.run({{"XFFL_FAILPOINT", "journal:after:" + std::to_string(last)}}).exit_code,
+            128 + SIGKILL);
   for (const char* name : {"alba", "brno"}) {
     const auto file = project.run_folder() / "r0001" / name / "update/model.safetensors";
-    if (!std::filesystem::exists(file)) continue;
     std::string bytes = read_file(file, 1 << 20);
     bytes.back() = static_cast<char>(bytes.back() ^ 1);
     write_file_atomic(file, bytes);
-    ++damaged;
   }
-  ASSERT_GE(damaged, 1);
   const ProcessResult resumed = project.run();
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
   expect_undisturbed_result(project, expected, "damaged archive");
