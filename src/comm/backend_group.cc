@@ -17,8 +17,8 @@
 namespace xffl::comm {
 namespace {
 
-// Between two questions to the store.
-constexpr std::chrono::microseconds kShortestPause{200}, kLongestPause{500'000};
+// Between two questions to the store: of a thousand ranks it has to answer ten thousand a second.
+constexpr std::chrono::microseconds kShortestPause{200}, kLongestPause{100'000};
 
 // What c10 says before its stack trace, in one line: NCCL's own words are not in its first one.
 std::string cause(const char* text) {
