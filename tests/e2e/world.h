@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "e2e/project.h"
+#include "support/forwarding_scheduler.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/config/load.h"
@@ -89,36 +90,26 @@ class JumpingClock final : public Clock {
 };
 
 // Its jobs wait in a queue for as long as `waits` says.
-class QueuedScheduler final : public submit::Scheduler {
+class QueuedScheduler final : public ForwardingScheduler {
  public:
   QueuedScheduler(std::shared_ptr<submit::Scheduler> inner, std::function<bool()> waits,
                   submit::JobState waiting, std::chrono::milliseconds settle_time)
-      : inner_(std::move(inner)),
+      : ForwardingScheduler(std::move(inner)),
         waits_(std::move(waits)),
         waiting_(waiting),
         settle_time_(settle_time) {}
 
-  JobId submit(const submit::JobRequest& request, std::stop_token stop) override {
-    return inner_->submit(request, stop);
-  }
-  std::vector<JobId> find(const submit::JobRequest& request, std::stop_token stop) override {
-    return inner_->find(request, stop);
-  }
   std::map<JobId, submit::JobStatus> query(std::span<const submit::SubmittedJob> jobs,
                                            std::stop_token stop) override {
     const bool waits = waits_();
-    auto states = inner_->query(jobs, stop);
+    auto states = ForwardingScheduler::query(jobs, stop);
     if (waits)
       for (auto& [id, status] : states) status.state = waiting_;
     return states;
   }
-  void cancel(const submit::SubmittedJob& job, std::stop_token stop) override {
-    inner_->cancel(job, stop);
-  }
   std::chrono::milliseconds settle_time() const override { return settle_time_; }
 
  private:
-  const std::shared_ptr<submit::Scheduler> inner_;
   const std::function<bool()> waits_;
   const submit::JobState waiting_;
   const std::chrono::milliseconds settle_time_;

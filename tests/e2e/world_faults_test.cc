@@ -31,30 +31,13 @@ TEST_F(World, ALinkThatDropsAgainAndAgainIsNoOutage) {
 }
 
 // Takes the first cancellation, and forgets it: a controller that died with what it was told.
-class ForgetfulScheduler final : public submit::Scheduler {
+class ForgetfulScheduler final : public ForwardingScheduler {
  public:
-  explicit ForgetfulScheduler(std::shared_ptr<submit::Scheduler> inner)
-      : inner_(std::move(inner)) {}
-
-  JobId submit(const submit::JobRequest& request, std::stop_token stop) override {
-    return inner_->submit(request, stop);
-  }
-  std::vector<JobId> find(const submit::JobRequest& request, std::stop_token stop) override {
-    return inner_->find(request, stop);
-  }
-  std::map<JobId, submit::JobStatus> query(std::span<const submit::SubmittedJob> jobs,
-                                           std::stop_token stop) override {
-    return inner_->query(jobs, stop);
-  }
+  using ForwardingScheduler::ForwardingScheduler;
   void cancel(const submit::SubmittedJob& job, std::stop_token stop) override {
-    if (std::exchange(cancelled, job)) inner_->cancel(job, stop);
+    if (std::exchange(cancelled, job)) ForwardingScheduler::cancel(job, stop);
   }
-  milliseconds settle_time() const override { return inner_->settle_time(); }
-
   std::optional<submit::SubmittedJob> cancelled;
-
- private:
-  const std::shared_ptr<submit::Scheduler> inner_;
 };
 
 TEST_F(World, ACancellationThatWasForgottenIsRepeated) {

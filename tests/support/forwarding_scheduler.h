@@ -1,0 +1,38 @@
+// A scheduler around another one: passes every call on. A test overrides what it wants otherwise.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "xffl/submit/scheduler.h"
+
+namespace xffl::test {
+
+class ForwardingScheduler : public submit::Scheduler {
+ public:
+  explicit ForwardingScheduler(std::shared_ptr<submit::Scheduler> inner)
+      : inner_(std::move(inner)) {}
+
+  JobId submit(const submit::JobRequest& request, std::stop_token stop) override {
+    return inner_->submit(request, stop);
+  }
+  std::vector<JobId> find(const submit::JobRequest& request, std::stop_token stop) override {
+    return inner_->find(request, stop);
+  }
+  void decline(const submit::Offer& offer, std::stop_token stop) override {
+    inner_->decline(offer, stop);
+  }
+  std::map<JobId, submit::JobStatus> query(std::span<const submit::SubmittedJob> jobs,
+                                           std::stop_token stop) override {
+    return inner_->query(jobs, stop);
+  }
+  void cancel(const submit::SubmittedJob& job, std::stop_token stop) override {
+    inner_->cancel(job, stop);
+  }
+  std::chrono::milliseconds settle_time() const override { return inner_->settle_time(); }
+
+ private:
+  const std::shared_ptr<submit::Scheduler> inner_;
+};
+
+}  // namespace xffl::test
