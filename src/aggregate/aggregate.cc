@@ -203,7 +203,7 @@ void server_step(const fs::path& master, std::vector<Input> updates, bool deltas
   const std::vector<TensorSpec>& tensors = model.tensors();
   OutputFolder new_master(out_master, tensors, options.max_shard_bytes, model.is_adapter());
   OutputFolder published(out_model, with_dtype(tensors, publish_dtype), options.max_shard_bytes,
-                         model.is_adapter());
+                         model.is_adapter(), options.growing);
   Progress progress(options, new_master.total_bytes() + published.total_bytes());
   run_pipeline(BlockList(tensors), thread_count(options.num_threads),
                ServerStep(model, sources, deltas, publish_dtype),

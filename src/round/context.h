@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 
+#include "ahead.h"
 #include "ledger.h"
 #include "packed_models.h"
 #include "xffl/aggregate/aggregate.h"
@@ -69,6 +70,7 @@ struct Context {
   ModelNorms norms{};
   PurgeWatch purges{};
   PackedModels packed{};
+  AheadPushes ahead{};  // last: its threads use what is above
 };
 
 }  // namespace xffl::round

@@ -53,7 +53,7 @@ void check_sizes(const fs::path& from, const Manifest& manifest) {
 class Push {
  public:
   Push(const Endpoint& facility, const fs::path& from, const Manifest& manifest,
-       const RemotePath& to, Meter& meter, CheckedFiles& checked, bool doubts)
+       const RemotePath& to, Meter& meter, CheckedFiles& checked, const Sent& sent, bool doubts)
       : facility_(facility),
         from_(from),
         manifest_(manifest),
@@ -63,6 +63,7 @@ class Push {
         plan_(to / plan_name_),
         meter_(meter),
         checked_(checked),
+        sent_(sent),
         doubts_(doubts) {}
 
   void run() {
@@ -248,8 +249,13 @@ class Push {
     for (const ManifestFile* file : files)
       if (!is_small(file))
         send_file(facility_, from_, *file, manifest_.chunk_bytes, to_,
-                  there_[part_name(file->name)].info, meter_, checked_);
+                  there_[part_name(file->name)].info, sent_before(*file), meter_, checked_);
     facility_.control.rename(plan_, complete_);
+  }
+
+  uint64_t sent_before(const ManifestFile& file) const {
+    const auto found = sent_.bytes.find(file.name);
+    return found == sent_.bytes.end() ? 0 : found->second;
   }
 
   const Endpoint& facility_;
@@ -260,17 +266,19 @@ class Push {
   const RemotePath plan_;
   Meter& meter_;
   CheckedFiles& checked_;
+  const Sent& sent_;
   const bool doubts_;  // whether what the facility's names vouch for has to be checked
   std::map<std::string, remote::FileView> there_;  // by name, as far as it was looked at
 };
 
 Result put(const Endpoint& facility, const fs::path& from, const Manifest& manifest,
            const RemotePath& to, std::stop_token stop, const OnProgress& on_progress,
-           CheckedFiles* checked, bool doubts) {
+           CheckedFiles* checked, const Sent& sent, bool doubts) {
   check_sizes(from, manifest);
   Meter meter(manifest.total_bytes(), std::move(stop), on_progress);
   CheckedFiles none;
-  Push(facility, from, manifest, to, meter, checked != nullptr ? *checked : none, doubts).run();
+  Push(facility, from, manifest, to, meter, checked != nullptr ? *checked : none, sent, doubts)
+      .run();
   return meter.result();
 }
 
@@ -278,14 +286,14 @@ Result put(const Endpoint& facility, const fs::path& from, const Manifest& manif
 
 Result push(const Endpoint& facility, const fs::path& from, const Manifest& manifest,
             const RemotePath& to, std::stop_token stop, const OnProgress& on_progress,
-            CheckedFiles* checked) {
-  return put(facility, from, manifest, to, std::move(stop), on_progress, checked, false);
+            CheckedFiles* checked, const Sent& sent) {
+  return put(facility, from, manifest, to, std::move(stop), on_progress, checked, sent, false);
 }
 
 Result repair(const Endpoint& facility, const fs::path& from, const Manifest& manifest,
               const RemotePath& to, std::stop_token stop, const OnProgress& on_progress,
               CheckedFiles* checked) {
-  return put(facility, from, manifest, to, std::move(stop), on_progress, checked, true);
+  return put(facility, from, manifest, to, std::move(stop), on_progress, checked, {}, true);
 }
 
 }  // namespace xffl::transfer

@@ -2,6 +2,8 @@
 
 A round's overhead is taken along its slowest facility: from the plan to the acceptance of the update that
 came last, without the time in which that facility's trainer ran, plus what publishing takes after the averaging.
+A large model goes to the facilities while it is made: by so much as that averaging took longer than the last round's,
+beside which nothing goes, it counts for the round that begins with the model.
 """
 import argparse
 import concurrent.futures
@@ -82,7 +84,7 @@ def training_times(bed):
     return times
 
 
-PARTS = ("push", "submit", "queue", "unpack", "notice, fetch, check", "publish")
+PARTS = ("push beside averaging", "push", "submit", "queue", "unpack", "notice, fetch, check", "publish")
 
 
 def round_times(events, training):
@@ -98,7 +100,7 @@ def round_times(events, training):
         last = max(FACILITIES, key=lambda name: at["update_accepted", name])
         began, unpacked, ended = training[number, last]
         parts = dict(zip(PARTS, (
-            at["pushed", last] - at["round_planned", ""], at["submitted", last] - at["pushed", last], began - at["submitted", last],
+            0.0, at["pushed", last] - at["round_planned", ""], at["submitted", last] - at["pushed", last], began - at["submitted", last],
             unpacked - began, at["update_accepted", last] - ended,
             at["participants_frozen", ""] - at["update_accepted", last] + at["published", ""] - at["aggregated", ""])))
         overhead = sum(parts.values())
@@ -106,12 +108,19 @@ def round_times(events, training):
                        "averaging": at["aggregated", ""] - at["participants_frozen", ""]})
         sent = [event["payload"] for event in by_round[number] if event["kind"] == "pushed"]
         result[-1]["fewer"] = sum(p.get("whole_bytes", p["moved_bytes"]) for p in sent) / max(1, sum(p["moved_bytes"] for p in sent))
+    alone = result[-1]["averaging"]
+    for before, this in zip(result, result[1:]):
+        this[PARTS[0]] = before["averaging"] - alone
+        for key in ("overhead", "without queue"):
+            this[key] += this[PARTS[0]]
+    for each in result:
+        each["averaging"] = alone
     return result
 
 
-def scp_times(bed, folder):
+def scp_times(bed, folder, *cipher):
     """The same bytes there and back by scp, both facilities at once."""
-    base = ["scp", "-q", "-o", "BatchMode=yes", "-o", f"UserKnownHostsFile={bed.state}/known_hosts"]
+    base = ["scp", "-q", *cipher, "-o", "BatchMode=yes", "-o", f"UserKnownHostsFile={bed.state}/known_hosts"]
 
     def both(command):
         began = time.monotonic()
@@ -133,7 +142,7 @@ def measure(bed, options, size, scratch, stay, pack):
     for repeat in range(options.repeats):
         folder = scratch / "project"
         write_project(folder, bed, options, size, stay, pack)
-        scps.append(scp_times(bed, folder))
+        scps.append((scp_times(bed, folder), scp_times(bed, folder, "-c", "aes128-gcm@openssh.com")))
         began = resource.getrusage(resource.RUSAGE_CHILDREN)
         run(options.build / "bin/xffl", "run", "-p", folder)
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -151,7 +160,8 @@ def measure(bed, options, size, scratch, stay, pack):
 
 def show(label, network, stay, pack, rounds, scps):
     median = lambda key: statistics.median(r[key] for r in rounds)
-    overhead, scp = median("overhead"), statistics.median(scps)
+    overhead = median("overhead")
+    scp, cheapest = (statistics.median(times) for times in zip(*scps))
     before = BEFORE.get((label, network))
     compared = f"; the replaced stack {before:g} s, {before / overhead:.1f} times as long" if before else ""
     stays = "" if stay == "0s" else f", jobs stay {stay}"
@@ -159,7 +169,7 @@ def show(label, network, stay, pack, rounds, scps):
         stays += f", packed {median('fewer'):.2f} times"
     print(f"{label}, {network}{stays}: {overhead:.2f} s a round (from {min(r['overhead'] for r in rounds):.2f} to "
           f"{max(r['overhead'] for r in rounds):.2f}, {len(rounds)} rounds), {median('without queue'):.2f} without Slurm's queue; "
-          f"scp there and back {scp:.2f} s{compared}")
+          f"scp there and back {scp:.2f} s, by AES-GCM {cheapest:.2f}{compared}")
     print("   " + ", ".join(f"{part} {median(part):.2f}" for part in (*PARTS, "training", "averaging", "coordinator CPU")), flush=True)
 
 
@@ -170,8 +180,8 @@ def main():
     parser.add_argument("--networks", nargs="+", choices=["lan", "wan"], default=["lan", "wan"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--stay", nargs="+", default=["0s"], metavar="DURATION",
-                        help="slurm.stay: jobs keep their nodes for the next round; several: each in turn")
+    parser.add_argument("--stay", nargs="+", default=["0s", "60s"], metavar="DURATION",
+                        help="slurm.stay: jobs keep their nodes for the next round; 0s: a job a round; several: each in turn")
     parser.add_argument("--pack", nargs="+", default=["never"], choices=["never", "always"],
                         help="transfer.pack: models as differences from the last one; several: each in turn")
     parser.add_argument("--step", default="3.6e-4", help="standard deviation of a facility's updates")

@@ -107,6 +107,27 @@ TEST_F(SlurmScript, ADamagedModelIsNotTrainedOn) {
   EXPECT_EQ(std::ranges::count(text("ran.txt"), '\n'), 2);
 }
 
+// A module's openssl may be anything: only what it finds right needs no other word.
+TEST_F(SlurmScript, OpensslAloneCondemnsNoModel) {
+  const fs::path model = dir_ / "model.safetensors";
+  write_file_atomic(model, "weights");
+  const std::string sha256 = sha256_hex("weights");
+  write_file_atomic(folder() / "model.sha256", sha256 + "  " + model.string() + "\n");
+  for (const std::string answer : {"nonsense", "false", "echo 00 *-"}) {
+    program("bin/openssl", answer + "\n");
+    EXPECT_EQ(run("41", "0").exit_code, 0) << answer;
+    EXPECT_EQ(text("out/model.failure"), "");
+    fs::remove_all(folder() / "claim");
+  }
+  EXPECT_EQ(std::ranges::count(text("ran.txt"), '\n'), 3);
+  program("bin/openssl",
+          "echo asked >>" + (dir_ / "asked").string() + "\necho " + sha256 + " \\*\"$4\"\n");
+  program("bin/sha256sum", "echo not asked >&2; exit 1\n");
+  EXPECT_EQ(run("41").exit_code, 0);
+  EXPECT_EQ(read_file(dir_ / "asked", 100), "asked\n");
+  EXPECT_EQ(std::ranges::count(text("ran.txt"), '\n'), 4);
+}
+
 TEST_F(SlurmScript, AModelThatTheTrainerChecksIsNotReadTwice) {
   write_file_atomic(folder() / "model.sha256", "");
   EXPECT_EQ(run("41").exit_code, 0);
