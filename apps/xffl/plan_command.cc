@@ -14,6 +14,7 @@
 #include "xffl/base/log.h"
 #include "xffl/config/load.h"
 #include "xffl/journal/journal.h"
+#include "xffl/round/federation.h"
 #include "xffl/round/render.h"
 #include "xffl/round/slurm_settings.h"
 
@@ -36,9 +37,18 @@ struct FacilityPlan {
   std::string answer;          // of the scheduler
 };
 
-round::History history_of(const ProjectOptions& options) {
+// Throws where `xffl run` would submit nothing: a plan of what it refuses would mislead.
+round::History history_of(const ProjectOptions& options, const config::Experiment& experiment) {
   if (options.run.empty() && !round::latest_run(options.runs())) return round::preview_history();
-  return round::replay(journal::read_events(options.existing_run().journal()));
+  const round::RunFolder folder = options.existing_run();
+  const round::History history = round::replay(journal::read_events(folder.journal()));
+  if (!history.identity) return round::preview_history();
+  round::require_same_training(experiment, folder, history);
+  if (history.completed || history.cancelled)
+    throw Error(ErrorKind::kNotFound, "run " + folder.run().str() +
+                                          (history.cancelled ? " was cancelled" : " is complete") +
+                                          ": `xffl run --new` starts another");
+  return history;
 }
 
 // The model of round `number` is at the facility already when this round's attempt was pushed.
@@ -65,14 +75,14 @@ std::string ask(const config::Facility& facility, round::World& world,
 }
 
 std::vector<FacilityPlan> make_plans(const Flags& flags, const config::Experiment& experiment) {
-  const round::History history = history_of(flags.project);
+  const round::History history = history_of(flags.project, experiment);
   require_model(experiment);
   const ModelBytes bytes = model_bytes(experiment);
   SystemClock clock;
   round::World world = round::make_world(clock, experiment.project_folder, person_at_terminal());
   std::vector<FacilityPlan> plans;
-  const bool measures = !history.completed && experiment.policy.evaluate_last &&
-                        history.done().rounds_published >= experiment.rounds;
+  const bool measures =
+      experiment.policy.evaluate_last && history.done().rounds_published >= experiment.rounds;
   for (const config::Facility& facility : experiment.facilities) {
     if (measures && facility.validation.empty()) continue;  // has no part in the evaluation
     FacilityPlan plan;

@@ -272,8 +272,8 @@ void add_run_command(CLI::App& app) {
   auto state = std::make_shared<State>();
   CLI::App* command =
       app.add_subcommand("run", "run the federation, or continue the newest run where it stopped");
-  command->add_option("-p,--project", state->options.project, "the folder with xffl.yaml")
-      ->required();
+  command->add_option("-p,--project", state->options.project,
+                      "the folder with xffl.yaml (default: this folder)");
   command->add_option("-w,--workdir", state->options.workdir,
                       "where runs/ goes (default: the project's folder)");
   auto* name = command->add_option("--run", state->options.run,

@@ -104,22 +104,34 @@ void run_rounds(Context& context, Cleaner& cleaner, std::stop_token stop) {
 
 }  // namespace
 
+void require_same_training(const config::Experiment& experiment, const RunFolder& folder,
+                           const History& history) {
+  const config::Experiment earlier = config::parse_experiment(
+      read_file(folder.config(), 4 << 20), folder.config(), experiment.project_folder);
+  const std::string before = config::format_training_identity(earlier);
+  const std::string now = config::format_training_identity(experiment);
+  // Of a run without a model nobody has trained anything: its first one could not be read.
+  if (before == now || (history.initial_sha256.empty() && earlier.project == experiment.project))
+    return;
+  std::string advice =
+      "Change it back to continue this run, or start another with `xffl run --new`";
+  if (history.done().rounds_published > 0) {
+    const bool adapts = experiment.facilities.front().training.lora.rank > 0;
+    advice += ": from this one's newest model with `" + std::string(adapts ? "adapter" : "model") +
+              ": " + folder.current().string() + "` in xffl.yaml";
+  }
+  throw Error(ErrorKind::kConfig, "xffl.yaml has changed since run " + folder.run().str() +
+                                      " began, and a run keeps what it trains:\n" +
+                                      differing_lines(before, now) + advice + ".");
+}
+
 void accept_changes(const config::Experiment& experiment, const RunFolder& folder, Ledger& ledger) {
   const std::string now = config::format_experiment(experiment);
   const std::string hash = sha256_hex(now);
   if (hash == ledger.history().config_sha256) return;
-  const std::string before = read_file(folder.config(), 4 << 20);
-  const config::Experiment earlier =
-      config::parse_experiment(before, folder.config(), experiment.project_folder);
-  const std::string identity = config::format_training_identity(experiment);
-  const std::string earlier_identity = config::format_training_identity(earlier);
-  if (identity != earlier_identity)
-    throw Error(ErrorKind::kConfig,
-                "xffl.yaml has changed since run " + folder.run().str() +
-                    " began, and a run keeps what it trains:\n" +
-                    differing_lines(earlier_identity, identity) +
-                    "Change it back to continue this run, or start another with `xffl run --new`.");
+  require_same_training(experiment, folder, ledger.history());
   if (ledger.history().completed) return;  // nothing is reached or submitted any more
+  const std::string before = read_file(folder.config(), 4 << 20);
   write_file_atomic(folder.config(), now);
   ledger.record("config_changed", {{"config_sha256", hash}});
   log::info("the configuration has changed and the run goes on with it",

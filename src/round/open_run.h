@@ -5,9 +5,8 @@
 
 namespace xffl::round {
 
-/// Throws kConfig, with the lines that differ, when `experiment` would train something else than
-/// the run in `folder`. What may change while a run goes on (how facilities are reached, what their
-/// jobs ask for, how long is waited) is recorded.
+/// Throws as require_same_training() does. What may change while a run goes on (how facilities are
+/// reached, what their jobs ask for, how long is waited) is recorded.
 void accept_changes(const config::Experiment& experiment, const RunFolder& folder, Ledger& ledger);
 
 /// Throws kUsage when the run in `folder` is a copy of one that is worked on elsewhere; records

@@ -68,6 +68,64 @@ TEST(Continue, WithOtherOperationalKeys) {
   EXPECT_EQ(status_of(project)["state"], "completed");
 }
 
+// The words of xffl.yaml that are `from` become `to`.
+void edit(const Project& project, const std::string& from, const std::string& to) {
+  const std::filesystem::path file = project.path() / "xffl.yaml";
+  std::string yaml = read_file(file, 1 << 20);
+  ASSERT_NE(yaml.find(from), std::string::npos) << yaml;
+  yaml.replace(yaml.find(from), from.size(), to);
+  write_file_atomic(file, yaml);
+}
+
+// Nothing was trained yet: whoever corrects the path starts the same command again.
+TEST(Continue, WithAnotherModelWhenTheFirstCouldNotBeRead) {
+  Project project;
+  const std::string good = read_file(project.path() / "model/model.safetensors", 1 << 20);
+  make_dirs(project.path() / "torn");
+  std::filesystem::copy(project.path() / "model/config.json", project.path() / "torn/config.json");
+  write_file_atomic(project.path() / "torn/model.safetensors", good.substr(0, good.size() - 9));
+  edit(project, "model: model", "model: torn");
+  EXPECT_EQ(project.run().exit_code, exit_code(ErrorKind::kCorrupt));
+  edit(project, "model: torn", "model: model");
+  const ProcessResult run = project.run();
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_TRUE(project.history("0001").completed);
+}
+
+// A plan must not promise what the run refuses; and there is a way on.
+TEST(Continue, WithMoreRoundsIsAnotherRunFromTheNewestModel) {
+  Project project;
+  project.set_rounds(1);
+  project.write_config();
+  ASSERT_EQ(project.run().exit_code, 0);
+  const std::string path = project.path().string();
+  const ProcessResult complete = project.xffl({"plan", "-p", path, "--offline"});
+  EXPECT_EQ(complete.exit_code, exit_code(ErrorKind::kNotFound)) << complete.out;
+  EXPECT_NE(complete.err.find("run 0001 is complete"), std::string::npos) << complete.err;
+  edit(project, "rounds: 1", "rounds: 2");
+  const std::string advice = "model: " + (project.run_folder() / "CURRENT").string();
+  for (const char* command : {"run", "plan"}) {
+    const ProcessResult refused = project.xffl({command, "-p", path});
+    EXPECT_EQ(refused.exit_code, exit_code(ErrorKind::kConfig)) << command << refused.out;
+    EXPECT_NE(refused.err.find(advice), std::string::npos) << command << refused.err;
+  }
+  edit(project, "model: model", advice);
+  const ProcessResult more = project.xffl({"run", "-p", path, "--new"});
+  EXPECT_EQ(more.exit_code, 0) << more.err;
+  EXPECT_EQ(project.history("0002").done().rounds_published, 2);
+}
+
+// `xffl status` says "continue with: xffl run": these words are enough where the project is.
+TEST(Run, FindsTheProjectInThisFolder) {
+  Project project;
+  project.set_rounds(1);
+  project.write_config();
+  const ProcessResult run = run_process({.argv = {XFFL_BINARY_DIR "/bin/xffl", "run"},
+                                         .cwd = project.path(),
+                                         .timeout = std::chrono::seconds(120)});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+}
+
 TEST(Detach, GoesOnAndCanBeFollowed) {
   Project project;
   project.set_training_time(200);

@@ -44,6 +44,12 @@ struct Outcome {
 Outcome run_federation(const config::Experiment& experiment, const RunFolder& folder, World& world,
                        std::stop_token stop, const Observer& observer = {});
 
+/// Throws kConfig, with the lines that differ and what to do, when `experiment` would train
+/// something else than the run in `folder`, whose journal says `history`. A run whose first model
+/// was never imported keeps the project's name only.
+void require_same_training(const config::Experiment& experiment, const RunFolder& folder,
+                           const History& history);
+
 /// Does what a person asks of the run. kCancel ends it: its jobs at the facilities are cancelled,
 /// durably. kPause lets a facility begin no further job (what runs goes on), kResume ends that.
 /// When a coordinator holds the journal it is asked and its answer awaited for up to `patience`;
