@@ -1,11 +1,15 @@
 #include "doctor.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "facility_room.h"
 #include "model_bytes.h"
 #include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/json.h"
 #include "xffl/base/log.h"
+#include "xffl/checkpoint/llama_config.h"
 #include "xffl/config/load.h"
 #include "xffl/journal/file_system.h"
 #include "xffl/remote/ssh.h"
@@ -242,7 +246,7 @@ class Examination {
     check("trainer", "", [&] {
       const auto result = session_->run({program, "--version"}, "", kPatience, {});
       if (result.exit_code == 0) return findings_.push_back(trainer_version(program, result.out));
-      no_trainer(program, "does not start: " + log::printable(result.err, 300));
+      no_trainer(program, "does not start: " + log::printable(first_line(result.err), 300));
     });
   }
   void own_trainer(const std::string& program) {
@@ -275,24 +279,61 @@ class Examination {
 
 }  // namespace
 
-std::vector<Finding> examine_this_machine(const config::Experiment& experiment,
-                                          const round::World& world) {
+namespace {
+
+// Where a job would find out after its queue, and `xffl run` before its first round.
+std::vector<Finding> examine_model(const config::Experiment& experiment) {
   std::vector<Finding> findings;
   for (const std::string& missing : config::find_missing(experiment))
     findings.push_back({Grade::kBad, "file", missing, "put it there, or correct xffl.yaml"});
-  const std::string kind = journal::network_file_system(experiment.project_folder);
+  const bool is_there = std::none_of(findings.begin(), findings.end(), [](const Finding& finding) {
+    return finding.said.starts_with("model:") || finding.said.starts_with("adapter:");
+  });
+  if (!is_there) return findings;
+  const auto builtin = [](const config::Facility& facility) {
+    return facility.trainer_command.empty();
+  };
+  try {
+    if (std::any_of(experiment.facilities.begin(), experiment.facilities.end(), builtin))
+      checkpoint::read_llama_config(experiment.model);
+    else
+      parse_json(read_file(experiment.model / "config.json", 1 << 20),
+                 (experiment.model / "config.json").string());
+    model_bytes(experiment);
+    findings.push_back({Grade::kGood, "model", experiment.model.string(), ""});
+  } catch (const Error& error) {
+    findings.push_back({Grade::kBad, "model", error.what(),
+                        "copy the model again, or correct 'model' in xffl.yaml"});
+  }
+  return findings;
+}
+
+// Where runs/ will be made.
+fs::path nearest_existing(fs::path folder) {
+  std::error_code unknown;
+  while (!fs::exists(folder, unknown) && folder.has_relative_path()) folder = folder.parent_path();
+  return folder;
+}
+
+}  // namespace
+
+std::vector<Finding> examine_this_machine(const config::Experiment& experiment,
+                                          const fs::path& runs, const round::World& world) {
+  std::vector<Finding> findings = examine_model(experiment);
+  const std::string kind = journal::network_file_system(runs);
+  const fs::path place = nearest_existing(runs);
   if (!kind.empty())
     findings.push_back(
-        {Grade::kBad, "project folder", "on " + kind,
-         "put runs/ on a local disk (`xffl run --workdir`): a journal is not safe there"});
+        {Grade::kBad, "runs folder", place.string() + " is on " + kind,
+         "put runs/ on a local disk (`--workdir` of all commands): a journal is not safe there"});
   else
-    findings.push_back({Grade::kGood, "project folder", experiment.project_folder.string(), ""});
+    findings.push_back({Grade::kGood, "runs folder", place.string(), ""});
   std::error_code none;
-  const fs::space_info info = fs::space(experiment.project_folder, none);
+  const fs::space_info info = fs::space(place, none);
   const auto bytes = bytes_of_model(experiment);
   if (bytes && !none)
-    findings.push_back(free_space(experiment.project_folder.string(), info.available,
-                                  bytes->here(experiment.facilities.size())));
+    findings.push_back(
+        free_space(place.string(), info.available, bytes->here(experiment.facilities.size())));
   if (fs::exists(world.programs.trainer))
     findings.push_back({Grade::kGood, "trainer", world.programs.trainer.string(), ""});
   return findings;

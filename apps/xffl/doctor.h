@@ -11,8 +11,10 @@
 
 namespace xffl {
 
-/// Folders, free space, model, trainer of this machine.
+/// Folders, free space, model, trainer of this machine. `runs` is where runs are or will be; it
+/// need not be there. Of the model its files' heads are read, not its numbers.
 std::vector<Finding> examine_this_machine(const config::Experiment& experiment,
+                                          const std::filesystem::path& runs,
                                           const round::World& world);
 
 /// Log-in, credential, scheduler, work folder, quota, image, data and trainer of a facility.

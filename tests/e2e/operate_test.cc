@@ -366,6 +366,43 @@ TEST(Doctor, FindsWhatIsMissing) {
   EXPECT_NE(result.out.find("FAILED"), std::string::npos) << result.out;
 }
 
+// What `xffl run` would stumble over, and a job only after its queue.
+TEST(Doctor, LooksIntoTheModel) {
+  Project project;
+  const std::filesystem::path model = project.path() / "model";
+  const std::string whole = read_file(model / "model.safetensors", 1 << 20);
+  const auto doctor = [&] { return project.xffl({"doctor", "-p", project.path().string()}); };
+  EXPECT_NE(doctor().out.find("ok      model"), std::string::npos);
+  write_file_atomic(model / "model.safetensors", whole.substr(0, whole.size() - 9));
+  const ProcessResult torn = doctor();
+  EXPECT_NE(torn.out.find("FAILED  model"), std::string::npos) << torn.out;
+  EXPECT_NE(torn.out.find("truncated"), std::string::npos) << torn.out;
+  EXPECT_EQ(torn.exit_code, exit_code(ErrorKind::kFailed));
+  std::filesystem::remove(model / "model.safetensors");
+  write_file_atomic(model / "model-00001-of-00002.safetensors", whole);
+  write_file_atomic(model / "model.safetensors.index.json",
+                    R"({"weight_map": {"model.norm.weight": "model-00002-of-00002.safetensors"}})");
+  const ProcessResult shard = doctor();
+  EXPECT_NE(shard.out.find("names model-00002-of-00002.safetensors"), std::string::npos)
+      << shard.out;
+  EXPECT_EQ(shard.exit_code, exit_code(ErrorKind::kFailed));
+}
+
+// As its advice for a project on NFS says.
+TEST(Doctor, LooksAtTheFolderOfRuns) {
+  Project project;
+  const std::filesystem::path other = project.path() / "local/disk";
+  const ProcessResult result =
+      project.xffl({"doctor", "-p", project.path().string(), "-w", other.string()});
+  EXPECT_NE(result.out.find("runs folder      " + project.path().string() + "\n"),
+            std::string::npos)
+      << result.out;  // the nearest that is there
+  make_dirs(other / "runs");
+  EXPECT_NE(project.xffl({"doctor", "-p", project.path().string(), "-w", other.string()})
+                .out.find("runs folder      " + (other / "runs").string() + "\n"),
+            std::string::npos);
+}
+
 // No tool of a site is asked for the quota: the room is reserved, as a job would use it.
 TEST(Doctor, SeesAQuotaByReservingTheRoom) {
   Project project;
