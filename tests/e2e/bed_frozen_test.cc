@@ -1,12 +1,14 @@
-// Federations of real facilities whose slurmctld answers nothing (SIGSTOP) from a chosen journal
-// record on: while it is told of a job, and while it is told to end one.
+// Federations of real facilities whose slurmctld answers nothing (SIGSTOP), or dies (SIGKILL), from
+// a chosen journal record on: while it is told of a job, and while it is told to end one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
 #include <cstdlib>
 #include <future>
+#include <map>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "e2e/bed_project.h"
@@ -49,10 +51,22 @@ std::vector<std::string> once_each(int rounds) {
   return lines;
 }
 
-// Stops the controller after `later`, for `length` at most. One that had answered already goes on
-// at once: it is the submission that is disturbed, not the job's first steps.
-void freeze(const BedProject& project, const journal::Event& intent, milliseconds later,
-            milliseconds length) {
+// What happens to a controller, and is over after `length` at the latest.
+struct Trouble {
+  int signal = SIGSTOP;    // or SIGKILL
+  milliseconds later{0};   // after the record of the intent; 0: before anything is sent
+  milliseconds length{0};  // one that has answered already goes on at once: it is the submission
+                           // that is disturbed, not the job's first steps
+};
+
+void begin(const Facility& facility, const Trouble& trouble) {
+  if (trouble.signal == SIGKILL)
+    facility.stop_daemon("slurmctld", "KILL");
+  else
+    facility.signal_daemon("slurmctld", trouble.signal);
+}
+
+void see_through(const BedProject& project, const journal::Event& intent, const Trouble& trouble) {
   const Facility& facility = project.facility(intent.facility);
   const auto answered = [&] {
     for (const journal::Event& event : project.events())
@@ -60,19 +74,56 @@ void freeze(const BedProject& project, const journal::Event& intent, millisecond
         return true;
     return false;
   };
-  std::this_thread::sleep_for(later);
-  if (later.count() > 0) facility.signal_daemon("slurmctld", SIGSTOP);
-  const auto ends = std::chrono::steady_clock::now() + length;
+  std::this_thread::sleep_for(trouble.later);
+  if (trouble.later.count() > 0) begin(facility, trouble);
+  const auto ends = std::chrono::steady_clock::now() + trouble.length;
   while (std::chrono::steady_clock::now() < ends && !answered())
     std::this_thread::sleep_for(milliseconds(50));
-  facility.signal_daemon("slurmctld", SIGCONT);
+  if (trouble.signal == SIGKILL)
+    facility.start_daemon("slurmctld");
+  else
+    facility.signal_daemon("slurmctld", SIGCONT);
 }
 
-// The controller freezes when the journal says that a submission is intended: at that moment, or a
-// little later, in the midst of sbatch; and goes on at any time. XFFL_CAMPAIGN is the number of
-// submissions.
-TEST(BedFrozen, EverySubmissionToAFrozenControllerTrainsOnce) {
-  const int rounds = (from_environment("XFFL_CAMPAIGN", 4) + 1) / 2;
+// A controller that was killed gives the id of a job that it forgot to another one. The node that
+// still knows the first refuses it and is drained, until an administrator resumes it.
+void resume_nodes(const BedProject& project, std::stop_token stop) {
+  while (!stop.stop_requested()) {
+    for (const std::string name : {"alba", "brno"})
+      project.facility(name).exec_on_login(
+          {"scontrol", "update", "NodeName=" + name + "[1-2]", "State=RESUME"});
+    std::this_thread::sleep_for(seconds(3));
+  }
+}
+
+/// Trouble for every submission (SIGSTOP), or for the first one of a facility's round (SIGKILL:
+/// what is forgotten is submitted again). Returns their number.
+int trouble_submissions(const BedProject& project, test::StartedRun& run, int signal) {
+  std::mt19937 random(static_cast<unsigned>(from_environment("XFFL_CAMPAIGN_SEED", 3)));
+  std::map<std::string, std::jthread> troubles;  // by facility: one at a time
+  std::set<std::pair<std::string, int>> killed;
+  int number = 0;
+  while (run.await_stop()) {
+    const journal::Event intent = project.events().back();
+    EXPECT_EQ(intent.kind, "submit_intended");
+    if (signal == SIGSTOP || killed.emplace(intent.facility, intent.round).second) {
+      const Trouble trouble{signal, milliseconds(++number % 2 != 0 ? 0 : 1 + random() % 150),
+                            milliseconds(random() % 6000)};
+      troubles[intent.facility] = {};  // the last one is over
+      if (trouble.later.count() == 0) begin(project.facility(intent.facility), trouble);
+      troubles[intent.facility] =
+          std::jthread([&project, intent, trouble] { see_through(project, intent, trouble); });
+    }
+    run.signal(SIGCONT);
+  }
+  return number;
+}
+
+// The controller freezes or dies when the journal says that a submission is intended: at that
+// moment, or a little later, in the midst of sbatch or after it; and goes on at any time. One that
+// was killed may have forgotten what it answered. XFFL_CAMPAIGN is the number of submissions.
+void expect_one_training_each(int signal, int submissions) {
+  const int rounds = (from_environment("XFFL_CAMPAIGN", submissions) + 1) / 2;
   test::Project here;
   here.set_rounds(rounds);
   here.write_config();
@@ -82,30 +133,33 @@ TEST(BedFrozen, EverySubmissionToAFrozenControllerTrainsOnce) {
   for (const char* name : {"alba", "brno"}) project.place(name, patient(project.facility(name)));
   project.set_rounds(rounds);
   project.write_config();
-  std::mt19937 random(static_cast<unsigned>(from_environment("XFFL_CAMPAIGN_SEED", 3)));
+  std::jthread administrator([&](std::stop_token stop) {
+    if (signal == SIGKILL) resume_nodes(project, stop);
+  });
   auto run = project.start_run({{"XFFL_FAILPOINT", "journal:stop:submit_intended"}});
-  std::vector<std::jthread> thaws;
-  int frozen = 0;
-  while (run.await_stop()) {
-    const journal::Event intent = project.events().back();
-    ASSERT_EQ(intent.kind, "submit_intended");
-    const auto later = milliseconds(++frozen % 2 != 0 ? 0 : random() % 150);
-    const auto length = milliseconds(random() % 6000);
-    if (later.count() == 0) project.facility(intent.facility).signal_daemon("slurmctld", SIGSTOP);
-    run.signal(SIGCONT);
-    thaws.emplace_back(
-        [&project, intent, later, length] { freeze(project, intent, later, length); });
-  }
-  thaws.clear();
+  const int disturbed = trouble_submissions(project, run, signal);
   EXPECT_EQ(run.finish(seconds(10)), 0);
-  EXPECT_GE(frozen, 2 * rounds);
+  EXPECT_GE(disturbed, 2 * rounds);
   EXPECT_EQ(rounds_of(project.trainings()), once_each(rounds));
+  // One that was killed may have forgotten a job's end, and hears of it from the node, by and by.
+  for (const char* name : {"alba", "brno"})
+    if (signal == SIGKILL)
+      test::await([&] { return project.jobs_left(name).empty(); }, seconds(300));
   project.expect_result(here.current_sha256(), "", project.trainings());
   int adopted = 0;
   for (const journal::Event& event : project.events())
     adopted += event.payload.find("\"adopted\":true") != std::string::npos;
-  std::cout << frozen << " submissions: slurmctld frozen in each, " << adopted
-            << " jobs adopted, each trained once\n";
+  std::cout << disturbed << " submissions: slurmctld " << (signal == SIGKILL ? "killed" : "frozen")
+            << " in each, " << adopted << " jobs adopted, "
+            << project.count_events("attempt_failed") << " lost, each trained once\n";
+}
+
+TEST(BedFrozen, EverySubmissionToAFrozenControllerTrainsOnce) {
+  expect_one_training_each(SIGSTOP, 4);
+}
+
+TEST(BedFrozen, EverySubmissionToAControllerThatIsKilledTrainsOnce) {
+  expect_one_training_each(SIGKILL, 4);
 }
 
 // The controller freezes when the journal says that brno's job is to be cancelled: that it could
