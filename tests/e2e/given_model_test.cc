@@ -25,15 +25,8 @@ class GivenModel : public World {
                                                   ("r000" + std::to_string(round - 1)) / "global");
     return facility_folder("brno") / "models" / global.root_sha256().substr(0, 16);
   }
-  // The model stays as long as it was.
   void flip_byte(int round, std::streamoff offset) const {
-    std::fstream file(model_of(round) / "model.safetensors",
-                      std::ios::in | std::ios::out | std::ios::binary);
-    file.seekg(offset);
-    const auto byte = static_cast<char>(file.get() ^ 0x10);
-    file.seekp(offset);
-    file.put(byte);
-    ASSERT_TRUE(file.good());
+    test::flip_byte(model_of(round) / "model.safetensors", offset);
   }
   // Between the push of brno's model and its submission.
   void before_submission(const std::string& job_json, std::function<void()> what) {

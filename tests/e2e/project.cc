@@ -193,6 +193,15 @@ void Project::forget_runs() const {
   for (const auto& [name, place] : placements_) fs::remove(place.trainings_here);
 }
 
+void flip_byte(const fs::path& file, std::streamoff offset) {
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(offset);
+  const auto byte = static_cast<char>(stream.get() ^ 0x10);
+  stream.seekp(offset);
+  stream.put(byte);
+  ASSERT_TRUE(stream.flush().good()) << file;
+}
+
 std::string undisturbed_sha256(const Project& project) {
   EXPECT_EQ(project.run().exit_code, 0);
   const std::string sha256 = project.current_sha256();

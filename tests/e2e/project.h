@@ -122,6 +122,8 @@ class Project {
   bool held_ = false;
 };
 
+/// Damages a file that stays as long as it was.
+void flip_byte(const std::filesystem::path& file, std::streamoff offset);
 /// Every training of three rounds, once, in its first attempt.
 inline const std::vector<std::string> kOnceEach = {"alba 1 1", "alba 2 1", "alba 3 1",
                                                    "brno 1 1", "brno 2 1", "brno 3 1"};

@@ -1,0 +1,86 @@
+// A model that is damaged at a real facility while its job waits in the queue: by a byte, in a file
+// that stays as long as it was.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "e2e/bed_project.h"
+#include "xffl/base/file.h"
+#include "xffl/base/json.h"
+#include "xffl/checkpoint/manifest.h"
+
+namespace xffl {
+namespace {
+
+namespace fs = std::filesystem;
+using test::await;
+using test::BedProject;
+using test::Facility;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr int kRows = 5'000'000;  // of 16 bytes: a chunk of 64 MiB, and some more
+constexpr std::streamoff kInTheSecondChunk = 70'000'000;
+
+void set_nodes(const Facility& facility, const std::vector<std::string>& state) {
+  std::vector<std::string> words = {"scontrol", "update", "NodeName=" + facility.name + "[1-2]"};
+  words.insert(words.end(), state.begin(), state.end());
+  ASSERT_EQ(facility.exec_on_login(words).exit_code, 0);
+}
+
+/// The only one below the facility's work folder of that name in a folder of that name.
+fs::path file_there(const Facility& facility, const std::string& folder, const std::string& name) {
+  for (const auto& entry : fs::recursive_directory_iterator(facility.folder / "scratch/work"))
+    if (entry.path().filename() == name &&
+        entry.path().string().find("/" + folder + "/") != std::string::npos)
+      return entry.path();
+  ADD_FAILURE() << "no " << name << " in " << folder << " of " << facility.name;
+  return {};
+}
+
+std::vector<Json> payloads(const BedProject& project, const std::string& kind,
+                           const std::string& facility) {
+  std::vector<Json> found;
+  for (const journal::Event& event : project.events())
+    if (event.kind == kind && event.facility == facility)
+      found.push_back(parse_json(event.payload, kind));
+  return found;
+}
+
+// A trainer of one's own would not notice: its job's script does, before it. With max_attempts 1.
+TEST(BedGivenModel, ADamagedOneIsSaidByItsJobAndMendedByTheChunk) {
+  test::Project here;
+  here.set_model_rows(kRows);
+  here.set_rounds(1);
+  here.write_config();
+  ASSERT_EQ(here.run().exit_code, 0);
+  BedProject project;
+  NEED_BED(project);
+  project.set_model_rows(kRows);
+  project.set_rounds(1);
+  project.set_policy("{on_missing: wait, poll_interval: 20ms, max_attempts: 1}");
+  project.write_config();
+  const Facility& brno = project.facility("brno");
+  set_nodes(brno, {"State=DRAIN", "Reason=test"});
+  auto run = project.start_run();
+  ASSERT_TRUE(project.await_events("submitted", 2));
+  EXPECT_THAT(project.jobs_left("brno"), HasSubstr("PENDING"));
+  test::flip_byte(file_there(brno, "models", "model.safetensors"), kInTheSecondChunk);
+  set_nodes(brno, {"State=RESUME"});
+  EXPECT_EQ(run.finish(), 0);
+  project.expect_result(here.current_sha256(), "", {"alba 1 1", "brno 1 2"});
+  const fs::path said = file_there(brno, "a1", "model.failure.mended");
+  EXPECT_THAT(read_file(said, 1 << 20), HasSubstr("model.safetensors"));
+  const auto failed = payloads(project, "attempt_failed", "brno");
+  ASSERT_EQ(failed.size(), 1u);
+  EXPECT_THAT(failed[0].dump(), AllOf(HasSubstr("damaged"), HasSubstr("model.safetensors")));
+  EXPECT_FALSE(failed[0]["charged"].get<bool>());
+  const auto pushed = payloads(project, "pushed", "brno");
+  ASSERT_EQ(pushed.size(), 2u);
+  constexpr uint64_t kSecondChunk = 16ull * kRows - checkpoint::kChunkBytes;
+  EXPECT_GE(pushed[1]["moved_bytes"].get<uint64_t>(), kSecondChunk);
+  EXPECT_LT(pushed[1]["moved_bytes"].get<uint64_t>(), kSecondChunk + 10'000);
+}
+
+}  // namespace
+}  // namespace xffl
