@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <vector>
 
+#include "early_sync.h"
 #include "meter.h"
 #include "names.h"
 #include "xffl/base/error.h"
@@ -38,11 +40,13 @@ class Ahead {
  private:
   // False: no more is to be sent.
   bool send(size_t index, const std::stop_token& enough) {
+    std::optional<EarlySync> syncing;
     for (uint64_t at = 0;;) {
       const auto file = files_.wait(index, at + kLeastRunBytes, enough);
       if (!file) return false;
       if (file->size_bytes <= kSmallFileBytes) return true;
       const RemotePath part = to_ / part_name(file->name);
+      if (!syncing) syncing.emplace(facility_.bulk, part);
       at += upload(index, *file, part, at);
       if (at < file->size_bytes) continue;
       facility_.bulk.sync(part);

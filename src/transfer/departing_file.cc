@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "early_sync.h"
 #include "local_file.h"
 #include "names.h"
 #include "xffl/base/error.h"
@@ -37,7 +38,10 @@ class Departure {
         meter_(meter) {}
 
   void run(uint64_t bytes_there) {
-    for (const Range& range : missing(bytes_there)) {
+    const std::vector<Range> ranges = missing(bytes_there);
+    if (ranges.empty()) return;
+    const EarlySync syncing(facility_.bulk, part_);
+    for (const Range& range : ranges) {
       meter_.check("pushing " + part_.str());
       facility_.bulk.upload(
           part_, range.begin, range.end - range.begin,

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
+#include <chrono>
 #include <fstream>
 #include <thread>
 
@@ -94,6 +96,23 @@ TEST_F(Ahead, ThePushGoesOnWhereItEnded) {
   EXPECT_EQ(push_rest(), small_bytes() + 5'000'001);
   EXPECT_EQ(far_.ranges_hashed, 0);
   expect_complete();
+}
+
+TEST_F(Ahead, WhatHasArrivedGoesToTheDiskMeanwhile) {
+  std::atomic<int> syncs = 0;
+  far_.on_run = [&](const std::vector<std::string>& argv, const std::string&) {
+    EXPECT_THAT(argv, ElementsAre("sync", "--", ahead_.str() + "/.model.safetensors.part"));
+    ++syncs;
+    return remote::CommandResult{};
+  };
+  std::jthread sending([&] { send(); });
+  begin("model.safetensors");
+  write_up_to(kChunk);
+  for (int i = 0; i < 2000 && syncs == 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_GT(syncs, 0);
+  write_up_to(files_["model.safetensors"].size());
+  growing_.end();
 }
 
 // Of a coordinator that is no more: nothing is known of it.
