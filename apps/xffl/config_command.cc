@@ -5,12 +5,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <functional>
-#include <iostream>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "config_wizard.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
@@ -33,143 +32,6 @@ struct Flags {
   std::string name, model, rounds;
   std::vector<std::string> facilities, presets, settings;
   std::string preset;  // of `config preset`
-};
-
-/// Reads the answers to questions; an answer is asked for again until it is a good one.
-class Wizard {
- public:
-  Wizard(std::vector<Setting>& settings, fs::path project)
-      : settings_(settings), project_(std::move(project)) {}
-
-  void ask_all() {
-    std::printf("An xffl project in %s. Enter takes the [default].\n",
-                log::printable(project_.string()).c_str());
-    const std::string folder = project_.filename().string();
-    ask("project", "Project name (a-z, 0-9, '_', '-')", folder.empty() ? "federation" : folder);
-    ask("model", "Model: Hugging Face folder that round 1 starts from", "models/small");
-    ask("rounds", "Rounds", "3");
-    ask("training.steps_per_round", "Steps of a facility in one round", "100");
-    ask("training.batch_size", "Batch size: sequences per step, over all ranks", "8");
-    ask("training.learning_rate", "Learning rate", "1e-5");
-    ask("training.precision", "Precision (fp32 or bf16)", "fp32");
-    for (const std::string& facility : ask_facilities()) ask_facility(facility);
-  }
-
-  bool confirm(const std::string& question) {
-    const std::string answer = line(question + " [Y/n] ");
-    return answer.empty() || answer == "y" || answer == "Y" || answer == "yes";
-  }
-
- private:
-  /// One line without blanks around it. Throws kCancelled at the end of the input.
-  static std::string line(const std::string& prompt) {
-    std::printf("%s", prompt.c_str());
-    std::fflush(stdout);
-    std::string text;
-    if (!std::getline(std::cin, text))
-      throw Error(ErrorKind::kCancelled, "the input ended; nothing was written");
-    const size_t begin = text.find_first_not_of(" \t\r");
-    if (begin == std::string::npos) return {};
-    return text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
-  }
-
-  bool has(const std::string& path) const {
-    return std::any_of(settings_.begin(), settings_.end(), [&](const Setting& setting) {
-      return setting.path == path || setting.path.starts_with(path + ".");
-    });
-  }
-
-  /// Adds the settings unless something is wrong with them, which is shown.
-  bool accept(const std::vector<Setting>& added) {
-    std::vector<Setting> all = settings_;
-    all.insert(all.end(), added.begin(), added.end());
-    const std::string problems = check_settings(all, project_);
-    if (problems.empty()) settings_ = std::move(all);
-    if (!problems.empty()) std::printf("  %s\n", problems.c_str());
-    return problems.empty();
-  }
-
-  /// Asks until `read` makes acceptable settings of the answer.
-  void ask_until(const std::string& question, const std::string& otherwise,
-                 const std::function<std::vector<Setting>(const std::string&)>& read) {
-    for (;;) {
-      std::string answer = line(question + (otherwise.empty() ? ": " : " [" + otherwise + "]: "));
-      if (answer.empty()) answer = otherwise;
-      if (accept(read(answer))) return;
-    }
-  }
-
-  void ask(const std::string& path, const std::string& question, const std::string& otherwise) {
-    if (has(path)) return;
-    ask_until(question, otherwise, [&](const std::string& answer) {
-      return std::vector<Setting>{{path, answer}};
-    });
-  }
-
-  static std::vector<std::string> words(const std::string& text) {
-    std::vector<std::string> all;
-    for (size_t begin = 0; begin < text.size();) {
-      const size_t end = std::min(text.find_first_of(" ,", begin), text.size());
-      if (end > begin) all.push_back(text.substr(begin, end - begin));
-      begin = end + 1;
-    }
-    return all;
-  }
-
-  std::vector<std::string> ask_facilities() {
-    if (!has("facilities"))
-      ask_until("Facilities, separated by blanks", "alba brno", [](const std::string& answer) {
-        std::vector<Setting> added;
-        for (const std::string& name : words(answer)) added.push_back({"facilities." + name, ""});
-        return added;
-      });
-    std::vector<std::string> names;
-    for (const Setting& setting : settings_) {
-      if (!setting.path.starts_with("facilities.")) continue;
-      const std::string name = words(setting.path.substr(11)).front();
-      const std::string first = name.substr(0, name.find('.'));
-      if (std::find(names.begin(), names.end(), first) == names.end()) names.push_back(first);
-    }
-    return names;
-  }
-
-  void ask_facility(const std::string& name) {
-    std::printf("Facility %s\n", name.c_str());
-    const std::string path = "facilities." + name + ".";
-    if (has(path + "access")) {  // a preset
-      ask(path + "ssh.user", "  Your account's name there", "");
-      ask(path + "slurm.account", "  Slurm account that pays", "");
-      ask(path + "workdir", "  Folder there for xffl's files, shared by all nodes", "");
-    } else {
-      ask(path + "workdir", "  Folder for xffl's files there", "work/" + name);
-      ask(path + "world_size", "  Ranks of a job", "1");
-    }
-    if (!has(path + "data.train"))
-      ask_until("  Token shards to train on, separated by blanks", "data/" + name + ".tokens",
-                [&](const std::string& answer) {
-                  const std::vector<std::string> shards = words(answer);
-                  if (shards.size() == 1)
-                    return std::vector<Setting>{{path + "data.train", shards.front()}};
-                  std::string list;
-                  for (const std::string& shard : shards)
-                    list += (list.empty() ? "[\"" : ", \"") + shard + "\"";
-                  return std::vector<Setting>{{path + "data.train", list + "]"}};
-                });
-    if (!has(path + "data.validation"))
-      ask_until("  Validation shards as name=path, separated by blanks (Enter: none)", "",
-                [&](const std::string& answer) {
-                  std::vector<Setting> sets;
-                  for (const std::string& set : words(answer)) {
-                    const size_t equals = std::min(set.find('='), set.size());
-                    sets.push_back({path + "data.validation." + set.substr(0, equals),
-                                    set.substr(std::min(equals + 1, set.size()))});
-                  }
-                  return sets;
-                });
-  }
-
-  std::vector<Setting>& settings_;
-  fs::path project_;
 };
 
 std::vector<Setting> settings_of(const Flags& flags) {
@@ -224,7 +86,7 @@ void make(const Flags& flags) {
     throw Error(ErrorKind::kUsage,
                 "questions need a terminal; without one give --no-input with --name, --model, "
                 "--rounds, --facility and --set (see 'xffl config --help')");
-  Wizard wizard(settings, folder);
+  ConfigWizard wizard(settings, folder);
   if (asks) wizard.ask_all();
   const std::string text = config::format_settings(settings);
   const config::Experiment experiment = parse_unwritten(text, folder);

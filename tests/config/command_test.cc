@@ -174,7 +174,7 @@ TEST_F(ConfigCommand, TheWizardAsksAgainUntilAnAnswerIsGood) {
   std::string shown;
   const int code = answer(project(),
                           "Bad Name\nbi\n\nthree\n3\n40\n\n1e-4\nfp23\nbf16\nalba brno\n"
-                          "\n2\na.tokens b.tokens\nit=v.tokens\n/scratch/x\n\n\n\ny\n",
+                          "\n\n2\na.tokens b.tokens\nit=v.tokens\n\n/scratch/x\n\n\n\ny\n",
                           shown);
   EXPECT_EQ(code, 0) << shown;
   EXPECT_THAT(shown, HasSubstr("'Bad Name' cannot be a project name"));
@@ -189,9 +189,33 @@ TEST_F(ConfigCommand, TheWizardAsksAgainUntilAnAnswerIsGood) {
   EXPECT_EQ(experiment.facilities.at(1).workdir.str(), "/scratch/x");
 }
 
+TEST_F(ConfigCommand, TheWizardAsksForAClusterBehindSsh) {
+  std::string shown;
+  const int code =
+      answer(project(),
+             "bi\n\n\n\n\n\n\nalba leo\n"
+             "shh\nssh\n\na.example b.example:2222\nann b\nann\n/k\nproj\n\n2\n4\n12h\n"
+             "rel\n/scratch/x\n/opt/xffl-train\n\n/scratch/it.tokens\n\n"
+             "leonardo\nann\n\n\n\n/scratch/y\n\n/scratch/cs.tokens\n\ny\n",
+             shown);
+  EXPECT_EQ(code, 0) << shown;
+  EXPECT_THAT(shown, HasSubstr("should be local or ssh, found 'shh': did you mean 'ssh'?"));
+  EXPECT_THAT(shown, HasSubstr("or a list of them, found nothing"));
+  EXPECT_THAT(shown, HasSubstr("should be a user's name, found 'ann b'"));
+  const config::Experiment experiment = config::load_experiment(project());
+  const config::Facility& alba = experiment.facilities.at(0);
+  EXPECT_EQ(alba.scheduler, config::SchedulerKind::kSlurm);
+  EXPECT_EQ(alba.ssh.hosts.size(), 2u);
+  EXPECT_EQ(alba.ssh.keys.at(0), "/k");
+  EXPECT_EQ(alba.slurm.account, "proj");
+  EXPECT_EQ(alba.world_size, 8);
+  EXPECT_EQ(alba.trainer_program, "/opt/xffl-train");
+  EXPECT_EQ(experiment.facilities.at(1).slurm.partition, "boost_usr_prod");
+}
+
 TEST_F(ConfigCommand, TheWizardWritesNothingWithoutAYes) {
   std::string shown;
-  const int code = answer(project(), "bi\n\n\n\n\n\n\na\n\n\n\n\nn\n", shown);
+  const int code = answer(project(), "bi\n\n\n\n\n\n\na\n\n\n\n\n\nn\n", shown);
   EXPECT_EQ(code, exit_code(ErrorKind::kCancelled)) << shown;
   EXPECT_THAT(shown, HasSubstr("steps_per_round: 100"));
   EXPECT_EQ(answer(project(), "bi\n\x04", shown), exit_code(ErrorKind::kCancelled));
