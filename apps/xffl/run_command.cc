@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <fstream>
@@ -13,6 +14,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
+#include "xffl/base/live_line.h"
 #include "xffl/base/log.h"
 #include "xffl/base/process.h"
 #include "xffl/config/load.h"
@@ -20,6 +22,7 @@
 #include "xffl/journal/journal.h"
 #include "xffl/observe/status.h"
 #include "xffl/observe/validation.h"
+#include "xffl/round/live.h"
 
 namespace xffl {
 namespace {
@@ -64,6 +67,19 @@ RunName name_of_run(const ProjectOptions& options, bool fresh) {
   return newest && !fresh ? *newest : round::next_run(options.runs());
 }
 
+// Both cost node-hours, and `xffl status` shows the newer one only.
+void warn_of_another(const ProjectOptions& options) {
+  const auto newest = round::latest_run(options.runs());
+  if (!newest) return;
+  const std::string holder =
+      journal::lock_holder(round::RunFolder(options.runs(), *newest).journal());
+  if (!holder.empty())
+    log::warning("another run of this project goes on beside the new one",
+                 {{"run", newest->str()},
+                  {"coordinator", holder},
+                  {"end_it_with", "xffl cancel --run " + newest->str()}});
+}
+
 // The log is where people look after days; on the terminal main says it.
 template <class Body>
 auto logging_its_end(Body&& body) {
@@ -89,6 +105,7 @@ auto logging_its_end(Body&& body) {
 void run(const ProjectOptions& options, bool fresh, bool network_allowed) {
   check_file_system(options.runs(), network_allowed);
   const config::Experiment experiment = config::load_experiment(options.project);
+  if (fresh) warn_of_another(options);
   const RunName name = name_of_run(options, fresh);
   const round::RunFolder folder(options.runs(), name);
   if (!std::filesystem::exists(folder.global(0))) require_model(experiment);  // else it has its own
@@ -99,11 +116,11 @@ void run(const ProjectOptions& options, bool fresh, bool network_allowed) {
   ::signal(SIGPIPE, SIG_IGN);  // whoever read what this prints may leave, the run goes on
   round::World world =
       round::make_world(clock, experiment.project_folder, person_at_terminal(signals.token()));
-  RoundDisplay display(experiment.rounds);
   log::info("run", {{"project", experiment.project.str()},
                     {"run", name.str()},
                     {"folder", folder.path().string()}});
   const round::Outcome outcome = logging_its_end([&] {
+    RoundDisplay display(experiment.rounds, folder.live());
     return round::run_federation(experiment, folder, world, signals.token(), display.observer());
   });
   std::printf("run %s: %d of %d rounds published\nmodel: %s\nsha256: %s\n", name.str().c_str(),
@@ -152,6 +169,7 @@ void detach(const ProjectOptions& options, bool fresh, bool network_allowed) {
     argv.insert(argv.end(), {"-w", std::filesystem::absolute(options.workdir).string()});
   if (!options.run.empty()) argv.insert(argv.end(), {"--run", options.existing_run().run().str()});
   if (fresh) argv.push_back("--new");
+  if (fresh) warn_of_another(options);
   if (network_allowed) argv.push_back("--allow-network-fs");
   make_dirs(options.runs());
   // Each run has its own, and no later coordinator takes away what an earlier one said.
@@ -223,8 +241,31 @@ void attach(const ProjectOptions& options) {
 
 }  // namespace
 
-RoundDisplay::RoundDisplay(int num_rounds)
-    : num_rounds_(num_rounds), terminal_(::isatty(STDERR_FILENO) != 0) {}
+RoundDisplay::RoundDisplay(int num_rounds, std::filesystem::path live_file)
+    : num_rounds_(num_rounds),
+      terminal_(log::live_line_width() > 0),
+      live_file_(std::move(live_file)) {
+  if (!terminal_ || live_file_.empty()) return;
+  watch_ = std::jthread([this](const std::stop_token& end) {
+    while (SystemClock().sleep(std::chrono::seconds(1), end)) {
+      const round::Live live = round::read_live(live_file_);
+      const std::lock_guard lock(mutex_);
+      if (live.empty() || end.stop_requested()) continue;
+      for (const auto& [name, facility] : live) {
+        const auto step = trainings_.find(name);
+        const bool trains = facility.doing.starts_with("running") && step != trainings_.end();
+        live_[name] = trains ? step->second : log::printable(facility.doing);
+      }
+      log::set_live_line(line(live.begin()->second.round));
+    }
+  });
+}
+
+RoundDisplay::~RoundDisplay() {
+  watch_.request_stop();
+  if (watch_.joinable()) watch_.join();
+  log::set_live_line("");
+}
 
 round::Observer RoundDisplay::observer() {
   return {.on_training = [this](int round, const FacilityName& facility,
@@ -233,26 +274,43 @@ round::Observer RoundDisplay::observer() {
                              double seconds) { show_round(round, participants, seconds); }};
 }
 
+// Where a terminal is too narrow for all of it, each facility has its share.
+std::string RoundDisplay::line(int round) const {
+  const std::string head =
+      round > num_rounds_ ? "last evaluation" : format("round %d of %d", round, num_rounds_);
+  const auto with = [&](size_t share) {
+    std::string text = head;
+    for (const auto& [name, words] : live_)
+      text += ("  | " + name.str() + ": " + words).substr(0, share);
+    return text;
+  };
+  const std::string whole = with(std::string::npos);
+  const size_t width = log::live_line_width();
+  if (width == 0 || whole.size() <= width) return whole;
+  return with(std::max<size_t>((width - std::min(width, head.size())) / live_.size(), 16));
+}
+
 void RoundDisplay::show_training(int round, const FacilityName& facility,
                                  const std::string& metrics_line) {
   const std::string text = describe(metrics_line);
   if (text.empty()) return;
-  live_[facility] = text;
-  std::string line = format("round %d of %d", round, num_rounds_);
-  for (const auto& [name, words] : live_) line += "  | " + name.str() + ": " + words;
+  const std::lock_guard lock(mutex_);
+  live_[facility] = trainings_[facility] = text;
   const auto now = std::chrono::steady_clock::now();
   if (terminal_) {
-    std::fprintf(stderr, "\r\033[K%s", line.c_str());
+    log::set_live_line(line(round));
   } else if (now - last_line_ >= kLineInterval) {
-    std::fprintf(stderr, "%s\n", line.c_str());
+    std::fprintf(stderr, "%s\n", line(round).c_str());
     last_line_ = now;
   }
 }
 
 void RoundDisplay::show_round(int round, const std::vector<round::Accepted>& participants,
                               double seconds) {
+  const std::lock_guard lock(mutex_);
   live_.clear();
-  if (terminal_) std::fputs("\r\033[K", stderr);
+  trainings_.clear();
+  log::set_live_line("");
   std::string line = format("round %d of %d  %.1f s", round, num_rounds_, seconds);
   for (const round::Accepted& update : participants) {
     line += format("  | %s: %lld tokens, loss %.4f", update.facility.str().c_str(),

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <mutex>
+#include <thread>
 
 #include "project.h"
 #include "xffl/round/federation.h"
@@ -11,21 +13,28 @@ namespace xffl {
 
 void add_run_command(CLI::App& app);
 
-/// Shows training and finished rounds as they happen: a live line on a terminal, a line now and
-/// then in a pipe.
+/// Shows what facilities do, their training and finished rounds as they happen: a live line on a
+/// terminal, a line now and then in a pipe.
 class RoundDisplay {
  public:
-  explicit RoundDisplay(int num_rounds);
+  /// `live_file` is the run's live.json, looked at each second on a terminal; empty: none.
+  explicit RoundDisplay(int num_rounds, std::filesystem::path live_file = {});
+  ~RoundDisplay();
   round::Observer observer();
 
  private:
   void show_training(int round, const FacilityName& facility, const std::string& metrics_line);
   void show_round(int round, const std::vector<round::Accepted>& participants, double seconds);
+  std::string line(int round) const;
 
-  int num_rounds_;
-  bool terminal_;
-  std::map<FacilityName, std::string> live_;
+  const int num_rounds_;
+  const bool terminal_;
+  const std::filesystem::path live_file_;
+  std::mutex mutex_;                               // guards what follows
+  std::map<FacilityName, std::string> live_;       // what each does
+  std::map<FacilityName, std::string> trainings_;  // of this round: the last step
   std::chrono::steady_clock::time_point last_line_;
+  std::jthread watch_;
 };
 
 }  // namespace xffl

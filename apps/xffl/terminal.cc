@@ -11,6 +11,7 @@
 
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
+#include "xffl/base/live_line.h"
 #include "xffl/base/log.h"
 
 namespace xffl {
@@ -84,6 +85,7 @@ std::string ask_on_terminal(const std::string& prompt, bool echo, std::chrono::s
     throw Error(ErrorKind::kAuth, "nobody can be asked '" + log::printable(prompt, 200) +
                                       "': this process is in the background of its terminal");
   // Before anything is shown: what is typed at once is neither shown nor thrown away.
+  const log::NoLiveLine alone;
   std::optional<NoEcho> silence;
   if (!echo) silence.emplace(terminal.get());
   write_all(terminal.get(), std::as_bytes(std::span(prompt)), "/dev/tty");

@@ -1,6 +1,7 @@
 #include "xffl/base/log.h"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 
 #include "xffl/base/clock.h"
 #include "xffl/base/file.h"
+#include "xffl/base/live_line.h"
 #include "xffl/base/scrub.h"
 #include "xffl/base/utf8.h"
 
@@ -21,7 +23,12 @@ namespace {
 
 struct Output {
   std::atomic<Level> console_level{Level::kInfo};
-  const bool colours = ::isatty(STDERR_FILENO) == 1 && std::getenv("NO_COLOR") == nullptr;
+  const bool terminal = ::isatty(STDERR_FILENO) == 1;
+  const bool colours = terminal && std::getenv("NO_COLOR") == nullptr;
+  std::mutex console_mutex;
+  std::string live_line;  // as shown; empty: none
+  std::string wanted_live_line;
+  int no_live_line = 0;  // how many NoLiveLine live
   std::mutex file_mutex;
   UniqueFd file;
   bool torn = false;  // its last line is not whole: the disk was full
@@ -112,8 +119,19 @@ void emit(Level level, std::string_view event, Fields fields) {
   text.append(" ").append(event);
   for (const Field& field : fields) text += "  " + format_field(field);
   text += "\n";
+  std::lock_guard lock(out.console_mutex);
+  if (!out.live_line.empty()) text = "\r\033[K" + text + out.live_line;  // ECMA-48, erase in line
   // One write per line, as above.
   std::fwrite(text.data(), 1, text.size(), stderr);
+}
+
+// As many characters as fit into so many columns.
+std::string cut(const std::string& text, size_t columns) {
+  size_t characters = 0;
+  for (size_t i = 0; i < text.size(); ++i)
+    if ((static_cast<unsigned char>(text[i]) & 0xc0) != 0x80 && ++characters > columns)
+      return text.substr(0, i);
+  return text;
 }
 
 // Characters that steer a terminal or reorder a line: C0 and C1 controls, and those that set the
@@ -131,6 +149,43 @@ bool steers(std::string_view character) {
 }  // namespace
 
 void set_console_level(Level level) { output().console_level = level; }
+
+size_t live_line_width() {
+  if (!output().terminal) return 0;
+  winsize size{};
+  const bool known = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+  return (known ? size.ws_col : 80) - 1u;  // a full line may wrap
+}
+
+namespace {
+
+void show_live_line(Output& out) {  // holding console_mutex
+  const std::string shown =
+      out.no_live_line > 0 ? "" : cut(out.wanted_live_line, live_line_width());
+  if (shown == out.live_line) return;
+  out.live_line = shown;
+  const std::string written = "\r\033[K" + shown;
+  std::fwrite(written.data(), 1, written.size(), stderr);
+}
+
+void suspend_live_line(int by) {
+  Output& out = output();
+  std::lock_guard lock(out.console_mutex);
+  out.no_live_line += by;
+  if (out.terminal) show_live_line(out);
+}
+
+}  // namespace
+
+void set_live_line(const std::string& text) {
+  Output& out = output();
+  std::lock_guard lock(out.console_mutex);
+  out.wanted_live_line = text;
+  if (out.terminal) show_live_line(out);
+}
+
+NoLiveLine::NoLiveLine() { suspend_live_line(1); }
+NoLiveLine::~NoLiveLine() { suspend_live_line(-1); }
 
 void set_file(const std::filesystem::path& path) {
   Output& out = output();

@@ -179,6 +179,33 @@ TEST(Detach, SaysWhyItCannot) {
   EXPECT_NE(second.err.find("not started: the journal"), std::string::npos) << second.err;
 }
 
+// A second federation costs node-hours, too.
+TEST(Run, SaysThatAnotherOneGoesOn) {
+  Project project;
+  project.set_rounds(1);
+  project.set_hold();
+  project.write_config();
+  auto run = project.start_run();
+  ASSERT_TRUE(project.await_events("submitted", 2));
+  const std::string path = project.path().string();
+  const ProcessResult second = project.xffl({"run", "-p", path, "--new", "--detach"});
+  EXPECT_NE(second.err.find("another run of this project goes on"), std::string::npos)
+      << second.err;
+  project.release();
+  EXPECT_EQ(run.finish(), 0);
+  EXPECT_EQ(project.xffl({"attach", "-p", path, "--run", "0002"}).exit_code, 0);
+}
+
+TEST(CommandLine, IsTakenAsPeopleWriteIt) {
+  Project project;
+  const std::string path = project.path().string();
+  const ProcessResult quiet = project.xffl({"plan", "-q", "-p", path});
+  EXPECT_EQ(quiet.exit_code, 0) << quiet.err;
+  const ProcessResult unknown = project.xffl({"runn", "-p", path});
+  EXPECT_EQ(unknown.exit_code, exit_code(ErrorKind::kUsage));
+  EXPECT_NE(unknown.err.find("there is no command 'runn'"), std::string::npos) << unknown.err;
+}
+
 TEST(Detach, OfACompletedRunShowsIt) {
   Project project;
   project.set_rounds(1);
@@ -186,6 +213,30 @@ TEST(Detach, OfACompletedRunShowsIt) {
   ASSERT_EQ(project.run().exit_code, 0);
   const ProcessResult again = project.xffl({"run", "-p", project.path().string(), "--detach"});
   EXPECT_EQ(again.exit_code, 0) << again.err;
+}
+
+// Days may pass in a queue: what facilities do is on the terminal, in one line that fits.
+TEST(Output, OnATerminalShowsWhatFacilitiesDoInOneLine) {
+  Project project;
+  project.set_rounds(1);
+  project.set_training_time(2500);
+  project.write_config();
+  const ProcessResult run = run_process(
+      {.argv = {"script", "-qec",
+                "stty cols 40; exec " XFFL_BINARY_DIR "/bin/xffl run -p " + project.path().string(),
+                "/dev/null"},
+       .env = {{"NO_COLOR", "1"}},
+       .timeout = std::chrono::seconds(120)});
+  ASSERT_EQ(run.exit_code, 0) << run.out << run.err;
+  const std::string erase = "\r\033[K";
+  EXPECT_NE(run.out.find(erase + "round 1 of 1  | alba: runn"), std::string::npos) << run.out;
+  // What follows erases it, and it never reaches the last column.
+  for (size_t at = 0; (at = run.out.find(erase + "round 1 of 1  |", at)) != std::string::npos;) {
+    at += erase.size();
+    const size_t end = run.out.find_first_of("\r\n", at);
+    EXPECT_LT(end - at, 40u) << run.out.substr(at, end - at);
+    EXPECT_EQ(run.out.compare(end, erase.size(), erase), 0) << run.out.substr(at, 80);
+  }
 }
 
 // `xffl run | tee log`, and tee ends.
