@@ -77,6 +77,25 @@ void add_commands(CLI::App& app, int& exit_code, std::vector<std::string> progra
   xffl::add_generate_command(app);
 }
 
+// Beside the command and behind it: people write `xffl run -v`.
+void add_verbosity(CLI::App& app, bool& verbose, bool& quiet) {
+  app.add_flag("-v,--verbose", verbose, "show more of what happens");
+  app.add_flag("-q,--quiet", quiet, "show warnings and errors only");
+  for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+    if (!command->get_prefix_command()) add_verbosity(*command, verbose, quiet);
+}
+
+// CLI11 would only say that there is none.
+void require_known_command(const CLI::App& app, const std::vector<std::string>& words) {
+  if (words.empty() || words.front().starts_with("-")) return;
+  const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
+  if (std::none_of(commands.begin(), commands.end(),
+                   [&](const CLI::App* command) { return command->check_name(words.front()); }))
+    throw xffl::Error(xffl::ErrorKind::kUsage, "there is no command '" +
+                                                   xffl::log::printable(words.front(), 80) +
+                                                   "': `xffl --help` lists them");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -86,8 +105,6 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", std::string("xffl ") + XFFL_VERSION);
   app.require_subcommand(1);
   bool verbose = false, quiet = false;
-  app.add_flag("-v,--verbose", verbose, "show more of what happens");
-  app.add_flag("-q,--quiet", quiet, "show warnings and errors only");
   app.parse_complete_callback([&] {
     xffl::log::set_console_level(quiet     ? xffl::log::Level::kWarning
                                  : verbose ? xffl::log::Level::kDebug
@@ -96,7 +113,9 @@ int main(int argc, char** argv) {
   int exit_code = 0;
   xffl::CommandLine line = xffl::split_command_line(argc, argv);
   add_commands(app, exit_code, std::move(line.program));
+  add_verbosity(app, verbose, quiet);
   try {
+    require_known_command(app, line.own);
     std::reverse(line.own.begin(), line.own.end());  // CLI11 takes the last word first
     app.parse(line.own);
   } catch (const CLI::Success& success) {  // --help, --version

@@ -74,9 +74,9 @@ void trust_one(const Flags& flags, const Way& way) {
   if (!accepted(flags, key))
     throw Error(ErrorKind::kAuth,
                 "the key of " + key.host.name + " was not accepted" +
-                    (flags.fingerprints.empty()
-                         ? std::string("; without a terminal, give --yes with its fingerprint")
-                         : ": --yes names another fingerprint"));
+                    (!flags.fingerprints.empty() ? ": --yes names another fingerprint"
+                     : has_terminal()            ? ": the answer was not 'yes'"
+                                      : "; without a terminal, give --yes with its fingerprint"));
   remote::trust(way.settings, key);
   std::printf("trusted from now on, in %s\n", way.settings.known_hosts.c_str());
 }
@@ -94,8 +94,9 @@ void trust(const Flags& flags) {
   for (const Way& way : ways) try {
       trust_one(flags, way);
     } catch (const Error& error) {  // the others may still be trusted
-      std::fprintf(stderr, "xffl: %s\n", error.what());
-      if (!problem || problem->kind() != ErrorKind::kAuth) problem = error;
+      if (problem) std::fprintf(stderr, "xffl: %s\n", problem->what());
+      problem = error.kind() == ErrorKind::kAuth || !problem ? error
+                                                             : Error(problem->kind(), error.what());
     }
   if (problem) throw *problem;
 }

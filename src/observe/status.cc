@@ -101,13 +101,23 @@ std::string credential_line(const FacilityName& name, const EndingCredential& cr
          (credential.renew.empty() ? "" : " with: " + log::printable(credential.renew, 300)) + "\n";
 }
 
+// A reason of several lines, such as those that differ in xffl.yaml.
+std::string printable_lines(const std::string& text) {
+  std::string shown;
+  for (size_t begin = 0; begin < text.size() && shown.size() < 4000;) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    shown += (shown.empty() ? "" : "\n") + log::printable(text.substr(begin, end - begin), 2000);
+    begin = end + 1;
+  }
+  return shown;
+}
+
 std::string ending(const RunStatus& status) {
   if (status.state != "stopped") return "";
   const round::Stopped* why = stopped(status);
   std::string text =
       why != nullptr
-          ? "stopped at " + why->time_utc + " (" + why->kind +
-                "): " + log::printable(why->reason, 2000)
+          ? "stopped at " + why->time_utc + " (" + why->kind + "): " + printable_lines(why->reason)
           : "its coordinator did not say why it ended (killed, or the machine went down)";
   return text + "\ncontinue with: xffl run\n";
 }
