@@ -118,7 +118,6 @@ std::shared_ptr<GrowingFiles> AheadPushes::begin(Context& context, const plan::R
 transfer::Sent AheadPushes::take_over(Context& context, const plan::FacilityPlan& facility,
                                       const checkpoint::Manifest& model,
                                       const transfer::Endpoint& endpoint, std::stop_token stop) {
-  if (model.total_bytes() < context.world.ahead_bytes) return {};
   std::unique_ptr<Lane> lane;
   bool tidy = false;
   {
@@ -126,7 +125,7 @@ transfer::Sent AheadPushes::take_over(Context& context, const plan::FacilityPlan
     lane = std::exchange(lanes_[facility.facility], nullptr);
     tidy = !tidy_.insert(facility.facility).second;
   }
-  if (!lane && tidy) return {};
+  if (!lane && (tidy || model.total_bytes() < context.world.ahead_bytes)) return {};
   transfer::Sent sent = lane ? lane->finish(stop) : transfer::Sent();
   if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
   const bool taken =

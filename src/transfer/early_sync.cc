@@ -10,7 +10,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kFirstPause{500};
-constexpr milliseconds kLongestPause{5000};
+constexpr milliseconds kLongestPause{10'000};
 constexpr std::chrono::minutes kPatience{5};
 constexpr int kMaxFailures = 3;  // in a row
 
