@@ -2,10 +2,12 @@
 
 #include <chrono>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 
+#include "clean_up.h"
 #include "context.h"
 #include "packed_models.h"
 #include "xffl/base/error.h"
@@ -31,12 +33,15 @@ std::optional<plan::RoundPlan> next_plan(const Context& context, const plan::Rou
 // A facility's thread.
 class AheadPushes::Lane {
  public:
-  Lane(Context& context, int round, const plan::FacilityPlan& facility,
+  /// `outdated`, if any, makes room first.
+  Lane(Context& context, int round, const plan::FacilityPlan& facility, const std::string& outdated,
        std::shared_ptr<GrowingFiles> files, uint64_t total_bytes)
       : context_(context),
         round_(round),
         name_(facility.facility),
         folder_(ahead_folder(facility)),
+        outdated_(outdated.empty() ? std::nullopt
+                                   : std::optional(facility.folder / "models" / outdated)),
         files_(std::move(files)),
         total_bytes_(total_bytes),
         thread_([this](std::stop_token stop) { work(std::move(stop)); }) {}
@@ -59,6 +64,7 @@ class AheadPushes::Lane {
       const config::Facility& settings = context_.experiment.facility(name_);
       const auto control = context_.world.connect(settings);
       const auto bulk = context_.world.connect_transfer(settings);
+      if (outdated_) control->remove_tree(*outdated_, stop);
       transfer::send_ahead({*control, *bulk}, *files_, total_bytes_, folder_, sent_,
                            enough_.get_token(), stop,
                            [this](const transfer::Progress& progress) { show(progress); });
@@ -85,6 +91,7 @@ class AheadPushes::Lane {
   const int round_;
   const FacilityName name_;
   const RemotePath folder_;
+  const std::optional<RemotePath> outdated_;
   const std::shared_ptr<GrowingFiles> files_;
   const uint64_t total_bytes_;
   std::chrono::nanoseconds shown_{};
@@ -102,6 +109,8 @@ std::shared_ptr<GrowingFiles> AheadPushes::begin(Context& context, const plan::R
   const uint64_t bytes =
       checkpoint::read_manifest(context.folder.global(plan.round - 1)).total_bytes();
   if (bytes < context.world.ahead_bytes) return nullptr;
+  const std::string outdated =
+      outdated_model(context.ledger.history(), plan.round, context.experiment.policy.keep_rounds);
   const auto files = std::make_shared<GrowingFiles>();
   const std::lock_guard lock(mutex_);
   lanes_.clear();
@@ -109,7 +118,8 @@ std::shared_ptr<GrowingFiles> AheadPushes::begin(Context& context, const plan::R
     const config::Facility& settings = context.experiment.facility(facility.facility);
     const auto known = [&](int round) { return context.ledger.facility(round, settings.name); };
     if (context.ledger.paused(settings.name) || takes_packed(settings, *next, 1, known)) continue;
-    lanes_[settings.name] = std::make_unique<Lane>(context, next->round, facility, files, bytes);
+    lanes_[settings.name] =
+        std::make_unique<Lane>(context, next->round, facility, outdated, files, bytes);
     tidy_.insert(settings.name);
   }
   return lanes_.empty() ? nullptr : files;
