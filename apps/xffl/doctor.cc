@@ -1,10 +1,13 @@
 #include "doctor.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
+#include <span>
 
 #include "facility_room.h"
 #include "model_bytes.h"
+#include "partition_limit.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
@@ -16,6 +19,7 @@
 #include "xffl/round/purge.h"
 #include "xffl/round/render.h"
 #include "xffl/round/slurm_settings.h"
+#include "xffl/tokens/token_shard.h"
 
 namespace xffl {
 namespace {
@@ -174,22 +178,36 @@ class Examination {
             there ? "" : "the work folder must be on a file system that both hosts share");
       });
   }
-  void file(const std::string& what, const std::string& path) {
+  // Why a job could not use what is there; empty: it could, or nobody can tell. What a program of
+  // one's own reads is its business, and an image may be a folder.
+  std::string unusable(const RemotePath& path, const remote::FileInfo& info, bool is_shard) const {
+    using Type = remote::FileInfo::Type;
+    if (is_shard && info.type == Type::kFolder) return "is a folder: name the shards in it";
+    if (info.type != Type::kRegular) return "";
+    std::array<char, tokens::kShardMagic.size()> head{};
+    const size_t n = session_->read(path, 0, std::as_writable_bytes(std::span(head)));
+    if (is_shard && std::string_view(head.data(), n) != tokens::kShardMagic)
+      return "is no token shard: `xffl-tokenize encode` makes them";
+    return "";
+  }
+  void file(const std::string& what, const std::string& text, bool is_shard) {
     check(what, "see that your account may read it", [&] {
-      const auto info = session_->stat(RemotePath(path));
-      std::byte first{};
-      if (info && info->type == remote::FileInfo::Type::kRegular)
-        session_->read(RemotePath(path), 0, {&first, 1});
-      add(info ? Grade::kGood : Grade::kBad, what, path + (info ? "" : " is not there"),
-          info ? "" : "correct the path in xffl.yaml, or put the file there");
+      const RemotePath path(text);
+      const auto info = session_->stat(path);
+      const std::string problem = info ? unusable(path, *info, is_shard) : "is not there";
+      add(problem.empty() ? Grade::kGood : Grade::kBad, what,
+          text + (problem.empty() ? "" : " " + problem),
+          problem.empty() ? "" : "correct the path in xffl.yaml, or put the file there");
     });
   }
   void data() {
-    for (const std::string& path : facility_.train_data) file("training data", path);
-    for (const job::ValidationSet& set : facility_.validation) file("validation data", set.path);
+    const bool shards = facility_.trainer_command.empty();
+    for (const std::string& path : facility_.train_data) file("training data", path, shards);
+    for (const job::ValidationSet& set : facility_.validation)
+      file("validation data", set.path, shards);
   }
   void image() {
-    if (!facility_.image.file.empty()) file("image", facility_.image.file);
+    if (!facility_.image.file.empty()) file("image", facility_.image.file, false);
   }
   void purging() {
     if (facility_.purge_after.count() == 0) return;
@@ -224,11 +242,30 @@ class Examination {
         submit::test_only(*session_, round::slurm_settings(facility_.slurm),
                           {script.job_name, script.script, facility_.workdir}, {});
     const std::string said = log::printable(answer.answer, 300);
-    if (answer.accepted) return add(Grade::kGood, "allocation", said);
+    if (answer.accepted) {
+      add(Grade::kGood, "allocation", said);
+      return walltime();
+    }
     if (answer.for_good)
       return add(Grade::kBad, "allocation", said,
                  "correct account, partition, qos, nodes or time in xffl.yaml");
     add(Grade::kBad, "allocation", said, kControllerFix);
+  }
+
+  // A warning: some QOS lift the partition's limit.
+  void walltime() {
+    std::vector<std::string> words = {"sinfo", "-h", "-o", "%P %l"};
+    if (!facility_.slurm.cluster.empty()) words.push_back("--clusters=" + facility_.slurm.cluster);
+    const auto answer = session_->run(words, "", kPatience, {});
+    const auto limit = answer.exit_code == 0
+                           ? longest_walltime(answer.out, facility_.slurm.partition)
+                           : std::nullopt;
+    if (!limit || facility_.slurm.time <= *limit) return;
+    add(Grade::kWarning, "walltime",
+        "slurm.time is " + std::to_string(facility_.slurm.time.count() / 60) +
+            " min, the partition allows " + std::to_string(limit->count() / 60) +
+            " min: the job may wait for ever",
+        "shorten slurm.time, or choose another partition");
   }
 
   // What runs inside an image or behind modules only a job can tell.

@@ -28,7 +28,6 @@ struct Header {
 };
 static_assert(sizeof(Header) == kHeaderBytes);
 
-constexpr std::string_view kMagic = "XFFLTOK1";
 constexpr uint32_t kFlagPacked = 1;
 constexpr uint32_t kFlagTargets = 2;
 
@@ -111,7 +110,7 @@ ShardLayout layout_of(const ShardInfo& info, size_t token_bytes,
 
 std::array<std::byte, kHeaderBytes> encode_header(const ShardInfo& info, size_t token_bytes) {
   Header header{};
-  std::memcpy(header.magic, kMagic.data(), kMagic.size());
+  std::memcpy(header.magic, kShardMagic.data(), kShardMagic.size());
   header.version = info.has_targets ? kTargetsVersion : kShardVersion;
   header.token_bytes = static_cast<uint32_t>(token_bytes);
   header.vocab_size = info.vocab_size;
@@ -131,8 +130,8 @@ std::pair<ShardInfo, ShardLayout> decode_header(std::span<const std::byte> file,
   }
   Header header;
   std::memcpy(&header, file.data(), sizeof header);
-  if (std::string_view(header.magic, sizeof header.magic) != kMagic) {
-    corrupt(path, "not a token shard: it does not begin with \"" + std::string(kMagic) + "\"");
+  if (std::string_view(header.magic, sizeof header.magic) != kShardMagic) {
+    corrupt(path, "not a token shard: it does not begin with \"" + std::string(kShardMagic) + "\"");
   }
   check_fields(header, path);
   const ShardInfo info{header.vocab_size,

@@ -24,7 +24,8 @@ class DoctorProject : public BedProject {
     if (!up()) return;
     set_rounds(1);
     write_config();
-    for (const char* name : {"alba", "brno"}) facility(name).exec_as_user({"touch", data(name)});
+    for (const char* name : {"alba", "brno"})
+      facility(name).exec_as_user({"sh", "-c", "printf XFFLTOK1 >\"$1\"", "sh", data(name)});
     replace_all("/data/unused.tokens", data("alba"));
     whole_ = yaml();
   }
@@ -121,7 +122,19 @@ void expect_trainer_faults(const DoctorProject& project) {
   EXPECT_THAT(project.doctor(0),
               AllOf(ContainsRegex("warning trainer .*is 'xffl-train 0.0.1', and"),
                     HasSubstr("install xffl-train")));
-  project.trainer_that_says("xffl-train " + version);
+  const auto program = [&](const std::string& data) {
+    project.edit(own, "trainer: {program: " + project.trainer_that_says("xffl-train " + version) +
+                          "}\n    training: {seed: 1}");
+    const std::string yaml = project.yaml();
+    const size_t at = yaml.find(project.data("alba"));
+    write_file_atomic(project.path() / "xffl.yaml",
+                      std::string(yaml).replace(at, project.data("alba").size(), data));
+  };
+  program("/scratch");
+  EXPECT_THAT(project.doctor_fails(), HasSubstr("training data    /scratch is a folder"));
+  program("/scratch/xffl-train");
+  EXPECT_THAT(project.doctor_fails(), HasSubstr("xffl-train is no token shard"));
+  program(project.data("alba"));
   EXPECT_THAT(project.doctor(0), HasSubstr("ok      trainer          xffl-train "));
 }
 
@@ -131,6 +144,11 @@ void expect_slurm_faults(const DoctorProject& project) {
   EXPECT_THAT(project.doctor_fails(), AllOf(ContainsRegex("FAILED  allocation .*nvalid partition"),
                                             HasSubstr("correct account, partition")));
   EXPECT_THAT(project.plan().out, HasSubstr("REFUSED: "));
+  project.mend();
+  project.edit(" time: 5m", " time: 30h");  // accepted, and never started
+  EXPECT_THAT(
+      project.doctor(0),
+      HasSubstr("warning walltime         slurm.time is 1800 min, the partition allows 60"));
   project.mend();
   alba.stop_daemon("slurmctld");
   EXPECT_THAT(project.doctor_fails(),

@@ -23,11 +23,14 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "xffl/base/file.h"
 
 namespace xffl::tokens {
+
+inline constexpr std::string_view kShardMagic = "XFFLTOK1";  // what every shard begins with
 
 struct ShardInfo {
   uint64_t vocab_size = 0;
