@@ -1,5 +1,6 @@
 #include "xffl/observe/status.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
@@ -8,6 +9,7 @@
 #include "xffl/base/log.h"
 #include "xffl/journal/journal.h"
 #include "xffl/observe/validation.h"
+#include "xffl/round/run_folder.h"
 
 namespace xffl::observe {
 namespace {
@@ -119,7 +121,11 @@ std::string ending(const RunStatus& status) {
       why != nullptr
           ? "stopped at " + why->time_utc + " (" + why->kind + "): " + printable_lines(why->reason)
           : "its coordinator did not say why it ended (killed, or the machine went down)";
-  return text + "\ncontinue with: xffl run\n";
+  // Without a name `xffl run` continues the newest.
+  const std::string run = status.folder.filename().string();
+  const auto newest = round::latest_run(status.folder.parent_path());
+  return text + "\ncontinue with: xffl run" +
+         (newest && newest->str() != run ? " --run " + run : "") + "\n";
 }
 
 Json round_json(const RunStatus& status, int number, const RoundState& round) {

@@ -351,6 +351,19 @@ TEST(Status, TellsAStoppedRunFromAKilledOne) {
   EXPECT_EQ(project.run().exit_code, 0);
 }
 
+TEST(Status, NamesTheRunThatIsNotTheNewest) {
+  Project project;
+  project.set_rounds(1);
+  project.write_config();
+  const std::string path = project.path().string();
+  ASSERT_EQ(project.run({{"XFFL_FAILPOINT", "journal:after:4"}}).exit_code, 128 + 9);
+  EXPECT_NE(project.xffl({"status", "-p", path}).out.find("continue with: xffl run\n"),
+            std::string::npos);
+  ASSERT_EQ(project.xffl({"run", "-p", path, "--new"}).exit_code, 0);
+  const std::string older = project.xffl({"status", "-p", path, "--run", "0001"}).out;
+  EXPECT_NE(older.find("continue with: xffl run --run 0001\n"), std::string::npos) << older;
+}
+
 // Whoever resumes believes that it goes on then.
 TEST(Resume, OfWhatNobodyHadPausedSaysSo) {
   Project project;
