@@ -6,7 +6,6 @@
 #include <span>
 
 #include "facility_room.h"
-#include "model_bytes.h"
 #include "partition_limit.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -16,6 +15,7 @@
 #include "xffl/config/load.h"
 #include "xffl/journal/file_system.h"
 #include "xffl/remote/ssh.h"
+#include "xffl/round/model_bytes.h"
 #include "xffl/round/purge.h"
 #include "xffl/round/render.h"
 #include "xffl/round/slurm_settings.h"
@@ -31,8 +31,8 @@ using std::chrono::seconds;
 constexpr seconds kPatience{30};
 
 /// Nothing when there is no model: that is a finding of its own.
-std::optional<ModelBytes> bytes_of_model(const config::Experiment& experiment) try {
-  return model_bytes(experiment);
+std::optional<round::ModelBytes> bytes_of_model(const config::Experiment& experiment) try {
+  return round::model_bytes(experiment, experiment.model);
 } catch (const Error&) {
   return std::nullopt;
 }
@@ -336,7 +336,7 @@ std::vector<Finding> examine_model(const config::Experiment& experiment) {
     else
       parse_json(read_file(experiment.model / "config.json", 1 << 20),
                  (experiment.model / "config.json").string());
-    model_bytes(experiment);
+    round::model_bytes(experiment, experiment.model);
     findings.push_back({Grade::kGood, "model", experiment.model.string(), ""});
   } catch (const Error& error) {
     findings.push_back({Grade::kBad, "model", error.what(),

@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <memory>
 
-#include "model_bytes.h"
 #include "project.h"
 #include "terminal.h"
 #include "xffl/base/clock.h"
@@ -15,6 +14,7 @@
 #include "xffl/config/load.h"
 #include "xffl/journal/journal.h"
 #include "xffl/round/federation.h"
+#include "xffl/round/model_bytes.h"
 #include "xffl/round/render.h"
 #include "xffl/round/slurm_settings.h"
 
@@ -77,7 +77,7 @@ std::string ask(const config::Facility& facility, round::World& world,
 std::vector<FacilityPlan> make_plans(const Flags& flags, const config::Experiment& experiment) {
   const round::History history = history_of(flags.project, experiment);
   require_model(experiment);
-  const ModelBytes bytes = model_bytes(experiment);
+  const round::ModelBytes bytes = round::model_bytes(experiment, experiment.model);
   SystemClock clock;
   round::World world = round::make_world(clock, experiment.project_folder, person_at_terminal());
   std::vector<FacilityPlan> plans;

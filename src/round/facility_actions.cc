@@ -1,6 +1,7 @@
 #include "facility_actions.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "at_the_facility.h"
 #include "job_script.h"
@@ -12,6 +13,7 @@
 #include "xffl/base/scrub.h"
 #include "xffl/base/sha256.h"
 #include "xffl/checkpoint/model_folder.h"
+#include "xffl/round/model_bytes.h"
 
 namespace xffl::round {
 
@@ -20,6 +22,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr uint64_t kMaxReportBytes = 1 << 20;
+constexpr uint64_t kSmallUpdateBytes = 16u << 20;  // there is room for such
 constexpr int kLooks = 3;    // at files that are not what they should be, a settle time apart
 constexpr int kCancels = 5;  // of a job that goes on
 constexpr std::chrono::milliseconds kCancelPause{500};  // between the first two; doubles
@@ -126,6 +129,30 @@ job::JobSpec FacilityActions::spec(int attempt) const {
 std::string FacilityActions::script(int attempt) const {
   return job_script(settings_, spec(attempt), folder(attempt), context_.world.programs,
                     stays_for(context_.experiment, facility_, plan_.round));
+}
+
+void FacilityActions::look_at_room(int attempt) {
+  if (plan_.evaluates || std::exchange(room_looked_at_, attempt) == attempt) return;
+  try {
+    const ModelBytes bytes = model_bytes(
+        context_.experiment, plan_.adapted_sha256.empty() ? context_.folder.global(plan_.round - 1)
+                                                          : context_.folder.adapted());
+    if (bytes.update < kSmallUpdateBytes) return;
+    const FacilityState known = state(plan_.round);
+    const uint64_t needed = bytes.for_job(known.current() != nullptr && known.current()->packed);
+    const auto free = bulk_->free_bytes(facility_.folder);
+    if (!free || *free >= needed) return;
+    log::warning("a facility has less room than its job will need: the job may fail",
+                 {{"facility", facility_.facility.str()},
+                  {"round", plan_.round},
+                  {"folder", facility_.folder.str()},
+                  {"free_megabytes", static_cast<double>(*free) * 1e-6},
+                  {"needed_megabytes", static_cast<double>(needed) * 1e-6},
+                  {"what to do", "remove files there, or ask for more room"}});
+  } catch (const Error& error) {  // the submission will meet it, too
+    log::debug("it was not seen whether a facility has room for its job",
+               {{"facility", facility_.facility.str()}, {"problem", error.what()}});
+  }
 }
 
 submit::JobRequest FacilityActions::request(int attempt) const {

@@ -38,6 +38,9 @@ class FacilityActions {
                                           std::stop_token stop);
   /// The rendered script, kept in the archive; what a submission is recorded with.
   Json prepare_submission(int attempt);
+  /// Warns, ahead of the attempt's submission, when the facility lacks room for what its job will
+  /// write beside the model that was sent. A look that fails is only logged.
+  void look_at_room(int attempt);
   job::JobSpec spec(int attempt) const;
   std::chrono::milliseconds settle_time() const { return scheduler_->settle_time(); }
   /// The end of the job's output, for people.
@@ -109,6 +112,7 @@ class FacilityActions {
   std::shared_ptr<remote::Session> bulk_;  // for models and updates
   std::shared_ptr<submit::Scheduler> scheduler_;
   std::string last_metrics_line_;
+  int room_looked_at_ = 0;                          // of this attempt
   std::optional<Clock::MonotonicTime> model_seen_;  // whole at the facility
   std::map<std::string, uint64_t> in_place_;  // the most that a try found there, by its folder
   uint64_t gained_ = 0;                       // ... beyond the tries before, in this action

@@ -53,6 +53,8 @@ FacilityOutcome FacilityRound::run(std::stop_token stop) {
     tell_trouble(next.course);
     if (std::holds_alternative<Finish>(next.action)) break;
     if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
+    if (const auto* submit = std::get_if<Submit>(&next.action))
+      actions_.look_at_room(submit->attempt);
     const Event event = actions_.perform(next.action, stop);
     follow(next.action);
     next = step(rules_, std::move(next.course), event, moment());
@@ -152,22 +154,27 @@ void FacilityRound::tell(const Record& record) const {
                  {facility,
                   {"reason", text("reason")},
                   {"continue", "xffl resume " + facility_.facility.str()}});
-  if (record.kind == "update_accepted" && plan_.evaluates) {
+  if (record.kind == "update_accepted") tell_accepted(record.payload);
+}
+
+void FacilityRound::tell_accepted(const Json& payload) const {
+  const log::Field facility{"facility", facility_.facility.str()}, number{"round", plan_.round};
+  if (plan_.evaluates) {
     const FacilityState state = known();
     for (const job::ValidationResult& set : state.accepted->report.validation)
       log::info("last global model measured",
                 {facility, {"set", set.name}, {"loss", set.nll_before}});
-  } else if (record.kind == "update_accepted") {
-    const Json& report = record.payload["report"];
-    log::info("update accepted", {facility,
-                                  number,
-                                  {"tokens", report.value("tokens", int64_t{0})},
-                                  {"train_loss", report.value("train_loss", 0.0)},
-                                  {"change", record.payload.value("change", 0.0)}});
-    if (const std::string why = report.value("optimizer_lost", ""); !why.empty())
-      log::warning("the optimizer began anew at a facility: its state of the round before is lost",
-                   {facility, number, {"problem", why}});
+    return;
   }
+  const Json& report = payload["report"];
+  log::info("update accepted", {facility,
+                                number,
+                                {"tokens", report.value("tokens", int64_t{0})},
+                                {"train_loss", report.value("train_loss", 0.0)},
+                                {"change", payload.value("change", 0.0)}});
+  if (const std::string why = report.value("optimizer_lost", ""); !why.empty())
+    log::warning("the optimizer began anew at a facility: its state of the round before is lost",
+                 {facility, number, {"problem", why}});
 }
 
 void FacilityRound::follow(const Action& action) {

@@ -43,6 +43,7 @@ class FacilityRound {
   bool past_deadline(const Moment& moment) const;
   void keep(Record& record);
   void tell(const Record& record) const;
+  void tell_accepted(const Json& payload) const;  // of the record
   void follow(const Action& action);
   void tell_trouble(const Course& course);
   void show(const Course& course);

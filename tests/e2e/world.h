@@ -25,8 +25,9 @@ class WatchedSession final : public remote::Session {
  public:
   using Before = std::function<void(const std::string& operation, const RemotePath& path)>;
   using Removal = std::function<void(std::stop_token)>;  // what it takes to remove a tree
-  explicit WatchedSession(Before before, Removal removal = {})
-      : before_(std::move(before)), removal_(std::move(removal)) {}
+  using Free = std::function<std::optional<uint64_t>(const RemotePath& folder)>;
+  explicit WatchedSession(Before before, Removal removal = {}, Free free = {})
+      : before_(std::move(before)), removal_(std::move(removal)), free_(std::move(free)) {}
 
   remote::CommandResult run(const std::vector<std::string>& argv, const std::string& text,
                             std::chrono::milliseconds timeout, std::stop_token stop) override {
@@ -63,10 +64,14 @@ class WatchedSession final : public remote::Session {
     if (removal_) removal_(stop);
     inner_->remove_tree(path, stop);
   }
+  std::optional<uint64_t> free_bytes(const RemotePath& folder) override {
+    return free_ ? free_(folder) : inner_->free_bytes(folder);
+  }
 
  private:
   const Before before_;
   const Removal removal_;
+  const Free free_;
   const std::unique_ptr<remote::Session> inner_ = remote::make_local_session();
 };
 
@@ -129,8 +134,9 @@ class World : public testing::Test {
     const auto connect = [this](const config::Facility& facility) {
       const auto before = before_.find(facility.name.str());
       return std::shared_ptr<remote::Session>(
-          before == before_.end() ? remote::make_local_session()
-                                  : std::make_unique<WatchedSession>(before->second, removal_));
+          before == before_.end()
+              ? remote::make_local_session()
+              : std::make_unique<WatchedSession>(before->second, removal_, free_));
     };
     made.connect = made.connect_transfer = connect;
     made.credential_expiry = {};  // a test may call such a facility a remote one
@@ -174,6 +180,7 @@ class World : public testing::Test {
   std::stop_source stop_;
   std::map<std::string, WatchedSession::Before> before_;
   WatchedSession::Removal removal_;   // at facilities that are watched
+  WatchedSession::Free free_;         // the same
   std::function<bool()> brno_waits_;  // whether its jobs still wait for nodes
   submit::JobState brno_waiting_ = submit::JobState::kPending;
   std::chrono::milliseconds brno_settles_{300};

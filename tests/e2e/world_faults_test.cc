@@ -1,5 +1,6 @@
 // Federations whose links drop, whose schedulers forget what they were told, whose settings change
 // while jobs wait. In this process, with the real trainings of xffl-fake-trainer.
+#include <fstream>
 #include <thread>
 
 #include "e2e/world.h"
@@ -57,6 +58,30 @@ TEST_F(World, ACancellationThatWasForgottenIsRepeated) {
   const submit::SubmittedJob job = *scheduler->cancelled;
   EXPECT_NE(scheduler->query(std::span(&job, 1), {}).at(job.id).state, submit::JobState::kRunning);
   project_.release("brno");
+}
+
+// There is room for the model that is sent, but not for the update that the job will write.
+TEST_F(World, ThatThereIsNoRoomForAJobIsSaidAheadOfIt) {
+  const std::filesystem::path file = project_.path() / "log";
+  project_.set_rounds(1);
+  project_.set_model_rows(2'500'000);  // 40 MB
+  project_.write_config();
+  watch("brno", [](const std::string&, const RemotePath&) {});
+  free_ = [](const RemotePath& folder) {
+    return folder.filename() == "brno" ? 45'000'000 : uint64_t{1} << 40;
+  };
+  log::set_file(file);
+  EXPECT_EQ(run().rounds_published, 1);
+  log::set_file({});
+  std::vector<std::string> said;
+  std::ifstream lines(file);
+  for (std::string line; std::getline(lines, line);)
+    if (line.find("less room") != std::string::npos || line.find("submitted") != std::string::npos)
+      if (line.find("\"brno\"") != std::string::npos) said.push_back(line);
+  ASSERT_EQ(said.size(), 2u);
+  EXPECT_NE(said[0].find("\"free_megabytes\":45"), std::string::npos) << said[0];
+  EXPECT_NE(said[0].find("\"needed_megabytes\":48"), std::string::npos) << said[0];
+  EXPECT_NE(said[1].find("job submitted"), std::string::npos) << said[1];
 }
 
 // Its job was told to begin with the whole model, and waits; then the settings change, and the site

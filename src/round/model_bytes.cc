@@ -1,4 +1,4 @@
-#include "model_bytes.h"
+#include "xffl/round/model_bytes.h"
 
 #include <vector>
 
@@ -6,7 +6,7 @@
 #include "xffl/checkpoint/lora.h"
 #include "xffl/checkpoint/model_folder.h"
 
-namespace xffl {
+namespace xffl::round {
 namespace {
 
 uint64_t bytes_of(const std::vector<checkpoint::TensorSpec>& tensors, job::FloatType type) {
@@ -19,11 +19,12 @@ uint64_t bytes_of(const std::vector<checkpoint::TensorSpec>& tensors, job::Float
 
 // What a round trains: the adapter's tensors, or the model's.
 std::vector<checkpoint::TensorSpec> trained_tensors(const config::Experiment& experiment,
-                                                    const checkpoint::ModelFolder& model) {
+                                                    const checkpoint::ModelFolder& model,
+                                                    const std::filesystem::path& folder) {
   const job::Lora& lora = experiment.facilities.front().training.lora;
   if (lora.rank == 0) return model.tensors();
   return checkpoint::lora_tensors(
-      checkpoint::read_llama_config(experiment.model),
+      checkpoint::read_llama_config(folder),
       checkpoint::checked_lora_config({lora.rank, lora.alpha, lora.dropout, lora.target_modules},
                                       "training.lora"),
       checkpoint::Dtype::kF32);
@@ -31,9 +32,9 @@ std::vector<checkpoint::TensorSpec> trained_tensors(const config::Experiment& ex
 
 }  // namespace
 
-ModelBytes model_bytes(const config::Experiment& experiment) {
-  const checkpoint::ModelFolder model(experiment.model);
-  const std::vector<checkpoint::TensorSpec> trained = trained_tensors(experiment, model);
+ModelBytes model_bytes(const config::Experiment& experiment, const std::filesystem::path& folder) {
+  const checkpoint::ModelFolder model(folder);
+  const std::vector<checkpoint::TensorSpec> trained = trained_tensors(experiment, model, folder);
   ModelBytes bytes;
   bytes.published = bytes_of(trained, experiment.aggregation.publish_dtype);
   bytes.update = bytes_of(trained, experiment.aggregation.update_dtype);
@@ -44,4 +45,4 @@ ModelBytes model_bytes(const config::Experiment& experiment) {
   return bytes;
 }
 
-}  // namespace xffl
+}  // namespace xffl::round
