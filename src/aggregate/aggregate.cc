@@ -11,6 +11,7 @@
 #include "pipeline.h"
 #include "sources.h"
 #include "xffl/base/error.h"
+#include "xffl/base/space.h"
 #include "xffl/checkpoint/lora.h"
 
 namespace xffl::aggregate {
@@ -85,6 +86,7 @@ struct Origin {
 void write_model(const std::vector<TensorSpec>& tensors, const fs::path& out, const Origin& origin,
                  const Options& options, const std::function<void(const Block&, Bytes&)>& compute) {
   OutputFolder folder(out, tensors, options.max_shard_bytes, origin.is_adapter);
+  require_space(out.parent_path(), folder.total_bytes());
   Progress progress(options, folder.total_bytes());
   run_pipeline(BlockList(tensors), thread_count(options.num_threads),
                [&](const Block& block, std::span<Bytes> outputs) {
@@ -204,7 +206,9 @@ void server_step(const fs::path& master, std::vector<Input> updates, bool deltas
   OutputFolder new_master(out_master, tensors, options.max_shard_bytes, model.is_adapter());
   OutputFolder published(out_model, with_dtype(tensors, publish_dtype), options.max_shard_bytes,
                          model.is_adapter(), options.growing);
-  Progress progress(options, new_master.total_bytes() + published.total_bytes());
+  const uint64_t total_bytes = new_master.total_bytes() + published.total_bytes();
+  require_space(out_master.parent_path(), total_bytes);
+  Progress progress(options, total_bytes);
   run_pipeline(BlockList(tensors), thread_count(options.num_threads),
                ServerStep(model, sources, deltas, publish_dtype),
                {progress.counted(new_master), progress.counted(published)});

@@ -3,6 +3,7 @@
 #include "packed_names.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
+#include "xffl/base/space.h"
 #include "xffl/pack/pack.h"
 #include "xffl/pack/packed_model.h"
 
@@ -47,15 +48,6 @@ class Temporary {
  private:
   const fs::path path_;
 };
-
-void require_space(const fs::path& folder, uint64_t bytes) {
-  std::error_code problem;
-  const fs::space_info space = fs::space(folder, problem);
-  if (!problem && space.available < bytes)
-    throw Error(ErrorKind::kIo, "not enough space in " + folder.string() + ": up to " +
-                                    std::to_string(bytes) + " bytes are needed, " +
-                                    std::to_string(space.available) + " are free");
-}
 
 }  // namespace
 

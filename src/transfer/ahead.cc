@@ -11,6 +11,7 @@
 #include "meter.h"
 #include "names.h"
 #include "xffl/base/error.h"
+#include "xffl/base/space.h"
 
 namespace xffl::transfer {
 namespace {

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "names.h"
-#include "space.h"
 #include "xffl/base/error.h"
+#include "xffl/base/space.h"
 #include "xffl/transfer/transfer.h"
 
 namespace xffl::transfer {

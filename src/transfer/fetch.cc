@@ -11,10 +11,10 @@
 #include "meter.h"
 #include "names.h"
 #include "part_file.h"
-#include "space.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/sha256.h"
+#include "xffl/base/space.h"
 #include "xffl/transfer/transfer.h"
 
 namespace xffl::transfer {
@@ -116,8 +116,7 @@ void check_space(const fs::path& work, const Manifest& manifest) {
     }
     if (there < file.size_bytes) missing += file.size_bytes - there;
   }
-  const fs::space_info space = fs::space(work, problem);
-  if (!problem) require_space(work.string(), missing, space.available);
+  require_space(work, missing);
 }
 
 // True when an earlier call has finished the file; what has the name but not the content goes.

@@ -20,7 +20,4 @@ inline constexpr uint64_t kWorthAskingBytes = 16u << 20;
 
 inline std::string part_name(const std::string& name) { return "." + name + ".part"; }
 
-/// What a file system should have free for `bytes` more: folders and other files grow as well.
-inline uint64_t with_margin(uint64_t bytes) { return bytes + bytes / 64 + (1u << 20); }
-
 }  // namespace xffl::transfer

@@ -20,10 +20,10 @@
 #include "local_file.h"
 #include "meter.h"
 #include "names.h"
-#include "space.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/sha256.h"
+#include "xffl/base/space.h"
 #include "xffl/transfer/transfer.h"
 
 namespace xffl::transfer {

@@ -1,9 +1,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
 
 #include <cmath>
 #include <limits>
 #include <set>
+#include <thread>
 
 #include "models.h"
 #include "support/temp_dir.h"
@@ -218,6 +221,26 @@ TEST_F(Average, ConvertKeepsValuesAndShapes) {
   convert(dir_ / "master", Dtype::kBF16, dir_ / "back");
   EXPECT_EQ(sha256_file(dir_ / "back" / "model.safetensors"),
             sha256_file(a.folder / "model.safetensors"));
+}
+
+// Said before the first byte of a model is written, not when the disk is full of half of it.
+TEST_F(Average, SaysWhatADiskLacks) {
+  const Input a = input("a", some_model(4, Dtype::kBF16));
+  const fs::path disk = dir_ / "disk";
+  fs::create_directory(disk);
+  Thrown thrown;
+  bool mounted = false;
+  std::thread([&] {  // with mounts of its own
+    mounted = ::unshare(CLONE_NEWNS) == 0 &&
+              ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+              ::mount("xffl", disk.c_str(), "tmpfs", 0, "size=2m") == 0;
+    if (mounted) thrown = thrown_by([&] { convert(a.folder, Dtype::kF32, disk / "master"); });
+  })
+      .join();
+  if (!mounted) GTEST_SKIP() << "no mount namespaces here";
+  EXPECT_EQ(thrown.kind, ErrorKind::kIo);
+  EXPECT_THAT(thrown.message, HasSubstr("not enough space in " + disk.string() + ": 2277076"));
+  EXPECT_THAT(thrown.message, HasSubstr("bytes are needed, 20"));
 }
 
 }  // namespace

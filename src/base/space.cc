@@ -1,9 +1,12 @@
-#include "space.h"
+#include "xffl/base/space.h"
 
-#include "names.h"
+#include <system_error>
+
 #include "xffl/base/error.h"
 
-namespace xffl::transfer {
+namespace xffl {
+
+namespace fs = std::filesystem;
 
 void require_space(const std::string& where, uint64_t missing, uint64_t free) {
   const uint64_t needed = with_margin(missing);
@@ -14,4 +17,12 @@ void require_space(const std::string& where, uint64_t missing, uint64_t free) {
                                   " bytes (or raise the quota) and run again");
 }
 
-}  // namespace xffl::transfer
+void require_space(const fs::path& folder, uint64_t missing) {
+  std::error_code problem;
+  fs::path there = fs::absolute(folder);
+  while (!fs::exists(there, problem) && there.has_relative_path()) there = there.parent_path();
+  const fs::space_info space = fs::space(there, problem);
+  if (!problem) require_space(there.string(), missing, space.available);
+}
+
+}  // namespace xffl

@@ -1,0 +1,29 @@
+#include "xffl/base/space.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "support/temp_dir.h"
+#include "support/thrown.h"
+
+namespace xffl {
+namespace {
+
+TEST(Space, SaysWhatIsNeededFreeAndLacking) {
+  EXPECT_NO_THROW(require_space("there", 1000, with_margin(1000)));
+  EXPECT_EQ(test::message_of(ErrorKind::kIo, [] { require_space("there", 64, 77); }),
+            "not enough space in there: 1048641 bytes are needed, 77 are free; free at least "
+            "1048564 bytes (or raise the quota) and run again");
+}
+
+TEST(Space, OfAFolderThatIsNotThereIsThatAboveIt) {
+  const test::TempDir dir;
+  EXPECT_NO_THROW(require_space(dir / "a" / "b", 1));
+  EXPECT_THAT(test::message_of(ErrorKind::kIo, [&] { require_space(dir / "a" / "b", 1ull << 60); }),
+              testing::HasSubstr("not enough space in " + dir.path().string() + ": "));
+}
+
+}  // namespace
+}  // namespace xffl
