@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "attempt_budget.h"
 #include "job_failure.h"
 #include "xffl/base/clock.h"
 
@@ -60,6 +61,9 @@ class Stepper {
       now_.rest = rules_.settle_time;
     }
     if (watching()) watch(JobId(attempt().job_id));
+    // Its job ends, or will, because it was told to: by nobody else.
+    if (open() && attempt().cancel_intended)
+      now_.failing = {.reason = "its cancellation had begun", .charged = false};
   }
   void take(const Completed& done) {
     if (std::holds_alternative<Push>(now_.doing)) record("pushed", done.details);
@@ -72,7 +76,11 @@ class Stepper {
     if (now_.doubts > 0) record("cancel_intended");
     now_.failing = {.reason = refused.why, .charged = false, .gives_up = true};
   }
-  void take(const Postponed& postponed) { retry(postponed.why); }
+  void take(const Postponed& postponed) {  // the link is well: it is no outage
+    now_.failures = 0;
+    now_.trouble = postponed.why;
+    now_.rest = backoff(rules_.seed, ++now_.postponements);
+  }
   void take(const InDoubt& doubt) {
     now_.trouble = doubt.why;
     now_.submitting = false;
@@ -100,6 +108,11 @@ class Stepper {
   }
   void take(const Looked& looked) {
     now_.reported = looked.reported;
+    if (now_.failing) {  // the last look
+      now_.failing->unreported = false;
+      if (looked.reported) now_.failing.reset();
+      return;
+    }
     if (looked.reported) return;
     if (looked.status) take_status(*looked.status);
     if (now_.over && !looked.not_unpacked.empty()) {
@@ -135,6 +148,7 @@ class Stepper {
     if (now_.failing && now_.failing->hurries) return skip_courtesies();
     now_.trouble = needs.why;
     now_.needs_person = true;
+    no_outage();
     now_.rest = std::min<Nanoseconds>(rules_.poll_interval, kPersonInterval);
   }
 
@@ -169,18 +183,11 @@ class Stepper {
     now_.over = status;
   }
 
-  // A second start of an attempt leaves at once, because the first holds the claim: that one is the
-  // job.
+  // A second start of an attempt leaves at once, as the first, which is the job, holds the claim.
   void take_twins(const std::vector<JobId>& jobs) {
     for (const JobId& job : jobs)
       if (!now_.watched.contains(job)) return adopt(job, true);
-    now_.failing = failure_of(*now_.over, JobId(attempt().job_id));
-    if (!now_.not_unpacked.empty() && now_.over->state == JobState::kEnded)
-      now_.failing = {.reason =
-                          "its job found the model that it was given damaged, which is sent "
-                          "again: " +
-                          now_.not_unpacked,
-                      .charged = false};
+    now_.failing = failure_of(*now_.over, JobId(attempt().job_id), now_.not_unpacked);
   }
 
   int begin_doubt() {
@@ -214,6 +221,7 @@ class Stepper {
 
   void adopt(const JobId& job, bool adopted) {
     record("submitted", {{"job_id", job.str()}, {"adopted", adopted}});
+    now_.postponements = 0;
     watch(job);
   }
   void watch(const JobId& job) {
@@ -240,7 +248,7 @@ class Stepper {
       }
       if (now_.rest > Nanoseconds(0)) return sleep(std::exchange(now_.rest, Nanoseconds(0)));
       if (!open()) {
-        if (paused_) return sleep(rules_.poll_interval);
+        if (paused_) return wait_for_a_person();
         if (const auto action = end_its_jobs()) return *action;
         open_attempt();
         continue;
@@ -253,7 +261,7 @@ class Stepper {
     const int number = attempt().number;
     if (!now_.twins.empty()) return CancelJob{number, now_.twins.front()};
     if (!attempt().submit_intended) {
-      if (paused_) return sleep(rules_.poll_interval);
+      if (paused_) return wait_for_a_person();
       if (!attempt().pushed) return Push{number};
       record("submit_intended");
       now_.submitting = true;
@@ -269,15 +277,23 @@ class Stepper {
                 now_.over.has_value() || moment_.now >= now_.next_question};
   }
 
-  // A person paused the facility ahead of a submission that is on record. That it waits for a
-  // person is no outage; and after a doubt another look may still find a job.
+  // A person paused the facility ahead of a submission that is on record. After a doubt another
+  // look may still find a job.
   Action hold_back() {
-    now_.failing_since = now_.doubting_since = moment_.now;
     if (now_.empty_looks > 0) {
       now_.submitting = false;
       now_.empty_looks = kLooks - 1;
     }
+    return wait_for_a_person();
+  }
+  Action wait_for_a_person() {
+    no_outage();
     return sleep(rules_.poll_interval);
+  }
+  // What is waited for is not the facility.
+  void no_outage() {
+    now_.failures = 0;
+    now_.doubting_since = moment_.now;
   }
 
   // Deadlines hold in every state, unless the policy is to wait. But a job's report is looked for
@@ -289,7 +305,7 @@ class Stepper {
     return !(nothing_new_ && watching());
   }
   void look_at_the_time() {
-    const auto left = deadline_left();
+    const auto left = deadline_left(rules_, moment_);
     if (left && *left <= Nanoseconds(0))
       return stop_trying("no update before the round's deadline of " +
                          std::to_string(rules_.deadline.count()) + " s" +
@@ -311,13 +327,8 @@ class Stepper {
     if (open() && attempt().submit_intended && !attempt().cancel_intended)
       record("cancel_intended");
   }
-  std::optional<Nanoseconds> deadline_left() const {
-    if (rules_.waits_for_ever || rules_.deadline.count() == 0 || !moment_.since_first_submission)
-      return std::nullopt;
-    return Nanoseconds(rules_.deadline) - *moment_.since_first_submission;
-  }
   Sleep sleep(Nanoseconds duration) const {
-    const auto left = deadline_left();
+    const auto left = deadline_left(rules_, moment_);
     if (left && *left > Nanoseconds(0)) duration = std::min(duration, *left);
     return {std::max(duration, Nanoseconds(1))};
   }
@@ -328,15 +339,18 @@ class Stepper {
     if (open() && attempt().submit_intended) {
       if (now_.rest > Nanoseconds(0)) return sleep(std::exchange(now_.rest, Nanoseconds(0)));
       if (const auto action = end_its_jobs()) return action;
+      // What has taken the claim has seen the attempt's folder: a report that is there is seen now.
+      if (now_.failing->unreported && !now_.failing->hurries)
+        return Look{attempt().number, JobId(attempt().job_id), false};
     }
     const AttemptFailure failure = *now_.failing;
-    if (open())
-      record("attempt_failed",
-             {{"reason", failure.reason}, {"charged", failure.charged}, {"steps", failure.steps}});
-    if (failure.pauses) {
+    if (failure.pauses) {  // first: nothing is submitted after a kill between the two
       records_.push_back({"facility_paused", 0, {{"reason", failure.reason}}});
       paused_ = true;
     }
+    if (open())
+      record("attempt_failed",
+             {{"reason", failure.reason}, {"charged", failure.charged}, {"steps", failure.steps}});
     if (failure.gives_up) give_up(failure.reason);
     now_ = {};
     return std::nullopt;
@@ -361,21 +375,7 @@ class Stepper {
   }
 
   void open_attempt() {
-    int charged = 0, others = 0;
-    int64_t most_steps = 0;
-    for (const Attempt& earlier : known_.attempts) {
-      const bool went_on = earlier.steps > most_steps;  // such a training may take many jobs
-      most_steps = std::max(most_steps, earlier.steps);
-      if (earlier.number <= known_.attempts_before_resume || went_on) continue;
-      ++(earlier.charged ? charged : others);
-    }
-    const auto spent = [&](const std::string& budget) {
-      give_up("no attempt left (" + budget + "); the last one: " + *attempt().failure);
-    };
-    if (charged >= rules_.max_attempts)
-      return spent("policy.max_attempts is " + std::to_string(rules_.max_attempts));
-    if (others > rules_.rerun_budget)
-      return spent("policy.rerun_budget is " + std::to_string(rules_.rerun_budget));
+    if (const auto spent = spent_budget(rules_, known_)) return give_up(*spent);
     const int number = known_.attempts.empty() ? 1 : attempt().number + 1;
     now_ = {};
     record("attempt_opened", Json::object(), number);

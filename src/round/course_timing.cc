@@ -10,6 +10,12 @@ using std::chrono::milliseconds;
 using std::chrono::minutes;
 using std::chrono::seconds;
 
+std::optional<Nanoseconds> deadline_left(const Rules& rules, const Moment& moment) {
+  if (rules.waits_for_ever || rules.deadline.count() == 0 || !moment.since_first_submission)
+    return std::nullopt;
+  return Nanoseconds(rules.deadline) - *moment.since_first_submission;
+}
+
 // A look for the report is one stat at the facility, and costs its scheduler nothing. What is found
 // late by a tenth of the time that it took is found soon enough; near the end that the previous
 // round lets expect, a tenth of what is left.

@@ -45,13 +45,14 @@ void model_imported(History& history, const journal::Event&, JsonObject& payload
 }
 
 // A person ran again: facilities that were given up in an unfinished round get a new budget of
-// attempts, and the round a new deadline.
-void run_resumed(History& history, const journal::Event&, JsonObject&) {
+// attempts, and the round a new deadline, which runs from now on.
+void run_resumed(History& history, const journal::Event& event, JsonObject&) {
   history.stopped.reset();
   for (auto& [number, round] : history.rounds) {
     if (round.published || !round.participants.empty()) continue;
     for (auto& [name, facility] : round.facilities) {
-      if (facility.missing) round.first_submission_utc.clear();
+      if (facility.missing && !round.first_submission_utc.empty())
+        round.first_submission_utc = event.time_utc;
       facility.missing.reset();
       const Attempt* current = facility.current();
       if (current != nullptr)

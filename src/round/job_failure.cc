@@ -6,7 +6,9 @@ using submit::EndCause;
 using submit::JobState;
 using submit::JobStatus;
 
-AttemptFailure failure_of(const JobStatus& over, const JobId& job) {
+namespace {
+
+AttemptFailure unreported_failure_of(const JobStatus& over, const JobId& job) {
   const std::string word = over.native.empty() ? "" : " (" + over.native + ")";
   const std::string ended = "job " + job.str() + " ended without a report" + word;
   if (over.state == JobState::kCancelled)
@@ -28,6 +30,19 @@ AttemptFailure failure_of(const JobStatus& over, const JobId& job) {
       break;
   }
   return {.reason = ended};
+}
+
+}  // namespace
+
+AttemptFailure failure_of(const JobStatus& over, const JobId& job,
+                          const std::string& not_unpacked) {
+  if (!not_unpacked.empty() && over.state == JobState::kEnded)
+    return {.reason = "its job found the model that it was given damaged, which is sent again: " +
+                      not_unpacked,
+            .charged = false};
+  AttemptFailure failure = unreported_failure_of(over, job);
+  failure.unreported = true;
+  return failure;
 }
 
 }  // namespace xffl::round

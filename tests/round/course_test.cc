@@ -111,6 +111,8 @@ TEST(Course, FencesAFailedAttemptBeforeItOpensAnother) {
   ASSERT_TRUE(hand.action<Fence>());
   EXPECT_EQ(hand.kinds.back(), "submitted");
   hand.give(Completed{});
+  ASSERT_TRUE(hand.action<Look>()) << "for the last time";
+  hand.give(Looked{});
   EXPECT_EQ(hand.kinds.back(), "attempt_opened");
   EXPECT_TRUE(hand.action<Push>());
 }
@@ -166,7 +168,10 @@ TEST(Course, AsksAPersonAboutAJobThatSomebodyCancelled) {
   hand.give(Looked{.reported = false, .status = cancelled});
   hand.give(Found{});
   hand.give(Completed{});
-  EXPECT_EQ(hand.kinds.back(), "facility_paused");
+  hand.give(Looked{});
+  EXPECT_EQ(hand.kinds.back(), "attempt_failed");
+  EXPECT_EQ(hand.kinds.at(hand.kinds.size() - 2), "facility_paused")
+      << "a kill between the two must not lead to another attempt";
   hand.moment.paused = "cancelled";
   EXPECT_TRUE(hand.action<Sleep>());
   hand.give(Woke{});

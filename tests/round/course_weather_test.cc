@@ -1,4 +1,4 @@
-// Decisions of the state machine while things do not work: deadlines, pauses, bad links.
+// Decisions of the state machine while things do not work: deadlines, bad links.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,6 +14,7 @@ using std::chrono::seconds;
 using test::CourseHand;
 using testing::Contains;
 using testing::HasSubstr;
+using testing::Not;
 
 const submit::JobStatus kFailed{.state = submit::JobState::kEnded, .native = "FAILED"};
 
@@ -159,83 +160,39 @@ TEST(CourseWeather, AReportThatCannotBeFetchedEndsWithAnOutage) {
   EXPECT_THAT(hand.last.course.known.missing.value_or(""), HasSubstr("no room"));
 }
 
-// --- A facility that a person paused ---
+// --- A facility whose files are not to be seen for a while ---
 
-// Looks for jobs that find none; no submission comes of it in `time`.
-void expect_no_submission(CourseHand& hand, Nanoseconds time) {
-  const Nanoseconds until = hand.moment.now + time;
-  for (int actions = 0; hand.moment.now < until; ++actions) {
-    ASSERT_LT(actions, 200'000);
-    ASSERT_FALSE(hand.action<Submit>()) << "at " << hand.moment.now.count() / 1'000'000'000 << " s";
-    if (const auto* sleep = hand.action<Sleep>()) {
-      ASSERT_GE(sleep->duration, seconds(1));
-      hand.give(Woke{}, sleep->duration);
-    } else {
-      ASSERT_TRUE(hand.action<FindJobs>());
-      hand.give(Found{});
-    }
-  }
-}
-
-// Afterwards a submission, at the latest after another look.
-void expect_submission(CourseHand& hand) {
-  hand.moment.paused.reset();
-  for (int i = 0; i < 4 && !hand.action<Submit>(); ++i) {
-    if (hand.action<Sleep>())
-      hand.sleep_if_asked();
-    else
-      hand.give(Found{});
-  }
-  EXPECT_TRUE(hand.action<Submit>());
-}
-
-TEST(CoursePaused, APostponedSubmissionIsHeldBack) {
-  CourseHand hand;
-  hand.give(Began{});
-  hand.give(Completed{});
-  ASSERT_TRUE(hand.action<Submit>());
-  hand.moment.paused = "a person";
-  hand.give(Postponed{"QOSMaxSubmitJobPerUserLimit"});
-  expect_no_submission(hand, hours(24 * 30));
-  EXPECT_FALSE(hand.last.course.known.missing) << "it is no outage";
-  expect_submission(hand);
-}
-
-TEST(CoursePaused, ASubmissionAfterADoubtIsHeldBack) {
-  CourseHand hand;
-  hand.give(Began{});
-  hand.give(Completed{});
-  hand.give(InDoubt{"timed out"});
-  hand.moment.paused = "a person";
-  expect_no_submission(hand, hours(24 * 30));
-  EXPECT_FALSE(hand.last.course.known.missing);
-  expect_submission(hand);
-}
-
-TEST(CoursePaused, ASubmissionAfterARestartIsHeldBack) {
-  CourseHand before;
-  before.give(Began{});
-  before.give(Completed{});
-  CourseHand hand;
-  hand.last.course.known = before.last.course.known;
-  hand.moment.paused = "a person";
-  hand.give(Began{});
-  expect_no_submission(hand, hours(24 * 30));
-  expect_submission(hand);
-}
-
-// A job that had been submitted all the same is seen as soon as it appears.
-TEST(CoursePaused, AJobThatAppearsIsAdopted) {
-  CourseHand hand;
-  hand.give(Began{});
-  hand.give(Completed{});
-  hand.give(InDoubt{"timed out"});
-  hand.moment.paused = "a person";
-  expect_no_submission(hand, hours(2));
+// Maintenance: its jobs have ended, its log-in node is back, its file system is not mounted yet.
+// What takes the claim has seen it.
+TEST(CourseWeather, AReportThatIsSeenOnceTheClaimIsTakenCounts) {
+  Skipping hand;
+  hand.to_the_fence();
+  hand.give(Unreachable{"read-only file system"});
   hand.sleep_if_asked();
-  ASSERT_TRUE(hand.action<FindJobs>());
-  hand.give(Found{{JobId("7")}});
-  EXPECT_TRUE(hand.action<Look>());
+  ASSERT_TRUE(hand.action<Fence>());
+  hand.give(Completed{});
+  ASSERT_TRUE(hand.action<Look>());
+  EXPECT_FALSE(hand.action<Look>()->ask_scheduler);
+  hand.give(Unreachable{"the link dropped"});
+  hand.sleep_if_asked();
+  ASSERT_TRUE(hand.action<Look>());
+  hand.give(Looked{.reported = true, .status = {}});
+  ASSERT_TRUE(hand.action<FetchUpdate>());
+  hand.give(an_update());
+  EXPECT_TRUE(hand.action<Finish>());
+  EXPECT_EQ(hand.kinds.back(), "update_accepted");
+  EXPECT_THAT(hand.kinds, Not(Contains("attempt_failed")));
+}
+
+TEST(CourseWeather, TheLastLookEndsWithTheDeadline) {
+  Skipping hand;
+  hand.to_the_fence();
+  hand.give(Completed{});
+  ASSERT_TRUE(hand.action<Look>());
+  hand.answer(Unreachable{"the link dropped"});
+  ASSERT_TRUE(hand.action<Finish>());
+  EXPECT_LT(*hand.moment.since_first_submission, hours(24) + minutes(1));
+  EXPECT_THAT(hand.last.course.known.missing.value_or(""), HasSubstr("FAILED"));
 }
 
 // --- A link that drops again and again ---

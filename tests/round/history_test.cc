@@ -52,6 +52,23 @@ TEST(History, ResumingGivesAMissingFacilityNewAttempts) {
   EXPECT_EQ(alba(history).attempts_before_resume, 1);
 }
 
+// Otherwise nobody's submission, and so no deadline, might come while the others' updates lie
+// there.
+TEST(History, ResumingBeginsTheRoundsDeadlineAnew) {
+  auto events = begun();
+  events.push_back(event("facility_missing", 1, "alba", 0, R"({"reason":"r"})"));
+  events.push_back(event("attempt_opened", 1, "brno", 1));
+  events.push_back(event("submit_intended", 1, "brno", 1));
+  events.push_back(event("submitted", 1, "brno", 1, R"({"job_id":"42"})"));
+  events.back().time_utc = "2026-01-01T00:00:00Z";
+  events.push_back(event("run_resumed", 0, "", 0));
+  events.back().time_utc = "2026-01-02T00:00:00Z";
+  EXPECT_EQ(replay(events).rounds.at(1).first_submission_utc, "2026-01-02T00:00:00Z");
+  events[4] = event("round_planned", 1, "", 0, R"({"facilities":["alba","brno"]})");
+  EXPECT_EQ(replay(events).rounds.at(1).first_submission_utc, "2026-01-01T00:00:00Z")
+      << "nobody was given up";
+}
+
 TEST(History, RemembersWhyTheLastCoordinatorLeftUntilAnotherOneGoesOn) {
   History history = replay(begun());
   EXPECT_FALSE(history.stopped);

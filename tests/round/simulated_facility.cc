@@ -240,7 +240,24 @@ round::Event SimulatedFacility::perform(const Action& action, int round, Nanosec
   return do_it(action, round, now);
 }
 
+// What works without the file system is not said here.
+std::optional<round::Event> SimulatedFacility::do_it_unmounted(const Action& action,
+                                                               Nanoseconds now) {
+  if (std::holds_alternative<Push>(action) || std::holds_alternative<Fence>(action) ||
+      std::holds_alternative<FetchUpdate>(action))
+    return Unreachable{"read-only file system"};
+  if (std::holds_alternative<Submit>(action)) return InDoubt{"read-only file system"};
+  if (const auto* it = std::get_if<Look>(&action))
+    return Looked{
+        .reported = false,
+        .status = it->ask_scheduler ? std::optional(status_of(it->job, now)) : std::nullopt};
+  return std::nullopt;
+}
+
 round::Event SimulatedFacility::do_it(const Action& action, int round, Nanoseconds now) {
+  if (happens(weather_.unmounted)) mounted_at_ = now + between(minutes(1), hours(6));
+  if (now < mounted_at_)
+    if (const auto event = do_it_unmounted(action, now)) return *event;
   if (std::holds_alternative<Push>(action)) return Completed{{{"moved_bytes", 1}}};
   if (const auto* it = std::get_if<Submit>(&action)) return submit(round, it->attempt, now);
   if (const auto* it = std::get_if<FindJobs>(&action)) {
@@ -269,6 +286,7 @@ round::Event SimulatedFacility::do_it(const Action& action, int round, Nanosecon
   }
   if (const auto* it = std::get_if<CancelJob>(&action)) {
     if (Job* cancelled = job(it->job); cancelled && cancelled->phase != Job::Phase::kOver) {
+      told_to_end_.insert(it->job);
       cancelled->phase = Job::Phase::kOver;
       cancelled->purged_at = now + seconds(300);
       cancelled->end = {.state = JobState::kCancelled, .native = "CANCELLED"};

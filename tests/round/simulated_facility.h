@@ -32,9 +32,10 @@ struct Weather {
   double stay_dies = 0.1;      // a job that stays ends without taking its offer back
   double stays = 0.5;          // facilities whose jobs stay for the next round
   double not_unpacked = 0.02;  // a round's first job cannot unpack its model
+  double unmounted = 0.01;     // its log-in node is there without its file system, for hours
 };
 
-inline constexpr Weather kCalm{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+inline constexpr Weather kCalm{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
 
 class SimulatedFacility {
  public:
@@ -57,6 +58,12 @@ class SimulatedFacility {
   int running() const;
   /// Attempts that a job took by staying.
   int taken() const { return taken_; }
+  /// A job has reported on that attempt, and its file system is there.
+  bool shows_report(int round, int attempt) const {
+    return now_ >= mounted_at_ && reports_.contains({round, attempt});
+  }
+  /// The coordinator has cancelled it while it waited or ran.
+  bool was_told_to_end(const JobId& job) const { return told_to_end_.contains(job); }
   /// Jobs that could not unpack their model.
   int not_unpacked() const { return static_cast<int>(not_unpacked_.size()); }
 
@@ -77,6 +84,7 @@ class SimulatedFacility {
   bool happens(double probability);
   Nanoseconds between(std::chrono::seconds least, std::chrono::seconds most);
   round::Event do_it(const round::Action& action, int round, Nanoseconds now);
+  std::optional<round::Event> do_it_unmounted(const round::Action& action, Nanoseconds now);
   round::Event submit(int round, int attempt, Nanoseconds now);
   enum class OfferState { kOffered, kTaken, kClosed };
   /// The state of what is offered; none when nothing is.
@@ -97,7 +105,7 @@ class SimulatedFacility {
   Weather weather_;
   Nanoseconds settle_time_;
   bool forgets_fast_;
-  Nanoseconds now_{0}, link_back_at_{0}, credential_renewed_at_{0};
+  Nanoseconds now_{0}, link_back_at_{0}, credential_renewed_at_{0}, mounted_at_{0};
   std::vector<Job> jobs_;
   std::map<Key, int> claims_;  // the job's number; 0: the coordinator's fence
   enum class Answer { kGood, kBad, kToBeContinued };
@@ -109,6 +117,7 @@ class SimulatedFacility {
   std::map<Key, OfferState> offers_;  // by the attempt that was reported on
   std::optional<submit::Offer> offer_;
   std::set<Key> fenced_;
+  std::set<JobId> told_to_end_;
   std::vector<std::string> violations_;
 };
 

@@ -126,6 +126,7 @@ class Federation {
     Step next = step(rules_, std::move(slot.course), event, seen);
     for (Record& record : next.records) {
       if (record.kind == "update_accepted") record.payload = accepted_payload(slot, round, record);
+      if (record.kind == "attempt_failed") judge_the_failure(slot, round, record);
       append(record.kind, round, slot.name.str(), record.attempt, record.payload);
     }
     slot.course = std::move(next.course);
@@ -317,6 +318,22 @@ class Federation {
     } catch (const Error& error) {
       result_.violation = error.what();
     }
+  }
+
+  // Nothing that has been reported on is trained again, and a person who has ended a job is asked.
+  void judge_the_failure(const Slot& slot, int round, const Record& record) {
+    const auto reason = record.payload["reason"].get<std::string>();
+    const auto says = [&](const char* words) { return reason.find(words) != std::string::npos; };
+    const bool unreported = says("ended without a report") || says("has left no report");
+    if (says("no update before") || says("not reachable for")) return;  // time has ended it
+    if (unreported && slot.world->shows_report(round, record.attempt))
+      result_.violation = slot.name.str() + "'s finished training is thrown away: " + reason;
+    if (!says("was cancelled by somebody")) return;
+    if (!history_.paused.contains(slot.name))
+      result_.violation = slot.name.str() + " may get another job before it is paused";
+    const FacilityState& known = history_.rounds.at(round).facilities.at(slot.name);
+    if (slot.world->was_told_to_end(JobId(known.current()->job_id)))
+      result_.violation = slot.name.str() + "'s job was cancelled by nobody else: " + reason;
   }
 
   // A damaged model is nobody's failed training, and costs one attempt of a round.

@@ -134,11 +134,12 @@ using Event = std::variant<Began, Completed, Submitted, Refused, Postponed, InDo
 // An attempt that has failed; its claim is taken before it is recorded.
 struct AttemptFailure {
   std::string reason;
-  bool charged = true;    // counts against max_attempts, not against the re-run budget
-  int64_t steps = 0;      // done and kept in a checkpoint
-  bool gives_up = false;  // no further attempt would help
-  bool pauses = false;    // a person ended the job: ask before another one
-  bool hurries = false;   // the facility gets one chance to hear of it
+  bool charged = true;      // counts against max_attempts, not against the re-run budget
+  int64_t steps = 0;        // done and kept in a checkpoint
+  bool gives_up = false;    // no further attempt would help
+  bool pauses = false;      // a person ended the job: ask before another one
+  bool hurries = false;     // the facility gets one chance to hear of it
+  bool unreported = false;  // its report is looked for once more when its claim is taken
 };
 
 struct Course {
@@ -156,6 +157,7 @@ struct Course {
     // The submission.
     bool submitting = false;  // no job exists yet, for certain: the script may be submitted
     int empty_looks = 0;      // FindJobs that found nothing, in a row
+    int postponements = 0;    // of the submission, in a row
     int doubts = 0;
     Nanoseconds doubting_since{0};
     std::vector<JobId> twins;  // to be cancelled for courtesy: the claim lets only one job train
@@ -197,6 +199,8 @@ Step step(const Rules& rules, Course course, const Event& event, const Moment& m
 /// What the facility is doing, in a few words for people: "pending (Priority)".
 std::string describe(const Course& course);
 
+/// Until the round's deadline; none where none holds.
+std::optional<Nanoseconds> deadline_left(const Rules& rules, const Moment& moment);
 /// How long until the next look for a report, and until the next question to the scheduler.
 Nanoseconds look_interval(const Rules& rules, Nanoseconds watched,
                           std::optional<Nanoseconds> running);
