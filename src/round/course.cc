@@ -142,7 +142,9 @@ class Stepper {
       return now_.twins.clear();
     // What a try before this one has left there counts: the link is bad, not down.
     if (unreachable.gained_bytes > 0) now_.failures = 0;
-    retry(unreachable.why);
+    if (++now_.failures == 1) now_.failing_since = moment_.now;
+    now_.trouble = unreachable.why;
+    now_.rest = backoff(rules_.seed, now_.failures);
   }
   void take(const NeedsPerson& needs) {
     if (now_.failing && now_.failing->hurries) return skip_courtesies();
@@ -187,18 +189,12 @@ class Stepper {
   void take_twins(const std::vector<JobId>& jobs) {
     for (const JobId& job : jobs)
       if (!now_.watched.contains(job)) return adopt(job, true);
-    now_.failing = failure_of(*now_.over, JobId(attempt().job_id), now_.not_unpacked);
+    now_.failing = failure_of(*now_.over, attempt(), now_.not_unpacked);
   }
 
   int begin_doubt() {
     if (++now_.doubts == 1) now_.doubting_since = moment_.now;
     return now_.doubts;
-  }
-
-  void retry(const std::string& why) {
-    if (++now_.failures == 1) now_.failing_since = moment_.now;
-    now_.trouble = why;
-    now_.rest = backoff(rules_.seed, now_.failures);
   }
 
   void skip_courtesies() {
@@ -220,7 +216,9 @@ class Stepper {
   }
 
   void adopt(const JobId& job, bool adopted) {
-    record("submitted", {{"job_id", job.str()}, {"adopted", adopted}});
+    Json details = {{"job_id", job.str()}, {"adopted", adopted}};
+    for (const JobId& twin : now_.twins) details["twins"].push_back(twin.str());
+    record("submitted", std::move(details));
     now_.postponements = 0;
     watch(job);
   }

@@ -98,6 +98,7 @@ void submitted(FacilityState& facility, int attempt, JsonObject& payload) {
   Attempt& open = living_attempt(facility, attempt, payload);
   if (!open.submit_intended) refuse(payload, "no submission was intended");
   open.job_id = payload.string("job_id");
+  if (payload.has("twins")) open.twins = payload.strings("twins");
 }
 
 void attempt_failed(FacilityState& facility, int attempt, JsonObject& payload) {

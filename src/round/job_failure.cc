@@ -1,5 +1,7 @@
 #include "job_failure.h"
 
+#include <algorithm>
+
 namespace xffl::round {
 
 using submit::EndCause;
@@ -8,17 +10,24 @@ using submit::JobStatus;
 
 namespace {
 
-AttemptFailure unreported_failure_of(const JobStatus& over, const JobId& job) {
+bool is_twin(const Attempt& attempt) {
+  return std::find(attempt.twins.begin(), attempt.twins.end(), attempt.job_id) !=
+         attempt.twins.end();
+}
+
+AttemptFailure unreported_failure_of(const JobStatus& over, const Attempt& attempt) {
   const std::string word = over.native.empty() ? "" : " (" + over.native + ")";
-  const std::string ended = "job " + job.str() + " ended without a report" + word;
+  const std::string ended = "job " + attempt.job_id + " ended without a report" + word;
+  if (over.state == JobState::kCancelled && is_twin(attempt))  // by xffl, as far as it knows
+    return {.reason = ended, .charged = false};
   if (over.state == JobState::kCancelled)
-    return {.reason = "job " + job.str() + " was cancelled by somebody" + word,
+    return {.reason = "job " + attempt.job_id + " was cancelled by somebody" + word,
             .charged = false,
             .pauses = true};
   if (over.state == JobState::kUnknown)
-    return {
-        .reason = "the scheduler no longer knows job " + job.str() + ", which has left no report",
-        .charged = false};
+    return {.reason = "the scheduler no longer knows job " + attempt.job_id +
+                      ", which has left no report",
+            .charged = false};
   switch (over.cause) {
     case EndCause::kInfrastructure:
     case EndCause::kWalltime:
@@ -34,13 +43,13 @@ AttemptFailure unreported_failure_of(const JobStatus& over, const JobId& job) {
 
 }  // namespace
 
-AttemptFailure failure_of(const JobStatus& over, const JobId& job,
+AttemptFailure failure_of(const JobStatus& over, const Attempt& attempt,
                           const std::string& not_unpacked) {
   if (!not_unpacked.empty() && over.state == JobState::kEnded)
     return {.reason = "its job found the model that it was given damaged, which is sent again: " +
                       not_unpacked,
             .charged = false};
-  AttemptFailure failure = unreported_failure_of(over, job);
+  AttemptFailure failure = unreported_failure_of(over, attempt);
   failure.unreported = true;
   return failure;
 }

@@ -7,7 +7,7 @@ namespace xffl::round {
 
 /// Pure. `over` is what the scheduler said last: ended, cancelled, or no longer known.
 /// `not_unpacked` is what the job said of the model that it was given; empty: nothing.
-AttemptFailure failure_of(const submit::JobStatus& over, const JobId& job,
+AttemptFailure failure_of(const submit::JobStatus& over, const Attempt& attempt,
                           const std::string& not_unpacked);
 
 }  // namespace xffl::round

@@ -108,6 +108,35 @@ TEST(CourseWeather, ItsOwnCancellationIsNobodyElses) {
   EXPECT_FALSE(ended.charged);
 }
 
+// What was one too many comes up again when the job that was watched is forgotten.
+TEST(CourseWeather, ATwinThatItHasCancelledIsNobodyElsesAffair) {
+  CourseHand hand;
+  hand.give(Began{});
+  hand.give(Completed{});
+  hand.give(InDoubt{"timed out"});
+  hand.sleep_if_asked();
+  hand.give(Found{{JobId("7"), JobId("8")}});
+  hand.give(Completed{});
+  CourseHand later;  // after a kill
+  later.last.course.known = hand.last.course.known;
+  later.give(Began{});
+  const submit::JobStatus cancelled{.state = submit::JobState::kCancelled, .native = "CANCELLED"};
+  for (int i = 0; i < 40 && !later.action<Push>(); ++i) {
+    if (later.action<Sleep>())
+      later.sleep_if_asked();
+    else if (const auto* look = later.action<Look>())
+      later.give(Looked{.reported = false,
+                        .status = look->job == JobId("8") ? cancelled : submit::JobStatus{}},
+                 minutes(1));
+    else if (later.action<FindJobs>())
+      later.give(Found{{JobId("8")}});
+    else
+      later.give(Completed{});
+  }
+  EXPECT_TRUE(later.action<Push>());
+  EXPECT_THAT(later.kinds, Not(Contains("facility_paused")));
+}
+
 // --- A facility that a person paused ---
 
 // Looks for jobs that find none; no submission comes of it in `time`.

@@ -25,8 +25,9 @@ struct Attempt {
   bool packed = false;      // ... its model as differences from the last one
   int64_t moved_bytes = 0;  // ... of models, and how long that took, where it was noted
   double push_seconds = 0;
-  bool submit_intended = false;  // and not submitted: it is in doubt whether a job exists
-  std::string job_id;            // once submitted
+  bool submit_intended = false;    // and not submitted: it is in doubt whether a job exists
+  std::string job_id;              // once submitted
+  std::vector<std::string> twins;  // of its job: found beside it, and cancelled or to be
   std::optional<std::string> failure;
   bool charged = true;           // the failure counts against policy.max_attempts
   int64_t steps = 0;             // done before it was stopped, and kept in a checkpoint
