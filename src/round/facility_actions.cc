@@ -219,8 +219,7 @@ Json FacilityActions::prepare_submission(int attempt) {
 Event FacilityActions::look(const Look& look, std::stop_token stop) {
   Looked looked;
   const auto has_reported = [&] {
-    return at_the_facility(
-        [&] { return session_->stat(folder(look.attempt) / "out/report.json").has_value(); });
+    return at_the_facility([&] { return session_->stat(report_path(look.attempt)).has_value(); });
   };
   looked.reported = has_reported();
   if (!looked.reported) max_change();  // needed later: there is time now
@@ -242,12 +241,13 @@ Event FacilityActions::look(const Look& look, std::stop_token stop) {
 }
 
 Event FacilityActions::fetch(int attempt, std::stop_token stop) {
+  const Expected expected = expected_update();
   try {
-    const Report report = read_report(attempt);
+    const Report report = bring(attempt, expected, stop);
     if (job::is_to_be_continued(report.parsed, spec(attempt)))
       return ToBeContinued{report.parsed.steps};
-    double change = 0;
-    Accepted accepted = fetch_and_check(attempt, report, stop, change);
+    const double change = check_change(expected);
+    Accepted accepted = keep_accepted(attempt, report);
     Json details = {{"update_sha256", accepted.update_sha256},
                     {"report", parse_json(job::format_job_report(accepted.report), "report.json")}};
     if (change > 0) details["change"] = change;
@@ -259,15 +259,24 @@ Event FacilityActions::fetch(int attempt, std::stop_token stop) {
   }
 }
 
-FacilityActions::Report FacilityActions::read_report(int attempt) {
-  const std::string text =
-      remote::read_text(*session_, folder(attempt) / "out/report.json", kMaxReportBytes);
+FacilityActions::Expected FacilityActions::expected_update() const {
+  const fs::path base = context_.folder.global(plan_.round - 1);
+  const fs::path model = plan_.adapted_sha256.empty() ? base : context_.folder.adapted();
+  Expected expected;
+  expected.max_positions = checkpoint::read_llama_config(model).max_position_embeddings;
+  expected.max_bytes = max_update_bytes();
+  expected.max_change = max_change();
+  if (expected.max_change > 0) expected.base_norm = context_.norms.of(base);
+  return expected;
+}
+
+FacilityActions::Report FacilityActions::read_report(int attempt, const Expected& expected) {
+  const std::string text = remote::read_text(*session_, report_path(attempt), kMaxReportBytes);
   const job::JobReport report =
       job::parse_job_report(text, facility_.facility.str() + "'s report.json");
-  const checkpoint::LlamaConfig config = checkpoint::read_llama_config(
-      plan_.adapted_sha256.empty() ? context_.folder.global(plan_.round - 1)
-                                   : context_.folder.adapted());
-  job::check_report_answers(report, spec(attempt), config.max_position_embeddings);
+  job::check_report_answers(report, spec(attempt), expected.max_positions);
+  if (!expected.update_sha256.empty() && report.update_sha256 != expected.update_sha256)
+    throw Error(ErrorKind::kRejected, "the facility has another update by now");
   return {text, report};
 }
 
@@ -278,35 +287,47 @@ double FacilityActions::max_change() const {
   return ratio * context_.norms.of(context_.folder.global(plan_.round - 1));
 }
 
-double FacilityActions::fetch_update(int attempt, const job::JobReport& report,
-                                     std::stop_token stop) {
-  const fs::path base = context_.folder.global(plan_.round - 1);
+// The report may be seen before the files that it names, or either through another host's old view;
+// and a file system may be gone for a while.
+FacilityActions::Report FacilityActions::bring(int attempt, const Expected& expected,
+                                               std::stop_token stop) {
   const RemotePath out = folder(attempt) / "out";
-  // The report may be seen before the files that it names, or through another host's old view.
+  bool has_read = false;
   for (int look = 1;; ++look) try {
-      transfer::fetch({*session_, *bulk_}, out / "update", report.update_sha256, max_update_bytes(),
-                      archive() / "update", stop, shown("fetching", out), &context_.spare);
-      break;
+      has_read = false;
+      Report report = read_report(attempt, expected);
+      has_read = true;
+      if (!plan_.evaluates && !job::is_to_be_continued(report.parsed, spec(attempt)))
+        transfer::fetch({*session_, *bulk_}, out / "update", report.parsed.update_sha256,
+                        expected.max_bytes, archive() / "update", stop, shown("fetching", out),
+                        &context_.spare);
+      return report;
     } catch (const Error& error) {
-      if (!is_the_facilitys_fault(error.kind()) || look == kLooks) throw;
+      if (!is_the_facilitys_fault(error.kind())) throw;
+      if (look == kLooks && error.kind() == ErrorKind::kNotFound &&
+          (!has_read || !session_->stat(report_path(attempt))))
+        throw Error(ErrorKind::kRemote,
+                    std::string("what was reported is not to be seen now: ") + error.what());
+      if (look == kLooks) throw;
       log::warning("an update is not what its report says: looking again",
                    {{"facility", facility_.facility.str()}, {"problem", error.what()}});
       dispatch(Sleep{settle_time()}, stop);
     }
-  const bool delta = context_.experiment.aggregation.update == job::UpdateKind::kDelta;
-  const double largest = max_change();
-  double norm = 0;
-  with_context(facility_.facility.str() + "'s update", [&] {
-    norm = aggregate::check_update(archive() / "update", base, delta, false, largest);
-  });
-  return largest > 0 ? norm / context_.norms.of(base) : 0;
 }
 
-Accepted FacilityActions::fetch_and_check(int attempt, const Report& read, std::stop_token stop,
-                                          double& change) {
-  if (!plan_.evaluates) change = fetch_update(attempt, read.parsed, stop);
-  write_file_atomic(archive() / "report.json", read.text);
-  return {facility_.facility, attempt, read.parsed.update_sha256, read.parsed};
+double FacilityActions::check_change(const Expected& expected) const {
+  if (plan_.evaluates) return 0;
+  const bool delta = context_.experiment.aggregation.update == job::UpdateKind::kDelta;
+  const double norm = with_context(facility_.facility.str() + "'s update", [&] {
+    return aggregate::check_update(archive() / "update", context_.folder.global(plan_.round - 1),
+                                   delta, false, expected.max_change);
+  });
+  return expected.max_change > 0 ? norm / expected.base_norm : 0;
+}
+
+Accepted FacilityActions::keep_accepted(int attempt, const Report& report) const {
+  write_file_atomic(archive() / "report.json", report.text);
+  return {facility_.facility, attempt, report.parsed.update_sha256, report.parsed};
 }
 
 // The last complete line of the job's metrics, for people; problems here are nobody's business.

@@ -82,15 +82,38 @@ class FacilityActions {
     std::string text;
     job::JobReport parsed;
   };
+  // What an update is held against, on this machine.
+  struct Expected {
+    int64_t max_positions = 0;
+    uint64_t max_bytes = 0;
+    double base_norm = 0, max_change = 0;  // 0: any
+    std::string update_sha256;             // empty: any
+  };
+  /// Opens what is here first: its damage is not the facility's.
+  Expected expected_update() const;
   /// Which answers this very job.
-  Report read_report(int attempt);
+  Report read_report(int attempt, const Expected& expected);
   /// The largest L2 norm of an update's change that is taken; 0: any.
   double max_change() const;
+  RemotePath report_path(int attempt) const { return folder(attempt) / "out/report.json"; }
+  /// The report, and the update that it names in the archive. Throws kRemote when the report, which
+  /// was there before, is not to be seen.
+  Report bring(int attempt, const Expected& expected, std::stop_token stop);
   /// Returns the norm of the update's change over its model's; 0: not measured.
-  double fetch_update(int attempt, const job::JobReport& report, std::stop_token stop);
-  Accepted fetch_and_check(int attempt, const Report& read, std::stop_token stop, double& change);
+  double check_change(const Expected& expected) const;
+  Accepted keep_accepted(int attempt, const Report& report) const;
+  /// The facility answers, has the run's folder, and no report in it.
+  bool has_lost(int attempt) const;
   void set_refused_aside(int attempt);
   std::optional<std::string> archive_problem(const Accepted& accepted) const;
+  // While what fails may be mended by waiting.
+  struct Patience {
+    std::chrono::seconds max_outage;
+    const std::function<bool()>& gives_up;
+    std::stop_token stop;
+  };
+  template <class Body>
+  auto patiently(const Patience& patience, const std::string& doing, Body&& body);
   std::string script(int attempt) const;
   FacilityState state(int round) const {
     return context_.ledger.facility(round, facility_.facility);

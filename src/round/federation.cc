@@ -43,11 +43,14 @@ std::string differing_lines(const std::string& before, const std::string& now) {
 // Obeys people's requests while rounds go on.
 class RequestWatch {
  public:
-  RequestWatch(Context& context, std::stop_source& stop)
-      : thread_([&context, &stop, this](std::stop_token end) {
-          SystemClock clock;
-          while (clock.sleep(std::chrono::milliseconds(200), end)) look(context, stop);
-        }) {}
+  /// What was asked before is obeyed on return.
+  RequestWatch(Context& context, std::stop_source& stop) {
+    look(context, stop);
+    thread_ = std::jthread([&context, &stop, this](std::stop_token end) {
+      SystemClock clock;
+      while (clock.sleep(std::chrono::milliseconds(200), end)) look(context, stop);
+    });
+  }
   bool cancel_requested() const { return cancel_requested_; }
 
  private:
@@ -153,10 +156,14 @@ std::optional<plan::RoundPlan> current_plan(const Context& context) {
 
 void cancel_now(Context& context) {
   const bool begun = !context.ledger.history().initial_sha256.empty();
-  if (const auto plan = begun ? current_plan(context) : std::nullopt) {
-    cancel_round(context, *plan, "the run was cancelled");
-    cancel_leftovers(context, plan->round - 1, {});
-  }
+  if (const auto plan = begun ? current_plan(context) : std::nullopt) try {
+      cancel_round(context, *plan, "the run was cancelled");
+      cancel_leftovers(context, plan->round - 1, {});
+    } catch (const Error& error) {
+      throw Error(error.kind(), std::string(error.what()) +
+                                    "\nThe cancellation stays on record: `xffl cancel`, or `xffl "
+                                    "run`, which trains nothing more, tells the facility again.");
+    }
   context.ledger.record("run_cancelled");
   for (const auto& [name, request] : pending_requests(context.folder))
     remove_request(context.folder, name);
@@ -205,6 +212,8 @@ Outcome coordinate(const config::Experiment& experiment, const RunFolder& folder
   RequestWatch watch(context, any_stop);
   Cleaner cleaner(context);  // whose end nothing below waits for
   try {
+    if (watch.cancel_requested() && !before.completed)
+      throw Error(ErrorKind::kCancelled, "the run was cancelled before");
     run_rounds(context, cleaner, any_stop.get_token());
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kCancelled || !watch.cancel_requested()) throw;

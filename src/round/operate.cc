@@ -1,5 +1,6 @@
 // How it works: whoever gets the journal's lock does what is asked; when a coordinator has it, a
-// request is left and the answer awaited.
+// request is left and the answer awaited. A cancellation's request is left in any case: it stays
+// until the run is cancelled, whatever becomes of this process and of the facilities' links.
 #include "open_run.h"
 #include "run_round.h"
 #include "xffl/base/error.h"
@@ -11,7 +12,7 @@ namespace xffl::round {
 namespace {
 
 void obey_here(const config::Experiment& experiment, const RunFolder& folder, World& world,
-               const Request& request) {
+               const Request& request, std::string& left) {
   Ledger ledger(folder.journal());
   const History history = ledger.history();
   if (!history.identity || history.completed || history.cancelled)
@@ -20,10 +21,9 @@ void obey_here(const config::Experiment& experiment, const RunFolder& folder, Wo
   const Observer nobody;
   LiveBoard live(folder.live(), world.clock);
   Context context{experiment, folder, world, nobody, ledger, live, *history.identity, {}};
-  if (request.kind == Request::Kind::kCancel)
-    cancel_now(context);
-  else
-    set_paused(context, request);
+  if (request.kind != Request::Kind::kCancel) return set_paused(context, request);
+  if (left.empty()) left = leave_request(folder, request);
+  cancel_now(context);
 }
 
 void check_names(const config::Experiment& experiment, const Request& request) {
@@ -40,13 +40,14 @@ void operate(const config::Experiment& experiment, const RunFolder& folder, Worl
   std::string left;
   const auto until = world.clock.monotonic() + patience;
   for (;;) {
+    const bool was_left = !left.empty();
     try {
-      obey_here(experiment, folder, world, request);
+      obey_here(experiment, folder, world, request, left);
       if (!left.empty()) remove_request(folder, left);
       return;
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kBusy) {
-        if (!left.empty() && error.kind() == ErrorKind::kNotFound) {  // it has ended meanwhile
+        if (was_left && error.kind() == ErrorKind::kNotFound) {  // it has ended meanwhile
           remove_request(folder, left);
           return;
         }

@@ -68,6 +68,22 @@ bool is_cancelled(const std::exception_ptr& error) {
   throw Error(ErrorKind::kFailed, message);
 }
 
+// A facility that cannot be told now does not hide why the round failed: it is told when the run
+// goes on, or is cancelled.
+void cancel_others(const plan::RoundPlan& plan, const std::vector<Seat>& seats) {
+  for (size_t i = 0; i < seats.size(); ++i) try {
+      if (seats[i].error && seats[i].facility)
+        seats[i].facility->cancel("the round failed at another facility (policy.on_missing: fail)");
+    } catch (const Error& error) {
+      log::warning(
+          "a job may go on at a facility that could not be told: `xffl run` and `xffl "
+          "cancel` tell it again",
+          {{"facility", plan.facilities[i].facility.str()},
+           {"round", plan.round},
+           {"problem", error.what()}});
+    }
+}
+
 // Brings in what the facilities trained, side by side.
 std::vector<Accepted> train_everywhere(Context& context, const plan::RoundPlan& plan,
                                        std::stop_token stop) {
@@ -88,9 +104,7 @@ std::vector<Accepted> train_everywhere(Context& context, const plan::RoundPlan& 
     missing = missing || !seat.outcome.missing.empty();
   }
   if (missing && context.experiment.policy.on_missing == config::OnMissing::kFail) {
-    for (Seat& seat : seats)
-      if (seat.error && seat.facility)
-        seat.facility->cancel("the round failed at another facility (policy.on_missing: fail)");
+    cancel_others(plan, seats);
     fail_round(plan, seats, "policy.on_missing is fail");
   }
   if (stop.stop_requested())

@@ -55,7 +55,7 @@ void require_same_training(const config::Experiment& experiment, const RunFolder
 /// When a coordinator holds the journal it is asked and its answer awaited for up to `patience`;
 /// else it is done here. Throws kNotFound (no run, an unknown facility, the run is over), kBusy
 /// (the coordinator has not answered; the request stays), kUsage (a copy), kRemote or kAuth (a
-/// facility could not be told; call again).
+/// facility could not be told; call again; run_federation() repeats a kCancel).
 void operate(const config::Experiment& experiment, const RunFolder& folder, World& world,
              const Request& request, std::chrono::seconds patience);
 

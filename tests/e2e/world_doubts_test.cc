@@ -1,0 +1,191 @@
+// Federations whose files are not to be seen for a while, there or here, and whose people cancel
+// what cannot be reached. In this process, with the real trainings of xffl-fake-trainer.
+#include <gmock/gmock.h>
+
+#include <thread>
+
+#include "e2e/world.h"
+#include "support/thrown.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/round/requests.h"
+
+namespace xffl::test {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::HasSubstr;
+
+class Doubts : public World {
+ protected:
+  Doubts() {
+    project_.set_rounds(1);
+    project_.set_hold();
+    project_.write_config();
+    clock_.longest_sleep = milliseconds(50);
+  }
+  /// Until the journal has so many events of that kind.
+  void run_until(const std::string& kind, int count) {
+    std::jthread person([&] {
+      project_.await_events(kind, count);
+      stop_.request_stop();
+    });
+    EXPECT_EQ(error_of([&] { run(); }).kind(), ErrorKind::kCancelled);
+    person.join();
+    stop_ = std::stop_source();
+  }
+  void expect_trained_once() {
+    EXPECT_EQ(project_.trainings(), (std::vector<std::string>{"alba 1 1", "brno 1 1"}));
+    EXPECT_EQ(project_.count_events("attempt_failed"), 0);
+    EXPECT_EQ(project_.count_events("facility_missing"), 0);
+    EXPECT_EQ(project_.count_events("update_lost"), 0);
+  }
+};
+
+// Its jobs have ended; its log-in node is back before its file system is.
+TEST_F(Doubts, AFinishedTrainingThatIsNotToBeSeenIsNotThrownAway) {
+  project_.release("alba");
+  brno_settles_ = milliseconds(50);
+  fs::path round, hidden;
+  const auto report = [&] { return round / "a1/out/report.json"; };
+  brno_waits_ = [&] {  // of brno's thread
+    if (!hidden.empty()) return false;
+    round = facility_folder("brno") / names_in(facility_folder("brno"), "r0001").at(0);
+    project_.release("brno");
+    for (int i = 0; i < 1200 && !fs::exists(report()); ++i)
+      std::this_thread::sleep_for(milliseconds(50));
+    EXPECT_TRUE(fs::exists(report()));
+    std::this_thread::sleep_for(milliseconds(500));  // to end, too
+    hidden = round.string() + ".hidden";
+    fs::rename(round, hidden);
+    return true;
+  };
+  int fences = 0;
+  watch("brno", [&](const std::string& operation, const RemotePath& path) {
+    if (operation != "make_dirs" || !path.str().ends_with("claim/fenced")) return;
+    if (++fences < 3) throw Error(ErrorKind::kIo, "read-only file system");
+    if (fences == 3) fs::rename(hidden, round);
+  });
+  EXPECT_EQ(run().rounds_published, 1);
+  EXPECT_GE(fences, 3);
+  expect_trained_once();
+}
+
+TEST_F(Doubts, AReportThatWasSeenIsReadWhenItIsToBeSeenAgain) {
+  project_.release();
+  int stats = 0;
+  watch("brno", [&](const std::string& operation, const RemotePath& path) {
+    if (operation != "stat" || !path.str().ends_with("out/report.json")) return;
+    const bool there = fs::exists(path.str());
+    stats += there ? 1 : 0;
+    if (there && stats > 1 && stats < 7) throw Error(ErrorKind::kNotFound, "no such file");
+  });
+  EXPECT_EQ(run().rounds_published, 1);
+  EXPECT_GE(stats, 7);
+  expect_trained_once();
+}
+
+TEST_F(Doubts, AnAcceptedUpdateIsNotLostWhileItsFacilityIsNotToBeSeen) {
+  project_.release("alba");
+  run_until("update_accepted", 1);
+  const auto update = project_.run_folder() / "r0001/alba/update";
+  fs::resize_file(update / "model.safetensors", fs::file_size(update / "model.safetensors") - 1);
+  int stats = 0;
+  watch("alba", [&](const std::string& operation, const RemotePath&) {
+    if (operation == "stat" && ++stats < 12) throw Error(ErrorKind::kNotFound, "no such file");
+  });
+  project_.release();
+  EXPECT_EQ(run().rounds_published, 1);
+  EXPECT_GE(stats, 12);
+  expect_trained_once();
+  EXPECT_TRUE(names_in(update.parent_path(), "update.damaged").empty());
+}
+
+// A server's disk that fails for a while says nothing of what is on it.
+TEST_F(Doubts, AnArchiveThatCannotBeReadNowIsNotDamaged) {
+  project_.release("alba");
+  run_until("update_accepted", 1);
+  const auto update = project_.run_folder() / "r0001/alba/update";
+  const fs::path real = update.string() + ".real";
+  fs::rename(update, real);
+  fs::create_symlink("update", update);  // an error of the system for whoever looks: ELOOP
+  int fetches = 0;
+  watch("alba", [&](const std::string&, const RemotePath& path) {
+    if (path.str().find("out/update") != std::string::npos) ++fetches;
+  });
+  project_.release();
+  std::jthread person([&] {
+    std::this_thread::sleep_for(seconds(1));
+    if (!fs::is_symlink(update)) return;
+    fs::remove(update);
+    fs::rename(real, update);
+  });
+  EXPECT_EQ(run().rounds_published, 1);
+  EXPECT_EQ(fetches, 0);
+  expect_trained_once();
+}
+
+// Then the run ends, and says so; nobody's update is refused.
+TEST_F(Doubts, DamageOnThisMachineIsNotTheFacilitys) {
+  run_until("submitted", 2);
+  const auto config = project_.run_folder() / "r0000/global/config.json";
+  const std::string text = read_file(config, 1 << 20);
+  write_file_atomic(config, "{");
+  project_.release();
+  const Error error = error_of([&] { run(); });
+  EXPECT_EQ(error.kind(), ErrorKind::kCorrupt);
+  EXPECT_THAT(error.what(), HasSubstr("config.json"));
+  write_file_atomic(config, text);
+  EXPECT_EQ(run().rounds_published, 1);
+  expect_trained_once();
+}
+
+// --- Cancellations ---
+
+void cannot_be_fenced(const std::string& operation, const RemotePath& path) {
+  if (operation == "make_dirs" && path.str().ends_with("claim/fenced"))
+    throw Error(ErrorKind::kRemote, "the link is down");
+}
+
+TEST_F(Doubts, ARoundThatHasFailedSaysWhyThoughAFacilityIsDown) {
+  project_.set_policy("{on_missing: fail, poll_interval: 20ms}");
+  project_.set_fault("alba", "nan!");
+  project_.write_config();
+  watch("brno", cannot_be_fenced);
+  std::jthread person([&] {
+    project_.await_events("submitted", 2);
+    project_.release("alba");
+  });
+  const Error error = error_of([&] { run(); });
+  EXPECT_EQ(error.kind(), ErrorKind::kFailed) << error.what();
+  EXPECT_THAT(error.what(), HasSubstr("alba: "));
+  EXPECT_EQ(project_.count_events("cancel_intended"), 1);
+  project_.release();
+}
+
+TEST_F(Doubts, ACancellationThatAFacilityDidNotHearIsRepeatedByTheNextRun) {
+  run_until("submitted", 2);
+  watch("brno", cannot_be_fenced);
+  const config::Experiment experiment = config::load_experiment(project_.path());
+  const round::RunFolder folder{project_.path() / "runs", RunName("0001")};
+  round::World made = world();
+  const round::Request cancel{round::Request::Kind::kCancel, {}, "enough"};
+  const Error error =
+      error_of([&] { round::operate(experiment, folder, made, cancel, seconds(10)); });
+  EXPECT_EQ(error.kind(), ErrorKind::kRemote);
+  EXPECT_THAT(error.what(), HasSubstr("stays on record"));
+  EXPECT_EQ(project_.count_events("run_cancelled"), 0);
+  EXPECT_EQ(round::pending_requests(folder).size(), 1u);
+  before_.clear();
+  EXPECT_EQ(error_of([&] { run(); }).kind(), ErrorKind::kFailed);
+  EXPECT_EQ(project_.count_events("run_cancelled"), 1);
+  EXPECT_EQ(project_.count_events("attempt_opened"), 2);
+  EXPECT_TRUE(round::pending_requests(folder).empty());
+  project_.release();
+  EXPECT_TRUE(project_.trainings().empty());
+}
+
+}  // namespace
+}  // namespace xffl::test
