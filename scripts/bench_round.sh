@@ -5,9 +5,8 @@
 #                          [--pack never always] [--step 3.6e-4] [--build build/coordinator]
 #
 # Prints medians for each size of model, on the LAN and at 50 ms and 1 Gbit/s: everything from the plan of a round to its
-# publication, without the time in which the trainer ran (a trivial one) and the averaging; and how it is made up. Large
-# models go to the facilities beside the averaging: what that takes longer for it counts. scp carries the model to both
-# facilities at once, and back, with its own cipher and with the cheapest. --stay: jobs keep their nodes
+# publication, without the time in which the trainer ran (a trivial one) and the averaging; and how it is made up. scp
+# carries the model to both facilities at once, and back, with its own cipher and with the cheapest. --stay: jobs keep their nodes
 # for the next round (slurm.stay); a row for each value, without its first rounds. --pack: global models travel as
 # differences (transfer.pack); without first rounds, too. The weights are N(0, 0.02) in BF16 and each facility's updates
 # N(0, --step): after a round with one facility a tenth of the words is unchanged (7 to 14 % after 50 to 200 steps of a

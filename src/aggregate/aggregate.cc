@@ -205,7 +205,7 @@ void server_step(const fs::path& master, std::vector<Input> updates, bool deltas
   const std::vector<TensorSpec>& tensors = model.tensors();
   OutputFolder new_master(out_master, tensors, options.max_shard_bytes, model.is_adapter());
   OutputFolder published(out_model, with_dtype(tensors, publish_dtype), options.max_shard_bytes,
-                         model.is_adapter(), options.growing);
+                         model.is_adapter());
   const uint64_t total_bytes = new_master.total_bytes() + published.total_bytes();
   require_space(out_master.parent_path(), total_bytes);
   Progress progress(options, total_bytes);

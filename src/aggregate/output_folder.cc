@@ -72,11 +72,10 @@ checkpoint::ShardPlan plan_files(const std::vector<checkpoint::TensorSpec>& tens
 }  // namespace
 
 OutputFolder::OutputFolder(fs::path out, std::vector<checkpoint::TensorSpec> tensors,
-                           uint64_t max_shard_bytes, bool is_adapter, GrowingFiles* growing)
+                           uint64_t max_shard_bytes, bool is_adapter)
     : out_(without_trailing_slash(std::move(out))),
       dtype_(tensors.empty() ? Dtype::kF32 : tensors.front().dtype),
       is_adapter_(is_adapter),
-      growing_(growing),
       plan_(plan_files(tensors, max_shard_bytes, is_adapter)) {
   if (fs::exists(fs::symlink_status(out_)))
     throw Error(ErrorKind::kRejected,
@@ -107,10 +106,7 @@ void OutputFolder::open_shard() {
   const checkpoint::ShardPlan::Shard& shard = plan_.shards.at(shard_index_);
   shard_left_ = 0;
   for (const checkpoint::TensorSpec& spec : shard.tensors) shard_left_ += spec.num_bytes();
-  if (growing_ != nullptr)
-    writer_.emplace(temp_ / shard.filename, shard.tensors, *growing_);
-  else
-    writer_.emplace(temp_ / shard.filename, shard.tensors);
+  writer_.emplace(temp_ / shard.filename, shard.tensors);
 }
 
 void OutputFolder::close_complete_shards() {

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "xffl/base/growing_files.h"
 #include "xffl/checkpoint/manifest.h"
 #include "xffl/checkpoint/model_folder.h"
 #include "xffl/checkpoint/safetensors.h"
@@ -18,10 +17,9 @@ namespace xffl::aggregate {
 class OutputFolder {
  public:
   /// Throws kRejected when `out` exists. Left-overs of processes that died while making `out` are
-  /// removed. An adapter's tensors go into one file. `growing`, where given, shows the weights'
-  /// files while they are written.
+  /// removed. An adapter's tensors go into one file.
   OutputFolder(std::filesystem::path out, std::vector<checkpoint::TensorSpec> tensors,
-               uint64_t max_shard_bytes, bool is_adapter, GrowingFiles* growing = nullptr);
+               uint64_t max_shard_bytes, bool is_adapter);
   ~OutputFolder();  // removes everything unless published
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;
@@ -45,7 +43,6 @@ class OutputFolder {
   std::filesystem::path temp_;
   checkpoint::Dtype dtype_;
   bool is_adapter_;
-  GrowingFiles* growing_;
   checkpoint::ShardPlan plan_;
   uint64_t total_bytes_ = 0;
   size_t shard_index_ = 0;

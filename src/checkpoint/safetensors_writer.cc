@@ -25,7 +25,6 @@ struct SafetensorsWriter::State {
   std::filesystem::path path;
   std::filesystem::path temp_path;
   UniqueFd fd;
-  GrowingFiles* growing = nullptr;
   uint64_t data_size = 0;
   uint64_t written = 0;
   BlockPool pool{kBlockBytes};
@@ -34,26 +33,14 @@ struct SafetensorsWriter::State {
   std::optional<TrailingHash> hash;
   std::optional<Stage> writing;
 
-  void open(uint64_t file_size) {
+  void open() {
     fd = open_file(temp_path, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW);
-    if (growing != nullptr) growing->begin(path.filename().string(), temp_path, file_size);
     hash.emplace(fd.get(), temp_path);
     writing.emplace(kBlocksAhead, [this](const Block& each) {
       write_at(fd.get(), each.offset, each.span(), temp_path);
       start_write_back(fd.get(), each.offset, each.size);
       hash->written(each.offset + each.size);
-      if (growing != nullptr) growing->written(each.offset + each.size);
     });
-  }
-
-  void begin(std::filesystem::path at, const std::vector<TensorSpec>& tensors,
-             const std::map<std::string, std::string>& metadata) {
-    const std::string header = format_header(tensors, metadata, at.string());
-    for (const TensorSpec& spec : tensors) data_size += spec.num_bytes();
-    temp_path = at.string() + ".tmp";
-    path = std::move(at);
-    open(header.size() + data_size);
-    append(std::as_bytes(std::span(header)));
   }
 
   ~State() {
@@ -112,14 +99,12 @@ struct SafetensorsWriter::State {
 SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<TensorSpec> tensors,
                                      const std::map<std::string, std::string>& metadata)
     : state_(std::make_unique<State>()) {
-  state_->begin(std::move(path), tensors, metadata);
-}
-
-SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<TensorSpec> tensors,
-                                     GrowingFiles& growing)
-    : state_(std::make_unique<State>()) {
-  state_->growing = &growing;
-  state_->begin(std::move(path), tensors, {{"format", "pt"}});
+  const std::string header = format_header(tensors, metadata, path.string());
+  for (const TensorSpec& spec : tensors) state_->data_size += spec.num_bytes();
+  state_->temp_path = path.string() + ".tmp";
+  state_->path = std::move(path);
+  state_->open();
+  state_->append(std::as_bytes(std::span(header)));
 }
 
 SafetensorsWriter::~SafetensorsWriter() = default;

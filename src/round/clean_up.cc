@@ -47,20 +47,15 @@ std::vector<std::string> names_in(remote::Session& session, const RemotePath& fo
   }
 }
 
-// Names of the folders of models that the rounds from `old` on need.
-std::set<std::string> needed_models(const History& history, int old) {
-  std::set<std::string> needed;
-  for (int round = old; round <= history.done().rounds_published; ++round)
-    needed.insert(model_after(history, round).substr(0, 16));
-  if (!history.adapted_sha256.empty()) needed.insert(history.adapted_sha256.substr(0, 16));
-  return needed;
-}
-
 // Folders of models that the rounds from `old` on do not need. A model that is not in `names` yet
 // may be one of a round that has begun since.
 std::vector<std::string> unneeded_models(const Context& context,
                                          const std::vector<std::string>& names, int old) {
-  const std::set<std::string> needed = needed_models(context.ledger.history(), old);
+  const History history = context.ledger.history();
+  std::set<std::string> needed;
+  for (int round = old; round <= history.done().rounds_published; ++round)
+    needed.insert(model_after(history, round).substr(0, 16));
+  if (!history.adapted_sha256.empty()) needed.insert(history.adapted_sha256.substr(0, 16));
   std::vector<std::string> unneeded;
   for (const std::string& name : names)
     if (is_model(name) && !needed.contains(name)) unneeded.push_back(name);
@@ -68,13 +63,6 @@ std::vector<std::string> unneeded_models(const Context& context,
 }
 
 }  // namespace
-
-std::string outdated_model(const History& history, int round, int keep_rounds) {
-  const int old = round - keep_rounds;
-  if (old < 1) return "";
-  const std::string name = model_after(history, old - 1).substr(0, 16);
-  return needed_models(history, old).contains(name) ? "" : name;
-}
 
 Cleaner::Cleaner(Context& context)
     : context_(context), thread_([this](std::stop_token stop) { work(stop); }) {}

@@ -10,15 +10,10 @@
 
 #include "xffl/base/names.h"
 #include "xffl/plan/round_plan.h"
-#include "xffl/round/history.h"
 
 namespace xffl::round {
 
 struct Context;
-
-/// The folder's name under models/ of the model that no facility needs any more once `round` is
-/// being averaged, and that its publication lets go; empty: none.
-std::string outdated_model(const History& history, int round, int keep_rounds);
 
 // Removes the rounds up to the published one - policy.keep_rounds from every facility, with the
 // models that only they used, and their masters here, while the next round goes on: a parallel file

@@ -5,7 +5,6 @@
 #include <mutex>
 #include <optional>
 
-#include "ahead.h"
 #include "ledger.h"
 #include "packed_models.h"
 #include "xffl/aggregate/aggregate.h"
@@ -70,7 +69,6 @@ struct Context {
   ModelNorms norms{};
   PurgeWatch purges{};
   PackedModels packed{};
-  AheadPushes ahead{};  // last: its threads use what is above
 };
 
 }  // namespace xffl::round

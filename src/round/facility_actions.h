@@ -67,11 +67,9 @@ class FacilityActions {
   struct Moved {
     uint64_t bytes = 0;
     double seconds = 0;
-    uint64_t ahead_bytes = 0;  // of those, while the model was made
   };
-  Moved push_global(bool doubts, std::stop_token stop);
   Moved push_model(const std::filesystem::path& model, const RemotePath& to, bool doubts,
-                   std::stop_token stop, const transfer::Sent& sent = {});
+                   std::stop_token stop);
   /// Returns when the scheduler says that the job ends or has ended. Throws kRemote when it goes on
   /// in spite of being told some times.
   void cancel(int attempt, const JobId& job, std::stop_token stop);

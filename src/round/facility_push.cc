@@ -136,31 +136,14 @@ Json FacilityActions::push_base(int attempt, job::JobSpec& spec, bool packs, boo
                                 std::stop_token stop) {
   if (packs)
     if (const auto pushed = push_packed(attempt, spec, stop)) return *pushed;
-  Moved moved = push_global(doubts, stop);
+  Moved moved =
+      push_model(context_.folder.global(plan_.round - 1), facility_.model_folder, doubts, stop);
   if (!plan_.adapted_sha256.empty()) {
     const Moved more =
         push_model(context_.folder.adapted(), facility_.adapted_folder, doubts, stop);
-    moved.bytes += more.bytes;
-    moved.seconds += more.seconds;
+    moved = {moved.bytes + more.bytes, moved.seconds + more.seconds};
   }
-  Json details{{"moved_bytes", moved.bytes}, {"seconds", moved.seconds}};
-  if (moved.ahead_bytes > 0) details["ahead_bytes"] = moved.ahead_bytes;
-  return details;
-}
-
-// What has gone ahead of it, beside the averaging, counts as moved.
-FacilityActions::Moved FacilityActions::push_global(bool doubts, std::stop_token stop) {
-  const fs::path model = context_.folder.global(plan_.round - 1);
-  if (doubts) return push_model(model, facility_.model_folder, doubts, stop);
-  const transfer::Sent sent = at_the_facility([&] {
-    return context_.ahead.take_over(context_, facility_, checkpoint::read_manifest(model),
-                                    {*session_, *bulk_}, stop);
-  });
-  Moved moved = push_model(model, facility_.model_folder, doubts, stop, sent);
-  for (const auto& [name, bytes] : sent.bytes) moved.ahead_bytes += bytes;
-  moved.bytes += moved.ahead_bytes;
-  moved.seconds += sent.seconds;
-  return moved;
+  return {{"moved_bytes", moved.bytes}, {"seconds", moved.seconds}};
 }
 
 // Nothing where it has to come whole: it cannot be packed, or a site has purged what it would be
@@ -196,21 +179,17 @@ std::optional<Json> FacilityActions::push_packed(int attempt, job::JobSpec& spec
 }
 
 FacilityActions::Moved FacilityActions::push_model(const fs::path& model, const RemotePath& to,
-                                                   bool doubts, std::stop_token stop,
-                                                   const transfer::Sent& sent) {
+                                                   bool doubts, std::stop_token stop) {
   const Manifest manifest = checkpoint::read_manifest(model);
   const Clock& clock = context_.world.clock;
-  const transfer::Endpoint endpoint{*session_, *bulk_};
-  transfer::CheckedFiles* checked = &context_.checked;
   return at_the_facility([&] {
+    const auto send = doubts ? transfer::repair : transfer::push;
     const auto began = clock.monotonic();
-    const transfer::Result result =
-        doubts ? transfer::repair(endpoint, model, manifest, to, stop,
-                                  shown("checking what is there, pushing", to), checked)
-               : transfer::push(endpoint, model, manifest, to, stop, shown("pushing", to), checked,
-                                sent);
-    return Moved{result.moved_bytes,
-                 std::chrono::duration<double>(clock.monotonic() - began).count()};
+    const uint64_t bytes =
+        send({*session_, *bulk_}, model, manifest, to, stop,
+             shown(doubts ? "checking what is there, pushing" : "pushing", to), &context_.checked)
+            .moved_bytes;
+    return Moved{bytes, std::chrono::duration<double>(clock.monotonic() - began).count()};
   });
 }
 

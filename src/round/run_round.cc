@@ -163,17 +163,10 @@ void aggregate_updates(Context& context, const plan::RoundPlan& plan,
   // What a killed coordinator left is made again: the journal does not vouch for it.
   fs::remove_all(context.folder.master(plan.round));
   fs::remove_all(context.folder.global(plan.round));
-  const std::shared_ptr<GrowingFiles> growing = context.ahead.begin(context, plan);
-  const struct End {
-    GrowingFiles* files;
-    ~End() {
-      if (files != nullptr) files->end();
-    }
-  } end{growing.get()};
-  aggregate::server_step(
-      context.folder.master(plan.round - 1), inputs, settings.update == job::UpdateKind::kDelta,
-      dtype_of(settings.publish_dtype), context.folder.master(plan.round),
-      context.folder.global(plan.round), {.spare = &context.spare, .growing = growing.get()});
+  aggregate::server_step(context.folder.master(plan.round - 1), inputs,
+                         settings.update == job::UpdateKind::kDelta,
+                         dtype_of(settings.publish_dtype), context.folder.master(plan.round),
+                         context.folder.global(plan.round), {.spare = &context.spare});
   const checkpoint::Manifest model = checkpoint::read_manifest(context.folder.global(plan.round));
   context.checked.note(context.folder.global(plan.round), model);
   context.ledger.record(

@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "early_sync.h"
 #include "local_file.h"
 #include "names.h"
 #include "xffl/base/error.h"
@@ -28,20 +27,16 @@ struct Range {
 class Departure {
  public:
   Departure(const Endpoint& facility, const LocalFile& local, const ManifestFile& file,
-            uint64_t chunk_bytes, const RemotePath& part, uint64_t sent, Meter& meter)
+            uint64_t chunk_bytes, const RemotePath& part, Meter& meter)
       : facility_(facility),
         local_(local),
         file_(file),
         chunk_bytes_(chunk_bytes),
         part_(part),
-        sent_(sent),
         meter_(meter) {}
 
   void run(uint64_t bytes_there) {
-    const std::vector<Range> ranges = missing(bytes_there);
-    if (ranges.empty()) return;
-    const EarlySync syncing(facility_.bulk, part_);
-    for (const Range& range : ranges) {
+    for (const Range& range : missing(bytes_there)) {
       meter_.check("pushing " + part_.str());
       facility_.bulk.upload(
           part_, range.begin, range.end - range.begin,
@@ -58,7 +53,7 @@ class Departure {
     std::vector<Range> ranges;
     for (uint64_t begin = 0; begin < file_.size_bytes; begin += chunk_bytes_) {
       const uint64_t end = std::min(begin + chunk_bytes_, file_.size_bytes);
-      if (end <= bytes_there && (end <= sent_ || is_there(begin, end - begin))) {
+      if (end <= bytes_there && is_there(begin, end - begin)) {
         meter_.present(end - begin);
       } else if (!ranges.empty() && ranges.back().end == begin) {
         ranges.back().end = end;
@@ -94,7 +89,6 @@ class Departure {
   const ManifestFile& file_;
   const uint64_t chunk_bytes_;
   const RemotePath& part_;
-  const uint64_t sent_;  // bytes that need no look
   Meter& meter_;
 };
 
@@ -102,8 +96,7 @@ class Departure {
 
 void send_file(const Endpoint& facility, const std::filesystem::path& from,
                const ManifestFile& file, uint64_t chunk_bytes, const RemotePath& to,
-               const std::optional<remote::FileInfo>& there, uint64_t sent, Meter& meter,
-               CheckedFiles& checked) {
+               const std::optional<remote::FileInfo>& there, Meter& meter, CheckedFiles& checked) {
   const RemotePath part = to / part_name(file.name);
   const LocalFile local(from / file.name, file);
   const bool usable = there && there->type == remote::FileInfo::Type::kRegular &&
@@ -119,8 +112,7 @@ void send_file(const Endpoint& facility, const std::filesystem::path& from,
     ~Abandon() { source.request_stop(); }
   } abandon{abandoned};
   try {
-    Departure(facility, local, file, chunk_bytes, part, sent, meter)
-        .run(usable ? there->size_bytes : 0);
+    Departure(facility, local, file, chunk_bytes, part, meter).run(usable ? there->size_bytes : 0);
     hashed.get();
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kRejected) facility.bulk.remove_tree(part);

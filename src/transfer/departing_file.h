@@ -15,11 +15,10 @@ namespace xffl::transfer {
 
 /// Sends `file` of the local folder `from` into the facility's folder `to`, where it gets its name
 /// when all of it is there and the local content was right. `part` is what its part file was seen
-/// to be: the chunks of it that are right are not sent again, nor asked for within its first
-/// `sent` bytes. What `checked` knows is not hashed. Throws as push() does.
+/// to be: the chunks of it that are right are not sent again. What `checked` knows is
+/// not hashed. Throws as push() does.
 void send_file(const Endpoint& facility, const std::filesystem::path& from,
                const checkpoint::ManifestFile& file, uint64_t chunk_bytes, const RemotePath& to,
-               const std::optional<remote::FileInfo>& part, uint64_t sent, Meter& meter,
-               CheckedFiles& checked);
+               const std::optional<remote::FileInfo>& part, Meter& meter, CheckedFiles& checked);
 
 }  // namespace xffl::transfer

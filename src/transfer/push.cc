@@ -53,7 +53,7 @@ void check_sizes(const fs::path& from, const Manifest& manifest) {
 class Push {
  public:
   Push(const Endpoint& facility, const fs::path& from, const Manifest& manifest,
-       const RemotePath& to, Meter& meter, CheckedFiles& checked, const Sent& sent, bool doubts)
+       const RemotePath& to, Meter& meter, CheckedFiles& checked, bool doubts)
       : facility_(facility),
         from_(from),
         manifest_(manifest),
@@ -63,7 +63,6 @@ class Push {
         plan_(to / plan_name_),
         meter_(meter),
         checked_(checked),
-        sent_(sent),
         doubts_(doubts) {}
 
   void run() {
@@ -249,13 +248,8 @@ class Push {
     for (const ManifestFile* file : files)
       if (!is_small(file))
         send_file(facility_, from_, *file, manifest_.chunk_bytes, to_,
-                  there_[part_name(file->name)].info, sent_before(*file), meter_, checked_);
+                  there_[part_name(file->name)].info, meter_, checked_);
     facility_.control.rename(plan_, complete_);
-  }
-
-  uint64_t sent_before(const ManifestFile& file) const {
-    const auto found = sent_.bytes.find(file.name);
-    return found == sent_.bytes.end() ? 0 : found->second;
   }
 
   const Endpoint& facility_;
@@ -266,19 +260,17 @@ class Push {
   const RemotePath plan_;
   Meter& meter_;
   CheckedFiles& checked_;
-  const Sent& sent_;
   const bool doubts_;  // whether what the facility's names vouch for has to be checked
   std::map<std::string, remote::FileView> there_;  // by name, as far as it was looked at
 };
 
 Result put(const Endpoint& facility, const fs::path& from, const Manifest& manifest,
            const RemotePath& to, std::stop_token stop, const OnProgress& on_progress,
-           CheckedFiles* checked, const Sent& sent, bool doubts) {
+           CheckedFiles* checked, bool doubts) {
   check_sizes(from, manifest);
   Meter meter(manifest.total_bytes(), std::move(stop), on_progress);
   CheckedFiles none;
-  Push(facility, from, manifest, to, meter, checked != nullptr ? *checked : none, sent, doubts)
-      .run();
+  Push(facility, from, manifest, to, meter, checked != nullptr ? *checked : none, doubts).run();
   return meter.result();
 }
 
@@ -286,14 +278,14 @@ Result put(const Endpoint& facility, const fs::path& from, const Manifest& manif
 
 Result push(const Endpoint& facility, const fs::path& from, const Manifest& manifest,
             const RemotePath& to, std::stop_token stop, const OnProgress& on_progress,
-            CheckedFiles* checked, const Sent& sent) {
-  return put(facility, from, manifest, to, std::move(stop), on_progress, checked, sent, false);
+            CheckedFiles* checked) {
+  return put(facility, from, manifest, to, std::move(stop), on_progress, checked, false);
 }
 
 Result repair(const Endpoint& facility, const fs::path& from, const Manifest& manifest,
               const RemotePath& to, std::stop_token stop, const OnProgress& on_progress,
               CheckedFiles* checked) {
-  return put(facility, from, manifest, to, std::move(stop), on_progress, checked, {}, true);
+  return put(facility, from, manifest, to, std::move(stop), on_progress, checked, true);
 }
 
 }  // namespace xffl::transfer

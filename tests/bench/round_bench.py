@@ -2,8 +2,6 @@
 
 A round's overhead is taken along its slowest facility: from the plan to the acceptance of the update that
 came last, without the time in which that facility's trainer ran, plus what publishing takes after the averaging.
-A large model goes to the facilities while it is made: by so much as that averaging took longer than the last round's,
-beside which nothing goes, it counts for the round that begins with the model.
 """
 import argparse
 import concurrent.futures
@@ -84,7 +82,7 @@ def training_times(bed):
     return times
 
 
-PARTS = ("push beside averaging", "push", "submit", "queue", "unpack", "notice, fetch, check", "publish")
+PARTS = ("push", "submit", "queue", "unpack", "notice, fetch, check", "publish")
 
 
 def round_times(events, training):
@@ -100,7 +98,7 @@ def round_times(events, training):
         last = max(FACILITIES, key=lambda name: at["update_accepted", name])
         began, unpacked, ended = training[number, last]
         parts = dict(zip(PARTS, (
-            0.0, at["pushed", last] - at["round_planned", ""], at["submitted", last] - at["pushed", last], began - at["submitted", last],
+            at["pushed", last] - at["round_planned", ""], at["submitted", last] - at["pushed", last], began - at["submitted", last],
             unpacked - began, at["update_accepted", last] - ended,
             at["participants_frozen", ""] - at["update_accepted", last] + at["published", ""] - at["aggregated", ""])))
         overhead = sum(parts.values())
@@ -108,13 +106,6 @@ def round_times(events, training):
                        "averaging": at["aggregated", ""] - at["participants_frozen", ""]})
         sent = [event["payload"] for event in by_round[number] if event["kind"] == "pushed"]
         result[-1]["fewer"] = sum(p.get("whole_bytes", p["moved_bytes"]) for p in sent) / max(1, sum(p["moved_bytes"] for p in sent))
-    alone = result[-1]["averaging"]
-    for before, this in zip(result, result[1:]):
-        this[PARTS[0]] = before["averaging"] - alone
-        for key in ("overhead", "without queue"):
-            this[key] += this[PARTS[0]]
-    for each in result:
-        each["averaging"] = alone
     return result
 
 

@@ -14,7 +14,6 @@
 #include <string>
 #include <vector>
 
-#include "xffl/base/growing_files.h"
 #include "xffl/base/spare_memory.h"
 #include "xffl/checkpoint/dtype.h"
 #include "xffl/checkpoint/model_folder.h"
@@ -32,9 +31,8 @@ struct Options {
   int num_threads = 0;  // 0: all that this process may use
   uint64_t max_shard_bytes = 5ull << 30;
   std::function<void(uint64_t done_bytes, uint64_t total_bytes)>
-      on_progress;                  // of output; from any thread, serialised
-  SpareMemory* spare = nullptr;     // whose memory the output takes
-  GrowingFiles* growing = nullptr;  // shows server_step()'s out_model while it is made
+      on_progress;               // of output; from any thread, serialised
+  SpareMemory* spare = nullptr;  // whose memory the output takes
 };
 
 /// Weighted mean of weights; every input must have exactly the tensors and shapes of `inputs[0]` by
@@ -49,8 +47,7 @@ void average_weights(std::vector<Input> inputs, checkpoint::Dtype dtype,
 /// else mean(weights). Reads the master folder `master` (F32, HF layout), writes `out_master` (F32)
 /// and `out_model` (`publish_dtype`, rounded from the float32 master') in one pass. Both appear by
 /// rename, with manifest.json; config.json (torch_dtype of what it holds) and tokenizer files come
-/// from `master`. Who reads `options.growing` meanwhile may read of a model that never gets its
-/// name. Errors as above; the updates' schema must equal the master's.
+/// from `master`. Errors as above; the updates' schema must equal the master's.
 void server_step(const std::filesystem::path& master, std::vector<Input> updates, bool deltas,
                  checkpoint::Dtype publish_dtype, const std::filesystem::path& out_master,
                  const std::filesystem::path& out_model, const Options& options = {});

@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "xffl/base/file.h"
-#include "xffl/base/growing_files.h"
 #include "xffl/checkpoint/dtype.h"
 #include "xffl/checkpoint/manifest.h"
 
@@ -80,9 +79,6 @@ class SafetensorsWriter {
   /// bytes.
   SafetensorsWriter(std::filesystem::path path, std::vector<TensorSpec> tensors,
                     const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
-  /// The same beside readers of what is written already; `growing` outlives this.
-  SafetensorsWriter(std::filesystem::path path, std::vector<TensorSpec> tensors,
-                    GrowingFiles& growing);
   ~SafetensorsWriter();  // removes the temp file when not finished
   SafetensorsWriter(SafetensorsWriter&&) noexcept;
 

@@ -34,8 +34,6 @@ struct World {
   // with. Both may be absent.
   std::function<std::optional<Clock::UtcTime>(const config::Facility&)> credential_expiry = {};
   std::function<void(const config::Facility&, const remote::Ask&)> log_in = {};
-  // From this size on a global model goes to the facilities while it is still being made.
-  uint64_t ahead_bytes = 32u << 20;
 };
 
 /// This machine's clock; sessions and schedulers by the facility's kinds, one connection per host;

@@ -10,9 +10,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <stop_token>
-#include <string>
 
 #include "xffl/base/spare_memory.h"
 #include "xffl/checkpoint/manifest.h"
@@ -43,25 +41,17 @@ struct Result {
   uint64_t moved_bytes = 0;  // really sent or received by this call
 };
 
-/// What has arrived of a model's files by this process's own doing (ahead.h), from their fronts.
-struct Sent {
-  std::map<std::string, uint64_t> bytes;  // by the file's name
-  double seconds = 0;                     // that sending took
-};
-
 /// Puts the local folder `from` (as `manifest` says) into `to` at the facility; manifest.json is
 /// written there last, so a folder with manifest.json is complete. Not sent again is what a
 /// complete manifest.json of the same root hash vouches for, what a folder beside `to` holds and
 /// its own manifest.json names with the same hash (it is linked), and of an interrupted file the
 /// chunks whose hash the facility confirms or that are read back. Local files are hashed on the
 /// way, large ones only when `checked` does not know them; the trainer checks the hashes at the far
-/// end before it uses them. What `sent` says of part files in `to` is not asked for again. Throws
-/// kRejected when a local file is not as the manifest says, kIo when there is no room at the
-/// facility (which folder, needed, free), kRemote, kCancelled.
+/// end before it uses them. Throws kRejected when a local file is not as the manifest says, kIo
+/// when there is no room at the facility (which folder, needed, free), kRemote, kCancelled.
 Result push(const Endpoint& facility, const std::filesystem::path& from,
             const checkpoint::Manifest& manifest, const RemotePath& to, std::stop_token stop,
-            const OnProgress& on_progress = {}, CheckedFiles* checked = nullptr,
-            const Sent& sent = {});
+            const OnProgress& on_progress = {}, CheckedFiles* checked = nullptr);
 
 /// push() where a job has found that what lies there is not what its manifest.json says: it is no
 /// complete folder any more until every chunk of large files has been compared and small ones were
