@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What a round costs beside training and averaging, on two facilities of scripts/dev_cluster.sh, beside scp of the same bytes.
 #
-#   scripts/bench_round.sh [--megabytes 1 500] [--networks lan wan] [--rounds 3] [--repeats 2] [--stay 0s 60s]
+#   scripts/bench_round.sh [--megabytes 1 500] [--networks lan gigabit wan] [--rounds 3] [--repeats 2] [--stay 0s 60s]
 #                          [--pack never always] [--step 3.6e-4] [--build build/coordinator]
 #
 # Prints medians for each size of model, on the LAN and at 50 ms and 1 Gbit/s: everything from the plan of a round to its

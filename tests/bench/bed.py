@@ -6,7 +6,9 @@ import sys
 
 PROJECT = pathlib.Path(__file__).resolve().parents[2]
 FACILITIES = ("alba", "brno")
-NETWORKS = {"lan": "LAN", "wan": "50 ms, 1 Gbit/s"}
+NETWORKS = {"lan": "LAN", "gigabit": "LAN of 1 Gbit/s", "wan": "50 ms, 1 Gbit/s"}
+# One way: milliseconds, Mbit/s, lost per cent.
+EMULATED = {"gigabit": (0, 1000, 0), "wan": (25, 1000, 0)}
 
 
 def run(*argv, **more):
@@ -35,7 +37,7 @@ class Bed:
 
     def network(self, kind):
         for name in FACILITIES:
-            self.script("wan", name, *((25, 1000, 0) if kind == "wan" else ("off",)))
+            self.script("wan", name, *EMULATED.get(kind, ("off",)))
 
     def down(self):
         self.script("down")

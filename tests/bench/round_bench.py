@@ -17,7 +17,7 @@ import struct
 import tempfile
 import time
 
-from bed import Bed, FACILITIES, NETWORKS, PROJECT, run
+from bed import Bed, EMULATED, FACILITIES, NETWORKS, PROJECT, run
 
 BEFORE = {("1 MB", "LAN"): 5.0, ("500 MB", "LAN"): 12.0, ("500 MB", "50 ms, 1 Gbit/s"): 48.0}
 CONFIG = {
@@ -149,18 +149,23 @@ def measure(bed, options, size, scratch, stay, pack):
     return rounds, scps
 
 
-def show(label, network, stay, pack, rounds, scps):
+GIGABIT = 119e6  # bytes of files a second, beside the packets' headers
+
+
+def show(size, network, stay, pack, rounds, scps):
+    label = f"{size // 1_000_000} MB"
     median = lambda key: statistics.median(r[key] for r in rounds)
     overhead = median("overhead")
     scp, cheapest = (statistics.median(times) for times in zip(*scps))
-    before = BEFORE.get((label, network))
+    before = BEFORE.get((label, NETWORKS[network]))
+    limit = f", the link's own limit {2 * size / GIGABIT:.2f}" if network in EMULATED else ""
     compared = f"; the replaced stack {before:g} s, {before / overhead:.1f} times as long" if before else ""
     stays = "" if stay == "0s" else f", jobs stay {stay}"
     if pack == "always":
         stays += f", packed {median('fewer'):.2f} times"
-    print(f"{label}, {network}{stays}: {overhead:.2f} s a round (from {min(r['overhead'] for r in rounds):.2f} to "
+    print(f"{label}, {NETWORKS[network]}{stays}: {overhead:.2f} s a round (from {min(r['overhead'] for r in rounds):.2f} to "
           f"{max(r['overhead'] for r in rounds):.2f}, {len(rounds)} rounds), {median('without queue'):.2f} without Slurm's queue; "
-          f"scp there and back {scp:.2f} s, by AES-GCM {cheapest:.2f}{compared}")
+          f"scp there and back {scp:.2f} s, by AES-GCM {cheapest:.2f}{limit}{compared}")
     print("   " + ", ".join(f"{part} {median(part):.2f}" for part in (*PARTS, "training", "averaging", "coordinator CPU")), flush=True)
 
 
@@ -168,7 +173,7 @@ def main():
     parser = argparse.ArgumentParser(prog="scripts/bench_round.sh", description="Seconds per round beside training and averaging.")
     parser.add_argument("--build", type=pathlib.Path, default=PROJECT / "build/coordinator")
     parser.add_argument("--megabytes", type=int, nargs="+", default=[1, 500])
-    parser.add_argument("--networks", nargs="+", choices=["lan", "wan"], default=["lan", "wan"])
+    parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=["lan", "wan"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--stay", nargs="+", default=["0s", "60s"], metavar="DURATION",
@@ -188,7 +193,7 @@ def main():
                     for stay in options.stay:
                         for pack in options.pack:
                             rounds, scps = measure(bed, options, megabytes * 1_000_000, pathlib.Path(temp), stay, pack)
-                            show(f"{megabytes} MB", NETWORKS[network], stay, pack, rounds, scps)
+                            show(megabytes * 1_000_000, network, stay, pack, rounds, scps)
         finally:
             bed.down()
 

@@ -9,6 +9,7 @@
 #include <map>
 #include <random>
 #include <set>
+#include <sstream>
 #include <thread>
 
 #include "e2e/bed_project.h"
@@ -86,14 +87,16 @@ void see_through(const BedProject& project, const journal::Event& intent, const 
 }
 
 // A controller that was killed gives the id of a job that it forgot to another one. The node that
-// still knows the first refuses it and is drained, until an administrator resumes it.
-void resume_nodes(const BedProject& project, std::stop_token stop) {
-  while (!stop.stop_requested()) {
-    for (const std::string name : {"alba", "brno"})
-      project.facility(name).exec_on_login(
-          {"scontrol", "update", "NodeName=" + name + "[1-2]", "State=RESUME"});
-    std::this_thread::sleep_for(seconds(3));
-  }
+// still knows the first refuses it and is drained, and the job is held, until an administrator
+// resumes the one and releases the other.
+void look_after(const Facility& facility) {
+  const std::string nodes = "NodeName=" + facility.name + "[1-2]";
+  facility.exec_on_login({"scontrol", "update", nodes, "State=RESUME"});
+  std::istringstream held(
+      facility.exec_on_login({"squeue", "--noheader", "--format=%A %r", "--states=PD"}).out);
+  for (std::string id, reason; held >> id && std::getline(held, reason);)
+    if (reason.find("held") != std::string::npos)
+      facility.exec_on_login({"scontrol", "release", id});
 }
 
 /// Trouble for every submission (SIGSTOP), or for the first one of a facility's round (SIGKILL:
@@ -103,7 +106,7 @@ int trouble_submissions(const BedProject& project, test::StartedRun& run, int si
   std::map<std::string, std::jthread> troubles;  // by facility: one at a time
   std::set<std::pair<std::string, int>> killed;
   int number = 0;
-  while (run.await_stop()) {
+  while (run.await_stop(seconds(600))) {
     const journal::Event intent = project.events().back();
     EXPECT_EQ(intent.kind, "submit_intended");
     if (signal == SIGSTOP || killed.emplace(intent.facility, intent.round).second) {
@@ -134,7 +137,10 @@ void expect_one_training_each(int signal, int submissions) {
   project.set_rounds(rounds);
   project.write_config();
   std::jthread administrator([&](std::stop_token stop) {
-    if (signal == SIGKILL) resume_nodes(project, stop);
+    while (signal == SIGKILL && !stop.stop_requested()) {
+      for (const char* name : {"alba", "brno"}) look_after(project.facility(name));
+      std::this_thread::sleep_for(seconds(3));
+    }
   });
   auto run = project.start_run({{"XFFL_FAILPOINT", "journal:stop:submit_intended"}});
   const int disturbed = trouble_submissions(project, run, signal);

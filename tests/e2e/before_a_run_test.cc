@@ -1,0 +1,144 @@
+// What people ask before a run: is all in place, what would happen.
+#include <gtest/gtest.h>
+
+#include "e2e/project.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/json.h"
+
+namespace xffl {
+namespace {
+
+using test::Project;
+
+// Runs xffl where the project's folder is, as the table of mounts says, on NFS.
+ProcessResult on_nfs(const Project& project, const std::vector<std::string>& args) {
+  const std::filesystem::path mounts = project.path() / "mountinfo";
+  write_file_atomic(mounts, "22 1 0:20 / / rw - ext4 /dev/sda1 rw\n30 22 0:30 / " +
+                                project.path().string() + " rw - nfs4 nas:/home rw\n");
+  std::vector<std::string> argv = {
+      "unshare",
+      "--mount",
+      "--propagation",
+      "private",
+      "sh",
+      "-c",
+      "mount --bind \"$1\" /proc/$$/mountinfo || exit 77; shift; exec \"$@\"",
+      "sh",
+      mounts.string(),
+      XFFL_BINARY_DIR "/bin/xffl"};
+  argv.insert(argv.end(), args.begin(), args.end());
+  return run_process({.argv = argv, .timeout = std::chrono::seconds(120)});
+}
+
+TEST(NetworkFileSystem, IsRefusedUnlessItIsAllowed) {
+  Project project;
+  const std::string path = project.path().string();
+  const ProcessResult refused = on_nfs(project, {"run", "-p", path});
+  if (refused.exit_code == 77 || refused.err.find("unshare") != std::string::npos)
+    GTEST_SKIP() << "no mount namespaces here: " << refused.err;
+  EXPECT_EQ(refused.exit_code, exit_code(ErrorKind::kUnsupported)) << refused.err;
+  EXPECT_NE(refused.err.find("(nfs4)"), std::string::npos) << refused.err;
+  EXPECT_FALSE(std::filesystem::exists(project.path() / "runs"));
+  const ProcessResult allowed = on_nfs(project, {"run", "-p", path, "--allow-network-fs"});
+  EXPECT_EQ(allowed.exit_code, 0) << allowed.err;
+  EXPECT_NE(allowed.err.find("one machine only"), std::string::npos) << allowed.err;
+  // No write-ahead log; and the run is the same run.
+  EXPECT_EQ(read_file(project.run_folder() / "journal.db", 1 << 20).at(18), 1);
+  EXPECT_TRUE(project.history().completed);
+}
+
+TEST(Doctor, FindsWhatIsMissing) {
+  Project project;
+  const std::string path = project.path().string();
+  std::filesystem::remove_all(project.path() / "model");
+  const ProcessResult result = project.xffl({"doctor", "-p", path});
+  EXPECT_EQ(result.exit_code, exit_code(ErrorKind::kFailed));
+  EXPECT_NE(result.out.find("FAILED"), std::string::npos) << result.out;
+}
+
+// What `xffl run` would stumble over, and a job only after its queue.
+TEST(Doctor, LooksIntoTheModel) {
+  Project project;
+  const std::filesystem::path model = project.path() / "model";
+  const std::string whole = read_file(model / "model.safetensors", 1 << 20);
+  const auto doctor = [&] { return project.xffl({"doctor", "-p", project.path().string()}); };
+  EXPECT_NE(doctor().out.find("ok      model"), std::string::npos);
+  write_file_atomic(model / "model.safetensors", whole.substr(0, whole.size() - 9));
+  const ProcessResult torn = doctor();
+  EXPECT_NE(torn.out.find("FAILED  model"), std::string::npos) << torn.out;
+  EXPECT_NE(torn.out.find("truncated"), std::string::npos) << torn.out;
+  EXPECT_EQ(torn.exit_code, exit_code(ErrorKind::kFailed));
+  std::filesystem::remove(model / "model.safetensors");
+  write_file_atomic(model / "model-00001-of-00002.safetensors", whole);
+  write_file_atomic(model / "model.safetensors.index.json",
+                    R"({"weight_map": {"model.norm.weight": "model-00002-of-00002.safetensors"}})");
+  const ProcessResult shard = doctor();
+  EXPECT_NE(shard.out.find("names model-00002-of-00002.safetensors"), std::string::npos)
+      << shard.out;
+  EXPECT_EQ(shard.exit_code, exit_code(ErrorKind::kFailed));
+}
+
+// As its advice for a project on NFS says.
+TEST(Doctor, LooksAtTheFolderOfRuns) {
+  Project project;
+  const std::filesystem::path other = project.path() / "local/disk";
+  const ProcessResult result =
+      project.xffl({"doctor", "-p", project.path().string(), "-w", other.string()});
+  EXPECT_NE(result.out.find("runs folder      " + project.path().string() + "\n"),
+            std::string::npos)
+      << result.out;  // the nearest that is there
+  make_dirs(other / "runs");
+  EXPECT_NE(project.xffl({"doctor", "-p", project.path().string(), "-w", other.string()})
+                .out.find("runs folder      " + (other / "runs").string() + "\n"),
+            std::string::npos);
+}
+
+// No tool of a site is asked for the quota: the room is reserved, as a job would use it.
+TEST(Doctor, SeesAQuotaByReservingTheRoom) {
+  Project project;
+  project.set_model_rows(4000);
+  const std::string yaml = read_file(project.path() / "xffl.yaml", 1 << 20);
+  write_file_atomic(project.path() / "xffl.yaml", yaml + "aggregation: {update_dtype: fp32}\n");
+  const auto doctor = [&](const std::string& fallocate) {
+    const std::filesystem::path bin = project.path() / "bin";
+    make_dirs(bin);
+    write_file_atomic(bin / "fallocate", "#!/bin/sh\n" + fallocate + "\n");
+    std::filesystem::permissions(bin / "fallocate", std::filesystem::perms(0700));
+    return project
+        .xffl({"doctor", "-p", project.path().string()},
+              {{"PATH", bin.string() + ":/usr/sbin:/usr/bin:/sbin:/bin"}})
+        .out;
+  };
+  const auto has = [](const std::string& text, const std::string& part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  const std::string over =
+      doctor("echo 'fallocate: fallocate failed: Disk quota exceeded' >&2; exit 1");
+  has(over, "FAILED  quota");
+  has(over, "your quota does not leave");
+  // 4013 rows of 8: the model's in bfloat16 and the update's in float32, and a tenth.
+  const std::string room = doctor("[ \"$2\" = 211882 ] || exit 3; exec /usr/bin/fallocate \"$@\"");
+  if (room.find("the file system is memory") == std::string::npos) has(room, "could be reserved");
+  const std::string unknown = doctor("echo 'Operation not supported' >&2; exit 1");
+  has(unknown, "warning quota");
+  has(unknown, "not looked at: no room can be reserved there");
+  for (const char* name : {"alba", "brno"})
+    EXPECT_FALSE(std::filesystem::exists(project.path() / "work" / name / ".xffl-room"));
+}
+
+TEST(Plan, CountsAndSubmitsNothing) {
+  Project project;
+  const std::string path = project.path().string();
+  const ProcessResult result = project.xffl({"plan", "-p", path, "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json plan = parse_json(result.out, "plan");
+  ASSERT_EQ(plan.size(), 2u);
+  EXPECT_EQ(plan[0]["facility"], "alba");
+  EXPECT_EQ(plan[0]["push_bytes"], 2 * (16 * 8 + 12 * 8 + 8));
+  EXPECT_TRUE(project.trainings().empty());
+  EXPECT_FALSE(std::filesystem::exists(project.path() / "runs"));
+}
+
+}  // namespace
+}  // namespace xffl
