@@ -19,7 +19,8 @@ void require_space(const std::string& where, uint64_t missing, uint64_t free) {
 
 void require_space(const fs::path& folder, uint64_t missing) {
   std::error_code problem;
-  fs::path there = fs::absolute(folder);
+  fs::path there = fs::absolute(folder.empty() ? "." : folder, problem);
+  if (problem) return;
   while (!fs::exists(there, problem) && there.has_relative_path()) there = there.parent_path();
   const fs::space_info space = fs::space(there, problem);
   if (!problem) require_space(there.string(), missing, space.available);

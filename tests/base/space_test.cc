@@ -25,5 +25,12 @@ TEST(Space, OfAFolderThatIsNotThereIsThatAboveIt) {
               testing::HasSubstr("not enough space in " + dir.path().string() + ": "));
 }
 
+// "out" has no folder in front.
+TEST(Space, OfNoFolderIsThatOfTheCurrentOne) {
+  const std::filesystem::path none = std::filesystem::path("out").parent_path();
+  EXPECT_NO_THROW(require_space(none, 1));
+  EXPECT_EQ(test::kind_of([&] { require_space(none, 1ull << 60); }), ErrorKind::kIo);
+}
+
 }  // namespace
 }  // namespace xffl
