@@ -47,7 +47,7 @@ code=0
 build_for_cuda || code=$?
 # What reads files and answers from elsewhere; what shares state between threads.
 modules_under asan base checkpoint job pack tokens transfer || code=$?
-modules_under tsan aggregate journal || code=$?
+modules_under tsan aggregate history || code=$?
 stage "tests" ctest --preset dev -j2 --output-on-failure --output-junit "$report" -LE 'bed|e2e' "$@" || code=$?
 wait "$beds" || code=$?
 trap - EXIT

@@ -58,7 +58,7 @@ bool federated_is_best(const Losses& losses) {
 }
 
 Json to_json(const demo::Options& options, const std::vector<Contender>& contenders,
-             const Losses& losses, const round::Outcome& federated, double seconds) {
+             const Losses& losses, const run::Outcome& federated, double seconds) {
   Json json;
   for (const demo::Site& site : demo::sites())
     for (const Contender& contender : contenders)
@@ -110,14 +110,14 @@ void run_demo(const demo::Options& options, const std::string& json_file) {
 
   std::printf("\nfederated: alba (Italian) and brno (Czech), %d rounds of %d steps each\n",
               options.rounds, options.steps);
-  const round::Outcome federated =
+  const run::Outcome federated =
       demo::train(options, "federated", demo::sites(), options.rounds, options.steps, stop);
   std::vector<Contender> contenders = {{"before", "before", demo::initial_model(options)}};
   for (const demo::Site& site : demo::sites()) {
     std::printf("\n%s alone, for as many tokens as it saw in the federation\n",
                 site.facility.c_str());
-    const round::Outcome alone = demo::train(options, site.facility + "-alone", {site}, 1,
-                                             options.rounds * options.steps, stop);
+    const run::Outcome alone = demo::train(options, site.facility + "-alone", {site}, 1,
+                                           options.rounds * options.steps, stop);
     contenders.push_back({site.facility + "_alone", site.facility + " alone", alone.model});
   }
   contenders.push_back({"federated", "federated", federated.model});

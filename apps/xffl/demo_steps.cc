@@ -176,21 +176,21 @@ void prepare_model_and_data(const Options& options, const std::map<std::string, 
   });
 }
 
-round::Outcome train(const Options& options, const std::string& name,
-                     const std::vector<Site>& facilities, int rounds, int steps,
-                     std::stop_token stop) {
+run::Outcome train(const Options& options, const std::string& name,
+                   const std::vector<Site>& facilities, int rounds, int steps,
+                   std::stop_token stop) {
   const fs::path project = fs::absolute(options.folder / name);
   make_dirs(project);
   write_file_atomic(project / "xffl.yaml", project_yaml(options, name, facilities, rounds, steps));
   const config::Experiment experiment = config::load_experiment(project);
   const fs::path runs = project / "runs";
-  const round::RunFolder folder(runs, round::latest_run(runs).value_or(RunName("0001")));
+  const history::RunFolder folder(runs, history::latest_run(runs).value_or(RunName("0001")));
   make_dirs(folder.path());
   log::set_file(folder.log());
   SystemClock clock;
-  round::World world = round::make_world(clock, experiment.project_folder);
+  facility::World world = facility::make_world(clock, experiment.project_folder);
   RoundDisplay display(rounds);
-  return round::run_federation(experiment, folder, world, stop, display.observer());
+  return run::run_federation(experiment, folder, world, stop, display.observer());
 }
 
 double validation_loss(const Options& options, const fs::path& model, const std::string& language,

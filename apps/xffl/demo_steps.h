@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "xffl/round/federation.h"
+#include "xffl/run/federation.h"
 
 namespace xffl::demo {
 
@@ -36,9 +36,9 @@ void prepare_model_and_data(const Options& options,
                             std::stop_token stop);
 
 /// Writes the project of these facilities, runs it, and returns its final model.
-round::Outcome train(const Options& options, const std::string& name,
-                     const std::vector<Site>& facilities, int rounds, int steps,
-                     std::stop_token stop);
+run::Outcome train(const Options& options, const std::string& name,
+                   const std::vector<Site>& facilities, int rounds, int steps,
+                   std::stop_token stop);
 
 /// Mean validation loss (nats per token) of a model on a language, by xffl-train evaluate.
 double validation_loss(const Options& options, const std::filesystem::path& model,

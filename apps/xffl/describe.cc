@@ -7,9 +7,9 @@
 #include "xffl/checkpoint/lora.h"
 #include "xffl/checkpoint/manifest.h"
 #include "xffl/checkpoint/model_folder.h"
+#include "xffl/history/store.h"
 #include "xffl/job/job_report.h"
 #include "xffl/job/job_spec.h"
-#include "xffl/journal/journal.h"
 #include "xffl/tokens/token_shard.h"
 
 namespace xffl {
@@ -130,14 +130,14 @@ Description describe_tokens(const fs::path& path) {
 }
 
 Description describe_journal(const fs::path& path) {
-  const std::vector<journal::Event> events = journal::read_events(path);
+  const std::vector<history::StoredEvent> events = history::read_events(path);
   Json json = {{"kind", "journal"},
                {"path", path.string()},
                {"num_events", events.size()},
                {"chain", "verified"},
-               {"writer", journal::lock_holder(path)}};
+               {"writer", history::lock_holder(path)}};
   Json& list = json["events"] = Json::array();
-  for (const journal::Event& event : events)
+  for (const history::StoredEvent& event : events)
     list.push_back({{"seq", event.seq},
                     {"time", event.time_utc},
                     {"kind", event.kind},

@@ -13,13 +13,13 @@
 #include "xffl/base/log.h"
 #include "xffl/checkpoint/llama_config.h"
 #include "xffl/config/load.h"
-#include "xffl/journal/file_system.h"
+#include "xffl/facility/model_bytes.h"
+#include "xffl/facility/render.h"
+#include "xffl/facility/slurm_settings.h"
+#include "xffl/history/file_system.h"
 #include "xffl/remote/ssh.h"
-#include "xffl/round/model_bytes.h"
-#include "xffl/round/purge.h"
-#include "xffl/round/render.h"
-#include "xffl/round/slurm_settings.h"
 #include "xffl/tokens/token_shard.h"
+#include "xffl/upkeep/purge_guard.h"
 
 namespace xffl {
 namespace {
@@ -31,8 +31,8 @@ using std::chrono::seconds;
 constexpr seconds kPatience{30};
 
 /// Nothing when there is no model: that is a finding of its own.
-std::optional<round::ModelBytes> bytes_of_model(const config::Experiment& experiment) try {
-  return round::model_bytes(experiment, experiment.model);
+std::optional<facility::ModelBytes> bytes_of_model(const config::Experiment& experiment) try {
+  return facility::model_bytes(experiment, experiment.model);
 } catch (const Error&) {
   return std::nullopt;
 }
@@ -52,7 +52,7 @@ Finding trainer_version(const std::string& program, const std::string& said) {
 class Examination {
  public:
   Examination(const config::Experiment& experiment, const config::Facility& facility,
-              round::World& world)
+              facility::World& world)
       : experiment_(experiment), facility_(facility), world_(world) {}
 
   std::vector<Finding> run() {
@@ -89,7 +89,7 @@ class Examination {
   std::string trust_command() const { return "run `xffl trust " + facility_.name.str() + "`"; }
 
   remote::SshSettings ssh() const {
-    return round::ssh_settings(facility_, experiment_.project_folder);
+    return facility::ssh_settings(facility_, experiment_.project_folder);
   }
 
   void host_keys() {
@@ -99,7 +99,7 @@ class Examination {
       hosts.insert(hosts.end(), settings.hosts.begin(), settings.hosts.end());
       if (!facility_.transfer.hosts.empty())
         for (const remote::SshHost& host :
-             round::transfer_settings(facility_, experiment_.project_folder).hosts)
+             facility::transfer_settings(facility_, experiment_.project_folder).hosts)
           hosts.push_back(host);
       for (const remote::SshHost& host : hosts) {
         const bool pinned = !remote::trusted_keys(settings, host).empty();
@@ -213,9 +213,9 @@ class Examination {
     if (facility_.purge_after.count() == 0) return;
     check("purging", "", [&] {
       bool fine = true;
-      for (const round::FileAge& age :
-           round::ages(*session_, facility_.workdir, round::files_of_people(facility_))) {
-        const std::string warning = round::purge_warning(age, facility_.purge_after);
+      for (const upkeep::FileAge& age :
+           upkeep::ages(*session_, facility_.workdir, upkeep::files_of_people(facility_))) {
+        const std::string warning = upkeep::purge_warning(age, facility_.purge_after);
         if (warning.empty() || !age.unused_for) continue;  // what is not there is told already
         fine = false;
         add(Grade::kWarning, "purging", age.path + " " + warning,
@@ -235,11 +235,11 @@ class Examination {
       check("allocation", kControllerFix, [&] { allocation(); });
   }
   void allocation() {
-    const auto script = round::render_script(experiment_, round::preview_history(), facility_.name,
-                                             std::nullopt, world_.programs);
+    const auto script = facility::render_script(experiment_, facility::preview_history(),
+                                                facility_.name, std::nullopt, world_.programs);
     // The attempt's folder is not there yet: the test is about what is asked for.
     const submit::TestOnly answer =
-        submit::test_only(*session_, round::slurm_settings(facility_.slurm),
+        submit::test_only(*session_, facility::slurm_settings(facility_.slurm),
                           {script.job_name, script.script, facility_.workdir}, {});
     const std::string said = log::printable(answer.answer, 300);
     if (answer.accepted) {
@@ -308,7 +308,7 @@ class Examination {
 
   const config::Experiment& experiment_;
   const config::Facility& facility_;
-  round::World& world_;
+  facility::World& world_;
   std::shared_ptr<remote::Session> session_;
   std::vector<Finding> findings_;
   bool bad_ = false;
@@ -336,7 +336,7 @@ std::vector<Finding> examine_model(const config::Experiment& experiment) {
     else
       parse_json(read_file(experiment.model / "config.json", 1 << 20),
                  (experiment.model / "config.json").string());
-    round::model_bytes(experiment, experiment.model);
+    facility::model_bytes(experiment, experiment.model);
     findings.push_back({Grade::kGood, "model", experiment.model.string(), ""});
   } catch (const Error& error) {
     findings.push_back({Grade::kBad, "model", error.what(),
@@ -355,9 +355,9 @@ fs::path nearest_existing(fs::path folder) {
 }  // namespace
 
 std::vector<Finding> examine_this_machine(const config::Experiment& experiment,
-                                          const fs::path& runs, const round::World& world) {
+                                          const fs::path& runs, const facility::World& world) {
   std::vector<Finding> findings = examine_model(experiment);
-  const std::string kind = journal::network_file_system(runs);
+  const std::string kind = history::network_file_system(runs);
   const fs::path place = nearest_existing(runs);
   if (!kind.empty())
     findings.push_back(
@@ -377,7 +377,7 @@ std::vector<Finding> examine_this_machine(const config::Experiment& experiment,
 }
 
 std::vector<Finding> examine_facility(const config::Experiment& experiment,
-                                      const config::Facility& facility, round::World& world) {
+                                      const config::Facility& facility, facility::World& world) {
   return Examination(experiment, facility, world).run();
 }
 

@@ -7,7 +7,7 @@
 
 #include "finding.h"
 #include "xffl/config/experiment.h"
-#include "xffl/round/world.h"
+#include "xffl/facility/services.h"
 
 namespace xffl {
 
@@ -15,12 +15,12 @@ namespace xffl {
 /// need not be there. Of the model its files' heads are read, not its numbers.
 std::vector<Finding> examine_this_machine(const config::Experiment& experiment,
                                           const std::filesystem::path& runs,
-                                          const round::World& world);
+                                          const facility::World& world);
 
 /// Log-in, credential, scheduler, work folder, quota, image, data and trainer of a facility.
 /// Submits nothing; creates its work folder. A check that cannot be made because an earlier one
 /// failed is left out.
 std::vector<Finding> examine_facility(const config::Experiment& experiment,
-                                      const config::Facility& facility, round::World& world);
+                                      const config::Facility& facility, facility::World& world);
 
 }  // namespace xffl

@@ -33,7 +33,8 @@ int show(const std::string& title, const std::vector<Finding>& findings) {
 void doctor(const ProjectOptions& options, const std::vector<std::string>& names) {
   const config::Experiment experiment = config::load_experiment(options.project);
   SystemClock clock;
-  round::World world = round::make_world(clock, experiment.project_folder, person_at_terminal());
+  facility::World world =
+      facility::make_world(clock, experiment.project_folder, person_at_terminal());
   int bad = show("this machine", examine_this_machine(experiment, options.runs(), world));
   for (const std::string& name : names) experiment.facility(FacilityName(name));
   for (const config::Facility& facility : experiment.facilities)

@@ -9,9 +9,9 @@
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/config/load.h"
+#include "xffl/facility/services.h"
 #include "xffl/remote/ssh.h"
-#include "xffl/round/log_in.h"
-#include "xffl/round/world.h"
+#include "xffl/run/log_in.h"
 
 namespace xffl {
 namespace {
@@ -32,11 +32,11 @@ void log_in_to(const remote::SshSettings& settings) {
 
 // A run that waits for this log-in keeps its connection and goes on.
 bool log_in_for_run(const ProjectOptions& options, const FacilityName& facility) {
-  const auto newest = round::latest_run(options.runs());
+  const auto newest = history::latest_run(options.runs());
   if (options.run.empty() && !newest) return false;
-  const round::RunFolder folder(options.runs(),
-                                options.run.empty() ? *newest : RunName(options.run));
-  if (!round::log_in_through_coordinator(folder, facility, ask)) return false;
+  const history::RunFolder folder(options.runs(),
+                                  options.run.empty() ? *newest : RunName(options.run));
+  if (!run::log_in_through_coordinator(folder, facility, ask)) return false;
   std::printf("logged in: the coordinator of run %s goes on\n", folder.run().str().c_str());
   return true;
 }
@@ -47,11 +47,11 @@ void login(const ProjectOptions& options, const std::string& name) {
   const config::Facility& facility = experiment.facility(FacilityName(name));
   if (facility.access != config::AccessKind::kSsh)
     throw Error(ErrorKind::kConfig, "the facility " + name + " is not behind SSH");
-  const auto settings = round::ssh_settings(facility, experiment.project_folder);
+  const auto settings = facility::ssh_settings(facility, experiment.project_folder);
   if (log_in_for_run(options, facility.name)) return;
   log_in_to(settings);
   if (!facility.transfer.hosts.empty())
-    log_in_to(round::transfer_settings(facility, experiment.project_folder));
+    log_in_to(facility::transfer_settings(facility, experiment.project_folder));
   if (const auto end = remote::credential_expiry(settings))
     std::printf("the certificate is valid until %s\n", format_utc(*end).c_str());
 }

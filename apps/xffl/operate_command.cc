@@ -8,13 +8,13 @@
 #include "xffl/base/clock.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
-#include "xffl/observe/status.h"
-#include "xffl/round/federation.h"
+#include "xffl/run/federation.h"
+#include "xffl/status/status.h"
 
 namespace xffl {
 namespace {
 
-using round::Request;
+using history::Request;
 
 constexpr std::chrono::seconds kPatience{60};
 
@@ -31,7 +31,7 @@ std::string join(const std::vector<FacilityName>& names) {
 }
 
 // Why the newest round goes on without it; empty when it does not.
-std::string missing(const observe::RunStatus& status, const FacilityName& name) {
+std::string missing(const status::RunStatus& status, const FacilityName& name) {
   const auto& rounds = status.history.rounds;
   if (rounds.empty()) return "";
   const auto& facilities = rounds.rbegin()->second.facilities;
@@ -41,7 +41,7 @@ std::string missing(const observe::RunStatus& status, const FacilityName& name) 
 
 // A person has resumed what no person had paused, and believes that it goes on now: says what
 // really stands in its way. Throws kAuth when a log-in does, kFailed when it is missing.
-void tell_not_paused(const observe::RunStatus& status, const std::vector<FacilityName>& names) {
+void tell_not_paused(const status::RunStatus& status, const std::vector<FacilityName>& names) {
   std::string auth, gone;
   for (const FacilityName& name : names) {
     const std::string begin = name.str() + " was not paused by a person";
@@ -63,14 +63,14 @@ void tell_not_paused(const observe::RunStatus& status, const std::vector<Facilit
   throw Error(kind, text);
 }
 
-void resume(const round::RunFolder& folder, const config::Experiment& experiment,
-            round::World& world, const Request& request) {
-  const auto paused = round::replay(journal::read_events(folder.journal())).paused;
-  round::operate(experiment, folder, world, request, kPatience);
+void resume(const history::RunFolder& folder, const config::Experiment& experiment,
+            facility::World& world, const Request& request) {
+  const auto paused = history::replay(history::read_events(folder.journal())).paused;
+  run::operate(experiment, folder, world, request, kPatience);
   std::vector<FacilityName> resumed, others;
   for (const FacilityName& name : request.facilities)
     (paused.contains(name) ? resumed : others).push_back(name);
-  const observe::RunStatus status = observe::read_status(folder.path(), experiment.rounds);
+  const status::RunStatus status = status::read_status(folder.path(), experiment.rounds);
   if (!resumed.empty())
     std::printf("run %s goes on at %s%s\n", folder.run().str().c_str(), join(resumed).c_str(),
                 status.coordinator.empty() ? " with the next `xffl run`" : "");
@@ -78,7 +78,7 @@ void resume(const round::RunFolder& folder, const config::Experiment& experiment
 }
 
 void operate(const Flags& flags, Request request) {
-  const round::RunFolder folder = flags.project.existing_run();
+  const history::RunFolder folder = flags.project.existing_run();
   const config::Experiment experiment = experiment_of(flags.project, folder);
   request.reason = flags.reason;
   for (const std::string& name : flags.facilities) request.facilities.emplace_back(name);
@@ -86,9 +86,10 @@ void operate(const Flags& flags, Request request) {
     for (const config::Facility& facility : experiment.facilities)
       request.facilities.push_back(facility.name);
   SystemClock clock;
-  round::World world = round::make_world(clock, experiment.project_folder, person_at_terminal());
+  facility::World world =
+      facility::make_world(clock, experiment.project_folder, person_at_terminal());
   if (request.kind == Request::Kind::kResume) return resume(folder, experiment, world, request);
-  round::operate(experiment, folder, world, request, kPatience);
+  run::operate(experiment, folder, world, request, kPatience);
   const std::string run = folder.run().str();
   if (request.kind == Request::Kind::kCancel)
     std::printf("run %s is over; its published models stay in %s\n", run.c_str(),
@@ -99,8 +100,8 @@ void operate(const Flags& flags, Request request) {
 }
 
 void repair(const ProjectOptions& options) {
-  const round::RunFolder folder = options.existing_run();
-  const journal::Repaired repaired = journal::repair(folder.journal());
+  const history::RunFolder folder = options.existing_run();
+  const history::Repaired repaired = history::repair(folder.journal());
   if (repaired.damaged.empty())
     std::printf("the journal of run %s is whole: nothing was changed\n",
                 folder.run().str().c_str());
@@ -111,8 +112,8 @@ void repair(const ProjectOptions& options) {
 }
 
 void adopt(const ProjectOptions& options) {
-  const round::RunFolder folder = options.existing_run();
-  const bool adopted = round::adopt(folder);
+  const history::RunFolder folder = options.existing_run();
+  const bool adopted = history::adopt_run(folder);
   std::printf("run %s %s %s\n", folder.run().str().c_str(),
               adopted ? "is worked on from now on in" : "was worked on already in",
               folder.path().c_str());

@@ -12,11 +12,11 @@
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
 #include "xffl/config/load.h"
-#include "xffl/journal/journal.h"
-#include "xffl/round/federation.h"
-#include "xffl/round/model_bytes.h"
-#include "xffl/round/render.h"
-#include "xffl/round/slurm_settings.h"
+#include "xffl/facility/model_bytes.h"
+#include "xffl/facility/render.h"
+#include "xffl/facility/slurm_settings.h"
+#include "xffl/history/store.h"
+#include "xffl/run/federation.h"
 
 namespace xffl {
 namespace {
@@ -28,7 +28,7 @@ struct Flags {
 
 struct FacilityPlan {
   std::string name;
-  round::RenderedScript script;
+  facility::RenderedScript script;
   uint64_t push_bytes = 0, fetch_bytes = 0;
   bool may_pack = false;       // fewer bytes may do: how many is known when the model is packed
   double node_hours = 0;       // at most: nodes times walltime; 0 where no Slurm counts
@@ -38,12 +38,13 @@ struct FacilityPlan {
 };
 
 // Throws where `xffl run` would submit nothing: a plan of what it refuses would mislead.
-round::History history_of(const ProjectOptions& options, const config::Experiment& experiment) {
-  if (options.run.empty() && !round::latest_run(options.runs())) return round::preview_history();
-  const round::RunFolder folder = options.existing_run();
-  const round::History history = round::replay(journal::read_events(folder.journal()));
-  if (!history.identity) return round::preview_history();
-  round::require_same_training(experiment, folder, history);
+history::History history_of(const ProjectOptions& options, const config::Experiment& experiment) {
+  if (options.run.empty() && !history::latest_run(options.runs()))
+    return facility::preview_history();
+  const history::RunFolder folder = options.existing_run();
+  const history::History history = history::replay(history::read_events(folder.journal()));
+  if (!history.identity) return facility::preview_history();
+  run::require_same_training(experiment, folder, history);
   if (history.completed || history.cancelled)
     throw Error(ErrorKind::kNotFound, "run " + folder.run().str() +
                                           (history.cancelled ? " was cancelled" : " is complete") +
@@ -52,22 +53,22 @@ round::History history_of(const ProjectOptions& options, const config::Experimen
 }
 
 // The model of round `number` is at the facility already when this round's attempt was pushed.
-bool holds_the_model(const round::History& history, int number, const FacilityName& name) {
+bool holds_the_model(const history::History& history, int number, const FacilityName& name) {
   const auto round = history.rounds.find(number);
   if (round == history.rounds.end()) return false;
   const auto facility = round->second.facilities.find(name);
   if (facility == round->second.facilities.end()) return false;
-  for (const round::Attempt& attempt : facility->second.attempts)
+  for (const history::Attempt& attempt : facility->second.attempts)
     if (attempt.pushed) return true;
   return false;
 }
 
-std::string ask(const config::Facility& facility, round::World& world,
-                const round::RenderedScript& script) try {
+std::string ask(const config::Facility& facility, facility::World& world,
+                const facility::RenderedScript& script) try {
   if (facility.scheduler != config::SchedulerKind::kSlurm) return "a process of this machine";
   const auto session = world.connect(facility);
   const submit::TestOnly answer =
-      submit::test_only(*session, round::slurm_settings(facility.slurm),
+      submit::test_only(*session, facility::slurm_settings(facility.slurm),
                         {script.job_name, script.script, script.folder}, {});
   return (answer.accepted ? "" : "REFUSED: ") + answer.answer;
 } catch (const Error& error) {
@@ -75,11 +76,12 @@ std::string ask(const config::Facility& facility, round::World& world,
 }
 
 std::vector<FacilityPlan> make_plans(const Flags& flags, const config::Experiment& experiment) {
-  const round::History history = history_of(flags.project, experiment);
+  const history::History history = history_of(flags.project, experiment);
   require_model(experiment);
-  const round::ModelBytes bytes = round::model_bytes(experiment, experiment.model);
+  const facility::ModelBytes bytes = facility::model_bytes(experiment, experiment.model);
   SystemClock clock;
-  round::World world = round::make_world(clock, experiment.project_folder, person_at_terminal());
+  facility::World world =
+      facility::make_world(clock, experiment.project_folder, person_at_terminal());
   std::vector<FacilityPlan> plans;
   const bool measures =
       experiment.policy.evaluate_last && history.done().rounds_published >= experiment.rounds;
@@ -88,7 +90,7 @@ std::vector<FacilityPlan> make_plans(const Flags& flags, const config::Experimen
     FacilityPlan plan;
     plan.name = facility.name.str();
     plan.script =
-        round::render_script(experiment, history, facility.name, std::nullopt, world.programs);
+        facility::render_script(experiment, history, facility.name, std::nullopt, world.programs);
     if (!holds_the_model(history, plan.script.round, facility.name))
       plan.push_bytes = bytes.published;
     plan.may_pack = facility.access == config::AccessKind::kSsh && plan.push_bytes > 0 &&

@@ -18,10 +18,10 @@ std::filesystem::path ProjectOptions::runs() const {
   return std::filesystem::absolute(workdir.empty() ? project : workdir) / "runs";
 }
 
-round::RunFolder ProjectOptions::existing_run() const {
-  const auto latest = round::latest_run(runs());
+history::RunFolder ProjectOptions::existing_run() const {
+  const auto latest = history::latest_run(runs());
   if (!run.empty()) {
-    const round::RunFolder named(runs(), RunName(run));
+    const history::RunFolder named(runs(), RunName(run));
     std::error_code unknown;
     if (!std::filesystem::exists(named.journal(), unknown))
       throw Error(ErrorKind::kNotFound, "there is no run " + run + " in " + runs().string() +
@@ -34,7 +34,7 @@ round::RunFolder ProjectOptions::existing_run() const {
     throw Error(ErrorKind::kNotFound, "there is no run in " + runs().string() +
                                           ": start one with `xffl run -p " + project.string() +
                                           "`");
-  return round::RunFolder(runs(), *latest);
+  return history::RunFolder(runs(), *latest);
 }
 
 void add_project_options(CLI::App* command, ProjectOptions& options) {
@@ -45,7 +45,7 @@ void add_project_options(CLI::App* command, ProjectOptions& options) {
   command->add_option("--run", options.run, "which run, such as 0003 (default: the newest)");
 }
 
-config::Experiment experiment_of(const ProjectOptions& options, const round::RunFolder& folder) {
+config::Experiment experiment_of(const ProjectOptions& options, const history::RunFolder& folder) {
   return config::parse_experiment(read_file(folder.config(), 4 << 20), folder.config(),
                                   std::filesystem::absolute(options.project));
 }

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "xffl/config/experiment.h"
-#include "xffl/round/run_folder.h"
+#include "xffl/history/run_folder.h"
 
 namespace xffl {
 
@@ -22,14 +22,14 @@ struct ProjectOptions {
 
   std::filesystem::path runs() const;
   /// The run named or the newest. Throws kNotFound when there is none.
-  round::RunFolder existing_run() const;
+  history::RunFolder existing_run() const;
 };
 
 /// -p, -w and --run of a command.
 void add_project_options(CLI::App* command, ProjectOptions& options);
 
 /// What the run works with now: its config.resolved.yaml.
-config::Experiment experiment_of(const ProjectOptions& options, const round::RunFolder& folder);
+config::Experiment experiment_of(const ProjectOptions& options, const history::RunFolder& folder);
 
 /// Throws kNotFound, with what to do, unless the model and the adapter that round 1 starts from are
 /// there.

@@ -9,8 +9,8 @@
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
 #include "xffl/config/load.h"
-#include "xffl/journal/journal.h"
-#include "xffl/round/render.h"
+#include "xffl/facility/render.h"
+#include "xffl/history/store.h"
 
 namespace xffl {
 namespace {
@@ -22,22 +22,22 @@ struct Flags {
   std::filesystem::path out;
 };
 
-round::History history_of(const ProjectOptions& options) {
-  if (options.run.empty() && !round::latest_run(options.runs())) {
+history::History history_of(const ProjectOptions& options) {
+  if (options.run.empty() && !history::latest_run(options.runs())) {
     std::fprintf(stderr,
                  "xffl: there is no run yet: this is a preview, a run's folder and nonce will be "
                  "others\n");
-    return round::preview_history();
+    return facility::preview_history();
   }
-  return round::replay(journal::read_events(options.existing_run().journal()));
+  return history::replay(history::read_events(options.existing_run().journal()));
 }
 
 void render(const Flags& flags) {
   const config::Experiment experiment = config::load_experiment(flags.project.project);
   SystemClock clock;
-  const round::RenderedScript rendered = round::render_script(
+  const facility::RenderedScript rendered = facility::render_script(
       experiment, history_of(flags.project), FacilityName(flags.facility), flags.round,
-      round::make_world(clock, experiment.project_folder).programs);
+      facility::make_world(clock, experiment.project_folder).programs);
   if (flags.out.empty())
     std::fputs(rendered.script.c_str(), stdout);
   else

@@ -18,11 +18,11 @@
 #include "xffl/base/log.h"
 #include "xffl/base/process.h"
 #include "xffl/config/load.h"
-#include "xffl/journal/file_system.h"
-#include "xffl/journal/journal.h"
-#include "xffl/observe/status.h"
-#include "xffl/observe/validation.h"
-#include "xffl/round/live.h"
+#include "xffl/history/file_system.h"
+#include "xffl/history/status_file.h"
+#include "xffl/history/store.h"
+#include "xffl/status/status.h"
+#include "xffl/status/validation.h"
 
 namespace xffl {
 namespace {
@@ -48,7 +48,7 @@ std::string describe(const std::string& metrics_line) try {
 
 // Two coordinators on two machines must not both believe that the journal is theirs.
 void check_file_system(const std::filesystem::path& folder, bool allowed) {
-  const std::string kind = journal::network_file_system(folder);
+  const std::string kind = history::network_file_system(folder);
   if (kind.empty()) return;
   if (!allowed)
     throw Error(
@@ -63,16 +63,16 @@ void check_file_system(const std::filesystem::path& folder, bool allowed) {
 // The run that is continued or begun.
 RunName name_of_run(const ProjectOptions& options, bool fresh) {
   if (!options.run.empty()) return options.existing_run().run();
-  const auto newest = round::latest_run(options.runs());
-  return newest && !fresh ? *newest : round::next_run(options.runs());
+  const auto newest = history::latest_run(options.runs());
+  return newest && !fresh ? *newest : history::next_run(options.runs());
 }
 
 // Both cost node-hours, and `xffl status` shows the newer one only.
 void warn_of_another(const ProjectOptions& options) {
-  const auto newest = round::latest_run(options.runs());
+  const auto newest = history::latest_run(options.runs());
   if (!newest) return;
   const std::string holder =
-      journal::lock_holder(round::RunFolder(options.runs(), *newest).journal());
+      history::lock_holder(history::RunFolder(options.runs(), *newest).journal());
   if (!holder.empty())
     log::warning("another run of this project goes on beside the new one",
                  {{"run", newest->str()},
@@ -102,39 +102,39 @@ auto logging_its_end(Body&& body) {
   }
 }
 
-void run(const ProjectOptions& options, bool fresh, bool network_allowed) {
+void run_here(const ProjectOptions& options, bool fresh, bool network_allowed) {
   check_file_system(options.runs(), network_allowed);
   const config::Experiment experiment = config::load_experiment(options.project);
   if (fresh) warn_of_another(options);
   const RunName name = name_of_run(options, fresh);
-  const round::RunFolder folder(options.runs(), name);
+  const history::RunFolder folder(options.runs(), name);
   if (!std::filesystem::exists(folder.global(0))) require_model(experiment);  // else it has its own
   make_dirs(folder.path());
   log::set_file(folder.log());
   SystemClock clock;
   StopOnSignal signals(std::chrono::seconds(8));
   ::signal(SIGPIPE, SIG_IGN);  // whoever read what this prints may leave, the run goes on
-  round::World world =
-      round::make_world(clock, experiment.project_folder, person_at_terminal(signals.token()));
+  facility::World world =
+      facility::make_world(clock, experiment.project_folder, person_at_terminal(signals.token()));
   log::info("run", {{"project", experiment.project.str()},
                     {"run", name.str()},
                     {"folder", folder.path().string()}});
-  const round::Outcome outcome = logging_its_end([&] {
+  const run::Outcome outcome = logging_its_end([&] {
     RoundDisplay display(experiment.rounds, folder.live());
-    return round::run_federation(experiment, folder, world, signals.token(), display.observer());
+    return run::run_federation(experiment, folder, world, signals.token(), display.observer());
   });
   std::printf("run %s: %d of %d rounds published\nmodel: %s\nsha256: %s\n", name.str().c_str(),
               outcome.rounds_published, experiment.rounds, outcome.model.c_str(),
               outcome.model_sha256.c_str());
-  const round::History history = round::replay(journal::read_events(folder.journal()));
-  std::fputs(observe::format_global_losses(history).c_str(), stdout);
+  const history::History history = history::replay(history::read_events(folder.journal()));
+  std::fputs(status::format_global_losses(history).c_str(), stdout);
 }
 
 // The process has the run, and whoever looks finds one.
-bool holds(const round::RunFolder& folder, pid_t pid) {
-  return journal::lock_holder(folder.journal()).starts_with("pid " + std::to_string(pid) + " ") &&
+bool holds(const history::RunFolder& folder, pid_t pid) {
+  return history::lock_holder(folder.journal()).starts_with("pid " + std::to_string(pid) + " ") &&
          std::filesystem::exists(folder.journal()) &&
-         !journal::read_events(folder.journal()).empty();
+         !history::read_events(folder.journal()).empty();
 }
 
 // The kind of error that an `xffl` ended with.
@@ -181,9 +181,9 @@ void detach(const ProjectOptions& options, bool fresh, bool network_allowed) {
   int status = 0;
   for (int i = 0; i < 300; ++i) {
     if (::waitpid(pid, &status, WNOHANG) == pid) break;
-    const auto name = options.run.empty() ? round::latest_run(options.runs())
+    const auto name = options.run.empty() ? history::latest_run(options.runs())
                                           : std::optional(RunName(options.run));
-    if (name && holds(round::RunFolder(options.runs(), *name), pid)) {
+    if (name && holds(history::RunFolder(options.runs(), *name), pid)) {
       std::printf(
           "run %s goes on in process %d\nfollow it with `xffl attach`, see `xffl status`; "
           "`kill %d` detaches it from its facilities\n",
@@ -208,7 +208,7 @@ ErrorKind kind_of_word(std::string_view word) {
 }
 
 // Throws what the coordinator of a run that nobody coordinates any more has ended with.
-void check_end(const observe::RunStatus& status) {
+void check_end(const status::RunStatus& status) {
   const std::string run = "run " + status.folder.filename().string();
   if (status.history.completed) return;
   if (status.history.cancelled) throw Error(ErrorKind::kFailed, run + " was cancelled");
@@ -223,14 +223,14 @@ void check_end(const observe::RunStatus& status) {
 
 // Follows the coordinator of a run until it ends; leaving it harms nothing.
 void attach(const ProjectOptions& options) {
-  const round::RunFolder folder = options.existing_run();
+  const history::RunFolder folder = options.existing_run();
   const config::Experiment experiment = experiment_of(options, folder);
   StopOnSignal signals("leaving; the coordinator goes on");
   SystemClock clock;
   std::string shown;
   for (;;) {
-    const observe::RunStatus status = observe::read_status(folder.path(), experiment.rounds);
-    const std::string text = observe::format_status(status);
+    const status::RunStatus status = status::read_status(folder.path(), experiment.rounds);
+    const std::string text = status::format_status(status);
     if (text != shown) std::printf("%s\n", text.c_str());
     std::fflush(stdout);
     shown = text;
@@ -248,7 +248,7 @@ RoundDisplay::RoundDisplay(int num_rounds, std::filesystem::path live_file)
   if (!terminal_ || live_file_.empty()) return;
   watch_ = std::jthread([this](const std::stop_token& end) {
     while (SystemClock().sleep(std::chrono::seconds(1), end)) {
-      const round::Live live = round::read_live(live_file_);
+      const history::Live live = history::read_live(live_file_);
       const std::lock_guard lock(mutex_);
       if (live.empty() || end.stop_requested()) continue;
       for (const auto& [name, facility] : live) {
@@ -267,10 +267,10 @@ RoundDisplay::~RoundDisplay() {
   log::set_live_line("");
 }
 
-round::Observer RoundDisplay::observer() {
+facility::Observer RoundDisplay::observer() {
   return {.on_training = [this](int round, const FacilityName& facility,
                                 const std::string& line) { show_training(round, facility, line); },
-          .on_round = [this](int round, const std::vector<round::Accepted>& participants,
+          .on_round = [this](int round, const std::vector<history::Accepted>& participants,
                              double seconds) { show_round(round, participants, seconds); }};
 }
 
@@ -305,14 +305,14 @@ void RoundDisplay::show_training(int round, const FacilityName& facility,
   }
 }
 
-void RoundDisplay::show_round(int round, const std::vector<round::Accepted>& participants,
+void RoundDisplay::show_round(int round, const std::vector<history::Accepted>& participants,
                               double seconds) {
   const std::lock_guard lock(mutex_);
   live_.clear();
   trainings_.clear();
   log::set_live_line("");
   std::string line = format("round %d of %d  %.1f s", round, num_rounds_, seconds);
-  for (const round::Accepted& update : participants) {
+  for (const history::Accepted& update : participants) {
     line += format("  | %s: %lld tokens, loss %.4f", update.facility.str().c_str(),
                    static_cast<long long>(update.report.tokens), update.report.train_loss);
     for (const job::ValidationResult& result : update.report.validation)
@@ -340,8 +340,9 @@ void add_run_command(CLI::App& app) {
   command->add_flag("--detach", state->detached, "go on without this terminal");
   command->add_flag("--allow-network-fs", state->network,
                     "also with runs/ on NFS, Lustre, ...: only ever from one machine");
-  command->callback(
-      [state] { (state->detached ? detach : run)(state->options, state->fresh, state->network); });
+  command->callback([state] {
+    (state->detached ? detach : run_here)(state->options, state->fresh, state->network);
+  });
   CLI::App* follow = app.add_subcommand("attach", "follow a run that another process coordinates");
   add_project_options(follow, state->options);
   follow->callback([state] { attach(state->options); });

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "project.h"
-#include "xffl/round/federation.h"
+#include "xffl/run/federation.h"
 
 namespace xffl {
 
@@ -20,11 +20,11 @@ class RoundDisplay {
   /// `live_file` is the run's live.json, looked at each second on a terminal; empty: none.
   explicit RoundDisplay(int num_rounds, std::filesystem::path live_file = {});
   ~RoundDisplay();
-  round::Observer observer();
+  facility::Observer observer();
 
  private:
   void show_training(int round, const FacilityName& facility, const std::string& metrics_line);
-  void show_round(int round, const std::vector<round::Accepted>& participants, double seconds);
+  void show_round(int round, const std::vector<history::Accepted>& participants, double seconds);
   std::string line(int round) const;
 
   const int num_rounds_;

@@ -56,14 +56,14 @@ int simulate_facility(const std::filesystem::path& project, const std::string& f
   // The schedule still spans the whole experiment; only its first round is run.
   experiment.rounds = 1;
 
-  const round::RunFolder run(folder / "runs", round::next_run(folder / "runs"));
+  const history::RunFolder run(folder / "runs", history::next_run(folder / "runs"));
   make_dirs(run.path());
   log::set_file(run.log());
   SystemClock clock;
-  round::World world = round::make_world(clock, experiment.project_folder);
+  facility::World world = facility::make_world(clock, experiment.project_folder);
   RoundDisplay display(1);
   StopOnSignal signals;
-  round::run_federation(experiment, run, world, signals.token(), display.observer());
+  run::run_federation(experiment, run, world, signals.token(), display.observer());
   print_report(job::read_job_report(run.facility(1, chosen.name) / "report.json"));
   std::printf("%-22s %s\n", "files", run.path().c_str());
   return 0;

@@ -12,20 +12,20 @@
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
-#include "xffl/observe/status.h"
-#include "xffl/round/federation.h"
-#include "xffl/round/world.h"
+#include "xffl/facility/services.h"
+#include "xffl/run/federation.h"
+#include "xffl/status/status.h"
 
 namespace xffl {
 namespace {
 
 // Certificates that end soon: files and the agent are looked at, no network.
-void add_credentials(observe::RunStatus& status, const config::Experiment& experiment) {
+void add_credentials(status::RunStatus& status, const config::Experiment& experiment) {
   constexpr std::chrono::hours kSoon{2};
   for (const config::Facility& facility : experiment.facilities) try {
       if (facility.access != config::AccessKind::kSsh) continue;
       const auto ends =
-          remote::credential_expiry(round::ssh_settings(facility, experiment.project_folder));
+          remote::credential_expiry(facility::ssh_settings(facility, experiment.project_folder));
       if (ends && *ends - SystemClock().utc() <= kSoon)
         status.credentials[facility.name] = {*ends, facility.ssh.renew};
     } catch (const Error& error) {  // the log-in says it
@@ -34,12 +34,12 @@ void add_credentials(observe::RunStatus& status, const config::Experiment& exper
     }
 }
 
-void status(const ProjectOptions& options, bool json) {
-  const round::RunFolder folder = options.existing_run();
+void show_status(const ProjectOptions& options, bool json) {
+  const history::RunFolder folder = options.existing_run();
   const config::Experiment experiment = experiment_of(options, folder);
-  observe::RunStatus status = observe::read_status(folder.path(), experiment.rounds);
+  status::RunStatus status = status::read_status(folder.path(), experiment.rounds);
   if (!status.history.completed && !status.history.cancelled) add_credentials(status, experiment);
-  std::fputs((json ? observe::format_status_json(status) : observe::format_status(status)).c_str(),
+  std::fputs((json ? status::format_status_json(status) : status::format_status(status)).c_str(),
              stdout);
 }
 
@@ -103,7 +103,7 @@ bool print_lines(const std::function<bool(std::string&)>& read_more, bool follow
   return any;
 }
 
-void coordinator_logs(const round::RunFolder& folder, bool follow) {
+void coordinator_logs(const history::RunFolder& folder, bool follow) {
   std::ifstream file(folder.log());
   if (!file) throw Error(ErrorKind::kNotFound, "there is no " + folder.log().string());
   print_lines(
@@ -118,15 +118,15 @@ void coordinator_logs(const round::RunFolder& folder, bool follow) {
 }
 
 // The job's output at the facility, of its newest attempt that has a job.
-RemotePath job_output(const config::Experiment& experiment, const round::History& history,
+RemotePath job_output(const config::Experiment& experiment, const history::History& history,
                       const FacilityName& name) {
   experiment.facility(name);
   for (auto it = history.rounds.rbegin(); it != history.rounds.rend(); ++it) {
     const auto state = it->second.facilities.find(name);
     if (state == it->second.facilities.end()) continue;
-    const std::vector<round::Attempt>& attempts = state->second.attempts;
+    const std::vector<history::Attempt>& attempts = state->second.attempts;
     const auto attempt = std::find_if(attempts.rbegin(), attempts.rend(),
-                                      [](const round::Attempt& a) { return !a.job_id.empty(); });
+                                      [](const history::Attempt& a) { return !a.job_id.empty(); });
     if (attempt == attempts.rend()) continue;
     const plan::Done before{it->first - 1, it->first == 1
                                                ? history.initial_sha256
@@ -143,14 +143,14 @@ RemotePath job_output(const config::Experiment& experiment, const round::History
 }
 
 void facility_logs(const ProjectOptions& options, const std::string& facility, bool follow) {
-  const round::RunFolder folder = options.existing_run();
+  const history::RunFolder folder = options.existing_run();
   const config::Experiment experiment = experiment_of(options, folder);
-  const round::History history = round::replay(journal::read_events(folder.journal()));
+  const history::History history = history::replay(history::read_events(folder.journal()));
   const FacilityName name(facility);
   const RemotePath path = job_output(experiment, history, name);
   SystemClock clock;
-  const round::World world =
-      round::make_world(clock, experiment.project_folder, person_at_terminal());
+  const facility::World world =
+      facility::make_world(clock, experiment.project_folder, person_at_terminal());
   const auto session = world.connect(experiment.facility(name));
   uint64_t offset = 0;
   // A log-in node is asked less often than a disk.
@@ -182,7 +182,7 @@ void add_status_commands(CLI::App& app) {
   CLI::App* status_command = app.add_subcommand("status", "what a run is doing");
   add_project_options(status_command, state->options);
   status_command->add_flag("--json", state->json, "for programs");
-  status_command->callback([state] { status(state->options, state->json); });
+  status_command->callback([state] { show_status(state->options, state->json); });
 
   CLI::App* logs_command =
       app.add_subcommand("logs", "the coordinator's log, or the output of a facility's newest job");

@@ -7,8 +7,8 @@
 #include "terminal.h"
 #include "xffl/base/error.h"
 #include "xffl/config/load.h"
+#include "xffl/facility/services.h"
 #include "xffl/remote/ssh.h"
-#include "xffl/round/world.h"
 
 namespace xffl {
 namespace {
@@ -86,8 +86,8 @@ void trust(const Flags& flags) {
   const config::Facility& facility = experiment.facility(FacilityName(flags.facility));
   if (facility.access != config::AccessKind::kSsh)
     throw Error(ErrorKind::kConfig, "the facility " + flags.facility + " is not behind SSH");
-  std::vector<Way> ways = ways_of(round::ssh_settings(facility, experiment.project_folder));
-  for (Way& way : ways_of(round::transfer_settings(facility, experiment.project_folder)))
+  std::vector<Way> ways = ways_of(facility::ssh_settings(facility, experiment.project_folder));
+  for (Way& way : ways_of(facility::transfer_settings(facility, experiment.project_folder)))
     if (std::none_of(ways.begin(), ways.end(), [&](const Way& w) { return w.host == way.host; }))
       ways.push_back(std::move(way));
   std::optional<Error> problem;

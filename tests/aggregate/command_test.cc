@@ -9,7 +9,7 @@
 #include "support/temp_dir.h"
 #include "xffl/base/json.h"
 #include "xffl/base/process.h"
-#include "xffl/journal/journal.h"
+#include "xffl/history/store.h"
 #include "xffl/tokens/token_shard.h"
 
 namespace xffl::aggregate {
@@ -104,7 +104,7 @@ TEST_F(Command, InspectsAModelAndChecksItsManifest) {
 }
 
 TEST_F(Command, InspectsAJournal) {
-  journal::Journal::open(dir_ / "journal.db")
+  history::Store::open(dir_ / "journal.db")
       ->append({.kind = "job_submitted",
                 .round = 2,
                 .facility = "alba",

@@ -80,7 +80,7 @@ TEST(BedFaults, WalltimesWithAndWithoutHeedingTheWarning) {
   const auto& early = facilities.at(FacilityName("alba")).accepted->report;
   EXPECT_TRUE(early.stopped_early);
   EXPECT_EQ(early.steps, 2);
-  const round::Attempt& deaf = facilities.at(FacilityName("brno")).attempts.front();
+  const history::Attempt& deaf = facilities.at(FacilityName("brno")).attempts.front();
   EXPECT_THAT(deaf.failure.value_or(""), HasSubstr("TIMEOUT"));
   EXPECT_FALSE(deaf.charged);
 }

@@ -67,10 +67,11 @@ void begin(const Facility& facility, const Trouble& trouble) {
     facility.signal_daemon("slurmctld", trouble.signal);
 }
 
-void see_through(const BedProject& project, const journal::Event& intent, const Trouble& trouble) {
+void see_through(const BedProject& project, const history::StoredEvent& intent,
+                 const Trouble& trouble) {
   const Facility& facility = project.facility(intent.facility);
   const auto answered = [&] {
-    for (const journal::Event& event : project.events())
+    for (const history::StoredEvent& event : project.events())
       if (event.seq > intent.seq && event.facility == intent.facility && event.kind == "submitted")
         return true;
     return false;
@@ -107,7 +108,7 @@ int trouble_submissions(const BedProject& project, test::StartedRun& run, int si
   std::set<std::pair<std::string, int>> killed;
   int number = 0;
   while (run.await_stop(seconds(600))) {
-    const journal::Event intent = project.events().back();
+    const history::StoredEvent intent = project.events().back();
     EXPECT_EQ(intent.kind, "submit_intended");
     if (signal == SIGSTOP || killed.emplace(intent.facility, intent.round).second) {
       const Trouble trouble{signal, milliseconds(++number % 2 != 0 ? 0 : 1 + random() % 150),
@@ -153,7 +154,7 @@ void expect_one_training_each(int signal, int submissions) {
       test::await([&] { return project.jobs_left(name).empty(); }, seconds(300));
   project.expect_result(here.current_sha256(), "", project.trainings());
   int adopted = 0;
-  for (const journal::Event& event : project.events())
+  for (const history::StoredEvent& event : project.events())
     adopted += event.payload.find("\"adopted\":true") != std::string::npos;
   std::cout << disturbed << " submissions: slurmctld " << (signal == SIGKILL ? "killed" : "frozen")
             << " in each, " << adopted << " jobs adopted, "

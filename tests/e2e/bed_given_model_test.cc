@@ -41,7 +41,7 @@ fs::path file_there(const Facility& facility, const std::string& folder, const s
 std::vector<Json> payloads(const BedProject& project, const std::string& kind,
                            const std::string& facility) {
   std::vector<Json> found;
-  for (const journal::Event& event : project.events())
+  for (const history::StoredEvent& event : project.events())
     if (event.kind == kind && event.facility == facility)
       found.push_back(parse_json(event.payload, kind));
   return found;

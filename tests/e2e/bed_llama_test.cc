@@ -9,7 +9,7 @@
 #include "xffl/base/file.h"
 #include "xffl/checkpoint/llama_config.h"
 #include "xffl/checkpoint/manifest.h"
-#include "xffl/journal/journal.h"
+#include "xffl/history/store.h"
 #include "xffl/tokens/token_shard.h"
 
 namespace xffl {
@@ -93,7 +93,8 @@ TEST(BedLlama, TwoNodesOfRealFacilitiesGiveTheModelOfThisMachine) {
   const std::string expected = lab.federate(here);
   EXPECT_EQ(lab.federate(there), expected);
   int packed = 0;
-  for (const journal::Event& event : journal::read_events(lab.path() / "runs/0002/journal.db"))
+  for (const history::StoredEvent& event :
+       history::read_events(lab.path() / "runs/0002/journal.db"))
     packed += event.kind == "pushed" && event.payload.find("whole_bytes") != std::string::npos;
   EXPECT_EQ(packed, 4) << "two rounds of two facilities had a model to be packed against";
 }

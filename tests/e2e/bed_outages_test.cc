@@ -138,7 +138,7 @@ TEST(BedOutages, LossyLinksDeliverEverything) {
   auto run = project.start_run();
   std::map<std::string, double> arrived;
   const auto note = [&] {
-    for (const journal::Event& event : project.events())
+    for (const history::StoredEvent& event : project.events())
       if (event.kind == "update_accepted" && !arrived.contains(event.facility))
         arrived[event.facility] =
             std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();

@@ -50,7 +50,7 @@ class BedPack : public testing::Test {
   /// "facility round attempt" of each push that was packed, and took less for it.
   static std::vector<std::string> packed() {
     std::vector<std::string> pushes;
-    for (const journal::Event& event : project_->events()) {
+    for (const history::StoredEvent& event : project_->events()) {
       if (event.kind != "pushed") continue;
       const Json payload = parse_json(event.payload, "pushed");
       if (!payload.contains("whole_bytes")) continue;
@@ -120,7 +120,7 @@ TEST_F(BedPack, ADamagedReferenceCostsAPush) {
   project().expect_result(expected_, "",
                           {"alba 1 1", "alba 2 2", "alba 3 1", "brno 1 1", "brno 2 1", "brno 3 1"});
   std::vector<std::string> reasons;
-  for (const journal::Event& event : project().events())
+  for (const history::StoredEvent& event : project().events())
     if (event.kind == "attempt_failed") reasons.push_back(event.payload);
   EXPECT_THAT(reasons, testing::ElementsAre(testing::AllOf(
                            testing::HasSubstr("unpacking the model"), testing::HasSubstr("damaged"),

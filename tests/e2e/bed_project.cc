@@ -73,7 +73,7 @@ void BedProject::expect_result(const std::string& sha256, const std::string& wha
   EXPECT_EQ(current_sha256(), sha256) << what;
   EXPECT_EQ(trainings(), expected) << what;
   std::map<int, int> published;
-  for (const journal::Event& event : events())
+  for (const history::StoredEvent& event : events())
     if (event.kind == "published") ++published[event.round];
   for (const auto& [round, times] : published) EXPECT_EQ(times, 1) << what << " round " << round;
   EXPECT_EQ(static_cast<int>(published.size()), history().done().rounds_published) << what;

@@ -55,7 +55,7 @@ class BedStay : public testing::Test {
   /// The ids of a facility's jobs, one for each submission.
   static std::vector<std::string> jobs(const std::string& name) {
     std::vector<std::string> ids;
-    for (const journal::Event& event : project_->events()) {
+    for (const history::StoredEvent& event : project_->events()) {
       if (event.kind != "submitted" || event.facility != name) continue;
       ids.push_back(parse_json(event.payload, "submitted").at("job_id").get<std::string>());
     }
@@ -156,7 +156,7 @@ TEST_F(BedStay, RequeuedJobsGoOnWhereTheyWere) {
 TEST_F(BedStay, SurvivesKillsAtJournalRecords) {
   run_to_the_end();
   std::vector<std::string> failpoints;
-  for (const journal::Event& event : project().events()) {
+  for (const history::StoredEvent& event : project().events()) {
     const std::string number = std::to_string(event.seq);
     if (std::getenv("XFFL_CAMPAIGN") != nullptr)
       failpoints.insert(failpoints.end(), {"journal:before:" + number, "journal:after:" + number});

@@ -72,7 +72,7 @@ TEST(Evaluation, KilledAtEveryRecordIsDoneOnce) {
   ASSERT_EQ(project.run().exit_code, 0);
   const std::string expected = project.current_sha256();
   int published = 0, records = 0;
-  for (const journal::Event& event : project.events()) {
+  for (const history::StoredEvent& event : project.events()) {
     ++records;
     if (event.kind == "published") published = records;
   }

@@ -38,7 +38,7 @@ TEST(Federation, PublishesEveryRoundOnce) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.out.find("3 of 3 rounds published"), std::string::npos) << result.out;
   EXPECT_EQ(project.trainings(), kOnceEach);
-  const round::History history = project.history();
+  const history::History history = project.history();
   EXPECT_TRUE(history.completed);
   EXPECT_EQ(history.done().rounds_published, 3);
   EXPECT_EQ(project.current_sha256(), history.done().model_sha256);
@@ -136,7 +136,7 @@ TEST_P(RefusedUpdate, IsNamedAndTheRoundGoesOnWithoutIt) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.err.find("brno"), std::string::npos);
   EXPECT_NE(result.err.find(GetParam().named), std::string::npos) << result.err;
-  const round::History history = project.history();
+  const history::History history = project.history();
   EXPECT_EQ(history.rounds.at(1).participants.size(), 2u);
   EXPECT_EQ(history.rounds.at(2).participants, std::vector<std::string>{"alba"});
   EXPECT_EQ(history.rounds.at(3).participants.size(), 2u);
@@ -178,8 +178,8 @@ TEST(OnMissing, FailEndsTheRoundAndTheOtherJobs) {
   project.write_config();
   const ProcessResult result = project.run();
   EXPECT_EQ(result.exit_code, exit_code(ErrorKind::kFailed)) << result.err;
-  const round::History history = project.history();
-  const round::FacilityState& alba = history.rounds.at(1).facilities.at(FacilityName("alba"));
+  const history::History history = project.history();
+  const history::FacilityState& alba = history.rounds.at(1).facilities.at(FacilityName("alba"));
   ASSERT_TRUE(alba.current()->failure);
   const pid_t pid = std::stoi(alba.current()->job_id);
   for (int i = 0; i < 300 && process_start_ticks(pid); ++i)
@@ -225,7 +225,7 @@ TEST(Poison, AnUpdateOutOfAllProportionIsRefused) {
   project.write_config();
   const ProcessResult result = project.run();
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  const round::RoundState round = project.history().rounds.at(1);
+  const history::RoundState round = project.history().rounds.at(1);
   EXPECT_EQ(round.participants, std::vector<std::string>{"alba"});
   const std::string missing = round.facilities.at(FacilityName("brno")).missing.value_or("");
   EXPECT_NE(missing.find("policy.max_change"), std::string::npos) << missing;

@@ -36,13 +36,13 @@ class GivenModel : public World {
   }
   std::vector<std::string> payloads(const std::string& kind) const {
     std::vector<std::string> found;
-    for (const journal::Event& event : project_.events())
+    for (const history::StoredEvent& event : project_.events())
       if (event.kind == kind) found.push_back(event.payload);
     return found;
   }
   // Of brno's push.
   Json pushed(int round, int attempt) const {
-    for (const journal::Event& event : project_.events())
+    for (const history::StoredEvent& event : project_.events())
       if (event.kind == "pushed" && event.facility == "brno" && event.round == round &&
           event.attempt == attempt)
         return parse_json(event.payload, "pushed");

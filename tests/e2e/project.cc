@@ -149,9 +149,9 @@ StartedRun Project::start_run(std::map<std::string, std::string> env) const {
       log()));
 }
 
-std::vector<journal::Event> Project::events(const std::string& run) const {
+std::vector<history::StoredEvent> Project::events(const std::string& run) const {
   const fs::path journal = run_folder(run) / "journal.db";
-  return fs::exists(journal) ? journal::read_events(journal) : std::vector<journal::Event>();
+  return fs::exists(journal) ? history::read_events(journal) : std::vector<history::StoredEvent>();
 }
 
 int Project::count_events(const std::string& kind) const {
@@ -170,7 +170,9 @@ bool Project::await_events(const std::string& kind, int count,
   return true;
 }
 
-round::History Project::history(const std::string& run) const { return round::replay(events(run)); }
+history::History Project::history(const std::string& run) const {
+  return history::replay(events(run));
+}
 
 std::string Project::current_sha256() const {
   return checkpoint::make_manifest(fs::canonical(run_folder() / "CURRENT")).root_sha256();
@@ -214,7 +216,7 @@ void expect_undisturbed_result(const Project& project, const std::string& sha256
   EXPECT_EQ(project.current_sha256(), sha256) << what;
   EXPECT_EQ(project.trainings(), kOnceEach) << what;
   std::map<int, int> published;
-  for (const journal::Event& event : project.events())
+  for (const history::StoredEvent& event : project.events())
     if (event.kind == "published") ++published[event.round];
   EXPECT_EQ(published, (std::map<int, int>{{1, 1}, {2, 1}, {3, 1}})) << what;
   for (const auto& entry : fs::recursive_directory_iterator(project.path())) {

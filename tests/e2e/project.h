@@ -12,8 +12,8 @@
 
 #include "support/temp_dir.h"
 #include "xffl/base/process.h"
-#include "xffl/journal/journal.h"
-#include "xffl/round/history.h"
+#include "xffl/history/run_state.h"
+#include "xffl/history/store.h"
 
 namespace xffl::test {
 
@@ -98,9 +98,9 @@ class Project {
                     std::chrono::seconds patience = std::chrono::seconds(120)) const;
 
   /// None while there is no journal.
-  std::vector<journal::Event> events(const std::string& run = "0001") const;
+  std::vector<history::StoredEvent> events(const std::string& run = "0001") const;
   int count_events(const std::string& kind) const;
-  round::History history(const std::string& run = "0001") const;
+  history::History history(const std::string& run = "0001") const;
   /// Manifest root hash of CURRENT.
   std::string current_sha256() const;
   /// "facility round attempt" of every training that ran to its report.

@@ -52,7 +52,7 @@ TEST(Kill, AfterTheLastRoundLeavesNoOldOnes) {
   project.write_config();
   ASSERT_EQ(project.run().exit_code, 0);
   int64_t last = 0;
-  for (const journal::Event& event : project.events())
+  for (const history::StoredEvent& event : project.events())
     if (event.kind == "published") last = event.seq;
   project.forget_runs();
   const std::string failpoint = "journal:after:" + std::to_string(last);
@@ -260,7 +260,7 @@ TEST(SecondCoordinator, IsRefusedAndToldWho) {
 }
 
 void expect_jobs_ended(const Project& project) {
-  for (const journal::Event& event : project.events()) {
+  for (const history::StoredEvent& event : project.events()) {
     if (event.kind != "submitted") continue;
     const pid_t pid = std::stoi(event.payload.substr(event.payload.find(':') + 2));
     for (int i = 0; i < 400 && process_start_ticks(pid); ++i)
@@ -301,7 +301,7 @@ TEST(Cancel, EndsTheJobsOfACoordinatorThatWasKilled) {
 int count_until(const Project& project, const std::string& kind) {
   EXPECT_EQ(project.run().exit_code, 0);
   int count = 0;
-  for (const journal::Event& event : project.events()) {
+  for (const history::StoredEvent& event : project.events()) {
     ++count;
     if (event.kind == kind) return count;
   }
@@ -348,7 +348,7 @@ TEST(Archive, WhatIsLostHereAndThereIsTrainedAgain) {
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
   EXPECT_NE(resumed.err.find("an accepted update is lost"), std::string::npos) << resumed.err;
   EXPECT_EQ(project.count_events("update_lost"), 1);
-  const round::RoundState round = project.history().rounds.at(1);
+  const history::RoundState round = project.history().rounds.at(1);
   EXPECT_TRUE(round.published);
   EXPECT_EQ(round.participants.size(), 2u);
   EXPECT_EQ(round.facilities.at(FacilityName("brno")).accepted->attempt, 2);

@@ -81,7 +81,7 @@ TEST_F(World, AKeyThatAJobPrintsIsNotKept) {
   project_.write_config();
   EXPECT_EQ(run().rounds_published, 1);
   int seen = 0;
-  for (const journal::Event& event : project_.events()) {
+  for (const history::StoredEvent& event : project_.events()) {
     EXPECT_THAT(event.payload, testing::Not(HasSubstr("QQQQQQQQ")));
     seen += event.payload.find("no such key") != std::string::npos;
   }
@@ -130,8 +130,9 @@ TEST_F(World, NobodyWaitsForOldRoundsToBeRemoved) {
   std::jthread person([&] {
     project_.await_events("submitted", 6);
     for (int i = 0; i < 1000 && !removing; ++i) std::this_thread::sleep_for(milliseconds(20));
-    round::leave_request({project_.path() / "runs", RunName("0001")},
-                         {.kind = round::Request::Kind::kCancel, .facilities = {}, .reason = {}});
+    history::leave_request(
+        {project_.path() / "runs", RunName("0001")},
+        {.kind = history::Request::Kind::kCancel, .facilities = {}, .reason = {}});
   });
   const Error error = error_of([&] { run(); });
   EXPECT_EQ(error.kind(), ErrorKind::kFailed) << error.what();

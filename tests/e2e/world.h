@@ -16,7 +16,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/config/load.h"
-#include "xffl/round/federation.h"
+#include "xffl/run/federation.h"
 
 namespace xffl::test {
 
@@ -128,8 +128,8 @@ class World : public testing::Test {
   void watch(const std::string& facility, WatchedSession::Before before) {
     before_[facility] = std::move(before);
   }
-  round::World world() {
-    round::World made = round::make_world(clock_, project_.path());
+  facility::World world() {
+    facility::World made = facility::make_world(clock_, project_.path());
     made.programs.xffl = std::filesystem::path(XFFL_BINARY_DIR) / "bin/xffl";
     const auto connect = [this](const config::Facility& facility) {
       const auto before = before_.find(facility.name.str());
@@ -151,12 +151,12 @@ class World : public testing::Test {
     };
     return made;
   }
-  round::Outcome run() {
-    round::World made = world();
+  run::Outcome run() {
+    facility::World made = world();
     config::Experiment experiment = config::load_experiment(project_.path());
     if (change_) change_(experiment);
-    return round::run_federation(experiment, {project_.path() / "runs", RunName("0001")}, made,
-                                 stop_.get_token());
+    return run::run_federation(experiment, {project_.path() / "runs", RunName("0001")}, made,
+                               stop_.get_token());
   }
 
   // The run's only folder there.

@@ -8,7 +8,7 @@
 #include "support/thrown.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
-#include "xffl/round/requests.h"
+#include "xffl/history/requests.h"
 
 namespace xffl::test {
 namespace {
@@ -169,20 +169,20 @@ TEST_F(Doubts, ACancellationThatAFacilityDidNotHearIsRepeatedByTheNextRun) {
   run_until("submitted", 2);
   watch("brno", cannot_be_fenced);
   const config::Experiment experiment = config::load_experiment(project_.path());
-  const round::RunFolder folder{project_.path() / "runs", RunName("0001")};
-  round::World made = world();
-  const round::Request cancel{round::Request::Kind::kCancel, {}, "enough"};
+  const history::RunFolder folder{project_.path() / "runs", RunName("0001")};
+  facility::World made = world();
+  const history::Request cancel{history::Request::Kind::kCancel, {}, "enough"};
   const Error error =
-      error_of([&] { round::operate(experiment, folder, made, cancel, seconds(10)); });
+      error_of([&] { run::operate(experiment, folder, made, cancel, seconds(10)); });
   EXPECT_EQ(error.kind(), ErrorKind::kRemote);
   EXPECT_THAT(error.what(), HasSubstr("stays on record"));
   EXPECT_EQ(project_.count_events("run_cancelled"), 0);
-  EXPECT_EQ(round::pending_requests(folder).size(), 1u);
+  EXPECT_EQ(history::pending_requests(folder).size(), 1u);
   before_.clear();
   EXPECT_EQ(error_of([&] { run(); }).kind(), ErrorKind::kFailed);
   EXPECT_EQ(project_.count_events("run_cancelled"), 1);
   EXPECT_EQ(project_.count_events("attempt_opened"), 2);
-  EXPECT_TRUE(round::pending_requests(folder).empty());
+  EXPECT_TRUE(history::pending_requests(folder).empty());
   project_.release();
   EXPECT_TRUE(project_.trainings().empty());
 }

@@ -13,8 +13,8 @@
 #include "job_script.h"
 #include "support/bed.h"
 #include "xffl/base/clock.h"
+#include "xffl/facility/slurm_settings.h"
 #include "xffl/remote/ssh.h"
-#include "xffl/round/slurm_settings.h"
 
 namespace xffl::submit {
 
@@ -57,7 +57,7 @@ class SlurmBed : public testing::Test {
     scheduler_ = coordinator();
   }
   std::shared_ptr<Scheduler> coordinator() {
-    SlurmSettings settings = round::slurm_settings(facility_.slurm);
+    SlurmSettings settings = facility::slurm_settings(facility_.slurm);
     settings.command_timeout = milliseconds(30000);
     return make_slurm_scheduler(settings, session_, clock_);
   }
@@ -68,7 +68,7 @@ class SlurmBed : public testing::Test {
     const RemotePath folder(alba_->scratch + "/a" + std::to_string(attempt));
     session_->make_dirs(folder / "out");
     return {.name = spec.key.job_name(),
-            .script = round::job_script(facility_, spec, folder, {"/x/xffl", "/x/xffl-train"}),
+            .script = facility::job_script(facility_, spec, folder, {"/x/xffl", "/x/xffl-train"}),
             .folder = folder};
   }
   std::string text(const RemotePath& path) {

@@ -164,7 +164,7 @@ TEST_F(SlurmBed, AControllerThatIsDownIsBusyForJobsAndSilentForQuestions) {
 TEST_F(SlurmBed, RefusalsAreForGoodAndTestOnlySubmitsNothing) {
   START_BED();
   const JobRequest job = request();
-  const SlurmSettings settings = round::slurm_settings(facility_.slurm);
+  const SlurmSettings settings = facility::slurm_settings(facility_.slurm);
   const TestOnly good = test_only(*session_, settings, job, {});
   EXPECT_TRUE(good.accepted) << good.answer;
   EXPECT_THAT(good.answer, HasSubstr("to start at"));

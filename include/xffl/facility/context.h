@@ -1,0 +1,73 @@
+// What every step of a run works with.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "xffl/aggregate/aggregate.h"
+#include "xffl/base/spare_memory.h"
+#include "xffl/config/experiment.h"
+#include "xffl/facility/observer.h"
+#include "xffl/facility/packed_models.h"
+#include "xffl/facility/services.h"
+#include "xffl/history/run_folder.h"
+#include "xffl/history/run_history.h"
+#include "xffl/history/status_file.h"
+#include "xffl/plan/round_plan.h"
+#include "xffl/transfer/checked_files.h"
+
+namespace xffl::facility {
+
+// When a round's first job was submitted by this coordinator, on the monotonic clock: the wall
+// clock may jump. Thread-safe.
+class FirstSubmissions {
+ public:
+  void note(int round, Clock::MonotonicTime when) {
+    const std::lock_guard lock(mutex_);
+    when_.emplace(round, when);
+  }
+  std::optional<Clock::MonotonicTime> of(int round) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = when_.find(round);
+    return found == when_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<int, Clock::MonotonicTime> when_;
+};
+
+// L2 norms of the models that rounds begin with: each is computed once. Thread-safe.
+class ModelNorms {
+ public:
+  double of(const std::filesystem::path& model) {
+    const std::lock_guard lock(mutex_);
+    if (model != model_) norm_ = aggregate::l2_norm(model);
+    model_ = model;
+    return norm_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::filesystem::path model_;  // the last one
+  double norm_ = 0;
+};
+
+struct Context {
+  const config::Experiment& experiment;
+  const history::RunFolder& folder;
+  World& world;
+  const Observer& observer;
+  history::Ledger& ledger;
+  history::LiveBoard& live;
+  plan::RunIdentity identity;
+  transfer::CheckedFiles checked;  // of the global models
+  std::mutex observer_mutex;       // listeners are called one at a time
+  FirstSubmissions first_submissions{};
+  SpareMemory spare{};  // of earlier rounds' files
+  ModelNorms norms{};
+  PackedModels packed{};
+};
+
+}  // namespace xffl::facility

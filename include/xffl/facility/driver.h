@@ -1,0 +1,76 @@
+// One facility's part of one round: drives its course (course.h) and keeps the journal.
+#pragma once
+
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "xffl/facility/context.h"
+#include "xffl/facility/facility_actions.h"
+#include "xffl/facility/machine.h"
+
+namespace xffl::facility {
+
+// Exactly one of the two is set.
+struct FacilityOutcome {
+  std::optional<history::Accepted> accepted;
+  std::string missing;  // why there is no update from it in this round
+};
+
+class FacilityRound {
+ public:
+  FacilityRound(Context& context, const plan::RoundPlan& plan, const plan::FacilityPlan& facility);
+
+  /// Blocks until the facility's update is accepted or given up. Throws kCancelled on `stop` (its
+  /// job goes on), and what is wrong with this machine (kIo) or the project (kConfig); a facility's
+  /// own failure is an outcome, not an error.
+  FacilityOutcome run(std::stop_token stop);
+
+  /// Cancels the open attempt's job, if there is one, and records the attempt as failed. What could
+  /// not be told to the facility stays on record and is told later. Throws kRemote then.
+  void cancel(const std::string& reason);
+  /// Tells the facility again to cancel what it could not be told of. Throws kRemote, kAuth, and
+  /// kCancelled on `stop`.
+  void repeat_cancel(std::stop_token stop);
+
+  /// Lets a job go that stays for the next round.
+  void let_go() { actions_.let_go(); }
+
+ private:
+  history::FacilityState known() const {
+    return context_.ledger.facility(plan_.round, facility_.facility);
+  }
+  Moment moment() const;
+  bool past_deadline(const Moment& moment) const;
+  void keep(Record& record);
+  void tell(const Record& record) const;
+  void tell_accepted(const Json& payload) const;  // of the record
+  void follow(const Action& action);
+  void tell_trouble(const Course& course);
+  void show(const Course& course);
+  bool brings_the_archive(const history::Accepted& accepted, std::stop_token stop);
+  void sweep_earlier_rounds(std::stop_token stop);
+  void end_jobs(const history::Attempt& attempt, std::stop_token stop);
+
+  Context& context_;
+  const plan::RoundPlan& plan_;
+  const plan::FacilityPlan& facility_;
+  FacilityActions actions_;
+  Rules rules_;
+  Clock::MonotonicTime began_;
+  Clock::UtcTime began_utc_;
+  std::string told_;  // the trouble that people were told of last
+  bool told_late_ = false;
+};
+
+// A round that went on without a facility which could not be told to cancel its job.
+struct Leftover {
+  plan::RoundPlan plan;
+  plan::FacilityPlan facility;
+  std::string job_id;  // empty: it is in doubt whether there is one
+};
+/// Those of the rounds before `before`, oldest first.
+std::vector<Leftover> leftovers(const Context& context, const FacilityName& name, int before);
+
+}  // namespace xffl::facility

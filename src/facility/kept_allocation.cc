@@ -1,0 +1,90 @@
+#include "xffl/facility/kept_allocation.h"
+
+#include "xffl/base/error.h"
+
+namespace xffl::facility {
+namespace {
+
+// Of the attempt accepted in `round`.
+struct AcceptedJob {
+  int attempt = 0;
+  JobId job;
+};
+std::optional<AcceptedJob> accepted_job(int round, const StateOf& state_of) {
+  if (round < 1) return std::nullopt;
+  const history::FacilityState state = state_of(round);
+  if (!state.accepted) return std::nullopt;
+  for (const history::Attempt& attempt : state.attempts)
+    if (attempt.number == state.accepted->attempt && !attempt.job_id.empty())
+      return AcceptedJob{attempt.number, JobId(attempt.job_id)};
+  return std::nullopt;
+}
+
+std::optional<AttemptNumber> first_of_accepted(int round, const StateOf& state) {
+  const auto accepted = accepted_job(round, state);
+  if (!accepted) return std::nullopt;
+  return first_attempt({round, accepted->attempt}, accepted->job, state);
+}
+
+// Of the facility in this run: that of the last round, or of the evaluation after it.
+int last_jobs_round(const config::Experiment& experiment, const config::Facility& facility) {
+  const bool evaluates = experiment.policy.evaluate_last && !facility.validation.empty();
+  return experiment.rounds + (evaluates ? 1 : 0);
+}
+
+RemotePath round_folder(const plan::FacilityPlan& facility, int round) {
+  return plan::attempt_folder(facility, round, 1).parent();
+}
+
+}  // namespace
+
+std::optional<RemotePath> stays_for(const config::Experiment& experiment,
+                                    const plan::FacilityPlan& facility, int round) {
+  const config::Facility& settings = experiment.facility(facility.facility);
+  if (settings.scheduler != config::SchedulerKind::kSlurm || settings.slurm.stay.count() == 0 ||
+      round >= last_jobs_round(experiment, settings))
+    return std::nullopt;
+  return plan::attempt_folder(facility, round + 1, 1);
+}
+
+std::optional<submit::Offer> offer_of(const plan::FacilityPlan& facility, int round,
+                                      const StateOf& state) {
+  const auto accepted = accepted_job(round, state);
+  if (!accepted) return std::nullopt;
+  return submit::Offer{accepted->job, plan::attempt_folder(facility, round, accepted->attempt)};
+}
+
+std::optional<submit::Offer> offer_to(const config::Experiment& experiment,
+                                      const plan::FacilityPlan& facility, int round, int attempt,
+                                      const StateOf& state) {
+  if (attempt != 1 || !stays_for(experiment, facility, round - 1)) return std::nullopt;
+  return offer_of(facility, round - 1, state);
+}
+
+AttemptNumber first_attempt(AttemptNumber now, const JobId& job, const StateOf& state) {
+  while (now.attempt == 1) {
+    const auto before = accepted_job(now.round - 1, state);
+    if (!before || before->job != job) break;
+    now = {now.round - 1, before->attempt};
+  }
+  return now;
+}
+
+void remove_round(remote::Session& session, const plan::FacilityPlan& facility, int old, int newest,
+                  const StateOf& state, const std::stop_token& stop) {
+  const auto first = first_of_accepted(newest, state);
+  if (first && first->round == old) {
+    const RemotePath folder = round_folder(facility, old);
+    const RemotePath kept = plan::attempt_folder(facility, old, first->attempt);
+    for (const std::string& name : session.list(folder))
+      if (name != kept.filename()) session.remove_tree(folder / name, stop);
+    session.remove_tree(kept / "out", stop);
+  } else {
+    session.remove_tree(round_folder(facility, old), stop);
+  }
+  const auto before = first_of_accepted(newest - 1, state);
+  if (before && before != first && before->round < old)
+    session.remove_tree(round_folder(facility, before->round), stop);
+}
+
+}  // namespace xffl::facility

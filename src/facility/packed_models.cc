@@ -1,0 +1,111 @@
+#include "xffl/facility/packed_models.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "xffl/base/cpus.h"
+#include "xffl/base/error.h"
+#include "xffl/base/log.h"
+#include "xffl/pack/packed_model.h"
+
+namespace xffl::facility {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr double kMaxRatio = 0.8;  // of the whole model's bytes: less gained is not worth the work
+constexpr int kMaxThreads = 16;
+// A link that is faster than this, for each core here that packs, takes a whole model sooner than
+// packing, sending and unpacking it takes (docs/performance.md: at 70 MB/s and two cores, which
+// were both ends', it was even).
+constexpr double kFastBytesPerSecond = 50e6;
+constexpr int64_t kTellingBytes = 32 << 20;  // of fewer the round trips are seen, not the link
+constexpr int kRoundsBack = 32;
+
+std::optional<checkpoint::Manifest> make(const history::RunFolder& folder, int round,
+                                         std::stop_token stop) {
+  const auto began = std::chrono::steady_clock::now();
+  const fs::path model = folder.global(round - 1);
+  const auto packed = pack::pack_model(model, folder.global(round - 2), folder.packed(round - 1),
+                                       kMaxRatio, std::min(kMaxThreads, available_cpus()), stop);
+  const double megabytes =
+      static_cast<double>(checkpoint::read_manifest(model).total_bytes()) * 1e-6;
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+  const log::Field number{"round", round}, seconds{"seconds", took.count()};
+  if (!packed) {
+    log::info("global model is sent whole: its differences are not small",
+              {number, {"megabytes", megabytes}, seconds});
+    return packed;
+  }
+  const double packed_megabytes = static_cast<double>(packed->total_bytes()) * 1e-6;
+  log::info("global model packed as differences", {number,
+                                                   {"megabytes", megabytes},
+                                                   {"packed_megabytes", packed_megabytes},
+                                                   {"ratio", megabytes / packed_megabytes},
+                                                   seconds});
+  return packed;
+}
+
+}  // namespace
+
+bool unpacks(const config::Facility& facility) {
+  if (facility.access != config::AccessKind::kSsh) return false;  // nothing travels
+  const config::PackModels pack = facility.transfer.pack;
+  return pack == config::PackModels::kAlways ||
+         (pack == config::PackModels::kAuto && facility.trainer_command.empty());
+}
+
+bool takes_packed(const config::Facility& facility, const plan::RoundPlan& plan, int attempt,
+                  const StateOf& state) {
+  if (!unpacks(facility) || attempt != 1 || plan.round == 1 || !plan.adapted_sha256.empty() ||
+      !state(plan.round - 1).accepted)
+    return false;
+  if (facility.transfer.pack == config::PackModels::kAlways) return true;
+  const auto rate = push_rate(plan.round, state);
+  return !rate || *rate < kFastBytesPerSecond * std::min(kMaxThreads, available_cpus());
+}
+
+std::optional<double> push_rate(int round, const StateOf& state) {
+  for (int earlier = round - 1; earlier > std::max(0, round - 1 - kRoundsBack); --earlier) {
+    const history::FacilityState known = state(earlier);
+    for (auto attempt = known.attempts.rbegin(); attempt != known.attempts.rend(); ++attempt)
+      if (attempt->moved_bytes >= kTellingBytes && attempt->push_seconds > 0)
+        return static_cast<double>(attempt->moved_bytes) / attempt->push_seconds;
+  }
+  return std::nullopt;
+}
+
+std::optional<checkpoint::Manifest> PackedModels::of(const history::RunFolder& folder, int round,
+                                                     std::stop_token stop) {
+  const std::lock_guard lock(mutex_);
+  if (round_ == round) return made_;
+  made_.reset();
+  const auto go_without = [&](const std::exception& error) {
+    std::error_code none;
+    fs::remove_all(folder.packed(round - 1), none);
+    log::warning("global model could not be packed: it is sent whole",
+                 {{"round", round}, {"problem", error.what()}});
+  };
+  try {
+    made_ = make(folder, round, stop);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kCancelled) throw;
+    go_without(error);
+  } catch (const std::exception& error) {  // no memory, no thread
+    go_without(error);
+  }
+  round_ = round;
+  return made_;
+}
+
+void PackedModels::drop(const history::RunFolder& folder, int round) {
+  const std::lock_guard lock(mutex_);
+  std::error_code none;
+  for (int old = std::max(1, round - 3); old < round; ++old) {
+    fs::remove_all(folder.packed(old), none);
+    fs::remove_all(folder.packed(old).string() + ".tmp", none);
+  }
+}
+
+}  // namespace xffl::facility

@@ -1,0 +1,145 @@
+#include "xffl/facility/services.h"
+
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "xffl/facility/slurm_settings.h"
+#include "xffl/remote/ssh.h"
+
+namespace xffl::facility {
+namespace {
+
+std::vector<remote::SshHost> hosts_of(const std::vector<config::Host>& hosts) {
+  std::vector<remote::SshHost> result;
+  for (const config::Host& host : hosts) result.push_back({host.name, host.port});
+  return result;
+}
+
+// Sessions are made once and shared by rounds: one connection per host is kept.
+class Sessions {
+ public:
+  Sessions(std::filesystem::path project_folder, remote::Ask ask)
+      : project_folder_(std::move(project_folder)), ask_(std::move(ask)) {}
+
+  std::shared_ptr<remote::Session> commands(const config::Facility& facility) {
+    const std::lock_guard lock(mutex_);
+    auto& session = commands_[facility.name];
+    if (!session) session = make(facility, false);
+    return session;
+  }
+  std::shared_ptr<remote::Session> files(const config::Facility& facility) {
+    if (facility.transfer.hosts.empty()) return commands(facility);
+    const std::lock_guard lock(mutex_);
+    auto& session = files_[facility.name];
+    if (!session) session = make(facility, true);
+    return session;
+  }
+
+  void log_in(const config::Facility& facility, const remote::Ask& ask) {
+    remote::log_in(*commands(facility), ask);
+    if (!facility.transfer.hosts.empty()) remote::log_in(*files(facility), ask);
+  }
+
+ private:
+  std::shared_ptr<remote::Session> make(const config::Facility& facility, bool files) const {
+    if (facility.access == config::AccessKind::kLocal) return remote::make_local_session();
+    return remote::make_ssh_session(files ? transfer_settings(facility, project_folder_)
+                                          : ssh_settings(facility, project_folder_),
+                                    limits_, ask_ ? asking_for(facility.name) : remote::Ask());
+  }
+  // Facilities ask from their own threads.
+  remote::Ask asking_for(const FacilityName& facility) const {
+    return [this, name = facility.str()](const std::string& prompt, bool echo) {
+      const std::lock_guard lock(asking_);
+      return ask_(name + ": " + prompt, echo);
+    };
+  }
+
+  const std::filesystem::path project_folder_;
+  const remote::Ask ask_;
+  const std::shared_ptr<remote::ConnectionLimits> limits_ = remote::make_connection_limits();
+  std::mutex mutex_;
+  mutable std::mutex asking_;
+  std::map<FacilityName, std::shared_ptr<remote::Session>> commands_, files_;
+};
+
+// Shared by rounds, too: processes that end after their round are reaped in the next one, and what
+// a site's Slurm lacks is asked for once.
+class Schedulers {
+ public:
+  std::shared_ptr<submit::Scheduler> get(const config::Facility& facility,
+                                         const std::shared_ptr<remote::Session>& session,
+                                         Clock& clock) {
+    const std::lock_guard lock(mutex_);
+    if (facility.scheduler == config::SchedulerKind::kProcess) {
+      if (!processes_) processes_ = submit::make_process_scheduler();
+      return processes_;
+    }
+    auto& [way, scheduler] = slurm_[facility.name];
+    if (!scheduler || way != session)
+      scheduler = submit::make_slurm_scheduler(slurm_settings(facility.slurm), session, clock);
+    way = session;
+    return scheduler;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::shared_ptr<submit::Scheduler> processes_;
+  std::map<FacilityName,
+           std::pair<std::shared_ptr<remote::Session>, std::shared_ptr<submit::Scheduler>>>
+      slurm_;
+};
+
+}  // namespace
+
+remote::SshSettings ssh_settings(const config::Facility& facility,
+                                 const std::filesystem::path& project_folder) {
+  remote::SshSettings settings;
+  settings.facility = facility.name.str();
+  settings.hosts = hosts_of(facility.ssh.hosts);
+  settings.user = facility.ssh.user;
+  settings.jump = hosts_of(facility.ssh.jump);
+  settings.keys.assign(facility.ssh.keys.begin(), facility.ssh.keys.end());
+  settings.agent = facility.ssh.agent;
+  settings.known_hosts = project_folder / "known_hosts";
+  settings.streams = facility.ssh.streams;
+  settings.renew = facility.ssh.renew;
+  return settings;
+}
+
+remote::SshSettings transfer_settings(const config::Facility& facility,
+                                      const std::filesystem::path& project_folder) {
+  remote::SshSettings settings = ssh_settings(facility, project_folder);
+  if (facility.transfer.hosts.empty()) return settings;
+  settings.hosts = hosts_of(facility.transfer.hosts);
+  if (!facility.transfer.user.empty()) settings.user = facility.transfer.user;
+  settings.shell = facility.transfer.shell;
+  return settings;
+}
+
+World make_world(Clock& clock, const std::filesystem::path& project_folder, remote::Ask ask) {
+  const auto sessions = std::make_shared<Sessions>(project_folder, std::move(ask));
+  const auto schedulers = std::make_shared<Schedulers>();
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe");
+  return World{
+      .clock = clock,
+      .connect = [sessions](const config::Facility& f) { return sessions->commands(f); },
+      .connect_transfer = [sessions](const config::Facility& f) { return sessions->files(f); },
+      .scheduler =
+          [schedulers, &clock](const config::Facility& f,
+                               std::shared_ptr<remote::Session> session) {
+            return schedulers->get(f, session, clock);
+          },
+      .programs = {self, self.parent_path() / "xffl-train"},
+      .credential_expiry =
+          [project_folder](const config::Facility& f) -> std::optional<Clock::UtcTime> {
+        if (f.access != config::AccessKind::kSsh) return std::nullopt;
+        return remote::credential_expiry(ssh_settings(f, project_folder));
+      },
+      .log_in = [sessions](const config::Facility& f,
+                           const remote::Ask& person) { sessions->log_in(f, person); }};
+}
+
+}  // namespace xffl::facility

@@ -1,0 +1,116 @@
+#include "mirror.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <fstream>
+#include <span>
+
+#include "chain.h"
+#include "xffl/base/error.h"
+#include "xffl/base/json.h"
+#include "xffl/base/log.h"
+
+namespace xffl::history {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kMaxLineBytes = 32u << 20;  // a payload's 8 MiB, escaped
+
+// The payload is a string, so that it comes back byte for byte.
+std::string line_of(const StoredEvent& event, const std::string& chain) {
+  const Json line = {{"seq", event.seq},           {"time", event.time_utc},
+                     {"kind", event.kind},         {"round", event.round},
+                     {"facility", event.facility}, {"attempt", event.attempt},
+                     {"payload", event.payload},   {"chain", chain}};
+  return line.dump() + "\n";
+}
+
+// The event of a line, and the chain that it claims.
+std::pair<StoredEvent, std::string> parse(const std::string& text) {
+  const Json json = parse_json(text, "a line of the mirror", {.max_bytes = kMaxLineBytes});
+  JsonObject line(json, "a line of the mirror");
+  StoredEvent event;
+  event.seq = line.integer("seq", 1);
+  event.time_utc = line.string("time");
+  event.kind = line.string("kind");
+  event.round = static_cast<int>(line.integer("round", 0, INT32_MAX));
+  event.facility = line.string("facility");
+  event.attempt = static_cast<int>(line.integer("attempt", 0, INT32_MAX));
+  event.payload = line.string("payload");
+  return {event, line.string("chain")};
+}
+
+std::string chain_of(const std::vector<StoredEvent>& events, size_t count) {
+  std::string chain = genesis_chain();
+  for (size_t i = 0; i < count; ++i) chain = next_chain(chain, events[i]);
+  return chain;
+}
+
+}  // namespace
+
+fs::path mirror_path(const fs::path& journal) {
+  return fs::path(journal).replace_extension(".jsonl");
+}
+
+VerifiedEvents read_mirror(const fs::path& mirror) {
+  VerifiedEvents result;
+  result.chain = genesis_chain();
+  std::ifstream file(mirror);
+  for (std::string text; std::getline(file, text) && !file.eof();) try {
+      auto [event, claimed] = parse(text);
+      const std::string chain = next_chain(result.chain, event);
+      if (chain != claimed || event.seq != static_cast<int64_t>(result.events.size()) + 1) break;
+      result.chain = chain;
+      result.events.push_back(std::move(event));
+    } catch (const Error&) {
+      break;  // a torn last line, or damage: what is before it stands
+    }
+  return result;
+}
+
+Mirror::Mirror(const fs::path& journal, const VerifiedEvents& truth) : path_(mirror_path(journal)) {
+  const VerifiedEvents known = read_mirror(path_);
+  const size_t common = std::min(known.events.size(), truth.events.size());
+  const bool agrees = chain_of(known.events, common) == chain_of(truth.events, common);
+  if (agrees && known.events.size() > common)
+    throw Error(ErrorKind::kCorrupt,
+                "the journal " + journal.string() + " ends with event " + std::to_string(common) +
+                    ", its mirror " + path_.string() + " with event " +
+                    std::to_string(known.events.size()) +
+                    ": the database has lost events; `xffl journal repair` brings them back");
+  try {
+    rewrite(truth);
+  } catch (const Error& error) {
+    log::warning("the journal has no mirror", {{"problem", error.what()}});
+  }
+}
+
+void Mirror::rewrite(const VerifiedEvents& truth) {
+  std::string text, chain = genesis_chain();
+  for (const StoredEvent& event : truth.events) {
+    chain = next_chain(chain, event);
+    text += line_of(event, chain);
+  }
+  write_file_atomic(path_, text);
+  fd_ = open_file(path_, O_WRONLY | O_APPEND | O_NOFOLLOW);
+}
+
+void Mirror::append(const VerifiedEvents& before, const StoredEvent& event,
+                    const std::string& chain) {
+  const bool had_failed = !fd_;
+  try {
+    if (had_failed) rewrite(before);
+    const std::string line = line_of(event, chain);
+    write_all(fd_.get(), std::as_bytes(std::span(line)), path_);
+    if (::fdatasync(fd_.get()) != 0) throw system_error("fsync " + path_.string(), errno);
+  } catch (const Error& error) {
+    fd_ = UniqueFd();
+    if (!had_failed)
+      log::warning("the journal's mirror ends here for now", {{"problem", error.what()}});
+  }
+}
+
+}  // namespace xffl::history

@@ -1,0 +1,93 @@
+#include "xffl/history/run_location.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "xffl/base/error.h"
+#include "xffl/base/log.h"
+#include "xffl/history/run_history.h"
+
+namespace xffl::history {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string this_host() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "unknown-host";
+}
+
+// What cannot be looked at may well be there.
+bool holds_journal(const fs::path& folder) {
+  std::error_code problem;
+  return fs::status(folder / "journal.db", problem).type() != fs::file_type::not_found;
+}
+
+void record(Ledger& ledger, const Place& place, bool adopted) {
+  ledger.record("run_placed", {{"host", place.host},
+                               {"folder", place.folder.string()},
+                               {"device", place.device},
+                               {"inode", place.inode},
+                               {"born_ns", place.born_ns},
+                               {"adopted", adopted}});
+}
+
+[[noreturn]] void refuse(const Place& before, const Place& now) {
+  throw Error(ErrorKind::kUsage,
+              "the run in " + now.folder.string() + " is a copy of the one that was worked on in " +
+                  before.folder.string() + " on " + log::printable(before.host, 256) +
+                  ", and both would use the same jobs and folders at the facilities. Work on it "
+                  "there, or start another run with `xffl run --new`. When that one is gone or "
+                  "never used again, `xffl journal adopt` makes this one the run");
+}
+
+}  // namespace
+
+Place place_of(const fs::path& folder) {
+  struct statx info {};
+  if (::statx(AT_FDCWD, folder.c_str(), 0, STATX_INO | STATX_BTIME, &info) != 0)
+    throw system_error("look at " + folder.string(), errno);
+  Place place;
+  place.host = this_host();
+  place.folder = fs::canonical(folder);
+  place.device = static_cast<int64_t>(makedev(info.stx_dev_major, info.stx_dev_minor));
+  place.inode = static_cast<int64_t>(info.stx_ino);
+  if ((info.stx_mask & STATX_BTIME) != 0)
+    place.born_ns = info.stx_btime.tv_sec * 1'000'000'000 + info.stx_btime.tv_nsec;
+  return place;
+}
+
+Whereabouts whereabouts(const Place& before, const Place& now,
+                        const std::function<bool(const fs::path&)>& holds_run) {
+  const bool same_birth = before.born_ns == now.born_ns || before.born_ns == 0 || now.born_ns == 0;
+  if (before.inode == now.inode && same_birth) return Whereabouts::kThere;
+  if (before.host != now.host) return Whereabouts::kCopied;
+  if (before.folder == now.folder) return Whereabouts::kMoved;
+  // On one disk a folder that is moved keeps its number.
+  const bool left = before.device != now.device && !holds_run(before.folder);
+  return left ? Whereabouts::kMoved : Whereabouts::kCopied;
+}
+
+void check_place(Ledger& ledger, const RunFolder& folder) {
+  const std::optional<Place> before = ledger.history().place;
+  const Place now = place_of(folder.path());
+  if (before == now) return;
+  if (before && whereabouts(*before, now, holds_journal) == Whereabouts::kCopied)
+    refuse(*before, now);
+  record(ledger, now, false);
+}
+
+bool adopt_run(const RunFolder& folder) {
+  Ledger ledger(folder.journal());
+  const std::optional<Place> before = ledger.history().place;
+  const Place now = place_of(folder.path());
+  if (before == now) return false;
+  record(ledger, now, true);
+  return true;
+}
+
+}  // namespace xffl::history

@@ -1,0 +1,253 @@
+#include "xffl/run/federation.h"
+
+#include <algorithm>
+#include <atomic>
+#include <sstream>
+#include <thread>
+#include <utility>
+
+#include "evaluate_last.h"
+#include "import_model.h"
+#include "login_server.h"
+#include "open_run.h"
+#include "run_round.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/log.h"
+#include "xffl/base/scrub.h"
+#include "xffl/base/sha256.h"
+#include "xffl/config/load.h"
+#include "xffl/facility/context.h"
+#include "xffl/upkeep/credential_watch.h"
+#include "xffl/upkeep/purge_timer.h"
+#include "xffl/upkeep/retention.h"
+
+namespace xffl::run {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Lines of the two texts that are not in the other, for a message.
+std::string differing_lines(const std::string& before, const std::string& now) {
+  const auto only_in = [](const std::string& text, const std::string& other, const char* mark) {
+    std::string lines;
+    std::istringstream stream(text);
+    for (std::string line; std::getline(stream, line);)
+      if (("\n" + other).find("\n" + line + "\n") == std::string::npos) lines += mark + line + "\n";
+    return lines;
+  };
+  return only_in(before, now, "  - ") + only_in(now, before, "  + ");
+}
+
+// Obeys people's requests while rounds go on.
+class RequestWatch {
+ public:
+  /// What was asked before is obeyed on return.
+  RequestWatch(facility::Context& context, std::stop_source& stop) {
+    look(context, stop);
+    thread_ = std::jthread([&context, &stop, this](std::stop_token end) {
+      SystemClock clock;
+      while (clock.sleep(std::chrono::milliseconds(200), end)) look(context, stop);
+    });
+  }
+  bool cancel_requested() const { return cancel_requested_; }
+
+ private:
+  void look(facility::Context& context, std::stop_source& stop) {
+    try {
+      for (const auto& [name, request] : history::pending_requests(context.folder)) {
+        if (request.kind == history::Request::Kind::kCancel) {
+          cancel_requested_ = true;  // the request stays until the run is cancelled
+          stop.request_stop();
+          continue;
+        }
+        set_paused(context, request);
+        history::remove_request(context.folder, name);
+      }
+      told_.clear();
+    } catch (const std::exception& error) {  // a thread's top; it looks again
+      if (std::exchange(told_, error.what()) != error.what())
+        log::warning("a request was not obeyed yet", {{"problem", error.what()}});
+    }
+  }
+
+  std::atomic<bool> cancel_requested_{false};
+  std::string told_;  // the problem that was told last
+  std::jthread thread_;
+};
+
+Outcome outcome_of(const facility::Context& context) {
+  const plan::Done done = context.ledger.history().done();
+  return {done.rounds_published, context.folder.global(done.rounds_published), done.model_sha256};
+}
+
+void run_rounds(facility::Context& context, upkeep::Cleaner& cleaner, std::stop_token stop) {
+  import_model(context);
+  cleaner.after_last();
+  while (const auto plan = current_plan(context)) {
+    if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
+    if (plan->evaluates) {
+      cancel_leftovers(context, plan->round - 1, stop);
+      evaluate_last(context, *plan, stop);
+      break;
+    }
+    run_round(context, *plan, stop);
+    cleaner.after(*plan);
+  }
+  if (context.ledger.history().completed) return;
+  cleaner.finish(stop);
+  // Nobody cleans up after a completed run.
+  if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
+  if (!context.experiment.policy.evaluate_last) drop_evaluation(context);
+  cancel_leftovers(context, context.ledger.history().done().rounds_published + 1, stop);
+  context.ledger.record("run_completed",
+                        {{"model_sha256", context.ledger.history().done().model_sha256}});
+}
+
+}  // namespace
+
+void require_same_training(const config::Experiment& experiment, const history::RunFolder& folder,
+                           const history::History& history) {
+  const config::Experiment earlier = config::parse_experiment(
+      read_file(folder.config(), 4 << 20), folder.config(), experiment.project_folder);
+  const std::string before = config::format_training_identity(earlier);
+  const std::string now = config::format_training_identity(experiment);
+  // Of a run without a model nobody has trained anything: its first one could not be read.
+  if (before == now || (history.initial_sha256.empty() && earlier.project == experiment.project))
+    return;
+  std::string advice =
+      "Change it back to continue this run, or start another with `xffl run --new`";
+  if (history.done().rounds_published > 0) {
+    const bool adapts = experiment.facilities.front().training.lora.rank > 0;
+    advice += ": from this one's newest model with `" + std::string(adapts ? "adapter" : "model") +
+              ": " + folder.current().string() + "` in xffl.yaml";
+  }
+  throw Error(ErrorKind::kConfig, "xffl.yaml has changed since run " + folder.run().str() +
+                                      " began, and a run keeps what it trains:\n" +
+                                      differing_lines(before, now) + advice + ".");
+}
+
+void accept_changes(const config::Experiment& experiment, const history::RunFolder& folder,
+                    history::Ledger& ledger) {
+  const std::string now = config::format_experiment(experiment);
+  const std::string hash = sha256_hex(now);
+  if (hash == ledger.history().config_sha256) return;
+  require_same_training(experiment, folder, ledger.history());
+  if (ledger.history().completed) return;  // nothing is reached or submitted any more
+  const std::string before = read_file(folder.config(), 4 << 20);
+  write_file_atomic(folder.config(), now);
+  ledger.record("config_changed", {{"config_sha256", hash}});
+  log::info("the configuration has changed and the run goes on with it",
+            {{"lines", differing_lines(before, now)}});
+}
+
+void create_run(const config::Experiment& experiment, const history::RunFolder& folder,
+                history::Ledger& ledger) {
+  const std::string text = config::format_experiment(experiment);
+  write_file_atomic(folder.config(), text);
+  ledger.record("run_created", {{"run", folder.run().str()},
+                                {"project", experiment.project.str()},
+                                {"secret", random_hex(16)},
+                                {"config_sha256", sha256_hex(text)}});
+}
+
+std::optional<plan::RoundPlan> current_plan(const facility::Context& context) {
+  return plan::next_round(context.experiment, context.identity, context.ledger.history().done());
+}
+
+void cancel_now(facility::Context& context) {
+  const bool begun = !context.ledger.history().initial_sha256.empty();
+  if (const auto plan = begun ? current_plan(context) : std::nullopt) try {
+      cancel_round(context, *plan, "the run was cancelled");
+      cancel_leftovers(context, plan->round - 1, {});
+    } catch (const Error& error) {
+      throw Error(error.kind(), std::string(error.what()) +
+                                    "\nThe cancellation stays on record: `xffl cancel`, or `xffl "
+                                    "run`, which trains nothing more, tells the facility again.");
+    }
+  context.ledger.record("run_cancelled");
+  for (const auto& [name, request] : history::pending_requests(context.folder))
+    history::remove_request(context.folder, name);
+  log::info("run cancelled", {{"run", context.folder.run().str()}});
+}
+
+namespace {
+
+// Whoever comes back after days finds why the run does not go on. A journal that cannot be written
+// has nothing to say; what happened is then in the log alone.
+void note_end(history::Ledger& ledger, const Error& error) {
+  constexpr size_t kMaxReason = 4000;
+  const history::History history = ledger.history();
+  if (!history.identity || history.completed || history.cancelled) return;
+  if (error.kind() == ErrorKind::kBusy) return;  // another coordinator has the run now
+  try {
+    ledger.record("run_stopped", {{"kind", to_string(error.kind())},
+                                  {"reason", scrubbed(error.what()).substr(0, kMaxReason)}});
+  } catch (const Error& problem) {
+    log::warning("the journal does not say why the run has ended", {{"problem", problem.what()}});
+  }
+}
+
+Outcome coordinate(const config::Experiment& experiment, const history::RunFolder& folder,
+                   facility::World& world, std::stop_token stop, const facility::Observer& observer,
+                   history::Ledger& ledger) {
+  if (!ledger.history().identity) create_run(experiment, folder, ledger);
+  if (ledger.history().cancelled)
+    throw Error(ErrorKind::kFailed, "run " + folder.run().str() +
+                                        " was cancelled: start another with `xffl run --new`");
+  if (!ledger.history().completed) history::check_place(ledger, folder);
+  accept_changes(experiment, folder, ledger);
+  const history::History before = ledger.history();
+  if (!before.completed && (!before.rounds.empty() || before.stopped)) ledger.record("run_resumed");
+  history::LiveBoard live(folder.live(), world.clock);
+  facility::Context context{
+      experiment, folder, world, observer, ledger, live, *ledger.history().identity, {}};
+
+  const upkeep::CredentialWatch credentials(context);
+  const upkeep::PurgeTimer purge_timer(context);
+  const LoginDesk desk(folder.login(), [&](const FacilityName& name, const remote::Ask& ask) {
+    const config::Facility& facility = experiment.facility(name);
+    if (world.log_in) world.log_in(facility, ask);
+  });
+  std::stop_source any_stop;
+  std::stop_callback forward(stop, [&] { any_stop.request_stop(); });
+  RequestWatch watch(context, any_stop);
+  upkeep::Cleaner cleaner(context);  // whose end nothing below waits for
+  try {
+    if (watch.cancel_requested() && !before.completed)
+      throw Error(ErrorKind::kCancelled, "the run was cancelled before");
+    run_rounds(context, cleaner, any_stop.get_token());
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kCancelled || !watch.cancel_requested()) throw;
+    cancel_now(context);
+    throw Error(ErrorKind::kFailed, "run " + folder.run().str() + " was cancelled on request");
+  }
+  return outcome_of(context);
+}
+
+}  // namespace
+
+Outcome run_federation(const config::Experiment& experiment, const history::RunFolder& folder,
+                       facility::World& world, std::stop_token stop,
+                       const facility::Observer& observer) {
+  make_dirs(folder.path());
+  // Jobs bear the run's name: the folder must survive a loss of power before the first one.
+  const std::filesystem::path runs = std::filesystem::absolute(folder.path()).parent_path();
+  for (const auto& parent : {runs, runs.parent_path()}) fsync_dir(parent);
+  history::Ledger ledger(folder.journal());
+  try {
+    return coordinate(experiment, folder, world, stop, observer, ledger);
+  } catch (const Error& error) {
+    note_end(ledger, error);
+    throw;
+  } catch (const fs::filesystem_error& error) {  // of these main makes the same
+    note_end(ledger, Error(ErrorKind::kIo, error.what()));
+    throw;
+  } catch (const std::exception& error) {
+    note_end(ledger, Error(ErrorKind::kInternal, error.what()));
+    throw;
+  }
+}
+
+}  // namespace xffl::run

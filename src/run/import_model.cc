@@ -1,0 +1,105 @@
+#include "import_model.h"
+
+#include <algorithm>
+
+#include "dtype_of.h"
+#include "xffl/aggregate/aggregate.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/log.h"
+#include "xffl/checkpoint/lora.h"
+#include "xffl/checkpoint/manifest.h"
+#include "xffl/checkpoint/model_folder.h"
+
+namespace xffl::run {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+using checkpoint::LoraConfig;
+
+// The narrowest type that holds all of the model's numbers exactly.
+checkpoint::Dtype own_dtype(const fs::path& model) {
+  const checkpoint::ModelFolder folder(model);
+  const checkpoint::Dtype first = folder.tensors().front().dtype;
+  const bool all = std::all_of(folder.tensors().begin(), folder.tensors().end(),
+                               [&](const auto& tensor) { return tensor.dtype == first; });
+  return all ? first : checkpoint::Dtype::kF32;
+}
+
+std::string words_of(const LoraConfig& lora) {
+  std::string modules;
+  for (const std::string& module : lora.target_modules)
+    modules += (modules.empty() ? "" : ", ") + module;
+  return "rank " + std::to_string(lora.rank) + ", alpha " + Json(lora.alpha).dump() +
+         ", target_modules [" + modules + "]";
+}
+
+// Throws kConfig unless the adapter that xffl.yaml names is one as training.lora says.
+void check_given_adapter(const config::Experiment& experiment, const LoraConfig& wanted) {
+  const fs::path& given = experiment.adapter;
+  const LoraConfig found = checkpoint::read_lora_config(given);
+  if (found.rank != wanted.rank || found.alpha != wanted.alpha ||
+      found.target_modules != wanted.target_modules)
+    throw Error(ErrorKind::kConfig,
+                "xffl.yaml's 'adapter' and 'training.lora' differ: " + given.string() + " has " +
+                    words_of(found) + "; training.lora has " + words_of(wanted) +
+                    ": write the adapter's figures into training.lora, or name another adapter");
+  const checkpoint::ModelFolder folder(given);
+  if (!folder.is_adapter())
+    throw Error(ErrorKind::kConfig, "xffl.yaml's 'adapter' is " + given.string() +
+                                        ", which holds a model beside the adapter");
+  checkpoint::check_lora_tensors(folder, checkpoint::read_llama_config(experiment.model), wanted);
+}
+
+// With LoRA the model stays as it was given, and what is trained begins as the adapter that is
+// named or as a fresh one.
+fs::path prepare_adapter(facility::Context& context) {
+  const fs::path start = context.folder.round(0) / "start";
+  const config::Experiment& experiment = context.experiment;
+  const job::TrainingSpec& training = experiment.facilities.front().training;
+  const job::Lora& asked = training.lora;
+  const LoraConfig lora = checkpoint::checked_lora_config(
+      {asked.rank, asked.alpha, asked.dropout, asked.target_modules}, "training.lora");
+  const fs::path& model = experiment.model;
+  if (experiment.adapter.empty()) {
+    checkpoint::write_initial_lora(start, checkpoint::read_llama_config(model), lora,
+                                   training.seed);
+  } else {
+    check_given_adapter(experiment, lora);
+    make_dirs(start);
+    fs::copy_file(experiment.adapter / checkpoint::kAdapterName, start / checkpoint::kAdapterName);
+    write_file_atomic(start / checkpoint::kAdapterConfigName, checkpoint::format_lora_config(lora));
+  }
+  aggregate::convert(model, own_dtype(model), context.folder.adapted());
+  return start;
+}
+
+}  // namespace
+
+void import_model(facility::Context& context) {
+  if (!context.ledger.history().initial_sha256.empty()) return;
+  const bool adapts = context.experiment.facilities.front().training.lora.rank > 0;
+  fs::remove_all(context.folder.round(0));
+  make_dirs(context.folder.round(0));
+  fsync_dir(context.folder.path());
+  with_context("while importing the model " + context.experiment.model.string(), [&] {
+    const fs::path trained = adapts ? prepare_adapter(context) : context.experiment.model;
+    aggregate::convert(trained, checkpoint::Dtype::kF32, context.folder.master(0));
+    aggregate::convert(context.folder.master(0),
+                       dtype_of(context.experiment.aggregation.publish_dtype),
+                       context.folder.global(0));
+    if (adapts) fs::remove_all(trained);
+  });
+  const auto root = [](const fs::path& folder) {
+    return checkpoint::read_manifest(folder).root_sha256();
+  };
+  const std::string model = root(context.folder.global(0));
+  Json imported{{"model_sha256", model}, {"master_sha256", root(context.folder.master(0))}};
+  if (adapts) imported["adapted_sha256"] = root(context.folder.adapted());
+  context.ledger.record("model_imported", imported);
+  log::info("model imported", {{"model", context.experiment.model.string()}, {"sha256", model}});
+}
+
+}  // namespace xffl::run

@@ -1,0 +1,171 @@
+// How it works: one message is one JSON object of a SOCK_SEQPACKET socket. The visitor says
+// {"facility"}; the coordinator asks {"prompt", "echo"} as often as it must, is told {"answer"},
+// and ends with {"error", "kind"}, where an empty error is success.
+#include "login_server.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <optional>
+
+#include "xffl/base/clock.h"
+#include "xffl/base/error.h"
+#include "xffl/base/json.h"
+#include "xffl/base/log.h"
+#include "xffl/run/log_in.h"
+
+namespace xffl::run {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr seconds kPersonPatience{110};  // OpenSSH closes what is not logged in after 120 s
+constexpr seconds kLogInPatience{300};
+constexpr size_t kMaxMessage = 8192;
+constexpr int kMaxKind = static_cast<int>(ErrorKind::kFailed);
+
+// A folder's path may be longer than a socket's may be: it is named by its descriptor.
+struct Address {
+  explicit Address(const std::filesystem::path& path)
+      : folder(open_file(path.parent_path(), O_PATH | O_DIRECTORY)) {
+    const std::string text =
+        "/proc/self/fd/" + std::to_string(folder.get()) + "/" + path.filename().string();
+    name.sun_family = AF_UNIX;
+    text.copy(name.sun_path, sizeof name.sun_path - 1);
+  }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&name); }
+
+  UniqueFd folder;
+  sockaddr_un name{};
+};
+
+UniqueFd make_socket() {
+  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!fd) throw system_error("make a socket", errno);
+  return fd;
+}
+
+// False when nothing comes within `patience` or on `stop`.
+bool await_input(int fd, milliseconds patience, const std::stop_token& stop) {
+  const auto ends = std::chrono::steady_clock::now() + patience;
+  while (!stop.stop_requested() && std::chrono::steady_clock::now() < ends) {
+    pollfd wait{fd, POLLIN, 0};
+    if (::poll(&wait, 1, 100) > 0) return true;
+  }
+  return false;
+}
+
+void send_message(int fd, const Json& message) {
+  std::string text = message.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const ssize_t sent = ::send(fd, text.data(), text.size(), MSG_NOSIGNAL);
+  explicit_bzero(text.data(), text.size());
+  if (sent < 0) throw Error(ErrorKind::kAuth, "the other side of the log-in has gone");
+}
+
+Json receive_message(int fd, milliseconds patience, const std::stop_token& stop) {
+  if (!await_input(fd, patience, stop))
+    throw Error(ErrorKind::kAuth,
+                "nobody answered within " + std::to_string(patience.count() / 1000) + " s");
+  char text[kMaxMessage];
+  const ssize_t size = ::recv(fd, text, sizeof text, 0);
+  if (size <= 0) throw Error(ErrorKind::kAuth, "the other side of the log-in has gone");
+  const Json message = parse_json({text, static_cast<size_t>(size)}, "a log-in's message");
+  explicit_bzero(text, sizeof text);
+  return message;
+}
+
+bool is_this_user(int fd) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+         (peer.uid == ::geteuid() || peer.uid == 0);
+}
+
+// The visitor's whole visit.
+void receive_visitor(int fd, const LoginDesk::LogIn& log_in, const std::stop_token& stop) {
+  Json end = {{"error", ""}, {"kind", 0}};
+  try {
+    const Json request = receive_message(fd, seconds(10), stop);
+    const FacilityName facility(JsonObject(request, "a log-in's request").string("facility"));
+    log_in(facility, [&](const std::string& prompt, bool echo) {
+      send_message(fd, {{"prompt", prompt}, {"echo", echo}});
+      const Json answer = receive_message(fd, kPersonPatience, stop);
+      return JsonObject(answer, "a log-in's answer").string("answer");
+    });
+    log::info("logged in by a person", {{"facility", facility.str()}});
+  } catch (const Error& error) {
+    end = {{"error", error.what()}, {"kind", static_cast<int>(error.kind())}};
+  }
+  send_message(fd, end);
+}
+
+}  // namespace
+
+LoginDesk::LoginDesk(std::filesystem::path socket, LogIn log_in)
+    : path_(std::move(socket)), log_in_(std::move(log_in)) {
+  try {
+    const Address address(path_);
+    std::error_code none;
+    std::filesystem::remove(path_, none);  // of a coordinator that was killed: the run is ours
+    UniqueFd listener = make_socket();
+    if (::bind(listener.get(), address.get(), sizeof address.name) != 0 ||
+        ::listen(listener.get(), 4) != 0)
+      throw system_error("listen at " + path_.string(), errno);
+    std::filesystem::permissions(path_, std::filesystem::perms(0600));
+    listener_ = std::move(listener);
+    thread_ = std::jthread([this](std::stop_token stop) { serve(stop); });
+  } catch (const Error& error) {
+    log::warning("`xffl login` cannot reach this run", {{"problem", error.what()}});
+  }
+}
+
+LoginDesk::~LoginDesk() {
+  if (!listener_) return;
+  thread_.request_stop();
+  thread_.join();
+  std::error_code none;
+  std::filesystem::remove(path_, none);
+}
+
+void LoginDesk::serve(std::stop_token stop) {
+  while (!stop.stop_requested()) {
+    if (!await_input(listener_.get(), seconds(1), stop)) continue;
+    const UniqueFd visitor(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!visitor) SystemClock().sleep(seconds(1), stop);  // no descriptor is left: it waits on
+    if (!visitor || !is_this_user(visitor.get())) continue;
+    try {
+      receive_visitor(visitor.get(), log_in_, stop);
+    } catch (const std::exception& error) {  // a thread's top
+      log::debug("a log-in was left", {{"problem", error.what()}});
+    }
+  }
+}
+
+bool log_in_through_coordinator(const history::RunFolder& folder, const FacilityName& facility,
+                                const remote::Ask& ask) {
+  if (!std::filesystem::exists(folder.login())) return false;
+  const Address address(folder.login());
+  const UniqueFd fd = make_socket();
+  if (::connect(fd.get(), address.get(), sizeof address.name) != 0) return false;
+  send_message(fd.get(), {{"facility", facility.str()}});
+  for (;;) {
+    const Json message = receive_message(fd.get(), kLogInPatience, {});
+    JsonObject object(message, "the coordinator's message");
+    if (object.has("error")) {
+      const std::string error = object.string("error");
+      if (error.empty()) return true;
+      throw Error(static_cast<ErrorKind>(object.integer("kind", 0, kMaxKind)), error);
+    }
+    std::string answer = ask(object.string("prompt"), object.boolean("echo"));
+    send_message(fd.get(), {{"answer", answer}});
+    explicit_bzero(answer.data(), answer.size());
+  }
+}
+
+}  // namespace xffl::run

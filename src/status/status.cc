@@ -1,0 +1,235 @@
+#include "xffl/status/status.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "xffl/base/error.h"
+#include "xffl/base/json.h"
+#include "xffl/base/log.h"
+#include "xffl/history/run_folder.h"
+#include "xffl/history/store.h"
+#include "xffl/status/validation.h"
+
+namespace xffl::status {
+namespace {
+
+using history::Attempt;
+using history::FacilityState;
+using history::RoundState;
+
+std::string facility_word(const history::FacilityState& facility) {
+  if (facility.accepted) return "accepted";
+  if (facility.missing) return "missing";
+  const history::Attempt* attempt = facility.current();
+  if (attempt == nullptr) return "not started";
+  if (attempt->failure) return "failed";
+  if (!attempt->job_id.empty()) return "submitted";
+  if (attempt->submit_intended) return "submission in doubt";
+  return attempt->pushed ? "pushed" : "pushing";
+}
+
+std::string round_word(const history::RoundState& round, const history::History& run) {
+  if (round.evaluates) return run.completed || run.cancelled ? "over" : "measuring";
+  if (round.published) return "published";
+  if (!round.model_sha256.empty()) return "aggregated";
+  if (!round.participants.empty()) return "aggregating";
+  return "training";
+}
+
+std::string losses(const history::FacilityState& facility) {
+  if (!facility.accepted) return "";
+  const job::JobReport& report = facility.accepted->report;
+  if (report.steps == 0) return "";
+  char text[160];
+  std::snprintf(text, sizeof text, "  %lld tokens, loss %.4f, %.0f tokens/s",
+                static_cast<long long>(report.tokens), report.train_loss, report.tokens_per_second);
+  std::string line = text;
+  for (const job::ValidationResult& result : report.validation) {
+    std::snprintf(text, sizeof text, ", %s %.4f -> %.4f", result.name.c_str(), result.nll_before,
+                  result.nll_after);
+    line += text;
+  }
+  return line;
+}
+
+std::string trouble(const history::FacilityState& facility) {
+  if (facility.missing) return "  (" + log::printable(*facility.missing, 300) + ")";
+  const history::Attempt* attempt = facility.current();
+  if (attempt != nullptr && attempt->failure)
+    return "  (" + log::printable(*attempt->failure, 300) + ")";
+  return "";
+}
+
+// What a running coordinator says of it, else what the journal does.
+std::string doing(const RunStatus& status, int round, const FacilityName& name,
+                  const history::FacilityState& facility) {
+  const auto live = status.live.find(name);
+  if (live == status.live.end() || live->second.round != round || facility.accepted ||
+      facility.missing)
+    return facility_word(facility);
+  return log::printable(live->second.doing, 400) + " (since " + live->second.since_utc + ")";
+}
+
+Json facility_json(const history::FacilityState& facility, const std::string& doing) {
+  Json json;
+  json["state"] = facility_word(facility);
+  json["doing"] = doing;
+  const history::Attempt* attempt = facility.current();
+  json["attempt"] = attempt == nullptr ? 0 : attempt->number;
+  json["job_id"] = attempt == nullptr ? "" : attempt->job_id;
+  if (facility.missing) json["missing"] = *facility.missing;
+  if (facility.accepted) {
+    json["update_sha256"] = facility.accepted->update_sha256;
+    json["report"] = parse_json(job::format_job_report(facility.accepted->report), "report");
+  }
+  return json;
+}
+
+// Nothing of a run that goes on, or is over.
+const history::Stopped* stopped(const RunStatus& status) {
+  const auto& stopped = status.history.stopped;
+  return status.state == "stopped" && stopped ? &*stopped : nullptr;
+}
+
+std::string credential_line(const FacilityName& name, const EndingCredential& credential,
+                            Clock::UtcTime now) {
+  const auto left = std::chrono::duration_cast<std::chrono::minutes>(credential.ends - now);
+  std::string text = name.str() + ": its certificate ";
+  text += credential.ends <= now ? "expired at " + format_utc(credential.ends)
+                                 : "ends in " + std::to_string(left.count()) + " min, at " +
+                                       format_utc(credential.ends);
+  return text + ": renew it" +
+         (credential.renew.empty() ? "" : " with: " + log::printable(credential.renew, 300)) + "\n";
+}
+
+// A reason of several lines, such as those that differ in xffl.yaml.
+std::string printable_lines(const std::string& text) {
+  std::string shown;
+  for (size_t begin = 0; begin < text.size() && shown.size() < 4000;) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    shown += (shown.empty() ? "" : "\n") + log::printable(text.substr(begin, end - begin), 2000);
+    begin = end + 1;
+  }
+  return shown;
+}
+
+std::string ending(const RunStatus& status) {
+  if (status.state != "stopped") return "";
+  const history::Stopped* why = stopped(status);
+  std::string text =
+      why != nullptr
+          ? "stopped at " + why->time_utc + " (" + why->kind + "): " + printable_lines(why->reason)
+          : "its coordinator did not say why it ended (killed, or the machine went down)";
+  // Without a name `xffl run` continues the newest.
+  const std::string run = status.folder.filename().string();
+  const auto newest = history::latest_run(status.folder.parent_path());
+  return text + "\ncontinue with: xffl run" +
+         (newest && newest->str() != run ? " --run " + run : "") + "\n";
+}
+
+Json round_json(const RunStatus& status, int number, const history::RoundState& round) {
+  Json json;
+  json["round"] = number;
+  json["state"] = round_word(round, status.history);
+  if (!round.evaluates) {
+    json["model_sha256"] = round.model_sha256;
+    json["participants"] = round.participants;
+  }
+  json["facilities"] = Json::object();
+  for (const auto& [name, facility] : round.facilities)
+    json["facilities"][name.str()] = facility_json(facility, doing(status, number, name, facility));
+  return json;
+}
+
+}  // namespace
+
+RunStatus read_status(const std::filesystem::path& run_folder, int rounds_planned) {
+  const std::filesystem::path journal = run_folder / "journal.db";
+  if (!std::filesystem::exists(journal))
+    throw Error(ErrorKind::kNotFound,
+                "there is no run in " + run_folder.string() + ": start one with `xffl run`");
+  RunStatus status;
+  status.folder = run_folder;
+  status.rounds_planned = rounds_planned;
+  status.coordinator = history::lock_holder(journal);
+  status.history = history::replay(history::read_events(journal));
+  if (!status.coordinator.empty()) status.live = history::read_live(run_folder / "live.json");
+  status.state = status.history.cancelled     ? "cancelled"
+                 : status.history.completed   ? "completed"
+                 : status.coordinator.empty() ? "stopped"
+                                              : "running";
+  return status;
+}
+
+std::string format_status(const RunStatus& status, Clock::UtcTime now) {
+  const plan::Done done = status.history.done();
+  std::string text = "run " + status.folder.filename().string() + " of " + status.history.project +
+                     ": " + status.state + ", " + std::to_string(done.rounds_published) + " of " +
+                     std::to_string(status.rounds_planned) + " rounds published\n";
+  if (!status.coordinator.empty()) text += "coordinator: " + status.coordinator + "\n";
+  // A run of hundreds of rounds: people look at the last ones, programs take --json.
+  constexpr int kShown = 20;
+  const int first = done.rounds_published - kShown + 1;
+  if (first > 1) text += "rounds 1 to " + std::to_string(first - 1) + ": published\n";
+  for (const auto& [number, round] : status.history.rounds) {
+    if (number < first) continue;
+    text += round.evaluates ? "evaluation of the last model: "
+                            : "round " + std::to_string(number) + ": ";
+    text += round_word(round, status.history);
+    if (!round.model_sha256.empty()) text += "  " + round.model_sha256.substr(0, 16);
+    text += "\n";
+    for (const auto& [name, facility] : round.facilities)
+      text += "  " + name.str() + ": " + doing(status, number, name, facility) + losses(facility) +
+              trouble(facility) + "\n";
+  }
+  const bool over = status.history.completed || status.history.cancelled;
+  for (const auto& [name, reason] : status.history.paused)
+    if (!over)
+      text += name.str() + " is PAUSED (" + log::printable(reason, 300) +
+              "): continue with `xffl resume " + name.str() + "`\n";
+  text += format_global_losses(status.history);
+  for (const auto& [name, credential] : status.credentials)
+    if (!over) text += credential_line(name, credential, now);
+  return text + ending(status);
+}
+
+std::string format_status_json(const RunStatus& status) {
+  Json json;
+  const plan::Done done = status.history.done();
+  json["run"] = status.folder.filename().string();
+  json["project"] = status.history.project;
+  json["state"] = status.state;
+  json["coordinator"] = status.coordinator;
+  json["rounds"] = status.rounds_planned;
+  json["rounds_published"] = done.rounds_published;
+  json["model_sha256"] = done.model_sha256;
+  json["paused"] = Json::object();
+  for (const auto& [name, reason] : status.history.paused) json["paused"][name.str()] = reason;
+  json["stopped"] = nullptr;
+  if (const history::Stopped* why = stopped(status))
+    json["stopped"] = {{"time", why->time_utc}, {"kind", why->kind}, {"reason", why->reason}};
+  json["credentials"] = Json::object();
+  for (const auto& [name, credential] : status.credentials)
+    json["credentials"][name.str()] = {{"ends", format_utc(credential.ends)},
+                                       {"renew", credential.renew}};
+  json["rounds_detail"] = Json::array();
+  json["evaluation"] = nullptr;
+  for (const auto& [number, round] : status.history.rounds) {
+    if (round.evaluates)
+      json["evaluation"] = round_json(status, number, round);
+    else
+      json["rounds_detail"].push_back(round_json(status, number, round));
+  }
+  json["validation"] = Json::array();
+  for (const GlobalLoss& loss : global_losses(status.history))
+    json["validation"].push_back({{"round", loss.round},
+                                  {"facility", loss.facility.str()},
+                                  {"set", loss.set},
+                                  {"tokens", loss.tokens},
+                                  {"loss", loss.nll},
+                                  {"perplexity", std::exp(loss.nll)}});
+  return json.dump(2) + "\n";
+}
+
+}  // namespace xffl::status

@@ -1,0 +1,64 @@
+#include "xffl/upkeep/credential_watch.h"
+
+#include <map>
+#include <utility>
+
+#include "xffl/base/error.h"
+#include "xffl/base/log.h"
+
+namespace xffl::upkeep {
+namespace {
+
+using std::chrono::minutes;
+
+constexpr minutes kAhead[] = {minutes(120), minutes(30)};
+constexpr std::chrono::seconds kInterval{30};
+
+using Problems = std::map<FacilityName, std::string>;
+
+void look(const facility::Context& context, CertificateWarnings& warnings, Problems& problems) {
+  for (const config::Facility& facility : context.experiment.facilities) try {
+      const auto ends = context.world.credential_expiry(facility);
+      const auto left = warnings.due(facility.name, ends, context.world.clock.utc());
+      problems.erase(facility.name);
+      if (!left) continue;
+      log::warning("a certificate ends soon: jobs go on, but renew it before",
+                   {{"facility", facility.name.str()},
+                    {"ends", format_utc(*ends)},
+                    {"left", std::to_string(left->count()) + " min"},
+                    {"renew", facility.ssh.renew}});
+    } catch (const std::exception& error) {  // a thread's top; whoever logs in will say it
+      // Once, not every half minute for weeks.
+      if (std::exchange(problems[facility.name], error.what()) != error.what())
+        log::debug("no certificate to look at",
+                   {{"facility", facility.name.str()}, {"problem", error.what()}});
+    }
+}
+
+}  // namespace
+
+std::optional<minutes> CertificateWarnings::due(const FacilityName& facility,
+                                                std::optional<Clock::UtcTime> ends,
+                                                Clock::UtcTime now) {
+  if (!ends || *ends <= now) return std::nullopt;
+  Said& said = said_[facility];
+  if (said.of != *ends) said = {*ends, 0};
+  int due = 0;
+  for (const minutes ahead : kAhead) due += *ends - now <= ahead;
+  if (due <= said.warnings) return std::nullopt;
+  said.warnings = due;
+  return std::chrono::duration_cast<minutes>(*ends - now);
+}
+
+CredentialWatch::CredentialWatch(const facility::Context& context) {
+  if (!context.world.credential_expiry) return;
+  thread_ = std::jthread([&context](std::stop_token stop) {
+    CertificateWarnings warnings;
+    Problems problems;
+    SystemClock clock;
+    do look(context, warnings, problems);
+    while (clock.sleep(kInterval, stop));
+  });
+}
+
+}  // namespace xffl::upkeep

@@ -1,0 +1,145 @@
+#include "xffl/upkeep/purge_guard.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "xffl/base/error.h"
+#include "xffl/base/log.h"
+
+namespace xffl::upkeep {
+namespace {
+
+using std::chrono::days;
+using std::chrono::minutes;
+using std::chrono::seconds;
+
+constexpr seconds kPatience{60};
+constexpr std::string_view kEnd = "xffl-end";
+
+/// The next number of `line`, which it takes away together with the blank behind it.
+std::optional<int64_t> take_number(std::string_view& line) {
+  int64_t value = 0;
+  const auto [end, problem] = std::from_chars(line.data(), line.data() + line.size(), value);
+  if (problem != std::errc()) return std::nullopt;
+  line.remove_prefix(static_cast<size_t>(end - line.data()));
+  if (line.starts_with(' ')) line.remove_prefix(1);
+  return value;
+}
+
+std::vector<std::string_view> lines_of(std::string_view text) {
+  std::vector<std::string_view> lines;
+  for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string_view::npos;
+       begin = end + 1)
+    lines.push_back(text.substr(begin, end - begin));
+  return lines;
+}
+
+std::string words(seconds time) {
+  const auto hours = std::chrono::duration_cast<std::chrono::hours>(time);
+  if (hours < std::chrono::hours(48)) return std::to_string(hours.count()) + " h";
+  return std::to_string(std::chrono::duration_cast<days>(time).count()) + " days";
+}
+
+void keep_young(remote::Session& session, const RemotePath& folder, seconds purge_after,
+                const std::stop_token& stop) {
+  if (!session.stat(folder)) return;  // nothing was ever put there
+  const auto half = std::chrono::duration_cast<minutes>(purge_after / 2);
+  const auto result =
+      session.run({"find", "-H", folder.str(), "-type", "f", "-mmin",
+                   "+" + std::to_string(half.count()), "-exec", "touch", "-c", "{}", "+"},
+                  "", kPatience, stop);
+  if (result.exit_code != 0)
+    throw Error(ErrorKind::kIo, "cannot mark the files of " + folder.str() +
+                                    " as used: " + log::printable(result.err, 300));
+}
+
+}  // namespace
+
+std::vector<std::string> files_of_people(const config::Facility& facility) {
+  std::vector<std::string> files = facility.train_data;
+  for (const job::ValidationSet& set : facility.validation) files.push_back(set.path);
+  for (const std::string& program : {facility.image.file, facility.trainer_program})
+    if (program.starts_with('/')) files.push_back(program);
+  return files;
+}
+
+std::vector<FileAge> ages(remote::Session& session, const RemotePath& workdir,
+                          const std::vector<std::string>& files, std::stop_token stop) {
+  std::string names;
+  for (const std::string& file : files) names += file + "\n";
+  const std::string script =
+      "date +%s && stat -L -c %d -- \"$1\" || exit 1; "
+      "xargs -d '\\n' stat -L -c '%d %X %Y %n' -- 2>/dev/null; echo " +
+      std::string(kEnd);
+  const auto answer =
+      session.run({"sh", "-c", script, "sh", workdir.str()}, names, kPatience, stop);
+  const auto lines = lines_of(answer.out);
+  if (lines.size() < 3 || lines.back() != kEnd)
+    throw Error(ErrorKind::kIo,
+                "the ages of files at the facility are not known: " +
+                    log::printable(answer.err.empty() ? answer.out : answer.err, 300));
+  std::string_view clock = lines[0], device = lines[1];
+  const auto now = take_number(clock), scratch = take_number(device);
+  std::map<std::string_view, std::optional<seconds>> known;  // empty: on another file system
+  for (size_t i = 2; i + 1 < lines.size(); ++i) {
+    std::string_view line = lines[i];
+    const auto where = take_number(line), read = take_number(line), written = take_number(line);
+    if (!now || !scratch || !where || !read || !written) continue;
+    const int64_t unused = std::max<int64_t>(0, *now - std::max(*read, *written));
+    known[line] = *where == *scratch ? std::optional(seconds(unused)) : std::nullopt;
+  }
+  std::vector<FileAge> found;
+  for (const std::string& file : files) {
+    const auto it = known.find(file);
+    if (it == known.end())
+      found.push_back({file, std::nullopt});
+    else if (it->second)
+      found.push_back({file, it->second});
+  }
+  return found;
+}
+
+std::string purge_warning(const FileAge& file, seconds purge_after) {
+  if (!file.unused_for) return "is not there (any more)";
+  if (*file.unused_for < purge_after * 3 / 4) return "";
+  return "was not used for " + words(*file.unused_for) + ": the site removes it after " +
+         words(purge_after);
+}
+
+bool PurgeWatch::is_due(const config::Facility& facility, Clock::MonotonicTime now) {
+  if (facility.purge_after.count() == 0) return false;
+  const std::lock_guard lock(mutex_);
+  const auto last = last_.find(facility.name);
+  if (last != last_.end() && now - last->second < facility.purge_after / 8) return false;
+  last_[facility.name] = now;
+  return true;
+}
+
+bool PurgeWatch::is_new(const std::string& told) {
+  const std::lock_guard lock(mutex_);
+  return told_.insert(told).second;
+}
+
+void PurgeWatch::look_after(remote::Session& session, const config::Facility& facility,
+                            const RemotePath& folder, std::stop_token stop) {
+  try {
+    keep_young(session, folder, facility.purge_after, stop);
+    for (const FileAge& file : ages(session, facility.workdir, files_of_people(facility), stop)) {
+      const std::string warning = purge_warning(file, facility.purge_after);
+      if (warning.empty() || !is_new(facility.name.str() + " " + file.path)) continue;
+      log::warning("a file that a facility's jobs need",
+                   {{"facility", facility.name.str()},
+                    {"file", file.path},
+                    {"problem", warning},
+                    {"to do", "read or `touch` it there, or keep it where nothing is purged"}});
+    }
+  } catch (const Error& error) {  // it is looked at again; what is missing, the job will say
+    if (error.kind() == ErrorKind::kCancelled) throw;
+    const std::lock_guard lock(mutex_);
+    last_.erase(facility.name);
+    log::debug("what a site may purge could not be looked at",
+               {{"facility", facility.name.str()}, {"problem", error.what()}});
+  }
+}
+
+}  // namespace xffl::upkeep

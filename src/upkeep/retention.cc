@@ -1,0 +1,170 @@
+#include "xffl/upkeep/retention.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "xffl/base/error.h"
+#include "xffl/base/log.h"
+#include "xffl/facility/context.h"
+#include "xffl/facility/kept_allocation.h"
+
+namespace xffl::upkeep {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The number of "r0007", a round's folder; none for any other name.
+std::optional<int> round_of(const std::string& name) {
+  if (name.size() < 5 || name.size() > 9 || name.front() != 'r' ||
+      name.find_first_not_of("0123456789", 1) != std::string::npos)
+    return std::nullopt;
+  return std::stoi(name.substr(1));
+}
+
+bool is_model(const std::string& name) {
+  return name.size() == 16 && name.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+std::string model_after(const history::History& history, int round) {
+  return round == 0 ? history.initial_sha256 : history.rounds.at(round).model_sha256;
+}
+
+std::optional<plan::RoundPlan> plan_of(const facility::Context& context,
+                                       const history::History& history, int round) {
+  return plan::next_round(context.experiment, context.identity,
+                          {.rounds_published = round - 1,
+                           .model_sha256 = model_after(history, round - 1),
+                           .accepted = {},
+                           .adapted_sha256 = history.adapted_sha256});
+}
+
+std::vector<std::string> names_in(remote::Session& session, const RemotePath& folder) {
+  try {
+    return session.list(folder);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kNotFound) return {};  // nothing was ever put there
+    throw;
+  }
+}
+
+// Folders of models that the rounds from `old` on do not need. A model that is not in `names` yet
+// may be one of a round that has begun since.
+std::vector<std::string> unneeded_models(const facility::Context& context,
+                                         const std::vector<std::string>& names, int old) {
+  const history::History history = context.ledger.history();
+  std::set<std::string> needed;
+  for (int round = old; round <= history.done().rounds_published; ++round)
+    needed.insert(model_after(history, round).substr(0, 16));
+  if (!history.adapted_sha256.empty()) needed.insert(history.adapted_sha256.substr(0, 16));
+  std::vector<std::string> unneeded;
+  for (const std::string& name : names)
+    if (is_model(name) && !needed.contains(name)) unneeded.push_back(name);
+  return unneeded;
+}
+
+}  // namespace
+
+Cleaner::Cleaner(facility::Context& context)
+    : context_(context), thread_([this](std::stop_token stop) { work(stop); }) {}
+
+Cleaner::~Cleaner() = default;
+
+void Cleaner::after(const plan::RoundPlan& plan) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (next_) tidy_lost_ = true;  // that round's turn never comes
+    next_ = plan;
+  }
+  changed_.notify_all();
+}
+
+void Cleaner::after_last() {
+  const history::History history = context_.ledger.history();
+  const int last = history.done().rounds_published;
+  if (last == 0 || history.completed) return;
+  if (const auto plan = plan_of(context_, history, last)) after(*plan);
+}
+
+void Cleaner::finish(std::stop_token stop) {
+  std::unique_lock lock(mutex_);
+  const auto idle = [&] { return !next_ && !busy_; };
+  if (!changed_.wait(lock, stop, idle) || !failed_) return;
+  next_ = failed_;
+  changed_.notify_all();
+  changed_.wait(lock, stop, idle);
+}
+
+void Cleaner::work(const std::stop_token& stop) {
+  for (;;) {
+    std::optional<plan::RoundPlan> plan;
+    {
+      std::unique_lock lock(mutex_);
+      busy_ = false;
+      changed_.notify_all();
+      if (!changed_.wait(lock, stop, [&] { return next_.has_value(); })) return;
+      plan = std::exchange(next_, std::nullopt);
+      if (std::exchange(tidy_lost_, false)) tidy_.clear();
+      busy_ = true;
+    }
+    const bool cleaned = clean(*plan, stop);
+    const std::lock_guard lock(mutex_);
+    failed_ = cleaned ? std::nullopt : plan;
+  }
+}
+
+bool Cleaner::clean(const plan::RoundPlan& plan, const std::stop_token& stop) {
+  const int old = plan.round - context_.experiment.policy.keep_rounds;
+  if (old < 1) return true;
+  std::error_code none;
+  for (int round = 0; round < old; ++round) fs::remove_all(context_.folder.master(round), none);
+  try {
+    const auto old_plan = plan_of(context_, context_.ledger.history(), old);
+    if (!old_plan) return true;
+    for (const plan::FacilityPlan& facility : old_plan->facilities) {
+      if (stop.stop_requested()) return false;
+      clean(plan, facility, stop);
+    }
+    return tidy_.size() == old_plan->facilities.size();
+  } catch (const std::exception& error) {  // a thread's top
+    log::warning("old rounds were not cleaned up", {{"round", old}, {"problem", error.what()}});
+    return false;
+  }
+}
+
+void Cleaner::clean(const plan::RoundPlan& plan, const plan::FacilityPlan& facility,
+                    const std::stop_token& stop) {
+  const int old = plan.round - context_.experiment.policy.keep_rounds;
+  const bool tidy = tidy_.erase(facility.facility) > 0;
+  const facility::StateOf state = [&](int round) {
+    return context_.ledger.facility(round, facility.facility);
+  };
+  try {
+    const auto session = context_.world.connect(context_.experiment.facility(facility.facility));
+    const RemotePath models = facility.folder / "models";
+    std::vector<int> rounds{old};
+    std::vector<std::string> names{facility.model_folder.filename()};
+    if (!tidy) {
+      rounds.clear();
+      for (const std::string& name : names_in(*session, facility.folder))
+        if (const auto round = round_of(name); round && *round <= old) rounds.push_back(*round);
+      names = names_in(*session, models);
+    }
+    for (const int round : rounds) {
+      if (stop.stop_requested()) return;
+      facility::remove_round(*session, facility, round, plan.round, state, stop);
+    }
+    for (const std::string& name : unneeded_models(context_, names, old)) {
+      if (stop.stop_requested()) return;
+      session->remove_tree(models / name, stop);
+    }
+    tidy_.insert(facility.facility);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kCancelled && stop.stop_requested()) return;
+    log::warning(
+        "an old round stays at the facility for now: it is removed after the next one",
+        {{"facility", facility.facility.str()}, {"round", old}, {"problem", error.what()}});
+  }
+}
+
+}  // namespace xffl::upkeep

@@ -1,0 +1,176 @@
+// The Slurm script run by a shell, with stand-ins for srun, scontrol, modules and apptainer: what
+// it does before and after the trainer. tests/submit/slurm_bed_test.cc runs it on a real Slurm.
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include <thread>
+
+#include "slurm_script.h"
+#include "xffl/base/sha256.h"
+
+namespace xffl::facility {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+using testing::Not;
+
+TEST_F(SlurmScript, ClaimsSetsTheRendezvousAndRunsTheTrainer) {
+  facility_.environment = {"export TAG='it'\\''s'"};
+  facility_.modules = {"cuda/12.2", "nccl"};
+  const ProcessResult result = run("41");
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(text("claim/owner"),
+              testing::MatchesRegex("41 " + std::string(32, 'a') + " [0-9a-f]{16} 0\n"));
+  EXPECT_EQ(text("ran.txt"), "node7:15656 it's cuda/12.2,nccl, args --job " +
+                                 (folder() / "job.json").string() + "\n");
+}
+
+TEST_F(SlurmScript, AnotherJobOfTheAttemptLeavesAtOnce) {
+  EXPECT_EQ(run("41").exit_code, 0);
+  const ProcessResult twin = run("42");
+  EXPECT_EQ(twin.exit_code, 0);
+  EXPECT_THAT(twin.out, HasSubstr("claimed already by job 41"));
+  EXPECT_EQ(std::ranges::count(text("ran.txt"), '\n'), 1);
+}
+
+TEST_F(SlurmScript, TheSameJobStartsAfreshUntilItHasReported) {
+  EXPECT_EQ(run("41").exit_code, 0);
+  write_file_atomic(folder() / "out/half", "x");
+  EXPECT_THAT(run("41", "1").out, HasSubstr("starts again (restart 1)"));
+  EXPECT_EQ(text("out/half"), "");
+  EXPECT_EQ(std::ranges::count(text("ran.txt"), '\n'), 2);
+  write_file_atomic(folder() / "out/report.json", "{}");
+  EXPECT_THAT(run("41", "2").out, HasSubstr("has done its work already"));
+  EXPECT_EQ(text("out/report.json"), "{}");
+  EXPECT_EQ(std::ranges::count(text("ran.txt"), '\n'), 2);
+}
+
+// A controller that lost its state gives the id of a job that still runs to another one; or it runs
+// a job again whose node was lost. Neither counts as a restart.
+TEST_F(SlurmScript, AnIdThatWasGivenTwiceTrainsOnce) {
+  program("trainer", "echo x >>ran.txt\nwhile [ ! -e finish ]; do sleep 0.05; done\n");
+  const pid_t first = start_detached(spec("41", ""), dir_ / "output");
+  for (int i = 0; i < 400 && text("ran.txt").empty(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(25));
+  EXPECT_THAT(run("41").out, HasSubstr("another job of the id 41 trains here"));
+  EXPECT_EQ(text("ran.txt"), "x\n");
+  ::kill(-first, SIGKILL);
+  write_file_atomic(folder() / "finish", "");
+  EXPECT_THAT(run("41").out, HasSubstr("starts again"));
+  EXPECT_EQ(text("ran.txt"), "x\nx\n");
+}
+
+TEST_F(SlurmScript, NobodyPassesAFence) {
+  make_dirs(folder() / "claim/fenced");
+  EXPECT_THAT(run("41").out, HasSubstr("given this attempt up"));
+  EXPECT_EQ(text("ran.txt"), "");
+  EXPECT_EQ(text("claim/owner"), "");
+}
+
+TEST_F(SlurmScript, AModuleThatIsNotThereEndsTheJobWithItsName) {
+  facility_.modules = {"absent"};
+  const ProcessResult result = run("41");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("cannot load the module absent"));
+  EXPECT_EQ(text("ran.txt"), "");
+}
+
+// For a trainer of one's own, which may not look.
+TEST_F(SlurmScript, ADamagedModelIsNotTrainedOn) {
+  const fs::path model = dir_ / "a model's \\ folder";
+  make_dirs(model);
+  write_file_atomic(model / "config.json", "{}");
+  write_file_atomic(model / "model.safetensors", "weights");
+  const auto list = [&] {
+    std::string lines;
+    for (const char* name : {"config.json", "model.safetensors"})
+      lines += sha256_hex(name == std::string("config.json") ? "{}" : "weights") + "  " +
+               (model / name).string() + "\n";
+    return lines;
+  };
+  write_file_atomic(folder() / "model.sha256", list());
+  EXPECT_EQ(run("41").exit_code, 0);
+  EXPECT_EQ(std::ranges::count(text("ran.txt"), '\n'), 1);
+  write_file_atomic(model / "model.safetensors", "weighty");
+  const ProcessResult result = run("41", "1");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("the model to start from is damaged"));
+  EXPECT_THAT(text("out/model.failure"), HasSubstr("model.safetensors: FAILED"));
+  EXPECT_EQ(std::ranges::count(text("ran.txt"), '\n'), 1);
+  write_file_atomic(model / "model.safetensors", "weights");
+  EXPECT_EQ(run("41", "2").exit_code, 0);
+  EXPECT_EQ(text("out/model.failure"), "") << "a later start has another say";
+  fs::remove(model / "config.json");
+  EXPECT_EQ(run("41", "3").exit_code, 1);
+  EXPECT_THAT(text("out/model.failure"), HasSubstr("config.json: FAILED"));
+  EXPECT_EQ(std::ranges::count(text("ran.txt"), '\n'), 2);
+}
+
+// A module's openssl may be anything: only what it finds right needs no other word.
+TEST_F(SlurmScript, OpensslAloneCondemnsNoModel) {
+  const fs::path model = dir_ / "model.safetensors";
+  write_file_atomic(model, "weights");
+  const std::string sha256 = sha256_hex("weights");
+  write_file_atomic(folder() / "model.sha256", sha256 + "  " + model.string() + "\n");
+  for (const std::string answer : {"nonsense", "false", "echo 00 *-"}) {
+    program("bin/openssl", answer + "\n");
+    EXPECT_EQ(run("41", "0").exit_code, 0) << answer;
+    EXPECT_EQ(text("out/model.failure"), "");
+    fs::remove_all(folder() / "claim");
+  }
+  EXPECT_EQ(std::ranges::count(text("ran.txt"), '\n'), 3);
+  program("bin/openssl",
+          "echo asked >>" + (dir_ / "asked").string() + "\necho " + sha256 + " \\*\"$4\"\n");
+  program("bin/sha256sum", "echo not asked >&2; exit 1\n");
+  EXPECT_EQ(run("41").exit_code, 0);
+  EXPECT_EQ(read_file(dir_ / "asked", 100), "asked\n");
+  EXPECT_EQ(std::ranges::count(text("ran.txt"), '\n'), 4);
+}
+
+TEST_F(SlurmScript, AModelThatTheTrainerChecksIsNotReadTwice) {
+  write_file_atomic(folder() / "model.sha256", "");
+  EXPECT_EQ(run("41").exit_code, 0);
+  EXPECT_NE(text("ran.txt"), "");
+}
+
+TEST_F(SlurmScript, TheTrainersEndIsTheJobs) {
+  program("trainer", "exit 7\n");
+  EXPECT_EQ(run("41").exit_code, 7);
+}
+
+TEST_F(SlurmScript, AnImageGetsTheFoldersAndTheTrainer) {
+  facility_.image = {.file = "x.sif", .binds = {"/opt:/opt:ro"}, .gpu = config::ImageGpu::kNv};
+  EXPECT_EQ(run("41").exit_code, 0);
+  EXPECT_THAT(text("image.txt"), HasSubstr("apptainer exec --nv --bind " + dir_.path().string() +
+                                           " --bind /opt:/opt:ro --pwd " + folder().string() +
+                                           " x.sif " + (dir_ / "trainer").string() + " --job"));
+  EXPECT_NE(text("ran.txt"), "");
+}
+
+TEST_F(SlurmScript, TheWarningIsPassedOn) {
+  program("trainer",
+          "trap 'echo warned >>ran.txt; exit 0' USR1\ntouch ready\n"
+          "for i in $(seq 600); do sleep 0.05; done\n");
+  const pid_t job = start_detached(spec("41", ""), dir_ / "output");
+  for (int i = 0; i < 400 && !fs::exists(folder() / "ready"); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(25));
+  ASSERT_TRUE(fs::exists(folder() / "ready"));
+  ::kill(job, SIGUSR1);
+  for (int i = 0; i < 400 && process_start_ticks(job) && text("ran.txt").empty(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(25));
+  EXPECT_EQ(text("ran.txt"), "warned\n");
+  ::kill(-job, SIGKILL);
+}
+
+TEST_F(SlurmScript, IsNotForAPlainShell) {
+  ProcessSpec without = spec("41", "");
+  without.env.erase("SLURM_JOB_ID");
+  const ProcessResult result = run_process(without);
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.err, HasSubstr("this script is for sbatch"));
+  EXPECT_FALSE(fs::exists(folder() / "claim"));
+}
+
+}  // namespace
+}  // namespace xffl::facility

@@ -1,0 +1,136 @@
+// The scripts that are submitted: golden ones, and what no configuration may change in them.
+#include "job_script.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "support/temp_dir.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/process.h"
+#include "xffl/config/load.h"
+
+namespace xffl::facility {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr const char* kProject = R"(project: demo
+model: /m
+training: {steps_per_round: 4, batch_size: 16}
+facilities:
+  alba:
+    access: ssh
+    ssh: {hosts: login.example.org, user: me}
+    scheduler: slurm
+    slurm:
+      account: EUHPC_D01_001
+      partition: boost_usr_prod
+      nodes: 2
+      gpus_per_node: 4
+      gpu_option: gres
+      cpus_per_task: 8
+      memory_per_node: 480GiB
+      time: 36h
+      warning: 10m
+      extra: [--mail-type=END]
+      srun: [--cpu-bind=cores]
+    workdir: /scratch/me/xffl
+    modules: [profile/deeplrn, cuda/12.2]
+    environment: {OMP_NUM_THREADS: 8, TAG: "it's"}
+    data: {train: /scratch/me/it.tokens, validation: {it: /data/val/it.tokens}}
+)";
+
+config::Facility facility_of(const std::string& yaml) {
+  return config::parse_experiment(yaml, "xffl.yaml", "/project").facilities.at(0);
+}
+
+std::string with(const std::string& from, const std::string& to) {
+  std::string yaml = kProject;
+  return yaml.replace(yaml.find(from), from.size(), to);
+}
+
+const RemotePath kFolder("/scratch/me/xffl/demo/0001-0123abcd/alba/r0002/a1");
+
+std::string script_of(const config::Facility& facility) {
+  job::JobSpec spec;
+  spec.key = {"demo", "0001", 2, "alba", 1, "0123456789abcdef0123456789abcdef"};
+  return job_script(facility, spec, kFolder, {"/opt/xffl/bin/xffl", "/opt/xffl/bin/xffl-train"});
+}
+
+void expect_golden(const std::string& name, const std::string& text) {
+  const std::filesystem::path file =
+      std::filesystem::path(XFFL_SOURCE_DIR) / "tests/golden/scripts" / name;
+  if (std::getenv("XFFL_ACCEPT") != nullptr) {
+    make_dirs(file.parent_path());
+    write_file_atomic(file, text, 0644);
+  }
+  EXPECT_EQ(text, read_file(file, 1 << 20)) << "XFFL_ACCEPT=1 rewrites " << file;
+}
+
+TEST(JobScript, ForSlurmIsTheGoldenOne) {
+  expect_golden("slurm.sbatch", script_of(facility_of(kProject)));
+}
+
+TEST(JobScript, InAnImageBindsWhatTheJobReadsAndWrites) {
+  const config::Facility facility = facility_of(with(
+      "workdir:",
+      "image: {file: /images/xffl.sif, gpu: nv, binds: \"/usr/share:/x:ro\", options: --cleanenv}\n"
+      "    workdir:"));
+  const std::string script = script_of(facility);
+  expect_golden("slurm_image.sbatch", script);
+  EXPECT_THAT(script, HasSubstr("apptainer exec --nv --bind /data/val --bind /scratch/me "
+                                "--bind /scratch/me/xffl --bind /usr/share:/x:ro --pwd " +
+                                kFolder.str() + " --cleanenv /images/xffl.sif xffl-train --job"));
+}
+
+TEST(JobScript, ForProcessesIsTheGoldenOne) {
+  expect_golden("process.sh", script_of(facility_of("project: demo\nmodel: /m\n"
+                                                    "training: {steps_per_round: 4}\n"
+                                                    "facilities: {alba: {data: {train: t}}}\n")));
+}
+
+TEST(JobScript, EveryShippedOneIsValidShell) {
+  const test::TempDir dir;
+  write_file_atomic(dir / "job", script_of(facility_of(kProject)));
+  const ProcessResult result = run_process({.argv = {"bash", "-n", (dir / "job").string()}});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
+TEST(JobScript, DirectivesEndBeforeTheFirstCommandAndAreOurs) {
+  const std::string script = script_of(facility_of(kProject));
+  const size_t body = script.find("umask");
+  EXPECT_THAT(script.substr(0, body), HasSubstr("#SBATCH --dependency=singleton\n"));
+  EXPECT_EQ(script.find("#SBATCH", body), std::string::npos);
+}
+
+TEST(JobScript, AProjectsTemplateMustTakeTheOptions) {
+  const test::TempDir dir;
+  write_file_atomic(
+      dir / "t",
+      "#!/bin/bash\n{{sbatch options}}\ncd {{quote folder}} # {{nonce}}\n{{words launch}}\n");
+  config::Facility facility = facility_of(kProject);
+  facility.template_file = dir / "t";
+  EXPECT_THAT(script_of(facility), HasSubstr("#SBATCH --nodes=2"));
+  write_file_atomic(dir / "t", "#!/bin/bash\ncd {{quote folder}} # {{nonce}}\n{{words launch}}\n");
+  try {
+    script_of(facility);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kConfig);
+    EXPECT_THAT(error.what(), HasSubstr("'options' is never used"));
+  }
+}
+
+TEST(JobScript, AFolderThatAnImageCannotBindIsRefused) {
+  config::Facility facility = facility_of(with("workdir:", "image: {file: /x.sif}\n    workdir:"));
+  facility.train_data = {"/data/a:b/t.tokens"};
+  EXPECT_THROW(script_of(facility), Error);
+}
+
+}  // namespace
+}  // namespace xffl::facility

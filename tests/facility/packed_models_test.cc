@@ -1,0 +1,141 @@
+// Packing is an optimisation: whatever goes wrong with it, the model is sent whole.
+#include "xffl/facility/packed_models.h"
+
+#include <gtest/gtest.h>
+#include <malloc.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+
+#include "support/temp_dir.h"
+#include "support/thrown.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+
+namespace xffl::facility {
+namespace {
+
+namespace fs = std::filesystem;
+
+class PackedGlobals : public testing::Test {
+ protected:
+  PackedGlobals() {
+    ::mallopt(M_MMAP_THRESHOLD, 128 << 10);  // what was freed does not serve where there is no more
+    for (const int round : {1, 2}) {
+      make_dirs(folder_.global(round));
+      std::string bytes(20u << 20, 'x');
+      for (size_t i = 0; i < bytes.size(); i += 64)
+        bytes[i] = static_cast<char>(i * static_cast<size_t>(round) >> 6);
+      write_file_atomic(folder_.global(round) / "model.safetensors", bytes);
+      checkpoint::write_manifest(folder_.global(round));
+    }
+  }
+  // An exit code, of a process that ends with it.
+  int go_without_memory() {
+    size_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    struct rlimit limit {};
+    ::getrlimit(RLIMIT_AS, &limit);
+    const struct rlimit usual = limit;
+    limit.rlim_cur = pages * static_cast<size_t>(::sysconf(_SC_PAGESIZE)) + (2u << 20);
+    ::setrlimit(RLIMIT_AS, &limit);
+    bool made = true;
+    try {
+      made = packed_.of(folder_, 3, {}).has_value();
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "thrown: %s\n", error.what());
+    }
+    ::setrlimit(RLIMIT_AS, &usual);
+    const bool left = leaves_something();
+    fs::remove_all(dir_.path());
+    return made || left ? 1 : 0;
+  }
+  bool leaves_something() const {
+    return fs::exists(folder_.packed(2)) || fs::exists(folder_.packed(2).string() + ".tmp");
+  }
+
+  test::TempDir dir_;
+  history::RunFolder folder_{dir_.path(), RunName("0001")};
+  PackedModels packed_;
+};
+
+TEST_F(PackedGlobals, AreMadeOnce) {
+  ASSERT_TRUE(packed_.of(folder_, 3, {}));
+  EXPECT_TRUE(fs::exists(folder_.packed(2)));
+  fs::remove_all(folder_.global(1));
+  EXPECT_TRUE(packed_.of(folder_, 3, {}));
+}
+
+TEST_F(PackedGlobals, AreDoneWithoutWhereAModelIsGone) {
+  fs::remove_all(folder_.global(1));
+  EXPECT_FALSE(packed_.of(folder_, 3, {}));
+  EXPECT_FALSE(leaves_something());
+}
+
+// A process of its own, begun anew: what earlier tests freed would serve as memory.
+TEST_F(PackedGlobals, AreDoneWithoutWhereThereIsNoMemory) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(std::_Exit(go_without_memory()), testing::ExitedWithCode(0), "could not be packed");
+}
+
+TEST_F(PackedGlobals, EndWithTheCoordinator) {
+  std::stop_source stop;
+  stop.request_stop();
+  EXPECT_EQ(test::kind_of([&] { packed_.of(folder_, 3, stop.get_token()); }),
+            ErrorKind::kCancelled);
+  EXPECT_FALSE(leaves_something());
+  EXPECT_TRUE(packed_.of(folder_, 3, {})) << "later it is tried again";
+}
+
+// What a facility's pushes took, by round.
+class TakesPacked : public testing::Test {
+ protected:
+  TakesPacked() { facility_.access = config::AccessKind::kSsh; }
+  void pushed(int round, int64_t megabytes, double seconds) {
+    history::Attempt attempt{.number = 1, .pushed = true};
+    attempt.moved_bytes = megabytes << 20;
+    attempt.push_seconds = seconds;
+    states_[round].attempts.push_back(attempt);
+    states_[round].accepted.emplace();
+  }
+  bool takes(int round, int attempt = 1) {
+    const plan::RoundPlan plan{.round = round};
+    return takes_packed(facility_, plan, attempt, [this](int n) { return states_[n]; });
+  }
+
+  config::Facility facility_;
+  std::map<int, history::FacilityState> states_;
+};
+
+TEST_F(TakesPacked, WhereNothingIsKnownOfTheLink) {
+  pushed(1, 1, 0.001);
+  EXPECT_TRUE(takes(2));
+  EXPECT_FALSE(takes(2, 2));
+  states_[1].accepted.reset();
+  EXPECT_FALSE(takes(2));
+}
+
+TEST_F(TakesPacked, WhereTheLinkIsWhatAModelWaitsFor) {
+  pushed(1, 1000, 50);
+  EXPECT_TRUE(takes(2));
+  states_.clear();
+  pushed(1, 1000, 0.1);
+  EXPECT_FALSE(takes(2));
+  facility_.transfer.pack = config::PackModels::kAlways;
+  EXPECT_TRUE(takes(2));
+}
+
+TEST_F(TakesPacked, TheNewestPushThatTellsCounts) {
+  pushed(1, 1000, 0.1);
+  pushed(2, 1000, 50);
+  pushed(3, 0, 0.01);
+  EXPECT_TRUE(takes(4));
+  EXPECT_NEAR(push_rate(4, [this](int n) { return states_[n]; }).value(), 20.97e6, 1e4);
+  EXPECT_FALSE(takes(2));
+}
+
+}  // namespace
+}  // namespace xffl::facility

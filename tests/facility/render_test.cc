@@ -1,0 +1,102 @@
+#include "xffl/facility/render.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "xffl/base/error.h"
+#include "xffl/config/load.h"
+
+namespace xffl::facility {
+namespace {
+
+using testing::HasSubstr;
+
+const FacilityName kAlba("alba");
+const Programs kPrograms{"/opt/xffl", "/opt/xffl-train"};
+
+config::Experiment experiment() {
+  return config::parse_experiment(R"(
+project: demo
+model: /m
+rounds: 3
+training: {steps_per_round: 4}
+facilities:
+  alba:
+    access: ssh
+    ssh: {hosts: login, user: me}
+    scheduler: slurm
+    workdir: /scratch/me
+    data: {train: /scratch/me/t}
+)",
+                                  "xffl.yaml", "/project");
+}
+
+history::History history() {
+  history::History history;
+  history.identity = plan::RunIdentity{RunName("0007"), "0123456789abcdef0123456789abcdef"};
+  history.initial_sha256 = std::string(64, 'a');
+  return history;
+}
+
+TEST(RenderScript, IsOfTheNextRoundAndItsFolder) {
+  const RenderedScript rendered = render_script(experiment(), history(), kAlba, {}, kPrograms);
+  EXPECT_EQ(rendered.round, 1);
+  EXPECT_EQ(rendered.attempt, 1);
+  EXPECT_EQ(rendered.job_name, "xffl-demo-0007-r0001-alba-a1");
+  EXPECT_EQ(rendered.folder.str(), "/scratch/me/demo/0007-01234567/alba/r0001/a1");
+  EXPECT_THAT(rendered.script, HasSubstr("#SBATCH --job-name=" + rendered.job_name + "\n"));
+  EXPECT_THAT(rendered.script, HasSubstr("#SBATCH --chdir=" + rendered.folder.str() + "\n"));
+  EXPECT_EQ(render_script(experiment(), history(), kAlba, 1, kPrograms).script, rendered.script);
+}
+
+TEST(RenderScript, IsTheOpenAttemptsOrTheNext) {
+  history::History open = history();
+  history::FacilityState& state = open.rounds[1].facilities[kAlba];
+  state.attempts.push_back({.number = 1, .pushed = true, .job_id = "42"});
+  EXPECT_EQ(render_script(experiment(), open, kAlba, {}, kPrograms).attempt, 1);
+  state.attempts.back().failure = "node failed";
+  const RenderedScript next = render_script(experiment(), open, kAlba, {}, kPrograms);
+  EXPECT_EQ(next.attempt, 2);
+  EXPECT_EQ(next.folder.filename(), "a2");
+  EXPECT_EQ(render_script(experiment(), open, kAlba, 3, kPrograms).job_name,
+            "xffl-demo-0007-r0003-alba-a1");
+}
+
+TEST(RenderScript, RefusesWhatIsNotThere) {
+  EXPECT_THROW(render_script(experiment(), history(), kAlba, 4, kPrograms), Error);
+  EXPECT_THROW(render_script(experiment(), history(), FacilityName("brno"), {}, kPrograms), Error);
+  EXPECT_THROW(render_script(experiment(), {}, kAlba, {}, kPrograms), Error);
+  EXPECT_NO_THROW(render_script(experiment(), preview_history(), kAlba, {}, kPrograms));
+}
+
+TEST(RenderScript, NamesTheAdapterBesideTheModelBeforeAndAfterTheyAreKnown) {
+  config::Experiment adapted = experiment();
+  adapted.facilities[0].training.lora = {4, 8, 0, {"q_proj"}};
+  const RenderedScript preview = render_script(adapted, preview_history(), kAlba, {}, kPrograms);
+  EXPECT_THAT(preview.model_folder.str(), HasSubstr("/alba/models/1111"));
+  EXPECT_THAT(preview.adapter_folder.str(), HasSubstr("/alba/models/0000"));
+  history::History imported = history();
+  imported.adapted_sha256 = std::string(64, 'b');
+  const RenderedScript known = render_script(adapted, imported, kAlba, {}, kPrograms);
+  EXPECT_EQ(known.model_folder.filename(), std::string(16, 'b'));
+  EXPECT_EQ(known.adapter_folder.filename(), std::string(16, 'a'));
+  EXPECT_TRUE(render_script(experiment(), history(), kAlba, {}, kPrograms).adapter_folder.empty());
+}
+
+TEST(RenderScript, AfterTheLastRoundIsTheEvaluation) {
+  config::Experiment measured = experiment();
+  measured.facilities[0].validation = {{"it", "/scratch/me/v"}};
+  history::History over = history();
+  over.completed = true;
+  const RenderedScript rendered = render_script(measured, over, kAlba, 4, kPrograms);
+  EXPECT_TRUE(rendered.evaluates);
+  EXPECT_EQ(rendered.job_name, "xffl-demo-0007-r0004-alba-a1");
+  EXPECT_FALSE(render_script(measured, over, kAlba, 3, kPrograms).evaluates);
+  measured.facilities.push_back(measured.facilities[0]);
+  measured.facilities[1].name = FacilityName("brno");
+  measured.facilities[1].validation.clear();
+  EXPECT_THROW(render_script(measured, over, FacilityName("brno"), 4, kPrograms), Error);
+}
+
+}  // namespace
+}  // namespace xffl::facility

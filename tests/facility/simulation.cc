@@ -1,0 +1,398 @@
+// How it works: each facility's thread is a slot with the action under way and the time at which
+// its answer comes; the earliest slot goes next. A kill drops every slot and all volatile state;
+// the history is replayed from the journal's events, as a new process does.
+#include "simulation.h"
+
+#include <algorithm>
+#include <ostream>
+
+#include "xffl/base/clock.h"
+#include "xffl/base/error.h"
+#include "xffl/facility/kept_allocation.h"
+#include "xffl/job/job_report.h"
+
+namespace xffl::test {
+namespace {
+
+using namespace facility;
+using std::chrono::hours;
+using std::chrono::milliseconds;
+using std::chrono::minutes;
+using std::chrono::seconds;
+
+constexpr int kRounds = 3;
+constexpr int kMaxSteps = 200'000;
+constexpr int kMaxFailuresWithoutPause = 3;  // a courtesy, and what time ends is told once
+constexpr auto kPause = seconds(1);
+constexpr auto kAfterDeadline = minutes(10);  // to tell a facility, and to end
+
+struct Killed {};
+
+struct Slot {
+  FacilityName name;
+  Course course;
+  std::optional<Action> action;
+  Nanoseconds at{0};
+  SimulatedFacility* world = nullptr;
+  int failures = 0;  // of its actions since its last pause
+};
+
+class Federation {
+ public:
+  Federation(uint64_t seed, const SimulationOptions& options) : options_(options), random_(seed) {
+    rules_.max_attempts = 1 + static_cast<int>(random_() % 3);
+    rules_.poll_interval = seconds(1 + random_() % 60);
+    rules_.settle_time = milliseconds(500 + random_() % 60'000);
+    rules_.waits_for_ever = random_() % 3 != 0 || !options.deadlines;
+    if (!rules_.waits_for_ever) rules_.deadline = hours(1 + random_() % 40);
+    const size_t count = 1 + random_() % 3;
+    for (size_t i = 0; i < count; ++i) {
+      names_.emplace_back("f" + std::to_string(i));
+      worlds_.push_back(
+          std::make_unique<SimulatedFacility>(random_, options.weather, rules_.settle_time));
+      worlds_.back()->fences_work = options.fences_work;
+      // Three of four facilities have validation sets, if anybody asks at the end.
+      measures_.push_back(seed % 2 == 0 && (seed / 2 + i) % 4 != 0);
+    }
+  }
+
+  SimulationResult run() {
+    while (result_.violation.empty() && !history_.completed) try {
+        if (++rounds_begun_ > 10'000) result_.violation = "no end after 10,000 tries of a round";
+        published() < kRounds ? run_round(published() + 1) : finish();
+      } catch (const Killed&) {
+        ++result_.kills;
+        now_ += seconds(random_() % 7200);
+        restart(random_() % 2 == 0);
+      }
+    judge();
+    result_.simulated = std::chrono::duration_cast<hours>(now_);
+    return result_;
+  }
+
+ private:
+  // --- The journal ---
+
+  void append(const std::string& kind, int round, const std::string& facility, int attempt,
+              const Json& payload) {
+    history::StoredEvent event{
+        .seq = static_cast<int64_t>(events_.size()) + 1,
+        .time_utc =
+            format_utc(Clock::UtcTime(std::chrono::duration_cast<Clock::UtcTime::duration>(now_))),
+        .kind = kind,
+        .round = round,
+        .facility = facility,
+        .attempt = attempt,
+        .payload = payload.dump()};
+    trace("  " + event.kind, facility, event.payload.substr(0, 160));
+    apply(history_, event);
+    events_.push_back(std::move(event));
+    if (dies(options_.kill / 10)) throw Killed{};
+  }
+  void trace(const std::string& what, const std::string& facility, const std::string& more) {
+    if (options_.trace)
+      *options_.trace << (now_ - seconds(1'767'225'600)).count() / 1e9 << " s  " << facility << "  "
+                      << what << "  " << more << "\n";
+  }
+  bool dies(double probability) {
+    return static_cast<double>(random_() % 1'000'000) < probability * 1e6;
+  }
+  int published() const { return history_.done().rounds_published; }
+
+  void restart(bool by_a_person) {
+    history_ = history::replay(events_);
+    if (!by_a_person) return;
+    ++result_.resumes;
+    const double kill = std::exchange(options_.kill, 0);
+    append("run_resumed", 0, "", 0, Json::object());
+    options_.kill = kill;
+    if (result_.resumes > 20)  // somebody looked into it at last
+      for (const auto& world : worlds_) world->calm();
+  }
+
+  // --- A round ---
+
+  Moment moment(const Slot& slot, int round) const {
+    Moment moment{.now = now_, .since_first_submission = {}, .paused = {}};
+    if (const auto first = parse_utc(history_.rounds.at(round).first_submission_utc))
+      moment.since_first_submission = now_ - first->time_since_epoch();
+    if (const auto why = history_.paused.find(slot.name); why != history_.paused.end())
+      moment.paused = why->second;
+    return moment;
+  }
+
+  void take(Slot& slot, int round, const facility::Event& event) {
+    const Moment seen = moment(slot, round);
+    Step next = step(rules_, std::move(slot.course), event, seen);
+    for (Record& record : next.records) {
+      if (record.kind == "update_accepted") record.payload = accepted_payload(slot, round, record);
+      if (record.kind == "attempt_failed") judge_the_failure(slot, round, record);
+      append(record.kind, round, slot.name.str(), record.attempt, record.payload);
+    }
+    slot.course = std::move(next.course);
+    slot.action = std::move(next.action);
+    const auto* sleep = std::get_if<Sleep>(&*slot.action);
+    slot.at = now_ + (sleep ? sleep->duration : milliseconds(1 + random_() % 3000));
+    judge(slot, event, seen);
+  }
+
+  // A facility that does not answer is left alone for a while, one that is paused gets no job.
+  void judge(Slot& slot, const facility::Event& event, const Moment& seen) {
+    const auto* sleep = std::get_if<Sleep>(&*slot.action);
+    if (std::holds_alternative<Unreachable>(event) || std::holds_alternative<NeedsPerson>(event))
+      ++slot.failures;
+    else if (!std::holds_alternative<Woke>(event))
+      slot.failures = 0;
+    if (sleep && sleep->duration >= kPause) slot.failures = 0;
+    if (slot.failures > kMaxFailuresWithoutPause)
+      result_.violation = slot.name.str() + " is asked again and again without a pause: it is " +
+                          describe(slot.course);
+    if (seen.paused && std::holds_alternative<Submit>(*slot.action))
+      result_.violation = slot.name.str() + " is paused and gets a job";
+  }
+  // A round that goes on without late facilities does so soon after its deadline, unless nobody was
+  // there.
+  void judge_the_time(const Slot& slot, int round) {
+    if (rules_.waits_for_ever || now_ < began_ + kAfterDeadline) return;
+    const auto since = moment(slot, round).since_first_submission;
+    if (since && *since > Nanoseconds(rules_.deadline) + kAfterDeadline)
+      result_.violation = slot.name.str() + " is still " + describe(slot.course) +
+                          " long after the round's deadline";
+  }
+
+  static Json accepted_details(const std::string& facility, int round, int attempt) {
+    job::JobReport report;
+    report.key = {"p", "0001", round, facility, attempt, std::string(32, '0')};
+    report.base_model_sha256 = std::string(64, 'a');
+    if (round <= kRounds) {
+      report.update_sha256 = report.base_model_sha256;
+      report.steps = report.samples = report.tokens = 1;
+    }
+    report.tokens_per_second = report.train_seconds = report.total_seconds = 1;
+    report.trainer = "simulated";
+    return {{"update_sha256", report.update_sha256},
+            {"report", parse_json(job::format_job_report(report), "simulated")}};
+  }
+  static Json accepted_payload(const Slot& slot, int round, const Record& record) {
+    return accepted_details(slot.name.str(), round, record.attempt);
+  }
+
+  void run_round(int round) {
+    drive(round, std::vector(names_.size(), true));
+    if (result_.violation.empty()) publish(round);
+  }
+
+  // The evaluation of the last model, as evaluate_last() has it, and the end of the run.
+  void finish() {
+    if (std::count(measures_.begin(), measures_.end(), true) > 0) drive(kRounds + 1, measures_);
+    if (result_.violation.empty()) append("run_completed", 0, "", 0, Json::object());
+  }
+
+  // Until the part of every facility that takes part is over.
+  void drive(int round, const std::vector<bool>& takes_part) {
+    if (!history_.rounds[round].planned) {
+      Json names = Json::array();
+      for (size_t i = 0; i < names_.size(); ++i)
+        if (takes_part[i]) names.push_back(names_[i].str());
+      append("round_planned", round, "", 0,
+             {{"facilities", names}, {"evaluates", round > kRounds}});
+    }
+    std::vector<Slot> slots;
+    for (size_t i = 0; i < names_.size(); ++i)
+      if (takes_part[i])
+        slots.push_back({names_[i],
+                         {history_.rounds.at(round).facilities.at(names_[i]), {}},
+                         {},
+                         now_,
+                         worlds_[i].get()});
+    began_ = now_;
+    for (Slot& slot : slots) take(slot, round, Began{});
+    while (drive_one(slots, round))
+      if (!result_.violation.empty()) return;
+  }
+
+  // What the driver hands to the scheduler.
+  std::optional<submit::Offer> offer(const FacilityName& name, int round) const {
+    plan::FacilityPlan plan;
+    plan.facility = name;
+    plan.folder = RemotePath("/work");
+    return offer_of(plan, round - 1, [&](int each) {
+      const auto known = history_.rounds.find(each);
+      return known == history_.rounds.end() ? history::FacilityState{}
+                                            : known->second.facilities.at(name);
+    });
+  }
+
+  // Somebody has heard of trouble with submissions, and pauses the facility.
+  void people_hear(const Slot& slot, const facility::Event& event) {
+    if (!std::holds_alternative<Postponed>(event) && !std::holds_alternative<InDoubt>(event))
+      return;
+    if (history_.paused.contains(slot.name) || !dies(options_.pause)) return;
+    ++result_.pauses;
+    append("facility_paused", 0, slot.name.str(), 0, {{"reason", "maintenance"}});
+  }
+
+  // False when every slot is finished.
+  bool drive_one(std::vector<Slot>& slots, int round) {
+    Slot* next = nullptr;
+    for (Slot& slot : slots)
+      if (!std::holds_alternative<Finish>(*slot.action) && (!next || slot.at < next->at))
+        next = &slot;
+    if (!next) return false;
+    if (++steps_ > kMaxSteps) {
+      result_.violation = "no end after " + std::to_string(kMaxSteps) +
+                          " steps: " + next->name.str() + " is " + describe(next->course);
+      return true;
+    }
+    now_ = std::max(now_, next->at);
+    judge_the_time(*next, round);
+    people_look();
+    const bool killed = dies(options_.kill);
+    SimulatedFacility& world = *next->world;
+    // A killed coordinator's action was done or not; its answer is lost.
+    if (killed && random_() % 2 == 0) throw Killed{};
+    facility::Event event = world.perform(*next->action, round, now_, offer(next->name, round));
+    static constexpr const char* kActions[] = {"push",   "submit", "find",  "look",  "fetch",
+                                               "cancel", "fence",  "sleep", "finish"};
+    static constexpr const char* kEvents[] = {
+        "began",           "completed", "submitted",   "refused",     "postponed",
+        "in doubt",        "found",     "looked",      "fetched",     "bad",
+        "to be continued", "woke",      "unreachable", "needs person"};
+    trace(kActions[next->action->index()], next->name.str(),
+          std::string(kEvents[event.index()]) + (killed ? ", killed" : "") + "; " +
+              describe(next->course));
+    if (killed) throw Killed{};
+    people_hear(*next, event);
+    if (auto* fetched = std::get_if<Fetched>(&event))
+      fetched->details =
+          accepted_details(next->name.str(), round, std::get<FetchUpdate>(*next->action).attempt);
+    if (options_.distort) event = options_.distort(std::move(event));
+    take(*next, round, event);
+    return true;
+  }
+
+  // Somebody resumes a paused facility some hours later.
+  void people_look() {
+    if (history_.paused.empty()) return;
+    if (!look_at_) look_at_ = now_ + hours(1 + random_() % 20);
+    if (now_ < *look_at_) return;
+    look_at_.reset();
+    ++result_.resumes;
+    append("facility_resumed", 0, history_.paused.begin()->first.str(), 0, Json::object());
+  }
+
+  void publish(int round) {
+    Json names = Json::array();
+    for (const auto& [name, facility] : history_.rounds.at(round).facilities)
+      if (facility.accepted) names.push_back(name.str());
+    const bool enough = rules_.waits_for_ever ? names.size() == names_.size() : !names.empty();
+    if (!enough) {  // `xffl run` ends with an error; a person mends and runs it again
+      now_ += hours(random_() % 30);
+      return restart(true);
+    }
+    if (history_.rounds.at(round).participants.empty())
+      append("participants_frozen", round, "", 0, {{"facilities", names}});
+    append("aggregated", round, "", 0,
+           {{"model_sha256", std::string(64, 'b')}, {"master_sha256", std::string(64, 'c')}});
+    append("published", round, "", 0, Json::object());
+  }
+
+  // --- The oracle ---
+
+  void judge() {
+    for (size_t i = 0; i < worlds_.size(); ++i) {
+      if (result_.violation.empty() && !worlds_[i]->violations().empty())
+        result_.violation = names_[i].str() + ": " + worlds_[i]->violations().front();
+      for (int round = 1; round <= kRounds; ++round)
+        result_.extra_trainings += std::max(0, worlds_[i]->trainings(round) - 1);
+      result_.taken += worlds_[i]->taken();
+      result_.not_unpacked += worlds_[i]->not_unpacked();
+    }
+    judge_the_failures();
+    std::map<std::pair<int, std::string>, int> accepted;
+    for (const history::StoredEvent& event : events_)
+      if (event.kind == "update_accepted" && ++accepted[{event.round, event.facility}] > 1)
+        result_.violation = "two updates of " + event.facility + " accepted in one round";
+    if (!result_.violation.empty()) return;
+    try {
+      judge_the_end(history::replay(events_));
+    } catch (const Error& error) {
+      result_.violation = error.what();
+    }
+  }
+
+  // Nothing that has been reported on is trained again, and a person who has ended a job is asked.
+  void judge_the_failure(const Slot& slot, int round, const Record& record) {
+    const auto reason = record.payload["reason"].get<std::string>();
+    const auto says = [&](const char* words) { return reason.find(words) != std::string::npos; };
+    const bool unreported = says("ended without a report") || says("has left no report");
+    if (says("no update before") || says("not reachable for")) return;  // time has ended it
+    if (unreported && slot.world->shows_report(round, record.attempt))
+      result_.violation = slot.name.str() + "'s finished training is thrown away: " + reason;
+    if (!says("was cancelled by somebody")) return;
+    if (!history_.paused.contains(slot.name))
+      result_.violation = slot.name.str() + " may get another job before it is paused";
+    const history::FacilityState& known = history_.rounds.at(round).facilities.at(slot.name);
+    if (slot.world->was_told_to_end(JobId(known.current()->job_id)))
+      result_.violation = slot.name.str() + "'s job was cancelled by nobody else: " + reason;
+  }
+
+  // A damaged model is nobody's failed training, and costs one attempt of a round.
+  void judge_the_failures() {
+    std::map<std::pair<int, std::string>, int> not_unpacked;
+    for (const history::StoredEvent& event : events_) {
+      if (event.kind != "attempt_failed") continue;
+      const Json payload = parse_json(event.payload, event.kind);
+      if (payload["reason"].get<std::string>().find("found the model that it was given damaged") ==
+          std::string::npos)
+        continue;
+      if (payload.value("charged", true))
+        result_.violation = event.facility + "'s training is charged with its model's damage";
+      if (++not_unpacked[{event.round, event.facility}] > 1)
+        result_.violation = event.facility + " was given a damaged model twice in a round";
+    }
+  }
+
+  // Every round is published, and every facility that can has measured or is said to be missing.
+  void judge_the_end(const history::History& history) {
+    if (history.done().rounds_published != kRounds || !history.completed)
+      result_.violation = "the replayed journal has not published every round";
+    for (size_t i = 0; i < worlds_.size(); ++i) {
+      const int evaluations = worlds_[i]->trainings(kRounds + 1);
+      if (!measures_[i]) {
+        if (evaluations > 0) result_.violation = names_[i].str() + " measured without being asked";
+        continue;
+      }
+      ++result_.evaluations_asked;
+      const history::FacilityState& state = history.rounds.at(kRounds + 1).facilities.at(names_[i]);
+      if (!state.accepted && !state.missing)
+        result_.violation = "the run ended before " + names_[i].str() + " had measured";
+      if (state.accepted && evaluations == 0)
+        result_.violation = names_[i].str() + " has an evaluation that no job has made";
+      result_.evaluations += state.accepted.has_value();
+      result_.extra_trainings += std::max(0, evaluations - 1);
+    }
+  }
+
+  SimulationOptions options_;
+  Random random_;
+  Rules rules_{.seed = "s"};
+  std::vector<FacilityName> names_;
+  std::vector<std::unique_ptr<SimulatedFacility>> worlds_;
+  std::vector<bool> measures_;  // who has a part in the evaluation
+  std::vector<history::StoredEvent> events_;
+  history::History history_;
+  Nanoseconds now_{seconds(1'767'225'600)}, began_{0};  // the coordinator, in this round
+  std::optional<Nanoseconds> look_at_;
+  int steps_ = 0;
+  int rounds_begun_ = 0;
+  SimulationResult result_;
+};
+
+}  // namespace
+
+SimulationResult simulate(uint64_t seed, const SimulationOptions& options) {
+  return Federation(seed, options).run();
+}
+
+}  // namespace xffl::test

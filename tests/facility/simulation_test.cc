@@ -1,0 +1,108 @@
+// Thousands of federations in bad weather; a seed that fails is a test of its own afterwards.
+#include "simulation.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+namespace xffl::test {
+namespace {
+
+using facility::Event;
+
+uint64_t num_seeds(uint64_t usual) {
+  const char* asked = std::getenv("XFFL_SEEDS");
+  return asked ? std::strtoull(asked, nullptr, 10) : usual;
+}
+
+constexpr uint64_t kBlocks = 4;  // so that several cores share the seeds
+
+class Weathers : public testing::TestWithParam<uint64_t> {};
+
+TEST_P(Weathers, EveryPromiseHolds) {
+  int64_t kills = 0, resumes = 0, extra = 0, hours = 0, evaluations = 0, taken = 0;
+  int64_t not_unpacked = 0, pauses = 0;
+  const uint64_t seeds = num_seeds(10'000) / kBlocks;
+  const uint64_t first = GetParam() * seeds + 1;
+  for (uint64_t seed = first; seed < first + seeds; ++seed) {
+    const SimulationResult result = simulate(seed);
+    ASSERT_EQ(result.violation, "") << "seed " << seed;
+    kills += result.kills;
+    resumes += result.resumes;
+    extra += result.extra_trainings;
+    evaluations += result.evaluations;
+    taken += result.taken;
+    not_unpacked += result.not_unpacked;
+    pauses += result.pauses;
+    hours += result.simulated.count() - 1'767'225'600 / 3600;
+  }
+  std::cout << seeds << " federations, " << hours / 24 << " simulated days, " << kills << " kills, "
+            << resumes << " resumed by people, " << extra << " repeated trainings, " << evaluations
+            << " evaluations, " << taken << " without the queue, " << not_unpacked
+            << " models not unpacked, " << pauses << " pauses\n";
+  EXPECT_GT(not_unpacked, static_cast<int64_t>(seeds / 100));
+  EXPECT_GT(pauses, static_cast<int64_t>(seeds / 100));
+  EXPECT_GT(taken, static_cast<int64_t>(seeds / 10));
+  EXPECT_GT(evaluations, static_cast<int64_t>(seeds / 2));
+  EXPECT_GT(kills, static_cast<int64_t>(seeds / 10));
+}
+INSTANTIATE_TEST_SUITE_P(Block, Weathers, testing::Range<uint64_t>(0, kBlocks));
+
+// For a person: XFFL_SEED=229 shows what happened there.
+TEST(Simulation, ShowsASeed) {
+  const char* seed = std::getenv("XFFL_SEED");
+  if (!seed) GTEST_SKIP() << "XFFL_SEED names no seed to show";
+  SimulationOptions options;
+  options.trace = &std::cout;
+  EXPECT_EQ(simulate(std::strtoull(seed, nullptr, 10), options).violation, "");
+}
+
+TEST(Simulation, AKindWorldTrainsEverythingOnce) {
+  SimulationOptions kind;
+  kind.deadlines = false;
+  kind.pause = 0;
+  kind.weather = kCalm;
+  for (uint64_t seed = 1; seed <= 500; ++seed) {
+    const SimulationResult result = simulate(seed, kind);
+    ASSERT_EQ(result.violation, "") << "seed " << seed;
+    ASSERT_EQ(result.extra_trainings, 0) << "seed " << seed;
+    ASSERT_EQ(result.evaluations, result.evaluations_asked) << "seed " << seed;
+  }
+}
+
+int violations(const SimulationOptions& options) {
+  int count = 0;
+  for (uint64_t seed = 1; seed <= 300; ++seed) count += !simulate(seed, options).violation.empty();
+  return count;
+}
+
+TEST(Simulation, NoticesACoordinatorThatTakesUnknownForFinished) {
+  SimulationOptions wrong;
+  wrong.distort = [](Event event) {
+    if (auto* looked = std::get_if<facility::Looked>(&event); looked && looked->status)
+      if (looked->status->state != submit::JobState::kPending)
+        looked->status->state = submit::JobState::kEnded;
+    return event;
+  };
+  EXPECT_GT(violations(wrong), 0);
+}
+
+TEST(Simulation, NoticesMissingFences) {
+  SimulationOptions wrong;
+  wrong.fences_work = false;
+  wrong.weather.submit_stalls = 0.6;
+  wrong.weather.submit_refused = 0.1;
+  EXPECT_GT(violations(wrong), 0);
+}
+
+TEST(Simulation, IsDeterministic) {
+  for (const uint64_t seed : {7u, 77u, 777u}) {
+    const SimulationResult first = simulate(seed), second = simulate(seed);
+    EXPECT_EQ(first.kills, second.kills);
+    EXPECT_EQ(first.simulated, second.simulated);
+    EXPECT_EQ(first.extra_trainings, second.extra_trainings);
+  }
+}
+
+}  // namespace
+}  // namespace xffl::test

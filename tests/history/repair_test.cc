@@ -1,0 +1,158 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <csignal>
+#include <fstream>
+
+#include "support/temp_dir.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/history/store.h"
+
+namespace xffl::history {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+class Repair : public testing::Test {
+ protected:
+  Repair() {
+    tick(5);
+    before_ = read_events(path_);
+  }
+  void tick(int count) {
+    const auto journal = Store::open(path_);
+    for (int i = 0; i < count; ++i)
+      journal->append({.kind = "tick",
+                       .round = i,
+                       .facility = "alba",
+                       .payload = R"({"b":1, "a":"\u00e9\n"})"});
+  }
+  void overwrite(const fs::path& path, std::streamoff at, const std::string& bytes) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(at);
+    file << bytes;
+  }
+  ErrorKind opening() {
+    try {
+      Store::open(path_);
+    } catch (const Error& error) {
+      return error.kind();
+    }
+    return ErrorKind::kInternal;
+  }
+  void expect_events(size_t count) {
+    const auto now = read_events(path_);
+    ASSERT_EQ(now.size(), count);
+    for (size_t i = 0; i < count; ++i) {
+      EXPECT_EQ(now[i].time_utc, before_[i].time_utc);
+      EXPECT_EQ(now[i].payload, before_[i].payload);
+      EXPECT_EQ(now[i].facility, before_[i].facility);
+    }
+  }
+
+  const test::TempDir dir_;
+  const fs::path path_ = dir_ / "journal.db", mirror_ = dir_ / "journal.jsonl";
+  std::vector<StoredEvent> before_;
+};
+
+TEST_F(Repair, LeavesAWholeJournalAlone) {
+  EXPECT_EQ(repair(path_).damaged, fs::path());
+  expect_events(5);
+}
+
+TEST_F(Repair, BringsEveryEventBackAndKeepsWhatWasDamaged) {
+  overwrite(path_, 8192 - 600, std::string(500, 'x'));  // rows fill a page from its end
+  ASSERT_EQ(opening(), ErrorKind::kCorrupt);
+  const Repaired repaired = repair(path_);
+  EXPECT_EQ(repaired.events, 5);
+  EXPECT_TRUE(fs::exists(repaired.damaged));
+  expect_events(5);
+  EXPECT_EQ(fs::status(path_).permissions(), fs::perms(0600));
+  tick(2);
+  EXPECT_EQ(read_events(path_).size(), 7u);
+}
+
+TEST_F(Repair, OfAJournalThatIsGone) {
+  fs::remove(path_);
+  EXPECT_EQ(repair(path_).events, 5);
+  expect_events(5);
+}
+
+// An older copy of the database is whole, and wrong.
+TEST_F(Repair, OfADatabaseThatLostItsLastEvents) {
+  fs::copy_file(path_, dir_ / "older.db");
+  tick(3);
+  fs::rename(dir_ / "older.db", path_);
+  ASSERT_EQ(opening(), ErrorKind::kCorrupt);
+  EXPECT_EQ(repair(path_).events, 8);
+  EXPECT_EQ(read_events(path_).size(), 8u);
+}
+
+TEST_F(Repair, TakesTheMirrorOnlyAsFarAsItIsWhole) {
+  std::string text = read_file(mirror_, 1 << 20);
+  const size_t third = text.find("\"seq\":3");
+  text[text.find("tick", text.rfind('\n', third))] = 'p';  // in event 3
+  write_file_atomic(mirror_, text);
+  fs::remove(path_);
+  EXPECT_EQ(repair(path_).events, 2);
+  expect_events(2);
+}
+
+TEST_F(Repair, SaysWhenThereIsNothingToMakeItFrom) {
+  fs::remove(mirror_);
+  overwrite(path_, 0, "not a database");
+  try {
+    repair(path_);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kNotFound);
+  }
+  EXPECT_THAT(read_file(path_, 1 << 20), HasSubstr("not a database"));
+}
+
+TEST_F(Repair, NotWhileACoordinatorHasIt) {
+  const auto journal = Store::open(path_);
+  try {
+    repair(path_);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kBusy);
+  }
+}
+
+// A mirror that was torn by a crash, or is absent, is made whole at the next opening.
+TEST_F(Repair, TheMirrorFollowsTheDatabase) {
+  const std::string whole = read_file(mirror_, 1 << 20);
+  EXPECT_EQ(std::ranges::count(whole, '\n'), 5);
+  write_file_atomic(mirror_, whole.substr(0, whole.size() - 20));
+  tick(0);
+  EXPECT_EQ(read_file(mirror_, 1 << 20), whole);
+  fs::remove(mirror_);
+  tick(1);
+  EXPECT_EQ(std::ranges::count(read_file(mirror_, 1 << 20), '\n'), 6);
+}
+
+// A coordinator runs for weeks: a disk that was full for a moment does not end its mirror.
+TEST_F(Repair, TheMirrorIsMadeWholeWhenTheDiskHasRoomAgain) {
+  const auto journal = Store::open(path_);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  ::signal(SIGXFSZ, SIG_IGN);
+  const rlimit little{700'000, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &little), 0);
+  // The mirror escapes what is escaped already: it needs twice the room of the database.
+  std::string quotes;
+  for (int i = 0; i < 200'000; ++i) quotes += "\\\"";
+  journal->append({.kind = "tick", .payload = "{\"a\":\"" + quotes + "\"}"});
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_LT(std::ranges::count(read_file(mirror_, 1 << 22), '\n'), 6) << "the test tells nothing";
+  journal->append({.kind = "tick"});
+  EXPECT_EQ(std::ranges::count(read_file(mirror_, 1 << 22), '\n'), 7);
+}
+
+}  // namespace
+}  // namespace xffl::history

@@ -1,0 +1,27 @@
+#include "xffl/history/run_folder.h"
+
+#include <gtest/gtest.h>
+
+#include "support/temp_dir.h"
+
+namespace xffl::history {
+namespace {
+
+TEST(RunFolder, CountsRunsAndPassesByOtherFolders) {
+  test::TempDir dir;
+  EXPECT_FALSE(latest_run(dir.path() / "absent"));
+  EXPECT_EQ(next_run(dir.path() / "absent").str(), "0001");
+  for (const char* name : {"0002", "0010", "notes", "12", "00x3"})
+    std::filesystem::create_directory(dir.path() / name);
+  EXPECT_EQ(latest_run(dir.path())->str(), "0010");
+  EXPECT_EQ(next_run(dir.path()).str(), "0011");
+}
+
+TEST(RunFolder, LaysOutRounds) {
+  const RunFolder folder("/p/runs", RunName("0003"));
+  EXPECT_EQ(folder.global(2), "/p/runs/0003/r0002/global");
+  EXPECT_EQ(folder.facility(2, FacilityName("alba")), "/p/runs/0003/r0002/alba");
+}
+
+}  // namespace
+}  // namespace xffl::history

@@ -1,0 +1,207 @@
+#include "xffl/history/run_state.h"
+
+#include <gtest/gtest.h>
+
+#include "support/temp_dir.h"
+#include "support/thrown.h"
+#include "xffl/base/error.h"
+
+namespace xffl::history {
+namespace {
+
+using history::StoredEvent;
+
+StoredEvent event(std::string kind, int round, std::string facility, int attempt,
+                  std::string payload = "{}") {
+  return {1, "", std::move(kind), round, std::move(facility), attempt, std::move(payload)};
+}
+
+std::vector<StoredEvent> begun() {
+  return {event("run_created", 0, "", 0,
+                R"({"run":"0001","secret":"s","project":"p","config_sha256":"c"})"),
+          event("model_imported", 0, "", 0, R"({"model_sha256":"m0","master_sha256":"f0"})"),
+          event("round_planned", 1, "", 0, R"({"facilities":["alba","brno"]})"),
+          event("attempt_opened", 1, "alba", 1)};
+}
+
+const FacilityState& alba(const History& history) {
+  return history.rounds.at(1).facilities.at(FacilityName("alba"));
+}
+
+TEST(History, KnowsWhatIsInDoubt) {
+  auto events = begun();
+  events.push_back(event("pushed", 1, "alba", 1));
+  events.push_back(event("submit_intended", 1, "alba", 1));
+  History history = replay(events);
+  EXPECT_TRUE(alba(history).current()->submit_intended);
+  EXPECT_TRUE(alba(history).current()->job_id.empty());
+  apply(history, event("submitted", 1, "alba", 1, R"({"job_id":"42"})"));
+  EXPECT_EQ(alba(history).current()->job_id, "42");
+  EXPECT_EQ(history.done().rounds_published, 0);
+  EXPECT_EQ(history.done().model_sha256, "m0");
+}
+
+TEST(History, ResumingGivesAMissingFacilityNewAttempts) {
+  auto events = begun();
+  events.push_back(event("attempt_failed", 1, "alba", 1, R"({"reason":"r"})"));
+  events.push_back(event("facility_missing", 1, "alba", 0, R"({"reason":"r"})"));
+  History history = replay(events);
+  EXPECT_TRUE(alba(history).missing);
+  apply(history, event("run_resumed", 0, "", 0));
+  EXPECT_FALSE(alba(history).missing);
+  EXPECT_EQ(alba(history).attempts_before_resume, 1);
+}
+
+// Otherwise nobody's submission, and so no deadline, might come while the others' updates lie
+// there.
+TEST(History, ResumingBeginsTheRoundsDeadlineAnew) {
+  auto events = begun();
+  events.push_back(event("facility_missing", 1, "alba", 0, R"({"reason":"r"})"));
+  events.push_back(event("attempt_opened", 1, "brno", 1));
+  events.push_back(event("submit_intended", 1, "brno", 1));
+  events.push_back(event("submitted", 1, "brno", 1, R"({"job_id":"42"})"));
+  events.back().time_utc = "2026-01-01T00:00:00Z";
+  events.push_back(event("run_resumed", 0, "", 0));
+  events.back().time_utc = "2026-01-02T00:00:00Z";
+  EXPECT_EQ(replay(events).rounds.at(1).first_submission_utc, "2026-01-02T00:00:00Z");
+  events[4] = event("round_planned", 1, "", 0, R"({"facilities":["alba","brno"]})");
+  EXPECT_EQ(replay(events).rounds.at(1).first_submission_utc, "2026-01-01T00:00:00Z")
+      << "nobody was given up";
+}
+
+TEST(History, RemembersWhyTheLastCoordinatorLeftUntilAnotherOneGoesOn) {
+  History history = replay(begun());
+  EXPECT_FALSE(history.stopped);
+  apply(history, event("run_stopped", 0, "", 0, R"({"kind":"failed","reason":"alba is missing"})"));
+  apply(history, event("facility_paused", 0, "alba", 0, R"({"reason":"by a person"})"));
+  ASSERT_TRUE(history.stopped);
+  EXPECT_EQ(history.stopped->kind, "failed");
+  EXPECT_EQ(history.stopped->reason, "alba is missing");
+  apply(history, event("run_resumed", 0, "", 0));
+  EXPECT_FALSE(history.stopped);
+}
+
+TEST(History, ALostUpdateOpensItsRoundAgain) {
+  auto events = begun();
+  events.push_back(event("submit_intended", 1, "alba", 1));
+  events.push_back(event("submitted", 1, "alba", 1, R"({"job_id":"42"})"));
+  History history = replay(events);
+  history.rounds.at(1).facilities.at(FacilityName("alba")).accepted =
+      Accepted{FacilityName("alba"), 1, "u", {}};
+  apply(history, event("participants_frozen", 1, "", 0, R"({"facilities":["alba","brno"]})"));
+  apply(history, event("update_lost", 1, "alba", 1, R"({"reason":"rotten"})"));
+  EXPECT_FALSE(alba(history).accepted);
+  EXPECT_EQ(alba(history).current()->failure, "rotten");
+  EXPECT_FALSE(alba(history).current()->charged);
+  EXPECT_TRUE(history.rounds.at(1).participants.empty());
+  apply(history, event("attempt_opened", 1, "alba", 2));
+  EXPECT_THROW(apply(history, event("update_lost", 1, "alba", 2, R"({"reason":"r"})")), Error);
+}
+
+TEST(History, AnEvaluationIsNoRoundThatIsDone) {
+  auto events = begun();
+  events.push_back(event("aggregated", 1, "", 0, R"({"model_sha256":"m1","master_sha256":"f1"})"));
+  events.push_back(event("published", 1, "", 0));
+  events.push_back(event("round_planned", 2, "", 0, R"({"facilities":["alba"],"evaluates":true})"));
+  events.push_back(event("facility_missing", 2, "alba", 0, R"({"reason":"r"})"));
+  History history = replay(events);
+  EXPECT_FALSE(history.rounds.at(1).evaluates);
+  EXPECT_TRUE(history.rounds.at(2).evaluates);
+  EXPECT_EQ(history.done().rounds_published, 1);
+  EXPECT_EQ(history.done().model_sha256, "m1");
+  EXPECT_FALSE(history.done().run_completed);
+  apply(history, event("run_resumed", 0, "", 0));
+  EXPECT_FALSE(history.rounds.at(2).facilities.at(FacilityName("alba")).missing) << "tried again";
+  apply(history, event("run_completed", 0, "", 0));
+  EXPECT_TRUE(history.done().run_completed);
+}
+
+TEST(History, ResumingAfterTheFreezeChangesNobodysPart) {
+  auto events = begun();
+  events.push_back(event("facility_missing", 1, "alba", 0, R"({"reason":"late"})"));
+  events.push_back(event("participants_frozen", 1, "", 0, R"({"facilities":["brno"]})"));
+  events.push_back(event("run_resumed", 0, "", 0));
+  EXPECT_TRUE(alba(replay(events)).missing);
+}
+
+TEST(History, KnowsWhoseTrainingWasAcceptedInTheLastRound) {
+  job::JobReport report;
+  report.key = {"p", "0001", 1, "alba", 2, std::string(32, '0')};
+  report.base_model_sha256 = report.update_sha256 = std::string(64, 'a');
+  auto events = begun();
+  events.push_back(event("attempt_failed", 1, "alba", 1, R"({"reason":"r"})"));
+  events.push_back(event("attempt_opened", 1, "alba", 2));
+  const Json accepted{{"update_sha256", report.update_sha256},
+                      {"report", parse_json(job::format_job_report(report), "report")}};
+  events.push_back(event("update_accepted", 1, "alba", 2, accepted.dump()));
+  events.push_back(event("facility_missing", 1, "brno", 0, R"({"reason":"late"})"));
+  History history = replay(events);
+  EXPECT_TRUE(history.done().accepted.empty()) << "its round is not published";
+  apply(history, event("aggregated", 1, "", 0, R"({"model_sha256":"m1","master_sha256":"f1"})"));
+  apply(history, event("published", 1, "", 0));
+  const std::map<FacilityName, int> expected{{FacilityName("alba"), 2}};
+  EXPECT_EQ(history.done().accepted, expected);
+}
+
+// A run goes on with a newer xffl. Never change that file: what is in it lies in journals out
+// there.
+TEST(History, UnderstandsTheJournalsOfEarlierReleases) {
+  const test::TempDir dir;
+  std::filesystem::copy_file(XFFL_SOURCE_DIR "/tests/golden/journal/journal.jsonl",
+                             dir / "journal.jsonl");
+  EXPECT_EQ(history::repair(dir / "journal.db").events, 43) << "hashed as it was then";
+  const History history = replay(history::read_events(dir / "journal.db"));
+  EXPECT_EQ(history.project, "golden");
+  EXPECT_TRUE(history.completed);
+  EXPECT_FALSE(history.cancelled);
+  EXPECT_TRUE(history.paused.empty());
+  EXPECT_EQ(history.done().rounds_published, 2);
+  EXPECT_EQ(history.rounds.at(1).participants, (std::vector<std::string>{"alba", "brno"}));
+  EXPECT_EQ(history.rounds.at(2).participants, std::vector<std::string>{"alba"});
+  ASSERT_EQ(alba(history).attempts.size(), 2u);
+  EXPECT_TRUE(alba(history).attempts[0].failure);
+  EXPECT_EQ(alba(history).accepted->attempt, 2);
+  EXPECT_EQ(alba(history).accepted->report.tokens, 24);
+  const FacilityState& brno = history.rounds.at(2).facilities.at(FacilityName("brno"));
+  EXPECT_NE(brno.missing->find("nan"), std::string::npos);
+  EXPECT_FALSE(brno.current()->cancel_intended);
+}
+
+// What a journal cannot say: then it is ours no longer, or there is a mistake in what wrote it.
+TEST(History, RefusesWhatCannotHaveHappened) {
+  const auto refuses = [](std::vector<StoredEvent> more) {
+    auto events = begun();
+    events.insert(events.end(), more.begin(), more.end());
+    return test::kind_of([&] { replay(events); }) == ErrorKind::kCorrupt;
+  };
+  const StoredEvent intended = event("submit_intended", 1, "alba", 1);
+  const StoredEvent submitted = event("submitted", 1, "alba", 1, R"({"job_id":"42"})");
+  const StoredEvent failed = event("attempt_failed", 1, "alba", 1, R"({"reason":"r"})");
+  EXPECT_TRUE(refuses({begun()[0]})) << "a run is created once";
+  EXPECT_TRUE(refuses({submitted})) << "an intent comes first";
+  EXPECT_TRUE(refuses({event("attempt_opened", 1, "alba", 2)})) << "the first one is open";
+  EXPECT_TRUE(refuses({failed, event("attempt_opened", 1, "alba", 3)})) << "the next is the second";
+  EXPECT_TRUE(refuses({intended, failed, submitted})) << "the attempt has failed";
+  EXPECT_TRUE(refuses({event("published", 1, "", 0)})) << "nothing was aggregated";
+  const StoredEvent aggregated =
+      event("aggregated", 1, "", 0, R"({"model_sha256":"m","master_sha256":"f"})");
+  EXPECT_TRUE(refuses({aggregated, event("published", 1, "", 0), event("published", 1, "", 0)}));
+  EXPECT_TRUE(
+      refuses({event("aggregated", 2, "", 0, aggregated.payload), event("published", 2, "", 0)}))
+      << "round 1 comes first";
+}
+
+TEST(History, RefusesWhatItDoesNotUnderstand) {
+  auto unknown = begun();
+  unknown.push_back(event("teleported", 1, "alba", 1));
+  EXPECT_THROW(replay(unknown), Error);
+  auto no_attempt = begun();
+  no_attempt.push_back(event("pushed", 1, "brno", 1));
+  EXPECT_THROW(replay(no_attempt), Error);
+  auto malformed = begun();
+  malformed.push_back(event("submitted", 1, "alba", 1, "{}"));
+  EXPECT_THROW(replay(malformed), Error);
+}
+
+}  // namespace
+}  // namespace xffl::history

@@ -1,0 +1,118 @@
+// Damage done with SQLite itself and to the file's bytes: found, and named.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sqlite3.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "support/temp_dir.h"
+#include "xffl/base/error.h"
+#include "xffl/history/store.h"
+
+namespace xffl::history {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+class JournalDamage : public testing::Test {
+ protected:
+  JournalDamage() : path_(dir_ / "journal.db") {
+    const auto journal = Store::open(path_);
+    for (int i = 1; i <= 5; ++i)
+      journal->append({.kind = "tick", .round = i, .payload = R"({"secret":"abcdef"})"});
+  }
+
+  // SQLite's message, "" when all went well.
+  std::string sql(const std::string& text) {
+    sqlite3* database = nullptr;
+    sqlite3_open(path_.c_str(), &database);
+    char* message = nullptr;
+    sqlite3_exec(database, text.c_str(), nullptr, nullptr, &message);
+    const std::string result = message == nullptr ? "" : message;
+    sqlite3_free(message);
+    sqlite3_close(database);
+    return result;
+  }
+
+  void expect_error(ErrorKind kind, const std::string& text) {
+    for (const bool writer : {true, false}) try {
+        if (writer)
+          Store::open(path_);
+        else
+          read_events(path_);
+        ADD_FAILURE() << "the damage was not found; writer: " << writer;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), kind) << error.what();
+        EXPECT_THAT(error.what(), HasSubstr(text));
+      }
+  }
+
+  const test::TempDir dir_;
+  const fs::path path_;
+};
+
+TEST_F(JournalDamage, RowsAreGuarded) {
+  EXPECT_THAT(sql("UPDATE events SET payload = '{}' WHERE seq = 2"), HasSubstr("never change"));
+  EXPECT_THAT(sql("DELETE FROM events WHERE seq = 5"), HasSubstr("never removed"));
+  EXPECT_THAT(sql("INSERT INTO events SELECT 9, time, kind, round, facility, attempt, payload, "
+                  "chain FROM events WHERE seq = 5"),
+              HasSubstr("in order"));
+  EXPECT_EQ(read_events(path_).size(), 5u);
+}
+
+TEST_F(JournalDamage, AChangedPayloadBreaksTheChainThere) {
+  ASSERT_EQ(sql("DROP TRIGGER events_never_change;"
+                "UPDATE events SET payload = '{\"secret\":\"abcdeg\"}' WHERE seq = 3"),
+            "");
+  expect_error(ErrorKind::kCorrupt, "event 3");
+}
+
+TEST_F(JournalDamage, AMissingRowIsNamed) {
+  ASSERT_EQ(sql("DROP TRIGGER events_never_go; DELETE FROM events WHERE seq = 2"), "");
+  expect_error(ErrorKind::kCorrupt, "event 2 is missing");
+}
+
+TEST_F(JournalDamage, ExchangedRowsBreakTheChain) {
+  ASSERT_EQ(sql("DROP TRIGGER events_never_change;"
+                "UPDATE events SET seq = 99 WHERE seq = 4; UPDATE events SET seq = 4 WHERE seq = 5;"
+                "UPDATE events SET seq = 5 WHERE seq = 99"),
+            "");
+  expect_error(ErrorKind::kCorrupt, "event 4");
+}
+
+TEST_F(JournalDamage, FlippedBytesInTheFileAreFound) {
+  std::ifstream in(path_, std::ios::binary);
+  const std::string content((std::istreambuf_iterator<char>(in)), {});
+  const size_t at = content.rfind("abcdef");
+  ASSERT_NE(at, std::string::npos) << "the payload is in the database file, not only in the log";
+  std::string damaged = content;
+  damaged[at] ^= 1;
+  std::ofstream(path_, std::ios::binary) << damaged;
+  expect_error(ErrorKind::kCorrupt, "event ");
+
+  damaged = content.substr(0, content.size() - 4096);
+  std::ofstream(path_, std::ios::binary) << damaged;
+  expect_error(ErrorKind::kCorrupt, "damaged");
+}
+
+TEST_F(JournalDamage, SomethingElseInItsPlace) {
+  fs::remove(path_);
+  std::ofstream(path_) << "this is a text file, and long enough to be looked at by SQLite, really "
+                          "so, with more than one hundred bytes in it";
+  expect_error(ErrorKind::kCorrupt, "not a database");
+  fs::remove(path_);
+  ASSERT_EQ(sql("CREATE TABLE other (x)"), "");
+  expect_error(ErrorKind::kCorrupt, "not an xffl journal");
+}
+
+TEST_F(JournalDamage, ANewerSchemaIsRefused) {
+  ASSERT_EQ(sql("PRAGMA user_version = 2"), "");
+  expect_error(ErrorKind::kUnsupported, "schema version 2");
+}
+
+}  // namespace
+}  // namespace xffl::history

@@ -1,0 +1,188 @@
+#include "xffl/history/store.h"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <thread>
+
+#include "support/temp_dir.h"
+#include "support/thrown.h"
+#include "xffl/base/error.h"
+
+namespace xffl::history {
+namespace {
+
+namespace fs = std::filesystem;
+using test::kind_of;
+
+TEST(Journal, AppendsInOrderAndReopens) {
+  const test::TempDir dir;
+  const fs::path path = dir / "journal.db";
+  {
+    const auto journal = Store::open(path);
+    const StoredEvent first = journal->append({.kind = "run_started"});
+    EXPECT_EQ(first.seq, 1);
+    EXPECT_EQ(first.time_utc.size(), 24u);
+    EXPECT_EQ(first.payload, "{}");
+    journal->append({.kind = "job_submitted",
+                     .round = 2,
+                     .facility = "alba",
+                     .attempt = 1,
+                     .payload = R"({"job":"17","note":"ž\u0000 'quoted'"})"});
+  }
+  const auto journal = Store::open(path);
+  journal->append({.kind = "run_ended", .payload = R"({"ok":true})"});
+  const std::vector<StoredEvent> events = journal->events();
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(events[0].kind, "run_started");
+  EXPECT_EQ(events[1].seq, 2);
+  EXPECT_EQ(events[1].round, 2);
+  EXPECT_EQ(events[1].facility, "alba");
+  EXPECT_EQ(events[1].attempt, 1);
+  EXPECT_EQ(events[1].payload, R"({"job":"17","note":"ž\u0000 'quoted'"})");
+  EXPECT_EQ(events[2].seq, 3);
+}
+
+TEST(Journal, IsReadWhileItIsCreated) {
+  for (int i = 0; i < 100; ++i) {
+    const test::TempDir dir;
+    const fs::path path = dir / "journal.db";
+    std::jthread reader([&](std::stop_token stop) {
+      while (!stop.stop_requested()) try {
+          EXPECT_TRUE(read_events(path).empty());
+        } catch (const Error& error) {
+          EXPECT_EQ(error.kind(), ErrorKind::kNotFound) << error.what();
+        }
+    });
+    EXPECT_TRUE(Store::open(path)->events().empty());
+  }
+}
+
+TEST(Journal, IsReadWhileAWriterHoldsIt) {
+  const test::TempDir dir;
+  const auto journal = Store::open(dir / "journal.db");
+  EXPECT_TRUE(read_events(dir / "journal.db").empty());
+  for (int i = 0; i < 20; ++i) {
+    journal->append({.kind = "tick", .round = i});
+    EXPECT_EQ(read_events(dir / "journal.db").size(), static_cast<size_t>(i) + 1);
+  }
+}
+
+TEST(Journal, IsThreadSafe) {
+  const test::TempDir dir;
+  const auto journal = Store::open(dir / "journal.db");
+  std::vector<std::jthread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&journal, t] {
+      for (int i = 0; i < 10; ++i) journal->append({.kind = "tick", .round = t});
+    });
+  threads.clear();
+  std::set<int64_t> seqs;
+  for (const StoredEvent& event : read_events(dir / "journal.db")) seqs.insert(event.seq);
+  EXPECT_EQ(seqs.size(), 40u);
+  EXPECT_EQ(*seqs.rbegin(), 40);
+}
+
+TEST(Journal, FilesArePrivateWhateverTheUmask) {
+  const test::TempDir dir;
+  const mode_t before = ::umask(0);
+  const auto journal = Store::open(dir / "journal.db");
+  journal->append({.kind = "tick"});
+  ::umask(before);
+  int files = 0;
+  for (const auto& entry : fs::directory_iterator(dir.path())) {
+    EXPECT_EQ(entry.status().permissions(), fs::perms::owner_read | fs::perms::owner_write)
+        << entry.path();
+    ++files;
+  }
+  EXPECT_GE(files, 3) << "journal.db, its lock and its write-ahead log";
+}
+
+TEST(Journal, RefusesEventsThatAreNotEvents) {
+  const test::TempDir dir;
+  const auto journal = Store::open(dir / "journal.db");
+  const auto appends = [&](StoredEvent event) {
+    return kind_of([&] { journal->append(std::move(event)); });
+  };
+  EXPECT_EQ(appends({.kind = ""}), ErrorKind::kInternal);
+  EXPECT_EQ(appends({.kind = "Run-Started"}), ErrorKind::kInternal);
+  EXPECT_EQ(appends({.kind = "tick", .round = -1}), ErrorKind::kInternal);
+  EXPECT_EQ(appends({.kind = "tick", .payload = "[1]"}), ErrorKind::kInternal);
+  EXPECT_EQ(appends({.kind = "tick", .payload = "{"}), ErrorKind::kCorrupt);
+  EXPECT_EQ(appends({.kind = "tick", .facility = "../x"}), ErrorKind::kConfig);
+  EXPECT_TRUE(journal->events().empty());
+  EXPECT_EQ(journal->append({.kind = "tick"}).seq, 1);
+}
+
+TEST(Journal, MissingJournalsAndFolders) {
+  const test::TempDir dir;
+  EXPECT_EQ(kind_of([&] { read_events(dir / "journal.db"); }), ErrorKind::kNotFound);
+  EXPECT_EQ(lock_holder(dir / "journal.db"), "");
+  EXPECT_EQ(kind_of([&] { Store::open(dir / "no-folder" / "journal.db"); }), ErrorKind::kNotFound);
+  std::ofstream(dir / "file") << "x";
+  EXPECT_EQ(kind_of([&] { Store::open(dir / "file" / "journal.db"); }), ErrorKind::kIo);
+}
+
+// On a shared file system, or because a person removed the lock, two coordinators may believe that
+// a run is theirs: whoever is stale finds out before it does anything, since intents come first.
+TEST(Journal, AStaleWriterIsRefusedAtItsNextEvent) {
+  const test::TempDir dir;
+  const fs::path path = dir / "journal.db";
+  const auto stale = Store::open(path);
+  stale->append({.kind = "run_created"});
+  fs::remove(path.string() + ".lock");
+  const auto fresh = Store::open(path);
+  fresh->append({.kind = "run_resumed"});
+  EXPECT_EQ(kind_of([&] { stale->append({.kind = "submit_intended"}); }), ErrorKind::kBusy);
+  EXPECT_EQ(kind_of([&] { stale->append({.kind = "submit_intended"}); }), ErrorKind::kIo);
+  fresh->append({.kind = "round_planned"});
+  const std::vector<StoredEvent> events = read_events(path);
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(events[1].kind, "run_resumed");
+  EXPECT_EQ(kind_of([&] { Store::open(path); }), ErrorKind::kBusy) << "the fresh one has it";
+}
+
+// As `xffl status` of a snapshot or an archive.
+TEST(Journal, IsReadWhereNothingCanBeWritten) {
+  const test::TempDir dir;
+  const fs::path folder = dir / "a %20?#b";
+  fs::create_directory(folder);
+  Store::open(folder / "journal.db")->append({.kind = "run_created"});
+  std::vector<StoredEvent> events;
+  std::string problem = "no mount namespaces here";
+  std::thread([&] {  // with mounts of its own
+    if (::unshare(CLONE_NEWNS) != 0 ||
+        ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount(folder.c_str(), folder.c_str(), nullptr, MS_BIND, nullptr) != 0 ||
+        ::mount(nullptr, folder.c_str(), nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY, nullptr) != 0)
+      return;
+    try {
+      events = read_events(folder / "journal.db");
+      problem.clear();
+    } catch (const Error& error) {
+      problem = error.what();
+    }
+  })
+      .join();
+  if (problem == "no mount namespaces here") GTEST_SKIP() << problem;
+  EXPECT_EQ(problem, "");
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].kind, "run_created");
+}
+
+TEST(Journal, UnwritableFolder) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root may write anywhere";
+  const test::TempDir dir;
+  fs::create_directory(dir / "locked");
+  fs::permissions(dir / "locked", fs::perms::owner_read | fs::perms::owner_exec);
+  EXPECT_EQ(kind_of([&] { Store::open(dir / "locked" / "journal.db"); }), ErrorKind::kIo);
+}
+
+}  // namespace
+}  // namespace xffl::history

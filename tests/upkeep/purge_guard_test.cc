@@ -1,0 +1,144 @@
+// On real files of this machine.
+#include "xffl/upkeep/purge_guard.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "support/temp_dir.h"
+#include "xffl/base/file.h"
+#include "xffl/base/log.h"
+
+namespace xffl::upkeep {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::days;
+using std::chrono::hours;
+using std::chrono::seconds;
+using testing::HasSubstr;
+
+// A folder that is not on the disk of TempDir.
+struct OtherDisk {
+  OtherDisk() { fs::create_directory(path); }
+  ~OtherDisk() { fs::remove_all(path); }
+  const fs::path path = "/dev/shm/xffl-test-" + std::to_string(::getpid());
+};
+
+class Purge : public testing::Test {
+ protected:
+  Purge() {
+    log::set_console_level(log::Level::kOff);
+    facility_.name = FacilityName("alba");
+    facility_.workdir = RemotePath(work_.string());
+    facility_.purge_after = days(40);
+    facility_.train_data = {file("train.tokens", days(1))};
+    facility_.validation = {{"it", file("val.tokens", days(35))}};
+    make_dirs(work_ / "run");
+  }
+  ~Purge() override { log::set_file({}); }
+
+  std::string file(const std::string& name, seconds unused) const {
+    write_file_atomic(work_ / name, "x");
+    const time_t then = ::time(nullptr) - unused.count();
+    const timespec times[2] = {{then, 0}, {then, 0}};
+    EXPECT_EQ(::utimensat(AT_FDCWD, (work_ / name).c_str(), times, 0), 0);
+    return work_ / name;
+  }
+  static seconds age(const std::string& path) {
+    struct stat info {};
+    EXPECT_EQ(::stat(path.c_str(), &info), 0);
+    return seconds(::time(nullptr) - info.st_mtime);
+  }
+  std::string log_of(const std::function<void()>& body) const {
+    log::set_file(dir_ / "log");
+    body();
+    log::set_file({});
+    return read_file(dir_ / "log", 1 << 20);
+  }
+
+  const test::TempDir dir_;
+  const fs::path work_ = [this] {
+    make_dirs(dir_ / "a b's");
+    return fs::canonical(dir_ / "a b's");
+  }();
+  std::unique_ptr<remote::Session> session_ = remote::make_local_session();
+  config::Facility facility_;
+  PurgeWatch watch_;
+};
+
+TEST_F(Purge, AgesAreThoseOfTheLastUse) {
+  const std::string read_lately = file("read", days(39));
+  const timespec times[2] = {{::time(nullptr), 0}, {0, UTIME_OMIT}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, read_lately.c_str(), times, 0), 0);
+  const auto found = ages(*session_, facility_.workdir,
+                          {facility_.train_data[0], facility_.validation[0].path, read_lately,
+                           work_ / "gone", "/proc/self/status"});
+  ASSERT_EQ(found.size(), 4u) << "one lies on another file system";
+  EXPECT_NEAR(static_cast<double>(found[0].unused_for->count()), 86400, 100);
+  EXPECT_NEAR(static_cast<double>(found[1].unused_for->count()), 35 * 86400, 100);
+  EXPECT_LT(*found[2].unused_for, seconds(100));
+  EXPECT_FALSE(found[3].unused_for);
+}
+
+// Sites give a short name to a scratch file system: /scratch/me is a link.
+TEST_F(Purge, AWorkFolderMayBeALink) {
+  struct stat here {
+  }, there{};
+  ASSERT_EQ(::stat(dir_.path().c_str(), &here), 0);
+  if (::stat("/dev/shm", &there) != 0 || here.st_dev == there.st_dev)
+    GTEST_SKIP() << "/dev/shm is no file system of its own";
+  const OtherDisk scratch;
+  fs::create_directory_symlink(scratch.path, dir_ / "scratch");
+  write_file_atomic(dir_ / "scratch/train.tokens", "x");
+  write_file_atomic(dir_ / "elsewhere", "x");
+  const auto found =
+      ages(*session_, RemotePath((dir_ / "scratch").string()),
+           {(dir_ / "scratch/train.tokens").string(), (dir_ / "elsewhere").string()});
+  ASSERT_EQ(found.size(), 1u) << "of the file on the scratch file system";
+  EXPECT_EQ(found[0].path, dir_ / "scratch/train.tokens");
+}
+
+TEST_F(Purge, PeopleAreToldOnceAndInTime) {
+  const auto look = [&] { watch_.look_after(*session_, facility_, facility_.workdir / "run", {}); };
+  const std::string told = log_of(look);
+  EXPECT_THAT(told, HasSubstr("val.tokens"));
+  EXPECT_THAT(told, HasSubstr("was not used for 35 days: the site removes it after 40 days"));
+  EXPECT_THAT(told, testing::Not(HasSubstr("train.tokens")));
+  EXPECT_EQ(log_of(look), told) << "told again";
+  fs::remove(facility_.train_data[0]);
+  EXPECT_THAT(log_of(look), HasSubstr("is not there (any more)"));
+}
+
+TEST_F(Purge, WhatXfflNeedsStaysYoung) {
+  const std::string old = file("run/model.safetensors", days(25)), young = file("run/new", days(5)),
+                    foreign = file("foreign", days(25));
+  watch_.look_after(*session_, facility_, facility_.workdir / "run", {});
+  EXPECT_LT(age(old), seconds(100));
+  EXPECT_GT(age(young), hours(100)) << "touched without need";
+  EXPECT_GT(age(foreign), hours(100)) << "not xffl's own";
+}
+
+TEST_F(Purge, IsLookedAfterEightTimesInTheTime) {
+  const Clock::MonotonicTime start{hours(1)};
+  EXPECT_TRUE(watch_.is_due(facility_, start));
+  EXPECT_FALSE(watch_.is_due(facility_, start + days(4)));
+  EXPECT_TRUE(watch_.is_due(facility_, start + days(5)));
+  EXPECT_FALSE(watch_.is_due(facility_, start + days(6)));
+  facility_.purge_after = seconds(0);
+  EXPECT_FALSE(watch_.is_due(facility_, start + days(100)));
+}
+
+TEST_F(Purge, FilesThatAreNotInTheWayOfAPurgeNeedNoWords) {
+  EXPECT_EQ(purge_warning({"/f", days(10)}, days(40)), "");
+  EXPECT_NE(purge_warning({"/f", days(30)}, days(40)), "");
+  facility_.trainer_program = "xffl-train";
+  facility_.image.file = "/images/x.sif";
+  EXPECT_THAT(files_of_people(facility_), testing::Contains("/images/x.sif"));
+  EXPECT_THAT(files_of_people(facility_), testing::Not(testing::Contains("xffl-train")));
+}
+
+}  // namespace
+}  // namespace xffl::upkeep
