@@ -188,9 +188,9 @@ run::Outcome train(const Options& options, const std::string& name,
   make_dirs(folder.path());
   log::set_file(folder.log());
   SystemClock clock;
-  facility::World world = facility::make_world(clock, experiment.project_folder);
+  facility::Services services = facility::make_services(clock, experiment.project_folder);
   RoundDisplay display(rounds);
-  return run::run_federation(experiment, folder, world, stop, display.observer());
+  return run::run_federation(experiment, folder, services, stop, display.observer());
 }
 
 double validation_loss(const Options& options, const fs::path& model, const std::string& language,

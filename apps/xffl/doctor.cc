@@ -52,8 +52,8 @@ Finding trainer_version(const std::string& program, const std::string& said) {
 class Examination {
  public:
   Examination(const config::Experiment& experiment, const config::Facility& facility,
-              facility::World& world)
-      : experiment_(experiment), facility_(facility), world_(world) {}
+              facility::Services& services)
+      : experiment_(experiment), facility_(facility), services_(services) {}
 
   std::vector<Finding> run() {
     if (facility_.access == config::AccessKind::kSsh) {
@@ -115,7 +115,7 @@ class Examination {
       const auto expiry = remote::credential_expiry(ssh());
       if (!expiry) return;
       const auto left =
-          std::chrono::duration_cast<std::chrono::minutes>(*expiry - world_.clock.utc());
+          std::chrono::duration_cast<std::chrono::minutes>(*expiry - services_.clock.utc());
       const std::string said = "valid until " + format_utc(*expiry);
       if (left.count() <= 0) return add(Grade::kBad, "certificate", "expired: " + said, renew);
       add(left < std::chrono::hours(2) ? Grade::kWarning : Grade::kGood, "certificate", said,
@@ -147,7 +147,7 @@ class Examination {
     }
   }
   void connect() {
-    session_ = world_.connect(facility_);
+    session_ = services_.connect(facility_);
     const auto result = session_->run({"uname", "-sm"}, "", kPatience, {});
     if (result.exit_code != 0)
       throw Error(ErrorKind::kRemote, "`uname` ended with " + std::to_string(result.exit_code) +
@@ -172,7 +172,8 @@ class Examination {
       });
     if (!facility_.transfer.hosts.empty())
       check("transfer host", "see docs/ssh.md", [&] {
-        const bool there = world_.connect_transfer(facility_)->stat(facility_.workdir).has_value();
+        const bool there =
+            services_.connect_transfer(facility_)->stat(facility_.workdir).has_value();
         add(there ? Grade::kGood : Grade::kBad, "transfer host",
             there ? "it sees the work folder" : "it does not see " + path,
             there ? "" : "the work folder must be on a file system that both hosts share");
@@ -235,8 +236,8 @@ class Examination {
       check("allocation", kControllerFix, [&] { allocation(); });
   }
   void allocation() {
-    const auto script = facility::render_script(experiment_, facility::preview_history(),
-                                                facility_.name, std::nullopt, world_.programs);
+    const auto script = facility::render_script(experiment_, facility::preview_state(),
+                                                facility_.name, std::nullopt, services_.programs);
     // The attempt's folder is not there yet: the test is about what is asked for.
     const submit::TestOnly answer =
         submit::test_only(*session_, facility::slurm_settings(facility_.slurm),
@@ -278,7 +279,7 @@ class Examination {
     if (!facility_.trainer_command.empty()) return own_trainer(facility_.trainer_command.front());
     std::string program = facility_.trainer_program;
     if (program.empty())
-      program = facility_.access == config::AccessKind::kLocal ? world_.programs.trainer.string()
+      program = facility_.access == config::AccessKind::kLocal ? services_.programs.trainer.string()
                                                                : "xffl-train";
     check("trainer", "", [&] {
       const auto result = session_->run({program, "--version"}, "", kPatience, {});
@@ -308,7 +309,7 @@ class Examination {
 
   const config::Experiment& experiment_;
   const config::Facility& facility_;
-  facility::World& world_;
+  facility::Services& services_;
   std::shared_ptr<remote::Session> session_;
   std::vector<Finding> findings_;
   bool bad_ = false;
@@ -355,7 +356,8 @@ fs::path nearest_existing(fs::path folder) {
 }  // namespace
 
 std::vector<Finding> examine_this_machine(const config::Experiment& experiment,
-                                          const fs::path& runs, const facility::World& world) {
+                                          const fs::path& runs,
+                                          const facility::Services& services) {
   std::vector<Finding> findings = examine_model(experiment);
   const std::string kind = history::network_file_system(runs);
   const fs::path place = nearest_existing(runs);
@@ -371,14 +373,15 @@ std::vector<Finding> examine_this_machine(const config::Experiment& experiment,
   if (bytes && !none)
     findings.push_back(
         free_space(place.string(), info.available, bytes->here(experiment.facilities.size())));
-  if (fs::exists(world.programs.trainer))
-    findings.push_back({Grade::kGood, "trainer", world.programs.trainer.string(), ""});
+  if (fs::exists(services.programs.trainer))
+    findings.push_back({Grade::kGood, "trainer", services.programs.trainer.string(), ""});
   return findings;
 }
 
 std::vector<Finding> examine_facility(const config::Experiment& experiment,
-                                      const config::Facility& facility, facility::World& world) {
-  return Examination(experiment, facility, world).run();
+                                      const config::Facility& facility,
+                                      facility::Services& services) {
+  return Examination(experiment, facility, services).run();
 }
 
 }  // namespace xffl

@@ -15,12 +15,13 @@ namespace xffl {
 /// need not be there. Of the model its files' heads are read, not its numbers.
 std::vector<Finding> examine_this_machine(const config::Experiment& experiment,
                                           const std::filesystem::path& runs,
-                                          const facility::World& world);
+                                          const facility::Services& services);
 
 /// Log-in, credential, scheduler, work folder, quota, image, data and trainer of a facility.
 /// Submits nothing; creates its work folder. A check that cannot be made because an earlier one
 /// failed is left out.
 std::vector<Finding> examine_facility(const config::Experiment& experiment,
-                                      const config::Facility& facility, facility::World& world);
+                                      const config::Facility& facility,
+                                      facility::Services& services);
 
 }  // namespace xffl

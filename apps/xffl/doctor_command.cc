@@ -33,13 +33,13 @@ int show(const std::string& title, const std::vector<Finding>& findings) {
 void doctor(const ProjectOptions& options, const std::vector<std::string>& names) {
   const config::Experiment experiment = config::load_experiment(options.project);
   SystemClock clock;
-  facility::World world =
-      facility::make_world(clock, experiment.project_folder, person_at_terminal());
-  int bad = show("this machine", examine_this_machine(experiment, options.runs(), world));
+  facility::Services services =
+      facility::make_services(clock, experiment.project_folder, person_at_terminal());
+  int bad = show("this machine", examine_this_machine(experiment, options.runs(), services));
   for (const std::string& name : names) experiment.facility(FacilityName(name));
   for (const config::Facility& facility : experiment.facilities)
     if (names.empty() || std::find(names.begin(), names.end(), facility.name.str()) != names.end())
-      bad += show(facility.name.str(), examine_facility(experiment, facility, world));
+      bad += show(facility.name.str(), examine_facility(experiment, facility, services));
   if (bad > 0)
     throw Error(ErrorKind::kFailed, std::to_string(bad) + " checks failed; each says what to do");
   std::printf("everything is in place\n");

@@ -32,7 +32,7 @@ std::string join(const std::vector<FacilityName>& names) {
 
 // Why the newest round goes on without it; empty when it does not.
 std::string missing(const status::RunStatus& status, const FacilityName& name) {
-  const auto& rounds = status.history.rounds;
+  const auto& rounds = status.run_state.rounds;
   if (rounds.empty()) return "";
   const auto& facilities = rounds.rbegin()->second.facilities;
   const auto facility = facilities.find(name);
@@ -64,9 +64,9 @@ void tell_not_paused(const status::RunStatus& status, const std::vector<Facility
 }
 
 void resume(const history::RunFolder& folder, const config::Experiment& experiment,
-            facility::World& world, const Request& request) {
+            facility::Services& services, const Request& request) {
   const auto paused = history::replay(history::read_events(folder.journal())).paused;
-  run::operate(experiment, folder, world, request, kPatience);
+  run::operate(experiment, folder, services, request, kPatience);
   std::vector<FacilityName> resumed, others;
   for (const FacilityName& name : request.facilities)
     (paused.contains(name) ? resumed : others).push_back(name);
@@ -86,10 +86,10 @@ void operate(const Flags& flags, Request request) {
     for (const config::Facility& facility : experiment.facilities)
       request.facilities.push_back(facility.name);
   SystemClock clock;
-  facility::World world =
-      facility::make_world(clock, experiment.project_folder, person_at_terminal());
-  if (request.kind == Request::Kind::kResume) return resume(folder, experiment, world, request);
-  run::operate(experiment, folder, world, request, kPatience);
+  facility::Services services =
+      facility::make_services(clock, experiment.project_folder, person_at_terminal());
+  if (request.kind == Request::Kind::kResume) return resume(folder, experiment, services, request);
+  run::operate(experiment, folder, services, request, kPatience);
   const std::string run = folder.run().str();
   if (request.kind == Request::Kind::kCancel)
     std::printf("run %s is over; its published models stay in %s\n", run.c_str(),

@@ -38,24 +38,24 @@ struct FacilityPlan {
 };
 
 // Throws where `xffl run` would submit nothing: a plan of what it refuses would mislead.
-history::History history_of(const ProjectOptions& options, const config::Experiment& experiment) {
-  if (options.run.empty() && !history::latest_run(options.runs()))
-    return facility::preview_history();
+history::RunState history_of(const ProjectOptions& options, const config::Experiment& experiment) {
+  if (options.run.empty() && !history::latest_run(options.runs())) return facility::preview_state();
   const history::RunFolder folder = options.existing_run();
-  const history::History history = history::replay(history::read_events(folder.journal()));
-  if (!history.identity) return facility::preview_history();
-  run::require_same_training(experiment, folder, history);
-  if (history.completed || history.cancelled)
-    throw Error(ErrorKind::kNotFound, "run " + folder.run().str() +
-                                          (history.cancelled ? " was cancelled" : " is complete") +
-                                          ": `xffl run --new` starts another");
-  return history;
+  const history::RunState run_state = history::replay(history::read_events(folder.journal()));
+  if (!run_state.identity) return facility::preview_state();
+  run::require_same_training(experiment, folder, run_state);
+  if (run_state.completed || run_state.cancelled)
+    throw Error(ErrorKind::kNotFound,
+                "run " + folder.run().str() +
+                    (run_state.cancelled ? " was cancelled" : " is complete") +
+                    ": `xffl run --new` starts another");
+  return run_state;
 }
 
 // The model of round `number` is at the facility already when this round's attempt was pushed.
-bool holds_the_model(const history::History& history, int number, const FacilityName& name) {
-  const auto round = history.rounds.find(number);
-  if (round == history.rounds.end()) return false;
+bool holds_the_model(const history::RunState& run_state, int number, const FacilityName& name) {
+  const auto round = run_state.rounds.find(number);
+  if (round == run_state.rounds.end()) return false;
   const auto facility = round->second.facilities.find(name);
   if (facility == round->second.facilities.end()) return false;
   for (const history::Attempt& attempt : facility->second.attempts)
@@ -63,10 +63,10 @@ bool holds_the_model(const history::History& history, int number, const Facility
   return false;
 }
 
-std::string ask(const config::Facility& facility, facility::World& world,
+std::string ask(const config::Facility& facility, facility::Services& services,
                 const facility::RenderedScript& script) try {
   if (facility.scheduler != config::SchedulerKind::kSlurm) return "a process of this machine";
-  const auto session = world.connect(facility);
+  const auto session = services.connect(facility);
   const submit::TestOnly answer =
       submit::test_only(*session, facility::slurm_settings(facility.slurm),
                         {script.job_name, script.script, script.folder}, {});
@@ -76,22 +76,22 @@ std::string ask(const config::Facility& facility, facility::World& world,
 }
 
 std::vector<FacilityPlan> make_plans(const Flags& flags, const config::Experiment& experiment) {
-  const history::History history = history_of(flags.project, experiment);
+  const history::RunState run_state = history_of(flags.project, experiment);
   require_model(experiment);
   const facility::ModelBytes bytes = facility::model_bytes(experiment, experiment.model);
   SystemClock clock;
-  facility::World world =
-      facility::make_world(clock, experiment.project_folder, person_at_terminal());
+  facility::Services services =
+      facility::make_services(clock, experiment.project_folder, person_at_terminal());
   std::vector<FacilityPlan> plans;
   const bool measures =
-      experiment.policy.evaluate_last && history.done().rounds_published >= experiment.rounds;
+      experiment.policy.evaluate_last && run_state.done().rounds_published >= experiment.rounds;
   for (const config::Facility& facility : experiment.facilities) {
     if (measures && facility.validation.empty()) continue;  // has no part in the evaluation
     FacilityPlan plan;
     plan.name = facility.name.str();
-    plan.script =
-        facility::render_script(experiment, history, facility.name, std::nullopt, world.programs);
-    if (!holds_the_model(history, plan.script.round, facility.name))
+    plan.script = facility::render_script(experiment, run_state, facility.name, std::nullopt,
+                                          services.programs);
+    if (!holds_the_model(run_state, plan.script.round, facility.name))
       plan.push_bytes = bytes.published;
     plan.may_pack = facility.access == config::AccessKind::kSsh && plan.push_bytes > 0 &&
                     facility.transfer.pack != config::PackModels::kNever && plan.script.round > 1;
@@ -105,7 +105,7 @@ std::vector<FacilityPlan> make_plans(const Flags& flags, const config::Experimen
     if (plan.node_hours > 0)
       plan.idle_node_hours =
           facility.slurm.nodes * static_cast<double>(facility.slurm.stay.count()) / 3600;
-    plan.answer = flags.offline ? "not asked (--offline)" : ask(facility, world, plan.script);
+    plan.answer = flags.offline ? "not asked (--offline)" : ask(facility, services, plan.script);
     plans.push_back(std::move(plan));
   }
   return plans;

@@ -22,12 +22,12 @@ struct Flags {
   std::filesystem::path out;
 };
 
-history::History history_of(const ProjectOptions& options) {
+history::RunState history_of(const ProjectOptions& options) {
   if (options.run.empty() && !history::latest_run(options.runs())) {
     std::fprintf(stderr,
                  "xffl: there is no run yet: this is a preview, a run's folder and nonce will be "
                  "others\n");
-    return facility::preview_history();
+    return facility::preview_state();
   }
   return history::replay(history::read_events(options.existing_run().journal()));
 }
@@ -37,7 +37,7 @@ void render(const Flags& flags) {
   SystemClock clock;
   const facility::RenderedScript rendered = facility::render_script(
       experiment, history_of(flags.project), FacilityName(flags.facility), flags.round,
-      facility::make_world(clock, experiment.project_folder).programs);
+      facility::make_services(clock, experiment.project_folder).programs);
   if (flags.out.empty())
     std::fputs(rendered.script.c_str(), stdout);
   else

@@ -114,20 +114,20 @@ void run_here(const ProjectOptions& options, bool fresh, bool network_allowed) {
   SystemClock clock;
   StopOnSignal signals(std::chrono::seconds(8));
   ::signal(SIGPIPE, SIG_IGN);  // whoever read what this prints may leave, the run goes on
-  facility::World world =
-      facility::make_world(clock, experiment.project_folder, person_at_terminal(signals.token()));
+  facility::Services services = facility::make_services(clock, experiment.project_folder,
+                                                        person_at_terminal(signals.token()));
   log::info("run", {{"project", experiment.project.str()},
                     {"run", name.str()},
                     {"folder", folder.path().string()}});
   const run::Outcome outcome = logging_its_end([&] {
     RoundDisplay display(experiment.rounds, folder.live());
-    return run::run_federation(experiment, folder, world, signals.token(), display.observer());
+    return run::run_federation(experiment, folder, services, signals.token(), display.observer());
   });
   std::printf("run %s: %d of %d rounds published\nmodel: %s\nsha256: %s\n", name.str().c_str(),
               outcome.rounds_published, experiment.rounds, outcome.model.c_str(),
               outcome.model_sha256.c_str());
-  const history::History history = history::replay(history::read_events(folder.journal()));
-  std::fputs(status::format_global_losses(history).c_str(), stdout);
+  const history::RunState run_state = history::replay(history::read_events(folder.journal()));
+  std::fputs(status::format_global_losses(run_state).c_str(), stdout);
 }
 
 // The process has the run, and whoever looks finds one.
@@ -210,9 +210,9 @@ ErrorKind kind_of_word(std::string_view word) {
 // Throws what the coordinator of a run that nobody coordinates any more has ended with.
 void check_end(const status::RunStatus& status) {
   const std::string run = "run " + status.folder.filename().string();
-  if (status.history.completed) return;
-  if (status.history.cancelled) throw Error(ErrorKind::kFailed, run + " was cancelled");
-  const auto& stopped = status.history.stopped;
+  if (status.run_state.completed) return;
+  if (status.run_state.cancelled) throw Error(ErrorKind::kFailed, run + " was cancelled");
+  const auto& stopped = status.run_state.stopped;
   if (!stopped)
     throw Error(ErrorKind::kFailed, "the coordinator of " + run +
                                         " has gone without a word (killed, or the machine went "
@@ -248,7 +248,7 @@ RoundDisplay::RoundDisplay(int num_rounds, std::filesystem::path live_file)
   if (!terminal_ || live_file_.empty()) return;
   watch_ = std::jthread([this](const std::stop_token& end) {
     while (SystemClock().sleep(std::chrono::seconds(1), end)) {
-      const history::Live live = history::read_live(live_file_);
+      const history::Activities live = history::read_activities(live_file_);
       const std::lock_guard lock(mutex_);
       if (live.empty() || end.stop_requested()) continue;
       for (const auto& [name, facility] : live) {

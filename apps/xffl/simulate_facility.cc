@@ -60,10 +60,10 @@ int simulate_facility(const std::filesystem::path& project, const std::string& f
   make_dirs(run.path());
   log::set_file(run.log());
   SystemClock clock;
-  facility::World world = facility::make_world(clock, experiment.project_folder);
+  facility::Services services = facility::make_services(clock, experiment.project_folder);
   RoundDisplay display(1);
   StopOnSignal signals;
-  run::run_federation(experiment, run, world, signals.token(), display.observer());
+  run::run_federation(experiment, run, services, signals.token(), display.observer());
   print_report(job::read_job_report(run.facility(1, chosen.name) / "report.json"));
   std::printf("%-22s %s\n", "files", run.path().c_str());
   return 0;

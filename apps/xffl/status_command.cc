@@ -38,7 +38,8 @@ void show_status(const ProjectOptions& options, bool json) {
   const history::RunFolder folder = options.existing_run();
   const config::Experiment experiment = experiment_of(options, folder);
   status::RunStatus status = status::read_status(folder.path(), experiment.rounds);
-  if (!status.history.completed && !status.history.cancelled) add_credentials(status, experiment);
+  if (!status.run_state.completed && !status.run_state.cancelled)
+    add_credentials(status, experiment);
   std::fputs((json ? status::format_status_json(status) : status::format_status(status)).c_str(),
              stdout);
 }
@@ -118,10 +119,10 @@ void coordinator_logs(const history::RunFolder& folder, bool follow) {
 }
 
 // The job's output at the facility, of its newest attempt that has a job.
-RemotePath job_output(const config::Experiment& experiment, const history::History& history,
+RemotePath job_output(const config::Experiment& experiment, const history::RunState& run_state,
                       const FacilityName& name) {
   experiment.facility(name);
-  for (auto it = history.rounds.rbegin(); it != history.rounds.rend(); ++it) {
+  for (auto it = run_state.rounds.rbegin(); it != run_state.rounds.rend(); ++it) {
     const auto state = it->second.facilities.find(name);
     if (state == it->second.facilities.end()) continue;
     const std::vector<history::Attempt>& attempts = state->second.attempts;
@@ -129,11 +130,11 @@ RemotePath job_output(const config::Experiment& experiment, const history::Histo
                                       [](const history::Attempt& a) { return !a.job_id.empty(); });
     if (attempt == attempts.rend()) continue;
     const plan::Done before{it->first - 1, it->first == 1
-                                               ? history.initial_sha256
-                                               : history.rounds.at(it->first - 1).model_sha256};
+                                               ? run_state.initial_sha256
+                                               : run_state.rounds.at(it->first - 1).model_sha256};
     config::Experiment wanted = experiment;
     wanted.policy.evaluate_last = true;  // it may have been when the job was submitted
-    const auto plan = plan::next_round(wanted, *history.identity, before);
+    const auto plan = plan::next_round(wanted, *run_state.identity, before);
     if (!plan) continue;
     for (const plan::FacilityPlan& facility : plan->facilities)
       if (facility.facility == name)
@@ -145,13 +146,13 @@ RemotePath job_output(const config::Experiment& experiment, const history::Histo
 void facility_logs(const ProjectOptions& options, const std::string& facility, bool follow) {
   const history::RunFolder folder = options.existing_run();
   const config::Experiment experiment = experiment_of(options, folder);
-  const history::History history = history::replay(history::read_events(folder.journal()));
+  const history::RunState run_state = history::replay(history::read_events(folder.journal()));
   const FacilityName name(facility);
-  const RemotePath path = job_output(experiment, history, name);
+  const RemotePath path = job_output(experiment, run_state, name);
   SystemClock clock;
-  const facility::World world =
-      facility::make_world(clock, experiment.project_folder, person_at_terminal());
-  const auto session = world.connect(experiment.facility(name));
+  const facility::Services services =
+      facility::make_services(clock, experiment.project_folder, person_at_terminal());
+  const auto session = services.connect(experiment.facility(name));
   uint64_t offset = 0;
   // A log-in node is asked less often than a disk.
   const bool remote = experiment.facility(name).access == config::AccessKind::kSsh;

@@ -24,7 +24,7 @@ Rules rules_of(const Context& context, const plan::RoundPlan& plan,
   rules.settle_time = settle_time;
   rules.max_outage = policy.max_outage;
   rules.seed = context.identity.secret + "/" + facility.facility.str();
-  const history::FacilityState before = context.ledger.facility(plan.round - 1, facility.facility);
+  const history::FacilityState before = context.history.facility(plan.round - 1, facility.facility);
   if (before.accepted && !plan.evaluates)
     rules.expected_training = std::chrono::seconds(static_cast<int64_t>(  // a facility's word
         std::min(before.accepted->report.total_seconds, 86400.0 * 365)));
@@ -33,17 +33,17 @@ Rules rules_of(const Context& context, const plan::RoundPlan& plan,
 
 }  // namespace
 
-FacilityRound::FacilityRound(Context& context, const plan::RoundPlan& plan,
-                             const plan::FacilityPlan& facility)
+FacilityDriver::FacilityDriver(Context& context, const plan::RoundPlan& plan,
+                               const plan::FacilityPlan& facility)
     : context_(context),
       plan_(plan),
       facility_(facility),
       actions_(context, plan, facility),
       rules_(rules_of(context, plan, facility, actions_.settle_time())),
-      began_(context.world.clock.monotonic()),
-      began_utc_(context.world.clock.utc()) {}
+      began_(context.services.clock.monotonic()),
+      began_utc_(context.services.clock.utc()) {}
 
-FacilityOutcome FacilityRound::run(std::stop_token stop) {
+FacilityOutcome FacilityDriver::run(std::stop_token stop) {
   const history::FacilityState before = known();
   if (!before.accepted || !brings_the_archive(*before.accepted, stop)) sweep_earlier_rounds(stop);
   Step next = step(rules_, Course{known(), {}}, Began{}, moment());
@@ -64,25 +64,25 @@ FacilityOutcome FacilityRound::run(std::stop_token stop) {
 }
 
 // An accepted update whose files are damaged here, and cannot be had again, is trained anew.
-bool FacilityRound::brings_the_archive(const history::Accepted& accepted, std::stop_token stop) {
+bool FacilityDriver::brings_the_archive(const history::Accepted& accepted, std::stop_token stop) {
   const auto gives_up = [&] { return past_deadline(moment()) && !rules_.waits_for_ever; };
   const auto lost = actions_.mend_archive(accepted, rules_.max_outage, gives_up, stop);
   if (!lost) return true;
   log::warning(
       "an accepted update is lost: the facility trains again",
       {{"facility", facility_.facility.str()}, {"round", plan_.round}, {"problem", *lost}});
-  context_.ledger.record("update_lost", plan_.round, facility_.facility, accepted.attempt,
-                         {{"reason", *lost}});
+  context_.history.record("update_lost", plan_.round, facility_.facility, accepted.attempt,
+                          {{"reason", *lost}});
   return false;
 }
 
-bool FacilityRound::past_deadline(const Moment& moment) const {
+bool FacilityDriver::past_deadline(const Moment& moment) const {
   return rules_.deadline.count() > 0 && moment.since_first_submission &&
          *moment.since_first_submission >= rules_.deadline;
 }
 
 // A deadline ends nothing where the policy is to wait: people are told.
-void FacilityRound::show(const Course& course) {
+void FacilityDriver::show(const Course& course) {
   std::string words = describe(course);
   const bool over = course.known.accepted || course.known.missing;
   if (!over && rules_.waits_for_ever && past_deadline(moment())) {
@@ -102,34 +102,35 @@ void FacilityRound::show(const Course& course) {
 
 // Waits are monotonic; the wall clock only says how long before this coordinator began an earlier
 // one had submitted.
-Moment FacilityRound::moment() const {
-  const Clock& clock = context_.world.clock;
+Moment FacilityDriver::moment() const {
+  const Clock& clock = context_.services.clock;
   Moment moment;
   moment.now = clock.monotonic().time_since_epoch();
-  moment.paused = context_.ledger.paused(facility_.facility);
+  moment.paused = context_.history.paused(facility_.facility);
   if (const auto ours = context_.first_submissions.of(plan_.round))
     moment.since_first_submission = clock.monotonic() - *ours;
-  else if (const auto first = parse_utc(context_.ledger.round(plan_.round).first_submission_utc))
+  else if (const auto first = parse_utc(context_.history.round(plan_.round).first_submission_utc))
     moment.since_first_submission = (began_utc_ - *first) + (clock.monotonic() - began_);
   return moment;
 }
 
 // Adds to a record what the course cannot know, journals it and tells people.
-void FacilityRound::keep(Record& record) {
+void FacilityDriver::keep(Record& record) {
   if (record.kind == "attempt_opened")
     record.payload["nonce"] = actions_.spec(record.attempt).key.nonce;
   if (record.kind == "submit_intended")
     record.payload.update(actions_.prepare_submission(record.attempt));
   if (record.kind == "attempt_failed" && !known().current()->job_id.empty())
     record.payload["output"] = actions_.output_tail(record.attempt);
-  if (record.kind == "submitted" && context_.ledger.round(plan_.round).first_submission_utc.empty())
-    context_.first_submissions.note(plan_.round, context_.world.clock.monotonic());
+  if (record.kind == "submitted" &&
+      context_.history.round(plan_.round).first_submission_utc.empty())
+    context_.first_submissions.note(plan_.round, context_.services.clock.monotonic());
   const int round = record.kind == "facility_paused" ? 0 : plan_.round;
-  context_.ledger.record(record.kind, round, facility_.facility, record.attempt, record.payload);
+  context_.history.record(record.kind, round, facility_.facility, record.attempt, record.payload);
   tell(record);
 }
 
-void FacilityRound::tell(const Record& record) const {
+void FacilityDriver::tell(const Record& record) const {
   const auto text = [&](const char* key) {
     return record.payload.contains(key) && record.payload[key].is_string()
                ? record.payload[key].get<std::string>()
@@ -157,7 +158,7 @@ void FacilityRound::tell(const Record& record) const {
   if (record.kind == "update_accepted") tell_accepted(record.payload);
 }
 
-void FacilityRound::tell_accepted(const Json& payload) const {
+void FacilityDriver::tell_accepted(const Json& payload) const {
   const log::Field facility{"facility", facility_.facility.str()}, number{"round", plan_.round};
   if (plan_.evaluates) {
     const history::FacilityState state = known();
@@ -177,12 +178,12 @@ void FacilityRound::tell_accepted(const Json& payload) const {
                  {facility, number, {"problem", why}});
 }
 
-void FacilityRound::follow(const Action& action) {
+void FacilityDriver::follow(const Action& action) {
   if (const auto* look = std::get_if<Look>(&action)) actions_.show_progress(look->attempt);
 }
 
 // Once for each trouble, and when it is over.
-void FacilityRound::tell_trouble(const Course& course) {
+void FacilityDriver::tell_trouble(const Course& course) {
   const std::string& trouble = course.now.trouble;
   if (trouble == told_) return;
   const log::Field facility{"facility", facility_.facility.str()};
@@ -197,9 +198,9 @@ void FacilityRound::tell_trouble(const Course& course) {
   told_ = trouble;
 }
 
-void FacilityRound::sweep_earlier_rounds(std::stop_token stop) {
+void FacilityDriver::sweep_earlier_rounds(std::stop_token stop) {
   for (const Leftover& left : leftovers(context_, facility_.facility, plan_.round)) try {
-      FacilityRound(context_, left.plan, left.facility).repeat_cancel(stop);
+      FacilityDriver(context_, left.plan, left.facility).repeat_cancel(stop);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kRemote && error.kind() != ErrorKind::kAuth) throw;
       log::debug("a job of an earlier round is not cancelled yet",
@@ -210,7 +211,7 @@ void FacilityRound::sweep_earlier_rounds(std::stop_token stop) {
 }
 
 // Whoever could still begin finds its claim taken; whoever has begun is cancelled.
-void FacilityRound::end_jobs(const history::Attempt& attempt, std::stop_token stop) {
+void FacilityDriver::end_jobs(const history::Attempt& attempt, std::stop_token stop) {
   const int number = attempt.number;
   std::vector<Action> actions = {Fence{number}};
   if (!attempt.job_id.empty()) actions.push_back(CancelJob{number, JobId(attempt.job_id)});
@@ -226,18 +227,18 @@ void FacilityRound::end_jobs(const history::Attempt& attempt, std::stop_token st
       for (const JobId& job : found->jobs)
         if (job.str() != attempt.job_id) actions.push_back(CancelJob{number, job});
   }
-  context_.ledger.record("cancel_confirmed", plan_.round, facility_.facility, number,
-                         Json::object());
+  context_.history.record("cancel_confirmed", plan_.round, facility_.facility, number,
+                          Json::object());
 }
 
-void FacilityRound::repeat_cancel(std::stop_token stop) {
+void FacilityDriver::repeat_cancel(std::stop_token stop) {
   const history::FacilityState state = known();
   if (const history::Attempt* attempt = state.current();
       attempt != nullptr && attempt->cancel_intended)
     end_jobs(*attempt, stop);
 }
 
-void FacilityRound::cancel(const std::string& reason) {
+void FacilityDriver::cancel(const std::string& reason) {
   actions_.let_go();
   const history::FacilityState state = known();
   const history::Attempt* current = state.current();
@@ -246,18 +247,18 @@ void FacilityRound::cancel(const std::string& reason) {
   const int number = current->number;
   if (current->submit_intended) {
     if (!current->cancel_intended)
-      context_.ledger.record("cancel_intended", plan_.round, facility_.facility, number,
-                             Json::object());
+      context_.history.record("cancel_intended", plan_.round, facility_.facility, number,
+                              Json::object());
     end_jobs(*current, {});
   }
-  context_.ledger.record("attempt_failed", plan_.round, facility_.facility, number,
-                         {{"reason", reason}});
+  context_.history.record("attempt_failed", plan_.round, facility_.facility, number,
+                          {{"reason", reason}});
 }
 
 std::vector<Leftover> leftovers(const Context& context, const FacilityName& name, int before) {
   std::vector<Leftover> all;
-  const history::History history = context.ledger.history();
-  for (const auto& [number, round] : history.rounds) {
+  const history::RunState run_state = context.history.state();
+  for (const auto& [number, round] : run_state.rounds) {
     const auto state = round.facilities.find(name);
     if (number >= before || state == round.facilities.end()) continue;
     const history::Attempt* attempt = state->second.current();

@@ -79,9 +79,9 @@ FacilityActions::FacilityActions(Context& context, const plan::RoundPlan& plan,
       plan_(plan),
       facility_(facility),
       settings_(context.experiment.facility(facility.facility)),
-      session_(context.world.connect(settings_)),
-      bulk_(context.world.connect_transfer(settings_)),
-      scheduler_(context.world.scheduler(settings_, session_)) {}
+      session_(context.services.connect(settings_)),
+      bulk_(context.services.connect_transfer(settings_)),
+      scheduler_(context.services.scheduler(settings_, session_)) {}
 
 Event FacilityActions::perform(const Action& action, std::stop_token stop) {
   gained_ = 0;
@@ -116,7 +116,7 @@ Event FacilityActions::dispatch(const Action& action, std::stop_token stop) {
     return Completed{};
   }
   if (const auto* it = std::get_if<Sleep>(&action)) {
-    if (!context_.world.clock.sleep(it->duration, stop))
+    if (!context_.services.clock.sleep(it->duration, stop))
       throw Error(ErrorKind::kCancelled, "stopped on request");
   }
   return Woke{};
@@ -127,7 +127,7 @@ job::JobSpec FacilityActions::spec(int attempt) const {
 }
 
 std::string FacilityActions::script(int attempt) const {
-  return job_script(settings_, spec(attempt), folder(attempt), context_.world.programs,
+  return job_script(settings_, spec(attempt), folder(attempt), context_.services.programs,
                     stays_for(context_.experiment, facility_, plan_.round));
 }
 

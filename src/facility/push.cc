@@ -41,7 +41,7 @@ std::string hash_lines(const fs::path& model, const std::string& at) {
 transfer::OnProgress FacilityActions::shown(const std::string& doing, const RemotePath& folder) {
   static constexpr Nanoseconds kInterval = std::chrono::seconds(2);
   auto meter = std::make_shared<transfer::RateMeter>();
-  auto last = std::make_shared<Nanoseconds>(context_.world.clock.monotonic().time_since_epoch());
+  auto last = std::make_shared<Nanoseconds>(context_.services.clock.monotonic().time_since_epoch());
   uint64_t* in_place = &in_place_[folder.str()];
   return [this, doing, meter, last, in_place](const transfer::Progress& progress) {
     // What was there and did not have to be moved is what earlier tries have left.
@@ -49,7 +49,7 @@ transfer::OnProgress FacilityActions::shown(const std::string& doing, const Remo
         progress.done_bytes - std::min(progress.done_bytes, progress.moved_bytes);
     gained_ += there - std::min(there, *in_place);
     *in_place = std::max(*in_place, there);
-    const Nanoseconds now = context_.world.clock.monotonic().time_since_epoch();
+    const Nanoseconds now = context_.services.clock.monotonic().time_since_epoch();
     meter->add(now, progress);
     if (now - *last < kInterval) return;
     *last = now;
@@ -67,7 +67,7 @@ transfer::OnProgress FacilityActions::shown(const std::string& doing, const Remo
 // A job may wait in a queue for longer than a site leaves its model alone.
 void FacilityActions::look_after_model(int attempt, std::stop_token stop) {
   if (settings_.purge_after.count() == 0) return;
-  const auto now = context_.world.clock.monotonic();
+  const auto now = context_.services.clock.monotonic();
   if (model_seen_ && now - *model_seen_ < settings_.purge_after / 8) return;
   job::JobSpec told = spec(attempt);
   const history::FacilityState known = state(plan_.round);
@@ -87,7 +87,7 @@ Event FacilityActions::push(int attempt, std::stop_token stop) {
   const auto known = [this](int round) { return state(round); };
   const bool packs = takes_packed(settings_, plan_, attempt, known);
   Json details = push_base(attempt, told, packs, !complaints.empty(), stop);
-  model_seen_ = context_.world.clock.monotonic();
+  model_seen_ = context_.services.clock.monotonic();
   for (const int earlier : complaints)
     at_the_facility(
         [&] { session_->rename(folder(earlier) / kModelFailure, folder(earlier) / kMended); });
@@ -181,7 +181,7 @@ std::optional<Json> FacilityActions::push_packed(int attempt, job::JobSpec& spec
 FacilityActions::Moved FacilityActions::push_model(const fs::path& model, const RemotePath& to,
                                                    bool doubts, std::stop_token stop) {
   const Manifest manifest = checkpoint::read_manifest(model);
-  const Clock& clock = context_.world.clock;
+  const Clock& clock = context_.services.clock;
   return at_the_facility([&] {
     const auto send = doubts ? transfer::repair : transfer::push;
     const auto began = clock.monotonic();

@@ -7,9 +7,9 @@
 namespace xffl::facility {
 namespace {
 
-int attempt_of(const history::History& history, int round, const FacilityName& facility) {
-  const auto known = history.rounds.find(round);
-  if (known == history.rounds.end()) return 1;
+int attempt_of(const history::RunState& run_state, int round, const FacilityName& facility) {
+  const auto known = run_state.rounds.find(round);
+  if (known == run_state.rounds.end()) return 1;
   const auto state = known->second.facilities.find(facility);
   if (state == known->second.facilities.end()) return 1;
   const history::Attempt* current = state->second.current();
@@ -19,19 +19,19 @@ int attempt_of(const history::History& history, int round, const FacilityName& f
 
 }  // namespace
 
-history::History preview_history() {
-  history::History history;
-  history.identity = plan::RunIdentity{RunName("0000"), std::string(32, '0')};
-  return history;
+history::RunState preview_state() {
+  history::RunState run_state;
+  run_state.identity = plan::RunIdentity{RunName("0000"), std::string(32, '0')};
+  return run_state;
 }
 
-RenderedScript render_script(const config::Experiment& experiment, const history::History& history,
-                             const FacilityName& facility, std::optional<int> round,
-                             const Programs& programs) {
+RenderedScript render_script(const config::Experiment& experiment,
+                             const history::RunState& run_state, const FacilityName& facility,
+                             std::optional<int> round, const Programs& programs) {
   const config::Facility& settings = experiment.facility(facility);
-  if (!history.identity)
+  if (!run_state.identity)
     throw Error(ErrorKind::kNotFound, "the run has no identity yet: its journal is empty");
-  plan::Done done = history.done();
+  plan::Done done = run_state.done();
   // Before the model is imported nobody knows its hash, nor the adapter's.
   const bool adapts = experiment.facilities.front().training.lora.rank > 0;
   if (done.model_sha256.empty()) done.model_sha256 = std::string(64, '0');
@@ -40,7 +40,7 @@ RenderedScript render_script(const config::Experiment& experiment, const history
     done.rounds_published = *round - 1;
     done.run_completed = false;
   }
-  const auto plan = plan::next_round(experiment, *history.identity, done);
+  const auto plan = plan::next_round(experiment, *run_state.identity, done);
   if (!plan || plan->round < 1)
     throw Error(ErrorKind::kNotFound,
                 "there is no round " + std::to_string(done.rounds_published + 1) +
@@ -48,11 +48,11 @@ RenderedScript render_script(const config::Experiment& experiment, const history
   RenderedScript rendered;
   rendered.round = plan->round;
   rendered.evaluates = plan->evaluates;
-  rendered.attempt = attempt_of(history, plan->round, facility);
+  rendered.attempt = attempt_of(run_state, plan->round, facility);
   for (const plan::FacilityPlan& each : plan->facilities) {
     if (each.facility != facility) continue;
     const job::JobSpec spec =
-        plan::job_spec(experiment, *history.identity, *plan, each, rendered.attempt);
+        plan::job_spec(experiment, *run_state.identity, *plan, each, rendered.attempt);
     rendered.job_name = spec.key.job_name();
     rendered.folder = plan::attempt_folder(each, rendered.attempt);
     rendered.model_folder = adapts ? each.adapted_folder : each.model_folder;

@@ -119,11 +119,11 @@ remote::SshSettings transfer_settings(const config::Facility& facility,
   return settings;
 }
 
-World make_world(Clock& clock, const std::filesystem::path& project_folder, remote::Ask ask) {
+Services make_services(Clock& clock, const std::filesystem::path& project_folder, remote::Ask ask) {
   const auto sessions = std::make_shared<Sessions>(project_folder, std::move(ask));
   const auto schedulers = std::make_shared<Schedulers>();
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe");
-  return World{
+  return Services{
       .clock = clock,
       .connect = [sessions](const config::Facility& f) { return sessions->commands(f); },
       .connect_transfer = [sessions](const config::Facility& f) { return sessions->files(f); },

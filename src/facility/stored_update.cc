@@ -73,12 +73,12 @@ bool FacilityActions::has_lost(int attempt) const {
 
 template <class Body>
 auto FacilityActions::patiently(const Patience& patience, const std::string& doing, Body&& body) {
-  const auto began = context_.world.clock.monotonic();
+  const auto began = context_.services.clock.monotonic();
   for (int retry = 1;; ++retry) try {
       return body();
     } catch (const Error& error) {
       if (!may_be_mended(error.kind()) || patience.gives_up() ||
-          context_.world.clock.monotonic() - began > patience.max_outage)
+          context_.services.clock.monotonic() - began > patience.max_outage)
         throw;
       context_.live.show(plan_.round, facility_.facility,
                          doing + ", tried again: " + log::printable(error.what(), 300));
@@ -90,7 +90,7 @@ std::optional<std::string> FacilityActions::mend_archive(const history::Accepted
                                                          std::chrono::seconds max_outage,
                                                          const std::function<bool()>& gives_up,
                                                          std::stop_token stop) {
-  if (plan_.evaluates || !context_.ledger.round(plan_.round).model_sha256.empty())
+  if (plan_.evaluates || !context_.history.round(plan_.round).model_sha256.empty())
     return std::nullopt;  // no mean is to be made of it
   const Patience patience{max_outage, gives_up, stop};
   const auto problem =

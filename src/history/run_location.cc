@@ -27,16 +27,16 @@ bool holds_journal(const fs::path& folder) {
   return fs::status(folder / "journal.db", problem).type() != fs::file_type::not_found;
 }
 
-void record(Ledger& ledger, const Place& place, bool adopted) {
-  ledger.record("run_placed", {{"host", place.host},
-                               {"folder", place.folder.string()},
-                               {"device", place.device},
-                               {"inode", place.inode},
-                               {"born_ns", place.born_ns},
-                               {"adopted", adopted}});
+void record(RunHistory& history, const RunLocation& place, bool adopted) {
+  history.record("run_placed", {{"host", place.host},
+                                {"folder", place.folder.string()},
+                                {"device", place.device},
+                                {"inode", place.inode},
+                                {"born_ns", place.born_ns},
+                                {"adopted", adopted}});
 }
 
-[[noreturn]] void refuse(const Place& before, const Place& now) {
+[[noreturn]] void refuse(const RunLocation& before, const RunLocation& now) {
   throw Error(ErrorKind::kUsage,
               "the run in " + now.folder.string() + " is a copy of the one that was worked on in " +
                   before.folder.string() + " on " + log::printable(before.host, 256) +
@@ -47,11 +47,11 @@ void record(Ledger& ledger, const Place& place, bool adopted) {
 
 }  // namespace
 
-Place place_of(const fs::path& folder) {
+RunLocation location_of(const fs::path& folder) {
   struct statx info {};
   if (::statx(AT_FDCWD, folder.c_str(), 0, STATX_INO | STATX_BTIME, &info) != 0)
     throw system_error("look at " + folder.string(), errno);
-  Place place;
+  RunLocation place;
   place.host = this_host();
   place.folder = fs::canonical(folder);
   place.device = static_cast<int64_t>(makedev(info.stx_dev_major, info.stx_dev_minor));
@@ -61,32 +61,32 @@ Place place_of(const fs::path& folder) {
   return place;
 }
 
-Whereabouts whereabouts(const Place& before, const Place& now,
-                        const std::function<bool(const fs::path&)>& holds_run) {
+Relocation relocation_of(const RunLocation& before, const RunLocation& now,
+                         const std::function<bool(const fs::path&)>& holds_run) {
   const bool same_birth = before.born_ns == now.born_ns || before.born_ns == 0 || now.born_ns == 0;
-  if (before.inode == now.inode && same_birth) return Whereabouts::kThere;
-  if (before.host != now.host) return Whereabouts::kCopied;
-  if (before.folder == now.folder) return Whereabouts::kMoved;
+  if (before.inode == now.inode && same_birth) return Relocation::kThere;
+  if (before.host != now.host) return Relocation::kCopied;
+  if (before.folder == now.folder) return Relocation::kMoved;
   // On one disk a folder that is moved keeps its number.
   const bool left = before.device != now.device && !holds_run(before.folder);
-  return left ? Whereabouts::kMoved : Whereabouts::kCopied;
+  return left ? Relocation::kMoved : Relocation::kCopied;
 }
 
-void check_place(Ledger& ledger, const RunFolder& folder) {
-  const std::optional<Place> before = ledger.history().place;
-  const Place now = place_of(folder.path());
+void check_location(RunHistory& history, const RunFolder& folder) {
+  const std::optional<RunLocation> before = history.state().place;
+  const RunLocation now = location_of(folder.path());
   if (before == now) return;
-  if (before && whereabouts(*before, now, holds_journal) == Whereabouts::kCopied)
+  if (before && relocation_of(*before, now, holds_journal) == Relocation::kCopied)
     refuse(*before, now);
-  record(ledger, now, false);
+  record(history, now, false);
 }
 
 bool adopt_run(const RunFolder& folder) {
-  Ledger ledger(folder.journal());
-  const std::optional<Place> before = ledger.history().place;
-  const Place now = place_of(folder.path());
+  RunHistory history(folder.journal());
+  const std::optional<RunLocation> before = history.state().place;
+  const RunLocation now = location_of(folder.path());
   if (before == now) return false;
-  record(ledger, now, true);
+  record(history, now, true);
   return true;
 }
 

@@ -6,7 +6,7 @@
 namespace xffl::history {
 namespace {
 
-using Apply = void (*)(History&, const StoredEvent&, JsonObject&);
+using Apply = void (*)(RunState&, const StoredEvent&, JsonObject&);
 using ApplyToFacility = void (*)(FacilityState&, int attempt, JsonObject&);
 
 Attempt& open_attempt(FacilityState& facility, int attempt, const JsonObject& payload) {
@@ -26,29 +26,30 @@ Attempt& living_attempt(FacilityState& facility, int attempt, const JsonObject& 
   return open;
 }
 
-void run_created(History& history, const StoredEvent&, JsonObject& payload) {
-  if (history.identity) refuse(payload, "the run had been created");
-  history.identity = plan::RunIdentity{RunName(payload.string("run")), payload.string("secret")};
-  history.project = payload.string("project");
-  history.config_sha256 = payload.string("config_sha256");
+void run_created(RunState& run_state, const StoredEvent&, JsonObject& payload) {
+  if (run_state.identity) refuse(payload, "the run had been created");
+  run_state.identity = plan::RunIdentity{RunName(payload.string("run")), payload.string("secret")};
+  run_state.project = payload.string("project");
+  run_state.config_sha256 = payload.string("config_sha256");
 }
 
-void run_placed(History& history, const StoredEvent&, JsonObject& payload) {
-  history.place = Place{payload.string("host"), payload.string("folder"), payload.integer("device"),
-                        payload.integer("inode"), payload.integer("born_ns")};
+void run_placed(RunState& run_state, const StoredEvent&, JsonObject& payload) {
+  run_state.place =
+      RunLocation{payload.string("host"), payload.string("folder"), payload.integer("device"),
+                  payload.integer("inode"), payload.integer("born_ns")};
 }
 
-void model_imported(History& history, const StoredEvent&, JsonObject& payload) {
-  history.initial_sha256 = payload.string("model_sha256");
-  history.initial_master_sha256 = payload.string("master_sha256");
-  history.adapted_sha256 = payload.string_or("adapted_sha256", "");
+void model_imported(RunState& run_state, const StoredEvent&, JsonObject& payload) {
+  run_state.initial_sha256 = payload.string("model_sha256");
+  run_state.initial_master_sha256 = payload.string("master_sha256");
+  run_state.adapted_sha256 = payload.string_or("adapted_sha256", "");
 }
 
 // A person ran again: facilities that were given up in an unfinished round get a new budget of
 // attempts, and the round a new deadline, which runs from now on.
-void run_resumed(History& history, const StoredEvent& event, JsonObject&) {
-  history.stopped.reset();
-  for (auto& [number, round] : history.rounds) {
+void run_resumed(RunState& run_state, const StoredEvent& event, JsonObject&) {
+  run_state.stopped.reset();
+  for (auto& [number, round] : run_state.rounds) {
     if (round.published || !round.participants.empty()) continue;
     for (auto& [name, facility] : round.facilities) {
       if (facility.missing && !round.first_submission_utc.empty())
@@ -61,12 +62,12 @@ void run_resumed(History& history, const StoredEvent& event, JsonObject&) {
   }
 }
 
-void run_stopped(History& history, const StoredEvent& event, JsonObject& payload) {
-  history.stopped = Stopped{event.time_utc, payload.string("kind"), payload.string("reason")};
+void run_stopped(RunState& run_state, const StoredEvent& event, JsonObject& payload) {
+  run_state.stopped = Stopped{event.time_utc, payload.string("kind"), payload.string("reason")};
 }
 
-void round_planned(History& history, const StoredEvent& event, JsonObject& payload) {
-  RoundState& round = history.rounds[event.round];
+void round_planned(RunState& run_state, const StoredEvent& event, JsonObject& payload) {
+  RoundState& round = run_state.rounds[event.round];
   round.planned = true;
   round.evaluates = payload.boolean_or("evaluates", false);
   for (const std::string& name : payload.strings("facilities"))
@@ -128,8 +129,8 @@ void update_accepted(FacilityState& facility, int attempt, JsonObject& payload) 
 
 // Its files were damaged here, and the facility does not have it any more. The set of a mean that
 // was not made yet is open again.
-void update_lost(History& history, const StoredEvent& event, JsonObject& payload) {
-  RoundState& round = history.rounds[event.round];
+void update_lost(RunState& run_state, const StoredEvent& event, JsonObject& payload) {
+  RoundState& round = run_state.rounds[event.round];
   FacilityState& facility = round.facilities[FacilityName(event.facility)];
   if (!facility.accepted || facility.accepted->attempt != event.attempt || round.published)
     refuse(payload, "the update was not accepted, or its round is over");
@@ -143,43 +144,43 @@ void facility_missing(FacilityState& facility, int, JsonObject& payload) {
   facility.missing = payload.string("reason");
 }
 
-void facility_paused(History& history, const StoredEvent& event, JsonObject& payload) {
-  history.paused[FacilityName(event.facility)] = payload.string("reason");
+void facility_paused(RunState& run_state, const StoredEvent& event, JsonObject& payload) {
+  run_state.paused[FacilityName(event.facility)] = payload.string("reason");
 }
 
-void facility_resumed(History& history, const StoredEvent& event, JsonObject&) {
-  history.paused.erase(FacilityName(event.facility));
+void facility_resumed(RunState& run_state, const StoredEvent& event, JsonObject&) {
+  run_state.paused.erase(FacilityName(event.facility));
 }
 
-void config_changed(History& history, const StoredEvent&, JsonObject& payload) {
-  history.config_sha256 = payload.string("config_sha256");
+void config_changed(RunState& run_state, const StoredEvent&, JsonObject& payload) {
+  run_state.config_sha256 = payload.string("config_sha256");
 }
 
-void participants_frozen(History& history, const StoredEvent& event, JsonObject& payload) {
-  history.rounds[event.round].participants = payload.strings("facilities");
+void participants_frozen(RunState& run_state, const StoredEvent& event, JsonObject& payload) {
+  run_state.rounds[event.round].participants = payload.strings("facilities");
 }
 
-void aggregated(History& history, const StoredEvent& event, JsonObject& payload) {
-  history.rounds[event.round].model_sha256 = payload.string("model_sha256");
-  history.rounds[event.round].master_sha256 = payload.string("master_sha256");
+void aggregated(RunState& run_state, const StoredEvent& event, JsonObject& payload) {
+  run_state.rounds[event.round].model_sha256 = payload.string("model_sha256");
+  run_state.rounds[event.round].master_sha256 = payload.string("master_sha256");
 }
 
-void published(History& history, const StoredEvent& event, JsonObject& payload) {
-  RoundState& round = history.rounds[event.round];
+void published(RunState& run_state, const StoredEvent& event, JsonObject& payload) {
+  RoundState& round = run_state.rounds[event.round];
   if (round.model_sha256.empty()) refuse(payload, "the round was not aggregated");
-  if (event.round != history.done().rounds_published + 1)
+  if (event.round != run_state.done().rounds_published + 1)
     refuse(payload, "round " + std::to_string(event.round) + " was not the next");
   round.published = true;
 }
 
-void run_completed(History& history, const StoredEvent&, JsonObject&) {
-  history.stopped.reset();
-  history.completed = true;
+void run_completed(RunState& run_state, const StoredEvent&, JsonObject&) {
+  run_state.stopped.reset();
+  run_state.completed = true;
 }
 
-void run_cancelled(History& history, const StoredEvent&, JsonObject&) {
-  history.stopped.reset();
-  history.cancelled = true;
+void run_cancelled(RunState& run_state, const StoredEvent&, JsonObject&) {
+  run_state.stopped.reset();
+  run_state.cancelled = true;
 }
 
 const std::map<std::string_view, ApplyToFacility>& facility_vocabulary() {
@@ -216,7 +217,7 @@ const std::map<std::string_view, Apply>& vocabulary() {
 
 }  // namespace
 
-plan::Done History::done() const {
+plan::Done RunState::done() const {
   plan::Done done{0, initial_sha256, {}, adapted_sha256, false};
   for (const auto& [number, round] : rounds) {
     if (!round.published) continue;
@@ -237,11 +238,11 @@ bool apply(FacilityState& facility, std::string_view kind, int attempt, const Js
   return true;
 }
 
-void apply(History& history, const StoredEvent& event) {
+void apply(RunState& run_state, const StoredEvent& event) {
   const std::string where = "journal event " + std::to_string(event.seq) + " (" + event.kind + ")";
   const Json json = parse_json(event.payload.empty() ? "{}" : event.payload, where);
   if (facility_vocabulary().contains(event.kind)) {
-    RoundState& round = history.rounds[event.round];
+    RoundState& round = run_state.rounds[event.round];
     apply(round.facilities[FacilityName(event.facility)], event.kind, event.attempt, json, where);
     if (event.kind == "submitted" && round.first_submission_utc.empty())
       round.first_submission_utc = event.time_utc;
@@ -253,13 +254,13 @@ void apply(History& history, const StoredEvent& event) {
                                          " has the unknown kind '" + event.kind +
                                          "': was the journal written by a newer xffl?");
   JsonObject payload(json, where);
-  it->second(history, event, payload);
+  it->second(run_state, event, payload);
 }
 
-History replay(const std::vector<StoredEvent>& events) {
-  History history;
-  for (const StoredEvent& event : events) apply(history, event);
-  return history;
+RunState replay(const std::vector<StoredEvent>& events) {
+  RunState run_state;
+  for (const StoredEvent& event : events) apply(run_state, event);
+  return run_state;
 }
 
 }  // namespace xffl::history

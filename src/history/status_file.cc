@@ -9,14 +9,14 @@
 
 namespace xffl::history {
 
-LiveBoard::~LiveBoard() {
+StatusFile::~StatusFile() {
   std::error_code none;
   std::filesystem::remove(path_, none);
 }
 
-void LiveBoard::show(int round, const FacilityName& facility, const std::string& doing) {
+void StatusFile::show(int round, const FacilityName& facility, const std::string& doing) {
   const std::lock_guard lock(mutex_);
-  LiveFacility& entry = facilities_[facility];
+  FacilityActivity& entry = facilities_[facility];
   if (entry.round == round && entry.doing == doing) return;
   entry = {round, doing, format_utc(clock_.utc())};
   Json json;
@@ -29,8 +29,8 @@ void LiveBoard::show(int round, const FacilityName& facility, const std::string&
   }
 }
 
-Live read_live(const std::filesystem::path& path) {
-  Live live;
+Activities read_activities(const std::filesystem::path& path) {
+  Activities live;
   try {
     const Json json = parse_json(read_file(path, 1 << 20), path.string());
     for (const auto& [name, entry] : json.items()) {

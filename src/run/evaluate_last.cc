@@ -14,7 +14,7 @@ namespace {
 void measure(facility::Context& context, const plan::RoundPlan& plan,
              const plan::FacilityPlan& facility, std::stop_token stop, std::exception_ptr& error) {
   try {
-    facility::FacilityRound(context, plan, facility).run(stop);
+    facility::FacilityDriver(context, plan, facility).run(stop);
   } catch (...) {  // a thread's top: the error goes on in the run's thread
     error = std::current_exception();
   }
@@ -23,7 +23,7 @@ void measure(facility::Context& context, const plan::RoundPlan& plan,
 void cancel_if_possible(facility::Context& context, const plan::RoundPlan& plan,
                         const plan::FacilityPlan& facility, const std::string& reason) {
   try {
-    facility::FacilityRound(context, plan, facility).cancel(reason);
+    facility::FacilityDriver(context, plan, facility).cancel(reason);
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kCancelled) throw;
     log::warning("an evaluation's job may go on: the facility could not be told",
@@ -39,8 +39,8 @@ void note_missing(facility::Context& context, const plan::RoundPlan& plan,
   } catch (const Error& problem) {
     if (problem.kind() == ErrorKind::kCancelled) throw;
     cancel_if_possible(context, plan, facility, problem.what());
-    context.ledger.record("facility_missing", plan.round, facility.facility, 0,
-                          {{"reason", problem.what()}});
+    context.history.record("facility_missing", plan.round, facility.facility, 0,
+                           {{"reason", problem.what()}});
   }
 }
 
@@ -57,19 +57,19 @@ void evaluate_last(facility::Context& context, const plan::RoundPlan& plan, std:
   context.packed.drop(context.folder, plan.round);
   for (size_t i = 0; i < errors.size(); ++i)
     if (errors[i]) note_missing(context, plan, plan.facilities[i], errors[i]);
-  for (const auto& [name, facility] : context.ledger.round(plan.round).facilities)
+  for (const auto& [name, facility] : context.history.round(plan.round).facilities)
     if (facility.missing)
       log::warning("the last global model was not measured here; it is published all the same",
                    {{"facility", name.str()}, {"reason", *facility.missing}});
 }
 
 void drop_evaluation(facility::Context& context) {
-  const history::History history = context.ledger.history();
-  const auto begun = history.rounds.find(context.experiment.rounds + 1);
-  if (begun == history.rounds.end()) return;
+  const history::RunState run_state = context.history.state();
+  const auto begun = run_state.rounds.find(context.experiment.rounds + 1);
+  if (begun == run_state.rounds.end()) return;
   config::Experiment wanted = context.experiment;
   wanted.policy.evaluate_last = true;
-  const auto plan = plan::next_round(wanted, context.identity, history.done());
+  const auto plan = plan::next_round(wanted, context.identity, run_state.done());
   if (!plan) return;
   for (const plan::FacilityPlan& facility : plan->facilities)
     cancel_if_possible(context, *plan, facility, "policy.evaluate_last is false by now");

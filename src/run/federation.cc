@@ -78,11 +78,12 @@ class RequestWatch {
 };
 
 Outcome outcome_of(const facility::Context& context) {
-  const plan::Done done = context.ledger.history().done();
+  const plan::Done done = context.history.state().done();
   return {done.rounds_published, context.folder.global(done.rounds_published), done.model_sha256};
 }
 
-void run_rounds(facility::Context& context, upkeep::Cleaner& cleaner, std::stop_token stop) {
+void run_rounds(facility::Context& context, upkeep::RetentionWorker& cleaner,
+                std::stop_token stop) {
   import_model(context);
   cleaner.after_last();
   while (const auto plan = current_plan(context)) {
@@ -95,30 +96,30 @@ void run_rounds(facility::Context& context, upkeep::Cleaner& cleaner, std::stop_
     run_round(context, *plan, stop);
     cleaner.after(*plan);
   }
-  if (context.ledger.history().completed) return;
+  if (context.history.state().completed) return;
   cleaner.finish(stop);
   // Nobody cleans up after a completed run.
   if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
   if (!context.experiment.policy.evaluate_last) drop_evaluation(context);
-  cancel_leftovers(context, context.ledger.history().done().rounds_published + 1, stop);
-  context.ledger.record("run_completed",
-                        {{"model_sha256", context.ledger.history().done().model_sha256}});
+  cancel_leftovers(context, context.history.state().done().rounds_published + 1, stop);
+  context.history.record("run_completed",
+                         {{"model_sha256", context.history.state().done().model_sha256}});
 }
 
 }  // namespace
 
 void require_same_training(const config::Experiment& experiment, const history::RunFolder& folder,
-                           const history::History& history) {
+                           const history::RunState& run_state) {
   const config::Experiment earlier = config::parse_experiment(
       read_file(folder.config(), 4 << 20), folder.config(), experiment.project_folder);
   const std::string before = config::format_training_identity(earlier);
   const std::string now = config::format_training_identity(experiment);
   // Of a run without a model nobody has trained anything: its first one could not be read.
-  if (before == now || (history.initial_sha256.empty() && earlier.project == experiment.project))
+  if (before == now || (run_state.initial_sha256.empty() && earlier.project == experiment.project))
     return;
   std::string advice =
       "Change it back to continue this run, or start another with `xffl run --new`";
-  if (history.done().rounds_published > 0) {
+  if (run_state.done().rounds_published > 0) {
     const bool adapts = experiment.facilities.front().training.lora.rank > 0;
     advice += ": from this one's newest model with `" + std::string(adapts ? "adapter" : "model") +
               ": " + folder.current().string() + "` in xffl.yaml";
@@ -129,35 +130,35 @@ void require_same_training(const config::Experiment& experiment, const history::
 }
 
 void accept_changes(const config::Experiment& experiment, const history::RunFolder& folder,
-                    history::Ledger& ledger) {
+                    history::RunHistory& history) {
   const std::string now = config::format_experiment(experiment);
   const std::string hash = sha256_hex(now);
-  if (hash == ledger.history().config_sha256) return;
-  require_same_training(experiment, folder, ledger.history());
-  if (ledger.history().completed) return;  // nothing is reached or submitted any more
+  if (hash == history.state().config_sha256) return;
+  require_same_training(experiment, folder, history.state());
+  if (history.state().completed) return;  // nothing is reached or submitted any more
   const std::string before = read_file(folder.config(), 4 << 20);
   write_file_atomic(folder.config(), now);
-  ledger.record("config_changed", {{"config_sha256", hash}});
+  history.record("config_changed", {{"config_sha256", hash}});
   log::info("the configuration has changed and the run goes on with it",
             {{"lines", differing_lines(before, now)}});
 }
 
 void create_run(const config::Experiment& experiment, const history::RunFolder& folder,
-                history::Ledger& ledger) {
+                history::RunHistory& history) {
   const std::string text = config::format_experiment(experiment);
   write_file_atomic(folder.config(), text);
-  ledger.record("run_created", {{"run", folder.run().str()},
-                                {"project", experiment.project.str()},
-                                {"secret", random_hex(16)},
-                                {"config_sha256", sha256_hex(text)}});
+  history.record("run_created", {{"run", folder.run().str()},
+                                 {"project", experiment.project.str()},
+                                 {"secret", random_hex(16)},
+                                 {"config_sha256", sha256_hex(text)}});
 }
 
 std::optional<plan::RoundPlan> current_plan(const facility::Context& context) {
-  return plan::next_round(context.experiment, context.identity, context.ledger.history().done());
+  return plan::next_round(context.experiment, context.identity, context.history.state().done());
 }
 
 void cancel_now(facility::Context& context) {
-  const bool begun = !context.ledger.history().initial_sha256.empty();
+  const bool begun = !context.history.state().initial_sha256.empty();
   if (const auto plan = begun ? current_plan(context) : std::nullopt) try {
       cancel_round(context, *plan, "the run was cancelled");
       cancel_leftovers(context, plan->round - 1, {});
@@ -166,7 +167,7 @@ void cancel_now(facility::Context& context) {
                                     "\nThe cancellation stays on record: `xffl cancel`, or `xffl "
                                     "run`, which trains nothing more, tells the facility again.");
     }
-  context.ledger.record("run_cancelled");
+  context.history.record("run_cancelled");
   for (const auto& [name, request] : history::pending_requests(context.folder))
     history::remove_request(context.folder, name);
   log::info("run cancelled", {{"run", context.folder.run().str()}});
@@ -176,44 +177,45 @@ namespace {
 
 // Whoever comes back after days finds why the run does not go on. A journal that cannot be written
 // has nothing to say; what happened is then in the log alone.
-void note_end(history::Ledger& ledger, const Error& error) {
+void note_end(history::RunHistory& history, const Error& error) {
   constexpr size_t kMaxReason = 4000;
-  const history::History history = ledger.history();
-  if (!history.identity || history.completed || history.cancelled) return;
+  const history::RunState run_state = history.state();
+  if (!run_state.identity || run_state.completed || run_state.cancelled) return;
   if (error.kind() == ErrorKind::kBusy) return;  // another coordinator has the run now
   try {
-    ledger.record("run_stopped", {{"kind", to_string(error.kind())},
-                                  {"reason", scrubbed(error.what()).substr(0, kMaxReason)}});
+    history.record("run_stopped", {{"kind", to_string(error.kind())},
+                                   {"reason", scrubbed(error.what()).substr(0, kMaxReason)}});
   } catch (const Error& problem) {
     log::warning("the journal does not say why the run has ended", {{"problem", problem.what()}});
   }
 }
 
 Outcome coordinate(const config::Experiment& experiment, const history::RunFolder& folder,
-                   facility::World& world, std::stop_token stop, const facility::Observer& observer,
-                   history::Ledger& ledger) {
-  if (!ledger.history().identity) create_run(experiment, folder, ledger);
-  if (ledger.history().cancelled)
+                   facility::Services& services, std::stop_token stop,
+                   const facility::Observer& observer, history::RunHistory& history) {
+  if (!history.state().identity) create_run(experiment, folder, history);
+  if (history.state().cancelled)
     throw Error(ErrorKind::kFailed, "run " + folder.run().str() +
                                         " was cancelled: start another with `xffl run --new`");
-  if (!ledger.history().completed) history::check_place(ledger, folder);
-  accept_changes(experiment, folder, ledger);
-  const history::History before = ledger.history();
-  if (!before.completed && (!before.rounds.empty() || before.stopped)) ledger.record("run_resumed");
-  history::LiveBoard live(folder.live(), world.clock);
+  if (!history.state().completed) history::check_location(history, folder);
+  accept_changes(experiment, folder, history);
+  const history::RunState before = history.state();
+  if (!before.completed && (!before.rounds.empty() || before.stopped))
+    history.record("run_resumed");
+  history::StatusFile live(folder.live(), services.clock);
   facility::Context context{
-      experiment, folder, world, observer, ledger, live, *ledger.history().identity, {}};
+      experiment, folder, services, observer, history, live, *history.state().identity, {}};
 
   const upkeep::CredentialWatch credentials(context);
   const upkeep::PurgeTimer purge_timer(context);
-  const LoginDesk desk(folder.login(), [&](const FacilityName& name, const remote::Ask& ask) {
+  const LoginServer desk(folder.login(), [&](const FacilityName& name, const remote::Ask& ask) {
     const config::Facility& facility = experiment.facility(name);
-    if (world.log_in) world.log_in(facility, ask);
+    if (services.log_in) services.log_in(facility, ask);
   });
   std::stop_source any_stop;
   std::stop_callback forward(stop, [&] { any_stop.request_stop(); });
   RequestWatch watch(context, any_stop);
-  upkeep::Cleaner cleaner(context);  // whose end nothing below waits for
+  upkeep::RetentionWorker cleaner(context);  // whose end nothing below waits for
   try {
     if (watch.cancel_requested() && !before.completed)
       throw Error(ErrorKind::kCancelled, "the run was cancelled before");
@@ -229,23 +231,23 @@ Outcome coordinate(const config::Experiment& experiment, const history::RunFolde
 }  // namespace
 
 Outcome run_federation(const config::Experiment& experiment, const history::RunFolder& folder,
-                       facility::World& world, std::stop_token stop,
+                       facility::Services& services, std::stop_token stop,
                        const facility::Observer& observer) {
   make_dirs(folder.path());
   // Jobs bear the run's name: the folder must survive a loss of power before the first one.
   const std::filesystem::path runs = std::filesystem::absolute(folder.path()).parent_path();
   for (const auto& parent : {runs, runs.parent_path()}) fsync_dir(parent);
-  history::Ledger ledger(folder.journal());
+  history::RunHistory history(folder.journal());
   try {
-    return coordinate(experiment, folder, world, stop, observer, ledger);
+    return coordinate(experiment, folder, services, stop, observer, history);
   } catch (const Error& error) {
-    note_end(ledger, error);
+    note_end(history, error);
     throw;
   } catch (const fs::filesystem_error& error) {  // of these main makes the same
-    note_end(ledger, Error(ErrorKind::kIo, error.what()));
+    note_end(history, Error(ErrorKind::kIo, error.what()));
     throw;
   } catch (const std::exception& error) {
-    note_end(ledger, Error(ErrorKind::kInternal, error.what()));
+    note_end(history, Error(ErrorKind::kInternal, error.what()));
     throw;
   }
 }

@@ -79,7 +79,7 @@ fs::path prepare_adapter(facility::Context& context) {
 }  // namespace
 
 void import_model(facility::Context& context) {
-  if (!context.ledger.history().initial_sha256.empty()) return;
+  if (!context.history.state().initial_sha256.empty()) return;
   const bool adapts = context.experiment.facilities.front().training.lora.rank > 0;
   fs::remove_all(context.folder.round(0));
   make_dirs(context.folder.round(0));
@@ -98,7 +98,7 @@ void import_model(facility::Context& context) {
   const std::string model = root(context.folder.global(0));
   Json imported{{"model_sha256", model}, {"master_sha256", root(context.folder.master(0))}};
   if (adapts) imported["adapted_sha256"] = root(context.folder.adapted());
-  context.ledger.record("model_imported", imported);
+  context.history.record("model_imported", imported);
   log::info("model imported", {{"model", context.experiment.model.string()}, {"sha256", model}});
 }
 

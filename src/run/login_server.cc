@@ -88,7 +88,7 @@ bool is_this_user(int fd) {
 }
 
 // The visitor's whole visit.
-void receive_visitor(int fd, const LoginDesk::LogIn& log_in, const std::stop_token& stop) {
+void receive_visitor(int fd, const LoginServer::LogIn& log_in, const std::stop_token& stop) {
   Json end = {{"error", ""}, {"kind", 0}};
   try {
     const Json request = receive_message(fd, seconds(10), stop);
@@ -107,7 +107,7 @@ void receive_visitor(int fd, const LoginDesk::LogIn& log_in, const std::stop_tok
 
 }  // namespace
 
-LoginDesk::LoginDesk(std::filesystem::path socket, LogIn log_in)
+LoginServer::LoginServer(std::filesystem::path socket, LogIn log_in)
     : path_(std::move(socket)), log_in_(std::move(log_in)) {
   try {
     const Address address(path_);
@@ -125,7 +125,7 @@ LoginDesk::LoginDesk(std::filesystem::path socket, LogIn log_in)
   }
 }
 
-LoginDesk::~LoginDesk() {
+LoginServer::~LoginServer() {
   if (!listener_) return;
   thread_.request_stop();
   thread_.join();
@@ -133,7 +133,7 @@ LoginDesk::~LoginDesk() {
   std::filesystem::remove(path_, none);
 }
 
-void LoginDesk::serve(std::stop_token stop) {
+void LoginServer::serve(std::stop_token stop) {
   while (!stop.stop_requested()) {
     if (!await_input(listener_.get(), seconds(1), stop)) continue;
     const UniqueFd visitor(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));

@@ -14,14 +14,14 @@ namespace xffl::run {
 
 // Listens while it lives. Without a socket (the folder's file system has none) it says so in the
 // log and does nothing.
-class LoginDesk {
+class LoginServer {
  public:
   /// Logs in to a facility; throws Error.
   using LogIn = std::function<void(const FacilityName&, const remote::Ask&)>;
 
-  LoginDesk(std::filesystem::path socket, LogIn log_in);
-  ~LoginDesk();
-  LoginDesk(const LoginDesk&) = delete;
+  LoginServer(std::filesystem::path socket, LogIn log_in);
+  ~LoginServer();
+  LoginServer(const LoginServer&) = delete;
 
  private:
   void serve(std::stop_token stop);

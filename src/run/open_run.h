@@ -9,11 +9,11 @@ namespace xffl::run {
 /// Throws as require_same_training() does. What may change while a run goes on (how facilities are
 /// reached, what their jobs ask for, how long is waited) is recorded.
 void accept_changes(const config::Experiment& experiment, const history::RunFolder& folder,
-                    history::Ledger& ledger);
+                    history::RunHistory& history);
 
 /// Records `run_created` in a new journal, and writes config.resolved.yaml.
 void create_run(const config::Experiment& experiment, const history::RunFolder& folder,
-                history::Ledger& ledger);
+                history::RunHistory& history);
 
 /// The plan of the round in progress or next; nothing when all are published.
 std::optional<plan::RoundPlan> current_plan(const facility::Context& context);

@@ -12,15 +12,16 @@ namespace xffl::run {
 namespace {
 
 void obey_here(const config::Experiment& experiment, const history::RunFolder& folder,
-               facility::World& world, const history::Request& request, std::string& left) {
-  history::Ledger ledger(folder.journal());
-  const history::History history = ledger.history();
-  if (!history.identity || history.completed || history.cancelled)
+               facility::Services& services, const history::Request& request, std::string& left) {
+  history::RunHistory history(folder.journal());
+  const history::RunState run_state = history.state();
+  if (!run_state.identity || run_state.completed || run_state.cancelled)
     throw Error(ErrorKind::kNotFound, "run " + folder.run().str() + " is over");
-  history::check_place(ledger, folder);
+  history::check_location(history, folder);
   const facility::Observer nobody;
-  history::LiveBoard live(folder.live(), world.clock);
-  facility::Context context{experiment, folder, world, nobody, ledger, live, *history.identity, {}};
+  history::StatusFile live(folder.live(), services.clock);
+  facility::Context context{experiment,          folder, services, nobody, history, live,
+                            *run_state.identity, {}};
   if (request.kind != history::Request::Kind::kCancel) return set_paused(context, request);
   if (left.empty()) left = history::leave_request(folder, request);
   cancel_now(context);
@@ -33,17 +34,17 @@ void check_names(const config::Experiment& experiment, const history::Request& r
 }  // namespace
 
 void operate(const config::Experiment& experiment, const history::RunFolder& folder,
-             facility::World& world, const history::Request& request,
+             facility::Services& services, const history::Request& request,
              std::chrono::seconds patience) {
   if (!std::filesystem::exists(folder.journal()))
     throw Error(ErrorKind::kNotFound, "there is no run in " + folder.path().string());
   check_names(experiment, request);
   std::string left;
-  const auto until = world.clock.monotonic() + patience;
+  const auto until = services.clock.monotonic() + patience;
   for (;;) {
     const bool was_left = !left.empty();
     try {
-      obey_here(experiment, folder, world, request, left);
+      obey_here(experiment, folder, services, request, left);
       if (!left.empty()) history::remove_request(folder, left);
       return;
     } catch (const Error& error) {
@@ -59,26 +60,26 @@ void operate(const config::Experiment& experiment, const history::RunFolder& fol
       left = history::leave_request(folder, request);
     else if (!std::filesystem::exists(folder.requests() / left))
       return;  // obeyed
-    if (world.clock.monotonic() > until)
+    if (services.clock.monotonic() > until)
       throw Error(ErrorKind::kBusy, "the coordinator of run " + folder.run().str() + " (" +
                                         history::lock_holder(folder.journal()) +
                                         ") has not obeyed yet; the request stays: see "
                                         "`xffl status`");
-    world.clock.sleep(std::chrono::milliseconds(200), {});
+    services.clock.sleep(std::chrono::milliseconds(200), {});
   }
 }
 
 void set_paused(facility::Context& context, const history::Request& request) {
   for (const FacilityName& name : request.facilities) {
-    const bool paused = context.ledger.paused(name).has_value();
+    const bool paused = context.history.paused(name).has_value();
     if (request.kind == history::Request::Kind::kPause && !paused) {
-      context.ledger.record("facility_paused", 0, name, 0, {{"reason", request.reason}});
+      context.history.record("facility_paused", 0, name, 0, {{"reason", request.reason}});
       const bool stays = context.experiment.facility(name).slurm.stay.count() > 0;
       if (const auto plan = stays ? current_plan(context) : std::nullopt)
         let_go(context, *plan, name);
     }
     if (request.kind == history::Request::Kind::kResume && paused)
-      context.ledger.record("facility_resumed", 0, name, 0, Json::object());
+      context.history.record("facility_resumed", 0, name, 0, Json::object());
   }
 }
 

@@ -24,16 +24,16 @@ namespace fs = std::filesystem;
 namespace {
 
 // One facility's thread: its outcome, or the error that ended it.
-struct Seat {
-  std::unique_ptr<facility::FacilityRound> facility;
+struct FacilityThread {
+  std::unique_ptr<facility::FacilityDriver> facility;
   facility::FacilityOutcome outcome;
   std::exception_ptr error;
 };
 
-void fill(Seat& seat, facility::Context& context, const plan::RoundPlan& plan,
-          const plan::FacilityPlan& facility, std::stop_source& round_stop) {
+void drive(FacilityThread& seat, facility::Context& context, const plan::RoundPlan& plan,
+           const plan::FacilityPlan& facility, std::stop_source& round_stop) {
   try {
-    seat.facility = std::make_unique<facility::FacilityRound>(context, plan, facility);
+    seat.facility = std::make_unique<facility::FacilityDriver>(context, plan, facility);
     seat.outcome = seat.facility->run(round_stop.get_token());
     const bool fails =
         !seat.outcome.accepted && context.experiment.policy.on_missing == config::OnMissing::kFail;
@@ -55,7 +55,7 @@ bool is_cancelled(const std::exception_ptr& error) {
   }
 }
 
-[[noreturn]] void fail_round(const plan::RoundPlan& plan, const std::vector<Seat>& seats,
+[[noreturn]] void fail_round(const plan::RoundPlan& plan, const std::vector<FacilityThread>& seats,
                              const std::string& rule) {
   std::string message =
       "round " + std::to_string(plan.round) + " cannot be aggregated (" + rule + "):";
@@ -70,7 +70,7 @@ bool is_cancelled(const std::exception_ptr& error) {
 
 // A facility that cannot be told now does not hide why the round failed: it is told when the run
 // goes on, or is cancelled.
-void cancel_others(const plan::RoundPlan& plan, const std::vector<Seat>& seats) {
+void cancel_others(const plan::RoundPlan& plan, const std::vector<FacilityThread>& seats) {
   for (size_t i = 0; i < seats.size(); ++i) try {
       if (seats[i].error && seats[i].facility)
         seats[i].facility->cancel("the round failed at another facility (policy.on_missing: fail)");
@@ -87,18 +87,18 @@ void cancel_others(const plan::RoundPlan& plan, const std::vector<Seat>& seats) 
 // Brings in what the facilities trained, side by side.
 std::vector<history::Accepted> train_everywhere(facility::Context& context,
                                                 const plan::RoundPlan& plan, std::stop_token stop) {
-  std::vector<Seat> seats(plan.facilities.size());
+  std::vector<FacilityThread> seats(plan.facilities.size());
   std::stop_source round_stop;
   std::stop_callback forward(stop, [&] { round_stop.request_stop(); });
   {
     std::vector<std::jthread> threads;
     for (size_t i = 0; i < seats.size(); ++i)
       threads.emplace_back(
-          [&, i] { fill(seats[i], context, plan, plan.facilities[i], round_stop); });
+          [&, i] { drive(seats[i], context, plan, plan.facilities[i], round_stop); });
   }
   std::vector<history::Accepted> accepted;
   bool missing = false;
-  for (const Seat& seat : seats) {
+  for (const FacilityThread& seat : seats) {
     if (seat.error && !is_cancelled(seat.error)) std::rethrow_exception(seat.error);
     if (seat.outcome.accepted) accepted.push_back(*seat.outcome.accepted);
     missing = missing || !seat.outcome.missing.empty();
@@ -109,7 +109,7 @@ std::vector<history::Accepted> train_everywhere(facility::Context& context,
   }
   if (stop.stop_requested())
     throw Error(ErrorKind::kCancelled, "stopped on request; jobs at the facilities go on");
-  for (const Seat& seat : seats)
+  for (const FacilityThread& seat : seats)
     if (seat.error) std::rethrow_exception(seat.error);
   if (static_cast<int>(accepted.size()) < plan.quorum)
     fail_round(plan, seats,
@@ -134,7 +134,7 @@ double weight_of(const history::Accepted& accepted, config::WeightKind kind) {
 std::vector<history::Accepted> freeze_participants(facility::Context& context,
                                                    const plan::RoundPlan& plan,
                                                    std::vector<history::Accepted> accepted) {
-  const std::vector<std::string> frozen = context.ledger.round(plan.round).participants;
+  const std::vector<std::string> frozen = context.history.round(plan.round).participants;
   if (frozen.empty()) {
     Json names = Json::array(), updates = Json::array(), weights = Json::array();
     for (const history::Accepted& update : accepted) {
@@ -142,8 +142,8 @@ std::vector<history::Accepted> freeze_participants(facility::Context& context,
       updates.push_back(update.update_sha256);
       weights.push_back(weight_of(update, context.experiment.aggregation.weights));
     }
-    context.ledger.record("participants_frozen", plan.round,
-                          {{"facilities", names}, {"updates", updates}, {"weights", weights}});
+    context.history.record("participants_frozen", plan.round,
+                           {{"facilities", names}, {"updates", updates}, {"weights", weights}});
     return accepted;
   }
   std::erase_if(accepted, [&](const history::Accepted& update) {
@@ -154,7 +154,7 @@ std::vector<history::Accepted> freeze_participants(facility::Context& context,
 
 void aggregate_updates(facility::Context& context, const plan::RoundPlan& plan,
                        const std::vector<history::Accepted>& participants) {
-  if (!context.ledger.round(plan.round).model_sha256.empty()) return;
+  if (!context.history.round(plan.round).model_sha256.empty()) return;
   const config::Aggregation& settings = context.experiment.aggregation;
   std::vector<aggregate::Input> inputs;
   for (const history::Accepted& update : participants)
@@ -170,7 +170,7 @@ void aggregate_updates(facility::Context& context, const plan::RoundPlan& plan,
                          context.folder.global(plan.round), {.spare = &context.spare});
   const checkpoint::Manifest model = checkpoint::read_manifest(context.folder.global(plan.round));
   context.checked.note(context.folder.global(plan.round), model);
-  context.ledger.record(
+  context.history.record(
       "aggregated", plan.round,
       {{"model_sha256", model.root_sha256()},
        {"master_sha256",
@@ -184,10 +184,10 @@ void publish(facility::Context& context, const plan::RoundPlan& plan) {
   fs::remove(temp);
   fs::create_directory_symlink(target, temp);
   rename_durable(temp, context.folder.current());
-  context.ledger.record("published", plan.round,
-                        {{"model_sha256", context.ledger.round(plan.round).model_sha256}});
+  context.history.record("published", plan.round,
+                         {{"model_sha256", context.history.round(plan.round).model_sha256}});
   log::info("global model published",
-            {{"round", plan.round}, {"sha256", context.ledger.round(plan.round).model_sha256}});
+            {{"round", plan.round}, {"sha256", context.history.round(plan.round).model_sha256}});
 }
 
 // What a round was made of stays on the disk; nobody reads it again unless something is amiss.
@@ -202,7 +202,7 @@ void spare_memory_of(facility::Context& context, const plan::RoundPlan& plan,
 }  // namespace
 
 void record_plan(facility::Context& context, const plan::RoundPlan& plan) {
-  if (context.ledger.round(plan.round).planned) return;
+  if (context.history.round(plan.round).planned) return;
   Json names = Json::array();
   for (const plan::FacilityPlan& facility : plan.facilities)
     names.push_back(facility.facility.str());
@@ -210,11 +210,11 @@ void record_plan(facility::Context& context, const plan::RoundPlan& plan) {
                {"plan_sha256", sha256_hex(plan::format_plan(plan))},
                {"facilities", names}};
   if (plan.evaluates) planned["evaluates"] = true;
-  context.ledger.record("round_planned", plan.round, std::move(planned));
+  context.history.record("round_planned", plan.round, std::move(planned));
 }
 
 void run_round(facility::Context& context, const plan::RoundPlan& plan, std::stop_token stop) {
-  const auto began = context.world.clock.monotonic();
+  const auto began = context.services.clock.monotonic();
   record_plan(context, plan);
   const std::vector<history::Accepted> accepted = train_everywhere(context, plan, stop);
   const std::vector<history::Accepted> participants = freeze_participants(context, plan, accepted);
@@ -225,14 +225,14 @@ void run_round(facility::Context& context, const plan::RoundPlan& plan, std::sto
   if (context.observer.on_round)
     context.observer.on_round(
         plan.round, participants,
-        std::chrono::duration<double>(context.world.clock.monotonic() - began).count());
+        std::chrono::duration<double>(context.services.clock.monotonic() - began).count());
 }
 
 void cancel_leftovers(facility::Context& context, int last, std::stop_token stop) {
   for (const config::Facility& facility : context.experiment.facilities)
     for (const facility::Leftover& left : facility::leftovers(context, facility.name, last + 1))
       try {
-        facility::FacilityRound(context, left.plan, left.facility).repeat_cancel(stop);
+        facility::FacilityDriver(context, left.plan, left.facility).repeat_cancel(stop);
       } catch (const Error& error) {
         if (error.kind() != ErrorKind::kRemote && error.kind() != ErrorKind::kAuth) throw;
         log::warning("a job may go on at a facility that could not be told: cancel it by hand",
@@ -247,7 +247,7 @@ void cancel_round(facility::Context& context, const plan::RoundPlan& plan,
                   const std::string& reason) {
   std::optional<Error> problem;
   for (const plan::FacilityPlan& facility : plan.facilities) try {
-      facility::FacilityRound(context, plan, facility).cancel(reason);
+      facility::FacilityDriver(context, plan, facility).cancel(reason);
     } catch (Error& error) {  // the others' jobs end all the same
       error.add_context(facility.facility.str());
       if (!problem) problem = error;
@@ -257,7 +257,7 @@ void cancel_round(facility::Context& context, const plan::RoundPlan& plan,
 
 void let_go(facility::Context& context, const plan::RoundPlan& plan, const FacilityName& name) {
   for (const plan::FacilityPlan& facility : plan.facilities)
-    if (facility.facility == name) facility::FacilityRound(context, plan, facility).let_go();
+    if (facility.facility == name) facility::FacilityDriver(context, plan, facility).let_go();
 }
 
 }  // namespace xffl::run

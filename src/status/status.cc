@@ -29,7 +29,7 @@ std::string facility_word(const history::FacilityState& facility) {
   return attempt->pushed ? "pushed" : "pushing";
 }
 
-std::string round_word(const history::RoundState& round, const history::History& run) {
+std::string round_word(const history::RoundState& round, const history::RunState& run) {
   if (round.evaluates) return run.completed || run.cancelled ? "over" : "measuring";
   if (round.published) return "published";
   if (!round.model_sha256.empty()) return "aggregated";
@@ -88,7 +88,7 @@ Json facility_json(const history::FacilityState& facility, const std::string& do
 
 // Nothing of a run that goes on, or is over.
 const history::Stopped* stopped(const RunStatus& status) {
-  const auto& stopped = status.history.stopped;
+  const auto& stopped = status.run_state.stopped;
   return status.state == "stopped" && stopped ? &*stopped : nullptr;
 }
 
@@ -131,7 +131,7 @@ std::string ending(const RunStatus& status) {
 Json round_json(const RunStatus& status, int number, const history::RoundState& round) {
   Json json;
   json["round"] = number;
-  json["state"] = round_word(round, status.history);
+  json["state"] = round_word(round, status.run_state);
   if (!round.evaluates) {
     json["model_sha256"] = round.model_sha256;
     json["participants"] = round.participants;
@@ -153,42 +153,43 @@ RunStatus read_status(const std::filesystem::path& run_folder, int rounds_planne
   status.folder = run_folder;
   status.rounds_planned = rounds_planned;
   status.coordinator = history::lock_holder(journal);
-  status.history = history::replay(history::read_events(journal));
-  if (!status.coordinator.empty()) status.live = history::read_live(run_folder / "live.json");
-  status.state = status.history.cancelled     ? "cancelled"
-                 : status.history.completed   ? "completed"
+  status.run_state = history::replay(history::read_events(journal));
+  if (!status.coordinator.empty()) status.live = history::read_activities(run_folder / "live.json");
+  status.state = status.run_state.cancelled   ? "cancelled"
+                 : status.run_state.completed ? "completed"
                  : status.coordinator.empty() ? "stopped"
                                               : "running";
   return status;
 }
 
 std::string format_status(const RunStatus& status, Clock::UtcTime now) {
-  const plan::Done done = status.history.done();
-  std::string text = "run " + status.folder.filename().string() + " of " + status.history.project +
-                     ": " + status.state + ", " + std::to_string(done.rounds_published) + " of " +
+  const plan::Done done = status.run_state.done();
+  std::string text = "run " + status.folder.filename().string() + " of " +
+                     status.run_state.project + ": " + status.state + ", " +
+                     std::to_string(done.rounds_published) + " of " +
                      std::to_string(status.rounds_planned) + " rounds published\n";
   if (!status.coordinator.empty()) text += "coordinator: " + status.coordinator + "\n";
   // A run of hundreds of rounds: people look at the last ones, programs take --json.
   constexpr int kShown = 20;
   const int first = done.rounds_published - kShown + 1;
   if (first > 1) text += "rounds 1 to " + std::to_string(first - 1) + ": published\n";
-  for (const auto& [number, round] : status.history.rounds) {
+  for (const auto& [number, round] : status.run_state.rounds) {
     if (number < first) continue;
     text += round.evaluates ? "evaluation of the last model: "
                             : "round " + std::to_string(number) + ": ";
-    text += round_word(round, status.history);
+    text += round_word(round, status.run_state);
     if (!round.model_sha256.empty()) text += "  " + round.model_sha256.substr(0, 16);
     text += "\n";
     for (const auto& [name, facility] : round.facilities)
       text += "  " + name.str() + ": " + doing(status, number, name, facility) + losses(facility) +
               trouble(facility) + "\n";
   }
-  const bool over = status.history.completed || status.history.cancelled;
-  for (const auto& [name, reason] : status.history.paused)
+  const bool over = status.run_state.completed || status.run_state.cancelled;
+  for (const auto& [name, reason] : status.run_state.paused)
     if (!over)
       text += name.str() + " is PAUSED (" + log::printable(reason, 300) +
               "): continue with `xffl resume " + name.str() + "`\n";
-  text += format_global_losses(status.history);
+  text += format_global_losses(status.run_state);
   for (const auto& [name, credential] : status.credentials)
     if (!over) text += credential_line(name, credential, now);
   return text + ending(status);
@@ -196,16 +197,16 @@ std::string format_status(const RunStatus& status, Clock::UtcTime now) {
 
 std::string format_status_json(const RunStatus& status) {
   Json json;
-  const plan::Done done = status.history.done();
+  const plan::Done done = status.run_state.done();
   json["run"] = status.folder.filename().string();
-  json["project"] = status.history.project;
+  json["project"] = status.run_state.project;
   json["state"] = status.state;
   json["coordinator"] = status.coordinator;
   json["rounds"] = status.rounds_planned;
   json["rounds_published"] = done.rounds_published;
   json["model_sha256"] = done.model_sha256;
   json["paused"] = Json::object();
-  for (const auto& [name, reason] : status.history.paused) json["paused"][name.str()] = reason;
+  for (const auto& [name, reason] : status.run_state.paused) json["paused"][name.str()] = reason;
   json["stopped"] = nullptr;
   if (const history::Stopped* why = stopped(status))
     json["stopped"] = {{"time", why->time_utc}, {"kind", why->kind}, {"reason", why->reason}};
@@ -215,14 +216,14 @@ std::string format_status_json(const RunStatus& status) {
                                        {"renew", credential.renew}};
   json["rounds_detail"] = Json::array();
   json["evaluation"] = nullptr;
-  for (const auto& [number, round] : status.history.rounds) {
+  for (const auto& [number, round] : status.run_state.rounds) {
     if (round.evaluates)
       json["evaluation"] = round_json(status, number, round);
     else
       json["rounds_detail"].push_back(round_json(status, number, round));
   }
   json["validation"] = Json::array();
-  for (const GlobalLoss& loss : global_losses(status.history))
+  for (const GlobalLoss& loss : global_losses(status.run_state))
     json["validation"].push_back({{"round", loss.round},
                                   {"facility", loss.facility.str()},
                                   {"set", loss.set},

@@ -42,9 +42,9 @@ std::vector<Set>::const_iterator fitting(std::vector<Set>::const_iterator begin,
 
 }  // namespace
 
-std::vector<GlobalLoss> global_losses(const history::History& history) {
+std::vector<GlobalLoss> global_losses(const history::RunState& run_state) {
   std::vector<GlobalLoss> losses;
-  for (const auto& [number, round] : history.rounds)
+  for (const auto& [number, round] : run_state.rounds)
     for (const auto& [name, facility] : round.facilities) {
       if (!facility.accepted) continue;
       for (const job::ValidationResult& set : facility.accepted->report.validation)
@@ -53,17 +53,17 @@ std::vector<GlobalLoss> global_losses(const history::History& history) {
   return losses;
 }
 
-std::string format_global_losses(const history::History& history) {
+std::string format_global_losses(const history::RunState& run_state) {
   std::vector<Set> sets;
   std::map<int, std::map<Set, double>> rows;
-  for (const GlobalLoss& loss : global_losses(history)) {
+  for (const GlobalLoss& loss : global_losses(run_state)) {
     const Set set{loss.facility.str(), loss.set};
     if (std::find(sets.begin(), sets.end(), set) == sets.end()) sets.push_back(set);
     rows[loss.round][set] = loss.nll;
   }
   if (sets.empty()) return "";
   std::sort(sets.begin(), sets.end());
-  for (int round = 0; round <= history.done().rounds_published; ++round) rows[round];
+  for (int round = 0; round <= run_state.done().rounds_published; ++round) rows[round];
   std::string text = "global model: loss (perplexity)\n";
   for (auto begin = sets.cbegin(); begin != sets.cend();) {
     const auto end = fitting(begin, sets.cend());

@@ -18,8 +18,8 @@ using Problems = std::map<FacilityName, std::string>;
 
 void look(const facility::Context& context, CertificateWarnings& warnings, Problems& problems) {
   for (const config::Facility& facility : context.experiment.facilities) try {
-      const auto ends = context.world.credential_expiry(facility);
-      const auto left = warnings.due(facility.name, ends, context.world.clock.utc());
+      const auto ends = context.services.credential_expiry(facility);
+      const auto left = warnings.due(facility.name, ends, context.services.clock.utc());
       problems.erase(facility.name);
       if (!left) continue;
       log::warning("a certificate ends soon: jobs go on, but renew it before",
@@ -51,7 +51,7 @@ std::optional<minutes> CertificateWarnings::due(const FacilityName& facility,
 }
 
 CredentialWatch::CredentialWatch(const facility::Context& context) {
-  if (!context.world.credential_expiry) return;
+  if (!context.services.credential_expiry) return;
   thread_ = std::jthread([&context](std::stop_token stop) {
     CertificateWarnings warnings;
     Problems problems;

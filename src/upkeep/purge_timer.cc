@@ -25,8 +25,8 @@ nanoseconds interval_of(const config::Experiment& experiment) {
 void look(facility::Context& context, PurgeWatch& watch, const plan::FacilityPlan& plan,
           const std::stop_token& stop) {
   const config::Facility& facility = context.experiment.facility(plan.facility);
-  if (!watch.is_due(facility, context.world.clock.monotonic())) return;
-  watch.look_after(*context.world.connect(facility), facility, plan.folder, stop);
+  if (!watch.is_due(facility, context.services.clock.monotonic())) return;
+  watch.look_after(*context.services.connect(facility), facility, plan.folder, stop);
 }
 
 void work(facility::Context& context, const std::stop_token& stop) {
@@ -39,7 +39,7 @@ void work(facility::Context& context, const std::stop_token& stop) {
   do
     for (const plan::FacilityPlan& facility : plan->facilities)
       look(context, watch, facility, stop);
-  while (context.world.clock.sleep(interval, stop));
+  while (context.services.clock.sleep(interval, stop));
 }
 
 }  // namespace

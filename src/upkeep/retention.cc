@@ -26,17 +26,17 @@ bool is_model(const std::string& name) {
   return name.size() == 16 && name.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
-std::string model_after(const history::History& history, int round) {
-  return round == 0 ? history.initial_sha256 : history.rounds.at(round).model_sha256;
+std::string model_after(const history::RunState& run_state, int round) {
+  return round == 0 ? run_state.initial_sha256 : run_state.rounds.at(round).model_sha256;
 }
 
 std::optional<plan::RoundPlan> plan_of(const facility::Context& context,
-                                       const history::History& history, int round) {
+                                       const history::RunState& run_state, int round) {
   return plan::next_round(context.experiment, context.identity,
                           {.rounds_published = round - 1,
-                           .model_sha256 = model_after(history, round - 1),
+                           .model_sha256 = model_after(run_state, round - 1),
                            .accepted = {},
-                           .adapted_sha256 = history.adapted_sha256});
+                           .adapted_sha256 = run_state.adapted_sha256});
 }
 
 std::vector<std::string> names_in(remote::Session& session, const RemotePath& folder) {
@@ -52,11 +52,11 @@ std::vector<std::string> names_in(remote::Session& session, const RemotePath& fo
 // may be one of a round that has begun since.
 std::vector<std::string> unneeded_models(const facility::Context& context,
                                          const std::vector<std::string>& names, int old) {
-  const history::History history = context.ledger.history();
+  const history::RunState run_state = context.history.state();
   std::set<std::string> needed;
-  for (int round = old; round <= history.done().rounds_published; ++round)
-    needed.insert(model_after(history, round).substr(0, 16));
-  if (!history.adapted_sha256.empty()) needed.insert(history.adapted_sha256.substr(0, 16));
+  for (int round = old; round <= run_state.done().rounds_published; ++round)
+    needed.insert(model_after(run_state, round).substr(0, 16));
+  if (!run_state.adapted_sha256.empty()) needed.insert(run_state.adapted_sha256.substr(0, 16));
   std::vector<std::string> unneeded;
   for (const std::string& name : names)
     if (is_model(name) && !needed.contains(name)) unneeded.push_back(name);
@@ -65,12 +65,12 @@ std::vector<std::string> unneeded_models(const facility::Context& context,
 
 }  // namespace
 
-Cleaner::Cleaner(facility::Context& context)
+RetentionWorker::RetentionWorker(facility::Context& context)
     : context_(context), thread_([this](std::stop_token stop) { work(stop); }) {}
 
-Cleaner::~Cleaner() = default;
+RetentionWorker::~RetentionWorker() = default;
 
-void Cleaner::after(const plan::RoundPlan& plan) {
+void RetentionWorker::after(const plan::RoundPlan& plan) {
   {
     const std::lock_guard lock(mutex_);
     if (next_) tidy_lost_ = true;  // that round's turn never comes
@@ -79,14 +79,14 @@ void Cleaner::after(const plan::RoundPlan& plan) {
   changed_.notify_all();
 }
 
-void Cleaner::after_last() {
-  const history::History history = context_.ledger.history();
-  const int last = history.done().rounds_published;
-  if (last == 0 || history.completed) return;
-  if (const auto plan = plan_of(context_, history, last)) after(*plan);
+void RetentionWorker::after_last() {
+  const history::RunState run_state = context_.history.state();
+  const int last = run_state.done().rounds_published;
+  if (last == 0 || run_state.completed) return;
+  if (const auto plan = plan_of(context_, run_state, last)) after(*plan);
 }
 
-void Cleaner::finish(std::stop_token stop) {
+void RetentionWorker::finish(std::stop_token stop) {
   std::unique_lock lock(mutex_);
   const auto idle = [&] { return !next_ && !busy_; };
   if (!changed_.wait(lock, stop, idle) || !failed_) return;
@@ -95,7 +95,7 @@ void Cleaner::finish(std::stop_token stop) {
   changed_.wait(lock, stop, idle);
 }
 
-void Cleaner::work(const std::stop_token& stop) {
+void RetentionWorker::work(const std::stop_token& stop) {
   for (;;) {
     std::optional<plan::RoundPlan> plan;
     {
@@ -113,13 +113,13 @@ void Cleaner::work(const std::stop_token& stop) {
   }
 }
 
-bool Cleaner::clean(const plan::RoundPlan& plan, const std::stop_token& stop) {
+bool RetentionWorker::clean(const plan::RoundPlan& plan, const std::stop_token& stop) {
   const int old = plan.round - context_.experiment.policy.keep_rounds;
   if (old < 1) return true;
   std::error_code none;
   for (int round = 0; round < old; ++round) fs::remove_all(context_.folder.master(round), none);
   try {
-    const auto old_plan = plan_of(context_, context_.ledger.history(), old);
+    const auto old_plan = plan_of(context_, context_.history.state(), old);
     if (!old_plan) return true;
     for (const plan::FacilityPlan& facility : old_plan->facilities) {
       if (stop.stop_requested()) return false;
@@ -132,15 +132,15 @@ bool Cleaner::clean(const plan::RoundPlan& plan, const std::stop_token& stop) {
   }
 }
 
-void Cleaner::clean(const plan::RoundPlan& plan, const plan::FacilityPlan& facility,
-                    const std::stop_token& stop) {
+void RetentionWorker::clean(const plan::RoundPlan& plan, const plan::FacilityPlan& facility,
+                            const std::stop_token& stop) {
   const int old = plan.round - context_.experiment.policy.keep_rounds;
   const bool tidy = tidy_.erase(facility.facility) > 0;
   const facility::StateOf state = [&](int round) {
-    return context_.ledger.facility(round, facility.facility);
+    return context_.history.facility(round, facility.facility);
   };
   try {
-    const auto session = context_.world.connect(context_.experiment.facility(facility.facility));
+    const auto session = context_.services.connect(context_.experiment.facility(facility.facility));
     const RemotePath models = facility.folder / "models";
     std::vector<int> rounds{old};
     std::vector<std::string> names{facility.model_folder.filename()};

@@ -38,7 +38,7 @@ TEST(Federation, PublishesEveryRoundOnce) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.out.find("3 of 3 rounds published"), std::string::npos) << result.out;
   EXPECT_EQ(project.trainings(), kOnceEach);
-  const history::History history = project.history();
+  const history::RunState history = project.history();
   EXPECT_TRUE(history.completed);
   EXPECT_EQ(history.done().rounds_published, 3);
   EXPECT_EQ(project.current_sha256(), history.done().model_sha256);
@@ -136,7 +136,7 @@ TEST_P(RefusedUpdate, IsNamedAndTheRoundGoesOnWithoutIt) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.err.find("brno"), std::string::npos);
   EXPECT_NE(result.err.find(GetParam().named), std::string::npos) << result.err;
-  const history::History history = project.history();
+  const history::RunState history = project.history();
   EXPECT_EQ(history.rounds.at(1).participants.size(), 2u);
   EXPECT_EQ(history.rounds.at(2).participants, std::vector<std::string>{"alba"});
   EXPECT_EQ(history.rounds.at(3).participants.size(), 2u);
@@ -178,7 +178,7 @@ TEST(OnMissing, FailEndsTheRoundAndTheOtherJobs) {
   project.write_config();
   const ProcessResult result = project.run();
   EXPECT_EQ(result.exit_code, exit_code(ErrorKind::kFailed)) << result.err;
-  const history::History history = project.history();
+  const history::RunState history = project.history();
   const history::FacilityState& alba = history.rounds.at(1).facilities.at(FacilityName("alba"));
   ASSERT_TRUE(alba.current()->failure);
   const pid_t pid = std::stoi(alba.current()->job_id);

@@ -170,7 +170,7 @@ bool Project::await_events(const std::string& kind, int count,
   return true;
 }
 
-history::History Project::history(const std::string& run) const {
+history::RunState Project::history(const std::string& run) const {
   return history::replay(events(run));
 }
 

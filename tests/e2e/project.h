@@ -100,7 +100,7 @@ class Project {
   /// None while there is no journal.
   std::vector<history::StoredEvent> events(const std::string& run = "0001") const;
   int count_events(const std::string& kind) const;
-  history::History history(const std::string& run = "0001") const;
+  history::RunState history(const std::string& run = "0001") const;
   /// Manifest root hash of CURRENT.
   std::string current_sha256() const;
   /// "facility round attempt" of every training that ran to its report.

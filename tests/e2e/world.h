@@ -128,8 +128,8 @@ class World : public testing::Test {
   void watch(const std::string& facility, WatchedSession::Before before) {
     before_[facility] = std::move(before);
   }
-  facility::World world() {
-    facility::World made = facility::make_world(clock_, project_.path());
+  facility::Services world() {
+    facility::Services made = facility::make_services(clock_, project_.path());
     made.programs.xffl = std::filesystem::path(XFFL_BINARY_DIR) / "bin/xffl";
     const auto connect = [this](const config::Facility& facility) {
       const auto before = before_.find(facility.name.str());
@@ -152,7 +152,7 @@ class World : public testing::Test {
     return made;
   }
   run::Outcome run() {
-    facility::World made = world();
+    facility::Services made = world();
     config::Experiment experiment = config::load_experiment(project_.path());
     if (change_) change_(experiment);
     return run::run_federation(experiment, {project_.path() / "runs", RunName("0001")}, made,

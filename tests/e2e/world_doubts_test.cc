@@ -170,7 +170,7 @@ TEST_F(Doubts, ACancellationThatAFacilityDidNotHearIsRepeatedByTheNextRun) {
   watch("brno", cannot_be_fenced);
   const config::Experiment experiment = config::load_experiment(project_.path());
   const history::RunFolder folder{project_.path() / "runs", RunName("0001")};
-  facility::World made = world();
+  facility::Services made = world();
   const history::Request cancel{history::Request::Kind::kCancel, {}, "enough"};
   const Error error =
       error_of([&] { run::operate(experiment, folder, made, cancel, seconds(10)); });

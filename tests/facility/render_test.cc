@@ -31,26 +31,26 @@ facilities:
                                   "xffl.yaml", "/project");
 }
 
-history::History history() {
-  history::History history;
-  history.identity = plan::RunIdentity{RunName("0007"), "0123456789abcdef0123456789abcdef"};
-  history.initial_sha256 = std::string(64, 'a');
-  return history;
+history::RunState run_state() {
+  history::RunState run_state;
+  run_state.identity = plan::RunIdentity{RunName("0007"), "0123456789abcdef0123456789abcdef"};
+  run_state.initial_sha256 = std::string(64, 'a');
+  return run_state;
 }
 
 TEST(RenderScript, IsOfTheNextRoundAndItsFolder) {
-  const RenderedScript rendered = render_script(experiment(), history(), kAlba, {}, kPrograms);
+  const RenderedScript rendered = render_script(experiment(), run_state(), kAlba, {}, kPrograms);
   EXPECT_EQ(rendered.round, 1);
   EXPECT_EQ(rendered.attempt, 1);
   EXPECT_EQ(rendered.job_name, "xffl-demo-0007-r0001-alba-a1");
   EXPECT_EQ(rendered.folder.str(), "/scratch/me/demo/0007-01234567/alba/r0001/a1");
   EXPECT_THAT(rendered.script, HasSubstr("#SBATCH --job-name=" + rendered.job_name + "\n"));
   EXPECT_THAT(rendered.script, HasSubstr("#SBATCH --chdir=" + rendered.folder.str() + "\n"));
-  EXPECT_EQ(render_script(experiment(), history(), kAlba, 1, kPrograms).script, rendered.script);
+  EXPECT_EQ(render_script(experiment(), run_state(), kAlba, 1, kPrograms).script, rendered.script);
 }
 
 TEST(RenderScript, IsTheOpenAttemptsOrTheNext) {
-  history::History open = history();
+  history::RunState open = run_state();
   history::FacilityState& state = open.rounds[1].facilities[kAlba];
   state.attempts.push_back({.number = 1, .pushed = true, .job_id = "42"});
   EXPECT_EQ(render_script(experiment(), open, kAlba, {}, kPrograms).attempt, 1);
@@ -63,30 +63,32 @@ TEST(RenderScript, IsTheOpenAttemptsOrTheNext) {
 }
 
 TEST(RenderScript, RefusesWhatIsNotThere) {
-  EXPECT_THROW(render_script(experiment(), history(), kAlba, 4, kPrograms), Error);
-  EXPECT_THROW(render_script(experiment(), history(), FacilityName("brno"), {}, kPrograms), Error);
+  EXPECT_THROW(render_script(experiment(), run_state(), kAlba, 4, kPrograms), Error);
+  EXPECT_THROW(render_script(experiment(), run_state(), FacilityName("brno"), {}, kPrograms),
+               Error);
   EXPECT_THROW(render_script(experiment(), {}, kAlba, {}, kPrograms), Error);
-  EXPECT_NO_THROW(render_script(experiment(), preview_history(), kAlba, {}, kPrograms));
+  EXPECT_NO_THROW(render_script(experiment(), preview_state(), kAlba, {}, kPrograms));
 }
 
 TEST(RenderScript, NamesTheAdapterBesideTheModelBeforeAndAfterTheyAreKnown) {
   config::Experiment adapted = experiment();
   adapted.facilities[0].training.lora = {4, 8, 0, {"q_proj"}};
-  const RenderedScript preview = render_script(adapted, preview_history(), kAlba, {}, kPrograms);
+  const RenderedScript preview = render_script(adapted, preview_state(), kAlba, {}, kPrograms);
   EXPECT_THAT(preview.model_folder.str(), HasSubstr("/alba/models/1111"));
   EXPECT_THAT(preview.adapter_folder.str(), HasSubstr("/alba/models/0000"));
-  history::History imported = history();
+  history::RunState imported = run_state();
   imported.adapted_sha256 = std::string(64, 'b');
   const RenderedScript known = render_script(adapted, imported, kAlba, {}, kPrograms);
   EXPECT_EQ(known.model_folder.filename(), std::string(16, 'b'));
   EXPECT_EQ(known.adapter_folder.filename(), std::string(16, 'a'));
-  EXPECT_TRUE(render_script(experiment(), history(), kAlba, {}, kPrograms).adapter_folder.empty());
+  EXPECT_TRUE(
+      render_script(experiment(), run_state(), kAlba, {}, kPrograms).adapter_folder.empty());
 }
 
 TEST(RenderScript, AfterTheLastRoundIsTheEvaluation) {
   config::Experiment measured = experiment();
   measured.facilities[0].validation = {{"it", "/scratch/me/v"}};
-  history::History over = history();
+  history::RunState over = run_state();
   over.completed = true;
   const RenderedScript rendered = render_script(measured, over, kAlba, 4, kPrograms);
   EXPECT_TRUE(rendered.evaluates);

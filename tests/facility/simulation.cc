@@ -33,7 +33,7 @@ struct Slot {
   Course course;
   std::optional<Action> action;
   Nanoseconds at{0};
-  SimulatedFacility* world = nullptr;
+  SimulatedFacility* services = nullptr;
   int failures = 0;  // of its actions since its last pause
 };
 
@@ -57,7 +57,7 @@ class Federation {
   }
 
   SimulationResult run() {
-    while (result_.violation.empty() && !history_.completed) try {
+    while (result_.violation.empty() && !run_state_.completed) try {
         if (++rounds_begun_ > 10'000) result_.violation = "no end after 10,000 tries of a round";
         published() < kRounds ? run_round(published() + 1) : finish();
       } catch (const Killed&) {
@@ -85,7 +85,7 @@ class Federation {
         .attempt = attempt,
         .payload = payload.dump()};
     trace("  " + event.kind, facility, event.payload.substr(0, 160));
-    apply(history_, event);
+    apply(run_state_, event);
     events_.push_back(std::move(event));
     if (dies(options_.kill / 10)) throw Killed{};
   }
@@ -97,26 +97,26 @@ class Federation {
   bool dies(double probability) {
     return static_cast<double>(random_() % 1'000'000) < probability * 1e6;
   }
-  int published() const { return history_.done().rounds_published; }
+  int published() const { return run_state_.done().rounds_published; }
 
   void restart(bool by_a_person) {
-    history_ = history::replay(events_);
+    run_state_ = history::replay(events_);
     if (!by_a_person) return;
     ++result_.resumes;
     const double kill = std::exchange(options_.kill, 0);
     append("run_resumed", 0, "", 0, Json::object());
     options_.kill = kill;
     if (result_.resumes > 20)  // somebody looked into it at last
-      for (const auto& world : worlds_) world->calm();
+      for (const auto& services : worlds_) services->calm();
   }
 
   // --- A round ---
 
   Moment moment(const Slot& slot, int round) const {
     Moment moment{.now = now_, .since_first_submission = {}, .paused = {}};
-    if (const auto first = parse_utc(history_.rounds.at(round).first_submission_utc))
+    if (const auto first = parse_utc(run_state_.rounds.at(round).first_submission_utc))
       moment.since_first_submission = now_ - first->time_since_epoch();
-    if (const auto why = history_.paused.find(slot.name); why != history_.paused.end())
+    if (const auto why = run_state_.paused.find(slot.name); why != run_state_.paused.end())
       moment.paused = why->second;
     return moment;
   }
@@ -190,7 +190,7 @@ class Federation {
 
   // Until the part of every facility that takes part is over.
   void drive(int round, const std::vector<bool>& takes_part) {
-    if (!history_.rounds[round].planned) {
+    if (!run_state_.rounds[round].planned) {
       Json names = Json::array();
       for (size_t i = 0; i < names_.size(); ++i)
         if (takes_part[i]) names.push_back(names_[i].str());
@@ -201,7 +201,7 @@ class Federation {
     for (size_t i = 0; i < names_.size(); ++i)
       if (takes_part[i])
         slots.push_back({names_[i],
-                         {history_.rounds.at(round).facilities.at(names_[i]), {}},
+                         {run_state_.rounds.at(round).facilities.at(names_[i]), {}},
                          {},
                          now_,
                          worlds_[i].get()});
@@ -217,9 +217,9 @@ class Federation {
     plan.facility = name;
     plan.folder = RemotePath("/work");
     return offer_of(plan, round - 1, [&](int each) {
-      const auto known = history_.rounds.find(each);
-      return known == history_.rounds.end() ? history::FacilityState{}
-                                            : known->second.facilities.at(name);
+      const auto known = run_state_.rounds.find(each);
+      return known == run_state_.rounds.end() ? history::FacilityState{}
+                                              : known->second.facilities.at(name);
     });
   }
 
@@ -227,7 +227,7 @@ class Federation {
   void people_hear(const Slot& slot, const facility::Event& event) {
     if (!std::holds_alternative<Postponed>(event) && !std::holds_alternative<InDoubt>(event))
       return;
-    if (history_.paused.contains(slot.name) || !dies(options_.pause)) return;
+    if (run_state_.paused.contains(slot.name) || !dies(options_.pause)) return;
     ++result_.pauses;
     append("facility_paused", 0, slot.name.str(), 0, {{"reason", "maintenance"}});
   }
@@ -248,10 +248,10 @@ class Federation {
     judge_the_time(*next, round);
     people_look();
     const bool killed = dies(options_.kill);
-    SimulatedFacility& world = *next->world;
+    SimulatedFacility& services = *next->services;
     // A killed coordinator's action was done or not; its answer is lost.
     if (killed && random_() % 2 == 0) throw Killed{};
-    facility::Event event = world.perform(*next->action, round, now_, offer(next->name, round));
+    facility::Event event = services.perform(*next->action, round, now_, offer(next->name, round));
     static constexpr const char* kActions[] = {"push",   "submit", "find",  "look",  "fetch",
                                                "cancel", "fence",  "sleep", "finish"};
     static constexpr const char* kEvents[] = {
@@ -273,24 +273,24 @@ class Federation {
 
   // Somebody resumes a paused facility some hours later.
   void people_look() {
-    if (history_.paused.empty()) return;
+    if (run_state_.paused.empty()) return;
     if (!look_at_) look_at_ = now_ + hours(1 + random_() % 20);
     if (now_ < *look_at_) return;
     look_at_.reset();
     ++result_.resumes;
-    append("facility_resumed", 0, history_.paused.begin()->first.str(), 0, Json::object());
+    append("facility_resumed", 0, run_state_.paused.begin()->first.str(), 0, Json::object());
   }
 
   void publish(int round) {
     Json names = Json::array();
-    for (const auto& [name, facility] : history_.rounds.at(round).facilities)
+    for (const auto& [name, facility] : run_state_.rounds.at(round).facilities)
       if (facility.accepted) names.push_back(name.str());
     const bool enough = rules_.waits_for_ever ? names.size() == names_.size() : !names.empty();
     if (!enough) {  // `xffl run` ends with an error; a person mends and runs it again
       now_ += hours(random_() % 30);
       return restart(true);
     }
-    if (history_.rounds.at(round).participants.empty())
+    if (run_state_.rounds.at(round).participants.empty())
       append("participants_frozen", round, "", 0, {{"facilities", names}});
     append("aggregated", round, "", 0,
            {{"model_sha256", std::string(64, 'b')}, {"master_sha256", std::string(64, 'c')}});
@@ -327,13 +327,13 @@ class Federation {
     const auto says = [&](const char* words) { return reason.find(words) != std::string::npos; };
     const bool unreported = says("ended without a report") || says("has left no report");
     if (says("no update before") || says("not reachable for")) return;  // time has ended it
-    if (unreported && slot.world->shows_report(round, record.attempt))
+    if (unreported && slot.services->shows_report(round, record.attempt))
       result_.violation = slot.name.str() + "'s finished training is thrown away: " + reason;
     if (!says("was cancelled by somebody")) return;
-    if (!history_.paused.contains(slot.name))
+    if (!run_state_.paused.contains(slot.name))
       result_.violation = slot.name.str() + " may get another job before it is paused";
-    const history::FacilityState& known = history_.rounds.at(round).facilities.at(slot.name);
-    if (slot.world->was_told_to_end(JobId(known.current()->job_id)))
+    const history::FacilityState& known = run_state_.rounds.at(round).facilities.at(slot.name);
+    if (slot.services->was_told_to_end(JobId(known.current()->job_id)))
       result_.violation = slot.name.str() + "'s job was cancelled by nobody else: " + reason;
   }
 
@@ -354,8 +354,8 @@ class Federation {
   }
 
   // Every round is published, and every facility that can has measured or is said to be missing.
-  void judge_the_end(const history::History& history) {
-    if (history.done().rounds_published != kRounds || !history.completed)
+  void judge_the_end(const history::RunState& run_state) {
+    if (run_state.done().rounds_published != kRounds || !run_state.completed)
       result_.violation = "the replayed journal has not published every round";
     for (size_t i = 0; i < worlds_.size(); ++i) {
       const int evaluations = worlds_[i]->trainings(kRounds + 1);
@@ -364,7 +364,8 @@ class Federation {
         continue;
       }
       ++result_.evaluations_asked;
-      const history::FacilityState& state = history.rounds.at(kRounds + 1).facilities.at(names_[i]);
+      const history::FacilityState& state =
+          run_state.rounds.at(kRounds + 1).facilities.at(names_[i]);
       if (!state.accepted && !state.missing)
         result_.violation = "the run ended before " + names_[i].str() + " had measured";
       if (state.accepted && evaluations == 0)
@@ -381,7 +382,7 @@ class Federation {
   std::vector<std::unique_ptr<SimulatedFacility>> worlds_;
   std::vector<bool> measures_;  // who has a part in the evaluation
   std::vector<history::StoredEvent> events_;
-  history::History history_;
+  history::RunState run_state_;
   Nanoseconds now_{seconds(1'767'225'600)}, began_{0};  // the coordinator, in this round
   std::optional<Nanoseconds> look_at_;
   int steps_ = 0;

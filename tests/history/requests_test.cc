@@ -49,13 +49,13 @@ TEST_F(Requests, OneThatCannotBeReadNowStays) {
 TEST_F(Requests, TextOfAFacilityMayBeAnything) {
   const std::string text = "\xff\xed\xa0\x80 \x1b[2J";
   make_dirs(folder_.path());
-  Ledger ledger(folder_.journal());
-  ledger.record("facility_paused", 0, FacilityName("alba"), 0, {{"reason", text}});
-  EXPECT_TRUE(ledger.paused(FacilityName("alba")));
+  RunHistory history(folder_.journal());
+  history.record("facility_paused", 0, FacilityName("alba"), 0, {{"reason", text}});
+  EXPECT_TRUE(history.paused(FacilityName("alba")));
   SystemClock clock;
-  LiveBoard live(folder_.live(), clock);
+  StatusFile live(folder_.live(), clock);
   live.show(1, FacilityName("alba"), text);
-  EXPECT_EQ(read_live(folder_.live()).size(), 1u);
+  EXPECT_EQ(read_activities(folder_.live()).size(), 1u);
 }
 
 }  // namespace

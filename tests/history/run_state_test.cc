@@ -24,32 +24,32 @@ std::vector<StoredEvent> begun() {
           event("attempt_opened", 1, "alba", 1)};
 }
 
-const FacilityState& alba(const History& history) {
-  return history.rounds.at(1).facilities.at(FacilityName("alba"));
+const FacilityState& alba(const RunState& run_state) {
+  return run_state.rounds.at(1).facilities.at(FacilityName("alba"));
 }
 
 TEST(History, KnowsWhatIsInDoubt) {
   auto events = begun();
   events.push_back(event("pushed", 1, "alba", 1));
   events.push_back(event("submit_intended", 1, "alba", 1));
-  History history = replay(events);
-  EXPECT_TRUE(alba(history).current()->submit_intended);
-  EXPECT_TRUE(alba(history).current()->job_id.empty());
-  apply(history, event("submitted", 1, "alba", 1, R"({"job_id":"42"})"));
-  EXPECT_EQ(alba(history).current()->job_id, "42");
-  EXPECT_EQ(history.done().rounds_published, 0);
-  EXPECT_EQ(history.done().model_sha256, "m0");
+  RunState run_state = replay(events);
+  EXPECT_TRUE(alba(run_state).current()->submit_intended);
+  EXPECT_TRUE(alba(run_state).current()->job_id.empty());
+  apply(run_state, event("submitted", 1, "alba", 1, R"({"job_id":"42"})"));
+  EXPECT_EQ(alba(run_state).current()->job_id, "42");
+  EXPECT_EQ(run_state.done().rounds_published, 0);
+  EXPECT_EQ(run_state.done().model_sha256, "m0");
 }
 
 TEST(History, ResumingGivesAMissingFacilityNewAttempts) {
   auto events = begun();
   events.push_back(event("attempt_failed", 1, "alba", 1, R"({"reason":"r"})"));
   events.push_back(event("facility_missing", 1, "alba", 0, R"({"reason":"r"})"));
-  History history = replay(events);
-  EXPECT_TRUE(alba(history).missing);
-  apply(history, event("run_resumed", 0, "", 0));
-  EXPECT_FALSE(alba(history).missing);
-  EXPECT_EQ(alba(history).attempts_before_resume, 1);
+  RunState run_state = replay(events);
+  EXPECT_TRUE(alba(run_state).missing);
+  apply(run_state, event("run_resumed", 0, "", 0));
+  EXPECT_FALSE(alba(run_state).missing);
+  EXPECT_EQ(alba(run_state).attempts_before_resume, 1);
 }
 
 // Otherwise nobody's submission, and so no deadline, might come while the others' updates lie
@@ -70,32 +70,33 @@ TEST(History, ResumingBeginsTheRoundsDeadlineAnew) {
 }
 
 TEST(History, RemembersWhyTheLastCoordinatorLeftUntilAnotherOneGoesOn) {
-  History history = replay(begun());
-  EXPECT_FALSE(history.stopped);
-  apply(history, event("run_stopped", 0, "", 0, R"({"kind":"failed","reason":"alba is missing"})"));
-  apply(history, event("facility_paused", 0, "alba", 0, R"({"reason":"by a person"})"));
-  ASSERT_TRUE(history.stopped);
-  EXPECT_EQ(history.stopped->kind, "failed");
-  EXPECT_EQ(history.stopped->reason, "alba is missing");
-  apply(history, event("run_resumed", 0, "", 0));
-  EXPECT_FALSE(history.stopped);
+  RunState run_state = replay(begun());
+  EXPECT_FALSE(run_state.stopped);
+  apply(run_state,
+        event("run_stopped", 0, "", 0, R"({"kind":"failed","reason":"alba is missing"})"));
+  apply(run_state, event("facility_paused", 0, "alba", 0, R"({"reason":"by a person"})"));
+  ASSERT_TRUE(run_state.stopped);
+  EXPECT_EQ(run_state.stopped->kind, "failed");
+  EXPECT_EQ(run_state.stopped->reason, "alba is missing");
+  apply(run_state, event("run_resumed", 0, "", 0));
+  EXPECT_FALSE(run_state.stopped);
 }
 
 TEST(History, ALostUpdateOpensItsRoundAgain) {
   auto events = begun();
   events.push_back(event("submit_intended", 1, "alba", 1));
   events.push_back(event("submitted", 1, "alba", 1, R"({"job_id":"42"})"));
-  History history = replay(events);
-  history.rounds.at(1).facilities.at(FacilityName("alba")).accepted =
+  RunState run_state = replay(events);
+  run_state.rounds.at(1).facilities.at(FacilityName("alba")).accepted =
       Accepted{FacilityName("alba"), 1, "u", {}};
-  apply(history, event("participants_frozen", 1, "", 0, R"({"facilities":["alba","brno"]})"));
-  apply(history, event("update_lost", 1, "alba", 1, R"({"reason":"rotten"})"));
-  EXPECT_FALSE(alba(history).accepted);
-  EXPECT_EQ(alba(history).current()->failure, "rotten");
-  EXPECT_FALSE(alba(history).current()->charged);
-  EXPECT_TRUE(history.rounds.at(1).participants.empty());
-  apply(history, event("attempt_opened", 1, "alba", 2));
-  EXPECT_THROW(apply(history, event("update_lost", 1, "alba", 2, R"({"reason":"r"})")), Error);
+  apply(run_state, event("participants_frozen", 1, "", 0, R"({"facilities":["alba","brno"]})"));
+  apply(run_state, event("update_lost", 1, "alba", 1, R"({"reason":"rotten"})"));
+  EXPECT_FALSE(alba(run_state).accepted);
+  EXPECT_EQ(alba(run_state).current()->failure, "rotten");
+  EXPECT_FALSE(alba(run_state).current()->charged);
+  EXPECT_TRUE(run_state.rounds.at(1).participants.empty());
+  apply(run_state, event("attempt_opened", 1, "alba", 2));
+  EXPECT_THROW(apply(run_state, event("update_lost", 1, "alba", 2, R"({"reason":"r"})")), Error);
 }
 
 TEST(History, AnEvaluationIsNoRoundThatIsDone) {
@@ -104,16 +105,16 @@ TEST(History, AnEvaluationIsNoRoundThatIsDone) {
   events.push_back(event("published", 1, "", 0));
   events.push_back(event("round_planned", 2, "", 0, R"({"facilities":["alba"],"evaluates":true})"));
   events.push_back(event("facility_missing", 2, "alba", 0, R"({"reason":"r"})"));
-  History history = replay(events);
-  EXPECT_FALSE(history.rounds.at(1).evaluates);
-  EXPECT_TRUE(history.rounds.at(2).evaluates);
-  EXPECT_EQ(history.done().rounds_published, 1);
-  EXPECT_EQ(history.done().model_sha256, "m1");
-  EXPECT_FALSE(history.done().run_completed);
-  apply(history, event("run_resumed", 0, "", 0));
-  EXPECT_FALSE(history.rounds.at(2).facilities.at(FacilityName("alba")).missing) << "tried again";
-  apply(history, event("run_completed", 0, "", 0));
-  EXPECT_TRUE(history.done().run_completed);
+  RunState run_state = replay(events);
+  EXPECT_FALSE(run_state.rounds.at(1).evaluates);
+  EXPECT_TRUE(run_state.rounds.at(2).evaluates);
+  EXPECT_EQ(run_state.done().rounds_published, 1);
+  EXPECT_EQ(run_state.done().model_sha256, "m1");
+  EXPECT_FALSE(run_state.done().run_completed);
+  apply(run_state, event("run_resumed", 0, "", 0));
+  EXPECT_FALSE(run_state.rounds.at(2).facilities.at(FacilityName("alba")).missing) << "tried again";
+  apply(run_state, event("run_completed", 0, "", 0));
+  EXPECT_TRUE(run_state.done().run_completed);
 }
 
 TEST(History, ResumingAfterTheFreezeChangesNobodysPart) {
@@ -135,12 +136,12 @@ TEST(History, KnowsWhoseTrainingWasAcceptedInTheLastRound) {
                       {"report", parse_json(job::format_job_report(report), "report")}};
   events.push_back(event("update_accepted", 1, "alba", 2, accepted.dump()));
   events.push_back(event("facility_missing", 1, "brno", 0, R"({"reason":"late"})"));
-  History history = replay(events);
-  EXPECT_TRUE(history.done().accepted.empty()) << "its round is not published";
-  apply(history, event("aggregated", 1, "", 0, R"({"model_sha256":"m1","master_sha256":"f1"})"));
-  apply(history, event("published", 1, "", 0));
+  RunState run_state = replay(events);
+  EXPECT_TRUE(run_state.done().accepted.empty()) << "its round is not published";
+  apply(run_state, event("aggregated", 1, "", 0, R"({"model_sha256":"m1","master_sha256":"f1"})"));
+  apply(run_state, event("published", 1, "", 0));
   const std::map<FacilityName, int> expected{{FacilityName("alba"), 2}};
-  EXPECT_EQ(history.done().accepted, expected);
+  EXPECT_EQ(run_state.done().accepted, expected);
 }
 
 // A run goes on with a newer xffl. Never change that file: what is in it lies in journals out
@@ -150,19 +151,19 @@ TEST(History, UnderstandsTheJournalsOfEarlierReleases) {
   std::filesystem::copy_file(XFFL_SOURCE_DIR "/tests/golden/journal/journal.jsonl",
                              dir / "journal.jsonl");
   EXPECT_EQ(history::repair(dir / "journal.db").events, 43) << "hashed as it was then";
-  const History history = replay(history::read_events(dir / "journal.db"));
-  EXPECT_EQ(history.project, "golden");
-  EXPECT_TRUE(history.completed);
-  EXPECT_FALSE(history.cancelled);
-  EXPECT_TRUE(history.paused.empty());
-  EXPECT_EQ(history.done().rounds_published, 2);
-  EXPECT_EQ(history.rounds.at(1).participants, (std::vector<std::string>{"alba", "brno"}));
-  EXPECT_EQ(history.rounds.at(2).participants, std::vector<std::string>{"alba"});
-  ASSERT_EQ(alba(history).attempts.size(), 2u);
-  EXPECT_TRUE(alba(history).attempts[0].failure);
-  EXPECT_EQ(alba(history).accepted->attempt, 2);
-  EXPECT_EQ(alba(history).accepted->report.tokens, 24);
-  const FacilityState& brno = history.rounds.at(2).facilities.at(FacilityName("brno"));
+  const RunState run_state = replay(history::read_events(dir / "journal.db"));
+  EXPECT_EQ(run_state.project, "golden");
+  EXPECT_TRUE(run_state.completed);
+  EXPECT_FALSE(run_state.cancelled);
+  EXPECT_TRUE(run_state.paused.empty());
+  EXPECT_EQ(run_state.done().rounds_published, 2);
+  EXPECT_EQ(run_state.rounds.at(1).participants, (std::vector<std::string>{"alba", "brno"}));
+  EXPECT_EQ(run_state.rounds.at(2).participants, std::vector<std::string>{"alba"});
+  ASSERT_EQ(alba(run_state).attempts.size(), 2u);
+  EXPECT_TRUE(alba(run_state).attempts[0].failure);
+  EXPECT_EQ(alba(run_state).accepted->attempt, 2);
+  EXPECT_EQ(alba(run_state).accepted->report.tokens, 24);
+  const FacilityState& brno = run_state.rounds.at(2).facilities.at(FacilityName("brno"));
   EXPECT_NE(brno.missing->find("nan"), std::string::npos);
   EXPECT_FALSE(brno.current()->cancel_intended);
 }

@@ -18,7 +18,7 @@ class Desk : public testing::Test {
   std::vector<std::string> seen_;
 
   Desk() { std::filesystem::create_directories(folder_.path()); }
-  LoginDesk::LogIn two_factors() {
+  LoginServer::LogIn two_factors() {
     return [this](const FacilityName& facility, const remote::Ask& ask) {
       seen_ = {facility.str(), ask("Code: ", false), ask("Name: ", true)};
       if (seen_[1] != "123456") throw Error(ErrorKind::kAuth, "the log-in was refused");
@@ -33,7 +33,7 @@ class Desk : public testing::Test {
 };
 
 TEST_F(Desk, AnswersReachTheCoordinator) {
-  LoginDesk desk(folder_.login(), two_factors());
+  LoginServer desk(folder_.login(), two_factors());
   EXPECT_EQ(std::filesystem::status(folder_.login()).permissions(), std::filesystem::perms(0600));
   EXPECT_TRUE(visit("123456"));
   EXPECT_THAT(seen_, testing::ElementsAre("alba", "123456", "ann"));
@@ -41,7 +41,7 @@ TEST_F(Desk, AnswersReachTheCoordinator) {
 }
 
 TEST_F(Desk, ARefusalComesBackAsItWas) {
-  LoginDesk desk(folder_.login(), two_factors());
+  LoginServer desk(folder_.login(), two_factors());
   try {
     visit("0");
     FAIL() << "no error";
@@ -53,14 +53,14 @@ TEST_F(Desk, ARefusalComesBackAsItWas) {
 
 TEST_F(Desk, NobodyIsThereWithoutACoordinator) {
   EXPECT_FALSE(visit("123456"));
-  { LoginDesk desk(folder_.login(), two_factors()); }
+  { LoginServer desk(folder_.login(), two_factors()); }
   EXPECT_FALSE(std::filesystem::exists(folder_.login()));
   EXPECT_FALSE(visit("123456"));
 }
 
 // A visitor who leaves in the middle is a log-in that failed, not the coordinator's end.
 TEST_F(Desk, AVisitorWhoLeavesHarmsNothing) {
-  LoginDesk desk(folder_.login(), two_factors());
+  LoginServer desk(folder_.login(), two_factors());
   EXPECT_THROW(log_in_through_coordinator(folder_, FacilityName("alba"),
                                           [](const std::string&, bool) -> std::string {
                                             throw Error(ErrorKind::kUsage, "no terminal");

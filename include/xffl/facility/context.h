@@ -57,10 +57,10 @@ class ModelNorms {
 struct Context {
   const config::Experiment& experiment;
   const history::RunFolder& folder;
-  World& world;
+  Services& services;
   const Observer& observer;
-  history::Ledger& ledger;
-  history::LiveBoard& live;
+  history::RunHistory& history;
+  history::StatusFile& live;
   plan::RunIdentity identity;
   transfer::CheckedFiles checked;  // of the global models
   std::mutex observer_mutex;       // listeners are called one at a time

@@ -18,9 +18,9 @@ struct FacilityOutcome {
   std::string missing;  // why there is no update from it in this round
 };
 
-class FacilityRound {
+class FacilityDriver {
  public:
-  FacilityRound(Context& context, const plan::RoundPlan& plan, const plan::FacilityPlan& facility);
+  FacilityDriver(Context& context, const plan::RoundPlan& plan, const plan::FacilityPlan& facility);
 
   /// Blocks until the facility's update is accepted or given up. Throws kCancelled on `stop` (its
   /// job goes on), and what is wrong with this machine (kIo) or the project (kConfig); a facility's
@@ -39,7 +39,7 @@ class FacilityRound {
 
  private:
   history::FacilityState known() const {
-    return context_.ledger.facility(plan_.round, facility_.facility);
+    return context_.history.facility(plan_.round, facility_.facility);
   }
   Moment moment() const;
   bool past_deadline(const Moment& moment) const;

@@ -115,7 +115,7 @@ class FacilityActions {
   auto patiently(const Patience& patience, const std::string& doing, Body&& body);
   std::string script(int attempt) const;
   history::FacilityState state(int round) const {
-    return context_.ledger.facility(round, facility_.facility);
+    return context_.history.facility(round, facility_.facility);
   }
   submit::JobRequest request(int attempt) const;
   /// The job of an attempt, by the names that it may have.

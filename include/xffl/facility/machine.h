@@ -1,7 +1,7 @@
 // One facility's part of a round as a pure state machine: step(state, event) -> (state, records,
 // action).
 //
-// The driver (FacilityRound) appends the records to the journal, durably and in order, then does
+// The driver (FacilityDriver) appends the records to the journal, durably and in order, then does
 // the action, and hands what came of it to the next step. One action is under way at a time. A
 // coordinator that was killed builds the state again from the journal and goes on with Began: what
 // is not in the journal (`Course::Volatile`) may be lost at any moment. tests/round/ replays tens

@@ -27,11 +27,11 @@ struct RenderedScript {
 /// attempt that is open there, else for the next one; the round after the last is the evaluation.
 /// Pure but for a template of the project's own. Throws kNotFound for an unknown facility or a
 /// round beyond the last, kConfig for a template's mistakes.
-RenderedScript render_script(const config::Experiment& experiment, const history::History& history,
-                             const FacilityName& facility, std::optional<int> round,
-                             const Programs& programs);
+RenderedScript render_script(const config::Experiment& experiment,
+                             const history::RunState& run_state, const FacilityName& facility,
+                             std::optional<int> round, const Programs& programs);
 
 /// A history for a run that does not exist yet: its folders and nonces are not those of any run.
-history::History preview_history();
+history::RunState preview_state();
 
 }  // namespace xffl::facility

@@ -20,7 +20,7 @@ struct Programs {
 };
 
 // A simulation or a test passes others.
-struct World {
+struct Services {
   Clock& clock;
   // For commands and small files.
   std::function<std::shared_ptr<remote::Session>(const config::Facility&)> connect;
@@ -39,7 +39,8 @@ struct World {
 /// This machine's clock; sessions and schedulers by the facility's kinds, one connection per host;
 /// programs beside the running one. Host keys are pinned in <project_folder>/known_hosts. `ask`,
 /// which may be empty, is asked one question at a time when a facility wants a person.
-World make_world(Clock& clock, const std::filesystem::path& project_folder, remote::Ask ask = {});
+Services make_services(Clock& clock, const std::filesystem::path& project_folder,
+                       remote::Ask ask = {});
 
 remote::SshSettings ssh_settings(const config::Facility& facility,
                                  const std::filesystem::path& project_folder);

@@ -12,10 +12,10 @@
 namespace xffl::history {
 
 /// Thread-safe: every facility's thread records through it.
-class Ledger {
+class RunHistory {
  public:
   /// Opens the journal for writing and replays it; errors as Store::open and replay.
-  explicit Ledger(const std::filesystem::path& path);
+  explicit RunHistory(const std::filesystem::path& path);
 
   /// Durable on return, and visible to history().
   void record(std::string kind, Json payload = Json::object());
@@ -23,7 +23,7 @@ class Ledger {
   void record(std::string kind, int round, const FacilityName& facility, int attempt,
               Json payload = Json::object());
 
-  History history() const;
+  RunState state() const;
   RoundState round(int number) const;
   std::optional<std::string> paused(const FacilityName& name) const;
   FacilityState facility(int round, const FacilityName& name) const;
@@ -33,7 +33,7 @@ class Ledger {
 
   mutable std::mutex mutex_;
   std::unique_ptr<Store> journal_;
-  History history_;
+  RunState run_state_;
 };
 
 }  // namespace xffl::history

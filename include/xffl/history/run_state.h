@@ -69,7 +69,7 @@ struct Stopped {
   std::string reason;
 };
 
-struct History {
+struct RunState {
   std::optional<plan::RunIdentity> identity;
   std::string project;
   std::string config_sha256;
@@ -79,7 +79,8 @@ struct History {
   std::map<int, RoundState> rounds;            // 1-based
   std::map<FacilityName, std::string> paused;  // by a person, and why
   std::optional<Stopped> stopped;              // nothing since a coordinator continued
-  std::optional<Place> place;  // where it was last worked on; none in journals of earlier releases
+  std::optional<RunLocation>
+      place;  // where it was last worked on; none in journals of earlier releases
   bool completed = false;
   bool cancelled = false;
 
@@ -88,8 +89,8 @@ struct History {
 
 /// Folds the events in order. Throws kCorrupt for an event that this version does not know or whose
 /// payload is malformed.
-History replay(const std::vector<StoredEvent>& events);
-void apply(History& history, const StoredEvent& event);
+RunState replay(const std::vector<StoredEvent>& events);
+void apply(RunState& run_state, const StoredEvent& event);
 
 /// The part of apply() that concerns one facility in one round. False when `kind` is no such event.
 bool apply(FacilityState& facility, std::string_view kind, int attempt, const Json& payload,

@@ -12,19 +12,19 @@
 
 namespace xffl::history {
 
-struct LiveFacility {
+struct FacilityActivity {
   int round = 0;
   std::string doing;      // describe(course)
   std::string since_utc;  // of this `doing`
 };
-using Live = std::map<FacilityName, LiveFacility>;
+using Activities = std::map<FacilityName, FacilityActivity>;
 
 // Thread-safe. Failing to write is logged and harms nothing.
-class LiveBoard {
+class StatusFile {
  public:
-  LiveBoard(std::filesystem::path path, const Clock& clock)
+  StatusFile(std::filesystem::path path, const Clock& clock)
       : path_(std::move(path)), clock_(clock) {}
-  ~LiveBoard();  // removes the file: nothing is going on any more
+  ~StatusFile();  // removes the file: nothing is going on any more
 
   void show(int round, const FacilityName& facility, const std::string& doing);
 
@@ -32,10 +32,10 @@ class LiveBoard {
   std::filesystem::path path_;
   const Clock& clock_;
   std::mutex mutex_;
-  Live facilities_;
+  Activities facilities_;
 };
 
 /// Empty when there is no such file or it is unreadable.
-Live read_live(const std::filesystem::path& path);
+Activities read_activities(const std::filesystem::path& path);
 
 }  // namespace xffl::history

@@ -37,14 +37,14 @@ struct Outcome {
 /// facility is missing and on_missing does not allow it, quorum missed, run cancelled), kCancelled
 /// on a stop request: jobs go on, calling again continues. Blocks.
 Outcome run_federation(const config::Experiment& experiment, const history::RunFolder& folder,
-                       facility::World& world, std::stop_token stop,
+                       facility::Services& services, std::stop_token stop,
                        const facility::Observer& observer = {});
 
 /// Throws kConfig, with the lines that differ and what to do, when `experiment` would train
 /// something else than the run in `folder`, whose journal says `history`. A run whose first model
 /// was never imported keeps the project's name only.
 void require_same_training(const config::Experiment& experiment, const history::RunFolder& folder,
-                           const history::History& history);
+                           const history::RunState& run_state);
 
 /// Does what a person asks of the run. kCancel ends it: its jobs at the facilities are cancelled,
 /// durably. kPause lets a facility begin no further job (what runs goes on), kResume ends that.
@@ -53,7 +53,7 @@ void require_same_training(const config::Experiment& experiment, const history::
 /// (the coordinator has not answered; the request stays), kUsage (a copy), kRemote or kAuth (a
 /// facility could not be told; call again; run_federation() repeats a kCancel).
 void operate(const config::Experiment& experiment, const history::RunFolder& folder,
-             facility::World& world, const history::Request& request,
+             facility::Services& services, const history::Request& request,
              std::chrono::seconds patience);
 
 }  // namespace xffl::run

@@ -22,8 +22,8 @@ struct RunStatus {
   std::string coordinator;  // who runs it now; empty: nobody
   int rounds_planned = 0;   // of the experiment; 0 when unknown
   std::filesystem::path folder;
-  history::History history;
-  history::Live live;  // what facilities do now; empty when nobody runs
+  history::RunState run_state;
+  history::Activities live;  // what facilities do now; empty when nobody runs
   // Not in the run's folder: whoever can look at credentials puts them here.
   std::map<FacilityName, EndingCredential> credentials{};
 };

@@ -22,10 +22,10 @@ struct GlobalLoss {
 };
 
 /// By round, then by facility, then in the order of the report.
-std::vector<GlobalLoss> global_losses(const history::History& history);
+std::vector<GlobalLoss> global_losses(const history::RunState& run_state);
 
 /// A table for people: a row for each published model, a column for each facility's set, "loss
 /// (perplexity)"; "-": not measured. Empty when nothing was measured.
-std::string format_global_losses(const history::History& history);
+std::string format_global_losses(const history::RunState& run_state);
 
 }  // namespace xffl::status

@@ -21,11 +21,11 @@ namespace xffl::upkeep {
 // models that only they used, and their masters here, while the next round goes on: a parallel file
 // system may take minutes for one folder. Failing harms nothing: it is logged, and done again after
 // the next round. A run that continues begins by looking for all that may lie there.
-class Cleaner {
+class RetentionWorker {
  public:
-  explicit Cleaner(facility::Context& context);
+  explicit RetentionWorker(facility::Context& context);
   /// Interrupts what is under way.
-  ~Cleaner();
+  ~RetentionWorker();
 
   /// `plan`'s model was published. Returns at once.
   void after(const plan::RoundPlan& plan);
