@@ -1,5 +1,5 @@
 #!/bin/sh
-# numpy.sh DEPS TOOL: the comparison with numpy in DEPS's Python, or the reason why not.
+# numpy.sh DEPS SCRIPT ARGUMENT...: runs SCRIPT, beside this file, in DEPS's Python, or says why not.
 set -eu
 python=${XFFL_PYTHON:-$1/venv/bin/python}
 if [ ! -x "$python" ]; then
@@ -10,4 +10,6 @@ if ! problem=$("$python" -c 'import numpy' 2>&1); then
   echo "SKIP: $python cannot import numpy: $(echo "$problem" | tail -n 1)"
   exit 0
 fi
-exec "$python" "$(dirname "$0")/compare_with_numpy.py" "$2"
+script=$(dirname "$0")/$2
+shift 2
+exec "$python" "$script" "$@"
