@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How fast xffl averages models, against torch and numpy on the same files in the same run.
 
-    .deps/venv/bin/python tests/bench/aggregate_bench --xffl BUILD/bin/xffl [--megabytes 500] [--models 4] [--repeat 3]
+    .deps/venv/bin/python tests/bench/aggregate_bench.py --xffl BUILD/bin/xffl [--megabytes 500] [--models 4] [--repeat 3]
 
 Not a test: prints medians and ratios. Files are warm in the page cache; every method reads safetensors and
 writes one; xffl also hashes the result, writes its manifest and syncs it to disk. The others do none of that.
