@@ -45,7 +45,7 @@ facilities:
   alba:
     data: {{train: alba.tokens, validation: {{own: validation.tokens}}}}
   brno:
-    trainer: {{command: ['{sys.executable}', '{SOURCE}/configs/examples/hf_trainer.py']}}
+    trainer: {{command: ['{sys.executable}', '{SOURCE}/configs/trainers/hf_trainer.py']}}
     data: {{train: brno.tokens, validation: {{own: validation.tokens}}}}
 """)
         run(BIN / "xffl", "config", "validate", "-p", folder)

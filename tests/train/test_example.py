@@ -7,7 +7,7 @@ import pytest
 
 import harness
 
-EXAMPLE = (sys.executable, pathlib.Path(__file__).parents[2] / "configs/examples/hf_trainer.py")
+EXAMPLE = (sys.executable, pathlib.Path(__file__).parents[2] / "configs/trainers/hf_trainer.py")
 
 
 @pytest.fixture

@@ -113,7 +113,7 @@ def test_an_interrupt_ends_without_an_update(setting, world_size):
 def test_the_example_in_python_does_the_same(setting):
     folder, base, base_hash, tokens = setting
     job = harness.make_job(folder / "job", base, base_hash, tokens, [("it", tokens)], steps=STEPS)
-    example = pathlib.Path(__file__).parents[2] / "configs/examples/hf_trainer.py"
+    example = pathlib.Path(__file__).parents[2] / "configs/trainers/hf_trainer.py"
     outcome = signal_when(job, 1, [signal.SIGTERM], 0, steps=3, program=(sys.executable, example))
     assert outcome.codes == [0], outcome.output
     assert outcome.report["version"] == 2 and outcome.report["stopped_early"] is True
