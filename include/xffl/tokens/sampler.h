@@ -13,8 +13,8 @@
 
 namespace xffl::tokens {
 
-/// A permutation of 0 .. n-1 drawn from (seed, epoch): Fisher-Yates over Philox4x32-10 (Salmon et
-/// al., 2011) or SplitMix64.
+/// A permutation of 0 .. n-1 drawn from (seed, epoch): Fisher-Yates over SplitMix64 (Steele et al.,
+/// 2014; base/random.h).
 std::vector<uint64_t> permutation(uint64_t n, uint64_t seed, uint64_t epoch);
 
 class Sampler {
