@@ -8,6 +8,7 @@
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
+#include "xffl/base/random.h"
 
 namespace xffl::checkpoint {
 namespace {
@@ -17,7 +18,6 @@ namespace fs = std::filesystem;
 constexpr uint64_t kMaxConfigBytes = 1u << 20;
 constexpr int64_t kMaxRank = 1 << 16;
 constexpr double kMaxAlpha = 1e6;
-constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;
 constexpr int64_t kWriteElements = 1 << 20;
 
 struct Module {
@@ -104,15 +104,10 @@ void refuse_foreign(JsonObject& object) {
     refuse("init_lora_weights", init, "true or gaussian");
 }
 
-uint64_t mix(uint64_t z) {  // SplitMix64 (Steele et al., 2014)
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return z ^ (z >> 31);
-}
-
 uint64_t stream_of(std::string_view name, uint64_t seed) {
-  uint64_t state = mix(seed + kGolden);
-  for (const char c : name) state = mix((state ^ static_cast<unsigned char>(c)) + kGolden);
+  uint64_t state = splitmix64_mix(seed + kSplitMix64Step);
+  for (const char c : name)
+    state = splitmix64_mix((state ^ static_cast<unsigned char>(c)) + kSplitMix64Step);
   return state;
 }
 
@@ -220,8 +215,8 @@ void initialize_lora(const TensorSpec& spec, uint64_t seed, int64_t begin, std::
   const double bound = 1.0 / std::sqrt(static_cast<double>(spec.shape.at(1)));
   const uint64_t stream = stream_of(spec.name, seed);
   for (size_t i = 0; i < out.size(); ++i) {
-    const uint64_t counter = stream + (static_cast<uint64_t>(begin) + i) * kGolden;
-    const double uniform = static_cast<double>(mix(counter) >> 11) * 0x1.0p-53;  // [0, 1)
+    const uint64_t counter = stream + (static_cast<uint64_t>(begin) + i) * kSplitMix64Step;
+    const double uniform = to_unit_interval(splitmix64_mix(counter));
     out[i] = static_cast<float>(bound * (2 * uniform - 1));
   }
 }

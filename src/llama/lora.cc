@@ -3,15 +3,14 @@
 #include <mutex>
 
 #include "product.h"
+#include "xffl/base/random.h"
 
 namespace xffl::llama {
 namespace {
 
-constexpr uint64_t kLayerStep = 0x9E3779B97F4A7C15u;
-
 std::optional<uint64_t> seed_of(const Lora& lora) {
   if (lora.dropout == nullptr || !lora.dropout->seed) return std::nullopt;
-  return *lora.dropout->seed + (lora.layer + 1) * kLayerStep;
+  return *lora.dropout->seed + (lora.layer + 1) * kSplitMix64Step;
 }
 
 // 0, or 1 / (1 - p). Of the device's own generator: what is drawn from it is always seeded first.

@@ -9,23 +9,16 @@
 #include <set>
 
 #include "xffl/base/error.h"
+#include "xffl/base/random.h"
 
 namespace xffl::llama {
 namespace {
 
-constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;
 constexpr int64_t kReadGrain = 1 << 16;  // elements that are worth a thread
 
-// SplitMix64's output function (Steele et al., 2014): a counter becomes a random number.
-uint64_t mix(uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return z ^ (z >> 31);
-}
-
 uint64_t hash_name(const std::string& name, uint64_t seed) {
-  uint64_t state = mix(seed + kGolden);
-  for (const unsigned char c : name) state = mix((state ^ c) + kGolden);
+  uint64_t state = splitmix64_mix(seed + kSplitMix64Step);
+  for (const unsigned char c : name) state = splitmix64_mix((state ^ c) + kSplitMix64Step);
   return state;
 }
 
@@ -36,9 +29,10 @@ double uniform(uint64_t bits) { return static_cast<double>((bits >> 11) + 1) * 0
 void fill_normal(float* out, int64_t count, uint64_t stream, double deviation) {
   at::parallel_for(0, (count + 1) / 2, 1 << 14, [&](int64_t begin, int64_t end) {
     for (int64_t pair = begin; pair < end; ++pair) {
-      const uint64_t counter = stream + static_cast<uint64_t>(pair) * 2 * kGolden;
-      const double radius = deviation * std::sqrt(-2 * std::log(uniform(mix(counter))));
-      const double angle = 2 * std::numbers::pi * uniform(mix(counter + kGolden));
+      const uint64_t counter = stream + static_cast<uint64_t>(pair) * 2 * kSplitMix64Step;
+      const double radius = deviation * std::sqrt(-2 * std::log(uniform(splitmix64_mix(counter))));
+      const double angle =
+          2 * std::numbers::pi * uniform(splitmix64_mix(counter + kSplitMix64Step));
       out[2 * pair] = static_cast<float>(radius * std::cos(angle));
       if (2 * pair + 1 < count) out[2 * pair + 1] = static_cast<float>(radius * std::sin(angle));
     }

@@ -5,35 +5,19 @@
 #include <utility>
 
 #include "xffl/base/error.h"
+#include "xffl/base/random.h"
 
 namespace xffl::tokens {
 namespace {
 
-// SplitMix64's output function: a bijection of 64 bits that mixes well.
-uint64_t mix(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
+// Uniform in 0 .. bound - 1: the lowest (2^64 mod bound) draws are thrown away, so none is
+// favoured.
+uint64_t draw_below(SplitMix64& random, uint64_t bound) {
+  const uint64_t reject_below = (0 - bound) % bound;
+  uint64_t draw = random.next();
+  while (draw < reject_below) draw = random.next();
+  return draw % bound;
 }
-
-class SplitMix64 {
- public:
-  SplitMix64(uint64_t seed, uint64_t epoch) : state_(mix(mix(seed) + epoch)) {}
-
-  uint64_t next() { return mix(state_ += 0x9e3779b97f4a7c15u); }
-
-  // Uniform in 0 .. bound - 1: the lowest (2^64 mod bound) draws are thrown away, so none is
-  // favoured.
-  uint64_t below(uint64_t bound) {
-    const uint64_t reject_below = (0 - bound) % bound;
-    uint64_t draw = next();
-    while (draw < reject_below) draw = next();
-    return draw % bound;
-  }
-
- private:
-  uint64_t state_;
-};
 
 constexpr uint64_t kNoEpoch = UINT64_MAX;
 
@@ -42,9 +26,9 @@ constexpr uint64_t kNoEpoch = UINT64_MAX;
 std::vector<uint64_t> permutation(uint64_t n, uint64_t seed, uint64_t epoch) {
   std::vector<uint64_t> order(n);
   std::iota(order.begin(), order.end(), uint64_t{0});
-  SplitMix64 random(seed, epoch);
+  SplitMix64 random(splitmix64_mix(splitmix64_mix(seed) + epoch));
   for (uint64_t left = n; left > 1; --left) {
-    std::swap(order[left - 1], order[random.below(left)]);
+    std::swap(order[left - 1], order[draw_below(random, left)]);
   }
   return order;
 }

@@ -85,18 +85,13 @@ std::vector<double> token_probabilities(std::span<const float> logits,
 }
 
 TokenSampler::TokenSampler(const SamplingOptions& options)
-    : options_(options), state_(options.seed) {
+    : options_(options), random_(options.seed) {
   check(options);
 }
 
 int64_t TokenSampler::draw(std::span<const float> logits, std::span<const int64_t> seen) {
   const std::vector<double> p = token_probabilities(logits, seen, options_);
-  // SplitMix64 (Steele et al., 2014).
-  state_ += 0x9E3779B97F4A7C15u;
-  uint64_t z = state_;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  double left = static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1.0p-53;
+  double left = to_unit_interval(random_.next());
   int64_t last = 0;
   for (size_t i = 0; i < p.size(); ++i) {
     if (p[i] == 0) continue;

@@ -9,6 +9,7 @@
 
 #include "stage_step.h"
 #include "xffl/base/error.h"
+#include "xffl/base/random.h"
 #include "xffl/job/supported.h"
 
 namespace xffl::train {
@@ -17,13 +18,6 @@ namespace {
 // torch.nn.utils.clip_grad_norm_'s factor.
 double clip_factor(double norm, double max_norm) {
   return max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
-}
-
-uint64_t mix(uint64_t z) {  // SplitMix64 (Steele et al., 2014)
-  z += 0x9E3779B97F4A7C15u;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return z ^ (z >> 31);
 }
 
 }  // namespace
@@ -60,10 +54,10 @@ Trainer::Trainer(LoadedModel& model, const job::TrainingSpec& training, Pipeline
 
 // Another one for each step of the federation, rank and micro-batch; a resumed job's is the same.
 uint64_t Trainer::dropout_seed(int64_t micro_batch) const {
-  uint64_t seed = mix(training_.seed);
+  uint64_t seed = SplitMix64(training_.seed).next();
   for (const int64_t part : {training_.first_step + optimizer_.num_steps(),
                              static_cast<int64_t>(pipeline_.data().rank()), micro_batch})
-    seed = mix(seed ^ static_cast<uint64_t>(part));
+    seed = SplitMix64(seed ^ static_cast<uint64_t>(part)).next();
   return seed;
 }
 

@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "xffl/base/random.h"
+
 namespace xffl::train {
 
 struct SamplingOptions {
@@ -33,7 +35,7 @@ class TokenSampler {
 
  private:
   SamplingOptions options_;
-  uint64_t state_;
+  SplitMix64 random_;
 };
 
 }  // namespace xffl::train
