@@ -1,9 +1,11 @@
 #include "xffl/base/log.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
 #include <csignal>
+#include <limits>
 #include <regex>
 #include <sstream>
 
@@ -89,6 +91,22 @@ TEST(LogConsole, IsALineForPeopleFromItsLevelOn) {
       text, std::regex("[0-2][0-9]:[0-5][0-9]:[0-6][0-9] warning disk nearly full  path=\"/a b\"  "
                        "left=3  sure=true\n")))
       << text;
+}
+
+TEST(LogConsole, ShowsSixDigitsOfANumber) {
+  log::set_console_level(log::Level::kInfo);
+  testing::internal::CaptureStderr();
+  log::info("{}", {{"a", 0.1},
+                   {"b", 1234567.0},
+                   {"c", -1e-7},
+                   {"d", 100000.0},
+                   {"e", std::numeric_limits<double>::infinity()},
+                   {"f", INT64_MIN},
+                   {"g", ""}});
+  const std::string text = testing::internal::GetCapturedStderr();
+  log::set_console_level(log::Level::kOff);
+  EXPECT_THAT(text, testing::EndsWith(" info {}  a=0.1  b=1.23457e+06  c=-1e-07  d=100000  e=inf  "
+                                      "f=-9223372036854775808  g=\"\"\n"));
 }
 
 }  // namespace

@@ -1,0 +1,92 @@
+#include "xffl/base/live_line.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <pty.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <regex>
+
+#include "xffl/base/file.h"
+#include "xffl/base/log.h"
+
+namespace xffl {
+namespace {
+
+// Runs the disabled test `name` of this program in a process whose stderr is a terminal of
+// `columns`, and returns the bytes that the terminal received. Times of day are "TIME" there.
+std::string run_on_terminal(const std::string& name, unsigned short columns, bool no_color) {
+  const winsize size{24, columns, 0, 0};
+  int terminal = -1;
+  const pid_t child = ::forkpty(&terminal, nullptr, nullptr, &size);
+  if (child == 0) {
+    if (no_color) ::setenv("NO_COLOR", "1", 1);
+    if (!no_color) ::unsetenv("NO_COLOR");
+    ::unsetenv("GTEST_OUTPUT");
+    ::dup2(::open("/dev/null", O_WRONLY), STDOUT_FILENO);
+    const std::string filter = "--gtest_filter=" + name;
+    ::execl("/proc/self/exe", "live_line", filter.c_str(), "--gtest_also_run_disabled_tests",
+            static_cast<char*>(nullptr));
+    ::_exit(127);
+  }
+  const UniqueFd reader(terminal);
+  std::string received;
+  char bytes[512];
+  for (ssize_t n = 0; (n = ::read(reader.get(), bytes, sizeof bytes)) > 0;)
+    received.append(bytes, static_cast<size_t>(n));
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0) << received;
+  return std::regex_replace(received, std::regex("[0-2][0-9]:[0-5][0-9]:[0-6][0-9]"), "TIME");
+}
+
+TEST(LiveLineOnTerminal, DISABLED_Messages) {
+  log::set_console_level(log::Level::kDebug);
+  EXPECT_EQ(log::live_line_width(), 9u);
+  log::debug("before");
+  log::set_live_line("round \u00e9 3 of 9");
+  log::info("job submitted", {{"job", 7}});
+  log::set_live_line("round \u00e9 3 of 10");  // the visible part is the same
+  {
+    const log::NoLiveLine first;
+    log::warning("question");
+    const log::NoLiveLine second;
+    log::set_live_line("new");
+  }
+  log::error("failed {}");
+  log::set_live_line("");
+  log::set_console_level(log::Level::kOff);
+  log::error("not shown");
+}
+
+TEST(LiveLine, StaysBelowMessagesAndIsHiddenDuringAQuestion) {
+  EXPECT_EQ(run_on_terminal("LiveLineOnTerminal.DISABLED_Messages", 10, true),
+            "TIME debug before\r\n"
+            "\r\033[Kround \u00e9 3"
+            "\r\033[KTIME info job submitted  job=7\r\nround \u00e9 3"
+            "\r\033[KTIME warning question\r\n"
+            "\r\033[Knew"
+            "\r\033[KTIME error failed {}\r\nnew"
+            "\r\033[K");
+}
+
+TEST(LiveLine, HasColouredLevelsAboveItUnlessNoColorIsSet) {
+  const std::string text = run_on_terminal("LiveLineOnTerminal.DISABLED_Messages", 10, false);
+  for (const char* level : {"\033[36mdebug\033[m before", "\033[32minfo\033[m job submitted",
+                            "\033[33m\033[1mwarning\033[m question", "\033[31m\033[1merror\033[m"})
+    EXPECT_NE(text.find(level), std::string::npos) << level << "\n" << text;
+}
+
+TEST(LiveLine, HasNoWidthWhereStderrIsNoTerminal) {
+  if (::isatty(STDERR_FILENO) == 1) GTEST_SKIP() << "stderr is a terminal";
+  EXPECT_EQ(log::live_line_width(), 0u);
+  testing::internal::CaptureStderr();
+  log::set_live_line("text");
+  log::set_live_line("");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
+}  // namespace
+}  // namespace xffl
