@@ -34,8 +34,8 @@ step() { # step NAME COMMAND...: runs quietly, prints seconds, shows the log's e
 
 # --- Debian packages --------------------------------------------------------------------------------------------------
 packages=(g++ cmake ninja-build ccache git python3 python3-venv
-  libssl-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libsentencepiece-dev libpcre2-dev libsqlite3-dev libzstd-dev
-  libssh-dev libgtest-dev libgmock-dev libgloo-dev)
+  libssl-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libspdlog-dev libfmt-dev
+  libsentencepiece-dev libpcre2-dev libsqlite3-dev libzstd-dev libssh-dev libgtest-dev libgmock-dev libgloo-dev)
 # What facilities on this machine are made of; their services stay off.
 bed_packages=(openssh-server openssh-client munge slurm-wlm slurmdbd mariadb-server iproute2 util-linux procps)
 # What makes this machine misbehave: system calls that fail, a clock that jumps.

@@ -2,7 +2,8 @@
 """Checks that the modules include only what their CMakeLists.txt declares.
 
 DEPENDS of xffl_module() is a module's whole list: an include of another module's header is an error, and so is
-a third-party header in a public one, a torch header in the coordinator half, and the other way round.
+a third-party header in a public one, a torch header in the coordinator half, and the other way round. Only
+src/base/log.cc may include spdlog and fmt.
 
     scripts/check_layers.py [SOURCE_FOLDER]     exit code 0: clean; 1: problems, one per line
 """
@@ -15,6 +16,9 @@ TRAINER = {"comm", "kernels", "llama", "shard", "train"}
 WITHOUT_TORCH = {"kernels"}  # of the trainer's: nvcc compiles each file in seconds
 # Header-only value types that public headers may show (base/json.h).
 ALLOWED_PUBLIC = {"nlohmann/json.hpp"}
+# LibTorch ships another fmt: these are included where LibTorch's headers are not on the include path.
+LOG_LIBRARIES = re.compile(r"^(spdlog|fmt)/")
+LOG_SOURCE = "src/base/log.cc"
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
 THIRD_PARTY = re.compile(
     r"^(torch|ATen|c10|caffe2|nlohmann|yaml-cpp|spdlog|fmt|CLI|sqlite3|openssl|libssh|gloo|nccl|cuda|zstd|xxhash|sentencepiece)"
@@ -38,6 +42,13 @@ def declared_modules(root):
                     depends.add(word)
             modules[name] = depends
     return modules
+
+
+def check_log_libraries(root, path):
+    if path == root / LOG_SOURCE:
+        return []
+    headers = [header for header in INCLUDE.findall(path.read_text(errors="replace")) if LOG_LIBRARIES.match(header)]
+    return [f"{path}: {header}: only {LOG_SOURCE} may include spdlog and fmt" for header in headers]
 
 
 def check_file(path, module, modules, public):
@@ -101,6 +112,10 @@ def main():
                 problems += check_file(path, module, modules, public=False)
         for path in sorted((root / "include" / "xffl" / module).glob("*.h")):
             problems += check_file(path, module, modules, public=True)
+    for folder in ("apps", "include", "src", "tests"):
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in (".h", ".cc", ".cu"):
+                problems += check_log_libraries(root, path)
     for problem in problems:
         print(problem)
     print(f"{len(modules)} modules, {len(problems)} problems")

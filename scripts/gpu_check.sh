@@ -28,7 +28,7 @@ die() { echo "gpu_check: $*" >&2; exit 1; }
 
 # --- pack -------------------------------------------------------------------------------------------------------------
 # Headers, and libraries to be linked statically, as DIR/include and DIR/lib; no shared library travels.
-carried=(nlohmann-json3-dev libcli11-dev libgtest-dev libgmock-dev libgloo-dev libssl-dev libzstd-dev)
+carried=(nlohmann-json3-dev libspdlog-dev libfmt-dev libcli11-dev libgtest-dev libgmock-dev libgloo-dev libssl-dev libzstd-dev)
 pack() {
   local dir=$1 package path
   command -v dpkg-query >/dev/null || die "pack: there is no dpkg here: run it on a Debian or Ubuntu machine"

@@ -1,14 +1,24 @@
+// How it works: two spdlog loggers, one per reader. Each has one sink of ours, because a message
+// and the live line below it, or a JSON line and the repair of a torn one, must be one write.
+//
+// This is the only file that includes spdlog and fmt. LibTorch ships another fmt: LibTorch's
+// headers must not be on the include path of this file. Both libraries are used as headers, so that
+// the trainer needs no shared library for them.
 #include "xffl/base/log.h"
 
+#define SPDLOG_FMT_EXTERNAL
+#define FMT_HEADER_ONLY
 #include <fcntl.h>
+#include <fmt/format.h>
+#include <spdlog/logger.h>
+#include <spdlog/pattern_formatter.h>
+#include <spdlog/sinks/base_sink.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <mutex>
 #include <nlohmann/json.hpp>
 
@@ -21,17 +31,120 @@
 namespace xffl::log {
 namespace {
 
+constexpr const char* kEraseLine = "\r\033[K";  // ECMA-48, erase in line
+
+// ECMA-48, select graphic rendition.
+const char* colour_of(spdlog::level::level_enum level) {
+  switch (level) {
+    case spdlog::level::debug:
+      return "\033[36m";
+    case spdlog::level::warn:
+      return "\033[33m\033[1m";
+    case spdlog::level::err:
+      return "\033[31m\033[1m";
+    default:
+      return "\033[32m";
+  }
+}
+
+// Messages on stderr and, on a terminal, the live line below them.
+class ConsoleSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  ConsoleSink() : base_sink(std::make_unique<spdlog::pattern_formatter>("%H:%M:%S %^%l%$ %v")) {}
+
+  // Usable columns; 0 where stderr is no terminal.
+  size_t width() const {
+    if (!terminal_) return 0;
+    winsize size{};
+    const bool known = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+    return (known ? size.ws_col : 80) - 1u;  // a full line may wrap
+  }
+
+  void set_live_line(const std::string& text) {
+    std::lock_guard lock(mutex_);
+    wanted_live_line_ = text;
+    show_live_line();
+  }
+
+  // `by`: 1 or -1. The live line is shown while the sum is 0.
+  void suspend_live_line(int by) {
+    std::lock_guard lock(mutex_);
+    num_suspensions_ += by;
+    show_live_line();
+  }
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    const std::string_view plain(line.data(), line.size());
+    const size_t from = message.color_range_start, to = message.color_range_end;
+    std::string text(plain);
+    if (colours_)
+      text = fmt::format("{}{}{}\033[m{}", plain.substr(0, from), colour_of(message.level),
+                         plain.substr(from, to - from), plain.substr(to));
+    if (!live_line_.empty()) text = kEraseLine + text + live_line_;
+    write(text);
+  }
+
+  void flush_() override {}  // stderr has no buffer
+
+  void show_live_line() {
+    if (!terminal_) return;
+    // A precision counts characters.
+    const std::string shown =
+        num_suspensions_ > 0 ? "" : fmt::format("{:.{}}", wanted_live_line_, width());
+    if (shown == live_line_) return;
+    live_line_ = shown;
+    write(kEraseLine + shown);
+  }
+
+  // One write: lines of several processes do not mix.
+  static void write(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stderr); }
+
+  const bool terminal_ = ::isatty(STDERR_FILENO) == 1;
+  const bool colours_ = terminal_ && std::getenv("NO_COLOR") == nullptr;
+  std::string live_line_;  // as shown; empty: none
+  std::string wanted_live_line_;
+  int num_suspensions_ = 0;  // the number of living NoLiveLine
+};
+
+// Messages as lines of a file. spdlog's file sink buffers, and throws when the disk is full.
+class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  FileSink() : base_sink(std::make_unique<spdlog::pattern_formatter>("%v")) {}
+
+  void set_file(UniqueFd file) {
+    std::lock_guard lock(mutex_);
+    file_ = std::move(file);
+    torn_ = false;
+  }
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    if (!file_) return;
+    spdlog::memory_buf_t line;
+    if (torn_) line.push_back('\n');
+    formatter_->format(message, line);
+    // One write per line: lines of several processes do not mix. A full disk stops nothing; the log
+    // goes on when there is space again.
+    const ssize_t written = ::write(file_.get(), line.data(), line.size());
+    if (written > 0) torn_ = static_cast<size_t>(written) < line.size();
+  }
+
+  void flush_() override {}  // nothing is buffered
+
+  UniqueFd file_;
+  bool torn_ = false;  // the last line is not whole: the disk was full
+};
+
 struct Output {
-  std::atomic<Level> console_level{Level::kInfo};
-  const bool terminal = ::isatty(STDERR_FILENO) == 1;
-  const bool colours = terminal && std::getenv("NO_COLOR") == nullptr;
-  std::mutex console_mutex;
-  std::string live_line;  // as shown; empty: none
-  std::string wanted_live_line;
-  int no_live_line = 0;  // how many NoLiveLine live
-  std::mutex file_mutex;
-  UniqueFd file;
-  bool torn = false;  // its last line is not whole: the disk was full
+  const std::shared_ptr<ConsoleSink> console_sink = std::make_shared<ConsoleSink>();
+  const std::shared_ptr<FileSink> file_sink = std::make_shared<FileSink>();
+  spdlog::logger console{"console", console_sink};
+  spdlog::logger file{"file", file_sink};
+
+  Output() { file.set_level(spdlog::level::off); }
 };
 
 Output& output() {
@@ -39,30 +152,20 @@ Output& output() {
   return instance;
 }
 
-struct LevelLook {
-  const char* name;
-  const char* colour;  // ECMA-48, select graphic rendition
-};
-
-LevelLook look_of(Level level) {
+spdlog::level::level_enum to_spdlog(Level level) {
   switch (level) {
     case Level::kDebug:
-      return {"debug", "\033[36m"};
-    case Level::kWarning:
-      return {"warning", "\033[33m\033[1m"};
-    case Level::kError:
-      return {"error", "\033[31m\033[1m"};
+      return spdlog::level::debug;
     case Level::kInfo:
+      return spdlog::level::info;
+    case Level::kWarning:
+      return spdlog::level::warn;
+    case Level::kError:
+      return spdlog::level::err;
     case Level::kOff:
       break;
   }
-  return {"info", "\033[32m"};
-}
-
-std::string format_number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.6g", value);
-  return text;
+  return spdlog::level::off;
 }
 
 std::string format_field(const Field& field) {
@@ -71,27 +174,17 @@ std::string format_field(const Field& field) {
       const std::string shown = printable(v);
       return shown.find(' ') == std::string::npos && !shown.empty() ? shown : "\"" + shown + "\"";
     }
-    std::string operator()(int64_t v) const { return std::to_string(v); }
-    std::string operator()(double v) const { return format_number(v); }
+    std::string operator()(int64_t v) const { return fmt::to_string(v); }
+    std::string operator()(double v) const { return fmt::format("{:.6g}", v); }
     std::string operator()(bool v) const { return v ? "true" : "false"; }
   };
-  return std::string(field.key) + "=" + std::visit(Visitor{}, field.value);
+  return fmt::format("{}={}", field.key, std::visit(Visitor{}, field.value));
 }
 
-std::string local_time() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  char text[16] = "";
-  if (::localtime_r(&now, &parts) != nullptr) std::strftime(text, sizeof text, "%H:%M:%S", &parts);
-  return text;
-}
-
-void write_json_line(Output& out, Level level, std::string_view event, Fields fields) {
-  std::lock_guard lock(out.file_mutex);
-  if (!out.file) return;
+std::string json_line(spdlog::level::level_enum level, std::string_view event, Fields fields) {
   nlohmann::ordered_json line;
   line["time"] = format_utc(std::chrono::system_clock::now());
-  line["level"] = look_of(level).name;
+  line["level"] = fmt::to_string(spdlog::level::to_string_view(level));
   line["event"] = event;
   for (const Field& field : fields) {
     const auto* text = std::get_if<std::string>(&field.value);
@@ -100,38 +193,18 @@ void write_json_line(Output& out, Level level, std::string_view event, Fields fi
     else
       std::visit([&](const auto& value) { line[std::string(field.key)] = value; }, field.value);
   }
-  // One write per line: lines of several processes do not mix. A log that cannot be written stops
-  // nothing, and goes on when it can be again.
-  const std::string text =
-      (out.torn ? "\n" : "") +
-      line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-  const ssize_t written = ::write(out.file.get(), text.data(), text.size());
-  if (written > 0) out.torn = static_cast<size_t>(written) < text.size();
+  return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 void emit(Level level, std::string_view event, Fields fields) {
   Output& out = output();
-  write_json_line(out, level, event, fields);
-  if (level < out.console_level) return;
-  const LevelLook look = look_of(level);
-  std::string text = local_time() + " ";
-  text += out.colours ? std::string(look.colour) + look.name + "\033[m" : look.name;
-  text.append(" ").append(event);
+  const spdlog::level::level_enum spdlog_level = to_spdlog(level);
+  if (out.file.should_log(spdlog_level))
+    out.file.log(spdlog_level, json_line(spdlog_level, event, fields));
+  if (!out.console.should_log(spdlog_level)) return;
+  std::string text(event);
   for (const Field& field : fields) text += "  " + format_field(field);
-  text += "\n";
-  std::lock_guard lock(out.console_mutex);
-  if (!out.live_line.empty()) text = "\r\033[K" + text + out.live_line;  // ECMA-48, erase in line
-  // One write per line, as above.
-  std::fwrite(text.data(), 1, text.size(), stderr);
-}
-
-// As many characters as fit into so many columns.
-std::string cut(const std::string& text, size_t columns) {
-  size_t characters = 0;
-  for (size_t i = 0; i < text.size(); ++i)
-    if ((static_cast<unsigned char>(text[i]) & 0xc0) != 0x80 && ++characters > columns)
-      return text.substr(0, i);
-  return text;
+  out.console.log(spdlog_level, text);
 }
 
 // Characters that steer a terminal or reorder a line: C0 and C1 controls, and those that set the
@@ -148,52 +221,21 @@ bool steers(std::string_view character) {
 
 }  // namespace
 
-void set_console_level(Level level) { output().console_level = level; }
+void set_console_level(Level level) { output().console.set_level(to_spdlog(level)); }
 
-size_t live_line_width() {
-  if (!output().terminal) return 0;
-  winsize size{};
-  const bool known = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
-  return (known ? size.ws_col : 80) - 1u;  // a full line may wrap
-}
+size_t live_line_width() { return output().console_sink->width(); }
 
-namespace {
+void set_live_line(const std::string& text) { output().console_sink->set_live_line(text); }
 
-void show_live_line(Output& out) {  // holding console_mutex
-  const std::string shown =
-      out.no_live_line > 0 ? "" : cut(out.wanted_live_line, live_line_width());
-  if (shown == out.live_line) return;
-  out.live_line = shown;
-  const std::string written = "\r\033[K" + shown;
-  std::fwrite(written.data(), 1, written.size(), stderr);
-}
-
-void suspend_live_line(int by) {
-  Output& out = output();
-  std::lock_guard lock(out.console_mutex);
-  out.no_live_line += by;
-  if (out.terminal) show_live_line(out);
-}
-
-}  // namespace
-
-void set_live_line(const std::string& text) {
-  Output& out = output();
-  std::lock_guard lock(out.console_mutex);
-  out.wanted_live_line = text;
-  if (out.terminal) show_live_line(out);
-}
-
-NoLiveLine::NoLiveLine() { suspend_live_line(1); }
-NoLiveLine::~NoLiveLine() { suspend_live_line(-1); }
+NoLiveLine::NoLiveLine() { output().console_sink->suspend_live_line(1); }
+NoLiveLine::~NoLiveLine() { output().console_sink->suspend_live_line(-1); }
 
 void set_file(const std::filesystem::path& path) {
   Output& out = output();
   UniqueFd file;
   if (!path.empty()) file = open_file(path, O_WRONLY | O_CREAT | O_APPEND, 0600);
-  std::lock_guard lock(out.file_mutex);
-  out.file = std::move(file);
-  out.torn = false;
+  out.file.set_level(file ? spdlog::level::debug : spdlog::level::off);
+  out.file_sink->set_file(std::move(file));
 }
 
 void debug(std::string_view event, Fields fields) { emit(Level::kDebug, event, fields); }
@@ -216,11 +258,7 @@ std::string printable(std::string_view whole, size_t max_bytes) {
       shown += character;
       continue;
     }
-    for (const char c : character) {
-      char escaped[8];
-      std::snprintf(escaped, sizeof escaped, "\\x%02X", static_cast<unsigned char>(c));
-      shown += escaped;
-    }
+    for (const char c : character) shown += fmt::format("\\x{:02X}", static_cast<unsigned char>(c));
   }
   if (i < text.size() || looked_at < whole.size()) shown += "...";
   return shown;
