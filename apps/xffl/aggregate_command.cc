@@ -1,7 +1,6 @@
-#include "aggregate_command.h"
-
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -11,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "commands.h"
 #include "fingerprint.h"
 #include "xffl/aggregate/aggregate.h"
 #include "xffl/base/error.h"

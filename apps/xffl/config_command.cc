@@ -1,7 +1,6 @@
-#include "config_command.h"
-
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -9,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "commands.h"
 #include "config_wizard.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"

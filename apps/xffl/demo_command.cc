@@ -1,8 +1,8 @@
-#include "demo_command.h"
-
+#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
 
+#include "commands.h"
 #include "demo_steps.h"
 #include "project.h"
 #include "xffl/base/error.h"

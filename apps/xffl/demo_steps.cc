@@ -4,7 +4,8 @@
 #include <cstdio>
 #include <thread>
 
-#include "run_command.h"
+#include "project.h"
+#include "round_display.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"

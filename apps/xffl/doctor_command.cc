@@ -1,9 +1,9 @@
-#include "doctor_command.h"
-
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <memory>
 
+#include "commands.h"
 #include "doctor.h"
 #include "project.h"
 #include "terminal.h"

@@ -1,11 +1,11 @@
-#include "generate_command.h"
-
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 
+#include "commands.h"
 #include "xffl/base/error.h"
 #include "xffl/base/process.h"
 

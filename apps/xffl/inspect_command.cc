@@ -1,9 +1,9 @@
-#include "inspect_command.h"
-
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <string>
 
+#include "commands.h"
 #include "describe.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"

@@ -9,20 +9,8 @@
 #include <exception>
 #include <filesystem>
 
-#include "aggregate_command.h"
-#include "config_command.h"
-#include "demo_command.h"
-#include "doctor_command.h"
-#include "generate_command.h"
-#include "inspect_command.h"
-#include "login_command.h"
-#include "operate_command.h"
-#include "plan_command.h"
-#include "render_command.h"
-#include "run_command.h"
-#include "simulate_command.h"
-#include "status_command.h"
-#include "trust_command.h"
+#include "commands.h"
+#include "round_display.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/base/scrub.h"

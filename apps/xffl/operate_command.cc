@@ -1,8 +1,8 @@
-#include "operate_command.h"
-
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 
+#include "commands.h"
 #include "project.h"
 #include "terminal.h"
 #include "xffl/base/clock.h"

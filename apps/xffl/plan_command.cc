@@ -1,10 +1,10 @@
 // How it works: the script is rendered as `xffl run` would render it and, unless --offline, shown
 // to each facility's Slurm with --test-only, which submits nothing.
-#include "plan_command.h"
-
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 
+#include "commands.h"
 #include "project.h"
 #include "terminal.h"
 #include "xffl/base/clock.h"

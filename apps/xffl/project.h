@@ -1,7 +1,6 @@
 // What the commands that work on a project share: where its runs are, and ending on a signal.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <filesystem>
 #include <memory>
@@ -11,6 +10,10 @@
 
 #include "xffl/config/experiment.h"
 #include "xffl/history/run_folder.h"
+
+namespace CLI {
+class App;
+}
 
 namespace xffl {
 

@@ -1,8 +1,8 @@
-#include "render_command.h"
-
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 
+#include "commands.h"
 #include "project.h"
 #include "xffl/base/clock.h"
 #include "xffl/base/error.h"

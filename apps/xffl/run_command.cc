@@ -1,8 +1,7 @@
-#include "run_command.h"
-
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -10,6 +9,9 @@
 #include <iterator>
 #include <thread>
 
+#include "commands.h"
+#include "project.h"
+#include "round_display.h"
 #include "terminal.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -26,25 +28,6 @@
 
 namespace xffl {
 namespace {
-
-constexpr std::chrono::seconds kLineInterval{5};
-
-std::string format(const char* pattern, auto... values) {
-  char text[200];
-  std::snprintf(text, sizeof text, pattern, values...);
-  return text;
-}
-
-// "step 12 of 40  loss 5.1234  1234 tokens/s" from a line of metrics.jsonl; empty when it cannot be
-// read.
-std::string describe(const std::string& metrics_line) try {
-  const Json json = parse_json(metrics_line, "metrics.jsonl");
-  JsonObject line(json, "metrics.jsonl");
-  return format("step %lld  loss %.4f  %.0f tokens/s", static_cast<long long>(line.integer("step")),
-                line.number("loss"), line.number_or("tokens_per_second", 0));
-} catch (const Error&) {  // a foreign trainer may write other metrics
-  return "";
-}
 
 // Two coordinators on two machines must not both believe that the journal is theirs.
 void check_file_system(const std::filesystem::path& folder, bool allowed) {
@@ -240,87 +223,6 @@ void attach(const ProjectOptions& options) {
 }
 
 }  // namespace
-
-RoundDisplay::RoundDisplay(int num_rounds, std::filesystem::path live_file)
-    : num_rounds_(num_rounds),
-      terminal_(log::live_line_width() > 0),
-      live_file_(std::move(live_file)) {
-  if (!terminal_ || live_file_.empty()) return;
-  watch_ = std::jthread([this](const std::stop_token& end) {
-    while (SystemClock().sleep(std::chrono::seconds(1), end)) {
-      const history::Activities live = history::read_activities(live_file_);
-      const std::lock_guard lock(mutex_);
-      if (live.empty() || end.stop_requested()) continue;
-      for (const auto& [name, facility] : live) {
-        const auto step = trainings_.find(name);
-        const bool trains = facility.doing.starts_with("running") && step != trainings_.end();
-        live_[name] = trains ? step->second : log::printable(facility.doing);
-      }
-      log::set_live_line(line(live.begin()->second.round));
-    }
-  });
-}
-
-RoundDisplay::~RoundDisplay() {
-  watch_.request_stop();
-  if (watch_.joinable()) watch_.join();
-  log::set_live_line("");
-}
-
-facility::Observer RoundDisplay::observer() {
-  return {.on_training = [this](int round, const FacilityName& facility,
-                                const std::string& line) { show_training(round, facility, line); },
-          .on_round = [this](int round, const std::vector<history::Accepted>& participants,
-                             double seconds) { show_round(round, participants, seconds); }};
-}
-
-// Where a terminal is too narrow for all of it, each facility has its share.
-std::string RoundDisplay::line(int round) const {
-  const std::string head =
-      round > num_rounds_ ? "last evaluation" : format("round %d of %d", round, num_rounds_);
-  const auto with = [&](size_t share) {
-    std::string text = head;
-    for (const auto& [name, words] : live_)
-      text += ("  | " + name.str() + ": " + words).substr(0, share);
-    return text;
-  };
-  const std::string whole = with(std::string::npos);
-  const size_t width = log::live_line_width();
-  if (width == 0 || whole.size() <= width) return whole;
-  return with(std::max<size_t>((width - std::min(width, head.size())) / live_.size(), 16));
-}
-
-void RoundDisplay::show_training(int round, const FacilityName& facility,
-                                 const std::string& metrics_line) {
-  const std::string text = describe(metrics_line);
-  if (text.empty()) return;
-  const std::lock_guard lock(mutex_);
-  live_[facility] = trainings_[facility] = text;
-  const auto now = std::chrono::steady_clock::now();
-  if (terminal_) {
-    log::set_live_line(line(round));
-  } else if (now - last_line_ >= kLineInterval) {
-    std::fprintf(stderr, "%s\n", line(round).c_str());
-    last_line_ = now;
-  }
-}
-
-void RoundDisplay::show_round(int round, const std::vector<history::Accepted>& participants,
-                              double seconds) {
-  const std::lock_guard lock(mutex_);
-  live_.clear();
-  trainings_.clear();
-  log::set_live_line("");
-  std::string line = format("round %d of %d  %.1f s", round, num_rounds_, seconds);
-  for (const history::Accepted& update : participants) {
-    line += format("  | %s: %lld tokens, loss %.4f", update.facility.str().c_str(),
-                   static_cast<long long>(update.report.tokens), update.report.train_loss);
-    for (const job::ValidationResult& result : update.report.validation)
-      line += format(", %s %.4f -> %.4f", result.name.c_str(), result.nll_before, result.nll_after);
-  }
-  std::printf("%s\n", line.c_str());
-  std::fflush(stdout);
-}
 
 void add_run_command(CLI::App& app) {
   struct State {

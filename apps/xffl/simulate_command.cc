@@ -1,10 +1,10 @@
-#include "simulate_command.h"
-
+#include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <memory>
 
+#include "commands.h"
 #include "simulate_facility.h"
 #include "xffl/base/error.h"
 #include "xffl/launch/ranks.h"

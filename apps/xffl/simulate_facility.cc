@@ -3,7 +3,8 @@
 #include <cmath>
 #include <cstdio>
 
-#include "run_command.h"
+#include "project.h"
+#include "round_display.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"

@@ -1,11 +1,11 @@
-#include "status_command.h"
-
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <thread>
 
+#include "commands.h"
 #include "project.h"
 #include "terminal.h"
 #include "xffl/base/error.h"

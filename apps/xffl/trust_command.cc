@@ -1,9 +1,9 @@
-#include "trust_command.h"
-
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <memory>
 
+#include "commands.h"
 #include "terminal.h"
 #include "xffl/base/error.h"
 #include "xffl/config/load.h"

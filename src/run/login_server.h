@@ -1,4 +1,4 @@
-// The coordinator's side of xffl/round/log_in.h.
+// The coordinator's side of xffl/run/log_in.h.
 #pragma once
 
 #include <filesystem>

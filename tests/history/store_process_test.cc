@@ -101,7 +101,7 @@ TEST(JournalProcess, TwoWritersInOneProcess) {
   }
 }
 
-// Whether a copy may be worked on is not the lock's affair: xffl/round/place.h.
+// The lock does not tell a copied run folder: xffl/history/run_location.h does.
 TEST(JournalProcess, StaleLockTextHoldsNothing) {
   const test::TempDir dir;
   std::ofstream(dir / "journal.db.lock")

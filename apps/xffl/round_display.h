@@ -1,23 +1,23 @@
-// xffl run: the federation.
+// The progress of a federation's rounds on stderr and stdout.
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include <chrono>
 #include <filesystem>
+#include <map>
 #include <mutex>
+#include <string>
 #include <thread>
+#include <vector>
 
-#include "project.h"
 #include "xffl/run/federation.h"
 
 namespace xffl {
 
-void add_run_command(CLI::App& app);
-
-/// Shows what facilities do, their training and finished rounds as they happen: a live line on a
-/// terminal, a line now and then in a pipe.
+/// Shows the activity of the facilities, their training and finished rounds as they happen: a live
+/// line on a terminal, a line every few seconds in a pipe.
 class RoundDisplay {
  public:
-  /// `live_file` is the run's live.json, looked at each second on a terminal; empty: none.
+  /// `live_file` is the run's live.json, read each second on a terminal; empty: none.
   explicit RoundDisplay(int num_rounds, std::filesystem::path live_file = {});
   ~RoundDisplay();
   facility::Observer observer();
