@@ -13,9 +13,9 @@ using test::Project;
 
 // Runs xffl where the project's folder is, as the table of mounts says, on NFS.
 ProcessResult on_nfs(const Project& project, const std::vector<std::string>& args) {
-  const std::filesystem::path mounts = project.path() / "mountinfo";
-  write_file_atomic(mounts, "22 1 0:20 / / rw - ext4 /dev/sda1 rw\n30 22 0:30 / " +
-                                project.path().string() + " rw - nfs4 nas:/home rw\n");
+  const std::filesystem::path mounts = project.path() / "mounts";
+  write_file_atomic(
+      mounts, "/dev/sda1 / ext4 rw 0 0\nnas:/home " + project.path().string() + " nfs4 rw 0 0\n");
   std::vector<std::string> argv = {
       "unshare",
       "--mount",
@@ -23,7 +23,7 @@ ProcessResult on_nfs(const Project& project, const std::vector<std::string>& arg
       "private",
       "sh",
       "-c",
-      "mount --bind \"$1\" /proc/$$/mountinfo || exit 77; shift; exec \"$@\"",
+      "mount --bind \"$1\" /proc/$$/mounts || exit 77; shift; exec \"$@\"",
       "sh",
       mounts.string(),
       XFFL_BINARY_DIR "/bin/xffl"};

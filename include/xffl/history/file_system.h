@@ -13,8 +13,8 @@ namespace xffl::history {
 /// mounts names it; empty when it is a local or an unknown one. Of a path that does not exist yet,
 /// its nearest folder counts. No errors: what cannot be read is unknown.
 ///
-/// Source: proc(5), mountinfo.
+/// Source: proc(5), /proc/pid/mounts; getmntent(3).
 std::string network_file_system(const std::filesystem::path& path,
-                                const std::filesystem::path& mounts = "/proc/self/mountinfo");
+                                const std::filesystem::path& mounts = "/proc/self/mounts");
 
 }  // namespace xffl::history
