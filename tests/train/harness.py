@@ -1,8 +1,10 @@
-"""What the Python tests of xffl-train share: models made by Hugging Face, token shards, jobs, and ranks."""
+"""What the Python tests of xffl-train share: models made by Hugging Face, token shards, jobs, and ranks.
+
+xffl-train runs on the device that device.py names; Hugging Face's models, the reference, run on the CPU.
+"""
 
 import json
 import os
-import pathlib
 import random
 import socket
 import subprocess
@@ -11,9 +13,22 @@ import torch
 import transformers
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from device import BIN, DEVICE
+
 torch.set_num_threads(1)
 transformers.utils.logging.set_verbosity_error()
-BIN = pathlib.Path(os.environ.get("XFFL_BIN", "build/trainer-cpu/bin"))
+# Relative differences to Hugging Face's float32 on the CPU. A GPU adds in another order, in attention, norms and the head's
+# softmax, and multiplies by 3 x TF32 in attention: ten times a CPU's differences, and more after steps of AdamW.
+TOLERANCES = {
+    # nll: mean of a data set; sequence: mean of a sequence; loss: of a training's steps in float32; lora_loss: the same with
+    # adapters, absolute; lora_norm: their gradient's norm; adapter: L2 norm of a trained adapter's difference;
+    # bf16: loss of a model computed in bfloat16; pure_bf16: of a training in pure bfloat16, against Hugging Face's.
+    "cpu": dict(nll=2e-6, sequence=1e-5, loss=1e-5, lora_loss=1e-4, lora_norm=1e-3, adapter=1e-3, bf16=1e-2, pure_bf16=0.02),
+    "cuda": dict(nll=1e-5, sequence=5e-5, loss=1e-4, lora_loss=5e-4, lora_norm=5e-3, adapter=1e-2, bf16=1e-2, pure_bf16=0.02),
+}
+TOLERANCE = TOLERANCES[DEVICE]
+# Job options for tests that compare bits: a GPU's default operators add in another order in each run.
+SAME_BITS = dict(deterministic=DEVICE == "cuda")
 NONCE = "0123456789abcdef0123456789abcdef"
 
 SMALL = dict(vocab_size=97, hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=4,
@@ -43,6 +58,13 @@ def variants():
         "everything": dict(num_key_value_heads=2, head_dim=16, tie_word_embeddings=True, attention_bias=True,
                            mlp_bias=True, **rope(**llama3)),
     }
+
+
+def on_gpu(values, *chosen):
+    """The values of a parameter, of which a GPU runs the chosen ones only."""
+    import pytest  # not where only benchmarks run
+
+    return [pytest.param(value, marks=[pytest.mark.gpu] if value in chosen else []) for value in values]
 
 
 def make_model(folder, seed=0, dtype=torch.float32, max_shard_size="1GB", **changes):
@@ -80,8 +102,13 @@ def run(command, check=True, timeout=300, **options):
     return result
 
 
+def xffl_train(command, *arguments):
+    """The command line of a subcommand on the device under test."""
+    return [BIN / "xffl-train", command, "--device", DEVICE, *arguments]
+
+
 def evaluate(model, tokens, *arguments):
-    return json.loads(run([BIN / "xffl-train", "evaluate", "--model", model, "--tokens", tokens, "--json", *arguments]).stdout)
+    return json.loads(run(xffl_train("evaluate", "--model", model, "--tokens", tokens, "--json", *arguments)).stdout)
 
 
 def load(folder, dtype=torch.float32):
@@ -163,7 +190,7 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def start_ranks(job, world_size=1, program=(BIN / "xffl-train",), **environment):
+def start_ranks(job, world_size=1, program=(BIN / "xffl-train", "--device", DEVICE), **environment):
     port = free_port()
     ranks = []
     for rank in range(world_size):

@@ -13,7 +13,7 @@ NEW = 48
 
 
 def generate(folder, ids, *arguments, check=True):
-    result = harness.run([harness.BIN / "xffl-train", "generate", "--model", folder, "--ids", ",".join(map(str, ids)), *arguments],
+    result = harness.run(harness.xffl_train("generate", "--model", folder, "--ids", ",".join(map(str, ids)), *arguments),
                          check=check)
     if not check:
         return result
@@ -33,7 +33,7 @@ def hf_generate(folder, ids, count=NEW, eos=None, **options):
     return found[0, len(ids):].tolist()
 
 
-@pytest.mark.parametrize("name", harness.variants())
+@pytest.mark.parametrize("name", harness.on_gpu(harness.variants(), "everything", "plain"))
 def test_greedy_is_token_exact(tmp_path, name):
     harness.make_model(tmp_path / "m", **harness.variants()[name])
     found = generate(tmp_path / "m", PROMPT, "--max-new-tokens", NEW, "--ignore-eos")
