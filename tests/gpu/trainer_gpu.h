@@ -28,9 +28,13 @@ class TrainerGpu : public testing::Test {
   void SetUp() override {
     if (test_device().is_cuda() && train::list_gpus().empty())
       GTEST_SKIP() << "no GPU is visible here (XFFL_TEST_DEVICE=cpu runs this test on the CPU)";
-    // Too small for threads, which wait for each other where others use the cores.
-    if (test_device().is_cpu()) at::set_num_threads(1);
+    // The tensors are too small for threads: on a busy CPU they mostly wait for each other.
+    at::set_num_threads(1);
   }
+  void TearDown() override { at::set_num_threads(num_threads_); }
+
+ private:
+  int num_threads_ = at::get_num_threads();
 };
 
 /// Selects deterministic operators within a scope: the setting of training.deterministic.

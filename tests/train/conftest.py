@@ -3,6 +3,8 @@
 Without a GPU the exit code is 77 and the reason is printed.
 """
 
+import sys
+
 import pytest
 
 import device
@@ -11,7 +13,9 @@ import device
 def pytest_configure(config):
     config.addinivalue_line("markers", "gpu: also runs with XFFL_TEST_DEVICE=cuda")
     if reason := device.reason_to_skip():
-        pytest.exit(f"SKIPPED: {reason}", returncode=77)
+        sys.__stdout__.write(f"SKIPPED: {reason}\n")  # past pytest's capture
+        sys.__stdout__.flush()
+        pytest.exit(reason, returncode=77)
 
 
 def pytest_collection_modifyitems(config, items):
