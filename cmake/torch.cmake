@@ -62,7 +62,10 @@ if(XFFL_CUDA)
   add_library(xffl_cuda_runtime INTERFACE)
   target_link_libraries(xffl_cuda_runtime INTERFACE ${cuda_runtime})
   find_path(XFFL_NCCL_INCLUDE nccl.h HINTS ${site_packages}/nvidia/nccl/include ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
-  target_include_directories(xffl_torch SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS} ${XFFL_NCCL_INCLUDE})
+  include(cuda_headers)
+  xffl_cuda_library_headers(cuda_library_headers "${CUDAToolkit_INCLUDE_DIRS}" ${site_packages})
+  target_include_directories(xffl_torch SYSTEM INTERFACE
+    ${CUDAToolkit_INCLUDE_DIRS} ${XFFL_NCCL_INCLUDE} ${cuda_library_headers})
   target_compile_definitions(xffl_torch INTERFACE USE_CUDA USE_C10D_NCCL)
   target_link_libraries(xffl_torch INTERFACE
     ${XFFL_TORCH_DIR}/lib/libtorch_cuda.so ${XFFL_TORCH_DIR}/lib/libc10_cuda.so)
