@@ -1,5 +1,6 @@
 #include <cmath>
 #include <cstdio>
+#include <optional>
 
 #include "setup.h"
 #include "xffl/base/error.h"
@@ -46,20 +47,25 @@ void evaluate_command(const CommonOptions& common, const EvaluateOptions& option
   if (options.document_mask) train::use_attention_of_any_length(rank.device);
   job::TrainingSpec training;
   training.sharding = job::parse_sharding(options.sharding).value();
-  const train::ShardGroups groups(*rank.group, training, rank.rendezvous.local_world_size);
   train::LoadOptions load;
   load.device = rank.device;
   load.precision = *precision;
   load.sharding = training.sharding;
-  load.groups = groups.groups();
   load.adapter = options.adapter;
   if (!options.adapter.empty()) load.lora = checkpoint::read_lora_config(options.adapter);
-  const train::LoadedModel loaded = train::load_model(options.model, load);
-  const train::Dataset data({options.tokens}, train::ModelLimits(loaded.config), 0,
-                            options.document_mask);
-  train::Pipeline one_stage(*rank.group, 1, rank.device);
-  const train::Evaluation result =
-      train::evaluate(loaded, data, options.batch_size, one_stage, rank.device).value();
+  // Both outlive an error.
+  std::optional<train::ShardGroups> groups;
+  train::LoadedModel loaded;
+  train::Evaluation result;
+  run_as_rank(rank, [&] {
+    groups.emplace(*rank.group, training, rank.rendezvous.local_world_size);
+    load.groups = groups->groups();
+    loaded = train::load_model(options.model, load);
+    const train::Dataset data({options.tokens}, train::ModelLimits(loaded.config), 0,
+                              options.document_mask);
+    train::Pipeline one_stage(*rank.group, 1, rank.device);
+    result = train::evaluate(loaded, data, options.batch_size, one_stage, rank.device).value();
+  });
   if (!std::isfinite(result.nll())) {
     throw Error(ErrorKind::kFailed, "the loss of " + options.model + " on " + options.tokens +
                                         " is " + std::to_string(result.nll()) +

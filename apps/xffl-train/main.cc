@@ -4,14 +4,12 @@
 
 #include <CLI/CLI.hpp>
 #include <csignal>
-#include <cstdio>
 #include <exception>
 #include <string_view>
 
 #include "commands.h"
+#include "failure.h"
 #include "xffl/base/error.h"
-#include "xffl/base/log.h"
-#include "xffl/train/foreign_error.h"
 
 namespace {
 
@@ -149,12 +147,6 @@ void run(const CommandLine& line) {
                     "nothing to do: give --job job.json, or see xffl-train --help");
 }
 
-int report(xffl::ErrorKind kind, std::string_view message) {
-  std::fprintf(stderr, "xffl-train: %s error: %s\n", std::string(xffl::to_string(kind)).c_str(),
-               xffl::log::printable(message, 4000).c_str());
-  return xffl::exit_code(kind);
-}
-
 // Models and token shards are read in place.
 extern "C" void on_sigbus(int signal_number) {
   constexpr std::string_view kText =
@@ -180,7 +172,6 @@ int main(int argc, char** argv) {
     const int code = line.app.exit(error);
     return code == 0 ? 0 : xffl::exit_code(xffl::ErrorKind::kUsage);
   } catch (const std::exception& error) {
-    const xffl::Error ours = xffl::train::translated(error);
-    return report(ours.kind(), ours.what());
+    end_process(error);
   }
 }

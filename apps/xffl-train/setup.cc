@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "failure.h"
 #include "xffl/train/device.h"
 
 namespace xffl::train_app {
@@ -20,6 +21,15 @@ Rank set_up_rank(const CommonOptions& options) {
   rank.device = train::choose_device(options.device, rank.rendezvous.local_rank);
   rank.group = comm::make_group(rank.rendezvous, rank.device);
   return rank;
+}
+
+void run_as_rank(const Rank& rank, const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const std::exception& error) {
+    if (rank.group->size() > 1) end_process(error);
+    throw;
+  }
 }
 
 void leave_out_stack_traces() {

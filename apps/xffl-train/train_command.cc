@@ -53,12 +53,9 @@ void train_command(const CommonOptions& common, const std::string& job_path) {
   is_set_up = true;
   const train::JobContext context{*rank.group, rank.device, rank.rendezvous.local_world_size,
                                   version_line(), [] { return stop_request.load(); }};
-  try {
-    train::run_job(spec, context);
-  } catch (Error& error) {
-    error.add_context(spec.key.job_name());
-    throw;
-  }
+  // The job outlives its error: its groups of ranks are not closed before the process ends.
+  train::Job job(spec, context);
+  run_as_rank(rank, [&] { with_context(spec.key.job_name(), [&] { job.run(); }); });
 }
 
 }  // namespace xffl::train_app

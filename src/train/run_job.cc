@@ -31,6 +31,8 @@ std::string environment_or_empty(const char* name) {
   return value == nullptr ? "" : value;
 }
 
+}  // namespace
+
 class JobRun {
  public:
   JobRun(const job::JobSpec& spec, const JobContext& context)
@@ -303,10 +305,9 @@ job::JobReport JobRun::run() {
   return report_;
 }
 
-}  // namespace
-
-job::JobReport run_job(const job::JobSpec& spec, const JobContext& context) {
-  return JobRun(spec, context).run();
-}
+Job::Job(const job::JobSpec& spec, const JobContext& context)
+    : run_(std::make_unique<JobRun>(spec, context)) {}
+Job::~Job() = default;
+job::JobReport Job::run() { return run_->run(); }
 
 }  // namespace xffl::train

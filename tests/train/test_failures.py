@@ -1,5 +1,6 @@
 """A job that goes wrong leaves no report, on one rank and on several."""
 
+import pathlib
 import signal
 import time
 
@@ -83,3 +84,32 @@ def test_longer_sequences_than_the_model_has_positions_are_refused(setting):
     tokens = harness.write_tokens(folder / "long.tokens", [[1] * 300])
     expect_failure(harness.make_job(folder / "job", base, base_hash, tokens), 1, 5, "sequences of up to 300 tokens",
                    "max_position_embeddings 256")
+
+
+def most_virtual_memory(process):
+    """The peak of a process that is then waited for, in KiB."""
+    peak = 0
+    while process.poll() is None:
+        status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+        peak = max([peak, *(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmPeak:"))])
+        time.sleep(0.01)
+    return peak
+
+
+def test_a_rank_out_of_memory_ends_the_job_at_once(setting):
+    """Rank 1 may take 150 MB more than a small batch needs; activations of a large one take 400 MB. Rank 0 has no limit, and waits
+    in a collective with the default patience of 600 s."""
+    folder, base, base_hash, _ = setting
+    tokens = harness.write_tokens(folder / "long.tokens", harness.make_sequences(600, lengths=(250, 250)))
+    small = harness.start_ranks(harness.make_job(folder / "small", base, base_hash, tokens, steps=1, batch_size=2, micro_batch_size=1), 2)
+    peak = most_virtual_memory(small[1])
+    assert [rank.wait(timeout=60) for rank in small] == [0, 0] and peak > 0
+    limited = f'if [ "$RANK" = 1 ]; then ulimit -v {peak + 150_000}; fi; exec "$0" "$@"'
+    job = harness.make_job(folder / "large", base, base_hash, tokens, steps=3, batch_size=512, micro_batch_size=256)
+    ranks = harness.start_ranks(job, 2, program=("bash", "-c", limited, harness.BIN / "xffl-train"))
+    alone = ranks[1].communicate(timeout=120)[0]
+    ended = time.monotonic()
+    assert ranks[1].returncode == 9 and "out of memory" in alone and alone.count("xffl-train: failed error") == 1, alone
+    waiting = ranks[0].communicate(timeout=120)[0]
+    assert time.monotonic() - ended < 10 and ranks[0].returncode == 9, waiting
+    assert "job loaded" in waiting and "rank 0 of 2" in waiting and "a rank died" in waiting and not (folder / "large" / "report.json").exists()

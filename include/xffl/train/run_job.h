@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "xffl/comm/group.h"
@@ -34,10 +35,26 @@ struct JobContext {
   std::function<StopRequest()> stop;
 };
 
-/// Runs the job; collective. Returns the report that rank 0 wrote. A complete report of this very
-/// job that is already there is returned as it is. Throws kRejected (the base model is not the one
-/// named), kFailed (loss or gradient not finite), kCancelled (aborted, or told to finish before the
-/// first step when on_stop is kUpdate), and what reading and writing throws.
-job::JobReport run_job(const job::JobSpec& spec, const JobContext& context);
+class JobRun;
+
+/// One job and what it holds: groups of ranks, model, optimizer. After an error a caller in a group
+/// of several ranks ends the process while the Job is there: its end would wait for communicators
+/// and for kernels that wait for the other ranks.
+class Job {
+ public:
+  /// Both must outlive the Job. Starts nothing.
+  Job(const job::JobSpec& spec, const JobContext& context);
+  ~Job();
+
+  /// Runs the job; collective; once. Returns the report that rank 0 wrote. A complete report of
+  /// this very job that is already there is returned as it is. Throws kRejected (the base model is
+  /// not the one named), kFailed (loss or gradient not finite; the model alone needs more memory
+  /// than there is), kCancelled (aborted, or told to finish before the first step when on_stop is
+  /// kUpdate), and what reading and writing throws.
+  job::JobReport run();
+
+ private:
+  std::unique_ptr<JobRun> run_;
+};
 
 }  // namespace xffl::train
