@@ -1,6 +1,7 @@
 #include "xffl/base/memory.h"
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <iterator>
 #include <limits>
@@ -15,7 +16,8 @@ struct Hierarchy {
   fs::path root;  // where it is mounted
   const char* limit;
   const char* usage;
-  const char* droppable;  // of memory.stat
+  // Keys of memory.stat: file pages, which the kernel drops under pressure.
+  std::array<const char*, 2> droppable;
 };
 
 std::optional<int64_t> number_in(const fs::path& path) {
@@ -36,19 +38,22 @@ int64_t number_after(const fs::path& path, const std::string& key) {
 std::optional<int64_t> left_in(const Hierarchy& hierarchy, const fs::path& group) {
   const std::optional<int64_t> limit = number_in(group / hierarchy.limit);
   if (!limit || *limit == std::numeric_limits<int64_t>::max()) return std::nullopt;
-  const int64_t used = number_in(group / hierarchy.usage).value_or(0) -
-                       number_after(group / "memory.stat", hierarchy.droppable);
+  int64_t used = number_in(group / hierarchy.usage).value_or(0);
+  for (const char* key : hierarchy.droppable) used -= number_after(group / "memory.stat", key);
   return std::max<int64_t>(0, *limit - std::max<int64_t>(0, used));
 }
 
 // "0::/a/b" is version 2's line, "7:cpu,memory:/a/b" one of version 1.
 std::optional<Hierarchy> hierarchy_of(const fs::path& root, const std::string& controllers) {
-  if (controllers.empty()) return Hierarchy{root, "memory.max", "memory.current", "inactive_file"};
+  if (controllers.empty())
+    return Hierarchy{root, "memory.max", "memory.current", {"inactive_file", "active_file"}};
   std::stringstream names(controllers);
   for (std::string name; std::getline(names, name, ',');)
     if (name == "memory")
-      return Hierarchy{root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
-                       "total_inactive_file"};
+      return Hierarchy{root / "memory",
+                       "memory.limit_in_bytes",
+                       "memory.usage_in_bytes",
+                       {"total_inactive_file", "total_active_file"}};
   return std::nullopt;
 }
 

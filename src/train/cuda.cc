@@ -2,6 +2,7 @@
 
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <torch/types.h>
 
@@ -20,6 +21,13 @@ void synchronize(at::Device device) {
 
 int64_t peak_memory_bytes(at::Device device) {
   return c10::cuda::CUDACachingAllocator::getDeviceStats(device.index()).allocated_bytes[0].peak;
+}
+
+int64_t free_memory_bytes(at::Device device) {
+  c10::cuda::set_device(device.index());
+  size_t free = 0, total = 0;
+  C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  return static_cast<int64_t>(free);
 }
 
 std::vector<GpuInfo> list() {

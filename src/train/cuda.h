@@ -17,6 +17,8 @@ int device_count();
 void use(at::Device device);
 void synchronize(at::Device device);
 int64_t peak_memory_bytes(at::Device device);
+/// Whoever uses the rest; makes the context if there is none.
+int64_t free_memory_bytes(at::Device device);
 std::vector<GpuInfo> list();
 
 }  // namespace xffl::train::cuda

@@ -66,7 +66,7 @@ int64_t peak_memory_bytes(at::Device device) {
 }
 
 int64_t available_memory_bytes(at::Device device) {
-  if (device.is_cuda()) return cuda::list().at(static_cast<size_t>(device.index())).memory_bytes;
+  if (device.is_cuda()) return cuda::free_memory_bytes(device);
   return available_memory();
 }
 

@@ -84,6 +84,21 @@ int64_t logits_bytes(const checkpoint::LlamaConfig& config, const job::TrainingS
   return rows * config.vocab_size * width_of(training.precision);
 }
 
+// CUDA's context and LibTorch's kernels, loaded as they are first used.
+constexpr int64_t kContextBytes = 700 << 20;
+// cuBLAS and cuBLASLt have a workspace of 32 MiB each on Hopper, for each thread that multiplies:
+// the one that computes forward and autograd's.
+constexpr int64_t kProductWorkspaceBytes = 2 * 2 * (32 << 20);
+// NCCL: 4 MiB and some for each channel and peer, of two dozen channels.
+constexpr int64_t kCommunicatorBytes = 400 << 20;
+
+// Attention's backward sums the queries' gradients in float32.
+int64_t workspace_bytes(const checkpoint::LlamaConfig& config, const job::TrainingSpec& training,
+                        int64_t positions) {
+  const int64_t tokens = micro_batch_size(training) * positions;
+  return kProductWorkspaceBytes + tokens * config.num_heads * config.head_dim * 4;
+}
+
 // Bytes of masters an element, beside what is computed with, as shard::FlatParameters keeps them.
 struct MasterWidths {
   int64_t master = 0;
@@ -164,7 +179,11 @@ MemoryPlan plan_memory(const checkpoint::LlamaConfig& config, const shard::FlatL
     plan.host += plan.masters + plan.moments + held * gradient_width;
   }
   if (offload.parameters) plan.host += plan.parameters;
-  if (device.is_cuda()) plan.pinning = pinning(layout, training, offload, whole / held);
+  if (device.is_cuda()) {
+    plan.pinning = pinning(layout, training, offload, whole / held);
+    plan.workspaces = workspace_bytes(config, training, positions);
+    plan.context = kContextBytes;
+  }
   return plan;
 }
 
@@ -181,6 +200,10 @@ void add_frozen(MemoryPlan& plan, const shard::FlatLayout& frozen,
   if (device.is_cuda()) plan.pinning += pinning_of(frozen, split ? frozen.num_shards() : 1, width);
 }
 
+void add_communicators(MemoryPlan& plan, int64_t count, at::Device device) {
+  if (device.is_cuda()) plan.communicators += count * kCommunicatorBytes;
+}
+
 MemoryThere memory_there(at::Device device, int ranks_on_machine) {
   MemoryThere there;
   there.host = available_memory_bytes(at::kCPU) / ranks_on_machine;
@@ -188,9 +211,15 @@ MemoryThere memory_there(at::Device device, int ranks_on_machine) {
   return there;
 }
 
-bool fits(const MemoryPlan& plan, const MemoryThere& there) {
-  if (!there.gpu) return plan.total() <= there.host;
-  return plan.device() <= *there.gpu && plan.host + plan.pinning <= there.host;
+MemoryVerdict judge(const MemoryPlan& plan, const MemoryThere& there) {
+  using enum MemoryVerdict;
+  const int64_t exact_on_host = there.gpu ? plan.host : plan.exact();
+  if ((there.host > 0 && exact_on_host > there.host) ||
+      (there.gpu && plan.exact() - plan.host > *there.gpu))
+    return kCannotFit;
+  const int64_t on_host = there.gpu ? plan.host + plan.pinning : plan.total();
+  const bool gpu_holds_it = !there.gpu || plan.device() - plan.context <= *there.gpu;
+  return on_host <= there.host && gpu_holds_it ? kFits : kMayNotFit;
 }
 
 }  // namespace xffl::train

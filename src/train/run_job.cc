@@ -1,6 +1,7 @@
 #include "xffl/train/run_job.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <optional>
 #include <string>
@@ -31,6 +32,27 @@ std::string environment_or_empty(const char* name) {
   return value == nullptr ? "" : value;
 }
 
+double gigabytes(int64_t bytes) { return static_cast<double>(bytes) * 1e-9; }
+
+[[noreturn]] void refuse(const MemoryPlan& plan, const MemoryThere& there) {
+  const auto text = [](int64_t bytes) {
+    char buffer[32];
+    std::snprintf(buffer, sizeof buffer, "%.1f GB", gigabytes(bytes));
+    return std::string(buffer);
+  };
+  const int64_t on_host = there.gpu ? plan.host : plan.exact();
+  std::string needs;
+  if (there.gpu)
+    needs = text(plan.exact() - plan.host) + " of its GPU, where " + text(*there.gpu) +
+            " are free, and ";
+  throw Error(ErrorKind::kFailed,
+              "out of memory before anything is loaded: parameters, masters, gradients and moments "
+              "of this rank alone need " +
+                  needs + text(on_host) + " of its host, where " + text(there.host) +
+                  " are free for it: use more sharding, more ranks, narrower masters, moments or "
+                  "gradients, or offload");
+}
+
 }  // namespace
 
 class JobRun {
@@ -50,7 +72,9 @@ class JobRun {
   void load();
   void tell_loaded(double checking_seconds, double loading_seconds) const;
   bool may_go_on() const;
-  void tell_memory_plan(const LoadedModel& outline, const MemoryThere& there) const;
+  MemoryPlan memory_plan(const LoadedModel& outline) const;
+  int64_t num_communicators() const;
+  void tell_memory_plan(const MemoryPlan& plan, const MemoryThere& there) const;
   void tell_losses() const;
   void train();
   void finish_report(const std::vector<double>& after);
@@ -120,8 +144,12 @@ void JobRun::load() {
   // Seen by all ranks of a machine before one of them has taken of it: they agree on the data.
   const MemoryThere there = memory_there(context_.device, context_.local_world_size);
   if (trains()) {
-    on_all_ranks(group_, context_.device, [&] { data_.emplace(spec_, limits, groups_->index()); });
-    if (groups_->index() == 0 && pipeline_->data().rank() == 0) tell_memory_plan(outline, there);
+    on_all_ranks(group_, context_.device, [&] {
+      data_.emplace(spec_, limits, groups_->index());
+      const MemoryPlan plan = memory_plan(outline);
+      if (groups_->index() == 0 && pipeline_->data().rank() == 0) tell_memory_plan(plan, there);
+      if (judge(plan, there) == MemoryVerdict::kCannotFit) refuse(plan, there);
+    });
   }
   model_ = load_model(spec_.base_model_path, load_options_);
   const auto loaded = SteadyClock::now();
@@ -171,7 +199,7 @@ void JobRun::tell_losses() const {
   }
 }
 
-void JobRun::tell_memory_plan(const LoadedModel& outline, const MemoryThere& there) const {
+MemoryPlan JobRun::memory_plan(const LoadedModel& outline) const {
   const job::TrainingSpec& training = spec_.training;
   const int64_t in_flight =
       max_in_flight(training.pipeline.schedule, pipeline_->stage(), pipeline_->num_stages(),
@@ -184,7 +212,23 @@ void JobRun::tell_memory_plan(const LoadedModel& outline, const MemoryThere& the
                                 data_->dataset().longest(), {units, in_flight}, context_.device);
   if (!outline.frozen_specs.empty())
     add_frozen(plan, layout_of(outline.frozen_specs), training, context_.device);
-  const auto gigabytes = [](int64_t bytes) { return static_cast<double>(bytes) * 1e-9; };
+  add_communicators(plan, num_communicators(), context_.device);
+  return plan;
+}
+
+// Those of the groups that were made so far, each of several ranks.
+int64_t JobRun::num_communicators() const {
+  std::vector<const comm::Group*> groups{&group_};
+  if (groups_->count() > 1) groups.insert(groups.end(), {&groups_->inner(), &groups_->across()});
+  if (pipeline_->num_stages() > 1)  // one down and one up
+    groups.insert(groups.end(), {&pipeline_->data(), &pipeline_->stages(), &pipeline_->stages()});
+  const shard::Groups shards = shard_groups_->groups();
+  groups.insert(groups.end(), {shards.gather, shards.reduce, shards.replicas});
+  return std::count_if(groups.begin(), groups.end(),
+                       [](const comm::Group* group) { return group->size() > 1; });
+}
+
+void JobRun::tell_memory_plan(const MemoryPlan& plan, const MemoryThere& there) const {
   const log::Fields fields{{"stage", pipeline_->stage()},
                            {"parameters_gb", gigabytes(plan.parameters)},
                            {"masters_gb", gigabytes(plan.masters)},
@@ -193,11 +237,17 @@ void JobRun::tell_memory_plan(const LoadedModel& outline, const MemoryThere& the
                            {"buffers_gb", gigabytes(plan.buffers)},
                            {"logits_gb", gigabytes(plan.logits)},
                            {"activations_gb_about", gigabytes(plan.activations)},
+                           {"workspaces_gb_about", gigabytes(plan.workspaces)},
+                           {"communicators_gb_about", gigabytes(plan.communicators)},
+                           {"context_gb_about", gigabytes(plan.context)},
                            {"host_gb", gigabytes(plan.host + plan.pinning)},
                            {"total_gb", gigabytes(plan.total())},
                            {"available_gb", gigabytes(there.gpu.value_or(there.host))},
                            {"host_available_gb", gigabytes(there.host)}};
-  if (fits(plan, there)) return log::info("memory plan of a rank: fits", fields);
+  const MemoryVerdict verdict = judge(plan, there);
+  if (verdict == MemoryVerdict::kFits) return log::info("memory plan of a rank: fits", fields);
+  if (verdict == MemoryVerdict::kCannotFit)
+    return log::warning("memory plan of a rank: cannot fit", fields);
   log::warning(
       "memory plan of a rank: may not fit; try more sharding, recompute: full, a smaller "
       "micro_batch_size, or offload",

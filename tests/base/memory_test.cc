@@ -30,7 +30,8 @@ TEST(AvailableMemory, TheTightestControlGroupOfVersion2Counts) {
   write_file_atomic(dir / "slurm/job/memory.max", "5000\n");
   write_file_atomic(dir / "slurm/job/memory.current", "1000\n");
   EXPECT_EQ(memory_left_in_groups(dir.path(), groups), 4000);
-  write_file_atomic(dir / "slurm/job/memory.stat", "anon 300\ninactive_file 600\nslab 5\n");
+  write_file_atomic(dir / "slurm/job/memory.stat",
+                    "anon 300\ninactive_file 400\nactive_file 200\nslab 5\n");
   EXPECT_EQ(memory_left_in_groups(dir.path(), groups), 4600);
   write_file_atomic(dir / "slurm/memory.max", "900\n");
   EXPECT_EQ(memory_left_in_groups(dir.path(), groups), 900);

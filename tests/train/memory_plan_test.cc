@@ -67,20 +67,57 @@ TEST(MemoryPlan, GlooReceivesTwoUnitsOfASize) {
   EXPECT_NEAR(buffers(job::Sharding::kFull, at::kCPU), (4 + 4 + 2) * units, 5e7);
 }
 
-TEST(MemoryPlan, FitsWhereBothMemoriesDo) {
+TEST(MemoryPlan, ExactTermsRefuseAndEstimatesWarn) {
+  using enum MemoryVerdict;
   MemoryPlan plan;
   plan.moments = 100;
   plan.parameters = 50;
-  EXPECT_TRUE(fits(plan, {150, std::nullopt}));
-  EXPECT_FALSE(fits(plan, {149, std::nullopt}));
+  EXPECT_EQ(judge(plan, {150, std::nullopt}), kFits);
+  EXPECT_EQ(judge(plan, {149, std::nullopt}), kCannotFit);
+  EXPECT_EQ(judge(plan, {0, std::nullopt}), kMayNotFit) << "nothing tells";
+  plan.activations = 20;
+  EXPECT_EQ(judge(plan, {170, std::nullopt}), kFits);
+  EXPECT_EQ(judge(plan, {169, std::nullopt}), kMayNotFit);
+  EXPECT_EQ(judge(plan, {0, 170}), kFits);
+  EXPECT_EQ(judge(plan, {0, 169}), kMayNotFit);
+  EXPECT_EQ(judge(plan, {0, 149}), kCannotFit);
+}
+
+TEST(MemoryPlan, BothMemoriesHaveToHoldTheirPart) {
+  using enum MemoryVerdict;
+  MemoryPlan plan;
+  plan.moments = 100;
+  plan.parameters = 50;
   plan.host = 100;
-  EXPECT_FALSE(fits(plan, {149, std::nullopt})) << "on CPUs it is one memory";
-  EXPECT_TRUE(fits(plan, {100, 50}));
-  EXPECT_FALSE(fits(plan, {100, 49}));
-  EXPECT_FALSE(fits(plan, {99, 50}));
+  EXPECT_EQ(judge(plan, {149, std::nullopt}), kCannotFit) << "on CPUs it is one memory";
+  EXPECT_EQ(judge(plan, {100, 50}), kFits);
+  EXPECT_EQ(judge(plan, {100, 49}), kCannotFit);
+  EXPECT_EQ(judge(plan, {99, 50}), kCannotFit);
   plan.pinning = 20;
-  EXPECT_FALSE(fits(plan, {119, 50}));
-  EXPECT_TRUE(fits(plan, {120, 50}));
+  EXPECT_EQ(judge(plan, {119, 50}), kMayNotFit);
+  EXPECT_EQ(judge(plan, {120, 50}), kFits);
+}
+
+// Its context exists before free memory is read: that much is not taken twice.
+TEST(MemoryPlan, AGpuHoldsLibrariesToo) {
+  using enum MemoryVerdict;
+  MemoryPlan plan =
+      plan_with(job::Sharding::kNone, 1, job::Offload::kNone, job::Recompute::kNone, at::kCUDA);
+  EXPECT_EQ(plan.workspaces, (int64_t{128} << 20) + int64_t{2048} * 4096 * 4);
+  EXPECT_GT(plan.context, int64_t{500} << 20);
+  EXPECT_EQ(plan.total(), plan.exact() + plan.buffers + plan.activations + plan.logits +
+                              plan.workspaces + plan.communicators + plan.context);
+  const int64_t needed = plan.total() - plan.context;
+  EXPECT_EQ(judge(plan, {0, needed}), kFits);
+  EXPECT_EQ(judge(plan, {0, needed - 1}), kMayNotFit);
+  EXPECT_EQ(judge(plan, {0, plan.exact()}), kMayNotFit);
+  EXPECT_EQ(judge(plan, {0, plan.exact() - 1}), kCannotFit);
+  add_communicators(plan, 3, at::kCUDA);
+  EXPECT_EQ(judge(plan, {0, needed}), kMayNotFit);
+  EXPECT_EQ(judge(plan, {0, needed + plan.communicators}), kFits);
+  MemoryPlan on_cpu = plan_with(job::Sharding::kNone, 1);
+  add_communicators(on_cpu, 3, at::kCPU);
+  EXPECT_EQ(on_cpu.workspaces + on_cpu.communicators + on_cpu.context, 0);
 }
 
 // torch's allocator of pinned memory takes the next power of two. Of one unit of 3 x 4096 elements:
@@ -250,7 +287,8 @@ TEST(MemoryPlan, TheTableOfTheDocsIsTheFunctionsOwn) {
                                      num_gpus);
       for (const auto recompute : {job::Recompute::kNone, job::Recompute::kFull}) {
         training.recompute = recompute;
-        const MemoryPlan plan = plan_memory(llama_8b(), layout, training, 2048, {}, at::kCUDA);
+        MemoryPlan plan = plan_memory(llama_8b(), layout, training, 2048, {}, at::kCUDA);
+        if (num_gpus > 1) add_communicators(plan, 3, at::kCUDA);  // all, gathers, reductions
         char text[32];
         std::snprintf(text, sizeof text, "%s%.0f", recompute == job::Recompute::kNone ? " " : " / ",
                       static_cast<double>(plan.device()) * 1e-9);

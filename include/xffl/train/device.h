@@ -20,8 +20,8 @@ at::Device choose_device(const std::string& wanted, int local_rank);
 /// The largest resident set of this process, or what was allocated at most on its GPU.
 int64_t peak_memory_bytes(at::Device device);
 
-/// All of a GPU's memory; of this machine, what is free or can be freed, within the limits of
-/// control groups (0 where nothing tells).
+/// A GPU's free memory, beside CUDA's context of this process; of this machine, what is free or can
+/// be freed, within the limits of control groups (0 where nothing tells).
 int64_t available_memory_bytes(at::Device device);
 
 struct GpuInfo {
