@@ -98,7 +98,7 @@ int64_t head_chunk_rows(at::Device device, int64_t num_rows, int64_t vocab_size)
 }
 
 HeadLoss head_loss(const at::Tensor& x_ND, Weight& head, const at::Tensor& labels_N, double scale,
-                   at::Tensor* logits_RV, const Targets& targets) {
+                   at::Tensor* logits_RV, const Targets& targets, const PhaseHook& enter) {
   const at::NoGradGuard no_grad;
   const bool known = targets.count >= 0;
   const at::Tensor rows_M = known ? targets.rows_M : target_rows(labels_N, head.value.size(0));
@@ -115,9 +115,11 @@ HeadLoss head_loss(const at::Tensor& x_ND, Weight& head, const at::Tensor& label
     const int64_t count = std::min(step, num_targets - begin);
     const at::Tensor x_RD = x_MD.narrow(0, begin, count);
     at::Tensor chunk_RV = buffer_RV.narrow(0, 0, count);
+    if (enter) enter(Phase::kHead);
     multiply_into(chunk_RV, x_RD, head.value.t());
     softmax_rows(chunk_RV, labels_M.narrow(0, begin, count), nll_M.narrow(0, begin, count), true,
                  scale);
+    if (enter) enter(Phase::kBackward);
     at::Tensor grad_x_RD = grad_x_MD.narrow(0, begin, count);
     multiply_into(grad_x_RD, chunk_RV, head.value);
     head.add_product(chunk_RV, x_RD);

@@ -40,6 +40,7 @@ at::Tensor Pass::block_forward(int unit, const at::Tensor& x_BTD) {
 }
 
 at::Tensor Pass::forward(at::Tensor x_BTD) {
+  model_.enter(Phase::kForward);
   if (model_.has_embedding()) x_BTD = model_.embed(tokens_BT_);
   where_ = model_.positions_of(x_BTD, documents_);
   const int end = std::min(model_.options_.end_unit, model_.head_unit());
@@ -50,6 +51,7 @@ at::Tensor Pass::forward(at::Tensor x_BTD) {
 }
 
 at::Tensor Pass::head_backward() {
+  model_.enter(Phase::kHead);
   // A tied head uses unit 0, which stays in use until the embedding's backward.
   if (model_.is_tied() && model_.options_.hooks.enter) model_.options_.hooks.enter(0, kBoth);
   const Model::Use use(model_, model_.head_unit(), kBoth);
@@ -58,7 +60,8 @@ at::Tensor Pass::head_backward() {
   trunk_BTD_.reset();
   const at::Tensor y_BTD = rms_norm(input_BTD, *model_.final_norm_, model_.config_.rms_norm_eps);
   const HeadLoss loss = head_loss(y_BTD.detach().flatten(0, 1), model_.head(), labels_BT_.flatten(),
-                                  scale_, &model_.logits_RV_, targets_);
+                                  scale_, &model_.logits_RV_, targets_, model_.phase_hook_);
+  model_.enter(Phase::kBackward);
   nll_sum_ = loss.nll_sum;
   return gradient(y_BTD, input_BTD, loss.grad_x_ND.view_as(y_BTD));
 }
@@ -84,7 +87,10 @@ void Pass::embedding_backward(const at::Tensor& grad_BTD) {
 }
 
 at::Tensor Pass::backward(at::Tensor grad_BTD) {
-  if (model_.has_head()) grad_BTD = head_backward();
+  if (model_.has_head())
+    grad_BTD = head_backward();
+  else
+    model_.enter(Phase::kBackward);
   const int first = std::max(model_.options_.first_unit, 1);
   for (int unit = first + static_cast<int>(tape_.size()) - 1; unit >= first; --unit)
     grad_BTD = block_backward(unit, grad_BTD);

@@ -137,6 +137,7 @@ StepResult GroupExchange::over_groups(const StepResult& mine) const {
   all.skipped = values[3] > 0;
   all.trained_tokens = std::llround(values[4]);
   all.trained_batches = std::llround(values[5]);
+  all.phases = mine.phases;
   return all;
 }
 

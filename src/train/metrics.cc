@@ -50,6 +50,12 @@ std::string format_metrics(const StepMetrics& metrics) {
   json["tokens"] = metrics.tokens;
   json["memory_bytes"] = metrics.memory_bytes;
   json["seconds"] = metrics.seconds;
+  const PhaseSeconds& phases = metrics.phases;
+  json["phase_seconds"] = {{"forward", phases.forward},
+                           {"head", phases.head},
+                           {"backward", phases.backward},
+                           {"norm", phases.norm},
+                           {"adamw", phases.adamw}};
   return json.dump() + "\n";
 }
 

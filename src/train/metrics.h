@@ -9,6 +9,7 @@
 
 #include "xffl/base/file.h"
 #include "xffl/job/job_report.h"
+#include "xffl/train/phase_clock.h"
 
 namespace xffl::train {
 
@@ -20,6 +21,7 @@ struct StepMetrics {
   int64_t tokens = 0;  // trained on: none in a step that was skipped
   double seconds = 0;
   int64_t memory_bytes = 0;
+  PhaseSeconds phases{};
 
   double tokens_per_second() const {
     return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;

@@ -31,6 +31,7 @@ class StageStep {
   // Called once for each action, in order; at most one ahead of run().
   void prepare(const PipelineAction& action) {
     const int64_t i = action.micro_batch;
+    between();
     if (action.kind == PipelineAction::Kind::kForward) {
       MicroBatch& micro_batch = in_flight_[i];
       micro_batch.batch = micro_batches_.batch(i);
@@ -53,10 +54,15 @@ class StageStep {
     backward(action.micro_batch);
   }
 
+  void between() const {
+    if (micro_batches_.between) micro_batches_.between();
+  }
+
   at::Tensor nll_sum() const { return nll_sum_; }
 
  private:
   at::Tensor take(Incoming& incoming) {
+    between();
     pipeline_.wait(incoming.pending);
     return std::exchange(incoming.tensor, {});
   }
@@ -109,6 +115,7 @@ at::Tensor run_stage(LoadedModel& model, Pipeline& pipeline, job::PipelineSchedu
     step.run(actions[i], i + 1 == actions.size());
   }
   model.model->set_dropout_seed({});
+  step.between();
   pipeline.finish_sending();
   return step.nll_sum();
 }

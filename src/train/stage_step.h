@@ -17,6 +17,7 @@ struct MicroBatches {
   int64_t count = 0;
   std::function<Batch(int64_t)> batch;            // on the model's device
   std::function<uint64_t(int64_t)> dropout_seed;  // see llama::Model::set_dropout_seed
+  std::function<void()> between;                  // what follows belongs to no phase of the step
 };
 
 /// Forward and backward of all `micro_batches`, in the order of `schedule`; collective over the

@@ -20,6 +20,18 @@ double clip_factor(double norm, double max_norm) {
   return max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
 }
 
+StepPhase step_phase(llama::Phase phase) {
+  switch (phase) {
+    case llama::Phase::kForward:
+      return StepPhase::kForward;
+    case llama::Phase::kHead:
+      return StepPhase::kHead;
+    case llama::Phase::kBackward:
+      break;
+  }
+  return StepPhase::kBackward;
+}
+
 }  // namespace
 
 void check_finite(const StepResult& result) {
@@ -50,7 +62,12 @@ Trainer::Trainer(LoadedModel& model, const job::TrainingSpec& training, Pipeline
       proximal_(*model.parameters, training.proximal),
       optimizer_(*model.parameters, {training.beta1, training.beta2, training.epsilon,
                                      training.weight_decay, to_dtype(training.moment_dtype)}),
-      loss_scale_(training.precision) {}
+      loss_scale_(training.precision),
+      clock_(device) {
+  model_.model->set_phase_hook([this](llama::Phase phase) { clock_.enter(step_phase(phase)); });
+}
+
+Trainer::~Trainer() { model_.model->set_phase_hook({}); }
 
 // Another one for each step of the federation, rank and micro-batch; a resumed job's is the same.
 uint64_t Trainer::dropout_seed(int64_t micro_batch) const {
@@ -72,10 +89,13 @@ at::Tensor Trainer::forward_backward(const Dataset& data, const std::vector<uint
   };
   model_.parameters->begin_step();
   const MicroBatches micro_batches{job::num_micro_batches(training_, pipeline_.data().size()),
-                                   batch, [this](int64_t i) { return dropout_seed(i); }};
+                                   batch, [this](int64_t i) { return dropout_seed(i); },
+                                   [this] { clock_.enter(StepPhase::kOther); }};
   const at::Tensor nll_sum =
       run_stage(model_, pipeline_, training_.pipeline.schedule, micro_batches, scale);
+  clock_.enter(StepPhase::kBackward);
   model_.parameters->finish_gradients();
+  clock_.enter(StepPhase::kOther);
   return nll_sum;
 }
 
@@ -98,12 +118,15 @@ StepResult Trainer::step(const Dataset& data, std::vector<uint64_t> indices, int
   if (exchange_gradients_) exchange_gradients_(global_tokens);
   proximal_.add_gradients(loss_scale_.value());
   const at::Tensor nll_sum = sum_over_ranks(mine);
+  clock_.enter(StepPhase::kNorm);
   const at::Tensor square_sum = model_.parameters->gradient_square_sums();
+  clock_.enter(StepPhase::kOther);
   // A GPU is waited for here, and nowhere else in a step.
   const at::Tensor sums = at::cat({nll_sum, square_sum.view({1})}).to(at::kCPU);
   const double* values = sums.const_data_ptr<double>();
   StepResult result{global_tokens, values[0] * per_token,
                     std::sqrt(values[1]) / loss_scale_.value()};
+  result.phases = clock_.read();
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
     result.skipped = std::isfinite(result.loss) && loss_scale_.can_skip();
     result.finite = result.skipped;
@@ -114,7 +137,10 @@ StepResult Trainer::step(const Dataset& data, std::vector<uint64_t> indices, int
   const double factor =
       clip_factor(result.grad_norm, training_.max_grad_norm) / loss_scale_.value();
   loss_scale_.record(true);
+  clock_.enter(StepPhase::kAdamw);
   optimizer_.step(learning_rate, factor);
+  clock_.enter(StepPhase::kOther);
+  if (device_.is_cpu()) result.phases += clock_.read();
   result.trained_tokens = global_tokens;
   result.trained_batches = 1;
   return result;

@@ -180,7 +180,8 @@ void TrainingLoop::record(int64_t step, const StepResult& result, double learnin
                             result.grad_norm,
                             result.trained_tokens,
                             seconds,
-                            peak_memory_bytes(context_.device)};
+                            peak_memory_bytes(context_.device),
+                            result.phases};
   metrics_->append(metrics);
   progress_->update(report_.steps, metrics);
 }

@@ -17,7 +17,7 @@ TEST(Metrics, OneJsonObjectPerLine) {
   {
     MetricsFile file(dir / "in/metrics.jsonl");
     file.append({1, 2.5, 1e-4, 0.75, 300, 0.5, 1 << 20});
-    file.append({2, 2.25, 2e-4, 0.5, 310, 0.5, 1 << 20});
+    file.append({2, 2.25, 2e-4, 0.5, 310, 0.5, 1 << 20, {0.125, 0.25, 0.5, 0.0625, 0.03125}});
   }
   const std::string text = read_file(dir / "in/metrics.jsonl", 1 << 20);
   const Json first = parse_json(text.substr(0, text.find('\n')), "metrics.jsonl");
@@ -29,6 +29,10 @@ TEST(Metrics, OneJsonObjectPerLine) {
   EXPECT_EQ(first["tokens_per_second"], 600);
   EXPECT_EQ(first["memory_bytes"], 1 << 20);
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
+  const Json second = parse_json(text.substr(text.find('\n') + 1), "metrics.jsonl");
+  const Json phases = {
+      {"forward", 0.125}, {"head", 0.25}, {"backward", 0.5}, {"norm", 0.0625}, {"adamw", 0.03125}};
+  EXPECT_EQ(second["phase_seconds"], phases);
 }
 
 TEST(Metrics, AValidationHasALineOfItsOwn) {

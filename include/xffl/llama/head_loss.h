@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "xffl/llama/phase.h"
 #include "xffl/llama/weight.h"
 
 namespace xffl::llama {
@@ -30,9 +31,10 @@ struct HeadLoss {
 /// Loss and gradients in one pass: adds d(scale * nll_sum)/d(head) to head's gradient and returns
 /// that of x. Peak memory is one chunk of logits: 32 million of them (256 million on a GPU), which
 /// `logits_RV` keeps for the next call: where the device is a CPU, new memory costs more than what
-/// is done with it.
+/// is done with it. `enter` is told of kHead and kBackward in turn, once for each chunk.
 HeadLoss head_loss(const at::Tensor& x_ND, Weight& head, const at::Tensor& labels_N, double scale,
-                   at::Tensor* logits_RV = nullptr, const Targets& targets = {});
+                   at::Tensor* logits_RV = nullptr, const Targets& targets = {},
+                   const PhaseHook& enter = {});
 
 /// The negative log-likelihood of each label in float32; 0 where it is ignored. No gradients.
 at::Tensor head_nll(const at::Tensor& x_ND, const at::Tensor& head_VD, const at::Tensor& labels_N);

@@ -21,6 +21,7 @@
 #include "xffl/llama/documents.h"
 #include "xffl/llama/head_loss.h"
 #include "xffl/llama/parameters.h"
+#include "xffl/llama/phase.h"
 #include "xffl/llama/rope.h"
 #include "xffl/llama/weight.h"
 
@@ -79,6 +80,9 @@ class Model {
   std::span<Weight> adapter_weights();
   void set_hooks(UnitHooks hooks) { options_.hooks = std::move(hooks); }
 
+  /// Called by each Pass; an empty one by none.
+  void set_phase_hook(PhaseHook hook) { phase_hook_ = std::move(hook); }
+
   /// Of the adapter's dropout in what follows; nothing: none is dropped. The same seed draws the
   /// same masks, also when a block is computed again.
   void set_dropout_seed(std::optional<uint64_t> seed);
@@ -112,6 +116,9 @@ class Model {
   friend class Decoder;
   struct Block;
   class Use;
+  void enter(Phase phase) const {
+    if (phase_hook_) phase_hook_(phase);
+  }
   int head_unit() const { return num_units() - 1; }
   bool is_tied() const { return head_ == nullptr; }
   Weight& head() { return head_ != nullptr ? *head_ : *embedding_; }
@@ -132,6 +139,7 @@ class Model {
   Weight* final_norm_ = nullptr;
   Weight* head_ = nullptr;  // null when tied to the embedding
   at::Tensor frequencies_F_;
+  PhaseHook phase_hook_;
   RopeTable rope_table_;
   at::Tensor logits_RV_;  // kept from step to step: see head_loss
 };

@@ -13,6 +13,7 @@
 #include "xffl/shard/adamw.h"
 #include "xffl/train/dataset.h"
 #include "xffl/train/loaded_model.h"
+#include "xffl/train/phase_clock.h"
 #include "xffl/train/pipeline.h"
 #include "xffl/train/proximal.h"
 
@@ -26,6 +27,8 @@ struct StepResult {
   bool finite = true;          // else nothing was updated, and the training cannot go on
   int64_t trained_tokens = 0;  // of `tokens`, those that the parameters were updated with
   int64_t trained_batches = 0;  // the same of batches: 0 or 1, over groups up to their number
+  /// Of this rank. A GPU's AdamW goes on when a step returns: there `adamw` is the step before's.
+  PhaseSeconds phases{};
 };
 
 /// Throws kFailed unless result.finite.
@@ -60,6 +63,7 @@ class Trainer {
   /// All of these must outlive the trainer; `model` is that of the pipeline's stage.
   Trainer(LoadedModel& model, const job::TrainingSpec& training, Pipeline& pipeline,
           at::Device device);
+  ~Trainer();
 
   /// One optimizer step on the sequences `indices` (possibly none) of this rank's pipeline, out of
   /// a global batch with `global_tokens` targets; collective. The parameters are unchanged when
@@ -89,6 +93,7 @@ class Trainer {
   Proximal proximal_;
   shard::Adamw optimizer_;
   LossScale loss_scale_;
+  PhaseClock clock_;
   std::function<void(int64_t)> exchange_gradients_;
 };
 

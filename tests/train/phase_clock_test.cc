@@ -1,0 +1,46 @@
+#include "xffl/train/phase_clock.h"
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <chrono>
+#include <thread>
+
+namespace xffl::train {
+namespace {
+
+void spend(int milliseconds) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+}
+
+TEST(PhaseClock, SumsWhatAPhaseTookEachTime) {
+  PhaseClock clock(at::kCPU);
+  clock.enter(StepPhase::kForward);
+  spend(20);
+  clock.enter(StepPhase::kOther);
+  spend(200);
+  clock.enter(StepPhase::kForward);
+  spend(20);
+  clock.enter(StepPhase::kHead);
+  clock.enter(StepPhase::kOther);
+  const PhaseSeconds seconds = clock.read();
+  EXPECT_GE(seconds.forward, 0.040);
+  EXPECT_LT(seconds.forward, 0.2) << "what belongs to no phase is not counted";
+  EXPECT_GE(seconds.head, 0);
+  EXPECT_EQ(seconds.backward + seconds.norm + seconds.adamw, 0);
+}
+
+TEST(PhaseClock, AnOpenPhaseIsReadWhenItHasEnded) {
+  PhaseClock clock(at::kCPU);
+  EXPECT_EQ(clock.read().adamw, 0);
+  clock.enter(StepPhase::kAdamw);
+  spend(10);
+  EXPECT_EQ(clock.read().adamw, 0);
+  clock.enter(StepPhase::kAdamw);
+  clock.enter(StepPhase::kOther);
+  EXPECT_GE(clock.read().adamw, 0.010);
+  EXPECT_EQ(clock.read().adamw, 0) << "read once";
+}
+
+}  // namespace
+}  // namespace xffl::train
