@@ -7,6 +7,7 @@
 #include "setup.h"
 #include "xffl/base/error.h"
 #include "xffl/job/job_spec.h"
+#include "xffl/train/foreign_error.h"
 #include "xffl/train/run_job.h"
 
 namespace xffl::train_app {
@@ -55,7 +56,8 @@ void train_command(const CommonOptions& common, const std::string& job_path) {
                                   version_line(), [] { return stop_request.load(); }};
   // The job outlives its error: its groups of ranks are not closed before the process ends.
   train::Job job(spec, context);
-  run_as_rank(rank, [&] { with_context(spec.key.job_name(), [&] { job.run(); }); });
+  run_as_rank(rank,
+              [&] { train::with_translated_context(spec.key.job_name(), [&] { job.run(); }); });
 }
 
 }  // namespace xffl::train_app

@@ -150,7 +150,7 @@ void TrainingLoop::step(tokens::Sampler& mine, tokens::Sampler& whole_batch) {
     return data_.in_dataset(sampler.step_indices(static_cast<uint64_t>(step)));
   };
   StepResult result;
-  with_context("step " + std::to_string(step + 1), [&] {
+  with_translated_context("step " + std::to_string(step + 1), [&] {
     result = trainer_.step(data_.dataset(), indices(mine),
                            count_targets(data_.dataset(), indices(whole_batch)), rate);
     // What ends one group must not leave the others waiting for it. (What ends one rank is noticed

@@ -1,6 +1,7 @@
 """A job that goes wrong leaves no report, on one rank and on several."""
 
 import pathlib
+import re
 import signal
 import time
 
@@ -112,4 +113,5 @@ def test_a_rank_out_of_memory_ends_the_job_at_once(setting):
     assert ranks[1].returncode == 9 and "out of memory" in alone and alone.count("xffl-train: failed error") == 1, alone
     waiting = ranks[0].communicate(timeout=120)[0]
     assert time.monotonic() - ended < 10 and ranks[0].returncode == 9, waiting
+    assert re.search("-r0001-alba-a1: step [123]: out of memory", alone) and "job loaded" not in alone
     assert "job loaded" in waiting and "rank 0 of 2" in waiting and "a rank died" in waiting and not (folder / "large" / "report.json").exists()

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <exception>
+#include <string_view>
+#include <utility>
 
 #include "xffl/base/error.h"
 
@@ -10,5 +12,17 @@ namespace xffl::train {
 /// An Error stays what it is. Memory that is not there becomes kFailed with what may help, the
 /// file system's kIo, all else kInternal: a bug.
 Error translated(const std::exception& error);
+
+/// Calls `body`; an exception that leaves it is translated and gains `context`.
+template <class Body>
+void with_translated_context(std::string_view context, Body&& body) {
+  try {
+    std::forward<Body>(body)();
+  } catch (const std::exception& error) {
+    Error ours = translated(error);
+    ours.add_context(context);
+    throw ours;
+  }
+}
 
 }  // namespace xffl::train
