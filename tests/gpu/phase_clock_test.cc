@@ -1,0 +1,37 @@
+#include "xffl/train/phase_clock.h"
+
+#include <chrono>
+
+#include "gpu_test.h"
+#include "xffl/train/device.h"
+
+namespace xffl::train {
+namespace {
+
+class PhaseClockOnGpu : public GpuTest {};
+
+// Products of some tens of milliseconds are queued in far less: events measure the stream.
+TEST_F(PhaseClockOnGpu, MeasuresTheStreamAndWaitsForNothing) {
+  const at::Tensor factor = at::ones({8192, 8192}, at::dtype(at::kBFloat16).device(kGpu));
+  at::mm(factor, factor);
+  synchronize(kGpu);
+  PhaseClock clock(kGpu);
+  for (int step = 0; step < 2; ++step) {  // the second one records the first one's events anew
+    const auto begin = std::chrono::steady_clock::now();
+    clock.enter(StepPhase::kForward);
+    for (int i = 0; i < 12; ++i) at::mm(factor, factor);
+    clock.enter(StepPhase::kNorm);
+    clock.enter(StepPhase::kOther);
+    const std::chrono::duration<double> queued = std::chrono::steady_clock::now() - begin;
+    synchronize(kGpu);
+    const std::chrono::duration<double> done = std::chrono::steady_clock::now() - begin;
+    const PhaseSeconds seconds = clock.read();
+    EXPECT_LT(queued.count(), seconds.forward / 2) << "entering a phase has waited for the GPU";
+    EXPECT_GT(seconds.forward, done.count() / 2);
+    EXPECT_LE(seconds.forward + seconds.norm, done.count());
+    EXPECT_EQ(seconds.head + seconds.backward + seconds.adamw, 0);
+  }
+}
+
+}  // namespace
+}  // namespace xffl::train
