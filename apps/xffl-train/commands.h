@@ -57,7 +57,8 @@ struct GenerateCommandOptions {
   train::GenerateOptions generate;
 };
 
-void train_command(const CommonOptions& common, const std::string& job_path);
+/// `benchmark`: as JobContext's.
+void train_command(const CommonOptions& common, const std::string& job_path, bool benchmark);
 void evaluate_command(const CommonOptions& common, const EvaluateOptions& options);
 void init_command(const CommonOptions& common, const InitOptions& options);
 /// Writes a model with the adapter in its weights.

@@ -26,6 +26,7 @@ struct CommandLine {
   CLI::App app{"Trains and evaluates a LLaMA: the facility's half of xffl.", "xffl-train"};
   CommonOptions common;
   std::string job;
+  bool benchmark = false;
   EvaluateOptions evaluate;
   InitOptions init;
   MergeOptions merge;
@@ -109,6 +110,8 @@ void declare(CommandLine& line) {
   app.set_version_flag("--version", version_line());
   declare_common(app, line);
   app.add_option("--job", line.job, "job.json: run this job");
+  app.add_flag("--benchmark", line.benchmark,
+               "measure the job's steps: the given model is not hashed, no update is written");
 
   CLI::App* train = app.add_subcommand("train", "Run the job of a job.json");
   declare_common(*train, line);
@@ -142,7 +145,7 @@ void run(const CommandLine& line) {
   if (app.got_subcommand("merge")) return merge_command(line.merge);
   if (app.got_subcommand("generate")) return generate_command(line.common, line.generate);
   if (app.got_subcommand("info")) return info_command(line.common, line.info_json);
-  if (!line.job.empty()) return train_command(line.common, line.job);
+  if (!line.job.empty()) return train_command(line.common, line.job, line.benchmark);
   throw xffl::Error(xffl::ErrorKind::kUsage,
                     "nothing to do: give --job job.json, or see xffl-train --help");
 }

@@ -47,13 +47,17 @@ void install_handlers() {
 
 }  // namespace
 
-void train_command(const CommonOptions& common, const std::string& job_path) {
+void train_command(const CommonOptions& common, const std::string& job_path, bool benchmark) {
   install_handlers();
   const job::JobSpec spec = job::read_job_spec(job_path);
   const Rank rank = set_up_rank(common);
   is_set_up = true;
-  const train::JobContext context{*rank.group, rank.device, rank.rendezvous.local_world_size,
-                                  version_line(), [] { return stop_request.load(); }};
+  const train::JobContext context{*rank.group,
+                                  rank.device,
+                                  rank.rendezvous.local_world_size,
+                                  version_line(),
+                                  [] { return stop_request.load(); },
+                                  benchmark};
   // The job outlives its error: its groups of ranks are not closed before the process ends.
   train::Job job(spec, context);
   run_as_rank(rank,

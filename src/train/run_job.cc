@@ -125,7 +125,8 @@ void JobRun::load() {
   if (spec_.training.deterministic) use_deterministic_algorithms(context_.device);
   if (spec_.training.document_mask) use_attention_of_any_length(context_.device);
   const auto checks_begin = SteadyClock::now();
-  on_first_rank(group_, context_.device, [&] { provide_given_models(spec_); });
+  if (!context_.benchmark)
+    on_first_rank(group_, context_.device, [&] { provide_given_models(spec_); });
   const auto loading_begins = SteadyClock::now();
   if (!may_go_on()) stop_.told_to_finish(0);
   const job::TrainingSpec& training = spec_.training;
@@ -314,10 +315,11 @@ void JobRun::leave_update() {
                               : nll_before_;
   }
   finish_report(after);
+  const bool writes_update = report_.steps > 0 && !context_.benchmark;
   MasterStream masters(model_, group_, *pipeline_, context_.device);
-  if (!first_rank() && report_.steps > 0) masters.finish();
+  if (!first_rank() && writes_update) masters.finish();
   on_first_rank(group_, context_.device, [&] {
-    if (report_.steps > 0)
+    if (writes_update)
       report_.update_sha256 =
           write_update(spec_, load_options_, model_, masters, [&] { stop_.end_if_aborted(); });
   });

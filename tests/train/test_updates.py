@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 
 import pytest
 import torch
@@ -116,3 +117,16 @@ def test_validation_samples_limits_the_set(setting):
     base_hash = harness.make_model(base)
     job = harness.make_job(folder / "limit", base, base_hash, tokens, [("it", tokens)], steps=0, validation_samples=3)
     assert harness.train(job).report["validation"][0]["tokens"] == sum(len(ids) - 1 for ids in sequences[:3])
+
+
+def test_a_benchmark_takes_the_same_steps_and_leaves_no_update(setting):
+    folder, _, tokens = setting
+    base = folder / "benchmark-base"
+    base_hash = harness.make_model(base)
+    whole = harness.train(harness.make_job(folder / "whole", base, base_hash, tokens))
+    job = harness.make_job(folder / "benchmark", base, "0" * 64, tokens)
+    harness.run([harness.BIN / "xffl-train", "--benchmark", "--job", job], env={**os.environ, "OMP_NUM_THREADS": "1"})
+    measured = harness.Outcome(job.parent, [0], "")
+    assert measured.losses == whole.losses
+    assert measured.report["steps"] == 5 and measured.report["update_sha256"] == ""
+    assert not (job.parent / "update").exists()

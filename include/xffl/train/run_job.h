@@ -33,6 +33,9 @@ struct JobContext {
   /// Asked on every rank between steps and between batches of validation, and by rank 0 between the
   /// tensors that it saves; one rank's wish stops all. Once not kNone, it must not return to it.
   std::function<StopRequest()> stop;
+  /// A benchmark: neither are the model's files hashed before the training nor is an update written
+  /// after it; the report has no `update_sha256`.
+  bool benchmark = false;
 };
 
 class JobRun;
