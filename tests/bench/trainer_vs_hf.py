@@ -44,8 +44,8 @@ sys.path += [str(PROJECT / "tests" / "tokens")]
 
 from aims import missed_aims  # noqa: E402
 from llama_shapes import lab_config, llama_3_1_8b_config  # noqa: E402
+from trainer_job import SEED, job, training_settings  # noqa: E402
 
-SEED = 1
 # What of job.json's `training` makes a class, and the ways of HF's to compute in the same.
 CLASSES = {
     "fp32": (dict(precision="fp32"), ["fp32"]),
@@ -223,26 +223,11 @@ class Bench:
         o = self.options
         with tempfile.TemporaryDirectory(dir=self.folder) as name:
             folder = pathlib.Path(name)
-            training = dict(steps=steps, first_step=0, batch_size=o.batch_size, micro_batch_size=o.batch_size // o.ranks,
-                            learning_rate=1e-3, schedule=dict(kind="constant", warmup_steps=0, total_steps=0, min_ratio=0.0),
-                            weight_decay=0.1, beta1=0.9, beta2=0.95, epsilon=1e-8, max_grad_norm=1.0, seed=SEED,
-                            precision="fp32", masters="fp32", moment_dtype="fp32", gradient_dtype="fp32",
-                            validation_samples=0, train_samples=0, sharding="full" if o.ranks > 1 else "none",
-                            shard_group_size=0, recompute=o.recompute, offload="none", checkpoint_interval=0, keep_checkpoints=1,
-                            max_tokens=0, validation_interval=0, early_stop_patience=0, early_stop_keep="best", proximal=0.0, document_mask=False,
-                            deterministic=False, keep_optimizer=False, freeze=[],
-                            lora=dict(rank=0, alpha=16.0, dropout=0.0, target_modules=[]),
-                            groups=dict(count=1, interval=1, exchange="weights", weighting="equal",
-                                        outer=dict(kind="average", learning_rate=1.0, momentum=0.9, beta1=0.9, beta2=0.99,
-                                                   epsilon=1e-8)),
-                            pipeline=dict(stages=1, schedule="1f1b"))
+            training = training_settings(steps=steps, batch_size=o.batch_size, micro_batch_size=o.batch_size // o.ranks,
+                                         sharding="full" if o.ranks > 1 else "none", recompute=o.recompute)
             training.update(**keys, **json.loads(o.training))
-            job = dict(version=o.job_version, key=dict(project="p", run="0001", round=1, facility="alba", attempt=1, nonce="0" * 32),
-                       base_model_path=str(self.model), base_model_sha256=self.root, base_model_packed=None, train_paths=[str(self.tokens)], validation=[],
-                       adapter_path="", adapter_sha256="", optimizer_path="",
-                       update_path="update", report_path="report.json", metrics_path="metrics.jsonl", state_path="state",
-                       on_stop="update", update_kind="weights", update_dtype="fp32" if o.shapes == "lab" else "bf16", training=training)
-            (folder / "job.json").write_text(json.dumps(job))
+            described = job(self.model, self.root, self.tokens, training, o.job_version, "fp32" if o.shapes == "lab" else "bf16")
+            (folder / "job.json").write_text(json.dumps(described))
             command = [o.bin / "xffl-train", "--device", o.device, "--threads", o.threads, "--job", folder / "job.json"]
             _, peak, cpu = run_ranks([command] * o.ranks, self.rank_environments())
             metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
