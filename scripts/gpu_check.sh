@@ -1,36 +1,44 @@
 #!/usr/bin/env bash
-# Builds the trainer for NVIDIA GPUs, tests it on one, and measures it beside Hugging Face, in under 10 minutes and without
-# a network.
+# Builds the trainer for NVIDIA GPUs, tests it on one, and measures it beside Hugging Face, without a network, in three stages.
 #
-#   scripts/gpu_check.sh pack DIR          on a machine with Debian's packages: puts what a build needs beside LibTorch into DIR
-#   scripts/gpu_check.sh run [--carry DIR] [--build-only] [--no-bench] [--only BENCH]...
+#   scripts/gpu_check.sh pack DIR [BIN]       on a machine with Debian's packages: headers and libraries that a build needs beside
+#                                             LibTorch go into DIR; with BIN (build/trainer-cuda/bin) its programs, too
+#   scripts/gpu_check.sh run --stage 1|2|3 [--only NAME]... [--continue] [--carry DIR]
+#   scripts/gpu_check.sh rehearse [--stage N] [--bin DIR]    the same on this machine's CPU with a tiny model
+#   scripts/gpu_check.sh table RESULTS.jsonl...              result files as Markdown
+#   scripts/gpu_check.sh clean                               removes the models that `run` has made
 #
-# BENCH is llama_8b_pure_bf16 (the whole Llama-3.1-8B in 16 bits on both sides), llama_8b_pure_bf16_batch_4 (twice the batch:
-# ours alone where Hugging Face's activations no longer fit), llama_8b_fp32_masters (as many of its blocks as fit with float32
-# masters on both sides), lab, lab_deterministic (ours in that mode: what it costs), or model_io (8 of its blocks loaded and
-# saved). All are run in this order while there is time; --only, given once or several times, leaves out the tests and the
-# other benches, and takes the time that they take. A run of 6 steps a side and bench fits into 10 minutes; REPEATS=5 takes
-# the medians of five.
-# `run` needs nvcc, cmake >= 3.25, ninja, a C++20 compiler, and LibTorch with CUDA: XFFL_TORCH_DIR, else that of `python3 -c
-# "import torch"`, else that of scripts/bootstrap.sh. Headers and libraries that the system lacks come from --carry DIR
-# (default: .carry in the source folder, if it is there). The benchmark needs a Python with torch and transformers
-# (XFFL_PYTHON, default python3); without them it is skipped, with the reason.
+# Stage 1 (6 minutes): build or carried programs, GPU tests, micro-benchmark, the 8B model, compute-sanitizer. Stage 2 (6): our trainer's
+# settings. Stage 3 (5): Hugging Face beside our best setting, the lab model, loading and saving. Each is useful alone; docs/developer/
+# gpu_check.md says more, tests/bench/gpu_check/table.py holds the table of measurements. --only NAME, once or several times, leaves out
+# the others; limits stay. --continue leaves out what the same programs have passed before.
 #
-# Exit code: 0 all passed; 77 all compiled, and there is no GPU here; 1 something failed, or the losses of the two sides
-# differ; 2 all passed, and an aim was missed (docs/performance.md). Figures go to build/trainer-cuda/gpu_check/.
+# `run` needs LibTorch with CUDA: XFFL_TORCH_DIR, else that of `python3 -c "import torch"`, else that of scripts/bootstrap.sh. Programs in
+# DIR/bin are taken if they start here; else it builds, with nvcc, cmake >= 3.25, ninja, a C++20 compiler, and headers and libraries that
+# the system lacks from --carry DIR (default: .carry in the source folder, if it is there). Hugging Face needs a Python with torch and
+# transformers (XFFL_PYTHON, default python3); without them it is skipped, with the reason.
+#
+# Result files, written after each measurement, go to $OUT where it is set, else to gpu_check/ in the build folder: results.jsonl,
+# gpu_check.log, details.tar.
+#
+# Exit code: 0 all passed; 77 all compiled, and there is no GPU here; 1 something failed, or the first losses of the two sides differ;
+# 2 nothing failed, and an aim was missed or something was not measured (optional measurements may be missing).
 set -euo pipefail
+began=$(date +%s)
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-limit_s=600
 build=build/trainer-cuda
-results=$build/gpu_check
+state=$build/gpu_check
+build_limit_s=330
 say() { echo "gpu_check: $*"; }
 die() { echo "gpu_check: $*" >&2; exit 1; }
+check() { PYTHONPATH=tests/bench exec "${XFFL_CHECK_PYTHON:-python3}" -m gpu_check "$@"; }
 
 # --- pack -------------------------------------------------------------------------------------------------------------
-# Headers, and libraries to be linked statically, as DIR/include and DIR/lib; no shared library travels.
+# Headers, and libraries to be linked statically, as DIR/include and DIR/lib; programs and the shared libraries that they need beside
+# LibTorch's, CUDA's and the compiler's as DIR/bin and DIR/bin/libraries.
 carried=(nlohmann-json3-dev libspdlog-dev libfmt-dev libcli11-dev libgtest-dev libgmock-dev libgloo-dev libssl-dev libzstd-dev)
 pack() {
-  local dir=$1 package path
+  local dir=$1 programs=${2:-} package path
   command -v dpkg-query >/dev/null || die "pack: there is no dpkg here: run it on a Debian or Ubuntu machine"
   mkdir -p "$dir/include" "$dir/lib"
   for package in "${carried[@]}"; do
@@ -44,16 +52,26 @@ pack() {
       esac
     done < <(dpkg-query -L "$package")
   done
+  [ -z "$programs" ] || pack_programs "$dir/bin" "$programs"
   say "packed $(find "$dir" -type f | wc -l) files, $(du -sh "$dir" | cut -f1), into $dir"
 }
 copy() { install -D -m 644 "$1" "$2"; }
+pack_programs() {
+  local target=$1 programs=$2 program library
+  [ -x "$programs/xffl-train" ] || die "pack: $programs holds no xffl-train: build the preset trainer-cuda first"
+  mkdir -p "$target/libraries"
+  for program in xffl-train xffl_test_tool xffl-model-io-bench xffl-kernel-bench kernels_gpu_test trainer_gpu_test; do
+    [ -x "$programs/$program" ] || { say "pack: $program is not built and left out"; continue; }
+    install -m 755 "$programs/$program" "$target/$program"
+    strip --strip-unneeded "$target/$program"
+    while IFS= read -r library; do
+      copy "$library" "$target/libraries/${library##*/}"
+    done < <(ldd "$programs/$program" | awk '$2 == "=>" && $3 ~ /^\/(usr\/)?lib/ { print $3 }' |
+      grep -vE '/(libc|libm|libdl|libpthread|librt|libgcc_s|libstdc\+\+|libgomp|libcuda|libnvidia[^/]*)\.so' || true)
+  done
+}
 
 # --- run --------------------------------------------------------------------------------------------------------------
-carry=
-[ ! -d .carry ] || carry=$PWD/.carry
-build_only=
-bench=yes
-only=
 has_gpu() { command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q '^GPU'; }
 
 find_torch() {
@@ -71,6 +89,21 @@ find_torch() {
   export XFFL_TORCH_DIR
 }
 
+# Folders of LibTorch's and of what it needs: programs that were built elsewhere name other ones.
+library_folders() {
+  local folder
+  for folder in "$1" "$XFFL_TORCH_DIR/lib" "$XFFL_TORCH_DIR"/../nvidia/*/lib "$XFFL_TORCH_DIR"/../torch.libs; do
+    [ ! -d "$folder" ] || (cd "$folder" && pwd)
+  done
+}
+
+carried_programs_start() {
+  local folders
+  [ -x "$1/xffl-train" ] || return 1
+  folders=$(library_folders "$1/libraries" | paste -sd:)
+  LD_LIBRARY_PATH=$folders${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} timeout 60 "$1/xffl-train" info
+}
+
 check_tools() {
   local tool
   for tool in cmake ninja g++; do command -v $tool >/dev/null || die "$tool is missing"; done
@@ -85,145 +118,82 @@ choose_architecture() {
   export CUDAARCHS=${CUDAARCHS:-${capability/./}}
 }
 
-configure_and_build() {
-  # Another compiler than the project's own may warn of other things.
-  local options=(-DXFFL_WARNINGS_ARE_ERRORS=OFF) log=$results/build.log
-  if [ -n "$carry" ]; then
-    # The system's own come first where they are there.
-    export CXXFLAGS="${CXXFLAGS:-} -idirafter $carry/include" CUDAFLAGS="${CUDAFLAGS:-} -Xcompiler=-idirafter,$carry/include"
-    options+=(-DCMAKE_PREFIX_PATH="$carry" -DOPENSSL_USE_STATIC_LIBS=TRUE)
-  fi
-  export CCACHE_DEPEND=1
-  if ! { cmake --preset trainer-cuda "${options[@]}" && cmake --build --preset trainer-cuda; } >"$log" 2>&1; then
-    grep -E 'error|Error|FAILED' "$log" | head -n 20 >&2 || true
-    tail -n 20 "$log" >&2
-    die "the build failed: $log"
-  fi
-}
-
-# Each program once: a process a test would start CUDA some thirty times, seconds each.
-run_tests() {
-  local program code=0 failed=0
-  for program in kernels_gpu_test trainer_gpu_test; do
-    code=0
-    timeout 150 "$build/bin/$program" --gtest_output="xml:$results/$program.xml" >"$results/$program.log" 2>&1 || code=$?
-    grep -E '^\[  (PASSED|FAILED|SKIPPED) ' "$results/$program.log" || true
-    [ $code != 0 ] || continue
-    failed=1
-    say "$program ended with exit code $code$([ $code != 124 ] || echo ': out of time'); the end of $results/$program.log:"
-    tail -n 40 "$results/$program.log"
+# A compiler's search path of last resort: the system's own headers come first where they are there. LibTorch's include cuBLAS and its
+# relatives, which a small tool kit lacks and the wheels of CUDA have.
+add_includes() {
+  local folder
+  for folder in "$@"; do
+    [ -d "$folder" ] || continue
+    CXXFLAGS="${CXXFLAGS:-} -idirafter $folder" CUDAFLAGS="${CUDAFLAGS:-} -Xcompiler=-idirafter,$folder"
   done
-  return $failed
+  export CXXFLAGS CUDAFLAGS
 }
 
-# measure NAME SECONDS COMMAND...: if that many seconds are left, and within what is left.
-unmeasured=()
-missed=()
-measure() {
-  local name=$1 needed=$2 left=$((limit_s - SECONDS - 5)) code=0
-  shift 2
-  [ -z "$only" ] || [[ " $only " == *" $name "* ]] || return 0
-  if [ -z "$only" ] && [ $left -lt "$needed" ]; then
-    say "SKIPPED $name: $left s are left, it takes about $needed"
-    unmeasured+=("$name")
-    return 0
-  fi
-  [ -z "$only" ] || left=0  # asked for by name, a bench may take its time
-  timeout --kill-after=20 "$left" "$@" 2>&1 | tee "$results/$name.log" || code=$?
+configure_and_build() {
+  # Another compiler than the project's own may warn of other things, and nvcc takes no -Werror.
+  local options=(-DXFFL_WARNINGS_ARE_ERRORS=OFF)
+  [ -z "$1" ] || options+=(-DCMAKE_PREFIX_PATH="$1" -DOPENSSL_USE_STATIC_LIBS=TRUE)
+  export CCACHE_DEPEND=1
+  cmake --preset trainer-cuda "${options[@]}" && cmake --build --preset trainer-cuda
+}
+
+# Builds what is not built, within the time of stage 1. Sets `built` to the build's end and seconds.
+provide_programs() {
+  local carry=$1 start=$SECONDS code=0
+  check_tools
+  choose_architecture
+  [ -z "$carry" ] || add_includes "$carry/include"
+  [ -e "$(dirname "$(command -v nvcc)")/../include/cublas_v2.h" ] || add_includes "$XFFL_TORCH_DIR"/../nvidia/*/include
+  say "building with $(nvcc --version | grep -o 'release [0-9.]*') for architecture $CUDAARCHS; carried: ${carry:-nothing}"
+  export -f configure_and_build
+  timeout --kill-after=5 "$build_limit_s" bash -c 'configure_and_build "$1"' _ "$carry" >"$state/build.log" 2>&1 || code=$?
   case $code in
-    0) ;;
-    2) missed+=("$name") ;;
-    124 | 137)
-      say "SKIPPED the rest of $name: out of time"
-      unmeasured+=("$name")
-      ;;
+    0) built=passed ;;
+    124 | 137) built=out_of_time ;;
     *)
-      say "$name ended with exit code $code"
-      return 1
+      built=failed
+      grep -E 'error|Error|FAILED' "$state/build.log" | head -n 20 >&2 || true
+      tail -n 20 "$state/build.log" >&2
       ;;
   esac
-}
-
-# run_bench NAME SECONDS OPTIONS...
-run_bench() {
-  local name=$1 needed=$2
-  shift 2
-  measure "$name" "$needed" "${XFFL_PYTHON:-python3}" tests/bench/trainer_vs_hf.py --bin "$build/bin" --device cuda \
-    --repeats "${REPEATS:-1}" --json "$results/$name.json" "$@"
-}
-
-run_benches() {
-  local code=0
-  if ! "${XFFL_PYTHON:-python3}" -c 'import numpy, torch, transformers' 2>"$results/python.log"; then
-    say "SKIPPED the benchmark: ${XFFL_PYTHON:-python3} has no torch, transformers and numpy: $(tail -n 1 "$results/python.log")"
-    return 0
-  fi
-  local large=(--shapes llama-3.1-8b --length 2048 --warm-up 2 --steps 6)
-  # The whole model: 8 bytes a parameter on both sides.
-  run_bench llama_8b_pure_bf16 120 "${large[@]}" --batch-size 2 --layers 32 --class pure-bf16 --aim ratio=1.15 memory=1 || code=1
-  run_bench llama_8b_pure_bf16_batch_4 120 "${large[@]}" --batch-size 4 --layers 32 --class pure-bf16 --aim rate=12000 || code=1
-  # HF's float32 weights of all blocks do not fit one GPU: the largest part of which both sides do.
-  run_bench llama_8b_fp32_masters 120 "${large[@]}" --batch-size 2 --layers 20 16 --class fp32-masters --aim ratio=1.3 memory=1 || code=1
-  run_bench lab 60 --vocab 32000 --class fp32 bf16 || code=1
-  run_bench lab_deterministic 60 --vocab 32000 --class bf16 --training '{"deterministic": true}' || code=1
-  measure model_io 60 "${XFFL_PYTHON:-python3}" tests/bench/model_io.py --bin "$build/bin" --device cuda --layers 8 --repeats 2 --aim load=2 save=2 || code=1
-  return $code
+  built=$built:$((SECONDS - start))
 }
 
 run() {
-  local failed=()
-  check_tools
-  find_torch
-  choose_architecture
-  mkdir -p "$results"
-  say "LibTorch at $XFFL_TORCH_DIR; $(nvcc --version | grep -o 'release [0-9.]*'); architecture $CUDAARCHS;" \
-    "carried: ${carry:-nothing}"
-  configure_and_build
-  say "built in $SECONDS s: $(grep -c 'Building CUDA' "$results/build.log" || true) CUDA files"
-  "$build/bin/xffl-train" info
-  if ! has_gpu; then
-    say "SKIPPED the tests and the benchmark: nvidia-smi names no GPU here; everything was compiled and starts"
-    exit 77
+  local carry='' programs=$build/bin built='' folders=() rest=()
+  [ ! -d .carry ] || carry=$PWD/.carry
+  while [ $# -gt 0 ]; do
+    case $1 in
+      --carry) carry=$(cd "${2:?--carry: a folder is missing}" && pwd); shift 2 ;;
+      --bin) programs=${2:?--bin: a folder is missing}; built=passed:0; shift 2 ;;
+      *) rest+=("$1"); shift ;;
+    esac
+  done
+  mkdir -p "$state"
+  if [ -z "$built" ]; then
+    find_torch
+    if [ -n "$carry" ] && carried_programs_start "$carry/bin" >"$state/build.log" 2>&1; then
+      programs=$carry/bin
+      mapfile -t folders < <(library_folders "$carry/bin/libraries")
+      say "the carried programs start here: nothing is built"
+      built=passed:0
+    else
+      [ ! -d "$carry/bin" ] || say "the carried programs do not start here ($(tail -n 1 "$state/build.log")): building"
+      provide_programs "$carry"
+    fi
   fi
-  [ -z "$build_only" ] || exit 0
-  [ -n "$only" ] || run_tests || failed+=(tests)
-  [ -z "$bench" ] || run_benches || failed+=(benchmark)
-  nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader
-  if [ ${#failed[@]} -gt 0 ]; then
-    say "FAILED: ${failed[*]}; $SECONDS s; see $results"
-    exit 1
-  fi
-  [ ${#unmeasured[@]} = 0 ] || say "not measured: ${unmeasured[*]} (run again with --only)"
-  say "passed; $SECONDS s; figures in $results"
-  if [ ${#missed[@]} -gt 0 ]; then
-    say "aims MISSED in: ${missed[*]}"
-    exit 2
-  fi
+  check run --bin "$programs" --state "$state" --libraries ${folders[@]+"${folders[@]}"} --began "$began" --built "$built" \
+    ${rest[@]+"${rest[@]}"}
 }
 
 command=${1:-}
 shift || true
 case $command in
   pack)
-    [ $# = 1 ] || die "expected: pack DIR"
-    pack "$1"
+    [ $# = 1 ] || [ $# = 2 ] || die "expected: pack DIR [BIN]"
+    pack "$@"
     ;;
-  run)
-    while [ $# -gt 0 ]; do
-      case $1 in
-        --carry) carry=$(cd "$2" && pwd); shift 2 ;;
-        --build-only) build_only=yes; shift ;;
-        --no-bench) bench=; shift ;;
-        --only)
-          case ${2:-} in
-            llama_8b_pure_bf16 | llama_8b_fp32_masters | lab | lab_deterministic | model_io | llama_8b_pure_bf16_batch_4) only="$only $2"; shift 2 ;;
-            *) die "--only: expected the name of a bench (see the head of this file), found '${2:-}'" ;;
-          esac
-          ;;
-        *) die "unknown option '$1'" ;;
-      esac
-    done
-    run
-    ;;
-  *) die "expected: pack DIR, or run [--carry DIR] [--build-only] [--no-bench]" ;;
+  run) run "$@" ;;
+  rehearse | table | clean) check "$command" "$@" ;;
+  *) die "expected: pack DIR [BIN], run --stage 1|2|3, rehearse, table RESULTS.jsonl, or clean (see the head of this file)" ;;
 esac

@@ -16,3 +16,16 @@ def llama_3_1_8b_config(num_layers):
                 attention_bias=False, mlp_bias=False, torch_dtype="bfloat16", bos_token_id=128000, eos_token_id=128001,
                 initializer_range=0.02, rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                                                           original_max_position_embeddings=8192))
+
+
+def model_flops_per_token(config, length, lora=False):
+    """Forward and backward of one token in sequences of `length`: matrix products, and causal attention over half of the length.
+
+    Recomputation and the embedding's look-up count nothing. With `lora` the weights' gradients are left out; the adapters are small.
+    """
+    head, hidden = config["head_dim"], config["hidden_size"]
+    attention = hidden * head * (2 * config["num_attention_heads"] + 2 * config["num_key_value_heads"])
+    block = attention + 3 * hidden * config["intermediate_size"]
+    products = config["num_hidden_layers"] * block + config["vocab_size"] * hidden
+    scores = config["num_hidden_layers"] * length * config["num_attention_heads"] * head
+    return (4 if lora else 6) * products + 6 * scores
