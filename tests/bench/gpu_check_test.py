@@ -105,7 +105,8 @@ class WholeRehearsal(unittest.TestCase):
             self.assertEqual(record["status"], "passed", record)
             for name in ("tokens_per_second", "model_flops_utilization", "peak_memory_gib", "first_loss", "seconds_per_step"):
                 self.assertGreater(figures[name], 0, f"{record['name']}: {name}")
-            self.assertEqual(record["untested"], [], record["name"])
+            if all(other["status"] == "passed" for other in self.records if other["name"].startswith("tests_")):
+                self.assertEqual(record["untested"], [], record["name"])
 
     def test_recomputation_changes_no_loss(self):
         losses = {record["name"]: record["figures"].get("losses") for record in self.records}
@@ -262,10 +263,17 @@ class Limits(CheckTest):
         self.assert_code(0, "--only", "generate")  # the model is there
         began = time.monotonic()
         self.assert_code(2, "--stage", 2, "--limit", 14, "--fault", "hang")
-        self.assertLess(time.monotonic() - began, 16)
+        self.assertLess(time.monotonic() - began, 18)
         statuses = {record["name"]: record["status"] for record in self.check.records()}
         self.assertEqual(statuses["offload"], "out_of_time")  # its estimate is above the limit
         self.assertEqual(len(statuses), 14)
+
+    def test_a_measurement_ends_with_its_stage(self):
+        began = time.monotonic()
+        self.assert_code(2, "--stage", 2, "--limit", 6.5, "--fault", "hang", "--only", "offload")
+        self.assertEqual(self.check.record("fault_hang")["status"], "out_of_time")
+        self.assertLess(self.check.record("fault_hang")["seconds"], 2.6)
+        self.assertLess(time.monotonic() - began, 10)
 
     def test_only_is_limited_like_the_rest(self):
         self.assert_code(2, "--only", "generate", "--limit", 6)
@@ -318,8 +326,8 @@ class TestsOfTheTrainer(CheckTest):
     FAKE = """#!/bin/sh
 case ${1#--gtest_filter=} in *-*) rest=yes ;; *) rest= ;; esac
 say() { printf '[ RUN      ] %s\\n[       OK ] %s (1 ms)\\n' "$1" "$1"; }
-[ -n "$rest" ] || { say Model.GradientsEqualX; printf '[ RUN      ] Model.RecomputingGivesX\\n'; kill -SEGV $$; }
-say Weight.GradientsInBf16X; say Documents.PackedEqualsX
+[ -n "$rest" ] || { say Model.GradientsEqualX; printf '[ RUN      ] TrainerGpu.RecomputeX\\n'; kill -SEGV $$; }
+say TrainerGpu.PureBf16X; say TrainerGpu.NarrowEmbeddingGradientX
 """
 
     def setUp(self):
@@ -335,10 +343,10 @@ say Weight.GradientsInBf16X; say Documents.PackedEqualsX
     def test_a_crash_costs_one_test_and_its_configurations_are_called_untested(self):
         self.assert_code(1, "--only", "tests_llama_test", "--only", "pure_bf16_batch_2", "--only", "pure_bf16_batch_2_cheap")
         record = self.check.record("tests_llama_test")
-        self.assertEqual(record["tests"], {"Model.GradientsEqualX": "passed", "Model.RecomputingGivesX": "failed",
-                                           "Weight.GradientsInBf16X": "passed", "Documents.PackedEqualsX": "passed"})
+        self.assertEqual(record["tests"], {"Model.GradientsEqualX": "passed", "TrainerGpu.RecomputeX": "failed",
+                                           "TrainerGpu.PureBf16X": "passed", "TrainerGpu.NarrowEmbeddingGradientX": "passed"})
         self.assertEqual(self.check.record("pure_bf16_batch_2")["untested"], [])
-        self.assertEqual(self.check.record("pure_bf16_batch_2_cheap")["untested"], ["recompute: Model.RecomputingGivesX failed"])
+        self.assertEqual(self.check.record("pure_bf16_batch_2_cheap")["untested"], ["recompute: TrainerGpu.RecomputeX failed"])
         self.assertIn("UNTESTED recompute", self.check.output)
 
     def test_a_configuration_without_any_test_is_called_untested(self):

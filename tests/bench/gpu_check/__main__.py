@@ -89,7 +89,8 @@ class Session:
             in_memory, on_disk = None, self.options.model_folder
         else:
             in_memory, on_disk = (None if self.profile.is_rehearsal else models_in_memory()), self.state / "models"
-        return Models(self.programs, in_memory, on_disk, self.results.details, threads)
+        # Tests run meanwhile, and some of them look at the clock.
+        return Models(self.programs, in_memory, on_disk, self.results.details, max(1, threads // 2))
 
     def stage(self, stage, began):
         """Runs it; returns its records."""
@@ -178,7 +179,10 @@ def stop(number, _frame):
 def main():
     parser, options = parse()
     if options.command == "table":
-        print(render(read_results(*options.results)))
+        try:
+            print(render(read_results(*options.results)), flush=True)
+        except BrokenPipeError:  # the reader has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     if options.command == "clean":
         for folder in (models_in_memory(), options.state / "models", options.state / "scratch"):

@@ -133,13 +133,17 @@ class Bench:
 
     def run(self, name, argv, environment=None, limit_s=None):
         left = max(0.5, self.left())
-        common = dict(self.programs.environment, OMP_NUM_THREADS=str(self.threads), PYTHONDONTWRITEBYTECODE="1")
+        common = dict(self.programs.environment, OMP_NUM_THREADS=str(self.threads))
         process = Process(argv, self.results.details / name, {**common, **(environment or {})})
         try:
             return process.finish(left if limit_s is None else min(limit_s, left))
         except BaseException:
             process.end()
             raise
+
+    def need_python(self):
+        if shutil.which(self.python) is None:
+            raise Skipped(f"there is no Python at {self.python}: set XFFL_PYTHON")
 
     # --- records -----------------------------------------------------------------------------------------------------------
     def known(self, name=None):
@@ -174,13 +178,13 @@ class Bench:
             status |= record.get("tests", {})
         problems = []
         for feature in features:
-            pattern = self.profile.covered_by.get(feature)
-            matching = {name: end for name, end in status.items() if pattern and fnmatch.fnmatchcase(name, pattern)}
-            bad = sorted(name for name, end in matching.items() if end != "passed")
-            if not matching:
-                problems.append(f"{feature}: no test {pattern} ran")
-            elif bad:
-                problems.append(f"{feature}: {bad[0]} {matching[bad[0]]}")
+            for pattern in self.profile.covered_by[feature]:
+                matching = {name: end for name, end in status.items() if fnmatch.fnmatchcase(name, pattern)}
+                bad = sorted(name for name, end in matching.items() if end != "passed")
+                if not matching:
+                    problems.append(f"{feature}: no test {pattern} ran")
+                elif bad:
+                    problems.append(f"{feature}: {bad[0]} {matching[bad[0]]}")
         return problems
 
     def record(self, measurement, status, figures=(), reason="", seconds=0.0):

@@ -108,7 +108,8 @@ def test_rows(found):
 
 
 def kernel_rows(found):
-    return [[line["name"], line.get("shape", ""), number(line["milliseconds"]), number(line.get("tflops")), number(line.get("gb_per_second"))]
+    return [[", ".join(filter(None, (line["name"], line.get("layer"), line.get("pass")))), line.get("shape", ""),
+             number(line.get("milliseconds")), number(line.get("tflops")), number(line.get("gigabytes_per_second"))]
             for record in found.values() for line in record.get("kernels", [])]
 
 

@@ -140,7 +140,7 @@ class Sanitizer(Measurement):
 
 @dataclass(frozen=True)
 class PythonTests(Measurement):
-    """Tests of tests/train against Hugging Face, with the programs of this build; xffl-train takes the GPU where one is."""
+    """Tests of tests/train against Hugging Face, with the programs of this build; on a GPU those that are marked for one."""
 
     files: tuple = ()
     expression: str = ""
@@ -148,15 +148,17 @@ class PythonTests(Measurement):
 
     def measure(self, bench):
         bench.programs.path("xffl-train")
+        bench.need_python()
         argv = [bench.python, "-m", "pytest", "-v", "--color=no", "-p", "no:cacheprovider", "--maxfail=20",
                 f"--basetemp={bench.scratch(self.name)}", *(PROJECT / "tests" / "train" / file for file in self.files)]
         if self.expression:
             argv += ["-k", self.expression]
-        finished = bench.run(self.name, argv, dict(XFFL_BIN=str(bench.programs.folder), COLUMNS="250"))
+        finished = bench.run(self.name, argv, dict(XFFL_BIN=str(bench.programs.folder), XFFL_TEST_DEVICE=bench.profile.device,
+                                                      COLUMNS="250"))
         ends = dict(PASSED="passed", FAILED="failed", ERROR="failed", SKIPPED="skipped")
         results = {name: ends[end] for name, end in re.findall(r"^(\S+::.+?) (PASSED|FAILED|ERROR|SKIPPED)\b", finished.stdout, re.M)}
-        if not results and "No module named" in finished.output:
-            raise Skipped(last_line(finished.output, re.compile("No module named")))
+        if not results and (finished.returncode == 77 or "No module named" in finished.output):
+            raise Skipped(last_line(finished.output, re.compile("SKIPPED|No module named")))
         figures = dict(counts(results), failed_tests=[name for name, end in results.items() if end == "failed"][:20])
         if figures["failed"]:
             raise Failed(f"{figures['failed']} tests failed: {', '.join(figures['failed_tests'][:3])}", **figures)
@@ -167,14 +169,17 @@ class PythonTests(Measurement):
 # --- kernels ----------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class KernelBench(Measurement):
-    """xffl-kernel-bench: a JSON line a kernel with name, shape, milliseconds, and tflops or gb_per_second."""
+    """xffl-kernel-bench: a JSON line a kernel with name, shape, milliseconds, and tflops or gigabytes_per_second."""
 
     def measure(self, bench):
         argv = [bench.programs.path("xffl-kernel-bench"), "--device", bench.profile.device]
         finished = bench.run(self.name, argv + (["--tiny"] if bench.profile.is_rehearsal else []))
-        kernels = [line for line in json_lines(finished.stdout) if "name" in line and "milliseconds" in line]
-        figures = dict(kernels=kernels, measured=len(kernels), fastest_tflops=max((line.get("tflops") or 0 for line in kernels), default=0),
-                       fastest_gb_per_second=max((line.get("gb_per_second") or 0 for line in kernels), default=0))
+        lines = [line for line in json_lines(finished.stdout) if "name" in line]
+        kernels = [line for line in lines if "milliseconds" in line]
+        figures = dict(kernels=lines, measured=len(kernels), fastest_tflops=max((line.get("tflops") or 0 for line in kernels), default=0),
+                       fastest_gb_per_second=max((line.get("gigabytes_per_second") or 0 for line in kernels), default=0))
+        if errors := [f"{line['name']} {line.get('shape', '')}: {line['error']}" for line in lines if "error" in line]:
+            raise Failed(f"{len(errors)} kernels failed: {errors[0]}", **figures)
         finished.check("xffl-kernel-bench", **figures)
         if not kernels:
             raise Failed("xffl-kernel-bench printed no kernel", **figures)
@@ -318,6 +323,7 @@ class HfRun(Measurement):
     batch_of: str = ""  # begins with the best batch of that measurement
 
     def measure(self, bench):
+        bench.need_python()
         shape, model, _, ids, data_name = data_of(self, bench)
         settings = [dict(mode=mode, batch_size=batch, compile=self.compile) for mode in self.modes for batch in self.order(bench)]
         options = dict(model=str(model), ids=str(ids), length=self.length, device=bench.profile.device, threads=bench.threads,
@@ -408,6 +414,8 @@ class LoadAndSave(Measurement):
     side: str = "xffl"
 
     def measure(self, bench):
+        if self.side != "xffl":
+            bench.need_python()
         shape = bench.profile.shapes[self.model]
         model, _ = bench.models.ready(shape["config"], shape["dtype"], bench.left())
         gigabytes = sum(path.stat().st_size for path in model.iterdir()) / 1e9
