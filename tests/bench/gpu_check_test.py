@@ -22,7 +22,8 @@ sys.path.insert(0, str(HERE))
 
 from gpu_check import markdown, results  # noqa: E402
 from gpu_check.bench import exit_code  # noqa: E402
-from gpu_check.table import REHEARSAL, measurements  # noqa: E402
+from gpu_check.table import GPU, PROFILES, REHEARSAL, measurements  # noqa: E402
+from llama_shapes import llama_3_1_8b_config, model_flops_per_token  # noqa: E402
 
 BIN = pathlib.Path(os.environ.get("XFFL_BIN", PROJECT / "build" / "dev" / "bin")).resolve()
 SCRIPT = PROJECT / "scripts" / "gpu_check.sh"
@@ -352,6 +353,36 @@ say TrainerGpu.PureBf16X; say TrainerGpu.NarrowEmbeddingGradientX
     def test_a_configuration_without_any_test_is_called_untested(self):
         self.assert_code(0, "--only", "generate")
         self.assertIn("no test", self.check.record("generate")["untested"][0])
+
+
+class Table(unittest.TestCase):
+    def test_a_gpu_and_the_rehearsal_have_the_same_measurements(self):
+        names = {name: [row.name for row in measurements(profile) if not row.name.startswith("tests_")]
+                 for name, profile in PROFILES.items()}
+        self.assertEqual(names["gpu"], names["rehearsal"])
+        self.assertEqual(len(set(names["gpu"])), len(names["gpu"]))
+
+    def test_estimates_fit_the_limits(self):
+        for stage, limit in GPU.limits.items():
+            rows = [row for row in measurements(GPU) if row.stage == stage]
+            self.assertLess(sum(row.seconds for row in rows if not row.optional), limit)
+        self.assertEqual(GPU.limits, {1: 360, 2: 360, 3: 300})
+
+    def test_every_configuration_has_tests(self):
+        for profile in PROFILES.values():
+            for row in measurements(profile):
+                if row.settings.get("side") == "xffl" and row.name != "load_and_save":
+                    self.assertTrue(row.features, row.name)
+                for feature in row.features:
+                    self.assertTrue(profile.covered_by[feature], f"{row.name}: {feature}")
+
+    def test_large_runs_have_a_small_learning_rate(self):
+        self.assertEqual({row.learning_rate for row in measurements(GPU) if getattr(row, "model", "") == "large" and
+                          hasattr(row, "learning_rate")}, {1e-5})
+
+    def test_model_flops(self):
+        # 6 x 7.50e9 elements of matrices, and 32 blocks of 6 x 2048 x 4096 for attention.
+        self.assertAlmostEqual(model_flops_per_token(llama_3_1_8b_config(32), 2048) / 1e9, 6 * 7.5047 + 1.6106, places=2)
 
 
 class ResultFiles(unittest.TestCase):
