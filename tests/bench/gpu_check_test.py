@@ -328,7 +328,7 @@ class TestsOfTheTrainer(CheckTest):
 case ${1#--gtest_filter=} in *-*) rest=yes ;; *) rest= ;; esac
 say() { printf '[ RUN      ] %s\\n[       OK ] %s (1 ms)\\n' "$1" "$1"; }
 [ -n "$rest" ] || { say Model.GradientsEqualX; printf '[ RUN      ] TrainerGpu.RecomputeX\\n'; kill -SEGV $$; }
-say TrainerGpu.PureBf16X; say TrainerGpu.NarrowEmbeddingGradientX
+say TrainerGpu.PureBf16X | sed 's/^.. *OK/no newline, then &/'; say TrainerGpu.NarrowEmbeddingGradientX
 """
 
     def setUp(self):

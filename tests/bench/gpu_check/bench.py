@@ -231,8 +231,8 @@ class Bench:
             bound, number = next(iter(aim.items()))
             found = "not measured" if aim["found"] is None else f"{aim['found']:.4g}, {'met' if aim['met'] else 'MISSED'}"
             say(f"  aim {name} {bound.replace('_', ' ')} {number}: {found}")
-        for problem in record.get("untested", []):
-            say(f"  UNTESTED {problem}")
+        if record.get("untested"):
+            say(f"  UNTESTED {'; '.join(record['untested'])}")
 
     # --- one measurement ---------------------------------------------------------------------------------------------------
     def is_known(self, measurement):

@@ -82,12 +82,12 @@ def excluding(tests, results):
 
 
 def gtest_results(output):
-    """Ends of the tests, and the one that did not end."""
+    """Ends of the tests, and the one that did not end. A test may print something without a newline before its end."""
     results, running = {}, None
     for line in output.splitlines():
         if begin := re.match(r"\[ RUN      \] (\S+)", line):
             running = begin[1]
-        elif end := re.match(r"\[ *(OK|FAILED|SKIPPED) *\] ([^\s,]+)", line):
+        elif end := re.search(r"\[ *(OK|FAILED|SKIPPED) *\] ([^\s,]+)", line):
             if end[2] == running:
                 results[running] = dict(OK="passed", FAILED="failed", SKIPPED="skipped")[end[1]]
                 running = None
