@@ -89,19 +89,24 @@ find_torch() {
   export XFFL_TORCH_DIR
 }
 
-# Folders of LibTorch's and of what it needs: programs that were built elsewhere name other ones.
+# Folders of LibTorch and of its libraries: programs that were built elsewhere name other ones. More folders may be given.
 library_folders() {
   local folder
-  for folder in "$1" "$XFFL_TORCH_DIR/lib" "$XFFL_TORCH_DIR"/../nvidia/*/lib "$XFFL_TORCH_DIR"/../torch.libs; do
+  for folder in "$XFFL_TORCH_DIR/lib" "$XFFL_TORCH_DIR"/../nvidia/*/lib "$XFFL_TORCH_DIR"/../torch.libs "$@"; do
     [ ! -d "$folder" ] || (cd "$folder" && pwd)
   done
 }
 
+# Sets `folders`. The carried libraries are a last resort: the system's own suit its other programs.
 carried_programs_start() {
-  local folders
+  local more
   [ -x "$1/xffl-train" ] || return 1
-  folders=$(library_folders "$1/libraries" | paste -sd:)
-  LD_LIBRARY_PATH=$folders${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} timeout 60 "$1/xffl-train" info
+  for more in '' "$1/libraries"; do
+    mapfile -t folders < <(library_folders ${more:+"$more"})
+    ! LD_LIBRARY_PATH=$(IFS=:; echo "${folders[*]}")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} timeout 60 "$1/xffl-train" info || return 0
+  done
+  folders=()
+  return 1
 }
 
 check_tools() {
@@ -118,15 +123,9 @@ choose_architecture() {
   export CUDAARCHS=${CUDAARCHS:-${capability/./}}
 }
 
-# A compiler's search path of last resort: the system's own headers come first where they are there. LibTorch's include cuBLAS and its
-# relatives, which a small tool kit lacks and the wheels of CUDA have.
+# A compiler's search path of last resort: the system's own headers come first where they are there.
 add_includes() {
-  local folder
-  for folder in "$@"; do
-    [ -d "$folder" ] || continue
-    CXXFLAGS="${CXXFLAGS:-} -idirafter $folder" CUDAFLAGS="${CUDAFLAGS:-} -Xcompiler=-idirafter,$folder"
-  done
-  export CXXFLAGS CUDAFLAGS
+  export CXXFLAGS="${CXXFLAGS:-} -idirafter $1" CUDAFLAGS="${CUDAFLAGS:-} -Xcompiler=-idirafter,$1"
 }
 
 configure_and_build() {
@@ -143,7 +142,6 @@ provide_programs() {
   check_tools
   choose_architecture
   [ -z "$carry" ] || add_includes "$carry/include"
-  [ -e "$(dirname "$(command -v nvcc)")/../include/cublas_v2.h" ] || add_includes "$XFFL_TORCH_DIR"/../nvidia/*/include
   say "building with $(nvcc --version | grep -o 'release [0-9.]*') for architecture $CUDAARCHS; carried: ${carry:-nothing}"
   export -f configure_and_build
   timeout --kill-after=5 "$build_limit_s" bash -c 'configure_and_build "$1"' _ "$carry" >"$state/build.log" 2>&1 || code=$?
@@ -174,7 +172,6 @@ run() {
     find_torch
     if [ -n "$carry" ] && carried_programs_start "$carry/bin" >"$state/build.log" 2>&1; then
       programs=$carry/bin
-      mapfile -t folders < <(library_folders "$carry/bin/libraries")
       say "the carried programs start here: nothing is built"
       built=passed:0
     else

@@ -40,7 +40,7 @@ def parse():
         command.add_argument("--fault", action="append", default=[], choices=sorted(FAULTS), help="for tests of the check: a false measurement")
     table = commands.add_parser("table", help="print result files as Markdown")
     table.add_argument("results", type=pathlib.Path, nargs="+", metavar="RESULTS.jsonl")
-    clean = commands.add_parser("clean", help="remove the models")
+    clean = commands.add_parser("clean", help="remove the models that run has made")
     clean.add_argument("--state", type=pathlib.Path, default=PROJECT / "build" / "trainer-cuda" / "gpu_check")
     return parser, parser.parse_args()
 
@@ -136,7 +136,7 @@ class Session:
             bench.record(Measurement("gpu", stage, 0), "needs_gpu", reason="nvidia-smi names no GPU here")
             return False
         try:
-            for shape in sorted({row.model for row in rows if getattr(row, "model", "")} or {"large"}, reverse=True):
+            for shape in sorted({row.model for row in rows if getattr(row, "model", "")}, reverse=True):
                 bench.models.begin(self.profile.shapes[shape]["config"], self.profile.shapes[shape]["dtype"])
         except Exception as error:  # each measurement that needs it tells
             bench.results.say(f"no model can be made: {error}")

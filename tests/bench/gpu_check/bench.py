@@ -131,9 +131,10 @@ class Bench:
         if path.exists():
             (self.results.details / name).write_bytes(shortened(path.read_bytes(), 2 << 20))
 
-    def run(self, name, argv, environment=None, limit_s=None):
+    def run(self, name, argv, environment=None, limit_s=None, ours=True):
+        """`ours`: a program of this build, or one that starts them."""
         left = max(0.5, self.left())
-        common = dict(self.programs.environment, OMP_NUM_THREADS=str(self.threads))
+        common = dict(self.programs.environment if ours else {}, OMP_NUM_THREADS=str(self.threads))
         process = Process(argv, self.results.details / name, {**common, **(environment or {})})
         try:
             return process.finish(left if limit_s is None else min(limit_s, left))

@@ -329,7 +329,7 @@ class HfRun(Measurement):
         options = dict(model=str(model), ids=str(ids), length=self.length, device=bench.profile.device, threads=bench.threads,
                        steps=self.steps, warm_up=self.warm_up, learning_rate=self.learning_rate, settings=settings,
                        deadline_s=max(1, bench.left() - 6), backend=bench.profile.compiler)
-        finished = bench.run(self.name, [bench.python, HERE / "hf_settings.py", json.dumps(options)])
+        finished = bench.run(self.name, [bench.python, HERE / "hf_settings.py", json.dumps(options)], ours=False)
         tried = [line for line in json_lines(finished.stdout) if "status" in line]
         figures = self.figures(bench, shape["config"], tried, data_name)
         if not tried and re.search("ModuleNotFoundError: (.*)", finished.stderr):
@@ -425,7 +425,7 @@ class LoadAndSave(Measurement):
             raise Skipped(f"{model.parent} has no room for a second copy of {gigabytes:.0f} GB")
         program = [bench.programs.path("xffl-model-io-bench")] if self.side == "xffl" else [bench.python, HERE / "model_io.py", "--worker"]
         try:
-            finished = bench.run(self.name, [*program, model, out, bench.profile.device, bench.threads])
+            finished = bench.run(self.name, [*program, model, out, bench.profile.device, bench.threads], ours=self.side == "xffl")
         finally:
             shutil.rmtree(out, ignore_errors=True)
         if "ModuleNotFoundError" in finished.stderr:

@@ -91,8 +91,10 @@ class Models:
         return folder / "model", seconds
 
     def stop(self):
-        for process in self.making.values():
+        """Unfinished models go: they may lie in memory."""
+        for folder, process in self.making.items():
             process.end()
+            shutil.rmtree(folder, ignore_errors=True)
         self.making.clear()
 
     def tokens(self, folder, vocab_size, length, count, documents, limit_s):
