@@ -15,6 +15,7 @@ import tarfile
 import tempfile
 import time
 import unittest
+from unittest import mock
 
 HERE = pathlib.Path(__file__).resolve().parent
 PROJECT = HERE.parents[1]
@@ -383,6 +384,56 @@ class Table(unittest.TestCase):
     def test_model_flops(self):
         # 6 x 7.50e9 elements of matrices, and 32 blocks of 6 x 2048 x 4096 for attention.
         self.assertAlmostEqual(model_flops_per_token(llama_3_1_8b_config(32), 2048) / 1e9, 6 * 7.5047 + 1.6106, places=2)
+
+
+class Figures(unittest.TestCase):
+    """Figures of an 8B step, from what the programs print."""
+
+    PHASES = dict(forward=0.2, head=0.05, backward=0.4, norm=0.01, adamw=0.04)
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="gpu_check_test.")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.bench = mock.Mock()
+        self.bench.utilization = lambda rate, flops: rate * flops / 989.5e12
+        self.bench.known = lambda name=None: []
+        self.row = next(row for row in measurements(GPU) if row.name == "pure_bf16_batch_4")
+        self.config = llama_3_1_8b_config(32)
+
+    def ours(self):
+        lines = [dict(loss=12.5, seconds=9.0 if step < 2 else 0.7, memory_bytes=1 << 30, phase_seconds=self.PHASES) for step in range(6)]
+        (self.folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (self.folder / "report.json").write_text(json.dumps(dict(peak_memory_bytes=100 << 30)))
+        return self.row.figures(self.bench, self.config, self.folder)
+
+    def test_a_run_of_ours(self):
+        figures = self.ours()
+        self.assertAlmostEqual(figures["tokens_per_second"], 4 * 2048 / 0.7)
+        self.assertAlmostEqual(figures["model_flops_utilization"], 11702.86 * 46.639e9 / 989.5e12, places=4)
+        self.assertEqual(figures["peak_memory_gib"], 100)
+        for name, seconds in self.PHASES.items():
+            self.assertAlmostEqual(figures["phase_seconds"][name], seconds)
+
+    def test_hugging_faces_best_batch_is_found_beside_one_that_does_not_fit(self):
+        row = next(row for row in measurements(GPU) if row.name == "hf_eager")
+        tried = [dict(mode="pure bf16", batch_size=batch, compile="none", status="measured", seconds=[9, 9, *[seconds] * 4],
+                      losses=[12.5] * 6, peak_memory_bytes=batch << 35) for batch, seconds in ((2, 0.5), (4, 0.8))]
+        tried.append(dict(mode="pure bf16", batch_size=8, compile="none", status="out_of_memory"))
+        figures = row.figures(self.bench, self.config, tried, "data")
+        self.assertEqual(figures["batch_size"], 4)
+        self.assertAlmostEqual(figures["tokens_per_second"], 4 * 2048 / 0.8)
+        self.assertEqual([one["status"] for one in figures["tried"]], ["measured", "measured", "out_of_memory"])
+
+    def test_the_table_has_phases_and_ratios(self):
+        common = dict(status="passed", reason="", machine={}, optional=False)
+        ours = dict(common, name="pure_bf16_batch_4", settings=self.row.settings, figures=self.ours())
+        hf = [dict(common, name=f"hf_{how}", settings=dict(side="hf", model="Llama-3.1-8B", length=2048, compile=how),
+                   figures=dict(tokens_per_second=rate, batch_size=4)) for how, rate in (("none", 10000), ("layers", 12500))]
+        printed = markdown.render([ours, *hf])
+        row = next(line for line in printed.splitlines() if line.startswith("| xffl: Llama-3.1-8B, pure bf16, batch 4 x 2048 |"))
+        self.assertEqual(row.strip("| ").split(" | ")[1:], ["11,703", "55.2 %", "100", "0.2", "0.05", "0.4", "0.01", "0.04", "1.17", "0.936",
+                                                           "passed"])
 
 
 class ResultFiles(unittest.TestCase):

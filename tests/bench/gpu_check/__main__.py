@@ -32,7 +32,8 @@ def parse():
         command.add_argument("--bin", type=pathlib.Path, help="folder of the programs")
         command.add_argument("--libraries", type=pathlib.Path, nargs="*", default=[], help="folders of shared libraries for them")
         command.add_argument("--state", type=pathlib.Path, help="what lasts between stages; default: gpu_check beside the programs' folder")
-        command.add_argument("--model-folder", type=pathlib.Path, help="where models are made; default: memory where they fit, else --state")
+        command.add_argument("--model-folder", type=pathlib.Path,
+                             help="where models are made; default: in memory where they fit, else in --state")
         command.add_argument("--limit", type=float, help="seconds of each stage, at most the stage's own")
         command.add_argument("--threads", type=int, default=0)
         command.add_argument("--began", type=float, help="when the stage began, in seconds since 1970")

@@ -46,7 +46,8 @@ def described(record):
     settings, figures = record["settings"], record["figures"]
     batch = figures.get("batch_size", settings.get("batch_size"))
     words = [settings.get("model", "")]
-    words.append({"none": "pure bf16", "split": "split masters"}.get(settings.get("masters"), figures.get("mode", settings.get("precision", ""))))
+    precision = figures.get("mode", settings.get("precision", ""))
+    words.append({"none": "pure bf16", "split": "split masters"}.get(settings.get("masters"), precision))
     words.append(f"batch {batch} x {settings.get('length')}" if batch else f"length {settings.get('length')}")
     if settings.get("micro_batches", 1) > 1:
         words.append(f"{settings['micro_batches']} micro-batches")
@@ -118,7 +119,8 @@ def other_rows(found):
     for name, record in found.items():
         figures = record["figures"]
         shown = {"generate": [("tokens_per_second", "tokens/s")],
-                 "load_and_save": [("check_gb_per_second", "GB/s hashed"), ("load_gb_per_second", "GB/s loaded"), ("save_gb_per_second", "GB/s saved")],
+                 "load_and_save": [("check_gb_per_second", "GB/s hashed"), ("load_gb_per_second", "GB/s loaded"),
+                                   ("save_gb_per_second", "GB/s saved")],
                  "hf_load_and_save": [("load_gb_per_second", "GB/s loaded"), ("save_gb_per_second", "GB/s saved")]}.get(name)
         if shown is not None:
             texts = [f"{number(figures[key])} {unit}" for key, unit in shown if key in figures]
@@ -137,7 +139,8 @@ def machine_line(records):
     device = machine.get("gpu") or machine.get("processor") or "no GPU"
     parts = [f"{device}", f"driver {machine['driver']}" if machine.get("driver") else "", f"{machine.get('cpus')} CPUs",
              f"xffl-train with torch {machine['torch']}" if machine.get("torch") else "",
-             ", ".join(f"Python's {name} {version}" for name, version in (machine.get("python") or {}).items()), records[-1].get("at", "")[:10]]
+             ", ".join(f"Python's {name} {version}" for name, version in (machine.get("python") or {}).items()),
+             records[-1].get("at", "")[:10]]
     text = ", ".join(part for part in parts if part) + "."
     if machine.get("peak_tflops"):
         text += f" MFU refers to {number(machine['peak_tflops'])} TFLOP/s ({machine.get('peak_is')})."

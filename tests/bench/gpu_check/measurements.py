@@ -15,9 +15,6 @@ from .runner import Failed, OutOfMemory, OutOfTime, Skipped, last_line
 
 HERE = pathlib.Path(__file__).resolve().parents[1]
 PROJECT = HERE.parents[1]
-# Relative. A random model's mean loss hides much: with hidden states that are all wrong it moves by 2e-3 only, with those that bf16
-# leaves by some 2e-5 (thousands of tokens).
-FIRST_LOSS_TOLERANCE = dict(fp32=1e-5, bf16=3e-4)
 
 
 def json_lines(text):
@@ -209,7 +206,7 @@ def check_first_loss(bench, figures, precision, key, config):
         pairs = list(zip(figures.get("losses", []), other.get("losses", [])))
         if "hf" in (record["settings"].get("side"), figures.get("side")) and pairs:
             figures["drift"] = max(abs(a - b) / abs(b) for a, b in pairs)
-        if difference > FIRST_LOSS_TOLERANCE["fp32" if strict else "bf16"]:
+        if difference > bench.profile.first_loss_tolerance["fp32" if strict else "bf16"]:
             raise Failed(f"the first loss differs: {found:.6f}, {record['name']} has {other['first_loss']:.6f}", **figures)
 
 
