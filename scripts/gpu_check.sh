@@ -31,7 +31,7 @@ state=$build/gpu_check
 build_limit_s=330
 say() { echo "gpu_check: $*"; }
 die() { echo "gpu_check: $*" >&2; exit 1; }
-check() { PYTHONPATH=tests/bench exec "${XFFL_CHECK_PYTHON:-python3}" -m gpu_check "$@"; }
+check() { PYTHONPATH=tests/bench${PYTHONPATH:+:$PYTHONPATH} exec "${XFFL_CHECK_PYTHON:-python3}" -m gpu_check "$@"; }
 
 # --- pack -------------------------------------------------------------------------------------------------------------
 # Headers, and libraries to be linked statically, as DIR/include and DIR/lib; programs and the shared libraries that they need beside
