@@ -1,10 +1,9 @@
-# Times the parts of a training step, on a CPU or a GPU. scripts/gpu_check.sh runs it; other builds make it on demand.
+# Times the parts of a training step, on a CPU or a GPU, for scripts/gpu_check.sh.
 add_executable(xffl-kernel-bench ${CMAKE_CURRENT_LIST_DIR}/kernel_bench.cc)
 target_include_directories(xffl-kernel-bench PRIVATE ${CMAKE_SOURCE_DIR}/src/llama ${CMAKE_SOURCE_DIR}/src/comm)
 target_link_libraries(xffl-kernel-bench PRIVATE xffl_warnings xffl::base xffl::comm xffl::llama xffl::shard xffl::train)
 xffl_use_torch(xffl-kernel-bench)
 if(NOT XFFL_CUDA)
-  set_target_properties(xffl-kernel-bench PROPERTIES EXCLUDE_FROM_ALL ON)
   find_package(Python3 REQUIRED COMPONENTS Interpreter)
   add_test(NAME kernel_bench COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/kernel_bench_test.py
                                      $<TARGET_FILE:xffl-kernel-bench>)
