@@ -17,7 +17,7 @@
 # (XFFL_PYTHON, default python3); without them it is skipped, with the reason.
 #
 # Exit code: 0 all passed; 77 all compiled, and there is no GPU here; 1 something failed, or the losses of the two sides
-# differ; 2 all passed, and an aim was missed (docs/performance.md). Figures go to build/trainer-cuda/gpu_check/.
+# differ; 2 all passed, and an aim was missed (docs/benchmarks.md). Figures go to build/trainer-cuda/gpu_check/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 limit_s=600
