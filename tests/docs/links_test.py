@@ -33,7 +33,7 @@ class Links(unittest.TestCase):
 
     def test_comments_name_pages_that_exist(self):
         wrong = []
-        for top in ("apps", "src", "include", "scripts", "tests", "configs", "templates"):
+        for top in ("apps", "src", "include", "scripts", "tests", "configs", "templates", "docs"):
             for file in (ROOT / top).rglob("*"):
                 if not file.is_file() or file.suffix in (".pyc", ".whl"):
                     continue
