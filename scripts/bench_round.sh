@@ -10,7 +10,7 @@
 # for the next round (slurm.stay); a row for each value, without its first rounds. --pack: global models travel as
 # differences (transfer.pack); without first rounds, too. The weights are N(0, 0.02) in BF16 and each facility's updates
 # N(0, --step): after a round with one facility a tenth of the words is unchanged (7 to 14 % after 50 to 200 steps of a
-# real training at a learning rate of 1e-5), of the mean of two 14 %. Unpacking counts as the round's. docs/performance.md has what we saw.
+# real training at a learning rate of 1e-5), of the mean of two 14 %. Unpacking counts as the round's. docs/benchmarks.md has what we saw.
 # Needs what the bed needs; exit code 77, with the reason, where it cannot be.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

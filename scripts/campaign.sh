@@ -8,7 +8,7 @@
 # - N submissions of whole federations with slurmctld stopped (SIGSTOP) from the record of their intent on, and N
 #   with it killed there: each trains exactly once.
 # Seven parts, each on a bed of its own for an hour at most; 100 of each take about 30 minutes on two cores. The last line is
-# the verdict; logs are in build/PRESET/campaign. Needs what real facilities need (docs/testing.md).
+# the verdict; logs are in build/PRESET/campaign. Needs what real facilities need (docs/developer/testing.md).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 number=${1:-100} preset=${2:-coordinator} beds=${3:-4}

@@ -196,6 +196,10 @@ void add_config_commands(CLI::App& app) {
     std::fputs(config::json_schema().c_str(), stdout);
   });
 
+  command
+      ->add_subcommand("keys", "print every key with its range, default and meaning, as Markdown")
+      ->callback([] { std::fputs(config::key_reference().c_str(), stdout); });
+
   CLI::App* preset = command->add_subcommand(
       "preset", "print the known supercomputers, or the keys and sources of one");
   preset->add_option("name", flags->preset, "one of them");

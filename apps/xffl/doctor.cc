@@ -171,7 +171,7 @@ class Examination {
           findings_.push_back(std::move(finding));
       });
     if (!facility_.transfer.hosts.empty())
-      check("transfer host", "see docs/ssh.md", [&] {
+      check("transfer host", "see docs/operator/ssh.md", [&] {
         const bool there =
             services_.connect_transfer(facility_)->stat(facility_.workdir).has_value();
         add(there ? Grade::kGood : Grade::kBad, "transfer host",

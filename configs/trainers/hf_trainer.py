@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A facility's trainer in Python, on Hugging Face transformers: an example of the job contract (docs/formats.md).
+"""A facility's trainer in Python, on Hugging Face transformers: an example of the job contract (docs/reference/job_json.md).
 
 A facility uses it with, in xffl.yaml:
 
@@ -40,7 +40,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def read_shard(path):
-    """Sequences of a token shard (docs/token-shards.md) as numpy arrays."""
+    """Sequences of a token shard (docs/reference/token_shards.md) as numpy arrays."""
     data = np.memmap(path, dtype=np.uint8, mode="r")
     magic, version, width, _, length, num_tokens, num_sequences, _, flags, _ = struct.unpack("<8sIIQQQQQII", data[:64].tobytes())
     if magic != b"XFFLTOK1" or version != 1 or width not in (2, 4):

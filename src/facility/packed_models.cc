@@ -17,7 +17,7 @@ namespace {
 constexpr double kMaxRatio = 0.8;  // of the whole model's bytes: less gained is not worth the work
 constexpr int kMaxThreads = 16;
 // A link that is faster than this, for each core here that packs, takes a whole model sooner than
-// packing, sending and unpacking it takes (docs/performance.md: at 70 MB/s and two cores, which
+// packing, sending and unpacking it takes (docs/benchmarks.md: at 70 MB/s and two cores, which
 // were both ends', it was even).
 constexpr double kFastBytesPerSecond = 50e6;
 constexpr int64_t kTellingBytes = 32 << 20;  // of fewer the round trips are seen, not the link

@@ -186,7 +186,8 @@ void JobRun::tell_losses() const {
         "less "
         "than half a unit in its last place (1/512 to 1/256 of it) is lost; at small learning "
         "rates "
-        "that is most of them (docs/trainer.md has figures; split is exact at 2 bytes a parameter)",
+        "that is most of them (docs/user/training.md has figures; split is exact at 2 bytes a "
+        "parameter)",
         {{"learning_rate", training.learning_rate}});
   }
   // Where v is at its mean, a step changes it by (1 - beta2) of itself at most.

@@ -1,5 +1,5 @@
 #!/bin/sh
-# xffl job {{job_name}}, a process of this machine. Its folder, protocol and files: docs/formats.md.
+# xffl job {{job_name}}, a process of this machine. Its folder, protocol and files: docs/reference/job_json.md.
 umask 077
 cd {{quote folder}} || exit 1
 

@@ -71,7 +71,7 @@ TEST(JsonSchema, AKeyThatItNamesIsKnownToTheParser) {
 
 TEST(KeyReference, IsTheOneInTheDocumentation) {
   const std::filesystem::path page =
-      std::filesystem::path(XFFL_SOURCE_DIR) / "docs/configuration.md";
+      std::filesystem::path(XFFL_SOURCE_DIR) / "docs/reference/configuration_keys.md";
   const std::string text = read_file(page, 1 << 20);
   const std::string open = "<!-- keys: begin -->\n", close = "<!-- keys: end -->";
   const size_t begin = text.find(open), end = text.find(close);
@@ -82,7 +82,7 @@ TEST(KeyReference, IsTheOneInTheDocumentation) {
     write_file_atomic(page, text.substr(0, start) + key_reference() + text.substr(end), 0644);
   else
     EXPECT_EQ(text.substr(start, end - start), key_reference())
-        << "XFFL_ACCEPT=1 rewrites docs/configuration.md";
+        << "XFFL_ACCEPT=1 rewrites docs/reference/configuration_keys.md";
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Federations of real facilities where people, credentials and jobs interfere: each ends as
-// docs/operating.md promises, with the model of an undisturbed run.
+// docs/operator/failures.md promises, with the model of an undisturbed run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -31,7 +31,8 @@ TEST(JobReport, TextIsTheGoldenFile) {
 }
 
 TEST(JobReport, TheDocumentedExampleIsTheSame) {
-  EXPECT_EQ(parse_job_report(documented("report.json"), "docs/formats.md"), sample_report());
+  EXPECT_EQ(parse_job_report(documented("report.json"), "docs/reference/job_json.md"),
+            sample_report());
 }
 
 TEST(JobReport, TheVersionOfEarlierReleasesIsRead) {

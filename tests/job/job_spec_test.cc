@@ -18,7 +18,7 @@ std::string refusal(const std::string& pointer, const std::string& value) {
 TEST(JobSpec, TextIsTheGoldenFile) { expect_golden("job.json", format_job_spec(sample_spec())); }
 
 TEST(JobSpec, TheDocumentedExampleIsTheSame) {
-  EXPECT_EQ(parse_job_spec(documented("job.json"), "docs/formats.md"), sample_spec());
+  EXPECT_EQ(parse_job_spec(documented("job.json"), "docs/reference/job_json.md"), sample_spec());
 }
 
 TEST(JobSpec, RoundTrips) {

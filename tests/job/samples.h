@@ -111,10 +111,10 @@ inline std::string edited(const std::string& text, const std::string& pointer,
   return document.dump();
 }
 
-/// The JSON under a heading of docs/formats.md.
+/// The JSON under a heading of docs/reference/job_json.md.
 inline std::string documented(const std::string& heading) {
   const std::string page =
-      read_file(std::filesystem::path(XFFL_SOURCE_DIR) / "docs/formats.md", 1 << 20);
+      read_file(std::filesystem::path(XFFL_SOURCE_DIR) / "docs/reference/job_json.md", 1 << 20);
   const std::string open = "```json\n";
   const size_t begin = page.find(open, page.find("\n## " + heading + "\n")) + open.size();
   return page.substr(begin, page.find("```", begin) - begin);

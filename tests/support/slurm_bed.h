@@ -29,8 +29,8 @@ class SlurmBed {
     return submit::make_slurm_scheduler(settings, session_, clock_);
   }
 
-  /// A job with the protocol of docs/formats.md: every start is noted in "starts", the first one
-  /// claims, works (`work`, in its folder) and notes itself in "trainings".
+  /// A job with the protocol of docs/operator/slurm.md: every start is noted in "starts", the first
+  /// one claims, works (`work`, in its folder) and notes itself in "trainings".
   submit::JobRequest request(const std::string& short_name, const std::string& work = "sleep 1") {
     const std::string name = "xffl-" + short_name;  // as all jobs of xffl
     const std::string folder = facility().scratch + "/" + name;

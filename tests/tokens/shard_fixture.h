@@ -23,7 +23,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using Ids = std::vector<int32_t>;
 
-// Where the header's fields lie (docs/token-shards.md).
+// Where the header's fields lie (docs/reference/token_shards.md).
 inline constexpr size_t kVersionAt = 8, kTokenBytesAt = 12, kVocabAt = 16, kLengthAt = 24,
                         kTokensAt = 32, kSequencesAt = 40, kDocumentsAt = 48, kFlagsAt = 56,
                         kZeroAt = 60, kTokenDataAt = 64;

@@ -249,7 +249,7 @@ TEST(MemoryPlan, CountsTheLogitsThatExistAtOnce) {
   EXPECT_EQ(plan_memory(llama_8b(), layout, training, 100, {{0, 5}, 1}, at::kCUDA).logits, 0);
 }
 
-// The table of docs/trainer.md: GB of a rank's GPU.
+// The table of docs/user/training.md: GB of a rank's GPU.
 TEST(MemoryPlan, TheTableOfTheDocsIsTheFunctionsOwn) {
   struct Row {
     const char* name;
@@ -266,7 +266,7 @@ TEST(MemoryPlan, TheTableOfTheDocsIsTheFunctionsOwn) {
       {"split | bf16 | bf16", kSplit, kBfloat16, kBfloat16},
       {"none | bf16 | bf16", kNone, kBfloat16, kBfloat16}};
   const std::string page =
-      read_file(std::filesystem::path(XFFL_SOURCE_DIR) / "docs/trainer.md", 1 << 20);
+      read_file(std::filesystem::path(XFFL_SOURCE_DIR) / "docs/user/training.md", 1 << 20);
   for (const Row& row : rows) {
     job::TrainingSpec training;
     training.precision = job::FloatType::kBfloat16;

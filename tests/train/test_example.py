@@ -1,4 +1,4 @@
-"""The example trainer in Python keeps the contract of docs/formats.md as xffl-train does."""
+"""The example trainer in Python keeps the contract of docs/reference/job_json.md as xffl-train does."""
 
 import pathlib
 import sys

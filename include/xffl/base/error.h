@@ -32,7 +32,7 @@ enum class ErrorKind {
 /// "config", "corrupt", ...: the word used in messages and logs.
 std::string_view to_string(ErrorKind kind);
 
-/// The process exit code of a kind; docs/operating.md lists them.
+/// The process exit code of a kind; docs/reference/exit_codes.md lists them.
 int exit_code(ErrorKind kind);
 
 class Error : public std::exception {

@@ -2,7 +2,7 @@
 // more.
 //
 // A file that grows takes new pages, which cost more than the bytes in them where a virtual machine
-// lends free memory to its host (docs/performance.md), and push out what others would read again.
+// lends free memory to its host (docs/benchmarks.md), and push out what others would read again.
 // Files are not touched: what is read of one later comes from the disk.
 #pragma once
 

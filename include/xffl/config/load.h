@@ -41,7 +41,7 @@ std::string format_training_identity(const Experiment& experiment);
 /// JSON Schema (2020-12) of xffl.yaml, from the same table of keys that the parser uses.
 std::string json_schema();
 
-/// The same table as Markdown: the reference in docs/configuration.md.
+/// The same table as Markdown: the reference in docs/reference/configuration_keys.md.
 std::string key_reference();
 
 /// What the experiment names on this machine and is not there: the model's files, token shards of

@@ -7,9 +7,9 @@
 // is not in the journal (`Course::Volatile`) may be lost at any moment. tests/round/ replays tens
 // of thousands of simulated federations through these functions.
 //
-// The rules are docs/operating.md's: unknown is never "finished", a report alone is success, a job
-// whose submission is in doubt is looked for twice, a settle time apart, before another is
-// submitted, and an attempt is fenced (its claim taken) before the next one is opened.
+// The rules are docs/operator/failures.md's: unknown is never "finished", a report alone is
+// success, a job whose submission is in doubt is looked for twice, a settle time apart, before
+// another is submitted, and an attempt is fenced (its claim taken) before the next one is opened.
 #pragma once
 
 #include <chrono>

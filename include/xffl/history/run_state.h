@@ -1,7 +1,7 @@
 // The journal's events as a state: what is done, what was begun, what is in doubt.
 //
 // Pure. StoredEvent kinds and payloads (one JSON object each) are the journal's vocabulary;
-// docs/formats.md lists them.
+// docs/reference/journal_events.md lists them.
 #pragma once
 
 #include <map>

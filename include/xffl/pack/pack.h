@@ -5,7 +5,8 @@
 // F16 is. A word is the distance of two floats in units of the last place (reinterpreted as
 // integers in the order of the floats they stand for), so that a small update gives small numbers;
 // their low and their high bytes go into a plane each, which zstd's level 1 then makes small. Any
-// two files of one size come back bit by bit, whatever they hold. docs/formats.md has the format.
+// two files of one size come back bit by bit, whatever they hold. docs/reference/formats.md has the
+// format.
 //
 // What is decoded comes from elsewhere: sizes are checked before anything is allocated, and what is
 // made is only named right when its SHA-256 is the expected one.

@@ -34,7 +34,7 @@ RunStatus read_status(const std::filesystem::path& run_folder, int rounds_planne
 /// For people: one line per round and facility. `now` is what the ends of credentials are told
 /// against.
 std::string format_status(const RunStatus& status, Clock::UtcTime now = SystemClock().utc());
-/// For programs; docs/formats.md names the keys.
+/// For programs; docs/reference/status_json.md names the keys.
 std::string format_status_json(const RunStatus& status);
 
 }  // namespace xffl::status

@@ -3,7 +3,7 @@
 // Unknown is never "finished": a job that a scheduler does not mention is kUnknown, and only the
 // report in the job's folder says that a training succeeded. A submission whose answer was lost
 // throws kRemote: the caller looks for the job by its name, after a settle time, before it submits
-// again; the job's own claim (docs/formats.md) makes a second start harmless. Thread-safe.
+// again; the job's own claim (docs/operator/slurm.md) makes a second start harmless. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -63,7 +63,7 @@ struct SubmittedJob {
 
 // What an earlier job of the facility may offer: to take this attempt in the allocation that it
 // has, without the queue. Its word is the name of one file in its attempt's folder, stay.<state>,
-// that each side changes by one rename (docs/slurm.md).
+// that each side changes by one rename (docs/operator/kept_allocation.md).
 struct Offer {
   JobId job;          // by the journal
   RemotePath folder;  // of the attempt that it has reported on

@@ -1,7 +1,7 @@
 // Slurm at a facility, driven through a Session: sbatch, squeue, sacct, scancel.
 //
-// What its answers are worth was measured: docs/slurm.md says how a lost answer, a forgotten job
-// and a reused id are told apart from an ended one.
+// What its answers are worth was measured: docs/operator/slurm.md says how a lost answer, a
+// forgotten job and a reused id are told apart from an ended one.
 #pragma once
 
 #include <chrono>

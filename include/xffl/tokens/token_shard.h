@@ -1,6 +1,6 @@
 // Token shards: *.tokens, what the trainer reads instead of text.
 //
-// Layout, little-endian (docs/token-shards.md):
+// Layout, little-endian (docs/reference/token_shards.md):
 //   64 bytes  header: magic "XFFLTOK1", u32 version (1, or 2: with targets), u32 token bytes (2 or
 //             4), u64 vocab_size, u64 sequence_length, u64 num_tokens, u64 num_sequences, u64
 //             num_documents, u32 flags (bit 0: packed, bit 1: with targets), u32 zero

@@ -64,7 +64,7 @@ GPU = Profile(
     test_programs=(("kernels_gpu_test", "*", 30), ("trainer_gpu_test", "*", 60)),
     sanitized=("kernels_gpu_test", "*"),
     python_tests=(("test_hf_parity.py", "test_lora.py", "test_documents.py", "test_storage.py", "test_job_state.py", "test_generate.py"), ""),
-    # docs/performance.md
+    # docs/benchmarks.md
     aims={"pure_bf16_batch_4": {"tokens_per_second": ("at_least", 12000)},
           "hf_eager": {"ratio_of_ours": ("at_least", 1.15), "memory_of_ours": ("at_most", 1.0)},
           "load_and_save": {"load_gb_per_second": ("at_least", 2.0), "save_gb_per_second": ("at_least", 2.0)}},

@@ -1,5 +1,5 @@
 #!/bin/sh
-# xffl job xffl-demo-0001-r0002-alba-a1, a process of this machine. Its folder, protocol and files: docs/formats.md.
+# xffl job xffl-demo-0001-r0002-alba-a1, a process of this machine. Its folder, protocol and files: docs/reference/job_json.md.
 umask 077
 cd /scratch/me/xffl/demo/0001-0123abcd/alba/r0002/a1 || exit 1
 
