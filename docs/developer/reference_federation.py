@@ -31,7 +31,7 @@ EXPERIMENT = Experiment(
         "brno": {"text": "vlak jede podle reky do mesta kde se pece chleba", "batch_size": 24},
         "cork": {"text": "the boat leaves the harbour before the rain comes", "batch_size": 8}})
 
-# === 1. Model folders: safetensors files and a root hash (docs/reference/formats.md) ========================
+# === 1. Model folders: safetensors files and a root hash (docs/reference/formats.md) ==============
 def to_bytes(x, dtype):
     """float32 -> F32, F16 or BF16, rounded to nearest with ties to even."""
     bits = x.astype("<f4").view("<u4")
@@ -76,7 +76,7 @@ def root_sha256(folder):
     lines = [f"{hashlib.sha256(raw).hexdigest()}  {len(raw)}  {name}\n" for raw, name in files]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
-# === 2. aggregate/: the weighted mean and the server step (docs/reference/aggregation.md) ===================
+# === 2. aggregate/: the weighted mean and the server step (docs/reference/aggregation.md) =========
 def weighted_mean(updates, name):
     """sum(weight * x) / sum(weight) in float64. The order is that of the facilities' names, so the
     bits do not depend on who answered first. `updates`: [(facility, weight, tensors)]."""

@@ -1,8 +1,8 @@
 // What a facility's job is told: job.json, written by the coordinator, read by the trainer.
 //
-// The file is an API: docs/reference/job_json.md describes it, configs/trainers/ holds a foreign trainer that
-// honours it. Relative paths in it are relative to the folder of job.json itself, so that a job's
-// folder can be moved. Unknown keys are an error in the same format version.
+// The file is an API: docs/reference/job_json.md describes it, configs/trainers/ holds a foreign
+// trainer that honours it. Relative paths in it are relative to the folder of job.json itself, so
+// that a job's folder can be moved. Unknown keys are an error in the same format version.
 #pragma once
 
 #include <array>
