@@ -124,8 +124,10 @@ class Federation {
   void take(Slot& slot, int round, const facility::Event& event) {
     const Moment seen = moment(slot, round);
     Step next = step(rules_, std::move(slot.course), event, seen);
+    if (options_.on_step) options_.on_step(event, next);
     for (Record& record : next.records) {
-      if (record.kind == "update_accepted") record.payload = accepted_payload(slot, round, record);
+      if (record.kind == "update_accepted")
+        record.payload = simulated_update(slot.name.str(), round, record.attempt, round > kRounds);
       if (record.kind == "attempt_failed") judge_the_failure(slot, round, record);
       append(record.kind, round, slot.name.str(), record.attempt, record.payload);
     }
@@ -158,23 +160,6 @@ class Federation {
     if (since && *since > Nanoseconds(rules_.deadline) + kAfterDeadline)
       result_.violation = slot.name.str() + " is still " + describe(slot.course) +
                           " long after the round's deadline";
-  }
-
-  static Json accepted_details(const std::string& facility, int round, int attempt) {
-    job::JobReport report;
-    report.key = {"p", "0001", round, facility, attempt, std::string(32, '0')};
-    report.base_model_sha256 = std::string(64, 'a');
-    if (round <= kRounds) {
-      report.update_sha256 = report.base_model_sha256;
-      report.steps = report.samples = report.tokens = 1;
-    }
-    report.tokens_per_second = report.train_seconds = report.total_seconds = 1;
-    report.trainer = "simulated";
-    return {{"update_sha256", report.update_sha256},
-            {"report", parse_json(job::format_job_report(report), "simulated")}};
-  }
-  static Json accepted_payload(const Slot& slot, int round, const Record& record) {
-    return accepted_details(slot.name.str(), round, record.attempt);
   }
 
   void run_round(int round) {
@@ -264,8 +249,8 @@ class Federation {
     if (killed) throw Killed{};
     people_hear(*next, event);
     if (auto* fetched = std::get_if<Fetched>(&event))
-      fetched->details =
-          accepted_details(next->name.str(), round, std::get<FetchUpdate>(*next->action).attempt);
+      fetched->details = simulated_update(
+          next->name.str(), round, std::get<FetchUpdate>(*next->action).attempt, round > kRounds);
     if (options_.distort) event = options_.distort(std::move(event));
     take(*next, round, event);
     return true;
@@ -391,6 +376,20 @@ class Federation {
 };
 
 }  // namespace
+
+Json simulated_update(const std::string& facility, int round, int attempt, bool evaluates) {
+  job::JobReport report;
+  report.key = {"p", "0001", round, facility, attempt, std::string(32, '0')};
+  report.base_model_sha256 = std::string(64, 'a');
+  if (!evaluates) {
+    report.update_sha256 = report.base_model_sha256;
+    report.steps = report.samples = report.tokens = 1;
+  }
+  report.tokens_per_second = report.train_seconds = report.total_seconds = 1;
+  report.trainer = "simulated";
+  return {{"update_sha256", report.update_sha256},
+          {"report", parse_json(job::format_job_report(report), "simulated")}};
+}
 
 SimulationResult simulate(uint64_t seed, const SimulationOptions& options) {
   return Federation(seed, options).run();

@@ -34,7 +34,12 @@ struct SimulationOptions {
   std::ostream* trace = nullptr;  // every action and record, to understand a seed
   // Changes what the coordinator sees, to show that the oracle notices a wrong coordinator.
   std::function<facility::Event(facility::Event)> distort;
+  // Sees every event and the step that answers it.
+  std::function<void(const facility::Event&, const facility::Step&)> on_step{};
 };
+
+/// The payload of an update_accepted event; an evaluation's when `evaluates`.
+Json simulated_update(const std::string& facility, int round, int attempt, bool evaluates = false);
 
 SimulationResult simulate(uint64_t seed, const SimulationOptions& options = {});
 

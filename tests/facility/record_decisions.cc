@@ -1,0 +1,285 @@
+// Records every decision of a facility's state machine, so that a change of the machine can be
+// compared with the machine before it.
+//
+//   record_decisions federation FIRST LAST    one line per seed: hashes of its decisions
+//   record_decisions walk FIRST LAST          the same of random answers to one machine
+//   record_decisions federation|walk SEED     the decisions of one seed as text
+//
+// A line is "SEED DECISIONS STATUS": a hash of all events, records and actions, and one of the
+// texts for the status page. A federation is simulation.h's; a walk answers each action with any
+// event that may follow, lets any time pass and restarts the machine now and then, so it reaches
+// states that no federation is in.
+#include <cstdint>
+#include <cstdio>
+#include <iostream>
+#include <random>
+#include <string>
+
+#include "simulation.h"
+#include "xffl/facility/machine.h"
+
+namespace xffl::test {
+namespace {
+
+using namespace facility;
+using std::chrono::hours;
+using std::chrono::milliseconds;
+using std::chrono::minutes;
+using std::chrono::seconds;
+
+template <class... Cases>
+struct Overloaded : Cases... {
+  using Cases::operator()...;
+};
+
+// --- As text, in words that do not depend on the machine's names ---
+
+std::string text_of(const submit::JobStatus& status) {
+  return std::to_string(static_cast<int>(status.state)) + "." +
+         std::to_string(static_cast<int>(status.cause)) + "." + status.native;
+}
+
+std::string text_of(const facility::Event& event) {
+  return std::visit(
+      Overloaded{
+          [](const Began&) -> std::string { return "resumed"; },
+          [](const Completed& e) { return "completed " + e.details.dump(); },
+          [](const Submitted& e) { return "submitted " + e.job.str(); },
+          [](const Refused& e) { return "submit_rejected " + e.why; },
+          [](const Postponed& e) { return "submit_deferred " + e.why; },
+          [](const InDoubt& e) { return "submit_unknown " + e.why; },
+          [](const Found& e) {
+            std::string text = "found";
+            for (const JobId& job : e.jobs) text += " " + job.str();
+            return text;
+          },
+          [](const Looked& e) {
+            return std::string("polled ") + (e.reported ? "report " : "") +
+                   (e.status ? text_of(*e.status) : "") + " " + e.not_unpacked;
+          },
+          [](const Fetched&) -> std::string { return "fetched"; },
+          [](const UpdateRefused& e) { return "update_rejected " + e.why; },
+          [](const ToBeContinued& e) { return "checkpointed " + std::to_string(e.steps); },
+          [](const Woke&) -> std::string { return "timer"; },
+          [](const Unreachable& e) {
+            return "unreachable " + std::to_string(e.gained_bytes) + " " + e.why;
+          },
+          [](const NeedsPerson& e) { return "auth " + e.why; },
+      },
+      event);
+}
+
+std::string text_of(const Action& action) {
+  const auto of = [](const char* name, int attempt) {
+    return std::string(name) + " " + std::to_string(attempt);
+  };
+  return std::visit(
+      Overloaded{
+          [&](const Push& a) { return of("push", a.attempt); },
+          [&](const Submit& a) { return of("submit", a.attempt); },
+          [&](const FindJobs& a) { return of("find", a.attempt); },
+          [&](const Look& a) {
+            return of("poll", a.attempt) + " " + a.job.str() + (a.ask_scheduler ? " ask" : "");
+          },
+          [&](const FetchUpdate& a) { return of("fetch", a.attempt); },
+          [&](const CancelJob& a) { return of("cancel", a.attempt) + " " + a.job.str(); },
+          [&](const Fence& a) { return of("fence", a.attempt); },
+          [](const Sleep& a) { return "sleep " + std::to_string(a.duration.count()); },
+          [](const Finish&) -> std::string { return "finish"; },
+      },
+      action);
+}
+
+std::string text_of(const Record& record) {
+  return record.kind + " " + std::to_string(record.attempt) + " " + record.payload.dump();
+}
+
+struct Recorder {
+  bool shows = false;
+  uint64_t decisions = kOffset, status = kOffset;
+
+  void note(const facility::Event& event, const Step& step) {
+    std::string text = text_of(event) + " |";
+    for (const Record& record : step.records) text += " " + text_of(record) + " |";
+    text += " " + text_of(step.action) + "\n";
+    const std::string words = describe(step.course) + "\n";
+    if (shows) std::cout << text << "    " << words;
+    add(decisions, text);
+    add(status, words);
+  }
+
+ private:
+  static constexpr uint64_t kOffset = 14695981039346656037u;  // FNV-1a
+  static void add(uint64_t& hash, const std::string& text) {
+    for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  }
+};
+
+// --- Random answers ---
+
+class Walk {
+ public:
+  explicit Walk(uint64_t seed) : random_(seed) {
+    rules_.seed = "s";
+    rules_.max_attempts = 1 + pick(3);
+    rules_.rerun_budget = pick(4);
+    rules_.poll_interval = seconds(1 + pick(100));
+    rules_.settle_time = milliseconds(pick(30'000));
+    rules_.waits_for_ever = chance(0.5);
+    if (chance(0.8)) rules_.deadline = minutes(1 + pick(600));
+    rules_.max_outage = minutes(1 + pick(600));
+    if (chance(0.3)) rules_.expected_training = seconds(pick(10'000));
+    trouble_ = pick(60) / 100.0;
+    pause_ = chance(0.3) ? 0.05 : 0.0;
+    longest_ = seconds(1 + pick(chance(0.3) ? 20'000 : 100));
+  }
+
+  void run(Recorder& recorder) {
+    Course course;
+    facility::Event event = Began{};
+    for (int i = 0; i < 300; ++i) {
+      if (now_.since_first_submission || chance(0.01))
+        now_.since_first_submission = now_.now - began_;
+      else
+        began_ = now_.now;
+      if (chance(pause_)) now_.paused = now_.paused ? std::nullopt : std::optional("a user");
+      Step next = step(rules_, std::move(course), event, now_);
+      recorder.note(event, next);
+      for (const Record& record : next.records) {
+        if (record.kind == "submitted" && !now_.since_first_submission)
+          now_.since_first_submission = Nanoseconds(0);
+        if (record.kind == "facility_paused") now_.paused = "cancelled";
+      }
+      course = std::move(next.course);
+      if (std::holds_alternative<Finish>(next.action)) {
+        if (course.known.accepted || !chance(0.5)) return;
+        resume(course);
+        if (chance(0.5)) began_ = now_.now;
+        event = Began{};
+      } else if (chance(0.01)) {
+        course = Course{std::move(course.known), {}};
+        pass(longest_);
+        event = Began{};
+      } else {
+        event = answer(next.action);
+      }
+    }
+  }
+
+ private:
+  int pick(int count) { return static_cast<int>(random_() % static_cast<uint64_t>(count)); }
+  bool chance(double probability) { return pick(1'000'000) < probability * 1e6; }
+  void pass(Nanoseconds most) {
+    now_.now +=
+        Nanoseconds(static_cast<int64_t>(random_() % (static_cast<uint64_t>(most.count()) + 1)));
+  }
+  JobId job() { return JobId(std::to_string(1 + pick(4))); }
+
+  // `xffl run` again after the facility was given up.
+  static void resume(Course& course) {
+    course = Course{std::move(course.known), {}};
+    course.known.missing.reset();
+    const history::Attempt* current = course.known.current();
+    if (current != nullptr)
+      course.known.attempts_before_resume =
+          current->failure ? current->number : current->number - 1;
+  }
+
+  facility::Event answer(const Action& action) {
+    if (const auto* sleep = std::get_if<Sleep>(&action)) {
+      now_.now += sleep->duration;
+      if (chance(0.1)) pass(longest_);
+      return Woke{};
+    }
+    pass(longest_);
+    if (chance(trouble_)) {
+      if (chance(0.3)) return NeedsPerson{"expired"};
+      if (!std::holds_alternative<Submit>(action) || chance(0.1))
+        return Unreachable{"down", chance(0.3) ? 100u : 0u};
+      return InDoubt{"timed out"};
+    }
+    return std::visit(Overloaded{
+                          [](const Push&) -> facility::Event {
+                            return Completed{{{"moved_bytes", 1}}};
+                          },
+                          [&](const Submit&) -> facility::Event {
+                            if (chance(0.1)) return Refused{"Invalid account"};
+                            if (chance(0.1)) return Postponed{"QOSMaxSubmit"};
+                            return Submitted{job()};
+                          },
+                          [&](const FindJobs&) -> facility::Event {
+                            Found found;
+                            for (int i = pick(4); i > 1; --i) found.jobs.push_back(job());
+                            return found;
+                          },
+                          [&](const Look& look) -> facility::Event { return polled(look); },
+                          [&](const FetchUpdate& fetch) -> facility::Event {
+                            if (chance(0.2)) return UpdateRefused{"NaN"};
+                            if (chance(0.5)) return ToBeContinued{pick(20)};
+                            Fetched fetched;
+                            fetched.details = simulated_update("f", 1, fetch.attempt);
+                            return fetched;
+                          },
+                          [](const auto&) -> facility::Event { return Completed{}; },
+                      },
+                      action);
+  }
+
+  Looked polled(const Look& look) {
+    Looked polled{.reported = chance(0.1), .status = {}};
+    if (polled.reported || !look.ask_scheduler) return polled;
+    submit::JobStatus status;
+    status.state = static_cast<submit::JobState>(pick(6));
+    if (chance(0.3)) status.state = last_state_;
+    last_state_ = status.state;
+    status.cause = static_cast<submit::EndCause>(pick(4));
+    if (chance(0.5)) status.native = "WORD";
+    if (chance(0.3)) status.reason = "Priority";
+    if (status.state == submit::JobState::kEnded && chance(0.1)) polled.not_unpacked = "damaged";
+    polled.status = status;
+    return polled;
+  }
+
+  std::mt19937_64 random_;
+  Rules rules_;
+  Moment now_;
+  Nanoseconds began_{0};
+  Nanoseconds longest_{0};
+  double trouble_ = 0, pause_ = 0;
+  submit::JobState last_state_ = submit::JobState::kPending;
+};
+
+void record(const std::string& kind, uint64_t seed, Recorder& recorder) {
+  if (kind == "walk") return Walk(seed).run(recorder);
+  SimulationOptions options;
+  options.on_step = [&](const facility::Event& event, const Step& step) {
+    recorder.note(event, step);
+  };
+  simulate(seed, options);
+}
+
+int run(int argc, char** argv) {
+  if (argc < 3 || argc > 4) {
+    std::cerr << "usage: record_decisions federation|walk FIRST [LAST]\n";
+    return 2;
+  }
+  const uint64_t first = std::stoull(argv[2]);
+  if (argc == 3) {
+    Recorder recorder{.shows = true};
+    record(argv[1], first, recorder);
+    return 0;
+  }
+  for (uint64_t seed = first; seed <= std::stoull(argv[3]); ++seed) {
+    Recorder recorder;
+    record(argv[1], seed, recorder);
+    std::printf("%llu %016llx %016llx\n", static_cast<unsigned long long>(seed),
+                static_cast<unsigned long long>(recorder.decisions),
+                static_cast<unsigned long long>(recorder.status));
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace xffl::test
+
+int main(int argc, char** argv) { return xffl::test::run(argc, argv); }
