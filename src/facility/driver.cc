@@ -31,6 +31,18 @@ Rules rules_of(const Context& context, const plan::RoundPlan& plan,
   return rules;
 }
 
+history::Event event_of(const Record& record) {
+  return history::decode(
+             {.seq = 0,
+              .time_utc = {},
+              .kind = record.kind,
+              .round = 0,
+              .facility = {},
+              .attempt = record.attempt,
+              .payload = record.payload.dump(-1, ' ', false, Json::error_handler_t::replace)})
+      .event;
+}
+
 }  // namespace
 
 FacilityDriver::FacilityDriver(Context& context, const plan::RoundPlan& plan,
@@ -48,7 +60,7 @@ FacilityOutcome FacilityDriver::run(std::stop_token stop) {
   if (!before.accepted || !brings_the_archive(*before.accepted, stop)) sweep_earlier_rounds(stop);
   Step next = step(rules_, Course{known(), {}}, Began{}, moment());
   for (;;) {
-    for (Record& record : next.records) keep(record);
+    for (const Record& record : next.records) keep(record.attempt, event_of(record));
     show(next.course);
     tell_trouble(next.course);
     if (std::holds_alternative<Finish>(next.action)) break;
@@ -71,8 +83,7 @@ bool FacilityDriver::brings_the_archive(const history::Accepted& accepted, std::
   log::warning(
       "an accepted update is lost: the facility trains again",
       {{"facility", facility_.facility.str()}, {"round", plan_.round}, {"problem", *lost}});
-  context_.history.record("update_lost", plan_.round, facility_.facility, accepted.attempt,
-                          {{"reason", *lost}});
+  context_.history.record(scope(accepted.attempt), history::UpdateLost{.reason = *lost});
   return false;
 }
 
@@ -114,68 +125,65 @@ Moment FacilityDriver::moment() const {
   return moment;
 }
 
-// Adds to a record what the course cannot know, journals it and tells people.
-void FacilityDriver::keep(Record& record) {
-  if (record.kind == "attempt_opened")
-    record.payload["nonce"] = actions_.spec(record.attempt).key.nonce;
-  if (record.kind == "submit_intended")
-    record.payload.update(actions_.prepare_submission(record.attempt));
-  if (record.kind == "attempt_failed" && !known().current()->job_id.empty())
-    record.payload["output"] = actions_.output_tail(record.attempt);
-  if (record.kind == "submitted" &&
+void FacilityDriver::keep(int attempt, history::Event event) {
+  complete(attempt, event);
+  if (std::holds_alternative<history::Submitted>(event) &&
       context_.history.round(plan_.round).first_submission_utc.empty())
     context_.first_submissions.note(plan_.round, context_.services.clock.monotonic());
-  const int round = record.kind == "facility_paused" ? 0 : plan_.round;
-  context_.history.record(record.kind, round, facility_.facility, record.attempt, record.payload);
-  tell(record);
+  const bool of_the_run = std::holds_alternative<history::FacilityPaused>(event);
+  context_.history.record(
+      of_the_run ? history::EventScope{.facility = facility_.facility} : scope(attempt), event);
+  log_event(attempt, event);
 }
 
-void FacilityDriver::tell(const Record& record) const {
-  const auto text = [&](const char* key) {
-    return record.payload.contains(key) && record.payload[key].is_string()
-               ? record.payload[key].get<std::string>()
-               : "";
-  };
+void FacilityDriver::complete(int attempt, history::Event& event) {
+  if (auto* opened = std::get_if<history::AttemptOpened>(&event))
+    opened->nonce = actions_.spec(attempt).key.nonce;
+  if (auto* intended = std::get_if<history::SubmitIntended>(&event))
+    *intended = actions_.prepare_submission(attempt);
+  if (auto* failed = std::get_if<history::AttemptFailed>(&event))
+    if (!known().current()->job_id.empty()) failed->output = actions_.output_tail(attempt);
+}
+
+void FacilityDriver::log_event(int attempt, const history::Event& event) const {
   const log::Field facility{"facility", facility_.facility.str()};
-  const log::Field number{"round", plan_.round}, attempt{"attempt", record.attempt};
-  if (record.kind == "submitted") {
-    const auto offer = actions_.offer(record.attempt);
-    const bool stayed = offer && offer->job.str() == text("job_id");
-    log::info(record.payload["adopted"] ? "job found again"
-              : stayed                  ? "job that stayed goes on"
-                                        : "job submitted",
-              {facility, number, attempt, {"job", text("job_id")}});
+  const log::Field round{"round", plan_.round}, number{"attempt", attempt};
+  if (const auto* submitted = std::get_if<history::Submitted>(&event)) {
+    const auto offer = actions_.offer(attempt);
+    const bool stayed = offer && offer->job == submitted->job_id;
+    log::info(submitted->adopted ? "job found again"
+              : stayed           ? "job that stayed goes on"
+                                 : "job submitted",
+              {facility, round, number, {"job", submitted->job_id.str()}});
   }
-  if (record.kind == "attempt_failed")
-    log::warning(
-        "attempt failed",
-        {facility, number, attempt, {"reason", text("reason")}, {"output", text("output")}});
-  if (record.kind == "facility_paused")
+  if (const auto* failed = std::get_if<history::AttemptFailed>(&event))
+    log::warning("attempt failed",
+                 {facility, round, number, {"reason", failed->reason}, {"output", failed->output}});
+  if (const auto* paused = std::get_if<history::FacilityPaused>(&event))
     log::warning("facility paused: a person decides",
                  {facility,
-                  {"reason", text("reason")},
+                  {"reason", paused->reason},
                   {"continue", "xffl resume " + facility_.facility.str()}});
-  if (record.kind == "update_accepted") tell_accepted(record.payload);
+  if (const auto* update = std::get_if<history::UpdateAccepted>(&event)) log_accepted(*update);
 }
 
-void FacilityDriver::tell_accepted(const Json& payload) const {
-  const log::Field facility{"facility", facility_.facility.str()}, number{"round", plan_.round};
+void FacilityDriver::log_accepted(const history::UpdateAccepted& update) const {
+  const log::Field facility{"facility", facility_.facility.str()}, round{"round", plan_.round};
+  const job::JobReport& report = update.report;
   if (plan_.evaluates) {
-    const history::FacilityState state = known();
-    for (const job::ValidationResult& set : state.accepted->report.validation)
+    for (const job::ValidationResult& set : report.validation)
       log::info("last global model measured",
                 {facility, {"set", set.name}, {"loss", set.nll_before}});
     return;
   }
-  const Json& report = payload["report"];
   log::info("update accepted", {facility,
-                                number,
-                                {"tokens", report.value("tokens", int64_t{0})},
-                                {"train_loss", report.value("train_loss", 0.0)},
-                                {"change", payload.value("change", 0.0)}});
-  if (const std::string why = report.value("optimizer_lost", ""); !why.empty())
+                                round,
+                                {"tokens", report.tokens},
+                                {"train_loss", report.train_loss},
+                                {"change", update.change}});
+  if (!report.optimizer_lost.empty())
     log::warning("the optimizer began anew at a facility: its state of the round before is lost",
-                 {facility, number, {"problem", why}});
+                 {facility, round, {"problem", report.optimizer_lost}});
 }
 
 void FacilityDriver::follow(const Action& action) {
@@ -227,8 +235,7 @@ void FacilityDriver::end_jobs(const history::Attempt& attempt, std::stop_token s
       for (const JobId& job : found->jobs)
         if (job.str() != attempt.job_id) actions.push_back(CancelJob{number, job});
   }
-  context_.history.record("cancel_confirmed", plan_.round, facility_.facility, number,
-                          Json::object());
+  context_.history.record(scope(number), history::CancelConfirmed{});
 }
 
 void FacilityDriver::repeat_cancel(std::stop_token stop) {
@@ -247,12 +254,12 @@ void FacilityDriver::cancel(const std::string& reason) {
   const int number = current->number;
   if (current->submit_intended) {
     if (!current->cancel_intended)
-      context_.history.record("cancel_intended", plan_.round, facility_.facility, number,
-                              Json::object());
+      context_.history.record(scope(number), history::CancelIntended{});
     end_jobs(*current, {});
   }
-  context_.history.record("attempt_failed", plan_.round, facility_.facility, number,
-                          {{"reason", reason}});
+  context_.history.record(
+      scope(number),
+      history::AttemptFailed{.reason = reason, .charged = {}, .steps = {}, .output = {}});
 }
 
 std::vector<Leftover> leftovers(const Context& context, const FacilityName& name, int before) {

@@ -210,10 +210,10 @@ void FacilityActions::let_go() {
     }
 }
 
-Json FacilityActions::prepare_submission(int attempt) {
+history::SubmitIntended FacilityActions::prepare_submission(int attempt) {
   const std::string text = script(attempt);
   write_file_atomic(archive() / "job.sh", text);
-  return {{"job_name", spec(attempt).key.job_name()}, {"script_sha256", sha256_hex(text)}};
+  return {.job_name = spec(attempt).key.job_name(), .script_sha256 = sha256_hex(text)};
 }
 
 Event FacilityActions::look(const Look& look, std::stop_token stop) {
@@ -248,10 +248,9 @@ Event FacilityActions::fetch(int attempt, std::stop_token stop) {
       return ToBeContinued{report.parsed.steps};
     const double change = check_change(expected);
     history::Accepted accepted = keep_accepted(attempt, report);
-    Json details = {{"update_sha256", accepted.update_sha256},
-                    {"report", parse_json(job::format_job_report(accepted.report), "report.json")}};
-    if (change > 0) details["change"] = change;
-    return Fetched{std::move(accepted), std::move(details)};
+    const history::UpdateAccepted update{
+        .update_sha256 = accepted.update_sha256, .report = accepted.report, .change = change};
+    return Fetched{std::move(accepted), parse_json(encode({}, update).payload, "update")};
   } catch (const Error& error) {
     if (!is_the_facilitys_fault(error.kind())) throw;
     set_refused_aside(attempt);

@@ -21,6 +21,17 @@ constexpr int kLooks = 2;           // that find nothing before a submission cou
 constexpr int kUnknownAnswers = 3;  // before a job that nobody mentions counts as gone
 constexpr seconds kPersonInterval{5};
 
+history::Event event_of(const std::string& kind, const Json& payload) {
+  return history::decode({.seq = 0,
+                          .time_utc = {},
+                          .kind = kind,
+                          .round = 0,
+                          .facility = {},
+                          .attempt = 0,
+                          .payload = payload.dump(-1, ' ', false, Json::error_handler_t::replace)})
+      .event;
+}
+
 class Stepper {
  public:
   Stepper(const Rules& rules, Course course, const Moment& moment)
@@ -211,7 +222,7 @@ class Stepper {
 
   void record(std::string kind, Json payload = Json::object(), int number = 0) {
     if (number == 0 && !known_.attempts.empty()) number = attempt().number;
-    apply(known_, kind, number, payload, kind);
+    apply(known_, number, event_of(kind, payload));
     records_.push_back({std::move(kind), number, std::move(payload)});
   }
 
@@ -368,7 +379,7 @@ class Stepper {
   }
 
   void give_up(const std::string& why) {
-    apply(known_, "facility_missing", 0, {{"reason", why}}, "facility_missing");
+    apply(known_, 0, event_of("facility_missing", {{"reason", why}}));
     records_.push_back({"facility_missing", 0, {{"reason", why}}});
   }
 

@@ -85,7 +85,7 @@ class Federation {
         .attempt = attempt,
         .payload = payload.dump()};
     trace("  " + event.kind, facility, event.payload.substr(0, 160));
-    apply(run_state_, event);
+    apply(run_state_, decode(event));
     events_.push_back(std::move(event));
     if (dies(options_.kill / 10)) throw Killed{};
   }

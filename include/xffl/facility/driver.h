@@ -41,11 +41,16 @@ class FacilityDriver {
   history::FacilityState known() const {
     return context_.history.facility(plan_.round, facility_.facility);
   }
+  history::EventScope scope(int attempt) const {
+    return {.round = plan_.round, .facility = facility_.facility, .attempt = attempt};
+  }
   Moment moment() const;
   bool past_deadline(const Moment& moment) const;
-  void keep(Record& record);
-  void tell(const Record& record) const;
-  void tell_accepted(const Json& payload) const;  // of the record
+  /// Completes the event with what the machine cannot know, records it and logs it.
+  void keep(int attempt, history::Event event);
+  void complete(int attempt, history::Event& event);
+  void log_event(int attempt, const history::Event& event) const;
+  void log_accepted(const history::UpdateAccepted& update) const;
   void follow(const Action& action);
   void tell_trouble(const Course& course);
   void show(const Course& course);

@@ -22,6 +22,7 @@
 
 #include "xffl/base/json.h"
 #include "xffl/base/names.h"
+#include "xffl/history/events.h"
 #include "xffl/history/run_state.h"
 #include "xffl/submit/scheduler.h"
 
