@@ -97,7 +97,7 @@ Event FacilityActions::push(int attempt, std::stop_token stop) {
   const std::vector<remote::NewFile> beside = {
       {"out/", ""}, {std::string(kModelHashes), model_hashes(told)}, {"job.json", job_json}};
   at_the_facility([&] { session_->put_files(folder(attempt), beside); });
-  return Completed{parse_json(encode({}, pushed).payload, "push")};
+  return Pushed{pushed};
 }
 
 // The earlier attempts that have left such a file.

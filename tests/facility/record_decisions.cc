@@ -39,32 +39,40 @@ std::string text_of(const submit::JobStatus& status) {
          std::to_string(static_cast<int>(status.cause)) + "." + status.native;
 }
 
+// Without the fields that the driver adds.
+std::string payload_of(const history::Event& event) {
+  Json payload = parse_json(encode({}, event).payload, "event");
+  for (const char* added : {"nonce", "job_name", "script_sha256"}) payload.erase(added);
+  return payload.dump();
+}
+
 std::string text_of(const facility::Event& event) {
   return std::visit(
       Overloaded{
-          [](const Began&) -> std::string { return "resumed"; },
-          [](const Completed& e) { return "completed " + e.details.dump(); },
+          [](const Resumed&) -> std::string { return "resumed"; },
+          [](const Pushed& e) { return "completed " + payload_of(e.details); },
+          [](const Completed&) -> std::string { return "completed {}"; },
           [](const Submitted& e) { return "submitted " + e.job.str(); },
-          [](const Refused& e) { return "submit_rejected " + e.why; },
-          [](const Postponed& e) { return "submit_deferred " + e.why; },
-          [](const InDoubt& e) { return "submit_unknown " + e.why; },
+          [](const SubmitRejected& e) { return "submit_rejected " + e.reason; },
+          [](const SubmitDeferred& e) { return "submit_deferred " + e.reason; },
+          [](const SubmitUnknown& e) { return "submit_unknown " + e.reason; },
           [](const Found& e) {
             std::string text = "found";
             for (const JobId& job : e.jobs) text += " " + job.str();
             return text;
           },
-          [](const Looked& e) {
+          [](const Polled& e) {
             return std::string("polled ") + (e.reported ? "report " : "") +
-                   (e.status ? text_of(*e.status) : "") + " " + e.not_unpacked;
+                   (e.status ? text_of(*e.status) : "") + " " + e.model_error;
           },
           [](const Fetched&) -> std::string { return "fetched"; },
-          [](const UpdateRefused& e) { return "update_rejected " + e.why; },
-          [](const ToBeContinued& e) { return "checkpointed " + std::to_string(e.steps); },
-          [](const Woke&) -> std::string { return "timer"; },
+          [](const UpdateRejected& e) { return "update_rejected " + e.reason; },
+          [](const Checkpointed& e) { return "checkpointed " + std::to_string(e.steps); },
+          [](const TimerFired&) -> std::string { return "timer"; },
           [](const Unreachable& e) {
-            return "unreachable " + std::to_string(e.gained_bytes) + " " + e.why;
+            return "unreachable " + std::to_string(e.gained_bytes) + " " + e.reason;
           },
-          [](const NeedsPerson& e) { return "auth " + e.why; },
+          [](const AuthRequired& e) { return "auth " + e.reason; },
       },
       event);
 }
@@ -78,7 +86,7 @@ std::string text_of(const Action& action) {
           [&](const Push& a) { return of("push", a.attempt); },
           [&](const Submit& a) { return of("submit", a.attempt); },
           [&](const FindJobs& a) { return of("find", a.attempt); },
-          [&](const Look& a) {
+          [&](const Poll& a) {
             return of("poll", a.attempt) + " " + a.job.str() + (a.ask_scheduler ? " ask" : "");
           },
           [&](const FetchUpdate& a) { return of("fetch", a.attempt); },
@@ -91,7 +99,8 @@ std::string text_of(const Action& action) {
 }
 
 std::string text_of(const Record& record) {
-  return record.kind + " " + std::to_string(record.attempt) + " " + record.payload.dump();
+  return std::string(history::kind_of(record.event)) + " " + std::to_string(record.attempt) + " " +
+         payload_of(record.event);
 }
 
 struct Recorder {
@@ -102,7 +111,7 @@ struct Recorder {
     std::string text = text_of(event) + " |";
     for (const Record& record : step.records) text += " " + text_of(record) + " |";
     text += " " + text_of(step.action) + "\n";
-    const std::string words = describe(step.course) + "\n";
+    const std::string words = describe(step.machine) + "\n";
     if (shows) std::cout << text << "    " << words;
     add(decisions, text);
     add(status, words);
@@ -120,46 +129,48 @@ struct Recorder {
 class Walk {
  public:
   explicit Walk(uint64_t seed) : random_(seed) {
-    rules_.seed = "s";
-    rules_.max_attempts = 1 + pick(3);
-    rules_.rerun_budget = pick(4);
-    rules_.poll_interval = seconds(1 + pick(100));
-    rules_.settle_time = milliseconds(pick(30'000));
-    rules_.waits_for_ever = chance(0.5);
-    if (chance(0.8)) rules_.deadline = minutes(1 + pick(600));
-    rules_.max_outage = minutes(1 + pick(600));
-    if (chance(0.3)) rules_.expected_training = seconds(pick(10'000));
+    policy_.seed = "s";
+    policy_.max_attempts = 1 + pick(3);
+    policy_.rerun_budget = pick(4);
+    policy_.poll_interval = seconds(1 + pick(100));
+    policy_.settle_time = milliseconds(pick(30'000));
+    policy_.on_missing = chance(0.5) ? config::OnMissing::kWait : config::OnMissing::kSkip;
+    if (chance(0.8)) policy_.deadline = minutes(1 + pick(600));
+    policy_.max_outage = minutes(1 + pick(600));
+    if (chance(0.3)) policy_.expected_training = seconds(pick(10'000));
     trouble_ = pick(60) / 100.0;
     pause_ = chance(0.3) ? 0.05 : 0.0;
     longest_ = seconds(1 + pick(chance(0.3) ? 20'000 : 100));
   }
 
   void run(Recorder& recorder) {
-    Course course;
-    facility::Event event = Began{};
+    FacilityMachine machine;
+    facility::Event event = Resumed{};
     for (int i = 0; i < 300; ++i) {
       if (now_.since_first_submission || chance(0.01))
-        now_.since_first_submission = now_.now - began_;
+        now_.since_first_submission = now_.time - began_;
       else
-        began_ = now_.now;
+        began_ = now_.time;
       if (chance(pause_)) now_.paused = now_.paused ? std::nullopt : std::optional("a user");
-      Step next = step(rules_, std::move(course), event, now_);
+      Step next = step(policy_, std::move(machine), event, now_);
       recorder.note(event, next);
       for (const Record& record : next.records) {
-        if (record.kind == "submitted" && !now_.since_first_submission)
+        if (std::holds_alternative<history::Submitted>(record.event) &&
+            !now_.since_first_submission)
           now_.since_first_submission = Nanoseconds(0);
-        if (record.kind == "facility_paused") now_.paused = "cancelled";
+        if (std::holds_alternative<history::FacilityPaused>(record.event))
+          now_.paused = "cancelled";
       }
-      course = std::move(next.course);
+      machine = std::move(next.machine);
       if (std::holds_alternative<Finish>(next.action)) {
-        if (course.known.accepted || !chance(0.5)) return;
-        resume(course);
-        if (chance(0.5)) began_ = now_.now;
-        event = Began{};
+        if (machine.known.accepted || !chance(0.5)) return;
+        resume(machine);
+        if (chance(0.5)) began_ = now_.time;
+        event = Resumed{};
       } else if (chance(0.01)) {
-        course = Course{std::move(course.known), {}};
+        machine = FacilityMachine{std::move(machine.known), {}};
         pass(longest_);
-        event = Began{};
+        event = Resumed{};
       } else {
         event = answer(next.action);
       }
@@ -170,41 +181,41 @@ class Walk {
   int pick(int count) { return static_cast<int>(random_() % static_cast<uint64_t>(count)); }
   bool chance(double probability) { return pick(1'000'000) < probability * 1e6; }
   void pass(Nanoseconds most) {
-    now_.now +=
+    now_.time +=
         Nanoseconds(static_cast<int64_t>(random_() % (static_cast<uint64_t>(most.count()) + 1)));
   }
   JobId job() { return JobId(std::to_string(1 + pick(4))); }
 
   // `xffl run` again after the facility was given up.
-  static void resume(Course& course) {
-    course = Course{std::move(course.known), {}};
-    course.known.missing.reset();
-    const history::Attempt* current = course.known.current();
+  static void resume(FacilityMachine& machine) {
+    machine = FacilityMachine{std::move(machine.known), {}};
+    machine.known.missing.reset();
+    const history::Attempt* current = machine.known.current();
     if (current != nullptr)
-      course.known.attempts_before_resume =
+      machine.known.attempts_before_resume =
           current->failure ? current->number : current->number - 1;
   }
 
   facility::Event answer(const Action& action) {
     if (const auto* sleep = std::get_if<Sleep>(&action)) {
-      now_.now += sleep->duration;
+      now_.time += sleep->duration;
       if (chance(0.1)) pass(longest_);
-      return Woke{};
+      return TimerFired{};
     }
     pass(longest_);
     if (chance(trouble_)) {
-      if (chance(0.3)) return NeedsPerson{"expired"};
+      if (chance(0.3)) return AuthRequired{"expired"};
       if (!std::holds_alternative<Submit>(action) || chance(0.1))
         return Unreachable{"down", chance(0.3) ? 100u : 0u};
-      return InDoubt{"timed out"};
+      return SubmitUnknown{"timed out"};
     }
     return std::visit(Overloaded{
                           [](const Push&) -> facility::Event {
-                            return Completed{{{"moved_bytes", 1}}};
+                            return Pushed{{.moved_bytes = 1, .seconds = {}, .whole_bytes = 0}};
                           },
                           [&](const Submit&) -> facility::Event {
-                            if (chance(0.1)) return Refused{"Invalid account"};
-                            if (chance(0.1)) return Postponed{"QOSMaxSubmit"};
+                            if (chance(0.1)) return SubmitRejected{"Invalid account"};
+                            if (chance(0.1)) return SubmitDeferred{"QOSMaxSubmit"};
                             return Submitted{job()};
                           },
                           [&](const FindJobs&) -> facility::Event {
@@ -212,10 +223,10 @@ class Walk {
                             for (int i = pick(4); i > 1; --i) found.jobs.push_back(job());
                             return found;
                           },
-                          [&](const Look& look) -> facility::Event { return polled(look); },
+                          [&](const Poll& look) -> facility::Event { return polled(look); },
                           [&](const FetchUpdate& fetch) -> facility::Event {
-                            if (chance(0.2)) return UpdateRefused{"NaN"};
-                            if (chance(0.5)) return ToBeContinued{pick(20)};
+                            if (chance(0.2)) return UpdateRejected{"NaN"};
+                            if (chance(0.5)) return Checkpointed{pick(20)};
                             Fetched fetched;
                             fetched.details = simulated_update("f", 1, fetch.attempt);
                             return fetched;
@@ -225,8 +236,8 @@ class Walk {
                       action);
   }
 
-  Looked polled(const Look& look) {
-    Looked polled{.reported = chance(0.1), .status = {}};
+  Polled polled(const Poll& look) {
+    Polled polled{.reported = chance(0.1), .status = {}};
     if (polled.reported || !look.ask_scheduler) return polled;
     submit::JobStatus status;
     status.state = static_cast<submit::JobState>(pick(6));
@@ -235,14 +246,14 @@ class Walk {
     status.cause = static_cast<submit::EndCause>(pick(4));
     if (chance(0.5)) status.native = "WORD";
     if (chance(0.3)) status.reason = "Priority";
-    if (status.state == submit::JobState::kEnded && chance(0.1)) polled.not_unpacked = "damaged";
+    if (status.state == submit::JobState::kEnded && chance(0.1)) polled.model_error = "damaged";
     polled.status = status;
     return polled;
   }
 
   std::mt19937_64 random_;
-  Rules rules_;
-  Moment now_;
+  FacilityPolicy policy_;
+  Now now_;
   Nanoseconds began_{0};
   Nanoseconds longest_{0};
   double trouble_ = 0, pause_ = 0;

@@ -26,7 +26,7 @@ struct SimulationResult {
 };
 
 struct SimulationOptions {
-  Weather weather;
+  Faults faults;
   double kill = 0.004;  // per action
   double pause = 0.05;  // per submission in trouble, by a person
   bool fences_work = true;
@@ -38,8 +38,9 @@ struct SimulationOptions {
   std::function<void(const facility::Event&, const facility::Step&)> on_step{};
 };
 
-/// The payload of an update_accepted event; an evaluation's when `evaluates`.
-Json simulated_update(const std::string& facility, int round, int attempt, bool evaluates = false);
+/// An update that passes every check; with `evaluates` an evaluation.
+history::UpdateAccepted simulated_update(const std::string& facility, int round, int attempt,
+                                         bool evaluates = false);
 
 SimulationResult simulate(uint64_t seed, const SimulationOptions& options = {});
 

@@ -1,4 +1,4 @@
-// What a course asks for, done at a facility.
+// Performs the state machine's actions at a facility.
 #pragma once
 
 #include <chrono>
@@ -74,7 +74,7 @@ class FacilityActions {
   /// Returns when the scheduler says that the job ends or has ended. Throws kRemote when it goes on
   /// in spite of being told some times.
   void cancel(int attempt, const JobId& job, std::stop_token stop);
-  Event look(const Look& look, std::stop_token stop);
+  Event poll(const Poll& poll, std::stop_token stop);
   Event fetch(int attempt, std::stop_token stop);
   Event dispatch(const Action& action, std::stop_token stop);
   struct Report {
