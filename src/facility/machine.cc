@@ -149,19 +149,17 @@ class StepInProgress {
   void on(Idle&, const Resumed&) {
     if (known_.accepted || known_.missing) return enter(Finished{});
     if (!attempt_is_open()) return;
-    if (submission_is_unknown()) {
-      // A submission that was under way when the coordinator ended: let it arrive.
+    const bool unknown = submission_is_unknown();
+    if (unknown) {  // it was under way when the coordinator ended: let it arrive
       count_unknown_submission();
       wait_ = policy_.settle_time;
-      enter(Searching{});
-    } else if (attempt().job_id.empty()) {
-      enter(Pushing{});
-    } else {
-      watch(JobId(attempt().job_id), {});
     }
     // The job ends because this run cancelled it, and not a user.
     if (attempt().cancel_intended)
-      close({.reason = "its cancellation had begun", .counts_as_attempt = false});
+      return close({.reason = "its cancellation had begun", .counts_as_attempt = false});
+    if (unknown) return enter(Searching{});
+    if (attempt().job_id.empty()) return enter(Pushing{});
+    watch(JobId(attempt().job_id), {});
   }
   std::optional<Action> next(Idle&) {
     if (paused_) return wait_for_user();
@@ -581,88 +579,85 @@ struct Row {
   Handler handler = nullptr;  // of an event
 };
 
-template <class... Phases>
-std::vector<std::string_view> to() {
-  return {kPhases[index_in<Phase, Phases>()]...};
+template <class ToPhase>
+Target to(std::string_view when = "") {
+  return {kPhases[index_in<Phase, ToPhase>()], when};
 }
 template <class AtPhase, class OnEvent>
-Row on(std::string_view effect, std::vector<std::string_view> next = {}) {
-  return {{kPhases[index_in<Phase, AtPhase>()], kEvents[index_in<Event, OnEvent>()], effect,
-           std::move(next)},
-          [](StepInProgress& step, Phase& phase, const Event& event) {
-            step.on(std::get<AtPhase>(phase), std::get<OnEvent>(event));
-          }};
+Row on(std::vector<Target> next = {}) {
+  return {
+      {kPhases[index_in<Phase, AtPhase>()], kEvents[index_in<Event, OnEvent>()], std::move(next)},
+      [](StepInProgress& step, Phase& phase, const Event& event) {
+        step.on(std::get<AtPhase>(phase), std::get<OnEvent>(event));
+      }};
 }
 template <class AtPhase>
-Row moves(std::string_view cause, std::string_view effect, std::vector<std::string_view> next) {
-  return {{kPhases[index_in<Phase, AtPhase>()], cause, effect, std::move(next)}};
+Row moves(std::string_view cause, std::vector<Target> next) {
+  return {{kPhases[index_in<Phase, AtPhase>()], cause, std::move(next)}};
 }
 
 const std::vector<Row>& rows() {
   static const std::vector<Row> kRows = {
-      on<Idle, Resumed>("restores the phase from the history",
-                        to<Pushing, Searching, Polling, Finished>()),
-      on<Idle, TimerFired>(""),
-      moves<Idle>(kNextAction, "opens an attempt", to<Pushing>()),
-      moves<Idle>(kNextAction, "the last attempt's jobs are not cancelled yet", to<Closing>()),
-      moves<Idle>(kNextAction, "no attempt left", to<Finished>()),
-      moves<Idle>(kTimeIsUp, "gives up", to<Finished>()),
+      on<Idle, Resumed>({to<Pushing>("pushing"), to<Searching>("submitting"), to<Polling>("job"),
+                         to<Closing>("cancelling"), to<Finished>("done")}),
+      on<Idle, TimerFired>(),
+      moves<Idle>(kNextAction, {to<Pushing>("opens an attempt"), to<Closing>("jobs to cancel"),
+                                to<Finished>("no attempt left")}),
+      moves<Idle>(kTimeIsUp, {to<Finished>()}),
 
-      on<Pushing, Pushed>("records it"),
-      on<Pushing, Unreachable>("repeats"),
-      on<Pushing, AuthRequired>("waits"),
-      on<Pushing, TimerFired>(""),
-      moves<Pushing>(kNextAction, "pushed: records the intent", to<Submitting>()),
-      moves<Pushing>(kTimeIsUp, "gives up", to<Closing>()),
+      on<Pushing, Pushed>(),
+      on<Pushing, Unreachable>(),
+      on<Pushing, AuthRequired>(),
+      on<Pushing, TimerFired>(),
+      moves<Pushing>(kNextAction, {to<Submitting>("pushed")}),
+      moves<Pushing>(kTimeIsUp, {to<Closing>()}),
 
-      on<Submitting, Submitted>("records the job", to<Polling>()),
-      on<Submitting, SubmitRejected>("fails", to<Closing>()),
-      on<Submitting, SubmitDeferred>("repeats later"),
-      on<Submitting, SubmitUnknown>("a job may exist", to<Searching>()),
-      on<Submitting, Unreachable>("repeats"),
-      on<Submitting, AuthRequired>("waits"),
-      on<Submitting, TimerFired>(""),
-      moves<Submitting>(kNextAction, "paused after a search", to<Searching>()),
-      moves<Submitting>(kTimeIsUp, "gives up", to<Closing>()),
+      on<Submitting, Submitted>({to<Polling>()}),
+      on<Submitting, SubmitRejected>({to<Closing>()}),
+      on<Submitting, SubmitDeferred>(),
+      on<Submitting, SubmitUnknown>({to<Searching>()}),
+      on<Submitting, Unreachable>(),
+      on<Submitting, AuthRequired>(),
+      on<Submitting, TimerFired>(),
+      moves<Submitting>(kNextAction, {to<Searching>("paused after a search")}),
+      moves<Submitting>(kTimeIsUp, {to<Closing>()}),
 
-      on<Searching, Found>("adopts the job; none twice: submits again", to<Polling, Submitting>()),
-      on<Searching, Unreachable>("repeats"),
-      on<Searching, AuthRequired>("waits"),
-      on<Searching, TimerFired>(""),
-      moves<Searching>(kTimeIsUp, "gives up", to<Closing>()),
+      on<Searching, Found>({to<Polling>("a job"), to<Submitting>("none, twice")}),
+      on<Searching, Unreachable>(),
+      on<Searching, AuthRequired>(),
+      on<Searching, TimerFired>(),
+      moves<Searching>(kTimeIsUp, {to<Closing>()}),
 
-      on<Polling, Polled>("report: fetches; job ended: waits for a late report",
-                          to<Fetching, Ended>()),
-      on<Polling, Completed>("a duplicate is cancelled"),
-      on<Polling, Unreachable>("repeats"),
-      on<Polling, AuthRequired>("waits"),
-      on<Polling, TimerFired>(""),
-      moves<Polling>(kTimeIsUp, "gives up", to<Closing>()),
+      on<Polling, Polled>({to<Fetching>("report"), to<Ended>("job ended")}),
+      on<Polling, Completed>(),
+      on<Polling, Unreachable>(),
+      on<Polling, AuthRequired>(),
+      on<Polling, TimerFired>(),
+      moves<Polling>(kTimeIsUp, {to<Closing>()}),
 
-      on<Ended, Polled>("report: fetches; requeued: polls", to<Fetching, Polling>()),
-      on<Ended, Found>("adopts a duplicate; none: fails", to<Polling, Closing>()),
-      on<Ended, Unreachable>("repeats"),
-      on<Ended, AuthRequired>("waits"),
-      on<Ended, TimerFired>(""),
-      moves<Ended>(kTimeIsUp, "gives up", to<Closing>()),
+      on<Ended, Polled>({to<Fetching>("report"), to<Polling>("requeued")}),
+      on<Ended, Found>({to<Polling>("a duplicate"), to<Closing>("no duplicate")}),
+      on<Ended, Unreachable>(),
+      on<Ended, AuthRequired>(),
+      on<Ended, TimerFired>(),
+      moves<Ended>(kTimeIsUp, {to<Closing>()}),
 
-      on<Fetching, Fetched>("records the update", to<Finished>()),
-      on<Fetching, UpdateRejected>("fails", to<Closing>()),
-      on<Fetching, Checkpointed>("continues in another attempt", to<Closing>()),
-      on<Fetching, Unreachable>("repeats"),
-      on<Fetching, AuthRequired>("waits"),
-      on<Fetching, TimerFired>(""),
-      moves<Fetching>(kTimeIsUp, "gives up", to<Closing>()),
+      on<Fetching, Fetched>({to<Finished>()}),
+      on<Fetching, UpdateRejected>({to<Closing>()}),
+      on<Fetching, Checkpointed>({to<Closing>()}),
+      on<Fetching, Unreachable>(),
+      on<Fetching, AuthRequired>(),
+      on<Fetching, TimerFired>(),
+      moves<Fetching>(kTimeIsUp, {to<Closing>()}),
 
-      on<Closing, Completed>("next job"),
-      on<Closing, Found>("cancels the jobs"),
-      on<Closing, Polled>("report: fetches", to<Fetching>()),
-      on<Closing, Unreachable>("repeats; out of time: goes on"),
-      on<Closing, AuthRequired>("waits; out of time: goes on"),
-      on<Closing, TimerFired>(""),
-      moves<Closing>(kNextAction, "closed: records the failure", to<Idle>()),
-      moves<Closing>(kNextAction, "closed, and no attempt would help", to<Finished>()),
-      moves<Closing>(kTimeIsUp, "gives up", to<Finished>()),
+      on<Closing, Completed>(),
+      on<Closing, Found>(),
+      on<Closing, Polled>({to<Fetching>("report")}),
+      on<Closing, Unreachable>(),
+      on<Closing, AuthRequired>(),
+      on<Closing, TimerFired>(),
+      moves<Closing>(kNextAction, {to<Idle>("failure recorded"), to<Finished>("fatal failure")}),
+      moves<Closing>(kTimeIsUp, {to<Finished>()}),
   };
   return kRows;
 }

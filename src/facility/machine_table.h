@@ -13,11 +13,15 @@ namespace xffl::facility {
 inline constexpr std::string_view kNextAction = "next action";  // the phase has nothing to wait for
 inline constexpr std::string_view kTimeIsUp = "time is up";     // the deadline, or a long outage
 
+struct Target {
+  std::string_view phase;
+  std::string_view when;  // for the diagram; may be empty
+};
+
 struct Transition {
   std::string_view phase;
-  std::string_view cause;              // an event, kNextAction or kTimeIsUp
-  std::string_view effect;             // for the diagram
-  std::vector<std::string_view> next;  // phases that it may lead to; empty: the phase stays
+  std::string_view cause;    // an event, kNextAction or kTimeIsUp
+  std::vector<Target> next;  // phases that it may lead to; empty: the phase stays
 };
 
 /// All pairs of a phase and an event that mean something. In any other pair the event is ignored.

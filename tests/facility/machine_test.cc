@@ -99,6 +99,39 @@ TEST(FacilityMachine, AnUnknownJobIsNotAFinishedJob) {
   EXPECT_EQ(fixture.action<Poll>()->job, JobId("9"));
 }
 
+// Answers that come at once, as after a restart of the controller, say nothing about the job.
+TEST(FacilityMachine, AnUnknownJobIsGivenTheSettleTimeTwice) {
+  Fixture fixture;
+  fixture.to_the_job();
+  const auto first = fixture.now.time;
+  for (int answers = 0; answers < 1000 && !fixture.action<FindJobs>(); ++answers) {
+    if (const auto* sleep = fixture.action<Sleep>())
+      fixture.give(TimerFired{}, sleep->duration / 9);
+    if (fixture.action<Poll>())
+      fixture.give(Polled{.reported = false, .status = submit::JobStatus{}}, milliseconds(1));
+  }
+  ASSERT_TRUE(fixture.action<FindJobs>());
+  EXPECT_GE(fixture.now.time - first, 2 * fixture.policy.settle_time);
+}
+
+TEST(FacilityMachine, ARequeuedJobThatEndsAgainHasItsSettleTimeAgain) {
+  Fixture fixture;
+  fixture.to_the_job();
+  const submit::JobStatus ended{.state = submit::JobState::kEnded, .native = "NODE_FAIL"};
+  const submit::JobStatus running{.state = submit::JobState::kRunning};
+  for (int times = 0; times < 3; ++times) {
+    fixture.give(Polled{.reported = false, .status = ended});
+    ASSERT_TRUE(fixture.action<Sleep>()) << "its report may be late";
+    EXPECT_EQ(fixture.action<Sleep>()->duration, fixture.policy.settle_time);
+    fixture.sleep_if_asked();
+    ASSERT_TRUE(fixture.action<Poll>());
+    fixture.give(Polled{.reported = false, .status = running});
+    ASSERT_TRUE(fixture.action<Sleep>()) << "a running job is not polled without a pause";
+    EXPECT_TRUE(std::holds_alternative<Polling>(fixture.last.machine.phase));
+    fixture.sleep_if_asked();
+  }
+}
+
 TEST(FacilityMachine, AFailedAttemptIsFencedBeforeTheNextOneIsOpened) {
   Fixture fixture;
   fixture.to_the_job();
