@@ -11,24 +11,26 @@
 namespace xffl::facility {
 namespace {
 
-Rules rules_of(const Context& context, const plan::RoundPlan& plan,
-               const plan::FacilityPlan& facility, std::chrono::milliseconds settle_time) {
-  const config::RoundPolicy& policy = context.experiment.policy;
-  Rules rules;
-  rules.max_attempts = policy.max_attempts;
-  rules.rerun_budget = policy.rerun_budget;
-  rules.waits_for_ever = policy.on_missing == config::OnMissing::kWait;
-  rules.deadline = policy.deadline;
-  rules.poll_interval =
+FacilityPolicy policy_of(const Context& context, const plan::RoundPlan& plan,
+                         const plan::FacilityPlan& facility,
+                         std::chrono::milliseconds settle_time) {
+  const config::RoundPolicy& settings = context.experiment.policy;
+  FacilityPolicy policy;
+  policy.max_attempts = settings.max_attempts;
+  policy.rerun_budget = settings.rerun_budget;
+  policy.on_missing = settings.on_missing;
+  policy.deadline = settings.deadline;
+  policy.poll_interval =
       context.experiment.poll_interval(context.experiment.facility(facility.facility));
-  rules.settle_time = settle_time;
-  rules.max_outage = policy.max_outage;
-  rules.seed = context.identity.secret + "/" + facility.facility.str();
+  policy.settle_time = settle_time;
+  policy.max_outage = settings.max_outage;
+  policy.seed = context.identity.secret + "/" + facility.facility.str();
   const history::FacilityState before = context.history.facility(plan.round - 1, facility.facility);
   if (before.accepted && !plan.evaluates)
-    rules.expected_training = std::chrono::seconds(static_cast<int64_t>(  // a facility's word
-        std::min(before.accepted->report.total_seconds, 86400.0 * 365)));
-  return rules;
+    policy.expected_training =
+        std::chrono::seconds(static_cast<int64_t>(  // by the facility's own report
+            std::min(before.accepted->report.total_seconds, 86400.0 * 365)));
+  return policy;
 }
 
 }  // namespace
@@ -39,25 +41,27 @@ FacilityDriver::FacilityDriver(Context& context, const plan::RoundPlan& plan,
       plan_(plan),
       facility_(facility),
       actions_(context, plan, facility),
-      rules_(rules_of(context, plan, facility, actions_.settle_time())),
+      policy_(policy_of(context, plan, facility, actions_.settle_time())),
       began_(context.services.clock.monotonic()),
       began_utc_(context.services.clock.utc()) {}
 
 FacilityOutcome FacilityDriver::run(std::stop_token stop) {
   const history::FacilityState before = known();
   if (!before.accepted || !brings_the_archive(*before.accepted, stop)) sweep_earlier_rounds(stop);
-  Step next = step(rules_, Course{known(), {}}, Began{}, moment());
+  Step next =
+      step(policy_, FacilityMachine{.known = known(), .phase = {}, .link = {}, .memory = {}},
+           Resumed{}, now());
   for (;;) {
-    for (Record& record : next.records) keep(record);
-    show(next.course);
-    tell_trouble(next.course);
+    for (const Record& record : next.records) keep(record.attempt, record.event);
+    show(next.machine);
+    log_link(next.machine);
     if (std::holds_alternative<Finish>(next.action)) break;
     if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
     if (const auto* submit = std::get_if<Submit>(&next.action))
       actions_.look_at_room(submit->attempt);
     const Event event = actions_.perform(next.action, stop);
-    follow(next.action);
-    next = step(rules_, std::move(next.course), event, moment());
+    if (const auto* poll = std::get_if<Poll>(&next.action)) actions_.show_progress(poll->attempt);
+    next = step(policy_, std::move(next.machine), event, now());
   }
   const history::FacilityState state = known();
   return {state.accepted, state.accepted ? "" : state.missing.value_or("unknown")};
@@ -65,34 +69,32 @@ FacilityOutcome FacilityDriver::run(std::stop_token stop) {
 
 // An accepted update whose files are damaged here, and cannot be had again, is trained anew.
 bool FacilityDriver::brings_the_archive(const history::Accepted& accepted, std::stop_token stop) {
-  const auto gives_up = [&] { return past_deadline(moment()) && !rules_.waits_for_ever; };
-  const auto lost = actions_.mend_archive(accepted, rules_.max_outage, gives_up, stop);
+  const auto gives_up = [&] {
+    const auto limit = deadline(policy_, now());
+    return limit && limit->ends_attempts && limit->has_passed();
+  };
+  const auto lost = actions_.mend_archive(accepted, policy_.max_outage, gives_up, stop);
   if (!lost) return true;
   log::warning(
       "an accepted update is lost: the facility trains again",
       {{"facility", facility_.facility.str()}, {"round", plan_.round}, {"problem", *lost}});
-  context_.history.record("update_lost", plan_.round, facility_.facility, accepted.attempt,
-                          {{"reason", *lost}});
+  context_.history.record(scope(accepted.attempt), history::UpdateLost{.reason = *lost});
   return false;
 }
 
-bool FacilityDriver::past_deadline(const Moment& moment) const {
-  return rules_.deadline.count() > 0 && moment.since_first_submission &&
-         *moment.since_first_submission >= rules_.deadline;
-}
-
-// A deadline ends nothing where the policy is to wait: people are told.
-void FacilityDriver::show(const Course& course) {
-  std::string words = describe(course);
-  const bool over = course.known.accepted || course.known.missing;
-  if (!over && rules_.waits_for_ever && past_deadline(moment())) {
+// A deadline ends nothing where the policy is to wait: it is logged.
+void FacilityDriver::show(const FacilityMachine& machine) {
+  std::string words = describe(machine);
+  const auto limit = deadline(policy_, now());
+  if (!std::holds_alternative<Finished>(machine.phase) && limit && limit->has_passed() &&
+      !limit->ends_attempts) {
     words += ", past the round's deadline";
-    if (!std::exchange(told_late_, true))
+    if (!std::exchange(logged_late_, true))
       log::warning("the round's deadline has passed and it waits on, as policy.on_missing says",
                    {{"facility", facility_.facility.str()},
                     {"round", plan_.round},
-                    {"deadline_s", rules_.deadline.count()},
-                    {"state", describe(course)},
+                    {"deadline_s", policy_.deadline.count()},
+                    {"state", describe(machine)},
                     {"to go on without it",
                      "stop this coordinator, set policy.on_missing: skip in "
                      "xffl.yaml, `xffl run`"}});
@@ -102,100 +104,98 @@ void FacilityDriver::show(const Course& course) {
 
 // Waits are monotonic; the wall clock only says how long before this coordinator began an earlier
 // one had submitted.
-Moment FacilityDriver::moment() const {
+Now FacilityDriver::now() const {
   const Clock& clock = context_.services.clock;
-  Moment moment;
-  moment.now = clock.monotonic().time_since_epoch();
-  moment.paused = context_.history.paused(facility_.facility);
+  Now now;
+  now.time = clock.monotonic().time_since_epoch();
+  now.paused = context_.history.paused(facility_.facility);
   if (const auto ours = context_.first_submissions.of(plan_.round))
-    moment.since_first_submission = clock.monotonic() - *ours;
+    now.since_first_submission = clock.monotonic() - *ours;
   else if (const auto first = parse_utc(context_.history.round(plan_.round).first_submission_utc))
-    moment.since_first_submission = (began_utc_ - *first) + (clock.monotonic() - began_);
-  return moment;
+    now.since_first_submission = (began_utc_ - *first) + (clock.monotonic() - began_);
+  return now;
 }
 
-// Adds to a record what the course cannot know, journals it and tells people.
-void FacilityDriver::keep(Record& record) {
-  if (record.kind == "attempt_opened")
-    record.payload["nonce"] = actions_.spec(record.attempt).key.nonce;
-  if (record.kind == "submit_intended")
-    record.payload.update(actions_.prepare_submission(record.attempt));
-  if (record.kind == "attempt_failed" && !known().current()->job_id.empty())
-    record.payload["output"] = actions_.output_tail(record.attempt);
-  if (record.kind == "submitted" &&
+void FacilityDriver::keep(int attempt, history::Event event) {
+  complete(attempt, event);
+  if (std::holds_alternative<history::Submitted>(event) &&
       context_.history.round(plan_.round).first_submission_utc.empty())
     context_.first_submissions.note(plan_.round, context_.services.clock.monotonic());
-  const int round = record.kind == "facility_paused" ? 0 : plan_.round;
-  context_.history.record(record.kind, round, facility_.facility, record.attempt, record.payload);
-  tell(record);
+  const bool of_the_run = std::holds_alternative<history::FacilityPaused>(event);
+  context_.history.record(
+      of_the_run ? history::EventScope{.facility = facility_.facility} : scope(attempt), event);
+  log_event(attempt, event);
 }
 
-void FacilityDriver::tell(const Record& record) const {
-  const auto text = [&](const char* key) {
-    return record.payload.contains(key) && record.payload[key].is_string()
-               ? record.payload[key].get<std::string>()
-               : "";
-  };
+void FacilityDriver::complete(int attempt, history::Event& event) {
+  if (auto* opened = std::get_if<history::AttemptOpened>(&event))
+    opened->nonce = actions_.spec(attempt).key.nonce;
+  if (auto* intended = std::get_if<history::SubmitIntended>(&event))
+    *intended = actions_.prepare_submission(attempt);
+  if (auto* failed = std::get_if<history::AttemptFailed>(&event))
+    if (!known().current()->job_id.empty()) failed->output = actions_.output_tail(attempt);
+}
+
+void FacilityDriver::log_event(int attempt, const history::Event& event) const {
   const log::Field facility{"facility", facility_.facility.str()};
-  const log::Field number{"round", plan_.round}, attempt{"attempt", record.attempt};
-  if (record.kind == "submitted") {
-    const auto offer = actions_.offer(record.attempt);
-    const bool stayed = offer && offer->job.str() == text("job_id");
-    log::info(record.payload["adopted"] ? "job found again"
-              : stayed                  ? "job that stayed goes on"
-                                        : "job submitted",
-              {facility, number, attempt, {"job", text("job_id")}});
+  const log::Field round{"round", plan_.round}, number{"attempt", attempt};
+  if (const auto* submitted = std::get_if<history::Submitted>(&event)) {
+    const auto offer = actions_.offer(attempt);
+    const bool stayed = offer && offer->job == submitted->job_id;
+    log::info(submitted->adopted ? "job found again"
+              : stayed           ? "job that stayed goes on"
+                                 : "job submitted",
+              {facility, round, number, {"job", submitted->job_id.str()}});
   }
-  if (record.kind == "attempt_failed")
-    log::warning(
-        "attempt failed",
-        {facility, number, attempt, {"reason", text("reason")}, {"output", text("output")}});
-  if (record.kind == "facility_paused")
+  if (const auto* failed = std::get_if<history::AttemptFailed>(&event))
+    log::warning("attempt failed",
+                 {facility, round, number, {"reason", failed->reason}, {"output", failed->output}});
+  if (const auto* paused = std::get_if<history::FacilityPaused>(&event))
     log::warning("facility paused: a person decides",
                  {facility,
-                  {"reason", text("reason")},
+                  {"reason", paused->reason},
                   {"continue", "xffl resume " + facility_.facility.str()}});
-  if (record.kind == "update_accepted") tell_accepted(record.payload);
+  if (const auto* update = std::get_if<history::UpdateAccepted>(&event)) log_accepted(*update);
 }
 
-void FacilityDriver::tell_accepted(const Json& payload) const {
-  const log::Field facility{"facility", facility_.facility.str()}, number{"round", plan_.round};
+void FacilityDriver::log_accepted(const history::UpdateAccepted& update) const {
+  const log::Field facility{"facility", facility_.facility.str()}, round{"round", plan_.round};
+  const job::JobReport& report = update.report;
   if (plan_.evaluates) {
-    const history::FacilityState state = known();
-    for (const job::ValidationResult& set : state.accepted->report.validation)
+    for (const job::ValidationResult& set : report.validation)
       log::info("last global model measured",
                 {facility, {"set", set.name}, {"loss", set.nll_before}});
     return;
   }
-  const Json& report = payload["report"];
   log::info("update accepted", {facility,
-                                number,
-                                {"tokens", report.value("tokens", int64_t{0})},
-                                {"train_loss", report.value("train_loss", 0.0)},
-                                {"change", payload.value("change", 0.0)}});
-  if (const std::string why = report.value("optimizer_lost", ""); !why.empty())
+                                round,
+                                {"tokens", report.tokens},
+                                {"train_loss", report.train_loss},
+                                {"change", update.change}});
+  if (!report.optimizer_lost.empty())
     log::warning("the optimizer began anew at a facility: its state of the round before is lost",
-                 {facility, number, {"problem", why}});
+                 {facility, round, {"problem", report.optimizer_lost}});
 }
 
-void FacilityDriver::follow(const Action& action) {
-  if (const auto* look = std::get_if<Look>(&action)) actions_.show_progress(look->attempt);
-}
-
-// Once for each trouble, and when it is over.
-void FacilityDriver::tell_trouble(const Course& course) {
-  const std::string& trouble = course.now.trouble;
-  if (trouble == told_) return;
+// Each error once, and its end.
+void FacilityDriver::log_link(const FacilityMachine& machine) {
+  const Link& link = machine.link;
+  if (link.last_error == last_logged_) return;
   const log::Field facility{"facility", facility_.facility.str()};
-  if (trouble.empty())
-    log::info("the trouble is over", {facility});
-  else if (course.now.needs_person)
-    log::warning("PAUSED(auth): jobs go on; this continues by itself when it is mended",
-                 {facility, {"problem", trouble}});
-  else
-    log::warning("trouble at a facility: tried again",
-                 {facility, {"while", describe({course.known, {}})}, {"problem", trouble}});
-  told_ = trouble;
+  if (link.last_error.empty()) {
+    log::info("facility reachable again", {facility});
+  } else if (link.auth_required) {
+    log::warning(
+        "facility paused: authentication needed (running jobs are unaffected; resumes "
+        "automatically)",
+        {facility, {"problem", link.last_error}});
+  } else {
+    FacilityMachine activity = machine;
+    activity.link = {};
+    log::warning("facility does not answer as expected: will retry",
+                 {facility, {"while", describe(activity)}, {"problem", link.last_error}});
+  }
+  last_logged_ = link.last_error;
 }
 
 void FacilityDriver::sweep_earlier_rounds(std::stop_token stop) {
@@ -220,15 +220,14 @@ void FacilityDriver::end_jobs(const history::Attempt& attempt, std::stop_token s
   for (size_t i = 0; i < actions.size(); ++i) {
     const Event event = actions_.perform(actions[i], stop);
     if (const auto* lost = std::get_if<Unreachable>(&event))
-      throw Error(ErrorKind::kRemote, lost->why);
-    if (const auto* auth = std::get_if<NeedsPerson>(&event))
-      throw Error(ErrorKind::kAuth, auth->why);
+      throw Error(ErrorKind::kRemote, lost->reason);
+    if (const auto* auth = std::get_if<AuthRequired>(&event))
+      throw Error(ErrorKind::kAuth, auth->reason);
     if (const auto* found = std::get_if<Found>(&event))
       for (const JobId& job : found->jobs)
         if (job.str() != attempt.job_id) actions.push_back(CancelJob{number, job});
   }
-  context_.history.record("cancel_confirmed", plan_.round, facility_.facility, number,
-                          Json::object());
+  context_.history.record(scope(number), history::CancelConfirmed{});
 }
 
 void FacilityDriver::repeat_cancel(std::stop_token stop) {
@@ -247,12 +246,12 @@ void FacilityDriver::cancel(const std::string& reason) {
   const int number = current->number;
   if (current->submit_intended) {
     if (!current->cancel_intended)
-      context_.history.record("cancel_intended", plan_.round, facility_.facility, number,
-                              Json::object());
+      context_.history.record(scope(number), history::CancelIntended{});
     end_jobs(*current, {});
   }
-  context_.history.record("attempt_failed", plan_.round, facility_.facility, number,
-                          {{"reason", reason}});
+  context_.history.record(
+      scope(number),
+      history::AttemptFailed{.reason = reason, .charged = {}, .steps = {}, .output = {}});
 }
 
 std::vector<Leftover> leftovers(const Context& context, const FacilityName& name, int before) {

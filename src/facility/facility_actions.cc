@@ -33,23 +33,23 @@ bool is_the_facilitys_fault(ErrorKind kind) {
          kind == ErrorKind::kNotFound || kind == ErrorKind::kUnsupported;
 }
 
-// An error of an action as what the course has to know; none: it is not the course's affair.
+// The event that tells the machine of an action's error; none: the error is this machine's own.
 std::optional<Event> event_of(const Error& error, const Action& action) {
   const bool submits = std::holds_alternative<Submit>(action);
   switch (error.kind()) {
     case ErrorKind::kRemote:
-      if (submits) return InDoubt{error.what()};
+      if (submits) return SubmitUnknown{error.what()};
       return Unreachable{error.what()};
     case ErrorKind::kAuth:
-      return NeedsPerson{error.what()};
+      return AuthRequired{error.what()};
     case ErrorKind::kIo:  // a full disk, there or here: it may be mended while we wait
       return Unreachable{error.what()};
     case ErrorKind::kBusy:
-      if (submits) return Postponed{error.what()};
+      if (submits) return SubmitDeferred{error.what()};
       break;
     case ErrorKind::kConfig:
     case ErrorKind::kNotFound:
-      if (submits) return Refused{error.what()};
+      if (submits) return SubmitRejected{error.what()};
       break;
     default:
       break;
@@ -104,7 +104,7 @@ Event FacilityActions::dispatch(const Action& action, std::stop_token stop) {
   }
   if (const auto* it = std::get_if<FindJobs>(&action))
     return Found{at_the_facility([&] { return scheduler_->find(request(it->attempt), stop); })};
-  if (const auto* it = std::get_if<Look>(&action)) return look(*it, stop);
+  if (const auto* it = std::get_if<Poll>(&action)) return poll(*it, stop);
   if (const auto* it = std::get_if<FetchUpdate>(&action)) return fetch(it->attempt, stop);
   if (const auto* it = std::get_if<CancelJob>(&action)) {
     cancel(it->attempt, it->job, stop);
@@ -119,7 +119,7 @@ Event FacilityActions::dispatch(const Action& action, std::stop_token stop) {
     if (!context_.services.clock.sleep(it->duration, stop))
       throw Error(ErrorKind::kCancelled, "stopped on request");
   }
-  return Woke{};
+  return TimerFired{};
 }
 
 job::JobSpec FacilityActions::spec(int attempt) const {
@@ -210,34 +210,34 @@ void FacilityActions::let_go() {
     }
 }
 
-Json FacilityActions::prepare_submission(int attempt) {
+history::SubmitIntended FacilityActions::prepare_submission(int attempt) {
   const std::string text = script(attempt);
   write_file_atomic(archive() / "job.sh", text);
-  return {{"job_name", spec(attempt).key.job_name()}, {"script_sha256", sha256_hex(text)}};
+  return {.job_name = spec(attempt).key.job_name(), .script_sha256 = sha256_hex(text)};
 }
 
-Event FacilityActions::look(const Look& look, std::stop_token stop) {
-  Looked looked;
+Event FacilityActions::poll(const Poll& poll, std::stop_token stop) {
+  Polled polled;
   const auto has_reported = [&] {
-    return at_the_facility([&] { return session_->stat(report_path(look.attempt)).has_value(); });
+    return at_the_facility([&] { return session_->stat(report_path(poll.attempt)).has_value(); });
   };
-  looked.reported = has_reported();
-  if (!looked.reported) max_change();  // needed later: there is time now
-  if (!looked.reported && look.ask_scheduler) {
-    const submit::SubmittedJob job = submitted(look.attempt, look.job);
-    looked.status =
-        at_the_facility([&] { return scheduler_->query(std::span(&job, 1), stop).at(look.job); });
-    if (looked.status->state == submit::JobState::kPending ||
-        looked.status->state == submit::JobState::kHeld)
-      look_after_model(look.attempt, stop);
+  polled.reported = has_reported();
+  if (!polled.reported) max_change();  // needed later: there is time now
+  if (!polled.reported && poll.ask_scheduler) {
+    const submit::SubmittedJob job = submitted(poll.attempt, poll.job);
+    polled.status =
+        at_the_facility([&] { return scheduler_->query(std::span(&job, 1), stop).at(poll.job); });
+    if (polled.status->state == submit::JobState::kPending ||
+        polled.status->state == submit::JobState::kHeld)
+      look_after_model(poll.attempt, stop);
     // The job may have reported and ended since: no need to give its files the settle time then.
-    if (looked.status->state == submit::JobState::kEnded ||
-        looked.status->state == submit::JobState::kUnknown)
-      looked.reported = has_reported();
-    if (looked.status->state == submit::JobState::kEnded && !looked.reported)
-      looked.not_unpacked = at_the_facility([&] { return given_model_problem(look.attempt); });
+    if (polled.status->state == submit::JobState::kEnded ||
+        polled.status->state == submit::JobState::kUnknown)
+      polled.reported = has_reported();
+    if (polled.status->state == submit::JobState::kEnded && !polled.reported)
+      polled.model_error = at_the_facility([&] { return given_model_problem(poll.attempt); });
   }
-  return looked;
+  return polled;
 }
 
 Event FacilityActions::fetch(int attempt, std::stop_token stop) {
@@ -245,17 +245,15 @@ Event FacilityActions::fetch(int attempt, std::stop_token stop) {
   try {
     const Report report = bring(attempt, expected, stop);
     if (job::is_to_be_continued(report.parsed, spec(attempt)))
-      return ToBeContinued{report.parsed.steps};
+      return Checkpointed{report.parsed.steps};
     const double change = check_change(expected);
-    history::Accepted accepted = keep_accepted(attempt, report);
-    Json details = {{"update_sha256", accepted.update_sha256},
-                    {"report", parse_json(job::format_job_report(accepted.report), "report.json")}};
-    if (change > 0) details["change"] = change;
-    return Fetched{std::move(accepted), std::move(details)};
+    const history::Accepted accepted = keep_accepted(attempt, report);
+    return Fetched{
+        {.update_sha256 = accepted.update_sha256, .report = accepted.report, .change = change}};
   } catch (const Error& error) {
     if (!is_the_facilitys_fault(error.kind())) throw;
     set_refused_aside(attempt);
-    return UpdateRefused{error.what()};
+    return UpdateRejected{error.what()};
   }
 }
 

@@ -1,398 +1,776 @@
-// How it works: take() notes what the event says, decide() looks at what is known and finds the
-// next action; between the two lie the records. decide() goes through the steps of a round in their
-// order and stops at the first that is not done, so that a restart, which only knows the journal,
-// arrives at the same action.
+// How it works: a step has two halves. The event goes to the handler of its pair (phase, event) in
+// the table at the end of this file; handlers change the phase and add records. Then the phase says
+// its next action, or moves on to another phase by itself. Before that, time_is_up() ends what has
+// taken too long. Everything that a restart needs is in the records, so that Resumed finds the
+// phase again.
 #include "xffl/facility/machine.h"
 
 #include <algorithm>
+#include <array>
 
-#include "attempt_budget.h"
-#include "job_failure.h"
-#include "xffl/base/clock.h"
+#include "machine_table.h"
+#include "xffl/base/log.h"
 
 namespace xffl::facility {
 namespace {
 
 using std::chrono::seconds;
+using submit::EndCause;
 using submit::JobState;
 using submit::JobStatus;
 
-constexpr int kLooks = 2;           // that find nothing before a submission counts as lost
-constexpr int kUnknownAnswers = 3;  // before a job that nobody mentions counts as gone
-constexpr seconds kPersonInterval{5};
+constexpr int kSearches = 2;        // that find no job, before a submission counts as lost
+constexpr int kUnknownAnswers = 3;  // before a job that the scheduler does not know counts as ended
+constexpr seconds kAuthInterval{5};
 
-class Stepper {
+template <class... Cases>
+struct Overloaded : Cases... {
+  using Cases::operator()...;
+};
+template <class... Cases>
+Overloaded(Cases...) -> Overloaded<Cases...>;
+
+// --- Classification ---------------------------------------------------------------------------
+
+bool was_duplicate(const history::Attempt& attempt) {
+  return std::find(attempt.twins.begin(), attempt.twins.end(), attempt.job_id) !=
+         attempt.twins.end();
+}
+
+AttemptFailure failure_without_report(const JobStatus& end, const history::Attempt& attempt) {
+  const std::string word = end.native.empty() ? "" : " (" + end.native + ")";
+  const std::string ended = "job " + attempt.job_id + " ended without a report" + word;
+  if (end.state == JobState::kCancelled && was_duplicate(attempt))  // most likely by xffl
+    return {.reason = ended, .counts_as_attempt = false};
+  if (end.state == JobState::kCancelled)
+    return {.reason = "job " + attempt.job_id + " was cancelled by somebody" + word,
+            .counts_as_attempt = false,
+            .pauses_facility = true};
+  if (end.state == JobState::kUnknown)
+    return {.reason = "the scheduler no longer knows job " + attempt.job_id +
+                      ", which has left no report",
+            .counts_as_attempt = false};
+  switch (end.cause) {
+    case EndCause::kInfrastructure:
+    case EndCause::kWalltime:
+      return {.reason = ended, .counts_as_attempt = false};
+    case EndCause::kOutOfMemory:
+      return {.reason = ended + ": it ran out of memory; ask for more, or lower micro_batch_size",
+              .fatal = true};
+    case EndCause::kOrdinary:
+      break;
+  }
+  return {.reason = ended};
+}
+
+AttemptFailure failure_of(const Ended& ended, const history::Attempt& attempt) {
+  if (!ended.model_error.empty() && ended.status.state == JobState::kEnded)
+    return {.reason = "its job found the model that it was given damaged, which is sent again: " +
+                      ended.model_error,
+            .counts_as_attempt = false};
+  AttemptFailure failure = failure_without_report(ended.status, attempt);
+  failure.final_poll = true;
+  return failure;
+}
+
+// The reason why there is no further attempt; none: there is one. Attempts before the last `xffl
+// run` do not count, nor do those that another attempt continued.
+std::optional<std::string> spent_budget(const FacilityPolicy& policy,
+                                        const history::FacilityState& known) {
+  int counted = 0, reruns = 0;
+  int64_t most_steps = 0;
+  for (const history::Attempt& attempt : known.attempts) {
+    const bool advanced = attempt.steps > most_steps;  // such a training may take many jobs
+    most_steps = std::max(most_steps, attempt.steps);
+    if (attempt.number <= known.attempts_before_resume || advanced) continue;
+    ++(attempt.charged ? counted : reruns);
+  }
+  const auto spent = [&](const std::string& budget) {
+    return "no attempt left (" + budget + "); the last one: " + *known.attempts.back().failure;
+  };
+  if (counted >= policy.max_attempts)
+    return spent("policy.max_attempts is " + std::to_string(policy.max_attempts));
+  if (reruns > policy.rerun_budget)
+    return spent("policy.rerun_budget is " + std::to_string(policy.rerun_budget));
+  return std::nullopt;
+}
+
+enum class JobProgress { kAlive, kUnclear, kEnded };
+
+// Takes the scheduler's answer into `watch`.
+JobProgress progress_of(JobWatch& watch, const JobStatus& status, const FacilityPolicy& policy,
+                        Nanoseconds time) {
+  watch.status = status;
+  watch.next_query =
+      time + query_interval(policy, time - watch.since, status.state == JobState::kPending);
+  switch (status.state) {
+    case JobState::kRunning:
+      if (!watch.running_since) watch.running_since = time;
+      [[fallthrough]];
+    case JobState::kPending:
+    case JobState::kHeld:
+      watch.unknown_answers = 0;
+      return JobProgress::kAlive;
+    case JobState::kUnknown:
+      if (++watch.unknown_answers == 1) watch.unknown_since = time;
+      if (watch.unknown_answers < kUnknownAnswers ||
+          time - watch.unknown_since < 2 * policy.settle_time)
+        return JobProgress::kUnclear;
+      break;
+    case JobState::kEnded:
+    case JobState::kCancelled:
+      break;
+  }
+  return JobProgress::kEnded;
+}
+
+// With its repetitions.
+void remove_first(std::vector<JobId>& jobs) {
+  if (!jobs.empty()) std::erase(jobs, JobId(jobs.front()));
+}
+
+// --- One step ---------------------------------------------------------------------------------
+
+class StepInProgress {
  public:
-  Stepper(const Rules& rules, Course course, const Moment& moment)
-      : rules_(rules),
-        course_(std::move(course)),
-        known_(course_.known),
-        now_(course_.now),
-        moment_(moment),
-        paused_(moment.paused.has_value()) {}
+  StepInProgress(const FacilityPolicy& policy, FacilityMachine machine, const Now& now)
+      : policy_(policy),
+        machine_(std::move(machine)),
+        known_(machine_.known),
+        link_(machine_.link),
+        memory_(machine_.memory),
+        now_(now),
+        paused_(now.paused.has_value()) {}
 
-  Step run(const Event& event) {
-    const bool link_answered = !std::holds_alternative<Unreachable>(event) &&
-                               !std::holds_alternative<NeedsPerson>(event) &&
-                               !std::holds_alternative<Woke>(event) &&
-                               !std::holds_alternative<Postponed>(event);
-    link_failed_ =
-        std::holds_alternative<Unreachable>(event) || std::holds_alternative<NeedsPerson>(event);
-    nothing_new_ = std::holds_alternative<Woke>(event) || std::holds_alternative<Began>(event);
-    if (link_answered) {
-      now_.trouble.clear();
-      now_.needs_person = false;
-      now_.failures = 0;
+  Step run(const Event& event);
+
+  // --- Idle ---
+
+  void on(Idle&, const Resumed&) {
+    if (known_.accepted || known_.missing) return enter(Finished{});
+    if (!attempt_is_open()) return;
+    const bool unknown = submission_is_unknown();
+    if (unknown) {  // it was under way when the coordinator ended: let it arrive
+      count_unknown_submission();
+      wait_ = policy_.settle_time;
     }
-    std::visit([this](const auto& e) { take(e); }, event);
-    Action action = decide();
-    now_.doing = action;
-    return {std::move(course_), std::move(records_), std::move(action)};
+    // The job ends because this run cancelled it, and not a user.
+    if (attempt().cancel_intended)
+      return close({.reason = "its cancellation had begun", .counts_as_attempt = false});
+    if (unknown) return enter(Searching{});
+    if (attempt().job_id.empty()) return enter(Pushing{});
+    watch(JobId(attempt().job_id), {});
+  }
+  std::optional<Action> next(Idle&) {
+    if (paused_) return wait_for_user();
+    if (!known_.attempts.empty() && attempt().cancel_intended)
+      enter(Closing{});
+    else
+      open_attempt();
+    return std::nullopt;
+  }
+
+  // --- Pushing ---
+
+  void on(Pushing&, const Pushed& pushed) { record(pushed.details); }
+  std::optional<Action> next(Pushing&) {
+    if (paused_) return wait_for_user();
+    if (!attempt().pushed) return Push{attempt().number};
+    record(history::SubmitIntended{});
+    enter(Submitting{});
+    return std::nullopt;
+  }
+
+  // --- Submitting ---
+
+  void on(Submitting&, const Submitted& submitted) { adopt(submitted.job, false, {}); }
+  void on(Submitting&, const SubmitRejected& rejected) {
+    // A job of an earlier submission may still appear.
+    if (memory_.unknown_submissions > 0) record(history::CancelIntended{});
+    close({.reason = rejected.reason, .counts_as_attempt = false, .fatal = true});
+  }
+  void on(Submitting&, const SubmitDeferred& deferred) {
+    link_.last_error = deferred.reason;
+    wait_ = backoff(policy_.seed, ++memory_.deferrals);
+  }
+  void on(Submitting&, const SubmitUnknown& unknown) {
+    link_.last_error = unknown.reason;
+    wait_ = policy_.settle_time;
+    if (count_unknown_submission() > 1)
+      wait_ += backoff(policy_.seed, memory_.unknown_submissions - 1);
+    enter(Searching{});
+  }
+  // A user paused the facility ahead of a submission that is on record. After a submission without
+  // an answer another search may still find a job.
+  std::optional<Action> next(Submitting& submitting) {
+    if (!paused_) return Submit{attempt().number};
+    if (submitting.searched) enter(Searching{.empty_searches = kSearches - 1});
+    return wait_for_user();
+  }
+
+  // --- Searching ---
+
+  void on(Searching& searching, const Found& found) {
+    if (!found.jobs.empty())
+      return adopt(found.jobs.front(), true, {found.jobs.begin() + 1, found.jobs.end()});
+    if (++searching.empty_searches < kSearches)
+      wait_ = policy_.settle_time;
+    else
+      enter(Submitting{.searched = true});
+  }
+  std::optional<Action> next(Searching&) { return FindJobs{attempt().number}; }
+
+  // --- Polling ---
+
+  void on(Polling& polling, const Polled& polled) {
+    if (polled.reported) return enter(Fetching{});
+    JobWatch& watch = polling.watch;
+    if (polled.status &&
+        progress_of(watch, *polled.status, policy_, now_.time) == JobProgress::kEnded) {
+      Ended ended{.watch = watch, .status = *polled.status, .model_error = polled.model_error};
+      // The job's complaint replaces its report; else the report may be late on a shared file
+      // system.
+      ended.grace_over = !polled.model_error.empty();
+      if (!ended.grace_over) wait_ = policy_.settle_time;
+      return enter(std::move(ended));
+    }
+    wait_ = pause_of(watch);
+  }
+  void on(Polling& polling, const Completed&) { remove_first(polling.duplicates); }
+  // A duplicate job that cannot be cancelled finds the claim taken.
+  void on(Polling& polling, const Unreachable& unreachable) {
+    if (polling.duplicates.empty()) return retry_later(unreachable);
+    polling.duplicates.clear();
+  }
+  std::optional<Action> next(Polling& polling) {
+    const int number = attempt().number;
+    if (!polling.duplicates.empty()) return CancelJob{number, polling.duplicates.front()};
+    return Poll{number, polling.watch.job, now_.time >= polling.watch.next_query};
+  }
+
+  // --- Ended ---
+
+  void on(Ended& ended, const Polled& polled) {
+    if (polled.reported) return enter(Fetching{});
+    if (polled.status) switch (progress_of(ended.watch, *polled.status, policy_, now_.time)) {
+        case JobProgress::kAlive: {  // requeued
+          wait_ = pause_of(ended.watch);
+          return enter(Polling{.watch = JobWatch(ended.watch), .duplicates = {}});
+        }
+        case JobProgress::kEnded:
+          ended.status = *polled.status;
+          ended.grace_over = true;
+          break;
+        case JobProgress::kUnclear:
+          break;
+      }
+    if (polled.model_error.empty()) return;
+    ended.model_error = polled.model_error;
+    ended.grace_over = true;
+  }
+  // A duplicate start of an attempt leaves at once, because the first one, which is the job, holds
+  // the claim.
+  void on(Ended& ended, const Found& found) {
+    for (const JobId& job : found.jobs)
+      if (!memory_.watched.contains(job)) return adopt(job, true, {});
+    close(failure_of(ended, attempt()));
+  }
+  std::optional<Action> next(Ended& ended) {
+    if (ended.grace_over) return FindJobs{attempt().number};
+    return Poll{attempt().number, ended.watch.job, true};
+  }
+
+  // --- Fetching ---
+
+  void on(Fetching&, const Fetched& fetched) {
+    record(fetched.details);
+    enter(Finished{});
+  }
+  void on(Fetching&, const UpdateRejected& rejected) {
+    // The same job on the same data would most likely answer the same.
+    close({.reason = "its update was refused: " + rejected.reason, .fatal = true});
+  }
+  void on(Fetching&, const Checkpointed& stopped) {
+    close({.reason = "stopped ahead of its walltime after " + std::to_string(stopped.steps) +
+                     " steps, to be continued",
+           .counts_as_attempt = false,
+           .steps = stopped.steps});
+  }
+  std::optional<Action> next(Fetching&) { return FetchUpdate{attempt().number}; }
+
+  // --- Closing ---
+
+  void on(Closing& closing, const Completed&) {
+    if (closing.step == ClosingStep::kFence)
+      memory_.fenced = true;
+    else
+      remove_first(closing.jobs);
+  }
+  void on(Closing& closing, const Found& found) {
+    closing.jobs = found.jobs;
+    if (!attempt().job_id.empty()) closing.jobs.emplace_back(attempt().job_id);
+    closing.step = ClosingStep::kCancel;
+  }
+  // The fence has seen the attempt's folder: a report that is there is seen now.
+  void on(Closing& closing, const Polled& polled) {
+    if (polled.reported) return enter(Fetching{});
+    closing.step = ClosingStep::kRecord;
+  }
+  void on(Closing& closing, const Unreachable& unreachable) {
+    best_effort(closing) ? give_up_cleanup(closing) : retry_later(unreachable);
+  }
+  void on(Closing& closing, const AuthRequired& required) {
+    best_effort(closing) ? give_up_cleanup(closing) : wait_for_credential(required);
+  }
+  // Once the claim is taken no job begins; jobs that began before are cancelled after. A
+  // coordinator that is killed between the two leaves nothing that could still train.
+  std::optional<Action> next(Closing& closing) {
+    if (!closing.failure && paused_) return wait_for_user();
+    const int number = attempt().number;
+    if (closing.step == ClosingStep::kFence) {
+      if (!memory_.fenced) return Fence{number};
+      closing.step = ClosingStep::kList;
+    }
+    if (closing.step == ClosingStep::kList) {
+      if (attempt().cancel_intended) return FindJobs{number};
+      closing.step = ClosingStep::kFinalPoll;
+    }
+    if (closing.step == ClosingStep::kCancel) {
+      if (!closing.jobs.empty()) return CancelJob{number, closing.jobs.front()};
+      record(history::CancelConfirmed{});
+      closing.step = ClosingStep::kFinalPoll;
+    }
+    if (closing.step == ClosingStep::kFinalPoll) {
+      if (closing.failure && closing.failure->final_poll && !best_effort(closing))
+        return Poll{number, JobId(attempt().job_id), false};
+      closing.step = ClosingStep::kRecord;
+    }
+    record_failure(closing.failure);
+    return std::nullopt;
+  }
+
+  // --- Finished ---
+
+  std::optional<Action> next(Finished&) { return Finish{}; }
+
+  // --- Every phase ---
+
+  template <class AnyPhase>
+  void on(AnyPhase&, const TimerFired&) {}
+  template <class AnyPhase>
+  void on(AnyPhase&, const Unreachable& unreachable) {
+    retry_later(unreachable);
+  }
+  template <class AnyPhase>
+  void on(AnyPhase&, const AuthRequired& required) {
+    wait_for_credential(required);
   }
 
  private:
-  // --- What came of the action ---
+  // --- The link ---
 
-  void take(const Woke&) {}
-  void take(const Began&) {
-    // A submission that was under way when the coordinator ended: let it arrive.
-    if (!known_.accepted && in_doubt()) {
-      begin_doubt();
-      now_.rest = rules_.settle_time;
-    }
-    if (watching()) watch(JobId(attempt().job_id));
-    // Its job ends, or will, because it was told to: by nobody else.
-    if (open() && attempt().cancel_intended)
-      now_.failing = {.reason = "its cancellation had begun", .charged = false};
+  void retry_later(const Unreachable& unreachable) {
+    // Bytes that an earlier try has left count: the link is bad, not down.
+    if (unreachable.gained_bytes > 0) link_.failures = 0;
+    if (++link_.failures == 1) link_.failing_since = now_.time;
+    link_.last_error = unreachable.reason;
+    link_.auth_required = false;
+    wait_ = backoff(policy_.seed, link_.failures);
   }
-  void take(const Completed& done) {
-    if (std::holds_alternative<Push>(now_.doing)) record("pushed", done.details);
-    if (std::holds_alternative<Fence>(now_.doing)) now_.fenced = true;
-    if (const auto* cancelled = std::get_if<CancelJob>(&now_.doing))
-      std::erase(now_.twins, cancelled->job);
-  }
-  void take(const Submitted& submitted) { adopt(submitted.job, false); }
-  void take(const Refused& refused) {
-    if (now_.doubts > 0) record("cancel_intended");
-    now_.failing = {.reason = refused.why, .charged = false, .gives_up = true};
-  }
-  void take(const Postponed& postponed) {  // the link is well: it is no outage
-    now_.failures = 0;
-    now_.trouble = postponed.why;
-    now_.rest = backoff(rules_.seed, ++now_.postponements);
-  }
-  void take(const InDoubt& doubt) {
-    now_.trouble = doubt.why;
-    now_.submitting = false;
-    now_.empty_looks = 0;
-    now_.rest = rules_.settle_time;
-    if (begin_doubt() > 1) now_.rest += backoff(rules_.seed, now_.doubts - 1);
-  }
-  void take(const Found& found) {
-    if (now_.failing || !open()) {
-      now_.jobs_listed = true;
-      now_.twins = found.jobs;
-      if (!attempt().job_id.empty()) now_.twins.emplace_back(attempt().job_id);
-      return;
-    }
-    if (watching()) return take_twins(found.jobs);
-    if (found.jobs.empty()) {
-      if (++now_.empty_looks < kLooks)
-        now_.rest = rules_.settle_time;
-      else
-        now_.submitting = true;
-      return;
-    }
-    now_.twins.assign(found.jobs.begin() + 1, found.jobs.end());
-    adopt(found.jobs.front(), true);
-  }
-  void take(const Looked& looked) {
-    now_.reported = looked.reported;
-    if (now_.failing) {  // the last look
-      now_.failing->unreported = false;
-      if (looked.reported) now_.failing.reset();
-      return;
-    }
-    if (looked.reported) return;
-    if (looked.status) take_status(*looked.status);
-    if (now_.over && !looked.not_unpacked.empty()) {
-      now_.not_unpacked = looked.not_unpacked;
-      now_.settled = true;  // it has said what came of it
-      now_.rest = Nanoseconds(0);
-    }
-    const Nanoseconds watched = moment_.now - now_.watched_since;
-    std::optional<Nanoseconds> running;
-    if (now_.running_since) running = moment_.now - *now_.running_since;
-    if (!now_.over) now_.rest = look_interval(rules_, watched, running);
-  }
-  void take(const Fetched& fetched) { record("update_accepted", fetched.details); }
-  void take(const UpdateRefused& refused) {
-    // The same job on the same data would most likely answer the same.
-    now_.failing = {.reason = "its update was refused: " + refused.why, .gives_up = true};
-  }
-  void take(const ToBeContinued& stopped) {
-    now_.failing = {.reason = "stopped ahead of its walltime after " +
-                              std::to_string(stopped.steps) + " steps, to be continued",
-                    .charged = false,
-                    .steps = stopped.steps};
-  }
-  void take(const Unreachable& unreachable) {
-    if (now_.failing && now_.failing->hurries) return skip_courtesies();
-    if (open() && !now_.failing && std::holds_alternative<CancelJob>(now_.doing))
-      return now_.twins.clear();
-    // What a try before this one has left there counts: the link is bad, not down.
-    if (unreachable.gained_bytes > 0) now_.failures = 0;
-    if (++now_.failures == 1) now_.failing_since = moment_.now;
-    now_.trouble = unreachable.why;
-    now_.rest = backoff(rules_.seed, now_.failures);
-  }
-  void take(const NeedsPerson& needs) {
-    if (now_.failing && now_.failing->hurries) return skip_courtesies();
-    now_.trouble = needs.why;
-    now_.needs_person = true;
+  void wait_for_credential(const AuthRequired& required) {
+    link_.last_error = required.reason;
+    link_.auth_required = true;
     no_outage();
-    now_.rest = std::min<Nanoseconds>(rules_.poll_interval, kPersonInterval);
+    wait_ = std::min<Nanoseconds>(policy_.poll_interval, kAuthInterval);
   }
-
-  void take_status(const JobStatus& status) {
-    now_.status = status;
-    now_.next_question = moment_.now + question_interval(rules_, moment_.now - now_.watched_since,
-                                                         status.state == JobState::kPending);
-    switch (status.state) {
-      case JobState::kRunning:
-        if (!now_.running_since) now_.running_since = moment_.now;
-        [[fallthrough]];
-      case JobState::kPending:
-      case JobState::kHeld:
-        now_.unknown_answers = 0;
-        now_.over.reset();  // requeued, when it was over before
-        return;
-      case JobState::kUnknown:
-        if (++now_.unknown_answers == 1) now_.unknown_since = moment_.now;
-        if (now_.unknown_answers < kUnknownAnswers ||
-            moment_.now - now_.unknown_since < 2 * rules_.settle_time)
-          return;
-        break;
-      case JobState::kEnded:
-      case JobState::kCancelled:
-        break;
-    }
-    // The report may be late on a shared file system.
-    if (now_.over)
-      now_.settled = true;
-    else
-      now_.rest = rules_.settle_time;
-    now_.over = status;
-  }
-
-  // A second start of an attempt leaves at once, as the first, which is the job, holds the claim.
-  void take_twins(const std::vector<JobId>& jobs) {
-    for (const JobId& job : jobs)
-      if (!now_.watched.contains(job)) return adopt(job, true);
-    now_.failing = failure_of(*now_.over, attempt(), now_.not_unpacked);
-  }
-
-  int begin_doubt() {
-    if (++now_.doubts == 1) now_.doubting_since = moment_.now;
-    return now_.doubts;
-  }
-
-  void skip_courtesies() {
-    now_.fenced = now_.jobs_listed = now_.skipped = true;
-    now_.twins.clear();
-  }
-
-  // --- What is known ---
-
-  const history::Attempt& attempt() const { return known_.attempts.back(); }
-  bool open() const { return !known_.attempts.empty() && !attempt().failure; }
-  bool watching() const { return open() && !attempt().job_id.empty(); }
-  bool in_doubt() const { return open() && attempt().submit_intended && attempt().job_id.empty(); }
-
-  void record(std::string kind, Json payload = Json::object(), int number = 0) {
-    if (number == 0 && !known_.attempts.empty()) number = attempt().number;
-    apply(known_, kind, number, payload, kind);
-    records_.push_back({std::move(kind), number, std::move(payload)});
-  }
-
-  void adopt(const JobId& job, bool adopted) {
-    Json details = {{"job_id", job.str()}, {"adopted", adopted}};
-    for (const JobId& twin : now_.twins) details["twins"].push_back(twin.str());
-    record("submitted", std::move(details));
-    now_.postponements = 0;
-    watch(job);
-  }
-  void watch(const JobId& job) {
-    now_.watched.insert(job);
-    now_.watched_since = now_.next_question = moment_.now;
-    now_.rest = Nanoseconds(0);
-    now_.running_since.reset();
-    now_.status.reset();
-    now_.over.reset();
-    now_.settled = now_.reported = false;
-    now_.not_unpacked.clear();
-    now_.unknown_answers = 0;
-  }
-
-  // --- What is next ---
-
-  Action decide() {
-    for (;;) {
-      if (known_.accepted || known_.missing) return Finish{};
-      if (time_may_end_it()) look_at_the_time();
-      if (now_.failing) {
-        if (const auto action = end_attempt()) return *action;
-        continue;
-      }
-      if (now_.rest > Nanoseconds(0)) return sleep(std::exchange(now_.rest, Nanoseconds(0)));
-      if (!open()) {
-        if (paused_) return wait_for_a_person();
-        if (const auto action = end_its_jobs()) return *action;
-        open_attempt();
-        continue;
-      }
-      return attempt_action();
-    }
-  }
-
-  Action attempt_action() {
-    const int number = attempt().number;
-    if (!now_.twins.empty()) return CancelJob{number, now_.twins.front()};
-    if (!attempt().submit_intended) {
-      if (paused_) return wait_for_a_person();
-      if (!attempt().pushed) return Push{number};
-      record("submit_intended");
-      now_.submitting = true;
-    }
-    if (attempt().job_id.empty()) {
-      if (!now_.submitting) return FindJobs{number};
-      if (paused_) return hold_back();
-      return Submit{number};
-    }
-    if (now_.reported) return FetchUpdate{number};
-    if (now_.over && now_.settled) return FindJobs{number};
-    return Look{number, JobId(attempt().job_id),
-                now_.over.has_value() || moment_.now >= now_.next_question};
-  }
-
-  // A person paused the facility ahead of a submission that is on record. After a doubt another
-  // look may still find a job.
-  Action hold_back() {
-    if (now_.empty_looks > 0) {
-      now_.submitting = false;
-      now_.empty_looks = kLooks - 1;
-    }
-    return wait_for_a_person();
-  }
-  Action wait_for_a_person() {
+  Action wait_for_user() {
     no_outage();
-    return sleep(rules_.poll_interval);
+    return sleep(policy_.poll_interval);
   }
-  // What is waited for is not the facility.
+  // The machine waits for a user, and not for the facility.
   void no_outage() {
-    now_.failures = 0;
-    now_.doubting_since = moment_.now;
-  }
-
-  // Deadlines hold in every state, unless the policy is to wait. But a job's report is looked for
-  // once more, one that is there is fetched, and an attempt that has failed is ended: only what
-  // fails then is not tried again.
-  bool time_may_end_it() const {
-    if (now_.failing) return link_failed_ && !now_.failing->hurries;
-    if (now_.reported) return link_failed_;
-    return !(nothing_new_ && watching());
-  }
-  void look_at_the_time() {
-    const auto left = deadline_left(rules_, moment_);
-    if (left && *left <= Nanoseconds(0))
-      return stop_trying("no update before the round's deadline of " +
-                         std::to_string(rules_.deadline.count()) + " s" +
-                         (now_.trouble.empty() ? "" : ": " + now_.trouble));
-    if (now_.failures > 0 && moment_.now - now_.failing_since > rules_.max_outage)
-      return stop_trying("not reachable for " + std::to_string(rules_.max_outage.count()) +
-                         " s: " + now_.trouble);
-    if (in_doubt() && now_.doubts > 1 && moment_.now - now_.doubting_since > rules_.max_outage)
-      stop_trying("its scheduler left every submission of " +
-                  std::to_string(rules_.max_outage.count()) + " s in doubt: " + now_.trouble);
-  }
-  void stop_trying(const std::string& why) {
-    if (now_.failing)
-      now_.failing->reason += "; " + why;
-    else
-      now_.failing = {.reason = why};
-    now_.failing->gives_up = now_.failing->hurries = true;
-    now_.rest = Nanoseconds(0);
-    if (open() && attempt().submit_intended && !attempt().cancel_intended)
-      record("cancel_intended");
+    link_.failures = 0;
+    memory_.unknown_since = now_.time;
   }
   Sleep sleep(Nanoseconds duration) const {
-    const auto left = deadline_left(rules_, moment_);
-    if (left && *left > Nanoseconds(0)) duration = std::min(duration, *left);
+    const auto limit = deadline(policy_, now_);
+    if (limit && limit->ends_attempts && !limit->has_passed())
+      duration = std::min(duration, limit->left);
     return {std::max(duration, Nanoseconds(1))};
   }
 
-  // Its job is told, its claim is taken, then the failure is on record: whoever comes later, after
-  // a kill too, finds nothing that could still train.
-  std::optional<Action> end_attempt() {
-    if (open() && attempt().submit_intended) {
-      if (now_.rest > Nanoseconds(0)) return sleep(std::exchange(now_.rest, Nanoseconds(0)));
-      if (const auto action = end_its_jobs()) return action;
-      // What has taken the claim has seen the attempt's folder: a report that is there is seen now.
-      if (now_.failing->unreported && !now_.failing->hurries)
-        return Look{attempt().number, JobId(attempt().job_id), false};
-    }
-    const AttemptFailure failure = *now_.failing;
-    if (failure.pauses) {  // first: nothing is submitted after a kill between the two
-      records_.push_back({"facility_paused", 0, {{"reason", failure.reason}}});
-      paused_ = true;
-    }
-    if (open())
-      record("attempt_failed",
-             {{"reason", failure.reason}, {"charged", failure.charged}, {"steps", failure.steps}});
-    if (failure.gives_up) give_up(failure.reason);
-    now_ = {};
-    return std::nullopt;
+  // --- The attempt ---
+
+  const history::Attempt& attempt() const { return known_.attempts.back(); }
+  bool attempt_is_open() const { return !known_.attempts.empty() && !attempt().failure; }
+  bool submission_is_unknown() const {
+    return attempt_is_open() && attempt().submit_intended && attempt().job_id.empty();
+  }
+  int count_unknown_submission() {
+    if (++memory_.unknown_submissions == 1) memory_.unknown_since = now_.time;
+    return memory_.unknown_submissions;
   }
 
-  // Nobody begins any more once the claim is taken; whoever began before is cancelled after.
-  std::optional<Action> end_its_jobs() {
-    if (known_.attempts.empty()) return std::nullopt;
-    const int number = attempt().number;
-    const bool cancel = attempt().cancel_intended;
-    if (!now_.fenced && (cancel || !attempt().failure)) return Fence{number};
-    if (!cancel) return std::nullopt;
-    if (!now_.jobs_listed) return FindJobs{number};
-    if (!now_.twins.empty()) return CancelJob{number, now_.twins.front()};
-    if (!now_.skipped) record("cancel_confirmed");
-    return std::nullopt;
+  void enter(Phase phase) {
+    path_.push_back({name_of(machine_.phase), cause_, name_of(phase)});
+    machine_.phase = std::move(phase);
   }
-
-  void give_up(const std::string& why) {
-    apply(known_, "facility_missing", 0, {{"reason", why}}, "facility_missing");
-    records_.push_back({"facility_missing", 0, {{"reason", why}}});
+  void record(history::Event event) { record(attempt().number, std::move(event)); }
+  void record(int number, history::Event event) {
+    apply(known_, number, event);
+    records_.push_back({number, std::move(event)});
   }
 
   void open_attempt() {
-    if (const auto spent = spent_budget(rules_, known_)) return give_up(*spent);
+    if (const auto spent = spent_budget(policy_, known_)) return give_up(*spent);
     const int number = known_.attempts.empty() ? 1 : attempt().number + 1;
-    now_ = {};
-    record("attempt_opened", Json::object(), number);
+    forget_attempt();
+    record(number, history::AttemptOpened{});
+    enter(Pushing{});
+  }
+  void adopt(const JobId& job, bool adopted, std::vector<JobId> duplicates) {
+    record(history::Submitted{.job_id = job, .adopted = adopted, .twins = duplicates});
+    memory_.deferrals = 0;
+    watch(job, std::move(duplicates));
+  }
+  void watch(const JobId& job, std::vector<JobId> duplicates) {
+    memory_.watched.insert(job);
+    wait_ = Nanoseconds(0);
+    enter(Polling{.watch = {.job = job,
+                            .status = {},
+                            .since = now_.time,
+                            .next_query = now_.time,
+                            .running_since = {}},
+                  .duplicates = std::move(duplicates)});
+  }
+  Nanoseconds pause_of(const JobWatch& watch) const {
+    std::optional<Nanoseconds> running;
+    if (watch.running_since) running = now_.time - *watch.running_since;
+    return report_interval(policy_, now_.time - watch.since, running);
   }
 
-  const Rules& rules_;
-  Course course_;
+  void close(AttemptFailure failure) {
+    const bool may_have_job = attempt().submit_intended;
+    enter(Closing{.failure = std::move(failure),
+                  .step = may_have_job ? ClosingStep::kFence : ClosingStep::kRecord,
+                  .jobs = {}});
+  }
+  static bool best_effort(const Closing& closing) {
+    return closing.failure && closing.failure->best_effort_cleanup;
+  }
+  // The cancellation stays on record, and a later round repeats it.
+  static void give_up_cleanup(Closing& closing) {
+    closing.jobs.clear();
+    closing.step = ClosingStep::kRecord;
+  }
+  // By value: the phase changes.
+  void record_failure(std::optional<AttemptFailure> failure) {
+    if (!failure) return enter(Idle{});
+    if (failure->pauses_facility) {  // first: a kill between the two must not lead to a submission
+      records_.push_back({0, history::FacilityPaused{.reason = failure->reason}});
+      paused_ = true;
+    }
+    record(history::AttemptFailed{.reason = failure->reason,
+                                  .charged = failure->counts_as_attempt,
+                                  .steps = failure->steps,
+                                  .output = {}});
+    forget_attempt();
+    failure->fatal ? give_up(failure->reason) : enter(Idle{});
+  }
+  void give_up(const std::string& reason) {
+    record(0, history::FacilityMissing{.reason = reason});
+    link_ = {};
+    enter(Finished{});
+  }
+  void forget_attempt() {
+    link_ = {};
+    memory_ = {};
+  }
+
+  // --- Time ---
+
+  // The deadline and the longest outage hold in every phase. But the report of a job is looked for
+  // once more, a report that was seen is fetched, and an attempt that has failed is closed: only a
+  // failure of these is not repeated then.
+  bool time_may_end_it(const Event& event) const {
+    const bool no_answer =
+        std::holds_alternative<Unreachable>(event) || std::holds_alternative<AuthRequired>(event);
+    const bool nothing_new =
+        std::holds_alternative<TimerFired>(event) || std::holds_alternative<Resumed>(event);
+    return std::visit(
+        Overloaded{[&](const Closing& closing) {
+                     return !closing.failure || (no_answer && !best_effort(closing));
+                   },
+                   [&](const Fetching&) { return no_answer; },
+                   [&](const Polling&) { return !nothing_new; },
+                   [&](const Ended&) { return !nothing_new; },
+                   [](const Finished&) { return false; }, [](const auto&) { return true; }},
+        machine_.phase);
+  }
+  std::optional<std::string> time_is_up() const {
+    const std::string outage = std::to_string(policy_.max_outage.count()) + " s";
+    const auto limit = deadline(policy_, now_);
+    if (limit && limit->ends_attempts && limit->has_passed())
+      return "no update before the round's deadline of " +
+             std::to_string(policy_.deadline.count()) + " s" +
+             (link_.last_error.empty() ? "" : ": " + link_.last_error);
+    if (link_.failures > 0 && now_.time - link_.failing_since > policy_.max_outage)
+      return "not reachable for " + outage + ": " + link_.last_error;
+    if (submission_is_unknown() && memory_.unknown_submissions > 1 &&
+        now_.time - memory_.unknown_since > policy_.max_outage)
+      return "its scheduler left every submission of " + outage + " in doubt: " + link_.last_error;
+    return std::nullopt;
+  }
+  void end_for_time(const std::string& reason) {
+    wait_ = Nanoseconds(0);
+    auto* closing = std::get_if<Closing>(&machine_.phase);
+    if (!attempt_is_open()) return give_up(reason);
+    if (closing) {
+      closing->failure->reason += "; " + reason;
+      if (closing->step == ClosingStep::kFinalPoll) closing->step = ClosingStep::kList;
+    } else {
+      close({.reason = reason});
+      closing = &std::get<Closing>(machine_.phase);
+    }
+    closing->failure->fatal = closing->failure->best_effort_cleanup = true;
+    if (attempt().submit_intended && !attempt().cancel_intended) record(history::CancelIntended{});
+  }
+
+  void update_link(const Event& event) {
+    std::visit(Overloaded{[](const Unreachable&) {}, [](const AuthRequired&) {},
+                          [](const TimerFired&) {}, [&](const auto&) { link_ = {}; }},
+               event);
+  }
+
+  const FacilityPolicy& policy_;
+  FacilityMachine machine_;
   history::FacilityState& known_;
-  Course::Volatile& now_;
-  const Moment& moment_;
+  Link& link_;
+  AttemptMemory& memory_;
+  const Now& now_;
   bool paused_;
-  bool link_failed_ = false, nothing_new_ = false;  // with this event
+  Nanoseconds wait_{0};  // before the next action
   std::vector<Record> records_;
+  std::string_view cause_;
+  std::vector<PhaseChange> path_;
 };
+
+// --- The table --------------------------------------------------------------------------------
+
+template <class Variant, class Type, size_t kIndex = 0>
+constexpr size_t index_in() {
+  if constexpr (std::is_same_v<std::variant_alternative_t<kIndex, Variant>, Type>)
+    return kIndex;
+  else
+    return index_in<Variant, Type, kIndex + 1>();
+}
+
+constexpr std::array<std::string_view, std::variant_size_v<Phase>> kPhases = {
+    "Idle",  "Pushing",  "Submitting", "Searching", "Polling",
+    "Ended", "Fetching", "Closing",    "Finished"};
+constexpr std::array<std::string_view, std::variant_size_v<Event>> kEvents = {
+    "Resumed",        "Pushed",        "Completed",  "Submitted",   "SubmitRejected",
+    "SubmitDeferred", "SubmitUnknown", "Found",      "Polled",      "Fetched",
+    "UpdateRejected", "Checkpointed",  "TimerFired", "Unreachable", "AuthRequired"};
+
+using Handler = void (*)(StepInProgress&, Phase&, const Event&);
+struct Row {
+  Transition transition;
+  Handler handler = nullptr;  // of an event
+};
+
+template <class ToPhase>
+Target to(std::string_view when = "") {
+  return {kPhases[index_in<Phase, ToPhase>()], when};
+}
+template <class AtPhase, class OnEvent>
+Row on(std::vector<Target> next = {}) {
+  return {
+      {kPhases[index_in<Phase, AtPhase>()], kEvents[index_in<Event, OnEvent>()], std::move(next)},
+      [](StepInProgress& step, Phase& phase, const Event& event) {
+        step.on(std::get<AtPhase>(phase), std::get<OnEvent>(event));
+      }};
+}
+template <class AtPhase>
+Row moves(std::string_view cause, std::vector<Target> next) {
+  return {{kPhases[index_in<Phase, AtPhase>()], cause, std::move(next)}};
+}
+
+const std::vector<Row>& rows() {
+  static const std::vector<Row> kRows = {
+      on<Idle, Resumed>({to<Pushing>("pushing"), to<Searching>("submitting"), to<Polling>("job"),
+                         to<Closing>("cancelling"), to<Finished>("done")}),
+      on<Idle, TimerFired>(),
+      moves<Idle>(kNextAction, {to<Pushing>("opens an attempt"), to<Closing>("jobs to cancel"),
+                                to<Finished>("no attempt left")}),
+      moves<Idle>(kTimeIsUp, {to<Finished>()}),
+
+      on<Pushing, Pushed>(),
+      on<Pushing, Unreachable>(),
+      on<Pushing, AuthRequired>(),
+      on<Pushing, TimerFired>(),
+      moves<Pushing>(kNextAction, {to<Submitting>("pushed")}),
+      moves<Pushing>(kTimeIsUp, {to<Closing>()}),
+
+      on<Submitting, Submitted>({to<Polling>()}),
+      on<Submitting, SubmitRejected>({to<Closing>()}),
+      on<Submitting, SubmitDeferred>(),
+      on<Submitting, SubmitUnknown>({to<Searching>()}),
+      on<Submitting, Unreachable>(),
+      on<Submitting, AuthRequired>(),
+      on<Submitting, TimerFired>(),
+      moves<Submitting>(kNextAction, {to<Searching>("paused after a search")}),
+      moves<Submitting>(kTimeIsUp, {to<Closing>()}),
+
+      on<Searching, Found>({to<Polling>("a job"), to<Submitting>("none, twice")}),
+      on<Searching, Unreachable>(),
+      on<Searching, AuthRequired>(),
+      on<Searching, TimerFired>(),
+      moves<Searching>(kTimeIsUp, {to<Closing>()}),
+
+      on<Polling, Polled>({to<Fetching>("report"), to<Ended>("job ended")}),
+      on<Polling, Completed>(),
+      on<Polling, Unreachable>(),
+      on<Polling, AuthRequired>(),
+      on<Polling, TimerFired>(),
+      moves<Polling>(kTimeIsUp, {to<Closing>()}),
+
+      on<Ended, Polled>({to<Fetching>("report"), to<Polling>("requeued")}),
+      on<Ended, Found>({to<Polling>("a duplicate"), to<Closing>("no duplicate")}),
+      on<Ended, Unreachable>(),
+      on<Ended, AuthRequired>(),
+      on<Ended, TimerFired>(),
+      moves<Ended>(kTimeIsUp, {to<Closing>()}),
+
+      on<Fetching, Fetched>({to<Finished>()}),
+      on<Fetching, UpdateRejected>({to<Closing>()}),
+      on<Fetching, Checkpointed>({to<Closing>()}),
+      on<Fetching, Unreachable>(),
+      on<Fetching, AuthRequired>(),
+      on<Fetching, TimerFired>(),
+      moves<Fetching>(kTimeIsUp, {to<Closing>()}),
+
+      on<Closing, Completed>(),
+      on<Closing, Found>(),
+      on<Closing, Polled>({to<Fetching>("report")}),
+      on<Closing, Unreachable>(),
+      on<Closing, AuthRequired>(),
+      on<Closing, TimerFired>(),
+      moves<Closing>(kNextAction, {to<Idle>("failure recorded"), to<Finished>("fatal failure")}),
+      moves<Closing>(kTimeIsUp, {to<Finished>()}),
+  };
+  return kRows;
+}
+
+Handler handler_of(const Phase& phase, const Event& event) {
+  using Handlers =
+      std::array<std::array<Handler, std::variant_size_v<Event>>, std::variant_size_v<Phase>>;
+  static const Handlers kHandlers = [] {
+    Handlers all{};
+    const auto place = [](const auto& names, std::string_view name) {
+      return static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
+    };
+    for (const Row& row : rows())
+      if (row.handler)
+        all[place(kPhases, row.transition.phase)][place(kEvents, row.transition.cause)] =
+            row.handler;
+    return all;
+  }();
+  return kHandlers[phase.index()][event.index()];
+}
+
+Step StepInProgress::run(const Event& event) {
+  update_link(event);
+  cause_ = name_of(event);
+  if (const Handler handler = handler_of(machine_.phase, event))
+    handler(*this, machine_.phase, event);
+  for (;;) {
+    if (time_may_end_it(event))
+      if (const auto reason = time_is_up()) {
+        cause_ = kTimeIsUp;
+        end_for_time(*reason);
+      }
+    cause_ = kNextAction;
+    std::optional<Action> action;
+    if (wait_ > Nanoseconds(0))
+      action = sleep(wait_);
+    else
+      action = std::visit([&](auto& phase) { return next(phase); }, machine_.phase);
+    if (action)
+      return {std::move(machine_), std::move(records_), *std::move(action), std::move(path_)};
+  }
+}
+
+// --- Text -------------------------------------------------------------------------------------
+
+std::string text_of(seconds duration) {
+  const auto count = duration.count();
+  if (count < 120) return std::to_string(count) + " s";
+  if (count < 7200) return std::to_string(count / 60) + " min";
+  return std::to_string(count / 3600) + " h";
+}
+
+std::string text_of(const std::optional<JobStatus>& status) {
+  if (!status) return "submitted";
+  std::string text(submit::to_string(status->state));
+  const std::string& why = status->reason.empty() ? status->native : status->reason;
+  if (!why.empty() && why != text) text += " (" + log::printable(why, 100) + ")";
+  if (status->state == JobState::kPending && status->starts_in)
+    text += ", starts in " + text_of(*status->starts_in);
+  if (status->state == JobState::kRunning && status->ends_in)
+    text += ", time limit in " + text_of(*status->ends_in);
+  return text;
+}
+
+std::string text_of(const FacilityMachine& machine) {
+  return std::visit(Overloaded{
+                        [](const Idle&) -> std::string { return "not started"; },
+                        [&](const Pushing&) -> std::string {
+                          return machine.known.attempts.back().pushed ? "pushed" : "pushing";
+                        },
+                        [](const Submitting&) -> std::string { return "submitting"; },
+                        [](const Searching&) -> std::string { return "submission in doubt"; },
+                        [](const Polling& polling) { return text_of(polling.watch.status); },
+                        [](const Ended& ended) { return text_of(ended.watch.status); },
+                        [](const Fetching&) -> std::string { return "fetching"; },
+                        [](const Closing& closing) -> std::string {
+                          if (!closing.failure) return "cancelling the last attempt's jobs";
+                          return "ending the attempt (" +
+                                 log::printable(closing.failure->reason, 300) + ")";
+                        },
+                        [&](const Finished&) -> std::string {
+                          return machine.known.accepted ? "accepted" : "missing";
+                        },
+                    },
+                    machine.phase);
+}
 
 }  // namespace
 
-Step step(const Rules& rules, Course course, const Event& event, const Moment& moment) {
-  return Stepper(rules, std::move(course), moment).run(event);
+Step step(const FacilityPolicy& policy, FacilityMachine machine, const Event& event,
+          const Now& now) {
+  return StepInProgress(policy, std::move(machine), now).run(event);
 }
+
+std::string describe(const FacilityMachine& machine) {
+  const std::string text = text_of(machine);
+  const std::string& error = machine.link.last_error;
+  if (machine.link.auth_required)
+    return "PAUSED(auth), " + text + ": " + log::printable(error, 300);
+  return error.empty() ? text : text + ", tried again: " + log::printable(error, 300);
+}
+
+const std::vector<Transition>& transitions() {
+  static const std::vector<Transition> kTransitions = [] {
+    std::vector<Transition> all;
+    for (const Row& row : rows()) all.push_back(row.transition);
+    return all;
+  }();
+  return kTransitions;
+}
+
+std::string_view name_of(const Phase& phase) { return kPhases[phase.index()]; }
+std::string_view name_of(const Event& event) { return kEvents[event.index()]; }
+std::vector<std::string_view> phase_names() { return {kPhases.begin(), kPhases.end()}; }
 
 }  // namespace xffl::facility

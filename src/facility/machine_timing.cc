@@ -10,31 +10,31 @@ using std::chrono::milliseconds;
 using std::chrono::minutes;
 using std::chrono::seconds;
 
-std::optional<Nanoseconds> deadline_left(const Rules& rules, const Moment& moment) {
-  if (rules.waits_for_ever || rules.deadline.count() == 0 || !moment.since_first_submission)
-    return std::nullopt;
-  return Nanoseconds(rules.deadline) - *moment.since_first_submission;
+std::optional<Deadline> deadline(const FacilityPolicy& policy, const Now& now) {
+  if (policy.deadline.count() == 0 || !now.since_first_submission) return std::nullopt;
+  return Deadline{.left = Nanoseconds(policy.deadline) - *now.since_first_submission,
+                  .ends_attempts = policy.on_missing != config::OnMissing::kWait};
 }
 
-// A look for the report is one stat at the facility, and costs its scheduler nothing. What is found
-// late by a tenth of the time that it took is found soon enough; near the end that the previous
-// round lets expect, a tenth of what is left.
-Nanoseconds look_interval(const Rules& rules, Nanoseconds watched,
-                          std::optional<Nanoseconds> running) {
-  const Nanoseconds most = std::min<Nanoseconds>(rules.poll_interval, seconds(30));
+// A look for the report is one stat at the facility and costs its scheduler nothing. A delay of a
+// tenth of the time since the submission is short enough; near the end that the previous round lets
+// expect, the delay is a quarter of the time left.
+Nanoseconds report_interval(const FacilityPolicy& policy, Nanoseconds watched,
+                            std::optional<Nanoseconds> running) {
+  const Nanoseconds most = std::min<Nanoseconds>(policy.poll_interval, seconds(30));
   Nanoseconds interval = watched / 10;
-  if (running && rules.expected_training) {
-    const Nanoseconds left = Nanoseconds(*rules.expected_training) - *running;
+  if (running && policy.expected_training) {
+    const Nanoseconds left = Nanoseconds(*policy.expected_training) - *running;
     const Nanoseconds distance = left < Nanoseconds(0) ? -left : left;
     interval = std::min(interval, std::max<Nanoseconds>(distance / 4, seconds(1)));
   }
   return std::clamp<Nanoseconds>(interval, std::min<Nanoseconds>(most, milliseconds(200)), most);
 }
 
-// Soon after the submission a wrong script shows itself; later one question per poll interval is
-// what sites ask for; a job that has queued for an hour can be asked for five times less often.
-Nanoseconds question_interval(const Rules& rules, Nanoseconds watched, bool pending) {
-  const Nanoseconds usual = rules.poll_interval;
+// A wrong script shows itself soon after the submission; later, sites ask for at most one query per
+// poll interval; a job that has queued for an hour is queried five times less often.
+Nanoseconds query_interval(const FacilityPolicy& policy, Nanoseconds watched, bool pending) {
+  const Nanoseconds usual = policy.poll_interval;
   if (pending && watched > minutes(60)) return 5 * usual;
   return std::clamp<Nanoseconds>(watched / 2, std::min<Nanoseconds>(usual, seconds(2)), usual);
 }

@@ -72,12 +72,11 @@ void FacilityActions::look_after_model(int attempt, std::stop_token stop) {
   job::JobSpec told = spec(attempt);
   const history::FacilityState known = state(plan_.round);
   const bool packed = known.current() != nullptr && known.current()->packed;
-  const Json pushed = push_base(attempt, told, packed, false, stop);
+  const history::Pushed pushed = push_base(attempt, told, packed, false, stop);
   model_seen_ = now;
-  if (pushed["moved_bytes"] > 0)
-    log::warning(
-        "the model was no longer whole at the facility and was sent again",
-        {{"facility", facility_.facility.str()}, {"bytes", pushed["moved_bytes"].get<uint64_t>()}});
+  if (pushed.moved_bytes > 0)
+    log::warning("the model was no longer whole at the facility and was sent again",
+                 {{"facility", facility_.facility.str()}, {"bytes", pushed.moved_bytes}});
 }
 
 Event FacilityActions::push(int attempt, std::stop_token stop) {
@@ -86,7 +85,7 @@ Event FacilityActions::push(int attempt, std::stop_token stop) {
       at_the_facility([&] { return complaints_before(attempt, kModelFailure); });
   const auto known = [this](int round) { return state(round); };
   const bool packs = takes_packed(settings_, plan_, attempt, known);
-  Json details = push_base(attempt, told, packs, !complaints.empty(), stop);
+  const history::Pushed pushed = push_base(attempt, told, packs, !complaints.empty(), stop);
   model_seen_ = context_.services.clock.monotonic();
   for (const int earlier : complaints)
     at_the_facility(
@@ -98,7 +97,7 @@ Event FacilityActions::push(int attempt, std::stop_token stop) {
   const std::vector<remote::NewFile> beside = {
       {"out/", ""}, {std::string(kModelHashes), model_hashes(told)}, {"job.json", job_json}};
   at_the_facility([&] { session_->put_files(folder(attempt), beside); });
-  return Completed{std::move(details)};
+  return Pushed{pushed};
 }
 
 // The earlier attempts that have left such a file.
@@ -132,8 +131,8 @@ std::string FacilityActions::model_hashes(const job::JobSpec& told) const {
          hash_lines(given, told.adapter_path);
 }
 
-Json FacilityActions::push_base(int attempt, job::JobSpec& spec, bool packs, bool doubts,
-                                std::stop_token stop) {
+history::Pushed FacilityActions::push_base(int attempt, job::JobSpec& spec, bool packs, bool doubts,
+                                           std::stop_token stop) {
   if (packs)
     if (const auto pushed = push_packed(attempt, spec, stop)) return *pushed;
   Moved moved =
@@ -143,13 +142,13 @@ Json FacilityActions::push_base(int attempt, job::JobSpec& spec, bool packs, boo
         push_model(context_.folder.adapted(), facility_.adapted_folder, doubts, stop);
     moved = {moved.bytes + more.bytes, moved.seconds + more.seconds};
   }
-  return {{"moved_bytes", moved.bytes}, {"seconds", moved.seconds}};
+  return {.moved_bytes = static_cast<int64_t>(moved.bytes), .seconds = moved.seconds};
 }
 
 // Nothing where it has to come whole: it cannot be packed, or a site has purged what it would be
 // made of.
-std::optional<Json> FacilityActions::push_packed(int attempt, job::JobSpec& spec,
-                                                 std::stop_token stop) {
+std::optional<history::Pushed> FacilityActions::push_packed(int attempt, job::JobSpec& spec,
+                                                            std::stop_token stop) {
   const auto packed = context_.packed.of(context_.folder, plan_.round, stop);
   if (!packed) return std::nullopt;
   const Manifest whole = checkpoint::read_manifest(context_.folder.global(plan_.round - 1));
@@ -173,9 +172,9 @@ std::optional<Json> FacilityActions::push_packed(int attempt, job::JobSpec& spec
     });
   spec.base_model_packed = {to.str(), sha256, reference.str(), before.root_sha256(),
                             (folder(attempt) / kModelFailure).str()};
-  return Json{{"moved_bytes", moved.bytes},
-              {"seconds", moved.seconds},
-              {"whole_bytes", whole.total_bytes()}};
+  return history::Pushed{.moved_bytes = static_cast<int64_t>(moved.bytes),
+                         .seconds = moved.seconds,
+                         .whole_bytes = static_cast<int64_t>(whole.total_bytes())};
 }
 
 FacilityActions::Moved FacilityActions::push_model(const fs::path& model, const RemotePath& to,

@@ -5,25 +5,11 @@ namespace xffl::history {
 RunHistory::RunHistory(const std::filesystem::path& path)
     : journal_(Store::open(path)), run_state_(replay(journal_->events())) {}
 
-void RunHistory::append(StoredEvent event, const Json& payload) {
-  // What a facility said may be in it: text that is not UTF-8 must not end a run.
-  event.payload = payload.dump(-1, ' ', false, Json::error_handler_t::replace);
-  std::lock_guard lock(mutex_);
-  apply(run_state_, journal_->append(std::move(event)));
-}
-
-void RunHistory::record(std::string kind, Json payload) {
-  append({.kind = std::move(kind)}, payload);
-}
-
-void RunHistory::record(std::string kind, int round, Json payload) {
-  append({.kind = std::move(kind), .round = round}, payload);
-}
-
-void RunHistory::record(std::string kind, int round, const FacilityName& facility, int attempt,
-                        Json payload) {
-  append({.kind = std::move(kind), .round = round, .facility = facility.str(), .attempt = attempt},
-         payload);
+void RunHistory::record(const EventScope& scope, const Event& event) {
+  StoredEvent stored = encode(scope, event);
+  const std::lock_guard lock(mutex_);
+  // The state follows from the stored bytes, as it does after a restart.
+  apply(run_state_, decode(journal_->append(std::move(stored))));
 }
 
 RunState RunHistory::state() const {

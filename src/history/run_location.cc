@@ -27,15 +27,6 @@ bool holds_journal(const fs::path& folder) {
   return fs::status(folder / "journal.db", problem).type() != fs::file_type::not_found;
 }
 
-void record(RunHistory& history, const RunLocation& place, bool adopted) {
-  history.record("run_placed", {{"host", place.host},
-                                {"folder", place.folder.string()},
-                                {"device", place.device},
-                                {"inode", place.inode},
-                                {"born_ns", place.born_ns},
-                                {"adopted", adopted}});
-}
-
 [[noreturn]] void refuse(const RunLocation& before, const RunLocation& now) {
   throw Error(ErrorKind::kUsage,
               "the run in " + now.folder.string() + " is a copy of the one that was worked on in " +
@@ -78,7 +69,7 @@ void check_location(RunHistory& history, const RunFolder& folder) {
   if (before == now) return;
   if (before && relocation_of(*before, now, holds_journal) == Relocation::kCopied)
     refuse(*before, now);
-  record(history, now, false);
+  history.record({}, RunPlaced{.location = now, .adopted = false});
 }
 
 bool adopt_run(const RunFolder& folder) {
@@ -86,7 +77,7 @@ bool adopt_run(const RunFolder& folder) {
   const std::optional<RunLocation> before = history.state().place;
   const RunLocation now = location_of(folder.path());
   if (before == now) return false;
-  record(history, now, true);
+  history.record({}, RunPlaced{.location = now, .adopted = true});
   return true;
 }
 

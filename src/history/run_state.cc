@@ -1,219 +1,181 @@
+// How it works: two projections, one of a facility's part of a round and one of the rest, have a
+// take() for each event that concerns them. take() refuses an event that cannot follow from the
+// state: the journal is damaged, or its writer has a bug.
 #include "xffl/history/run_state.h"
 
+#include <concepts>
+
 #include "xffl/base/error.h"
-#include "xffl/base/json.h"
 
 namespace xffl::history {
 namespace {
 
-using Apply = void (*)(RunState&, const StoredEvent&, JsonObject&);
-using ApplyToFacility = void (*)(FacilityState&, int attempt, JsonObject&);
-
-Attempt& open_attempt(FacilityState& facility, int attempt, const JsonObject& payload) {
-  if (facility.attempts.empty() || facility.attempts.back().number != attempt)
-    throw Error(ErrorKind::kCorrupt, payload.where() + " names attempt " + std::to_string(attempt) +
-                                         ", which is not the open one");
-  return facility.attempts.back();
+[[noreturn]] void refuse(const std::string& where, const std::string& why) {
+  throw Error(ErrorKind::kCorrupt, where + " cannot have happened: " + why);
 }
 
-[[noreturn]] void refuse(const JsonObject& payload, const std::string& why) {
-  throw Error(ErrorKind::kCorrupt, payload.where() + " cannot have happened: " + why);
-}
+class FacilityProjection {
+ public:
+  FacilityProjection(FacilityState& facility, int attempt, const std::string& where)
+      : facility_(facility), number_(attempt), where_(where) {}
 
-Attempt& living_attempt(FacilityState& facility, int attempt, const JsonObject& payload) {
-  Attempt& open = open_attempt(facility, attempt, payload);
-  if (open.failure || facility.accepted) refuse(payload, "the attempt was over");
-  return open;
-}
+  void take(const AttemptOpened&) {
+    const Attempt* last = facility_.current();
+    if (facility_.accepted || (last != nullptr && !last->failure))
+      refuse(where_, "another attempt was open");
+    if (number_ != (last == nullptr ? 1 : last->number + 1))
+      refuse(where_, "attempt " + std::to_string(number_) + " was not the next");
+    facility_.attempts.push_back(Attempt{.number = number_});
+  }
+  void take(const Pushed& pushed) {
+    Attempt& attempt = last_attempt();
+    attempt.pushed = true;
+    attempt.packed = pushed.whole_bytes > 0;
+    attempt.moved_bytes = pushed.moved_bytes;
+    attempt.push_seconds = pushed.seconds.value_or(0);
+  }
+  void take(const SubmitIntended&) { last_attempt().submit_intended = true; }
+  void take(const Submitted& submitted) {
+    Attempt& attempt = open_attempt();
+    if (!attempt.submit_intended) refuse(where_, "no submission was intended");
+    attempt.job_id = submitted.job_id.str();
+    if (!submitted.twins.empty()) attempt.twins.clear();
+    for (const JobId& job : submitted.twins) attempt.twins.push_back(job.str());
+  }
+  void take(const AttemptFailed& failed) {
+    Attempt& attempt = last_attempt();
+    attempt.failure = failed.reason;
+    attempt.charged = failed.charged.value_or(true);
+    attempt.steps = failed.steps.value_or(0);
+  }
+  void take(const CancelIntended&) { last_attempt().cancel_intended = true; }
+  void take(const CancelConfirmed&) { last_attempt().cancel_intended = false; }
+  void take(const UpdateAccepted& update) {
+    open_attempt();
+    facility_.accepted = Accepted{.facility = FacilityName(update.report.key.facility),
+                                  .attempt = number_,
+                                  .update_sha256 = update.update_sha256,
+                                  .report = update.report};
+  }
+  void take(const FacilityMissing& missing) { facility_.missing = missing.reason; }
 
-void run_created(RunState& run_state, const StoredEvent&, JsonObject& payload) {
-  if (run_state.identity) refuse(payload, "the run had been created");
-  run_state.identity = plan::RunIdentity{RunName(payload.string("run")), payload.string("secret")};
-  run_state.project = payload.string("project");
-  run_state.config_sha256 = payload.string("config_sha256");
-}
+ private:
+  /// The newest attempt, which must be the event's; it may have failed.
+  Attempt& last_attempt() {
+    if (facility_.attempts.empty() || facility_.attempts.back().number != number_)
+      throw Error(ErrorKind::kCorrupt, where_ + " names attempt " + std::to_string(number_) +
+                                           ", which is not the open one");
+    return facility_.attempts.back();
+  }
+  Attempt& open_attempt() {
+    Attempt& attempt = last_attempt();
+    if (attempt.failure || facility_.accepted) refuse(where_, "the attempt was over");
+    return attempt;
+  }
 
-void run_placed(RunState& run_state, const StoredEvent&, JsonObject& payload) {
-  run_state.place =
-      RunLocation{payload.string("host"), payload.string("folder"), payload.integer("device"),
-                  payload.integer("inode"), payload.integer("born_ns")};
-}
+  FacilityState& facility_;
+  int number_;
+  const std::string& where_;
+};
 
-void model_imported(RunState& run_state, const StoredEvent&, JsonObject& payload) {
-  run_state.initial_sha256 = payload.string("model_sha256");
-  run_state.initial_master_sha256 = payload.string("master_sha256");
-  run_state.adapted_sha256 = payload.string_or("adapted_sha256", "");
-}
+class RunProjection {
+ public:
+  RunProjection(RunState& run_state, const RecordedEvent& recorded, const std::string& where)
+      : run_state_(run_state), recorded_(recorded), where_(where) {}
 
-// A person ran again: facilities that were given up in an unfinished round get a new budget of
-// attempts, and the round a new deadline, which runs from now on.
-void run_resumed(RunState& run_state, const StoredEvent& event, JsonObject&) {
-  run_state.stopped.reset();
-  for (auto& [number, round] : run_state.rounds) {
-    if (round.published || !round.participants.empty()) continue;
+  void take(const RunCreated& created) {
+    if (run_state_.identity) refuse(where_, "the run had been created");
+    run_state_.identity = plan::RunIdentity{created.run, created.secret};
+    run_state_.project = created.project;
+    run_state_.config_sha256 = created.config_sha256;
+  }
+  void take(const RunPlaced& placed) { run_state_.place = placed.location; }
+  void take(const ConfigChanged& changed) { run_state_.config_sha256 = changed.config_sha256; }
+  void take(const ModelImported& imported) {
+    run_state_.initial_sha256 = imported.model_sha256;
+    run_state_.initial_master_sha256 = imported.master_sha256;
+    run_state_.adapted_sha256 = imported.adapted_sha256;
+  }
+  void take(const RunResumed&) {
+    run_state_.stopped.reset();
+    for (auto& [number, round] : run_state_.rounds)
+      if (!round.published && round.participants.empty()) resume(round);
+  }
+  void take(const RunStopped& stopped) {
+    run_state_.stopped = Stopped{recorded_.time_utc, stopped.kind, stopped.reason};
+  }
+  void take(const RunCompleted&) {
+    run_state_.stopped.reset();
+    run_state_.completed = true;
+  }
+  void take(const RunCancelled&) {
+    run_state_.stopped.reset();
+    run_state_.cancelled = true;
+  }
+  void take(const FacilityPaused& paused) { run_state_.paused[facility_name()] = paused.reason; }
+  void take(const FacilityResumed&) { run_state_.paused.erase(facility_name()); }
+  void take(const RoundPlanned& planned) {
+    round().planned = true;
+    round().evaluates = planned.evaluates;
+    for (const FacilityName& name : planned.facilities) round().facilities[name];
+  }
+  void take(const ParticipantsFrozen& frozen) {
+    round().participants.clear();
+    for (const FacilityName& name : frozen.facilities) round().participants.push_back(name.str());
+  }
+  void take(const Aggregated& aggregated) {
+    round().model_sha256 = aggregated.model_sha256;
+    round().master_sha256 = aggregated.master_sha256;
+  }
+  void take(const Published&) {
+    if (round().model_sha256.empty()) refuse(where_, "the round was not aggregated");
+    if (recorded_.scope.round != run_state_.done().rounds_published + 1)
+      refuse(where_, "round " + std::to_string(recorded_.scope.round) + " was not the next");
+    round().published = true;
+  }
+  void take(const UpdateLost& lost) {
+    FacilityState& facility = this->facility();
+    if (!facility.accepted || facility.accepted->attempt != recorded_.scope.attempt ||
+        round().published)
+      refuse(where_, "the update was not accepted, or its round is over");
+    facility.accepted.reset();
+    facility.attempts.back().failure = lost.reason;
+    facility.attempts.back().charged = false;
+    round().participants.clear();
+  }
+
+  /// The events of FacilityProjection.
+  template <class E>
+  void take(const E& event) {
+    FacilityProjection(facility(), recorded_.scope.attempt, where_).take(event);
+    if constexpr (std::same_as<E, Submitted>)
+      if (round().first_submission_utc.empty()) round().first_submission_utc = recorded_.time_utc;
+  }
+
+ private:
+  const FacilityName& facility_name() const {
+    if (!recorded_.scope.facility) throw Error(ErrorKind::kCorrupt, where_ + " names no facility");
+    return *recorded_.scope.facility;
+  }
+  RoundState& round() { return run_state_.rounds[recorded_.scope.round]; }
+  FacilityState& facility() { return round().facilities[facility_name()]; }
+
+  // A facility that was given up gets a new budget of attempts, and the round a new deadline.
+  void resume(RoundState& round) {
     for (auto& [name, facility] : round.facilities) {
       if (facility.missing && !round.first_submission_utc.empty())
-        round.first_submission_utc = event.time_utc;
+        round.first_submission_utc = recorded_.time_utc;
       facility.missing.reset();
       const Attempt* current = facility.current();
       if (current != nullptr)
         facility.attempts_before_resume = current->failure ? current->number : current->number - 1;
     }
   }
-}
 
-void run_stopped(RunState& run_state, const StoredEvent& event, JsonObject& payload) {
-  run_state.stopped = Stopped{event.time_utc, payload.string("kind"), payload.string("reason")};
-}
-
-void round_planned(RunState& run_state, const StoredEvent& event, JsonObject& payload) {
-  RoundState& round = run_state.rounds[event.round];
-  round.planned = true;
-  round.evaluates = payload.boolean_or("evaluates", false);
-  for (const std::string& name : payload.strings("facilities"))
-    round.facilities[FacilityName(name)];
-}
-
-void attempt_opened(FacilityState& facility, int attempt, JsonObject& payload) {
-  const Attempt* last = facility.current();
-  if (facility.accepted || (last != nullptr && !last->failure))
-    refuse(payload, "another attempt was open");
-  if (attempt != (last == nullptr ? 1 : last->number + 1))
-    refuse(payload, "attempt " + std::to_string(attempt) + " was not the next");
-  facility.attempts.push_back(Attempt{.number = attempt});
-}
-
-void pushed(FacilityState& facility, int attempt, JsonObject& payload) {
-  Attempt& open = open_attempt(facility, attempt, payload);
-  open.pushed = true;
-  open.packed = payload.integer_or("whole_bytes", 0) > 0;
-  open.moved_bytes = payload.integer_or("moved_bytes", 0);
-  open.push_seconds = payload.number_or("seconds", 0);
-}
-
-void submit_intended(FacilityState& facility, int attempt, JsonObject& payload) {
-  open_attempt(facility, attempt, payload).submit_intended = true;
-}
-
-void submitted(FacilityState& facility, int attempt, JsonObject& payload) {
-  Attempt& open = living_attempt(facility, attempt, payload);
-  if (!open.submit_intended) refuse(payload, "no submission was intended");
-  open.job_id = payload.string("job_id");
-  if (payload.has("twins")) open.twins = payload.strings("twins");
-}
-
-void attempt_failed(FacilityState& facility, int attempt, JsonObject& payload) {
-  Attempt& failed = open_attempt(facility, attempt, payload);
-  failed.failure = payload.string("reason");
-  failed.charged = payload.boolean_or("charged", true);
-  failed.steps = payload.integer_or("steps", 0);
-}
-
-void cancel_intended(FacilityState& facility, int attempt, JsonObject& payload) {
-  open_attempt(facility, attempt, payload).cancel_intended = true;
-}
-
-void cancel_confirmed(FacilityState& facility, int attempt, JsonObject& payload) {
-  open_attempt(facility, attempt, payload).cancel_intended = false;
-}
-
-void update_accepted(FacilityState& facility, int attempt, JsonObject& payload) {
-  living_attempt(facility, attempt, payload);
-  Accepted accepted;
-  accepted.attempt = attempt;
-  accepted.update_sha256 = payload.string("update_sha256");
-  accepted.report = job::parse_job_report(payload.at("report").dump(), "journal");
-  accepted.facility = FacilityName(accepted.report.key.facility);
-  facility.accepted = std::move(accepted);
-}
-
-// Its files were damaged here, and the facility does not have it any more. The set of a mean that
-// was not made yet is open again.
-void update_lost(RunState& run_state, const StoredEvent& event, JsonObject& payload) {
-  RoundState& round = run_state.rounds[event.round];
-  FacilityState& facility = round.facilities[FacilityName(event.facility)];
-  if (!facility.accepted || facility.accepted->attempt != event.attempt || round.published)
-    refuse(payload, "the update was not accepted, or its round is over");
-  facility.accepted.reset();
-  facility.attempts.back().failure = payload.string("reason");
-  facility.attempts.back().charged = false;
-  round.participants.clear();
-}
-
-void facility_missing(FacilityState& facility, int, JsonObject& payload) {
-  facility.missing = payload.string("reason");
-}
-
-void facility_paused(RunState& run_state, const StoredEvent& event, JsonObject& payload) {
-  run_state.paused[FacilityName(event.facility)] = payload.string("reason");
-}
-
-void facility_resumed(RunState& run_state, const StoredEvent& event, JsonObject&) {
-  run_state.paused.erase(FacilityName(event.facility));
-}
-
-void config_changed(RunState& run_state, const StoredEvent&, JsonObject& payload) {
-  run_state.config_sha256 = payload.string("config_sha256");
-}
-
-void participants_frozen(RunState& run_state, const StoredEvent& event, JsonObject& payload) {
-  run_state.rounds[event.round].participants = payload.strings("facilities");
-}
-
-void aggregated(RunState& run_state, const StoredEvent& event, JsonObject& payload) {
-  run_state.rounds[event.round].model_sha256 = payload.string("model_sha256");
-  run_state.rounds[event.round].master_sha256 = payload.string("master_sha256");
-}
-
-void published(RunState& run_state, const StoredEvent& event, JsonObject& payload) {
-  RoundState& round = run_state.rounds[event.round];
-  if (round.model_sha256.empty()) refuse(payload, "the round was not aggregated");
-  if (event.round != run_state.done().rounds_published + 1)
-    refuse(payload, "round " + std::to_string(event.round) + " was not the next");
-  round.published = true;
-}
-
-void run_completed(RunState& run_state, const StoredEvent&, JsonObject&) {
-  run_state.stopped.reset();
-  run_state.completed = true;
-}
-
-void run_cancelled(RunState& run_state, const StoredEvent&, JsonObject&) {
-  run_state.stopped.reset();
-  run_state.cancelled = true;
-}
-
-const std::map<std::string_view, ApplyToFacility>& facility_vocabulary() {
-  static const std::map<std::string_view, ApplyToFacility> kKinds = {
-      {"attempt_opened", attempt_opened},     {"pushed", pushed},
-      {"submit_intended", submit_intended},   {"submitted", submitted},
-      {"attempt_failed", attempt_failed},     {"cancel_intended", cancel_intended},
-      {"cancel_confirmed", cancel_confirmed}, {"update_accepted", update_accepted},
-      {"facility_missing", facility_missing},
-  };
-  return kKinds;
-}
-
-const std::map<std::string_view, Apply>& vocabulary() {
-  static const std::map<std::string_view, Apply> kKinds = {
-      {"run_created", run_created},
-      {"run_placed", run_placed},
-      {"config_changed", config_changed},
-      {"model_imported", model_imported},
-      {"run_resumed", run_resumed},
-      {"run_stopped", run_stopped},
-      {"round_planned", round_planned},
-      {"facility_paused", facility_paused},
-      {"update_lost", update_lost},
-      {"facility_resumed", facility_resumed},
-      {"participants_frozen", participants_frozen},
-      {"aggregated", aggregated},
-      {"published", published},
-      {"run_completed", run_completed},
-      {"run_cancelled", run_cancelled},
-  };
-  return kKinds;
-}
+  RunState& run_state_;
+  const RecordedEvent& recorded_;
+  const std::string& where_;
+};
 
 }  // namespace
 
@@ -229,37 +191,31 @@ plan::Done RunState::done() const {
   return done;
 }
 
-bool apply(FacilityState& facility, std::string_view kind, int attempt, const Json& payload,
-           const std::string& where) {
-  const auto it = facility_vocabulary().find(kind);
-  if (it == facility_vocabulary().end()) return false;
-  JsonObject object(payload, where);
-  it->second(facility, attempt, object);
-  return true;
+bool apply(FacilityState& facility, int attempt, const Event& event) {
+  const std::string where(kind_of(event));
+  FacilityProjection projection(facility, attempt, where);
+  return std::visit(
+      [&](const auto& e) {
+        if constexpr (requires { projection.take(e); }) {
+          projection.take(e);
+          return true;
+        } else {
+          return false;
+        }
+      },
+      event);
 }
 
-void apply(RunState& run_state, const StoredEvent& event) {
-  const std::string where = "journal event " + std::to_string(event.seq) + " (" + event.kind + ")";
-  const Json json = parse_json(event.payload.empty() ? "{}" : event.payload, where);
-  if (facility_vocabulary().contains(event.kind)) {
-    RoundState& round = run_state.rounds[event.round];
-    apply(round.facilities[FacilityName(event.facility)], event.kind, event.attempt, json, where);
-    if (event.kind == "submitted" && round.first_submission_utc.empty())
-      round.first_submission_utc = event.time_utc;
-    return;
-  }
-  const auto it = vocabulary().find(event.kind);
-  if (it == vocabulary().end())
-    throw Error(ErrorKind::kCorrupt, "event " + std::to_string(event.seq) +
-                                         " has the unknown kind '" + event.kind +
-                                         "': was the journal written by a newer xffl?");
-  JsonObject payload(json, where);
-  it->second(run_state, event, payload);
+void apply(RunState& run_state, const RecordedEvent& recorded) {
+  const std::string where = "journal event " + std::to_string(recorded.seq) + " (" +
+                            std::string(kind_of(recorded.event)) + ")";
+  RunProjection projection(run_state, recorded, where);
+  std::visit([&](const auto& event) { projection.take(event); }, recorded.event);
 }
 
 RunState replay(const std::vector<StoredEvent>& events) {
   RunState run_state;
-  for (const StoredEvent& event : events) apply(run_state, event);
+  for (const StoredEvent& event : events) apply(run_state, decode(event));
   return run_state;
 }
 

@@ -39,8 +39,8 @@ void note_missing(facility::Context& context, const plan::RoundPlan& plan,
   } catch (const Error& problem) {
     if (problem.kind() == ErrorKind::kCancelled) throw;
     cancel_if_possible(context, plan, facility, problem.what());
-    context.history.record("facility_missing", plan.round, facility.facility, 0,
-                           {{"reason", problem.what()}});
+    context.history.record({.round = plan.round, .facility = facility.facility},
+                           history::FacilityMissing{.reason = problem.what()});
   }
 }
 

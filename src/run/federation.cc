@@ -102,8 +102,8 @@ void run_rounds(facility::Context& context, upkeep::RetentionWorker& cleaner,
   if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
   if (!context.experiment.policy.evaluate_last) drop_evaluation(context);
   cancel_leftovers(context, context.history.state().done().rounds_published + 1, stop);
-  context.history.record("run_completed",
-                         {{"model_sha256", context.history.state().done().model_sha256}});
+  context.history.record(
+      {}, history::RunCompleted{.model_sha256 = context.history.state().done().model_sha256});
 }
 
 }  // namespace
@@ -138,7 +138,7 @@ void accept_changes(const config::Experiment& experiment, const history::RunFold
   if (history.state().completed) return;  // nothing is reached or submitted any more
   const std::string before = read_file(folder.config(), 4 << 20);
   write_file_atomic(folder.config(), now);
-  history.record("config_changed", {{"config_sha256", hash}});
+  history.record({}, history::ConfigChanged{.config_sha256 = hash});
   log::info("the configuration has changed and the run goes on with it",
             {{"lines", differing_lines(before, now)}});
 }
@@ -147,10 +147,10 @@ void create_run(const config::Experiment& experiment, const history::RunFolder& 
                 history::RunHistory& history) {
   const std::string text = config::format_experiment(experiment);
   write_file_atomic(folder.config(), text);
-  history.record("run_created", {{"run", folder.run().str()},
-                                 {"project", experiment.project.str()},
-                                 {"secret", random_hex(16)},
-                                 {"config_sha256", sha256_hex(text)}});
+  history.record({}, history::RunCreated{.run = folder.run(),
+                                         .project = experiment.project.str(),
+                                         .secret = random_hex(16),
+                                         .config_sha256 = sha256_hex(text)});
 }
 
 std::optional<plan::RoundPlan> current_plan(const facility::Context& context) {
@@ -167,7 +167,7 @@ void cancel_now(facility::Context& context) {
                                     "\nThe cancellation stays on record: `xffl cancel`, or `xffl "
                                     "run`, which trains nothing more, tells the facility again.");
     }
-  context.history.record("run_cancelled");
+  context.history.record({}, history::RunCancelled{});
   for (const auto& [name, request] : history::pending_requests(context.folder))
     history::remove_request(context.folder, name);
   log::info("run cancelled", {{"run", context.folder.run().str()}});
@@ -183,8 +183,8 @@ void note_end(history::RunHistory& history, const Error& error) {
   if (!run_state.identity || run_state.completed || run_state.cancelled) return;
   if (error.kind() == ErrorKind::kBusy) return;  // another coordinator has the run now
   try {
-    history.record("run_stopped", {{"kind", to_string(error.kind())},
-                                   {"reason", scrubbed(error.what()).substr(0, kMaxReason)}});
+    history.record({}, history::RunStopped{.kind = std::string(to_string(error.kind())),
+                                           .reason = scrubbed(error.what()).substr(0, kMaxReason)});
   } catch (const Error& problem) {
     log::warning("the journal does not say why the run has ended", {{"problem", problem.what()}});
   }
@@ -201,7 +201,7 @@ Outcome coordinate(const config::Experiment& experiment, const history::RunFolde
   accept_changes(experiment, folder, history);
   const history::RunState before = history.state();
   if (!before.completed && (!before.rounds.empty() || before.stopped))
-    history.record("run_resumed");
+    history.record({}, history::RunResumed{});
   history::StatusFile live(folder.live(), services.clock);
   facility::Context context{
       experiment, folder, services, observer, history, live, *history.state().identity, {}};

@@ -96,9 +96,10 @@ void import_model(facility::Context& context) {
     return checkpoint::read_manifest(folder).root_sha256();
   };
   const std::string model = root(context.folder.global(0));
-  Json imported{{"model_sha256", model}, {"master_sha256", root(context.folder.master(0))}};
-  if (adapts) imported["adapted_sha256"] = root(context.folder.adapted());
-  context.history.record("model_imported", imported);
+  context.history.record(
+      {}, history::ModelImported{.model_sha256 = model,
+                                 .master_sha256 = root(context.folder.master(0)),
+                                 .adapted_sha256 = adapts ? root(context.folder.adapted()) : ""});
   log::info("model imported", {{"model", context.experiment.model.string()}, {"sha256", model}});
 }
 

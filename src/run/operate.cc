@@ -73,13 +73,13 @@ void set_paused(facility::Context& context, const history::Request& request) {
   for (const FacilityName& name : request.facilities) {
     const bool paused = context.history.paused(name).has_value();
     if (request.kind == history::Request::Kind::kPause && !paused) {
-      context.history.record("facility_paused", 0, name, 0, {{"reason", request.reason}});
+      context.history.record({.facility = name}, history::FacilityPaused{.reason = request.reason});
       const bool stays = context.experiment.facility(name).slurm.stay.count() > 0;
       if (const auto plan = stays ? current_plan(context) : std::nullopt)
         let_go(context, *plan, name);
     }
     if (request.kind == history::Request::Kind::kResume && paused)
-      context.history.record("facility_resumed", 0, name, 0, Json::object());
+      context.history.record({.facility = name}, history::FacilityResumed{});
   }
 }
 

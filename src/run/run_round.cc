@@ -136,14 +136,13 @@ std::vector<history::Accepted> freeze_participants(facility::Context& context,
                                                    std::vector<history::Accepted> accepted) {
   const std::vector<std::string> frozen = context.history.round(plan.round).participants;
   if (frozen.empty()) {
-    Json names = Json::array(), updates = Json::array(), weights = Json::array();
+    history::ParticipantsFrozen participants;
     for (const history::Accepted& update : accepted) {
-      names.push_back(update.facility.str());
-      updates.push_back(update.update_sha256);
-      weights.push_back(weight_of(update, context.experiment.aggregation.weights));
+      participants.facilities.push_back(update.facility);
+      participants.updates.push_back(update.update_sha256);
+      participants.weights.push_back(weight_of(update, context.experiment.aggregation.weights));
     }
-    context.history.record("participants_frozen", plan.round,
-                           {{"facilities", names}, {"updates", updates}, {"weights", weights}});
+    context.history.record({.round = plan.round}, participants);
     return accepted;
   }
   std::erase_if(accepted, [&](const history::Accepted& update) {
@@ -170,11 +169,10 @@ void aggregate_updates(facility::Context& context, const plan::RoundPlan& plan,
                          context.folder.global(plan.round), {.spare = &context.spare});
   const checkpoint::Manifest model = checkpoint::read_manifest(context.folder.global(plan.round));
   context.checked.note(context.folder.global(plan.round), model);
-  context.history.record(
-      "aggregated", plan.round,
-      {{"model_sha256", model.root_sha256()},
-       {"master_sha256",
-        checkpoint::read_manifest(context.folder.master(plan.round)).root_sha256()}});
+  const checkpoint::Manifest master = checkpoint::read_manifest(context.folder.master(plan.round));
+  context.history.record({.round = plan.round},
+                         history::Aggregated{.model_sha256 = model.root_sha256(),
+                                             .master_sha256 = master.root_sha256()});
 }
 
 // CURRENT names the newest published model; it changes in one rename.
@@ -184,10 +182,9 @@ void publish(facility::Context& context, const plan::RoundPlan& plan) {
   fs::remove(temp);
   fs::create_directory_symlink(target, temp);
   rename_durable(temp, context.folder.current());
-  context.history.record("published", plan.round,
-                         {{"model_sha256", context.history.round(plan.round).model_sha256}});
-  log::info("global model published",
-            {{"round", plan.round}, {"sha256", context.history.round(plan.round).model_sha256}});
+  const std::string model = context.history.round(plan.round).model_sha256;
+  context.history.record({.round = plan.round}, history::Published{.model_sha256 = model});
+  log::info("global model published", {{"round", plan.round}, {"sha256", model}});
 }
 
 // What a round was made of stays on the disk; nobody reads it again unless something is amiss.
@@ -203,14 +200,13 @@ void spare_memory_of(facility::Context& context, const plan::RoundPlan& plan,
 
 void record_plan(facility::Context& context, const plan::RoundPlan& plan) {
   if (context.history.round(plan.round).planned) return;
-  Json names = Json::array();
+  history::RoundPlanned planned{.base_sha256 = plan.base_sha256,
+                                .plan_sha256 = sha256_hex(plan::format_plan(plan)),
+                                .facilities = {},
+                                .evaluates = plan.evaluates};
   for (const plan::FacilityPlan& facility : plan.facilities)
-    names.push_back(facility.facility.str());
-  Json planned{{"base_sha256", plan.base_sha256},
-               {"plan_sha256", sha256_hex(plan::format_plan(plan))},
-               {"facilities", names}};
-  if (plan.evaluates) planned["evaluates"] = true;
-  context.history.record("round_planned", plan.round, std::move(planned));
+    planned.facilities.push_back(facility.facility);
+  context.history.record({.round = plan.round}, planned);
 }
 
 void run_round(facility::Context& context, const plan::RoundPlan& plan, std::stop_token stop) {

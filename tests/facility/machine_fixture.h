@@ -1,4 +1,4 @@
-// A course that is stepped by hand.
+// A machine that is stepped by fixture.
 #pragma once
 
 #include <string>
@@ -8,40 +8,42 @@
 
 namespace xffl::test {
 
-struct CourseHand {
-  facility::Rules rules = usual_rules();
-  facility::Moment moment;
+struct MachineFixture {
+  facility::FacilityPolicy policy = usual_policy();
+  facility::Now now;
   facility::Step last;
   std::vector<std::string> kinds;  // of all records so far
 
-  static facility::Rules usual_rules() {
-    facility::Rules rules;
-    rules.poll_interval = std::chrono::seconds(60);
-    rules.settle_time = std::chrono::seconds(10);
-    rules.seed = "test";
-    return rules;
+  static facility::FacilityPolicy usual_policy() {
+    facility::FacilityPolicy policy;
+    policy.poll_interval = std::chrono::seconds(60);
+    policy.settle_time = std::chrono::seconds(10);
+    policy.seed = "test";
+    return policy;
   }
 
   /// Time passes; nothing happens.
   void pass(facility::Nanoseconds time) {
-    moment.now += time;
-    if (moment.since_first_submission) *moment.since_first_submission += time;
+    now.time += time;
+    if (now.since_first_submission) *now.since_first_submission += time;
   }
   void give(const facility::Event& event, facility::Nanoseconds after = std::chrono::seconds(1)) {
     pass(after);
-    last = step(rules, std::move(last.course), event, moment);
-    for (const facility::Record& record : last.records) kinds.push_back(record.kind);
+    last = step(policy, std::move(last.machine), event, now);
+    for (const facility::Record& record : last.records)
+      kinds.emplace_back(history::kind_of(record.event));
   }
   template <class Kind>
   const Kind* action() const {
     return std::get_if<Kind>(&last.action);
   }
   void sleep_if_asked() {
-    while (const auto* sleep = action<facility::Sleep>()) give(facility::Woke{}, sleep->duration);
+    while (const auto* sleep = action<facility::Sleep>())
+      give(facility::TimerFired{}, sleep->duration);
   }
   void to_the_job() {
-    give(facility::Began{});
-    give(facility::Completed{});
+    give(facility::Resumed{});
+    give(facility::Pushed{});
     give(facility::Submitted{JobId("7")});
   }
 };

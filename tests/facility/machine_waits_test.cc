@@ -11,7 +11,7 @@ namespace {
 using std::chrono::hours;
 using std::chrono::minutes;
 using std::chrono::seconds;
-using test::CourseHand;
+using test::MachineFixture;
 using testing::Contains;
 using testing::HasSubstr;
 using testing::Not;
@@ -19,113 +19,113 @@ using testing::Not;
 // --- Waiting for a person, and for others ---
 
 // Answers every action but a sleep so, for as long.
-void answer_for(CourseHand& hand, Nanoseconds time, const Event& event) {
-  const Nanoseconds until = hand.moment.now + time;
-  for (int actions = 0; hand.moment.now < until; ++actions) {
+void answer_for(MachineFixture& fixture, Nanoseconds time, const Event& event) {
+  const Nanoseconds until = fixture.now.time + time;
+  for (int actions = 0; fixture.now.time < until; ++actions) {
     ASSERT_LT(actions, 2'000'000);
-    ASSERT_FALSE(hand.action<Finish>()) << hand.last.course.known.missing.value_or("");
-    if (const auto* sleep = hand.action<Sleep>())
-      hand.give(Woke{}, sleep->duration);
+    ASSERT_FALSE(fixture.action<Finish>()) << fixture.last.machine.known.missing.value_or("");
+    if (const auto* sleep = fixture.action<Sleep>())
+      fixture.give(TimerFired{}, sleep->duration);
     else
-      hand.give(event);
+      fixture.give(event);
   }
 }
 
-TEST(CourseWeather, AnExpiredCertificateAfterAnOutageIsNoOutage) {
-  CourseHand hand;
-  hand.to_the_job();
-  hand.give(Unreachable{"down"});
-  answer_for(hand, hours(24 * 30), NeedsPerson{"the certificate"});
-  hand.give(Unreachable{"down again"});
-  hand.sleep_if_asked();
-  EXPECT_TRUE(hand.action<Look>());
-  EXPECT_THAT(hand.kinds, Not(Contains("facility_missing")));
+TEST(FacilityMachineFaults, AnExpiredCertificateAfterAnOutageIsNoOutage) {
+  MachineFixture fixture;
+  fixture.to_the_job();
+  fixture.give(Unreachable{"down"});
+  answer_for(fixture, hours(24 * 30), AuthRequired{"the certificate"});
+  fixture.give(Unreachable{"down again"});
+  fixture.sleep_if_asked();
+  EXPECT_TRUE(fixture.action<Poll>());
+  EXPECT_THAT(fixture.kinds, Not(Contains("facility_missing")));
 }
 
-TEST(CourseWeather, AnExpiredCertificateAfterADoubtIsNoOutage) {
-  CourseHand hand;
-  hand.give(Began{});
-  hand.give(Completed{});
+TEST(FacilityMachineFaults, AnExpiredCertificateAfterAnUnknownSubmissionIsNoOutage) {
+  MachineFixture fixture;
+  fixture.give(Resumed{});
+  fixture.give(Pushed{});
   for (int doubt = 0; doubt < 2; ++doubt) {
-    ASSERT_TRUE(hand.action<Submit>());
-    hand.give(InDoubt{"timed out"});
-    hand.sleep_if_asked();
+    ASSERT_TRUE(fixture.action<Submit>());
+    fixture.give(SubmitUnknown{"timed out"});
+    fixture.sleep_if_asked();
     for (int look = 0; look < 2; ++look) {
-      hand.give(Found{});
-      hand.sleep_if_asked();
+      fixture.give(Found{});
+      fixture.sleep_if_asked();
     }
   }
-  ASSERT_TRUE(hand.action<Submit>());
-  answer_for(hand, hours(24 * 30), NeedsPerson{"the certificate"});
-  EXPECT_THAT(hand.kinds, Not(Contains("facility_missing")));
+  ASSERT_TRUE(fixture.action<Submit>());
+  answer_for(fixture, hours(24 * 30), AuthRequired{"the certificate"});
+  EXPECT_THAT(fixture.kinds, Not(Contains("facility_missing")));
 }
 
 // Its limits are those of a queue, not of a link.
-TEST(CourseWeather, ASubmissionThatIsPostponedForLongIsNoOutage) {
-  CourseHand hand;
-  hand.rules.max_outage = seconds(300);
-  hand.give(Began{});
-  hand.give(Completed{});
-  answer_for(hand, hours(24 * 30), Postponed{"QOSMaxSubmitJobPerUserLimit"});
-  hand.give(Postponed{"QOSMaxSubmitJobPerUserLimit"});
-  ASSERT_TRUE(hand.action<Sleep>());
-  EXPECT_GT(hand.action<Sleep>()->duration, minutes(7)) << "asked ever less often";
-  hand.sleep_if_asked();
-  ASSERT_TRUE(hand.action<Submit>());
-  hand.give(Submitted{JobId("7")});
-  EXPECT_TRUE(hand.action<Look>());
+TEST(FacilityMachineFaults, ADeferredSubmissionIsNoOutage) {
+  MachineFixture fixture;
+  fixture.policy.max_outage = seconds(300);
+  fixture.give(Resumed{});
+  fixture.give(Pushed{});
+  answer_for(fixture, hours(24 * 30), SubmitDeferred{"QOSMaxSubmitJobPerUserLimit"});
+  fixture.give(SubmitDeferred{"QOSMaxSubmitJobPerUserLimit"});
+  ASSERT_TRUE(fixture.action<Sleep>());
+  EXPECT_GT(fixture.action<Sleep>()->duration, minutes(7)) << "asked ever less often";
+  fixture.sleep_if_asked();
+  ASSERT_TRUE(fixture.action<Submit>());
+  fixture.give(Submitted{JobId("7")});
+  EXPECT_TRUE(fixture.action<Poll>());
 }
 
 // --- What a coordinator left that was killed ---
 
-TEST(CourseWeather, ItsOwnCancellationIsNobodyElses) {
-  CourseHand before;
-  before.rules.waits_for_ever = false;
-  before.rules.deadline = hours(24);
+TEST(FacilityMachineFaults, ACancellationByTheRunDoesNotPauseTheFacility) {
+  MachineFixture before;
+  before.policy.on_missing = config::OnMissing::kSkip;
+  before.policy.deadline = hours(24);
   before.to_the_job();
-  before.moment.since_first_submission = hours(25);
-  before.give(Looked{.reported = false, .status = {}});
+  before.now.since_first_submission = hours(25);
+  before.give(Polled{.reported = false, .status = {}});
   ASSERT_EQ(before.kinds.back(), "cancel_intended");
-  CourseHand hand;
-  hand.last.course.known = before.last.course.known;
-  hand.give(Began{});
+  MachineFixture fixture;
+  fixture.last.machine.known = before.last.machine.known;
+  fixture.give(Resumed{});
   const submit::JobStatus cancelled{.state = submit::JobState::kCancelled, .native = "CANCELLED"};
-  for (int i = 0; i < 20 && !hand.action<Push>(); ++i) {
-    if (hand.action<Sleep>())
-      hand.sleep_if_asked();
-    else if (hand.action<Look>())
-      hand.give(Looked{.reported = false, .status = cancelled});
-    else if (hand.action<FindJobs>())
-      hand.give(Found{{JobId("7")}});
+  for (int i = 0; i < 20 && !fixture.action<Push>(); ++i) {
+    if (fixture.action<Sleep>())
+      fixture.sleep_if_asked();
+    else if (fixture.action<Poll>())
+      fixture.give(Polled{.reported = false, .status = cancelled});
+    else if (fixture.action<FindJobs>())
+      fixture.give(Found{{JobId("7")}});
     else
-      hand.give(Completed{});
+      fixture.give(Completed{});
   }
-  EXPECT_TRUE(hand.action<Push>());
-  EXPECT_THAT(hand.kinds, Not(Contains("facility_paused")));
-  EXPECT_THAT(hand.kinds, Contains("cancel_confirmed"));
-  const history::Attempt& ended = hand.last.course.known.attempts.front();
+  EXPECT_TRUE(fixture.action<Push>());
+  EXPECT_THAT(fixture.kinds, Not(Contains("facility_paused")));
+  EXPECT_THAT(fixture.kinds, Contains("cancel_confirmed"));
+  const history::Attempt& ended = fixture.last.machine.known.attempts.front();
   EXPECT_THAT(ended.failure.value_or(""), HasSubstr("cancellation had begun"));
   EXPECT_FALSE(ended.charged);
 }
 
 // What was one too many comes up again when the job that was watched is forgotten.
-TEST(CourseWeather, ATwinThatItHasCancelledIsNobodyElsesAffair) {
-  CourseHand hand;
-  hand.give(Began{});
-  hand.give(Completed{});
-  hand.give(InDoubt{"timed out"});
-  hand.sleep_if_asked();
-  hand.give(Found{{JobId("7"), JobId("8")}});
-  hand.give(Completed{});
-  CourseHand later;  // after a kill
-  later.last.course.known = hand.last.course.known;
-  later.give(Began{});
+TEST(FacilityMachineFaults, ACancelledDuplicateDoesNotPauseTheFacility) {
+  MachineFixture fixture;
+  fixture.give(Resumed{});
+  fixture.give(Pushed{});
+  fixture.give(SubmitUnknown{"timed out"});
+  fixture.sleep_if_asked();
+  fixture.give(Found{{JobId("7"), JobId("8")}});
+  fixture.give(Completed{});
+  MachineFixture later;  // after a kill
+  later.last.machine.known = fixture.last.machine.known;
+  later.give(Resumed{});
   const submit::JobStatus cancelled{.state = submit::JobState::kCancelled, .native = "CANCELLED"};
   for (int i = 0; i < 40 && !later.action<Push>(); ++i) {
     if (later.action<Sleep>())
       later.sleep_if_asked();
-    else if (const auto* look = later.action<Look>())
-      later.give(Looked{.reported = false,
+    else if (const auto* look = later.action<Poll>())
+      later.give(Polled{.reported = false,
                         .status = look->job == JobId("8") ? cancelled : submit::JobStatus{}},
                  minutes(1));
     else if (later.action<FindJobs>())
@@ -140,96 +140,97 @@ TEST(CourseWeather, ATwinThatItHasCancelledIsNobodyElsesAffair) {
 // --- A facility that a person paused ---
 
 // Looks for jobs that find none; no submission comes of it in `time`.
-void expect_no_submission(CourseHand& hand, Nanoseconds time) {
-  const Nanoseconds until = hand.moment.now + time;
-  for (int actions = 0; hand.moment.now < until; ++actions) {
+void expect_no_submission(MachineFixture& fixture, Nanoseconds time) {
+  const Nanoseconds until = fixture.now.time + time;
+  for (int actions = 0; fixture.now.time < until; ++actions) {
     ASSERT_LT(actions, 200'000);
-    ASSERT_FALSE(hand.action<Submit>()) << "at " << hand.moment.now.count() / 1'000'000'000 << " s";
-    if (const auto* sleep = hand.action<Sleep>()) {
+    ASSERT_FALSE(fixture.action<Submit>())
+        << "at " << fixture.now.time.count() / 1'000'000'000 << " s";
+    if (const auto* sleep = fixture.action<Sleep>()) {
       ASSERT_GE(sleep->duration, seconds(1));
-      hand.give(Woke{}, sleep->duration);
+      fixture.give(TimerFired{}, sleep->duration);
     } else {
-      ASSERT_TRUE(hand.action<FindJobs>());
-      hand.give(Found{});
+      ASSERT_TRUE(fixture.action<FindJobs>());
+      fixture.give(Found{});
     }
   }
 }
 
 // Afterwards a submission, at the latest after another look.
-void expect_submission(CourseHand& hand) {
-  hand.moment.paused.reset();
-  for (int i = 0; i < 4 && !hand.action<Submit>(); ++i) {
-    if (hand.action<Sleep>())
-      hand.sleep_if_asked();
+void expect_submission(MachineFixture& fixture) {
+  fixture.now.paused.reset();
+  for (int i = 0; i < 4 && !fixture.action<Submit>(); ++i) {
+    if (fixture.action<Sleep>())
+      fixture.sleep_if_asked();
     else
-      hand.give(Found{});
+      fixture.give(Found{});
   }
-  EXPECT_TRUE(hand.action<Submit>());
+  EXPECT_TRUE(fixture.action<Submit>());
 }
 
-TEST(CoursePaused, APostponedSubmissionIsHeldBack) {
-  CourseHand hand;
-  hand.give(Began{});
-  hand.give(Completed{});
-  ASSERT_TRUE(hand.action<Submit>());
-  hand.moment.paused = "a person";
-  hand.give(Postponed{"QOSMaxSubmitJobPerUserLimit"});
-  expect_no_submission(hand, hours(24 * 30));
-  EXPECT_FALSE(hand.last.course.known.missing) << "it is no outage";
-  expect_submission(hand);
+TEST(FacilityMachinePaused, ADeferredSubmissionIsHeldBack) {
+  MachineFixture fixture;
+  fixture.give(Resumed{});
+  fixture.give(Pushed{});
+  ASSERT_TRUE(fixture.action<Submit>());
+  fixture.now.paused = "a person";
+  fixture.give(SubmitDeferred{"QOSMaxSubmitJobPerUserLimit"});
+  expect_no_submission(fixture, hours(24 * 30));
+  EXPECT_FALSE(fixture.last.machine.known.missing) << "it is no outage";
+  expect_submission(fixture);
 }
 
-TEST(CoursePaused, APushThatIsOwedIsNoOutage) {
-  CourseHand hand;
-  hand.give(Began{});
-  ASSERT_TRUE(hand.action<Push>());
-  hand.give(Unreachable{"down"});
-  hand.moment.paused = "a person";
-  expect_no_submission(hand, hours(24 * 30));
-  EXPECT_FALSE(hand.last.course.known.missing) << "it is no outage";
-  hand.moment.paused.reset();
-  hand.sleep_if_asked();
-  ASSERT_TRUE(hand.action<Push>());
-  hand.give(Unreachable{"down again"});
-  hand.sleep_if_asked();
-  EXPECT_TRUE(hand.action<Push>());
+TEST(FacilityMachinePaused, AFailedPushIsNoOutage) {
+  MachineFixture fixture;
+  fixture.give(Resumed{});
+  ASSERT_TRUE(fixture.action<Push>());
+  fixture.give(Unreachable{"down"});
+  fixture.now.paused = "a person";
+  expect_no_submission(fixture, hours(24 * 30));
+  EXPECT_FALSE(fixture.last.machine.known.missing) << "it is no outage";
+  fixture.now.paused.reset();
+  fixture.sleep_if_asked();
+  ASSERT_TRUE(fixture.action<Push>());
+  fixture.give(Unreachable{"down again"});
+  fixture.sleep_if_asked();
+  EXPECT_TRUE(fixture.action<Push>());
 }
 
-TEST(CoursePaused, ASubmissionAfterADoubtIsHeldBack) {
-  CourseHand hand;
-  hand.give(Began{});
-  hand.give(Completed{});
-  hand.give(InDoubt{"timed out"});
-  hand.moment.paused = "a person";
-  expect_no_submission(hand, hours(24 * 30));
-  EXPECT_FALSE(hand.last.course.known.missing);
-  expect_submission(hand);
+TEST(FacilityMachinePaused, ASubmissionAfterAnUnknownOneIsHeldBack) {
+  MachineFixture fixture;
+  fixture.give(Resumed{});
+  fixture.give(Pushed{});
+  fixture.give(SubmitUnknown{"timed out"});
+  fixture.now.paused = "a person";
+  expect_no_submission(fixture, hours(24 * 30));
+  EXPECT_FALSE(fixture.last.machine.known.missing);
+  expect_submission(fixture);
 }
 
-TEST(CoursePaused, ASubmissionAfterARestartIsHeldBack) {
-  CourseHand before;
-  before.give(Began{});
-  before.give(Completed{});
-  CourseHand hand;
-  hand.last.course.known = before.last.course.known;
-  hand.moment.paused = "a person";
-  hand.give(Began{});
-  expect_no_submission(hand, hours(24 * 30));
-  expect_submission(hand);
+TEST(FacilityMachinePaused, ASubmissionAfterARestartIsHeldBack) {
+  MachineFixture before;
+  before.give(Resumed{});
+  before.give(Pushed{});
+  MachineFixture fixture;
+  fixture.last.machine.known = before.last.machine.known;
+  fixture.now.paused = "a person";
+  fixture.give(Resumed{});
+  expect_no_submission(fixture, hours(24 * 30));
+  expect_submission(fixture);
 }
 
 // A job that had been submitted all the same is seen as soon as it appears.
-TEST(CoursePaused, AJobThatAppearsIsAdopted) {
-  CourseHand hand;
-  hand.give(Began{});
-  hand.give(Completed{});
-  hand.give(InDoubt{"timed out"});
-  hand.moment.paused = "a person";
-  expect_no_submission(hand, hours(2));
-  hand.sleep_if_asked();
-  ASSERT_TRUE(hand.action<FindJobs>());
-  hand.give(Found{{JobId("7")}});
-  EXPECT_TRUE(hand.action<Look>());
+TEST(FacilityMachinePaused, AJobThatAppearsIsAdopted) {
+  MachineFixture fixture;
+  fixture.give(Resumed{});
+  fixture.give(Pushed{});
+  fixture.give(SubmitUnknown{"timed out"});
+  fixture.now.paused = "a person";
+  expect_no_submission(fixture, hours(2));
+  fixture.sleep_if_asked();
+  ASSERT_TRUE(fixture.action<FindJobs>());
+  fixture.give(Found{{JobId("7")}});
+  EXPECT_TRUE(fixture.action<Poll>());
 }
 
 }  // namespace

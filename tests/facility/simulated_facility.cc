@@ -12,12 +12,12 @@ using submit::EndCause;
 using submit::JobState;
 using submit::JobStatus;
 
-SimulatedFacility::SimulatedFacility(Random& random, Weather weather, Nanoseconds settle_time)
+SimulatedFacility::SimulatedFacility(Random& random, Faults faults, Nanoseconds settle_time)
     : random_(random),
-      weather_(weather),
+      faults_(faults),
       settle_time_(settle_time),
-      forgets_fast_(happens(weather.forgets_fast)),
-      stays_(happens(weather.stays)) {}
+      forgets_fast_(happens(faults.forgets_fast)),
+      stays_(happens(faults.stays)) {}
 
 bool SimulatedFacility::happens(double probability) {
   return static_cast<double>(random_() % 1'000'000) < probability * 1e6;
@@ -84,7 +84,7 @@ void SimulatedFacility::begin(Job& job) {
   }
   job.claims = true;
   // Once in a round: what the next attempt gets was compared.
-  if (job.attempt == 1 && happens(weather_.not_unpacked)) {
+  if (job.attempt == 1 && happens(faults_.not_unpacked)) {
     not_unpacked_.insert(key);
     job.end = {.state = JobState::kEnded, .native = "FAILED"};
     job.reports = job.requeues = false;
@@ -109,18 +109,18 @@ void SimulatedFacility::choose_fate(Job& job) {
   const auto ends = [&](JobState state, EndCause cause, const char* word) {
     job.end = {.state = state, .cause = cause, .native = word};
   };
-  if (happens(weather_.job_fails)) return ends(JobState::kEnded, EndCause::kOrdinary, "FAILED");
-  if (happens(weather_.out_of_memory))
+  if (happens(faults_.job_fails)) return ends(JobState::kEnded, EndCause::kOrdinary, "FAILED");
+  if (happens(faults_.out_of_memory))
     return ends(JobState::kEnded, EndCause::kOutOfMemory, "OUT_OF_MEMORY");
-  if (happens(weather_.node_fails)) {
-    job.requeues = happens(weather_.requeued);
+  if (happens(faults_.node_fails)) {
+    job.requeues = happens(faults_.requeued);
     return ends(JobState::kEnded, EndCause::kInfrastructure, "NODE_FAIL");
   }
-  if (happens(weather_.walltime)) return ends(JobState::kEnded, EndCause::kWalltime, "TIMEOUT");
-  if (happens(weather_.scancelled))
+  if (happens(faults_.walltime)) return ends(JobState::kEnded, EndCause::kWalltime, "TIMEOUT");
+  if (happens(faults_.scancelled))
     return ends(JobState::kCancelled, EndCause::kOrdinary, "CANCELLED by 1000");
   job.reports = true;
-  job.continues = happens(weather_.checkpoints);  // told ahead of the time limit
+  job.continues = happens(faults_.checkpoints);  // told ahead of the time limit
   // The exit code lies now and then; nobody reads it.
   ends(JobState::kEnded, EndCause::kOrdinary, happens(0.1) ? "FAILED" : "COMPLETED");
 }
@@ -130,7 +130,7 @@ void SimulatedFacility::finish(Job& job) {
     OfferState& offer = offers_.at({job.round, job.attempt});
     if (job.requeues)
       ;  // the offer waits with it in the queue
-    else if (happens(weather_.stay_dies))
+    else if (happens(faults_.stay_dies))
       job.end = {
           .state = JobState::kEnded, .cause = EndCause::kInfrastructure, .native = "NODE_FAIL"};
     else
@@ -145,7 +145,7 @@ void SimulatedFacility::finish(Job& job) {
   job.purged_at = job.ends_at + (forgets_fast_ ? between(seconds(0), seconds(5)) : hours(24 * 30));
   if (!job.claims || !job.reports) return;
   Answer& answer = reports_[{job.round, job.attempt}];
-  answer = happens(weather_.bad_update) ? Answer::kBad : Answer::kGood;
+  answer = happens(faults_.bad_update) ? Answer::kBad : Answer::kGood;
   if (job.continues) answer = Answer::kToBeContinued;
   if (!job.continues && stays_ && happens(0.8)) stay(job);
 }
@@ -154,7 +154,7 @@ void SimulatedFacility::stay(Job& job) {
   job.phase = Job::Phase::kRunning;
   job.stays = true;
   job.reports = false;
-  job.requeues = happens(weather_.node_fails);
+  job.requeues = happens(faults_.node_fails);
   job.ends_at += between(seconds(30), hours(6));
   offers_[{job.round, job.attempt}] = OfferState::kOffered;
 }
@@ -224,18 +224,19 @@ facility::Event SimulatedFacility::perform(const Action& action, int round, Nano
                                            std::optional<submit::Offer> offer) {
   offer_ = std::move(offer);
   advance(now);
-  if (std::holds_alternative<Sleep>(action)) return Woke{};
+  if (std::holds_alternative<Sleep>(action)) return TimerFired{};
   const bool submits = std::holds_alternative<Submit>(action);
-  if (now < credential_renewed_at_) return NeedsPerson{"certificate expired"};
-  if (now < link_back_at_) return submits ? facility::Event(InDoubt{"down"}) : Unreachable{"down"};
-  if (happens(weather_.credential_expires)) {
+  if (now < credential_renewed_at_) return AuthRequired{"certificate expired"};
+  if (now < link_back_at_)
+    return submits ? facility::Event(SubmitUnknown{"down"}) : Unreachable{"down"};
+  if (happens(faults_.credential_expires)) {
     credential_renewed_at_ = now + between(minutes(5), hours(12));
-    return NeedsPerson{"certificate expired"};
+    return AuthRequired{"certificate expired"};
   }
-  if (happens(weather_.outage)) link_back_at_ = now + between(seconds(20), hours(40));
-  if (happens(weather_.link_lost) || now < link_back_at_) {
+  if (happens(faults_.outage)) link_back_at_ = now + between(seconds(20), hours(40));
+  if (happens(faults_.link_lost) || now < link_back_at_) {
     if (happens(0.5)) do_it(action, round, now);
-    return submits ? facility::Event(InDoubt{"link lost"}) : Unreachable{"link lost"};
+    return submits ? facility::Event(SubmitUnknown{"link lost"}) : Unreachable{"link lost"};
   }
   return do_it(action, round, now);
 }
@@ -246,19 +247,20 @@ std::optional<facility::Event> SimulatedFacility::do_it_unmounted(const Action& 
   if (std::holds_alternative<Push>(action) || std::holds_alternative<Fence>(action) ||
       std::holds_alternative<FetchUpdate>(action))
     return Unreachable{"read-only file system"};
-  if (std::holds_alternative<Submit>(action)) return InDoubt{"read-only file system"};
-  if (const auto* it = std::get_if<Look>(&action))
-    return Looked{
+  if (std::holds_alternative<Submit>(action)) return SubmitUnknown{"read-only file system"};
+  if (const auto* it = std::get_if<Poll>(&action))
+    return Polled{
         .reported = false,
         .status = it->ask_scheduler ? std::optional(status_of(it->job, now)) : std::nullopt};
   return std::nullopt;
 }
 
 facility::Event SimulatedFacility::do_it(const Action& action, int round, Nanoseconds now) {
-  if (happens(weather_.unmounted)) mounted_at_ = now + between(minutes(1), hours(6));
+  if (happens(faults_.unmounted)) mounted_at_ = now + between(minutes(1), hours(6));
   if (now < mounted_at_)
     if (const auto event = do_it_unmounted(action, now)) return *event;
-  if (std::holds_alternative<Push>(action)) return Completed{{{"moved_bytes", 1}}};
+  if (std::holds_alternative<Push>(action))
+    return Pushed{{.moved_bytes = 1, .seconds = {}, .whole_bytes = 0}};
   if (const auto* it = std::get_if<Submit>(&action)) return submit(round, it->attempt, now);
   if (const auto* it = std::get_if<FindJobs>(&action)) {
     Found found;
@@ -270,18 +272,18 @@ facility::Event SimulatedFacility::do_it(const Action& action, int round, Nanose
         found.jobs.push_back(job.id());
     return found;
   }
-  if (const auto* it = std::get_if<Look>(&action)) {
-    Looked looked{.reported = reports_.contains({round, it->attempt})};
+  if (const auto* it = std::get_if<Poll>(&action)) {
+    Polled looked{.reported = reports_.contains({round, it->attempt})};
     if (!looked.reported && it->ask_scheduler) looked.status = status_of(it->job, now);
     if (looked.status && looked.status->state == JobState::kEnded &&
         not_unpacked_.contains({round, it->attempt}))
-      looked.not_unpacked = "the reference is damaged";
+      looked.model_error = "the reference is damaged";
     return looked;
   }
   if (const auto* it = std::get_if<FetchUpdate>(&action)) {
     const Answer answer = reports_.at({round, it->attempt});
-    if (answer == Answer::kBad) return UpdateRefused{"NaN"};
-    if (answer == Answer::kToBeContinued) return ToBeContinued{1};
+    if (answer == Answer::kBad) return UpdateRejected{"NaN"};
+    if (answer == Answer::kToBeContinued) return Checkpointed{1};
     return Fetched{};
   }
   if (const auto* it = std::get_if<CancelJob>(&action)) {
@@ -299,28 +301,28 @@ facility::Event SimulatedFacility::do_it(const Action& action, int round, Nanose
     close_unwanted_offers();
     return Completed{};
   }
-  return Woke{};
+  return TimerFired{};
 }
 
 facility::Event SimulatedFacility::submit(int round, int attempt, Nanoseconds now) {
   if (attempt == 1)
     if (const auto stayed = take_offer(round, now)) return Submitted{*stayed};
-  if (happens(weather_.submit_refused)) return Refused{"Invalid account"};
-  if (happens(weather_.submit_postponed)) return Postponed{"QOSMaxSubmitJobPerUserLimit"};
-  if (happens(weather_.submit_stalls)) {
+  if (happens(faults_.submit_refused)) return SubmitRejected{"Invalid account"};
+  if (happens(faults_.submit_postponed)) return SubmitDeferred{"QOSMaxSubmitJobPerUserLimit"};
+  if (happens(faults_.submit_stalls)) {
     // Mostly within the settle time; beyond two of them only the claim helps.
     if (happens(0.7))
       enqueue(round, attempt, now, settle_time_ * static_cast<int>(random_() % 400) / 100);
-    return InDoubt{"Socket timed out on send/recv operation"};
+    return SubmitUnknown{"Socket timed out on send/recv operation"};
   }
   enqueue(round, attempt, now, Nanoseconds(0));
   const JobId id = jobs_.back().id();
-  if (happens(weather_.twin_by_hand)) enqueue(round, attempt, now, Nanoseconds(0));
+  if (happens(faults_.twin_by_hand)) enqueue(round, attempt, now, Nanoseconds(0));
   return Submitted{id};
 }
 
 JobStatus SimulatedFacility::status_of(const JobId& id, Nanoseconds now) {
-  if (happens(weather_.amnesia))
+  if (happens(faults_.amnesia))
     for (Job& job : jobs_) {
       if (job.phase == Job::Phase::kOver) continue;
       job.forgotten = true;  // what was queued is gone, what ran goes on unseen

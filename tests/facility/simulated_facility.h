@@ -17,7 +17,7 @@ using facility::Nanoseconds;
 using Random = std::mt19937_64;
 
 // How unkind the facility is; probabilities of one event each.
-struct Weather {
+struct Faults {
   double link_lost = 0.03;  // an action that was done or not, and no answer
   double outage = 0.01;     // ... for minutes to days
   double credential_expires = 0.002;
@@ -35,11 +35,11 @@ struct Weather {
   double unmounted = 0.01;     // its log-in node is there without its file system, for hours
 };
 
-inline constexpr Weather kCalm{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+inline constexpr Faults kNoFaults{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
 
 class SimulatedFacility {
  public:
-  SimulatedFacility(Random& random, Weather weather, Nanoseconds settle_time);
+  SimulatedFacility(Random& random, Faults faults, Nanoseconds settle_time);
 
   /// Does `action` of `round` at `now` and says what the coordinator sees; `offer` is what the job
   /// of the round before may offer. Time never goes back.
@@ -47,7 +47,7 @@ class SimulatedFacility {
                           std::optional<submit::Offer> offer = {});
   void advance(Nanoseconds now);
   /// From now on everything works.
-  void calm() { weather_ = kCalm; }
+  void calm() { faults_ = kNoFaults; }
   /// A fault of the harness, to see that the oracle notices.
   bool fences_work = true;
 
@@ -102,7 +102,7 @@ class SimulatedFacility {
   Job* job(const JobId& id);
 
   Random& random_;
-  Weather weather_;
+  Faults faults_;
   Nanoseconds settle_time_;
   bool forgets_fast_;
   Nanoseconds now_{0}, link_back_at_{0}, credential_renewed_at_{0}, mounted_at_{0};

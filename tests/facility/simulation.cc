@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <ostream>
 
+#include "machine_table.h"
 #include "xffl/base/clock.h"
 #include "xffl/base/error.h"
 #include "xffl/facility/kept_allocation.h"
@@ -30,7 +31,7 @@ struct Killed {};
 
 struct Slot {
   FacilityName name;
-  Course course;
+  FacilityMachine machine;
   std::optional<Action> action;
   Nanoseconds at{0};
   SimulatedFacility* services = nullptr;
@@ -40,16 +41,17 @@ struct Slot {
 class Federation {
  public:
   Federation(uint64_t seed, const SimulationOptions& options) : options_(options), random_(seed) {
-    rules_.max_attempts = 1 + static_cast<int>(random_() % 3);
-    rules_.poll_interval = seconds(1 + random_() % 60);
-    rules_.settle_time = milliseconds(500 + random_() % 60'000);
-    rules_.waits_for_ever = random_() % 3 != 0 || !options.deadlines;
-    if (!rules_.waits_for_ever) rules_.deadline = hours(1 + random_() % 40);
+    policy_.max_attempts = 1 + static_cast<int>(random_() % 3);
+    policy_.poll_interval = seconds(1 + random_() % 60);
+    policy_.settle_time = milliseconds(500 + random_() % 60'000);
+    const bool waits = random_() % 3 != 0 || !options.deadlines;
+    policy_.on_missing = waits ? config::OnMissing::kWait : config::OnMissing::kSkip;
+    if (!waits) policy_.deadline = hours(1 + random_() % 40);
     const size_t count = 1 + random_() % 3;
     for (size_t i = 0; i < count; ++i) {
       names_.emplace_back("f" + std::to_string(i));
       worlds_.push_back(
-          std::make_unique<SimulatedFacility>(random_, options.weather, rules_.settle_time));
+          std::make_unique<SimulatedFacility>(random_, options.faults, policy_.settle_time));
       worlds_.back()->fences_work = options.fences_work;
       // Three of four facilities have validation sets, if anybody asks at the end.
       measures_.push_back(seed % 2 == 0 && (seed / 2 + i) % 4 != 0);
@@ -73,20 +75,14 @@ class Federation {
  private:
   // --- The journal ---
 
-  void append(const std::string& kind, int round, const std::string& facility, int attempt,
-              const Json& payload) {
-    history::StoredEvent event{
-        .seq = static_cast<int64_t>(events_.size()) + 1,
-        .time_utc =
-            format_utc(Clock::UtcTime(std::chrono::duration_cast<Clock::UtcTime::duration>(now_))),
-        .kind = kind,
-        .round = round,
-        .facility = facility,
-        .attempt = attempt,
-        .payload = payload.dump()};
-    trace("  " + event.kind, facility, event.payload.substr(0, 160));
-    apply(run_state_, event);
-    events_.push_back(std::move(event));
+  void append(const history::EventScope& scope, const history::Event& event) {
+    history::StoredEvent stored = encode(scope, event);
+    stored.seq = static_cast<int64_t>(events_.size()) + 1;
+    stored.time_utc =
+        format_utc(Clock::UtcTime(std::chrono::duration_cast<Clock::UtcTime::duration>(now_)));
+    trace("  " + stored.kind, stored.facility, stored.payload.substr(0, 160));
+    apply(run_state_, decode(stored));
+    events_.push_back(std::move(stored));
     if (dies(options_.kill / 10)) throw Killed{};
   }
   void trace(const std::string& what, const std::string& facility, const std::string& more) {
@@ -97,6 +93,7 @@ class Federation {
   bool dies(double probability) {
     return static_cast<double>(random_() % 1'000'000) < probability * 1e6;
   }
+  bool waits_for_all() const { return policy_.on_missing == config::OnMissing::kWait; }
   int published() const { return run_state_.done().rounds_published; }
 
   void restart(bool by_a_person) {
@@ -104,7 +101,7 @@ class Federation {
     if (!by_a_person) return;
     ++result_.resumes;
     const double kill = std::exchange(options_.kill, 0);
-    append("run_resumed", 0, "", 0, Json::object());
+    append({}, history::RunResumed{});
     options_.kill = kill;
     if (result_.resumes > 20)  // somebody looked into it at last
       for (const auto& services : worlds_) services->calm();
@@ -112,24 +109,27 @@ class Federation {
 
   // --- A round ---
 
-  Moment moment(const Slot& slot, int round) const {
-    Moment moment{.now = now_, .since_first_submission = {}, .paused = {}};
+  Now view(const Slot& slot, int round) const {
+    Now now{.time = now_, .since_first_submission = {}, .paused = {}};
     if (const auto first = parse_utc(run_state_.rounds.at(round).first_submission_utc))
-      moment.since_first_submission = now_ - first->time_since_epoch();
+      now.since_first_submission = now_ - first->time_since_epoch();
     if (const auto why = run_state_.paused.find(slot.name); why != run_state_.paused.end())
-      moment.paused = why->second;
-    return moment;
+      now.paused = why->second;
+    return now;
   }
 
   void take(Slot& slot, int round, const facility::Event& event) {
-    const Moment seen = moment(slot, round);
-    Step next = step(rules_, std::move(slot.course), event, seen);
-    for (Record& record : next.records) {
-      if (record.kind == "update_accepted") record.payload = accepted_payload(slot, round, record);
-      if (record.kind == "attempt_failed") judge_the_failure(slot, round, record);
-      append(record.kind, round, slot.name.str(), record.attempt, record.payload);
+    const Now seen = view(slot, round);
+    Step next = step(policy_, std::move(slot.machine), event, seen);
+    if (options_.on_step) options_.on_step(event, next);
+    for (const Record& record : next.records) {
+      if (const auto* failed = std::get_if<history::AttemptFailed>(&record.event))
+        judge_the_failure(slot, round, record.attempt, *failed);
+      const bool of_the_run = std::holds_alternative<history::FacilityPaused>(record.event);
+      append({.round = of_the_run ? 0 : round, .facility = slot.name, .attempt = record.attempt},
+             record.event);
     }
-    slot.course = std::move(next.course);
+    slot.machine = std::move(next.machine);
     slot.action = std::move(next.action);
     const auto* sleep = std::get_if<Sleep>(&*slot.action);
     slot.at = now_ + (sleep ? sleep->duration : milliseconds(1 + random_() % 3000));
@@ -137,44 +137,27 @@ class Federation {
   }
 
   // A facility that does not answer is left alone for a while, one that is paused gets no job.
-  void judge(Slot& slot, const facility::Event& event, const Moment& seen) {
+  void judge(Slot& slot, const facility::Event& event, const Now& seen) {
     const auto* sleep = std::get_if<Sleep>(&*slot.action);
-    if (std::holds_alternative<Unreachable>(event) || std::holds_alternative<NeedsPerson>(event))
+    if (std::holds_alternative<Unreachable>(event) || std::holds_alternative<AuthRequired>(event))
       ++slot.failures;
-    else if (!std::holds_alternative<Woke>(event))
+    else if (!std::holds_alternative<TimerFired>(event))
       slot.failures = 0;
     if (sleep && sleep->duration >= kPause) slot.failures = 0;
     if (slot.failures > kMaxFailuresWithoutPause)
       result_.violation = slot.name.str() + " is asked again and again without a pause: it is " +
-                          describe(slot.course);
+                          describe(slot.machine);
     if (seen.paused && std::holds_alternative<Submit>(*slot.action))
       result_.violation = slot.name.str() + " is paused and gets a job";
   }
   // A round that goes on without late facilities does so soon after its deadline, unless nobody was
   // there.
   void judge_the_time(const Slot& slot, int round) {
-    if (rules_.waits_for_ever || now_ < began_ + kAfterDeadline) return;
-    const auto since = moment(slot, round).since_first_submission;
-    if (since && *since > Nanoseconds(rules_.deadline) + kAfterDeadline)
-      result_.violation = slot.name.str() + " is still " + describe(slot.course) +
+    if (waits_for_all() || now_ < began_ + kAfterDeadline) return;
+    const auto since = view(slot, round).since_first_submission;
+    if (since && *since > Nanoseconds(policy_.deadline) + kAfterDeadline)
+      result_.violation = slot.name.str() + " is still " + describe(slot.machine) +
                           " long after the round's deadline";
-  }
-
-  static Json accepted_details(const std::string& facility, int round, int attempt) {
-    job::JobReport report;
-    report.key = {"p", "0001", round, facility, attempt, std::string(32, '0')};
-    report.base_model_sha256 = std::string(64, 'a');
-    if (round <= kRounds) {
-      report.update_sha256 = report.base_model_sha256;
-      report.steps = report.samples = report.tokens = 1;
-    }
-    report.tokens_per_second = report.train_seconds = report.total_seconds = 1;
-    report.trainer = "simulated";
-    return {{"update_sha256", report.update_sha256},
-            {"report", parse_json(job::format_job_report(report), "simulated")}};
-  }
-  static Json accepted_payload(const Slot& slot, int round, const Record& record) {
-    return accepted_details(slot.name.str(), round, record.attempt);
   }
 
   void run_round(int round) {
@@ -185,17 +168,17 @@ class Federation {
   // The evaluation of the last model, as evaluate_last() has it, and the end of the run.
   void finish() {
     if (std::count(measures_.begin(), measures_.end(), true) > 0) drive(kRounds + 1, measures_);
-    if (result_.violation.empty()) append("run_completed", 0, "", 0, Json::object());
+    if (result_.violation.empty()) append({}, history::RunCompleted{});
   }
 
   // Until the part of every facility that takes part is over.
   void drive(int round, const std::vector<bool>& takes_part) {
     if (!run_state_.rounds[round].planned) {
-      Json names = Json::array();
+      history::RoundPlanned planned;
+      planned.evaluates = round > kRounds;
       for (size_t i = 0; i < names_.size(); ++i)
-        if (takes_part[i]) names.push_back(names_[i].str());
-      append("round_planned", round, "", 0,
-             {{"facilities", names}, {"evaluates", round > kRounds}});
+        if (takes_part[i]) planned.facilities.push_back(names_[i]);
+      append({.round = round}, planned);
     }
     std::vector<Slot> slots;
     for (size_t i = 0; i < names_.size(); ++i)
@@ -206,7 +189,7 @@ class Federation {
                          now_,
                          worlds_[i].get()});
     began_ = now_;
-    for (Slot& slot : slots) take(slot, round, Began{});
+    for (Slot& slot : slots) take(slot, round, Resumed{});
     while (drive_one(slots, round))
       if (!result_.violation.empty()) return;
   }
@@ -225,11 +208,12 @@ class Federation {
 
   // Somebody has heard of trouble with submissions, and pauses the facility.
   void people_hear(const Slot& slot, const facility::Event& event) {
-    if (!std::holds_alternative<Postponed>(event) && !std::holds_alternative<InDoubt>(event))
+    if (!std::holds_alternative<SubmitDeferred>(event) &&
+        !std::holds_alternative<SubmitUnknown>(event))
       return;
     if (run_state_.paused.contains(slot.name) || !dies(options_.pause)) return;
     ++result_.pauses;
-    append("facility_paused", 0, slot.name.str(), 0, {{"reason", "maintenance"}});
+    append({.facility = slot.name}, history::FacilityPaused{.reason = "maintenance"});
   }
 
   // False when every slot is finished.
@@ -241,7 +225,7 @@ class Federation {
     if (!next) return false;
     if (++steps_ > kMaxSteps) {
       result_.violation = "no end after " + std::to_string(kMaxSteps) +
-                          " steps: " + next->name.str() + " is " + describe(next->course);
+                          " steps: " + next->name.str() + " is " + describe(next->machine);
       return true;
     }
     now_ = std::max(now_, next->at);
@@ -252,20 +236,15 @@ class Federation {
     // A killed coordinator's action was done or not; its answer is lost.
     if (killed && random_() % 2 == 0) throw Killed{};
     facility::Event event = services.perform(*next->action, round, now_, offer(next->name, round));
-    static constexpr const char* kActions[] = {"push",   "submit", "find",  "look",  "fetch",
+    static constexpr const char* kActions[] = {"push",   "submit", "find",  "poll",  "fetch",
                                                "cancel", "fence",  "sleep", "finish"};
-    static constexpr const char* kEvents[] = {
-        "began",           "completed", "submitted",   "refused",     "postponed",
-        "in doubt",        "found",     "looked",      "fetched",     "bad",
-        "to be continued", "woke",      "unreachable", "needs person"};
     trace(kActions[next->action->index()], next->name.str(),
-          std::string(kEvents[event.index()]) + (killed ? ", killed" : "") + "; " +
-              describe(next->course));
+          std::string(name_of(event)) + (killed ? ", killed; " : "; ") + describe(next->machine));
     if (killed) throw Killed{};
     people_hear(*next, event);
     if (auto* fetched = std::get_if<Fetched>(&event))
-      fetched->details =
-          accepted_details(next->name.str(), round, std::get<FetchUpdate>(*next->action).attempt);
+      fetched->details = simulated_update(
+          next->name.str(), round, std::get<FetchUpdate>(*next->action).attempt, round > kRounds);
     if (options_.distort) event = options_.distort(std::move(event));
     take(*next, round, event);
     return true;
@@ -278,23 +257,24 @@ class Federation {
     if (now_ < *look_at_) return;
     look_at_.reset();
     ++result_.resumes;
-    append("facility_resumed", 0, run_state_.paused.begin()->first.str(), 0, Json::object());
+    append({.facility = run_state_.paused.begin()->first}, history::FacilityResumed{});
   }
 
   void publish(int round) {
-    Json names = Json::array();
+    std::vector<FacilityName> names;
     for (const auto& [name, facility] : run_state_.rounds.at(round).facilities)
-      if (facility.accepted) names.push_back(name.str());
-    const bool enough = rules_.waits_for_ever ? names.size() == names_.size() : !names.empty();
+      if (facility.accepted) names.push_back(name);
+    const bool enough = waits_for_all() ? names.size() == names_.size() : !names.empty();
     if (!enough) {  // `xffl run` ends with an error; a person mends and runs it again
       now_ += hours(random_() % 30);
       return restart(true);
     }
     if (run_state_.rounds.at(round).participants.empty())
-      append("participants_frozen", round, "", 0, {{"facilities", names}});
-    append("aggregated", round, "", 0,
-           {{"model_sha256", std::string(64, 'b')}, {"master_sha256", std::string(64, 'c')}});
-    append("published", round, "", 0, Json::object());
+      append({.round = round},
+             history::ParticipantsFrozen{.facilities = names, .updates = {}, .weights = {}});
+    append({.round = round}, history::Aggregated{.model_sha256 = std::string(64, 'b'),
+                                                 .master_sha256 = std::string(64, 'c')});
+    append({.round = round}, history::Published{});
   }
 
   // --- The oracle ---
@@ -311,7 +291,8 @@ class Federation {
     judge_the_failures();
     std::map<std::pair<int, std::string>, int> accepted;
     for (const history::StoredEvent& event : events_)
-      if (event.kind == "update_accepted" && ++accepted[{event.round, event.facility}] > 1)
+      if (event.kind == history::kind_of(history::UpdateAccepted{}) &&
+          ++accepted[{event.round, event.facility}] > 1)
         result_.violation = "two updates of " + event.facility + " accepted in one round";
     if (!result_.violation.empty()) return;
     try {
@@ -322,12 +303,13 @@ class Federation {
   }
 
   // Nothing that has been reported on is trained again, and a person who has ended a job is asked.
-  void judge_the_failure(const Slot& slot, int round, const Record& record) {
-    const auto reason = record.payload["reason"].get<std::string>();
+  void judge_the_failure(const Slot& slot, int round, int attempt,
+                         const history::AttemptFailed& failed) {
+    const std::string& reason = failed.reason;
     const auto says = [&](const char* words) { return reason.find(words) != std::string::npos; };
     const bool unreported = says("ended without a report") || says("has left no report");
     if (says("no update before") || says("not reachable for")) return;  // time has ended it
-    if (unreported && slot.services->shows_report(round, record.attempt))
+    if (unreported && slot.services->shows_report(round, attempt))
       result_.violation = slot.name.str() + "'s finished training is thrown away: " + reason;
     if (!says("was cancelled by somebody")) return;
     if (!run_state_.paused.contains(slot.name))
@@ -339,17 +321,16 @@ class Federation {
 
   // A damaged model is nobody's failed training, and costs one attempt of a round.
   void judge_the_failures() {
-    std::map<std::pair<int, std::string>, int> not_unpacked;
-    for (const history::StoredEvent& event : events_) {
-      if (event.kind != "attempt_failed") continue;
-      const Json payload = parse_json(event.payload, event.kind);
-      if (payload["reason"].get<std::string>().find("found the model that it was given damaged") ==
-          std::string::npos)
+    std::map<std::pair<int, std::string>, int> damaged;
+    for (const history::StoredEvent& stored : events_) {
+      if (stored.kind != history::kind_of(history::AttemptFailed{})) continue;
+      const auto failed = std::get<history::AttemptFailed>(decode(stored).event);
+      if (failed.reason.find("found the model that it was given damaged") == std::string::npos)
         continue;
-      if (payload.value("charged", true))
-        result_.violation = event.facility + "'s training is charged with its model's damage";
-      if (++not_unpacked[{event.round, event.facility}] > 1)
-        result_.violation = event.facility + " was given a damaged model twice in a round";
+      if (failed.charged.value_or(true))
+        result_.violation = stored.facility + "'s training is charged with its model's damage";
+      if (++damaged[{stored.round, stored.facility}] > 1)
+        result_.violation = stored.facility + " was given a damaged model twice in a round";
     }
   }
 
@@ -377,7 +358,7 @@ class Federation {
 
   SimulationOptions options_;
   Random random_;
-  Rules rules_{.seed = "s"};
+  FacilityPolicy policy_{.seed = "s"};
   std::vector<FacilityName> names_;
   std::vector<std::unique_ptr<SimulatedFacility>> worlds_;
   std::vector<bool> measures_;  // who has a part in the evaluation
@@ -391,6 +372,20 @@ class Federation {
 };
 
 }  // namespace
+
+history::UpdateAccepted simulated_update(const std::string& facility, int round, int attempt,
+                                         bool evaluates) {
+  job::JobReport report;
+  report.key = {"p", "0001", round, facility, attempt, std::string(32, '0')};
+  report.base_model_sha256 = std::string(64, 'a');
+  if (!evaluates) {
+    report.update_sha256 = report.base_model_sha256;
+    report.steps = report.samples = report.tokens = 1;
+  }
+  report.tokens_per_second = report.train_seconds = report.total_seconds = 1;
+  report.trainer = "simulated";
+  return {.update_sha256 = report.update_sha256, .report = report};
+}
 
 SimulationResult simulate(uint64_t seed, const SimulationOptions& options) {
   return Federation(seed, options).run();

@@ -26,7 +26,7 @@ struct SimulationResult {
 };
 
 struct SimulationOptions {
-  Weather weather;
+  Faults faults;
   double kill = 0.004;  // per action
   double pause = 0.05;  // per submission in trouble, by a person
   bool fences_work = true;
@@ -34,7 +34,13 @@ struct SimulationOptions {
   std::ostream* trace = nullptr;  // every action and record, to understand a seed
   // Changes what the coordinator sees, to show that the oracle notices a wrong coordinator.
   std::function<facility::Event(facility::Event)> distort;
+  // Sees every event and the step that answers it.
+  std::function<void(const facility::Event&, const facility::Step&)> on_step{};
 };
+
+/// An update that passes every check; with `evaluates` an evaluation.
+history::UpdateAccepted simulated_update(const std::string& facility, int round, int attempt,
+                                         bool evaluates = false);
 
 SimulationResult simulate(uint64_t seed, const SimulationOptions& options = {});
 

@@ -1,4 +1,4 @@
-// Thousands of federations in bad weather; a seed that fails is a test of its own afterwards.
+// Thousands of federations in bad faults; a seed that fails is a test of its own afterwards.
 #include "simulation.h"
 
 #include <gtest/gtest.h>
@@ -17,9 +17,9 @@ uint64_t num_seeds(uint64_t usual) {
 
 constexpr uint64_t kBlocks = 4;  // so that several cores share the seeds
 
-class Weathers : public testing::TestWithParam<uint64_t> {};
+class SimulatedFaults : public testing::TestWithParam<uint64_t> {};
 
-TEST_P(Weathers, EveryPromiseHolds) {
+TEST_P(SimulatedFaults, EveryPromiseHolds) {
   int64_t kills = 0, resumes = 0, extra = 0, hours = 0, evaluations = 0, taken = 0;
   int64_t not_unpacked = 0, pauses = 0;
   const uint64_t seeds = num_seeds(10'000) / kBlocks;
@@ -46,7 +46,7 @@ TEST_P(Weathers, EveryPromiseHolds) {
   EXPECT_GT(evaluations, static_cast<int64_t>(seeds / 2));
   EXPECT_GT(kills, static_cast<int64_t>(seeds / 10));
 }
-INSTANTIATE_TEST_SUITE_P(Block, Weathers, testing::Range<uint64_t>(0, kBlocks));
+INSTANTIATE_TEST_SUITE_P(Block, SimulatedFaults, testing::Range<uint64_t>(0, kBlocks));
 
 // For a person: XFFL_SEED=229 shows what happened there.
 TEST(Simulation, ShowsASeed) {
@@ -57,11 +57,11 @@ TEST(Simulation, ShowsASeed) {
   EXPECT_EQ(simulate(std::strtoull(seed, nullptr, 10), options).violation, "");
 }
 
-TEST(Simulation, AKindWorldTrainsEverythingOnce) {
+TEST(Simulation, WithoutFaultsEachFacilityTrainsOnce) {
   SimulationOptions kind;
   kind.deadlines = false;
   kind.pause = 0;
-  kind.weather = kCalm;
+  kind.faults = kNoFaults;
   for (uint64_t seed = 1; seed <= 500; ++seed) {
     const SimulationResult result = simulate(seed, kind);
     ASSERT_EQ(result.violation, "") << "seed " << seed;
@@ -76,10 +76,10 @@ int violations(const SimulationOptions& options) {
   return count;
 }
 
-TEST(Simulation, NoticesACoordinatorThatTakesUnknownForFinished) {
+TEST(Simulation, TheOracleNoticesACoordinatorThatTakesUnknownForFinished) {
   SimulationOptions wrong;
   wrong.distort = [](Event event) {
-    if (auto* looked = std::get_if<facility::Looked>(&event); looked && looked->status)
+    if (auto* looked = std::get_if<facility::Polled>(&event); looked && looked->status)
       if (looked->status->state != submit::JobState::kPending)
         looked->status->state = submit::JobState::kEnded;
     return event;
@@ -87,11 +87,11 @@ TEST(Simulation, NoticesACoordinatorThatTakesUnknownForFinished) {
   EXPECT_GT(violations(wrong), 0);
 }
 
-TEST(Simulation, NoticesMissingFences) {
+TEST(Simulation, TheOracleNoticesMissingFences) {
   SimulationOptions wrong;
   wrong.fences_work = false;
-  wrong.weather.submit_stalls = 0.6;
-  wrong.weather.submit_refused = 0.1;
+  wrong.faults.submit_stalls = 0.6;
+  wrong.faults.submit_refused = 0.1;
   EXPECT_GT(violations(wrong), 0);
 }
 

@@ -50,7 +50,7 @@ TEST_F(Requests, TextOfAFacilityMayBeAnything) {
   const std::string text = "\xff\xed\xa0\x80 \x1b[2J";
   make_dirs(folder_.path());
   RunHistory history(folder_.journal());
-  history.record("facility_paused", 0, FacilityName("alba"), 0, {{"reason", text}});
+  history.record({.facility = FacilityName("alba")}, FacilityPaused{.reason = text});
   EXPECT_TRUE(history.paused(FacilityName("alba")));
   SystemClock clock;
   StatusFile live(folder_.live(), clock);

@@ -24,6 +24,10 @@ std::vector<StoredEvent> begun() {
           event("attempt_opened", 1, "alba", 1)};
 }
 
+void apply(RunState& run_state, const StoredEvent& event) {
+  history::apply(run_state, decode(event));
+}
+
 const FacilityState& alba(const RunState& run_state) {
   return run_state.rounds.at(1).facilities.at(FacilityName("alba"));
 }

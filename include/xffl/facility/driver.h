@@ -1,4 +1,4 @@
-// One facility's part of one round: drives its course (course.h) and keeps the journal.
+// One facility's part of one round: drives its state machine (machine.h) and records its events.
 #pragma once
 
 #include <optional>
@@ -41,14 +41,17 @@ class FacilityDriver {
   history::FacilityState known() const {
     return context_.history.facility(plan_.round, facility_.facility);
   }
-  Moment moment() const;
-  bool past_deadline(const Moment& moment) const;
-  void keep(Record& record);
-  void tell(const Record& record) const;
-  void tell_accepted(const Json& payload) const;  // of the record
-  void follow(const Action& action);
-  void tell_trouble(const Course& course);
-  void show(const Course& course);
+  history::EventScope scope(int attempt) const {
+    return {.round = plan_.round, .facility = facility_.facility, .attempt = attempt};
+  }
+  Now now() const;
+  /// Completes the event with what the machine cannot know, records it and logs it.
+  void keep(int attempt, history::Event event);
+  void complete(int attempt, history::Event& event);
+  void log_event(int attempt, const history::Event& event) const;
+  void log_accepted(const history::UpdateAccepted& update) const;
+  void log_link(const FacilityMachine& machine);
+  void show(const FacilityMachine& machine);
   bool brings_the_archive(const history::Accepted& accepted, std::stop_token stop);
   void sweep_earlier_rounds(std::stop_token stop);
   void end_jobs(const history::Attempt& attempt, std::stop_token stop);
@@ -57,11 +60,11 @@ class FacilityDriver {
   const plan::RoundPlan& plan_;
   const plan::FacilityPlan& facility_;
   FacilityActions actions_;
-  Rules rules_;
+  FacilityPolicy policy_;
   Clock::MonotonicTime began_;
   Clock::UtcTime began_utc_;
-  std::string told_;  // the trouble that people were told of last
-  bool told_late_ = false;
+  std::string last_logged_;  // link error
+  bool logged_late_ = false;
 };
 
 // A round that went on without a facility which could not be told to cancel its job.

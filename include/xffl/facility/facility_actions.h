@@ -1,4 +1,4 @@
-// What a course asks for, done at a facility.
+// Performs the state machine's actions at a facility.
 #pragma once
 
 #include <chrono>
@@ -37,8 +37,8 @@ class FacilityActions {
                                           std::chrono::seconds max_outage,
                                           const std::function<bool()>& gives_up,
                                           std::stop_token stop);
-  /// The rendered script, kept in the archive; what a submission is recorded with.
-  Json prepare_submission(int attempt);
+  /// Renders the script into the archive. Returns the event ahead of its submission.
+  history::SubmitIntended prepare_submission(int attempt);
   /// Warns, ahead of the attempt's submission, when the facility lacks room for what its job will
   /// write beside the model that was sent. A look that fails is only logged.
   void look_at_room(int attempt);
@@ -56,10 +56,10 @@ class FacilityActions {
   Event push(int attempt, std::stop_token stop);
   void look_after_model(int attempt, std::stop_token stop);
   /// The model that the attempt begins with, as differences where `packs`, which it names in
-  /// `spec`; with `doubts` what lies at the facility is compared. Returns what the journal keeps of
-  /// it.
-  Json push_base(int attempt, job::JobSpec& spec, bool packs, bool doubts, std::stop_token stop);
-  std::optional<Json> push_packed(int attempt, job::JobSpec& spec, std::stop_token stop);
+  /// `spec`; with `doubts` what lies at the facility is compared.
+  history::Pushed push_base(int attempt, job::JobSpec& spec, bool packs, bool doubts,
+                            std::stop_token stop);
+  std::optional<history::Pushed> push_packed(int attempt, job::JobSpec& spec, std::stop_token stop);
   std::string model_hashes(const job::JobSpec& told) const;
   std::vector<int> complaints_before(int attempt, std::string_view name);
   /// Why the attempt's job could not begin with its model; empty: it did not say so, or has to bear
@@ -74,7 +74,7 @@ class FacilityActions {
   /// Returns when the scheduler says that the job ends or has ended. Throws kRemote when it goes on
   /// in spite of being told some times.
   void cancel(int attempt, const JobId& job, std::stop_token stop);
-  Event look(const Look& look, std::stop_token stop);
+  Event poll(const Poll& poll, std::stop_token stop);
   Event fetch(int attempt, std::stop_token stop);
   Event dispatch(const Action& action, std::stop_token stop);
   struct Report {

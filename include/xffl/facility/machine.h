@@ -1,15 +1,16 @@
-// One facility's part of a round as a pure state machine: step(state, event) -> (state, records,
-// action).
+// One facility's part of a round as a pure state machine:
 //
-// The driver (FacilityDriver) appends the records to the journal, durably and in order, then does
-// the action, and hands what came of it to the next step. One action is under way at a time. A
-// coordinator that was killed builds the state again from the journal and goes on with Began: what
-// is not in the journal (`Course::Volatile`) may be lost at any moment. tests/round/ replays tens
-// of thousands of simulated federations through these functions.
+//   step(policy, machine, event, now) -> machine, records, action
 //
-// The rules are docs/operator/failures.md's: unknown is never "finished", a report alone is
-// success, a job whose submission is in doubt is looked for twice, a settle time apart, before
-// another is submitted, and an attempt is fenced (its claim taken) before the next one is opened.
+// The driver (FacilityDriver) appends the records to the history, durably and in order, performs
+// the action, and hands the action's outcome to the next step() as an event. One action is under
+// way at a time. A coordinator that was killed starts with the state that the history gives and the
+// event Resumed; everything else in a FacilityMachine may be lost at any moment.
+//
+// The rules (docs/developer/state_machine.md has the diagram): an unknown job is never a finished
+// one; a report alone is success; a job whose submission was not answered is searched twice, a
+// settle time apart, before the script is submitted again; an attempt is fenced (its claim is
+// taken) before its failure is recorded and the next attempt is opened.
 #pragma once
 
 #include <chrono>
@@ -17,11 +18,13 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
-#include "xffl/base/json.h"
 #include "xffl/base/names.h"
+#include "xffl/config/experiment.h"
+#include "xffl/history/events.h"
 #include "xffl/history/run_state.h"
 #include "xffl/submit/scheduler.h"
 
@@ -29,183 +32,258 @@ namespace xffl::facility {
 
 using Nanoseconds = std::chrono::nanoseconds;
 
-// What an experiment lays down for a facility's part of a round.
-struct Rules {
-  int max_attempts = 2;        // trainings that may fail by themselves
-  int rerun_budget = 10;       // further ones after a node failure, pre-emption or the time limit
-  bool waits_for_ever = true;  // policy.on_missing is wait: no deadline holds
+// The settings of a facility's part of a round.
+struct FacilityPolicy {
+  int max_attempts = 2;   // trainings that may fail by themselves
+  int rerun_budget = 10;  // further ones after a node failure, pre-emption or the time limit
+  config::OnMissing on_missing = config::OnMissing::kWait;
   std::chrono::seconds deadline{0};               // from the round's first submission; 0: none
-  std::chrono::milliseconds poll_interval{1000};  // between two questions to the scheduler
+  std::chrono::milliseconds poll_interval{1000};  // between two queries of the scheduler
   std::chrono::milliseconds settle_time{0};
   std::chrono::seconds max_outage{7 * 24 * 3600};
-  std::optional<std::chrono::seconds> expected_training;  // as long as the previous round took
+  std::optional<std::chrono::seconds> expected_training;  // the duration of the previous round's
   std::string seed;                                       // of the jitter of retries
 };
 
-// What the driver sees at the moment of a step.
-struct Moment {
-  Nanoseconds now{0};                                 // monotonic
+// The driver's view at the moment of a step.
+struct Now {
+  Nanoseconds time{0};                                // monotonic
   std::optional<Nanoseconds> since_first_submission;  // of the round, at any facility
-  std::optional<std::string> paused;                  // by a person, and why
+  std::optional<std::string> paused;                  // the reason why a user paused the facility
 };
 
 // --- Actions ---------------------------------------------------------------------------------
 
+// Brings the model and job.json to the facility.
 struct Push {
   int attempt = 0;
-};  // model and job.json to the facility
+};
+// Submits the attempt's script.
 struct Submit {
   int attempt = 0;
-};  // the attempt's script
+};
+// Searches for jobs by the attempt's job name.
 struct FindJobs {
   int attempt = 0;
-};             // by the job's name
-struct Look {  // for the report; then, if asked for, at the job's state
+};
+// Looks for the report; without one, queries the scheduler if asked to.
+struct Poll {
   int attempt = 0;
   JobId job;
   bool ask_scheduler = false;
 };
+// Brings the update here and verifies it.
 struct FetchUpdate {
   int attempt = 0;
-};  // and check it
+};
 struct CancelJob {
   int attempt = 0;
   JobId job;
 };
+// Takes the attempt's claim: its job can no longer begin.
 struct Fence {
   int attempt = 0;
-};  // take the attempt's claim: its job can no longer begin
+};
 struct Sleep {
   Nanoseconds duration{0};
 };
-struct Finish {};  // the facility's part is over: known.accepted or known.missing says how
+// Nothing is left to do: known.accepted or known.missing is the result.
+struct Finish {};
 using Action =
-    std::variant<Push, Submit, FindJobs, Look, FetchUpdate, CancelJob, Fence, Sleep, Finish>;
+    std::variant<Push, Submit, FindJobs, Poll, FetchUpdate, CancelJob, Fence, Sleep, Finish>;
 
 // --- Events ----------------------------------------------------------------------------------
 
-struct Began {};  // the first step, also after a restart
-struct Completed {
-  Json details = Json::object();
-};  // Push, CancelJob or Fence did what it says
+// The coordinator begins with the facility, for the first time or after a restart.
+struct Resumed {};
+// Push succeeded.
+struct Pushed {
+  history::Pushed details;
+};
+// CancelJob or Fence succeeded.
+struct Completed {};
+// Submit created a job, or a kept allocation took the attempt.
 struct Submitted {
   JobId job;
 };
-struct Refused {
-  std::string why;
-};  // Submit: for good, no job exists
-struct Postponed {
-  std::string why;
-};  // Submit: not now, no job exists
-struct InDoubt {
-  std::string why;
-};  // Submit: a job may exist
+// The scheduler rejects the script for good; no job exists.
+struct SubmitRejected {
+  std::string reason;
+};
+// The scheduler defers the submission, for example by a submit limit; no job exists.
+struct SubmitDeferred {
+  std::string reason;
+};
+// The answer of a submission was lost: a job may exist.
+struct SubmitUnknown {
+  std::string reason;
+};
+// The answer to FindJobs, oldest job first.
 struct Found {
   std::vector<JobId> jobs;
 };
-struct Looked {
+// The answer to Poll.
+struct Polled {
   bool reported = false;
   std::optional<submit::JobStatus> status;  // when the scheduler was asked
-  std::string not_unpacked{};  // why the job, which has ended, could not begin with its model
+  std::string model_error{};  // the ended job's complaint about the model that it was given
 };
+// The update passed its checks.
 struct Fetched {
-  history::Accepted accepted;
-  Json details;
+  history::UpdateAccepted details;
 };
-struct UpdateRefused {
-  std::string why;
+// The update, or its report, failed its checks.
+struct UpdateRejected {
+  std::string reason;
 };
-struct ToBeContinued {
+// The job stopped ahead of its walltime and left a checkpoint.
+struct Checkpointed {
   int64_t steps = 0;
-};  // stopped ahead of its walltime, with a checkpoint
-struct Woke {};
+};
+// Sleep is over.
+struct TimerFired {};
+// The action failed or its answer was lost; the machine repeats it.
 struct Unreachable {
-  std::string why;
-  uint64_t gained_bytes = 0;  // of a transfer: found in place now, and not by the tries before
-};                            // the action's effect is unknown; it may be done again
-struct NeedsPerson {
-  std::string why;
-};  // the same, until somebody renews a credential
-using Event = std::variant<Began, Completed, Submitted, Refused, Postponed, InDoubt, Found, Looked,
-                           Fetched, UpdateRefused, ToBeContinued, Woke, Unreachable, NeedsPerson>;
+  std::string reason;
+  uint64_t gained_bytes = 0;  // of a transfer: in place now, and not after the earlier tries
+};
+// The same, until a user renews a credential.
+struct AuthRequired {
+  std::string reason;
+};
+using Event = std::variant<Resumed, Pushed, Completed, Submitted, SubmitRejected, SubmitDeferred,
+                           SubmitUnknown, Found, Polled, Fetched, UpdateRejected, Checkpointed,
+                           TimerFired, Unreachable, AuthRequired>;
 
 // --- State -----------------------------------------------------------------------------------
 
-// An attempt that has failed; its claim is taken before it is recorded.
+// The failure of an attempt. It is recorded when the attempt's claim is taken.
 struct AttemptFailure {
   std::string reason;
-  bool charged = true;      // counts against max_attempts, not against the re-run budget
-  int64_t steps = 0;        // done and kept in a checkpoint
-  bool gives_up = false;    // no further attempt would help
-  bool pauses = false;      // a person ended the job: ask before another one
-  bool hurries = false;     // the facility gets one chance to hear of it
-  bool unreported = false;  // its report is looked for once more when its claim is taken
+  bool counts_as_attempt = true;     // towards max_attempts; otherwise towards the re-run budget
+  int64_t steps = 0;                 // done and kept in a checkpoint
+  bool fatal = false;                // another attempt would fail, too: the facility is given up
+  bool pauses_facility = false;      // a user cancelled the job: ask before the next attempt
+  bool best_effort_cleanup = false;  // the facility gets one chance to answer each step
+  bool final_poll = false;           // the report is looked for once more after the fence
 };
 
-struct Course {
-  history::FacilityState known;  // what the journal says
-
-  // What a restart forgets.
-  struct Volatile {
-    Action doing = Finish{};  // under way
-    Nanoseconds rest{0};      // before the next action
-    // The link.
-    std::string trouble;  // why a retry or a person is waited for; "" when all is well
-    bool needs_person = false;
-    int failures = 0;  // in a row, without anything gained
-    Nanoseconds failing_since{0};
-    // The submission.
-    bool submitting = false;  // no job exists yet, for certain: the script may be submitted
-    int empty_looks = 0;      // FindJobs that found nothing, in a row
-    int postponements = 0;    // of the submission, in a row
-    int doubts = 0;
-    Nanoseconds doubting_since{0};
-    std::vector<JobId> twins;  // to be cancelled for courtesy: the claim lets only one job train
-    // The job that is watched.
-    std::set<JobId> watched;  // all so far, so that two twins cannot take turns for ever
-    std::optional<submit::JobStatus> status;  // the last answer
-    Nanoseconds watched_since{0}, next_question{0};
-    std::optional<Nanoseconds> running_since;
-    int unknown_answers = 0;
-    Nanoseconds unknown_since{0};
-    bool reported = false;
-    std::optional<submit::JobStatus> over;  // it has ended, and no report was seen so far
-    bool settled = false;                   // ... nor after the settle time
-    std::string not_unpacked;               // ... because it could not begin with its model
-    // The end of an attempt.
-    std::optional<AttemptFailure> failing;
-    bool fenced = false;
-    bool skipped = false;      // ... the courtesies: the facility does not answer
-    bool jobs_listed = false;  // those to be cancelled are in `twins`
-  } now;
+// A job that is polled.
+struct JobWatch {
+  JobId job;
+  std::optional<submit::JobStatus> status;  // the last answer
+  Nanoseconds since{0}, next_query{0};
+  std::optional<Nanoseconds> running_since;
+  int unknown_answers = 0;  // in a row
+  Nanoseconds unknown_since{0};
 };
 
-// A journal event of this facility: the driver adds what only it knows (nonces, hashes).
+// No attempt is open.
+struct Idle {};
+// The attempt is open; the submission is not on record yet.
+struct Pushing {};
+// The submission is on record, and no job exists for certain.
+struct Submitting {
+  bool searched = false;  // an earlier submission was not answered, and no job of it was found
+};
+// A job may exist: it is searched by its name. (The phase after the event SubmitUnknown, and after
+// a restart between a submission and its answer.)
+struct Searching {
+  int empty_searches = 0;  // in a row
+};
+// The job is on record and has not ended, as far as the scheduler knows.
+struct Polling {
+  JobWatch watch;
+  std::vector<JobId> duplicates;  // to be cancelled first; the claim lets only one job train
+};
+// The job has ended; its report may still appear on a shared file system.
+struct Ended {
+  JobWatch watch;
+  submit::JobStatus status;  // the job's end
+  bool grace_over = false;   // no report after the settle time: search for duplicate jobs
+  std::string model_error;   // of Polled
+};
+// A report was seen.
+struct Fetching {};
+enum class ClosingStep { kFence, kList, kCancel, kFinalPoll, kRecord };
+// The attempt has failed: it is fenced, its jobs are listed and cancelled where a cancellation is
+// on record, its report is looked for a last time; then the failure is recorded.
+struct Closing {
+  std::optional<AttemptFailure> failure;  // none: recorded, with jobs that are not cancelled yet
+  ClosingStep step = ClosingStep::kFence;
+  std::vector<JobId> jobs;  // to be cancelled
+};
+// The update is accepted, or the facility is missing in this round.
+struct Finished {};
+using Phase =
+    std::variant<Idle, Pushing, Submitting, Searching, Polling, Ended, Fetching, Closing, Finished>;
+
+// The connection to the facility, whatever the phase.
+struct Link {
+  std::string last_error;  // why the last action is repeated; empty: it was answered
+  bool auth_required = false;
+  int failures = 0;  // unanswered actions in a row, in which nothing was gained
+  Nanoseconds failing_since{0};
+};
+
+// Facts about the open attempt that outlive a phase.
+struct AttemptMemory {
+  int unknown_submissions = 0;   // submissions without an answer
+  Nanoseconds unknown_since{0};  // the first of them
+  int deferrals = 0;             // submissions that the scheduler deferred, in a row
+  std::set<JobId> watched;       // all jobs so far: two duplicates cannot take turns for ever
+  bool fenced = false;           // the claim is taken
+};
+
+struct FacilityMachine {
+  history::FacilityState known;  // by the history
+  Phase phase;
+  Link link;
+  AttemptMemory memory;
+};
+
+// An event for the history. The driver adds facts that only it knows (nonces, hashes).
 struct Record {
-  std::string kind;
   int attempt = 0;
-  Json payload = Json::object();
+  history::Event event;
+};
+
+// One change of the phase within a step.
+struct PhaseChange {
+  std::string_view from, cause, to;  // names in the table of src/facility/machine_table.h
 };
 
 struct Step {
-  Course course;
+  FacilityMachine machine;
   std::vector<Record> records;
   Action action;
+  std::vector<PhaseChange> path;
 };
 
 /// Pure; never throws for any sequence of events that answers the actions given.
-Step step(const Rules& rules, Course course, const Event& event, const Moment& moment);
+Step step(const FacilityPolicy& policy, FacilityMachine machine, const Event& event,
+          const Now& now);
 
-/// What the facility is doing, in a few words for people: "pending (Priority)".
-std::string describe(const Course& course);
+/// The facility's activity in a few words for users: "pending (Priority)".
+std::string describe(const FacilityMachine& machine);
 
-/// Until the round's deadline; none where none holds.
-std::optional<Nanoseconds> deadline_left(const Rules& rules, const Moment& moment);
-/// How long until the next look for a report, and until the next question to the scheduler.
-Nanoseconds look_interval(const Rules& rules, Nanoseconds watched,
-                          std::optional<Nanoseconds> running);
-Nanoseconds question_interval(const Rules& rules, Nanoseconds watched, bool pending);
-/// Of the n-th retry in a row: 5 s doubling up to 15 min, minus up to half of it by `seed`.
+// --- Time ------------------------------------------------------------------------------------
+
+struct Deadline {
+  Nanoseconds left{0};
+  bool ends_attempts = false;  // policy.on_missing is not `wait`
+  bool has_passed() const { return left <= Nanoseconds(0); }
+};
+/// The round's deadline; none when the policy has none and before the round's first submission.
+std::optional<Deadline> deadline(const FacilityPolicy& policy, const Now& now);
+
+/// The pause before the next look for a report.
+Nanoseconds report_interval(const FacilityPolicy& policy, Nanoseconds watched,
+                            std::optional<Nanoseconds> running);
+/// The pause before the next query of the scheduler.
+Nanoseconds query_interval(const FacilityPolicy& policy, Nanoseconds watched, bool pending);
+/// The pause before the n-th retry in a row: 5 s, doubling up to 15 min, minus up to half of it by
+/// `seed`.
 Nanoseconds backoff(std::string_view seed, int retry);
 
 }  // namespace xffl::facility

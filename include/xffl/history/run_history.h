@@ -1,11 +1,11 @@
-// The journal and the state that follows from it, together: what is recorded is applied at once.
+// The journal and the state that follows from it: record() applies each event at once.
 #pragma once
 
 #include <memory>
 #include <mutex>
 #include <string>
 
-#include "xffl/base/json.h"
+#include "xffl/history/events.h"
 #include "xffl/history/run_state.h"
 #include "xffl/history/store.h"
 
@@ -17,11 +17,8 @@ class RunHistory {
   /// Opens the journal for writing and replays it; errors as Store::open and replay.
   explicit RunHistory(const std::filesystem::path& path);
 
-  /// Durable on return, and visible to history().
-  void record(std::string kind, Json payload = Json::object());
-  void record(std::string kind, int round, Json payload = Json::object());
-  void record(std::string kind, int round, const FacilityName& facility, int attempt,
-              Json payload = Json::object());
+  /// Durable on return, and visible to state(). `scope` is {} for an event of the whole run.
+  void record(const EventScope& scope, const Event& event);
 
   RunState state() const;
   RoundState round(int number) const;
@@ -29,8 +26,6 @@ class RunHistory {
   FacilityState facility(int round, const FacilityName& name) const;
 
  private:
-  void append(StoredEvent event, const Json& payload);
-
   mutable std::mutex mutex_;
   std::unique_ptr<Store> journal_;
   RunState run_state_;

@@ -1,7 +1,6 @@
 // The journal's events as a state: what is done, what was begun, what is in doubt.
 //
-// Pure. StoredEvent kinds and payloads (one JSON object each) are the journal's vocabulary;
-// docs/reference/journal_events.md lists them.
+// Pure: the same events give the same state.
 #pragma once
 
 #include <map>
@@ -9,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "xffl/base/json.h"
 #include "xffl/base/names.h"
+#include "xffl/history/events.h"
 #include "xffl/history/run_location.h"
 #include "xffl/history/store.h"
 #include "xffl/job/job_report.h"
@@ -87,13 +86,13 @@ struct RunState {
   plan::Done done() const;
 };
 
-/// Folds the events in order. Throws kCorrupt for an event that this version does not know or whose
-/// payload is malformed.
+/// Folds the events in order. Throws kCorrupt for an event that decode() refuses, and for one that
+/// cannot have happened in the state that the events before it make.
 RunState replay(const std::vector<StoredEvent>& events);
-void apply(RunState& run_state, const StoredEvent& event);
+void apply(RunState& run_state, const RecordedEvent& recorded);
 
-/// The part of apply() that concerns one facility in one round. False when `kind` is no such event.
-bool apply(FacilityState& facility, std::string_view kind, int attempt, const Json& payload,
-           const std::string& where);
+/// The part of apply() that concerns one facility in one round. False for any other event: the
+/// state is unchanged. Throws kCorrupt for an event that cannot have happened.
+bool apply(FacilityState& facility, int attempt, const Event& event);
 
 }  // namespace xffl::history

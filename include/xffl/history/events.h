@@ -1,0 +1,205 @@
+// The events of a run: one struct per kind, with the fields of its payload on disk.
+//
+// An event says what happened; its scope says to which round, facility and attempt. The store keeps
+// both as a row {kind, round, facility, attempt, payload}. encode() and decode() are the only code
+// that knows the names of kinds and of payload fields; docs/formats.md lists them, and a test
+// compares that list with event_fields().
+//
+// Names on disk never change: journals of earlier releases are read by this code. A field that
+// an earlier release did not write is optional here, and an absent field stays absent when the
+// event is encoded again.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "xffl/base/json.h"
+#include "xffl/base/names.h"
+#include "xffl/history/run_location.h"
+#include "xffl/history/store.h"
+#include "xffl/job/job_report.h"
+
+namespace xffl::history {
+
+// --- The run (scope: round 0, no facility) ---------------------------------------------------
+
+// The first event of a run.
+struct RunCreated {
+  RunName run;
+  std::string project;
+  std::string secret;         // nonces of attempts are derived from it
+  std::string config_sha256;  // of config.resolved.yaml
+};
+
+// The folder in which the run is worked on from here on. On disk the fields of `location` and
+// `adopted` stand side by side.
+struct RunPlaced {
+  RunLocation location;
+  bool adopted = false;  // by `xffl journal adopt`
+};
+
+// The run continues with other operational settings.
+struct ConfigChanged {
+  std::string config_sha256;  // of the new config.resolved.yaml
+};
+
+// The global model of round 0. With LoRA, model and master are the adapter's.
+struct ModelImported {
+  std::string model_sha256;    // root of the manifest: as published
+  std::string master_sha256;   // root of the manifest: in fp32
+  std::string adapted_sha256;  // LoRA: the model under the adapter; empty: no LoRA
+};
+
+// A coordinator continues the run. Facilities that were given up in an unfinished round get a new
+// budget of attempts, and that round's deadline starts again.
+struct RunResumed {};
+
+// The coordinator left the run because of an error; a killed coordinator writes no such event.
+struct RunStopped {
+  std::string kind;  // to_string(ErrorKind)
+  std::string reason;
+};
+
+struct RunCompleted {
+  std::string model_sha256;  // the last published model
+};
+
+struct RunCancelled {};
+
+// --- A facility of the run (scope: round 0, facility) ----------------------------------------
+
+// No job is submitted to the facility until FacilityResumed.
+struct FacilityPaused {
+  std::string reason;
+};
+
+struct FacilityResumed {};
+
+// --- A round (scope: round) ------------------------------------------------------------------
+
+struct RoundPlanned {
+  std::string base_sha256;  // the global model that the round begins with
+  std::string plan_sha256;  // of format_plan()
+  std::vector<FacilityName> facilities;
+  bool evaluates = false;  // the round after the last: facilities measure the last model
+};
+
+// The set of updates that are averaged. The three lists have one order.
+struct ParticipantsFrozen {
+  std::vector<FacilityName> facilities;
+  std::vector<std::string> updates;  // roots of the updates' manifests
+  std::vector<double> weights;       // in the mean, not normalized
+};
+
+// The round's global model is on this machine's disk.
+struct Aggregated {
+  std::string model_sha256;   // root of the manifest: as published
+  std::string master_sha256;  // root of the manifest: in fp32
+};
+
+// CURRENT points to the round's global model.
+struct Published {
+  std::string model_sha256;
+};
+
+// --- A facility's part of a round (scope: round, facility) -----------------------------------
+
+// The round goes on without the facility.
+struct FacilityMissing {
+  std::string reason;
+};
+
+// --- An attempt (scope: round, facility, attempt) --------------------------------------------
+
+struct AttemptOpened {
+  std::string nonce;  // of the attempt's job.json and report.json
+};
+
+// The model and job.json are at the facility.
+struct Pushed {
+  int64_t moved_bytes = 0;        // of models
+  std::optional<double> seconds;  // for moved_bytes; absent in journals of earlier releases
+  int64_t whole_bytes = 0;        // size of the model when it was sent packed; 0: sent whole
+};
+
+// A job may exist from here until Submitted.
+struct SubmitIntended {
+  std::string job_name;
+  std::string script_sha256;  // of job.sh
+};
+
+// The scheduler has accepted the attempt's job.
+struct Submitted {
+  JobId job_id;
+  bool adopted = false;      // found by its name after the answer of a submission was lost
+  std::vector<JobId> twins;  // duplicate jobs of the same name, which are cancelled
+};
+
+struct AttemptFailed {
+  std::string reason;
+  std::optional<bool> charged;   // counts against policy.max_attempts; absent: yes
+  std::optional<int64_t> steps;  // done, and kept in a checkpoint; absent: none
+  std::string output;            // the end of the job's output; empty: there was no job
+};
+
+// The attempt's jobs are to be cancelled.
+struct CancelIntended {};
+
+// The attempt's jobs are cancelled.
+struct CancelConfirmed {};
+
+// The update, or the evaluation, passed its checks and is on this machine's disk.
+struct UpdateAccepted {
+  std::string update_sha256;  // root of the update's manifest; empty: an evaluation
+  job::JobReport report;
+  double change = 0;  // L2 norm of the update's change over its model's; 0: not measured
+};
+
+// The files of an accepted update are damaged here, and the facility does not have them either. The
+// attempt counts as failed; a round without a mean has no participants again.
+struct UpdateLost {
+  std::string reason;
+};
+
+using Event = std::variant<RunCreated, RunPlaced, ConfigChanged, ModelImported, RunResumed,
+                           RunStopped, RunCompleted, RunCancelled, FacilityPaused, FacilityResumed,
+                           RoundPlanned, ParticipantsFrozen, Aggregated, Published, FacilityMissing,
+                           AttemptOpened, Pushed, SubmitIntended, Submitted, AttemptFailed,
+                           CancelIntended, CancelConfirmed, UpdateAccepted, UpdateLost>;
+
+// Where an event belongs.
+struct EventScope {
+  int round = 0;                         // 0: the run as a whole
+  std::optional<FacilityName> facility;  // none: the round as a whole
+  int attempt = 0;                       // 0: the facility's part as a whole
+};
+
+struct RecordedEvent {
+  int64_t seq = 0;
+  std::string time_utc;
+  EventScope scope;
+  Event event;
+};
+
+/// The kind's name on disk: "round_planned".
+std::string_view kind_of(const Event& event);
+
+/// The row for the store; seq and time_utc are left to Store::append. Text that is not UTF-8 is
+/// replaced.
+StoredEvent encode(const EventScope& scope, const Event& event);
+
+/// Throws kCorrupt for a kind that this version does not know and for a malformed payload.
+RecordedEvent decode(const StoredEvent& stored);
+
+/// One line of the table: a kind, and all fields that its payload may have, in their order on disk.
+struct EventFields {
+  std::string_view kind;
+  std::vector<std::string_view> fields;
+};
+std::vector<EventFields> event_fields();
+
+}  // namespace xffl::history

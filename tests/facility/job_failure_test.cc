@@ -1,0 +1,117 @@
+// The failure of an attempt whose job left no report: every end of a job, as far as the scheduler
+// knows it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "machine_fixture.h"
+
+namespace xffl::facility {
+namespace {
+
+using std::chrono::minutes;
+using submit::EndCause;
+using submit::JobState;
+using submit::JobStatus;
+using testing::HasSubstr;
+
+struct End {
+  std::string name;
+  JobStatus status;
+  std::string model_error{};
+  bool is_duplicate = false;
+  // Expected:
+  std::string reason;
+  bool counts_as_attempt = true, fatal = false, pauses_facility = false, final_poll = true;
+};
+
+void PrintTo(const End& end, std::ostream* out) { *out << end.name; }
+
+class JobFailure : public testing::TestWithParam<End> {};
+
+TEST_P(JobFailure, IsClassified) {
+  const End& end = GetParam();
+  test::MachineFixture fixture;
+  fixture.policy.max_attempts = 5;
+  fixture.give(Resumed{});
+  fixture.give(Pushed{});
+  if (end.is_duplicate) {  // job 7 is forgotten, and its cancelled duplicate comes up again
+    fixture.give(SubmitUnknown{"timed out"});
+    fixture.sleep_if_asked();
+    fixture.give(Found{{JobId("6"), JobId("7")}});
+    fixture.give(Completed{});
+    fixture.last.machine.known.attempts.back().job_id = "7";
+    fixture.last.machine = {fixture.last.machine.known, {}, {}, {}};
+    fixture.give(Resumed{});
+  } else {
+    fixture.give(Submitted{JobId("7")});
+  }
+  while (!fixture.action<FindJobs>()) {
+    fixture.sleep_if_asked();
+    if (fixture.action<Poll>())
+      fixture.give(Polled{.reported = false, .status = end.status, .model_error = end.model_error},
+                   minutes(1));
+  }
+  fixture.give(Found{});
+  ASSERT_TRUE(fixture.action<Fence>());
+  fixture.give(Completed{});
+  EXPECT_EQ(fixture.action<Poll>() != nullptr, end.final_poll);
+  if (end.final_poll) fixture.give(Polled{});
+  const history::FacilityState& known = fixture.last.machine.known;
+  const history::Attempt& failed = known.attempts.front();
+  EXPECT_THAT(failed.failure.value_or(""), HasSubstr(end.reason));
+  EXPECT_EQ(failed.charged, end.counts_as_attempt);
+  EXPECT_EQ(known.missing.has_value(), end.fatal);
+  EXPECT_EQ(std::count(fixture.kinds.begin(), fixture.kinds.end(), "facility_paused"),
+            end.pauses_facility ? 1 : 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, JobFailure,
+    testing::Values(
+        End{.name = "Failed",
+            .status = {.state = JobState::kEnded, .native = "FAILED"},
+            .reason = "job 7 ended without a report (FAILED)"},
+        End{.name = "NodeFailure",
+            .status = {.state = JobState::kEnded,
+                       .cause = EndCause::kInfrastructure,
+                       .native = "NODE_FAIL"},
+            .reason = "ended without a report (NODE_FAIL)",
+            .counts_as_attempt = false},
+        End{.name = "Walltime",
+            .status = {.state = JobState::kEnded,
+                       .cause = EndCause::kWalltime,
+                       .native = "TIMEOUT"},
+            .reason = "ended without a report (TIMEOUT)",
+            .counts_as_attempt = false},
+        End{.name = "OutOfMemory",
+            .status = {.state = JobState::kEnded,
+                       .cause = EndCause::kOutOfMemory,
+                       .native = "OUT_OF_MEMORY"},
+            .reason = "ran out of memory",
+            .fatal = true},
+        End{.name = "CancelledByAUser",
+            .status = {.state = JobState::kCancelled, .native = "CANCELLED by 1000"},
+            .reason = "was cancelled by somebody (CANCELLED by 1000)",
+            .counts_as_attempt = false,
+            .pauses_facility = true},
+        End{.name = "CancelledDuplicate",
+            .status = {.state = JobState::kCancelled, .native = "CANCELLED"},
+            .is_duplicate = true,
+            .reason = "job 7 ended without a report (CANCELLED)",
+            .counts_as_attempt = false},
+        End{.name = "Forgotten",
+            .status = {.state = JobState::kUnknown},
+            .reason = "the scheduler no longer knows job 7",
+            .counts_as_attempt = false},
+        End{.name = "DamagedModel",
+            .status = {.state = JobState::kEnded, .native = "FAILED"},
+            .model_error = "chunk 3 differs",
+            .reason = "found the model that it was given damaged, which is sent again: chunk 3",
+            .counts_as_attempt = false,
+            .final_poll = false}),
+    [](const auto& each) { return each.param.name; });
+
+}  // namespace
+}  // namespace xffl::facility
