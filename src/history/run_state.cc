@@ -19,13 +19,13 @@ class FacilityProjection {
   FacilityProjection(FacilityState& facility, int attempt, const std::string& where)
       : facility_(facility), number_(attempt), where_(where) {}
 
-  void take(const AttemptOpened&) {
+  void take(const AttemptOpened& opened) {
     const Attempt* last = facility_.current();
     if (facility_.accepted || (last != nullptr && !last->failure))
       refuse(where_, "another attempt was open");
     if (number_ != (last == nullptr ? 1 : last->number + 1))
       refuse(where_, "attempt " + std::to_string(number_) + " was not the next");
-    facility_.attempts.push_back(Attempt{.number = number_});
+    facility_.attempts.push_back(Attempt{.number = number_, .nonce = opened.nonce});
   }
   void take(const Pushed& pushed) {
     Attempt& attempt = last_attempt();
@@ -51,7 +51,9 @@ class FacilityProjection {
   void take(const CancelIntended&) { last_attempt().cancel_intended = true; }
   void take(const CancelConfirmed&) { last_attempt().cancel_intended = false; }
   void take(const UpdateAccepted& update) {
-    open_attempt();
+    const Attempt& attempt = open_attempt();
+    if (!attempt.nonce.empty() && update.report.key.nonce != attempt.nonce)
+      refuse(where_, "its report answers another attempt than the one that was opened");
     facility_.accepted = Accepted{.facility = FacilityName(update.report.key.facility),
                                   .attempt = number_,
                                   .update_sha256 = update.update_sha256,
@@ -104,7 +106,9 @@ class RunProjection {
   void take(const RunStopped& stopped) {
     run_state_.stopped = Stopped{recorded_.time_utc, stopped.kind, stopped.reason};
   }
-  void take(const RunCompleted&) {
+  void take(const RunCompleted& completed) {
+    require_same_model("the last published model", completed.model_sha256,
+                       run_state_.done().model_sha256);
     run_state_.stopped.reset();
     run_state_.completed = true;
   }
@@ -115,20 +119,32 @@ class RunProjection {
   void take(const FacilityPaused& paused) { run_state_.paused[facility_name()] = paused.reason; }
   void take(const FacilityResumed&) { run_state_.paused.erase(facility_name()); }
   void take(const RoundPlanned& planned) {
+    require_same_model("the last published model", planned.base_sha256,
+                       run_state_.done().model_sha256);
     round().planned = true;
     round().evaluates = planned.evaluates;
     for (const FacilityName& name : planned.facilities) round().facilities[name];
   }
   void take(const ParticipantsFrozen& frozen) {
-    round().participants.clear();
-    for (const FacilityName& name : frozen.facilities) round().participants.push_back(name.str());
+    const size_t count = frozen.facilities.size();
+    const auto fits = [&](const auto& list) { return list.empty() || list.size() == count; };
+    if (!fits(frozen.updates) || !fits(frozen.weights))
+      refuse(where_, "its lists differ in length");
+    std::vector<Participant>& participants = round().participants;
+    participants.clear();
+    for (size_t i = 0; i < count; ++i) {
+      participants.push_back({.facility = frozen.facilities[i], .update_sha256 = {}, .weight = {}});
+      if (!frozen.updates.empty()) participants[i].update_sha256 = frozen.updates[i];
+      if (!frozen.weights.empty()) participants[i].weight = frozen.weights[i];
+    }
   }
   void take(const Aggregated& aggregated) {
     round().model_sha256 = aggregated.model_sha256;
     round().master_sha256 = aggregated.master_sha256;
   }
-  void take(const Published&) {
+  void take(const Published& published) {
     if (round().model_sha256.empty()) refuse(where_, "the round was not aggregated");
+    require_same_model("the round's model", published.model_sha256, round().model_sha256);
     if (recorded_.scope.round != run_state_.done().rounds_published + 1)
       refuse(where_, "round " + std::to_string(recorded_.scope.round) + " was not the next");
     round().published = true;
@@ -153,6 +169,12 @@ class RunProjection {
   }
 
  private:
+  // Earlier releases did not record every model.
+  void require_same_model(const std::string& name, const std::string& recorded,
+                          const std::string& known) const {
+    if (!recorded.empty() && recorded != known)
+      refuse(where_, name + " was " + known + ", not " + recorded);
+  }
   const FacilityName& facility_name() const {
     if (!recorded_.scope.facility) throw Error(ErrorKind::kCorrupt, where_ + " names no facility");
     return *recorded_.scope.facility;
@@ -178,6 +200,12 @@ class RunProjection {
 };
 
 }  // namespace
+
+std::vector<std::string> RoundState::participant_names() const {
+  std::vector<std::string> names;
+  for (const Participant& participant : participants) names.push_back(participant.facility.str());
+  return names;
+}
 
 plan::Done RunState::done() const {
   plan::Done done{0, initial_sha256, {}, adapted_sha256, false};

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "dtype_of.h"
+#include "participants.h"
 #include "xffl/aggregate/aggregate.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -118,36 +119,15 @@ std::vector<history::Accepted> train_everywhere(facility::Context& context,
   return accepted;
 }
 
-double weight_of(const history::Accepted& accepted, config::WeightKind kind) {
-  switch (kind) {
-    case config::WeightKind::kTokens:
-      return static_cast<double>(accepted.report.tokens);
-    case config::WeightKind::kSamples:
-      return static_cast<double>(accepted.report.samples);
-    case config::WeightKind::kEqual:
-      return 1.0;
-  }
-  return 1.0;
-}
-
 // From here on the set does not change, whatever arrives later.
 std::vector<history::Accepted> freeze_participants(facility::Context& context,
                                                    const plan::RoundPlan& plan,
                                                    std::vector<history::Accepted> accepted) {
-  const std::vector<std::string> frozen = context.history.round(plan.round).participants;
-  if (frozen.empty()) {
-    history::ParticipantsFrozen participants;
-    for (const history::Accepted& update : accepted) {
-      participants.facilities.push_back(update.facility);
-      participants.updates.push_back(update.update_sha256);
-      participants.weights.push_back(weight_of(update, context.experiment.aggregation.weights));
-    }
-    context.history.record({.round = plan.round}, participants);
-    return accepted;
-  }
-  std::erase_if(accepted, [&](const history::Accepted& update) {
-    return std::find(frozen.begin(), frozen.end(), update.facility.str()) == frozen.end();
-  });
+  const config::WeightKind weights = context.experiment.aggregation.weights;
+  const history::RoundState round = context.history.round(plan.round);
+  if (!round.participants.empty())
+    return frozen_participants(plan.round, round.participants, accepted, weights);
+  context.history.record({.round = plan.round}, participants_of(accepted, weights));
   return accepted;
 }
 

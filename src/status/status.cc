@@ -134,7 +134,8 @@ Json round_json(const RunStatus& status, int number, const history::RoundState& 
   json["state"] = round_word(round, status.run_state);
   if (!round.evaluates) {
     json["model_sha256"] = round.model_sha256;
-    json["participants"] = round.participants;
+    json["master_sha256"] = round.master_sha256;
+    json["participants"] = round.participant_names();
   }
   json["facilities"] = Json::object();
   for (const auto& [name, facility] : round.facilities)

@@ -1,5 +1,6 @@
 #include "xffl/history/run_state.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "support/temp_dir.h"
@@ -9,7 +10,7 @@
 namespace xffl::history {
 namespace {
 
-using history::StoredEvent;
+using testing::HasSubstr;
 
 StoredEvent event(std::string kind, int round, std::string facility, int attempt,
                   std::string payload = "{}") {
@@ -161,8 +162,8 @@ TEST(History, UnderstandsTheJournalsOfEarlierReleases) {
   EXPECT_FALSE(run_state.cancelled);
   EXPECT_TRUE(run_state.paused.empty());
   EXPECT_EQ(run_state.done().rounds_published, 2);
-  EXPECT_EQ(run_state.rounds.at(1).participants, (std::vector<std::string>{"alba", "brno"}));
-  EXPECT_EQ(run_state.rounds.at(2).participants, std::vector<std::string>{"alba"});
+  EXPECT_EQ(run_state.rounds.at(1).participant_names(), (std::vector<std::string>{"alba", "brno"}));
+  EXPECT_EQ(run_state.rounds.at(2).participant_names(), std::vector<std::string>{"alba"});
   ASSERT_EQ(alba(run_state).attempts.size(), 2u);
   EXPECT_TRUE(alba(run_state).attempts[0].failure);
   EXPECT_EQ(alba(run_state).accepted->attempt, 2);
@@ -194,6 +195,38 @@ TEST(History, RefusesWhatCannotHaveHappened) {
   EXPECT_TRUE(
       refuses({event("aggregated", 2, "", 0, aggregated.payload), event("published", 2, "", 0)}))
       << "round 1 comes first";
+}
+
+// Hashes that the journal repeats must agree.
+TEST(History, RefusesAnotherModelOrReportThanTheOneOnRecord) {
+  const auto refusal = [](std::vector<StoredEvent> more) {
+    auto events = begun();
+    events.insert(events.end(), more.begin(), more.end());
+    return test::message_of(ErrorKind::kCorrupt, [&] { replay(events); });
+  };
+  const StoredEvent aggregated =
+      event("aggregated", 1, "", 0, R"({"model_sha256":"m1","master_sha256":"f"})");
+  EXPECT_THAT(refusal({event("round_planned", 1, "", 0,
+                             R"({"facilities":["alba"],"base_sha256":"m9","plan_sha256":"p"})")}),
+              HasSubstr("the last published model was m0, not m9"));
+  EXPECT_THAT(refusal({aggregated, event("published", 1, "", 0, R"({"model_sha256":"m9"})")}),
+              HasSubstr("the round's model was m1, not m9"));
+  EXPECT_THAT(refusal({event("run_completed", 0, "", 0, R"({"model_sha256":"m9"})")}),
+              HasSubstr("the last published model was m0, not m9"));
+  EXPECT_THAT(refusal({event("participants_frozen", 1, "", 0,
+                             R"({"facilities":["alba"],"updates":["u"],"weights":[1.0,2.0]})")}),
+              HasSubstr("its lists differ in length"));
+
+  job::JobReport report;
+  report.key = {"p", "0001", 1, "alba", 2, std::string(32, '1')};
+  report.base_model_sha256 = report.update_sha256 = std::string(64, 'a');
+  const Json accepted{{"update_sha256", report.update_sha256},
+                      {"report", parse_json(job::format_job_report(report), "report")}};
+  EXPECT_THAT(
+      refusal({event("attempt_failed", 1, "alba", 1, R"({"reason":"r"})"),
+               event("attempt_opened", 1, "alba", 2, Json{{"nonce", std::string(32, '2')}}.dump()),
+               event("update_accepted", 1, "alba", 2, accepted.dump())}),
+      HasSubstr("its report answers another attempt"));
 }
 
 TEST(History, RefusesWhatItDoesNotUnderstand) {

@@ -20,6 +20,7 @@ namespace xffl::history {
 // One attempt of one facility in one round, as far as the journal knows.
 struct Attempt {
   int number = 0;
+  std::string nonce;  // of its job.json and report.json; empty: an earlier release opened it
   bool pushed = false;
   bool packed = false;      // ... its model as differences from the last one
   int64_t moved_bytes = 0;  // ... of models, and how long that took, where it was noted
@@ -50,15 +51,24 @@ struct FacilityState {
   const Attempt* current() const { return attempts.empty() ? nullptr : &attempts.back(); }
 };
 
+// An update that is averaged.
+struct Participant {
+  FacilityName facility;
+  std::string update_sha256;     // empty: not recorded
+  std::optional<double> weight;  // in the mean, not normalized; absent: not recorded
+};
+
 struct RoundState {
   bool planned = false;
   bool evaluates = false;  // after the last round: nothing is trained, aggregated or published
   std::string first_submission_utc;  // when the deadline began to run
   std::map<FacilityName, FacilityState> facilities;
-  std::vector<std::string> participants;  // frozen, sorted; empty until then
+  std::vector<Participant> participants;  // frozen, sorted; empty until then
   std::string model_sha256;               // aggregated
   std::string master_sha256;
   bool published = false;
+
+  std::vector<std::string> participant_names() const;
 };
 
 // Why the last coordinator left the run, by its own word; one that was killed says nothing.
