@@ -105,7 +105,7 @@ Kind kind_of(const config::Facility& facility, const std::string& job_name,
        {"modules", modules},
        {"launch", slurm_launch(facility, folder, programs)},
        {"next_folder", next_folder ? next_folder->str() : ""},
-       {"stay_seconds", std::to_string(next_folder ? facility.slurm.stay.count() : 0)},
+       {"stay_seconds", std::to_string(next_folder ? facility.slurm.keep_allocation.count() : 0)},
        {"warning_seconds", std::to_string(facility.slurm.warning.count())}},
       {"modules", "next_folder", "stay_seconds", "warning_seconds"}};
 }

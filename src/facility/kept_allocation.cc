@@ -41,8 +41,8 @@ RemotePath round_folder(const plan::FacilityPlan& facility, int round) {
 std::optional<RemotePath> stays_for(const config::Experiment& experiment,
                                     const plan::FacilityPlan& facility, int round) {
   const config::Facility& settings = experiment.facility(facility.facility);
-  if (settings.scheduler != config::SchedulerKind::kSlurm || settings.slurm.stay.count() == 0 ||
-      round >= last_jobs_round(experiment, settings))
+  if (settings.scheduler != config::SchedulerKind::kSlurm ||
+      settings.slurm.keep_allocation.count() == 0 || round >= last_jobs_round(experiment, settings))
     return std::nullopt;
   return plan::attempt_folder(facility, round + 1, 1);
 }

@@ -74,7 +74,7 @@ void set_paused(facility::Context& context, const history::Request& request) {
     const bool paused = context.history.paused(name).has_value();
     if (request.kind == history::Request::Kind::kPause && !paused) {
       context.history.record("facility_paused", 0, name, 0, {{"reason", request.reason}});
-      const bool stays = context.experiment.facility(name).slurm.stay.count() > 0;
+      const bool stays = context.experiment.facility(name).slurm.keep_allocation.count() > 0;
       if (const auto plan = stays ? current_plan(context) : std::nullopt)
         let_go(context, *plan, name);
     }

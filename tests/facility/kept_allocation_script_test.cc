@@ -19,7 +19,7 @@ using testing::Not;
 class Stay : public SlurmScript {
  protected:
   Stay() {
-    facility_.slurm.stay = std::chrono::seconds(60);
+    facility_.slurm.keep_allocation = std::chrono::seconds(60);
     facility_.slurm.warning = std::chrono::seconds(30);
     facility_.environment = {"export TAG=\"$TAG+\"", "set -Cu"};
     time_left(600);
@@ -103,9 +103,9 @@ TEST_F(Stay, EndsWithItsTimeOrWhenItIsNotWanted) {
     what();
     return ends() && has("stay.closed");
   };
-  facility_.slurm.stay = std::chrono::seconds(1);
+  facility_.slurm.keep_allocation = std::chrono::seconds(1);
   EXPECT_TRUE(left_after([] {}));
-  facility_.slurm.stay = std::chrono::seconds(60);
+  facility_.slurm.keep_allocation = std::chrono::seconds(60);
   EXPECT_TRUE(left_after([&] { ::kill(job_, SIGUSR1); }));
   EXPECT_TRUE(left_after([&] { make_dirs(folder() / "claim/fenced"); }));
   EXPECT_TRUE(left_after([&] { make_dirs(folder(2) / "claim"); }));
@@ -120,7 +120,7 @@ TEST_F(Stay, MakesNoOfferThatItCouldNotKeep) {
     return has("stay.offered") || has("stay.planned") ||
            text("job.out").find("stays") != std::string::npos;
   };
-  facility_.slurm.stay = std::chrono::seconds(1);
+  facility_.slurm.keep_allocation = std::chrono::seconds(1);
   EXPECT_TRUE(offers());
   EXPECT_TRUE(has("stay.closed"));
   time_left(35);  // warning: 30
@@ -133,7 +133,7 @@ TEST_F(Stay, MakesNoOfferThatItCouldNotKeep) {
   time_left(600);
   facility_.environment = {"export XFFL_FAIL=1"};
   EXPECT_FALSE(offers());
-  facility_.slurm.stay = std::chrono::seconds(0);  // the last round
+  facility_.slurm.keep_allocation = std::chrono::seconds(0);  // the last round
   fs::remove_all(folder());
   make_dirs(folder() / "out");
   EXPECT_EQ(run("41").exit_code, 1);

@@ -18,7 +18,7 @@ class StayPlan : public testing::Test {
     config::Facility alba;
     alba.name = plan_.facility = FacilityName("alba");
     alba.scheduler = config::SchedulerKind::kSlurm;
-    alba.slurm.stay = std::chrono::seconds(60);
+    alba.slurm.keep_allocation = std::chrono::seconds(60);
     experiment_.facilities = {alba};
     plan_.folder = RemotePath("/w/alba");
   }
@@ -66,7 +66,7 @@ TEST_F(StayPlan, TheLastJobEnds) {
   experiment_.facilities.front().validation = {{"it", "/it.tokens"}};
   EXPECT_EQ(stays_for(experiment_, plan_, 5), RemotePath("/w/alba/r0006/a1"));
   EXPECT_FALSE(stays_for(experiment_, plan_, 6));
-  slurm().stay = std::chrono::seconds(0);
+  slurm().keep_allocation = std::chrono::seconds(0);
   EXPECT_FALSE(stays_for(experiment_, plan_, 1));
 }
 
@@ -79,7 +79,7 @@ TEST_F(StayPlan, OnlyTheFirstAttemptAfterAnAcceptedOneHasAnOffer) {
   EXPECT_FALSE(offered(3, 2));
   EXPECT_FALSE(offered(4, 1)) << "round 3 was missed";
   EXPECT_FALSE(offered(1, 1));
-  slurm().stay = std::chrono::seconds(0);
+  slurm().keep_allocation = std::chrono::seconds(0);
   EXPECT_FALSE(offered(3, 1));
 }
 

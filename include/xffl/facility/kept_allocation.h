@@ -1,5 +1,5 @@
-// Jobs that stay for the facility's next round (facilities.<f>.slurm.stay): which job serves which
-// attempts, as the journal tells it. Pure, except for remove_round.
+// Jobs that stay for the facility's next round (facilities.<f>.slurm.keep_allocation): which job
+// serves which attempts, as the journal tells it. Pure, except for remove_round.
 #pragma once
 
 #include <functional>
