@@ -139,7 +139,7 @@ void FacilityDriver::tell(const Record& record) const {
   const log::Field facility{"facility", facility_.facility.str()};
   const log::Field number{"round", plan_.round}, attempt{"attempt", record.attempt};
   if (record.kind == "submitted") {
-    const auto offer = actions_.offer(record.attempt);
+    const auto offer = actions_.kept_allocation(record.attempt);
     const bool stayed = offer && offer->job.str() == text("job_id");
     log::info(record.payload["adopted"] ? "job found again"
               : stayed                  ? "job that stayed goes on"
@@ -239,7 +239,7 @@ void FacilityDriver::repeat_cancel(std::stop_token stop) {
 }
 
 void FacilityDriver::cancel(const std::string& reason) {
-  actions_.let_go();
+  actions_.release_allocation();
   const history::FacilityState state = known();
   const history::Attempt* current = state.current();
   if (current == nullptr || state.accepted) return;

@@ -76,7 +76,7 @@ void set_paused(facility::Context& context, const history::Request& request) {
       context.history.record("facility_paused", 0, name, 0, {{"reason", request.reason}});
       const bool stays = context.experiment.facility(name).slurm.keep_allocation.count() > 0;
       if (const auto plan = stays ? current_plan(context) : std::nullopt)
-        let_go(context, *plan, name);
+        release_allocation(context, *plan, name);
     }
     if (request.kind == history::Request::Kind::kResume && paused)
       context.history.record("facility_resumed", 0, name, 0, Json::object());

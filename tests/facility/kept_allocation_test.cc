@@ -73,9 +73,9 @@ TEST_F(StayPlan, TheLastJobEnds) {
 TEST_F(StayPlan, OnlyTheFirstAttemptAfterAnAcceptedOneHasAnOffer) {
   accept(2, 2, "7");
   const auto offered = [&](int round, int attempt) {
-    return offer_to(experiment_, plan_, round, attempt, state());
+    return kept_allocation_for(experiment_, plan_, round, attempt, state());
   };
-  EXPECT_EQ(offered(3, 1), (submit::Offer{kJ, RemotePath("/w/alba/r0002/a2")}));
+  EXPECT_EQ(offered(3, 1), (submit::KeptAllocation{kJ, RemotePath("/w/alba/r0002/a2")}));
   EXPECT_FALSE(offered(3, 2));
   EXPECT_FALSE(offered(4, 1)) << "round 3 was missed";
   EXPECT_FALSE(offered(1, 1));
