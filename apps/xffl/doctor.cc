@@ -247,7 +247,7 @@ class Examination {
       add(Grade::kGood, "allocation", said);
       return walltime();
     }
-    if (answer.for_good)
+    if (answer.permanent)
       return add(Grade::kBad, "allocation", said,
                  "correct account, partition, qos, nodes or time in xffl.yaml");
     add(Grade::kBad, "allocation", said, kControllerFix);

@@ -104,7 +104,7 @@ std::vector<FacilityPlan> make_plans(const Flags& flags, const config::Experimen
           facility.slurm.nodes * static_cast<double>(facility.slurm.time.count()) / 3600;
     if (plan.node_hours > 0)
       plan.idle_node_hours =
-          facility.slurm.nodes * static_cast<double>(facility.slurm.stay.count()) / 3600;
+          facility.slurm.nodes * static_cast<double>(facility.slurm.keep_allocation.count()) / 3600;
     plan.answer = flags.offline ? "not asked (--offline)" : ask(facility, services, plan.script);
     plans.push_back(std::move(plan));
   }
@@ -125,7 +125,7 @@ void print(const std::vector<FacilityPlan>& plans, const config::Experiment& exp
                 static_cast<double>(plan.fetch_bytes) / 1e6);
     if (plan.node_hours > 0) std::printf("; at most %.2f node-hours a round", plan.node_hours);
     if (plan.idle_node_hours > 0)
-      std::printf(", of them %.2f idle (slurm.stay)", plan.idle_node_hours);
+      std::printf(", of them %.2f idle (slurm.keep_allocation)", plan.idle_node_hours);
     std::printf("\n  %s\n", log::printable(plan.answer, 400).c_str());
   }
   if (node_hours > 0) std::printf("at most %.1f node-hours to the end of the run\n", node_hours);

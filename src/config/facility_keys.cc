@@ -139,9 +139,9 @@ const Section& slurm_keys() {
                bind<&Slurm::settle_time>(), 0, kHour),
       duration("command_timeout", "of one Slurm command", bind<&Slurm::command_timeout>(), kSecond,
                kHour),
-      duration("stay",
+      duration("keep_allocation",
                "a job that has reported keeps its nodes so long for the next round; 0s: it ends",
-               bind<&Slurm::stay>(), 0, 7 * kDay, 1000),
+               bind<&Slurm::keep_allocation>(), 0, 7 * kDay, 1000),
   });
   return keys;
 }

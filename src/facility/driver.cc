@@ -140,10 +140,10 @@ void FacilityDriver::log_event(int attempt, const history::Event& event) const {
   const log::Field facility{"facility", facility_.facility.str()};
   const log::Field round{"round", plan_.round}, number{"attempt", attempt};
   if (const auto* submitted = std::get_if<history::Submitted>(&event)) {
-    const auto offer = actions_.offer(attempt);
-    const bool stayed = offer && offer->job == submitted->job_id;
+    const auto kept = actions_.kept_allocation(attempt);
+    const bool reused = kept && kept->job == submitted->job_id;
     log::info(submitted->adopted ? "job found again"
-              : stayed           ? "job that stayed goes on"
+              : reused           ? "kept allocation takes the attempt"
                                  : "job submitted",
               {facility, round, number, {"job", submitted->job_id.str()}});
   }
@@ -238,7 +238,7 @@ void FacilityDriver::repeat_cancel(std::stop_token stop) {
 }
 
 void FacilityDriver::cancel(const std::string& reason) {
-  actions_.let_go();
+  actions_.release_allocation();
   const history::FacilityState state = known();
   const history::Attempt* current = state.current();
   if (current == nullptr || state.accepted) return;

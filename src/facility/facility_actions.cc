@@ -159,12 +159,12 @@ submit::JobRequest FacilityActions::request(int attempt) const {
   return {.name = spec(attempt).key.job_name(),
           .script = {},
           .folder = folder(attempt),
-          .offer = offer(attempt)};
+          .kept_allocation = kept_allocation(attempt)};
 }
 
-std::optional<submit::Offer> FacilityActions::offer(int attempt) const {
-  return offer_to(context_.experiment, facility_, plan_.round, attempt,
-                  [this](int round) { return state(round); });
+std::optional<submit::KeptAllocation> FacilityActions::kept_allocation(int attempt) const {
+  return kept_allocation_for(context_.experiment, facility_, plan_.round, attempt,
+                             [this](int round) { return state(round); });
 }
 
 submit::SubmittedJob FacilityActions::submitted(int attempt, const JobId& job) const {
@@ -199,11 +199,12 @@ void FacilityActions::cancel(int attempt, const JobId& job, std::stop_token stop
   }
 }
 
-void FacilityActions::let_go() {
+void FacilityActions::release_allocation() {
   for (const int round : {plan_.round, plan_.round - 1}) try {
       if (!stays_for(context_.experiment, facility_, round)) continue;
-      const auto offer = offer_of(facility_, round, [this](int each) { return state(each); });
-      if (offer) scheduler_->decline(*offer, {});
+      const auto offer =
+          kept_allocation_of(facility_, round, [this](int each) { return state(each); });
+      if (offer) scheduler_->release(*offer, {});
     } catch (const Error& error) {
       log::warning("a job that stays was not told to go: it does when its time is over",
                    {{"facility", facility_.facility.str()}, {"problem", error.what()}});

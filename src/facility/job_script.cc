@@ -105,9 +105,9 @@ Kind kind_of(const config::Facility& facility, const std::string& job_name,
        {"modules", modules},
        {"launch", slurm_launch(facility, folder, programs)},
        {"next_folder", next_folder ? next_folder->str() : ""},
-       {"stay_seconds", std::to_string(next_folder ? facility.slurm.stay.count() : 0)},
+       {"keep_seconds", std::to_string(next_folder ? facility.slurm.keep_allocation.count() : 0)},
        {"warning_seconds", std::to_string(facility.slurm.warning.count())}},
-      {"modules", "next_folder", "stay_seconds", "warning_seconds"}};
+      {"modules", "next_folder", "keep_seconds", "warning_seconds"}};
 }
 
 }  // namespace

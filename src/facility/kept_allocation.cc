@@ -41,24 +41,26 @@ RemotePath round_folder(const plan::FacilityPlan& facility, int round) {
 std::optional<RemotePath> stays_for(const config::Experiment& experiment,
                                     const plan::FacilityPlan& facility, int round) {
   const config::Facility& settings = experiment.facility(facility.facility);
-  if (settings.scheduler != config::SchedulerKind::kSlurm || settings.slurm.stay.count() == 0 ||
-      round >= last_jobs_round(experiment, settings))
+  if (settings.scheduler != config::SchedulerKind::kSlurm ||
+      settings.slurm.keep_allocation.count() == 0 || round >= last_jobs_round(experiment, settings))
     return std::nullopt;
   return plan::attempt_folder(facility, round + 1, 1);
 }
 
-std::optional<submit::Offer> offer_of(const plan::FacilityPlan& facility, int round,
-                                      const StateOf& state) {
+std::optional<submit::KeptAllocation> kept_allocation_of(const plan::FacilityPlan& facility,
+                                                         int round, const StateOf& state) {
   const auto accepted = accepted_job(round, state);
   if (!accepted) return std::nullopt;
-  return submit::Offer{accepted->job, plan::attempt_folder(facility, round, accepted->attempt)};
+  return submit::KeptAllocation{accepted->job,
+                                plan::attempt_folder(facility, round, accepted->attempt)};
 }
 
-std::optional<submit::Offer> offer_to(const config::Experiment& experiment,
-                                      const plan::FacilityPlan& facility, int round, int attempt,
-                                      const StateOf& state) {
+std::optional<submit::KeptAllocation> kept_allocation_for(const config::Experiment& experiment,
+                                                          const plan::FacilityPlan& facility,
+                                                          int round, int attempt,
+                                                          const StateOf& state) {
   if (attempt != 1 || !stays_for(experiment, facility, round - 1)) return std::nullopt;
-  return offer_of(facility, round - 1, state);
+  return kept_allocation_of(facility, round - 1, state);
 }
 
 AttemptNumber first_attempt(AttemptNumber now, const JobId& job, const StateOf& state) {

@@ -154,7 +154,7 @@ std::optional<history::Pushed> FacilityActions::push_packed(int attempt, job::Jo
   const Manifest whole = checkpoint::read_manifest(context_.folder.global(plan_.round - 1));
   const Manifest before = checkpoint::read_manifest(context_.folder.global(plan_.round - 2));
   const RemotePath reference = models(facility_) / before.root_sha256().substr(0, 16);
-  if (!at_the_facility([&] { return transfer::is_there(*session_, before, reference); })) {
+  if (!at_the_facility([&] { return transfer::is_pushed(*session_, before, reference); })) {
     log::warning(
         "the model of the round before is no longer whole at the facility: this one is "
         "sent whole",
@@ -167,8 +167,8 @@ std::optional<history::Pushed> FacilityActions::push_packed(int attempt, job::Jo
   // The job makes the model beside both.
   if (whole.total_bytes() >= kSmallModelBytes)
     at_the_facility([&] {
-      if (!transfer::is_there(*session_, whole, facility_.model_folder))
-        transfer::require_room(*bulk_, models(facility_), whole.total_bytes());
+      if (!transfer::is_pushed(*session_, whole, facility_.model_folder))
+        transfer::require_space(*bulk_, models(facility_), whole.total_bytes());
     });
   spec.base_model_packed = {to.str(), sha256, reference.str(), before.root_sha256(),
                             (folder(attempt) / kModelFailure).str()};

@@ -25,9 +25,9 @@ UniqueFd connect_to(const std::filesystem::path& socket) {
   if (socket.empty() || socket.native().size() >= sizeof address.sun_path) return {};
   std::memcpy(address.sun_path, socket.c_str(), socket.native().size());
   UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const timeval patience{.tv_sec = 1, .tv_usec = 0};
-  ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-  ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  const timeval timeout{.tv_sec = 1, .tv_usec = 0};
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
     return {};
   return fd;
@@ -78,7 +78,7 @@ std::vector<AgentIdentity> agent_identities(const std::filesystem::path& socket)
   try {
     return parse_answer(answer);
   } catch (const Error&) {
-    return {};  // an agent that speaks nonsense holds nothing that can be used
+    return {};  // a malformed answer counts as an empty agent
   }
 }
 

@@ -1,4 +1,4 @@
-// What the user's SSH agent holds; the keys are used by libssh, this only looks.
+// Lists the identities of the user's SSH agent. libssh itself uses the keys.
 //
 // Source: draft-miller-ssh-agent, section 3.5.
 #pragma once
@@ -17,7 +17,7 @@ struct AgentIdentity {
 /// The socket named by SSH_AUTH_SOCK; empty when there is none.
 std::filesystem::path agent_socket();
 
-/// Empty when no agent answers within a second or it holds nothing.
+/// Empty when no agent answers within a second or the agent has no identities.
 std::vector<AgentIdentity> agent_identities(const std::filesystem::path& socket);
 
 }  // namespace xffl::remote

@@ -10,23 +10,23 @@
 namespace xffl::remote {
 namespace {
 
-constexpr int kMaxQuestions = 20;  // of one log-in
+constexpr int kMaxQuestions = 20;  // per log-in
 
 struct KeyDeleter {
   void operator()(ssh_key key) const { ssh_key_free(key); }
 };
 using KeyPtr = std::unique_ptr<ssh_key_struct, KeyDeleter>;
 
-// libssh and OpenSSL would ask on the terminal.
+// Without this callback libssh and OpenSSL ask for a passphrase on the terminal.
 int no_passphrase(const char*, char*, size_t, int, int, void*) { return -1; }
 
-// A log-in under way: what was tried and how it ended.
+// One log-in: the methods that were tried and their results.
 class LogIn {
  public:
   LogIn(ssh_session session, const SshSettings& settings, const SshHost& host)
       : session_(session), settings_(settings), host_(host) {}
 
-  // True when the user is in.
+  // These return true when the server has authenticated the user.
   bool none() {
     return accepted(call([&] { return ssh_userauth_none(session_, nullptr); }), "");
   }
@@ -55,7 +55,7 @@ class LogIn {
       if (questions == kMaxQuestions)
         throw Error(ErrorKind::kAuth, host_label(host_) + " asked " +
                                           std::to_string(kMaxQuestions) +
-                                          " times and let nobody in");
+                                          " times without accepting the log-in");
       answer(ask);
       result = call([&] { return ssh_userauth_kbdint(session_, nullptr, nullptr); });
     }
@@ -64,7 +64,7 @@ class LogIn {
 
   bool offers(int method) { return ssh_userauth_list(session_, nullptr) & method; }
 
-  void note(const std::string& what) { tried_ += (tried_.empty() ? "" : "; ") + what; }
+  void note(const std::string& result) { tried_ += (tried_.empty() ? "" : "; ") + result; }
   const std::string& tried() const { return tried_; }
   bool partial() const { return partial_; }
 
@@ -89,7 +89,8 @@ class LogIn {
       const unsigned index = static_cast<unsigned>(i);
       std::string prompt = text(ssh_userauth_kbdint_getprompt(session_, index, &echo));
       if (i == 0 && !intro.empty()) prompt = intro + "\n" + prompt;
-      if (!settings_.jump.empty()) prompt = host_label(host_) + ": " + prompt;  // which of them
+      if (!settings_.jump.empty())
+        prompt = host_label(host_) + ": " + prompt;  // names the host among the jump hosts
       std::string reply = ask(prompt, echo != 0);
       ssh_userauth_kbdint_setanswer(session_, index, reply.c_str());
       explicit_bzero(reply.data(), reply.size());
@@ -102,17 +103,17 @@ class LogIn {
                  "logging in to " + host_label(host_), step);
   }
 
-  bool accepted(int result, const std::string& what) {
+  bool accepted(int result, const std::string& method) {
     if (result == SSH_AUTH_SUCCESS) return true;
-    // Too many failures end in a disconnect, which is a refusal too.
+    // sshd disconnects after too many failures; this is a refusal, not a lost link.
     const std::string problem = ssh_get_error(session_);
     const bool too_many = problem.find("Too many authentication failures") != std::string::npos;
     if (result == SSH_AUTH_ERROR && !ssh_is_connected(session_) && !too_many)
       throw Error(ErrorKind::kRemote, "the link was lost while logging in to " + host_label(host_) +
                                           ": " + log::printable(problem, 300));
     partial_ = partial_ || result == SSH_AUTH_PARTIAL;
-    if (!what.empty())
-      note(what + (result == SSH_AUTH_PARTIAL ? ": accepted as the first factor" : ": refused"));
+    if (!method.empty())
+      note(method + (result == SSH_AUTH_PARTIAL ? ": accepted as the first factor" : ": refused"));
     return false;
   }
 
@@ -140,7 +141,7 @@ bool try_files(LogIn& log_in, const Credentials& credentials) {
       continue;
     }
     if (log_in.key_file(file)) return true;
-    if (log_in.partial()) return false;  // the second factor is not another key
+    if (log_in.partial()) return false;  // another key is no second factor
   }
   return false;
 }
@@ -164,9 +165,11 @@ void authenticate(ssh_session session, const SshSettings& settings, const SshHos
       " was refused: " + (log_in.tried().empty() ? credentials.describe() : log_in.tried());
   if (!credentials.files.empty() || !credentials.identities.empty())
     message += " (offered: " + credentials.describe() + ")";
-  message += interactive && ask == nullptr
-                 ? "; the host also asks a person: run 'xffl login " + facility + "' on a terminal"
-                 : "; " + renewal(settings) + ": it is tried again when it has changed";
+  message +=
+      interactive && ask == nullptr
+          ? "; the host also needs keyboard-interactive authentication: run 'xffl login " +
+                facility + "' on a terminal"
+          : "; " + renewal(settings) + "; the log-in is retried when the credential has changed";
   throw Error(ErrorKind::kAuth, message);
 }
 

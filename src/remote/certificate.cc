@@ -9,7 +9,7 @@
 namespace xffl::remote {
 namespace {
 
-// How many strings (or mpints, which are encoded alike) stand between the nonce and the serial.
+// The number of strings (or mpints, which are encoded alike) between the nonce and the serial.
 const std::map<std::string_view, int> kKeyFields = {
     {"ssh-ed25519-cert-v01@openssh.com", 1},
     {"ssh-rsa-cert-v01@openssh.com", 2},
@@ -21,7 +21,7 @@ const std::map<std::string_view, int> kKeyFields = {
     {"sk-ecdsa-sha2-nistp256-cert-v01@openssh.com", 3},
 };
 constexpr uint32_t kUserCertificate = 1;
-// What a time_point of nanoseconds holds; later ends are as good as none.
+// The latest time that a time_point of nanoseconds holds; a later expiry counts as none.
 constexpr uint64_t kLatest = 9'000'000'000;
 
 std::optional<Clock::UtcTime> time_of(uint64_t seconds) {
@@ -58,7 +58,7 @@ std::optional<Certificate> parse_certificate(std::string_view blob, std::string_
   in.u64();  // serial
   if (in.u32() != kUserCertificate)
     throw Error(ErrorKind::kCorrupt,
-                std::string(origin) + " is a host's certificate, not a user's");
+                std::string(origin) + " is a host certificate, not a user certificate");
   Certificate certificate;
   certificate.key_id = in.string();
   WireReader principals(in.string(), origin);

@@ -1,7 +1,7 @@
-// OpenSSH user certificates and public keys: what they say, read from their bytes.
+// Parses OpenSSH user certificates and public keys.
 //
-// Source: OpenSSH's PROTOCOL.certkeys. Signatures are not checked here: the server does that; this
-// reads what a person wants to know before the server refuses.
+// Source: OpenSSH's PROTOCOL.certkeys. The server checks the signatures; this parser reads the
+// principals and the validity for messages.
 #pragma once
 
 #include <filesystem>
@@ -16,9 +16,9 @@ namespace xffl::remote {
 
 struct Certificate {
   std::string key_id;
-  std::vector<std::string> principals;  // the user names that it is good for; empty: all
+  std::vector<std::string> principals;  // user names; empty: all
   Clock::UtcTime valid_after;
-  std::optional<Clock::UtcTime> valid_before;  // empty: for ever
+  std::optional<Clock::UtcTime> valid_before;  // empty: no expiry
 };
 
 /// "type base64 comment": one line of a *.pub file or, after its host names, of known_hosts.
@@ -30,7 +30,7 @@ struct PublicKey {
   std::string line() const;  // "type base64"
 };
 
-/// Empty for what is not a public key; the type must be the blob's own.
+/// Empty when `line` is not a public key, or its type differs from the blob's type.
 std::optional<PublicKey> parse_public_key(std::string_view line);
 
 /// Empty when `blob` is a plain public key. Throws kCorrupt naming `origin`.

@@ -26,10 +26,10 @@ void Channel::Free::operator()(ssh_channel channel) const {
 
 Channel::~Channel() { handle_.reset(); }
 
-void Channel::wait_for_room(Connection& link, Deadline deadline, const std::stop_token& stop) {
-  bool room = false;
-  link.with([&](ssh_session) { room = link.take_channel(); });
-  if (room) return;
+void Channel::wait_for_slot(Connection& link, Deadline deadline, const std::stop_token& stop) {
+  bool taken = false;
+  link.with([&](ssh_session) { taken = link.take_channel(); });
+  if (taken) return;
   if (link.on_full) link.on_full();
   link.wait([&](ssh_session) { return link.take_channel(); }, deadline, stop,
             "waiting for a free channel");
@@ -39,7 +39,7 @@ Channel Channel::open(std::shared_ptr<Connection> connection, Deadline deadline,
                       const std::stop_token& stop) {
   Connection& link = *connection;
   for (int refusals = 0;; ++refusals) {
-    wait_for_room(link, deadline, stop);
+    wait_for_slot(link, deadline, stop);
     Handle handle(nullptr, Free{&link, true});
     link.with([&](ssh_session session) {
       handle.reset(ssh_channel_new(session));
@@ -60,13 +60,13 @@ Channel Channel::open(std::shared_ptr<Connection> connection, Deadline deadline,
     handle.reset();
     if (refusals >= kMaxRefusals)
       throw Error(ErrorKind::kRemote, link.name() + " opens no channel: " + problem);
-    // MaxSessions is smaller than thought, or the last channel is not gone yet at the server.
+    // MaxSessions is lower than assumed, or the server has not freed the last channel yet.
     if (link.on_full) link.on_full();
     link.pause(50ms * (1 << refusals), stop);
   }
 }
 
-void Channel::request(const std::string& what, Deadline deadline, const std::stop_token& stop,
+void Channel::request(const std::string& activity, Deadline deadline, const std::stop_token& stop,
                       const std::function<int(ssh_channel)>& step) {
   int result = SSH_AGAIN;
   connection_->wait(
@@ -74,11 +74,11 @@ void Channel::request(const std::string& what, Deadline deadline, const std::sto
         result = step(handle_.get());
         return result != SSH_AGAIN;
       },
-      deadline, stop, what);
+      deadline, stop, activity);
   if (result == SSH_OK) return;
   if (connection_->alive())
-    throw Error(ErrorKind::kUnsupported, connection_->name() + " refused while " + what);
-  fail(what);
+    throw Error(ErrorKind::kUnsupported, connection_->name() + " refused while " + activity);
+  fail(activity);
 }
 
 Channel Channel::exec(std::shared_ptr<Connection> connection, const std::string& command,
@@ -103,21 +103,21 @@ Channel Channel::tunnel(std::shared_ptr<Connection> connection, const SshHost& h
   Handle handle(nullptr, Free{connection.get(), false});
   connection->with([&](ssh_session session) { handle.reset(ssh_channel_new(session)); });
   Channel channel(std::move(connection), std::move(handle));
-  channel.request("going through to " + host_label(host), deadline, {}, [&](ssh_channel open) {
+  channel.request("opening a tunnel to " + host_label(host), deadline, {}, [&](ssh_channel open) {
     return ssh_channel_open_forward(open, host.name.c_str(), host.port, "127.0.0.1", 0);
   });
   return channel;
 }
 
-void Channel::fail(const std::string& doing) const {
+void Channel::fail(const std::string& activity) const {
   const std::string problem =
       log::printable(ssh_get_error(ssh_channel_get_session(handle_.get())), 300);
   throw Error(ErrorKind::kRemote,
-              "failed at " + connection_->name() + " while " + doing + ": " + problem);
+              "failed at " + connection_->name() + " while " + activity + ": " + problem);
 }
 
 size_t Channel::try_read(std::span<std::byte> out, Stream stream, size_t window) {
-  // Opening the window costs a packet each time: only when half of it is used up.
+  // Each window adjustment costs a packet, so the window is opened again when half is used.
   const bool open_window = window > kLibsshWindow && granted_ < window / 2;
   const auto count = static_cast<uint32_t>(open_window ? std::min(out.size(), window)
                                                        : std::min<size_t>(out.size(), 1u << 20));
@@ -156,32 +156,32 @@ void Channel::send_eof() {
 }
 
 size_t Channel::read(std::span<std::byte> out, Deadline deadline, const std::stop_token& stop,
-                     const std::string& doing, size_t window) {
+                     const std::string& activity, size_t window) {
   size_t n = 0;
   connection_->wait(
       [&](ssh_session) {
-        std::byte unread[4096];  // what nobody reads would use up the window
+        std::byte unread[4096];  // unread stderr would fill the window
         while (try_read(unread, Stream::kErr, 0) > 0) continue;
         n = try_read(out, Stream::kOut, window);
         return n > 0 || at_end();
       },
-      deadline, stop, doing);
+      deadline, stop, activity);
   return n;
 }
 
 void Channel::write(std::span<const std::byte> bytes, Deadline deadline,
-                    const std::stop_token& stop, const std::string& doing) {
+                    const std::stop_token& stop, const std::string& activity) {
   connection_->wait(
       [&](ssh_session) {
         while (!bytes.empty()) {
           const size_t n = try_write(bytes.first(std::min<size_t>(bytes.size(), 256u << 10)));
-          if (!takes_input()) fail(doing);
+          if (!takes_input()) fail(activity);
           if (n == 0) return false;
           bytes = bytes.subspan(n);
         }
         return true;
       },
-      deadline, stop, doing);
+      deadline, stop, activity);
 }
 
 }  // namespace xffl::remote

@@ -1,4 +1,4 @@
-// One channel of a connection: a command's three streams, a subsystem's two, or a tunnel.
+// One SSH channel: a command, a subsystem or a tunnel.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,12 @@ namespace xffl::remote {
 
 enum class Stream { kOut, kErr };
 
-/// Not thread-safe itself; different channels of one connection are independent. The try_ functions
-/// are for steps of Connection::wait, under its mutex; the others block.
+/// Not thread-safe; different channels of one connection are independent. Steps of Connection::wait
+/// call the try_ functions under its mutex; all other functions block.
 class Channel {
  public:
-  /// Starts a command: one text, for the user's log-in shell. Throws kRemote, as the others do;
-  /// kUnsupported when the server is there and refuses.
+  /// Starts a command line in the user's log-in shell. Throws kUnsupported when the server refuses
+  /// the request; like all blocking functions, kRemote.
   static Channel exec(std::shared_ptr<Connection> connection, const std::string& command,
                       Deadline deadline, const std::stop_token& stop);
   static Channel sftp(std::shared_ptr<Connection> connection, Deadline deadline,
@@ -33,22 +33,23 @@ class Channel {
 
   Connection& connection() { return *connection_; }
 
-  /// What has arrived, 0 when nothing; lets up to `window` bytes be on their way. Throws kRemote.
+  /// Reads bytes that have arrived, 0 when there are none, and opens the window to `window` bytes.
+  /// Throws kRemote.
   size_t try_read(std::span<std::byte> out, Stream stream, size_t window);
-  /// No more bytes will come, and all were read.
+  /// True when the server has ended the stream and all bytes were read.
   bool at_end() const;
-  /// False once the far side has closed the channel.
+  /// False after the server has closed the channel.
   bool takes_input() const;
-  /// Hands over what the server has room for; 0 while earlier bytes wait to be sent, and when the
-  /// far side has closed the channel. Throws kRemote.
+  /// Writes as many bytes as the server's window takes; 0 while earlier bytes are unsent or after
+  /// the server has closed the channel. Throws kRemote.
   size_t try_write(std::span<const std::byte> bytes);
   void send_eof();
 
-  /// At least one byte, or 0 at the end of the standard output; the error stream is dropped.
+  /// Reads at least one byte, or returns 0 at the end of stdout; stderr is dropped.
   size_t read(std::span<std::byte> out, Deadline deadline, const std::stop_token& stop,
-              const std::string& doing, size_t window = 0);
+              const std::string& activity, size_t window = 0);
   void write(std::span<const std::byte> bytes, Deadline deadline, const std::stop_token& stop,
-             const std::string& doing);
+             const std::string& activity);
 
  private:
   struct Free {
@@ -60,17 +61,17 @@ class Channel {
 
   Channel(std::shared_ptr<Connection> connection, Handle handle)
       : connection_(std::move(connection)), handle_(std::move(handle)) {}
-  static void wait_for_room(Connection& link, Deadline deadline, const std::stop_token& stop);
+  static void wait_for_slot(Connection& link, Deadline deadline, const std::stop_token& stop);
   static Channel open(std::shared_ptr<Connection> connection, Deadline deadline,
                       const std::stop_token& stop);
-  void request(const std::string& what, Deadline deadline, const std::stop_token& stop,
+  void request(const std::string& activity, Deadline deadline, const std::stop_token& stop,
                const std::function<int(ssh_channel)>& step);
-  [[noreturn]] void fail(const std::string& doing) const;
+  [[noreturn]] void fail(const std::string& activity) const;
 
   std::shared_ptr<Connection> connection_;
   Handle handle_;
-  bool closed_ = false;  // the far side takes no more input
-  size_t granted_ = 0;   // bytes that may still come before the window is opened again
+  bool closed_ = false;  // the server takes no more input
+  size_t granted_ = 0;   // bytes left in the window
 };
 
 }  // namespace xffl::remote

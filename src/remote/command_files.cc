@@ -14,15 +14,15 @@
 namespace xffl::remote {
 namespace {
 
-// Exit codes of our own scripts, beside those of the commands.
+// Exit codes of the scripts in this file, distinct from the commands' codes.
 constexpr int kNotThere = 90, kNotRegular = 91, kTooShort = 92;
 constexpr int kNoSuchCommand = 127;
-// Messages are compared, and what is made is for the user alone.
+// The scripts' callers compare messages; only the user may read new files.
 constexpr std::string_view kHead = "LC_ALL=C; export LC_ALL; umask 077; ";
 
 std::string q(const RemotePath& path) { return quote_for_shell(path.str()); }
 
-bool says(const std::string& err, std::string_view text) {
+bool contains(const std::string& err, std::string_view text) {
   return err.find(text) != std::string::npos;
 }
 
@@ -33,8 +33,9 @@ std::optional<uint64_t> number(std::string_view text, int base = 10) {
   return value;
 }
 
-[[noreturn]] void fail_to_parse(const std::string& doing, const std::string& out) {
-  throw Error(ErrorKind::kIo, "cannot " + doing + ": the facility's command said '" +
+[[noreturn]] void fail_to_parse(const std::string& activity, const std::string& out) {
+  throw Error(ErrorKind::kIo, "cannot " + activity +
+                                  ": unexpected output of the facility's command: '" +
                                   log::printable(out, 200) + "'");
 }
 
@@ -67,16 +68,16 @@ std::optional<uint64_t> dd_copied(std::string_view err) {
   return number(err.substr(start == std::string_view::npos ? 0 : start + 1));
 }
 
-void fail_by(int exit_code, const std::string& err, const std::string& doing) {
+void fail_by(int exit_code, const std::string& err, const std::string& activity) {
   const auto fail = [&](ErrorKind kind, const std::string& why) {
-    throw Error(kind, "cannot " + doing + " at the facility: " + why);
+    throw Error(kind, "cannot " + activity + " at the facility: " + why);
   };
-  const std::string said = log::printable(err, 500);
+  const std::string message = log::printable(err, 500);
   if (exit_code == kNotThere) fail(ErrorKind::kNotFound, "no such file");
   if (exit_code == kNotRegular) fail(ErrorKind::kIo, "not a regular file");
-  if (exit_code == kNoSuchCommand) fail(ErrorKind::kUnsupported, said);
-  if (says(err, "No such file or directory")) fail(ErrorKind::kNotFound, said);
-  fail(ErrorKind::kIo, said + " (exit code " + std::to_string(exit_code) + ")");
+  if (exit_code == kNoSuchCommand) fail(ErrorKind::kUnsupported, message);
+  if (contains(err, "No such file or directory")) fail(ErrorKind::kNotFound, message);
+  fail(ErrorKind::kIo, message + " (exit code " + std::to_string(exit_code) + ")");
   throw Error(ErrorKind::kInternal, "not reached");
 }
 
@@ -86,17 +87,17 @@ CommandResult CommandFiles::run(const std::string& script, std::string_view stdi
                     connection_->timeouts().operation, stop);
 }
 
-CommandResult CommandFiles::check(const std::string& doing, const std::string& script,
+CommandResult CommandFiles::check(const std::string& activity, const std::string& script,
                                   std::string_view stdin_text) {
   CommandResult result = run(script, stdin_text);
-  if (result.exit_code != 0) fail_by(result.exit_code, result.err, doing);
+  if (result.exit_code != 0) fail_by(result.exit_code, result.err, activity);
   return result;
 }
 
 std::optional<FileInfo> CommandFiles::stat(const RemotePath& path) {
   const CommandResult result = run("exec stat -c '%f %s' " + q(path));
   if (result.exit_code != 0) {
-    if (says(result.err, "No such file") || says(result.err, "Not a directory"))
+    if (contains(result.err, "No such file") || contains(result.err, "Not a directory"))
       return std::nullopt;
     fail_by(result.exit_code, result.err, "look at " + path.str());
   }
@@ -111,10 +112,10 @@ std::optional<FileInfo> CommandFiles::stat(const RemotePath& path) {
 }
 
 size_t CommandFiles::read(const RemotePath& path, uint64_t offset, std::span<std::byte> out) {
-  constexpr size_t kAtOnce = 8u << 20;  // run_script keeps 16 MiB
+  constexpr size_t kBlockBytes = 8u << 20;  // run_script keeps 16 MiB
   size_t done = 0;
   while (done < out.size()) {
-    const size_t wanted = std::min(kAtOnce, out.size() - done);
+    const size_t wanted = std::min(kBlockBytes, out.size() - done);
     const CommandResult result =
         check("read " + path.str(), require_regular(path) + dd_read(path, offset + done, wanted));
     if (result.out.size() > wanted) fail_to_parse("read " + path.str(), result.out);
@@ -127,10 +128,10 @@ size_t CommandFiles::read(const RemotePath& path, uint64_t offset, std::span<std
 
 void CommandFiles::write(const RemotePath& path, uint64_t offset,
                          std::span<const std::byte> bytes) {
-  const std::string doing = "write " + path.str();
-  const CommandResult result = check(doing, dd_write(path, offset),
+  const std::string activity = "write " + path.str();
+  const CommandResult result = check(activity, dd_write(path, offset),
                                      {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-  if (dd_copied(result.err) != bytes.size()) fail_to_parse(doing, result.err);
+  if (dd_copied(result.err) != bytes.size()) fail_to_parse(activity, result.err);
 }
 
 void CommandFiles::sync(const RemotePath& path) {
@@ -163,17 +164,18 @@ void CommandFiles::make_dirs(const RemotePath& folder) {
 }
 
 void CommandFiles::remove_tree(const RemotePath& path, const std::stop_token& stop) {
-  // A busy parallel file system may take longer for a folder than a command may run: `rm` is ended
-  // in time, never left behind, and goes on where it was. Who stops does not wait for it.
-  constexpr int kMostPieces = 30, kEnded = 124;
+  // A busy parallel file system may need longer for a folder than a command may run. timeout(1)
+  // ends each `rm` in time, and the next one continues. A stop request does not wait for `rm`.
+  constexpr int kMaxRuns = 30, kTimedOut = 124;
   const auto seconds = connection_->timeouts().operation.count() * 2 / 3000;
   const std::string script =
       "exec timeout " + std::to_string(std::max<int64_t>(1, seconds)) + " rm -rf " + q(path);
-  for (int piece = 1; piece <= kMostPieces; ++piece) {
+  for (int i = 0; i < kMaxRuns; ++i) {
     const CommandResult result = run(script, {}, stop);
     if (result.exit_code == 0) return;
     if (result.exit_code == kNoSuchCommand) break;
-    if (result.exit_code != kEnded) fail_by(result.exit_code, result.err, "remove " + path.str());
+    if (result.exit_code != kTimedOut)
+      fail_by(result.exit_code, result.err, "remove " + path.str());
   }
   const CommandResult last = run("exec rm -rf " + q(path), {}, stop);
   if (last.exit_code != 0) fail_by(last.exit_code, last.err, "remove " + path.str());
@@ -181,25 +183,25 @@ void CommandFiles::remove_tree(const RemotePath& path, const std::stop_token& st
 
 std::optional<std::string> CommandFiles::sha256(const RemotePath& path, uint64_t offset,
                                                 uint64_t length) {
-  const std::string doing = "hash " + path.str();
+  const std::string activity = "hash " + path.str();
   const CommandResult result = run(require_regular(path) + "[ $(stat -c %s " + q(path) + ") -ge " +
                                    std::to_string(offset + length) + " ] || exit 92; " +
                                    dd_read(path, offset, length) + " | sha256sum");
   if (result.exit_code == kTooShort || result.exit_code == kNoSuchCommand) return std::nullopt;
-  if (result.exit_code != 0) fail_by(result.exit_code, result.err, doing);
+  if (result.exit_code != 0) fail_by(result.exit_code, result.err, activity);
   const std::string hash = result.out.substr(0, 64);
-  if (!is_sha256_hex(hash)) fail_to_parse(doing, result.out);
+  if (!is_sha256_hex(hash)) fail_to_parse(activity, result.out);
   return hash;
 }
 
 std::optional<uint64_t> CommandFiles::free_bytes(const RemotePath& folder) {
-  const std::string doing = "ask for the free space of " + folder.str();
-  const CommandResult result = check(doing, "exec stat -f -c '%a %S' " + q(folder));
+  const std::string activity = "query the free space of " + folder.str();
+  const CommandResult result = check(activity, "exec stat -f -c '%a %S' " + q(folder));
   const size_t space = result.out.find(' ');
   const auto blocks = number(result.out.substr(0, space));
   const auto unit =
       space == std::string::npos ? std::nullopt : number(result.out.substr(space + 1));
-  if (!blocks || !unit) fail_to_parse(doing, result.out);
+  if (!blocks || !unit) fail_to_parse(activity, result.out);
   return *blocks * *unit;
 }
 

@@ -1,7 +1,6 @@
-// Files at a facility by its shell's commands: POSIX sh, GNU coreutils and find.
+// Session's file operations by shell commands: POSIX sh, GNU coreutils and find.
 //
-// For hosts where SFTP is broken or absent; slower than SFTP, one command for each call. Behaves as
-// Session promises.
+// For hosts where SFTP is broken or absent; slower than SFTP, with one command for each call.
 #pragma once
 
 #include <memory>
@@ -11,18 +10,18 @@
 
 namespace xffl::remote {
 
-/// A script's head that ends it with kNotThere or kNotRegular unless `path` is a regular file.
+/// The beginning of a script: exits with kNotThere or kNotRegular unless `path` is a regular file.
 std::string require_regular(const RemotePath& path);
-/// dd's words for reading or writing a range of `path`.
+/// A dd command that reads or writes a range of `path`.
 std::string dd_read(const RemotePath& path, uint64_t offset, uint64_t length);
-/// The same with two words of the shell: "$o", "$n".
+/// The same with two shell expressions: "$o", "$n".
 std::string dd_read(const RemotePath& path, const char* offset, const char* length);
 std::string dd_write(const RemotePath& path, uint64_t offset);
-/// The number of bytes that dd says it copied; empty when it does not.
+/// The number of copied bytes in dd's messages; empty when absent.
 std::optional<uint64_t> dd_copied(std::string_view err);
 
-/// Throws what a script's failure means: kNotFound, kUnsupported (no such command), else kIo.
-[[noreturn]] void fail_by(int exit_code, const std::string& err, const std::string& doing);
+/// Throws the error of a failed script: kNotFound, kUnsupported (no such command), else kIo.
+[[noreturn]] void fail_by(int exit_code, const std::string& err, const std::string& activity);
 
 class CommandFiles {
  public:
@@ -43,7 +42,7 @@ class CommandFiles {
  private:
   CommandResult run(const std::string& script, std::string_view stdin_text = {},
                     const std::stop_token& stop = {});
-  CommandResult check(const std::string& doing, const std::string& script,
+  CommandResult check(const std::string& activity, const std::string& script,
                       std::string_view stdin_text = {});
 
   std::shared_ptr<Connection> connection_;

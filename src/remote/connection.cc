@@ -16,7 +16,7 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-// What is taken in before others get the mutex.
+// Bytes to read before the mutex is released for other threads.
 constexpr uint64_t kTurnBytes = 256u << 10;
 
 }  // namespace
@@ -51,21 +51,21 @@ bool Connection::alive() const {
 }
 
 void Connection::wait(const std::function<bool(ssh_session)>& step, Deadline deadline,
-                      const std::stop_token& stop, const std::string& doing) {
+                      const std::stop_token& stop, const std::string& activity) {
   std::unique_lock lock(mutex_);
   for (;;) {
     if (!dead_.empty())
       throw Error(ErrorKind::kRemote,
-                  "the link to " + name_ + " was lost while " + doing + ": " + dead_);
-    // Before the step: after it has looked, it may itself bring about what it waits for.
+                  "the link to " + name_ + " was lost while " + activity + ": " + dead_);
+    // Read before the step, because the step itself may cause the event that it waits for.
     const uint64_t seen = generation_;
     const bool done = step(session_.get());
     after_step();
     if (done) return;
     if (stop.stop_requested())
-      throw Error(ErrorKind::kCancelled, "stopped while " + doing + " at " + name_);
+      throw Error(ErrorKind::kCancelled, "stopped while " + activity + " at " + name_);
     if (SteadyClock::now() >= deadline)
-      throw Error(ErrorKind::kRemote, name_ + " did not answer in time while " + doing);
+      throw Error(ErrorKind::kRemote, name_ + " did not answer in time while " + activity);
     changed_.wait_until(lock, stop, deadline,
                         [&] { return generation_ != seen || !dead_.empty(); });
   }
@@ -88,7 +88,8 @@ void Connection::channel_closed() {
   changed_.notify_all();
 }
 
-// A step may have taken in packets for others, left bytes to be written, or met the end.
+// A step may have read packets of other channels, left unsent bytes, or found the connection
+// closed.
 void Connection::after_step() {
   if (traffic_.in_bytes != heard_bytes_) {
     heard_bytes_ = traffic_.in_bytes;
@@ -97,7 +98,7 @@ void Connection::after_step() {
     changed_.notify_all();
   }
   const bool writes = ssh_get_poll_flags(session_.get()) & SSH_WRITE_PENDING;
-  if (std::exchange(writes_, writes) && !writes) {  // libssh looked at the socket in the step
+  if (std::exchange(writes_, writes) && !writes) {  // libssh wrote to the socket in the step
     ++generation_;
     changed_.notify_all();
   }
@@ -136,19 +137,19 @@ void Connection::pump(const std::stop_token& stop) {
       [[maybe_unused]] const ssize_t n = ::read(wake_.get(), &count, sizeof count);
     }
     const std::lock_guard lock(mutex_);
-    if (waits[0].revents != 0) take_in();
+    if (waits[0].revents != 0) exchange();
     watch_silence();
   }
 }
 
-void Connection::take_in() {
+void Connection::exchange() {
   const uint64_t start = traffic_.in_bytes;
   for (;;) {
     const uint64_t before = traffic_.in_bytes;
     if (ssh_event_dopoll(event_, 0) == SSH_ERROR) break;
     if (traffic_.in_bytes == before || traffic_.in_bytes - start >= kTurnBytes) break;
   }
-  ++generation_;  // room to write is news, too
+  ++generation_;  // space to write is an event, too
   changed_.notify_all();
   after_step();
 }
@@ -157,14 +158,14 @@ void Connection::watch_silence() {
   if (!dead_.empty()) return;
   const auto now = SteadyClock::now();
   if (now - heard_ >= timeouts_.silence) {
-    die("nothing was heard for " +
+    die("no data received for " +
         std::to_string(std::chrono::duration_cast<std::chrono::seconds>(now - heard_).count()) +
         " s");
     return;
   }
   if (now - std::max(heard_, asked_) < timeouts_.keepalive) return;
   asked_ = now;
-  // The first call takes the answer to the last question, if there was one; the second asks anew.
+  // The first call reads the answer to the last keepalive, if any; the second sends a new one.
   ssh_send_keepalive(session_.get());
   ssh_send_keepalive(session_.get());
   after_step();

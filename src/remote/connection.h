@@ -1,11 +1,10 @@
 // One SSH connection, shared by threads.
 //
-// How it works: libssh sessions are not thread-safe, so everything that touches one happens under
-// its mutex, in small non-blocking steps; nobody holds the mutex while waiting. A thread of the
-// connection waits for the socket, lets libssh take in what arrived and write what is pending, and
-// wakes those who wait. So a short command goes between the blocks of a long transfer. That thread
-// also asks the server for a sign of life when nothing was heard; after timeouts.silence the
-// connection is dead, and everybody who waits on it gets kRemote.
+// How it works: libssh sessions are not thread-safe, so every access is a short non-blocking step
+// under a mutex, and no thread holds the mutex while it waits. The connection's own thread polls
+// the socket, lets libssh read and write, and wakes the waiting threads, so a short command runs
+// between the blocks of a long transfer. That thread also sends keepalives while the link is
+// silent. After timeouts.silence the connection is dead, and every waiting call throws kRemote.
 #pragma once
 
 #include <libssh/libssh.h>
@@ -32,8 +31,8 @@ inline Deadline deadline_in(std::chrono::milliseconds time) {
 
 class Connection {
  public:
-  /// `session` is logged in. `name` is for messages; `below` is what carries it (a tunnel), kept
-  /// alive as long as this.
+  /// `session` is logged in. `name` is for messages. `below`, the tunnel that carries the
+  /// connection, lives as long as the connection.
   Connection(SessionPtr session, std::string name, SshTimeouts timeouts,
              std::shared_ptr<void> below = nullptr);
   ~Connection();
@@ -42,29 +41,29 @@ class Connection {
   const std::string& name() const { return name_; }
   const SshTimeouts& timeouts() const { return timeouts_; }
 
-  /// Calls `step` with the session, under the mutex, now and whenever something has happened, until
-  /// it returns true. Throws kRemote when the connection is or becomes dead or `deadline` passes
-  /// ("... while `doing`"), kCancelled on `stop`, and what `step` throws.
+  /// Calls `step` with the session, under the mutex, now and after each event, until it returns
+  /// true. Throws kRemote when the connection is dead or `deadline` passes ("... while
+  /// `activity`"), kCancelled on `stop`; passes on exceptions of `step`.
   void wait(const std::function<bool(ssh_session)>& step, Deadline deadline,
-            const std::stop_token& stop, const std::string& doing);
+            const std::stop_token& stop, const std::string& activity);
   /// Calls `step` once, under the mutex, also on a dead connection.
   void with(const std::function<void(ssh_session)>& step);
 
   /// Sleeps; ends early, without an error, on `stop` or the connection's end.
   void pause(std::chrono::milliseconds time, const std::stop_token& stop);
 
-  /// Room for one more channel (servers allow few: MaxSessions); false when there is none now.
-  /// For channel.cc, under the mutex.
+  /// Reserves one of the server's channels (MaxSessions); false when all are in use. Called by
+  /// channel.cc under the mutex.
   bool take_channel() { return channels_ < max_channels_ ? (++channels_, true) : false; }
   void lower_channel_limit() { max_channels_ = std::max(1, channels_ - 1); }
   void channel_closed();
 
-  /// Called, without the mutex, when a channel is wanted and there is no room: closes idle ones.
+  /// Called without the mutex when all channels are in use; closes idle channels.
   std::function<void()> on_full;
 
  private:
   void pump(const std::stop_token& stop);
-  void take_in();  // what arrived, and what can be written; wakes those who wait
+  void exchange();  // reads and writes the socket, then wakes the waiting threads
   void watch_silence();
   void after_step();
   void die(const std::string& reason);
@@ -82,9 +81,9 @@ class Connection {
   uint64_t generation_ = 0;
   std::chrono::steady_clock::time_point heard_;
   std::chrono::steady_clock::time_point asked_;
-  bool writes_ = false;       // as the last step left it: bytes wait for room in the socket
-  bool pump_writes_ = false;  // the pump waits for room to write, too
-  std::string dead_;          // why, when it is
+  bool writes_ = false;       // after the last step, libssh has unsent bytes
+  bool pump_writes_ = false;  // the pump polls for POLLOUT, too
+  std::string dead_;          // the reason; empty while the connection is alive
   int channels_ = 0;
   int max_channels_ = 9;  // OpenSSH's MaxSessions is 10
   UniqueFd wake_;

@@ -31,10 +31,10 @@ std::chrono::nanoseconds ConnectionLimits::wait_locked(const std::string& host) 
 }
 
 std::chrono::nanoseconds ConnectionLimits::start(const std::string& host,
-                                                 std::chrono::nanoseconds patience) {
+                                                 std::chrono::nanoseconds max_wait) {
   const std::lock_guard lock(mutex_);
   const auto wait = wait_locked(host);
-  if (wait > patience) return wait;
+  if (wait > max_wait) return wait;
   auto& attempts = hosts_[host].attempts;
   attempts.push_back(clock_.monotonic() + wait);
   if (attempts.size() > kPerHour) attempts.pop_front();

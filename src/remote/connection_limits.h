@@ -1,9 +1,9 @@
-// How often a host may be asked for a new connection.
+// Limits the rate of new connections to a host.
 //
-// Sites ban addresses that connect too often (MaxStartups, fail2ban, PerSourcePenalties). Per host:
-// at most 6 new connections in a minute and 60 in an hour, whatever the reason, and after a failure
-// a pause that doubles from 1 s to 1 min (with jitter) until a connection works. Shared by the
-// sessions of a program, so that facilities behind one host are one visitor. Thread-safe.
+// Sites ban addresses that connect too often (MaxStartups, fail2ban, PerSourcePenalties). Per host
+// the limits are 6 new connections in a minute and 60 in an hour, and after a failure a pause that
+// doubles from 1 s to 1 min (with jitter) until a connection succeeds. The sessions of a program
+// share the limits, so that facilities behind one host count together. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -21,11 +21,11 @@ class ConnectionLimits {
  public:
   explicit ConnectionLimits(const Clock& clock) : clock_(clock) {}
 
-  /// Time until `host` may be connected to; zero when it may be now.
+  /// The time until a new connection to `host` is allowed; zero when it is allowed now.
   std::chrono::nanoseconds wait(const std::string& host) const;
-  /// To be called before each attempt: wait(), and unless that is longer than `patience`, the
-  /// attempt is counted as made when the wait is over.
-  std::chrono::nanoseconds start(const std::string& host, std::chrono::nanoseconds patience);
+  /// Called before each attempt. Returns wait(); unless that exceeds `max_wait`, counts an attempt
+  /// at the end of the wait.
+  std::chrono::nanoseconds start(const std::string& host, std::chrono::nanoseconds max_wait);
   void succeeded(const std::string& host);
   void failed(const std::string& host);
 

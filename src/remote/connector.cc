@@ -23,7 +23,7 @@ using namespace std::chrono_literals;
 
 constexpr int kMaxRefusals = 2;
 constexpr auto kFurtherIdle = 60s, kFurtherPause = 300s;
-constexpr auto kPatience = 3s;  // for the limits; longer pauses are the caller's
+constexpr auto kMaxLimitWait = 3s;  // callers handle longer pauses
 
 }  // namespace
 
@@ -50,7 +50,7 @@ std::vector<std::shared_ptr<Connection>> Connector::get_several(int count) {
   return all;
 }
 
-// Without waiting for the limits, and after a failure not for a while.
+// Never waits for the limits, and pauses after a failure.
 void Connector::connect_further(size_t count) {
   try {
     const bool failed_lately =
@@ -63,21 +63,22 @@ void Connector::connect_further(size_t count) {
   }
 }
 
-// The first two steps of every attempt cost no network.
+// Checks the credentials before any network access.
 Credentials Connector::check_credentials(const Ask* ask) {
   Credentials credentials = find_credentials(settings_);
   if (ask != nullptr && ask != &ask_) return credentials;
   if (refusal_.count >= kMaxRefusals && refusal_.stamp == credentials.stamp)
-    throw Error(ErrorKind::kAuth, refusal_.message + " (refused twice; not asked again)");
+    throw Error(ErrorKind::kAuth,
+                refusal_.message + " (refused twice; not retried until the credential changes)");
   if (credentials.usable(clock_.utc())) return credentials;
   const std::string expired = credentials.expired(clock_.utc());
-  if (ask != nullptr && expired.empty()) return credentials;  // the person is the credential
+  if (ask != nullptr && expired.empty()) return credentials;  // the user can answer the prompts
   throw Error(ErrorKind::kAuth, "cannot log in to " + host_label(settings_.hosts.at(0)) + " as " +
                                     settings_.user + ": " +
-                                    (expired.empty() ? "there is no key and no agent: name one in "
-                                                       "ssh.keys, or add it to the agent"
+                                    (expired.empty() ? "there is no key and no agent: set ssh.keys "
+                                                       "or add a key to the agent"
                                                      : expired + "; " + renewal(settings_)) +
-                                    ", then it is tried again by itself");
+                                    "; the log-in is then retried automatically");
 }
 
 std::shared_ptr<Connection> Connector::connect(const Ask* ask) {
@@ -103,7 +104,7 @@ std::vector<PublicKey> Connector::pinned(const SshHost& host) {
     throw Error(ErrorKind::kAuth,
                 "the host " + host_label(host) + " is not trusted yet: run 'xffl trust " +
                     (settings_.facility.empty() ? "<facility>" : settings_.facility) +
-                    "', which shows its key's fingerprint");
+                    "', which shows the fingerprint of its key");
   const auto wrong = wrong_keys_.find(host_label(host));
   if (wrong != wrong_keys_.end() && wrong->second.first == keys)
     throw Error(ErrorKind::kAuth, wrong->second.second);
@@ -112,19 +113,19 @@ std::vector<PublicKey> Connector::pinned(const SshHost& host) {
 
 void Connector::wait_for_limits(const SshHost& host) {
   const std::string label = host_label(host);
-  const auto wait = limits_->start(label, kPatience);
-  if (wait > kPatience)
+  const auto wait = limits_->start(label, kMaxLimitWait);
+  if (wait > kMaxLimitWait)
     throw Error(ErrorKind::kRemote,
-                label + " is not connected to again before " +
+                "no new connection to " + label + " for " +
                     std::to_string(std::chrono::ceil<std::chrono::seconds>(wait).count()) +
-                    " s have passed: sites ban who connects too often");
+                    " s: sites ban addresses that connect too often");
   if (wait > 0ns) clock_.sleep(wait, {});
 }
 
 std::shared_ptr<Connection> Connector::connect_to(const SshHost& host,
                                                   const Credentials& credentials, const Ask* ask) {
   for (const SshHost& jump : settings_.jump) pinned(jump);
-  pinned(host);  // all before any network
+  pinned(host);  // before any network access
   std::shared_ptr<void> below;
   UniqueFd socket = reach(host, credentials, below, ask);
   auto connection = log_in(host, std::move(socket), std::move(below), credentials, ask);

@@ -1,4 +1,4 @@
-// Makes and keeps the one connection to a facility.
+// Opens and keeps the one connection to a facility.
 #pragma once
 
 #include <map>
@@ -12,12 +12,12 @@
 
 namespace xffl::remote {
 
-/// Thread-safe. Remembers what must not be asked again: a refused log-in until the credential
-/// changes, a wrong host key until the pinned keys change; neither costs a connection.
+/// Thread-safe. Remembers a refused log-in until the credential changes, and a wrong host key until
+/// the pinned keys change; meanwhile both errors are thrown without a connection.
 class Connector {
  public:
-  /// `limits` may be shared with other connectors; none: its own. `ask`, which may be empty, is
-  /// asked whenever a log-in needs a person.
+  /// `limits` may be shared with other connectors; null: own limits. `ask`, which may be empty,
+  /// answers the prompts of keyboard-interactive log-ins.
   explicit Connector(const SshSettings& settings,
                      std::shared_ptr<ConnectionLimits> limits = nullptr, Ask ask = {})
       : settings_(settings),
@@ -26,19 +26,19 @@ class Connector {
 
   const SshSettings& settings() const { return settings_; }
 
-  /// The live connection, or a new one to the first host that answers. Waits a few seconds for the
-  /// limits, not longer. `ask` is a person who is there now: what was refused before is tried
-  /// again. Throws kRemote, kAuth.
+  /// Returns the live connection, or a new one to the first host that answers. Waits up to 3 s for
+  /// the limits. With `ask` a user is present, and a refused log-in is tried again. Throws kRemote,
+  /// kAuth.
   std::shared_ptr<Connection> get(const Ask* ask = nullptr);
 
-  /// get() and up to `count` - 1 further connections to the same host, for bulk; those that cannot
-  /// be had at once are done without. They are closed a minute after the last call.
+  /// Returns get() and up to `count` - 1 further connections to the same host for bulk transfers,
+  /// fewer when the limits or the host refuse. They are closed a minute after the last call.
   std::vector<std::shared_ptr<Connection>> get_several(int count);
 
-  /// Called with each new connection of get(), before anybody uses it.
+  /// Called with each new connection of get(), before its first use.
   std::function<void(Connection&)> on_new;
 
-  /// A key exchange with `host` through the jump hosts, without logging in to it.
+  /// Exchanges keys with `host` through the jump hosts, without a log-in to `host`.
   struct Greeting {
     SessionPtr session;
     std::shared_ptr<void> below;
@@ -47,7 +47,7 @@ class Connector {
 
  private:
   struct Refusal {
-    std::string stamp;  // of the credentials that were refused
+    std::string stamp;  // of the refused credentials
     int count = 0;
     std::string message;
   };
@@ -59,7 +59,7 @@ class Connector {
   std::shared_ptr<Connection> log_in(const SshHost& host, UniqueFd socket,
                                      std::shared_ptr<void> below, const Credentials& credentials,
                                      const Ask* ask);
-  /// Through the jump hosts, which may ask a person, too, to a socket that ends at `host`.
+  /// Returns a socket to `host` through the jump hosts, whose log-ins may use `ask`.
   UniqueFd reach(const SshHost& host, const Credentials& credentials, std::shared_ptr<void>& below,
                  const Ask* ask);
   std::vector<PublicKey> pinned(const SshHost& host);

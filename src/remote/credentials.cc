@@ -22,7 +22,7 @@ std::vector<fs::path> default_keys() {
   return {folder / "id_ed25519", folder / "id_ecdsa", folder / "id_rsa"};
 }
 
-// Enough to see that a file was replaced or rewritten.
+// Changes when a file is replaced or rewritten.
 std::string file_stamp(const fs::path& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) return path.string() + " absent\n";
@@ -31,25 +31,25 @@ std::string file_stamp(const fs::path& path) {
          " " + std::to_string(info.st_mode & 077) + "\n";
 }
 
-// What cannot be looked at (a home folder that is away for a moment) counts as absent.
-bool is_there(const fs::path& path) {
+// A file that cannot be examined (a home folder that is offline) counts as absent.
+bool is_present(const fs::path& path) {
   std::error_code unknown;
   return fs::exists(path, unknown);
 }
 
-KeyFile look_at(const fs::path& key) {
+KeyFile read_key_file(const fs::path& key) {
   KeyFile file{key, std::nullopt, std::nullopt, ""};
   struct stat info {};
   if (::stat(key.c_str(), &info) == 0 && (info.st_mode & 077) != 0) {
-    file.problem = "the key " + key.string() + " may be read by others: `chmod 600` it";
+    file.problem = "the key " + key.string() + " is readable by other users: run `chmod 600` on it";
     return file;
   }
   const fs::path certificate = key.string() + "-cert.pub";
-  if (!is_there(certificate)) return file;
+  if (!is_present(certificate)) return file;
   file.certificate_file = certificate;
   try {
     file.certificate = read_certificate(certificate);
-  } catch (const Error& error) {  // it may be written just now
+  } catch (const Error& error) {  // it may be incomplete while the user renews it
     file.problem = error.what();
   }
   return file;
@@ -59,7 +59,7 @@ std::optional<Certificate> certificate_of(const AgentIdentity& identity) {
   try {
     return parse_certificate(identity.blob, "a certificate in the SSH agent");
   } catch (const Error&) {
-    return std::nullopt;  // the server may still understand it
+    return std::nullopt;  // the server may still accept it
   }
 }
 
@@ -80,7 +80,7 @@ Credentials find_credentials(const SshSettings& settings) {
   std::string stamp;
   for (const fs::path& key : settings.keys.empty() ? default_keys() : settings.keys) {
     stamp += file_stamp(key) + file_stamp(key.string() + "-cert.pub");
-    if (is_there(key)) found.files.push_back(look_at(key));
+    if (is_present(key)) found.files.push_back(read_key_file(key));
   }
   if (settings.agent) found.identities = agent_identities(agent_socket());
   if (!found.identities.empty()) found.agent = agent_socket();
@@ -132,7 +132,7 @@ std::string Credentials::describe() const {
   if (!identities.empty())
     add("the agent's " + std::to_string(identities.size()) +
         (identities.size() == 1 ? " key" : " keys"));
-  return text.empty() ? "no key at all" : text;
+  return text.empty() ? "no key" : text;
 }
 
 std::optional<Clock::UtcTime> credential_expiry(const SshSettings& settings) {
@@ -147,10 +147,10 @@ std::optional<Clock::UtcTime> credential_expiry(const SshSettings& settings) {
     agent_has_certificate = true;
   }
   if (found.agent_first && agent_has_certificate) return agent_end;
-  // The last one to end counts: a log-in goes on to the next key when one has expired.
+  // The latest expiry counts: a log-in skips expired keys.
   std::optional<Clock::UtcTime> end;
   for (const KeyFile& file : found.files) {
-    if (!file.problem.empty()) continue;  // no log-in would use it
+    if (!file.problem.empty()) continue;  // never offered
     if (!file.certificate || !file.certificate->valid_before) return std::nullopt;
     end = std::max(end, file.certificate->valid_before);
   }

@@ -1,4 +1,4 @@
-// The keys and certificates that a log-in would offer, and until when they are good.
+// The keys and certificates of a log-in, and their validity.
 #pragma once
 
 #include <filesystem>
@@ -17,29 +17,29 @@ struct KeyFile {
   std::filesystem::path key;
   std::optional<std::filesystem::path> certificate_file;
   std::optional<Certificate> certificate;
-  std::string problem;  // why nothing of the two is offered: others may read it, say
+  std::string problem;  // why neither is offered, such as file permissions
 };
 
 struct Credentials {
-  std::vector<KeyFile> files;   // those that exist
-  std::filesystem::path agent;  // its socket; empty when it is not to be asked or holds nothing
+  std::vector<KeyFile> files;   // existing files only
+  std::filesystem::path agent;  // socket; empty when the agent is disabled or has no identities
   std::vector<AgentIdentity> identities;
   bool agent_first = false;
-  std::string stamp;  // changes when a file or what the agent holds changes
+  std::string stamp;  // changes with the files and the agent's identities
 
-  /// True when there is something to offer that has not expired.
+  /// True when a key or certificate has not expired.
   bool usable(Clock::UtcTime now) const;
-  /// The certificates that cannot be read or whose time is over at `now`, for a person: empty when
-  /// there are none.
+  /// Describes the certificates that are unreadable or have expired at `now`; empty when there are
+  /// none.
   std::string expired(Clock::UtcTime now) const;
-  /// What there is, for a person: "~/.ssh/id_x with a certificate until ..., the agent (2 keys)".
+  /// Describes the credentials: "~/.ssh/id_x with a certificate until ..., the agent's 2 keys".
   std::string describe() const;
 };
 
-/// Looks at files and the agent; no network. No errors.
+/// Reads the files and queries the agent; no network, no errors.
 Credentials find_credentials(const SshSettings& settings);
 
-/// True for a certificate whose end has passed.
+/// True for an expired certificate.
 bool is_expired(const std::optional<Certificate>& certificate, Clock::UtcTime now);
 
 }  // namespace xffl::remote

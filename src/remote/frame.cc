@@ -4,24 +4,23 @@
 #include <cctype>
 
 #include "xffl/base/error.h"
-#include "xffl/base/shell.h"
 
 namespace xffl::remote {
 namespace {
 
 constexpr size_t kMaxNoiseBytes = 1u << 20;
-constexpr size_t kMaxCommandBytes = 120'000;  // Linux takes 128 KiB an argument
+constexpr size_t kMaxCommandBytes = 120'000;  // Linux limits one argument to 128 KiB
 // The longest second mark: newline, nonce (32), " end ", 3 digits, newline.
 constexpr size_t kHeldBytes = 64;
 
-// Letters that mean themselves in every shell, inside quotes and outside.
-bool means_itself(char c) {
+// True for a character without a meaning to any shell, inside quotes and outside.
+bool is_plain(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
          std::string_view(" _./:@%+,=-").find(c) != std::string_view::npos;
 }
 
 void append_encoded(std::string& text, char c) {
-  if (means_itself(c)) {
+  if (is_plain(c)) {
     text += c;
     return;
   }
@@ -47,15 +46,9 @@ std::string framed_command(std::string_view script, std::string_view nonce) {
   command += "\")\"'";
   if (command.size() > kMaxCommandBytes)
     throw Error(ErrorKind::kConfig, "a command for a facility has " +
-                                        std::to_string(command.size()) + " bytes; " +
-                                        std::to_string(kMaxCommandBytes) + " are the most");
+                                        std::to_string(command.size()) + " bytes; the limit is " +
+                                        std::to_string(kMaxCommandBytes));
   return command;
-}
-
-std::string script_of(const std::vector<std::string>& argv) {
-  std::string script = "exec";
-  for (const std::string& word : argv) script += " " + quote_for_shell(word);
-  return script;
 }
 
 FrameReader::FrameReader(std::string_view nonce, uint64_t expected_bytes)
@@ -64,8 +57,8 @@ FrameReader::FrameReader(std::string_view nonce, uint64_t expected_bytes)
       expected_bytes_(expected_bytes) {}
 
 void FrameReader::feed(std::string_view bytes, const Output& output) {
-  if (exit_code_) return;  // what follows the second mark is noise
-  // The bulk of a download goes through without a copy.
+  if (exit_code_) return;  // ignores text after the second mark
+  // Most bytes of a download pass without a copy.
   if (begun_ && output_bytes_ + held_.size() + bytes.size() <= expected_bytes_ &&
       bytes.size() > kHeldBytes) {
     pass(held_.size(), output);

@@ -1,11 +1,11 @@
-// A command's output between two marks that no noise can imitate.
+// Frames a command's output between two marks with a random nonce.
 //
-// How it works: log-in shells may print what they like before and after (motd, .bashrc), may be
-// bash, csh or fish, and a cut link looks like an end. So the command that is sent is understood by
-// all of them alike: `exec sh -c 'eval "$(printf %b "...")"'`, with every character of our script
-// that any shell could take for its own as \0NNN; and the script prints a random nonce before and
-// after the command's own output, on both streams, with the exit code. Only what lies between is
-// output; without the second mark the outcome is not known.
+// How it works: a log-in shell may be bash, csh or fish and may print text before and after the
+// output (motd, .bashrc), and a cut link looks like the end of a command. Every shell understands
+// `exec sh -c 'eval "$(printf %b "...")"'`, where \0NNN encodes each character of the script with a
+// meaning to some shell. The script prints the nonce before and after the command's output, on both
+// streams, with the exit code. Text outside the marks is ignored; without the second mark the
+// outcome is unknown.
 #pragma once
 
 #include <cstddef>
@@ -14,35 +14,32 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace xffl::remote {
 
-/// `script`, POSIX shell, as one command for whatever log-in shell, printing the marks of `nonce`.
-/// Throws kConfig when it is longer than what one argument of a process may be.
+/// Encodes `script` (POSIX shell) as one command for any log-in shell, with the marks of `nonce`.
+/// Throws kConfig when the command exceeds the kernel's limit for one argument.
 std::string framed_command(std::string_view script, std::string_view nonce);
 
-/// "exec 'word' ...": an argument vector as a script.
-std::string script_of(const std::vector<std::string>& argv);
-
-/// Finds the output in a stream that arrives in pieces.
+/// Extracts the output from a stream that arrives in pieces.
 class FrameReader {
  public:
   using Output = std::function<void(std::string_view)>;
 
-  /// `expected_bytes`: the output has so many bytes or ends with an error; less is searched.
+  /// `expected_bytes`: the size of a successful output; up to it the mark is not searched.
   explicit FrameReader(std::string_view nonce, uint64_t expected_bytes = 0);
 
-  /// Passes on what is surely output. Throws kRemote when more than 1 MiB precedes the first mark.
+  /// Passes on bytes that are certainly output. Throws kRemote when more than 1 MiB precedes the
+  /// first mark.
   void feed(std::string_view bytes, const Output& output);
-  /// The stream is over: finds a second mark that came earlier than expected_bytes promised.
+  /// Called at the end of the stream: finds a second mark before `expected_bytes`.
   void finish(const Output& output);
 
   bool begun() const { return begun_; }
-  /// The exit code, once the second mark has been seen.
+  /// The exit code, after the second mark.
   std::optional<int> exit_code() const { return exit_code_; }
   uint64_t output_bytes() const { return output_bytes_; }
-  /// What preceded the first mark.
+  /// Text before the first mark.
   const std::string& noise() const { return noise_; }
 
  private:
@@ -55,7 +52,7 @@ class FrameReader {
   bool begun_ = false;
   std::optional<int> exit_code_;
   uint64_t output_bytes_ = 0;
-  std::string held_;  // not yet known to be output
+  std::string held_;  // may be part of the second mark
   std::string noise_;
 };
 

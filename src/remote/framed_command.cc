@@ -58,14 +58,14 @@ void FramedCommand::progress(std::span<const std::byte>& input, const FrameReade
         }
         err_bytes = channel_.try_read(err, Stream::kErr, 0);
         out_bytes = channel_.try_read(*buffer_, Stream::kOut, window_bytes_);
-        over_ = out_bytes == 0 && err_bytes == 0 && channel_.at_end();
-        return moved || over_ || out_bytes > 0 || err_bytes > 0;
+        at_end_ = out_bytes == 0 && err_bytes == 0 && channel_.at_end();
+        return moved || at_end_ || out_bytes > 0 || err_bytes > 0;
       },
       deadline, stop, "waiting for a command");
   const auto keep = [&](std::string_view text) { append_capped(err_text_, text, kMaxErrorBytes); };
   err_.feed(text_of(std::span(err).first(err_bytes)), keep);
   out_.feed(text_of(std::span(*buffer_).first(out_bytes)), output);
-  if (over_) {
+  if (at_end_) {
     err_.finish(keep);
     out_.finish(output);
   }
@@ -73,25 +73,25 @@ void FramedCommand::progress(std::span<const std::byte>& input, const FrameReade
 
 void FramedCommand::give(std::span<const std::byte> input, const FrameReader::Output& output,
                          Deadline deadline, const std::stop_token& stop) {
-  while (!input.empty() && !ended() && !over_) progress(input, output, deadline, stop);
+  while (!input.empty() && !ended() && !at_end_) progress(input, output, deadline, stop);
 }
 
 bool FramedCommand::take(const FrameReader::Output& output, Deadline deadline,
                          const std::stop_token& stop) {
   std::span<const std::byte> nothing;
-  if (!ended() && !over_) progress(nothing, output, deadline, stop);
-  return !ended() && !over_;
+  if (!ended() && !at_end_) progress(nothing, output, deadline, stop);
+  return !ended() && !at_end_;
 }
 
 int FramedCommand::exit_code() const {
   if (out_.exit_code()) return *out_.exit_code();
   std::string message = "a command at " + name_;
   if (out_.begun())
-    message += " was cut off: whether it had its effect is not known";
+    message += " was interrupted: its effect is unknown";
   else
-    message += " did not start; the log-in shell said '" + log::printable(out_.noise(), 300) +
+    message += " did not start; the log-in shell printed '" + log::printable(out_.noise(), 300) +
                "' and '" + log::printable(err_.noise(), 300) +
-               "' (for a host that only moves files, set shell: false)";
+               "' (set shell: false for a host that only transfers files)";
   throw Error(ErrorKind::kRemote, message);
 }
 

@@ -1,4 +1,4 @@
-// A command at the facility while it runs: input to it, output from it, and how it ended.
+// A running command at the facility: its input, output and exit code.
 #pragma once
 
 #include <memory>
@@ -15,28 +15,29 @@ namespace xffl::remote {
 class FramedCommand {
  public:
   struct Options {
-    uint64_t expected_bytes = 0;                               // of output; see FrameReader
-    size_t window_bytes = 0;                                   // of output under way; 0: libssh's
-    std::shared_ptr<std::vector<std::byte>> buffer = nullptr;  // shared by commands of one thread
+    uint64_t expected_bytes = 0;  // see FrameReader
+    size_t window_bytes = 0;      // receive window; 0: libssh's
+    std::shared_ptr<std::vector<std::byte>> buffer =
+        nullptr;  // commands of one thread may share it
   };
 
   /// Starts `script`. Throws kRemote, kCancelled.
   FramedCommand(std::shared_ptr<Connection> connection, const std::string& script, Options options,
                 Deadline deadline, const std::stop_token& stop);
 
-  /// Gives all of `input` to the command; less when the command ends before. `output` takes what
-  /// the command says meanwhile, outside of any lock.
+  /// Writes `input` to the command's stdin until the command ends; `output` receives its stdout
+  /// meanwhile, called without a lock.
   void give(std::span<const std::byte> input, const FrameReader::Output& output, Deadline deadline,
             const std::stop_token& stop);
-  /// Lets output come before anybody waits for it.
+  /// Opens the receive window before the first take().
   void open_window(const FrameReader::Output& output);
   void end_input() { channel_.send_eof(); }
-  /// Waits for something to happen and passes output on; false once the command has ended.
+  /// Waits for output and passes it on; false after the command has ended.
   bool take(const FrameReader::Output& output, Deadline deadline, const std::stop_token& stop);
 
-  bool ended() const { return out_.exit_code().has_value() && (err_.exit_code() || over_); }
-  /// Throws kRemote when the link or the shell ended before the command said how it ended: whether
-  /// it had its effect is then not known.
+  bool ended() const { return out_.exit_code().has_value() && (err_.exit_code() || at_end_); }
+  /// Throws kRemote when the link or the shell ended before the exit code arrived: the command's
+  /// effect is then unknown.
   int exit_code() const;
   const std::string& err() const { return err_text_; }
   uint64_t output_bytes() const { return out_.output_bytes(); }
@@ -52,11 +53,11 @@ class FramedCommand {
   std::string err_text_;
   size_t window_bytes_;
   std::shared_ptr<std::vector<std::byte>> buffer_;
-  bool over_ = false;  // no more will come
+  bool at_end_ = false;  // the channel has ended
 };
 
-/// Runs `script` to its end; output beyond 16 MiB is dropped. Throws kRemote after `timeout` too:
-/// nothing is killed over there, the channel is closed.
+/// Runs `script` to its end; output beyond 16 MiB is dropped. Throws kRemote after `timeout`, too:
+/// the channel is closed, but no process at the facility is killed.
 CommandResult run_script(const std::shared_ptr<Connection>& connection, const std::string& script,
                          std::string_view stdin_text, std::chrono::milliseconds timeout,
                          const std::stop_token& stop);

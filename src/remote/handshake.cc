@@ -24,16 +24,16 @@ using KeyPtr = std::unique_ptr<ssh_key_struct, KeyDeleter>;
 void set_option(ssh_session session, ssh_options_e option, const void* value) {
   if (ssh_options_set(session, option, value) != SSH_OK)
     throw Error(ErrorKind::kInternal,
-                std::string("libssh refuses an option: ") + ssh_get_error(session));
+                std::string("libssh rejects an option: ") + ssh_get_error(session));
 }
 
-// AES first: where processors compute it, it costs a third of ChaCha20, whose Poly1305 OpenSSH
-// computes in plain C. Without a server's AES-GCM all is as libssh would have it.
+// AES-GCM first: with AES instructions it costs a third of ChaCha20-Poly1305, which OpenSSH
+// computes in plain C.
 constexpr const char* kCiphers =
     "aes128-gcm@openssh.com,aes256-gcm@openssh.com,chacha20-poly1305@openssh.com,aes128-ctr,"
     "aes192-ctr,aes256-ctr";
 
-// The algorithms with which a key of this type signs.
+// The signature algorithms of a key type.
 std::string algorithms_of(const std::string& key_type) {
   return key_type == "ssh-rsa" ? "rsa-sha2-512,rsa-sha2-256" : key_type;
 }
@@ -52,9 +52,9 @@ std::string libssh_error(ssh_session session) {
 
 }  // namespace
 
-int drive(ssh_session session, std::chrono::milliseconds patience, int again,
-          const std::string& doing, const std::function<int()>& step) {
-  const auto deadline = SteadyClock::now() + patience;
+int drive(ssh_session session, std::chrono::milliseconds timeout, int again,
+          const std::string& activity, const std::function<int()>& step) {
+  const auto deadline = SteadyClock::now() + timeout;
   for (;;) {
     const int result = step();
     if (result != again) return result;
@@ -62,7 +62,7 @@ int drive(ssh_session session, std::chrono::milliseconds patience, int again,
         std::chrono::ceil<std::chrono::milliseconds>(deadline - SteadyClock::now()).count();
     if (left <= 0)
       throw Error(ErrorKind::kRemote,
-                  "no answer within " + std::to_string(patience.count()) + " ms while " + doing);
+                  "no answer within " + std::to_string(timeout.count()) + " ms while " + activity);
     pollfd wait{ssh_get_fd(session), POLLIN, 0};
     if (ssh_get_poll_flags(session) & SSH_WRITE_PENDING) wait.events |= POLLOUT;
     ::poll(&wait, 1, static_cast<int>(std::min<long>(left, 1000)));
@@ -94,18 +94,18 @@ SessionPtr exchange_keys(const SshSettings& settings, const SshHost& host, Uniqu
   const int fd = socket.release();
   set_option(s, SSH_OPTIONS_FD, &fd);
   ssh_set_blocking(s, 0);
-  const std::string doing = "exchanging keys with " + host_label(host);
-  if (drive(s, settings.timeouts.log_in, SSH_AGAIN, doing, [&] { return ssh_connect(s); }) !=
+  const std::string activity = "exchanging keys with " + host_label(host);
+  if (drive(s, settings.timeouts.log_in, SSH_AGAIN, activity, [&] { return ssh_connect(s); }) !=
       SSH_OK) {
     const std::string problem = libssh_error(s);
     if (!wanted.empty() && is_host_key_mismatch(problem))
       throw Error(ErrorKind::kAuth, std::string(kHostKeyChanged) + ": " + host_label(host) +
                                         " has no key of the trusted type any more (" + problem +
-                                        "); if its administrators say so, run '" +
+                                        "); if the site announces a new key, run '" +
                                         trust_command(settings) + "'");
-    throw Error(ErrorKind::kRemote, "failed while " + doing + ": " + problem);
+    throw Error(ErrorKind::kRemote, "failed while " + activity + ": " + problem);
   }
-  // libssh makes the socket blocking once connected; a full one would then block every thread.
+  // libssh makes the socket blocking after the connection; a full socket would block every thread.
   ::fcntl(ssh_get_fd(s), F_SETFL, ::fcntl(ssh_get_fd(s), F_GETFL) | O_NONBLOCK);
   return session;
 }
@@ -114,7 +114,7 @@ PublicKey server_key(ssh_session session) {
   ssh_key raw = nullptr;
   char* text = nullptr;
   if (ssh_get_server_publickey(session, &raw) != SSH_OK)
-    throw Error(ErrorKind::kRemote, "the host showed no key: " + libssh_error(session));
+    throw Error(ErrorKind::kRemote, "the host sent no key: " + libssh_error(session));
   const KeyPtr key(raw);
   if (ssh_pki_export_pubkey_base64(key.get(), &text) != SSH_OK)
     throw Error(ErrorKind::kRemote, "the host's key cannot be read");
@@ -128,18 +128,18 @@ void check_host_key(const SshSettings& settings, const SshHost& host, const Publ
   if (std::find(pinned.begin(), pinned.end(), shown) != pinned.end()) return;
   const std::string now = shown.type + " " + key_fingerprint(shown.blob);
   if (pinned.empty())
-    throw Error(ErrorKind::kAuth, "the host " + host_label(host) +
-                                      " is not trusted yet: it shows " + now +
-                                      "; compare this with what the site publishes, then run '" +
-                                      trust_command(settings) + "'");
+    throw Error(ErrorKind::kAuth,
+                "the host " + host_label(host) + " is not trusted yet: it shows " + now +
+                    "; compare this with the fingerprint that the site publishes, then run '" +
+                    trust_command(settings) + "'");
   std::string old;
   for (const PublicKey& key : pinned)
     old += (old.empty() ? "" : ", ") + key.type + " " + key_fingerprint(key.blob);
   throw Error(ErrorKind::kAuth,
               std::string(kHostKeyChanged) + ": " + host_label(host) + " was trusted with " + old +
                   " and now shows " + now +
-                  "; somebody may be in between. Nothing was sent. If the site announces the new "
-                  "key, run '" +
+                  "; this may be a man-in-the-middle attack. No credential was sent. If the site "
+                  "announces the new key, run '" +
                   trust_command(settings) + "'");
 }
 

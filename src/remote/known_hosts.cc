@@ -53,7 +53,7 @@ std::vector<PublicKey> pinned_keys(const std::filesystem::path& file, const SshH
     const auto key = parse_public_key(line.key);
     if (!key)
       throw Error(ErrorKind::kCorrupt,
-                  file.string() + ": the line of " + label + " holds no public key: '" +
+                  file.string() + ": the line of " + label + " has no public key: '" +
                       log::printable(line.text, 200) + "'; remove it, then run `xffl trust`");
     keys.push_back(*key);
   }

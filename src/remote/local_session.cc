@@ -1,5 +1,5 @@
-// How it works: plain POSIX. Files are opened with O_NOFOLLOW and O_NONBLOCK, so that neither a
-// symbolic link nor a FIFO that a job left behind leads anywhere or blocks.
+// How it works: plain POSIX calls. Files are opened with O_NOFOLLOW and O_NONBLOCK, so that a
+// symbolic link is not followed and a FIFO does not block.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -28,8 +28,8 @@ UniqueFd open_regular(const RemotePath& path, int flags) {
   return fd;
 }
 
-[[noreturn]] void rethrow(const fs::filesystem_error& error, const std::string& doing) {
-  throw system_error(doing, error.code().value());
+[[noreturn]] void rethrow(const fs::filesystem_error& error, const std::string& activity) {
+  throw system_error(activity, error.code().value());
 }
 
 class LocalSession final : public Session {
@@ -41,7 +41,7 @@ class LocalSession final : public Session {
     try {
       result = run_process({.argv = argv, .stdin_text = stdin_text, .timeout = timeout}, stop);
     } catch (const Error& error) {
-      // A missing program is the facility's answer, as a shell would give it.
+      // A missing program gives exit code 127, as in a shell.
       if (error.kind() != ErrorKind::kNotFound) throw;
       return {.exit_code = 127, .out = {}, .err = error.what()};
     }
@@ -76,7 +76,7 @@ class LocalSession final : public Session {
   std::optional<uint64_t> free_bytes(const RemotePath& folder) override {
     struct statvfs info {};
     if (::statvfs(folder.str().c_str(), &info) != 0)
-      throw system_error("ask for the free space of " + folder.str(), errno);
+      throw system_error("query the free space of " + folder.str(), errno);
     return uint64_t{info.f_bavail} * info.f_frsize;
   }
 
@@ -113,7 +113,7 @@ class LocalSession final : public Session {
     if (stop.stop_requested())
       throw Error(ErrorKind::kCancelled, "stopped before " + path.str() + " was removed");
     std::error_code problem;
-    fs::remove_all(path.str(), problem);  // libstdc++ goes by openat and does not follow links
+    fs::remove_all(path.str(), problem);  // libstdc++ uses openat and does not follow links
     if (problem) throw system_error("remove " + path.str(), problem.value());
   }
 };

@@ -25,8 +25,8 @@ void Session::download(const RemotePath& path, uint64_t offset, uint64_t length,
     const size_t n = read(path, offset + done, wanted);
     if (n < wanted.size())
       throw Error(ErrorKind::kCorrupt, path.str() + " at the facility ends after " +
-                                           std::to_string(offset + done + n) + " bytes; " +
-                                           std::to_string(offset + length) + " were expected");
+                                           std::to_string(offset + done + n) + " bytes, expected " +
+                                           std::to_string(offset + length));
     sink(wanted);
     done += n;
   }
@@ -57,7 +57,7 @@ std::vector<FileView> Session::look(const RemotePath& folder, std::span<const Fi
     if (!view.info || view.info->type != FileInfo::Type::kRegular ||
         view.info->size_bytes > file.max_bytes || view.info->size_bytes == 0)
       continue;
-    // One byte more is asked for: the size is a claim of the far side.
+    // Reads one byte more, because the size from the facility is untrusted.
     view.bytes.resize(view.info->size_bytes + 1);
     view.bytes.resize(read(folder / file.name, 0, std::as_writable_bytes(std::span(view.bytes))));
     view.info->size_bytes = view.bytes.size();
@@ -78,11 +78,10 @@ void Session::put_files(const RemotePath& folder, std::span<const NewFile> files
 
 std::string read_text(Session& session, const RemotePath& path, uint64_t max_bytes) {
   const auto info = session.stat(path);
-  if (!info)
-    throw Error(ErrorKind::kNotFound, "there is no file " + path.str() + " at the facility");
+  if (!info) throw Error(ErrorKind::kNotFound, path.str() + " does not exist at the facility");
   if (info->type != FileInfo::Type::kRegular)
     throw Error(ErrorKind::kCorrupt, path.str() + " at the facility is not a regular file");
-  // The size is a claim of the far side: what is read decides.
+  // The size from the facility is untrusted: the number of bytes read decides.
   std::string text;
   while (text.size() <= max_bytes) {
     const size_t wanted = std::min<uint64_t>(max_bytes + 1 - text.size(), 1u << 20);
@@ -94,12 +93,12 @@ std::string read_text(Session& session, const RemotePath& path, uint64_t max_byt
     if (n < wanted) return text;
   }
   throw Error(ErrorKind::kCorrupt, path.str() + " at the facility is larger than the " +
-                                       std::to_string(max_bytes) + " bytes allowed for it");
+                                       std::to_string(max_bytes) + " bytes allowed");
 }
 
 void write_text_atomic(Session& session, const RemotePath& path, std::string_view text) {
   const RemotePath temp(path.str() + ".tmp");
-  session.remove_tree(temp);  // a longer one may be left from an interrupted call
+  session.remove_tree(temp);  // an interrupted call may have left a longer one
   session.write(temp, 0, std::as_bytes(std::span(text.data(), text.size())));
   session.sync(temp);
   session.rename(temp, path);

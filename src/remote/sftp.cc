@@ -20,7 +20,7 @@ constexpr uint32_t kOk = 0, kEof = 1, kNoSuchFile = 2, kDenied = 3, kFailure = 4
 constexpr uint32_t kHasSize = 1, kHasOwner = 2, kHasMode = 4, kHasTimes = 8,
                    kHasExtended = 0x80000000u;
 constexpr size_t kWindowBytes = 8u << 20;
-constexpr size_t kMaxNames = 1'000'000, kMaxNameBytes = 64u << 20;  // of a folder
+constexpr size_t kMaxNames = 1'000'000, kMaxNameBytes = 64u << 20;  // per folder
 
 FileInfo read_attributes(WireReader& in) {
   const uint32_t flags = in.u32();
@@ -55,16 +55,16 @@ void Sftp::start(const std::stop_token& stop) {
   try {
     while (!complete()) fill(stop);
   } catch (const Error& error) {
-    // The link is there, but no SFTP server answers on it.
+    // The link is alive, but no SFTP server answers.
     if (error.kind() != ErrorKind::kRemote || !channel_.connection().alive()) throw;
-    nonsense(error.what());
+    protocol_error(error.what());
   }
   uint32_t length = 0;
   std::string packet(reinterpret_cast<const char*>(arrived_.data() + begin_), end_ - begin_);
   WireReader head(packet, "SFTP");
   length = head.u32();
   if (length < 5 || length > kMaxPacketBytes || head.u8() != kVersion)
-    nonsense("what answers is not SFTP: '" + log::printable(packet, 100) + "'");
+    protocol_error("the answer is not SFTP: '" + log::printable(packet, 100) + "'");
   begin_ += 4 + length;
   WireReader in(std::string_view(packet).substr(5, length - 1), "SFTP's version");
   in.u32();
@@ -81,9 +81,9 @@ bool Sftp::complete() const {
   return length > kMaxPacketBytes || end_ - begin_ >= 4 + size_t{length};
 }
 
-void Sftp::nonsense(const std::string& what) {
+void Sftp::protocol_error(const std::string& problem) {
   broken_ = true;
-  throw Error(ErrorKind::kUnsupported, "SFTP at " + name_ + ": " + what);
+  throw Error(ErrorKind::kUnsupported, "SFTP at " + name_ + ": " + problem);
 }
 
 void Sftp::fill(const std::stop_token& stop) {
@@ -110,7 +110,7 @@ SftpReply Sftp::next_packet() {
   WireReader in(all, "SFTP");
   const uint32_t length = in.u32();
   if (length < 5 || length > kMaxPacketBytes)
-    nonsense("an answer of " + std::to_string(length) + " bytes");
+    protocol_error("an answer of " + std::to_string(length) + " bytes");
   SftpReply reply;
   reply.type = in.u8();
   reply.id = in.u32();
@@ -140,7 +140,7 @@ void Sftp::send(uint8_t type, const std::string& body, const std::stop_token& st
                    deadline_in(channel_.connection().timeouts().operation), stop,
                    "sending a request about files");
   } catch (const Error&) {
-    broken_ = true;  // a part of it may have been sent
+    broken_ = true;  // a part of the packet may have been sent
     throw;
   }
 }
@@ -156,42 +156,43 @@ uint32_t Sftp::request(uint8_t type, const WireWriter& body, const std::stop_tok
 SftpReply Sftp::call(uint8_t type, const WireWriter& body, const std::stop_token& stop) {
   const uint32_t id = request(type, body, stop);
   SftpReply reply = receive(stop);
-  if (reply.id != id) nonsense("an answer to a request that was not made");
+  if (reply.id != id) protocol_error("an answer without a request");
   return reply;
 }
 
 SftpStatus Sftp::status_of(const SftpReply& reply) {
-  if (reply.type != kStatus) nonsense("an unexpected answer of type " + std::to_string(reply.type));
+  if (reply.type != kStatus)
+    protocol_error("an unexpected answer of type " + std::to_string(reply.type));
   WireReader in(reply.payload, "SFTP's status");
   SftpStatus status{in.u32(), {}};
   if (!in.done()) status.message = in.string();
   return status;
 }
 
-// Version 3 has one code, "failure", for a full disk, a name in the way and much else.
-void Sftp::fail(const SftpStatus& status, const std::string& doing) {
+// Version 3 has one code, "failure", for a full disk, an existing name and other errors.
+void Sftp::fail(const SftpStatus& status, const std::string& activity) {
   const ErrorKind kind = status.code == kNoSuchFile        ? ErrorKind::kNotFound
                          : status.code == kUnsupportedCode ? ErrorKind::kUnsupported
                                                            : ErrorKind::kIo;
   const char* meaning = status.code == kNoSuchFile ? "no such file"
                         : status.code == kDenied   ? "permission denied"
                         : status.code == kFailure
-                            ? "refused (a full disk or quota, or a name in the way?)"
+                            ? "refused (a full disk or quota, or an existing name?)"
                             : "refused";
-  throw Error(kind, "cannot " + doing + " at " + name_ + ": " + meaning + " (SFTP code " +
+  throw Error(kind, "cannot " + activity + " at " + name_ + ": " + meaning + " (SFTP code " +
                         std::to_string(status.code) + ": " + log::printable(status.message, 200) +
                         ")");
 }
 
-void Sftp::expect_ok(const SftpReply& reply, const std::string& doing) {
+void Sftp::expect_ok(const SftpReply& reply, const std::string& activity) {
   const SftpStatus status = status_of(reply);
-  if (status.code != kOk) fail(status, doing);
+  if (status.code != kOk) fail(status, activity);
 }
 
-std::string_view Sftp::data_of(const SftpReply& reply, const std::string& doing) {
+std::string_view Sftp::data_of(const SftpReply& reply, const std::string& activity) {
   if (reply.type == kData) return WireReader(reply.payload, "SFTP's data").string();
   const SftpStatus status = status_of(reply);
-  if (status.code != kEof) fail(status, doing);
+  if (status.code != kEof) fail(status, activity);
   return {};
 }
 
@@ -220,7 +221,7 @@ void Sftp::close(const std::string& handle) {
 }
 
 void Sftp::fsync(const std::string& handle, const std::string& path) {
-  if (!has("fsync@openssh.com")) return;  // as durable as the server makes it
+  if (!has("fsync@openssh.com")) return;  // durability is then the server's
   expect_ok(call(kExtended, WireWriter().string("fsync@openssh.com").string(handle)),
             "make durable " + path);
 }
@@ -238,7 +239,7 @@ std::map<std::string, FileInfo> Sftp::list(const std::string& folder) {
   if (opened.type != kHandle) fail(status_of(opened), "list the folder " + folder);
   const std::string handle(WireReader(opened.payload, "SFTP's handle").string());
   std::map<std::string, FileInfo> names;
-  size_t count = 0, bytes = 0;  // the same name counts again: a folder has an end
+  size_t count = 0, bytes = 0;  // also counts repeated names
   for (;;) {
     const SftpReply reply = call(kReaddir, WireWriter().string(handle));
     if (reply.type != kName) {
@@ -250,14 +251,14 @@ std::map<std::string, FileInfo> Sftp::list(const std::string& folder) {
     WireReader in(reply.payload, "SFTP's names");
     for (uint32_t left = in.u32(); left > 0; --left) {
       const std::string name(in.string());
-      in.string();  // as ls -l would show it
+      in.string();  // the line of ls -l
       const FileInfo info = read_attributes(in);
       if (name.find('/') != std::string::npos || name.empty())
-        nonsense("a folder's entry is called '" + log::printable(name, 100) + "'");
+        protocol_error("a folder entry is named '" + log::printable(name, 100) + "'");
       if (name != "." && name != "..") names[name] = info;
       bytes += name.size();
       if (++count > kMaxNames || bytes > kMaxNameBytes)
-        nonsense("more than a million names in " + folder);
+        protocol_error("more than a million names in " + folder);
     }
   }
 }
@@ -282,7 +283,7 @@ std::optional<uint64_t> Sftp::free_bytes(const std::string& folder) {
   if (!has("statvfs@openssh.com")) return std::nullopt;
   const SftpReply reply =
       call(kExtended, WireWriter().string("statvfs@openssh.com").string(folder));
-  if (reply.type != kExtendedReply) fail(status_of(reply), "ask for the free space of " + folder);
+  if (reply.type != kExtendedReply) fail(status_of(reply), "query the free space of " + folder);
   WireReader in(reply.payload, "SFTP's file system");
   in.u64();
   const uint64_t unit = in.u64();

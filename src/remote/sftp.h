@@ -1,8 +1,8 @@
-// SFTP version 3, the client's side, over one channel, with requests in flight.
+// An SFTP version 3 client over one channel, with requests in flight.
 //
-// libssh's own client waits for each answer and cannot write ahead; this one sends any number of
-// requests and takes the answers as they come. Source: draft-ietf-secsh-filexfer-02 and OpenSSH's
-// PROTOCOL section 4 (posix-rename, fsync, statvfs). One thread at a time.
+// libssh's own client waits for each answer and cannot pipeline writes; this client sends any
+// number of requests and receives the answers in any order. Source: draft-ietf-secsh-filexfer-02
+// and OpenSSH's PROTOCOL section 4 (posix-rename, fsync, statvfs). One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -36,10 +36,10 @@ class Sftp {
  public:
   enum Open : uint32_t { kRead = 1, kWrite = 2, kCreate = 8 };
 
-  /// Throws kRemote; kUnsupported when what answers is not SFTP (a start-up file that prints).
+  /// Throws kRemote; kUnsupported when the answer is not SFTP (a start-up file that prints).
   Sftp(std::shared_ptr<Connection> connection, const std::stop_token& stop);
 
-  /// False after a lost answer: the client cannot be used any more.
+  /// False after a lost answer, which makes the client unusable.
   bool usable() const { return !broken_ && waiting_ == 0; }
   bool alive() { return channel_.connection().alive(); }
   bool has(const std::string& extension) const { return extensions_.count(extension) != 0; }
@@ -49,9 +49,9 @@ class Sftp {
   void close(const std::string& handle);
   void fsync(const std::string& handle, const std::string& path);
   void rename(const std::string& from, const std::string& to);
-  /// Names with their types; "." and ".." left out.
+  /// Names with their types, without "." and "..".
   std::map<std::string, FileInfo> list(const std::string& folder);
-  /// mkdir -p: errors are not told apart, the caller looks.
+  /// mkdir -p; ignores errors, the caller checks the result.
   void make_folders(const std::vector<std::string>& folders);
   void remove_file(const std::string& path);
   void remove_folder(const std::string& path);
@@ -62,16 +62,16 @@ class Sftp {
                      const std::stop_token& stop);
   uint32_t send_write(const std::string& handle, uint64_t offset, std::span<const std::byte> bytes,
                       const std::stop_token& stop);
-  /// The next answer, whichever request it belongs to.
+  /// The next answer, to any of the requests.
   SftpReply receive(const std::stop_token& stop);
-  /// The next answer when it is there already.
+  /// The next answer if it has arrived already.
   std::optional<SftpReply> try_receive();
   /// Throws unless the status is ok.
-  void expect_ok(const SftpReply& reply, const std::string& doing);
-  /// The bytes of a read's answer; empty at the end of the file.
-  std::string_view data_of(const SftpReply& reply, const std::string& doing);
+  void expect_ok(const SftpReply& reply, const std::string& activity);
+  /// The bytes of an answer to a read; empty at the end of the file.
+  std::string_view data_of(const SftpReply& reply, const std::string& activity);
 
-  /// How much one request may write.
+  /// The maximum bytes of one write request.
   size_t write_bytes() const { return has("posix-rename@openssh.com") ? 128u << 10 : 32u << 10; }
 
  private:
@@ -87,16 +87,16 @@ class Sftp {
   SftpReply next_packet();
   void fill(const std::stop_token& stop);
   SftpStatus status_of(const SftpReply& reply);
-  [[noreturn]] void fail(const SftpStatus& status, const std::string& doing);
-  [[noreturn]] void nonsense(const std::string& what);
+  [[noreturn]] void fail(const SftpStatus& status, const std::string& activity);
+  [[noreturn]] void protocol_error(const std::string& problem);
 
   std::string name_;
   Channel channel_;
   std::set<std::string> extensions_;
   std::vector<std::byte> arrived_;
-  size_t begin_ = 0, end_ = 0;  // of what arrived and was not taken yet
+  size_t begin_ = 0, end_ = 0;  // the unread part of arrived_
   uint32_t next_id_ = 1;
-  int waiting_ = 0;  // answers that are still to come
+  int waiting_ = 0;  // outstanding answers
   bool broken_ = false;
 };
 

@@ -10,17 +10,16 @@
 namespace xffl::remote {
 namespace {
 
-// What old servers give at most in one answer, and what is under way at once: 8 MiB.
+// The maximum answer of old servers; 8 MiB in flight.
 constexpr uint32_t kReadBytes = 64u << 10;
 constexpr size_t kReadsInFlight = 128;
 constexpr int kMaxDepth = 64;
 
-// Opening follows links and waits for a FIFO's writer: look first.
+// Checks the type first: opening would follow links and block on a FIFO.
 void require_regular(Sftp& sftp, const RemotePath& path, bool may_be_absent) {
   const auto info = sftp.lstat(path.str());
   if (!info && may_be_absent) return;
-  if (!info)
-    throw Error(ErrorKind::kNotFound, "there is no file " + path.str() + " at the facility");
+  if (!info) throw Error(ErrorKind::kNotFound, path.str() + " does not exist at the facility");
   if (info->type != FileInfo::Type::kRegular)
     throw Error(ErrorKind::kIo, path.str() + " at the facility is not a regular file");
 }
@@ -33,15 +32,15 @@ struct PendingRead {
   bool answered = false;
 };
 
-// Answers may be shorter than asked for: the rest is asked for again.
+// Stores an answer; requests the rest of a short one again.
 void take_answer(Sftp& sftp, const std::string& handle, std::deque<PendingRead>& pending,
-                 const SftpReply& reply, bool& at_end, const std::string& doing,
+                 const SftpReply& reply, bool& at_end, const std::string& activity,
                  const std::stop_token& stop) {
   const auto read = std::find_if(pending.begin(), pending.end(),
                                  [&](const PendingRead& each) { return each.id == reply.id; });
   if (read == pending.end())
-    throw Error(ErrorKind::kRemote, "an answer to a read that was not asked for, to " + doing);
-  const std::string_view data = sftp.data_of(reply, doing);
+    throw Error(ErrorKind::kRemote, "an answer without a read request, to " + activity);
+  const std::string_view data = sftp.data_of(reply, activity);
   const size_t missing = read->count - read->bytes.size();
   read->bytes.append(data.substr(0, missing));
   read->answered = data.empty() || data.size() >= missing;
@@ -71,7 +70,7 @@ void remove_below(Sftp& sftp, const std::string& folder, int depth, const std::s
 uint64_t sftp_stream(Sftp& sftp, const RemotePath& path, uint64_t offset, uint64_t length,
                      const Sink& sink, const std::stop_token& stop) {
   require_regular(sftp, path, false);
-  const std::string doing = "read " + path.str();
+  const std::string activity = "read " + path.str();
   const std::string handle = sftp.open(path.str(), Sftp::kRead, stop);
   std::deque<PendingRead> pending;
   uint64_t asked = 0, given = 0;
@@ -84,7 +83,7 @@ uint64_t sftp_stream(Sftp& sftp, const RemotePath& path, uint64_t offset, uint64
       asked += count;
     }
     if (pending.empty()) break;
-    take_answer(sftp, handle, pending, sftp.receive(stop), at_end, doing, stop);
+    take_answer(sftp, handle, pending, sftp.receive(stop), at_end, activity, stop);
     while (!pending.empty() && pending.front().answered) {
       const std::string& bytes = pending.front().bytes;
       if (!short_read) {
@@ -126,7 +125,7 @@ void sftp_write(Sftp& sftp, const RemotePath& path, uint64_t offset,
     try {
       sftp.expect_ok(reply, "write " + path.str());
     } catch (const Error& error) {
-      problem = error;  // the other answers still come
+      problem = error;  // the other answers must still be received
     }
   };
   while (!bytes.empty() && !problem) {
@@ -154,7 +153,7 @@ void sftp_sync(Sftp& sftp, const RemotePath& path) {
 
 void sftp_rename(Sftp& sftp, const RemotePath& from, const RemotePath& to) {
   sftp.rename(from.str(), to.str());
-  const std::string folder = sftp.open(to.parent().str(), Sftp::kRead);  // as open(2) does
+  const std::string folder = sftp.open(to.parent().str(), Sftp::kRead);  // like open(2) of a folder
   sftp.fsync(folder, to.parent().str());
   sftp.close(folder);
 }
@@ -164,7 +163,7 @@ std::vector<std::string> sftp_list(Sftp& sftp, const RemotePath& folder) {
   try {
     for (const auto& entry : sftp.list(folder.str())) names.push_back(entry.first);
   } catch (const Error& error) {
-    // Version 3 says "no such file" for what is not a folder, too.
+    // Version 3 reports "no such file" for a path that is not a folder, too.
     if (error.kind() != ErrorKind::kNotFound || !sftp.usable() || !sftp.lstat(folder.str())) throw;
     throw Error(ErrorKind::kIo, folder.str() + " at the facility is not a folder");
   }
@@ -176,7 +175,7 @@ void sftp_make_dirs(Sftp& sftp, const RemotePath& folder) {
   for (RemotePath at = folder; at.str() != "/"; at = at.parent()) folders.push_back(at.str());
   std::reverse(folders.begin(), folders.end());
   sftp.make_folders(folders);
-  // A link to a folder is as good; opening it tells.
+  // A symbolic link to a folder is accepted if it can be listed.
   const auto info = sftp.lstat(folder.str());
   if (info && info->type == FileInfo::Type::kFolder) return;
   if (info && info->type == FileInfo::Type::kOther) {
@@ -184,9 +183,9 @@ void sftp_make_dirs(Sftp& sftp, const RemotePath& folder) {
     return;
   }
   throw Error(ErrorKind::kIo, "cannot create the folder " + folder.str() + " at the facility: " +
-                                  (info ? "a file is in the way"
-                                        : "refused (permissions, a full disk or quota, or a "
-                                          "file in the way)"));
+                                  (info ? "a file has that name"
+                                        : "refused (permissions, a full disk or quota, or "
+                                          "an existing file)"));
 }
 
 void sftp_remove_tree(Sftp& sftp, const RemotePath& path, const std::stop_token& stop) {

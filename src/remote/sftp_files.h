@@ -1,4 +1,4 @@
-// Files at a facility by SFTP, as Session promises.
+// Session's file operations by SFTP.
 #pragma once
 
 #include "sftp.h"
@@ -15,10 +15,10 @@ std::vector<std::string> sftp_list(Sftp& sftp, const RemotePath& folder);
 void sftp_make_dirs(Sftp& sftp, const RemotePath& folder);
 void sftp_remove_tree(Sftp& sftp, const RemotePath& path, const std::stop_token& stop);
 
-/// Opens a regular file for writing, creating it; the handle is closed by the caller.
+/// Opens or creates a regular file for writing; the caller closes the handle.
 std::string sftp_open_to_write(Sftp& sftp, const RemotePath& path);
 /// Reads `length` bytes from `offset` with many requests in flight; fewer only when the file ends
-/// before. Returns how many `sink` got.
+/// early. Returns the number of bytes passed to `sink`.
 uint64_t sftp_stream(Sftp& sftp, const RemotePath& path, uint64_t offset, uint64_t length,
                      const Sink& sink, const std::stop_token& stop);
 

@@ -1,5 +1,5 @@
-// How it works: fixed scripts; names and sizes are arguments, contents go through stdin or come
-// between sizes. Whatever does not parse to its last line counts as a lost answer.
+// How it works: fixed scripts with names and sizes as arguments. Contents travel through stdin, and
+// in the output after their sizes. An output that does not parse to its last line is a lost answer.
 #include "shell_files.h"
 
 #include <charconv>
@@ -14,7 +14,7 @@ namespace {
 
 using Type = FileInfo::Type;
 
-// A folder, then a name and the size up to which its content is wanted, for each file.
+// Arguments: a folder, then for each file its name and the maximum size of a wanted content.
 constexpr const char* kLook = R"(
 if ! cd -- "$1" 2>/dev/null; then
   if [ -d "$1" ]; then exit 3; fi
@@ -37,8 +37,8 @@ while [ $# -ge 2 ]; do
 done
 echo end)";
 
-// A folder, then a name and a size for each file; the contents on stdin. Exit code 4: a tool did
-// not do what it should, before any file got its name.
+// Arguments: a folder, then for each file its name and size; the contents are on stdin. Exit code
+// 4: a tool failed before any file had its final name.
 constexpr const char* kPut = R"(
 umask 077
 mkdir -p -- "$1" && cd -- "$1" || exit 3
@@ -69,20 +69,20 @@ std::chrono::milliseconds deadline_for(uint64_t bytes) {
   return std::chrono::seconds(60) + std::chrono::milliseconds(bytes / 64);  // 64 kB/s
 }
 
-// Takes the answer apart, front to back.
+// Parses the answer from front to back.
 class Answer {
  public:
   Answer(const std::string& text, const RemotePath& folder) : rest_(text), folder_(folder) {}
 
   std::string_view line() {
     const size_t end = rest_.find('\n');
-    if (end == std::string_view::npos) cut();
+    if (end == std::string_view::npos) fail_incomplete();
     const std::string_view found = rest_.substr(0, end);
     rest_.remove_prefix(end + 1);
     return found;
   }
   std::string_view bytes(uint64_t count) {
-    if (rest_.size() < count) cut();
+    if (rest_.size() < count) fail_incomplete();
     const std::string_view found = rest_.substr(0, count);
     rest_.remove_prefix(count);
     return found;
@@ -90,12 +90,12 @@ class Answer {
   uint64_t number(std::string_view text) {
     uint64_t value = 0;
     const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (problem != std::errc() || end != text.data() + text.size()) cut();
+    if (problem != std::errc() || end != text.data() + text.size()) fail_incomplete();
     return value;
   }
-  [[noreturn]] void cut() const {
+  [[noreturn]] void fail_incomplete() const {
     throw Error(ErrorKind::kRemote, "the facility's answer about the files of " + folder_.str() +
-                                        " is not complete: '" + log::printable(rest_, 80) + "'");
+                                        " is incomplete: '" + log::printable(rest_, 80) + "'");
   }
 
  private:
@@ -105,20 +105,21 @@ class Answer {
 
 FileView parse_view(Answer& answer, uint64_t max_bytes) {
   const std::string_view line = answer.line();
-  const std::string_view word = line.substr(0, line.find(' '));
-  const auto size = [&] { return answer.number(line.substr(word.size() + 1)); };
+  const std::string_view keyword = line.substr(0, line.find(' '));
+  const auto size = [&] { return answer.number(line.substr(keyword.size() + 1)); };
   if (line == "absent") return {};
   if (line == "folder") return {FileInfo{Type::kFolder, 0}, {}};
   if (line == "other") return {FileInfo{Type::kOther, 0}, {}};
-  if (word == "file" && line != word) return {FileInfo{Type::kRegular, size()}, {}};
-  if (word != "content" || line == word || size() > max_bytes) answer.cut();
+  if (keyword == "file" && line != keyword) return {FileInfo{Type::kRegular, size()}, {}};
+  if (keyword != "content" || line == keyword || size() > max_bytes) answer.fail_incomplete();
   FileView view{FileInfo{Type::kRegular, size()}, std::string(answer.bytes(size()))};
-  if (!answer.line().empty()) answer.cut();
+  if (!answer.line().empty()) answer.fail_incomplete();
   return view;
 }
 
-[[noreturn]] void refuse(const char* doing, const RemotePath& folder, const CommandResult& result) {
-  throw Error(ErrorKind::kIo, std::string("cannot ") + doing + " " + folder.str() +
+[[noreturn]] void fail(const char* activity, const RemotePath& folder,
+                       const CommandResult& result) {
+  throw Error(ErrorKind::kIo, std::string("cannot ") + activity + " " + folder.str() +
                                   " at the facility: " + log::printable(result.err, 300));
 }
 
@@ -134,12 +135,12 @@ std::vector<FileView> look_by_shell(Session& session, const RemotePath& folder,
     bytes += file.max_bytes;
   }
   const CommandResult result = session.run(argv, "", deadline_for(bytes), {});
-  if (result.exit_code != 0) refuse("look at the files of", folder, result);
+  if (result.exit_code != 0) fail("look at the files of", folder, result);
   if (result.out == "none\n") return std::vector<FileView>(files.size());
   Answer answer(result.out, folder);
   std::vector<FileView> views;
   for (const FileQuery& file : files) views.push_back(parse_view(answer, file.max_bytes));
-  if (answer.line() != "end") answer.cut();
+  if (answer.line() != "end") answer.fail_incomplete();
   return views;
 }
 
@@ -153,8 +154,8 @@ bool put_by_shell(Session& session, const RemotePath& folder, std::span<const Ne
   }
   const CommandResult result = session.run(argv, contents, deadline_for(contents.size()), {});
   if (result.exit_code == 4) return false;
-  if (result.exit_code != 0) refuse("put files into", folder, result);
-  if (result.out != "end\n") Answer(result.out, folder).cut();
+  if (result.exit_code != 0) fail("put files into", folder, result);
+  if (result.out != "end\n") Answer(result.out, folder).fail_incomplete();
   return true;
 }
 

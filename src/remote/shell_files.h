@@ -1,4 +1,4 @@
-// look() and put_files() where the facility has a shell: one command each.
+// Session::look() and put_files() by one shell command each.
 #pragma once
 
 #include <span>
@@ -9,12 +9,13 @@
 
 namespace xffl::remote {
 
-/// As Session::look(). Throws kRemote when the answer is cut, kIo when the folder is closed to us.
+/// See Session::look(). Throws kRemote when the answer is incomplete, kIo when the folder is not
+/// accessible.
 std::vector<FileView> look_by_shell(Session& session, const RemotePath& folder,
                                     std::span<const FileQuery> files);
 
-/// As Session::put_files(). False when this shell's tools cannot do it: nothing has got its name
-/// then. Throws kRemote, kIo.
+/// See Session::put_files(). False when the facility's tools fail; no file has its final name then.
+/// Throws kRemote, kIo.
 bool put_by_shell(Session& session, const RemotePath& folder, std::span<const NewFile> files);
 
 }  // namespace xffl::remote

@@ -1,6 +1,6 @@
-// How it works: files go by SFTP, which needs no process at the facility for each question; where
-// SFTP is broken (a start-up file that prints) or absent, by commands. Bulk goes by commands where
-// there is a shell, else by SFTP.
+// How it works: file operations use SFTP, which needs no process at the facility for each request,
+// or shell commands where SFTP is broken (a start-up file that prints) or absent. Bulk transfers
+// use commands where the facility has a shell, else SFTP.
 #include <algorithm>
 #include <atomic>
 #include <mutex>
@@ -15,6 +15,7 @@
 #include "wire.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
+#include "xffl/base/shell.h"
 #include "xffl/remote/ssh.h"
 
 namespace xffl::remote {
@@ -28,7 +29,7 @@ class SshSession final : public Session {
     connector_.on_new = [this](Connection& connection) {
       connection.on_full = [this] { drop_idle(); };
       drop_idle();
-      sftp_refused_ = false;
+      sftp_unavailable_ = false;
     };
   }
   ~SshSession() override { drop_idle(); }
@@ -41,10 +42,11 @@ class SshSession final : public Session {
     if (!settings().shell)
       throw Error(ErrorKind::kUnsupported, "'" + argv[0] + "' cannot be run at " +
                                                host_label(settings().hosts.at(0)) +
-                                               ": it only moves files (shell: false)");
+                                               ": it only transfers files (shell: false)");
     const auto connection = connector_.get();
     return with_context("'" + argv[0] + "'", [&] {
-      return run_script(connection, script_of(argv), stdin_text, timeout, stop);
+      return run_script(connection, "exec " + quote_argv_for_shell(argv), stdin_text, timeout,
+                        stop);
     });
   }
 
@@ -79,7 +81,7 @@ class SshSession final : public Session {
   void remove_tree(const RemotePath& path, std::stop_token stop) override {
     const auto info = stat(path);
     if (!info) return;
-    // One command for a whole tree, where there are commands.
+    // One command removes a whole tree where the facility has a shell.
     if (settings().shell && info->type == FileInfo::Type::kFolder)
       return CommandFiles(connector_.get()).remove_tree(path, stop);
     files([&](Sftp& sftp) { sftp_remove_tree(sftp, path, stop); },
@@ -122,16 +124,16 @@ class SshSession final : public Session {
   }
 
  private:
-  // An SFTP client for one thread; afterwards it waits for the next one.
+  // An SFTP client for one thread; the destructor returns it to the idle clients.
   struct Lease {
     Lease(SshSession& owner, const std::stop_token& stop = {}) : session(owner) {
       const auto connection = owner.connector_.get();
-      sftp = owner.take_idle();
+      sftp = owner.acquire_idle();
       if (!sftp) sftp = std::make_unique<Sftp>(connection, stop);
     }
     Lease(const Lease&) = delete;
     ~Lease() {
-      if (sftp && sftp->usable()) session.give_back(std::move(sftp));
+      if (sftp && sftp->usable()) session.release(std::move(sftp));
     }
     SshSession& session;
     std::unique_ptr<Sftp> sftp;
@@ -147,16 +149,16 @@ class SshSession final : public Session {
 
   template <class BySftp, class ByShell>
   auto files(BySftp by_sftp, ByShell by_shell) -> decltype(by_sftp(std::declval<Sftp&>())) {
-    if (!sftp_refused_ || !settings().shell) {
+    if (!sftp_unavailable_ || !settings().shell) {
       std::optional<Lease> lease;
       try {
         lease.emplace(*this);
       } catch (const Error& error) {
         if (error.kind() != ErrorKind::kUnsupported) throw;
         if (!settings().shell) throw Error(ErrorKind::kRemote, error.what());
-        log::warning("SFTP does not work, commands do its work",
+        log::warning("SFTP does not work, using shell commands instead",
                      {{"host", host_label(settings().hosts.at(0))}, {"why", error.what()}});
-        sftp_refused_ = true;
+        sftp_unavailable_ = true;
       }
       if (lease) return by_sftp(*lease->sftp);
     }
@@ -164,19 +166,19 @@ class SshSession final : public Session {
     return by_shell(shell);
   }
 
-  std::unique_ptr<Sftp> take_idle() {
+  std::unique_ptr<Sftp> acquire_idle() {
     const std::lock_guard lock(mutex_);
     if (idle_.empty()) return nullptr;
     auto sftp = std::move(idle_.back());
     idle_.pop_back();
     return sftp;
   }
-  void give_back(std::unique_ptr<Sftp> sftp) {
+  void release(std::unique_ptr<Sftp> sftp) {
     const std::lock_guard lock(mutex_);
     if (idle_.size() < kMaxIdle && sftp->alive()) idle_.push_back(std::move(sftp));
   }
   void drop_idle() {
-    std::vector<std::unique_ptr<Sftp>> dropped;  // closed without the mutex
+    std::vector<std::unique_ptr<Sftp>> dropped;  // destroyed after the mutex is released
     const std::lock_guard lock(mutex_);
     dropped.swap(idle_);
   }
@@ -185,7 +187,7 @@ class SshSession final : public Session {
   static constexpr int kBulkConnections = 3;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Sftp>> idle_;
-  std::atomic<bool> sftp_refused_ = false;
+  std::atomic<bool> sftp_unavailable_ = false;
   Connector connector_;
 };
 
@@ -221,7 +223,7 @@ HostKey fetch_host_key(const SshSettings& settings, const SshHost& host, const A
     const auto greeting = connector.greet(host, wanted);
     return host_key(host, server_key(greeting.session.get()));
   };
-  // A host may have several keys: one of the pinned type is the one to compare.
+  // A host may have several keys; the key of a pinned type is compared.
   const auto pinned = pinned_keys(settings.known_hosts, host);
   if (pinned.empty()) return shown({});
   try {

@@ -20,31 +20,30 @@
 namespace xffl::remote {
 namespace {
 
-constexpr uint64_t kLeastWindowBytes = 4u << 20;
-// At 50 ms and 1 Gbit/s a stream got 34 MB/s with 4 MB, 45 with 6, 41 with 8, 26 with 12, 15
-// with 14.
-constexpr uint64_t kMostWindowBytes = 8u << 20;
-constexpr uint64_t kBytesPerSecond = 200'000'000;  // that a window lets one stream reach
+constexpr uint64_t kMinWindowBytes = 4u << 20;
+// Measured at 50 ms and 1 Gbit/s: 34 MB/s with 4 MB, 45 with 6, 41 with 8, 26 with 12, 15 with 14.
+constexpr uint64_t kMaxWindowBytes = 8u << 20;
+constexpr uint64_t kBytesPerSecond = 200'000'000;  // target of one stream
 constexpr uint64_t kStripeBytes = 4u << 20;
 constexpr size_t kBlockBytes = 1u << 20;
-// One connection's rate is bounded by the server's send buffer (4 MB by default) a round trip.
-constexpr uint64_t kLeastForSeveral = 32u << 20;
-constexpr uint64_t kFarMicroseconds = 10'000;
-// A channel moves its window, 2 MiB at OpenSSH's server, each round trip: nearer than this two
-// move more than anybody encrypts, and more of them only cost caches.
-constexpr uint64_t kNearMicroseconds = 1'000;
-constexpr int kChannelsToNear = 2;
-// Below this a further channel costs more than it brings.
-constexpr uint64_t kBytesForAChannel = 4u << 20;
+// The server's send buffer (4 MB by default) per round trip limits one connection's rate.
+constexpr uint64_t kMinBytesForSeveral = 32u << 20;
+constexpr uint64_t kMinRoundTripMicros = 10'000;
+// A channel moves its window, 2 MiB at OpenSSH's server, in each round trip. Below this round trip
+// two channels exceed the rate of encryption, and more channels only cost cache.
+constexpr uint64_t kNearRoundTripMicros = 1'000;
+constexpr int kNearChannels = 2;
+// Below this size a further channel costs more than it gains.
+constexpr uint64_t kMinBytesPerChannel = 4u << 20;
 
-// A range's writer: gives block after block until the range is done.
+// Writes one range, block after block.
 using WriteRange = std::function<void(uint64_t begin, uint64_t end, const std::stop_token& stop)>;
 
-// Calls `write` for `streams` consecutive parts at once. The first error stops the others and is
-// thrown when all have ended.
+// Calls `write` for `streams` consecutive ranges in parallel. The first error stops the other
+// ranges and is thrown after all have ended.
 void in_parallel(uint64_t offset, uint64_t length, int streams, const WriteRange& write,
                  const std::stop_token& stop) {
-  const uint64_t most = std::max<uint64_t>(1, length / kBytesForAChannel);
+  const uint64_t most = std::max<uint64_t>(1, length / kMinBytesPerChannel);
   const uint64_t count = std::clamp<uint64_t>(static_cast<uint64_t>(std::max(1, streams)), 1, most);
   if (count == 1) return write(offset, offset + length, stop);
   std::stop_source stop_all;
@@ -68,23 +67,24 @@ void in_parallel(uint64_t offset, uint64_t length, int streams, const WriteRange
   if (problem) std::rethrow_exception(problem);
 }
 
-// The network's round trip, without what queues add, in microseconds.
-uint64_t round_trip(Connection& connection) {
+// The minimum round-trip time of the connection, in microseconds.
+uint64_t round_trip_micros(Connection& connection) {
   tcp_info info{};
   connection.with([&](ssh_session session) {
     socklen_t size = sizeof info;
-    // Through a tunnel there is no TCP here: as for a far host.
+    // A tunnel's socket is not TCP; a long round trip is assumed.
     if (::getsockopt(ssh_get_fd(session), IPPROTO_TCP, TCP_INFO, &info, &size) != 0)
       info.tcpi_min_rtt = 100'000;
   });
   return info.tcpi_min_rtt;
 }
 
-// No more than the round trip needs: what the network does not take at once, OpenSSH's server moves
-// about in one buffer, which costs it more than all the rest when that is tens of megabytes.
+// A larger window than the round trip needs is slower: OpenSSH's server moves unsent bytes within
+// one buffer, which dominates its cost at tens of megabytes.
 size_t window_for(Connection& connection, uint64_t length) {
-  const uint64_t window = kLeastWindowBytes + kBytesPerSecond / 1'000'000 * round_trip(connection);
-  return std::clamp<uint64_t>(std::min(window, kMostWindowBytes), kBlockBytes,
+  const uint64_t window =
+      kMinWindowBytes + kBytesPerSecond / 1'000'000 * round_trip_micros(connection);
+  return std::clamp<uint64_t>(std::min(window, kMaxWindowBytes), kBlockBytes,
                               std::max<uint64_t>(length, kBlockBytes));
 }
 
@@ -92,8 +92,8 @@ Deadline progress_deadline(const std::shared_ptr<Connection>& connection) {
   return deadline_in(connection->timeouts().operation);
 }
 
-// Source is promised to be called by one thread at a time.
-Source one_at_a_time(const Source& source, std::mutex& mutex) {
+// Session::upload() promises to call its Source by one thread at a time.
+Source serialize(const Source& source, std::mutex& mutex) {
   return [&source, &mutex](uint64_t offset, std::span<std::byte> out) {
     const std::lock_guard lock(mutex);
     source(offset, out);
@@ -127,7 +127,7 @@ void write_range_by_sftp(const std::shared_ptr<Connection>& connection, const Re
                          const std::stop_token& stop) {
   constexpr int kWritesInFlight = 32;
   Sftp sftp(connection, stop);
-  const std::string doing = "write " + path.str();
+  const std::string activity = "write " + path.str();
   const std::string handle = sftp_open_to_write(sftp, path);
   std::vector<std::byte> block(std::min<uint64_t>(kBlockBytes, end - begin));
   int in_flight = 0;
@@ -136,7 +136,7 @@ void write_range_by_sftp(const std::shared_ptr<Connection>& connection, const Re
     source(at, part);
     for (; !part.empty(); ++in_flight) {
       if (in_flight >= kWritesInFlight) {
-        sftp.expect_ok(sftp.receive(stop), doing);
+        sftp.expect_ok(sftp.receive(stop), activity);
         --in_flight;
       }
       const auto piece = part.first(std::min(part.size(), sftp.write_bytes()));
@@ -145,29 +145,31 @@ void write_range_by_sftp(const std::shared_ptr<Connection>& connection, const Re
       part = part.subspan(piece.size());
     }
   }
-  for (; in_flight > 0; --in_flight) sftp.expect_ok(sftp.receive(stop), doing);
+  for (; in_flight > 0; --in_flight) sftp.expect_ok(sftp.receive(stop), activity);
   sftp.close(handle);
 }
 
-// Ranges in parallel, spread over the connections.
+// Writes ranges in parallel over the connections.
 void upload_by(decltype(write_range_by_shell)& write, const Connections& connections,
                const RemotePath& path, uint64_t offset, uint64_t length, const Source& source,
                int streams, const std::stop_token& stop) {
   std::mutex mutex;
-  const Source careful = one_at_a_time(source, mutex);
+  const Source serialized = serialize(source, mutex);
   std::atomic<size_t> next = 0;
-  if (round_trip(*connections[0]) < kNearMicroseconds) streams = std::min(streams, kChannelsToNear);
+  if (round_trip_micros(*connections[0]) < kNearRoundTripMicros)
+    streams = std::min(streams, kNearChannels);
   const int channels = std::max(streams, 2 * static_cast<int>(connections.size() - 1));
   in_parallel(
       offset, length, channels,
       [&](uint64_t begin, uint64_t end, const std::stop_token& stop_all) {
-        write(connections[next++ % connections.size()], path, begin, end, careful, stop_all);
+        write(connections[next++ % connections.size()], path, begin, end, serialized, stop_all);
       },
       stop);
 }
 
-// A file's stripes go round the connections: each `dd`s its own, one after the other, ahead of the
-// reader as far as its window allows; the reader takes stripe after stripe, so all is in order.
+// Distributes the file's stripes over the connections in turn. Each connection streams its stripes
+// with `dd`, ahead of the reader as far as its window allows; the reader takes the stripes in
+// order.
 class StripedDownload {
  public:
   StripedDownload(const Connections& connections, const RemotePath& path, uint64_t offset,
@@ -201,7 +203,7 @@ class StripedDownload {
   struct Lane {
     std::shared_ptr<Connection> connection;
     std::optional<FramedCommand> command;
-    std::string early;  // output of the lane's next stripe
+    std::string early;  // received output of the lane's next stripe
     FrameReader::Output keep() {
       return [this](std::string_view bytes) { early += bytes; };
     }
@@ -222,7 +224,7 @@ class StripedDownload {
     return bytes;
   }
 
-  // Passes on up to `wanted` bytes, those at `at` of the file; returns how many.
+  // Passes on up to `wanted` bytes at file offset `at`; returns their number.
   uint64_t take(Lane& lane, uint64_t at, uint64_t wanted, const Sink& sink,
                 const std::stop_token& stop) {
     uint64_t given = 0;
@@ -243,7 +245,7 @@ class StripedDownload {
     return given;
   }
 
-  // Throws unless the lane has ended well with the file at `at`, where it should end.
+  // Throws unless the lane's command succeeded and the file ends at `at`.
   void finish(Lane& lane, uint64_t at, const std::stop_token& stop) {
     uint64_t more = lane.early.size();
     const auto count = [&more](std::string_view bytes) { more += bytes.size(); };
@@ -252,7 +254,7 @@ class StripedDownload {
       continue;
     if (more > 0)
       throw Error(ErrorKind::kCorrupt,
-                  "the facility sent more of " + path_.str() + " than was asked for");
+                  "the facility sent more bytes of " + path_.str() + " than requested");
     const int code = lane.command->exit_code();
     if (code != 0) fail_by(code, lane.command->err(), "read " + path_.str());
     if (at < end_) fail_too_short(path_, at, end_);
@@ -268,8 +270,8 @@ class StripedDownload {
 
 void fail_too_short(const RemotePath& path, uint64_t present, uint64_t expected) {
   throw Error(ErrorKind::kCorrupt, path.str() + " at the facility ends after " +
-                                       std::to_string(present) + " bytes; " +
-                                       std::to_string(expected) + " were expected");
+                                       std::to_string(present) + " bytes, expected " +
+                                       std::to_string(expected));
 }
 
 void download_by_shell(const Connections& connections, const RemotePath& path, uint64_t offset,
@@ -290,7 +292,7 @@ void upload_by_sftp(const Connections& connections, const RemotePath& path, uint
 }
 
 bool wants_several(Connection& connection, uint64_t length) {
-  return length >= kLeastForSeveral && round_trip(connection) >= kFarMicroseconds;
+  return length >= kMinBytesForSeveral && round_trip_micros(connection) >= kMinRoundTripMicros;
 }
 
 }  // namespace xffl::remote

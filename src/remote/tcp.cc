@@ -29,7 +29,8 @@ struct AddressList {
 };
 
 void set(int fd, int level, int option, int value) {
-  ::setsockopt(fd, level, option, &value, sizeof value);  // what a kernel lacks is done without
+  ::setsockopt(fd, level, option, &value,
+               sizeof value);  // best effort: a kernel may lack the option
 }
 
 void set_options(int fd, const SshTimeouts& timeouts) {
@@ -43,7 +44,7 @@ void set_options(int fd, const SshTimeouts& timeouts) {
   set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytes);
 }
 
-// 0 or the error that connect() ended with.
+// Returns 0 or the errno of connect().
 int finish_connect(int fd, const addrinfo& address, Clock::time_point deadline) {
   if (::connect(fd, address.ai_addr, address.ai_addrlen) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
@@ -77,7 +78,7 @@ UniqueFd connect_tcp(const SshHost& host, const SshTimeouts& timeouts) {
   for (const addrinfo* at = addresses.first; at != nullptr; at = at->ai_next, --left) {
     UniqueFd fd(::socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!fd) continue;
-    // One that does not answer, as IPv6 at many sites, leaves the others their share of the time.
+    // Each address gets an equal share of the time: IPv6 often does not answer.
     error = finish_connect(fd.get(), *at, Clock::now() + (deadline - Clock::now()) / left);
     if (error != 0) continue;
     set_options(fd.get(), timeouts);

@@ -18,8 +18,8 @@ using namespace std::chrono_literals;
 constexpr size_t kBlockBytes = 256u << 10;
 constexpr size_t kWindowBytes = 16u << 20;
 constexpr auto kForever = 24h * 365;
-// One that is not read from for so long is dead; the sessions inside notice earlier.
-constexpr auto kSendPatience = 60s;
+// The tunnel ends when its reader blocks for this long; the sessions inside time out earlier.
+constexpr auto kSendTimeout = 60s;
 
 bool wait_readable(int fd, const std::stop_token& stop) {
   while (!stop.stop_requested()) {
@@ -30,7 +30,7 @@ bool wait_readable(int fd, const std::stop_token& stop) {
 }
 
 bool send_all(int fd, std::span<const std::byte> bytes, const std::stop_token& stop) {
-  const auto deadline = std::chrono::steady_clock::now() + kSendPatience;
+  const auto deadline = std::chrono::steady_clock::now() + kSendTimeout;
   while (!bytes.empty() && !stop.stop_requested()) {
     const ssize_t n = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n > 0) {
@@ -54,8 +54,8 @@ Tunnel::Tunnel(std::shared_ptr<Connection> jump, const SshHost& host)
     throw system_error("make a socket pair for a tunnel", errno);
   near_ = UniqueFd(ends[0]);
   far_ = UniqueFd(ends[1]);
-  out_ = std::jthread([this](const std::stop_token& stop) { carry_out(stop); });
-  in_ = std::jthread([this](const std::stop_token& stop) { carry_in(stop); });
+  out_ = std::jthread([this](const std::stop_token& stop) { send_loop(stop); });
+  in_ = std::jthread([this](const std::stop_token& stop) { receive_loop(stop); });
 }
 
 Tunnel::~Tunnel() {
@@ -66,7 +66,7 @@ Tunnel::~Tunnel() {
   in_.join();
 }
 
-void Tunnel::carry_out(const std::stop_token& stop) {
+void Tunnel::send_loop(const std::stop_token& stop) {
   std::vector<std::byte> block(kBlockBytes);
   try {
     while (wait_readable(far_.get(), stop)) {
@@ -74,7 +74,7 @@ void Tunnel::carry_out(const std::stop_token& stop) {
       if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
       if (n <= 0) break;
       channel_.write(std::span(block).first(static_cast<size_t>(n)), deadline_in(kForever), stop,
-                     "carrying bytes to the next host");
+                     "forwarding bytes to the next host");
     }
   } catch (const Error& error) {
     log::debug("a tunnel ended", {{"why", error.what()}});
@@ -82,12 +82,12 @@ void Tunnel::carry_out(const std::stop_token& stop) {
   ::shutdown(far_.get(), SHUT_RDWR);
 }
 
-void Tunnel::carry_in(const std::stop_token& stop) {
+void Tunnel::receive_loop(const std::stop_token& stop) {
   std::vector<std::byte> block(kWindowBytes);
   try {
     for (;;) {
       const size_t n = channel_.read(block, deadline_in(kForever), stop,
-                                     "carrying bytes from the next host", kWindowBytes);
+                                     "forwarding bytes from the next host", kWindowBytes);
       if (n == 0 || !send_all(far_.get(), std::span(block).first(n), stop)) break;
     }
   } catch (const Error& error) {

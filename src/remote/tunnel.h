@@ -1,7 +1,7 @@
 // ProxyJump: a socket whose bytes travel through a channel of another connection.
 //
-// libssh 0.10 has none of its own. Two threads carry bytes, one for each direction; the tunnel ends
-// with either side and when it is destroyed.
+// libssh 0.10 has no native ProxyJump. Two threads copy bytes, one for each direction; the tunnel
+// ends with either side and with its destruction.
 #pragma once
 
 #include <memory>
@@ -17,12 +17,12 @@ class Tunnel {
   Tunnel(std::shared_ptr<Connection> jump, const SshHost& host);
   ~Tunnel();
 
-  /// The near end, for an SSH session to talk into; once.
+  /// Returns the local end for an SSH session; call once.
   UniqueFd take_socket() { return std::move(near_); }
 
  private:
-  void carry_out(const std::stop_token& stop);
-  void carry_in(const std::stop_token& stop);
+  void send_loop(const std::stop_token& stop);
+  void receive_loop(const std::stop_token& stop);
 
   std::shared_ptr<Connection> jump_;
   Channel channel_;

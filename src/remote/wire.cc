@@ -16,8 +16,8 @@ constexpr std::string_view kAlphabet =
 std::string_view WireReader::take(size_t count) {
   if (count > rest_.size())
     throw Error(ErrorKind::kCorrupt, std::string(origin_) + ": " + std::to_string(count) +
-                                         " bytes are announced, " + std::to_string(rest_.size()) +
-                                         " are left");
+                                         " bytes expected, " + std::to_string(rest_.size()) +
+                                         " left");
   const std::string_view taken = rest_.substr(0, count);
   rest_.remove_prefix(count);
   return taken;

@@ -1,4 +1,4 @@
-// The few encodings of SSH that this module reads itself: RFC 4251 section 5, base64.
+// SSH's wire encodings: RFC 4251 section 5, and base64.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace xffl::remote {
 
-/// Reads from `bytes`, which must outlive it and what string() returns. Throws kCorrupt naming
-/// `origin` when they end too early.
+/// Reads from `bytes`, which must outlive the reader and the results of string(). Throws kCorrupt
+/// with `origin` when the bytes end early.
 class WireReader {
  public:
   WireReader(std::string_view bytes, std::string_view origin) : rest_(bytes), origin_(origin) {}
@@ -41,10 +41,10 @@ class WireWriter {
 };
 
 std::string base64_encode(std::string_view bytes, bool padding = true);
-/// Empty for what is not base64.
+/// Empty when `text` is not base64.
 std::optional<std::string> base64_decode(std::string_view text);
 
-/// "SHA256:..." of a public key's blob, as ssh-keygen -l shows it.
+/// "SHA256:..." of a public key's blob, like ssh-keygen -l.
 std::string key_fingerprint(std::string_view blob);
 
 }  // namespace xffl::remote

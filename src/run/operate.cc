@@ -74,9 +74,9 @@ void set_paused(facility::Context& context, const history::Request& request) {
     const bool paused = context.history.paused(name).has_value();
     if (request.kind == history::Request::Kind::kPause && !paused) {
       context.history.record({.facility = name}, history::FacilityPaused{.reason = request.reason});
-      const bool stays = context.experiment.facility(name).slurm.stay.count() > 0;
-      if (const auto plan = stays ? current_plan(context) : std::nullopt)
-        let_go(context, *plan, name);
+      const bool keeps = context.experiment.facility(name).slurm.keep_allocation.count() > 0;
+      if (const auto plan = keeps ? current_plan(context) : std::nullopt)
+        release_allocation(context, *plan, name);
     }
     if (request.kind == history::Request::Kind::kResume && paused)
       context.history.record({.facility = name}, history::FacilityResumed{});

@@ -231,9 +231,11 @@ void cancel_round(facility::Context& context, const plan::RoundPlan& plan,
   if (problem) throw *problem;
 }
 
-void let_go(facility::Context& context, const plan::RoundPlan& plan, const FacilityName& name) {
+void release_allocation(facility::Context& context, const plan::RoundPlan& plan,
+                        const FacilityName& name) {
   for (const plan::FacilityPlan& facility : plan.facilities)
-    if (facility.facility == name) facility::FacilityDriver(context, plan, facility).let_go();
+    if (facility.facility == name)
+      facility::FacilityDriver(context, plan, facility).release_allocation();
 }
 
 }  // namespace xffl::run

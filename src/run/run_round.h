@@ -24,6 +24,7 @@ void cancel_round(facility::Context& context, const plan::RoundPlan& plan,
 void cancel_leftovers(facility::Context& context, int last, std::stop_token stop);
 
 /// Lets a job of the facility go that stays for its next attempt; what fails is logged.
-void let_go(facility::Context& context, const plan::RoundPlan& plan, const FacilityName& name);
+void release_allocation(facility::Context& context, const plan::RoundPlan& plan,
+                        const FacilityName& name);
 
 }  // namespace xffl::run

@@ -1,6 +1,6 @@
-// How it works: a submitted script becomes the leader of a session of its own, which the
-// coordinator's end does not touch. The kernel is the queue's memory: /proc answers query(), and
-// what a job wrote into its claim answers find(), also to a coordinator that did not start it.
+// How it works: a submitted script becomes the leader of its own session and survives the
+// coordinator. query() reads /proc; find() reads the owner in the job's claim, so that a restarted
+// coordinator finds the job, too.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -9,11 +9,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
+#include <cstdint>
 #include <filesystem>
 #include <mutex>
-#include <thread>
+#include <optional>
+#include <string_view>
+#include <vector>
 
-#include "process_job.h"
 #include "xffl/base/clock.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -27,12 +30,85 @@ namespace {
 namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kPatience{5000};        // between SIGTERM and SIGKILL
-constexpr milliseconds kKillPatience{10'000};  // after it: a process that waits for a dead disk
-                                               // (state D) hears nothing
+constexpr milliseconds kTermTimeout{5000};    // from SIGTERM to SIGKILL
+constexpr milliseconds kKillTimeout{10'000};  // after SIGKILL: a process in state D ignores it
 
-// The first word of claim/owner; empty while there is none. The file is written by the job: it may
-// be torn or anything else.
+// A job is the session of its leader; its id is "<pid>.<start ticks>" of the leader. The job lives
+// as long as any process of the session: ranks that outlive a killed script still train. A process
+// is signalled only if it belongs to the session and is not older than the leader, so a reused pid
+// is never hit.
+struct ProcessJob {
+  pid_t leader = 0;
+  uint64_t start_ticks = 0;
+
+  JobId id() const;
+  /// True when the leader runs. Cheap; false says nothing about the session's other processes.
+  bool leader_alive() const;
+  /// Living processes of the job; reads the machine's whole process table.
+  std::vector<pid_t> members() const;
+  /// Signals the leader's process group; returns false without effect when the leader is gone.
+  bool signal_group(int signal_number) const;
+  /// Signals every living process of the job.
+  void signal_members(int signal_number) const;
+};
+
+template <class Integer>
+std::optional<Integer> parse_plain(std::string_view text) {
+  Integer value = 0;
+  const auto [rest, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool plain = problem == std::errc() && rest == text.data() + text.size() &&
+                     text.front() >= '1' && text.front() <= '9';
+  return plain ? std::optional(value) : std::nullopt;
+}
+
+bool belongs(const ProcessInfo& process, const ProcessJob& job) {
+  return process.alive() && process.session == job.leader &&
+         process.start_ticks >= job.start_ticks &&
+         (process.pid != job.leader || process.start_ticks == job.start_ticks);
+}
+
+JobId ProcessJob::id() const {
+  return JobId(std::to_string(leader) + "." + std::to_string(start_ticks));
+}
+
+bool ProcessJob::leader_alive() const {
+  const auto info = process_info(leader);
+  return info && info->alive() && info->start_ticks == start_ticks;
+}
+
+std::vector<pid_t> ProcessJob::members() const {
+  std::vector<pid_t> result;
+  // The kernel reuses the leader's pid only after the session's last process has ended.
+  const auto info = process_info(leader);
+  if (info && info->start_ticks != start_ticks) return result;
+  for (const ProcessInfo& process : list_processes())
+    if (belongs(process, *this)) result.push_back(process.pid);
+  return result;
+}
+
+bool ProcessJob::signal_group(int signal_number) const {
+  return leader > 1 && leader_alive() && ::kill(-leader, signal_number) == 0;
+}
+
+void ProcessJob::signal_members(int signal_number) const {
+  for (pid_t pid : members()) {
+    const auto info = process_info(pid);
+    if (pid > 1 && info && belongs(*info, *this)) ::kill(pid, signal_number);
+  }
+}
+
+/// Empty for any other text: a pid below 2, signs, leading zeros, trailing characters.
+std::optional<ProcessJob> parse_process_job(std::string_view text) {
+  const size_t dot = text.find('.');
+  if (dot == std::string_view::npos || dot == 0 || dot + 1 == text.size()) return std::nullopt;
+  const auto pid = parse_plain<pid_t>(text.substr(0, dot));
+  const auto ticks = parse_plain<uint64_t>(text.substr(dot + 1));
+  if (!pid || !ticks || *pid < 2) return std::nullopt;
+  return ProcessJob{*pid, *ticks};
+}
+
+// The first field of claim/owner; empty while the file is absent. The job writes the file, so any
+// content is possible.
 std::optional<ProcessJob> claim_owner(const fs::path& folder) {
   const fs::path path = folder / "claim" / "owner";
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
@@ -49,20 +125,20 @@ std::optional<ProcessJob> claim_owner(const fs::path& folder) {
   return parse_process_job(line.substr(0, end));
 }
 
-std::string exit_words(int status) {
+std::string describe_exit(int status) {
   return WIFSIGNALED(status) ? "signal " + std::to_string(WTERMSIG(status))
                              : "exit " + std::to_string(WEXITSTATUS(status));
 }
 
-// It may end later, when its disk answers: whoever asked asks again.
 [[noreturn]] void fail_to_kill(const ProcessJob& job) {
-  std::string who;
+  std::string processes;
   for (const pid_t pid : job.members())
     if (const auto info = process_info(pid))
-      who += (who.empty() ? "" : ", ") + std::to_string(pid) + " in state " + info->state;
+      processes +=
+          (processes.empty() ? "" : ", ") + std::to_string(pid) + " in state " + info->state;
   throw Error(ErrorKind::kRemote, "job " + job.id().str() +
-                                      " was killed and has not ended: process " + who +
-                                      " (D: it waits for a disk or file system)");
+                                      " was killed and has not ended: process " + processes +
+                                      " (state D: waiting for a disk or file system)");
 }
 
 class ProcessScheduler final : public Scheduler {
@@ -76,16 +152,17 @@ class ProcessScheduler final : public Scheduler {
     std::error_code ignored;
     if (request.script.empty() || request.folder.empty() || !fs::is_directory(folder, ignored))
       throw Error(ErrorKind::kConfig, "cannot start " + request.name +
-                                          ": it needs a script and "
-                                          "the existing folder '" +
+                                          ": it needs a script and the existing folder '" +
                                           folder.string() + "'");
     const fs::path script = folder / "job.sh";
     write_file_atomic(script, request.script);
     const pid_t pid =
         start_detached({.argv = {"sh", script.string()}, .cwd = folder}, folder / kJobOutput);
-    // Nobody else reaps it: even when it has ended already, its entry is still there.
+    // Only reap() waits for the child: its /proc entry exists even if the child has ended.
     const auto info = process_info(pid);
-    if (!info) throw Error(ErrorKind::kRemote, "lost sight of " + request.name + " at its start");
+    if (!info)
+      throw Error(ErrorKind::kRemote, "process " + std::to_string(pid) + " of " + request.name +
+                                          " is not in /proc after its start");
     const std::lock_guard lock(mutex_);
     const ProcessJob job{pid, info->start_ticks};
     children_.push_back(job);
@@ -106,18 +183,18 @@ class ProcessScheduler final : public Scheduler {
   }
 
   void cancel(const SubmittedJob& submitted, std::stop_token stop) override {
-    const auto job = parse_process_job(submitted.id.str());  // the id is never given away
+    const auto job = parse_process_job(submitted.id.str());  // an id is never reused
     if (!job) return;
     reap();
-    // The script's group is told, once; `xffl exec` in it tells its ranks, which have groups of
-    // their own. Whoever is left when the patience ends is killed, whatever the group.
+    // SIGTERM goes once, to the script's group; `xffl exec` in that group forwards it to its ranks,
+    // which have their own groups. SIGKILL goes to every process that is left.
     if (!job->signal_group(SIGTERM)) job->signal_members(SIGTERM);
     SystemClock clock;
-    const auto patience_ends = clock.monotonic() + kPatience;
+    const auto term_deadline = clock.monotonic() + kTermTimeout;
     while (reap(), !job->members().empty()) {
       const auto now = clock.monotonic();
-      if (now >= patience_ends) job->signal_members(SIGKILL);
-      if (now >= patience_ends + kKillPatience) fail_to_kill(*job);
+      if (now >= term_deadline) job->signal_members(SIGKILL);
+      if (now >= term_deadline + kKillTimeout) fail_to_kill(*job);
       if (!clock.sleep(milliseconds(50), stop)) return;
     }
   }
@@ -136,13 +213,13 @@ class ProcessScheduler final : public Scheduler {
     return {.state = JobState::kEnded, .native = ended == endings_.end() ? "gone" : ended->second};
   }
 
-  // Collects own children that have ended; jobs of an earlier coordinator are init's to reap.
+  // Waits for own children that have ended; init reaps the jobs of an earlier coordinator.
   void reap() {
     const std::lock_guard lock(mutex_);
     std::erase_if(children_, [&](const ProcessJob& job) {
       int status = 0;
       const pid_t ended = ::waitpid(job.leader, &status, WNOHANG);
-      if (ended == job.leader) endings_[job.id()] = exit_words(status);
+      if (ended == job.leader) endings_[job.id()] = describe_exit(status);
       return ended == job.leader || (ended < 0 && errno == ECHILD);
     });
   }

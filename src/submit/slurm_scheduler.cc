@@ -1,14 +1,15 @@
-// How it works: one squeue by user and names answers for all jobs of a facility. Ids are no key:
-// one that is unknown makes the whole query fail or is dropped in silence, and after a controller
-// lost its state an id may be another job's. What squeue has forgotten (it does so minutes after a
-// job's end) is asked of the accounting, where there is one; what neither knows stays unknown.
+// How it works: one squeue by user and job names answers for all jobs of a facility. Job ids are no
+// key: squeue fails or is silent about an unknown id, and a controller that lost its state may give
+// an id to another job. squeue forgets a job minutes after its end; the accounting (sacct), where
+// it exists, is then asked. A job that neither of them knows is JobState::kUnknown.
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <mutex>
+#include <span>
 
-#include "slurm_answers.h"
-#include "slurm_commands.h"
-#include "slurm_offer.h"
+#include "slurm_kept_allocation.h"
+#include "slurm_parser.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/submit/slurm.h"
@@ -16,10 +17,104 @@
 namespace xffl::submit {
 namespace {
 
-constexpr std::chrono::minutes kAccountingPause{5};  // after it did not answer
-// For a job that has reported to come to its offer: its ranks end first, perhaps thousands.
-constexpr std::chrono::seconds kOfferPatience{30};
-constexpr std::chrono::milliseconds kOfferPause{1000};  // between two looks, at most
+constexpr std::chrono::minutes kAccountingPause{5};  // after sacct did not answer
+// From a job's report to its offer: all ranks, perhaps thousands, must end first.
+constexpr std::chrono::seconds kOfferTimeout{30};
+constexpr std::chrono::milliseconds kMaxOfferPollInterval{1000};
+
+// Slurm commands run in the C locale and without the environment variables that change their effect
+// or output, which a log-in shell may set.
+constexpr auto kSubmitVariables = std::to_array<std::string_view>({
+    "SBATCH_ARRAY_INX",
+    "SBATCH_DEBUG",
+    "SBATCH_GET_USER_ENV",
+    "SBATCH_IGNORE_PBS",
+    "SBATCH_TEST_ONLY",
+    "SBATCH_WAIT",
+    "SBATCH_WAIT_ALL_NODES",
+    "SLURM_CLUSTERS",
+});
+constexpr auto kQueueVariables = std::to_array<std::string_view>({
+    "SQUEUE_ACCOUNT",    "SQUEUE_ACCOUNTS",     "SQUEUE_ALL",       "SQUEUE_ARRAY",
+    "SQUEUE_FEDERATION", "SQUEUE_FORMAT",       "SQUEUE_FORMAT2",   "SQUEUE_LICENSES",
+    "SQUEUE_LOCAL",      "SQUEUE_NAMES",        "SQUEUE_PARTITION", "SQUEUE_PRIORITY",
+    "SQUEUE_QOS",        "SQUEUE_SIBLING",      "SQUEUE_SORT",      "SQUEUE_STATES",
+    "SQUEUE_USERS",      "SLURM_CLUSTERS",      "SACCT_FORMAT",     "SACCT_LOCAL",
+    "SACCT_FEDERATION",  "SCANCEL_ACCOUNT",     "SCANCEL_BATCH",    "SCANCEL_CTLD",
+    "SCANCEL_FULL",      "SCANCEL_INTERACTIVE", "SCANCEL_NAME",     "SCANCEL_PARTITION",
+    "SCANCEL_QOS",       "SCANCEL_STATE",       "SCANCEL_USER",     "SCANCEL_VERBOSE",
+    "SCANCEL_WCKEY",
+});
+
+std::vector<std::string> environment(std::span<const std::string_view> without,
+                                     const char* times = "%s") {
+  std::vector<std::string> argv{"env"};
+  for (const std::string_view variable : without) {
+    argv.emplace_back("-u");
+    argv.emplace_back(variable);
+  }
+  argv.emplace_back("LC_ALL=C");
+  argv.emplace_back("SLURM_TIME_FORMAT=" + std::string(times));
+  return argv;
+}
+
+void append(std::vector<std::string>& argv, std::vector<std::string> more) {
+  for (std::string& argument : more) argv.push_back(std::move(argument));
+}
+
+void append_cluster(std::vector<std::string>& argv, const std::string& cluster) {
+  if (!cluster.empty()) argv.push_back("--clusters=" + cluster);
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string list;
+  for (const std::string& name : names) list += (list.empty() ? "" : ",") + name;
+  return list;
+}
+
+/// sbatch of the script on stdin.
+std::vector<std::string> submit_command(const std::vector<std::string>& options, bool test_only) {
+  // The user reads the answer of --test-only: its start is in the site's local time.
+  std::vector<std::string> argv = environment(kSubmitVariables, test_only ? "standard" : "%s");
+  append(argv, {"sbatch", "--parsable"});
+  if (test_only) argv.emplace_back("--test-only");
+  append(argv, options);
+  return argv;
+}
+
+/// The clock, then this user's jobs of `names` in any state (kQueueFormat), then kEndMark. An empty
+/// `cluster` is the local one.
+std::vector<std::string> queue_command(const std::vector<std::string>& names,
+                                       const std::string& cluster) {
+  // The shell runs three commands in order; its arguments are the argv of squeue.
+  std::vector<std::string> argv = environment(kQueueVariables);
+  append(argv, {"sh", "-c", "date +%s && \"$@\" && echo " + std::string(kEndMark), "sh", "squeue",
+                "--noheader", "--me", "--states=all", "--name=" + joined(names),
+                "--format=" + std::string(kQueueFormat)});
+  append_cluster(argv, cluster);
+  return argv;
+}
+
+/// The accounting's jobs of `names` in the last 30 days, then kEndMark.
+std::vector<std::string> accounting_command(const std::vector<std::string>& names,
+                                            const std::string& cluster) {
+  std::vector<std::string> argv = environment(kQueueVariables);
+  append(argv, {"sh", "-c", "\"$@\" && echo " + std::string(kEndMark), "sh", "sacct", "--noheader",
+                "--parsable2", "--allocations", "--starttime=now-30days", "--name=" + joined(names),
+                "--format=" + std::string(kAccountingFields)});
+  append_cluster(argv, cluster);
+  return argv;
+}
+
+/// Cancels this user's job `id` if it has that name.
+std::vector<std::string> cancel_command(const std::string& id, const std::string& name,
+                                        const std::string& cluster) {
+  std::vector<std::string> argv = environment(kQueueVariables);
+  append(argv, {"scancel", "--me", "--name=" + name});
+  append_cluster(argv, cluster);
+  argv.push_back(id);
+  return argv;
+}
 
 std::string one_line(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
@@ -32,7 +127,7 @@ std::string failure_of(const remote::CommandResult& answer) {
          one_line(answer.err.empty() ? answer.out : answer.err);
 }
 
-// Names stand in a list of squeue's option.
+// squeue takes job names as a comma-separated list.
 bool is_plain_name(std::string_view name) {
   return !name.empty() && name.front() != '-' &&
          name.find_first_not_of(
@@ -40,15 +135,16 @@ bool is_plain_name(std::string_view name) {
              std::string_view::npos;
 }
 
-[[noreturn]] void refuse(const Submission& submission, const std::string& name) {
+[[noreturn]] void throw_rejected(const Submission& submission, const std::string& name) {
   switch (submission.kind) {
-    case Submission::Kind::kRefused:
-      throw Error(ErrorKind::kConfig, "Slurm refuses " + name + ": " + submission.text);
-    case Submission::Kind::kBusy:
-      throw Error(ErrorKind::kBusy, "Slurm takes no job now, not " + name + ": " + submission.text);
+    case Submission::Kind::kRejected:
+      throw Error(ErrorKind::kConfig, "Slurm rejected job " + name + ": " + submission.text);
+    case Submission::Kind::kDeferred:
+      throw Error(ErrorKind::kBusy,
+                  "Slurm does not accept job " + name + " now: " + submission.text);
     default:
       throw Error(ErrorKind::kRemote,
-                  "it is in doubt whether Slurm took " + name + ": " + submission.text);
+                  "it is unknown whether Slurm accepted job " + name + ": " + submission.text);
   }
 }
 
@@ -62,17 +158,17 @@ class SlurmScheduler final : public Scheduler {
       throw Error(ErrorKind::kCancelled, "stopped before " + request.name + " was submitted");
     if (!is_plain_name(request.name) || request.folder.empty() || request.script.empty())
       throw Error(ErrorKind::kConfig, "a Slurm job needs a plain name, a folder and a script");
-    if (request.offer && take(request, stop)) return request.offer->job;
+    if (request.kept_allocation && take(request, stop)) return request.kept_allocation->job;
     const auto argv =
         submit_command(slurm_options(settings_.request, request.name, request.folder), false);
     const Submission submission =
         read_submission(session_->run(argv, request.script, settings_.command_timeout, stop));
-    if (submission.kind != Submission::Kind::kAccepted) refuse(submission, request.name);
+    if (submission.kind != Submission::Kind::kAccepted) throw_rejected(submission, request.name);
     return JobId(submission.id);
   }
 
   std::vector<JobId> find(const JobRequest& request, std::stop_token stop) override {
-    std::map<uint64_t, JobId> found;  // by number: ids grow
+    std::map<uint64_t, JobId> found;  // by number, oldest first
     const auto add = [&](const std::vector<QueueRow>& rows) {
       for (const QueueRow& row : rows)
         if (row.name == request.name && row.folder == request.folder.str() &&
@@ -80,8 +176,8 @@ class SlurmScheduler final : public Scheduler {
           found.emplace(std::stoull(row.id), JobId(row.id));
     };
     if (!is_plain_name(request.name)) return {};
-    if (is_takeable(request) && session_->stat(taken_file(*request.offer)))
-      found.emplace(std::stoull(request.offer->job.str()), request.offer->job);
+    if (is_takeable(request) && session_->stat(taken_file(*request.kept_allocation)))
+      found.emplace(std::stoull(request.kept_allocation->job.str()), request.kept_allocation->job);
     add(ask_queue({request.name}, stop));
     add(ask_accounting({request.name}, stop));
     std::vector<JobId> ids;
@@ -89,10 +185,11 @@ class SlurmScheduler final : public Scheduler {
     return ids;
   }
 
-  void decline(const Offer& offer, std::stop_token stop) override {
-    const auto answer = session_->run(decline_command(offer), "", settings_.command_timeout, stop);
+  void release(const KeptAllocation& kept, std::stop_token stop) override {
+    const auto answer = session_->run(release_command(kept), "", settings_.command_timeout, stop);
     if (answer.exit_code != 0)
-      throw Error(ErrorKind::kRemote, "a job that stays was not let go: " + failure_of(answer));
+      throw Error(ErrorKind::kRemote,
+                  "the kept allocation was not released: " + failure_of(answer));
   }
 
   std::map<JobId, JobStatus> query(std::span<const SubmittedJob> jobs,
@@ -111,7 +208,7 @@ class SlurmScheduler final : public Scheduler {
   }
 
   void cancel(const SubmittedJob& job, std::stop_token stop) override {
-    if (!is_slurm_id(job.id.str())) return;  // no job of ours
+    if (!is_slurm_id(job.id.str())) return;  // not a Slurm job
     for (const std::string& name : {job.first_name, job.name})
       if (is_plain_name(name)) cancel(job.id, name, stop);
   }
@@ -123,29 +220,31 @@ class SlurmScheduler final : public Scheduler {
     const auto answer = session_->run(cancel_command(id.str(), name, settings_.request.cluster), "",
                                       settings_.command_timeout, stop);
     const std::string text = one_line(answer.err + answer.out);
-    const auto says = [&](std::string_view part) { return text.find(part) != std::string::npos; };
-    if (answer.exit_code == 0 && !says("error")) return;
-    if (says("Invalid job id") || says("already completing or completed") ||
-        says("Job has already finished"))
+    const auto contains = [&](std::string_view part) {
+      return text.find(part) != std::string::npos;
+    };
+    if (answer.exit_code == 0 && !contains("error")) return;
+    if (contains("Invalid job id") || contains("already completing or completed") ||
+        contains("Job has already finished"))
       return;
     throw Error(ErrorKind::kRemote,
-                "scancel of job " + id.str() + " did not succeed: " + failure_of(answer));
+                "scancel of job " + id.str() + " failed: " + failure_of(answer));
   }
 
   static bool is_takeable(const JobRequest& request) {
-    return request.offer && is_slurm_id(request.offer->job.str());
+    return request.kept_allocation && is_slurm_id(request.kept_allocation->job.str());
   }
 
-  /// False when there is no such job, or it does not stay.
+  /// Takes the kept allocation; false when none is kept.
   bool take(const JobRequest& request, std::stop_token stop) {
     if (!is_takeable(request)) return false;
-    const auto ends = clock_.monotonic() + kOfferPatience;
-    for (std::chrono::milliseconds pause{50};; pause = std::min(pause * 2, kOfferPause)) {
-      const bool waits = clock_.monotonic() < ends;
-      const Taking taking =
-          read_taking(session_->run(take_command(*request.offer, request.folder, waits),
-                                    request.script, settings_.command_timeout, stop));
-      if (taking != Taking::kComing || !waits) return taking == Taking::kTaken;
+    const auto deadline = clock_.monotonic() + kOfferTimeout;
+    for (std::chrono::milliseconds pause{50};; pause = std::min(pause * 2, kMaxOfferPollInterval)) {
+      const bool wait = clock_.monotonic() < deadline;
+      const TakeResult result = read_take_result(
+          session_->run(take_command(*request.kept_allocation, request.folder, wait),
+                        request.script, settings_.command_timeout, stop));
+      if (result != TakeResult::kPlanned || !wait) return result == TakeResult::kTaken;
       if (!clock_.sleep(pause, stop))
         throw Error(ErrorKind::kCancelled, "stopped before " + request.name + " was submitted");
     }
@@ -160,7 +259,7 @@ class SlurmScheduler final : public Scheduler {
     return names;
   }
 
-  /// Takes the jobs that `rows` know out of `left`; of several rows of an id the last one counts.
+  /// Moves the jobs that `rows` mention from `left` to `states`; the last row of an id counts.
   void answer(const std::vector<QueueRow>& rows, std::vector<SubmittedJob>& left,
               std::map<JobId, JobStatus>& states) {
     std::erase_if(left, [&](const SubmittedJob& job) {
@@ -178,15 +277,15 @@ class SlurmScheduler final : public Scheduler {
     const auto answer = session_->run(queue_command(names, settings_.request.cluster), "",
                                       settings_.command_timeout, stop);
     if (answer.exit_code != 0)
-      throw Error(ErrorKind::kRemote, "squeue did not answer: " + failure_of(answer));
+      throw Error(ErrorKind::kRemote, "squeue failed: " + failure_of(answer));
     auto rows = read_queue(answer.out);
     if (!rows)
-      throw Error(ErrorKind::kRemote,
-                  "squeue's answer is not whole: '" + one_line(answer.out.substr(0, 300)) + "'");
+      throw Error(ErrorKind::kRemote, "the answer of squeue is incomplete: '" +
+                                          one_line(answer.out.substr(0, 300)) + "'");
     return std::move(*rows);
   }
 
-  /// Nothing when there is no accounting or it does not answer: it only adds to what squeue says.
+  /// Empty when there is no accounting or sacct does not answer: it only adds to the queue's rows.
   std::vector<QueueRow> ask_accounting(const std::vector<std::string>& names,
                                        std::stop_token stop) {
     if (no_accounting_ || clock_.monotonic() < accounting_pause_ends()) return {};
@@ -239,7 +338,7 @@ TestOnly test_only(remote::Session& session, const SlurmSettings& settings,
   const std::string text = one_line(answer.err.empty() ? answer.out : answer.err);
   const bool accepted = answer.exit_code == 0;
   return {accepted,
-          !accepted && classify_refusal(text, answer.exit_code) == Submission::Kind::kRefused,
+          !accepted && classify_rejection(text, answer.exit_code) == Submission::Kind::kRejected,
           text};
 }
 

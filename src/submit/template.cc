@@ -11,10 +11,10 @@ namespace xffl::submit {
 namespace {
 
 constexpr size_t kMaxTemplateBytes = 1 << 20;
-// What neither a shell nor the reader of an #SBATCH line gives a meaning to.
+// Characters without a meaning to a shell or to the parser of #SBATCH lines.
 constexpr std::string_view kPlainCharacters =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./:@%+=,-";
-// Of an option in an #SBATCH line: no blank, quote or '#' ends or starts anything there.
+// Characters of an option in an #SBATCH line: no blank, quote or '#'.
 constexpr std::string_view kOptionCharacters =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./:@%+=,&|*()[]~-";
 constexpr std::string_view kBlank = " \t";
@@ -42,8 +42,7 @@ bool is_name(std::string_view text) {
 
 bool is_comment(std::string_view line) { return trim(line).starts_with('#'); }
 
-/// Whether text that follows `before` on its line would stand inside quotes of the shell, or after
-/// its backslash.
+/// True when text after `before` on the same line is inside shell quotes or after a backslash.
 bool ends_in_quotes(std::string_view before) {
   char open = 0;
   for (size_t i = 0; i < before.size(); ++i) {
@@ -59,7 +58,7 @@ bool ends_in_quotes(std::string_view before) {
   return open != 0;
 }
 
-/// Renders one template; knows where it is for its messages.
+/// Renders one template and tracks the line for messages.
 class Renderer {
  public:
   Renderer(std::string_view origin, const TemplateValues& values)
@@ -76,12 +75,12 @@ class Renderer {
     return out;
   }
 
-  void refuse_unused(const std::set<std::string, std::less<>>& optional) const {
+  void reject_unused(const std::set<std::string, std::less<>>& optional) const {
     for (const auto& [name, value] : values_) {
       if (used_.contains(name) || optional.contains(name)) continue;
       throw Error(ErrorKind::kConfig, std::string(origin_) + ": the value " + in_quotes(name) +
                                           " is never used; put {{" + verb_for(value) + name +
-                                          "}} where it belongs");
+                                          "}} into the template");
     }
   }
 
@@ -163,7 +162,7 @@ class Renderer {
 
   const std::vector<std::string>& list(std::string_view name) {
     const auto* list = std::get_if<std::vector<std::string>>(&value(name));
-    if (list == nullptr) fail(in_quotes(name) + " is one text, not a list; use {{quote ...}}");
+    if (list == nullptr) fail(in_quotes(name) + " is a string, not a list; use {{quote ...}}");
     for (const std::string& item : *list) check_one_line(name, item);
     return *list;
   }
@@ -180,10 +179,7 @@ class Renderer {
       fail("{{" + std::string(directive.verb) + " " + std::string(directive.name) +
            "}} stands inside quotes, where it would not protect its value; remove them");
     if (directive.verb == "quote") return quote_for_shell(text(directive.name));
-    std::string words;
-    for (const std::string& item : list(directive.name))
-      words += (words.empty() ? "" : " ") + quote_for_shell(item);
-    return words;
+    return quote_argv_for_shell(list(directive.name));
   }
 
   const std::string& plain(std::string_view name) {
@@ -232,12 +228,12 @@ std::string render_template(std::string_view text, std::string_view origin,
                             const TemplateValues& values,
                             const std::set<std::string, std::less<>>& optional) {
   if (text.size() > kMaxTemplateBytes)
-    throw Error(ErrorKind::kConfig, std::string(origin) + ": a template of " +
-                                        std::to_string(text.size()) + " bytes; at most " +
-                                        std::to_string(kMaxTemplateBytes) + " are read");
+    throw Error(ErrorKind::kConfig, std::string(origin) + ": the template has " +
+                                        std::to_string(text.size()) + " bytes; the limit is " +
+                                        std::to_string(kMaxTemplateBytes));
   Renderer renderer(origin, values);
   std::string rendered = renderer.render(text);
-  renderer.refuse_unused(optional);
+  renderer.reject_unused(optional);
   return rendered;
 }
 

@@ -1,20 +1,23 @@
-// How it works: everything is collected in "<to>.part", a folder whose manifest.json is the plan
-// of the fetch under way. Only when all files are there and verified does it become `to`.
+// How it works: fetch() collects the files in "<to>.part", a folder whose manifest.json is the plan
+// of the fetch. The folder is renamed to `to` when all files are present and verified.
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
+#include <memory>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
 
-#include "arriving_file.h"
+#include "limits.h"
 #include "meter.h"
-#include "names.h"
 #include "part_file.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/sha256.h"
 #include "xffl/base/space.h"
+#include "xffl/base/stage.h"
 #include "xffl/transfer/transfer.h"
 
 namespace xffl::transfer {
@@ -25,8 +28,233 @@ using checkpoint::kManifestName;
 using checkpoint::Manifest;
 using checkpoint::ManifestFile;
 
-// The root hash that a local folder's manifest.json has; empty when there is none, or a damaged
-// one.
+constexpr int kMaxFetches = 3;      // per chunk
+constexpr size_t kBlocksAhead = 4;  // queue of each stage, between the network and disk or hash
+constexpr size_t kReadBytes = 1u << 20;
+
+// Thrown when the running hash differs from the manifest's at the end of a chunk.
+struct WrongChunk {
+  std::string expected, found;
+};
+
+// The verified beginning of a file and its running hash.
+class VerifiedPrefix {
+ public:
+  VerifiedPrefix(const ManifestFile& file, uint64_t chunk_bytes)
+      : file_(file), chunk_bytes_(file.prefix_sha256.empty() ? file.size_bytes : chunk_bytes) {}
+
+  uint64_t size() const { return size_; }
+  uint64_t chunk_begin() const { return chunk_begin_; }
+  uint64_t chunk_end() const { return std::min(chunk_begin_ + chunk_bytes_, file_.size_bytes); }
+  uint64_t chunk_number() const { return chunk_begin_ / std::max<uint64_t>(1, chunk_bytes_) + 1; }
+  uint64_t num_chunks() const { return file_.prefix_sha256.size() + 1; }
+
+  /// Throws WrongChunk and returns to the beginning of that chunk.
+  void add(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const auto piece = bytes.first(std::min<uint64_t>(chunk_end() - size_, bytes.size()));
+      hash_.update(piece);
+      size_ += piece.size();
+      bytes = bytes.subspan(piece.size());
+      if (size_ == chunk_end()) check();
+    }
+  }
+  void rewind_chunk() {
+    hash_ = at_chunk_begin_;
+    size_ = chunk_begin_;
+  }
+
+ private:
+  void check() {
+    const std::string& expected =
+        size_ == file_.size_bytes ? file_.sha256 : file_.prefix_sha256.at(chunk_number() - 1);
+    const std::string found = Sha256(hash_).hex();
+    if (found != expected) {
+      rewind_chunk();
+      throw WrongChunk{expected, found};
+    }
+    at_chunk_begin_ = hash_;
+    chunk_begin_ = size_;
+  }
+
+  const ManifestFile& file_;
+  const uint64_t chunk_bytes_;
+  Sha256 hash_, at_chunk_begin_;
+  uint64_t size_ = 0, chunk_begin_ = 0;
+};
+
+// Passes a stream to disk and hash, block by block. When the stream breaks, the destructor still
+// writes the last incomplete block.
+class DownloadPipe {
+ public:
+  DownloadPipe(PartFile& part, VerifiedPrefix& prefix, std::atomic<uint64_t>& on_disk,
+               uint64_t offset, SpareMemory& spare)
+      : offset_(offset),
+        writing_(kBlocksAhead,
+                 [&](const Block& block) {
+                   spare.release(block.size);
+                   part.write(block.offset, block.span());
+                   on_disk = std::max(on_disk.load(), block.offset + block.size);
+                 }),
+        hashing_(kBlocksAhead, [&](const Block& block) { prefix.add(block.span()); }) {}
+
+  ~DownloadPipe() {
+    try {
+      if (size_ > 0) writing_.put({offset_, size_, block_});
+    } catch (const Error&) {  // a disk error was reported already, or the next call reports it
+    } catch (const WrongChunk&) {
+    }
+  }
+
+  void write(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      if (!block_) block_ = std::make_shared_for_overwrite<std::byte[]>(kBlockBytes);
+      const auto piece = bytes.first(std::min(kBlockBytes - size_, bytes.size()));
+      std::copy(piece.begin(), piece.end(), block_.get() + size_);
+      size_ += piece.size();
+      bytes = bytes.subspan(piece.size());
+      if (size_ == kBlockBytes) flush_block();
+    }
+  }
+  void finish() {
+    if (size_ > 0) flush_block();
+    writing_.finish();
+    hashing_.finish();
+  }
+
+ private:
+  void flush_block() {
+    const Block block{offset_, size_, std::move(block_)};
+    offset_ += std::exchange(size_, 0);
+    block_ = nullptr;
+    writing_.put(block);
+    hashing_.put(block);
+  }
+
+  uint64_t offset_;
+  size_t size_ = 0;
+  std::shared_ptr<std::byte[]> block_;
+  Stage writing_, hashing_;
+};
+
+// Downloads one file. One running SHA-256 covers the file from its beginning: first the bytes on
+// disk, then the bytes that arrive, compared at the end of each chunk. After a difference the hash
+// returns to the beginning of the chunk, that chunk alone is fetched, and the check continues with
+// the bytes on disk.
+class Download {
+ public:
+  Download(remote::Session& session, const RemotePath& path, const ManifestFile& file,
+           uint64_t chunk_bytes, PartFile& part, Meter& meter, SpareMemory& spare)
+      : session_(session),
+        path_(path),
+        file_(file),
+        part_(part),
+        meter_(meter),
+        spare_(spare),
+        prefix_(file, chunk_bytes),
+        on_disk_(part.size_at_opening()) {
+    meter_.present(counted_ = on_disk_);
+  }
+
+  void run() {
+    while (prefix_.size() < file_.size_bytes) {
+      meter_.check("fetching " + path_.str());
+      bool fetching = true;
+      try {
+        if (repaired_to_ > prefix_.size())
+          stream(repaired_to_);
+        else if (prefix_.size() < on_disk_)
+          fetching = false, check_disk();
+        else
+          stream(file_.size_bytes);
+      } catch (const WrongChunk& wrong) {
+        repair(fetching,
+               "expected SHA-256 " + wrong.expected + " up to its end, found " + wrong.found);
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::kCorrupt) throw;  // kCorrupt: the remote file ended early
+        prefix_.rewind_chunk();
+        repair(true, error.what());
+      }
+    }
+  }
+
+ private:
+  void check_disk() {
+    std::vector<std::byte> buffer(kReadBytes);
+    const uint64_t end = on_disk_;
+    while (prefix_.size() < end) {
+      meter_.check("checking the fetched part of " + path_.str());
+      const auto piece =
+          std::span(buffer).first(std::min<uint64_t>(end - prefix_.size(), kReadBytes));
+      const size_t n = part_.read(prefix_.size(), piece);
+      if (n < piece.size()) throw system_error("read the part file of " + path_.str(), EIO);
+      prefix_.add(piece);
+    }
+  }
+
+  void stream(uint64_t end) {
+    const uint64_t begin = prefix_.size();
+    DownloadPipe pipe(part_, prefix_, on_disk_, begin, spare_);
+    uint64_t arrived = begin;
+    session_.download(
+        path_, begin, end - begin,
+        [&](std::span<const std::byte> bytes) {
+          bytes = bytes.first(std::min<uint64_t>(bytes.size(), end - arrived));
+          arrived += bytes.size();
+          meter_.moved(bytes.size());
+          counted_ = std::max(counted_, arrived);
+          pipe.write(bytes);
+        },
+        meter_.stop());
+    pipe.finish();
+    if (arrived < end)
+      throw Error(ErrorKind::kCorrupt, path_.str() + " at the facility ends after " +
+                                           std::to_string(arrived) + " bytes, expected " +
+                                           std::to_string(end));
+  }
+
+  // Makes run() fetch the current chunk alone.
+  void repair(bool was_fetched, const std::string& problem) {
+    if (prefix_.chunk_begin() != wrong_begin_) fetches_ = 0;
+    wrong_begin_ = prefix_.chunk_begin();
+    if (was_fetched && ++fetches_ == kMaxFetches)
+      throw Error(ErrorKind::kCorrupt,
+                  path_.str() + " at the facility differs from its manifest: chunk " +
+                      std::to_string(prefix_.chunk_number()) + " of " +
+                      std::to_string(prefix_.num_chunks()) + " (" +
+                      std::to_string(prefix_.chunk_end() - prefix_.chunk_begin()) +
+                      " bytes from byte " + std::to_string(prefix_.chunk_begin()) + "), fetched " +
+                      std::to_string(kMaxFetches) + " times: " + problem);
+    repaired_to_ = prefix_.chunk_end();
+    meter_.undo(std::min(counted_, repaired_to_) - wrong_begin_);
+  }
+
+  remote::Session& session_;
+  const RemotePath& path_;
+  const ManifestFile& file_;
+  PartFile& part_;
+  Meter& meter_;
+  SpareMemory& spare_;
+  VerifiedPrefix prefix_;
+  std::atomic<uint64_t> on_disk_;  // bytes from the beginning, verified or not
+  uint64_t counted_ = 0;           // bytes reported to the meter
+  uint64_t repaired_to_ = 0;
+  uint64_t wrong_begin_ = UINT64_MAX;
+  int fetches_ = 0;
+};
+
+// Downloads `file` of the facility's folder `from` into the local folder `work`; the file gets its
+// final name after its last chunk is verified. Verified chunks of an existing part file are kept. A
+// chunk that arrives wrong is fetched twice more, then kCorrupt is thrown.
+void fetch_file(remote::Session& session, const RemotePath& from, const ManifestFile& file,
+                uint64_t chunk_bytes, const fs::path& work, Meter& meter, SpareMemory& spare) {
+  const RemotePath path = from / file.name;
+  PartFile part(work / part_name(file.name), file.size_bytes);
+  Download(session, path, file, chunk_bytes, part, meter, spare).run();
+  part.finish(work / file.name);
+}
+
+// The root hash of a local folder's manifest.json; empty when the manifest is absent or damaged.
 std::string local_root(const fs::path& folder) {
   std::error_code ignored;
   if (!fs::exists(folder / kManifestName, ignored)) return {};
@@ -38,7 +266,7 @@ std::string local_root(const fs::path& folder) {
   }
 }
 
-bool complete(const fs::path& to, const std::string& root_sha256) {
+bool is_complete(const fs::path& to, const std::string& root_sha256) {
   if (local_root(to) != root_sha256) return false;
   try {
     checkpoint::verify_folder(to, checkpoint::read_manifest(to));
@@ -49,15 +277,14 @@ bool complete(const fs::path& to, const std::string& root_sha256) {
   }
 }
 
-// Nothing that a fetch did not make is ever replaced by one.
-void refuse_foreign(const fs::path& to) {
+// fetch() replaces only folders that an earlier fetch made.
+void reject_foreign(const fs::path& to) {
   std::error_code ignored;
   if (!fs::exists(fs::symlink_status(to, ignored)) || fs::exists(to / kManifestName, ignored))
     return;
   if (fs::is_directory(to, ignored) && fs::is_empty(to, ignored)) return;
-  throw Error(ErrorKind::kIo, to.string() +
-                                  " is in the way: it exists and is not a fetched folder;"
-                                  " move it elsewhere");
+  throw Error(ErrorKind::kIo,
+              to.string() + " exists and is not a fetched folder; move it elsewhere");
 }
 
 const remote::FileInfo& require_regular(const remote::FileView& view, const RemotePath& path,
@@ -66,34 +293,33 @@ const remote::FileInfo& require_regular(const remote::FileView& view, const Remo
     throw Error(ErrorKind::kNotFound, path.str() + named_by + " does not exist at the facility");
   if (view.info->type != remote::FileInfo::Type::kRegular)
     throw Error(ErrorKind::kRejected, path.str() +
-                                          " at the facility is refused: expected a "
+                                          " at the facility is rejected: expected a "
                                           "regular file, found a folder, link or device");
   return *view.info;
 }
 
-Manifest far_manifest(remote::Session& session, const RemotePath& from,
-                      const std::string& root_sha256, uint64_t max_bytes) {
+Manifest remote_manifest(remote::Session& session, const RemotePath& from,
+                         const std::string& root_sha256, uint64_t max_bytes) {
   const RemotePath path = from / kManifestName;
   const remote::FileQuery query{std::string(kManifestName), checkpoint::kMaxManifestBytes};
   const remote::FileView view = session.look(from, {&query, 1}).at(0);
   if (require_regular(view, path, "").size_bytes > checkpoint::kMaxManifestBytes)
     throw Error(ErrorKind::kCorrupt, path.str() + " at the facility is larger than the " +
                                          std::to_string(checkpoint::kMaxManifestBytes) +
-                                         " bytes allowed for it");
+                                         " bytes allowed");
   const Manifest manifest = checkpoint::parse_manifest(view.bytes, path.str());
   if (manifest.root_sha256() != root_sha256)
-    throw Error(ErrorKind::kRejected, path.str() + " is not the one that the report promised: " +
+    throw Error(ErrorKind::kRejected, path.str() + " at the facility differs from the report: " +
                                           "expected root SHA-256 " + root_sha256 + ", found " +
                                           manifest.root_sha256());
   if (manifest.total_bytes() > max_bytes)
-    throw Error(ErrorKind::kRejected, path.str() + " names " +
-                                          std::to_string(manifest.total_bytes()) +
-                                          " bytes of files, more than the " +
-                                          std::to_string(max_bytes) + " expected at most");
+    throw Error(ErrorKind::kRejected,
+                path.str() + " lists " + std::to_string(manifest.total_bytes()) +
+                    " bytes of files; the limit is " + std::to_string(max_bytes));
   return manifest;
 }
 
-// An empty work folder with the plan, or the one that an earlier call of the same plan left.
+// Creates the work folder with the plan, or keeps the folder of an earlier call with the same plan.
 void prepare(const fs::path& work, const Manifest& manifest) {
   std::error_code problem;
   const bool continues = fs::is_directory(fs::symlink_status(work, problem)) &&
@@ -116,11 +342,11 @@ void check_space(const fs::path& work, const Manifest& manifest) {
     }
     if (there < file.size_bytes) missing += file.size_bytes - there;
   }
-  require_space(work, missing);
+  xffl::require_space(work, missing);
 }
 
-// True when an earlier call has finished the file; what has the name but not the content goes.
-bool present(const fs::path& path, const ManifestFile& file) {
+// True when an earlier call has finished the file; removes a file with other content.
+bool is_present(const fs::path& path, const ManifestFile& file) {
   std::error_code problem;
   if (!fs::is_regular_file(fs::symlink_status(path, problem))) return false;
   if (fs::file_size(path, problem) == file.size_bytes && sha256_file(path) == file.sha256)
@@ -129,7 +355,7 @@ bool present(const fs::path& path, const ManifestFile& file) {
   return false;
 }
 
-// Brings the files into the work folder: what is small in few messages, the rest by streams.
+// Fetches the files into the work folder: small files in batches, large files as streams.
 class Fetch {
  public:
   Fetch(const Endpoint& facility, const RemotePath& from, const Manifest& manifest,
@@ -145,19 +371,19 @@ class Fetch {
     std::vector<const ManifestFile*> batch;
     uint64_t bytes = 0;
     for (const ManifestFile& file : manifest_.files) {
-      if (present(work_ / file.name, file)) {
+      if (is_present(work_ / file.name, file)) {
         meter_.present(file.size_bytes);
         continue;
       }
       const uint64_t size = wanted_bytes(file);
       if (batch.size() == kBatchFiles || bytes + size > kBatchBytes) {
-        take(std::exchange(batch, {}));
+        fetch_batch(std::exchange(batch, {}));
         bytes = 0;
       }
       batch.push_back(&file);
       bytes += size;
     }
-    if (!batch.empty()) take(batch);
+    if (!batch.empty()) fetch_batch(batch);
     for (const ManifestFile* file : by_stream_)
       fetch_file(facility_.bulk, from_, *file, manifest_.chunk_bytes, work_, meter_, spare_);
   }
@@ -168,20 +394,20 @@ class Fetch {
     return file.size_bytes <= kSmallFileBytes && !begun ? file.size_bytes : 0;
   }
 
-  void take(const std::vector<const ManifestFile*>& batch) {
+  void fetch_batch(const std::vector<const ManifestFile*>& batch) {
     meter_.check("fetching " + from_.str());
     std::vector<remote::FileQuery> queries;
     for (const ManifestFile* file : batch) queries.push_back({file->name, wanted_bytes(*file)});
     const std::vector<remote::FileView> views = facility_.control.look(from_, queries);
-    for (size_t i = 0; i < batch.size(); ++i) take(*batch[i], views.at(i), queries[i].max_bytes);
+    for (size_t i = 0; i < batch.size(); ++i) store(*batch[i], views.at(i), queries[i].max_bytes);
   }
 
-  void take(const ManifestFile& file, const remote::FileView& view, uint64_t wanted) {
+  void store(const ManifestFile& file, const remote::FileView& view, uint64_t wanted) {
     const RemotePath path = from_ / file.name;
-    const auto& info = require_regular(view, path, ", which the facility's manifest.json names,");
+    const auto& info = require_regular(view, path, ", listed in the facility's manifest.json,");
     if (info.size_bytes != file.size_bytes)
       throw Error(ErrorKind::kRejected,
-                  path.str() + " at the facility is not what its manifest says: expected " +
+                  path.str() + " at the facility differs from its manifest: expected " +
                       std::to_string(file.size_bytes) + " bytes, found " +
                       std::to_string(info.size_bytes) + " bytes");
     if (view.bytes.size() != file.size_bytes || (wanted == 0 && file.size_bytes > 0)) {
@@ -191,7 +417,7 @@ class Fetch {
     if (const std::string found = sha256_hex(view.bytes); found != file.sha256) {
       if (file.size_bytes == 0)
         throw Error(ErrorKind::kCorrupt, path.str() + " is empty: expected SHA-256 " + file.sha256);
-      by_stream_.push_back(&file);  // which looks again
+      by_stream_.push_back(&file);  // the stream fetches the file again
       return;
     }
     PartFile part(work_ / part_name(file.name), file.size_bytes);
@@ -212,7 +438,7 @@ class Fetch {
 
 void publish(const fs::path& work, const fs::path& to) {
   std::error_code problem;
-  fs::remove_all(to, problem);  // an earlier fetch that no longer is what its manifest says
+  fs::remove_all(to, problem);  // an earlier fetch that no longer matches its manifest
   if (problem) throw system_error("remove " + to.string(), problem.value());
   fsync_dir(work);
   rename_durable(work, to);
@@ -225,9 +451,9 @@ Result fetch(const Endpoint& facility, const RemotePath& from, const std::string
              const OnProgress& on_progress, SpareMemory* spare) {
   fs::path target = fs::absolute(to).lexically_normal();
   if (!target.has_filename()) target = target.parent_path();
-  if (complete(target, root_sha256)) return {};
-  refuse_foreign(target);
-  const Manifest manifest = far_manifest(facility.control, from, root_sha256, max_bytes);
+  if (is_complete(target, root_sha256)) return {};
+  reject_foreign(target);
+  const Manifest manifest = remote_manifest(facility.control, from, root_sha256, max_bytes);
 
   const fs::path work = target.string() + ".part";
   prepare(work, manifest);

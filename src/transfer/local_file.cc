@@ -16,9 +16,9 @@ namespace {
 constexpr uint64_t kPieceBytes = 1u << 20;
 }
 
-Error not_as_manifest(const std::filesystem::path& path, const std::string& problem) {
-  return Error(ErrorKind::kRejected, path.string() + " is not what its manifest says: " + problem +
-                                         "; it was changed or damaged after it was made");
+Error differs_from_manifest(const std::filesystem::path& path, const std::string& problem) {
+  return Error(ErrorKind::kRejected, path.string() + " differs from its manifest: " + problem +
+                                         "; it was changed or damaged after it was written");
 }
 
 LocalFile::LocalFile(std::filesystem::path path, const checkpoint::ManifestFile& file)
@@ -27,8 +27,8 @@ LocalFile::LocalFile(std::filesystem::path path, const checkpoint::ManifestFile&
 void LocalFile::read(uint64_t offset, std::span<std::byte> out) const {
   const size_t found = read_at(fd_.get(), offset, out, path_);
   if (found < out.size())
-    throw not_as_manifest(path_, "expected " + std::to_string(file_.size_bytes) + " bytes, found " +
-                                     std::to_string(offset + found));
+    throw differs_from_manifest(path_, "expected " + std::to_string(file_.size_bytes) +
+                                           " bytes, found " + std::to_string(offset + found));
 }
 
 std::string LocalFile::sha256(uint64_t offset, uint64_t length, std::stop_token stop) const {
@@ -47,20 +47,20 @@ bool LocalFile::check(std::stop_token stop) const {
   const std::string found = sha256(0, file_.size_bytes, stop);
   if (found == file_.sha256) return true;
   if (stop.stop_requested()) return false;
-  throw not_as_manifest(path_, "expected SHA-256 " + file_.sha256 + ", found " + found);
+  throw differs_from_manifest(path_, "expected SHA-256 " + file_.sha256 + ", found " + found);
 }
 
-std::string LocalFile::content() const {
+std::string LocalFile::content_key() const {
   struct stat info {};
   if (::fstat(fd_.get(), &info) != 0) throw system_error("stat " + path_.string(), errno);
-  std::string text = file_.sha256;
+  std::string key = file_.sha256;
   for (const int64_t part :
        {static_cast<int64_t>(info.st_dev), static_cast<int64_t>(info.st_ino),
         static_cast<int64_t>(info.st_size), static_cast<int64_t>(info.st_mtim.tv_sec),
         static_cast<int64_t>(info.st_mtim.tv_nsec), static_cast<int64_t>(info.st_ctim.tv_sec),
         static_cast<int64_t>(info.st_ctim.tv_nsec)})
-    text += " " + std::to_string(part);
-  return text;
+    key += " " + std::to_string(part);
+  return key;
 }
 
 }  // namespace xffl::transfer

@@ -1,4 +1,4 @@
-// A local file that is sent: read anywhere, and hashed as a whole.
+// A local file of a push: random reads and the check of its hash.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,22 @@
 
 namespace xffl::transfer {
 
-Error not_as_manifest(const std::filesystem::path& path, const std::string& problem);
+/// kRejected: a local file differs from its manifest by `problem`.
+Error differs_from_manifest(const std::filesystem::path& path, const std::string& problem);
 
 class LocalFile {
  public:
   LocalFile(std::filesystem::path path, const checkpoint::ManifestFile& file);
 
-  /// Fills `out`. Throws kRejected when the file ends before. Thread-safe.
+  /// Fills `out`. Throws kRejected when the file ends early. Thread-safe.
   void read(uint64_t offset, std::span<std::byte> out) const;
-  /// In hexadecimal. Thread-safe.
+  /// The SHA-256 of a range, in hexadecimal. Thread-safe.
   std::string sha256(uint64_t offset, uint64_t length, std::stop_token stop = {}) const;
-  /// Throws kRejected unless the whole content is what the manifest says. False: it was stopped.
+  /// Throws kRejected unless the whole content has the manifest's hash. False after a stop request.
   bool check(std::stop_token stop) const;
-  /// What the file is now, and should be: changes whenever the file is written to.
-  std::string content() const;
+  /// A key of the expected hash and the inode's identity, size and times. It changes with every
+  /// write to the file.
+  std::string content_key() const;
 
  private:
   std::filesystem::path path_;

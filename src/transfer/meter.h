@@ -1,4 +1,4 @@
-// Counts a transfer's bytes and tells the caller; also where a stop request is noticed.
+// Counts the bytes of a transfer, reports its progress and checks for a stop request.
 #pragma once
 
 #include <algorithm>
@@ -19,21 +19,21 @@ class Meter {
   }
 
   /// Throws kCancelled when a stop was requested.
-  void check(const std::string& doing) const {
+  void check(const std::string& activity) const {
     if (stop_.stop_requested())
       throw Error(ErrorKind::kCancelled,
-                  doing + " was stopped; the part files stay, run again to continue");
+                  activity + " was stopped; the part files are kept, run again to continue");
   }
   void moved(uint64_t bytes) {
     progress_.moved_bytes += bytes;
     present(bytes);
   }
   void present(uint64_t bytes) {
-    // A session may ask for the same bytes twice: a broken stream, begun again.
+    // A session may request the same bytes twice, after a broken stream.
     progress_.done_bytes = std::min(progress_.done_bytes + bytes, progress_.total_bytes);
     if (on_progress_) on_progress_(progress_);
   }
-  /// `bytes` that were counted turned out wrong.
+  /// Uncounts `bytes` that failed verification.
   void undo(uint64_t bytes) { progress_.done_bytes -= std::min(bytes, progress_.done_bytes); }
 
   const std::stop_token& stop() const { return stop_; }

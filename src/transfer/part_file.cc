@@ -16,11 +16,11 @@ PartFile::PartFile(std::filesystem::path path, uint64_t size_limit)
   struct stat info {};
   if (::fstat(fd_.get(), &info) != 0) throw system_error("stat " + path_.string(), errno);
   if (!S_ISREG(info.st_mode))
-    throw Error(ErrorKind::kIo, path_.string() + " is in the way: it is not a regular file");
+    throw Error(ErrorKind::kIo, path_.string() + " exists and is not a regular file");
   size_ = static_cast<uint64_t>(info.st_size);
   if (size_ <= size_limit) return;
   if (::ftruncate(fd_.get(), static_cast<off_t>(size_limit)) != 0)
-    throw system_error("cut " + path_.string(), errno);
+    throw system_error("truncate " + path_.string(), errno);
   size_ = size_limit;
 }
 
@@ -35,8 +35,8 @@ size_t PartFile::read(uint64_t offset, std::span<std::byte> out) const {
 
 void PartFile::finish(const std::filesystem::path& name) {
   if (::fsync(fd_.get()) != 0) {
-    // The kernel may have dropped what it could not write and call the rest of its pages clean:
-    // what is read from them later proves nothing about the disk. Everything is fetched again.
+    // After a failed fsync the kernel may mark unwritten pages clean, so a later read proves
+    // nothing about the disk. The next call fetches the whole file again.
     const int problem = errno;
     std::error_code none;
     std::filesystem::remove(path_, none);

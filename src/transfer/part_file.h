@@ -1,4 +1,4 @@
-// The local file that grows while a file arrives.
+// The local part file of a download.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@ namespace xffl::transfer {
 
 class PartFile {
  public:
-  /// Opens or makes a regular file; what is longer than `size_limit` is cut. Throws kIo.
+  /// Opens or creates a regular file and truncates it to `size_limit`. Throws kIo.
   PartFile(std::filesystem::path path, uint64_t size_limit);
 
   uint64_t size_at_opening() const { return size_; }
-  /// Starts writing to the disk as well, so that finish() has little left to wait for.
+  /// Also starts the write-back to disk, so that the fsync of finish() is short.
   void write(uint64_t offset, std::span<const std::byte> bytes);
-  /// As many bytes as there are, up to out.size().
+  /// Reads up to out.size() bytes; fewer at the end of the file.
   size_t read(uint64_t offset, std::span<std::byte> out) const;
-  /// fsync, then the final name. Throws kIo; after a failed fsync the file is gone.
+  /// fsync, then renames to `name`. Throws kIo; a failed fsync removes the file.
   void finish(const std::filesystem::path& name);
 
  private:

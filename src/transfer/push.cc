@@ -1,25 +1,26 @@
-// How it works: ".manifest.json.part" at the facility is the plan of the push under way. As long as
-// a plan (or the manifest.json that it becomes) is there, a file with its final name is what the
-// plan says or absent, whenever a push was interrupted: files get their names only when complete,
-// and before one plan takes the place of another, whatever is not the same in both is removed.
+// How it works: ".manifest.json.part" at the facility is the plan of the push. While the plan, or
+// the manifest.json that it becomes, exists, a file with its final name either matches the plan or
+// is absent, also after an interruption: a file gets its final name only when complete, and before
+// one plan replaces another, every file that differs between the two is removed.
 //
-// One look at the folder tells all that is known beforehand; small files and the plan go in one
-// message. A model of small files only needs no plan: its manifest.json is that message's last
-// file.
+// One query of the folder returns the state of all names; small files and the plan travel in one
+// message. A model of small files only needs no plan: its manifest.json is the last file of that
+// message.
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
+#include <future>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "departing_file.h"
-#include "far_copies.h"
+#include "limits.h"
 #include "local_file.h"
 #include "meter.h"
-#include "names.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/sha256.h"
@@ -41,19 +42,230 @@ void check_sizes(const fs::path& from, const Manifest& manifest) {
     const bool regular = fs::is_regular_file(path, problem);
     if (problem && problem != std::errc::no_such_file_or_directory)
       throw system_error("stat " + path.string(), problem.value());
-    if (!regular) throw not_as_manifest(path, "there is no such file");
+    if (!regular) throw differs_from_manifest(path, "the file does not exist");
     const uint64_t size = fs::file_size(path, problem);
     if (problem) throw system_error("stat " + path.string(), problem.value());
     if (size != file.size_bytes)
-      throw not_as_manifest(path, "expected " + std::to_string(file.size_bytes) + " bytes, found " +
-                                      std::to_string(size));
+      throw differs_from_manifest(path, "expected " + std::to_string(file.size_bytes) +
+                                            " bytes, found " + std::to_string(size));
   }
+}
+
+// One answer for each query, in order, in as few messages as the session allows.
+std::vector<remote::FileView> look_at(remote::Session& session, const RemotePath& folder,
+                                      std::span<const remote::FileQuery> queries) {
+  constexpr size_t kQueries = 256;
+  std::vector<remote::FileView> views;
+  for (size_t i = 0; i < queries.size(); i += kQueries)
+    for (remote::FileView& view :
+         session.look(folder, queries.subspan(i, std::min(kQueries, queries.size() - i))))
+      views.push_back(std::move(view));
+  return views;
+}
+
+bool is_regular(const std::optional<remote::FileInfo>& info, uint64_t size_bytes) {
+  return info && info->type == remote::FileInfo::Type::kRegular && info->size_bytes == size_bytes;
+}
+
+struct Range {
+  uint64_t begin = 0, end = 0;
+};
+
+// Uploads one file: one upload for each range of missing chunks, so that the session can keep its
+// channels full. An interrupted upload may leave holes anywhere, so the size of a part file proves
+// nothing: each chunk that may be present is compared by the SHA-256 that the facility computes, or
+// by reading the chunk back.
+class Upload {
+ public:
+  Upload(const Endpoint& facility, const LocalFile& local, const ManifestFile& file,
+         uint64_t chunk_bytes, const RemotePath& part, Meter& meter)
+      : facility_(facility),
+        local_(local),
+        file_(file),
+        chunk_bytes_(chunk_bytes),
+        part_(part),
+        meter_(meter) {}
+
+  void run(uint64_t part_bytes) {
+    for (const Range& range : missing(part_bytes)) {
+      meter_.check("pushing " + part_.str());
+      facility_.bulk.upload(
+          part_, range.begin, range.end - range.begin,
+          [&](uint64_t offset, std::span<std::byte> out) {
+            local_.read(offset, out);
+            meter_.moved(out.size());
+          },
+          meter_.stop());
+    }
+  }
+
+ private:
+  std::vector<Range> missing(uint64_t part_bytes) {
+    std::vector<Range> ranges;
+    for (uint64_t begin = 0; begin < file_.size_bytes; begin += chunk_bytes_) {
+      const uint64_t end = std::min(begin + chunk_bytes_, file_.size_bytes);
+      if (end <= part_bytes && is_present(begin, end - begin)) {
+        meter_.present(end - begin);
+      } else if (!ranges.empty() && ranges.back().end == begin) {
+        ranges.back().end = end;
+      } else {
+        ranges.push_back({begin, end});
+      }
+    }
+    return ranges;
+  }
+
+  bool is_present(uint64_t offset, uint64_t length) {
+    meter_.check("checking the sent part of " + part_.str());
+    auto remote_hash = facility_.control.sha256(part_, offset, length);
+    if (!remote_hash) remote_hash = read_back(offset, length);
+    return remote_hash == local_.sha256(offset, length);
+  }
+
+  std::optional<std::string> read_back(uint64_t offset, uint64_t length) {
+    Sha256 hash;
+    try {
+      facility_.bulk.download(
+          part_, offset, length, [&](std::span<const std::byte> bytes) { hash.update(bytes); },
+          meter_.stop());
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kCorrupt) throw;
+      return std::nullopt;  // the part file ends early
+    }
+    return hash.hex();
+  }
+
+  const Endpoint& facility_;
+  const LocalFile& local_;
+  const ManifestFile& file_;
+  const uint64_t chunk_bytes_;
+  const RemotePath& part_;
+  Meter& meter_;
+};
+
+// Uploads `file` of the local folder `from` into the facility's folder `to`. The file gets its
+// final name when it is complete and the local content matches the manifest. `part_info` is the
+// part file at the facility; its verified chunks are not sent again. A second thread hashes the
+// local file meanwhile, unless `checked` knows it.
+void send_file(const Endpoint& facility, const std::filesystem::path& from,
+               const ManifestFile& file, uint64_t chunk_bytes, const RemotePath& to,
+               const std::optional<remote::FileInfo>& part_info, Meter& meter,
+               CheckedFiles& checked) {
+  const RemotePath part = to / part_name(file.name);
+  const LocalFile local(from / file.name, file);
+  const bool usable = part_info && part_info->type == remote::FileInfo::Type::kRegular &&
+                      part_info->size_bytes <= file.size_bytes;
+  if (part_info && !usable) facility.bulk.remove_tree(part);
+  std::stop_source abandoned;
+  auto hashed = std::async(std::launch::async, [&, stop = abandoned.get_token()] {
+    checked.once(local.content_key(), [&] { return local.check(stop); });
+  });
+  // Runs before the destructor of the future, which waits for the thread.
+  const struct Abandon {
+    std::stop_source& source;
+    ~Abandon() { source.request_stop(); }
+  } abandon{abandoned};
+  try {
+    Upload(facility, local, file, chunk_bytes, part, meter).run(usable ? part_info->size_bytes : 0);
+    hashed.get();
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kRejected) facility.bulk.remove_tree(part);
+    throw;
+  }
+  facility.bulk.sync(part);
+  facility.bulk.rename(part, to / file.name);
+}
+
+constexpr size_t kMaxSiblingFolders = 8;
+constexpr uint64_t kMaxSiblingManifestBytes = 1u << 20;
+constexpr std::chrono::seconds kLinkTimeout{60};
+
+struct Copy {
+  const ManifestFile* wanted;
+  std::string name;  // "<folder>/<file>"
+};
+
+// A listing is untrusted; model folders are named by the digits of a hash.
+bool is_plain(const std::string& name) {
+  return name.find_first_not_of("0123456789abcdefghijklmnopqrstuvwxyz") == std::string::npos;
+}
+
+std::vector<std::string> sibling_folders(remote::Session& session, const RemotePath& to) {
+  std::vector<std::string> names;
+  for (const std::string& name : session.list(to.parent()))
+    if (name != to.filename() && is_plain(name) && names.size() < kMaxSiblingFolders)
+      names.push_back(name);
+  return names;
+}
+
+// Adds the files of `wanted` that the folder's manifest.json lists; ignores a damaged manifest.
+void add_copies(const std::string& folder, const std::string& manifest_json,
+                const std::vector<const ManifestFile*>& wanted, std::vector<Copy>& copies) {
+  Manifest manifest;
+  try {
+    manifest = checkpoint::parse_manifest(manifest_json, folder);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kCorrupt) throw;
+    return;
+  }
+  for (const ManifestFile* file : wanted) {
+    const auto is_copy = [&](const ManifestFile& other) {
+      return other.sha256 == file->sha256 && other.size_bytes == file->size_bytes;
+    };
+    const auto known = [&](const Copy& copy) { return copy.wanted == file; };
+    const auto found = std::find_if(manifest.files.begin(), manifest.files.end(), is_copy);
+    if (found != manifest.files.end() && std::none_of(copies.begin(), copies.end(), known))
+      copies.push_back({file, folder + "/" + found->name});
+  }
+}
+
+std::vector<Copy> find_copies(remote::Session& session, const RemotePath& to,
+                              const std::vector<const ManifestFile*>& wanted) {
+  const std::vector<std::string> folders = sibling_folders(session, to);
+  std::vector<remote::FileQuery> queries;
+  for (const std::string& folder : folders)
+    queries.push_back({folder + "/" + std::string(kManifestName), kMaxSiblingManifestBytes});
+  if (queries.empty()) return {};
+  const std::vector<remote::FileView> views = session.look(to.parent(), queries);
+  std::vector<Copy> copies;
+  for (size_t i = 0; i < folders.size(); ++i)
+    if (!views.at(i).bytes.empty()) add_copies(folders[i], views[i].bytes, wanted, copies);
+  return copies;
+}
+
+// Hard-links into `to` those of `wanted` that a sibling folder holds: the sibling's manifest.json,
+// which only a complete folder has, lists the same size and hash, and the file has that size.
+// Returns the linked files; none where the facility cannot link. Throws kRemote.
+std::vector<const ManifestFile*> link_copies(remote::Session& session, const RemotePath& to,
+                                             const std::vector<const ManifestFile*>& wanted) {
+  std::vector<const ManifestFile*> linked;
+  try {
+    const std::vector<Copy> copies = find_copies(session, to, wanted);
+    std::vector<remote::FileQuery> queries;
+    for (const Copy& copy : copies) queries.push_back({copy.name, 0});
+    if (queries.empty()) return {};
+    const std::vector<remote::FileView> views = session.look(to.parent(), queries);
+    for (size_t i = 0; i < copies.size(); ++i) {
+      if (!is_regular(views.at(i).info, copies[i].wanted->size_bytes)) continue;
+      const RemotePath source = to.parent() / copies[i].name;
+      const RemotePath target = to / copies[i].wanted->name;
+      if (session.run({"ln", "-f", "--", source.str(), target.str()}, "", kLinkTimeout, {})
+              .exit_code == 0)
+        linked.push_back(copies[i].wanted);
+    }
+  } catch (const Error& error) {
+    // Without a shell, or without permission for the parent folder, all files are sent.
+    if (error.kind() == ErrorKind::kRemote || error.kind() == ErrorKind::kCancelled ||
+        error.kind() == ErrorKind::kAuth)
+      throw;
+  }
+  return linked;
 }
 
 class Push {
  public:
   Push(const Endpoint& facility, const fs::path& from, const Manifest& manifest,
-       const RemotePath& to, Meter& meter, CheckedFiles& checked, bool doubts)
+       const RemotePath& to, Meter& meter, CheckedFiles& checked, bool verify)
       : facility_(facility),
         from_(from),
         manifest_(manifest),
@@ -63,27 +275,27 @@ class Push {
         plan_(to / plan_name_),
         meter_(meter),
         checked_(checked),
-        doubts_(doubts) {}
+        verify_(verify) {}
 
   void run() {
     meter_.check("pushing to " + to_.str());
     look();
-    if (!doubts_ && manifest_at(std::string(kManifestName)) == manifest_ && missing().empty())
+    if (!verify_ && manifest_at(std::string(kManifestName)) == manifest_ && missing().empty())
       return meter_.present(manifest_.total_bytes());
-    const bool planned = keep_what_is_ours();
-    if (doubts_) take_names_back();
+    const bool planned = adopt_folder();
+    if (verify_) unname_files();
     std::vector<const ManifestFile*> files = missing();
     uint64_t bytes = 0;
     for (const ManifestFile* file : files) bytes += file->size_bytes;
     meter_.present(manifest_.total_bytes() - bytes);
-    if (bytes >= kWorthAskingBytes) files = prepare(files);
+    if (bytes >= kMinQueryBytes) files = prepare(files);
     send(files, planned);
   }
 
  private:
   using Files = std::vector<const ManifestFile*>;
 
-  // One answer about every name that matters.
+  // Queries all files, part files, the manifest and the plan.
   void look() {
     std::vector<remote::FileQuery> queries;
     for (const std::string& name : {std::string(kManifestName), plan_name_})
@@ -91,16 +303,12 @@ class Push {
     for (const ManifestFile& file : manifest_.files)
       for (const std::string& name : {file.name, part_name(file.name)})
         queries.push_back({name, 0});
-    constexpr size_t kQueries = 256;
-    for (size_t i = 0; i < queries.size(); i += kQueries) {
-      const auto some = std::span(queries).subspan(i, std::min(kQueries, queries.size() - i));
-      std::vector<remote::FileView> views = facility_.control.look(to_, some);
-      for (size_t j = 0; j < some.size(); ++j) there_[some[j].name] = std::move(views.at(j));
-    }
+    std::vector<remote::FileView> views = look_at(facility_.control, to_, queries);
+    for (size_t i = 0; i < queries.size(); ++i) remote_[queries[i].name] = std::move(views.at(i));
   }
 
   std::optional<Manifest> manifest_at(const std::string& name) {
-    const remote::FileView& view = there_[name];
+    const remote::FileView& view = remote_[name];
     if (!view.info) return std::nullopt;
     try {
       return checkpoint::parse_manifest(view.bytes, (to_ / name).str());
@@ -110,86 +318,88 @@ class Push {
     }
   }
 
-  bool is_there(const ManifestFile& file) {
-    const auto& info = there_[file.name].info;
-    return info && info->type == remote::FileInfo::Type::kRegular &&
-           info->size_bytes == file.size_bytes;
+  bool is_present(const ManifestFile& file) {
+    return is_regular(remote_[file.name].info, file.size_bytes);
   }
 
   Files missing() {
     Files files;
     for (const ManifestFile& file : manifest_.files)
-      if (!is_there(file)) files.push_back(&file);
+      if (!is_present(file)) files.push_back(&file);
     return files;
   }
 
-  // Afterwards the folder is not complete, and a file with a name of ours is ours. Returns whether
-  // the plan that lies there is ours.
-  bool keep_what_is_ours() {
+  // Makes the folder incomplete and removes every file of the manifest that may have other content.
+  // Returns true when the facility already holds this push's plan.
+  bool adopt_folder() {
     std::optional<Manifest> earlier = manifest_at(std::string(kManifestName));
-    bool has_plan = there_[plan_name_].info.has_value();
+    bool has_plan = remote_[plan_name_].info.has_value();
     if (earlier) {
-      facility_.control.rename(complete_, plan_);  // not complete while anything in it may change
+      facility_.control.rename(complete_, plan_);  // incomplete while its files may change
       has_plan = true;
     } else {
-      if (there_[std::string(kManifestName)].info) facility_.control.remove_tree(complete_);
+      if (remote_[std::string(kManifestName)].info) facility_.control.remove_tree(complete_);
       earlier = manifest_at(plan_name_);
     }
-    const bool ours = earlier && *earlier == manifest_;
-    if (!ours) remove_what_differs(earlier.value_or(Manifest{}));
-    if (!ours && has_plan) facility_.control.remove_tree(plan_);
+    const bool same_plan = earlier && *earlier == manifest_;
+    if (!same_plan) remove_different(earlier.value_or(Manifest{}));
+    if (!same_plan && has_plan) facility_.control.remove_tree(plan_);
     for (const ManifestFile& file : manifest_.files)
-      if (there_[file.name].info && !is_there(file)) facility_.control.remove_tree(to_ / file.name);
-    return ours;
+      if (remote_[file.name].info && !is_present(file))
+        facility_.control.remove_tree(to_ / file.name);
+    return same_plan;
   }
 
-  void remove_what_differs(const Manifest& earlier) {
-    std::set<std::string> doubtful;
+  void remove_different(const Manifest& earlier) {
+    std::set<std::string> different;
     for (const Manifest* manifest : {&earlier, &manifest_})
-      for (const ManifestFile& file : manifest->files) doubtful.insert(file.name);
+      for (const ManifestFile& file : manifest->files) different.insert(file.name);
     for (const ManifestFile& file : manifest_.files)
       if (std::find(earlier.files.begin(), earlier.files.end(), file) != earlier.files.end())
-        doubtful.erase(file.name);
-    for (const std::string& doubted : doubtful)
-      for (const std::string& name : {doubted, part_name(doubted)}) {
-        const auto seen = there_.find(name);
-        if (seen != there_.end() && !seen->second.info) continue;
-        facility_.control.remove_tree(to_ / name);  // seen, or only the earlier manifest's
-        there_[name] = {};
+        different.erase(file.name);
+    for (const std::string& file : different)
+      for (const std::string& name : {file, part_name(file)}) {
+        const auto seen = remote_.find(name);
+        if (seen != remote_.end() && !seen->second.info) continue;
+        facility_.control.remove_tree(
+            to_ / name);  // present, or unknown because only the earlier manifest lists it
+        remote_[name] = {};
       }
   }
 
-  // Of large files the chunks are looked at then; small ones are sent again.
-  void take_names_back() {
-    remove_strangers();
+  // Makes large files part files, whose chunks are then compared, and small files missing.
+  void unname_files() {
+    remove_unlisted();
     for (const ManifestFile& file : manifest_.files) {
-      remote::FileView& named = there_[file.name];
+      remote::FileView& named = remote_[file.name];
       if (!named.info) continue;
       const std::string part = part_name(file.name);
       if (file.size_bytes > kSmallFileBytes) {
         facility_.control.rename(to_ / file.name, to_ / part);
-        there_[part] = named;
+        remote_[part] = named;
       }
       named = {};
     }
   }
 
-  // What the manifest does not name makes the folder another one to who verifies it.
-  void remove_strangers() {
+  // Removes files that the manifest does not list: a verification of the folder would reject them.
+  void remove_unlisted() {
     facility_.control.make_dirs(to_);
-    std::set<std::string> ours{plan_name_};
-    for (const ManifestFile& file : manifest_.files) ours.insert({file.name, part_name(file.name)});
+    std::set<std::string> listed{plan_name_};
+    for (const ManifestFile& file : manifest_.files)
+      listed.insert({file.name, part_name(file.name)});
     for (const std::string& name : facility_.control.list(to_))
-      if (!ours.contains(name) && name.find('/') == std::string::npos && !name.empty() &&
+      if (!listed.contains(name) && name.find('/') == std::string::npos && !name.empty() &&
           name != "." && name != "..")
         facility_.control.remove_tree(to_ / name);
   }
 
-  // For much to send: is there room, and what need not be sent? Returns the rest.
+  // Links files that the facility already holds and checks its free space. Returns the files to
+  // send.
   Files prepare(const Files& files) {
     facility_.control.make_dirs(to_);
-    // A copy may be the same damaged file under another name.
-    const Files linked = doubts_ ? Files() : link_copies(facility_.control, to_, files);
+    // When verifying, nothing is linked: a copy may be a link to the same damaged file.
+    const Files linked = verify_ ? Files() : link_copies(facility_.control, to_, files);
     Files rest;
     uint64_t needed = 0;
     for (const ManifestFile* file : files) {
@@ -198,11 +408,11 @@ class Push {
         continue;
       }
       rest.push_back(file);
-      const auto& part = there_[part_name(file->name)].info;
+      const auto& part = remote_[part_name(file->name)].info;
       needed += file->size_bytes - std::min(file->size_bytes, part ? part->size_bytes : 0);
     }
     if (const auto free = facility_.bulk.free_bytes(to_))
-      require_space(to_.str() + " at the facility", needed, *free);
+      xffl::require_space(to_.str() + " at the facility", needed, *free);
     return rest;
   }
 
@@ -211,8 +421,8 @@ class Push {
     const LocalFile local(from_ / file.name, file);
     local.read(0, std::as_writable_bytes(std::span(content.bytes)));
     if (const std::string found = sha256_hex(content.bytes); found != file.sha256)
-      throw not_as_manifest(from_ / file.name,
-                            "expected SHA-256 " + file.sha256 + ", found " + found);
+      throw differs_from_manifest(from_ / file.name,
+                                  "expected SHA-256 " + file.sha256 + ", found " + found);
     return content;
   }
 
@@ -248,7 +458,7 @@ class Push {
     for (const ManifestFile* file : files)
       if (!is_small(file))
         send_file(facility_, from_, *file, manifest_.chunk_bytes, to_,
-                  there_[part_name(file->name)].info, meter_, checked_);
+                  remote_[part_name(file->name)].info, meter_, checked_);
     facility_.control.rename(plan_, complete_);
   }
 
@@ -260,21 +470,43 @@ class Push {
   const RemotePath plan_;
   Meter& meter_;
   CheckedFiles& checked_;
-  const bool doubts_;  // whether what the facility's names vouch for has to be checked
-  std::map<std::string, remote::FileView> there_;  // by name, as far as it was looked at
+  const bool verify_;  // compare file contents instead of trusting names and sizes
+  std::map<std::string, remote::FileView> remote_;  // by name; only names that were queried
 };
 
 Result put(const Endpoint& facility, const fs::path& from, const Manifest& manifest,
            const RemotePath& to, std::stop_token stop, const OnProgress& on_progress,
-           CheckedFiles* checked, bool doubts) {
+           CheckedFiles* checked, bool verify) {
   check_sizes(from, manifest);
   Meter meter(manifest.total_bytes(), std::move(stop), on_progress);
   CheckedFiles none;
-  Push(facility, from, manifest, to, meter, checked != nullptr ? *checked : none, doubts).run();
+  Push(facility, from, manifest, to, meter, checked != nullptr ? *checked : none, verify).run();
   return meter.result();
 }
 
 }  // namespace
+
+bool is_pushed(remote::Session& session, const Manifest& manifest, const RemotePath& folder) {
+  std::vector<remote::FileQuery> queries{
+      {std::string(kManifestName), checkpoint::kMaxManifestBytes}};
+  for (const ManifestFile& file : manifest.files) queries.push_back({file.name, 0});
+  const std::vector<remote::FileView> views = look_at(session, folder, queries);
+  try {
+    if (!(checkpoint::parse_manifest(views.at(0).bytes, folder.str()) == manifest)) return false;
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kCorrupt) throw;
+    return false;
+  }
+  for (size_t i = 0; i < manifest.files.size(); ++i)
+    if (!is_regular(views.at(i + 1).info, manifest.files[i].size_bytes)) return false;
+  return true;
+}
+
+void require_space(remote::Session& session, const RemotePath& folder, uint64_t bytes) {
+  if (bytes < kMinQueryBytes) return;
+  if (const auto free = session.free_bytes(folder))
+    xffl::require_space(folder.str() + " at the facility", bytes, *free);
+}
 
 Result push(const Endpoint& facility, const fs::path& from, const Manifest& manifest,
             const RemotePath& to, std::stop_token stop, const OnProgress& on_progress,

@@ -13,7 +13,7 @@ void RateMeter::add(Time now, const Progress& progress) {
   if (last_ && now > *last_) {
     const double elapsed = seconds_of(now - *last_);
     const double keep = std::exp(-elapsed / seconds_of(fade_));
-    // What moves within the interval fades within it as well.
+    // The weight of the interval's own bytes decays within the interval, too.
     const double weight = (1 - keep) * seconds_of(fade_) / elapsed;
     const uint64_t moved = progress.moved_bytes > progress_.moved_bytes
                                ? progress.moved_bytes - progress_.moved_bytes
@@ -21,7 +21,7 @@ void RateMeter::add(Time now, const Progress& progress) {
     seconds_ = seconds_ * keep + elapsed * weight;
     bytes_ = bytes_ * keep + static_cast<double>(moved) * weight;
   } else if (last_) {
-    return;  // the next moment takes these bytes
+    return;  // the next call counts these bytes
   }
   last_ = now;
   progress_ = progress;

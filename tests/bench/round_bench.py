@@ -50,7 +50,7 @@ def write_model(folder, size):
     (folder / "config.json").write_text(json.dumps(CONFIG))
 
 
-def write_project(folder, bed, options, size, stay, pack):
+def write_project(folder, bed, options, size, keep, pack):
     write_model(folder / "model", size)
     shutil.copy(bed.state / "known_hosts", folder / "known_hosts")
     os.chmod(folder / "known_hosts", 0o600)
@@ -61,7 +61,7 @@ def write_project(folder, bed, options, size, stay, pack):
         lines += [f"  {name}:", "    access: ssh", "    scheduler: slurm", "    workdir: /scratch/bench",
                   f"    ssh: {{hosts: {about['host']}, user: {about['user']}, keys: {about['key']}, agent: false}}",
                   f"    transfer: {{pack: {pack}}}",
-                  f"    slurm: {{time: 10m, warning: 0s, stay: {stay}}}", "    trainer:", "      command:",
+                  f"    slurm: {{time: 10m, warning: 0s, keep_allocation: {keep}}}", "    trainer:", "      command:",
                   "        - /scratch/timed_trainer.sh", "        - /scratch/xffl-fake-trainer",
                   "    environment:", f"      - export XFFL_FAKE_STEP={options.step}",
                   "    data: {train: /scratch/unused.tokens}"]
@@ -128,11 +128,11 @@ def scp_times(bed, folder, *cipher):
     return there + back
 
 
-def measure(bed, options, size, scratch, stay, pack):
+def measure(bed, options, size, scratch, keep, pack):
     rounds, scps = [], []
     for repeat in range(options.repeats):
         folder = scratch / "project"
-        write_project(folder, bed, options, size, stay, pack)
+        write_project(folder, bed, options, size, keep, pack)
         scps.append((scp_times(bed, folder), scp_times(bed, folder, "-c", "aes128-gcm@openssh.com")))
         began = resource.getrusage(resource.RUSAGE_CHILDREN)
         run(options.build / "bin/xffl", "run", "-p", folder)
@@ -142,7 +142,7 @@ def measure(bed, options, size, scratch, stay, pack):
         events = [json.loads(line) for line in run(options.build / "bin/xffl", "inspect", journal, "--json").splitlines()]
         times = [{**each, "coordinator CPU": cpu} for each in round_times(events, training_times(bed))]
         # The first round has nobody's job to take, and no model to be packed against.
-        rounds += times[1:] if stay != "0s" or options.pack != ["never"] else times
+        rounds += times[1:] if keep != "0s" or options.pack != ["never"] else times
         for name in FACILITIES:
             bed.at(name, "rm", "-rf", "/scratch/bench", "/scratch/times")
         shutil.rmtree(folder)
@@ -152,7 +152,7 @@ def measure(bed, options, size, scratch, stay, pack):
 GIGABIT = 119e6  # bytes of files a second, beside the packets' headers
 
 
-def show(size, network, stay, pack, rounds, scps):
+def show(size, network, keep, pack, rounds, scps):
     label = f"{size // 1_000_000} MB"
     median = lambda key: statistics.median(r[key] for r in rounds)
     overhead = median("overhead")
@@ -160,10 +160,10 @@ def show(size, network, stay, pack, rounds, scps):
     before = BEFORE.get((label, NETWORKS[network]))
     limit = f", the link's own limit {2 * size / GIGABIT:.2f}" if network in EMULATED else ""
     compared = f"; the replaced stack {before:g} s, {before / overhead:.1f} times as long" if before else ""
-    stays = "" if stay == "0s" else f", jobs stay {stay}"
+    kept = "" if keep == "0s" else f", allocation kept {keep}"
     if pack == "always":
-        stays += f", packed {median('fewer'):.2f} times"
-    print(f"{label}, {NETWORKS[network]}{stays}: {overhead:.2f} s a round (from {min(r['overhead'] for r in rounds):.2f} to "
+        kept += f", packed {median('fewer'):.2f} times"
+    print(f"{label}, {NETWORKS[network]}{kept}: {overhead:.2f} s a round (from {min(r['overhead'] for r in rounds):.2f} to "
           f"{max(r['overhead'] for r in rounds):.2f}, {len(rounds)} rounds), {median('without queue'):.2f} without Slurm's queue; "
           f"scp there and back {scp:.2f} s, by AES-GCM {cheapest:.2f}{limit}{compared}")
     print("   " + ", ".join(f"{part} {median(part):.2f}" for part in (*PARTS, "training", "averaging", "coordinator CPU")), flush=True)
@@ -176,8 +176,8 @@ def main():
     parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=["lan", "wan"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--stay", nargs="+", default=["0s", "60s"], metavar="DURATION",
-                        help="slurm.stay: jobs keep their nodes for the next round; 0s: a job a round; several: each in turn")
+    parser.add_argument("--keep-allocation", nargs="+", default=["0s", "60s"], metavar="DURATION",
+                        help="slurm.keep_allocation: jobs keep their nodes for the next round; 0s: a job a round; several: each in turn")
     parser.add_argument("--pack", nargs="+", default=["never"], choices=["never", "always"],
                         help="transfer.pack: models as differences from the last one; several: each in turn")
     parser.add_argument("--step", default="3.6e-4", help="standard deviation of a facility's updates")
@@ -190,10 +190,10 @@ def main():
             for network in options.networks:
                 bed.network(network)
                 for megabytes in options.megabytes:
-                    for stay in options.stay:
+                    for keep in options.keep_allocation:
                         for pack in options.pack:
-                            rounds, scps = measure(bed, options, megabytes * 1_000_000, pathlib.Path(temp), stay, pack)
-                            show(megabytes * 1_000_000, network, stay, pack, rounds, scps)
+                            rounds, scps = measure(bed, options, megabytes * 1_000_000, pathlib.Path(temp), keep, pack)
+                            show(megabytes * 1_000_000, network, keep, pack, rounds, scps)
         finally:
             bed.down()
 

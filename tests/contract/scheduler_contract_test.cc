@@ -1,4 +1,4 @@
-// What every Scheduler promises, run on every implementation.
+// The contract of Scheduler, tested on every implementation.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -18,17 +18,17 @@
 namespace xffl::submit {
 namespace {
 
-// A facility where a job runs until it is told to finish, and coordinators that come and go.
-struct Place {
+// A facility whose jobs run until finish(); each coordinator() is a new scheduler.
+struct FacilityFixture {
   virtual ~Place() = default;
-  virtual std::string why_not() { return {}; }  // it cannot be had on this machine
+  virtual std::string why_not() { return {}; }  // not empty: unavailable on this machine
   virtual std::shared_ptr<Scheduler> coordinator() = 0;
   virtual JobRequest request(const std::string& name) = 0;
   virtual void await_start(const JobRequest& request, const JobId& id) = 0;
   virtual void finish(const JobRequest& request, const JobId& id) = 0;
 };
 
-struct ProcessPlace : Place {
+struct ProcessFacility : FacilityFixture {
   test::TempDir dir;
 
   std::shared_ptr<Scheduler> coordinator() override { return make_process_scheduler(); }
@@ -52,7 +52,7 @@ struct ProcessPlace : Place {
   }
 };
 
-struct FakePlace : Place {
+struct FakeFacility : FacilityFixture {
   test::FakeCluster cluster;
 
   std::shared_ptr<Scheduler> coordinator() override {
@@ -69,9 +69,9 @@ struct FakePlace : Place {
   }
 };
 
-// One real facility for all tests, each with job names of its own.
-struct SlurmPlace : Place {
-  SlurmPlace() {
+// One real facility for all tests; each test has its own job names.
+struct SlurmFacility : FacilityFixture {
+  SlurmFacility() {
     static int count = 0;
     suffix_ = "-" + std::to_string(++count);
   }
@@ -114,19 +114,19 @@ struct SlurmPlace : Place {
 
 struct Implementation {
   const char* name;
-  std::function<std::unique_ptr<Place>()> make;
+  std::function<std::unique_ptr<FacilityFixture>()> make;
 };
 
 class SchedulerContract : public testing::TestWithParam<Implementation> {
  protected:
-  std::unique_ptr<Place> place_ = GetParam().make();
+  std::unique_ptr<FacilityFixture> facility_ = GetParam().make();
   std::shared_ptr<Scheduler> scheduler_;
   std::vector<JobId> started_;
   std::map<JobId, std::string> names_;
 
   void SetUp() override {
-    if (const std::string why_not = place_->why_not(); !why_not.empty()) GTEST_SKIP() << why_not;
-    scheduler_ = place_->coordinator();
+    if (const std::string why_not = facility_->why_not(); !why_not.empty()) GTEST_SKIP() << why_not;
+    scheduler_ = facility_->coordinator();
   }
   ~SchedulerContract() override {
     for (const JobId& id : started_) scheduler_->cancel(named(id), {});
@@ -136,10 +136,10 @@ class SchedulerContract : public testing::TestWithParam<Implementation> {
     const JobId id = scheduler_->submit(request, {});
     started_.push_back(id);
     names_[id] = request.name;
-    place_->await_start(request, id);
+    facility_->await_start(request, id);
     return id;
   }
-  // A strange id has no name here.
+  // An unknown id has no name.
   SubmittedJob named(const JobId& id) const {
     const auto name = names_.find(id);
     return {id, name == names_.end() ? "" : name->second};
@@ -148,12 +148,12 @@ class SchedulerContract : public testing::TestWithParam<Implementation> {
     const SubmittedJob job = named(id);
     return scheduler.query(std::span(&job, 1), {}).at(id).state;
   }
-  static bool over(JobState state) {
+  static bool ended(JobState state) {
     return state == JobState::kEnded || state == JobState::kCancelled;
   }
   JobState await_end(Scheduler& scheduler, const JobId& id) {
     JobState state = state_of(scheduler, id);
-    for (int i = 0; i < 1000 && !over(state); ++i) {
+    for (int i = 0; i < 1000 && !ended(state); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
       state = state_of(scheduler, id);
     }
@@ -162,68 +162,68 @@ class SchedulerContract : public testing::TestWithParam<Implementation> {
 };
 
 TEST_P(SchedulerContract, AJobRunsAndEnds) {
-  const JobRequest request = place_->request("job-a");
+  const JobRequest request = facility_->request("job-a");
   const JobId id = start(request);
   EXPECT_EQ(state_of(*scheduler_, id), JobState::kRunning);
-  place_->finish(request, id);
+  facility_->finish(request, id);
   EXPECT_EQ(await_end(*scheduler_, id), JobState::kEnded);
   EXPECT_EQ(state_of(*scheduler_, id), JobState::kEnded);
 }
 
 TEST_P(SchedulerContract, FindsAJobByItsNameOnly) {
-  const JobRequest a = place_->request("job-a"), b = place_->request("job-b");
+  const JobRequest a = facility_->request("job-a"), b = facility_->request("job-b");
   EXPECT_TRUE(scheduler_->find(a, {}).empty());
   const JobId id = start(a);
   EXPECT_EQ(scheduler_->find(a, {}), std::vector{id});
   EXPECT_TRUE(scheduler_->find(b, {}).empty());
 }
 
-TEST_P(SchedulerContract, EveryIdHasAnEntryAndAStrangerIsNotRunning) {
-  const JobId id = start(place_->request("job-a"));
+TEST_P(SchedulerContract, QueryHasAnEntryForEveryIdAndAnUnknownIdIsNotRunning) {
+  const JobId id = start(facility_->request("job-a"));
   const std::vector<JobId> ids = {id, JobId("999999999.1"), JobId("some-other+job")};
   std::vector<SubmittedJob> jobs;
-  for (const JobId& one : ids) jobs.push_back(named(one));
+  for (const JobId& each : ids) jobs.push_back(named(each));
   const auto states = scheduler_->query(jobs, {});
   ASSERT_EQ(states.size(), 3u);
   EXPECT_EQ(states.at(id).state, JobState::kRunning);
-  for (const JobId& stranger : {ids[1], ids[2]}) {
-    EXPECT_NE(states.at(stranger).state, JobState::kRunning);
-    EXPECT_NE(states.at(stranger).state, JobState::kPending);
+  for (const JobId& unknown : {ids[1], ids[2]}) {
+    EXPECT_NE(states.at(unknown).state, JobState::kRunning);
+    EXPECT_NE(states.at(unknown).state, JobState::kPending);
   }
   EXPECT_TRUE(scheduler_->query({}, {}).empty());
 }
 
-TEST_P(SchedulerContract, CancelEndsAJobAndIsQuietAfterwards) {
-  const JobId id = start(place_->request("job-a"));
+TEST_P(SchedulerContract, CancelEndsAJobAndIgnoresAnEndedOne) {
+  const JobId id = start(facility_->request("job-a"));
   scheduler_->cancel(named(id), {});
-  EXPECT_TRUE(over(await_end(*scheduler_, id)));
+  EXPECT_TRUE(ended(await_end(*scheduler_, id)));
   scheduler_->cancel(named(id), {});
   scheduler_->cancel(named(JobId("never-heard-of")), {});
 }
 
 TEST_P(SchedulerContract, AnotherCoordinatorFindsQueriesAndCancelsTheJob) {
-  const JobRequest request = place_->request("job-a");
+  const JobRequest request = facility_->request("job-a");
   const JobId id = start(request);
-  const std::shared_ptr<Scheduler> second = place_->coordinator();
+  const std::shared_ptr<Scheduler> second = facility_->coordinator();
   EXPECT_EQ(second->find(request, {}), std::vector{id});
   EXPECT_EQ(state_of(*second, id), JobState::kRunning);
   second->cancel(named(id), {});
-  EXPECT_TRUE(over(await_end(*second, id)));
+  EXPECT_TRUE(ended(await_end(*second, id)));
 }
 
 TEST_P(SchedulerContract, AnEndedJobIsStillFoundAndNotRunning) {
-  const JobRequest request = place_->request("job-a");
+  const JobRequest request = facility_->request("job-a");
   const JobId id = start(request);
-  place_->finish(request, id);
+  facility_->finish(request, id);
   await_end(*scheduler_, id);
   EXPECT_EQ(scheduler_->find(request, {}), std::vector{id});
-  EXPECT_TRUE(over(state_of(*place_->coordinator(), id)));
+  EXPECT_TRUE(ended(state_of(*facility_->coordinator(), id)));
 }
 
 TEST_P(SchedulerContract, SubmitsNothingWhenStopped) {
   std::stop_source stop;
   stop.request_stop();
-  const JobRequest request = place_->request("job-a");
+  const JobRequest request = facility_->request("job-a");
   try {
     started_.push_back(scheduler_->submit(request, stop.get_token()));
     FAIL() << "no error";
@@ -235,9 +235,9 @@ TEST_P(SchedulerContract, SubmitsNothingWhenStopped) {
 
 INSTANTIATE_TEST_SUITE_P(
     Schedulers, SchedulerContract,
-    testing::Values(Implementation{"Process", [] { return std::make_unique<ProcessPlace>(); }},
-                    Implementation{"Fake", [] { return std::make_unique<FakePlace>(); }},
-                    Implementation{"Slurm", [] { return std::make_unique<SlurmPlace>(); }}),
+    testing::Values(Implementation{"Process", [] { return std::make_unique<ProcessFacility>(); }},
+                    Implementation{"Fake", [] { return std::make_unique<FakeFacility>(); }},
+                    Implementation{"Slurm", [] { return std::make_unique<SlurmFacility>(); }}),
     [](const auto& each) { return each.param.name; });
 
 }  // namespace

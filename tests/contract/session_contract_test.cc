@@ -1,4 +1,4 @@
-// What every Session promises, run on every implementation.
+// The contract of Session, tested on every implementation.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -20,13 +20,13 @@ namespace {
 using test::kind_of;
 
 // A session and an empty folder at its facility.
-struct Place {
+struct SessionFixture {
   virtual ~Place() = default;
   virtual Session& session() = 0;
   virtual RemotePath folder() = 0;
 };
 
-struct LocalPlace : Place {
+struct LocalFixture : SessionFixture {
   test::TempDir dir;
   std::unique_ptr<Session> local = make_local_session();
   Session& session() override { return *local; }
@@ -35,49 +35,49 @@ struct LocalPlace : Place {
   }
 };
 
-struct FakePlace : Place {
+struct FakeFixture : SessionFixture {
   test::FakeSession fake;
-  FakePlace() { fake.make_dirs(RemotePath("/scratch/x")); }
+  FakeFixture() { fake.make_dirs(RemotePath("/scratch/x")); }
   Session& session() override { return fake; }
   RemotePath folder() override { return RemotePath("/scratch/x"); }
 };
 
-struct FaultyPlace : FakePlace {
+struct FaultyFixture : FakeFixture {
   test::FaultySession faulty{fake};
   Session& session() override { return faulty; }
 };
 
-struct SshPlace : Place {
+struct SshFixture : SessionFixture {
   test::TempDir dir;
   test::Sshd sshd;
   std::shared_ptr<Session> ssh = make_ssh_session(sshd.settings());
-  explicit SshPlace(test::SshdOptions options) : sshd(std::move(options)) {}
+  explicit SshFixture(test::SshdOptions options) : sshd(std::move(options)) {}
   Session& session() override { return *ssh; }
   RemotePath folder() override {
     return RemotePath(std::filesystem::canonical(dir.path()).string());
   }
 };
 
-std::unique_ptr<Place> ssh_place(test::SshdOptions options) {
+std::unique_ptr<SessionFixture> ssh_fixture(test::SshdOptions options) {
   if (!test::Sshd::missing().empty()) return nullptr;
-  return std::make_unique<SshPlace>(std::move(options));
+  return std::make_unique<SshFixture>(std::move(options));
 }
 
 struct Implementation {
   const char* name;
-  std::function<std::unique_ptr<Place>()> make;
+  std::function<std::unique_ptr<SessionFixture>()> make;
   bool runs_commands = true;
 };
 
 class SessionContract : public testing::TestWithParam<Implementation> {
  protected:
-  std::unique_ptr<Place> place_ = GetParam().make();
-  test::FakeSession none_;  // where the real one is missing, the tests are skipped
-  Session& session_ = place_ ? place_->session() : none_;
-  RemotePath folder_ = place_ ? place_->folder() : RemotePath("/");
+  std::unique_ptr<SessionFixture> fixture_ = GetParam().make();
+  test::FakeSession none_;  // without sshd the tests are skipped
+  Session& session_ = fixture_ ? fixture_->session() : none_;
+  RemotePath folder_ = fixture_ ? fixture_->folder() : RemotePath("/");
 
   void SetUp() override {
-    if (!place_) GTEST_SKIP() << test::Sshd::missing();
+    if (!fixture_) GTEST_SKIP() << test::Sshd::missing();
   }
 
   void put(const std::string& name, std::string_view text, uint64_t offset = 0) {
@@ -86,7 +86,7 @@ class SessionContract : public testing::TestWithParam<Implementation> {
   std::string get(const std::string& name) { return read_text(session_, folder_ / name, 1 << 20); }
 };
 
-TEST_P(SessionContract, StatTellsWhatIsThere) {
+TEST_P(SessionContract, StatReturnsTypeAndSize) {
   put("file", "12345");
   session_.make_dirs(folder_ / "sub");
   ASSERT_TRUE(session_.stat(folder_ / "file"));
@@ -114,19 +114,19 @@ TEST_P(SessionContract, AnEmptyWriteMakesAnEmptyFile) {
 
 TEST_P(SessionContract, ReadsFewerBytesOnlyAtTheEnd) {
   put("file", "abcdef");
-  std::vector<std::byte> room(4);
-  EXPECT_EQ(session_.read(folder_ / "file", 0, room), 4u);
-  EXPECT_EQ(static_cast<char>(room[3]), 'd');
-  EXPECT_EQ(session_.read(folder_ / "file", 4, room), 2u);
-  EXPECT_EQ(static_cast<char>(room[0]), 'e');
-  EXPECT_EQ(session_.read(folder_ / "file", 6, room), 0u);
-  EXPECT_EQ(session_.read(folder_ / "file", 1000, room), 0u);
+  std::vector<std::byte> buffer(4);
+  EXPECT_EQ(session_.read(folder_ / "file", 0, buffer), 4u);
+  EXPECT_EQ(static_cast<char>(buffer[3]), 'd');
+  EXPECT_EQ(session_.read(folder_ / "file", 4, buffer), 2u);
+  EXPECT_EQ(static_cast<char>(buffer[0]), 'e');
+  EXPECT_EQ(session_.read(folder_ / "file", 6, buffer), 0u);
+  EXPECT_EQ(session_.read(folder_ / "file", 1000, buffer), 0u);
 }
 
-TEST_P(SessionContract, NamesWhatDoesNotExist) {
-  std::vector<std::byte> room(4);
-  EXPECT_EQ(kind_of([&] { session_.read(folder_ / "no", 0, room); }), ErrorKind::kNotFound);
-  EXPECT_EQ(kind_of([&] { session_.write(folder_ / "no/file", 0, room); }), ErrorKind::kNotFound);
+TEST_P(SessionContract, ThrowsNotFoundForAMissingPath) {
+  std::vector<std::byte> buffer(4);
+  EXPECT_EQ(kind_of([&] { session_.read(folder_ / "no", 0, buffer); }), ErrorKind::kNotFound);
+  EXPECT_EQ(kind_of([&] { session_.write(folder_ / "no/file", 0, buffer); }), ErrorKind::kNotFound);
   EXPECT_EQ(kind_of([&] { session_.list(folder_ / "no"); }), ErrorKind::kNotFound);
   EXPECT_EQ(kind_of([&] { session_.rename(folder_ / "no", folder_ / "yes"); }),
             ErrorKind::kNotFound);
@@ -157,14 +157,14 @@ TEST_P(SessionContract, ListsSortedPlainNames) {
   EXPECT_EQ(session_.list(folder_), (std::vector<std::string>{".hidden", "a", "b"}));
 }
 
-TEST_P(SessionContract, MakingAFolderTwiceIsFineButNotOverAFile) {
+TEST_P(SessionContract, MakeDirsIsIdempotentAndFailsOverAFile) {
   session_.make_dirs(folder_ / "a/b");
   session_.make_dirs(folder_ / "a/b");
   put("file", "x");
   EXPECT_EQ(kind_of([&] { session_.make_dirs(folder_ / "file"); }), ErrorKind::kIo);
 }
 
-TEST_P(SessionContract, PutsAndLooksAtSeveralSmallFiles) {
+TEST_P(SessionContract, PutFilesAndLookHandleSeveralSmallFiles) {
   const std::string large(100'000, 'x');
   const std::vector<NewFile> files = {{"a", "1\n"}, {"b", large}, {"inner/", ""}, {"empty", ""}};
   session_.put_files(folder_ / "new/sub", files);
@@ -197,7 +197,7 @@ TEST_P(SessionContract, RemovesFilesAndTrees) {
   EXPECT_TRUE(session_.list(folder_).empty());
 }
 
-TEST_P(SessionContract, ReadsASmallFileButNotALargerOne) {
+TEST_P(SessionContract, ReadTextRejectsALargerFile) {
   put("file", "12345");
   EXPECT_EQ(read_text(session_, folder_ / "file", 5), "12345");
   EXPECT_EQ(kind_of([&] { read_text(session_, folder_ / "file", 4); }), ErrorKind::kCorrupt);
@@ -207,13 +207,13 @@ TEST_P(SessionContract, ReadsASmallFileButNotALargerOne) {
 
 TEST_P(SessionContract, WritesATextAtomically) {
   put("file", "a much longer text");
-  put("file.tmp", "left by somebody who was interrupted");
+  put("file.tmp", "left by an interrupted write");
   write_text_atomic(session_, folder_ / "file", "short");
   EXPECT_EQ(get("file"), "short");
   EXPECT_EQ(session_.list(folder_), std::vector<std::string>{"file"});
 }
 
-TEST_P(SessionContract, MovesRangesInBulk) {
+TEST_P(SessionContract, UploadsAndDownloadsRanges) {
   std::string bytes(9'000'000, '\0');
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 7 + (i >> 11));
   const std::string name = "a 'file'; $(x)";
@@ -236,14 +236,14 @@ TEST_P(SessionContract, MovesRangesInBulk) {
             ErrorKind::kNotFound);
 }
 
-TEST_P(SessionContract, AHashIsOfTheRangeOrIsNotGiven) {
+TEST_P(SessionContract, Sha256IsOfTheRangeOrEmpty) {
   put("file", "abcdef");
   const auto hash = session_.sha256(folder_ / "file", 2, 3);
   EXPECT_EQ(hash.value_or(sha256_hex("cde")), sha256_hex("cde"));
   EXPECT_FALSE(session_.sha256(folder_ / "file", 2, 5));
 }
 
-TEST_P(SessionContract, AnUnknownProgramIsAnExitCode) {
+TEST_P(SessionContract, AnUnknownProgramExitsWith127) {
   if (!GetParam().runs_commands) {
     EXPECT_EQ(kind_of([&] { session_.run({"true"}, "", std::chrono::seconds(10), {}); }),
               ErrorKind::kUnsupported);
@@ -258,12 +258,12 @@ TEST_P(SessionContract, AnUnknownProgramIsAnExitCode) {
 INSTANTIATE_TEST_SUITE_P(
     Sessions, SessionContract,
     testing::Values(
-        Implementation{"Local", [] { return std::make_unique<LocalPlace>(); }},
-        Implementation{"Fake", [] { return std::make_unique<FakePlace>(); }},
-        Implementation{"Faulty", [] { return std::make_unique<FaultyPlace>(); }},
-        Implementation{"Ssh", [] { return ssh_place({}); }},
-        Implementation{"SshNoisy", [] { return ssh_place({.before_login = "echo Welcome"}); }},
-        Implementation{"SshSftpOnly", [] { return ssh_place({.sftp_only = true}); }, false}),
+        Implementation{"Local", [] { return std::make_unique<LocalFixture>(); }},
+        Implementation{"Fake", [] { return std::make_unique<FakeFixture>(); }},
+        Implementation{"Faulty", [] { return std::make_unique<FaultyFixture>(); }},
+        Implementation{"Ssh", [] { return ssh_fixture({}); }},
+        Implementation{"SshNoisy", [] { return ssh_fixture({.before_login = "echo Welcome"}); }},
+        Implementation{"SshSftpOnly", [] { return ssh_fixture({.sftp_only = true}); }, false}),
     [](const auto& each) { return each.param.name; });
 
 }  // namespace

@@ -94,7 +94,7 @@ TEST_F(BedPack, LaterRoundsAreDifferences) {
 }
 
 TEST_F(BedPack, JobsThatStayUnpackToo) {
-  ask("nodes: 2, time: 5m, warning: 1m, stay: 60s");
+  ask("nodes: 2, time: 5m, warning: 1m, keep_allocation: 60s");
   project().write_config();
   project().release();
   ASSERT_EQ(project().run().exit_code, 0);

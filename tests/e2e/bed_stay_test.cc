@@ -29,7 +29,7 @@ class BedStay : public testing::Test {
   void SetUp() override {
     if (!project_->up()) GTEST_SKIP() << project_->why_not();
     project_->forget_runs();
-    ask("nodes: 2, time: 5m, warning: 1m, stay: 60s");
+    ask("nodes: 2, time: 5m, warning: 1m, keep_allocation: 60s");
     project_->set_hold();
   }
   static BedProject& project() { return *project_; }
@@ -98,7 +98,8 @@ TEST_F(BedStay, OneJobTrainsEveryRound) {
 
 // alba's offer is over before brno has trained, brno's walltime has no room for an offer.
 TEST_F(BedStay, WithoutAnOfferAJobIsSubmitted) {
-  ask("nodes: 2, time: 5m, warning: 1m, stay: 1s", "nodes: 2, time: 1m, warning: 50s, stay: 60s");
+  ask("nodes: 2, time: 5m, warning: 1m, keep_allocation: 1s",
+      "nodes: 2, time: 1m, warning: 50s, keep_allocation: 60s");
   auto run = start("brno", 1);
   ASSERT_TRUE(await_stay("alba", 1, "closed"));
   EXPECT_EQ(project().jobs_left("alba"), "");

@@ -30,7 +30,7 @@ TEST_F(SlurmScript, AnotherJobOfTheAttemptLeavesAtOnce) {
   EXPECT_EQ(run("41").exit_code, 0);
   const ProcessResult twin = run("42");
   EXPECT_EQ(twin.exit_code, 0);
-  EXPECT_THAT(twin.out, HasSubstr("claimed already by job 41"));
+  EXPECT_THAT(twin.out, HasSubstr("already claimed by job 41"));
   EXPECT_EQ(std::ranges::count(text("ran.txt"), '\n'), 1);
 }
 
@@ -41,7 +41,7 @@ TEST_F(SlurmScript, TheSameJobStartsAfreshUntilItHasReported) {
   EXPECT_EQ(text("out/half"), "");
   EXPECT_EQ(std::ranges::count(text("ran.txt"), '\n'), 2);
   write_file_atomic(folder() / "out/report.json", "{}");
-  EXPECT_THAT(run("41", "2").out, HasSubstr("has done its work already"));
+  EXPECT_THAT(run("41", "2").out, HasSubstr("has already reported"));
   EXPECT_EQ(text("out/report.json"), "{}");
   EXPECT_EQ(std::ranges::count(text("ran.txt"), '\n'), 2);
 }
@@ -53,7 +53,7 @@ TEST_F(SlurmScript, AnIdThatWasGivenTwiceTrainsOnce) {
   const pid_t first = start_detached(spec("41", ""), dir_ / "output");
   for (int i = 0; i < 400 && text("ran.txt").empty(); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(25));
-  EXPECT_THAT(run("41").out, HasSubstr("another job of the id 41 trains here"));
+  EXPECT_THAT(run("41").out, HasSubstr("another job with the id 41 trains here"));
   EXPECT_EQ(text("ran.txt"), "x\n");
   ::kill(-first, SIGKILL);
   write_file_atomic(folder() / "finish", "");
@@ -63,7 +63,7 @@ TEST_F(SlurmScript, AnIdThatWasGivenTwiceTrainsOnce) {
 
 TEST_F(SlurmScript, NobodyPassesAFence) {
   make_dirs(folder() / "claim/fenced");
-  EXPECT_THAT(run("41").out, HasSubstr("given this attempt up"));
+  EXPECT_THAT(run("41").out, HasSubstr("abandoned this attempt"));
   EXPECT_EQ(text("ran.txt"), "");
   EXPECT_EQ(text("claim/owner"), "");
 }
@@ -95,7 +95,7 @@ TEST_F(SlurmScript, ADamagedModelIsNotTrainedOn) {
   write_file_atomic(model / "model.safetensors", "weighty");
   const ProcessResult result = run("41", "1");
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_THAT(result.err, HasSubstr("the model to start from is damaged"));
+  EXPECT_THAT(result.err, HasSubstr("the input model is damaged"));
   EXPECT_THAT(text("out/model.failure"), HasSubstr("model.safetensors: FAILED"));
   EXPECT_EQ(std::ranges::count(text("ran.txt"), '\n'), 1);
   write_file_atomic(model / "model.safetensors", "weights");

@@ -19,7 +19,7 @@ using testing::Not;
 class Stay : public SlurmScript {
  protected:
   Stay() {
-    facility_.slurm.stay = std::chrono::seconds(60);
+    facility_.slurm.keep_allocation = std::chrono::seconds(60);
     facility_.slurm.warning = std::chrono::seconds(30);
     facility_.environment = {"export TAG=\"$TAG+\"", "set -Cu"};
     time_left(600);
@@ -103,9 +103,9 @@ TEST_F(Stay, EndsWithItsTimeOrWhenItIsNotWanted) {
     what();
     return ends() && has("stay.closed");
   };
-  facility_.slurm.stay = std::chrono::seconds(1);
+  facility_.slurm.keep_allocation = std::chrono::seconds(1);
   EXPECT_TRUE(left_after([] {}));
-  facility_.slurm.stay = std::chrono::seconds(60);
+  facility_.slurm.keep_allocation = std::chrono::seconds(60);
   EXPECT_TRUE(left_after([&] { ::kill(job_, SIGUSR1); }));
   EXPECT_TRUE(left_after([&] { make_dirs(folder() / "claim/fenced"); }));
   EXPECT_TRUE(left_after([&] { make_dirs(folder(2) / "claim"); }));
@@ -118,9 +118,9 @@ TEST_F(Stay, MakesNoOfferThatItCouldNotKeep) {
     make_dirs(folder() / "out");
     write_file_atomic(folder() / "job.out", run("41").out);
     return has("stay.offered") || has("stay.planned") ||
-           text("job.out").find("stays") != std::string::npos;
+           text("job.out").find("keeps its allocation") != std::string::npos;
   };
-  facility_.slurm.stay = std::chrono::seconds(1);
+  facility_.slurm.keep_allocation = std::chrono::seconds(1);
   EXPECT_TRUE(offers());
   EXPECT_TRUE(has("stay.closed"));
   time_left(35);  // warning: 30
@@ -133,7 +133,7 @@ TEST_F(Stay, MakesNoOfferThatItCouldNotKeep) {
   time_left(600);
   facility_.environment = {"export XFFL_FAIL=1"};
   EXPECT_FALSE(offers());
-  facility_.slurm.stay = std::chrono::seconds(0);  // the last round
+  facility_.slurm.keep_allocation = std::chrono::seconds(0);  // the last round
   fs::remove_all(folder());
   make_dirs(folder() / "out");
   EXPECT_EQ(run("41").exit_code, 1);
@@ -147,7 +147,7 @@ TEST_F(Stay, ADeclinedPlanStaysDeclined) {
   write_file_atomic(folder() / "finish", "");
   ASSERT_TRUE(ends());
   EXPECT_FALSE(has("stay.offered"));
-  EXPECT_EQ(text("job.out").find("stays for"), std::string::npos);
+  EXPECT_EQ(text("job.out").find("keeps its allocation"), std::string::npos);
 }
 
 // Slurm starts the first script again, in the first folder.
@@ -186,14 +186,14 @@ TEST_F(Stay, ARequeuedOfferIsClosedUnlessItWasTaken) {
   start("2");
   ASSERT_TRUE(await_file("stay.offered", 2)) << text("job.out");
   // A twin of the first attempt has nothing to do with it.
-  EXPECT_THAT(run("42").out, HasSubstr("claimed already by job 41"));
+  EXPECT_THAT(run("42").out, HasSubstr("already claimed by job 41"));
   // Nor has a fenced attempt a job.
   kill_job();
   fs::remove(folder(2) / "out/report.json");
   make_dirs(folder(2) / "claim/fenced");
   start("3");
   ASSERT_TRUE(ends());
-  EXPECT_THAT(text("job.out", 2), HasSubstr("given this attempt up"));
+  EXPECT_THAT(text("job.out", 2), HasSubstr("abandoned this attempt"));
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ class StayPlan : public testing::Test {
     config::Facility alba;
     alba.name = plan_.facility = FacilityName("alba");
     alba.scheduler = config::SchedulerKind::kSlurm;
-    alba.slurm.stay = std::chrono::seconds(60);
+    alba.slurm.keep_allocation = std::chrono::seconds(60);
     experiment_.facilities = {alba};
     plan_.folder = RemotePath("/w/alba");
   }
@@ -66,20 +66,20 @@ TEST_F(StayPlan, TheLastJobEnds) {
   experiment_.facilities.front().validation = {{"it", "/it.tokens"}};
   EXPECT_EQ(stays_for(experiment_, plan_, 5), RemotePath("/w/alba/r0006/a1"));
   EXPECT_FALSE(stays_for(experiment_, plan_, 6));
-  slurm().stay = std::chrono::seconds(0);
+  slurm().keep_allocation = std::chrono::seconds(0);
   EXPECT_FALSE(stays_for(experiment_, plan_, 1));
 }
 
 TEST_F(StayPlan, OnlyTheFirstAttemptAfterAnAcceptedOneHasAnOffer) {
   accept(2, 2, "7");
   const auto offered = [&](int round, int attempt) {
-    return offer_to(experiment_, plan_, round, attempt, state());
+    return kept_allocation_for(experiment_, plan_, round, attempt, state());
   };
-  EXPECT_EQ(offered(3, 1), (submit::Offer{kJ, RemotePath("/w/alba/r0002/a2")}));
+  EXPECT_EQ(offered(3, 1), (submit::KeptAllocation{kJ, RemotePath("/w/alba/r0002/a2")}));
   EXPECT_FALSE(offered(3, 2));
   EXPECT_FALSE(offered(4, 1)) << "round 3 was missed";
   EXPECT_FALSE(offered(1, 1));
-  slurm().stay = std::chrono::seconds(0);
+  slurm().keep_allocation = std::chrono::seconds(0);
   EXPECT_FALSE(offered(3, 1));
 }
 

@@ -221,7 +221,7 @@ void SimulatedFacility::advance(Nanoseconds now) {
 // --- The coordinator's view ---
 
 facility::Event SimulatedFacility::perform(const Action& action, int round, Nanoseconds now,
-                                           std::optional<submit::Offer> offer) {
+                                           std::optional<submit::KeptAllocation> offer) {
   offer_ = std::move(offer);
   advance(now);
   if (std::holds_alternative<Sleep>(action)) return TimerFired{};

@@ -44,7 +44,7 @@ class SimulatedFacility {
   /// Does `action` of `round` at `now` and says what the coordinator sees; `offer` is what the job
   /// of the round before may offer. Time never goes back.
   facility::Event perform(const facility::Action& action, int round, Nanoseconds now,
-                          std::optional<submit::Offer> offer = {});
+                          std::optional<submit::KeptAllocation> offer = {});
   void advance(Nanoseconds now);
   /// From now on everything works.
   void calm() { faults_ = kNoFaults; }
@@ -115,7 +115,7 @@ class SimulatedFacility {
   bool stays_;
   int taken_ = 0;
   std::map<Key, OfferState> offers_;  // by the attempt that was reported on
-  std::optional<submit::Offer> offer_;
+  std::optional<submit::KeptAllocation> offer_;
   std::set<Key> fenced_;
   std::set<JobId> told_to_end_;
   std::vector<std::string> violations_;

@@ -195,11 +195,11 @@ class Federation {
   }
 
   // What the driver hands to the scheduler.
-  std::optional<submit::Offer> offer(const FacilityName& name, int round) const {
+  std::optional<submit::KeptAllocation> offer(const FacilityName& name, int round) const {
     plan::FacilityPlan plan;
     plan.facility = name;
     plan.folder = RemotePath("/work");
-    return offer_of(plan, round - 1, [&](int each) {
+    return kept_allocation_of(plan, round - 1, [&](int each) {
       const auto known = run_state_.rounds.find(each);
       return known == run_state_.rounds.end() ? history::FacilityState{}
                                               : known->second.facilities.at(name);

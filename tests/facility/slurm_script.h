@@ -48,7 +48,7 @@ class SlurmScript : public testing::Test {
     spec.key = {"demo", "0001", round,
                 "alba", 1,      std::string(32, static_cast<char>('a' + round - 1))};
     std::optional<RemotePath> next;
-    if (facility_.slurm.stay.count() > 0) next = RemotePath(folder(round + 1).string());
+    if (facility_.slurm.keep_allocation.count() > 0) next = RemotePath(folder(round + 1).string());
     return job_script(facility_, spec, RemotePath(folder(round).string()),
                       {"/x/xffl", "/x/xffl-train"}, next);
   }

@@ -1,4 +1,4 @@
-// A host that asks a person: a server of libssh, since sshd needs PAM for it.
+// A host with keyboard-interactive authentication: a libssh server, since sshd needs PAM for it.
 #pragma once
 
 #include <arpa/inet.h>
@@ -18,8 +18,8 @@
 
 namespace xffl::remote {
 
-// Asks for a code, and lets in who says 123456; as a jump host it then leads on to a port of this
-// machine. Serves one connection at a time.
+// Asks for a code and accepts 123456; as a jump host it then forwards to a local port. Serves one
+// connection at a time.
 class AskingHost {
  public:
   explicit AskingHost(const std::filesystem::path& host_key, int port) : bind_(ssh_bind_new()) {
@@ -36,8 +36,8 @@ class AskingHost {
     thread_.join();
     ssh_bind_free(bind_);
   }
-  int log_ins = 0;                    // read when nobody is served
-  std::atomic<bool> endless = false;  // asks again, whatever it is told
+  int log_ins = 0;                    // read only without a connection
+  std::atomic<bool> endless = false;  // rejects every answer and asks again
 
  private:
   void serve(const std::stop_token& stop) {
@@ -58,7 +58,7 @@ class AskingHost {
           ssh_message_free(message);
         }
       }
-      channel_ = nullptr;  // it goes with the session
+      channel_ = nullptr;  // the session owns the channel
       beyond_ = UniqueFd();
       ssh_disconnect(session);
       ssh_free(session);
@@ -106,11 +106,11 @@ class AskingHost {
     }
     channel_ = ssh_message_channel_request_open_reply_accept(message);
   }
-  // Nobody leads anywhere any more.
+  // Closes the forwarding socket.
   bool left() const {
     return channel_ != nullptr && (ssh_channel_is_eof(channel_) || ssh_channel_is_closed(channel_));
   }
-  // Moves what there is, both ways; false when there was nothing.
+  // Copies available bytes in both directions; false when there were none.
   bool relay() {
     if (channel_ == nullptr) return false;
     char bytes[16384];

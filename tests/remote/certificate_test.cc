@@ -1,4 +1,4 @@
-// What we read from certificates and keys is what ssh-keygen says.
+// The parser of certificates and keys, compared with ssh-keygen.
 #include "certificate.h"
 
 #include <gmock/gmock.h>
@@ -36,8 +36,8 @@ class CertificateOf : public testing::TestWithParam<const char*> {
   }
 };
 
-TEST_P(CertificateOf, SaysWhoAndUntilWhen) {
-  // ssh-keygen takes local time.
+TEST_P(CertificateOf, ReadsPrincipalsAndValidity) {
+  // ssh-keygen reads local time.
   ::setenv("TZ", "UTC", 1);
   const Certificate certificate =
       signed_for({"-I", "key of ann", "-n", "ann,u1", "-V", "20260101000000:20260102030405"});
@@ -49,17 +49,17 @@ TEST_P(CertificateOf, SaysWhoAndUntilWhen) {
               HasSubstr("to 2026-01-02T03:04:05"));
 }
 
-TEST_P(CertificateOf, MayNotExpire) {
+TEST_P(CertificateOf, MayHaveNoExpiry) {
   const Certificate certificate = signed_for({"-I", "x"});
   EXPECT_FALSE(certificate.valid_before);
   EXPECT_TRUE(certificate.principals.empty());
 }
 
-TEST_P(CertificateOf, AHostsCertificateIsNotAUsers) {
+TEST_P(CertificateOf, RejectsAHostCertificate) {
   EXPECT_THROW(signed_for({"-I", "x", "-h"}), Error);
 }
 
-TEST_P(CertificateOf, CutBytesAreRefused) {
+TEST_P(CertificateOf, RejectsTruncatedBytes) {
   signed_for({"-I", "x", "-n", "ann"});
   const auto key = parse_public_key(read_file(dir_ / "id-cert.pub", 100'000));
   ASSERT_TRUE(key);
@@ -86,17 +86,17 @@ TEST_P(CertificateOf, APlainKeyHasAFingerprintAndNoCertificate) {
 INSTANTIATE_TEST_SUITE_P(Types, CertificateOf, testing::Values("ed25519", "rsa", "ecdsa"),
                          [](const auto& type) { return std::string(type.param); });
 
-TEST(PublicKey, OtherTextIsNone) {
+TEST(PublicKey, OtherTextIsEmpty) {
   EXPECT_FALSE(parse_public_key(""));
   EXPECT_FALSE(parse_public_key("ssh-ed25519"));
   EXPECT_FALSE(parse_public_key("ssh-ed25519 !!!"));
   EXPECT_FALSE(parse_public_key("ssh-ed25519 AAAA"));
-  // The type in front is not the one inside.
+  // The type before the blob differs from the blob's type.
   EXPECT_FALSE(
       parse_public_key("ssh-rsa " + base64_encode(WireWriter().string("ssh-dss").bytes())));
 }
 
-TEST(Base64, RoundTripsAndRefuses) {
+TEST(Base64, RoundTripsAndRejectsOtherText) {
   for (const std::string bytes : {"", "f", "fo", "foo", "foob", "\xff\xfe"})
     EXPECT_EQ(base64_decode(base64_encode(bytes)), bytes);
   EXPECT_EQ(base64_encode("foob"), "Zm9vYg==");

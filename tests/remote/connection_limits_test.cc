@@ -9,7 +9,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-TEST(ConnectionLimits, SixAMinute) {
+TEST(ConnectionLimits, AllowsSixConnectionsInAMinute) {
   test::FakeClock clock;
   ConnectionLimits limits(clock);
   for (int i = 0; i < 6; ++i) {
@@ -19,22 +19,22 @@ TEST(ConnectionLimits, SixAMinute) {
     clock.advance(1s);
   }
   EXPECT_EQ(limits.wait("a"), 54s);
-  EXPECT_EQ(limits.wait("b"), 0ns);  // each host by itself
+  EXPECT_EQ(limits.wait("b"), 0ns);  // each host has its own limits
   clock.advance(54s);
   EXPECT_EQ(limits.wait("a"), 0ns);
 }
 
-// Two facilities behind one host: what both start counts, also what only waits to start.
-TEST(ConnectionLimits, AWaitThatIsTakenIsCounted) {
+// Two facilities behind one host count together, including attempts that still wait.
+TEST(ConnectionLimits, CountsAnAttemptThatWaits) {
   test::FakeClock clock;
   ConnectionLimits limits(clock);
   for (int i = 0; i < 6; ++i) EXPECT_EQ(limits.start("a", 0ns), 0ns);
   EXPECT_EQ(limits.start("a", 3s), 60s) << "too long: not counted";
   EXPECT_EQ(limits.start("a", 60s), 60s);
-  EXPECT_EQ(limits.wait("a"), 60s) << "the second one of the six is as old";
+  EXPECT_EQ(limits.wait("a"), 60s) << "the second of the six attempts has the same age";
 }
 
-TEST(ConnectionLimits, SixtyAnHour) {
+TEST(ConnectionLimits, AllowsSixtyConnectionsInAnHour) {
   test::FakeClock clock;
   ConnectionLimits limits(clock);
   int made = 0;
@@ -46,7 +46,7 @@ TEST(ConnectionLimits, SixtyAnHour) {
     clock.advance(1s);
   }
   EXPECT_EQ(made, 60);
-  EXPECT_EQ(limits.wait("a"), 0ns);  // the first of them is an hour old
+  EXPECT_EQ(limits.wait("a"), 0ns);  // the first attempt is an hour old
 }
 
 TEST(ConnectionLimits, PausesDoubleAfterFailures) {

@@ -1,4 +1,5 @@
-// Credentials change under a coordinator that runs for weeks: nothing that lies there may end it.
+// Credential files that change while a coordinator runs for weeks: no file content ends the
+// process.
 #include "credentials.h"
 
 #include <gmock/gmock.h>
@@ -24,8 +25,8 @@ class CredentialFiles : public testing::Test {
   const Clock::UtcTime now_ = SystemClock().utc();
 };
 
-// `ssh-keygen -s`, and what sites give out instead, truncate the file before they write it.
-TEST_F(CredentialFiles, ACertificateThatIsBeingWrittenIsWaitedFor) {
+// `ssh-keygen -s` and the sites' own tools truncate the file before they write it.
+TEST_F(CredentialFiles, AnIncompleteCertificateIsReadAgainLater) {
   for (const char* content : {"", "ssh-ed25519-cert-v01@openssh.com AAAA", "\xff\xfe"}) {
     write_file_atomic(dir_ / "id-cert.pub", content);
     const Credentials found = find_credentials(settings_);
@@ -39,19 +40,19 @@ TEST_F(CredentialFiles, ACertificateThatIsBeingWrittenIsWaitedFor) {
   EXPECT_TRUE(find_credentials(settings_).usable(now_));
 }
 
-TEST_F(CredentialFiles, AKeyThatOthersMayReadIsNotOffered) {
+TEST_F(CredentialFiles, AKeyReadableByOthersIsNotOffered) {
   const std::string stamp = find_credentials(settings_).stamp;
   for (const auto mode : {0640, 0604, 0660}) {
     std::filesystem::permissions(dir_ / "id", std::filesystem::perms(mode));
     const Credentials found = find_credentials(settings_);
     EXPECT_FALSE(found.usable(now_));
     EXPECT_THAT(found.expired(now_), HasSubstr("chmod 600"));
-    EXPECT_NE(found.stamp, stamp) << "what was refused is tried again when it is mended";
+    EXPECT_NE(found.stamp, stamp) << "a corrected key is tried again";
   }
 }
 
-TEST_F(CredentialFiles, AFolderThatCannotBeLookedAtHoldsNone) {
-  std::filesystem::create_symlink("loop", dir_ / "loop");  // as a home folder that is away
+TEST_F(CredentialFiles, AnInaccessibleFolderHasNoKeys) {
+  std::filesystem::create_symlink("loop", dir_ / "loop");  // like a home folder that is offline
   settings_.keys = {dir_ / "loop" / "id"};
   EXPECT_FALSE(credential_expiry(settings_));
   EXPECT_FALSE(find_credentials(settings_).usable(now_));

@@ -1,4 +1,4 @@
-// The fault injector itself: tests that rely on it would pass for nothing if it injected nothing.
+// The fault injector: a test that relies on it proves nothing if no fault is injected.
 #include "support/faulty_session.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ std::span<const std::byte> bytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-TEST(FaultySession, TearsTheWriteDuringWhichTheLinkDrops) {
+TEST(FaultySession, TruncatesTheWriteDuringALinkDrop) {
   FakeSession far;
   FaultySession link(far);
   link.drop_after(7);
@@ -26,15 +26,15 @@ TEST(FaultySession, TearsTheWriteDuringWhichTheLinkDrops) {
   EXPECT_EQ(link.stat(kFile)->size_bytes, 7u);
 }
 
-TEST(FaultySession, DropsAReadInItsMiddle) {
+TEST(FaultySession, DropsTheLinkInTheMiddleOfARead) {
   FakeSession far;
   far.put("/f", "1234567890");
   FaultySession link(far);
   link.drop_after(4);
-  std::vector<std::byte> room(5);
-  EXPECT_THROW(link.read(kFile, 0, room), Error);
+  std::vector<std::byte> buffer(5);
+  EXPECT_THROW(link.read(kFile, 0, buffer), Error);
   link.reconnect();
-  EXPECT_EQ(link.read(kFile, 0, room), 5u);
+  EXPECT_EQ(link.read(kFile, 0, buffer), 5u);
 }
 
 TEST(FaultySession, LosesTheReplyAfterTheEffect) {

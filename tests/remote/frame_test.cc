@@ -1,4 +1,4 @@
-// The framed command, given to real log-in shells; and the reader of its output.
+// The framed command in real log-in shells, and the reader of its output.
 #include "frame.h"
 
 #include <gmock/gmock.h>
@@ -9,6 +9,7 @@
 
 #include "xffl/base/error.h"
 #include "xffl/base/process.h"
+#include "xffl/base/shell.h"
 
 namespace xffl::remote {
 namespace {
@@ -46,7 +47,7 @@ class Shells : public testing::TestWithParam<const char*> {
   }
 };
 
-TEST_P(Shells, WordsArriveAsTheyAre) {
+TEST_P(Shells, ArgumentsArriveUnchanged) {
   std::mt19937 random(7);
   const std::string nasty = "'\"\\$`!#&*?[]{}()<>|;~^%= \t\n\r\x01\x7f\xff\xc3\xa4-aZ0";
   for (int round = 0; round < 12; ++round) {
@@ -58,14 +59,15 @@ TEST_P(Shells, WordsArriveAsTheyAre) {
       argv.push_back(word);
       expected += word + "|";
     }
-    const Read read = read_in_pieces(in_shell(script_of(argv)).out, 1000);
+    const Read read = read_in_pieces(in_shell("exec " + quote_argv_for_shell(argv)).out, 1000);
     EXPECT_EQ(read.output, expected) << shell_;
     EXPECT_EQ(read.exit_code, 0);
   }
 }
 
-TEST_P(Shells, InputOutputErrorsAndExitCodesPass) {
-  const auto result = in_shell(script_of({"sh", "-c", "cat; echo no >&2; exit 7"}), "in\nput");
+TEST_P(Shells, StdinStdoutStderrAndExitCodePass) {
+  const auto result =
+      in_shell("exec " + quote_argv_for_shell({"sh", "-c", "cat; echo no >&2; exit 7"}), "in\nput");
   EXPECT_EQ(read_in_pieces(result.out, 3).output, "in\nput");
   EXPECT_EQ(read_in_pieces(result.out, 3).exit_code, 7);
   EXPECT_EQ(read_in_pieces(result.err, 5).output, "no\n");
@@ -73,15 +75,16 @@ TEST_P(Shells, InputOutputErrorsAndExitCodesPass) {
   EXPECT_EQ(read_in_pieces(in_shell("kill -9 $$; sleep 1").out, 100).exit_code, std::nullopt);
 }
 
-TEST_P(Shells, AnUnknownProgramIsExitCode127) {
-  const auto result = in_shell(script_of({"no-such-program-xffl", "x"}));
+TEST_P(Shells, AnUnknownProgramExitsWith127) {
+  const auto result = in_shell("exec " + quote_argv_for_shell({"no-such-program-xffl", "x"}));
   EXPECT_EQ(read_in_pieces(result.out, 100).exit_code, 127);
   EXPECT_THAT(read_in_pieces(result.err, 100).output, HasSubstr("no-such-program-xffl"));
 }
 
-TEST_P(Shells, AWordThatIsASyntaxOfShellsIsAProgram) {
+TEST_P(Shells, AShellKeywordIsAProgramName) {
   for (const char* word : {"if", "exit", "A=b", "{", "!", "-c"}) {
-    const Read read = read_in_pieces(in_shell(script_of({word, "3"})).out, 100);
+    const Read read =
+        read_in_pieces(in_shell("exec " + quote_argv_for_shell({word, "3"})).out, 100);
     EXPECT_TRUE(read.exit_code.has_value()) << word;
     EXPECT_NE(read.exit_code, 0) << word;
     EXPECT_NE(read.exit_code, 3) << word;
@@ -98,7 +101,7 @@ INSTANTIATE_TEST_SUITE_P(LogIn, Shells,
 const std::string kBegin = kNonce + " begin\n";
 const std::string kEnd = "\n" + kNonce + " end 3\n";
 
-TEST(FrameReader, FindsTheMarksHoweverTheStreamIsCut) {
+TEST(FrameReader, FindsTheMarksInPiecesOfAnySize) {
   const std::string stream = "motd\r\n\x1b[1mWelcome" + kBegin + "out\nput" + kEnd + "bye";
   for (size_t piece = 1; piece < stream.size(); ++piece) {
     EXPECT_EQ(read_in_pieces(stream, piece).output, "out\nput") << piece;
@@ -106,7 +109,7 @@ TEST(FrameReader, FindsTheMarksHoweverTheStreamIsCut) {
   }
 }
 
-TEST(FrameReader, WithoutTheSecondMarkThereIsNoEnd) {
+TEST(FrameReader, WithoutTheSecondMarkThereIsNoExitCode) {
   const std::string stream = kBegin + "output" + kEnd;
   for (size_t length = 0; length < stream.size(); ++length)
     EXPECT_EQ(read_in_pieces(stream.substr(0, length), 7).exit_code, std::nullopt) << length;
@@ -119,7 +122,7 @@ TEST(FrameReader, AForgedMarkIsOutput) {
   EXPECT_EQ(read_in_pieces(kBegin + no_number, 11).exit_code, std::nullopt);
 }
 
-TEST(FrameReader, OutputOfAKnownLengthMayHoldAnything) {
+TEST(FrameReader, OutputOfAKnownLengthMayContainMarks) {
   std::string bytes(100'000, 'x');
   bytes.replace(500, kEnd.size(), kEnd);
   for (const size_t piece : {1u, 63u, 64u, 65u, 4096u, 200'000u}) {
@@ -129,7 +132,7 @@ TEST(FrameReader, OutputOfAKnownLengthMayHoldAnything) {
   }
 }
 
-TEST(FrameReader, OutputThatEndsEarlyIsSeenAtTheEnd) {
+TEST(FrameReader, DetectsAnEarlyEndOfOutput) {
   for (const size_t piece : {1u, 63u, 100u, 10'000u}) {
     const Read read = read_in_pieces(kBegin + std::string(500, 'x') + kEnd, piece, 100'000);
     EXPECT_EQ(read.output, std::string(500, 'x')) << piece;
@@ -137,13 +140,13 @@ TEST(FrameReader, OutputThatEndsEarlyIsSeenAtTheEnd) {
   }
 }
 
-TEST(FrameReader, EndlessNoiseIsRefused) {
+TEST(FrameReader, RejectsEndlessNoise) {
   FrameReader reader(kNonce);
   const std::string noise(100'000, 'n');
   EXPECT_THROW(for (int i = 0; i < 20; ++i) reader.feed(noise, [](std::string_view) {}), Error);
 }
 
-TEST(FramedCommand, ATooLongCommandIsRefusedHere) {
+TEST(FramedCommand, RejectsATooLongCommand) {
   EXPECT_THROW(framed_command(std::string(200'000, 'x'), kNonce), Error);
 }
 

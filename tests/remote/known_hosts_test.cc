@@ -23,7 +23,7 @@ class KnownHosts : public testing::Test {
   const PublicKey one_ = key_of("ssh-ed25519", "1"), two_ = key_of("ssh-rsa", "2");
 };
 
-TEST_F(KnownHosts, NothingIsTrustedAtFirst) { EXPECT_TRUE(pinned_keys(file_, login_).empty()); }
+TEST_F(KnownHosts, AnEmptyFilePinsNoKey) { EXPECT_TRUE(pinned_keys(file_, login_).empty()); }
 
 TEST_F(KnownHosts, AKeyIsPinnedToAHostAndItsPort) {
   pin_key(file_, login_, one_);
@@ -35,7 +35,7 @@ TEST_F(KnownHosts, AKeyIsPinnedToAHostAndItsPort) {
   EXPECT_EQ(info.st_mode & 0777, 0600u);
 }
 
-TEST_F(KnownHosts, ANewKeyReplacesTheOldOnesOfItsHostOnly) {
+TEST_F(KnownHosts, ANewKeyReplacesOnlyTheKeysOfItsHost) {
   make_dirs(file_.parent_path());
   write_file_atomic(file_, "# by hand\nlogin.site,login2.site " + one_.line() + " comment\n" +
                                "login.site " + two_.line() + "\n@cert-authority login.site " +
@@ -48,7 +48,7 @@ TEST_F(KnownHosts, ANewKeyReplacesTheOldOnesOfItsHostOnly) {
   EXPECT_EQ(read_file(file_, 10'000).find("# by hand\n"), 0u);
 }
 
-TEST_F(KnownHosts, ADamagedLineIsNotOverlooked) {
+TEST_F(KnownHosts, RejectsADamagedLine) {
   make_dirs(file_.parent_path());
   write_file_atomic(file_, "login.site ssh-ed25519 AAAA\n");
   EXPECT_THROW(pinned_keys(file_, login_), Error);

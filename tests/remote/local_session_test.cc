@@ -1,4 +1,4 @@
-// What is particular to this machine as a facility; the rest is in tests/contract.
+// Properties of the local session alone; tests/contract holds the common ones.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -63,22 +63,22 @@ TEST_F(LocalSession, DoesNotFollowALink) {
   fs::create_symlink(dir_ / "secret", dir_ / "link");
   ASSERT_TRUE(session_->stat(at("link")));
   EXPECT_EQ(session_->stat(at("link"))->type, FileInfo::Type::kOther);
-  std::vector<std::byte> room(4);
-  EXPECT_EQ(kind_of([&] { session_->read(at("link"), 0, room); }), ErrorKind::kIo);
-  EXPECT_EQ(kind_of([&] { session_->write(at("link"), 0, room); }), ErrorKind::kIo);
+  std::vector<std::byte> buffer(4);
+  EXPECT_EQ(kind_of([&] { session_->read(at("link"), 0, buffer); }), ErrorKind::kIo);
+  EXPECT_EQ(kind_of([&] { session_->write(at("link"), 0, buffer); }), ErrorKind::kIo);
   EXPECT_EQ(read_file(dir_ / "secret", 100), "secret");
 }
 
-TEST_F(LocalSession, DoesNotWaitForAFifo) {
+TEST_F(LocalSession, DoesNotBlockOnAFifo) {
   ASSERT_EQ(::mkfifo((dir_ / "fifo").c_str(), 0600), 0);
   EXPECT_EQ(session_->stat(at("fifo"))->type, FileInfo::Type::kOther);
-  std::vector<std::byte> room(4);
-  EXPECT_EQ(kind_of([&] { session_->read(at("fifo"), 0, room); }), ErrorKind::kIo);
-  EXPECT_EQ(kind_of([&] { session_->write(at("fifo"), 0, room); }), ErrorKind::kIo);
+  std::vector<std::byte> buffer(4);
+  EXPECT_EQ(kind_of([&] { session_->read(at("fifo"), 0, buffer); }), ErrorKind::kIo);
+  EXPECT_EQ(kind_of([&] { session_->write(at("fifo"), 0, buffer); }), ErrorKind::kIo);
   EXPECT_EQ(kind_of([&] { read_text(*session_, at("fifo"), 10); }), ErrorKind::kCorrupt);
 }
 
-TEST_F(LocalSession, RemovesALinkAndNotWhatItPointsTo) {
+TEST_F(LocalSession, RemovesALinkAndKeepsItsTarget) {
   fs::create_directories(dir_ / "kept/sub");
   write_file_atomic(dir_ / "kept/sub/file", "x");
   fs::create_directory(dir_ / "tree");
@@ -98,7 +98,7 @@ TEST_F(LocalSession, MakesPrivateFilesAndFolders) {
   EXPECT_EQ(info.st_mode & 0777, 0600u);
 }
 
-TEST_F(LocalSession, AFileInTheWayOfAFolderIsAnError) {
+TEST_F(LocalSession, MakeDirsFailsOverAFile) {
   write_file_atomic(dir_ / "file", "x");
   EXPECT_EQ(kind_of([&] { session_->list(at("file")); }), ErrorKind::kIo);
   EXPECT_EQ(kind_of([&] { session_->make_dirs(at("file/sub")); }), ErrorKind::kIo);

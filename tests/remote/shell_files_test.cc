@@ -1,4 +1,4 @@
-// The scripts, run by this machine's shell.
+// The scripts in the local shell.
 #include "shell_files.h"
 
 #include <gmock/gmock.h>
@@ -31,7 +31,7 @@ class ShellFiles : public testing::Test {
   }
 };
 
-TEST_F(ShellFiles, WhatIsPutIsSeen) {
+TEST_F(ShellFiles, LookReturnsTheFilesOfPutFiles) {
   const std::vector<NewFile> files = {
       {"one", binary_}, {"in/", ""}, {"empty", ""}, {"-rf", "text\n"}};
   ASSERT_TRUE(put_by_shell(*session_, folder_, files));
@@ -49,7 +49,7 @@ TEST_F(ShellFiles, WhatIsPutIsSeen) {
   EXPECT_EQ(fs::status(here_ / "one").permissions(), fs::perms(0600));
 }
 
-TEST_F(ShellFiles, FilesAreReplacedAndTempFilesOfAnInterruptedCallUsedUp) {
+TEST_F(ShellFiles, ReplacesFilesAndLeftoverTempFiles) {
   fs::create_directories(here_);
   write_file_atomic(here_ / "one", "a longer content than the new one");
   fs::create_directories(here_ / "one.tmp");
@@ -58,7 +58,7 @@ TEST_F(ShellFiles, FilesAreReplacedAndTempFilesOfAnInterruptedCallUsedUp) {
   EXPECT_FALSE(fs::exists(here_ / "one.tmp"));
 }
 
-TEST_F(ShellFiles, WhatIsNoRegularFileIsNotRead) {
+TEST_F(ShellFiles, ReadsRegularFilesOnly) {
   fs::create_directories(here_ / "sub");
   fs::create_symlink("/etc/passwd", here_ / "link");
   fs::create_symlink("nowhere", here_ / "dangling");
@@ -71,12 +71,12 @@ TEST_F(ShellFiles, WhatIsNoRegularFileIsNotRead) {
   }
 }
 
-TEST_F(ShellFiles, AFolderThatIsNotThereHasNothing) {
+TEST_F(ShellFiles, AMissingFolderHasNoFiles) {
   EXPECT_FALSE(look({{"one", 10}}).at(0).info);
   EXPECT_FALSE(fs::exists(here_));
 }
 
-TEST_F(ShellFiles, AFolderInTheWayIsRefusedBeforeAnyFileHasItsName) {
+TEST_F(ShellFiles, FailsOverAFolderBeforeAnyFileHasItsName) {
   fs::create_directories(here_ / "two");
   try {
     put_by_shell(*session_, folder_, std::vector<NewFile>{{"one", "1"}, {"two", "2"}});
@@ -88,7 +88,7 @@ TEST_F(ShellFiles, AFolderInTheWayIsRefusedBeforeAnyFileHasItsName) {
   EXPECT_FALSE(fs::exists(here_ / "one"));
 }
 
-TEST_F(ShellFiles, AnAnswerThatIsCutSaysNothing) {
+TEST_F(ShellFiles, RejectsAnIncompleteAnswer) {
   test::FakeSession far;
   std::string answer;
   far.on_run = [&](const auto&, const auto&) { return CommandResult{0, answer, ""}; };
@@ -109,8 +109,8 @@ TEST_F(ShellFiles, AnAnswerThatIsCutSaysNothing) {
   EXPECT_THROW(put_by_shell(far, folder_, std::vector<NewFile>{{"a", "1"}}), Error);
 }
 
-TEST_F(ShellFiles, ContentsThatAreCutGiveNoFile) {
-  // The session loses the end of stdin, as a torn link does.
+TEST_F(ShellFiles, IncompleteContentsGiveNoFile) {
+  // The session loses the end of stdin, like a lost link.
   class Torn final : public test::FakeSession {
    public:
     std::unique_ptr<Session> inner = make_local_session();

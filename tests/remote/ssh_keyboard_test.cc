@@ -1,4 +1,4 @@
-// A host that asks a person.
+// A host with keyboard-interactive authentication.
 #include "asking_host.h"
 #include "ssh_test.h"
 #include "wire.h"
@@ -14,7 +14,7 @@ class SshKeyboard : public SshTest {
   void SetUp() override {
     SshTest::SetUp();
     if (IsSkipped()) return;
-    sshd_.emplace();  // for its keys and its port
+    sshd_.emplace();  // provides the keys and a port
     settings_ = sshd_->settings();
     sshd_->stop();
     host_.emplace(sshd_->dir() / "host_key", sshd_->port());
@@ -24,18 +24,18 @@ class SshKeyboard : public SshTest {
   std::optional<AskingHost> host_;
 };
 
-TEST_F(SshKeyboard, AHostThatAsksWithoutEndIsLeft) {
+TEST_F(SshKeyboard, GivesUpOnAHostThatAsksWithoutEnd) {
   host_->endless = true;
   int asked = 0;
   const Error error = error_of([&] {
     log_in(settings_, [&](const std::string&, bool) { return std::to_string(++asked); });
   });
   EXPECT_EQ(error.kind(), ErrorKind::kAuth) << error.what();
-  EXPECT_THAT(error.what(), HasSubstr("let nobody in"));
+  EXPECT_THAT(error.what(), HasSubstr("without accepting the log-in"));
   EXPECT_LT(asked, 100);
 }
 
-TEST_F(SshKeyboard, APersonAnswersAndNobodyElse) {
+TEST_F(SshKeyboard, OnlyAUserAnswersThePrompts) {
   const Error error = error_of([&] { make_ssh_session(settings_)->stat(RemotePath("/")); });
   EXPECT_EQ(error.kind(), ErrorKind::kAuth) << error.what();
   EXPECT_THAT(error.what(), HasSubstr("xffl login test"));
@@ -53,8 +53,8 @@ TEST_F(SshKeyboard, APersonAnswersAndNobodyElse) {
   EXPECT_EQ(echoes, (std::vector<bool>{false, true}));
 }
 
-// A jump host that asks is no other host: people are asked for it, too, and told which one asks.
-TEST_F(SshKeyboard, AJumpHostAsksToo) {
+// The prompts of a jump host reach the user, too, with the host's name.
+TEST_F(SshKeyboard, AJumpHostMayAskToo) {
   test::Sshd behind;
   SshSettings settings = behind.settings();
   settings.jump = settings_.hosts;
@@ -80,11 +80,11 @@ TEST_F(SshKeyboard, AJumpHostAsksToo) {
   EXPECT_EQ(prompts.size(), 6u);
 }
 
-// A session that has somebody to ask does so by itself; one that has nobody waits for log_in().
-TEST_F(SshKeyboard, ASessionAsksOrIsLoggedInLater) {
+// A session with `ask` prompts by itself; a session without one waits for log_in().
+TEST_F(SshKeyboard, ASessionPromptsOrWaitsForLogIn) {
   int questions = 0;
   const Ask ask = [&](const std::string&, bool) { return ++questions, std::string("123456"); };
-  // The host lets people in and offers nothing.
+  // The host accepts the log-in and offers no service.
   error_of([&] { make_ssh_session(settings_, nullptr, ask)->stat(RemotePath("/")); });
   EXPECT_EQ(questions, 2);
 
@@ -94,10 +94,10 @@ TEST_F(SshKeyboard, ASessionAsksOrIsLoggedInLater) {
   log_in(*waiting, ask);
   EXPECT_EQ(questions, 4);
   log_in(*waiting, ask);
-  EXPECT_EQ(questions, 4) << "it is connected already";
+  EXPECT_EQ(questions, 4) << "already connected";
 }
 
-TEST_F(SshKeyboard, APersonWhoIsRefusedTwiceIsLeftAlone) {
+TEST_F(SshKeyboard, StopsPromptingAfterTwoRefusals) {
   int questions = 0;
   const auto session = make_ssh_session(
       settings_, nullptr, [&](const std::string&, bool) { return ++questions, std::string("no"); });
@@ -106,7 +106,7 @@ TEST_F(SshKeyboard, APersonWhoIsRefusedTwiceIsLeftAlone) {
   EXPECT_EQ(questions, 4) << "two questions, twice";
 }
 
-TEST_F(SshKeyboard, AWrongAnswerIsARefusal) {
+TEST_F(SshKeyboard, AWrongAnswerIsRefused) {
   const Error error = error_of(
       [&] { log_in(settings_, [](const std::string&, bool) { return std::string("no"); }); });
   EXPECT_EQ(error.kind(), ErrorKind::kAuth) << error.what();

@@ -1,4 +1,4 @@
-// One connection in good and bad weather, with a real sshd.
+// One connection to a real sshd, with and without faults.
 #include <signal.h>
 
 #include <thread>
@@ -23,7 +23,7 @@ class SshLink : public SshTest {
   }
 };
 
-TEST_F(SshLink, RunsWithInputAndTellsExitCodes) {
+TEST_F(SshLink, RunsCommandsWithInputAndExitCodes) {
   test::Sshd sshd;
   const auto session = make_ssh_session(sshd.settings());
   const std::string input(3'000'000, 'x');
@@ -34,7 +34,7 @@ TEST_F(SshLink, RunsWithInputAndTellsExitCodes) {
   const auto large = run(*session, {"head", "-c", "20000000", "/dev/zero"});
   EXPECT_EQ(large.out.size(), 16u << 20);
   EXPECT_EQ(large.exit_code, 0);
-  // What does not read its input does not block the rest.
+  // A command that does not read its stdin blocks no other call.
   EXPECT_EQ(session->run({"true"}, input, 20s, {}).exit_code, 0);
 }
 
@@ -58,7 +58,7 @@ TEST_F(SshLink, ATimeoutAndAStopEndTheWait) {
   EXPECT_EQ(sshd.connections(), 1);
 }
 
-TEST_F(SshLink, ADeadLinkIsSeenInTime) {
+TEST_F(SshLink, ADeadLinkIsDetectedInTime) {
   test::Sshd sshd;
   auto settings = sshd.settings();
   settings.timeouts = impatient();
@@ -70,10 +70,10 @@ TEST_F(SshLink, ADeadLinkIsSeenInTime) {
   const auto start = SteadyClock::now();
   const Error error = error_of([&] { run(*session, {"sleep", "60"}, 60s); });
   EXPECT_EQ(error.kind(), ErrorKind::kRemote);
-  EXPECT_THAT(error.what(), HasSubstr("nothing was heard"));
+  EXPECT_THAT(error.what(), HasSubstr("no data received"));
   EXPECT_LT(SteadyClock::now() - start, 4s);
   for (const pid_t pid : frozen) ::kill(pid, SIGKILL);
-  expect_works(*session);  // by a new connection
+  expect_works(*session);  // through a new connection
   EXPECT_EQ(sshd.connections(), 2);
 }
 
@@ -83,18 +83,19 @@ TEST_F(SshLink, ASilentCommandIsNotADeadLink) {
   settings.timeouts = impatient();
   const auto session = make_ssh_session(settings);
   EXPECT_EQ(run(*session, {"sh", "-c", "sleep 5; echo done"}).out, "done\n");
-  std::this_thread::sleep_for(3s);  // nor is an idle one
+  std::this_thread::sleep_for(3s);  // an idle link is alive, too
   expect_works(*session);
   EXPECT_EQ(sshd.connections(), 1);
 }
 
-TEST_F(SshLink, AKilledServerIsAnErrorAndThenAnotherConnection) {
+TEST_F(SshLink, ReconnectsAfterAKilledServer) {
   test::Sshd sshd;
   const auto session = make_ssh_session(sshd.settings());
   expect_works(*session);
   std::jthread killer([&] {
     std::this_thread::sleep_for(300ms);
-    auto processes = sshd.session_processes();  // the command first, which must not tell its end
+    auto processes =
+        sshd.session_processes();  // the command first, so that it reports no exit code
     std::reverse(processes.begin(), processes.end());
     for (const pid_t pid : processes) ::kill(pid, SIGKILL);
   });
@@ -103,7 +104,7 @@ TEST_F(SshLink, AKilledServerIsAnErrorAndThenAnotherConnection) {
   expect_works(*session);
 }
 
-TEST_F(SshLink, TheNextLogInNodeIsTried) {
+TEST_F(SshLink, TriesTheNextLogInNode) {
   test::Sshd gone, there;
   auto settings = there.settings();
   settings.hosts.insert(settings.hosts.begin(), gone.settings().hosts[0]);
@@ -112,7 +113,7 @@ TEST_F(SshLink, TheNextLogInNodeIsTried) {
   expect_works(*make_ssh_session(settings));
 }
 
-TEST_F(SshLink, GoesThroughAJumpHostThatIsTrustedToo) {
+TEST_F(SshLink, ConnectsThroughATrustedJumpHost) {
   test::Sshd jump, inner;
   auto settings = inner.settings();
   settings.jump = jump.settings().hosts;
@@ -151,8 +152,8 @@ TEST_F(SshLink, ManyThreadsShareOneConnection) {
   EXPECT_EQ(sshd.connections(), 1);
 }
 
-// A busy Lustre may take minutes for one folder, which is longer than a command may run.
-TEST_F(SshLink, AFolderIsRemovedThoughItTakesLongerThanACommandMay) {
+// A busy Lustre may need minutes for one folder, longer than a command may run.
+TEST_F(SshLink, RemovesAFolderThatTakesLongerThanACommandMayRun) {
   test::TempDir dir;
   write_file_atomic(dir / "rm",
                     "#!/bin/sh\nfor folder; do :; done\n"
@@ -169,10 +170,11 @@ TEST_F(SshLink, AFolderIsRemovedThoughItTakesLongerThanACommandMay) {
   const auto began = SteadyClock::now();
   session->remove_tree(RemotePath((dir / "r0001").string()));
   EXPECT_FALSE(std::filesystem::exists(dir / "r0001"));
-  EXPECT_GT(SteadyClock::now() - began, settings.timeouts.operation) << "the test tells nothing";
+  EXPECT_GT(SteadyClock::now() - began, settings.timeouts.operation)
+      << "the removal was too fast for this test";
 }
 
-TEST_F(SshLink, WhoStopsDoesNotWaitForAFolderToBeRemoved) {
+TEST_F(SshLink, AStopRequestDoesNotWaitForTheRemoval) {
   test::TempDir dir;
   write_file_atomic(dir / "rm", "#!/bin/sh\nexec sleep 60\n", 0755);
   make_dirs(dir / "r0001");
@@ -189,10 +191,10 @@ TEST_F(SshLink, WhoStopsDoesNotWaitForAFolderToBeRemoved) {
   const Error error = error_of(
       [&] { session->remove_tree(RemotePath((dir / "r0001").string()), stop.get_token()); });
   EXPECT_EQ(error.kind(), ErrorKind::kCancelled) << error.what();
-  EXPECT_LT(SteadyClock::now() - began, 30s) << "thirty pieces of 4 s each";
+  EXPECT_LT(SteadyClock::now() - began, 30s) << "thirty runs of 4 s each";
 }
 
-TEST_F(SshLink, ASlowLogInShellIsWaitedFor) {
+TEST_F(SshLink, WaitsForASlowLogInShell) {
   test::Sshd sshd({.before_login = "sleep 2; printf '\\033[2Jmotd\\r\\n'; echo more >&2"});
   const auto session = make_ssh_session(sshd.settings());
   const auto result = run(*session, {"sh", "-c", "echo out; echo err >&2"});
@@ -200,7 +202,7 @@ TEST_F(SshLink, ASlowLogInShellIsWaitedFor) {
   EXPECT_EQ(result.err, "err\n");
 }
 
-TEST_F(SshLink, LogInShellsOfEveryKind) {
+TEST_F(SshLink, WorksWithEveryLogInShell) {
   for (const char* shell : {"/bin/dash", "/bin/bash", "/bin/tcsh", "/usr/bin/fish"}) {
     if (!std::filesystem::exists(shell)) continue;
     test::Sshd sshd({.before_login = "echo noise", .login_shell = shell});
@@ -210,7 +212,7 @@ TEST_F(SshLink, LogInShellsOfEveryKind) {
   }
 }
 
-TEST_F(SshLink, AHostWithoutAShellSaysSo) {
+TEST_F(SshLink, ReportsAHostWithoutAShell) {
   test::Sshd sshd({.sftp_only = true});
   auto settings = sshd.settings();
   settings.shell = true;
@@ -219,7 +221,7 @@ TEST_F(SshLink, AHostWithoutAShellSaysSo) {
   EXPECT_THAT(error.what(), HasSubstr("shell: false"));
 }
 
-TEST_F(SshLink, WhatIsMadeIsPrivateAndLinksAreNotFollowed) {
+TEST_F(SshLink, CreatesPrivateFilesAndDoesNotFollowLinks) {
   for (const bool sftp_only : {false, true}) {
     test::Sshd sshd({.sftp_only = sftp_only});
     const auto session = make_ssh_session(sshd.settings());
@@ -230,10 +232,12 @@ TEST_F(SshLink, WhatIsMadeIsPrivateAndLinksAreNotFollowed) {
     EXPECT_EQ(std::filesystem::status(sshd.dir() / "a/b").permissions(), perms(0700));
     EXPECT_EQ(std::filesystem::status(sshd.dir() / "a/b/file").permissions(), perms(0600));
     std::filesystem::create_symlink(sshd.dir() / "id", sshd.dir() / "a/link");
-    std::vector<std::byte> room(4);
+    std::vector<std::byte> buffer(4);
     EXPECT_EQ(session->stat(folder / "a/link")->type, FileInfo::Type::kOther);
-    EXPECT_EQ(error_of([&] { session->read(folder / "a/link", 0, room); }).kind(), ErrorKind::kIo);
-    EXPECT_EQ(error_of([&] { session->write(folder / "a/link", 0, room); }).kind(), ErrorKind::kIo);
+    EXPECT_EQ(error_of([&] { session->read(folder / "a/link", 0, buffer); }).kind(),
+              ErrorKind::kIo);
+    EXPECT_EQ(error_of([&] { session->write(folder / "a/link", 0, buffer); }).kind(),
+              ErrorKind::kIo);
     EXPECT_EQ(error_of([&] { session->download(folder / "a/link", 0, 4, [](auto) {}, {}); }).kind(),
               ErrorKind::kIo);
     session->remove_tree(folder / "a");

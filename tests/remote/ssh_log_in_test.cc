@@ -1,4 +1,4 @@
-// Who may log in where, as a real sshd sees it.
+// Log-ins with a real sshd: keys, certificates, agent, host keys.
 #include <arpa/inet.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -23,7 +23,7 @@ void expect_kind(const Error& error, ErrorKind kind) {
   EXPECT_EQ(error.kind(), kind) << error.what();
 }
 
-TEST_F(SshLogIn, AKeyOpensOneConnectionForAllCalls) {
+TEST_F(SshLogIn, AllCallsShareOneConnection) {
   test::Sshd sshd;
   const auto session = make_ssh_session(sshd.settings());
   EXPECT_EQ(sshd.connections(), 0);
@@ -32,7 +32,7 @@ TEST_F(SshLogIn, AKeyOpensOneConnectionForAllCalls) {
   EXPECT_FALSE(credential_expiry(sshd.settings()));
 }
 
-TEST_F(SshLogIn, KeysOfEveryKindWork) {
+TEST_F(SshLogIn, WorksWithEveryKeyType) {
   test::Sshd sshd({.host_key_type = "ecdsa"});
   auto settings = sshd.settings();
   for (const char* type : {"rsa", "ecdsa"}) {
@@ -43,7 +43,7 @@ TEST_F(SshLogIn, KeysOfEveryKindWork) {
   }
 }
 
-TEST_F(SshLogIn, ACertificateBesideTheKeyIsUsed) {
+TEST_F(SshLogIn, UsesTheCertificateOfTheKey) {
   test::Sshd sshd({.authorize_key = false});
   sshd.certify("-1m:+2h", test::own_user());
   expect_works(*make_ssh_session(sshd.settings()));
@@ -53,7 +53,7 @@ TEST_F(SshLogIn, ACertificateBesideTheKeyIsUsed) {
   EXPECT_LE(left, 2h);
 }
 
-TEST_F(SshLogIn, AnExpiredCertificateIsRefusedHereAndARenewedOneIsTaken) {
+TEST_F(SshLogIn, AnExpiredCertificateCostsNoConnectionAndARenewedOneWorks) {
   test::Sshd sshd({.authorize_key = false});
   sshd.certify("-2h:-1h", test::own_user());
   const auto session = make_ssh_session(sshd.settings());
@@ -68,7 +68,7 @@ TEST_F(SshLogIn, AnExpiredCertificateIsRefusedHereAndARenewedOneIsTaken) {
   expect_works(*session);
 }
 
-TEST_F(SshLogIn, AfterTwoRefusalsNothingIsTriedUntilTheCredentialChanges) {
+TEST_F(SshLogIn, AfterTwoRefusalsRetriesOnlyWhenTheCredentialChanges) {
   test::Sshd sshd({.authorize_key = false});
   sshd.certify("-1m:+1h", "somebody-else");
   const auto session = make_ssh_session(sshd.settings());
@@ -84,7 +84,7 @@ TEST_F(SshLogIn, AfterTwoRefusalsNothingIsTriedUntilTheCredentialChanges) {
   EXPECT_EQ(sshd.connections(), 3);
 }
 
-TEST_F(SshLogIn, AKeyWithAPassphraseIsNotAskedFor) {
+TEST_F(SshLogIn, DoesNotPromptForAPassphrase) {
   test::Sshd sshd;
   auto settings = sshd.settings();
   settings.keys = {sshd.make_key("locked")};
@@ -95,7 +95,7 @@ TEST_F(SshLogIn, AKeyWithAPassphraseIsNotAskedFor) {
   EXPECT_THAT(error.what(), HasSubstr("add it to the agent"));
 }
 
-TEST_F(SshLogIn, NoKeyAtAllCostsNoConnection) {
+TEST_F(SshLogIn, WithoutAKeyThereIsNoConnection) {
   test::Sshd sshd;
   auto settings = sshd.settings();
   settings.keys = {sshd.dir() / "absent"};
@@ -103,7 +103,7 @@ TEST_F(SshLogIn, NoKeyAtAllCostsNoConnection) {
   EXPECT_EQ(sshd.connections(), 0);
 }
 
-// An ssh-agent of its own, named by SSH_AUTH_SOCK while it lives.
+// A private ssh-agent, set as SSH_AUTH_SOCK during its lifetime.
 class Agent {
  public:
   explicit Agent(const test::TempDir& dir) : socket_(dir / "agent") {
@@ -124,13 +124,13 @@ class Agent {
   pid_t pid_;
 };
 
-TEST_F(SshLogIn, TheAgentsCertificateIsUsedAndItsEndIsKnown) {
+TEST_F(SshLogIn, UsesTheAgentsCertificateAndItsExpiry) {
   test::Sshd sshd({.authorize_key = false});
   Agent agent(sshd.dir());
   auto settings = sshd.settings();
   settings.keys = {};
   settings.agent = true;
-  ::setenv("HOME", (sshd.dir() / "home").c_str(), 1);  // no keys there
+  ::setenv("HOME", (sshd.dir() / "home").c_str(), 1);  // a home folder without keys
   const auto session = make_ssh_session(settings);
   expect_kind(error_of([&] { expect_works(*session); }), ErrorKind::kAuth);
   sshd.certify("-2h:-1h", test::own_user());
@@ -144,7 +144,7 @@ TEST_F(SshLogIn, TheAgentsCertificateIsUsedAndItsEndIsKnown) {
   EXPECT_GT(credential_expiry(settings).value() - SystemClock().utc(), 119min);
 }
 
-TEST_F(SshLogIn, AnUnknownHostIsTrustedOnlyByAPerson) {
+TEST_F(SshLogIn, AnUnknownHostIsTrustedOnlyByCommand) {
   test::Sshd sshd;
   const auto settings = sshd.settings();
   std::filesystem::remove(sshd.known_hosts());
@@ -165,7 +165,7 @@ TEST_F(SshLogIn, AnUnknownHostIsTrustedOnlyByAPerson) {
   expect_works(*session);
 }
 
-TEST_F(SshLogIn, AChangedHostKeyIsRefusedBeforeLoggingIn) {
+TEST_F(SshLogIn, AChangedHostKeyIsRejectedBeforeAuthentication) {
   test::Sshd sshd;
   const auto session = make_ssh_session(sshd.settings());
   expect_works(*session);
@@ -176,7 +176,7 @@ TEST_F(SshLogIn, AChangedHostKeyIsRefusedBeforeLoggingIn) {
   const int before = sshd.connections();
   for (int i = 0; i < 4; ++i) {
     Error error = error_of([&] { expect_works(*session); });
-    // The end of the old link may be the first thing that is noticed.
+    // The first error may be the end of the old link.
     if (i == 0 && error.kind() == ErrorKind::kRemote)
       error = error_of([&] { expect_works(*session); });
     expect_kind(error, ErrorKind::kAuth);
@@ -184,13 +184,13 @@ TEST_F(SshLogIn, AChangedHostKeyIsRefusedBeforeLoggingIn) {
     EXPECT_THAT(error.what(), HasSubstr(old));
     EXPECT_THAT(error.what(), HasSubstr("xffl trust test"));
   }
-  EXPECT_EQ(sshd.connections(), before + 1);       // asked once, remembered
+  EXPECT_EQ(sshd.connections(), before + 1);       // one connection; the result is remembered
   EXPECT_EQ(sshd.count("Accepted publickey"), 1);  // before the change
   trust(sshd.settings(), fetch_host_key(sshd.settings(), sshd.settings().hosts[0]));
   expect_works(*session);
 }
 
-TEST_F(SshLogIn, AHostKeyOfAnotherTypeIsAChangeToo) {
+TEST_F(SshLogIn, AHostKeyOfAnotherTypeIsAChangedKey) {
   test::Sshd sshd({.host_key_type = "rsa"});
   const auto settings = sshd.settings();
   expect_works(*make_ssh_session(settings));
@@ -204,7 +204,7 @@ TEST_F(SshLogIn, AHostKeyOfAnotherTypeIsAChangeToo) {
   EXPECT_THAT(error.what(), HasSubstr("HOST KEY CHANGED"));
 }
 
-TEST_F(SshLogIn, NothingIsReadFromSshConfig) {
+TEST_F(SshLogIn, IgnoresSshConfig) {
   test::Sshd sshd;
   const auto home = sshd.dir() / "hostile";
   std::filesystem::create_directories(home / ".ssh");
@@ -218,7 +218,7 @@ TEST_F(SshLogIn, NothingIsReadFromSshConfig) {
   EXPECT_FALSE(std::filesystem::exists(home / "ran"));
 }
 
-// A connection that never says anything: sshd counts it as being started.
+// A silent connection: sshd counts it as unauthenticated (MaxStartups).
 UniqueFd occupy(int port) {
   UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
@@ -229,7 +229,7 @@ UniqueFd occupy(int port) {
   return fd;
 }
 
-TEST_F(SshLogIn, AHostThatDropsConnectionsIsNotHammered) {
+TEST_F(SshLogIn, ReconnectsSlowlyToAHostThatDropsConnections) {
   test::Sshd sshd({.config = {"MaxStartups 1:100:1"}});
   UniqueFd occupant = occupy(sshd.port());
   while (sshd.connections() < 1) std::this_thread::sleep_for(10ms);
@@ -241,7 +241,7 @@ TEST_F(SshLogIn, AHostThatDropsConnectionsIsNotHammered) {
     ++failures;
     std::this_thread::sleep_for(20ms);
   }
-  EXPECT_GT(failures, 50);  // they cost nothing
+  EXPECT_GT(failures, 50);  // without a connection
   EXPECT_GE(sshd.count("drop connection"), 2) << sshd.log();
   EXPECT_LE(sshd.count("drop connection"), 5);  // 0, 1, 3, 7 s
   occupant = UniqueFd();

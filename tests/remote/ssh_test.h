@@ -1,4 +1,4 @@
-// What the tests of SSH share.
+// Fixtures of the SSH tests.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -34,7 +34,7 @@ class SshTest : public testing::Test {
   static void expect_works(Session& session) {
     EXPECT_EQ(run(session, {"printf", "%s", "works"}).out, "works");
   }
-  // A file of this machine with bytes that tell their place.
+  // A local file whose bytes depend on their offset.
   static std::string numbered_file(const std::filesystem::path& path, size_t num_bytes) {
     std::vector<uint32_t> words(num_bytes / 4);
     std::iota(words.begin(), words.end(), 12345u);

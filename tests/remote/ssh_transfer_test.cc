@@ -1,4 +1,4 @@
-// Files over connections to a real sshd: whole, in parts, by several of them, and refused.
+// Bulk transfers over one or several connections to a real sshd.
 #include "ssh_transfer.h"
 
 #include <thread>
@@ -14,15 +14,15 @@ using namespace std::chrono_literals;
 using SteadyClock = std::chrono::steady_clock;
 using SshTransfer = SshTest;
 
-// With one channel nobody else's traffic wakes a writer that missed its turn.
-TEST_F(SshTransfer, ALoneWriterNeverSleepsThroughItsTurn) {
+// With one channel no other traffic wakes a writer that missed an event.
+TEST_F(SshTransfer, ALoneWriterMissesNoEvent) {
   test::Sshd sshd;
   SshSettings settings = sshd.settings();
   settings.streams = 1;
   settings.timeouts.keepalive = settings.timeouts.silence = settings.timeouts.operation = 90s;
   const auto file = sshd.dir() / "file";
   numbered_file(file, 96u << 20);
-  std::vector<std::jthread> busy;  // who waits is overtaken more often then
+  std::vector<std::jthread> busy;  // a loaded machine makes the race more likely
   for (int i = 0; i < 3; ++i)
     busy.emplace_back([&, copy = sshd.dir() / ("copy" + std::to_string(i))] {
       const auto session = make_ssh_session(settings);
@@ -34,7 +34,7 @@ TEST_F(SshTransfer, ALoneWriterNeverSleepsThroughItsTurn) {
     });
 }
 
-TEST_F(SshTransfer, AFarHostsTransfersUseSeveralConnections) {
+TEST_F(SshTransfer, TransfersToADistantHostUseSeveralConnections) {
   test::Sshd sshd;
   Connector connector(sshd.settings());
   const Connections connections = connector.get_several(3);
@@ -70,7 +70,7 @@ TEST_F(SshTransfer, AFarHostsTransfersUseSeveralConnections) {
                   4, {});
   EXPECT_EQ(sha256_file(copy), sha256_file(file));
   EXPECT_EQ(sshd.connections(), 3);
-  // One of them dies: it is replaced, the first one stays.
+  // A dead connection is replaced; the first one is kept.
   connections[1]->with([](ssh_session session) { ssh_disconnect(session); });
   const Connections again = connector.get_several(3);
   EXPECT_EQ(again.size(), 3u);
@@ -78,7 +78,7 @@ TEST_F(SshTransfer, AFarHostsTransfersUseSeveralConnections) {
   EXPECT_EQ(sshd.connections(), 4);
 }
 
-TEST_F(SshTransfer, NewSessionKeysInTheMiddleOfATransfer) {
+TEST_F(SshTransfer, SurvivesARekeyDuringATransfer) {
   test::Sshd sshd({.config = {"RekeyLimit 4M"}});
   const auto session = make_ssh_session(sshd.settings());
   const auto file = sshd.dir() / "file", copy = sshd.dir() / "copy";
@@ -89,7 +89,7 @@ TEST_F(SshTransfer, NewSessionKeysInTheMiddleOfATransfer) {
   EXPECT_EQ(sshd.connections(), 1);
 }
 
-TEST_F(SshTransfer, AServerThatAllowsFewChannelsIsServedWithFew) {
+TEST_F(SshTransfer, WorksWithAServerThatAllowsFewChannels) {
   for (const char* limit : {"MaxSessions 1", "MaxSessions 2"}) {
     test::Sshd sshd({.config = {limit}});
     const auto session = make_ssh_session(sshd.settings());
@@ -116,7 +116,7 @@ TEST_F(SshTransfer, AShortCommandDoesNotWaitForATransfer) {
     try {
       session->download(
           RemotePath(file.string()), 0, 8'000'000'000, [](auto) {}, stop.get_token());
-      ADD_FAILURE() << "the transfer was over too early";
+      ADD_FAILURE() << "the transfer ended too early";
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kCancelled);
     }
@@ -133,8 +133,8 @@ TEST_F(SshTransfer, AShortCommandDoesNotWaitForATransfer) {
   EXPECT_EQ(sshd.connections(), 1);
 }
 
-// What a facility sends is taken as far as it was asked for.
-TEST_F(SshTransfer, ADownloadThatNeverEndsIsRefused) {
+// The reader accepts only the requested bytes.
+TEST_F(SshTransfer, RejectsADownloadThatNeverEnds) {
   test::TempDir dir;
   const auto dd = dir / "dd";
   write_file_atomic(dd, "#!/bin/sh\n/bin/dd \"$@\" && exec yes\n", 0755);
@@ -147,11 +147,11 @@ TEST_F(SshTransfer, ADownloadThatNeverEndsIsRefused) {
                       [&](std::span<const std::byte> bytes) { taken += bytes.size(); }, {});
   });
   EXPECT_EQ(error.kind(), ErrorKind::kCorrupt) << error.what();
-  EXPECT_THAT(error.what(), HasSubstr("more of"));
+  EXPECT_THAT(error.what(), HasSubstr("more bytes of"));
   EXPECT_EQ(taken, 100'000u);
 }
 
-TEST_F(SshTransfer, AFullDiskIsTheFacilitysRefusal) {
+TEST_F(SshTransfer, AFullDiskIsAnIoError) {
   test::Sshd sshd({.before_login = "ulimit -f 2000"});  // 1 MB
   const auto session = make_ssh_session(sshd.settings());
   const auto file = sshd.dir() / "file";
@@ -160,7 +160,7 @@ TEST_F(SshTransfer, AFullDiskIsTheFacilitysRefusal) {
   expect_works(*session);
 }
 
-TEST_F(SshTransfer, ASinkThatThrowsEndsTheTransferAndNothingElse) {
+TEST_F(SshTransfer, ASinkThatThrowsEndsOnlyTheTransfer) {
   test::Sshd sshd;
   const auto session = make_ssh_session(sshd.settings());
   const auto file = sshd.dir() / "file";

@@ -41,12 +41,12 @@ UniqueFd listen_at(const char* address, int& port, int backlog) {
   return fd;
 }
 
-// False when it is not silent: some kernels answer a full queue.
-bool fill(std::vector<UniqueFd>& visitors, const char* address, int port) {
+// False when the full queue still answers, as on some kernels.
+bool fill(std::vector<UniqueFd>& clients, const char* address, int port) {
   const sockaddr_in name = at(address, port);
   for (int i = 0; i < 20; ++i) {
-    visitors.push_back(open_socket());
-    const int fd = visitors.back().get();
+    clients.push_back(open_socket());
+    const int fd = clients.back().get();
     ::connect(fd, reinterpret_cast<const sockaddr*>(&name), sizeof name);
     pollfd wait{fd, POLLOUT, 0};
     if (::poll(&wait, 1, 300) == 0) return true;
@@ -54,18 +54,18 @@ bool fill(std::vector<UniqueFd>& visitors, const char* address, int port) {
   return false;
 }
 
-// IPv6 that leads nowhere is common; here the first of two addresses never answers.
+// Unreachable IPv6 addresses are common; here the first of two addresses never answers.
 TEST(ConnectTcp, ASilentAddressLeavesTimeForTheNext) {
   int port = 0;
   const UniqueFd silent = listen_at("127.0.0.2", port, 0);
   const UniqueFd answering = listen_at("127.0.0.3", port, 8);
   ASSERT_TRUE(silent && answering);
-  std::vector<UniqueFd> visitors;
-  if (!fill(visitors, "127.0.0.2", port)) GTEST_SKIP() << "a full queue is not silent here";
+  std::vector<UniqueFd> clients;
+  if (!fill(clients, "127.0.0.2", port)) GTEST_SKIP() << "this kernel answers on a full queue";
   test::TempDir dir;
   write_file_atomic(dir.path() / "hosts", "127.0.0.2 twofold\n127.0.0.3 twofold\n", 0644);
   std::string problem;
-  std::thread([&] {  // with an /etc/hosts of its own
+  std::thread([&] {  // with a private /etc/hosts
     if (::unshare(CLONE_NEWNS) != 0 ||
         ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
         ::mount((dir.path() / "hosts").c_str(), "/etc/hosts", nullptr, MS_BIND, nullptr) != 0) {
@@ -79,7 +79,7 @@ TEST(ConnectTcp, ASilentAddressLeavesTimeForTheNext) {
     }
   })
       .join();
-  if (problem == "skip") GTEST_SKIP() << "no mount namespaces here";
+  if (problem == "skip") GTEST_SKIP() << "no mount namespaces";
   EXPECT_EQ(problem, "");
 }
 

@@ -1,4 +1,4 @@
-// `xffl trust` and `xffl login` as people start them, without a terminal.
+// `xffl trust` and `xffl login`, without and with a terminal.
 #include <poll.h>
 #include <pty.h>
 #include <signal.h>
@@ -31,7 +31,7 @@ class TrustCommand : public SshTest {
         << "    scheduler: slurm\n    slurm: {nodes: 1, time: 1h, warning: 5m}\n"
         << "    workdir: /tmp/w\n    data: {train: /tmp/t.tokens}\n";
   }
-  // In a session of its own: a terminal of whoever runs the tests is not asked.
+  // In its own session, so that the tests' terminal is not used.
   ProcessResult xffl(std::vector<std::string> words) {
     words.insert(words.begin(), {"setsid", "-w", XFFL_BINARY_DIR "/bin/xffl"});
     words.insert(words.end(), {"-p", project_.path().string()});
@@ -40,7 +40,7 @@ class TrustCommand : public SshTest {
   bool pinned() const { return std::filesystem::exists(project_ / "known_hosts"); }
 };
 
-TEST_F(TrustCommand, PinsTheKeyThatWasNamedAndNoOther) {
+TEST_F(TrustCommand, PinsOnlyTheNamedKey) {
   test::Sshd sshd;
   write_project(sshd);
   const std::string fingerprint =
@@ -75,8 +75,8 @@ TEST_F(TrustCommand, PinsTheKeyThatWasNamedAndNoOther) {
   EXPECT_THAT(changed.out, HasSubstr(fingerprint));
 }
 
-// Starts `xffl` in the background of a new terminal, as `xffl ... &` in a shell; its exit code, or
-// -1 when the terminal stopped it.
+// Runs `xffl` in the background of a new terminal, like `xffl ... &` in a shell. Returns the exit
+// code, or -1 when the terminal stopped the process.
 int in_background(const std::vector<std::string>& words) {
   std::vector<std::string> argv = words;
   argv.insert(argv.begin(), XFFL_BINARY_DIR "/bin/xffl");
@@ -104,8 +104,8 @@ int in_background(const std::vector<std::string>& words) {
   return WIFEXITED(status) && WEXITSTATUS(status) != 99 ? WEXITSTATUS(status) : -1;
 }
 
-// Starts `xffl` on a new terminal, whose person types `answer` and a line end whenever what is
-// shown ends in `question`. What was shown, when it has ended.
+// Runs `xffl` on a new terminal and types `answer` and a newline whenever the output ends in
+// `question`. Returns the output.
 std::string on_terminal(const std::vector<std::string>& words, const std::string& question,
                         const std::string& answer) {
   std::vector<std::string> argv = words;
@@ -138,8 +138,8 @@ std::string on_terminal(const std::vector<std::string>& words, const std::string
   return shown;
 }
 
-// `xffl login` alone would help nobody: its connection ends with it.
-TEST_F(TrustCommand, DoctorAsksThePersonAtItsTerminal) {
+// The connection of `xffl login` ends with the command, so doctor prompts itself.
+TEST_F(TrustCommand, DoctorPromptsOnItsTerminal) {
   test::Sshd keys, behind;
   keys.stop();
   const AskingHost jump(keys.dir() / "host_key", keys.port());
@@ -160,8 +160,8 @@ TEST_F(TrustCommand, DoctorAsksThePersonAtItsTerminal) {
   EXPECT_THAT(xffl({"doctor", "alba"}).out, HasSubstr("run 'xffl login alba' on a terminal"));
 }
 
-// A coordinator that asks for a second factor would stop with all its facilities.
-TEST_F(TrustCommand, ABackgroundProcessIsNotStoppedByItsQuestion) {
+// A coordinator that reads a second factor in the background would be stopped, with all facilities.
+TEST_F(TrustCommand, ABackgroundProcessIsNotStoppedByItsPrompt) {
   test::Sshd sshd;
   write_project(sshd);
   EXPECT_EQ(in_background({"trust", "alba", "-p", project_.path().string()}),

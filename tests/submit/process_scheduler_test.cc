@@ -1,4 +1,4 @@
-// What is particular to jobs as processes of this machine; the rest is in tests/contract.
+// Properties of the process scheduler alone; tests/contract holds the common ones.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 void await(const std::function<bool()>& done) {
   for (int i = 0; i < 2000 && !done(); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  ASSERT_TRUE(done()) << "waited in vain";
+  ASSERT_TRUE(done()) << "timed out";
 }
 
 class ProcessScheduler : public testing::Test {
@@ -58,25 +58,25 @@ class ProcessScheduler : public testing::Test {
   std::vector<JobId> found() { return scheduler_->find(request(""), {}); }
 };
 
-TEST_F(ProcessScheduler, RunsTheScriptInItsFolderWithItsOutputThere) {
+TEST_F(ProcessScheduler, RunsTheScriptInItsFolderAndWritesItsOutputThere) {
   const JobId id = start("pwd; echo problem >&2; read -r line || echo no input; exit 3");
   await_end(id);
   EXPECT_EQ(content("job.out"), folder_.string() + "\nproblem\nno input\n");
   EXPECT_EQ(status(id).native, "exit 3");
 }
 
-TEST_F(ProcessScheduler, IsNamedByPidAndStart) {
+TEST_F(ProcessScheduler, AnIdIsPidAndStartTime) {
   const JobId id = start("sleep 60");
   const pid_t pid = std::stoi(id.str());
   EXPECT_EQ(id.str(), std::to_string(pid) + "." + std::to_string(process_start_ticks(pid).value()));
   EXPECT_EQ(::getpgid(pid), pid);
 }
 
-TEST_F(ProcessScheduler, AScriptThatEndsAtOnceHasAnId) {
+TEST_F(ProcessScheduler, AScriptThatEndsImmediatelyHasAnId) {
   for (int i = 0; i < 20; ++i) await_end(start("exit 0"));
 }
 
-TEST_F(ProcessScheduler, RefusesAFolderThatDoesNotExist) {
+TEST_F(ProcessScheduler, RejectsAFolderThatDoesNotExist) {
   JobRequest bad = request("true");
   bad.folder = RemotePath((folder_ / "no").string());
   try {
@@ -88,7 +88,7 @@ TEST_F(ProcessScheduler, RefusesAFolderThatDoesNotExist) {
   }
 }
 
-TEST_F(ProcessScheduler, FindsOnlyAWholeClaim) {
+TEST_F(ProcessScheduler, FindsTheOwnerOfACompleteClaimOnly) {
   EXPECT_TRUE(found().empty());
   fs::create_directory(folder_ / "claim");
   EXPECT_TRUE(found().empty());
@@ -102,26 +102,26 @@ TEST_F(ProcessScheduler, FindsOnlyAWholeClaim) {
 }
 
 TEST_F(ProcessScheduler, AReusedPidIsNotTheJob) {
-  const pid_t stranger = start_detached({.argv = {"sleep", "60"}}, folder_ / "stranger.out");
-  const uint64_t ticks = process_start_ticks(stranger).value();
-  for (uint64_t other : {ticks - 1, ticks + 1}) {
-    const JobId id(std::to_string(stranger) + "." + std::to_string(other));
+  const pid_t other = start_detached({.argv = {"sleep", "60"}}, folder_ / "other.out");
+  const uint64_t ticks = process_start_ticks(other).value();
+  for (uint64_t wrong : {ticks - 1, ticks + 1}) {
+    const JobId id(std::to_string(other) + "." + std::to_string(wrong));
     EXPECT_EQ(status(id).state, JobState::kEnded);
     scheduler_->cancel({id, "job-a"}, {});
   }
-  EXPECT_EQ(::waitpid(stranger, nullptr, WNOHANG), 0) << "the stranger was killed";
-  ::kill(stranger, SIGKILL);
-  ::waitpid(stranger, nullptr, 0);
+  EXPECT_EQ(::waitpid(other, nullptr, WNOHANG), 0) << "the other process was killed";
+  ::kill(other, SIGKILL);
+  ::waitpid(other, nullptr, 0);
 }
 
-TEST_F(ProcessScheduler, NeverSignalsWhatIsNoJob) {
-  // Were one of these taken for a job, this test program would not live to tell.
+TEST_F(ProcessScheduler, SignalsNothingForAnInvalidId) {
+  // A signal for any of these ids would kill this test program.
   for (const char* id : {"0.0", "1.1", "+1.5", "0.5", "abc", "4000000000.1", "12", "12."})
     scheduler_->cancel({JobId(id), "job-a"}, {});
   EXPECT_EQ(status(JobId("1.1")).state, JobState::kUnknown);
 }
 
-TEST_F(ProcessScheduler, CancelKillsAJobThatDoesNotListen) {
+TEST_F(ProcessScheduler, CancelKillsAJobThatIgnoresSigterm) {
   const JobId id = start("trap '' TERM; touch ready; while :; do sleep 0.1; done");
   await([&] { return exists("ready"); });
   scheduler_->cancel({id, "job-a"}, {});
@@ -129,15 +129,15 @@ TEST_F(ProcessScheduler, CancelKillsAJobThatDoesNotListen) {
   EXPECT_EQ(status(id).native, "signal 9");
 }
 
-TEST_F(ProcessScheduler, CancelLetsAJobTidyUp) {
+TEST_F(ProcessScheduler, CancelLetsAJobCleanUp) {
   const JobId id =
-      start("trap 'touch tidied; exit 0' TERM; touch ready; while :; do sleep 0.05; done");
+      start("trap 'touch cleaned; exit 0' TERM; touch ready; while :; do sleep 0.05; done");
   await([&] { return exists("ready"); });
   scheduler_->cancel({id, "job-a"}, {});
-  EXPECT_TRUE(exists("tidied"));
+  EXPECT_TRUE(exists("cleaned"));
 }
 
-TEST_F(ProcessScheduler, WhatOutlivesTheScriptStillRunsAndIsCancelled) {
+TEST_F(ProcessScheduler, AProcessThatOutlivesTheScriptKeepsTheJobRunning) {
   const JobId id = start("sleep 60 & echo $! >child.part; mv child.part child");
   await([&] { return exists("child"); });
   const pid_t leader = std::stoi(id.str());
@@ -148,7 +148,7 @@ TEST_F(ProcessScheduler, WhatOutlivesTheScriptStillRunsAndIsCancelled) {
   EXPECT_FALSE(process_start_ticks(std::stoi(content("child"))));
 }
 
-TEST_F(ProcessScheduler, AJobSurvivesTheKillOfItsCoordinator) {
+TEST_F(ProcessScheduler, AJobSurvivesSigkillOfItsCoordinator) {
   const pid_t coordinator = ::fork();
   if (coordinator == 0) {
     make_process_scheduler()->submit(
@@ -170,10 +170,10 @@ TEST_F(ProcessScheduler, AJobSurvivesTheKillOfItsCoordinator) {
   EXPECT_TRUE(exists("done"));
 }
 
-// Like a process in state D, one of another user hears nothing: that is told, not waited for for
-// ever.
-TEST_F(ProcessScheduler, AJobThatCannotBeKilledIsToldOf) {
-  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become somebody who may not kill a job";
+// A process of another user ignores the signals like a process in state D: cancel() throws instead
+// of waiting forever.
+TEST_F(ProcessScheduler, CancelReportsAJobThatCannotBeKilled) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become a user who may not kill the job";
   const JobId id = start("echo $$ >pid; while [ ! -e go ]; do sleep 0.1; done");
   await([&] { return exists("pid"); });
   const pid_t other = ::fork();
@@ -182,8 +182,8 @@ TEST_F(ProcessScheduler, AJobThatCannotBeKilledIsToldOf) {
     try {
       make_process_scheduler()->cancel({id, "job-a"}, {});
     } catch (const Error& error) {
-      const bool said = std::string(error.what()).find("has not ended") != std::string::npos;
-      ::_exit(error.kind() == ErrorKind::kRemote && said ? 0 : 3);
+      const bool reported = std::string(error.what()).find("has not ended") != std::string::npos;
+      ::_exit(error.kind() == ErrorKind::kRemote && reported ? 0 : 3);
     }
     ::_exit(1);
   }
@@ -194,7 +194,7 @@ TEST_F(ProcessScheduler, AJobThatCannotBeKilledIsToldOf) {
   await_end(id);
 }
 
-TEST_F(ProcessScheduler, ASecondStartOfTheShippedScriptIsHarmless) {
+TEST_F(ProcessScheduler, ASecondStartOfTheShippedScriptTrainsNothing) {
   const std::string script = render_template(
       shipped_template("process"), "job.sh",
       {{"job_name", "job-a"},

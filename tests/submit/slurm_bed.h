@@ -1,4 +1,4 @@
-// A facility of a test's own with a real Slurm, whose jobs run the shipped template.
+// Test fixture: a facility with a real Slurm, whose jobs run the shipped template.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -20,8 +20,7 @@ namespace xffl::submit {
 
 using std::chrono::milliseconds;
 
-// A trainer that says what it was given, waits until it is told to end, and stops when it is
-// warned.
+// A trainer that records its arguments, waits for the file `finish`, and stops on SIGUSR1.
 inline constexpr const char* kTrainer = R"sh(#!/bin/bash
 warned() { echo "rank $SLURM_PROCID warned" >>ranks.txt; [ "$SLURM_PROCID" != 0 ] || echo warned >out/report.json; exit 0; }
 trap warned USR1

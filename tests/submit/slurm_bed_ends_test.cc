@@ -1,11 +1,11 @@
-// A real Slurm: how jobs end, and who still knows of it.
+// A real Slurm: the ends of jobs, and the records of squeue and sacct after them.
 #include "slurm_bed.h"
 #include "xffl/base/error.h"
 
 namespace xffl::submit {
 namespace {
 
-TEST_F(SlurmBed, AForgottenJobIsUnknownWithoutAccounting) {
+TEST_F(SlurmBed, AJobThatSqueueForgotIsUnknownWithoutAccounting) {
   START_BED({"--min-job-age", "2"});
   const JobRequest job = request();
   finish(job);
@@ -16,7 +16,7 @@ TEST_F(SlurmBed, AForgottenJobIsUnknownWithoutAccounting) {
   scheduler_->cancel({id, job.name}, {});
 }
 
-TEST_F(SlurmBed, AForgottenJobIsKnownToTheAccounting) {
+TEST_F(SlurmBed, AJobThatSqueueForgotIsFoundInTheAccounting) {
   START_BED({"--min-job-age", "2", "--dbd"});
   const JobRequest job = request();
   finish(job);
@@ -33,10 +33,10 @@ TEST_F(SlurmBed, AForgottenJobIsKnownToTheAccounting) {
   EXPECT_EQ(scheduler_->find(job, {}), std::vector{id});
 }
 
-// The accounting is all that is left to ask when the controller has forgotten the job, and may be
-// silent for a while. What a kernel that killed for memory leaves there is written by hand: without
-// cgroups Slurm says FAILED, even with OverMemoryKill.
-TEST_F(SlurmBed, ASilentAccountingAndAnEndForLackOfMemory) {
+// Only the accounting knows a job that the controller has forgotten, and slurmdbd may be down. The
+// test writes the state OUT_OF_MEMORY into the database: without cgroups Slurm records FAILED, even
+// with OverMemoryKill.
+TEST_F(SlurmBed, ReadsTheAccountingAfterAnOutageAndReportsOutOfMemory) {
   START_BED({"--min-job-age", "2", "--dbd"});
   const JobRequest job = request();
   const JobId id = scheduler_->submit(job, {});
@@ -51,7 +51,7 @@ TEST_F(SlurmBed, ASilentAccountingAndAnEndForLackOfMemory) {
     try {
       const JobStatus found = status(job, id);
       return found.state == JobState::kEnded ? found.native : "";
-    } catch (const Error& error) {  // an accounting that does not answer is no answer
+    } catch (const Error& error) {  // slurmdbd does not answer
       EXPECT_THAT(error.kind(), testing::AnyOf(ErrorKind::kRemote, ErrorKind::kBusy))
           << error.what();
       return "";
@@ -59,9 +59,9 @@ TEST_F(SlurmBed, ASilentAccountingAndAnEndForLackOfMemory) {
   };
   ASSERT_TRUE(await([&] { return known_as() == "COMPLETED"; }, 60));
   alba_->stop_daemon("slurmdbd");
-  EXPECT_EQ(known_as(), "") << "nobody can say how it ended";
+  EXPECT_EQ(known_as(), "") << "the job's end cannot be known";
   alba_->start_daemon("slurmdbd");
-  scheduler_ = coordinator();  // that one leaves the accounting alone for a while
+  scheduler_ = coordinator();  // the old coordinator pauses its sacct queries
   ASSERT_TRUE(await([&] { return known_as() == "COMPLETED"; }, 60));
 
   constexpr const char* kOutOfMemory = "11";  // JOB_OOM of slurm.h
@@ -76,7 +76,7 @@ TEST_F(SlurmBed, ASilentAccountingAndAnEndForLackOfMemory) {
   EXPECT_EQ(ended.native, "OUT_OF_MEMORY");
 }
 
-TEST_F(SlurmBed, AJobWhoseNodeDiesStartsAgainElsewhere) {
+TEST_F(SlurmBed, AJobWhoseNodeFailsIsRequeuedToAnotherNode) {
   START_BED({"--slurm", "SlurmdTimeout=5"});
   facility_.slurm.nodes = facility_.world_size = 1;
   scheduler_ = coordinator();
@@ -100,7 +100,7 @@ TEST_F(SlurmBed, AJobWhoseNodeDiesStartsAgainElsewhere) {
   EXPECT_EQ(text(job.folder / "out/report.json"), "done\n");
 }
 
-TEST_F(SlurmBed, TheWalltimesWarningComesInTimeToReport) {
+TEST_F(SlurmBed, TheWarningBeforeTheWalltimeLeavesTimeToReport) {
   START_BED();
   facility_.slurm.time = std::chrono::seconds(120);
   scheduler_ = coordinator();
@@ -111,7 +111,7 @@ TEST_F(SlurmBed, TheWalltimesWarningComesInTimeToReport) {
   EXPECT_EQ(text(job.folder / "out/report.json"), "warned\n");
 }
 
-TEST_F(SlurmBed, AJobThatDoesNotHeedTheWarningEndsByWalltime) {
+TEST_F(SlurmBed, AJobThatIgnoresTheWarningEndsByWalltime) {
   START_BED();
   facility_.slurm.time = std::chrono::seconds(60);
   facility_.slurm.warning = std::chrono::seconds(0);

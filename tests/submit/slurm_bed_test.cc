@@ -1,4 +1,4 @@
-// A real Slurm: jobs that start, wait, are asked after and submitted again.
+// A real Slurm: jobs that start, wait, are queried and submitted again.
 #include "slurm_bed.h"
 
 #include "xffl/base/error.h"
@@ -8,7 +8,7 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST_F(SlurmBed, RanksMeetOnTwoNodesAndTheJobEnds) {
+TEST_F(SlurmBed, RanksOfTwoNodesRunAndTheJobEnds) {
   START_BED();
   const JobRequest job = request();
   const JobId id = scheduler_->submit(job, {});
@@ -19,7 +19,7 @@ TEST_F(SlurmBed, RanksMeetOnTwoNodesAndTheJobEnds) {
   EXPECT_THAT(ranks, HasSubstr("gpus 0 "));
   EXPECT_EQ(status(job, id).state, JobState::kRunning);
   EXPECT_GT(status(job, id).ends_in.value(), std::chrono::minutes(50));
-  // The job, the nonce, this start's random word and number.
+  // The job id, the nonce, the start id and the restart count.
   EXPECT_THAT(text(job.folder / "claim/owner"),
               testing::MatchesRegex(id.str() + " " + std::string(32, 'a') + " [0-9a-f]+ 0\n"));
   finish(job);
@@ -28,12 +28,12 @@ TEST_F(SlurmBed, RanksMeetOnTwoNodesAndTheJobEnds) {
   EXPECT_THAT(output(job), HasSubstr("the trainer ended with 0"));
 }
 
-TEST_F(SlurmBed, TheWarningReachesEveryRank) {
+TEST_F(SlurmBed, TheWarningSignalReachesEveryRank) {
   START_BED();
   const JobRequest job = request();
   const JobId id = scheduler_->submit(job, {});
   ASSERT_TRUE(await_ranks(job)) << output(job);
-  // As slurmd does it before the walltime: the batch shell only.
+  // Like slurmd before the walltime: only the batch shell gets the signal.
   EXPECT_EQ(alba_->exec_as_user({"scancel", "--batch", "--signal=USR1", id.str()}).exit_code, 0);
   ASSERT_TRUE(await_state(job, id, JobState::kEnded)) << output(job);
   const std::string ranks = text(job.folder / "ranks.txt");
@@ -42,7 +42,7 @@ TEST_F(SlurmBed, TheWarningReachesEveryRank) {
   EXPECT_EQ(text(job.folder / "out/report.json"), "warned\n");
 }
 
-TEST_F(SlurmBed, TheScriptSubmittedByHandIsTheSameJob) {
+TEST_F(SlurmBed, AScriptSubmittedByHandIsTheSameJob) {
   START_BED();
   facility_.slurm.time = std::chrono::minutes(7);
   scheduler_ = coordinator();
@@ -73,7 +73,7 @@ TEST_F(SlurmBed, TheScriptSubmittedByHandIsTheSameJob) {
   EXPECT_EQ(text(by_hand.folder / "out/report.json"), "done\n");
 }
 
-TEST_F(SlurmBed, ATwinWaitsAndThenLeavesTheClaimAlone) {
+TEST_F(SlurmBed, ADuplicateJobWaitsAndThenTrainsNothing) {
   START_BED();
   const JobRequest job = request();
   const JobId first = scheduler_->submit(job, {});
@@ -83,11 +83,11 @@ TEST_F(SlurmBed, ATwinWaitsAndThenLeavesTheClaimAlone) {
   EXPECT_EQ(status(job, second).state, JobState::kPending);
   finish(job);
   ASSERT_TRUE(await_state(job, second, JobState::kEnded));
-  EXPECT_THAT(output(job), HasSubstr("claimed already by job " + first.str()));
+  EXPECT_THAT(output(job), HasSubstr("already claimed by job " + first.str()));
   EXPECT_EQ(text(job.folder / "out/begun"), "start 0\nstart 0\n");  // two ranks, one start
 }
 
-TEST_F(SlurmBed, ARequeuedJobStartsAfreshUnderItsOwnClaim) {
+TEST_F(SlurmBed, ARequeuedJobRestartsUnderItsOwnClaim) {
   START_BED();
   const JobRequest job = request();
   const JobId id = scheduler_->submit(job, {});
@@ -100,12 +100,12 @@ TEST_F(SlurmBed, ARequeuedJobStartsAfreshUnderItsOwnClaim) {
       << output(job) << status(job, id).native << " " << status(job, id).reason;
   ASSERT_TRUE(await_ranks(job, 4));
   EXPECT_EQ(text(job.folder / "out/begun"),
-            "start 1\nstart 1\n");  // what the first start wrote is gone
+            "start 1\nstart 1\n");  // the first start's output is removed
   finish(job);
   ASSERT_TRUE(await_state(job, id, JobState::kEnded));
 }
 
-TEST_F(SlurmBed, AFencedAttemptDoesNotStartAgain) {
+TEST_F(SlurmBed, AFencedAttemptDoesNotRestart) {
   START_BED();
   const JobRequest job = request();
   const JobId id = scheduler_->submit(job, {});
@@ -115,11 +115,11 @@ TEST_F(SlurmBed, AFencedAttemptDoesNotStartAgain) {
   ASSERT_TRUE(await_state(job, id, JobState::kPending));
   alba_->start_requeued(id.str(), 2);
   ASSERT_TRUE(await_state(job, id, JobState::kEnded, 180));
-  EXPECT_THAT(output(job), HasSubstr("has given this attempt up"));
+  EXPECT_THAT(output(job), HasSubstr("has abandoned this attempt"));
   EXPECT_EQ(text(job.folder / "out/begun"), "start 0\nstart 0\n");
 }
 
-TEST_F(SlurmBed, AnUnansweredSubmissionIsInDoubtAndFoundAgain) {
+TEST_F(SlurmBed, FindsTheJobOfAnUnansweredSubmission) {
   START_BED();
   const JobRequest job = request();
   alba_->signal_daemon("slurmctld", SIGSTOP);
@@ -139,7 +139,7 @@ TEST_F(SlurmBed, AnUnansweredSubmissionIsInDoubtAndFoundAgain) {
   scheduler_->cancel({found.front(), job.name}, {});
 }
 
-TEST_F(SlurmBed, AControllerThatIsDownIsBusyForJobsAndSilentForQuestions) {
+TEST_F(SlurmBed, SubmitIsDeferredAndQueriesFailWhileTheControllerIsDown) {
   START_BED();
   const JobRequest job = request();
   alba_->stop_daemon("slurmctld");
@@ -161,7 +161,7 @@ TEST_F(SlurmBed, AControllerThatIsDownIsBusyForJobsAndSilentForQuestions) {
   EXPECT_TRUE(found.empty());
 }
 
-TEST_F(SlurmBed, RefusalsAreForGoodAndTestOnlySubmitsNothing) {
+TEST_F(SlurmBed, InvalidRequestsAreRejectedAndTestOnlySubmitsNothing) {
   START_BED();
   const JobRequest job = request();
   const SlurmSettings settings = facility::slurm_settings(facility_.slurm);
@@ -187,9 +187,10 @@ TEST_F(SlurmBed, RefusalsAreForGoodAndTestOnlySubmitsNothing) {
   EXPECT_TRUE(scheduler_->find(job, {}).empty());
 }
 
-TEST_F(SlurmBed, HeldCancelledAndImpossibleJobsAreToldApart) {
+TEST_F(SlurmBed, DistinguishesHeldAndCancelledJobs) {
   START_BED();
-  facility_.slurm.time = std::chrono::hours(99);  // beyond the partition's: accepted, never started
+  facility_.slurm.time =
+      std::chrono::hours(99);  // beyond the partition's limit: accepted, never started
   scheduler_ = coordinator();
   const JobRequest job = request();
   const JobId id = scheduler_->submit(job, {});

@@ -1,6 +1,6 @@
-// A real Slurm whose daemons stop, die and forget: what submit::Slurm says of each. Without a
-// coordinator, whose behaviour hides the answer itself: it would ask again, or look for the job by
-// its name. What it makes of such answers is tests/e2e's (bed_frozen_test.cc, bed_outages_test.cc).
+// The Slurm scheduler while Slurm's daemons stop, die and lose their state. No coordinator runs:
+// its retries and searches by name would hide the scheduler's answers. tests/e2e tests the
+// coordinator under the same faults (bed_frozen_test.cc, bed_outages_test.cc).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ std::optional<ErrorKind> kind_of(const std::function<void()>& body) {
   return std::nullopt;
 }
 
-TEST(SlurmFaults, ControllerDownIsNoAnswerAndNoJobIsLost) {
+TEST(SlurmFaults, NoJobIsLostWhileTheControllerIsDown) {
   SlurmBed bed({"--slurm", "MessageTimeout=2"});
   NEED(bed);
   const auto scheduler = bed.scheduler();
@@ -47,7 +47,7 @@ TEST(SlurmFaults, ControllerDownIsNoAnswerAndNoJobIsLost) {
   EXPECT_THAT(bed.lines(job, "trainings"), SizeIs(1));
 }
 
-TEST(SlurmFaults, DeadMungeIsNoAnswer) {
+TEST(SlurmFaults, QueriesFailWhileMungeIsDown) {
   SlurmBed bed;
   NEED(bed);
   const auto scheduler = bed.scheduler();
@@ -64,27 +64,27 @@ TEST(SlurmFaults, DeadMungeIsNoAnswer) {
   EXPECT_THAT(bed.lines(job, "trainings"), SizeIs(1));
 }
 
-// A controller that lost its state gives old ids to strangers.
-TEST(SlurmFaults, AnIdThatAStrangerHasNowIsUnknown) {
+// A controller that lost its state reuses job ids.
+TEST(SlurmFaults, AReusedIdIsUnknownAndNotCancelled) {
   SlurmBed bed;
   NEED(bed);
   const auto scheduler = bed.scheduler();
-  const JobRequest job = bed.request("job"), stranger = bed.request("stranger", "sleep 60");
+  const JobRequest job = bed.request("job"), other = bed.request("other", "sleep 60");
   const JobId id = scheduler->submit(job, {});
   EXPECT_EQ(bed.await(*scheduler, id, job, JobState::kEnded).state, JobState::kEnded);
   bed.facility().stop_daemon("slurmctld", "KILL");
   bed.admin({"find", "/var/spool/slurmctld", "-type", "f", "-delete"});
   bed.facility().start_daemon("slurmctld");
   ASSERT_TRUE(bed.await([&] { return !kind_of([&] { scheduler->find(job, {}); }); }, seconds(20)));
-  ASSERT_EQ(scheduler->submit(stranger, {}), id) << "the bed's controller did not lose its state";
+  ASSERT_EQ(scheduler->submit(other, {}), id) << "the controller did not lose its state";
   EXPECT_EQ(bed.status(*scheduler, id, job).state, JobState::kUnknown);
   EXPECT_TRUE(scheduler->find(job, {}).empty());
-  // Who knows the id by its old name does not end the stranger's job.
-  ASSERT_EQ(bed.await(*scheduler, id, stranger, JobState::kRunning).state, JobState::kRunning);
+  // A cancellation by the old name leaves the new job alone.
+  ASSERT_EQ(bed.await(*scheduler, id, other, JobState::kRunning).state, JobState::kRunning);
   scheduler->cancel({id, job.name}, {});
-  EXPECT_EQ(bed.status(*scheduler, id, stranger).state, JobState::kRunning);
-  scheduler->cancel({id, stranger.name}, {});
-  EXPECT_EQ(bed.await(*scheduler, id, stranger, JobState::kCancelled).state, JobState::kCancelled);
+  EXPECT_EQ(bed.status(*scheduler, id, other).state, JobState::kRunning);
+  scheduler->cancel({id, other.name}, {});
+  EXPECT_EQ(bed.await(*scheduler, id, other, JobState::kCancelled).state, JobState::kCancelled);
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
-// submit::Slurm against a real Slurm: what it says of jobs that fare well, and of those that do
-// not.
+// The Slurm scheduler with a real Slurm: states, rejections, preemption, node failure, walltime.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -18,11 +17,11 @@ using testing::HasSubstr;
 #define NEED(bed) \
   if (!(bed).up()) GTEST_SKIP() << (bed).why_not()
 
-struct Refusal {
+struct Rejection {
   ErrorKind kind = ErrorKind::kInternal;
   std::string text;
 };
-Refusal refusal_of(const std::function<void()>& body) {
+Rejection rejection_of(const std::function<void()>& body) {
   try {
     body();
   } catch (const Error& error) {
@@ -32,7 +31,7 @@ Refusal refusal_of(const std::function<void()>& body) {
   return {};
 }
 
-TEST(Slurm, PendingRunningAndItsTimes) {
+TEST(Slurm, ReportsPredictedStartAndRemainingTime) {
   SlurmBed bed;
   NEED(bed);
   bed.settings.request.exclusive = true;
@@ -59,17 +58,17 @@ TEST(Slurm, PendingRunningAndItsTimes) {
   EXPECT_EQ(bed.await(*scheduler, waiting, second, JobState::kEnded).state, JobState::kEnded);
 }
 
-TEST(Slurm, RefusalsLimitsAndAccounting) {
+TEST(Slurm, RejectsInvalidRequestsAndDefersAtSubmitLimits) {
   SlurmBed bed({"--dbd", "--min-job-age", "2"});
   NEED(bed);
   const JobRequest job = bed.request("refused");
   const auto refused = [&](const std::function<void(SlurmRequest&)>& change) {
     const SlurmSettings before = bed.settings;
     change(bed.settings.request);
-    const Refusal refusal = refusal_of([&] { bed.scheduler()->submit(job, {}); });
+    const Rejection rejection = rejection_of([&] { bed.scheduler()->submit(job, {}); });
     bed.settings = before;
-    EXPECT_EQ(refusal.kind, ErrorKind::kConfig) << refusal.text;
-    return refusal.text;
+    EXPECT_EQ(rejection.kind, ErrorKind::kConfig) << rejection.text;
+    return rejection.text;
   };
   EXPECT_THAT(refused([](auto& r) { r.partition = "nope"; }), HasSubstr("invalid partition"));
   EXPECT_THAT(refused([](auto& r) { r.account = "nope"; }), HasSubstr("Invalid account"));
@@ -77,18 +76,18 @@ TEST(Slurm, RefusalsLimitsAndAccounting) {
   EXPECT_THAT(refused([](auto& r) { r.gpus_per_node = 50; }), HasSubstr("not available"));
   EXPECT_THAT(refused([](auto& r) { r.constraint = "cray"; }), HasSubstr("Invalid feature"));
   EXPECT_THAT(refused([](auto& r) { r.reservation = "nope"; }), HasSubstr("reservation"));
-  // Slurm keeps some that it refused, as jobs that failed and never started.
+  // Slurm lists some rejected submissions as failed jobs that never started.
   for (const JobId& id : bed.scheduler()->find(job, {}))
     EXPECT_EQ(bed.status(*bed.scheduler(), id, job).state, JobState::kEnded);
   EXPECT_FALSE(bed.exists(job, "starts"));
 
-  // A limit on submissions passes by itself; the accounting knows what the controller forgot.
+  // A submit limit passes by itself; the accounting knows jobs that the controller forgot.
   bed.settings.request.qos = "single";
   const auto scheduler = bed.scheduler();
   const JobRequest first = bed.request("first", "sleep 3"), second = bed.request("second");
   const JobId id = scheduler->submit(first, {});
-  const Refusal refusal = refusal_of([&] { scheduler->submit(second, {}); });
-  EXPECT_EQ(refusal.kind, ErrorKind::kBusy) << refusal.text;
+  const Rejection rejection = rejection_of([&] { scheduler->submit(second, {}); });
+  EXPECT_EQ(rejection.kind, ErrorKind::kBusy) << rejection.text;
   EXPECT_EQ(bed.await(*scheduler, id, first, JobState::kEnded).state, JobState::kEnded);
   EXPECT_TRUE(bed.await(
       [&] {
@@ -100,7 +99,7 @@ TEST(Slurm, RefusalsLimitsAndAccounting) {
   EXPECT_NO_THROW(scheduler->submit(second, {}));
 }
 
-TEST(Slurm, ThePreemptedJobWaitsAgain) {
+TEST(Slurm, APreemptedJobIsPendingAgain) {
   SlurmBed bed;
   NEED(bed);
   bed.settings.request.nodes = 2;
@@ -117,8 +116,8 @@ TEST(Slurm, ThePreemptedJobWaitsAgain) {
   EXPECT_TRUE(bed.await([&] { return bed.exists(urgent, "trainings"); }));
 }
 
-// A node that dies gives its job back to the queue, or ends it where requeueing is off.
-TEST(Slurm, ADeadNodeRequeuesOrIsInfrastructure) {
+// Slurm requeues the job of a failed node, or ends the job if requeueing is off.
+TEST(Slurm, ANodeFailureRequeuesTheJobOrEndsItAsInfrastructure) {
   SlurmBed bed({"--slurm", "SlurmdTimeout=5"});
   NEED(bed);
   bed.settings.request.extra = {"--nodelist=alba2"};
@@ -142,7 +141,7 @@ TEST(Slurm, ADeadNodeRequeuesOrIsInfrastructure) {
 }
 
 // The warning comes before the limit, the limit within half a minute after it.
-TEST(Slurm, AWarningThenTheWalltime) {
+TEST(Slurm, TheWarningPrecedesTheEndByWalltime) {
   SlurmBed bed;
   NEED(bed);
   bed.settings.request.time = seconds(60);

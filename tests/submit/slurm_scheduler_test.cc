@@ -1,4 +1,4 @@
-// The Slurm scheduler against scripted answers: what it asks, and what it makes of what it hears.
+// The Slurm scheduler against scripted answers of Slurm: its commands and its results.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ class SlurmScheduler : public testing::Test {
  protected:
   SlurmScheduler() {
     session_->on_run = [this](const std::vector<std::string>& argv, const std::string& text) {
-      // The program is the first word that is one of Slurm's.
+      // The first Slurm program in argv.
       std::string program;
       for (const std::string& word : argv)
         if (program.empty() &&
@@ -80,7 +80,7 @@ class SlurmScheduler : public testing::Test {
   const CommandResult no_accounting_{1, "", "Slurm accounting storage is disabled\n"};
 };
 
-TEST_F(SlurmScheduler, SubmitsTheScriptOnStdinWithEveryOptionAsAWord) {
+TEST_F(SlurmScheduler, SubmitsTheScriptOnStdinAndEachOptionAsOneArgument) {
   settings_.request = {.account = "acc",
                        .partition = "boost",
                        .nodes = 2,
@@ -100,7 +100,7 @@ TEST_F(SlurmScheduler, SubmitsTheScriptOnStdinWithEveryOptionAsAWord) {
   EXPECT_EQ(last_.front(), "env");
 }
 
-TEST_F(SlurmScheduler, ALostOrStrangeAnswerIsInDoubt) {
+TEST_F(SlurmScheduler, ALostOrUnexpectedAnswerLeavesTheOutcomeUnknown) {
   says("sbatch", link_down_);
   EXPECT_EQ(submit_error(), ErrorKind::kRemote);
   says("sbatch",
@@ -111,7 +111,7 @@ TEST_F(SlurmScheduler, ALostOrStrangeAnswerIsInDoubt) {
   EXPECT_EQ(submit_error(), ErrorKind::kRemote);
 }
 
-TEST_F(SlurmScheduler, ARefusalCarriesSlurmsText) {
+TEST_F(SlurmScheduler, ARejectionCarriesSlurmsMessage) {
   says("sbatch",
        {1, "", "sbatch: error: Batch job submission failed: Invalid qos specification\n"});
   EXPECT_EQ(submit_error(), ErrorKind::kConfig);
@@ -120,7 +120,7 @@ TEST_F(SlurmScheduler, ARefusalCarriesSlurmsText) {
   EXPECT_EQ(submit_error(), ErrorKind::kBusy);
 }
 
-TEST_F(SlurmScheduler, NothingIsSubmittedAfterAStopOrForAnOddName) {
+TEST_F(SlurmScheduler, SubmitsNothingAfterAStopOrForAnInvalidName) {
   std::stop_source stop;
   stop.request_stop();
   EXPECT_THROW(scheduler().submit({kName, "x", kFolder}, stop.get_token()), Error);
@@ -142,13 +142,13 @@ TEST_F(SlurmScheduler, OneQueryAnswersForAllJobs) {
   EXPECT_THAT(last_, Contains("--name=" + kName + "," + other));
 }
 
-TEST_F(SlurmScheduler, AStrangersJobOfTheSameIdIsNotOurs) {
+TEST_F(SlurmScheduler, AnotherJobWithAReusedIdIsUnknown) {
   says("squeue", {0, queue(row("7", "COMPLETED", "another-job")), ""});
   says("sacct", no_accounting_);
   EXPECT_EQ(status_of("7").state, JobState::kUnknown);
 }
 
-TEST_F(SlurmScheduler, AForgottenJobIsAskedOfTheAccounting) {
+TEST_F(SlurmScheduler, AsksTheAccountingAboutJobsThatSqueueForgot) {
   says("squeue", {0, queue(""), ""});
   says("sacct", {0, "7|" + kName + "|TIMEOUT|n1|/scratch/me/a1\nxffl-end\n", ""});
   EXPECT_EQ(status_of("7").state, JobState::kEnded);
@@ -156,14 +156,14 @@ TEST_F(SlurmScheduler, AForgottenJobIsAskedOfTheAccounting) {
   EXPECT_EQ(status_of("8").state, JobState::kUnknown);
 }
 
-TEST_F(SlurmScheduler, AbsentAccountingIsAskedOnceAndSaysNothing) {
+TEST_F(SlurmScheduler, AsksAnAbsentAccountingOnce) {
   says("squeue", {0, queue(""), ""});
   says("sacct", no_accounting_);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(status_of("7").state, JobState::kUnknown);
   EXPECT_THAT(asked_, ElementsAre("squeue", "sacct", "squeue", "squeue"));
 }
 
-TEST_F(SlurmScheduler, SilentAccountingIsAskedAgainLater) {
+TEST_F(SlurmScheduler, AsksASilentAccountingAgainLater) {
   says("squeue", {0, queue(""), ""});
   says("sacct", link_down_);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(status_of("7").state, JobState::kUnknown);
@@ -173,7 +173,7 @@ TEST_F(SlurmScheduler, SilentAccountingIsAskedAgainLater) {
   EXPECT_EQ(status_of("7").state, JobState::kEnded);
 }
 
-TEST_F(SlurmScheduler, AControllerThatDoesNotAnswerIsNoEnd) {
+TEST_F(SlurmScheduler, AnIncompleteAnswerOfSqueueDoesNotEndAJob) {
   for (const CommandResult& answer :
        {CommandResult{
             1, "1000\n",
@@ -202,14 +202,14 @@ TEST_F(SlurmScheduler, FindsJobsOfTheNameInTheFolderOldestFirst) {
                  ""});
   EXPECT_THAT(scheduler().find(kRequest, {}), ElementsAre(JobId("5"), JobId("9"), JobId("10")));
   EXPECT_TRUE(scheduler().find({"a,b", "", kFolder}, {}).empty());
-  // What is left of a refused submission is no job.
+  // The record of a rejected submission is no job.
   says("squeue",
        {0, queue("11|" + kName + "|FAILED|1060|10:00|/scratch/me/a1||BadConstraints\n"), ""});
   says("sacct", {0, "11|" + kName + "|FAILED|None assigned|/scratch/me/a1\nxffl-end\n", ""});
   EXPECT_TRUE(scheduler().find(kRequest, {}).empty());
 }
 
-TEST_F(SlurmScheduler, CancelNamesTheJobAndIsQuietWhenItIsOver) {
+TEST_F(SlurmScheduler, CancelNamesTheJobAndIgnoresAnEndedJob) {
   says("scancel", {0, "", ""});
   scheduler().cancel({JobId("7"), kName}, {});
   EXPECT_THAT(last_, Contains("--name=" + kName));
@@ -227,7 +227,7 @@ TEST_F(SlurmScheduler, CancelNamesTheJobAndIsQuietWhenItIsOver) {
   EXPECT_TRUE(asked_.empty());
 }
 
-TEST_F(SlurmScheduler, TestOnlyTellsTheEstimateOrTheReason) {
+TEST_F(SlurmScheduler, TestOnlyReturnsTheEstimateOrTheReason) {
   const JobRequest request{kName, "#!/bin/sh\n", kFolder};
   says("sbatch", {0, "", "sbatch: Job 21 to start at 2026-11-23T14:12:26 using 2 processors\n"});
   const TestOnly good = test_only(*session_, settings_, request, {});

@@ -56,19 +56,19 @@ TEST(Template, ValuesAreNotReadAsTemplates) {
             "echo {{x}}\n'{{x}}'");
 }
 
-TEST(Template, AnUndefinedNameIsRefusedWithItsLine) {
+TEST(Template, RejectsAnUndefinedNameWithItsLine) {
   const std::string message = refusal("one\ntwo {{acount}}\n", {{"account", "a"}});
   EXPECT_THAT(message, StartsWith("t.sh:2: "));
   EXPECT_THAT(message, HasSubstr("'acount'"));
   EXPECT_THAT(message, HasSubstr("there are: account"));
 }
 
-TEST(Template, AnUnusedValueIsRefusedUnlessOptional) {
+TEST(Template, RejectsAnUnusedValueUnlessOptional) {
   EXPECT_THAT(refusal("x\n", {{"account", "a"}}), HasSubstr("'account' is never used"));
   EXPECT_EQ(render_template("x\n", "t", {{"account", "a"}}, {"account"}), "x\n");
 }
 
-TEST(Template, MalformedDirectivesAreRefused) {
+TEST(Template, RejectsMalformedDirectives) {
   const TemplateValues values{{"a", "1"}, {"l", std::vector<std::string>{"1"}}};
   EXPECT_THAT(refusal("{{a", values), HasSubstr("t.sh:1: '{{' without '}}'"));
   EXPECT_THAT(refusal("{{a\n}}", values), HasSubstr("t.sh:1: '{{' without '}}'"));
@@ -83,12 +83,12 @@ TEST(Template, MalformedDirectivesAreRefused) {
   EXPECT_THAT(refusal("a\r\n{{a}}", values), HasSubstr("carriage return"));
 }
 
-TEST(Template, AValueOfTheWrongShapeIsRefused) {
+TEST(Template, RejectsAStringForAListAndAListForAString) {
   const TemplateValues values{{"a", "1"}, {"l", std::vector<std::string>{"1"}}};
   EXPECT_THAT(refusal("{{l}}", values), HasSubstr("'l' is a list"));
   EXPECT_THAT(refusal("{{quote l}}", values), HasSubstr("'l' is a list"));
-  EXPECT_THAT(refusal("{{words a}}", values), HasSubstr("'a' is one text"));
-  EXPECT_THAT(refusal("{{lines a}}", values), HasSubstr("'a' is one text"));
+  EXPECT_THAT(refusal("{{words a}}", values), HasSubstr("'a' is a string"));
+  EXPECT_THAT(refusal("{{lines a}}", values), HasSubstr("'a' is a string"));
 }
 
 TEST(Template, NoValueCanAddALine) {
@@ -105,13 +105,13 @@ TEST(Template, NoValueCanAddALine) {
   }
 }
 
-TEST(Template, APlainValueHasNoMeaningToAShell) {
+TEST(Template, RejectsAPlainValueWithShellCharacters) {
   for (const char* bad : {"a b", "$(touch x)", "`id`", "a;b", "a&b", "a|b", "a>b", "'", "\"", "~",
                           "*", "a\\b", "a\tb", "#x", "", "a --wrap=x", "\xc3\xa8"})
     EXPECT_THAT(refusal("#SBATCH -A {{v}}", {{"v", bad}}), HasSubstr("use {{quote v}}")) << bad;
 }
 
-TEST(Template, AQuotedValueInsideQuotesIsRefused) {
+TEST(Template, RejectsAQuotedValueInsideQuotes) {
   const TemplateValues values{{"v", "x y"}};
   EXPECT_THAT(refusal("echo \"{{quote v}}\"", values), HasSubstr("stands inside quotes"));
   EXPECT_THAT(refusal("echo 'a {{quote v}}'", values), HasSubstr("stands inside quotes"));
@@ -121,7 +121,7 @@ TEST(Template, AQuotedValueInsideQuotesIsRefused) {
   EXPECT_EQ(render_template("echo 'a' \"b\" {{quote v}}", "t", values), "echo 'a' \"b\" 'x y'");
 }
 
-TEST(Template, ALineCannotBeADirectiveNorSwallowTheNext) {
+TEST(Template, RejectsLinesThatAreDirectivesOrContinueOnTheNextLine) {
   const auto lines = [](const char* item) {
     return TemplateValues{{"l", std::vector<std::string>{item}}};
   };
@@ -131,7 +131,7 @@ TEST(Template, ALineCannotBeADirectiveNorSwallowTheNext) {
   EXPECT_EQ(render_template("{{lines l}}", "t", lines("echo \\\\")), "echo \\\\");
 }
 
-TEST(Template, OptionsBecomeDirectivesAndNothingElseDoes) {
+TEST(Template, OnlyOptionsBecomeDirectives) {
   const auto options = [](std::vector<std::string> items) { return TemplateValues{{"o", items}}; };
   EXPECT_EQ(
       render_template("#!/bin/sh\n{{sbatch o}}\ntrue\n", "t",
@@ -143,13 +143,13 @@ TEST(Template, OptionsBecomeDirectivesAndNothingElseDoes) {
   EXPECT_THAT(refusal("x {{sbatch o}}", options({"--a"})), HasSubstr("must stand alone"));
 }
 
-TEST(Template, MessagesShowHostileTextEscaped) {
+TEST(Template, EscapesControlCharactersInMessages) {
   const std::string message = refusal("{{v}}", {{"v", "\x1b[2J\n"}});
   EXPECT_EQ(message.find('\x1b'), std::string::npos);
   EXPECT_EQ(message.find('\n'), std::string::npos);
 }
 
-TEST(Template, AnUnknownShippedTemplateNamesTheKnownOnes) {
+TEST(Template, ListsTheShippedTemplatesForAnUnknownName) {
   try {
     shipped_template("proces");
     FAIL() << "no error";
@@ -166,10 +166,9 @@ std::vector<std::string> shells() {
   return found;
 }
 
-/// What `shell` makes of the words: each followed by a NUL.
+/// The words as parsed by `shell`, each followed by a NUL.
 std::string echoed(const std::string& shell, const std::vector<std::string>& words) {
-  std::string script = "printf '%s\\0'";
-  for (const std::string& word : words) script += " " + quote_for_shell(word);
+  const std::string script = "printf '%s\\0' " + quote_argv_for_shell(words);
   const ProcessResult result = run_process({.argv = {shell, "-c", script}});
   EXPECT_EQ(result.exit_code, 0) << shell << ": " << result.err;
   return result.out;
@@ -181,7 +180,7 @@ std::string with_nuls(const std::vector<std::string>& words) {
   return text;
 }
 
-TEST(QuoteForShell, GivesBackEveryByteInEveryShell) {
+TEST(QuoteForShell, PreservesEveryByteInEveryShell) {
   std::vector<std::string> words{"",         "-n",       "-",     "~",     "a b",   "'",
                                  "''",       "\\",       "$HOME", "$(id)", "`id`",  "a\nb",
                                  "!x",       "%s",       "{a,b}", "A=b",   "'\\''", "\"\"'\"",
@@ -192,7 +191,7 @@ TEST(QuoteForShell, GivesBackEveryByteInEveryShell) {
     EXPECT_EQ(echoed(shell, words), with_nuls(words)) << shell;
 }
 
-TEST(QuoteForShell, GivesBackRandomBytesInEveryShell) {
+TEST(QuoteForShell, PreservesRandomBytesInEveryShell) {
   std::mt19937 random(20260301);
   constexpr std::string_view kSpecial = "'\"\\$`!(){}[]<>|&;*?~# \t\n\r-=";
   for (int trial = 0; trial < 20; ++trial) {
@@ -208,7 +207,7 @@ TEST(QuoteForShell, GivesBackRandomBytesInEveryShell) {
   }
 }
 
-TEST(QuoteForShell, RefusesNul) {
+TEST(QuoteForShell, RejectsNul) {
   EXPECT_THROW(quote_for_shell(std::string_view("a\0b", 3)), Error);
 }
 
@@ -237,7 +236,7 @@ TEST_F(ProcessJob, ClaimsItsFolderAndBecomesTheTrainer) {
     const auto folder =
         dir_ / ("it's $(a) folder " + std::filesystem::path(shell).filename().string());
     std::filesystem::create_directories(folder);
-    // The trainer is this same process: its pid and start time are those of the claim.
+    // The script execs the trainer: pid and start time equal those of the claim.
     const std::string script = render(
         folder, {"export GREETING='ciao mondo'"},
         {"/bin/bash", "-c",
@@ -258,12 +257,12 @@ TEST_F(ProcessJob, ASecondStartTrainsNothing) {
   const std::string owner = read_file(dir_ / "claim/owner", 1000);
   const ProcessResult second = start("/bin/sh", script);
   EXPECT_EQ(second.exit_code, 0) << second.err;
-  EXPECT_THAT(second.out, HasSubstr("claimed already"));
+  EXPECT_THAT(second.out, HasSubstr("already claimed"));
   EXPECT_EQ(read_file(dir_ / "trained", 1000), "trained\n");
   EXPECT_EQ(read_file(dir_ / "claim/owner", 1000), owner);
 }
 
-TEST_F(ProcessJob, TwentyStartsAtOnceTrainOnce) {
+TEST_F(ProcessJob, TwentyConcurrentStartsTrainOnce) {
   const std::string script = render(dir_.path(), {}, {"/bin/sh", "-c", "echo trained >>trained"});
   write_file_atomic(dir_ / "job.sh", script);
   std::string all = "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do sh " +
@@ -272,7 +271,7 @@ TEST_F(ProcessJob, TwentyStartsAtOnceTrainOnce) {
   EXPECT_EQ(read_file(dir_ / "trained", 1000), "trained\n");
 }
 
-TEST_F(ProcessJob, AMissingFolderOrProgramFails) {
+TEST_F(ProcessJob, FailsWithoutItsFolderOrProgram) {
   EXPECT_NE(start("/bin/sh", render(dir_ / "nowhere", {}, {"/bin/true"})).exit_code, 0);
   EXPECT_FALSE(std::filesystem::exists(dir_ / "claim"));
   EXPECT_NE(start("/bin/sh", render(dir_.path(), {}, {"/nowhere/xffl-train"})).exit_code, 0);

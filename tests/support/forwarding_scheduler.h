@@ -19,8 +19,8 @@ class ForwardingScheduler : public submit::Scheduler {
   std::vector<JobId> find(const submit::JobRequest& request, std::stop_token stop) override {
     return inner_->find(request, stop);
   }
-  void decline(const submit::Offer& offer, std::stop_token stop) override {
-    inner_->decline(offer, stop);
+  void release(const submit::KeptAllocation& kept, std::stop_token stop) override {
+    inner_->release(kept, stop);
   }
   std::map<JobId, submit::JobStatus> query(std::span<const submit::SubmittedJob> jobs,
                                            std::stop_token stop) override {

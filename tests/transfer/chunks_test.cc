@@ -1,4 +1,4 @@
-// Chunk by chunk: what is kept, what is repaired, and how little travels twice.
+// Verification by chunk: kept chunks, repaired chunks, and the bytes that travel twice.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,13 +10,13 @@ namespace {
 using testing::HasSubstr;
 
 constexpr uint64_t kChunk = 1u << 20;
-constexpr uint64_t kSize = 10 * kChunk + 7;  // larger than what travels as a small file
+constexpr uint64_t kSize = 10 * kChunk + 7;  // larger than a small file
 
 class Chunks : public testing::Test {
  protected:
   Files files_ = {{"config.json", "{}\n"}, {"model.safetensors", noise(kSize, 7)}};
-  test::FakeSession far_;
-  test::FaultySession link_{far_};
+  test::FakeSession facility_;
+  test::FaultySession link_{facility_};
   test::TempDir dir_;
 
   std::string flipped(uint64_t at) {
@@ -33,12 +33,12 @@ class FetchChunks : public Chunks {
   const fs::path to_ = dir_ / "update";
   const fs::path part_ = dir_ / "update.part/.model.safetensors.part";
 
-  void SetUp() override { put_far(far_, "/out", files_, kChunk); }
+  void SetUp() override { put_remote(facility_, "/out", files_, kChunk); }
   Result fetch_now() {
     return fetch(link_, from_, manifest_of(files_).root_sha256(), 1u << 30, to_, {});
   }
-  void expect_complete() { EXPECT_TRUE(files_here(to_) == with_manifest(files_, kChunk)); }
-  // A part file with some chunks damaged, as a crash of this machine leaves it.
+  void expect_complete() { EXPECT_TRUE(local_files(to_) == with_manifest(files_, kChunk)); }
+  // Leaves a part file with damaged chunks, as after a crash of this machine.
   void leave_part(uint64_t size, std::initializer_list<uint64_t> damaged) {
     link_.drop_after(5'000'000);
     error_of([&] { fetch_now(); });
@@ -49,25 +49,25 @@ class FetchChunks : public Chunks {
   }
 };
 
-TEST_F(FetchChunks, ABadChunkOnDiskIsFetchedByItself) {
+TEST_F(FetchChunks, ADamagedChunkOnDiskIsFetchedAlone) {
   leave_part(kSize, {3 * kChunk + 5, 8 * kChunk});
   EXPECT_EQ(fetch_now().moved_bytes, 2 * kChunk);
   expect_complete();
 }
 
-TEST_F(FetchChunks, ABadChunkBeforeAMissingEnd) {
+TEST_F(FetchChunks, FetchesADamagedChunkAndTheMissingEnd) {
   leave_part(6 * kChunk + 100, {5 * kChunk});
   EXPECT_EQ(fetch_now().moved_bytes, kSize - 5 * kChunk - 100);
   expect_complete();
 }
 
-TEST_F(FetchChunks, ABadBeginningOfTheChunkThatWasInFlight) {
+TEST_F(FetchChunks, FetchesAnIncompleteChunkWithADamagedBeginning) {
   leave_part(6 * kChunk + 100, {6 * kChunk + 50});
   EXPECT_LE(fetch_now().moved_bytes, kSize - 6 * kChunk + kChunk);
   expect_complete();
 }
 
-TEST_F(FetchChunks, AChunkThatArrivesWrongOnceIsFetchedAgainByItself) {
+TEST_F(FetchChunks, AChunkThatArrivesWrongOnceIsFetchedAgainAlone) {
   class Once final : public test::FakeSession {
    public:
     std::function<void()> on_second;
@@ -80,42 +80,42 @@ TEST_F(FetchChunks, AChunkThatArrivesWrongOnceIsFetchedAgainByItself) {
       FakeSession::download(path, offset, length, sink, stop);
     }
   } once;
-  put_far(once, "/out", files_, kChunk);
+  put_remote(once, "/out", files_, kChunk);
   once.put(model_, flipped(4 * kChunk));
   once.on_second = [&] { once.put(model_, files_["model.safetensors"]); };
   const Result result = fetch(once, from_, manifest_of(files_).root_sha256(), 1u << 30, to_, {});
   expect_complete();
   ASSERT_GE(once.ranges.size(), 2u);
   EXPECT_EQ(once.ranges[1], (std::pair<uint64_t, uint64_t>{4 * kChunk, kChunk}));
-  // What follows the bad chunk is kept when it came whole.
+  // Complete chunks after the wrong one are kept.
   EXPECT_LE(result.moved_bytes, total(files_) + kChunk);
 }
 
-TEST_F(FetchChunks, AChunkThatStaysWrongIsNamed) {
-  far_.put(model_, flipped(4 * kChunk + 9));
+TEST_F(FetchChunks, ReportsAChunkThatStaysWrong) {
+  facility_.put(model_, flipped(4 * kChunk + 9));
   const Error error = error_of([&] { fetch_now(); });
   EXPECT_EQ(error.kind(), ErrorKind::kCorrupt);
   EXPECT_THAT(error.what(), HasSubstr("/out/model.safetensors"));
   EXPECT_THAT(error.what(), HasSubstr("chunk 5 of 11 (1048576 bytes from byte 4194304)"));
   EXPECT_LE(link_.bytes_passed(), total(files_) + 2 * kChunk + 3000);
-  // Once the facility has repaired its file, only that chunk is missing, and what came after it.
-  far_.put(model_, files_["model.safetensors"]);
+  // After a repair at the facility, that chunk and the bytes after it are fetched.
+  facility_.put(model_, files_["model.safetensors"]);
   EXPECT_LE(fetch_now().moved_bytes, kSize - 4 * kChunk);
   expect_complete();
 }
 
-TEST_F(FetchChunks, DigestsThatLieCostATransferButNothingElse) {
+TEST_F(FetchChunks, WrongChunkHashesNeverProduceAFolder) {
   checkpoint::Manifest manifest = manifest_of(files_, kChunk);
   manifest.files[1].prefix_sha256[2] = std::string(64, 'a');
-  far_.put("/out/manifest.json", checkpoint::format_manifest(manifest));
+  facility_.put("/out/manifest.json", checkpoint::format_manifest(manifest));
   EXPECT_THAT(error_of([&] { fetch_now(); }).what(), HasSubstr("chunk 3 of 11"));
-  // All digests of another content, but the true hash promised: the last chunk shows it.
+  // The chunk hashes of another content with the expected root hash: the last chunk differs.
   const std::string other = noise(kSize, 8);
   Files others = {{"config.json", "{}\n"}, {"model.safetensors", other}};
   checkpoint::Manifest mixed = manifest_of(others, kChunk);
   mixed.files[1].sha256 = manifest.files[1].sha256;
-  far_.put(model_, other);
-  far_.put("/out/manifest.json", checkpoint::format_manifest(mixed));
+  facility_.put(model_, other);
+  facility_.put("/out/manifest.json", checkpoint::format_manifest(mixed));
   fs::remove_all(dir_ / "update.part");
   const Error error = error_of([&] { fetch_now(); });
   EXPECT_EQ(error.kind(), ErrorKind::kCorrupt);
@@ -123,25 +123,25 @@ TEST_F(FetchChunks, DigestsThatLieCostATransferButNothingElse) {
   EXPECT_FALSE(fs::exists(to_));
 }
 
-TEST_F(FetchChunks, AManifestWithoutChunksIsCheckedAsAWhole) {
-  put_far(far_, "/out", files_);
+TEST_F(FetchChunks, AManifestWithoutChunksIsVerifiedAsAWhole) {
+  put_remote(facility_, "/out", files_);
   leave_part(kSize, {3 * kChunk});
   EXPECT_EQ(fetch_now().moved_bytes, kSize);
-  EXPECT_TRUE(files_here(to_) == with_manifest(files_));
+  EXPECT_TRUE(local_files(to_) == with_manifest(files_));
 }
 
-TEST_F(FetchChunks, SaysWhereRoomIsMissing) {
+TEST_F(FetchChunks, ReportsTheFolderThatLacksSpace) {
   const uint64_t huge = uint64_t{1} << 49;
   checkpoint::Manifest manifest{{{"x", huge, std::string(64, 'a')}}};
-  far_.put("/out/manifest.json", checkpoint::format_manifest(manifest));
-  const Error error =
-      error_of([&] { fetch(far_, from_, manifest.root_sha256(), uint64_t{1} << 50, to_, {}); });
+  facility_.put("/out/manifest.json", checkpoint::format_manifest(manifest));
+  const Error error = error_of(
+      [&] { fetch(facility_, from_, manifest.root_sha256(), uint64_t{1} << 50, to_, {}); });
   EXPECT_EQ(error.kind(), ErrorKind::kIo);
   EXPECT_THAT(error.what(), HasSubstr("not enough space in " + to_.string() + ".part"));
   EXPECT_THAT(error.what(), HasSubstr("are free; free at least"));
 }
 
-TEST_F(FetchChunks, AsksLittleForASmallModel) {
+TEST_F(FetchChunks, ASmallModelNeedsTwoQueries) {
   files_ = {{"config.json", "{}\n"},
             {"model.safetensors", noise(1'000'000, 3)},
             {"a", "1"},
@@ -157,10 +157,10 @@ TEST_F(FetchChunks, AsksLittleForASmallModel) {
     }
     void download(const RemotePath&, uint64_t, uint64_t, const remote::Sink&,
                   std::stop_token) override {
-      ADD_FAILURE() << "a stream for a small file";
+      ADD_FAILURE() << "streamed a small file";
     }
   } counting;
-  put_far(counting, "/out", files_);
+  put_remote(counting, "/out", files_);
   fetch(counting, from_, manifest_of(files_).root_sha256(), 1u << 30, to_, {});
   EXPECT_EQ(counting.looks, 2);  // the manifest, the files
 }
@@ -171,15 +171,15 @@ class PushChunks : public Chunks, public testing::WithParamInterface<bool> {
   const std::string part_ = "/models/one/.model.safetensors.part";
 
   void SetUp() override {
-    far_.hashes = GetParam();  // whether the facility can compute SHA-256
-    put_here(dir_ / "model", files_);
+    facility_.hashes = GetParam();  // whether the facility can compute SHA-256
+    put_local(dir_ / "model", files_);
   }
   Result push_now() { return push(link_, dir_ / "model", manifest_of(files_, kChunk), to_, {}); }
   Result repair_now() {
     return repair(link_, dir_ / "model", manifest_of(files_, kChunk), to_, {});
   }
   void expect_complete() {
-    EXPECT_TRUE(files_far(far_, to_.str()) == with_manifest(files_, kChunk));
+    EXPECT_TRUE(remote_files(facility_, to_.str()) == with_manifest(files_, kChunk));
   }
   void interrupt_after(uint64_t bytes) {
     link_.drop_after(bytes);
@@ -188,33 +188,33 @@ class PushChunks : public Chunks, public testing::WithParamInterface<bool> {
   }
 };
 
-TEST_P(PushChunks, SendsOnlyTheChunksThatAreNotThere) {
+TEST_P(PushChunks, SendsOnlyMissingChunks) {
   interrupt_after(6 * kChunk + 5000);
   EXPECT_EQ(push_now().moved_bytes, kSize - 6 * kChunk);
   expect_complete();
-  EXPECT_EQ(far_.ranges_hashed, GetParam() ? 6 : 0);
+  EXPECT_EQ(facility_.ranges_hashed, GetParam() ? 6 : 0);
 }
 
-TEST_P(PushChunks, ABitThatFlippedAtRestCostsItsChunk) {
+TEST_P(PushChunks, ADamagedChunkIsSentAgainAlone) {
   interrupt_after(6 * kChunk + 5000);
-  std::string bytes = far_.content(part_);
+  std::string bytes = facility_.content(part_);
   bytes[2 * kChunk + 1] ^= 1;
-  far_.put(part_, bytes);
+  facility_.put(part_, bytes);
   EXPECT_EQ(push_now().moved_bytes, kSize - 5 * kChunk);
   expect_complete();
 }
 
 TEST_P(PushChunks, HolesAreFilled) {
   interrupt_after(2 * kChunk + 5000);
-  std::string bytes = files_["model.safetensors"];  // as long as it should be, with holes
+  std::string bytes = files_["model.safetensors"];  // the full size, with holes
   for (uint64_t at : {uint64_t{0}, 4 * kChunk, 5 * kChunk, 9 * kChunk})
     std::fill_n(bytes.begin() + static_cast<long>(at), kChunk / 2, '\0');
-  far_.put(part_, bytes);
+  facility_.put(part_, bytes);
   EXPECT_EQ(push_now().moved_bytes, 4 * kChunk);
   expect_complete();
 }
 
-TEST_P(PushChunks, ManyDropsCostAChunkEach) {
+TEST_P(PushChunks, EachDropCostsAtMostOneChunk) {
   int calls = 0;
   for (bool done = false; !done && calls < 100; ++calls) {
     link_.drop_after(GetParam() ? 2 * kChunk + 100 : 14 * kChunk);
@@ -226,29 +226,29 @@ TEST_P(PushChunks, ManyDropsCostAChunkEach) {
     }
   }
   expect_complete();
-  EXPECT_LE(far_.bytes_written, total(files_) + static_cast<uint64_t>(calls) * kChunk + 3000);
+  EXPECT_LE(facility_.bytes_written, total(files_) + static_cast<uint64_t>(calls) * kChunk + 3000);
 }
 
-TEST_P(PushChunks, ARepairSendsWhatIsDamaged) {
+TEST_P(PushChunks, RepairSendsDamagedChunksAndSmallFiles) {
   push_now();
-  far_.put("/models/one/model.safetensors", flipped(4 * kChunk + 9));
-  far_.put("/models/one/config.json", "[]\n");  // as long as it should be
-  far_.put("/models/one/notes", "of somebody");
-  EXPECT_EQ(push_now().moved_bytes, 0u) << "names and sizes say nothing of it";
+  facility_.put("/models/one/model.safetensors", flipped(4 * kChunk + 9));
+  facility_.put("/models/one/config.json", "[]\n");  // of the same size
+  facility_.put("/models/one/notes", "foreign");
+  EXPECT_EQ(push_now().moved_bytes, 0u) << "push() trusts names and sizes";
   EXPECT_EQ(repair_now().moved_bytes, kChunk + 3);
   expect_complete();
   EXPECT_EQ(repair_now().moved_bytes, 3u);
   expect_complete();
 }
 
-TEST_P(PushChunks, AnInterruptedRepairClaimsNothing) {
+TEST_P(PushChunks, AnInterruptedRepairIsCompletedByTheNext) {
   int calls = 0;
   for (const char* operation : {"rename", "write", "remove_tree"})
     for (int nth = 1; nth <= 4; ++nth) {
-      far_.remove_tree(to_);
+      facility_.remove_tree(to_);
       push_now();
-      far_.put("/models/one/model.safetensors", flipped(4 * kChunk + 9));
-      far_.put("/models/one/notes", "of somebody");
+      facility_.put("/models/one/model.safetensors", flipped(4 * kChunk + 9));
+      facility_.put("/models/one/notes", "foreign");
       link_.lose_reply(operation, nth);
       try {
         repair_now();
@@ -264,56 +264,56 @@ TEST_P(PushChunks, AnInterruptedRepairClaimsNothing) {
   EXPECT_GT(calls, 5);
 }
 
-// Of another model, or of nothing, it is a push.
-TEST_P(PushChunks, ARepairOfWhatIsNotThereSendsAll) {
+// repair() of an absent folder, or of another model, sends like push().
+TEST_P(PushChunks, RepairSendsMissingFiles) {
   EXPECT_EQ(repair_now().moved_bytes, total(files_));
   expect_complete();
   files_["model.safetensors"] = noise(kSize, 9);
-  put_here(dir_ / "model", files_);
+  put_local(dir_ / "model", files_);
   EXPECT_EQ(repair_now().moved_bytes, kSize + 3);
   expect_complete();
 }
 
-TEST_P(PushChunks, TellsWhatIsThere) {
+TEST_P(PushChunks, IsPushedComparesManifestAndSizes) {
   const checkpoint::Manifest manifest = manifest_of(files_, kChunk);
-  EXPECT_FALSE(is_there(link_, manifest, to_));
+  EXPECT_FALSE(is_pushed(link_, manifest, to_));
   push_now();
-  EXPECT_TRUE(is_there(link_, manifest, to_));
-  far_.put("/models/one/model.safetensors", "short");
-  EXPECT_FALSE(is_there(link_, manifest, to_));
+  EXPECT_TRUE(is_pushed(link_, manifest, to_));
+  facility_.put("/models/one/model.safetensors", "short");
+  EXPECT_FALSE(is_pushed(link_, manifest, to_));
   push_now();
   files_["config.json"] = "{ }";
-  EXPECT_FALSE(is_there(link_, manifest_of(files_, kChunk), to_));
-  far_.remove_tree(to_ / "manifest.json");
-  EXPECT_FALSE(is_there(link_, manifest, to_));
+  EXPECT_FALSE(is_pushed(link_, manifest_of(files_, kChunk), to_));
+  facility_.remove_tree(to_ / "manifest.json");
+  EXPECT_FALSE(is_pushed(link_, manifest, to_));
 }
 
-INSTANTIATE_TEST_SUITE_P(FarSide, PushChunks, testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(Facility, PushChunks, testing::Bool(),
                          [](const auto& test) { return test.param ? "Hashes" : "IsReadBack"; });
 
 class PushToFacility : public PushChunks {
  protected:
-  void SetUp() override { put_here(dir_ / "model", files_); }
+  void SetUp() override { put_local(dir_ / "model", files_); }
 };
 
-TEST_P(PushToFacility, SaysWhereRoomIsMissing) {
+TEST_P(PushToFacility, ReportsTheFolderThatLacksSpace) {
   files_["model.safetensors"] = noise(20u << 20, 5);
-  put_here(dir_ / "model", files_);
-  far_.free = 20u << 20;
+  put_local(dir_ / "model", files_);
+  facility_.free = 20u << 20;
   const Error error = error_of([&] { push_now(); });
   EXPECT_EQ(error.kind(), ErrorKind::kIo);
   EXPECT_THAT(error.what(), HasSubstr("not enough space in /models/one at the facility"));
-  EXPECT_THAT(error.what(), HasSubstr(std::to_string(far_.free.value()) + " are free"));
-  EXPECT_EQ(far_.bytes_written, 0u);
-  far_.free = 30u << 20;
+  EXPECT_THAT(error.what(), HasSubstr(std::to_string(facility_.free.value()) + " are free"));
+  EXPECT_EQ(facility_.bytes_written, 0u);
+  facility_.free = 30u << 20;
   push_now();
   expect_complete();
 }
 
-TEST_P(PushToFacility, ASmallModelIsOneLookAndOneMessage) {
+TEST_P(PushToFacility, ASmallModelIsOneQueryAndOneMessage) {
   files_ = {{"config.json", "{}\n"}, {"model.safetensors", noise(1'000'000, 3)}, {"a", ""}};
   fs::remove_all(dir_ / "model");
-  put_here(dir_ / "model", files_);
+  put_local(dir_ / "model", files_);
   class Counting final : public test::FakeSession {
    public:
     int messages = 0;
@@ -329,18 +329,18 @@ TEST_P(PushToFacility, ASmallModelIsOneLookAndOneMessage) {
     }
     void upload(const RemotePath&, uint64_t, uint64_t, const remote::Source&,
                 std::stop_token) override {
-      ADD_FAILURE() << "a stream for a small file";
+      ADD_FAILURE() << "streamed a small file";
     }
   } counting;
   push(counting, dir_ / "model", manifest_of(files_), to_, {});
   EXPECT_EQ(counting.messages, 2);
-  EXPECT_TRUE(files_far(counting, to_.str()) == with_manifest(files_));
+  EXPECT_TRUE(remote_files(counting, to_.str()) == with_manifest(files_));
   push(counting, dir_ / "model", manifest_of(files_), to_, {});
   EXPECT_EQ(counting.messages, 3);
 }
 
-TEST_P(PushToFacility, LargeFilesGoByTheHostThatIsMeantForThem) {
-  test::FaultySession mover(far_);
+TEST_P(PushToFacility, LargeFilesUseTheBulkSession) {
+  test::FaultySession mover(facility_);
   push({link_, mover}, dir_ / "model", manifest_of(files_, kChunk), to_, {});
   expect_complete();
   EXPECT_LT(link_.bytes_passed(), 3000u);
@@ -350,34 +350,34 @@ TEST_P(PushToFacility, LargeFilesGoByTheHostThatIsMeantForThem) {
 
 INSTANTIATE_TEST_SUITE_P(Plain, PushToFacility, testing::Values(false));
 
-// Real links, by the session to this machine.
-TEST(PushCopies, WhatAnotherModelHoldsIsLinkedAndNotSent) {
+// The local session makes real hard links.
+TEST(PushCopies, LinksFilesOfAnotherModelInsteadOfSendingThem) {
   test::TempDir dir;
   const auto local = remote::make_local_session();
   const fs::path models = fs::canonical(dir.path()) / "models";
   Files files = {{"model-1", noise(9'000'000, 1)}, {"model-2", noise(10'000'000, 2)}, {"t", "t"}};
-  put_here(dir / "first", files);
+  put_local(dir / "first", files);
   push(*local, dir / "first", manifest_of(files), RemotePath((models / "aa").string()), {});
   files["model-2"] = noise(10'000'000, 3);
   Files renamed = {{"other-name", files["model-1"]}, {"model-2", files["model-2"]}};
-  put_here(dir / "second", renamed);
+  put_local(dir / "second", renamed);
   EXPECT_EQ(
       push(*local, dir / "second", manifest_of(renamed), RemotePath((models / "bb").string()), {})
           .moved_bytes,
       10'000'000u);
-  EXPECT_TRUE(files_here(models / "bb") == with_manifest(renamed));
+  EXPECT_TRUE(local_files(models / "bb") == with_manifest(renamed));
   EXPECT_EQ(fs::hard_link_count(models / "bb/other-name"), 2u);
   EXPECT_EQ(fs::hard_link_count(models / "bb/model-2"), 1u);
 
-  // An incomplete folder, and a file that is not as long as its manifest says, vouch for nothing.
+  // A folder without manifest.json and a file of the wrong size are not linked.
   fs::remove(models / "aa/manifest.json");
   fs::resize_file(models / "bb/other-name", 1000);
-  put_here(dir / "third", renamed);
+  put_local(dir / "third", renamed);
   EXPECT_EQ(
       push(*local, dir / "third", manifest_of(renamed), RemotePath((models / "cc").string()), {})
           .moved_bytes,
       9'000'000u);
-  EXPECT_TRUE(files_here(models / "cc") == with_manifest(renamed));
+  EXPECT_TRUE(local_files(models / "cc") == with_manifest(renamed));
 }
 
 }  // namespace

@@ -13,37 +13,37 @@ using testing::HasSubstr;
 class Fetch : public testing::Test {
  protected:
   Files files_ = sample_files();
-  test::FakeSession far_;
-  test::FaultySession link_{far_};
+  test::FakeSession facility_;
+  test::FaultySession link_{facility_};
   test::TempDir dir_;
   fs::path to_ = dir_ / "update";
   const RemotePath from_{"/scratch/out"};
 
-  void SetUp() override { put_far(far_, from_.str(), files_); }
+  void SetUp() override { put_remote(facility_, from_.str(), files_); }
 
   Result fetch_now(std::stop_token stop = {}, const OnProgress& on_progress = {}) {
     return fetch(link_, from_, manifest_of(files_).root_sha256(), 1u << 30, to_, stop, on_progress);
   }
   void expect_complete() {
-    EXPECT_TRUE(files_here(to_) == with_manifest(files_));
+    EXPECT_TRUE(local_files(to_) == with_manifest(files_));
     EXPECT_FALSE(fs::exists(dir_ / "update.part"));
   }
 };
 
-TEST_F(Fetch, BringsAWholeFolder) {
+TEST_F(Fetch, DownloadsAFolder) {
   EXPECT_EQ(fetch_now().moved_bytes, total(files_));
   expect_complete();
   checkpoint::verify_folder(to_, checkpoint::read_manifest(to_));
 }
 
-TEST_F(Fetch, MovesNothingWhenItIsComplete) {
+TEST_F(Fetch, MovesNothingWhenComplete) {
   fetch_now();
   link_.drop_after(0);
   EXPECT_EQ(fetch_now().moved_bytes, 0u);
   expect_complete();
 }
 
-TEST_F(Fetch, FetchesAgainWhatWasDamagedHere) {
+TEST_F(Fetch, FetchesALocallyDamagedFileAgain) {
   fetch_now();
   write_file_atomic(to_ / "config.json", "[]\n");
   fetch_now();
@@ -54,19 +54,19 @@ TEST_F(Fetch, ReplacesAnOlderUpdate) {
   fetch_now();
   files_["config.json"] = "{ }\n";
   files_.erase("empty");
-  put_far(far_, from_.str(), files_);
+  put_remote(facility_, from_.str(), files_);
   fetch_now();
   expect_complete();
 }
 
-TEST_F(Fetch, NeverReplacesAFolderThatItDidNotMake) {
-  put_here(to_, {{"thesis.tex", "ten years"}});
+TEST_F(Fetch, NeverReplacesAForeignFolder) {
+  put_local(to_, {{"thesis.tex", "ten years"}});
   const Error error = error_of([&] { fetch_now(); });
   EXPECT_EQ(error.kind(), ErrorKind::kIo);
-  EXPECT_EQ(files_here(to_), (Files{{"thesis.tex", "ten years"}}));
+  EXPECT_EQ(local_files(to_), (Files{{"thesis.tex", "ten years"}}));
 }
 
-// The link drops again and again, at every offset that is a multiple of an odd number.
+// The link drops after every N bytes.
 class FetchResumes : public Fetch, public testing::WithParamInterface<uint64_t> {};
 
 TEST_P(FetchResumes, AfterDrops) {
@@ -83,14 +83,14 @@ TEST_P(FetchResumes, AfterDrops) {
   }
   expect_complete();
   EXPECT_GT(calls, 1);
-  // What has arrived once does not travel again; the manifest does.
+  // Only the manifest travels again.
   EXPECT_LE(link_.bytes_passed(), total(files_) + static_cast<uint64_t>(calls) * 2000);
 }
 
 INSTANTIATE_TEST_SUITE_P(Offsets, FetchResumes,
                          testing::Values(700'001, 4'200'001, 5'000'003, 8'500'001));
 
-TEST_F(Fetch, ContinuesWhereThePartEnds) {
+TEST_F(Fetch, ContinuesAtTheEndOfThePartFile) {
   link_.drop_after(8'500'000);
   error_of([&] { fetch_now(); });
   const uint64_t there = fs::file_size(dir_ / "update.part/.model.safetensors.part");
@@ -100,7 +100,7 @@ TEST_F(Fetch, ContinuesWhereThePartEnds) {
   expect_complete();
 }
 
-TEST_F(Fetch, ADamagedPartIsFetchedAgainFromItsBeginning) {
+TEST_F(Fetch, RepairsADamagedPartFile) {
   link_.drop_after(8'500'000);
   error_of([&] { fetch_now(); });
   const fs::path part = dir_ / "update.part/.model.safetensors.part";
@@ -112,7 +112,7 @@ TEST_F(Fetch, ADamagedPartIsFetchedAgainFromItsBeginning) {
   expect_complete();
 }
 
-TEST_F(Fetch, APartLongerThanTheFileIsNotContinued) {
+TEST_F(Fetch, DoesNotContinueAPartFileLongerThanTheFile) {
   link_.drop_after(8'500'000);
   error_of([&] { fetch_now(); });
   write_file_atomic(dir_ / "update.part/.model.safetensors.part", noise(9'000'002, 1));
@@ -121,12 +121,12 @@ TEST_F(Fetch, APartLongerThanTheFileIsNotContinued) {
   expect_complete();
 }
 
-TEST_F(Fetch, APartOfAnotherUpdateIsNotContinued) {
+TEST_F(Fetch, DoesNotContinueAPartFileOfAnotherUpdate) {
   link_.drop_after(8'500'000);
   error_of([&] { fetch_now(); });
   link_.reconnect();
   files_["model.safetensors"] = noise(9'000'001, 8);
-  put_far(far_, from_.str(), files_);
+  put_remote(facility_, from_.str(), files_);
   EXPECT_EQ(fetch_now().moved_bytes, total(files_));
   expect_complete();
 }
@@ -144,7 +144,7 @@ TEST_F(Fetch, StopsAndContinues) {
   expect_complete();
 }
 
-TEST_F(Fetch, TellsItsProgress) {
+TEST_F(Fetch, ReportsProgress) {
   uint64_t last = 0, expected = total(files_);
   fetch_now({}, [&](const Progress& progress) {
     EXPECT_GE(progress.done_bytes, last);
@@ -154,7 +154,7 @@ TEST_F(Fetch, TellsItsProgress) {
   EXPECT_EQ(last, expected);
 }
 
-TEST_F(Fetch, LosesNothingWhenAReplyIsLost) {
+TEST_F(Fetch, SurvivesALostReply) {
   for (const char* operation : {"stat", "read", "download"})
     for (int nth : {1, 2, 3, 4}) {
       fs::remove_all(to_);
@@ -171,8 +171,8 @@ TEST_F(Fetch, LosesNothingWhenAReplyIsLost) {
     }
 }
 
-TEST_F(Fetch, ALocalSessionServesAsWell) {
-  put_here(dir_ / "far", with_manifest(files_));
+TEST_F(Fetch, WorksWithALocalSession) {
+  put_local(dir_ / "far", with_manifest(files_));
   const auto local = remote::make_local_session();
   fetch(*local, RemotePath((dir_ / "far").string()), manifest_of(files_).root_sha256(), 1u << 30,
         to_, {});

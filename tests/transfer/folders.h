@@ -1,4 +1,4 @@
-// Folders to transfer, and how to look at what arrived.
+// Sample folders, locally and at a facility, and their contents.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 using test::error_of;
 using Files = std::map<std::string, std::string>;
 
-/// Bytes without a pattern that a wrong offset could hide behind.
+/// Pseudo-random bytes, so that a wrong offset changes the content.
 inline std::string noise(size_t size, uint64_t seed) {
   std::string text(size, '\0');
   uint64_t state = seed * 2654435761u + 1;
@@ -35,7 +35,7 @@ inline std::string noise(size_t size, uint64_t seed) {
   return text;
 }
 
-/// More than two blocks in one file, one byte, and nothing.
+/// A file of more than two blocks, a small file and an empty file.
 inline Files sample_files() {
   return {{"config.json", "{}\n"}, {"empty", ""}, {"model.safetensors", noise(9'000'001, 7)}};
 }
@@ -53,29 +53,30 @@ inline checkpoint::Manifest manifest_of(const Files& files,
 
 inline uint64_t total(const Files& files) { return manifest_of(files).total_bytes(); }
 
-/// A complete folder at the far side.
-inline void put_far(test::FakeSession& far, const std::string& folder, const Files& files,
-                    uint64_t chunk_bytes = checkpoint::kChunkBytes) {
-  for (const auto& [name, bytes] : files) far.put(folder + "/" + name, bytes);
-  far.put(folder + "/manifest.json", checkpoint::format_manifest(manifest_of(files, chunk_bytes)));
+/// Creates a complete folder at the facility.
+inline void put_remote(test::FakeSession& facility, const std::string& folder, const Files& files,
+                       uint64_t chunk_bytes = checkpoint::kChunkBytes) {
+  for (const auto& [name, bytes] : files) facility.put(folder + "/" + name, bytes);
+  facility.put(folder + "/manifest.json",
+               checkpoint::format_manifest(manifest_of(files, chunk_bytes)));
 }
 
-inline void put_here(const fs::path& folder, const Files& files) {
+inline void put_local(const fs::path& folder, const Files& files) {
   fs::create_directories(folder);
   for (const auto& [name, bytes] : files) write_file_atomic(folder / name, bytes);
 }
 
-inline Files files_here(const fs::path& folder) {
+inline Files local_files(const fs::path& folder) {
   Files files;
   for (const auto& entry : fs::directory_iterator(folder))
     files[entry.path().filename().string()] = read_file(entry.path(), 1u << 30);
   return files;
 }
 
-inline Files files_far(test::FakeSession& far, const std::string& folder) {
+inline Files remote_files(test::FakeSession& facility, const std::string& folder) {
   Files files;
-  for (const std::string& name : far.list(RemotePath(folder)))
-    files[name] = far.content(folder + "/" + name);
+  for (const std::string& name : facility.list(RemotePath(folder)))
+    files[name] = facility.content(folder + "/" + name);
   return files;
 }
 

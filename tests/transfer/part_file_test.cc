@@ -17,8 +17,8 @@ namespace fs = std::filesystem;
 
 constexpr int kNoFilters = 77;
 
-// After a failed fsync the kernel may call pages clean that never came to the disk: a part file
-// that was read again from them would pass every check and be lost at the next power cut.
+// After a failed fsync the kernel may mark pages clean that never reached the disk. A part file
+// that is verified from such pages would be lost at the next power failure.
 TEST(PartFile, IsNotTrustedAfterAFailedSync) {
   const test::TempDir dir;
   const std::string bytes(100'000, 'x');
@@ -36,16 +36,16 @@ TEST(PartFile, IsNotTrustedAfterAFailedSync) {
   if (outcome == kNoFilters) GTEST_SKIP() << "needs filters of system calls (seccomp)";
   EXPECT_EQ(outcome, 0);
   EXPECT_FALSE(fs::exists(dir / "f"));
-  EXPECT_FALSE(fs::exists(dir / ".f.part")) << "the next call would go on with it";
+  EXPECT_FALSE(fs::exists(dir / ".f.part")) << "the next call would continue it";
 }
 
-TEST(PartFile, GetsItsNameWhenItIsOnDisk) {
+TEST(PartFile, IsRenamedAfterFsync) {
   const test::TempDir dir;
   PartFile part(dir / ".f.part", 10);
   part.write(0, std::as_bytes(std::span(std::string_view("0123456789"))));
   part.finish(dir / "f");
   EXPECT_EQ(fs::file_size(dir / "f"), 10u);
-  EXPECT_EQ(PartFile(dir / "f", 4).size_at_opening(), 4u) << "what is longer is cut";
+  EXPECT_EQ(PartFile(dir / "f", 4).size_at_opening(), 4u) << "a longer file is truncated";
 }
 
 }  // namespace

@@ -11,14 +11,14 @@ using testing::HasSubstr;
 class Push : public testing::Test {
  protected:
   Files files_ = sample_files();
-  test::FakeSession far_;
-  test::FaultySession link_{far_};
+  test::FakeSession facility_;
+  test::FaultySession link_{facility_};
   test::TempDir dir_;
   const RemotePath to_{"/scratch/r0001/a1/in"};
 
   void SetUp() override {
-    far_.hashes = true;
-    put_here(dir_ / "model", files_);
+    facility_.hashes = true;
+    put_local(dir_ / "model", files_);
   }
 
   static constexpr uint64_t kChunk = 1u << 20;
@@ -27,62 +27,62 @@ class Push : public testing::Test {
     return push(link_, dir_ / "model", manifest_of(files_, kChunk), to_, stop, on_progress);
   }
   void expect_complete() {
-    EXPECT_TRUE(files_far(far_, to_.str()) == with_manifest(files_, kChunk));
+    EXPECT_TRUE(remote_files(facility_, to_.str()) == with_manifest(files_, kChunk));
   }
-  bool claims_to_be_complete() { return far_.stat(to_ / "manifest.json").has_value(); }
+  bool claims_to_be_complete() { return facility_.stat(to_ / "manifest.json").has_value(); }
   void change(const std::string& name, const std::string& bytes) {
     files_[name] = bytes;
     write_file_atomic(dir_ / "model" / name, bytes);
   }
 };
 
-TEST_F(Push, SendsAWholeFolder) {
+TEST_F(Push, UploadsAFolder) {
   EXPECT_EQ(push_now().moved_bytes, total(files_));
   expect_complete();
 }
 
-TEST_F(Push, SendsNothingTwice) {
+TEST_F(Push, SendsNothingWhenComplete) {
   push_now();
   EXPECT_EQ(push_now().moved_bytes, 0u);
   EXPECT_EQ(link_.calls("rename"), 5);  // three files, the plan, the plan to its final name
   expect_complete();
 }
 
-TEST_F(Push, SendsOnlyWhatChanged) {
+TEST_F(Push, SendsOnlyChangedFiles) {
   push_now();
   change("config.json", "{ }\n");
   EXPECT_EQ(push_now().moved_bytes, 4u);
   expect_complete();
 }
 
-TEST_F(Push, TakesAwayWhatAnEarlierManifestNamed) {
+TEST_F(Push, RemovesFilesOfAnEarlierManifest) {
   push_now();
   files_.erase("empty");
   EXPECT_EQ(push_now().moved_bytes, 0u);
   expect_complete();
 }
 
-TEST_F(Push, DoesNotTrustAFileOfUnknownOrigin) {
-  far_.put(to_.str() + "/config.json", "[]\n");  // as long as ours
-  far_.put(to_.str() + "/.model.safetensors.part", noise(9'000'000, 99));
-  far_.put(to_.str() + "/notes", "of somebody");
+TEST_F(Push, DoesNotTrustForeignFiles) {
+  facility_.put(to_.str() + "/config.json", "[]\n");  // of the same size
+  facility_.put(to_.str() + "/.model.safetensors.part", noise(9'000'000, 99));
+  facility_.put(to_.str() + "/notes", "foreign");
   EXPECT_EQ(push_now().moved_bytes, total(files_));
-  EXPECT_EQ(far_.content(to_.str() + "/notes"), "of somebody");
-  far_.remove_tree(to_ / "notes");
+  EXPECT_EQ(facility_.content(to_.str() + "/notes"), "foreign");
+  facility_.remove_tree(to_ / "notes");
   expect_complete();
 }
 
-TEST_F(Push, RepairsAFolderWhoseFilesAreNotAsLongAsItsManifestSays) {
+TEST_F(Push, SendsFilesOfTheWrongSizeAgain) {
   push_now();
-  far_.put(to_.str() + "/config.json", "{");
-  far_.remove_tree(to_ / "empty");
+  facility_.put(to_.str() + "/config.json", "{");
+  facility_.remove_tree(to_ / "empty");
   EXPECT_EQ(push_now().moved_bytes, 3u);
   expect_complete();
 }
 
-TEST_F(Push, ADamagedFarManifestVouchesForNothing) {
+TEST_F(Push, SendsAllFilesWhenTheManifestIsDamaged) {
   push_now();
-  far_.put(to_.str() + "/manifest.json", "{\"version\": 1,");
+  facility_.put(to_.str() + "/manifest.json", "{\"version\": 1,");
   EXPECT_EQ(push_now().moved_bytes, total(files_));
   expect_complete();
 }
@@ -103,36 +103,36 @@ TEST_P(PushResumes, AfterDrops) {
   }
   expect_complete();
   EXPECT_GT(calls, 1);
-  // Of each drop, the chunk in flight is sent again.
-  EXPECT_LE(far_.bytes_written, total(files_) + static_cast<uint64_t>(calls) * kChunk + 2000u);
+  // Each drop costs the chunk in flight.
+  EXPECT_LE(facility_.bytes_written, total(files_) + static_cast<uint64_t>(calls) * kChunk + 2000u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Offsets, PushResumes,
                          testing::Values(1'200'001, 5'000'003, 6'000'000, 8'999'999));
 
-TEST_F(Push, ADamagedEndOfThePartIsSentAgain) {
+TEST_F(Push, ADamagedEndOfThePartFileIsSentAgain) {
   link_.drop_after(6'000'000);
   error_of([&] { push_now(); });
   link_.reconnect();
   const std::string part = to_.str() + "/.model.safetensors.part";
-  std::string bytes = far_.content(part);
+  std::string bytes = facility_.content(part);
   ASSERT_GT(bytes.size(), 5'000'000u);
   bytes.back() ^= 1;
-  far_.put(part, bytes);
+  facility_.put(part, bytes);
   push_now();
   expect_complete();
 }
 
-TEST_F(Push, APartLongerThanTheFileIsSentAgain) {
+TEST_F(Push, APartFileLongerThanTheFileIsSentAgain) {
   link_.drop_after(6'000'000);
   error_of([&] { push_now(); });
   link_.reconnect();
-  far_.put(to_.str() + "/.model.safetensors.part", files_["model.safetensors"] + "more");
+  facility_.put(to_.str() + "/.model.safetensors.part", files_["model.safetensors"] + "more");
   push_now();
   expect_complete();
 }
 
-TEST_F(Push, APartOfAnotherModelIsNotContinued) {
+TEST_F(Push, DoesNotContinueAPartFileOfAnotherModel) {
   link_.drop_after(6'000'000);
   error_of([&] { push_now(); });
   link_.reconnect();
@@ -141,7 +141,7 @@ TEST_F(Push, APartOfAnotherModelIsNotContinued) {
   expect_complete();
 }
 
-TEST_F(Push, AnInterruptedChangeOfModelsNeverLooksComplete) {
+TEST_F(Push, AnInterruptedChangeOfModelsIsIncomplete) {
   push_now();
   const std::string old_model = files_["model.safetensors"];
   change("model.safetensors", noise(9'000'001, 8));
@@ -149,17 +149,17 @@ TEST_F(Push, AnInterruptedChangeOfModelsNeverLooksComplete) {
   error_of([&] { push_now(); });
   EXPECT_FALSE(claims_to_be_complete());
   link_.reconnect();
-  change("model.safetensors", old_model);  // back again: the new one's part must not be continued
+  change("model.safetensors", old_model);  // the part file of the new model must not be continued
   push_now();
   expect_complete();
 }
 
-TEST_F(Push, EveryLostReplyIsSurvived) {
+TEST_F(Push, SurvivesEveryLostReply) {
   int num_lost = 0;
   for (const char* operation :
        {"make_dirs", "stat", "read", "write", "sync", "rename", "remove_tree"})
     for (int nth = 1; nth <= 6; ++nth) {
-      far_.remove_tree(RemotePath("/scratch"));
+      facility_.remove_tree(RemotePath("/scratch"));
       link_.lose_reply(operation, nth);
       try {
         push_now();
@@ -175,24 +175,24 @@ TEST_F(Push, EveryLostReplyIsSurvived) {
   EXPECT_GT(num_lost, 20);
 }
 
-TEST_F(Push, RefusesALocalFileThatIsNotAsTheManifestSays) {
+TEST_F(Push, RejectsALocalFileThatDiffersFromTheManifest) {
   const checkpoint::Manifest manifest = manifest_of(files_, kChunk);
-  const auto refused = [&](const std::string& words) {
+  const auto expect_rejected = [&](const std::string& text) {
     const Error error = error_of([&] { push(link_, dir_ / "model", manifest, to_, {}); });
     EXPECT_EQ(error.kind(), ErrorKind::kRejected) << error.what();
-    EXPECT_THAT(error.what(), HasSubstr(words));
+    EXPECT_THAT(error.what(), HasSubstr(text));
     EXPECT_FALSE(claims_to_be_complete());
-    EXPECT_FALSE(far_.stat(to_ / "model.safetensors"));
+    EXPECT_FALSE(facility_.stat(to_ / "model.safetensors"));
   };
   std::string bytes = files_["model.safetensors"];
   bytes[5'000'000] ^= 1;
   write_file_atomic(dir_ / "model/model.safetensors", bytes);
-  refused(sha256_hex(bytes));
-  EXPECT_FALSE(far_.stat(to_ / ".model.safetensors.part"));
+  expect_rejected(sha256_hex(bytes));
+  EXPECT_FALSE(facility_.stat(to_ / ".model.safetensors.part"));
   write_file_atomic(dir_ / "model/model.safetensors", bytes + "x");
-  refused("expected 9000001 bytes, found 9000002");
+  expect_rejected("expected 9000001 bytes, found 9000002");
   fs::remove(dir_ / "model/model.safetensors");
-  refused("no such file");
+  expect_rejected("does not exist");
 }
 
 TEST_F(Push, StopsAndContinues) {
@@ -208,7 +208,7 @@ TEST_F(Push, StopsAndContinues) {
   expect_complete();
 }
 
-TEST_F(Push, TellsItsProgress) {
+TEST_F(Push, ReportsProgress) {
   uint64_t last = 0, expected = total(files_);
   push_now({}, [&](const Progress& progress) {
     EXPECT_GE(progress.done_bytes, last);
@@ -218,15 +218,15 @@ TEST_F(Push, TellsItsProgress) {
   EXPECT_EQ(last, expected);
 }
 
-TEST_F(Push, ALocalSessionServesAsWell) {
+TEST_F(Push, WorksWithALocalSession) {
   const auto local = remote::make_local_session();
-  const fs::path far = dir_ / "far/in";
-  push(*local, dir_ / "model", manifest_of(files_), RemotePath(far.string()), {});
-  EXPECT_TRUE(files_here(far) == with_manifest(files_));
-  checkpoint::verify_folder(far, checkpoint::read_manifest(far));
-  EXPECT_EQ(
-      push(*local, dir_ / "model", manifest_of(files_), RemotePath(far.string()), {}).moved_bytes,
-      0u);
+  const fs::path facility = dir_ / "far/in";
+  push(*local, dir_ / "model", manifest_of(files_), RemotePath(facility.string()), {});
+  EXPECT_TRUE(local_files(facility) == with_manifest(files_));
+  checkpoint::verify_folder(facility, checkpoint::read_manifest(facility));
+  EXPECT_EQ(push(*local, dir_ / "model", manifest_of(files_), RemotePath(facility.string()), {})
+                .moved_bytes,
+            0u);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ using std::chrono::seconds;
 
 constexpr uint64_t kMB = 1'000'000;
 
-TEST(RateMeter, KnowsNothingBeforeTwoMoments) {
+TEST(RateMeter, IsZeroBeforeTheSecondSample) {
   RateMeter meter;
   EXPECT_EQ(meter.bytes_per_second(), 0);
   EXPECT_FALSE(meter.time_left());
@@ -24,7 +24,7 @@ TEST(RateMeter, KnowsNothingBeforeTwoMoments) {
   EXPECT_EQ(meter.time_left(), seconds(4));
 }
 
-TEST(RateMeter, ASteadyRateIsExactHoweverOftenItIsAsked) {
+TEST(RateMeter, ASteadyRateIsExactAtAnySamplingInterval) {
   for (const milliseconds step : {milliseconds(7), milliseconds(330), milliseconds(20'000)}) {
     RateMeter meter;
     for (int i = 0; i < 300; ++i) {
@@ -35,7 +35,7 @@ TEST(RateMeter, ASteadyRateIsExactHoweverOftenItIsAsked) {
   }
 }
 
-TEST(RateMeter, FollowsAChangeWithinSomeFadeTimes) {
+TEST(RateMeter, ConvergesWithinSomeTimeConstants) {
   RateMeter meter(seconds(8));
   uint64_t bytes = 0;
   for (int i = 0; i <= 60; ++i) meter.add(seconds(i), {bytes += 10 * kMB, 10'000 * kMB, bytes});
@@ -46,7 +46,7 @@ TEST(RateMeter, FollowsAChangeWithinSomeFadeTimes) {
   EXPECT_NEAR(meter.bytes_per_second(), 1e6, 1e5);
 }
 
-TEST(RateMeter, WhatWasThereAlreadyIsNoSpeed) {
+TEST(RateMeter, PresentBytesDoNotCount) {
   RateMeter meter;
   meter.add(seconds(0), {0, 1000 * kMB, 0});
   meter.add(seconds(1), {900 * kMB, 1000 * kMB, 10 * kMB});
@@ -54,7 +54,7 @@ TEST(RateMeter, WhatWasThereAlreadyIsNoSpeed) {
   EXPECT_EQ(meter.time_left(), seconds(10));
 }
 
-TEST(RateMeter, AStalledTransferHasNoEndAndAFinishedOneNoTimeLeft) {
+TEST(RateMeter, TimeLeftIsEmptyWhenStalledAndZeroWhenFinished) {
   RateMeter meter;
   meter.add(seconds(0), {0, 10 * kMB, 0});
   meter.add(seconds(1), {5 * kMB, 10 * kMB, 5 * kMB});

@@ -1,24 +1,26 @@
 // Quoting for a POSIX shell: the one function of the whole program that does it.
 //
-// A command is an argument vector everywhere; only where a shell must read it (a job script, a
-// remote log-in) does each word go through here. tests/submit/ checks it against real shells.
+// A command is an argument vector everywhere. Each word is quoted here only where a shell must read
+// the command: in a job script and in a remote log-in shell. tests/submit/ tests it with real
+// shells.
 #pragma once
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "xffl/base/error.h"
 
 namespace xffl {
 
-/// `text` as one word. Words of harmless characters stay as they are; the rest is put in single
-/// quotes. Throws kConfig for a NUL, which no shell word can hold.
+/// Returns `text` as one shell word. Words of plain characters are unchanged, all others are put in
+/// single quotes. Throws kConfig for a NUL, which no shell word can hold.
 inline std::string quote_for_shell(std::string_view text) {
   if (text.find('\0') != std::string_view::npos)
     throw Error(ErrorKind::kConfig, "a text for a shell holds a NUL character");
-  constexpr std::string_view kHarmless =
+  constexpr std::string_view kPlain =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./:@%+,-";
-  if (!text.empty() && text.find_first_not_of(kHarmless) == std::string_view::npos)
+  if (!text.empty() && text.find_first_not_of(kPlain) == std::string_view::npos)
     return std::string(text);
   std::string quoted = "'";
   for (const char c : text) {
@@ -28,6 +30,13 @@ inline std::string quote_for_shell(std::string_view text) {
       quoted += c;
   }
   return quoted + "'";
+}
+
+/// Returns the command line of an argument vector: its quoted words, joined by blanks.
+inline std::string quote_argv_for_shell(const std::vector<std::string>& argv) {
+  std::string line;
+  for (const std::string& word : argv) line += (line.empty() ? "" : " ") + quote_for_shell(word);
+  return line;
 }
 
 }  // namespace xffl

@@ -81,7 +81,7 @@ struct Slurm {
   std::chrono::milliseconds settle_time{60'000};  // a job may appear so long after a lost answer
   std::chrono::milliseconds command_timeout{60'000};  // of one Slurm command
   // How long a job that has reported keeps its nodes for the facility's next round; 0: not at all.
-  std::chrono::seconds stay{0};
+  std::chrono::seconds keep_allocation{0};
   bool operator==(const Slurm&) const = default;
 };
 

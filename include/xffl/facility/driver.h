@@ -35,7 +35,7 @@ class FacilityDriver {
   void repeat_cancel(std::stop_token stop);
 
   /// Lets a job go that stays for the next round.
-  void let_go() { actions_.let_go(); }
+  void release_allocation() { actions_.release_allocation(); }
 
  private:
   history::FacilityState known() const {

@@ -27,9 +27,9 @@ class FacilityActions {
 
   /// Lets a job go that stays for the next round, or will: of this round's accepted attempt or that
   /// of the round before. Failing to harms nothing: it ends by itself, and is only logged.
-  void let_go();
+  void release_allocation();
   /// The job that may take this attempt without the queue.
-  std::optional<submit::Offer> offer(int attempt) const;
+  std::optional<submit::KeptAllocation> kept_allocation(int attempt) const;
   /// Fetches an accepted update again when its archived files are damaged. Says why when the
   /// facility does not have it any more, or could not be reached for `max_outage` or until
   /// `gives_up`, which is asked between two tries.

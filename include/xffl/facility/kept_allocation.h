@@ -1,5 +1,5 @@
-// Jobs that stay for the facility's next round (facilities.<f>.slurm.stay): which job serves which
-// attempts, as the journal tells it. Pure, except for remove_round.
+// Jobs that stay for the facility's next round (facilities.<f>.slurm.keep_allocation): which job
+// serves which attempts, as the journal tells it. Pure, except for remove_round.
 #pragma once
 
 #include <functional>
@@ -25,12 +25,13 @@ std::optional<RemotePath> stays_for(const config::Experiment& experiment,
 
 /// The offer that the job of an attempt may find: of the attempt accepted in the round before. Only
 /// a round's first attempt has one.
-std::optional<submit::Offer> offer_to(const config::Experiment& experiment,
-                                      const plan::FacilityPlan& facility, int round, int attempt,
-                                      const StateOf& state);
+std::optional<submit::KeptAllocation> kept_allocation_for(const config::Experiment& experiment,
+                                                          const plan::FacilityPlan& facility,
+                                                          int round, int attempt,
+                                                          const StateOf& state);
 /// What the job of the round's accepted attempt may offer; none while there is none.
-std::optional<submit::Offer> offer_of(const plan::FacilityPlan& facility, int round,
-                                      const StateOf& state);
+std::optional<submit::KeptAllocation> kept_allocation_of(const plan::FacilityPlan& facility,
+                                                         int round, const StateOf& state);
 
 /// The attempt that `job` was submitted for, when it came to (round, attempt) by staying: Slurm
 /// knows it by that attempt's name and folder. Else (round, attempt) itself.

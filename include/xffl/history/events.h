@@ -2,7 +2,7 @@
 //
 // An event says what happened; its scope says to which round, facility and attempt. The store keeps
 // both as a row {kind, round, facility, attempt, payload}. encode() and decode() are the only code
-// that knows the names of kinds and of payload fields; docs/formats.md lists them, and a test
+// that knows the names of kinds and of payload fields; docs/reference/formats.md lists them, and a test
 // compares that list with event_fields().
 //
 // Names on disk never change: journals of earlier releases are read by this code. A field that

@@ -4,13 +4,14 @@
 //   {{lines name}}    alone on a line: one line per item of a list value, none for an empty list
 //   {{quote name}}    replaced by the value as one quoted word of a POSIX shell
 //   {{words name}}    replaced by a list value, each item quoted, joined by spaces: an argument
-//   vector
-//   {{sbatch name}}   alone on a line: one "#SBATCH --option" per item of a list value; each is one
-//   option without blanks or quotes
+//                     vector
+//   {{sbatch name}}   alone on a line: one "#SBATCH --option" per item of a list value; each item
+//   is
+//                     one option without blanks or quotes
 //
-// No value may hold a newline, carriage return or NUL, so none can add a line or an #SBATCH
-// directive. A value that is given and never used is an error, too (a typo in a project's own
-// template), unless it is listed as optional.
+// A value with a newline, carriage return or NUL is an error, so no value can add a line or an
+// #SBATCH directive. An unused value is an error, too (a typo in a project's own template), unless
+// it is listed as optional.
 #pragma once
 
 #include <map>

@@ -1,5 +1,5 @@
-// Which local files were found to be as their manifest says, so that a model that goes to many
-// facilities is hashed once.
+// The local files that match their manifest, so that a model pushed to several facilities is hashed
+// once.
 #pragma once
 
 #include <filesystem>
@@ -16,19 +16,19 @@ namespace xffl::transfer {
 /// Thread-safe.
 class CheckedFiles {
  public:
-  /// Calls `check` unless it has returned true for `content` before; who comes while another does
-  /// it waits for that one. `content` names a file's content: the same text is the same bytes.
-  /// Throws what `check` throws; then, and when it returns false, the next one checks again.
-  void once(const std::string& content, const std::function<bool()>& check);
+  /// Calls `check` unless an earlier call for `content_key` returned true. A second caller waits
+  /// while the first one checks. Equal keys mean equal content. Passes on the exception of `check`;
+  /// after an exception or a false result the next caller checks again.
+  void once(const std::string& content_key, const std::function<bool()>& check);
 
-  /// The files of `folder` were hashed while they were written, as `manifest` says, by this
-  /// process: as long as nobody touches them, push() need not do it again.
+  /// Records that this process hashed the files of `folder` while it wrote them, and that they
+  /// match `manifest`. push() does not hash them again until a file is modified.
   void note(const std::filesystem::path& folder, const checkpoint::Manifest& manifest);
 
  private:
   struct Entry {
     std::mutex mutex;
-    bool right = false;
+    bool verified = false;
   };
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<Entry>> entries_;

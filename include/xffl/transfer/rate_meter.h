@@ -1,4 +1,4 @@
-// How fast a transfer goes, for people: a smoothed rate and the time that is left.
+// The smoothed rate and the remaining time of a transfer, for display.
 #pragma once
 
 #include <chrono>
@@ -9,26 +9,26 @@
 
 namespace xffl::transfer {
 
-/// Pure: the caller brings the time. Not thread-safe.
+/// The caller passes the time. Not thread-safe.
 class RateMeter {
  public:
-  using Time = std::chrono::nanoseconds;  // since any fixed moment, monotonic
+  using Time = std::chrono::nanoseconds;  // monotonic, from any fixed start
 
-  /// Older rates fade with this time constant.
+  /// `fade` is the time constant of the exponential average.
   explicit RateMeter(Time fade = std::chrono::seconds(8)) : fade_(fade) {}
 
   void add(Time now, const Progress& progress);
-  /// Bytes that really move, a second; 0 until there are two moments to compare. Bytes that were
-  /// found present do not count.
+  /// Moved bytes per second; 0 before the second add(). Bytes that were already present do not
+  /// count.
   double bytes_per_second() const;
-  /// Empty while nothing moves, and when nothing is known.
+  /// Empty while the rate is zero or unknown.
   std::optional<std::chrono::seconds> time_left() const;
 
  private:
   Time fade_;
   std::optional<Time> last_;
   Progress progress_;
-  double seconds_ = 0;  // faded sums: their ratio is the rate
+  double seconds_ = 0;  // weighted sums; the rate is their ratio
   double bytes_ = 0;
 };
 

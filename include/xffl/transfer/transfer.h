@@ -1,9 +1,9 @@
-// Copies what a manifest names between a facility and this machine.
+// Copies the files of a manifest between a facility and this machine.
 //
-// A transfer is resumable at the last verified chunk: bytes already present are checked, not moved
-// again. On return every file has its manifest's size and hash and its final name; on error the
-// destination holds only "*.part" files besides finished ones, which the next call continues. Names
-// come from a checked manifest, never from a listing of the far side. Small files travel together,
+// A transfer resumes at the last verified chunk: bytes already present are verified, not moved
+// again. On return every file has its manifest's size and hash and its final name. On error the
+// destination holds finished files and "*.part" files, which the next call continues. File names
+// come from a checked manifest, never from a listing of the facility. Small files travel together,
 // so that a small model costs few round trips.
 #pragma once
 
@@ -19,8 +19,8 @@
 
 namespace xffl::transfer {
 
-/// The two ways to a facility: `control` for small files and questions, `bulk` for large files, by
-/// the host that is meant for them. Both see the same paths; often they are one session.
+/// The two sessions of a facility: `control` for small files and queries, `bulk` for large files,
+/// through the site's data-transfer host. Both see the same paths; often they are one session.
 struct Endpoint {
   Endpoint(remote::Session& session) : control(session), bulk(session) {}
   Endpoint(remote::Session& log_in, remote::Session& mover) : control(log_in), bulk(mover) {}
@@ -30,53 +30,54 @@ struct Endpoint {
 };
 
 struct Progress {
-  uint64_t done_bytes = 0;  // of the files, present ones included
+  uint64_t done_bytes = 0;  // moved or already present
   uint64_t total_bytes = 0;
-  uint64_t moved_bytes = 0;  // really sent or received by this call
+  uint64_t moved_bytes = 0;  // sent or received by this call
 };
-/// Called by one thread at a time, not always the caller's.
+/// Called by one thread at a time, which may not be the caller's.
 using OnProgress = std::function<void(const Progress&)>;
 
 struct Result {
-  uint64_t moved_bytes = 0;  // really sent or received by this call
+  uint64_t moved_bytes = 0;  // sent or received by this call
 };
 
-/// Puts the local folder `from` (as `manifest` says) into `to` at the facility; manifest.json is
-/// written there last, so a folder with manifest.json is complete. Not sent again is what a
-/// complete manifest.json of the same root hash vouches for, what a folder beside `to` holds and
-/// its own manifest.json names with the same hash (it is linked), and of an interrupted file the
-/// chunks whose hash the facility confirms or that are read back. Local files are hashed on the
-/// way, large ones only when `checked` does not know them; the trainer checks the hashes at the far
-/// end before it uses them. Throws kRejected when a local file is not as the manifest says, kIo
-/// when there is no room at the facility (which folder, needed, free), kRemote, kCancelled.
+/// Uploads the files of `manifest` from the local folder `from` to `to` at the facility.
+/// manifest.json is written last, so a folder with manifest.json is complete.
+///
+/// push() does not send a file of a complete folder with the same root hash; a file that a sibling
+/// folder of `to` holds with the same hash, which is hard-linked; or the chunks of an interrupted
+/// file whose hash the facility confirms, or that match when read back. push() hashes the local
+/// files, large ones only when `checked` does not know them; the trainer verifies the hashes at the
+/// facility before it uses the files. Throws kRejected when a local file differs from the manifest,
+/// kIo when the facility lacks space (folder, needed, free), kRemote, kCancelled.
 Result push(const Endpoint& facility, const std::filesystem::path& from,
             const checkpoint::Manifest& manifest, const RemotePath& to, std::stop_token stop,
             const OnProgress& on_progress = {}, CheckedFiles* checked = nullptr);
 
-/// push() where a job has found that what lies there is not what its manifest.json says: it is no
-/// complete folder any more until every chunk of large files has been compared and small ones were
-/// sent again; what the manifest does not name goes away. Nothing is linked. An interrupted one is
-/// to be done again: push() would believe the names that are there.
+/// push() to a folder whose content a job found to differ from its manifest.json. The folder counts
+/// as incomplete until every chunk of the large files has been compared and the small files have
+/// been sent again; files that the manifest does not list are removed; nothing is linked. After an
+/// interruption call repair() again: push() would trust the file names.
 Result repair(const Endpoint& facility, const std::filesystem::path& from,
               const checkpoint::Manifest& manifest, const RemotePath& to, std::stop_token stop,
               const OnProgress& on_progress = {}, CheckedFiles* checked = nullptr);
 
-/// Whether the folder has this very manifest.json and files of its sizes: what push() would not
-/// send again. One question. Throws kRemote.
-bool is_there(remote::Session& session, const checkpoint::Manifest& manifest,
-              const RemotePath& folder);
+/// True when the folder holds exactly this manifest.json and files of its sizes, so that push()
+/// would send nothing. One query. Throws kRemote.
+bool is_pushed(remote::Session& session, const checkpoint::Manifest& manifest,
+               const RemotePath& folder);
 
-/// Throws kIo unless `bytes` more can be written below `folder`, which exists; nothing where the
-/// facility does not say.
-void require_room(remote::Session& session, const RemotePath& folder, uint64_t bytes);
+/// Throws kIo unless the existing `folder` has space for `bytes` more. No effect where the facility
+/// does not report its free space.
+void require_space(remote::Session& session, const RemotePath& folder, uint64_t bytes);
 
-/// Brings the folder `from` to `to`, which is created. `root_sha256` is what the facility's report
-/// promised; the far manifest.json must have it. Each chunk is checked on arrival; no byte beyond
-/// the manifest's sizes is accepted, and the manifest's total may not exceed `max_bytes`. A chunk
-/// that arrives wrong is fetched again by itself, and once more after another look at the source.
-/// Throws kCorrupt (which file and chunk, expected, found) when it stays wrong, kRejected when the
-/// far folder is not what was promised, kNotFound, kRemote, kIo (no room here: which folder,
-/// needed, free), kCancelled. What arrives takes the memory of `spare`.
+/// Downloads the folder `from` to `to`, which is created. The manifest.json at the facility must
+/// have the root hash `root_sha256`, which the job's report contains. Each chunk is verified on
+/// arrival; no byte beyond the manifest's sizes is accepted, and the manifest's total may not
+/// exceed `max_bytes`. A chunk that arrives wrong is fetched up to twice more, by itself. Throws
+/// kCorrupt (file, chunk, expected, found) when it stays wrong, kRejected when the folder at the
+/// facility does not match the report, kNotFound, kRemote, kIo (no local space: folder, needed,
+/// free), kCancelled. Received blocks use the memory of `spare`.
 Result fetch(const Endpoint& facility, const RemotePath& from, const std::string& root_sha256,
              uint64_t max_bytes, const std::filesystem::path& to, std::stop_token stop,
              const OnProgress& on_progress = {}, SpareMemory* spare = nullptr);

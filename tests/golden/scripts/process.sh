@@ -3,10 +3,10 @@
 umask 077
 cd /scratch/me/xffl/demo/0001-0123abcd/alba/r0002/a1 || exit 1
 
-# The first act: whoever creates the claim trains; a second start of the same attempt must not.
+# The start that creates the claim trains; a second start of the same attempt exits.
 if ! mkdir claim 2>/dev/null; then
   if [ -d claim ]; then
-    echo "xffl: this attempt is claimed already by $(cat claim/owner 2>/dev/null); nothing to do"
+    echo "xffl: this attempt is already claimed by $(cat claim/owner 2>/dev/null); nothing to do"
     exit 0
   fi
   echo "xffl: cannot create the folder 'claim' in $PWD" >&2
@@ -21,15 +21,15 @@ printf '%s %s\n' "$$.${20}" 0123456789abcdef0123456789abcdef >claim/owner.part |
 mv claim/owner.part claim/owner || exit 1
 set --
 
-# The model to start from, looked at for a trainer of one's own: the coordinator lists its files and their SHA-256 (xffl-train does
-# this by itself, the list is empty then), and sends again what is found damaged.
+# Checks the input model for a custom trainer: the coordinator lists its files and their SHA-256, and sends damaged files again.
+# The list is empty for xffl-train, which checks the model itself.
 if [ -s model.sha256 ] && ! command -v sha256sum >/dev/null 2>&1; then
-  echo "xffl: there is no sha256sum here: the model is not checked" >&2
+  echo "xffl: sha256sum not found: the input model is not checked" >&2
 elif [ -s model.sha256 ]; then
-  # By openssl, which uses the processor's instructions for it; unless it finds what is expected, sha256sum has the word.
+  # openssl is faster (it uses the processor's SHA instructions); sha256sum decides where the digests differ.
   damaged=$(LC_ALL=C xargs -d '\n' -n 1 -P 8 sh -c 'found=$(openssl dgst -sha256 -r "${1#*  }" 2>/dev/null)
     [ "${found%% *}" = "${1%%  *}" ] || printf "%s\n" "$1" | sha256sum --check --quiet' sh <model.sha256 2>&1) || {
-    echo "xffl: the model to start from is damaged: $damaged" >&2
+    echo "xffl: the input model is damaged: $damaged" >&2
     case $damaged in
       *FAILED*) printf '%s\n' "$damaged" >out/model.failure.part && mv out/model.failure.part out/model.failure ;;
     esac

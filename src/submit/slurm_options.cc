@@ -11,8 +11,8 @@ namespace {
 
 constexpr uint64_t kMebibyte = 1 << 20;
 
-[[noreturn]] void refuse(std::string_view what, std::string_view value, std::string_view why) {
-  throw Error(ErrorKind::kConfig, "slurm." + std::string(what) + " is '" +
+[[noreturn]] void reject(std::string_view key, std::string_view value, std::string_view why) {
+  throw Error(ErrorKind::kConfig, "slurm." + std::string(key) + " is '" +
                                       log::printable(value, 200) + "', which " + std::string(why));
 }
 
@@ -23,10 +23,10 @@ class Options {
         "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.,:/@%+&|*()[]=-";
     if (value.empty() || value.front() == '-' ||
         value.find_first_not_of(kCharacters) != std::string_view::npos)
-      refuse(option, value, "cannot be one word of a directive");
+      reject(option, value, "cannot be one word of an #SBATCH directive");
     all.push_back("--" + option + "=" + std::string(value));
   }
-  void add_given(const std::string& option, std::string_view value) {
+  void add_set(const std::string& option, std::string_view value) {
     if (!value.empty()) add(option, value);
   }
   void add(const std::string& option, int64_t value) { add(option, std::to_string(value)); }
@@ -60,7 +60,7 @@ void add_resources(const SlurmRequest& request, Options& options) {
     else if (request.gpu_option == "gpus-per-node")
       options.add("gpus-per-node", gpus);
     else
-      refuse("gpu_option", request.gpu_option, "should be gres or gpus-per-node");
+      reject("gpu_option", request.gpu_option, "is neither gres nor gpus-per-node");
   }
   if (request.memory_bytes_per_node > 0)
     options.add(
@@ -77,26 +77,25 @@ std::vector<std::string> slurm_options(const SlurmRequest& request, const std::s
   Options options;
   options.add("job-name", job_name);
   options.add("chdir", folder.str());
-  options.all.push_back("--output=" +
-                        std::string(kJobOutput));  // in the folder; stderr goes there, too
-  options.all.push_back("--open-mode=append");     // of a requeued job, and of a twin
+  options.all.push_back("--output=" + std::string(kJobOutput));  // stdout and stderr
+  options.all.push_back("--open-mode=append");  // a requeued or duplicate job keeps the output
   options.all.push_back("--input=/dev/null");
-  options.all.push_back("--export=NONE");  // the job does not depend on who submits it, from where
+  options.all.push_back("--export=NONE");  // independent of the submitter's environment
   options.all.push_back("--requeue");
-  // A twin, submitted because the first answer was lost, waits until the first is over.
+  // A duplicate job, submitted because the first answer was lost, waits until the first job ends.
   options.all.push_back("--dependency=singleton");
   if (request.warning.count() > 0)
     options.add("signal", "B:USR1@" + std::to_string(request.warning.count()));
-  options.add_given("clusters", request.cluster);
-  options.add_given("account", request.account);
-  options.add_given("partition", request.partition);
-  options.add_given("qos", request.qos);
-  options.add_given("constraint", request.constraint);
-  options.add_given("reservation", request.reservation);
+  options.add_set("clusters", request.cluster);
+  options.add_set("account", request.account);
+  options.add_set("partition", request.partition);
+  options.add_set("qos", request.qos);
+  options.add_set("constraint", request.constraint);
+  options.add_set("reservation", request.reservation);
   add_resources(request, options);
   for (const std::string& option : request.extra) {
     if (const std::string why = job::refuse_sbatch_option(option); !why.empty())
-      refuse("extra", option, why);
+      reject("extra", option, why);
     options.all.push_back(option);
   }
   return std::move(options.all);

@@ -1,5 +1,5 @@
-// The offer of a job that stays: the commands in a real shell, and the scheduler that sends them.
-#include "slurm_offer.h"
+// Kept allocations: the commands in a real shell, and the scheduler that sends them.
+#include "slurm_kept_allocation.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,9 +22,9 @@ using remote::CommandResult;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-class OfferFiles : public testing::Test {
+class KeptAllocationFiles : public testing::Test {
  protected:
-  OfferFiles() {
+  KeptAllocationFiles() {
     make_dirs(folder() / "claim");
     make_dirs(next());
     write_file_atomic(folder() / "claim/owner", "7 nonce word 0\n");
@@ -38,14 +38,14 @@ class OfferFiles : public testing::Test {
       if (entry.path().stem() == "stay") found += entry.path().extension();
     return found;
   }
-  Offer offer(const std::string& job = "7") const {
+  KeptAllocation kept(const std::string& job = "7") const {
     return {JobId(job), RemotePath(folder().string())};
   }
   CommandResult run(const std::vector<std::string>& argv) {
     return session_->run(argv, "#!/bin/bash\n", std::chrono::seconds(20), {});
   }
-  Taking take(bool waits = true, const std::string& job = "7") {
-    return read_taking(run(take_command(offer(job), RemotePath(next().string()), waits)));
+  TakeResult take(bool wait = true, const std::string& job = "7") {
+    return read_take_result(run(take_command(kept(job), RemotePath(next().string()), wait)));
   }
   bool has_script() const { return fs::exists(next() / "job.sh"); }
 
@@ -53,71 +53,71 @@ class OfferFiles : public testing::Test {
   std::unique_ptr<remote::Session> session_ = remote::make_local_session();
 };
 
-TEST_F(OfferFiles, AnOfferIsTakenOnceTheScriptIsThere) {
+TEST_F(KeptAllocationFiles, IsTakenAfterTheScriptIsWritten) {
   put("offered");
-  EXPECT_EQ(take(), Taking::kTaken);
+  EXPECT_EQ(take(), TakeResult::kTaken);
   EXPECT_EQ(state(), ".taken");
   EXPECT_EQ(read_file(next() / "job.sh", 100), "#!/bin/bash\n");
-  EXPECT_EQ(take(), Taking::kTaken) << "its answer was lost";
+  EXPECT_EQ(take(), TakeResult::kTaken) << "the first answer may have been lost";
 }
 
-TEST_F(OfferFiles, WithoutTheScriptNothingIsTaken) {
+TEST_F(KeptAllocationFiles, IsNotTakenWhenTheScriptCannotBeWritten) {
   put("offered");
   fs::remove_all(next());
   EXPECT_THROW(take(), Error);
   EXPECT_EQ(state(), ".offered");
 }
 
-TEST_F(OfferFiles, APlanIsWaitedForAndThenRefused) {
+TEST_F(KeptAllocationFiles, APlannedAllocationIsClosedWithoutWaiting) {
   put("planned");
-  EXPECT_EQ(take(), Taking::kComing);
+  EXPECT_EQ(take(), TakeResult::kPlanned);
   EXPECT_EQ(state(), ".planned");
-  EXPECT_EQ(take(false), Taking::kNone);
+  EXPECT_EQ(take(false), TakeResult::kNone);
   EXPECT_EQ(state(), ".closed");
 }
 
-TEST_F(OfferFiles, NoneIsNone) {
-  EXPECT_EQ(take(), Taking::kNone);
+TEST_F(KeptAllocationFiles, AbsentOrClosedGivesNone) {
+  EXPECT_EQ(take(), TakeResult::kNone);
   put("closed");
-  EXPECT_EQ(take(), Taking::kNone);
+  EXPECT_EQ(take(), TakeResult::kNone);
   EXPECT_FALSE(has_script());
   fs::remove_all(folder());
-  EXPECT_EQ(take(), Taking::kNone);
+  EXPECT_EQ(take(), TakeResult::kNone);
 }
 
-// Somebody submitted a twin by hand and that one trained: the journal's job is not the one here.
-TEST_F(OfferFiles, AnotherJobsOfferIsDeclined) {
+// A duplicate job, submitted by hand, has trained: it is not the job of the journal.
+TEST_F(KeptAllocationFiles, AnotherJobsAllocationIsReleased) {
   put("offered");
-  EXPECT_EQ(take(true, "8"), Taking::kNone);
+  EXPECT_EQ(take(true, "8"), TakeResult::kNone);
   EXPECT_EQ(state(), ".closed");
   EXPECT_FALSE(has_script());
 }
 
-TEST_F(OfferFiles, DecliningClosesWhatIsNotTaken) {
-  for (const char* word : {"planned", "offered", "taken", ""}) {
+TEST_F(KeptAllocationFiles, ReleaseClosesUnlessTaken) {
+  for (const char* before : {"planned", "offered", "taken", ""}) {
     fs::remove(folder() / "stay.closed");
-    if (*word) put(word);
-    EXPECT_EQ(run(decline_command(offer())).exit_code, 0);
-    EXPECT_EQ(state(), *word == 't' ? ".taken" : *word ? ".closed" : "") << word;
+    if (*before) put(before);
+    EXPECT_EQ(run(release_command(kept())).exit_code, 0);
+    EXPECT_EQ(state(), *before == 't' ? ".taken" : *before ? ".closed" : "") << before;
     fs::remove(folder() / "stay.taken");
   }
 }
 
-TEST(Offer, AnythingButItsThreeWordsIsInDoubt) {
+TEST(ReadTakeResult, RejectsUnexpectedOutput) {
   for (const CommandResult& answer :
        {CommandResult{0, "", ""}, CommandResult{0, "taken\nnone\n", ""},
         CommandResult{1, "taken\n", ""}, CommandResult{0, "taken", ""}})
-    EXPECT_THROW(read_taking(answer), Error) << answer.out;
+    EXPECT_THROW(read_take_result(answer), Error) << answer.out;
 }
 
-const Offer kOffer{JobId("7"), RemotePath("/w/r1/a1")};
-const JobRequest kRequest{"xffl-p-0001-r0002-a-a1", "#!/bin/sh\n", RemotePath("/w/r2/a1"), kOffer};
+const KeptAllocation kKept{JobId("7"), RemotePath("/w/r1/a1")};
+const JobRequest kRequest{"xffl-p-0001-r0002-a-a1", "#!/bin/sh\n", RemotePath("/w/r2/a1"), kKept};
 const std::string kFirstName = "xffl-p-0001-r0001-a-a1";
 
-class OfferedJob : public testing::Test {
+class KeptJob : public testing::Test {
  protected:
-  OfferedJob() {
-    session_->make_dirs(kOffer.folder);
+  KeptJob() {
+    session_->make_dirs(kKept.folder);
     session_->on_run = [this](const std::vector<std::string>& argv, const std::string&) {
       const auto names = [&](const char* word) { return std::ranges::count(argv, word) > 0; };
       if (names("sbatch")) return asked_.emplace_back("sbatch"), CommandResult{0, "9\n", ""};
@@ -147,20 +147,20 @@ class OfferedJob : public testing::Test {
   std::shared_ptr<Scheduler> scheduler_;
 };
 
-TEST_F(OfferedJob, IsTakenInsteadOfASubmission) {
-  answers_ = {{0, "coming\n", ""}, {0, "coming\n", ""}, {0, "taken\n", ""}};
+TEST_F(KeptJob, IsTakenInsteadOfSubmittingAJob) {
+  answers_ = {{0, "planned\n", ""}, {0, "planned\n", ""}, {0, "taken\n", ""}};
   EXPECT_EQ(scheduler().submit(kRequest, {}), JobId("7"));
   EXPECT_THAT(asked_, ElementsAre("take", "take", "take"));
 }
 
-TEST_F(OfferedJob, NoOfferIsASubmission) {
+TEST_F(KeptJob, WithoutOneAJobIsSubmitted) {
   answers_ = {{0, "none\n", ""}};
   EXPECT_EQ(scheduler().submit(kRequest, {}), JobId("9"));
   EXPECT_THAT(asked_, ElementsAre("take", "sbatch"));
 }
 
-TEST_F(OfferedJob, IsNotWaitedForForEver) {
-  answers_ = {{0, "coming\n", ""}};
+TEST_F(KeptJob, AJobIsSubmittedAfterTheOfferTimeout) {
+  answers_ = {{0, "planned\n", ""}};
   const auto began = clock_.monotonic();
   EXPECT_EQ(scheduler().submit(kRequest, {}), JobId("9"));
   EXPECT_GE(clock_.monotonic() - began, std::chrono::seconds(30));
@@ -169,7 +169,7 @@ TEST_F(OfferedJob, IsNotWaitedForForEver) {
   EXPECT_EQ(asked_[asked_.size() - 2], "take now");
 }
 
-TEST_F(OfferedJob, ALostAnswerIsInDoubtAndTheMarkTells) {
+TEST_F(KeptJob, AfterALostAnswerTheTakenFileDecides) {
   answers_ = {{-1, "", ""}};
   try {
     scheduler().submit(kRequest, {});
@@ -179,30 +179,30 @@ TEST_F(OfferedJob, ALostAnswerIsInDoubtAndTheMarkTells) {
   }
   EXPECT_THAT(asked_, ElementsAre("take"));
   EXPECT_TRUE(scheduler().find(kRequest, {}).empty());
-  session_->put(kOffer.folder.str() + "/stay.taken", "");
+  session_->put(kKept.folder.str() + "/stay.taken", "");
   EXPECT_THAT(scheduler().find(kRequest, {}), ElementsAre(JobId("7")));
   JobRequest other = kRequest;
-  other.offer.reset();
+  other.kept_allocation.reset();
   EXPECT_TRUE(scheduler().find(other, {}).empty());
 }
 
-TEST_F(OfferedJob, AnIdThatIsNoneIsNoOffer) {
+TEST_F(KeptJob, AnIdThatIsNoSlurmIdIsIgnored) {
   JobRequest odd = kRequest;
-  odd.offer->job = JobId("7.1");
+  odd.kept_allocation->job = JobId("7.1");
   EXPECT_EQ(scheduler().submit(odd, {}), JobId("9"));
-  session_->put(kOffer.folder.str() + "/stay.taken", "");
+  session_->put(kKept.folder.str() + "/stay.taken", "");
   EXPECT_TRUE(scheduler().find(odd, {}).empty());
 }
 
-TEST_F(OfferedJob, IsKnownByTheNameThatItWasSubmittedUnder) {
+TEST_F(KeptJob, IsQueriedAndCancelledByTheNameOfItsSubmission) {
   const auto state = [&](const std::string& name) {
     queue_.out = "1000\n7|" + name + "|RUNNING|1060|10:00|/w/r1/a1|n1|None\nxffl-end\n";
     const SubmittedJob job{JobId("7"), kRequest.name, kFirstName};
     return scheduler().query(std::span(&job, 1), {}).at(job.id).state;
   };
   EXPECT_EQ(state(kFirstName), JobState::kRunning);
-  EXPECT_EQ(state(kRequest.name), JobState::kRunning) << "the id was given again";
-  EXPECT_EQ(state("stranger"), JobState::kUnknown);
+  EXPECT_EQ(state(kRequest.name), JobState::kRunning) << "the id was reused";
+  EXPECT_EQ(state("other"), JobState::kUnknown);
   asked_.clear();
   scheduler().cancel({JobId("7"), kRequest.name, kFirstName}, {});
   EXPECT_THAT(asked_, ElementsAre("--name=" + kFirstName, "--name=" + kRequest.name));

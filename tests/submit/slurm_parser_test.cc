@@ -1,5 +1,5 @@
-// Answers of Slurm 22.05, taken from a real one, and such as nobody would expect.
-#include "slurm_answers.h"
+// Answers of a real Slurm 22.05, and malformed ones.
+#include "slurm_parser.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,21 +14,21 @@ Kind kind_of(int exit_code, const std::string& out, const std::string& err = "")
   return read_submission({exit_code, out, err}).kind;
 }
 
-TEST(ReadSubmission, OnlyABareIdIsAccepted) {
+TEST(ReadSubmission, AcceptsABareIdOnly) {
   EXPECT_EQ(read_submission({0, "1234\n", ""}).id, "1234");
   EXPECT_EQ(read_submission({0, "1234;leonardo\n", "sbatch: a notice\n"}).id, "1234");
   EXPECT_EQ(read_submission({0, "  77\r\n", ""}).id, "77");
   for (const char* out : {"", "\n", "Submitted batch job 1234\n", "1234 5678\n", "1234\n5678\n",
                           "-5\n", "0\n", "0123\n", "12a\n", "1234;a b\n", "9999999999999999999\n",
                           "welcome to the cluster\n1234\n"}) {
-    EXPECT_EQ(kind_of(0, out), Kind::kInDoubt) << out;
-    EXPECT_EQ(kind_of(1, out), Kind::kInDoubt) << out;
+    EXPECT_EQ(kind_of(0, out), Kind::kUnknown) << out;
+    EXPECT_EQ(kind_of(1, out), Kind::kUnknown) << out;
   }
-  EXPECT_EQ(kind_of(1, "1234\n"), Kind::kInDoubt);  // printed, then failed
-  EXPECT_EQ(kind_of(0, "", "sbatch: error: invalid partition specified: nope\n"), Kind::kInDoubt);
+  EXPECT_EQ(kind_of(1, "1234\n"), Kind::kUnknown);  // printed, then failed
+  EXPECT_EQ(kind_of(0, "", "sbatch: error: invalid partition specified: nope\n"), Kind::kUnknown);
 }
 
-TEST(ReadSubmission, TellsRefusalsFromDoubt) {
+TEST(ReadSubmission, DistinguishesRejectionsFromUnknownOutcomes) {
   const auto failed = [](const std::string& text) {
     return kind_of(1, "", "sbatch: error: " + text);
   };
@@ -47,7 +47,7 @@ TEST(ReadSubmission, TellsRefusalsFromDoubt) {
         "QOSMaxWallDurationPerJobLimit\nsbatch: error: Batch job submission failed: Job violates "
         "accounting/QOS policy (job submit limit, user's size and/or time limits)\n",
         "Batch script contains only whitespace!\n"})
-    EXPECT_EQ(failed(text), Kind::kRefused) << text;
+    EXPECT_EQ(failed(text), Kind::kRejected) << text;
   for (const char* text :
        {"QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed: Job violates "
         "accounting/QOS policy (job submit limit, user's size and/or time limits)\n",
@@ -57,20 +57,20 @@ TEST(ReadSubmission, TellsRefusalsFromDoubt) {
         "Munge encode failed: Failed to access \"/run/munge/munge.socket.2\": No such file or "
         "directory\nsbatch: error: Batch job submission failed: Invalid authentication "
         "credential\n"})
-    EXPECT_EQ(failed(text), Kind::kBusy) << text;
+    EXPECT_EQ(failed(text), Kind::kDeferred) << text;
   for (const char* text :
        {"Batch job submission failed: Socket timed out on send/recv operation\n",
         "Batch job submission failed: Unexpected message received\n",
         "Batch job submission failed: Zero Bytes were transmitted or received\n",
-        "Batch job submission failed: Unspecified error\n", "a word of the future\n",
+        "Batch job submission failed: Unspecified error\n", "a message of a later version\n",
         "invalid account\nsbatch: error: Socket timed out on send/recv operation\n"})
-    EXPECT_EQ(failed(text), Kind::kInDoubt) << text;
-  EXPECT_EQ(kind_of(255, "", "sbatch: unrecognized option '--foo'\n"), Kind::kRefused);
-  EXPECT_EQ(kind_of(127, "", "sh: sbatch: not found\n"), Kind::kRefused);
-  EXPECT_EQ(kind_of(137, ""), Kind::kInDoubt);
+    EXPECT_EQ(failed(text), Kind::kUnknown) << text;
+  EXPECT_EQ(kind_of(255, "", "sbatch: unrecognized option '--foo'\n"), Kind::kRejected);
+  EXPECT_EQ(kind_of(127, "", "sh: sbatch: not found\n"), Kind::kRejected);
+  EXPECT_EQ(kind_of(137, ""), Kind::kUnknown);
 }
 
-TEST(ReadSubmission, ShowsSlurmsTextOnOnePrintableLine) {
+TEST(ReadSubmission, KeepsSlurmsMessageOnOnePrintableLine) {
   const Submission submission = read_submission(
       {1, "", "sbatch: error: a\x1b[2J\nsbatch: error: b\n" + std::string(1 << 20, 'x')});
   EXPECT_EQ(submission.text.find('\n'), std::string::npos);
@@ -79,12 +79,12 @@ TEST(ReadSubmission, ShowsSlurmsTextOnOnePrintableLine) {
   EXPECT_EQ(read_submission({9, "", ""}).text, "no answer, exit status 9");
 }
 
-// SLURM_TIME_FORMAT=%s squeue --me --states=all of a bed with a job in every such state.
+// SLURM_TIME_FORMAT=%s squeue --me --states=all of a testbed with a job in every state below.
 constexpr const char* kQueue = R"(1795259546
 16|canc|CANCELLED|1795259542|1:00:00|/scratch/me|fac1c1|None
 15|good|COMPLETED|1795259541|59:59|/scratch/me|fac1c1|None
 14|bad|FAILED|1795259541|1:00:00|/scratch/me|fac1c1|NonZeroExitCode
-11|twin|PENDING|N/A|1:00:00|/scratch/me||Dependency
+11|duplicate|PENDING|N/A|1:00:00|/scratch/me||Dependency
 17|depn|PENDING|N/A|1:00:00|/scratch/me||DependencyNeverSatisfied
 18|long|PENDING|N/A|4-03:00:00|/scratch/me||PartitionTimeLimit
 19|begin|PENDING|1795263142|1:00:00|/scratch/me||BeginTime
@@ -95,7 +95,7 @@ constexpr const char* kQueue = R"(1795259546
 xffl-end
 )";
 
-TEST(ReadQueue, KnowsEveryStateThatARealControllerShows) {
+TEST(ReadQueue, ParsesEveryStateOfARealController) {
   const auto rows = read_queue(kQueue);
   ASSERT_TRUE(rows);
   std::map<std::string, QueueRow> by_name;
@@ -108,8 +108,8 @@ TEST(ReadQueue, KnowsEveryStateThatARealControllerShows) {
   EXPECT_EQ(by_name["good"].status.reason, "");
   EXPECT_EQ(by_name["bad"].status.state, JobState::kEnded);
   EXPECT_EQ(by_name["bad"].status.reason, "NonZeroExitCode");
-  EXPECT_EQ(by_name["twin"].status.state, JobState::kPending);
-  EXPECT_EQ(by_name["twin"].status.starts_in, std::nullopt);
+  EXPECT_EQ(by_name["duplicate"].status.state, JobState::kPending);
+  EXPECT_EQ(by_name["duplicate"].status.starts_in, std::nullopt);
   for (const char* held : {"depn", "long", "held"})
     EXPECT_EQ(by_name[held].status.state, JobState::kHeld) << held;
   EXPECT_EQ(by_name["held"].status.reason, "JobHeldUser");
@@ -121,7 +121,7 @@ TEST(ReadQueue, KnowsEveryStateThatARealControllerShows) {
   EXPECT_EQ(running.folder, "/scratch/link");
 }
 
-TEST(ReadQueue, AnAnswerThatIsNotWholeIsNone) {
+TEST(ReadQueue, RejectsAnIncompleteAnswer) {
   const std::string whole = kQueue;
   for (size_t size = 0; size < whole.size(); ++size)
     ASSERT_EQ(read_queue(whole.substr(0, size)), std::nullopt) << size;
@@ -131,7 +131,7 @@ TEST(ReadQueue, AnAnswerThatIsNotWholeIsNone) {
   EXPECT_EQ(read_queue("1795259546\nxffl-end\n")->size(), 0u);
 }
 
-TEST(ReadQueue, HostileLinesAreNoJobs) {
+TEST(ReadQueue, SkipsMalformedRows) {
   const auto rows = read_queue(
       "100\n"
       "CLUSTER: leonardo\n"
@@ -157,13 +157,13 @@ TEST(ReadQueue, HostileLinesAreNoJobs) {
   EXPECT_EQ(rows->at(3).status.native, "FLYING");
 }
 
-TEST(ReadAccounting, SpeaksOfEndedJobsOnly) {
+TEST(ReadAccounting, ReportsEndedJobsOnly) {
   const auto rows = read_accounting(
-      "10|twin|CANCELLED by 3001|n1|/scratch/me\n"
-      "11|twin|RUNNING|n1|/scratch/me\n"
-      "12|twin|TIMEOUT|n1|/scratch/me\n"
+      "10|duplicate|CANCELLED by 3001|n1|/scratch/me\n"
+      "11|duplicate|RUNNING|n1|/scratch/me\n"
+      "12|duplicate|TIMEOUT|n1|/scratch/me\n"
       "12.batch|batch|COMPLETED|n1|\n"
-      "13|twin|COMPLETED|n1|/scratch/me\n"
+      "13|duplicate|COMPLETED|n1|/scratch/me\n"
       "xffl-end\n");
   ASSERT_TRUE(rows);
   ASSERT_EQ(rows->size(), 4u);
@@ -177,22 +177,22 @@ TEST(ReadAccounting, SpeaksOfEndedJobsOnly) {
   EXPECT_EQ(read_accounting("xffl-end\n")->size(), 0u);
 }
 
-TEST(ReadState, MapsWordsToWhatTheyCallFor) {
-  const auto state = [](const char* word, const char* reason = "None") {
-    return read_state(word, reason).state;
+TEST(ReadState, MapsSlurmStatesAndPendingReasons) {
+  const auto state = [](const char* name, const char* reason = "None") {
+    return read_state(name, reason).state;
   };
-  for (const char* word : {"PENDING", "CONFIGURING", "REQUEUED"})
-    EXPECT_EQ(state(word), JobState::kPending) << word;
-  for (const char* word : {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "STAGE_OUT"})
-    EXPECT_EQ(state(word), JobState::kRunning) << word;
-  for (const char* word : {"REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
-    EXPECT_EQ(state(word), JobState::kHeld) << word;
-  for (const char* word : {"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "LAUNCH_FAILED"})
-    EXPECT_EQ(read_state(word, "None").cause, EndCause::kInfrastructure) << word;
+  for (const char* name : {"PENDING", "CONFIGURING", "REQUEUED"})
+    EXPECT_EQ(state(name), JobState::kPending) << name;
+  for (const char* name : {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "STAGE_OUT"})
+    EXPECT_EQ(state(name), JobState::kRunning) << name;
+  for (const char* name : {"REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+    EXPECT_EQ(state(name), JobState::kHeld) << name;
+  for (const char* name : {"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "LAUNCH_FAILED"})
+    EXPECT_EQ(read_state(name, "None").cause, EndCause::kInfrastructure) << name;
   EXPECT_EQ(read_state("OUT_OF_MEMORY", "OutOfMemory").cause, EndCause::kOutOfMemory);
   EXPECT_EQ(read_state("TIMEOUT", "TimeLimit").cause, EndCause::kWalltime);
-  for (const char* word : {"", "running", "RUNNINGS", "REVOKED", "?"})
-    EXPECT_EQ(state(word), JobState::kUnknown) << word;
+  for (const char* name : {"", "running", "RUNNINGS", "REVOKED", "?"})
+    EXPECT_EQ(state(name), JobState::kUnknown) << name;
   for (const char* reason :
        {"Priority", "Resources", "Dependency", "BeginTime", "ReqNodeNotAvail, UnavailableNodes:n1",
         "QOSMaxJobsPerUserLimit", "AssocGrpGRES", "Reservation", "PartitionDown", "NodeDown",
@@ -205,7 +205,7 @@ TEST(ReadState, MapsWordsToWhatTheyCallFor) {
     EXPECT_EQ(state("PENDING", reason), JobState::kHeld) << reason;
 }
 
-TEST(ReadTimeLeft, ReadsWhatSqueueWrites) {
+TEST(ReadTimeLeft, ParsesSqueueDurations) {
   EXPECT_EQ(read_time_left("4-03:00:00"), seconds(((4 * 24 + 3) * 60) * 60));
   EXPECT_EQ(read_time_left("1-00:00:05"), seconds(86405));
   EXPECT_EQ(read_time_left("1:00:00"), seconds(3600));

@@ -1,0 +1,372 @@
+#include "slurm_parser.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <span>
+
+#include "xffl/base/log.h"
+
+namespace xffl::submit {
+namespace {
+
+constexpr size_t kMaxIdDigits = 18;
+constexpr size_t kMaxTextBytes = 2000;
+
+std::optional<int64_t> read_integer(std::string_view text) {
+  int64_t value = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = problem == std::errc() && end == text.data() + text.size() && value >= 0;
+  return whole ? std::optional(value) : std::nullopt;
+}
+
+bool is_digits(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+std::string_view trim(std::string_view text) {
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
+}
+
+/// The lines before kEndMark, without newlines; empty when the text does not end with kEndMark.
+std::optional<std::vector<std::string_view>> lines_of(std::string_view text) {
+  std::vector<std::string_view> lines;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = text.find('\n', begin);
+    if (end == std::string_view::npos) return std::nullopt;
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  if (lines.empty() || lines.back() != kEndMark) return std::nullopt;
+  lines.pop_back();
+  return lines;
+}
+
+/// Splits `line` into `count` fields; the last field keeps any further bars.
+std::vector<std::string_view> fields_of(std::string_view line, size_t count) {
+  std::vector<std::string_view> fields;
+  while (fields.size() + 1 < count) {
+    const size_t bar = line.find('|');
+    if (bar == std::string_view::npos) return {};
+    fields.push_back(line.substr(0, bar));
+    line.remove_prefix(bar + 1);
+  }
+  fields.push_back(line);
+  return fields;
+}
+
+bool is_node_list(std::string_view text) {
+  return !text.empty() && text != "(null)" && text != "None assigned";
+}
+
+Submission read_accepted(std::string_view out) {
+  const std::string_view line = trim(out);
+  const std::string_view id = line.substr(0, line.find(';'));  // "123;cluster"
+  const std::string_view cluster = line.substr(std::min(id.size(), line.size()));
+  constexpr std::string_view kName =
+      ";ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-";
+  if (!is_slurm_id(id) || cluster.find_first_not_of(kName) != std::string_view::npos) return {};
+  return {Submission::Kind::kAccepted, std::string(id), {}};
+}
+
+using Texts = std::span<const std::string_view>;
+
+// The request may have reached the controller: a job may exist or still appear.
+constexpr auto kUnknownOutcome = std::to_array<std::string_view>({
+    "timed out",
+    "unexpected message",
+    "zero bytes were transmitted",
+    "connection reset",
+    "broken pipe",
+    "communication connection failure",
+    "unspecified error",
+});
+
+// Limits on submitted jobs: they pass by themselves.
+constexpr auto kSubmitLimits = std::to_array<std::string_view>({
+    "maxsubmit",
+    "grpsubmit",
+    "submit jobs limit",
+    "submitjobslimit",
+});
+
+// Errors in the request itself.
+constexpr auto kPermanent = std::to_array<std::string_view>({
+    "invalid partition",
+    "invalid account",
+    "invalid qos",
+    "invalid feature",
+    "invalid wckey",
+    "invalid generic resource",
+    "invalid trackable resource",
+    "invalid license",
+    "invalid job array",
+    "invalid user id",
+    "invalid group id",
+    "invalid cluster",
+    "invalid --",
+    "invalid reservation",
+    "invalid node name",
+    "invalid burst buffer",
+    "invalid directive",
+    "invalid numeric",
+    "invalid time",
+    "invalid dependency",
+    "requested reservation is invalid",
+    "requested time limit is invalid",
+    "requested node configuration is not available",
+    "node count specification invalid",
+    "memory specification can not be satisfied",
+    "cpu count per node can not be satisfied",
+    "cpu count specification invalid",
+    "more processors requested than permitted",
+    "access/permission denied",
+    "user's group not permitted",
+    "not permitted to use this",
+    "access denied to requested",
+    "job violates accounting/qos policy",
+    "too many",
+    "too long",
+    "unrecognized option",
+    "unrecognised option",
+    "unknown option",
+    "requires an argument",
+    "batch script contains only whitespace",
+    "batch script contains dos line breaks",
+    "does not look like a batch script",
+    "batch script is empty",
+    "script is empty",
+    "specification is invalid",
+    "gres option unsupported",
+    "missing or invalid",
+    "job size specification",
+    "no account specified",
+    "no partition specified",
+    "is not valid",
+    "unable to open file",
+    "job dependency problem",
+});
+
+// The request did not reach the controller, or was rejected for a temporary reason.
+constexpr auto kTemporary = std::to_array<std::string_view>({
+    "unable to contact slurm controller",
+    "slurm controller in standby mode",
+    "slurm backup controller in standby",
+    "slurmctld running in standby",
+    "resource temporarily unavailable",
+    "temporarily unable to accept job",
+    "invalid authentication credential",
+    "protocol authentication error",
+    "authentication failure",
+    "munge encode failed",
+    "munge decode failed",
+    "auth_g_create",
+    "connection refused",
+    "configuration source",
+    "required partition not available",
+    "requested partition configuration not available now",
+    "requested operation is presently disabled",
+    "requested nodes are busy",
+    "system is in maintenance",
+    "cannot allocate memory",
+    "fork failed",
+    "no space left",
+    "error writing script",
+    "error creating file",
+});
+
+bool contains_any(std::string_view text, Texts parts) {
+  return std::any_of(parts.begin(), parts.end(), [&](std::string_view part) {
+    return text.find(part) != std::string_view::npos;
+  });
+}
+
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return lower;
+}
+
+struct StateName {
+  std::string_view name;
+  JobState state;
+  EndCause cause = EndCause::kOrdinary;
+};
+
+constexpr std::array kStates = std::to_array<StateName>({
+    {"PENDING", JobState::kPending},
+    {"CONFIGURING", JobState::kPending},
+    {"POWER_UP_NODE", JobState::kPending},
+    {"REQUEUED", JobState::kPending},
+    {"REQUEUE_FED", JobState::kPending},
+    {"REQUEUE_HOLD", JobState::kHeld},
+    {"RESV_DEL_HOLD", JobState::kHeld},
+    {"SPECIAL_EXIT", JobState::kHeld},
+    {"RUNNING", JobState::kRunning},
+    {"COMPLETING", JobState::kRunning},
+    {"RESIZING", JobState::kRunning},
+    {"SIGNALING", JobState::kRunning},
+    {"STAGE_OUT", JobState::kRunning},
+    {"STOPPED", JobState::kRunning},
+    {"SUSPENDED", JobState::kRunning},
+    {"UPDATE_DB", JobState::kRunning},
+    {"COMPLETED", JobState::kEnded},
+    {"FAILED", JobState::kEnded},
+    {"DEADLINE", JobState::kEnded},
+    {"TIMEOUT", JobState::kEnded, EndCause::kWalltime},
+    {"OUT_OF_MEMORY", JobState::kEnded, EndCause::kOutOfMemory},
+    {"NODE_FAIL", JobState::kEnded, EndCause::kInfrastructure},
+    {"BOOT_FAIL", JobState::kEnded, EndCause::kInfrastructure},
+    {"LAUNCH_FAILED", JobState::kEnded, EndCause::kInfrastructure},
+    {"RECONFIG_FAIL", JobState::kEnded, EndCause::kInfrastructure},
+    {"PREEMPTED", JobState::kEnded, EndCause::kInfrastructure},
+    {"CANCELLED", JobState::kCancelled},
+});
+
+// Pending reasons that do not pass by themselves, in lower case without separators.
+constexpr auto kHolds = std::to_array<std::string_view>({
+    "jobheld",
+    "jobholdmaxrequeue",
+    "requeuedheld",
+    "dependencyneversatisfied",
+    "badconstraints",
+    "partitiontimelimit",
+    "partitionnodelimit",
+    "partitionconfig",
+    "invalidaccount",
+    "invalidqos",
+    "accountnotallowed",
+    "qosnotallowed",
+    "reservationdeleted",
+    "maxwalldurationperjob",
+    "maxcpuminutesperjob",
+    "maxtresminutesperjob",
+    "maxnodeperjob",
+    "maxcpuperjob",
+    "maxgresperjob",
+    "maxcpupernode",
+    "mincpu",
+    "mingres",
+    "minmemory",
+    "minnode",
+    "systemfailure",
+    "jobarraytasklimit",
+    "burstbufferstageinfailed",
+    "grpcpuminutes",
+    "grpbillingminutes",
+    "grpgresminutes",
+});
+
+bool is_held(std::string_view reason) {
+  std::string letters;
+  for (const char c : lower_case(reason))
+    if (c >= 'a' && c <= 'z') letters += c;
+  return contains_any(letters, kHolds);
+}
+
+}  // namespace
+
+bool is_slurm_id(std::string_view text) {
+  return is_digits(text) && text.size() <= kMaxIdDigits && text.front() != '0';
+}
+
+Submission read_submission(const remote::CommandResult& answer) {
+  if (answer.exit_code == 0) {
+    Submission submission = read_accepted(answer.out);
+    if (submission.kind == Submission::Kind::kAccepted) return submission;
+  }
+  std::string text = answer.err;
+  if (!trim(answer.out).empty()) text += "\n" + answer.out;
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  text = log::printable(trim(text), kMaxTextBytes);
+  if (text.empty()) text = "no answer, exit status " + std::to_string(answer.exit_code);
+  // A command that reports success has rejected nothing.
+  const bool failed = answer.exit_code != 0;
+  return {
+      failed ? classify_rejection(text, answer.exit_code) : Submission::Kind::kUnknown, {}, text};
+}
+
+std::optional<std::chrono::seconds> read_time_left(std::string_view text) {
+  int64_t seconds = 0;
+  if (const size_t dash = text.find('-'); dash != std::string_view::npos) {
+    const auto days = read_integer(text.substr(0, dash));
+    if (!days || *days > 36500) return std::nullopt;
+    seconds = *days * 24;
+    text.remove_prefix(dash + 1);
+  }
+  int parts = 0;
+  for (size_t begin = 0; begin <= text.size(); ++parts) {
+    const size_t end = std::min(text.find(':', begin), text.size());
+    const auto part = read_integer(text.substr(begin, end - begin));
+    if (!part || *part > 1'000'000 || parts > 2) return std::nullopt;
+    seconds = parts == 0 && seconds > 0 ? seconds + *part : seconds * 60 + *part;
+    begin = end + 1;
+  }
+  return parts >= 2 ? std::optional(std::chrono::seconds(seconds)) : std::nullopt;
+}
+
+std::optional<std::vector<QueueRow>> read_queue(std::string_view text) {
+  const auto lines = lines_of(text);
+  if (!lines || lines->empty()) return std::nullopt;
+  const auto now = read_integer(lines->front());
+  if (!now) return std::nullopt;
+  std::vector<QueueRow> rows;
+  for (size_t i = 1; i < lines->size(); ++i) {
+    const auto fields = fields_of((*lines)[i], 8);
+    if (fields.empty() || !is_slurm_id(fields[0])) continue;
+    QueueRow row{std::string(fields[0]), std::string(fields[1]), std::string(fields[5]),
+                 read_state(fields[2], fields[7]), is_node_list(fields[6])};
+    if (row.status.state == JobState::kRunning) row.status.ends_in = read_time_left(fields[4]);
+    const auto start = read_integer(fields[3]);
+    if (row.status.state == JobState::kPending && start && *start > 0)
+      row.status.starts_in = std::chrono::seconds(std::max<int64_t>(0, *start - *now));
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+std::optional<std::vector<QueueRow>> read_accounting(std::string_view text) {
+  const auto lines = lines_of(text);
+  if (!lines) return std::nullopt;
+  std::vector<QueueRow> rows;
+  for (const std::string_view line : *lines) {
+    const auto fields = fields_of(line, 5);
+    if (fields.empty() || !is_slurm_id(fields[0])) continue;
+    QueueRow row{std::string(fields[0]), std::string(fields[1]), std::string(fields[4]),
+                 read_state(fields[2], {}), is_node_list(fields[3])};
+    if (row.status.state != JobState::kEnded && row.status.state != JobState::kCancelled)
+      row.status.state = JobState::kUnknown;
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+Submission::Kind classify_rejection(std::string_view text, int exit_code) {
+  const std::string lower = lower_case(text);
+  if (exit_code == 126 || exit_code == 127) return Submission::Kind::kRejected;  // no sbatch
+  if (contains_any(lower, kUnknownOutcome)) return Submission::Kind::kUnknown;
+  if (contains_any(lower, kSubmitLimits)) return Submission::Kind::kDeferred;
+  if (contains_any(lower, kPermanent)) return Submission::Kind::kRejected;
+  if (contains_any(lower, kTemporary)) return Submission::Kind::kDeferred;
+  return Submission::Kind::kUnknown;
+}
+
+JobStatus read_state(std::string_view text, std::string_view reason) {
+  JobStatus status;
+  status.native = log::printable(text, 64);
+  if (reason != "None") status.reason = log::printable(reason, 200);
+  const std::string_view name = text.substr(0, text.find_first_of(" +"));  // "CANCELLED by 1000"
+  const auto known = std::find_if(kStates.begin(), kStates.end(),
+                                  [&](const StateName& each) { return each.name == name; });
+  if (known == kStates.end()) return status;
+  status.state = known->state;
+  status.cause = known->cause;
+  status.is_ending = name == "COMPLETING";
+  if (status.state == JobState::kPending && is_held(reason)) status.state = JobState::kHeld;
+  return status;
+}
+
+}  // namespace xffl::submit
