@@ -20,8 +20,8 @@ void on_first_rank(comm::Group& group, at::Device device, const std::function<vo
 /// error, the others kFailed.
 void on_all_ranks(comm::Group& group, at::Device device, const std::function<void()>& body);
 
-/// As on_all_ranks(), for long work: the other ranks wait for rank 0 without a timeout, and for
-/// each other with the collectives' timeout.
+/// As on_all_ranks(), for long work: the other ranks wait for rank 0 without a timeout. No rank may
+/// take longer than rank 0 by the collectives' timeout.
 void on_all_ranks_without_timeout(comm::Group& group, at::Device device,
                                   const std::function<void()>& body);
 

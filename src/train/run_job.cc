@@ -200,9 +200,8 @@ void JobRun::warn_of_rounding() const {
   if (training.moment_dtype == job::StateDtype::kBfloat16 && 1 - training.beta2 < 1.0 / 256) {
     log::warning(
         "training.moment_dtype: bf16 is too narrow for this beta2: a step reduces a second moment "
-        "by "
-        "at most 1 - beta2 of its value, which bfloat16 rounds away below 1/256: use 0.99 or less, "
-        "or fp32",
+        "by at most 1 - beta2 of its value, which bfloat16 rounds away below 1/256: use 0.99 or "
+        "less, or fp32",
         {{"beta2", training.beta2}});
   }
 }
