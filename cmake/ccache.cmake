@@ -1,4 +1,4 @@
-# Compiles through ccache where it is installed. Precompiled headers need the sloppiness named here to be cached.
+# Compiles through ccache if it is installed. Caching of precompiled headers requires these sloppiness flags.
 find_program(XFFL_CCACHE ccache)
 mark_as_advanced(XFFL_CCACHE)
 if(XFFL_CCACHE)

@@ -1,8 +1,8 @@
-# The headers of cuBLAS and its relatives, which LibTorch's CUDA headers include. A minimal toolkit (nvcc and the runtime) lacks
-# them; the PyPI wheels that LibTorch comes with have them in nvidia/cu13/include, or in nvidia/*/include each.
+# Finds the headers of cuBLAS, cuSPARSE and cuSOLVER, which LibTorch's CUDA headers include. A minimal toolkit (nvcc and the runtime)
+# lacks them; the PyPI wheels of LibTorch's dependencies have them in nvidia/cu13/include or in nvidia/*/include.
 
-# Sets `result` to the folders of the wheels that hold the headers which the toolkit's folders lack: empty for a whole toolkit.
-# Such a folder has its place behind the toolkit's: a header that both have is the toolkit's, which nvcc belongs to.
+# Sets `result` to the wheel folders with the headers that the toolkit lacks; empty for a complete toolkit. Put these folders after the
+# toolkit's on the include path: a header in both must come from the toolkit, which nvcc belongs to.
 function(xffl_cuda_library_headers result toolkit_folders site_packages)
   file(GLOB wheel_folders ${site_packages}/nvidia/cu[0-9]*/include ${site_packages}/nvidia/*/include)
   set(folders "")

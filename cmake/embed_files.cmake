@@ -2,7 +2,7 @@
 #
 # Writes <function>.cc into the build folder and sets <FUNCTION>_SOURCE, in capitals, to its path. The file includes "<function>.h" of
 # the module, which declares `struct <type> { std::string_view name, text; }` and `std::span<const <type>> <function>()`. A file's
-# name is its path below the folder without its ending; templates/slurm/job.sbatch is "slurm".
+# name is its path below the folder without its extension; templates/slurm/job.sbatch is "slurm".
 function(xffl_embed_files function)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "FOLDER;MODULE;TYPE" "")
   file(GLOB_RECURSE files CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}/${arg_FOLDER} ${CMAKE_SOURCE_DIR}/${arg_FOLDER}/*)
@@ -27,7 +27,7 @@ std::span<const ${arg_TYPE}> ${function}() { return kFiles; }
 
 }  // namespace xffl::${arg_MODULE}\n")
 
-  # Written only when it differs: a configuration alone compiles nothing again.
+  # Writes the file only if it changed, so that a configuration alone recompiles nothing.
   set(source ${CMAKE_CURRENT_BINARY_DIR}/${function}.cc)
   set(old "")
   if(EXISTS ${source})

@@ -1,4 +1,4 @@
-# Every public header compiles alone: a target of one generated .cc per header, built by a ctest.
+# Checks that every public header compiles alone: a ctest builds a target with one generated .cc per header.
 function(xffl_check_headers)
   get_property(modules GLOBAL PROPERTY XFFL_MODULES)
   set(plain "")
@@ -22,7 +22,7 @@ function(xffl_check_headers)
     add_library(headers_plain OBJECT EXCLUDE_FROM_ALL ${plain})
     target_include_directories(headers_plain PRIVATE ${CMAKE_SOURCE_DIR}/include)
     target_link_libraries(headers_plain PRIVATE xffl_warnings)
-    target_compile_options(headers_plain PRIVATE -O0)  # they are only read
+    target_compile_options(headers_plain PRIVATE -O0)  # only parsing matters
     add_dependencies(check_headers headers_plain)
   endif()
   if(torch)

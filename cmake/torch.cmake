@@ -14,7 +14,7 @@ if(NOT XFFL_TORCH_DIR)
   endif()
 endif()
 if(NOT XFFL_TORCH_DIR OR NOT EXISTS ${XFFL_TORCH_DIR}/lib/libtorch_cpu.so)
-  message(FATAL_ERROR "LibTorch was not found (looked at '${XFFL_TORCH_DIR}'): run scripts/bootstrap.sh, or set XFFL_TORCH_DIR "
+  message(FATAL_ERROR "LibTorch was not found in '${XFFL_TORCH_DIR}': run scripts/bootstrap.sh, or set XFFL_TORCH_DIR "
                       "to a folder that holds include/ and lib/libtorch_cpu.so, or use the preset 'coordinator'")
 endif()
 set(XFFL_TORCH_DIR ${XFFL_TORCH_DIR} CACHE PATH "LibTorch: the folder with include/ and lib/" FORCE)
@@ -22,16 +22,16 @@ set(XFFL_TORCH_DIR ${XFFL_TORCH_DIR} CACHE PATH "LibTorch: the folder with inclu
 add_library(xffl_torch INTERFACE)
 target_include_directories(xffl_torch SYSTEM INTERFACE
   ${XFFL_TORCH_DIR}/include ${XFFL_TORCH_DIR}/include/torch/csrc/api/include)
-# The wheel has Gloo inside and its headers not: Debian's libgloo-dev lends the headers (never linked). src/comm/gloo.cc
-# is the only user and checks itself at start-up.
+# The wheel contains Gloo without headers: Debian's libgloo-dev provides the headers and is not linked. src/comm/gloo.cc is the only
+# user and checks at start-up that they match.
 target_compile_definitions(xffl_torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
-# libstdc++ goes first: the wheel's libraries export parts of an older one (std::filesystem), which must not be bound to.
-# Torch's own libraries carry an rpath to what they need.
+# libstdc++ comes first: the wheel's libraries export parts of an older libstdc++ (std::filesystem), which must not be used. Torch's own
+# libraries have an rpath to their dependencies.
 target_link_libraries(xffl_torch INTERFACE stdc++
   ${XFFL_TORCH_DIR}/lib/libtorch.so ${XFFL_TORCH_DIR}/lib/libtorch_cpu.so ${XFFL_TORCH_DIR}/lib/libc10.so)
 target_link_options(xffl_torch INTERFACE -Wl,--allow-shlib-undefined)
-# at::parallel_for lies in headers and runs on one thread where OpenMP is off. The runtime is the one that LibTorch loads: a
-# second one's threads would spin beside its own.
+# at::parallel_for is in headers and runs on one thread without OpenMP. Links the OpenMP runtime that LibTorch loads: the threads of a
+# second runtime would compete with LibTorch's.
 target_compile_options(xffl_torch INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fopenmp>)
 file(GLOB openmp_runtime ${XFFL_TORCH_DIR}/lib/libgomp*.so* ${XFFL_TORCH_DIR}/../torch.libs/libgomp*.so*)
 list(APPEND openmp_runtime gomp)
@@ -39,23 +39,23 @@ list(GET openmp_runtime 0 openmp_runtime)
 target_link_libraries(xffl_torch INTERFACE ${openmp_runtime})
 
 if(XFFL_CUDA)
-  # Ampere and Hopper, and what later GPUs compile when they first run it; CUDAARCHS overrides.
+  # Ampere and Hopper, and PTX that later GPUs compile at the first run; CUDAARCHS overrides.
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
     set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
   endif()
-  set(CMAKE_CUDA_RUNTIME_LIBRARY None)  # LibTorch's, see below
+  set(CMAKE_CUDA_RUNTIME_LIBRARY None)  # links LibTorch's runtime, see below
   find_package(CUDAToolkit REQUIRED)
   if(NOT CMAKE_CUDA_COMPILER)
     set(CMAKE_CUDA_COMPILER ${CUDAToolkit_NVCC_EXECUTABLE})
   endif()
   enable_language(CUDA)
-  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know it of nvcc 12 and later
+  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know the option of nvcc 12 and later
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
   endif()
   set(CMAKE_CUDA_STANDARD 20)
   get_filename_component(site_packages ${XFFL_TORCH_DIR} DIRECTORY)
-  # The runtime that LibTorch loads, by its path: a second one, or one that ld.so has to find, would be asking for trouble.
+  # Links the CUDA runtime that LibTorch loads by its path, so that the process cannot load a second one.
   file(GLOB cuda_runtime ${site_packages}/nvidia/cu*/lib/libcudart.so.* ${XFFL_TORCH_DIR}/lib/libcudart*.so*)
   list(APPEND cuda_runtime CUDA::cudart)
   list(GET cuda_runtime 0 cuda_runtime)
@@ -71,14 +71,14 @@ if(XFFL_CUDA)
     ${XFFL_TORCH_DIR}/lib/libtorch_cuda.so ${XFFL_TORCH_DIR}/lib/libc10_cuda.so)
 endif()
 
-# Parsing torch's headers costs about ten seconds a file: one precompiled header serves all.
+# Parsing torch's headers costs about ten seconds per file, so all targets share one precompiled header.
 file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/torch_pch.cc CONTENT "// Carries the precompiled header.\n")
 add_library(xffl_torch_pch OBJECT ${CMAKE_BINARY_DIR}/torch_pch.cc)
 target_link_libraries(xffl_torch_pch PRIVATE xffl_torch xffl_warnings Threads::Threads)
 target_precompile_headers(xffl_torch_pch PRIVATE <torch/types.h> <torch/autograd.h>)
 
-# Links torch to a target and lends it the precompiled header. Loading that costs as much as compiling one of our files: a
-# target's files are compiled as one (a file's internal names must be its own in its target).
+# Links torch to a target and uses the shared precompiled header. Loading the header costs as much as compiling one file, so a target's
+# files are compiled as one unity file; names in anonymous namespaces must therefore be unique in a target.
 function(xffl_use_torch target)
   get_target_property(type ${target} TYPE)
   if(type STREQUAL "EXECUTABLE")

@@ -1,5 +1,5 @@
-# What most files include is parsed once per kind of target. -O1 compiles programs' command lines and tests in half the
-# time; nothing hot is in them.
+# Precompiles the most common headers once per kind of target. -O1 halves the compile time of command lines and tests, whose speed does
+# not matter.
 set(XFFL_LIGHT_OPTIMISATION $<$<CONFIG:Release>:-O1>)
 function(xffl_precompile name light)
   file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/${name}.cc CONTENT "// Carries a precompiled header.\n")
@@ -20,9 +20,9 @@ endif()
 
 # xffl_module(name SOURCES file... [DEPENDS module...] [PRIVATE_LIBS target...] [TORCH])
 #
-# Declares src/<name>/ with its public headers in include/xffl/<name>/. DEPENDS is the whole list of xffl
-# modules that it may include; scripts/check_layers.py reads the same line and rejects any other. PRIVATE_LIBS
-# are third-party libraries that stay in its .cc files. TORCH: part of the trainer half.
+# Declares src/<name>/ with its public headers in include/xffl/<name>/. DEPENDS lists all xffl modules that the module may include;
+# scripts/check_layers.py reads the list and rejects other includes. PRIVATE_LIBS are third-party libraries that only the .cc files
+# include. TORCH: part of the trainer half.
 function(xffl_module name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "" "SOURCES;DEPENDS;PRIVATE_LIBS")
   if(arg_UNPARSED_ARGUMENTS)
@@ -47,8 +47,8 @@ endfunction()
 
 # xffl_program(name [COMMAND_LINE file...] [SOURCES file...] DEPENDS module... [PRIVATE_LIBS target...] [TORCH]): bin/<name>.
 #
-# COMMAND_LINE: the files that include CLI11. Its header defines objects that are built in each of them: 2.5 s of CPU time a
-# file, precompiled or not. The precompiled header with CLI11 is theirs alone, SOURCES compile without one.
+# COMMAND_LINE: the files that include CLI11, whose header costs 2.5 s of CPU time in each file, precompiled or not. Only these files use
+# the precompiled header with CLI11; SOURCES compile without a precompiled header.
 function(xffl_program name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "" "COMMAND_LINE;SOURCES;DEPENDS;PRIVATE_LIBS")
   add_executable(${name} ${arg_COMMAND_LINE} ${arg_SOURCES})
@@ -71,8 +71,8 @@ endfunction()
 
 # xffl_test(name SOURCES file... DEPENDS module... [PRIVATE_LIBS target...] [LABELS label...] [TORCH] [TIMEOUT seconds])
 #
-# One GoogleTest program; every TEST becomes a ctest named <name>.<Suite>.<Test>.
-# gtest_discover_tests keeps the first label only: the one that scripts select by goes first.
+# Declares a GoogleTest program; every TEST becomes a ctest named <name>.<Suite>.<Test>. gtest_discover_tests keeps only the first label:
+# put the label that scripts select first.
 function(xffl_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "TIMEOUT" "SOURCES;DEPENDS;PRIVATE_LIBS;LABELS")
   add_executable(${name}_test ${arg_SOURCES})

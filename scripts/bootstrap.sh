@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Installs what xffl needs to be built and run on Debian 12 (and close relatives); safe to repeat.
+# Installs the dependencies to build and run xffl on Debian 12 and its derivatives; safe to repeat.
 #
 #   scripts/bootstrap.sh [build|test]
-#     build (default)  compiler, libraries, LibTorch without its GPU libraries when there is no GPU
-#     test             the same, plus Python packages that the tests compare with (torch, transformers), and the daemons
-#                      of scripts/dev_cluster.sh (sshd, Slurm, ...), which are installed but neither started nor enabled
+#     build (default)  compiler, libraries, LibTorch (without its GPU libraries on a machine without a GPU)
+#     test             also the Python packages that the tests use as references (torch, transformers), and the daemons of
+#                      scripts/dev_cluster.sh (sshd, Slurm, ...), which are neither started nor enabled
 #
 # Environment:
-#   XFFL_TORCH_DIR   an existing LibTorch or Python "torch" folder: nothing is downloaded for it
-#   XFFL_DEPS_DIR    where Python packages and LibTorch go (default: .deps in the source folder)
+#   XFFL_TORCH_DIR   an existing LibTorch or Python "torch" folder, used instead of a download
+#   XFFL_DEPS_DIR    the folder for Python packages and LibTorch (default: .deps in the source folder)
 #
-# Debian packages come by apt (as root, or with sudo); without either, the line to run is printed.
-# It prints one line per step with the seconds that it took.
+# Installs Debian packages by apt as root or with sudo; without either it prints the command to run.
+# Prints one line per step with its duration.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 profile=${1:-build}
@@ -36,11 +36,11 @@ step() { # step NAME COMMAND...: runs quietly, prints seconds, shows the log's e
 packages=(g++ cmake ninja-build ccache git python3 python3-venv
   libssl-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libspdlog-dev libfmt-dev
   libsentencepiece-dev libpcre2-dev libsqlite3-dev libzstd-dev libssh-dev libgtest-dev libgmock-dev libgloo-dev)
-# What facilities on this machine are made of; their services stay off.
+# The daemons of the test facilities; their services stay disabled.
 bed_packages=(openssh-server openssh-client munge slurm-wlm slurmdbd mariadb-server iproute2 util-linux procps)
-# What makes this machine misbehave: system calls that fail, a clock that jumps.
+# Fault injection: failing system calls, a jumping clock.
 fault_packages=(strace libfaketime)
-# What tests of the sources themselves need.
+# For the lint tests.
 source_packages=(clang-format)
 bed_services=(ssh munge slurmctld slurmd slurmdbd mariadb)
 
@@ -58,8 +58,7 @@ install_packages() {
   "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"
 }
 
-# Packages of daemons, installed such that no daemon starts, now or at the next boot. Services that were here stay as
-# they are.
+# Installs packages of daemons without starting a daemon, now or at the next boot. Services that existed before do not change.
 install_without_daemons() {
   local sudo=() policy=/usr/sbin/policy-rc.d ours= service new=() code=0
   [ "$(id -u)" = 0 ] || sudo=(sudo -n)
@@ -83,7 +82,7 @@ if command -v dpkg-query >/dev/null; then
     if [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null; then
       step "${#missing[@]} Debian packages" install_packages "${missing[@]}"
     else
-      echo "bootstrap: these packages are missing and need an administrator; run:" >&2
+      echo "bootstrap: these packages are missing and need root; run:" >&2
       echo "  sudo apt-get update && sudo apt-get install -y --no-install-recommends ${missing[*]}" >&2
       exit 1
     fi
@@ -92,9 +91,9 @@ if command -v dpkg-query >/dev/null; then
     mapfile -t missing < <(missing_packages "${bed_packages[@]}" "${fault_packages[@]}" "${source_packages[@]}")
     if [ ${#missing[@]} -gt 0 ]; then
       if [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null; then
-        step "${#missing[@]} packages for facilities, faults and checks on this machine" install_without_daemons "${missing[@]}"
+        step "${#missing[@]} packages for test facilities, fault injection and lint" install_without_daemons "${missing[@]}"
       else
-        echo "bootstrap: without ${missing[*]} tests on real facilities and of faults are skipped; they need an administrator" >&2
+        echo "bootstrap: missing packages: ${missing[*]}; without them tests with real facilities and faults are skipped (installing needs root)" >&2
       fi
     fi
   fi
@@ -103,9 +102,9 @@ else
 fi
 
 # --- Python packages: LibTorch is the torch wheel ---------------------------------------------------------------------
-# One virtual environment holds LibTorch and, for the tests, all that `import torch` needs beside it.
+# One virtual environment holds LibTorch and, for the tests, the dependencies of `import torch`.
 venv=$deps/venv
-installed() { # installed NAME[==VERSION]...: true when every one is there, at that version where one is given
+installed() { # installed NAME[==VERSION]...: true if all packages are installed, with the given versions
   "$venv/bin/python" - "$@" <<'PY'
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -141,12 +140,12 @@ fi
 if [ "$profile" = test ]; then
   make_venv
   want=("torch==$torch_version" transformers==5.17.0 safetensors numpy sentencepiece protobuf pytest)
-  # nvidia-nccl brings nccl.h, which the CUDA preset compiles against; sympy shows that torch's own needs are there.
+  # nvidia-nccl has nccl.h for the CUDA preset; sympy shows that torch's own dependencies are installed.
   installed "${want[@]}" nvidia-nccl-cu13 sympy || step "Python packages for the tests" pip_install "${want[@]}"
-  # PEFT's own needs are there but for these two.
+  # PEFT's other dependencies are installed already.
   want=(peft==0.21.2 accelerate==1.15.0 psutil==7.2.2)
   installed "${want[@]}" || step "PEFT for the tests" pip_install --no-deps "${want[@]}"
-  # The other generation of HF's config.json is written by transformers 4: kept apart from the venv's 5.
+  # transformers 4 writes the older format of HF's config.json; its folder is separate from the venv's version 5.
   if [ ! -d "$deps/transformers4/requests" ]; then
     rm -rf "$deps/transformers4"
     step "transformers 4 beside it" "$venv/bin/pip" install --disable-pip-version-check --no-input --no-compile -q \

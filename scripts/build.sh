@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Configures and builds a preset quietly; the whole output on failure.
+# Configures and builds a preset quietly; on failure prints errors and the end of the log.
 #
 #   scripts/build.sh PRESET [target...]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-# ccache then never runs the preprocessor of its own, which costs more than it saves with precompiled headers.
+# Depend mode: ccache does not run the preprocessor, which costs more than it saves with precompiled headers.
 export CCACHE_DEPEND=1
 preset=$1
 shift

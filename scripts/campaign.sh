@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# What tests do a few times, a hundred times, on real facilities: the coordinator is killed, submissions are interrupted.
+# Repeats tests on real facilities many times: kills of the coordinator and interrupted submissions.
 #
-#   scripts/campaign.sh [N] [PRESET] [BEDS]     default: 100 of each kind, preset coordinator, 4 beds at a time
+#   scripts/campaign.sh [N] [PRESET] [BEDS]     default: 100 of each kind, preset coordinator, 4 testbeds at a time
 #
-# - SIGKILL at every journal record of a federation of three rounds, and at N random instants: the model of an undisturbed
-#   run, every training once;
-# - N submissions of whole federations with slurmctld stopped (SIGSTOP) from the record of their intent on, and N
-#   with it killed there: each trains exactly once.
-# Seven parts, each on a bed of its own for an hour at most; 100 of each take about 30 minutes on two cores. The last line is
-# the verdict; logs are in build/PRESET/campaign. Needs what real facilities need (docs/developer/testing.md).
+# - SIGKILL at every journal record of a federation of three rounds, and at N random instants: the model equals an undisturbed
+#   run's, and each job trains once;
+# - N submissions of whole federations with slurmctld stopped (SIGSTOP) after the record of the intent, and N with slurmctld
+#   killed there: each job trains exactly once.
+# Seven parts, each with its own testbed and a limit of one hour; 100 of each take about 30 minutes on two cores. The last line is
+# the verdict; logs are in build/PRESET/campaign. Has the requirements of real facilities (docs/developer/testing.md).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 number=${1:-100} preset=${2:-coordinator} beds=${3:-4}
@@ -17,9 +17,9 @@ bin=build/$preset/bin logs=build/$preset/campaign
 rm -rf "$logs"
 mkdir -p "$logs"
 names=()
-begin() { # begin NAME COUNT SEED PROGRAM TEST: as soon as a bed is free
+begin() { # begin NAME COUNT SEED PROGRAM TEST: starts a part when a testbed is free
   while [ "$(jobs -rp | wc -l)" -ge "$beds" ]; do sleep 1; done
-  { # its exit code goes to a file: a shell forgets those of jobs that it has listed
+  { # stores the exit code in a file: `jobs` discards the codes of the jobs that it lists
     XFFL_CAMPAIGN=$2 XFFL_CAMPAIGN_SEED=$3 timeout --kill-after=60 3600 "$bin/$4" --gtest_filter="$5" >"$logs/$1.log" 2>&1 && code=0 || code=$?
     echo $code >"$logs/$1.code"
   } &

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Checks that the modules include only what their CMakeLists.txt declares.
+"""Checks the includes of all modules against the dependencies in their CMakeLists.txt.
 
-DEPENDS of xffl_module() is a module's whole list: an include of another module's header is an error, and so is
-a third-party header in a public one, a torch header in the coordinator half, and the other way round. Only
-src/base/log.cc may include spdlog and fmt.
+DEPENDS of xffl_module() lists all dependencies of a module. Errors are: an include of a header of another module, a
+third-party header in a public header, a torch header in the coordinator half, and a coordinator library in the
+trainer half. Only src/base/log.cc may include spdlog and fmt.
 
     scripts/check_layers.py [SOURCE_FOLDER]     exit code 0: clean; 1: problems, one per line
 """
@@ -13,10 +13,10 @@ import sys
 
 GROUND = {"base", "job", "checkpoint", "pack", "tokens"}
 TRAINER = {"comm", "kernels", "llama", "shard", "train"}
-WITHOUT_TORCH = {"kernels"}  # of the trainer's: nvcc compiles each file in seconds
+WITHOUT_TORCH = {"kernels"}  # trainer modules without torch: nvcc compiles their files in seconds
 # Header-only value types that public headers may show (base/json.h).
 ALLOWED_PUBLIC = {"nlohmann/json.hpp"}
-# LibTorch ships another fmt: these are included where LibTorch's headers are not on the include path.
+# LibTorch ships another fmt: these headers may only be used without LibTorch's headers on the include path.
 LOG_LIBRARIES = re.compile(r"^(spdlog|fmt)/")
 LOG_SOURCE = "src/base/log.cc"
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
@@ -29,7 +29,7 @@ MODULE = re.compile(r"xffl_module\(\s*(\w+)(.*?)\)", re.S)
 
 
 def declared_modules(root):
-    """Module -> set of modules that it may include."""
+    """Maps each module to the modules that it may include."""
     modules = {}
     for path in sorted(root.glob("src/*/CMakeLists.txt")):
         for name, body in MODULE.findall(path.read_text()):
@@ -59,11 +59,11 @@ def check_file(path, module, modules, public):
             if other != module and other not in modules[module]:
                 problems.append(f"{path}: module '{module}' includes {header} but does not list '{other}' in DEPENDS")
         elif TORCH.match(header) and (module not in TRAINER or module in WITHOUT_TORCH):
-            problems.append(f"{path}: {header}: only the trainer's modules may include torch, and not {sorted(WITHOUT_TORCH)}")
+            problems.append(f"{path}: {header}: only trainer modules may include torch, except {sorted(WITHOUT_TORCH)}")
         elif public and THIRD_PARTY.match(header) and header not in ALLOWED_PUBLIC and module not in TRAINER:
             problems.append(f"{path}: {header}: third-party types stay in .cc files")
         elif module in TRAINER | GROUND and FORBIDDEN_IN_TRAINER.match(header):
-            problems.append(f"{path}: {header} does not belong into the trainer's half")
+            problems.append(f"{path}: {header} does not belong in the trainer half")
     return problems
 
 
@@ -78,7 +78,7 @@ def check_halves(modules):
             problems.append(f"src/{module}: depends on the trainer half: {sorted(depends & TRAINER)}")
         for other in depends:
             if other not in modules:
-                problems.append(f"src/{module}: DEPENDS names '{other}', which is no module")
+                problems.append(f"src/{module}: DEPENDS names '{other}', which is not a module")
     return problems
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Checks what a program is linked to: scripts/check_linked.py PROGRAM FORBIDDEN_WORD...
+"""Checks the shared libraries of a program: scripts/check_linked.py PROGRAM FORBIDDEN_WORD...
 
-Fails when ldd names a library that holds one of the words, or cannot find a library at all.
+Fails if the name of a library contains a FORBIDDEN_WORD, or if ldd finds no file for a library.
 """
 import subprocess
 import sys

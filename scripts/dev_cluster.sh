@@ -1,30 +1,30 @@
 #!/usr/bin/env bash
-# Facilities on this machine: each a real sshd, munge, slurmctld and compute nodes with slurmd, in namespaces of its own.
+# Test facilities on this machine: each has a real sshd, munge, slurmctld and compute nodes with slurmd, in its own namespaces.
 #
-#   scripts/dev_cluster.sh up [flavours] [NAME...]    default: alba brno; up again only adds what is not up
-#   scripts/dev_cluster.sh down [NAME...]             ends them; without names all, and removes the state folder
+#   scripts/dev_cluster.sh up [flavours] [NAME...]    default: alba brno; starts the facilities that are not up
+#   scripts/dev_cluster.sh down [NAME...]             stops them; without names stops all and removes the state folder
 #   scripts/dev_cluster.sh status                     one line per facility; exit code 1 when none is up
 #   scripts/dev_cluster.sh describe NAME              "key=value" lines: host, user, key, folders, ...
-#   scripts/dev_cluster.sh exec [--user] NAME COMMAND...   on its log-in node, as root or as the facility's user
+#   scripts/dev_cluster.sh exec [--user] NAME COMMAND...   on its login node, as root or as the facility's user
 #   scripts/dev_cluster.sh certificate NAME KEY VALIDITY   signs KEY.pub for the user: -V of ssh-keygen, as +2m
 #   scripts/dev_cluster.sh wan NAME DELAY_MS RATE_MBIT LOSS_PCT [QUEUE_KB] | off | cut | heal   one way; rate 0: unlimited
 #   scripts/dev_cluster.sh pids NAME DAEMON           sshd mover munged mariadbd slurmdbd slurmctld slurmd:N slurmstepd:N
-#   scripts/dev_cluster.sh stop NAME DAEMON [SIGNAL]  SIGTERM by default, and until it is gone; STOP and CONT only signal
+#   scripts/dev_cluster.sh stop NAME DAEMON [SIGNAL]  SIGTERM by default, then waits for its end; STOP and CONT only signal
 #   scripts/dev_cluster.sh start NAME DAEMON
-#   scripts/dev_cluster.sh node NAME N down|up        a compute node loses power, boots
-#   scripts/dev_cluster.sh host-key NAME              sshd comes back with another host key
+#   scripts/dev_cluster.sh node NAME N down|up        power off or boot a compute node
+#   scripts/dev_cluster.sh host-key NAME              restarts sshd with another host key
 #
-# Everywhere: --state DIR (default ${TMPDIR:-/tmp}/xffl-bed). Several beds may be up, each with a state folder.
-# Flavours, of the facilities that this `up` starts:
-#   --nodes N (2)  --gpus N (2, per node)     --dbd  accounting: slurmdbd and MariaDB; without it there is none
-#   --scratch-mb M  a small scratch           --min-job-age S (300)  how soon the controller forgets an ended job
+# All commands: --state DIR (default ${TMPDIR:-/tmp}/xffl-bed). Several testbeds may be up, each with its own state folder.
+# Flavours of the facilities that `up` starts:
+#   --nodes N (2)  --gpus N (2, per node)     --dbd  accounting with slurmdbd and MariaDB (default: no accounting)
+#   --scratch-mb M  a small scratch           --min-job-age S (300)  seconds until the controller forgets an ended job
 #   --max-startups X (as 1:1:1)  --max-sessions N  a strict sshd       --sshd 'Key value'  --slurm 'Key=value'
-#   --noisy  a .bashrc that prints            --mover  a second host that speaks SFTP only and sees the same scratch
-#   --show DIR  a folder that facilities see at the same path, read-only; always: the project's
-#   --owner PID  the whole bed goes down when that process ends
+#   --noisy  a .bashrc that prints            --mover  a second host with SFTP only and the same scratch
+#   --show DIR  a folder mounted read-only at the same path; the project folder always is
+#   --owner PID  stops the whole testbed when that process ends
 #
 # Needs root, namespaces, overlayfs, /dev/net/tun (wan) and Debian's slurm-wlm munge openssh-server iproute2 (and
-# slurmdbd mariadb-server): scripts/bootstrap.sh test. Exit code 77, with the reason, where these are missing.
+# slurmdbd mariadb-server): scripts/bootstrap.sh test. Exit code 77, with the reason, if these are missing.
 set -euo pipefail
 project=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 parts=$project/tests/support/bed
@@ -47,14 +47,14 @@ until_true() { # until_true SECONDS COMMAND...
 }
 
 # --- which facility ---------------------------------------------------------------------------------------------------
-start_ticks() { # start_ticks PID: with the pid it names a process for good
+start_ticks() { # start_ticks PID: the start time, which with the pid identifies a process
   local stat
   read -r stat 2>/dev/null <"/proc/$1/stat" || return 1
   set -- ${stat##*) }
   echo "${20}"
 }
 remember() { echo "$1 $(start_ticks "$1")" >"$2"; } # remember PID FILE
-recall() {                                          # recall FILE: the pid, if that very process still lives
+recall() {                                          # recall FILE: the pid, if the remembered process is alive
   local pid ticks
   [ -s "$1" ] && read -r pid ticks <"$1" && [ -n "$ticks" ] && [ "$(start_ticks "$pid")" = "$ticks" ] && echo "$pid"
 }
@@ -74,16 +74,16 @@ enter() { # enter NAME: sets init and the facility's settings
 }
 inside() { nsenter -t "$init" -m -u -i -n -p "$@"; }
 
-# --- what it needs ----------------------------------------------------------------------------------------------------
+# --- requirements ------------------------------------------------------------------------------------------------------
 check_machine() {
   local tool
-  [ "$(id -u)" = 0 ] || skip "facilities need root: network, mount and pid namespaces"
+  [ "$(id -u)" = 0 ] || skip "facilities need root for network, mount and pid namespaces"
   for tool in ip unshare nsenter setpriv flock ssh-keygen sshd munged slurmctld slurmd sbatch; do
-    command -v $tool >/dev/null || skip "there is no $tool here: scripts/bootstrap.sh test installs it"
+    command -v $tool >/dev/null || skip "$tool was not found: scripts/bootstrap.sh test installs it"
   done
   if [ -n "$dbd" ]; then
     for tool in slurmdbd mariadbd mariadb-install-db; do
-      command -v $tool >/dev/null || skip "there is no $tool here: scripts/bootstrap.sh test installs it"
+      command -v $tool >/dev/null || skip "$tool was not found: scripts/bootstrap.sh test installs it"
     done
   fi
   unshare --net --mount --uts --ipc --pid --fork --propagation private sh -c 'ip link add br0 type bridge && mount -t tmpfs t /mnt &&
@@ -91,8 +91,8 @@ check_machine() {
     skip "this machine does not allow network and mount namespaces with an overlay of its root"
 }
 
-# A bed owns eight networks, 198.18.(8 x slot + 0..7).0/24, an address range for test networks (RFC 2544).
-slot_is_taken() { # by a living bed other than ours
+# A testbed owns eight networks, 198.18.(8 x slot + 0..7).0/24, an address range for test networks (RFC 2544).
+slot_is_taken() { # by another running testbed
   local slot=$1 owner file
   read -r owner <"$registry/$slot/state" || return 1
   [ "$owner" != "$state" ] || return 1
@@ -100,7 +100,7 @@ slot_is_taken() { # by a living bed other than ours
   for file in "$owner"/*/init.pid; do recall "$file" >/dev/null && return; done
   return 1
 }
-free_slot() { # one that nobody had, else one of a bed that died
+free_slot() { # an unused slot, else the slot of a dead testbed
   local candidate
   for candidate in $(seq 0 31); do [ -s "$registry/$candidate/state" ] || { echo "$candidate"; return; }; done
   for candidate in $(seq 0 31); do slot_is_taken "$candidate" || { echo "$candidate"; return; }; done
@@ -113,7 +113,7 @@ take_slot() {
   if [ ! -s "$state/slot" ] || slot_is_taken "$(cat "$state/slot")"; then
     candidate=$(free_slot)
     [ -z "$candidate" ] || echo "$candidate" >"$state/slot"
-    [ -s "$state/slot" ] || fail "32 beds are up; end one with: scripts/dev_cluster.sh down --state DIR"
+    [ -s "$state/slot" ] || fail "32 testbeds are up; stop one with: scripts/dev_cluster.sh down --state DIR"
   fi
   slot=$(cat "$state/slot")
   mkdir -p "$registry/$slot"
@@ -121,16 +121,16 @@ take_slot() {
   remember $$ "$registry/$slot/starter"
   exec 9>&-
 }
-free_net() { # the first network of the slot that no facility of this bed has
+free_net() { # the first network of the slot that no facility of this testbed uses
   local candidate
   for candidate in $(seq $((slot * 8)) $((slot * 8 + 7))); do
     grep -qs "net=\"$candidate\"" "$state"/*/etc/xffl-facility || { echo "$candidate"; return; }
   done
-  fail "a bed has eight facilities at most"
+  fail "a testbed has at most eight facilities"
 }
 
 # --- up and down ------------------------------------------------------------------------------------------------------
-boot() { # boot NAME: its settings are written
+boot() { # boot NAME: its settings must be written
   local dir=$state/$1 outer
   rm -f "$dir/init" "$dir/init.pid" "$dir/log/ready"
   setsid unshare --net --mount --uts --ipc --pid --fork --kill-child --propagation private \
@@ -172,7 +172,7 @@ write_known_hosts() {
       "$user" "$state" "$state"
   done >"$state/ssh_config"
 }
-watch_owner() { # the bed must not outlive a test that was killed
+watch_owner() { # the testbed must not outlive a killed test
   [ -n "$owner" ] || return 0
   setsid bash -c 'while kill -0 "$1" 2>/dev/null && [ -e "$2/slot" ]; do sleep 1; done
     exec "$3" down --state "$2"' watch "$owner" "$state" "$project/scripts/dev_cluster.sh" </dev/null >/dev/null 2>&1 9>&- &
@@ -186,7 +186,7 @@ up() {
   watch_owner
   make_key "$state/keys/id" bed
   make_key "$state/keys/user_ca" user-ca
-  make_key "$state/keys/certified" certified # in no authorized_keys: only its certificate opens
+  make_key "$state/keys/certified" certified # in no authorized_keys: only its certificate is accepted
   local each
   for each in "${names[@]}"; do
     name=$each
@@ -208,7 +208,7 @@ pids_of_namespace() { # pids_of_namespace NS: processes whose network namespace 
 }
 down_one() {
   local dir=$state/$1 pid namespace
-  # The links first: once no process is left, another bed may have the network.
+  # Links first: when no process is left, another testbed may take the network.
   if pid=$(recall "$dir/wan.pid"); then
     kill "$pid"
     until_true 5 test ! -e "/proc/$pid/stat" || true
@@ -216,8 +216,8 @@ down_one() {
   if [ -s "$dir/net" ] && is_up "$1"; then ip link del "xb$(cat "$dir/net")" 2>/dev/null || true; fi
   if pid=$(recall "$dir/init.pid"); then
     namespace=$(readlink "/proc/$pid/ns/net")
-    kill -9 "$pid" # and the kernel ends all that lives below it
-    until_true 20 wait_gone "$1" "$namespace" || fail "processes of $1 outlived it: $(pids_of_namespace "$namespace" | tr '\n' ' ')"
+    kill -9 "$pid" # the kernel then kills all processes of the pid namespace
+    until_true 20 wait_gone "$1" "$namespace" || fail "processes of $1 are still running: $(pids_of_namespace "$namespace" | tr '\n' ' ')"
   fi
   rm -f "$dir/init.pid" "$dir/wan.pid" "$dir/log/ready"
 }
@@ -225,7 +225,7 @@ down() {
   local each all=
   if [ ${#names[@]} = 0 ]; then
     all=1
-    [ -d "$state/keys" ] || return 0 # not a bed's folder
+    [ -d "$state/keys" ] || return 0 # not the folder of a testbed
     mapfile -t names < <(facilities)
   fi
   for each in "${names[@]}"; do [ ! -d "$state/$each" ] || down_one "$each"; done
@@ -237,7 +237,7 @@ down() {
   fi
 }
 
-# --- looking and meddling ---------------------------------------------------------------------------------------------
+# --- status and control -----------------------------------------------------------------------------------------------
 status() {
   local each none=1
   for each in $(facilities); do
@@ -284,7 +284,7 @@ certificate() {
   enter "$1"
   ssh-keygen -q -s "$state/keys/user_ca" -I "$user" -n "$user" -V "$3" "$2.pub"
 }
-pids() { # of a daemon of the facility that was entered, as this machine counts
+pids() { # pids of a daemon of the entered facility, in this machine's pid namespace
   local daemon=${1%%:*} node=${1#*:} namespace each comm=${1%%:*} found
   if [ "$node" != "$1" ]; then
     namespace=$(inside sh -c "readlink /proc/\$(cat /run/xffl/node$node.pid)/ns/net" 2>/dev/null) || return 0
@@ -294,14 +294,14 @@ pids() { # of a daemon of the facility that was entered, as this machine counts
   [ "$daemon" != mover ] || comm=sshd
   for each in /proc/[0-9]*; do
     { read -r found <"$each/comm" && [ "$found" = "$comm" ] && [ "$(readlink "$each/ns/net")" = "$namespace" ]; } 2>/dev/null || continue
-    case "$daemon" in # one listener each, and their sessions
+    case "$daemon" in # sshd and mover: a listener each, and its sessions
       sshd) ! is_movers "${each#/proc/}" || continue ;;
       mover) is_movers "${each#/proc/}" || continue ;;
     esac
     echo "${each#/proc/}"
   done
 }
-is_movers() { # by the listener above a session
+is_movers() { # finds the listener among the parents of a session
   local pid=$1 i parent
   for i in 1 2 3 4; do
     tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline" | grep -q mover_config && return
@@ -366,7 +366,7 @@ while [ $# -gt 0 ]; do
     -*) usage "unknown option '$1'" ;;
     *)
       names+=("$1")
-      # What follows the facility's name belongs to the command.
+      # Arguments after the facility's name belong to the command.
       case "$action" in exec) [ ${#names[@]} = 1 ] && [ "$1" = --user ] || { shift; names+=("$@"); break; } ;; esac
       ;;
   esac

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Makes two clean corpora, it.txt (Italian) and cs.txt (Czech), of the help pages of LibreOffice in Debian.
+# Makes two clean corpora, it.txt (Italian) and cs.txt (Czech), from the LibreOffice help pages in Debian.
 #
 #   scripts/get_corpora.sh [OUTDIR]      default: .corpora in the source folder
 #
-# The packages libreoffice-help-it and -cs are downloaded (no root needed) and unpacked in a temporary
-# folder, never installed. Documents (one per help page) are separated by blank lines, a line is a
-# paragraph. Safe to repeat: a corpus that is there and whole is kept. Needs apt-get, dpkg-deb and python3.
+# Downloads the packages libreoffice-help-it and -cs (without root) and unpacks them in a temporary folder; they are
+# not installed. Documents (one per help page) are separated by blank lines; a line is a paragraph. Safe to repeat: a
+# complete corpus is kept. Needs apt-get, dpkg-deb and python3.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 out=${1:-$here/../.corpora}
@@ -21,11 +21,11 @@ is_good() { # is_good FILE: large enough and UTF-8
 }
 
 missing_tool() {
-  fail "$1 was not found, so Debian's help pages cannot be fetched; bring your own text instead:
+  fail "$1 was not found, so the help pages cannot be downloaded; use your own text instead:
   xffl demo --text it=FILE --text cs=FILE"
 }
 
-# Package lists of our own, where the system's are absent or too old to download by; needs no root.
+# Uses private package lists if the system's lists are missing or outdated; needs no root.
 download() { # download PACKAGE FOLDER
   cd "$2"
   apt-get download -q "$1" && return
@@ -34,12 +34,12 @@ download() { # download PACKAGE FOLDER
   apt-get "${own[@]}" update -q && apt-get "${own[@]}" download -q "$1"
 }
 
-make_corpus() { # make_corpus LANGUAGE TEMP: in the temporary folder, then by rename into the output folder
+make_corpus() { # make_corpus LANGUAGE TEMP: works in TEMP, then renames the result into the output folder
   local language=$1 work=$2/$1 start=$SECONDS package=libreoffice-help-$1
   mkdir "$work"
   (download "$package" "$work") >"$work/log" 2>&1 || {
     cat "$work/log" >&2
-    fail "apt-get could not download $package; bring your own text instead:
+    fail "apt-get could not download $package; use your own text instead:
   xffl demo --text it=FILE --text cs=FILE"
   }
   dpkg-deb -x "$work"/"$package"_*.deb "$work/root"
@@ -56,7 +56,7 @@ out=$(cd "$out" && pwd)
 wanted=()
 for language in it cs; do
   if is_good "$out/$language.txt"; then
-    echo "get_corpora: $out/$language.txt: $(stat -c %s "$out/$language.txt") bytes, already there"
+    echo "get_corpora: $out/$language.txt: $(stat -c %s "$out/$language.txt") bytes, exists already"
   else
     wanted+=("$language")
   fi

@@ -1,28 +1,28 @@
 #!/usr/bin/env bash
-# Builds the trainer for NVIDIA GPUs, tests it on one, and measures it beside Hugging Face, without a network, in three stages.
+# Builds the trainer for NVIDIA GPUs, tests it on a GPU, and compares its speed with Hugging Face, offline, in three stages.
 #
-#   scripts/gpu_check.sh pack DIR [BIN]       on a machine with Debian's packages: headers and libraries that a build needs beside
-#                                             LibTorch go into DIR; with BIN (build/trainer-cuda/bin) its programs, too
+#   scripts/gpu_check.sh pack DIR [BIN]       on a machine with Debian's packages: copies the headers and libraries of a build,
+#                                             without LibTorch, to DIR; with BIN (build/trainer-cuda/bin) also the programs
 #   scripts/gpu_check.sh run --stage 1|2|3 [--only NAME]... [--continue] [--carry DIR]
 #   scripts/gpu_check.sh rehearse [--stage N] [--bin DIR]    the same on this machine's CPU with a tiny model
 #   scripts/gpu_check.sh table RESULTS.jsonl...              result files as Markdown
-#   scripts/gpu_check.sh clean                               removes the models that `run` has made
+#   scripts/gpu_check.sh clean                               removes the models that `run` made
 #
-# Stage 1 (6 minutes): build or carried programs, GPU tests, micro-benchmark, the 8B model, compute-sanitizer. Stage 2 (6): our trainer's
-# settings. Stage 3 (5): Hugging Face beside our best setting, the lab model, loading and saving. Each is useful alone; docs/developer/
-# gpu_check.md says more, tests/bench/gpu_check/table.py holds the table of measurements. --only NAME, once or several times, leaves out
-# the others; limits stay. --continue leaves out what the same programs have passed before.
+# Stage 1 (6 minutes): build or packed programs, GPU tests, micro-benchmark, the 8B model, compute-sanitizer. Stage 2 (6): settings of
+# xffl-train. Stage 3 (5): Hugging Face beside the best xffl setting, the lab model, loading and saving. Each stage is useful alone; see
+# docs/developer/gpu_check.md. tests/bench/gpu_check/table.py has the table of measurements. --only NAME (repeatable) selects
+# measurements; limits do not change. --continue skips the measurements that the same programs passed before.
 #
-# `run` needs LibTorch with CUDA: XFFL_TORCH_DIR, else that of `python3 -c "import torch"`, else that of scripts/bootstrap.sh. Programs in
-# DIR/bin are taken if they start here; else it builds, with nvcc, cmake >= 3.25, ninja, a C++20 compiler, and headers and libraries that
-# the system lacks from --carry DIR (default: .carry in the source folder, if it is there). Hugging Face needs a Python with torch and
-# transformers (XFFL_PYTHON, default python3); without them it is skipped, with the reason.
+# `run` needs LibTorch with CUDA: XFFL_TORCH_DIR, else the torch of `python3 -c "import torch"`, else that of scripts/bootstrap.sh. It
+# uses the programs in DIR/bin if they start on this machine. Otherwise it builds with nvcc, cmake >= 3.25, ninja and a C++20 compiler,
+# and takes missing headers and libraries from --carry DIR (default: .carry in the source folder, if it exists). Hugging Face needs a
+# Python with torch and transformers (XFFL_PYTHON, default python3); without them its measurements are skipped with the reason.
 #
-# Result files, written after each measurement, go to $OUT where it is set, else to gpu_check/ in the build folder: results.jsonl,
-# gpu_check.log, details.tar.
+# Writes the result files results.jsonl, gpu_check.log and details.tar after each measurement to $OUT if set, else to gpu_check/ in the
+# build folder.
 #
-# Exit code: 0 all passed; 77 all compiled, and there is no GPU here; 1 something failed, or the first losses of the two sides differ;
-# 2 nothing failed, and an aim was missed or something was not measured (optional measurements may be missing).
+# Exit code: 0 all passed; 77 all compiled, but no GPU was found; 1 a measurement failed, or the first losses of the two sides differ;
+# 2 no failure, but an aim was missed or a required measurement is missing.
 set -euo pipefail
 began=$(date +%s)
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -34,12 +34,12 @@ die() { echo "gpu_check: $*" >&2; exit 1; }
 check() { PYTHONPATH=tests/bench${PYTHONPATH:+:$PYTHONPATH} exec "${XFFL_CHECK_PYTHON:-python3}" -m gpu_check "$@"; }
 
 # --- pack -------------------------------------------------------------------------------------------------------------
-# Headers, and libraries to be linked statically, as DIR/include and DIR/lib; programs and the shared libraries that they need beside
-# LibTorch's, CUDA's and the compiler's as DIR/bin and DIR/bin/libraries.
+# Copies headers and static libraries to DIR/include and DIR/lib, programs to DIR/bin, and their shared libraries, except those of
+# LibTorch, CUDA and the compiler, to DIR/bin/libraries.
 carried=(nlohmann-json3-dev libspdlog-dev libfmt-dev libcli11-dev libgtest-dev libgmock-dev libgloo-dev libssl-dev libzstd-dev)
 pack() {
   local dir=$1 programs=${2:-} package path
-  command -v dpkg-query >/dev/null || die "pack: there is no dpkg here: run it on a Debian or Ubuntu machine"
+  command -v dpkg-query >/dev/null || die "pack: dpkg was not found: use a Debian or Ubuntu machine"
   mkdir -p "$dir/include" "$dir/lib"
   for package in "${carried[@]}"; do
     dpkg-query -W "$package" >/dev/null 2>&1 || die "pack: $package is not installed: run scripts/bootstrap.sh first"
@@ -58,10 +58,10 @@ pack() {
 copy() { install -D -m 644 "$1" "$2"; }
 pack_programs() {
   local target=$1 programs=$2 program library
-  [ -x "$programs/xffl-train" ] || die "pack: $programs holds no xffl-train: build the preset trainer-cuda first"
+  [ -x "$programs/xffl-train" ] || die "pack: $programs has no xffl-train: build the preset trainer-cuda first"
   mkdir -p "$target/libraries"
   for program in xffl-train xffl_test_tool xffl-model-io-bench xffl-kernel-bench kernels_gpu_test trainer_gpu_test; do
-    [ -x "$programs/$program" ] || { say "pack: $program is not built and left out"; continue; }
+    [ -x "$programs/$program" ] || { say "pack: $program is not built: skipped"; continue; }
     install -m 755 "$programs/$program" "$target/$program"
     strip --strip-unneeded "$target/$program"
     while IFS= read -r library; do
@@ -89,7 +89,7 @@ find_torch() {
   export XFFL_TORCH_DIR
 }
 
-# Folders of LibTorch and of its libraries: programs that were built elsewhere name other ones. More folders may be given.
+# Prints the folders of LibTorch and its libraries, which programs built on another machine do not know, and the folders in $@.
 library_folders() {
   local folder
   for folder in "$XFFL_TORCH_DIR/lib" "$XFFL_TORCH_DIR"/../nvidia/*/lib "$XFFL_TORCH_DIR"/../torch.libs "$@"; do
@@ -97,7 +97,7 @@ library_folders() {
   done
 }
 
-# Sets `folders`. The carried libraries are a last resort: the system's own suit its other programs.
+# Sets `folders`. The packed libraries are a last resort, because the system's libraries fit its other programs.
 carried_programs_start() {
   local more
   [ -x "$1/xffl-train" ] || return 1
@@ -116,27 +116,27 @@ check_tools() {
   command -v nvcc >/dev/null || die "nvcc is missing: put CUDA's tool kit on PATH"
 }
 
-# Only the GPU that is here, or an H100's kind: less to compile.
+# Compiles for this machine's GPU only, or for an H100 without a GPU.
 choose_architecture() {
   local capability=9.0
   ! has_gpu || capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1)
   export CUDAARCHS=${CUDAARCHS:-${capability/./}}
 }
 
-# A compiler's search path of last resort: the system's own headers come first where they are there.
+# Adds a search path of last resort: the system's headers come first.
 add_includes() {
   export CXXFLAGS="${CXXFLAGS:-} -idirafter $1" CUDAFLAGS="${CUDAFLAGS:-} -Xcompiler=-idirafter,$1"
 }
 
 configure_and_build() {
-  # Another compiler than the project's own may warn of other things, and nvcc takes no -Werror.
+  # Other compilers may have other warnings, and nvcc does not accept -Werror.
   local options=(-DXFFL_WARNINGS_ARE_ERRORS=OFF)
   [ -z "$1" ] || options+=(-DCMAKE_PREFIX_PATH="$1" -DOPENSSL_USE_STATIC_LIBS=TRUE)
   export CCACHE_DEPEND=1
   cmake --preset trainer-cuda "${options[@]}" && cmake --build --preset trainer-cuda
 }
 
-# Builds what is not built, within the time of stage 1. Sets `built` to the build's end and seconds.
+# Builds the programs within the time of stage 1. Sets `built` to the result and seconds of the build.
 provide_programs() {
   local carry=$1 start=$SECONDS code=0
   check_tools
@@ -172,10 +172,10 @@ run() {
     find_torch
     if [ -n "$carry" ] && carried_programs_start "$carry/bin" >"$state/build.log" 2>&1; then
       programs=$carry/bin
-      say "the carried programs start here: nothing is built"
+      say "the packed programs start on this machine: no build"
       built=passed:0
     else
-      [ ! -d "$carry/bin" ] || say "the carried programs do not start here ($(tail -n 1 "$state/build.log")): building"
+      [ ! -d "$carry/bin" ] || say "the packed programs do not start on this machine ($(tail -n 1 "$state/build.log")): building"
       provide_programs "$carry"
     fi
   fi

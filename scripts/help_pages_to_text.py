@@ -3,9 +3,9 @@
 
     help_pages_to_text.py LANGUAGE HTML_FOLDER OUTPUT
 
-Documents are separated by blank lines; a line is a paragraph. Kept are paragraphs of prose in the asked
-language; dropped are menu paths, code, table cells of a few words, what is still in English, and every line
-that was seen before. The result does not depend on the order of the file system.
+Documents are separated by blank lines; a line is a paragraph. The script keeps paragraphs of prose in LANGUAGE and
+drops menu paths, code, short table cells, untranslated text and repeated lines. The result does not depend on the
+order of directory entries.
 """
 
 import html.parser
@@ -31,7 +31,7 @@ class Page(html.parser.HTMLParser):
     def __init__(self):
         super().__init__(convert_charrefs=True)
         self.paragraphs = []
-        self.open = []  # (tag, whether it is skipped) of every element that is open
+        self.open = []  # (tag, is_skipped) of every open element
         self.text = []
 
     def handle_starttag(self, tag, attributes):

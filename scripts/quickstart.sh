@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From a clean clone to a federation: installs what is missing, builds, and runs `xffl demo`.
+# From a clean clone to a federation: installs missing dependencies, builds, and runs `xffl demo`.
 #
 #   scripts/quickstart.sh [options of xffl demo...]
 set -euo pipefail

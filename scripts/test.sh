@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds everything and runs all tests.
+# Installs missing dependencies, builds everything and runs all tests.
 #
 #   scripts/test.sh [options of ctest...]
 #
-# It also compiles the CUDA preset where nvcc is, and runs the modules that read hostile input under AddressSanitizer and
-# UndefinedBehaviorSanitizer, and the concurrent ones under ThreadSanitizer. Whole federations and real facilities mostly wait:
-# they run beside all that, which is nicer than they are. At the very end stand the tests that failed, with the end of what they
-# printed, those skipped, with their reasons, those that passed only at their second try, and ctest's verdict.
+# It also compiles the CUDA preset if nvcc is installed, runs the modules that read hostile input under AddressSanitizer and
+# UndefinedBehaviorSanitizer, and runs the concurrent modules under ThreadSanitizer. The tests of whole federations and real
+# facilities (labels e2e and bed) mostly sleep, so they run in parallel with all other steps, at a higher priority. The script ends
+# with a report: failed tests with the end of their output, skipped tests with reasons, tests that needed a second try, ctest's verdict.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 stage() { # stage NAME COMMAND...: prints the seconds that it took; its exit code is the command's
@@ -28,7 +28,7 @@ build_for_cuda() {
     echo "test: SKIPPED the CUDA build: there is no nvcc on this machine"
     return
   fi
-  # One architecture: this only shows that everything compiles, links, starts, and skips its tests with a reason.
+  # One architecture is enough to show that the programs compile, link and start, and that their tests are skipped with a reason.
   stage "build for CUDA" env CUDAARCHS=90-real scripts/build.sh trainer-cuda && build/trainer-cuda/bin/xffl-train info &&
     build/trainer-cuda/bin/kernels_gpu_test --gtest_brief=1 && build/trainer-cuda/bin/trainer_gpu_test --gtest_brief=1
 }
@@ -37,15 +37,16 @@ stage "build" scripts/build.sh dev
 
 report=$PWD/build/dev/tests.xml beds_report=$PWD/build/dev/bed_tests.xml beds_log=$PWD/build/dev/bed_tests.log
 rm -f "$report" "$beds_report"
-# A crowded machine can starve a process past its time-outs: a test is tried once more. Which ones needed it stands at the very end.
+# Tests of real daemons and whole federations race with a crowded machine: a process that gets no CPU time misses its time-outs.
+# Only these tests get a second try; the report lists the tests that needed it. All other tests must pass at once.
 ctest --preset dev -j3 --repeat until-pass:2 --output-on-failure --output-junit "$beds_report" -L 'bed|e2e' "$@" >"$beds_log" 2>&1 &
 beds=$! beds_start=$SECONDS
 trap 'kill "$beds" 2>/dev/null || true' EXIT
-renice -n 5 -p $$ >/dev/null  # and what it starts from here on
+renice -n 5 -p $$ >/dev/null  # also for the later child processes
 
 code=0
 build_for_cuda || code=$?
-# What reads files and answers from elsewhere; what shares state between threads.
+# asan: modules that parse files and answers of other machines. tsan: modules that share state between threads.
 modules_under asan base checkpoint job pack tokens transfer || code=$?
 modules_under tsan aggregate history || code=$?
 stage "tests" ctest --preset dev -j2 --output-on-failure --output-junit "$report" -LE 'bed|e2e' "$@" || code=$?

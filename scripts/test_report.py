@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Prints the tests that failed, with the end of what they printed, and those that were skipped, with their reasons, from a
-report of `ctest --output-junit`.
+"""Prints failed tests with the end of their output, and skipped tests with their reasons, from a report of
+`ctest --output-junit`.
 
     test_report.py REPORT.xml [LOG]
 
-LOG is what `ctest --repeat until-pass:N --output-on-failure` printed: the report knows last tries only. At the end stand the tests
-that passed at a later try, with the end of what the first one printed: a race is seen there, or a crowded machine.
+LOG is the output of `ctest --repeat until-pass:N --output-on-failure`; the report contains only the last try of each test. With LOG
+the output ends with the tests that passed at a later try, and the end of their first try's output: it shows races and a crowded
+machine.
 
-Reasons are what GTEST_SKIP() said, what pytest -rs lists, and lines of a script's that begin with SKIP, SKIPPED or skipped.
+Reasons are the messages of GTEST_SKIP(), the list of pytest -rs, and lines of scripts that begin with SKIP, SKIPPED or skipped.
 """
 import pathlib
 import re
@@ -28,7 +29,7 @@ def reasons(output):
 
 
 def print_end(lines):
-    """What says why comes near the end; a long line is cut."""
+    """Prints the last lines, which usually hold the reason; cuts long lines."""
     for line in lines[-SHOWN_LINES:]:
         print("  " + line[:SHOWN_COLUMNS])
 
@@ -39,7 +40,7 @@ def print_failure(case, output):
 
 
 def retried(log):
-    """{test: [(what ctest says of the try, its lines), ...]} of the tests that passed after another try."""
+    """{test: [(result of the try, passed, output lines), ...]} of the tests that passed at a later try."""
     tries, lines = {}, None
     for line in log.splitlines():
         result = RESULT.match(line)
@@ -47,7 +48,7 @@ def retried(log):
             lines = []
             tries.setdefault(result.group(1), []).append((line.split("***")[-1].strip(), "Passed" in result.group(2), lines))
         elif START.match(line):
-            lines = None  # ctest's own words again
+            lines = None  # ctest's own output
         elif lines is not None:
             lines.append(line)
     return {name: all_tries for name, all_tries in tries.items() if len(all_tries) > 1 and all_tries[-1][1]}
@@ -55,7 +56,7 @@ def retried(log):
 
 def print_retried(log):
     for name, tries in retried(log).items():
-        print(f"RETRIED: {name} passed at try {len(tries)}; the first one ({tries[0][0]}) ended with:")
+        print(f"RETRIED: {name} passed at try {len(tries)}; the first try ({tries[0][0]}) ended with:")
         print_end("\n".join(tries[0][2]).rstrip().splitlines())
 
 
@@ -68,7 +69,7 @@ def main():
             continue
         why = reasons(output)
         if not why and (case.find("skipped") is not None or case.get("status") in ("notrun", "disabled")):
-            why = ["it gives no reason"]
+            why = ["no reason given"]
         for reason in why:
             by_reason.setdefault(reason, []).append(case.get("name"))
     for reason, names in by_reason.items():

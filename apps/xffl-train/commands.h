@@ -11,19 +11,19 @@ namespace xffl::train_app {
 
 struct CommonOptions {
   std::string device = "auto";
-  int threads = 0;  // 0: chosen
+  int threads = 0;  // 0: see train::choose_threads()
 };
 
-/// LibTorch's errors and warnings come without stack traces from now on, unless
-/// TORCH_SHOW_CPP_STACKTRACES is 1.
-void leave_out_stack_traces();
+/// Settings of the whole process: freed memory stays in the process, and LibTorch's errors and
+/// warnings have no stack traces unless TORCH_SHOW_CPP_STACKTRACES is 1.
+void set_up_process();
 
 /// "xffl-train 0.1.0 (torch 2.11.0)".
 std::string version_line();
 
 struct EvaluateOptions {
   std::string model;
-  std::string adapter;  // LoRA's, beside the model; empty: none
+  std::string adapter;  // folder of a LoRA adapter; empty: none
   std::string tokens;
   std::string precision = "fp32";
   std::string sharding = "none";
@@ -49,22 +49,22 @@ struct MergeOptions {
 
 struct GenerateCommandOptions {
   std::string model;
-  std::string adapter;   // LoRA's, beside the model; empty: none
+  std::string adapter;   // folder of a LoRA adapter; empty: none
   std::string ids;       // "1, 5 7"
-  std::string ids_file;  // or a file of the same
+  std::string ids_file;  // a file with ids, instead of `ids`
   std::string precision = "fp32";
-  bool stop_at_eos = true;  // what generation_config.json or config.json calls eos stops, too
+  bool stop_at_eos = true;  // also stop at the eos ids of generation_config.json or config.json
   train::GenerateOptions generate;
 };
 
-/// `benchmark`: as JobContext's.
+/// `benchmark`: see JobContext::benchmark.
 void train_command(const CommonOptions& common, const std::string& job_path, bool benchmark);
 void evaluate_command(const CommonOptions& common, const EvaluateOptions& options);
 void init_command(const CommonOptions& common, const InitOptions& options);
-/// Writes a model with the adapter in its weights.
+/// Merges an adapter into its model's weights.
 void merge_command(const MergeOptions& options);
-/// Prints {"id": 5} for each new token as soon as it is drawn, then {"finish": "stop", ...}: JSON
-/// lines.
+/// Prints JSON lines: {"id": 5} for each new token as soon as it is drawn, then
+/// {"finish": "stop", ...}.
 void generate_command(const CommonOptions& common, const GenerateCommandOptions& options);
 void info_command(const CommonOptions& common, bool json);
 

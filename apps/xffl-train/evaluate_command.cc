@@ -8,7 +8,6 @@
 #include "xffl/train/dataset.h"
 #include "xffl/train/device.h"
 #include "xffl/train/evaluate.h"
-#include "xffl/train/trainer.h"
 
 namespace xffl::train_app {
 namespace {
@@ -53,7 +52,7 @@ void evaluate_command(const CommonOptions& common, const EvaluateOptions& option
   load.sharding = training.sharding;
   load.adapter = options.adapter;
   if (!options.adapter.empty()) load.lora = checkpoint::read_lora_config(options.adapter);
-  // Both outlive an error.
+  // Both outlive an error in run_as_rank(): see end_process().
   std::optional<train::ShardGroups> groups;
   train::LoadedModel loaded;
   train::Evaluation result;

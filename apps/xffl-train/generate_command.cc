@@ -18,7 +18,7 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-// Ids apart by blanks, newlines or commas.
+// Parses ids separated by blanks, newlines or commas.
 std::vector<int64_t> parse_ids(std::string text, const std::string& origin) {
   for (char& c : text) c = c == ',' ? ' ' : c;
   std::istringstream stream(text);
@@ -39,16 +39,16 @@ std::vector<int64_t> parse_ids(std::string text, const std::string& origin) {
 std::vector<int64_t> read_prompt(const GenerateCommandOptions& options) {
   if (options.ids.empty() == options.ids_file.empty())
     throw Error(ErrorKind::kUsage,
-                "give the prompt's token ids by --ids or by --ids-file, one of them");
+                "expected exactly one of --ids and --ids-file with the prompt's token ids");
   if (!options.ids.empty()) return parse_ids(options.ids, "--ids");
   if (options.ids_file == "-")
     return parse_ids({std::istreambuf_iterator<char>(std::cin), {}}, "standard input");
   std::ifstream file(options.ids_file);
-  if (!file) throw Error(ErrorKind::kNotFound, options.ids_file + ": cannot be read");
+  if (!file) throw Error(ErrorKind::kNotFound, options.ids_file + ": file not readable");
   return parse_ids({std::istreambuf_iterator<char>(file), {}}, options.ids_file);
 }
 
-// A line for each token, as soon as it is there. False: nobody reads any more.
+// Prints and flushes a line. False: stdout is closed.
 bool print_line(const Json& json) {
   const std::string line = json.dump() + "\n";
   return std::fputs(line.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;

@@ -3,13 +3,12 @@
 
 #include <filesystem>
 
-#include "commands.h"
+#include "setup.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
 #include "xffl/checkpoint/manifest.h"
 #include "xffl/checkpoint/model_folder.h"
-#include "xffl/job/job_spec.h"
 #include "xffl/llama/weights.h"
 #include "xffl/train/device.h"
 
@@ -17,14 +16,6 @@ namespace xffl::train_app {
 namespace {
 
 constexpr uint64_t kMaxConfigBytes = 1 << 20;
-
-checkpoint::Dtype parse_dtype(const std::string& text) {
-  const std::optional<job::FloatType> type = job::parse_float_type(text);
-  if (!type)
-    throw Error(ErrorKind::kUsage, "--dtype is '" + text + "', expected fp32, bf16 or fp16");
-  if (*type == job::FloatType::kBfloat16) return checkpoint::Dtype::kBF16;
-  return *type == job::FloatType::kFloat16 ? checkpoint::Dtype::kF16 : checkpoint::Dtype::kF32;
-}
 
 void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to) {
   if (std::filesystem::is_directory(from)) {
@@ -42,7 +33,8 @@ void init_command(const CommonOptions& common, const InitOptions& options) {
   const checkpoint::Dtype dtype = parse_dtype(options.dtype);
   const std::filesystem::path target(options.output);
   if (std::filesystem::exists(target) && !std::filesystem::is_empty(target)) {
-    throw Error(ErrorKind::kUsage, options.output + " exists already: name a new folder");
+    throw Error(ErrorKind::kUsage,
+                options.output + " already exists and is not empty: choose a new folder");
   }
   if (common.threads > 0) at::set_num_threads(common.threads);
   const std::filesystem::path path(options.config);
@@ -62,7 +54,7 @@ void init_command(const CommonOptions& common, const InitOptions& options) {
       dtype);
   if (!options.tokenizer.empty()) copy_tokenizer(options.tokenizer, target);
   const std::string hash = checkpoint::write_manifest(target, files).root_sha256();
-  log::info("model made",
+  log::info("model written",
             {{"path", options.output}, {"parameters", config.num_parameters()}, {"sha256", hash}});
 }
 

@@ -1,5 +1,5 @@
-// xffl-train: the facility's job. One process per rank, started with plain environment variables.
-#include <malloc.h>
+// xffl-train: runs a facility's job, one process per rank; reads the ranks from environment
+// variables.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -14,13 +14,6 @@
 namespace {
 
 using namespace xffl::train_app;
-
-// Temporaries of many megabytes live for one step: without this each would be mapped and
-// page-faulted anew.
-void keep_freed_memory() {
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  mallopt(M_TRIM_THRESHOLD, INT_MAX);
-}
 
 struct CommandLine {
   CLI::App app{"Trains and evaluates a LLaMA: the facility's half of xffl.", "xffl-train"};
@@ -37,49 +30,52 @@ struct CommandLine {
 void declare_common(CLI::App& app, CommandLine& line) {
   app.add_option("--device", line.common.device, "auto, cpu or cuda")->capture_default_str();
   app.add_option("--threads", line.common.threads,
-                 "CPU threads of this rank; 0: an equal share of the CPUs")
+                 "CPU threads of this rank; 0: OMP_NUM_THREADS, else an equal share of the CPUs")
       ->check(CLI::Range(0, 4096));
 }
 
 void declare_merge(CLI::App& app, MergeOptions& options) {
-  CLI::App* command = app.add_subcommand("merge", "Put a LoRA adapter into its model's weights");
+  CLI::App* command = app.add_subcommand("merge", "Merge a LoRA adapter into its model's weights");
   command->add_option("--model", options.model, "HF folder")->required();
   command->add_option("--adapter", options.adapter, "folder of an adapter in PEFT's format")
       ->required();
   command->add_option("--output,--out", options.output, "HF folder to create")->required();
-  command->add_option("--dtype", options.dtype, "fp32, bf16 or fp16; as the model's without it");
+  command->add_option("--dtype", options.dtype, "fp32, bf16 or fp16; default: the model's type");
 }
 
 void declare_generate(CLI::App& app, CommandLine& line) {
   GenerateCommandOptions& options = line.generate;
   xffl::train::GenerateOptions& generate = options.generate;
   CLI::App* command = app.add_subcommand(
-      "generate", "Continue a prompt of token ids: JSON lines (xffl generate takes text)");
+      "generate", "Continue a prompt of token ids and print JSON lines (for text: xffl generate)");
   declare_common(*command, line);
   command->add_option("--model", options.model, "HF folder")->required();
-  command->add_option("--adapter", options.adapter, "folder of a LoRA adapter beside it");
+  command->add_option("--adapter", options.adapter, "folder of a LoRA adapter for the model");
   command->add_option("--ids", options.ids, "the prompt: token ids");
   command->add_option("--ids-file", options.ids_file,
-                      "the prompt: a file of token ids; -: standard input");
+                      "the prompt: a file with token ids; -: standard input");
   command->add_option("--precision", options.precision, "fp32 or bf16")->capture_default_str();
-  command->add_option("--max-new-tokens", generate.max_new_tokens, "at most so many")
+  command->add_option("--max-new-tokens", generate.max_new_tokens, "maximum number of new tokens")
       ->capture_default_str();
   command
-      ->add_option("--temperature", generate.sampling.temperature, "0: always the likeliest token")
+      ->add_option("--temperature", generate.sampling.temperature,
+                   "0: always the most likely token")
       ->capture_default_str();
-  command->add_option("--top-k", generate.sampling.top_k, "draw from the k likeliest; 0: all")
+  command
+      ->add_option("--top-k", generate.sampling.top_k, "draw from the k most likely tokens; 0: all")
       ->capture_default_str();
   command
       ->add_option("--top-p", generate.sampling.top_p,
-                   "draw from the likeliest that have this probability together")
+                   "draw from the most likely tokens up to this total probability")
       ->capture_default_str();
   command
       ->add_option("--repetition-penalty", generate.sampling.repetition_penalty,
-                   "above 1: what was said becomes less likely")
+                   "above 1: tokens already in the text become less likely")
       ->capture_default_str();
   command->add_option("--seed", generate.sampling.seed, "seed")->capture_default_str();
   command->add_option("--stop-ids", generate.stop_ids, "ids that end the text")->delimiter(',');
-  command->add_flag("!--ignore-eos", options.stop_at_eos, "the model's own end does not stop");
+  command->add_flag("!--ignore-eos", options.stop_at_eos,
+                    "do not stop at the model's end-of-text token");
 }
 
 void declare_evaluate(CLI::App& app, CommandLine& line) {
@@ -87,21 +83,22 @@ void declare_evaluate(CLI::App& app, CommandLine& line) {
       app.add_subcommand("evaluate", "Measure loss and perplexity of a model on a token shard");
   declare_common(*evaluate, line);
   evaluate->add_option("--model", line.evaluate.model, "HF folder")->required();
-  evaluate->add_option("--adapter", line.evaluate.adapter, "folder of a LoRA adapter beside it");
+  evaluate->add_option("--adapter", line.evaluate.adapter,
+                       "folder of a LoRA adapter for the model");
   evaluate->add_option("--tokens", line.evaluate.tokens, "token shard")->required();
   evaluate->add_option("--precision", line.evaluate.precision, "fp32, bf16 or fp16")
       ->capture_default_str();
   evaluate
       ->add_option("--sharding", line.evaluate.sharding,
-                   "full: each rank holds a part of the model only")
+                   "full: each rank holds only a shard of the model")
       ->capture_default_str()
       ->check(CLI::IsMember({"none", "full"}));
   evaluate->add_option("--batch-size", line.evaluate.batch_size, "sequences per forward pass")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
   evaluate->add_flag("--document-mask", line.evaluate.document_mask,
-                     "attention inside a document of a packed sequence only, as with "
-                     "training.document_mask");
+                     "restrict attention to the documents of a packed sequence, as "
+                     "training.document_mask does");
   evaluate->add_flag("--json", line.evaluate.json, "print one JSON object");
 }
 
@@ -111,7 +108,7 @@ void declare(CommandLine& line) {
   declare_common(app, line);
   app.add_option("--job", line.job, "job.json: run this job");
   app.add_flag("--benchmark", line.benchmark,
-               "measure the job's steps: the given model is not hashed, no update is written");
+               "measure the job's steps: the input model is not hashed, no update is written");
 
   CLI::App* train = app.add_subcommand("train", "Run the job of a job.json");
   declare_common(*train, line);
@@ -126,7 +123,7 @@ void declare(CommandLine& line) {
   init->add_option("--output", line.init.output, "HF folder to create")->required();
   init->add_option("--dtype", line.init.dtype, "fp32, bf16 or fp16")->capture_default_str();
   init->add_option("--tokenizer", line.init.tokenizer,
-                   "tokenizer file, or a folder with tokenizer files, to copy");
+                   "tokenizer file, or folder with tokenizer files, to copy");
 
   declare_generate(app, line);
   declare_merge(app, line.merge);
@@ -147,13 +144,13 @@ void run(const CommandLine& line) {
   if (app.got_subcommand("info")) return info_command(line.common, line.info_json);
   if (!line.job.empty()) return train_command(line.common, line.job, line.benchmark);
   throw xffl::Error(xffl::ErrorKind::kUsage,
-                    "nothing to do: give --job job.json, or see xffl-train --help");
+                    "no command: expected --job job.json or a subcommand, see xffl-train --help");
 }
 
-// Models and token shards are read in place.
+// Models and token shards are memory-mapped.
 extern "C" void on_sigbus(int signal_number) {
   constexpr std::string_view kText =
-      "xffl-train: a file that is being read became shorter, or cannot be read any more (SIGBUS)\n";
+      "xffl-train: a mapped file became shorter or unreadable (SIGBUS)\n";
   [[maybe_unused]] const ssize_t n = write(STDERR_FILENO, kText.data(), kText.size());
   std::signal(signal_number, SIG_DFL);
   std::raise(signal_number);
@@ -162,8 +159,7 @@ extern "C" void on_sigbus(int signal_number) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  keep_freed_memory();
-  leave_out_stack_traces();
+  set_up_process();
   std::signal(SIGBUS, on_sigbus);
   CommandLine line;
   declare(line);

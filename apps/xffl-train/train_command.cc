@@ -13,26 +13,26 @@
 namespace xffl::train_app {
 namespace {
 
-// A signal handler can reach nothing else.
+// Global, because a signal handler has no other access.
 std::atomic<train::StopRequest> stop_request{train::StopRequest::kNone};
 std::atomic<bool> is_set_up{false};
 static_assert(std::atomic<train::StopRequest>::is_always_lock_free);
 static_assert(std::atomic<bool>::is_always_lock_free);
 
-// Meeting the other ranks may take minutes, and there is nothing to save yet.
-void end_before_anything_is_done() {
-  constexpr std::string_view kText = "xffl-train: told to stop before anything was done\n";
+// The rendezvous with the other ranks may take minutes, and there is nothing to save yet.
+void end_before_set_up() {
+  constexpr std::string_view kText = "xffl-train: stopped by a signal before the job began\n";
   [[maybe_unused]] const ssize_t n = write(STDERR_FILENO, kText.data(), kText.size());
   _exit(exit_code(ErrorKind::kCancelled));
 }
 
-// SIGUSR1 and SIGTERM come before the walltime's end, from a person who cancels, or from both
-// srun and its like: more than once means the same. SIGINT is a person at a terminal.
+// SIGUSR1 and SIGTERM are sent before the walltime ends or when a user cancels the job; srun may
+// send both, so repetitions have no effect. SIGINT comes from a user at a terminal.
 extern "C" void on_signal(int signal) {
-  if (!is_set_up) end_before_anything_is_done();
+  if (!is_set_up) end_before_set_up();
   if (signal == SIGINT) {
     stop_request = train::StopRequest::kAbort;
-    std::signal(signal, SIG_DFL);  // a second one ends the process at once
+    std::signal(signal, SIG_DFL);  // a second SIGINT ends the process at once
   } else if (stop_request == train::StopRequest::kNone) {
     stop_request = train::StopRequest::kFinish;
   }
@@ -58,7 +58,7 @@ void train_command(const CommonOptions& common, const std::string& job_path, boo
                                   version_line(),
                                   [] { return stop_request.load(); },
                                   benchmark};
-  // The job outlives its error: its groups of ranks are not closed before the process ends.
+  // The job outlives an error in run_as_rank(): see end_process().
   train::Job job(spec, context);
   run_as_rank(rank,
               [&] { train::with_translated_context(spec.key.job_name(), [&] { job.run(); }); });

@@ -1,4 +1,4 @@
-// What the trainer asks of CUDA's runtime: cuda.cc, or no_cuda.cc in a build for CPUs.
+// The trainer's calls of the CUDA runtime: cuda.cc, or no_cuda.cc in a build for CPUs.
 #pragma once
 
 #include <torch/types.h>
@@ -12,12 +12,12 @@ namespace xffl::train::cuda {
 
 extern const bool kBuiltIn;
 
-/// 0 where there is no driver or no GPU.
+/// 0 without a driver or a GPU.
 int device_count();
 void use(at::Device device);
 void synchronize(at::Device device);
 int64_t peak_memory_bytes(at::Device device);
-/// Whoever uses the rest; makes the context if there is none.
+/// The memory that no process uses. Creates this process's context first.
 int64_t free_memory_bytes(at::Device device);
 std::vector<GpuInfo> list();
 

@@ -12,7 +12,7 @@ namespace xffl::train {
 
 namespace {
 
-// The header tells the longest that is allowed; what is there may be shorter.
+// The header has the longest length allowed; the sequences may be shorter.
 uint64_t longest_sequence(const tokens::TokenShardReader& shard) {
   if (shard.info().packed) return shard.info().sequence_length;
   uint64_t longest = 0;
@@ -40,7 +40,7 @@ void check_fits(const tokens::TokenShardReader& shard, const ModelLimits& limits
   }
 }
 
-// Of labels that are still on the host.
+// Computes the targets from labels that are still on the host.
 llama::Targets targets_of(const Batch& batch, at::Device device) {
   llama::Targets targets{batch.num_targets};
   if (batch.num_targets == batch.labels_BT.numel()) return targets;
@@ -71,7 +71,7 @@ Dataset::Dataset(const std::vector<std::filesystem::path>& paths, const ModelLim
   if (max_sequences != 0) size_ = std::min(size_, max_sequences);
 }
 
-Dataset::Place Dataset::place(uint64_t index) const {
+Dataset::Location Dataset::locate(uint64_t index) const {
   const auto shard =
       static_cast<size_t>(std::upper_bound(ends_.begin(), ends_.end(), index) - ends_.begin());
   if (index >= size_ || shard >= shards_.size()) {
@@ -82,7 +82,7 @@ Dataset::Place Dataset::place(uint64_t index) const {
 }
 
 int64_t Dataset::length(uint64_t index) const {
-  const Place at = place(index);
+  const Location at = locate(index);
   return static_cast<int64_t>(shards_[at.shard].length(at.index));
 }
 
@@ -107,7 +107,7 @@ int64_t Dataset::longest() const {
 }
 
 int64_t Dataset::num_targets(uint64_t index) const {
-  const Place at = place(index);
+  const Location at = locate(index);
   const tokens::TokenShardReader& shard = shards_[at.shard];
   if (!mask_documents_) return static_cast<int64_t>(shard.num_targets(at.index));
   if (!shard.info().has_targets)
@@ -116,7 +116,7 @@ int64_t Dataset::num_targets(uint64_t index) const {
   return std::count(is_target.begin() + 1, is_target.end(), uint8_t{1});
 }
 
-std::vector<uint8_t> Dataset::targets(const Place& at) const {
+std::vector<uint8_t> Dataset::targets(const Location& at) const {
   const tokens::TokenShardReader& shard = shards_[at.shard];
   std::vector<uint8_t> is_target(shard.length(at.index));
   shard.read_targets(at.index, is_target);
@@ -131,7 +131,7 @@ llama::Documents Dataset::documents(std::span<const uint64_t> indices, int64_t p
   bool several = false;
   int64_t* row = starts_BT.mutable_data_ptr<int64_t>();
   for (const uint64_t index : indices) {
-    const Place at = place(index);
+    const Location at = locate(index);
     for (const uint32_t start : shards_[at.shard].document_starts(at.index)) {
       if (start >= positions) continue;  // the last token: a label only
       several = several || start > 0;
@@ -147,7 +147,7 @@ Batch Dataset::batch(std::span<const uint64_t> indices, at::Device device) const
   for (const uint64_t index : indices) positions = std::max(positions, length(index) - 1);
   positions = batch_positions(positions, most_positions_, device);
   const std::vector<int64_t> shape{static_cast<int64_t>(indices.size()), positions};
-  // Of pinned memory, so that nothing waits for the copy, nor the copy for the work before it.
+  // Pinned memory lets the copy run asynchronously.
   const auto options = at::TensorOptions().dtype(at::kLong).pinned_memory(device.is_cuda());
   Batch result{at::zeros(shape, options), at::full(shape, llama::kIgnoreLabel, options), 0};
   int64_t* tokens = result.tokens_BT.mutable_data_ptr<int64_t>();
@@ -155,7 +155,7 @@ Batch Dataset::batch(std::span<const uint64_t> indices, at::Device device) const
   std::vector<int32_t> ids;
   if (mask_documents_) result.documents = documents(indices, positions);
   for (const uint64_t index : indices) {
-    const Place at = place(index);
+    const Location at = locate(index);
     ids.resize(shards_[at.shard].length(at.index));
     shards_[at.shard].read(at.index, ids);
     const std::vector<uint8_t> is_target = targets(at);

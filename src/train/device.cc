@@ -32,26 +32,26 @@ at::Device choose_device(const std::string& wanted, int local_rank) {
   if (wanted != "auto" && wanted != "cpu" && wanted != "cuda") {
     throw Error(ErrorKind::kUsage, "--device is '" + wanted + "', expected auto, cpu or cuda");
   }
-  // Before anything of CUDA starts. Units of different sizes come and go: segments that grow leave
-  // fewer holes.
+  // Set before CUDA starts. Expandable segments fragment less when units of different sizes are
+  // allocated and freed.
   if (std::getenv("PYTORCH_CUDA_ALLOC_CONF") == nullptr &&
       std::getenv("PYTORCH_ALLOC_CONF") == nullptr)
     ::setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", 0);
   const int num_gpus = wanted == "cpu" ? 0 : cuda::device_count();
   if (wanted == "cuda" && num_gpus == 0) {
-    throw Error(ErrorKind::kUnsupported,
-                has_cuda()
-                    ? "--device cuda: no GPU is visible here (is CUDA_VISIBLE_DEVICES right?)"
-                    : "--device cuda: this xffl-train was built without CUDA; build it with the "
-                      "preset trainer-cuda");
+    throw Error(
+        ErrorKind::kUnsupported,
+        has_cuda() ? "--device cuda: no GPU is visible to this process (check CUDA_VISIBLE_DEVICES)"
+                   : "--device cuda: this xffl-train was built without CUDA; build it with the "
+                     "preset trainer-cuda");
   }
   if (num_gpus == 0) return at::kCPU;
-  // Slurm may show each rank its own GPU alone.
+  // Slurm may show each rank only its own GPU.
   if (num_gpus > 1 && local_rank >= num_gpus) {
     throw Error(ErrorKind::kUsage,
-                "local rank " + std::to_string(local_rank) + " of this machine, where " +
-                    std::to_string(num_gpus) +
-                    " GPUs are visible: expected a GPU for each rank (one task a GPU)");
+                "local rank " + std::to_string(local_rank) +
+                    " has no GPU: " + std::to_string(num_gpus) +
+                    " GPUs are visible; expected one GPU for each rank of this machine");
   }
   const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(local_rank % num_gpus));
   cuda::use(device);
@@ -80,21 +80,21 @@ void synchronize(at::Device device) {
 
 void keep_freed_memory() {
 #ifdef __GLIBC__
-  mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the largest that glibc takes
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the largest value that glibc accepts
   mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
 #endif
 }
 
 void use_deterministic_algorithms(at::Device device) {
   if (!device.is_cuda()) return;
-  // cuBLAS reads it when it starts: with workspaces of fixed sizes its streams do not share them.
+  // Read by cuBLAS at its start: workspaces of fixed sizes are not shared between streams.
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
   at::Context& context = at::globalContext();
   context.setDeterministicAlgorithms(true, false);
-  context.setDeterministicFillUninitializedMemory(false);  // nothing is read unwritten
+  context.setDeterministicFillUninitializedMemory(false);  // no code reads uninitialized memory
   context.setDeterministicCuDNN(true);
   context.setBenchmarkCuDNN(false);
-  context.setSDPUseCuDNN(false);  // its backward adds in the order in which blocks end
+  context.setSDPUseCuDNN(false);  // its backward adds in the order in which thread blocks end
 }
 
 void use_attention_of_any_length(at::Device device) {

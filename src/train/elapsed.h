@@ -1,4 +1,4 @@
-// Seconds of the clock that never goes back.
+// Elapsed seconds of the steady clock.
 #pragma once
 
 #include <chrono>

@@ -10,11 +10,11 @@
 namespace xffl::train {
 namespace {
 
-// Batches between two questions whether to stop, which all stages answer at the same one.
-constexpr uint64_t kBatchesAStage = 4;
+// Batches between two calls of should_stop, for each stage of the pipeline.
+constexpr uint64_t kBatchesPerStage = 4;
 
-// The NLL of each label in the last stage, what goes to the next stage in the others.
-at::Tensor work(const LoadedModel& model, const Batch& batch, Pipeline& pipeline) {
+// The NLL of each label in the last stage, the activations for the next stage in the others.
+at::Tensor forward_stage(const LoadedModel& model, const Batch& batch, Pipeline& pipeline) {
   at::Tensor x_BTD;
   if (!pipeline.is_first()) {
     x_BTD = activation_for(model, batch);
@@ -24,23 +24,23 @@ at::Tensor work(const LoadedModel& model, const Batch& batch, Pipeline& pipeline
   return model.model->stage_nll(x_BTD, batch.tokens_BT, batch.labels_BT, batch.documents);
 }
 
-// Fills this rank's entries of the sums of NLL per sequence, in the last stage; the others stay
-// zero. False: stopped.
+// Adds the NLL sums of this rank's sequences in the last stage; other entries stay zero. False:
+// stopped.
 bool add_sums(const LoadedModel& model, const Dataset& data, int64_t batch_size, Pipeline& pipeline,
               at::Device device, at::Tensor sums_S, const std::function<bool()>& should_stop) {
   const auto size = static_cast<uint64_t>(batch_size);
   const auto stride = size * static_cast<uint64_t>(pipeline.data().size());
   const auto stages = static_cast<uint64_t>(pipeline.num_stages());
-  const uint64_t chunk = stages == 1 ? 1 : kBatchesAStage * stages;
+  const uint64_t chunk = stages == 1 ? 1 : kBatchesPerStage * stages;
   for (uint64_t i = 0; i * stride < data.size(); ++i) {
     if (should_stop && i % chunk == 0 && should_stop()) return false;
     const uint64_t begin =
         std::min(i * stride + size * static_cast<uint64_t>(pipeline.data().rank()), data.size());
     std::vector<uint64_t> indices(std::min(size, data.size() - begin));
     std::iota(indices.begin(), indices.end(), begin);
-    // The last batches may be for others only, who may need this rank's shards.
+    // A rank without a sequence takes part: other ranks may need its shards.
     const Batch batch = indices.empty() ? empty_batch(device) : data.batch(indices, device);
-    const at::Tensor result = work(model, batch, pipeline);
+    const at::Tensor result = forward_stage(model, batch, pipeline);
     if (!pipeline.is_last()) {
       pipeline.send_down(result);
     } else if (!indices.empty()) {

@@ -7,7 +7,7 @@
 namespace xffl::train {
 namespace {
 
-// LibTorch throws several types when memory is not there, which say it in words alone.
+// LibTorch throws several types for out of memory; only their messages identify the cause.
 bool is_out_of_memory(const std::exception& error, const std::string& text) {
   return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
          text.find("out of memory") != std::string::npos ||

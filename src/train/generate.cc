@@ -15,10 +15,10 @@ void check_prompt(const checkpoint::LlamaConfig& config, const std::vector<int64
                   const GenerateOptions& options) {
   if (prompt.empty())
     throw Error(ErrorKind::kUsage, "the prompt is empty: expected at least one id");
-  const auto check_id = [&](int64_t id, const char* what) {
+  const auto check_id = [&](int64_t id, const char* source) {
     if (id < 0 || id >= config.vocab_size)
       throw Error(ErrorKind::kUsage,
-                  std::string(what) + " holds the id " + std::to_string(id) + ", expected 0 to " +
+                  std::string(source) + " holds the id " + std::to_string(id) + ", expected 0 to " +
                       std::to_string(config.vocab_size - 1) + ": is this the model's tokenizer?");
   };
   for (const int64_t id : prompt) check_id(id, "the prompt");
@@ -27,7 +27,7 @@ void check_prompt(const checkpoint::LlamaConfig& config, const std::vector<int64
     throw Error(ErrorKind::kUsage, "the prompt has " + std::to_string(prompt.size()) +
                                        " tokens, but the model's max_position_embeddings is " +
                                        std::to_string(config.max_position_embeddings) +
-                                       ": no room for a new one; shorten the prompt");
+                                       ": no space for a new token; shorten the prompt");
   if (options.max_new_tokens < 1)
     throw Error(ErrorKind::kUsage, "--max-new-tokens: expected 1 or more, found " +
                                        std::to_string(options.max_new_tokens));
@@ -56,8 +56,8 @@ FinishReason generate(llama::Model& model, const std::vector<int64_t>& prompt,
   check_prompt(config, prompt, options);
   TokenSampler sampler(options.sampling);
   const auto prompt_size = static_cast<int64_t>(prompt.size());
-  const int64_t room = config.max_position_embeddings - prompt_size;
-  const int64_t limit = std::min(options.max_new_tokens, room);
+  const int64_t space = config.max_position_embeddings - prompt_size;
+  const int64_t limit = std::min(options.max_new_tokens, space);
   llama::Decoder decoder(model, prompt_size + limit);
   std::vector<int64_t> seen = prompt;
   at::Tensor logits_V = decoder.feed(prompt);

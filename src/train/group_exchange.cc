@@ -1,19 +1,18 @@
-// S elements of a rank's part of a unit, N of them at a time, M of these for each of G groups; K of
-// N elements that R ranks of a group hold alike.
+// Shapes: S elements of a rank's part of a unit; N of them in one piece; M elements of a piece for
+// each of G groups; K of N elements for each of the R ranks of a group that hold the same elements.
 #include "group_exchange.h"
 
 #include <torch/types.h>
 
 #include <algorithm>
-#include <cmath>
 
 namespace xffl::train {
 namespace {
 
-constexpr int64_t kPiece = 1 << 22;  // elements exchanged at once: 32 MB in float64
+constexpr int64_t kPiece = 1 << 22;  // elements of one exchange: 32 MB in float64
 
-// The weighted mean of one piece over the groups, in place. Each rank sums the products of its part
-// of the piece, then all get all parts.
+// The weighted mean of one piece over the groups, in place: a reduce-scatter of the products, then
+// an all-gather of the means.
 void mean_of_piece(comm::Group& across, at::Device device, at::Tensor values_N, double weight,
                    double total, at::ScalarType sum_dtype) {
   const int64_t n = values_N.numel();
@@ -48,7 +47,7 @@ GroupExchange::GroupExchange(const JobGroups& groups, shard::FlatParameters& par
       device_(device),
       outer_(parameters, outer_settings(groups, settings)) {}
 
-// Groups whose batches held no token at all count equally.
+// Without any target token in their batches all groups count equally.
 GroupExchange::Weights GroupExchange::weights(int64_t tokens) const {
   const Weights equal{1, static_cast<double>(groups_.count())};
   if (settings_.weighting == job::GroupWeighting::kEqual) return equal;
@@ -58,7 +57,7 @@ GroupExchange::Weights GroupExchange::weights(int64_t tokens) const {
   return {static_cast<double>(tokens), static_cast<double>(total.item<int64_t>())};
 }
 
-// What all ranks of a group hold alike, each of them exchanges a part of.
+// Each rank of a group exchanges its share of the elements that all ranks of the group hold.
 void GroupExchange::mean_over_groups(at::Tensor values_S, double weight, double total,
                                      at::ScalarType sum_dtype) const {
   comm::Group& inner = groups_.inner();
@@ -113,32 +112,6 @@ void GroupExchange::exchange_weights() {
   }
   parameters_.refresh_compute();
   tokens_since_ = steps_since_ = 0;
-}
-
-StepResult GroupExchange::over_groups(const StepResult& mine) const {
-  if (groups_.count() == 1) return mine;
-  const auto tokens = static_cast<double>(mine.tokens);
-  at::Tensor sums = at::empty({6}, at::kDouble);
-  double* values = sums.mutable_data_ptr<double>();
-  values[0] = tokens;
-  values[1] = mine.loss * tokens;
-  values[2] = mine.grad_norm;
-  values[3] = mine.skipped ? 1 : 0;
-  values[4] = static_cast<double>(mine.trained_tokens);
-  values[5] = static_cast<double>(mine.trained_batches);
-  sums = sums.to(device_);
-  groups_.across().all_reduce(sums);
-  sums = sums.to(at::kCPU);
-  values = sums.mutable_data_ptr<double>();
-  StepResult all;
-  all.tokens = std::llround(values[0]);
-  all.loss = values[0] > 0 ? values[1] / values[0] : 0;
-  all.grad_norm = values[2] / groups_.count();
-  all.skipped = values[3] > 0;
-  all.trained_tokens = std::llround(values[4]);
-  all.trained_batches = std::llround(values[5]);
-  all.phases = mine.phases;
-  return all;
 }
 
 }  // namespace xffl::train

@@ -43,7 +43,7 @@ void HostWindow::prepare(int64_t begin, int64_t count) {
   while (num_started_ <= last) start(num_started_);
   for (int64_t piece = first; piece <= last; ++piece)
     shard::SideStream::synchronize(buffer(piece).copied);
-  // Ahead, if the other buffer is not read any more.
+  // Starts the next piece if the other buffer is free.
   if (first == last && num_started_ == last + 1 &&
       num_started_ * kPieceElements < values_N_.numel())
     start(num_started_);

@@ -1,6 +1,6 @@
-// Values between a device and the host's memory, in pieces through two buffers that stay: one is
-// worked on while the other is copied. Pinned where the device is a GPU; on a CPU the same, for
-// tests.
+// Streams values between a device and host memory, in pieces through two buffers: the host works on
+// one buffer while the other is copied. The buffers are pinned for a GPU; a CPU runs the same code
+// in tests.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,16 +15,16 @@
 
 namespace xffl::train {
 
-/// A device's values, read on the host from the first to the last.
+/// Reads a device's values on the host, in order.
 class HostWindow {
  public:
   explicit HostWindow(at::Device device) : device_(device), side_(device) {}
 
-  /// Of `values_N`, float32 on the device; they are rounded to `dtype` there, and travel so.
+  /// Opens `values_N`, float32 on the device, which rounds them to `dtype` before the copy.
   void open(const at::Tensor& values_N, at::ScalarType dtype);
-  /// Makes [begin, begin + count) readable; parts come in order, of at most kPieceElements.
+  /// Makes [begin, begin + count) readable; called in order, with at most kPieceElements.
   void prepare(int64_t begin, int64_t count);
-  /// Values of what was prepared; by several threads at once.
+  /// Reads prepared values. Thread-safe.
   void read(int64_t begin, std::span<float> out) const;
 
   static constexpr int64_t kPieceElements = 4 << 20;
@@ -45,14 +45,14 @@ class HostWindow {
   std::array<Buffer, 2> buffers_;
 };
 
-/// Values on their way from the host to a device.
+/// Uploads values from the host to a device.
 class DeviceUpload {
  public:
   explicit DeviceUpload(at::Device device) : device_(device), side_(device) {}
 
-  /// `fill(begin, to)` writes the bytes of elements from `begin` on of `size` of them, in pieces,
-  /// by several threads at once; `take(begin, values)` gets each piece on the device, in order:
-  /// there until it returns, for the current stream.
+  /// Uploads `size` elements in pieces. Several threads call `fill(begin, to)` to write the bytes
+  /// of the elements from `begin`. `take(begin, values)` receives each piece on the device, in
+  /// order, for the current stream; `values` is valid until it returns.
   void run(int64_t size, at::ScalarType dtype,
            const std::function<void(int64_t begin, std::span<std::byte> to)>& fill,
            const std::function<void(int64_t begin, const at::Tensor& values)>& take);

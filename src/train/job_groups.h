@@ -1,5 +1,5 @@
-// The ranks of a job in groups of neighbours, each of which trains a model of its own between two
-// exchanges.
+// Divides the ranks of a job into groups of neighbours. Each group trains its own model between two
+// exchanges (local SGD).
 #pragma once
 
 #include <memory>
@@ -11,15 +11,15 @@ namespace xffl::train {
 class JobGroups {
  public:
   /// Collective over `world`, which must outlive this object. Throws kConfig unless `count` divides
-  /// its ranks.
+  /// the world size.
   JobGroups(comm::Group& world, int64_t count);
 
   int count() const { return across().size(); }
-  /// This rank's group, from 0.
+  /// The index of this rank's group.
   int index() const { return across().rank(); }
-  /// The ranks of this rank's group; the world itself when there is one group.
+  /// The ranks of this rank's group; the world if there is one group.
   comm::Group& inner() const { return inner_ == nullptr ? world_ : *inner_; }
-  /// The ranks that have this rank's place in their groups, in the order of the groups.
+  /// The ranks with the same index in their groups, in the order of the groups.
   comm::Group& across() const { return *across_; }
 
  private:

@@ -4,11 +4,12 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <memory>
+#include <span>
 #include <string>
 #include <utility>
 
 #include "parameter_source.h"
-#include "unit_hooks.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/job/supported.h"
@@ -30,9 +31,9 @@ at::ScalarType compute_dtype(job::FloatType precision) {
   return at::kFloat;
 }
 
-// Which parameters are trained, and which are not.
-void divide(const std::vector<llama::ParameterSpec>& all, const LoadOptions& options,
-            LoadedModel& loaded) {
+// Fills loaded.specs with the trained parameters and loaded.frozen_specs with the others.
+void split_trained_and_frozen(const std::vector<llama::ParameterSpec>& all,
+                              const LoadOptions& options, LoadedModel& loaded) {
   if (options.lora) {
     loaded.specs = llama::adapter_specs(loaded.config, *options.lora);
     loaded.frozen_specs = all;
@@ -68,6 +69,93 @@ shard::FlatOptions flat_options(const LoadOptions& options, bool frozen) {
   flat.sharded = to_sharded(options.sharding);
   flat.offload = to_offload(options.offload);
   return flat;
+}
+
+// The weights of a unit in one of the two sets of buffers.
+struct Share {
+  shard::FlatParameters* parameters = nullptr;
+  bool trained = false;
+  std::vector<std::pair<llama::Weight*, size_t>> weights;  // with their indices in the buffers
+};
+using Shares = std::vector<std::vector<Share>>;  // by unit
+
+void add_to_shares(Shares& shares, shard::FlatParameters& parameters, bool trained,
+                   std::span<llama::Weight* const> weights) {
+  for (size_t i = 0; i < weights.size(); ++i) {
+    std::vector<Share>& unit = shares[static_cast<size_t>(parameters.layout().places()[i].unit)];
+    if (unit.empty() || unit.back().parameters != &parameters)
+      unit.push_back({&parameters, trained, {}});
+    unit.back().weights.emplace_back(weights[i], i);
+  }
+}
+
+// The weights of the specs `wanted`, in their order.
+std::vector<llama::Weight*> weights_of(llama::Model& model,
+                                       const std::vector<llama::ParameterSpec>& all,
+                                       const std::vector<llama::ParameterSpec>& wanted) {
+  std::vector<llama::Weight*> weights;
+  size_t i = 0;
+  for (const llama::ParameterSpec& spec : wanted) {
+    while (all[i].name != spec.name) ++i;
+    weights.push_back(&model.weights(spec.unit)[i - model.unit_begin(spec.unit)]);
+  }
+  return weights;
+}
+
+Shares make_shares(LoadedModel& loaded) {
+  const std::vector<llama::ParameterSpec> all = llama::parameter_specs(loaded.config);
+  Shares shares(static_cast<size_t>(loaded.model->num_units()));
+  std::vector<llama::Weight*> trained;
+  if (loaded.lora) {
+    for (llama::Weight& weight : loaded.model->adapter_weights()) trained.push_back(&weight);
+  } else {
+    trained = weights_of(*loaded.model, all, loaded.specs);
+  }
+  add_to_shares(shares, *loaded.parameters, true, trained);
+  if (loaded.frozen)
+    add_to_shares(shares, *loaded.frozen, false,
+                  weights_of(*loaded.model, all, loaded.frozen_specs));
+  return shares;
+}
+
+bool has_unit(const shard::FlatParameters& parameters, int unit) {
+  return unit >= 1 && unit < parameters.num_units() &&
+         parameters.layout().units()[static_cast<size_t>(unit)].size > 0;
+}
+
+// Hooks that gather a unit's weights before the model uses them, take the gradients of the trained
+// weights, and release the unit (ZeRO-3). `loaded` may move; its buffers and model must outlive the
+// hooks.
+llama::UnitHooks make_hooks(LoadedModel& loaded) {
+  const auto shares = std::make_shared<const Shares>(make_shares(loaded));
+  const auto enter = [shares](int unit, llama::UnitUse use) {
+    for (const Share& share : (*shares)[static_cast<size_t>(unit)]) {
+      shard::FlatParameters& parameters = *share.parameters;
+      if (use.values) {
+        parameters.gather(unit);
+        // Prefetches the next block, forward or backward; backward does not read the embedding.
+        const int next = use.gradients ? unit - 1 : unit + 1;
+        if (has_unit(parameters, next)) parameters.prefetch(next);
+        for (const auto& [weight, index] : share.weights) weight->value = parameters.compute(index);
+      }
+      if (!use.gradients || !share.trained) continue;
+      const bool opened = parameters.open_gradients(unit);
+      for (const auto& [weight, index] : share.weights) {
+        weight->gradient = parameters.gradient(index);
+        if (opened) weight->clear();
+      }
+    }
+  };
+  const auto leave = [shares](int unit, llama::UnitUse use) {
+    for (const Share& share : (*shares)[static_cast<size_t>(unit)]) {
+      if (use.gradients && share.trained) {
+        for (const auto& [weight, index] : share.weights) weight->finish();
+        share.parameters->close_gradients(unit);
+      }
+      if (use.values) share.parameters->release(unit);
+    }
+  };
+  return {enter, leave};
 }
 
 }  // namespace
@@ -150,7 +238,7 @@ LoadedModel outline_model(const std::filesystem::path& folder, const LoadOptions
   const std::vector<llama::ParameterSpec> all = llama::parameter_specs(loaded.config);
   llama::check_parameters(checkpoint::ModelFolder(folder), all);
   if (options.lora) check_adapter(options, loaded.config);
-  divide(all, options, loaded);
+  split_trained_and_frozen(all, options, loaded);
   return loaded;
 }
 
@@ -167,7 +255,7 @@ LoadedModel load_model(const std::filesystem::path& folder, const LoadOptions& o
   model_options.first_unit = here.first;
   model_options.end_unit = here.end;
   model_options.recompute = to_recompute(options.recompute);
-  // Trained and frozen ones: with adapters these, and all of the model.
+  // With an adapter: the adapter's parameters and all parameters of the model.
   const size_t num_weights = loaded.specs.size() + loaded.frozen_specs.size();
   loaded.model = std::make_unique<llama::Model>(
       loaded.config, std::vector<llama::Weight>(num_weights), std::move(model_options));

@@ -14,7 +14,7 @@ MasterStream::MasterStream(const LoadedModel& model, comm::Group& world, Pipelin
       device_(device),
       layout_(flat_parameters_of(model.specs), model.parameters->layout().num_shards()) {}
 
-// The unit's masters; only rank 0 has those of other stages.
+// The unit's masters; rank 0 also receives the units of other stages.
 shard::UnitState MasterStream::gather(int unit) {
   const auto holds_unit = [&](const UnitRange& units) {
     return unit >= units.first && unit < units.end;
@@ -37,9 +37,9 @@ shard::UnitState MasterStream::gather(int unit) {
 
 void MasterStream::gather_up_to(int unit) {
   while (unit_ < unit) {
-    whole_ = {};  // before there is another
-    // No collective may be waited for as long as the writing takes; nor, on a GPU, be started
-    // before its time: c10d's watchdog counts from then.
+    whole_ = {};  // frees the unit before the next one is gathered
+    // Waits for rank 0 outside of collectives: writing may exceed their timeout, and on a GPU
+    // c10d's watchdog counts from the start of a collective.
     world_.wait_for_first();
     whole_ = gather(++unit_);
   }

@@ -1,4 +1,4 @@
-// A trained model's exact values on the host, for whoever writes them.
+// Streams a trained model's exact values to the rank that writes the update.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,18 +14,19 @@
 
 namespace xffl::train {
 
-/// The whole masters of a model, one unit at a time: what is in shards is gathered, and what is in
-/// other pipeline stages sent to the first, for the rank that writes. Nothing of it is widened as a
-/// whole: values are made as they are read. Collective: rank 0 calls values() for every parameter
-/// in order, or finish(), the others finish(), and wait there for rank 0 without a limit: it may
-/// take long to write a unit.
+/// The whole masters of a model, one unit at a time: shards are gathered, and other pipeline stages
+/// send their units to the first stage. Values are converted as they are read, so no unit is
+/// widened as a whole. Collective: rank 0 calls values() for every parameter in order, or finish();
+/// the other ranks call finish() and wait for rank 0 without a timeout, because writing a unit may
+/// take long.
 class MasterStream {
  public:
-  /// `world` is the group of all ranks, whose rank 0 writes.
+  /// `world` is the group of all ranks; its rank 0 writes.
   MasterStream(const LoadedModel& model, comm::Group& world, Pipeline& pipeline, at::Device device);
-  /// Valid until the next call. What leaves a GPU has been rounded to `dtype`. By rank 0.
+  /// The values of a parameter, valid until the next call; rank 0 only. A GPU rounds them to
+  /// `dtype` before the copy to the host.
   llama::Values values(size_t index, at::ScalarType dtype = at::kFloat);
-  /// Takes part in gathering the units that are left.
+  /// Takes part in gathering the remaining units.
   void finish();
 
  private:
@@ -38,7 +39,7 @@ class MasterStream {
   at::Device device_;
   shard::FlatLayout layout_;  // of all units
   int unit_ = -1;
-  shard::UnitState whole_;  // of that unit; float32 where it is on a GPU
+  shard::UnitState whole_;  // of that unit; float32 on a GPU
   std::optional<HostWindow> window_;
 };
 

@@ -14,7 +14,7 @@ namespace {
 int64_t width_of(job::FloatType precision) { return precision == job::FloatType::kFloat32 ? 4 : 2; }
 int64_t width_of(job::StateDtype dtype) { return dtype == job::StateDtype::kFloat32 ? 4 : 2; }
 
-// Two units are gathered, or reduced, at once, and buffers are kept for the next unit of that size.
+// Two units are gathered, or reduced, at once; their buffers stay for the next units of that size.
 int64_t pooled_elements(const shard::FlatLayout& layout) {
   std::map<int64_t, int> units_of_size;
   for (const shard::UnitLayout& unit : layout.units()) ++units_of_size[unit.size];
@@ -23,8 +23,8 @@ int64_t pooled_elements(const shard::FlatLayout& layout) {
   return elements;
 }
 
-// By what the buffers of a rank's parts of the units, `width` bytes an element, are rounded up when
-// they are pinned: torch's allocator takes powers of two.
+// Bytes by which torch's allocator rounds the pinned buffers of a rank's parts of units, `width`
+// bytes an element, up to powers of two.
 int64_t pinning_of(const shard::FlatLayout& layout, int64_t num_parts, int64_t width) {
   int64_t bytes = 0;
   for (const shard::UnitLayout& unit : layout.units()) {
@@ -41,12 +41,12 @@ int64_t block_elements(const checkpoint::LlamaConfig& config) {
   return 4 * config.hidden_size + 3 * queries + 4 * keys + 3 * config.intermediate_size;
 }
 
-// Of these, the outputs of two norms and of SwiGLU.
+// The part of block_elements() that cheap recomputation drops: outputs of two norms and SwiGLU.
 int64_t cheap_elements(const checkpoint::LlamaConfig& config) {
   return 2 * config.hidden_size + config.intermediate_size;
 }
 
-// Of `blocks` blocks, and of one that is worked on.
+// Elements kept for `blocks` blocks, and for the block in progress.
 int64_t kept_elements(const checkpoint::LlamaConfig& config, job::Recompute recompute,
                       int64_t blocks) {
   const int64_t block = block_elements(config);
@@ -84,12 +84,12 @@ int64_t logits_bytes(const checkpoint::LlamaConfig& config, const job::TrainingS
   return rows * config.vocab_size * width_of(training.precision);
 }
 
-// CUDA's context and LibTorch's kernels, loaded as they are first used.
+// CUDA's context and LibTorch's kernels, which are loaded at their first use.
 constexpr int64_t kContextBytes = 700 << 20;
-// cuBLAS and cuBLASLt have a workspace of 32 MiB each on Hopper, for each thread that multiplies:
-// the one that computes forward and autograd's.
+// On Hopper cuBLAS and cuBLASLt each have a workspace of 32 MiB for each thread that multiplies:
+// the forward thread and autograd's thread.
 constexpr int64_t kProductWorkspaceBytes = 2 * 2 * (32 << 20);
-// NCCL: 4 MiB and some for each channel and peer, of two dozen channels.
+// NCCL: a little over 4 MiB for each channel and peer, with two dozen channels.
 constexpr int64_t kCommunicatorBytes = 400 << 20;
 
 // Attention's backward sums the queries' gradients in float32.
@@ -99,13 +99,13 @@ int64_t workspace_bytes(const checkpoint::LlamaConfig& config, const job::Traini
   return kProductWorkspaceBytes + tokens * config.num_heads * config.head_dim * 4;
 }
 
-// Bytes of masters an element, beside what is computed with, as shard::FlatParameters keeps them.
+// Bytes of masters an element, beside the compute copy, as shard::FlatParameters keeps them.
 struct MasterWidths {
   int64_t master = 0;
   int64_t remainder = 0;
-  int64_t given = 0;  // of FedProx
+  int64_t input = 0;  // FedProx's copy of the input model
 
-  int64_t all() const { return master + remainder + given; }
+  int64_t all() const { return master + remainder + input; }
 };
 
 MasterWidths master_widths(const job::TrainingSpec& training, const shard::Offload& offload) {
@@ -116,7 +116,7 @@ MasterWidths master_widths(const job::TrainingSpec& training, const shard::Offlo
           training.masters == job::Masters::kSplit ? 2 : 0, training.proximal > 0 ? 4 : 0};
 }
 
-// Float32 masters of a unit at a time, where they are exchanged and not stored so.
+// The float32 masters of one unit during an exchange of weights that are stored in another type.
 int64_t exchange_buffer(const job::TrainingSpec& training, const shard::FlatLayout& layout,
                         bool states_split) {
   if (training.groups.count == 1 || training.masters == job::Masters::kFloat32 ||
@@ -127,7 +127,7 @@ int64_t exchange_buffer(const job::TrainingSpec& training, const shard::FlatLayo
   return largest / (states_split ? layout.num_shards() : 1) * 4;
 }
 
-// Moments are not pinned.
+// Bytes added by pinning; moments are not pinned.
 int64_t pinning(const shard::FlatLayout& layout, const job::TrainingSpec& training,
                 const shard::Offload& offload, int64_t num_parts) {
   const MasterWidths masters = master_widths(training, offload);
@@ -140,7 +140,7 @@ int64_t pinning(const shard::FlatLayout& layout, const job::TrainingSpec& traini
   return bytes;
 }
 
-// The last exchange's model and the outer optimizer's moments.
+// The number of buffers of the outer optimizer: the anchor and the moments.
 int64_t outer_buffers(const job::RankGroups& groups) {
   if (groups.count == 1 || groups.outer.kind == job::OuterOptimizer::kAverage) return 0;
   return groups.outer.kind == job::OuterOptimizer::kAdam ? 3 : 2;
@@ -174,7 +174,7 @@ MemoryPlan plan_memory(const checkpoint::LlamaConfig& config, const shard::FlatL
   plan.activations = activation_bytes(config, training, positions, stage);
   plan.logits = logits_bytes(config, training, positions, stage, device);
   if (offload.states) {
-    // Where gradients are whole on the device, those that are reduced lie on the host as well.
+    // If the device holds whole gradients, the host holds the reduced gradients beside them.
     if (!gradients_split) plan.gradients += held * gradient_width;
     plan.host += plan.masters + plan.moments + held * gradient_width;
   }
@@ -204,22 +204,22 @@ void add_communicators(MemoryPlan& plan, int64_t count, at::Device device) {
   if (device.is_cuda()) plan.communicators += count * kCommunicatorBytes;
 }
 
-MemoryThere memory_there(at::Device device, int ranks_on_machine) {
-  MemoryThere there;
-  there.host = available_memory_bytes(at::kCPU) / ranks_on_machine;
-  if (device.is_cuda()) there.gpu = available_memory_bytes(device);
-  return there;
+FreeMemory free_memory(at::Device device, int ranks_on_machine) {
+  FreeMemory free;
+  free.host = available_memory_bytes(at::kCPU) / ranks_on_machine;
+  if (device.is_cuda()) free.gpu = available_memory_bytes(device);
+  return free;
 }
 
-MemoryVerdict judge(const MemoryPlan& plan, const MemoryThere& there) {
+MemoryVerdict judge(const MemoryPlan& plan, const FreeMemory& free) {
   using enum MemoryVerdict;
-  const int64_t exact_on_host = there.gpu ? plan.host : plan.exact();
-  if ((there.host > 0 && exact_on_host > there.host) ||
-      (there.gpu && plan.exact() - plan.host > *there.gpu))
+  const int64_t exact_on_host = free.gpu ? plan.host : plan.exact();
+  if ((free.host > 0 && exact_on_host > free.host) ||
+      (free.gpu && plan.exact() - plan.host > *free.gpu))
     return kCannotFit;
-  const int64_t on_host = there.gpu ? plan.host + plan.pinning : plan.total();
-  const bool gpu_holds_it = !there.gpu || plan.device() - plan.context <= *there.gpu;
-  return on_host <= there.host && gpu_holds_it ? kFits : kMayNotFit;
+  const int64_t on_host = free.gpu ? plan.host + plan.pinning : plan.total();
+  const bool gpu_holds_it = !free.gpu || plan.device() - plan.context <= *free.gpu;
+  return on_host <= free.host && gpu_holds_it ? kFits : kMayNotFit;
 }
 
 }  // namespace xffl::train

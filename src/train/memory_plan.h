@@ -1,4 +1,4 @@
-// How much memory a rank's part of a training will take, by what, before anything is done.
+// Predicts the memory of a rank's part of a training, by purpose, before any allocation.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,21 +14,21 @@
 
 namespace xffl::train {
 
-/// Bytes of one rank. Parameters, masters, gradients and moments are exact: flat buffers that exist
-/// as long as the training does. The other terms are estimates.
+/// Bytes of one rank. Parameters, masters, gradients and moments are exact: they are flat buffers
+/// that exist during the whole training. The other terms are estimates.
 struct MemoryPlan {
-  int64_t parameters = 0;  // what is computed with
-  int64_t masters = 0;     // beside them: in float32, or what they lack of it
+  int64_t parameters = 0;  // in the compute type
+  int64_t masters = 0;     // float32 masters, or the remainders of split masters
   int64_t gradients = 0;
   int64_t moments = 0;
-  int64_t buffers = 0;  // units gathered and reduced at once, and what Gloo receives them in
+  int64_t buffers = 0;  // units gathered and reduced at once, and Gloo's receive buffers
   int64_t activations = 0;
   int64_t logits = 0;         // head_loss's chunk
-  int64_t workspaces = 0;     // of cuBLAS, and of attention's backward on a GPU
+  int64_t workspaces = 0;     // cuBLAS and attention's backward, on a GPU
   int64_t communicators = 0;  // NCCL's buffers
-  int64_t context = 0;        // CUDA's, with loaded kernels: it exists before free memory is read
-  int64_t host = 0;           // of these, in the host's memory
-  int64_t pinning = 0;        // there beside them: pinned buffers have powers of two for sizes
+  int64_t context = 0;        // CUDA's, with kernels; exists before free memory is read
+  int64_t host = 0;           // the part of these terms in host memory
+  int64_t pinning = 0;        // added by rounding pinned buffers up to powers of two
 
   int64_t total() const {
     return exact() + buffers + activations + logits + workspaces + communicators + context;
@@ -37,40 +37,38 @@ struct MemoryPlan {
   int64_t device() const { return total() - host; }
 };
 
-/// What a pipeline stage works on: its units, and the micro-batches that it keeps the activations
-/// of.
+/// A pipeline stage's units, and the number of micro-batches whose activations it keeps.
 struct StageLoad {
   UnitRange units{0, INT_MAX};
   int64_t in_flight = 1;
 };
 
-/// For micro-batches of at most `positions` tokens a sequence. The layout says how many shards
-/// there are, and has the stage's units only.
+/// Plans for micro-batches of at most `positions` tokens a sequence. The layout has the number of
+/// shards and the stage's units only.
 MemoryPlan plan_memory(const checkpoint::LlamaConfig& config, const shard::FlatLayout& layout,
                        const job::TrainingSpec& training, int64_t positions,
                        const StageLoad& stage = {}, at::Device device = at::kCPU);
 
-/// Adds what is frozen beside what that plan is of.
+/// Adds the frozen parameters.
 void add_frozen(MemoryPlan& plan, const shard::FlatLayout& frozen,
                 const job::TrainingSpec& training, at::Device device = at::kCPU);
 
-/// Adds the buffers of `count` communicators; nothing on a CPU, where Gloo's are part of `buffers`.
+/// Adds the buffers of `count` communicators; nothing on a CPU: `buffers` includes Gloo's.
 void add_communicators(MemoryPlan& plan, int64_t count, at::Device device);
 
-/// A rank's share of the memory that is free before it takes any.
-struct MemoryThere {
-  int64_t host = 0;            // of this machine
-  std::optional<int64_t> gpu;  // else all that a rank takes is the host's
+/// A rank's share of the free memory before its allocations.
+struct FreeMemory {
+  int64_t host = 0;            // 0: unknown
+  std::optional<int64_t> gpu;  // empty on a CPU: all terms are in host memory
 };
-MemoryThere memory_there(at::Device device, int ranks_on_machine);
+FreeMemory free_memory(at::Device device, int ranks_on_machine);
 
-/// Of a plan in the memory that is free.
 enum class MemoryVerdict {
   kFits,
-  kMayNotFit,  // with the estimates it needs more
-  kCannotFit,  // the exact terms alone need more
+  kMayNotFit,  // exact terms and estimates exceed the free memory
+  kCannotFit,  // the exact terms alone exceed the free memory
 };
-/// Memory of the host that nothing tells (0) refuses nothing.
-MemoryVerdict judge(const MemoryPlan& plan, const MemoryThere& there);
+/// Whether a plan fits the free memory. Unknown host memory never gives kCannotFit.
+MemoryVerdict judge(const MemoryPlan& plan, const FreeMemory& free);
 
 }  // namespace xffl::train

@@ -16,9 +16,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class Merged {
+class MergedModel {
  public:
-  Merged(const fs::path& model, const fs::path& adapter)
+  MergedModel(const fs::path& model, const fs::path& adapter)
       : config_(checkpoint::read_llama_config(model)),
         lora_(checkpoint::read_lora_config(adapter)),
         specs_(llama::parameter_specs(config_)),
@@ -66,8 +66,8 @@ class Merged {
 std::string merge_adapter(const fs::path& model, const fs::path& adapter, const fs::path& out,
                           std::optional<checkpoint::Dtype> dtype) {
   if (fs::exists(out))
-    throw Error(ErrorKind::kUsage, out.string() + " exists already: name a new folder");
-  const Merged merged(model, adapter);
+    throw Error(ErrorKind::kUsage, out.string() + " already exists: choose a new folder");
+  const MergedModel merged(model, adapter);
   const fs::path temporary = (out.has_filename() ? out : out.parent_path()).string() + ".tmp";
   fs::remove_all(temporary);
   const auto files = llama::write_model(

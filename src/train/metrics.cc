@@ -20,7 +20,7 @@ constexpr std::chrono::milliseconds kBarInterval{100};
 constexpr int64_t kBarWidth = 24;
 constexpr uint64_t kMaxMetricsBytes = uint64_t{1} << 30;
 
-// A torn last line is dropped.
+// The lines of steps up to `last_step`; a torn last line is dropped.
 std::string lines_up_to(const std::filesystem::path& path, int64_t last_step) {
   if (last_step == 0 || !std::filesystem::exists(path)) return "";
   const std::string text = read_file(path, kMaxMetricsBytes);
@@ -32,7 +32,7 @@ std::string lines_up_to(const std::filesystem::path& path, int64_t last_step) {
       if (parse_json(line, path.string()).at("step").get<int64_t>() <= last_step)
         kept += line + "\n";
     } catch (const std::exception&) {
-      continue;  // not a line of ours
+      continue;  // not written by MetricsFile
     }
   }
   return kept;
@@ -73,7 +73,7 @@ MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t last_step) :
     fd_ = open_file(path_, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND);
     if (!kept.empty()) append_line(kept);
   } catch (const std::exception& error) {
-    tell(error.what());
+    warn_once(error.what());
   }
 }
 
@@ -84,7 +84,7 @@ void MetricsFile::append_validation(int64_t step,
   append_line(format_validation(step, results));
 }
 
-// A line is there as a whole or not at all: the next one may find room again.
+// A failed write is truncated, so that the file holds whole lines only; later lines may fit again.
 void MetricsFile::append_line(const std::string& line) {
   if (!fd_) return;
   const off_t size = ::lseek(fd_.get(), 0, SEEK_END);
@@ -92,19 +92,19 @@ void MetricsFile::append_line(const std::string& line) {
     write_all(fd_.get(), std::as_bytes(std::span(line)), path_);
   } catch (const Error& error) {
     const bool is_whole = size >= 0 && ::ftruncate(fd_.get(), size) == 0;
-    tell(error.what() + std::string(is_whole ? "" : " (a part of a line may be there)"));
+    warn_once(error.what() + std::string(is_whole ? "" : " (the file may end in a torn line)"));
   }
 }
 
-void MetricsFile::tell(const std::string& problem) {
-  if (std::exchange(told_, true)) return;
-  log::warning("metrics cannot be written: the training goes on without", {{"problem", problem}});
+void MetricsFile::warn_once(const std::string& problem) {
+  if (std::exchange(warned_, true)) return;
+  log::warning("metrics not written: training continues without them", {{"problem", problem}});
 }
 
-Progress::Progress(int64_t num_steps, bool enabled)
+ProgressLine::ProgressLine(int64_t num_steps, bool enabled)
     : num_steps_(num_steps), enabled_(enabled), terminal_(isatty(STDERR_FILENO) == 1) {}
 
-void Progress::update(int64_t steps_done, const StepMetrics& metrics) {
+void ProgressLine::update(int64_t steps_done, const StepMetrics& metrics) {
   const auto now = std::chrono::steady_clock::now();
   const bool last = steps_done == num_steps_;
   if (!enabled_ || (!last && steps_done > 1 &&

@@ -1,4 +1,4 @@
-// metrics.jsonl, one line per step, and the line that a person watches.
+// metrics.jsonl, one line per step, and the progress line on stderr.
 #pragma once
 
 #include <chrono>
@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "phase_clock.h"
 #include "xffl/base/file.h"
 #include "xffl/job/job_report.h"
-#include "xffl/train/phase_clock.h"
 
 namespace xffl::train {
 
@@ -18,7 +18,7 @@ struct StepMetrics {
   double loss = 0;
   double learning_rate = 0;
   double grad_norm = 0;
-  int64_t tokens = 0;  // trained on: none in a step that was skipped
+  int64_t tokens = 0;  // trained tokens: 0 in a skipped step
   double seconds = 0;
   int64_t memory_bytes = 0;
   PhaseSeconds phases{};
@@ -29,32 +29,32 @@ struct StepMetrics {
 };
 
 std::string format_metrics(const StepMetrics& metrics);
-/// Of validation in mid-training: the loss of each set after `step`.
+/// The line of a mid-training validation: the loss of each set after `step`.
 std::string format_validation(int64_t step, const std::vector<job::ValidationResult>& results);
 
-/// For people and plots: what cannot be written is left out, with one warning.
+/// For users and plots. A line that cannot be written is dropped; the first failure logs a warning.
 class MetricsFile {
  public:
-  /// Starts an empty file, or keeps what is there of the steps up to `last_step`; an empty path
-  /// writes nothing.
+  /// Starts an empty file, or keeps the existing lines of steps up to `last_step`. With an empty
+  /// path nothing is written.
   explicit MetricsFile(const std::filesystem::path& path, int64_t last_step = 0);
   void append(const StepMetrics& metrics);
   void append_validation(int64_t step, const std::vector<job::ValidationResult>& results);
 
  private:
   void append_line(const std::string& line);
-  void tell(const std::string& problem);
+  void warn_once(const std::string& problem);
 
   std::filesystem::path path_;
   UniqueFd fd_;
-  bool told_ = false;
+  bool warned_ = false;
 };
 
-/// On a terminal one line with a bar that is rewritten; elsewhere a line every few seconds and at
+/// On a terminal a bar in one line, which is rewritten; otherwise a line every few seconds and at
 /// the end.
-class Progress {
+class ProgressLine {
  public:
-  Progress(int64_t num_steps, bool enabled);
+  ProgressLine(int64_t num_steps, bool enabled);
   void update(int64_t steps_done, const StepMetrics& metrics);
 
  private:

@@ -1,45 +1,43 @@
-// The optimizer's moments between two rounds: they stay at the facility.
+// The optimizer state between two rounds, which stays at the facility.
 //
-// `spec.optimizer_path` names the state to begin with, which an earlier round's job has left; this
-// job leaves its own beside it. Both are folders "r0002-<nonce>" of the attempt that left them, so
-// that a round begins where the update that was accepted for the round before ended, whatever other
-// attempts have left; "none" where there is nothing to begin with.
-//   state.json                       who left it, the layout of the buffers, the files
-//   part-0001-of-0004.safetensors    the moments, and those of the groups' exchange (state_parts.h)
-// It appears by rename when complete. What rounds before the last have left is removed.
+// `spec.optimizer_path` names the state that an earlier round's job saved, or "none"; this job
+// saves its own state beside it. A state is a folder "r0002-<nonce>", named after the attempt that
+// saved it: a round thus continues from the attempt whose update was accepted. The files are those
+// of a checkpoint (checkpoint_files.h); the folder appears by rename when complete.
+//   state.json                       the attempt, the layout of the buffers, the files
+//   part-0001-of-0004.safetensors    the moments, and those of the groups' outer optimizer
+// Saving removes the states of rounds before the previous one.
 #pragma once
 
 #include <filesystem>
 #include <string>
 
-#include "group_exchange.h"
+#include "checkpoint_files.h"
 #include "job_groups.h"
-#include "state_parts.h"
+#include "trainer.h"
 #include "xffl/comm/group.h"
 #include "xffl/job/job_spec.h"
 #include "xffl/train/loaded_model.h"
-#include "xffl/train/trainer.h"
 
 namespace xffl::train {
 
 class OptimizerState {
  public:
-  /// `group` is the world. All of these must outlive this object. Does nothing where
+  /// `group` is the world. All arguments must outlive this object. Does nothing if
   /// spec.optimizer_path is empty.
   OptimizerState(const job::JobSpec& spec, comm::Group& group, at::Device device,
-                 const LoadedModel& model, Trainer& trainer, const JobGroups& groups,
-                 GroupExchange& exchange);
+                 const LoadedModel& model, Trainer& trainer, const JobGroups& groups);
 
-  /// Collective. What cannot be used is told in a warning, and training begins with new moments:
-  /// then the first rank gets the reason, printable; else nothing.
+  /// Collective. If the state cannot be used, training starts with zero moments and logs a warning;
+  /// rank 0 then returns the printable reason. Otherwise the result is empty.
   std::string load();
 
-  /// Collective. What cannot be written is told in a warning: the job's result counts without it.
+  /// Collective. A failure is only logged: the job's update is valid without the state.
   void save() const;
 
  private:
   std::vector<UnitBuffers> buffers() const;
-  std::filesystem::path mine() const;
+  std::filesystem::path own_folder() const;
   Json description() const;
   std::string problem_of(const std::filesystem::path& folder) const;
   void write(const std::filesystem::path& folder) const;
@@ -52,8 +50,7 @@ class OptimizerState {
   const LoadedModel& model_;
   Trainer& trainer_;
   const JobGroups& groups_;
-  GroupExchange& exchange_;
-  StateParts parts_;
+  CheckpointParts parts_;
 };
 
 }  // namespace xffl::train

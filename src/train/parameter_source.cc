@@ -13,7 +13,7 @@
 namespace xffl::train {
 namespace {
 
-constexpr int64_t kReadElements = 1 << 15;  // what is read at once: 128 kB of float32
+constexpr int64_t kReadElements = 1 << 15;  // of one read: 128 kB of float32
 
 }  // namespace
 
@@ -23,7 +23,7 @@ void ParameterSource::read(const llama::ParameterSpec& spec, int64_t begin,
   checkpoint::initialize_lora({spec.name, checkpoint::Dtype::kF32, spec.shape}, seed_, begin, out);
 }
 
-// Straight from the file's pages to where values are kept, by way of a thread's cache.
+// Copies from the file's pages to the masters in pieces that fit a thread's cache.
 void ParameterSource::read_to_host(const llama::ParameterSpec& spec, size_t index,
                                    shard::FlatParameters& parameters) const {
   const shard::Range range = parameters.master_range(index);
@@ -38,7 +38,7 @@ void ParameterSource::read_to_host(const llama::ParameterSpec& spec, size_t inde
   });
 }
 
-// The file's own bytes cross the bus, half as many as float32's, and are widened there.
+// Uploads the file's 16-bit values, half the bytes of float32, and widens them on the device.
 void ParameterSource::read_to_device(const llama::ParameterSpec& spec, size_t index,
                                      shard::FlatParameters& parameters,
                                      DeviceUpload& upload) const {
@@ -78,7 +78,7 @@ void ParameterSource::read(const std::vector<llama::ParameterSpec>& specs,
     if (!upload) upload.emplace(device);
     read_to_device(specs[i], i, parameters, *upload);
   }
-  // On a GPU copies, and copies of what is on the host, are not made yet.
+  // On a GPU the compute copies, including copies of host masters, are still missing.
   parameters.refresh_compute(parameters.copies_on_host());
 }
 
@@ -91,16 +91,15 @@ ParameterSource trained_source(const std::filesystem::path& folder, const LoadOp
 void check_adapter(const LoadOptions& options, const checkpoint::LlamaConfig& config) {
   if (options.adapter.empty()) return;
   const checkpoint::LoraConfig found = checkpoint::read_lora_config(options.adapter);
-  const auto refuse = [&](const std::string& what) {
-    throw Error(ErrorKind::kRejected, options.adapter.string() +
-                                          ": the given adapter has another " + what +
-                                          " than the job's training.lora");
+  const auto reject = [&](const std::string& property) {
+    throw Error(ErrorKind::kRejected, options.adapter.string() + ": the input adapter's " +
+                                          property + " differs from the job's training.lora");
   };
   if (found.rank != options.lora->rank)
-    refuse("rank (" + std::to_string(found.rank) + ", not " + std::to_string(options.lora->rank) +
+    reject("rank (" + std::to_string(found.rank) + ", not " + std::to_string(options.lora->rank) +
            ")");
-  if (found.alpha != options.lora->alpha) refuse("alpha");
-  if (found.target_modules != options.lora->target_modules) refuse("target_modules");
+  if (found.alpha != options.lora->alpha) reject("alpha");
+  if (found.target_modules != options.lora->target_modules) reject("target_modules");
   checkpoint::check_lora_tensors(checkpoint::ModelFolder(options.adapter), config, *options.lora);
 }
 

@@ -1,4 +1,5 @@
-// What parameters are before training: a model's or an adapter's files, or a fresh adapter.
+// The values of parameters before training: from a model's or an adapter's files, or of a fresh
+// adapter.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,12 +21,12 @@ namespace xffl::train {
 class ParameterSource {
  public:
   explicit ParameterSource(const std::filesystem::path& folder) : files_(std::in_place, folder) {}
-  /// Of an adapter that nobody trained yet.
+  /// The initial values of a fresh adapter.
   explicit ParameterSource(uint64_t seed) : seed_(seed) {}
 
-  /// Elements from `begin` on; by several threads at once.
+  /// Reads elements, beginning with `begin`. Thread-safe.
   void read(const llama::ParameterSpec& spec, int64_t begin, std::span<float> out) const;
-  /// This rank's part of each, and what is computed with.
+  /// Fills this rank's masters of all parameters, and the compute copies.
   void read(const std::vector<llama::ParameterSpec>& specs,
             shard::FlatParameters& parameters) const;
 
@@ -38,10 +39,10 @@ class ParameterSource {
   uint64_t seed_ = 0;
 };
 
-/// Of what is trained: of the adapter where there is one, else of the model in `folder`.
+/// The source of the trained parameters: the adapter with LoRA, else the model in `folder`.
 ParameterSource trained_source(const std::filesystem::path& folder, const LoadOptions& options);
 
-/// Throws kRejected unless the given adapter, if there is one, is options.lora's, for this model.
+/// Throws kRejected if options.adapter is set and does not match options.lora or the model.
 void check_adapter(const LoadOptions& options, const checkpoint::LlamaConfig& config);
 
 }  // namespace xffl::train

@@ -1,4 +1,4 @@
-#include "xffl/train/phase_clock.h"
+#include "phase_clock.h"
 
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -41,7 +41,7 @@ PhaseSeconds& PhaseSeconds::operator+=(const PhaseSeconds& other) {
   return *this;
 }
 
-// Beginnings of phases. Events that were read are recorded anew.
+// The starts of phases. Events are reused after they are read.
 class PhaseClock::Marks {
  public:
   explicit Marks(at::Device device) : device_(device) {}

@@ -34,8 +34,8 @@ Pipeline::Pipeline(comm::Group& world, int num_stages, at::Device device) : data
   connect(device);
 }
 
-// NCCL connects two ranks when they first speak, and both wait for each other then: here all do it
-// in one order, whatever a schedule's first actions are.
+// NCCL connects two ranks at their first message, and both wait then. All ranks connect here in one
+// order, independent of the schedule.
 void Pipeline::connect(at::Device device) {
   const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
   const at::Tensor down = at::zeros({1}, options), up = at::zeros({1}, options);

@@ -1,7 +1,8 @@
-// The order of a pipeline stage's work in a step: pure, so that it can be checked without ranks.
+// The order of a pipeline stage's forward and backward passes in a step; pure, tested without
+// ranks.
 //
-// Both schedules compute the same numbers in the same order of micro-batches, for each weight as
-// without a pipeline; they differ in how many micro-batches a stage keeps the activations of.
+// Both schedules add up each weight's gradient in the order of micro-batches, as without a
+// pipeline. They differ in the number of micro-batches whose activations a stage keeps.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +19,10 @@ struct PipelineAction {
   bool operator==(const PipelineAction&) const = default;
 };
 
-/// Each of `num_micro_batches` once forward and once backward, both in rising order.
+/// Each of `num_micro_batches` once forward and once backward, both in ascending order.
 ///   gpipe (Huang et al., 2019)  all forward, then all backward: all micro-batches in flight
 ///   1f1b (PipeDream-flush; Narayanan et al., 2021)  a warm-up of num_stages - stage - 1 forwards,
-///   then one forward and one backward in turns: at most num_stages - stage in flight
+///   then one forward and one backward alternately: at most num_stages - stage in flight
 /// A pipeline of one stage has one micro-batch in flight with either.
 std::vector<PipelineAction> pipeline_schedule(job::PipelineSchedule schedule, int stage,
                                               int num_stages, int64_t num_micro_batches);

@@ -7,13 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "agree.h"
 #include "elapsed.h"
 #include "job_groups.h"
 #include "memory_plan.h"
 #include "pipeline_schedule.h"
-#include "stop_agreement.h"
-#include "supported.h"
+#include "rank_sync.h"
 #include "training_data.h"
 #include "training_loop.h"
 #include "update.h"
@@ -21,6 +19,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
+#include "xffl/job/supported.h"
 #include "xffl/train/device.h"
 #include "xffl/train/pipeline.h"
 
@@ -32,25 +31,35 @@ std::string environment_or_empty(const char* name) {
   return value == nullptr ? "" : value;
 }
 
+void check_supported(const job::JobSpec& spec, const job::Ranks& ranks) {
+  const job::TrainingSpec& training = spec.training;
+  if (const auto found = job::find_unsupported(training, spec.validation.size(), ranks))
+    throw Error(ErrorKind::kConfig, found->message);
+  if (training.lora.rank == 0 && !spec.adapter_path.empty())
+    throw Error(ErrorKind::kConfig,
+                "adapter_path is set, but training.lora.rank is 0: expected a rank of 1 or more");
+}
+
 double gigabytes(int64_t bytes) { return static_cast<double>(bytes) * 1e-9; }
 
-[[noreturn]] void refuse(const MemoryPlan& plan, const MemoryThere& there) {
+[[noreturn]] void throw_out_of_memory(const MemoryPlan& plan, const FreeMemory& free) {
   const auto text = [](int64_t bytes) {
     char buffer[32];
     std::snprintf(buffer, sizeof buffer, "%.1f GB", gigabytes(bytes));
     return std::string(buffer);
   };
-  const int64_t on_host = there.gpu ? plan.host : plan.exact();
+  const int64_t on_host = free.gpu ? plan.host : plan.exact();
   std::string needs;
-  if (there.gpu)
-    needs = text(plan.exact() - plan.host) + " of its GPU, where " + text(*there.gpu) +
+  if (free.gpu)
+    needs = text(plan.exact() - plan.host) + " of GPU memory, but " + text(*free.gpu) +
             " are free, and ";
-  throw Error(ErrorKind::kFailed,
-              "out of memory before anything is loaded: parameters, masters, gradients and moments "
-              "of this rank alone need " +
-                  needs + text(on_host) + " of its host, where " + text(there.host) +
-                  " are free for it: use more sharding, more ranks, narrower masters, moments or "
-                  "gradients, or offload");
+  throw Error(
+      ErrorKind::kFailed,
+      "out of memory before loading: parameters, masters, gradients and moments of this rank "
+      "alone need " +
+          needs + text(on_host) + " of host memory, but " + text(free.host) +
+          " are free: use more sharding, more ranks, narrower masters, moments or "
+          "gradients, or offload");
 }
 
 }  // namespace
@@ -70,17 +79,17 @@ class JobRun {
   bool first_rank() const { return group_.rank() == 0; }
   std::optional<job::JobReport> earlier_report() const;
   void load();
-  void tell_loaded(double checking_seconds, double loading_seconds) const;
-  bool may_go_on() const;
+  void log_loaded(double checking_seconds, double loading_seconds) const;
+  bool may_resume() const;
   MemoryPlan memory_plan(const LoadedModel& outline) const;
   int64_t num_communicators() const;
-  void tell_memory_plan(const MemoryPlan& plan, const MemoryThere& there) const;
-  void tell_losses() const;
+  void log_memory_plan(const MemoryPlan& plan, const FreeMemory& free) const;
+  void warn_of_rounding() const;
   void train();
   void finish_report(const std::vector<double>& after);
   void write_report();
-  void leave_checkpoint();
-  void leave_update();
+  void finish_with_checkpoint();
+  void finish_with_update();
   double seconds_so_far() const { return seconds_since(start_); }
   bool trains() const { return spec_.training.steps > 0; }
   bool complete() const { return !loop_ || loop_->complete(); }
@@ -89,10 +98,10 @@ class JobRun {
   const JobContext& context_;
   comm::Group& group_;
   SteadyClock::time_point start_;
-  StopAgreement stop_;
+  StopControl stop_;
   std::optional<JobGroups> groups_;
   std::optional<Pipeline> pipeline_;
-  std::optional<Pipeline> all_ranks_;  // of several groups, for validation
+  std::optional<Pipeline> all_ranks_;  // for validation, if there are several groups
   std::optional<ShardGroups> shard_groups_;
   LoadOptions load_options_;
   LoadedModel model_;
@@ -103,18 +112,18 @@ class JobRun {
   job::JobReport report_;
 };
 
-// Of a job that was requeued after it had finished.
+// The report of this attempt, which was requeued after it had finished.
 std::optional<job::JobReport> JobRun::earlier_report() const {
   if (!std::filesystem::exists(spec_.report_path)) return std::nullopt;
   const job::JobReport report = job::read_job_report(spec_.report_path);
   if (report.key == spec_.key) return report;
-  throw Error(ErrorKind::kRejected, spec_.report_path + ": holds the report of another job, " +
+  throw Error(ErrorKind::kRejected, spec_.report_path + ": is the report of another job, " +
                                         report.key.job_name() + " with nonce " + report.key.nonce +
                                         ": give each attempt a folder of its own");
 }
 
-// Whether there may be a checkpoint with steps that are worth an update; collective.
-bool JobRun::may_go_on() const {
+// Whether there may be a checkpoint, whose steps can make an update; collective.
+bool JobRun::may_resume() const {
   std::error_code none;
   const bool is_there = first_rank() && std::filesystem::exists(spec_.state_path, none);
   return max_over_ranks(group_, context_.device, is_there ? 1 : 0) == 1;
@@ -126,9 +135,9 @@ void JobRun::load() {
   if (spec_.training.document_mask) use_attention_of_any_length(context_.device);
   const auto checks_begin = SteadyClock::now();
   if (!context_.benchmark)
-    on_first_rank(group_, context_.device, [&] { provide_given_models(spec_); });
+    on_first_rank(group_, context_.device, [&] { prepare_input_models(spec_); });
   const auto loading_begins = SteadyClock::now();
-  if (!may_go_on()) stop_.told_to_finish(0);
+  if (!may_resume()) stop_.should_finish(0);
   const job::TrainingSpec& training = spec_.training;
   groups_.emplace(group_, training.groups.count);
   pipeline_.emplace(groups_->inner(), static_cast<int>(training.pipeline.stages), context_.device);
@@ -142,24 +151,24 @@ void JobRun::load() {
   load_options_.num_stages = pipeline_->num_stages();
   const LoadedModel outline = outline_model(spec_.base_model_path, load_options_);
   const ModelLimits limits(outline.config);
-  // Seen by all ranks of a machine before one of them has taken of it: they agree on the data.
-  const MemoryThere there = memory_there(context_.device, context_.local_world_size);
+  // All ranks of a machine read the free memory before on_all_ranks() below lets one allocate.
+  const FreeMemory free = free_memory(context_.device, context_.local_world_size);
   if (trains()) {
     on_all_ranks(group_, context_.device, [&] {
       data_.emplace(spec_, limits, groups_->index());
       const MemoryPlan plan = memory_plan(outline);
-      if (groups_->index() == 0 && pipeline_->data().rank() == 0) tell_memory_plan(plan, there);
-      if (judge(plan, there) == MemoryVerdict::kCannotFit) refuse(plan, there);
+      if (groups_->index() == 0 && pipeline_->data().rank() == 0) log_memory_plan(plan, free);
+      if (judge(plan, free) == MemoryVerdict::kCannotFit) throw_out_of_memory(plan, free);
     });
   }
   model_ = load_model(spec_.base_model_path, load_options_);
   const auto loaded = SteadyClock::now();
   validation_.emplace(spec_, context_, limits, all_ranks_ ? *all_ranks_ : *pipeline_);
-  tell_loaded(seconds_between(checks_begin, loading_begins),
-              seconds_between(loading_begins, loaded));
+  log_loaded(seconds_between(checks_begin, loading_begins),
+             seconds_between(loading_begins, loaded));
 }
 
-void JobRun::tell_loaded(double checking_seconds, double loading_seconds) const {
+void JobRun::log_loaded(double checking_seconds, double loading_seconds) const {
   if (!first_rank()) return;
   const job::TrainingSpec& training = spec_.training;
   log::info("job loaded", {{"job", spec_.key.job_name()},
@@ -177,26 +186,23 @@ void JobRun::tell_loaded(double checking_seconds, double loading_seconds) const 
                            {"sequences", data_ ? static_cast<int64_t>(data_->size()) : 0}});
 }
 
-// What a user may not expect of narrow storage.
-void JobRun::tell_losses() const {
+// Logs the rounding losses of narrow storage.
+void JobRun::warn_of_rounding() const {
   const job::TrainingSpec& training = spec_.training;
   if (training.masters == job::Masters::kNone) {
     log::warning(
-        "training.masters: none trains bfloat16 weights alone: a step that changes a weight by "
-        "less "
-        "than half a unit in its last place (1/512 to 1/256 of it) is lost; at small learning "
-        "rates "
-        "that is most of them (docs/user/training.md has figures; split is exact at 2 bytes a "
+        "training.masters: none keeps bfloat16 weights only: a step that changes a weight by less "
+        "than half a unit in its last place (1/512 to 1/256 of the weight) is lost; small learning "
+        "rates lose most steps (figures: docs/user/training.md; split is exact at 2 bytes a "
         "parameter)",
         {{"learning_rate", training.learning_rate}});
   }
-  // Where v is at its mean, a step changes it by (1 - beta2) of itself at most.
+  // A step reduces a second moment v by at most (1 - beta2) v.
   if (training.moment_dtype == job::StateDtype::kBfloat16 && 1 - training.beta2 < 1.0 / 256) {
     log::warning(
-        "training.moment_dtype: bf16 cannot follow this beta2: a second moment falls by 1 - beta2 "
-        "of "
-        "itself in a step at most, which bfloat16 rounds away below 1/256: use 0.99 or less, or "
-        "fp32",
+        "training.moment_dtype: bf16 is too narrow for this beta2: a step reduces a second moment "
+        "by at most 1 - beta2 of its value, which bfloat16 rounds away below 1/256: use 0.99 or "
+        "less, or fp32",
         {{"beta2", training.beta2}});
   }
 }
@@ -218,11 +224,11 @@ MemoryPlan JobRun::memory_plan(const LoadedModel& outline) const {
   return plan;
 }
 
-// Those of the groups that were made so far, each of several ranks.
+// Counts the groups of several ranks: each has a communicator.
 int64_t JobRun::num_communicators() const {
   std::vector<const comm::Group*> groups{&group_};
   if (groups_->count() > 1) groups.insert(groups.end(), {&groups_->inner(), &groups_->across()});
-  if (pipeline_->num_stages() > 1)  // one down and one up
+  if (pipeline_->num_stages() > 1)  // stages twice: one group down and one up
     groups.insert(groups.end(), {&pipeline_->data(), &pipeline_->stages(), &pipeline_->stages()});
   const shard::Groups shards = shard_groups_->groups();
   groups.insert(groups.end(), {shards.gather, shards.reduce, shards.replicas});
@@ -230,7 +236,7 @@ int64_t JobRun::num_communicators() const {
                        [](const comm::Group* group) { return group->size() > 1; });
 }
 
-void JobRun::tell_memory_plan(const MemoryPlan& plan, const MemoryThere& there) const {
+void JobRun::log_memory_plan(const MemoryPlan& plan, const FreeMemory& free) const {
   const log::Fields fields{{"stage", pipeline_->stage()},
                            {"parameters_gb", gigabytes(plan.parameters)},
                            {"masters_gb", gigabytes(plan.masters)},
@@ -244,9 +250,9 @@ void JobRun::tell_memory_plan(const MemoryPlan& plan, const MemoryThere& there) 
                            {"context_gb_about", gigabytes(plan.context)},
                            {"host_gb", gigabytes(plan.host + plan.pinning)},
                            {"total_gb", gigabytes(plan.total())},
-                           {"available_gb", gigabytes(there.gpu.value_or(there.host))},
-                           {"host_available_gb", gigabytes(there.host)}};
-  const MemoryVerdict verdict = judge(plan, there);
+                           {"available_gb", gigabytes(free.gpu.value_or(free.host))},
+                           {"host_available_gb", gigabytes(free.host)}};
+  const MemoryVerdict verdict = judge(plan, free);
   if (verdict == MemoryVerdict::kFits) return log::info("memory plan of a rank: fits", fields);
   if (verdict == MemoryVerdict::kCannotFit)
     return log::warning("memory plan of a rank: cannot fit", fields);
@@ -258,11 +264,11 @@ void JobRun::tell_memory_plan(const MemoryPlan& plan, const MemoryThere& there) 
 
 void JobRun::train() {
   if (trains()) {
-    if (first_rank()) tell_losses();
+    if (first_rank()) warn_of_rounding();
     loop_.emplace(spec_, context_, *groups_, *pipeline_, model_, *data_, *validation_, stop_);
     nll_before_ = loop_->resume();
   }
-  // Steps of an earlier attempt are worth an update: those are in the loop's report by now.
+  // After resume() the loop's report counts the steps of earlier attempts.
   const int64_t steps_done = loop_ ? loop_->report().steps : 0;
   if (nll_before_.empty()) nll_before_ = validation_->measure(model_, "before", stop_, steps_done);
   if (!trains()) return;
@@ -292,23 +298,22 @@ void JobRun::write_report() {
   write_file_atomic(spec_.report_path, job::format_job_report(report_));
 }
 
-// Instead of an update: the next attempt goes on from here.
-void JobRun::leave_checkpoint() {
+// Reports without an update; the next attempt resumes from the checkpoint.
+void JobRun::finish_with_checkpoint() {
   loop_->save_if_unsaved();
   finish_report({});
   on_first_rank(group_, context_.device, [&] { write_report(); });
   if (first_rank())
-    log::info("job stopped, to be continued",
-              {{"steps", report_.steps}, {"of", spec_.training.steps}});
+    log::info("job checkpointed", {{"steps", report_.steps}, {"of", spec_.training.steps}});
 }
 
-void JobRun::leave_update() {
+void JobRun::finish_with_update() {
   if (report_.steps > 0 && report_.samples == 0)
     throw Error(ErrorKind::kFailed,
                 "all " + std::to_string(report_.steps) +
-                    " steps were left out, for their gradients overflowed fp16: nothing was "
-                    "trained (each halves the scale of the loss: give more steps, or use bf16)");
-  // What was told to finish saves first of all; measuring may take longer than there is time.
+                    " steps were skipped, because their gradients overflowed fp16: nothing was "
+                    "trained (each skipped step halves the loss scale: use more steps, or bf16)");
+  // An early finish skips validation, which may take longer than the remaining walltime.
   std::vector<double> after;
   if (loop_) after = loop_->losses_now();
   if (after.empty() && !stop_.finishing()) {
@@ -322,15 +327,15 @@ void JobRun::leave_update() {
   on_first_rank(group_, context_.device, [&] {
     if (writes_update)
       report_.update_sha256 =
-          write_update(spec_, load_options_, model_, masters, [&] { stop_.end_if_aborted(); });
+          write_update(spec_, load_options_, model_, masters, [&] { stop_.throw_if_aborted(); });
   });
-  // The report is what counts: where time is short, the rest comes after it.
-  if (loop_ && !stop_.finishing()) loop_->keep_optimizer();
+  // An early finish writes the report first: it matters more than the optimizer state.
+  if (loop_ && !stop_.finishing()) loop_->save_optimizer();
   on_first_rank(group_, context_.device, [&] {
     write_report();
     if (loop_) loop_->clear_checkpoints();
   });
-  if (loop_ && stop_.finishing()) loop_->keep_optimizer();
+  if (loop_ && stop_.finishing()) loop_->save_optimizer();
   if (first_rank()) {
     log::info("job done", {{"steps", report_.steps},
                            {"stopped_early", report_.stopped_early},
@@ -345,15 +350,15 @@ job::JobReport JobRun::run() {
   std::optional<job::JobReport> earlier;
   on_first_rank(group_, context_.device, [&] { earlier = earlier_report(); });
   if (max_over_ranks(group_, context_.device, earlier ? 1 : 0) == 1) {
-    if (first_rank()) log::info("this job is complete already", {{"report", spec_.report_path}});
+    if (first_rank()) log::info("job already complete", {{"report", spec_.report_path}});
     return earlier.value_or(job::JobReport{});
   }
   load();
   train();
-  if (stop_.finishing() && leaves_checkpoint(spec_) && !complete()) {
-    leave_checkpoint();
+  if (stop_.finishing() && stops_with_checkpoint(spec_) && !complete()) {
+    finish_with_checkpoint();
   } else {
-    leave_update();
+    finish_with_update();
   }
   return report_;
 }

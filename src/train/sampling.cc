@@ -16,13 +16,13 @@ std::vector<double> penalised(std::span<const float> logits, std::span<const int
   if (penalty == 1) return result;
   for (const int64_t id : seen) {
     const auto i = static_cast<size_t>(id);
-    const double logit = logits[i];  // once, however often it was seen
+    const double logit = logits[i];  // penalised once, even if seen often
     result[i] = logit > 0 ? logit / penalty : logit * penalty;
   }
   return result;
 }
 
-// From the largest logit to the smallest; of equal ones the first comes first.
+// Indices from the largest logit to the smallest; stable.
 std::vector<size_t> descending(const std::vector<double>& logits) {
   std::vector<size_t> order(logits.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -31,7 +31,7 @@ std::vector<size_t> descending(const std::vector<double>& logits) {
   return order;
 }
 
-// How many of `order` top-k leaves: all that equal the k-th stay, as in HF.
+// The number of tokens after top-k; ties with the k-th token stay, as in HF.
 size_t count_top_k(const std::vector<double>& logits, const std::vector<size_t>& order, int64_t k) {
   if (k == 0 || static_cast<size_t>(k) >= order.size()) return order.size();
   auto count = static_cast<size_t>(k);
@@ -39,8 +39,8 @@ size_t count_top_k(const std::vector<double>& logits, const std::vector<size_t>&
   return count;
 }
 
-void require(bool fits, const std::string& what) {
-  if (!fits) throw Error(ErrorKind::kUsage, what);
+void require(bool valid, const std::string& message) {
+  if (!valid) throw Error(ErrorKind::kUsage, message);
 }
 
 }  // namespace
@@ -72,7 +72,7 @@ std::vector<double> token_probabilities(std::span<const float> logits,
   const size_t count = count_top_k(scores, order, options.top_k);
   double sum = 0;
   for (size_t i = 0; i < count; ++i) sum += std::exp(scores[order[i]] - scores[order[0]]);
-  double larger = 0;  // the probability of the tokens before
+  double larger = 0;  // the probability of the previous tokens
   double kept = 0;
   for (size_t i = 0; i < count && (i == 0 || larger < options.top_p); ++i) {
     const double p = std::exp(scores[order[i]] - scores[order[0]]) / sum;

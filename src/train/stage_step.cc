@@ -1,5 +1,5 @@
-// How it works: what the next action needs is asked for before the present one starts, so that it
-// travels meanwhile; what was sent is waited for when the next is sent.
+// How it works: a stage starts to receive the input of its next action before it runs the current
+// action, so that communication and computation overlap. A send waits for the previous send.
 #include "stage_step.h"
 
 #include <map>
@@ -28,7 +28,7 @@ class StageStep {
   StageStep(LoadedModel& model, Pipeline& pipeline, const MicroBatches& micro_batches, double scale)
       : model_(model), pipeline_(pipeline), micro_batches_(micro_batches), scale_(scale) {}
 
-  // Called once for each action, in order; at most one ahead of run().
+  // Called once for each action, in order, at most one action ahead of run().
   void prepare(const PipelineAction& action) {
     const int64_t i = action.micro_batch;
     between();

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// Multiplications a token, in units of a block's.
+// Multiplications per token, relative to a block.
 std::vector<double> unit_costs(const checkpoint::LlamaConfig& config) {
   std::vector<double> costs(static_cast<size_t>(config.num_layers) + 2, 0.0);
   for (const llama::ParameterSpec& spec : llama::parameter_specs(config))
@@ -23,8 +23,8 @@ std::vector<double> unit_costs(const checkpoint::LlamaConfig& config) {
   return costs;
 }
 
-// The best way to cut units into stages, each of at least one unit and at most `limit`: the least
-// largest stage, or the least sum of the stages' squares.
+// The best partition of the units into stages, each with at least one unit and a cost of at most
+// `limit`: it minimizes the largest cost, or the sum of squared costs.
 struct Cut {
   double value = kNever;
   std::vector<UnitRange> stages;
@@ -32,7 +32,8 @@ struct Cut {
 
 Cut best_cut(const std::vector<double>& costs, int num_stages, double limit, bool squares) {
   const int num_units = static_cast<int>(costs.size());
-  // best[s][u]: the first u units in s stages; from[s][u]: where the last of them begins.
+  // best[s][u]: the value for the first u units in s stages; from[s][u]: the last stage's first
+  // unit.
   std::vector<std::vector<double>> best(static_cast<size_t>(num_stages) + 1,
                                         std::vector<double>(costs.size() + 1, kNever));
   std::vector<std::vector<int>> from(best.size(), std::vector<int>(costs.size() + 1, 0));
@@ -70,13 +71,14 @@ std::vector<UnitRange> stage_units(const checkpoint::LlamaConfig& config, int nu
                                         ", but the model has " + std::to_string(costs.size()) +
                                         " units (the embedding, " +
                                         std::to_string(config.num_layers) +
-                                        " blocks, the head): use at most so many stages");
+                                        " blocks, the head): use at most one stage per unit");
   }
   if (config.tie_word_embeddings) {
-    throw Error(ErrorKind::kUnsupported,
-                "training.pipeline.stages is " + std::to_string(num_stages) +
-                    ", but the head of this model is its embedding (tie_word_embeddings), and the "
-                    "two would be on different stages: use 1 stage");
+    throw Error(
+        ErrorKind::kUnsupported,
+        "training.pipeline.stages is " + std::to_string(num_stages) +
+            ", but this model shares the weights of head and embedding (tie_word_embeddings), "
+            "which would be on different stages: use 1 stage");
   }
   const double fastest = best_cut(costs, num_stages, kNever, false).value;
   return best_cut(costs, num_stages, fastest * (1 + 1e-9), true).stages;

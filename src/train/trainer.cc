@@ -1,8 +1,9 @@
-#include "xffl/train/trainer.h"
+#include "trainer.h"
 
 #include <torch/types.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <span>
 #include <string>
@@ -14,6 +15,9 @@
 
 namespace xffl::train {
 namespace {
+
+constexpr int64_t kMasterPieceElements = 1 << 22;  // converted to float32 at once
+constexpr int64_t kNumCounts = 4;                  // of a group: see gather_counts()
 
 // torch.nn.utils.clip_grad_norm_'s factor.
 double clip_factor(double norm, double max_norm) {
@@ -40,7 +44,7 @@ void check_finite(const StepResult& result) {
               "the loss is " + std::to_string(std::fabs(result.loss)) +
                   " and the gradient's norm " + std::to_string(std::fabs(result.grad_norm)) +
                   ", expected finite numbers: stopped before the update (a lower learning rate, a "
-                  "warm-up or clipping may help; or the given model is damaged)");
+                  "warm-up or clipping may help; or the input model is damaged)");
 }
 
 void LossScale::record(bool finite) {
@@ -53,23 +57,45 @@ void LossScale::record(bool finite) {
   }
 }
 
-Trainer::Trainer(LoadedModel& model, const job::TrainingSpec& training, Pipeline& pipeline,
-                 at::Device device)
+Proximal::Proximal(shard::FlatParameters& parameters, double mu)
+    : parameters_(parameters), mu_(mu) {
+  if (mu == 0) return;
+  for (const shard::UnitState& state : parameters.states())
+    input_S_.push_back(shard::masters_of(state, {0, state.master_S.numel()}).clone());
+}
+
+void Proximal::add_gradients(double scale) {
+  if (mu_ == 0) return;
+  for (size_t unit = 0; unit < input_S_.size(); ++unit) {
+    shard::UnitState& state = parameters_.states()[unit];
+    for (int64_t begin = 0; begin < state.master_S.numel(); begin += kMasterPieceElements) {
+      const int64_t count = std::min(kMasterPieceElements, state.master_S.numel() - begin);
+      const at::Tensor moved =
+          shard::masters_of(state, {begin, count}).sub(input_S_[unit].narrow(0, begin, count));
+      state.gradient_S.narrow(0, begin, count).add_(moved, scale * mu_);
+    }
+  }
+}
+
+Trainer::Trainer(LoadedModel& model, const job::TrainingSpec& training, const JobGroups& groups,
+                 Pipeline& pipeline, at::Device device)
     : model_(model),
       training_(training),
+      groups_(groups),
       pipeline_(pipeline),
       device_(device),
       proximal_(*model.parameters, training.proximal),
       optimizer_(*model.parameters, {training.beta1, training.beta2, training.epsilon,
                                      training.weight_decay, to_dtype(training.moment_dtype)}),
       loss_scale_(training.precision),
-      clock_(device) {
+      clock_(device),
+      exchange_(groups, *model.parameters, training.groups, device) {
   model_.model->set_phase_hook([this](llama::Phase phase) { clock_.enter(step_phase(phase)); });
 }
 
 Trainer::~Trainer() { model_.model->set_phase_hook({}); }
 
-// Another one for each step of the federation, rank and micro-batch; a resumed job's is the same.
+// A different seed for each step of the federation, rank and micro-batch; a resumed job repeats it.
 uint64_t Trainer::dropout_seed(int64_t micro_batch) const {
   uint64_t seed = SplitMix64(training_.seed).next();
   for (const int64_t part : {training_.first_step + optimizer_.num_steps(),
@@ -99,7 +125,7 @@ at::Tensor Trainer::forward_backward(const Dataset& data, const std::vector<uint
   return nll_sum;
 }
 
-// Of the last stage's ranks, in the order that it has without a pipeline; the others have 0.
+// Sums over the last stage's ranks, in the same order as without a pipeline; other stages add 0.
 at::Tensor Trainer::sum_over_ranks(const at::Tensor& mine) const {
   const at::Tensor sum = at::zeros({1}, at::TensorOptions().dtype(at::kDouble).device(device_));
   if (mine.defined()) sum.copy_(mine);
@@ -110,18 +136,18 @@ at::Tensor Trainer::sum_over_ranks(const at::Tensor& mine) const {
 
 StepResult Trainer::step(const Dataset& data, std::vector<uint64_t> indices, int64_t global_tokens,
                          double learning_rate) {
-  // Sequences of like length share a micro-batch: less padding.
+  // Sequences of similar length share a micro-batch, which needs less padding.
   std::stable_sort(indices.begin(), indices.end(),
                    [&](uint64_t a, uint64_t b) { return data.length(a) > data.length(b); });
   const double per_token = global_tokens == 0 ? 0.0 : 1.0 / static_cast<double>(global_tokens);
   const at::Tensor mine = forward_backward(data, indices, per_token * loss_scale_.value());
-  if (exchange_gradients_) exchange_gradients_(global_tokens);
+  exchange_.exchange_gradients(global_tokens);
   proximal_.add_gradients(loss_scale_.value());
   const at::Tensor nll_sum = sum_over_ranks(mine);
   clock_.enter(StepPhase::kNorm);
   const at::Tensor square_sum = model_.parameters->gradient_square_sums();
   clock_.enter(StepPhase::kOther);
-  // A GPU is waited for here, and nowhere else in a step.
+  // The only point of a step at which the host waits for the GPU.
   const at::Tensor sums = at::cat({nll_sum, square_sum.view({1})}).to(at::kCPU);
   const double* values = sums.const_data_ptr<double>();
   StepResult result{global_tokens, values[0] * per_token,
@@ -133,7 +159,7 @@ StepResult Trainer::step(const Dataset& data, std::vector<uint64_t> indices, int
     if (result.skipped) loss_scale_.record(false);
     return result;
   }
-  // Unscale, then clip, in one factor.
+  // One factor unscales and clips.
   const double factor =
       clip_factor(result.grad_norm, training_.max_grad_norm) / loss_scale_.value();
   loss_scale_.record(true);
@@ -144,6 +170,64 @@ StepResult Trainer::step(const Dataset& data, std::vector<uint64_t> indices, int
   result.trained_tokens = global_tokens;
   result.trained_batches = 1;
   return result;
+}
+
+StepResult Trainer::end_step(int64_t steps_done, const StepResult& mine) {
+  exchange_.after_step(steps_done, mine.trained_tokens);
+  return over_groups(mine);
+}
+
+StepResult Trainer::over_groups(const StepResult& mine) const {
+  if (groups_.count() == 1) return mine;
+  const auto tokens = static_cast<double>(mine.tokens);
+  at::Tensor sums = at::empty({6}, at::kDouble);
+  double* values = sums.mutable_data_ptr<double>();
+  values[0] = tokens;
+  values[1] = mine.loss * tokens;
+  values[2] = mine.grad_norm;
+  values[3] = mine.skipped ? 1 : 0;
+  values[4] = static_cast<double>(mine.trained_tokens);
+  values[5] = static_cast<double>(mine.trained_batches);
+  sums = sums.to(device_);
+  groups_.across().all_reduce(sums);
+  sums = sums.to(at::kCPU);
+  values = sums.mutable_data_ptr<double>();
+  StepResult all;
+  all.tokens = std::llround(values[0]);
+  all.loss = values[0] > 0 ? values[1] / values[0] : 0;
+  all.grad_norm = values[2] / groups_.count();
+  all.skipped = values[3] > 0;
+  all.trained_tokens = std::llround(values[4]);
+  all.trained_batches = std::llround(values[5]);
+  all.phases = mine.phases;
+  return all;
+}
+
+Json Trainer::gather_counts() {
+  const std::array<double, 2> scale = loss_scale_.state();
+  const at::Tensor mine = at::empty({kNumCounts}, at::kDouble);
+  double* values = mine.mutable_data_ptr<double>();
+  values[0] = static_cast<double>(optimizer_.num_steps());
+  values[1] = scale[0];
+  values[2] = scale[1];
+  values[3] = static_cast<double>(exchange_.tokens_since());
+  const at::Tensor all = at::empty({groups_.count() * kNumCounts},
+                                   at::TensorOptions().dtype(at::kDouble).device(device_));
+  groups_.across().all_gather(all, mine.to(device_));
+  const at::Tensor host = all.to(at::kCPU);
+  const double* of_group = host.const_data_ptr<double>();
+  Json counts = Json::array();
+  for (int g = 0; g < groups_.count(); ++g, of_group += kNumCounts)
+    counts.push_back(std::vector<double>(of_group, of_group + kNumCounts));
+  return counts;
+}
+
+void Trainer::restore_counts(const Json& counts, int64_t steps_since) {
+  const auto mine =
+      counts.at(static_cast<size_t>(groups_.index())).get<std::array<double, kNumCounts>>();
+  optimizer_.set_num_steps(std::llround(mine[0]));
+  loss_scale_.set_state({mine[1], mine[2]});
+  exchange_.set_since(std::llround(mine[3]), steps_since);
 }
 
 }  // namespace xffl::train

@@ -8,12 +8,12 @@
 namespace xffl::train {
 namespace {
 
-bool is_dealt(const job::JobSpec& spec) {
+bool is_interleaved(const job::JobSpec& spec) {
   return spec.train_paths.size() < static_cast<size_t>(spec.training.groups.count);
 }
 
 std::vector<std::filesystem::path> paths_of(const job::JobSpec& spec, int group) {
-  if (is_dealt(spec)) return {spec.train_paths.begin(), spec.train_paths.end()};
+  if (is_interleaved(spec)) return {spec.train_paths.begin(), spec.train_paths.end()};
   std::vector<std::filesystem::path> paths;
   const auto count = static_cast<size_t>(spec.training.groups.count);
   for (size_t i = static_cast<size_t>(group); i < spec.train_paths.size(); i += count)
@@ -24,8 +24,8 @@ std::vector<std::filesystem::path> paths_of(const job::JobSpec& spec, int group)
 }  // namespace
 
 TrainingData::TrainingData(const job::JobSpec& spec, const ModelLimits& limits, int group)
-    : first_(is_dealt(spec) ? static_cast<uint64_t>(group) : 0),
-      stride_(is_dealt(spec) ? static_cast<uint64_t>(spec.training.groups.count) : 1),
+    : first_(is_interleaved(spec) ? static_cast<uint64_t>(group) : 0),
+      stride_(is_interleaved(spec) ? static_cast<uint64_t>(spec.training.groups.count) : 1),
       dataset_(paths_of(spec, group), limits,
                static_cast<uint64_t>(spec.training.train_samples) * stride_,
                spec.training.document_mask) {

@@ -4,18 +4,18 @@
 #include <string>
 #include <utility>
 
-#include "agree.h"
 #include "elapsed.h"
+#include "learning_rate.h"
+#include "rank_sync.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/train/device.h"
 #include "xffl/train/foreign_error.h"
-#include "xffl/train/schedule.h"
 
 namespace xffl::train {
 namespace {
 
-// Every rank knows its group's whole batch, so nothing needs to be sent.
+// Every rank knows its group's whole batch and counts without communication.
 int64_t count_targets(const Dataset& data, const std::vector<uint64_t>& indices) {
   int64_t total = 0;
   for (const uint64_t index : indices) total += data.num_targets(index);
@@ -31,7 +31,7 @@ double mean_of(const std::vector<double>& values) {
 TrainingLoop::TrainingLoop(const job::JobSpec& spec, const JobContext& context,
                            const JobGroups& groups, Pipeline& pipeline, LoadedModel& model,
                            const TrainingData& data, const Validation& validation,
-                           StopAgreement& stop)
+                           StopControl& stop)
     : spec_(spec),
       context_(context),
       groups_(groups),
@@ -40,12 +40,9 @@ TrainingLoop::TrainingLoop(const job::JobSpec& spec, const JobContext& context,
       data_(data),
       validation_(validation),
       stop_(stop),
-      trainer_(model, spec.training, pipeline, context.device),
-      exchange_(groups, *model.parameters, spec.training.groups, context.device),
-      store_(spec, context.group, context.device, model, trainer_, groups, exchange_),
-      optimizer_state_(spec, context.group, context.device, model, trainer_, groups, exchange_) {
-  trainer_.set_gradient_exchange([this](int64_t tokens) { exchange_.exchange_gradients(tokens); });
-}
+      trainer_(model, spec.training, groups, pipeline, context.device),
+      store_(spec, context.group, context.device, model, trainer_, groups),
+      optimizer_state_(spec, context.group, context.device, model, trainer_, groups) {}
 
 std::vector<double> TrainingLoop::resume() {
   if (!store_.load(state_)) {
@@ -61,10 +58,10 @@ bool TrainingLoop::complete() const {
   const job::TrainingSpec& training = spec_.training;
   return report_.steps >= training.steps ||
          (training.max_tokens > 0 && report_.tokens >= training.max_tokens) ||
-         stopped_by_validation_ || no_longer_improves();
+         stopped_by_validation_ || stopped_improving();
 }
 
-bool TrainingLoop::no_longer_improves() const {
+bool TrainingLoop::stopped_improving() const {
   const int64_t patience = spec_.training.early_stop_patience;
   return patience > 0 && state_.worse_validations >= patience;
 }
@@ -83,58 +80,59 @@ void TrainingLoop::run(const std::vector<double>& nll_before) {
     progress_.emplace(training.steps, true);
   }
   const double waited_before = pipeline_.seconds_waited();
-  // An attempt that was told to finish while it measured has left that to this one.
+  // An attempt that finished early during validation leaves the validation to the next attempt.
   if (report_.steps > 0 && state_.measured_at != report_.steps) validate_if_due();
-  while (!complete() && !stop_.told_to_finish(report_.steps)) {
+  while (!complete() && !stop_.should_finish(report_.steps)) {
     step(mine, whole_batch);
     validate_if_due();
     save_if_due();
   }
-  tell_stage(pipeline_.seconds_waited() - waited_before);
-  if (no_longer_improves()) return_to_best();
-  if (complete() || !leaves_checkpoint(spec_)) exchange_.finish();
+  log_stage(pipeline_.seconds_waited() - waited_before);
+  if (stopped_improving()) restore_best();
+  if (complete() || !stops_with_checkpoint(spec_)) trainer_.exchange().finish();
 }
 
-void TrainingLoop::go_on_without(const char* event, const std::exception& error) const {
+void TrainingLoop::log_and_continue(const char* event, const std::exception& error) const {
   const Error ours = translated(error);
   if (ours.kind() == ErrorKind::kCancelled) throw ours;
   if (first_rank()) log::warning(event, {{"problem", ours.what()}});
 }
 
-void TrainingLoop::return_to_best() {
-  stopped_by_validation_ = true;  // whatever the best model's state says
+void TrainingLoop::restore_best() {
+  stopped_by_validation_ = true;  // load_best() resets worse_validations
   const int64_t last = report_.steps;
   if (spec_.training.early_stop_keep == job::EarlyStopKeep::kLast) return;
-  // Better than what is kept is a last model that could not be.
-  const bool last_is_best = state_.measured_at == last && mean_of(state_.losses) < state_.best_amid;
+  // The last model may be the best one without a snapshot, if writing the snapshot failed.
+  const bool last_is_best = state_.measured_at == last && mean_of(state_.losses) < state_.best_loss;
   if (state_.best_steps == last || state_.best_steps < 0 || last_is_best) return;
   if (!store_.load_best(state_)) return;
   if (first_rank())
-    log::info("the model is the best that was measured",
-              {{"steps", report_.steps}, {"loss", state_.best_amid}, {"steps_done", last}});
+    log::info("best snapshot restored",
+              {{"steps", report_.steps}, {"loss", state_.best_loss}, {"steps_done", last}});
 }
 
-// What cannot be written is told; what is on the disk by then stays the candidate.
-void TrainingLoop::keep_if_best(double loss) {
+// If a snapshot cannot be written, training falls back to the best earlier snapshot and logs a
+// warning.
+void TrainingLoop::save_if_best(double loss) {
   const job::TrainingSpec& training = spec_.training;
   if (training.early_stop_patience == 0 || training.early_stop_keep != job::EarlyStopKeep::kBest)
     return;
-  if (state_.best_steps >= 0 && loss >= state_.best_amid) return;
-  const double best_before = std::exchange(state_.best_amid, loss);
+  if (state_.best_steps >= 0 && loss >= state_.best_loss) return;
+  const double best_before = std::exchange(state_.best_loss, loss);
   const int64_t steps_before = std::exchange(state_.best_steps, report_.steps);
   report_.key = spec_.key;
   report_.base_model_sha256 = spec_.base_model_sha256;
   try {
     store_.save_best(state_);
   } catch (const std::exception& error) {
-    state_.best_amid = best_before;
+    state_.best_loss = best_before;
     state_.best_steps = steps_before;
-    go_on_without("the best model could not be kept", error);
+    log_and_continue("best snapshot not saved", error);
   }
 }
 
-// How long a pipeline's stages wait for each other, and what they hold, differs.
-void TrainingLoop::tell_stage(double waited_seconds) const {
+// Waiting times and memory differ between the stages of a pipeline.
+void TrainingLoop::log_stage(double waited_seconds) const {
   if (pipeline_.num_stages() == 1 || pipeline_.data().rank() != 0) return;
   log::info("pipeline stage done", {{"stage", pipeline_.stage()},
                                     {"step_seconds", report_.train_seconds},
@@ -153,23 +151,22 @@ void TrainingLoop::step(tokens::Sampler& mine, tokens::Sampler& whole_batch) {
   with_translated_context("step " + std::to_string(step + 1), [&] {
     result = trainer_.step(data_.dataset(), indices(mine),
                            count_targets(data_.dataset(), indices(whole_batch)), rate);
-    // What ends one group must not leave the others waiting for it. (What ends one rank is noticed
-    // by those that it leaves alone.)
+    // An error in one group must end the other groups too, which would wait for it.
     if (groups_.count() == 1) return check_finite(result);
     on_all_ranks(context_.group, context_.device, [&] { check_finite(result); });
   });
-  exchange_.after_step(report_.steps + 1, result.trained_tokens);
-  // On a GPU the optimizer's work goes on and is part of the next step's time.
-  record(step, exchange_.over_groups(result), rate, seconds_since(start));
+  result = trainer_.end_step(report_.steps + 1, result);
+  // On a GPU the optimizer may still run: that time counts for the next step.
+  record(step, result, rate, seconds_since(start));
 }
 
 void TrainingLoop::record(int64_t step, const StepResult& result, double learning_rate,
                           double seconds) {
   report_.steps += 1;
-  // The weight in the mean: what the model has not learnt from does not count.
+  // The update's weight in the mean: skipped batches do not count.
   report_.samples += spec_.training.batch_size * result.trained_batches;
   report_.tokens += result.trained_tokens;
-  // The mean so far.
+  // A running mean.
   report_.train_loss += (result.loss - report_.train_loss) / static_cast<double>(report_.steps);
   report_.train_loss_last = result.loss;
   report_.train_seconds += seconds;
@@ -190,8 +187,9 @@ void TrainingLoop::validate_if_due() {
   const int64_t interval = spec_.training.validation_interval;
   if (interval == 0 || validation_.size() == 0 || report_.steps % interval != 0 || complete())
     return;
-  const std::vector<double> losses = validation_.measure(model_, "amid", stop_, report_.steps);
-  if (losses.size() < validation_.size()) return;  // told to finish
+  const std::vector<double> losses =
+      validation_.measure(model_, "mid-training", stop_, report_.steps);
+  if (losses.size() < validation_.size()) return;  // finishing early
   state_.losses = losses;
   state_.measured_at = report_.steps;
   if (first_rank())
@@ -202,10 +200,10 @@ void TrainingLoop::validate_if_due() {
     state_.best_validation = now;
     state_.worse_validations = 0;
   } else if (++state_.worse_validations == spec_.training.early_stop_patience && first_rank()) {
-    log::info("validation no longer improves: the job ends here",
+    log::info("early stopping: the validation loss no longer improves",
               {{"steps", report_.steps}, {"best", state_.best_validation}, {"now", now}});
   }
-  keep_if_best(now);
+  save_if_best(now);
 }
 
 void TrainingLoop::save() {
@@ -220,14 +218,14 @@ void TrainingLoop::save_if_unsaved() {
   if (report_.steps > 0 && last_saved_ != report_.steps) save();
 }
 
-// A checkpoint that cannot be written is missed only if the job ends before the next one.
+// A failure is only logged: the next checkpoint replaces this one.
 void TrainingLoop::save_if_due() {
   const int64_t interval = spec_.training.checkpoint_interval;
   if (interval == 0 || report_.steps % interval != 0 || complete()) return;
   try {
     save();
   } catch (const std::exception& error) {
-    go_on_without("no checkpoint could be saved", error);
+    log_and_continue("checkpoint not saved", error);
   }
 }
 

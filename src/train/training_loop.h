@@ -1,4 +1,4 @@
-// The steps of a job: what they have done so far, told, and kept in checkpoints.
+// The steps of a job, with validation, metrics and checkpoints between them.
 #pragma once
 
 #include <cstdint>
@@ -6,12 +6,12 @@
 #include <optional>
 #include <vector>
 
-#include "group_exchange.h"
+#include "checkpoint_store.h"
 #include "job_groups.h"
-#include "job_state.h"
 #include "metrics.h"
 #include "optimizer_state.h"
-#include "stop_agreement.h"
+#include "rank_sync.h"
+#include "trainer.h"
 #include "training_data.h"
 #include "validation.h"
 #include "xffl/job/job_report.h"
@@ -19,54 +19,54 @@
 #include "xffl/tokens/sampler.h"
 #include "xffl/train/loaded_model.h"
 #include "xffl/train/run_job.h"
-#include "xffl/train/trainer.h"
 
 namespace xffl::train {
 
 class TrainingLoop {
  public:
-  /// All of these must outlive the loop.
+  /// All arguments must outlive the loop.
   TrainingLoop(const job::JobSpec& spec, const JobContext& context, const JobGroups& groups,
                Pipeline& pipeline, LoadedModel& model, const TrainingData& data,
-               const Validation& validation, StopAgreement& stop);
+               const Validation& validation, StopControl& stop);
 
-  /// Goes on from the newest checkpoint of an earlier attempt, or of this one before a requeue,
-  /// else with the optimizer's state of the round before, where it is kept; collective. Returns
-  /// the losses that were measured before training with a checkpoint, else nothing.
+  /// Resumes from the newest checkpoint of an earlier attempt, or of this attempt before a requeue;
+  /// without a checkpoint loads the previous round's optimizer state, if the job keeps it.
+  /// Collective. Returns the checkpoint's validation losses before training; empty without a
+  /// checkpoint.
   std::vector<double> resume();
 
-  /// Trains until the job is complete or told to finish; collective. Then all groups have one
-  /// model, unless a checkpoint is to be left.
+  /// Trains until the job is complete or should finish early; collective. On return all groups have
+  /// one model, unless the job stops with a checkpoint.
   void run(const std::vector<double>& nll_before);
 
-  /// All steps are done, or as many as max_tokens and early stopping allow.
+  /// Whether all steps are done, or max_tokens or early stopping ended the training.
   bool complete() const;
-  /// Of the steps that are done, in this attempt and in those before it.
+  /// Counts of the steps of this attempt and of the attempts that it resumed.
   const job::JobReport& report() const { return report_; }
 
-  /// The validation losses of the model as it is, where it was measured after its last step.
+  /// The current model's validation losses; empty if it was not measured after its last step.
   std::vector<double> losses_now() const {
     return state_.measured_at == report_.steps ? state_.losses : std::vector<double>();
   }
 
-  /// A checkpoint of all that is done; collective.
+  /// Saves a checkpoint unless the last step has one; collective.
   void save_if_unsaved();
-  /// What the next round's optimizer begins with; collective.
-  void keep_optimizer() const { optimizer_state_.save(); }
-  /// Removes all checkpoints; by one rank, when the job's result is there.
+  /// Saves the optimizer state for the next round; collective.
+  void save_optimizer() const { optimizer_state_.save(); }
+  /// Removes all checkpoints; called by one rank after the job's result is written.
   void clear_checkpoints() const { store_.clear(); }
 
  private:
   bool first_rank() const { return context_.group.rank() == 0; }
-  void tell_stage(double waited_seconds) const;
+  void log_stage(double waited_seconds) const;
   void step(tokens::Sampler& mine, tokens::Sampler& whole_batch);
   void record(int64_t step, const StepResult& result, double learning_rate, double seconds);
   void validate_if_due();
-  void keep_if_best(double loss);
-  /// Tells what a training can do without; a stop on request goes on up.
-  void go_on_without(const char* event, const std::exception& error) const;
-  void return_to_best();
-  bool no_longer_improves() const;
+  void save_if_best(double loss);
+  /// Logs an error that does not stop training; rethrows kCancelled.
+  void log_and_continue(const char* event, const std::exception& error) const;
+  void restore_best();
+  bool stopped_improving() const;
   void save();
   void save_if_due();
 
@@ -77,14 +77,13 @@ class TrainingLoop {
   LoadedModel& model_;
   const TrainingData& data_;
   const Validation& validation_;
-  StopAgreement& stop_;
+  StopControl& stop_;
   Trainer trainer_;
-  GroupExchange exchange_;
-  JobStateStore store_;
+  CheckpointStore store_;
   OptimizerState optimizer_state_;
   std::optional<MetricsFile> metrics_;
-  std::optional<Progress> progress_;
-  JobState state_;  // its report lacks the key until it is saved
+  std::optional<ProgressLine> progress_;
+  TrainingState state_;  // its report has no key until it is saved
   job::JobReport& report_ = state_.report;
   int64_t last_saved_ = -1;  // steps of the newest checkpoint
   bool stopped_by_validation_ = false;

@@ -37,7 +37,7 @@ at::ScalarType torch_dtype(job::FloatType type) {
   return type == job::FloatType::kFloat16 ? at::kHalf : at::kFloat;
 }
 
-// What the update says of each parameter in turn.
+// The update's values of each parameter in turn.
 class UpdateValues {
  public:
   UpdateValues(const job::JobSpec& spec, const LoadOptions& loaded_with, const LoadedModel& model,
@@ -47,7 +47,7 @@ class UpdateValues {
         model_(model),
         masters_(masters),
         base_(spec.base_model_path),
-        given_(trained_source(spec.base_model_path, loaded_with)) {}
+        input_(trained_source(spec.base_model_path, loaded_with)) {}
 
   llama::Values operator()(const llama::ParameterSpec& spec) {
     if (next_ == model_.specs.size() || model_.specs[next_].name != spec.name) return frozen(spec);
@@ -57,7 +57,7 @@ class UpdateValues {
     delta.prepare = trained.prepare;
     delta.read = [this, &spec, trained](int64_t begin, std::span<float> out) {
       trained.read(begin, out);
-      subtract_given(spec, begin, out);
+      subtract_input(spec, begin, out);
     };
     return delta;
   }
@@ -72,12 +72,12 @@ class UpdateValues {
     return values;
   }
 
-  void subtract_given(const llama::ParameterSpec& spec, int64_t begin, std::span<float> out) const {
-    std::array<float, 1024> given;
-    for (size_t first = 0; first < out.size(); first += given.size()) {
-      const size_t count = std::min(given.size(), out.size() - first);
-      given_.read(spec, begin + static_cast<int64_t>(first), {given.data(), count});
-      for (size_t i = 0; i < count; ++i) out[first + i] -= given[i];
+  void subtract_input(const llama::ParameterSpec& spec, int64_t begin, std::span<float> out) const {
+    std::array<float, 1024> input;
+    for (size_t first = 0; first < out.size(); first += input.size()) {
+      const size_t count = std::min(input.size(), out.size() - first);
+      input_.read(spec, begin + static_cast<int64_t>(first), {input.data(), count});
+      for (size_t i = 0; i < count; ++i) out[first + i] -= input[i];
     }
   }
 
@@ -86,11 +86,11 @@ class UpdateValues {
   const LoadedModel& model_;
   MasterStream& masters_;
   ParameterSource base_;
-  ParameterSource given_;
-  size_t next_ = 0;  // of the trained parameters
+  ParameterSource input_;
+  size_t next_ = 0;  // trained parameter
 };
 
-// The other ranks wait for this one's part in gathering, even when it cannot write.
+// Finishes rank 0's stream even if it cannot write: the other ranks wait in gathering.
 struct FinishAtEnd {
   MasterStream& masters;
   const int errors_at_birth = std::uncaught_exceptions();
@@ -99,17 +99,18 @@ struct FinishAtEnd {
     try {
       masters.finish();
     } catch (const std::exception& error) {
-      if (!is_second) throw;  // else after the one that is on its way up
-      log::warning("the other ranks may wait in vain", {{"problem", std::string(error.what())}});
+      if (!is_second) throw;  // otherwise the first exception propagates
+      log::warning("gathering failed: other ranks may wait until their timeout",
+                   {{"problem", std::string(error.what())}});
     }
   }
 };
 
 void check_folder(const std::filesystem::path& folder, const std::string& sha256,
-                  const std::string& what, const std::string& key) {
+                  const std::string& kind, const std::string& key) {
   const checkpoint::Manifest manifest = checkpoint::read_manifest(folder);
   if (manifest.root_sha256() != sha256) {
-    throw Error(ErrorKind::kRejected, folder.string() + ": this is not the " + what +
+    throw Error(ErrorKind::kRejected, folder.string() + ": this is not the " + kind +
                                           " that the job names: its root hash is " +
                                           manifest.root_sha256() + ", job.json's " + key + " is " +
                                           sha256);
@@ -119,7 +120,7 @@ void check_folder(const std::filesystem::path& folder, const std::string& sha256
 
 }  // namespace
 
-void provide_given_models(const job::JobSpec& spec) try {
+void prepare_input_models(const job::JobSpec& spec) try {
   const auto began = SteadyClock::now();
   if (const auto made = pack::provide_base_model(spec))
     log::info("model unpacked",
@@ -145,7 +146,7 @@ std::string write_update(const job::JobSpec& spec, const LoadOptions& loaded_wit
   const std::filesystem::path target(spec.update_path);
   const std::filesystem::path temporary(spec.update_path + ".tmp");
   if (std::filesystem::exists(target)) {
-    log::warning("replacing an update that was never reported", {{"path", target.string()}});
+    log::warning("unreported update replaced", {{"path", target.string()}});
     remove_folder(target);
   }
   remove_folder(temporary);

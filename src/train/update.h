@@ -1,5 +1,5 @@
-// The job's result: an HF folder with the trained weights, or with what training added to the given
-// ones; with LoRA a folder with the adapter alone, in PEFT's format.
+// The job's result: an HF folder with the trained weights, or with their difference from the input
+// weights (a delta); with LoRA a folder with the adapter alone, in PEFT's format.
 #pragma once
 
 #include <filesystem>
@@ -12,17 +12,17 @@
 
 namespace xffl::train {
 
-/// Throws kRejected unless the manifests of the job's base model and, if there is one, of its
-/// adapter have the root hashes that the job names, and their files are as the manifests say. The
-/// base model is made first when it comes packed; its files were hashed as they were written then.
-/// What is wrong with them is also said to the coordinator (xffl/job/model_failure.h).
-void provide_given_models(const job::JobSpec& spec);
+/// Unpacks the job's base model if it comes packed, which hashes its files as they are written.
+/// Otherwise checks the files; also checks those of the adapter, if there is one. Throws kRejected
+/// unless the manifests have the root hashes that the job names and the files match the manifests.
+/// Reports such errors to the coordinator, too (xffl/job/model_failure.h).
+void prepare_input_models(const job::JobSpec& spec);
 
-/// Writes `spec.update_path` by rename, with its manifest; a delta is trained minus given, both in
-/// float32, rounded once. Of a frozen parameter it is zero, and its weights are those of the base
-/// model's files. An incomplete or unreported one that is there is replaced. Returns the
-/// manifest's root hash. `before_tensor` is called before each tensor; what it throws ends the
-/// writing. By rank 0, while the others finish() their streams; its own is finished in any case.
+/// Writes `spec.update_path` by rename, with its manifest, and returns the manifest's root hash. A
+/// delta is trained minus input weights, both in float32, rounded once. A frozen parameter has a
+/// delta of zero and the weights of the base model's files. Replaces an incomplete or unreported
+/// update. Calls `before_tensor` before each tensor; its exceptions end the writing. Rank 0 calls
+/// write_update() while the other ranks finish() their streams; it always finishes its own stream.
 std::string write_update(const job::JobSpec& spec, const LoadOptions& loaded_with,
                          const LoadedModel& model, MasterStream& masters,
                          const std::function<void()>& before_tensor);

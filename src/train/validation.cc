@@ -31,24 +31,24 @@ Validation::Validation(const job::JobSpec& spec, const JobContext& context,
 }
 
 std::vector<double> Validation::measure(const LoadedModel& model, std::string_view when,
-                                        StopAgreement& stop, int64_t steps_done) const {
+                                        StopControl& stop, int64_t steps_done) const {
   std::vector<double> losses;
   for (size_t i = 0; i < sets_.size(); ++i) {
     const std::optional<Evaluation> result =
         evaluate(model, sets_[i], spec_.training.micro_batch_size, pipeline_, context_.device,
-                 [&] { return stop.told_to_finish(steps_done); });
+                 [&] { return stop.should_finish(steps_done); });
     if (!result) break;
-    tell(i, when, result->nll(), result->tokens);
+    log_result(i, when, result->nll(), result->tokens);
     losses.push_back(result->nll());
   }
   return losses;
 }
 
-void Validation::tell(size_t index, std::string_view when, double nll, int64_t tokens) const {
+void Validation::log_result(size_t index, std::string_view when, double nll, int64_t tokens) const {
   const std::string& name = spec_.validation[index].name;
   if (!std::isfinite(nll)) {
-    throw Error(ErrorKind::kFailed, "the validation loss on '" + name + "' " + std::string(when) +
-                                        " the training is " + std::to_string(nll) +
+    throw Error(ErrorKind::kFailed, "the validation loss on '" + name + "' (" + std::string(when) +
+                                        ") is " + std::to_string(nll) +
                                         ", expected a finite number");
   }
   if (context_.group.rank() != 0) return;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How fast xffl averages models, against torch and numpy on the same files in the same run.
+"""Measures the averaging of models by xffl, torch and numpy on the same files in the same run.
 
     .deps/venv/bin/python tests/bench/aggregate_bench.py --xffl BUILD/bin/xffl [--megabytes 500] [--models 4] [--repeat 3]
 
@@ -74,7 +74,7 @@ for k, folder in enumerate(map(pathlib.Path, sys.argv[2:])):
 
 
 def measure(command, out):
-    """Seconds, and the largest resident set in MB, of a child process."""
+    """Seconds and peak resident set in MB of a child process."""
     begin = time.perf_counter()
     pid = os.spawnvp(os.P_NOWAIT, command[0], command)
     _, status, usage = os.wait4(pid, 0)
@@ -97,13 +97,13 @@ def main():
     with tempfile.TemporaryDirectory(dir=args.folder) as temp:
         folder = pathlib.Path(temp)
         models = [str(folder / f"m{k}") for k in range(args.models)]
-        # In a process of its own: a child's largest resident set begins with its parent's.
+        # In a separate process: a child's peak resident set starts at its parent's.
         measure([sys.executable, "-c", MAKE_MODELS, str(args.megabytes), *models], folder / "none")
         out = str(folder / "out")
         commands = {"xffl aggregate": [args.xffl, "aggregate", "--out", out, *models]}
         commands |= {name: [sys.executable, "-c", code, out, *models] for name, code in OTHERS.items()}
         results = {name: [] for name in commands}
-        for _ in range(args.repeat):  # in turn: what disturbs the machine disturbs all
+        for _ in range(args.repeat):  # interleaved, so that disturbances affect all sides
             for name, command in commands.items():
                 results[name].append(measure(command, out))
     ours = statistics.median(seconds for seconds, _ in results["xffl aggregate"])

@@ -1,8 +1,8 @@
-"""What a bench is expected to reach, given as NAME=NUMBER."""
+"""Expected results of a benchmark, in the form NAME=NUMBER."""
 
 
 def missed_aims(aims, found, at_most=()):
-    """Prints whether `found` (numbers by name; None or absent: not measured) meets each aim; returns those that it misses."""
+    """Prints whether `found` (numbers by name; None or absent: not measured) meets each aim; returns the missed aims."""
     missed = []
     for aim in aims:
         name, _, number = aim.partition("=")

@@ -1,4 +1,4 @@
-"""Two facilities of scripts/dev_cluster.sh, for the benches."""
+"""Two facilities of scripts/dev_cluster.sh, for the benchmarks."""
 import os
 import pathlib
 import subprocess
@@ -7,7 +7,7 @@ import sys
 PROJECT = pathlib.Path(__file__).resolve().parents[2]
 FACILITIES = ("alba", "brno")
 NETWORKS = {"lan": "LAN", "gigabit": "LAN of 1 Gbit/s", "wan": "50 ms, 1 Gbit/s"}
-# One way: milliseconds, Mbit/s, lost per cent.
+# One way: milliseconds, Mbit/s, per cent of packets lost.
 EMULATED = {"gigabit": (0, 1000, 0), "wan": (25, 1000, 0)}
 
 

@@ -1,4 +1,4 @@
-"""The check of a GPU, rehearsed on the CPU: its results, limits, exit codes, and what a kill leaves behind.
+"""Tests of the GPU check, rehearsed on the CPU: results, limits, exit codes, and the state after a kill.
 
     XFFL_BIN=build/dev/bin XFFL_PYTHON=.deps/venv/bin/python python3 tests/bench/gpu_check_test.py
 """
@@ -34,7 +34,7 @@ STATUSES = {"passed", "missed", "failed", "skipped", "out_of_memory", "out_of_ti
 
 
 class Check:
-    """Runs the script with a state and an output folder of its own; without Hugging Face unless it is asked for."""
+    """Runs the script with its own state and output folders; without Hugging Face by default."""
 
     def __init__(self, folder, programs=BIN, python=None, out="out"):
         self.state, self.out = folder / "state", folder / out
@@ -73,7 +73,7 @@ class CheckTest(unittest.TestCase):
 
 
 class WholeRehearsal(unittest.TestCase):
-    """All three stages once; the tests read what it left."""
+    """Runs all three stages once; the tests read the results."""
 
     @classmethod
     def setUpClass(cls):
@@ -174,7 +174,7 @@ class Kills(CheckTest):
         print(f"kills: seed {seed} (XFFL_SEED), a run takes {whole_s:.1f} s", flush=True)
         for number, moment in enumerate(moments):
             with self.subTest(number=number, moment=moment):
-                if number % 4 == 0:  # so that some kills meet the making of the model
+                if number % 4 == 0:  # so that some kills interrupt the making of the model
                     shutil.rmtree(self.check.state / "models", ignore_errors=True)
                 self.kill_after(moment)
                 self.assert_readable()
@@ -207,7 +207,7 @@ class Kills(CheckTest):
         self.assert_nothing_runs()
 
     def assert_nothing_runs(self):
-        """Programs of the killed check are gone, too."""
+        """A killed check leaves no running programs."""
         end = time.monotonic() + 5
         while any(str(self.check.state).encode() in command for command in commands()):
             self.assertLess(time.monotonic(), end, "a program of the killed check still runs")
@@ -257,12 +257,12 @@ class Limits(CheckTest):
         self.assert_code(2, "--stage", 2, "--fault", "hang", "--only", "generate")
         record = self.check.record("fault_hang")
         self.assertEqual(record["status"], "out_of_time")
-        self.assertLess(record["seconds"], 4.5)  # three times its estimate of a second, and ends of processes
+        self.assertLess(record["seconds"], 4.5)  # three times its estimate of 1 s, and the end of processes
         self.assertEqual(self.check.record("generate")["status"], "passed")
         self.assertLess(time.monotonic() - began, 60)
 
     def test_a_stage_keeps_its_limit(self):
-        self.assert_code(0, "--only", "generate")  # the model is there
+        self.assert_code(0, "--only", "generate")  # the model exists
         began = time.monotonic()
         self.assert_code(2, "--stage", 2, "--limit", 14, "--fault", "hang")
         self.assertLess(time.monotonic() - began, 18)
@@ -323,7 +323,7 @@ class ExitCodes(CheckTest):
 
 
 class TestsOfTheTrainer(CheckTest):
-    """Test programs that crash or fail are played by a script."""
+    """A script simulates test programs that crash or fail."""
 
     FAKE = """#!/bin/sh
 case ${1#--gtest_filter=} in *-*) rest=yes ;; *) rest= ;; esac
@@ -387,7 +387,7 @@ class Table(unittest.TestCase):
 
 
 class Figures(unittest.TestCase):
-    """Figures of an 8B step, from what the programs print."""
+    """Figures of an 8B step, parsed from the programs' output."""
 
     PHASES = dict(forward=0.2, head=0.05, backward=0.4, norm=0.01, adamw=0.04)
 

@@ -1,4 +1,4 @@
-"""Hugging Face's LlamaForCausalLM with torch's AdamW at several settings, in one process: a JSON line for each as it is measured.
+"""Hugging Face's LlamaForCausalLM with torch's AdamW at several settings, in one process: prints a JSON line after each setting.
 
     python hf_settings.py '{"model": ..., "ids": ..., "length": 2048, "device": "cuda", "threads": 16, "steps": 4, "warm_up": 2,
                             "learning_rate": 1e-5, "deadline_s": 120, "backend": "inductor",
@@ -22,7 +22,7 @@ sys.path += [str(PROJECT / "tests" / "tokens")]
 from trainer_job import SEED  # noqa: E402
 
 BEGAN = time.monotonic()
-COMPILE_SECONDS = dict(none=0, layers=45, model=90)  # about, on a GPU
+COMPILE_SECONDS = dict(none=0, layers=45, model=90)  # approximate, on a GPU
 
 
 def tell(**fields):
@@ -41,7 +41,7 @@ def batches(data, batch_size, steps):
 
 
 class Side:
-    """The model in one mode; its weights are those of the folder at the begin of each setting."""
+    """The model in one mode; each setting starts with the weights of the folder."""
 
     def __init__(self, options, mode):
         import torch
@@ -56,7 +56,7 @@ class Side:
         self.is_new = True
 
     def reset(self):
-        """Weights from the folder again; nothing of an earlier setting stays."""
+        """Reloads the weights and drops the state of earlier settings."""
         torch = self.torch
         if self.is_new:
             self.is_new = False
@@ -97,7 +97,7 @@ class Side:
             tokens = torch.from_numpy(ids).to(device).long()
             optimizer.zero_grad(set_to_none=True)
             with autocast:
-                # The model shifts by itself and has one target fewer than tokens: the last one is given, as xffl gives it.
+                # The model shifts labels itself and needs one more token than targets: the last token is added, as in xffl.
                 loss = model(input_ids=tokens[:, :-1], labels=tokens[:, 1:], shift_labels=tokens[:, 1:].contiguous()).loss
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -1,9 +1,9 @@
-// Times what a training step of a LLaMA is made of, each by itself and as the model calls it:
-// matrix products, attention, the hand-written kernels, collectives of a world of one rank.
+// Measures the parts of a training step of a LLaMA one by one, with the calls of the model: matrix
+// products, attention, the hand-written kernels, collectives of a world of one rank.
 //
 //   xffl-kernel-bench --device cpu|cuda [--tiny] [--seconds-per-case S]
 //
-// Prints a JSON object a line as soon as its case is measured: `name`, `shape`, `milliseconds`, and
+// Prints a JSON line after each case: `name`, `shape`, `milliseconds`, and
 // `tflops` (products, attention) or `gigabytes_per_second` (the rest: bytes that must be read and
 // written once). Products and attention also have `layer` and `pass`. A case that fails has `error`
 // instead, and the exit code is 1. The shapes are those of Llama-3.1-8B at a batch of 4 x 2048 in
@@ -97,7 +97,7 @@ class Bench {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
 
-  // `setup` makes the tensors and returns the work: its failure is the case's.
+  // `setup` makes the tensors and returns the work; its failure fails the case.
   void measure(const Case& what, const std::function<std::function<void()>()>& setup) {
     Json json{{"name", what.name}, {"shape", what.shape}};
     if (!what.layer.empty()) json["layer"] = what.layer;
@@ -127,7 +127,7 @@ class Bench {
             setup);
   }
 
-  // Gradients of float32 are added to, as with several micro-batches; those of bfloat16 take one.
+  // float32 gradients accumulate several micro-batches; bfloat16 gradients hold one.
   void weight_gradient(const std::string& layer, int64_t rows, int64_t in, int64_t out,
                        at::ScalarType dtype) {
     const bool narrow = dtype == at::kBFloat16;
@@ -172,7 +172,7 @@ class Bench {
     layer_products("down", s_.intermediate, s_.hidden, false);
   }
 
-  // A chunk of rows at a time, as head_loss does; then all of it.
+  // One chunk of rows, as in head_loss; then all rows.
   void head() {
     const int64_t rows = llama::head_chunk_rows(device_, s_.tokens(), s_.vocabulary);
     product("head", "forward", rows, s_.hidden, s_.vocabulary, [=, this] {
@@ -278,7 +278,7 @@ class Bench {
     });
   }
 
-  // `tensors` of `sizes` are read or written once, in bfloat16.
+  // Reads or writes `tensors` of `sizes` once, in bfloat16.
   void kernel(const std::string& name, const std::vector<int64_t>& sizes, int tensors,
               const std::function<std::function<void()>()>& setup) {
     double elements = 1;
@@ -427,7 +427,7 @@ class Bench {
     });
   }
 
-  // A world of one: what a collective costs beside its links.
+  // A world of one rank: the cost of a collective without its links.
   void collectives() {
     const int64_t count = s_.collective_bytes / 2;
     const double bytes = static_cast<double>(s_.collective_bytes);

@@ -1,4 +1,4 @@
-# Times the parts of a training step, on a CPU or a GPU, for scripts/gpu_check.sh.
+# Measures the parts of a training step, on a CPU or a GPU, for scripts/gpu_check.sh.
 add_executable(xffl-kernel-bench ${CMAKE_CURRENT_LIST_DIR}/kernel_bench.cc)
 target_include_directories(xffl-kernel-bench PRIVATE ${CMAKE_SOURCE_DIR}/src/llama ${CMAKE_SOURCE_DIR}/src/comm)
 target_link_libraries(xffl-kernel-bench PRIVATE xffl_warnings xffl::base xffl::comm xffl::llama xffl::shard xffl::train)

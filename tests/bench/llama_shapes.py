@@ -1,8 +1,8 @@
-"""config.json of the models that the benches make."""
+"""config.json of the benchmarks' models."""
 
 
 def lab_config(vocab_size):
-    """The lab LLaMA: 5.97M parameters in blocks; with the intermediate size that makes 24.4M of vocabulary 32000."""
+    """The lab LLaMA: 5.97M parameters in blocks, 24.4M with a vocabulary of 32000."""
     return dict(architectures=["LlamaForCausalLM"], model_type="llama", vocab_size=vocab_size, hidden_size=288, intermediate_size=768,
                 num_hidden_layers=6, num_attention_heads=6, num_key_value_heads=6, head_dim=48, max_position_embeddings=1024,
                 rms_norm_eps=1e-5, rope_theta=10000.0, tie_word_embeddings=False, hidden_act="silu", attention_bias=False,

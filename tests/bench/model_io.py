@@ -1,4 +1,4 @@
-"""Loading and saving a model: ours against transformers, both sides in one run.
+"""Loading and saving a model: xffl against transformers, both sides in one run.
 
     scripts/build.sh dev xffl-train xffl-model-io-bench
     .deps/venv/bin/python tests/bench/model_io.py [--layers 4] [--repeats 5] [--device cuda] [--threads 2]

@@ -1,5 +1,5 @@
-// Loads a model as a job does, and writes it as an update is written; prints the seconds of each as
-// JSON. Driven by model_io.py.
+// Loads a model like a job and writes it like an update; prints the seconds of both as JSON. Run by
+// model_io.py.
 //
 //   xffl-model-io-bench MODEL OUT cpu|cuda THREADS
 #include <ATen/Parallel.h>

@@ -1,10 +1,10 @@
-// How fast models are packed and unpacked, and how small they get: CPU seconds a GB of raw bytes.
+// Measures packing and unpacking of models: CPU seconds per GB of raw bytes, and the packed size.
 //
 //     xffl-pack-bench [MEGABYTES] [STEP] [THREADS]
 //
 // The weights are N(0, 0.02) in BF16; the update is N(0, STEP), 3.6e-4 by default, which leaves a
-// tenth of the words unchanged as 50 to 200 steps at a learning rate of 1e-5 do (7 to 14 %). What
-// the hashes take is in it. Files lie in the folder TMPDIR: in memory, to measure no disk.
+// tenth of the words unchanged, like 50 to 200 steps at a learning rate of 1e-5 (7 to 14 %). The
+// time of hashing is included. Files are in TMPDIR: use a folder in memory to exclude the disk.
 #include <time.h>
 
 #include <bit>
@@ -37,7 +37,7 @@ uint16_t bf16(float value) {
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-// Returns the share of words that the update leaves as they are.
+// Returns the share of words that the update does not change.
 double write_models(const fs::path& before, const fs::path& after, size_t words, float step) {
   std::mt19937_64 generator(1);
   std::normal_distribution<float> normal;

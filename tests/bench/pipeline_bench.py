@@ -1,4 +1,4 @@
-"""Pipelines of several stages against one rank: time a step, the time that each stage waits, and its peak memory.
+"""Pipelines of several stages against one rank: time per step, waiting time and peak memory of each stage.
 
     XFFL_BIN=build/dev/bin .deps/venv/bin/python tests/bench/pipeline_bench.py [--stages 1 2] [--micro-batches 2 4 8] [--repeats 3]
 

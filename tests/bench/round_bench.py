@@ -1,4 +1,4 @@
-"""What a round costs beside training and averaging. Run by scripts/bench_round.sh; see there.
+"""The cost of a round without training and averaging. Run by scripts/bench_round.sh; see there.
 
 A round's overhead is taken along its slowest facility: from the plan to the acceptance of the update that
 came last, without the time in which that facility's trainer ran, plus what publishing takes after the averaging.
@@ -28,7 +28,7 @@ CONFIG = {
 
 
 def write_model(folder, size):
-    """bfloat16 tensors of N(0, 0.02), `size` bytes of them."""
+    """`size` bytes of bfloat16 tensors, N(0, 0.02)."""
     folder.mkdir(parents=True)
     rows = size // 2048
     shapes = {"model.embed_tokens.weight": rows // 2, "model.layers.0.mlp.up_proj.weight": rows - rows // 2}
@@ -38,11 +38,11 @@ def write_model(folder, size):
         offset += count * 2048
     text = json.dumps(header)
     text += " " * (-len(text) % 8)
-    # Drawn once and repeated: at a distance that no packed block sees (1 MiB).
+    # Drawn once and repeated at a distance beyond a packed block (1 MiB).
     draw = random.Random(1)
     floats = struct.pack(f"<{1 << 20}f", *(draw.gauss(0, 0.02) for _ in range(1 << 20)))
     words = bytearray(2 << 20)
-    words[0::2], words[1::2] = floats[2::4], floats[3::4]  # cut off instead of rounded
+    words[0::2], words[1::2] = floats[2::4], floats[3::4]  # truncated instead of rounded
     with open(folder / "model.safetensors", "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text.encode())
         for left in range(offset, 0, -len(words)):
@@ -73,7 +73,7 @@ def seconds(text):
 
 
 def training_times(bed):
-    """(round, facility) -> moments at which the trainer began, had its model, and ended."""
+    """(round, facility) -> times at which the trainer started, had its model, and ended."""
     times = {}
     for name in FACILITIES:
         for line in bed.at(name, "sh", "-c", "cat /scratch/times/*").splitlines():
@@ -110,7 +110,7 @@ def round_times(events, training):
 
 
 def scp_times(bed, folder, *cipher):
-    """The same bytes there and back by scp, both facilities at once."""
+    """Copies the same bytes there and back by scp, both facilities at once."""
     base = ["scp", "-q", *cipher, "-o", "BatchMode=yes", "-o", f"UserKnownHostsFile={bed.state}/known_hosts"]
 
     def both(command):
@@ -141,7 +141,7 @@ def measure(bed, options, size, scratch, keep, pack):
         journal = next(folder.glob("runs/*/journal.db"))
         events = [json.loads(line) for line in run(options.build / "bin/xffl", "inspect", journal, "--json").splitlines()]
         times = [{**each, "coordinator CPU": cpu} for each in round_times(events, training_times(bed))]
-        # The first round has nobody's job to take, and no model to be packed against.
+        # The first round has no kept allocation and no reference model for packing.
         rounds += times[1:] if keep != "0s" or options.pack != ["never"] else times
         for name in FACILITIES:
             bed.at(name, "rm", "-rf", "/scratch/bench", "/scratch/times")
@@ -149,7 +149,7 @@ def measure(bed, options, size, scratch, keep, pack):
     return rounds, scps
 
 
-GIGABIT = 119e6  # bytes of files a second, beside the packets' headers
+GIGABIT = 119e6  # file bytes per second, without packet headers
 
 
 def show(size, network, keep, pack, rounds, scps):

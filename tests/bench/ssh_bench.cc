@@ -1,5 +1,5 @@
-// How fast a facility behind SSH takes and gives files, beside scp of the same bytes in the same
-// run, over a private sshd on the loopback interface or over a host that is given.
+// Measures transfers of files to and from a facility over SSH, compared with scp of the same bytes
+// in the same run, with a private sshd on the loopback interface or with --host.
 //
 //   ssh_bench [--megabytes 500] [--repeat 3] [--host NAME --port N --user U --key FILE
 //             --known-hosts FILE --folder FOLDER]
@@ -80,7 +80,7 @@ struct Method {
 
 void measure(const std::vector<Method>& methods, double megabytes, int repeat) {
   std::vector<std::vector<double>> down(methods.size()), up(methods.size());
-  for (int i = 0; i < repeat; ++i)  // in turns, so that all see the same machine
+  for (int i = 0; i < repeat; ++i)  // interleaved, so that disturbances affect all sides
     for (size_t m = 0; m < methods.size(); ++m) {
       down[m].push_back(seconds_of(methods[m].down));
       up[m].push_back(seconds_of(methods[m].up));

@@ -1,6 +1,6 @@
 #!/bin/sh
-# A trainer for the bench: the fake one. The moments at which it began, had its model and ended go into /scratch/times,
-# which the clean-up of old rounds leaves alone.
+# Runs the fake trainer and writes the times at which it started, had its model, and ended to /scratch/times, outside the
+# folders that are removed after a round.
 #   timed_trainer.sh PROGRAM --job FILE
 program=$1
 [ "${SLURM_PROCID:-0}" = 0 ] || exit 0

@@ -1,4 +1,4 @@
-"""job.json of the benches: every key of `training` at its default, with the changes that a bench names."""
+"""job.json of the benchmarks: all keys of `training` at their defaults, with a benchmark's changes."""
 
 SEED = 1
 
@@ -20,7 +20,7 @@ def training_settings(**changes):
 
 
 def job(model, model_sha256, tokens, training, version=4, update_dtype="fp32"):
-    """Results go to the folder of job.json."""
+    """Writes results to the folder of job.json."""
     return dict(version=version, key=dict(project="p", run="0001", round=1, facility="alba", attempt=1, nonce="0" * 32),
                 base_model_path=str(model), base_model_sha256=model_sha256, base_model_packed=None, train_paths=[str(tokens)],
                 validation=[], adapter_path="", adapter_sha256="", optimizer_path="", update_path="update", report_path="report.json",

@@ -46,7 +46,7 @@ from aims import missed_aims  # noqa: E402
 from llama_shapes import lab_config, llama_3_1_8b_config  # noqa: E402
 from trainer_job import SEED, job, training_settings  # noqa: E402
 
-# What of job.json's `training` makes a class, and the ways of HF's to compute in the same.
+# For each class of storage: the settings of job.json's `training`, and HF's equivalent modes.
 CLASSES = {
     "fp32": (dict(precision="fp32"), ["fp32"]),
     "bf16": (dict(precision="bf16"), ["bf16 autocast", "pure bf16"]),
@@ -55,7 +55,7 @@ CLASSES = {
 }
 
 
-# --- Hugging Face's side: this file once more, as a process of its own -------------------------------------------------------
+# --- Hugging Face's side: this file in a separate process ----------------------------------------------------------------------
 def batches(data, options):
     from permutation_reference import permutation
 
@@ -112,7 +112,7 @@ def hf_worker(options):
         tokens = torch.from_numpy(ids.astype(numpy.int64)).to(device)
         optimizer.zero_grad(set_to_none=True)
         with autocast:
-            # HF shifts by itself and then has one target fewer than tokens: the last one is given, as ours gives it.
+            # HF shifts labels itself and needs one more token than targets: the last token is added, as in xffl.
             loss = model(input_ids=tokens[:, :-1], labels=tokens[:, 1:], shift_labels=tokens[:, 1:].contiguous()).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -132,7 +132,7 @@ def hf_worker(options):
 
 
 def shard(model, torch, mode):
-    """FSDP2, a unit a block, as torchtitan shards: parameters freed after forward but for the root's."""
+    """FSDP2 with one unit per block, as in torchtitan: frees parameters after forward, except the root's."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -153,7 +153,7 @@ def free_port():
 
 
 def run_ranks(commands, environments):
-    """Runs the ranks at once; returns their stdouts, the largest peak resident set, in MB, and their seconds of CPU together."""
+    """Runs the ranks concurrently; returns their stdouts, the largest peak resident set in MB, and their total CPU seconds."""
     ranks = [subprocess.Popen(list(map(str, c)), env={**os.environ, **e}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
              for c, e in zip(commands, environments)]
     results = [None] * len(ranks)
@@ -173,7 +173,7 @@ def run_ranks(commands, environments):
     try:
         for thread in waiting:
             thread.join()
-    except BaseException:  # nobody would wait for them any more
+    except BaseException:  # ends the remaining ranks
         for rank in ranks:
             rank.kill()
         raise
@@ -267,7 +267,7 @@ def median(runs, key):
 
 
 def compare(bench, precision_class, repeats):
-    """Interleaved runs; prints the table of one vocabulary and class, returns its record."""
+    """Runs both sides interleaved; prints the table of one vocabulary and class, returns its record."""
     keys, modes = CLASSES[precision_class]
     sides = {"xffl " + precision_class: lambda: bench.ours(keys)}
     sides |= {"HF " + mode: lambda mode=mode: bench.hf(mode) for mode in modes}
@@ -308,7 +308,7 @@ def compare(bench, precision_class, repeats):
 
 
 def compare_blocks(options, precision_class):
-    """The records of each number of blocks, up to the first at which both sides fit."""
+    """The records per number of blocks, up to the first number with which both sides fit."""
     if precision_class in ("bf16", "fp32-masters"):
         parameters = 2 * 128256 * 4096 + 32 * 218.1e6
         print(f"HF's AdamW over float32 weights takes 16 bytes a parameter, autocast's copies 2: {18 * parameters / 1e9:.0f} GB for all "
@@ -377,7 +377,7 @@ def main():
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(124))  # so that folders and processes go, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(124))  # runs the clean-up of folders and processes
     if len(sys.argv) == 3 and sys.argv[1] == "--hf-worker":
         hf_worker(json.loads(sys.argv[2]))
     else:

@@ -1,6 +1,6 @@
-// One push and one fetch of a model against real sshds, all at once, timed; beside scp of the same
-// bytes. tests/bench/transfer_bench.py runs it on the bed. Prints one line of JSON for each
-// measurement: wall time, and the CPU time of this side and of the facilities' processes.
+// Measures one push and one fetch of a model with real sshds, all at once, compared with scp of the
+// same bytes. tests/bench/transfer_bench.py runs it on the testbed. Prints one line of JSON for
+// each measurement: wall time, and the CPU time of this side and of the facilities' processes.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -48,7 +48,7 @@ std::string namespace_of(const std::string& pid) {
   return fs::read_symlink("/proc/" + pid + "/ns/pid", gone).string();
 }
 
-// Of a process and of the children that it has waited for.
+// CPU time of a process and of the children that it waited for.
 double cpu_seconds_of(const fs::path& process) {
   std::ifstream stat(process / "stat");
   std::string text;
@@ -65,7 +65,7 @@ double cpu_seconds_of(const fs::path& process) {
   return static_cast<double>(ticks) / static_cast<double>(::sysconf(_SC_CLK_TCK));
 }
 
-// Of all processes of the facilities.
+// CPU time of all processes of the facilities.
 double far_cpu_seconds(const std::vector<Facility>& facilities) {
   double seconds = 0;
   for (const Facility& facility : facilities) {
@@ -80,7 +80,7 @@ double far_cpu_seconds(const std::vector<Facility>& facilities) {
   return seconds;
 }
 
-// Of this process and of the children that it has waited for.
+// CPU time of this process and of the children that it waited for.
 double cpu_seconds() {
   double seconds = 0;
   for (const int who : {RUSAGE_SELF, RUSAGE_CHILDREN}) {
@@ -92,7 +92,7 @@ double cpu_seconds() {
   return seconds;
 }
 
-// Does `body` for every facility at once.
+// Runs `body` for all facilities concurrently.
 void report(const Arguments& arguments, const std::string& what, uint64_t bytes,
             const std::function<void(size_t)>& body) {
   const double cpu = cpu_seconds(), far_cpu = far_cpu_seconds(arguments.facilities);
@@ -127,7 +127,7 @@ void make_model(const fs::path& folder, uint64_t bytes) {
   checkpoint::write_manifest(folder);
 }
 
-// `cipher`: "" for scp's own choice.
+// `cipher`: "" for scp's default.
 void scp(const Arguments& arguments, const std::string& cipher, const std::string& from,
          const std::string& to) {
   std::vector<std::string> argv = {"scp",

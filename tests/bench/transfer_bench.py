@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Push and fetch alone, to two facilities at once, beside scp of the same bytes in the same run.
+"""Push and fetch with two facilities at once, compared with scp of the same bytes in the same run.
 
     scripts/build.sh coordinator xffl-transfer-bench && tests/bench/transfer_bench.py [--megabytes 500] [--networks lan wan]
 

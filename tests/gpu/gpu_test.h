@@ -1,4 +1,4 @@
-// What the tests on a GPU share.
+// Fixture and helpers of the tests on a GPU.
 #pragma once
 
 #include <c10/cuda/CUDAFunctions.h>

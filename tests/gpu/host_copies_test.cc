@@ -1,4 +1,4 @@
-// Models on their way to a GPU and back, behind a queue of work: not a bit may differ.
+// Copies to a GPU and back behind queued work keep every bit.
 #include "host_copies.h"
 
 #include <vector>
@@ -12,7 +12,7 @@ class HostCopiesOnGpu : public GpuTest {
  protected:
   static constexpr int64_t kSize = 3 * HostWindow::kPieceElements + 12345;
 
-  // What does not wait for the GPU is early.
+  // A copy that does not wait for the queued work reads wrong values.
   static void keep_busy() {
     const at::Tensor factor = at::ones({8192, 8192}, at::dtype(at::kBFloat16).device(kGpu));
     for (int i = 0; i < 12; ++i) at::mm(factor, factor);
@@ -27,7 +27,7 @@ TEST_F(HostCopiesOnGpu, UploadsAndReadsTheSameBits) {
     const auto* const bytes = static_cast<const std::byte*>(values.const_data_ptr());
     const at::Tensor on_gpu = at::zeros({kSize}, at::dtype(at::kFloat).device(kGpu));
     DeviceUpload upload(kGpu);
-    for (int round = 0; round < 2; ++round) {  // buffers are used again
+    for (int round = 0; round < 2; ++round) {  // the second round reuses the buffers
       keep_busy();
       upload.run(
           kSize, dtype,
@@ -41,7 +41,7 @@ TEST_F(HostCopiesOnGpu, UploadsAndReadsTheSameBits) {
     }
     HostWindow window(kGpu);
     keep_busy();
-    const at::Tensor doubled = on_gpu * 2;  // made by what is queued
+    const at::Tensor doubled = on_gpu * 2;  // result of queued work
     window.open(doubled, dtype);
     constexpr int64_t kPart = 1 << 20;
     std::vector<float> part(kPart);

@@ -1,5 +1,5 @@
 // Reference: the same functions in float64 on the CPU, which tests/llama compares with autograd and
-// with Hugging Face's. On the GPU float32 and 16-bit tensors go through our kernels.
+// Hugging Face. On the GPU float32 and 16-bit tensors use the project's kernels.
 #include "gpu_test.h"
 #include "pointwise.h"
 #include "xffl/llama/head_loss.h"
@@ -20,7 +20,7 @@ at::Tensor exact(at::IntArrayRef shape, at::ScalarType dtype, int seed) {
 
 at::Tensor put(const at::Tensor& x, at::ScalarType dtype) { return x.to(kGpu, dtype); }
 
-TEST_F(LlamaOnGpu, NormsEqualTheCpus) {
+TEST_F(LlamaOnGpu, NormsEqualTheCpu) {
   for (const at::ScalarType dtype : kDtypes) {
     const at::Tensor x = exact({2, 37, 200}, dtype, 1), d = exact({2, 37, 200}, dtype, 2);
     const at::Tensor w = exact({200}, dtype, 3), g = exact({2, 37, 200}, dtype, 4);
@@ -36,7 +36,7 @@ TEST_F(LlamaOnGpu, NormsEqualTheCpus) {
   }
 }
 
-TEST_F(LlamaOnGpu, SwigluAndRopeEqualTheCpus) {
+TEST_F(LlamaOnGpu, SwigluAndRopeEqualTheCpu) {
   for (const at::ScalarType dtype : kDtypes) {
     const at::Tensor a = exact({3, 70, 90}, dtype, 1), b = exact({3, 70, 90}, dtype, 2);
     EXPECT_LT(gpu_error(swiglu_forward(put(a, dtype), put(b, dtype)), swiglu_forward(a, b)),
@@ -72,7 +72,7 @@ TEST_F(LlamaOnGpu, WeightGradientsAddUpInFloat32) {
   }
 }
 
-TEST_F(LlamaOnGpu, EmbeddingRowsAddUpTheSameInEachRun) {
+TEST_F(LlamaOnGpu, EmbeddingGradientIsReproducible) {
   const at::Tensor rows = at::randint(9, {5000}, at::kLong),
                    update = exact({5000, 64}, at::kFloat, 1);
   std::vector<at::Tensor> found;
@@ -86,7 +86,7 @@ TEST_F(LlamaOnGpu, EmbeddingRowsAddUpTheSameInEachRun) {
   EXPECT_TRUE(found[0].equal(found[1]) && found[0].equal(found[2]));
 }
 
-TEST_F(LlamaOnGpu, HeadLossEqualsTheCpus) {
+TEST_F(LlamaOnGpu, HeadLossEqualsTheCpu) {
   for (const at::ScalarType dtype : kDtypes) {
     const at::Tensor x = exact({300, 48}, dtype, 1), w = exact({1000, 48}, dtype, 2) * 0.25;
     at::Tensor labels = at::randint(1000, {300}, at::kLong);
@@ -145,7 +145,7 @@ Trained gradients_of(const std::vector<at::Tensor>& values, at::Device device,
   return result;
 }
 
-TEST_F(LlamaOnGpu, AWholeModelsGradientsEqualTheCpus) {
+TEST_F(LlamaOnGpu, GradientsOfAWholeModelEqualTheCpu) {
   at::manual_seed(3);
   const std::vector<ParameterSpec> specs = parameter_specs(small_config());
   std::vector<at::Tensor> values;
@@ -161,8 +161,8 @@ TEST_F(LlamaOnGpu, AWholeModelsGradientsEqualTheCpus) {
   }
 }
 
-// Ends the suite: what it asks for holds for the whole process.
-TEST_F(LlamaOnGpu, DeterministicModeGivesTheSameBitsAgain) {
+// The last test of the suite: its setting holds for the whole process.
+TEST_F(LlamaOnGpu, DeterministicModeIsReproducible) {
   train::use_deterministic_algorithms(kGpu);
   std::vector<at::Tensor> values;
   for (const ParameterSpec& spec : parameter_specs(small_config()))

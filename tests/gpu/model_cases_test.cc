@@ -121,13 +121,13 @@ TEST_F(TrainerGpu, NarrowEmbeddingGradientIsTheSumRoundedOnce) {
     }
     const at::Tensor error_VD = (runs[0].to(at::kDouble) - exact_VD).abs();
     EXPECT_TRUE(error_VD.le(limit_VD).all().item<bool>()) << num_updates << " updates";
-    EXPECT_TRUE(runs[0].equal(runs[1])) << "another order of additions in the second run";
+    EXPECT_TRUE(runs[0].equal(runs[1])) << "the second run added in another order";
     const at::Tensor untouched = runs[0].narrow(0, num_rows / 2 + 1, num_rows - num_rows / 2 - 1);
     EXPECT_TRUE(untouched.equal(given_VD.narrow(0, num_rows / 2 + 1, untouched.size(0))));
   }
 }
 
-TEST_F(TrainerGpu, NarrowEmbeddingGradientStartsFromNothing) {
+TEST_F(TrainerGpu, NarrowEmbeddingGradientStartsFromZero) {
   at::manual_seed(22);
   const at::Tensor rows_N = at::randint(31, {900}, at::kLong);
   const at::Tensor update_ND = at::randn({900, 48}).to(at::kBFloat16);
@@ -204,8 +204,8 @@ struct Packed {
   std::vector<Inputs> apart;  // each document a micro-batch of its own
 };
 
-// Two sequences with `num_documents` documents of random lengths each; the last token of a
-// document predicts nothing.
+// Two sequences with `num_documents` documents of random lengths each; the last token of a document
+// has no target.
 Packed pack_documents(int64_t vocab_size, int64_t positions, int64_t num_documents) {
   Packed packed{{at::randint(vocab_size, {2, positions}, at::kLong),
                  at::randint(vocab_size, {2, positions}, at::kLong),
@@ -281,9 +281,9 @@ TEST_F(TrainerGpu, DocumentMaskAbsentInAHalfFilledTile) {
 
 // --- LoRA ---
 
-// Index of each adapted weight among the parameters, in the order of the adapter's pairs.
-std::vector<size_t> adapted_weights(const std::vector<llama::ParameterSpec>& specs,
-                                    const std::vector<llama::ParameterSpec>& adapter) {
+// Index of each weight that the adapter targets, in the order of the adapter's pairs.
+std::vector<size_t> target_weights(const std::vector<llama::ParameterSpec>& specs,
+                                   const std::vector<llama::ParameterSpec>& adapter) {
   std::vector<size_t> indices;
   for (size_t i = 0; i < adapter.size(); i += 2) {
     const std::string prefix = "base_model.model.", suffix = ".lora_A.weight";
@@ -304,16 +304,16 @@ TEST_F(TrainerGpu, LoraFollowsTheMergedModel) {
       "lora");
   const auto specs = llama::parameter_specs(config);
   const auto adapter_specs = llama::adapter_specs(config, lora);
-  const std::vector<size_t> adapted = adapted_weights(specs, adapter_specs);
-  ASSERT_EQ(adapted.size() * 2, adapter_specs.size());
+  const std::vector<size_t> targets = target_weights(specs, adapter_specs);
+  ASSERT_EQ(targets.size() * 2, adapter_specs.size());
   for (const at::ScalarType dtype : kTrainedDtypes) {
     at::manual_seed(28);
     const auto values = random_parameters(specs, dtype, 0.1);
     const auto adapter = random_parameters(adapter_specs, dtype, 0.2);
     std::vector<at::Tensor> merged = values, together = values;
-    for (size_t i = 0; i < adapted.size(); ++i)
-      merged[adapted[i]] =
-          values[adapted[i]] + at::mm(adapter[2 * i + 1], adapter[2 * i]) * lora.scaling();
+    for (size_t i = 0; i < targets.size(); ++i)
+      merged[targets[i]] =
+          values[targets[i]] + at::mm(adapter[2 * i + 1], adapter[2 * i]) * lora.scaling();
     together.insert(together.end(), adapter.begin(), adapter.end());
     const std::vector<Inputs> inputs{random_inputs(config.vocab_size, 2, 150)};
     const Gradients want = run_backward(config, merged, inputs, 1.0 / 263, {});
@@ -322,8 +322,8 @@ TEST_F(TrainerGpu, LoraFollowsTheMergedModel) {
     options.num_frozen = values.size();
     const Gradients found = run_backward(config, together, inputs, 1.0 / 263, options);
     EXPECT_NEAR(found.nll_sum / want.nll_sum, 1, loss_tolerance(dtype)) << dtype;
-    for (size_t i = 0; i < adapted.size(); ++i) {
-      const at::Tensor& grad_w = want.of_parameters[adapted[i]];
+    for (size_t i = 0; i < targets.size(); ++i) {
+      const at::Tensor& grad_w = want.of_parameters[targets[i]];
       const size_t a = values.size() + 2 * i, b = a + 1;
       const at::Tensor grad_a = at::mm(adapter[2 * i + 1].t(), grad_w) * lora.scaling();
       const at::Tensor grad_b = at::mm(grad_w, adapter[2 * i].t()) * lora.scaling();
@@ -359,8 +359,8 @@ TEST_F(TrainerGpu, MicroBatchesAddUpToOneBatch) {
 
 // --- long sequences ---
 
-// Reference: float64 on the same device, whose attention there is ATen's plain one. One layer; on a
-// GPU heads of 128 as in the 8B model, on a CPU of 16 for the sake of time.
+// Reference: float64 on the same device, with ATen's plain attention. One layer; the head size is
+// 128 on a GPU, as in the 8B model, and 16 on a CPU to save time.
 TEST_F(TrainerGpu, LongSequenceOf8192Positions) {
   checkpoint::LlamaConfig config = two_layers();
   config.num_layers = 1;

@@ -1,4 +1,4 @@
-// NCCL takes one rank a GPU: with one GPU, a world of one that still goes through all of it.
+// NCCL allows one rank per GPU: with one GPU the world has one rank, which still uses NCCL.
 #include "backends.h"
 #include "gpu_test.h"
 #include "support/ranks.h"

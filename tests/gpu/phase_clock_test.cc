@@ -1,4 +1,4 @@
-#include "xffl/train/phase_clock.h"
+#include "phase_clock.h"
 
 #include <chrono>
 
@@ -10,13 +10,13 @@ namespace {
 
 class PhaseClockOnGpu : public GpuTest {};
 
-// Products of some tens of milliseconds are queued in far less: events measure the stream.
-TEST_F(PhaseClockOnGpu, MeasuresTheStreamAndWaitsForNothing) {
+// Queueing products takes far less than their tens of milliseconds: events must measure the stream.
+TEST_F(PhaseClockOnGpu, MeasuresTheStreamWithoutWaiting) {
   const at::Tensor factor = at::ones({8192, 8192}, at::dtype(at::kBFloat16).device(kGpu));
   at::mm(factor, factor);
   synchronize(kGpu);
   PhaseClock clock(kGpu);
-  for (int step = 0; step < 2; ++step) {  // the second one records the first one's events anew
+  for (int step = 0; step < 2; ++step) {  // the second step reuses the events of the first
     const auto begin = std::chrono::steady_clock::now();
     clock.enter(StepPhase::kForward);
     for (int i = 0; i < 12; ++i) at::mm(factor, factor);
@@ -26,7 +26,7 @@ TEST_F(PhaseClockOnGpu, MeasuresTheStreamAndWaitsForNothing) {
     synchronize(kGpu);
     const std::chrono::duration<double> done = std::chrono::steady_clock::now() - begin;
     const PhaseSeconds seconds = clock.read();
-    EXPECT_LT(queued.count(), seconds.forward / 2) << "entering a phase has waited for the GPU";
+    EXPECT_LT(queued.count(), seconds.forward / 2) << "enter() waited for the GPU";
     EXPECT_GT(seconds.forward, done.count() / 2);
     EXPECT_LE(seconds.forward + seconds.norm, done.count());
     EXPECT_EQ(seconds.head + seconds.backward + seconds.adamw, 0);

@@ -8,7 +8,7 @@ namespace {
 
 class ShardOnGpu : public GpuTest {};
 
-constexpr double kFactor = 0.37;  // its products are rounded: fused or not, bits tell
+constexpr double kFactor = 0.37;  // rounded products expose fused operations
 
 struct Storage {
   Masters masters = Masters::kFloat32;
@@ -24,7 +24,7 @@ FlatOptions options_on(at::Device device, at::ScalarType dtype, const Storage& s
   return options;
 }
 
-// Ten clipped steps; returns the masters, and checks the copies.
+// Takes ten clipped steps, checks the compute copies, and returns the masters.
 std::vector<at::Tensor> train(at::Device device, at::ScalarType dtype,
                               const Storage& storage = {}) {
   const std::vector<Parameter> layout = small_layout();
@@ -42,21 +42,21 @@ std::vector<at::Tensor> train(at::Device device, at::ScalarType dtype,
   std::vector<at::Tensor> masters;
   for (size_t i = 0; i < layout.size(); ++i) {
     masters.push_back(master(flat, i).cpu());
-    if (storage.masters != Masters::kSplit) {  // which rounds ties away from zero
+    if (storage.masters != Masters::kSplit) {  // kSplit rounds ties away from zero
       EXPECT_TRUE(flat.compute(i).cpu().equal(masters.back().to(dtype))) << i;
     }
   }
   return masters;
 }
 
-TEST_F(ShardOnGpu, AdamwEqualsTheCpus) {
+TEST_F(ShardOnGpu, AdamwEqualsTheCpu) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     const std::vector<at::Tensor> want = train(at::kCPU, dtype), found = train(kGpu, dtype);
     for (size_t i = 0; i < want.size(); ++i) EXPECT_LT(gpu_error(found[i], want[i]), 2e-6) << i;
   }
 }
 
-TEST_F(ShardOnGpu, MastersInTwoPartsAreFloat32OnesInEveryStorage) {
+TEST_F(ShardOnGpu, SplitMastersEqualFloat32MastersInEveryStorage) {
   for (const at::ScalarType gradients : {at::kFloat, at::kBFloat16}) {
     for (const at::ScalarType moments : {at::kFloat, at::kBFloat16}) {
       const auto wide = train(kGpu, at::kBFloat16, {Masters::kFloat32, gradients, moments});
@@ -66,14 +66,14 @@ TEST_F(ShardOnGpu, MastersInTwoPartsAreFloat32OnesInEveryStorage) {
   }
 }
 
-TEST_F(ShardOnGpu, WeightsAloneFollowTheCpus) {
+TEST_F(ShardOnGpu, WeightsWithoutMastersFollowTheCpu) {
   const Storage pure{Masters::kNone, at::kBFloat16, at::kBFloat16};
   const std::vector<at::Tensor> want = train(at::kCPU, at::kBFloat16, pure);
   const std::vector<at::Tensor> found = train(kGpu, at::kBFloat16, pure);
   for (size_t i = 0; i < want.size(); ++i) EXPECT_LT(gpu_error(found[i], want[i]), 2e-3) << i;
 }
 
-TEST_F(ShardOnGpu, NormAndScaleEqualTheCpus) {
+TEST_F(ShardOnGpu, NormAndScaleEqualTheCpu) {
   for (const at::ScalarType gradients : {at::kFloat, at::kBFloat16}) {
     double sums[2] = {};
     for (const bool on_gpu : {false, true}) {
@@ -101,7 +101,7 @@ TEST_F(ShardOnGpu, OffloadedStatesStepOnTheHost) {
   EXPECT_NEAR(flat.compute(0).to(at::kFloat).mean().item<double>(), 0.9, 4e-3);
 }
 
-// Three steps, units in turn as a model's backward takes them.
+// Takes three steps with the units in the order of a model's backward.
 std::vector<at::Tensor> train_offloaded(at::Device device, bool parameters_too) {
   const std::vector<Parameter> layout = small_layout();
   FlatOptions options = options_on(device, at::kBFloat16);
@@ -134,8 +134,8 @@ std::vector<at::Tensor> train_offloaded(at::Device device, bool parameters_too) 
   return found;
 }
 
-// The host computes the very same; the copies between come in time, or something differs.
-TEST_F(ShardOnGpu, OffloadedStepsAreTheCpusBits) {
+// The host computes the same bits, unless a copy is late.
+TEST_F(ShardOnGpu, OffloadedStepsEqualTheCpuBitForBit) {
   for (const bool parameters_too : {false, true}) {
     const auto want = train_offloaded(at::kCPU, parameters_too);
     const auto found = train_offloaded(kGpu, parameters_too);
@@ -144,7 +144,7 @@ TEST_F(ShardOnGpu, OffloadedStepsAreTheCpusBits) {
   }
 }
 
-// Keeps a GPU busy for some tens of milliseconds: what does not wait for it is early.
+// Keeps a GPU busy for tens of milliseconds, so that unsynchronized work runs too early.
 class Busy {
  public:
   explicit Busy(at::Device device) : on_gpu_(device.is_cuda()) {
@@ -159,8 +159,8 @@ class Busy {
   at::Tensor factor_;
 };
 
-// Units of 64 MB, whose gradients come of their values, behind a queue of products; nothing is
-// brought to the host before the end, so that no copy of the test's own makes streams wait.
+// Units of 64 MB behind queued products; gradients depend on the units' values. The test copies
+// nothing to the host before the end, so that its own copies do not synchronize streams.
 std::vector<at::Tensor> train_large_units(at::Device device, bool parameters_too) {
   constexpr int kUnits = 3;
   constexpr int64_t kSide = 4096;
@@ -199,7 +199,7 @@ std::vector<at::Tensor> train_large_units(at::Device device, bool parameters_too
   return found;
 }
 
-TEST_F(ShardOnGpu, CopiesBesideABusyGpuComeInTime) {
+TEST_F(ShardOnGpu, CopiesBesideABusyGpuAreOrdered) {
   for (const bool parameters_too : {false, true}) {
     const auto want = train_large_units(at::kCPU, parameters_too);
     const auto found = train_large_units(kGpu, parameters_too);

@@ -28,7 +28,7 @@ class TrainerGpu : public testing::Test {
   void SetUp() override {
     if (test_device().is_cuda() && train::list_gpus().empty())
       GTEST_SKIP() << "no GPU is visible here (XFFL_TEST_DEVICE=cpu runs this test on the CPU)";
-    // The tensors are too small for threads: on a busy CPU they mostly wait for each other.
+    // The tensors are too small for several threads, which would wait for each other on a busy CPU.
     at::set_num_threads(1);
   }
   void TearDown() override { at::set_num_threads(num_threads_); }
@@ -70,7 +70,7 @@ class AttentionOfAnyLength {
   bool cudnn_attention_;
 };
 
-/// ||found - expected|| / ||expected|| in float64 on the CPU; NaN and infinity are kept.
+/// ||found - expected|| / ||expected|| in float64 on the CPU; NaN and infinity propagate.
 inline double relative_error(const at::Tensor& found, const at::Tensor& expected) {
   const at::Tensor exact = expected.to(at::kCPU, at::kDouble);
   return (found.to(at::kCPU, at::kDouble) - exact).norm().item<double>() /

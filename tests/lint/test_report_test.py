@@ -54,10 +54,10 @@ twice
 75% tests passed, 1 tests failed out of 4
 """
 RETRIED = """\
-RETRIED: a.Racy passed at try 2; the first one (Failed    2.50 sec) ended with:
+RETRIED: a.Racy passed at try 2; the first try (Failed    2.50 sec) ended with:
   trained twice
   4 of 5 Test #9: as text
-RETRIED: d.Slow passed at try 2; the first one (Timeout   1.01 sec) ended with:
+RETRIED: d.Slow passed at try 2; the first try (Timeout   1.01 sec) ended with:
 """
 EXPECTED = """\
 FAILED: broken after 3 s; the end of its output:
@@ -67,7 +67,7 @@ FAILED: broken after 3 s; the end of its output:
 SKIPPED 2: no network namespaces here: run as root (a.One, a.Two)
 SKIPPED 1: test_x.py:4: transformers 4 is not there (py)
 SKIPPED 1: no numpy (sh)
-SKIPPED 1: it gives no reason (mute)
+SKIPPED 1: no reason given (mute)
 """
 
 with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""On a GPU only the tests marked `gpu` run: a short selection, since each process of xffl-train starts CUDA anew.
+"""On a GPU only the tests marked `gpu` run: a short selection, because each xffl-train process must initialize CUDA.
 
 Without a GPU the exit code is 77 and the reason is printed.
 """

@@ -27,7 +27,7 @@ class DatasetTest : public testing::Test {
   test::TempDir dir_;
 };
 
-TEST(BatchPositions, AreFewOnAGpu) {
+TEST(BatchPositions, AreRoundedUpOnAGpu) {
   const at::Device gpu(at::kCUDA, 0);
   EXPECT_EQ(batch_positions(300, 2048, at::kCPU), 300);
   EXPECT_EQ(batch_positions(300, 2048, gpu), 384);
@@ -66,10 +66,10 @@ TEST_F(DatasetTest, OnlyTargetsAreLabels) {
   EXPECT_TRUE(batch.labels_BT.equal(labels));
 }
 
-TEST_F(DatasetTest, MaskedDocumentsAreApart) {
+TEST_F(DatasetTest, MasksDocumentsOfPackedSequences) {
   for (const bool chosen : {false, true}) {
     tokens::TokenShardWriter writer(dir_ / "p.tokens", 50, 5, true, chosen);
-    // Sequences 1 2 3 | 4 5, then 5's document goes on: 6 7 8 9 | 10.
+    // Sequences 1 2 3 | 4 5, then the rest of 5's document: 6 7 8 9 | 10.
     std::vector<uint8_t> is_target;
     if (chosen) is_target = {1, 1, 0};
     writer.add_document(std::vector<int32_t>{1, 2, 3}, is_target);
@@ -108,7 +108,7 @@ TEST_F(DatasetTest, JoinsShardsAndStopsAtTheLimit) {
   EXPECT_THROW(some.length(3), Error);
 }
 
-TEST_F(DatasetTest, RefusesALargerVocabulary) {
+TEST_F(DatasetTest, RejectsALargerVocabulary) {
   const auto a = write("a.tokens", {{1, 2}});
   try {
     Dataset({a}, limits(49), 0);
@@ -120,8 +120,8 @@ TEST_F(DatasetTest, RefusesALargerVocabulary) {
   }
 }
 
-TEST_F(DatasetTest, RefusesLongerSequencesThanTheModelHasPositions) {
-  const auto a = write("a.tokens", {{1, 2}, {1, 2, 3, 4, 5}});  // of at most 8
+TEST_F(DatasetTest, RejectsSequencesLongerThanTheModel) {
+  const auto a = write("a.tokens", {{1, 2}, {1, 2, 3, 4, 5}});  // sequence length 8
   EXPECT_NO_THROW(Dataset({a}, limits(50, 5), 0));
   try {
     Dataset({a}, limits(50, 4), 0);

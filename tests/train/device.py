@@ -15,7 +15,7 @@ assert DEVICE in ("cpu", "cuda"), f"XFFL_TEST_DEVICE is '{DEVICE}', expected cpu
 
 
 def reason_to_skip():
-    """Empty where the device under test is there. A program built without CUDA is an error, not a reason."""
+    """The reason to skip tests; empty if the device exists. A program built without CUDA is an error, not a reason."""
     if DEVICE == "cpu":
         return ""
     program = BIN / "xffl-train"

@@ -1,4 +1,4 @@
-"""What the Python tests of xffl-train share: models made by Hugging Face, token shards, jobs, and ranks.
+"""Shared by the Python tests of xffl-train: models made by Hugging Face, token shards, jobs, and ranks.
 
 xffl-train runs on the device that device.py names; Hugging Face's models, the reference, run on the CPU.
 """
@@ -61,14 +61,14 @@ def variants():
 
 
 def on_gpu(values, *chosen):
-    """The values of a parameter, of which a GPU runs the chosen ones only."""
+    """Parametrizes a test; a GPU runs the chosen values only."""
     import pytest  # not where only benchmarks run
 
     return [pytest.param(value, marks=[pytest.mark.gpu] if value in chosen else []) for value in values]
 
 
 def make_model(folder, seed=0, dtype=torch.float32, max_shard_size="1GB", **changes):
-    """Saves a random LLaMA whose biases and norms are not trivial, and its manifest; returns the root hash."""
+    """Saves a random LLaMA with nontrivial biases and norms, and its manifest; returns the root hash."""
     torch.manual_seed(seed)
     model = LlamaForCausalLM(LlamaConfig(**{**SMALL, **changes}))
     with torch.no_grad():
@@ -89,7 +89,7 @@ def make_sequences(count, vocab_size=97, lengths=(2, 40), seed=0):
 
 
 def write_tokens(path, sequences, vocab_size=97, packed=0):
-    """Each a sequence of its own; or documents packed into sequences of `packed` tokens."""
+    """Writes one sequence per document, or documents packed into sequences of `packed` tokens."""
     lines = "".join(" ".join(map(str, ids)) + "\n" for ids in sequences)
     length = packed or max(map(len, sequences))
     run([BIN / "xffl_test_tool", "packed" if packed else "tokens", vocab_size, length, path], input=lines)
@@ -116,7 +116,7 @@ def load(folder, dtype=torch.float32):
 
 
 def hf_sum(model, ids):
-    """Sum of the NLL of a sequence's tokens but the first, and their number, by Hugging Face's model."""
+    """The NLL sum of a sequence's tokens without the first, and their number, from Hugging Face's model."""
     tokens = torch.tensor([ids])
     loss = model(tokens, labels=tokens).loss
     return loss * (len(ids) - 1), len(ids) - 1

@@ -1,5 +1,5 @@
-// On a CPU: that all values arrive, whatever the parts. On a GPU the same code runs beside others'
-// work.
+// On a CPU all values must arrive for any division into parts. tests/gpu runs the same code beside
+// other work of a GPU.
 #include "host_copies.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ constexpr int64_t kSize = 2 * HostWindow::kPieceElements + 12345;
 
 at::Tensor counted(int64_t size) { return at::arange(size, at::kFloat).remainder_(8191); }
 
-TEST(HostWindow, ReadsPartsThatCrossItsPieces) {
+TEST(HostWindow, ReadsPartsAcrossPieces) {
   HostWindow window(at::kCPU);
   const at::Tensor values = counted(kSize);
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kFloat}) {
@@ -34,7 +34,7 @@ TEST(HostWindow, ReadsPartsThatCrossItsPieces) {
   }
 }
 
-TEST(HostWindow, BeginsAnewWithOtherValues) {
+TEST(HostWindow, OpensOtherValues) {
   HostWindow window(at::kCPU);
   for (const int64_t size : {int64_t{5}, kSize, int64_t{1}}) {
     const at::Tensor values = counted(size).add_(static_cast<double>(size));

@@ -1,7 +1,7 @@
 // Reference: torch.amp.GradScaler with its defaults (65536; halved; doubled after 2000 good steps).
 #include <gtest/gtest.h>
 
-#include "xffl/train/trainer.h"
+#include "trainer.h"
 
 namespace xffl::train {
 namespace {
@@ -19,7 +19,7 @@ TEST(LossScale, IsHalvedWhenAGradientOverflows) {
   EXPECT_EQ(scale.value(), 8192);
 }
 
-TEST(LossScale, IsDoubledAfterSoManyGoodStepsInARow) {
+TEST(LossScale, IsDoubledAfter2000GoodSteps) {
   LossScale scale(job::FloatType::kFloat16);
   record(scale, 1999, true);
   EXPECT_EQ(scale.value(), 65536);
@@ -44,7 +44,7 @@ TEST(LossScale, HasAFloorBelowWhichAnOverflowIsFatal) {
   EXPECT_FALSE(scale.can_skip());
 }
 
-TEST(LossScale, ItsStateGoesOn) {
+TEST(LossScale, StateIsRestored) {
   LossScale scale(job::FloatType::kFloat16), other(job::FloatType::kFloat16);
   scale.record(false);
   record(scale, 1999, true);
@@ -54,7 +54,7 @@ TEST(LossScale, ItsStateGoesOn) {
   EXPECT_EQ(other.value(), 65536);
 }
 
-TEST(LossScale, OtherPrecisionsHaveNone) {
+TEST(LossScale, IsOneInOtherPrecisions) {
   for (const auto precision : {job::FloatType::kFloat32, job::FloatType::kBfloat16}) {
     LossScale scale(precision);
     scale.record(false);

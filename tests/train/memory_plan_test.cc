@@ -43,7 +43,7 @@ MemoryPlan plan_with(job::Sharding sharding, int num_shards,
 
 constexpr double kParameters = 6.738e9;
 
-TEST(MemoryPlan, DataParallelismHoldsAll) {
+TEST(MemoryPlan, DataParallelismHoldsTheWholeModel) {
   const MemoryPlan plan = plan_with(job::Sharding::kNone, 8);
   EXPECT_NEAR(static_cast<double>(plan.parameters), 2 * kParameters, 2e7);
   EXPECT_NEAR(static_cast<double>(plan.masters), 4 * kParameters, 4e7);
@@ -53,10 +53,10 @@ TEST(MemoryPlan, DataParallelismHoldsAll) {
 }
 
 // Units of 7B: an embedding of 0.131 billion, 32 blocks of 0.2024 each, a head of 0.131.
-TEST(MemoryPlan, GlooReceivesTwoUnitsOfASize) {
+TEST(MemoryPlan, GlooBuffersTwoUnitsPerSize) {
   const double units = 131.1e6 + 2 * 202.4e6 + 131.1e6;
   EXPECT_NEAR(static_cast<double>(plan_with(job::Sharding::kNone, 8).buffers), 4 * units, 2e7);
-  EXPECT_EQ(plan_with(job::Sharding::kNone, 1).buffers, 0) << "nobody to receive from";
+  EXPECT_EQ(plan_with(job::Sharding::kNone, 1).buffers, 0) << "no other rank to receive from";
   const auto buffers = [](job::Sharding sharding, at::Device device) {
     return static_cast<double>(
         plan_with(sharding, 8, job::Offload::kNone, job::Recompute::kNone, device).buffers);
@@ -67,14 +67,14 @@ TEST(MemoryPlan, GlooReceivesTwoUnitsOfASize) {
   EXPECT_NEAR(buffers(job::Sharding::kFull, at::kCPU), (4 + 4 + 2) * units, 5e7);
 }
 
-TEST(MemoryPlan, ExactTermsRefuseAndEstimatesWarn) {
+TEST(MemoryPlan, ExactTermsRejectAndEstimatesWarn) {
   using enum MemoryVerdict;
   MemoryPlan plan;
   plan.moments = 100;
   plan.parameters = 50;
   EXPECT_EQ(judge(plan, {150, std::nullopt}), kFits);
   EXPECT_EQ(judge(plan, {149, std::nullopt}), kCannotFit);
-  EXPECT_EQ(judge(plan, {0, std::nullopt}), kMayNotFit) << "nothing tells";
+  EXPECT_EQ(judge(plan, {0, std::nullopt}), kMayNotFit) << "host memory is unknown";
   plan.activations = 20;
   EXPECT_EQ(judge(plan, {170, std::nullopt}), kFits);
   EXPECT_EQ(judge(plan, {169, std::nullopt}), kMayNotFit);
@@ -83,13 +83,13 @@ TEST(MemoryPlan, ExactTermsRefuseAndEstimatesWarn) {
   EXPECT_EQ(judge(plan, {0, 149}), kCannotFit);
 }
 
-TEST(MemoryPlan, BothMemoriesHaveToHoldTheirPart) {
+TEST(MemoryPlan, GpuAndHostMemoryAreCheckedSeparately) {
   using enum MemoryVerdict;
   MemoryPlan plan;
   plan.moments = 100;
   plan.parameters = 50;
   plan.host = 100;
-  EXPECT_EQ(judge(plan, {149, std::nullopt}), kCannotFit) << "on CPUs it is one memory";
+  EXPECT_EQ(judge(plan, {149, std::nullopt}), kCannotFit) << "a CPU has one memory";
   EXPECT_EQ(judge(plan, {100, 50}), kFits);
   EXPECT_EQ(judge(plan, {100, 49}), kCannotFit);
   EXPECT_EQ(judge(plan, {99, 50}), kCannotFit);
@@ -98,8 +98,8 @@ TEST(MemoryPlan, BothMemoriesHaveToHoldTheirPart) {
   EXPECT_EQ(judge(plan, {120, 50}), kFits);
 }
 
-// Its context exists before free memory is read: that much is not taken twice.
-TEST(MemoryPlan, AGpuHoldsLibrariesToo) {
+// The context exists before free memory is read and is not counted twice.
+TEST(MemoryPlan, AGpuAlsoHoldsLibraries) {
   using enum MemoryVerdict;
   MemoryPlan plan =
       plan_with(job::Sharding::kNone, 1, job::Offload::kNone, job::Recompute::kNone, at::kCUDA);
@@ -120,8 +120,8 @@ TEST(MemoryPlan, AGpuHoldsLibrariesToo) {
   EXPECT_EQ(on_cpu.workspaces + on_cpu.communicators + on_cpu.context, 0);
 }
 
-// torch's allocator of pinned memory takes the next power of two. Of one unit of 3 x 4096 elements:
-// masters 48 -> 64 KB, gradients likewise, what is gathered from 24 -> 32 KB.
+// torch's pinned allocator rounds up to powers of two. One unit of 3 x 4096 elements: masters and
+// gradients 48 -> 64 KB each, compute values 24 -> 32 KB.
 TEST(MemoryPlan, PinnedBuffersAreRoundedUp) {
   job::TrainingSpec training;
   training.precision = job::FloatType::kBfloat16;
@@ -136,7 +136,7 @@ TEST(MemoryPlan, PinnedBuffersAreRoundedUp) {
   EXPECT_EQ(pinning(job::Offload::kParameters, at::kCPU), 0);
 }
 
-TEST(MemoryPlan, AnOuterOptimizerKeepsTheLastExchangeAndItsMoments) {
+TEST(MemoryPlan, AnOuterOptimizerAddsAnchorAndMoments) {
   job::TrainingSpec training;
   const shard::FlatLayout layout(flat_parameters_of(llama::parameter_specs(llama_7b())), 2);
   const auto moments = [&] {
@@ -150,7 +150,7 @@ TEST(MemoryPlan, AnOuterOptimizerKeepsTheLastExchangeAndItsMoments) {
   EXPECT_EQ(moments(), 20);
 }
 
-TEST(MemoryPlan, EachModeHoldsLess) {
+TEST(MemoryPlan, EachShardingModeNeedsLess) {
   using enum job::Sharding;
   const int64_t none = plan_with(kNone, 8).total(), optimizer = plan_with(kOptimizer, 8).total();
   const int64_t gradients = plan_with(kGradients, 8).total(), full = plan_with(kFull, 8).total();
@@ -160,7 +160,7 @@ TEST(MemoryPlan, EachModeHoldsLess) {
   EXPECT_NEAR(static_cast<double>(plan_with(kFull, 8).moments), kParameters, 1e7);
 }
 
-TEST(MemoryPlan, OffloadMovesToTheHostAndRecomputeKeepsInputsOnly) {
+TEST(MemoryPlan, OffloadUsesHostMemoryAndRecomputeKeepsInputsOnly) {
   const MemoryPlan offloaded = plan_with(job::Sharding::kFull, 4, job::Offload::kParameters);
   // Values, masters, moments and reduced gradients.
   EXPECT_NEAR(static_cast<double>(offloaded.host), (2 + 4 + 8 + 4) * kParameters / 4, 1e8);
@@ -170,11 +170,11 @@ TEST(MemoryPlan, OffloadMovesToTheHostAndRecomputeKeepsInputsOnly) {
   EXPECT_LT(again.activations * 6, kept.activations);
   const MemoryPlan cheap =
       plan_with(job::Sharding::kFull, 4, job::Offload::kNone, job::Recompute::kCheap);
-  // Of 32 blocks but one, two norms of 4096 and an activation of 11008, in 2 bytes for 2048 tokens.
+  // 31 blocks drop two norms of 4096 and an activation of 11008, 2 bytes each, for 2048 tokens.
   EXPECT_EQ(kept.activations - cheap.activations, int64_t{2048} * 2 * 31 * (2 * 4096 + 11008));
 }
 
-TEST(MemoryPlan, AnAdapterLeavesTheModelItsValuesOnly) {
+TEST(MemoryPlan, WithAnAdapterTheModelHasValuesOnly) {
   job::TrainingSpec training;
   training.precision = job::FloatType::kBfloat16;
   training.micro_batch_size = 1;
@@ -210,7 +210,7 @@ MemoryPlan plan_stored(job::Masters masters, job::StateDtype moments, job::State
   return plan_memory(llama_7b(), layout, training, 2048);
 }
 
-TEST(MemoryPlan, CountsWhatIsStoredNarrowly) {
+TEST(MemoryPlan, CountsNarrowStorage) {
   using enum job::StateDtype;
   const auto bytes = [](const MemoryPlan& plan) {
     return std::array{plan.parameters, plan.masters, plan.moments, plan.gradients};
@@ -223,7 +223,7 @@ TEST(MemoryPlan, CountsWhatIsStoredNarrowly) {
   expect(plan_stored(job::Masters::kSplit, kBfloat16, kBfloat16), {2, 2, 4, 2});
   expect(plan_stored(job::Masters::kNone, kBfloat16, kBfloat16), {2, 0, 4, 2});
   expect(plan_stored(job::Masters::kFloat32, kFloat32, kBfloat16), {2, 4, 8, 2});
-  // On the host: weights to step on, remainders, moments, and the reduced gradients beside those
+  // On the host: weights, remainders, moments, and reduced gradients, in addition to the gradients
   // that backward writes.
   const MemoryPlan offloaded =
       plan_stored(job::Masters::kSplit, kFloat32, kFloat32, job::Offload::kOptimizer);
@@ -231,7 +231,7 @@ TEST(MemoryPlan, CountsWhatIsStoredNarrowly) {
   EXPECT_NEAR(static_cast<double>(offloaded.host), (4 + 8 + 4) * kParameters, 1e8);
 }
 
-TEST(MemoryPlan, CountsTheLogitsThatExistAtOnce) {
+TEST(MemoryPlan, CountsTheLogitsOfOneChunk) {
   job::TrainingSpec training;
   training.precision = job::FloatType::kBfloat16;
   training.micro_batch_size = 2;
@@ -249,8 +249,8 @@ TEST(MemoryPlan, CountsTheLogitsThatExistAtOnce) {
   EXPECT_EQ(plan_memory(llama_8b(), layout, training, 100, {{0, 5}, 1}, at::kCUDA).logits, 0);
 }
 
-// The table of docs/user/training.md: GB of a rank's GPU.
-TEST(MemoryPlan, TheTableOfTheDocsIsTheFunctionsOwn) {
+// The table in docs/user/training.md: GB of GPU memory per rank.
+TEST(MemoryPlan, TheTableInTheDocsMatches) {
   struct Row {
     const char* name;
     job::Masters masters;

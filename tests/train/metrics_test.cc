@@ -35,7 +35,7 @@ TEST(Metrics, OneJsonObjectPerLine) {
   EXPECT_EQ(second["phase_seconds"], phases);
 }
 
-TEST(Metrics, AValidationHasALineOfItsOwn) {
+TEST(Metrics, AValidationIsALine) {
   const test::TempDir dir;
   MetricsFile file(dir / "m.jsonl");
   file.append_validation(20, {{"it", 300, 4.0, 3.25}, {"cs", 200, 5.0, 4.5}});
@@ -43,30 +43,29 @@ TEST(Metrics, AValidationHasALineOfItsOwn) {
             "{\"step\":20,\"validation\":{\"it\":3.25,\"cs\":4.5}}\n");
 }
 
-// /dev/full is a disk that is full.
-TEST(Metrics, AFullDiskIsToldOnce) {
+// Writes to /dev/full fail as on a full disk.
+TEST(Metrics, AFullDiskIsLoggedOnce) {
   testing::internal::CaptureStderr();
   MetricsFile file("/dev/full");
   for (int step = 1; step <= 3; ++step) file.append({step, 2.5, 1e-4, 0.75, 300, 0.5, 0});
   file.append_validation(3, {{"it", 300, 4.0, 3.25}});
-  const std::string told = testing::internal::GetCapturedStderr();
-  const size_t first = told.find("metrics cannot be written");
-  ASSERT_NE(first, std::string::npos) << told;
-  EXPECT_EQ(told.find("metrics cannot be written", first + 1), std::string::npos) << told;
+  const std::string logged = testing::internal::GetCapturedStderr();
+  const size_t first = logged.find("metrics not written");
+  ASSERT_NE(first, std::string::npos) << logged;
+  EXPECT_EQ(logged.find("metrics not written", first + 1), std::string::npos) << logged;
 }
 
-TEST(Metrics, APathThatCannotBeIsToldToo) {
+TEST(Metrics, AnInvalidPathIsLogged) {
   const test::TempDir dir;
   write_file_atomic(dir / "file", "");
   testing::internal::CaptureStderr();
   MetricsFile file(dir / "file/metrics.jsonl");
   file.append({1, 2.5, 1e-4, 0.75, 300, 0.5, 0});
-  EXPECT_NE(testing::internal::GetCapturedStderr().find("metrics cannot be written"),
-            std::string::npos);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("metrics not written"), std::string::npos);
 }
 
-// What fits of the line that does not is taken back: the limit is one on the file's size.
-TEST(Metrics, NoLineIsTorn) {
+// A file size limit cuts the second line, which must be removed.
+TEST(Metrics, AFailedWriteLeavesNoTornLine) {
   const test::TempDir dir;
   const int torn = test::in_child([&] {
     std::signal(SIGXFSZ, SIG_IGN);
@@ -84,7 +83,7 @@ TEST(Metrics, NoLineIsTorn) {
   EXPECT_EQ(torn, 0);
 }
 
-TEST(Metrics, ARestartedJobBeginsAnew) {
+TEST(Metrics, ARestartedJobStartsAnEmptyFile) {
   const test::TempDir dir;
   MetricsFile(dir / "m.jsonl").append({1, 2.5, 1e-4, 0.75, 300, 0.5, 0});
   MetricsFile(dir / "m.jsonl").append({1, 2.5, 1e-4, 0.75, 300, 0.5, 0});

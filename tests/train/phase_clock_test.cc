@@ -1,4 +1,4 @@
-#include "xffl/train/phase_clock.h"
+#include "phase_clock.h"
 
 #include <gtest/gtest.h>
 #include <torch/types.h>
@@ -13,7 +13,7 @@ void spend(int milliseconds) {
   std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
 }
 
-TEST(PhaseClock, SumsWhatAPhaseTookEachTime) {
+TEST(PhaseClock, SumsTheTimesOfAPhase) {
   PhaseClock clock(at::kCPU);
   clock.enter(StepPhase::kForward);
   spend(20);
@@ -25,12 +25,12 @@ TEST(PhaseClock, SumsWhatAPhaseTookEachTime) {
   clock.enter(StepPhase::kOther);
   const PhaseSeconds seconds = clock.read();
   EXPECT_GE(seconds.forward, 0.040);
-  EXPECT_LT(seconds.forward, 0.2) << "what belongs to no phase is not counted";
+  EXPECT_LT(seconds.forward, 0.2) << "time outside of phases is not counted";
   EXPECT_GE(seconds.head, 0);
   EXPECT_EQ(seconds.backward + seconds.norm + seconds.adamw, 0);
 }
 
-TEST(PhaseClock, AnOpenPhaseIsReadWhenItHasEnded) {
+TEST(PhaseClock, AnOpenPhaseIsReadAfterItsEnd) {
   PhaseClock clock(at::kCPU);
   EXPECT_EQ(clock.read().adamw, 0);
   clock.enter(StepPhase::kAdamw);

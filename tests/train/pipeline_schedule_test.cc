@@ -1,6 +1,6 @@
 // References: figures 2 of Huang et al., 2019, and 3 and 4 of Narayanan et al., 2021, by hand; and
-// a simulation of what the stages send each other, in which a rank waits for each thing that it
-// receives, and for the arrival of what it sent before in a direction.
+// a simulation of the messages between stages: a rank waits for each message that it receives, and
+// for the arrival of its previous message in the same direction.
 #include "pipeline_schedule.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ std::string text(PipelineSchedule schedule, int stage, int num_stages, int64_t n
   return result;
 }
 
-TEST(PipelineSchedule, GpipeIsAllForwardThenAllBackward) {
+TEST(PipelineSchedule, GpipeRunsAllForwardThenAllBackward) {
   for (const int stage : {0, 1, 2})
     EXPECT_EQ(text(PipelineSchedule::kGpipe, stage, 3, 4), "F0 F1 F2 F3 B0 B1 B2 B3");
 }
@@ -52,14 +52,14 @@ TEST(PipelineSchedule, OneStageKeepsOneMicroBatch) {
   }
 }
 
-// What one stage does, action by action: receive, then send.
+// The state of a stage; each action receives, then sends.
 struct Stage {
   std::vector<PipelineAction> actions;
   size_t next = 0;
-  bool received = false;  // of the next action
+  bool received = false;  // the input of the next action
 };
 
-// In each direction between two neighbours: what was sent and what of it has arrived.
+// Messages sent and arrived in one direction between two neighbours.
 struct Link {
   std::vector<int64_t> sent;
   size_t arrived = 0;
@@ -80,7 +80,7 @@ class Simulation {
       stages_.push_back({pipeline_schedule(schedule, stage, num_stages, num_micro_batches)});
   }
 
-  // Until nothing can go on; whether all is done.
+  // Runs until no stage can continue. Returns whether all stages are done.
   bool run() {
     for (bool progress = true; progress;) {
       progress = false;
@@ -141,7 +141,7 @@ void expect_each_once_and_bounded(PipelineSchedule schedule, int stage, int num_
   }
 }
 
-TEST(PipelineSchedule, NoStagesWaitForEachOtherForEver) {
+TEST(PipelineSchedule, SchedulesDoNotDeadlock) {
   for (const auto schedule : {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B}) {
     for (int num_stages = 1; num_stages <= 9; ++num_stages) {
       for (int64_t count = 0; count <= 20; ++count) {

@@ -10,11 +10,11 @@
 #include "support/ranks.h"
 #include "support/temp_dir.h"
 #include "support/thrown.h"
+#include "trainer.h"
 #include "update.h"
 #include "xffl/llama/weights.h"
 #include "xffl/tokens/sampler.h"
 #include "xffl/train/evaluate.h"
-#include "xffl/train/trainer.h"
 
 namespace xffl::train {
 namespace {
@@ -114,7 +114,8 @@ class PipelineTraining : public testing::TestWithParam<Setting> {
                                                    .stage = pipeline.stage(),
                                                    .num_stages = pipeline.num_stages()});
     const Dataset data({dir_ / "t.tokens"}, ModelLimits(model.config), 0);
-    Trainer trainer(model, training, pipeline, at::kCPU);
+    const JobGroups one_group(world, 1);
+    Trainer trainer(model, training, one_group, pipeline, at::kCPU);
     const auto batch_size = static_cast<uint64_t>(training.batch_size);
     tokens::Sampler mine(data.size(), batch_size, 1, pipeline.data().rank(),
                          pipeline.data().size());
@@ -146,7 +147,7 @@ class PipelineTraining : public testing::TestWithParam<Setting> {
   test::TempDir dir_;
 };
 
-TEST_P(PipelineTraining, GivesTheBitsOfOneStage) {
+TEST_P(PipelineTraining, EqualsOneStageBitForBit) {
   const std::vector<Outcome> found = train(GetParam());
   Setting plain = GetParam();
   plain.stages = 1;
@@ -205,7 +206,7 @@ TEST(Pipeline, DataRanksAreNeighboursAndStagesAStrideApart) {
   });
 }
 
-TEST(Pipeline, RefusesStagesThatDoNotDivideTheRanks) {
+TEST(Pipeline, RejectsStagesThatDoNotDivideTheRanks) {
   const auto alone = comm::make_alone();
   const Error error = test::error_of([&] { Pipeline(*alone, 2, at::kCPU); });
   EXPECT_EQ(error.kind(), ErrorKind::kConfig);

@@ -32,7 +32,7 @@ TEST(Sampling, TemperatureDividesTheLogits) {
   expect_probabilities({.temperature = 0.5}, softmax({2, -1, 4, 0, 4}));
 }
 
-TEST(Sampling, TopKKeepsEqualsOfTheLast) {
+TEST(Sampling, TopKKeepsTiesWithTheLast) {
   const double e = std::exp(1.0);
   expect_probabilities({.temperature = 1, .top_k = 1}, {0, 0, 0.5, 0, 0.5});
   expect_probabilities({.temperature = 1, .top_k = 3},
@@ -73,7 +73,7 @@ TEST(Sampling, DrawsFollowTheProbabilities) {
   EXPECT_LT(chi_squared, 18.5);  // 3 degrees of freedom: beyond this once in 3,000 seeds
 }
 
-TEST(Sampling, TheSeedDecides) {
+TEST(Sampling, DrawsDependOnTheSeed) {
   const auto text = [](uint64_t seed) {
     TokenSampler sampler({.temperature = 1, .seed = seed});
     std::vector<int64_t> ids;
@@ -84,7 +84,7 @@ TEST(Sampling, TheSeedDecides) {
   EXPECT_NE(text(1), text(2));
 }
 
-TEST(Sampling, RefusesWhatIsOutOfRange) {
+TEST(Sampling, RejectsOptionsOutOfRange) {
   for (const SamplingOptions& options : {SamplingOptions{.temperature = -1},
                                          {.temperature = NAN},
                                          {.top_k = -1},

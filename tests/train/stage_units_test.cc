@@ -22,23 +22,25 @@ checkpoint::LlamaConfig config_of(int64_t num_layers, int64_t vocab_size) {
 
 using Ranges = std::vector<UnitRange>;
 
-TEST(StageUnits, OneStageHasAll) { EXPECT_EQ(stage_units(config_of(6, 640), 1), (Ranges{{0, 8}})); }
+TEST(StageUnits, OneStageHasAllUnits) {
+  EXPECT_EQ(stage_units(config_of(6, 640), 1), (Ranges{{0, 8}}));
+}
 
-TEST(StageUnits, ASmallHeadGoesBesideBlocks) {  // it costs a block
+TEST(StageUnits, ASmallHeadSharesAStageWithBlocks) {  // it costs a block
   EXPECT_EQ(stage_units(config_of(6, 640), 2), (Ranges{{0, 4}, {4, 8}}));
   EXPECT_EQ(stage_units(config_of(5, 640), 2), (Ranges{{0, 4}, {4, 7}}));
 }
 
-TEST(StageUnits, ALargeHeadCountsAsItsBlocks) {  // 4 blocks
+TEST(StageUnits, ALargeHeadCostsSeveralBlocks) {  // 4 blocks
   EXPECT_EQ(stage_units(config_of(6, 2560), 2), (Ranges{{0, 6}, {6, 8}}));
   EXPECT_EQ(stage_units(config_of(8, 2560), 3), (Ranges{{0, 5}, {5, 9}, {9, 10}}));
 }
 
-TEST(StageUnits, EveryUnitOnAStageOfItsOwn) {
+TEST(StageUnits, EachUnitCanBeAStage) {
   EXPECT_EQ(stage_units(config_of(2, 640), 4), (Ranges{{0, 1}, {1, 2}, {2, 3}, {3, 4}}));
 }
 
-TEST(StageUnits, StagesAreNeighboursAndCoverAll) {
+TEST(StageUnits, StagesAreContiguousAndCoverAllUnits) {
   for (const int64_t layers : {1, 7, 32}) {
     for (int stages = 1; stages <= layers + 2; ++stages) {
       const Ranges ranges = stage_units(config_of(layers, 3000), stages);
@@ -54,7 +56,7 @@ TEST(StageUnits, StagesAreNeighboursAndCoverAll) {
   }
 }
 
-TEST(StageUnits, RefusesByName) {
+TEST(StageUnits, ErrorsNameTheSetting) {
   const Error many = test::error_of([] { stage_units(config_of(2, 640), 5); });
   EXPECT_EQ(many.kind(), ErrorKind::kConfig);
   EXPECT_NE(std::string(many.what()).find("the model has 4 units"), std::string::npos);

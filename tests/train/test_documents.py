@@ -16,7 +16,7 @@ def make_documents(count=40, seed=3):
 
 
 def pack(documents):
-    """Rows of LENGTH ids, and of the places at which each id's document begins within the row."""
+    """Rows of LENGTH ids, and for each id the start of its document within the row."""
     ids = [i for document in documents for i in document]
     begins = [begin for begin, document in zip(offsets(documents), documents) for _ in document]
     rows = range(0, len(ids) - len(ids) % LENGTH, LENGTH)

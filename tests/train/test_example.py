@@ -1,4 +1,4 @@
-"""The example trainer in Python keeps the contract of docs/reference/job_json.md as xffl-train does."""
+"""The example trainer in Python implements the contract of docs/reference/job_json.md like xffl-train."""
 
 import pathlib
 import sys
@@ -28,7 +28,7 @@ def run(job):
     return harness.Outcome(job.parent, [rank.returncode], [output])
 
 
-def test_a_job_is_done_as_xffl_train_does_it(setting):
+def test_a_job_gives_the_result_of_xffl_train(setting):
     """All sequences in each step: their order does not matter."""
     found, ours = run(setting("example")), harness.train(setting("ours"))
     assert found.codes == [0], found.output
@@ -43,6 +43,6 @@ def test_a_job_is_done_as_xffl_train_does_it(setting):
     assert found.report["validation"][0]["nll_before"] == found.report["validation"][0]["nll_after"]
 
 
-def test_what_it_does_not_do_is_refused(setting):
+def test_unsupported_settings_are_rejected(setting):
     found = run(setting("refused", document_mask=True))
     assert found.codes == [1] and "training.document_mask" in found.output[0] and found.report is None

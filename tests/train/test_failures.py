@@ -1,4 +1,4 @@
-"""A job that goes wrong leaves no report, on one rank and on several."""
+"""A failed job writes no report, on one rank and on several."""
 
 import pathlib
 import re
@@ -48,7 +48,7 @@ def test_an_explosion_stops_all_ranks(setting, world_size):
     assert 1 <= len(outcome.metrics) < 50
 
 
-def test_another_base_model_is_refused(setting):
+def test_another_base_model_is_rejected(setting):
     folder, base, base_hash, tokens = setting
     job = harness.make_job(folder / "job", base, "a" * 64, tokens)
     expect_failure(job, 1, 5, "not the model that the job names", base_hash)
@@ -64,13 +64,13 @@ def test_a_rejected_base_stops_every_rank(setting):
     assert "rank 0 stopped the job" in outcome.output[1]
 
 
-def test_a_larger_vocabulary_is_refused(setting):
+def test_a_larger_vocabulary_is_rejected(setting):
     folder, base, base_hash, _ = setting
     tokens = harness.write_tokens(folder / "large.tokens", [[1, 2, 98]], vocab_size=99)
     expect_failure(harness.make_job(folder / "job", base, base_hash, tokens), 1, 5, "vocabulary of 99 tokens")
 
 
-def test_a_tensor_that_is_missing_is_named(setting):
+def test_a_missing_tensor_is_named(setting):
     folder, base, _, tokens = setting
     path = base / "model.safetensors"
     weights = load_file(path)
@@ -80,7 +80,7 @@ def test_a_tensor_that_is_missing_is_named(setting):
     expect_failure(job, 1, 5, "model.layers.1.mlp.down_proj.weight is missing")
 
 
-def test_longer_sequences_than_the_model_has_positions_are_refused(setting):
+def test_sequences_longer_than_the_model_are_rejected(setting):
     folder, base, base_hash, _ = setting
     tokens = harness.write_tokens(folder / "long.tokens", [[1] * 300])
     expect_failure(harness.make_job(folder / "job", base, base_hash, tokens), 1, 5, "sequences of up to 300 tokens",
@@ -88,7 +88,7 @@ def test_longer_sequences_than_the_model_has_positions_are_refused(setting):
 
 
 def most_virtual_memory(process):
-    """The peak of a process that is then waited for, in KiB."""
+    """Waits for a process and returns its peak memory in KiB."""
     peak = 0
     while process.poll() is None:
         status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
@@ -98,8 +98,8 @@ def most_virtual_memory(process):
 
 
 def test_a_rank_out_of_memory_ends_the_job_at_once(setting):
-    """Rank 1 may take 150 MB more than a small batch needs; activations of a large one take 400 MB. Rank 0 has no limit, and waits
-    in a collective with the default patience of 600 s."""
+    """Rank 1 may take 150 MB more than a small batch needs; activations of a large one take 400 MB. Rank 0 has no limit and waits
+    in a collective with the default timeout of 600 s."""
     folder, base, base_hash, _ = setting
     tokens = harness.write_tokens(folder / "long.tokens", harness.make_sequences(600, lengths=(250, 250)))
     small = harness.start_ranks(harness.make_job(folder / "small", base, base_hash, tokens, steps=1, batch_size=2, micro_batch_size=1), 2)

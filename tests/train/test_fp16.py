@@ -1,4 +1,4 @@
-"""fp16: near float32, overflows are skipped and not fatal, alone and with groups, adapters and a restart."""
+"""fp16: results are near float32; overflows skip a step; also with groups, adapters and a restart."""
 
 import json
 import time
@@ -36,11 +36,11 @@ def test_stays_near_float32(setting, changes):
     assert found.losses != wide.losses
     for mine, theirs in zip(found.losses, wide.losses, strict=True):
         assert harness.relative(mine, theirs) < 2e-3
-    assert all(m["grad_norm"] for m in found.metrics), "no step was left out"
+    assert all(m["grad_norm"] for m in found.metrics), "no step was skipped"
 
 
 def test_unscales_then_clips_then_steps(setting):
-    """AdamW's step does not depend on the gradients' scale, but where epsilon is above them: against float32."""
+    """AdamW's step depends on the gradients' scale only where epsilon exceeds them; reference: float32."""
     _, _, job = setting
     large = dict(epsilon=1.0, learning_rate=5.0, max_grad_norm=0.5, steps=6)
     found, wide = harness.train(job("unscaled", **large)), harness.train(job("unscaled32", precision="fp32", **large))
@@ -50,14 +50,14 @@ def test_unscales_then_clips_then_steps(setting):
         assert harness.relative(mine["loss"], theirs["loss"]) < 2e-3
 
 
-def test_an_overflow_leaves_a_step_out(setting):
+def test_an_overflow_skips_a_step(setting):
     _, few, job = setting
     found = harness.train(job("overflow", train=[few], learning_rate=1e-2))
     skipped = [m["grad_norm"] is None for m in found.metrics]
     assert skipped[0] and not skipped[-1], "the scale was halved until it fitted"
     first = skipped.index(False)
     assert len(set(found.losses[:first + 1])) == 1 and found.losses[-1] < found.losses[0]
-    # What was left out is not in the weight of the update: a step is 8 times the one sequence, of one target.
+    # A skipped step does not count for the weight of the update: a step has 8 times the one sequence, with one target.
     good = skipped.count(False)
     assert [m["tokens"] for m in found.metrics] == [0 if left_out else 8 for left_out in skipped]
     assert (found.report["steps"], found.report["samples"], found.report["tokens"]) == (4, 8 * good, 8 * good)
@@ -65,7 +65,7 @@ def test_an_overflow_leaves_a_step_out(setting):
     assert (limited.report["steps"], limited.report["tokens"]) == (first + 1, 8)
 
 
-def test_a_job_that_trained_nothing_leaves_no_update(setting):
+def test_a_job_with_skipped_steps_only_writes_no_update(setting):
     _, few, job = setting
     found = harness.train(job("nothing", train=[few], steps=1), check=False)
     assert found.codes == [9] and "overflowed fp16: nothing was trained" in found.output[0]
@@ -80,13 +80,13 @@ def test_one_group_overflows(setting, exchange):
     assert skipped[0] and not skipped[-1]
     assert found.report["tokens"] == sum(m["tokens"] for m in found.metrics)
     good, left_out = skipped.count(False), skipped.count(True)
-    if exchange == "gradients":  # one model: what one leaves out all do
+    if exchange == "gradients":  # one model: all groups skip the step
         assert found.report["samples"] == 2 * 8 * good and found.metrics[0]["tokens"] == 0
     else:
         assert found.report["samples"] == 2 * 8 * good + 8 * left_out and found.metrics[0]["tokens"] > 0
 
 
-def test_a_group_that_left_its_step_out_has_no_weight(setting):
+def test_a_group_that_skipped_its_step_has_no_weight(setting):
     tokens, few, job = setting
     found = harness.train(job("weighed", train=[tokens, few], groups=GROUPS | dict(weighting="tokens"), steps=1), 2)
     alone = harness.train(job("weighed-alone", steps=1))
@@ -95,7 +95,7 @@ def test_a_group_that_left_its_step_out_has_no_weight(setting):
     assert found.report["tokens"] == alone.report["tokens"] and found.report["samples"] == 8
 
 
-def test_a_killed_job_goes_on_with_its_scale_and_its_dropout(setting):
+def test_a_killed_job_resumes_with_its_loss_scale_and_dropout(setting):
     tokens, few, job = setting
     many = dict(train=[few, tokens], steps=150, batch_size=2, micro_batch_size=1, lora=ADAPTER | dict(dropout=0.3))
     whole = harness.train(job("whole", **many))
@@ -115,7 +115,7 @@ def test_a_killed_job_goes_on_with_its_scale_and_its_dropout(setting):
 
 
 def test_adapters_in_hybrid_shards(setting):
-    """A float32 adapter's gradient is summed within groups first: as near as without an adapter."""
+    """A float32 adapter's gradient is summed within groups first; same tolerance as without an adapter."""
     _, _, job = setting
     kinds = dict(precision="fp32", lora=ADAPTER, micro_batch_size=8)
     expected = harness.train(job("flat", **kinds), 4)

@@ -67,7 +67,7 @@ FREEZE = [["model.embed_tokens.*"], ["model.layers.0.*", "*norm.weight"], ["*.ml
 
 @pytest.mark.parametrize("variant,freeze", [("plain", FREEZE[0]), ("everything", FREEZE[1]), ("biased", FREEZE[2]),
                                             ("tied", FREEZE[0])], ids=["embedding", "block", "mlp", "tied"])
-def test_frozen_training_is_as_hugging_faces(setting, variant, freeze):
+def test_frozen_training_follows_hugging_face(setting, variant, freeze):
     _, sequences, job = setting
     path, base = job(f"hf-{variant}", variant, freeze=freeze)
     losses, norms, model = reference(base, sequences, 10, freeze)
@@ -77,7 +77,7 @@ def test_frozen_training_is_as_hugging_faces(setting, variant, freeze):
 
 @pytest.mark.parametrize("kind", ["weights", "delta"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_what_is_frozen_stays_exactly(setting, kind, precision):
+def test_frozen_parameters_keep_their_bits(setting, kind, precision):
     _, _, job = setting
     freeze = FREEZE[1]
     path, base = job(f"exact-{kind}-{precision}", "biased", torch.bfloat16, freeze=freeze, update_kind=kind,
@@ -114,7 +114,7 @@ def test_a_pattern_that_matches_nothing_is_an_error(setting):
 
 
 @pytest.mark.parametrize("variant", ["plain", "everything"])
-def test_proximal_training_is_as_the_reference(setting, variant):
+def test_proximal_training_follows_the_reference(setting, variant):
     _, sequences, job = setting
     path, base = job(f"prox-{variant}", variant, proximal=2.0, steps=20)
     losses, norms, model = reference(base, sequences, 20, mu=2.0)
@@ -125,8 +125,8 @@ def test_proximal_training_is_as_the_reference(setting, variant):
     assert free.losses[0] == found.losses[0], "the loss is reported without the term"
 
 
-def test_a_resumed_job_keeps_its_anchor(setting):
-    """What weights are held near to is the given model, not the checkpoint's."""
+def test_a_resumed_job_stays_near_its_input_model(setting):
+    """The proximal term uses the input model, not the checkpoint's."""
     _, _, job = setting
     whole = harness.train(job("anchor", proximal=2.0, steps=80)[0])
     path = job("anchor-stopped", proximal=2.0, steps=80, checkpoint_interval=5)[0]

@@ -38,7 +38,7 @@ def test_greedy_is_token_exact(tmp_path, name):
     harness.make_model(tmp_path / "m", **harness.variants()[name])
     found = generate(tmp_path / "m", PROMPT, "--max-new-tokens", NEW, "--ignore-eos")
     assert found == (hf_generate(tmp_path / "m", PROMPT), "length")
-    # Random models soon say one thing only; a penalty makes the text long-winded.
+    # Random models soon repeat one token; a penalty varies the text.
     expected = hf_generate(tmp_path / "m", PROMPT, repetition_penalty=1.4)
     assert len(set(expected)) > 3
     found = generate(tmp_path / "m", PROMPT, "--max-new-tokens", NEW, "--ignore-eos", "--repetition-penalty", 1.4)
@@ -53,7 +53,7 @@ def test_several_stop_ids(tmp_path):
     assert len(expected) < NEW
     flag = ",".join(map(str, stops))
     assert generate(tmp_path / "m", PROMPT, "--max-new-tokens", NEW, "--ignore-eos", "--stop-ids", flag) == (expected, "stop")
-    # The same, from config.json's list; from that of generation_config.json, which counts first, as in HF.
+    # The same with the list in config.json, and with generation_config.json, which takes precedence as in HF.
     config, generation = tmp_path / "m" / "config.json", tmp_path / "m" / "generation_config.json"
     plain = json.loads(config.read_text())
     generation.unlink()
@@ -96,13 +96,13 @@ def test_the_seed_decides(tmp_path):
     assert text(3) != text(4)
 
 
-def test_ends_where_the_model_ends(tmp_path):
+def test_ends_at_max_position_embeddings(tmp_path):
     harness.make_model(tmp_path / "m", max_position_embeddings=16)
     ids, finish = generate(tmp_path / "m", PROMPT, "--max-new-tokens", 100, "--ignore-eos")
     assert (len(ids), finish) == (11, "context")
 
 
-@pytest.mark.parametrize("ids, more, words", [
+@pytest.mark.parametrize("ids, more, texts", [
     ([1] * 16, [], ["16 tokens", "max_position_embeddings is 16"]),
     ([97], [], ["id 97", "0 to 96"]),
     ([-1], [], ["id -1"]),
@@ -112,15 +112,15 @@ def test_ends_where_the_model_ends(tmp_path):
     ([1], ["--stop-ids", 100], ["--stop-ids", "id 100"]),
     ([], [], ["--ids"]),
 ])
-def test_refuses(tmp_path, ids, more, words):
+def test_rejects(tmp_path, ids, more, texts):
     harness.make_model(tmp_path / "m", max_position_embeddings=16)
     result = generate(tmp_path / "m", ids, *more, check=False)
     assert result.returncode == 2 and result.stdout == ""
-    for word in words:
-        assert word in result.stderr
+    for text in texts:
+        assert text in result.stderr
 
 
-def test_bf16_speaks(tmp_path):
+def test_bf16_generates(tmp_path):
     harness.make_model(tmp_path / "m")
     ids, _ = generate(tmp_path / "m", PROMPT, "--max-new-tokens", 8, "--ignore-eos", "--precision", "bf16")
     assert len(ids) == 8

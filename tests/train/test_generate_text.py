@@ -1,4 +1,4 @@
-"""Text in, text out: xffl-tokenize generate (what `xffl generate` becomes) against HF's generate and tokenizer."""
+"""Text generation: xffl-tokenize generate, which `xffl generate` executes, against HF's generate and tokenizer."""
 
 import json
 import shutil
@@ -33,8 +33,8 @@ def generate(folder, *arguments, check=True):
 
 
 @pytest.mark.parametrize("penalty", [1.0, 1.3])
-def test_greedy_text_is_that_of_hf_s_ids(folder, tmp_path, penalty):
-    """Broken characters too, which a random model makes: streamed text is that of all ids at once."""
+def test_greedy_text_equals_hf(folder, tmp_path, penalty):
+    """Includes the broken characters of a random model: streamed text equals the text of all ids at once."""
     ids = AutoTokenizer.from_pretrained(folder)(PROMPT).input_ids
     expected = ids + hf_generate(folder, ids, count=40, repetition_penalty=penalty)
     (tmp_path / "ids.jsonl").write_text(json.dumps(expected) + "\n")
@@ -43,7 +43,7 @@ def test_greedy_text_is_that_of_hf_s_ids(folder, tmp_path, penalty):
     assert (PROMPT + found).strip("\n") == whole.strip("\n")
 
 
-def test_json_and_a_file_say_the_same(folder, tmp_path):
+def test_json_output_and_prompt_file_give_the_same_text(folder, tmp_path):
     (tmp_path / "prompt.txt").write_text(PROMPT)
     arguments = ["--max-new-tokens", 12, "--temperature", 0.8, "--seed", 3]
     text = generate(folder, "--prompt", PROMPT, *arguments).stdout[:-1]
@@ -51,8 +51,8 @@ def test_json_and_a_file_say_the_same(folder, tmp_path):
     assert found["text"] == text and found["new_tokens"] <= 12
 
 
-def test_xffl_generate_is_the_same(folder):
-    """`xffl generate` becomes it: words, output and exit code go through."""
+def test_xffl_generate_executes_xffl_tokenize(folder):
+    """Arguments, output and exit code are passed through."""
     if not (harness.BIN / "xffl").exists():
         pytest.skip("xffl is not built here")
     arguments = ["--prompt", PROMPT + " --prompt 'x'", "--max-new-tokens", 10, "--temperature", 0.7, "--seed", 5, "--json"]
@@ -65,7 +65,7 @@ def test_xffl_generate_is_the_same(folder):
     assert "--max-new-tokens" in help_text, "of xffl-tokenize generate, not of xffl"
 
 
-def test_the_trainer_s_refusal_is_ours(folder):
+def test_the_trainers_errors_are_passed_on(folder):
     result = generate(folder, "--prompt", PROMPT * 100, check=False)
     assert result.returncode == 2 and "max_position_embeddings" in result.stderr and result.stdout == ""
     result = generate(folder, check=False)

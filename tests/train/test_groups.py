@@ -48,7 +48,7 @@ def expect_equal(found, expected):
 
 
 def distance(found, expected, base):
-    """Of two trained models, relative to how far training went."""
+    """The difference of two trained models, relative to the length of the training path."""
     difference = sum((found[n].double() - expected[n].double()).square().sum() for n in expected)
     moved = sum((expected[n].double() - base[n].double()).square().sum() for n in expected)
     return (difference / moved).sqrt().item()
@@ -65,8 +65,8 @@ def aggregate(folder, reports, jobs, weighting):
 @pytest.mark.parametrize("world_size,changes", [(2, {}), (4, {}), (4, dict(sharding="full")), (2, dict(precision="bf16")),
                                                 (4, dict(sharding="hybrid", shard_group_size=1, offload="optimizer"))],
                          ids=["two_ranks", "four_ranks", "four_ranks_full", "bf16", "hybrid_offloaded"])
-def test_one_job_of_two_groups_is_two_facilities(setting, world_size, changes, weighting):
-    """To the bit: the groups' mean is computed as the coordinator's is."""
+def test_one_job_of_two_groups_equals_two_facilities(setting, world_size, changes, weighting):
+    """Bit for bit: the groups' mean is computed like the coordinator's."""
     folder, job = setting
     facilities = [job([name], **changes) for name in ("a", "b")]
     alone = [harness.train(one, world_size // 2) for one in facilities]
@@ -83,7 +83,7 @@ def test_one_job_of_two_groups_is_two_facilities(setting, world_size, changes, w
         assert harness.relative(loss, ours) < 1e-12
 
 
-def test_groups_exchange_what_is_trained_only(setting):
+def test_groups_exchange_trained_parameters_only(setting):
     """Adapters, whole in one group and sharded in the other world, against their mean in float64."""
     folder, job = setting
     lora = dict(lora=dict(rank=4, alpha=8.0, dropout=0.0, target_modules=["q_proj", "down_proj"]))
@@ -97,8 +97,8 @@ def test_groups_exchange_what_is_trained_only(setting):
     expect_equal(weights(groups.parent / "update"), mean)
 
 
-def test_what_is_left_at_the_end_is_exchanged(setting):
-    """6 steps with an exchange every 4: the last 2 count as well, and all ranks measure the mean."""
+def test_remaining_steps_are_exchanged_at_the_end(setting):
+    """6 steps with an exchange every 4: the last 2 are exchanged too, and all ranks validate the mean."""
     folder, job = setting
     whole = job(["a", "b"], groups=dict(count=2, interval=4, weighting="tokens"), steps=6)
     outcome = harness.train(whole, 2)
@@ -109,8 +109,8 @@ def test_what_is_left_at_the_end_is_exchanged(setting):
 
 
 @pytest.mark.parametrize("dealt", [False, True])
-def test_train_samples_are_each_group_s(setting, dealt):
-    """The first so many of what a group has, whether that is paths of its own or its share of one: as if there was no more."""
+def test_train_samples_limit_each_group(setting, dealt):
+    """The limit applies to a group's own paths and to its share of a common path."""
     folder, job = setting
     a, b = harness.make_sequences(24, seed=1, lengths=(2, 40)), harness.make_sequences(17, seed=2, lengths=(2, 12))
     parts = (a[0:10:2], a[1:10:2]) if dealt else (a[:5], b[:5])
@@ -126,8 +126,8 @@ def test_train_samples_are_each_group_s(setting, dealt):
 
 
 @pytest.mark.parametrize("weighting", ["tokens", "equal"])
-def test_gradients_exchanged_are_data_parallelism(setting, weighting):
-    """Every batch is the whole data set, so that both see the same sequences."""
+def test_exchanged_gradients_equal_data_parallelism(setting, weighting):
+    """Every batch is the whole data set, so both trainings see the same sequences."""
     folder, job = setting
     lengths = (2, 40) if weighting == "tokens" else (20, 20)
     shard = harness.write_tokens(folder / f"dealt-{weighting}.tokens", harness.make_sequences(8, seed=9, lengths=lengths))
@@ -190,7 +190,7 @@ OUTER = {
 
 @pytest.mark.parametrize("name", OUTER)
 @pytest.mark.parametrize("world_size,sharding", [(2, "none"), (4, "full")])
-def test_outer_optimizers_are_torchs(setting, name, world_size, sharding):
+def test_outer_optimizers_equal_torchs(setting, name, world_size, sharding):
     folder, job = setting
     settings, outer = OUTER[name]
     data = [harness.make_sequences(4, seed=s, lengths=length) for s, length in ((11, (5, 30)), (12, (4, 12)))]
@@ -209,7 +209,7 @@ def test_outer_optimizers_are_torchs(setting, name, world_size, sharding):
     assert distance(weights(plain.parent / "update"), wanted, weights(folder / "base")) > 5e-2, "an average is something else"
 
 
-def test_fewer_paths_than_groups_are_dealt(setting):
+def test_fewer_paths_than_groups_are_interleaved(setting):
     """Sequence i belongs to group i modulo the number of groups."""
     folder, job = setting
     sequences = harness.make_sequences(13, seed=21)
@@ -256,7 +256,7 @@ def test_a_killed_job_of_groups_resumes_to_the_same_bits(setting):
         assert found.report[key] == expected.report[key]
 
 
-def test_told_to_stop_all_groups_exchange_and_save(setting):
+def test_on_a_stop_all_groups_exchange_and_save(setting):
     folder, job = setting
     stopped = job(["a", "b"], **{**LONG, "steps": 100000})
     ranks = harness.start_ranks(stopped, 2)
@@ -281,8 +281,8 @@ def test_a_rank_that_dies_ends_all_groups(setting):
     assert not (doomed.parent / "report.json").exists() and not (doomed.parent / "update").exists()
 
 
-def test_what_ends_one_rank_ends_the_others_and_is_told(setting):
-    """Amid a step, while the other group waits for its gradients."""
+def test_an_error_of_one_rank_ends_and_reaches_the_others(setting):
+    """During a step, while the other group waits for gradients."""
     folder, job = setting
     damaged = harness.write_tokens(folder / "damaged.tokens", harness.make_sequences(20))
     content = bytearray(damaged.read_bytes())
@@ -304,7 +304,7 @@ def test_what_ends_one_rank_ends_the_others_and_is_told(setting):
     (2, dict(count=2, interval=4), dict(validation_interval=6), "training.validation_interval is 6"),
     (2, dict(count=2), dict(train_paths=None), "holds no sequence for group 2"),
 ])
-def test_what_cannot_be_is_refused_by_name(setting, tmp_path, world_size, groups, changes, words):
+def test_invalid_settings_are_rejected_by_name(setting, tmp_path, world_size, groups, changes, words):
     folder, job = setting
     train = ["a", "b"]
     if "train_paths" in changes:  # one sequence for two groups

@@ -14,7 +14,7 @@ def decayed_groups(model, decay):
 
 
 def hf_losses(folder, sequences, steps, learning_rate, decay, max_norm, schedule="constant", warmup=0, total=0):
-    """The whole data set is each step's batch, so its order does not matter."""
+    """Each step's batch is the whole data set, so the order does not matter."""
     model = harness.load(folder)
     optimizer = torch.optim.AdamW(decayed_groups(model, decay), lr=learning_rate, betas=(0.9, 0.95), eps=1e-8)
     scheduler = get_scheduler(schedule, optimizer, warmup, total)
@@ -46,7 +46,7 @@ def compare(tmp_path, changes, schedule="constant", warmup=0, total=0, steps=20)
         assert mine["lr"] == pytest.approx(theirs[2], rel=1e-12, abs=1e-18)
     trained = harness.load(job.parent / "update")
     for (name, mine), theirs in zip(trained.named_parameters(), model.parameters()):
-        # A key's bias hardly moves the loss: Adam scales its rounding noise up to whole steps.
+        # A key's bias hardly affects the loss: Adam scales its rounding noise up to whole steps.
         tolerance = 2e-3 if name.endswith("k_proj.bias") else 2e-4
         assert (mine - theirs).norm() < tolerance * theirs.norm(), name
 
@@ -57,7 +57,7 @@ def test_twenty_steps(tmp_path, name):
 
 
 def batched_hf_losses(folder, sequences, steps, learning_rate):
-    """As hf_losses, in one padded forward pass a step: causal attention does not see what is padded on the right."""
+    """As hf_losses, with one padded forward pass per step: causal attention ignores padding on the right."""
     model = harness.load(folder)
     optimizer = torch.optim.AdamW(decayed_groups(model, 0.1), lr=learning_rate, betas=(0.9, 0.95), eps=1e-8)
     longest = max(map(len, sequences))

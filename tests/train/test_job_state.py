@@ -1,4 +1,4 @@
-"""Checkpoints inside a job: what is killed or stopped goes on to the same bits."""
+"""Checkpoints inside a job: a killed or stopped job resumes with the same bits."""
 
 import json
 import os
@@ -18,7 +18,7 @@ def setting(tmp_path_factory):
     validation = harness.write_tokens(folder / "v.tokens", harness.make_sequences(9, seed=5))
 
     def job(name, attempt=1, measured=validation, **changes):
-        """Attempts share the folder of their state, as the coordinator lays it out."""
+        """Attempts share the checkpoint folder, as in the coordinator's layout."""
         path = harness.make_job(folder / name / f"a{attempt}", folder / "base", base_hash, tokens, measured and [("it", measured)],
                                 **{**dict(steps=12, batch_size=8, micro_batch_size=4, state_path="../state",
                                           schedule=dict(kind="cosine", warmup_steps=3, total_steps=30, min_ratio=0.0),
@@ -32,7 +32,7 @@ def setting(tmp_path_factory):
 
 
 def kill_after(job, steps, world_size=1):
-    """SIGKILLs all ranks once so many steps are done and a checkpoint is there."""
+    """Sends SIGKILL to all ranks after a number of steps, once a checkpoint exists."""
     ranks = harness.start_ranks(job, world_size)
     metrics, state = job.parent / "metrics.jsonl", job.parent.parent / "state"
     deadline = time.monotonic() + 120
@@ -52,11 +52,11 @@ def expect_same(found, whole):
         assert found.report[key] == whole.report[key], key
 
 
-MANY = 800 if harness.DEVICE == "cpu" else 200  # steps that take long enough to be killed amid them
+MANY = 800 if harness.DEVICE == "cpu" else 200  # enough steps to kill the job before the last one
 
 
 @pytest.mark.gpu
-def test_a_killed_job_goes_on_in_another_attempt(setting):
+def test_another_attempt_resumes_a_killed_job(setting):
     folder, job, whole = setting
     many = dict(steps=MANY, checkpoint_interval=5)
     expected = harness.train(job("many", steps=MANY))
@@ -65,10 +65,10 @@ def test_a_killed_job_goes_on_in_another_attempt(setting):
     assert any("resumed from a checkpoint" in output for output in second.output)
     expect_same(second, expected)
     assert second.losses == expected.losses[-len(second.losses):] and len(second.losses) < MANY
-    assert not (folder / "killed" / "state").exists(), "what is done needs no checkpoint"
+    assert not (folder / "killed" / "state").exists(), "a finished job needs no checkpoint"
 
 
-def test_a_requeued_job_goes_on_in_its_own_folder(setting):
+def test_a_requeued_job_resumes_in_its_own_folder(setting):
     folder, job, whole = setting
     path = job("requeued", steps=800, checkpoint_interval=7)
     kill_after(path, 30)
@@ -78,7 +78,7 @@ def test_a_requeued_job_goes_on_in_its_own_folder(setting):
 
 @pytest.mark.parametrize("first,second", [(dict(), dict(sharding="full")), (dict(sharding="gradients"), dict())],
                          ids=["none_full", "gradients_none"])
-def test_another_sharding_reads_the_same_checkpoint(setting, first, second):
+def test_a_checkpoint_loads_with_another_sharding(setting, first, second):
     folder, job, whole = setting
     name = "reshard" + "".join(first.values())
     stop = dict(on_stop="checkpoint", steps=100000)
@@ -92,7 +92,7 @@ def test_another_sharding_reads_the_same_checkpoint(setting, first, second):
     report = json.loads((folder / name / "a1" / "report.json").read_text())
     assert report["stopped_early"] and report["update_sha256"] == "" and not (folder / name / "a1" / "update").exists()
     done = report["steps"]
-    # The rest, in another layout, against the whole in one go.
+    # The remaining steps in another layout, against one uninterrupted training.
     ranks = harness.start_ranks(job(name, attempt=2, **stop, **second), 2)
     metrics = folder / name / "a2" / "metrics.jsonl"
     while not metrics.exists() or metrics.read_text().count("\n") < 6:
@@ -109,8 +109,8 @@ def test_another_sharding_reads_the_same_checkpoint(setting, first, second):
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_a_job_that_is_warned_while_it_loads_leaves_what_an_earlier_attempt_did(setting, world_size):
-    """on_stop: update, and a checkpoint: its steps are worth an update."""
+def test_a_stop_while_loading_writes_the_update_of_an_earlier_attempt(setting, world_size):
+    """With on_stop update, the steps of a checkpoint make an update."""
     folder, job, _ = setting
     name, many = f"warned{world_size}", dict(steps=100000, checkpoint_interval=5, measured=[])
     kill_after(job(name, **many), 12, world_size)
@@ -123,14 +123,14 @@ def test_a_job_that_is_warned_while_it_loads_leaves_what_an_earlier_attempt_did(
         assert report[key] == expected.report[key], key
 
 
-def test_a_job_that_is_warned_while_it_loads_has_nothing_to_leave(setting):
+def test_a_stop_while_loading_without_a_checkpoint_writes_nothing(setting):
     folder, job, _ = setting
     path = job("nothing", steps=100000, checkpoint_interval=5)
     outcome = harness.train(path, check=False, **harness.path_faults(XFFL_SIGNAL_FOR="base/manifest.json"))
     assert outcome.codes == [75] and "before the first step" in outcome.output[0] and outcome.report is None
 
 
-def test_a_state_of_something_else_is_passed_over(setting):
+def test_a_checkpoint_of_another_job_is_skipped(setting):
     folder, job, whole = setting
     kill_after(job("other", steps=800, checkpoint_interval=1, learning_rate=5e-3), 8)
     outcome = harness.train(job("other", attempt=2))
@@ -139,7 +139,7 @@ def test_a_state_of_something_else_is_passed_over(setting):
 
 
 @pytest.mark.parametrize("harm", ["torn", "zeros", "bit"])
-def test_a_damaged_checkpoint_is_passed_over(setting, harm):
+def test_a_damaged_checkpoint_is_skipped(setting, harm):
     folder, job, whole = setting
     name = "damaged-" + harm
     kill_after(job(name, steps=800, checkpoint_interval=4), 20)
@@ -155,7 +155,7 @@ def test_a_damaged_checkpoint_is_passed_over(setting, harm):
                 file.write(bytes([byte[0] ^ 1]))
             continue
         os.truncate(part, size - 4 if harm == "torn" else 0)
-        if harm == "zeros":  # what a node's crash may leave of a file
+        if harm == "zeros":  # a node's crash can leave such a file
             os.truncate(part, size)
     again = harness.start_ranks(job(name, attempt=2, steps=800, checkpoint_interval=4))[0]
     lines = []
@@ -164,11 +164,11 @@ def test_a_damaged_checkpoint_is_passed_over(setting, harm):
         assert lines[-1], lines
     again.kill()
     again.communicate()
-    assert any("is not what was written" in line for line in lines)
+    assert any("is damaged" in line for line in lines)
     assert f"steps={int(steps[0].name[5:])}" in lines[-1]
 
 
-def test_told_to_stop_before_the_first_step_leaves_nothing_but_a_report(setting):
+def test_a_stop_before_the_first_step_writes_only_a_report(setting):
     folder, job, whole = setting
     slow = harness.write_tokens(folder / "slow.tokens", [[i % 97 for i in range(250)]] * 1000)  # seconds of validation
     path = job("early", on_stop="checkpoint", measured=slow)
@@ -183,7 +183,7 @@ def test_told_to_stop_before_the_first_step_leaves_nothing_but_a_report(setting)
     assert not list((path.parent.parent / "state").glob("*"))
 
 
-def test_what_cannot_be_used_is_replaced(setting):
+def test_an_unusable_checkpoint_is_replaced(setting):
     folder, job, whole = setting
     state = folder / "replaced" / "state" / "step-00000004"
     state.mkdir(parents=True)
@@ -192,18 +192,18 @@ def test_what_cannot_be_used_is_replaced(setting):
     assert json.loads((state / "state.json").read_text())["counts"], "of this job"
 
 
-def test_a_disk_that_is_full_does_not_fill_up_more(setting):
-    """A limit on a file's size, between that of a checkpoint's part and that of the update, is the full disk."""
+def test_a_full_disk_is_not_filled_further(setting):
+    """A file size limit between the sizes of a checkpoint's part and the update simulates the full disk."""
     folder, job, whole = setting
     path = job("full", steps=100000, checkpoint_interval=2)
     left = path.parent.parent / "state" / "step-00000001.a1.tmp"
-    left.mkdir(parents=True)  # of this attempt, before it was killed and requeued
+    left.mkdir(parents=True)  # left by this attempt, which was killed and requeued
     limited = ("bash", "-c", 'trap "" XFSZ; ulimit -f 300; exec "$@"', "limited", harness.BIN / "xffl-train")
     rank = harness.start_ranks(path, program=limited)[0]
     try:
         warnings = 0
         for line in rank.stdout:
-            warnings += "no checkpoint could be saved" in line
+            warnings += "checkpoint not saved" in line
             if warnings == 5:
                 break
         assert warnings == 5 and len(list((path.parent.parent / "state").iterdir())) <= 1 and not left.exists()
@@ -212,9 +212,9 @@ def test_a_disk_that_is_full_does_not_fill_up_more(setting):
         rank.communicate()
 
 
-def test_a_validation_that_was_cut_short_is_made_up_for(setting):
+def test_the_next_attempt_completes_an_interrupted_validation(setting):
     folder, job, whole = setting
-    slow = harness.write_tokens(folder / "slow-amid.tokens", [[i % 97 for i in range(250)]] * 300)
+    slow = harness.write_tokens(folder / "slow-validation.tokens", [[i % 97 for i in range(250)]] * 300)
     changes = dict(on_stop="checkpoint", measured=slow, steps=3, validation_interval=2)
     first = job("cut", **changes)
     rank = harness.start_ranks(first)[0]
@@ -224,6 +224,6 @@ def test_a_validation_that_was_cut_short_is_made_up_for(setting):
     rank.send_signal(signal.SIGUSR1)
     output = rank.communicate(timeout=60)[0]
     assert json.loads((first.parent / "report.json").read_text())["steps"] == 2, output
-    assert "validation" not in metrics.read_text(), "it was told too late"
+    assert "validation" not in metrics.read_text(), "the stop came too late"
     found = harness.train(job("cut", attempt=2, **changes))
     assert [("validation" in m, m["step"]) for m in found.metrics] == [(True, 2), (False, 3)]

@@ -1,4 +1,4 @@
-"""What ends a training before its steps: tokens, validation that no longer improves; and validation amid it."""
+"""Early ends of a training by max_tokens and early stopping; and mid-training validation."""
 
 import json
 
@@ -27,9 +27,9 @@ def steps_of(outcome):
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_validation_amid_the_training(setting, world_size):
+def test_mid_training_validation(setting, world_size):
     folder, job = setting
-    outcome = harness.train(job(f"amid{world_size}", validation_interval=5, first_step=100), world_size)
+    outcome = harness.train(job(f"mid-training{world_size}", validation_interval=5, first_step=100), world_size)
     steps, validations = steps_of(outcome)
     assert [m["step"] for m in steps] == list(range(101, 113))
     assert [m["step"] for m in validations] == [105, 110], "the last is the report's"
@@ -44,7 +44,7 @@ STOPPED = dict(steps=400, learning_rate=5e-3, validation_interval=2, early_stop_
 
 @pytest.mark.parametrize("keep", ["best", "last"])
 def test_early_stop(setting, keep):
-    """Random targets: what is learnt does not help on other sequences."""
+    """Targets are random: training does not improve the loss on other sequences."""
     folder, job = setting
     outcome = harness.train(job("early-" + keep, early_stop_keep=keep, **STOPPED), 2)
     steps, validations = steps_of(outcome)
@@ -80,8 +80,8 @@ MODES = {
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_best_model_is_left_in_all_modes(setting, mode):
-    """It is the one of a training that ends there."""
+def test_the_best_snapshot_is_restored_in_all_modes(setting, mode):
+    """It equals a training that ends at the best step."""
     folder, job = setting
     ranks, changes = MODES[mode]
     rate = dict(learning_rate=5e-2) if mode == "lora" else {}
@@ -94,7 +94,7 @@ def test_the_best_model_is_left_in_all_modes(setting, mode):
     assert same.report["update_sha256"] == report["update_sha256"]
 
 
-def test_the_optimizer_that_is_kept_is_the_best_models(setting):
+def test_the_kept_optimizer_state_is_the_best_snapshots(setting):
     folder, job = setting
     left = {}
     for name, changes in (("stopped", STOPPED), ("ended", None)):
@@ -106,17 +106,17 @@ def test_the_optimizer_that_is_kept_is_the_best_models(setting):
     assert left["stopped"] == left["ended"]
 
 
-def test_a_best_model_that_is_gone_is_told(setting):
+def test_a_missing_best_snapshot_is_logged(setting):
     folder, job = setting
     path = job("gone", state_path="/proc/nothing-can-be-written-here", **STOPPED)
     outcome = harness.train(path)
-    assert any("the best model could not be kept" in output for output in outcome.output)
+    assert any("best snapshot not saved" in output for output in outcome.output)
     steps, _ = steps_of(outcome)
     assert outcome.report["steps"] == len(steps), "the last"
 
 
-def test_a_best_model_that_cannot_be_kept_does_not_hide_the_one_before(setting):
-    """The disk is full for one of three models, each better than the one before: the next best is left."""
+def test_an_unwritable_best_snapshot_falls_back_to_the_one_before(setting):
+    """The disk is full for one of three snapshots, each better than the one before: the next best is restored."""
     folder, job = setting
     changes = STOPPED | dict(learning_rate=2e-3)
     whole = harness.train(job("kept-all", **changes))
@@ -124,25 +124,25 @@ def test_a_best_model_that_cannot_be_kept_does_not_hide_the_one_before(setting):
     means = [sum(m["validation"].values()) / 2 for m in validations]
     best = means.index(min(means))
     better = [i for i, mean in enumerate(means) if mean == min(means[:i + 1])]
-    assert best == better[-1] >= 1, "a best model with another before it"
+    assert best == better[-1] >= 1, "a best snapshot with another before it"
     failing = validations[best]["step"]
     outcome = harness.train(job("kept-one", **changes), **harness.path_faults(XFFL_FULL_FOR=f"best-{failing:08d}"))
-    assert any("the best model could not be kept" in output for output in outcome.output)
+    assert any("best snapshot not saved" in output for output in outcome.output)
     assert [m["loss"] for m in steps_of(outcome)[0]] == [m["loss"] for m in steps]
     left = validations[better[-2]]
     assert outcome.report["steps"] == left["step"]
     assert {r["name"]: r["nll_after"] for r in outcome.report["validation"]} == left["validation"]
 
 
-def test_a_full_disk_for_metrics_ends_nothing(setting):
+def test_a_full_disk_for_metrics_does_not_stop_training(setting):
     folder, job = setting
     outcome = harness.train(job("disk-full", metrics_path="/dev/full", validation_interval=2), 2)
-    assert outcome.report["steps"] == 12 and outcome.output[0].count("metrics cannot be written") == 1
+    assert outcome.report["steps"] == 12 and outcome.output[0].count("metrics not written") == 1
 
 
-def test_early_stop_goes_on_counting_after_a_restart(setting):
+def test_early_stop_keeps_its_count_after_a_restart(setting):
     folder, job = setting
-    long = harness.write_tokens(folder / "long.tokens", harness.make_sequences(300, seed=8))  # time to be killed in
+    long = harness.write_tokens(folder / "long.tokens", harness.make_sequences(300, seed=8))  # long enough to kill the job
     changes = dict(sets=[("it", long)], **STOPPED)
     whole = harness.train(job("counted", **changes))
     last = len(steps_of(whole)[0])
@@ -178,7 +178,7 @@ def test_max_tokens(setting, groups):
     assert outcome.losses == whole.losses[:4]
 
 
-def test_patience_without_validation_is_refused(setting):
+def test_patience_without_validation_is_rejected(setting):
     folder, job = setting
     outcome = harness.train(job("refused", early_stop_patience=2), check=False)
     assert outcome.report is None and "needs training.validation_interval" in outcome.output[0]

@@ -1,4 +1,4 @@
-"""LoRA against PEFT (Hugging Face): its files, its logits, its training; adapters in shards and checkpoints."""
+"""LoRA against Hugging Face's PEFT: files, logits and training; adapters in shards and checkpoints."""
 
 import json
 import time
@@ -19,7 +19,7 @@ def lora(rank=4, alpha=8.0, modules=("q_proj", "v_proj")):
 
 
 def make_adapter(folder, base, settings, seed=7, spread=0.1):
-    """An adapter that PEFT saved, with a B that is not zero; its root hash."""
+    """Saves an adapter with PEFT, with a nonzero B; returns its root hash."""
     torch.manual_seed(seed)
     model = peft.get_peft_model(harness.load(base), peft.LoraConfig(
         r=settings["rank"], lora_alpha=settings["alpha"], lora_dropout=0.0, task_type="CAUSAL_LM",
@@ -49,8 +49,8 @@ def setting(tmp_path_factory):
         if variant not in made:
             made[variant] = harness.make_model(folder / variant, **harness.variants()[variant])
         if adapter:
-            given = folder / f"{name}-given"
-            changes = dict(adapter_path=str(given), adapter_sha256=make_adapter(given, folder / variant, settings)) | changes
+            adapter = folder / f"{name}-input"
+            changes = dict(adapter_path=str(adapter), adapter_sha256=make_adapter(adapter, folder / variant, settings)) | changes
         return harness.make_job(folder / name, folder / variant, made[variant], tokens, [("it", tokens)],
                                 **{**dict(lora=settings, batch_size=12, micro_batch_size=5, learning_rate=2e-3, steps=8),
                                    **changes})
@@ -76,7 +76,7 @@ def peft_training(base, adapter, sequences, steps, learning_rate, decay, max_nor
 def test_twenty_steps(setting, variant, modules):
     folder, sequences, tokens, job = setting
     path = job(f"peft-{variant}", variant, lora(modules=modules), steps=20, weight_decay=0.1)
-    losses, norms, model = peft_training(folder / variant, folder / f"peft-{variant}-given", sequences, 20, 2e-3, 0.1, 1.0)
+    losses, norms, model = peft_training(folder / variant, folder / f"peft-{variant}-input", sequences, 20, 2e-3, 0.1, 1.0)
     assert losses[-1] < losses[0] - 0.05, "the reference itself should learn"
     found = harness.train(path)
     assert len(found.losses) == 20
@@ -93,7 +93,7 @@ def test_twenty_steps(setting, variant, modules):
 
 
 @pytest.mark.parametrize("variant", harness.on_gpu(["plain", "everything"], "everything"))
-def test_an_adapter_loads_in_peft_and_gives_its_logits(setting, variant):
+def test_peft_loads_a_trained_adapter_with_the_same_logits(setting, variant):
     folder, sequences, tokens, job = setting
     path = job(f"logits-{variant}", variant, lora(modules=ALL))
     harness.train(path)
@@ -104,7 +104,7 @@ def test_an_adapter_loads_in_peft_and_gives_its_logits(setting, variant):
     assert found["tokens"] == expected
     for mine, theirs in zip(found["per_sequence"], means):
         assert theirs is None or abs(mine - theirs) <= harness.TOLERANCE["sequence"]
-    # The likeliest next token, and the logits behind it, by our generation.
+    # The most likely next token by xffl-train generate.
     prompt = sequences[1][:8] or [5]
     with torch.no_grad():
         theirs = model.generate(torch.tensor([prompt]), max_new_tokens=12, do_sample=False, pad_token_id=0)[0, len(prompt):]
@@ -114,7 +114,7 @@ def test_an_adapter_loads_in_peft_and_gives_its_logits(setting, variant):
     assert mine == [i for i in theirs.tolist() if i != 2][:len(mine)] and len(mine) > 0
 
 
-def test_a_merged_model_is_the_model_with_its_adapter(setting):
+def test_a_merged_model_equals_the_model_with_its_adapter(setting):
     folder, sequences, tokens, job = setting
     path = job("merged", "everything", lora(modules=ALL))
     harness.train(path)
@@ -139,8 +139,8 @@ def test_a_merged_model_is_the_model_with_its_adapter(setting):
     assert refused.returncode != 0 and not (folder / "never").exists()
 
 
-def test_a_fresh_adapter_is_as_pefts(setting):
-    """A uniform within 1 / sqrt(in), B zero; the same on every rank, another with another seed."""
+def test_a_fresh_adapter_has_the_distribution_of_pefts(setting):
+    """A is uniform within 1 / sqrt(in), B is zero; equal on every rank, different with another seed."""
     folder, _, _, job = setting
     first = harness.train(job("fresh", adapter=False, learning_rate=0.0, steps=1, update_dtype="fp32"))
     two = harness.train(job("fresh2", adapter=False, learning_rate=0.0, steps=1, sharding="full"), 2)
@@ -180,7 +180,7 @@ def test_same_bits_in_every_sharding(setting, precision):
         assert harness.relative(mine, theirs) < (1e-5 if precision == "fp32" else 1e-2)
 
 
-def test_dropout_is_drawn_by_seed_step_and_rank(setting):
+def test_dropout_depends_on_seed_step_and_rank(setting):
     folder, _, tokens, job = setting
     dropped = dict(settings=lora(modules=ALL) | dict(dropout=0.3), steps=6, micro_batch_size=6)
     first, again = harness.train(job("dropped", **dropped), 2), harness.train(job("again", **dropped), 2)
@@ -197,7 +197,7 @@ def test_dropout_is_drawn_by_seed_step_and_rank(setting):
     assert config["lora_dropout"] == 0.3
 
 
-def test_together_with_groups_and_cheap_recomputation(setting):
+def test_trains_with_groups_and_cheap_recomputation(setting):
     _, _, _, job = setting
     groups = dict(count=2, interval=2, exchange="weights", weighting="equal",
                   outer=dict(kind="average", learning_rate=1.0, momentum=0.9, beta1=0.9, beta2=0.99, epsilon=1e-8))
@@ -208,22 +208,22 @@ def test_together_with_groups_and_cheap_recomputation(setting):
     assert cheap.report["update_sha256"] == plain.report["update_sha256"]
 
 
-def test_delta_plus_given_is_the_weights(setting):
+def test_delta_plus_input_adapter_is_the_trained_adapter(setting):
     folder, _, _, job = setting
     weights = harness.train(job("weights"))
     delta = harness.train(job("delta", update_kind="delta"))
-    given, trained, added = (load_file(path / WEIGHTS)
-                             for path in (folder / "weights-given", weights.folder / "update", delta.folder / "update"))
+    initial, trained, added = (load_file(path / WEIGHTS)
+                             for path in (folder / "weights-input", weights.folder / "update", delta.folder / "update"))
     for name, value in trained.items():
-        assert torch.equal(added[name], value - given[name]), name
+        assert torch.equal(added[name], value - initial[name]), name
         assert (added[name] != 0).any(), name
 
 
-def test_a_checkpoint_keeps_the_adapter_alone(setting):
+def test_a_checkpoint_holds_only_the_adapter(setting):
     folder, _, _, job = setting
     whole = harness.train(job("whole", steps=60))
     path = job("stopped", steps=60, on_stop="checkpoint", checkpoint_interval=7, adapter=False,
-               adapter_path=str(folder / "whole-given"), adapter_sha256=harness.write_manifest(folder / "whole-given"))
+               adapter_path=str(folder / "whole-input"), adapter_sha256=harness.write_manifest(folder / "whole-input"))
     ranks = harness.start_ranks(path)
     state = path.parent / "state"
     deadline = time.monotonic() + 120
@@ -239,7 +239,7 @@ def test_a_checkpoint_keeps_the_adapter_alone(setting):
     assert found.report["update_sha256"] == whole.report["update_sha256"]
 
 
-def refused(job, *texts, code=None):
+def check_rejected(job, *texts, code=None):
     outcome = harness.train(job, check=False)
     assert outcome.codes[0] not in (0, -11, -6), outcome.output
     for text in texts:
@@ -248,27 +248,27 @@ def refused(job, *texts, code=None):
 
 
 @pytest.mark.parametrize("change,text", [
-    (dict(r=5), "rank (5, not 4)"), (dict(lora_alpha=9), "another alpha"), (dict(use_dora=True), "use_dora"),
+    (dict(r=5), "rank (5, not 4)"), (dict(lora_alpha=9), "alpha differs"), (dict(use_dora=True), "use_dora"),
     (dict(use_rslora=True), "use_rslora"), (dict(target_modules="all-linear"), "target_modules"),
-    (dict(target_modules=["q_proj"]), "another target_modules"), (dict(target_modules=["q_proj", "lm_head"]), "lm_head"),
+    (dict(target_modules=["q_proj"]), "target_modules differs"), (dict(target_modules=["q_proj", "lm_head"]), "lm_head"),
     (dict(rank_pattern={"q_proj": 2}), "rank_pattern"), (dict(bias="all"), "bias"), (dict(peft_type="LOHA"), "peft_type"),
     (dict(init_lora_weights="pissa"), "init_lora_weights"), (dict(r=10 ** 9), "r"), (dict(lora_alpha="x"), "lora_alpha")],
     ids=lambda value: "".join(value) if isinstance(value, dict) else "")
-def test_another_kind_of_adapter_is_refused(setting, change, text):
+def test_an_adapter_with_other_settings_is_rejected(setting, change, text):
     folder, _, _, job = setting
     path = job("refused-config")
-    config = folder / "refused-config-given" / "adapter_config.json"
+    config = folder / "refused-config-input" / "adapter_config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | change))
     text_of_job = json.loads(path.read_text()) | dict(adapter_sha256=harness.write_manifest(config.parent))
     path.write_text(json.dumps(text_of_job))
-    refused(path, text)
+    check_rejected(path, text)
 
 
 @pytest.mark.parametrize("what", ["missing", "extra", "shape", "nan", "hash"])
-def test_damaged_adapters_are_refused(setting, what):
+def test_damaged_adapters_are_rejected(setting, what):
     folder, _, _, job = setting
     path = job(f"damaged-{what}")
-    file = folder / f"damaged-{what}-given" / WEIGHTS
+    file = folder / f"damaged-{what}-input" / WEIGHTS
     values = load_file(file)
     name = "base_model.model.model.layers.1.self_attn.v_proj.lora_B.weight"
     text = name
@@ -286,10 +286,10 @@ def test_damaged_adapters_are_refused(setting, what):
         text = "adapter_model.safetensors"
     else:
         path.write_text(json.dumps(json.loads(path.read_text()) | dict(adapter_sha256=harness.write_manifest(file.parent))))
-    refused(path, text)
+    check_rejected(path, text)
 
 
-def test_what_is_not_supported_is_refused_by_name(setting):
+def test_unsupported_settings_are_rejected_by_name(setting):
     _, _, _, job = setting
     for number, (changes, text) in enumerate([
             (dict(freeze=["model.norm.weight"]), "training.freeze together with training.lora"),
@@ -301,4 +301,4 @@ def test_what_is_not_supported_is_refused_by_name(setting):
         document = json.loads(path.read_text())
         document["training"] |= changes | (dict(lora=settings) if settings else {})
         path.write_text(json.dumps(document))
-        refused(path, text)
+        check_rejected(path, text)

@@ -1,4 +1,4 @@
-"""What a job says about its memory before it takes any."""
+"""The memory plan that a job logs before it allocates."""
 
 import threading
 
@@ -22,15 +22,15 @@ def setting(tmp_path_factory):
 @pytest.mark.parametrize("changes", [dict(), dict(sharding="full"), dict(pipeline=dict(stages=2, schedule="1f1b"))],
                          ids=["none", "full", "pipeline"])
 def test_a_small_job_fits(setting, changes):
-    """Of two ranks; each stage of a pipeline has a plan of its own."""
+    """On two ranks; each stage of a pipeline logs its own plan."""
     outcome = harness.train(setting("small" + "".join(changes), **changes), 2)
-    told = [line for output in outcome.output for line in output.splitlines() if "memory plan of a rank" in line]
-    assert len(told) == (2 if "pipeline" in changes else 1) and all("memory plan of a rank: fits" in line for line in told)
+    plans = [line for output in outcome.output for line in output.splitlines() if "memory plan of a rank" in line]
+    assert len(plans) == (2 if "pipeline" in changes else 1) and all("memory plan of a rank: fits" in line for line in plans)
     first = outcome.output[0]
     assert first.index("memory plan") < first.index("job loaded"), "before there is anything to run out of memory"
 
 
-def test_a_job_that_is_too_large_is_told_before_it_loads(setting):
+def test_a_too_large_job_is_reported_before_it_loads(setting):
     """A micro-batch of a million sequences: terabytes of activations."""
     rank = harness.start_ranks(setting("large", batch_size=1 << 20, micro_batch_size=1 << 20))[0]
     killer = threading.Timer(120, rank.kill)
@@ -44,4 +44,4 @@ def test_a_job_that_is_too_large_is_told_before_it_loads(setting):
         killer.cancel()
         rank.kill()
         rank.communicate()
-    raise AssertionError("nothing was told")
+    raise AssertionError("no memory plan was logged")

@@ -1,4 +1,4 @@
-"""The optimizer's moments between rounds: rounds with them are one long training."""
+"""The optimizer state between rounds: rounds that keep it equal one long training."""
 
 import json
 import os
@@ -15,7 +15,7 @@ BEGUN = dict(count=1, interval=1, exchange="weights", weighting="equal",
 
 
 class Facility:
-    """Jobs of rounds, laid out as the coordinator does."""
+    """Jobs of several rounds, with the coordinator's folder layout."""
 
     def __init__(self, folder, base, base_hash, train, validation):
         self.folder, self.train, self.validation = folder, train, validation
@@ -46,30 +46,30 @@ def facility(tmp_path):
 
 
 def updated(job):
-    """The update as the next round's model: with one facility and fp32, the global model is its update."""
+    """Makes the update the next round's model: with one facility and fp32 the global model is the update."""
     return job.parent / "update", json.loads((job.parent / "report.json").read_text())["update_sha256"]
 
 
-def said(outcome, words):
-    return any(words in output for output in outcome.output)
+def logged(outcome, text):
+    return any(text in output for output in outcome.output)
 
 
 @pytest.mark.parametrize("world_size,sharding", [(1, "none"), (2, "full")])
-def test_two_rounds_are_one_training(facility, world_size, sharding):
+def test_two_rounds_equal_one_training(facility, world_size, sharding):
     whole = facility.job(9, steps=8, first_step=0, keep_optimizer=False, optimizer_path="")
     expected = harness.train(whole, world_size)
     first = facility.job(1, sharding=sharding)
     harness.train(first, world_size)
     second = facility.job(2, given=facility.state(1), base=updated(first), sharding=sharding)
     found = harness.train(second, world_size)
-    assert said(found, "the optimizer goes on from the round before  steps=4")
+    assert logged(found, "optimizer state of the previous round loaded  steps=4")
     assert found.losses == expected.losses[4:]
     assert found.report["update_sha256"] == expected.report["update_sha256"]
     fresh = harness.train(facility.job(2, attempt=2, base=updated(first), keep_optimizer=False, optimizer_path=""), world_size)
     assert fresh.report["update_sha256"] != expected.report["update_sha256"], "else there is nothing to keep"
 
 
-def test_another_attempt_begins_where_the_accepted_one_ended(facility):
+def test_a_round_continues_from_the_accepted_attempt(facility):
     first = facility.job(1)
     harness.train(first)
     once = harness.train(facility.job(2, given=facility.state(1), base=updated(first)))
@@ -82,19 +82,19 @@ def test_another_attempt_begins_where_the_accepted_one_ended(facility):
     assert left == [facility.state(2, 1), facility.state(2, 2), facility.state(3)], "what rounds before the last left is gone"
 
 
-def test_another_number_of_ranks_and_sharding_read_it(facility):
+def test_the_state_loads_with_other_ranks_and_sharding(facility):
     first = facility.job(1, sharding="gradients")
     harness.train(first, 2)
     second = harness.train(facility.job(2, given=facility.state(1), base=updated(first)))
     whole = harness.train(facility.job(2, attempt=2, given=facility.state(1), base=updated(first), sharding="full"), 2)
-    assert said(second, "goes on from the round before") and said(whole, "goes on from the round before")
+    assert logged(second, "optimizer state of the previous round loaded") and logged(whole, "optimizer state of the previous round loaded")
     for mine, theirs in zip(second.losses, whole.losses, strict=True):
         assert harness.relative(mine, theirs) < 1e-5
 
 
-@pytest.mark.parametrize("harm,words", [("missing", "state.json"), ("torn", "is not what was written"), ("zeros", "is not what was written"), ("other_model", "another layout"),
-                                        ("renamed", "of another attempt"), ("old", "not of the round before")])
-def test_what_cannot_be_used_is_passed_over(facility, harm, words):
+@pytest.mark.parametrize("harm,text", [("missing", "state.json"), ("torn", "is damaged"), ("zeros", "is damaged"), ("other_model", "its layout differs"),
+                                        ("renamed", "from another attempt"), ("old", "not from the previous round")])
+def test_an_unusable_state_is_skipped(facility, harm, text):
     first = facility.job(1)
     harness.train(first)
     base, state, round = updated(first), facility.folder / "optimizer" / facility.state(1), 2
@@ -116,31 +116,31 @@ def test_what_cannot_be_used_is_passed_over(facility, harm, words):
     if harm == "old":
         round = 3
     found = harness.train(facility.job(round, given=given, base=base, first_step=4))
-    assert said(found, "cannot be used: it begins anew") and said(found, words), found.output
+    assert logged(found, "optimizer state unusable") and logged(found, text), found.output
     fresh = harness.train(facility.job(round, attempt=2, base=base, first_step=4))
-    assert not said(fresh, "cannot be used")
+    assert not logged(fresh, "unusable")
     assert found.report["update_sha256"] == fresh.report["update_sha256"]
 
 
-def test_moments_of_other_adapters_are_passed_over(facility):
+def test_moments_of_other_adapters_are_skipped(facility):
     def lora(*modules):
         return dict(rank=2, alpha=4.0, dropout=0.0, target_modules=list(modules))
 
     harness.train(facility.job(1, lora=lora("gate_proj")))
     same = harness.train(facility.job(2, given=facility.state(1), lora=lora("gate_proj")))
-    assert said(same, "the optimizer goes on from the round before")
+    assert logged(same, "optimizer state of the previous round loaded")
     other = harness.train(facility.job(2, attempt=2, given=facility.state(1), lora=lora("up_proj")))
-    assert said(other, "it has another layout"), "matrices of the same shapes"
+    assert logged(other, "its layout differs"), "matrices of the same shapes"
 
 
-def test_a_state_that_cannot_be_kept_does_not_lose_the_update(facility):
+def test_a_failed_save_does_not_lose_the_update(facility):
     (facility.folder / "optimizer").write_text("in the way")
     outcome = harness.train(facility.job(1), 2)
-    assert outcome.report["steps"] == 4 and said(outcome, "the optimizer's state could not be kept")
+    assert outcome.report["steps"] == 4 and logged(outcome, "optimizer state not saved")
 
 
 @pytest.mark.parametrize("outer", [dict(kind="average"), dict(kind="nesterov", learning_rate=0.7)], ids=["average", "nesterov"])
-def test_groups_keep_theirs_and_that_of_the_outer_optimizer(facility, outer):
+def test_groups_save_their_state_and_the_outer_optimizers(facility, outer):
     groups = {**BEGUN, "count": 2, "interval": 4, "weighting": "tokens", "outer": {**BEGUN["outer"], **outer}}
     whole = harness.train(facility.job(9, steps=8, first_step=0, keep_optimizer=False, optimizer_path="", groups=groups), 4)
     first = facility.job(1, groups=groups)
@@ -150,8 +150,8 @@ def test_groups_keep_theirs_and_that_of_the_outer_optimizer(facility, outer):
     assert second.report["update_sha256"] == whole.report["update_sha256"]
 
 
-def test_two_facilities_that_keep_theirs_are_two_groups(tmp_path):
-    """Two rounds of aggregation between facilities against two exchanges inside one job."""
+def test_two_facilities_with_kept_state_equal_two_groups(tmp_path):
+    """Two rounds of aggregation between facilities equal two exchanges inside one job."""
     base_hash = harness.make_model(tmp_path / "base")
     validation = harness.write_tokens(tmp_path / "v.tokens", harness.make_sequences(5, seed=5))
     facilities = []

@@ -1,4 +1,4 @@
-"""A base model that comes as its differences from another is made by the first rank, and trained as if it had come whole."""
+"""The first rank unpacks a base model from differences; training equals training of the whole model."""
 
 import shutil
 
@@ -11,7 +11,7 @@ import harness
 
 @pytest.fixture
 def setting(tmp_path):
-    """A model, one that an update has made of it, and the differences."""
+    """A model, an updated model, and their differences."""
     reference_hash = harness.make_model(tmp_path / "reference")
     shutil.copytree(tmp_path / "reference", tmp_path / "whole")
     weights = load_file(tmp_path / "whole/model.safetensors")
@@ -27,7 +27,7 @@ def setting(tmp_path):
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_it_is_trained_as_if_it_had_come_whole(setting, world_size):
+def test_a_packed_model_trains_like_the_whole_model(setting, world_size):
     folder, whole_hash, packed, tokens = setting
     whole = harness.train(harness.make_job(folder / "a", folder / "whole", whole_hash, tokens), world_size)
     made = harness.train(harness.make_job(folder / "b", folder / "made", whole_hash, tokens, base_model_packed=packed), world_size)
@@ -38,7 +38,7 @@ def test_it_is_trained_as_if_it_had_come_whole(setting, world_size):
     assert "model unpacked" not in again.output[0], "it is there"
 
 
-def test_a_damaged_reference_ends_the_job_and_says_so(setting):
+def test_a_damaged_reference_ends_the_job_and_is_reported(setting):
     folder, whole_hash, packed, tokens = setting
     path = folder / "reference/model.safetensors"
     content = bytearray(path.read_bytes())
@@ -52,7 +52,7 @@ def test_a_damaged_reference_ends_the_job_and_says_so(setting):
 
 
 @pytest.mark.parametrize("damaged", ["model.safetensors", "manifest.json", None])
-def test_a_whole_model_that_is_damaged_ends_the_job_and_says_so(setting, damaged):
+def test_a_damaged_whole_model_ends_the_job_and_is_reported(setting, damaged):
     folder, whole_hash, _, tokens = setting
     job = harness.make_job(folder / "job", folder / "whole", whole_hash, tokens)
     mark = folder / "job/model.failure"

@@ -1,4 +1,4 @@
-"""Where metrics.jsonl says that a step's time goes."""
+"""The phase times of a step in metrics.jsonl."""
 
 import pytest
 

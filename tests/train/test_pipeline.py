@@ -1,4 +1,4 @@
-"""Whole jobs in a pipeline of stages, against the same data ranks without one: the same bits."""
+"""Whole jobs in a pipeline of stages: the same bits as the same data ranks without a pipeline."""
 
 import json
 import signal
@@ -78,7 +78,7 @@ def test_data_ranks_without_a_sequence(setting):
     expect_same(setting.train(4, pipeline=pipeline(2), **changes), setting.train(2, **changes))
 
 
-def test_only_measuring(setting):
+def test_evaluation_only(setting):
     expect_same(setting.train(4, pipeline=pipeline(2), steps=0), setting.train(2, steps=0))
 
 
@@ -96,7 +96,7 @@ def wait_for_steps(ranks, job, steps):
 
 
 @pytest.mark.parametrize("rank", [0, 3])
-def test_one_rank_told_to_finish_ends_all(setting, rank):
+def test_a_stop_of_one_rank_stops_all(setting, rank):
     job = setting.job(f"stop{rank}", steps=100000, pipeline=pipeline(2))
     ranks = harness.start_ranks(job, 4)
     wait_for_steps(ranks, job, 3)
@@ -111,7 +111,7 @@ def test_one_rank_told_to_finish_ends_all(setting, rank):
 
 @pytest.mark.parametrize("first,second", [((2, 2), (2, 2)), ((2, 2), (2, 1)), ((2, 1), (4, 2)), ((4, 2), (2, 2))],
                          ids=["same", "fewer_stages", "more_stages", "other_ranks"])
-def test_a_killed_job_goes_on_with_any_number_of_stages(setting, first, second):
+def test_a_killed_job_resumes_with_any_number_of_stages(setting, first, second):
     """(ranks, stages) of the attempts."""
     steps = 400
     name = f"killed{first}{second}".translate(str.maketrans("", "", "(), "))
@@ -143,14 +143,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_not_supported_is_refused_by_name(setting, name):
+def test_unsupported_settings_are_rejected_by_name(setting, name):
     world_size, changes, words = REFUSED[name]
     outcome = harness.train(setting.job(f"refused_{name}", **changes), world_size, check=False)
     assert outcome.report is None and 0 not in outcome.codes
     assert all(words in output for output in outcome.output), outcome.output
 
 
-def test_a_tied_head_is_refused(setting, tmp_path):
+def test_a_tied_head_is_rejected(setting, tmp_path):
     base_hash = harness.make_model(tmp_path / "base", tie_word_embeddings=True)
     job = harness.make_job(tmp_path / "job", tmp_path / "base", base_hash, setting.tokens, pipeline=pipeline(2))
     outcome = harness.train(job, 2, check=False)

@@ -1,4 +1,4 @@
-"""The command line: info, init, evaluate, and how mistakes are answered."""
+"""The command line: info, init, evaluate, and error messages."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def test_version_and_info():
     assert "cpu_capability" in harness.run([TRAIN, "info"]).stdout
 
 
-def test_mistakes_are_named():
+def test_usage_errors_are_named():
     assert harness.run([TRAIN], check=False).returncode == 2
     assert harness.run([TRAIN, "--no-such-option"], check=False).returncode == 2
     missing = harness.run([TRAIN, "--job", "/nowhere/job.json"], check=False)
@@ -62,7 +62,7 @@ def test_evaluate_prints_a_table(tmp_path):
     assert "perplexity" in text and "predicted tokens" in text
 
 
-def test_too_little_memory_is_said_in_a_line(tmp_path):
+def test_out_of_memory_is_one_line(tmp_path):
     huge = dict(model_type="llama", vocab_size=1 << 24, hidden_size=1 << 20, num_attention_heads=16, num_hidden_layers=2)
     (tmp_path / "config.json").write_text(json.dumps(huge))
     result = harness.run([TRAIN, "init", "--config", tmp_path / "config.json", "--output", tmp_path / "m"], check=False)
@@ -70,7 +70,7 @@ def test_too_little_memory_is_said_in_a_line(tmp_path):
     assert result.stderr.count("\n") == 1 and "frame #" not in result.stderr
 
 
-def test_a_file_that_is_cut_while_it_is_read_is_named_as_the_cause(tmp_path):
+def test_a_mapped_file_that_is_truncated_is_reported(tmp_path):
     harness.make_model(tmp_path / "m")
     tokens = harness.write_tokens(tmp_path / "t.tokens", [[i % 97 for i in range(250)]] * 3000)
     program = subprocess.Popen([TRAIN, "evaluate", "--model", tmp_path / "m", "--tokens", tokens],

@@ -30,7 +30,7 @@ def setting(tmp_path_factory):
 
 @pytest.mark.parametrize("changes", [{}, dict(deterministic=True), dict(precision="bf16", sharding="full")],
                          ids=["plain", "deterministic", "bf16_full"])
-def test_the_same_bits_again(setting, changes):
+def test_results_are_reproducible(setting, changes):
     folder, job, _ = setting
     name = "-".join(map(str, ["again", *changes.values()]))
     first, second = (harness.train(job(f"{name}{i}", **changes), 2) for i in range(2))
@@ -39,7 +39,7 @@ def test_the_same_bits_again(setting, changes):
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
-def test_tracks_one_rank(setting, world_size):
+def test_several_ranks_follow_one_rank(setting, world_size):
     folder, job, one = setting
     many = harness.train(job(f"world{world_size}"), world_size)
     assert many.report["world_size"] == world_size
@@ -130,7 +130,7 @@ def test_a_missing_rank_is_an_error(setting):
     assert "frame #" not in result.stderr, "stack traces are for bugs"
 
 
-def test_a_port_that_is_taken_is_an_error(setting):
+def test_a_port_in_use_is_an_error(setting):
     folder, job, _ = setting
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

@@ -72,7 +72,7 @@ def test_micro_batches_are_reduced_one_by_one(setting, mode):
         assert harness.relative(mine, theirs) < 1e-6
 
 
-def test_a_group_size_that_does_not_divide_the_world_is_refused(setting, tmp_path):
+def test_a_group_size_that_does_not_divide_the_world_is_rejected(setting, tmp_path):
     base_hash = harness.make_model(tmp_path / "base")
     tokens = harness.write_tokens(tmp_path / "t.tokens", harness.make_sequences(4))
     for changes, word in ((dict(sharding="hybrid", shard_group_size=3), "does not divide"),

@@ -1,4 +1,4 @@
-"""What the optimizer works on, stored as float32 or narrower: training.masters, moment_dtype, gradient_dtype."""
+"""Storage of the optimizer's buffers in float32 or bfloat16: training.masters, moment_dtype, gradient_dtype."""
 
 import json
 import struct
@@ -45,9 +45,9 @@ def expect_same(found, expected):
 
 
 @pytest.mark.gpu
-def test_split_masters_are_float32_ones(setting):
-    """The same optimizer steps. What is computed with differs where a master lies exactly between two bfloat16 numbers, which
-    goes to the even one or away from zero: one in 65,536 by chance, so a few weights by one unit in their last place."""
+def test_split_masters_equal_float32_masters(setting):
+    """The same optimizer steps. The compute copies differ where a master lies exactly between two bfloat16 numbers: one side
+    rounds to even, the other away from zero. By chance that is one weight in 65,536, by one unit in the last place."""
     exact, split = setting(1, steps=50), setting(1, steps=50, **SPLIT)
     assert split.losses[0] == exact.losses[0], "the first step begins with the same weights"
     apart = max(harness.relative(a, b) for a, b in zip(split.losses, exact.losses, strict=True))
@@ -86,7 +86,7 @@ def kill_and_resume(setting, name, first, second, world_size, **changes):
 
 
 @pytest.mark.parametrize("storage", [NARROW, PURE], ids=["narrow", "pure"])
-def test_a_killed_job_goes_on_with_the_same_bits(setting, storage):
+def test_a_killed_job_resumes_with_the_same_bits(setting, storage):
     expected = setting(2, steps=300, **storage)
     found = kill_and_resume(setting, "killed-" + "-".join(storage.values()), dict(sharding="full"), dict(), 2, **storage)
     assert any("resumed from a checkpoint" in output for output in found.output)
@@ -99,7 +99,7 @@ def header(path):
         return json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
 
 
-def test_moments_of_bf16_are_kept_as_such(setting):
+def test_bf16_moments_are_stored_in_bf16(setting):
     state = setting.folder / "kept" / "optimizer"
     job = setting.job("kept/a1", keep_optimizer=True, optimizer_path=str(state / "none"), **NARROW)
     harness.train(job)
@@ -110,18 +110,18 @@ def test_moments_of_bf16_are_kept_as_such(setting):
 
 
 @pytest.mark.parametrize("exchange", ["weights", "gradients"])
-def test_groups_of_split_masters_are_those_of_float32_ones(setting, exchange):
+def test_groups_with_split_masters_equal_groups_with_float32_masters(setting, exchange):
     groups = dict(groups=dict(count=2, interval=3 if exchange == "weights" else 1, exchange=exchange, weighting="equal",
                               outer=dict(kind="nesterov" if exchange == "weights" else "average", learning_rate=0.7,
                                          momentum=0.9, beta1=0.9, beta2=0.99, epsilon=1e-8)))
     exact, split = setting(2, **groups), setting(2, **groups, **SPLIT)
     for a, b in zip(split.losses, exact.losses, strict=True):
         assert harness.relative(a, b) < 1e-3
-    assert split.losses[0] == exact.losses[0]  # later ones as far as no weight was a tie when it was rounded
+    assert split.losses[0] == exact.losses[0]  # later losses may differ by ties in rounding
 
 
 @pytest.mark.gpu
-def test_pure_bf16_trains_as_hugging_faces_in_pure_bf16(setting):
+def test_pure_bf16_follows_hugging_face_in_pure_bf16(setting):
     """Both keep weights, gradients and moments in bfloat16 and step in float32. Attention, norms and the order of sums differ in
     the last bits, which bfloat16 makes 1/256; and ours adds a row of the embedding up in float32."""
     sequences = harness.make_sequences(8, lengths=(30, 40), seed=3)
@@ -140,7 +140,7 @@ def test_pure_bf16_trains_as_hugging_faces_in_pure_bf16(setting):
     print(f"losses of pure bf16 apart by at most {apart:.1e}: {outcome.losses[-1]:.4f} {losses[-1]:.4f}")
     assert losses[-1] < 0.95 * losses[0], "it learns"
     assert apart < harness.TOLERANCE["pure_bf16"]
-    assert any("lost" in output for output in outcome.output), "what small steps cost is told"
+    assert any("lost" in output for output in outcome.output), "the rounding loss of small steps is logged"
 
 
 REFUSED = {
@@ -154,7 +154,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("words", REFUSED)
-def test_what_makes_no_sense_is_refused_by_name(setting, words):
+def test_invalid_settings_are_rejected_by_name(setting, words):
     outcome = harness.train(setting.job("refused/" + words.replace(" ", "-"), **REFUSED[words]), check=False)
     assert outcome.report is None and "training." + words in outcome.output[0]
 

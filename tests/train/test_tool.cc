@@ -1,4 +1,4 @@
-// Token shards and manifests for the Python tests, made by the writers that the programs use.
+// Makes token shards and manifests for the Python tests with the writers of the programs.
 //   xffl_test_tool tokens|packed VOCAB LENGTH OUT < lines of ids     xffl_test_tool manifest DIR
 //   xffl_test_tool differences MODEL REFERENCE OUT
 #include <cstdio>

@@ -1,4 +1,4 @@
-"""What a job writes: HF folders, deltas, the report."""
+"""The output of a job: HF folders, deltas, the report."""
 
 import hashlib
 import json
@@ -64,7 +64,7 @@ def test_delta_plus_base_is_the_weights(setting, dtype):
         assert (difference != 0).any()
 
 
-def test_the_report_tells_the_truth(setting):
+def test_the_report_matches_the_training(setting):
     folder, sequences, tokens = setting
     base = folder / "report-base"
     base_hash = harness.make_model(base)
@@ -87,14 +87,14 @@ def test_the_report_tells_the_truth(setting):
     assert not (job.parent / "update.tmp").exists()
 
 
-def test_a_requeued_finished_job_does_nothing(setting):
+def test_a_requeued_finished_job_returns_its_report(setting):
     folder, _, tokens = setting
     base = folder / "again-base"
     base_hash = harness.make_model(base)
     job = harness.make_job(folder / "again", base, base_hash, tokens)
     harness.train(job)
     before = (job.parent / "report.json").read_bytes()
-    assert "complete already" in harness.train(job).output[0]
+    assert "already complete" in harness.train(job).output[0]
     assert (job.parent / "report.json").read_bytes() == before
 
 
@@ -119,7 +119,7 @@ def test_validation_samples_limits_the_set(setting):
     assert harness.train(job).report["validation"][0]["tokens"] == sum(len(ids) - 1 for ids in sequences[:3])
 
 
-def test_a_benchmark_takes_the_same_steps_and_leaves_no_update(setting):
+def test_a_benchmark_takes_the_same_steps_and_writes_no_update(setting):
     folder, _, tokens = setting
     base = folder / "benchmark-base"
     base_hash = harness.make_model(base)

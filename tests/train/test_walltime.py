@@ -1,4 +1,4 @@
-"""Signals: before the walltime's end a job saves what it has, with true counts; on one rank and on several."""
+"""Signals before the end of the walltime: a job saves its steps with true counts; on one rank and on several."""
 
 import os
 import pathlib
@@ -33,7 +33,7 @@ def read_until(stream, text, lines):
 
 
 def signal_when(job, world_size, numbers, rank, said=None, steps=0, seconds=20, **options):
-    """Sends `numbers` to one rank once rank 0 has said a text, or done some steps; waits at most `seconds` for the end."""
+    """Sends `numbers` to one rank after rank 0 logged a text or did some steps; waits at most `seconds` for the end."""
     ranks = harness.start_ranks(job, world_size, **options)
     lines = []
     killer = threading.Timer(120, lambda: [r.kill() for r in ranks])
@@ -58,7 +58,7 @@ def signal_when(job, world_size, numbers, rank, said=None, steps=0, seconds=20, 
 
 @pytest.mark.parametrize("number", FINISH)
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_a_warned_job_saves_what_it_has(setting, world_size, number):
+def test_a_signalled_job_saves_its_steps(setting, world_size, number):
     folder, base, base_hash, tokens = setting
     job = harness.make_job(folder / "job", base, base_hash, tokens, [("it", tokens)], steps=STEPS)
     outcome = signal_when(job, world_size, [number, number], world_size - 1, steps=3)
@@ -69,7 +69,7 @@ def test_a_warned_job_saves_what_it_has(setting, world_size, number):
     assert report["tokens"] == sum(metric["tokens"] for metric in outcome.metrics)
     assert report["samples"] == 8 * report["steps"]
     harness.load(job.parent / "update")
-    # The same as a job of so many steps from the start.
+    # Equals a job with the same number of steps.
     short = harness.train(harness.make_job(folder / "short", base, base_hash, tokens, steps=report["steps"]), world_size)
     assert short.report["stopped_early"] is False
     assert short.report["update_sha256"] == report["update_sha256"]
@@ -88,7 +88,7 @@ def test_before_the_first_step_there_is_nothing_to_save(setting, world_size, num
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_a_warning_in_the_last_validation_skips_the_rest_of_it(setting, world_size):
+def test_a_signal_in_the_last_validation_skips_the_remaining_sets(setting, world_size):
     folder, base, base_hash, tokens = setting
     slow = harness.write_tokens(folder / "slow.tokens", SLOW)
     sets = [("it", tokens), ("slow", slow)]
@@ -110,7 +110,7 @@ def test_an_interrupt_ends_without_an_update(setting, world_size):
     assert "stopped on request" in outcome.output[0]
 
 
-def test_the_example_in_python_does_the_same(setting):
+def test_the_python_example_does_the_same(setting):
     folder, base, base_hash, tokens = setting
     job = harness.make_job(folder / "job", base, base_hash, tokens, [("it", tokens)], steps=STEPS)
     example = pathlib.Path(__file__).parents[2] / "configs/trainers/hf_trainer.py"
@@ -122,17 +122,17 @@ def test_the_example_in_python_does_the_same(setting):
     harness.load(job.parent / "update")
 
 
-def test_a_rank_that_waits_for_the_others_ends_at_once(setting):
+def test_a_rank_in_rendezvous_ends_at_once(setting):
     folder, base, base_hash, tokens = setting
     job = harness.make_job(folder / "job", base, base_hash, tokens)
     environment = dict(RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(harness.free_port()))
     rank = subprocess.Popen([harness.BIN / "xffl-train", "--job", job], env={**os.environ, **environment},
                             stderr=subprocess.PIPE, text=True)
     try:
-        time.sleep(4)  # longer than it takes to start; then it waits for rank 1
+        time.sleep(4)  # the process starts faster and then waits for rank 1
         assert rank.poll() is None
         rank.send_signal(signal.SIGUSR1)
-        assert "before anything was done" in rank.communicate(timeout=5)[1]
+        assert "before the job began" in rank.communicate(timeout=5)[1]
         assert rank.returncode == 75
     finally:
         rank.kill()

@@ -1,4 +1,4 @@
-// Token shards as one data set, and batches of it.
+// A data set of token shards, and its batches.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,24 +16,24 @@
 namespace xffl::train {
 
 /// Sequences padded on the right; labels are shifted: labels_BT[b][t] is the token after
-/// tokens_BT[b][t]. The last token of a sequence is a label only, so T is the longest sequence's
-/// length - 1 (at least 1), or what batch_positions makes of it.
+/// tokens_BT[b][t]. The last token of a sequence is a label only, so T is batch_positions() of the
+/// longest sequence's length - 1 (at least 1).
 struct Batch {
   at::Tensor tokens_BT;  // int64
   at::Tensor labels_BT;  // int64
   int64_t num_targets = 0;
-  llama::Targets targets;      // told for a GPU only
-  llama::Documents documents;  // defined where they are masked and a sequence has several
+  llama::Targets targets;      // set for a GPU only
+  llama::Documents documents;  // set if documents are masked and a sequence has several
 };
 
-/// T of a batch in which the longest sequence needs `positions`, where none may need more than
-/// `most`: on a GPU rounded up, for its libraries prepare their work anew for each shape.
+/// T of a batch whose longest sequence needs `positions`; no sequence may need more than `most`. A
+/// GPU's libraries prepare plans for each shape, so T is rounded up there.
 int64_t batch_positions(int64_t positions, int64_t most, at::Device device);
 
-/// One token that predicts nothing: for a rank that has no sequence left, while others have.
+/// One token without a target: for a rank without a sequence while other ranks have one.
 Batch empty_batch(at::Device device);
 
-/// What a model can take.
+/// The largest token id and sequence length that a model accepts.
 struct ModelLimits {
   int64_t vocab_size = 0;
   int64_t max_positions = 0;
@@ -44,30 +44,30 @@ struct ModelLimits {
 
 class Dataset {
  public:
-  /// Shards one after the other; only the first `max_sequences` sequences when not 0. With
-  /// `mask_documents` the documents of a packed sequence are apart: batches tell where they begin,
-  /// and their first tokens are not predicted. Throws kRejected when a shard's vocabulary or a
-  /// sequence in it is larger than the model's, and kNotFound, kCorrupt.
+  /// Concatenates the shards; keeps only the first `max_sequences` sequences if not 0. With
+  /// `mask_documents` batches hold the starts of the documents of a packed sequence, and the first
+  /// token of a document is no target. Throws kRejected if a shard's vocabulary or a sequence
+  /// exceeds the model's limits, and kNotFound, kCorrupt.
   Dataset(const std::vector<std::filesystem::path>& paths, const ModelLimits& limits,
           uint64_t max_sequences, bool mask_documents = false);
 
   uint64_t size() const { return size_; }
   int64_t length(uint64_t index) const;
-  /// Tokens of the longest sequence of its shards.
+  /// Tokens of the longest sequence.
   int64_t longest() const;
-  /// Predicted tokens of a sequence that the loss falls on: all but the first, or those that its
-  /// shard marks.
+  /// The number of target tokens of a sequence, which enter the loss: all but the first, or the
+  /// tokens that the shard marks.
   int64_t num_targets(uint64_t index) const;
 
   Batch batch(std::span<const uint64_t> indices, at::Device device) const;
 
  private:
-  struct Place {
+  struct Location {
     size_t shard;
     uint64_t index;
   };
-  Place place(uint64_t index) const;
-  std::vector<uint8_t> targets(const Place& at) const;
+  Location locate(uint64_t index) const;
+  std::vector<uint8_t> targets(const Location& at) const;
   llama::Documents documents(std::span<const uint64_t> indices, int64_t positions) const;
 
   std::vector<tokens::TokenShardReader> shards_;

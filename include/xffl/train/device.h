@@ -1,4 +1,4 @@
-// The devices of this machine, what they are called and how much memory was used; and threads.
+// The devices of this machine, their memory, and the number of threads.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,17 +11,16 @@
 
 namespace xffl::train {
 
-/// "auto": the GPU local_rank (or the only one that is visible) where there is one, else the CPU;
-/// "cpu"; "cuda". Throws kUsage for another word and for a rank without a GPU of its own,
-/// kUnsupported for "cuda" without CUDA in the build or
-/// without a GPU.
+/// Chooses a device: "cpu", "cuda", or "auto": GPU number local_rank (or the only visible GPU),
+/// else the CPU. Throws kUsage for another word and for a rank without its own GPU, kUnsupported
+/// for "cuda" in a build without CUDA or without a GPU.
 at::Device choose_device(const std::string& wanted, int local_rank);
 
-/// The largest resident set of this process, or what was allocated at most on its GPU.
+/// The peak resident set of this process, or the peak of its allocations on a GPU.
 int64_t peak_memory_bytes(at::Device device);
 
-/// A GPU's free memory, beside CUDA's context of this process; of this machine, what is free or can
-/// be freed, within the limits of control groups (0 where nothing tells).
+/// A GPU's free memory after this process's CUDA context; for the CPU the free and reclaimable
+/// memory of this machine within the limits of control groups, 0 if unknown.
 int64_t available_memory_bytes(at::Device device);
 
 struct GpuInfo {
@@ -32,25 +31,24 @@ struct GpuInfo {
 std::vector<GpuInfo> list_gpus();
 bool has_cuda();
 
-/// Waits for the work queued on a GPU, so that a clock measures it.
+/// Waits for the queued work of a GPU, so that a clock measures it.
 void synchronize(at::Device device);
 
-/// What is freed stays with the process for its next use. One step allocates what the former freed:
-/// given back to the kernel and taken anew, page by page, it costs a tenth of a step on a CPU.
+/// Keeps freed memory in the process. A step allocates the memory that the previous step freed:
+/// returning it to the kernel and faulting it in again costs a tenth of a step on a CPU.
 void keep_freed_memory();
 
-/// The same bits again for the same work on the same devices and ranks. On CPUs this is so in any
-/// case; on a GPU it takes the operators that are, which cost time. For the whole process, before
-/// its first work on the GPU.
+/// Makes results reproducible bit for bit on the same devices and ranks. CPUs always are; a GPU
+/// needs slower deterministic operators. For the whole process, before its first work on the GPU.
 void use_deterministic_algorithms(at::Device device);
 
-/// For work on sequences of ever new lengths (documents apart, tokens one by one): cuDNN's
-/// attention, which PyTorch prefers on H100 and H200, prepares a plan for each length, in tenths of
-/// a second; flash attention has none. For the whole process.
+/// Avoids cuDNN's attention for work on sequences of many lengths (masked documents, token by
+/// token): it prepares a plan for each length, which takes tenths of a second, and PyTorch prefers
+/// it on H100 and H200. Flash attention needs no plan. For the whole process.
 void use_attention_of_any_length(at::Device device);
 
 /// `wanted`, else OMP_NUM_THREADS, else an equal share of the CPUs for each rank of this machine
-/// (all of them where Slurm binds ranks to CPUs of their own).
+/// (all available CPUs if Slurm binds ranks to CPUs).
 int choose_threads(int wanted, const comm::Rendezvous& rendezvous,
                    const comm::Environment& environment);
 

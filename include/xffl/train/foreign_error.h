@@ -1,4 +1,4 @@
-// Exceptions of the standard library and of LibTorch as Errors.
+// Converts exceptions of the standard library and of LibTorch to Errors.
 #pragma once
 
 #include <exception>
@@ -9,11 +9,11 @@
 
 namespace xffl::train {
 
-/// An Error stays what it is. Memory that is not there becomes kFailed with what may help, the
-/// file system's kIo, all else kInternal: a bug.
+/// Returns an Error unchanged. Converts out-of-memory errors to kFailed with advice, file system
+/// errors to kIo, and all other exceptions, which are bugs, to kInternal.
 Error translated(const std::exception& error);
 
-/// Calls `body`; an exception that leaves it is translated and gains `context`.
+/// Calls `body`; translates its exceptions and adds `context`.
 template <class Body>
 void with_translated_context(std::string_view context, Body&& body) {
   try {

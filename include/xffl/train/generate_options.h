@@ -1,4 +1,4 @@
-// How a prompt is continued. No torch header: command lines read it.
+// The options of generate(). Without torch headers, so that command lines can include this file.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace xffl::train {
 struct GenerateOptions {
   SamplingOptions sampling;
   int64_t max_new_tokens = 128;
-  std::vector<int64_t> stop_ids;  // the first of them drawn is the last token
+  std::vector<int64_t> stop_ids;  // the first drawn stop id ends the text
 };
 
 }  // namespace xffl::train

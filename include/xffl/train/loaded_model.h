@@ -1,5 +1,6 @@
-// A LLaMA in flat buffers, whole or in shards, or a pipeline stage's units of it, loaded from a
-// folder: what is trained in one set of buffers, what is frozen in another that has values only.
+// A LLaMA, or a pipeline stage's units of a LLaMA, loaded from a folder into flat buffers, whole or
+// sharded. Trained parameters are in one set of buffers; frozen parameters are in another set,
+// which has values only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,11 +22,11 @@
 
 namespace xffl::train {
 
-/// The groups of ranks that a way of sharding needs, each with connections of its own.
+/// The groups of ranks for a sharding mode, each with its own connections.
 class ShardGroups {
  public:
-  /// Collective over `world`. Throws kConfig when `training.shard_group_size` does not divide the
-  /// world, or is given for a mode that shards over all ranks.
+  /// Collective over `world`. Throws kConfig if `training.shard_group_size` does not divide the
+  /// world, or is set for a mode that shards over all ranks.
   ShardGroups(comm::Group& world, const job::TrainingSpec& training, int local_world_size);
 
   shard::Groups groups() const { return {gather_.get(), reduce_.get(), replicas_.get()}; }
@@ -53,12 +54,12 @@ struct LoadOptions {
   shard::Groups groups;  // must outlive the model
   int stage = 0;         // of the pipeline
   int num_stages = 1;
-  /// With an adapter beside the model, which is then frozen: that of the folder `adapter`, or, when
-  /// it is empty, a fresh one of `lora_seed`.
+  /// If set, the model is frozen and an adapter is trained: the adapter in the folder `adapter`,
+  /// or, if `adapter` is empty, a fresh one initialized with `lora_seed`.
   std::optional<checkpoint::LoraConfig> lora{};
   std::filesystem::path adapter{};
   uint64_t lora_seed = 0;
-  /// Patterns over parameters' names, as fnmatch(3)'s: not trained.
+  /// fnmatch(3) patterns of the names of frozen parameters.
   std::vector<std::string> freeze{};
 };
 
@@ -68,27 +69,28 @@ struct LoadedModel {
   std::vector<UnitRange> stages;  // each pipeline stage's units
   int stage = 0;
   std::vector<llama::ParameterSpec> specs;  // of `parameters`, in order, of all stages
-  /// Trained; all of it without gradients. Parameters of other stages have no elements here.
+  /// The trained parameters; without LoadOptions::with_gradients values only. Parameters of other
+  /// stages have no elements.
   std::unique_ptr<shard::FlatParameters> parameters;
   std::vector<llama::ParameterSpec> frozen_specs;
-  std::unique_ptr<shard::FlatParameters> frozen;  // null when there is nothing frozen
+  std::unique_ptr<shard::FlatParameters> frozen;  // null without frozen parameters
   std::unique_ptr<llama::Model> model;
 };
 
-/// The layout of a LLaMA's parameters: matrices decay, norms and biases do not. Those of units that
-/// are not in `units` have no elements.
+/// The layout of a LLaMA's parameters: weight decay applies to matrices, not to norms and biases.
+/// Parameters outside `units` have no elements.
 std::vector<shard::Parameter> flat_parameters_of(const std::vector<llama::ParameterSpec>& specs,
                                                  UnitRange units = {0, INT_MAX});
 
-/// What load_model() will hold, without any of it: no buffers and no model. Throws the same.
+/// The LoadedModel of load_model() without buffers and model. Throws the same errors.
 LoadedModel outline_model(const std::filesystem::path& folder, const LoadOptions& options);
 
-/// Each rank reads its own part of each tensor. Throws what reading and stage_units() do; kRejected
-/// when the adapter is not one of this model, kConfig when a pattern of `freeze` matches nothing or
-/// all is frozen.
+/// Loads a model; each rank reads its own part of each tensor. Throws the errors of reading and of
+/// stage_units(); kRejected if the adapter does not fit the model, kConfig if a pattern of `freeze`
+/// matches no parameter or all parameters are frozen.
 LoadedModel load_model(const std::filesystem::path& folder, const LoadOptions& options);
 
-/// What a job's training asks for.
+/// The load options of a job's training.
 LoadOptions load_options(const job::JobSpec& spec, at::Device device, const shard::Groups& groups);
 
 int64_t num_trained(const LoadedModel& loaded);

@@ -1,4 +1,4 @@
-// A LoRA adapter put into its model's weights.
+// Merges a LoRA adapter into its model's weights.
 #pragma once
 
 #include <filesystem>
@@ -9,11 +9,11 @@
 
 namespace xffl::train {
 
-/// Writes `out`, an HF folder with W + (alpha / rank) B A for each weight that the adapter adapts,
-/// computed in float32 and rounded once to `dtype` (that of the model's weights when not given),
-/// and the model's tokenizer; by rename, with its manifest. Returns the manifest's root hash. One
-/// weight is in memory at a time. Throws kUsage when `out` exists, kRejected when the adapter is
-/// not one of this model.
+/// Writes the HF folder `out` by rename, with a manifest and the model's tokenizer, and returns the
+/// manifest's root hash. Each weight that the adapter targets becomes W + (alpha / rank) B A,
+/// computed in float32 and rounded once to `dtype` (default: the type of the model's weights).
+/// Holds one weight in memory at a time. Throws kUsage if `out` exists, kRejected if the adapter
+/// does not fit the model.
 std::string merge_adapter(const std::filesystem::path& model, const std::filesystem::path& adapter,
                           const std::filesystem::path& out, std::optional<checkpoint::Dtype> dtype);
 

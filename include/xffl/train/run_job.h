@@ -1,9 +1,9 @@
-// A facility's job: job.json in; the update, metrics.jsonl and, last, report.json out.
+// A facility's job: reads job.json, writes the update, metrics.jsonl and, last, report.json.
 //
-// Rank 0 alone writes these; checkpoints inside the job are written by the ranks that hold their
-// parts. The update appears by rename when complete; report.json by rename after it. A job that was
-// told to finish and leaves a checkpoint (spec.on_stop) reports without an update; one that ends in
-// any other way leaves no report.
+// Rank 0 alone writes these files; all ranks write their parts of checkpoints. The update appears
+// by rename when complete, and report.json by rename after the update. A job that finishes early
+// with a checkpoint (spec.on_stop) reports without an update; a job that fails or is aborted writes
+// no report.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,11 +18,11 @@
 
 namespace xffl::train {
 
-/// What somebody asked the job to do, through signals.
+/// A request to stop the job, made by a signal.
 enum class StopRequest {
   kNone,
-  kFinish,  // walltime is near: finish the step, measure no more, write what was done
-  kAbort,   // finish the step, write nothing
+  kFinish,  // walltime is near: finish the step, skip validation, write the result so far
+  kAbort,   // finish the step, write no result
 };
 
 struct JobContext {
@@ -30,30 +30,30 @@ struct JobContext {
   at::Device device;
   int local_world_size = 1;  // ranks on this machine: the default size of hybrid shard groups
   std::string trainer;       // the report's `trainer`
-  /// Asked on every rank between steps and between batches of validation, and by rank 0 between the
-  /// tensors that it saves; one rank's wish stops all. Once not kNone, it must not return to it.
+  /// Called on every rank between steps and between validation batches, and on rank 0 between the
+  /// tensors that it saves; one rank's request stops all ranks. A request must not be withdrawn.
   std::function<StopRequest()> stop;
-  /// A benchmark: neither are the model's files hashed before the training nor is an update written
+  /// Benchmark mode: the model's files are not hashed before training and no update is written
   /// after it; the report has no `update_sha256`.
   bool benchmark = false;
 };
 
 class JobRun;
 
-/// One job and what it holds: groups of ranks, model, optimizer. After an error a caller in a group
-/// of several ranks ends the process while the Job is there: its end would wait for communicators
-/// and for kernels that wait for the other ranks.
+/// One job with its groups of ranks, model and optimizer. After an error in a group of several
+/// ranks the caller must end the process without destroying the Job: the destructor would wait for
+/// communicators and kernels that wait for the other ranks.
 class Job {
  public:
   /// Both must outlive the Job. Starts nothing.
   Job(const job::JobSpec& spec, const JobContext& context);
   ~Job();
 
-  /// Runs the job; collective; once. Returns the report that rank 0 wrote. A complete report of
-  /// this very job that is already there is returned as it is. Throws kRejected (the base model is
-  /// not the one named), kFailed (loss or gradient not finite; the model alone needs more memory
-  /// than there is), kCancelled (aborted, or told to finish before the first step when on_stop is
-  /// kUpdate), and what reading and writing throws.
+  /// Runs the job; collective; once. Returns the report that rank 0 wrote, or an existing report of
+  /// the same attempt. Throws kRejected (the base model is not the one that the job names), kFailed
+  /// (loss or gradient not finite; the model alone needs more than the available memory),
+  /// kCancelled (aborted, or finished before the first step with on_stop kUpdate), and the errors
+  /// of reading and writing.
   job::JobReport run();
 
  private:

@@ -1,5 +1,5 @@
-// Choosing the next token from logits, with the meaning that Hugging Face's `generate` gives the
-// settings, applied in its order: repetition penalty, temperature, top-k, top-p.
+// Samples the next token from logits. Settings have the meaning of Hugging Face's `generate` and
+// are applied in its order: repetition penalty, temperature, top-k, top-p.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace xffl::train {
 
 struct SamplingOptions {
-  double temperature = 0;         // 0: greedy, the largest logit; of equal ones the first
+  double temperature = 0;         // 0: greedy, the first of the largest logits
   int64_t top_k = 0;              // 0: all
   double top_p = 1;               // 1: all
   double repetition_penalty = 1;  // 1: none (Keskar et al., 2019)
@@ -21,8 +21,8 @@ struct SamplingOptions {
 /// Throws kUsage naming the option that is out of range.
 void check(const SamplingOptions& options);
 
-/// The probabilities that a token is drawn with; for greedy, 1 for the one taken. `seen` are the
-/// ids so far, the prompt included.
+/// The probability of each token; greedy gives probability 1 to one token. `seen` are the ids so
+/// far, including the prompt.
 std::vector<double> token_probabilities(std::span<const float> logits,
                                         std::span<const int64_t> seen,
                                         const SamplingOptions& options);

@@ -1,4 +1,4 @@
-// Which units each pipeline stage works on: pure.
+// Assigns units to pipeline stages; pure.
 #pragma once
 
 #include <vector>
@@ -14,14 +14,14 @@ struct UnitRange {
   bool operator==(const UnitRange&) const = default;
 };
 
-/// The ranges of the stages, in order and together all units, so that the slowest stage is as fast
-/// as can be: its time decides about the pipeline's. A unit costs as many multiplications a token
-/// as its matrices have elements: a block those of its seven matrices, the head vocabulary x
-/// hidden, the embedding, which is looked up, none. (Attention's products grow with the sequence,
-/// but are the same in every block.) Among equally fast ways, that of the least sum of squares, and
-/// of these the one with fewer units in early stages, which keep most activations.
+/// The unit ranges of the stages, in order. Minimizes the cost of the slowest stage, which
+/// determines the pipeline's speed. The cost of a unit is its multiplications per token: the
+/// elements of a block's seven matrices, vocabulary x hidden for the head, 0 for the embedding.
+/// (The cost of attention grows with the sequence but is equal in every block.) Among equal
+/// solutions the least sum of squared stage costs wins, then fewer units in early stages, which
+/// keep most activations.
 ///
-/// Throws kConfig when there are more stages than units, kUnsupported for a tied head.
+/// Throws kConfig if there are more stages than units, kUnsupported for a tied head.
 std::vector<UnitRange> stage_units(const checkpoint::LlamaConfig& config, int num_stages);
 
 }  // namespace xffl::train

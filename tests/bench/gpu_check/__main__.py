@@ -1,4 +1,4 @@
-"""The check of the trainer on a GPU, or its rehearsal on the CPU: python3 -m gpu_check run|rehearse|table|clean. See scripts/gpu_check.sh."""
+"""Checks the trainer on a GPU, or rehearses on the CPU: python3 -m gpu_check run|rehearse|table|clean. See scripts/gpu_check.sh."""
 import argparse
 import fcntl
 import json
@@ -51,7 +51,7 @@ def models_in_memory():
 
 
 class Session:
-    """Folders, programs and limits that the stages of one command share."""
+    """Folders, programs and limits shared by the stages of one command."""
 
     def __init__(self, options):
         self.options, self.stopped = options, False
@@ -67,12 +67,12 @@ class Session:
         self.python = os.environ.get("XFFL_PYTHON") or (str(default_python) if default_python.exists() else "python3")
 
     def lock(self):
-        """Held until this process ends, however it ends."""
+        """Locks the state folder until this process ends."""
         self.lock_file = open(self.state / "lock", "w")
         try:
             fcntl.flock(self.lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            sys.exit(f"gpu_check: another check is at work in {self.state}: wait for its end, or give --state another folder")
+            sys.exit(f"gpu_check: another check runs in {self.state}: wait for its end, or choose another --state")
 
     def rows(self, stage):
         faults = self.options.fault if stage == (self.options.stage or 1) else []
@@ -90,11 +90,11 @@ class Session:
             in_memory, on_disk = None, self.options.model_folder
         else:
             in_memory, on_disk = (None if self.profile.is_rehearsal else models_in_memory()), self.state / "models"
-        # Tests run meanwhile, and some of them look at the clock.
+        # Other measurements run meanwhile, and some tests measure time.
         return Models(self.programs, in_memory, on_disk, self.results.details, max(1, threads // 2))
 
     def stage(self, stage, began):
-        """Runs it; returns its records."""
+        """Runs a stage; returns its records."""
         rows = self.rows(stage)
         if not rows:
             return []
@@ -114,8 +114,8 @@ class Session:
                     bench.measure(row)
         except Stopped:
             self.stopped = True
-            say("told to stop: the rest is not measured")
-            bench.record(Measurement(f"rest_of_stage_{stage}", stage, 0), "out_of_time", reason="the check was told to stop")
+            say("stopped by a signal: the remaining rows are not measured")
+            bench.record(Measurement(f"rest_of_stage_{stage}", stage, 0), "out_of_time", reason="the check was stopped")
         finally:
             models.stop()
         untested = [record["name"] for record in bench.records if record.get("untested")]
@@ -125,7 +125,7 @@ class Session:
         return bench.records
 
     def start(self, bench, stage, rows):
-        """Whether there is something to measure with; models begin to be made."""
+        """Whether programs and device exist; starts to make the models."""
         status, _, seconds = self.options.built.partition(":")
         if status:
             build = Measurement("build", stage, 0, settings=dict(bin=str(self.bin)))
@@ -139,7 +139,7 @@ class Session:
         try:
             for shape in sorted({row.model for row in rows if getattr(row, "model", "")}, reverse=True):
                 bench.models.begin(self.profile.shapes[shape]["config"], self.profile.shapes[shape]["dtype"])
-        except Exception as error:  # each measurement that needs it tells
+        except Exception as error:  # measurements that need the model report the error
             bench.results.say(f"no model can be made: {error}")
         return True
 
@@ -153,14 +153,14 @@ class Session:
         bench.records.append(known)
         if self.results.out != self.results.state:
             append_line(self.results.out / "results.jsonl", json.dumps(known))
-        bench.results.say(f"kept          {row.name}: measured before with these programs")
+        bench.results.say(f"kept          {row.name}: measured before with the same programs")
 
 
 def check_names(parser, options, session):
     names = [row.name for row in measurements(session.profile)]
     for name in options.only:
         if name not in names:
-            parser.error(f"--only: no measurement is called {name}: {', '.join(names)}")
+            parser.error(f"--only: unknown measurement {name}, expected one of {', '.join(names)}")
     if options.command == "run" and not options.stage and not options.only:
         parser.error("run: give --stage 1, 2 or 3, or --only NAME")
 
@@ -173,7 +173,7 @@ def stages_of(options, session):
 
 
 def stop(number, _frame):
-    signal.signal(number, signal.SIG_IGN)  # once is enough
+    signal.signal(number, signal.SIG_IGN)  # ignores repeated signals
     raise Stopped
 
 
@@ -182,7 +182,7 @@ def main():
     if options.command == "table":
         try:
             print(render(read_results(*options.results)), flush=True)
-        except BrokenPipeError:  # the reader has seen enough
+        except BrokenPipeError:  # the reader closed the pipe
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     if options.command == "clean":

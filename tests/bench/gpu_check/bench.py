@@ -1,4 +1,4 @@
-"""A run of the check: time limits, programs, the machine, and one record a measurement."""
+"""A run of the check: time limits, programs, the machine, and one record per measurement."""
 import datetime
 import fnmatch
 import hashlib
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from .results import shortened
 from .runner import Ended, Process, Skipped
 
-RESERVE_SECONDS = 4  # of a stage, for its last records
+RESERVE_SECONDS = 4  # at the end of a stage, for its last records
 # Dense bfloat16 TFLOP/s by the vendor's data sheets.
 PEAK_TFLOPS = {"H100": 989.5, "H200": 989.5, "GH200": 989.5, "A100": 312.0, "B200": 2250.0}
 REHEARSED_PEAK_TFLOPS = 0.1
@@ -23,23 +23,23 @@ REHEARSED_PEAK_TFLOPS = 0.1
 
 @dataclass(frozen=True)
 class Measurement:
-    """A row of the table. `seconds` is its estimate: with less left it is not begun, and it is ended after three times as much."""
+    """A row of the table. `seconds` is its estimate: it is skipped if less time is left, and killed after three times the estimate."""
 
     name: str
     stage: int
     seconds: float
     settings: dict = field(default_factory=dict)
     aims: dict = field(default_factory=dict)  # figure: ("at_least" or "at_most", number)
-    features: tuple = ()  # of the trainer, each with tests in the profile's `covered_by`
-    optional: bool = False  # it may be skipped, run out of memory or time, and the check is whole without
+    features: tuple = ()  # trainer features, each with tests in the profile's `covered_by`
+    optional: bool = False  # the check is complete even if it is skipped or runs out of memory or time
 
     def measure(self, bench):
-        """Its figures; raises Ended where they are not whole."""
+        """Returns the figures; raises Ended if they are incomplete."""
         raise NotImplementedError
 
 
 class Programs:
-    """The trainer's programs; `libraries` are folders for those that were built on another machine."""
+    """The trainer's programs; `libraries` are library folders for programs built on another machine."""
 
     def __init__(self, folder, libraries=()):
         self.folder = pathlib.Path(folder).resolve()
@@ -89,7 +89,7 @@ def python_versions(python):
 
 
 def describe_machine(programs, python, device):
-    """GPU, driver, versions, and the TFLOP/s that utilization refers to."""
+    """GPU, driver, versions, and the peak TFLOP/s for utilization."""
     info = json.loads(output_of([programs.folder / "xffl-train", "info", "--json"], env={**os.environ, **programs.environment}) or "{}")
     machine = dict(gpu=None, driver=None, torch=info.get("torch"), cpus=len(os.sched_getaffinity(0)), python=python_versions(python))
     if device == "cuda":
@@ -111,15 +111,15 @@ class Bench:
         self.fingerprint = programs.fingerprint()
         self.machine = self.known_machine()
         self.records = []
-        self.until = None  # of the measurement in progress
+        self.until = None  # deadline of the measurement in progress
 
     # --- time ---------------------------------------------------------------------------------------------------------
     def left(self):
-        """Seconds left to this stage, and to the measurement in progress."""
+        """Seconds left for this stage and for the measurement in progress."""
         left = self.limit_s - (time.time() - self.began) - RESERVE_SECONDS
         return left if self.until is None else min(left, self.until - time.monotonic())
 
-    # --- what measurements use -------------------------------------------------------------------------------------------
+    # --- for measurements ------------------------------------------------------------------------------------------------
     def scratch(self, name):
         folder = self.results.state / "scratch" / name
         shutil.rmtree(folder, ignore_errors=True)
@@ -127,12 +127,12 @@ class Bench:
         return folder
 
     def keep(self, name, path):
-        """A copy of a small file goes into details.tar."""
+        """Copies a small file into details.tar."""
         if path.exists():
             (self.results.details / name).write_bytes(shortened(path.read_bytes(), 2 << 20))
 
     def run(self, name, argv, environment=None, limit_s=None, ours=True):
-        """`ours`: a program of this build, or one that starts them."""
+        """`ours`: a program of this build, or a program that starts one."""
         left = max(0.5, self.left())
         common = dict(self.programs.environment if ours else {}, OMP_NUM_THREADS=str(self.threads))
         process = Process(argv, self.results.details / name, {**common, **(environment or {})})
@@ -148,7 +148,7 @@ class Bench:
 
     # --- records -----------------------------------------------------------------------------------------------------------
     def known(self, name=None):
-        """Earlier records of these very programs, the newest last."""
+        """Earlier records of the same programs, newest last."""
         return [record for record in self.results.known() if record.get("programs") == self.fingerprint and
                 record.get("profile") == self.profile.name and (name is None or record["name"] == name)]
 
@@ -173,7 +173,7 @@ class Bench:
         return tokens_per_second * flops_per_token / (peak * 1e12) if peak and tokens_per_second else None
 
     def untested(self, features):
-        """For each feature without a passed test: why."""
+        """The reason for each feature without a passed test."""
         status = {}
         for record in self.known():
             status |= record.get("tests", {})
@@ -204,7 +204,7 @@ class Bench:
         return record
 
     def judge(self, measurement, record):
-        """Aims, and features without a test."""
+        """Logs aims, and features without a test."""
         if measurement.features:
             record["untested"] = self.untested(measurement.features)
         if not measurement.aims:
@@ -227,7 +227,7 @@ class Bench:
         say(f"{record['status'].upper():13} {record['name']} ({record['seconds']:.1f} s)" + "".join(", " + text for text in shown) +
             (f": {record['reason']}" if record["reason"] else ""))
         if figures.get("phase_seconds") and record["status"] == "missed":
-            say("  seconds a step: " + ", ".join(f"{key} {value:.4g}" for key, value in figures["phase_seconds"].items()))
+            say("  seconds per step: " + ", ".join(f"{key} {value:.4g}" for key, value in figures["phase_seconds"].items()))
         for name, aim in record.get("aims", {}).items():
             bound, number = next(iter(aim.items()))
             found = "not measured" if aim["found"] is None else f"{aim['found']:.4g}, {'met' if aim['met'] else 'MISSED'}"
@@ -243,7 +243,7 @@ class Bench:
     def measure(self, measurement):
         left, start = self.left(), time.monotonic()
         if left < measurement.seconds:
-            return self.record(measurement, "out_of_time", reason=f"{max(0, left):.0f} s are left, it takes about "
+            return self.record(measurement, "out_of_time", reason=f"{max(0, left):.0f} s are left, the estimate is "
                                                                   f"{measurement.seconds:.0f}")
         self.until = start + min(left, 3 * measurement.seconds)
         try:
@@ -253,16 +253,16 @@ class Bench:
             status, reason, figures = end.status, str(end), end.figures
         except Stopped:
             self.until = None
-            self.record(measurement, "out_of_time", reason="the check was told to stop", seconds=time.monotonic() - start)
+            self.record(measurement, "out_of_time", reason="the check was stopped", seconds=time.monotonic() - start)
             raise
-        except Exception as error:  # a defect of the check itself costs one measurement, not the hour
+        except Exception as error:  # a defect of the check loses one measurement, not the run
             status, reason, figures = "failed", f"{type(error).__name__}: {error}", {}
         self.until = None
         return self.record(measurement, status, figures, re.sub(r"\s+", " ", reason), time.monotonic() - start)
 
 
 class Stopped(BaseException):
-    """SIGTERM or SIGINT: nothing but the stage itself catches it."""
+    """SIGTERM or SIGINT; only the stage catches it."""
 
 
 def exit_code(records):

@@ -5,7 +5,7 @@ NOT_THERE = "-"
 
 
 def newest(records):
-    """The newest record of each name, in the order of first appearance; a measured one stays before a later one without figures."""
+    """The newest record of each name, in the order of first appearance; a record with figures is preferred."""
     found = {}
     for record in records:
         earlier = found.get(record["name"])
@@ -42,7 +42,7 @@ def verdict(record):
 
 
 def described(record):
-    """A run's settings in words."""
+    """A run's settings as text."""
     settings, figures = record["settings"], record["figures"]
     batch = figures.get("batch_size", settings.get("batch_size"))
     words = [settings.get("model", "")]
@@ -92,7 +92,7 @@ def training_rows(found):
 
 
 def ratio(record, found, kind):
-    """Of a run's rate to Hugging Face's best one of the same model."""
+    """Ratio of a run's rate to Hugging Face's best rate for the same model."""
     if record["settings"].get("side") == "hf":
         return NOT_THERE
     others = [rate(other) for other in found.values() if other["settings"].get("side") == "hf" and is_training(other) and rate(other) and

@@ -1,4 +1,4 @@
-"""The kinds of measurement: how each runs its program and reads its figures."""
+"""The kinds of measurement: each runs a program and parses its figures."""
 import json
 import math
 import pathlib
@@ -30,7 +30,7 @@ def json_lines(text):
 # --- tests ----------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class TestProgram(Measurement):
-    """A GoogleTest program, once; the tests behind one that crashes in a process of their own, failed ones once more alone.
+    """Runs a GoogleTest program; after a crash the remaining tests run in a new process, and failed tests are repeated alone.
 
     An illegal access spoils a process's GPU for every later test, so only a test that fails alone has failed.
     """
@@ -48,7 +48,7 @@ class TestProgram(Measurement):
             if finished.timed_out:
                 if unfinished:
                     results[unfinished] = "out of time"
-                raise OutOfTime(f"{self.program} was ended{f' in {unfinished}' if unfinished else ''}", **counts(results))
+                raise OutOfTime(f"{self.program} was killed{f' in {unfinished}' if unfinished else ''}", **counts(results))
             if unfinished is None:
                 if not found and finished.returncode != 0:
                     raise Failed(f"{self.program} ended with {finished.returncode}: {last_line(finished.output)}", **counts(results))
@@ -79,7 +79,7 @@ def excluding(tests, results):
 
 
 def gtest_results(output):
-    """Ends of the tests, and the one that did not end. A test may print something without a newline before its end."""
+    """Results of the tests, and the unfinished test. A test may print text without a newline before its result."""
     results, running = {}, None
     for line in output.splitlines():
         if begin := re.match(r"\[ RUN      \] (\S+)", line):
@@ -98,7 +98,7 @@ def counts(results):
 
 @dataclass(frozen=True)
 class Sanitizer(Measurement):
-    """compute-sanitizer over a test program, where that tool works."""
+    """Runs a test program under compute-sanitizer, if that tool works."""
 
     program: str = ""
     tool: str = "memcheck"
@@ -110,7 +110,7 @@ class Sanitizer(Measurement):
             raise Skipped("compute-sanitizer checks GPU code" if sanitizer else "compute-sanitizer is not installed")
         program = bench.programs.path(self.program)
         command = [sanitizer, "--tool", self.tool, "--error-exitcode", 9, program]
-        # Some machines' runtimes refuse it the device.
+        # The runtime of some machines denies it access to the device.
         probe = bench.run(f"{self.name}.probe", [*command, "--gtest_filter=" + self.first_test(bench, program)], limit_s=40)
         if probe.timed_out or "Device not supported" in probe.output or not re.search(r"^\[  PASSED  \] 1 ", probe.stdout, re.M):
             if probe.returncode != 9:
@@ -137,7 +137,7 @@ class Sanitizer(Measurement):
 
 @dataclass(frozen=True)
 class PythonTests(Measurement):
-    """Tests of tests/train against Hugging Face, with the programs of this build; on a GPU those that are marked for one."""
+    """Tests of tests/train against Hugging Face with the programs of this build; on a GPU those marked `gpu`."""
 
     files: tuple = ()
     expression: str = ""
@@ -166,7 +166,7 @@ class PythonTests(Measurement):
 # --- kernels ----------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class KernelBench(Measurement):
-    """xffl-kernel-bench: a JSON line a kernel with name, shape, milliseconds, and tflops or gigabytes_per_second."""
+    """xffl-kernel-bench: one JSON line per kernel with name, shape, milliseconds, and tflops or gigabytes_per_second."""
 
     def measure(self, bench):
         argv = [bench.programs.path("xffl-kernel-bench"), "--device", bench.profile.device]
@@ -189,7 +189,7 @@ def lacks(figures, *names):
 
 
 def check_first_loss(bench, figures, precision, key, config):
-    """The first loss is of the same weights on both sides and in all settings: other first losses are defects."""
+    """Compares first losses: both sides and all settings start from the same weights, so a difference is a defect."""
     found = figures.get("first_loss")
     if found is None:
         return
@@ -222,11 +222,11 @@ def data_of(measurement, bench):
 
 @dataclass(frozen=True)
 class TrainerRun(Measurement):
-    """xffl-train once: some steps that are not measured, then some that are."""
+    """Runs xffl-train once: warm-up steps, then measured steps."""
 
     model: str = "large"
     batch_size: int = 1
-    micro_batch_size: int = 0  # 0: the batch's
+    micro_batch_size: int = 0  # 0: the batch size
     length: int = 1
     sequences: int = 64
     documents: int = 1
@@ -282,7 +282,7 @@ class TrainerRun(Measurement):
 
 @dataclass(frozen=True)
 class BestTrainerRun(TrainerRun):
-    """The fastest of the settings `among` that were measured, once more: beside Hugging Face in the same run."""
+    """Repeats the fastest measured setting of `among`, beside Hugging Face in the same run."""
 
     among: tuple = ()
 
@@ -296,7 +296,7 @@ class BestTrainerRun(TrainerRun):
 
 
 def best_of(bench, names):
-    """The newest record of each name; the fastest of them."""
+    """The fastest of the newest records of each name."""
     newest = {record["name"]: record for record in bench.known() if record["name"] in names and
               record["status"] in ("passed", "missed") and record["figures"].get("tokens_per_second")}
     return max(newest.values(), key=lambda record: record["figures"]["tokens_per_second"], default=None)
@@ -304,7 +304,7 @@ def best_of(bench, names):
 
 @dataclass(frozen=True)
 class HfRun(Measurement):
-    """Hugging Face at several settings in one process; its best one is the measurement's."""
+    """Runs Hugging Face at several settings in one process; the best setting is the result."""
 
     model: str = "large"
     length: int = 1
@@ -316,8 +316,8 @@ class HfRun(Measurement):
     modes: tuple = ("pure bf16",)
     batches: tuple = (1,)
     compile: str = "none"
-    against: str = ""  # the measurement of ours that it is compared with
-    batch_of: str = ""  # begins with the best batch of that measurement
+    against: str = ""  # the xffl measurement for the comparison
+    batch_of: str = ""  # starts with the best batch of that measurement
 
     def measure(self, bench):
         bench.need_python()
@@ -336,7 +336,7 @@ class HfRun(Measurement):
                 raise OutOfMemory("no setting fits", **figures)
             finished.check("hf_settings.py", **figures)
             raise OutOfTime("no setting was measured in time", **figures)
-        # Settings that were measured count, though a later one took too long or failed.
+        # Measured settings count even if a later one timed out or failed.
         if finished.returncode != 0 and not finished.timed_out:
             figures["problem"] = last_line(finished.stderr)
         self.check_losses(bench, figures, shape["config"])
@@ -371,7 +371,7 @@ class HfRun(Measurement):
         return figures
 
     def check_losses(self, bench, figures, config):
-        """Of every setting that was measured; the best one's is checked last and stays in the figures."""
+        """Checks every measured setting; the best one last, so that it stays in the figures."""
         measured = [one for one in figures["tried"] if one["status"] == "measured"]
         for one in sorted(measured, key=lambda one: one["tokens_per_second"]):
             figures.pop("drift", None)
@@ -398,14 +398,14 @@ class Generation(Measurement):
         finished.check("xffl-train generate", new_tokens=sum("id" in line for line in lines))
         end = lines[-1]
         if end.get("new_tokens") != self.new_tokens:
-            raise Failed(f"{end.get('new_tokens')} tokens came, {self.new_tokens} were asked for")
+            raise Failed(f"found {end.get('new_tokens')} new tokens, expected {self.new_tokens}")
         return dict(tokens_per_second=end["new_tokens"] / end["seconds"], new_tokens=end["new_tokens"], prompt_tokens=self.prompt,
                     process_seconds=round(finished.seconds, 2))
 
 
 @dataclass(frozen=True)
 class LoadAndSave(Measurement):
-    """xffl-model-io-bench, or transformers: GB/s of loading a model to the device, and of writing it."""
+    """xffl-model-io-bench, or transformers: GB/s of loading a model to the device and of writing it."""
 
     model: str = "large"
     side: str = "xffl"
@@ -419,7 +419,7 @@ class LoadAndSave(Measurement):
         out = model.parent / "saved"
         shutil.rmtree(out, ignore_errors=True)
         if shutil.disk_usage(model.parent).free < 1.1e9 * gigabytes:
-            raise Skipped(f"{model.parent} has no room for a second copy of {gigabytes:.0f} GB")
+            raise Skipped(f"{model.parent} has no space for a second copy of {gigabytes:.0f} GB")
         program = [bench.programs.path("xffl-model-io-bench")] if self.side == "xffl" else [bench.python, HERE / "model_io.py", "--worker"]
         try:
             finished = bench.run(self.name, [*program, model, out, bench.profile.device, bench.threads], ours=self.side == "xffl")

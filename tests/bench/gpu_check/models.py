@@ -1,4 +1,4 @@
-"""Random models and token shards, made once and found again by later stages.
+"""Random models and token shards, made once and reused by later stages.
 
 A model's folder is named by the hash of its shape; made.json in it is written last, so a creation that was killed is made anew.
 """
@@ -14,7 +14,7 @@ from trainer_job import SEED
 
 from .runner import Failed, OutOfTime, Process
 
-VERSION = 1  # of how models and data are made
+VERSION = 1  # of the procedure that makes models and data
 
 
 def hash_of(description):
@@ -42,7 +42,7 @@ def available_memory_bytes():
 
 
 def roomy_folder(wanted, needed_bytes, otherwise):
-    """`wanted` (a file system in memory) where the model fits there and half of the memory stays free, else `otherwise`."""
+    """`wanted` (a file system in memory) if the model fits and half of the memory stays free, else `otherwise`."""
     fits = wanted is not None and wanted.parent.is_dir() and os.access(wanted.parent, os.W_OK)
     if fits and needed_bytes * 1.1 < shutil.disk_usage(wanted.parent).free and needed_bytes * 2 < available_memory_bytes():
         return wanted
@@ -63,7 +63,7 @@ class Models:
         return roomy_folder(self.in_memory, size_bytes(config, dtype), self.on_disk) / name
 
     def begin(self, config, dtype):
-        """Starts making it, unless it is there or being made."""
+        """Starts making the model, unless it exists or is being made."""
         folder = self.folder(config, dtype)
         if (folder / "made.json").exists() or folder in self.making:
             return folder
@@ -76,7 +76,7 @@ class Models:
         return folder
 
     def ready(self, config, dtype, limit_s):
-        """The folder of the whole model: (path, seconds that its making took or None)."""
+        """Waits for the model; returns (path, seconds to make it or None)."""
         folder = self.begin(config, dtype)
         process = self.making.get(folder)
         if process is None:
@@ -91,14 +91,14 @@ class Models:
         return folder / "model", seconds
 
     def stop(self):
-        """Unfinished models go: they may lie in memory."""
+        """Removes unfinished models, which may occupy memory."""
         for folder, process in self.making.items():
             process.end()
             shutil.rmtree(folder, ignore_errors=True)
         self.making.clear()
 
     def tokens(self, folder, vocab_size, length, count, documents, limit_s):
-        """`count` sequences of length + 1 random ids, of so many documents each: (token shard, the same ids as int32, name)."""
+        """`count` sequences of length + 1 random ids with `documents` documents each: (token shard, ids as int32, name)."""
         name = "data-" + hash_of(dict(version=VERSION, vocab=vocab_size, length=length, count=count, documents=documents, seed=SEED))
         shard, ids = folder / f"{name}.tokens", folder / f"{name}.ids"
         if shard.exists() and ids.exists():

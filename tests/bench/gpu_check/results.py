@@ -18,7 +18,7 @@ MAX_LINE_BYTES = 256 << 10
 
 
 def read_results(*paths):
-    """The records of these files, in order; lines that are no record are passed over."""
+    """The records of these files, in order; other lines are skipped."""
     records = []
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
@@ -48,7 +48,7 @@ def append_line(path, line):
 
 
 def shortened(data, limit):
-    """The first quarter and the last three of what `limit` leaves."""
+    """Shortens to `limit`: keeps the first quarter and the last three quarters of it."""
     if len(data) <= limit:
         return data
     mark = b"\n[... %d bytes were left out ...]\n" % (len(data) - limit)
@@ -57,7 +57,7 @@ def shortened(data, limit):
 
 
 def largest_share(sizes, limit):
-    """The largest size to which each file may go so that all together stay within `limit`."""
+    """The largest size limit per file for which all files together stay within `limit`."""
     sizes, left = sorted(sizes), limit
     for index, size in enumerate(sizes):
         share = left // (len(sizes) - index)
@@ -68,7 +68,7 @@ def largest_share(sizes, limit):
 
 
 class Results:
-    """`state` lasts between the stages; `out` is where the files of this run are wanted, and may be the same folder."""
+    """`state` persists between stages; `out` receives the files of this run and may be the same folder."""
 
     def __init__(self, state, out):
         self.state, self.out, self.details = state, out, state / "details"
@@ -77,7 +77,7 @@ class Results:
 
     def append(self, record):
         line = json.dumps(record)
-        if len(line) > MAX_LINE_BYTES:  # figures stay; lists that a reader of the table can do without go
+        if len(line) > MAX_LINE_BYTES:  # drops lists, keeps figures
             line = json.dumps({key: value for key, value in record.items() if key not in ("tests", "kernels")})
         for folder in {self.state, self.out}:
             append_line(folder / "results.jsonl", line)
@@ -88,7 +88,7 @@ class Results:
 
     def say(self, text):
         line = f"{datetime.datetime.now():%H:%M:%S} {text}"
-        with contextlib.suppress(OSError):  # nobody reads the terminal any more
+        with contextlib.suppress(OSError):  # stdout may be closed
             print("gpu_check:", text, flush=True)
         log = self.out / "gpu_check.log"
         if not log.exists() or log.stat().st_size < MAX_LOG_BYTES:
@@ -96,7 +96,7 @@ class Results:
                 file.write(line + "\n")
 
     def bundle(self):
-        """details.tar anew, whole at any moment."""
+        """Replaces details.tar atomically."""
         files = sorted(path for path in self.details.rglob("*") if path.is_file())
         # A header and padding of 512 bytes each.
         share = largest_share([path.stat().st_size for path in files], MAX_DETAILS_BYTES - 1024 * len(files))

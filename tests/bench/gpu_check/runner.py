@@ -9,11 +9,11 @@ import time
 from dataclasses import dataclass
 
 GRACE_SECONDS = 3
-OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemory|bad_alloc|memory plan of a rank: does not fit", re.IGNORECASE)
+OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemory|bad_alloc|memory plan of a rank: cannot fit", re.IGNORECASE)
 
 
 class Ended(Exception):
-    """A measurement that ended without all of its figures; `figures` are those that it has."""
+    """A measurement that ended without all figures; `figures` holds the measured ones."""
 
     status = "failed"
 
@@ -52,7 +52,7 @@ class Finished:
         return self.stdout + self.stderr
 
     def check(self, program, **figures):
-        """Raises as the program's end demands."""
+        """Raises the exception for the program's exit status."""
         if self.timed_out:
             raise OutOfTime(f"{program} was ended after {self.seconds:.0f} s", **figures)
         if self.returncode != 0 and OUT_OF_MEMORY.search(self.output):
@@ -67,12 +67,12 @@ def last_line(output, pattern=re.compile(r"\S")):
 
 
 def die_with_parent():
-    """Of a child before it starts: SIGKILL when this process is gone, however it went."""
+    """Runs in a child before exec: the kernel sends SIGKILL to the child when this process ends."""
     ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 class Process:
-    """A program in a process group of its own; its output goes to `log`.out and `log`.err."""
+    """A program in its own process group; its output goes to `log`.out and `log`.err."""
 
     def __init__(self, argv, log, environment=None, stdin=None):
         log = pathlib.Path(log)
@@ -92,7 +92,7 @@ class Process:
             if pid:
                 self.returncode, self.usage = os.waitstatus_to_exitcode(status), usage
                 self.process.returncode = self.returncode
-                self.signal(signal.SIGKILL)  # what it may have left behind
+                self.signal(signal.SIGKILL)  # child processes that the program left
         return self.returncode is not None
 
     def signal(self, number):
@@ -119,7 +119,7 @@ class Process:
             self.wait(GRACE_SECONDS)
 
     def finish(self, limit_s):
-        """Its end within `limit_s` seconds, the grace of one that has to be killed included."""
+        """Waits at most `limit_s` seconds, including the grace period before SIGKILL."""
         grace = min(GRACE_SECONDS, limit_s / 4)
         timed_out = not self.wait(limit_s - grace)
         if timed_out:

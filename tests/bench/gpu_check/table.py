@@ -11,7 +11,7 @@ PURE_BF16 = dict(precision="bf16", masters="none", moment_dtype="bf16", gradient
 SPLIT_MASTERS = dict(precision="bf16", masters="split")
 LORA = dict(rank=16, alpha=32.0, dropout=0.0,
             target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"])
-# Tests of the features of a configuration: each pattern has to match a test, and all that match have to pass.
+# Tests of the features of a configuration: each pattern must match a test, and all matching tests must pass.
 TESTED_BY = {
     "pure bf16": ("TrainerGpu.PureBf16*", "TrainerGpu.NarrowEmbeddingGradient*"),
     "recompute": ("TrainerGpu.Recompute*",),
@@ -43,11 +43,11 @@ class Profile:
     python_tests: tuple  # files, expression
     aims: dict = field(default_factory=dict)
     covered_by: dict = field(default_factory=dict)  # feature: pattern of its tests
-    # Relative. A random model's mean loss hides much: with hidden states that are all wrong it moves by 2e-3 only, with those that
-    # bf16 leaves by some 2e-5 (thousands of tokens). On a GPU attention of float32 multiplies in parts of 10 bits.
+    # Relative. A random model's mean loss is insensitive: entirely wrong hidden states change it by only 2e-3, bf16 rounding by
+    # about 2e-5 (thousands of tokens). On a GPU float32 attention multiplies in TF32.
     first_loss_tolerance: dict = field(default_factory=lambda: dict(fp32=5e-5, bf16=3e-4))
     compiler: str = "inductor"  # torch.compile's backend
-    most_seconds: float = 1e9  # no estimate of a measurement is above this
+    most_seconds: float = 1e9  # upper limit of the estimates
     prompt: int = 64
     new_tokens: int = 128
 
@@ -68,7 +68,7 @@ GPU = Profile(
     aims={"pure_bf16_batch_4": {"tokens_per_second": ("at_least", 12000)},
           "hf_eager": {"ratio_of_ours": ("at_least", 1.15), "memory_of_ours": ("at_most", 1.0)},
           "load_and_save": {"load_gb_per_second": ("at_least", 2.0), "save_gb_per_second": ("at_least", 2.0)}},
-    covered_by={**TESTED_BY, "gradients": ("LlamaOnGpu.AWholeModelsGradients*",), "deterministic": ("LlamaOnGpu.DeterministicMode*",)})
+    covered_by={**TESTED_BY, "gradients": ("LlamaOnGpu.GradientsOfAWholeModel*",), "deterministic": ("LlamaOnGpu.DeterministicMode*",)})
 
 TINY = dict(llama_3_1_8b_config(2), vocab_size=512, hidden_size=64, intermediate_size=128, num_attention_heads=4, num_key_value_heads=2,
             head_dim=16, max_position_embeddings=512)
@@ -80,11 +80,11 @@ REHEARSAL = dataclasses.replace(
     length=64, long_length=256, documents=(3, 6), sequences=48, lab_length=32, warm_up=1, steps=2, prompt=8, new_tokens=8,
     test_programs=(("kernels_test", "OptimizerKernels.*", 5), ("llama_test", "Model.GradientsEqual*:Threads.DoNotChange*", 5),
                    ("trainer_cases_test", "TrainerGpu.*", 20)),
-    sanitized=("kernels_test", "OptimizerKernels.*"), python_tests=(("test_program.py",), "version or mistakes_are_named"),
+    sanitized=("kernels_test", "OptimizerKernels.*"), python_tests=(("test_program.py",), "version or usage_errors_are_named"),
     aims={"pure_bf16_batch_4": {"tokens_per_second": ("at_least", 1)},
           "hf_eager": {"ratio_of_ours": ("at_least", 1e-3), "memory_of_ours": ("at_most", 1e3)},
           "load_and_save": {"load_gb_per_second": ("at_least", 1e-9), "save_gb_per_second": ("at_least", 1e-9)}},
-    # Where TrainerGpu's bodies, which run on a CPU as well, have no test of it: a stand-in.
+    # Tests of features that TrainerGpu does not cover on a CPU.
     covered_by={**TESTED_BY, "gradients": ("Model.GradientsEqual*",), "deterministic": ("Threads.DoNotChange*",)})
 PROFILES = {profile.name: profile for profile in (GPU, REHEARSAL)}
 
@@ -97,7 +97,7 @@ def tests_and_kernels(profile):
 
 def large(profile, name, stage, seconds, features, training, recompute="none", length=0, documents=1, batch_size=4, micro_batch_size=0,
           steps=0, kind=TrainerRun, **more):
-    """A run of the large model; its settings say all that distinguishes it."""
+    """A run of the large model, with settings that identify it."""
     length = length or profile.length
     micro_batches = batch_size // (micro_batch_size or batch_size)
     settings = dict(side="xffl", model=profile.shapes["large"]["title"], batch_size=batch_size, micro_batches=micro_batches, length=length,
@@ -129,7 +129,7 @@ def checks_of_memory_and_parity(profile):
 
 
 def settings_of_ours(profile):
-    """Stage 2, the most telling first. The batch of 8 without recomputation may not fit."""
+    """Stage 2, the most important measurements first. The batch of 8 without recomputation may not fit."""
     few, many = profile.documents
     return [
         pure_bf16(profile, 4, "cheap", 2), pure_bf16(profile, 8, "cheap", 2), pure_bf16(profile, 2, "none", 2),

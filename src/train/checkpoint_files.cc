@@ -1,14 +1,16 @@
-#include "state_parts.h"
+#include "checkpoint_files.h"
 
 #include <torch/types.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <future>
 #include <span>
 #include <system_error>
 
+#include "rank_sync.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/sha256.h"
@@ -19,13 +21,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kHashSuffix = ".sha256";  // beside a part until all are there
+constexpr const char* kHashSuffix = ".sha256";  // beside a part until all parts are written
 constexpr size_t kHashThreads = 8;
+constexpr const char* kStateName = "state.json";
+constexpr uint64_t kMaxStateBytes = 16 << 20;
 
-std::string buffer_name(size_t unit, const std::string& what) {
+std::string buffer_name(size_t unit, const std::string& kind) {
   char text[32];
   std::snprintf(text, sizeof text, "unit%04zu.", unit);
-  return text + what;
+  return text + kind;
 }
 
 std::span<const std::byte> bytes_of(const at::Tensor& host) {
@@ -34,7 +38,7 @@ std::span<const std::byte> bytes_of(const at::Tensor& host) {
 
 bool is_bf16(const at::Tensor& x) { return x.scalar_type() == at::kBFloat16; }
 
-// A unit's elements as they are stored, on the host.
+// A unit's elements on the host, in the stored type.
 at::Tensor stored_form(const UnitBuffers& buffer, size_t unit) {
   const at::Tensor host = buffer.units.at(unit).to(at::kCPU);
   if (buffer.remainders.empty()) return host;
@@ -46,7 +50,7 @@ checkpoint::Dtype stored_dtype(const UnitBuffers& buffer, size_t unit) {
   return narrow ? checkpoint::Dtype::kBF16 : checkpoint::Dtype::kF32;
 }
 
-// A file's tensor: its bytes may lie at any address.
+// A tensor in a file, whose bytes may be unaligned.
 struct StoredPart {
   std::span<const std::byte> bytes;
   at::ScalarType dtype = at::kFloat;
@@ -70,7 +74,7 @@ StoredPart find_part(const checkpoint::SafetensorsFile& file, const std::string&
   return {file.data(name), dtype == checkpoint::Dtype::kF32 ? at::kFloat : at::kBFloat16};
 }
 
-// Copies the elements that a stored part and `held` have in common.
+// Copies the overlap of a stored part and `held`.
 void copy_overlap(const StoredPart& stored, int64_t stored_begin, const shard::Range& held,
                   const UnitBuffers& out, size_t unit) {
   const int64_t begin = std::max(stored_begin, held.begin);
@@ -83,9 +87,19 @@ void copy_overlap(const StoredPart& stored, int64_t stored_begin, const shard::R
                      stored.elements(begin - stored_begin, end - begin));
 }
 
+void put_in_place(const CheckpointFolder& folder, const std::function<bool()>& may_stay) {
+  std::error_code none;
+  if (may_stay && fs::exists(folder.target, none) && may_stay()) {
+    fs::remove_all(folder.temporary, none);
+    return;
+  }
+  fs::remove_all(folder.target, none);
+  rename_durable(folder.temporary, folder.target);
+}
+
 }  // namespace
 
-std::string StateParts::name(int group, int part, int num_parts) const {
+std::string CheckpointParts::name(int group, int part, int num_parts) const {
   char text[64];
   std::snprintf(text, sizeof text, "part-%04d-of-%04d.safetensors", part + 1, num_parts);
   if (groups_.count() == 1) return text;
@@ -94,12 +108,12 @@ std::string StateParts::name(int group, int part, int num_parts) const {
   return std::string(prefix) + text;
 }
 
-void StateParts::write(const fs::path& folder, const std::vector<UnitBuffers>& buffers) const {
+void CheckpointParts::write(const fs::path& folder, const std::vector<UnitBuffers>& buffers) const {
   if (parameters_.is_copy()) return;
   std::vector<checkpoint::TensorSpec> specs;
   std::vector<std::pair<const UnitBuffers*, size_t>> tensors;
   for (size_t unit = 0; unit < parameters_.states().size(); ++unit) {
-    if (parameters_.state_range(static_cast<int>(unit)).count == 0) continue;  // another stage's
+    if (parameters_.state_range(static_cast<int>(unit)).count == 0) continue;  // of another stage
     for (const UnitBuffers& buffer : buffers) {
       specs.push_back({buffer_name(unit, buffer.name),
                        stored_dtype(buffer, unit),
@@ -114,9 +128,9 @@ void StateParts::write(const fs::path& folder, const std::vector<UnitBuffers>& b
   write_file_atomic(folder / (file.name + kHashSuffix), file.sha256);  // for files()
 }
 
-void StateParts::read(const fs::path& folder, int num_parts,
-                      const std::vector<UnitBuffers>& buffers) const {
-  std::vector<int64_t> begins(parameters_.states().size(), 0);  // of a unit's next part
+void CheckpointParts::read(const fs::path& folder, int num_parts,
+                           const std::vector<UnitBuffers>& buffers) const {
+  std::vector<int64_t> begins(parameters_.states().size(), 0);  // of the unit's next part
   for (int part = 0; part < num_parts; ++part) {
     const checkpoint::SafetensorsFile file(folder / name(groups_.index(), part, num_parts));
     for (size_t unit = 0; unit < begins.size(); ++unit) {
@@ -138,7 +152,7 @@ void StateParts::read(const fs::path& folder, int num_parts,
   }
 }
 
-Json StateParts::files(const fs::path& folder) const {
+Json CheckpointParts::files(const fs::path& folder) const {
   Json files = Json::object();
   for (int group = 0; group < groups_.count(); ++group) {
     for (int part = 0; part < num_parts(); ++part) {
@@ -152,7 +166,7 @@ Json StateParts::files(const fs::path& folder) const {
 }
 
 std::string damaged_file(const fs::path& folder, const Json& files) {
-  // Sizes first: they cost nothing.
+  // Sizes are cheap to check, so they come first.
   std::vector<std::pair<std::string, std::string>> hashes;
   for (const auto& [name, file] : files.items()) {
     std::error_code error;
@@ -172,6 +186,44 @@ std::string damaged_file(const fs::path& folder, const Json& files) {
       if (!is_same.get()) return name;
   }
   return "";
+}
+
+void write_checkpoint(comm::Group& group, at::Device device, const CheckpointFolder& folder,
+                      const CheckpointParts& parts, const std::vector<UnitBuffers>& buffers,
+                      const std::function<Json()>& document,
+                      const std::function<bool()>& may_stay) {
+  std::error_code none;
+  try {
+    on_first_rank(group, device, [&] {
+      fs::remove_all(folder.temporary, none);
+      make_dirs(folder.temporary);
+    });
+    on_all_ranks_without_timeout(group, device, [&] { parts.write(folder.temporary, buffers); });
+    on_first_rank(group, device, [&] {
+      write_file_atomic(folder.temporary / kStateName, document().dump(1) + "\n");
+      fsync_dir(folder.temporary);
+      put_in_place(folder, may_stay);
+    });
+  } catch (const std::exception&) {
+    if (group.rank() == 0) fs::remove_all(folder.temporary, none);
+    throw;
+  }
+}
+
+std::vector<fs::path> entries_in(const fs::path& folder) {
+  std::vector<fs::path> entries;
+  std::error_code error;
+  // increment(error) does not throw; a range-based loop would.
+  for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
+       entry.increment(error))
+    entries.push_back(entry->path());
+  return entries;
+}
+
+Json read_checkpoint_json(const fs::path& folder) {
+  const fs::path path = folder / kStateName;
+  return parse_json(read_file(path, kMaxStateBytes), path.string(),
+                    {.max_bytes = kMaxStateBytes, .max_depth = 6});
 }
 
 }  // namespace xffl::train

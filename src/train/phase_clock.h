@@ -1,7 +1,7 @@
-// Where the time of a training step goes.
+// Measures the phases of a training step.
 //
-// On a CPU the steady clock measures. On a GPU events on the current stream do: to enter a phase
-// records one and waits for nothing, and read() is called where the host has just waited anyway.
+// A CPU uses the steady clock. A GPU uses events on the current stream: enter() records an event
+// without waiting, and the trainer calls read() after the host has waited for the stream.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,13 +12,13 @@ namespace xffl::train {
 
 enum class StepPhase { kOther, kForward, kHead, kBackward, kNorm, kAdamw };
 
-/// Sums over a step's micro-batches. The rest of a step (reading batches, waiting for other
+/// Sums over a step's micro-batches. Other work of a step (reading batches, waiting for other
 /// pipeline stages, exchanges between groups) belongs to no phase.
 struct PhaseSeconds {
   double forward = 0;   // embedding and blocks
   double head = 0;      // final norm, logits and cross-entropy
-  double backward = 0;  // all gradients, and the wait for the rest of their reduction
-  double norm = 0;      // of the gradients, for clipping
+  double backward = 0;  // gradients, and waiting for their reduction
+  double norm = 0;      // gradient norm, for clipping
   double adamw = 0;
 
   PhaseSeconds& operator+=(const PhaseSeconds& other);
@@ -29,10 +29,10 @@ class PhaseClock {
   explicit PhaseClock(at::Device device);
   ~PhaseClock();
 
-  /// The phase so far ends, `phase` begins.
+  /// Ends the current phase and begins `phase`.
   void enter(StepPhase phase);
-  /// The phases that ended since the last call. On a GPU the host must have waited for the current
-  /// stream after the last enter().
+  /// The phases that ended since the last call. With a GPU the host must have waited for the
+  /// current stream after the last enter().
   PhaseSeconds read();
 
  private:

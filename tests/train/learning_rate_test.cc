@@ -1,4 +1,4 @@
-#include "xffl/train/schedule.h"
+#include "learning_rate.h"
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ job::TrainingSpec training(job::ScheduleKind kind, int64_t warmup, int64_t total
   return spec;
 }
 
-TEST(Schedule, WarmsUpFromZero) {
+TEST(LearningRate, WarmsUpFromZero) {
   for (const auto kind :
        {job::ScheduleKind::kConstant, job::ScheduleKind::kLinear, job::ScheduleKind::kCosine}) {
     const auto spec = training(kind, 4, 20, 0.1);
@@ -26,7 +26,7 @@ TEST(Schedule, WarmsUpFromZero) {
   }
 }
 
-TEST(Schedule, FollowsItsKindByHand) {
+TEST(LearningRate, FollowsItsKindByHand) {
   const auto linear = training(job::ScheduleKind::kLinear, 0, 10, 0.0);
   EXPECT_DOUBLE_EQ(learning_rate(linear, 0), 2.0);
   EXPECT_DOUBLE_EQ(learning_rate(linear, 5), 1.0);
@@ -41,7 +41,7 @@ TEST(Schedule, FollowsItsKindByHand) {
   EXPECT_DOUBLE_EQ(learning_rate(training(job::ScheduleKind::kConstant, 0, 10, 0), 9), 2.0);
 }
 
-TEST(Schedule, WithoutATotalItEndsWithTheJob) {
+TEST(LearningRate, WithoutTotalStepsItEndsWithTheJob) {
   auto spec = training(job::ScheduleKind::kLinear, 0, 0, 0);
   spec.first_step = 10;
   spec.steps = 30;

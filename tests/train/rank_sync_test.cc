@@ -1,5 +1,5 @@
 // Ranks are threads over Gloo.
-#include "agree.h"
+#include "rank_sync.h"
 
 #include <gtest/gtest.h>
 #include <torch/types.h>
@@ -19,7 +19,7 @@
 namespace xffl::train {
 namespace {
 
-class Agree : public testing::Test {
+class RankSync : public testing::Test {
  protected:
   void SetUp() override {
     if (!comm::has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
@@ -28,7 +28,7 @@ class Agree : public testing::Test {
 
 using Body = std::function<void()>;
 
-// The kind of what `body`, which throws on the first rank, makes each of two ranks throw.
+// The error kinds that two ranks throw when `body` throws on the first rank.
 std::vector<ErrorKind> kinds_of(const Body& body, bool on_all) {
   std::vector<ErrorKind> kinds(2, ErrorKind::kUsage);
   test::run_ranks(
@@ -47,8 +47,7 @@ std::vector<ErrorKind> kinds_of(const Body& body, bool on_all) {
   return kinds;
 }
 
-// Exceptions of any type reach the agreement: nobody waits for a rank that is on its way out.
-TEST_F(Agree, ForeignExceptionsStopAllRanks) {
+TEST_F(RankSync, ExceptionOfAnyTypeStopsAllRanks) {
   const std::pair<Body, ErrorKind> thrown[] = {
       {[] { throw Error(ErrorKind::kRejected, "x"); }, ErrorKind::kRejected},
       {[] {
@@ -64,7 +63,7 @@ TEST_F(Agree, ForeignExceptionsStopAllRanks) {
       EXPECT_EQ(kinds_of(body, on_all), (std::vector{kind, ErrorKind::kFailed})) << on_all;
 }
 
-TEST_F(Agree, NobodyIsLateForTheFirstRank) {
+TEST_F(RankSync, OtherRanksWaitForASlowFirstRank) {
   test::run_ranks(
       2,
       [](comm::Group& group) {
@@ -72,7 +71,7 @@ TEST_F(Agree, NobodyIsLateForTheFirstRank) {
           if (group.rank() == 0) std::this_thread::sleep_for(std::chrono::seconds(5));
         };
         EXPECT_NO_THROW(on_first_rank(group, at::kCPU, slow));
-        EXPECT_NO_THROW(on_all_ranks_at_length(group, at::kCPU, slow));
+        EXPECT_NO_THROW(on_all_ranks_without_timeout(group, at::kCPU, slow));
       },
       std::chrono::seconds(2));
 }

@@ -1,4 +1,4 @@
-#include "outer_optimizer.h"
+#include "group_outer_optimizer.h"
 
 #include <torch/types.h>
 
@@ -19,7 +19,8 @@ UnitBuffers like_masters(const char* name, const shard::FlatParameters& paramete
 
 }  // namespace
 
-OuterOptimizer::OuterOptimizer(const shard::FlatParameters& parameters, const job::Outer& settings)
+GroupOuterOptimizer::GroupOuterOptimizer(const shard::FlatParameters& parameters,
+                                         const job::Outer& settings)
     : settings_(settings) {
   if (settings.kind == Kind::kAverage) return;
   buffers_.push_back(like_masters("anchor", parameters));
@@ -31,7 +32,7 @@ OuterOptimizer::OuterOptimizer(const shard::FlatParameters& parameters, const jo
   if (settings.kind == Kind::kAdam) buffers_.push_back(like_masters("outer_second", parameters));
 }
 
-void OuterOptimizer::update(size_t unit, at::Tensor master_S) {
+void GroupOuterOptimizer::update(size_t unit, at::Tensor master_S) {
   if (settings_.kind == Kind::kAverage) return;
   const at::Tensor& anchor_S = buffers_[0].units.at(unit);
   const at::Tensor gradient_S = at::sub(anchor_S, master_S);
@@ -43,7 +44,8 @@ void OuterOptimizer::update(size_t unit, at::Tensor master_S) {
   master_S.copy_(anchor_S);
 }
 
-void OuterOptimizer::sgd(at::Tensor anchor_S, at::Tensor momentum_S, at::Tensor gradient_S) const {
+void GroupOuterOptimizer::sgd(at::Tensor anchor_S, at::Tensor momentum_S,
+                              at::Tensor gradient_S) const {
   momentum_S.mul_(settings_.momentum).add_(gradient_S);
   if (settings_.kind == Kind::kNesterov) {
     gradient_S.add_(momentum_S, settings_.momentum);
@@ -53,8 +55,8 @@ void OuterOptimizer::sgd(at::Tensor anchor_S, at::Tensor momentum_S, at::Tensor 
   }
 }
 
-void OuterOptimizer::adam(at::Tensor anchor_S, at::Tensor first_S, at::Tensor second_S,
-                          at::Tensor gradient_S) const {
+void GroupOuterOptimizer::adam(at::Tensor anchor_S, at::Tensor first_S, at::Tensor second_S,
+                               at::Tensor gradient_S) const {
   const auto steps = static_cast<double>(num_steps_);
   const double first_bias = 1 - std::pow(settings_.beta1, steps);
   const double second_bias = 1 - std::pow(settings_.beta2, steps);

@@ -1,4 +1,4 @@
-#include "xffl/train/schedule.h"
+#include "learning_rate.h"
 
 #include <algorithm>
 #include <cmath>

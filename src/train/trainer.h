@@ -1,0 +1,130 @@
+// One rank's training: its optimizer, one optimizer step, and local SGD between groups of ranks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "group_exchange.h"
+#include "job_groups.h"
+#include "phase_clock.h"
+#include "xffl/base/json.h"
+#include "xffl/job/job_spec.h"
+#include "xffl/shard/adamw.h"
+#include "xffl/shard/flat_parameters.h"
+#include "xffl/train/dataset.h"
+#include "xffl/train/loaded_model.h"
+#include "xffl/train/pipeline.h"
+
+namespace xffl::train {
+
+struct StepResult {
+  int64_t tokens = 0;           // target tokens of the step, over all ranks
+  double loss = 0;              // their mean NLL before the step
+  double grad_norm = 0;         // before clipping
+  bool skipped = false;         // fp16 overflow: the loss scale was halved, nothing updated
+  bool finite = true;           // false: nothing was updated, and the training must end
+  int64_t trained_tokens = 0;   // the part of `tokens` that updated the parameters
+  int64_t trained_batches = 0;  // batches that updated the parameters: 0 or 1 for each group
+  /// Times of this rank. A GPU's AdamW still runs when a step returns: there `adamw` is the
+  /// previous step's.
+  PhaseSeconds phases{};
+};
+
+/// Throws kFailed unless result.finite.
+void check_finite(const StepResult& result);
+
+/// The scale of an fp16 loss (Micikevicius et al., 2018; torch.amp.GradScaler's defaults): halved
+/// when a gradient is not finite, doubled after 2000 finite steps. 1 in other precisions.
+class LossScale {
+ public:
+  explicit LossScale(job::FloatType precision) : dynamic_(precision == job::FloatType::kFloat16) {}
+  double value() const { return dynamic_ ? scale_ : 1.0; }
+  /// Whether a step with a non-finite gradient is skipped rather than fatal.
+  bool can_skip() const { return dynamic_ && scale_ > kSmallest; }
+  void record(bool finite);
+  /// For checkpoints.
+  std::array<double, 2> state() const { return {scale_, static_cast<double>(good_steps_)}; }
+  void set_state(const std::array<double, 2>& state) {
+    scale_ = state[0];
+    good_steps_ = static_cast<int>(state[1]);
+  }
+
+ private:
+  static constexpr double kSmallest = 1.0 / 1024;
+  static constexpr int kGrowthInterval = 2000;
+  bool dynamic_;
+  double scale_ = 65536;
+  int good_steps_ = 0;
+};
+
+/// FedProx's proximal term (Li et al., 2020): mu / 2 * |w - w_input|^2 is added to the loss, so
+/// that a facility's training stays near the input model, which all facilities share.
+class Proximal {
+ public:
+  /// Keeps a float32 copy of this rank's masters, unless mu is 0. `parameters` must outlive this
+  /// object.
+  Proximal(shard::FlatParameters& parameters, double mu);
+
+  /// gradient += scale * mu * (master - input); after finish_gradients(), before the norm.
+  void add_gradients(double scale);
+
+ private:
+  shard::FlatParameters& parameters_;
+  double mu_;
+  std::vector<at::Tensor> input_S_;  // by unit
+};
+
+class Trainer {
+ public:
+  /// All arguments must outlive the trainer. `model` is the model of the pipeline's stage, and the
+  /// pipeline is a pipeline of this rank's group.
+  Trainer(LoadedModel& model, const job::TrainingSpec& training, const JobGroups& groups,
+          Pipeline& pipeline, at::Device device);
+  ~Trainer();
+
+  /// One optimizer step of this rank's group on the sequences `indices` (possibly none) of this
+  /// rank's pipeline, from a global batch with `global_tokens` targets; collective. If loss or
+  /// gradient is not finite, no rank of the group changes its parameters: see check_finite().
+  StepResult step(const Dataset& data, std::vector<uint64_t> indices, int64_t global_tokens,
+                  double learning_rate);
+
+  /// Ends a step that all groups passed with check_finite(): exchanges weights between groups when
+  /// an exchange is due after `steps_done` steps, and returns the sums and means over all groups;
+  /// collective.
+  StepResult end_step(int64_t steps_done, const StepResult& mine);
+
+  /// The scalar state beside the buffers, which may differ between groups: for each group the
+  /// optimizer's step count, the loss scale, its good steps, and the tokens since the last
+  /// exchange. Collective; the same on all ranks.
+  Json gather_counts();
+  /// Restores the scalar state of this rank's group. `steps_since` counts the steps since the last
+  /// exchange.
+  void restore_counts(const Json& counts, int64_t steps_since);
+
+  shard::Adamw& optimizer() { return optimizer_; }
+  LossScale& loss_scale() { return loss_scale_; }
+  GroupExchange& exchange() { return exchange_; }
+
+ private:
+  at::Tensor forward_backward(const Dataset& data, const std::vector<uint64_t>& indices,
+                              double scale);
+  uint64_t dropout_seed(int64_t micro_batch) const;
+  at::Tensor sum_over_ranks(const at::Tensor& mine) const;
+  StepResult over_groups(const StepResult& mine) const;
+
+  LoadedModel& model_;
+  job::TrainingSpec training_;
+  const JobGroups& groups_;
+  Pipeline& pipeline_;
+  at::Device device_;
+  Proximal proximal_;
+  shard::Adamw optimizer_;
+  LossScale loss_scale_;
+  PhaseClock clock_;
+  GroupExchange exchange_;
+};
+
+}  // namespace xffl::train
