@@ -11,7 +11,7 @@
 #include "safetensors_header.h"
 #include "trailing_hash.h"
 #include "xffl/base/error.h"
-#include "xffl/base/stage.h"
+#include "xffl/base/block_worker.h"
 
 namespace xffl::checkpoint {
 namespace {
@@ -31,7 +31,7 @@ struct SafetensorsWriter::State {
   Block block;  // not full yet
   // Last: their threads use what is above.
   std::optional<TrailingHash> hash;
-  std::optional<Stage> writing;
+  std::optional<BlockWorker> writing;
 
   void open() {
     fd = open_file(temp_path, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW);

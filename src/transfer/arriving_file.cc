@@ -12,9 +12,9 @@
 
 #include "names.h"
 #include "part_file.h"
+#include "xffl/base/block_worker.h"
 #include "xffl/base/error.h"
 #include "xffl/base/sha256.h"
-#include "xffl/base/stage.h"
 
 namespace xffl::transfer {
 namespace {
@@ -128,7 +128,7 @@ class Inflow {
   uint64_t offset_;
   size_t size_ = 0;
   std::shared_ptr<std::byte[]> room_;
-  Stage writing_, hashing_;
+  BlockWorker writing_, hashing_;
 };
 
 class Arrival {

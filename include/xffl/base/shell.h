@@ -1,7 +1,7 @@
-// Quoting for a POSIX shell: the one function of the whole program that does it.
+// Quoting for a POSIX shell; no other code quotes.
 //
-// A command is an argument vector everywhere; only where a shell must read it (a job script, a
-// remote log-in) does each word go through here. tests/submit/ checks it against real shells.
+// A command is an argument vector everywhere. Only commands for a shell (a job script, a remote
+// login) are quoted, word by word. tests/submit/ checks the quoting against real shells.
 #pragma once
 
 #include <string>
@@ -11,11 +11,11 @@
 
 namespace xffl {
 
-/// `text` as one word. Words of harmless characters stay as they are; the rest is put in single
-/// quotes. Throws kConfig for a NUL, which no shell word can hold.
+/// `text` as one shell word. Words of harmless characters stay unchanged; other words are put in
+/// single quotes. Throws kConfig for a NUL, which no shell word can hold.
 inline std::string quote_for_shell(std::string_view text) {
   if (text.find('\0') != std::string_view::npos)
-    throw Error(ErrorKind::kConfig, "a text for a shell holds a NUL character");
+    throw Error(ErrorKind::kConfig, "a shell argument holds a NUL character");
   constexpr std::string_view kHarmless =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./:@%+,-";
   if (!text.empty() && text.find_first_not_of(kHarmless) == std::string_view::npos)
