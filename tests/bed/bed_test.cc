@@ -1,4 +1,4 @@
-// The bed of real facilities itself: what other tests take for granted.
+// Tests of the bed of real facilities.
 #include "support/bed.h"
 
 #include <gtest/gtest.h>
@@ -27,8 +27,8 @@ ProcessResult ssh(const Facility& facility, std::vector<std::string> argv,
   return run_process({.argv = full, .stdin_text = stdin_text, .timeout = std::chrono::seconds(30)});
 }
 
-// Processes of this machine in the network namespace of `pid`.
-size_t processes_beside(const std::string& network) {
+// The number of processes of this machine in the network namespace `network`.
+size_t processes_in(const std::string& network) {
   size_t found = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     std::error_code gone;
@@ -38,11 +38,11 @@ size_t processes_beside(const std::string& network) {
   return found;
 }
 
-constexpr const char* kPrintPlace = R"(#!/bin/sh
+constexpr const char* kPrintRank = R"(#!/bin/sh
 srun sh -c 'echo "$(hostname) $SLURM_PROCID of $SLURM_NTASKS, GPUs $CUDA_VISIBLE_DEVICES"'
 )";
 
-TEST(Bed, TwoFacilitiesRunJobsOnTheirNodesAndLeaveNothing) {
+TEST(Bed, TwoFacilitiesRunJobsAndDownRemovesThem) {
   Bed bed({"alba", "brno"});
   if (!bed.up()) GTEST_SKIP() << bed.why_not();
   std::vector<std::string> networks;
@@ -54,7 +54,7 @@ TEST(Bed, TwoFacilitiesRunJobsOnTheirNodesAndLeaveNothing) {
              "--ntasks-per-node=1 --gpus-per-node=2; until squeue -h -t all "
              "-n twonodes -o %T | grep -q COMPLETED; do sleep 0.1; done; "
              "sort out.txt"},
-            kPrintPlace);
+            kPrintRank);
     ASSERT_EQ(result.exit_code, 0) << result.err;
     EXPECT_NE(result.out.find(std::string(name) + "1 0 of 2, GPUs 0,1\n"), std::string::npos)
         << result.out;
@@ -62,14 +62,14 @@ TEST(Bed, TwoFacilitiesRunJobsOnTheirNodesAndLeaveNothing) {
         << result.out;
     const pid_t sshd = facility.pids("sshd").at(0);
     networks.push_back(std::filesystem::read_symlink("/proc/" + std::to_string(sshd) + "/ns/net"));
-    EXPECT_GT(processes_beside(networks.back()), 0u);
+    EXPECT_GT(processes_in(networks.back()), 0u);
   }
   bed.down();
   EXPECT_FALSE(std::filesystem::exists(bed.state()));
-  for (const std::string& network : networks) EXPECT_EQ(processes_beside(network), 0u);
+  for (const std::string& network : networks) EXPECT_EQ(processes_in(network), 0u);
 }
 
-TEST(Bed, AFacilityIsItsOwnMachine) {
+TEST(Bed, AFacilityHasItsOwnFileSystemAndUser) {
   Bed bed({"alba"});
   if (!bed.up()) GTEST_SKIP() << bed.why_not();
   const Facility& alba = bed.facility("alba");
@@ -82,7 +82,7 @@ TEST(Bed, AFacilityIsItsOwnMachine) {
   EXPECT_EQ(alba.exec_as_user({"id", "-un"}).out, alba.user + "\n");
 }
 
-TEST(Bed, ACutLinkIsSilentAndHeals) {
+TEST(Bed, ACutLinkDropsPacketsUntilItHeals) {
   Bed bed({"alba"});
   if (!bed.up()) GTEST_SKIP() << bed.why_not();
   const Facility& alba = bed.facility("alba");
@@ -101,7 +101,7 @@ TEST(Bed, ACutLinkIsSilentAndHeals) {
   EXPECT_EQ(ssh(alba, {"true"}).exit_code, 0);
 }
 
-TEST(Bed, NodesAndDaemonsFailAndComeBack) {
+TEST(Bed, NodesAndDaemonsStopAndRestart) {
   Bed bed({"alba"});
   if (!bed.up()) GTEST_SKIP() << bed.why_not();
   const Facility& alba = bed.facility("alba");
@@ -121,7 +121,7 @@ TEST(Bed, NodesAndDaemonsFailAndComeBack) {
   EXPECT_NE(ssh(alba, {"true"}).err.find("IDENTIFICATION HAS CHANGED"), std::string::npos);
 }
 
-TEST(Bed, FlavoursAreAsTheySay) {
+TEST(Bed, FlavoursTakeEffect) {
   Bed bed({"alba"}, {"--mover", "--scratch-mb", "4", "--noisy", "--max-sessions", "1"});
   if (!bed.up()) GTEST_SKIP() << bed.why_not();
   const Facility& alba = bed.facility("alba");
