@@ -72,9 +72,9 @@ void Error::add_context(std::string_view context) {
   message_ = std::string(context) + ": " + message_;
 }
 
-Error system_error(std::string_view doing, int error_number) {
+Error system_error(std::string_view operation, int error_number) {
   ErrorKind kind = error_number == ENOENT ? ErrorKind::kNotFound : ErrorKind::kIo;
-  return Error(kind, "cannot " + std::string(doing) + ": " +
+  return Error(kind, "cannot " + std::string(operation) + ": " +
                          std::generic_category().message(error_number) + " (errno " +
                          std::to_string(error_number) + ")");
 }

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// A name beside `path` that is removed again unless keep() says that it was renamed.
+// "<path>.tmp"; the destructor removes it unless the caller has renamed it and called keep().
 class TempFile {
  public:
   explicit TempFile(const fs::path& path) : path_(path.string() + ".tmp") {}
@@ -65,11 +65,11 @@ UniqueFd open_file(const fs::path& path, int flags, unsigned mode) {
 
 namespace {
 
-// From 2 MiB on a write takes huge pages of page cache, which are the memory that a virtual machine
-// has lent back to its host: 4 MiB a write cost up to ten times as much CPU as this.
+// A write of 2 MiB or more allocates huge pages of page cache. In a virtual machine these are
+// memory lent back to the host: writes of 4 MiB cost up to ten times the CPU time.
 constexpr size_t kWriteBytes = 512u << 10;
 
-// `write(done, bytes)` is one system call.
+// `write(done, bytes)` makes one system call.
 template <class Write>
 void write_pieces(std::span<const std::byte> bytes, const fs::path& path, Write write) {
   size_t done = 0;
@@ -154,7 +154,7 @@ void make_dirs(const fs::path& path) {
 
 void fsync_dir(const fs::path& path) {
   UniqueFd fd = open_file(path.empty() ? "." : path, O_RDONLY | O_DIRECTORY);
-  // Some network file systems cannot fsync a folder; they order renames themselves.
+  // Some network file systems reject fsync of a folder; they order renames themselves.
   if (::fsync(fd.get()) != 0 && errno != EINVAL)
     throw system_error("fsync " + path.string(), errno);
 }

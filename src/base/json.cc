@@ -9,8 +9,7 @@
 namespace xffl {
 namespace {
 
-// A first pass that builds nothing: bounds depth and keys, and finds duplicate keys, in n log n
-// time.
+// A first pass that builds no values: bounds depth and keys and finds duplicate keys in O(n log n).
 class Guard final : public nlohmann::json_sax<Json> {
  public:
   Guard(std::string_view origin, const JsonLimits& limits) : origin_(origin), limits_(limits) {}
@@ -74,7 +73,7 @@ Json parse_json(std::string_view text, std::string_view origin, JsonLimits limit
     throw Error(ErrorKind::kCorrupt, std::string(origin) + ": " + std::to_string(text.size()) +
                                          " bytes of JSON, at most " +
                                          std::to_string(limits.max_bytes) + " are allowed");
-  // nlohmann's lexer takes a NUL for the end and would accept anything behind it.
+  // nlohmann's lexer takes a NUL for the end of the text and ignores the rest.
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos)
     throw Error(ErrorKind::kCorrupt,
                 std::string(origin) + ": not JSON at byte " + std::to_string(nul + 1) + ": a NUL");
@@ -99,7 +98,7 @@ bool JsonObject::has(std::string_view key) const {
 }
 
 const Json& JsonObject::at(std::string_view key) {
-  asked_.emplace(key);
+  read_keys_.emplace(key);
   const auto it = json_.find(std::string(key));
   if (it == json_.end()) fail(key, "is missing");
   return *it;
@@ -156,29 +155,30 @@ std::vector<std::string> JsonObject::strings(std::string_view key) {
   return texts;
 }
 
-std::string JsonObject::string_or(std::string_view key, std::string otherwise) {
-  asked_.emplace(key);
-  return has(key) ? string(key) : otherwise;
+std::string JsonObject::string_or(std::string_view key, std::string default_value) {
+  read_keys_.emplace(key);
+  return has(key) ? string(key) : default_value;
 }
 
-bool JsonObject::boolean_or(std::string_view key, bool otherwise) {
-  asked_.emplace(key);
-  return has(key) ? boolean(key) : otherwise;
+bool JsonObject::boolean_or(std::string_view key, bool default_value) {
+  read_keys_.emplace(key);
+  return has(key) ? boolean(key) : default_value;
 }
 
-double JsonObject::number_or(std::string_view key, double otherwise) {
-  asked_.emplace(key);
-  return has(key) ? number(key) : otherwise;
+double JsonObject::number_or(std::string_view key, double default_value) {
+  read_keys_.emplace(key);
+  return has(key) ? number(key) : default_value;
 }
 
-int64_t JsonObject::integer_or(std::string_view key, int64_t otherwise, int64_t min, int64_t max) {
-  asked_.emplace(key);
-  return has(key) ? integer(key, min, max) : otherwise;
+int64_t JsonObject::integer_or(std::string_view key, int64_t default_value, int64_t min,
+                               int64_t max) {
+  read_keys_.emplace(key);
+  return has(key) ? integer(key, min, max) : default_value;
 }
 
 void JsonObject::refuse_other_keys() const {
   for (const auto& [key, value] : json_.items())
-    if (!asked_.contains(key))
+    if (!read_keys_.contains(key))
       throw Error(ErrorKind::kCorrupt, where_ + ": unknown key '" + log::printable(key, 80) + "'");
 }
 

@@ -1,9 +1,9 @@
-// How it works: two spdlog loggers, one per reader. Each has one sink of ours, because a message
-// and the live line below it, or a JSON line and the repair of a torn one, must be one write.
+// How it works: two spdlog loggers, one for the console and one for the file. Each has a sink of
+// xffl's own: a message and the live line below it are one write, and so are a JSON line and the
+// newline after a torn line.
 //
-// This is the only file that includes spdlog and fmt. LibTorch ships another fmt: LibTorch's
-// headers must not be on the include path of this file. Both libraries are used as headers, so that
-// the trainer needs no shared library for them.
+// Only this file includes spdlog and fmt. LibTorch ships another fmt: keep LibTorch's headers off
+// this file's include path. Both libraries are header-only here: the trainer links neither.
 #include "xffl/base/log.h"
 
 #define SPDLOG_FMT_EXTERNAL
@@ -52,7 +52,7 @@ class ConsoleSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   ConsoleSink() : base_sink(std::make_unique<spdlog::pattern_formatter>("%H:%M:%S %^%l%$ %v")) {}
 
-  // Usable columns; 0 where stderr is no terminal.
+  // Usable columns; 0 unless stderr is a terminal.
   size_t width() const {
     if (!terminal_) return 0;
     winsize size{};
@@ -99,17 +99,17 @@ class ConsoleSink final : public spdlog::sinks::base_sink<std::mutex> {
     write(kEraseLine + shown);
   }
 
-  // One write: lines of several processes do not mix.
+  // One write per line: lines of several processes do not mix.
   static void write(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stderr); }
 
   const bool terminal_ = ::isatty(STDERR_FILENO) == 1;
   const bool colours_ = terminal_ && std::getenv("NO_COLOR") == nullptr;
-  std::string live_line_;  // as shown; empty: none
+  std::string live_line_;  // as shown; empty when hidden
   std::string wanted_live_line_;
-  int num_suspensions_ = 0;  // the number of living NoLiveLine
+  int num_suspensions_ = 0;  // the number of NoLiveLine objects
 };
 
-// Messages as lines of a file. spdlog's file sink buffers, and throws when the disk is full.
+// Writes messages as lines of a file. spdlog's file sink buffers, and throws on a full disk.
 class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   FileSink() : base_sink(std::make_unique<spdlog::pattern_formatter>("%v")) {}
@@ -126,8 +126,8 @@ class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
     spdlog::memory_buf_t line;
     if (torn_) line.push_back('\n');
     formatter_->format(message, line);
-    // One write per line: lines of several processes do not mix. A full disk stops nothing; the log
-    // goes on when there is space again.
+    // One write per line: lines of several processes do not mix. On a full disk the line is lost;
+    // logging resumes when space is free again.
     const ssize_t written = ::write(file_.get(), line.data(), line.size());
     if (written > 0) torn_ = static_cast<size_t>(written) < line.size();
   }
@@ -135,7 +135,7 @@ class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
   void flush_() override {}  // nothing is buffered
 
   UniqueFd file_;
-  bool torn_ = false;  // the last line is not whole: the disk was full
+  bool torn_ = false;  // the disk was full in the middle of the last line
 };
 
 struct Output {
@@ -148,7 +148,7 @@ struct Output {
 };
 
 Output& output() {
-  static Output instance;  // the process's stderr is one, too
+  static Output instance;  // a process has one stderr
   return instance;
 }
 
@@ -207,9 +207,9 @@ void emit(Level level, std::string_view event, Fields fields) {
   out.console.log(spdlog_level, text);
 }
 
-// Characters that steer a terminal or reorder a line: C0 and C1 controls, and those that set the
-// direction of writing (Unicode's Bidi_Control).
-bool steers(std::string_view character) {
+// True for C0 and C1 controls, which control a terminal, and for Unicode's Bidi_Control characters,
+// which reorder a line.
+bool is_control(std::string_view character) {
   const auto byte = [&](size_t k) { return static_cast<unsigned char>(character[k]); };
   if (character.size() == 1) return byte(0) < 0x20 || byte(0) == 0x7f;
   if (character.size() == 2) return (byte(0) == 0xc2 && byte(1) < 0xa0) || character == "\u061c";
@@ -244,9 +244,9 @@ void warning(std::string_view event, Fields fields) { emit(Level::kWarning, even
 void error(std::string_view event, Fields fields) { emit(Level::kError, event, fields); }
 
 std::string printable(std::string_view whole, size_t max_bytes) {
-  // A secret may begin in what is shown.
-  const size_t looked_at = std::min(whole.size(), max_bytes) + kLongestSecret;
-  const std::string text = scrubbed(whole.substr(0, looked_at));
+  // A secret may begin within the first `max_bytes` and end after them.
+  const size_t num_scrubbed = std::min(whole.size(), max_bytes) + kLongestSecret;
+  const std::string text = scrubbed(whole.substr(0, num_scrubbed));
   std::string shown;
   size_t i = 0;
   while (i < text.size() && shown.size() < max_bytes) {
@@ -254,13 +254,13 @@ std::string printable(std::string_view whole, size_t max_bytes) {
     const std::string_view character =
         std::string_view(text).substr(i, std::max<size_t>(1, length));
     i += character.size();
-    if (length > 0 && !steers(character)) {
+    if (length > 0 && !is_control(character)) {
       shown += character;
       continue;
     }
     for (const char c : character) shown += fmt::format("\\x{:02X}", static_cast<unsigned char>(c));
   }
-  if (i < text.size() || looked_at < whole.size()) shown += "...";
+  if (i < text.size() || num_scrubbed < whole.size()) shown += "...";
   return shown;
 }
 

@@ -13,11 +13,11 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Hierarchy {
-  fs::path root;  // where it is mounted
+  fs::path root;  // the mount point
   const char* limit;
   const char* usage;
-  // Keys of memory.stat: file pages, which the kernel drops under pressure.
-  std::array<const char*, 2> droppable;
+  // Keys of memory.stat: file pages, which the kernel reclaims under pressure.
+  std::array<const char*, 2> reclaimable;
 };
 
 std::optional<int64_t> number_in(const fs::path& path) {
@@ -39,11 +39,11 @@ std::optional<int64_t> left_in(const Hierarchy& hierarchy, const fs::path& group
   const std::optional<int64_t> limit = number_in(group / hierarchy.limit);
   if (!limit || *limit == std::numeric_limits<int64_t>::max()) return std::nullopt;
   int64_t used = number_in(group / hierarchy.usage).value_or(0);
-  for (const char* key : hierarchy.droppable) used -= number_after(group / "memory.stat", key);
+  for (const char* key : hierarchy.reclaimable) used -= number_after(group / "memory.stat", key);
   return std::max<int64_t>(0, *limit - std::max<int64_t>(0, used));
 }
 
-// "0::/a/b" is version 2's line, "7:cpu,memory:/a/b" one of version 1.
+// "0::/a/b" is a line of version 2, "7:cpu,memory:/a/b" a line of version 1.
 std::optional<Hierarchy> hierarchy_of(const fs::path& root, const std::string& controllers) {
   if (controllers.empty())
     return Hierarchy{root, "memory.max", "memory.current", {"inactive_file", "active_file"}};

@@ -8,12 +8,12 @@ namespace {
 
 bool is_lower_alnum(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); }
 
-void check_identifier(std::string_view text, std::string_view what, size_t max_length) {
+void check_identifier(std::string_view text, std::string_view role, size_t max_length) {
   bool good = !text.empty() && text.size() <= max_length && is_lower_alnum(text.front());
   for (char c : text) good = good && (is_lower_alnum(c) || c == '_' || c == '-');
   if (good) return;
   throw Error(ErrorKind::kConfig, "'" + log::printable(text, 80) + "' cannot be a " +
-                                      std::string(what) + " name: expected 1 to " +
+                                      std::string(role) + " name: expected 1 to " +
                                       std::to_string(max_length) +
                                       " of a-z, 0-9, '_' and '-', starting with a letter or digit");
 }
@@ -44,15 +44,16 @@ void JobIdTag::check(std::string_view text) {
 }
 
 RemotePath::RemotePath(std::string text) : text_(std::move(text)) {
-  auto refuse = [&](std::string_view why) {
-    throw Error(ErrorKind::kConfig, "'" + log::printable(text_, 200) +
-                                        "' cannot be a path at a facility: " + std::string(why));
+  auto fail = [&](std::string_view problem) {
+    throw Error(ErrorKind::kConfig,
+                "'" + log::printable(text_, 200) +
+                    "' cannot be a path at a facility: " + std::string(problem));
   };
-  if (text_.empty() || text_.front() != '/') refuse("expected an absolute path");
-  if (text_.size() > 4000) refuse("longer than 4,000 bytes");
+  if (text_.empty() || text_.front() != '/') fail("expected an absolute path");
+  if (text_.size() > 4000) fail("longer than 4,000 bytes");
   for (unsigned char c : text_)
-    if (c < 0x20 || c == 0x7f) refuse("it holds a control character");
-  if ((text_ + "/").find("/../") != std::string::npos) refuse("it holds '..'");
+    if (c < 0x20 || c == 0x7f) fail("it holds a control character");
+  if ((text_ + "/").find("/../") != std::string::npos) fail("it holds '..'");
   while (text_.size() > 1 && text_.back() == '/') text_.pop_back();
 }
 

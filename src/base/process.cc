@@ -9,12 +9,11 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 #include <thread>
 
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
+#include "xffl/base/process_table.h"
 
 extern char** environ;
 
@@ -34,7 +33,7 @@ std::vector<std::string> environment_of(const ProcessSpec& spec) {
   return entries;
 }
 
-// Everything that fork's child needs, made before fork: after it only async-signal-safe calls are
+// The data of a forked child, allocated before fork: after it only async-signal-safe calls are
 // allowed.
 struct ChildPlan {
   std::vector<std::string> argv, env;
@@ -54,9 +53,8 @@ ChildPlan make_plan(const ProcessSpec& spec) {
   return plan;
 }
 
-[[noreturn]] void become(const ChildPlan& plan) {
-  ::setsid();  // a session and process group of its own: it survives us, and all of it can be
-               // signalled
+[[noreturn]] void exec_child(const ChildPlan& plan) {
+  ::setsid();  // the child survives this process, and its whole process group can be signalled
   for (int signal_number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGCHLD, SIGQUIT, SIGUSR1, SIGUSR2})
     ::signal(signal_number, SIG_DFL);
   sigset_t none;
@@ -66,13 +64,13 @@ ChildPlan make_plan(const ProcessSpec& spec) {
                      ::dup2(plan.err, 2) >= 0 &&
                      (plan.cwd.empty() || ::chdir(plan.cwd.c_str()) == 0);
   if (ready) ::execvpe(plan.argv_pointers[0], plan.argv_pointers.data(), plan.env_pointers.data());
-  const int problem = errno;
-  [[maybe_unused]] const ssize_t told = ::write(plan.status, &problem, sizeof problem);
+  const int error = errno;
+  [[maybe_unused]] const ssize_t written = ::write(plan.status, &error, sizeof error);
   ::_exit(127);
 }
 
-// While SIGCHLD is ignored, as some parents leave it, the kernel reaps children by itself.
-void keep_exit_codes() {
+// Some parents leave SIGCHLD ignored: the kernel then reaps children and discards exit codes.
+void reset_ignored_sigchld() {
   struct sigaction action {};
   ::sigaction(SIGCHLD, nullptr, &action);
   if (action.sa_handler == SIG_IGN || (action.sa_flags & SA_NOCLDWAIT) != 0)
@@ -81,16 +79,16 @@ void keep_exit_codes() {
 
 // Forks and waits until exec has succeeded or failed.
 pid_t start(ChildPlan& plan, const std::string& name) {
-  keep_exit_codes();
+  reset_ignored_sigchld();
   Pipe status = make_pipe();
   plan.status = status.write.get();
   const pid_t pid = ::fork();
   if (pid < 0) throw system_error("start " + name, errno);
-  if (pid == 0) become(plan);
+  if (pid == 0) exec_child(plan);
   status.write = UniqueFd();
-  if (const int problem = exec_error(status.read.get()); problem != 0) {
+  if (const int error = exec_error(status.read.get()); error != 0) {
     wait_for_exit(pid);
-    throw system_error("start " + name, problem);
+    throw system_error("start " + name, error);
   }
   return pid;
 }
@@ -99,8 +97,8 @@ int exit_code_of(int status) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// Reaps a child that has ended; empty while it runs.
-std::optional<int> exit_of(pid_t pid) {
+// Reaps a child that has ended; empty while the child runs.
+std::optional<int> try_reap(pid_t pid) {
   int status = 0;
   const pid_t ended = ::waitpid(pid, &status, WNOHANG);
   if (ended < 0 && errno != EINTR) throw system_error("wait for a child process", errno);
@@ -153,7 +151,7 @@ class Pump {
   size_t fed_ = 0;
 };
 
-// A write to a child that has closed its stdin must be an error, not our end.
+// A write to a child that has closed its stdin fails with EPIPE instead of killing this process.
 void ignore_sigpipe() {
   struct sigaction action {};
   ::sigaction(SIGPIPE, nullptr, &action);
@@ -179,8 +177,8 @@ ProcessResult run_process(const ProcessSpec& spec, std::stop_token stop) {
   const auto began = steady_clock::now();
   std::optional<steady_clock::time_point> terminated;
   std::optional<int> exit_code;
-  while (!pump.done() || !(exit_code = exit_of(pid))) {
-    // A child may close its outputs and go on.
+  while (!pump.done() || !(exit_code = try_reap(pid))) {
+    // A child may close its outputs and continue to run.
     if (pump.done())
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     else
@@ -210,20 +208,20 @@ pid_t start_detached(const ProcessSpec& spec, const std::filesystem::path& outpu
   return start(plan, spec.argv[0]);
 }
 
-std::vector<char*> exec_pointers(std::vector<std::string>& texts) {
+std::vector<char*> exec_pointers(std::vector<std::string>& strings) {
   std::vector<char*> pointers;
-  for (std::string& text : texts) pointers.push_back(text.data());
+  for (std::string& string : strings) pointers.push_back(string.data());
   pointers.push_back(nullptr);
   return pointers;
 }
 
 int exec_error(int pipe) {
-  int problem = 0;
+  int error = 0;
   ssize_t n;
   do {
-    n = ::read(pipe, &problem, sizeof problem);
+    n = ::read(pipe, &error, sizeof error);
   } while (n < 0 && errno == EINTR);
-  return n == sizeof problem ? problem : 0;
+  return n == sizeof error ? error : 0;
 }
 
 int wait_for_exit(pid_t pid) {
@@ -234,17 +232,8 @@ int wait_for_exit(pid_t pid) {
 }
 
 std::optional<uint64_t> process_start_ticks(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string text;
-  if (!std::getline(file, text)) return std::nullopt;
-  // The program's name, field 2, may hold spaces and parentheses: count fields from the last ')'.
-  std::istringstream rest(text.substr(text.rfind(')') + 1));
-  std::string field;
-  for (int index = 3; index <= 22; ++index) {
-    if (!(rest >> field)) return std::nullopt;
-    if (index == 3 && (field == "Z" || field == "X")) return std::nullopt;  // ended, not yet reaped
-  }
-  return std::stoull(field);
+  const std::optional<ProcessInfo> info = process_info(pid);
+  return info && info->alive() ? std::optional(info->start_ticks) : std::nullopt;
 }
 
 }  // namespace xffl

@@ -20,9 +20,9 @@ std::optional<ProcessInfo> process_info(pid_t pid) {
   try {
     text = read_file("/proc/" + std::to_string(pid) + "/stat", 1u << 16);
   } catch (const Error&) {
-    return std::nullopt;  // it may end between opening and reading: a stream would throw its own
+    return std::nullopt;  // also when the process ends between open and read
   }
-  // The program's name, field 2, may hold anything: fields are counted from the last ')'.
+  // The program's name, field 2, may hold any character: fields are counted from the last ')'.
   const size_t name_end = text.rfind(')');
   if (name_end == std::string::npos) return std::nullopt;
   std::istringstream fields(text.substr(name_end + 1));

@@ -1,5 +1,5 @@
-// How it works: one pass over the text; at each place the rules below say how many bytes from there
-// are a secret, and what stands for them. No regular expressions: the text is hostile and long.
+// How it works: one pass over the text; at each position the rules below return the length of a
+// secret that begins there. No regular expressions: the text is hostile and long.
 #include "xffl/base/scrub.h"
 
 #include <algorithm>
@@ -11,10 +11,10 @@ namespace {
 
 constexpr std::string_view kRemoved = "[removed]";
 
-// What tokens of well-known services begin with; so many characters of a token have to follow.
+// Prefixes of tokens of well-known services.
 struct Prefix {
   std::string_view text;
-  size_t length;
+  size_t length;  // minimum number of token characters after the prefix
 };
 constexpr auto kPrefixes = std::to_array<Prefix>({
     {"hf_", 20},  {"ghp_", 20},        {"gho_", 20},   {"ghu_", 20},  {"ghs_", 20},
@@ -23,7 +23,7 @@ constexpr auto kPrefixes = std::to_array<Prefix>({
     {"AKIA", 16}, {"ASIA", 16},        {"AIza", 30},   {"eyJ", 30},  // a JSON web token
 });
 
-// Names whose values are secrets: as a whole word, or the last part of one (HF_TOKEN).
+// Names whose values are secrets: a whole identifier or its last part (HF_TOKEN).
 constexpr auto kNames = std::to_array<std::string_view>({
     "password",
     "passwd",
@@ -41,7 +41,7 @@ constexpr auto kNames = std::to_array<std::string_view>({
     "credentials",
     "one-time code",
 });
-constexpr size_t kShortestValue = 6;  // "unknown token: 5" is none
+constexpr size_t kShortestValue = 6;  // "unknown token: 5" holds no secret
 
 bool is_alnum(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
@@ -49,26 +49,26 @@ bool is_alnum(char c) {
 bool is_token(char c) { return is_alnum(c) || c == '_' || c == '-' || c == '.'; }
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
-size_t run_of_token(std::string_view text, size_t at) {
+size_t token_length(std::string_view text, size_t at) {
   size_t end = at;
   while (end < text.size() && is_token(text[end])) ++end;
   return end - at;
 }
 
-bool starts_at(std::string_view text, size_t at, std::string_view what) {
-  return text.substr(at, what.size()) == what;
+bool starts_at(std::string_view text, size_t at, std::string_view prefix) {
+  return text.substr(at, prefix.size()) == prefix;
 }
 
-bool starts_at_any_case(std::string_view text, size_t at, std::string_view what) {
-  if (text.size() - at < what.size()) return false;
-  return std::equal(what.begin(), what.end(), text.begin() + static_cast<std::ptrdiff_t>(at),
+bool starts_at_any_case(std::string_view text, size_t at, std::string_view prefix) {
+  if (text.size() - at < prefix.size()) return false;
+  return std::equal(prefix.begin(), prefix.end(), text.begin() + static_cast<std::ptrdiff_t>(at),
                     [](char a, char b) { return a == lower(b); });
 }
 
-// A private key in PEM, to its end or the text's.
+// The length of a private key in PEM, up to its end or the end of the text.
 size_t private_key(std::string_view text, size_t at) {
   constexpr std::string_view kBegin = "-----BEGIN ", kKey = "PRIVATE KEY-----", kEnd = "-----END ";
-  if (starts_at(text, at, "b3BlbnNzaC1rZXktdjEA")) return run_of_token(text, at);  // its first line
+  if (starts_at(text, at, "b3BlbnNzaC1rZXktdjEA")) return token_length(text, at);  // first line
   if (!starts_at(text, at, kBegin)) return 0;
   const size_t type = text.substr(at, 80).find(kKey);
   if (type == std::string_view::npos) return 0;
@@ -78,7 +78,7 @@ size_t private_key(std::string_view text, size_t at) {
   return last == std::string_view::npos ? text.size() - at : last + kKey.size() - at;
 }
 
-// The end of one whose beginning the text lacks.
+// The length of the END line of a private key whose beginning the text lacks.
 size_t end_of_private_key(std::string_view text, size_t at) {
   constexpr std::string_view kEnd = "-----END ", kKey = "PRIVATE KEY-----";
   if (!starts_at(text, at, kEnd)) return 0;
@@ -89,19 +89,19 @@ size_t end_of_private_key(std::string_view text, size_t at) {
 size_t known_token(std::string_view text, size_t at) {
   for (const Prefix& prefix : kPrefixes) {
     if (!starts_at(text, at, prefix.text)) continue;
-    const size_t length = run_of_token(text, at + prefix.text.size());
+    const size_t length = token_length(text, at + prefix.text.size());
     if (length >= prefix.length) return prefix.text.size() + length;
   }
   return 0;
 }
 
-// Characters before the secret that stay, and the secret's own.
+// The number of characters kept before a secret, and the length of the secret.
 struct Named {
   size_t kept = 0;
   size_t secret = 0;
 };
 
-/// What follows a name: "=value", ": value", "\": \"value\"".
+// The value after a name: "=value", ": value", "\": \"value\"".
 Named value_after(std::string_view text, size_t at, size_t name) {
   size_t i = at + name;
   const auto skip = [&](std::string_view any) {
@@ -123,7 +123,7 @@ Named value_after(std::string_view text, size_t at, size_t name) {
 
 Named named_value(std::string_view text, size_t at) {
   if (starts_at_any_case(text, at, "bearer ")) {
-    const size_t length = run_of_token(text, at + 7);
+    const size_t length = token_length(text, at + 7);
     if (length >= 16) return {7, length};
   }
   for (const std::string_view name : kNames)
@@ -181,7 +181,7 @@ std::string scrubbed(std::string_view text) {
 }
 
 std::string scrubbed_end(std::string_view text, size_t max_bytes, bool is_whole) {
-  if (!is_whole) {  // a secret may have begun before
+  if (!is_whole) {  // a secret may begin before the text
     size_t begin = text.find('\n');
     if (begin == std::string_view::npos)
       begin = static_cast<size_t>(std::find_if(text.begin(), text.end(), is_blank) - text.begin());

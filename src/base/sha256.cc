@@ -26,7 +26,7 @@ std::string to_hex(std::span<const unsigned char> bytes) {
 }
 
 void require(int openssl_result) {
-  if (openssl_result != 1) throw Error(ErrorKind::kInternal, "libcrypto refused SHA-256");
+  if (openssl_result != 1) throw Error(ErrorKind::kInternal, "SHA-256 failed in libcrypto");
 }
 
 }  // namespace

@@ -15,13 +15,13 @@ namespace xffl {
 namespace fs = std::filesystem;
 
 namespace {
-// The page cache holds a file in units of up to so many bytes, and drops whole ones only: each call
-// goes over the end of the one before again.
+// The page cache holds a file in units of up to this size and drops only whole units: each call
+// also covers the last unit of the previous call.
 constexpr uint64_t kUnitBytes = 2u << 20;
 
 struct OpenFile {
   UniqueFd fd;
-  uint64_t size_bytes = 0;  // 0: it has gone, or is no regular file
+  uint64_t size_bytes = 0;  // 0: missing, or not a regular file
 };
 
 OpenFile open_regular(const fs::path& path) {
@@ -44,7 +44,7 @@ void SpareMemory::add(const fs::path& folder) {
   files_.insert(files_.end(), found.begin(), found.end());
 }
 
-// A file is not held open from call to call: it may be removed, and its room on the disk with it.
+// No file stays open between calls: an open file would keep its disk space after its removal.
 void SpareMemory::release(uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   while (bytes > 0 && !files_.empty()) {
@@ -55,7 +55,7 @@ void SpareMemory::release(uint64_t bytes) {
     const bool ends = step == left;
     released_ += step;
     bytes -= step;
-    if (file.size_bytes > 0)  // to the end: the last page too, of which the file has a part only
+    if (file.size_bytes > 0)  // length 0 means up to the end, the partial last page included
       (void)::posix_fadvise(file.fd.get(), static_cast<off_t>(begin),
                             ends ? 0 : static_cast<off_t>(released_ - begin), POSIX_FADV_DONTNEED);
     if (!ends) continue;

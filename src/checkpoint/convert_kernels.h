@@ -1,4 +1,4 @@
-// Bulk conversions for the processor that runs this.
+// Bulk conversions, selected at run time for this CPU.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,8 @@
 
 namespace xffl::checkpoint {
 
-/// One set of loops; half-precision buffers may be unaligned and never overlap the floats.
+/// Loops for one instruction set; half-precision buffers may be unaligned and never overlap the
+/// floats.
 struct ConvertKernels {
   const char* name;
   void (*bf16_to_float)(const std::byte* from, float* to, size_t n);
@@ -19,10 +20,10 @@ struct ConvertKernels {
   bool (*any_non_finite_64)(const std::byte* from, size_t n, uint64_t exponent);
 };
 
-/// What this processor can run, the portable one first, the fastest last.
+/// The sets that this CPU supports: the portable set first, the fastest last.
 const std::vector<ConvertKernels>& convert_kernels();
 
-/// The loops as the compiler's base target runs them.
+/// The loops compiled for the compiler's base target.
 ConvertKernels portable_kernels();
 
 }  // namespace xffl::checkpoint

@@ -1,9 +1,8 @@
-// The conversions' loops, to be compiled for several instruction sets.
+// The conversion loops, compiled for several instruction sets.
 //
-// How it works: every element function is free of branches (selects only) and always inlined, so
-// that the compiler vectorises the loops for whatever target their caller is compiled for. Rounding
-// leans on the default floating-point environment (round to nearest, ties to even) for fp16
-// subnormals only.
+// How it works: every element function is branch-free (selects only) and always inlined: the
+// compiler vectorises the loops for the target of their caller. Only the rounding of fp16
+// subnormals relies on the default floating-point environment (round to nearest, ties to even).
 #pragma once
 
 #include <bit>
@@ -33,8 +32,7 @@ XFFL_INLINE float fp16_element_to_float(uint16_t bits) {
   const uint32_t normal = shifted + (112u << 23);  // exponent bias 15 -> 127
   const uint32_t special = shifted | 0x7f800000u;  // infinity and NaN
   const uint32_t quiet = magnitude > 0x7c00u ? 0x400000u : 0u;
-  // A subnormal is magnitude * 2^-24: put it below the implicit one of 2^-14 and take that off
-  // again.
+  // A subnormal is magnitude * 2^-24: adding it to 2^-14 and subtracting 2^-14 normalizes it.
   const float lifted =
       std::bit_cast<float>(shifted + (113u << 23)) - std::bit_cast<float>(113u << 23);
   const uint32_t finite = magnitude < 0x400u ? std::bit_cast<uint32_t>(lifted) : normal;
@@ -45,9 +43,9 @@ XFFL_INLINE uint16_t float_element_to_fp16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = (bits >> 16) & 0x8000u;
   const uint32_t magnitude = bits & 0x7fffffffu;
-  // At least 2^-14: drop 13 bits, rounding to even; a carry runs into the exponent, up to infinity.
+  // From 2^-14 on: drop 13 bits, rounding to even; a carry increments the exponent, up to infinity.
   const uint32_t normal = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
-  // Below: adding 0.5 makes the hardware round at 2^-24, fp16's smallest step.
+  // Below 2^-14: adding 0.5 makes the hardware round at 2^-24, the smallest fp16 step.
   const float lifted = std::bit_cast<float>(magnitude) + 0.5f;
   const uint32_t subnormal = std::bit_cast<uint32_t>(lifted) - std::bit_cast<uint32_t>(0.5f);
   const uint32_t finite = magnitude < (113u << 23) ? subnormal : normal;
@@ -88,7 +86,7 @@ XFFL_INLINE void float_to_fp16_loop(const float* __restrict from, std::byte* __r
   for (size_t i = 0; i < n; ++i) store(to, i, float_element_to_fp16(from[i]));
 }
 
-/// True when any of n elements has all bits of `exponent` set: an infinity or a NaN.
+/// True when any of n elements has all bits of `exponent` set, as infinities and NaNs do.
 template <class Bits>
 XFFL_INLINE bool any_non_finite_loop(const std::byte* from, size_t n, Bits exponent) {
   Bits found = 0;
@@ -100,8 +98,8 @@ XFFL_INLINE bool any_non_finite_loop(const std::byte* from, size_t n, Bits expon
 
 }  // namespace xffl::checkpoint
 
-/// The initializer of a ConvertKernels: lambdas, so that they are compiled for the target in force
-/// where it stands.
+/// The initializer of a ConvertKernels. Its lambdas are compiled for the target in force where the
+/// macro is used.
 #define XFFL_CONVERT_KERNELS(NAME)                                                             \
   {                                                                                            \
     NAME, [](const std::byte* from, float* to, size_t n) { bf16_to_float_loop(from, to, n); }, \

@@ -1,5 +1,4 @@
-// x86-64: the loops once more for AVX2 with F16C (every processor since 2013), chosen when the
-// program runs.
+// x86-64: adds the loops for AVX2 with F16C (CPUs since 2013), selected at run time.
 #include <immintrin.h>
 
 #include "convert_kernels.h"

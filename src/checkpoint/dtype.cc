@@ -51,13 +51,13 @@ void check_sizes(size_t num_bytes, size_t num_floats, Dtype dtype) {
   }
 }
 
-[[noreturn]] void refuse(Dtype dtype) {
-  throw Error(ErrorKind::kUnsupported, "cannot convert " + std::string(to_string(dtype)) +
-                                           " to or from float32; F32, F16 and BF16 can be");
+[[noreturn]] void throw_unsupported(Dtype dtype) {
+  throw Error(ErrorKind::kUnsupported,
+              "cannot convert " + std::string(to_string(dtype)) +
+                  " to or from float32; supported types are F32, F16 and BF16");
 }
 
-/// Scans in blocks that stay in the first-level cache; only the block with a hit is looked at
-/// twice.
+/// Scans in blocks that fit the L1 cache; only the block with a hit is scanned twice.
 template <class Bits>
 std::optional<size_t> scan(std::span<const std::byte> bytes, Bits exponent,
                            bool (*any_non_finite)(const std::byte*, size_t, Bits)) {
@@ -103,7 +103,7 @@ void to_float(std::span<const std::byte> from, Dtype dtype, std::span<float> to)
     case Dtype::kF16:
       return kernels().fp16_to_float(from.data(), to.data(), to.size());
     default:
-      refuse(dtype);
+      throw_unsupported(dtype);
   }
 }
 
@@ -119,7 +119,7 @@ void from_float(std::span<const float> from, Dtype dtype, std::span<std::byte> t
     case Dtype::kF16:
       return kernels().float_to_fp16(from.data(), to.data(), from.size());
     default:
-      refuse(dtype);
+      throw_unsupported(dtype);
   }
 }
 

@@ -1,4 +1,4 @@
-// The names in a folder.
+// Lists a folder.
 #pragma once
 
 #include <filesystem>
@@ -7,7 +7,8 @@
 
 namespace xffl::checkpoint {
 
-/// Sorted, sub-folders included; at most `max_names`, else kRejected. Throws kNotFound, kIo.
+/// The names of the files and subfolders in `folder`. Throws kNotFound, kIo, or kRejected for more
+/// than `max_names` names.
 std::set<std::string> list_folder(const std::filesystem::path& folder, size_t max_names);
 
 }  // namespace xffl::checkpoint

@@ -15,27 +15,27 @@ namespace {
 constexpr uint64_t kMaxConfigBytes = 1u << 20;
 constexpr int64_t kMaxTokenId = int64_t{1} << 31;
 
-[[noreturn]] void refuse(const JsonObject& object, std::string_view key, const std::string& found,
-                         std::string_view expected) {
+[[noreturn]] void throw_unsupported(const JsonObject& object, std::string_view key,
+                                    const std::string& found, std::string_view expected) {
   throw Error(ErrorKind::kUnsupported, object.where() + ": '" + std::string(key) + "' is " +
                                            log::printable(found, 100) + "; this build supports " +
                                            std::string(expected));
 }
 
-/// Throws kUnsupported when `key` is present with another value: it would change the numbers.
+/// Throws kUnsupported when `key` is present with another value, which would change results.
 void require_text(JsonObject& object, std::string_view key, std::string_view expected) {
   const std::string found = object.string_or(key, std::string(expected));
-  if (found != expected) refuse(object, key, found, expected);
+  if (found != expected) throw_unsupported(object, key, found, expected);
 }
 
 void require_number(JsonObject& object, std::string_view key, double expected) {
   const double found = object.number_or(key, expected);
-  if (found != expected) refuse(object, key, Json(found).dump(), Json(expected).dump());
+  if (found != expected) throw_unsupported(object, key, Json(found).dump(), Json(expected).dump());
 }
 
-double number_within(JsonObject& object, std::string_view key, double otherwise, double min,
+double number_within(JsonObject& object, std::string_view key, double default_value, double min,
                      double max) {
-  const double value = object.number_or(key, otherwise);
+  const double value = object.number_or(key, default_value);
   if (!(value >= min && value <= max)) {
     object.fail(key, "should lie in " + Json(min).dump() + " .. " + Json(max).dump() + ", found " +
                          Json(value).dump());
@@ -45,14 +45,14 @@ double number_within(JsonObject& object, std::string_view key, double otherwise,
 
 void check_architecture(JsonObject& object) {
   const std::string model_type = object.string("model_type");
-  if (model_type != "llama") refuse(object, "model_type", model_type, "llama");
+  if (model_type != "llama") throw_unsupported(object, "model_type", model_type, "llama");
   if (object.has("architectures")) {
     std::string found;
     for (const std::string& name : object.strings("architectures")) {
       if (name == "LlamaForCausalLM" || name == "LLaMAForCausalLM") return;
       found += found.empty() ? name : ", " + name;
     }
-    if (!found.empty()) refuse(object, "architectures", found, "LlamaForCausalLM");
+    if (!found.empty()) throw_unsupported(object, "architectures", found, "LlamaForCausalLM");
   }
 }
 
@@ -63,12 +63,12 @@ void check_unsupported(JsonObject& object) {
   require_number(object, "pretraining_tp", 1);
   require_number(object, "partial_rotary_factor", 1);
   if (object.has("quantization_config")) {
-    refuse(object, "quantization_config", "set", "weights in F32, F16 and BF16 only");
+    throw_unsupported(object, "quantization_config", "set", "weights in F32, F16 and BF16 only");
   }
 }
 
-/// The rotary embedding's settings, wherever the dialect puts them. transformers 5 lets
-/// rope_scaling win as well.
+/// The rotary embedding's settings in either dialect. rope_scaling takes precedence, as in
+/// transformers 5.
 std::optional<JsonObject> find_rope_object(JsonObject& object) {
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     if (object.has(key) && !object.at(key).empty()) return object.object(key);
@@ -82,7 +82,7 @@ RopeKind parse_rope_kind(JsonObject& object) {
   if (type == "default") return RopeKind::kDefault;
   if (type == "linear") return RopeKind::kLinear;
   if (type == "llama3") return RopeKind::kLlama3;
-  refuse(object, key, type, "default, linear and llama3");
+  throw_unsupported(object, key, type, "default, linear and llama3");
 }
 
 double required_factor(JsonObject& object, std::string_view key, double min) {
@@ -111,10 +111,10 @@ Rope parse_rope(JsonObject& config) {
   return rope;
 }
 
-/// Absent: HF's default; null, or the -1 of some old conversions: none.
+/// An absent key gives HF's default; null, or the -1 of some old conversions, gives no ids.
 std::vector<int64_t> parse_token_ids(JsonObject& object, std::string_view key,
-                                     std::vector<int64_t> otherwise) {
-  if (!object.json().contains(std::string(key))) return otherwise;
+                                     std::vector<int64_t> default_value) {
+  if (!object.json().contains(std::string(key))) return default_value;
   const Json& value = object.at(key);
   if (value.is_null() || value == -1) return {};
   if (!value.is_array()) return {object.integer(key, 0, kMaxTokenId)};
@@ -129,8 +129,8 @@ std::vector<int64_t> parse_token_ids(JsonObject& object, std::string_view key,
 }
 
 std::optional<int64_t> parse_token_id(JsonObject& object, std::string_view key,
-                                      std::vector<int64_t> otherwise) {
-  const std::vector<int64_t> ids = parse_token_ids(object, key, std::move(otherwise));
+                                      std::vector<int64_t> default_value) {
+  const std::vector<int64_t> ids = parse_token_ids(object, key, std::move(default_value));
   if (ids.size() > 1) object.fail(key, "should be one id, found a list");
   return ids.empty() ? std::nullopt : std::optional(ids.front());
 }
@@ -139,7 +139,7 @@ std::string parse_torch_dtype(JsonObject& object) {
   const char* key = object.has("torch_dtype") ? "torch_dtype" : "dtype";
   const std::string dtype = object.string_or(key, "float32");
   if (dtype != "float32" && dtype != "bfloat16" && dtype != "float16") {
-    refuse(object, key, dtype, "float32, bfloat16 and float16");
+    throw_unsupported(object, key, dtype, "float32, bfloat16 and float16");
   }
   return dtype;
 }
@@ -161,9 +161,8 @@ void parse_sizes(JsonObject& object, LlamaConfig& config) {
   config.head_dim =
       object.integer_or("head_dim", config.hidden_size / config.num_heads, 1, 1 << 16);
   if (config.head_dim < 2 || config.head_dim % 2 != 0) {
-    object.fail("head_dim",
-                "(hidden_size / num_attention_heads unless given) should be even, found " +
-                    std::to_string(config.head_dim));
+    object.fail("head_dim", "(default: hidden_size / num_attention_heads) should be even, found " +
+                                std::to_string(config.head_dim));
   }
   config.max_position_embeddings =
       object.integer_or("max_position_embeddings", config.max_position_embeddings, 1, 1 << 30);

@@ -52,7 +52,7 @@ std::array<int64_t, 2> linear_shape(const LlamaConfig& config, std::string_view 
   return {config.intermediate_size, config.hidden_size};
 }
 
-// The modules in the order of kModules; what is wrong with them, else "".
+// Sorts the modules in the order of kModules; returns an error message, or "".
 std::string sort_modules(std::vector<std::string>& modules) {
   if (modules.empty()) return "names no module";
   std::vector<std::string> sorted;
@@ -68,40 +68,40 @@ std::string sort_modules(std::vector<std::string>& modules) {
   return "";
 }
 
-bool is_nothing(const Json& value) {
+bool is_default(const Json& value) {
   return value.is_null() || value == false || value == 0 ||
          ((value.is_object() || value.is_array() || value.is_string()) && value.empty());
 }
 
-// Keys of PEFT that make another adapter of the same tensors, unless they hold nothing.
-constexpr std::array kForeignKeys{"use_rslora",        "use_dora",
-                                  "use_qalora",        "use_bdlora",
-                                  "lora_bias",         "fan_in_fan_out",
-                                  "rank_pattern",      "alpha_pattern",
-                                  "modules_to_save",   "layers_to_transform",
-                                  "layer_replication", "trainable_token_indices",
-                                  "exclude_modules",   "target_parameters",
-                                  "megatron_config",   "alora_invocation_tokens",
-                                  "arrow_config",      "kasa_config",
-                                  "monteclora_config", "velora_config"};
+// PEFT settings that are not implemented: any value but the default changes the adapter's results.
+constexpr std::array kUnsupportedKeys{"use_rslora",        "use_dora",
+                                      "use_qalora",        "use_bdlora",
+                                      "lora_bias",         "fan_in_fan_out",
+                                      "rank_pattern",      "alpha_pattern",
+                                      "modules_to_save",   "layers_to_transform",
+                                      "layer_replication", "trainable_token_indices",
+                                      "exclude_modules",   "target_parameters",
+                                      "megatron_config",   "alora_invocation_tokens",
+                                      "arrow_config",      "kasa_config",
+                                      "monteclora_config", "velora_config"};
 
-void refuse_foreign(JsonObject& object) {
-  const auto refuse = [&](std::string_view key, const Json& found, std::string_view expected) {
+void check_unsupported(JsonObject& object) {
+  const auto fail = [&](std::string_view key, const Json& found, std::string_view expected) {
     throw Error(ErrorKind::kUnsupported, object.where() + ": '" + std::string(key) + "' is " +
                                              log::printable(found.dump(), 100) +
                                              "; this build supports " + std::string(expected));
   };
   const std::string type = object.string("peft_type");
-  if (type != "LORA") refuse("peft_type", type, "LORA");
+  if (type != "LORA") fail("peft_type", type, "LORA");
   const std::string bias = object.string_or("bias", "none");
-  if (bias != "none") refuse("bias", bias, "none");
-  for (const char* key : kForeignKeys)
-    if (object.has(key) && !is_nothing(object.at(key))) refuse(key, object.at(key), "none of it");
-  // Ways to begin that change the base model's weights (PiSSA, OLoRA, LoftQ, ...).
+  if (bias != "none") fail("bias", bias, "none");
+  for (const char* key : kUnsupportedKeys)
+    if (object.has(key) && !is_default(object.at(key)))
+      fail(key, object.at(key), "only null, false, 0 or empty");
+  // Other initializations change the base model's weights (PiSSA, OLoRA, LoftQ, ...).
   if (!object.has("init_lora_weights")) return;
   const Json& init = object.at("init_lora_weights");
-  if (!init.is_boolean() && init != "gaussian")
-    refuse("init_lora_weights", init, "true or gaussian");
+  if (!init.is_boolean() && init != "gaussian") fail("init_lora_weights", init, "true or gaussian");
 }
 
 uint64_t stream_of(std::string_view name, uint64_t seed) {
@@ -120,19 +120,18 @@ bool LoraConfig::targets(std::string_view module) const {
 }
 
 LoraConfig checked_lora_config(LoraConfig config, std::string_view where) {
-  const auto refuse = [&](const std::string& problem) {
+  const auto fail = [&](const std::string& problem) {
     throw Error(ErrorKind::kConfig, std::string(where) + problem);
   };
   if (config.rank < 1 || config.rank > kMaxRank)
-    refuse(".rank is " + std::to_string(config.rank) + ", expected 1 to " +
-           std::to_string(kMaxRank));
+    fail(".rank is " + std::to_string(config.rank) + ", expected 1 to " + std::to_string(kMaxRank));
   if (!(config.alpha > 0 && config.alpha <= kMaxAlpha))
-    refuse(".alpha is " + Json(config.alpha).dump() + ", expected above 0 and up to " +
-           Json(kMaxAlpha).dump());
+    fail(".alpha is " + Json(config.alpha).dump() + ", expected above 0 and up to " +
+         Json(kMaxAlpha).dump());
   if (!(config.dropout >= 0 && config.dropout < 1))
-    refuse(".dropout is " + Json(config.dropout).dump() + ", expected 0 to below 1");
+    fail(".dropout is " + Json(config.dropout).dump() + ", expected 0 to below 1");
   const std::string problem = sort_modules(config.target_modules);
-  if (!problem.empty()) refuse(".target_modules " + problem);
+  if (!problem.empty()) fail(".target_modules " + problem);
   return config;
 }
 
@@ -140,7 +139,7 @@ LoraConfig parse_lora_config(std::string_view json, std::string_view origin) {
   const Json document =
       parse_json(json, origin, {.max_bytes = kMaxConfigBytes, .max_depth = 8, .max_keys = 1000});
   JsonObject object(document, std::string(origin));
-  refuse_foreign(object);
+  check_unsupported(object);
   LoraConfig config;
   config.rank = object.integer("r", 1, kMaxRank);
   config.alpha = object.number("lora_alpha");
@@ -151,7 +150,8 @@ LoraConfig parse_lora_config(std::string_view json, std::string_view origin) {
     object.fail("lora_dropout", "should be 0 to below 1");
   if (!object.at("target_modules").is_array())
     throw Error(ErrorKind::kUnsupported,
-                object.where() + ": 'target_modules' is no list; this build supports a list of " +
+                object.where() +
+                    ": 'target_modules' is not a list; this build supports a list of " +
                     module_names());
   config.target_modules = object.strings("target_modules");
   const std::string problem = sort_modules(config.target_modules);
@@ -197,13 +197,13 @@ std::vector<TensorSpec> lora_tensors(const LlamaConfig& model, const LoraConfig&
 
 void check_lora_tensors(const ModelFolder& adapter, const LlamaConfig& model,
                         const LoraConfig& lora) {
-  const std::string whose = adapter.path().string();
+  const std::string origin = adapter.path().string();
   check_same_schema(adapter.tensors(), lora_tensors(model, lora, Dtype::kF32), /*any_float=*/true,
-                    whose);
+                    origin);
   for (const TensorSpec& spec : adapter.tensors()) {
     const auto bad = first_non_finite(adapter.data(spec.name), spec.dtype);
     if (bad)
-      throw Error(ErrorKind::kRejected, whose + ": tensor '" + spec.name + "', element " +
+      throw Error(ErrorKind::kRejected, origin + ": tensor '" + spec.name + "', element " +
                                             std::to_string(*bad) +
                                             " is not finite; expected finite values");
   }

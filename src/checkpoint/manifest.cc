@@ -1,9 +1,19 @@
 #include "xffl/checkpoint/manifest.h"
 
-#include <algorithm>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <exception>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "list_folder.h"
 #include "plain_name.h"
-#include "regular_file.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
@@ -15,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kPlainVersion = 1;   // without chunks: every release reads it
+constexpr int kPlainVersion = 1;   // without chunks; every release reads version 1
 constexpr int kChunksVersion = 2;  // written only when a file has more than one chunk
 constexpr size_t kMaxFiles = 4096;
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 50;
@@ -25,7 +35,7 @@ bool is_manifest_file_name(const std::string& name) {
   return is_plain_file_name(name) && name != kManifestName;
 }
 
-// How many digests a file of several chunks has, beside its own.
+// The number of prefix hashes of a file.
 uint64_t num_prefixes(uint64_t size_bytes, uint64_t chunk_bytes) {
   return size_bytes == 0 ? 0 : (size_bytes - 1) / chunk_bytes;
 }
@@ -69,7 +79,94 @@ bool has_chunks(const Manifest& manifest) {
                      [](const ManifestFile& file) { return !file.prefix_sha256.empty(); });
 }
 
+constexpr size_t kMaxNames = kMaxFiles + 1;  // with manifest.json
+constexpr size_t kMaxThreads = 8;
+
+[[noreturn]] void reject(const fs::path& path, const std::string& problem) {
+  throw Error(ErrorKind::kRejected, path.string() + ": " + problem);
+}
+
+// Opens a regular file for reading. Throws kRejected for a link, pipe or device, without blocking.
+UniqueFd open_regular(const fs::path& path, uint64_t& size_bytes) {
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) != 0) throw system_error("stat " + path.string(), errno);
+  if (!S_ISREG(info.st_mode)) reject(path, "expected a regular file (no link, folder or device)");
+  UniqueFd fd = open_file(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+  if (::fstat(fd.get(), &info) != 0) throw system_error("stat " + path.string(), errno);
+  if (!S_ISREG(info.st_mode)) reject(path, "expected a regular file (no link, folder or device)");
+  size_bytes = static_cast<uint64_t>(info.st_size);
+  return fd;
+}
+
+/// Hashes one file. Throws kRejected when the file grows or shrinks meanwhile.
+ManifestFile hash_file(const fs::path& path, uint64_t chunk_bytes,
+                       const std::function<void(uint64_t)>& on_piece) {
+  uint64_t size_bytes = 0;
+  const UniqueFd fd = open_regular(path, size_bytes);
+  FileHash hash(chunk_bytes);
+  std::vector<std::byte> buffer(1u << 20);
+  uint64_t total = 0;
+  for (;;) {
+    const ssize_t count = ::read(fd.get(), buffer.data(), buffer.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw system_error("read " + path.string(), errno);
+    if (count == 0) break;
+    total += static_cast<uint64_t>(count);
+    if (total > size_bytes) break;
+    hash.update(std::span(buffer).first(static_cast<size_t>(count)));
+    on_piece(static_cast<uint64_t>(count));
+  }
+  if (total != size_bytes) reject(path, "changed while it was read");
+  return hash.finish(path.filename().string());
+}
+
+/// Calls `body(i)` for 0 <= i < count on several threads; rethrows the first error.
+void for_each_index(size_t count, const std::function<void(size_t)>& body) {
+  std::atomic<size_t> next = 0;
+  std::mutex mutex;
+  std::exception_ptr error;
+  const auto work = [&] {
+    for (size_t i = next++; i < count; i = next++) {
+      try {
+        body(i);
+      } catch (...) {  // the top of a thread: the caller rethrows the error
+        const std::lock_guard lock(mutex);
+        if (!error) error = std::current_exception();
+        next = count;
+      }
+    }
+  };
+  {
+    const size_t cores = std::max(1u, std::thread::hardware_concurrency());
+    std::vector<std::jthread> threads;
+    for (size_t i = 1; i < std::min({count, cores, kMaxThreads}); ++i) threads.emplace_back(work);
+    work();
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+/// The names in `folder` without manifest.json.
+std::set<std::string> list_files(const fs::path& folder) {
+  std::set<std::string> names = list_folder(folder, kMaxNames);
+  names.erase(std::string(kManifestName));
+  return names;
+}
+
+void verify_size(const fs::path& folder, const ManifestFile& file) {
+  uint64_t size_bytes = 0;
+  open_regular(folder / file.name, size_bytes);
+  if (size_bytes != file.size_bytes)
+    reject(folder / file.name, "expected " + std::to_string(file.size_bytes) + " bytes, found " +
+                                   std::to_string(size_bytes));
+}
+
 }  // namespace
+
+const ManifestFile* Manifest::find(std::string_view name) const {
+  const auto found = std::find_if(files.begin(), files.end(),
+                                  [&](const ManifestFile& file) { return file.name == name; });
+  return found == files.end() ? nullptr : &*found;
+}
 
 uint64_t Manifest::total_bytes() const {
   uint64_t total = 0;
@@ -108,7 +205,7 @@ Manifest parse_manifest(std::string_view json, std::string_view origin) {
     if (!manifest.files.empty() && file.name <= manifest.files.back().name) {
       throw Error(ErrorKind::kCorrupt, where + ": '" + file.name + "' follows '" +
                                            manifest.files.back().name +
-                                           "'; names should be sorted, each there once");
+                                           "'; names should be sorted and unique");
     }
     manifest.files.push_back(std::move(file));
   }
@@ -129,6 +226,75 @@ std::string format_manifest(const Manifest& manifest) {
   std::string text = document.dump(2) + "\n";
   parse_manifest(text, kManifestName);
   return text;
+}
+
+void FileHash::update(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    // A chunk's prefix hash is taken when the next chunk begins: the last chunk has none.
+    if (size_bytes_ > 0 && size_bytes_ % chunk_bytes_ == 0)
+      prefix_sha256_.push_back(Sha256(hash_).hex());
+    const uint64_t left = chunk_bytes_ - size_bytes_ % chunk_bytes_;
+    const auto piece = bytes.first(std::min<uint64_t>(left, bytes.size()));
+    hash_.update(piece);
+    size_bytes_ += piece.size();
+    bytes = bytes.subspan(piece.size());
+  }
+}
+
+ManifestFile FileHash::finish(std::string name) {
+  return {std::move(name), size_bytes_, hash_.hex(), std::move(prefix_sha256_)};
+}
+
+Manifest make_manifest(const fs::path& folder, const std::function<void(uint64_t)>& on_bytes,
+                       uint64_t chunk_bytes, const std::vector<ManifestFile>& known) {
+  std::set<std::string> names = list_files(folder);
+  for (const ManifestFile& file : known) {
+    if (names.erase(file.name) == 0) reject(folder, "the file '" + file.name + "' is missing");
+    verify_size(folder, file);
+  }
+  for (const std::string& name : names) {
+    if (!is_plain_file_name(name))
+      reject(folder, "the file name '" + log::printable(name, 300) +
+                         "' is not 1 to 200 characters of A-Z a-z 0-9 . _ - without a leading '.'");
+  }
+  const std::vector<std::string> sorted(names.begin(), names.end());
+  Manifest manifest{std::vector<ManifestFile>(sorted.size()), chunk_bytes};
+  std::mutex mutex;
+  uint64_t hashed = 0;
+  const auto on_piece = [&](uint64_t count) {
+    if (!on_bytes) return;
+    const std::lock_guard lock(mutex);
+    hashed += count;
+    on_bytes(hashed);
+  };
+  for_each_index(sorted.size(), [&](size_t i) {
+    manifest.files[i] = hash_file(folder / sorted[i], chunk_bytes, on_piece);
+  });
+  manifest.files.insert(manifest.files.end(), known.begin(), known.end());
+  std::sort(manifest.files.begin(), manifest.files.end(),
+            [](const ManifestFile& a, const ManifestFile& b) { return a.name < b.name; });
+  return manifest;
+}
+
+void verify_folder(const fs::path& folder, const Manifest& manifest) {
+  const std::set<std::string> names = list_files(folder);
+  std::set<std::string> expected;
+  for (const ManifestFile& file : manifest.files) {
+    if (!names.contains(file.name))
+      reject(folder, "the manifest's file '" + file.name + "' is missing");
+    expected.insert(file.name);
+  }
+  for (const std::string& name : names) {
+    if (!expected.contains(name))
+      reject(folder, "'" + log::printable(name, 300) + "' is not in the manifest");
+  }
+  for (const ManifestFile& file : manifest.files) verify_size(folder, file);
+  for_each_index(manifest.files.size(), [&](size_t i) {
+    const ManifestFile& file = manifest.files[i];
+    const ManifestFile found = hash_file(folder / file.name, kChunkBytes, [](uint64_t) {});
+    if (!(found == file))
+      reject(folder / file.name, "expected SHA-256 " + file.sha256 + ", found " + found.sha256);
+  });
 }
 
 Manifest read_manifest(const fs::path& folder) {

@@ -19,7 +19,7 @@ constexpr const char* kSingleName = "model.safetensors";
 constexpr const char* kIndexName = "model.safetensors.index.json";
 constexpr uint64_t kMaxIndexBytes = 8u << 20;
 constexpr size_t kMaxShards = 4096;
-constexpr size_t kMaxNames = 100'000;  // in a folder
+constexpr size_t kMaxNames = 100'000;  // of files in a folder
 constexpr uint64_t kMaxTokenizerFileBytes = 256u << 20;
 
 [[noreturn]] void fail(const fs::path& path, const std::string& problem) {
@@ -39,7 +39,7 @@ constexpr uint64_t kMaxTokenizerFileBytes = 256u << 20;
   throw Error(ErrorKind::kNotFound, message);
 }
 
-/// Tensor -> file, as the index says; names are checked, files not yet opened.
+/// The index's map from tensor to file name. Checks the file names without opening the files.
 std::map<std::string, std::string> read_index(const fs::path& path) {
   const SortedJson json =
       parse_sorted_json(read_file(path, kMaxIndexBytes), path.string(),
@@ -77,7 +77,7 @@ ModelFolder::ModelFolder(const fs::path& folder) : folder_(folder) {
   const bool has_index = names.contains(kIndexName);
   if (has_single && has_index) {
     fail(folder, std::string("holds both ") + kSingleName + " and " + kIndexName +
-                     ", two models at once: remove the stale one");
+                     ", two models in one folder: remove the stale model");
   }
   is_adapter_ = !has_single && !has_index && names.contains(std::string(kAdapterName));
   if (!has_single && !has_index && !is_adapter_) fail_without_weights(folder);

@@ -1,5 +1,5 @@
-// How it works: a file that is complete is hashed to its end, synced and renamed beside the next
-// one's writing: SHA-256 goes front to back, and one core's of it is slower than the rest.
+// How it works: a thread hashes a complete file to its end, syncs and renames it while the next
+// file is written. SHA-256 is sequential, and on one core it is slower than writing.
 #include <algorithm>
 #include <future>
 
@@ -12,11 +12,11 @@ namespace xffl::checkpoint {
 struct ModelWriter::State {
   std::filesystem::path folder;
   ShardPlan plan;
-  size_t shard_index = 0;   // of the file that `writer` writes
-  size_t tensor_index = 0;  // in that shard, of the tensor that the next byte belongs to
-  uint64_t tensor_written = 0;
+  size_t shard_index = 0;       // the shard of `writer`
+  size_t tensor_index = 0;      // the next byte's tensor in that shard
+  uint64_t tensor_written = 0;  // bytes of that tensor
   std::optional<SafetensorsWriter> writer;
-  std::vector<std::future<ManifestFile>> finishing;  // waits for its thread when it goes
+  std::vector<std::future<ManifestFile>> finishing;  // the destructor waits for the threads
 
   void open_shard() {
     const ShardPlan::Shard& shard = plan.shards[shard_index];
@@ -25,7 +25,7 @@ struct ModelWriter::State {
     skip_complete_tensors();
   }
 
-  // Steps over tensors whose bytes are all written, those of no bytes included.
+  // Steps over complete tensors, also over tensors without bytes.
   void skip_complete_tensors() {
     const auto& tensors = plan.shards[shard_index].tensors;
     while (tensor_index < tensors.size() && tensor_written == tensors[tensor_index].num_bytes()) {
@@ -43,7 +43,7 @@ struct ModelWriter::State {
     writer.reset();
   }
 
-  // Whose tensor the next `size` bytes belong to: a file that has them to come is open.
+  // Opens the file of the next `size` bytes; throws unless one tensor has space for them.
   void check_fits(uint64_t size) {
     if (!open_next_shard()) {
       throw Error(ErrorKind::kInternal, "writing " + folder.string() + ": " + std::to_string(size) +
@@ -62,7 +62,7 @@ struct ModelWriter::State {
     skip_complete_tensors();
   }
 
-  // Finishes complete files, and opens the next until one wants bytes; false after the last.
+  // Finishes complete files and opens the first incomplete file; false after the last file.
   bool open_next_shard() {
     while (shard_complete()) {
       if (shard_index + 1 == plan.shards.size()) return false;

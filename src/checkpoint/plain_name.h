@@ -1,4 +1,4 @@
-// The alphabet of names that come from elsewhere: safe as a file name, in a message and in a log.
+// The alphabet of external names: safe as a file name, in a message and in a log.
 #pragma once
 
 #include <string_view>

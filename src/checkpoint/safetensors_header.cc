@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kLengthBytes = 8;
 constexpr std::string_view kMetadataKey = "__metadata__";
 
-// Reads one header; a class only to have the file's name at hand for errors.
+// Reads one header; holds the file's name for errors.
 class HeaderParser {
  public:
   HeaderParser(std::span<const std::byte> file, const std::string& origin)
@@ -166,7 +166,7 @@ class HeaderParser {
     return json.get<uint64_t>();
   }
 
-  // Sorts by position, and checks that the tensors tile the data exactly.
+  // Sorts the tensors by position and checks that they cover the data without gap or overlap.
   void check_coverage(Header& header) const {
     const uint64_t data_size = file_.size() - header.data_begin;
     std::sort(header.tensors.begin(), header.tensors.end(),
@@ -179,7 +179,7 @@ class HeaderParser {
     for (const TensorEntry& entry : header.tensors) {
       const std::string where = "tensor '" + entry.spec.name + "': ";
       if (entry.begin < covered) {
-        fail(where + "its data at " + std::to_string(entry.begin) + " overlaps that of '" +
+        fail(where + "its data at " + std::to_string(entry.begin) + " overlaps the data of '" +
              *previous + "', which ends at " + std::to_string(covered));
       }
       if (entry.begin > covered) {
@@ -189,7 +189,7 @@ class HeaderParser {
       if (entry.spec.num_bytes() > data_size - covered) {
         fail(where + "its data ends at " + std::to_string(covered + entry.spec.num_bytes()) +
              ", the file's data at " + std::to_string(data_size) +
-             " (truncated, or a header of another file)");
+             " (a truncated file, or the header of another file)");
       }
       covered += entry.spec.num_bytes();
       previous = &entry.spec.name;
@@ -236,8 +236,7 @@ std::string format_header(const std::vector<TensorSpec>& tensors,
                           const std::map<std::string, std::string>& metadata,
                           const std::string& origin) {
   check_writable(tensors, origin);
-  // Written by hand, one tensor at a time: the order is that of the data, and names need no
-  // escapes.
+  // The JSON is written by hand, in the order of the data; names need no escapes.
   std::string json = "{";
   if (!metadata.empty()) {
     json += "\"__metadata__\":" + SortedJson(metadata).dump();

@@ -1,6 +1,5 @@
-// How it works: what is written is made in blocks, or gathered in them, which a thread writes and
-// another one hashes while the caller makes the next ones. A hash that falls behind holds nobody
-// up.
+// How it works: the caller fills blocks; one thread writes them and another thread hashes them
+// while the caller fills the next blocks. A slow hash blocks neither the caller nor the writing.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -10,14 +9,14 @@
 
 #include "safetensors_header.h"
 #include "trailing_hash.h"
+#include "xffl/base/block_worker.h"
 #include "xffl/base/error.h"
-#include "xffl/base/stage.h"
 
 namespace xffl::checkpoint {
 namespace {
 
 constexpr size_t kBlockBytes = 1u << 19;
-constexpr size_t kBlocksAhead = 2;  // what the disk may lag behind the caller
+constexpr size_t kBlocksAhead = 2;  // blocks waiting for the disk
 
 }  // namespace
 
@@ -29,9 +28,9 @@ struct SafetensorsWriter::State {
   uint64_t written = 0;
   BlockPool pool{kBlockBytes};
   Block block;  // not full yet
-  // Last: their threads use what is above.
+  // Declared last: their threads use the members above.
   std::optional<TrailingHash> hash;
-  std::optional<Stage> writing;
+  std::optional<BlockWorker> writing;
 
   void open() {
     fd = open_file(temp_path, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW);
@@ -49,9 +48,9 @@ struct SafetensorsWriter::State {
     if (fd) ::unlink(temp_path.c_str());
   }
 
-  // What is left of the block that is not full yet, at least `width` bytes.
+  // The free bytes of the current block, at least `width`.
   std::span<std::byte> space(size_t width) {
-    if (block.bytes && kBlockBytes - block.size < width) pass_on();
+    if (block.bytes && kBlockBytes - block.size < width) submit_block();
     if (!block.bytes) block.bytes = pool.take();
     return {block.bytes.get() + block.size, kBlockBytes - block.size};
   }
@@ -72,14 +71,14 @@ struct SafetensorsWriter::State {
     });
   }
 
-  void pass_on() {
+  void submit_block() {
     hash->put(block);
     writing->put(block);
     block = {block.offset + block.size, 0, nullptr};
   }
 
   ManifestFile finish() {
-    if (block.size > 0) pass_on();
+    if (block.size > 0) submit_block();
     writing->finish();
     if (::fsync(fd.get()) != 0) throw system_error("fsync " + temp_path.string(), errno);
     ManifestFile file = hash->finish(block.offset, path.filename().string());
@@ -88,7 +87,7 @@ struct SafetensorsWriter::State {
     return file;
   }
 
-  void check_room(uint64_t size) const {
+  void check_space(uint64_t size) const {
     if (size <= data_size - written) return;
     throw Error(ErrorKind::kInternal,
                 "writing " + path.string() + ": expected " + std::to_string(data_size) +
@@ -111,13 +110,13 @@ SafetensorsWriter::~SafetensorsWriter() = default;
 SafetensorsWriter::SafetensorsWriter(SafetensorsWriter&&) noexcept = default;
 
 void SafetensorsWriter::write(std::span<const std::byte> bytes) {
-  state_->check_room(bytes.size());
+  state_->check_space(bytes.size());
   state_->append(bytes);
   state_->written += bytes.size();
 }
 
 void SafetensorsWriter::write(uint64_t size, size_t width, const MakeBytes& make) {
-  state_->check_room(size);
+  state_->check_space(size);
   state_->append(size, width, make);
   state_->written += size;
 }

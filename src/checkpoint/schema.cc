@@ -1,4 +1,4 @@
-// Which tensors a model has, and which file each goes into.
+// The tensors of a model: comparing two models, and assigning tensors to files.
 #include <map>
 
 #include "sorted_json.h"
@@ -39,10 +39,10 @@ std::string format_index(const std::vector<ShardPlan::Shard>& shards) {
 
 void check_same_schema(const std::vector<TensorSpec>& found,
                        const std::vector<TensorSpec>& expected, bool any_float,
-                       std::string_view whose) {
+                       std::string_view origin) {
   const auto fail = [&](const std::string& name, const std::string& problem) {
     throw Error(ErrorKind::kRejected,
-                std::string(whose) + ": tensor '" + log::printable(name, 200) + "' " + problem);
+                std::string(origin) + ": tensor '" + log::printable(name, 200) + "' " + problem);
   };
   std::map<std::string_view, const TensorSpec*> found_by_name;
   for (const TensorSpec& spec : found) {

@@ -1,6 +1,6 @@
-// How it works: nlohmann's parser calls the builder below for each token (its own callback parser
-// walks a whole object each time that a child of it ends, which is quadratic). The builder keeps
-// the path of open containers.
+// How it works: nlohmann's parser calls the builder below for each token, and the builder keeps the
+// path of open containers. (nlohmann's own callback parser walks a whole object at the end of each
+// of its children, which takes quadratic time.)
 #include "sorted_json.h"
 
 #include <string>
@@ -51,8 +51,8 @@ class Builder final : public nlohmann::json_sax<SortedJson> {
   }
 
  private:
-  /// Puts a value where the text has it; returns the place, which stays valid while nothing is
-  /// added beside it.
+  /// Adds a value to the innermost open container; returns the value's address, valid until the
+  /// next value is added to that container.
   SortedJson& place(SortedJson value) {
     if (open_.empty()) return root_ = std::move(value);
     if (open_.back()->is_object()) return *value_ = std::move(value);
@@ -84,7 +84,7 @@ class Builder final : public nlohmann::json_sax<SortedJson> {
   size_t max_keys_;
   SortedJson root_;
   std::vector<SortedJson*> open_;  // the containers around the next token
-  SortedJson* value_ = nullptr;    // of the last key
+  SortedJson* value_ = nullptr;    // the value of the last key
 };
 
 }  // namespace
@@ -96,7 +96,7 @@ SortedJson parse_sorted_json(std::string_view text, std::string_view origin, Jso
     builder.fail("expected at most " + std::to_string(limits.max_bytes) + " bytes of JSON, found " +
                  std::to_string(text.size()));
   }
-  // The parser would take a NUL for the end of the text and never look at the rest.
+  // The parser takes a NUL for the end of the text and ignores the rest.
   if (text.find('\0') != std::string_view::npos) builder.fail("not JSON: it has a NUL byte");
   SortedJson::sax_parse(text, &builder);
   return builder.take();

@@ -1,8 +1,8 @@
-// JSON objects with many keys.
+// A parser for JSON objects with many keys.
 //
-// parse_json is for files of a few keys: it keeps the writer's order and looks keys up by walking.
-// The header of a model names thousands of tensors, and a hostile one more: this parser takes time
-// n log n, whatever the text.
+// parse_json is for files with few keys: it keeps the writer's order and looks keys up linearly. A
+// model's header names thousands of tensors, a hostile header more. This parser takes O(n log n)
+// for any text.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -14,7 +14,7 @@ namespace xffl::checkpoint {
 
 using SortedJson = nlohmann::json;
 
-/// As parse_json, but objects are sorted by key, and none may have more than `max_keys` of them.
+/// As parse_json, but sorts objects by key and bounds the keys per object by `max_keys`.
 SortedJson parse_sorted_json(std::string_view text, std::string_view origin, JsonLimits limits,
                              size_t max_keys);
 

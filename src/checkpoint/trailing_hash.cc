@@ -39,8 +39,8 @@ void TrailingHash::written(uint64_t end) {
 
 ManifestFile TrailingHash::finish(uint64_t size, std::string name) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return problem_ || hashed_ == size; });
-  if (problem_) std::rethrow_exception(problem_);
+  changed_.wait(lock, [&] { return error_ || hashed_ == size; });
+  if (error_) std::rethrow_exception(error_);
   return hash_.finish(std::move(name));
 }
 
@@ -50,15 +50,15 @@ bool TrailingHash::has_work() const {
 }
 
 size_t TrailingHash::read_back(uint64_t offset, uint64_t end) {
-  if (!back_) back_ = std::make_unique_for_overwrite<std::byte[]>(kReadBackBytes);
+  if (!read_back_) read_back_ = std::make_unique_for_overwrite<std::byte[]>(kReadBackBytes);
   const size_t wanted = std::min(end - offset, kReadBackBytes);
   for (;;) {
-    const ssize_t count = ::pread(fd_, back_.get(), wanted, static_cast<off_t>(offset));
+    const ssize_t count = ::pread(fd_, read_back_.get(), wanted, static_cast<off_t>(offset));
     if (count > 0) return static_cast<size_t>(count);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) throw system_error("read back " + path_.string(), errno);
     throw Error(ErrorKind::kIo, path_.string() + ": ends at byte " + std::to_string(offset) +
-                                    ", where more was written: something else changes it");
+                                    ", but more bytes were written: another program changes it");
   }
 }
 
@@ -75,7 +75,7 @@ void TrailingHash::step(std::unique_lock<std::mutex>& lock) {
     const uint64_t end = blocks_.empty() ? written_ : std::min(written_, blocks_.front().offset);
     lock.unlock();
     count = read_back(begin, end);
-    hash_.update({back_.get(), count});
+    hash_.update({read_back_.get(), count});
   }
   lock.lock();
   hashed_ += count;
@@ -84,13 +84,13 @@ void TrailingHash::step(std::unique_lock<std::mutex>& lock) {
 void TrailingHash::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return ending_ || (!problem_ && has_work()); });
+    changed_.wait(lock, [&] { return ending_ || (!error_ && has_work()); });
     if (ending_) return;
     try {
       step(lock);
-    } catch (...) {  // the top of a thread: it goes on in the caller's
+    } catch (...) {  // the top of a thread: finish() rethrows it
       if (!lock.owns_lock()) lock.lock();
-      problem_ = std::current_exception();
+      error_ = std::current_exception();
     }
     changed_.notify_all();
   }

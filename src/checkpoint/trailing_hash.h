@@ -1,5 +1,5 @@
-// The hash of a file that is being written, which may lag behind: what it has not kept in memory it
-// reads back from the file, that is from the page cache.
+// Hashes a file during writing. The hash may lag behind the writing: it keeps a few blocks in
+// memory and reads the others back from the file, usually from the page cache.
 #pragma once
 
 #include <condition_variable>
@@ -11,23 +11,23 @@
 #include <string>
 #include <thread>
 
-#include "xffl/base/stage.h"
+#include "xffl/base/block_worker.h"
 #include "xffl/checkpoint/manifest.h"
 
 namespace xffl::checkpoint {
 
 class TrailingHash {
  public:
-  /// `fd` is open for reading, too, and must outlive this object; `path` is for messages.
+  /// `fd` is open for reading and writing and outlives this object; `path` names the file in
+  /// errors.
   TrailingHash(int fd, std::filesystem::path path);
   ~TrailingHash();
 
-  /// The file's next bytes, soon to be written; never waits.
+  /// Offers the file's next bytes before they are written; never waits.
   void put(const Block& block);
-  /// Bytes [0, end) are in the file.
+  /// Declares that the file holds the bytes [0, end).
   void written(uint64_t end);
-  /// Waits until all `size` bytes are hashed, which must have been written; throws what reading
-  /// did.
+  /// Waits until all `size` bytes, which must be written, are hashed. Rethrows read errors.
   ManifestFile finish(uint64_t size, std::string name);
 
  private:
@@ -38,15 +38,15 @@ class TrailingHash {
 
   const int fd_;
   const std::filesystem::path path_;
-  FileHash hash_;                      // of the thread, until it has ended
-  std::unique_ptr<std::byte[]> back_;  // what was read back
+  FileHash hash_;  // used by the thread alone until all bytes are hashed
+  std::unique_ptr<std::byte[]> read_back_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Block> blocks_;
   uint64_t written_ = 0;
   uint64_t hashed_ = 0;
   bool ending_ = false;
-  std::exception_ptr problem_;
+  std::exception_ptr error_;
   std::jthread thread_;
 };
 

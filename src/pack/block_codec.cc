@@ -12,7 +12,7 @@
 namespace xffl::pack {
 namespace {
 
-constexpr int kLevel = 1;  // higher ones gain nothing on such planes
+constexpr int kLevel = 1;  // higher levels gain nothing on these planes
 enum Method : uint32_t { kStored = 0, kZstd = 1, kConstant = 2 };
 constexpr uint32_t kSizeMask = (1u << 30) - 1;
 
@@ -28,12 +28,12 @@ Plane plane_of(const std::byte* header, size_t num_words) {
   std::memcpy(&word, header, sizeof word);
   const uint32_t method = word >> 30;
   const size_t bytes = word & kSizeMask;
-  const bool right = (method == kStored && bytes == num_words) ||
+  const bool valid = (method == kStored && bytes == num_words) ||
                      (method == kZstd && bytes < num_words && bytes > 0) ||
                      (method == kConstant && bytes == 1 && num_words > 0);
-  if (!right)
-    corrupt("a plane of " + std::to_string(num_words) + " bytes says that it is stored by method " +
-            std::to_string(method) + " in " + std::to_string(bytes));
+  if (!valid)
+    corrupt("a plane of " + std::to_string(num_words) + " bytes cannot be stored by method " +
+            std::to_string(method) + " in " + std::to_string(bytes) + " bytes");
   return {static_cast<Method>(method), bytes};
 }
 
@@ -70,7 +70,7 @@ struct BlockCodec::State {
     if (!compress) throw std::bad_alloc();
     const size_t begin = out.size();
     out.resize(begin + plane.size());
-    // One byte less than the plane: what does not shrink does not fit.
+    // The output buffer is one byte smaller than the plane: zstd fails unless the plane shrinks.
     const size_t bytes = ZSTD_compressCCtx(compress.get(), out.data() + begin, plane.size() - 1,
                                            plane.data(), plane.size(), kLevel);
     if (!ZSTD_isError(bytes)) {
@@ -81,7 +81,7 @@ struct BlockCodec::State {
     return word(kStored, plane.size());
   }
 
-  /// Where the plane's bytes are: `from` itself when it is stored, else `buffer`.
+  /// The plane's bytes: `from` for a stored plane, else decoded into `buffer`.
   const std::byte* get(const Plane& plane, const std::byte* from, std::vector<std::byte>& buffer) {
     if (plane.method == kStored) return from;
     if (plane.method == kConstant) {
@@ -126,7 +126,8 @@ void BlockCodec::decode(std::span<const std::byte> block, std::span<const std::b
   const size_t num_words = raw.size() / 2;
   if (block.size() < kBlockHeaderBytes ||
       block.size() - kBlockHeaderBytes != body_bytes(block, raw.size()))
-    corrupt("a block has " + std::to_string(block.size()) + " bytes, not those that it names");
+    corrupt("a block has " + std::to_string(block.size()) +
+            " bytes, which contradicts the sizes in its header");
   const Plane low_plane = plane_of(block.data(), num_words);
   const Plane high_plane = plane_of(block.data() + 4, num_words);
   const std::byte* body = block.data() + kBlockHeaderBytes;

@@ -1,9 +1,9 @@
-// One block of a packed file.
+// The codec for one block of a packed file.
 //
-// A block of n raw bytes is two 32-bit little-endian words, one for the low plane and one for the
-// high one, then the planes, n / 2 bytes each before they are made small, then the last byte of an
-// odd n. Of a word the upper two bits say how the plane is stored (0: as it is, 1: zstd, 2: all
-// bytes are the one that follows), the others how many bytes it takes.
+// A block of n raw bytes consists of two 32-bit little-endian header words (low plane, high plane),
+// the two stored planes (n / 2 bytes each before compression), and the last byte of an odd n. The
+// upper two bits of a header word give the plane's method (0: stored, 1: zstd, 2: one byte that all
+// bytes of the plane equal); the other bits give its stored size.
 #pragma once
 
 #include <cstddef>
@@ -16,23 +16,23 @@ namespace xffl::pack {
 
 inline constexpr size_t kBlockHeaderBytes = 8;
 
-/// The most bytes that a block of `raw_bytes` takes.
+/// The maximum size of a block of `raw_bytes`.
 constexpr size_t max_block_bytes(size_t raw_bytes) { return kBlockHeaderBytes + raw_bytes; }
 
-/// How many bytes follow the block's header, which has kBlockHeaderBytes. Throws kCorrupt unless
-/// they can be those of `raw_bytes` (a short message, for the caller to say where).
+/// The number of bytes after the block's header (kBlockHeaderBytes). Throws kCorrupt for a header
+/// that no block of `raw_bytes` has; the caller adds file and offset to the message.
 size_t body_bytes(std::span<const std::byte> header, size_t raw_bytes);
 
-/// Not thread-safe: it has buffers and zstd's states of its own.
+/// Not thread-safe: owns buffers and zstd contexts.
 class BlockCodec {
  public:
   BlockCodec();
   ~BlockCodec();
 
-  /// Fills `out` with the block of `raw`; `reference` has its size or is empty.
+  /// Encodes `raw` into `out`; `reference` has the size of `raw` or is empty.
   void encode(std::span<const std::byte> raw, std::span<const std::byte> reference,
               std::vector<std::byte>& out);
-  /// Fills `raw` from a block's header and body. Throws kCorrupt as body_bytes does.
+  /// Decodes a block (header and body) into `raw`. Throws kCorrupt as body_bytes does.
   void decode(std::span<const std::byte> block, std::span<const std::byte> reference,
               std::span<std::byte> raw);
 

@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 namespace {
 
 struct Slot {
-  uint64_t offset = 0;  // of the block
+  uint64_t offset = 0;  // of the block in the packed file
   std::vector<std::byte> packed, reference, raw;
 };
 
@@ -24,43 +24,43 @@ FileHeader read_header(const InputFile& input) {
   return parse_header(bytes, input.path());
 }
 
-// What the packed file is of, against what is expected of it.
+// Checks that the packed file belongs to this raw file and this reference.
 void check_header(const FileHeader& header, const fs::path& path,
                   const checkpoint::ManifestFile& raw, const std::optional<Reference>& reference) {
-  const auto refuse = [&](const std::string& what, const std::string& found,
-                          const std::string& expected) {
-    throw Error(ErrorKind::kRejected, path.string() + ": is packed " + what + " " +
-                                          (found.empty() ? "nothing" : found) + ", expected " +
-                                          (expected.empty() ? "nothing" : expected));
+  const auto check = [&](const std::string& field, const std::string& found,
+                         const std::string& expected) {
+    if (found == expected) return;
+    throw Error(ErrorKind::kRejected, path.string() + ": its " + field + " is " +
+                                          (found.empty() ? "none" : found) + ", expected " +
+                                          (expected.empty() ? "none" : expected));
   };
-  if (header.raw_sha256 != raw.sha256) refuse("from", header.raw_sha256, raw.sha256);
-  if (header.raw_bytes != raw.size_bytes)
-    refuse("from bytes:", std::to_string(header.raw_bytes), std::to_string(raw.size_bytes));
-  const std::string expected = reference ? reference->sha256 : "";
-  if (header.reference_sha256 != expected) refuse("against", header.reference_sha256, expected);
+  check("raw SHA-256", header.raw_sha256, raw.sha256);
+  check("raw size in bytes", std::to_string(header.raw_bytes), std::to_string(raw.size_bytes));
+  check("reference SHA-256", header.reference_sha256, reference ? reference->sha256 : "");
 }
 
-class Decoding {
+// Reads the blocks in order and adds file, block and offset to errors.
+class BlockReader {
  public:
-  Decoding(const InputFile& input, const FileHeader& header)
+  BlockReader(const InputFile& input, const FileHeader& header)
       : input_(input), header_(header), offset_(kFileHeaderBytes) {}
 
-  /// The next block's bytes; blocks follow each other.
-  void take(uint64_t block, Slot& slot) {
+  /// Reads the next block, whose index is `block`.
+  void read_next(uint64_t block, Slot& slot) {
     slot.offset = offset_;
-    at(block, offset_, [&] {
+    with_position(block, offset_, [&] {
       slot.packed.resize(kBlockHeaderBytes);
-      need(kBlockHeaderBytes);
+      require(kBlockHeaderBytes);
       input_.read(offset_, slot.packed);
       const size_t body = body_bytes(slot.packed, header_.bytes_of(block));
-      need(kBlockHeaderBytes + body);
+      require(kBlockHeaderBytes + body);
       slot.packed.resize(kBlockHeaderBytes + body);
       input_.read(offset_ + kBlockHeaderBytes, std::span(slot.packed).subspan(kBlockHeaderBytes));
     });
     offset_ += slot.packed.size();
   }
 
-  void finish() const {
+  void require_end() const {
     if (offset_ != input_.size_bytes())
       throw Error(ErrorKind::kCorrupt, input_.path().string() + ": " +
                                            std::to_string(input_.size_bytes() - offset_) +
@@ -69,7 +69,7 @@ class Decoding {
   }
 
   template <class Body>
-  void at(uint64_t block, uint64_t offset, Body body) const {
+  void with_position(uint64_t block, uint64_t offset, Body body) const {
     try {
       body();
     } catch (Error& error) {
@@ -81,7 +81,7 @@ class Decoding {
   }
 
  private:
-  void need(size_t bytes) const {
+  void require(size_t bytes) const {
     const uint64_t left = input_.size_bytes() - offset_;
     if (left < bytes)
       throw Error(ErrorKind::kCorrupt,
@@ -104,36 +104,37 @@ checkpoint::ManifestFile decode(const fs::path& packed, const checkpoint::Manife
   std::optional<InputFile> other;
   if (reference) other.emplace(reference->path);
   if (other && other->size_bytes() != header.raw_bytes)
-    throw Error(ErrorKind::kCorrupt, other->path().string() + ": is damaged: it has " +
+    throw Error(ErrorKind::kCorrupt, other->path().string() + ": damaged reference: found " +
                                          std::to_string(other->size_bytes()) + " bytes, expected " +
                                          std::to_string(header.raw_bytes));
   OutputFile output(out);
   checkpoint::FileHash hash;
-  Decoding decoding(input, header);
+  BlockReader reader(input, header);
   std::vector<Slot> slots(static_cast<size_t>(2 * threads + 1));
   std::vector<BlockCodec> codecs(static_cast<size_t>(threads));
   run_in_order(
       header.num_blocks(), slots, threads,
-      [&](size_t block, Slot& slot) { decoding.take(block, slot); },
+      [&](size_t block, Slot& slot) { reader.read_next(block, slot); },
       [&](size_t block, Slot& slot, int thread) {
         slot.raw.resize(header.bytes_of(block));
         if (other) {
           slot.reference.resize(slot.raw.size());
           other->read(block * header.block_bytes, slot.reference);
         }
-        decoding.at(block, slot.offset, [&] {
+        reader.with_position(block, slot.offset, [&] {
           codecs[static_cast<size_t>(thread)].decode(slot.packed, slot.reference, slot.raw);
         });
         output.write(block * header.block_bytes, slot.raw);
       },
       [&](size_t, const Slot& slot) { hash.update(slot.raw); });
-  decoding.finish();
+  reader.require_end();
   checkpoint::ManifestFile made = hash.finish(out.filename().string());
   if (made.sha256 != raw.sha256)
     throw Error(ErrorKind::kCorrupt,
-                packed.string() + ": unpacked, it has SHA-256 " + made.sha256 + ", expected " +
-                    raw.sha256 + ": it is damaged" +
-                    (reference ? ", or its reference " + reference->path.string() + " is" : ""));
+                packed.string() + ": the unpacked file has SHA-256 " + made.sha256 + ", expected " +
+                    raw.sha256 + ": the packed file" +
+                    (reference ? " or the reference " + reference->path.string() : "") +
+                    " is damaged");
   output.keep();
   return made;
 }

@@ -29,7 +29,7 @@ std::optional<InputFile> open_reference(const std::optional<Reference>& referenc
                                           std::to_string(opened.size_bytes()) + " bytes and " +
                                           input.path().string() + " " +
                                           std::to_string(input.size_bytes()) +
-                                          ": only files of one size are packed against each other");
+                                          ": file and reference must have the same size");
   return opened;
 }
 

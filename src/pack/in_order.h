@@ -1,4 +1,4 @@
-// Many threads make things whose order matters to who takes them.
+// A parallel loop with ordered input and output.
 #pragma once
 
 #include <condition_variable>
@@ -11,7 +11,7 @@
 namespace xffl::pack {
 
 template <class Slot, class Take, class Work, class Finish>
-void alone(size_t count, Slot& slot, Take& take, Work& work, Finish& finish) {
+void run_serially(size_t count, Slot& slot, Take& take, Work& work, Finish& finish) {
   for (size_t index = 0; index < count; ++index) {
     take(index, slot);
     work(index, slot, 0);
@@ -19,10 +19,10 @@ void alone(size_t count, Slot& slot, Take& take, Work& work, Finish& finish) {
   }
 }
 
-/// Of a few slots, which are used again and again, each passes for every index below `count`
-/// through `take(index, slot)`, in order and one at a time; `work(index, slot, thread)`, side by
-/// side; and `finish(index, slot)`, in order, in the caller's thread. The first error ends it and
-/// is thrown. Where fewer threads can be made, those do it; where none, the caller's.
+/// Calls for every index below `count`: `take(index, slot)`, in order and one at a time;
+/// `work(index, slot, thread)`, in parallel; and `finish(index, slot)`, in order, in the caller's
+/// thread. The indices share `slots` as a ring. The first error ends the loop and is rethrown. If
+/// the system allows fewer threads than `threads`, the loop uses those, or only the caller's.
 template <class Slot, class Take, class Work, class Finish>
 void run_in_order(size_t count, std::vector<Slot>& slots, int threads, Take take, Work work,
                   Finish finish) {
@@ -49,8 +49,8 @@ void run_in_order(size_t count, std::vector<Slot>& slots, int threads, Take take
       Slot& slot = slots[index % slots.size()];
       try {
         take(index, slot);
-      } catch (
-          ...) {  // known before the turn passes on: the next block would be taken for this one
+      } catch (...) {
+        // Before turn.unlock(): otherwise the next thread would take the wrong input for its index.
         return fail(std::current_exception());
       }
       turn.unlock();
@@ -63,18 +63,18 @@ void run_in_order(size_t count, std::vector<Slot>& slots, int threads, Take take
   const auto guarded = [&](int thread) {
     try {
       loop(thread);
-    } catch (...) {  // the top of a thread: it goes on in the caller's
+    } catch (...) {  // the top of a thread: the caller rethrows the error
       fail(std::current_exception());
     }
   };
   {
-    std::vector<std::jthread> helpers;
-    helpers.reserve(static_cast<size_t>(threads));
+    std::vector<std::jthread> workers;
+    workers.reserve(static_cast<size_t>(threads));
     try {
-      for (int i = 0; i < threads; ++i) helpers.emplace_back(guarded, i);
-    } catch (const std::exception&) {  // no thread more, as a machine's limits say: these will do
+      for (int i = 0; i < threads; ++i) workers.emplace_back(guarded, i);
+    } catch (const std::exception&) {  // a limit of the system: continue with fewer threads
     }
-    if (helpers.empty()) return alone(count, slots.front(), take, work, finish);
+    if (workers.empty()) return run_serially(count, slots.front(), take, work, finish);
     try {
       for (size_t index = 0; index < count; ++index) {
         std::unique_lock lock(mutex);
@@ -87,7 +87,7 @@ void run_in_order(size_t count, std::vector<Slot>& slots, int threads, Take take
         ++finished;
         changed.notify_all();
       }
-    } catch (...) {  // the helpers end before it goes on
+    } catch (...) {  // the workers end before the caller rethrows the error
       fail(std::current_exception());
     }
   }

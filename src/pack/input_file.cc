@@ -21,9 +21,9 @@ InputFile::InputFile(std::filesystem::path path) : path_(std::move(path)) {
 
 void InputFile::read(uint64_t offset, std::span<std::byte> out) const {
   if (read_at(fd_.get(), offset, out, path_) != out.size())
-    throw Error(ErrorKind::kRejected, path_.string() + ": ended before byte " +
-                                          std::to_string(offset + out.size()) +
-                                          " while it was read");
+    throw Error(ErrorKind::kRejected, path_.string() +
+                                          ": the file shrank during reading: it ends " +
+                                          "before byte " + std::to_string(offset + out.size()));
 }
 
 OutputFile::OutputFile(std::filesystem::path path)

@@ -1,4 +1,4 @@
-// A regular file that is read at offsets and must keep the size that it was opened with.
+// Files read and written at offsets by several threads.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,15 @@
 
 namespace xffl::pack {
 
+/// A regular file, which must keep its size while open.
 class InputFile {
  public:
-  /// No symbolic link. Throws kNotFound, kRejected, kIo.
+  /// Does not follow a symbolic link. Throws kNotFound, kRejected, kIo.
   explicit InputFile(std::filesystem::path path);
 
   uint64_t size_bytes() const { return size_bytes_; }
   const std::filesystem::path& path() const { return path_; }
-  /// Fills `out`; thread-safe. Throws kRejected when the file has ended.
+  /// Fills `out`; thread-safe. Throws kRejected when the file ends before.
   void read(uint64_t offset, std::span<std::byte> out) const;
 
  private:
@@ -25,7 +26,7 @@ class InputFile {
   uint64_t size_bytes_ = 0;
 };
 
-/// A file under its final name that goes away again unless it was kept.
+/// A new file under its final name; the destructor removes it unless keep() was called.
 class OutputFile {
  public:
   explicit OutputFile(std::filesystem::path path);
@@ -33,7 +34,7 @@ class OutputFile {
 
   /// Thread-safe.
   void write(uint64_t offset, std::span<const std::byte> bytes);
-  /// Synced.
+  /// Syncs the file.
   void keep();
 
  private:

@@ -15,32 +15,27 @@ using checkpoint::ManifestFile;
 
 namespace {
 
-const ManifestFile* find(const Manifest& manifest, const std::string& name) {
-  const auto found = std::find_if(manifest.files.begin(), manifest.files.end(),
-                                  [&](const ManifestFile& file) { return file.name == name; });
-  return found == manifest.files.end() ? nullptr : &*found;
-}
-
-bool has_room_for_names(const Manifest& manifest) {
+// True when no file name collides with a name of the packed folder or gets too long for one.
+bool names_can_be_packed(const Manifest& manifest) {
   return std::all_of(manifest.files.begin(), manifest.files.end(), [](const ManifestFile& file) {
     return file.name != kModelManifestName && !file.name.ends_with(kPackedEnding) &&
            packed_name(file.name).size() <= kMaxNameBytes;
   });
 }
 
-// Goes away unless it got its final name, however the packing ended.
-class Temporary {
+// A new folder; the destructor removes it unless it was renamed.
+class TempFolder {
  public:
-  explicit Temporary(fs::path path) : path_(std::move(path)) {
+  explicit TempFolder(fs::path path) : path_(std::move(path)) {
     fs::remove_all(path_);
     make_dirs(path_);
   }
-  ~Temporary() {
+  ~TempFolder() {
     std::error_code none;
     fs::remove_all(path_, none);
   }
-  Temporary(const Temporary&) = delete;
-  Temporary& operator=(const Temporary&) = delete;
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
 
   fs::path operator/(const std::string& name) const { return path_ / name; }
   const fs::path& path() const { return path_; }
@@ -56,15 +51,15 @@ std::optional<Manifest> pack_model(const fs::path& model, const fs::path& refere
                                    std::stop_token stop) {
   const Manifest wanted = checkpoint::read_manifest(model);
   const Manifest held = checkpoint::read_manifest(reference);
-  if (!has_room_for_names(wanted)) return std::nullopt;
+  if (!names_can_be_packed(wanted)) return std::nullopt;
   fs::remove_all(out);
-  const Temporary temporary(out.string() + ".tmp");
+  const TempFolder temporary(out.string() + ".tmp");
   auto left = static_cast<uint64_t>(static_cast<double>(wanted.total_bytes()) * max_ratio);
   require_space(temporary.path(), left);
   std::vector<ManifestFile> known;
-  bool worth_it = true;
+  bool fits = true;
   for (const ManifestFile& file : wanted.files) {
-    const ManifestFile* before = find(held, file.name);
+    const ManifestFile* before = held.find(file.name);
     if (before != nullptr && *before == file) continue;
     uint64_t bytes = file.size_bytes;
     if (file.name.ends_with(".safetensors")) {
@@ -78,11 +73,11 @@ std::optional<Manifest> pack_model(const fs::path& model, const fs::path& refere
     } else if (bytes <= left) {
       fs::copy_file(model / file.name, temporary / file.name);
     }
-    worth_it = bytes <= left;
-    if (!worth_it) break;
+    fits = bytes <= left;
+    if (!fits) break;
     left -= bytes;
   }
-  if (!worth_it) return std::nullopt;
+  if (!fits) return std::nullopt;
   write_file_atomic(temporary / std::string(kModelManifestName),
                     checkpoint::format_manifest(wanted));
   Manifest manifest = checkpoint::write_manifest(temporary.path(), known);

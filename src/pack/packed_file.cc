@@ -10,7 +10,7 @@ namespace {
 constexpr char kMagic[9] = "XFFLPACK";
 constexpr uint32_t kVersion = 1;
 constexpr size_t kShaBytes = 32;
-constexpr uint64_t kMaxRawBytes = 1ull << 50;  // as a manifest's
+constexpr uint64_t kMaxRawBytes = 1ull << 50;  // the limit of a manifest
 
 void put_sha(std::byte* to, const std::string& hex) {
   for (size_t i = 0; i < hex.size() / 2; ++i)
@@ -55,10 +55,10 @@ FileHeader parse_header(std::span<const std::byte> bytes, const std::filesystem:
     throw corrupt("expected a header of " + std::to_string(kFileHeaderBytes) + " bytes, found " +
                   std::to_string(bytes.size()));
   if (std::memcmp(bytes.data(), kMagic, 8) != 0)
-    throw corrupt("is no packed file: it does not begin with XFFLPACK");
+    throw corrupt("not a packed file: it does not begin with XFFLPACK");
   if (const auto version = number_at<uint32_t>(bytes.data() + 8); version != kVersion)
-    throw corrupt("has version " + std::to_string(version) + ", expected " +
-                  std::to_string(kVersion) + ": use releases of xffl that share one at both ends");
+    throw corrupt("format version " + std::to_string(version) + ", expected " +
+                  std::to_string(kVersion) + ": install the same release of xffl at both ends");
   FileHeader header;
   header.block_bytes = number_at<uint32_t>(bytes.data() + 12);
   header.raw_bytes = number_at<uint64_t>(bytes.data() + 16);
@@ -67,7 +67,8 @@ FileHeader parse_header(std::span<const std::byte> bytes, const std::filesystem:
     throw corrupt("has blocks of " + std::to_string(header.block_bytes) +
                   " bytes, expected an even number from 4096 to " + std::to_string(kMaxBlockBytes));
   if (header.raw_bytes >= kMaxRawBytes)
-    throw corrupt("stands for " + std::to_string(header.raw_bytes) + " bytes, expected below 2^50");
+    throw corrupt("has a raw size of " + std::to_string(header.raw_bytes) +
+                  " bytes, expected below 2^50");
   header.raw_sha256 = sha_at(bytes.data() + 24);
   header.reference_sha256 = sha_at(bytes.data() + 56);
   if (header.reference_sha256.find_first_not_of('0') == std::string::npos)

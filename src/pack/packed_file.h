@@ -1,4 +1,4 @@
-// The header of a packed file, and its blocks' raw sizes.
+// The header of a packed file, and the raw sizes of its blocks.
 #pragma once
 
 #include <array>
@@ -17,10 +17,10 @@ struct FileHeader {
   uint32_t block_bytes = 0;
   uint64_t raw_bytes = 0;
   std::string raw_sha256;
-  std::string reference_sha256;  // empty: none
+  std::string reference_sha256;  // empty: packed without a reference
 
   uint64_t num_blocks() const { return (raw_bytes + block_bytes - 1) / block_bytes; }
-  /// Of a block's raw bytes.
+  /// The number of raw bytes of a block.
   size_t bytes_of(uint64_t block) const {
     const uint64_t left = raw_bytes - block * block_bytes;
     return static_cast<size_t>(left < block_bytes ? left : block_bytes);
@@ -29,7 +29,7 @@ struct FileHeader {
 
 std::array<std::byte, kFileHeaderBytes> format_header(const FileHeader& header);
 
-/// Throws kCorrupt, naming `path`; `bytes` may be fewer than a header has.
+/// Throws kCorrupt, naming `path`, also when `bytes` is shorter than a header.
 FileHeader parse_header(std::span<const std::byte> bytes, const std::filesystem::path& path);
 
 }  // namespace xffl::pack

@@ -1,4 +1,4 @@
-// The names of a packed folder.
+// File names in a packed folder.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@ namespace xffl::pack {
 
 inline constexpr std::string_view kModelManifestName = "packed.json";
 inline constexpr std::string_view kPackedEnding = ".xpk";
-inline constexpr size_t kMaxNameBytes = 200;  // of a manifest's files
+inline constexpr size_t kMaxNameBytes = 200;  // the limit of a manifest
 
 inline std::string packed_name(const std::string& name) {
   return name + std::string(kPackedEnding);

@@ -1,4 +1,4 @@
-// Words to byte planes and back, for the processor that runs this.
+// Conversion between words and byte planes, selected at run time for this CPU.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace xffl::pack {
 
-/// One set of loops over n words; buffers may be unaligned and never overlap.
+/// Loops over n words for one instruction set; buffers may be unaligned and never overlap.
 struct PlaneKernels {
   const char* name;
   void (*split_difference)(const std::byte* words, const std::byte* reference, std::byte* low,
@@ -17,10 +17,10 @@ struct PlaneKernels {
   void (*join_words)(const std::byte* low, const std::byte* high, std::byte* words, size_t n);
 };
 
-/// What this processor can run, the portable one first, the fastest last.
+/// The sets that this CPU supports: the portable set first, the fastest last.
 const std::vector<PlaneKernels>& plane_kernels();
 
-/// The loops as the compiler's base target runs them.
+/// The loops compiled for the compiler's base target.
 PlaneKernels portable_planes();
 
 }  // namespace xffl::pack

@@ -1,7 +1,7 @@
-// Words to byte planes and back, to be compiled for several instruction sets.
+// Conversion loops between words and byte planes, compiled for several instruction sets.
 //
-// How it works: every element function is free of branches and always inlined, so that the compiler
-// vectorises the loops for whatever target their caller is compiled for.
+// How it works: every element function is branch-free and always inlined: the compiler vectorises
+// the loops for the target of their caller.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace xffl::pack {
 #define XFFL_INLINE [[gnu::always_inline]] inline
 
 XFFL_INLINE uint16_t word_at(const std::byte* words, size_t index) {
-  uint16_t word;  // little-endian, as every processor that this is built for
+  uint16_t word;  // little-endian, like every supported CPU
   std::memcpy(&word, words + 2 * index, 2);
   return word;
 }
@@ -22,12 +22,12 @@ XFFL_INLINE uint16_t sign_mask(uint16_t word) {
   return static_cast<uint16_t>(static_cast<int16_t>(word) >> 15);
 }
 
-/// Sign and magnitude to a number that grows as the float does, and back: it is its own inverse.
-XFFL_INLINE uint16_t in_order(uint16_t word) {
+/// Maps a float's sign and magnitude to an integer with the order of the floats. Its own inverse.
+XFFL_INLINE uint16_t to_ordered(uint16_t word) {
   return static_cast<uint16_t>(word ^ (sign_mask(word) & 0x7fff));
 }
 
-/// 0, -1, 1, -2, ... to 0, 1, 2, 3, ...
+/// Maps 0, -1, 1, -2, ... to 0, 1, 2, 3, ...
 XFFL_INLINE uint16_t zigzag(uint16_t difference) {
   return static_cast<uint16_t>((difference << 1) ^ sign_mask(difference));
 }
@@ -41,7 +41,7 @@ XFFL_INLINE void split_difference_loop(const std::byte* __restrict words,
                                        size_t n) {
   for (size_t i = 0; i < n; ++i) {
     const uint16_t code = zigzag(
-        static_cast<uint16_t>(in_order(word_at(words, i)) - in_order(word_at(reference, i))));
+        static_cast<uint16_t>(to_ordered(word_at(words, i)) - to_ordered(word_at(reference, i))));
     low[i] = static_cast<std::byte>(code & 0xff);
     high[i] = static_cast<std::byte>(code >> 8);
   }
@@ -55,12 +55,12 @@ XFFL_INLINE void join_difference_loop(const std::byte* __restrict low,
     const auto code =
         static_cast<uint16_t>(static_cast<uint16_t>(low[i]) | static_cast<uint16_t>(high[i]) << 8);
     const uint16_t word =
-        in_order(static_cast<uint16_t>(unzigzag(code) + in_order(word_at(reference, i))));
+        to_ordered(static_cast<uint16_t>(unzigzag(code) + to_ordered(word_at(reference, i))));
     std::memcpy(words + 2 * i, &word, 2);
   }
 }
 
-/// Without a reference: the sign goes to the low end, so that the high plane is a BF16's exponent.
+/// Without a reference: rotates the sign to the lowest bit; the high plane of BF16 is its exponent.
 XFFL_INLINE void split_words_loop(const std::byte* __restrict words, std::byte* __restrict low,
                                   std::byte* __restrict high, size_t n) {
   for (size_t i = 0; i < n; ++i) {
@@ -83,8 +83,8 @@ XFFL_INLINE void join_words_loop(const std::byte* __restrict low, const std::byt
 
 }  // namespace xffl::pack
 
-/// The initializer of a PlaneKernels: lambdas, so that they are compiled for the target in force
-/// where it stands.
+/// The initializer of a PlaneKernels. Its lambdas are compiled for the target in force where the
+/// macro is used.
 #define XFFL_PLANE_KERNELS(NAME)                                                                  \
   {                                                                                               \
     NAME,                                                                                         \

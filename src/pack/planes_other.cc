@@ -1,4 +1,4 @@
-// Processors other than x86-64: what the compiler's base target vectorises (NEON on ARM).
+// CPUs other than x86-64: only the loops for the compiler's base target (NEON on ARM).
 #include "plane_kernels.h"
 
 namespace xffl::pack {

@@ -1,4 +1,4 @@
-// x86-64: the loops once more for AVX2, chosen when the program runs.
+// x86-64: adds the loops for AVX2, selected at run time.
 #include "plane_kernels.h"
 #include "plane_loops.h"
 

@@ -25,23 +25,18 @@ constexpr int kMaxThreads = 16;
   throw Error(ErrorKind::kRejected, path.string() + ": " + problem);
 }
 
-const ManifestFile* find(const Manifest& manifest, const std::string& name) {
-  const auto found = std::find_if(manifest.files.begin(), manifest.files.end(),
-                                  [&](const ManifestFile& file) { return file.name == name; });
-  return found == manifest.files.end() ? nullptr : &*found;
-}
-
-Manifest manifest_with(const fs::path& folder, const std::string& sha256) {
+Manifest read_manifest_with(const fs::path& folder, const std::string& sha256) {
   Manifest manifest = checkpoint::read_manifest(folder);
   if (const std::string root = manifest.root_sha256(); root != sha256)
     reject(folder, "its manifest.json has the root hash " + root + ", expected " + sha256);
   return manifest;
 }
 
-// A folder gets its manifest.json with its name, so what has it is complete.
+// A folder with the expected manifest.json and file sizes is complete: unpack_model() renames only
+// complete folders, and a push writes manifest.json last.
 bool is_complete(const fs::path& folder, const std::string& sha256) {
   try {
-    const Manifest manifest = manifest_with(folder, sha256);
+    const Manifest manifest = read_manifest_with(folder, sha256);
     return std::all_of(manifest.files.begin(), manifest.files.end(), [&](const ManifestFile& file) {
       std::error_code none;
       const fs::path path = folder / file.name;
@@ -58,36 +53,37 @@ void check_hash(const fs::path& path, const ManifestFile& file) {
                 path.string() + ": expected SHA-256 " + file.sha256 + ", found " + found);
 }
 
-class Unpacking {
+// Restores the files of a model in `temporary`.
+class Unpacker {
  public:
-  Unpacking(const job::PackedModel& packed, const fs::path& temporary, int threads)
+  Unpacker(const job::PackedModel& packed, const fs::path& temporary, int threads)
       : packed_(packed.path),
         reference_(packed.reference_path),
-        manifest_(manifest_with(packed.path, packed.sha256)),
-        held_(manifest_with(packed.reference_path, packed.reference_sha256)),
+        manifest_(read_manifest_with(packed.path, packed.sha256)),
+        held_(read_manifest_with(packed.reference_path, packed.reference_sha256)),
         temporary_(temporary),
         threads_(threads) {}
 
   const Manifest& manifest() const { return manifest_; }
 
-  void make(const ManifestFile& file) {
-    const ManifestFile* before = find(held_, file.name);
-    if (find(manifest_, packed_name(file.name)) != nullptr) {
+  void restore(const ManifestFile& file) {
+    const ManifestFile* before = held_.find(file.name);
+    if (manifest_.find(packed_name(file.name)) != nullptr) {
       std::optional<Reference> against;
       if (before != nullptr && before->size_bytes == file.size_bytes)
         against = Reference{reference_ / file.name, before->sha256};
       decode(packed_ / packed_name(file.name), file, against, temporary_ / file.name, threads_);
-    } else if (find(manifest_, file.name) != nullptr) {
-      take(packed_ / file.name, file);
+    } else if (manifest_.find(file.name) != nullptr) {
+      link_or_copy(packed_ / file.name, file);
     } else if (before != nullptr && *before == file) {
-      take(reference_ / file.name, file);
+      link_or_copy(reference_ / file.name, file);
     } else {
-      reject(packed_, "has nothing to make '" + file.name + "' of");
+      reject(packed_, "neither the packed folder nor the reference holds '" + file.name + "'");
     }
   }
 
  private:
-  void take(const fs::path& from, const ManifestFile& file) {
+  void link_or_copy(const fs::path& from, const ManifestFile& file) {
     const fs::path to = temporary_ / file.name;
     std::error_code problem;
     if (!fs::is_regular_file(fs::symlink_status(from, problem)))
@@ -106,8 +102,9 @@ class Unpacking {
   const int threads_;
 };
 
-// Another start of the job may have been faster.
-void put_in_place(const fs::path& temporary, const fs::path& model, const std::string& sha256) {
+// Renames `temporary` to `model`, unless another start of the job has already done so.
+void rename_into_place(const fs::path& temporary, const fs::path& model,
+                       const std::string& sha256) {
   for (int tries = 0; tries < 2; ++tries) {
     std::error_code problem;
     fs::rename(temporary, model, problem);
@@ -122,30 +119,29 @@ void put_in_place(const fs::path& temporary, const fs::path& model, const std::s
       fs::remove_all(temporary);
       return;
     }
-    fs::remove_all(model);  // of a push that was interrupted
+    fs::remove_all(model);  // left by an interrupted push
   }
-  throw Error(ErrorKind::kIo, model.string() + ": something else is put there again and again");
+  throw Error(ErrorKind::kIo, model.string() + ": another program creates this folder repeatedly");
 }
 
 }  // namespace
 
 Unpacked unpack_model(const job::PackedModel& packed, const fs::path& model,
                       const std::string& model_sha256, const fs::path& temporary, int threads) {
-  Unpacking unpacking(packed, temporary, threads);
+  Unpacker unpacker(packed, temporary, threads);
   const Manifest wanted = checkpoint::parse_manifest(
       read_file(fs::path(packed.path) / kModelManifestName, checkpoint::kMaxManifestBytes),
       packed.path + "/" + std::string(kModelManifestName));
   if (wanted.root_sha256() != model_sha256)
-    reject(packed.path,
-           "is packed from the model " + wanted.root_sha256() + ", expected " + model_sha256);
+    reject(packed.path, "holds the model " + wanted.root_sha256() + ", expected " + model_sha256);
   std::error_code none;
   fs::remove_all(temporary, none);
   make_dirs(temporary);
-  for (const ManifestFile& file : wanted.files) unpacking.make(file);
+  for (const ManifestFile& file : wanted.files) unpacker.restore(file);
   write_file_atomic(temporary / checkpoint::kManifestName, checkpoint::format_manifest(wanted));
   make_dirs(model.parent_path());
-  put_in_place(temporary, model, model_sha256);
-  return {unpacking.manifest().total_bytes(), wanted.total_bytes()};
+  rename_into_place(temporary, model, model_sha256);
+  return {unpacker.manifest().total_bytes(), wanted.total_bytes()};
 }
 
 std::optional<Unpacked> provide_base_model(const job::JobSpec& spec) {
@@ -159,7 +155,7 @@ std::optional<Unpacked> provide_base_model(const job::JobSpec& spec) {
     return unpack_model(*spec.base_model_packed, spec.base_model_path, spec.base_model_sha256,
                         temporary, std::min(kMaxThreads, available_cpus()));
   } catch (Error& error) {
-    error.add_context("unpacking the model to start from");
+    error.add_context("unpacking the base model");
     fs::remove_all(temporary, none);
     job::note_model_failure(spec.base_model_packed->failure_path, error.what());
     throw;

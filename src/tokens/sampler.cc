@@ -10,8 +10,8 @@
 namespace xffl::tokens {
 namespace {
 
-// Uniform in 0 .. bound - 1: the lowest (2^64 mod bound) draws are thrown away, so none is
-// favoured.
+// Uniform in 0 .. bound - 1: rejects the lowest (2^64 mod bound) draws, which would bias the
+// result.
 uint64_t draw_below(SplitMix64& random, uint64_t bound) {
   const uint64_t reject_below = (0 - bound) % bound;
   uint64_t draw = random.next();

@@ -12,7 +12,7 @@ namespace xffl::tokens {
 namespace {
 
 static_assert(std::endian::native == std::endian::little,
-              "shards are little-endian, as the hosts are");
+              "shards are little-endian; the host must be, too");
 
 struct Header {
   char magic[8];
@@ -94,7 +94,7 @@ ShardLayout layout_of(const ShardInfo& info, size_t token_bytes,
   ShardLayout layout;
   layout.token_bytes = token_bytes;
   layout.num_offsets = info.packed ? info.num_documents : info.num_sequences + 1;
-  // 2^56 of each is far beyond any disk and keeps every sum below in range.
+  // A limit of 2^56 exceeds any disk and keeps every sum below in range.
   constexpr uint64_t kMaxCount = uint64_t{1} << 56;
   if (info.num_tokens > kMaxCount || layout.num_offsets > kMaxCount) {
     corrupt(path, "the header claims " + std::to_string(info.num_tokens) + " tokens and " +

@@ -15,7 +15,7 @@ uint64_t load_offset(const std::byte* table, uint64_t index) {
   return offset;
 }
 
-// The index of the first of `count` rising offsets that is above `value`.
+// The index of the first of `count` ascending offsets above `value`.
 uint64_t first_above(const std::byte* table, uint64_t count, uint64_t value) {
   uint64_t low = 0;
   while (low < count) {
@@ -32,8 +32,8 @@ uint64_t first_above(const std::byte* table, uint64_t count, uint64_t value) {
                                        ", expected " + expected);
 }
 
-// Every offset but the first is above its predecessor, by at most `max_step`, and within
-// `num_tokens`.
+// Checks that the offsets begin at 0, ascend by at most the sequence length (when unpacked) and end
+// within num_tokens.
 void check_offsets(const std::byte* table, uint64_t count, const ShardInfo& info,
                    const std::filesystem::path& path) {
   const uint64_t max_step = info.packed ? info.num_tokens : info.sequence_length;
@@ -83,15 +83,15 @@ TokenShardReader::TokenShardReader(const std::filesystem::path& path) : file_(pa
   const uint64_t used = info_.num_tokens % 64;
   if (used != 0 && target_word(layout.num_target_words - 1) >> used != 0) {
     throw Error(ErrorKind::kCorrupt,
-                "token shard " + path.string() + ": the bits behind the last target are not zero");
+                "token shard " + path.string() + ": the bits after the last target are not zero");
   }
 }
 
 size_t TokenShardReader::length(uint64_t sequence_index) const {
   if (sequence_index >= info_.num_sequences) {
-    throw Error(ErrorKind::kInternal, "token shard " + path().string() + ": sequence " +
-                                          std::to_string(sequence_index) + " of " +
-                                          std::to_string(info_.num_sequences) + " asked for");
+    throw Error(ErrorKind::kInternal, "token shard " + path().string() + ": no sequence " +
+                                          std::to_string(sequence_index) + ", the shard has " +
+                                          std::to_string(info_.num_sequences) + " sequences");
   }
   if (info_.packed) return info_.sequence_length;
   return load_offset(offsets_, sequence_index + 1) - load_offset(offsets_, sequence_index);
@@ -102,7 +102,7 @@ void TokenShardReader::read(uint64_t sequence_index, std::span<int32_t> out) con
   if (out.size() < num_tokens) {
     throw Error(ErrorKind::kInternal,
                 "token shard " + path().string() + ": a sequence of " + std::to_string(num_tokens) +
-                    " tokens read into room for " + std::to_string(out.size()));
+                    " tokens read into a buffer for " + std::to_string(out.size()));
   }
   const uint64_t begin = begin_of(sequence_index);
   const std::span<int32_t> ids = out.first(num_tokens);
@@ -134,7 +134,7 @@ void TokenShardReader::read_targets(uint64_t sequence_index, std::span<uint8_t> 
   if (out.size() < num_tokens) {
     throw Error(ErrorKind::kInternal, "token shard " + path().string() + ": the targets of " +
                                           std::to_string(num_tokens) +
-                                          " tokens read into room for " +
+                                          " tokens read into a buffer for " +
                                           std::to_string(out.size()));
   }
   if (targets_ == nullptr) {

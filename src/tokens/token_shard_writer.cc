@@ -82,7 +82,7 @@ void TokenShardWriter::State::check_document(std::span<const int32_t> ids) const
   }
 }
 
-// Of the `count` tokens from num_tokens on.
+// Adds the targets of the next `count` tokens.
 void TokenShardWriter::State::add_targets(size_t count, std::span<const uint8_t> is_target) {
   target_words.resize((info.num_tokens + count + 63) / 64);
   for (size_t i = 0; i < count; ++i) {
@@ -111,7 +111,7 @@ void TokenShardWriter::State::drop_incomplete_sequence() {
 
 void TokenShardWriter::State::write_offsets(uint64_t offsets_begin) {
   const uint64_t tokens_end = kHeaderBytes + info.num_tokens * token_bytes;
-  // What is cut off is the incomplete sequence; what ftruncate adds is zero.
+  // The first ftruncate cuts the incomplete sequence off, the second adds zero bytes.
   if (::ftruncate(fd.get(), static_cast<off_t>(tokens_end)) != 0 ||
       ::ftruncate(fd.get(), static_cast<off_t>(offsets_begin)) != 0 ||
       ::lseek(fd.get(), static_cast<off_t>(offsets_begin), SEEK_SET) < 0) {
@@ -174,7 +174,7 @@ void TokenShardWriter::add_document(std::span<const int32_t> ids,
 }
 
 ShardInfo TokenShardWriter::finish() {
-  // On every way out the state goes, and with it the temp file unless it was renamed.
+  // Its destructor removes the temp file unless publish() has renamed it.
   const std::unique_ptr<State> state = std::move(state_);
   if (!state) throw Error(ErrorKind::kInternal, "a token shard was finished twice");
   const uint64_t num_tokens = state->info.num_tokens;
@@ -185,15 +185,14 @@ ShardInfo TokenShardWriter::finish() {
                                           std::to_string(num_tokens) +
                                           " tokens do not fill one sequence of " +
                                           std::to_string(state->info.sequence_length) +
-                                          "; give more text or a shorter sequence length");
+                                          "; provide more text or a shorter sequence length");
   }
   const std::vector<uint64_t>& words = state->target_words;
   if (state->info.has_targets &&
       std::all_of(words.begin(), words.end(), [](uint64_t word) { return word == 0; })) {
-    throw Error(ErrorKind::kRejected, "token shard " + state->path.string() +
-                                          ": the loss falls on "
-                                          "none of its " +
-                                          std::to_string(state->info.num_tokens) + " tokens");
+    throw Error(ErrorKind::kRejected, "token shard " + state->path.string() + ": none of its " +
+                                          std::to_string(state->info.num_tokens) +
+                                          " tokens is a target of the loss");
   }
   const ShardLayout layout = layout_of(state->info, state->token_bytes, state->path);
   state->write_offsets(layout.offsets_begin);

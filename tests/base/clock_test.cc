@@ -5,19 +5,19 @@
 namespace xffl {
 namespace {
 
-TEST(FormatUtc, IsReadBack) {
+TEST(FormatUtc, IsParsedBackByParseUtc) {
   const Clock::UtcTime time{std::chrono::milliseconds(1'772'368'496'789)};
   EXPECT_EQ(format_utc(time), "2026-03-01T12:34:56.789Z");
   EXPECT_EQ(parse_utc(format_utc(time)), time);
 }
 
-TEST(ParseUtc, TakesNothingElse) {
+TEST(ParseUtc, RejectsOtherFormats) {
   for (const char* text :
        {"", "now", "2026-03-01T12:34:56Z", "2026-03-01T12:34:56.789Z ", "2026-03-01 12:34:56.789Z"})
     EXPECT_FALSE(parse_utc(text)) << text;
 }
 
-TEST(SystemClock, WakesFromSleepOnAStopRequest) {
+TEST(SystemClock, StopRequestEndsASleep) {
   SystemClock clock;
   std::stop_source stop;
   stop.request_stop();

@@ -11,7 +11,7 @@
 namespace xffl {
 namespace {
 
-TEST(AvailableCpus, FollowsTheAffinity) {
+TEST(AvailableCpus, IsTheSizeOfTheAffinityMask) {
   EXPECT_GE(available_cpus(), 1);
   std::thread([] {
     cpu_set_t all, one;
@@ -20,12 +20,12 @@ TEST(AvailableCpus, FollowsTheAffinity) {
     while (!CPU_ISSET(cpu, &all)) ++cpu;
     CPU_ZERO(&one);
     CPU_SET(cpu, &one);
-    ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);  // of this thread only
+    ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);  // affects this thread only
     EXPECT_EQ(available_cpus(), 1);
   }).join();
 }
 
-TEST(AvailableCpus, TheSmallestQuotaOfAControlGroupCounts) {
+TEST(CpuQuota, IsTheSmallestQuotaOfTheControlGroupAndItsAncestors) {
   test::TempDir dir;
   make_dirs(dir / "a/b/c");
   EXPECT_EQ(cpu_quota(dir.path(), "/a/b/c"), 0);

@@ -10,7 +10,7 @@
 namespace xffl {
 namespace {
 
-TEST(WriteFileAtomic, ReplacesWholeAndLeavesNothingBeside) {
+TEST(WriteFileAtomic, ReplacesTheFileAndLeavesNoTempFile) {
   test::TempDir dir;
   write_file_atomic(dir.path() / "a", "one");
   write_file_atomic(dir.path() / "a", "two");
@@ -21,7 +21,7 @@ TEST(WriteFileAtomic, ReplacesWholeAndLeavesNothingBeside) {
   EXPECT_EQ(entries, 1);
 }
 
-TEST(WriteFileAtomic, IsPrivateByDefault) {
+TEST(WriteFileAtomic, CreatesFilesWithMode0600ByDefault) {
   test::TempDir dir;
   write_file_atomic(dir.path() / "a", "secret");
   struct stat info {};
@@ -29,7 +29,7 @@ TEST(WriteFileAtomic, IsPrivateByDefault) {
   EXPECT_EQ(info.st_mode & 0777u, 0600u);
 }
 
-TEST(WriteFileAtomic, NamesThePathWhenTheFolderIsMissing) {
+TEST(WriteFileAtomic, ErrorNamesThePathWhenTheFolderIsMissing) {
   try {
     write_file_atomic("/nonexistent-folder/a", "x");
     FAIL() << "no error";
@@ -39,14 +39,14 @@ TEST(WriteFileAtomic, NamesThePathWhenTheFolderIsMissing) {
   }
 }
 
-TEST(ReadFile, RefusesMoreThanAllowed) {
+TEST(ReadFile, RejectsFilesAboveTheSizeLimit) {
   test::TempDir dir;
   write_file_atomic(dir.path() / "a", std::string(1000, 'x'));
   EXPECT_EQ(read_file(dir.path() / "a", 1000).size(), 1000u);
   EXPECT_THROW(read_file(dir.path() / "a", 999), Error);
 }
 
-TEST(MappedFile, MapsContentAndAcceptsEmptyFiles) {
+TEST(MappedFile, MapsFilesAndAcceptsEmptyFiles) {
   test::TempDir dir;
   write_file_atomic(dir.path() / "a", "hello");
   write_file_atomic(dir.path() / "empty", "");
@@ -56,7 +56,7 @@ TEST(MappedFile, MapsContentAndAcceptsEmptyFiles) {
   EXPECT_TRUE(MappedFile(dir.path() / "empty").bytes().empty());
 }
 
-TEST(MappedFile, RefusesFifosAndFolders) {
+TEST(MappedFile, RejectsFifosAndFolders) {
   test::TempDir dir;
   const auto fifo = dir.path() / "fifo";
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
@@ -64,7 +64,7 @@ TEST(MappedFile, RefusesFifosAndFolders) {
   EXPECT_THROW(MappedFile{dir.path()}, Error);
 }
 
-TEST(MakeDirs, CreatesPrivateFoldersAndRefusesAFileInTheWay) {
+TEST(MakeDirs, CreatesFoldersWithMode0700AndFailsOnAFileInThePath) {
   test::TempDir dir;
   make_dirs(dir.path() / "a" / "b");
   struct stat info {};
@@ -74,8 +74,8 @@ TEST(MakeDirs, CreatesPrivateFoldersAndRefusesAFileInTheWay) {
   EXPECT_THROW(make_dirs(dir.path() / "file" / "b"), Error);
 }
 
-// In pieces, inside.
-TEST(File, WritesAndReadsAtAPlace) {
+// The text is longer than the largest single write.
+TEST(File, WritesAndReadsAtAnOffset) {
   const test::TempDir dir;
   const std::filesystem::path path = dir / "file";
   const UniqueFd fd = open_file(path, O_RDWR | O_CREAT);
@@ -83,13 +83,13 @@ TEST(File, WritesAndReadsAtAPlace) {
   for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i % 251);
   write_at(fd.get(), 1000, std::as_bytes(std::span(text)), path);
   std::string back(text.size() + 1, '?');
-  const auto room = std::as_writable_bytes(std::span(back));
-  EXPECT_EQ(read_at(fd.get(), 1000, room, path), text.size());
+  const auto buffer = std::as_writable_bytes(std::span(back));
+  EXPECT_EQ(read_at(fd.get(), 1000, buffer, path), text.size());
   EXPECT_TRUE(back == text + "?");
-  EXPECT_EQ(read_at(fd.get(), 1001, room.first(5), path), 5u);
+  EXPECT_EQ(read_at(fd.get(), 1001, buffer.first(5), path), 5u);
   EXPECT_EQ(back.substr(0, 5), text.substr(1, 5));
-  EXPECT_THROW(read_at(-1, 0, room, path), Error);
-  EXPECT_THROW(write_at(-1, 0, room, path), Error);
+  EXPECT_THROW(read_at(-1, 0, buffer, path), Error);
+  EXPECT_THROW(write_at(-1, 0, buffer, path), Error);
 }
 
 }  // namespace

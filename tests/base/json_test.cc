@@ -12,7 +12,7 @@ std::string error_of(const std::function<void()>& body) {
   return test::message_of(ErrorKind::kCorrupt, body);
 }
 
-TEST(ParseJson, RefusesDuplicateKeysAtAnyLevel) {
+TEST(ParseJson, RejectsDuplicateKeysAtAnyLevel) {
   EXPECT_NE(
       error_of([] { parse_json(R"({"a":{"b":1,"b":2}})", "x.json"); }).find("'b' appears twice"),
       std::string::npos);
@@ -30,29 +30,29 @@ TEST(ParseJson, BoundsDepthAndSize) {
   EXPECT_NE(error_of([] { parse_json("[1,2,3]", "x", {3, 2}); }).find("bytes"), std::string::npos);
 }
 
-TEST(ParseJson, SurvivesAMillionBrackets) {
+TEST(ParseJson, RejectsAMillionNestedBrackets) {
   EXPECT_NE(error_of([] { parse_json(std::string(1000000, '['), "x.json"); }).find("deeper"),
             std::string::npos);
 }
 
-TEST(ParseJson, RefusesNumbersThatOverflow) {
+TEST(ParseJson, RejectsNumbersThatOverflow) {
   EXPECT_NE(error_of([] { parse_json(R"({"f":1e400})", "x.json"); }).find("overflow"),
             std::string::npos);
 }
 
-TEST(ParseJson, RefusesWhatFollowsANul) {
+TEST(ParseJson, RejectsTextWithANul) {
   EXPECT_NE(error_of([] { parse_json(std::string_view("{}\0garbage", 10), "x.json"); }).find("NUL"),
             std::string::npos);
 }
 
-TEST(ParseJson, BoundsTheKeysOfAnObject) {
+TEST(ParseJson, BoundsTheNumberOfKeysPerObject) {
   std::string many = "{";
   for (int i = 0; i < 5000; ++i) many += (i ? ",\"" : "\"") + std::to_string(i) + "\":0";
   EXPECT_NE(error_of([&] { parse_json(many + "}", "x.json"); }).find("more than 4096 keys"),
             std::string::npos);
 }
 
-TEST(ParseJson, NamesOriginAndByte) {
+TEST(ParseJson, ErrorNamesOriginAndByte) {
   const std::string message = error_of([] { parse_json(R"({"a":})", "x.json"); });
   EXPECT_NE(message.find("x.json"), std::string::npos);
   EXPECT_NE(message.find("byte 6"), std::string::npos);
@@ -61,7 +61,7 @@ TEST(ParseJson, NamesOriginAndByte) {
   error_of([] { parse_json("\"\xff\xfe\"", "x.json"); });
 }
 
-TEST(JsonObject, ReadsTypesAndNamesThePath) {
+TEST(JsonObject, ReadsTypedValuesAndNamesTheKeyPathInErrors) {
   const Json json = parse_json(R"({"n":{"i":3,"s":"x","u":18446744073709551615}})", "x.json");
   JsonObject root(json, "x.json");
   JsonObject inner = root.object("n");
@@ -73,7 +73,7 @@ TEST(JsonObject, ReadsTypesAndNamesThePath) {
   EXPECT_NE(error_of([&] { inner.integer("zz"); }).find("is missing"), std::string::npos);
 }
 
-TEST(JsonObject, RefusesKeysThatNobodyAskedFor) {
+TEST(JsonObject, RejectsKeysThatTheCallerHasNotRead) {
   const Json json = parse_json(R"({"a":1,"b":2})", "x.json");
   JsonObject object(json, "x.json");
   object.integer("a");

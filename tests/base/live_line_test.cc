@@ -15,8 +15,8 @@
 namespace xffl {
 namespace {
 
-// Runs the disabled test `name` of this program in a process whose stderr is a terminal of
-// `columns`, and returns the bytes that the terminal received. Times of day are "TIME" there.
+// Runs the disabled test `name` of this program in a child whose stderr is a terminal with
+// `columns` columns. Returns the bytes that the terminal received, with times of day as "TIME".
 std::string run_on_terminal(const std::string& name, unsigned short columns, bool no_color) {
   const winsize size{24, columns, 0, 0};
   int terminal = -1;
@@ -72,14 +72,14 @@ TEST(LiveLine, StaysBelowMessagesAndIsHiddenDuringAQuestion) {
             "\r\033[K");
 }
 
-TEST(LiveLine, HasColouredLevelsAboveItUnlessNoColorIsSet) {
+TEST(LiveLine, LogLevelsAreColouredUnlessNoColorIsSet) {
   const std::string text = run_on_terminal("LiveLineOnTerminal.DISABLED_Messages", 10, false);
   for (const char* level : {"\033[36mdebug\033[m before", "\033[32minfo\033[m job submitted",
                             "\033[33m\033[1mwarning\033[m question", "\033[31m\033[1merror\033[m"})
     EXPECT_NE(text.find(level), std::string::npos) << level << "\n" << text;
 }
 
-TEST(LiveLine, HasNoWidthWhereStderrIsNoTerminal) {
+TEST(LiveLine, HasNoWidthAndNoOutputWithoutATerminal) {
   if (::isatty(STDERR_FILENO) == 1) GTEST_SKIP() << "stderr is a terminal";
   EXPECT_EQ(log::live_line_width(), 0u);
   testing::internal::CaptureStderr();

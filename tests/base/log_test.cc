@@ -16,7 +16,7 @@
 namespace xffl {
 namespace {
 
-TEST(Printable, EscapesWhatCouldSteerATerminal) {
+TEST(Printable, EscapesControlCharacters) {
   EXPECT_EQ(log::printable("a\x1b[31mb\n"), "a\\x1B[31mb\\x0A");
   EXPECT_EQ(log::printable("\xc2\x9b"), "\\xC2\\x9B");  // C1 control sequence introducer
   EXPECT_EQ(log::printable("perch\xc3\xa9"), "perch\xc3\xa9");
@@ -24,8 +24,8 @@ TEST(Printable, EscapesWhatCouldSteerATerminal) {
   EXPECT_EQ(log::printable("abcdef", 3), "abc...");
 }
 
-// A job's output goes through it into the journal, whose JSON takes nothing else.
-TEST(Printable, IsUtf8WhateverItIsGiven) {
+// Job output passes printable() on its way into the journal, whose JSON accepts only UTF-8.
+TEST(Printable, ReturnsValidUtf8ForAnyBytes) {
   EXPECT_EQ(log::printable("\xed\xa0\x80"), "\\xED\\xA0\\x80") << "a surrogate";
   EXPECT_EQ(log::printable("\xe0\x80\x9b"), "\\xE0\\x80\\x9B") << "an overlong escape";
   EXPECT_EQ(log::printable("\xf5\x80\x80\x80"), "\\xF5\\x80\\x80\\x80");
@@ -36,18 +36,18 @@ TEST(Printable, IsUtf8WhateverItIsGiven) {
     }
 }
 
-TEST(Printable, EscapesWhatReordersALine) {
+TEST(Printable, EscapesBidirectionalControls) {
   EXPECT_EQ(log::printable("a\u202eb"), "a\\xE2\\x80\\xAEb");
   EXPECT_EQ(log::printable("a\u2066b"), "a\\xE2\\x81\\xA6b");
   EXPECT_EQ(log::printable("\u2026 \u20ac \u061c"), "\u2026 \u20ac \\xD8\\x9C");
 }
 
-TEST(LogFile, GoesOnWhenADiskThatWasFullHasRoomAgain) {
+TEST(LogFile, ResumesAfterAFullDiskHasSpaceAgain) {
   log::set_console_level(log::Level::kOff);
   test::TempDir dir;
   log::set_file(dir.path() / "log");
   log::info("before");
-  // A limit on a file's size is refused as a full disk is, in the middle of a line too.
+  // RLIMIT_FSIZE stands for a full disk: write() fails, also in the middle of a line.
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
   ::signal(SIGXFSZ, SIG_IGN);
@@ -65,7 +65,7 @@ TEST(LogFile, GoesOnWhenADiskThatWasFullHasRoomAgain) {
   EXPECT_EQ(parse_json(lines.back(), "log")["event"], "after");
 }
 
-TEST(LogFile, HoldsOneJsonObjectPerEventWhateverTheFieldsHold) {
+TEST(LogFile, HoldsOneJsonObjectPerEventForAnyFieldText) {
   test::TempDir dir;
   log::set_console_level(log::Level::kOff);
   log::set_file(dir.path() / "log");
@@ -80,7 +80,7 @@ TEST(LogFile, HoldsOneJsonObjectPerEventWhateverTheFieldsHold) {
   EXPECT_EQ(line["ok"], true);
 }
 
-TEST(LogConsole, IsALineForPeopleFromItsLevelOn) {
+TEST(LogConsole, ShowsOneReadableLinePerEventFromItsLevel) {
   log::set_console_level(log::Level::kWarning);
   testing::internal::CaptureStderr();
   log::info("not shown");
@@ -93,7 +93,7 @@ TEST(LogConsole, IsALineForPeopleFromItsLevelOn) {
       << text;
 }
 
-TEST(LogConsole, ShowsSixDigitsOfANumber) {
+TEST(LogConsole, ShowsNumbersWithSixSignificantDigits) {
   log::set_console_level(log::Level::kInfo);
   testing::internal::CaptureStderr();
   log::info("{}", {{"a", 0.1},

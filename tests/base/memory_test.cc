@@ -10,7 +10,7 @@
 namespace xffl {
 namespace {
 
-TEST(AvailableMemory, IsNoMoreThanThisMachineHas) {
+TEST(AvailableMemory, IsAtMostTheMachinesMemory) {
   std::ifstream text("/proc/meminfo");
   std::string word;
   int64_t total_kilobytes = 0;
@@ -19,7 +19,7 @@ TEST(AvailableMemory, IsNoMoreThanThisMachineHas) {
   EXPECT_LE(available_memory(), total_kilobytes * 1024);
 }
 
-TEST(AvailableMemory, TheTightestControlGroupOfVersion2Counts) {
+TEST(MemoryLeftInGroups, IsTheLeastOfAllAncestorsInCgroupV2) {
   const test::TempDir dir;
   make_dirs(dir / "slurm/job/step");
   const std::string groups = "0::/slurm/job/step\n";
@@ -40,7 +40,7 @@ TEST(AvailableMemory, TheTightestControlGroupOfVersion2Counts) {
   EXPECT_FALSE(memory_left_in_groups(dir.path(), "0::/elsewhere\n"));
 }
 
-TEST(AvailableMemory, SoDoesVersion1) {
+TEST(MemoryLeftInGroups, IsTheLeastOfAllAncestorsInCgroupV1) {
   const test::TempDir dir;
   make_dirs(dir / "memory/uid/job");
   const std::string groups = "12:cpuset:/other\n7:cpu,memory:/uid/job\n0::/user.slice\n";

@@ -7,7 +7,7 @@
 namespace xffl {
 namespace {
 
-TEST(FacilityName, AllowsOnlyWhatIsSafeEverywhere) {
+TEST(FacilityName, RejectsUnsafeCharactersAndLongNames) {
   EXPECT_NO_THROW(FacilityName("leonardo-2_b"));
   for (const char* bad : {"", "-a", "_a", "A", "a b", "a/b", "a\n", "a;rm", "é", "..", "$(x)"})
     EXPECT_THROW(FacilityName{bad}, Error) << bad;
@@ -15,18 +15,18 @@ TEST(FacilityName, AllowsOnlyWhatIsSafeEverywhere) {
   EXPECT_THROW(FacilityName(std::string(33, 'a')), Error);
 }
 
-TEST(RunName, IsDigits) {
+TEST(RunName, AcceptsOnlyDigits) {
   EXPECT_NO_THROW(RunName("0003"));
   for (const char* bad : {"3", "000a", "../3", "00031/../.."})
     EXPECT_THROW(RunName{bad}, Error) << bad;
 }
 
-TEST(JobId, RefusesOptionsAndNoise) {
+TEST(JobId, RejectsOptionsAndSeparators) {
   EXPECT_NO_THROW(JobId("12345_7.batch+0"));
   for (const char* bad : {"", "-1", "1 2", "1;2", "1\n"}) EXPECT_THROW(JobId{bad}, Error) << bad;
 }
 
-TEST(RemotePath, IsAbsoluteAndWithoutParents) {
+TEST(RemotePath, IsAbsoluteWithoutParentComponents) {
   EXPECT_EQ(RemotePath("/a/b//").str(), "/a/b");
   EXPECT_EQ((RemotePath("/a") / "b/c").str(), "/a/b/c");
   EXPECT_EQ((RemotePath("/") / "b").str(), "/b");

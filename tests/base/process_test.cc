@@ -22,19 +22,19 @@ TEST(RunProcess, CapturesBothStreamsAndTheExitCode) {
   EXPECT_EQ(result.err, "err\n");
 }
 
-TEST(RunProcess, PassesArgumentsUntouched) {
+TEST(RunProcess, PassesArgumentsUnchanged) {
   const std::string nasty = "a b;$(touch /nonexistent) 'q' \"d\" \n*";
   EXPECT_EQ(run_process({.argv = {"printf", "%s", nasty}}).out, nasty);
 }
 
-TEST(RunProcess, GivesTheEnvironmentAndFolder) {
+TEST(RunProcess, SetsTheEnvironmentAndWorkingDirectory) {
   test::TempDir dir;
   const ProcessResult result =
       run_process({.argv = {"sh", "-c", "echo $X; pwd"}, .env = {{"X", "7"}}, .cwd = dir.path()});
   EXPECT_EQ(result.out, "7\n" + std::filesystem::canonical(dir.path()).string() + "\n");
 }
 
-TEST(RunProcess, NamesAMissingProgram) {
+TEST(RunProcess, ErrorNamesAMissingProgram) {
   try {
     run_process({.argv = {"no-such-program-xffl"}});
     FAIL() << "no error";
@@ -44,21 +44,21 @@ TEST(RunProcess, NamesAMissingProgram) {
   }
 }
 
-TEST(RunProcess, ExitCodesAreThereUnderAParentThatIgnoresThem) {
+TEST(RunProcess, ReturnsTheExitCodeWhenSigchldWasIgnored) {
   const auto before = ::signal(SIGCHLD, SIG_IGN);
   const ProcessResult result = run_process({.argv = {"sh", "-c", "exit 3"}});
   ::signal(SIGCHLD, before);
   EXPECT_EQ(result.exit_code, 3);
 }
 
-TEST(RunProcess, TheTimeoutHoldsForAChildThatClosedItsOutputs) {
+TEST(RunProcess, TimeoutEndsAChildThatClosedItsOutputs) {
   const ProcessResult result = run_process(
       {.argv = {"sh", "-c", "exec >&- 2>&-; sleep 60"}, .timeout = std::chrono::milliseconds(200)});
   EXPECT_TRUE(result.timed_out);
   EXPECT_EQ(result.exit_code, 128 + SIGTERM);
 }
 
-TEST(RunProcess, EndsAWholeProcessGroupAtTheTimeout) {
+TEST(RunProcess, TimeoutEndsTheWholeProcessGroup) {
   test::TempDir dir;
   const auto pid_file = dir.path() / "pid";
   const ProcessResult result = run_process({.argv = {"sh", "-c", "sleep 60 & echo $! > pid; wait"},
@@ -72,7 +72,7 @@ TEST(RunProcess, EndsAWholeProcessGroupAtTheTimeout) {
   EXPECT_FALSE(process_start_ticks(child));
 }
 
-TEST(RunProcess, StopsOnRequest) {
+TEST(RunProcess, StopRequestEndsTheChild) {
   std::stop_source stop;
   std::jthread stopper([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -81,11 +81,11 @@ TEST(RunProcess, StopsOnRequest) {
   EXPECT_EQ(run_process({.argv = {"sleep", "60"}}, stop.get_token()).exit_code, 128 + SIGTERM);
 }
 
-TEST(RunProcess, SurvivesAChildThatDoesNotReadItsInput) {
+TEST(RunProcess, SurvivesAChildThatDoesNotReadStdin) {
   EXPECT_EQ(run_process({.argv = {"true"}, .stdin_text = std::string(1 << 20, 'x')}).exit_code, 0);
 }
 
-TEST(StartDetached, WritesToItsFileInItsOwnSession) {
+TEST(StartDetached, AppendsBothStreamsToTheOutputFile) {
   test::TempDir dir;
   const pid_t pid =
       start_detached({.argv = {"sh", "-c", "echo hi; echo oops >&2"}}, dir.path() / "log");

@@ -5,15 +5,15 @@
 namespace xffl {
 namespace {
 
-// The reference: the published C code of the algorithm, with the seed 1234567.
-TEST(SplitMix64, DrawsTheReferencesNumbers) {
+// Reference: the published C code of the algorithm with seed 1234567.
+TEST(SplitMix64, MatchesTheReferenceSequence) {
   SplitMix64 random(1234567);
   for (const uint64_t expected : {6457827717110365317u, 3203168211198807973u, 9817491932198370423u,
                                   4593380528125082431u, 16408922859458223821u})
     EXPECT_EQ(random.next(), expected);
 }
 
-TEST(SplitMix64, AnyNumberIsComputedAlone) {
+TEST(SplitMix64, NumberNIsComputedWithoutItsPredecessors) {
   SplitMix64 random(42);
   for (uint64_t n = 1; n <= 100; ++n)
     EXPECT_EQ(random.next(), splitmix64_mix(42 + n * kSplitMix64Step));

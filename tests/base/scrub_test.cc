@@ -7,7 +7,7 @@
 namespace xffl {
 namespace {
 
-TEST(Scrub, RemovesWhatIsASecretByItsLook) {
+TEST(Scrub, RemovesTokensWithKnownPrefixes) {
   const std::string forty(40, 'a');
   for (const std::string secret :
        {"hf_abcdefghijklmnopqrstuvwx", "ghp_0123456789abcdefghij0123", "AKIAIOSFODNN7EXAMPLE1",
@@ -19,7 +19,7 @@ TEST(Scrub, RemovesWhatIsASecretByItsLook) {
   EXPECT_EQ(scrubbed("task-" + forty), "task-" + forty) << "a word that ends in sk";
 }
 
-TEST(Scrub, RemovesPrivateKeysWhole) {
+TEST(Scrub, RemovesWholePrivateKeys) {
   const std::string key =
       "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAABG5vbmU\nAAAA\n"
       "-----END OPENSSH PRIVATE KEY-----";
@@ -29,7 +29,7 @@ TEST(Scrub, RemovesPrivateKeysWhole) {
   EXPECT_EQ(scrubbed(certificate), certificate);
 }
 
-TEST(Scrub, RemovesTheRestOfAPrivateKey) {
+TEST(Scrub, RemovesTheEndOfAPrivateKeyWithoutABeginning) {
   EXPECT_EQ(scrubbed("MIIEvQIBADANBg\nkqhkiG9w0\n-----END RSA PRIVATE KEY-----\nb"),
             "[removed]\nb");
   EXPECT_EQ(scrubbed("kqhkiG9w0\n-----END PRIVATE KEY-----"), "[removed]");
@@ -37,11 +37,13 @@ TEST(Scrub, RemovesTheRestOfAPrivateKey) {
   EXPECT_EQ(scrubbed(certificate), certificate);
 }
 
-TEST(Scrub, TheEndOfATextIsCutWhenItIsClean) {
-  const std::string token = "hf_abcdefghijklmnopqrstuvwx", words = " and more of it";
-  EXPECT_EQ(scrubbed_end("HF: " + token + words, words.size() + 9, true), "[removed]" + words);
-  EXPECT_EQ(scrubbed_end(token + words, 12 + words.size(), true), "[removed]" + words);
-  // What was cut before: the text may begin in the middle of a secret.
+TEST(ScrubbedEnd, ScrubsBeforeItCuts) {
+  const std::string token = "hf_abcdefghijklmnopqrstuvwx", rest = " and more text";
+  EXPECT_EQ(scrubbed_end("HF: " + token + rest, rest.size() + 9, true), "[removed]" + rest);
+  EXPECT_EQ(scrubbed_end(token + rest, 12 + rest.size(), true), "[removed]" + rest);
+}
+
+TEST(ScrubbedEnd, DropsAFirstLineThatMayBeginInsideASecret) {
   EXPECT_EQ(scrubbed_end("klmnopqrstuvwx\nthen\n", 100, false), "then\n");
   EXPECT_EQ(scrubbed_end("hunter2 was the password\nthen\n", 100, false), "then\n");
   EXPECT_EQ(scrubbed_end("klmnopqrstuvwx then", 100, false), "then");
@@ -49,7 +51,7 @@ TEST(Scrub, TheEndOfATextIsCutWhenItIsClean) {
   EXPECT_EQ(scrubbed_end("first\nlast", 100, true), "first\nlast");
 }
 
-TEST(Scrub, RemovesTheValuesOfNamesThatSaySo) {
+TEST(Scrub, RemovesValuesOfSecretNames) {
   EXPECT_EQ(scrubbed("password=hunter22 x"), "password=[removed] x");
   EXPECT_EQ(scrubbed("export HF_TOKEN='abcdef12'"), "export HF_TOKEN='[removed]'");
   EXPECT_EQ(scrubbed("{\"api_key\": \"abcdef12\", \"n\": 1}"),
@@ -61,11 +63,11 @@ TEST(Scrub, RemovesTheValuesOfNamesThatSaySo) {
             "clone https://me:[removed]@example.org/x");
 }
 
-TEST(Scrub, LeavesWhatPeopleNeed) {
+TEST(Scrub, KeepsDiagnosticText) {
   for (const char* text :
        {"Permission denied (publickey,password).",
         "Enter passphrase for key '/home/me/.ssh/id':", "max_tokens=1000000", "tokens: 123456789",
-        "an unknown token: 5", "the host also asks a person",
+        "an unknown token: 5", "the host also asks the user",
         "job 12 ended without a report (FAILED)", "https://example.org:8080/path?x=1",
         "sha256 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
         "tokenizer.json: expected BPE", "no token", "password:", "hf_short"})
@@ -81,7 +83,7 @@ TEST(Scrub, IsQuickOnHostileText) {
   }
 }
 
-TEST(Scrub, IsPartOfWhatIsShown) {
+TEST(Scrub, IsAppliedByPrintable) {
   EXPECT_EQ(log::printable("x\nHF_TOKEN=hf_abcdefghijklmnopqrstuvwx"), "x\\x0AHF_TOKEN=[removed]");
   const std::string long_token = "token=" + std::string(3000, 'a');
   EXPECT_EQ(log::printable(long_token, 20), "token=[removed]");

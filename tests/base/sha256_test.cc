@@ -8,13 +8,12 @@
 namespace xffl {
 namespace {
 
-// FIPS 180-4 examples.
-TEST(Sha256, GivesTheStandardsVectors) {
+TEST(Sha256, MatchesTheExamplesOfFips180) {
   EXPECT_EQ(sha256_hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   EXPECT_EQ(sha256_hex(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
 }
 
-TEST(Sha256, IsTheSameInPiecesAndFromAFile) {
+TEST(Sha256, IsTheSameForWholeTextPiecesAndFile) {
   test::TempDir dir;
   const std::string text(3000000, 'x');
   write_file_atomic(dir.path() / "f", text);
@@ -28,7 +27,7 @@ TEST(Sha256, IsTheSameInPiecesAndFromAFile) {
   EXPECT_EQ(hash.hex(), sha256_hex("abc"));
 }
 
-TEST(Sha256, ACopyGoesOnByItself) {
+TEST(Sha256, ACopyHasItsOwnState) {
   Sha256 hash;
   hash.update(std::string_view("ab"));
   Sha256 copy(hash);
@@ -40,12 +39,12 @@ TEST(Sha256, ACopyGoesOnByItself) {
   EXPECT_EQ(hash.hex(), sha256_hex("abc"));
 }
 
-TEST(RandomHex, DiffersAndHasTheLength) {
+TEST(RandomHex, DiffersBetweenCallsAndHasTheRequestedLength) {
   EXPECT_EQ(random_hex(16).size(), 32u);
   EXPECT_NE(random_hex(16), random_hex(16));
 }
 
-TEST(IsSha256Hex, IsStrict) {
+TEST(IsSha256Hex, AcceptsOnly64LowerCaseHexDigits) {
   EXPECT_TRUE(is_sha256_hex(sha256_hex("a")));
   EXPECT_FALSE(is_sha256_hex(std::string(64, 'A')));
   EXPECT_FALSE(is_sha256_hex(std::string(63, 'a')));

@@ -13,7 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr uint64_t kMiB = 1u << 20;
 
-class Spare : public testing::Test {
+class SpareMemoryTest : public testing::Test {
  protected:
   test::TempDir dir_;
   SpareMemory spare_;
@@ -28,7 +28,7 @@ class Spare : public testing::Test {
   }
 };
 
-TEST_F(Spare, GivesBackAsMuchAsIsAskedForAndLeavesTheFileAsItIs) {
+TEST_F(SpareMemoryTest, DropsTheRequestedNumberOfBytesAndLeavesTheFilesUnchanged) {
   const fs::path a = file("old/a", 8 * kMiB + 100), b = file("old/b", 8 * kMiB);
   spare_.add(dir_ / "old");
   ASSERT_GE(test::bytes_in_memory(a), 8 * kMiB);
@@ -43,7 +43,7 @@ TEST_F(Spare, GivesBackAsMuchAsIsAskedForAndLeavesTheFileAsItIs) {
   EXPECT_EQ(read_file(a, 9 * kMiB), std::string(8 * kMiB + 100, 'x'));
 }
 
-TEST_F(Spare, WhatIsNoRegularFileOrHasGoneIsPassedOver) {
+TEST_F(SpareMemoryTest, SkipsMissingAndNonRegularFiles) {
   const fs::path mine = file("mine", kMiB), last = file("old/z", kMiB);
   fs::create_symlink(mine, dir_ / "old/link");
   make_dirs(dir_ / "old/folder");

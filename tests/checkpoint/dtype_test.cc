@@ -1,6 +1,5 @@
-// The references here are written from the formats' definitions with double arithmetic, not with
-// the bit tricks of the implementation: a half's value, and the nearest one (ties to even) by
-// comparing distances.
+// The reference conversions follow the definitions of the formats in double arithmetic, without the
+// implementation's bit operations.
 #include "xffl/checkpoint/dtype.h"
 
 #include <gtest/gtest.h>
@@ -40,8 +39,7 @@ double value_of(uint16_t bits, Format format) {
                                : std::ldexp(1 + fraction, exponent - bias));
 }
 
-/// Round to nearest, ties to even: in units of the last place, nearbyint does that exactly in
-/// double.
+/// Rounds to nearest, ties to even: std::nearbyint on a double in units of the last place, exact.
 uint16_t nearest(float value, Format format) {
   const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
   const auto infinity =
@@ -50,7 +48,7 @@ uint16_t nearest(float value, Format format) {
   const int bias = (1 << (format.exponent_bits - 1)) - 1;
   const double magnitude = std::abs(static_cast<double>(value));
   const int exponent = magnitude == 0 ? 1 - bias : std::max(std::ilogb(magnitude), 1 - bias);
-  // Counted in last places from zero, patterns are consecutive integers.
+  // Patterns are consecutive integers in units of the last place from zero.
   const double places = std::nearbyint(std::ldexp(magnitude, format.mantissa_bits - exponent));
   const double pattern = places + std::ldexp(exponent - (1 - bias), format.mantissa_bits);
   return sign | static_cast<uint16_t>(std::min<double>(pattern, infinity));
@@ -62,8 +60,7 @@ std::vector<uint16_t> all_patterns() {
   return patterns;
 }
 
-/// Random bit patterns, every half's value with its neighbours, and every midpoint with its
-/// neighbours.
+/// Random bit patterns, all values and midpoints of both formats, and the neighbours of these.
 const std::vector<float>& interesting_floats() {
   static const std::vector<float> floats = [] {
     std::vector<float> values;
@@ -83,9 +80,9 @@ const std::vector<float>& interesting_floats() {
         if (std::isfinite(next)) add_around(static_cast<float>((here + next) / 2));
       }
     }
-    add_around(65520.0f);  // fp16: the first that rounds to infinity
+    add_around(65520.0f);  // the least value that rounds to infinity in fp16
     add_around(-65520.0f);
-    add_around(3.3961775e38f);  // bf16: likewise
+    add_around(3.3961775e38f);  // the least value that rounds to infinity in bf16
     std::mt19937 random(7);
     for (int i = 0; i < 2'000'000; ++i) {
       values.push_back(std::bit_cast<float>(static_cast<uint32_t>(random())));
@@ -97,7 +94,7 @@ const std::vector<float>& interesting_floats() {
 
 bool is_nan16(uint16_t bits, Format format) { return std::isnan(value_of(bits, format)); }
 
-/// NaN for NaN and quiet, else the very same pattern.
+/// Expects a quiet NaN for a NaN, else exactly the nearest pattern.
 void expect_nearest(uint16_t found, float value, Format format) {
   if (std::isnan(value)) {
     const int quiet = 1 << (format.mantissa_bits - 1);
@@ -131,7 +128,7 @@ TEST(Dtype, NamesAndSizes) {
   EXPECT_FALSE(is_floating(Dtype::kI32));
 }
 
-TEST(Dtype, EveryHalfHasItsDefinedValue) {
+TEST(Dtype, EveryHalfConvertsToItsDefinedValue) {
   for (const uint16_t bits : all_patterns()) {
     expect_value(fp16_to_float(bits), bits, kFp16);
     expect_value(bf16_to_float(bits), bits, kBf16);
@@ -145,7 +142,7 @@ TEST(Dtype, RoundsToTheNearestTiesToEven) {
   }
 }
 
-TEST(Dtype, KnownRoundings) {
+TEST(Dtype, RoundsKnownValuesAndKeepsNans) {
   EXPECT_EQ(float_to_bf16(1.0f), 0x3f80);
   EXPECT_EQ(float_to_bf16(1.00390625f), 0x3f80);  // 1 + 2^-8, half-way, down to even
   EXPECT_EQ(float_to_bf16(1.01171875f), 0x3f82);  // 1 + 3 * 2^-8, half-way, up to even
@@ -157,7 +154,7 @@ TEST(Dtype, KnownRoundings) {
   EXPECT_EQ(float_to_fp16(5.9604645e-8f), 0x0001);  // 2^-24
   EXPECT_EQ(float_to_fp16(2.9802322e-8f), 0x0000);  // 2^-25, half-way, down to even
   EXPECT_EQ(float_to_fp16(-0.0f), 0x8000);
-  // A NaN whose payload sits only in the bits that are dropped must not become an infinity.
+  // A NaN with payload bits only below the rounding must not become an infinity.
   const float low_payload = std::bit_cast<float>(0x7f800001u);
   EXPECT_EQ(float_to_bf16(low_payload), 0x7fc0);
   EXPECT_EQ(float_to_fp16(low_payload), 0x7e00);
@@ -176,7 +173,7 @@ TEST(Dtype, HalvesSurviveTheRoundTrip) {
 
 class Kernels : public testing::TestWithParam<ConvertKernels> {};
 
-TEST_P(Kernels, WidenLikeTheScalarFunctions) {
+TEST_P(Kernels, WideningMatchesTheScalarFunctions) {
   const std::vector<uint16_t> patterns = all_patterns();
   std::vector<float> found(patterns.size());
   // Unaligned on purpose: tensors in a file need not be aligned.
@@ -192,7 +189,7 @@ TEST_P(Kernels, WidenLikeTheScalarFunctions) {
   }
 }
 
-TEST_P(Kernels, NarrowLikeTheScalarFunctions) {
+TEST_P(Kernels, NarrowingMatchesTheScalarFunctions) {
   const std::vector<float>& values = interesting_floats();
   std::vector<uint16_t> found(values.size());
   auto* const bytes = reinterpret_cast<std::byte*>(found.data());
@@ -204,7 +201,7 @@ TEST_P(Kernels, NarrowLikeTheScalarFunctions) {
     ASSERT_EQ(found[i], float_to_bf16(values[i])) << values[i];
 }
 
-TEST_P(Kernels, TouchNothingBeyondTheEnd) {
+TEST_P(Kernels, WriteOnlyTheGivenElements) {
   for (size_t n = 0; n < 70; ++n) {
     const std::vector<float> values(n, 1.5f);
     std::vector<std::byte> narrow(2 * n + 2, std::byte{0x55});
@@ -220,7 +217,7 @@ TEST_P(Kernels, TouchNothingBeyondTheEnd) {
 INSTANTIATE_TEST_SUITE_P(All, Kernels, testing::ValuesIn(convert_kernels()),
                          [](const auto& kernels) { return std::string(kernels.param.name); });
 
-TEST(Convert, SpansOfEachType) {
+TEST(Convert, RoundTripsSpansOfEachType) {
   const std::vector<float> values{0.0f, 1.0f, -2.5f, 65504.0f, 1e-7f};
   for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16}) {
     std::vector<std::byte> bytes(values.size() * size_bytes(dtype));
@@ -236,7 +233,7 @@ TEST(Convert, SpansOfEachType) {
   }
 }
 
-TEST(Convert, RefusesSizesThatDoNotMatchAndIntegers) {
+TEST(Convert, RejectsMismatchedSizesAndIntegers) {
   std::vector<float> floats(4);
   std::vector<std::byte> bytes(7);
   EXPECT_EQ(thrown_by([&] { to_float(bytes, Dtype::kBF16, floats); }).kind, ErrorKind::kInternal);

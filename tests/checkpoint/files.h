@@ -20,7 +20,7 @@ inline void write_text(const std::filesystem::path& path, std::string_view text)
   std::ofstream(path, std::ios::binary) << text;
 }
 
-/// A safetensors file with this header, as it stands, and `data_size` zero bytes.
+/// A safetensors file with this header, unchecked, and `data_size` zero bytes of data.
 inline std::string with_header(std::string_view header, size_t data_size) {
   const uint64_t length = header.size();
   std::string file(8, '\0');

@@ -2,7 +2,7 @@
 //
 //   interop write FILE      writes the tensors that interop.py expects
 //   interop dump FILE       prints "name dtype shape sha256" of each tensor, and the metadata
-//   interop config FOLDER   prints FOLDER/config.json as this library writes it
+//   interop config FOLDER   reads FOLDER/config.json and prints it in xffl's format
 //   interop model FOLDER    prints "name dtype shape sha256" of each tensor of a model folder
 //   interop split FROM TO   rewrites a model folder in files of at most 20,000 bytes
 #include <cstdio>

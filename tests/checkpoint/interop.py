@@ -1,4 +1,4 @@
-"""Reads what xffl writes with Python's safetensors and transformers, and the other way round.
+"""Exchanges files between xffl and Python's safetensors and transformers, in both directions.
 
 Usage: interop.py PROGRAM MAJOR, where PROGRAM is tests/checkpoint/interop.cc and MAJOR the transformers version.
 """
@@ -72,7 +72,7 @@ def check_python_to_cpp(folder):
 
 
 def rope(config):
-    """(theta, scaling), whichever dialect the library speaks."""
+    """(theta, scaling) in either dialect of transformers."""
     settings = dict(getattr(config, "rope_parameters", None) or config.rope_scaling or {})
     theta = settings.pop("rope_theta", None) or config.rope_theta
     settings.pop("type", None)

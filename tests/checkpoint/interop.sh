@@ -1,5 +1,5 @@
 #!/bin/sh
-# interop.sh PROGRAM DEPS VERSION: runs interop.py with the transformers of that major version, where it is installed.
+# interop.sh PROGRAM DEPS VERSION: runs interop.py with transformers of major version VERSION, or skips without it.
 set -eu
 program=$1 deps=$2 version=$3
 python=${XFFL_PYTHON:-$deps/venv/bin/python}

@@ -12,7 +12,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// What transformers 4 and 5 save for the same model (the keys that matter).
+// config.json of the same model from transformers 4 and 5, without irrelevant keys.
 constexpr const char* kDialect4 = R"({
   "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
   "bos_token_id": 128000, "eos_token_id": [128001, 128008, 128009], "head_dim": 64, "hidden_act": "silu",
@@ -52,7 +52,7 @@ LlamaConfig llama32_1b() {
   return config;
 }
 
-/// A tiny configuration's text with some keys replaced.
+/// The text of a tiny configuration, merged with `changes`.
 std::string with(const char* changes) {
   Json config =
       Json::parse(R"({"model_type":"llama","vocab_size":100,"hidden_size":48,"intermediate_size":96,
@@ -68,7 +68,7 @@ TEST(LlamaConfig, ReadsBothDialects) {
   EXPECT_EQ(parse(kDialect5), llama32_1b());
 }
 
-TEST(LlamaConfig, ItsOwnTextRoundTrips) {
+TEST(LlamaConfig, FormattedTextRoundTrips) {
   LlamaConfig config = llama32_1b();
   EXPECT_EQ(parse(format_llama_config(config)), config);
   config.rope = {};
@@ -82,7 +82,7 @@ TEST(LlamaConfig, ItsOwnTextRoundTrips) {
   EXPECT_EQ(parse(format_llama_config(config)), config);
 }
 
-TEST(LlamaConfig, WritesTheKeysThatBothVersionsRead) {
+TEST(LlamaConfig, WritesKeysThatBothTransformersVersionsRead) {
   const Json json = Json::parse(format_llama_config(llama32_1b()));
   EXPECT_EQ(json["architectures"], Json::array({"LlamaForCausalLM"}));
   EXPECT_EQ(json["model_type"], "llama");
@@ -93,9 +93,9 @@ TEST(LlamaConfig, WritesTheKeysThatBothVersionsRead) {
   EXPECT_FALSE(json.contains("rope_parameters"));
 }
 
-TEST(LlamaConfig, AbsentKeysHaveHuggingFacesDefaults) {
+TEST(LlamaConfig, AbsentKeysGetHuggingFaceDefaults) {
   const LlamaConfig config = parse(R"({"model_type":"llama"})");
-  LlamaConfig expected;  // Llama-2 7B, but for the numbers that transformers keeps elsewhere
+  LlamaConfig expected;  // Llama-2 7B with transformers' default token ids and dtype
   expected.bos_token_id = 1;
   expected.eos_token_ids = {2};
   expected.torch_dtype = "float32";
@@ -105,7 +105,7 @@ TEST(LlamaConfig, AbsentKeysHaveHuggingFacesDefaults) {
   EXPECT_EQ(parse(with(R"({"head_dim":10})")).head_dim, 10);
 }
 
-TEST(LlamaConfig, TokenIdsAreOneOrAListOrNone) {
+TEST(LlamaConfig, ReadsOneIdAListOrNoTokenIds) {
   EXPECT_EQ(parse(with(R"({"eos_token_id":7})")).eos_token_ids, std::vector<int64_t>{7});
   EXPECT_EQ(parse(R"({"model_type":"llama","bos_token_id":null,"eos_token_id":null})").bos_token_id,
             std::nullopt);
@@ -113,7 +113,7 @@ TEST(LlamaConfig, TokenIdsAreOneOrAListOrNone) {
   EXPECT_EQ(parse(with(R"({"pad_token_id":0})")).pad_token_id, 0);
 }
 
-TEST(LlamaConfig, OldSpellingOfRopeScaling) {
+TEST(LlamaConfig, ReadsTheOldSpellingOfRopeScaling) {
   const Rope rope =
       parse(with(R"({"rope_theta":1e6,"rope_scaling":{"type":"linear","factor":4.0}})")).rope;
   EXPECT_EQ(rope.kind, RopeKind::kLinear);
@@ -124,7 +124,7 @@ TEST(LlamaConfig, OldSpellingOfRopeScaling) {
       2e4);
 }
 
-TEST(LlamaConfig, RefusesWhatWouldChangeTheNumbers) {
+TEST(LlamaConfig, RejectsUnsupportedSettings) {
   const auto message = [](const char* changes) {
     const Thrown thrown = thrown_by([&] { parse(with(changes)); });
     EXPECT_EQ(thrown.kind, ErrorKind::kUnsupported) << thrown.message;
@@ -149,7 +149,7 @@ TEST(LlamaConfig, RefusesWhatWouldChangeTheNumbers) {
   EXPECT_THAT(message(R"({"torch_dtype":"float64"})"), HasSubstr("float64"));
 }
 
-TEST(LlamaConfig, RefusesValuesOutOfRange) {
+TEST(LlamaConfig, RejectsValuesOutOfRange) {
   const auto message = [](const char* changes) {
     const Thrown thrown = thrown_by([&] { parse(with(changes)); });
     EXPECT_EQ(thrown.kind, ErrorKind::kCorrupt) << changes;
@@ -180,14 +180,14 @@ TEST(LlamaConfig, RefusesValuesOutOfRange) {
   EXPECT_THAT(thrown_by([] { parse("{}"); }).message, HasSubstr("'model_type' is missing"));
 }
 
-TEST(LlamaConfig, ReadsTheFolder) {
+TEST(LlamaConfig, ReadsConfigJsonOfAFolder) {
   test::TempDir dir;
   EXPECT_EQ(thrown_by([&] { read_llama_config(dir.path()); }).kind, ErrorKind::kNotFound);
   write_text(dir / "config.json", kDialect5);
   EXPECT_EQ(read_llama_config(dir.path()), llama32_1b());
 }
 
-TEST(LlamaConfig, CountsParametersAsPublished) {
+TEST(LlamaConfig, CountsThePublishedNumberOfParameters) {
   EXPECT_EQ(llama32_1b().num_parameters(), 1'235'814'400);
   EXPECT_EQ(parse(R"({"model_type":"llama"})").num_parameters(), 6'738'415'616);
 }

@@ -32,14 +32,14 @@ Thrown parsing(const std::string& files, const std::string& version = "1") {
   });
 }
 
-std::string refusal(const std::string& files) {
+std::string error_of(const std::string& files) {
   const Thrown thrown = parsing(files);
   EXPECT_EQ(thrown.kind, ErrorKind::kCorrupt);
   EXPECT_THAT(thrown.message, HasSubstr("manifest.json of brno"));
   return thrown.message;
 }
 
-TEST(Manifest, NamesSizesAndHashesOfAFolder) {
+TEST(Manifest, HoldsNamesSizesAndHashes) {
   test::TempDir dir;
   write_text(dir / "b.txt", "abc");
   write_text(dir / "a.txt", "");
@@ -49,6 +49,8 @@ TEST(Manifest, NamesSizesAndHashesOfAFolder) {
   ASSERT_EQ(manifest.files.size(), 2u);
   EXPECT_EQ(manifest.files[0], (ManifestFile{"a.txt", 0, kEmptySha256}));
   EXPECT_EQ(manifest.files[1], (ManifestFile{"b.txt", 3, kAbcSha256}));
+  EXPECT_EQ(manifest.find("b.txt"), &manifest.files[1]);
+  EXPECT_EQ(manifest.find("b"), nullptr);
   EXPECT_EQ(manifest.total_bytes(), 3u);
   EXPECT_EQ(hashed, 3u);
   EXPECT_EQ(manifest.root_sha256(),
@@ -65,11 +67,11 @@ TEST(Manifest, TextRoundTrips) {
             "\"size_bytes\": 3,\n"
             "      \"sha256\": \"" +
                 std::string(kAbcSha256) + "\"\n    }\n  ]\n}\n");
-  EXPECT_EQ(write_manifest(dir.path()), manifest);  // manifest.json itself does not count
+  EXPECT_EQ(write_manifest(dir.path()), manifest);  // without manifest.json itself
   EXPECT_EQ(parse_manifest(R"({"version":1,"files":[]})", "x").files.size(), 0u);
 }
 
-TEST(Manifest, AFileOfSeveralChunksHasTheRunningDigestAtEachOfTheirEnds) {
+TEST(Manifest, HoldsThePrefixHashesOfAFileOfSeveralChunks) {
   test::TempDir dir;
   const std::string text = std::string(4096, 'a') + std::string(4096, 'b') + "c";
   write_text(dir / "exact", text.substr(0, 8192));
@@ -88,7 +90,7 @@ TEST(Manifest, AFileOfSeveralChunksHasTheRunningDigestAtEachOfTheirEnds) {
   for (size_t i = 0; i < 3; ++i)
     EXPECT_EQ(read.files.at(i).prefix_sha256, manifest.files[i].prefix_sha256);
   EXPECT_EQ(read.root_sha256(), make_manifest(dir.path()).root_sha256())
-      << "chunks are in the root";
+      << "the root hash depends on the chunks";
   EXPECT_THAT(format_manifest(manifest), HasSubstr("\"version\": 2"));
   EXPECT_THAT(format_manifest(make_manifest(dir.path())), HasSubstr("\"version\": 1"));
 }
@@ -96,22 +98,22 @@ TEST(Manifest, AFileOfSeveralChunksHasTheRunningDigestAtEachOfTheirEnds) {
 TEST(Manifest, KnownFilesAreNotReadAgain) {
   test::TempDir dir;
   for (const char* name : {"a", "b", "c"}) write_text(dir / name, "abc");
-  const ManifestFile known{"b", 3, kEmptySha256};  // it would be found out if it were read
+  const ManifestFile known{"b", 3, kEmptySha256};  // a wrong hash: reading the file would show it
   const Manifest manifest = make_manifest(dir.path(), {}, kChunkBytes, {known});
   ASSERT_EQ(manifest.files.size(), 3u);
   EXPECT_EQ(manifest.files[1], known);
   EXPECT_EQ(manifest.files[2], (ManifestFile{"c", 3, kAbcSha256}));
 
-  const auto refusal = [&](const ManifestFile& file) {
+  const auto error_of = [&](const ManifestFile& file) {
     const Thrown thrown = thrown_by([&] { make_manifest(dir.path(), {}, kChunkBytes, {file}); });
     EXPECT_EQ(thrown.kind, ErrorKind::kRejected);
     return thrown.message;
   };
-  EXPECT_THAT(refusal({"d", 3, kAbcSha256}), HasSubstr("'d' is missing"));
-  EXPECT_THAT(refusal({"b", 4, kAbcSha256}), HasSubstr("expected 4 bytes, found 3"));
+  EXPECT_THAT(error_of({"d", 3, kAbcSha256}), HasSubstr("'d' is missing"));
+  EXPECT_THAT(error_of({"b", 4, kAbcSha256}), HasSubstr("expected 4 bytes, found 3"));
 }
 
-TEST(Manifest, ManyFilesAreHashedAtOnce) {
+TEST(Manifest, HashesManyFilesInParallel) {
   test::TempDir dir;
   for (int i = 0; i < 50; ++i) write_text(dir / std::to_string(i), std::string(i * 1000, 'x'));
   uint64_t hashed = 0;
@@ -122,8 +124,8 @@ TEST(Manifest, ManyFilesAreHashedAtOnce) {
   EXPECT_NO_THROW(verify_folder(dir.path(), manifest));
 }
 
-TEST(HostileManifest, Chunks) {
-  const auto refused = [](const std::string& head, const std::string& prefixes) {
+TEST(HostileManifest, RejectsWrongChunks) {
+  const auto error_of = [](const std::string& head, const std::string& prefixes) {
     std::string file = file_json("a", "8193");
     file.insert(file.size() - 1, prefixes);
     const Thrown thrown =
@@ -134,63 +136,63 @@ TEST(HostileManifest, Chunks) {
   const std::string v2 = R"("version":2,"chunk_bytes":4096)";
   const std::string digest = '"' + std::string(kAbcSha256) + '"';
   for (const std::string& list : {std::string(), digest, digest + "," + digest + "," + digest})
-    EXPECT_THAT(refused(v2, R"(,"prefix_sha256":[)" + list + "]"),
+    EXPECT_THAT(error_of(v2, R"(,"prefix_sha256":[)" + list + "]"),
                 HasSubstr("should have 2 items, one for each chunk of 4096 bytes but the last"));
-  EXPECT_THAT(refused(v2, R"(,"prefix_sha256":["x",)" + digest + "]"), HasSubstr("hexadecimal"));
-  EXPECT_THAT(refused(v2, R"(,"prefix_sha256":[1,2])"), HasSubstr("strings only"));
-  EXPECT_THAT(refused(v2, R"(,"prefix_sha256":null)"), HasSubstr("prefix_sha256"));
-  EXPECT_THAT(refused(R"("version":1)", R"(,"prefix_sha256":[])"), HasSubstr("unknown key"));
-  EXPECT_THAT(refused(R"("version":2)", ""), HasSubstr("'chunk_bytes' is missing"));
+  EXPECT_THAT(error_of(v2, R"(,"prefix_sha256":["x",)" + digest + "]"), HasSubstr("hexadecimal"));
+  EXPECT_THAT(error_of(v2, R"(,"prefix_sha256":[1,2])"), HasSubstr("strings only"));
+  EXPECT_THAT(error_of(v2, R"(,"prefix_sha256":null)"), HasSubstr("prefix_sha256"));
+  EXPECT_THAT(error_of(R"("version":1)", R"(,"prefix_sha256":[])"), HasSubstr("unknown key"));
+  EXPECT_THAT(error_of(R"("version":2)", ""), HasSubstr("'chunk_bytes' is missing"));
   for (const char* size : {"0", "-1", "1", "4095", "67108865", "1e9"})
-    EXPECT_THAT(refused(R"("version":2,"chunk_bytes":)" + std::string(size), ""),
+    EXPECT_THAT(error_of(R"("version":2,"chunk_bytes":)" + std::string(size), ""),
                 HasSubstr("chunk_bytes"));
 }
 
-TEST(HostileManifest, Names) {
+TEST(HostileManifest, RejectsUnsafeNames) {
   for (const char* name : {"", ".", "..", ".hidden", "a/b", "/etc/passwd", "../x", "a b",
                            "a\\u0000", "\\u00e9", "manifest.json"}) {
-    EXPECT_THAT(refusal("[" + file_json(name) + "]"),
+    EXPECT_THAT(error_of("[" + file_json(name) + "]"),
                 HasSubstr("files[0]: 'name' should be 1 to 200 characters"))
         << name;
   }
-  EXPECT_THAT(refusal("[" + file_json(std::string(4096, 'x')) + "]"), HasSubstr("'name'"));
+  EXPECT_THAT(error_of("[" + file_json(std::string(4096, 'x')) + "]"), HasSubstr("'name'"));
 }
 
-TEST(HostileManifest, OrderAndDuplicates) {
-  EXPECT_THAT(refusal("[" + file_json("b") + "," + file_json("a") + "]"),
-              HasSubstr("names should be sorted"));
-  EXPECT_THAT(refusal("[" + file_json("a") + "," + file_json("a") + "]"),
-              HasSubstr("each there once"));
+TEST(HostileManifest, RejectsUnsortedAndDuplicateNames) {
+  EXPECT_THAT(error_of("[" + file_json("b") + "," + file_json("a") + "]"),
+              HasSubstr("names should be sorted and unique"));
+  EXPECT_THAT(error_of("[" + file_json("a") + "," + file_json("a") + "]"),
+              HasSubstr("sorted and unique"));
 }
 
-TEST(HostileManifest, SizesAndHashes) {
+TEST(HostileManifest, RejectsInvalidSizesAndHashes) {
   for (const char* size :
        {"-1", "1125899906842624", "18446744073709551615", "1e3", "\"3\"", "null"}) {
-    EXPECT_THAT(refusal("[" + file_json("a", size) + "]"), HasSubstr("files[0]: 'size_bytes'"))
+    EXPECT_THAT(error_of("[" + file_json("a", size) + "]"), HasSubstr("files[0]: 'size_bytes'"))
         << size;
   }
   for (const std::string& sha256 :
        {std::string(), std::string(63, 'a'), std::string(64, 'A'), std::string(64, 'g')}) {
-    EXPECT_THAT(refusal("[" + file_json("a", "3", sha256) + "]"), HasSubstr("files[0]: 'sha256'"));
+    EXPECT_THAT(error_of("[" + file_json("a", "3", sha256) + "]"), HasSubstr("files[0]: 'sha256'"));
   }
 }
 
-TEST(HostileManifest, Structure) {
-  EXPECT_THAT(refusal("{}"), HasSubstr("'files' should be a list"));
-  EXPECT_THAT(refusal("[5]"), HasSubstr("files[0]"));
-  EXPECT_THAT(refusal(R"([{"name":"a","size_bytes":3}])"), HasSubstr("'sha256' is missing"));
-  EXPECT_THAT(refusal(R"([{"name":"a","size_bytes":3,"sha256":")" + std::string(kAbcSha256) +
-                      R"(","mode":511}])"),
+TEST(HostileManifest, RejectsAWrongStructure) {
+  EXPECT_THAT(error_of("{}"), HasSubstr("'files' should be a list"));
+  EXPECT_THAT(error_of("[5]"), HasSubstr("files[0]"));
+  EXPECT_THAT(error_of(R"([{"name":"a","size_bytes":3}])"), HasSubstr("'sha256' is missing"));
+  EXPECT_THAT(error_of(R"([{"name":"a","size_bytes":3,"sha256":")" + std::string(kAbcSha256) +
+                       R"(","mode":511}])"),
               HasSubstr("unknown key 'mode'"));
   EXPECT_EQ(parsing("[]", "2").kind, ErrorKind::kCorrupt);
   std::string many;
   for (int i = 0; i <= 4096; ++i)
     many += (i > 0 ? "," : "") + file_json("f" + std::to_string(10'000 + i));
-  EXPECT_THAT(refusal("[" + many + "]"), HasSubstr("at most 4096 items, found 4097"));
+  EXPECT_THAT(error_of("[" + many + "]"), HasSubstr("at most 4096 items, found 4097"));
 }
 
-TEST(MakeManifest, RefusesWhatCannotTravel) {
-  const auto refusal_of = [](const auto& prepare) {
+TEST(MakeManifest, RejectsSubfoldersLinksPipesAndUnsafeNames) {
+  const auto error_of = [](const auto& prepare) {
     test::TempDir dir;
     write_text(dir / "ok", "abc");
     prepare(dir.path());
@@ -198,19 +200,18 @@ TEST(MakeManifest, RefusesWhatCannotTravel) {
     EXPECT_EQ(thrown.kind, ErrorKind::kRejected);
     return thrown.message;
   };
-  EXPECT_THAT(refusal_of([](const fs::path& dir) { fs::create_directory(dir / "sub"); }),
+  EXPECT_THAT(error_of([](const fs::path& dir) { fs::create_directory(dir / "sub"); }),
               HasSubstr("sub"));
-  EXPECT_THAT(refusal_of([](const fs::path& dir) { fs::create_symlink("ok", dir / "link"); }),
+  EXPECT_THAT(error_of([](const fs::path& dir) { fs::create_symlink("ok", dir / "link"); }),
               HasSubstr("link"));
-  EXPECT_THAT(refusal_of([](const fs::path& dir) { mkfifo((dir / "pipe").c_str(), 0600); }),
+  EXPECT_THAT(error_of([](const fs::path& dir) { mkfifo((dir / "pipe").c_str(), 0600); }),
               HasSubstr("pipe"));
-  EXPECT_THAT(refusal_of([](const fs::path& dir) { write_text(dir / ".hidden", ""); }),
+  EXPECT_THAT(error_of([](const fs::path& dir) { write_text(dir / ".hidden", ""); }),
               HasSubstr(".hidden"));
-  EXPECT_THAT(refusal_of([](const fs::path& dir) { write_text(dir / "a b", ""); }),
-              HasSubstr("a b"));
+  EXPECT_THAT(error_of([](const fs::path& dir) { write_text(dir / "a b", ""); }), HasSubstr("a b"));
 }
 
-TEST(MakeManifest, NoSuchFolder) {
+TEST(MakeManifest, ThrowsNotFoundForAMissingFolder) {
   EXPECT_EQ(thrown_by([] { make_manifest("/nonexistent/folder"); }).kind, ErrorKind::kNotFound);
   EXPECT_EQ(thrown_by([] { read_manifest("/nonexistent/folder"); }).kind, ErrorKind::kNotFound);
 }
@@ -223,7 +224,7 @@ class VerifyFolder : public testing::Test {
     manifest_ = write_manifest(dir_.path());
   }
 
-  std::string refusal() {
+  std::string error_of() {
     const Thrown thrown = thrown_by([&] { verify_folder(dir_.path(), manifest_); });
     EXPECT_EQ(thrown.kind, ErrorKind::kRejected);
     return thrown.message;
@@ -233,53 +234,53 @@ class VerifyFolder : public testing::Test {
   Manifest manifest_;
 };
 
-TEST_F(VerifyFolder, AcceptsExactlyTheFiles) {
+TEST_F(VerifyFolder, AcceptsExactlyTheManifestsFiles) {
   EXPECT_NO_THROW(verify_folder(dir_.path(), manifest_));
   fs::remove(dir_ / "manifest.json");
   EXPECT_NO_THROW(verify_folder(dir_.path(), manifest_));
 }
 
-TEST_F(VerifyFolder, AnotherBit) {
+TEST_F(VerifyFolder, RejectsAChangedByte) {
   write_text(dir_ / "a", "abb");
-  EXPECT_THAT(refusal(), HasSubstr("expected SHA-256 " + std::string(kAbcSha256)));
+  EXPECT_THAT(error_of(), HasSubstr("expected SHA-256 " + std::string(kAbcSha256)));
 }
 
-TEST_F(VerifyFolder, AnotherSize) {
+TEST_F(VerifyFolder, RejectsAChangedSize) {
   write_text(dir_ / "a", "abcd");
-  EXPECT_THAT(refusal(), HasSubstr("expected 3 bytes, found 4"));
+  EXPECT_THAT(error_of(), HasSubstr("expected 3 bytes, found 4"));
 }
 
-TEST_F(VerifyFolder, MissingAndExtra) {
+TEST_F(VerifyFolder, RejectsMissingAndExtraFiles) {
   fs::remove(dir_ / "b");
-  EXPECT_THAT(refusal(), HasSubstr("'b' is missing"));
+  EXPECT_THAT(error_of(), HasSubstr("'b' is missing"));
   write_text(dir_ / "b", "");
   write_text(dir_ / "c", "");
-  EXPECT_THAT(refusal(), HasSubstr("'c' is not in the manifest"));
+  EXPECT_THAT(error_of(), HasSubstr("'c' is not in the manifest"));
 }
 
-TEST_F(VerifyFolder, NeverFollowsALink) {
+TEST_F(VerifyFolder, RejectsASymbolicLink) {
   test::TempDir outside;
   fs::rename(dir_ / "a", outside / "a");
   fs::create_symlink(outside / "a", dir_ / "a");
-  EXPECT_THAT(refusal(), HasSubstr("expected a regular file"));
+  EXPECT_THAT(error_of(), HasSubstr("expected a regular file"));
 }
 
-TEST_F(VerifyFolder, NeverWaitsForAPipe) {
+TEST_F(VerifyFolder, RejectsAPipeWithoutBlocking) {
   fs::remove(dir_ / "a");
   mkfifo((dir_ / "a").c_str(), 0600);
-  EXPECT_THAT(refusal(), HasSubstr("expected a regular file"));
+  EXPECT_THAT(error_of(), HasSubstr("expected a regular file"));
 }
 
-TEST_F(VerifyFolder, TheManifestItselfIsARegularFile) {
+TEST_F(VerifyFolder, ReadManifestRejectsAPipe) {
   fs::remove(dir_ / "manifest.json");
   mkfifo((dir_ / "manifest.json").c_str(), 0600);
   EXPECT_THAT(thrown_by([&] { read_manifest(dir_.path()); }).message, HasSubstr("regular file"));
 }
 
-TEST_F(VerifyFolder, AFolderIsNoFile) {
+TEST_F(VerifyFolder, RejectsAFolderInPlaceOfAFile) {
   fs::remove(dir_ / "a");
   fs::create_directory(dir_ / "a");
-  EXPECT_THAT(refusal(), HasSubstr("expected a regular file"));
+  EXPECT_THAT(error_of(), HasSubstr("expected a regular file"));
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ using testing::HasSubstr;
 
 constexpr const char* kIndex = "model.safetensors.index.json";
 
-/// A file of one-element tensors, all of them 1.
+/// Writes a file of one-element tensors with the value 1.
 void write_file(const fs::path& path, const std::vector<std::string>& names) {
   std::vector<TensorSpec> specs;
   for (const std::string& name : names) specs.push_back({name, Dtype::kF32, {1}});
@@ -55,7 +55,7 @@ void expect_model(const fs::path& folder) {
   EXPECT_THAT(thrown_by([&] { model.data("d"); }).message, HasSubstr("no tensor 'd'"));
 }
 
-TEST(ModelFolder, OneFile) {
+TEST(ModelFolder, ReadsOneFile) {
   test::TempDir dir;
   write_model(dir / "m", 1000);
   EXPECT_TRUE(fs::exists(dir / "m/model.safetensors"));
@@ -63,7 +63,7 @@ TEST(ModelFolder, OneFile) {
   expect_model(dir / "m");
 }
 
-TEST(ModelFolder, SeveralFilesOfAnySize) {
+TEST(ModelFolder, ReadsSeveralFiles) {
   for (const uint64_t max_shard_bytes : {uint64_t{0}, uint64_t{4}, uint64_t{12}, uint64_t{20}}) {
     test::TempDir dir;
     write_model(dir / "m", max_shard_bytes);
@@ -75,7 +75,7 @@ TEST(ModelFolder, SeveralFilesOfAnySize) {
   }
 }
 
-TEST(ModelWriter, ChecksTheBytesOfEachTensor) {
+TEST(ModelWriter, RejectsBytesThatCrossATensorsEnd) {
   test::TempDir dir;
   {
     ModelWriter writer(dir / "m", kSpecs);
@@ -95,7 +95,7 @@ TEST(ModelWriter, ChecksTheBytesOfEachTensor) {
               HasSubstr("more than the tensors have"));
 }
 
-TEST(ModelFolder, NamesWhatIsAbsent) {
+TEST(ModelFolder, ErrorNamesMissingFilesAndPickledWeights) {
   test::TempDir dir;
   EXPECT_EQ(opening(dir / "none").kind, ErrorKind::kNotFound);
   EXPECT_EQ(opening(dir.path()).kind, ErrorKind::kNotFound);
@@ -104,14 +104,14 @@ TEST(ModelFolder, NamesWhatIsAbsent) {
   EXPECT_THAT(opening(dir.path()).message, HasSubstr("pytorch_model.bin) are never read"));
 }
 
-TEST(ModelFolder, RefusesTwoModelsInOneFolder) {
+TEST(ModelFolder, RejectsTwoModelsInOneFolder) {
   test::TempDir dir;
   write_file(dir / "model.safetensors", {"a"});
   write_text(dir / kIndex, R"({"weight_map":{"a":"model.safetensors"}})");
-  EXPECT_THAT(opening(dir.path()).message, HasSubstr("two models at once"));
+  EXPECT_THAT(opening(dir.path()).message, HasSubstr("two models in one folder"));
 }
 
-TEST(ModelFolder, AcceptsWhatOthersWriteIntoTheIndex) {
+TEST(ModelFolder, IgnoresMetadataInTheIndex) {
   test::TempDir dir;
   write_file(dir / "part-1.safetensors", {"a"});
   write_text(
@@ -120,7 +120,7 @@ TEST(ModelFolder, AcceptsWhatOthersWriteIntoTheIndex) {
   EXPECT_EQ(ModelFolder(dir.path()).tensors().size(), 1u);
 }
 
-TEST(HostileIndex, NamesOutsideTheFolder) {
+TEST(HostileIndex, RejectsFileNamesOutsideTheFolder) {
   test::TempDir outside;
   write_file(outside / "x.safetensors", {"a"});
   test::TempDir dir;
@@ -137,7 +137,7 @@ TEST(HostileIndex, NamesOutsideTheFolder) {
   }
 }
 
-TEST(HostileIndex, Malformed) {
+TEST(HostileIndex, RejectsAMalformedIndex) {
   test::TempDir dir;
   const auto message = [&](std::string_view text) {
     write_text(dir / kIndex, text);
@@ -157,7 +157,7 @@ TEST(HostileIndex, Malformed) {
   EXPECT_THAT(message(std::string(9u << 20, ' ')), HasSubstr(kIndex));
 }
 
-TEST(HostileIndex, DisagreesWithTheFiles) {
+TEST(HostileIndex, RejectsAnIndexThatDisagreesWithTheFiles) {
   test::TempDir dir;
   const auto message = [&](std::string_view map) {
     write_text(dir / kIndex, "{\"weight_map\":" + std::string(map) + "}");
@@ -180,7 +180,7 @@ TEST(HostileIndex, DisagreesWithTheFiles) {
               HasSubstr("tensor 'b' is in two files, 1.safetensors and 2.safetensors"));
 }
 
-TEST(CopyTokenizerFiles, CopiesTheseAndNothingElse) {
+TEST(CopyTokenizerFiles, CopiesTokenizerFilesOnly) {
   test::TempDir from;
   test::TempDir to;
   const std::vector<std::string> wanted{"tokenizer.json",      "tokenizer_config.json",

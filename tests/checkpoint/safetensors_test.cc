@@ -53,7 +53,7 @@ TEST(SafetensorsWriter, RoundTripsWithScalarsEmptyAndUnalignedTensors) {
   EXPECT_EQ(file.data("flags")[2], std::byte{9});
 }
 
-TEST(SafetensorsWriter, TheBytesDoNotDependOnThePieces) {
+TEST(SafetensorsWriter, WritesTheSameBytesForAnyPieceSize) {
   test::TempDir dir;
   std::vector<TensorSpec> specs{{"big", Dtype::kU8, {3'000'017}}};
   std::vector<std::byte> data(3'000'017);
@@ -70,8 +70,8 @@ TEST(SafetensorsWriter, TheBytesDoNotDependOnThePieces) {
   EXPECT_EQ(hashes.size(), 1u);
 }
 
-// The disk is told of by whichever call comes next, and nothing is left.
-TEST(SafetensorsWriter, AFileThatMayNotGrowEndsInAnErrorThatNamesIt) {
+// A later call reports the background thread's error; the temp file is removed.
+TEST(SafetensorsWriter, AFullDiskIsAnErrorThatNamesTheFile) {
   test::TempDir dir;
   struct rlimit before {};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
@@ -91,7 +91,7 @@ TEST(SafetensorsWriter, AFileThatMayNotGrowEndsInAnErrorThatNamesIt) {
   EXPECT_TRUE(fs::is_empty(dir.path()));
 }
 
-TEST(SafetensorsWriter, HeaderIsPaddedToEightBytes) {
+TEST(SafetensorsWriter, PadsTheHeaderToEightBytes) {
   test::TempDir dir;
   for (const char* name : {"a", "ab", "abc", "abcd", "abcde", "abcdef", "abcdefg", "abcdefgh"}) {
     SafetensorsWriter writer(dir / "a", {{name, Dtype::kF32, {1}}}, {});
@@ -102,7 +102,7 @@ TEST(SafetensorsWriter, HeaderIsPaddedToEightBytes) {
   }
 }
 
-TEST(SafetensorsWriter, NothingButTheTempFileBeforeFinishAndNothingAfterAbandon) {
+TEST(SafetensorsWriter, LeavesOnlyATempFileBeforeFinishAndNoFileAfterDestruction) {
   test::TempDir dir;
   {
     SafetensorsWriter writer(dir / "a", {{"x", Dtype::kF32, {2}}});
@@ -115,13 +115,13 @@ TEST(SafetensorsWriter, NothingButTheTempFileBeforeFinishAndNothingAfterAbandon)
   EXPECT_TRUE(fs::is_empty(dir.path()));
 }
 
-TEST(SafetensorsWriter, RefusesMoreDataThanTheTensorsHave) {
+TEST(SafetensorsWriter, RejectsMoreDataThanTheTensorsHave) {
   test::TempDir dir;
   SafetensorsWriter writer(dir / "a", {{"x", Dtype::kF32, {2}}});
   EXPECT_EQ(thrown_by([&] { writer.write(bytes_of({1, 2, 3})); }).kind, ErrorKind::kInternal);
 }
 
-TEST(SafetensorsWriter, RefusesWhatItsReaderWouldRefuse) {
+TEST(SafetensorsWriter, RejectsTensorsThatTheReaderRejects) {
   test::TempDir dir;
   const auto message = [&](std::vector<TensorSpec> specs) {
     const Thrown thrown = thrown_by([&] { SafetensorsWriter(dir / "a", std::move(specs)); });
@@ -155,7 +155,7 @@ TEST(SafetensorsFile, ReadsAFileWithoutTensors) {
   EXPECT_TRUE(SafetensorsFile(dir / "a").tensors().empty());
 }
 
-TEST(SafetensorsFile, NamesWhatIsMissing) {
+TEST(SafetensorsFile, ErrorNamesAMissingTensor) {
   test::TempDir dir;
   EXPECT_EQ(thrown_by([&] { SafetensorsFile file(dir / "none"); }).kind, ErrorKind::kNotFound);
   write_text(dir / "a", with_header("{}", 0));
@@ -166,7 +166,7 @@ TEST(SafetensorsFile, NamesWhatIsMissing) {
   EXPECT_THAT(thrown.message, HasSubstr("lm_head.weight"));
 }
 
-TEST(SafetensorsFile, TheLargestHeaderIsReadAtOnce) {
+TEST(SafetensorsFile, ReadsTheLargestHeaderQuickly) {
   test::TempDir dir;
   std::vector<TensorSpec> specs;
   for (int i = 0; i < 20'000; ++i) {

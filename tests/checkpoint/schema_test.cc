@@ -12,7 +12,7 @@ using testing::HasSubstr;
 
 const std::vector<TensorSpec> kModel{{"a", Dtype::kF32, {4, 2}}, {"b", Dtype::kF32, {4}}};
 
-std::string refusal(const std::vector<TensorSpec>& found, bool any_float = false) {
+std::string error_of(const std::vector<TensorSpec>& found, bool any_float = false) {
   const Thrown thrown =
       thrown_by([&] { check_same_schema(found, kModel, any_float, "update of brno"); });
   EXPECT_EQ(thrown.kind, ErrorKind::kRejected);
@@ -24,26 +24,26 @@ TEST(CheckSameSchema, AcceptsAnyOrder) {
   EXPECT_NO_THROW(check_same_schema({kModel[1], kModel[0]}, kModel, false, "x"));
 }
 
-TEST(CheckSameSchema, NamesTheFirstDifference) {
-  EXPECT_THAT(refusal({kModel[0]}), HasSubstr("'b' is missing"));
-  EXPECT_THAT(refusal({kModel[0], kModel[1], {"c", Dtype::kF32, {1}}}),
+TEST(CheckSameSchema, ErrorNamesTheFirstDifference) {
+  EXPECT_THAT(error_of({kModel[0]}), HasSubstr("'b' is missing"));
+  EXPECT_THAT(error_of({kModel[0], kModel[1], {"c", Dtype::kF32, {1}}}),
               HasSubstr("'c' is not a tensor"));
-  EXPECT_THAT(refusal({{"a", Dtype::kF32, {2, 4}}, kModel[1]}),
+  EXPECT_THAT(error_of({{"a", Dtype::kF32, {2, 4}}, kModel[1]}),
               HasSubstr("'a' has the shape [2, 4], expected [4, 2]"));
-  EXPECT_THAT(refusal({kModel[0], {"b", Dtype::kF32, {}}}),
+  EXPECT_THAT(error_of({kModel[0], {"b", Dtype::kF32, {}}}),
               HasSubstr("'b' has the shape [], expected [4]"));
-  EXPECT_THAT(refusal({kModel[0], kModel[1], kModel[1]}), HasSubstr("'b' appears twice"));
+  EXPECT_THAT(error_of({kModel[0], kModel[1], kModel[1]}), HasSubstr("'b' appears twice"));
 }
 
-TEST(CheckSameSchema, TypesAreExactUnlessAnyFloatWillDo) {
+TEST(CheckSameSchema, ComparesDtypesUnlessAnyFloatIsAllowed) {
   const std::vector<TensorSpec> half{{"a", Dtype::kBF16, {4, 2}}, {"b", Dtype::kF16, {4}}};
-  EXPECT_THAT(refusal(half), HasSubstr("'a' has the type BF16, expected F32"));
+  EXPECT_THAT(error_of(half), HasSubstr("'a' has the type BF16, expected F32"));
   EXPECT_NO_THROW(check_same_schema(half, kModel, true, "x"));
-  EXPECT_THAT(refusal({{"a", Dtype::kF64, {4, 2}}, kModel[1]}, true), HasSubstr("F64"));
-  EXPECT_THAT(refusal({{"a", Dtype::kI32, {4, 2}}, kModel[1]}, true), HasSubstr("I32"));
+  EXPECT_THAT(error_of({{"a", Dtype::kF64, {4, 2}}, kModel[1]}, true), HasSubstr("F64"));
+  EXPECT_THAT(error_of({{"a", Dtype::kI32, {4, 2}}, kModel[1]}, true), HasSubstr("I32"));
 }
 
-TEST(PlanShards, OneFileWhenItFits) {
+TEST(PlanShards, PlansOneFileForASmallModel) {
   const ShardPlan plan = plan_shards(kModel, 48);
   ASSERT_EQ(plan.shards.size(), 1u);
   EXPECT_EQ(plan.shards[0].filename, "model.safetensors");
@@ -51,7 +51,7 @@ TEST(PlanShards, OneFileWhenItFits) {
   EXPECT_EQ(plan.index_json, "");
 }
 
-TEST(PlanShards, FillsFilesInOrderAndIndexesThem) {
+TEST(PlanShards, FillsFilesInOrderAndWritesTheIndex) {
   const std::vector<TensorSpec> tensors{{"c", Dtype::kF32, {2}},
                                         {"a", Dtype::kF32, {100}},
                                         {"b", Dtype::kBF16, {2}},
@@ -60,7 +60,8 @@ TEST(PlanShards, FillsFilesInOrderAndIndexesThem) {
   const ShardPlan plan = plan_shards(tensors, 8);
   ASSERT_EQ(plan.shards.size(), 3u);
   EXPECT_EQ(plan.shards[0].filename, "model-00001-of-00003.safetensors");
-  EXPECT_EQ(plan.shards[1].tensors.size(), 1u);  // larger than a file may be: alone
+  EXPECT_EQ(plan.shards[1].tensors.size(),
+            1u);  // larger than max_shard_bytes: in a file of its own
   EXPECT_EQ(plan.shards[2].filename, "model-00003-of-00003.safetensors");
   EXPECT_EQ(plan.shards[2].tensors.size(), 3u);
   const Json index = parse_json(plan.index_json, "index");
@@ -70,7 +71,9 @@ TEST(PlanShards, FillsFilesInOrderAndIndexesThem) {
   EXPECT_EQ(index["weight_map"]["d"], "model-00003-of-00003.safetensors");
 }
 
-TEST(PlanShards, NoTensorsAreOneEmptyFile) { EXPECT_EQ(plan_shards({}, 8).shards.size(), 1u); }
+TEST(PlanShards, PlansOneEmptyFileWithoutTensors) {
+  EXPECT_EQ(plan_shards({}, 8).shards.size(), 1u);
+}
 
 }  // namespace
 }  // namespace xffl::checkpoint

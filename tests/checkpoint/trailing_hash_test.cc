@@ -30,8 +30,8 @@ Block block_of(const std::vector<std::byte>& bytes, size_t index) {
   return block;
 }
 
-// Blocks of which some are never given: those are read back.
-TEST(TrailingHash, IsThatOfTheFileWhateverItMissed) {
+// Some blocks are written without put(): the hash reads them back.
+TEST(TrailingHash, ReadsMissedBlocksBackFromTheFile) {
   const test::TempDir dir;
   const std::vector<std::byte> bytes = random_bytes(kBlocks * kBlock);
   for (const size_t every : {1u, 2u, 7u, 1000u}) {
@@ -49,7 +49,7 @@ TEST(TrailingHash, IsThatOfTheFileWhateverItMissed) {
   }
 }
 
-TEST(TrailingHash, AFileThatGotShorterIsAnError) {
+TEST(TrailingHash, ATruncatedFileIsAnError) {
   const test::TempDir dir;
   const UniqueFd fd = open_file(dir / "f", O_RDWR | O_CREAT | O_TRUNC);
   TrailingHash hash(fd.get(), dir / "f");

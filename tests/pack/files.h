@@ -1,4 +1,4 @@
-// Files to pack, and the bytes of packed ones.
+// Test data for packing.
 #pragma once
 
 #include <bit>
@@ -32,7 +32,7 @@ inline uint16_t bf16_of(float value) {
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-/// Weights as they are drawn, in BF16, and as they are after an update of about `step`.
+/// Random BF16 weights before and after an update with standard deviation `step`.
 struct Weights {
   std::string before, after;
 };

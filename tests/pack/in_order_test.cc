@@ -1,5 +1,4 @@
-// Where threads cannot be made, as many as there are do the work; a child process, whose limits
-// these are.
+// run_in_order() with all threads, and in child processes whose memory limit allows fewer.
 #include "in_order.h"
 
 #include <gtest/gtest.h>
@@ -23,8 +22,8 @@ struct Slot {
   size_t value = 0;
 };
 
-// The threads that worked; none when an index came wrong or out of order.
-std::set<int> threads_of_a_run(int threads) {
+// The threads that called work(); empty when an index was wrong or out of order.
+std::set<int> threads_used(int threads) {
   std::vector<Slot> slots(static_cast<size_t>(2 * threads + 1));
   std::vector<size_t> taken, finished;
   std::mutex mutex;
@@ -48,8 +47,8 @@ std::set<int> threads_of_a_run(int threads) {
   return taken == all && finished == all ? worked : std::set<int>();
 }
 
-// Room for so many stacks, each of 64 MiB.
-void leave_room_for(size_t stacks) {
+// Limits the address space to `stacks` more thread stacks of 64 MiB.
+void limit_to_stacks(size_t stacks) {
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, kStackBytes);
@@ -57,13 +56,13 @@ void leave_room_for(size_t stacks) {
   size_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
   const size_t used = pages * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
-  const size_t room = stacks * kStackBytes + kStackBytes / 2;
-  const struct rlimit limit { used + room, used + room };
+  const size_t free = stacks * kStackBytes + kStackBytes / 2;
+  const struct rlimit limit { used + free, used + free };
   ::setrlimit(RLIMIT_AS, &limit);
 }
 
-// True when `body` is, in a child that has a minute for it.
-bool in_a_child(const std::function<bool()>& body) {
+// Runs `body` in a child process for at most a minute and returns its result.
+bool in_child_process(const std::function<bool()>& body) {
   const pid_t child = ::fork();
   if (child == 0) {
     ::alarm(60);
@@ -80,20 +79,20 @@ bool in_a_child(const std::function<bool()>& body) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-TEST(RunInOrder, AllThreadsWork) { EXPECT_FALSE(threads_of_a_run(4).empty()); }
+TEST(RunInOrder, RunsAllIndicesInOrder) { EXPECT_FALSE(threads_used(4).empty()); }
 
-TEST(RunInOrder, GoesOnWithTheThreadsThatCanBeMade) {
-  EXPECT_TRUE(in_a_child([] {
-    leave_room_for(2);
-    const std::set<int> worked = threads_of_a_run(4);
+TEST(RunInOrder, ContinuesWithFewerThreads) {
+  EXPECT_TRUE(in_child_process([] {
+    limit_to_stacks(2);
+    const std::set<int> worked = threads_used(4);
     return !worked.empty() && *worked.rbegin() < 3;
   }));
 }
 
-TEST(RunInOrder, GoesOnWithoutAnyThread) {
-  EXPECT_TRUE(in_a_child([] {
-    leave_room_for(0);
-    return threads_of_a_run(4) == std::set<int>{0};
+TEST(RunInOrder, ContinuesWithTheCallersThreadAlone) {
+  EXPECT_TRUE(in_child_process([] {
+    limit_to_stacks(0);
+    return threads_used(4) == std::set<int>{0};
   }));
 }
 

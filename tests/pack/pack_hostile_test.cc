@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 using test::TempDir;
 using test::Thrown;
 
-// A packed file of two blocks, the second one odd, and what it is made of.
+// A packed file of two blocks, the second of odd size, with its raw file and reference.
 class HostilePack : public ::testing::Test {
  protected:
   HostilePack() {
@@ -51,9 +51,11 @@ class HostilePack : public ::testing::Test {
   std::string packed_;
 };
 
-TEST_F(HostilePack, IsRightAsItIs) { EXPECT_EQ(decoding(packed_).message, Thrown{}.message); }
+TEST_F(HostilePack, AcceptsTheUnchangedFile) {
+  EXPECT_EQ(decoding(packed_).message, Thrown{}.message);
+}
 
-TEST_F(HostilePack, AnyTruncationIsSeen) {
+TEST_F(HostilePack, RejectsEveryTruncation) {
   std::vector<size_t> sizes = {0, 1, 87, 88, 89, 95, 96, 97, packed_.size() - 1};
   for (size_t size = 100; size < packed_.size(); size += packed_.size() / 40) sizes.push_back(size);
   for (const size_t size : sizes) {
@@ -63,7 +65,7 @@ TEST_F(HostilePack, AnyTruncationIsSeen) {
   }
 }
 
-TEST_F(HostilePack, WhatFollowsTheLastBlockIsRefused) {
+TEST_F(HostilePack, RejectsBytesAfterTheLastBlock) {
   for (const std::string& more : {std::string(1, '\0'), packed_}) {
     const Thrown thrown = decoding(packed_ + more);
     EXPECT_EQ(thrown.kind, ErrorKind::kCorrupt);
@@ -71,7 +73,7 @@ TEST_F(HostilePack, WhatFollowsTheLastBlockIsRefused) {
   }
 }
 
-TEST_F(HostilePack, AnyFlippedBitIsSeen) {
+TEST_F(HostilePack, RejectsEveryFlippedBit) {
   std::mt19937 generator(7);
   std::vector<size_t> bits;
   for (size_t bit = 0; bit < 8 * 96; bit += 5) bits.push_back(bit);
@@ -85,8 +87,8 @@ TEST_F(HostilePack, AnyFlippedBitIsSeen) {
   }
 }
 
-// The library may find nothing wrong with what was put together at random; the hash does.
-TEST_F(HostilePack, BytesPutTogetherAtRandomAreRefused) {
+// zstd may accept an edited frame; the SHA-256 then shows the damage.
+TEST_F(HostilePack, RejectsRandomEdits) {
   std::mt19937 generator(11);
   for (int i = 0; i < 400; ++i) {
     std::string changed = packed_;
@@ -115,7 +117,7 @@ TEST_F(HostilePack, BytesPutTogetherAtRandomAreRefused) {
   }
 }
 
-TEST_F(HostilePack, SizesAreCheckedBeforeAnythingIsAllocated) {
+TEST_F(HostilePack, ChecksSizesBeforeItAllocates) {
   for (const uint32_t block_bytes : {0u, 1u, 4095u, 4097u, 0xffffffffu, 1u << 23})
     EXPECT_EQ(decoding(with(12, block_bytes)).kind, ErrorKind::kCorrupt) << block_bytes;
   for (const uint64_t raw_bytes :
@@ -132,8 +134,8 @@ TEST_F(HostilePack, SizesAreCheckedBeforeAnythingIsAllocated) {
   }
 }
 
-TEST_F(HostilePack, APlaneThatGrowsBeyondItsSizeIsRefused) {
-  // The high plane's frame in place of the low one's: right as a frame, and half of it wrong.
+TEST_F(HostilePack, RejectsSwappedPlanes) {
+  // Swaps the frames of the low and the high plane: both are valid, in the wrong place.
   const uint32_t low = number_at(88) & 0x3fffffff, high = number_at(92) & 0x3fffffff;
   std::string changed = packed_.substr(0, 88);
   const uint32_t words[2] = {0x40000000u | high, 0x40000000u | low};
@@ -145,14 +147,14 @@ TEST_F(HostilePack, APlaneThatGrowsBeyondItsSizeIsRefused) {
   EXPECT_NE(thrown.message.find("SHA-256"), std::string::npos) << thrown.message;
 }
 
-TEST_F(HostilePack, AnotherReferenceIsRefused) {
+TEST_F(HostilePack, RejectsAnotherReference) {
   reference_->sha256 = std::string(64, 'c');
   EXPECT_EQ(decoding(packed_).kind, ErrorKind::kRejected);
   reference_.reset();
   EXPECT_EQ(decoding(packed_).kind, ErrorKind::kRejected);
 }
 
-TEST_F(HostilePack, ADamagedReferenceIsSeen) {
+TEST_F(HostilePack, DetectsADamagedReference) {
   std::string damaged = read_bytes(dir_ / "before");
   damaged[12345] = static_cast<char>(damaged[12345] ^ 1);
   write_bytes(dir_ / "before", damaged);
@@ -165,7 +167,7 @@ TEST_F(HostilePack, ADamagedReferenceIsSeen) {
   EXPECT_EQ(decoding(packed_).kind, ErrorKind::kNotFound);
 }
 
-TEST_F(HostilePack, IsNoLinkAndNoDevice) {
+TEST_F(HostilePack, RejectsLinksAndDevices) {
   fs::create_symlink(dir_ / "packed", dir_ / "link");
   EXPECT_EQ(test::kind_of([&] { decode(dir_ / "link", raw_, reference_, dir_ / "out", 1); }),
             ErrorKind::kIo);

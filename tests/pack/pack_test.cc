@@ -12,7 +12,8 @@ using test::TempDir;
 
 constexpr uint64_t kAny = 1ull << 40;
 
-// What packing `after` against `before` takes, once it was seen to come back.
+// Packs `after` against `before`, checks that it is unpacked unchanged, and returns the packed
+// size.
 uint64_t packed_bytes(const std::string& before, const std::string& after, bool with_reference,
                       int threads = 2) {
   const TempDir dir;
@@ -32,7 +33,7 @@ uint64_t packed_bytes(const std::string& before, const std::string& after, bool 
   return packed->size_bytes;
 }
 
-TEST(Pack, AnyTwoFilesOfOneSizeComeBack) {
+TEST(Pack, RoundTripsAnyTwoFilesOfTheSameSize) {
   const std::vector<size_t> sizes = {
       0, 1, 2, 3, 4095, kBlockBytes - 1, kBlockBytes, kBlockBytes + 1, 3 * kBlockBytes + 7};
   for (const size_t size : sizes)
@@ -45,26 +46,26 @@ TEST(Pack, AnyTwoFilesOfOneSizeComeBack) {
       }
 }
 
-TEST(Pack, NoiseGrowsByHeadersOnly) {
+TEST(Pack, NoiseGrowsOnlyByTheHeaders) {
   const size_t size = 4 * kBlockBytes;
   EXPECT_LE(packed_bytes(noise(size, 1), noise(size, 2), true), size + 88 + 4 * 8);
   EXPECT_LE(packed_bytes(noise(size, 1), noise(size, 2), false), size + 88 + 4 * 8);
 }
 
-TEST(Pack, TheSameFileTakesTenBytesABlock) {
+TEST(Pack, AnUnchangedFileTakesTenBytesPerBlock) {
   const std::string file = noise(4 * kBlockBytes, 1);
   EXPECT_EQ(packed_bytes(file, file, true), 88u + 4 * 10);
 }
 
-// A step of 3.6e-4 leaves a tenth of the words unchanged, as 50 to 200 steps at 1e-5 do.
-TEST(Pack, UpdatesOfWeightsTakeAThirdOfTheirBytes) {
+// A step of 3.6e-4 leaves a tenth of the words unchanged, like 50 to 200 optimizer steps at 1e-5.
+TEST(Pack, WeightUpdatesCompressToLessThan40Percent) {
   const Weights made = weights(4u << 20, 3.6e-4f);
   const auto raw = static_cast<double>(made.after.size());
   EXPECT_GT(raw / static_cast<double>(packed_bytes(made.before, made.after, true)), 2.6);
   EXPECT_GT(raw / static_cast<double>(packed_bytes(made.before, made.after, false)), 1.35);
 }
 
-TEST(Pack, EqualInputsGiveEqualBytes) {
+TEST(Pack, OutputDoesNotDependOnTheThreads) {
   const Weights made = weights(3u << 20, 1e-4f);
   const TempDir dir;
   write_bytes(dir / "before", made.before);
@@ -75,7 +76,7 @@ TEST(Pack, EqualInputsGiveEqualBytes) {
   EXPECT_EQ(one->sha256, four->sha256);
 }
 
-TEST(Pack, WhatWouldBeTooLargeIsNotWritten) {
+TEST(Pack, LeavesNoFileAboveTheSizeLimit) {
   const TempDir dir;
   write_bytes(dir / "file", noise(5 * kBlockBytes, 1));
   EXPECT_FALSE(
@@ -83,7 +84,7 @@ TEST(Pack, WhatWouldBeTooLargeIsNotWritten) {
   EXPECT_FALSE(fs::exists(dir / "packed"));
 }
 
-TEST(Pack, AFileThatIsNotAsItsManifestSaysIsRefused) {
+TEST(Pack, RejectsAFileThatDoesNotMatchItsManifest) {
   const TempDir dir;
   write_bytes(dir / "file", noise(1000, 1));
   checkpoint::ManifestFile other = described(dir / "file");

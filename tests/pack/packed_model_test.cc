@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 using test::TempDir;
 
-// Two models of consecutive rounds: two shards, of which one is trained, and a configuration.
+// Two models of consecutive rounds with a configuration and two shards; training changed one shard.
 class PackedModels : public ::testing::Test {
  protected:
   PackedModels() {
@@ -26,7 +26,7 @@ class PackedModels : public ::testing::Test {
       write_bytes(dir_.path() / name / "model-00002-of-00002.safetensors", frozen);
       write_bytes(dir_.path() / name / "config.json", "{}");
     }
-    write_bytes(dir_.path() / "new/tokenizer.json", "new words");
+    write_bytes(dir_.path() / "new/tokenizer.json", "new content");
     packed_.reference_sha256 = checkpoint::write_manifest(dir_ / "old").root_sha256();
     sha256_ = checkpoint::write_manifest(dir_ / "new").root_sha256();
     const auto manifest = pack_model(dir_ / "new", dir_ / "old", dir_ / "packed", 0.8, 2);
@@ -37,7 +37,7 @@ class PackedModels : public ::testing::Test {
   }
 
   Unpacked unpack() { return unpack_model(packed_, dir_ / "made", sha256_, dir_ / "tmp", 2); }
-  ErrorKind refusal() {
+  ErrorKind unpack_error() {
     const ErrorKind kind = test::kind_of([&] { unpack(); });
     EXPECT_FALSE(fs::exists(dir_ / "made"));
     return kind;
@@ -56,7 +56,7 @@ class PackedModels : public ::testing::Test {
   std::string sha256_;
 };
 
-TEST_F(PackedModels, ComeBack) {
+TEST_F(PackedModels, AreUnpackedToTheSameModel) {
   const Unpacked made = unpack();
   EXPECT_LT(3 * made.packed_bytes, 2 * made.model_bytes);
   const checkpoint::Manifest manifest = checkpoint::read_manifest(dir_ / "made");
@@ -66,21 +66,21 @@ TEST_F(PackedModels, ComeBack) {
   EXPECT_EQ(read_bytes(dir_ / "made/manifest.json"), read_bytes(dir_ / "new/manifest.json"));
 }
 
-TEST_F(PackedModels, LeaveOutWhatTheReferenceHas) {
+TEST_F(PackedModels, OmitFilesThatTheReferenceHolds) {
   EXPECT_FALSE(fs::exists(dir_ / "packed/config.json"));
   EXPECT_FALSE(fs::exists(dir_ / "packed/model-00002-of-00002.safetensors.xpk"));
   EXPECT_TRUE(fs::exists(dir_ / "packed/model-00001-of-00002.safetensors.xpk"));
   EXPECT_TRUE(fs::exists(dir_ / "packed/tokenizer.json"));
 }
 
-TEST_F(PackedModels, AreNotMadeWhereTheyGainTooLittle) {
+TEST_F(PackedModels, AreNotWrittenAboveTheMaximumRatio) {
   EXPECT_FALSE(pack_model(dir_ / "new", dir_ / "old", dir_ / "packed", 0.1, 2));
-  EXPECT_FALSE(fs::exists(dir_ / "packed")) << "an older one would be taken for this one";
+  EXPECT_FALSE(fs::exists(dir_ / "packed")) << "an older packed model would be used instead";
   EXPECT_FALSE(fs::exists(dir_ / "packed.tmp"));
 }
 
-// A file size limit, as a full disk: nothing is left that would take more of it.
-TEST_F(PackedModels, ThatCannotBeWrittenLeaveNothing) {
+// RLIMIT_FSIZE stands for a full disk.
+TEST_F(PackedModels, LeaveNoFilesOnAFullDisk) {
   struct rlimit usual {};
   ::getrlimit(RLIMIT_FSIZE, &usual);
   const auto handler = ::signal(SIGXFSZ, SIG_IGN);
@@ -92,10 +92,10 @@ TEST_F(PackedModels, ThatCannotBeWrittenLeaveNothing) {
   ::signal(SIGXFSZ, handler);
   EXPECT_EQ(kind, ErrorKind::kIo);
   EXPECT_FALSE(fs::exists(dir_ / "packed.tmp"));
-  EXPECT_FALSE(fs::exists(dir_ / "packed")) << "of another model, perhaps";
+  EXPECT_FALSE(fs::exists(dir_ / "packed")) << "it may be of another model";
 }
 
-TEST_F(PackedModels, ThatAreStoppedLeaveNothing) {
+TEST_F(PackedModels, LeaveNoFilesAfterAStopRequest) {
   std::stop_source stop;
   stop.request_stop();
   EXPECT_EQ(test::kind_of([&] {
@@ -105,70 +105,70 @@ TEST_F(PackedModels, ThatAreStoppedLeaveNothing) {
   EXPECT_FALSE(fs::exists(dir_ / "packed.tmp"));
 }
 
-// There has to be room for what it may take.
-TEST_F(PackedModels, AskForRoomFirst) {
+// The required space is the maximum size of the packed folder.
+TEST_F(PackedModels, RequireDiskSpaceFirst) {
   const std::string message = test::message_of(
       ErrorKind::kIo, [&] { pack_model(dir_ / "new", dir_ / "old", dir_ / "packed", 1e12, 2); });
   EXPECT_NE(message.find("not enough space"), std::string::npos) << message;
   EXPECT_FALSE(fs::exists(dir_ / "packed.tmp"));
 }
 
-TEST_F(PackedModels, TakeTheirPlaceAgainAfterAnInterruption) {
+TEST_F(PackedModels, AreReplacedAfterAnInterruption) {
   fs::create_directory(dir_ / "packed.tmp");
   write_bytes(dir_ / "packed.tmp/half", "written");
   fs::create_directory(dir_ / "tmp");
   write_bytes(dir_ / "tmp/half", "written");
   EXPECT_EQ(pack_model(dir_ / "new", dir_ / "old", dir_ / "packed", 0.8, 1)->root_sha256(),
             packed_.sha256);
-  // Of a whole model whose push was interrupted.
+  // The remains of an interrupted push of the whole model.
   fs::create_directory(dir_ / "made");
   write_bytes(dir_ / "made/.model.safetensors.part", "half");
   unpack();
   checkpoint::verify_folder(dir_ / "made", checkpoint::read_manifest(dir_ / "made"));
 }
 
-TEST_F(PackedModels, OfAnotherHashAreRefused) {
+TEST_F(PackedModels, AreRejectedWithAnotherHash) {
   packed_.sha256 = std::string(64, 'a');
-  EXPECT_EQ(refusal(), ErrorKind::kRejected);
+  EXPECT_EQ(unpack_error(), ErrorKind::kRejected);
 }
 
-TEST_F(PackedModels, OfAnotherModelAreRefused) {
+TEST_F(PackedModels, AreRejectedForAnotherModel) {
   sha256_ = std::string(64, 'a');
-  EXPECT_EQ(refusal(), ErrorKind::kRejected);
+  EXPECT_EQ(unpack_error(), ErrorKind::kRejected);
 }
 
-TEST_F(PackedModels, NeedTheirVeryReference) {
+TEST_F(PackedModels, AreRejectedWithAnotherReference) {
   packed_.reference_sha256 = std::string(64, 'a');
-  EXPECT_EQ(refusal(), ErrorKind::kRejected);
+  EXPECT_EQ(unpack_error(), ErrorKind::kRejected);
 }
 
-TEST_F(PackedModels, SayWhenTheReferenceIsGone) {
+TEST_F(PackedModels, AreRejectedWithoutTheReference) {
   fs::remove_all(dir_ / "old");
-  EXPECT_EQ(refusal(), ErrorKind::kNotFound);
+  EXPECT_EQ(unpack_error(), ErrorKind::kNotFound);
 }
 
-TEST_F(PackedModels, CheckWhatTheyTakeFromTheReference) {
+TEST_F(PackedModels, CheckTheHashesOfFilesFromTheReference) {
   write_bytes(dir_ / "old/config.json", "[]");
-  EXPECT_EQ(refusal(), ErrorKind::kCorrupt);
+  EXPECT_EQ(unpack_error(), ErrorKind::kCorrupt);
 }
 
-TEST_F(PackedModels, SayWhenTheReferenceIsDamaged) {
+TEST_F(PackedModels, AreRejectedWithADamagedReference) {
   std::string bytes = read_bytes(dir_ / "old/model-00001-of-00002.safetensors");
   bytes[1000] = static_cast<char>(bytes[1000] ^ 4);
   write_bytes(dir_ / "old/model-00001-of-00002.safetensors", bytes);
-  EXPECT_EQ(refusal(), ErrorKind::kCorrupt);
+  EXPECT_EQ(unpack_error(), ErrorKind::kCorrupt);
 }
 
-TEST_F(PackedModels, AreUnpackedByAJobOnce) {
+TEST_F(PackedModels, AreUnpackedOncePerJob) {
   EXPECT_TRUE(provide_base_model(spec()));
   fs::remove_all(dir_ / "old");
-  EXPECT_FALSE(provide_base_model(spec())) << "it is there";
+  EXPECT_FALSE(provide_base_model(spec())) << "the model is already complete";
   job::JobSpec whole = spec();
   whole.base_model_packed.reset();
   EXPECT_FALSE(provide_base_model(whole));
 }
 
-TEST_F(PackedModels, AJobThatCannotUnpackSaysSo) {
+TEST_F(PackedModels, AJobWritesTheReasonOfAFailedUnpacking) {
   fs::remove_all(dir_ / "old");
   const std::string message =
       test::message_of(ErrorKind::kNotFound, [&] { provide_base_model(spec()); });

@@ -27,28 +27,28 @@ std::vector<std::byte> all_words(uint16_t factor) {
   return bytes;
 }
 
-TEST(Planes, NumbersGrowAsTheirFloatsDo) {
+TEST(Planes, ToOrderedKeepsTheOrderOfFloats) {
   std::vector<uint16_t> words;
   for (uint32_t word = 0; word < 65536; ++word)
     if (!std::isnan(bf16(static_cast<uint16_t>(word))))
       words.push_back(static_cast<uint16_t>(word));
   std::sort(words.begin(), words.end(), [](uint16_t a, uint16_t b) {
-    return static_cast<int16_t>(in_order(a)) < static_cast<int16_t>(in_order(b));
+    return static_cast<int16_t>(to_ordered(a)) < static_cast<int16_t>(to_ordered(b));
   });
   for (size_t i = 1; i < words.size(); ++i) ASSERT_LE(bf16(words[i - 1]), bf16(words[i]));
 }
 
-TEST(Planes, OneUnitInTheLastPlaceIsOneOrTwo) {
+TEST(Planes, AUnitInTheLastPlaceEncodesAsOneOrTwo) {
   for (const uint16_t word : {0x0001, 0x3c7f, 0x3c80, 0x7f7e, 0xbc7f, 0xbc80}) {
     const auto up =
-        static_cast<uint16_t>(in_order(static_cast<uint16_t>(word + 1)) - in_order(word));
+        static_cast<uint16_t>(to_ordered(static_cast<uint16_t>(word + 1)) - to_ordered(word));
     EXPECT_LE(zigzag(up), 2) << word;
     EXPECT_GE(zigzag(up), 1) << word;
   }
 }
 
-// Every word against a few thousand others.
-TEST(Planes, EverySetOfLoopsIsItsOwnInverseAndAgrees) {
+// Every word, without a reference and against 16 references.
+TEST(Planes, AllInstructionSetsInvertAndAgree) {
   const std::vector<std::byte> words = all_words(1);
   const PlaneKernels& first = plane_kernels().front();
   for (const PlaneKernels& kernels : plane_kernels()) {

@@ -20,7 +20,7 @@ bool keep() { return ::getenv("XFFL_KEEP_BED") != nullptr; }
 
 ProcessResult run_script(const std::filesystem::path& state, std::vector<std::string> args,
                          const std::string& stdin_text = "") {
-  // Before the rest: what follows the name of a facility belongs to a command there.
+  // First: the arguments after a facility's name belong to the command that runs there.
   args.insert(args.begin() + 1, {"--state", state.string()});
   args.insert(args.begin(), XFFL_SOURCE_DIR "/scripts/dev_cluster.sh");
   return run_process({.argv = std::move(args),
@@ -29,9 +29,9 @@ ProcessResult run_script(const std::filesystem::path& state, std::vector<std::st
                       .timeout = std::chrono::seconds(120)});
 }
 
-std::string must(const ProcessResult& result, const std::string& what) {
+std::string must(const ProcessResult& result, const std::string& action) {
   if (result.exit_code != 0)
-    throw std::runtime_error("the bed: " + what + ": exit code " +
+    throw std::runtime_error("the bed: " + action + ": exit code " +
                              std::to_string(result.exit_code) + "\n" + result.err + result.out);
   return result.out;
 }
@@ -113,7 +113,7 @@ void Facility::start_requeued(const std::string& job, int nodes) const {
   const auto lifted = [&] {
     return exec_on_login({"scontrol", "update", "JobId=" + job, "StartTime=now"}).exit_code == 0;
   };
-  // On a slow machine the delay may have passed meanwhile, and the job with it.
+  // On a slow machine the job may have started, or even completed, meanwhile.
   const auto has_begun = [&] {
     const std::string shown = exec_on_login({"scontrol", "show", "job", job}).out;
     return shown.find("Restarts=0") == std::string::npos &&
@@ -171,7 +171,7 @@ void Bed::add(const std::vector<std::string>& names, const std::vector<std::stri
 
 void Bed::down() { must(run_script(state(), {"down"}), "down"); }
 
-// What its daemons have to say about a test that failed.
+// Prints the ends of the daemons' logs after a failed test.
 void Bed::show_logs() const {
   std::error_code gone;
   for (const auto& [name, facility] : facilities_)
@@ -186,7 +186,7 @@ Bed::~Bed() {
   if (testing::Test::HasFailure() || std::uncaught_exceptions() > 0) show_logs();
   if (keep()) {
     const std::filesystem::path folder = state();
-    dir_.release();  // with its folder
+    dir_.release();  // leaves the folder
     std::cerr << "the bed stays up: scripts/dev_cluster.sh status --state " << folder << "\n";
     return;
   }

@@ -1,10 +1,10 @@
 // Real facilities for tests: sshd, munge, slurmctld and compute nodes of Slurm on this machine,
-// made by scripts/dev_cluster.sh, with what a facility can suffer.
+// created by scripts/dev_cluster.sh, with fault injection.
 //
-// Where the machine cannot have them (no root, no namespaces, packages missing) a test skips:
+// A test skips on a machine that cannot run them (no root, no namespaces, missing packages):
 //   Bed bed({"alba"}, {"--min-job-age", "2"});
 //   if (!bed.up()) GTEST_SKIP() << bed.why_not();
-// XFFL_KEEP_BED=1 leaves the bed up after the test, to be looked at.
+// XFFL_KEEP_BED=1 leaves the bed up after the test, for inspection.
 #pragma once
 
 #include <chrono>
@@ -22,17 +22,17 @@ namespace xffl::test {
 class Facility {
  public:
   std::string name;
-  std::string host, inner_host;  // as the coordinator and as other hosts of the facility reach it
+  std::string host, inner_host;  // addresses for the coordinator and for hosts of the facility
   std::string mover;             // an address that speaks SFTP only; empty without --mover
   int port = 22;
   std::string user;
-  std::filesystem::path key;            // opens the user's account
-  std::filesystem::path certified_key;  // opens it only with the certificate that certify() writes
-  std::filesystem::path known_hosts;    // of every facility of the bed
-  std::string scratch, home;            // folders there
-  std::filesystem::path folder;         // here: log/ has the daemons' logs, scratch/ is /scratch
+  std::filesystem::path key;            // an authorized key of the user
+  std::filesystem::path certified_key;  // accepted only with the certificate of certify()
+  std::filesystem::path known_hosts;    // for every facility of the bed
+  std::string scratch, home;            // paths at the facility
+  std::filesystem::path folder;         // local: log/ has the daemons' logs, scratch/ is /scratch
 
-  /// Runs a command on the log-in node, past sshd: as root, or as the facility's user.
+  /// Runs a command on the login node without sshd: as root, or as the facility's user.
   ProcessResult exec_on_login(const std::vector<std::string>& argv,
                               const std::string& stdin_text = "") const;
   ProcessResult exec_as_user(const std::vector<std::string>& argv,
@@ -40,29 +40,29 @@ class Facility {
 
   // Daemons: sshd mover munged mariadbd slurmdbd slurmctld slurmd:N slurmstepd:N.
   std::vector<pid_t> pids(const std::string& daemon) const;
-  /// Sends a signal at once; no waiting.
+  /// Sends a signal and does not wait.
   void signal_daemon(const std::string& daemon, int signal) const;
-  /// Ends it, kindly or by SIGKILL, and returns when it is gone.
+  /// Ends a daemon with `signal` (TERM or KILL) and waits for its end.
   void stop_daemon(const std::string& daemon, const std::string& signal = "TERM") const;
   void start_daemon(const std::string& daemon) const;
-  /// A compute node loses power; comes back.
+  /// A compute node loses power; boots again.
   void node_down(int number) const;
   void node_up(int number) const;
 
-  /// Slurm lets a requeued job wait for two minutes; an administrator need not. Waits until `nodes`
-  /// nodes are free and nothing of the job's first start is left to report, whose end would count
-  /// for the second start; then two seconds, since slurmd revokes the first start's credential and
-  /// knows older ones from newer ones by whole seconds.
+  /// Starts a requeued job without Slurm's delay of two minutes. Waits first until `nodes` nodes
+  /// are free and no slurmstepd of the first start is left, whose end would count for the second
+  /// start. Then waits two seconds: slurmd revokes the first start's credential and compares
+  /// credentials by whole seconds.
   void start_requeued(const std::string& job, int nodes) const;
 
-  /// The network between here and there, one way: milliseconds, megabits a second (0: unlimited),
-  /// per cent of packets lost.
+  /// Sets the link between this machine and the facility, one way: delay, rate (0: unlimited),
+  /// loss.
   void wan(double delay_ms, double rate_mbit, double loss_percent) const;
   void wan_off() const;
-  void cut() const;  // nothing passes, and nobody is told
+  void cut() const;  // drops all packets silently
   void heal() const;
 
-  /// Has the bed's authority sign `certified_key` for so long (the -V of ssh-keygen: "+2m").
+  /// The bed's authority signs `certified_key` for `validity` (-V of ssh-keygen: "+2m").
   void certify(const std::string& validity) const;
   void change_host_key() const;
 
@@ -74,15 +74,15 @@ class Facility {
 
 class Bed {
  public:
-  /// `flavours` are options of `scripts/dev_cluster.sh up`. Throws when it should work and does
-  /// not.
+  /// `flavours` are options of `scripts/dev_cluster.sh up`. Throws for a failure on a capable
+  /// machine.
   explicit Bed(const std::vector<std::string>& names = {"alba"},
                const std::vector<std::string>& flavours = {});
   ~Bed();
   Bed(const Bed&) = delete;
   Bed& operator=(const Bed&) = delete;
 
-  /// Further facilities, with other flavours.
+  /// Adds facilities with other flavours.
   void add(const std::vector<std::string>& names, const std::vector<std::string>& flavours);
 
   bool up() const { return why_not_.empty(); }

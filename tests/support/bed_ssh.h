@@ -1,4 +1,4 @@
-// The way to a facility of the bed as the coordinator has it.
+// The coordinator's SSH settings for a facility of the bed.
 #pragma once
 
 #include "support/bed.h"

@@ -1,4 +1,4 @@
-// A system call that fails, for real: the kernel refuses it by a filter.
+// Makes a system call fail in the kernel, by a seccomp filter.
 #pragma once
 
 #include <linux/filter.h>
@@ -12,8 +12,8 @@
 
 namespace xffl::test {
 
-/// From here on this process's calls of that number fail with `error`. False where filters are not
-/// allowed.
+/// Makes all later calls of system call `number` in this process fail with `error`. False where
+/// filters are not allowed.
 inline bool fail_calls(unsigned number, unsigned error) {
   sock_filter code[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -26,8 +26,7 @@ inline bool fail_calls(unsigned number, unsigned error) {
          ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-/// Runs `body` in a process of its own and returns what it returns, or 128 + the signal that ended
-/// it.
+/// Runs `body` in a child process; returns its result, or 128 + signal number.
 inline int in_child(const std::function<int()>& body) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(body());

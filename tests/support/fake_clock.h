@@ -1,4 +1,4 @@
-// A clock that only moves when somebody sleeps on it, or when the test says so.
+// A clock that advances only by sleep() and advance().
 #pragma once
 
 #include <functional>
@@ -36,7 +36,7 @@ class FakeClock final : public Clock {
     return elapsed_;
   }
 
-  /// Called after each sleep: what happens in the world meanwhile. Set before threads start.
+  /// Called after each sleep, to simulate events during the sleep. Set before threads start.
   std::function<void()> on_sleep;
 
  private:

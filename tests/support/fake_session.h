@@ -1,4 +1,4 @@
-// A facility's file system in memory.
+// An in-memory file system of a facility.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ class FakeSession : public remote::Session {
 
   FakeSession() { nodes_["/"] = {FileInfo::Type::kFolder, {}}; }
 
-  /// What run() answers; without it every command is unknown there.
+  /// Implements run(); if empty, every command is "not found".
   std::function<remote::CommandResult(const std::vector<std::string>&, const std::string&)> on_run;
 
   remote::CommandResult run(const std::vector<std::string>& argv, const std::string& stdin_text,
@@ -108,7 +108,7 @@ class FakeSession : public remote::Session {
     for (RemotePath at = path; at.str() != "/"; at = at.parent()) {
       const auto [node, made] = nodes_.try_emplace(at.str(), Node{FileInfo::Type::kFolder, {}});
       if (!made && node->second.type != FileInfo::Type::kFolder)
-        throw Error(ErrorKind::kIo, at.str() + " is in the way: not a folder");
+        throw Error(ErrorKind::kIo, at.str() + " is not a folder");
     }
   }
 
@@ -118,7 +118,7 @@ class FakeSession : public remote::Session {
     std::erase_if(nodes_, [&](const auto& entry) { return inside(entry.first, path.str()); });
   }
 
-  // For tests: the far side by itself.
+  // For tests: direct access to the file system.
 
   void put(const std::string& path, std::string bytes) {
     make_dirs(RemotePath(path).parent());
@@ -136,8 +136,8 @@ class FakeSession : public remote::Session {
     return regular(RemotePath(path)).bytes;
   }
 
-  bool hashes = false;           // whether sha256() answers
-  std::optional<uint64_t> free;  // what free_bytes() answers
+  bool hashes = false;           // false: sha256() returns nothing
+  std::optional<uint64_t> free;  // the result of free_bytes()
   int ranges_hashed = 0;
   uint64_t bytes_read = 0;
   uint64_t bytes_written = 0;
@@ -154,7 +154,7 @@ class FakeSession : public remote::Session {
   Node& node(const RemotePath& path) {
     const auto found = nodes_.find(path.str());
     if (found == nodes_.end())
-      throw Error(ErrorKind::kNotFound, "there is no " + path.str() + " at the fake facility");
+      throw Error(ErrorKind::kNotFound, "no file " + path.str() + " at the fake facility");
     return found->second;
   }
   Node& regular(const RemotePath& path) {

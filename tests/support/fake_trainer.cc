@@ -1,16 +1,18 @@
-// A trainer without LibTorch that honours the job contract: tests of the coordinator use it.
+// A trainer without LibTorch that implements the job contract, for tests of the coordinator.
 //
 // It "trains" by adding to every weight a small number that depends on facility, round and tensor
-// only, so the same jobs give the same models. XFFL_FAKE_TRAINER says how it misbehaves,
-// "<fault>[@<round>]", once per round unless the fault ends in "!": crash, leak (a key, as it
-// dies), hang, nan, shape, truncate, unchanged, huge, nonce, forged, forgets (the optimizer's
-// state), lingers (after its report), stopped (told ahead of its walltime: see job.json's on_stop).
-// XFFL_FAKE_TRAININGS names a file that gets a line for every training or evaluation that ran to
-// its report, whatever came of it. It trains for XFFL_FAKE_MILLISECONDS, and not before the file
-// XFFL_FAKE_HOLD is gone, nor that with "-<round>" behind it. Told by SIGUSR1 meanwhile (or by the
-// fault "early"), it reports half of its steps. For benches: XFFL_FAKE_STEP, the standard deviation
-// of an update that changes every weight by itself, and XFFL_FAKE_UNPACKED, a file that gets the
-// moment at which the model to start from was there.
+// alone: the same jobs give the same models. SIGUSR1 during the training, or the fault "early",
+// makes it report half of its steps. Environment variables:
+//   XFFL_FAKE_TRAINER       "<fault>[@<round>]": injects a fault, on the first attempt of a round
+//                           only unless it ends in "!": crash, leak (prints a private key and
+//                           exits), hang, nan, shape, truncate, unchanged, huge, nonce, forged,
+//                           forgets (the optimizer's state), lingers (after its report), early,
+//                           stopped (before its walltime: see on_stop in job.json)
+//   XFFL_FAKE_TRAININGS     a file that gets a line for each training or evaluation with a report
+//   XFFL_FAKE_MILLISECONDS  the duration of a training
+//   XFFL_FAKE_HOLD          the training waits while this file, or "<file>-<round>", exists
+//   XFFL_FAKE_STEP          for benches: the standard deviation of a random update of each weight
+//   XFFL_FAKE_UNPACKED      for benches: a file that gets the time when the base model was unpacked
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
@@ -64,17 +66,17 @@ bool happens(const Fault& fault, std::string_view name, const job::JobKey& key) 
          (fault.always || key.attempt == 1);
 }
 
-volatile sig_atomic_t told_to_stop = 0;
+volatile sig_atomic_t stop_requested = 0;
 
-// The same for the same facility, round and tensor, on every machine; a multiple of 2^-12, so sums
+// The update of a tensor: depends on facility, round and tensor alone. A multiple of 2^-12, so sums
 // stay exact.
-float pull(const job::JobKey& key, const std::string& tensor) {
+float update_value(const job::JobKey& key, const std::string& tensor) {
   const std::string digest =
       sha256_hex(key.facility + "/" + std::to_string(key.round) + "/" + tensor);
   return static_cast<float>(std::stoi(digest.substr(0, 2), nullptr, 16) + 1) / 4096.0f;
 }
 
-// Nearly normal: the sum of four even ones.
+// Approximately normal: the sum of four uniform numbers.
 class Noise {
  public:
   Noise(const job::JobKey& key, const std::string& tensor, float deviation)
@@ -99,7 +101,7 @@ class Noise {
   const float scale_;
 };
 
-void note_unpacked() {
+void record_unpacked() {
   const char* path = std::getenv("XFFL_FAKE_UNPACKED");
   if (path == nullptr) return;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -116,7 +118,7 @@ void write_update(const job::JobSpec& spec, const Fault& fault) {
   checkpoint::ModelWriter writer(folder, tensors);
   for (const checkpoint::TensorSpec& tensor : tensors) {
     std::vector<float> values(static_cast<size_t>(tensor.num_elements()),
-                              pull(spec.key, tensor.name));
+                              update_value(spec.key, tensor.name));
     if (const char* step = std::getenv("XFFL_FAKE_STEP")) {
       Noise noise(spec.key, tensor.name, std::stof(step));
       for (float& value : values) value = noise.next();
@@ -137,7 +139,7 @@ void write_update(const job::JobSpec& spec, const Fault& fault) {
   fs::rename(folder, spec.update_path);
 }
 
-void note_training(const job::JobKey& key) {
+void record_training(const job::JobKey& key) {
   const char* path = std::getenv("XFFL_FAKE_TRAININGS");
   if (path == nullptr) return;
   const std::string line =
@@ -152,17 +154,17 @@ job::JobReport report_of(const job::JobSpec& spec, const Fault& fault) {
   if (happens(fault, "nonce", spec.key)) report.key.nonce = std::string(32, '0');
   report.base_model_sha256 = spec.base_model_sha256;
   report.trainer = "fake";
-  // The global model gets better by a half each round, and each training by a quarter.
+  // The loss of the global model falls by 0.5 per round, and by 0.25 in each training.
   for (const job::ValidationSet& set : spec.validation) {
     const double nll = 6.0 - 0.5 * spec.key.round;
     report.validation.push_back({set.name, 100, nll, spec.training.steps == 0 ? nll : nll - 0.25});
   }
   if (spec.training.steps == 0) return report;
   report.update_sha256 = checkpoint::read_manifest(spec.update_path).root_sha256();
-  report.stopped_early = told_to_stop != 0;
+  report.stopped_early = stop_requested != 0;
   report.steps = report.stopped_early ? spec.training.steps / 2 : spec.training.steps;
   report.samples = report.steps * spec.training.batch_size;
-  // alba has three times brno's tokens, so that weights matter.
+  // alba has three times brno's tokens: the weights of the mean differ.
   report.tokens = report.samples * (spec.key.facility == "alba" ? 3 : 1);
   if (happens(fault, "forgets", spec.key)) report.optimizer_lost = "state.json is gone";
   if (happens(fault, "forged", spec.key)) report.tokens = int64_t(1) << 50;
@@ -175,29 +177,29 @@ job::JobReport report_of(const job::JobSpec& spec, const Fault& fault) {
   return report;
 }
 
-// Of several ranks of Slurm the first one does it all.
+// Only rank 0 of a Slurm step works.
 bool is_idle_rank() {
   const char* rank = std::getenv("SLURM_PROCID");
   return rank != nullptr && std::strcmp(rank, "0") != 0;
 }
 
-// Five minutes at most: whoever holds it may have died.
+// Waits at most five minutes: the test that created the file may have died.
 void wait_until_gone(const fs::path& path) {
-  for (int i = 0; i < 15000 && fs::exists(path) && told_to_stop == 0; ++i)
+  for (int i = 0; i < 15000 && fs::exists(path) && stop_requested == 0; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
 }
 
 void work(int milliseconds) {
-  for (int past = 0; past < milliseconds && told_to_stop == 0; past += 10)
+  for (int past = 0; past < milliseconds && stop_requested == 0; past += 10)
     std::this_thread::sleep_for(std::chrono::milliseconds(std::min(10, milliseconds - past)));
 }
 
 int train(const fs::path& path) {
   if (is_idle_rank()) return 0;
-  ::signal(SIGUSR1, [](int) { told_to_stop = 1; });
+  ::signal(SIGUSR1, [](int) { stop_requested = 1; });
   const job::JobSpec spec = job::read_job_spec(path);
   pack::provide_base_model(spec);
-  note_unpacked();
+  record_unpacked();
   const Fault fault = fault_from_environment();
   if (const char* hold = std::getenv("XFFL_FAKE_HOLD")) {
     wait_until_gone(hold);
@@ -205,7 +207,7 @@ int train(const fs::path& path) {
   }
   if (const char* milliseconds = std::getenv("XFFL_FAKE_MILLISECONDS"))
     work(std::stoi(milliseconds));
-  if (happens(fault, "early", spec.key)) told_to_stop = 1;
+  if (happens(fault, "early", spec.key)) stop_requested = 1;
   if (happens(fault, "leak", spec.key)) {
     std::puts("-----BEGIN RSA PRIVATE KEY-----");
     for (int line = 0; line < 40; ++line) std::puts(std::string(64, 'Q').c_str());
@@ -218,7 +220,7 @@ int train(const fs::path& path) {
   }
   if (happens(fault, "hang", spec.key)) std::this_thread::sleep_for(std::chrono::hours(1));
   if (spec.training.steps > 0) write_update(spec, fault);
-  note_training(spec.key);
+  record_training(spec.key);
   write_file_atomic(spec.report_path, job::format_job_report(report_of(spec, fault)));
   if (happens(fault, "lingers", spec.key))
     std::this_thread::sleep_for(std::chrono::milliseconds(700));

@@ -1,8 +1,7 @@
-// Another session behind a bad link.
+// A decorator of a session that injects faults of the link and counts calls.
 //
-// Faults are set by the test: a link that drops after some bytes of reads and writes (the block in
-// flight arrives in part) and stays down until reconnect(), and operations whose effect happens
-// while their reply is lost. What was asked for is counted.
+// The test sets the faults: the link drops after a number of bytes (the last block arrives in part)
+// and stays down until reconnect(); or an operation takes effect and its reply is lost.
 #pragma once
 
 #include <functional>
@@ -25,20 +24,20 @@ class FaultySession final : public remote::Session {
     bytes_left_ = bytes;
     down_ = false;
   }
-  /// A good link from now on: no fault is pending any more.
+  /// Restores the link and clears all pending faults.
   void reconnect() {
     drop_after(std::numeric_limits<uint64_t>::max());
     const std::lock_guard lock(mutex_);
     replies_until_loss_.clear();
   }
-  /// The reply of the `nth` (from 1, counted from now) call of `operation` ("run", "stat", "read",
-  /// "write", "sync", "rename", "list", "make_dirs", "remove_tree",
-  /// "download", "sha256", "free_bytes") is lost after its effect.
+  /// Loses the reply of the `nth` call of `operation` from now on (the first is 1) after its
+  /// effect. `operation` is "run", "stat", "read", "write", "sync", "rename", "list", "make_dirs",
+  /// "remove_tree", "download", "sha256" or "free_bytes".
   void lose_reply(const std::string& operation, int nth = 1) {
     const std::lock_guard lock(mutex_);
     replies_until_loss_[operation] = nth;
   }
-  /// Bytes of files that went over the link so far, lost ones not counted.
+  /// The number of file bytes transferred over the link, without lost bytes.
   uint64_t bytes_passed() const {
     const std::lock_guard lock(mutex_);
     return bytes_passed_;
@@ -70,7 +69,7 @@ class FaultySession final : public remote::Session {
       if (passed < bytes.size()) lost("write");
     });
   }
-  /// What has come when the link is lost is given to `sink`.
+  /// Passes the bytes received before the link drops to `sink`.
   void download(const RemotePath& path, uint64_t offset, uint64_t length, const remote::Sink& sink,
                 std::stop_token stop) override {
     call("download", [&] {
@@ -136,7 +135,7 @@ class FaultySession final : public remote::Session {
     replies_until_loss_.erase(loss);
     lost(operation);
   }
-  // How many of `wanted` bytes still pass; the link is down when that is fewer.
+  // The number of `wanted` bytes that pass before the link drops; fewer take the link down.
   size_t take(size_t wanted) {
     const std::lock_guard lock(mutex_);
     const size_t passed = std::min<uint64_t>(wanted, bytes_left_);

@@ -1,4 +1,4 @@
-// A scheduler around another one: passes every call on. A test overrides what it wants otherwise.
+// A base for scheduler decorators: forwards every call; a test overrides single functions.
 #pragma once
 
 #include <memory>

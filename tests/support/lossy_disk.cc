@@ -1,11 +1,11 @@
-// Preloaded into a program (LD_PRELOAD), notes what a disk is sure to have after a power loss: the
-// content of a file as of its last fsync or fdatasync, the names in a folder as of the folder's
-// last fsync. Nothing else of what lies below XFFL_LOSSY_ROOT survives. The notes are in the folder
-// XFFL_LOSSY_NOTES; tests/support/lossy_disk.h reads them.
+// A library for LD_PRELOAD that records the guaranteed state of a disk after a power loss: a file's
+// content at its last fsync or fdatasync, a folder's names at the folder's last fsync. Nothing else
+// below XFFL_LOSSY_ROOT survives. The records are in the folder XFFL_LOSSY_NOTES;
+// tests/support/lossy_disk.h reads them.
 //
-// Identities are inode and birth, since inodes are used again: "file-<identity>" is a file's
-// content, "names-<identity>" a folder's names, a line each: kind (f, d, l), identity, name, and a
-// link's target in the next line.
+// An identity is inode and birth time, since inodes are reused. "file-<identity>" is a file's
+// content; "names-<identity>" has a line per name of a folder: kind (f, d, l), identity, name, and
+// the target of a link in the next line.
 #include "support/lossy_disk.h"
 
 #include <fcntl.h>
@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Not noted as a program would note its own files: what is called here must not come back here.
+// Uses no function that calls fsync, which would recurse into this library.
 void note(const std::string& name, const fs::path& content) {
   const fs::path notes = std::getenv("XFFL_LOSSY_NOTES");
   const fs::path temp = notes / ("tmp-" + std::to_string(::syscall(SYS_gettid)));
@@ -41,7 +41,7 @@ void note_names(const std::string& identity, const fs::path& folder) {
       if (entry.is_socket()) continue;
       const char kind = entry.is_symlink() ? 'l' : entry.is_directory() ? 'd' : 'f';
       const std::string child = xffl::test::disk_identity(AT_FDCWD, path.c_str());
-      if (child.empty()) continue;  // it went away meanwhile
+      if (child.empty()) continue;  // removed meanwhile
       out << kind << ' ' << child << ' ' << path.filename().string() << '\n';
       if (kind == 'l') out << fs::read_symlink(path).string() << '\n';
     }
@@ -49,9 +49,9 @@ void note_names(const std::string& identity, const fs::path& folder) {
   fs::rename(temp, notes / ("names-" + identity));
 }
 
-int survive(int fd) {
-  static std::mutex one_after_another;  // else an older list of names could replace a newer one
-  const std::lock_guard lock(one_after_another);
+int record_sync(int fd) {
+  static std::mutex mutex;  // otherwise an older list of names could replace a newer list
+  const std::lock_guard lock(mutex);
   const char* root = std::getenv("XFFL_LOSSY_ROOT");
   std::error_code none;
   const fs::path path = fs::read_symlink("/proc/self/fd/" + std::to_string(fd), none);
@@ -68,6 +68,6 @@ int survive(int fd) {
 
 }  // namespace
 
-// The disk itself need not be waited for: the test's machine keeps its power.
-extern "C" int fsync(int fd) { return survive(fd); }
-extern "C" int fdatasync(int fd) { return survive(fd); }
+// No real fsync: the test's machine keeps its power.
+extern "C" int fsync(int fd) { return record_sync(fd); }
+extern "C" int fdatasync(int fd) { return record_sync(fd); }

@@ -1,4 +1,4 @@
-// A disk that loses, with the power, what was not synced: see lossy_disk.cc. Needs no rights.
+// A simulated power loss that discards unsynced data (see lossy_disk.cc). Needs no privileges.
 #pragma once
 
 #include <fcntl.h>
@@ -13,8 +13,8 @@
 
 namespace xffl::test {
 
-/// Inode and birth of `path` below the folder `fd`, or of `fd` itself where that is empty; not of
-/// what a link points to. Empty when there is no such file.
+/// Inode and birth time of `path` relative to the folder `fd`, or of `fd` itself for an empty
+/// `path`. Does not follow a link. Empty when the file does not exist.
 inline std::string disk_identity(int fd, const char* path) {
   struct statx info {};
   if (::statx(fd, path, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW, STATX_INO | STATX_BTIME, &info) != 0)
@@ -25,18 +25,18 @@ inline std::string disk_identity(int fd, const char* path) {
 
 class LossyDisk {
  public:
-  /// What is below the folder `root` is on it; `library` is lossy_disk.cc's.
+  /// The disk holds the folder `root`; `library` is the path of the library lossy_disk.cc.
   LossyDisk(std::filesystem::path root, std::filesystem::path library)
       : root_(std::move(root)), library_(std::move(library)) {}
 
-  /// For programs that write there.
+  /// The environment for programs that write to `root`.
   std::map<std::string, std::string> environment() const {
     return {{"LD_PRELOAD", library_.string()},
             {"XFFL_LOSSY_ROOT", std::filesystem::canonical(root_).string()},
             {"XFFL_LOSSY_NOTES", notes_.path().string()}};
   }
 
-  /// Leaves in `root` what had been synced; returns the number of files that lost something.
+  /// Reduces `root` to its synced state; returns the number of files that lost data.
   int lose_power() const {
     const TempDir saved;
     int lost = restore(disk_identity(AT_FDCWD, root_.c_str()), root_, saved / "root");
@@ -74,7 +74,7 @@ class LossyDisk {
         if (fs::exists(content))
           fs::copy_file(content, to / name);
         else
-          std::ofstream(to / name).flush();  // a name whose bytes never came to the disk
+          std::ofstream(to / name).flush();  // a synced name with unsynced content
         fs::permissions(to / name, fs::perms::owner_read | fs::perms::owner_write);
         std::error_code gone;
         const auto now = fs::file_size(was / name, gone);

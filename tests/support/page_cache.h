@@ -1,4 +1,4 @@
-// What of a file is in memory.
+// The part of a file in the page cache.
 #pragma once
 
 #include <linux/magic.h>
@@ -14,7 +14,8 @@
 
 namespace xffl::test {
 
-/// Whether the page cache of files in `folder` can be dropped: in tmpfs it is the file.
+/// True when the page cache of files in `folder` can be dropped; false in tmpfs, where it is the
+/// file.
 inline bool has_disk(const std::filesystem::path& folder) {
   struct statfs about {};
   return ::statfs(folder.c_str(), &about) == 0 && about.f_type != TMPFS_MAGIC &&

@@ -1,6 +1,6 @@
-// Preloaded into a program (LD_PRELOAD), at paths that hold a text:
-//   XFFL_FULL_FOR    no folder can be made there: the disk is full
-//   XFFL_SIGNAL_FOR  a file that is opened there sends SIGUSR1 to the program, once
+// A library for LD_PRELOAD that injects faults at paths that contain the text of a variable:
+//   XFFL_FULL_FOR    mkdir fails with ENOSPC
+//   XFFL_SIGNAL_FOR  the first open raises SIGUSR1
 #include <fcntl.h>
 #include <sys/stat.h>
 

@@ -1,4 +1,4 @@
-// A facility of the bed with xffl's scheduler on it, for tests of what Slurm can do to a job.
+// A facility of the bed with xffl's Slurm scheduler, for tests of Slurm's behaviour.
 #pragma once
 
 #include <fstream>
@@ -24,15 +24,15 @@ class SlurmBed {
   const std::string& why_not() const { return bed_.why_not(); }
   const Facility& facility() const { return bed_.facility("alba"); }
 
-  /// A coordinator's scheduler with `settings` as they are now.
+  /// A coordinator's scheduler with the current `settings`.
   std::shared_ptr<submit::Scheduler> scheduler() {
     return submit::make_slurm_scheduler(settings, session_, clock_);
   }
 
-  /// A job with the protocol of docs/operator/slurm.md: every start is noted in "starts", the first
-  /// one claims, works (`work`, in its folder) and notes itself in "trainings".
+  /// A job with the protocol of docs/operator/slurm.md: each start appends to "starts"; the first start
+  /// claims the job, runs the script `work` in the job's folder and appends to "trainings".
   submit::JobRequest request(const std::string& short_name, const std::string& work = "sleep 1") {
-    const std::string name = "xffl-" + short_name;  // as all jobs of xffl
+    const std::string name = "xffl-" + short_name;  // the prefix of all xffl jobs
     const std::string folder = facility().scratch + "/" + name;
     must(facility().exec_as_user({"mkdir", "-p", folder}));
     return {.name = name,
@@ -45,14 +45,14 @@ class SlurmBed {
             .folder = RemotePath(folder)};
   }
 
-  /// Running, for Slurm, is a job whose script has yet to begin.
+  /// Waits until the script has claimed the job. Slurm reports RUNNING before the script begins.
   bool await_start(const submit::JobRequest& request) const {
     return await([&] { return exists(request, "claim/owner"); });
   }
   bool exists(const submit::JobRequest& request, const std::string& file) const {
     return std::filesystem::exists(here(request) / file);
   }
-  /// Lines of a file of the job's folder; none when it is not there.
+  /// The lines of a file in the job's folder; none when the file does not exist.
   std::vector<std::string> lines(const submit::JobRequest& request, const std::string& file) const {
     std::ifstream in(here(request) / file);
     std::vector<std::string> found;
@@ -68,11 +68,11 @@ class SlurmBed {
     const submit::SubmittedJob job{id, request.name};
     return scheduler.query(std::span(&job, 1), {}).at(id);
   }
-  /// The last status seen: the first one that `wanted` takes, or that after `patience`.
+  /// Polls until the state is `wanted` or `timeout` has passed; returns the last status.
   static submit::JobStatus await(submit::Scheduler& scheduler, const JobId& id,
                                  const submit::JobRequest& request, submit::JobState wanted,
-                                 std::chrono::seconds patience = std::chrono::seconds(40)) {
-    const auto ends = std::chrono::steady_clock::now() + patience;
+                                 std::chrono::seconds timeout = std::chrono::seconds(40)) {
+    const auto ends = std::chrono::steady_clock::now() + timeout;
     submit::JobStatus last = status(scheduler, id, request);
     while (last.state != wanted && std::chrono::steady_clock::now() < ends) {
       std::this_thread::sleep_for(std::chrono::milliseconds(200));
@@ -80,14 +80,14 @@ class SlurmBed {
     }
     return last;
   }
-  static bool await(const std::function<bool()>& what,
-                    std::chrono::seconds patience = std::chrono::seconds(40)) {
-    const auto ends = std::chrono::steady_clock::now() + patience;
-    while (!what() && std::chrono::steady_clock::now() < ends)
+  static bool await(const std::function<bool()>& condition,
+                    std::chrono::seconds timeout = std::chrono::seconds(40)) {
+    const auto ends = std::chrono::steady_clock::now() + timeout;
+    while (!condition() && std::chrono::steady_clock::now() < ends)
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    return what();
+    return condition();
   }
-  /// Runs a command of an administrator.
+  /// Runs a command as the cluster's administrator.
   std::string admin(const std::vector<std::string>& argv) const {
     return must(facility().exec_on_login(argv));
   }

@@ -1,9 +1,7 @@
 #include "support/sshd.h"
 
-#include <arpa/inet.h>
 #include <pwd.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +11,7 @@
 #include <sstream>
 #include <thread>
 
+#include "support/free_port.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/process.h"
@@ -28,18 +27,6 @@ using namespace std::chrono_literals;
 constexpr const char* kServer = "/usr/sbin/sshd";
 constexpr const char* kSftpServer = "/usr/lib/openssh/sftp-server";
 
-int free_port() {
-  const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
-      ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0)
-    throw std::runtime_error("no free port");
-  return ntohs(address.sin_port);
-}
-
 // 0 for a process that has just ended.
 pid_t parent_of(pid_t pid) try {
   const std::string status = read_file("/proc/" + std::to_string(pid) + "/status", 100'000);
@@ -49,7 +36,7 @@ pid_t parent_of(pid_t pid) try {
   return 0;
 }
 
-// All that descend from `top`, children before their parents.
+// Appends all descendants of `top`, children before their parents.
 void descendants(pid_t top, std::vector<pid_t>& found) {
   for (const ProcessInfo& process : list_processes())
     if (process.alive() && parent_of(process.pid) == top) {
@@ -97,7 +84,7 @@ Sshd::Sshd(SshdOptions options) : options_(std::move(options)) {
       write_config();
       start();
       break;
-    } catch (const std::runtime_error&) {  // somebody else took the port meanwhile
+    } catch (const std::runtime_error&) {  // another program took the port meanwhile
       if (attempt == 3) throw;
     }
   trust_host_key();

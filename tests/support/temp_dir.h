@@ -1,4 +1,4 @@
-// A folder for one test, removed with everything in it at the end of its scope.
+// A temporary folder for one test; the destructor removes it with its content.
 #pragma once
 
 #include <stdlib.h>

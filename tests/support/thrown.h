@@ -1,4 +1,4 @@
-// What a call throws, as a value.
+// The Error that a call throws, as a value.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ struct Thrown {
   std::string message = "no error was thrown";
 };
 
-/// Kind and message of the Error that `body` throws.
+/// Kind and message of the Error that `body` throws, or "no error was thrown".
 template <class Body>
 Thrown thrown_by(Body&& body) {
   try {
@@ -25,7 +25,7 @@ Thrown thrown_by(Body&& body) {
   return {};
 }
 
-/// The Error that `body` throws; the test fails when there is none.
+/// The Error that `body` throws; without one the test fails.
 template <class Body>
 Error error_of(Body&& body) {
   try {

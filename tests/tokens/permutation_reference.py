@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The sampler's permutation, written from its definition: prints the golden values of sampler_test.cc."""
+"""An independent implementation of the sampler's permutation: prints the golden values of sampler_test.cc."""
 
 MASK = (1 << 64) - 1
 

@@ -16,9 +16,9 @@ using test::kind_of;
 using testing::ElementsAre;
 using Indices = std::vector<uint64_t>;
 
-// Computed with an independent script (tests/tokens/permutation_reference.py): a change here means
-// that runs begun with an earlier version would see their data in another order.
-TEST(Permutation, KeepsItsGoldenValues) {
+// Reference: tests/tokens/permutation_reference.py. A changed value would change the data order of
+// runs that an earlier version began.
+TEST(Permutation, MatchesTheGoldenValues) {
   EXPECT_THAT(permutation(10, 0, 0), ElementsAre(6, 3, 2, 9, 8, 1, 4, 7, 0, 5));
   EXPECT_THAT(permutation(10, 1, 0), ElementsAre(7, 4, 3, 8, 5, 9, 2, 0, 6, 1));
   EXPECT_THAT(permutation(10, 1, 1), ElementsAre(4, 7, 9, 2, 3, 1, 6, 8, 0, 5));
@@ -27,7 +27,7 @@ TEST(Permutation, KeepsItsGoldenValues) {
               ElementsAre(353770, 258350, 889356, 922817));
 }
 
-TEST(Permutation, HasEveryIndexOnce) {
+TEST(Permutation, ContainsEveryIndexOnce) {
   for (const uint64_t n : {0, 1, 2, 3, 257}) {
     Indices order = permutation(n, 5, 6);
     std::sort(order.begin(), order.end());
@@ -40,7 +40,7 @@ TEST(Permutation, HasEveryIndexOnce) {
 TEST(Permutation, PutsEachIndexFirstAboutEquallyOften) {
   std::vector<int> first(5, 0);
   for (uint64_t seed = 0; seed < 5000; ++seed) ++first[permutation(5, seed, 0)[0]];
-  // 1000 expected each; five standard deviations are 141.
+  // The expected count is 1000; five standard deviations are 141.
   for (const int count : first) EXPECT_NEAR(count, 1000, 141);
 }
 
@@ -67,7 +67,7 @@ TEST(Sampler, GlobalBatchOfAStepDoesNotDependOnTheWorldSize) {
   }
 }
 
-TEST(Sampler, RepeatsNothingInsideAnEpoch) {
+TEST(Sampler, ReadsEachSequenceOncePerEpoch) {
   Sampler sampler(12, 5, 3, 0, 1);
   Indices stream;
   for (uint64_t step = 0; step < 12; ++step) {
@@ -81,7 +81,7 @@ TEST(Sampler, RepeatsNothingInsideAnEpoch) {
   }
 }
 
-TEST(Sampler, ALaterStepNeedsNoEarlierOne) {
+TEST(Sampler, AStepDoesNotDependOnEarlierCalls) {
   Sampler from_start(100, 8, 9, 1, 2);
   for (uint64_t step = 0; step < 30; ++step) from_start.step_indices(step);
   EXPECT_EQ(Sampler(100, 8, 9, 1, 2).step_indices(30), from_start.step_indices(30));
@@ -95,7 +95,7 @@ TEST(Sampler, TakesPositionsCongruentToTheRank) {
   EXPECT_EQ(Sampler(9, 3, 0, 0, 2).step_indices(1), (Indices{order[4]}));
 }
 
-TEST(Sampler, RefusesImpossibleArguments) {
+TEST(Sampler, RejectsInvalidArguments) {
   EXPECT_EQ(kind_of([] { Sampler(0, 1, 0, 0, 1); }), ErrorKind::kUsage);
   EXPECT_EQ(kind_of([] { Sampler(1, 0, 0, 0, 1); }), ErrorKind::kUsage);
   EXPECT_EQ(kind_of([] { Sampler(1, 1, 0, 1, 1); }), ErrorKind::kUsage);

@@ -1,4 +1,4 @@
-// A shard in a folder of its own, whose bytes a test may change.
+// A test fixture with one shard in a temporary folder; tests may change the shard's bytes.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using Ids = std::vector<int32_t>;
 
-// Where the header's fields lie (docs/reference/token_shards.md).
+// File offsets of the header's fields (docs/reference/token_shards.md).
 inline constexpr size_t kVersionAt = 8, kTokenBytesAt = 12, kVocabAt = 16, kLengthAt = 24,
                         kTokensAt = 32, kSequencesAt = 40, kDocumentsAt = 48, kFlagsAt = 56,
                         kZeroAt = 60, kTokenDataAt = 64;
@@ -32,7 +32,7 @@ class TokenShard : public testing::Test {
  protected:
   fs::path file(const std::string& name = "a.tokens") const { return dir_ / name; }
 
-  // As write(), with a 0 or 1 for each token.
+  // As write(), with targets: a 0 or 1 for each token.
   ShardInfo write_targets(uint64_t length, bool packed, const std::vector<Ids>& docs,
                           const std::vector<std::vector<uint8_t>>& targets) {
     TokenShardWriter writer(file(), 100, length, packed, true);

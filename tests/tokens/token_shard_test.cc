@@ -3,7 +3,7 @@
 namespace xffl::tokens {
 namespace {
 
-TEST_F(TokenShard, PackedRunsAcrossDocumentsAndDropsTheIncompleteEnd) {
+TEST_F(TokenShard, PackedSequencesSpanDocumentsAndDropTheIncompleteEnd) {
   const ShardInfo written = write(100, 3, true, {{1, 2, 3, 4}, {5, 6}, {7, 8}, {9}});
   const TokenShardReader reader(file());
   for (const ShardInfo& info : {written, reader.info()}) {
@@ -59,7 +59,7 @@ TEST_F(TokenShard, HasTheDocumentedBytes) {
   EXPECT_EQ(bytes(), std::string(expected, expected + sizeof expected));
 }
 
-TEST_F(TokenShard, LargeShardSurvivesItsBuffers) {
+TEST_F(TokenShard, LargeShardIsReadBack) {
   std::vector<Ids> docs;
   int32_t next = 0;
   for (int d = 0; d < 2000; ++d) {
@@ -73,7 +73,7 @@ TEST_F(TokenShard, LargeShardSurvivesItsBuffers) {
   for (size_t i = 0; i < docs.size(); ++i) ASSERT_EQ(sequence(reader, i), docs[i]) << i;
 }
 
-TEST_F(TokenShard, NothingIsPublishedBeforeFinish) {
+TEST_F(TokenShard, FileAppearsOnlyAtFinish) {
   {
     TokenShardWriter writer(file(), 10, 2, true);
     writer.add_document(Ids{1, 2});
@@ -84,13 +84,13 @@ TEST_F(TokenShard, NothingIsPublishedBeforeFinish) {
   EXPECT_EQ(files_in_dir(), 1u);
 }
 
-TEST_F(TokenShard, TooFewTokensForOneSequenceAreRefusedAndLeaveNothing) {
+TEST_F(TokenShard, RejectsTooFewTokensForOneSequenceAndLeavesNoFile) {
   EXPECT_EQ(kind_of([&] { write(10, 4, true, {{1, 2, 3}}); }), ErrorKind::kRejected);
   EXPECT_EQ(kind_of([&] { write(10, 4, false, {}); }), ErrorKind::kRejected);
   EXPECT_EQ(files_in_dir(), 0u);
 }
 
-TEST_F(TokenShard, WriterRefusesBadDocumentsAndGoesOn) {
+TEST_F(TokenShard, WriterRejectsBadDocumentsAndContinues) {
   TokenShardWriter writer(file(), 10, 2, false);
   EXPECT_EQ(kind_of([&] { writer.add_document(Ids{}); }), ErrorKind::kRejected);
   EXPECT_EQ(kind_of([&] { writer.add_document(Ids{1, 2, 3}); }), ErrorKind::kRejected);
@@ -102,14 +102,14 @@ TEST_F(TokenShard, WriterRefusesBadDocumentsAndGoesOn) {
   EXPECT_EQ(kind_of([&] { writer.finish(); }), ErrorKind::kInternal);
 }
 
-TEST_F(TokenShard, WriterRefusesImpossibleSizes) {
+TEST_F(TokenShard, WriterRejectsInvalidSizes) {
   for (const uint64_t size : {uint64_t{0}, uint64_t{1} << 31, UINT64_MAX}) {
     EXPECT_EQ(kind_of([&] { TokenShardWriter(file(), size, 2, true); }), ErrorKind::kUsage);
     EXPECT_EQ(kind_of([&] { TokenShardWriter(file(), 2, size, true); }), ErrorKind::kUsage);
   }
 }
 
-TEST_F(TokenShard, ReaderChecksItsArguments) {
+TEST_F(TokenShard, ReaderRejectsInvalidArguments) {
   write_unpacked();
   const TokenShardReader reader(file());
   EXPECT_EQ(kind_of([&] { reader.length(3); }), ErrorKind::kInternal);
@@ -118,7 +118,7 @@ TEST_F(TokenShard, ReaderChecksItsArguments) {
   EXPECT_EQ(kind_of([&] { TokenShardReader(file("absent")); }), ErrorKind::kNotFound);
 }
 
-TEST_F(TokenShard, EveryTruncationAndExtensionIsRefused) {
+TEST_F(TokenShard, RejectsEveryTruncationAndExtension) {
   for (const bool packed : {true, false}) {
     packed ? write_packed() : write_unpacked();
     const std::string whole = bytes();
@@ -131,40 +131,41 @@ TEST_F(TokenShard, EveryTruncationAndExtensionIsRefused) {
   }
 }
 
-TEST_F(TokenShard, HostileHeadersAreRefused) {
-  const auto refused = [&](size_t at, auto value, const std::string& part, bool packed) {
+TEST_F(TokenShard, RejectsHostileHeaders) {
+  const auto expect_rejected = [&](size_t at, auto value, const std::string& part, bool packed) {
     SCOPED_TRACE("byte " + std::to_string(at));
     packed ? write_packed() : write_unpacked();
     patch(at, value);
     expect_corrupt(part);
   };
   for (const bool packed : {true, false}) {
-    refused(0, 'x', "not a token shard", packed);
-    refused(kVersionAt, uint32_t{2}, "version 2", packed);
+    expect_rejected(0, 'x', "not a token shard", packed);
+    expect_rejected(kVersionAt, uint32_t{2}, "version 2", packed);
     for (const uint32_t bad : {0u, 1u, 3u, 8u, UINT32_MAX}) {
-      refused(kTokenBytesAt, bad, "expected 2 or 4", packed);
+      expect_rejected(kTokenBytesAt, bad, "expected 2 or 4", packed);
     }
-    refused(kTokenBytesAt, uint32_t{4}, "its header says", packed);
+    expect_rejected(kTokenBytesAt, uint32_t{4}, "its header says", packed);
     for (const uint64_t bad : {uint64_t{0}, uint64_t{1} << 31, uint64_t{1} << 63, UINT64_MAX}) {
-      refused(kVocabAt, bad, "vocab_size", packed);
-      refused(kLengthAt, bad, "sequence_length", packed);
-      refused(kTokensAt, bad, "", packed);
-      refused(kSequencesAt, bad, "", packed);
-      refused(kDocumentsAt, bad, "", packed);
+      expect_rejected(kVocabAt, bad, "vocab_size", packed);
+      expect_rejected(kLengthAt, bad, "sequence_length", packed);
+      expect_rejected(kTokensAt, bad, "", packed);
+      expect_rejected(kSequencesAt, bad, "", packed);
+      expect_rejected(kDocumentsAt, bad, "", packed);
     }
-    refused(kVocabAt, uint64_t{65537}, "cannot hold a vocabulary", packed);
-    refused(kLengthAt, uint64_t{1}, packed ? "are not its" : "do not fit", packed);
-    refused(kTokensAt, uint64_t{7}, packed ? "are not its" : "offset 3", packed);
-    refused(kSequencesAt, uint64_t{4}, "", packed);
-    refused(kDocumentsAt, uint64_t{4}, packed ? "its header says" : "documents are not", packed);
-    refused(kFlagsAt, uint32_t{2}, "flags", packed);
-    refused(kZeroAt, uint32_t{1}, "reserved", packed);
-    refused(kFlagsAt, uint32_t{3}, "flags", packed);
-    refused(kFlagsAt, uint32_t{packed ? 0u : 1u}, "", packed);
+    expect_rejected(kVocabAt, uint64_t{65537}, "cannot hold a vocabulary", packed);
+    expect_rejected(kLengthAt, uint64_t{1}, packed ? "are not its" : "do not fit", packed);
+    expect_rejected(kTokensAt, uint64_t{7}, packed ? "are not its" : "offset 3", packed);
+    expect_rejected(kSequencesAt, uint64_t{4}, "", packed);
+    expect_rejected(kDocumentsAt, uint64_t{4}, packed ? "its header says" : "documents are not",
+                    packed);
+    expect_rejected(kFlagsAt, uint32_t{2}, "flags", packed);
+    expect_rejected(kZeroAt, uint32_t{1}, "reserved", packed);
+    expect_rejected(kFlagsAt, uint32_t{3}, "flags", packed);
+    expect_rejected(kFlagsAt, uint32_t{packed ? 0u : 1u}, "", packed);
   }
 }
 
-TEST_F(TokenShard, SizesWhoseProductsWrapAreRefused) {
+TEST_F(TokenShard, RejectsSizesWhoseProductsOverflow) {
   // (2^31 - 1) * (2^33 + 9) is 2^64 + num_tokens.
   write_packed();
   patch(kLengthAt, uint64_t{INT32_MAX});
@@ -187,27 +188,27 @@ TEST_F(TokenShard, SizesWhoseProductsWrapAreRefused) {
   expect_corrupt("the header claims");
 }
 
-TEST_F(TokenShard, HostileOffsetsAreRefused) {
-  const auto refused = [&](size_t index, uint64_t value, bool packed) {
+TEST_F(TokenShard, RejectsHostileOffsets) {
+  const auto expect_rejected = [&](size_t index, uint64_t value, bool packed) {
     SCOPED_TRACE("offset " + std::to_string(index) + " = " + std::to_string(value));
     packed ? write_packed() : write_unpacked();
     patch(kOffsetsAt + 8 * index, value);
     expect_corrupt("offset");
   };
-  refused(0, 1, true);
-  refused(1, 0, true);
-  refused(1, 6, true);
-  refused(1, UINT64_MAX, true);
-  refused(0, 1, false);           // the first is not 0
-  refused(1, 0, false);           // an empty sequence
-  refused(1, 4, false);           // longer than sequence_length, and the next would be empty
-  refused(2, 3, false);           // equal to its predecessor
-  refused(2, UINT64_MAX, false);  // far out of range
-  refused(3, 5, false);           // the end is not num_tokens
-  refused(3, 7, false);
+  expect_rejected(0, 1, true);
+  expect_rejected(1, 0, true);
+  expect_rejected(1, 6, true);
+  expect_rejected(1, UINT64_MAX, true);
+  expect_rejected(0, 1, false);  // the first is not 0
+  expect_rejected(1, 0, false);  // an empty sequence
+  expect_rejected(1, 4, false);  // longer than sequence_length, and the next would be empty
+  expect_rejected(2, 3, false);  // equal to its predecessor
+  expect_rejected(2, UINT64_MAX, false);  // far out of range
+  expect_rejected(3, 5, false);           // the end is not num_tokens
+  expect_rejected(3, 7, false);
 }
 
-TEST_F(TokenShard, AnOverlongSequenceIsRefused) {
+TEST_F(TokenShard, RejectsAnOverlongSequence) {
   write(100, 3, false, {{1}, {2, 3}, {4, 5, 6}});
   patch(kOffsetsAt + 8, uint64_t{2});
   EXPECT_NO_THROW(TokenShardReader{file()});  // still legal: 2, 1, 3
@@ -215,13 +216,13 @@ TEST_F(TokenShard, AnOverlongSequenceIsRefused) {
   expect_corrupt("offset 2");
 }
 
-TEST_F(TokenShard, NonZeroPaddingIsRefused) {
+TEST_F(TokenShard, RejectsNonZeroPadding) {
   write_unpacked();
   patch(kOffsetsAt - 1, char{1});
   expect_corrupt("not zero");
 }
 
-TEST_F(TokenShard, AnIdBeyondTheVocabularyIsFoundWhenRead) {
+TEST_F(TokenShard, ReadRejectsAnIdBeyondTheVocabulary) {
   write_packed();
   patch(kTokenDataAt + 2 * 4, uint16_t{100});
   const TokenShardReader reader(file());
@@ -238,9 +239,7 @@ TEST_F(TokenShard, AnIdBeyondTheVocabularyIsFoundWhenRead) {
   EXPECT_EQ(kind_of([&] { sequence(TokenShardReader(file()), 0); }), ErrorKind::kCorrupt);
 }
 
-// Bits of small shards flipped at random: damage is kCorrupt, or a shard that can be read to its
-// end.
-TEST_F(TokenShard, RefusesAFolder) {
+TEST_F(TokenShard, RejectsAFolder) {
   EXPECT_NO_THROW(write_packed());
   EXPECT_ANY_THROW(TokenShardReader(dir_.path()));
 }

@@ -1,4 +1,4 @@
-// Which tokens the loss falls on, and where documents begin in a sequence.
+// Targets of the loss, and the begins of documents in a sequence.
 #include <algorithm>
 
 #include "shard_fixture.h"
@@ -17,7 +17,7 @@ TEST_F(TokenShard, TargetsHaveTheDocumentedBytes) {
   EXPECT_EQ(bytes(), std::string(expected, expected + sizeof expected));
 }
 
-TEST_F(TokenShard, TargetsComeBackWhereTheyWere) {
+TEST_F(TokenShard, TargetsAreReadBack) {
   const std::vector<Ids> docs{{1, 2, 3, 4}, {5, 6, 7}, {8, 9}};
   const std::vector<std::vector<uint8_t>> chosen{{0, 0, 1, 1}, {1, 1, 0}, {1, 1}};
   const ShardInfo info = write_targets(4, true, docs, chosen);
@@ -34,12 +34,12 @@ TEST_F(TokenShard, TargetsComeBackWhereTheyWere) {
   write_targets(4, false, docs, {chosen[0], {}, chosen[2]});
   const TokenShardReader unpacked(file());
   EXPECT_THAT(targets(unpacked, 0), ElementsAre(0, 0, 1, 1));
-  EXPECT_THAT(targets(unpacked, 1), ElementsAre(1, 1, 1)) << "not said: all";
+  EXPECT_THAT(targets(unpacked, 1), ElementsAre(1, 1, 1)) << "no targets: all tokens";
   EXPECT_EQ(unpacked.num_targets(1), 2u);
   EXPECT_EQ(unpacked.num_targets(2), 1u);
 }
 
-TEST_F(TokenShard, WithoutTargetsAllTokensCount) {
+TEST_F(TokenShard, AllTokensAreTargetsByDefault) {
   write_unpacked();
   const TokenShardReader reader(file());
   EXPECT_FALSE(reader.info().has_targets);
@@ -49,7 +49,7 @@ TEST_F(TokenShard, WithoutTargetsAllTokensCount) {
   EXPECT_EQ(reader.num_targets(1), 0u) << "a single token predicts nothing";
 }
 
-TEST_F(TokenShard, ManyTargetsAreCountedAcrossWords) {
+TEST_F(TokenShard, CountsTargetsAcrossWords) {
   uint64_t state = 7;
   std::vector<Ids> docs;
   std::vector<std::vector<uint8_t>> chosen;
@@ -71,7 +71,7 @@ TEST_F(TokenShard, ManyTargetsAreCountedAcrossWords) {
   }
 }
 
-TEST_F(TokenShard, WriterChecksTargets) {
+TEST_F(TokenShard, WriterRejectsInvalidTargets) {
   EXPECT_EQ(kind_of([&] { write_targets(2, false, {{1, 2}}, {{0, 0}}); }), ErrorKind::kRejected);
   EXPECT_EQ(kind_of([&] { write_targets(2, false, {{1, 2}}, {{1}}); }), ErrorKind::kInternal);
   TokenShardWriter writer(file(), 10, 2, false);
@@ -79,11 +79,13 @@ TEST_F(TokenShard, WriterChecksTargets) {
   EXPECT_EQ(kind_of([&] { writer.add_document(Ids{1}, one); }), ErrorKind::kInternal);
 }
 
-TEST_F(TokenShard, HostileTargetsAreRefused) {
+TEST_F(TokenShard, RejectsHostileTargets) {
   const std::vector<std::vector<uint8_t>> chosen{{0, 1, 1}, {0, 1}};
   for (const bool packed : {true, false}) {
-    const auto again = [&] { write_targets(packed ? 5 : 3, packed, {{1, 2, 3}, {4, 5}}, chosen); };
-    again();
+    const auto rewrite = [&] {
+      write_targets(packed ? 5 : 3, packed, {{1, 2, 3}, {4, 5}}, chosen);
+    };
+    rewrite();
     const std::string whole = bytes();
     for (size_t size = 0; size < whole.size(); ++size) {
       set_bytes(whole.substr(0, size));
@@ -91,19 +93,19 @@ TEST_F(TokenShard, HostileTargetsAreRefused) {
     }
     set_bytes(whole + std::string(8, '\0'));
     expect_corrupt("its header says");
-    again();
-    patch(whole.size() - 8, uint8_t{0x36});  // bit 5, behind the 5 tokens
-    expect_corrupt("behind the last target");
-    again();
+    rewrite();
+    patch(whole.size() - 8, uint8_t{0x36});  // bit 5, after the 5 tokens
+    expect_corrupt("after the last target");
+    rewrite();
     patch(whole.size() - 1, uint8_t{0x80});
-    expect_corrupt("behind the last target");
-    again();
+    expect_corrupt("after the last target");
+    rewrite();
     patch(kVersionAt, uint32_t{1});
     expect_corrupt("which version 1 does not have");
-    again();
+    rewrite();
     patch(kFlagsAt, uint32_t{packed ? 1u : 0u});
     expect_corrupt("which version 2 does not have");
-    again();
+    rewrite();
     patch(kVersionAt, uint32_t{3});
     expect_corrupt("reads 1 and 2");
   }
@@ -115,7 +117,7 @@ TEST_F(TokenShard, HostileTargetsAreRefused) {
   EXPECT_EQ(kind_of([&] { reader.document_starts(2); }), ErrorKind::kInternal);
 }
 
-TEST_F(TokenShard, DocumentsBeginWhereTheyBeginInASequence) {
+TEST_F(TokenShard, ReturnsTheDocumentStartsOfASequence) {
   write(100, 4, true, {{1, 2, 3}, {4}, {5, 6, 7, 8, 9, 10, 11, 12}, {13, 14, 15, 16}});
   const TokenShardReader packed(file());
   EXPECT_THAT(packed.document_starts(0), ElementsAre(0, 3));
@@ -129,7 +131,8 @@ TEST_F(TokenShard, DocumentsBeginWhereTheyBeginInASequence) {
   EXPECT_THAT(TokenShardReader(file()).document_starts(2), ElementsAre(0));
 }
 
-TEST_F(TokenShard, FlippedBitsAreErrorsOrShards) {
+// Flips random bits of small shards: the reader throws kCorrupt, or reads the shard to its end.
+TEST_F(TokenShard, FlippedBitsAreRejectedOrReadInBounds) {
   uint64_t state = 3;
   const auto random = [&](size_t below) {
     state = state * 6364136223846793005u + 1442695040888963407u;

@@ -1,6 +1,6 @@
-// Time, behind an interface so that tests decide what it is.
+// Time behind an interface, so that tests can replace the clock.
 //
-// Waits use the monotonic clock; stamps are UTC. A jump of the wall clock changes no wait.
+// Waits use the monotonic clock; time stamps are UTC. A jump of the wall clock changes no wait.
 #pragma once
 
 #include <chrono>

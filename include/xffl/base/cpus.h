@@ -1,4 +1,4 @@
-// How many CPUs this process may keep busy.
+// The number of CPUs that this process may keep busy.
 #pragma once
 
 #include <filesystem>
@@ -6,12 +6,12 @@
 
 namespace xffl {
 
-/// The CPUs that this process may run on (its affinity, which batch systems set), or fewer where
-/// its control group has a quota (as containers have); at least 1.
+/// The size of this process's CPU affinity mask, limited by the CPU quota of its control group; at
+/// least 1.
 int available_cpus();
 
-/// The smallest quota, in CPUs rounded up, of the control group `group` ("/a/b") and those above
-/// it, below `root` (cgroup v2's cpu.max); 0 when there is none.
+/// The smallest quota (cgroup v2's cpu.max), in CPUs rounded up, of the control group `group`
+/// ("/a/b") and its ancestors below `root`; 0 when no quota is set.
 int cpu_quota(const std::filesystem::path& root, const std::string& group);
 
 }  // namespace xffl

@@ -1,9 +1,9 @@
 // The one exception type that crosses module borders.
 //
-// A kind is what the caller can do about a failure; it maps to one exit code of the programs. A
-// message says what failed, what was found against what was expected, and what to do. Context is
-// put in front on the way out: "while fetching round 3 from leonardo: ...". An expected outcome is
-// a value, not an Error.
+// A kind tells the caller how to react to a failure; it maps to one exit code of the programs. A
+// message names the failed operation, the observed and the expected value, and the remedy. Callers
+// prepend context: "while fetching round 3 from leonardo: ...". An expected outcome is a value, not
+// an Error.
 #pragma once
 
 #include <exception>
@@ -17,15 +17,15 @@ enum class ErrorKind {
   kInternal,     // a bug in xffl: report it
   kUsage,        // wrong command line
   kConfig,       // wrong xffl.yaml or template: edit it
-  kNotFound,     // a file, folder or run that should exist does not
+  kNotFound,     // a file, folder or run does not exist
   kCorrupt,      // a file is damaged or hostile: its bytes do not follow the format
-  kRejected,     // well-formed, but not what was asked for (shapes, hashes, non-finite values)
-  kIo,           // the operating system refused: disk full, permissions
+  kRejected,     // well-formed, but with other shapes or hashes than expected, or not finite
+  kIo,           // the operating system reported an error: disk full, permissions
   kRemote,       // a facility could not be reached or did not answer in time
-  kAuth,         // a facility's log-in needs a person: renew the credential, trust a host key
+  kAuth,         // a facility's login needs the user: renew the credential, trust a host key
   kBusy,         // another coordinator works on this project
   kCancelled,    // stopped on request; run again to continue
-  kUnsupported,  // a feature or combination that this build does not have
+  kUnsupported,  // this build lacks the feature or the combination
   kFailed,       // the federation or the training itself failed (quorum missed, loss not finite)
 };
 
@@ -42,7 +42,7 @@ class Error : public std::exception {
   ErrorKind kind() const { return kind_; }
   const char* what() const noexcept override { return message_.c_str(); }
 
-  /// Puts `context` and ": " in front of the message.
+  /// Prepends `context` and ": " to the message.
   void add_context(std::string_view context);
 
  private:
@@ -50,11 +50,11 @@ class Error : public std::exception {
   std::string message_;
 };
 
-/// An Error for a failed system call: "cannot `doing`: <strerror> (errno N)". ENOENT becomes
-/// kNotFound, the rest kIo.
-Error system_error(std::string_view doing, int error_number);
+/// An Error for a failed system call: "cannot `operation`: <strerror> (errno N)". ENOENT becomes
+/// kNotFound, every other number kIo.
+Error system_error(std::string_view operation, int error_number);
 
-/// Calls `body`; an Error that leaves it gains `context`.
+/// Calls `body` and adds `context` to an Error that `body` throws.
 template <class Body>
 decltype(auto) with_context(std::string_view context, Body&& body) {
   try {

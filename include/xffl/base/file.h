@@ -1,4 +1,4 @@
-// Files that are whole or absent, descriptors that close themselves, and read-only mappings.
+// Atomic file writes, owned file descriptors and read-only mappings.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-/// Both ends close on exec and block. Throws kIo.
+/// A pipe with two blocking close-on-exec ends. Throws kIo.
 struct Pipe {
   UniqueFd read, write;
 };
@@ -36,16 +36,16 @@ Pipe make_pipe();
 /// Opens with O_CLOEXEC; throws kNotFound or kIo naming `path`.
 UniqueFd open_file(const std::filesystem::path& path, int flags, unsigned mode = 0600);
 
-/// Writes all of `bytes` at the descriptor's position; throws kIo with the path, bytes wanted and
-/// written.
+/// Writes all of `bytes` at the descriptor's position. Throws kIo with the path, the number of
+/// bytes written and the number expected.
 void write_all(int fd, std::span<const std::byte> bytes, const std::filesystem::path& path);
-/// The same at `offset`; the position stays.
+/// Writes all of `bytes` at `offset` and leaves the descriptor's position.
 void write_at(int fd, uint64_t offset, std::span<const std::byte> bytes,
               const std::filesystem::path& path);
-/// Asks the system to begin writing these bytes to the disk, so that a later fsync finds less to
-/// do. A hint: file systems that do not know it do nothing.
+/// Asks the kernel to start writing these bytes to the disk, which shortens a later fsync. A hint:
+/// file systems without support ignore it.
 void start_write_back(int fd, uint64_t offset, uint64_t size);
-/// Reads from `offset` until `out` is full or the file ends; returns how many bytes there were.
+/// Reads from `offset` until `out` is full or the file ends; returns the number of bytes read.
 /// Throws kIo.
 size_t read_at(int fd, uint64_t offset, std::span<std::byte> out,
                const std::filesystem::path& path);
@@ -54,21 +54,21 @@ size_t read_at(int fd, uint64_t offset, std::span<std::byte> out,
 std::string read_file(const std::filesystem::path& path, uint64_t max_bytes);
 
 /// Replaces `path` by `content`: "<path>.tmp", write, fsync, rename, fsync the folder. After a
-/// crash the old content or the new one is there, whole; a temp file that was left is used up by
-/// the next call. One writer of a path at a time.
+/// crash the path holds the whole old content or the whole new content; the next call overwrites a
+/// stale temp file. One writer of a path at a time.
 void write_file_atomic(const std::filesystem::path& path, std::string_view content,
                        unsigned mode = 0600);
 
-/// mkdir -p with mode 0700 for what it creates.
+/// mkdir -p; the created folders have mode 0700.
 void make_dirs(const std::filesystem::path& path);
 
 /// Makes preceding renames and creations in the folder durable.
 void fsync_dir(const std::filesystem::path& path);
 
-/// rename() that is durable on return; both in the same file system.
+/// rename() that is durable on return; both paths are in the same file system.
 void rename_durable(const std::filesystem::path& from, const std::filesystem::path& to);
 
-/// A whole regular file, read-only, mapped. Symbolic links at the last component are followed.
+/// A read-only mapping of a whole regular file. Follows a symbolic link at the last component.
 class MappedFile {
  public:
   MappedFile() = default;

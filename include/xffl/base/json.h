@@ -1,8 +1,8 @@
-// Reading JSON that may be hostile, with errors that say where.
+// Strict reading of possibly hostile JSON; errors name the file and the key path.
 //
-// nlohmann::json is header-only and serves as the value type; parsing goes through parse_json,
-// which bounds size and depth and refuses duplicate keys, and objects are read through JsonObject,
-// which names the file and the key path in every error and refuses keys that nobody asked for.
+// nlohmann::json is header-only and serves as the value type. parse_json bounds size and depth and
+// rejects duplicate keys. JsonObject names the file and the key path in every error and rejects
+// keys that the caller has not read.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ struct JsonLimits {
   size_t max_keys = 4096;  // of one object
 };
 
-/// Throws kCorrupt with `origin` (a file name) and the byte position: not JSON, too large, too
-/// deep, duplicate keys, trailing text.
+/// Throws kCorrupt with `origin` (a file name) and the byte position for invalid JSON, too many
+/// bytes or levels, duplicate keys or trailing text.
 Json parse_json(std::string_view text, std::string_view origin, JsonLimits limits = {});
 
 /// A strict view of one JSON object. Does not own `json`, which must outlive it. Throws kCorrupt.
@@ -42,22 +42,22 @@ class JsonObject {
   JsonObject object(std::string_view key);
   std::vector<std::string> strings(std::string_view key);
 
-  std::string string_or(std::string_view key, std::string otherwise);
-  bool boolean_or(std::string_view key, bool otherwise);
-  double number_or(std::string_view key, double otherwise);
-  int64_t integer_or(std::string_view key, int64_t otherwise, int64_t min = INT64_MIN,
+  std::string string_or(std::string_view key, std::string default_value);
+  bool boolean_or(std::string_view key, bool default_value);
+  double number_or(std::string_view key, double default_value);
+  int64_t integer_or(std::string_view key, int64_t default_value, int64_t min = INT64_MIN,
                      int64_t max = INT64_MAX);
 
   const Json& json() const { return json_; }
   const std::string& where() const { return where_; }
-  /// Throws when the object has a key that was never asked for.
+  /// Throws when the object has a key that the caller has not read.
   void refuse_other_keys() const;
   [[noreturn]] void fail(std::string_view key, std::string_view problem) const;
 
  private:
   const Json& json_;
   std::string where_;
-  std::set<std::string, std::less<>> asked_;
+  std::set<std::string, std::less<>> read_keys_;
 };
 
 }  // namespace xffl

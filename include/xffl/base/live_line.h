@@ -1,4 +1,4 @@
-// One line at the bottom of a terminal that changes in place while log lines go by above it.
+// A status line at the bottom of a terminal, updated in place while log lines scroll above it.
 #pragma once
 
 #include <cstddef>
@@ -6,14 +6,14 @@
 
 namespace xffl::log {
 
-/// Shows `text` on stderr, cut to the terminal's width, instead of the one before; empty: none.
-/// What is logged later comes above it. Nothing is shown where stderr is no terminal. Thread-safe.
+/// Replaces the live line on stderr by `text`, cut to the terminal's width; an empty `text` removes
+/// the line. Later log lines appear above it. No effect unless stderr is a terminal. Thread-safe.
 void set_live_line(const std::string& text);
 
-/// Columns that a live line may have now; 0 where stderr is no terminal.
+/// The number of columns for a live line; 0 unless stderr is a terminal.
 size_t live_line_width();
 
-/// While one lives the live line is not shown: a person is asked something there.
+/// Hides the live line during its lifetime, for a prompt to the user.
 class NoLiveLine {
  public:
   NoLiveLine();

@@ -3,9 +3,8 @@
 //
 //   log::info("job submitted", {{"facility", name}, {"job", id}});
 //
-// Nothing parses a log; what must be remembered goes to the journal. Thread-safe. Text that came
-// from elsewhere is shown with control characters escaped, so that it cannot steer a terminal or
-// fake a line.
+// No program parses a log; the journal holds the state. Thread-safe. Control characters in external
+// text are escaped: such text cannot control a terminal or forge a log line.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +37,7 @@ enum class Level { kDebug, kInfo, kWarning, kError, kOff };
 void set_console_level(Level level);
 
 /// Also appends every event of kDebug and above as a JSON line to `path`, created with mode 0600.
-/// Throws kIo when it cannot be opened. One file at a time; an empty path closes it.
+/// Throws kIo when the file cannot be opened. One file at a time; an empty path closes the file.
 void set_file(const std::filesystem::path& path);
 
 void debug(std::string_view event, Fields fields = {});

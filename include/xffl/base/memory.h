@@ -1,4 +1,4 @@
-// How much memory this process may still take.
+// The memory that this process may still allocate.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,13 @@
 
 namespace xffl {
 
-/// What is free on this machine, or can be freed, and what the control groups of this process leave
-/// of it (as batch systems and containers set them), whichever is less; 0 where nothing tells.
+/// The smaller of the machine's available memory (free or reclaimable) and the memory left in this
+/// process's control groups; 0 when both are unknown.
 int64_t available_memory();
 
-/// What the limits of control groups leave: of those that `groups` names, /proc/self/cgroup's text,
-/// and all above them, below `root`; cgroup v2 (memory.max) and v1 (memory.limit_in_bytes). A page
-/// cache that can be dropped is not counted as used. Nothing where there is no limit.
+/// The smallest limit minus usage among the control groups in `groups` (the text of
+/// /proc/self/cgroup) and their ancestors below `root`; cgroup v2 (memory.max) and v1
+/// (memory.limit_in_bytes). Reclaimable page cache does not count as used. Empty without a limit.
 std::optional<int64_t> memory_left_in_groups(const std::filesystem::path& root,
                                              const std::string& groups);
 

@@ -1,6 +1,6 @@
-// Strong types for strings that are not free text.
+// Strong types for names and paths.
 //
-// Each is checked where it enters: after that no module checks or quotes it again for its alphabet.
+// The constructor checks the alphabet; no other module checks or quotes a name again.
 #pragma once
 
 #include <compare>
@@ -10,7 +10,7 @@
 
 namespace xffl {
 
-/// A string of one meaning. `Tag::check(text)` throws kConfig when the text may not be such a name.
+/// A string with one meaning. `Tag::check(text)` throws kConfig for an invalid name.
 template <class Tag>
 class Name {
  public:
@@ -25,7 +25,7 @@ class Name {
   std::string text_;
 };
 
-/// [a-z0-9][a-z0-9_-]{0,31}: it becomes a folder name, a part of a job name and a log field.
+/// [a-z0-9][a-z0-9_-]{0,31}: used as a folder name, a part of a job name and a log field.
 struct FacilityTag {
   static void check(std::string_view text);
 };
@@ -43,14 +43,14 @@ struct RunTag {
 };
 using RunName = Name<RunTag>;
 
-/// What a scheduler calls a job: [A-Za-z0-9_.+-]{1,64}.
+/// A scheduler's job id: [A-Za-z0-9_.+-]{1,64}, not starting with '-'. check() throws kRemote.
 struct JobIdTag {
   static void check(std::string_view text);
 };
 using JobId = Name<JobIdTag>;
 
-/// A path at a facility: absolute, no "..", no control characters, at most 4,000 bytes. Not a path
-/// of this machine.
+/// A path at a facility, not of this machine: absolute, no "..", no control characters, at most
+/// 4,000 bytes.
 class RemotePath {
  public:
   RemotePath() = default;
@@ -58,7 +58,7 @@ class RemotePath {
 
   const std::string& str() const { return text_; }
   bool empty() const { return text_.empty(); }
-  /// `child` is relative, without ".." parts.
+  /// `child` is relative and has no ".." component.
   RemotePath operator/(std::string_view child) const;
   RemotePath parent() const;
   std::string filename() const;

@@ -1,4 +1,4 @@
-// Child processes of this machine, started from an argument vector: no shell is involved.
+// Child processes on this machine, started from an argument vector without a shell.
 #pragma once
 
 #include <sys/types.h>
@@ -18,39 +18,40 @@ struct ProcessSpec {
   std::map<std::string, std::string> env;  // added to this process's environment
   bool inherit_env = true;                 // false: only `env`
   std::filesystem::path cwd;               // empty: this process's
-  std::string stdin_text;                  // given on stdin, which is then closed
+  std::string stdin_text;                  // written to stdin, which is then closed
   std::chrono::milliseconds timeout{0};    // 0: none
   size_t max_output_bytes = 16u << 20;     // per stream; more is dropped
 };
 
 struct ProcessResult {
-  int exit_code = 0;       // 128 + signal when killed by one
-  bool timed_out = false;  // killed by us after `timeout`
+  int exit_code = 0;       // 128 + signal number when killed by a signal
+  bool timed_out = false;  // run_process killed it after `timeout`
   std::string out;
   std::string err;
 };
 
-/// Runs to the end and captures both streams. A stop request or the timeout sends SIGTERM to the
-/// child's process group, then SIGKILL 2 s later. Throws kNotFound when the program cannot be
-/// started. A SIGCHLD that this process inherited as ignored is set to its default for good: the
-/// kernel would throw exit codes away.
+/// Runs the child to its end and captures both streams. A stop request or the timeout sends SIGTERM
+/// to the child's process group, and SIGKILL 2 s later. Throws kNotFound when the program cannot be
+/// started. Permanently resets an inherited "ignore" of SIGCHLD to the default: with it the kernel
+/// discards exit codes.
 ProcessResult run_process(const ProcessSpec& spec, std::stop_token stop = {});
 
-/// Starts a child in a session of its own with stdin from /dev/null and both streams appended to
-/// `output`, which survives this process. Returns its process id (= process group). The caller
-/// reaps it or leaves it.
+/// Starts a child that survives this process: in its own session, with stdin from /dev/null and
+/// both streams appended to `output`. Returns its process id (= process group). The caller may reap
+/// the child.
 pid_t start_detached(const ProcessSpec& spec, const std::filesystem::path& output);
 
-/// The start time of a process in clock ticks since boot (/proc/PID/stat field 22): with the pid,
-/// it identifies a process even after the pid is reused. Empty when there is no such process.
+/// The start time of a living process (no zombie) in clock ticks since boot (/proc/PID/stat, field
+/// 22). Together with the pid it identifies the process even after the pid is reused. Empty when
+/// the process does not exist.
 std::optional<uint64_t> process_start_ticks(pid_t pid);
 
-/// For exec: pointers to the texts and a final null, valid as long as `texts` stays as it is.
-std::vector<char*> exec_pointers(std::vector<std::string>& texts);
-/// Waits for a forked child's exec. `pipe` is the read end of a pipe that closes on exec, to which
-/// the child writes errno (an int) when exec fails. Returns it, or 0.
+/// For exec: pointers to the strings and a final null, valid until `strings` changes.
+std::vector<char*> exec_pointers(std::vector<std::string>& strings);
+/// Waits for a forked child's exec. `pipe` is the read end of a close-on-exec pipe; the child
+/// writes errno (an int) to it when exec fails. Returns that errno, or 0.
 int exec_error(int pipe);
-/// Reaps a child of this process: its exit code, or 128 + the signal that ended it. Throws kIo.
+/// Reaps a child of this process; returns its exit code, or 128 + signal number. Throws kIo.
 int wait_for_exit(pid_t pid);
 
 }  // namespace xffl

@@ -1,5 +1,4 @@
-// What /proc says about the processes of this machine: who leads a group or session, and whether
-// anybody of it is left.
+// The processes of this machine, from /proc: process groups, sessions and states.
 #pragma once
 
 #include <sys/types.h>
@@ -17,13 +16,13 @@ struct ProcessInfo {
   pid_t session = 0;
   uint64_t start_ticks = 0;  // with the pid, it identifies a process even after the pid is reused
 
-  bool alive() const { return state != 'Z' && state != 'X'; }  // zombies have only a status left
+  bool alive() const { return state != 'Z' && state != 'X'; }
 };
 
-/// Zombies included; empty when there is no such process.
+/// Zombies included; empty when the process does not exist.
 std::optional<ProcessInfo> process_info(pid_t pid);
 
-/// All processes that this one may see, zombies included. Costs a few milliseconds.
+/// All processes that this process may see, zombies included. Costs a few milliseconds.
 std::vector<ProcessInfo> list_processes();
 
 }  // namespace xffl

@@ -1,21 +1,20 @@
-// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014): the
-// one source of random numbers of xffl's own.
+// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014), the
+// only pseudorandom number generator of xffl.
 //
-// Integer arithmetic modulo 2^64 only, so every machine, compiler and standard library draws the
-// same numbers. Orders of data, initial weights and seeds of jobs depend on these bits: they never
-// change. Not for secrets.
+// Integer arithmetic modulo 2^64 only: every machine, compiler and standard library draws the same
+// numbers. Data orders, initial weights and job seeds depend on these bits, which never change. Not
+// for secrets.
 #pragma once
 
 #include <cstdint>
 
 namespace xffl {
 
-/// The step between two states: the odd number next to 2^64 / golden ratio.
+/// The increment of the state: the odd number next to 2^64 / golden ratio.
 inline constexpr uint64_t kSplitMix64Step = 0x9E3779B97F4A7C15u;
 
-/// The output function: a bijection of 64 bits that mixes well. Number n (from 1) of the generator
-/// that begins at `seed` is splitmix64_mix(seed + n * kSplitMix64Step), computed without the
-/// others.
+/// The output function: a well-mixing bijection of 64 bits. Number n (from 1) of the generator with
+/// `seed` is splitmix64_mix(seed + n * kSplitMix64Step), computed without the other numbers.
 constexpr uint64_t splitmix64_mix(uint64_t z) {
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
   z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;

@@ -1,7 +1,7 @@
-// Secrets that somebody else's text may hold.
+// Removal of secrets from external text.
 //
-// xffl itself keeps none. But what a facility prints (a job's output, a log-in's messages) is
-// shown, logged and journalled, and may hold somebody's token. log::printable() goes through here.
+// xffl itself stores no secrets. But it shows, logs and journals facility output (job output, login
+// messages), which may hold a user's token. log::printable() scrubs its text.
 #pragma once
 
 #include <string>
@@ -9,19 +9,19 @@
 
 namespace xffl {
 
-/// `text` with what looks like a secret replaced by "[removed]": private keys in PEM, tokens of
+/// `text` with recognized secrets replaced by "[removed]": private keys in PEM, tokens of
 /// well-known services (hf_..., ghp_..., AKIA..., JSON web tokens), values of names that end in
-/// password, token, secret, api_key and the like, "Bearer ..." and passwords in URLs. A net with
-/// wide meshes: a password without its name cannot be known. Before the end of a private key that
-/// has no beginning here, all is removed.
+/// password, token, secret, api_key and similar, "Bearer ..." and passwords in URLs. A password
+/// without a name is not recognized. If the text holds only the end of a private key, everything up
+/// to that end is removed.
 std::string scrubbed(std::string_view text);
 
-/// So much more text than it is to return goes to scrubbed_end(): a secret that ends in what is
-/// returned has to be seen whole.
+/// The length of the longest recognized secret. Callers of scrubbed_end() pass this many bytes more
+/// than they want back, so that a secret at the cut is complete.
 inline constexpr size_t kLongestSecret = 4096;
 
-/// The last `max_bytes` of the scrubbed `text`, which is the end of a longer one unless `is_whole`:
-/// its first line is left out then, as it may begin in the middle of a secret.
+/// The last `max_bytes` of the scrubbed `text`. Unless `is_whole`, `text` is the end of a longer
+/// text; its first line, which may begin inside a secret, is dropped.
 std::string scrubbed_end(std::string_view text, size_t max_bytes, bool is_whole);
 
 }  // namespace xffl

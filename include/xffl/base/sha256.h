@@ -14,7 +14,7 @@ class Sha256 {
  public:
   Sha256();
   ~Sha256();
-  Sha256(const Sha256&);  // both go on from the same state
+  Sha256(const Sha256&);  // copies the running state
   Sha256& operator=(const Sha256&);
   Sha256(Sha256&&) noexcept;
   Sha256& operator=(Sha256&&) noexcept;
@@ -31,7 +31,7 @@ class Sha256 {
 
 std::string sha256_hex(std::string_view text);
 
-/// Streams the file; memory is bounded.
+/// Streams the file with bounded memory.
 std::string sha256_file(const std::filesystem::path& path);
 
 /// `num_bytes` from the kernel's random source, as hexadecimal: nonces and run identifiers.

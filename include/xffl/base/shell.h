@@ -1,4 +1,4 @@
-// Quoting for a POSIX shell: the one function of the whole program that does it.
+// Quoting for a POSIX shell; no other code quotes.
 //
 // A command is an argument vector everywhere. Each word is quoted here only where a shell must read
 // the command: in a job script and in a remote log-in shell. tests/submit/ tests it with real

@@ -1,9 +1,8 @@
-// Memory for files that are about to be written: the page cache of files that nobody reads any
-// more.
+// Drops the page cache of files that are no longer read, before new files are written.
 //
-// A file that grows takes new pages, which cost more than the bytes in them where a virtual machine
-// lends free memory to its host (docs/benchmarks.md), and push out what others would read again.
-// Files are not touched: what is read of one later comes from the disk.
+// A growing file allocates new pages. In a virtual machine that lends free memory to its host a new
+// page costs more than writing its bytes (docs/benchmarks.md), and new pages evict useful ones.
+// The dropped files stay unchanged: a later read comes from the disk.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +15,18 @@ namespace xffl {
 /// Thread-safe.
 class SpareMemory {
  public:
-  /// The regular files in `folder`, not those below, will not be read soon. Ignores what is not
-  /// there.
+  /// Declares that the regular files in `folder` (not in its subfolders) will not be read soon.
+  /// Ignores a missing folder.
   void add(const std::filesystem::path& folder);
 
-  /// To be called just before `bytes` are written: gives the system as many bytes of pages back, of
-  /// what was added first, as long as there are any. Never fails.
+  /// Call just before writing `bytes`: drops as many bytes of pages of the added files, oldest
+  /// first, while there are any. Never fails.
   void release(uint64_t bytes);
 
  private:
   std::mutex mutex_;
   std::deque<std::filesystem::path> files_;
-  uint64_t released_ = 0;  // bytes of files_.front()
+  uint64_t released_ = 0;  // bytes dropped of files_.front()
 };
 
 }  // namespace xffl

@@ -1,4 +1,4 @@
-// Where characters of UTF-8 begin and end.
+// Character boundaries in UTF-8.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +6,9 @@
 
 namespace xffl {
 
-/// The bytes of the UTF-8 character at `i`, which is inside `text`; 0 when there is none: a stray
-/// or missing byte, an overlong form, a surrogate, beyond U+10FFFF (RFC 3629).
+/// The number of bytes of the UTF-8 character at index `i` of `text`; 0 when the bytes there are no
+/// valid character (RFC 3629): a stray or missing byte, an overlong form, a surrogate, beyond
+/// U+10FFFF.
 constexpr size_t utf8_length(std::string_view text, size_t i) {
   const auto byte = [&](size_t k) { return static_cast<unsigned char>(text[k]); };
   const unsigned char first = byte(i);

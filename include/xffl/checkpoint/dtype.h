@@ -1,7 +1,7 @@
-// Element types of tensors in files, and exact conversion between the floating-point ones.
+// Element types of tensors in files, and conversion between the floating-point types.
 //
-// float32 -> bf16/fp16 rounds to nearest, ties to even; NaN stays NaN (quiet), overflow becomes
-// infinity, fp16 subnormals are kept. bf16/fp16 -> float32 is exact. These equal what PyTorch does.
+// float32 -> bf16/fp16 rounds to nearest, ties to even; NaN becomes a quiet NaN, overflow becomes
+// infinity, fp16 subnormals are kept. bf16/fp16 -> float32 is exact. PyTorch converts the same way.
 #pragma once
 
 #include <cstddef>
@@ -25,13 +25,13 @@ uint16_t float_to_bf16(float value);
 float fp16_to_float(uint16_t bits);
 uint16_t float_to_fp16(float value);
 
-/// `to` has as many elements as `from` has bytes / size_bytes(dtype). `dtype` is kF32, kF16 or
-/// kBF16. `from` may be unaligned.
+/// `to` has from.size() / size_bytes(dtype) elements. `dtype` is kF32, kF16 or kBF16. `from` may be
+/// unaligned.
 void to_float(std::span<const std::byte> from, Dtype dtype, std::span<float> to);
-/// `to` has exactly from.size() * size_bytes(dtype) bytes.
+/// `to` has from.size() * size_bytes(dtype) bytes.
 void from_float(std::span<const float> from, Dtype dtype, std::span<std::byte> to);
 
-/// Index of the first NaN or infinity among the elements of a floating-point tensor's bytes.
+/// The index of the first NaN or infinity in a floating-point tensor; integers are always finite.
 std::optional<size_t> first_non_finite(std::span<const std::byte> bytes, Dtype dtype);
 
 }  // namespace xffl::checkpoint

@@ -1,7 +1,8 @@
-// A LLaMA's config.json, in both of Hugging Face's dialects.
+// The config.json of a LLaMA model, in both dialects of Hugging Face transformers.
 //
 // transformers 4 writes rope_theta, rope_scaling and torch_dtype; transformers 5 writes
-// rope_parameters and dtype. Both are read; the old keys are written, which both versions read.
+// rope_parameters and dtype. xffl reads both dialects and writes the old keys, which both versions
+// of transformers read.
 #pragma once
 
 #include <cstdint>
@@ -48,17 +49,17 @@ struct LlamaConfig {
   int64_t num_parameters() const;
 };
 
-/// Reads `folder`/config.json. Throws kCorrupt for values out of range, kUnsupported for what would
-/// change the numbers and is not implemented (another model_type, hidden_act, rope type,
-/// attention_dropout > 0, pretraining_tp > 1), naming key, expected and found. Other unknown keys
-/// are ignored: HF adds new ones freely.
+/// Reads `folder`/config.json. Throws kCorrupt for values out of range and kUnsupported for
+/// settings that change results and are not implemented (another model_type, hidden_act, rope type,
+/// attention_dropout > 0, pretraining_tp > 1), with the key, the expected and the found value.
+/// Ignores other unknown keys: new versions of transformers add keys.
 LlamaConfig read_llama_config(const std::filesystem::path& folder);
 LlamaConfig parse_llama_config(std::string_view json, std::string_view origin);
 std::string format_llama_config(const LlamaConfig& config);
 
-/// What ends a generated text, as HF's generate() has it: eos_token_id of
-/// `folder`/generation_config.json where that names any, else of config.json. Ids beyond the
-/// vocabulary, which are never drawn, are left out. Throws kCorrupt.
+/// The end-of-text token ids, as in HF's generate(): eos_token_id of
+/// `folder`/generation_config.json if set, else of config.json. Ids beyond the vocabulary, which
+/// are never sampled, are left out. Throws kCorrupt.
 std::vector<int64_t> end_of_text_ids(const std::filesystem::path& folder,
                                      const LlamaConfig& config);
 

@@ -1,9 +1,9 @@
 // A LoRA adapter (Hu et al., 2021) in the format of Hugging Face's PEFT: a folder with
 // adapter_config.json and adapter_model.safetensors.
 //
-// A linear layer y = W x gets (alpha / rank) B A x beside it, with A [rank, in] and B [out, rank],
-// of every block alike. What would change the numbers and is not implemented (rsLoRA, DoRA, ranks
-// by layer, biases, modules saved whole) is refused by name.
+// An adapted linear layer computes y = W x + (alpha / rank) B A x, with A [rank, in] and B
+// [out, rank]; all blocks have the same rank and alpha. The reader rejects unimplemented variants
+// by name: rsLoRA, DoRA, ranks per layer, biases, fully trained modules.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ inline constexpr std::string_view kAdapterConfigName = "adapter_config.json";
 struct LoraConfig {
   int64_t rank = 8;
   double alpha = 16;
-  double dropout = 0;  // of what A reads, while training
-  /// Of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj; in that order, each once.
+  double dropout = 0;  // applied to the input of A during training
+  /// A subset of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, in that order.
   std::vector<std::string> target_modules;
   bool operator==(const LoraConfig&) const = default;
 
@@ -35,12 +35,11 @@ struct LoraConfig {
 /// Sorts the modules and checks all values; `where` names them in errors. Throws kConfig.
 LoraConfig checked_lora_config(LoraConfig config, std::string_view where);
 
-/// Reads `folder`/adapter_config.json. Throws kCorrupt for values out of range, kUnsupported for
-/// what would change the numbers and is not implemented, naming key and value. Other keys are
-/// ignored.
+/// Reads `folder`/adapter_config.json. Throws kCorrupt for values out of range and kUnsupported for
+/// settings that change results and are not implemented, with key and value. Ignores other keys.
 LoraConfig read_lora_config(const std::filesystem::path& folder);
 LoraConfig parse_lora_config(std::string_view json, std::string_view origin);
-/// base_model_name_or_path is null: whoever loads the adapter names the base model.
+/// base_model_name_or_path is null: the user names the base model when loading the adapter.
 std::string format_lora_config(const LoraConfig& config);
 
 /// "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", ...: by layer, by module, A
@@ -52,8 +51,9 @@ std::vector<TensorSpec> lora_tensors(const LlamaConfig& model, const LoraConfig&
 void check_lora_tensors(const ModelFolder& adapter, const LlamaConfig& model,
                         const LoraConfig& lora);
 
-/// Element [begin, begin + out.size()) of a fresh adapter's tensor, as PEFT's: A uniform within 1 /
-/// sqrt(in) (Kaiming's with a = sqrt 5), B zero. The same bytes for the same seed everywhere.
+/// Elements [begin, begin + out.size()) of a fresh adapter's tensor, distributed as in PEFT: A
+/// uniform in +-1 / sqrt(in) (Kaiming with a = sqrt 5), B zero. The same seed gives the same bytes
+/// on every machine.
 void initialize_lora(const TensorSpec& spec, uint64_t seed, int64_t begin, std::span<float> out);
 
 /// Writes a fresh adapter in F32 into `folder`, which is created; no manifest.

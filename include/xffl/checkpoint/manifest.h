@@ -1,12 +1,12 @@
-// manifest.json: names, sizes and SHA-256 of the files of a folder, made by whoever produced them.
+// manifest.json: names, sizes and SHA-256 of a folder's files, written by their producer.
 //
-// The root hash, SHA-256 over the sorted lines "<sha256>  <size>  <name>\n", names the folder's
-// content: it is what the journal, job.json and report.json quote. A file of several chunks also
-// has the digests of its running SHA-256 at the end of each chunk but the last: a reader that goes
-// front to back sees which chunk is damaged, and neither side hashes a byte twice. They are no part
-// of the root hash: a wrong one costs a transfer, never correctness. A manifest from elsewhere is
-// hostile: names are plain file names [A-Za-z0-9._-]{1,200} not starting with '.', at most 4,096 of
-// them, sizes below 2^50.
+// The root hash, SHA-256 over the sorted lines "<sha256>  <size>  <name>\n", identifies the
+// folder's content; the journal, job.json and report.json quote it. A file of several chunks also
+// has the running SHA-256 at the end of each chunk but the last: a sequential reader detects the
+// damaged chunk, and neither side hashes a byte twice. These prefix hashes are no part of the root
+// hash: a wrong prefix hash costs a transfer, never correctness. A received manifest is hostile:
+// the parser accepts plain file names [A-Za-z0-9._-]{1,200} not starting with '.', at most 4,096
+// files, sizes below 2^50.
 #pragma once
 
 #include <cstdint>
@@ -29,10 +29,10 @@ struct ManifestFile {
   std::string name;
   uint64_t size_bytes = 0;
   std::string sha256;
-  // SHA-256 of the first 1, 2, ... chunks, without the whole file's; empty when nobody made them.
+  // SHA-256 of the first 1, 2, ... chunks, without the whole file; empty when not computed.
   std::vector<std::string> prefix_sha256{};
 
-  /// The same name and content.
+  /// Compares name and content, not the prefix hashes.
   bool operator==(const ManifestFile& other) const {
     return name == other.name && size_bytes == other.size_bytes && sha256 == other.sha256;
   }
@@ -42,19 +42,21 @@ struct Manifest {
   std::vector<ManifestFile> files;  // sorted by name
   uint64_t chunk_bytes = kChunkBytes;
 
-  /// The same files; who knows the chunks does not matter.
+  /// Compares the files, not the chunks.
   bool operator==(const Manifest& other) const { return files == other.files; }
+  /// The file `name`; null when the manifest has no such file.
+  const ManifestFile* find(std::string_view name) const;
   uint64_t total_bytes() const;
   std::string root_sha256() const;
 };
 
-/// The hashes of a file whose bytes come by front to back.
+/// Hashes a file from front to back.
 class FileHash {
  public:
   explicit FileHash(uint64_t chunk_bytes = kChunkBytes) : chunk_bytes_(chunk_bytes) {}
 
   void update(std::span<const std::byte> bytes);
-  /// What the manifest says of the bytes so far, under `name`; the object is used up.
+  /// The manifest entry `name` for the bytes so far. Call it once, last.
   ManifestFile finish(std::string name);
 
  private:
@@ -64,11 +66,11 @@ class FileHash {
   std::vector<std::string> prefix_sha256_;
 };
 
-/// Hashes every regular file directly in `folder` except manifest.json, several at a time;
-/// sub-folders are refused (kRejected). `on_bytes`, if set, is called with the bytes hashed so far,
-/// by one thread at a time. `known` files, hashed when they were written, by chunks of
-/// `chunk_bytes`, are not read again: they only have to be there, as long as they were (else
-/// kRejected).
+/// Hashes every regular file directly in `folder` except manifest.json, several files in parallel.
+/// Throws kRejected for a subfolder. Calls `on_bytes`, if set, with the number of bytes hashed so
+/// far, from one thread at a time. Takes the hashes of `known` files, made with `chunk_bytes` when
+/// the files were written, without reading the files; throws kRejected when a known file is missing
+/// or has another size.
 Manifest make_manifest(const std::filesystem::path& folder,
                        const std::function<void(uint64_t)>& on_bytes = {},
                        uint64_t chunk_bytes = kChunkBytes,
@@ -76,12 +78,12 @@ Manifest make_manifest(const std::filesystem::path& folder,
 Manifest parse_manifest(std::string_view json, std::string_view origin);
 std::string format_manifest(const Manifest& manifest);
 Manifest read_manifest(const std::filesystem::path& folder);
-/// make_manifest, then manifest.json by atomic rename.
+/// make_manifest(), then writes manifest.json atomically.
 Manifest write_manifest(const std::filesystem::path& folder,
                         const std::vector<ManifestFile>& known = {});
 
-/// Throws kRejected unless `folder` holds exactly the manifest's files (and manifest.json), with
-/// its sizes and hashes.
+/// Throws kRejected unless `folder` holds exactly the manifest's files (and manifest.json) with
+/// their sizes and hashes.
 void verify_folder(const std::filesystem::path& folder, const Manifest& manifest);
 
 }  // namespace xffl::checkpoint

@@ -1,6 +1,6 @@
 // An HF model folder: config.json, model.safetensors or model-0000i-of-0000n.safetensors with
-// model.safetensors.index.json, and the tokenizer's files, which travel unchanged. Or an adapter's
-// folder (see lora.h): adapter_config.json and adapter_model.safetensors.
+// model.safetensors.index.json, and the tokenizer's files, which xffl copies unchanged. Or an
+// adapter folder (see lora.h): adapter_config.json and adapter_model.safetensors.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,16 @@ namespace xffl::checkpoint {
 
 inline constexpr std::string_view kAdapterName = "adapter_model.safetensors";
 
-/// Read-only view of all tensors of a folder, whatever the number of files.
+/// A read-only view of all tensors of a folder with one or more files.
 class ModelFolder {
  public:
-  /// Opens every shard. The index must name exactly the tensors that the shards hold, and only
-  /// plain file names in this folder ("model-00001-of-00002.safetensors": letters, digits, '.',
-  /// '_', '-'). Throws kNotFound (no safetensors there; says so when only pickled *.bin weights
-  /// are), kCorrupt.
+  /// Opens every shard. The index must name exactly the tensors of the shards, and only plain file
+  /// names in this folder ("model-00001-of-00002.safetensors": letters, digits, '.', '_', '-').
+  /// Throws kCorrupt, or kNotFound without safetensors files; the message names pickled weights.
   explicit ModelFolder(const std::filesystem::path& folder);
 
   const std::filesystem::path& path() const { return folder_; }
-  /// Whether its tensors are an adapter's: adapter_model.safetensors alone.
+  /// True when the tensors come from adapter_model.safetensors.
   bool is_adapter() const { return is_adapter_; }
   /// Sorted by name.
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
@@ -47,14 +46,14 @@ class ModelFolder {
   std::vector<TensorSpec> tensors_;
 };
 
-/// Throws kRejected naming the first tensor that is missing, extra, or of another shape or (unless
-/// `any_float`, which accepts F32, F16 and BF16 for one another) dtype.
+/// Throws kRejected with the first tensor that is missing, extra, or of another shape or dtype.
+/// With `any_float`, F32, F16 and BF16 count as the same dtype. `origin` names the model in errors.
 void check_same_schema(const std::vector<TensorSpec>& found,
                        const std::vector<TensorSpec>& expected, bool any_float,
-                       std::string_view whose);
+                       std::string_view origin);
 
-/// Which file each tensor goes into: greedily, in the given order, at most `max_shard_bytes` a file
-/// (one tensor may exceed it).
+/// The file of each tensor: filled greedily in the order of `tensors`, at most `max_shard_bytes`
+/// per file (a single larger tensor gets a file of its own).
 struct ShardPlan {
   struct Shard {
     std::string filename;
@@ -75,10 +74,10 @@ class ModelWriter {
 
   /// Appends the next bytes in tensor order; a piece may not cross a tensor's end.
   void write(std::span<const std::byte> bytes);
-  /// As SafetensorsWriter's; within one tensor as well.
+  /// As SafetensorsWriter::write(); the bytes may not cross a tensor's end either.
   void write(uint64_t size, size_t width, const MakeBytes& make);
-  /// Finishes the last file and writes the index. Each file appears by rename; the folder as a
-  /// whole is the caller's to rename. Returns what a manifest says of the files with tensors.
+  /// Finishes the last file and writes the index. Each file appears by rename; the caller renames
+  /// the folder. Returns the manifest entries of the tensor files.
   std::vector<ManifestFile> finish();
 
  private:
@@ -88,7 +87,7 @@ class ModelWriter {
 
 /// Copies the files that describe tokens and generation (tokenizer*, special_tokens_map.json,
 /// *.model, vocab.json, merges.txt, generation_config.json, chat_template*) from one folder to
-/// another; absent ones are skipped.
+/// another; skips absent files.
 void copy_tokenizer_files(const std::filesystem::path& from, const std::filesystem::path& to);
 
 }  // namespace xffl::checkpoint

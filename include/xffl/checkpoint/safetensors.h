@@ -3,10 +3,9 @@
 // Layout (https://huggingface.co/docs/safetensors): 8 bytes little-endian header length N, N bytes
 // of JSON
 // {"name": {"dtype","shape","data_offsets":[begin,end]}, "__metadata__": {...}}, then the data. A
-// file is hostile until checked, and the reader refuses more than the format does: header <= 8 MiB,
-// <= 20,000 tensors, depth <= 4, names [A-Za-z0-9._-]{1,200}, at most 8 dimensions, products that
-// overflow, duplicate keys, and data that is not covered exactly, without gap or overlap, in
-// whatever order.
+// file is hostile until checked. The reader is stricter than the format: header <= 8 MiB, <= 20,000
+// tensors, depth <= 4, names [A-Za-z0-9._-]{1,200}, at most 8 dimensions, no overflowing products,
+// no duplicate keys, and tensors that cover the data exactly, in any order.
 #pragma once
 
 #include <cstdint>
@@ -35,13 +34,13 @@ struct TensorSpec {
   uint64_t num_bytes() const;
 };
 
-/// "[32, 128]", for messages.
+/// "[32, 128]".
 std::string format_shape(const std::vector<int64_t>& shape);
 
 class SafetensorsFile {
  public:
-  /// Maps and checks the whole header. Throws kNotFound, kIo, kCorrupt (file, what, expected,
-  /// found).
+  /// Maps the file and checks the whole header. Throws kNotFound, kIo, kCorrupt (file, expected and
+  /// found value).
   explicit SafetensorsFile(const std::filesystem::path& path);
 
   /// In the order of their data.
@@ -70,9 +69,9 @@ class SafetensorsFile {
 
 using MakeBytes = std::function<void(uint64_t offset, std::span<std::byte> to)>;
 
-/// Writes one file front to back; nothing but "<path>.tmp" exists until finish(). Memory: some MB,
-/// none per tensor. Threads of its own write and hash: an error of the disk may come with a later
-/// call.
+/// Writes one file front to back; only "<path>.tmp" exists until finish(). Uses a few MB of memory,
+/// independent of the tensors. Background threads write and hash: a later call may throw a write
+/// error.
 class SafetensorsWriter {
  public:
   /// Fixes names, dtypes, shapes and their order on disk. The header is padded to a multiple of 8
@@ -84,11 +83,12 @@ class SafetensorsWriter {
 
   /// Appends the next bytes of the data, in tensor order; any piece size.
   void write(std::span<const std::byte> bytes);
-  /// The same of `size` bytes that `make(offset, to)` writes, from `offset` of them on, into the
-  /// writer's own memory: piece by piece in order, each a multiple of `width`, as `size` is.
+  /// Appends `size` bytes, produced piece by piece in order: `make(offset, to)` fills `to`, memory
+  /// of the writer, with the bytes from `offset` on. `size` and each piece are multiples of
+  /// `width`.
   void write(uint64_t size, size_t width, const MakeBytes& make);
-  /// Checks that exactly all data was written, fsync, rename. Returns what a manifest says of the
-  /// file; its hashes were computed on the way.
+  /// Checks that all data was written, fsync, rename. Returns the file's manifest entry; the hashes
+  /// were computed during writing.
   ManifestFile finish();
 
  private:

@@ -1,15 +1,14 @@
-// Files as differences from a file that the other side holds: published models of consecutive
-// rounds.
+// Delta compression of a file against a reference file that the receiver holds, for the published
+// models of consecutive rounds.
 //
-// Both files are seen as 16-bit little-endian words, which is what a safetensors file of BF16 or
-// F16 is. A word is the distance of two floats in units of the last place (reinterpreted as
-// integers in the order of the floats they stand for), so that a small update gives small numbers;
-// their low and their high bytes go into a plane each, which zstd's level 1 then makes small. Any
-// two files of one size come back bit by bit, whatever they hold. docs/reference/formats.md has the
-// format.
+// The codec reads both files as 16-bit little-endian words, the elements of a BF16 or F16
+// safetensors file. It maps each word to an integer with the order of the floats and encodes the
+// difference to the reference, a distance in units of the last place: small for a small update. The
+// low and the high bytes of the differences form two planes, which zstd compresses at level 1. The
+// codec is lossless for any two files of the same size. docs/reference/formats.md has the format.
 //
-// What is decoded comes from elsewhere: sizes are checked before anything is allocated, and what is
-// made is only named right when its SHA-256 is the expected one.
+// A packed file is hostile: the decoder checks sizes before it allocates, and keeps the output only
+// if its SHA-256 is the expected one.
 #pragma once
 
 #include <cstdint>
@@ -22,31 +21,31 @@
 
 namespace xffl::pack {
 
-/// Raw bytes of a block. Each is decoded without the others.
+/// Raw bytes of a block. Blocks are decoded independently.
 inline constexpr uint32_t kBlockBytes = 1u << 20;
 
-/// A file to be packed against, and its SHA-256.
+/// A reference file and its SHA-256.
 struct Reference {
   std::filesystem::path path;
   std::string sha256;
 };
 
-/// Writes `file`, of which a manifest says `raw`, as its differences from `reference` to `out`:
-/// with `threads` threads beside the caller's, in bounded memory, synced. Without a reference its
-/// own words are split into planes. Returns what a manifest says of `out`, or nothing (and no file)
-/// as soon as that has more than `max_bytes`. Throws kRejected when `file` is not as `raw` says or
-/// the reference has another size, kIo, kCancelled.
+/// Packs `file`, whose manifest entry is `raw`, against `reference` into `out` and syncs it;
+/// without a reference, compresses the planes of the words themselves. Uses `threads` threads
+/// beside the caller's and bounded memory. Returns the manifest entry of `out`; or nothing, without
+/// a file, as soon as `out` exceeds `max_bytes`. Throws kRejected when `file` does not match `raw`
+/// or the reference has another size, kIo, kCancelled.
 std::optional<checkpoint::ManifestFile> encode(const std::filesystem::path& file,
                                                const checkpoint::ManifestFile& raw,
                                                const std::optional<Reference>& reference,
                                                const std::filesystem::path& out, uint64_t max_bytes,
                                                int threads, std::stop_token stop = {});
 
-/// The inverse: writes `out`, synced, which is then as `raw` says. `reference` is the file that
-/// `packed` was made from, or empty when it was made without. Returns what a manifest says of
-/// `out`. Throws kCorrupt (file, offset, what is wrong), also when the result has another SHA-256
-/// than `raw` because either input is damaged; kRejected when `packed` is of another file or
-/// reference; kIo. Then there is no `out`.
+/// The inverse of encode(): writes and syncs `out`, which then matches `raw`. `reference` is the
+/// reference of encode(). Returns the manifest entry of `out`. On an error there is no `out`.
+/// Throws kCorrupt (file, offset, problem) for a damaged `packed` or reference, also when only the
+/// SHA-256 of the result shows the damage; kRejected when `packed` belongs to another file or
+/// reference; kIo.
 checkpoint::ManifestFile decode(const std::filesystem::path& packed,
                                 const checkpoint::ManifestFile& raw,
                                 const std::optional<Reference>& reference,

@@ -1,8 +1,8 @@
-// A published model as a folder of differences from the model before, and the model again from it.
+// Packs a published model as a folder of differences from the previous model, and unpacks it.
 //
-// A packed folder has a manifest.json of its own, so that it travels like any other, and in it:
-// packed.json, the manifest.json of the model; NAME.xpk for each file NAME that is packed (pack.h);
-// NAME for each that is carried as it is. Files that the reference holds unchanged are left out.
+// A packed folder is transferred like any other folder. It holds its own manifest.json;
+// packed.json, the manifest.json of the model; NAME.xpk for each packed file NAME (pack.h); and
+// NAME for each file that is stored unpacked. It omits files that the reference holds unchanged.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@
 
 namespace xffl::pack {
 
-/// Writes what makes `model` out of `reference`, both folders with a manifest.json, to `out`, which
-/// appears by rename and takes the place of what was there. Returns its manifest; nothing, and no
-/// folder, when it would have more than `max_ratio` of the model's bytes; for that many there has
-/// to be room. Throws kRejected when the model is not as its manifest says, kIo, kCancelled; then
-/// nothing is left of it.
+/// Packs the folder `model` against the folder `reference`, both with a manifest.json, into `out`,
+/// which replaces an older `out` by rename. Returns the manifest of `out`; or nothing, without a
+/// folder, when `out` would exceed `max_ratio` of the model's bytes. Requires disk space for that
+/// many bytes. Throws kRejected when the model does not match its manifest, kIo, kCancelled; an
+/// error leaves no files.
 std::optional<checkpoint::Manifest> pack_model(const std::filesystem::path& model,
                                                const std::filesystem::path& reference,
                                                const std::filesystem::path& out, double max_ratio,
@@ -31,17 +31,17 @@ struct Unpacked {
   uint64_t model_bytes = 0;
 };
 
-/// Makes the folder `model`, whose root hash is then `model_sha256`, by one rename of `temporary`,
-/// which lies in the same file system and is removed first. Every file of it was hashed as it was
-/// made. What lies at `model` and is not complete goes away. Throws kCorrupt or kRejected when the
-/// packed folder or the reference is not what it should be, kNotFound, kIo.
+/// Unpacks the folder `model` with root hash `model_sha256`: builds it as `temporary`, a path in
+/// the same file system that is removed first, and renames it. Hashes every file during unpacking.
+/// Replaces an incomplete `model`. Throws kCorrupt or kRejected for a damaged or wrong packed
+/// folder or reference, kNotFound, kIo.
 Unpacked unpack_model(const job::PackedModel& packed, const std::filesystem::path& model,
                       const std::string& model_sha256, const std::filesystem::path& temporary,
                       int threads);
 
-/// What a job does before it reads `spec.base_model_path`: nothing when the model comes whole or is
-/// complete there, else unpack_model. Throws what that throws, with the reason in the file
-/// `failure_path` of the job, by which the coordinator knows that the model has to come whole.
+/// Makes `spec.base_model_path` available to a job: calls unpack_model() unless the model was sent
+/// whole or is already complete. Rethrows its errors after writing the reason to the job's
+/// `failure_path`, upon which the coordinator sends the whole model.
 std::optional<Unpacked> provide_base_model(const job::JobSpec& spec);
 
 }  // namespace xffl::pack

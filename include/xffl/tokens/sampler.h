@@ -1,10 +1,10 @@
-// Who reads which sequences: seeded sampling without replacement, disjoint between ranks.
+// The data sampler: seeded sampling without replacement, disjoint between ranks.
 //
-// A global order is drawn per epoch from (seed, epoch) with our own portable generator (the same on
-// every machine and standard library). Position p of a federation-long stream is sequence order_{p
-// / N}(p mod N); step s of a job takes positions [s * batch_size, (s + 1) * batch_size), of which
-// rank r takes those congruent to r modulo world_size. So the global batch of a step does not
-// depend on the world size, and a job that starts at step `first_step` continues where the previous
+// Each epoch has a global order drawn from (seed, epoch) with SplitMix64, identical on every
+// machine and standard library. Position p of a federation-long stream is sequence
+// order_{p / N}(p mod N). Step s of a job takes positions [s * batch_size, (s + 1) * batch_size);
+// rank r takes the positions congruent to r modulo world_size. So the global batch of a step does
+// not depend on the world size, and a job with first step `first_step` continues where the previous
 // round ended.
 #pragma once
 
@@ -13,8 +13,8 @@
 
 namespace xffl::tokens {
 
-/// A permutation of 0 .. n-1 drawn from (seed, epoch): Fisher-Yates over SplitMix64 (Steele et al.,
-/// 2014; base/random.h).
+/// A permutation of 0 .. n-1 drawn from (seed, epoch): Fisher-Yates over SplitMix64
+/// (base/random.h).
 std::vector<uint64_t> permutation(uint64_t n, uint64_t seed, uint64_t epoch);
 
 class Sampler {
@@ -23,8 +23,8 @@ class Sampler {
   Sampler(uint64_t num_sequences, uint64_t batch_size, uint64_t seed, int rank, int world_size);
 
   /// This rank's sequence indices of optimizer step `step`, in order of position. When batch_size
-  /// is not a multiple of world_size, ranks get counts that differ by one (0 when batch_size <
-  /// world_size). Not thread-safe: the order of the epoch last asked for is kept.
+  /// is not a multiple of world_size, the counts of the ranks differ by one (a count may be 0). Not
+  /// thread-safe: caches the order of the last epoch.
   std::vector<uint64_t> step_indices(uint64_t step);
 
  private:

@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
-# Process 1 of a facility, and what starts its daemons; run by scripts/dev_cluster.sh in the facility's namespaces.
+# Process 1 of a facility, and the commands that start its daemons; scripts/dev_cluster.sh runs it in the facility's
+# namespaces.
 #
 #   facility.sh boot STATE/NAME     process 1: makes the file systems, starts everything, reaps orphans
 #   facility.sh start DAEMON        sshd mover munged mariadbd slurmdbd slurmctld slurmd:N, from inside
 #   facility.sh node N              boots compute node N, from inside
 #   facility.sh node-boot N         process 1 of a compute node
 #
-# A facility has its own net, mount, uts, ipc and pid namespaces; a compute node has its own below them. The root is
-# an overlay of this machine's: its programs are visible, nothing written here reaches it, and all is gone with process 1.
+# A facility has its own net, mount, uts, ipc and pid namespaces; each compute node has its own below the facility's.
+# The root is an overlay over this machine's root: programs are visible, writes stay in the overlay, and everything ends
+# with process 1.
 set -euo pipefail
 self=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/facility.sh
 export LC_ALL=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
-until_true() { # until_true SECONDS COMMAND...: polls; fails when it never becomes true
+until_true() { # until_true SECONDS COMMAND...: polls until COMMAND succeeds; fails after SECONDS
   local ends=$((SECONDS + $1))
   shift
   until "$@" >/dev/null 2>&1; do
@@ -46,7 +48,7 @@ make_devices() { # make_devices FOLDER: /dev without this machine's disks
   done
 }
 
-make_root() { # leaves the process, and all that follow, in the facility's own view
+make_root() { # moves this process and its children into the facility's root
   local mnt=$dir/mnt new=$dir/mnt/root path
   mkdir -p "$mnt"
   mount -t tmpfs -o mode=755 xffl-root "$mnt"
@@ -70,9 +72,9 @@ make_root() { # leaves the process, and all that follow, in the facility's own v
   else
     bind "$dir/scratch" "$new/scratch"
   fi
-  # Folders that the private ones would hide: the project and its programs.
+  # The project and its programs, which the private folders would hide.
   for path in "${show[@]}"; do bind "$path" "$new$path" ro; done
-  # The accounts, names and daemons' settings of this facility; copies, so that this machine may change its own.
+  # The facility's accounts, names and daemon settings are copies, independent of this machine's.
   rm -rf "$new"/etc/{slurm,munge}
   cp -a "$dir/etc/." "$new/etc/"
   cd "$new"
@@ -88,7 +90,7 @@ make_root() { # leaves the process, and all that follow, in the facility's own v
 # --- daemons ----------------------------------------------------------------------------------------------------------
 start_daemon() {
   case "$1" in
-    sshd | mover) # it listens once its pid file is there
+    sshd | mover) # sshd listens before it writes its pid file
       rm -f "/run/$1.pid"
       /usr/sbin/sshd -f "/etc/ssh/${1}_config" -E "/var/log/slurm/$1.log"
       until_true 10 test -s "/run/$1.pid"
@@ -107,7 +109,7 @@ start_daemon() {
     slurmctld) slurmctld ;;
     slurmd:*) nsenter -t "$(cat "/run/xffl/node${1#*:}.pid")" -n -u -m -p slurmd -N "$name${1#*:}" ;;
     *)
-      echo "facility: there is no daemon '$1'" >&2
+      echo "facility: unknown daemon '$1'" >&2
       return 2
       ;;
   esac
@@ -147,7 +149,7 @@ boot_node() {
 
 node_main() { # process 1 of a node
   local n=$1 pid path
-  read -r pid _ </proc/self/stat # as the facility's /proc counts
+  read -r pid _ </proc/self/stat # the pid in the facility's namespace
   hostname "$name$n"
   mount -t proc proc /proc
   mkdir -p "/tmp/.node$n/tmp" "/tmp/.node$n/spool"
@@ -181,7 +183,7 @@ all_nodes_idle() { [ "$(sinfo -h -N -r -p main -o %T | grep -cE '^(idle|mix|allo
 facility_main() {
   dir=$1
   local pid n jobs=()
-  read -r pid _ </proc/self/stat # as this machine's /proc counts
+  read -r pid _ </proc/self/stat # the pid in this machine's namespace
   echo "$pid" >"$dir/init.part"
   mv "$dir/init.part" "$dir/init"
   . "$dir/etc/xffl-facility"

@@ -1,15 +1,15 @@
-# The files of a facility, written by scripts/dev_cluster.sh, which sources this, before the facility boots.
+# Writes the files of a facility before it boots; sourced by scripts/dev_cluster.sh.
 #
-# STATE/NAME/etc is laid over the facility's /etc; log, spool, munge, mysql, home, scratch and tmp are its own folders
-# and survive a reboot of it. Needs: state, and the settings of one facility (see write_facility).
+# STATE/NAME/etc is copied over the facility's /etc. The folders log, spool, munge, mysql, home, scratch and tmp belong
+# to the facility and survive its reboot. Needs: state, and the settings of one facility (see write_facility).
 
 make_key() { [ -f "$1" ] || ssh-keygen -q -t ed25519 -N '' -C "$2" -f "$1"; }
 
-write_accounts() { # the facility's own: nothing is added to this machine's
+write_accounts() { # accounts of the facility only; this machine's accounts stay unchanged
   local etc=$1 known='root|daemon|nobody|nogroup|munge|slurm|sshd|mysql'
   { grep -E "^($known):" /etc/passwd; echo "$user:x:$uid:$uid::/home/$user:/bin/bash"; } >"$etc/passwd"
   { grep -E "^($known):" /etc/group; echo "$user:x:$uid:"; } >"$etc/group"
-  # '*', not '!': sshd takes an account with '!' for locked.
+  # '*', not '!': sshd treats an account with '!' as locked.
   cut -d: -f1 "$etc/passwd" | sed 's/$/:*:19700:0:99999:7:::/' >"$etc/shadow"
   chmod 600 "$etc/shadow"
   printf 'passwd: files\ngroup: files\nshadow: files\nhosts: files\n' >"$etc/nsswitch.conf"
@@ -34,7 +34,7 @@ UseDNS no
 PrintMotd no
 LogLevel VERBOSE
 S
-  { for line in "${sshd_lines[@]}"; do echo "$line"; done # the first value of a key holds
+  { for line in "${sshd_lines[@]}"; do echo "$line"; done # sshd uses the first value of a keyword
     cat "$etc/sshd_common"
     printf 'ListenAddress 198.18.%s.1\nListenAddress 198.19.%s.1\n' "$net" "$net"
     printf 'HostKey /etc/ssh/host_key\nPidFile /run/sshd.pid\nSubsystem sftp internal-sftp\n'
@@ -108,7 +108,7 @@ C
     else
       echo 'AccountingStorageType=accounting_storage/none'
     fi
-    # A later line replaces an earlier one (and slurmd says so), so a test's come after our own.
+    # A later line replaces an earlier line (slurmd logs that), so the test's lines come last.
     for n in "SlurmdTimeout=15" "MinJobAge=$min_job_age" "${slurm_lines[@]}"; do echo "$n"; done
     for n in $(seq 1 "$nodes"); do
       echo "NodeName=$name$n NodeAddr=198.19.$net.$((10 + n)) CPUs=4 CoresPerSocket=4 RealMemory=4000 Gres=gpu:$gpus State=UNKNOWN"

@@ -1,9 +1,9 @@
 # The wide-area network between this machine and a facility; sourced by scripts/dev_cluster.sh.
 #
-# Without it the link is a veth pair. With it wan_emulator.cc carries every packet, on the same addresses, so that
-# connections survive the change. Needs: state, parts, and a facility that was entered (init, name, net, mover).
+# Without the emulator the link is a veth pair. With it, wan_emulator.cc forwards every packet, on the same addresses, so
+# that connections survive the change. Needs: state, parts, and an entered facility (init, name, net, mover).
 
-emulator() { # its path
+emulator() { # prints the path of the emulator
   if [ -n "${XFFL_WAN_EMULATOR:-}" ]; then echo "$XFFL_WAN_EMULATOR"; return; fi
   if [ ! -x "$state/wan-emulator" ]; then
     "${CXX:-g++}" -O2 -std=c++20 -pthread -o "$state/wan-emulator.part" "$parts/wan_emulator.cc"
@@ -22,7 +22,7 @@ addresses() { # addresses DEVICE-HERE DEVICE-THERE add|del: the same addresses o
 start_emulator() {
   local dir=$state/$name program
   program=$(emulator)
-  [ -c /dev/net/tun ] || skip "there is no /dev/net/tun here, which the WAN emulator needs"
+  [ -c /dev/net/tun ] || skip "the WAN emulator needs /dev/net/tun, which is missing"
   addresses "xb$net" wan0 del
   setsid "$program" "$init" "xw$net" wan1 "$dir/wan" </dev/null >"$dir/log/wan.log" 2>&1 &
   remember $! "$dir/wan.pid"

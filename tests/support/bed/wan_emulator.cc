@@ -1,12 +1,11 @@
-// A wide-area network between this machine and a facility: delay, rate, loss, and a cut cable.
+// Emulates a wide-area network between this machine and a facility: delay, rate, loss, a cut cable.
 //
 // How it works: two TUN devices, one in this network namespace and one in the facility's, and a
-// thread per direction that holds every packet until the link would have delivered it: its turn on
-// the wire (rate), then the flight (delay). The queue holds one bandwidth-delay product and
-// `queue_kb` more; what does not fit is dropped at the tail, as a router does. Packets of up to
-// 64 KiB (GSO) pass whole, which a user-space link needs to reach 1 Gbit/s and more; with loss they
-// are cut to the MTU, so that one loss is one packet. The settings file is read again whenever it
-// changes.
+// thread per direction. A thread holds every packet for its transmission time (rate) and its
+// propagation time (delay). The queue holds one bandwidth-delay product and `queue_kb` more; like a
+// router, it drops packets at a full tail. Packets of up to 64 KiB (GSO) pass whole: a user-space
+// link needs them for 1 Gbit/s and more. With loss the kernel segments them to the MTU, so that one
+// loss is one packet. The emulator rereads the settings file after each change.
 //
 //   xffl-wan-emulator PID NAME-HERE NAME-THERE SETTINGS-FILE
 //   settings: "delay_ms rate_mbit loss_percent queue_kb cut", one way; rate 0 is unlimited, cut 1
@@ -47,14 +46,14 @@ struct Packet {
   std::vector<char> bytes;
 };
 
-[[noreturn]] void fail(const std::string& what) {
-  std::cerr << "wan_emulator: " << what << ": " << std::strerror(errno) << "\n";
+[[noreturn]] void fail(const std::string& action) {
+  std::cerr << "wan_emulator: " << action << ": " << std::strerror(errno) << "\n";
   std::exit(1);
 }
 
 int open_tun(const char* name) {
   const int fd = ::open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC);
-  if (fd < 0) fail("/dev/net/tun");
+  if (fd < 0) fail("cannot open /dev/net/tun");
   ifreq request{};
   std::strncpy(request.ifr_name, name, IFNAMSIZ - 1);
   request.ifr_flags = IFF_TUN | IFF_NO_PI | IFF_VNET_HDR;
@@ -64,14 +63,14 @@ int open_tun(const char* name) {
 
 void allow_large_packets(int fd, bool allow) {
   const unsigned offload = allow ? TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 : 0;
-  if (::ioctl(fd, TUNSETOFFLOAD, offload) < 0) fail("TUNSETOFFLOAD");
+  if (::ioctl(fd, TUNSETOFFLOAD, offload) < 0) fail("cannot set TUNSETOFFLOAD");
 }
 
-// Carries packets of one direction for ever.
+// Forwards packets of one direction, endlessly.
 class Direction {
  public:
   Direction(int in, int out, const Link& link, unsigned seed)
-      : in_(in), out_(out), link_(link), random_(seed), room_(1 << 17) {}
+      : in_(in), out_(out), link_(link), random_(seed), buffer_(1 << 17) {}
 
   void carry() {
     for (;;) {
@@ -95,7 +94,7 @@ class Direction {
   void wait() {
     timespec ts{};
     if (!queue_.empty()) {
-      // Never zero: the far device may be full, and then its packet is due for a while.
+      // Never zero: while the far device is full, its packet stays due.
       const auto left =
           std::max<nanoseconds>(queue_.front().due - Clock::now(), nanoseconds(20'000));
       ts = {left.count() / 1'000'000'000, left.count() % 1'000'000'000};
@@ -106,19 +105,19 @@ class Direction {
 
   void take_in() {
     for (int i = 0; i < 64; ++i) {
-      const ssize_t size = ::read(in_, room_.data(), room_.size());
+      const ssize_t size = ::read(in_, buffer_.data(), buffer_.size());
       if (size <= 0) return;
       if (link_.cut || std::uniform_real_distribution(0.0, 100.0)(random_) < link_.loss_percent)
         continue;
       const double delay_ms = link_.delay_ms, rate_mbit = link_.rate_mbit;
-      const double room = link_.queue_kb * 1024 + rate_mbit * 125 * delay_ms;
-      if (queued_bytes_ + static_cast<double>(size) > room && rate_mbit > 0) continue;
+      const double capacity = link_.queue_kb * 1024 + rate_mbit * 125 * delay_ms;
+      if (queued_bytes_ + static_cast<double>(size) > capacity && rate_mbit > 0) continue;
       wire_free_ = std::max(wire_free_, Clock::now());
       if (rate_mbit > 0)
         wire_free_ +=
             nanoseconds(static_cast<int64_t>(static_cast<double>(size) * 8000 / rate_mbit));
       const auto flight = nanoseconds(static_cast<int64_t>(delay_ms * 1e6));
-      queue_.push_back({wire_free_ + flight, {room_.data(), room_.data() + size}});
+      queue_.push_back({wire_free_ + flight, {buffer_.data(), buffer_.data() + size}});
       queued_bytes_ += static_cast<double>(size);
     }
   }
@@ -126,7 +125,7 @@ class Direction {
   const int in_, out_;
   const Link& link_;
   std::minstd_rand random_;
-  std::vector<char> room_;
+  std::vector<char> buffer_;
   std::deque<Packet> queue_;
   double queued_bytes_ = 0;
   Clock::time_point wire_free_;
@@ -162,16 +161,16 @@ int main(int argc, char** argv) {
   const int home = ::open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
   const int there =
       ::open(("/proc/" + std::string(argv[1]) + "/ns/net").c_str(), O_RDONLY | O_CLOEXEC);
-  if (home < 0 || there < 0) fail("network namespace");
+  if (home < 0 || there < 0) fail("cannot open a network namespace");
   const int here_tun = open_tun(argv[2]);
-  if (::setns(there, CLONE_NEWNET) != 0) fail("setns");
+  if (::setns(there, CLONE_NEWNET) != 0) fail("cannot enter the facility's network namespace");
   const int there_tun = open_tun(argv[3]);
-  if (::setns(home, CLONE_NEWNET) != 0) fail("setns");
+  if (::setns(home, CLONE_NEWNET) != 0) fail("cannot return to the network namespace");
 
   Link link;
   std::string seen = contents(argv[4]);
   const auto apply = [&] {
-    if (!load(argv[4], link)) std::cerr << "wan_emulator: unreadable settings are ignored\n";
+    if (!load(argv[4], link)) std::cerr << "wan_emulator: ignores unreadable settings\n";
     for (const int fd : {here_tun, there_tun}) allow_large_packets(fd, link.loss_percent <= 0);
   };
   apply();

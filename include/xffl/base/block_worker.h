@@ -1,5 +1,5 @@
-// A thread that works off blocks of bytes in order, so that what makes them, disk and hash go on
-// side by side.
+// A thread that processes blocks of bytes in order. With one worker per task, producing a file's
+// bytes, writing them and hashing them overlap.
 #pragma once
 
 #include <condition_variable>
@@ -15,7 +15,7 @@
 
 namespace xffl {
 
-/// Bytes of a file on their way through the stages, which share them.
+/// Bytes of a file at `offset`, shared between workers.
 struct Block {
   uint64_t offset = 0;
   size_t size = 0;
@@ -24,8 +24,8 @@ struct Block {
   std::span<const std::byte> span() const { return {bytes.get(), size}; }
 };
 
-/// Memory of blocks that is used again: new pages cost more than what is done with them.
-/// Thread-safe; what was taken may outlive the pool.
+/// Reuses the memory of blocks: new pages cost more than processing their bytes. Thread-safe; a
+/// taken block may outlive the pool.
 class BlockPool {
  public:
   explicit BlockPool(size_t block_bytes);
@@ -38,15 +38,16 @@ class BlockPool {
   std::shared_ptr<Shelf> shelf_;
 };
 
-class Stage {
+class BlockWorker {
  public:
-  /// `work` is called by the stage's thread; when it throws, later blocks are dropped.
-  Stage(size_t max_blocks, std::function<void(const Block&)> work);
-  ~Stage();  // after the blocks that are in it; their errors are lost
+  /// The worker's thread calls `work` for each block. After an exception of `work`, later blocks
+  /// are dropped.
+  BlockWorker(size_t max_blocks, std::function<void(const Block&)> work);
+  ~BlockWorker();  // processes the queued blocks first; their errors are lost
 
-  /// Waits while the stage is full. Throws what `work` threw.
+  /// Waits while `max_blocks` are queued. Rethrows an exception of `work`.
   void put(const Block& block);
-  /// Waits until the stage is empty. Throws what `work` threw.
+  /// Waits until all blocks are processed. Rethrows an exception of `work`.
   void finish();
 
  private:
@@ -60,7 +61,7 @@ class Stage {
   std::deque<Block> blocks_;
   bool busy_ = false;
   bool ending_ = false;
-  std::exception_ptr problem_;
+  std::exception_ptr error_;
   std::jthread thread_;
 };
 

@@ -1,4 +1,4 @@
-#include "xffl/base/stage.h"
+#include "xffl/base/block_worker.h"
 
 #include <vector>
 
@@ -28,52 +28,52 @@ std::shared_ptr<std::byte[]> BlockPool::take() {
           }};
 }
 
-Stage::Stage(size_t max_blocks, std::function<void(const Block&)> work)
+BlockWorker::BlockWorker(size_t max_blocks, std::function<void(const Block&)> work)
     : max_blocks_(max_blocks), work_(std::move(work)), thread_([this] { run(); }) {}
 
-Stage::~Stage() {
+BlockWorker::~BlockWorker() {
   const std::lock_guard lock(mutex_);
   ending_ = true;
   changed_.notify_all();
 }
 
-void Stage::put(const Block& block) {
+void BlockWorker::put(const Block& block) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return problem_ || blocks_.size() < max_blocks_; });
+  changed_.wait(lock, [&] { return error_ || blocks_.size() < max_blocks_; });
   rethrow();
   blocks_.push_back(block);
   changed_.notify_all();
 }
 
-void Stage::finish() {
+void BlockWorker::finish() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return problem_ || (blocks_.empty() && !busy_); });
+  changed_.wait(lock, [&] { return error_ || (blocks_.empty() && !busy_); });
   rethrow();
 }
 
-void Stage::rethrow() {
-  if (problem_) std::rethrow_exception(problem_);
+void BlockWorker::rethrow() {
+  if (error_) std::rethrow_exception(error_);
 }
 
-void Stage::run() {
+void BlockWorker::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return ending_ || !blocks_.empty(); });
     if (blocks_.empty()) return;
     const Block block = std::move(blocks_.front());
     blocks_.pop_front();
-    if (problem_) continue;
+    if (error_) continue;
     busy_ = true;
     lock.unlock();
-    std::exception_ptr problem;
+    std::exception_ptr error;
     try {
       work_(block);
-    } catch (...) {  // the top of a thread: it goes on in the caller's
-      problem = std::current_exception();
+    } catch (...) {  // the top of a thread: put() and finish() rethrow it
+      error = std::current_exception();
     }
     lock.lock();
     busy_ = false;
-    problem_ = problem;
+    error_ = error;
     changed_.notify_all();
   }
 }
