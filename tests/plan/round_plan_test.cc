@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "xffl/plan/facility_layout.h"
+
 namespace xffl::plan {
 namespace {
 
