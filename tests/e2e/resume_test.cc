@@ -105,7 +105,7 @@ TEST(Copy, OfAProjectIsRefusedUntilItIsAdopted) {
 
   const ProcessResult adopted = in_copy({"journal", "adopt"});
   EXPECT_EQ(adopted.exit_code, 0) << adopted.err;
-  EXPECT_NE(adopted.out.find("from now on"), std::string::npos) << adopted.out;
+  EXPECT_NE(adopted.out.find("is now coordinated"), std::string::npos) << adopted.out;
   const ProcessResult cancelled = in_copy({"cancel"});
   EXPECT_EQ(cancelled.exit_code, 0) << cancelled.err;
 }
@@ -130,7 +130,7 @@ TEST(Damage, IsRepairedAndTheRunGoesOn) {
   const std::vector<std::string> repair = {"journal", "repair", "-p", project.path().string()};
   const ProcessResult whole = project.xffl(repair);
   EXPECT_EQ(whole.exit_code, 0) << whole.err;
-  EXPECT_NE(whole.out.find("is whole: nothing was changed"), std::string::npos) << whole.out;
+  EXPECT_NE(whole.out.find("is intact: nothing was changed"), std::string::npos) << whole.out;
 
   const std::filesystem::path journal = project.run_folder() / "journal.db";
   std::filesystem::remove(journal.string() + "-wal");
@@ -140,7 +140,7 @@ TEST(Damage, IsRepairedAndTheRunGoesOn) {
   EXPECT_NE(refused.err.find("xffl journal repair"), std::string::npos) << refused.err;
   const ProcessResult repaired = project.xffl(repair);
   EXPECT_EQ(repaired.exit_code, 0) << repaired.err;
-  EXPECT_NE(repaired.out.find("events again"), std::string::npos) << repaired.out;
+  EXPECT_NE(repaired.out.find("is repaired, with"), std::string::npos) << repaired.out;
   ASSERT_EQ(project.run().exit_code, 0);
   EXPECT_EQ(project.current_sha256(), expected);
   EXPECT_EQ(project.trainings(), kOnceEach);
@@ -236,7 +236,7 @@ TEST(Signal, EndsAlsoWhatWaitsForASilentHost) {
   again.signal(SIGTERM);
   const auto heard = [&] {  // the log has both runs
     const std::string log = read_file(project.log(), 100'000);
-    return log.rfind("once more") != log.find("once more");
+    return log.rfind("a second signal") != log.find("a second signal");
   };
   for (int i = 0; i < 300 && !heard(); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
