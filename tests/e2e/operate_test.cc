@@ -21,7 +21,7 @@ Json status_of(const Project& project) {
   return parse_json(result.out, "status");
 }
 
-TEST(Pause, HoldsAFacilityBackUntilItIsResumed) {
+TEST(Pause, SubmitsNothingAtAFacilityUntilResume) {
   Project project;
   project.set_hold();
   project.write_config();
@@ -41,7 +41,7 @@ TEST(Pause, HoldsAFacilityBackUntilItIsResumed) {
   EXPECT_EQ(project.count_events("published"), 3);
 }
 
-TEST(Pause, IsRememberedWithoutACoordinator) {
+TEST(Pause, IsRecordedWithoutACoordinator) {
   Project project;
   ASSERT_EQ(project.run({{"XFFL_FAILPOINT", "journal:after:4"}}).exit_code, 128 + 9);
   const std::string path = project.path().string();
@@ -51,14 +51,14 @@ TEST(Pause, IsRememberedWithoutACoordinator) {
   EXPECT_EQ(project.run().exit_code, 0);
 }
 
-TEST(Pause, RefusesAFacilityThatIsNone) {
+TEST(Pause, RejectsAnUnknownFacility) {
   Project project;
   ASSERT_EQ(project.run({{"XFFL_FAILPOINT", "journal:after:4"}}).exit_code, 128 + 9);
   EXPECT_EQ(project.xffl({"pause", "-p", project.path().string(), "nemo"}).exit_code,
             exit_code(ErrorKind::kNotFound));
 }
 
-TEST(Continue, WithOtherOperationalKeys) {
+TEST(Continue, AcceptsOtherOperationalKeys) {
   Project project;
   ASSERT_EQ(project.run({{"XFFL_FAILPOINT", "journal:after:8"}}).exit_code, 128 + 9);
   project.set_policy("{on_missing: wait, poll_interval: 30ms, max_attempts: 5}");
@@ -78,7 +78,7 @@ void edit(const Project& project, const std::string& from, const std::string& to
 }
 
 // Nothing was trained yet: whoever corrects the path starts the same command again.
-TEST(Continue, WithAnotherModelWhenTheFirstCouldNotBeRead) {
+TEST(Continue, AcceptsAnotherModelWhenTheFirstWasUnreadable) {
   Project project;
   const std::string good = read_file(project.path() / "model/model.safetensors", 1 << 20);
   make_dirs(project.path() / "torn");
@@ -93,7 +93,7 @@ TEST(Continue, WithAnotherModelWhenTheFirstCouldNotBeRead) {
 }
 
 // A plan must not promise what the run refuses; and there is a way on.
-TEST(Continue, WithMoreRoundsIsAnotherRunFromTheNewestModel) {
+TEST(Continue, MoreRoundsNeedANewRunFromTheNewestModel) {
   Project project;
   project.set_rounds(1);
   project.write_config();
@@ -126,7 +126,7 @@ TEST(Run, FindsTheProjectInThisFolder) {
   EXPECT_EQ(run.exit_code, 0) << run.err;
 }
 
-TEST(Detach, GoesOnAndCanBeFollowed) {
+TEST(Detach, ContinuesAndCanBeFollowed) {
   Project project;
   project.set_training_time(200);
   project.write_config();
@@ -139,7 +139,7 @@ TEST(Detach, GoesOnAndCanBeFollowed) {
       << followed.out;
 }
 
-TEST(Detach, OfARunThatIsNotTheNewest) {
+TEST(Detach, ContinuesANamedOlderRun) {
   Project project;
   project.set_rounds(1);
   project.write_config();
@@ -157,7 +157,7 @@ TEST(Detach, OfARunThatIsNotTheNewest) {
 }
 
 // A mistyped number must not begin a training.
-TEST(Run, ThatIsNamedMustExist) {
+TEST(Run, RejectsAnUnknownRunName) {
   Project project;
   const std::string path = project.path().string();
   for (const char* command : {"run", "status", "cancel", "attach"}) {
@@ -168,7 +168,7 @@ TEST(Run, ThatIsNamedMustExist) {
   EXPECT_FALSE(std::filesystem::exists(project.run_folder("0042")));
 }
 
-TEST(Detach, SaysWhyItCannot) {
+TEST(Detach, ReportsWhyItCannotStart) {
   Project project;
   project.set_hold();
   project.write_config();
@@ -180,7 +180,7 @@ TEST(Detach, SaysWhyItCannot) {
 }
 
 // A second federation costs node-hours, too.
-TEST(Run, SaysThatAnotherOneGoesOn) {
+TEST(Run, WarnsOfAnotherActiveRun) {
   Project project;
   project.set_rounds(1);
   project.set_hold();
@@ -196,7 +196,7 @@ TEST(Run, SaysThatAnotherOneGoesOn) {
   EXPECT_EQ(project.xffl({"attach", "-p", path, "--run", "0002"}).exit_code, 0);
 }
 
-TEST(CommandLine, IsTakenAsPeopleWriteIt) {
+TEST(CommandLine, AcceptsFlagsBeforeAndAfterTheCommand) {
   Project project;
   const std::string path = project.path().string();
   const ProcessResult quiet = project.xffl({"plan", "-q", "-p", path});
@@ -206,7 +206,7 @@ TEST(CommandLine, IsTakenAsPeopleWriteIt) {
   EXPECT_NE(unknown.err.find("unknown command 'runn'"), std::string::npos) << unknown.err;
 }
 
-TEST(Detach, OfACompletedRunShowsIt) {
+TEST(Detach, PrintsTheResultOfACompletedRun) {
   Project project;
   project.set_rounds(1);
   project.write_config();
@@ -216,7 +216,7 @@ TEST(Detach, OfACompletedRunShowsIt) {
 }
 
 // Days may pass in a queue: what facilities do is on the terminal, in one line that fits.
-TEST(Output, OnATerminalShowsWhatFacilitiesDoInOneLine) {
+TEST(Output, ShowsTheActivityOfFacilitiesInOneTerminalLine) {
   Project project;
   project.set_rounds(1);
   project.set_training_time(2500);
@@ -240,7 +240,7 @@ TEST(Output, OnATerminalShowsWhatFacilitiesDoInOneLine) {
 }
 
 // `xffl run | tee log`, and tee ends.
-TEST(Output, MayLoseItsReader) {
+TEST(Output, RunOutlivesItsReader) {
   Project project;
   const ProcessResult piped =
       run_process({.argv = {"sh", "-c", "\"$@\" 2>/dev/null | true", "sh",
@@ -250,7 +250,7 @@ TEST(Output, MayLoseItsReader) {
   EXPECT_TRUE(project.history().completed);
 }
 
-TEST(Output, ThatIsClosedGoesIntoNoFile) {
+TEST(Output, ClosedDescriptorsAreNotReusedForFiles) {
   Project project;
   project.set_rounds(1);
   project.write_config();
@@ -264,7 +264,7 @@ TEST(Output, ThatIsClosedGoesIntoNoFile) {
   for (std::string line; std::getline(log, line);) EXPECT_NO_THROW(parse_json(line, "log")) << line;
 }
 
-TEST(Output, ThatIsLostIsAnError) {
+TEST(Output, LostOutputIsAnError) {
   Project project;
   const ProcessResult result =
       run_process({.argv = {"sh", "-c", "exec \"$@\" >/dev/full", "sh", XFFL_BINARY_DIR "/bin/xffl",
@@ -274,7 +274,7 @@ TEST(Output, ThatIsLostIsAnError) {
 }
 
 // Keys and answers are in its memory.
-TEST(Run, LeavesNoCoreFile) {
+TEST(Run, WritesNoCoreFile) {
   Project project;
   project.set_hold();
   project.write_config();
@@ -291,7 +291,7 @@ TEST(Run, LeavesNoCoreFile) {
 
 // A run that ended while nobody looked: every place where a person looks says why, and the commands
 // that follow it end as it did.
-TEST(Detach, SaysLaterWhyTheRunHasEnded) {
+TEST(Detach, StatusShowsWhyTheRunHasEnded) {
   Project project;
   project.set_fault("brno", "nan!");
   project.set_rounds(1);
@@ -328,7 +328,7 @@ TEST(Detach, SaysLaterWhyTheRunHasEnded) {
   EXPECT_NE(said.find("xffl: error (failed)"), std::string::npos) << said;
 }
 
-TEST(Status, TellsAStoppedRunFromAKilledOne) {
+TEST(Status, DistinguishesAStoppedFromAKilledCoordinator) {
   Project project;
   project.set_hold();
   project.write_config();
@@ -351,7 +351,7 @@ TEST(Status, TellsAStoppedRunFromAKilledOne) {
   EXPECT_EQ(project.run().exit_code, 0);
 }
 
-TEST(Status, NamesTheRunThatIsNotTheNewest) {
+TEST(Status, NamesAnOlderRunInItsAdvice) {
   Project project;
   project.set_rounds(1);
   project.write_config();
@@ -365,7 +365,7 @@ TEST(Status, NamesTheRunThatIsNotTheNewest) {
 }
 
 // Whoever resumes believes that it goes on then.
-TEST(Resume, OfWhatNobodyHadPausedSaysSo) {
+TEST(Resume, ReportsAFacilityThatNoUserHadPaused) {
   Project project;
   project.set_fault("brno", "nan!");
   project.set_rounds(1);

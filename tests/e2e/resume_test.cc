@@ -46,7 +46,7 @@ TEST(Kill, AtEveryJournalRecordChangesNothing) {
 }
 
 // Nothing is left to be done but to clean up after the last round.
-TEST(Kill, AfterTheLastRoundLeavesNoOldOnes) {
+TEST(Kill, AfterTheLastRoundRemovesOldRounds) {
   Project project;
   project.set_policy("{on_missing: wait, keep_rounds: 1, poll_interval: 20ms}");
   project.write_config();
@@ -72,7 +72,7 @@ TEST(Kill, AfterTheLastRoundLeavesNoOldOnes) {
 }
 
 // Both would have the same jobs and the same folders at the facilities.
-TEST(Copy, OfAProjectIsRefusedUntilItIsAdopted) {
+TEST(Copy, IsRejectedUntilAdopted) {
   namespace fs = std::filesystem;
   Project project;
   project.set_rounds(1);
@@ -110,7 +110,7 @@ TEST(Copy, OfAProjectIsRefusedUntilItIsAdopted) {
   EXPECT_EQ(cancelled.exit_code, 0) << cancelled.err;
 }
 
-TEST(Copy, AMovedRunGoesOn) {
+TEST(Copy, AMovedRunContinues) {
   Project project;
   ASSERT_EQ(project.run({{"XFFL_FAILPOINT", "journal:after:20"}}).exit_code, 128 + SIGKILL);
   const std::filesystem::path away = project.path().parent_path() / "away";
@@ -123,7 +123,7 @@ TEST(Copy, AMovedRunGoesOn) {
 }
 
 // A file system that lost part of the database: the run says what to do, and after it goes on.
-TEST(Damage, IsRepairedAndTheRunGoesOn) {
+TEST(Damage, IsRepairedAndTheRunContinues) {
   Project project;
   const std::string expected = undisturbed_sha256(project);
   ASSERT_EQ(project.run({{"XFFL_FAILPOINT", "journal:after:20"}}).exit_code, 128 + SIGKILL);
@@ -166,7 +166,7 @@ TEST(Kill, AtRandomInstantsChangesNothing) {
   }
 }
 
-TEST(Signal, DetachesCleanlyAndTheJobsGoOn) {
+TEST(Signal, DetachesAndJobsKeepRunning) {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     Project project;
     project.set_hold();
@@ -208,7 +208,7 @@ class SilentHost {
   int port_ = 0;
 };
 
-TEST(Signal, EndsAlsoWhatWaitsForASilentHost) {
+TEST(Signal, EndsAWaitForASilentHost) {
   Project project;
   SilentHost host;
   const auto key = project.path() / "key";
@@ -244,7 +244,7 @@ TEST(Signal, EndsAlsoWhatWaitsForASilentHost) {
   EXPECT_EQ(again.finish(std::chrono::seconds(60)), 130) << "the second one is obeyed at once";
 }
 
-TEST(SecondCoordinator, IsRefusedAndToldWho) {
+TEST(SecondCoordinator, IsRejectedWithTheFirstOnesName) {
   Project project;
   project.set_hold();
   project.set_rounds(1);
@@ -284,7 +284,7 @@ TEST(Cancel, EndsARunningCoordinatorAndItsJobs) {
   EXPECT_EQ(project.run().exit_code, exit_code(ErrorKind::kFailed));
 }
 
-TEST(Cancel, EndsTheJobsOfACoordinatorThatWasKilled) {
+TEST(Cancel, EndsTheJobsOfAKilledCoordinator) {
   Project project;
   project.set_fault("alba", "hang!");
   project.set_fault("brno", "hang!");
@@ -310,7 +310,7 @@ int count_until(const Project& project, const std::string& kind) {
 }
 
 // An archived update that rots between two runs of the coordinator is fetched again, not averaged.
-TEST(Archive, IsVerifiedAfterARestart) {
+TEST(StoredUpdate, IsVerifiedAfterARestart) {
   Project project;
   const std::string expected = undisturbed_sha256(project);
   const int last = count_until(project, "participants_frozen");
@@ -329,7 +329,7 @@ TEST(Archive, IsVerifiedAfterARestart) {
 }
 
 // It rots here, and the facility has removed its own: nothing but another training helps.
-TEST(Archive, WhatIsLostHereAndThereIsTrainedAgain) {
+TEST(StoredUpdate, LostHereAndAtTheFacilityIsTrainedAgain) {
   Project project;
   project.set_rounds(1);
   project.write_config();
