@@ -1,11 +1,15 @@
-# xffl_embed_files(function FOLDER folder MODULE module TYPE type): compiles the files below `folder` into a module.
+# xffl_embed_files(function FOLDER folder [FILES file...] [KEEP_ENDINGS] MODULE module TYPE type): compiles the files below
+# `folder`, or only `FILES` of it, into a module.
 #
 # Writes <function>.cc into the build folder and sets <FUNCTION>_SOURCE, in capitals, to its path. The file includes "<function>.h" of
 # the module, which declares `struct <type> { std::string_view name, text; }` and `std::span<const <type>> <function>()`. A file's
-# name is its path below the folder without its extension; templates/slurm/job.sbatch is "slurm".
+# name is its path below the folder without its extension (unless KEEP_ENDINGS); templates/slurm/job.sbatch is "slurm".
 function(xffl_embed_files function)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "FOLDER;MODULE;TYPE" "")
-  file(GLOB_RECURSE files CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}/${arg_FOLDER} ${CMAKE_SOURCE_DIR}/${arg_FOLDER}/*)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "KEEP_ENDINGS" "FOLDER;MODULE;TYPE" "FILES")
+  set(files ${arg_FILES})
+  if(NOT files)
+    file(GLOB_RECURSE files CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}/${arg_FOLDER} ${CMAKE_SOURCE_DIR}/${arg_FOLDER}/*)
+  endif()
   list(SORT files)
   set(text "// Generated from ${arg_FOLDER}/ by cmake/embed_files.cmake.\n#include \"${function}.h\"\n
 namespace xffl::${arg_MODULE} {
@@ -15,8 +19,11 @@ constexpr ${arg_TYPE} kFiles[] = {\n")
   foreach(file ${files})
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${arg_FOLDER}/${file})
     file(READ ${CMAKE_SOURCE_DIR}/${arg_FOLDER}/${file} content)
-    string(REGEX REPLACE "\\.[^./]*$" "" name ${file})
-    string(REGEX REPLACE "/job$" "" name ${name})
+    set(name ${file})
+    if(NOT arg_KEEP_ENDINGS)
+      string(REGEX REPLACE "\\.[^./]*$" "" name ${name})
+      string(REGEX REPLACE "/job$" "" name ${name})
+    endif()
     string(APPEND text "    {\"${name}\", R\"xffl~(${content})xffl~\"},\n")
   endforeach()
   string(APPEND text "};

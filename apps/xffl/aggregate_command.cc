@@ -2,19 +2,23 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "commands.h"
-#include "fingerprint.h"
 #include "xffl/aggregate/aggregate.h"
 #include "xffl/base/error.h"
+#include "xffl/base/file.h"
 #include "xffl/base/log.h"
+#include "xffl/base/sha256.h"
 #include "xffl/checkpoint/manifest.h"
 #include "xffl/checkpoint/model_folder.h"
 
@@ -32,6 +36,74 @@ struct Flags {
   std::string dtype;
   int num_threads = 0;
 };
+
+constexpr size_t kSampleBytes = 64 << 10;
+constexpr size_t kNumSamples = 32;
+
+// The files that the mean and its config.json depend on.
+std::vector<fs::path> content_files(const fs::path& folder) {
+  std::error_code error;
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string extension = entry.path().extension().string();
+    if (entry.is_regular_file(error) && entry.path().filename() != "manifest.json" &&
+        (extension == ".safetensors" || extension == ".json" || extension == ".model"))
+      files.push_back(entry.path());
+  }
+  if (error) throw system_error("list " + folder.string(), error.value());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+void add_samples(Sha256& hash, const fs::path& path) {
+  const MappedFile file(path);
+  const std::span<const std::byte> bytes = file.bytes();
+  hash.update(std::to_string(bytes.size()) + ":");
+  if (bytes.size() <= kNumSamples * kSampleBytes) return hash.update(bytes);
+  const size_t last = bytes.size() - kSampleBytes;
+  for (size_t i = 0; i < kNumSamples; ++i)
+    hash.update(bytes.subspan(last / (kNumSamples - 1) * i, kSampleBytes));
+}
+
+std::string key(const fs::path& folder, double weight, bool whole) {
+  Sha256 hash;
+  for (const fs::path& path : content_files(folder)) {
+    hash.update(path.filename().string() + ":");
+    if (whole)
+      hash.update(sha256_file(path));
+    else
+      add_samples(hash, path);
+  }
+  hash.update(std::to_string(std::bit_cast<uint64_t>(weight)));
+  return hash.hex();
+}
+
+std::map<std::string, std::vector<size_t>> groups(const std::vector<std::string>& keys) {
+  std::map<std::string, std::vector<size_t>> result;
+  for (size_t i = 0; i < keys.size(); ++i) result[keys[i]].push_back(i);
+  return result;
+}
+
+// One unique key per (folder, weight); the sequence of inputs sorted by key does not depend on the
+// order of the arguments. Keys hash samples of the weight files; only models with equal samples are
+// read whole, and equal models get numbers in any order.
+std::vector<std::string> content_order_keys(const std::vector<fs::path>& folders,
+                                            const std::vector<double>& weights) {
+  std::vector<std::string> keys;
+  for (size_t i = 0; i < folders.size(); ++i)
+    keys.push_back(key(folders[i], weights[i], /*whole=*/false));
+  for (const auto& [sampled, members] : groups(keys))
+    if (members.size() > 1)
+      for (const size_t i : members)
+        keys[i] = sampled + "-" + key(folders[i], weights[i], /*whole=*/true);
+  for (const auto& [whole, members] : groups(keys))
+    for (size_t n = 1; n < members.size(); ++n) {
+      std::string number = std::to_string(n);
+      number.insert(0, 10 - number.size(), '0');
+      keys[members[n]] = whole + "-" + number;
+    }
+  return keys;
+}
 
 std::vector<double> parse_weights(const std::string& text, size_t num_models) {
   if (text.empty()) return std::vector<double>(num_models, 1.0);
@@ -80,14 +152,14 @@ Size size_of(const fs::path& folder) {
   return size;
 }
 
-Dtype parse_output_dtype(const std::string& name, Dtype otherwise) {
+Dtype parse_output_dtype(const std::string& name, Dtype default_dtype) {
   if (name == "fp32") return Dtype::kF32;
   if (name == "bf16") return Dtype::kBF16;
   if (name == "fp16") return Dtype::kF16;
-  return otherwise;
+  return default_dtype;
 }
 
-// A line on a terminal, nothing elsewhere.
+// Progress on a terminal; nothing elsewhere.
 std::function<void(uint64_t, uint64_t)> progress_line() {
   if (::isatty(STDERR_FILENO) == 0) return {};
   return [shown = -1](uint64_t done, uint64_t total) mutable {
@@ -132,11 +204,13 @@ void add_aggregate_command(CLI::App& app) {
   command->add_option("--out", flags->out, "folder to create")->required();
   command->add_option("--weights", flags->weights,
                       "one number per model, such as 1,3,2.5 (default: all equal)");
-  command->add_option("--dtype", flags->dtype, "of the result (default: that of the first model)")
+  command
+      ->add_option("--dtype", flags->dtype,
+                   "dtype of the result (default: that of the first model)")
       ->check(CLI::IsMember({"bf16", "fp16", "fp32"}));
   command->add_option("--threads", flags->num_threads, "default: all processors")
       ->check(CLI::Range(0, 4096));
-  command->add_option("folders", flags->folders, "models; their order does not matter")->required();
+  command->add_option("folders", flags->folders, "model folders, in any order")->required();
   command->callback([flags] { average(*flags); });
 }
 

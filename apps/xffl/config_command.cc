@@ -25,13 +25,13 @@ using config::Setting;
 
 struct Flags {
   std::string project = ".";
-  std::string file;  // of validate
+  std::string file;  // `config validate FILE`
   bool no_input = false;
   bool force = false;
   bool strict = false;
   std::string name, model, rounds;
   std::vector<std::string> facilities, presets, settings;
-  std::string preset;  // of `config preset`
+  std::string preset;  // `config preset NAME`
 };
 
 std::vector<Setting> settings_of(const Flags& flags) {
@@ -68,13 +68,12 @@ config::Experiment parse_unwritten(const std::string& text, const fs::path& fold
   } catch (const Error& error) {
     throw Error(
         error.kind(),
-        std::string("these settings do not make an xffl.yaml, nothing was written; it would "
-                    "have these problems:\n") +
+        std::string("the settings are not a valid xffl.yaml; nothing was written. Problems:\n") +
             error.what());
   }
 }
 
-void make(const Flags& flags) {
+void create(const Flags& flags) {
   const fs::path project = fs::absolute(flags.project).lexically_normal() / "";
   const fs::path folder = project.parent_path(), file = folder / "xffl.yaml";
   if (fs::exists(file) && !flags.force)
@@ -84,7 +83,7 @@ void make(const Flags& flags) {
   const bool asks = !flags.no_input;
   if (asks && isatty(STDIN_FILENO) == 0)
     throw Error(ErrorKind::kUsage,
-                "questions need a terminal; without one give --no-input with --name, --model, "
+                "the questions need a terminal; without one give --no-input with --name, --model, "
                 "--rounds, --facility and --set (see 'xffl config --help')");
   ConfigWizard wizard(settings, folder);
   if (asks) wizard.ask_all();
@@ -107,18 +106,18 @@ void make(const Flags& flags) {
               log::printable(next).c_str());
 }
 
-/// The problems are lines of their own on stderr, "file:line:column: ...", for editors to follow.
+// Prints each problem as a line "file:line:column: ..." on stderr, a format that editors parse.
 void validate(const Flags& flags) {
-  const fs::path given = flags.file.empty() ? flags.project : flags.file;
-  const bool is_folder = flags.file.empty() || fs::is_directory(given);
-  const fs::path file = is_folder ? given / "xffl.yaml" : given;
+  const fs::path path = flags.file.empty() ? flags.project : flags.file;
+  const bool is_folder = flags.file.empty() || fs::is_directory(path);
+  const fs::path file = is_folder ? path / "xffl.yaml" : path;
   config::Experiment experiment;
   try {
     if (is_folder) {
-      experiment = config::load_experiment(given);
+      experiment = config::load_experiment(path);
     } else {
-      experiment = config::parse_experiment(read_file(given, 2u << 20), given,
-                                            fs::absolute(given).parent_path());
+      experiment = config::parse_experiment(read_file(path, 2u << 20), path,
+                                            fs::absolute(path).parent_path());
     }
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kConfig) throw;
@@ -131,13 +130,13 @@ void validate(const Flags& flags) {
   const std::vector<std::string> missing = find_missing(experiment);
   warn_of_missing(missing);
   if (flags.strict && !missing.empty())
-    throw Error(ErrorKind::kNotFound, file.string() + " is well-formed, but names " +
+    throw Error(ErrorKind::kNotFound, file.string() + " is well-formed, but " +
                                           std::to_string(missing.size()) +
-                                          " things that are not there");
+                                          " of its files and folders do not exist");
   std::printf("%s: valid: project '%s', %d rounds, %zu facilities%s\n",
               log::printable(file.string()).c_str(), experiment.project.str().c_str(),
               experiment.rounds, experiment.facilities.size(),
-              missing.empty() ? "" : "; what it names is not all there yet");
+              missing.empty() ? "" : "; some of its files do not exist yet");
 }
 
 void show_preset(const std::string& name) {
@@ -149,12 +148,14 @@ void show_preset(const std::string& name) {
     std::printf("%s\n", std::string(each).c_str());
 }
 
-void add_flags_of_make(CLI::App& command, Flags& flags) {
-  command.add_flag("--no-input", flags.no_input, "ask nothing: the flags say it all");
+void add_create_flags(CLI::App& command, Flags& flags) {
+  command.add_flag("--no-input", flags.no_input,
+                   "ask no questions: take all settings from the flags");
   command.add_flag("--force", flags.force, "replace an existing xffl.yaml");
   command.add_option("--name", flags.name, "the project's name");
-  command.add_option("--model", flags.model,
-                     "Hugging Face folder that round 1 starts from; paths start at the project");
+  command.add_option(
+      "--model", flags.model,
+      "Hugging Face folder that round 1 starts from; relative to the project's folder");
   command.add_option("--rounds", flags.rounds, "rounds of training and averaging");
   command.add_option("--facility", flags.facilities, "a facility's name; may be repeated")
       ->allow_extra_args(false);
@@ -175,21 +176,21 @@ void add_flags_of_make(CLI::App& command, Flags& flags) {
 void add_config_commands(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   CLI::App* command = app.add_subcommand(
-      "config", "make a project's xffl.yaml by questions, or by flags with --no-input");
+      "config",
+      "write a project's xffl.yaml from answers on the terminal, or from flags (--no-input)");
   const auto add_project = [&](CLI::App* to) {
     return to->add_option("-p,--project", flags->project, "the project's folder (default: .)");
   };
   add_project(command);
-  add_flags_of_make(*command, *flags);
+  add_create_flags(*command, *flags);
   command->callback([flags, command] {
-    if (command->get_subcommands().empty()) make(*flags);
+    if (command->get_subcommands().empty()) create(*flags);
   });
 
-  CLI::App* check =
-      command->add_subcommand("validate", "name every problem, with file:line:column");
+  CLI::App* check = command->add_subcommand("validate", "list all problems, with file:line:column");
   CLI::Option* project = add_project(check);
   check->add_option("file", flags->file, "a file or project folder")->excludes(project);
-  check->add_flag("--strict", flags->strict, "files that are not there are an error, too");
+  check->add_flag("--strict", flags->strict, "treat missing files as errors, too");
   check->callback([flags] { validate(*flags); });
 
   command->add_subcommand("schema", "print the JSON Schema of xffl.yaml")->callback([] {
@@ -201,8 +202,8 @@ void add_config_commands(CLI::App& app) {
       ->callback([] { std::fputs(config::key_reference().c_str(), stdout); });
 
   CLI::App* preset = command->add_subcommand(
-      "preset", "print the known supercomputers, or the keys and sources of one");
-  preset->add_option("name", flags->preset, "one of them");
+      "preset", "list the known supercomputers, or print the keys and sources of one");
+  preset->add_option("name", flags->preset, "a name of the list");
   preset->callback([flags] { show_preset(flags->preset); });
 
   CLI::App* show =

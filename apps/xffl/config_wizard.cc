@@ -25,7 +25,7 @@ std::string line(const std::string& prompt) {
   return text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
 }
 
-std::vector<std::string> words(const std::string& text) {
+std::vector<std::string> split_list(const std::string& text) {
   std::vector<std::string> all;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find_first_of(" ,", begin), text.size());
@@ -35,8 +35,8 @@ std::vector<std::string> words(const std::string& text) {
   return all;
 }
 
-// What is wrong, in terms of what was typed: the quotes of a setting are not the person's.
-std::string of_an_answer(std::string problems) {
+// The problems in terms of the answer: the user typed no quotes.
+std::string problems_of_answer(std::string problems) {
   const auto replace = [&](std::string_view from, std::string_view to) {
     for (size_t at; (at = problems.find(from)) != std::string::npos;)
       problems.replace(at, from.size(), to);
@@ -92,39 +92,40 @@ std::string ConfigWizard::value(const std::string& path) const {
   return found == settings_.end() ? "" : found->value;
 }
 
-/// Adds the settings unless something is wrong with them, which is shown.
+/// Adds the settings, or prints their problems.
 bool ConfigWizard::accept(const std::vector<Setting>& added) {
   std::vector<Setting> all = settings_;
   all.insert(all.end(), added.begin(), added.end());
-  const std::string problems = of_an_answer(check_settings(all, project_));
+  const std::string problems = problems_of_answer(check_settings(all, project_));
   if (problems.empty()) settings_ = std::move(all);
   if (!problems.empty()) std::printf("  %s\n", problems.c_str());
   return problems.empty();
 }
 
-/// Asks until `read` makes acceptable settings of the answer.
-void ConfigWizard::ask_until(const std::string& question, const std::string& otherwise,
+/// Asks until `read` turns the answer into valid settings.
+void ConfigWizard::ask_until(const std::string& question, const std::string& default_answer,
                              const Read& read) {
   for (;;) {
-    std::string answer = line(question + (otherwise.empty() ? ": " : " [" + otherwise + "]: "));
-    if (answer.empty()) answer = otherwise;
+    std::string answer =
+        line(question + (default_answer.empty() ? ": " : " [" + default_answer + "]: "));
+    if (answer.empty()) answer = default_answer;
     if (accept(read(answer))) return;
   }
 }
 
 void ConfigWizard::ask(const std::string& path, const std::string& question,
-                       const std::string& otherwise) {
+                       const std::string& default_answer) {
   if (has(path)) return;
-  ask_until(question, otherwise, [&](const std::string& answer) {
+  ask_until(question, default_answer, [&](const std::string& answer) {
     return std::vector<Setting>{{path, answer}};
   });
 }
 
 void ConfigWizard::ask_list(const std::string& path, const std::string& question,
-                            const std::string& otherwise) {
+                            const std::string& default_answer) {
   if (has(path)) return;
-  ask_until(question, otherwise, [&](const std::string& answer) {
-    const std::vector<std::string> items = words(answer);
+  ask_until(question, default_answer, [&](const std::string& answer) {
+    const std::vector<std::string> items = split_list(answer);
     if (items.size() <= 1) return std::vector<Setting>{{path, items.empty() ? "" : items.front()}};
     std::string list;
     for (const std::string& item : items) list += (list.empty() ? "[\"" : ", \"") + item + "\"";
@@ -143,13 +144,14 @@ std::vector<std::string> ConfigWizard::ask_facilities() {
   if (!has("facilities"))
     ask_until("Facilities, separated by blanks", "alba brno", [](const std::string& answer) {
       std::vector<Setting> added;
-      for (const std::string& name : words(answer)) added.push_back({"facilities." + name, ""});
+      for (const std::string& name : split_list(answer))
+        added.push_back({"facilities." + name, ""});
       return added;
     });
   std::vector<std::string> names;
   for (const Setting& setting : settings_) {
     if (!setting.path.starts_with("facilities.")) continue;
-    const std::string name = words(setting.path.substr(11)).front();
+    const std::string name = split_list(setting.path.substr(11)).front();
     const std::string first = name.substr(0, name.find('.'));
     if (std::find(names.begin(), names.end(), first) == names.end()) names.push_back(first);
   }
@@ -173,7 +175,7 @@ void ConfigWizard::ask_facility(const std::string& name) {
 void ConfigWizard::ask_access(const std::string& name) {
   const std::string path = "facilities." + name + ".access";
   if (has(path)) return;
-  ask_until("  It is: local (this machine), ssh (a cluster with Slurm), or a known one (" +
+  ask_until("  Access: local (this machine), ssh (a cluster with Slurm), or a known site (" +
                 known_sites() + ")",
             "local", [&](const std::string& answer) -> std::vector<Setting> {
               if (is_known_site(answer)) return config::preset_settings(answer, name);
@@ -182,7 +184,7 @@ void ConfigWizard::ask_access(const std::string& name) {
             });
 }
 
-/// What `xffl doctor` would miss first at a cluster behind SSH.
+/// The settings that a cluster behind SSH needs first.
 void ConfigWizard::ask_site(const std::string& path) {
   ask_list(path + "ssh.hosts", "  Its log-in nodes, separated by blanks", "");
   ask(path + "ssh.user", "  Your account's name there", "");
@@ -199,13 +201,13 @@ void ConfigWizard::ask_site(const std::string& path) {
                  "  Path of xffl-train there (Enter: the one in the job's PATH)");
 }
 
-void ConfigWizard::ask_data(const std::string& path, const std::string& otherwise) {
-  ask_list(path + "data.train", "  Token shards to train on, separated by blanks", otherwise);
+void ConfigWizard::ask_data(const std::string& path, const std::string& default_answer) {
+  ask_list(path + "data.train", "  Token shards to train on, separated by blanks", default_answer);
   if (has(path + "data.validation")) return;
   ask_until("  Validation shards as name=path, separated by blanks (Enter: none)", "",
             [&](const std::string& answer) {
               std::vector<Setting> sets;
-              for (const std::string& set : words(answer)) {
+              for (const std::string& set : split_list(answer)) {
                 const size_t equals = std::min(set.find('='), set.size());
                 sets.push_back({path + "data.validation." + set.substr(0, equals),
                                 set.substr(std::min(equals + 1, set.size()))});

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A model of the comparison, and where it is.
+// A model of the comparison.
 struct Contender {
   std::string key, title;
   fs::path model;
@@ -78,7 +78,7 @@ Json to_json(const demo::Options& options, const std::vector<Contender>& contend
   return json;
 }
 
-// The folder belongs to one set of options: continuing with others would mix two demos.
+// Writes the options into the folder: continuing with other options would mix two demos.
 void claim_folder(const demo::Options& options) {
   Json json = {{"rounds", options.rounds},
                {"steps", options.steps},
@@ -114,7 +114,7 @@ void run_demo(const demo::Options& options, const std::string& json_file) {
       demo::train(options, "federated", demo::sites(), options.rounds, options.steps, stop);
   std::vector<Contender> contenders = {{"before", "before", demo::initial_model(options)}};
   for (const demo::Site& site : demo::sites()) {
-    std::printf("\n%s alone, for as many tokens as it saw in the federation\n",
+    std::printf("\n%s alone, with the number of tokens of its part in the federation\n",
                 site.facility.c_str());
     const run::Outcome alone = demo::train(options, site.facility + "-alone", {site}, 1,
                                            options.rounds * options.steps, stop);
@@ -135,8 +135,8 @@ void run_demo(const demo::Options& options, const std::string& json_file) {
   if (!federated_is_best(losses))
     throw Error(
         ErrorKind::kFailed,
-        "the federated model's mean loss is not the lowest: with so few steps, or such texts, "
-        "federation did not pay");
+        "the federated model's mean loss is not the lowest: more steps, or other texts, may "
+        "change that");
 }
 
 // "it=FILE"
@@ -147,7 +147,7 @@ std::pair<std::string, fs::path> parse_text(const std::string& text) {
     throw Error(ErrorKind::kUsage, "--text takes it=FILE or cs=FILE, found '" + text + "'");
   const fs::path path = fs::absolute(text.substr(equals + 1));
   if (!fs::exists(path))
-    throw Error(ErrorKind::kNotFound, "there is no text file " + path.string());
+    throw Error(ErrorKind::kNotFound, "text file " + path.string() + " does not exist");
   return {text.substr(0, equals), path};
 }
 
@@ -160,12 +160,12 @@ void add_demo_command(CLI::App& app) {
     std::string json;
   };
   auto state = std::make_shared<State>();
-  CLI::App* command = app.add_subcommand(
-      "demo",
-      "a small federation of Italian and Czech on this machine, beside each facility alone");
+  CLI::App* command = app.add_subcommand("demo",
+                                         "train a small model on Italian and Czech on this "
+                                         "machine: federated, and each facility alone");
   command
       ->add_option("--out", state->options.folder,
-                   "folder of the demo; an interrupted one continues")
+                   "folder of the demo; an interrupted demo continues")
       ->capture_default_str();
   command->add_option("--text", state->texts,
                       "it=FILE and cs=FILE: texts to use instead of Debian's help pages");

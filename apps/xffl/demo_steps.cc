@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <thread>
 
+#include "demo_scripts.h"
 #include "project.h"
 #include "round_display.h"
 #include "xffl/base/error.h"
@@ -27,7 +28,7 @@ fs::path program(const std::string& name) {
   return fs::read_symlink("/proc/self/exe").parent_path() / name;
 }
 
-// Runs one of our programs and returns what it printed; its errors become ours.
+// Runs a program and returns its output; a failure throws with the end of its messages.
 std::string run(const std::vector<std::string>& argv, std::stop_token stop) {
   const ProcessResult result = run_process({.argv = argv}, stop);
   if (stop.stop_requested())
@@ -42,7 +43,7 @@ std::string run(const std::vector<std::string>& argv, std::stop_token stop) {
   return result.out;
 }
 
-// Says what is done and how long it took; nothing for what an earlier call had finished.
+// Makes `product` and prints the time; skips a product of an earlier call.
 template <class Body>
 void step(const std::string& title, const fs::path& product, Body&& body) {
   if (fs::exists(product)) return;
@@ -62,7 +63,7 @@ fs::path validation_tokens(const Options& options, const std::string& language) 
   return options.folder / "tokens" / (language + ".validation.tokens");
 }
 
-// Small enough for two CPU cores, with every part of a LLaMA: grouped queries, SwiGLU, RoPE, tied
+// Small enough for two CPU cores; has every part of a LLaMA: grouped queries, SwiGLU, RoPE, tied
 // embeddings.
 std::string small_config() {
   const Json config = {{"architectures", {"LlamaForCausalLM"}},
@@ -112,7 +113,7 @@ std::string project_yaml(const Options& options, const std::string& name,
       "\n  weight_decay: 0.1\n  precision: fp32\n  validation_samples: 64\n  seed: " +
       std::to_string(options.seed) + "\naggregation: {weights: tokens, update: delta}\n" +
       "policy: {on_missing: fail, poll_interval: 200ms, evaluate_last: false}\nfacilities:\n";
-  // Facilities of one machine share its cores; two trainers that each spin on all of them crawl.
+  // The facilities share this machine's cores: threads of two trainers would spin on the same ones.
   const size_t threads =
       std::max<size_t>(1, std::thread::hardware_concurrency() / facilities.size());
   for (const Site& site : facilities) {
@@ -146,11 +147,11 @@ std::map<std::string, fs::path> prepare_texts(const Options& options, std::stop_
   }
   const fs::path folder = options.folder / "text";
   step("Italian and Czech text", folder / "cs.txt", [&] {
-    const fs::path script = fs::path(XFFL_SOURCE_DIR) / "scripts/get_corpora.sh";
-    if (!fs::exists(script))
-      throw Error(ErrorKind::kNotFound,
-                  script.string() + " is not there: give texts with --text it=FILE --text cs=FILE");
-    run({"bash", script.string(), folder.string()}, stop);
+    const fs::path scripts = options.folder / "scripts";
+    make_dirs(fs::absolute(scripts));
+    for (const DemoScript& script : demo_scripts())
+      write_file_atomic(scripts / script.name, std::string(script.text));
+    run({"bash", (scripts / "get_corpora.sh").string(), folder.string()}, stop);
   });
   return {{"it", folder / "it.txt"}, {"cs", folder / "cs.txt"}};
 }

@@ -1,4 +1,4 @@
-// The steps of the demo; each keeps what an interrupted demo had finished.
+// The steps of the demo. A step skips the products that an interrupted demo had finished.
 #pragma once
 
 #include <filesystem>
@@ -20,13 +20,14 @@ struct Options {
   int seed = 1;
 };
 
-// The demo's two facilities: whose text each holds.
+// A facility of the demo, with the language of its text.
 struct Site {
   std::string facility, language, title;
 };
 const std::vector<Site>& sites();
 
-/// Language -> text file, fetched from Debian's packages when no texts are given.
+/// Language -> text file: `options.texts`, or Debian's help pages, which a script of this program
+/// fetches with apt-get.
 std::map<std::string, std::filesystem::path> prepare_texts(const Options& options,
                                                            std::stop_token stop);
 
@@ -35,7 +36,7 @@ void prepare_model_and_data(const Options& options,
                             const std::map<std::string, std::filesystem::path>& texts,
                             std::stop_token stop);
 
-/// Writes the project of these facilities, runs it, and returns its final model.
+/// Writes the project of these facilities and runs it.
 run::Outcome train(const Options& options, const std::string& name,
                    const std::vector<Site>& facilities, int rounds, int steps,
                    std::stop_token stop);

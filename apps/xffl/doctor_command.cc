@@ -15,18 +15,18 @@
 namespace xffl {
 namespace {
 
-// Returns how many findings are bad.
-int show(const std::string& title, const std::vector<Finding>& findings) {
+// Prints the results and returns the number of errors.
+int show(const std::string& title, const std::vector<CheckResult>& results) {
   std::printf("%s\n", title.c_str());
-  for (const Finding& finding : findings) {
-    constexpr const char* kWords[] = {"ok     ", "warning", "FAILED "};
-    std::printf("  %s %-16s %s\n", kWords[static_cast<int>(finding.grade)], finding.what.c_str(),
-                log::printable(finding.said, 1000).c_str());
-    if (!finding.fix.empty()) std::printf("          -> %s\n", finding.fix.c_str());
+  for (const CheckResult& result : results) {
+    constexpr const char* kLabels[] = {"ok     ", "warning", "FAILED "};
+    std::printf("  %s %-16s %s\n", kLabels[static_cast<int>(result.severity)], result.check.c_str(),
+                log::printable(result.message, 1000).c_str());
+    if (!result.fix.empty()) std::printf("          -> %s\n", result.fix.c_str());
   }
   std::fflush(stdout);
-  return static_cast<int>(std::count_if(findings.begin(), findings.end(), [](const Finding& f) {
-    return f.grade == Finding::Grade::kBad;
+  return static_cast<int>(std::count_if(results.begin(), results.end(), [](const CheckResult& r) {
+    return r.severity == CheckResult::Severity::kError;
   }));
 }
 
@@ -34,15 +34,16 @@ void doctor(const ProjectOptions& options, const std::vector<std::string>& names
   const config::Experiment experiment = config::load_experiment(options.project);
   SystemClock clock;
   facility::Services services =
-      facility::make_services(clock, experiment.project_folder, person_at_terminal());
-  int bad = show("this machine", examine_this_machine(experiment, options.runs(), services));
+      facility::make_services(clock, experiment.project_folder, login_prompt());
+  int num_errors = show("this machine", check_machine(experiment, options.runs(), services));
   for (const std::string& name : names) experiment.facility(FacilityName(name));
   for (const config::Facility& facility : experiment.facilities)
     if (names.empty() || std::find(names.begin(), names.end(), facility.name.str()) != names.end())
-      bad += show(facility.name.str(), examine_facility(experiment, facility, services));
-  if (bad > 0)
-    throw Error(ErrorKind::kFailed, std::to_string(bad) + " checks failed; each says what to do");
-  std::printf("everything is in place\n");
+      num_errors += show(facility.name.str(), check_facility(experiment, facility, services));
+  if (num_errors > 0)
+    throw Error(ErrorKind::kFailed,
+                std::to_string(num_errors) + " checks failed; the lines with -> name the fixes");
+  std::printf("all checks passed\n");
 }
 
 }  // namespace

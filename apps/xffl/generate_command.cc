@@ -12,11 +12,11 @@
 namespace xffl {
 namespace {
 
-[[noreturn]] void become(std::vector<std::string> words) {
+[[noreturn]] void exec_tokenize(std::vector<std::string> args) {
   const std::string program =
       std::filesystem::read_symlink("/proc/self/exe").parent_path() / "xffl-tokenize";
-  words.insert(words.begin(), {program, "generate"});
-  ::execv(program.c_str(), exec_pointers(words).data());
+  args.insert(args.begin(), {program, "generate"});
+  ::execv(program.c_str(), exec_pointers(args).data());
   throw Error(ErrorKind::kNotFound, program + " cannot be started: " + std::strerror(errno) +
                                         " (it is built with XFFL_TOKENIZE=ON)");
 }
@@ -25,10 +25,10 @@ namespace {
 
 void add_generate_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
-      "generate", "Continue a text with a model: --model DIR --prompt TEXT (runs xffl-train)");
+      "generate", "continue a text with a model: --model DIR --prompt TEXT (runs xffl-train)");
   command->prefix_command();
   command->set_help_flag();
-  command->callback([command] { become(command->remaining()); });
+  command->callback([command] { exec_tokenize(command->remaining()); });
 }
 
 }  // namespace xffl

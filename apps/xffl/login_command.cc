@@ -22,22 +22,22 @@ std::string ask(const std::string& prompt, bool echo) {
 
 void log_in_to(const remote::SshSettings& settings) {
   const auto session = remote::log_in(settings, ask);
-  std::string who = settings.user;
+  std::string account = settings.user;
   if (settings.shell) {
     const auto result = session->run({"hostname"}, "", std::chrono::seconds(60), {});
-    who += " at " + log::printable(result.out.substr(0, result.out.find('\n')), 100);
+    account += " at " + log::printable(result.out.substr(0, result.out.find('\n')), 100);
   }
-  std::printf("logged in: %s\n", who.c_str());
+  std::printf("logged in: %s\n", account.c_str());
 }
 
-// A run that waits for this log-in keeps its connection and goes on.
+// A coordinator that waits for this log-in makes the connection, keeps it and continues.
 bool log_in_for_run(const ProjectOptions& options, const FacilityName& facility) {
   const auto newest = history::latest_run(options.runs());
   if (options.run.empty() && !newest) return false;
   const history::RunFolder folder(options.runs(),
                                   options.run.empty() ? *newest : RunName(options.run));
   if (!run::log_in_through_coordinator(folder, facility, ask)) return false;
-  std::printf("logged in: the coordinator of run %s goes on\n", folder.run().str().c_str());
+  std::printf("logged in: the coordinator of run %s continues\n", folder.run().str().c_str());
   return true;
 }
 
@@ -46,7 +46,7 @@ void login(const ProjectOptions& options, const std::string& name) {
   const config::Experiment experiment = config::load_experiment(project);
   const config::Facility& facility = experiment.facility(FacilityName(name));
   if (facility.access != config::AccessKind::kSsh)
-    throw Error(ErrorKind::kConfig, "the facility " + name + " is not behind SSH");
+    throw Error(ErrorKind::kConfig, "the facility " + name + " has no SSH access (access: local)");
   const auto settings = facility::ssh_settings(facility, experiment.project_folder);
   if (log_in_for_run(options, facility.name)) return;
   log_in_to(settings);
@@ -65,7 +65,8 @@ void add_login_command(CLI::App& app) {
   };
   auto flags = std::make_shared<Flags>();
   CLI::App* command = app.add_subcommand(
-      "login", "try the log-in to a facility, answering what it asks on the terminal");
+      "login",
+      "log in to a facility; asks its questions (password, one-time code) on the terminal");
   command->add_option("facility", flags->facility, "its name in xffl.yaml")->required();
   add_project_options(command, flags->options);
   command->callback([flags] { login(flags->options, flags->facility); });

@@ -1,4 +1,4 @@
-// xffl: one command per file; this one only says which there are, and turns errors into exit codes.
+// xffl: registers the commands, one file each, and maps errors to exit codes.
 #include <fcntl.h>
 #include <sys/resource.h>
 
@@ -24,14 +24,14 @@ void report(const xffl::Error& error) {
                xffl::scrubbed(error.what()).c_str());
 }
 
-// Where one is closed, the next file that is opened would take its place, and what is said to
-// people would go into it.
+// With a closed standard descriptor, the next opened file would get its number, and messages would
+// go into that file.
 void fill_standard_descriptors() {
   for (int fd = 0; fd < 3; ++fd)
     if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != fd) std::abort();
 }
 
-// What was printed is lost when nobody could take it: then the exit code says so.
+// Reports lost standard output (a full disk, a closed pipe) by the exit code.
 int flushed(int exit_code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
   if (exit_code != 0) return exit_code;
@@ -39,9 +39,9 @@ int flushed(int exit_code) {
   return xffl::exit_code(xffl::ErrorKind::kIo);
 }
 
-// A core file would hold what was asked of people and read from keys. The hard limit stays: whoever
-// wants one for a job says so there.
-void leave_no_core_file() {
+// A core file would hold passwords and private keys. The hard limit stays, so that a job's script
+// can enable core files again.
+void disable_core_files() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_CORE, &limit) != 0) return;
   limit.rlim_cur = 0;
@@ -51,6 +51,7 @@ void leave_no_core_file() {
 void add_commands(CLI::App& app, int& exit_code, std::vector<std::string> program) {
   xffl::add_config_commands(app);
   xffl::add_run_command(app);
+  xffl::add_attach_command(app);
   xffl::add_simulate_commands(app, exit_code, std::move(program));
   xffl::add_status_commands(app);
   xffl::add_operate_commands(app);
@@ -65,22 +66,22 @@ void add_commands(CLI::App& app, int& exit_code, std::vector<std::string> progra
   xffl::add_generate_command(app);
 }
 
-// Beside the command and behind it: people write `xffl run -v`.
+// Accepted before and after the command: `xffl -v run`, `xffl run -v`.
 void add_verbosity(CLI::App& app, bool& verbose, bool& quiet) {
-  app.add_flag("-v,--verbose", verbose, "show more of what happens");
+  app.add_flag("-v,--verbose", verbose, "show debug messages, too");
   app.add_flag("-q,--quiet", quiet, "show warnings and errors only");
   for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
     if (!command->get_prefix_command()) add_verbosity(*command, verbose, quiet);
 }
 
-// CLI11 would only say that there is none.
-void require_known_command(const CLI::App& app, const std::vector<std::string>& words) {
-  if (words.empty() || words.front().starts_with("-")) return;
+// CLI11's own message does not name the unknown command.
+void require_known_command(const CLI::App& app, const std::vector<std::string>& args) {
+  if (args.empty() || args.front().starts_with("-")) return;
   const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
   if (std::none_of(commands.begin(), commands.end(),
-                   [&](const CLI::App* command) { return command->check_name(words.front()); }))
-    throw xffl::Error(xffl::ErrorKind::kUsage, "there is no command '" +
-                                                   xffl::log::printable(words.front(), 80) +
+                   [&](const CLI::App* command) { return command->check_name(args.front()); }))
+    throw xffl::Error(xffl::ErrorKind::kUsage, "unknown command '" +
+                                                   xffl::log::printable(args.front(), 80) +
                                                    "': `xffl --help` lists them");
 }
 
@@ -88,7 +89,7 @@ void require_known_command(const CLI::App& app, const std::vector<std::string>& 
 
 int main(int argc, char** argv) {
   fill_standard_descriptors();
-  leave_no_core_file();
+  disable_core_files();
   CLI::App app{"Fine-tunes one LLaMA across HPC facilities without moving their data.", "xffl"};
   app.set_version_flag("--version", std::string("xffl ") + XFFL_VERSION);
   app.require_subcommand(1);
@@ -104,7 +105,7 @@ int main(int argc, char** argv) {
   add_verbosity(app, verbose, quiet);
   try {
     require_known_command(app, line.own);
-    std::reverse(line.own.begin(), line.own.end());  // CLI11 takes the last word first
+    std::reverse(line.own.begin(), line.own.end());  // CLI11 expects the reverse order
     app.parse(line.own);
   } catch (const CLI::Success& success) {  // --help, --version
     return app.exit(success);

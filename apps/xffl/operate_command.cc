@@ -21,7 +21,7 @@ constexpr std::chrono::seconds kPatience{60};
 struct Flags {
   ProjectOptions project;
   std::vector<std::string> facilities;
-  std::string reason = "by a person";
+  std::string reason = "by the user";
 };
 
 std::string join(const std::vector<FacilityName>& names) {
@@ -30,7 +30,7 @@ std::string join(const std::vector<FacilityName>& names) {
   return text;
 }
 
-// Why the newest round goes on without it; empty when it does not.
+// Why the newest round continues without the facility; empty when it takes part.
 std::string missing(const status::RunStatus& status, const FacilityName& name) {
   const auto& rounds = status.run_state.rounds;
   if (rounds.empty()) return "";
@@ -39,20 +39,20 @@ std::string missing(const status::RunStatus& status, const FacilityName& name) {
   return facility == facilities.end() ? "" : facility->second.missing.value_or("");
 }
 
-// A person has resumed what no person had paused, and believes that it goes on now: says what
-// really stands in its way. Throws kAuth when a log-in does, kFailed when it is missing.
-void tell_not_paused(const status::RunStatus& status, const std::vector<FacilityName>& names) {
+// After `xffl resume` of facilities that no user had paused: reports why each one does not run.
+// Throws kAuth when authentication is required, kFailed when the facility is missing in the round.
+void report_not_paused(const status::RunStatus& status, const std::vector<FacilityName>& names) {
   std::string auth, gone;
   for (const FacilityName& name : names) {
-    const std::string begin = name.str() + " was not paused by a person";
+    const std::string begin = name.str() + " was not paused by a user";
     const auto live = status.live.find(name);
-    const std::string doing = live == status.live.end() ? "" : live->second.doing;
+    const std::string activity = live == status.live.end() ? "" : live->second.doing;
     const std::string why = missing(status, name);
-    if (doing.starts_with("PAUSED(auth)"))
-      auth += begin + ": " + log::printable(doing, 1000) + "\n";
+    if (activity.starts_with("PAUSED(auth)"))
+      auth += begin + ": " + log::printable(activity, 1000) + "\n";
     else if (!why.empty())
       gone += begin + ", it is missing in this round (" + log::printable(why, 1000) +
-              "): mend that, stop the run if it goes on, and `xffl run`\n";
+              "): fix the cause, stop the run if it is active, and `xffl run`\n";
     else
       std::printf("%s: nothing has changed\n", begin.c_str());
   }
@@ -72,9 +72,9 @@ void resume(const history::RunFolder& folder, const config::Experiment& experime
     (paused.contains(name) ? resumed : others).push_back(name);
   const status::RunStatus status = status::read_status(folder.path(), experiment.rounds);
   if (!resumed.empty())
-    std::printf("run %s goes on at %s%s\n", folder.run().str().c_str(), join(resumed).c_str(),
+    std::printf("run %s continues at %s%s\n", folder.run().str().c_str(), join(resumed).c_str(),
                 status.coordinator.empty() ? " with the next `xffl run`" : "");
-  tell_not_paused(status, others);
+  report_not_paused(status, others);
 }
 
 void operate(const Flags& flags, Request request) {
@@ -87,15 +87,15 @@ void operate(const Flags& flags, Request request) {
       request.facilities.push_back(facility.name);
   SystemClock clock;
   facility::Services services =
-      facility::make_services(clock, experiment.project_folder, person_at_terminal());
+      facility::make_services(clock, experiment.project_folder, login_prompt());
   if (request.kind == Request::Kind::kResume) return resume(folder, experiment, services, request);
   run::operate(experiment, folder, services, request, kPatience);
   const std::string run = folder.run().str();
   if (request.kind == Request::Kind::kCancel)
-    std::printf("run %s is over; its published models stay in %s\n", run.c_str(),
+    std::printf("run %s is cancelled; its published models stay in %s\n", run.c_str(),
                 folder.path().c_str());
   if (request.kind == Request::Kind::kPause)
-    std::printf("run %s: no further job begins at %s; continue with `xffl resume`\n", run.c_str(),
+    std::printf("run %s submits no more jobs at %s; continue with `xffl resume`\n", run.c_str(),
                 join(request.facilities).c_str());
 }
 
@@ -103,10 +103,10 @@ void repair(const ProjectOptions& options) {
   const history::RunFolder folder = options.existing_run();
   const history::Repaired repaired = history::repair(folder.journal());
   if (repaired.damaged.empty())
-    std::printf("the journal of run %s is whole: nothing was changed\n",
+    std::printf("the journal of run %s is intact: nothing was changed\n",
                 folder.run().str().c_str());
   else
-    std::printf("the journal of run %s has %lld events again; what was damaged is %s\n",
+    std::printf("the journal of run %s is repaired, with %lld events; the damaged file is %s\n",
                 folder.run().str().c_str(), static_cast<long long>(repaired.events),
                 repaired.damaged.c_str());
 }
@@ -115,7 +115,7 @@ void adopt(const ProjectOptions& options) {
   const history::RunFolder folder = options.existing_run();
   const bool adopted = history::adopt_run(folder);
   std::printf("run %s %s %s\n", folder.run().str().c_str(),
-              adopted ? "is worked on from now on in" : "was worked on already in",
+              adopted ? "is now coordinated in" : "was coordinated already in",
               folder.path().c_str());
 }
 
@@ -133,24 +133,28 @@ CLI::App* add(CLI::App& app, const std::shared_ptr<Flags>& flags, const char* na
 void add_operate_commands(CLI::App& app) {
   const auto flags = std::make_shared<Flags>();
   add(app, flags, "cancel", "end a run and its jobs at the facilities", Request::Kind::kCancel);
-  CLI::App* pause = add(app, flags, "pause",
-                        "begin no further jobs, at some facilities or all; what runs goes on",
-                        Request::Kind::kPause);
-  pause->add_option("--reason", flags->reason, "for `xffl status`");
-  CLI::App* resume = add(app, flags, "resume",
-                         "go on where a facility was paused, by a person or "
-                         "because somebody cancelled its job",
-                         Request::Kind::kResume);
-  CLI::App* journal = app.add_subcommand("journal", "a run's memory");
+  CLI::App* pause =
+      add(app, flags, "pause",
+          "stop submitting jobs at some or all facilities; running jobs continue and their "
+          "updates are used",
+          Request::Kind::kPause);
+  pause->add_option("--reason", flags->reason, "shown by `xffl status`");
+  CLI::App* resume =
+      add(app, flags, "resume",
+          "submit jobs again at facilities that a user paused, or where a user cancelled "
+          "xffl's job",
+          Request::Kind::kResume);
+  CLI::App* journal =
+      app.add_subcommand("journal", "repair a run's journal, or take over a copied run");
   journal->require_subcommand(1);
-  CLI::App* mend =
-      journal->add_subcommand("repair", "make a damaged journal again from its mirror");
-  add_project_options(mend, flags->project);
-  mend->callback([flags] { repair(flags->project); });
-  CLI::App* take = journal->add_subcommand(
-      "adopt", "make a copied run the run, when the one that it was copied from is gone");
-  add_project_options(take, flags->project);
-  take->callback([flags] { adopt(flags->project); });
+  CLI::App* repairs =
+      journal->add_subcommand("repair", "rebuild a damaged journal from its mirror");
+  add_project_options(repairs, flags->project);
+  repairs->callback([flags] { repair(flags->project); });
+  CLI::App* adopts =
+      journal->add_subcommand("adopt", "take over a copied run folder (the original must be gone)");
+  add_project_options(adopts, flags->project);
+  adopts->callback([flags] { adopt(flags->project); });
   for (CLI::App* command : {pause, resume})
     command->add_option("facility", flags->facilities, "names in xffl.yaml (default: all)");
 }

@@ -1,5 +1,5 @@
-// How it works: the script is rendered as `xffl run` would render it and, unless --offline, shown
-// to each facility's Slurm with --test-only, which submits nothing.
+// How it works: renders each script as `xffl run` does and, unless --offline, passes it to the
+// facility's `sbatch --test-only`, which submits nothing.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
@@ -30,14 +30,14 @@ struct FacilityPlan {
   std::string name;
   facility::RenderedScript script;
   uint64_t push_bytes = 0, fetch_bytes = 0;
-  bool may_pack = false;       // fewer bytes may do: how many is known when the model is packed
-  double node_hours = 0;       // at most: nodes times walltime; 0 where no Slurm counts
-  double idle_node_hours = 0;  // of them, at most: a job that stays for the next round
-  int jobs_left = 0;           // with this one; the evaluation of the last model is one, too
-  std::string answer;          // of the scheduler
+  bool may_pack = false;       // push_bytes is an upper bound: the model may be packed
+  double node_hours = 0;       // at most: nodes times walltime; 0 without Slurm
+  double idle_node_hours = 0;  // part of node_hours, at most: the kept allocation
+  int jobs_left = 0;           // including this job and the last model's evaluation
+  std::string answer;          // the scheduler's
 };
 
-// Throws where `xffl run` would submit nothing: a plan of what it refuses would mislead.
+// Throws when `xffl run` would submit nothing.
 history::RunState history_of(const ProjectOptions& options, const config::Experiment& experiment) {
   if (options.run.empty() && !history::latest_run(options.runs())) return facility::preview_state();
   const history::RunFolder folder = options.existing_run();
@@ -48,12 +48,12 @@ history::RunState history_of(const ProjectOptions& options, const config::Experi
     throw Error(ErrorKind::kNotFound,
                 "run " + folder.run().str() +
                     (run_state.cancelled ? " was cancelled" : " is complete") +
-                    ": `xffl run --new` starts another");
+                    ": `xffl run --new` starts a new run");
   return run_state;
 }
 
-// The model of round `number` is at the facility already when this round's attempt was pushed.
-bool holds_the_model(const history::RunState& run_state, int number, const FacilityName& name) {
+// Whether an attempt of round `number` has pushed the round's model already.
+bool has_model(const history::RunState& run_state, int number, const FacilityName& name) {
   const auto round = run_state.rounds.find(number);
   if (round == run_state.rounds.end()) return false;
   const auto facility = round->second.facilities.find(name);
@@ -65,7 +65,7 @@ bool holds_the_model(const history::RunState& run_state, int number, const Facil
 
 std::string ask(const config::Facility& facility, facility::Services& services,
                 const facility::RenderedScript& script) try {
-  if (facility.scheduler != config::SchedulerKind::kSlurm) return "a process of this machine";
+  if (facility.scheduler != config::SchedulerKind::kSlurm) return "a process on this machine";
   const auto session = services.connect(facility);
   const submit::TestOnly answer =
       submit::test_only(*session, facility::slurm_settings(facility.slurm),
@@ -81,18 +81,17 @@ std::vector<FacilityPlan> make_plans(const Flags& flags, const config::Experimen
   const facility::ModelBytes bytes = facility::model_bytes(experiment, experiment.model);
   SystemClock clock;
   facility::Services services =
-      facility::make_services(clock, experiment.project_folder, person_at_terminal());
+      facility::make_services(clock, experiment.project_folder, login_prompt());
   std::vector<FacilityPlan> plans;
-  const bool measures =
+  const bool evaluates =
       experiment.policy.evaluate_last && run_state.done().rounds_published >= experiment.rounds;
   for (const config::Facility& facility : experiment.facilities) {
-    if (measures && facility.validation.empty()) continue;  // has no part in the evaluation
+    if (evaluates && facility.validation.empty()) continue;
     FacilityPlan plan;
     plan.name = facility.name.str();
     plan.script = facility::render_script(experiment, run_state, facility.name, std::nullopt,
                                           services.programs);
-    if (!holds_the_model(run_state, plan.script.round, facility.name))
-      plan.push_bytes = bytes.published;
+    if (!has_model(run_state, plan.script.round, facility.name)) plan.push_bytes = bytes.published;
     plan.may_pack = facility.access == config::AccessKind::kSsh && plan.push_bytes > 0 &&
                     facility.transfer.pack != config::PackModels::kNever && plan.script.round > 1;
     if (plan.push_bytes > 0 && plan.script.round == 1) plan.push_bytes += bytes.adapted;
@@ -115,17 +114,17 @@ void print(const std::vector<FacilityPlan>& plans, const config::Experiment& exp
   double node_hours = 0;
   for (const FacilityPlan& plan : plans) {
     node_hours += plan.node_hours * plan.jobs_left;
-    const std::string what = plan.script.evaluates ? "evaluation of the last model"
+    const std::string part = plan.script.evaluates ? "evaluation of the last model"
                                                    : "round " + std::to_string(plan.script.round) +
                                                          " of " + std::to_string(experiment.rounds);
-    std::printf("%s: %s, attempt %d, job %s\n", plan.name.c_str(), what.c_str(),
+    std::printf("%s: %s, attempt %d, job %s\n", plan.name.c_str(), part.c_str(),
                 plan.script.attempt, plan.script.job_name.c_str());
-    std::printf("  sends %s%.1f MB, brings back %.1f MB a round", plan.may_pack ? "at most " : "",
+    std::printf("  sends %s%.1f MB, fetches %.1f MB per round", plan.may_pack ? "at most " : "",
                 static_cast<double>(plan.push_bytes) / 1e6,
                 static_cast<double>(plan.fetch_bytes) / 1e6);
-    if (plan.node_hours > 0) std::printf("; at most %.2f node-hours a round", plan.node_hours);
+    if (plan.node_hours > 0) std::printf("; at most %.2f node-hours per round", plan.node_hours);
     if (plan.idle_node_hours > 0)
-      std::printf(", of them %.2f idle (slurm.keep_allocation)", plan.idle_node_hours);
+      std::printf(", including %.2f idle (slurm.keep_allocation)", plan.idle_node_hours);
     std::printf("\n  %s\n", log::printable(plan.answer, 400).c_str());
   }
   if (node_hours > 0) std::printf("at most %.1f node-hours to the end of the run\n", node_hours);
@@ -154,10 +153,10 @@ void print_json(const std::vector<FacilityPlan>& plans) {
 void add_plan_command(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   CLI::App* command = app.add_subcommand(
-      "plan", "what the next round would submit, move and cost; submits nothing");
+      "plan", "show the jobs, transfers and cost of the next round; submits nothing");
   add_project_options(command, flags->project);
-  command->add_flag("--offline", flags->offline, "ask no facility");
-  command->add_flag("--json", flags->json, "for programs");
+  command->add_flag("--offline", flags->offline, "contact no facility");
+  command->add_flag("--json", flags->json, "print JSON");
   command->callback([flags] {
     const config::Experiment experiment = config::load_experiment(flags->project.project);
     const std::vector<FacilityPlan> plans = make_plans(*flags, experiment);

@@ -25,14 +25,14 @@ history::RunFolder ProjectOptions::existing_run() const {
     const history::RunFolder named(runs(), RunName(run));
     std::error_code unknown;
     if (!std::filesystem::exists(named.journal(), unknown))
-      throw Error(ErrorKind::kNotFound, "there is no run " + run + " in " + runs().string() +
+      throw Error(ErrorKind::kNotFound, "run " + run + " does not exist in " + runs().string() +
                                             (latest ? "; the newest is " + latest->str() : "") +
                                             ": `xffl run -p " + project.string() +
-                                            " --new` starts another");
+                                            " --new` starts a new run");
     return named;
   }
   if (!latest)
-    throw Error(ErrorKind::kNotFound, "there is no run in " + runs().string() +
+    throw Error(ErrorKind::kNotFound, "no run exists in " + runs().string() +
                                           ": start one with `xffl run -p " + project.string() +
                                           "`");
   return history::RunFolder(runs(), *latest);
@@ -42,8 +42,8 @@ void add_project_options(CLI::App* command, ProjectOptions& options) {
   command->add_option("-p,--project", options.project,
                       "the folder with xffl.yaml (default: this folder)");
   command->add_option("-w,--workdir", options.workdir,
-                      "where runs/ is (default: the project's folder)");
-  command->add_option("--run", options.run, "which run, such as 0003 (default: the newest)");
+                      "the folder of runs/ (default: the project's folder)");
+  command->add_option("--run", options.run, "the run, such as 0003 (default: the newest)");
 }
 
 config::Experiment experiment_of(const ProjectOptions& options, const history::RunFolder& folder) {
@@ -65,13 +65,13 @@ void require_model(const config::Experiment& experiment) {
                   missing + "; correct it in xffl.yaml, or put a Hugging Face folder there");
 }
 
-StopOnSignal::StopOnSignal(std::string words) : StopOnSignal(std::move(words), std::nullopt) {}
+StopOnSignal::StopOnSignal(std::string message) : StopOnSignal(std::move(message), std::nullopt) {}
 StopOnSignal::StopOnSignal(std::chrono::seconds patience)
-    : StopOnSignal("detaching; jobs at the facilities go on", patience) {}
+    : StopOnSignal("detaching; jobs at the facilities keep running", patience) {}
 
-StopOnSignal::StopOnSignal(std::string words, std::optional<std::chrono::seconds> patience)
+StopOnSignal::StopOnSignal(std::string message, std::optional<std::chrono::seconds> patience)
     : state_(std::make_unique<State>()) {
-  // Blocked here, before other threads begin, the signals reach only the descriptor.
+  // Blocked before other threads start, so that the signals reach only the descriptor.
   sigset_t set;
   sigemptyset(&set);
   for (int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, number);
@@ -79,13 +79,12 @@ StopOnSignal::StopOnSignal(std::string words, std::optional<std::chrono::seconds
   state_->signals = UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!state_->signals) throw system_error("watch signals", errno);
   state_->thread = std::jthread(
-      [state = state_.get(), words = std::move(words), patience](const std::stop_token& end) {
-        auto leaves = std::chrono::steady_clock::time_point::max();
+      [state = state_.get(), message = std::move(message), patience](const std::stop_token& end) {
+        auto exit_at = std::chrono::steady_clock::time_point::max();
         while (!end.stop_requested()) {
-          if (std::chrono::steady_clock::now() > leaves) {
-            std::fprintf(stderr,
-                         "xffl: stopped in the middle of something that takes longer; run again "
-                         "to continue\n");
+          if (std::chrono::steady_clock::now() > exit_at) {
+            std::fprintf(
+                stderr, "xffl: stopped before a long operation has ended; run again to continue\n");
             ::_exit(exit_code(ErrorKind::kCancelled));
           }
           signalfd_siginfo info;
@@ -94,8 +93,8 @@ StopOnSignal::StopOnSignal(std::string words, std::optional<std::chrono::seconds
             continue;
           }
           if (state->stop.stop_requested()) ::_exit(130);
-          std::fprintf(stderr, "\nxffl: %s (once more to leave at once)\n", words.c_str());
-          if (patience) leaves = std::chrono::steady_clock::now() + *patience;
+          std::fprintf(stderr, "\nxffl: %s (a second signal exits at once)\n", message.c_str());
+          if (patience) exit_at = std::chrono::steady_clock::now() + *patience;
           state->stop.request_stop();
         }
       });

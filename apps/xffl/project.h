@@ -1,4 +1,4 @@
-// What the commands that work on a project share: where its runs are, and ending on a signal.
+// Shared by the commands of a project: the folder of its runs, and the end on a signal.
 #pragma once
 
 #include <chrono>
@@ -17,35 +17,34 @@ class App;
 
 namespace xffl {
 
-// -p and -w of every command.
+// The values of -p, -w and --run.
 struct ProjectOptions {
   std::filesystem::path project = ".";
   std::filesystem::path workdir;  // empty: the project's folder
   std::string run;                // empty: the newest
 
   std::filesystem::path runs() const;
-  /// The run named or the newest. Throws kNotFound when there is none.
+  /// The run of `run`, or the newest. Throws kNotFound when it does not exist.
   history::RunFolder existing_run() const;
 };
 
-/// -p, -w and --run of a command.
+/// Adds -p, -w and --run to a command.
 void add_project_options(CLI::App* command, ProjectOptions& options);
 
-/// What the run works with now: its config.resolved.yaml.
+/// The present configuration of a run: its config.resolved.yaml.
 config::Experiment experiment_of(const ProjectOptions& options, const history::RunFolder& folder);
 
-/// Throws kNotFound, with what to do, unless the model and the adapter that round 1 starts from are
-/// there.
+/// Throws kNotFound, with the fix, unless the model and the adapter of round 1 exist.
 void require_model(const config::Experiment& experiment);
 
 /// Requests a stop on the first SIGINT, SIGTERM or SIGHUP; a second one ends the process at once
 /// (exit code 130). One at a time.
 class StopOnSignal {
  public:
-  /// `words` are said on the first signal.
-  explicit StopOnSignal(std::string words = "detaching; jobs at the facilities go on");
-  /// What has not come to its end so long after the first signal is left as it is, with the exit
-  /// code of kCancelled: for work that a kill at any instant does not harm.
+  /// Prints `message` on the first signal.
+  explicit StopOnSignal(std::string message = "detaching; jobs at the facilities keep running");
+  /// The same, and ends the process with the exit code of kCancelled when it is still running
+  /// `patience` after the first signal: for work that survives a kill at any instant.
   explicit StopOnSignal(std::chrono::seconds patience);
   ~StopOnSignal();
   StopOnSignal(const StopOnSignal&) = delete;
@@ -53,7 +52,7 @@ class StopOnSignal {
   std::stop_token token() const;
 
  private:
-  StopOnSignal(std::string words, std::optional<std::chrono::seconds> patience);
+  StopOnSignal(std::string message, std::optional<std::chrono::seconds> patience);
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -25,8 +25,8 @@ struct Flags {
 history::RunState history_of(const ProjectOptions& options) {
   if (options.run.empty() && !history::latest_run(options.runs())) {
     std::fprintf(stderr,
-                 "xffl: there is no run yet: this is a preview, a run's folder and nonce will be "
-                 "others\n");
+                 "xffl: no run exists yet: this is a preview, the run's folder and nonce will "
+                 "differ\n");
     return facility::preview_state();
   }
   return history::replay(history::read_events(options.existing_run().journal()));
@@ -46,7 +46,7 @@ void render(const Flags& flags) {
   std::fprintf(
       stderr,
       "xffl: round %d%s, attempt %d: %s\n"
-      "xffl: it expects %s/job.json, the model in %s%s%s, which the coordinator puts there "
+      "xffl: the script reads %s/job.json and the model in %s%s%s; the coordinator pushes them "
       "before it submits\n",
       rendered.round, rendered.evaluates ? " (evaluation of the last model)" : "", rendered.attempt,
       rendered.job_name.c_str(), log::printable(rendered.folder.str(), 4000).c_str(),
@@ -58,14 +58,15 @@ void render(const Flags& flags) {
 
 void add_render_command(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
-  CLI::App* command = app.add_subcommand(
-      "render", "print the job script that a facility gets next; touches no facility");
+  CLI::App* command =
+      app.add_subcommand("render", "print a facility's next job script; contacts no facility");
   command->add_option("facility", flags->facility, "its name in xffl.yaml")->required();
   command->add_option("-p,--project", flags->project.project, "the project's folder (default: .)");
   command->add_option("-w,--workdir", flags->project.workdir,
-                      "where runs/ lies (default: the project's folder)");
-  command->add_option("--run", flags->project.run, "a run (default: the newest)");
-  command->add_option("--round", flags->round, "a round (default: the one in progress or next)")
+                      "the folder of runs/ (default: the project's folder)");
+  command->add_option("--run", flags->project.run, "the run (default: the newest)");
+  command
+      ->add_option("--round", flags->round, "the round (default: the one in progress, or the next)")
       ->check(CLI::PositiveNumber);
   command->add_option("--out", flags->out, "write it to a file instead of the terminal");
   command->callback([flags] { render(*flags); });

@@ -21,8 +21,8 @@ std::string format(const char* pattern, auto... values) {
   return text;
 }
 
-// "step 12 of 40  loss 5.1234  1234 tokens/s" from a line of metrics.jsonl; empty when it cannot be
-// read.
+// "step 12 of 40  loss 5.1234  1234 tokens/s" from a line of metrics.jsonl; empty for a line
+// without these metrics.
 std::string describe(const std::string& metrics_line) try {
   const Json json = parse_json(metrics_line, "metrics.jsonl");
   JsonObject line(json, "metrics.jsonl");
@@ -67,14 +67,14 @@ facility::Observer RoundDisplay::observer() {
                              double seconds) { show_round(round, participants, seconds); }};
 }
 
-// Where a terminal is too narrow for all of it, each facility has its share.
+// On a narrow terminal each facility gets an equal share of the width.
 std::string RoundDisplay::line(int round) const {
   const std::string head =
       round > num_rounds_ ? "last evaluation" : format("round %d of %d", round, num_rounds_);
   const auto with = [&](size_t share) {
     std::string text = head;
-    for (const auto& [name, words] : live_)
-      text += ("  | " + name.str() + ": " + words).substr(0, share);
+    for (const auto& [name, activity] : live_)
+      text += ("  | " + name.str() + ": " + activity).substr(0, share);
     return text;
   };
   const std::string whole = with(std::string::npos);

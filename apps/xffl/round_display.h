@@ -13,7 +13,7 @@
 
 namespace xffl {
 
-/// Shows the activity of the facilities, their training and finished rounds as they happen: a live
+/// Shows the activity of the facilities, the steps of their trainings and finished rounds: a live
 /// line on a terminal, a line every few seconds in a pipe.
 class RoundDisplay {
  public:
@@ -30,9 +30,9 @@ class RoundDisplay {
   const int num_rounds_;
   const bool terminal_;
   const std::filesystem::path live_file_;
-  std::mutex mutex_;                               // guards what follows
-  std::map<FacilityName, std::string> live_;       // what each does
-  std::map<FacilityName, std::string> trainings_;  // of this round: the last step
+  std::mutex mutex_;                               // guards the members below
+  std::map<FacilityName, std::string> live_;       // activity, or the last step
+  std::map<FacilityName, std::string> trainings_;  // the last step of this round
   std::chrono::steady_clock::time_point last_line_;
   std::jthread watch_;
 };

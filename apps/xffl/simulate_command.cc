@@ -1,12 +1,18 @@
 #include <CLI/CLI.hpp>
+#include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <memory>
 
 #include "commands.h"
-#include "simulate_facility.h"
+#include "project.h"
+#include "round_display.h"
 #include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/log.h"
+#include "xffl/config/load.h"
 #include "xffl/launch/ranks.h"
 
 namespace xffl {
@@ -36,12 +42,70 @@ int run_program(SimulateOptions options) {
   if (!options.venv.empty()) spec.env = launch::venv_environment(options.venv);
   spec.argv = launch::program_argv(options.program, spec.env, options.arguments);
   spec.world_size = options.world_size;
-  // Into a pipe, Python would hold its lines back until it ends.
+  // Python would buffer its output in a pipe until it ends.
   if (std::getenv("PYTHONUNBUFFERED") == nullptr) spec.env["PYTHONUNBUFFERED"] = "1";
   return launch::run_ranks(spec, {});
 }
 
-int run(const SimulateOptions& options) {
+const config::Facility& choose(const config::Experiment& experiment, const std::string& name) {
+  if (!name.empty()) return experiment.facility(FacilityName(name));
+  if (experiment.facilities.size() == 1) return experiment.facilities.front();
+  std::string names;
+  for (const config::Facility& facility : experiment.facilities) names += " " + facility.name.str();
+  throw Error(ErrorKind::kUsage,
+              "the project has several facilities, choose one with --facility:" + names);
+}
+
+void print_report(const job::JobReport& report) {
+  std::printf("\n%-22s %d\n", "ranks", report.world_size);
+  std::printf("%-22s %lld\n", "steps", static_cast<long long>(report.steps));
+  std::printf("%-22s %lld\n", "tokens", static_cast<long long>(report.tokens));
+  std::printf("%-22s %.4f (last step %.4f)\n", "training loss", report.train_loss,
+              report.train_loss_last);
+  for (const job::ValidationResult& result : report.validation)
+    std::printf("%-22s %.4f -> %.4f (perplexity %.1f -> %.1f)\n",
+                ("validation " + result.name).c_str(), result.nll_before, result.nll_after,
+                std::exp(result.nll_before), std::exp(result.nll_after));
+  std::printf("%-22s %.0f\n", "tokens/s", report.tokens_per_second);
+  std::printf("%-22s %.0f MB (largest rank)\n", "peak memory",
+              static_cast<double>(report.peak_memory_bytes) / 1e6);
+  std::printf("%-22s %.1f s (%.1f s training)\n", "time", report.total_seconds,
+              report.train_seconds);
+}
+
+// Runs the first round of one facility under <project>/simulations: a federation of one facility
+// with local objects, whose job is that of `xffl run`.
+int simulate_facility(const std::filesystem::path& project, const std::string& facility,
+                      int world_size) {
+  config::Experiment experiment = config::load_experiment(project);
+  config::Facility chosen = choose(experiment, facility);
+  const std::filesystem::path folder = std::filesystem::absolute(project) / "simulations";
+  chosen.access = config::AccessKind::kLocal;
+  chosen.scheduler = config::SchedulerKind::kProcess;
+  chosen.template_file.clear();
+  chosen.workdir = RemotePath((folder / "work").lexically_normal().string());
+  chosen.world_size = world_size;
+  experiment.facilities = {chosen};
+  experiment.policy.on_missing = config::OnMissing::kFail;
+  experiment.policy.max_attempts = 1;
+  experiment.policy.poll_interval = std::chrono::milliseconds(300);
+  // The learning-rate schedule still spans all rounds of the experiment.
+  experiment.rounds = 1;
+
+  const history::RunFolder run(folder / "runs", history::next_run(folder / "runs"));
+  make_dirs(run.path());
+  log::set_file(run.log());
+  SystemClock clock;
+  facility::Services services = facility::make_services(clock, experiment.project_folder);
+  RoundDisplay display(1);
+  StopOnSignal signals;
+  run::run_federation(experiment, run, services, signals.token(), display.observer());
+  print_report(job::read_job_report(run.facility(1, chosen.name) / "report.json"));
+  std::printf("%-22s %s\n", "files", run.path().c_str());
+  return 0;
+}
+
+int simulate(const SimulateOptions& options) {
   if (options.project.empty()) {
     if (!options.facility.empty())
       throw Error(ErrorKind::kUsage, "--facility names a facility of a project: give -p PROJECT");
@@ -75,23 +139,25 @@ void add_simulate_commands(CLI::App& app, int& exit_code,
   auto options = std::make_shared<SimulateOptions>();
   options->arguments = std::move(program_arguments);
   CLI::App* command = app.add_subcommand(
-      "simulate", "Run a program, or one facility's training, as N ranks on this machine");
+      "simulate", "run a program, or one facility's training, as N ranks on this machine");
   command->alias("exec");
-  command->add_option("program", options->program, "A program, or a Python script (*.py)");
-  command->add_option("--world-size", options->world_size, "Number of ranks")
+  command->add_option("program", options->program, "a program, or a Python script (*.py)");
+  command->add_option("--world-size", options->world_size, "number of ranks")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   command->add_option("--venv", options->venv, "Python environment: its folder or bin/activate");
-  command->add_option("-p,--project", options->project, "Train as this project's facility does");
-  command->add_option("--facility", options->facility, "Which one, when the project has several");
+  command->add_option("-p,--project", options->project,
+                      "run the training of a facility of this project");
+  command->add_option("--facility", options->facility,
+                      "the facility, when the project has several");
   command->footer(
       "  xffl simulate PROGRAM [--world-size N] [--venv DIR] [--arguments ARGUMENT...]\n"
       "  xffl simulate -p PROJECT [--facility NAME] [--world-size N]\n"
       "  xffl exec [--world-size N] -- PROGRAM [ARGUMENT...]\n\n"
-      "--arguments (or --) gives everything after it to the program as it is. Ranks find RANK,\n"
-      "WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in their\n"
-      "environment. When one fails, all end, and its exit code is the command's.");
-  command->callback([options, &exit_code] { exit_code = run(*options); });
+      "The program gets all arguments after --arguments (or --) unchanged. Each rank finds RANK,\n"
+      "WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment.\n"
+      "When one rank fails, xffl ends all, and exits with the exit code of that rank.");
+  command->callback([options, &exit_code] { exit_code = simulate(*options); });
 }
 
 }  // namespace xffl

@@ -13,13 +13,14 @@
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
 #include "xffl/facility/services.h"
+#include "xffl/plan/facility_layout.h"
 #include "xffl/run/federation.h"
 #include "xffl/status/status.h"
 
 namespace xffl {
 namespace {
 
-// Certificates that end soon: files and the agent are looked at, no network.
+// Adds certificates that expire soon; reads files and the agent, not the network.
 void add_credentials(status::RunStatus& status, const config::Experiment& experiment) {
   constexpr std::chrono::hours kSoon{2};
   for (const config::Facility& facility : experiment.facilities) try {
@@ -28,8 +29,8 @@ void add_credentials(status::RunStatus& status, const config::Experiment& experi
           remote::credential_expiry(facility::ssh_settings(facility, experiment.project_folder));
       if (ends && *ends - SystemClock().utc() <= kSoon)
         status.credentials[facility.name] = {*ends, facility.ssh.renew};
-    } catch (const Error& error) {  // the log-in says it
-      log::debug("no certificate to look at",
+    } catch (const Error& error) {  // the next log-in reports it
+      log::debug("the certificate cannot be read",
                  {{"facility", facility.name.str()}, {"problem", error.what()}});
     }
 }
@@ -44,7 +45,7 @@ void show_status(const ProjectOptions& options, bool json) {
              stdout);
 }
 
-// One line of coordinator.log for people.
+// Formats a JSON line of coordinator.log as text.
 std::string readable(const std::string& json_line) try {
   const Json json = parse_json(json_line, "log");
   std::string text;
@@ -62,9 +63,9 @@ void wait(std::chrono::milliseconds pause, const std::stop_token& stop) {
   SystemClock().sleep(pause, stop);
 }
 
-constexpr size_t kMaxLine = 1 << 20;  // of a job that writes no line ends
+constexpr size_t kMaxLine = 1 << 20;  // then a job's output without newlines is printed
 
-// A private key's lines say what they are only together.
+// Hides the lines of a private key; one line alone does not look like a key.
 class KeyLines {
  public:
   bool hides(const std::string& line) {
@@ -79,12 +80,11 @@ class KeyLines {
   bool inside_ = false;
 };
 
-// Prints whole lines from `read_more`, which appends a block of what is new, as long as there is
-// any; goes on while `follow`.
-// Returns whether there was anything.
+// Prints the lines of `read_more`, which appends the next block and returns false at the end; with
+// `follow`, polls for more. Returns whether there was any output.
 bool print_lines(const std::function<bool(std::string&)>& read_more, bool follow,
                  std::chrono::milliseconds pause, bool is_json) {
-  StopOnSignal signals("leaving");
+  StopOnSignal signals("stopped following");
   std::string pending;
   KeyLines key;
   bool more = false, any = false;
@@ -106,7 +106,7 @@ bool print_lines(const std::function<bool(std::string&)>& read_more, bool follow
 
 void coordinator_logs(const history::RunFolder& folder, bool follow) {
   std::ifstream file(folder.log());
-  if (!file) throw Error(ErrorKind::kNotFound, "there is no " + folder.log().string());
+  if (!file) throw Error(ErrorKind::kNotFound, folder.log().string() + " does not exist");
   print_lines(
       [&](std::string& pending) {
         file.clear();
@@ -118,10 +118,10 @@ void coordinator_logs(const history::RunFolder& folder, bool follow) {
       follow, std::chrono::milliseconds(300), true);
 }
 
-// The job's output at the facility, of its newest attempt that has a job.
+// The path of the job's output at the facility, for the newest attempt with a job.
 RemotePath job_output(const config::Experiment& experiment, const history::RunState& run_state,
                       const FacilityName& name) {
-  experiment.facility(name);
+  const config::Facility& facility = experiment.facility(name);
   for (auto it = run_state.rounds.rbegin(); it != run_state.rounds.rend(); ++it) {
     const auto state = it->second.facilities.find(name);
     if (state == it->second.facilities.end()) continue;
@@ -129,16 +129,8 @@ RemotePath job_output(const config::Experiment& experiment, const history::RunSt
     const auto attempt = std::find_if(attempts.rbegin(), attempts.rend(),
                                       [](const history::Attempt& a) { return !a.job_id.empty(); });
     if (attempt == attempts.rend()) continue;
-    const plan::Done before{it->first - 1, it->first == 1
-                                               ? run_state.initial_sha256
-                                               : run_state.rounds.at(it->first - 1).model_sha256};
-    config::Experiment wanted = experiment;
-    wanted.policy.evaluate_last = true;  // it may have been when the job was submitted
-    const auto plan = plan::next_round(wanted, *run_state.identity, before);
-    if (!plan) continue;
-    for (const plan::FacilityPlan& facility : plan->facilities)
-      if (facility.facility == name)
-        return plan::attempt_folder(facility, attempt->number) / submit::kJobOutput;
+    const RemotePath folder = plan::facility_folder(experiment, *run_state.identity, facility);
+    return plan::attempt_folder(folder, it->first, attempt->number) / submit::kJobOutput;
   }
   throw Error(ErrorKind::kNotFound, "facility " + name.str() + " has no job in this run yet");
 }
@@ -151,10 +143,10 @@ void facility_logs(const ProjectOptions& options, const std::string& facility, b
   const RemotePath path = job_output(experiment, run_state, name);
   SystemClock clock;
   const facility::Services services =
-      facility::make_services(clock, experiment.project_folder, person_at_terminal());
+      facility::make_services(clock, experiment.project_folder, login_prompt());
   const auto session = services.connect(experiment.facility(name));
   uint64_t offset = 0;
-  // A log-in node is asked less often than a disk.
+  // A log-in node is polled less often than a local disk.
   const bool remote = experiment.facility(name).access == config::AccessKind::kSsh;
   const bool any = print_lines(
       [&](std::string& pending) {
@@ -167,7 +159,7 @@ void facility_logs(const ProjectOptions& options, const std::string& facility, b
       },
       follow, std::chrono::milliseconds(remote ? 3000 : 300), false);
   if (!any)
-    std::fprintf(stderr, "there is no output yet in %s: `xffl status` says what the job is doing\n",
+    std::fprintf(stderr, "no output yet in %s: `xffl status` shows the state of the job\n",
                  path.str().c_str());
 }
 
@@ -180,16 +172,16 @@ void add_status_commands(CLI::App& app) {
     std::string facility;
   };
   auto state = std::make_shared<State>();
-  CLI::App* status_command = app.add_subcommand("status", "what a run is doing");
+  CLI::App* status_command = app.add_subcommand("status", "show the progress of a run");
   add_project_options(status_command, state->options);
-  status_command->add_flag("--json", state->json, "for programs");
+  status_command->add_flag("--json", state->json, "print JSON");
   status_command->callback([state] { show_status(state->options, state->json); });
 
-  CLI::App* logs_command =
-      app.add_subcommand("logs", "the coordinator's log, or the output of a facility's newest job");
+  CLI::App* logs_command = app.add_subcommand(
+      "logs", "print the coordinator's log, or the output of a facility's newest job");
   add_project_options(logs_command, state->options);
   logs_command->add_option("facility", state->facility, "a facility's name");
-  logs_command->add_flag("-f,--follow", state->follow, "go on with what comes");
+  logs_command->add_flag("-f,--follow", state->follow, "follow: print new lines as they arrive");
   logs_command->callback([state] {
     if (state->facility.empty())
       coordinator_logs(state->options.existing_run(), state->follow);

@@ -17,11 +17,11 @@
 namespace xffl {
 namespace {
 
-constexpr std::chrono::seconds kPersonPatience{110};  // OpenSSH waits 120 s for a log-in
+constexpr std::chrono::seconds kLoginPatience{110};  // sshd's LoginGraceTime is 120 s
 
 UniqueFd open_terminal() { return UniqueFd(::open("/dev/tty", O_RDWR | O_CLOEXEC)); }
 
-// What is typed is not shown while it lives.
+// Switches off the terminal's echo during its lifetime.
 class NoEcho {
  public:
   explicit NoEcho(int fd) : fd_(fd) {
@@ -48,13 +48,13 @@ void await_line(int fd, std::chrono::seconds patience, const std::stop_token& st
   for (pollfd wait{fd, POLLIN, 0}; ::poll(&wait, 1, 100) <= 0;) {
     if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
     if (patience.count() > 0 && std::chrono::steady_clock::now() > ends)
-      throw Error(ErrorKind::kAuth, "nobody answered within " + std::to_string(patience.count()) +
+      throw Error(ErrorKind::kAuth, "no answer within " + std::to_string(patience.count()) +
                                         " s: run `xffl login` for this facility");
   }
 }
 
 std::string read_line(int fd, std::chrono::seconds patience, const std::stop_token& stop) {
-  await_line(fd, patience, stop);  // a terminal gives whole lines
+  await_line(fd, patience, stop);  // a terminal delivers whole lines
   std::string line;
   for (char c = 0; line.size() < 4096;) {
     const ssize_t n = ::read(fd, &c, 1);
@@ -70,7 +70,7 @@ std::string read_line(int fd, std::chrono::seconds patience, const std::stop_tok
 
 bool has_terminal() { return static_cast<bool>(open_terminal()); }
 
-bool has_person() {
+bool is_interactive() {
   return ::isatty(STDIN_FILENO) != 0 && ::isatty(STDERR_FILENO) != 0 && has_terminal();
 }
 
@@ -78,29 +78,28 @@ std::string ask_on_terminal(const std::string& prompt, bool echo, std::chrono::s
                             std::stop_token stop) {
   const UniqueFd terminal = open_terminal();
   if (!terminal)
-    throw Error(ErrorKind::kUsage, "there is no terminal to ask '" + log::printable(prompt, 200) +
-                                       "' on: run this command where a person types");
-  // Who reads a terminal from the background is stopped, with all its threads.
+    throw Error(ErrorKind::kUsage, "no terminal for the question '" + log::printable(prompt, 200) +
+                                       "': run this command on a terminal");
+  // The kernel stops a background process that reads its terminal, with all threads.
   if (::tcgetpgrp(terminal.get()) != ::getpgrp())
-    throw Error(ErrorKind::kAuth, "nobody can be asked '" + log::printable(prompt, 200) +
+    throw Error(ErrorKind::kAuth, "cannot ask '" + log::printable(prompt, 200) +
                                       "': this process is in the background of its terminal");
-  // Before anything is shown: what is typed at once is neither shown nor thrown away.
-  const log::NoLiveLine alone;
+  // Before the prompt, so that typing ahead is neither echoed nor discarded.
+  const log::NoLiveLine no_live_line;
   std::optional<NoEcho> silence;
   if (!echo) silence.emplace(terminal.get());
   write_all(terminal.get(), std::as_bytes(std::span(prompt)), "/dev/tty");
   return read_line(terminal.get(), patience, stop);
 }
 
-remote::Ask person_at_terminal(std::stop_token stop) {
-  if (!has_person()) return {};
+remote::Ask login_prompt(std::stop_token stop) {
+  if (!is_interactive()) return {};
   return [stop](const std::string& prompt, bool echo) {
     try {
-      return ask_on_terminal("\r\033[K" + log::printable(prompt, 1000), echo, kPersonPatience,
-                             stop);
+      return ask_on_terminal("\r\033[K" + log::printable(prompt, 1000), echo, kLoginPatience, stop);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kUsage) throw;
-      // The terminal is gone, the run is not.
+      // The run outlives its terminal.
       throw Error(ErrorKind::kAuth, std::string(error.what()) + ", or `xffl login` there");
     }
   };

@@ -19,23 +19,23 @@ struct Flags {
   std::vector<std::string> fingerprints;  // --yes
 };
 
-// A host and the way to it.
-struct Way {
+// A host, and settings whose jump hosts lead to it.
+struct Route {
   remote::SshSettings settings;
   remote::SshHost host;
 };
 
-// Jump hosts first: what is behind one is seen only through it.
-std::vector<Way> ways_of(const remote::SshSettings& settings) {
-  std::vector<Way> ways;
+// Jump hosts first: a host behind them is reachable only through them.
+std::vector<Route> routes_of(const remote::SshSettings& settings) {
+  std::vector<Route> routes;
   remote::SshSettings so_far = settings;
   so_far.jump.clear();
   for (const remote::SshHost& jump : settings.jump) {
-    ways.push_back({so_far, jump});
+    routes.push_back({so_far, jump});
     so_far.jump.push_back(jump);
   }
-  for (const remote::SshHost& host : settings.hosts) ways.push_back({so_far, host});
-  return ways;
+  for (const remote::SshHost& host : settings.hosts) routes.push_back({so_far, host});
+  return routes;
 }
 
 void show(const std::vector<remote::HostKey>& pinned, const remote::HostKey& key) {
@@ -43,11 +43,12 @@ void show(const std::vector<remote::HostKey>& pinned, const remote::HostKey& key
   if (pinned.empty()) {
     std::printf("%s is not trusted yet.\n", where.c_str());
   } else {
-    std::printf("THE HOST KEY HAS CHANGED: %s. Somebody may be in between.\n", where.c_str());
+    std::printf("THE HOST KEY HAS CHANGED: %s. This may be a man-in-the-middle attack.\n",
+                where.c_str());
     for (const remote::HostKey& old : pinned)
       std::printf("  trusted so far  %s %s\n", old.type.c_str(), old.fingerprint.c_str());
   }
-  std::printf("  it shows now    %s %s\n", key.type.c_str(), key.fingerprint.c_str());
+  std::printf("  presented now   %s %s\n", key.type.c_str(), key.fingerprint.c_str());
   std::fflush(stdout);
 }
 
@@ -56,13 +57,15 @@ bool accepted(const Flags& flags, const remote::HostKey& key) {
     return std::find(flags.fingerprints.begin(), flags.fingerprints.end(), key.fingerprint) !=
            flags.fingerprints.end();
   if (!has_terminal()) return false;
-  return ask_on_terminal("Compare it with what the site publishes. Trust it? (type yes to trust) ",
-                         true) == "yes";
+  return ask_on_terminal(
+             "Compare it with the fingerprint that the site publishes. Trust it? (type yes to "
+             "trust) ",
+             true) == "yes";
 }
 
-void trust_one(const Flags& flags, const Way& way) {
-  const auto pinned = remote::trusted_keys(way.settings, way.host);
-  const remote::HostKey key = remote::fetch_host_key(way.settings, way.host, person_at_terminal());
+void trust_one(const Flags& flags, const Route& route) {
+  const auto pinned = remote::trusted_keys(route.settings, route.host);
+  const remote::HostKey key = remote::fetch_host_key(route.settings, route.host, login_prompt());
   const bool known = std::any_of(pinned.begin(), pinned.end(),
                                  [&](const remote::HostKey& old) { return old.line == key.line; });
   if (known) {
@@ -77,23 +80,26 @@ void trust_one(const Flags& flags, const Way& way) {
                     (!flags.fingerprints.empty() ? ": --yes names another fingerprint"
                      : has_terminal()            ? ": the answer was not 'yes'"
                                       : "; without a terminal, give --yes with its fingerprint"));
-  remote::trust(way.settings, key);
-  std::printf("trusted from now on, in %s\n", way.settings.known_hosts.c_str());
+  remote::trust(route.settings, key);
+  std::printf("pinned in %s\n", route.settings.known_hosts.c_str());
 }
 
 void trust(const Flags& flags) {
   const config::Experiment experiment = config::load_experiment(flags.project);
   const config::Facility& facility = experiment.facility(FacilityName(flags.facility));
   if (facility.access != config::AccessKind::kSsh)
-    throw Error(ErrorKind::kConfig, "the facility " + flags.facility + " is not behind SSH");
-  std::vector<Way> ways = ways_of(facility::ssh_settings(facility, experiment.project_folder));
-  for (Way& way : ways_of(facility::transfer_settings(facility, experiment.project_folder)))
-    if (std::none_of(ways.begin(), ways.end(), [&](const Way& w) { return w.host == way.host; }))
-      ways.push_back(std::move(way));
+    throw Error(ErrorKind::kConfig,
+                "the facility " + flags.facility + " has no SSH access (access: local)");
+  std::vector<Route> routes =
+      routes_of(facility::ssh_settings(facility, experiment.project_folder));
+  for (Route& route : routes_of(facility::transfer_settings(facility, experiment.project_folder)))
+    if (std::none_of(routes.begin(), routes.end(),
+                     [&](const Route& known) { return known.host == route.host; }))
+      routes.push_back(std::move(route));
   std::optional<Error> problem;
-  for (const Way& way : ways) try {
-      trust_one(flags, way);
-    } catch (const Error& error) {  // the others may still be trusted
+  for (const Route& route : routes) try {
+      trust_one(flags, route);
+    } catch (const Error& error) {  // continue with the other hosts
       if (problem) std::fprintf(stderr, "xffl: %s\n", problem->what());
       problem = error.kind() == ErrorKind::kAuth || !problem ? error
                                                              : Error(problem->kind(), error.what());
@@ -106,12 +112,13 @@ void trust(const Flags& flags) {
 void add_trust_command(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   CLI::App* command = app.add_subcommand(
-      "trust", "show the host keys of a facility, and pin them when a person agrees");
+      "trust", "show the host keys of a facility, and pin them after confirmation");
   command->add_option("facility", flags->facility, "its name in xffl.yaml")->required();
   command->add_option("-p,--project", flags->project, "the project's folder (default: .)");
-  command->add_option("--yes", flags->fingerprints,
-                      "for scripts: trust the key with this fingerprint, \"SHA256:...\", and no "
-                      "other; once for each host");
+  command->add_option(
+      "--yes", flags->fingerprints,
+      "for scripts: trust only the key with this fingerprint, \"SHA256:...\"; once for "
+      "each host");
   command->callback([flags] { trust(*flags); });
 }
 

@@ -32,7 +32,7 @@ bool all_zero(std::span<const std::byte> bytes, Dtype dtype) {
   return true;
 }
 
-// Whether `update` is `base`, rounded to the update's type.
+// Whether `update` equals `base`, rounded to the update's type.
 bool same_values(std::span<const std::byte> update, Dtype update_dtype,
                  std::span<const std::byte> base, Dtype base_dtype) {
   if (update_dtype == base_dtype) return std::memcmp(update.data(), base.data(), base.size()) == 0;
@@ -50,17 +50,15 @@ bool same_values(std::span<const std::byte> update, Dtype update_dtype,
   return true;
 }
 
-// Bounded influence: an update is averaged as it is, so one that is out of all proportion would be
-// the model.
-void require_norm(double norm, double max_norm, const std::string& whose) {
+// Bounds the influence of one update on the mean.
+void require_norm(double norm, double max_norm, const std::string& name) {
   if (norm <= max_norm) return;
   char numbers[120];
   std::snprintf(numbers, sizeof numbers, "%.4g, more than the %.4g", norm, max_norm);
-  throw Error(
-      ErrorKind::kRejected,
-      whose + ": the L2 norm of its change is " + numbers +
-          " that are allowed (policy.max_change times the norm of the model that was given): "
-          "its training has diverged, or it is no update of this model");
+  throw Error(ErrorKind::kRejected,
+              name + ": the L2 norm of its change is " + numbers +
+                  " of the limit (policy.max_change times the norm of the input model): the "
+                  "training has diverged, or this is not an update of this model");
 }
 
 }  // namespace
@@ -69,9 +67,9 @@ double check_update(const std::filesystem::path& update, const std::filesystem::
                     bool delta, bool allow_unchanged, double max_norm) {
   const checkpoint::ModelFolder found(update);
   const checkpoint::ModelFolder expected(base);
-  const std::string whose = update.string();
-  check_same_schema(found.tensors(), expected.tensors(), /*any_float=*/true, whose);
-  require_float(found.tensors(), whose);
+  const std::string name = update.string();
+  check_same_schema(found.tensors(), expected.tensors(), /*any_float=*/true, name);
+  require_float(found.tensors(), name);
   std::atomic<bool> changed = allow_unchanged;
   const bool measures = max_norm > 0;
   SharedSum squares;
@@ -79,7 +77,7 @@ double check_update(const std::filesystem::path& update, const std::filesystem::
     const TensorSpec& spec = found.tensors()[block.tensor_index];
     const auto bytes = block_bytes(found.data(spec.name), spec.dtype, block);
     const PageWindow window(bytes);
-    require_finite(bytes, spec, block.begin, whose);
+    require_finite(bytes, spec, block.begin, name);
     if (measures && delta) squares.add(sum_of_squares(bytes, spec.dtype));
     if (changed.load(std::memory_order_relaxed) && (delta || !measures)) return;
     if (delta) {
@@ -94,13 +92,12 @@ double check_update(const std::filesystem::path& update, const std::filesystem::
     if (!same_values(bytes, spec.dtype, base_bytes, base_dtype)) changed = true;
   });
   if (!changed)
-    throw Error(ErrorKind::kRejected,
-                whose +
-                    (delta ? ": every element of the update is zero"
-                           : ": the update is the model that was given, unchanged") +
-                    "; a facility that trained returns something else (check its job's log)");
+    throw Error(ErrorKind::kRejected, name +
+                                          (delta ? ": every element of the update is zero"
+                                                 : ": the update equals the input model") +
+                                          "; the facility has not trained (check its job's log)");
   const double norm = std::sqrt(squares.sum());
-  if (measures) require_norm(norm, max_norm, whose);
+  if (measures) require_norm(norm, max_norm, name);
   return norm;
 }
 

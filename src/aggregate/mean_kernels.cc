@@ -1,7 +1,7 @@
 // How it works: float64 -> bf16 or fp16 goes through float32 by "round to odd" (Boldo and
-// Melquiond, 2008): an inexact float32 is cut towards zero and its last bit is set, which keeps
-// what the second rounding must know. float32 has more than two bits more than either type, in its
-// subnormals too, so the result is that of one rounding.
+// Melquiond, 2008): an inexact float32 is truncated towards zero and its last bit is set, which
+// keeps the information for the second rounding. float32 has more than two bits more than either
+// type, in its subnormals too, so the result equals that of one rounding.
 #include "mean_kernels.h"
 
 #include <array>
@@ -12,7 +12,8 @@
 
 namespace xffl::aggregate {
 
-// One body, compiled for several instruction sets; the loader picks (too early for sanitizers).
+// One body, compiled for several instruction sets. The loader selects one, before a sanitizer has
+// started.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__gnu_linux__) && \
     !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 #define XFFL_VECTOR_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))

@@ -1,4 +1,5 @@
-// The arithmetic of a weighted mean, on pieces of a tensor that stay in the cache.
+// The arithmetic of the weighted mean, for `xffl aggregate` (offline) and for server_step.cc, on
+// pieces of a tensor that stay in the cache.
 //
 // These loops define the result: every product, sum and quotient is one IEEE float64 operation, and
 // the quotient is rounded once to the output's type. Vector code computes elements independently

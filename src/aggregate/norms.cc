@@ -16,7 +16,7 @@ using checkpoint::Dtype;
 
 namespace {
 
-// Several sums, so that they can be computed side by side in one vector register.
+// Independent sums, one per lane of a vector register.
 constexpr size_t kLanes = 32;
 
 double squares_of(std::span<const float> x) {

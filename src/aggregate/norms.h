@@ -1,4 +1,4 @@
-// How long a vector of numbers is: sums of squares, in float32 within a piece and float64 beyond.
+// Sums of squares: in float32 within a piece, in float64 over the pieces.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +9,10 @@
 
 namespace xffl::aggregate {
 
-/// Of the elements of `bytes`, of kF32, kF16 or kBF16. Infinite when they are too large to be
-/// squared (about 1e18), which no model's are.
+/// The sum over the elements of `bytes` (kF32, kF16 or kBF16). Infinite when a square overflows
+/// float32 (elements above about 1e18).
 double sum_of_squares(std::span<const std::byte> bytes, checkpoint::Dtype dtype);
-/// Of the elements of `bytes` minus those of `from`, which has as many.
+/// The same for the differences of `bytes` and `from`, which have the same number of elements.
 double sum_of_squared_differences(std::span<const std::byte> bytes, checkpoint::Dtype dtype,
                                   std::span<const std::byte> from, checkpoint::Dtype from_dtype);
 

@@ -27,7 +27,7 @@ fs::path without_trailing_slash(fs::path path) {
 
 std::string temp_prefix(const fs::path& out) { return out.filename().string() + ".tmp-"; }
 
-// "<pid>-<start ticks>" of a process that is no more.
+// Whether `maker`, "<pid>-<start ticks>", names a dead process.
 bool is_abandoned(std::string_view maker) {
   const size_t dash = maker.find('-');
   if (dash == std::string_view::npos) return false;
@@ -140,7 +140,7 @@ void OutputFolder::finish(const fs::path& source) {
   manifest_ = checkpoint::write_manifest(temp_, manifest_.files);
 }
 
-// Edited as JSON, not read as a LlamaConfig: what xffl does not know must survive.
+// Edited as JSON, not as a LlamaConfig, to keep the keys that xffl does not know.
 void OutputFolder::write_config(const fs::path& source) {
   const fs::path path = source / "config.json";
   Json config = parse_json(read_file(path, kMaxConfigBytes), path.string());

@@ -1,5 +1,4 @@
-// An HF model folder, or an adapter's, in the making: "<out>.tmp-<pid>-<start>" until publish()
-// renames it.
+// Writes an HF model or adapter folder as "<out>.tmp-<pid>-<start>"; publish() renames it.
 #pragma once
 
 #include <filesystem>
@@ -16,11 +15,11 @@ namespace xffl::aggregate {
 
 class OutputFolder {
  public:
-  /// Throws kRejected when `out` exists. Left-overs of processes that died while making `out` are
-  /// removed. An adapter's tensors go into one file.
+  /// Throws kRejected when `out` exists. Removes temporary folders of dead processes for `out`. An
+  /// adapter's tensors go into one file.
   OutputFolder(std::filesystem::path out, std::vector<checkpoint::TensorSpec> tensors,
                uint64_t max_shard_bytes, bool is_adapter);
-  ~OutputFolder();  // removes everything unless published
+  ~OutputFolder();  // removes the temporary folder unless published
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;
 
@@ -31,7 +30,7 @@ class OutputFolder {
   /// adapter_config.json, manifest.json. The weights are hashed while they are written, not read
   /// again.
   void finish(const std::filesystem::path& source);
-  /// The folder gets its name, durably.
+  /// Renames the folder to `out`, durably.
   void publish();
 
  private:

@@ -1,5 +1,5 @@
-// The part of a mapped file that is in use: brought in at once, and dropped afterwards, so that a
-// process which reads a whole model keeps a few blocks of it resident.
+// A part of a file mapping: read ahead by the constructor, dropped by the destructor, so that a
+// process that reads a whole model keeps only a few blocks resident.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@ namespace xffl::aggregate {
 
 class PageWindow {
  public:
-  /// `bytes` lie in a file mapping and stay readable after the window is gone.
+  /// `bytes` are in a file mapping and stay readable after the window's end.
   explicit PageWindow(std::span<const std::byte> bytes);
   ~PageWindow();
   PageWindow(const PageWindow&) = delete;

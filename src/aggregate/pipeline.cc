@@ -122,10 +122,10 @@ class Pipeline {
   const Compute& compute_;
   const std::vector<Write>& writes_;
 
-  std::mutex mutex_;  // guards what follows, but not the bytes of a slot
+  std::mutex mutex_;  // guards the members below, but not the bytes of a slot
   std::condition_variable changed_;
   uint64_t next_ = 0;
-  uint64_t limit_;  // the first block that is not wanted
+  uint64_t limit_;  // no block from here on is computed
   std::vector<Slot> slots_;
   std::vector<uint64_t> cursors_;
   std::exception_ptr error_;

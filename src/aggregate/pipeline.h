@@ -1,8 +1,8 @@
-// Blocks of a model computed by many threads and written in order.
+// Computes the blocks of a model with many threads and writes them in order.
 //
 // A tensor is cut into blocks of kBlockElements; workers take the next block, compute its bytes for
 // every output into a slot of a bounded ring, and one writer per output consumes the ring in order.
-// What is computed for a block depends on the block only: the number of threads changes nothing.
+// The bytes of a block depend on the block only, not on the number of threads.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ struct Block {
   uint64_t count = 0;
 };
 
-/// The blocks of a list of tensors, in order, found by number.
+/// The blocks of a list of tensors, in order, by index.
 class BlockList {
  public:
   explicit BlockList(const std::vector<checkpoint::TensorSpec>& tensors);
@@ -31,8 +31,8 @@ class BlockList {
   Block at(uint64_t index) const;
 
  private:
-  std::vector<uint64_t> elements_;  // by tensor
-  std::vector<uint64_t> first_;     // number of a tensor's first block; one more at the end
+  std::vector<uint64_t> elements_;  // per tensor
+  std::vector<uint64_t> first_;     // index of each tensor's first block, then the number of blocks
 };
 
 using Bytes = std::vector<std::byte>;
@@ -44,8 +44,8 @@ using Write = std::function<void(std::span<const std::byte>)>;
 /// All processors that this process may use when `requested` is 0.
 int thread_count(int requested);
 
-/// Returns when all is written. An error of the earliest failing block is rethrown, whatever the
-/// threads' timing; one of a writer comes before it.
+/// Returns when all blocks are written. Rethrows a writer's error, else the error of the earliest
+/// failing block, independent of the threads' timing.
 void run_pipeline(const BlockList& blocks, int num_threads, const Compute& compute,
                   const std::vector<Write>& writes);
 

@@ -43,21 +43,22 @@ void check_weights(const std::vector<Input>& inputs) {
 void sort_by_key(std::vector<Input>& inputs) {
   std::sort(inputs.begin(), inputs.end(),
             [](const Input& a, const Input& b) { return a.order_key < b.order_key; });
-  const auto twin =
+  const auto duplicate =
       std::adjacent_find(inputs.begin(), inputs.end(),
                          [](const Input& a, const Input& b) { return a.order_key == b.order_key; });
-  if (twin != inputs.end())
-    throw Error(ErrorKind::kRejected,
-                name_of(*twin) + " and " + name_of(*(twin + 1)) + " have the same order key '" +
-                    log::printable(twin->order_key, 100) + "': the sum would depend on chance");
+  if (duplicate != inputs.end())
+    throw Error(ErrorKind::kRejected, name_of(*duplicate) + " and " + name_of(*(duplicate + 1)) +
+                                          " have the same order key '" +
+                                          log::printable(duplicate->order_key, 100) +
+                                          "': the order of the sum would be undefined");
 }
 
 }  // namespace
 
-void require_float(const std::vector<TensorSpec>& tensors, const std::string& whose) {
+void require_float(const std::vector<TensorSpec>& tensors, const std::string& model_name) {
   for (const TensorSpec& spec : tensors)
     if (!is_averaged_type(spec.dtype))
-      throw Error(ErrorKind::kRejected, whose + ": tensor '" + spec.name + "' is " +
+      throw Error(ErrorKind::kRejected, model_name + ": tensor '" + spec.name + "' is " +
                                             std::string(to_string(spec.dtype)) +
                                             "; expected F32, F16 or BF16");
 }
@@ -69,20 +70,20 @@ std::span<const std::byte> block_bytes(std::span<const std::byte> data, Dtype dt
 }
 
 void require_finite(std::span<const std::byte> bytes, const TensorSpec& spec, uint64_t first_index,
-                    const std::string& whose) {
+                    const std::string& model_name) {
   const auto bad = checkpoint::first_non_finite(bytes, spec.dtype);
   if (!bad) return;
   float value = 0;
   const size_t size = size_bytes(spec.dtype);
   to_float(bytes.subspan(*bad * size, size), spec.dtype, std::span(&value, 1));
   throw Error(ErrorKind::kRejected,
-              whose + ": tensor '" + spec.name + "' " + checkpoint::format_shape(spec.shape) +
+              model_name + ": tensor '" + spec.name + "' " + checkpoint::format_shape(spec.shape) +
                   ", element " + std::to_string(first_index + *bad) + " is " +
                   number(static_cast<double>(value)) + "; expected finite values");
 }
 
 Sources::Sources(std::vector<Input> inputs) : inputs_(std::move(inputs)) {
-  if (inputs_.empty()) throw Error(ErrorKind::kRejected, "there is no model to average");
+  if (inputs_.empty()) throw Error(ErrorKind::kRejected, "no model to average");
   check_weights(inputs_);
   tensors_ = checkpoint::ModelFolder(inputs_.front().folder).tensors();
   require_float(tensors_, name_of(inputs_.front()));
@@ -99,7 +100,7 @@ Sources::Sources(std::vector<Input> inputs) : inputs_(std::move(inputs)) {
 struct Sources::Reader::Part {
   const TensorSpec& spec;
   std::span<const std::byte> bytes;
-  std::string whose;
+  std::string model_name;
   double weight;
   PageWindow window;
 };
@@ -107,7 +108,7 @@ struct Sources::Reader::Part {
 Sources::Reader::Reader(const Sources& sources, const Block& block)
     : sources_(sources), block_(block) {
   for (size_t i = 0; i < sources.models_.size(); ++i) {
-    // By name: another input may be sharded otherwise.
+    // By name: the shards of another input may differ.
     const checkpoint::ModelFolder& model = *sources.models_[i];
     const std::string& name = sources.tensors_[block.tensor_index].name;
     const TensorSpec& spec = model.spec(name);
@@ -126,7 +127,7 @@ void Sources::Reader::mean(uint64_t offset, std::span<double> mean) const {
   for (const auto& part : parts_) {
     const size_t size = size_bytes(part->spec.dtype);
     const auto bytes = part->bytes.subspan(offset * size, mean.size() * size);
-    require_finite(bytes, part->spec, block_.begin + offset, part->whose);
+    require_finite(bytes, part->spec, block_.begin + offset, part->model_name);
     to_float(bytes, part->spec.dtype, x);
     if (started)
       add_to_sum(x, part->weight, mean);

@@ -1,4 +1,4 @@
-// The models that go into a mean: checked against one schema, ordered, read piece by piece.
+// The inputs of a mean: checked against one schema, ordered, read piece by piece.
 #pragma once
 
 #include <memory>
@@ -13,24 +13,24 @@
 namespace xffl::aggregate {
 
 /// Throws kRejected unless every tensor is F32, F16 or BF16.
-void require_float(const std::vector<checkpoint::TensorSpec>& tensors, const std::string& whose);
+void require_float(const std::vector<checkpoint::TensorSpec>& tensors, const std::string& model);
 
 /// The bytes of `block` in a tensor's `data`.
 std::span<const std::byte> block_bytes(std::span<const std::byte> data, checkpoint::Dtype dtype,
                                        const Block& block);
 
-/// Throws kRejected naming whose model, tensor, index and value when an element is not finite.
-/// `first_index` is the index in the tensor of the first element of `bytes`.
+/// Throws kRejected, with `model`, tensor, index and value, when an element is not finite.
+/// `first_index` is the index of the first element of `bytes` in the tensor.
 void require_finite(std::span<const std::byte> bytes, const checkpoint::TensorSpec& spec,
-                    uint64_t first_index, const std::string& whose);
+                    uint64_t first_index, const std::string& model);
 
 class Sources {
  public:
-  /// Opens and orders the inputs. Throws kRejected for weights, order keys and schemas that are not
-  /// as aggregate.h asks. The schema is that of `inputs[0]`, as given.
+  /// Opens and orders the inputs. Throws kRejected for weights, order keys and schemas that violate
+  /// aggregate.h. The schema is that of `inputs[0]` before the ordering.
   explicit Sources(std::vector<Input> inputs);
 
-  /// Of the schema: sorted by name; dtypes as in `inputs[0]`.
+  /// The schema, sorted by name; dtypes as in `inputs[0]`.
   const std::vector<checkpoint::TensorSpec>& tensors() const { return tensors_; }
   const Input& first() const { return inputs_.front(); }  // by order_key
   bool is_adapter() const { return models_.front()->is_adapter(); }
@@ -45,7 +45,7 @@ class Sources {
   double total_weight_ = 0;
 };
 
-/// One block of every source, resident while this lives.
+/// One block of every source, resident during the reader's lifetime.
 class Sources::Reader {
  public:
   Reader(const Sources& sources, const Block& block);

@@ -14,6 +14,7 @@
 #include "xffl/facility/facility_errors.h"
 #include "xffl/facility/kept_allocation.h"
 #include "xffl/facility/model_bytes.h"
+#include "xffl/plan/facility_layout.h"
 
 namespace xffl::facility {
 
@@ -112,7 +113,7 @@ Event FacilityActions::dispatch(const Action& action, std::stop_token stop) {
   }
   if (const auto* it = std::get_if<Fence>(&action)) {
     // The mark also stops the claim's own job, should it be requeued.
-    at_the_facility([&] { session_->make_dirs(folder(it->attempt) / "claim/fenced"); });
+    at_the_facility([&] { session_->make_dirs(folder(it->attempt) / plan::kFence); });
     return Completed{};
   }
   if (const auto* it = std::get_if<Sleep>(&action)) {
@@ -290,16 +291,16 @@ double FacilityActions::max_change() const {
 // and a file system may be gone for a while.
 FacilityActions::Report FacilityActions::bring(int attempt, const Expected& expected,
                                                std::stop_token stop) {
-  const RemotePath out = folder(attempt) / "out";
+  const RemotePath out = folder(attempt) / plan::kOutFolder;
   bool has_read = false;
   for (int look = 1;; ++look) try {
       has_read = false;
       Report report = read_report(attempt, expected);
       has_read = true;
       if (!plan_.evaluates && !job::is_to_be_continued(report.parsed, spec(attempt)))
-        transfer::fetch({*session_, *bulk_}, out / "update", report.parsed.update_sha256,
-                        expected.max_bytes, archive() / "update", stop, shown("fetching", out),
-                        &context_.spare);
+        transfer::fetch({*session_, *bulk_}, folder(attempt) / plan::kUpdateFolder,
+                        report.parsed.update_sha256, expected.max_bytes, archive() / "update", stop,
+                        shown("fetching", out), &context_.spare);
       return report;
     } catch (const Error& error) {
       if (!is_the_facilitys_fault(error.kind())) throw;
@@ -333,7 +334,7 @@ history::Accepted FacilityActions::keep_accepted(int attempt, const Report& repo
 void FacilityActions::show_progress(int attempt) {
   if (!context_.observer.on_training) return;
   try {
-    std::string text = last_bytes(*session_, folder(attempt) / "out/metrics.jsonl", 2048).text;
+    std::string text = last_bytes(*session_, folder(attempt) / plan::kMetricsFile, 2048).text;
     text.resize(text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n'));
     const std::string line = text.substr(text.rfind('\n') + 1);
     if (line.empty() || line == last_metrics_line_) return;

@@ -6,6 +6,7 @@
 #include "xffl/base/file.h"
 #include "xffl/base/shell.h"
 #include "xffl/facility/slurm_settings.h"
+#include "xffl/plan/facility_layout.h"
 #include "xffl/submit/template.h"
 
 namespace xffl::facility {
@@ -30,7 +31,7 @@ Words trainer_words(const config::Facility& facility, const RemotePath& folder,
     words = {facility.trainer_program};
   else if (words.empty())
     words = {is_elsewhere(facility) ? "xffl-train" : programs.trainer.string()};
-  append(words, {"--job", (folder / "job.json").str()});
+  append(words, {"--job", (folder / plan::kJobFile).str()});
   return words;
 }
 

@@ -1,6 +1,7 @@
 #include "xffl/facility/kept_allocation.h"
 
 #include "xffl/base/error.h"
+#include "xffl/plan/facility_layout.h"
 
 namespace xffl::facility {
 namespace {
@@ -30,10 +31,6 @@ std::optional<AttemptNumber> first_of_accepted(int round, const StateOf& state) 
 int last_jobs_round(const config::Experiment& experiment, const config::Facility& facility) {
   const bool evaluates = experiment.policy.evaluate_last && !facility.validation.empty();
   return experiment.rounds + (evaluates ? 1 : 0);
-}
-
-RemotePath round_folder(const plan::FacilityPlan& facility, int round) {
-  return plan::attempt_folder(facility, round, 1).parent();
 }
 
 }  // namespace
@@ -76,17 +73,17 @@ void remove_round(remote::Session& session, const plan::FacilityPlan& facility, 
                   const StateOf& state, const std::stop_token& stop) {
   const auto first = first_of_accepted(newest, state);
   if (first && first->round == old) {
-    const RemotePath folder = round_folder(facility, old);
+    const RemotePath folder = plan::round_folder(facility.folder, old);
     const RemotePath kept = plan::attempt_folder(facility, old, first->attempt);
     for (const std::string& name : session.list(folder))
       if (name != kept.filename()) session.remove_tree(folder / name, stop);
-    session.remove_tree(kept / "out", stop);
+    session.remove_tree(kept / plan::kOutFolder, stop);
   } else {
-    session.remove_tree(round_folder(facility, old), stop);
+    session.remove_tree(plan::round_folder(facility.folder, old), stop);
   }
   const auto before = first_of_accepted(newest - 1, state);
   if (before && before != first && before->round < old)
-    session.remove_tree(round_folder(facility, before->round), stop);
+    session.remove_tree(plan::round_folder(facility.folder, before->round), stop);
 }
 
 }  // namespace xffl::facility

@@ -12,6 +12,7 @@
 #include "xffl/facility/facility_actions.h"
 #include "xffl/facility/facility_errors.h"
 #include "xffl/facility/packed_models.h"
+#include "xffl/plan/facility_layout.h"
 #include "xffl/transfer/rate_meter.h"
 
 namespace xffl::facility {
@@ -21,13 +22,9 @@ using checkpoint::Manifest;
 
 namespace {
 
-constexpr std::string_view kModelFailure = "out/model.failure";  // job::model_failure_path()
-constexpr std::string_view kMended = "out/model.failure.mended";
-constexpr std::string_view kModelHashes = "model.sha256";  // for `sha256sum --check`
-constexpr int kLookBack = 64;                              // attempts, whose complaints are read
-constexpr uint64_t kSmallModelBytes = 16u << 20;           // there is room for such
-
-RemotePath models(const plan::FacilityPlan& facility) { return facility.folder / "models"; }
+using plan::kModelFailure;
+constexpr int kLookBack = 64;                     // attempts, whose complaints are read
+constexpr uint64_t kSmallModelBytes = 16u << 20;  // there is room for such
 
 std::string hash_lines(const fs::path& model, const std::string& at) {
   std::string lines;
@@ -88,14 +85,17 @@ Event FacilityActions::push(int attempt, std::stop_token stop) {
   const history::Pushed pushed = push_base(attempt, told, packs, !complaints.empty(), stop);
   model_seen_ = context_.services.clock.monotonic();
   for (const int earlier : complaints)
-    at_the_facility(
-        [&] { session_->rename(folder(earlier) / kModelFailure, folder(earlier) / kMended); });
+    at_the_facility([&] {
+      session_->rename(folder(earlier) / kModelFailure, folder(earlier) / plan::kModelRepaired);
+    });
   const std::string job_json = job::format_job_spec(told);
   make_dirs(archive());
   for (const auto& parent : {archive().parent_path(), context_.folder.path()}) fsync_dir(parent);
   write_file_atomic(archive() / "job.json", job_json);
   const std::vector<remote::NewFile> beside = {
-      {"out/", ""}, {std::string(kModelHashes), model_hashes(told)}, {"job.json", job_json}};
+      {std::string(plan::kOutFolder) + "/", ""},
+      {std::string(plan::kModelHashes), model_hashes(told)},
+      {std::string(plan::kJobFile), job_json}};
   at_the_facility([&] { session_->put_files(folder(attempt), beside); });
   return Pushed{pushed};
 }
@@ -119,7 +119,7 @@ std::vector<int> FacilityActions::complaints_before(int attempt, std::string_vie
 // Once in a round: a job that complains of what has just been compared is wrong in another way.
 std::string FacilityActions::given_model_problem(int attempt) {
   const std::string said = last_words(*session_, folder(attempt) / kModelFailure);
-  return said.empty() || !complaints_before(attempt, kMended).empty() ? "" : said;
+  return said.empty() || !complaints_before(attempt, plan::kModelRepaired).empty() ? "" : said;
 }
 
 // xffl-train looks at the hashes itself; ahead of a trainer of one's own the job's script does.
@@ -153,7 +153,8 @@ std::optional<history::Pushed> FacilityActions::push_packed(int attempt, job::Jo
   if (!packed) return std::nullopt;
   const Manifest whole = checkpoint::read_manifest(context_.folder.global(plan_.round - 1));
   const Manifest before = checkpoint::read_manifest(context_.folder.global(plan_.round - 2));
-  const RemotePath reference = models(facility_) / before.root_sha256().substr(0, 16);
+  const RemotePath reference =
+      plan::models_folder(facility_.folder) / before.root_sha256().substr(0, 16);
   if (!at_the_facility([&] { return transfer::is_pushed(*session_, before, reference); })) {
     log::warning(
         "the model of the round before is no longer whole at the facility: this one is "
@@ -168,7 +169,7 @@ std::optional<history::Pushed> FacilityActions::push_packed(int attempt, job::Jo
   if (whole.total_bytes() >= kSmallModelBytes)
     at_the_facility([&] {
       if (!transfer::is_pushed(*session_, whole, facility_.model_folder))
-        transfer::require_space(*bulk_, models(facility_), whole.total_bytes());
+        transfer::require_space(*bulk_, plan::models_folder(facility_.folder), whole.total_bytes());
     });
   spec.base_model_packed = {to.str(), sha256, reference.str(), before.root_sha256(),
                             (folder(attempt) / kModelFailure).str()};

@@ -3,6 +3,7 @@
 #include "job_script.h"
 #include "xffl/base/error.h"
 #include "xffl/facility/kept_allocation.h"
+#include "xffl/plan/facility_layout.h"
 
 namespace xffl::facility {
 namespace {

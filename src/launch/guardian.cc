@@ -1,5 +1,5 @@
 // How it works: the guardian reads the groups to watch from a pipe whose only writer is the
-// launcher. The pipe's end is the launcher's end, whatever it died of.
+// launcher. The kernel closes that end of the pipe when the launcher ends, for any reason.
 #include "guardian.h"
 
 #include <signal.h>
@@ -17,10 +17,10 @@ namespace {
 
 struct Message {
   int rank;
-  pid_t group;  // 0: none any longer
+  pid_t group;  // 0: released
 };
 
-// The rest of the guardian's life, after fork: only async-signal-safe calls.
+// The guardian's main function, after fork: only async-signal-safe calls.
 [[noreturn]] void guard(int pipe, std::vector<pid_t>& groups) {
   ::setsid();
   ::prctl(PR_SET_NAME, "xffl-guardian");
@@ -28,7 +28,7 @@ struct Message {
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  // It must hold nothing open: not the pipe's other end, nor an output that somebody waits for.
+  // Closes the pipe's write end, and outputs whose readers wait for their end.
   ::dup2(pipe, 0);
   if (::close_range(1, ~0U, 0) != 0)
     for (int fd = 1; fd < 4096; ++fd) ::close(fd);
@@ -62,13 +62,13 @@ Guardian::~Guardian() {
   }
 }
 
-void Guardian::tell(int rank, pid_t group) {
+void Guardian::send(int rank, pid_t group) {
   const Message message{rank, group};
   ssize_t n;
   do {
     n = ::write(pipe_.get(), &message, sizeof message);
   } while (n < 0 && errno == EINTR);
-  // A guardian that somebody has killed guards nothing; the ranks still have PR_SET_PDEATHSIG.
+  // Without a guardian (killed) the ranks still have PR_SET_PDEATHSIG.
 }
 
 }  // namespace xffl::launch

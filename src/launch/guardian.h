@@ -1,6 +1,5 @@
-// A small child process that outlives a launcher killed with SIGKILL, for long enough to kill the
-// process groups that the launcher can no longer end. PR_SET_PDEATHSIG reaches a rank, but not what
-// the rank has started.
+// A child process that kills the ranks' process groups after a SIGKILL of the launcher.
+// PR_SET_PDEATHSIG reaches only the rank itself, not its children.
 #pragma once
 
 #include <sys/types.h>
@@ -16,12 +15,12 @@ class Guardian {
   Guardian(const Guardian&) = delete;
   Guardian& operator=(const Guardian&) = delete;
 
-  void watch(int rank, pid_t group) { tell(rank, group); }
-  /// The group is over: its number may belong to others from now on.
-  void release(int rank) { tell(rank, 0); }
+  void watch(int rank, pid_t group) { send(rank, group); }
+  /// The group has ended; the kernel may reuse its number.
+  void release(int rank) { send(rank, 0); }
 
  private:
-  void tell(int rank, pid_t group);
+  void send(int rank, pid_t group);
 
   UniqueFd pipe_;
   pid_t pid_ = -1;

@@ -9,7 +9,7 @@
 
 namespace xffl::launch {
 
-// A pipe that is writable takes PIPE_BUF bytes without blocking; a file takes anything.
+// A writable pipe takes PIPE_BUF bytes without blocking; a file takes any number.
 Sink::Sink(int fd) : fd_(fd), piece_bytes_(PIPE_BUF) {
   struct stat info {};
   if (::fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) piece_bytes_ = kMaxQueueBytes;

@@ -1,6 +1,6 @@
-// The ranks' lines on their way to this process's stdout and stderr.
+// Copies the ranks' lines to this process's stdout and stderr.
 //
-// Nothing here blocks, and memory is bounded: a sink that is not read from makes the ranks wait.
+// No call blocks, and memory is bounded: with a slow reader the ranks wait.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace xffl::launch {
 
-/// One of our own outputs. The descriptor is shared with others and stays blocking: it is written
-/// to in pieces that fit when poll says so.
+/// An output of this process. Other processes share the descriptor, so it stays blocking; each
+/// write fits into the space that poll() guarantees.
 class Sink {
  public:
   explicit Sink(int fd);
@@ -19,8 +19,8 @@ class Sink {
   bool empty() const { return queue_.empty(); }
   bool full() const { return queue_.size() - written_ >= kMaxQueueBytes; }
   void add(std::string_view text);
-  /// Writes one piece; to be called when poll() finds the descriptor writable. A reader that has
-  /// gone away makes it forget everything, now and later.
+  /// Writes one piece; call when poll() reports the descriptor writable. After the reader has
+  /// closed the output, all text is discarded.
   void write_some();
 
  private:
@@ -30,17 +30,17 @@ class Sink {
   size_t piece_bytes_;
   bool broken_ = false;
   std::string queue_;
-  size_t written_ = 0;  // of queue_
+  size_t written_ = 0;  // bytes of queue_
 };
 
-/// One output of one rank: makes whole, prefixed lines of what arrives.
+/// Splits one output of one rank into whole, prefixed lines.
 class LineReader {
  public:
   LineReader(std::string prefix, Sink& sink) : prefix_(std::move(prefix)), sink_(&sink) {}
 
   Sink& sink() const { return *sink_; }
   void add(std::string_view bytes);
-  /// What came last without a newline becomes a line, too.
+  /// Emits the text after the last newline as a line.
   void finish();
 
  private:

@@ -18,7 +18,7 @@ std::map<std::string, std::string> venv_environment(const std::string& venv) {
     folder = folder.parent_path().parent_path();
   const fs::path python = folder / "bin" / "python";
   if (::access(python.c_str(), X_OK) != 0)
-    throw Error(ErrorKind::kNotFound, "'" + venv + "' is not a Python environment: there is no " +
+    throw Error(ErrorKind::kNotFound, "'" + venv + "' is not a Python environment: it has no " +
                                           python.string() +
                                           "; give its folder or its bin/activate");
   const char* path = std::getenv("PATH");
@@ -33,7 +33,7 @@ std::vector<std::string> program_argv(const std::string& program,
   if (fs::path(program).extension() == ".py") {
     std::error_code ignored;
     if (!fs::is_regular_file(program, ignored))
-      throw Error(ErrorKind::kNotFound, "there is no Python script '" + program + "'");
+      throw Error(ErrorKind::kNotFound, "Python script '" + program + "' does not exist");
     const auto venv = environment.find("VIRTUAL_ENV");
     argv.push_back(venv == environment.end() ? "python3" : venv->second + "/bin/python");
   }

@@ -26,7 +26,7 @@ struct ChildPlan {
 // Between fork and exec, with all signals blocked: only async-signal-safe calls.
 [[noreturn]] void become(const ChildPlan& plan) {
   ::setpgid(0, 0);
-  // Tied to the thread that forked: it stays in run_ranks as long as there are ranks.
+  // Applies to the forking thread, which stays in run_ranks() until all ranks have ended.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != plan.parent) ::_exit(127);  // the launcher ended before the line above
   ::signal(SIGPIPE, SIG_DFL);
@@ -76,7 +76,7 @@ RankProcess start_rank(std::vector<std::string> argv, std::vector<std::string> e
   }
   const pid_t pid = fork_with_signals_blocked(plan);
   if (pid < 0) throw system_error("start " + argv[0], errno);
-  ::setpgid(pid, pid);  // as the child does: whoever is first
+  ::setpgid(pid, pid);  // the child does the same: the first call wins
   status.write = UniqueFd();
   if (const int problem = exec_error(status.read.get()); problem != 0) {
     wait_for_exit(pid);
@@ -94,7 +94,8 @@ std::string find_program(const std::string& program, const std::string& path) {
     if (fs::is_regular_file(candidate, ignored) && ::access(candidate.c_str(), X_OK) == 0)
       return candidate.string();
   }
-  throw Error(ErrorKind::kNotFound, "there is no program '" + program + "' in PATH (" + path + ")");
+  throw Error(ErrorKind::kNotFound,
+              "program '" + program + "' was not found in PATH (" + path + ")");
 }
 
 }  // namespace xffl::launch

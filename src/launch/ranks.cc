@@ -1,6 +1,6 @@
-// How it works: one loop moves output, looks at the ranks and passes signals on. A rank that has
-// exited is kept as a zombie until its process group is empty or killed: as long as it is there,
-// the kernel gives the group's number to nobody else.
+// How it works: one loop copies output, polls the ranks and forwards signals. A rank that has
+// exited stays a zombie until its process group is empty or killed: meanwhile the kernel does not
+// reuse the group's number.
 #include "xffl/launch/ranks.h"
 
 #include <poll.h>
@@ -35,8 +35,8 @@ constexpr size_t kPipeBytes = 64u << 10;
 
 using Environment = std::map<std::string, std::string>;
 
-// Ranks and other facilities' jobs on this machine compete for its CPUs: an OpenMP thread that
-// waits spinning takes them from the thread that it waits for (ten times slower, when measured).
+// Ranks and other facilities' jobs compete for the CPUs of this machine: a spinning OpenMP thread
+// takes a CPU from the thread that it waits for (measured: ten times slower).
 void share_cpus(Environment& env, int world_size) {
   env.try_emplace("OMP_NUM_THREADS", std::to_string(std::max(1, available_cpus() / world_size)));
   const bool chosen = env.contains("GOMP_SPINCOUNT") || env.contains("KMP_BLOCKTIME");
@@ -51,7 +51,8 @@ Environment shared_environment(const RankSpec& spec) {
     if (equals != std::string::npos) env[text.substr(0, equals)] = text.substr(equals + 1);
   }
   if (spec.env.contains("VIRTUAL_ENV")) env.erase("PYTHONHOME");
-  for (const char* name : {"MASTER_ADDR", "MASTER_PORT"}) env.erase(name);  // of an outer launch
+  for (const char* name : {"MASTER_ADDR", "MASTER_PORT"})
+    env.erase(name);  // those of an outer launch
   for (const auto& [name, value] : spec.env) env[name] = value;
   env.try_emplace("MASTER_ADDR", "127.0.0.1");
   if (!env.contains("MASTER_PORT")) env["MASTER_PORT"] = std::to_string(free_port());
@@ -67,7 +68,7 @@ std::vector<std::string> rank_environment(Environment env, int rank) {
   return entries;
 }
 
-// A signal's meaning for the duration of a call.
+// A signal's disposition during a call.
 class ScopedDisposition {
  public:
   ScopedDisposition(int signal_number, sighandler_t handler) : signal_(signal_number) {
@@ -85,11 +86,11 @@ class ScopedDisposition {
 };
 
 struct Rank {
-  enum class State { kRunning, kExited, kGone };  // kExited: a zombie, its group may still live
+  enum class State { kRunning, kExited, kGone };  // kExited: a zombie, whose group may have members
   RankProcess process;
   LineReader out, err;
   State state = State::kRunning;
-  std::optional<steady_clock::time_point> kill_at;  // set when it was asked to end
+  std::optional<steady_clock::time_point> kill_at;  // set with the first SIGTERM
 };
 
 class Launch {
@@ -185,7 +186,7 @@ class Launch {
 
   void ask_to_end(Rank& rank, int signal_number) {
     ::kill(-rank.process.pid, signal_number);
-    ::kill(-rank.process.pid, SIGCONT);  // the stopped hear nothing else
+    ::kill(-rank.process.pid, SIGCONT);  // a stopped process handles no other signal
     const milliseconds patience = asked_by_signal_ ? spec_.signal_grace : spec_.grace;
     if (!rank.kill_at) rank.kill_at = steady_clock::now() + patience;
   }
@@ -211,7 +212,7 @@ class Launch {
       if (!group_alive || late)
         end_now(i);
       else if (!rank.kill_at)
-        ask_to_end(rank, SIGTERM);  // what a rank leaves behind
+        ask_to_end(rank, SIGTERM);  // the rest of the rank's group
     }
   }
 
@@ -236,8 +237,7 @@ class Launch {
     rank.state = Rank::State::kGone;
   }
 
-  // What the ranks have written is in their pipes by now. A reader of ours who does not read is
-  // waited for, unless we were asked to end.
+  // The ranks' output is in their pipes. Waits for a slow reader, unless a stop was requested.
   void finish_output() {
     for (Rank& rank : ranks_) {
       drain(rank.process.out, rank.out);
@@ -252,7 +252,7 @@ class Launch {
     }
   }
 
-  // Not to the pipe's end: a process that left its rank's group may hold it open for ever.
+  // Does not wait for the end of the pipe: a process outside the rank's group may keep it open.
   void drain(UniqueFd& fd, LineReader& lines) {
     for (size_t left = kPipeBytes; fd && left > 0;) {
       const ssize_t n = ::read(fd.get(), block_.data(), std::min(block_.size(), left));
@@ -267,8 +267,9 @@ class Launch {
 
   const RankSpec& spec_;
   std::stop_token stop_;
-  ScopedDisposition no_sigpipe_{SIGPIPE, SIG_IGN};    // a reader may leave, the ranks go on
-  ScopedDisposition keep_zombies_{SIGCHLD, SIG_DFL};  // else an inherited "ignore" takes exit codes
+  ScopedDisposition no_sigpipe_{SIGPIPE, SIG_IGN};  // the ranks outlive a reader
+  ScopedDisposition keep_zombies_{SIGCHLD,
+                                  SIG_DFL};  // an inherited SIG_IGN would discard exit codes
   SignalRelay relay_;
   Guardian guardian_;
   Sink stdout_, stderr_;
@@ -283,9 +284,9 @@ class Launch {
 
 int run_ranks(const RankSpec& spec, std::stop_token stop) {
   if (spec.argv.empty() || spec.argv[0].empty())
-    throw Error(ErrorKind::kUsage, "there is no program to run");
+    throw Error(ErrorKind::kUsage, "no program to run");
   if (spec.world_size < 1 || spec.world_size > kMaxRanks)
-    throw Error(ErrorKind::kUsage, "the world size should be 1 to " + std::to_string(kMaxRanks) +
+    throw Error(ErrorKind::kUsage, "the world size must be 1 to " + std::to_string(kMaxRanks) +
                                        ", found " + std::to_string(spec.world_size));
   return Launch(spec, std::move(stop)).run();
 }

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::array<int, SignalRelay::kNumSignals> kSignals = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
 
-// A handler can reach nothing but static data.
+// A signal handler can use static data only.
 std::array<std::atomic<unsigned>, SignalRelay::kNumSignals> g_arrived{};
 static_assert(std::atomic<unsigned>::is_always_lock_free);
 

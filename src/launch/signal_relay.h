@@ -1,5 +1,5 @@
-// Notes the signals that a launcher passes on, while it exists; before and after, they mean what
-// they meant. More than one at a time is fine: each sees every signal.
+// Records the signals that a launcher forwards; the destructor restores their dispositions. Several
+// relays may exist at a time: each one sees every signal.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ class SignalRelay {
   SignalRelay(const SignalRelay&) = delete;
   SignalRelay& operator=(const SignalRelay&) = delete;
 
-  /// The signals that arrived since the last call: of SIGTERM, SIGINT, SIGHUP and SIGUSR1.
+  /// The signals since the last call, among SIGTERM, SIGINT, SIGHUP and SIGUSR1.
   std::vector<int> take();
 
   static constexpr size_t kNumSignals = 4;

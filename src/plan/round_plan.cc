@@ -1,24 +1,17 @@
 #include "xffl/plan/round_plan.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
 #include "xffl/base/json.h"
 #include "xffl/base/sha256.h"
 #include "xffl/job/optimizer_names.h"
+#include "xffl/plan/facility_layout.h"
 
 namespace xffl::plan {
 namespace {
 
-std::string round_name(int round) {
-  char text[16];
-  std::snprintf(text, sizeof text, "r%04d", round);
-  return text;
-}
-
-// Nobody without the run's secret can guess another attempt's nonce, so no old report passes for a
-// new one.
+// Depends on the run's secret: an old or foreign report cannot have the nonce of a new attempt.
 std::string nonce(const RunIdentity& identity, int round, const FacilityName& facility,
                   int attempt) {
   return sha256_hex(identity.secret + "/" + identity.run.str() + "/" + std::to_string(round) + "/" +
@@ -26,10 +19,9 @@ std::string nonce(const RunIdentity& identity, int round, const FacilityName& fa
       .substr(0, 32);
 }
 
-// The state that the optimizer begins with: that of the training accepted in the round before, and
-// of no other attempt.
-std::string optimizer_given(const RunIdentity& identity, const FacilityPlan& facility,
-                            job::JobKey key) {
+// The name of the optimizer state that the accepted attempt of the previous round has kept.
+std::string initial_optimizer_name(const RunIdentity& identity, const FacilityPlan& facility,
+                                   job::JobKey key) {
   if (facility.accepted_before == 0) return std::string(job::kNoOptimizerState);
   key.round -= 1;
   key.attempt = facility.accepted_before;
@@ -41,17 +33,16 @@ FacilityPlan plan_facility(const config::Experiment& experiment, const RunIdenti
                            const config::Facility& facility, int round, const Done& done) {
   FacilityPlan plan;
   plan.facility = facility.name;
-  plan.folder = facility.workdir / experiment.project.str() /
-                (identity.run.str() + "-" + identity.secret.substr(0, 8)) / facility.name.str();
-  plan.model_folder = plan.folder / "models" / done.model_sha256.substr(0, 16);
+  plan.folder = facility_folder(experiment, identity, facility);
+  plan.model_folder = model_folder(plan.folder, done.model_sha256);
   if (!done.adapted_sha256.empty())
-    plan.adapted_folder = plan.folder / "models" / done.adapted_sha256.substr(0, 16);
-  plan.round_folder = plan.folder / round_name(round);
+    plan.adapted_folder = model_folder(plan.folder, done.adapted_sha256);
+  plan.round_folder = round_folder(plan.folder, round);
   return plan;
 }
 
-// Measures the model as it is given, with all else as in a training.
-void train_nothing(job::JobSpec& spec) {
+// Turns a training into an evaluation of its input model.
+void evaluate_only(job::JobSpec& spec) {
   spec.train_paths.clear();
   spec.optimizer_path.clear();
   spec.on_stop = job::OnStop::kUpdate;
@@ -86,14 +77,6 @@ std::optional<RoundPlan> next_round(const config::Experiment& experiment,
   return plan;
 }
 
-RemotePath attempt_folder(const FacilityPlan& plan, int attempt) {
-  return plan.round_folder / ("a" + std::to_string(attempt));
-}
-
-RemotePath attempt_folder(const FacilityPlan& plan, int round, int attempt) {
-  return plan.folder / round_name(round) / ("a" + std::to_string(attempt));
-}
-
 job::JobSpec job_spec(const config::Experiment& experiment, const RunIdentity& identity,
                       const RoundPlan& plan, const FacilityPlan& facility, int attempt) {
   const config::Facility& settings = experiment.facility(facility.facility);
@@ -113,10 +96,10 @@ job::JobSpec job_spec(const config::Experiment& experiment, const RunIdentity& i
   spec.train_paths = settings.train_data;
   spec.validation = settings.validation;
   const RemotePath folder = attempt_folder(facility, attempt);
-  spec.update_path = (folder / "out/update").str();
-  spec.report_path = (folder / "out/report.json").str();
-  spec.metrics_path = (folder / "out/metrics.jsonl").str();
-  spec.state_path = (facility.round_folder / "state").str();
+  spec.update_path = (folder / kUpdateFolder).str();
+  spec.report_path = (folder / kReportFile).str();
+  spec.metrics_path = (folder / kMetricsFile).str();
+  spec.state_path = (facility.round_folder / kStateFolder).str();
   spec.on_stop = experiment.policy.on_walltime == config::OnWalltime::kResume
                      ? job::OnStop::kCheckpoint
                      : job::OnStop::kUpdate;
@@ -125,9 +108,9 @@ job::JobSpec job_spec(const config::Experiment& experiment, const RunIdentity& i
   spec.training = settings.training;
   if (spec.training.keep_optimizer)
     spec.optimizer_path =
-        (facility.folder / "optimizer" / optimizer_given(identity, facility, spec.key)).str();
+        optimizer_path(facility.folder, initial_optimizer_name(identity, facility, spec.key)).str();
   spec.training.first_step = (plan.round - 1) * settings.training.steps;
-  if (plan.evaluates) train_nothing(spec);
+  if (plan.evaluates) evaluate_only(spec);
   return spec;
 }
 

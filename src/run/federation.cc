@@ -19,7 +19,7 @@
 #include "xffl/config/load.h"
 #include "xffl/facility/context.h"
 #include "xffl/upkeep/credential_watch.h"
-#include "xffl/upkeep/purge_timer.h"
+#include "xffl/upkeep/purge_guard.h"
 #include "xffl/upkeep/retention.h"
 
 namespace xffl::run {
@@ -207,7 +207,7 @@ Outcome coordinate(const config::Experiment& experiment, const history::RunFolde
       experiment, folder, services, observer, history, live, *history.state().identity, {}};
 
   const upkeep::CredentialWatch credentials(context);
-  const upkeep::PurgeTimer purge_timer(context);
+  const upkeep::PurgeGuard purge_guard(context);
   const LoginServer desk(folder.login(), [&](const FacilityName& name, const remote::Ask& ask) {
     const config::Facility& facility = experiment.facility(name);
     if (services.log_in) services.log_in(facility, ask);

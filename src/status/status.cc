@@ -18,18 +18,18 @@ using history::Attempt;
 using history::FacilityState;
 using history::RoundState;
 
-std::string facility_word(const history::FacilityState& facility) {
+std::string facility_state(const history::FacilityState& facility) {
   if (facility.accepted) return "accepted";
   if (facility.missing) return "missing";
   const history::Attempt* attempt = facility.current();
   if (attempt == nullptr) return "not started";
   if (attempt->failure) return "failed";
   if (!attempt->job_id.empty()) return "submitted";
-  if (attempt->submit_intended) return "submission in doubt";
+  if (attempt->submit_intended) return "submission unknown";
   return attempt->pushed ? "pushed" : "pushing";
 }
 
-std::string round_word(const history::RoundState& round, const history::RunState& run) {
+std::string round_state(const history::RoundState& round, const history::RunState& run) {
   if (round.evaluates) return run.completed || run.cancelled ? "over" : "measuring";
   if (round.published) return "published";
   if (!round.model_sha256.empty()) return "aggregated";
@@ -53,7 +53,7 @@ std::string losses(const history::FacilityState& facility) {
   return line;
 }
 
-std::string trouble(const history::FacilityState& facility) {
+std::string failure(const history::FacilityState& facility) {
   if (facility.missing) return "  (" + log::printable(*facility.missing, 300) + ")";
   const history::Attempt* attempt = facility.current();
   if (attempt != nullptr && attempt->failure)
@@ -61,20 +61,20 @@ std::string trouble(const history::FacilityState& facility) {
   return "";
 }
 
-// What a running coordinator says of it, else what the journal does.
-std::string doing(const RunStatus& status, int round, const FacilityName& name,
-                  const history::FacilityState& facility) {
+// The activity by the running coordinator's status file, else the state by the journal.
+std::string activity(const RunStatus& status, int round, const FacilityName& name,
+                     const history::FacilityState& facility) {
   const auto live = status.live.find(name);
   if (live == status.live.end() || live->second.round != round || facility.accepted ||
       facility.missing)
-    return facility_word(facility);
+    return facility_state(facility);
   return log::printable(live->second.doing, 400) + " (since " + live->second.since_utc + ")";
 }
 
-Json facility_json(const history::FacilityState& facility, const std::string& doing) {
+Json facility_json(const history::FacilityState& facility, const std::string& activity) {
   Json json;
-  json["state"] = facility_word(facility);
-  json["doing"] = doing;
+  json["state"] = facility_state(facility);
+  json["doing"] = activity;
   const history::Attempt* attempt = facility.current();
   json["attempt"] = attempt == nullptr ? 0 : attempt->number;
   json["job_id"] = attempt == nullptr ? "" : attempt->job_id;
@@ -86,7 +86,7 @@ Json facility_json(const history::FacilityState& facility, const std::string& do
   return json;
 }
 
-// Nothing of a run that goes on, or is over.
+// The reason of the last stop; null unless the run is stopped.
 const history::Stopped* stopped(const RunStatus& status) {
   const auto& stopped = status.run_state.stopped;
   return status.state == "stopped" && stopped ? &*stopped : nullptr;
@@ -103,7 +103,7 @@ std::string credential_line(const FacilityName& name, const EndingCredential& cr
          (credential.renew.empty() ? "" : " with: " + log::printable(credential.renew, 300)) + "\n";
 }
 
-// A reason of several lines, such as those that differ in xffl.yaml.
+// A reason may have several lines, such as the differences of xffl.yaml.
 std::string printable_lines(const std::string& text) {
   std::string shown;
   for (size_t begin = 0; begin < text.size() && shown.size() < 4000;) {
@@ -114,13 +114,13 @@ std::string printable_lines(const std::string& text) {
   return shown;
 }
 
-std::string ending(const RunStatus& status) {
+std::string stop_reason(const RunStatus& status) {
   if (status.state != "stopped") return "";
   const history::Stopped* why = stopped(status);
   std::string text =
       why != nullptr
           ? "stopped at " + why->time_utc + " (" + why->kind + "): " + printable_lines(why->reason)
-          : "its coordinator did not say why it ended (killed, or the machine went down)";
+          : "the coordinator ended without a reason (killed, or the machine crashed)";
   // Without a name `xffl run` continues the newest.
   const std::string run = status.folder.filename().string();
   const auto newest = history::latest_run(status.folder.parent_path());
@@ -131,7 +131,7 @@ std::string ending(const RunStatus& status) {
 Json round_json(const RunStatus& status, int number, const history::RoundState& round) {
   Json json;
   json["round"] = number;
-  json["state"] = round_word(round, status.run_state);
+  json["state"] = round_state(round, status.run_state);
   if (!round.evaluates) {
     json["model_sha256"] = round.model_sha256;
     json["master_sha256"] = round.master_sha256;
@@ -139,7 +139,8 @@ Json round_json(const RunStatus& status, int number, const history::RoundState& 
   }
   json["facilities"] = Json::object();
   for (const auto& [name, facility] : round.facilities)
-    json["facilities"][name.str()] = facility_json(facility, doing(status, number, name, facility));
+    json["facilities"][name.str()] =
+        facility_json(facility, activity(status, number, name, facility));
   return json;
 }
 
@@ -149,7 +150,7 @@ RunStatus read_status(const std::filesystem::path& run_folder, int rounds_planne
   const std::filesystem::path journal = run_folder / "journal.db";
   if (!std::filesystem::exists(journal))
     throw Error(ErrorKind::kNotFound,
-                "there is no run in " + run_folder.string() + ": start one with `xffl run`");
+                "no run exists in " + run_folder.string() + ": start one with `xffl run`");
   RunStatus status;
   status.folder = run_folder;
   status.rounds_planned = rounds_planned;
@@ -170,7 +171,7 @@ std::string format_status(const RunStatus& status, Clock::UtcTime now) {
                      std::to_string(done.rounds_published) + " of " +
                      std::to_string(status.rounds_planned) + " rounds published\n";
   if (!status.coordinator.empty()) text += "coordinator: " + status.coordinator + "\n";
-  // A run of hundreds of rounds: people look at the last ones, programs take --json.
+  // The text shows the last rounds only; --json has all.
   constexpr int kShown = 20;
   const int first = done.rounds_published - kShown + 1;
   if (first > 1) text += "rounds 1 to " + std::to_string(first - 1) + ": published\n";
@@ -178,22 +179,22 @@ std::string format_status(const RunStatus& status, Clock::UtcTime now) {
     if (number < first) continue;
     text += round.evaluates ? "evaluation of the last model: "
                             : "round " + std::to_string(number) + ": ";
-    text += round_word(round, status.run_state);
+    text += round_state(round, status.run_state);
     if (!round.model_sha256.empty()) text += "  " + round.model_sha256.substr(0, 16);
     text += "\n";
     for (const auto& [name, facility] : round.facilities)
-      text += "  " + name.str() + ": " + doing(status, number, name, facility) + losses(facility) +
-              trouble(facility) + "\n";
+      text += "  " + name.str() + ": " + activity(status, number, name, facility) +
+              losses(facility) + failure(facility) + "\n";
   }
-  const bool over = status.run_state.completed || status.run_state.cancelled;
+  const bool ended = status.run_state.completed || status.run_state.cancelled;
   for (const auto& [name, reason] : status.run_state.paused)
-    if (!over)
+    if (!ended)
       text += name.str() + " is PAUSED (" + log::printable(reason, 300) +
               "): continue with `xffl resume " + name.str() + "`\n";
   text += format_global_losses(status.run_state);
   for (const auto& [name, credential] : status.credentials)
-    if (!over) text += credential_line(name, credential, now);
-  return text + ending(status);
+    if (!ended) text += credential_line(name, credential, now);
+  return text + stop_reason(status);
 }
 
 std::string format_status_json(const RunStatus& status) {

@@ -30,7 +30,7 @@ std::string right(const std::string& text, size_t width) {
   return std::string(width - std::min(width, text.size()), ' ') + text;
 }
 
-// As many of the sets from `begin` on as a line has room for, at least one.
+// The end of the sets from `begin` on that fit in a line; at least one.
 std::vector<Set>::const_iterator fitting(std::vector<Set>::const_iterator begin,
                                          std::vector<Set>::const_iterator end) {
   size_t used = kRoundWidth;

@@ -13,11 +13,11 @@
 #include "limits.h"
 #include "meter.h"
 #include "part_file.h"
+#include "xffl/base/block_worker.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/sha256.h"
 #include "xffl/base/space.h"
-#include "xffl/base/stage.h"
 #include "xffl/transfer/transfer.h"
 
 namespace xffl::transfer {
@@ -134,7 +134,7 @@ class DownloadPipe {
   uint64_t offset_;
   size_t size_ = 0;
   std::shared_ptr<std::byte[]> block_;
-  Stage writing_, hashing_;
+  BlockWorker writing_, hashing_;
 };
 
 // Downloads one file. One running SHA-256 covers the file from its beginning: first the bytes on

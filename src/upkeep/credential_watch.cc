@@ -16,21 +16,21 @@ constexpr std::chrono::seconds kInterval{30};
 
 using Problems = std::map<FacilityName, std::string>;
 
-void look(const facility::Context& context, CertificateWarnings& warnings, Problems& problems) {
+void check(const facility::Context& context, CertificateWarnings& warnings, Problems& problems) {
   for (const config::Facility& facility : context.experiment.facilities) try {
       const auto ends = context.services.credential_expiry(facility);
       const auto left = warnings.due(facility.name, ends, context.services.clock.utc());
       problems.erase(facility.name);
       if (!left) continue;
-      log::warning("a certificate ends soon: jobs go on, but renew it before",
+      log::warning("a certificate expires soon: renew it before (running jobs are unaffected)",
                    {{"facility", facility.name.str()},
                     {"ends", format_utc(*ends)},
                     {"left", std::to_string(left->count()) + " min"},
                     {"renew", facility.ssh.renew}});
-    } catch (const std::exception& error) {  // a thread's top; whoever logs in will say it
-      // Once, not every half minute for weeks.
+    } catch (const std::exception& error) {  // a thread's top; the next log-in reports it
+      // Once per problem, not at every check.
       if (std::exchange(problems[facility.name], error.what()) != error.what())
-        log::debug("no certificate to look at",
+        log::debug("the certificate cannot be read",
                    {{"facility", facility.name.str()}, {"problem", error.what()}});
     }
 }
@@ -41,12 +41,12 @@ std::optional<minutes> CertificateWarnings::due(const FacilityName& facility,
                                                 std::optional<Clock::UtcTime> ends,
                                                 Clock::UtcTime now) {
   if (!ends || *ends <= now) return std::nullopt;
-  Said& said = said_[facility];
-  if (said.of != *ends) said = {*ends, 0};
+  Given& given = given_[facility];
+  if (given.ends != *ends) given = {*ends, 0};
   int due = 0;
   for (const minutes ahead : kAhead) due += *ends - now <= ahead;
-  if (due <= said.warnings) return std::nullopt;
-  said.warnings = due;
+  if (due <= given.warnings) return std::nullopt;
+  given.warnings = due;
   return std::chrono::duration_cast<minutes>(*ends - now);
 }
 
@@ -56,7 +56,7 @@ CredentialWatch::CredentialWatch(const facility::Context& context) {
     CertificateWarnings warnings;
     Problems problems;
     SystemClock clock;
-    do look(context, warnings, problems);
+    do check(context, warnings, problems);
     while (clock.sleep(kInterval, stop));
   });
 }

@@ -2,21 +2,25 @@
 
 #include <algorithm>
 #include <charconv>
+#include <string_view>
 
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
+#include "xffl/facility/context.h"
+#include "xffl/plan/facility_layout.h"
 
 namespace xffl::upkeep {
 namespace {
 
 using std::chrono::days;
 using std::chrono::minutes;
+using std::chrono::nanoseconds;
 using std::chrono::seconds;
 
 constexpr seconds kPatience{60};
 constexpr std::string_view kEnd = "xffl-end";
 
-/// The next number of `line`, which it takes away together with the blank behind it.
+// Removes the next number and the blank behind it from `line`.
 std::optional<int64_t> take_number(std::string_view& line) {
   int64_t value = 0;
   const auto [end, problem] = std::from_chars(line.data(), line.data() + line.size(), value);
@@ -34,28 +38,28 @@ std::vector<std::string_view> lines_of(std::string_view text) {
   return lines;
 }
 
-std::string words(seconds time) {
+std::string format_time(seconds time) {
   const auto hours = std::chrono::duration_cast<std::chrono::hours>(time);
   if (hours < std::chrono::hours(48)) return std::to_string(hours.count()) + " h";
   return std::to_string(std::chrono::duration_cast<days>(time).count()) + " days";
 }
 
-void keep_young(remote::Session& session, const RemotePath& folder, seconds purge_after,
-                const std::stop_token& stop) {
-  if (!session.stat(folder)) return;  // nothing was ever put there
+void touch_old_files(remote::Session& session, const RemotePath& folder, seconds purge_after,
+                     const std::stop_token& stop) {
+  if (!session.stat(folder)) return;  // before the first push
   const auto half = std::chrono::duration_cast<minutes>(purge_after / 2);
   const auto result =
       session.run({"find", "-H", folder.str(), "-type", "f", "-mmin",
                    "+" + std::to_string(half.count()), "-exec", "touch", "-c", "{}", "+"},
                   "", kPatience, stop);
   if (result.exit_code != 0)
-    throw Error(ErrorKind::kIo, "cannot mark the files of " + folder.str() +
-                                    " as used: " + log::printable(result.err, 300));
+    throw Error(ErrorKind::kIo, "cannot touch the files in " + folder.str() + ": " +
+                                    log::printable(result.err, 300));
 }
 
 }  // namespace
 
-std::vector<std::string> files_of_people(const config::Facility& facility) {
+std::vector<std::string> user_files(const config::Facility& facility) {
   std::vector<std::string> files = facility.train_data;
   for (const job::ValidationSet& set : facility.validation) files.push_back(set.path);
   for (const std::string& program : {facility.image.file, facility.trainer_program})
@@ -63,8 +67,8 @@ std::vector<std::string> files_of_people(const config::Facility& facility) {
   return files;
 }
 
-std::vector<FileAge> ages(remote::Session& session, const RemotePath& workdir,
-                          const std::vector<std::string>& files, std::stop_token stop) {
+std::vector<FileAge> file_ages(remote::Session& session, const RemotePath& workdir,
+                               const std::vector<std::string>& files, std::stop_token stop) {
   std::string names;
   for (const std::string& file : files) names += file + "\n";
   const std::string script =
@@ -76,7 +80,7 @@ std::vector<FileAge> ages(remote::Session& session, const RemotePath& workdir,
   const auto lines = lines_of(answer.out);
   if (lines.size() < 3 || lines.back() != kEnd)
     throw Error(ErrorKind::kIo,
-                "the ages of files at the facility are not known: " +
+                "cannot read the ages of files at the facility: " +
                     log::printable(answer.err.empty() ? answer.out : answer.err, 300));
   std::string_view clock = lines[0], device = lines[1];
   const auto now = take_number(clock), scratch = take_number(device);
@@ -100,46 +104,83 @@ std::vector<FileAge> ages(remote::Session& session, const RemotePath& workdir,
 }
 
 std::string purge_warning(const FileAge& file, seconds purge_after) {
-  if (!file.unused_for) return "is not there (any more)";
+  if (!file.unused_for) return "does not exist (any more)";
   if (*file.unused_for < purge_after * 3 / 4) return "";
-  return "was not used for " + words(*file.unused_for) + ": the site removes it after " +
-         words(purge_after);
+  return "was not used for " + format_time(*file.unused_for) + ": the site removes it after " +
+         format_time(purge_after);
 }
 
 bool PurgeWatch::is_due(const config::Facility& facility, Clock::MonotonicTime now) {
   if (facility.purge_after.count() == 0) return false;
-  const std::lock_guard lock(mutex_);
   const auto last = last_.find(facility.name);
   if (last != last_.end() && now - last->second < facility.purge_after / 8) return false;
   last_[facility.name] = now;
   return true;
 }
 
-bool PurgeWatch::is_new(const std::string& told) {
-  const std::lock_guard lock(mutex_);
-  return told_.insert(told).second;
-}
-
-void PurgeWatch::look_after(remote::Session& session, const config::Facility& facility,
-                            const RemotePath& folder, std::stop_token stop) {
+void PurgeWatch::check(remote::Session& session, const config::Facility& facility,
+                       const RemotePath& folder, std::stop_token stop) {
   try {
-    keep_young(session, folder, facility.purge_after, stop);
-    for (const FileAge& file : ages(session, facility.workdir, files_of_people(facility), stop)) {
+    touch_old_files(session, folder, facility.purge_after, stop);
+    for (const FileAge& file : file_ages(session, facility.workdir, user_files(facility), stop)) {
       const std::string warning = purge_warning(file, facility.purge_after);
-      if (warning.empty() || !is_new(facility.name.str() + " " + file.path)) continue;
-      log::warning("a file that a facility's jobs need",
+      if (warning.empty() || !reported_.insert(facility.name.str() + " " + file.path).second)
+        continue;
+      log::warning("a file of the facility's jobs may be purged",
                    {{"facility", facility.name.str()},
                     {"file", file.path},
                     {"problem", warning},
-                    {"to do", "read or `touch` it there, or keep it where nothing is purged"}});
+                    {"fix",
+                     "read or `touch` it there, or move it to a file system without a purge "
+                     "policy"}});
     }
-  } catch (const Error& error) {  // it is looked at again; what is missing, the job will say
+  } catch (const Error& error) {
     if (error.kind() == ErrorKind::kCancelled) throw;
-    const std::lock_guard lock(mutex_);
     last_.erase(facility.name);
-    log::debug("what a site may purge could not be looked at",
+    log::debug("the check for purged files failed, will retry",
                {{"facility", facility.name.str()}, {"problem", error.what()}});
   }
 }
+
+namespace {
+
+// The time between two calls of is_due().
+nanoseconds poll_interval(const config::Experiment& experiment) {
+  nanoseconds interval = std::chrono::hours(1);
+  for (const config::Facility& facility : experiment.facilities)
+    if (facility.purge_after.count() > 0)
+      interval = std::min(interval, nanoseconds(facility.purge_after) / 64);
+  return std::max<nanoseconds>(interval, std::chrono::milliseconds(10));
+}
+
+void check_all(facility::Context& context, const std::stop_token& stop) {
+  const nanoseconds interval = poll_interval(context.experiment);
+  PurgeWatch watch;
+  do
+    for (const config::Facility& facility : context.experiment.facilities)
+      if (watch.is_due(facility, context.services.clock.monotonic()))
+        watch.check(*context.services.connect(facility), facility,
+                    plan::facility_folder(context.experiment, context.identity, facility), stop);
+  while (context.services.clock.sleep(interval, stop));
+}
+
+}  // namespace
+
+PurgeGuard::PurgeGuard(facility::Context& context) {
+  const auto& facilities = context.experiment.facilities;
+  const auto purges = [](const config::Facility& each) { return each.purge_after.count() > 0; };
+  if (std::none_of(facilities.begin(), facilities.end(), purges)) return;
+  thread_ = std::jthread([&context](std::stop_token stop) {
+    try {
+      check_all(context, stop);
+    } catch (const std::exception& error) {  // a thread's top
+      if (!stop.stop_requested())
+        log::warning("the purge guard has ended: files at the sites are no longer checked",
+                     {{"problem", error.what()}});
+    }
+  });
+}
+
+PurgeGuard::~PurgeGuard() = default;
 
 }  // namespace xffl::upkeep

@@ -8,23 +8,12 @@
 #include "xffl/base/log.h"
 #include "xffl/facility/context.h"
 #include "xffl/facility/kept_allocation.h"
+#include "xffl/plan/facility_layout.h"
 
 namespace xffl::upkeep {
 namespace {
 
 namespace fs = std::filesystem;
-
-// The number of "r0007", a round's folder; none for any other name.
-std::optional<int> round_of(const std::string& name) {
-  if (name.size() < 5 || name.size() > 9 || name.front() != 'r' ||
-      name.find_first_not_of("0123456789", 1) != std::string::npos)
-    return std::nullopt;
-  return std::stoi(name.substr(1));
-}
-
-bool is_model(const std::string& name) {
-  return name.size() == 16 && name.find_first_not_of("0123456789abcdef") == std::string::npos;
-}
 
 std::string model_after(const history::RunState& run_state, int round) {
   return round == 0 ? run_state.initial_sha256 : run_state.rounds.at(round).model_sha256;
@@ -43,23 +32,24 @@ std::vector<std::string> names_in(remote::Session& session, const RemotePath& fo
   try {
     return session.list(folder);
   } catch (const Error& error) {
-    if (error.kind() == ErrorKind::kNotFound) return {};  // nothing was ever put there
+    if (error.kind() == ErrorKind::kNotFound) return {};  // before the first push
     throw;
   }
 }
 
-// Folders of models that the rounds from `old` on do not need. A model that is not in `names` yet
-// may be one of a round that has begun since.
+// The model folders among `names` that no round from `old` on needs. A round that starts after the
+// listing may add a model, which is not in `names`.
 std::vector<std::string> unneeded_models(const facility::Context& context,
                                          const std::vector<std::string>& names, int old) {
   const history::RunState run_state = context.history.state();
   std::set<std::string> needed;
   for (int round = old; round <= run_state.done().rounds_published; ++round)
-    needed.insert(model_after(run_state, round).substr(0, 16));
-  if (!run_state.adapted_sha256.empty()) needed.insert(run_state.adapted_sha256.substr(0, 16));
+    needed.insert(plan::model_folder_name(model_after(run_state, round)));
+  if (!run_state.adapted_sha256.empty())
+    needed.insert(plan::model_folder_name(run_state.adapted_sha256));
   std::vector<std::string> unneeded;
   for (const std::string& name : names)
-    if (is_model(name) && !needed.contains(name)) unneeded.push_back(name);
+    if (plan::is_model_folder_name(name) && !needed.contains(name)) unneeded.push_back(name);
   return unneeded;
 }
 
@@ -73,7 +63,7 @@ RetentionWorker::~RetentionWorker() = default;
 void RetentionWorker::after(const plan::RoundPlan& plan) {
   {
     const std::lock_guard lock(mutex_);
-    if (next_) tidy_lost_ = true;  // that round's turn never comes
+    if (next_) round_skipped_ = true;
     next_ = plan;
   }
   changed_.notify_all();
@@ -104,7 +94,7 @@ void RetentionWorker::work(const std::stop_token& stop) {
       changed_.notify_all();
       if (!changed_.wait(lock, stop, [&] { return next_.has_value(); })) return;
       plan = std::exchange(next_, std::nullopt);
-      if (std::exchange(tidy_lost_, false)) tidy_.clear();
+      if (std::exchange(round_skipped_, false)) tidy_.clear();
       busy_ = true;
     }
     const bool cleaned = clean(*plan, stop);
@@ -127,7 +117,8 @@ bool RetentionWorker::clean(const plan::RoundPlan& plan, const std::stop_token& 
     }
     return tidy_.size() == old_plan->facilities.size();
   } catch (const std::exception& error) {  // a thread's top
-    log::warning("old rounds were not cleaned up", {{"round", old}, {"problem", error.what()}});
+    log::warning("old rounds were not removed, will retry",
+                 {{"round", old}, {"problem", error.what()}});
     return false;
   }
 }
@@ -141,13 +132,14 @@ void RetentionWorker::clean(const plan::RoundPlan& plan, const plan::FacilityPla
   };
   try {
     const auto session = context_.services.connect(context_.experiment.facility(facility.facility));
-    const RemotePath models = facility.folder / "models";
+    const RemotePath models = plan::models_folder(facility.folder);
     std::vector<int> rounds{old};
     std::vector<std::string> names{facility.model_folder.filename()};
     if (!tidy) {
       rounds.clear();
       for (const std::string& name : names_in(*session, facility.folder))
-        if (const auto round = round_of(name); round && *round <= old) rounds.push_back(*round);
+        if (const auto round = plan::parse_round_name(name); round && *round <= old)
+          rounds.push_back(*round);
       names = names_in(*session, models);
     }
     for (const int round : rounds) {
@@ -162,7 +154,7 @@ void RetentionWorker::clean(const plan::RoundPlan& plan, const plan::FacilityPla
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kCancelled && stop.stop_requested()) return;
     log::warning(
-        "an old round stays at the facility for now: it is removed after the next one",
+        "an old round was not removed at the facility, will retry after the next round",
         {{"facility", facility.facility.str()}, {"round", old}, {"problem", error.what()}});
   }
 }

@@ -46,7 +46,7 @@ TEST_F(Average, IsTheWeightedMeanOfHandPickedNumbers) {
 }
 
 TEST_F(Average, RoundsOnceToBf16) {
-  // 1 + 2^-8 is half-way between two bf16 numbers, and what lies above it by 2^-40 goes up.
+  // 1 + 2^-8 is half-way between two bf16 numbers, and a number 2^-40 above it is rounded up.
   // Rounding to float32 first would lose the 2^-40 and go down, to even.
   const Input a = input("a", {{"w", {{1}, {1.0f + 0x1p-8f}}}}, 1);
   const Input b = input("b", {{"w", {{1}, {1.0f + 0x1p-8f + 0x1p-23f}}}}, 0x1p-17);
@@ -99,7 +99,7 @@ TEST_F(Average, WritesShardsWithAnIndex) {
   EXPECT_EQ(checkpoint::read_manifest(dir_ / "out"), checkpoint::make_manifest(dir_ / "out"));
 }
 
-TEST_F(Average, OfEqualModelsIsThatModelWhateverTheWeights) {
+TEST_F(Average, EqualModelsGiveThatModelForAnyWeights) {
   Tensors tensors = some_model(3, Dtype::kBF16);
   tensors["norm.weight"].values[0] = -0.0f;
   const Input a = input("a", tensors, 0.1);
@@ -138,7 +138,7 @@ TEST_F(Average, ReportsProgressToTheEnd) {
   EXPECT_EQ(total, 2u * (300'000 + 300 + 2100));
 }
 
-TEST_F(Average, RefusesOtherShapesMissingAndExtraTensorsByName) {
+TEST_F(Average, RejectsOtherShapesMissingAndExtraTensorsByName) {
   const Input a = input("a", {{"v", {{2}, {1, 2}}}, {"w", {{2, 2}, {1, 2, 3, 4}}}});
   Thrown thrown =
       thrown_by_average({a, input("shape", {{"v", {{2}, {1, 2}}}, {"w", {{4, 1}, {1, 2, 3, 4}}}})});
@@ -157,7 +157,7 @@ TEST_F(Average, RefusesOtherShapesMissingAndExtraTensorsByName) {
   for (const char* part : {"extra", "z.weight"}) EXPECT_THAT(thrown.message, HasSubstr(part));
 }
 
-TEST_F(Average, NamesTheFirstNonFiniteElementWhateverTheThreads) {
+TEST_F(Average, NamesTheFirstNonFiniteElementForAnyThreads) {
   Tensors broken = some_model(1, Dtype::kBF16);
   broken["embed.weight"].values[200'001] = -INFINITY;
   broken["embed.weight"].values[299'999] = kNan;
@@ -175,13 +175,13 @@ TEST_F(Average, NamesTheFirstNonFiniteElementWhateverTheThreads) {
   EXPECT_EQ(num_entries(dir_.path()), 2u) << "only the inputs";
 }
 
-TEST_F(Average, RefusesAResultOutsideTheTypesRange) {
+TEST_F(Average, RejectsAResultOutsideTheRangeOfItsType) {
   const Thrown thrown = thrown_by_average({input("a", {{"w", {{2}, {1, 1e6f}}}})}, Dtype::kF16);
   EXPECT_EQ(thrown.kind, ErrorKind::kRejected);
   for (const char* part : {"w", "element 1", "F16"}) EXPECT_THAT(thrown.message, HasSubstr(part));
 }
 
-TEST_F(Average, RefusesWeightsKeysAndTypesThatMeanNothing) {
+TEST_F(Average, RejectsInvalidWeightsKeysAndTypes) {
   Input a = input("a", {{"w", {{1}, {1}}}});
   Input b = input("b", {{"w", {{1}, {2}}}});
   EXPECT_EQ(thrown_by_average({}).kind, ErrorKind::kRejected);
@@ -205,7 +205,7 @@ TEST_F(Average, NeverReplacesAFolder) {
   EXPECT_EQ(thrown_by_average({a}).kind, ErrorKind::kRejected);
 }
 
-TEST_F(Average, RemovesWhatADeadProcessLeft) {
+TEST_F(Average, RemovesTemporaryFoldersOfDeadProcesses) {
   const Input a = input("a", {{"w", {{1}, {1}}}});
   fs::create_directory(dir_ / "out.tmp-1-1");  // pid 1 did not start at tick 1
   std::ofstream(dir_ / "out.tmp-1-1" / "model.safetensors.tmp") << "half";
@@ -223,14 +223,14 @@ TEST_F(Average, ConvertKeepsValuesAndShapes) {
             sha256_file(a.folder / "model.safetensors"));
 }
 
-// Said before the first byte of a model is written, not when the disk is full of half of it.
-TEST_F(Average, SaysWhatADiskLacks) {
+// The check comes before the first write, not when half of a model has filled the disk.
+TEST_F(Average, ReportsMissingDiskSpaceBeforeWriting) {
   const Input a = input("a", some_model(4, Dtype::kBF16));
   const fs::path disk = dir_ / "disk";
   fs::create_directory(disk);
   Thrown thrown;
   bool mounted = false;
-  std::thread([&] {  // with mounts of its own
+  std::thread([&] {  // in a mount namespace
     mounted = ::unshare(CLONE_NEWNS) == 0 &&
               ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
               ::mount("xffl", disk.c_str(), "tmpfs", 0, "size=2m") == 0;

@@ -40,13 +40,13 @@ TEST_F(CheckUpdate, AcceptsATrainedModelOfAnyFloatType) {
   }
 }
 
-TEST_F(CheckUpdate, OneChangedElementIsATraining) {
+TEST_F(CheckUpdate, AcceptsOneChangedElement) {
   Tensors update = some_model(1, Dtype::kBF16);
   update["out.weight"].values.back() += 1.0f;
   EXPECT_EQ(check(update, false).message, kFine);
 }
 
-TEST_F(CheckUpdate, RefusesTheModelThatWasGiven) {
+TEST_F(CheckUpdate, RejectsTheInputModel) {
   expect_rejected(check(some_model(1, Dtype::kBF16), false), {"unchanged"});
   Tensors widened = some_model(1, Dtype::kBF16);
   for (auto& [name, tensor] : widened) {
@@ -57,7 +57,7 @@ TEST_F(CheckUpdate, RefusesTheModelThatWasGiven) {
   EXPECT_EQ(check(some_model(1, Dtype::kBF16), false, true).message, kFine);
 }
 
-// Numpy's words for it: np.sqrt(sum(np.square(x))) over all tensors, in float64.
+// In numpy: np.sqrt(sum(np.square(x))) over all tensors, in float64.
 double norm_of(const Tensors& model) {
   double squares = 0;
   for (const auto& [name, tensor] : model)
@@ -66,7 +66,7 @@ double norm_of(const Tensors& model) {
   return std::sqrt(squares);
 }
 
-TEST_F(CheckUpdate, MeasuresHowFarAnUpdateMovesTheModel) {
+TEST_F(CheckUpdate, ReturnsTheNormOfTheChange) {
   for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16}) {
     Tensors update = some_model(2, dtype), twice = update;
     const auto folder = write_model(dir_ / ("measured" + std::to_string(count_++)), update);
@@ -85,14 +85,14 @@ TEST_F(CheckUpdate, MeasuresHowFarAnUpdateMovesTheModel) {
   }
 }
 
-TEST_F(CheckUpdate, RefusesOneThatMovesTheModelTooFar) {
+TEST_F(CheckUpdate, RejectsAChangeAboveTheMaximalNorm) {
   Tensors update = some_model(2, Dtype::kF32);
   const auto folder = write_model(dir_ / "far", update);
   const double norm = l2_norm(folder);
   EXPECT_NO_THROW(check_update(folder, base_, true, false, norm * 1.001));
   const Thrown thrown = thrown_by([&] { check_update(folder, base_, true, false, norm * 0.999); });
   expect_rejected(thrown, {"L2 norm of its change", "policy.max_change"});
-  // Numbers whose squares no float holds are too large for any limit.
+  // Elements whose squares overflow float32 exceed any limit.
   update["out.weight"].values.back() = 3e38f;
   const auto huge = write_model(dir_ / "huge", update);
   expect_rejected(thrown_by([&] { check_update(huge, base_, true, false, 1e30); }),
@@ -101,7 +101,7 @@ TEST_F(CheckUpdate, RefusesOneThatMovesTheModelTooFar) {
                   {"policy.max_change"});
 }
 
-TEST_F(CheckUpdate, RefusesADeltaOfZeros) {
+TEST_F(CheckUpdate, RejectsADeltaOfZeros) {
   Tensors zeros = some_model(1, Dtype::kBF16);
   for (auto& [name, tensor] : zeros)
     tensor.values.assign(tensor.values.size(), name == "out.weight" ? -0.0f : 0.0f);
@@ -117,7 +117,7 @@ TEST_F(CheckUpdate, NamesTheFirstNonFiniteElement) {
   expect_rejected(check(update, true, true), {"embed.weight", "element 262145", "inf"});
 }
 
-TEST_F(CheckUpdate, RefusesAnotherSchema) {
+TEST_F(CheckUpdate, RejectsAnotherSchema) {
   Tensors update = some_model(2);
   update["norm.weight"] = {{299}, some_values(299, 1)};
   expect_rejected(check(update, false), {"norm.weight", "[299]", "[300]"});
@@ -128,7 +128,7 @@ TEST_F(CheckUpdate, RefusesAnotherSchema) {
   expect_rejected(check(update, false), {"other.weight"});
 }
 
-TEST_F(CheckUpdate, RefusesATruncatedFile) {
+TEST_F(CheckUpdate, RejectsATruncatedFile) {
   const auto folder = dir_ / "truncated";
   write_model(folder, some_model(2));
   const auto file = folder / "model.safetensors";

@@ -45,7 +45,7 @@ class Command : public testing::Test {
   int count_ = 0;
 };
 
-TEST_F(Command, TheOrderOfFoldersDoesNotMatterButWeightsDo) {
+TEST_F(Command, ResultDependsOnWeightsNotOnTheOrderOfFolders) {
   for (uint32_t i = 0; i < 3; ++i)
     write_model(dir_ / std::string(1, static_cast<char>('a' + i)), some_model(i, Dtype::kBF16));
   const std::string hash = average({"a", "b", "c", "--weights", "1,3,2.5"});
@@ -56,7 +56,7 @@ TEST_F(Command, TheOrderOfFoldersDoesNotMatterButWeightsDo) {
   EXPECT_EQ(inspect("out0")["parameters_by_dtype"].dump(), R"({"BF16":302400})");
 }
 
-TEST_F(Command, AFolderMayBeGivenTwiceAndTheTypeChosen) {
+TEST_F(Command, AcceptsAFolderTwiceAndADtype) {
   write_model(dir_ / "a", {{"w", {{2}, {1, 3}}}});
   write_model(dir_ / "b", {{"w", {{2}, {4, 0}}}});
   EXPECT_EQ(average({"--dtype", "fp16", "a", "b", "a"}),
@@ -77,7 +77,7 @@ TEST_F(Command, WrongWeightsAreAUsageError) {
   }
 }
 
-TEST_F(Command, AMismatchNamesTheFolder) {
+TEST_F(Command, NamesTheFolderOfAMismatch) {
   write_model(dir_ / "a", {{"w", {{1}, {1}}}});
   write_model(dir_ / "b", {{"w", {{2}, {1, 2}}}});
   const ProcessResult result = xffl({"aggregate", "--out", "out", "a", "b"});
@@ -120,7 +120,7 @@ TEST_F(Command, InspectsAJournal) {
   EXPECT_EQ(event["payload"]["text"], "\x1b[2Jgone");
 }
 
-TEST_F(Command, InspectsATokenShardAndRefusesWhatItDoesNotKnow) {
+TEST_F(Command, InspectsATokenShardAndRejectsAnUnknownFile) {
   tokens::TokenShardWriter writer(dir_ / "it.tokens", 100, 4, true);
   writer.add_document(std::vector<int32_t>{1, 2, 3, 4, 5, 6, 7, 8});
   writer.finish();

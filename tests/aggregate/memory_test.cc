@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr long kModelKiB = 96 << 10;
 // A fifth of what server_step reads here; how many mapped pages are resident at a time depends on
-// the kernel's mood.
+// the kernel.
 constexpr long kAllowedGrowthKiB = 96 << 10;
 
 void write_large_model(const fs::path& folder, uint32_t seed) {
@@ -49,7 +49,7 @@ long growth_in_child(const std::function<void()>& body) {
   if (child == 0) {
     long growth = -1;
     try {
-      std::ofstream("/proc/self/clear_refs") << 5;  // the peak starts anew
+      std::ofstream("/proc/self/clear_refs") << 5;  // resets the peak
       const long before = peak_kib();
       body();
       growth = peak_kib() - before;
@@ -69,7 +69,7 @@ long growth_in_child(const std::function<void()>& body) {
 
 TEST(AggregateMemory, DoesNotGrowWithTheModel) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers keep memory of their own";
+  GTEST_SKIP() << "sanitizers allocate additional memory";
 #endif
   const test::TempDir dir;
   std::vector<Input> inputs;

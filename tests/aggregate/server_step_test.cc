@@ -36,7 +36,7 @@ TEST_F(ServerStep, AddsTheMeanDelta) {
   EXPECT_THAT(read_file(dir_ / "m1" / "config.json", 1000), HasSubstr("float32"));
 }
 
-TEST_F(ServerStep, SmallDeltasAddUpInTheMasterThoughBf16CannotShowThem) {
+TEST_F(ServerStep, SmallDeltasAccumulateInTheFloat32Master) {
   auto master = write_model(dir_ / "m0", {{"w", {{1}, {1.0f}}}});
   const Input delta = input("delta", {{"w", {{1}, {0x1p-10f}, Dtype::kBF16}}});
   for (int round = 1; round <= 5; ++round) {
@@ -59,7 +59,7 @@ TEST_F(ServerStep, WeightsReplaceTheMaster) {
   EXPECT_THAT(read_tensor(dir_ / "g1", "w"), ElementsAre(3, 6));
 }
 
-TEST_F(ServerStep, IsTheSameForAllThreadsAndOrders) {
+TEST_F(ServerStep, BytesDoNotDependOnThreadsOrOrder) {
   const auto master = write_model(dir_ / "master", some_model(9));
   Input a = input("a", some_model(1, Dtype::kBF16), 7);
   Input b = input("b", some_model(2, Dtype::kBF16), 11);
@@ -73,7 +73,7 @@ TEST_F(ServerStep, IsTheSameForAllThreadsAndOrders) {
   }
 }
 
-TEST_F(ServerStep, RefusesUpdatesOfAnotherSchemaAndMastersOfAnotherType) {
+TEST_F(ServerStep, RejectsUpdatesOfAnotherSchemaAndMastersOfAnotherType) {
   const auto master = write_model(dir_ / "master", {{"w", {{2}, {1, 2}}}});
   const auto bf16 = write_model(dir_ / "bf16", {{"w", {{2}, {1, 2}, Dtype::kBF16}}});
   const Input good = input("good", {{"w", {{2}, {1, 2}}}});
@@ -90,7 +90,7 @@ TEST_F(ServerStep, RefusesUpdatesOfAnotherSchemaAndMastersOfAnotherType) {
   EXPECT_EQ(num_entries(dir_.path()), before);
 }
 
-TEST_F(ServerStep, AveragesAdaptersAsWell) {
+TEST_F(ServerStep, AveragesAdapters) {
   checkpoint::LlamaConfig model;
   model.hidden_size = 8;
   model.num_layers = 1;

@@ -103,12 +103,12 @@ void expect_folder_faults(const DoctorProject& project) {
                                             HasSubstr("choose a workdir that you may write")));
   project.edit(project.data("alba"), alba.scratch + "/b.tokens");
   EXPECT_THAT(project.doctor_fails(), AllOf(HasSubstr("FAILED  training data    " + alba.scratch +
-                                                      "/b.tokens is not there"),
+                                                      "/b.tokens does not exist"),
                                             HasSubstr("correct the path")));
   project.edit("    access: ssh\n", "    access: ssh\n    image: {file: /scratch/none.sif}\n");
   EXPECT_THAT(project.doctor_fails(),
-              AllOf(HasSubstr("FAILED  image            /scratch/none.sif is not there"),
-                    HasSubstr("trainer          not looked at: it is inside the image")));
+              AllOf(HasSubstr("FAILED  image            /scratch/none.sif does not exist"),
+                    HasSubstr("trainer          not checked: it is inside the image")));
 }
 
 void expect_trainer_faults(const DoctorProject& project) {
@@ -133,7 +133,7 @@ void expect_trainer_faults(const DoctorProject& project) {
   program("/scratch");
   EXPECT_THAT(project.doctor_fails(), HasSubstr("training data    /scratch is a folder"));
   program("/scratch/xffl-train");
-  EXPECT_THAT(project.doctor_fails(), HasSubstr("xffl-train is no token shard"));
+  EXPECT_THAT(project.doctor_fails(), HasSubstr("xffl-train is not a token shard"));
   program(project.data("alba"));
   EXPECT_THAT(project.doctor(0), HasSubstr("ok      trainer          xffl-train "));
 }
@@ -183,7 +183,7 @@ TEST(BedDoctor, WhereEverythingIsInPlaceARunCanBePlannedAndRead) {
   const std::string path = project.path().string();
   const ProcessResult doctor = project.xffl({"doctor", "-p", path});
   EXPECT_EQ(doctor.exit_code, 0) << doctor.out << doctor.err;
-  EXPECT_THAT(doctor.out, AllOf(HasSubstr("everything is in place"), Not(HasSubstr("FAILED")),
+  EXPECT_THAT(doctor.out, AllOf(HasSubstr("all checks passed"), Not(HasSubstr("FAILED")),
                                 HasSubstr("ok      allocation"), HasSubstr("ok      free files"),
                                 ContainsRegex("(ok     |warning) quota")));
 

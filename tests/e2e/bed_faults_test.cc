@@ -112,14 +112,14 @@ TEST(BedFaults, AnExpiredCertificateWaitsForItsRenewal) {
   EXPECT_THAT(project.status(), HasSubstr("expired"));
   const ProcessResult resumed = project.xffl({"resume", "alba", "-p", project.path().string()});
   EXPECT_EQ(resumed.exit_code, exit_code(ErrorKind::kAuth)) << resumed.out;
-  EXPECT_THAT(resumed.err, HasSubstr("alba was not paused by a person: PAUSED(auth)"));
+  EXPECT_THAT(resumed.err, HasSubstr("alba was not paused by a user: PAUSED(auth)"));
   EXPECT_THAT(resumed.err, HasSubstr("renew it with: step ssh login ann"));
   ASSERT_TRUE(project.await_events("update_accepted", 1));  // brno's
-  EXPECT_THAT(read_file(project.log(), 1 << 20), HasSubstr("a certificate ends soon"));
+  EXPECT_THAT(read_file(project.log(), 1 << 20), HasSubstr("a certificate expires soon"));
   alba.certify("-1m:+10m");
   // It would see the new one by itself; a person may tell it.
   const ProcessResult login = project.xffl({"login", "alba", "-p", project.path().string()});
-  EXPECT_THAT(login.out, HasSubstr("goes on")) << login.err;
+  EXPECT_THAT(login.out, HasSubstr("continues")) << login.err;
   EXPECT_EQ(run.finish(), 0);
   project.expect_result(local_sha256());
 }

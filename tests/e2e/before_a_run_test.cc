@@ -1,4 +1,4 @@
-// What people ask before a run: is all in place, what would happen.
+// Commands before a run: doctor, plan, and the check of the runs folder.
 #include <gtest/gtest.h>
 
 #include "e2e/project.h"
@@ -11,7 +11,7 @@ namespace {
 
 using test::Project;
 
-// Runs xffl where the project's folder is, as the table of mounts says, on NFS.
+// Runs xffl with a table of mounts in which the project's folder is on NFS.
 ProcessResult on_nfs(const Project& project, const std::vector<std::string>& args) {
   const std::filesystem::path mounts = project.path() / "mounts";
   write_file_atomic(
@@ -31,7 +31,7 @@ ProcessResult on_nfs(const Project& project, const std::vector<std::string>& arg
   return run_process({.argv = argv, .timeout = std::chrono::seconds(120)});
 }
 
-TEST(NetworkFileSystem, IsRefusedUnlessItIsAllowed) {
+TEST(NetworkFileSystem, RunsOnlyWithAllowNetworkFs) {
   Project project;
   const std::string path = project.path().string();
   const ProcessResult refused = on_nfs(project, {"run", "-p", path});
@@ -43,12 +43,12 @@ TEST(NetworkFileSystem, IsRefusedUnlessItIsAllowed) {
   const ProcessResult allowed = on_nfs(project, {"run", "-p", path, "--allow-network-fs"});
   EXPECT_EQ(allowed.exit_code, 0) << allowed.err;
   EXPECT_NE(allowed.err.find("one machine only"), std::string::npos) << allowed.err;
-  // No write-ahead log; and the run is the same run.
+  // The journal uses no write-ahead log there.
   EXPECT_EQ(read_file(project.run_folder() / "journal.db", 1 << 20).at(18), 1);
   EXPECT_TRUE(project.history().completed);
 }
 
-TEST(Doctor, FindsWhatIsMissing) {
+TEST(Doctor, FailsForAMissingModel) {
   Project project;
   const std::string path = project.path().string();
   std::filesystem::remove_all(project.path() / "model");
@@ -57,8 +57,8 @@ TEST(Doctor, FindsWhatIsMissing) {
   EXPECT_NE(result.out.find("FAILED"), std::string::npos) << result.out;
 }
 
-// What `xffl run` would stumble over, and a job only after its queue.
-TEST(Doctor, LooksIntoTheModel) {
+// Without this check a job would find the damage only after its time in the queue.
+TEST(Doctor, ChecksTheFilesOfTheModel) {
   Project project;
   const std::filesystem::path model = project.path() / "model";
   const std::string whole = read_file(model / "model.safetensors", 1 << 20);
@@ -79,23 +79,23 @@ TEST(Doctor, LooksIntoTheModel) {
   EXPECT_EQ(shard.exit_code, exit_code(ErrorKind::kFailed));
 }
 
-// As its advice for a project on NFS says.
-TEST(Doctor, LooksAtTheFolderOfRuns) {
+// The fix for a project on NFS is --workdir.
+TEST(Doctor, ChecksTheRunsFolderOfWorkdir) {
   Project project;
   const std::filesystem::path other = project.path() / "local/disk";
   const ProcessResult result =
       project.xffl({"doctor", "-p", project.path().string(), "-w", other.string()});
   EXPECT_NE(result.out.find("runs folder      " + project.path().string() + "\n"),
             std::string::npos)
-      << result.out;  // the nearest that is there
+      << result.out;  // the nearest existing folder
   make_dirs(other / "runs");
   EXPECT_NE(project.xffl({"doctor", "-p", project.path().string(), "-w", other.string()})
                 .out.find("runs folder      " + (other / "runs").string() + "\n"),
             std::string::npos);
 }
 
-// No tool of a site is asked for the quota: the room is reserved, as a job would use it.
-TEST(Doctor, SeesAQuotaByReservingTheRoom) {
+// Reserves the bytes of a round; asks no quota tool of the site.
+TEST(Doctor, FindsAQuotaByReservingSpace) {
   Project project;
   project.set_model_rows(4000);
   const std::string yaml = read_file(project.path() / "xffl.yaml", 1 << 20);
@@ -117,17 +117,19 @@ TEST(Doctor, SeesAQuotaByReservingTheRoom) {
       doctor("echo 'fallocate: fallocate failed: Disk quota exceeded' >&2; exit 1");
   has(over, "FAILED  quota");
   has(over, "your quota does not leave");
-  // 4013 rows of 8: the model's in bfloat16 and the update's in float32, and a tenth.
-  const std::string room = doctor("[ \"$2\" = 211882 ] || exit 3; exec /usr/bin/fallocate \"$@\"");
-  if (room.find("the file system is memory") == std::string::npos) has(room, "could be reserved");
+  // 4013 rows of 8: the model in bfloat16, the update in float32, and 10 % more.
+  const std::string enough =
+      doctor("[ \"$2\" = 211882 ] || exit 3; exec /usr/bin/fallocate \"$@\"");
+  if (enough.find("the file system is memory") == std::string::npos)
+    has(enough, "could be reserved");
   const std::string unknown = doctor("echo 'Operation not supported' >&2; exit 1");
   has(unknown, "warning quota");
-  has(unknown, "not looked at: no room can be reserved there");
+  has(unknown, "not checked: space cannot be reserved there");
   for (const char* name : {"alba", "brno"})
-    EXPECT_FALSE(std::filesystem::exists(project.path() / "work" / name / ".xffl-room"));
+    EXPECT_FALSE(std::filesystem::exists(project.path() / "work" / name / ".xffl-space"));
 }
 
-TEST(Plan, CountsAndSubmitsNothing) {
+TEST(Plan, PrintsBytesAndSubmitsNothing) {
   Project project;
   const std::string path = project.path().string();
   const ProcessResult result = project.xffl({"plan", "-p", path, "--json"});

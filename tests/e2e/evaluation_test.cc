@@ -37,7 +37,7 @@ std::string job_of_the_evaluation(const Project& project) {
   return project.history().rounds.at(2).facilities.at(FacilityName("alba")).current()->job_id;
 }
 
-TEST(Evaluation, MeasuresTheLastModelOnce) {
+TEST(Evaluation, EvaluatesTheLastModelOnce) {
   Project project;
   set_up(project);
   project.set_rounds(2);
@@ -66,7 +66,7 @@ TEST(Evaluation, MeasuresTheLastModelOnce) {
   EXPECT_EQ(project.trainings().size(), 5u) << "a completed run measures nothing";
 }
 
-TEST(Evaluation, KilledAtEveryRecordIsDoneOnce) {
+TEST(Evaluation, RunsOnceWhenKilledAtAnyRecord) {
   Project project;
   set_up(project);
   ASSERT_EQ(project.run().exit_code, 0);
@@ -93,7 +93,7 @@ TEST(Evaluation, KilledAtEveryRecordIsDoneOnce) {
 }
 
 // ... with a trainer that does not know evaluations, and in a round that would not do without it.
-TEST(Evaluation, ThatFailsEndsNothing) {
+TEST(Evaluation, AFailureDoesNotFailTheRun) {
   for (const std::string on_missing : {"wait", "fail", "skip"}) {
     Project project;
     project.set_fault("alba", "crash@2!");

@@ -59,7 +59,7 @@ TEST(Federation, AveragesByTokens) {
     EXPECT_EQ(after[i], static_cast<float>(before[i] + (3.0 * alba[i] + 1.0 * brno[i]) / 4.0));
 }
 
-TEST(Federation, GivesTheSameModelEachTime) {
+TEST(Federation, IsReproducible) {
   Project project;
   ASSERT_EQ(project.run().exit_code, 0);
   const std::string first = project.current_sha256();
@@ -69,7 +69,7 @@ TEST(Federation, GivesTheSameModelEachTime) {
 }
 
 // What a round was made of gives its memory to the next one's files, and stays on the disk.
-TEST(Federation, KeepsWhatIsReadAgainInMemoryAndNothingElse) {
+TEST(Federation, KeepsOnlyFilesThatAreReadAgainInThePageCache) {
   Project project;
   if (!test::has_disk(project.path())) GTEST_SKIP() << "the temporary folder is in memory";
   ASSERT_EQ(project.run().exit_code, 0);
@@ -82,7 +82,7 @@ TEST(Federation, KeepsWhatIsReadAgainInMemoryAndNothingElse) {
   EXPECT_GT(in_memory("r0003/global"), 0u);
 }
 
-TEST(Federation, SaysThatACompletedRunIsComplete) {
+TEST(Federation, ReportsACompletedRun) {
   Project project;
   project.set_rounds(1);
   project.write_config();
@@ -95,7 +95,7 @@ TEST(Federation, SaysThatACompletedRunIsComplete) {
   EXPECT_TRUE(project.history("0002").completed);
 }
 
-TEST(Federation, TriesACrashedJobAgain) {
+TEST(Federation, RetriesACrashedJob) {
   Project project;
   project.set_fault("brno", "crash@2");
   project.write_config();
@@ -127,7 +127,7 @@ struct Refusal {
 };
 class RefusedUpdate : public testing::TestWithParam<Refusal> {};
 
-TEST_P(RefusedUpdate, IsNamedAndTheRoundGoesOnWithoutIt) {
+TEST_P(RefusedUpdate, IsNamedAndTheRoundContinuesWithoutIt) {
   Project project;
   project.set_fault("brno", std::string(GetParam().fault) + "@2!");
   project.set_policy("{on_missing: skip, poll_interval: 20ms}");
@@ -142,7 +142,7 @@ TEST_P(RefusedUpdate, IsNamedAndTheRoundGoesOnWithoutIt) {
   EXPECT_EQ(history.rounds.at(3).participants.size(), 2u);
 }
 
-TEST_P(RefusedUpdate, StopsARoundThatWaitsForEveryone) {
+TEST_P(RefusedUpdate, StopsARoundThatNeedsAllFacilities) {
   Project project;
   project.set_fault("brno", GetParam().fault);
   project.write_config();
@@ -187,7 +187,7 @@ TEST(OnMissing, FailEndsTheRoundAndTheOtherJobs) {
   EXPECT_FALSE(process_start_ticks(pid)) << "alba's job still runs";
 }
 
-TEST(OnMissing, SkipLeavesALateFacilityBehindAtTheDeadline) {
+TEST(OnMissing, SkipContinuesWithoutALateFacilityAtTheDeadline) {
   Project project;
   project.set_fault("brno", "hang@1!");
   project.set_rounds(2);
@@ -199,7 +199,7 @@ TEST(OnMissing, SkipLeavesALateFacilityBehindAtTheDeadline) {
   EXPECT_EQ(project.history().rounds.at(2).participants.size(), 2u);
 }
 
-TEST(OnMissing, WaitWaitsPastTheDeadlineAndSaysSo) {
+TEST(OnMissing, WaitContinuesPastTheDeadlineAndLogsIt) {
   Project project;
   project.set_rounds(1);
   project.set_training_time(2500);
@@ -217,7 +217,7 @@ TEST(OnMissing, WaitWaitsPastTheDeadlineAndSaysSo) {
   EXPECT_EQ(result.err.find(told, second + 1), std::string::npos) << result.err;
 }
 
-TEST(Poison, AnUpdateOutOfAllProportionIsRefused) {
+TEST(MaxChange, RejectsAnUpdateWithALargerNorm) {
   Project project;
   project.set_fault("brno", "huge!");
   project.set_rounds(1);
@@ -233,7 +233,7 @@ TEST(Poison, AnUpdateOutOfAllProportionIsRefused) {
 }
 
 // What a job prints goes into the journal and is shown: its secrets do not.
-TEST(Secrets, OfAJobsOutputAreKeptNowhere) {
+TEST(Secrets, OfAJobsOutputAreStoredNowhere) {
   Project project;
   const std::string secret = "hf_abcdefghijklmnopqrstuvwxyz0123";
   project.set_rounds(1);
@@ -304,7 +304,7 @@ TEST(OnMissing, SkipNeedsItsQuorum) {
   EXPECT_NE(result.err.find("1 of 2 updates, 2 needed"), std::string::npos) << result.err;
 }
 
-TEST(Status, TellsWhatHappenedInBothForms) {
+TEST(Status, PrintsTextAndJson) {
   Project project;
   ASSERT_EQ(project.run().exit_code, 0);
   const ProcessResult text = project.xffl({"status", "-p", project.path().string()});
@@ -330,7 +330,7 @@ TEST(Logs, ShowTheCoordinatorAndAJob) {
 }
 
 // A job that left a checkpoint instead of an update is followed by another attempt at once.
-TEST(Walltime, ATrainingThatWasStoppedIsResumed) {
+TEST(Walltime, ResumesAStoppedTraining) {
   Project project;
   ASSERT_EQ(project.run().exit_code, 0);
   const std::string expected = project.current_sha256();

@@ -51,7 +51,7 @@ class GivenModel : public World {
 };
 
 // Its trainer would not notice.
-TEST_F(GivenModel, ADamagedOneIsMendedAndTheAttemptIsNotCharged) {
+TEST_F(GivenModel, DamageIsRepairedAndTheAttemptIsNotCharged) {
   project_.set_policy("{on_missing: wait, poll_interval: 20ms, max_attempts: 1}");
   project_.write_config();
   const std::string expected = undisturbed_sha256(project_);
@@ -80,7 +80,7 @@ TEST_F(GivenModel, TheRepairMovesTheBadChunkOnly) {
 }
 
 // A disk that goes on like that, or a job that sees another folder: it has its attempts, no more.
-TEST_F(GivenModel, ComplaintsAreBelievedOnceARound) {
+TEST_F(GivenModel, OneComplaintPerRoundIsAccepted) {
   project_.set_policy("{on_missing: skip, quorum: 1, poll_interval: 20ms, max_attempts: 2}");
   project_.set_rounds(1);
   project_.write_config();

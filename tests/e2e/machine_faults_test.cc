@@ -72,7 +72,7 @@ void expect_survival(const Project& project, const Strace& strace, const std::st
 }
 
 // A sample of the calls; XFFL_CAMPAIGN=1: every one.
-TEST(SystemCalls, ThatFailOneByOneLoseNothing) {
+TEST(SystemCalls, EachSingleFailureLosesNothing) {
   if (!Strace::works())
     GTEST_SKIP() << "strace is not there, or may not trace (scripts/bootstrap.sh test)";
   const bool all = std::getenv("XFFL_CAMPAIGN") != nullptr;
@@ -148,7 +148,7 @@ class Clock : public testing::Test {
   std::string expected_;
 };
 
-TEST_F(Clock, JumpsByADayEndNothingEarly) {
+TEST_F(Clock, AJumpOfADayEndsNoJobEarly) {
   project_.set_hold();
   project_.write_config();
   const WrongClock clock(project_);
@@ -168,7 +168,7 @@ TEST_F(Clock, JumpsByADayEndNothingEarly) {
   expect_undisturbed_result(project_, expected_, "jumps");
 }
 
-TEST_F(Clock, ThatIsWrongAllAlongChangesNothing) {
+TEST_F(Clock, AWrongClockChangesNothing) {
   for (const char* offset : {"+1d", "-1d"}) {
     const WrongClock clock(project_);
     clock.set(offset);
@@ -181,7 +181,7 @@ TEST_F(Clock, ThatIsWrongAllAlongChangesNothing) {
 
 // Killed, and continued with another clock. Events stay in their order, whatever the time that they
 // name.
-TEST_F(Clock, GoesBackBetweenTwoCoordinators) {
+TEST_F(Clock, MayStepBackBetweenTwoCoordinators) {
   project_.set_hold();
   project_.write_config();
   const WrongClock clock(project_);

@@ -21,7 +21,7 @@ Json status_of(const Project& project) {
   return parse_json(result.out, "status");
 }
 
-TEST(Pause, HoldsAFacilityBackUntilItIsResumed) {
+TEST(Pause, SubmitsNothingAtAFacilityUntilResume) {
   Project project;
   project.set_hold();
   project.write_config();
@@ -41,7 +41,7 @@ TEST(Pause, HoldsAFacilityBackUntilItIsResumed) {
   EXPECT_EQ(project.count_events("published"), 3);
 }
 
-TEST(Pause, IsRememberedWithoutACoordinator) {
+TEST(Pause, IsRecordedWithoutACoordinator) {
   Project project;
   ASSERT_EQ(project.run({{"XFFL_FAILPOINT", "journal:after:4"}}).exit_code, 128 + 9);
   const std::string path = project.path().string();
@@ -51,14 +51,14 @@ TEST(Pause, IsRememberedWithoutACoordinator) {
   EXPECT_EQ(project.run().exit_code, 0);
 }
 
-TEST(Pause, RefusesAFacilityThatIsNone) {
+TEST(Pause, RejectsAnUnknownFacility) {
   Project project;
   ASSERT_EQ(project.run({{"XFFL_FAILPOINT", "journal:after:4"}}).exit_code, 128 + 9);
   EXPECT_EQ(project.xffl({"pause", "-p", project.path().string(), "nemo"}).exit_code,
             exit_code(ErrorKind::kNotFound));
 }
 
-TEST(Continue, WithOtherOperationalKeys) {
+TEST(Continue, AcceptsOtherOperationalKeys) {
   Project project;
   ASSERT_EQ(project.run({{"XFFL_FAILPOINT", "journal:after:8"}}).exit_code, 128 + 9);
   project.set_policy("{on_missing: wait, poll_interval: 30ms, max_attempts: 5}");
@@ -78,7 +78,7 @@ void edit(const Project& project, const std::string& from, const std::string& to
 }
 
 // Nothing was trained yet: whoever corrects the path starts the same command again.
-TEST(Continue, WithAnotherModelWhenTheFirstCouldNotBeRead) {
+TEST(Continue, AcceptsAnotherModelWhenTheFirstWasUnreadable) {
   Project project;
   const std::string good = read_file(project.path() / "model/model.safetensors", 1 << 20);
   make_dirs(project.path() / "torn");
@@ -93,7 +93,7 @@ TEST(Continue, WithAnotherModelWhenTheFirstCouldNotBeRead) {
 }
 
 // A plan must not promise what the run refuses; and there is a way on.
-TEST(Continue, WithMoreRoundsIsAnotherRunFromTheNewestModel) {
+TEST(Continue, MoreRoundsNeedANewRunFromTheNewestModel) {
   Project project;
   project.set_rounds(1);
   project.write_config();
@@ -126,7 +126,7 @@ TEST(Run, FindsTheProjectInThisFolder) {
   EXPECT_EQ(run.exit_code, 0) << run.err;
 }
 
-TEST(Detach, GoesOnAndCanBeFollowed) {
+TEST(Detach, ContinuesAndCanBeFollowed) {
   Project project;
   project.set_training_time(200);
   project.write_config();
@@ -139,7 +139,7 @@ TEST(Detach, GoesOnAndCanBeFollowed) {
       << followed.out;
 }
 
-TEST(Detach, OfARunThatIsNotTheNewest) {
+TEST(Detach, ContinuesANamedOlderRun) {
   Project project;
   project.set_rounds(1);
   project.write_config();
@@ -150,25 +150,25 @@ TEST(Detach, OfARunThatIsNotTheNewest) {
   project.write_config();
   const ProcessResult detached = project.xffl({"run", "-p", path, "--run", "0001", "--detach"});
   EXPECT_EQ(detached.exit_code, 0) << detached.err;
-  EXPECT_NE(detached.out.find("run 0001 goes on in process"), std::string::npos) << detached.out;
+  EXPECT_NE(detached.out.find("run 0001 continues in process"), std::string::npos) << detached.out;
   project.release();
   EXPECT_EQ(project.xffl({"attach", "-p", path, "--run", "0001"}).exit_code, 0);
   EXPECT_TRUE(project.history("0001").completed);
 }
 
 // A mistyped number must not begin a training.
-TEST(Run, ThatIsNamedMustExist) {
+TEST(Run, RejectsAnUnknownRunName) {
   Project project;
   const std::string path = project.path().string();
   for (const char* command : {"run", "status", "cancel", "attach"}) {
     const ProcessResult result = project.xffl({command, "-p", path, "--run", "0042"});
     EXPECT_EQ(result.exit_code, exit_code(ErrorKind::kNotFound)) << result.err;
-    EXPECT_NE(result.err.find("there is no run 0042"), std::string::npos) << result.err;
+    EXPECT_NE(result.err.find("run 0042 does not exist"), std::string::npos) << result.err;
   }
   EXPECT_FALSE(std::filesystem::exists(project.run_folder("0042")));
 }
 
-TEST(Detach, SaysWhyItCannot) {
+TEST(Detach, ReportsWhyItCannotStart) {
   Project project;
   project.set_hold();
   project.write_config();
@@ -180,7 +180,7 @@ TEST(Detach, SaysWhyItCannot) {
 }
 
 // A second federation costs node-hours, too.
-TEST(Run, SaysThatAnotherOneGoesOn) {
+TEST(Run, WarnsOfAnotherActiveRun) {
   Project project;
   project.set_rounds(1);
   project.set_hold();
@@ -189,24 +189,24 @@ TEST(Run, SaysThatAnotherOneGoesOn) {
   ASSERT_TRUE(project.await_events("submitted", 2));
   const std::string path = project.path().string();
   const ProcessResult second = project.xffl({"run", "-p", path, "--new", "--detach"});
-  EXPECT_NE(second.err.find("another run of this project goes on"), std::string::npos)
+  EXPECT_NE(second.err.find("another run of this project is active"), std::string::npos)
       << second.err;
   project.release();
   EXPECT_EQ(run.finish(), 0);
   EXPECT_EQ(project.xffl({"attach", "-p", path, "--run", "0002"}).exit_code, 0);
 }
 
-TEST(CommandLine, IsTakenAsPeopleWriteIt) {
+TEST(CommandLine, AcceptsFlagsBeforeAndAfterTheCommand) {
   Project project;
   const std::string path = project.path().string();
   const ProcessResult quiet = project.xffl({"plan", "-q", "-p", path});
   EXPECT_EQ(quiet.exit_code, 0) << quiet.err;
   const ProcessResult unknown = project.xffl({"runn", "-p", path});
   EXPECT_EQ(unknown.exit_code, exit_code(ErrorKind::kUsage));
-  EXPECT_NE(unknown.err.find("there is no command 'runn'"), std::string::npos) << unknown.err;
+  EXPECT_NE(unknown.err.find("unknown command 'runn'"), std::string::npos) << unknown.err;
 }
 
-TEST(Detach, OfACompletedRunShowsIt) {
+TEST(Detach, PrintsTheResultOfACompletedRun) {
   Project project;
   project.set_rounds(1);
   project.write_config();
@@ -216,7 +216,7 @@ TEST(Detach, OfACompletedRunShowsIt) {
 }
 
 // Days may pass in a queue: what facilities do is on the terminal, in one line that fits.
-TEST(Output, OnATerminalShowsWhatFacilitiesDoInOneLine) {
+TEST(Output, ShowsTheActivityOfFacilitiesInOneTerminalLine) {
   Project project;
   project.set_rounds(1);
   project.set_training_time(2500);
@@ -240,7 +240,7 @@ TEST(Output, OnATerminalShowsWhatFacilitiesDoInOneLine) {
 }
 
 // `xffl run | tee log`, and tee ends.
-TEST(Output, MayLoseItsReader) {
+TEST(Output, RunOutlivesItsReader) {
   Project project;
   const ProcessResult piped =
       run_process({.argv = {"sh", "-c", "\"$@\" 2>/dev/null | true", "sh",
@@ -250,7 +250,7 @@ TEST(Output, MayLoseItsReader) {
   EXPECT_TRUE(project.history().completed);
 }
 
-TEST(Output, ThatIsClosedGoesIntoNoFile) {
+TEST(Output, ClosedDescriptorsAreNotReusedForFiles) {
   Project project;
   project.set_rounds(1);
   project.write_config();
@@ -264,7 +264,7 @@ TEST(Output, ThatIsClosedGoesIntoNoFile) {
   for (std::string line; std::getline(log, line);) EXPECT_NO_THROW(parse_json(line, "log")) << line;
 }
 
-TEST(Output, ThatIsLostIsAnError) {
+TEST(Output, LostOutputIsAnError) {
   Project project;
   const ProcessResult result =
       run_process({.argv = {"sh", "-c", "exec \"$@\" >/dev/full", "sh", XFFL_BINARY_DIR "/bin/xffl",
@@ -274,7 +274,7 @@ TEST(Output, ThatIsLostIsAnError) {
 }
 
 // Keys and answers are in its memory.
-TEST(Run, LeavesNoCoreFile) {
+TEST(Run, WritesNoCoreFile) {
   Project project;
   project.set_hold();
   project.write_config();
@@ -291,7 +291,7 @@ TEST(Run, LeavesNoCoreFile) {
 
 // A run that ended while nobody looked: every place where a person looks says why, and the commands
 // that follow it end as it did.
-TEST(Detach, SaysLaterWhyTheRunHasEnded) {
+TEST(Detach, StatusShowsWhyTheRunHasEnded) {
   Project project;
   project.set_fault("brno", "nan!");
   project.set_rounds(1);
@@ -328,7 +328,7 @@ TEST(Detach, SaysLaterWhyTheRunHasEnded) {
   EXPECT_NE(said.find("xffl: error (failed)"), std::string::npos) << said;
 }
 
-TEST(Status, TellsAStoppedRunFromAKilledOne) {
+TEST(Status, DistinguishesAStoppedFromAKilledCoordinator) {
   Project project;
   project.set_hold();
   project.write_config();
@@ -345,13 +345,13 @@ TEST(Status, TellsAStoppedRunFromAKilledOne) {
   killed.kill();
   EXPECT_EQ(status_of(project)["stopped"], nullptr);
   const std::string shown = project.xffl({"status", "-p", path}).out;
-  EXPECT_NE(shown.find("did not say why"), std::string::npos) << shown;
+  EXPECT_NE(shown.find("ended without a reason"), std::string::npos) << shown;
   EXPECT_EQ(project.xffl({"attach", "-p", path}).exit_code, exit_code(ErrorKind::kFailed));
   project.release();
   EXPECT_EQ(project.run().exit_code, 0);
 }
 
-TEST(Status, NamesTheRunThatIsNotTheNewest) {
+TEST(Status, NamesAnOlderRunInItsAdvice) {
   Project project;
   project.set_rounds(1);
   project.write_config();
@@ -365,7 +365,7 @@ TEST(Status, NamesTheRunThatIsNotTheNewest) {
 }
 
 // Whoever resumes believes that it goes on then.
-TEST(Resume, OfWhatNobodyHadPausedSaysSo) {
+TEST(Resume, ReportsAFacilityThatNoUserHadPaused) {
   Project project;
   project.set_fault("brno", "nan!");
   project.set_rounds(1);
@@ -377,11 +377,11 @@ TEST(Resume, OfWhatNobodyHadPausedSaysSo) {
   EXPECT_EQ(missing.exit_code, exit_code(ErrorKind::kFailed)) << missing.out;
   EXPECT_NE(missing.err.find("brno was not paused"), std::string::npos) << missing.err;
   EXPECT_NE(missing.err.find("missing"), std::string::npos) << missing.err;
-  EXPECT_EQ(missing.out.find("goes on"), std::string::npos) << missing.out;
+  EXPECT_EQ(missing.out.find("continues"), std::string::npos) << missing.out;
   const ProcessResult fine = project.xffl({"resume", "-p", path, "alba"});
   EXPECT_EQ(fine.exit_code, 0) << fine.err;
   EXPECT_NE(fine.out.find("alba was not paused"), std::string::npos) << fine.out;
-  EXPECT_EQ(fine.out.find("goes on"), std::string::npos) << fine.out;
+  EXPECT_EQ(fine.out.find("continues"), std::string::npos) << fine.out;
 }
 
 }  // namespace

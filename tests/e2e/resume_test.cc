@@ -46,7 +46,7 @@ TEST(Kill, AtEveryJournalRecordChangesNothing) {
 }
 
 // Nothing is left to be done but to clean up after the last round.
-TEST(Kill, AfterTheLastRoundLeavesNoOldOnes) {
+TEST(Kill, AfterTheLastRoundRemovesOldRounds) {
   Project project;
   project.set_policy("{on_missing: wait, keep_rounds: 1, poll_interval: 20ms}");
   project.write_config();
@@ -72,7 +72,7 @@ TEST(Kill, AfterTheLastRoundLeavesNoOldOnes) {
 }
 
 // Both would have the same jobs and the same folders at the facilities.
-TEST(Copy, OfAProjectIsRefusedUntilItIsAdopted) {
+TEST(Copy, IsRejectedUntilAdopted) {
   namespace fs = std::filesystem;
   Project project;
   project.set_rounds(1);
@@ -105,12 +105,12 @@ TEST(Copy, OfAProjectIsRefusedUntilItIsAdopted) {
 
   const ProcessResult adopted = in_copy({"journal", "adopt"});
   EXPECT_EQ(adopted.exit_code, 0) << adopted.err;
-  EXPECT_NE(adopted.out.find("from now on"), std::string::npos) << adopted.out;
+  EXPECT_NE(adopted.out.find("is now coordinated"), std::string::npos) << adopted.out;
   const ProcessResult cancelled = in_copy({"cancel"});
   EXPECT_EQ(cancelled.exit_code, 0) << cancelled.err;
 }
 
-TEST(Copy, AMovedRunGoesOn) {
+TEST(Copy, AMovedRunContinues) {
   Project project;
   ASSERT_EQ(project.run({{"XFFL_FAILPOINT", "journal:after:20"}}).exit_code, 128 + SIGKILL);
   const std::filesystem::path away = project.path().parent_path() / "away";
@@ -123,14 +123,14 @@ TEST(Copy, AMovedRunGoesOn) {
 }
 
 // A file system that lost part of the database: the run says what to do, and after it goes on.
-TEST(Damage, IsRepairedAndTheRunGoesOn) {
+TEST(Damage, IsRepairedAndTheRunContinues) {
   Project project;
   const std::string expected = undisturbed_sha256(project);
   ASSERT_EQ(project.run({{"XFFL_FAILPOINT", "journal:after:20"}}).exit_code, 128 + SIGKILL);
   const std::vector<std::string> repair = {"journal", "repair", "-p", project.path().string()};
   const ProcessResult whole = project.xffl(repair);
   EXPECT_EQ(whole.exit_code, 0) << whole.err;
-  EXPECT_NE(whole.out.find("is whole: nothing was changed"), std::string::npos) << whole.out;
+  EXPECT_NE(whole.out.find("is intact: nothing was changed"), std::string::npos) << whole.out;
 
   const std::filesystem::path journal = project.run_folder() / "journal.db";
   std::filesystem::remove(journal.string() + "-wal");
@@ -140,7 +140,7 @@ TEST(Damage, IsRepairedAndTheRunGoesOn) {
   EXPECT_NE(refused.err.find("xffl journal repair"), std::string::npos) << refused.err;
   const ProcessResult repaired = project.xffl(repair);
   EXPECT_EQ(repaired.exit_code, 0) << repaired.err;
-  EXPECT_NE(repaired.out.find("events again"), std::string::npos) << repaired.out;
+  EXPECT_NE(repaired.out.find("is repaired, with"), std::string::npos) << repaired.out;
   ASSERT_EQ(project.run().exit_code, 0);
   EXPECT_EQ(project.current_sha256(), expected);
   EXPECT_EQ(project.trainings(), kOnceEach);
@@ -166,7 +166,7 @@ TEST(Kill, AtRandomInstantsChangesNothing) {
   }
 }
 
-TEST(Signal, DetachesCleanlyAndTheJobsGoOn) {
+TEST(Signal, DetachesAndJobsKeepRunning) {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     Project project;
     project.set_hold();
@@ -208,7 +208,7 @@ class SilentHost {
   int port_ = 0;
 };
 
-TEST(Signal, EndsAlsoWhatWaitsForASilentHost) {
+TEST(Signal, EndsAWaitForASilentHost) {
   Project project;
   SilentHost host;
   const auto key = project.path() / "key";
@@ -236,7 +236,7 @@ TEST(Signal, EndsAlsoWhatWaitsForASilentHost) {
   again.signal(SIGTERM);
   const auto heard = [&] {  // the log has both runs
     const std::string log = read_file(project.log(), 100'000);
-    return log.rfind("once more") != log.find("once more");
+    return log.rfind("a second signal") != log.find("a second signal");
   };
   for (int i = 0; i < 300 && !heard(); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -244,7 +244,7 @@ TEST(Signal, EndsAlsoWhatWaitsForASilentHost) {
   EXPECT_EQ(again.finish(std::chrono::seconds(60)), 130) << "the second one is obeyed at once";
 }
 
-TEST(SecondCoordinator, IsRefusedAndToldWho) {
+TEST(SecondCoordinator, IsRejectedWithTheFirstOnesName) {
   Project project;
   project.set_hold();
   project.set_rounds(1);
@@ -284,7 +284,7 @@ TEST(Cancel, EndsARunningCoordinatorAndItsJobs) {
   EXPECT_EQ(project.run().exit_code, exit_code(ErrorKind::kFailed));
 }
 
-TEST(Cancel, EndsTheJobsOfACoordinatorThatWasKilled) {
+TEST(Cancel, EndsTheJobsOfAKilledCoordinator) {
   Project project;
   project.set_fault("alba", "hang!");
   project.set_fault("brno", "hang!");
@@ -310,7 +310,7 @@ int count_until(const Project& project, const std::string& kind) {
 }
 
 // An archived update that rots between two runs of the coordinator is fetched again, not averaged.
-TEST(Archive, IsVerifiedAfterARestart) {
+TEST(StoredUpdate, IsVerifiedAfterARestart) {
   Project project;
   const std::string expected = undisturbed_sha256(project);
   const int last = count_until(project, "participants_frozen");
@@ -329,7 +329,7 @@ TEST(Archive, IsVerifiedAfterARestart) {
 }
 
 // It rots here, and the facility has removed its own: nothing but another training helps.
-TEST(Archive, WhatIsLostHereAndThereIsTrainedAgain) {
+TEST(StoredUpdate, LostHereAndAtTheFacilityIsTrainedAgain) {
   Project project;
   project.set_rounds(1);
   project.write_config();

@@ -19,7 +19,7 @@ using std::chrono::seconds;
 using testing::HasSubstr;
 
 // A facility that is away when old rounds are removed does not keep them for ever.
-TEST_F(World, WhatCouldNotBeCleanedUpIsCleanedUpLater) {
+TEST_F(World, FailedRemovalsAreRetriedAfterTheNextRound) {
   project_.set_policy("{on_missing: wait, keep_rounds: 1, poll_interval: 20ms}");
   project_.set_rounds(4);
   project_.write_config();
@@ -36,7 +36,7 @@ TEST_F(World, WhatCouldNotBeCleanedUpIsCleanedUpLater) {
 }
 
 // A server's disk fails for a while, when an accepted update is to be had again.
-TEST_F(World, AnUpdateIsFetchedAgainThoughItsFacilityFailsAtFirst) {
+TEST_F(World, FetchIsRetriedAfterAFailureOfTheFacility) {
   project_.set_rounds(1);
   project_.set_hold();
   project_.write_config();
@@ -61,7 +61,7 @@ TEST_F(World, AnUpdateIsFetchedAgainThoughItsFacilityFailsAtFirst) {
   EXPECT_EQ(project_.trainings().size(), 2u) << "trained again";
 }
 
-TEST_F(World, PeopleAreToldOfAnOptimizerThatBeganAnew) {
+TEST_F(World, WarnsOfALostOptimizerState) {
   project_.set_rounds(1);
   project_.set_fault("brno", "forgets");
   project_.write_config();
@@ -75,7 +75,7 @@ TEST_F(World, PeopleAreToldOfAnOptimizerThatBeganAnew) {
 }
 
 // What a job printed last before it died is journalled.
-TEST_F(World, AKeyThatAJobPrintsIsNotKept) {
+TEST_F(World, AKeyInAJobsOutputIsNotStored) {
   project_.set_rounds(1);
   project_.set_fault("brno", "leak");
   project_.write_config();
@@ -89,7 +89,7 @@ TEST_F(World, AKeyThatAJobPrintsIsNotKept) {
 }
 
 // The end of the last round's cleaning is the end of the run, and a stop before it is a stop.
-TEST_F(World, AStopWhileTheLastRoundIsCleanedUpLeavesTheRest) {
+TEST_F(World, AStopInterruptsTheLastRemoval) {
   project_.set_policy("{on_missing: wait, keep_rounds: 1, poll_interval: 20ms}");
   project_.write_config();
   for (const char* name : {"alba", "brno"})
@@ -110,7 +110,7 @@ TEST_F(World, AStopWhileTheLastRoundIsCleanedUpLeavesTheRest) {
 
 // A parallel file system takes its time; a person who cancels, or reads why a round failed, does
 // not wait for it.
-TEST_F(World, NobodyWaitsForOldRoundsToBeRemoved) {
+TEST_F(World, RoundsDoNotWaitForRemovals) {
   project_.set_policy("{on_missing: wait, keep_rounds: 1, poll_interval: 20ms}");
   project_.set_hold();
   project_.write_config();
@@ -144,7 +144,7 @@ TEST_F(World, NobodyWaitsForOldRoundsToBeRemoved) {
 class Queues : public World, public testing::WithParamInterface<submit::JobState> {};
 
 // A job waits in the queue, or is held, for so long that the site removes its model.
-TEST_P(Queues, AModelThatASitePurgesMeanwhileIsSentAgain) {
+TEST_P(Queues, APurgedModelIsPushedAgain) {
   brno_waiting_ = GetParam();
   project_.set_rounds(1);
   project_.set_hold();
@@ -181,7 +181,7 @@ INSTANTIATE_TEST_SUITE_P(All, Queues,
                          });
 
 // What its next job needs lies at a facility that is done while another's job waits for weeks.
-TEST_F(World, AFacilityThatWaitsForTheOthersIsKeptYoung) {
+TEST_F(World, FilesOfAWaitingFacilityAreTouched) {
   namespace fs = std::filesystem;
   project_.set_rounds(1);
   project_.set_hold();

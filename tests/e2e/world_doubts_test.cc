@@ -45,7 +45,7 @@ class Doubts : public World {
 };
 
 // Its jobs have ended; its log-in node is back before its file system is.
-TEST_F(Doubts, AFinishedTrainingThatIsNotToBeSeenIsNotThrownAway) {
+TEST_F(Doubts, AnInvisibleFinishedTrainingIsKept) {
   project_.release("alba");
   brno_settles_ = milliseconds(50);
   fs::path round, hidden;
@@ -73,7 +73,7 @@ TEST_F(Doubts, AFinishedTrainingThatIsNotToBeSeenIsNotThrownAway) {
   expect_trained_once();
 }
 
-TEST_F(Doubts, AReportThatWasSeenIsReadWhenItIsToBeSeenAgain) {
+TEST_F(Doubts, AReportIsReadWhenItIsVisibleAgain) {
   project_.release();
   int stats = 0;
   watch("brno", [&](const std::string& operation, const RemotePath& path) {
@@ -87,7 +87,7 @@ TEST_F(Doubts, AReportThatWasSeenIsReadWhenItIsToBeSeenAgain) {
   expect_trained_once();
 }
 
-TEST_F(Doubts, AnAcceptedUpdateIsNotLostWhileItsFacilityIsNotToBeSeen) {
+TEST_F(Doubts, AnAcceptedUpdateSurvivesAnUnreachableFacility) {
   project_.release("alba");
   run_until("update_accepted", 1);
   const auto update = project_.run_folder() / "r0001/alba/update";
@@ -104,7 +104,7 @@ TEST_F(Doubts, AnAcceptedUpdateIsNotLostWhileItsFacilityIsNotToBeSeen) {
 }
 
 // A server's disk that fails for a while says nothing of what is on it.
-TEST_F(Doubts, AnArchiveThatCannotBeReadNowIsNotDamaged) {
+TEST_F(Doubts, AnUnreadableStoredUpdateIsNotDamaged) {
   project_.release("alba");
   run_until("update_accepted", 1);
   const auto update = project_.run_folder() / "r0001/alba/update";
@@ -149,7 +149,7 @@ void cannot_be_fenced(const std::string& operation, const RemotePath& path) {
     throw Error(ErrorKind::kRemote, "the link is down");
 }
 
-TEST_F(Doubts, ARoundThatHasFailedSaysWhyThoughAFacilityIsDown) {
+TEST_F(Doubts, AFailedRoundReportsItsReasonWhileAFacilityIsDown) {
   project_.set_policy("{on_missing: fail, poll_interval: 20ms}");
   project_.set_fault("alba", "nan!");
   project_.write_config();
@@ -165,7 +165,7 @@ TEST_F(Doubts, ARoundThatHasFailedSaysWhyThoughAFacilityIsDown) {
   project_.release();
 }
 
-TEST_F(Doubts, ACancellationThatAFacilityDidNotHearIsRepeatedByTheNextRun) {
+TEST_F(Doubts, TheNextRunRepeatsALostCancellation) {
   run_until("submitted", 2);
   watch("brno", cannot_be_fenced);
   const config::Experiment experiment = config::load_experiment(project_.path());

@@ -28,7 +28,7 @@ class WrongAnswers : public World, public testing::WithParamInterface<WrongAnswe
 
 // A server that speaks nonsense, a file system that is not mounted for a while, a missing command:
 // none of it is an error of the federation.
-TEST_P(WrongAnswers, OfOneFacilityAreRetriedThere) {
+TEST_P(WrongAnswers, OfOneFacilityAreRetried) {
   clock_.longest_sleep = milliseconds(50);
   const auto fail = times(2, GetParam().kind, "what answers is no file server");
   watch("brno", [fail](const std::string& operation, const RemotePath&) {
@@ -52,7 +52,7 @@ TEST_F(World, TextThatIsNotUtf8EndsNoRun) {
 }
 
 // Shared file systems: the report is there before what it names.
-TEST_F(World, AnUpdateMayBeSeenLaterThanItsReport) {
+TEST_F(World, AnUpdateMayBecomeVisibleAfterItsReport) {
   const auto fail = times(2, ErrorKind::kNotFound, "there is no such file");
   watch("brno", [fail](const std::string& operation, const RemotePath& path) {
     if (operation == "stat" && path.str().ends_with("out/update/manifest.json")) fail();
@@ -80,7 +80,7 @@ TEST_F(World, NoJobIsLeftBehind) {
   EXPECT_EQ(project_.count_events("cancel_confirmed"), 1);
 }
 
-TEST_F(World, ACompletedRunTakesNoOtherTraining) {
+TEST_F(World, ACompletedRunRejectsAnotherTraining) {
   project_.set_rounds(1);
   project_.write_config();
   EXPECT_EQ(run().rounds_published, 1);
@@ -93,7 +93,7 @@ TEST_F(World, ACompletedRunTakesNoOtherTraining) {
 }
 
 // Between a look for the report and the scheduler's answer there is time to report and to end.
-TEST_F(World, AJobThatEndsWhileItsSchedulerIsAskedIsNotWaitedFor) {
+TEST_F(World, AJobThatEndsDuringAPollIsFetchedAtOnce) {
   project_.set_rounds(1);
   project_.write_config();
   project_.set_hold();

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "support/fake_session.h"
+#include "xffl/plan/facility_layout.h"
 
 namespace xffl::facility {
 namespace {

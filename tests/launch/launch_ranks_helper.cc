@@ -1,4 +1,4 @@
-// A launcher as a program of its own, so that a test can look at its streams and kill it:
+// A launcher as a program of its own, so that a test can read its streams and kill it:
 // launch_ranks_helper WORLD_SIZE GRACE_MS PREFIX(0|1) PROGRAM ARGUMENT...
 #include <cstdio>
 #include <cstdlib>

@@ -22,7 +22,7 @@ class Venv : public testing::Test {
  protected:
   void SetUp() override {
     fs::create_directories(folder_ / "bin");
-    // It stands for Python: it says what it was called with.
+    // A fake Python that prints its arguments.
     write_file_atomic(folder_ / "bin/python",
                       "#!/bin/sh\necho \"venv $VIRTUAL_ENV home ${PYTHONHOME-none} $*\"\n", 0700);
     write_file_atomic(folder_ / "bin/activate", "");
@@ -32,7 +32,7 @@ class Venv : public testing::Test {
   fs::path folder_ = fs::canonical(dir_.path());
 };
 
-TEST_F(Venv, ComesFromItsFolderOrItsActivateScript) {
+TEST_F(Venv, AcceptsItsFolderOrItsActivateScript) {
   const auto env = venv_environment(folder_.string());
   EXPECT_EQ(env.at("VIRTUAL_ENV"), folder_.string());
   EXPECT_THAT(env.at("PATH"), StartsWith((folder_ / "bin").string() + ":"));
@@ -41,7 +41,7 @@ TEST_F(Venv, ComesFromItsFolderOrItsActivateScript) {
   EXPECT_EQ(venv_environment(folder_.string() + "/"), env);
 }
 
-TEST_F(Venv, RefusesAFolderWithoutPython) {
+TEST_F(Venv, RejectsAFolderWithoutPython) {
   fs::create_directory(folder_ / "empty");
   for (const char* name : {"empty", "no", "no/bin/activate"}) {
     try {
@@ -53,7 +53,7 @@ TEST_F(Venv, RefusesAFolderWithoutPython) {
   }
 }
 
-TEST_F(Venv, RunsAScriptByItsPython) {
+TEST_F(Venv, RunsAScriptWithItsPython) {
   const auto env = venv_environment(folder_.string());
   const std::string script = (folder_ / "train.py").string();
   EXPECT_THAT(program_argv(script, env, {"--model", "M"}),

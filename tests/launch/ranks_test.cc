@@ -34,7 +34,7 @@ std::vector<std::string> sorted_lines(const std::string& text) {
   return lines;
 }
 
-TEST(RunRanks, GivesEachRankItsPlace) {
+TEST(RunRanks, SetsRankAndWorldSizeOfEachRank) {
   const ProcessResult result = launch(
       3, "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_ADDR; echo e$RANK >&2");
   EXPECT_EQ(result.exit_code, 0);
@@ -44,7 +44,7 @@ TEST(RunRanks, GivesEachRankItsPlace) {
   EXPECT_THAT(sorted_lines(result.err), ElementsAre("[0] e0", "[1] e1", "[2] e2"));
 }
 
-TEST(RunRanks, AllRanksGetOnePortThatCanBeUsed) {
+TEST(RunRanks, AllRanksGetTheSameFreePort) {
   const ProcessResult result = launch(4, "echo $MASTER_PORT");
   std::set<int> ports;
   for (const std::string& line : sorted_lines(result.out)) ports.insert(std::stoi(line.substr(4)));
@@ -59,7 +59,7 @@ TEST(RunRanks, AllRanksGetOnePortThatCanBeUsed) {
   EXPECT_EQ(::listen(fd.get(), 4), 0);
 }
 
-TEST(RunRanks, SharesTheCoresUnlessToldOtherwise) {
+TEST(RunRanks, DividesTheCpusUnlessOmpNumThreadsIsSet) {
   const std::string line = "[ $RANK = 9 ] && echo $OMP_NUM_THREADS; true";
   ProcessSpec spec = launcher(10, line);
   spec.argv.insert(spec.argv.begin(), {"env", "-u", "OMP_NUM_THREADS"});
@@ -70,7 +70,7 @@ TEST(RunRanks, SharesTheCoresUnlessToldOtherwise) {
   EXPECT_EQ(run_process(spec).out, "[9] 7\n");
 }
 
-TEST(RunRanks, ThreadsThatWaitDoNotSpinUnlessToldOtherwise) {
+TEST(RunRanks, SetsPassiveWaitPolicyUnlessOneIsSet) {
   ProcessSpec spec = launcher(1, "echo $OMP_WAIT_POLICY,$GOMP_SPINCOUNT");
   spec.argv.insert(spec.argv.begin(), {"env", "-u", "OMP_WAIT_POLICY", "-u", "GOMP_SPINCOUNT"});
   EXPECT_EQ(run_process(spec).out, "[0] PASSIVE,\n");
@@ -80,7 +80,7 @@ TEST(RunRanks, ThreadsThatWaitDoNotSpinUnlessToldOtherwise) {
   EXPECT_EQ(run_process(spec).out, "[0] ,100\n");
 }
 
-TEST(RunRanks, KeepsTheArgumentsAndGivesNoInput) {
+TEST(RunRanks, PassesArgumentsUnchangedAndNoInput) {
   const std::string nasty = "a b;$(id) 'q' \n*";
   const ProcessResult result = run_process(
       {.argv = {LAUNCH_HELPER, "1", "100", "0", "sh", "-c", "cat; printf %s \"$1\"", "sh", nasty},
@@ -88,7 +88,7 @@ TEST(RunRanks, KeepsTheArgumentsAndGivesNoInput) {
   EXPECT_EQ(result.out, nasty);
 }
 
-TEST(RunRanks, ReturnsTheCodeOfTheFirstThatFailedAndEndsTheOthers) {
+TEST(RunRanks, ReturnsTheExitCodeOfTheFirstFailureAndEndsTheOthers) {
   const ProcessResult result =
       launch(4,
              "trap 'echo told; exit 9' TERM; [ $RANK = 2 ] && sleep 0.3 && exit 42\n"
@@ -99,13 +99,13 @@ TEST(RunRanks, ReturnsTheCodeOfTheFirstThatFailedAndEndsTheOthers) {
 
 TEST(RunRanks, ReportsASignal) { EXPECT_EQ(launch(2, "kill -KILL $$").exit_code, 128 + SIGKILL); }
 
-TEST(RunRanks, KillsRanksThatDoNotListen) {
+TEST(RunRanks, KillsRanksThatIgnoreSigterm) {
   const ProcessResult result = launch(
       2, "[ $RANK = 0 ] && sleep 0.2 && exit 5; trap '' TERM; while :; do sleep 0.05; done", 200);
   EXPECT_EQ(result.exit_code, 5);
 }
 
-TEST(RunRanks, LeavesNothingOfItsProcessGroups) {
+TEST(RunRanks, KillsTheRestOfEachProcessGroup) {
   test::TempDir dir;
   ProcessSpec spec = launcher(2, "sleep 300 & echo $! >pid.$RANK", 200);
   spec.cwd = dir.path();
@@ -118,7 +118,7 @@ TEST(RunRanks, LeavesNothingOfItsProcessGroups) {
   }
 }
 
-TEST(RunRanks, IsNotHeldUpByADaemonThatKeepsTheOutput) {
+TEST(RunRanks, ReturnsWhileADaemonKeepsTheOutputOpen) {
   const ProcessResult result =
       run_process(launcher(1, "setsid sh -c 'echo $$; exec sleep 300' & sleep 0.2; echo end", 200));
   EXPECT_EQ(result.exit_code, 0);
@@ -141,7 +141,7 @@ TEST(RunRanks, KeepsLinesWhole) {
   }
 }
 
-TEST(RunRanks, PassesGreatOutputsThroughALittleMemory) {
+TEST(RunRanks, CopiesLargeOutputsInBoundedMemory) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer needs more address space than this test allows";
 #endif
@@ -156,7 +156,7 @@ TEST(RunRanks, PassesGreatOutputsThroughALittleMemory) {
   EXPECT_EQ(std::stoll(result.out), 2 * (4'000'000 * 54 + 1526 * 5));
 }
 
-TEST(RunRanks, OutlivesAReaderThatLeaves) {
+TEST(RunRanks, ContinuesAfterItsReaderHasClosedTheOutput) {
   const ProcessResult result =
       run_process({.argv = {"bash", "-c",
                             "'" LAUNCH_HELPER "' 2 5000 1 sh -c 'yes | head -c 3000000; exit 6' | "
@@ -164,7 +164,7 @@ TEST(RunRanks, OutlivesAReaderThatLeaves) {
   EXPECT_EQ(result.exit_code, 6);
 }
 
-TEST(RunRanks, WithoutPrefixTheOutputIsTheRanksOwn) {
+TEST(RunRanks, WithoutPrefixRanksInheritTheOutput) {
   EXPECT_EQ(launch(1, "printf out; printf err >&2", 100, false).out, "out");
   EXPECT_EQ(launch(1, "printf out; printf err >&2", 100, false).err, "err");
 }
@@ -196,7 +196,7 @@ TEST(RunRanks, NamesAMissingProgramAndABadSize) {
   EXPECT_THROW(run_ranks({.argv = {}, .world_size = 1}, {}), Error);
 }
 
-TEST(RunRanks, KnowsItsRanksWhenItsParentIgnoredSigchld) {
+TEST(RunRanks, ReturnsExitCodesWhenSigchldWasIgnored) {
   EXPECT_EQ(run_process({.argv = {"bash", "-c", "trap '' CHLD; exec \"$@\"", "bash", LAUNCH_HELPER,
                                   "2", "100", "1", "sh", "-c", "exit 3"}})
                 .exit_code,

@@ -1,4 +1,4 @@
-// What happens to the ranks when something happens to their launcher.
+// Signals to the launcher, and their effect on the ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -24,10 +24,10 @@ using testing::HasSubstr;
 void await(const std::function<bool()>& done) {
   for (int i = 0; i < 2000 && !done(); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  ASSERT_TRUE(done()) << "waited in vain";
+  ASSERT_TRUE(done()) << "timed out";
 }
 
-// A launcher in the background, whose ranks say that they are ready by a file "ready.<rank>".
+// A launcher in the background, whose ranks create a file "ready.<rank>".
 class Launcher {
  public:
   Launcher(int world_size, const std::string& shell_line, int grace_ms = 5000) {
@@ -60,7 +60,7 @@ class Launcher {
 
 constexpr const char* kReady = "touch ready.$RANK; while :; do sleep 0.05; done";
 
-TEST(LauncherSignals, KillingTheLauncherEndsRanksAndWhatTheyStarted) {
+TEST(LauncherSignals, KillingTheLauncherEndsRanksAndTheirChildren) {
   Launcher launcher(3,
                     "echo $$ >pid.$RANK; sleep 300 & echo $! >child.$RANK; touch ready.$RANK; "
                     "trap '' TERM; while :; do sleep 0.05; done");
@@ -73,7 +73,7 @@ TEST(LauncherSignals, KillingTheLauncherEndsRanksAndWhatTheyStarted) {
   for (pid_t pid : pids) await([&] { return !process_start_ticks(pid); });
 }
 
-TEST(LauncherSignals, PassesTermOnAndLetsRanksTidyUp) {
+TEST(LauncherSignals, ForwardsSigtermAndLetsRanksCleanUp) {
   Launcher launcher(2, std::string("trap 'echo tidy; exit 0' TERM; ") + kReady);
   launcher.signal(SIGTERM);
   EXPECT_EQ(launcher.wait(), 0);
@@ -95,7 +95,7 @@ TEST(LauncherSignals, ASecondInterruptDoesNotWaitForTheGrace) {
   EXPECT_EQ(launcher.wait(), 128 + SIGKILL);
 }
 
-TEST(LauncherSignals, PassesUsr1OnAndGoesOn) {
+TEST(LauncherSignals, ForwardsSigusr1AndContinues) {
   Launcher launcher(2,
                     "trap 'touch warned.$RANK' USR1; touch ready.$RANK; "
                     "while [ ! -e warned.$RANK ]; do sleep 0.02; done; exit 0");
@@ -111,7 +111,7 @@ TEST(LauncherSignals, AnIgnoredHangupStaysIgnored) {
   EXPECT_EQ(result.out, "[0] alive\n");
 }
 
-TEST(LauncherSignals, HandlersAreBackAfterTheCall) {
+TEST(LauncherSignals, RestoresHandlersAfterTheCall) {
   struct sigaction before {
   }, after{};
   ::sigaction(SIGTERM, nullptr, &before);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "xffl/plan/facility_layout.h"
+
 namespace xffl::plan {
 namespace {
 
@@ -23,13 +25,13 @@ config::Experiment experiment() {
 const RunIdentity kIdentity{RunName("0001"), "0123456789abcdef0123456789abcdef"};
 const std::string kModel(64, 'a');
 
-TEST(NextRound, GoesOnAfterWhatIsPublishedAndEndsAfterTheLast) {
+TEST(NextRound, FollowsThePublishedRoundAndEndsAfterTheLast) {
   EXPECT_EQ(next_round(experiment(), kIdentity, {0, kModel})->round, 1);
   EXPECT_EQ(next_round(experiment(), kIdentity, {2, kModel})->round, 3);
   EXPECT_FALSE(next_round(experiment(), kIdentity, {3, kModel}));
 }
 
-TEST(NextRound, AfterTheLastOneMeasuresWhereThereAreValidationSets) {
+TEST(NextRound, EvaluatesAtFacilitiesWithValidationSetsAfterTheLast) {
   config::Experiment e = experiment();
   e.facilities[1].validation = {{"cs", "/data/cs.tokens"}};
   e.facilities[1].training.keep_optimizer = true;
@@ -64,7 +66,7 @@ TEST(NextRound, IsTheSameByteForByte) {
         job::format_job_spec(job_spec(experiment(), kIdentity, *again, again->facilities[i], 1)));
 }
 
-TEST(NextRound, AsksForEveryoneUnlessMissingOnesAreSkipped) {
+TEST(NextRound, QuorumIsAllFacilitiesUnlessMissingOnesAreSkipped) {
   config::Experiment e = experiment();
   e.policy.quorum = 2;
   for (const auto policy : {config::OnMissing::kWait, config::OnMissing::kFail}) {
@@ -100,7 +102,7 @@ TEST(JobSpec, ContinuesScheduleAndDataWhereTheLastRoundEnded) {
             80);
 }
 
-TEST(JobSpec, TheOptimizerGoesOnFromTheTrainingThatWasAccepted) {
+TEST(JobSpec, TheOptimizerContinuesFromTheAcceptedAttempt) {
   config::Experiment e = experiment();
   const FacilityName alba("alba");
   const auto given = [&](const Done& done, int attempt) {
@@ -120,7 +122,7 @@ TEST(JobSpec, TheOptimizerGoesOnFromTheTrainingThatWasAccepted) {
   EXPECT_EQ(given({1, kModel, {{alba, 2}}}, 3), left) << "whatever attempt this is";
 }
 
-TEST(JobSpec, NamesTheAdapterBesideTheModelThatStaysAsItIs) {
+TEST(JobSpec, NamesTheAdapterAndItsBaseModel) {
   const std::string model(64, 'b');
   const auto plan = next_round(experiment(), kIdentity, {1, kModel, {}, model});
   const job::JobSpec spec = job_spec(experiment(), kIdentity, *plan, plan->facilities[0], 1);

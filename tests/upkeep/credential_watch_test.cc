@@ -7,19 +7,19 @@ namespace {
 
 using std::chrono::minutes;
 
-TEST(CertificateWarnings, ComeTwoHoursAndHalfAnHourAheadOnceEach) {
+TEST(CertificateWarnings, AreDueOnceTwoHoursAheadAndOnceHalfAnHourAhead) {
   CertificateWarnings warnings;
   const FacilityName alba("alba"), brno("brno");
   const Clock::UtcTime start{std::chrono::hours(1000)}, ends = start + minutes(300);
-  std::map<int, int> said;  // minute: what was left
+  std::map<int, int> due;  // minute -> minutes left
   for (int minute = 0; minute < 320; ++minute)
     if (const auto left = warnings.due(alba, ends, start + minutes(minute)))
-      said[minute] = static_cast<int>(left->count());
-  EXPECT_EQ(said, (std::map<int, int>{{180, 120}, {270, 30}}));
+      due[minute] = static_cast<int>(left->count());
+  EXPECT_EQ(due, (std::map<int, int>{{180, 120}, {270, 30}}));
   EXPECT_TRUE(warnings.due(brno, ends, start + minutes(200))) << "each facility by itself";
 }
 
-TEST(CertificateWarnings, BeginAgainWithAnotherCertificate) {
+TEST(CertificateWarnings, AreDueAgainForANewCertificate) {
   CertificateWarnings warnings;
   const FacilityName alba("alba");
   const Clock::UtcTime now{std::chrono::hours(1000)};

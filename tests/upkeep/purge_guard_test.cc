@@ -1,4 +1,4 @@
-// On real files of this machine.
+// Uses files of this machine.
 #include "xffl/upkeep/purge_guard.h"
 
 #include <fcntl.h>
@@ -69,59 +69,59 @@ class Purge : public testing::Test {
   PurgeWatch watch_;
 };
 
-TEST_F(Purge, AgesAreThoseOfTheLastUse) {
-  const std::string read_lately = file("read", days(39));
+TEST_F(Purge, AgeIsTheTimeSinceTheLastReadOrWrite) {
+  const std::string recently_read = file("read", days(39));
   const timespec times[2] = {{::time(nullptr), 0}, {0, UTIME_OMIT}};
-  ASSERT_EQ(::utimensat(AT_FDCWD, read_lately.c_str(), times, 0), 0);
-  const auto found = ages(*session_, facility_.workdir,
-                          {facility_.train_data[0], facility_.validation[0].path, read_lately,
-                           work_ / "gone", "/proc/self/status"});
-  ASSERT_EQ(found.size(), 4u) << "one lies on another file system";
+  ASSERT_EQ(::utimensat(AT_FDCWD, recently_read.c_str(), times, 0), 0);
+  const auto found = file_ages(*session_, facility_.workdir,
+                               {facility_.train_data[0], facility_.validation[0].path,
+                                recently_read, work_ / "gone", "/proc/self/status"});
+  ASSERT_EQ(found.size(), 4u) << "/proc is another file system";
   EXPECT_NEAR(static_cast<double>(found[0].unused_for->count()), 86400, 100);
   EXPECT_NEAR(static_cast<double>(found[1].unused_for->count()), 35 * 86400, 100);
   EXPECT_LT(*found[2].unused_for, seconds(100));
   EXPECT_FALSE(found[3].unused_for);
 }
 
-// Sites give a short name to a scratch file system: /scratch/me is a link.
-TEST_F(Purge, AWorkFolderMayBeALink) {
+// Many sites link a short path to the scratch file system: /scratch/me.
+TEST_F(Purge, FollowsALinkToTheWorkFolder) {
   struct stat here {
   }, there{};
   ASSERT_EQ(::stat(dir_.path().c_str(), &here), 0);
   if (::stat("/dev/shm", &there) != 0 || here.st_dev == there.st_dev)
-    GTEST_SKIP() << "/dev/shm is no file system of its own";
+    GTEST_SKIP() << "/dev/shm is on the disk of TempDir";
   const OtherDisk scratch;
   fs::create_directory_symlink(scratch.path, dir_ / "scratch");
   write_file_atomic(dir_ / "scratch/train.tokens", "x");
   write_file_atomic(dir_ / "elsewhere", "x");
   const auto found =
-      ages(*session_, RemotePath((dir_ / "scratch").string()),
-           {(dir_ / "scratch/train.tokens").string(), (dir_ / "elsewhere").string()});
-  ASSERT_EQ(found.size(), 1u) << "of the file on the scratch file system";
+      file_ages(*session_, RemotePath((dir_ / "scratch").string()),
+                {(dir_ / "scratch/train.tokens").string(), (dir_ / "elsewhere").string()});
+  ASSERT_EQ(found.size(), 1u) << "only the file on the scratch file system";
   EXPECT_EQ(found[0].path, dir_ / "scratch/train.tokens");
 }
 
-TEST_F(Purge, PeopleAreToldOnceAndInTime) {
-  const auto look = [&] { watch_.look_after(*session_, facility_, facility_.workdir / "run", {}); };
-  const std::string told = log_of(look);
-  EXPECT_THAT(told, HasSubstr("val.tokens"));
-  EXPECT_THAT(told, HasSubstr("was not used for 35 days: the site removes it after 40 days"));
-  EXPECT_THAT(told, testing::Not(HasSubstr("train.tokens")));
-  EXPECT_EQ(log_of(look), told) << "told again";
+TEST_F(Purge, WarnsOfUserFilesOnce) {
+  const auto check = [&] { watch_.check(*session_, facility_, facility_.workdir / "run", {}); };
+  const std::string first = log_of(check);
+  EXPECT_THAT(first, HasSubstr("val.tokens"));
+  EXPECT_THAT(first, HasSubstr("was not used for 35 days: the site removes it after 40 days"));
+  EXPECT_THAT(first, testing::Not(HasSubstr("train.tokens")));
+  EXPECT_EQ(log_of(check), first) << "warned again";
   fs::remove(facility_.train_data[0]);
-  EXPECT_THAT(log_of(look), HasSubstr("is not there (any more)"));
+  EXPECT_THAT(log_of(check), HasSubstr("does not exist (any more)"));
 }
 
-TEST_F(Purge, WhatXfflNeedsStaysYoung) {
+TEST_F(Purge, TouchesOldFilesOfXfflOnly) {
   const std::string old = file("run/model.safetensors", days(25)), young = file("run/new", days(5)),
                     foreign = file("foreign", days(25));
-  watch_.look_after(*session_, facility_, facility_.workdir / "run", {});
+  watch_.check(*session_, facility_, facility_.workdir / "run", {});
   EXPECT_LT(age(old), seconds(100));
-  EXPECT_GT(age(young), hours(100)) << "touched without need";
+  EXPECT_GT(age(young), hours(100)) << "touched too early";
   EXPECT_GT(age(foreign), hours(100)) << "not xffl's own";
 }
 
-TEST_F(Purge, IsLookedAfterEightTimesInTheTime) {
+TEST_F(Purge, IsDueEightTimesPerPurgeTime) {
   const Clock::MonotonicTime start{hours(1)};
   EXPECT_TRUE(watch_.is_due(facility_, start));
   EXPECT_FALSE(watch_.is_due(facility_, start + days(4)));
@@ -131,13 +131,13 @@ TEST_F(Purge, IsLookedAfterEightTimesInTheTime) {
   EXPECT_FALSE(watch_.is_due(facility_, start + days(100)));
 }
 
-TEST_F(Purge, FilesThatAreNotInTheWayOfAPurgeNeedNoWords) {
+TEST_F(Purge, WarnsAfterThreeQuartersOfThePurgeTime) {
   EXPECT_EQ(purge_warning({"/f", days(10)}, days(40)), "");
   EXPECT_NE(purge_warning({"/f", days(30)}, days(40)), "");
   facility_.trainer_program = "xffl-train";
   facility_.image.file = "/images/x.sif";
-  EXPECT_THAT(files_of_people(facility_), testing::Contains("/images/x.sif"));
-  EXPECT_THAT(files_of_people(facility_), testing::Not(testing::Contains("xffl-train")));
+  EXPECT_THAT(user_files(facility_), testing::Contains("/images/x.sif"));
+  EXPECT_THAT(user_files(facility_), testing::Not(testing::Contains("xffl-train")));
 }
 
 }  // namespace

@@ -1,11 +1,10 @@
 // Federated averaging (McMahan et al., 2017) of model folders, tensor by tensor, in bounded memory.
 //
 // Each element is sum_k(w_k * x_k) / sum_k(w_k), accumulated in float64 in the fixed order of
-// Input::order_key and rounded once. The same bytes come out whatever the order of the inputs, the
-// number of threads and the block size. Sources are read by mmap; memory is a few blocks per
-// thread, independent of the model and of the number of inputs. A folder may hold a LoRA adapter
-// (checkpoint/lora.h) instead of a model, in all of these functions: its A and B are averaged each
-// by itself.
+// Input::order_key and rounded once. The output bytes do not depend on the order of the inputs, the
+// number of threads or the block size. Sources are read by mmap; memory is a few blocks per thread,
+// independent of the model and of the number of inputs. In all functions a folder may hold a LoRA
+// adapter (checkpoint/lora.h) instead of a model; A and B are averaged separately.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +22,7 @@ namespace xffl::aggregate {
 struct Input {
   std::filesystem::path folder;  // weights or deltas: HF folder
   double weight = 1;             // > 0, finite
-  std::string order_key;         // unique; inputs are summed in ascending order of it
+  std::string order_key;         // unique; inputs are summed in its ascending order
   std::string label;             // for messages: the facility, or the folder
 };
 
@@ -31,8 +30,8 @@ struct Options {
   int num_threads = 0;  // 0: all that this process may use
   uint64_t max_shard_bytes = 5ull << 30;
   std::function<void(uint64_t done_bytes, uint64_t total_bytes)>
-      on_progress;               // of output; from any thread, serialised
-  SpareMemory* spare = nullptr;  // whose memory the output takes
+      on_progress;               // output bytes; from any thread, serialised
+  SpareMemory* spare = nullptr;  // memory that the output may use
 };
 
 /// Weighted mean of weights; every input must have exactly the tensors and shapes of `inputs[0]` by
@@ -46,27 +45,26 @@ void average_weights(std::vector<Input> inputs, checkpoint::Dtype dtype,
 /// One server step of FedAvg on a float32 master: master' = master + mean(delta) when `deltas`,
 /// else mean(weights). Reads the master folder `master` (F32, HF layout), writes `out_master` (F32)
 /// and `out_model` (`publish_dtype`, rounded from the float32 master') in one pass. Both appear by
-/// rename, with manifest.json; config.json (torch_dtype of what it holds) and tokenizer files come
+/// rename, with manifest.json; config.json (with the output's torch_dtype) and tokenizer files come
 /// from `master`. Errors as above; the updates' schema must equal the master's.
 void server_step(const std::filesystem::path& master, std::vector<Input> updates, bool deltas,
                  checkpoint::Dtype publish_dtype, const std::filesystem::path& out_master,
                  const std::filesystem::path& out_model, const Options& options = {});
 
-/// A model folder converted to `dtype` (float tensors only): makes the first master (F32) from any
+/// Converts a model folder (float tensors only) to `dtype`: makes the first master (F32) from any
 /// HF folder.
 void convert(const std::filesystem::path& model, checkpoint::Dtype dtype,
              const std::filesystem::path& out, const Options& options = {});
 
-/// Throws kRejected unless `update` has exactly the schema of `base` (shapes; any float dtype) and
-/// is finite everywhere; names the tensor, element index and value. An update that is all zero
-/// (delta) or equal to the base (weights) is refused too: a facility that returns what it was given
-/// did not train (unless `allow_unchanged`). So is, with `max_norm` above 0, one whose change (the
-/// delta; the weights minus `base`) has a larger L2 norm than that. Returns the change's norm, 0
-/// without `max_norm`.
+/// Verifies an update and returns the L2 norm of its change (the delta; the weights minus `base`),
+/// 0 without `max_norm`. Throws kRejected, with tensor, element index and value, unless `update`
+/// has exactly the schema of `base` (shapes; any float dtype) and is finite everywhere. Also
+/// rejects an update without a change (all zero, or equal to `base`) unless `allow_unchanged`, and,
+/// with `max_norm` above 0, a change with a larger norm.
 double check_update(const std::filesystem::path& update, const std::filesystem::path& base,
                     bool delta, bool allow_unchanged, double max_norm = 0);
 
-/// The L2 norm of all elements of a model's or adapter's folder. Throws kRejected for types other
+/// The L2 norm of all elements of a model or adapter. Throws kRejected for types other
 /// than F32, F16 and BF16.
 double l2_norm(const std::filesystem::path& folder);
 

@@ -12,6 +12,7 @@
 
 #include "xffl/facility/context.h"
 #include "xffl/facility/machine.h"
+#include "xffl/plan/facility_layout.h"
 #include "xffl/transfer/transfer.h"
 
 namespace xffl::facility {
@@ -94,7 +95,7 @@ class FacilityActions {
   Report read_report(int attempt, const Expected& expected);
   /// The largest L2 norm of an update's change that is taken; 0: any.
   double max_change() const;
-  RemotePath report_path(int attempt) const { return folder(attempt) / "out/report.json"; }
+  RemotePath report_path(int attempt) const { return folder(attempt) / plan::kReportFile; }
   /// The report, and the update that it names in the archive. Throws kRemote when the report, which
   /// was there before, is not to be seen.
   Report bring(int attempt, const Expected& expected, std::stop_token stop);

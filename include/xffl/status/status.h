@@ -1,4 +1,4 @@
-// What a run is doing, from its journal: reads, never writes.
+// The progress of a run, read from its journal and status file. Writes nothing.
 #pragma once
 
 #include <filesystem>
@@ -11,30 +11,29 @@
 
 namespace xffl::status {
 
-// A facility's certificate that ends soon, or has ended.
+// A facility's certificate that expires soon, or has expired.
 struct EndingCredential {
   Clock::UtcTime ends;
-  std::string renew;  // the command that the project names for it; may be empty
+  std::string renew;  // the project's command for a new one; may be empty
 };
 
 struct RunStatus {
   std::string state;        // "running", "stopped", "completed", "cancelled"
-  std::string coordinator;  // who runs it now; empty: nobody
-  int rounds_planned = 0;   // of the experiment; 0 when unknown
+  std::string coordinator;  // the process that holds the run; empty: none
+  int rounds_planned = 0;   // by the experiment; 0: unknown
   std::filesystem::path folder;
   history::RunState run_state;
-  history::Activities live;  // what facilities do now; empty when nobody runs
-  // Not in the run's folder: whoever can look at credentials puts them here.
+  history::Activities live;  // of the facilities; empty without a coordinator
+  // Not in the run's folder: set by the caller.
   std::map<FacilityName, EndingCredential> credentials{};
 };
 
 /// Throws kNotFound when `run_folder` has no journal.
 RunStatus read_status(const std::filesystem::path& run_folder, int rounds_planned);
 
-/// For people: one line per round and facility. `now` is what the ends of credentials are told
-/// against.
+/// Text: one line per round and facility. `now` is the time for the certificates' time left.
 std::string format_status(const RunStatus& status, Clock::UtcTime now = SystemClock().utc());
-/// For programs; docs/reference/status_json.md names the keys.
+/// JSON; docs/reference/status_json.md lists the keys.
 std::string format_status_json(const RunStatus& status);
 
 }  // namespace xffl::status

@@ -1,8 +1,8 @@
-// What the facilities measured of the global models, round by round.
+// The validation losses of the global models, by round and facility.
 //
-// A round's job measures the model that it is given before it trains, so that the model of round k
-// has its figures in the reports of round k + 1, and the last one in those of the evaluation after
-// it (policy.evaluate_last). A facility that was missing there leaves a gap.
+// A job evaluates its input model before it trains: the reports of round k + 1 have the losses of
+// the model of round k, and the evaluation (policy.evaluate_last) has those of the last model. A
+// facility that was missing in a round has no figure.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,18 @@
 namespace xffl::status {
 
 struct GlobalLoss {
-  int round = 0;  // whose global model; 0: the model that the run began with
+  int round = 0;  // of the global model; 0: the initial model
   FacilityName facility;
   std::string set;
-  int64_t tokens = 0;  // predicted ones
-  double nll = 0;      // mean over them, in nats
+  int64_t tokens = 0;  // predicted tokens
+  double nll = 0;      // mean per token, in nats
 };
 
 /// By round, then by facility, then in the order of the report.
 std::vector<GlobalLoss> global_losses(const history::RunState& run_state);
 
-/// A table for people: a row for each published model, a column for each facility's set, "loss
-/// (perplexity)"; "-": not measured. Empty when nothing was measured.
+/// A table: a row for each published model, a column for each facility's set, cells "loss
+/// (perplexity)" or "-" without a figure. Empty without any figure.
 std::string format_global_losses(const history::RunState& run_state);
 
 }  // namespace xffl::status

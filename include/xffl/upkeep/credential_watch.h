@@ -1,6 +1,6 @@
-// Tells people ahead that a certificate ends: two hours before, and half an hour.
+// Warns of a certificate that expires soon: two hours before its end, and half an hour.
 //
-// Jobs do not need it; but after its end nothing is fetched or submitted until it is renewed.
+// Jobs do not need the certificate, but without it xffl can neither fetch nor submit.
 #pragma once
 
 #include <map>
@@ -11,24 +11,24 @@
 
 namespace xffl::upkeep {
 
-// What was said of each facility's certificate.
+// The warnings already given about each facility's certificate.
 class CertificateWarnings {
  public:
-  /// The time left, when it is to be said now: once within two hours, once within half an hour of
-  /// `ends`, and again for another certificate. Nothing for one that does not end or has ended
-  /// (then the facility is PAUSED(auth), and says so).
+  /// The time left when a warning is due now: once within two hours of `ends`, once within half an
+  /// hour, and again for a new certificate. Nothing without an end, or after it: then the facility
+  /// is PAUSED(auth) and reports the reason.
   std::optional<std::chrono::minutes> due(const FacilityName& facility,
                                           std::optional<Clock::UtcTime> ends, Clock::UtcTime now);
 
  private:
-  struct Said {
-    Clock::UtcTime of{};
+  struct Given {
+    Clock::UtcTime ends{};
     int warnings = 0;
   };
-  std::map<FacilityName, Said> said_;
+  std::map<FacilityName, Given> given_;
 };
 
-// Looks twice a minute while a run goes on.
+// Checks the certificates of all facilities twice a minute, in a thread.
 class CredentialWatch {
  public:
   explicit CredentialWatch(const facility::Context& context);

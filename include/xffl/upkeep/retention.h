@@ -1,4 +1,4 @@
-// What no round needs any more leaves the facilities' scratch space and this machine.
+// Removes old rounds from the facilities' scratch space and from this machine.
 #pragma once
 
 #include <condition_variable>
@@ -17,21 +17,21 @@ struct Context;
 
 namespace xffl::upkeep {
 
-// Removes the rounds up to the published one - policy.keep_rounds from every facility, with the
-// models that only they used, and their masters here, while the next round goes on: a parallel file
-// system may take minutes for one folder. Failing harms nothing: it is logged, and done again after
-// the next round. A run that continues begins by looking for all that may lie there.
+// Removes the rounds up to (published round - policy.keep_rounds) from every facility, with the
+// models that only these rounds used, and their masters here. Works in a thread during the next
+// round: a parallel file system may take minutes for one folder. A failure is logged, and the
+// worker retries after the next round. After a restart it first lists the folders for older rounds.
 class RetentionWorker {
  public:
   explicit RetentionWorker(facility::Context& context);
-  /// Interrupts what is under way.
+  /// Interrupts a removal.
   ~RetentionWorker();
 
   /// `plan`'s model was published. Returns at once.
   void after(const plan::RoundPlan& plan);
-  /// The same of the last round that was published before this coordinator began, if there was one.
+  /// The same for the last round that an earlier coordinator has published, if any.
   void after_last();
-  /// Returns when everything was tried, what failed last once more; or on `stop`.
+  /// Returns when all removals were tried, after one retry of the last failure; or on `stop`.
   void finish(std::stop_token stop);
 
  private:
@@ -41,14 +41,14 @@ class RetentionWorker {
              const std::stop_token& stop);
 
   facility::Context& context_;
-  // Facilities at which nothing of more rounds than the last may lie: their folders are not listed.
-  // Of the thread alone.
+  // Facilities without older rounds than the last: their folders need not be listed. Used by the
+  // thread only.
   std::set<FacilityName> tidy_;
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::optional<plan::RoundPlan> next_, failed_;
   bool busy_ = false;
-  bool tidy_lost_ = false;
+  bool round_skipped_ = false;
   std::jthread thread_;
 };
 

@@ -1,0 +1,16 @@
+// One line of `xffl doctor`.
+#pragma once
+
+#include <string>
+
+namespace xffl {
+
+struct CheckResult {
+  enum class Severity { kOk, kWarning, kError };
+  Severity severity = Severity::kOk;
+  std::string check;    // "certificate"
+  std::string message;  // the observation
+  std::string fix;      // the user's next step; empty with kOk
+};
+
+}  // namespace xffl
