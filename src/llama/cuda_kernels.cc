@@ -5,7 +5,7 @@
 #include <initializer_list>
 
 #include "gpu_kernels.h"
-#include "xffl/kernels/block.h"
+#include "xffl/kernels/cuda/block.h"
 #include "xffl/llama/head_loss.h"
 
 namespace xffl::llama::gpu {

@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "gpu_kernels.h"
-#include "xffl/kernels/optimizer.h"
+#include "xffl/kernels/cuda/optimizer.h"
 
 namespace xffl::shard::gpu {
 namespace {

@@ -1,5 +1,5 @@
-// src/kernels/cuda/device.h on a CPU: kernels run block by block, the threads of a block in turn,
-// each until it waits for the others.
+// src/kernels/cuda/nvidia/device.h on a CPU: kernels run block by block, the threads of a block in
+// turn, each until it waits for the others.
 //
 // What this checks: arithmetic, launches (grids, tails, alignment: an access of 16 bytes elsewhere
 // ends the test), reductions, and that all threads of a block meet at the same sync(). Threads run
@@ -18,6 +18,7 @@
 #include <cstring>
 #include <functional>
 
+#include "xffl/kernels/cuda/launch.h"
 #include "xffl/kernels/types.h"
 
 #define XFFL_KERNEL(most_threads) void

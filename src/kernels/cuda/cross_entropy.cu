@@ -1,7 +1,7 @@
 // R rows of V logits, a block a row: read once for the maximum and the sum of exponentials together
 // (Milakov & Gimelshein, 2018), and once more to turn them into their gradient.
 #include "rows.h"
-#include "xffl/kernels/block.h"
+#include "xffl/kernels/cuda/block.h"
 
 namespace xffl::kernels {
 namespace {

@@ -1,5 +1,5 @@
 // Reference: the same functions written plainly, by float64 autograd.
-#include "xffl/kernels/block.h"
+#include "xffl/kernels/cuda/block.h"
 
 #include <torch/autograd.h>
 

@@ -4,7 +4,7 @@
 // twice. A block of the backward pass takes every C-th row and keeps its sum of the weight's
 // gradient; a second kernel adds the C sums in order.
 #include "rows.h"
-#include "xffl/kernels/block.h"
+#include "xffl/kernels/cuda/block.h"
 
 namespace xffl::kernels {
 namespace {

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "xffl/kernels/block.h"
+#include "xffl/kernels/cuda/block.h"
 
 namespace xffl::kernels {
 namespace {

@@ -1,7 +1,7 @@
 // Multiplications and additions are fused where they are written so, and nowhere else: a master in
 // two parts then takes the same steps, bit for bit, as one in float32.
 #include "rows.h"
-#include "xffl/kernels/optimizer.h"
+#include "xffl/kernels/cuda/optimizer.h"
 
 namespace xffl::kernels {
 namespace {

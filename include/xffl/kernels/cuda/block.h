@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "xffl/kernels/cuda/launch.h"
 #include "xffl/kernels/types.h"
 
 namespace xffl::kernels {

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "xffl/kernels/cuda/launch.h"
 #include "xffl/kernels/types.h"
 
 namespace xffl::kernels {

@@ -1,5 +1,5 @@
 // Reference: at::_fused_adamw_ in float64 on the CPU; bit patterns for masters in two parts.
-#include "xffl/kernels/optimizer.h"
+#include "xffl/kernels/cuda/optimizer.h"
 
 #include <array>
 #include <cmath>
