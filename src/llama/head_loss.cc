@@ -68,7 +68,7 @@ void softmax_rows(at::Tensor logits_RV, const at::Tensor& labels_R, at::Tensor n
     at::parallel_for(0, logits_RV.size(0), 1, [&](int64_t begin, int64_t end) {
       std::vector<Wide<T>> scratch(into_gradient ? static_cast<size_t>(width) : 0);
       for (int64_t row = begin; row < end; ++row) {
-        mutable_data<Wide<T>>(nll_R)[row] = cpu_kernels<T>().cross_entropy(
+        mutable_data<Wide<T>>(nll_R)[row] = kernels::block_kernels<T>().cross_entropy(
             mutable_data<T>(logits_RV) + row * width, width, const_data<int64_t>(labels_R)[row],
             static_cast<Wide<T>>(scale), into_gradient ? scratch.data() : nullptr);
       }

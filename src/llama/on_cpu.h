@@ -3,13 +3,16 @@
 
 #include <torch/types.h>
 
-#include "cpu_kernels.h"
+#include "xffl/kernels/cpu/block.h"
 
 #ifndef _OPENMP
 #error "at::parallel_for would run everything on one thread: compile with -fopenmp"
 #endif
 
 namespace xffl::llama {
+
+using kernels::Bf16;
+using kernels::Wide;
 
 template <class T>
 const T* const_data(const at::Tensor& x) {

@@ -1,7 +1,7 @@
 // What a block computes element by element, forward and backward, without autograd: layers.cc
 // makes differentiable functions of it. Any device and floating dtype; the common dtypes take
-// one pass over memory on CPUs (cpu_kernels.h) and NVIDIA GPUs (gpu_kernels.h), the others are
-// written in ATen.
+// one pass over memory on CPUs (kernels/cpu/block.h) and NVIDIA GPUs (gpu_kernels.h), the others
+// are written in ATen.
 #pragma once
 
 #include <torch/types.h>

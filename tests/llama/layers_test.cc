@@ -1,12 +1,10 @@
-// Reference: the same functions written plainly, by float64 autograd. Kernels of every instruction
-// set that this processor has are compared with each other and with those.
+// Reference: the same functions written plainly, by float64 autograd.
 #include "layers.h"
 
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
 #include "attention.h"
-#include "cpu_kernels.h"
 #include "on_cpu.h"
 #include "onednn_linear.h"
 #include "pointwise.h"
@@ -279,7 +277,7 @@ void expect_equals_plain_autograd(AttentionOf attention, at::ScalarType dtype,
 class Attention : public testing::TestWithParam<at::ScalarType> {};
 
 TEST_P(Attention, EqualsPlainAutograd) {
-  if (cpu_kernels<float>().attention == nullptr)
+  if (kernels::block_kernels<float>().attention == nullptr)
     GTEST_SKIP() << "this processor has no AVX-512: attention is ATen's";
   for (const AttentionCase& c : {AttentionCase{2, 13, 4, 2, 10}, AttentionCase{1, 64, 3, 3, 16},
                                  AttentionCase{1, 97, 4, 1, 48}, AttentionCase{2, 1, 2, 2, 7},
@@ -323,70 +321,6 @@ TEST(OnednnLinear, TakesFactorsOfAnyStrides) {
             1e-6);
   EXPECT_LT(error_of_layer(onednn_linear(g, w.t(), {}), at::mm(wide(g), wide(w))), 1e-6);
   EXPECT_LT(error_of_layer(onednn_linear(g.t(), x.t(), {}), at::mm(wide(g).t(), wide(x))), 1e-6);
-}
-
-// Each set of kernels against the portable one, which the tests above have not run on this machine.
-template <class T>
-class KernelSets : public testing::Test {
- protected:
-  static double limit() {
-    if (std::is_same_v<T, double>) return 1e-13;
-    return std::is_same_v<T, Bf16> ? 1e-3 : 1e-6;
-  }
-};
-using Types = testing::Types<float, double, Bf16>;
-TYPED_TEST_SUITE(KernelSets, Types);
-
-template <class T>
-at::ScalarType dtype_of() {
-  if (std::is_same_v<T, float>) return at::kFloat;
-  return std::is_same_v<T, double> ? at::kDouble : at::kBFloat16;
-}
-
-TYPED_TEST(KernelSets, EverySetGivesTheSame) {
-  using T = TypeParam;
-  using W = Wide<T>;
-  int count = 0;
-  const CpuKernels<T>* sets = all_cpu_kernels<T>(&count);
-  ASSERT_GE(count, 1);
-  const at::Tensor x = random({7, 45}, 1).to(dtype_of<T>()), d = random({7, 45}, 2).to(x.dtype());
-  const at::Tensor w = random({45}, 3).to(x.dtype());
-  std::vector<at::Tensor> expected;
-  for (int i = 0; i < count; ++i) {
-    at::Tensor sum = at::empty_like(x), y = at::empty_like(x), grad = at::empty_like(x);
-    at::Tensor gate = at::empty_like(x), logits = x.clone();
-    at::Tensor inverse = at::empty({7}, accumulation_type(x.scalar_type()));
-    at::Tensor grad_w = at::zeros({45}, inverse.options()), scratch = at::empty_like(grad_w);
-    sets[i].rms_norm(const_data<T>(x), const_data<T>(d), const_data<T>(w), mutable_data<T>(sum),
-                     mutable_data<T>(y), mutable_data<W>(inverse), 7, 45, W(1e-5));
-    sets[i].rms_norm_backward(const_data<T>(d), const_data<T>(x), const_data<T>(sum),
-                              const_data<W>(inverse), const_data<T>(w), mutable_data<T>(grad),
-                              mutable_data<W>(grad_w), 7, 45);
-    const W nll = sets[i].cross_entropy(mutable_data<T>(logits), 315, 7, W(0.5),
-                                        mutable_data<W>(at::empty({315}, inverse.options())));
-    sets[i].swiglu(const_data<T>(x), const_data<T>(d), mutable_data<T>(gate), 315);
-    const std::vector<at::Tensor> found{
-        sum, y, grad, grad_w, logits, gate, at::scalar_tensor(nll, at::kDouble)};
-    if (i == 0) expected = found;
-    for (size_t j = 0; j < found.size(); ++j)
-      EXPECT_LT(error_of_layer(found[j], expected[j]), this->limit())
-          << "set " << i << ", result " << j;
-  }
-}
-
-TEST(Kernels, SoftmaxOfExtremesIsFinite) {
-  for (const float low : {-1e4f, -50.0f, 3e4f}) {
-    std::vector<float> logits(19, low), scratch(19);
-    logits[18] = low + 200;
-    const float nll =
-        cpu_kernels<float>().cross_entropy(logits.data(), 19, 18, 1.0f, scratch.data());
-    EXPECT_NEAR(nll, 0, 1e-6);
-    for (const float g : logits) EXPECT_LT(std::abs(g), 1e-6);
-  }
-  std::vector<float> logits(40, 0), scratch(40);
-  logits[3] = NAN;
-  EXPECT_TRUE(
-      std::isnan(cpu_kernels<float>().cross_entropy(logits.data(), 40, 1, 1.0f, scratch.data())));
 }
 
 }  // namespace

@@ -5,8 +5,8 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
-#include "cpu_product.h"
 #include "product.h"
+#include "xffl/kernels/cpu/bf16_product.h"
 #include "xffl/llama/weight.h"
 
 namespace xffl::llama {
@@ -33,7 +33,8 @@ at::Tensor random_bf16(int64_t rows, int64_t width, bool transposed) {
 class OwnProduct : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!has_bf16_product()) GTEST_SKIP() << "this processor has no AVX512-BF16, or has AMX";
+    if (!kernels::has_bf16_product())
+      GTEST_SKIP() << "this processor has no AVX512-BF16, or has AMX";
     at::manual_seed(5);
   }
   ~OwnProduct() override { at::set_num_threads(before_); }

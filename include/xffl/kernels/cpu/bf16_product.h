@@ -7,9 +7,9 @@
 
 #include <cstdint>
 
-#include "lanes.h"
+#include "xffl/kernels/types.h"
 
-namespace xffl::llama {
+namespace xffl::kernels {
 
 /// C_MN = A_MK B_KN, rounded once to `narrow_c`; or `wide_c` becomes that, or has it added. Rows
 /// are contiguous, `*_row` elements apart. K is even, and so is a_row, unless A is transposed.
@@ -39,4 +39,4 @@ bool has_bf16_product();
 /// for packed factors and sums. Only if has_bf16_product().
 void multiply_bf16(const Bf16Product& product, const ProductPart& part);
 
-}  // namespace xffl::llama
+}  // namespace xffl::kernels

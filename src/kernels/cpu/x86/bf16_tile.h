@@ -10,9 +10,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include "lanes.h"
+#include "cpu/lanes.h"
 
-namespace xffl::llama::tiles {
+namespace xffl::kernels::tiles {
 namespace {
 
 using Word = uint32_t;
@@ -141,4 +141,4 @@ inline void transpose(__m512i* x) {
 }
 
 }  // namespace
-}  // namespace xffl::llama::tiles
+}  // namespace xffl::kernels::tiles

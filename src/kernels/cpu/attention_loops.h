@@ -1,5 +1,5 @@
 // Causal attention of one key/value head with the query heads that share it: the loops of
-// CpuKernels' attention.
+// BlockKernels' attention.
 //
 // How it works: queries, keys and values are copied to W, their rows padded with zeros to whole
 // vectors and their number to whole blocks, so that nothing below has a remainder. Of 32 queries at
@@ -11,9 +11,10 @@
 
 #include <algorithm>
 
-#include "cpu_kernels.h"
+#include "cpu/lanes.h"
+#include "xffl/kernels/cpu/block.h"
 
-namespace xffl::llama {
+namespace xffl::kernels {
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wpsabi"
@@ -278,4 +279,4 @@ struct AttentionLoops {
 
 #pragma GCC diagnostic pop
 
-}  // namespace xffl::llama
+}  // namespace xffl::kernels

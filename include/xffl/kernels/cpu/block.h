@@ -8,10 +8,11 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
-#include "lanes.h"
+#include "xffl/kernels/types.h"
 
-namespace xffl::llama {
+namespace xffl::kernels {
 
 /// One key/value head and the `group` query heads that attend to it. Strides are elements from a
 /// position to the next; a position's query heads lie side by side.
@@ -39,7 +40,7 @@ using Multiply = void (*)(int64_t rows, int64_t width, int64_t depth, const W* a
 int64_t attention_scratch_size(const AttentionShape& shape);
 
 template <class T>
-struct CpuKernels {
+struct BlockKernels {
   using W = Wide<T>;
 
   /// sum = x + delta where delta is given; y = w x / rms(x) of that sum; inverse[row] = 1 / rms.
@@ -72,12 +73,15 @@ struct CpuKernels {
                              W scale, W* scratch, Multiply<W> multiply);
 };
 
-/// The fastest that this processor can run.
+/// The sets that this processor can run: the portable one first, the fastest one last.
 template <class T>
-const CpuKernels<T>& cpu_kernels();
+const std::vector<BlockKernels<T>>& all_block_kernels();
 
-/// All that it can run, the portable one first.
+/// The fastest set.
 template <class T>
-const CpuKernels<T>* all_cpu_kernels(int* count);
+const BlockKernels<T>& block_kernels() {
+  static const BlockKernels<T>& fastest = all_block_kernels<T>().back();
+  return fastest;
+}
 
-}  // namespace xffl::llama
+}  // namespace xffl::kernels

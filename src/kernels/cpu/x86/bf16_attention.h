@@ -2,12 +2,12 @@
 // with sums in float32.
 #pragma once
 
-#include "cpu_kernels.h"
+#include "xffl/kernels/cpu/block.h"
 
-namespace xffl::llama {
+namespace xffl::kernels {
 
 /// Replaces the attention of a set for AVX-512; false, unchanged, where the processor has no
 /// AVX512-BF16.
-bool add_bf16_attention(CpuKernels<Bf16>& set);
+bool add_bf16_attention(BlockKernels<Bf16>& set);
 
-}  // namespace xffl::llama
+}  // namespace xffl::kernels

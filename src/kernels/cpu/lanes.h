@@ -1,5 +1,6 @@
 // Sixteen floats or eight doubles at a time, in the compiler's own vector types: the same source
-// becomes AVX-512, AVX2 or whatever the target in force has. bfloat16 is read and written as float.
+// becomes AVX-512, AVX2 or another instruction set of the target in force. bfloat16 is read and
+// written as float.
 //
 // All functions are inlined into their caller, and so compiled for its target. Loads and stores
 // need no alignment; the `_part` ones touch `count` elements only, the other lanes read as zero.
@@ -11,21 +12,14 @@
 #include <cstring>
 #include <type_traits>
 
-namespace xffl::llama {
+#include "xffl/kernels/types.h"
+
+namespace xffl::kernels {
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wpsabi"  // nothing here is ever called, so no ABI is involved
 
 #define XFFL_LANES [[gnu::always_inline]] inline
-
-/// The bits of a bfloat16.
-struct Bf16 {
-  uint16_t bits;
-};
-
-/// What T is computed in.
-template <class T>
-using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 template <class W>
 struct LanesOf {
@@ -204,4 +198,4 @@ XFFL_LANES Lanes<double> exp_lanes(Lanes<double> x) {
 
 #pragma GCC diagnostic pop
 
-}  // namespace xffl::llama
+}  // namespace xffl::kernels

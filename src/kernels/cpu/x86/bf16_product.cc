@@ -4,9 +4,8 @@
 // first-level cache, all of them beforehand where they fit the second-level one. A is read as it
 // lies, row by row; a transposed one is packed in strips of 8 rows. What a next block will read of
 // A is asked for while tiles are at work: its rows are too far apart for the processor to guess.
-#include "cpu_product.h"
+#include "xffl/kernels/cpu/bf16_product.h"
 
-#ifdef __x86_64__
 #include <cpuid.h>
 #include <immintrin.h>
 
@@ -19,9 +18,9 @@
     "avx2,fma,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,prefer-vector-width=512")
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // in the intrinsics' own headers
-#include "bf16_tile.h"
+#include "cpu/x86/bf16_tile.h"
 
-namespace xffl::llama::tiles {
+namespace xffl::kernels::tiles {
 namespace {
 
 constexpr int64_t kStep = 160;              // words of a sum at once: 30 KB of a panel
@@ -338,12 +337,12 @@ void multiply_by_blocks(const Bf16Product& product, const ProductPart& part) {
 }
 
 }  // namespace
-}  // namespace xffl::llama::tiles
+}  // namespace xffl::kernels::tiles
 
 #pragma GCC diagnostic pop
 #pragma GCC pop_options
 
-namespace xffl::llama {
+namespace xffl::kernels {
 namespace {
 
 bool has_amx() {
@@ -365,15 +364,4 @@ void multiply_bf16(const Bf16Product& product, const ProductPart& part) {
     tiles::multiply_by_blocks(product, part);
 }
 
-}  // namespace xffl::llama
-
-#else
-
-namespace xffl::llama {
-
-bool has_bf16_product() { return false; }
-void multiply_bf16(const Bf16Product&, const ProductPart&) {}
-
-}  // namespace xffl::llama
-
-#endif
+}  // namespace xffl::kernels

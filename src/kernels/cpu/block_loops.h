@@ -1,10 +1,11 @@
-// The loops of CpuKernels, to be inlined into functions of several targets.
+// The loops of BlockKernels, to be inlined into functions of several targets.
 #pragma once
 
-#include "cpu_attention.h"
-#include "cpu_kernels.h"
+#include "cpu/attention_loops.h"
+#include "cpu/lanes.h"
+#include "xffl/kernels/cpu/block.h"
 
-namespace xffl::llama {
+namespace xffl::kernels {
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wpsabi"
@@ -18,7 +19,7 @@ XFFL_LANES void for_lanes(int64_t size, const Whole& whole, const Part& part) {
 }
 
 template <class T>
-struct CpuLoops {
+struct BlockLoops {
   using W = Wide<T>;
   using V = Lanes<W>;
 
@@ -177,38 +178,38 @@ struct CpuLoops {
 
 #pragma GCC diagnostic pop
 
-}  // namespace xffl::llama
+}  // namespace xffl::kernels
 
-/// The initializer of a CpuKernels<T>: lambdas, compiled for the target in force where it stands.
-#define XFFL_CPU_KERNELS(T)                                                                       \
+/// The initializer of a BlockKernels<T>: lambdas, compiled for the target in force where it stands.
+#define XFFL_BLOCK_KERNELS(T)                                                                     \
   {                                                                                               \
     [](const T* x, const T* delta, const T* w, T* sum, T* y, Wide<T>* inverse, int64_t rows,      \
        int64_t width, Wide<T> epsilon) {                                                          \
-      CpuLoops<T>::rms_norm(x, delta, w, sum, y, inverse, rows, width, epsilon);                  \
+      BlockLoops<T>::rms_norm(x, delta, w, sum, y, inverse, rows, width, epsilon);                \
     },                                                                                            \
         [](const T* grad_y, const T* grad_sum, const T* x, const Wide<T>* inverse, const T* w,    \
            T* grad_x, Wide<T>* grad_w, int64_t rows, int64_t width) {                             \
-          CpuLoops<T>::rms_norm_backward(grad_y, grad_sum, x, inverse, w, grad_x, grad_w, rows,   \
-                                         width);                                                  \
+          BlockLoops<T>::rms_norm_backward(grad_y, grad_sum, x, inverse, w, grad_x, grad_w, rows, \
+                                           width);                                                \
         },                                                                                        \
         [](const T* gate, const T* up, T* y, int64_t size) {                                      \
-          CpuLoops<T>::swiglu(gate, up, y, size);                                                 \
+          BlockLoops<T>::swiglu(gate, up, y, size);                                               \
         },                                                                                        \
         [](const T* grad_y, const T* gate, const T* up, T* grad_gate, T* grad_up, int64_t size) { \
-          CpuLoops<T>::swiglu_backward(grad_y, gate, up, grad_gate, grad_up, size);               \
+          BlockLoops<T>::swiglu_backward(grad_y, gate, up, grad_gate, grad_up, size);             \
         },                                                                                        \
         [](const T* x, const T* cos, const T* sin, T* y, int64_t heads, int64_t half,             \
-           Wide<T> sign) { CpuLoops<T>::rope(x, cos, sin, y, heads, half, sign); },               \
+           Wide<T> sign) { BlockLoops<T>::rope(x, cos, sin, y, heads, half, sign); },             \
         [](T* logits, int64_t size, int64_t label, Wide<T> scale, Wide<T>* scratch) {             \
-          return CpuLoops<T>::cross_entropy(logits, size, label, scale, scratch);                 \
+          return BlockLoops<T>::cross_entropy(logits, size, label, scale, scratch);               \
         },                                                                                        \
         [](const T* update, Wide<T>* sum, int64_t size, Wide<T> scale, bool overwrite) {          \
-          CpuLoops<T>::accumulate(update, sum, size, scale, overwrite);                           \
+          BlockLoops<T>::accumulate(update, sum, size, scale, overwrite);                         \
         },                                                                                        \
   }
 
-/// For `set` of T: what XFFL_CPU_KERNELS leaves null.
-#define XFFL_CPU_ATTENTION(T, set)                                                               \
+/// For `set` of T: what XFFL_BLOCK_KERNELS leaves null.
+#define XFFL_ATTENTION(T, set)                                                                   \
   set.multiply = [](int64_t rows, int64_t width, int64_t depth, const Wide<T>* a, int64_t a_row, \
                     int64_t a_step, const Wide<T>* b, int64_t b_row, Wide<T>* c, int64_t c_row,  \
                     bool add) {                                                                  \

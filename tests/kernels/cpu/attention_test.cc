@@ -1,12 +1,12 @@
-// Each instruction set's attention against the first one's, which layers_test compares with plain
-// autograd only where it is the best that this processor has.
+// Each set's attention against that of the first set that has one. tests/llama/layers_test.cc
+// compares the fastest set's attention with plain autograd.
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
-#include "cpu_kernels.h"
-#include "on_cpu.h"
+#include "tensors.h"
+#include "xffl/kernels/cpu/block.h"
 
-namespace xffl::llama {
+namespace xffl::kernels {
 namespace {
 
 constexpr int64_t kTokens = 77, kGroup = 2, kKvHeads = 3;
@@ -17,7 +17,7 @@ struct Attended {
 };
 
 template <class T>
-Attended attend(const CpuKernels<T>& kernels, int64_t head_dim, const int64_t* starts,
+Attended attend(const BlockKernels<T>& kernels, int64_t head_dim, const int64_t* starts,
                 at::ScalarType dtype) {
   using W = Wide<T>;
   at::manual_seed(9);
@@ -34,17 +34,17 @@ Attended attend(const CpuKernels<T>& kernels, int64_t head_dim, const int64_t* s
   const W scale = W(0.3);
   for (int64_t head = 0; head < kKvHeads; ++head) {
     const int64_t kv = head * head_dim, of_q = kv * kGroup;
-    const AttentionTensors<T> tensors{const_data<T>(q) + of_q,
-                                      const_data<T>(k) + kv,
-                                      const_data<T>(v) + kv,
-                                      const_data<T>(result.out) + of_q,
-                                      const_data<T>(grad) + of_q,
+    const AttentionTensors<T> tensors{data<T>(q) + of_q,
+                                      data<T>(k) + kv,
+                                      data<T>(v) + kv,
+                                      data<T>(result.out) + of_q,
+                                      data<T>(grad) + of_q,
                                       log_sums.data(),
-                                      mutable_data<T>(result.grad_q) + of_q,
-                                      mutable_data<T>(result.grad_k) + kv,
-                                      mutable_data<T>(result.grad_v) + kv};
-    kernels.attention(tensors.q, tensors.k, tensors.v, mutable_data<T>(result.out) + of_q,
-                      log_sums.data(), shape, scale, scratch.data(), kernels.multiply);
+                                      data<T>(result.grad_q) + of_q,
+                                      data<T>(result.grad_k) + kv,
+                                      data<T>(result.grad_v) + kv};
+    kernels.attention(tensors.q, tensors.k, tensors.v, data<T>(result.out) + of_q, log_sums.data(),
+                      shape, scale, scratch.data(), kernels.multiply);
     kernels.attention_backward(tensors, shape, scale, scratch.data(), kernels.multiply);
   }
   return result;
@@ -52,14 +52,13 @@ Attended attend(const CpuKernels<T>& kernels, int64_t head_dim, const int64_t* s
 
 template <class T>
 void expect_sets_agree(at::ScalarType dtype, double tolerance) {
-  int count = 0;
-  const CpuKernels<T>* sets = all_cpu_kernels<T>(&count);
+  const std::vector<BlockKernels<T>>& sets = all_block_kernels<T>();
   std::vector<int64_t> starts(kTokens, 0);
   for (int64_t t = 7; t < kTokens; ++t) starts[static_cast<size_t>(t)] = t < 50 ? 7 : 50;
   for (const int64_t head_dim : {10, 48, 64}) {
     for (const int64_t* documents : std::vector<const int64_t*>{nullptr, starts.data()}) {
       std::vector<at::Tensor> expected;
-      for (int i = 0; i < count; ++i) {
+      for (size_t i = 0; i < sets.size(); ++i) {
         if (sets[i].attention == nullptr) continue;
         const std::vector<at::Tensor> found = attend(sets[i], head_dim, documents, dtype).all();
         if (expected.empty()) expected = found;
@@ -74,8 +73,8 @@ void expect_sets_agree(at::ScalarType dtype, double tolerance) {
   }
 }
 
-TEST(CpuAttention, EverySetGivesTheSame) {
-  if (cpu_kernels<float>().attention == nullptr)
+TEST(AttentionSets, AllGiveTheSame) {
+  if (block_kernels<float>().attention == nullptr)
     GTEST_SKIP() << "this processor has no AVX-512: attention is ATen's";
   expect_sets_agree<float>(at::kFloat, 1e-6);
   expect_sets_agree<double>(at::kDouble, 1e-14);
@@ -83,4 +82,4 @@ TEST(CpuAttention, EverySetGivesTheSame) {
 }
 
 }  // namespace
-}  // namespace xffl::llama
+}  // namespace xffl::kernels

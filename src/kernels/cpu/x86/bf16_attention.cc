@@ -1,19 +1,18 @@
-// How it works: as cpu_attention.h, but all factors stay bfloat16 and lie in memory as words of two
-// values that are next to each other along the sum: a row's (x[t][2i], x[t][2i + 1]), or two rows'
-// (x[2i][h], x[2i + 1][h]). Probabilities and their gradients are rounded to bfloat16 before the
-// products that they are factors of.
-#include "cpu_attention_bf16.h"
+// How it works: as attention_loops.h, but all factors stay bfloat16 and lie in memory as words of
+// two values that are next to each other along the sum: a row's (x[t][2i], x[t][2i + 1]), or two
+// rows' (x[2i][h], x[2i + 1][h]). Probabilities and their gradients are rounded to bfloat16 before
+// the products that they are factors of.
+#include "cpu/x86/bf16_attention.h"
 
-#include "cpu_attention.h"
-
-#ifdef __x86_64__
 #include <immintrin.h>
+
+#include "cpu/attention_loops.h"
 
 #pragma GCC push_options
 #pragma GCC target( \
     "avx2,fma,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,prefer-vector-width=512")
 
-namespace xffl::llama {
+namespace xffl::kernels {
 namespace {
 
 using Word = uint32_t;
@@ -293,7 +292,7 @@ void multiply_words(int64_t rows, int64_t width, int64_t depth, const Word* a, i
   WordAttention::multiply(rows, width, depth, a, a_row, a_step, b, b_row, c, c_row, add);
 }
 
-void set_attention(CpuKernels<Bf16>& set) {
+void set_attention(BlockKernels<Bf16>& set) {
   set.attention = [](const Bf16* q, const Bf16* k, const Bf16* v, Bf16* out, float* log_sums,
                      const AttentionShape& shape, float scale, float* scratch, Multiply<float>) {
     WordAttention::forward(q, k, v, out, log_sums, shape, scale, scratch, multiply_words);
@@ -305,21 +304,16 @@ void set_attention(CpuKernels<Bf16>& set) {
 }
 
 }  // namespace
-}  // namespace xffl::llama
+}  // namespace xffl::kernels
 
 #pragma GCC pop_options
-#endif
 
-namespace xffl::llama {
+namespace xffl::kernels {
 
-bool add_bf16_attention(CpuKernels<Bf16>& set) {
-#ifdef __x86_64__
-  if (__builtin_cpu_supports("avx512bf16")) {
-    set_attention(set);
-    return true;
-  }
-#endif
-  return false;
+bool add_bf16_attention(BlockKernels<Bf16>& set) {
+  if (!__builtin_cpu_supports("avx512bf16")) return false;
+  set_attention(set);
+  return true;
 }
 
-}  // namespace xffl::llama
+}  // namespace xffl::kernels
