@@ -8,17 +8,17 @@
 #include <string>
 
 #include "copies_to_device.h"
-#include "cpu_adamw.h"
 #include "gpu_kernels.h"
 #include "xffl/base/error.h"
+#include "xffl/kernels/cpu/optimizer.h"
 
 namespace xffl::shard {
 namespace {
 
 constexpr int64_t kGrain = 1 << 15;  // elements that are worth a thread
 
-AdamwFactors factors_of(const AdamwOptions& options, double learning_rate, double gradient_factor,
-                        int64_t num_steps, bool decay) {
+kernels::AdamwFactors factors_of(const AdamwOptions& options, double learning_rate,
+                                 double gradient_factor, int64_t num_steps, bool decay) {
   const auto t = static_cast<double>(num_steps);
   const auto f = [](double value) { return static_cast<float>(value); };
   return {f(gradient_factor),
@@ -31,7 +31,7 @@ AdamwFactors factors_of(const AdamwOptions& options, double learning_rate, doubl
           f(options.epsilon)};
 }
 
-Stored stored(const at::Tensor& x) {
+kernels::Stored stored(const at::Tensor& x) {
   if (x.scalar_type() == at::kFloat) return {x.mutable_data_ptr<float>(), nullptr};
   return {nullptr, static_cast<uint16_t*>(x.mutable_data_ptr())};
 }
@@ -67,19 +67,19 @@ Adamw::~Adamw() = default;
 void Adamw::step_on_range(size_t unit, const Range& range, const at::Tensor& copy,
                           double learning_rate, double gradient_factor) {
   const UnitState& state = parameters_.states()[unit];
-  const AdamwBuffers buffers{.master = stored(part_of(state.master_S, range)),
-                             .copy = bits_of(copy),
-                             .remainder = bits_of(part_of(state.remainder_S, range)),
-                             .gradient = stored(part_of(state.gradient_S, range)),
-                             .first = stored(part_of(first_moments_[unit], range)),
-                             .second = stored(part_of(second_moments_[unit], range))};
+  const kernels::AdamwBuffers buffers{.master = stored(part_of(state.master_S, range)),
+                                      .copy = bits_of(copy),
+                                      .remainder = bits_of(part_of(state.remainder_S, range)),
+                                      .gradient = stored(part_of(state.gradient_S, range)),
+                                      .first = stored(part_of(first_moments_[unit], range)),
+                                      .second = stored(part_of(second_moments_[unit], range))};
   const int64_t decayed = std::clamp(state.num_decayed - range.begin, int64_t{0}, range.count);
   for (const bool decay : {true, false}) {
-    const AdamwFactors factors =
+    const kernels::AdamwFactors factors =
         factors_of(options_, learning_rate, gradient_factor, num_steps_, decay);
     at::parallel_for(
         decay ? 0 : decayed, decay ? decayed : range.count, kGrain,
-        [&](int64_t begin, int64_t end) { adamw_on_cpu(buffers, begin, end, factors); });
+        [&](int64_t begin, int64_t end) { kernels::adamw_on_cpu(buffers, begin, end, factors); });
   }
 }
 

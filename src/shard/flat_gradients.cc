@@ -5,8 +5,8 @@
 #include <ATen/Parallel.h>
 #include <torch/types.h>
 
-#include "cpu_adamw.h"
 #include "gpu_kernels.h"
+#include "xffl/kernels/cpu/optimizer.h"
 #include "xffl/shard/flat_parameters.h"
 
 namespace xffl::shard {
@@ -29,7 +29,7 @@ at::Tensor square_sums(const at::Tensor& pieces_CE) {
   at::parallel_for(0, pieces_CE.size(0), 1, [&](int64_t begin, int64_t end) {
     for (int64_t piece = begin; piece < end; ++piece)
       sums_C.mutable_data_ptr<double>()[piece] =
-          square_sum_on_cpu(bits + piece * kPieceElements, kPieceElements);
+          kernels::square_sum_on_cpu(bits + piece * kPieceElements, kPieceElements);
   });
   return sums_C;
 }

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
-#include "cpu_adamw.h"
 #include "gpu_kernels.h"
 #include "xffl/base/error.h"
+#include "xffl/kernels/cpu/optimizer.h"
 #include "xffl/shard/flat_parameters.h"
 
 namespace xffl::shard {
@@ -29,8 +29,8 @@ at::Tensor join_masters(const at::Tensor& weight, const at::Tensor& remainder) {
   if (gpu::join_masters(weight, remainder, master)) return master;
   if (!weight.is_cpu()) refuse_device(weight);
   at::parallel_for(0, master.numel(), kGrainOfMasters, [&](int64_t begin, int64_t end) {
-    join_masters_on_cpu(master_bits(weight) + begin, master_bits(remainder) + begin,
-                        master.mutable_data_ptr<float>() + begin, end - begin);
+    kernels::join_masters_on_cpu(master_bits(weight) + begin, master_bits(remainder) + begin,
+                                 master.mutable_data_ptr<float>() + begin, end - begin);
   });
   return master;
 }
@@ -40,8 +40,9 @@ void split_masters(const at::Tensor& master, const at::Tensor& weight,
   if (gpu::split_masters(master, weight, remainder)) return;
   if (!weight.is_cpu()) refuse_device(weight);
   at::parallel_for(0, master.numel(), kGrainOfMasters, [&](int64_t begin, int64_t end) {
-    split_masters_on_cpu(master.const_data_ptr<float>() + begin, master_bits(weight) + begin,
-                         master_bits(remainder) + begin, end - begin);
+    kernels::split_masters_on_cpu(master.const_data_ptr<float>() + begin,
+                                  master_bits(weight) + begin, master_bits(remainder) + begin,
+                                  end - begin);
   });
 }
 
@@ -66,8 +67,8 @@ void read_masters(const UnitState& state, int64_t begin, std::span<float> out) {
   if (state.master_S.scalar_type() == at::kFloat) {
     std::copy_n(state.master_S.const_data_ptr<float>() + begin, size, out.data());
   } else if (state.remainder_S.defined()) {
-    join_masters_on_cpu(master_bits(state.master_S) + begin, master_bits(state.remainder_S) + begin,
-                        out.data(), size);
+    kernels::join_masters_on_cpu(master_bits(state.master_S) + begin,
+                                 master_bits(state.remainder_S) + begin, out.data(), size);
   } else {
     at::from_blob(out.data(), {size}).copy_(state.master_S.narrow(0, begin, size));
   }

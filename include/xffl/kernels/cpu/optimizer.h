@@ -1,12 +1,12 @@
-// AdamW on a CPU in one pass over memory, whatever its numbers are stored as; and masters in two
-// parts.
+// AdamW over flat buffers in one pass over memory, and masters in two parts. Every buffer may be
+// stored as float32 or as bfloat16.
 #pragma once
 
 #include <cstdint>
 
-namespace xffl::shard {
+namespace xffl::kernels {
 
-/// Of step t.
+/// The factors of step t.
 struct AdamwFactors {
   float gradient = 1;         // multiplies the gradient
   float first = 0;            // 1 - beta1
@@ -18,14 +18,15 @@ struct AdamwFactors {
   float epsilon = 0;
 };
 
-/// Something stored as float32 or as the bits of bfloat16: one of the two is null.
+/// A buffer of float32 or of bfloat16's bits: one of the two pointers is null.
 struct Stored {
   float* wide = nullptr;
   uint16_t* bf16 = nullptr;
 };
 
-/// What is worked on. `master.wide` has a copy in bfloat16 beside it where `copy` is not null;
-/// `master.bf16` is a weight, with `remainder` (split_masters) or, where that is null, alone.
+/// A step's buffers. A copy in bfloat16 stands beside `master.wide` where `copy` is not null.
+/// `master.bf16` is a weight, with `remainder` (split_masters_on_cpu) or, where that is null,
+/// alone.
 struct AdamwBuffers {
   Stored master;
   uint16_t* copy = nullptr;
@@ -33,12 +34,12 @@ struct AdamwBuffers {
   Stored gradient, first, second;
 };
 
-/// A step on elements [begin, end). It computes in float32: however masters are stored, the same
-/// bits. The new moments count before they are rounded.
+/// A step on elements [begin, end). The step computes in float32 and gives the same bits for every
+/// storage of the masters. It uses the new moments before they are rounded.
 void adamw_on_cpu(const AdamwBuffers& buffers, int64_t begin, int64_t end,
                   const AdamwFactors& factors);
 
-/// What kernels::split_masters and join_masters do.
+/// split_masters() and join_masters() of kernels/cuda/optimizer.h, on a CPU.
 void split_masters_on_cpu(const float* master, uint16_t* weight, uint16_t* remainder, int64_t size);
 void join_masters_on_cpu(const uint16_t* weight, const uint16_t* remainder, float* master,
                          int64_t size);
@@ -46,4 +47,4 @@ void join_masters_on_cpu(const uint16_t* weight, const uint16_t* remainder, floa
 /// The sum of the squares of `size` bfloat16.
 double square_sum_on_cpu(const uint16_t* x, int64_t size);
 
-}  // namespace xffl::shard
+}  // namespace xffl::kernels

@@ -1,44 +1,34 @@
-// How it works: plain loops that the compiler makes vectors of, once for each instruction set; the
-// program takes the best when it starts. What is not stored as float32 is widened into, and
-// narrowed from, blocks that stay in a core's first cache. No torch header.
-#include "cpu_adamw.h"
+// How it works: the compiler vectorises plain loops, once for each target. Buffers of bfloat16 are
+// widened into, and narrowed from, blocks that stay in a core's first-level cache.
+#include "xffl/kernels/cpu/optimizer.h"
 
 #include <bit>
 #include <cmath>
 
-namespace xffl::shard {
+#include "cpu/target_clones.h"
+#include "xffl/kernels/cpu/half.h"
+
+namespace xffl::kernels {
 namespace {
 
-#ifdef __x86_64__
-#define XFFL_CLONES __attribute__((target_clones("default", "avx2", "arch=x86-64-v4")))
-#else
-#define XFFL_CLONES
-#endif
-#define XFFL_INLINE inline __attribute__((always_inline))
-
-constexpr int64_t kBlock = 256;  // elements that stay in a core's first cache between two loops
+constexpr int64_t kBlock = 256;  // elements; a block stays in the first-level cache
 constexpr int64_t kLanes = 32;
 
-// To nearest, ties to even. A master that is not finite has ended the job before.
+// To nearest, ties to even; never a NaN: the trainer ends a job whose masters are not finite.
 XFFL_INLINE uint16_t to_bf16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-XFFL_INLINE float from_bf16(uint16_t bits) {
-  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
-}
-
 XFFL_INLINE void widen(const uint16_t* __restrict from, float* __restrict to, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) to[i] = from_bf16(from[i]);
+  for (int64_t i = 0; i < count; ++i) to[i] = bf16_to_float(from[i]);
 }
 
 XFFL_INLINE void narrow(const float* __restrict from, uint16_t* __restrict to, int64_t count) {
   for (int64_t i = 0; i < count; ++i) to[i] = to_bf16(from[i]);
 }
 
-// The weight is the upper half, plus one where the lower half rounds up; of a NaN nothing is
-// rounded.
+// The weight is the upper half, plus one where the lower half rounds up. NaNs are not rounded.
 XFFL_INLINE void split(const float* __restrict master, uint16_t* __restrict weight,
                        uint16_t* __restrict remainder, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
@@ -57,7 +47,7 @@ XFFL_INLINE void join(const uint16_t* __restrict weight, const uint16_t* __restr
   }
 }
 
-// Where a block of something is in float32: itself, or `staged`.
+// A block in float32: the buffer itself, or its copy in `staged`.
 XFFL_INLINE float* opened(const Stored& stored, int64_t begin, float* staged, int64_t count) {
   if (stored.wide != nullptr) return stored.wide + begin;
   widen(stored.bf16 + begin, staged, count);
@@ -80,8 +70,9 @@ XFFL_INLINE void close_masters(const AdamwBuffers& buffers, int64_t begin, const
 
 }  // namespace
 
-XFFL_CLONES void adamw_on_cpu(const AdamwBuffers& buffers, int64_t begin, int64_t end,
-                              const AdamwFactors& factors) {
+XFFL_TARGET_CLONES("default", "avx2", "arch=x86-64-v4")
+void adamw_on_cpu(const AdamwBuffers& buffers, int64_t begin, int64_t end,
+                  const AdamwFactors& factors) {
   const AdamwFactors f = factors;
   alignas(64) float staged[4][kBlock];
   for (int64_t block = begin; block < end; block += kBlock) {
@@ -108,31 +99,34 @@ XFFL_CLONES void adamw_on_cpu(const AdamwBuffers& buffers, int64_t begin, int64_
   }
 }
 
-XFFL_CLONES void split_masters_on_cpu(const float* master, uint16_t* weight, uint16_t* remainder,
-                                      int64_t size) {
+XFFL_TARGET_CLONES("default", "avx2", "arch=x86-64-v4")
+void split_masters_on_cpu(const float* master, uint16_t* weight, uint16_t* remainder,
+                          int64_t size) {
   split(master, weight, remainder, size);
 }
 
-XFFL_CLONES void join_masters_on_cpu(const uint16_t* weight, const uint16_t* remainder,
-                                     float* master, int64_t size) {
+XFFL_TARGET_CLONES("default", "avx2", "arch=x86-64-v4")
+void join_masters_on_cpu(const uint16_t* weight, const uint16_t* remainder, float* master,
+                         int64_t size) {
   join(weight, remainder, master, size);
 }
 
-XFFL_CLONES double square_sum_on_cpu(const uint16_t* x, int64_t size) {
+XFFL_TARGET_CLONES("default", "avx2", "arch=x86-64-v4")
+double square_sum_on_cpu(const uint16_t* x, int64_t size) {
   float lanes[kLanes] = {};
   const int64_t whole = size / kLanes * kLanes;
   for (int64_t i = 0; i < whole; i += kLanes)
     for (int64_t lane = 0; lane < kLanes; ++lane) {
-      const float value = from_bf16(x[i + lane]);
+      const float value = bf16_to_float(x[i + lane]);
       lanes[lane] += value * value;
     }
   double sum = 0;
   for (const float lane : lanes) sum += static_cast<double>(lane);
   for (int64_t i = whole; i < size; ++i) {
-    const auto value = static_cast<double>(from_bf16(x[i]));
+    const auto value = static_cast<double>(bf16_to_float(x[i]));
     sum += value * value;
   }
   return sum;
 }
 
-}  // namespace xffl::shard
+}  // namespace xffl::kernels
