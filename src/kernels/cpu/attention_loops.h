@@ -1,12 +1,11 @@
 // Causal attention of one key/value head with the query heads that share it: the loops of
 // BlockKernels' attention.
 //
-// How it works: queries, keys and values are copied to W, their rows padded with zeros to whole
-// vectors and their number to whole blocks, so that nothing below has a remainder. Of 32 queries at
-// a time all scores up to the diagonal are computed, then their softmax, then the product with the
-// values: no score outlives its block. Keys before the first document that these queries belong to
-// are left out. Backward computes them again from the saved log-sum-exp
-// (Dao et al., 2022).
+// How it works: queries, keys and values are copied to W. Zeros pad their rows to whole vectors and
+// their number to whole blocks, so that no loop has a remainder. A block of 32 queries computes all
+// its scores up to the diagonal, then their softmax, then the product with the values; it skips the
+// keys before the first document of its queries. No score outlives its block: backward computes the
+// scores again from the saved log-sum-exp (Dao et al., 2022).
 #pragma once
 
 #include <algorithm>
@@ -26,7 +25,7 @@ inline int64_t round_up_to(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// Places in the scratch memory: P padded positions, H padded head_dim.
+// Sizes in the scratch memory: P padded positions, H padded head_dim.
 struct AttentionScratch {
   int64_t positions, width;
   explicit AttentionScratch(const AttentionShape& shape)
@@ -70,7 +69,7 @@ struct AttentionLoops {
     }
   }
 
-  // C_MN (+)= A_MK B_KN; M is a multiple of 8, N one of the lanes.
+  // C_MN (+)= A_MK B_KN; M is a multiple of 8, N a multiple of the lanes.
   XFFL_LANES static void multiply(int64_t rows, int64_t width, int64_t depth, const W* a,
                                   int64_t a_row, int64_t a_step, const W* b, int64_t b_row, W* c,
                                   int64_t c_row, bool add) {
@@ -127,11 +126,11 @@ struct AttentionLoops {
     }
   }
 
-  // Keys [begin, end) of the `count` that a row has scores of.
+  // The visible keys [begin, end) among the `count` keys of a row of scores.
   struct Seen {
     int64_t begin, end, count;
   };
-  // What the queries [first, first + kAttentionBlock) see: keys [low, low + count) together.
+  // The keys [low, low + count), which the queries [first, first + kAttentionBlock) see together.
   struct BlockKeys {
     const int64_t* starts;
     int64_t positions, first, low, count;
@@ -147,7 +146,7 @@ struct AttentionLoops {
     Seen seen(int64_t query) const { return {start(query) - low, query + 1 - low, count}; }
   };
 
-  // Of a row's scores: e^(scale s - shift), zero for keys that are not seen; returns their sum.
+  // Turns a row's scores into e^(scale s - shift), zero for invisible keys; returns their sum.
   XFFL_LANES static W exponentiate(W* row, const Seen& seen, W scale, W shift) {
     V sums{};
     for (int64_t t = 0; t < seen.count; t += kL) {

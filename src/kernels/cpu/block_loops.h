@@ -10,7 +10,7 @@ namespace xffl::kernels {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wpsabi"
 
-// body(index, count) for whole vectors, then for what is left.
+// whole(index) for whole vectors, then part(index, count) for the remainder.
 template <class W, class Whole, class Part>
 XFFL_LANES void for_lanes(int64_t size, const Whole& whole, const Part& part) {
   int64_t i = 0;
@@ -42,8 +42,8 @@ struct BlockLoops {
         });
   }
 
-  // The same for a body that may be run twice on an element: a last part is a whole vector that
-  // begins before it, where the row is as long as one.
+  // The same for a body that may run twice on an element: in a row of at least one vector, the last
+  // vector begins early and ends with the row.
   template <class Body>
   XFFL_LANES static void over_twice(int64_t size, const Body& body) {
     if (size < kLanes<W>) return over(size, body);
@@ -180,7 +180,8 @@ struct BlockLoops {
 
 }  // namespace xffl::kernels
 
-/// The initializer of a BlockKernels<T>: lambdas, compiled for the target in force where it stands.
+/// The initializer of a BlockKernels<T>. Its lambdas are compiled for the target in force at the
+/// macro's use.
 #define XFFL_BLOCK_KERNELS(T)                                                                     \
   {                                                                                               \
     [](const T* x, const T* delta, const T* w, T* sum, T* y, Wide<T>* inverse, int64_t rows,      \
@@ -208,7 +209,7 @@ struct BlockLoops {
         },                                                                                        \
   }
 
-/// For `set` of T: what XFFL_BLOCK_KERNELS leaves null.
+/// Sets the fields of `set` that XFFL_BLOCK_KERNELS leaves null.
 #define XFFL_ATTENTION(T, set)                                                                   \
   set.multiply = [](int64_t rows, int64_t width, int64_t depth, const Wide<T>* a, int64_t a_row, \
                     int64_t a_step, const Wide<T>* b, int64_t b_row, Wide<T>* c, int64_t c_row,  \

@@ -2,8 +2,9 @@
 // becomes AVX-512, AVX2 or another instruction set of the target in force. bfloat16 is read and
 // written as float.
 //
-// All functions are inlined into their caller, and so compiled for its target. Loads and stores
-// need no alignment; the `_part` ones touch `count` elements only, the other lanes read as zero.
+// All functions are inlined into their caller and compiled for its target. Loads and stores need no
+// alignment. load_part and store_part touch `count` elements only; the other lanes are read as
+// zero.
 #pragma once
 
 #include <bit>
@@ -17,7 +18,7 @@
 namespace xffl::kernels {
 
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wpsabi"  // nothing here is ever called, so no ABI is involved
+#pragma GCC diagnostic ignored "-Wpsabi"  // inlined functions have no ABI
 
 #define XFFL_LANES [[gnu::always_inline]] inline
 
@@ -38,8 +39,8 @@ XFFL_LANES Lanes<W> broadcast(W value) {
   return Lanes<W>{} + value;
 }
 
-/// `yes` where the mask's bits are all ones, `no` where they are zero. (A vector's comparison that
-/// is not a minimum or maximum becomes scalar code: it is lowered for the base target.)
+/// `yes` where the mask's bits are all ones, `no` where they are zero. (GCC lowers a vector's
+/// comparison for the base target, to scalar code, unless it is a minimum or a maximum.)
 template <class Mask, class Values>
 XFFL_LANES Values select(Mask mask, Values yes, Values no) {
   return std::bit_cast<Values>((std::bit_cast<Mask>(yes) & mask) |
@@ -50,12 +51,12 @@ XFFL_LANES Lanes<float> widen_lanes(Halves16 bits) {
   return std::bit_cast<Lanes<float>>(__builtin_convertvector(bits, Words16) << 16);
 }
 
-// To nearest, ties to even; a NaN stays one.
+// To nearest, ties to even; a NaN stays a NaN.
 XFFL_LANES Halves16 narrow_lanes(Lanes<float> values) {
   const Words16 bits = std::bit_cast<Words16>(values);
   const Words16 rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   const Words16 quiet_nan = (bits >> 16) | 0x40u;
-  // The highest bit of a difference, made a mask: the magnitude is beyond infinity's.
+  // A mask from the highest bit of a difference: the magnitude exceeds infinity's.
   const Words16 is_nan = 0u - ((0x7f800000u - (bits & 0x7fffffffu)) >> 31);
   return __builtin_convertvector(select(is_nan, quiet_nan, rounded), Halves16);
 }
@@ -107,7 +108,7 @@ XFFL_LANES void store_one(T* to, Wide<T> value) {
   store_part(to, broadcast<Wide<T>>(value), 1);
 }
 
-/// The values as they are after a store and a load.
+/// The values after a store and a load.
 template <class T>
 XFFL_LANES Lanes<Wide<T>> rounded_to(Lanes<Wide<T>> values) {
   if constexpr (std::is_same_v<T, Bf16>) {
@@ -123,7 +124,7 @@ struct IndicesOf {
   typedef Index Values __attribute__((vector_size(64)));
 };
 
-/// The lanes begin, ..., end - 1 keep their values, the others take `other`.
+/// The lanes begin, ..., end - 1 keep their values; the other lanes become `other`.
 template <class W>
 XFFL_LANES Lanes<W> only_lanes(Lanes<W> values, int64_t begin, int64_t end, W other) {
   using Index = typename IndicesOf<W>::Index;
@@ -144,7 +145,7 @@ struct PartOf {
   typedef W Values __attribute__((vector_size(kCount * sizeof(W))));
 };
 
-/// Combines the halves of 2 kCount lanes, then theirs, and so on: a tree.
+/// Combines the halves of 2 kCount lanes, then the halves of the result, and so on: a tree.
 template <class W, int kCount, class Combine>
 XFFL_LANES W reduce(typename PartOf<W, 2 * kCount>::Values values, const Combine& combine) {
   struct Halves {
@@ -174,7 +175,7 @@ XFFL_LANES W max_of(Lanes<W> values) {
 /// e^x within 2 units in the last place for x in [-87, 88], clamped outside; NaN stays NaN. The
 /// range reduction and polynomial of Cephes' expf.
 XFFL_LANES Lanes<float> exp_lanes(Lanes<float> x) {
-  constexpr float kToInteger = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  constexpr float kToInteger = 12582912.0f;  // 1.5 * 2^23: an addition rounds to an integer
   x = x < -87.0f ? broadcast<float>(-87.0f) : x;
   x = x > 88.0f ? broadcast<float>(88.0f) : x;
   const Lanes<float> shifted = x * 1.44269504088896341f + kToInteger;

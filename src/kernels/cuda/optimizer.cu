@@ -1,12 +1,12 @@
-// Multiplications and additions are fused where they are written so, and nowhere else: a master in
-// two parts then takes the same steps, bit for bit, as one in float32.
+// Only fmaf() fuses a product and a sum: a master in two parts then takes the same steps, bit for
+// bit, as a master in float32.
 #include "rows.h"
 #include "xffl/kernels/cuda/optimizer.h"
 
 namespace xffl::kernels {
 namespace {
 
-// What a step multiplies by, rounded to float32 once.
+// The factors of a step, rounded to float32 once.
 struct AdamwFactors {
   explicit AdamwFactors(const AdamwNumbers& n)
       : gradient(static_cast<float>(n.gradient_factor)),
@@ -59,7 +59,7 @@ struct Adamw {
   }
 };
 
-// weight = the upper half, plus one where the lower half rounds up; of a NaN nothing is rounded.
+// weight = the upper half, plus one where the lower half rounds up. NaNs are not rounded.
 XFFL_DEVICE void split_master(float master, Bf16& weight, uint16_t& remainder) {
   const uint32_t bits = as_bits(master);
   const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;

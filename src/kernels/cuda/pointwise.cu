@@ -60,7 +60,7 @@ struct Accumulate {
   }
 };
 
-// A block takes a position of a sequence, its threads kCount pairs of a head.
+// A block rotates a position of a sequence, each of its threads kCount pairs of a head.
 template <class T, int kCount>
 XFFL_KERNEL(kElementThreads)
 rope_positions(const T* x, HeadsShape shape, const T* cos, const T* sin, T* y, float sign) {

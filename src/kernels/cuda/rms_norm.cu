@@ -1,8 +1,8 @@
 // N rows of D elements, a block a row; C partial sums of the weight's gradient.
 //
-// How it works: where a thread holds all that it has of a row in one pack (kWhole), nothing is read
-// twice. A block of the backward pass takes every C-th row and keeps its sum of the weight's
-// gradient; a second kernel adds the C sums in order.
+// How it works: a thread reads its part of a row once where one pack holds that part (kWhole). A
+// block of the backward pass takes every C-th row and keeps its sum of the weight's gradient; a
+// second kernel adds the C sums in order.
 #include "rows.h"
 #include "xffl/kernels/cuda/block.h"
 

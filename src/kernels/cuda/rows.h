@@ -1,7 +1,8 @@
 // Loads and stores of several elements at once, loops over a grid, and reductions over a block.
 //
-// kCount elements are moved by instructions of 16 bytes where they fill them, else one by one:
-// kernels come with kCount = kPack<T> for aligned buffers and with 1 for the others and for tails.
+// Instructions of 16 bytes move kCount elements that fill them; other elements move one by one.
+// Kernels are compiled with kCount = kPack<T> for aligned buffers, and with 1 for other buffers and
+// for tails.
 #pragma once
 
 #include <algorithm>
@@ -51,7 +52,7 @@ XFFL_DEVICE void store(T* to, const float (&from)[kCount]) {
   store_raw<kCount>(to, raw);
 }
 
-/// What remains of a value in T.
+/// A value after rounding to T.
 template <class T>
 XFFL_DEVICE float rounded_to(float value) {
   T narrowed;
@@ -65,8 +66,8 @@ XFFL_DEVICE F warp_sum(F value) {
   return value;
 }
 
-/// The sum over the block's threads, to each of them; all of them call it. What they read of memory
-/// before it is read before anything is written after it.
+/// The sum over the block's threads, for each thread; all threads call it. Reads before the call
+/// precede writes after the call.
 template <class F>
 XFFL_DEVICE F block_sum(F value) {
   XFFL_SHARED F parts[kWarp];
@@ -76,13 +77,13 @@ XFFL_DEVICE F block_sum(F value) {
     return value;
   }
   const int lane = thread_index() % kWarp;
-  sync();  // the last call's parts have been read
+  sync();  // all threads have read the last call's parts
   if (lane == 0) parts[thread_index() / kWarp] = value;
   sync();
   return warp_sum(lane < num_threads() / kWarp ? parts[lane] : F{0});
 }
 
-/// The same for the maximum; NaNs are passed over.
+/// The same for the maximum; NaNs are skipped.
 XFFL_DEVICE float block_max(float value) {
   XFFL_SHARED float parts[kWarp];
   for (int mask = kWarp / 2; mask > 0; mask /= 2) value = fmaxf(value, shuffle_xor(value, mask));
@@ -106,7 +107,7 @@ bool is_aligned(const Pointers*... pointers) {
   return ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
 }
 
-/// Threads for `work` items a block: whole warps.
+/// The threads of a block for `work` items: whole warps.
 inline int threads_for(int64_t work, int most) {
   const int64_t warps = (work + kWarp - 1) / kWarp;
   return static_cast<int>(std::clamp(warps * kWarp, int64_t{kWarp}, int64_t{most}));

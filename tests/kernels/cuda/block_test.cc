@@ -21,7 +21,7 @@ struct NormCase {
 };
 
 // One element, odd widths, whole packs, rows of more than a block's threads can hold, with and
-// without packs; more rows than blocks; addresses that are no multiple of 16.
+// without packs; more rows than blocks; addresses that are not multiples of 16.
 const NormCase kNormCases[] = {{1, 1, 0, true},     {3, 5, 0, true},    {19, 64, 0, true},
                                {19, 64, 1, true},   {40, 67, 0, false}, {2, 1031, 0, true},
                                {3, 2056, 0, false}, {2, 8224, 0, true}, {3, 4096, 0, true}};
@@ -57,7 +57,7 @@ void check_norm(at::ScalarType dtype, const NormCase& c) {
     });
     const at::Tensor expected[] = {sum, y, inverse.squeeze(1), x.grad(), w.grad()};
     for (size_t i = 0; i < found.size(); ++i) {
-      // One element's norm has a gradient of almost nothing: what is left is rounding.
+      // The gradient of one element's norm is almost zero: rounding errors dominate.
       if (c.width == 1 && i >= 3) continue;
       EXPECT_LT(error_of(found[i], expected[i]), i == 2 ? 1e-6 : tolerance(dtype))
           << dtype << ", " << c.rows << " x " << c.width << ", result " << i;
@@ -70,7 +70,7 @@ TEST_F(BlockKernels, RmsNormAndItsGradients) {
     for (const NormCase& c : kNormCases) check_norm(dtype, c);
 }
 
-// The last one needs several rounds of the largest grid.
+// The last size needs several rounds of the largest grid.
 constexpr int64_t kSizes[] = {1, 7, 8, 1000, 70001};
 
 TEST_F(BlockKernels, SwigluAndItsGradients) {

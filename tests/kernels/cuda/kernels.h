@@ -1,5 +1,5 @@
-// What the tests of kernels share: random tensors in every dtype and alignment, and runs that must
-// give the same bits twice.
+// The common parts of the kernels' tests: random tensors in every dtype and alignment, and runs
+// that must give the same bits twice.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ inline double tolerance(at::ScalarType dtype) {
   return dtype == at::kBFloat16 ? 8e-3 : 1e-3;
 }
 
-/// Empty, on the device; `offset` elements beyond an address of 16 bytes.
+/// An unfilled tensor on the device, `offset` elements behind a multiple of 16 bytes.
 inline at::Tensor place(at::IntArrayRef shape, at::ScalarType dtype, int64_t offset = 0) {
   const int64_t size = c10::multiply_integers(shape);
   const at::Tensor all =
@@ -66,7 +66,7 @@ inline double error_of(const at::Tensor& found, const at::Tensor& expected) {
   return (found.to(at::kCPU, at::kDouble) - wide).norm().item<double>() / (norm > 0 ? norm : 1);
 }
 
-/// The bits, so that NaNs compare as well.
+/// The bits: NaNs can be compared, too.
 inline at::Tensor bits(const at::Tensor& x) {
   const at::Tensor flat = x.to(at::kCPU).contiguous();
   return flat.view(flat.element_size() == 2   ? at::kShort
@@ -74,7 +74,7 @@ inline at::Tensor bits(const at::Tensor& x) {
                                               : at::kLong);
 }
 
-/// What `run` returns; a second run, with threads in another order, must give the same bits.
+/// The result of `run`. A second run, with threads in another order, must give the same bits.
 inline std::vector<at::Tensor> stable(const std::function<std::vector<at::Tensor>()>& run) {
   const std::vector<at::Tensor> first = run();
   set_falling(true);

@@ -11,8 +11,7 @@ namespace {
 
 class OptimizerKernels : public KernelTest {};
 
-constexpr AdamwNumbers kNumbers{0.01, 0.9,  0.95, 1e-8,
-                                0.1,  0.37, 1};  // of which no product is exact
+constexpr AdamwNumbers kNumbers{0.01, 0.9, 0.95, 1e-8, 0.1, 0.37, 1};  // products are inexact
 
 at::Tensor gradient_of_step(int64_t size, int step) {
   return exact({size}, at::kFloat, 100 + step, 0.3);
@@ -70,7 +69,7 @@ TEST_F(OptimizerKernels, AdamwNeedsNoCopy) {
   EXPECT_LT(error_of(w, before.to(at::kCPU, at::kDouble) - 0.1), 1e-6);
 }
 
-// Every upper half with the lower halves about which rounding changes its mind, and random bits.
+// Every upper half with the lower halves around a tie, and random bits.
 at::Tensor bit_patterns() {
   constexpr std::array<uint32_t, 8> kLow{0, 1, 0x7fff, 0x8000, 0x8001, 0xfffe, 0xffff, 0x1234};
   std::vector<int32_t> patterns;
@@ -104,7 +103,7 @@ TEST_F(OptimizerKernels, MastersInTwoPartsAreExact) {
     EXPECT_TRUE(weight.isnan().equal(is_nan));
     const at::Tensor numbers = is_nan.logical_not();
     EXPECT_TRUE(bits(joined).masked_select(numbers).equal(patterns.masked_select(numbers)));
-    // To nearest; ATen's differs at ties only.
+    // To nearest; ATen rounds ties differently.
     const at::Tensor tie = patterns.bitwise_and(0xffff).eq(0x8000);
     const at::Tensor compared = numbers.logical_and(tie.logical_not());
     EXPECT_TRUE(bits(weight).masked_select(compared).equal(
@@ -148,7 +147,7 @@ void with_stored(at::ScalarType dtype, const Body& body) {
   return body(Bf16{});
 }
 
-// A weight with its moments, all in one dtype each.
+// A weight with its moments, each in one dtype.
 struct Trained {
   at::Tensor w, m, v;
 
@@ -156,7 +155,7 @@ struct Trained {
       : w(put(start, weights, offset)),
         m(put(at::zeros_like(start), moments, offset)),
         v(put(at::zeros_like(start), moments, offset)) {}
-  // What storing in these types leaves of float32 numbers.
+  // The float32 numbers after a store in these types.
   void round_to(at::ScalarType weights, at::ScalarType moments) {
     w.copy_(w.to(weights));
     m.copy_(m.to(moments));
@@ -164,7 +163,7 @@ struct Trained {
   }
 };
 
-// Reference: the step in float32 on what was stored, rounded to what is stored.
+// Reference: the step in float32 on the stored numbers, rounded to the stored types.
 template <class G, class M>
 std::vector<at::Tensor> stored_steps(at::ScalarType gradients, at::ScalarType moments,
                                      int64_t offset) {
@@ -203,7 +202,7 @@ std::vector<at::Tensor> stored_steps(at::ScalarType gradients, at::ScalarType mo
           alone.v, want_alone.v.to(moments)};
 }
 
-TEST_F(OptimizerKernels, WhatIsStoredNarrowlyTakesTheStepsOfFloat32) {
+TEST_F(OptimizerKernels, NarrowStorageTakesTheStepsOfFloat32) {
   for (const at::ScalarType gradients : {at::kFloat, at::kBFloat16}) {
     for (const at::ScalarType moments : {at::kFloat, at::kBFloat16}) {
       for (const int64_t offset : {0, 1}) {
@@ -221,7 +220,7 @@ TEST_F(OptimizerKernels, WhatIsStoredNarrowlyTakesTheStepsOfFloat32) {
   }
 }
 
-// What pure bfloat16 costs: at 1e-6 nothing arrives.
+// The cost of pure bfloat16: a learning rate of 1e-6 changes no weight.
 TEST_F(OptimizerKernels, WeightsAloneLoseSmallSteps) {
   const at::Tensor w = put(at::ones({64}, at::kDouble), at::kBFloat16),
                    g = put(at::ones({64}), at::kFloat);

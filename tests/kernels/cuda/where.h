@@ -1,4 +1,5 @@
-// Where the kernels under test run: on a GPU, or emulated on the CPU. One of two .cc files.
+// The device of the kernels under test: a GPU (where_cuda.cc), or the CPU that emulates one
+// (where_emulated.cc).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,7 +12,7 @@
 namespace xffl::kernels {
 
 at::Device device();
-/// Empty where kernels can run, else why they cannot.
+/// Empty if kernels can run, else the reason why not.
 std::string reason_to_skip();
 Launch on();
 /// Emulated threads run in falling order, or in rising order again.

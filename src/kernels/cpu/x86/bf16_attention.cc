@@ -1,7 +1,7 @@
-// How it works: as attention_loops.h, but all factors stay bfloat16 and lie in memory as words of
-// two values that are next to each other along the sum: a row's (x[t][2i], x[t][2i + 1]), or two
-// rows' (x[2i][h], x[2i + 1][h]). Probabilities and their gradients are rounded to bfloat16 before
-// the products that they are factors of.
+// How it works: as attention_loops.h, but all factors stay bfloat16, in words of two neighbouring
+// values along the sum: (x[t][2i], x[t][2i + 1]) of one row, or (x[2i][h], x[2i + 1][h]) of two
+// rows. Probabilities and their gradients are rounded to bfloat16 before they are factors of
+// products.
 #include "cpu/x86/bf16_attention.h"
 
 #include <immintrin.h>
@@ -87,7 +87,7 @@ struct WordAttention {
     return reinterpret_cast<Halves16>(_mm512_cvtneps_pbh(_mm512_loadu_ps(from)));
   }
 
-  // Where a row is whole vectors: copies that need no call each.
+  // Copies of rows of whole vectors, without a call for each row.
   static void read_whole_rows(const Bf16* from, int64_t stride, const AttentionShape& shape,
                               Word* to) {
     const AttentionScratch size(shape);
@@ -114,7 +114,7 @@ struct WordAttention {
     }
   }
 
-  // The same by columns: width / 2 rows of P words.
+  // The same, transposed: width / 2 rows of P words.
   static void transpose(const Word* rows, const AttentionScratch& size, Word* to) {
     const int64_t pairs = size.width / 2;
     for (int64_t p = 0; p < size.positions; p += kL) {
@@ -124,7 +124,7 @@ struct WordAttention {
     }
   }
 
-  // Each two rows' values side by side: P / 2 rows of width words.
+  // Words of two rows' values: P / 2 rows of width words.
   static void join_rows(const Word* rows, const AttentionScratch& size, Word* to) {
     const int64_t pairs = size.width / 2;
     for (int64_t t = 0; t < size.positions; t += 2) {
@@ -146,7 +146,7 @@ struct WordAttention {
     }
   }
 
-  // Two rows of floats as words of both.
+  // Two rows of floats as words with a value of each row.
   static void narrow_two_rows(const float* first, const float* second, int64_t count, Word* to) {
     for (int64_t t = 0; t < count; t += kL) {
       const Words16 both = __builtin_convertvector(narrow(first + t), Words16) |
@@ -195,7 +195,7 @@ struct WordAttention {
     }
   }
 
-  // Of one key/value head, in words; and what its query heads and their blocks reuse.
+  // The words of one key/value head, and the scratch memory of its query heads and blocks.
   struct Places {
     Word *k_columns, *v_columns, *k_joined;
     Word *q_rows, *q_joined, *grad_rows, *grad_joined;
@@ -221,7 +221,7 @@ struct WordAttention {
     }
   };
 
-  // The scores' gradients of 32 queries, in the layouts that the products below read.
+  // The scores' gradients of 32 queries, in the layouts of the products below.
   static void block_gradients(const AttentionTensors<Bf16>& x, const AttentionShape& shape,
                               const Loops::BlockKeys& keys, int64_t head, float scale,
                               const Places& at) {

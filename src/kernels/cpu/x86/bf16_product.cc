@@ -1,9 +1,9 @@
-// How it works: A word is two values that are next to each other along the sum, which is what an
-// instruction multiplies at once. Tiles of 8 rows by 48 columns stay in registers while they run
-// along a step of up to 160 words. For that B is packed in panels of 48 columns, which fit a
-// first-level cache, all of them beforehand where they fit the second-level one. A is read as it
-// lies, row by row; a transposed one is packed in strips of 8 rows. What a next block will read of
-// A is asked for while tiles are at work: its rows are too far apart for the processor to guess.
+// How it works: a word is two neighbouring values along the sum, which an instruction multiplies at
+// once. Tiles of 8 rows by 48 columns stay in registers while they run along a step of up to 160
+// words. B is packed in panels of 48 columns, which fit a first-level cache; all panels are packed
+// beforehand if they fit the second-level cache. A is read in place, row by row; a transposed A is
+// packed in strips of 8 rows. Tiles prefetch the next block's part of A, whose rows are too far
+// apart for the hardware prefetcher.
 #include "xffl/kernels/cpu/bf16_product.h"
 
 #include <cpuid.h>
@@ -23,8 +23,8 @@
 namespace xffl::kernels::tiles {
 namespace {
 
-constexpr int64_t kStep = 160;              // words of a sum at once: 30 KB of a panel
-constexpr int64_t kWholeWords = 192 << 10;  // of B, all packed beforehand: 768 KB
+constexpr int64_t kStep = 160;              // words along the sum: 30 KB of a panel
+constexpr int64_t kWholeWords = 192 << 10;  // of a B that is packed beforehand: 768 KB
 constexpr int64_t kTransposedBlockRows = 288;
 constexpr int64_t kBlockRows = 1024;
 constexpr int64_t kBlockPanels = 16;
@@ -44,11 +44,11 @@ Buffer<T> make_buffer(int64_t count) {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Asks for a matrix's part a few lines at a time.
+// Prefetches a part of a matrix, a few cache lines at a time.
 class Ahead {
  public:
   Ahead() = default;
-  /// Of `rows` rows at most, all of it after `times` calls.
+  /// At most `rows` rows; `times` calls prefetch the whole part.
   Ahead(const Bf16* first, int64_t row_stride, int64_t rows, int64_t width, int64_t times)
       : row_(reinterpret_cast<const char*>(first)),
         stride_(row_stride * 2),
@@ -120,7 +120,7 @@ class Blocks {
   int64_t column(int64_t panel) const { return part_.begin + panel * kPanel; }
 
   Word* panel_at(int64_t s, int64_t panel) {
-    // All panels of a step lie together.
+    // All panels of a step are contiguous.
     return packed_b_.get() + (is_whole_ ? (s * step_ * panels_ + words_of(s) * panel) * kPanel : 0);
   }
 
@@ -141,7 +141,7 @@ class Blocks {
     }
   }
 
-  // Of a B whose rows' values lie as words.
+  // Packs a transposed B, whose rows already hold words.
   void pack_transposed(int64_t n, int64_t first, int64_t count, Word* to) {
     for (int64_t j = 0; j < kPanel; j += kVector) {
       for (int64_t k = 0; k < count; k += kVector) {
@@ -160,8 +160,8 @@ class Blocks {
     }
   }
 
-  // What of a transposed A is packed while tiles use what was before it: all of it in `times`
-  // calls.
+  // Packs the next part of a transposed A while tiles use the previous part; `times` calls pack
+  // all.
   void set_next_a(int64_t m, int64_t s, int64_t times) {
     next_begin_ = m;
     next_end_ = std::min(m + block_rows_, part_.row_end);
@@ -171,7 +171,7 @@ class Blocks {
     half_ = 1 - half_;
   }
 
-  // Strips of 8 rows, the words of one place in the sum together.
+  // Strips of 8 rows; words with the same place in the sum are contiguous.
   void pack_next_a() {
     const int64_t count = words_of(next_step_), first = next_step_ * step_;
     const int64_t end = std::min(next_k_ + next_each_, count);
@@ -282,7 +282,7 @@ class Blocks {
     last_narrow_tile(tile, edge, p_.narrow_c + m * p_.c_row + n);
   }
 
-  // How much of a tile lies in C.
+  // The part of a tile that is inside C.
   struct Edge {
     int64_t rows, width;
     bool is_none() const { return rows == kRows && width % kVector == 0; }
@@ -319,7 +319,7 @@ class Blocks {
   const Bf16Product& p_;
   const ProductPart& part_;
   int64_t words_, steps_ = 1, step_ = 0, panels_ = 0, block_rows_ = 0;
-  bool is_whole_ = false;  // all of B is packed
+  bool is_whole_ = false;  // B is packed whole
   int64_t block_begin_ = 0, block_end_ = 0;
   int64_t strip_ = 0, half_ = 0, used_half_ = 0;  // of packed A
   int64_t next_begin_ = 0, next_end_ = 0, next_step_ = 0, next_k_ = 0, next_each_ = 0;
@@ -328,7 +328,7 @@ class Blocks {
 };
 
 void multiply_by_blocks(const Bf16Product& product, const ProductPart& part) {
-  // Sums that wait for a next step are kept for so many columns at once.
+  // Sums between two steps are kept for a limited number of columns at once.
   const bool waits = product.depth > 2 * kStep;
   for (ProductPart block = part; block.begin < part.end; block.begin = block.end) {
     if (waits) block.end = std::min(block.begin + kBlockPanels * kPanel, part.end);

@@ -1,7 +1,7 @@
-// Tiles of bfloat16 products by AVX512-BF16, and what packs their factors. Included where that
-// instruction set is in force, and local to the file that does.
+// Tiles of bfloat16 products by AVX512-BF16, and the packing of their factors. The including file
+// puts the instruction set in force; all names are local to that file.
 //
-// A word is two values that are next to each other along a product's sum.
+// A word is two neighbouring values along a product's sum.
 #pragma once
 
 #include <immintrin.h>
@@ -21,15 +21,15 @@ constexpr int64_t kVector = 16;  // words
 constexpr int64_t kRows = 8;
 constexpr int64_t kPanel = 3 * kVector;
 
-// Where a tile's factors lie, and where it begins from and ends in. A and its strides in words.
+// A tile's factors, initial values and result. A and its strides are in words.
 struct Tile {
   int64_t depth;
   const Word* a;
   int64_t a_row, a_step;
   const Word* panel;
-  const float* from;  // null: zeros
+  const float* from;  // the initial values; null: zeros
   int64_t from_row;
-  float* to;  // null: narrow
+  float* to;  // the result; null: narrow
   int64_t to_row;
   Bf16* narrow;
   int64_t narrow_row;
@@ -96,14 +96,14 @@ void multiply_tile(const Tile& tile, int64_t width) {
   multiply_tile<1>(tile);
 }
 
-// `count` (at most 16, may be below 1) values of a row, and zeros.
+// The first `count` (at most 16; none below 1) values of a row, then zeros.
 inline __m256i load_values(const Bf16* row, int64_t count) {
   const auto mask =
       static_cast<__mmask16>(count >= 16 ? 0xffff : (1u << std::max(count, int64_t{0})) - 1);
   return _mm256_maskz_loadu_epi16(mask, row);
 }
 
-// Words of two rows' values.
+// Joins two rows' values to words.
 inline __m512i join(__m256i first, __m256i second) {
   return _mm512_or_si512(_mm512_cvtepu16_epi32(first),
                          _mm512_slli_epi32(_mm512_cvtepu16_epi32(second), 16));

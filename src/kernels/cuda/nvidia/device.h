@@ -1,5 +1,5 @@
-// The device, as the kernels see it. tests/kernels/emulation/device.h is the same on a CPU, for the
-// tests of kernels, launches and reductions that run where there is no GPU.
+// The device functions of the kernels. tests/kernels/cuda/emulation/device.h has the same functions
+// on a CPU, for tests on machines without a GPU.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -22,7 +22,7 @@ XFFL_DEVICE int num_threads() { return static_cast<int>(blockDim.x); }
 XFFL_DEVICE int64_t block_index() { return blockIdx.x; }
 XFFL_DEVICE int64_t num_blocks() { return gridDim.x; }
 
-/// Waits for all threads of the block, and makes their writes visible to each other.
+/// Waits for all threads of the block and makes their writes visible to each other.
 XFFL_DEVICE void sync() { __syncthreads(); }
 /// The same for the threads of a warp. Shuffles alone do not order reads and writes of memory.
 XFFL_DEVICE void sync_warp() { __syncwarp(); }
@@ -64,7 +64,7 @@ XFFL_DEVICE void narrow(float value, Half& result) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result.bits) : "f"(value));
 }
 
-/// exp and division whose error vanishes in rounding to T.
+/// exp and division with an error below the rounding to T.
 template <class T>
 XFFL_DEVICE float exp_for(float x) {
   return __expf(x);

@@ -1,5 +1,5 @@
-// How it works: threads that never wait for others run one after the other on one stack; each that
-// waits keeps its own. Stacks are changed by _setjmp and _longjmp, which make no system call.
+// How it works: threads that never wait run one after the other on one stack; a waiting thread
+// keeps its own stack. _setjmp and _longjmp change stacks without a system call.
 #include "device.h"
 
 #include <setjmp.h>
@@ -18,7 +18,7 @@ struct Stack {
   std::unique_ptr<char[]> bytes;
   ucontext_t start;
   jmp_buf waiting;
-  int thread = 0;  // that waits on it
+  int thread = 0;  // the thread that waits on this stack
   bool done = false;
 };
 
@@ -49,7 +49,7 @@ void run_threads() {
   _longjmp(m.scheduler, 1);
 }
 
-// Starts new threads on a stack, up to the first that waits.
+// Starts new threads on a stack until one of them waits.
 void start(size_t index) {
   Machine& m = machine();
   Stack& stack = m.stacks[index];
@@ -77,7 +77,7 @@ void run_block() {
   m.num_started = 0;
   size_t count = 0;
   while (m.num_started < m.place.num_threads) start(count++);
-  // Threads that never waited have left no stack but perhaps the last.
+  // Threads that never waited left at most one stack, the last.
   const bool one_stack = count == 1 && m.stacks[0].done;
   if (!one_stack && (m.stacks[count - 1].done || count != static_cast<size_t>(m.place.num_threads)))
     fail("some threads of a block wait for others that have ended");

@@ -1,10 +1,10 @@
 // src/kernels/cuda/nvidia/device.h on a CPU: kernels run block by block, the threads of a block in
 // turn, each until it waits for the others.
 //
-// What this checks: arithmetic, launches (grids, tails, alignment: an access of 16 bytes elsewhere
-// ends the test), reductions, and that all threads of a block meet at the same sync(). Threads run
-// in rising or in falling order: a kernel that lacks a sync() gives different results. What it
-// cannot check: the GPU's own arithmetic in the last bit, its memory model, and speed.
+// The emulation checks arithmetic, launches (grids, tails, alignment: a misaligned access of 16
+// bytes ends the test), reductions, and that all threads of a block reach the same sync(). Threads
+// run in rising or in falling order: a kernel that lacks a sync() gives different results. The
+// emulation cannot check the last bit of the GPU's arithmetic, its memory model, and speed.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -33,9 +33,9 @@ struct Place {
   int64_t block = 0, num_blocks = 1;
 };
 Place& here();
-/// Lets the block's other threads run up to their sync().
+/// Runs the block's other threads up to their sync().
 void wait_for_block();
-/// Where threads leave a value for the others: 8 bytes each.
+/// The memory in which threads exchange values: 8 bytes each.
 uint64_t& slot(int thread);
 /// Runs `body` for all threads of all blocks.
 void run(int64_t blocks, int threads, const std::function<void()>& body);
