@@ -1,5 +1,6 @@
 // B sequences, T positions, N heads, K key/value heads, H head_dim, G = N / K. Threads share the B
-// K key/value heads: each owns its heads' gradients, so that sums do not depend on their number.
+// K key/value heads. A head's gradients belong to one thread, so that sums do not depend on the
+// number of threads.
 #include "attention.h"
 
 #include <ATen/Parallel.h>
@@ -16,7 +17,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Of sequence `b`.
+// The shape of sequence `b`.
 kernels::AttentionShape shape_of(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH,
                                  const at::Tensor& starts_BT, int64_t b) {
   const int64_t heads = q_BTNH.size(2), kv_heads = k_BTKH.size(2), width = q_BTNH.size(3);
@@ -117,7 +118,7 @@ at::Tensor whole_by_aten(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH,
       .transpose(1, 2);
 }
 
-// Of one sequence, whose documents begin at `starts`.
+// The attention of one sequence with documents that begin at `starts`.
 at::Tensor by_documents(const at::Tensor& q_1TNH, const at::Tensor& k_1TKH,
                         const at::Tensor& v_1TKH, const int64_t* starts) {
   const int64_t positions = q_1TNH.size(1);

@@ -24,8 +24,8 @@ T* mutable_data(const at::Tensor& x) {
   return static_cast<T*>(x.mutable_data_ptr());
 }
 
-/// Calls `body` with a value of the kernels' type for the dtype of x; false, uncalled, where there
-/// are none.
+/// Calls `body` with a value of the kernels' type for the dtype of x. Returns false, without a
+/// call, for other devices and dtypes.
 template <class Body>
 bool on_cpu(const at::Tensor& x, const Body& body) {
   if (!x.is_cpu()) return false;

@@ -9,7 +9,7 @@ namespace xffl::llama {
 namespace {
 
 constexpr int64_t kMinSide = 32;                      // narrower results leave tiles half empty
-constexpr int64_t kSplitRows = 16, kSplitWidth = 48;  // tiles, which no thread shares
+constexpr int64_t kSplitRows = 16, kSplitWidth = 48;  // tiles; a tile belongs to one thread
 
 bool is_bf16_matrix(const at::Tensor& x) {
   return x.is_cpu() && x.dim() == 2 && x.scalar_type() == at::kBFloat16;

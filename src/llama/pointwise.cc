@@ -1,5 +1,5 @@
-// N rows of D or I elements. Work is split over threads by rows or by runs of elements; sums over
-// rows are taken in blocks of a fixed number of rows, so that they do not depend on the number of
+// N rows of D or I elements. Threads split the work by rows or by runs of elements. Sums over rows
+// are taken in blocks of a fixed number of rows, so that they do not depend on the number of
 // threads.
 #include "pointwise.h"
 

@@ -19,7 +19,7 @@ double error_of_layer(const at::Tensor& found, const at::Tensor& expected) {
          expected.to(at::kDouble).norm().item<double>();
 }
 
-// Exact products of float64; the others round once or twice.
+// Float64 products are exact; other dtypes round once or twice.
 double tolerance(at::ScalarType type) {
   if (type == at::kDouble) return 1e-12;
   return type == at::kFloat ? 1e-6 : 8e-3;
@@ -42,7 +42,7 @@ class Layers : public testing::TestWithParam<std::tuple<at::ScalarType, int64_t>
  protected:
   at::ScalarType dtype() const { return std::get<0>(GetParam()); }
   int64_t width() const { return std::get<1>(GetParam()); }
-  // What float64 sees of a value of the tested dtype.
+  // A value of the tested dtype, in float64.
   at::Tensor exact(at::IntArrayRef shape, int seed) const {
     return random(shape, seed).to(dtype()).to(at::kDouble);
   }
@@ -143,7 +143,7 @@ TEST_P(Layers, EmbeddingRowsThatRepeat) {
   EXPECT_LT(error_of_layer(mine.gradient, 2 * table.grad()), tolerance(dtype()));
 }
 
-// With a mask of dropout drawn as the layer draws it; the second of two layers has no adapter.
+// With the layer's dropout mask; the second of two layers has no adapter.
 TEST_P(Layers, LinearsWithAnAdapter) {
   for (const double probability : {0.0, 0.4}) {
     const LoraDropout dropout{probability,
@@ -208,7 +208,7 @@ TEST_P(Layers, Rope) {
   EXPECT_LT(error_of_layer(a.grad(), x.grad()), tolerance(dtype()));
 }
 
-// fp16 has no kernels: it is ATen's.
+// fp16 has no kernels: ATen computes it.
 INSTANTIATE_TEST_SUITE_P(Dtypes, Layers,
                          testing::Combine(testing::Values(at::kDouble, at::kFloat, at::kBFloat16,
                                                           at::kHalf),
@@ -218,7 +218,7 @@ struct AttentionCase {
   int64_t batch, positions, heads, kv_heads, head_dim;
 };
 
-// Documents of 1, 2, 3 ... tokens, from another one on in each sequence.
+// Documents of 1, 2, 3 ... tokens, with a different first length in each sequence.
 Documents some_documents(int64_t batch, int64_t positions) {
   const at::Tensor starts_BT = at::zeros({batch, positions}, at::kLong);
   for (int64_t b = 0; b < batch; ++b) {
@@ -269,7 +269,7 @@ void expect_equals_plain_autograd(AttentionOf attention, at::ScalarType dtype,
   const double limit = 3 * tolerance(dtype);
   EXPECT_LT(error_of_layer(found, y), limit) << c.positions;
   EXPECT_LT(error_of_layer(v2.grad(), v.grad()), limit) << c.positions;
-  if (c.positions == 1) return;  // no gradient but rounding's
+  if (c.positions == 1) return;  // the gradient is rounding errors only
   EXPECT_LT(error_of_layer(q2.grad(), q.grad()), limit) << c.positions;
   EXPECT_LT(error_of_layer(k2.grad(), k.grad()), limit) << c.positions;
 }
@@ -286,7 +286,7 @@ TEST_P(Attention, EqualsPlainAutograd) {
     expect_equals_plain_autograd(causal_attention, GetParam(), c,
                                  some_documents(c.batch, c.positions));
   }
-  // A document that is longer than a block, behind short ones.
+  // A document longer than a block, after short documents.
   Documents documents = some_documents(2, 150);
   documents.starts_BT.narrow(1, 45, 105).fill_(45);
   expect_equals_plain_autograd(causal_attention, GetParam(), {2, 150, 4, 2, 16}, documents);
@@ -311,7 +311,7 @@ TEST(Accumulate, OverwritesThenAdds) {
   }
 }
 
-// Which processor takes which of these is another question: all are right.
+// All strides are correct, whatever the processor prefers.
 TEST(OnednnLinear, TakesFactorsOfAnyStrides) {
   const at::Tensor x = random({40, 24}, 1).to(at::kFloat), w = random({70, 24}, 2).to(at::kFloat);
   if (!onednn_is_faster(x)) GTEST_SKIP() << "not an AMD processor with AVX-512: MKL multiplies";
