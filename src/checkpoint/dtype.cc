@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstring>
 #include <string>
 
-#include "convert_kernels.h"
-#include "convert_loops.h"
 #include "xffl/base/error.h"
+#include "xffl/kernels/cpu/conversions.h"
+#include "xffl/kernels/cpu/half.h"
 
 namespace xffl::checkpoint {
 namespace {
@@ -41,7 +42,7 @@ const DtypeInfo& info(Dtype dtype) {
   throw Error(ErrorKind::kInternal, "Dtype has an unknown value");
 }
 
-const ConvertKernels& kernels() { return convert_kernels().back(); }
+const kernels::Conversions& conversions() { return kernels::all_conversions().back(); }
 
 void check_sizes(size_t num_bytes, size_t num_floats, Dtype dtype) {
   if (num_bytes != num_floats * size_bytes(dtype)) {
@@ -67,7 +68,9 @@ std::optional<size_t> scan(std::span<const std::byte> bytes, Bits exponent,
     const size_t end = std::min(n, begin + kBlock);
     if (!any_non_finite(bytes.data() + begin * sizeof(Bits), end - begin, exponent)) continue;
     for (size_t i = begin; i < end; ++i) {
-      if ((load<Bits>(bytes.data(), i) & exponent) == exponent) return i;
+      Bits bits;
+      std::memcpy(&bits, bytes.data() + i * sizeof bits, sizeof bits);
+      if ((bits & exponent) == exponent) return i;
     }
   }
   return std::nullopt;
@@ -86,10 +89,10 @@ std::optional<Dtype> parse_dtype(std::string_view name) {
   return std::nullopt;
 }
 
-float bf16_to_float(uint16_t bits) { return bf16_element_to_float(bits); }
-uint16_t float_to_bf16(float value) { return float_element_to_bf16(value); }
-float fp16_to_float(uint16_t bits) { return fp16_element_to_float(bits); }
-uint16_t float_to_fp16(float value) { return float_element_to_fp16(value); }
+float bf16_to_float(uint16_t bits) { return kernels::bf16_to_float(bits); }
+uint16_t float_to_bf16(float value) { return kernels::float_to_bf16(value); }
+float fp16_to_float(uint16_t bits) { return kernels::fp16_to_float(bits); }
+uint16_t float_to_fp16(float value) { return kernels::float_to_fp16(value); }
 
 void to_float(std::span<const std::byte> from, Dtype dtype, std::span<float> to) {
   check_sizes(from.size(), to.size(), dtype);
@@ -99,9 +102,9 @@ void to_float(std::span<const std::byte> from, Dtype dtype, std::span<float> to)
       std::memcpy(to.data(), from.data(), from.size());
       return;
     case Dtype::kBF16:
-      return kernels().bf16_to_float(from.data(), to.data(), to.size());
+      return conversions().bf16_to_float(from.data(), to.data(), to.size());
     case Dtype::kF16:
-      return kernels().fp16_to_float(from.data(), to.data(), to.size());
+      return conversions().fp16_to_float(from.data(), to.data(), to.size());
     default:
       throw_unsupported(dtype);
   }
@@ -115,9 +118,9 @@ void from_float(std::span<const float> from, Dtype dtype, std::span<std::byte> t
       std::memcpy(to.data(), from.data(), to.size());
       return;
     case Dtype::kBF16:
-      return kernels().float_to_bf16(from.data(), to.data(), from.size());
+      return conversions().float_to_bf16(from.data(), to.data(), from.size());
     case Dtype::kF16:
-      return kernels().float_to_fp16(from.data(), to.data(), from.size());
+      return conversions().float_to_fp16(from.data(), to.data(), from.size());
     default:
       throw_unsupported(dtype);
   }
@@ -126,13 +129,13 @@ void from_float(std::span<const float> from, Dtype dtype, std::span<std::byte> t
 std::optional<size_t> first_non_finite(std::span<const std::byte> bytes, Dtype dtype) {
   switch (dtype) {
     case Dtype::kBF16:
-      return scan<uint16_t>(bytes, 0x7f80, kernels().any_non_finite_16);
+      return scan<uint16_t>(bytes, 0x7f80, conversions().any_non_finite_16);
     case Dtype::kF16:
-      return scan<uint16_t>(bytes, 0x7c00, kernels().any_non_finite_16);
+      return scan<uint16_t>(bytes, 0x7c00, conversions().any_non_finite_16);
     case Dtype::kF32:
-      return scan<uint32_t>(bytes, 0x7f800000u, kernels().any_non_finite_32);
+      return scan<uint32_t>(bytes, 0x7f800000u, conversions().any_non_finite_32);
     case Dtype::kF64:
-      return scan<uint64_t>(bytes, 0x7ff0000000000000u, kernels().any_non_finite_64);
+      return scan<uint64_t>(bytes, 0x7ff0000000000000u, conversions().any_non_finite_64);
     default:
       return std::nullopt;  // integers are finite
   }

@@ -17,10 +17,10 @@
 namespace xffl::comm {
 namespace {
 
-// Between two questions to the store: of a thousand ranks it has to answer ten thousand a second.
+// Between two polls of the store: a thousand ranks poll it ten thousand times a second.
 constexpr std::chrono::microseconds kShortestPause{200}, kLongestPause{100'000};
 
-// What c10 says before its stack trace, in one line: NCCL's own words are not in its first one.
+// c10's message without its stack trace, in one line: NCCL's message is not in the first line.
 std::string cause(const char* text) {
   constexpr size_t kLongest = 600;
   std::string said(text);
@@ -51,12 +51,12 @@ void translate_errors(const Rendezvous& rendezvous, std::string_view doing,
   }
 }
 
-c10::intrusive_ptr<c10d::Store> meet(const Rendezvous& rendezvous) {
+c10::intrusive_ptr<c10d::Store> connect_store(const Rendezvous& rendezvous) {
   c10::intrusive_ptr<c10d::Store> store;
   const std::string where =
       rendezvous.master_address + ":" + std::to_string(rendezvous.master_port);
   translate_errors(
-      rendezvous, "meeting the other ranks at " + where,
+      rendezvous, "rendezvous with the other ranks at " + where,
       [&] {
         c10d::TCPStoreOptions options;
         options.port = static_cast<uint16_t>(rendezvous.master_port);
@@ -66,9 +66,10 @@ c10::intrusive_ptr<c10d::Store> meet(const Rendezvous& rendezvous) {
         store = c10::make_intrusive<c10d::TCPStore>(rendezvous.master_address, options);
       },
       rendezvous.rank == 0
-          ? "the port is another program's: choose another MASTER_PORT; or a rank was late"
-          : "there is no rank 0: are MASTER_ADDR and MASTER_PORT those of its machine? Or it was "
-            "late");
+          ? "another program uses the port: choose another MASTER_PORT; or a rank was late"
+          : "rank 0 does not answer: check that MASTER_ADDR and MASTER_PORT name its machine; or "
+            "it "
+            "was late");
   return store;
 }
 
@@ -84,13 +85,12 @@ BackendGroup::BackendGroup(BackendMaker maker, c10::intrusive_ptr<c10d::Store> s
 }
 
 BackendGroup::~BackendGroup() {
-  // Without a shutdown c10d aborts, which may cut what a peer still receives.
+  // Without a shutdown c10d aborts, and a peer may lose data that it still receives.
   if (std::uncaught_exceptions() > errors_at_birth_) return;
   try {
     backend_->shutdown();
   } catch (const std::exception& error) {
-    log::warning("a group of ranks did not end well",
-                 {{"group", maker_.name}, {"error", cause(error.what())}});
+    log::warning("group shutdown failed", {{"group", maker_.name}, {"error", cause(error.what())}});
   }
 }
 
@@ -176,8 +176,8 @@ std::unique_ptr<Group> BackendGroup::split(const std::vector<int>& members,
   const auto mine = std::find(members.begin(), members.end(), rank());
   if (mine == members.end() || !std::is_sorted(members.begin(), members.end()))
     throw Error(ErrorKind::kInternal, "comm: group " + name + " does not hold this rank");
-  if (members.size() == 1) return make_alone();
-  // Disjoint groups may share a name: their first members tell them apart.
+  if (members.size() == 1) return make_single_rank();
+  // Disjoint groups may share a name: their first members distinguish them.
   const std::string prefix = name + "/" + std::to_string(members.front());
   Rendezvous rendezvous = rendezvous_;
   rendezvous.rank = static_cast<int>(mine - members.begin());
@@ -186,8 +186,8 @@ std::unique_ptr<Group> BackendGroup::split(const std::vector<int>& members,
       maker_, c10::make_intrusive<c10d::PrefixStore>(prefix, store_), rendezvous);
 }
 
-// The store of a job is in rank 0's process: who asks it hears whether that is alive. wait() of the
-// store would hold its connection, which c10d's watchdog uses as well.
+// The store of a job is in rank 0's process: a failed query means that the process has ended. The
+// store's wait() would block its connection, which c10d's watchdog uses, too.
 void BackendGroup::wait_for_first() {
   const std::string key = "arrived/" + std::to_string(waits_++);
   translate_errors(rendezvous_, "waiting for the first rank", [&] {
@@ -204,14 +204,14 @@ void BackendGroup::barrier() {
   const at::Tensor one =
       at::zeros({1}, at::TensorOptions().dtype(at::kFloat).device(maker_.device));
   all_reduce(one);
-  one.item<float>();  // on a GPU only the stream has waited so far, not this thread
+  one.item<float>();  // until now only a GPU's stream has waited, not this thread
 }
 
 void BackendGroup::self_test() {
   const int64_t ranks = size();
   const double expected = static_cast<double>(ranks * (ranks + 1)) / 2;
   for (const auto dtype : {at::kFloat, at::kDouble, at::kLong, at::kBFloat16}) {
-    // bf16 holds integers exactly up to 256 only.
+    // bfloat16 is exact for integers up to 256 only.
     const double unit = dtype == at::kBFloat16 ? 1.0 : static_cast<double>(rank() + 1);
     const double sum = dtype == at::kBFloat16 ? static_cast<double>(ranks) : expected;
     if (dtype == at::kBFloat16 && ranks > 256) continue;

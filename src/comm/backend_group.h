@@ -1,4 +1,4 @@
-// A Group over one of c10d's back ends, and the store at which its ranks meet.
+// A Group over one of c10d's back ends, and the store of its rendezvous.
 #pragma once
 
 #include <cstdint>
@@ -12,32 +12,32 @@
 
 namespace xffl::comm {
 
-/// Rank 0 listens at master_port, the others connect. Throws kFailed.
-c10::intrusive_ptr<c10d::Store> meet(const Rendezvous& rendezvous);
+/// Rank 0 listens at master_port, the other ranks connect. Throws kFailed.
+c10::intrusive_ptr<c10d::Store> connect_store(const Rendezvous& rendezvous);
 
-/// Calls `body`; an exception of c10d or Gloo becomes kFailed and says which rank was doing what,
-/// and `why` that may have failed: unless given, another rank's death.
+/// Calls `body` and turns an exception of c10d or Gloo into kFailed. The message names the rank,
+/// the operation `doing` and the likely reason `why` (by default another rank's death).
 void translate_errors(const Rendezvous& rendezvous, std::string_view doing,
                       const std::function<void()>& body, std::string why = "");
 
-/// What makes a group of a back end, and smaller ones of it.
+/// Makes the group of a back end, and its subgroups.
 struct BackendMaker {
-  std::string name;  // of the group: "gloo", "nccl"
+  std::string name;  // the group's: "gloo", "nccl"
   at::Device device;
-  /// Connects `size` ranks that meet at `store`.
+  /// Connects `size` ranks through `store`.
   std::function<c10::intrusive_ptr<c10d::Backend>(c10::intrusive_ptr<c10d::Store> store, int rank,
                                                   int size)>
       connect;
-  /// Whether reduce-scatters are exchanged whole and summed here, in the order of ranks. For Gloo,
-  /// whose own one is an all-reduce of everything: this moves half the bytes.
+  /// Whether a reduce-scatter exchanges the ranks' parts and sums them here, in the order of ranks.
+  /// Gloo's own reduce-scatter is an all-reduce, which moves twice the bytes.
   bool sums_here = false;
 };
 
 class BackendGroup final : public Group {
  public:
-  /// Connects. `rendezvous` has rank and size of this very group. Throws kFailed.
+  /// Connects. `rendezvous` has this group's rank and size. Throws kFailed.
   BackendGroup(BackendMaker maker, c10::intrusive_ptr<c10d::Store> store, Rendezvous rendezvous);
-  /// Finishes what is under way; while an error is on its way up, cuts it instead.
+  /// Finishes pending operations; during stack unwinding, aborts them.
   ~BackendGroup() override;
 
   int rank() const override { return rendezvous_.rank; }
@@ -68,7 +68,7 @@ class BackendGroup final : public Group {
   Rendezvous rendezvous_;
   c10::intrusive_ptr<c10d::Backend> backend_;
   int errors_at_birth_;
-  int64_t waits_ = 0;              // for the first rank, so far
+  int64_t waits_ = 0;              // calls of wait_for_first()
   std::vector<at::Tensor> spare_;  // buffers of finished exchanges
 };
 

@@ -1,6 +1,6 @@
-// How it works: LibTorch holds Gloo but ships none of its headers, so those of the system's libgloo
-// are used (and the library is not). That the two agree is tested by sums when a group starts, not
-// assumed; no other file sees Gloo.
+// How it works: LibTorch contains Gloo but ships none of its headers. This file, the only user of
+// Gloo, includes the headers of the system's libgloo and links LibTorch's code. Each new group
+// tests with sums that the two agree.
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <sys/socket.h>
@@ -16,8 +16,8 @@
 namespace xffl::comm {
 namespace {
 
-// The address that this machine uses towards the master: a connected UDP socket sends nothing but
-// knows it.
+// This machine's address on the route to the master, from a connected UDP socket, which sends no
+// packet.
 std::string address_towards(const std::string& host, int port) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_DGRAM;
@@ -45,8 +45,7 @@ std::shared_ptr<gloo::transport::Device> make_device(const Rendezvous& rendezvou
     return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
   }
   const std::string address = address_towards(rendezvous.master_address, rendezvous.master_port);
-  // Ranks of other machines cannot reach a loopback address, which some machines give to their own
-  // name.
+  // Some machines resolve their own name to a loopback address, which other machines cannot reach.
   const bool loopback = address.starts_with("127.") || address == "::1";
   const bool one_machine = rendezvous.local_world_size == rendezvous.world_size;
   if (address.empty() || (loopback && !one_machine))
@@ -66,7 +65,8 @@ std::unique_ptr<Group> make_gloo(const Rendezvous& rendezvous) {
     options->threads = 2;
     return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
   };
-  auto group = std::make_unique<BackendGroup>(std::move(maker), meet(rendezvous), rendezvous);
+  auto group =
+      std::make_unique<BackendGroup>(std::move(maker), connect_store(rendezvous), rendezvous);
   group->self_test();
   return group;
 }

@@ -8,11 +8,11 @@
 namespace xffl::comm {
 namespace {
 
-class Alone final : public Group {
+class SingleRank final : public Group {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
-  std::string name() const override { return "alone"; }
+  std::string name() const override { return "single"; }
   void all_reduce(at::Tensor) override {}
   void broadcast(at::Tensor, int) override {}
   Pending start_all_gather(at::Tensor all_WS, at::Tensor mine_S) override {
@@ -23,19 +23,19 @@ class Alone final : public Group {
     copy(mine_S, all_WS);
     return {};
   }
-  Pending start_send(at::Tensor, int) override { return refuse(); }
-  Pending start_receive(at::Tensor, int) override { return refuse(); }
+  Pending start_send(at::Tensor, int) override { return throw_no_peer(); }
+  Pending start_receive(at::Tensor, int) override { return throw_no_peer(); }
   void barrier() override {}
   void wait_for_first() override {}
   std::unique_ptr<Group> split(const std::vector<int>&, const std::string&) override {
-    return make_alone();
+    return make_single_rank();
   }
 
  private:
-  static Pending refuse() {
-    throw Error(ErrorKind::kInternal, "comm: a world of one has nobody to send to");
+  static Pending throw_no_peer() {
+    throw Error(ErrorKind::kInternal, "comm: a single rank has no peer to send to");
   }
-  // A caller that lets both alias the same memory pays nothing.
+  // Aliases need no copy.
   static void copy(at::Tensor& to, const at::Tensor& from) {
     if (to.data_ptr() != from.data_ptr()) to.copy_(from.view_as(to));
   }
@@ -43,10 +43,10 @@ class Alone final : public Group {
 
 }  // namespace
 
-std::unique_ptr<Group> make_alone() { return std::make_unique<Alone>(); }
+std::unique_ptr<Group> make_single_rank() { return std::make_unique<SingleRank>(); }
 
 std::unique_ptr<Group> make_group(const Rendezvous& rendezvous, at::Device device) {
-  if (rendezvous.world_size == 1) return make_alone();
+  if (rendezvous.world_size == 1) return make_single_rank();
   return device.is_cuda() ? make_nccl(rendezvous, device) : make_gloo(rendezvous);
 }
 

@@ -1,14 +1,14 @@
-// What c10d's ProcessGroupNCCL does, as far as our contract depends on it (read, LibTorch 2.11):
+// The properties of c10d's ProcessGroupNCCL on which the contract of Group depends (read in
+// LibTorch 2.11):
 //
-// An operation runs on a stream of the communicator's own, after all that the current stream held
-// when it was started; wait() makes the current stream wait for it and returns at once. The work
-// keeps its tensors alive until then, so a Pending that is waited for needs no record_stream. Each
-// split has a communicator, and a stream, of its own: gathers and reductions pass each other.
-// Sums are in NCCL's order, which is the same in each run on the same machines.
+// An operation runs on the communicator's own stream, after all earlier work of the current stream.
+// wait() makes the current stream wait for the operation and returns at once. The operation keeps
+// its tensors alive until then, so a Pending needs no record_stream before its wait(). Each split
+// has its own communicator and stream: gathers and reductions overtake each other. Sums are in
+// NCCL's order, which is the same in each run on the same machines.
 //
-// An operation that takes longer than the timeout, or whose peer died, is noticed by c10d's
-// watchdog thread: it logs which one, and ends the process by SIGABRT. srun then ends the other
-// ranks.
+// c10d's watchdog thread detects an operation that exceeds the timeout, or whose peer died. The
+// thread logs the operation and ends the process by SIGABRT; srun then ends the other ranks.
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include "backend_group.h"
@@ -25,11 +25,13 @@ std::unique_ptr<Group> make_nccl(const Rendezvous& rendezvous, at::Device device
     options->timeout = rendezvous.timeout;
     auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, options);
     backend->setBoundDeviceId(device);
-    // Now rather than in the first collective: all members are here, and errors belong here.
+    // The first collective would connect, too; here all members are present, and errors name the
+    // rendezvous.
     backend->eagerConnectSingleDevice(device);
     return backend;
   };
-  auto group = std::make_unique<BackendGroup>(std::move(maker), meet(rendezvous), rendezvous);
+  auto group =
+      std::make_unique<BackendGroup>(std::move(maker), connect_store(rendezvous), rendezvous);
   group->self_test();
   return group;
 }

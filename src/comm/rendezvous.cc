@@ -9,7 +9,7 @@
 namespace xffl::comm {
 namespace {
 
-// Below Linux's ephemeral ports (32768), above what services usually take.
+// Below Linux's ephemeral ports (32768), above the usual ports of services.
 constexpr int kFirstPort = 15000;
 constexpr int kNumPorts = 17000;
 constexpr int kMaxRanks = 1 << 20;
@@ -64,7 +64,7 @@ void read_plain(const Variables& variables, Rendezvous& result) {
   }
   result.local_world_size =
       variables.integer_or("LOCAL_WORLD_SIZE", result.world_size, 1, result.world_size);
-  // Without LOCAL_RANK all ranks are taken to be on one machine.
+  // Without LOCAL_RANK all ranks count as ranks of one machine.
   result.local_rank = variables.integer_or("LOCAL_RANK", result.rank, 0, kMaxRanks);
   if (result.world_size == 1) return;
   result.master_address = variables.text("MASTER_ADDR", "a world of several ranks");
@@ -72,7 +72,7 @@ void read_plain(const Variables& variables, Rendezvous& result) {
       static_cast<int>(variables.integer("MASTER_PORT", 1, 65535, "a world of several ranks"));
 }
 
-// "4(x2),3": tasks per node, of which the first number is taken.
+// "4(x2),3": tasks per node; the first number counts.
 int slurm_local_world_size(const Variables& variables, int world_size) {
   const std::string list = variables.get("SLURM_STEP_TASKS_PER_NODE")
                                .value_or(variables.get("SLURM_TASKS_PER_NODE").value_or(""));

@@ -1,5 +1,6 @@
 // B sequences, T positions, N heads, K key/value heads, H head_dim, G = N / K. Threads share the B
-// K key/value heads: each owns its heads' gradients, so that sums do not depend on their number.
+// K key/value heads. A head's gradients belong to one thread, so that sums do not depend on the
+// number of threads.
 #include "attention.h"
 
 #include <ATen/Parallel.h>
@@ -16,9 +17,9 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Of sequence `b`.
-AttentionShape shape_of(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH,
-                        const at::Tensor& starts_BT, int64_t b) {
+// The shape of sequence `b`.
+kernels::AttentionShape shape_of(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH,
+                                 const at::Tensor& starts_BT, int64_t b) {
   const int64_t heads = q_BTNH.size(2), kv_heads = k_BTKH.size(2), width = q_BTNH.size(3);
   const int64_t* starts = const_data<int64_t>(starts_BT);
   return {
@@ -27,7 +28,7 @@ AttentionShape shape_of(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH,
 }
 
 size_t scratch_size(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH) {
-  return static_cast<size_t>(attention_scratch_size(shape_of(q_BTNH, k_BTKH, {}, 0)));
+  return static_cast<size_t>(kernels::attention_scratch_size(shape_of(q_BTNH, k_BTKH, {}, 0)));
 }
 
 double scale_of(const at::Tensor& q_BTNH) {
@@ -38,7 +39,7 @@ double scale_of(const at::Tensor& q_BTNH) {
 struct Offsets {
   int64_t q, kv, log_sums;
 };
-Offsets offsets_of(int64_t item, int64_t kv_heads, const AttentionShape& shape) {
+Offsets offsets_of(int64_t item, int64_t kv_heads, const kernels::AttentionShape& shape) {
   const int64_t sequence = item / kv_heads, head = item % kv_heads;
   return {sequence * shape.positions * shape.q_stride + head * shape.group * shape.head_dim,
           sequence * shape.positions * shape.kv_stride + head * shape.head_dim,
@@ -56,16 +57,16 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
         at::empty({q.size(0), q.size(2), q.size(1)},
                   q.options().dtype(q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat));
     on_cpu(q, [&]<class T>(T) {
-      const CpuKernels<T>& kernels = cpu_kernels<T>();
+      const kernels::BlockKernels<T>& set = kernels::block_kernels<T>();
       at::parallel_for(0, q.size(0) * kv_heads, 1, [&](int64_t begin, int64_t end) {
         std::vector<Wide<T>> scratch(scratch_size(q, k));
         for (int64_t item = begin; item < end; ++item) {
-          const AttentionShape shape = shape_of(q, k, documents.starts_BT, item / kv_heads);
+          const kernels::AttentionShape shape =
+              shape_of(q, k, documents.starts_BT, item / kv_heads);
           const Offsets at = offsets_of(item, kv_heads, shape);
-          kernels.attention(const_data<T>(q) + at.q, const_data<T>(k) + at.kv,
-                            const_data<T>(v) + at.kv, mutable_data<T>(out) + at.q,
-                            mutable_data<Wide<T>>(log_sums) + at.log_sums, shape,
-                            static_cast<Wide<T>>(scale_of(q)), scratch.data(), kernels.multiply);
+          set.attention(const_data<T>(q) + at.q, const_data<T>(k) + at.kv, const_data<T>(v) + at.kv,
+                        mutable_data<T>(out) + at.q, mutable_data<Wide<T>>(log_sums) + at.log_sums,
+                        shape, static_cast<Wide<T>>(scale_of(q)), scratch.data(), set.multiply);
         }
       });
     });
@@ -80,20 +81,20 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     const int64_t kv_heads = k.size(2);
     at::Tensor grad_q = at::empty_like(q), grad_k = at::empty_like(k), grad_v = at::empty_like(v);
     on_cpu(q, [&]<class T>(T) {
-      const CpuKernels<T>& kernels = cpu_kernels<T>();
+      const kernels::BlockKernels<T>& set = kernels::block_kernels<T>();
       at::parallel_for(0, q.size(0) * kv_heads, 1, [&](int64_t begin, int64_t end) {
         std::vector<Wide<T>> scratch(scratch_size(q, k));
         for (int64_t item = begin; item < end; ++item) {
-          const AttentionShape shape = shape_of(q, k, saved[5], item / kv_heads);
+          const kernels::AttentionShape shape = shape_of(q, k, saved[5], item / kv_heads);
           const Offsets at = offsets_of(item, kv_heads, shape);
-          const AttentionTensors<T> tensors{
+          const kernels::AttentionTensors<T> tensors{
               const_data<T>(q) + at.q,        const_data<T>(k) + at.kv,
               const_data<T>(v) + at.kv,       const_data<T>(out) + at.q,
               const_data<T>(grad_out) + at.q, const_data<Wide<T>>(saved[4]) + at.log_sums,
               mutable_data<T>(grad_q) + at.q, mutable_data<T>(grad_k) + at.kv,
               mutable_data<T>(grad_v) + at.kv};
-          kernels.attention_backward(tensors, shape, static_cast<Wide<T>>(scale_of(q)),
-                                     scratch.data(), kernels.multiply);
+          set.attention_backward(tensors, shape, static_cast<Wide<T>>(scale_of(q)), scratch.data(),
+                                 set.multiply);
         }
       });
     });
@@ -103,7 +104,7 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
 
 bool has_kernels(const at::Tensor& q_BTNH) {
   bool has = false;
-  on_cpu(q_BTNH, [&]<class T>(T) { has = cpu_kernels<T>().attention != nullptr; });
+  on_cpu(q_BTNH, [&]<class T>(T) { has = kernels::block_kernels<T>().attention != nullptr; });
   return has;
 }
 
@@ -117,7 +118,7 @@ at::Tensor whole_by_aten(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH,
       .transpose(1, 2);
 }
 
-// Of one sequence, whose documents begin at `starts`.
+// The attention of one sequence with documents that begin at `starts`.
 at::Tensor by_documents(const at::Tensor& q_1TNH, const at::Tensor& k_1TKH,
                         const at::Tensor& v_1TKH, const int64_t* starts) {
   const int64_t positions = q_1TNH.size(1);

@@ -5,7 +5,7 @@
 #include <initializer_list>
 
 #include "gpu_kernels.h"
-#include "xffl/kernels/block.h"
+#include "xffl/kernels/cuda/block.h"
 #include "xffl/llama/head_loss.h"
 
 namespace xffl::llama::gpu {
@@ -45,7 +45,7 @@ bool on_cuda(const at::Tensor& x, const Body& body) {
   }
 }
 
-// Kernels read all their tensors in one dtype; mixtures are ATen's.
+// A kernel reads all its tensors in one dtype; ATen handles mixtures.
 bool are_alike(std::initializer_list<at::Tensor> tensors) {
   const at::Tensor& first = *tensors.begin();
   return std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& each) {
@@ -155,7 +155,7 @@ bool add_product(at::Tensor& sum_MK, const at::Tensor& a_NM, const at::Tensor& b
                  bool overwrite) {
   const bool narrow = a_NM.scalar_type() == at::kBFloat16 || a_NM.scalar_type() == at::kHalf;
   if (!a_NM.is_cuda() || !narrow || sum_MK.scalar_type() != at::kFloat) return false;
-  // With beta 0 the old content is not read, be it NaN.
+  // With beta 0 the old content is not read, even if it is NaN.
   at::addmm_out(sum_MK, sum_MK, a_NM.t(), b_NK, at::kFloat, overwrite ? 0 : 1, scale);
   return true;
 }

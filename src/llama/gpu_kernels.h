@@ -1,8 +1,8 @@
-// Our CUDA kernels for tensors on a GPU: cuda_kernels.cc, or no_cuda_kernels.cc in a build for
-// CPUs.
+// From tensors to the kernels of kernels/cuda/: cuda_kernels.cc, or no_cuda_kernels.cc in a build
+// for CPUs.
 //
-// Each returns whether it did the work: not for other devices, not in float64, and never without
-// CUDA. What is computed is what pointwise.h and head_loss.h say. Work goes to the current stream.
+// A function returns false, and does nothing, for other devices, for float64, and in a build
+// without CUDA. pointwise.h and head_loss.h define the results. Work goes to the current stream.
 #pragma once
 
 #include <torch/types.h>
@@ -26,7 +26,8 @@ bool accumulate(const at::Tensor& sum, const at::Tensor& update, double scale, b
 /// The rows' NLL; with `into_gradient` the logits become scale * (softmax - one_hot(label)).
 bool cross_entropy(const at::Tensor& logits_RV, const at::Tensor& labels_R, const at::Tensor& nll_R,
                    bool into_gradient, double scale);
-/// sum_MK = scale * a_NM^T b_NK, or += it, for 16-bit factors and a float32 sum: rounded never.
+/// sum_MK = scale * a_NM^T b_NK, or sum_MK += the product, for 16-bit factors and a float32 sum:
+/// never rounded.
 bool add_product(at::Tensor& sum_MK, const at::Tensor& a_NM, const at::Tensor& b_NK, double scale,
                  bool overwrite);
 

@@ -1,7 +1,7 @@
-// How it works: R positions at a time, logits are computed into one reused buffer and turned in
-// place into their gradient, which is multiplied into the gradients of x and of the head at once.
-// Within a chunk the softmax runs over blocks of rows that stay in a CPU's cache. The caller's
-// scale is known beforehand, so nothing waits for a backward pass.
+// How it works: one reused buffer holds the logits of R positions. They become their gradient in
+// place, which is multiplied into the gradients of x and of the head at once. Within a chunk the
+// softmax runs over blocks of rows that stay in a CPU's cache. The caller passes the scale
+// beforehand, so that no work is left for a backward pass.
 #include "xffl/llama/head_loss.h"
 
 #include <ATen/Parallel.h>
@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kChunkElements = 32 << 20;
 constexpr int64_t kMinChunkRows = 64;
 constexpr int64_t kMaxChunkRows = 2048;
-// On a GPU each chunk costs a pass over the head's gradient, and products want whole tiles.
+// On a GPU each chunk costs a pass over the head's gradient, and products need whole tiles.
 constexpr int64_t kGpuChunkElements = 256 << 20;
 constexpr int64_t kGpuTileRows = 128;
 constexpr int64_t kCacheElements = 256 << 10;
@@ -34,7 +34,7 @@ at::ScalarType softmax_type(const at::Tensor& x) {
   return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-// The rows whose label is a target.
+// The rows with a target label.
 at::Tensor target_rows(const at::Tensor& labels_N, int64_t vocab_size) {
   const at::Tensor is_target_N = labels_N.ne(kIgnoreLabel);
   const at::Tensor is_outside_N = labels_N.lt(0).logical_or_(labels_N.ge(vocab_size));
@@ -68,7 +68,7 @@ void softmax_rows(at::Tensor logits_RV, const at::Tensor& labels_R, at::Tensor n
     at::parallel_for(0, logits_RV.size(0), 1, [&](int64_t begin, int64_t end) {
       std::vector<Wide<T>> scratch(into_gradient ? static_cast<size_t>(width) : 0);
       for (int64_t row = begin; row < end; ++row) {
-        mutable_data<Wide<T>>(nll_R)[row] = cpu_kernels<T>().cross_entropy(
+        mutable_data<Wide<T>>(nll_R)[row] = kernels::block_kernels<T>().cross_entropy(
             mutable_data<T>(logits_RV) + row * width, width, const_data<int64_t>(labels_R)[row],
             static_cast<Wide<T>>(scale), into_gradient ? scratch.data() : nullptr);
       }
@@ -77,7 +77,7 @@ void softmax_rows(at::Tensor logits_RV, const at::Tensor& labels_R, at::Tensor n
   if (!done) softmax_rows_by_aten(logits_RV, labels_R, nll_R, into_gradient, scale);
 }
 
-// `kept` itself if it will do.
+// `kept` itself if it fits.
 at::Tensor logits_buffer(int64_t rows, int64_t vocab_size, const at::TensorOptions& options,
                          at::Tensor* kept) {
   if (kept == nullptr || !options.device().is_cpu()) return at::empty({rows, vocab_size}, options);

@@ -1,6 +1,6 @@
 // How it works: parameters are not autograd variables. Each function saves the activations that it
-// needs and, in its backward, adds its parameters' gradients to their place in the flat buffer by a
-// product that accumulates.
+// needs. Its backward adds the gradients of its parameters to the flat buffer by an accumulating
+// product.
 #include "layers.h"
 
 #include <torch/autograd.h>
@@ -15,7 +15,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Carries our own values through an autograd context.
+// Carries a C++ value through an autograd context.
 template <class T>
 struct Holder : torch::CustomClassHolder {
   explicit Holder(T v) : value(std::move(v)) {}
@@ -38,7 +38,7 @@ at::Tensor as_matrix(const at::Tensor& x_BTD) { return x_BTD.reshape({-1, x_BTD.
 struct LinearsState {
   std::vector<Linear> linears;
   InputAgain again;
-  std::vector<LoraTape> loras{};  // of those that have an adapter
+  std::vector<LoraTape> loras{};  // of the layers with an adapter
 };
 
 struct LinearsFunction : torch::autograd::Function<LinearsFunction> {

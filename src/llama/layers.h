@@ -1,6 +1,6 @@
-// The layers of a block. Each is differentiable in its activations and adds its parameters'
-// gradients to their Weights when its backward runs: at most once per forward, in the thread that
-// calls backward.
+// The layers of a block. A layer is differentiable in its activations. Its backward adds the
+// gradients of its parameters to their Weights: at most once per forward, in the thread that calls
+// backward.
 #pragma once
 
 #include <torch/types.h>
@@ -15,14 +15,14 @@ namespace xffl::llama {
 
 struct Linear {
   Weight* weight = nullptr;
-  Weight* bias = nullptr;  // null when there is none
+  Weight* bias = nullptr;  // null: none
   Lora lora{};
 };
 
-/// Gives a layer's input once more, with the same bits: then it is not kept for the backward.
+/// Recomputes a layer's input, with the same bits: the layer then keeps no input for its backward.
 using InputAgain = std::function<at::Tensor()>;
 
-/// x W_i^T + b_i, and the adapter's part, for several layers that read the same x: its gradient is
+/// x W_i^T + b_i, plus the adapter's part, for several layers with the same x: the gradient of x is
 /// summed in one buffer.
 std::vector<at::Tensor> apply_linears(const at::Tensor& x_BTD, const std::vector<Linear>& linears,
                                       const InputAgain& again = {});

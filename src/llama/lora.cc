@@ -13,7 +13,7 @@ std::optional<uint64_t> seed_of(const Lora& lora) {
   return *lora.dropout->seed + (lora.layer + 1) * kSplitMix64Step;
 }
 
-// 0, or 1 / (1 - p). Of the device's own generator: what is drawn from it is always seeded first.
+// Elements 0 or 1 / (1 - p), from the device's default generator, which every draw seeds first.
 at::Tensor mask_like(const at::Tensor& x, double probability, uint64_t seed) {
   at::Generator generator = at::globalContext().defaultGenerator(x.device());
   {

@@ -1,4 +1,4 @@
-// What a LoRA adapter (Hu et al., 2021) adds to a linear layer, forward and backward.
+// A LoRA adapter's (Hu et al., 2021) part of a linear layer, forward and backward.
 #pragma once
 
 #include <torch/types.h>
@@ -10,9 +10,8 @@
 
 namespace xffl::llama {
 
-/// Of what A reads, as PEFT's: each element is zero with this probability, else divided by the
-/// rest. Drawn anew for each layer from `seed`, so that the same seed draws the same again; without
-/// one nothing is dropped.
+/// Dropout of A's input, as in PEFT: an element is zero with `probability`, else divided by 1 -
+/// probability. `seed` determines the masks of all layers; without a seed there is no dropout.
 struct LoraDropout {
   double probability = 0;
   std::optional<uint64_t> seed{};
@@ -20,23 +19,23 @@ struct LoraDropout {
 
 /// scaling * dropout(x) A^T B^T, with A [rank, in], B [out, rank].
 struct Lora {
-  Weight* a = nullptr;  // null when there is none
+  Weight* a = nullptr;  // null: no adapter
   Weight* b = nullptr;
   double scaling = 0;
   const LoraDropout* dropout = nullptr;  // null: none
-  uint64_t layer = 0;                    // another one for each layer
+  uint64_t layer = 0;                    // distinct for each layer
 };
 
-/// What backward needs beside x.
+/// The state that backward needs beside x.
 struct LoraTape {
   at::Tensor h_BTR;              // dropout(x) A^T
-  std::optional<uint64_t> seed;  // that the mask was drawn from
+  std::optional<uint64_t> seed;  // the mask's seed
 };
 
 /// y += lora(x).
 LoraTape add_lora(at::Tensor y_BTE, const at::Tensor& x_BTD, const Lora& lora);
 
-/// Adds the gradients of A and B to their weights, and that of x to grad_x.
+/// Adds the gradients of A and B to their weights, and the gradient of x to grad_x.
 void add_lora_gradients(const Lora& lora, const LoraTape& tape, const at::Tensor& grad_NE,
                         const at::Tensor& x_ND, at::Tensor& grad_x_ND);
 

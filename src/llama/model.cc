@@ -25,7 +25,7 @@ Model::Model(checkpoint::LlamaConfig config, std::vector<Weight> weights, ModelO
   std::vector<ParameterSpec> adapter;
   if (options_.lora) adapter = adapter_specs(config_, *options_.lora);
   if (specs.size() + adapter.size() != weights_.size())
-    throw Error(ErrorKind::kInternal, "llama::Model: not one weight for each parameter");
+    throw Error(ErrorKind::kInternal, "llama::Model: the weights do not match the parameters");
   std::map<std::string, Weight*> by_name;
   for (size_t i = 0; i < specs.size(); ++i) by_name[specs[i].name] = &weights_[i];
   for (size_t i = 0; i < adapter.size(); ++i)
@@ -86,7 +86,7 @@ std::span<Weight> Model::adapter_weights() {
 
 Positions Model::positions_of(const at::Tensor& x_BTD, const Documents& documents) {
   const int64_t known = rope_table_.cos_TF.defined() ? rope_table_.cos_TF.size(0) : 0;
-  // A table is made on the CPU, and a GPU waits for it: the longest one serves all.
+  // The CPU makes a table while a GPU waits: the longest table serves all lengths.
   if (known < x_BTD.size(1))
     rope_table_ = make_rope_table(frequencies_F_, x_BTD.size(1), x_BTD.options());
   const RopeTable table = first_positions(rope_table_, x_BTD.size(1));
@@ -135,7 +135,7 @@ at::Tensor Model::block_forward(const at::Tensor& x_BTD, const Block& block,
          apply_linear(swiglu(gate_up[0], gate_up[1]), block.down, activation_again);
 }
 
-// Empty unless norms are computed again in the backward.
+// Empty unless backward recomputes norms.
 InputAgain Model::norm_again(const at::Tensor& x_BTD, Weight& weight) const {
   if (options_.recompute != Recompute::kCheap) return {};
   return [x = x_BTD.detach(), &weight, epsilon = config_.rms_norm_eps] {

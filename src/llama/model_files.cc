@@ -1,7 +1,7 @@
-// How it works: a parameter's values are read, some thousands of them at a time, into a buffer that
-// stays in the cache and rounded from there into the memory that is written and hashed by threads
-// of the writer: no float32 copy of anything is made. One thread does it: several of OpenMP's would
-// wait for each other, spinning, at every block, and SHA-256 is slower than this one anyway.
+// How it works: one thread reads some thousands of a parameter's values into a buffer that stays in
+// the cache, and rounds them into the writer's memory; the writer's threads write and hash that
+// memory. No float32 copy of a parameter exists. More threads would not help: OpenMP's threads spin
+// at every block, and SHA-256 is slower than one thread.
 #include <torch/types.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ std::string_view dtype_name(checkpoint::Dtype dtype) {
   return dtype == checkpoint::Dtype::kF16 ? "float16" : "float32";
 }
 
-// Elements [begin, begin + to.size() / width) as they are stored.
+// Elements [begin, begin + to.size() / width) in the stored dtype.
 void convert(const Values& values, int64_t begin, checkpoint::Dtype dtype,
              std::span<std::byte> to) {
   const auto width = checkpoint::size_bytes(dtype);

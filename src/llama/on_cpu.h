@@ -3,13 +3,16 @@
 
 #include <torch/types.h>
 
-#include "cpu_kernels.h"
+#include "xffl/kernels/cpu/block.h"
 
 #ifndef _OPENMP
 #error "at::parallel_for would run everything on one thread: compile with -fopenmp"
 #endif
 
 namespace xffl::llama {
+
+using kernels::Bf16;
+using kernels::Wide;
 
 template <class T>
 const T* const_data(const at::Tensor& x) {
@@ -21,8 +24,8 @@ T* mutable_data(const at::Tensor& x) {
   return static_cast<T*>(x.mutable_data_ptr());
 }
 
-/// Calls `body` with a value of the kernels' type for the dtype of x; false, uncalled, where there
-/// are none.
+/// Calls `body` with a value of the kernels' type for the dtype of x. Returns false, without a
+/// call, for other devices and dtypes.
 template <class Body>
 bool on_cpu(const at::Tensor& x, const Body& body) {
   if (!x.is_cpu()) return false;

@@ -10,21 +10,20 @@
 namespace xffl::llama {
 namespace {
 
-constexpr int64_t kMinRows = 16;  // below, a product is bound by memory
+constexpr int64_t kMinRows = 16;  // memory bounds products with fewer rows
 
 using Operator = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
                             std::string_view, c10::List<std::optional<at::Scalar>>,
                             std::optional<std::string_view>);
 
-// LibTorch's operator for its graph compiler; a build without oneDNN has none.
+// LibTorch's operator for its graph compiler; a build without oneDNN lacks it.
 const std::optional<c10::OperatorHandle>& linear_operator() {
   static const std::optional<c10::OperatorHandle> found =
       c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});
   return found;
 }
 
-// AMD's family of processors (0x19: Zen 3 and 4, 0x1a: Zen 5); 0 where there is no AVX-512 or
-// another maker's.
+// The family of an AMD processor with AVX-512 (0x19: Zen 3 and 4, 0x1a: Zen 5); 0 for others.
 unsigned amd_family_with_avx512() {
 #ifdef __x86_64__
   if (!__builtin_cpu_is("amd") || !__builtin_cpu_supports("avx512f")) return 0;

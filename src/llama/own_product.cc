@@ -2,14 +2,14 @@
 
 #include <ATen/Parallel.h>
 
-#include "cpu_product.h"
 #include "on_cpu.h"
+#include "xffl/kernels/cpu/bf16_product.h"
 
 namespace xffl::llama {
 namespace {
 
 constexpr int64_t kMinSide = 32;                      // narrower results leave tiles half empty
-constexpr int64_t kSplitRows = 16, kSplitWidth = 48;  // tiles, which no thread shares
+constexpr int64_t kSplitRows = 16, kSplitWidth = 48;  // tiles; a tile belongs to one thread
 
 bool is_bf16_matrix(const at::Tensor& x) {
   return x.is_cpu() && x.dim() == 2 && x.scalar_type() == at::kBFloat16;
@@ -25,14 +25,15 @@ void for_parts(int64_t rows, int64_t width, const Body& body) {
   const int64_t units = (size + unit - 1) / unit;
   at::parallel_for(0, units, 1, [&](int64_t first, int64_t last) {
     const int64_t begin = first * unit, end = std::min(last * unit, size);
-    body(by_rows ? ProductPart{begin, end, 0, width} : ProductPart{0, rows, begin, end});
+    body(by_rows ? kernels::ProductPart{begin, end, 0, width}
+                 : kernels::ProductPart{0, rows, begin, end});
   });
 }
 
 }  // namespace
 
 bool has_own_product(const at::Tensor& a_NM, const at::Tensor& b_MK) {
-  if (!is_bf16_matrix(a_NM) || !is_bf16_matrix(b_MK) || !has_bf16_product()) return false;
+  if (!is_bf16_matrix(a_NM) || !is_bf16_matrix(b_MK) || !kernels::has_bf16_product()) return false;
   const int64_t depth = a_NM.size(1);
   if (a_NM.size(0) < kMinSide || b_MK.size(1) < kMinSide || depth < kMinSide) return false;
   const bool is_even = depth % 2 == 0;
@@ -45,7 +46,7 @@ bool own_product(const at::Tensor& out_NK, const at::Tensor& a_NM, const at::Ten
   if (!has_own_product(a_NM, b_MK) || !has_rows(out_NK)) return false;
   const bool is_wide = out_NK.scalar_type() == at::kFloat;
   if (!is_wide && (add || out_NK.scalar_type() != at::kBFloat16)) return false;
-  Bf16Product product;
+  kernels::Bf16Product product;
   product.rows = a_NM.size(0);
   product.width = b_MK.size(1);
   product.depth = a_NM.size(1);
@@ -63,7 +64,7 @@ bool own_product(const at::Tensor& out_NK, const at::Tensor& a_NM, const at::Ten
   product.c_row = out_NK.stride(0);
   product.add = add;
   for_parts(product.rows, product.width,
-            [&](const ProductPart& part) { multiply_bf16(product, part); });
+            [&](const kernels::ProductPart& part) { kernels::multiply_bf16(product, part); });
   return true;
 }
 

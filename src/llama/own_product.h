@@ -1,13 +1,14 @@
-// Products of bfloat16 tensors by our own tiles, where those are faster than LibTorch's.
+// Products of bfloat16 tensors by the tiles of kernels/cpu/, where these are faster than
+// LibTorch's.
 #pragma once
 
 #include <torch/types.h>
 
 namespace xffl::llama {
 
-/// out = a b, or out += a b in float32; false, and nothing done, where LibTorch's product is the
-/// one to take: that depends on the processor, dtypes, sizes and strides only. `out` is bfloat16
-/// (rounded once; without `add`) or float32. The same bits on any number of threads.
+/// out = a b, or out += a b in float32. Returns false, and does nothing, where LibTorch's product
+/// is preferable; the choice depends on the processor, dtypes, sizes and strides only. `out` is
+/// bfloat16 (rounded once; without `add`) or float32. The same bits on any number of threads.
 bool own_product(const at::Tensor& out_NK, const at::Tensor& a_NM, const at::Tensor& b_MK,
                  bool add = false);
 

@@ -1,8 +1,8 @@
 // B sequences, T positions, D hidden.
 //
-// How it works: each block has an autograd graph of its own, from its detached input to its output.
-// So a block's backward can be run when its weights are there, its graph freed at once, and the
-// graph made anew from the input where memory is short.
+// How it works: each block has its own autograd graph, from its detached input to its output. A
+// block's backward runs once the block's weights are gathered, and frees the graph. With
+// recomputation, backward builds the graph again from the input.
 #include "xffl/llama/pass.h"
 
 #include <torch/autograd.h>

@@ -1,5 +1,5 @@
-// N rows of D or I elements. Work is split over threads by rows or by runs of elements; sums over
-// rows are taken in blocks of a fixed number of rows, so that they do not depend on the number of
+// N rows of D or I elements. Threads split the work by rows or by runs of elements. Sums over rows
+// are taken in blocks of a fixed number of rows, so that they do not depend on the number of
 // threads.
 #include "pointwise.h"
 
@@ -84,10 +84,10 @@ Normed rms_norm_forward(const at::Tensor& x_BTD, const at::Tensor& delta_BTD, co
       const int64_t at = begin * width;
       const T* d = delta.defined() ? const_data<T>(delta) + at : nullptr;
       T* sum = delta.defined() ? mutable_data<T>(result.sum_BTD) + at : nullptr;
-      cpu_kernels<T>().rms_norm(const_data<T>(x) + at, d, const_data<T>(w_D), sum,
-                                mutable_data<T>(result.normed_BTD) + at,
-                                mutable_data<Wide<T>>(result.inverse_BT1) + begin, end - begin,
-                                width, static_cast<Wide<T>>(epsilon));
+      kernels::block_kernels<T>().rms_norm(const_data<T>(x) + at, d, const_data<T>(w_D), sum,
+                                           mutable_data<T>(result.normed_BTD) + at,
+                                           mutable_data<Wide<T>>(result.inverse_BT1) + begin,
+                                           end - begin, width, static_cast<Wide<T>>(epsilon));
     });
   });
   return done ? result : norm_by_aten(x_BTD, delta_BTD, w_D, epsilon);
@@ -113,12 +113,12 @@ NormGradients rms_norm_backward(const at::Tensor& grad_normed_BTD, const at::Ten
         const int64_t row = block * kBlockRows;
         const int64_t at = row * width;
         const T* sum = grad_sum.defined() ? const_data<T>(grad_sum) + at : nullptr;
-        cpu_kernels<T>().rms_norm_backward(const_data<T>(grad_y) + at, sum, const_data<T>(x) + at,
-                                           const_data<Wide<T>>(inverse_BT1) + row,
-                                           const_data<T>(w_D),
-                                           mutable_data<T>(result.grad_x_BTD) + at,
-                                           mutable_data<Wide<T>>(grad_w_CD) + block * width,
-                                           std::min(kBlockRows, rows - row), width);
+        kernels::block_kernels<T>().rms_norm_backward(
+            const_data<T>(grad_y) + at, sum, const_data<T>(x) + at,
+            const_data<Wide<T>>(inverse_BT1) + row, const_data<T>(w_D),
+            mutable_data<T>(result.grad_x_BTD) + at,
+            mutable_data<Wide<T>>(grad_w_CD) + block * width, std::min(kBlockRows, rows - row),
+            width);
       }
     });
     result.grad_w_D = grad_w_CD.sum(0);
@@ -135,8 +135,8 @@ at::Tensor swiglu_forward(const at::Tensor& gate_BTI, const at::Tensor& up_BTI) 
     const at::Tensor up = up_BTI.contiguous();
     result = at::empty_like(gate);
     at::parallel_for(0, gate.numel(), kGrain, [&](int64_t begin, int64_t end) {
-      cpu_kernels<T>().swiglu(const_data<T>(gate) + begin, const_data<T>(up) + begin,
-                              mutable_data<T>(result) + begin, end - begin);
+      kernels::block_kernels<T>().swiglu(const_data<T>(gate) + begin, const_data<T>(up) + begin,
+                                         mutable_data<T>(result) + begin, end - begin);
     });
   });
   return done ? result : at::silu(gate_BTI).mul_(up_BTI);
@@ -155,7 +155,7 @@ std::pair<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& grad_BTI,
     grad_gate = at::empty_like(gate);
     grad_up = at::empty_like(gate);
     at::parallel_for(0, gate.numel(), kGrain, [&](int64_t begin, int64_t end) {
-      cpu_kernels<T>().swiglu_backward(
+      kernels::block_kernels<T>().swiglu_backward(
           const_data<T>(grad) + begin, const_data<T>(gate) + begin, const_data<T>(up) + begin,
           mutable_data<T>(grad_gate) + begin, mutable_data<T>(grad_up) + begin, end - begin);
     });
@@ -173,16 +173,17 @@ at::Tensor rotate(const at::Tensor& x_BTNH, const RopeTable& table, double sign)
     const int64_t rows = x.size(0) * x.size(1), heads = x.size(2), half = x.size(3) / 2;
     const int64_t angles = table.cos_TF.size(0);
     result = at::empty_like(x);
-    at::parallel_for(
-        0, rows, std::max(kGrain / (heads * half), int64_t{1}), [&](int64_t begin, int64_t end) {
-          for (int64_t row = begin; row < end; ++row) {
-            const int64_t angle = row % angles * half;
-            const int64_t at = row * heads * half * 2;
-            cpu_kernels<T>().rope(const_data<T>(x) + at, const_data<T>(table.cos_TF) + angle,
-                                  const_data<T>(table.sin_TF) + angle, mutable_data<T>(result) + at,
-                                  heads, half, static_cast<Wide<T>>(sign));
-          }
-        });
+    at::parallel_for(0, rows, std::max(kGrain / (heads * half), int64_t{1}),
+                     [&](int64_t begin, int64_t end) {
+                       for (int64_t row = begin; row < end; ++row) {
+                         const int64_t angle = row % angles * half;
+                         const int64_t at = row * heads * half * 2;
+                         kernels::block_kernels<T>().rope(
+                             const_data<T>(x) + at, const_data<T>(table.cos_TF) + angle,
+                             const_data<T>(table.sin_TF) + angle, mutable_data<T>(result) + at,
+                             heads, half, static_cast<Wide<T>>(sign));
+                       }
+                     });
   });
   return done ? result : rotate_by_aten(x_BTNH, table, sign);
 }
@@ -193,9 +194,9 @@ void accumulate(at::Tensor sum, const at::Tensor& update, double scale, bool ove
                     sum.scalar_type() == accumulation_type(update.scalar_type());
   const bool done = fits && on_cpu(update, [&]<class T>(T) {
                       at::parallel_for(0, sum.numel(), kGrain, [&](int64_t begin, int64_t end) {
-                        cpu_kernels<T>().accumulate(const_data<T>(update) + begin,
-                                                    mutable_data<Wide<T>>(sum) + begin, end - begin,
-                                                    static_cast<Wide<T>>(scale), overwrite);
+                        kernels::block_kernels<T>().accumulate(
+                            const_data<T>(update) + begin, mutable_data<Wide<T>>(sum) + begin,
+                            end - begin, static_cast<Wide<T>>(scale), overwrite);
                       });
                     });
   if (done) return;

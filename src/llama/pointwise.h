@@ -1,7 +1,6 @@
-// What a block computes element by element, forward and backward, without autograd: layers.cc
-// makes differentiable functions of it. Any device and floating dtype; the common dtypes take
-// one pass over memory on CPUs (cpu_kernels.h) and NVIDIA GPUs (gpu_kernels.h), the others are
-// written in ATen.
+// A block's element-wise functions, forward and backward, without autograd; layers.cc makes them
+// differentiable. Any device and floating dtype: common dtypes take one pass over memory on CPUs
+// (kernels/cpu/block.h) and NVIDIA GPUs (gpu_kernels.h), other dtypes use ATen.
 #pragma once
 
 #include <torch/types.h>
@@ -13,7 +12,7 @@
 
 namespace xffl::llama {
 
-/// Float32, or float64 for a float64 model (tests): what norms and softmax are computed in.
+/// The dtype of norms and softmax: float32, or float64 for a float64 model (tests).
 at::ScalarType accumulation_type(at::ScalarType type);
 
 struct Normed {
@@ -26,7 +25,7 @@ Normed rms_norm_forward(const at::Tensor& x_BTD, const at::Tensor& delta_BTD, co
                         double epsilon);
 
 struct NormGradients {
-  at::Tensor grad_x_BTD;  // with grad_sum_BTD, if that is defined
+  at::Tensor grad_x_BTD;  // grad_sum_BTD included, if it is defined
   at::Tensor grad_w_D;    // in the accumulation type
 };
 NormGradients rms_norm_backward(const at::Tensor& grad_normed_BTD, const at::Tensor& grad_sum_BTD,
@@ -41,7 +40,7 @@ std::pair<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& grad_BTI,
                                                   const at::Tensor& up_BTI);
 
 /// (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin) for the halves of the last dimension; `sign` -1
-/// rotates back. A table of B T rows has angles of its own for each sequence.
+/// rotates back. A table of B T rows has separate angles for each sequence.
 at::Tensor rotate(const at::Tensor& x_BTNH, const RopeTable& table, double sign);
 
 /// sum = scale * update, or sum += scale * update: float32 (float64) sums of updates in any dtype.

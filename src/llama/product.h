@@ -1,8 +1,8 @@
-// Matrix products in a dtype that the device is fast in.
+// Matrix products in a dtype for which the device is fast.
 //
 // On CPUs without bfloat16 instructions LibTorch multiplies bfloat16 element by element, tens of
-// times slower than float32. There the factors are widened, which is exact, and the result is
-// rounded once: what bfloat16 instructions do.
+// times slower than float32. There these functions widen the factors, which is exact, and round the
+// result once, like bfloat16 instructions.
 #pragma once
 
 #include <torch/types.h>
@@ -16,8 +16,8 @@ at::Tensor widen(const at::Tensor& x);
 
 at::Tensor multiply(const at::Tensor& a_NM, const at::Tensor& b_MK);
 void multiply_into(at::Tensor out_NK, const at::Tensor& a_NM, const at::Tensor& b_MK);
-/// sum += a b; an undefined sum is made, in float32 where products in that dtype are emulated or
-/// our own.
+/// sum += a b. An undefined sum is allocated: in float32 where products in the factors' dtype are
+/// emulated or use own_product.h.
 void add_multiplied(at::Tensor& sum_NK, const at::Tensor& a_NM, const at::Tensor& b_MK);
 /// x w^T + bias
 at::Tensor multiply_linear(const at::Tensor& x_BTD, const at::Tensor& w_ED,

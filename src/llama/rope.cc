@@ -60,8 +60,8 @@ RopeTable make_rope_table(const at::Tensor& frequencies_F, int64_t num_positions
                           const at::TensorOptions& options) {
   const at::Tensor angles_TF =
       at::outer(at::arange(num_positions, frequencies_F.options()), frequencies_F);
-  // In float64 a position's row has the same bits in a table of any length: float32's vectors and
-  // their remainders differ.
+  // Float64 gives a position's row the same bits in a table of any length: float32's vectors and
+  // remainders differ.
   const at::Tensor wide_TF = angles_TF.to(at::kDouble);
   const auto rounded = [&](const at::Tensor& wide) { return wide.to(at::kFloat).to(options); };
   return {rounded(wide_TF.cos()), rounded(wide_TF.sin())};

@@ -37,7 +37,7 @@ void Weight::add_product(const at::Tensor& a_NM, const at::Tensor& b_NK, double 
   }
   const at::Tensor wide_a_NM = widen(a_NM);
   if (wide_a_NM.scalar_type() == gradient.scalar_type()) {
-    // With beta 0 the old content is not read, be it NaN.
+    // With beta 0 the old content is not read, even if it is NaN.
     gradient.addmm_(wide_a_NM.t(), widen(b_NK), empty_ ? 0 : 1, scale);
     empty_ = false;
     return;

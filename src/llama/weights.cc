@@ -25,7 +25,7 @@ uint64_t hash_name(const std::string& name, uint64_t seed) {
 // (0, 1]
 double uniform(uint64_t bits) { return static_cast<double>((bits >> 11) + 1) * 0x1.0p-53; }
 
-// Box and Muller's pair of element 2p and 2p + 1, whoever computes it.
+// Box and Muller's pair of elements 2p and 2p + 1, the same for every thread.
 void fill_normal(float* out, int64_t count, uint64_t stream, double deviation) {
   at::parallel_for(0, (count + 1) / 2, 1 << 14, [&](int64_t begin, int64_t end) {
     for (int64_t pair = begin; pair < end; ++pair) {
@@ -49,11 +49,11 @@ void check_parameter(const checkpoint::ModelFolder& folder, const ParameterSpec&
     throw Error(ErrorKind::kRejected,
                 folder.path().string() + ": tensor " + spec.name + " " + problem);
   };
-  if (!folder.contains(spec.name)) reject("is missing: config.json asks for it");
+  if (!folder.contains(spec.name)) reject("is missing; config.json requires it");
   const checkpoint::TensorSpec& found = folder.spec(spec.name);
   if (found.shape != spec.shape) {
-    reject("has the shape " + checkpoint::format_shape(found.shape) +
-           ", but config.json makes it " + checkpoint::format_shape(spec.shape));
+    reject("has the shape " + checkpoint::format_shape(found.shape) + "; config.json requires " +
+           checkpoint::format_shape(spec.shape));
   }
   if (found.dtype != checkpoint::Dtype::kF32 && found.dtype != checkpoint::Dtype::kBF16 &&
       found.dtype != checkpoint::Dtype::kF16) {

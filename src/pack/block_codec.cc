@@ -6,8 +6,8 @@
 #include <cstring>
 #include <string>
 
-#include "plane_kernels.h"
 #include "xffl/base/error.h"
+#include "xffl/kernels/cpu/byte_planes.h"
 
 namespace xffl::pack {
 namespace {
@@ -49,7 +49,6 @@ struct BlockCodec::State {
   std::unique_ptr<ZSTD_CCtx, size_t (*)(ZSTD_CCtx*)> compress{nullptr, ZSTD_freeCCtx};
   std::unique_ptr<ZSTD_DCtx, size_t (*)(ZSTD_DCtx*)> decompress{nullptr, ZSTD_freeDCtx};
   std::vector<std::byte> low, high;
-  const PlaneKernels& kernels = plane_kernels().back();
 
   void resize(size_t num_words) {
     low.resize(num_words);
@@ -110,10 +109,10 @@ void BlockCodec::encode(std::span<const std::byte> raw, std::span<const std::byt
   const size_t num_words = raw.size() / 2;
   state.resize(num_words);
   if (reference.empty())
-    state.kernels.split_words(raw.data(), state.low.data(), state.high.data(), num_words);
+    kernels::split_words(raw.data(), state.low.data(), state.high.data(), num_words);
   else
-    state.kernels.split_difference(raw.data(), reference.data(), state.low.data(),
-                                   state.high.data(), num_words);
+    kernels::split_difference(raw.data(), reference.data(), state.low.data(), state.high.data(),
+                              num_words);
   out.resize(kBlockHeaderBytes);
   const uint32_t words[2] = {state.put(state.low, out), state.put(state.high, out)};
   std::memcpy(out.data(), words, sizeof words);
@@ -135,9 +134,9 @@ void BlockCodec::decode(std::span<const std::byte> block, std::span<const std::b
   const std::byte* low = state.get(low_plane, body, state.low);
   const std::byte* high = state.get(high_plane, body + low_plane.bytes, state.high);
   if (reference.empty())
-    state.kernels.join_words(low, high, raw.data(), num_words);
+    kernels::join_words(low, high, raw.data(), num_words);
   else
-    state.kernels.join_difference(low, high, reference.data(), raw.data(), num_words);
+    kernels::join_difference(low, high, reference.data(), raw.data(), num_words);
   if (raw.size() % 2 != 0) raw.back() = block.back();
 }
 

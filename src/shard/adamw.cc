@@ -4,21 +4,64 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <string>
 
-#include "copies_to_device.h"
-#include "cpu_adamw.h"
 #include "gpu_kernels.h"
 #include "xffl/base/error.h"
+#include "xffl/kernels/cpu/optimizer.h"
+#include "xffl/shard/side_stream.h"
 
 namespace xffl::shard {
+
+// Sends bfloat16 copies of the host's masters to the device, piece by piece: the host fills a piece
+// while the previous piece is sent.
+class CopiesToDevice {
+ public:
+  explicit CopiesToDevice(at::Device device) : device_(device), side_(device) {}
+
+  static constexpr int64_t kPieceElements = 8 << 20;
+
+  /// Host memory for `count` elements, after the previous send from this memory.
+  at::Tensor piece(int64_t count) {
+    Buffer& buffer = buffers_[next_];
+    if (!buffer.host.defined())
+      buffer.host =
+          at::empty({kPieceElements},
+                    at::TensorOptions().dtype(at::kBFloat16).pinned_memory(device_.is_cuda()));
+    SideStream::synchronize(buffer.sent);
+    return buffer.host.narrow(0, 0, count);
+  }
+
+  /// Sends the memory of the last piece() to `to`.
+  void send(const at::Tensor& host, at::Tensor to) {
+    Buffer& buffer = buffers_[next_];
+    buffer.sent = last_ = side_.run([&] { to.copy_(host, /*non_blocking=*/true); });
+    next_ = 1 - next_;
+  }
+
+  /// Later work of the current stream finds all pieces on the device.
+  void finish() { side_.wait(last_); }
+
+ private:
+  struct Buffer {
+    at::Tensor host;
+    SideStream::Mark sent;
+  };
+  at::Device device_;
+  SideStream side_;
+  std::array<Buffer, 2> buffers_;
+  size_t next_ = 0;
+  SideStream::Mark last_;
+};
+
 namespace {
 
 constexpr int64_t kGrain = 1 << 15;  // elements that are worth a thread
 
-AdamwFactors factors_of(const AdamwOptions& options, double learning_rate, double gradient_factor,
-                        int64_t num_steps, bool decay) {
+kernels::AdamwFactors factors_of(const AdamwOptions& options, double learning_rate,
+                                 double gradient_factor, int64_t num_steps, bool decay) {
   const auto t = static_cast<double>(num_steps);
   const auto f = [](double value) { return static_cast<float>(value); };
   return {f(gradient_factor),
@@ -31,7 +74,7 @@ AdamwFactors factors_of(const AdamwOptions& options, double learning_rate, doubl
           f(options.epsilon)};
 }
 
-Stored stored(const at::Tensor& x) {
+kernels::Stored stored(const at::Tensor& x) {
   if (x.scalar_type() == at::kFloat) return {x.mutable_data_ptr<float>(), nullptr};
   return {nullptr, static_cast<uint16_t*>(x.mutable_data_ptr())};
 }
@@ -40,7 +83,7 @@ uint16_t* bits_of(const at::Tensor& x) {
   return x.defined() ? static_cast<uint16_t*>(x.mutable_data_ptr()) : nullptr;
 }
 
-// Whether the kernel can write the copy along with float32 masters.
+// Whether the kernel can write the copy in the same pass as float32 masters.
 bool is_written_along(const UnitState& state) {
   return state.copy_S.defined() && state.copy_S.scalar_type() == at::kBFloat16 &&
          state.master_S.scalar_type() == at::kFloat;
@@ -63,23 +106,23 @@ Adamw::Adamw(FlatParameters& parameters, const AdamwOptions& options)
 
 Adamw::~Adamw() = default;
 
-// `copy` is written along, if it is defined.
+// The same pass writes `copy`, if it is defined.
 void Adamw::step_on_range(size_t unit, const Range& range, const at::Tensor& copy,
                           double learning_rate, double gradient_factor) {
   const UnitState& state = parameters_.states()[unit];
-  const AdamwBuffers buffers{.master = stored(part_of(state.master_S, range)),
-                             .copy = bits_of(copy),
-                             .remainder = bits_of(part_of(state.remainder_S, range)),
-                             .gradient = stored(part_of(state.gradient_S, range)),
-                             .first = stored(part_of(first_moments_[unit], range)),
-                             .second = stored(part_of(second_moments_[unit], range))};
+  const kernels::AdamwBuffers buffers{.master = stored(part_of(state.master_S, range)),
+                                      .copy = bits_of(copy),
+                                      .remainder = bits_of(part_of(state.remainder_S, range)),
+                                      .gradient = stored(part_of(state.gradient_S, range)),
+                                      .first = stored(part_of(first_moments_[unit], range)),
+                                      .second = stored(part_of(second_moments_[unit], range))};
   const int64_t decayed = std::clamp(state.num_decayed - range.begin, int64_t{0}, range.count);
   for (const bool decay : {true, false}) {
-    const AdamwFactors factors =
+    const kernels::AdamwFactors factors =
         factors_of(options_, learning_rate, gradient_factor, num_steps_, decay);
     at::parallel_for(
         decay ? 0 : decayed, decay ? decayed : range.count, kGrain,
-        [&](int64_t begin, int64_t end) { adamw_on_cpu(buffers, begin, end, factors); });
+        [&](int64_t begin, int64_t end) { kernels::adamw_on_cpu(buffers, begin, end, factors); });
   }
 }
 
@@ -125,8 +168,8 @@ bool Adamw::step_on_gpu(double learning_rate, double gradient_factor) {
                                  learning_rate, gradient_factor, num_steps_);
     if (done) continue;
     if (u == 0) return false;
-    throw Error(ErrorKind::kInternal,
-                "shard::Adamw: unit " + std::to_string(u) + " lies elsewhere than those before it");
+    throw Error(ErrorKind::kInternal, "shard::Adamw: unit " + std::to_string(u) +
+                                          " is on another device than the previous units");
   }
   parameters_.refresh_compute(true);
   return true;
@@ -136,7 +179,7 @@ void Adamw::step(double learning_rate, double gradient_factor) {
   num_steps_ += 1;
   if (step_on_cpu(learning_rate, gradient_factor) || step_on_gpu(learning_rate, gradient_factor))
     return;
-  throw Error(ErrorKind::kInternal, "shard::Adamw: no kernel of this build steps on " +
+  throw Error(ErrorKind::kInternal, "shard::Adamw: this build has no kernel for " +
                                         parameters_.states().front().master_S.device().str());
 }
 

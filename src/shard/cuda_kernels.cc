@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "gpu_kernels.h"
-#include "xffl/kernels/optimizer.h"
+#include "xffl/kernels/cuda/optimizer.h"
 
 namespace xffl::shard::gpu {
 namespace {
@@ -26,14 +26,14 @@ T* data(const at::Tensor& x) {
   return x.defined() ? static_cast<T*>(x.mutable_data_ptr()) : nullptr;
 }
 
-// Calls `body` with a value of the kernels' type for float32 or bfloat16; false for others.
+// Calls `body` with a value of the kernels' type for float32 or bfloat16; false for other dtypes.
 template <class Body>
 bool with_stored(const at::Tensor& x, const Body& body) {
   if (x.scalar_type() == at::kFloat) return body(float{});
   return x.scalar_type() == at::kBFloat16 && body(Bf16{});
 }
 
-// A unit's step, of which elements [begin, begin + count) decay alike.
+// A unit's step on elements [begin, begin + count), which share their decay.
 struct UnitStep {
   const UnitState& state;
   const at::Tensor &first_S, &second_S;
@@ -90,7 +90,7 @@ struct UnitStep {
 bool adamw(const UnitState& state, const at::Tensor& first_S, const at::Tensor& second_S,
            const AdamwOptions& options, double learning_rate, double gradient_factor,
            int64_t step) {
-  // A copy elsewhere is brought up to date by refresh_compute().
+  // refresh_compute() updates a copy on another device.
   if (!is_on_gpu(state.master_S) || !is_on_gpu(state.gradient_S) || !is_on_gpu(first_S) ||
       !is_on_gpu(second_S) || (state.copy_S.defined() && !is_on_gpu(state.copy_S)))
     return false;

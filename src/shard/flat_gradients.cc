@@ -1,25 +1,25 @@
-// What FlatParameters does with gradients.
+// The gradients of FlatParameters.
 //
 // P elements of a unit's flat buffer, S of a rank's shard of it, W ranks of the shard group, C
 // elements of one piece of a norm.
 #include <ATen/Parallel.h>
 #include <torch/types.h>
 
-#include "cpu_adamw.h"
 #include "gpu_kernels.h"
+#include "xffl/kernels/cpu/optimizer.h"
 #include "xffl/shard/flat_parameters.h"
 
 namespace xffl::shard {
 namespace {
 
-// Reductions on their way at once: one that is exchanged while the next is filled.
+// Concurrent reductions: the ranks exchange one while backward fills the next.
 constexpr size_t kMaxReductions = 2;
 
 at::Tensor elements(const at::Tensor& flat, const Range& range) {
   return flat.narrow(0, range.begin, range.count);
 }
 
-// Of each row, in float64.
+// The sum of squares of each row, in float64.
 at::Tensor square_sums(const at::Tensor& pieces_CE) {
   at::Tensor sums_C = at::empty({pieces_CE.size(0)}, pieces_CE.options().dtype(at::kDouble));
   if (gpu::square_sums(sums_C, pieces_CE)) return sums_C;
@@ -29,7 +29,7 @@ at::Tensor square_sums(const at::Tensor& pieces_CE) {
   at::parallel_for(0, pieces_CE.size(0), 1, [&](int64_t begin, int64_t end) {
     for (int64_t piece = begin; piece < end; ++piece)
       sums_C.mutable_data_ptr<double>()[piece] =
-          square_sum_on_cpu(bits + piece * kPieceElements, kPieceElements);
+          kernels::square_sum_on_cpu(bits + piece * kPieceElements, kPieceElements);
   });
   return sums_C;
 }
@@ -79,7 +79,7 @@ void FlatParameters::close_gradients(int index) {
   limit_reductions();
 }
 
-// Over Gloo each receives a whole unit in a buffer of its own.
+// Over Gloo each reduction receives a whole unit in its own buffer.
 void FlatParameters::limit_reductions() {
   if (reductions_.size() < kMaxReductions) return;
   finish_reduction(std::move(reductions_.front()));
@@ -93,11 +93,12 @@ void FlatParameters::finish_reduction(Reduction reduction) {
   if (!reduction.add && options_.offload.states)
     return start_copy_to_host(reduction.unit, reduction.part_S);
   at::Tensor gradient_S = states_[static_cast<size_t>(reduction.unit)].gradient_S;
-  SideStream::synchronize(gradients_arrived_);  // what is added to
+  SideStream::synchronize(gradients_arrived_);  // the addend on the host
   gradient_S.add_(reduction.part_S.to(gradient_S.device()));
 }
 
-// Behind what made it, beside what the device does next; finish_gradients() waits.
+// After the work that computed the gradient, and beside later work of the device;
+// finish_gradients() waits.
 void FlatParameters::start_copy_to_host(int index, const at::Tensor& gradient) {
   at::Tensor gradient_S = states_[static_cast<size_t>(index)].gradient_S;
   gradients_arrived_ = side_.run([&] { gradient_S.copy_(gradient, true); });
@@ -124,7 +125,7 @@ void FlatParameters::finish_gradients() {
   }
   for (int index = 0; index < num_units(); ++index) {
     const Unit& unit = units_[static_cast<size_t>(index)];
-    if (layout_.units()[static_cast<size_t>(index)].size == 0) continue;  // another stage's
+    if (layout_.units()[static_cast<size_t>(index)].size == 0) continue;  // a unit of another stage
     const at::Tensor& gradient_S = states_[static_cast<size_t>(index)].gradient_S;
     if (gradient_S.numel() == 0) continue;
     if (is_split() && !states_split())
@@ -151,7 +152,7 @@ at::Tensor FlatParameters::gradient_square_sums() const {
   const at::Tensor all =
       at::empty({groups_.gather->size() * local.numel()}, local.options().device(options_.device));
   groups_.gather->all_gather(all, local.to(options_.device));
-  // In the order in which whole buffers would be summed.
+  // In the same order as for whole buffers.
   const at::Tensor all_WN = all.view({groups_.gather->size(), -1});
   std::vector<at::Tensor> ordered;
   int64_t begin = 0;
@@ -162,7 +163,7 @@ at::Tensor FlatParameters::gradient_square_sums() const {
   return sum_over_units(ordered);
 }
 
-// Each unit's sum is another stage's where it has no elements here, and 0 there: to add them is
+// One stage holds the elements of a unit, and the sum of the other stages is 0: the addition is
 // exact.
 at::Tensor FlatParameters::sum_over_units(const std::vector<at::Tensor>& squares_C) const {
   std::vector<at::Tensor> sums;

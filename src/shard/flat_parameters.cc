@@ -9,10 +9,10 @@
 namespace xffl::shard {
 namespace {
 
-comm::Group& or_alone(comm::Group* group, std::unique_ptr<comm::Group>& alone) {
+comm::Group& or_single_rank(comm::Group* group, std::unique_ptr<comm::Group>& single_rank) {
   if (group != nullptr) return *group;
-  if (alone == nullptr) alone = comm::make_alone();
-  return *alone;
+  if (single_rank == nullptr) single_rank = comm::make_single_rank();
+  return *single_rank;
 }
 
 at::Tensor part(const at::Tensor& flat, const Range& range) {
@@ -46,10 +46,10 @@ FlatParameters::FlatParameters(const std::vector<Parameter>& parameters, const F
       options_(checked(options)),
       groups_(groups),
       side_(options.device) {
-  groups_.gather = &or_alone(groups.gather, alone_);
-  groups_.reduce = &or_alone(groups.reduce, alone_);
-  groups_.replicas = &or_alone(groups.replicas, alone_);
-  groups_.stages = &or_alone(groups.stages, alone_);
+  groups_.gather = &or_single_rank(groups.gather, single_rank_);
+  groups_.reduce = &or_single_rank(groups.reduce, single_rank_);
+  groups_.replicas = &or_single_rank(groups.replicas, single_rank_);
+  groups_.stages = &or_single_rank(groups.stages, single_rank_);
   units_.resize(layout_.units().size());
   states_.resize(layout_.units().size());
   for (int unit = 0; unit < num_units(); ++unit) {
@@ -70,7 +70,7 @@ void FlatParameters::allocate_values(int index) {
   const UnitLayout& layout = layout_.units()[static_cast<size_t>(index)];
   const Range whole{0, layout.size};
   const Range held = states_split() ? mine(index) : whole;
-  // Where the weights that are computed with are (a part of) the masters, too.
+  // Whether the compute weights are the masters, or a part of the masters.
   const bool weights_too =
       options_.masters != Masters::kFloat32 || options_.compute_dtype == at::kFloat;
   const at::ScalarType dtype = weights_too ? options_.compute_dtype : at::kFloat;
@@ -117,7 +117,7 @@ Range FlatParameters::master_range(size_t index) const {
   return {0, layout_.places().at(index).num_elements};
 }
 
-// Where this rank's elements of a parameter lie in its unit's state.
+// The place of this rank's elements of a parameter in its unit's state.
 Range FlatParameters::in_state(size_t index) const {
   const Place& place = layout_.places().at(index);
   const Range range = master_range(index);
@@ -160,7 +160,7 @@ UnitState FlatParameters::gather_stored_masters(int unit) {
   whole.remainder_S = state.remainder_S;
   if (!states_split() || state.master_S.numel() == 0) return whole;
   whole.master_S = gather_parts(unit, state.master_S);
-  // No back end knows int16; nothing is computed here.
+  // No back end has int16; a gather computes nothing.
   if (state.remainder_S.defined())
     whole.remainder_S = gather_parts(unit, state.remainder_S.view(at::kBFloat16)).view(at::kShort);
   return whole;
@@ -176,15 +176,15 @@ at::Tensor FlatParameters::view(const at::Tensor& flat_P, size_t index) const {
   return part(flat_P, {place.offset, place.num_elements}).view(place.shape);
 }
 
-// What comes from the host's memory does so beside the work of the unit before: its buffer is one
-// that the current stream was done with when this is called.
+// Copies from the host run beside the work of the previous unit. At the time of the call the
+// current stream has finished with their buffer.
 void FlatParameters::start_gather(Unit& unit) {
   const auto index = static_cast<size_t>(&unit - units_.data());
   const int64_t size = layout_.units()[index].size;
   if (!unit.compute_P.defined())
     unit.compute_P = values_pool_.take(size, tensor_options(options_.compute_dtype, false));
   unit.gathering_started = true;
-  if (unit.compute_S.numel() == size) {  // in the host's memory, and whole
+  if (unit.compute_S.numel() == size) {  // whole, on the host
     unit.arrived = side_.run([&] { unit.compute_P.copy_(unit.compute_S, true); });
     return;
   }
@@ -232,7 +232,7 @@ void FlatParameters::finish_gathers() {
   for (int index = 0; index < num_units(); ++index) {
     const Unit& unit = units_[static_cast<size_t>(index)];
     if (!unit.gathering_started) continue;
-    SideStream::synchronize(unit.arrived);  // the host may write next to what it comes from
+    SideStream::synchronize(unit.arrived);  // the host may overwrite the source next
     gather(index);
   }
 }

@@ -1,6 +1,6 @@
-// Our CUDA kernels for flat buffers on a GPU: cuda_kernels.cc, or no_cuda_kernels.cc in a build for
-// CPUs. Each returns whether it did the work: not for other devices and dtypes, and never without
-// CUDA. Work goes to the current stream.
+// From flat buffers to the kernels of kernels/cuda/: cuda_kernels.cc, or no_cuda_kernels.cc in a
+// build for CPUs. A function returns false, and does nothing, for other devices and dtypes, and in
+// a build without CUDA. Work goes to the current stream.
 #pragma once
 
 #include <torch/types.h>
@@ -9,8 +9,8 @@
 
 namespace xffl::shard::gpu {
 
-/// Step `step` of AdamW on a unit's masters, as they are stored; in the same pass a copy becomes
-/// the masters rounded.
+/// Step `step` of AdamW on a unit's masters in their storage; the same pass rounds the masters to
+/// their copy.
 bool adamw(const UnitState& state, const at::Tensor& first_S, const at::Tensor& second_S,
            const AdamwOptions& options, double learning_rate, double gradient_factor, int64_t step);
 bool split_masters(const at::Tensor& master, const at::Tensor& weight, const at::Tensor& remainder);

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
-#include "cpu_adamw.h"
 #include "gpu_kernels.h"
 #include "xffl/base/error.h"
+#include "xffl/kernels/cpu/optimizer.h"
 #include "xffl/shard/flat_parameters.h"
 
 namespace xffl::shard {
@@ -17,9 +17,9 @@ constexpr int64_t kGrainOfMasters = 1 << 15;  // elements that are worth a threa
 
 uint16_t* master_bits(const at::Tensor& x) { return static_cast<uint16_t*>(x.mutable_data_ptr()); }
 
-[[noreturn]] void refuse_device(const at::Tensor& x) {
+[[noreturn]] void throw_no_kernel(const at::Tensor& x) {
   throw Error(ErrorKind::kInternal,
-              "shard: masters in two parts on " + x.device().str() + ": this build cannot");
+              "shard: this build has no kernel for masters in two parts on " + x.device().str());
 }
 
 }  // namespace
@@ -27,10 +27,10 @@ uint16_t* master_bits(const at::Tensor& x) { return static_cast<uint16_t*>(x.mut
 at::Tensor join_masters(const at::Tensor& weight, const at::Tensor& remainder) {
   at::Tensor master = at::empty(weight.sizes(), weight.options().dtype(at::kFloat));
   if (gpu::join_masters(weight, remainder, master)) return master;
-  if (!weight.is_cpu()) refuse_device(weight);
+  if (!weight.is_cpu()) throw_no_kernel(weight);
   at::parallel_for(0, master.numel(), kGrainOfMasters, [&](int64_t begin, int64_t end) {
-    join_masters_on_cpu(master_bits(weight) + begin, master_bits(remainder) + begin,
-                        master.mutable_data_ptr<float>() + begin, end - begin);
+    kernels::join_masters_on_cpu(master_bits(weight) + begin, master_bits(remainder) + begin,
+                                 master.mutable_data_ptr<float>() + begin, end - begin);
   });
   return master;
 }
@@ -38,10 +38,11 @@ at::Tensor join_masters(const at::Tensor& weight, const at::Tensor& remainder) {
 void split_masters(const at::Tensor& master, const at::Tensor& weight,
                    const at::Tensor& remainder) {
   if (gpu::split_masters(master, weight, remainder)) return;
-  if (!weight.is_cpu()) refuse_device(weight);
+  if (!weight.is_cpu()) throw_no_kernel(weight);
   at::parallel_for(0, master.numel(), kGrainOfMasters, [&](int64_t begin, int64_t end) {
-    split_masters_on_cpu(master.const_data_ptr<float>() + begin, master_bits(weight) + begin,
-                         master_bits(remainder) + begin, end - begin);
+    kernels::split_masters_on_cpu(master.const_data_ptr<float>() + begin,
+                                  master_bits(weight) + begin, master_bits(remainder) + begin,
+                                  end - begin);
   });
 }
 
@@ -49,7 +50,7 @@ at::Tensor masters_of(const UnitState& state, const Range& range) {
   const at::Tensor stored = state.master_S.narrow(0, range.begin, range.count);
   if (state.remainder_S.defined())
     return join_masters(stored, state.remainder_S.narrow(0, range.begin, range.count));
-  return stored.to(at::kFloat);  // itself, if it is
+  return stored.to(at::kFloat);  // a float32 tensor itself
 }
 
 void set_masters(const UnitState& state, const Range& range, const at::Tensor& values) {
@@ -66,8 +67,8 @@ void read_masters(const UnitState& state, int64_t begin, std::span<float> out) {
   if (state.master_S.scalar_type() == at::kFloat) {
     std::copy_n(state.master_S.const_data_ptr<float>() + begin, size, out.data());
   } else if (state.remainder_S.defined()) {
-    join_masters_on_cpu(master_bits(state.master_S) + begin, master_bits(state.remainder_S) + begin,
-                        out.data(), size);
+    kernels::join_masters_on_cpu(master_bits(state.master_S) + begin,
+                                 master_bits(state.remainder_S) + begin, out.data(), size);
   } else {
     at::from_blob(out.data(), {size}).copy_(state.master_S.narrow(0, begin, size));
   }

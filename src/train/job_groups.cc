@@ -19,7 +19,7 @@ JobGroups::JobGroups(comm::Group& world, int64_t count) : world_(world) {
   for (int i = 0; i < size; ++i) mine.push_back(group * size + i);
   for (int i = 0; i < count; ++i) peers.push_back(i * size + world.rank() % size);
   if (count > 1) inner_ = world.split(mine, "group");
-  across_ = count > 1 ? world.split(peers, "across") : comm::make_alone();
+  across_ = count > 1 ? world.split(peers, "across") : comm::make_single_rank();
 }
 
 }  // namespace xffl::train

@@ -16,7 +16,7 @@ std::vector<int> strided_ranks(int first, int count, int stride) {
 
 Pipeline::Pipeline(comm::Group& world, int num_stages, at::Device device) : data_(&world) {
   if (num_stages == 1) {
-    downwards_ = comm::make_alone();
+    downwards_ = comm::make_single_rank();
     return;
   }
   if (num_stages < 1 || world.size() % num_stages != 0) {

@@ -216,7 +216,7 @@ class Bench {
       at::parallel_for(0, logits_RV.size(0), 1, [&](int64_t begin, int64_t end) {
         std::vector<Wide> scratch(static_cast<size_t>(width));
         for (int64_t row = begin; row < end; ++row)
-          llama::mutable_data<Wide>(nll_R)[row] = llama::cpu_kernels<T>().cross_entropy(
+          llama::mutable_data<Wide>(nll_R)[row] = kernels::block_kernels<T>().cross_entropy(
               llama::mutable_data<T>(logits_RV) + row * width, width,
               llama::const_data<int64_t>(labels_R)[row], Wide{1e-4f}, scratch.data());
       });

@@ -32,9 +32,9 @@ double seconds_of(at::Device device, const std::function<void()>& body) {
 }
 
 void save(const train::LoadedModel& model, at::Device device, const std::filesystem::path& out) {
-  const std::unique_ptr<comm::Group> alone = comm::make_alone();
-  train::Pipeline pipeline(*alone, 1, device);
-  train::MasterStream masters(model, *alone, pipeline, device);
+  const std::unique_ptr<comm::Group> single_rank = comm::make_single_rank();
+  train::Pipeline pipeline(*single_rank, 1, device);
+  train::MasterStream masters(model, *single_rank, pipeline, device);
   const auto values = [&](size_t i) { return masters.values(i, at::kBFloat16); };
   checkpoint::write_manifest(
       out, llama::write_model(out, model.config, model.specs, values, checkpoint::Dtype::kBF16));

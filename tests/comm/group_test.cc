@@ -1,5 +1,5 @@
-// The contract of comm::Group, on each implementation that runs here: alone, and Gloo with ranks as
-// threads of this process.
+// The contract of comm::Group, on a single rank and on Gloo, whose ranks are threads of this
+// process.
 #include "xffl/comm/group.h"
 
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ TEST_P(GroupContract, GathersInRankOrder) {
   });
 }
 
-TEST_P(GroupContract, ReduceScatterGivesEachItsPart) {
+TEST_P(GroupContract, ReduceScatterGivesEachRankItsPart) {
   run_ranks(GetParam(), [&](Group& group) {
     const at::Tensor all_WS = at::arange(group.size() * 3, at::kFloat);
     const at::Tensor mine_S = at::zeros({3}, at::kFloat);
@@ -66,8 +66,8 @@ TEST_P(GroupContract, ReduceScatterGivesEachItsPart) {
   });
 }
 
-// 0.1 cannot be summed exactly: the order shows. The sum of a part is the same whatever the parts.
-TEST_P(GroupContract, ReduceScatterSumsInTheSameOrderForAll) {
+// Sums of 0.1 are inexact and show their order. The sum of an element does not depend on its part.
+TEST_P(GroupContract, ReduceScatterSumsInTheSameOrderForAllParts) {
   run_ranks(GetParam(), [&](Group& group) {
     const at::Tensor all_WS = at::full({group.size() * 4}, 0.1 * (group.rank() + 1), at::kFloat);
     at::Tensor expected = at::full({4}, 0.1, at::kFloat);
@@ -92,7 +92,7 @@ TEST_P(GroupContract, ReduceScatterRoundsSumsOf16BitsOnce) {
   });
 }
 
-TEST_P(GroupContract, SeveralStartedCollectivesKeepTheirData) {
+TEST_P(GroupContract, ConcurrentCollectivesKeepTheirData) {
   run_ranks(GetParam(), [&](Group& group) {
     std::vector<at::Tensor> wholes, sums;
     std::vector<Pending> pending;
@@ -114,7 +114,7 @@ TEST_P(GroupContract, SeveralStartedCollectivesKeepTheirData) {
   });
 }
 
-TEST_P(GroupContract, SplitsIntoGroupsOfTheirOwn) {
+TEST_P(GroupContract, SplitsIntoIndependentGroups) {
   run_ranks(GetParam(), [&](Group& group) {
     std::vector<int> like_me;  // even ranks, odd ranks
     for (int rank = group.rank() % 2; rank < group.size(); rank += 2) like_me.push_back(rank);
@@ -130,7 +130,7 @@ TEST_P(GroupContract, SplitsIntoGroupsOfTheirOwn) {
 }
 
 TEST_P(GroupContract, SendsArriveInOrder) {
-  if (GetParam() == 1) return;  // nobody to send to
+  if (GetParam() == 1) return;  // no peer
   run_ranks(GetParam(), [&](Group& group) {
     const int next = (group.rank() + 1) % group.size();
     const int former = (group.rank() + group.size() - 1) % group.size();
@@ -146,8 +146,8 @@ TEST_P(GroupContract, SendsArriveInOrder) {
   });
 }
 
-// What rank 0 did before, all see.
-TEST_P(GroupContract, WaitsForTheFirst) {
+// All ranks see rank 0's earlier writes.
+TEST_P(GroupContract, WaitsForRankZero) {
   std::atomic<int> done{0};
   run_ranks(GetParam(), [&](Group& group) {
     for (int i = 1; i <= 3; ++i) {
@@ -161,7 +161,7 @@ TEST_P(GroupContract, WaitsForTheFirst) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, GroupContract, testing::Values(1, 2, 4));
 
-TEST(Gloo, ARankWhosePeerNeverComesGivesUp) {
+TEST(Gloo, TimesOutWithoutItsPeer) {
   if (!has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
   const Rendezvous lonely{0, 2, 0, 2, "127.0.0.1", free_port(), std::chrono::seconds(1)};
   try {
@@ -173,8 +173,8 @@ TEST(Gloo, ARankWhosePeerNeverComesGivesUp) {
   }
 }
 
-// A write may take any time.
-TEST(Gloo, TheFirstRankIsWaitedForLongerThanTheTimeout) {
+// Rank 0 may write for any time.
+TEST(Gloo, WaitForFirstExceedsTheTimeout) {
   if (!has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
   run_ranks(
       2,
@@ -185,7 +185,7 @@ TEST(Gloo, TheFirstRankIsWaitedForLongerThanTheTimeout) {
       std::chrono::seconds(2));
 }
 
-TEST(Gloo, TheFirstRanksDeathIsNoticed) {
+TEST(Gloo, WaitForFirstDetectsTheDeathOfRankZero) {
   if (!has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
   const int port = free_port();
   std::vector<std::thread> ranks;
@@ -200,7 +200,7 @@ TEST(Gloo, TheFirstRanksDeathIsNoticed) {
   for (std::thread& rank : ranks) rank.join();
 }
 
-TEST(Gloo, APeersDeathIsAnError) {
+TEST(Gloo, DeathOfAPeerThrows) {
   if (!has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
   const int port = free_port();
   std::vector<std::thread> ranks;

@@ -28,10 +28,10 @@ std::string error_of(std::map<std::string, std::string> variables) {
   return "no error";
 }
 
-TEST(Rendezvous, AWorldOfOneNeedsNothing) {
-  const Rendezvous alone = read_rendezvous(environment_of({}));
-  EXPECT_EQ(alone.world_size, 1);
-  EXPECT_EQ(alone.rank, 0);
+TEST(Rendezvous, WorldOfOneNeedsNoVariables) {
+  const Rendezvous single = read_rendezvous(environment_of({}));
+  EXPECT_EQ(single.world_size, 1);
+  EXPECT_EQ(single.rank, 0);
   EXPECT_EQ(read_rendezvous(environment_of({{"WORLD_SIZE", "1"}, {"RANK", "0"}})).world_size, 1);
   EXPECT_EQ(
       read_rendezvous(environment_of({{"SLURM_NTASKS", "1"}, {"SLURM_PROCID", "0"}})).world_size,
@@ -55,7 +55,7 @@ TEST(Rendezvous, ReadsPlainVariables) {
   EXPECT_EQ(rank.timeout.count(), 7);
 }
 
-TEST(Rendezvous, FallsBackToSlurm) {
+TEST(Rendezvous, UsesSlurmVariablesByDefault) {
   std::map<std::string, std::string> variables{
       {"SLURM_PROCID", "5"},      {"SLURM_NTASKS", "8"},
       {"SLURM_LOCALID", "1"},     {"SLURM_JOB_NODELIST", "lrdn[0012-0015,0020]"},
@@ -75,7 +75,7 @@ TEST(Rendezvous, FallsBackToSlurm) {
   EXPECT_EQ(other.master_address, "lrdn0013");
 }
 
-TEST(Rendezvous, NamesTheVariableThatIsWrong) {
+TEST(Rendezvous, NamesTheInvalidVariable) {
   EXPECT_THAT(error_of({{"RANK", "0"}}), testing::HasSubstr("WORLD_SIZE is not set"));
   EXPECT_THAT(error_of({{"WORLD_SIZE", "2"}}), testing::HasSubstr("RANK is not set"));
   EXPECT_THAT(error_of({{"RANK", "2"}, {"WORLD_SIZE", "2"}}),
@@ -92,7 +92,7 @@ TEST(Rendezvous, NamesTheVariableThatIsWrong) {
   EXPECT_THAT(error_of({{"XFFL_COMM_TIMEOUT", "0"}}), testing::HasSubstr("XFFL_COMM_TIMEOUT"));
 }
 
-TEST(Rendezvous, ReadsTheFirstHostOfSlurmsLists) {
+TEST(Rendezvous, ReadsTheFirstHostOfSlurmNodeLists) {
   EXPECT_EQ(first_host("node7"), "node7");
   EXPECT_EQ(first_host("a,b,c"), "a");
   EXPECT_EQ(first_host("n[001-003,7]"), "n001");

@@ -81,7 +81,7 @@ class Training {
   Training(const TrainingFiles& files, job::JobSpec spec, Device device = test_device())
       : spec_(std::move(spec)),
         device_(device),
-        world_(comm::make_alone()),
+        world_(comm::make_single_rank()),
         pipeline_(*world_, 1, device),
         shard_groups_(pipeline_.data(), spec_.training, 1),
         model_(train::load_model(files.model(),

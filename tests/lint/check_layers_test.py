@@ -40,4 +40,13 @@ expect({"src/plan/p.cc": "#include <fmt/format.h>\n"}, "only src/base/log.cc")
 expect({"apps/a/main.cc": "#include <spdlog/spdlog.h>\n"}, "only src/base/log.cc")
 expect({"src/base/CMakeLists.txt": "xffl_module(base SOURCES a.cc DEPENDS plan)"}, "depend on each other")
 expect({"src/plan/CMakeLists.txt": "xffl_module(plan SOURCES p.cc DEPENDS base ghost)"}, "which is no module")
+KERNELS = {
+    "src/kernels/CMakeLists.txt": "xffl_module(kernels SOURCES cpu/k.cc)\nxffl_module(kernels_cuda SOURCES cuda/k.cu DEPENDS base kernels)",
+    "src/kernels/cuda/k.cu": '#include "xffl/kernels/cpu/k.h"\n#include "xffl/kernels/cuda/k.h"\n',
+    "include/xffl/kernels/cuda/k.h": '#include "xffl/base/error.h"\n',
+}
+expect(KERNELS, None)
+expect({**KERNELS, "src/kernels/cpu/k.cc": '#include "xffl/kernels/cuda/k.h"\n'}, "does not list 'kernels_cuda'")
+expect({**KERNELS, "src/kernels/cuda/k.cu": "#include <torch/torch.h>\n"}, "only the trainer's modules")
+expect({**KERNELS, "include/xffl/kernels/cpu/k.h": '#include "xffl/base/error.h"\n'}, "does not list 'base'")
 print("ok")

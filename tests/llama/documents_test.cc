@@ -1,4 +1,4 @@
-// Reference: each document of a packed sequence alone.
+// Reference: each document of a packed sequence by itself.
 #include "xffl/llama/documents.h"
 
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@
 namespace xffl::llama {
 namespace {
 
-// Documents of these lengths one after the other; one runs across the border of two sequences, and
-// begins anew there.
+// Documents of these lengths one after the other; a document across the border of two sequences is
+// split there.
 constexpr int64_t kLengths[2][5] = {{5, 1, 40, 7, 17}, {33, 2, 3, 31, 1}};
 constexpr int64_t kPositions = 70;
 
@@ -83,23 +83,23 @@ void expect_packed_equals_documents(at::ScalarType dtype, Recompute recompute, d
   EXPECT_GT(std::fabs(unmasked - 1), 1e-3) << "the mask should matter";
 }
 
-TEST(Documents, PackedEqualsEachAlone) {
+TEST(Documents, PackedEqualsSeparateDocuments) {
   expect_packed_equals_documents(at::kDouble, Recompute::kNone, 1e-9);
   expect_packed_equals_documents(at::kFloat, Recompute::kNone, 1e-5);
 }
 
-TEST(Documents, AlsoWhereBlocksAreComputedAgain) {
+TEST(Documents, PackedEqualsSeparateDocumentsWithRecomputation) {
   expect_packed_equals_documents(at::kDouble, Recompute::kCheap, 1e-9);
   expect_packed_equals_documents(at::kDouble, Recompute::kFull, 1e-9);
 }
 
-// A dtype without kernels of ours: each document goes through ATen's attention alone.
+// A dtype without kernels: ATen's attention computes each document by itself.
 TEST(Documents, HalfPrecisionStaysWithinItsRounding) {
   expect_packed_equals_documents(at::kHalf, Recompute::kNone, 3e-2);
   expect_packed_equals_documents(at::kBFloat16, Recompute::kNone, 1e-1);
 }
 
-TEST(Documents, OneDocumentASequenceIsNoMask) {
+TEST(Documents, OneDocumentPerSequenceEqualsNoMask) {
   const checkpoint::LlamaConfig config = small_config();
   const Packed packed = make_packed(config.vocab_size);
   Model model(config, weights_of(random_values(parameter_specs(config)), at::kFloat));
@@ -107,7 +107,7 @@ TEST(Documents, OneDocumentASequenceIsNoMask) {
   EXPECT_TRUE(model.hidden(packed.tokens_BT, whole).equal(model.hidden(packed.tokens_BT)));
 }
 
-TEST(Documents, AnotherShapeIsRefused) {
+TEST(Documents, RejectsAnotherShape) {
   const checkpoint::LlamaConfig config = small_config();
   const Packed packed = make_packed(config.vocab_size);
   Model model(config, weights_of(random_values(parameter_specs(config)), at::kFloat));

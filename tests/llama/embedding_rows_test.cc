@@ -19,7 +19,7 @@ TEST(EmbeddingRows, BothWaysGiveTheSameBits) {
   }
 }
 
-TEST(EmbeddingRows, ARowThatComesOftenGrowsToTheEnd) {
+TEST(EmbeddingRows, SumsOfRepeatedRowsDoNotStall) {
   const at::Tensor gradient = at::zeros({2, 4}, at::kBFloat16);
   add_narrow_rows_at_once(gradient, at::ones({4096}, at::kLong),
                           at::ones({4096, 4}, at::kBFloat16));

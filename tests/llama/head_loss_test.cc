@@ -60,7 +60,7 @@ TEST(HeadLoss, EqualsAutogradOverWholeLogits) {
   expect_equal(make_case(37, 50, true), at::kFloat, 1e-5);
 }
 
-TEST(HeadLoss, SeveralChunksAndBlocksGiveTheSame) {
+TEST(HeadLoss, SeveralChunksAndBlocksEqualAutograd) {
   expect_equal(make_case(700, 70000, true), at::kDouble,
                1e-12);                                        // 479 rows a chunk, 3 rows a block
   expect_equal(make_case(2500, 40, true), at::kFloat, 1e-5);  // 2048 rows a chunk
@@ -70,7 +70,7 @@ TEST(HeadLoss, Bf16StaysWithinItsRounding) {
   expect_equal(make_case(300, 200, true), at::kBFloat16, 2e-2);
 }
 
-TEST(HeadLoss, RefusesLabelsBeyondTheVocabulary) {
+TEST(HeadLoss, RejectsLabelsBeyondTheVocabulary) {
   for (const int64_t label : {int64_t{11}, int64_t{-1}}) {
     Case c = make_case(5, 11, false);
     c.labels_N[2] = label;
@@ -82,7 +82,7 @@ TEST(HeadLoss, RefusesLabelsBeyondTheVocabulary) {
   }
 }
 
-TEST(HeadLoss, NoTargetGivesZeros) {
+TEST(HeadLoss, NoTargetsGiveZeros) {
   Case c = make_case(5, 11, false);
   c.labels_N.fill_(kIgnoreLabel);
   Weight head;
@@ -95,8 +95,8 @@ TEST(HeadLoss, NoTargetGivesZeros) {
   EXPECT_EQ(head.gradient.abs().max().item<double>(), 0);
 }
 
-// What a GPU's batches bring along, so that nobody waits for it.
-TEST(HeadLoss, TargetsThatAreKnownGiveTheSameBits) {
+// The targets of a GPU's batches, which spare the host a wait.
+TEST(HeadLoss, KnownTargetsGiveTheSameBits) {
   for (const bool ignored : {false, true}) {
     const Case c = make_case(90, 60, ignored);
     HeadLoss found[2];

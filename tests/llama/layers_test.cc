@@ -1,12 +1,10 @@
-// Reference: the same functions written plainly, by float64 autograd. Kernels of every instruction
-// set that this processor has are compared with each other and with those.
+// Reference: the same functions written plainly, by float64 autograd.
 #include "layers.h"
 
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
 #include "attention.h"
-#include "cpu_kernels.h"
 #include "on_cpu.h"
 #include "onednn_linear.h"
 #include "pointwise.h"
@@ -21,7 +19,7 @@ double error_of_layer(const at::Tensor& found, const at::Tensor& expected) {
          expected.to(at::kDouble).norm().item<double>();
 }
 
-// Exact products of float64; the others round once or twice.
+// Float64 products are exact; other dtypes round once or twice.
 double tolerance(at::ScalarType type) {
   if (type == at::kDouble) return 1e-12;
   return type == at::kFloat ? 1e-6 : 8e-3;
@@ -44,7 +42,7 @@ class Layers : public testing::TestWithParam<std::tuple<at::ScalarType, int64_t>
  protected:
   at::ScalarType dtype() const { return std::get<0>(GetParam()); }
   int64_t width() const { return std::get<1>(GetParam()); }
-  // What float64 sees of a value of the tested dtype.
+  // A value of the tested dtype, in float64.
   at::Tensor exact(at::IntArrayRef shape, int seed) const {
     return random(shape, seed).to(dtype()).to(at::kDouble);
   }
@@ -145,7 +143,7 @@ TEST_P(Layers, EmbeddingRowsThatRepeat) {
   EXPECT_LT(error_of_layer(mine.gradient, 2 * table.grad()), tolerance(dtype()));
 }
 
-// With a mask of dropout drawn as the layer draws it; the second of two layers has no adapter.
+// With the layer's dropout mask; the second of two layers has no adapter.
 TEST_P(Layers, LinearsWithAnAdapter) {
   for (const double probability : {0.0, 0.4}) {
     const LoraDropout dropout{probability,
@@ -210,7 +208,7 @@ TEST_P(Layers, Rope) {
   EXPECT_LT(error_of_layer(a.grad(), x.grad()), tolerance(dtype()));
 }
 
-// fp16 has no kernels: it is ATen's.
+// fp16 has no kernels: ATen computes it.
 INSTANTIATE_TEST_SUITE_P(Dtypes, Layers,
                          testing::Combine(testing::Values(at::kDouble, at::kFloat, at::kBFloat16,
                                                           at::kHalf),
@@ -220,7 +218,7 @@ struct AttentionCase {
   int64_t batch, positions, heads, kv_heads, head_dim;
 };
 
-// Documents of 1, 2, 3 ... tokens, from another one on in each sequence.
+// Documents of 1, 2, 3 ... tokens, with a different first length in each sequence.
 Documents some_documents(int64_t batch, int64_t positions) {
   const at::Tensor starts_BT = at::zeros({batch, positions}, at::kLong);
   for (int64_t b = 0; b < batch; ++b) {
@@ -271,7 +269,7 @@ void expect_equals_plain_autograd(AttentionOf attention, at::ScalarType dtype,
   const double limit = 3 * tolerance(dtype);
   EXPECT_LT(error_of_layer(found, y), limit) << c.positions;
   EXPECT_LT(error_of_layer(v2.grad(), v.grad()), limit) << c.positions;
-  if (c.positions == 1) return;  // no gradient but rounding's
+  if (c.positions == 1) return;  // the gradient is rounding errors only
   EXPECT_LT(error_of_layer(q2.grad(), q.grad()), limit) << c.positions;
   EXPECT_LT(error_of_layer(k2.grad(), k.grad()), limit) << c.positions;
 }
@@ -279,7 +277,7 @@ void expect_equals_plain_autograd(AttentionOf attention, at::ScalarType dtype,
 class Attention : public testing::TestWithParam<at::ScalarType> {};
 
 TEST_P(Attention, EqualsPlainAutograd) {
-  if (cpu_kernels<float>().attention == nullptr)
+  if (kernels::block_kernels<float>().attention == nullptr)
     GTEST_SKIP() << "this processor has no AVX-512: attention is ATen's";
   for (const AttentionCase& c : {AttentionCase{2, 13, 4, 2, 10}, AttentionCase{1, 64, 3, 3, 16},
                                  AttentionCase{1, 97, 4, 1, 48}, AttentionCase{2, 1, 2, 2, 7},
@@ -288,7 +286,7 @@ TEST_P(Attention, EqualsPlainAutograd) {
     expect_equals_plain_autograd(causal_attention, GetParam(), c,
                                  some_documents(c.batch, c.positions));
   }
-  // A document that is longer than a block, behind short ones.
+  // A document longer than a block, after short documents.
   Documents documents = some_documents(2, 150);
   documents.starts_BT.narrow(1, 45, 105).fill_(45);
   expect_equals_plain_autograd(causal_attention, GetParam(), {2, 150, 4, 2, 16}, documents);
@@ -313,7 +311,7 @@ TEST(Accumulate, OverwritesThenAdds) {
   }
 }
 
-// Which processor takes which of these is another question: all are right.
+// All strides are correct, whatever the processor prefers.
 TEST(OnednnLinear, TakesFactorsOfAnyStrides) {
   const at::Tensor x = random({40, 24}, 1).to(at::kFloat), w = random({70, 24}, 2).to(at::kFloat);
   if (!onednn_is_faster(x)) GTEST_SKIP() << "not an AMD processor with AVX-512: MKL multiplies";
@@ -323,70 +321,6 @@ TEST(OnednnLinear, TakesFactorsOfAnyStrides) {
             1e-6);
   EXPECT_LT(error_of_layer(onednn_linear(g, w.t(), {}), at::mm(wide(g), wide(w))), 1e-6);
   EXPECT_LT(error_of_layer(onednn_linear(g.t(), x.t(), {}), at::mm(wide(g).t(), wide(x))), 1e-6);
-}
-
-// Each set of kernels against the portable one, which the tests above have not run on this machine.
-template <class T>
-class KernelSets : public testing::Test {
- protected:
-  static double limit() {
-    if (std::is_same_v<T, double>) return 1e-13;
-    return std::is_same_v<T, Bf16> ? 1e-3 : 1e-6;
-  }
-};
-using Types = testing::Types<float, double, Bf16>;
-TYPED_TEST_SUITE(KernelSets, Types);
-
-template <class T>
-at::ScalarType dtype_of() {
-  if (std::is_same_v<T, float>) return at::kFloat;
-  return std::is_same_v<T, double> ? at::kDouble : at::kBFloat16;
-}
-
-TYPED_TEST(KernelSets, EverySetGivesTheSame) {
-  using T = TypeParam;
-  using W = Wide<T>;
-  int count = 0;
-  const CpuKernels<T>* sets = all_cpu_kernels<T>(&count);
-  ASSERT_GE(count, 1);
-  const at::Tensor x = random({7, 45}, 1).to(dtype_of<T>()), d = random({7, 45}, 2).to(x.dtype());
-  const at::Tensor w = random({45}, 3).to(x.dtype());
-  std::vector<at::Tensor> expected;
-  for (int i = 0; i < count; ++i) {
-    at::Tensor sum = at::empty_like(x), y = at::empty_like(x), grad = at::empty_like(x);
-    at::Tensor gate = at::empty_like(x), logits = x.clone();
-    at::Tensor inverse = at::empty({7}, accumulation_type(x.scalar_type()));
-    at::Tensor grad_w = at::zeros({45}, inverse.options()), scratch = at::empty_like(grad_w);
-    sets[i].rms_norm(const_data<T>(x), const_data<T>(d), const_data<T>(w), mutable_data<T>(sum),
-                     mutable_data<T>(y), mutable_data<W>(inverse), 7, 45, W(1e-5));
-    sets[i].rms_norm_backward(const_data<T>(d), const_data<T>(x), const_data<T>(sum),
-                              const_data<W>(inverse), const_data<T>(w), mutable_data<T>(grad),
-                              mutable_data<W>(grad_w), 7, 45);
-    const W nll = sets[i].cross_entropy(mutable_data<T>(logits), 315, 7, W(0.5),
-                                        mutable_data<W>(at::empty({315}, inverse.options())));
-    sets[i].swiglu(const_data<T>(x), const_data<T>(d), mutable_data<T>(gate), 315);
-    const std::vector<at::Tensor> found{
-        sum, y, grad, grad_w, logits, gate, at::scalar_tensor(nll, at::kDouble)};
-    if (i == 0) expected = found;
-    for (size_t j = 0; j < found.size(); ++j)
-      EXPECT_LT(error_of_layer(found[j], expected[j]), this->limit())
-          << "set " << i << ", result " << j;
-  }
-}
-
-TEST(Kernels, SoftmaxOfExtremesIsFinite) {
-  for (const float low : {-1e4f, -50.0f, 3e4f}) {
-    std::vector<float> logits(19, low), scratch(19);
-    logits[18] = low + 200;
-    const float nll =
-        cpu_kernels<float>().cross_entropy(logits.data(), 19, 18, 1.0f, scratch.data());
-    EXPECT_NEAR(nll, 0, 1e-6);
-    for (const float g : logits) EXPECT_LT(std::abs(g), 1e-6);
-  }
-  std::vector<float> logits(40, 0), scratch(40);
-  logits[3] = NAN;
-  EXPECT_TRUE(
-      std::isnan(cpu_kernels<float>().cross_entropy(logits.data(), 40, 1, 1.0f, scratch.data())));
 }
 
 }  // namespace

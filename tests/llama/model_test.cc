@@ -79,7 +79,7 @@ struct Data {
   at::Tensor tokens_BT, labels_BT;
 };
 
-// Three sequences; the second is shorter, padded with tokens that must not matter.
+// Three sequences; the second is shorter, and its padding must not matter.
 Data make_data(int64_t vocab_size) {
   at::manual_seed(11);
   const at::Tensor ids = at::randint(vocab_size, {3, 14}, at::kLong);
@@ -152,7 +152,7 @@ TEST(Model, PaddingChangesNothing) {
   EXPECT_LT((padded - alone).abs().max().item<double>(), 1e-9);
 }
 
-// Whatever is kept or computed again.
+// For every recomputation mode.
 TEST(Model, RecomputingGivesTheSameBits) {
   const checkpoint::LlamaConfig config = small_config();
   const std::vector<at::Tensor> values = random_values(parameter_specs(config));

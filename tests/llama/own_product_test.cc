@@ -1,12 +1,12 @@
-// Reference: the product of the same bfloat16 values in float64. LibTorch's own is the fall-back,
-// and compared in the same way.
+// Reference: the product of the same bfloat16 values in float64. LibTorch's product, the default,
+// is compared in the same way.
 #include "own_product.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
-#include "cpu_product.h"
 #include "product.h"
+#include "xffl/kernels/cpu/bf16_product.h"
 #include "xffl/llama/weight.h"
 
 namespace xffl::llama {
@@ -17,14 +17,14 @@ struct ProductCase {
   bool a_transposed, b_transposed;
 };
 
-// Whole tiles and steps, then less than them, one more, and odd.
+// Whole tiles and steps, then fewer, one more, and odd sizes.
 const ProductCase kProductCases[] = {
     {64, 96, 320, false, false},  {64, 96, 320, false, true},   {64, 96, 320, true, false},
     {64, 96, 320, true, true},    {33, 49, 322, false, true},   {70, 95, 34, false, false},
     {41, 1000, 700, false, true}, {300, 33, 1001, true, false}, {1031, 47, 644, false, false},
     {577, 800, 333, true, false}, {39, 34, 2050, true, true}};
 
-// In a larger matrix, so that its rows are not next to each other.
+// A part of a larger matrix, so that its rows are not contiguous.
 at::Tensor random_bf16(int64_t rows, int64_t width, bool transposed) {
   if (transposed) return random_bf16(width, rows, false).t();
   return at::randn({rows, width + 6}, at::kDouble).to(at::kBFloat16).narrow(1, 4, width);
@@ -33,7 +33,8 @@ at::Tensor random_bf16(int64_t rows, int64_t width, bool transposed) {
 class OwnProduct : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!has_bf16_product()) GTEST_SKIP() << "this processor has no AVX512-BF16, or has AMX";
+    if (!kernels::has_bf16_product())
+      GTEST_SKIP() << "this processor has no AVX512-BF16, or has AMX";
     at::manual_seed(5);
   }
   ~OwnProduct() override { at::set_num_threads(before_); }
@@ -90,7 +91,7 @@ TEST_F(OwnProduct, WritesNothingBesideTheResult) {
   }
 }
 
-// Padding is zeros times what lies there.
+// A padding zero times a NaN beside the factors would be NaN.
 TEST_F(OwnProduct, ReadsNothingBesideItsFactors) {
   for (const ProductCase& c : kProductCases) {
     const auto among_nan = [](int64_t rows, int64_t width, bool transposed) {
@@ -107,7 +108,7 @@ TEST_F(OwnProduct, ReadsNothingBesideItsFactors) {
   }
 }
 
-TEST_F(OwnProduct, LeavesTheRestToLibTorch) {
+TEST_F(OwnProduct, DeclinesOtherProducts) {
   const at::Tensor x = random_bf16(64, 64, false);
   EXPECT_FALSE(has_own_product(x.to(at::kFloat), x));
   EXPECT_FALSE(has_own_product(x.narrow(1, 0, 33), x.narrow(0, 0, 33)));  // an odd sum
@@ -116,7 +117,7 @@ TEST_F(OwnProduct, LeavesTheRestToLibTorch) {
   EXPECT_FALSE(own_product(at::empty({64, 64}, at::kBFloat16), x, x, true));
 }
 
-// Gradients of weights are summed in float32 without a rounding between.
+// A weight's gradients are summed in float32 without intermediate rounding.
 TEST_F(OwnProduct, AddsToAGradientInFloat32) {
   Weight weight;
   weight.value = random_bf16(64, 48, false);
@@ -131,8 +132,8 @@ TEST_F(OwnProduct, AddsToAGradientInFloat32) {
   EXPECT_LE(error_of(weight.gradient, expected), 1e-6);
 }
 
-// What is added may be of a kind that LibTorch multiplies: an adapter's, a narrow head's.
-TEST_F(OwnProduct, SumsAreMixed) {
+// LibTorch multiplies some of the addends: an adapter's, a narrow head's.
+TEST_F(OwnProduct, SumsMixWithLibTorchsProducts) {
   at::Tensor sum;
   at::Tensor expected = at::zeros({64, 48}, at::kDouble);
   for (const int64_t depth : {96, 8, 33, 64}) {

@@ -1,4 +1,4 @@
-// A model that float64 autograd is done with at once, and its values.
+// A model small enough for float64 autograd, and its values.
 #pragma once
 
 #include <torch/types.h>
@@ -32,7 +32,7 @@ inline std::vector<at::Tensor> random_values(const std::vector<ParameterSpec>& s
   return values;
 }
 
-/// Weights of that dtype with gradients of NaN, which must not survive.
+/// Weights of a dtype, with gradients of NaN, which the model must overwrite.
 inline std::vector<Weight> weights_of(const std::vector<at::Tensor>& values, at::ScalarType dtype) {
   std::vector<Weight> weights(values.size());
   for (size_t i = 0; i < values.size(); ++i) {

@@ -1,4 +1,4 @@
-// Work of ours and LibTorch's is shared by the same threads.
+// xffl's loops and LibTorch's run on the same threads.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
@@ -36,12 +36,12 @@ class Threads : public ::testing::Test {
   int before_ = at::get_num_threads();
 };
 
-TEST_F(Threads, ParallelForUsesAllOfThem) {
+TEST_F(Threads, ParallelForUsesAllThreads) {
   at::set_num_threads(2);
   EXPECT_EQ(threads_of_parallel_for().size(), 2);
 }
 
-TEST_F(Threads, AreThoseOfLibTorch) {
+TEST_F(Threads, AreLibTorchsThreads) {
   at::set_num_threads(2);
   const at::Tensor x = at::ones({1 << 20});
   const int64_t before = threads_of_process();

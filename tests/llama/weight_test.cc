@@ -6,8 +6,8 @@
 namespace xffl::llama {
 namespace {
 
-// A gradient in 16 bits is rounded when it is written: a product once, a row that comes 1000 times
-// once, where sums in bfloat16 would stop at 256.
+// A gradient in 16 bits is rounded once: for a product, and for a row that repeats 1000 times. Sums
+// in bfloat16 would stop at 256.
 TEST(Weight, GradientsInBf16AreRoundedOnce) {
   at::manual_seed(9);
   const at::Tensor a = at::randn({64, 24}).to(at::kBFloat16),

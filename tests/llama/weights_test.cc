@@ -62,7 +62,7 @@ TEST(Weights, WrittenModelsReadBack) {
   }
 }
 
-TEST(Weights, NamesWhatDoesNotFitTheConfig) {
+TEST(Weights, NamesTheTensorThatDoesNotFitTheConfig) {
   const test::TempDir dir;
   const checkpoint::LlamaConfig config = folder_config();
   const std::vector<ParameterSpec> specs = parameter_specs(config);
@@ -79,9 +79,9 @@ TEST(Weights, NamesWhatDoesNotFitTheConfig) {
   other = config;
   other.intermediate_size = 50;
   EXPECT_THAT(error_of(folder, other),
-              testing::HasSubstr("[48, 32], but config.json makes it [50, 32]"));
+              testing::HasSubstr("[48, 32]; config.json requires [50, 32]"));
   other = config;
-  other.tie_word_embeddings = true;  // lm_head.weight is there and unused
+  other.tie_word_embeddings = true;  // lm_head.weight is present and ignored
   EXPECT_EQ(error_of(folder, other), "");
 }
 

@@ -51,7 +51,7 @@ TEST(Adamw, TracksTorchsOptimizer) {
   }
 }
 
-// Clipping and unscaling need no pass of their own.
+// The step applies clipping and unscaling.
 TEST(Adamw, GradientFactorScalesTheGradients) {
   const std::vector<Parameter> layout{{{70, 65}, 0, true}, {{65}, 0, false}};
   FlatParameters scaled(layout, {}), plain(layout, {});
@@ -87,7 +87,7 @@ at::Tensor bits(const at::Tensor& x) {
   return x.contiguous().view(x.element_size() == 2 ? at::kShort : at::kInt);
 }
 
-// Every upper half, with lower halves about which rounding changes its mind.
+// Every upper half, with the lower halves around a tie.
 TEST(Masters, InTwoPartsAreExact) {
   std::vector<int32_t> patterns;
   for (uint32_t high = 0; high < 0x10000; ++high)
@@ -112,7 +112,7 @@ struct Storage {
   at::ScalarType gradients, moments;
 };
 
-// Ten clipped steps of parameters that begin as bfloat16 numbers; the masters.
+// The masters after ten clipped steps from bfloat16 parameters.
 std::vector<at::Tensor> stepped(const Storage& storage) {
   const std::vector<Parameter> layout = small_layout();
   FlatOptions options;
@@ -141,7 +141,7 @@ std::vector<at::Tensor> stepped(const Storage& storage) {
   return masters;
 }
 
-TEST(Adamw, MastersInTwoPartsAreFloat32Ones) {
+TEST(Adamw, MastersInTwoPartsEqualFloat32Masters) {
   for (const at::ScalarType gradients : {at::kFloat, at::kBFloat16}) {
     for (const at::ScalarType moments : {at::kFloat, at::kBFloat16}) {
       const std::vector<at::Tensor> want = stepped({Masters::kFloat32, gradients, moments});
@@ -152,7 +152,7 @@ TEST(Adamw, MastersInTwoPartsAreFloat32Ones) {
   }
 }
 
-// Gradients are bfloat16 numbers above: how they are stored does not matter.
+// The gradients above are bfloat16 numbers: float32 storage gives the same bits.
 TEST(Adamw, GradientsThatBf16HoldsExactlyGiveTheSameBits) {
   const std::vector<at::Tensor> want = stepped({Masters::kSplit, at::kFloat, at::kFloat});
   const std::vector<at::Tensor> found = stepped({Masters::kSplit, at::kBFloat16, at::kFloat});
@@ -160,9 +160,9 @@ TEST(Adamw, GradientsThatBf16HoldsExactlyGiveTheSameBits) {
 }
 
 // Reference: torch's fused AdamW, with parameters, gradients and moments in bfloat16. Both compute
-// in float32 and round once, from expressions in another order: where these fall on two sides of a
-// tie, a weight is one unit in its last place off, and stays so.
-TEST(Adamw, Bf16AloneTracksTorchs) {
+// in float32 and round once, but order the operations differently: around a tie, a weight differs
+// by one unit in the last place, and keeps the difference.
+TEST(Adamw, Bf16WeightsTrackTorchsFusedStep) {
   const std::vector<Parameter> layout{{{300, 65}, 0, true}};
   FlatOptions options;
   options.compute_dtype = options.gradient_dtype = at::kBFloat16;
@@ -185,7 +185,7 @@ TEST(Adamw, Bf16AloneTracksTorchs) {
   EXPECT_LT((found - want).norm().item<double>() / want.norm().item<double>(), 1e-3);
 }
 
-TEST(Adamw, TheNormOfBf16GradientsIsThatOfTheirValues) {
+TEST(Adamw, NormOfBf16GradientsIsTheNormOfTheirValues) {
   FlatOptions options;
   options.compute_dtype = options.gradient_dtype = at::kBFloat16;
   FlatParameters flat(small_layout(), options);

@@ -18,8 +18,8 @@ TEST(FlatLayout, DecayedParametersComeFirstAndNothingOverlaps) {
   EXPECT_EQ(layout.units()[1].size, 2 * kPieceElements);
 }
 
-// Parameters and gaps together are the whole buffer, once.
-TEST(FlatLayout, GapsAreWhatParametersLeave) {
+// Parameters and gaps cover each element of the buffer once.
+TEST(FlatLayout, GapsCoverTheRestOfTheBuffer) {
   for (const int num_shards : {1, 2, 3}) {
     const FlatLayout layout(small_layout(), num_shards);
     for (int unit = 0; unit < 2; ++unit) {

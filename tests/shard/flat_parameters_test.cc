@@ -1,4 +1,4 @@
-// Ranks are threads over Gloo. References: the same numbers in a world of one, or sums by hand.
+// Ranks are threads over Gloo. References: the same numbers on a single rank, or sums by hand.
 #include "xffl/shard/flat_parameters.h"
 
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ TEST(FlatParameters, TheNormIsGlobalAndExact) {
   EXPECT_TRUE(std::isnan(flat.gradient_square_sum()));
 }
 
-TEST(FlatParameters, WhatIsFrozenHasOneCopyInTheComputeDtype) {
+TEST(FlatParameters, FrozenParametersHaveOneCopyInTheComputeDtype) {
   FlatParameters flat(small_layout(), {.compute_dtype = at::kBFloat16, .frozen = true});
   EXPECT_EQ(flat.master_part(3).scalar_type(), at::kBFloat16);
   EXPECT_FALSE(flat.states()[1].gradient_S.defined());
@@ -62,8 +62,8 @@ TEST(FlatParameters, WhatIsFrozenHasOneCopyInTheComputeDtype) {
   EXPECT_TRUE(flat.compute(3).eq(1.5).all().item<bool>());
 }
 
-// Of a frozen block nothing is trained, but the units keep their numbers.
-TEST(FlatParameters, AUnitMayHaveNoParameters) {
+// A frozen block has no parameters, and the units keep their numbers.
+TEST(FlatParameters, UnitsMayBeEmpty) {
   test::run_ranks(2, [](comm::Group& world) {
     const auto gather = world.split({0, 1}, "gather"), reduce = world.split({0, 1}, "reduce");
     for (const Sharded sharded :
@@ -108,7 +108,7 @@ struct Mode {
 
 void PrintTo(const Mode& mode, std::ostream* out) { *out << mode.name; }
 
-// What three steps of two micro-batches leave.
+// The state after three steps of two micro-batches.
 struct Outcome {
   std::vector<at::Tensor> masters;
   std::vector<at::Tensor> computed;
@@ -221,7 +221,7 @@ TEST_P(FlatModes, GivesTheBitsOfDataParallelism) {
   }
 }
 
-TEST_P(FlatModes, GivesTheSameInShardGroups) {
+TEST_P(FlatModes, GivesTheSameBitsInShardGroups) {
   const Mode plain = GetParam().unsharded();
   const Outcome expected = outcomes(4, plain, 4)[0];
   for (const Outcome& found : outcomes(4, GetParam(), 2)) {
@@ -260,7 +260,7 @@ INSTANTIATE_TEST_SUITE_P(
         stored("zero3_float32_bf16_gradients", kZero3, {}, Masters::kFloat32, at::kBFloat16)),
     [](const auto& mode) { return std::string(mode.param.name); });
 
-// Data parallelism itself: the gradient is the sum over ranks.
+// In data parallelism the gradient is the sum over ranks.
 TEST(FlatParameters, DataParallelGradientsAreTheSumOverRanks) {
   if (!comm::has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
   test::run_ranks(3, [](comm::Group& world) {
@@ -307,7 +307,7 @@ void expect_none_held(const FlatParameters& flat) {
   }
 }
 
-TEST(FlatParameters, WhatIsGatheredIsFreedBehindItsUse) {
+TEST(FlatParameters, GatheredUnitsAreFreedAfterUse) {
   if (!comm::has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
   for (const Offload offload : {Offload{}, Offload{true, true}}) {
     test::run_ranks(2, [&](comm::Group& world) {
@@ -329,7 +329,8 @@ TEST(FlatParameters, WhatIsGatheredIsFreedBehindItsUse) {
   }
 }
 
-// Rank 0 of two that say the same; counts the reductions that were started and not waited for.
+// Rank 0 of two ranks with the same data; counts the reductions between their start and their
+// wait().
 class CountingGroup final : public comm::Group {
  public:
   int rank() const override { return 0; }
@@ -362,7 +363,7 @@ class CountingGroup final : public comm::Group {
   int most_ = 0;
 };
 
-TEST(FlatParameters, FewReductionsAreUnderWayAtOnce) {
+TEST(FlatParameters, ConcurrentReductionsAreLimited) {
   for (const Sharded sharded : {Sharded{}, kZero1, kZero2, kZero3}) {
     CountingGroup group;
     FlatParameters flat(six_units(), {.sharded = sharded}, {&group, &group, nullptr});
@@ -374,7 +375,7 @@ TEST(FlatParameters, FewReductionsAreUnderWayAtOnce) {
   }
 }
 
-TEST(FlatParameters, WhatIsShardedIsNotHeldWhole) {
+TEST(FlatParameters, ShardedBuffersAreNotHeldWhole) {
   if (!comm::has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
   test::run_ranks(2, [](comm::Group& world) {
     FlatParameters flat(small_layout(), {.sharded = kZero3}, {&world, &world, nullptr});
@@ -383,7 +384,7 @@ TEST(FlatParameters, WhatIsShardedIsNotHeldWhole) {
       EXPECT_EQ(flat.states()[static_cast<size_t>(unit)].master_S.numel(), whole / 2);
       EXPECT_EQ(flat.states()[static_cast<size_t>(unit)].gradient_S.numel(), whole / 2);
     }
-    EXPECT_ANY_THROW(flat.compute(0));  // nothing gathered
+    EXPECT_ANY_THROW(flat.compute(0));  // no unit is gathered
   });
 }
 

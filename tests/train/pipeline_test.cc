@@ -207,8 +207,8 @@ TEST(Pipeline, DataRanksAreNeighboursAndStagesAStrideApart) {
 }
 
 TEST(Pipeline, RejectsStagesThatDoNotDivideTheRanks) {
-  const auto alone = comm::make_alone();
-  const Error error = test::error_of([&] { Pipeline(*alone, 2, at::kCPU); });
+  const auto single_rank = comm::make_single_rank();
+  const Error error = test::error_of([&] { Pipeline(*single_rank, 2, at::kCPU); });
   EXPECT_EQ(error.kind(), ErrorKind::kConfig);
   EXPECT_NE(std::string(error.what()).find("does not divide the 1 ranks"), std::string::npos);
 }

@@ -126,7 +126,7 @@ def test_a_missing_rank_is_an_error(setting):
                        XFFL_COMM_TIMEOUT="2")
     result = harness.run([harness.BIN / "xffl-train", "--job", job("lonely")], check=False,
                          env={**os.environ, **environment}, timeout=60)
-    assert result.returncode == 9 and "meeting the other ranks" in result.stderr
+    assert result.returncode == 9 and "rendezvous with the other ranks" in result.stderr
     assert "frame #" not in result.stderr, "stack traces are for bugs"
 
 

@@ -1,11 +1,11 @@
-// Who this process is among the ranks of a job, and where they meet: from plain environment
+// This process's rank in the job, and the address of the ranks' rendezvous, from environment
 // variables.
 //
 // RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT when RANK or WORLD_SIZE is set;
 // otherwise srun's SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, the first host of SLURM_STEP_NODELIST
 // (or SLURM_JOB_NODELIST) and a port derived from SLURM_JOB_ID and SLURM_STEP_ID; otherwise a world
-// of one, which needs no rendezvous. XFFL_COMM_TIMEOUT: after how many seconds a rank that waits
-// for another gives up (600).
+// of one, which needs no rendezvous. XFFL_COMM_TIMEOUT: the seconds after which a rank stops
+// waiting for another rank (600).
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@
 
 namespace xffl::comm {
 
-/// Looks up a variable; empty when it is not set.
+/// Looks up a variable; empty if the variable is not set.
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
 Environment process_environment();
 
@@ -25,13 +25,13 @@ struct Rendezvous {
   int world_size = 1;
   int local_rank = 0;  // among the ranks of this machine: picks the GPU
   int local_world_size =
-      1;  // ranks on this machine, which share its cores; world_size when nothing tells
+      1;  // ranks on this machine, which share its cores; world_size if no variable tells
   std::string master_address;
   int master_port = 0;
   std::chrono::seconds timeout{600};
 };
 
-/// Throws kConfig naming the variable that is missing or out of range, with its value.
+/// Throws kConfig, which names the missing or invalid variable and its value.
 Rendezvous read_rendezvous(const Environment& environment);
 
 /// The first host of Slurm's compressed list: "lrdn[0012-0015,0020],x1" -> "lrdn0012". Throws

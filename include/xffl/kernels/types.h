@@ -1,9 +1,8 @@
-// What the kernels for NVIDIA GPUs are called with: no CUDA and no torch header is needed.
+// The types of the numbers that kernels for CPUs and for GPUs work on.
 #pragma once
 
 #include <cstdint>
-
-struct CUstream_st;  // *cudaStream_t
+#include <type_traits>
 
 namespace xffl::kernels {
 
@@ -15,10 +14,8 @@ struct Half {
   uint16_t bits;
 };
 
-/// Where a kernel goes. Launches do not wait; their buffers must live until the stream is through.
-struct Launch {
-  CUstream_st* stream = nullptr;
-  int num_multiprocessors = 1;
-};
+/// The type of the CPU's sums and functions of T.
+template <class T>
+using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 }  // namespace xffl::kernels

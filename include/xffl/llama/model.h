@@ -1,9 +1,9 @@
-// The LLaMA decoder (Touvron et al., 2023; grouped queries: Ainslie et al., 2023), numerically as
-// Hugging Face's LlamaForCausalLM: attention is causal without masks, so sequences of several
-// lengths are padded on the right with any token and the label kIgnoreLabel.
+// The LLaMA decoder (Touvron et al., 2023; grouped queries: Ainslie et al., 2023), with the
+// numerics of Hugging Face's LlamaForCausalLM. Attention is causal without masks, so callers pad
+// shorter sequences on the right with any token and the label kIgnoreLabel.
 //
 // The model works unit by unit (see parameters.h) and touches a unit's weights only between
-// hooks.enter and hooks.leave, so that they need not be there, or not whole, at other times.
+// hooks.enter and hooks.leave. At other times the weights may be sharded or freed.
 //
 // B sequences, T positions, D hidden, N heads, K key/value heads, H head_dim, F = H / 2, V
 // vocabulary.
@@ -29,62 +29,63 @@ namespace xffl::llama {
 
 struct LoraDropout;
 
-/// What a unit's weights are wanted for.
+/// The purpose of a use of a unit's weights.
 struct UnitUse {
   bool values = false;
   bool gradients = false;
 };
 
 /// Called around each use of a unit, in the order forward 0, 1, ... and backward ..., 1, 0. After
-/// `enter` the values (and the gradients' places) of model.weights(unit) are ready; after `leave`
-/// with `gradients`, this micro-batch adds nothing more to them. Uses of different units may
-/// overlap; those of one unit do not.
+/// `enter` the values (and the gradients' memory) of model.weights(unit) are ready; after `leave`
+/// with `gradients`, this micro-batch adds no more gradients to them. Uses of different units may
+/// overlap; uses of one unit do not.
 struct UnitHooks {
   std::function<void(int unit, UnitUse use)> enter;
   std::function<void(int unit, UnitUse use)> leave;
 };
 
-/// What backward computes again instead of keeping it, with the same bits: kCheap the outputs of
-/// norms and of SwiGLU, kFull all of a block from its input.
+/// The activations that backward recomputes, with the same bits: kCheap the outputs of norms and of
+/// SwiGLU, kFull a whole block from its input.
 enum class Recompute { kNone, kCheap, kFull };
 
 struct ModelOptions {
   UnitHooks hooks;
   Recompute recompute = Recompute::kNone;
-  /// Units [first_unit, end_unit) are worked here, the others by other pipeline stages; end_unit 0
-  /// means all. A tied head cannot be apart from its embedding (kUnsupported).
+  /// This process works on units [first_unit, end_unit), other pipeline stages on the other units;
+  /// end_unit 0 means all. A tied head and its embedding must be in one stage (else kUnsupported).
   int first_unit = 0;
   int end_unit = 0;
-  /// With an adapter beside the linear layers that it names.
+  /// Adds an adapter to the linear layers that it names.
   std::optional<checkpoint::LoraConfig> lora{};
 };
 
 class Model {
  public:
-  /// `weights` in the order of parameter_specs(config), with options.lora followed by those of
-  /// adapter_specs(); all of one dtype and device, those of other stages may be undefined. Values
-  /// and gradients may be empty until hooks.enter; without gradients a weight is frozen.
+  /// `weights` has the order of parameter_specs(config), followed, with options.lora, by
+  /// adapter_specs(). All weights have one dtype and device; weights of other stages may be
+  /// undefined. Values and gradients may be empty until hooks.enter; a weight without gradients is
+  /// frozen.
   Model(checkpoint::LlamaConfig config, std::vector<Weight> weights, ModelOptions options = {});
   ~Model();
   Model(Model&&) noexcept;
 
   const checkpoint::LlamaConfig& config() const { return config_; }
   int num_units() const { return static_cast<int>(unit_begins_.size()) - 1; }
-  /// Whether the first, or the last, unit is worked here.
+  /// Whether this stage has the first, or the last, unit.
   bool has_embedding() const { return options_.first_unit == 0; }
   bool has_head() const { return options_.end_unit == num_units(); }
-  /// The index of a unit's first parameter, and that after its last (of parameter_specs).
+  /// The index of a unit's first parameter, and the index after its last (in parameter_specs).
   size_t unit_begin(int unit) const { return unit_begins_.at(static_cast<size_t>(unit)); }
   std::span<Weight> weights(int unit);
-  /// The adapter's, in the order of adapter_specs(); empty without one.
+  /// The adapter's weights, in the order of adapter_specs(); empty without an adapter.
   std::span<Weight> adapter_weights();
   void set_hooks(UnitHooks hooks) { options_.hooks = std::move(hooks); }
 
-  /// Called by each Pass; an empty one by none.
+  /// Each Pass calls the hook; an empty hook is never called.
   void set_phase_hook(PhaseHook hook) { phase_hook_ = std::move(hook); }
 
-  /// Of the adapter's dropout in what follows; nothing: none is dropped. The same seed draws the
-  /// same masks, also when a block is computed again.
+  /// Sets the seed of the adapter's dropout for later calls; nullopt: no dropout. The same seed
+  /// draws the same masks, also when backward recomputes a block.
   void set_dropout_seed(std::optional<uint64_t> seed);
 
   /// The hidden states after the final norm; tokens are int64.
@@ -96,19 +97,19 @@ class Model {
   at::Tensor accumulate_gradients(const at::Tensor& tokens_BT, const at::Tensor& labels_BT,
                                   double scale, const Documents& documents = {});
 
-  /// The NLL of each label in float32, 0 where ignored; no gradients.
+  /// The NLL of each label in float32, 0 for kIgnoreLabel; no gradients.
   at::Tensor nll(const at::Tensor& tokens_BT, const at::Tensor& labels_BT,
                  const Documents& documents = {}) {
     return stage_nll({}, tokens_BT, labels_BT, documents);
   }
-  /// This stage's part in nll(): takes the former stage's output (undefined in the first stage) and
-  /// returns this one's, of the same shape; the last stage returns the NLL.
+  /// This stage's part of nll(): takes the previous stage's output (undefined in the first stage)
+  /// and returns this stage's output, of the same shape; the last stage returns the NLL.
   at::Tensor stage_nll(at::Tensor x_BTD, const at::Tensor& tokens_BT, const at::Tensor& labels_BT,
                        const Documents& documents);
 
   /// The next accumulate_gradients overwrites the gradients.
   void clear_gradients();
-  /// Zeroes the gradients that nothing was added to since clear_gradients().
+  /// Zeroes the gradients without an addition since clear_gradients().
   void finish_gradients();
 
  private:

@@ -1,8 +1,8 @@
 // A LLaMA's parameters: names as in Hugging Face's checkpoints, shapes, and the unit that each
 // belongs to.
 //
-// A unit is what is sharded, gathered and recomputed together: the embedding is unit 0, block i is
-// unit i + 1, the final norm and the head (absent when tied) are the last. Within a unit matrices
+// A unit is sharded, gathered and recomputed as a whole: the embedding is unit 0, block i is unit i
+// + 1, the final norm and the head (absent when tied) are the last unit. Within a unit matrices
 // come first, then vectors.
 #pragma once
 
@@ -27,7 +27,8 @@ struct ParameterSpec {
 /// In the order of units.
 std::vector<ParameterSpec> parameter_specs(const checkpoint::LlamaConfig& config);
 
-/// Of a LoRA adapter beside it, by the names in PEFT's files; each belongs to its block's unit.
+/// The parameters of a LoRA adapter, with the names in PEFT's files; each parameter belongs to its
+/// block's unit.
 std::vector<ParameterSpec> adapter_specs(const checkpoint::LlamaConfig& config,
                                          const checkpoint::LoraConfig& lora);
 

@@ -1,7 +1,7 @@
-// One micro-batch on its way through this process's units: forward, then backward.
+// One micro-batch's forward and backward through this process's units.
 //
-// Of a whole model, both in a row; of a pipeline's stage, other micro-batches may be between. What
-// backward needs is kept per block, so a block's share is freed as soon as its backward is done.
+// In a pipeline's stage, other micro-batches may run between forward and backward. Activations are
+// kept per block: a block's activations are freed right after its backward.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,8 +15,8 @@ namespace xffl::llama {
 
 class Pass {
  public:
-  /// tokens are needed by the first stage, labels by the last one (see
-  /// Model::accumulate_gradients), documents by all. `targets` are those of the flattened labels.
+  /// The first stage needs tokens, the last stage labels (see Model::accumulate_gradients), and all
+  /// stages documents. `targets` are the targets of the flattened labels.
   Pass(Model& model, at::Tensor tokens_BT, at::Tensor labels_BT, double scale,
        Documents documents = {}, Targets targets = {})
       : model_(model),
@@ -26,12 +26,12 @@ class Pass {
         documents_(std::move(documents)),
         targets_(std::move(targets)) {}
 
-  /// Takes the former stage's output (undefined in the first stage) and returns this one's, before
-  /// the final norm.
+  /// Takes the previous stage's output (undefined in the first stage) and returns this stage's
+  /// output, before the final norm.
   at::Tensor forward(at::Tensor x_BTD);
-  /// Takes the gradient of what forward returned (undefined in the last stage, which computes the
-  /// loss here) and returns that of its input (undefined in the first stage). Adds to the weights'
-  /// gradients.
+  /// Takes the gradient of forward's result (undefined in the last stage, which computes the loss
+  /// here) and returns the gradient of forward's input (undefined in the first stage). Adds to the
+  /// weights' gradients.
   at::Tensor backward(at::Tensor grad_BTD);
   /// The last stage's sum of the NLL, a float64 scalar, after backward.
   const at::Tensor& nll_sum() const { return nll_sum_; }
@@ -39,7 +39,7 @@ class Pass {
  private:
   struct BlockTape {
     at::Tensor input_BTD;
-    at::Tensor output_BTD;  // undefined: to be computed again
+    at::Tensor output_BTD;  // undefined: backward recomputes it
   };
   at::Tensor block_forward(int unit, const at::Tensor& x_BTD);
   at::Tensor block_backward(int unit, const at::Tensor& grad_BTD);
@@ -52,7 +52,7 @@ class Pass {
   double scale_;
   Documents documents_;
   Targets targets_;
-  Positions where_;  // from forward on
+  Positions where_;  // set by forward
   std::vector<BlockTape> tape_;
   at::Tensor trunk_BTD_;  // the last block's output
   at::Tensor nll_sum_;

@@ -1,4 +1,4 @@
-// The parts of a step that a model works through, told to clocks.
+// The phases of a step, for clocks.
 #pragma once
 
 #include <functional>
@@ -8,11 +8,11 @@ namespace xffl::llama {
 enum class Phase {
   kForward,   // embedding and blocks
   kHead,      // the final norm, the logits and the cross-entropy
-  kBackward,  // all gradients, those of the head among them
+  kBackward,  // all gradients, the head's included
 };
 
-/// Called when a phase begins, by the thread that computes: behind all work given to the device
-/// before, ahead of the phase's own. Chunks of the head alternate between kHead and kBackward.
+/// The computing thread calls it at the beginning of a phase: after all earlier work of the device,
+/// before the phase's own work. Chunks of the head alternate between kHead and kBackward.
 using PhaseHook = std::function<void(Phase)>;
 
 }  // namespace xffl::llama

@@ -14,7 +14,7 @@ namespace xffl::llama {
 at::Tensor rope_frequencies(const checkpoint::Rope& rope, int64_t head_dim);
 
 struct RopeTable {
-  at::Tensor cos_TF;  // F = head_dim / 2; B T rows where sequences differ in their positions
+  at::Tensor cos_TF;  // F = head_dim / 2; B T rows if sequences have different positions
   at::Tensor sin_TF;
 };
 /// Rows of positions 0 .. num_positions - 1; a row has the same bits in a table of any length.
@@ -23,11 +23,11 @@ RopeTable make_rope_table(const at::Tensor& frequencies_F, int64_t num_positions
 /// A view of the first `count` rows.
 RopeTable first_positions(const RopeTable& table, int64_t count);
 
-/// Of the positions that count from each document's first token: B T rows, from a table of at least
-/// T rows.
+/// The rows of positions that count from each document's first token: B T rows, from a table of at
+/// least T rows.
 RopeTable at_positions(const RopeTable& table, const Documents& documents);
 
-/// What attention is told of the places of a micro-batch's tokens.
+/// The positions of a micro-batch's tokens, for attention.
 struct Positions {
   RopeTable rope;
   Documents documents;

@@ -1,28 +1,28 @@
-// One parameter as the model uses it: a value to compute with and a place for its gradient.
+// One parameter of the model: its value and its gradient's memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace xffl::llama {
 
-/// Gradients are added straight to `gradient`, a view of somebody's flat buffer; autograd knows
-/// only activations. The first addition after clear() overwrites, so nothing is zeroed or copied.
+/// Layers add gradients directly to `gradient`, a view of a caller's flat buffer; autograd has
+/// activations only. The first addition after clear() overwrites, which saves zeroing and copies.
 class Weight {
  public:
   at::Tensor value;     // in the compute dtype
-  at::Tensor gradient;  // the same shape, float32 (float64 when value is) or value's 16 bits, in
-                        // which what is added is rounded; undefined: frozen, it goes nowhere
+  at::Tensor gradient;  // the same shape; float32 (float64 for a float64 value) or the value's
+                        // 16-bit dtype, which rounds additions; undefined: frozen
 
   bool is_trained() const { return gradient.defined(); }
   /// gradient += update
   void add(const at::Tensor& update);
-  /// gradient += scale * a_NM^T b_NK; the product is computed in the dtype of its factors.
+  /// gradient += scale * a_NM^T b_NK; the product has the dtype of its factors.
   void add_product(const at::Tensor& a_NM, const at::Tensor& b_NK, double scale = 1.0);
   /// gradient[rows_N] += update_ND
   void add_rows(const at::Tensor& rows_N, const at::Tensor& update_ND);
 
   void clear() { empty_ = true; }
-  /// Zeroes the gradient if nothing was added since clear().
+  /// Zeroes the gradient if there was no addition since clear().
   void finish();
 
  private:

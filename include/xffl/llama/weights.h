@@ -13,16 +13,16 @@
 
 namespace xffl::llama {
 
-/// Throws kRejected naming the first tensor that is missing, of another shape, not F32, F16 or
-/// BF16, or not a LLaMA's. A tied model's lm_head.weight and old checkpoints' rotary tables may be
-/// there; they are not used.
+/// Throws kRejected, which names the first tensor that is missing, of another shape or dtype (not
+/// F32, F16 or BF16), or not a LLaMA's. A tied model's lm_head.weight and old checkpoints' rotary
+/// tables are ignored.
 void check_parameters(const checkpoint::ModelFolder& folder,
                       const std::vector<ParameterSpec>& specs);
 
-/// Fills `out` with the tensor's values from element `begin` on: exact from every dtype.
+/// Fills `out` with the tensor's values from element `begin` on; every conversion is exact.
 void read_parameter(const checkpoint::ModelFolder& folder, const ParameterSpec& spec, int64_t begin,
                     std::span<float> out);
-/// The same of a contiguous float32 tensor on any device, by several threads.
+/// The same for a contiguous float32 tensor on any device, with several threads.
 void read_parameter(const checkpoint::ModelFolder& folder, const ParameterSpec& spec, int64_t begin,
                     at::Tensor out);
 
@@ -32,28 +32,28 @@ void read_parameter(const checkpoint::ModelFolder& folder, const ParameterSpec& 
 void initialize_parameter(const ParameterSpec& spec, double initializer_range, uint64_t seed,
                           at::Tensor out);
 
-/// A parameter's values, some of them at a time.
+/// A parameter's values, read in parts.
 struct Values {
-  /// Those of a tensor, of any floating dtype and device.
+  /// The values of a tensor of any floating dtype and device.
   Values(const at::Tensor& tensor);  // NOLINT: a lambda may return either
   Values() = default;
 
-  /// Called before each part, which come in order; may be empty.
+  /// Called before each part, in order; may be empty.
   std::function<void(int64_t begin, int64_t count)> prepare;
   /// Elements [begin, begin + out.size()), within the part.
   std::function<void(int64_t begin, std::span<float> out)> read;
 };
 
 /// Writes config.json and the safetensors files into `folder`, which is created; values are rounded
-/// to `dtype` (kF32, kBF16, kF16). `values(i)` is called once for each spec in order, and read
-/// until the next call. Returns what a manifest says of the files with tensors.
+/// to `dtype` (kF32, kBF16, kF16). Calls `values(i)` once for each spec in order, and reads the
+/// result until the next call. Returns the manifest entries of the files with tensors.
 std::vector<checkpoint::ManifestFile> write_model(const std::filesystem::path& folder,
                                                   checkpoint::LlamaConfig config,
                                                   const std::vector<ParameterSpec>& specs,
                                                   const std::function<Values(size_t)>& values,
                                                   checkpoint::Dtype dtype);
 
-/// The same of an adapter, in PEFT's format: adapter_config.json and adapter_model.safetensors.
+/// The same for an adapter, in PEFT's format: adapter_config.json and adapter_model.safetensors.
 std::vector<checkpoint::ManifestFile> write_adapter(const std::filesystem::path& folder,
                                                     const checkpoint::LoraConfig& lora,
                                                     const std::vector<ParameterSpec>& specs,

@@ -16,7 +16,7 @@ struct AdamwOptions {
   double beta2 = 0.95;
   double epsilon = 1e-8;
   double weight_decay = 0.0;
-  at::ScalarType moment_dtype = at::kFloat;  // or bfloat16, where the compute dtype is
+  at::ScalarType moment_dtype = at::kFloat;  // or bfloat16, with a compute dtype of bfloat16
 };
 
 class CopiesToDevice;
@@ -28,13 +28,12 @@ class Adamw {
   Adamw(FlatParameters& parameters, const AdamwOptions& options);
   ~Adamw();
 
-  /// Updates the masters from the gradients times `gradient_factor`, then what is computed with.
-  /// The step is computed in float32 whatever things are stored as: split masters take the very
-  /// same steps as float32 ones; without masters the weights are rounded once. What the gradients
-  /// are afterwards is undefined.
+  /// Updates the masters from the gradients times `gradient_factor`, then the compute weights. A
+  /// step computes in float32 for every storage: split masters take the same steps as float32
+  /// masters; without masters the weights are rounded once. The gradients are undefined afterwards.
   void step(double learning_rate, double gradient_factor = 1);
 
-  /// Of each unit, S elements; for saving and loading.
+  /// S elements for each unit; for saving and loading.
   std::vector<at::Tensor>& first_moments() { return first_moments_; }
   std::vector<at::Tensor>& second_moments() { return second_moments_; }
   int64_t num_steps() const { return num_steps_; }
@@ -52,7 +51,7 @@ class Adamw {
   std::vector<at::Tensor> first_moments_;
   std::vector<at::Tensor> second_moments_;
   int64_t num_steps_ = 0;
-  std::unique_ptr<CopiesToDevice> to_device_;  // of a step on the host, where copies are on a GPU
+  std::unique_ptr<CopiesToDevice> to_device_;  // for steps on the host with copies on a GPU
 };
 
 }  // namespace xffl::shard

@@ -1,9 +1,10 @@
-// Where each parameter lies in its unit's flat buffer, and which part of it a rank holds.
+// The place of each parameter in its unit's flat buffer, and the part of the buffer that a rank
+// holds.
 //
-// A unit (the embedding, a block, the head) is what is sharded, gathered and offloaded together.
-// Within a buffer the decayed parameters come first; each parameter begins at a multiple of 64
-// elements, the gaps are zero, and the buffer is padded so that every rank's shard is a whole
-// number of pieces of kPieceElements: sums over pieces are then the same however it is sharded.
+// A unit (the embedding, a block, the head) is sharded, gathered and offloaded as a whole. Within a
+// buffer the decayed parameters come first; each parameter begins at a multiple of 64 elements, the
+// gaps are zero, and the buffer is padded so that every rank's shard is a whole number of pieces of
+// kPieceElements: sums over pieces then do not depend on the sharding.
 #pragma once
 
 #include <cstddef>
@@ -54,7 +55,7 @@ class FlatLayout {
 
   /// Part `shard` of a unit's buffer.
   Range shard(int unit, int shard) const;
-  /// The elements of parameter `index` (from its own beginning) that lie in that part.
+  /// The elements of parameter `index` (counted from its beginning) that lie in that part.
   Range overlap(size_t index, int shard) const;
 
  private:

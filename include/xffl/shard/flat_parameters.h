@@ -2,16 +2,15 @@
 // whole or in shards: one path from data parallelism to ZeRO-3 (Rajbhandari et al., 2020) and
 // hybrid sharding (Zhao et al., 2023).
 //
-// Masters and gradients are float32 unless FlatOptions say otherwise. In a narrower compute dtype
-// the model reads a copy that is refreshed after each step; in float32, and where the weights are a
-// part of the masters or all that there is, it reads the masters themselves. What is sharded is
-// held in parts by the ranks of the shard group; a world of one, or a shard group of one, aliases
-// its buffers and copies nothing. The sums are those of one reduce-scatter over each unit whatever
-// is sharded, so for the same shard group all modes give the same bits.
+// Masters and gradients are float32 by default (FlatOptions). In a narrower compute dtype the model
+// reads a copy, which each step refreshes. It reads the masters themselves in float32, and where a
+// master is the weight or contains it. The ranks of the shard group hold the parts of a sharded
+// buffer; a shard group of one rank aliases its buffers and copies nothing. Every mode sums by one
+// reduce-scatter over each unit, so for the same shard group all modes give the same bits.
 //
 // In a step: for each micro-batch, open_gradients/close_gradients around each unit's backward and
 // gather/release around each use of its values; then finish_gradients(), gradient_norm(), the
-// optimizer, refresh_compute(). Collective: all ranks do the same in the same order. Not
+// optimizer, refresh_compute(). Collective: all ranks make the same calls in the same order. Not
 // thread-safe.
 #pragma once
 
@@ -30,38 +29,39 @@
 
 namespace xffl::shard {
 
-/// What each rank of the shard group holds a part of only; each line implies those above.
+/// The buffers that are split over the shard group; each line implies the lines above.
 struct Sharded {
   bool states = false;      // masters and the optimizer's moments (ZeRO-1)
-  bool gradients = false;   // ZeRO-2: reduced as soon as a unit's backward is done
-  bool parameters = false;  // ZeRO-3: gathered for a unit's work, freed behind it
+  bool gradients = false;   // ZeRO-2: reduced right after a unit's backward
+  bool parameters = false;  // ZeRO-3: gathered for a unit's work, then freed
 };
 
-/// What lives in the host's memory, pinned where the device is a GPU.
+/// The buffers in the host's memory, pinned if the device is a GPU.
 struct Offload {
   bool states = false;      // masters, moments and reduced gradients; the optimizer runs there
-  bool parameters = false;  // what is gathered from; needs sharded parameters or states offloaded
+  bool parameters = false;  // the source of gathers; needs sharded parameters or offloaded states
 };
 
 struct FlatOptions {
   at::Device device = at::kCPU;
   at::ScalarType compute_dtype = at::kFloat;
   Masters masters = Masters::kFloat32;
-  at::ScalarType gradient_dtype = at::kFloat;  // or bfloat16, with such a compute dtype
+  at::ScalarType gradient_dtype = at::kFloat;  // or bfloat16, with a compute dtype of bfloat16
   bool with_gradients = true;
   Sharded sharded;
   Offload offload;
-  // Nothing is trained: no gradients, and the masters are what is computed with, in its dtype,
-  // sharded and offloaded as parameters are.
+  // Without training there are no gradients. The masters are the compute weights, in the compute
+  // dtype, sharded and offloaded like parameters.
   bool frozen = false;
 };
 
-/// Whose ranks share the work; all must outlive the parameters. The default is a world of one.
+/// The groups whose ranks share the work; the groups outlive the parameters. The default is a
+/// single rank.
 struct Groups {
   comm::Group* gather = nullptr;    // the shard group, for parameters
   comm::Group* reduce = nullptr;    // the same ranks with connections of their own, for gradients
-  comm::Group* replicas = nullptr;  // the ranks that hold this rank's part in other shard groups
-  /// One rank of each pipeline stage: the others hold the units that have no elements here.
+  comm::Group* replicas = nullptr;  // the ranks with the same part in other shard groups
+  /// One rank of each pipeline stage: the other stages hold the units without elements here.
   comm::Group* stages = nullptr;
 };
 
@@ -69,9 +69,9 @@ struct Groups {
 /// unit without parameters has none.
 struct UnitState {
   at::Tensor master_S;      // float32, or bfloat16 weights: see masters_of()
-  at::Tensor remainder_S;   // int16: the other parts of the masters; undefined but for kSplit
+  at::Tensor remainder_S;   // int16: the other parts of the masters; defined for kSplit only
   at::Tensor gradient_S;    // undefined without gradients
-  at::Tensor copy_S;        // what is computed with, if that is not the masters themselves
+  at::Tensor copy_S;        // the compute weights, unless these are the masters
   int64_t num_decayed = 0;  // elements [0, num_decayed) decay
 };
 
@@ -85,37 +85,37 @@ class FlatParameters {
   int num_units() const { return static_cast<int>(units_.size()); }
   at::ScalarType compute_dtype() const { return options_.compute_dtype; }
 
-  /// Which of a parameter's elements this rank's masters hold.
+  /// The elements of a parameter that this rank's masters hold.
   Range master_range(size_t index) const;
-  /// Those masters as they are stored, one-dimensional, but for the remainders.
+  /// Those masters in their stored dtype, one-dimensional, without remainders.
   at::Tensor master_part(size_t index) const;
   /// Sets them to float32 values; see set_masters().
   void set_master_part(size_t index, const at::Tensor& values);
-  /// Sets some of them, from the `begin`th on, and a copy in the same memory: of masters on the
-  /// host, by several threads at once.
+  /// Sets some of those masters, from the `begin`th on, and their copy on the host. For masters on
+  /// the host; several threads may call it at once.
   void store_master_part(size_t index, int64_t begin, std::span<const float> values);
-  /// Elements [range.begin, ...) of those of a parameter, of any device, as set_masters() does.
+  /// Sets elements [range.begin, ...) of a parameter, from any device, like set_masters().
   void set_master_part(size_t index, const Range& range, const at::Tensor& values);
-  /// A unit's whole masters in float32; collective in the shard group; a copy where they are
-  /// sharded or stored otherwise.
+  /// A unit's whole masters in float32: a copy if they are sharded or stored in another dtype.
+  /// Collective in the shard group.
   at::Tensor gather_masters(int unit);
-  /// The same as they are stored: masters and, if there are any, remainders; nothing else.
+  /// The same in their stored dtypes: the masters, and the remainders if there are any.
   UnitState gather_stored_masters(int unit);
-  /// A parameter within such a buffer.
+  /// A parameter's view into such a buffer.
   at::Tensor view(const at::Tensor& flat_P, size_t index) const;
 
-  /// Starts bringing a unit's values together; they are used between gather and release.
+  /// Starts to gather a unit's values, which are valid between gather and release.
   void prefetch(int unit);
   void gather(int unit);
   void release(int unit);
   /// Valid between gather and release, in the compute dtype.
   at::Tensor compute(size_t index) const;
 
-  /// A step begins: gradients start from nothing.
+  /// Begins a step: the gradients start from zero.
   void begin_step();
-  /// Must be told before the backward of a step's last micro-batch.
+  /// Must be called before the backward of a step's last micro-batch.
   void set_last_micro_batch(bool last) { last_micro_batch_ = last; }
-  /// Whether a unit's gradients start anew with this micro-batch, or add to those that are there.
+  /// Whether this micro-batch overwrites a unit's gradients; it adds to them otherwise.
   bool open_gradients(int unit);
   /// The unit's gradients of this micro-batch are complete.
   void close_gradients(int unit);
@@ -127,40 +127,40 @@ class FlatParameters {
   /// the same bits on all ranks of the shard group and of the pipeline, and for all modes of
   /// sharding and numbers of stages. Collective.
   double gradient_square_sum() const;
-  /// The same as a scalar on the device, which nobody has waited for.
+  /// The same as a scalar on the device; the host does not wait for it.
   at::Tensor gradient_square_sums() const;
   void scale_gradients(double factor);
 
   std::vector<UnitState>& states() { return states_; }
   const std::vector<UnitState>& states() const { return states_; }
-  /// The elements of a unit that states()[unit] holds; which part this is, of how many.
+  /// The elements of a unit in states()[unit]; the number of parts, and this rank's part.
   Range state_range(int unit) const;
   int num_state_parts() const { return states_split() ? layout_.num_shards() : 1; }
   int state_part() const { return states_split() ? groups_.gather->rank() : 0; }
-  /// Whether another rank holds the same part before this one.
+  /// Whether a lower rank holds the same part.
   bool is_copy() const {
     return groups_.replicas->rank() > 0 || (!states_split() && groups_.gather->rank() > 0);
   }
-  /// The elements of buffers that hold no unit and are kept for the next: of its values, or its
-  /// gradients. At most two of a size.
+  /// The sizes of the spare buffers for values, and for gradients: no unit uses them now. At most
+  /// two buffers of a size.
   std::vector<int64_t> spare_values() const { return values_pool_.sizes(); }
   std::vector<int64_t> spare_gradients() const { return gradients_pool_.sizes(); }
-  /// Waits for what was prefetched and not used: before copies are written to.
+  /// Waits for prefetched, unused values: call it before writing to copies.
   void finish_gathers();
-  /// Whether store_master_part() brings all that is computed with up to date.
+  /// Whether store_master_part() updates all compute weights.
   bool copies_on_host() const;
-  /// Brings what is computed with up to the masters, from the copies if these are up to date.
+  /// Updates the compute weights from the masters, or from the copies if these are fresh.
   void refresh_compute(bool copies_are_fresh = false);
 
  private:
   struct Unit {
     at::Tensor compute_P;   // whole; undefined while sharded and released
-    at::Tensor compute_S;   // this rank's part, what is gathered from
+    at::Tensor compute_S;   // this rank's part, the source of gathers
     at::Tensor gradient_P;  // whole; undefined while sharded and closed
     comm::Pending gathering;
-    SideStream::Mark arrived;  // of what comes from the host's memory
+    SideStream::Mark arrived;  // the end of copies from the host
     bool gathering_started = false;
-    bool gradient_sent = false;  // to the host's memory, before the step's end
+    bool gradient_sent = false;  // to the host, before the end of the step
     at::Tensor gather_source;    // kept until gathered
     bool ready = false;          // compute_P is whole and up to date
     bool has_gradient = false;   // this step's earlier micro-batches are in the gradient
@@ -169,8 +169,8 @@ class FlatParameters {
     comm::Pending pending;
     int unit = 0;
     at::Tensor source_P;  // returns to the pool
-    at::Tensor part_S;    // goes to gradient_S; undefined: it is there already
-    bool add = false;     // to what is there
+    at::Tensor part_S;    // goes to gradient_S; undefined: already in gradient_S
+    bool add = false;     // to gradient_S
   };
   class Pool {
    public:
@@ -207,7 +207,7 @@ class FlatParameters {
 
   FlatLayout layout_;
   FlatOptions options_;
-  std::unique_ptr<comm::Group> alone_;
+  std::unique_ptr<comm::Group> single_rank_;
   Groups groups_;
   std::vector<Unit> units_;
   std::vector<UnitState> states_;

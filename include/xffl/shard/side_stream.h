@@ -1,7 +1,7 @@
-// Work of a GPU beside its main work: copies to and from the host's memory while kernels run.
+// A GPU's second stream: copies to and from the host's memory while kernels run.
 //
-// Like comm::Group's collectives, work is ordered by events: nothing here makes the host wait but
-// synchronize(). On a CPU all is done at once, and marks are null.
+// Events order the work, as in comm::Group's collectives: only synchronize() makes the host wait.
+// On a CPU work runs at once, and marks are null.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,22 +19,24 @@ namespace xffl::shard {
 
 class SideStream {
  public:
-  /// A point in a stream's work; null means that nothing is to be waited for.
+  /// A point in a stream's work; null: no wait is needed.
   using Mark = std::shared_ptr<c10::Event>;
 
   explicit SideStream(at::Device device);
 
-  /// Gives what `work` starts to the side stream, behind all that the current stream has been given
-  /// so far. Returns its end. Of memory that `work` uses and the caller frees, keep() must be told.
+  /// Starts `work` on the side stream, after all earlier work of the current stream. Returns the
+  /// end of `work`. The caller passes memory that `work` uses, and that the caller frees, to
+  /// keep().
   Mark run(const std::function<void()>& work);
-  /// `x`, of the current stream's memory, is used by work that was given to the side stream.
+  /// Keeps the memory of `x`, which belongs to the current stream, until the side stream has used
+  /// it.
   void keep(const at::Tensor& x) const;
 
-  /// What is given to the current stream from now on waits for the mark.
+  /// Later work of the current stream waits for the mark.
   void wait(const Mark& mark) const;
-  /// The host waits.
+  /// Makes the host wait for the mark.
   static void synchronize(const Mark& mark);
-  /// The end of what the current stream has been given so far.
+  /// The end of all earlier work of the current stream.
   Mark mark_current() const;
 
  private:

@@ -1,0 +1,50 @@
+// AdamW over flat buffers in one pass over memory, and masters in two parts. Every buffer may be
+// stored as float32 or as bfloat16.
+#pragma once
+
+#include <cstdint>
+
+namespace xffl::kernels {
+
+/// The factors of step t.
+struct AdamwFactors {
+  float gradient = 1;         // multiplies the gradient
+  float first = 0;            // 1 - beta1
+  float second = 0;           // 1 - beta2
+  float kept_second = 0;      // beta2
+  float decay = 0;            // learning rate * weight decay
+  float step = 0;             // learning rate / (1 - beta1^t)
+  float root_correction = 1;  // sqrt(1 - beta2^t)
+  float epsilon = 0;
+};
+
+/// A buffer of float32 or of bfloat16's bits: one of the two pointers is null.
+struct Stored {
+  float* wide = nullptr;
+  uint16_t* bf16 = nullptr;
+};
+
+/// A step's buffers. A copy in bfloat16 stands beside `master.wide` where `copy` is not null.
+/// `master.bf16` is a weight, with `remainder` (split_masters_on_cpu) or, where that is null,
+/// alone.
+struct AdamwBuffers {
+  Stored master;
+  uint16_t* copy = nullptr;
+  uint16_t* remainder = nullptr;
+  Stored gradient, first, second;
+};
+
+/// A step on elements [begin, end). The step computes in float32 and gives the same bits for every
+/// storage of the masters. It uses the new moments before they are rounded.
+void adamw_on_cpu(const AdamwBuffers& buffers, int64_t begin, int64_t end,
+                  const AdamwFactors& factors);
+
+/// split_masters() and join_masters() of kernels/cuda/optimizer.h, on a CPU.
+void split_masters_on_cpu(const float* master, uint16_t* weight, uint16_t* remainder, int64_t size);
+void join_masters_on_cpu(const uint16_t* weight, const uint16_t* remainder, float* master,
+                         int64_t size);
+
+/// The sum of the squares of `size` bfloat16.
+double square_sum_on_cpu(const uint16_t* x, int64_t size);
+
+}  // namespace xffl::kernels

@@ -1,0 +1,63 @@
+#include "xffl/kernels/cpu/byte_planes.h"
+
+#include <cstring>
+
+#include "cpu/target_clones.h"
+
+namespace xffl::kernels {
+namespace {
+
+XFFL_INLINE uint16_t word_at(const std::byte* words, size_t index) {
+  uint16_t word;  // little-endian, as every processor that this is built for
+  std::memcpy(&word, words + 2 * index, 2);
+  return word;
+}
+
+}  // namespace
+
+XFFL_TARGET_CLONES("avx2", "default")
+void split_difference(const std::byte* __restrict words, const std::byte* __restrict reference,
+                      std::byte* __restrict low, std::byte* __restrict high, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    const uint16_t code = zigzag(
+        static_cast<uint16_t>(in_order(word_at(words, i)) - in_order(word_at(reference, i))));
+    low[i] = static_cast<std::byte>(code & 0xff);
+    high[i] = static_cast<std::byte>(code >> 8);
+  }
+}
+
+XFFL_TARGET_CLONES("avx2", "default")
+void join_difference(const std::byte* __restrict low, const std::byte* __restrict high,
+                     const std::byte* __restrict reference, std::byte* __restrict words, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    const auto code =
+        static_cast<uint16_t>(static_cast<uint16_t>(low[i]) | static_cast<uint16_t>(high[i]) << 8);
+    const uint16_t word =
+        in_order(static_cast<uint16_t>(unzigzag(code) + in_order(word_at(reference, i))));
+    std::memcpy(words + 2 * i, &word, 2);
+  }
+}
+
+XFFL_TARGET_CLONES("avx2", "default")
+void split_words(const std::byte* __restrict words, std::byte* __restrict low,
+                 std::byte* __restrict high, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    const uint16_t word = word_at(words, i);
+    const auto code = static_cast<uint16_t>(word << 1 | word >> 15);
+    low[i] = static_cast<std::byte>(code & 0xff);
+    high[i] = static_cast<std::byte>(code >> 8);
+  }
+}
+
+XFFL_TARGET_CLONES("avx2", "default")
+void join_words(const std::byte* __restrict low, const std::byte* __restrict high,
+                std::byte* __restrict words, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    const auto code =
+        static_cast<uint16_t>(static_cast<uint16_t>(low[i]) | static_cast<uint16_t>(high[i]) << 8);
+    const auto word = static_cast<uint16_t>(code >> 1 | code << 15);
+    std::memcpy(words + 2 * i, &word, 2);
+  }
+}
+
+}  // namespace xffl::kernels

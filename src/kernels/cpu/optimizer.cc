@@ -1,0 +1,132 @@
+// How it works: the compiler vectorises plain loops, once for each target. Buffers of bfloat16 are
+// widened into, and narrowed from, blocks that stay in a core's first-level cache.
+#include "xffl/kernels/cpu/optimizer.h"
+
+#include <bit>
+#include <cmath>
+
+#include "cpu/target_clones.h"
+#include "xffl/kernels/cpu/half.h"
+
+namespace xffl::kernels {
+namespace {
+
+constexpr int64_t kBlock = 256;  // elements; a block stays in the first-level cache
+constexpr int64_t kLanes = 32;
+
+// To nearest, ties to even; never a NaN: the trainer ends a job whose masters are not finite.
+XFFL_INLINE uint16_t to_bf16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+XFFL_INLINE void widen(const uint16_t* __restrict from, float* __restrict to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) to[i] = bf16_to_float(from[i]);
+}
+
+XFFL_INLINE void narrow(const float* __restrict from, uint16_t* __restrict to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) to[i] = to_bf16(from[i]);
+}
+
+// The weight is the upper half, plus one where the lower half rounds up. NaNs are not rounded.
+XFFL_INLINE void split(const float* __restrict master, uint16_t* __restrict weight,
+                       uint16_t* __restrict remainder, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const auto bits = std::bit_cast<uint32_t>(master[i]);
+    const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+    weight[i] = static_cast<uint16_t>(is_nan ? (bits >> 16) | 0x40u : (bits + 0x8000u) >> 16);
+    remainder[i] = static_cast<uint16_t>(is_nan ? 0u : bits);
+  }
+}
+
+XFFL_INLINE void join(const uint16_t* __restrict weight, const uint16_t* __restrict remainder,
+                      float* __restrict master, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t low = remainder[i];
+    master[i] = std::bit_cast<float>(((weight[i] - (low >> 15)) << 16) | low);
+  }
+}
+
+// A block in float32: the buffer itself, or its copy in `staged`.
+XFFL_INLINE float* opened(const Stored& stored, int64_t begin, float* staged, int64_t count) {
+  if (stored.wide != nullptr) return stored.wide + begin;
+  widen(stored.bf16 + begin, staged, count);
+  return staged;
+}
+
+XFFL_INLINE void closed(const Stored& stored, int64_t begin, const float* staged, int64_t count) {
+  if (stored.wide == nullptr) narrow(staged, stored.bf16 + begin, count);
+}
+
+XFFL_INLINE void close_masters(const AdamwBuffers& buffers, int64_t begin, const float* master,
+                               int64_t count) {
+  uint16_t* rounded = buffers.master.wide != nullptr ? buffers.copy : buffers.master.bf16;
+  if (rounded == nullptr) return;
+  if (buffers.remainder != nullptr)
+    split(master, rounded + begin, buffers.remainder + begin, count);
+  else
+    narrow(master, rounded + begin, count);
+}
+
+}  // namespace
+
+XFFL_TARGET_CLONES("default", "avx2", "arch=x86-64-v4")
+void adamw_on_cpu(const AdamwBuffers& buffers, int64_t begin, int64_t end,
+                  const AdamwFactors& factors) {
+  const AdamwFactors f = factors;
+  alignas(64) float staged[4][kBlock];
+  for (int64_t block = begin; block < end; block += kBlock) {
+    const int64_t count = block + kBlock < end ? kBlock : end - block;
+    if (buffers.remainder != nullptr)
+      join(buffers.master.bf16 + block, buffers.remainder + block, staged[0], count);
+    float* __restrict master =
+        buffers.remainder != nullptr ? staged[0] : opened(buffers.master, block, staged[0], count);
+    const float* __restrict gradient = opened(buffers.gradient, block, staged[1], count);
+    float* __restrict first = opened(buffers.first, block, staged[2], count);
+    float* __restrict second = opened(buffers.second, block, staged[3], count);
+    for (int64_t i = 0; i < count; ++i) {
+      const float g = gradient[i] * f.gradient;
+      const float m = first[i] + f.first * (g - first[i]);
+      const float v = second[i] * f.kept_second + f.second * g * g;
+      first[i] = m;
+      second[i] = v;
+      const float root = std::sqrt(v) / f.root_correction + f.epsilon;
+      master[i] = master[i] - f.decay * master[i] - f.step * (m / root);
+    }
+    closed(buffers.first, block, first, count);
+    closed(buffers.second, block, second, count);
+    close_masters(buffers, block, master, count);
+  }
+}
+
+XFFL_TARGET_CLONES("default", "avx2", "arch=x86-64-v4")
+void split_masters_on_cpu(const float* master, uint16_t* weight, uint16_t* remainder,
+                          int64_t size) {
+  split(master, weight, remainder, size);
+}
+
+XFFL_TARGET_CLONES("default", "avx2", "arch=x86-64-v4")
+void join_masters_on_cpu(const uint16_t* weight, const uint16_t* remainder, float* master,
+                         int64_t size) {
+  join(weight, remainder, master, size);
+}
+
+XFFL_TARGET_CLONES("default", "avx2", "arch=x86-64-v4")
+double square_sum_on_cpu(const uint16_t* x, int64_t size) {
+  float lanes[kLanes] = {};
+  const int64_t whole = size / kLanes * kLanes;
+  for (int64_t i = 0; i < whole; i += kLanes)
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      const float value = bf16_to_float(x[i + lane]);
+      lanes[lane] += value * value;
+    }
+  double sum = 0;
+  for (const float lane : lanes) sum += static_cast<double>(lane);
+  for (int64_t i = whole; i < size; ++i) {
+    const auto value = static_cast<double>(bf16_to_float(x[i]));
+    sum += value * value;
+  }
+  return sum;
+}
+
+}  // namespace xffl::kernels

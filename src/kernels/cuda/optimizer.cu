@@ -1,0 +1,260 @@
+// Only fmaf() fuses a product and a sum: a master in two parts then takes the same steps, bit for
+// bit, as a master in float32.
+#include "rows.h"
+#include "xffl/kernels/cuda/optimizer.h"
+
+namespace xffl::kernels {
+namespace {
+
+// The factors of a step, rounded to float32 once.
+struct AdamwFactors {
+  explicit AdamwFactors(const AdamwNumbers& n)
+      : gradient(static_cast<float>(n.gradient_factor)),
+        decay(static_cast<float>(n.learning_rate * n.weight_decay)),
+        beta2(static_cast<float>(n.beta2)),
+        beta1_left(static_cast<float>(1 - n.beta1)),
+        beta2_left(static_cast<float>(1 - n.beta2)),
+        rate(static_cast<float>(n.learning_rate /
+                                (1 - std::pow(n.beta1, static_cast<double>(n.step))))),
+        inverse_root(
+            static_cast<float>(1 / std::sqrt(1 - std::pow(n.beta2, static_cast<double>(n.step))))),
+        epsilon(static_cast<float>(n.epsilon)) {}
+
+  float gradient, decay, beta2, beta1_left, beta2_left, rate, inverse_root, epsilon;
+};
+
+template <int kCount, class G, class M>
+XFFL_DEVICE void adamw_step(const AdamwFactors& by, const G* gradients, M* first, M* second,
+                            float (&w)[kCount]) {
+  float g[kCount], m[kCount], v[kCount];
+  load<kCount>(gradients, g);
+  load<kCount>(first, m);
+  load<kCount>(second, v);
+  for (int i = 0; i < kCount; ++i) {
+    const float grad = g[i] * by.gradient;
+    m[i] = fmaf(by.beta1_left, grad - m[i], m[i]);
+    v[i] = fmaf(by.beta2_left * grad, grad, by.beta2 * v[i]);
+    const float root = fmaf(sqrtf(v[i]), by.inverse_root, by.epsilon);
+    w[i] = fmaf(-by.rate, m[i] / root, fmaf(-by.decay, w[i], w[i]));
+  }
+  store<kCount>(first, m);
+  store<kCount>(second, v);
+}
+
+template <class T, class G, class M>
+struct Adamw {
+  float* master;
+  const G* gradient;
+  M *first, *second;
+  T* compute;
+  AdamwFactors by;
+
+  template <int kCount>
+  XFFL_DEVICE void run(int64_t at) const {
+    float w[kCount];
+    load<kCount>(master + at, w);
+    adamw_step(by, gradient + at, first + at, second + at, w);
+    store<kCount>(master + at, w);
+    if (compute != nullptr) store<kCount>(compute + at, w);
+  }
+};
+
+// weight = the upper half, plus one where the lower half rounds up. NaNs are not rounded.
+XFFL_DEVICE void split_master(float master, Bf16& weight, uint16_t& remainder) {
+  const uint32_t bits = as_bits(master);
+  const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  weight.bits = static_cast<uint16_t>(is_nan ? (bits >> 16) | 0x40u : (bits + 0x8000u) >> 16);
+  remainder = static_cast<uint16_t>(is_nan ? 0 : bits);
+}
+
+XFFL_DEVICE float join_master(Bf16 weight, uint16_t remainder) {
+  const uint32_t rounded_up = remainder >> 15;
+  return as_float(((weight.bits - rounded_up) << 16) | remainder);
+}
+
+struct SplitMasters {
+  const float* master;
+  Bf16* weight;
+  uint16_t* remainder;
+
+  template <int kCount>
+  XFFL_DEVICE void run(int64_t at) const {
+    float w[kCount];
+    load<kCount>(master + at, w);
+    store_split<kCount>(w, weight + at, remainder + at);
+  }
+  template <int kCount>
+  XFFL_DEVICE static void store_split(const float (&w)[kCount], Bf16* weight, uint16_t* remainder) {
+    alignas(16) Bf16 high[kCount];
+    alignas(16) uint16_t low[kCount];
+    for (int i = 0; i < kCount; ++i) split_master(w[i], high[i], low[i]);
+    store_raw<kCount>(weight, high);
+    store_raw<kCount>(remainder, low);
+  }
+};
+
+struct JoinMasters {
+  const Bf16* weight;
+  const uint16_t* remainder;
+  float* master;
+
+  template <int kCount>
+  XFFL_DEVICE void run(int64_t at) const {
+    float w[kCount];
+    load_joined<kCount>(weight + at, remainder + at, w);
+    store<kCount>(master + at, w);
+  }
+  template <int kCount>
+  XFFL_DEVICE static void load_joined(const Bf16* weight, const uint16_t* remainder,
+                                      float (&w)[kCount]) {
+    alignas(16) Bf16 high[kCount];
+    alignas(16) uint16_t low[kCount];
+    load_raw<kCount>(weight, high);
+    load_raw<kCount>(remainder, low);
+    for (int i = 0; i < kCount; ++i) w[i] = join_master(high[i], low[i]);
+  }
+};
+
+template <class G, class M>
+struct AdamwWithRemainder {
+  Bf16* weight;
+  uint16_t* remainder;
+  const G* gradient;
+  M *first, *second;
+  AdamwFactors by;
+
+  template <int kCount>
+  XFFL_DEVICE void run(int64_t at) const {
+    float w[kCount];
+    JoinMasters::load_joined<kCount>(weight + at, remainder + at, w);
+    adamw_step(by, gradient + at, first + at, second + at, w);
+    SplitMasters::store_split<kCount>(w, weight + at, remainder + at);
+  }
+};
+
+template <class G, class M>
+struct AdamwOnWeights {
+  Bf16* weight;
+  const G* gradient;
+  M *first, *second;
+  AdamwFactors by;
+
+  template <int kCount>
+  XFFL_DEVICE void run(int64_t at) const {
+    float w[kCount];
+    load<kCount>(weight + at, w);
+    adamw_step(by, gradient + at, first + at, second + at, w);
+    store<kCount>(weight + at, w);
+  }
+};
+
+struct Scale {
+  float* x;
+  float factor;
+
+  template <int kCount>
+  XFFL_DEVICE void run(int64_t at) const {
+    float v[kCount];
+    load<kCount>(x + at, v);
+    for (float& each : v) each *= factor;
+    store<kCount>(x + at, v);
+  }
+};
+
+template <int kCount, class T>
+XFFL_KERNEL(kElementThreads)
+square_sum_pieces(const T* x, double* sums, int64_t pieces, int64_t piece) {
+  const int64_t step = static_cast<int64_t>(num_threads()) * kCount;
+  for (int64_t index = block_index(); index < pieces; index += num_blocks()) {
+    double sum = 0;
+    for (int64_t i = thread_index() * kCount; i < piece; i += step) {
+      float v[kCount];
+      load<kCount>(x + index * piece + i, v);
+      for (int j = 0; j < kCount; ++j)
+        sum = fma(static_cast<double>(v[j]), static_cast<double>(v[j]), sum);
+    }
+    sum = block_sum(sum);
+    if (thread_index() == 0) sums[index] = sum;
+  }
+}
+
+constexpr int kElements = 8;  // 16 bytes of the narrowest buffer
+
+}  // namespace
+
+template <class T, class G, class M>
+void adamw(const Launch& on, float* master, const G* gradient, M* first_moment, M* second_moment,
+           T* compute, int64_t size, const AdamwNumbers& numbers) {
+  launch_elementwise<kElements>(on, "adamw", size,
+                                is_aligned(master, gradient, first_moment, second_moment, compute),
+                                Adamw<T, G, M>{master, gradient, first_moment, second_moment,
+                                               compute, AdamwFactors(numbers)});
+}
+
+template <class G, class M>
+void adamw_with_remainder(const Launch& on, Bf16* weight, uint16_t* remainder, const G* gradient,
+                          M* first_moment, M* second_moment, int64_t size,
+                          const AdamwNumbers& numbers) {
+  launch_elementwise<kElements>(
+      on, "adamw_with_remainder", size,
+      is_aligned(weight, remainder, gradient, first_moment, second_moment),
+      AdamwWithRemainder<G, M>{weight, remainder, gradient, first_moment, second_moment,
+                               AdamwFactors(numbers)});
+}
+
+template <class G, class M>
+void adamw_on_weights(const Launch& on, Bf16* weight, const G* gradient, M* first_moment,
+                      M* second_moment, int64_t size, const AdamwNumbers& numbers) {
+  launch_elementwise<kElements>(
+      on, "adamw_on_weights", size, is_aligned(weight, gradient, first_moment, second_moment),
+      AdamwOnWeights<G, M>{weight, gradient, first_moment, second_moment, AdamwFactors(numbers)});
+}
+
+void split_masters(const Launch& on, const float* master, Bf16* weight, uint16_t* remainder,
+                   int64_t size) {
+  launch_elementwise<kElements>(on, "split_masters", size, is_aligned(master, weight, remainder),
+                                SplitMasters{master, weight, remainder});
+}
+
+void join_masters(const Launch& on, const Bf16* weight, const uint16_t* remainder, float* master,
+                  int64_t size) {
+  launch_elementwise<kElements>(on, "join_masters", size, is_aligned(master, weight, remainder),
+                                JoinMasters{weight, remainder, master});
+}
+
+template <class T>
+void square_sums(const Launch& on, const T* x, double* sums, int64_t size, int64_t piece) {
+  constexpr int64_t kMaxBlocks = int64_t{1} << 30;
+  if (size == 0) return;
+  const bool packed = piece % kPack<T> == 0 && is_aligned(x);
+  const int64_t pieces = size / piece;
+  launch(on, "square_sums", packed ? square_sum_pieces<kPack<T>, T> : square_sum_pieces<1, T>,
+         std::min(pieces, kMaxBlocks),
+         threads_for(piece / (packed ? kPack<T> : 1), kElementThreads), x, sums, pieces, piece);
+}
+
+void scale(const Launch& on, float* x, int64_t size, float factor) {
+  launch_elementwise<kPack<float>>(on, "scale", size, is_aligned(x), Scale{x, factor});
+}
+
+#define XFFL_ADAMW(T, G, M)                                                          \
+  template void adamw<T, G, M>(const Launch&, float*, const G*, M*, M*, T*, int64_t, \
+                               const AdamwNumbers&);
+XFFL_ADAMW(float, float, float)
+XFFL_ADAMW(Half, float, float)
+
+#define XFFL_ADAMW_BF16(G, M)                                                                 \
+  XFFL_ADAMW(Bf16, G, M)                                                                      \
+  template void adamw_with_remainder<G, M>(const Launch&, Bf16*, uint16_t*, const G*, M*, M*, \
+                                           int64_t, const AdamwNumbers&);                     \
+  template void adamw_on_weights<G, M>(const Launch&, Bf16*, const G*, M*, M*, int64_t,       \
+                                       const AdamwNumbers&);
+XFFL_ADAMW_BF16(float, float)
+XFFL_ADAMW_BF16(float, Bf16)
+XFFL_ADAMW_BF16(Bf16, float)
+XFFL_ADAMW_BF16(Bf16, Bf16)
+
+template void square_sums<float>(const Launch&, const float*, double*, int64_t, int64_t);
+template void square_sums<Bf16>(const Launch&, const Bf16*, double*, int64_t, int64_t);
+
+}  // namespace xffl::kernels

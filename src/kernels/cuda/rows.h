@@ -1,0 +1,145 @@
+// Loads and stores of several elements at once, loops over a grid, and reductions over a block.
+//
+// Instructions of 16 bytes move kCount elements that fill them; other elements move one by one.
+// Kernels are compiled with kCount = kPack<T> for aligned buffers, and with 1 for other buffers and
+// for tails.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "device.h"
+
+namespace xffl::kernels {
+
+constexpr int kWarp = 32;
+
+/// Elements in 16 bytes.
+template <class T>
+constexpr int kPack = 16 / static_cast<int>(sizeof(T));
+
+template <int kCount, class T>
+XFFL_DEVICE void load_raw(const T* from, T (&to)[kCount]) {
+  constexpr int kBytes = kCount * static_cast<int>(sizeof(T));
+  if constexpr (kBytes % 16 == 0) {
+    for (int i = 0; i < kBytes / 16; ++i) copy16(to, from, i);
+  } else {
+    for (int i = 0; i < kCount; ++i) to[i] = from[i];
+  }
+}
+
+template <int kCount, class T>
+XFFL_DEVICE void store_raw(T* to, const T (&from)[kCount]) {
+  constexpr int kBytes = kCount * static_cast<int>(sizeof(T));
+  if constexpr (kBytes % 16 == 0) {
+    for (int i = 0; i < kBytes / 16; ++i) write16(to, from, i);
+  } else {
+    for (int i = 0; i < kCount; ++i) to[i] = from[i];
+  }
+}
+
+template <int kCount, class T>
+XFFL_DEVICE void load(const T* from, float (&to)[kCount]) {
+  alignas(16) T raw[kCount];
+  load_raw<kCount>(from, raw);
+  for (int i = 0; i < kCount; ++i) to[i] = widen(raw[i]);
+}
+
+template <int kCount, class T>
+XFFL_DEVICE void store(T* to, const float (&from)[kCount]) {
+  alignas(16) T raw[kCount];
+  for (int i = 0; i < kCount; ++i) narrow(from[i], raw[i]);
+  store_raw<kCount>(to, raw);
+}
+
+/// A value after rounding to T.
+template <class T>
+XFFL_DEVICE float rounded_to(float value) {
+  T narrowed;
+  narrow(value, narrowed);
+  return widen(narrowed);
+}
+
+template <class F>
+XFFL_DEVICE F warp_sum(F value) {
+  for (int mask = kWarp / 2; mask > 0; mask /= 2) value += shuffle_xor(value, mask);
+  return value;
+}
+
+/// The sum over the block's threads, for each thread; all threads call it. Reads before the call
+/// precede writes after the call.
+template <class F>
+XFFL_DEVICE F block_sum(F value) {
+  XFFL_SHARED F parts[kWarp];
+  value = warp_sum(value);
+  if (num_threads() == kWarp) {
+    sync_warp();
+    return value;
+  }
+  const int lane = thread_index() % kWarp;
+  sync();  // all threads have read the last call's parts
+  if (lane == 0) parts[thread_index() / kWarp] = value;
+  sync();
+  return warp_sum(lane < num_threads() / kWarp ? parts[lane] : F{0});
+}
+
+/// The same for the maximum; NaNs are skipped.
+XFFL_DEVICE float block_max(float value) {
+  XFFL_SHARED float parts[kWarp];
+  for (int mask = kWarp / 2; mask > 0; mask /= 2) value = fmaxf(value, shuffle_xor(value, mask));
+  if (num_threads() == kWarp) {
+    sync_warp();
+    return value;
+  }
+  const int lane = thread_index() % kWarp;
+  sync();
+  if (lane == 0) parts[thread_index() / kWarp] = value;
+  sync();
+  value = lane < num_threads() / kWarp ? parts[lane] : -INFINITY;
+  for (int mask = kWarp / 2; mask > 0; mask /= 2) value = fmaxf(value, shuffle_xor(value, mask));
+  return value;
+}
+
+// --- on the host -------------------------------------------------------------------------------
+
+template <class... Pointers>
+bool is_aligned(const Pointers*... pointers) {
+  return ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
+}
+
+/// The threads of a block for `work` items: whole warps.
+inline int threads_for(int64_t work, int most) {
+  const int64_t warps = (work + kWarp - 1) / kWarp;
+  return static_cast<int>(std::clamp(warps * kWarp, int64_t{kWarp}, int64_t{most}));
+}
+
+// --- element by element -------------------------------------------------------------------------
+
+constexpr int kElementThreads = 256;
+constexpr int64_t kBlocksPerMultiprocessor = 16;
+
+/// body.run<n>(i) works on elements [i, i + n).
+template <int kCount, class Body>
+XFFL_KERNEL(kElementThreads)
+elementwise(int64_t size, Body body) {
+  const int64_t stride = num_blocks() * num_threads();
+  const int64_t first = block_index() * num_threads() + thread_index();
+  const int64_t whole = size / kCount;
+  for (int64_t i = first; i < whole; i += stride) body.template run<kCount>(i * kCount);
+  if constexpr (kCount > 1) {
+    for (int64_t i = whole * kCount + first; i < size; i += stride) body.template run<1>(i);
+  }
+}
+
+template <int kCount, class Body>
+void launch_elementwise(const Launch& on, const char* name, int64_t size, bool aligned,
+                        const Body& body) {
+  if (size == 0) return;
+  const int64_t a_thread = aligned ? kCount : 1;
+  const int64_t needed = (size + a_thread * kElementThreads - 1) / (a_thread * kElementThreads);
+  const int64_t blocks = std::min(needed, kBlocksPerMultiprocessor * on.num_multiprocessors);
+  launch(on, name, aligned ? elementwise<kCount, Body> : elementwise<1, Body>, blocks,
+         kElementThreads, size, body);
+}
+
+}  // namespace xffl::kernels
