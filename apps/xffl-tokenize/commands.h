@@ -13,7 +13,7 @@ void add_train_command(CLI::App& app);
 void add_encode_command(CLI::App& app);
 void add_decode_command(CLI::App& app);
 void add_inspect_command(CLI::App& app);
-/// Its callback sets `exit_code` to that of xffl-train, which has said why.
+/// Its callback sets `exit_code` to that of xffl-train, which has printed the reason.
 void add_generate_command(CLI::App& app, int& exit_code);
 
 /// --input, --document, --text-field and --format of a command that reads corpora.

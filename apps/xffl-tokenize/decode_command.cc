@@ -22,7 +22,7 @@ struct DecodeFlags {
   uint64_t limit = 0;
 };
 
-// A file that gets its name when it is whole, and goes away when it never was.
+// A temporary file: renamed when complete, removed otherwise.
 class PartFile {
  public:
   explicit PartFile(std::filesystem::path path)

@@ -1,6 +1,6 @@
-// How it works: text to ids here, ids to ids in a child, xffl-train, ids to text here. A token can
-// be a part of a character and a text's first blank depends on what is before, so all ids are
-// decoded each time and what is new is printed.
+// How it works: this program encodes the prompt, a child process (xffl-train) generates ids, and
+// this program decodes them. A token can be a part of a character, and a leading blank depends on
+// the ids before, so each step decodes all ids and prints the new text.
 #include <unistd.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ struct GenerateFlags {
   std::vector<std::string> passed;  // to xffl-train as they are
 };
 
-// Prints what decoding has made sure of; on a terminal no escape of the text takes effect.
+// Prints the complete characters; escapes control characters on a terminal.
 class Printer {
  public:
   Printer(const tokenize::Tokenizer& tokenizer, std::vector<int32_t> prompt, bool silent)
@@ -116,7 +116,7 @@ int generate(const GenerateFlags& flags) {
       last = json;
     }
   });
-  if (code != 0) return code;  // it has said why
+  if (code != 0) return code;  // xffl-train has printed the reason
   printer.finish();
   if (flags.json) {
     last["text"] = printer.text();
@@ -148,7 +148,7 @@ void add_generate_command(CLI::App& app, int& exit_code) {
   command->add_option("--model", flags->model, "HF folder, with its tokenizer")->required();
   command->add_option("--tokenizer", flags->tokenizer, "Another tokenizer than the folder's");
   command->add_option("--prompt", flags->prompt, "The text to continue");
-  command->add_option("--prompt-file", flags->prompt_file, "Or a file of it");
+  command->add_option("--prompt-file", flags->prompt_file, "Or a file with the prompt");
   command->add_flag("--no-bos", flags->no_bos, "Do not begin with the tokenizer's BOS");
   command->add_flag("--json", flags->json, "One JSON object at the end, with the text");
   command->add_option("--trainer", flags->trainer, "xffl-train; else the one beside this program");

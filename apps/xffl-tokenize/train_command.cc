@@ -49,7 +49,7 @@ void add_train_command(CLI::App& app) {
                     "Spell unknown characters by bytes (default), or as <unk>");
   command
       ->add_option("--sample-megabytes", flags->sample_megabytes,
-                   "Learn from a seeded sample when there is more text than this")
+                   "Learn from a seeded sample of a larger text")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
   command->add_option("--seed", flags->options.seed, "Draws the sample")->capture_default_str();

@@ -33,7 +33,7 @@ class End {
   int fd_;
 };
 
-// Both directions at once: what the child reads as stdin and writes as stdout.
+// A socket pair: the child's stdin and stdout.
 std::array<int, 2> make_pair() {
   std::array<int, 2> pair{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()) != 0)
