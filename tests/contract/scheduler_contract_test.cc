@@ -20,7 +20,7 @@ namespace {
 
 // A facility whose jobs run until finish(); each coordinator() is a new scheduler.
 struct FacilityFixture {
-  virtual ~Place() = default;
+  virtual ~FacilityFixture() = default;
   virtual std::string why_not() { return {}; }  // not empty: unavailable on this machine
   virtual std::shared_ptr<Scheduler> coordinator() = 0;
   virtual JobRequest request(const std::string& name) = 0;

@@ -21,7 +21,7 @@ using test::kind_of;
 
 // A session and an empty folder at its facility.
 struct SessionFixture {
-  virtual ~Place() = default;
+  virtual ~SessionFixture() = default;
   virtual Session& session() = 0;
   virtual RemotePath folder() = 0;
 };
