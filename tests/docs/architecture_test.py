@@ -14,8 +14,10 @@ def dependencies() -> dict[str, set[str]]:
     """The modules that each module declares in DEPENDS."""
     found = {}
     for file in (ROOT / "src").glob("*/CMakeLists.txt"):
-        declared = re.search(r"\bDEPENDS\s+([\w\s]+)", re.sub(r"#.*", "", file.read_text(encoding="utf-8")))
-        found[file.parent.name] = set(declared[1].split()) - {"TORCH", "PRIVATE_LIBS"} if declared else set()
+        text = re.sub(r"#.*", "", file.read_text(encoding="utf-8"))
+        for name, body in re.findall(r"xffl_module\((\w+)([^)]*)\)", text):
+            declared = re.search(r"\bDEPENDS\s+([\w\s]+)", body)
+            found[name] = set(declared[1].split()) - {"TORCH", "PRIVATE_LIBS"} if declared else set()
     return {module: {other for other in others if other in found} for module, others in found.items()}
 
 
