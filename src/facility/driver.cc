@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "facility_actions.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 
@@ -14,16 +15,8 @@ namespace {
 FacilityPolicy policy_of(const Context& context, const plan::RoundPlan& plan,
                          const plan::FacilityPlan& facility,
                          std::chrono::milliseconds settle_time) {
-  const config::RoundPolicy& settings = context.experiment.policy;
-  FacilityPolicy policy;
-  policy.max_attempts = settings.max_attempts;
-  policy.rerun_budget = settings.rerun_budget;
-  policy.on_missing = settings.on_missing;
-  policy.deadline = settings.deadline;
-  policy.poll_interval =
-      context.experiment.poll_interval(context.experiment.facility(facility.facility));
-  policy.settle_time = settle_time;
-  policy.max_outage = settings.max_outage;
+  FacilityPolicy policy = facility_policy(
+      context.experiment, context.experiment.facility(facility.facility), settle_time);
   policy.seed = context.identity.secret + "/" + facility.facility.str();
   const history::FacilityState before = context.history.facility(plan.round - 1, facility.facility);
   if (before.accepted && !plan.evaluates)
@@ -35,15 +28,32 @@ FacilityPolicy policy_of(const Context& context, const plan::RoundPlan& plan,
 
 }  // namespace
 
+FacilityPolicy facility_policy(const config::Experiment& experiment,
+                               const config::Facility& facility,
+                               std::chrono::milliseconds settle_time) {
+  const config::RoundPolicy& settings = experiment.policy;
+  FacilityPolicy policy;
+  policy.max_attempts = settings.max_attempts;
+  policy.rerun_budget = settings.rerun_budget;
+  policy.on_missing = settings.on_missing;
+  policy.deadline = settings.deadline;
+  policy.poll_interval = experiment.poll_interval(facility);
+  policy.settle_time = settle_time;
+  policy.max_outage = settings.max_outage;
+  return policy;
+}
+
 FacilityDriver::FacilityDriver(Context& context, const plan::RoundPlan& plan,
                                const plan::FacilityPlan& facility)
     : context_(context),
       plan_(plan),
       facility_(facility),
-      actions_(context, plan, facility),
-      policy_(policy_of(context, plan, facility, actions_.settle_time())),
+      actions_(std::make_unique<FacilityActions>(context, plan, facility)),
+      policy_(policy_of(context, plan, facility, actions_->settle_time())),
       began_(context.services.clock.monotonic()),
       began_utc_(context.services.clock.utc()) {}
+
+FacilityDriver::~FacilityDriver() = default;
 
 FacilityOutcome FacilityDriver::run(std::stop_token stop) {
   const history::FacilityState before = known();
@@ -58,9 +68,9 @@ FacilityOutcome FacilityDriver::run(std::stop_token stop) {
     if (std::holds_alternative<Finish>(next.action)) break;
     if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
     if (const auto* submit = std::get_if<Submit>(&next.action))
-      actions_.look_at_room(submit->attempt);
-    const Event event = actions_.perform(next.action, stop);
-    if (const auto* poll = std::get_if<Poll>(&next.action)) actions_.show_progress(poll->attempt);
+      actions_->look_at_room(submit->attempt);
+    const Event event = actions_->perform(next.action, stop);
+    if (const auto* poll = std::get_if<Poll>(&next.action)) actions_->show_progress(poll->attempt);
     next = step(policy_, std::move(next.machine), event, now());
   }
   const history::FacilityState state = known();
@@ -73,7 +83,7 @@ bool FacilityDriver::brings_the_archive(const history::Accepted& accepted, std::
     const auto limit = deadline(policy_, now());
     return limit && limit->ends_attempts && limit->has_passed();
   };
-  const auto lost = actions_.mend_archive(accepted, policy_.max_outage, gives_up, stop);
+  const auto lost = actions_->mend_archive(accepted, policy_.max_outage, gives_up, stop);
   if (!lost) return true;
   log::warning(
       "an accepted update is lost: the facility trains again",
@@ -129,18 +139,18 @@ void FacilityDriver::keep(int attempt, history::Event event) {
 
 void FacilityDriver::complete(int attempt, history::Event& event) {
   if (auto* opened = std::get_if<history::AttemptOpened>(&event))
-    opened->nonce = actions_.spec(attempt).key.nonce;
+    opened->nonce = actions_->spec(attempt).key.nonce;
   if (auto* intended = std::get_if<history::SubmitIntended>(&event))
-    *intended = actions_.prepare_submission(attempt);
+    *intended = actions_->prepare_submission(attempt);
   if (auto* failed = std::get_if<history::AttemptFailed>(&event))
-    if (!known().current()->job_id.empty()) failed->output = actions_.output_tail(attempt);
+    if (!known().current()->job_id.empty()) failed->output = actions_->output_tail(attempt);
 }
 
 void FacilityDriver::log_event(int attempt, const history::Event& event) const {
   const log::Field facility{"facility", facility_.facility.str()};
   const log::Field round{"round", plan_.round}, number{"attempt", attempt};
   if (const auto* submitted = std::get_if<history::Submitted>(&event)) {
-    const auto offer = actions_.offer(attempt);
+    const auto offer = actions_->offer(attempt);
     const bool stayed = offer && offer->job == submitted->job_id;
     log::info(submitted->adopted ? "job found again"
               : stayed           ? "job that stayed goes on"
@@ -215,10 +225,10 @@ void FacilityDriver::end_jobs(const history::Attempt& attempt, std::stop_token s
   const int number = attempt.number;
   std::vector<Action> actions = {Fence{number}};
   if (!attempt.job_id.empty()) actions.push_back(CancelJob{number, JobId(attempt.job_id)});
-  actions.push_back(Sleep{attempt.job_id.empty() ? actions_.settle_time() : Nanoseconds(1)});
+  actions.push_back(Sleep{attempt.job_id.empty() ? actions_->settle_time() : Nanoseconds(1)});
   actions.push_back(FindJobs{number});
   for (size_t i = 0; i < actions.size(); ++i) {
-    const Event event = actions_.perform(actions[i], stop);
+    const Event event = actions_->perform(actions[i], stop);
     if (const auto* lost = std::get_if<Unreachable>(&event))
       throw Error(ErrorKind::kRemote, lost->reason);
     if (const auto* auth = std::get_if<AuthRequired>(&event))
@@ -237,8 +247,10 @@ void FacilityDriver::repeat_cancel(std::stop_token stop) {
     end_jobs(*attempt, stop);
 }
 
+void FacilityDriver::let_go() { actions_->let_go(); }
+
 void FacilityDriver::cancel(const std::string& reason) {
-  actions_.let_go();
+  actions_->let_go();
   const history::FacilityState state = known();
   const history::Attempt* current = state.current();
   if (current == nullptr || state.accepted) return;

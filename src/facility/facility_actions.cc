@@ -1,4 +1,4 @@
-#include "xffl/facility/facility_actions.h"
+#include "facility_actions.h"
 
 #include <algorithm>
 #include <utility>

@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "facility_actions.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
 #include "xffl/checkpoint/manifest.h"
-#include "xffl/facility/facility_actions.h"
 #include "xffl/facility/facility_errors.h"
 #include "xffl/facility/packed_models.h"
 #include "xffl/transfer/rate_meter.h"

@@ -1,11 +1,11 @@
 // The updates that have come, on this machine's disk.
 #include <filesystem>
 
+#include "facility_actions.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/checkpoint/manifest.h"
 #include "xffl/checkpoint/model_folder.h"
-#include "xffl/facility/facility_actions.h"
 
 namespace xffl::facility {
 
