@@ -18,8 +18,6 @@ struct FacilityOutcome {
   std::string missing;  // why there is no update from it in this round
 };
 
-class FacilityActions;
-
 /// The experiment's settings for the machine; `expected_training` and `seed` are the driver's.
 FacilityPolicy facility_policy(const config::Experiment& experiment,
                                const config::Facility& facility,
@@ -68,7 +66,8 @@ class FacilityDriver {
   Context& context_;
   const plan::RoundPlan& plan_;
   const plan::FacilityPlan& facility_;
-  std::unique_ptr<FacilityActions> actions_;
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
   FacilityPolicy policy_;
   Clock::MonotonicTime began_;
   Clock::UtcTime began_utc_;
