@@ -5,8 +5,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "fetch.h"
+#include "job.h"
+#include "push.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
+#include "xffl/facility/facility_errors.h"
 
 namespace xffl::facility {
 namespace {
@@ -14,16 +18,8 @@ namespace {
 FacilityPolicy policy_of(const Context& context, const plan::RoundPlan& plan,
                          const plan::FacilityPlan& facility,
                          std::chrono::milliseconds settle_time) {
-  const config::RoundPolicy& settings = context.experiment.policy;
-  FacilityPolicy policy;
-  policy.max_attempts = settings.max_attempts;
-  policy.rerun_budget = settings.rerun_budget;
-  policy.on_missing = settings.on_missing;
-  policy.deadline = settings.deadline;
-  policy.poll_interval =
-      context.experiment.poll_interval(context.experiment.facility(facility.facility));
-  policy.settle_time = settle_time;
-  policy.max_outage = settings.max_outage;
+  FacilityPolicy policy = facility_policy(
+      context.experiment, context.experiment.facility(facility.facility), settle_time);
   policy.seed = context.identity.secret + "/" + facility.facility.str();
   const history::FacilityState before = context.history.facility(plan.round - 1, facility.facility);
   if (before.accepted && !plan.evaluates)
@@ -33,17 +29,129 @@ FacilityPolicy policy_of(const Context& context, const plan::RoundPlan& plan,
   return policy;
 }
 
+// The event that tells the machine of an action's error; none: the error is this machine's own.
+std::optional<Event> event_of(const Error& error, const Action& action) {
+  const bool submits = std::holds_alternative<Submit>(action);
+  switch (error.kind()) {
+    case ErrorKind::kRemote:
+      if (submits) return SubmitUnknown{error.what()};
+      return Unreachable{error.what()};
+    case ErrorKind::kAuth:
+      return AuthRequired{error.what()};
+    case ErrorKind::kIo:  // a full disk, there or here: it may be mended while we wait
+      return Unreachable{error.what()};
+    case ErrorKind::kBusy:
+      if (submits) return SubmitDeferred{error.what()};
+      break;
+    case ErrorKind::kConfig:
+    case ErrorKind::kNotFound:
+      if (submits) return SubmitRejected{error.what()};
+      break;
+    default:
+      break;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
+
+// The parts that perform the machine's actions.
+struct FacilityDriver::Parts {
+  Parts(Context& context, const plan::RoundPlan& plan, const plan::FacilityPlan& facility)
+      : site(context, plan, facility), push(site), job(site), fetch(site) {}
+
+  /// The action's outcome. A failure of the link or of the facility is an event; a failure of this
+  /// machine throws, as does kCancelled on `stop`.
+  Event perform(const Action& action, std::stop_token stop) {
+    site.gained_bytes = 0;
+    try {
+      return std::visit([&](const auto& each) { return perform(each, stop); }, action);
+    } catch (const Error& error) {
+      auto event = event_of(error, action);
+      if (!event) throw;
+      if (auto* lost = std::get_if<Unreachable>(&*event)) lost->gained_bytes = site.gained_bytes;
+      return *std::move(event);
+    }
+  }
+
+  Site site;
+  ModelPush push;
+  FacilityJob job;
+  UpdateFetch fetch;
+
+ private:
+  Event perform(const Push& action, std::stop_token stop) {
+    return push.push(action.attempt, stop);
+  }
+  Event perform(const Submit& action, std::stop_token stop) {
+    return Submitted{job.submit(action.attempt, stop)};
+  }
+  Event perform(const FindJobs& action, std::stop_token stop) {
+    return Found{job.find(action.attempt, stop)};
+  }
+  Event perform(const Poll& action, std::stop_token stop);
+  Event perform(const FetchUpdate& action, std::stop_token stop) {
+    return fetch.fetch(action.attempt, stop);
+  }
+  Event perform(const CancelJob& action, std::stop_token stop) {
+    job.cancel(action.attempt, action.job, stop);
+    return Completed{};
+  }
+  Event perform(const Fence& action, std::stop_token) {
+    job.fence(action.attempt);
+    return Completed{};
+  }
+  Event perform(const Sleep& action, std::stop_token stop) {
+    site.sleep(action.duration, stop);
+    return TimerFired{};
+  }
+  Event perform(const Finish&, std::stop_token) { return TimerFired{}; }
+};
+
+Event FacilityDriver::Parts::perform(const Poll& action, std::stop_token stop) {
+  using submit::JobState;
+  Polled polled{.reported = fetch.has_reported(action.attempt), .status = {}};
+  if (polled.reported) return polled;
+  fetch.max_change();  // needed later: there is time now
+  if (!action.ask_scheduler) return polled;
+  polled.status = job.query(action.attempt, action.job, stop);
+  const JobState state = polled.status->state;
+  if (state == JobState::kPending || state == JobState::kHeld)
+    push.look_after_model(action.attempt, stop);
+  // The job may have reported and ended since: no need to give its files the settle time then.
+  if (state == JobState::kEnded || state == JobState::kUnknown)
+    polled.reported = fetch.has_reported(action.attempt);
+  if (state == JobState::kEnded && !polled.reported)
+    polled.model_error = at_the_facility([&] { return push.given_model_problem(action.attempt); });
+  return polled;
+}
+
+FacilityPolicy facility_policy(const config::Experiment& experiment,
+                               const config::Facility& facility,
+                               std::chrono::milliseconds settle_time) {
+  const config::RoundPolicy& settings = experiment.policy;
+  FacilityPolicy policy;
+  policy.max_attempts = settings.max_attempts;
+  policy.rerun_budget = settings.rerun_budget;
+  policy.on_missing = settings.on_missing;
+  policy.deadline = settings.deadline;
+  policy.poll_interval = experiment.poll_interval(facility);
+  policy.settle_time = settle_time;
+  policy.max_outage = settings.max_outage;
+  return policy;
+}
 
 FacilityDriver::FacilityDriver(Context& context, const plan::RoundPlan& plan,
                                const plan::FacilityPlan& facility)
     : context_(context),
       plan_(plan),
       facility_(facility),
-      actions_(context, plan, facility),
-      policy_(policy_of(context, plan, facility, actions_.settle_time())),
+      parts_(std::make_unique<Parts>(context, plan, facility)),
+      policy_(policy_of(context, plan, facility, parts_->site.settle_time())),
       began_(context.services.clock.monotonic()),
       began_utc_(context.services.clock.utc()) {}
+
+FacilityDriver::~FacilityDriver() = default;
 
 FacilityOutcome FacilityDriver::run(std::stop_token stop) {
   const history::FacilityState before = known();
@@ -58,9 +166,10 @@ FacilityOutcome FacilityDriver::run(std::stop_token stop) {
     if (std::holds_alternative<Finish>(next.action)) break;
     if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
     if (const auto* submit = std::get_if<Submit>(&next.action))
-      actions_.look_at_room(submit->attempt);
-    const Event event = actions_.perform(next.action, stop);
-    if (const auto* poll = std::get_if<Poll>(&next.action)) actions_.show_progress(poll->attempt);
+      parts_->push.check_space(submit->attempt);
+    const Event event = parts_->perform(next.action, stop);
+    if (const auto* poll = std::get_if<Poll>(&next.action))
+      parts_->job.show_progress(poll->attempt);
     next = step(policy_, std::move(next.machine), event, now());
   }
   const history::FacilityState state = known();
@@ -73,7 +182,7 @@ bool FacilityDriver::brings_the_archive(const history::Accepted& accepted, std::
     const auto limit = deadline(policy_, now());
     return limit && limit->ends_attempts && limit->has_passed();
   };
-  const auto lost = actions_.mend_archive(accepted, policy_.max_outage, gives_up, stop);
+  const auto lost = parts_->fetch.restore(accepted, policy_.max_outage, gives_up, stop);
   if (!lost) return true;
   log::warning(
       "an accepted update is lost: the facility trains again",
@@ -129,18 +238,18 @@ void FacilityDriver::keep(int attempt, history::Event event) {
 
 void FacilityDriver::complete(int attempt, history::Event& event) {
   if (auto* opened = std::get_if<history::AttemptOpened>(&event))
-    opened->nonce = actions_.spec(attempt).key.nonce;
+    opened->nonce = parts_->site.spec(attempt).key.nonce;
   if (auto* intended = std::get_if<history::SubmitIntended>(&event))
-    *intended = actions_.prepare_submission(attempt);
+    *intended = parts_->job.prepare_submission(attempt);
   if (auto* failed = std::get_if<history::AttemptFailed>(&event))
-    if (!known().current()->job_id.empty()) failed->output = actions_.output_tail(attempt);
+    if (!known().current()->job_id.empty()) failed->output = parts_->job.output_tail(attempt);
 }
 
 void FacilityDriver::log_event(int attempt, const history::Event& event) const {
   const log::Field facility{"facility", facility_.facility.str()};
   const log::Field round{"round", plan_.round}, number{"attempt", attempt};
   if (const auto* submitted = std::get_if<history::Submitted>(&event)) {
-    const auto kept = actions_.kept_allocation(attempt);
+    const auto kept = parts_->job.kept_allocation(attempt);
     const bool reused = kept && kept->job == submitted->job_id;
     log::info(submitted->adopted ? "job found again"
               : reused           ? "kept allocation takes the attempt"
@@ -215,10 +324,10 @@ void FacilityDriver::end_jobs(const history::Attempt& attempt, std::stop_token s
   const int number = attempt.number;
   std::vector<Action> actions = {Fence{number}};
   if (!attempt.job_id.empty()) actions.push_back(CancelJob{number, JobId(attempt.job_id)});
-  actions.push_back(Sleep{attempt.job_id.empty() ? actions_.settle_time() : Nanoseconds(1)});
+  actions.push_back(Sleep{attempt.job_id.empty() ? parts_->site.settle_time() : Nanoseconds(1)});
   actions.push_back(FindJobs{number});
   for (size_t i = 0; i < actions.size(); ++i) {
-    const Event event = actions_.perform(actions[i], stop);
+    const Event event = parts_->perform(actions[i], stop);
     if (const auto* lost = std::get_if<Unreachable>(&event))
       throw Error(ErrorKind::kRemote, lost->reason);
     if (const auto* auth = std::get_if<AuthRequired>(&event))
@@ -237,8 +346,10 @@ void FacilityDriver::repeat_cancel(std::stop_token stop) {
     end_jobs(*attempt, stop);
 }
 
+void FacilityDriver::release_allocation() { parts_->job.release_allocation(); }
+
 void FacilityDriver::cancel(const std::string& reason) {
-  actions_.release_allocation();
+  parts_->job.release_allocation();
   const history::FacilityState state = known();
   const history::Attempt* current = state.current();
   if (current == nullptr || state.accepted) return;

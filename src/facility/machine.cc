@@ -262,6 +262,7 @@ class StepInProgress {
           ended.grace_over = true;
           break;
         case JobProgress::kUnclear:
+          wait_ = ended.watch.next_query - now_.time;
           break;
       }
     if (polled.model_error.empty()) return;

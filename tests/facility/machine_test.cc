@@ -132,6 +132,21 @@ TEST(FacilityMachine, ARequeuedJobThatEndsAgainHasItsSettleTimeAgain) {
   }
 }
 
+// Its entry is purged (MinJobAge) within the settle time for its report.
+TEST(FacilityMachine, AnEndedJobThatIsPurgedIsQueriedWithPauses) {
+  Fixture fixture;
+  fixture.to_the_job();
+  fixture.give(
+      Polled{.reported = false, .status = submit::JobStatus{.state = submit::JobState::kEnded}});
+  int queries = 0;
+  while (!fixture.action<FindJobs>()) {
+    fixture.sleep_if_asked();
+    if (!fixture.action<Poll>()) continue;
+    ASSERT_LT(++queries, 20) << "in " << fixture.policy.settle_time.count() << " ms";
+    fixture.give(Polled{.reported = false, .status = submit::JobStatus{}}, milliseconds(10));
+  }
+}
+
 TEST(FacilityMachine, AFailedAttemptIsFencedBeforeTheNextOneIsOpened) {
   Fixture fixture;
   fixture.to_the_job();

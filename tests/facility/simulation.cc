@@ -35,7 +35,8 @@ struct Slot {
   std::optional<Action> action;
   Nanoseconds at{0};
   SimulatedFacility* services = nullptr;
-  int failures = 0;  // of its actions since its last pause
+  int failures = 0;      // of its actions since its last pause
+  bool queried = false;  // the scheduler, by the last action
 };
 
 class Federation {
@@ -136,7 +137,8 @@ class Federation {
     judge(slot, event, seen);
   }
 
-  // A facility that does not answer is left alone for a while, one that is paused gets no job.
+  // A facility that does not answer is left alone for a while, its scheduler is queried with
+  // pauses, and a facility that is paused gets no job.
   void judge(Slot& slot, const facility::Event& event, const Now& seen) {
     const auto* sleep = std::get_if<Sleep>(&*slot.action);
     if (std::holds_alternative<Unreachable>(event) || std::holds_alternative<AuthRequired>(event))
@@ -147,6 +149,13 @@ class Federation {
     if (slot.failures > kMaxFailuresWithoutPause)
       result_.violation = slot.name.str() + " is asked again and again without a pause: it is " +
                           describe(slot.machine);
+    const auto* poll = std::get_if<Poll>(&*slot.action);
+    const bool queries = poll && poll->ask_scheduler;
+    if (queries && slot.queried && std::holds_alternative<Polled>(event))
+      result_.violation = slot.name.str() +
+                          "'s scheduler is queried twice without a pause: it is " +
+                          describe(slot.machine);
+    slot.queried = queries;
     if (seen.paused && std::holds_alternative<Submit>(*slot.action))
       result_.violation = slot.name.str() + " is paused and gets a job";
   }

@@ -1,13 +1,13 @@
 // One facility's part of one round: drives its state machine (machine.h) and records its events.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <stop_token>
 #include <string>
 #include <vector>
 
 #include "xffl/facility/context.h"
-#include "xffl/facility/facility_actions.h"
 #include "xffl/facility/machine.h"
 
 namespace xffl::facility {
@@ -18,9 +18,16 @@ struct FacilityOutcome {
   std::string missing;  // why there is no update from it in this round
 };
 
+/// The experiment's settings for the machine; `expected_training` and `seed` are the driver's.
+FacilityPolicy facility_policy(const config::Experiment& experiment,
+                               const config::Facility& facility,
+                               std::chrono::milliseconds settle_time);
+
 class FacilityDriver {
  public:
   FacilityDriver(Context& context, const plan::RoundPlan& plan, const plan::FacilityPlan& facility);
+
+  ~FacilityDriver();
 
   /// Blocks until the facility's update is accepted or given up. Throws kCancelled on `stop` (its
   /// job goes on), and what is wrong with this machine (kIo) or the project (kConfig); a facility's
@@ -35,7 +42,7 @@ class FacilityDriver {
   void repeat_cancel(std::stop_token stop);
 
   /// Lets a job go that stays for the next round.
-  void release_allocation() { actions_.release_allocation(); }
+  void release_allocation();
 
  private:
   history::FacilityState known() const {
@@ -59,7 +66,8 @@ class FacilityDriver {
   Context& context_;
   const plan::RoundPlan& plan_;
   const plan::FacilityPlan& facility_;
-  FacilityActions actions_;
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
   FacilityPolicy policy_;
   Clock::MonotonicTime began_;
   Clock::UtcTime began_utc_;

@@ -1,0 +1,136 @@
+#include "job.h"
+
+#include <utility>
+
+#include "job_script.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/log.h"
+#include "xffl/base/sha256.h"
+#include "xffl/facility/facility_errors.h"
+#include "xffl/facility/kept_allocation.h"
+
+namespace xffl::facility {
+namespace {
+
+constexpr int kCancels = 5;                             // of a job that goes on
+constexpr std::chrono::milliseconds kCancelPause{500};  // between the first two; doubles
+
+}  // namespace
+
+std::string FacilityJob::script(int attempt) const {
+  return job_script(site_.settings, site_.spec(attempt), site_.folder(attempt),
+                    site_.context.services.programs,
+                    stays_for(site_.context.experiment, site_.facility, site_.plan.round));
+}
+
+submit::JobRequest FacilityJob::request(int attempt) const {
+  return {.name = site_.spec(attempt).key.job_name(),
+          .script = {},
+          .folder = site_.folder(attempt),
+          .kept_allocation = kept_allocation(attempt)};
+}
+
+submit::SubmittedJob FacilityJob::submitted(int attempt, const JobId& job) const {
+  const auto name_of = [&](AttemptNumber number) {
+    job::JobKey key = site_.spec(number.attempt).key;
+    key.round = number.round;
+    return key.job_name();
+  };
+  const AttemptNumber now{site_.plan.round, attempt};
+  const AttemptNumber first =
+      first_attempt(now, job, [this](int earlier) { return site_.state(earlier); });
+  return {job, name_of(now), first == now ? "" : name_of(first)};
+}
+
+history::SubmitIntended FacilityJob::prepare_submission(int attempt) {
+  const std::string text = script(attempt);
+  write_file_atomic(site_.archive() / "job.sh", text);
+  return {.job_name = site_.spec(attempt).key.job_name(), .script_sha256 = sha256_hex(text)};
+}
+
+JobId FacilityJob::submit(int attempt, std::stop_token stop) {
+  submit::JobRequest wanted = request(attempt);
+  wanted.script = script(attempt);
+  return site_.scheduler->submit(wanted, stop);
+}
+
+std::vector<JobId> FacilityJob::find(int attempt, std::stop_token stop) {
+  return at_the_facility([&] { return site_.scheduler->find(request(attempt), stop); });
+}
+
+submit::JobStatus FacilityJob::query(int attempt, const JobId& job, std::stop_token stop) {
+  const submit::SubmittedJob asked = submitted(attempt, job);
+  return at_the_facility(
+      [&] { return site_.scheduler->query(std::span(&asked, 1), stop).at(job); });
+}
+
+// That a command was taken does not end a job: a controller may die with what it was told.
+void FacilityJob::cancel(int attempt, const JobId& job, std::stop_token stop) {
+  const submit::SubmittedJob told = submitted(attempt, job);
+  Nanoseconds pause = kCancelPause;
+  for (int times = 1;; ++times, pause *= 2) {
+    const submit::JobStatus status = at_the_facility([&] {
+      site_.scheduler->cancel(told, stop);
+      return site_.scheduler->query(std::span(&told, 1), stop).at(job);
+    });
+    const bool goes_on = status.state == submit::JobState::kPending ||
+                         status.state == submit::JobState::kHeld ||
+                         status.state == submit::JobState::kRunning;
+    if (!goes_on || status.is_ending) return;
+    if (times == kCancels)
+      throw Error(ErrorKind::kRemote, "job " + job.str() + " is " + status.native + " after " +
+                                          std::to_string(times) + " cancellations");
+    site_.sleep(pause, stop);
+  }
+}
+
+// The mark also stops the claim's own job, should it be requeued.
+void FacilityJob::fence(int attempt) {
+  at_the_facility([&] { site_.session->make_dirs(site_.folder(attempt) / plan::kFence); });
+}
+
+std::optional<submit::KeptAllocation> FacilityJob::kept_allocation(int attempt) const {
+  return kept_allocation_for(site_.context.experiment, site_.facility, site_.plan.round, attempt,
+                             [this](int round) { return site_.state(round); });
+}
+
+void FacilityJob::release_allocation() {
+  for (const int round : {site_.plan.round, site_.plan.round - 1}) try {
+      if (!stays_for(site_.context.experiment, site_.facility, round)) continue;
+      const auto kept =
+          kept_allocation_of(site_.facility, round, [this](int each) { return site_.state(each); });
+      if (kept) site_.scheduler->release(*kept, {});
+    } catch (const Error& error) {
+      log::warning("a job that stays was not told to go: it does when its time is over",
+                   {{"facility", site_.facility.facility.str()}, {"problem", error.what()}});
+    }
+}
+
+std::string FacilityJob::output_tail(int attempt) {
+  try {
+    const std::string text = last_words(*site_.session, site_.folder(attempt) / submit::kJobOutput);
+    return text.empty() ? "(no output)" : text;
+  } catch (const Error& error) {
+    return std::string("(not readable: ") + error.what() + ")";
+  }
+}
+
+// The last complete line of the job's metrics, for people; problems here are nobody's business.
+void FacilityJob::show_progress(int attempt) {
+  if (!site_.context.observer.on_training) return;
+  try {
+    std::string text =
+        last_bytes(*site_.session, site_.folder(attempt) / plan::kMetricsFile, 2048).text;
+    text.resize(text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n'));
+    const std::string line = text.substr(text.rfind('\n') + 1);
+    if (line.empty() || line == last_metrics_line_) return;
+    last_metrics_line_ = line;
+    std::lock_guard lock(site_.context.observer_mutex);
+    site_.context.observer.on_training(site_.plan.round, site_.facility.facility, line);
+  } catch (const Error& error) {
+    log::debug("no progress to show", {{"problem", error.what()}});
+  }
+}
+
+}  // namespace xffl::facility
