@@ -123,7 +123,7 @@ TEST_F(BedPack, ADamagedReferenceCostsAPush) {
   for (const history::StoredEvent& event : project().events())
     if (event.kind == "attempt_failed") reasons.push_back(event.payload);
   EXPECT_THAT(reasons, testing::ElementsAre(testing::AllOf(
-                           testing::HasSubstr("unpacking the model"), testing::HasSubstr("damaged"),
+                           testing::HasSubstr("unpacking the base model"), testing::HasSubstr("damaged"),
                            testing::HasSubstr("\"charged\":false"))));
 }
 
