@@ -122,9 +122,10 @@ TEST_F(BedPack, ADamagedReferenceCostsAPush) {
   std::vector<std::string> reasons;
   for (const history::StoredEvent& event : project().events())
     if (event.kind == "attempt_failed") reasons.push_back(event.payload);
-  EXPECT_THAT(reasons, testing::ElementsAre(testing::AllOf(
-                           testing::HasSubstr("unpacking the base model"), testing::HasSubstr("damaged"),
-                           testing::HasSubstr("\"charged\":false"))));
+  EXPECT_THAT(reasons,
+              testing::ElementsAre(testing::AllOf(testing::HasSubstr("unpacking the base model"),
+                                                  testing::HasSubstr("damaged"),
+                                                  testing::HasSubstr("\"charged\":false"))));
 }
 
 // The coordinator is killed when the second round's model has been packed and is on its way.

@@ -129,7 +129,7 @@ def continue_from(folder, adapter):
     assert "/models/" in plan["model_folder"] and "/models/" in plan["adapter_folder"], plan
     assert plan["model_folder"] != plan["adapter_folder"], plan
     render = subprocess.run([BIN / "xffl", "render", "-p", folder, "alba"], capture_output=True, text=True)
-    assert f"the model in {plan['model_folder']} and the adapter in {plan['adapter_folder']}," in render.stderr, render.stderr
+    assert f"the model in {plan['model_folder']} and the adapter in {plan['adapter_folder']}" in render.stderr, render.stderr
 
     run(BIN / "xffl", "run", "-p", folder)
     run_folder = folder / "runs/0001"

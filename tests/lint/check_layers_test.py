@@ -32,14 +32,14 @@ def expect(changes, words):
 
 expect({}, None)
 expect({"src/plan/p.cc": '#include "xffl/remote/session.h"\n'}, "does not list 'remote'")
-expect({"src/plan/p.cc": "#include <torch/torch.h>\n"}, "only the trainer's modules")
+expect({"src/plan/p.cc": "#include <torch/torch.h>\n"}, "only trainer modules")
 expect({"include/xffl/plan/p.h": "#include <yaml-cpp/yaml.h>\n"}, "third-party types stay")
-expect({"src/base/b.cc": "#include <libssh/libssh.h>\n"}, "does not belong into the trainer's half")
+expect({"src/base/b.cc": "#include <libssh/libssh.h>\n"}, "does not belong in the trainer half")
 expect({"src/base/log.cc": "#include <fmt/format.h>\n#include <spdlog/logger.h>\n"}, None)
 expect({"src/plan/p.cc": "#include <fmt/format.h>\n"}, "only src/base/log.cc")
 expect({"apps/a/main.cc": "#include <spdlog/spdlog.h>\n"}, "only src/base/log.cc")
 expect({"src/base/CMakeLists.txt": "xffl_module(base SOURCES a.cc DEPENDS plan)"}, "depend on each other")
-expect({"src/plan/CMakeLists.txt": "xffl_module(plan SOURCES p.cc DEPENDS base ghost)"}, "which is no module")
+expect({"src/plan/CMakeLists.txt": "xffl_module(plan SOURCES p.cc DEPENDS base ghost)"}, "which is not a module")
 KERNELS = {
     "src/kernels/CMakeLists.txt": "xffl_module(kernels SOURCES cpu/k.cc)\nxffl_module(kernels_cuda SOURCES cuda/k.cu DEPENDS base kernels)",
     "src/kernels/cuda/k.cu": '#include "xffl/kernels/cpu/k.h"\n#include "xffl/kernels/cuda/k.h"\n',
@@ -47,6 +47,6 @@ KERNELS = {
 }
 expect(KERNELS, None)
 expect({**KERNELS, "src/kernels/cpu/k.cc": '#include "xffl/kernels/cuda/k.h"\n'}, "does not list 'kernels_cuda'")
-expect({**KERNELS, "src/kernels/cuda/k.cu": "#include <torch/torch.h>\n"}, "only the trainer's modules")
+expect({**KERNELS, "src/kernels/cuda/k.cu": "#include <torch/torch.h>\n"}, "only trainer modules")
 expect({**KERNELS, "include/xffl/kernels/cpu/k.h": '#include "xffl/base/error.h"\n'}, "does not list 'base'")
 print("ok")

@@ -29,8 +29,8 @@ class SlurmBed {
     return submit::make_slurm_scheduler(settings, session_, clock_);
   }
 
-  /// A job with the protocol of docs/operator/slurm.md: each start appends to "starts"; the first start
-  /// claims the job, runs the script `work` in the job's folder and appends to "trainings".
+  /// A job with the protocol of docs/operator/slurm.md: each start appends to "starts"; the first
+  /// start claims the job, runs the script `work` in the job's folder and appends to "trainings".
   submit::JobRequest request(const std::string& short_name, const std::string& work = "sleep 1") {
     const std::string name = "xffl-" + short_name;  // the prefix of all xffl jobs
     const std::string folder = facility().scratch + "/" + name;
