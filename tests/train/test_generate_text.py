@@ -1,6 +1,7 @@
 """Text generation: xffl-tokenize generate, which `xffl generate` executes, against HF's generate and tokenizer."""
 
 import json
+import pathlib
 import shutil
 
 import pytest
@@ -10,7 +11,7 @@ from transformers import AutoTokenizer
 import harness
 from test_generate import hf_generate
 
-DATA = harness.pathlib.Path(__file__).parents[1] / "tokenize" / "data"
+DATA = pathlib.Path(__file__).parents[1] / "tokenize" / "data"
 PROMPT = "Il comune di Brno"
 
 
