@@ -319,7 +319,7 @@ void FacilityDriver::sweep_earlier_rounds(std::stop_token stop) {
     }
 }
 
-// Whoever could still begin finds its claim taken; whoever has begun is cancelled.
+// A job that has not begun finds its claim taken; a job that has begun is cancelled.
 void FacilityDriver::end_jobs(const history::Attempt& attempt, std::stop_token stop) {
   const int number = attempt.number;
   std::vector<Action> actions = {Fence{number}};

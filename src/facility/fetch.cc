@@ -19,14 +19,9 @@ namespace {
 constexpr uint64_t kMaxReportBytes = 1 << 20;
 constexpr int kLooks = 3;  // at files that are not what they should be, a settle time apart
 
-// What a facility itself did wrong; anything else is about this machine or the link.
+// The facility answered, and its files are absent or wrong. Other kinds concern this machine or the
+// link.
 bool is_the_facilitys_fault(ErrorKind kind) {
-  return kind == ErrorKind::kRejected || kind == ErrorKind::kCorrupt ||
-         kind == ErrorKind::kNotFound || kind == ErrorKind::kUnsupported;
-}
-
-// The facility answers, and does not have it.
-bool gone_for_good(ErrorKind kind) {
   return kind == ErrorKind::kRejected || kind == ErrorKind::kCorrupt ||
          kind == ErrorKind::kNotFound || kind == ErrorKind::kUnsupported;
 }
@@ -221,7 +216,7 @@ std::optional<std::string> UpdateFetch::restore(const history::Accepted& accepte
       }
     });
   } catch (const Error& error) {
-    if (gone_for_good(error.kind()) || may_be_mended(error.kind())) return error.what();
+    if (is_the_facilitys_fault(error.kind()) || may_be_mended(error.kind())) return error.what();
     throw;
   }
   std::error_code none;

@@ -34,10 +34,11 @@ class FacilityDriver {
   /// own failure is an outcome, not an error.
   FacilityOutcome run(std::stop_token stop);
 
-  /// Cancels the open attempt's job, if there is one, and records the attempt as failed. What could
-  /// not be told to the facility stays on record and is told later. Throws kRemote then.
+  /// Cancels the open attempt's job, if there is one, and records the attempt as failed. If the
+  /// facility does not answer, the cancellation stays on record for repeat_cancel(). Throws kRemote
+  /// then.
   void cancel(const std::string& reason);
-  /// Tells the facility again to cancel what it could not be told of. Throws kRemote, kAuth, and
+  /// Repeats the cancellations that the facility has not answered. Throws kRemote, kAuth, and
   /// kCancelled on `stop`.
   void repeat_cancel(std::stop_token stop);
 

@@ -10,7 +10,7 @@
 
 namespace xffl::facility {
 
-// What a listener may show while rounds go on; called from any thread, one at a time.
+// Callbacks for the progress of rounds. Any thread may call them, one call at a time.
 struct Observer {
   std::function<void(int round, const FacilityName&, const std::string& metrics_line)> on_training;
   std::function<void(int round, const std::vector<history::Accepted>&, double seconds)> on_round;

@@ -38,8 +38,8 @@ enum class UpdateKind { kWeights, kDelta };
 enum class FloatType { kFloat32, kBfloat16, kFloat16 };  // "fp32", "bf16", "fp16"
 enum class ScheduleKind { kConstant, kLinear, kCosine };
 
-/// What a job that is told to finish early leaves: "update", what it has trained, or "checkpoint",
-/// with which a later attempt at the same part of the round goes on.
+/// The output of a job that has to finish early: "update", its trained weights so far, or
+/// "checkpoint", from which a later attempt in the same round continues.
 enum class OnStop { kUpdate, kCheckpoint };
 
 /// What each rank keeps a part of only (Rajbhandari et al., 2020; Zhao et al., 2023): "none" (data
