@@ -37,12 +37,12 @@ packages=(g++ cmake ninja-build ccache git python3 python3-venv
   libssl-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libspdlog-dev libfmt-dev
   libsentencepiece-dev libpcre2-dev libsqlite3-dev libzstd-dev libssh-dev libgtest-dev libgmock-dev libgloo-dev)
 # The daemons of the test facilities; their services stay disabled.
-bed_packages=(openssh-server openssh-client munge slurm-wlm slurmdbd mariadb-server iproute2 util-linux procps)
+testbed_packages=(openssh-server openssh-client munge slurm-wlm slurmdbd mariadb-server iproute2 util-linux procps)
 # Fault injection: failing system calls, a jumping clock.
 fault_packages=(strace libfaketime)
 # For the lint tests.
 source_packages=(clang-format)
-bed_services=(ssh munge slurmctld slurmd slurmdbd mariadb)
+testbed_services=(ssh munge slurmctld slurmd slurmdbd mariadb)
 
 missing_packages() {
   local p
@@ -62,7 +62,7 @@ install_packages() {
 install_without_daemons() {
   local sudo=() policy=/usr/sbin/policy-rc.d ours= service new=() code=0
   [ "$(id -u)" = 0 ] || sudo=(sudo -n)
-  for service in "${bed_services[@]}"; do [ -e "/lib/systemd/system/$service.service" ] || new+=("$service"); done
+  for service in "${testbed_services[@]}"; do [ -e "/lib/systemd/system/$service.service" ] || new+=("$service"); done
   if [ ! -e $policy ]; then
     printf '#!/bin/sh\nexit 101\n' | "${sudo[@]}" tee $policy >/dev/null
     "${sudo[@]}" chmod 755 $policy
@@ -88,7 +88,7 @@ if command -v dpkg-query >/dev/null; then
     fi
   fi
   if [ "$profile" = test ]; then
-    mapfile -t missing < <(missing_packages "${bed_packages[@]}" "${fault_packages[@]}" "${source_packages[@]}")
+    mapfile -t missing < <(missing_packages "${testbed_packages[@]}" "${fault_packages[@]}" "${source_packages[@]}")
     if [ ${#missing[@]} -gt 0 ]; then
       if [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null; then
         step "${#missing[@]} packages for test facilities, fault injection and lint" install_without_daemons "${missing[@]}"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Repeats tests on real facilities many times: kills of the coordinator and interrupted submissions.
 #
-#   scripts/campaign.sh [N] [PRESET] [BEDS]     default: 100 of each kind, preset coordinator, 4 testbeds at a time
+#   scripts/campaign.sh [N] [PRESET] [TESTBEDS]     default: 100 of each kind, preset coordinator, 4 testbeds at a time
 #
 # - SIGKILL at every journal record of a federation of three rounds, and at N random instants: the model equals an undisturbed
 #   run's, and each job trains once;
@@ -11,14 +11,14 @@
 # the verdict; logs are in build/PRESET/campaign. Has the requirements of real facilities (docs/developer/testing.md).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-number=${1:-100} preset=${2:-coordinator} beds=${3:-4}
-scripts/build.sh "$preset" e2e_bed_test
+number=${1:-100} preset=${2:-coordinator} testbeds=${3:-4}
+scripts/build.sh "$preset" e2e_testbed_test
 bin=build/$preset/bin logs=build/$preset/campaign
 rm -rf "$logs"
 mkdir -p "$logs"
 names=()
 begin() { # begin NAME COUNT SEED PROGRAM TEST: starts a part when a testbed is free
-  while [ "$(jobs -rp | wc -l)" -ge "$beds" ]; do sleep 1; done
+  while [ "$(jobs -rp | wc -l)" -ge "$testbeds" ]; do sleep 1; done
   { # stores the exit code in a file: `jobs` discards the codes of the jobs that it lists
     XFFL_CAMPAIGN=$2 XFFL_CAMPAIGN_SEED=$3 timeout --kill-after=60 3600 "$bin/$4" --gtest_filter="$5" >"$logs/$1.log" 2>&1 && code=0 || code=$?
     echo $code >"$logs/$1.code"
@@ -26,13 +26,13 @@ begin() { # begin NAME COUNT SEED PROGRAM TEST: starts a part when a testbed is 
   names+=("$1")
 }
 trap 'for job in $(jobs -p); do pkill -P "$job" || true; done' INT TERM
-begin records 1 1 e2e_bed_test BedFederation.SurvivesKillsAtJournalRecords
+begin records 1 1 e2e_testbed_test TestbedFederation.SurvivesKillsAtJournalRecords
 for half in 1 2; do
   some=$((half == 1 ? number / 2 : number - number / 2))
   [ $some -gt 0 ] || continue
-  begin "random-$half" $some $half e2e_bed_test BedFederation.SurvivesKillsAtRandomInstants
-  begin "frozen-$half" $some $half e2e_bed_test BedFrozen.EverySubmissionToAFrozenControllerTrainsOnce
-  begin "killed-$half" $some $half e2e_bed_test BedFrozen.EverySubmissionToAControllerThatIsKilledTrainsOnce
+  begin "random-$half" $some $half e2e_testbed_test TestbedFederation.SurvivesKillsAtRandomInstants
+  begin "frozen-$half" $some $half e2e_testbed_test TestbedFrozenController.EverySubmissionToAFrozenControllerTrainsOnce
+  begin "killed-$half" $some $half e2e_testbed_test TestbedFrozenController.EverySubmissionToAControllerThatIsKilledTrainsOnce
 done
 failed=()
 wait

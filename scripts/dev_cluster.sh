@@ -14,7 +14,7 @@
 #   scripts/dev_cluster.sh node NAME N down|up        power off or boot a compute node
 #   scripts/dev_cluster.sh host-key NAME              restarts sshd with another host key
 #
-# All commands: --state DIR (default ${TMPDIR:-/tmp}/xffl-bed). Several testbeds may be up, each with its own state folder.
+# All commands: --state DIR (default ${TMPDIR:-/tmp}/xffl-testbed). Several testbeds may be up, each with its own state folder.
 # Flavours of the facilities that `up` starts:
 #   --nodes N (2)  --gpus N (2, per node)     --dbd  accounting with slurmdbd and MariaDB (default: no accounting)
 #   --scratch-mb M  a small scratch           --min-job-age S (300)  seconds until the controller forgets an ended job
@@ -27,9 +27,9 @@
 # slurmdbd mariadb-server): scripts/bootstrap.sh test. Exit code 77, with the reason, if these are missing.
 set -euo pipefail
 project=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-parts=$project/tests/support/bed
+parts=$project/tests/support/testbed
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
-registry=/run/xffl-bed
+registry=/run/xffl-testbed
 . "$parts/files.sh"
 . "$parts/wan.sh"
 
@@ -184,7 +184,7 @@ up() {
   chmod 755 "$state"
   take_slot
   watch_owner
-  make_key "$state/keys/id" bed
+  make_key "$state/keys/id" testbed
   make_key "$state/keys/user_ca" user-ca
   make_key "$state/keys/certified" certified # in no authorized_keys: only its certificate is accepted
   local each
@@ -340,7 +340,7 @@ host_key() {
 }
 
 # --- the command line -------------------------------------------------------------------------------------------------
-state=${TMPDIR:-/tmp}/xffl-bed
+state=${TMPDIR:-/tmp}/xffl-testbed
 nodes=2 gpus=2 dbd= scratch_mb= min_job_age=300 noisy= mover= show=("$project") sshd_lines=() slurm_lines=()
 action=${1:-}
 [ $# = 0 ] || shift

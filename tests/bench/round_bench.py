@@ -17,7 +17,7 @@ import struct
 import tempfile
 import time
 
-from bed import Bed, EMULATED, FACILITIES, NETWORKS, PROJECT, run
+from testbed import Testbed, EMULATED, FACILITIES, NETWORKS, PROJECT, run
 
 BEFORE = {("1 MB", "LAN"): 5.0, ("500 MB", "LAN"): 12.0, ("500 MB", "50 ms, 1 Gbit/s"): 48.0}
 CONFIG = {
@@ -50,14 +50,14 @@ def write_model(folder, size):
     (folder / "config.json").write_text(json.dumps(CONFIG))
 
 
-def write_project(folder, bed, options, size, keep, pack):
+def write_project(folder, testbed, options, size, keep, pack):
     write_model(folder / "model", size)
-    shutil.copy(bed.state / "known_hosts", folder / "known_hosts")
+    shutil.copy(testbed.state / "known_hosts", folder / "known_hosts")
     os.chmod(folder / "known_hosts", 0o600)
     lines = ["project: bench", "model: model", f"rounds: {options.rounds}",
              "training: {steps_per_round: 1, batch_size: 1, micro_batch_size: 1}", "policy: {poll_interval: 1s}",
              "facilities:"]
-    for name, about in bed.facilities.items():
+    for name, about in testbed.facilities.items():
         lines += [f"  {name}:", "    access: ssh", "    scheduler: slurm", "    workdir: /scratch/bench",
                   f"    ssh: {{hosts: {about['host']}, user: {about['user']}, keys: {about['key']}, agent: false}}",
                   f"    transfer: {{pack: {pack}}}",
@@ -72,11 +72,11 @@ def seconds(text):
     return datetime.datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
 
 
-def training_times(bed):
+def training_times(testbed):
     """(round, facility) -> times at which the trainer started, had its model, and ended."""
     times = {}
     for name in FACILITIES:
-        for line in bed.at(name, "sh", "-c", "cat /scratch/times/*").splitlines():
+        for line in testbed.at(name, "sh", "-c", "cat /scratch/times/*").splitlines():
             number, *moments = line.split()
             times[int(number[1:]), name] = tuple(float(moment) for moment in moments)
     return times
@@ -109,42 +109,42 @@ def round_times(events, training):
     return result
 
 
-def scp_times(bed, folder, *cipher):
+def scp_times(testbed, folder, *cipher):
     """Copies the same bytes there and back by scp, both facilities at once."""
-    base = ["scp", "-q", *cipher, "-o", "BatchMode=yes", "-o", f"UserKnownHostsFile={bed.state}/known_hosts"]
+    base = ["scp", "-q", *cipher, "-o", "BatchMode=yes", "-o", f"UserKnownHostsFile={testbed.state}/known_hosts"]
 
     def both(command):
         began = time.monotonic()
         with concurrent.futures.ThreadPoolExecutor() as pool:
-            list(pool.map(lambda about: run(*command(about)), bed.facilities.values()))
+            list(pool.map(lambda about: run(*command(about)), testbed.facilities.values()))
         return time.monotonic() - began
 
     far = lambda about: f"{about['user']}@{about['host']}:/scratch/scp"
     there = both(lambda about: [*base, "-i", about["key"], "-r", folder / "model", far(about)])
     back = both(lambda about: [*base, "-i", about["key"], "-r", far(about), folder / ("back-" + about["name"])])
     for name in FACILITIES:
-        bed.at(name, "rm", "-rf", "/scratch/scp")
+        testbed.at(name, "rm", "-rf", "/scratch/scp")
         shutil.rmtree(folder / ("back-" + name))
     return there + back
 
 
-def measure(bed, options, size, scratch, keep, pack):
+def measure(testbed, options, size, scratch, keep, pack):
     rounds, scps = [], []
     for repeat in range(options.repeats):
         folder = scratch / "project"
-        write_project(folder, bed, options, size, keep, pack)
-        scps.append((scp_times(bed, folder), scp_times(bed, folder, "-c", "aes128-gcm@openssh.com")))
+        write_project(folder, testbed, options, size, keep, pack)
+        scps.append((scp_times(testbed, folder), scp_times(testbed, folder, "-c", "aes128-gcm@openssh.com")))
         began = resource.getrusage(resource.RUSAGE_CHILDREN)
         run(options.build / "bin/xffl", "run", "-p", folder)
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = (ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime) / options.rounds
         journal = next(folder.glob("runs/*/journal.db"))
         events = [json.loads(line) for line in run(options.build / "bin/xffl", "inspect", journal, "--json").splitlines()]
-        times = [{**each, "coordinator CPU": cpu} for each in round_times(events, training_times(bed))]
+        times = [{**each, "coordinator CPU": cpu} for each in round_times(events, training_times(testbed))]
         # The first round has no kept allocation and no reference model for packing.
         rounds += times[1:] if keep != "0s" or options.pack != ["never"] else times
         for name in FACILITIES:
-            bed.at(name, "rm", "-rf", "/scratch/bench", "/scratch/times")
+            testbed.at(name, "rm", "-rf", "/scratch/bench", "/scratch/times")
         shutil.rmtree(folder)
     return rounds, scps
 
@@ -184,18 +184,18 @@ def main():
     options = parser.parse_args()
     options.build = options.build.resolve()
     with tempfile.TemporaryDirectory(prefix="xffl-bench-") as temp:
-        bed = Bed(pathlib.Path(temp) / "bed")
+        testbed = Testbed(pathlib.Path(temp) / "testbed")
         try:
-            bed.install(PROJECT / "tests/bench/timed_trainer.sh", options.build / "bin/xffl-fake-trainer")
+            testbed.install(PROJECT / "tests/bench/timed_trainer.sh", options.build / "bin/xffl-fake-trainer")
             for network in options.networks:
-                bed.network(network)
+                testbed.network(network)
                 for megabytes in options.megabytes:
                     for keep in options.keep_allocation:
                         for pack in options.pack:
-                            rounds, scps = measure(bed, options, megabytes * 1_000_000, pathlib.Path(temp), keep, pack)
+                            rounds, scps = measure(testbed, options, megabytes * 1_000_000, pathlib.Path(temp), keep, pack)
                             show(megabytes * 1_000_000, network, keep, pack, rounds, scps)
         finally:
-            bed.down()
+            testbed.down()
 
 
 main()

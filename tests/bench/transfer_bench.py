@@ -12,11 +12,11 @@ import pathlib
 import statistics
 import tempfile
 
-from bed import Bed, NETWORKS, PROJECT, run
+from testbed import Testbed, NETWORKS, PROJECT, run
 
 
-def measure(bed, options, megabytes, scratch):
-    about = list(bed.facilities.values())
+def measure(testbed, options, megabytes, scratch):
+    about = list(testbed.facilities.values())
     hosts = [word for a in about for word in (a["host"], a["user"], a["init"])]
     lines = run(options.build / "bin/xffl-transfer-bench", about[0]["key"], about[0]["known_hosts"], scratch / "work", megabytes * 1_000_000,
                 options.repeats, "sftp" if options.sftp else "shell", *hosts).splitlines()
@@ -35,18 +35,18 @@ def main():
     parser.add_argument("--sftp", action="store_true", help="as to hosts without a shell")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="xffl-bench-") as temp:
-        bed = Bed(pathlib.Path(temp) / "bed")
+        testbed = Testbed(pathlib.Path(temp) / "testbed")
         try:
             for network in options.networks:
-                bed.network(network)
+                testbed.network(network)
                 for megabytes in options.megabytes:
-                    for what, lines in measure(bed, options, megabytes, pathlib.Path(temp)).items():
+                    for what, lines in measure(testbed, options, megabytes, pathlib.Path(temp)).items():
                         here, far, wall = (statistics.median(line[key] for line in lines) for key in ("cpu", "far_cpu", "seconds"))
                         fastest = min(line["seconds"] for line in lines)
                         print(f"{megabytes} MB, {NETWORKS[network]}, {what}: {wall:.2f} s (fastest {fastest:.2f}), CPU here {here:.2f}, "
                               f"there {far:.2f}", flush=True)
         finally:
-            bed.down()
+            testbed.down()
 
 
 main()

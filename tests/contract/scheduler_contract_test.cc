@@ -5,9 +5,9 @@
 #include <functional>
 #include <thread>
 
-#include "support/bed.h"
 #include "support/fake_scheduler.h"
 #include "support/temp_dir.h"
+#include "support/testbed.h"
 #include "xffl/base/clock.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -75,13 +75,13 @@ struct SlurmFacility : FacilityFixture {
     static int count = 0;
     suffix_ = "-" + std::to_string(++count);
   }
-  static test::Bed& bed() {
-    static test::Bed the_bed({"alba"});
-    return the_bed;
+  static test::Testbed& testbed() {
+    static test::Testbed the_testbed({"alba"});
+    return the_testbed;
   }
-  std::string why_not() override { return bed().why_not(); }
+  std::string why_not() override { return testbed().why_not(); }
   std::shared_ptr<Scheduler> coordinator() override {
-    const test::Facility& alba = bed().facility("alba");
+    const test::Facility& alba = testbed().facility("alba");
     remote::SshSettings ssh;
     ssh.hosts = {{alba.host, alba.port}};
     ssh.user = alba.user;
@@ -91,21 +91,21 @@ struct SlurmFacility : FacilityFixture {
     return make_slurm_scheduler({}, remote::make_ssh_session(ssh), clock_);
   }
   JobRequest request(const std::string& name) override {
-    const RemotePath folder(bed().facility("alba").scratch + "/" + name + suffix_);
-    bed().facility("alba").exec_as_user({"mkdir", "-p", folder.str()});
+    const RemotePath folder(testbed().facility("alba").scratch + "/" + name + suffix_);
+    testbed().facility("alba").exec_as_user({"mkdir", "-p", folder.str()});
     return {.name = name + suffix_,
             .script = "#!/bin/sh\ntouch started\nwhile [ ! -e finish ]; do sleep 0.1; done\n",
             .folder = folder};
   }
   void await_start(const JobRequest& request, const JobId&) override {
     const auto started = [&] {
-      return bed().facility("alba").exec_as_user({"ls", request.folder.str() + "/started"});
+      return testbed().facility("alba").exec_as_user({"ls", request.folder.str() + "/started"});
     };
     for (int i = 0; i < 600 && started().exit_code != 0; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   void finish(const JobRequest& request, const JobId&) override {
-    bed().facility("alba").exec_as_user({"touch", request.folder.str() + "/finish"});
+    testbed().facility("alba").exec_as_user({"touch", request.folder.str() + "/finish"});
   }
 
   SystemClock clock_;

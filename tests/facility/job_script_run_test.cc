@@ -1,5 +1,5 @@
 // The Slurm script run by a shell, with stand-ins for srun, scontrol, modules and apptainer: what
-// it does before and after the trainer. tests/submit/slurm_bed_test.cc runs it on a real Slurm.
+// it does before and after the trainer. tests/submit/slurm_testbed_test.cc runs it on a real Slurm.
 #include <gmock/gmock.h>
 #include <signal.h>
 

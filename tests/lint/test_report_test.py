@@ -10,7 +10,7 @@ LINES = 100 * "line\n"
 REPORT = f"""<?xml version="1.0"?><testsuite>
 <testcase name="a.One" status="notrun"><skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"/>
 <system-out>[ RUN      ] One
-/src/tests/bed_test.cc:12: Skipped
+/src/tests/testbed_test.cc:12: Skipped
 no network namespaces here:
 run as root
 

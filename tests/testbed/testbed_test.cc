@@ -1,5 +1,5 @@
 // The testbed of real facilities: the properties on which other tests rely.
-#include "support/bed.h"
+#include "support/testbed.h"
 
 #include <gtest/gtest.h>
 
@@ -42,12 +42,12 @@ constexpr const char* kPrintRank = R"(#!/bin/sh
 srun sh -c 'echo "$(hostname) $SLURM_PROCID of $SLURM_NTASKS, GPUs $CUDA_VISIBLE_DEVICES"'
 )";
 
-TEST(Bed, TwoFacilitiesRunJobsOnTheirNodesAndLeaveNoProcesses) {
-  Bed bed({"alba", "brno"});
-  if (!bed.up()) GTEST_SKIP() << bed.why_not();
+TEST(Testbed, TwoFacilitiesRunJobsOnTheirNodesAndLeaveNoProcesses) {
+  Testbed testbed({"alba", "brno"});
+  if (!testbed.up()) GTEST_SKIP() << testbed.why_not();
   std::vector<std::string> networks;
   for (const char* name : {"alba", "brno"}) {
-    const Facility& facility = bed.facility(name);
+    const Facility& facility = testbed.facility(name);
     const ProcessResult result =
         ssh(facility,
             {"cd /scratch; sbatch --parsable -J twonodes -o out.txt -N2 "
@@ -64,15 +64,15 @@ TEST(Bed, TwoFacilitiesRunJobsOnTheirNodesAndLeaveNoProcesses) {
     networks.push_back(std::filesystem::read_symlink("/proc/" + std::to_string(sshd) + "/ns/net"));
     EXPECT_GT(num_processes_in(networks.back()), 0u);
   }
-  bed.down();
-  EXPECT_FALSE(std::filesystem::exists(bed.state()));
+  testbed.down();
+  EXPECT_FALSE(std::filesystem::exists(testbed.state()));
   for (const std::string& network : networks) EXPECT_EQ(num_processes_in(network), 0u);
 }
 
-TEST(Bed, AFacilityHasItsOwnFileSystem) {
-  Bed bed({"alba"});
-  if (!bed.up()) GTEST_SKIP() << bed.why_not();
-  const Facility& alba = bed.facility("alba");
+TEST(Testbed, AFacilityHasItsOwnFileSystem) {
+  Testbed testbed({"alba"});
+  if (!testbed.up()) GTEST_SKIP() << testbed.why_not();
+  const Facility& alba = testbed.facility("alba");
   TempDir ours;
   EXPECT_EQ(alba.exec_as_user({"ls", XFFL_SOURCE_DIR "/CMakeLists.txt"}).exit_code, 0);
   EXPECT_NE(alba.exec_on_login({"ls", ours.path().string()}).exit_code, 0);
@@ -82,10 +82,10 @@ TEST(Bed, AFacilityHasItsOwnFileSystem) {
   EXPECT_EQ(alba.exec_as_user({"id", "-un"}).out, alba.user + "\n");
 }
 
-TEST(Bed, ACutLinkDropsPacketsUntilItHeals) {
-  Bed bed({"alba"});
-  if (!bed.up()) GTEST_SKIP() << bed.why_not();
-  const Facility& alba = bed.facility("alba");
+TEST(Testbed, ACutLinkDropsPacketsUntilItHeals) {
+  Testbed testbed({"alba"});
+  if (!testbed.up()) GTEST_SKIP() << testbed.why_not();
+  const Facility& alba = testbed.facility("alba");
   alba.wan(20, 0, 0);
   const auto start = std::chrono::steady_clock::now();
   ASSERT_EQ(ssh(alba, {"true"}).exit_code, 0);
@@ -101,10 +101,10 @@ TEST(Bed, ACutLinkDropsPacketsUntilItHeals) {
   EXPECT_EQ(ssh(alba, {"true"}).exit_code, 0);
 }
 
-TEST(Bed, NodesAndDaemonsStopAndRestart) {
-  Bed bed({"alba"});
-  if (!bed.up()) GTEST_SKIP() << bed.why_not();
-  const Facility& alba = bed.facility("alba");
+TEST(Testbed, NodesAndDaemonsStopAndRestart) {
+  Testbed testbed({"alba"});
+  if (!testbed.up()) GTEST_SKIP() << testbed.why_not();
+  const Facility& alba = testbed.facility("alba");
   alba.stop_daemon("slurmctld", "KILL");
   EXPECT_TRUE(alba.pids("slurmctld").empty());
   alba.start_daemon("slurmctld");
@@ -121,10 +121,10 @@ TEST(Bed, NodesAndDaemonsStopAndRestart) {
   EXPECT_NE(ssh(alba, {"true"}).err.find("IDENTIFICATION HAS CHANGED"), std::string::npos);
 }
 
-TEST(Bed, FlavoursHaveTheirEffects) {
-  Bed bed({"alba"}, {"--mover", "--scratch-mb", "4", "--noisy", "--max-sessions", "1"});
-  if (!bed.up()) GTEST_SKIP() << bed.why_not();
-  const Facility& alba = bed.facility("alba");
+TEST(Testbed, FlavoursHaveTheirEffects) {
+  Testbed testbed({"alba"}, {"--mover", "--scratch-mb", "4", "--noisy", "--max-sessions", "1"});
+  if (!testbed.up()) GTEST_SKIP() << testbed.why_not();
+  const Facility& alba = testbed.facility("alba");
   const ProcessResult noisy = ssh(alba, {"echo", "answer"});
   EXPECT_NE(noisy.out, "answer\n");
   EXPECT_NE(noisy.out.find("answer\n"), std::string::npos);

@@ -4,16 +4,16 @@
 #include <functional>
 
 #include "e2e/project.h"
-#include "support/bed.h"
+#include "support/testbed.h"
 
 namespace xffl::test {
 
 // Skips the test where this machine cannot have facilities.
-#define NEED_BED(project) \
+#define NEED_TESTBED(project) \
   if (!(project).up()) GTEST_SKIP() << (project).why_not()
 
-/// How xffl.yaml describes a facility of the bed: `slurm` are its keys there beside the usual ones,
-/// `more` are further keys of the facility, indented by four.
+/// How xffl.yaml describes a facility of the testbed: `slurm` are its keys there beside the usual
+/// ones, `more` are further keys of the facility, indented by four.
 Placement placement(const Facility& facility, const std::string& more = "",
                     const std::string& slurm = "nodes: 2, time: 5m, warning: 1m");
 
@@ -24,16 +24,16 @@ std::string local_sha256();
 bool await(const std::function<bool()>& what,
            std::chrono::seconds patience = std::chrono::seconds(120));
 
-class BedProject : public Project {
+class TestbedProject : public Project {
  public:
   /// Flavours of both facilities; see scripts/dev_cluster.sh.
-  explicit BedProject(const std::vector<std::string>& flavours = {});
+  explicit TestbedProject(const std::vector<std::string>& flavours = {});
 
-  bool up() const { return bed_.up(); }
-  const std::string& why_not() const { return bed_.why_not(); }
-  const Facility& facility(const std::string& name) const { return bed_.facility(name); }
+  bool up() const { return testbed_.up(); }
+  const std::string& why_not() const { return testbed_.why_not(); }
+  const Facility& facility(const std::string& name) const { return testbed_.facility(name); }
 
-  /// Runs `xffl run`; beds are slower than folders.
+  /// Runs `xffl run`; testbeds are slower than folders.
   ProcessResult run(std::map<std::string, std::string> env = {},
                     std::chrono::seconds timeout = std::chrono::seconds(180)) const {
     return xffl({"run", "-p", path().string()}, std::move(env), timeout);
@@ -59,7 +59,7 @@ class BedProject : public Project {
   std::string jobs_left(const std::string& facility) const;
 
  private:
-  Bed bed_;
+  Testbed testbed_;
 };
 
 }  // namespace xffl::test

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <thread>
 
-#include "e2e/world.h"
+#include "e2e/in_process.h"
 #include "support/thrown.h"
 #include "xffl/base/file.h"
 
@@ -19,7 +19,7 @@ using std::chrono::seconds;
 using testing::HasSubstr;
 
 // A facility that is away when old rounds are removed does not keep them for ever.
-TEST_F(World, FailedRemovalsAreRetriedAfterTheNextRound) {
+TEST_F(InProcessFederation, FailedRemovalsAreRetriedAfterTheNextRound) {
   project_.set_policy("{on_missing: wait, keep_rounds: 1, poll_interval: 20ms}");
   project_.set_rounds(4);
   project_.write_config();
@@ -36,7 +36,7 @@ TEST_F(World, FailedRemovalsAreRetriedAfterTheNextRound) {
 }
 
 // A server's disk fails for a while, when an accepted update is to be had again.
-TEST_F(World, FetchIsRetriedAfterAFailureOfTheFacility) {
+TEST_F(InProcessFederation, FetchIsRetriedAfterAFailureOfTheFacility) {
   project_.set_rounds(1);
   project_.set_hold();
   project_.write_config();
@@ -61,7 +61,7 @@ TEST_F(World, FetchIsRetriedAfterAFailureOfTheFacility) {
   EXPECT_EQ(project_.trainings().size(), 2u) << "trained again";
 }
 
-TEST_F(World, WarnsOfALostOptimizerState) {
+TEST_F(InProcessFederation, WarnsOfALostOptimizerState) {
   project_.set_rounds(1);
   project_.set_fault("brno", "forgets");
   project_.write_config();
@@ -75,7 +75,7 @@ TEST_F(World, WarnsOfALostOptimizerState) {
 }
 
 // What a job printed last before it died is journalled.
-TEST_F(World, AKeyInAJobsOutputIsNotStored) {
+TEST_F(InProcessFederation, AKeyInAJobsOutputIsNotStored) {
   project_.set_rounds(1);
   project_.set_fault("brno", "leak");
   project_.write_config();
@@ -89,7 +89,7 @@ TEST_F(World, AKeyInAJobsOutputIsNotStored) {
 }
 
 // The end of the last round's cleaning is the end of the run, and a stop before it is a stop.
-TEST_F(World, AStopInterruptsTheLastRemoval) {
+TEST_F(InProcessFederation, AStopInterruptsTheLastRemoval) {
   project_.set_policy("{on_missing: wait, keep_rounds: 1, poll_interval: 20ms}");
   project_.write_config();
   for (const char* name : {"alba", "brno"})
@@ -110,7 +110,7 @@ TEST_F(World, AStopInterruptsTheLastRemoval) {
 
 // A parallel file system takes its time; a person who cancels, or reads why a round failed, does
 // not wait for it.
-TEST_F(World, RoundsDoNotWaitForRemovals) {
+TEST_F(InProcessFederation, RoundsDoNotWaitForRemovals) {
   project_.set_policy("{on_missing: wait, keep_rounds: 1, poll_interval: 20ms}");
   project_.set_hold();
   project_.write_config();
@@ -141,7 +141,7 @@ TEST_F(World, RoundsDoNotWaitForRemovals) {
   EXPECT_EQ(project_.count_events("run_cancelled"), 1);
 }
 
-class Queues : public World, public testing::WithParamInterface<submit::JobState> {};
+class Queues : public InProcessFederation, public testing::WithParamInterface<submit::JobState> {};
 
 // A job waits in the queue, or is held, for so long that the site removes its model.
 TEST_P(Queues, APurgedModelIsPushedAgain) {
@@ -181,7 +181,7 @@ INSTANTIATE_TEST_SUITE_P(All, Queues,
                          });
 
 // What its next job needs lies at a facility that is done while another's job waits for weeks.
-TEST_F(World, FilesOfAWaitingFacilityAreTouched) {
+TEST_F(InProcessFederation, FilesOfAWaitingFacilityAreTouched) {
   namespace fs = std::filesystem;
   project_.set_rounds(1);
   project_.set_hold();

@@ -1,12 +1,12 @@
 // A real Slurm: the ends of jobs, and the records of squeue and sacct after them.
-#include "slurm_bed.h"
+#include "slurm_testbed.h"
 #include "xffl/base/error.h"
 
 namespace xffl::submit {
 namespace {
 
-TEST_F(SlurmBed, AJobThatSqueueForgotIsUnknownWithoutAccounting) {
-  START_BED({"--min-job-age", "2"});
+TEST_F(SlurmTestbed, AJobThatSqueueForgotIsUnknownWithoutAccounting) {
+  START_TESTBED({"--min-job-age", "2"});
   const JobRequest job = request();
   finish(job);
   const JobId id = scheduler_->submit(job, {});
@@ -16,8 +16,8 @@ TEST_F(SlurmBed, AJobThatSqueueForgotIsUnknownWithoutAccounting) {
   scheduler_->cancel({id, job.name}, {});
 }
 
-TEST_F(SlurmBed, AJobThatSqueueForgotIsFoundInTheAccounting) {
-  START_BED({"--min-job-age", "2", "--dbd"});
+TEST_F(SlurmTestbed, AJobThatSqueueForgotIsFoundInTheAccounting) {
+  START_TESTBED({"--min-job-age", "2", "--dbd"});
   const JobRequest job = request();
   finish(job);
   const JobId id = scheduler_->submit(job, {});
@@ -36,8 +36,8 @@ TEST_F(SlurmBed, AJobThatSqueueForgotIsFoundInTheAccounting) {
 // Only the accounting knows a job that the controller has forgotten, and slurmdbd may be down. The
 // test writes the state OUT_OF_MEMORY into the database: without cgroups Slurm records FAILED, even
 // with OverMemoryKill.
-TEST_F(SlurmBed, ReadsTheAccountingAfterAnOutageAndReportsOutOfMemory) {
-  START_BED({"--min-job-age", "2", "--dbd"});
+TEST_F(SlurmTestbed, ReadsTheAccountingAfterAnOutageAndReportsOutOfMemory) {
+  START_TESTBED({"--min-job-age", "2", "--dbd"});
   const JobRequest job = request();
   const JobId id = scheduler_->submit(job, {});
   finish(job);
@@ -76,8 +76,8 @@ TEST_F(SlurmBed, ReadsTheAccountingAfterAnOutageAndReportsOutOfMemory) {
   EXPECT_EQ(ended.native, "OUT_OF_MEMORY");
 }
 
-TEST_F(SlurmBed, AJobWhoseNodeFailsIsRequeuedToAnotherNode) {
-  START_BED({"--slurm", "SlurmdTimeout=5"});
+TEST_F(SlurmTestbed, AJobWhoseNodeFailsIsRequeuedToAnotherNode) {
+  START_TESTBED({"--slurm", "SlurmdTimeout=5"});
   facility_.slurm.nodes = facility_.world_size = 1;
   scheduler_ = coordinator();
   const JobRequest job = request();
@@ -100,8 +100,8 @@ TEST_F(SlurmBed, AJobWhoseNodeFailsIsRequeuedToAnotherNode) {
   EXPECT_EQ(text(job.folder / "out/report.json"), "done\n");
 }
 
-TEST_F(SlurmBed, TheWarningBeforeTheWalltimeLeavesTimeToReport) {
-  START_BED();
+TEST_F(SlurmTestbed, TheWarningBeforeTheWalltimeLeavesTimeToReport) {
+  START_TESTBED();
   facility_.slurm.time = std::chrono::seconds(120);
   scheduler_ = coordinator();
   const JobRequest job = request();
@@ -111,8 +111,8 @@ TEST_F(SlurmBed, TheWarningBeforeTheWalltimeLeavesTimeToReport) {
   EXPECT_EQ(text(job.folder / "out/report.json"), "warned\n");
 }
 
-TEST_F(SlurmBed, AJobThatIgnoresTheWarningEndsByWalltime) {
-  START_BED();
+TEST_F(SlurmTestbed, AJobThatIgnoresTheWarningEndsByWalltime) {
+  START_TESTBED();
   facility_.slurm.time = std::chrono::seconds(60);
   facility_.slurm.warning = std::chrono::seconds(0);
   scheduler_ = coordinator();

@@ -1,7 +1,7 @@
-// The coordinator's SSH settings for a facility of the bed.
+// The coordinator's SSH settings for a facility of the testbed.
 #pragma once
 
-#include "support/bed.h"
+#include "support/testbed.h"
 #include "xffl/remote/ssh.h"
 
 namespace xffl::test {

@@ -2,9 +2,9 @@
 // created by scripts/dev_cluster.sh, with fault injection.
 //
 // A test skips on a machine that cannot run them (no root, no namespaces, missing packages):
-//   Bed bed({"alba"}, {"--min-job-age", "2"});
-//   if (!bed.up()) GTEST_SKIP() << bed.why_not();
-// XFFL_KEEP_BED=1 leaves the bed up after the test, for inspection.
+//   Testbed testbed({"alba"}, {"--min-job-age", "2"});
+//   if (!testbed.up()) GTEST_SKIP() << testbed.why_not();
+// XFFL_KEEP_TESTBED=1 leaves the testbed up after the test, for inspection.
 #pragma once
 
 #include <chrono>
@@ -28,7 +28,7 @@ class Facility {
   std::string user;
   std::filesystem::path key;            // an authorized key of the user
   std::filesystem::path certified_key;  // accepted only with the certificate of certify()
-  std::filesystem::path known_hosts;    // for every facility of the bed
+  std::filesystem::path known_hosts;    // for every facility of the testbed
   std::string scratch, home;            // paths at the facility
   std::filesystem::path folder;         // local: log/ has the daemons' logs, scratch/ is /scratch
 
@@ -62,25 +62,25 @@ class Facility {
   void cut() const;  // drops all packets silently
   void heal() const;
 
-  /// The bed's authority signs `certified_key` for `validity` (-V of ssh-keygen: "+2m").
+  /// The testbed's authority signs `certified_key` for `validity` (-V of ssh-keygen: "+2m").
   void certify(const std::string& validity) const;
   void change_host_key() const;
 
  private:
-  friend class Bed;
+  friend class Testbed;
   ProcessResult script(std::vector<std::string> args, const std::string& stdin_text = "") const;
   std::filesystem::path state_;
 };
 
-class Bed {
+class Testbed {
  public:
   /// `flavours` are options of `scripts/dev_cluster.sh up`. Throws for a failure on a capable
   /// machine.
-  explicit Bed(const std::vector<std::string>& names = {"alba"},
-               const std::vector<std::string>& flavours = {});
-  ~Bed();
-  Bed(const Bed&) = delete;
-  Bed& operator=(const Bed&) = delete;
+  explicit Testbed(const std::vector<std::string>& names = {"alba"},
+                   const std::vector<std::string>& flavours = {});
+  ~Testbed();
+  Testbed(const Testbed&) = delete;
+  Testbed& operator=(const Testbed&) = delete;
 
   /// Adds facilities with other flavours.
   void add(const std::vector<std::string>& names, const std::vector<std::string>& flavours);
@@ -88,7 +88,7 @@ class Bed {
   bool up() const { return why_not_.empty(); }
   const std::string& why_not() const { return why_not_; }
   const Facility& facility(const std::string& name) const { return facilities_.at(name); }
-  std::filesystem::path state() const { return *dir_ / "bed"; }
+  std::filesystem::path state() const { return *dir_ / "testbed"; }
   void down();
 
  private:

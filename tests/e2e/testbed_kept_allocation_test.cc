@@ -6,7 +6,7 @@
 
 #include <memory>
 
-#include "e2e/bed_project.h"
+#include "e2e/testbed_project.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 
@@ -15,13 +15,13 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::await;
-using test::BedProject;
 using test::Facility;
+using test::TestbedProject;
 
-class BedStay : public testing::Test {
+class TestbedKeptAllocation : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    project_ = std::make_unique<BedProject>();
+    project_ = std::make_unique<TestbedProject>();
     expected_ = test::local_sha256();
   }
   static void TearDownTestSuite() { project_.reset(); }
@@ -32,7 +32,7 @@ class BedStay : public testing::Test {
     ask("nodes: 2, time: 5m, warning: 1m, keep_allocation: 60s");
     project_->set_hold();
   }
-  static BedProject& project() { return *project_; }
+  static TestbedProject& project() { return *project_; }
   static const Facility& facility(const std::string& name) { return project_->facility(name); }
 
   static void ask(const std::string& alba, const std::string& brno = "") {
@@ -75,14 +75,14 @@ class BedStay : public testing::Test {
     return await([&] { return fs::exists(attempt(name, round) / ("stay." + state)); });
   }
 
-  static std::unique_ptr<BedProject> project_;
+  static std::unique_ptr<TestbedProject> project_;
   static std::string expected_;
 };
 
-std::unique_ptr<BedProject> BedStay::project_;
-std::string BedStay::expected_;
+std::unique_ptr<TestbedProject> TestbedKeptAllocation::project_;
+std::string TestbedKeptAllocation::expected_;
 
-TEST_F(BedStay, OneJobTrainsEveryRound) {
+TEST_F(TestbedKeptAllocation, OneJobTrainsEveryRound) {
   run_to_the_end();
   project().expect_result(expected_);
   for (const char* name : {"alba", "brno"}) {
@@ -97,7 +97,7 @@ TEST_F(BedStay, OneJobTrainsEveryRound) {
 }
 
 // alba's offer is over before brno has trained, brno's walltime has no room for an offer.
-TEST_F(BedStay, WithoutAnOfferAJobIsSubmitted) {
+TEST_F(TestbedKeptAllocation, WithoutAnOfferAJobIsSubmitted) {
   ask("nodes: 2, time: 5m, warning: 1m, keep_allocation: 1s",
       "nodes: 2, time: 1m, warning: 50s, keep_allocation: 60s");
   auto run = start("brno", 1);
@@ -111,7 +111,7 @@ TEST_F(BedStay, WithoutAnOfferAJobIsSubmitted) {
     EXPECT_NE(later, jobs("brno")[0]);
 }
 
-TEST_F(BedStay, IsLetGoByPauseAndCancel) {
+TEST_F(TestbedKeptAllocation, IsLetGoByPauseAndCancel) {
   auto run = start("brno", 1);
   project().hold("brno", 2);
   ASSERT_TRUE(await_stay("alba", 1, "offered"));
@@ -133,7 +133,7 @@ TEST_F(BedStay, IsLetGoByPauseAndCancel) {
 }
 
 // brno's job is requeued while it trains the second round, alba's while it waits for it.
-TEST_F(BedStay, RequeuedJobsGoOnWhereTheyWere) {
+TEST_F(TestbedKeptAllocation, RequeuedJobsGoOnWhereTheyWere) {
   auto run = start("brno", 2);
   ASSERT_TRUE(await_stay("alba", 2, "offered"));
   ASSERT_TRUE(await([&] { return fs::exists(attempt("brno", 2) / "claim/owner"); }));
@@ -154,7 +154,7 @@ TEST_F(BedStay, RequeuedJobsGoOnWhereTheyWere) {
 
 // Before the answer to the taking is on record the job is in doubt, and found by the mark.
 // XFFL_CAMPAIGN=1: at every record.
-TEST_F(BedStay, SurvivesKillsAtJournalRecords) {
+TEST_F(TestbedKeptAllocation, SurvivesKillsAtJournalRecords) {
   run_to_the_end();
   std::vector<std::string> failpoints;
   for (const history::StoredEvent& event : project().events()) {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "e2e/bed_project.h"
+#include "e2e/testbed_project.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
 #include "xffl/checkpoint/manifest.h"
@@ -13,8 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::await;
-using test::BedProject;
 using test::Facility;
+using test::TestbedProject;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -38,7 +38,7 @@ fs::path file_there(const Facility& facility, const std::string& folder, const s
   return {};
 }
 
-std::vector<Json> payloads(const BedProject& project, const std::string& kind,
+std::vector<Json> payloads(const TestbedProject& project, const std::string& kind,
                            const std::string& facility) {
   std::vector<Json> found;
   for (const history::StoredEvent& event : project.events())
@@ -48,14 +48,14 @@ std::vector<Json> payloads(const BedProject& project, const std::string& kind,
 }
 
 // A trainer of one's own would not notice: its job's script does, before it. With max_attempts 1.
-TEST(BedGivenModel, ADamagedOneIsSaidByItsJobAndMendedByTheChunk) {
+TEST(TestbedInputModel, ADamagedOneIsSaidByItsJobAndMendedByTheChunk) {
   test::Project here;
   here.set_model_rows(kRows);
   here.set_rounds(1);
   here.write_config();
   ASSERT_EQ(here.run().exit_code, 0);
-  BedProject project;
-  NEED_BED(project);
+  TestbedProject project;
+  NEED_TESTBED(project);
   project.set_model_rows(kRows);
   project.set_rounds(1);
   project.set_policy("{on_missing: wait, poll_interval: 20ms, max_attempts: 1}");

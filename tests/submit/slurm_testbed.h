@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "job_script.h"
-#include "support/bed.h"
+#include "support/testbed.h"
 #include "xffl/base/clock.h"
 #include "xffl/facility/slurm_settings.h"
 #include "xffl/remote/ssh.h"
@@ -30,12 +30,12 @@ until [ -e finish ]; do sleep 0.1; done
 [ "$SLURM_PROCID" != 0 ] || echo done >out/report.json
 )sh";
 
-class SlurmBed : public testing::Test {
+class SlurmTestbed : public testing::Test {
  protected:
   void start(const std::vector<std::string>& flavours = {}) {
-    bed_ = std::make_unique<test::Bed>(std::vector<std::string>{"alba"}, flavours);
-    if (!bed_->up()) return;
-    alba_ = &bed_->facility("alba");
+    testbed_ = std::make_unique<test::Testbed>(std::vector<std::string>{"alba"}, flavours);
+    if (!testbed_->up()) return;
+    alba_ = &testbed_->facility("alba");
     remote::SshSettings ssh;
     ssh.hosts = {{alba_->host, alba_->port}};
     ssh.user = alba_->user;
@@ -99,7 +99,7 @@ class SlurmBed : public testing::Test {
     remote::write_text_atomic(*session_, request.folder / "finish", "");
   }
 
-  std::unique_ptr<test::Bed> bed_;
+  std::unique_ptr<test::Testbed> testbed_;
   const test::Facility* alba_ = nullptr;
   std::shared_ptr<remote::Session> session_;
   SystemClock clock_;
@@ -107,8 +107,8 @@ class SlurmBed : public testing::Test {
   std::shared_ptr<Scheduler> scheduler_;
 };
 
-#define START_BED(...) \
-  start(__VA_ARGS__);  \
-  if (!bed_->up()) GTEST_SKIP() << bed_->why_not()
+#define START_TESTBED(...) \
+  start(__VA_ARGS__);      \
+  if (!testbed_->up()) GTEST_SKIP() << testbed_->why_not()
 
 }  // namespace xffl::submit

@@ -21,7 +21,7 @@ def run(*argv, **more):
     return done.stdout
 
 
-class Bed:
+class Testbed:
     def __init__(self, state):
         self.state = state
         self.script("up", "--owner", os.getpid(), *FACILITIES)

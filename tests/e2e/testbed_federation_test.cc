@@ -7,17 +7,17 @@
 #include <random>
 #include <thread>
 
-#include "e2e/bed_project.h"
+#include "e2e/testbed_project.h"
 
 namespace xffl {
 namespace {
 
-using test::BedProject;
 using test::local_sha256;
+using test::TestbedProject;
 
-TEST(BedFederation, GivesTheModelOfLocalFacilities) {
-  BedProject project;
-  NEED_BED(project);
+TEST(TestbedFederation, GivesTheModelOfLocalFacilities) {
+  TestbedProject project;
+  NEED_TESTBED(project);
   const ProcessResult result = project.run();
   ASSERT_EQ(result.exit_code, 0) << result.err;
   project.expect_result(local_sha256());
@@ -25,10 +25,10 @@ TEST(BedFederation, GivesTheModelOfLocalFacilities) {
 
 // A mover without a shell moves alba's files; brno's log-in shell chatters and its sshd takes one
 // connection and two sessions at a time; both forget ended jobs at once and have no accounting.
-TEST(BedFederation, PassesThroughMoversAndNoiseAndForgetfulControllers) {
-  BedProject project({"--mover", "--noisy", "--min-job-age", "2", "--max-startups", "1:1:1",
-                      "--max-sessions", "2"});
-  NEED_BED(project);
+TEST(TestbedFederation, PassesThroughMoversAndNoiseAndForgetfulControllers) {
+  TestbedProject project({"--mover", "--noisy", "--min-job-age", "2", "--max-startups", "1:1:1",
+                          "--max-sessions", "2"});
+  NEED_TESTBED(project);
   const test::Facility& alba = project.facility("alba");
   EXPECT_NE(alba.exec_as_user({"sacct"}).err.find("accounting storage is disabled"),
             std::string::npos);
@@ -41,9 +41,9 @@ TEST(BedFederation, PassesThroughMoversAndNoiseAndForgetfulControllers) {
 }
 
 // SIGKILL at journal records, the same command continues. XFFL_CAMPAIGN=1: at every record.
-TEST(BedFederation, SurvivesKillsAtJournalRecords) {
-  BedProject project;
-  NEED_BED(project);
+TEST(TestbedFederation, SurvivesKillsAtJournalRecords) {
+  TestbedProject project;
+  NEED_TESTBED(project);
   const std::string expected = local_sha256();
   const int stride = std::getenv("XFFL_CAMPAIGN") != nullptr ? 1 : 14;
   int kills = 0;
@@ -69,9 +69,9 @@ int from_environment(const char* name, int otherwise) {
 }
 
 // Killed at random instants, again and again. XFFL_CAMPAIGN is the number of kills.
-TEST(BedFederation, SurvivesKillsAtRandomInstants) {
-  BedProject project;
-  NEED_BED(project);
+TEST(TestbedFederation, SurvivesKillsAtRandomInstants) {
+  TestbedProject project;
+  NEED_TESTBED(project);
   const std::string expected = local_sha256();
   const int wanted = from_environment("XFFL_CAMPAIGN", 4);
   std::mt19937 random(static_cast<unsigned>(from_environment("XFFL_CAMPAIGN_SEED", 11)));

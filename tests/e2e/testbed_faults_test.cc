@@ -5,7 +5,7 @@
 
 #include <thread>
 
-#include "e2e/bed_project.h"
+#include "e2e/testbed_project.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 
@@ -14,16 +14,16 @@ namespace {
 
 using std::chrono::seconds;
 using test::await;
-using test::BedProject;
 using test::Facility;
 using test::local_sha256;
+using test::TestbedProject;
 using testing::HasSubstr;
 
 // Jobs that a person cancels wait for a person; those that Slurm requeues or loses with a node go
 // on by themselves.
-TEST(BedFaults, JobsThatPeopleCancelAndSlurmRequeues) {
-  BedProject project({"--slurm", "SlurmdTimeout=5"});
-  NEED_BED(project);
+TEST(TestbedFaults, JobsThatPeopleCancelAndSlurmRequeues) {
+  TestbedProject project({"--slurm", "SlurmdTimeout=5"});
+  NEED_TESTBED(project);
   project.place("brno", placement(project.facility("brno"), "", "nodes: 1, time: 5m, warning: 1m"));
   project.set_hold();
   project.write_config();
@@ -57,14 +57,14 @@ TEST(BedFaults, JobsThatPeopleCancelAndSlurmRequeues) {
 
 // alba's trainer heeds the warning ahead of the walltime: what it has counts, with its true number
 // of tokens. brno's first attempt does not: it ends by its walltime, and another one trains.
-TEST(BedFaults, WalltimesWithAndWithoutHeedingTheWarning) {
+TEST(TestbedFaults, WalltimesWithAndWithoutHeedingTheWarning) {
   test::Project here;
   here.set_rounds(1);
   here.set_fault("alba", "early!");
   here.write_config();
   ASSERT_EQ(here.run().exit_code, 0);
-  BedProject project;
-  NEED_BED(project);
+  TestbedProject project;
+  NEED_TESTBED(project);
   for (const char* name : {"alba", "brno"})
     project.place(name, placement(project.facility(name), "", "nodes: 2, time: 1m, warning: 15s"));
   project.set_rounds(1);
@@ -86,9 +86,9 @@ TEST(BedFaults, WalltimesWithAndWithoutHeedingTheWarning) {
 }
 
 // A certificate that expires while jobs run: the facility waits for a new one and goes on.
-TEST(BedFaults, AnExpiredCertificateWaitsForItsRenewal) {
-  BedProject project;
-  NEED_BED(project);
+TEST(TestbedFaults, AnExpiredCertificateWaitsForItsRenewal) {
+  TestbedProject project;
+  NEED_TESTBED(project);
   const Facility& alba = project.facility("alba");
   Facility certified = alba;
   certified.key = alba.certified_key;
@@ -125,9 +125,9 @@ TEST(BedFaults, AnExpiredCertificateWaitsForItsRenewal) {
 }
 
 // A host key that changed is refused until a person trusts the new one; the other facility goes on.
-TEST(BedFaults, AChangedHostKeyWaitsForAPerson) {
-  BedProject project;
-  NEED_BED(project);
+TEST(TestbedFaults, AChangedHostKeyWaitsForAPerson) {
+  TestbedProject project;
+  NEED_TESTBED(project);
   project.set_hold();
   project.write_config();
   const Facility& alba = project.facility("alba");
@@ -149,9 +149,9 @@ TEST(BedFaults, AChangedHostKeyWaitsForAPerson) {
 }
 
 // No room at a facility: it is said, and the run goes on when there is room again.
-TEST(BedFaults, AFullScratchWaitsForRoom) {
-  BedProject project({"--scratch-mb", "2"});
-  NEED_BED(project);
+TEST(TestbedFaults, AFullScratchWaitsForRoom) {
+  TestbedProject project({"--scratch-mb", "2"});
+  NEED_TESTBED(project);
   // A tmpfs is seen only from inside: trainings are noted in the home folder.
   for (const char* name : {"alba", "brno"}) {
     const Facility& facility = project.facility(name);

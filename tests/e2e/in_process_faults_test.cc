@@ -3,7 +3,7 @@
 #include <fstream>
 #include <thread>
 
-#include "e2e/world.h"
+#include "e2e/in_process.h"
 #include "xffl/base/error.h"
 
 namespace xffl::test {
@@ -14,7 +14,7 @@ using std::chrono::seconds;
 
 // A link that drops every few megabytes delivers what it can: each try goes on where the last one
 // ended, a few seconds later.
-TEST_F(World, RepeatedConnectionDropsWithProgressAreNoOutage) {
+TEST_F(InProcessFederation, RepeatedConnectionDropsWithProgressAreNoOutage) {
   project_.set_rounds(1);
   project_.set_model_rows(2'500'000);  // 40 MB
   project_.write_config();
@@ -41,7 +41,7 @@ class ForgetfulScheduler final : public ForwardingScheduler {
   std::optional<submit::SubmittedJob> cancelled;
 };
 
-TEST_F(World, AForgottenCancellationIsRepeated) {
+TEST_F(InProcessFederation, AForgottenCancellationIsRepeated) {
   project_.set_policy("{on_missing: skip, quorum: 1, deadline: 3s, poll_interval: 20ms}");
   project_.set_rounds(1);
   project_.set_hold();
@@ -61,7 +61,7 @@ TEST_F(World, AForgottenCancellationIsRepeated) {
 }
 
 // There is room for the model that is sent, but not for the update that the job will write.
-TEST_F(World, WarnsOfMissingSpaceBeforeAJob) {
+TEST_F(InProcessFederation, WarnsOfMissingSpaceBeforeAJob) {
   const std::filesystem::path file = project_.path() / "log";
   project_.set_rounds(1);
   project_.set_model_rows(2'500'000);  // 40 MB
@@ -86,7 +86,7 @@ TEST_F(World, WarnsOfMissingSpaceBeforeAJob) {
 
 // Its job was told to begin with the whole model, and waits; then the settings change, and the site
 // removes the model.
-TEST_F(World, AModelPushedAgainMatchesItsJobFile) {
+TEST_F(InProcessFederation, AModelPushedAgainMatchesItsJobFile) {
   project_.set_rounds(2);
   project_.set_model_rows(20'000);
   project_.set_hold();

@@ -120,15 +120,15 @@ class QueuedScheduler final : public ForwardingScheduler {
   const std::chrono::milliseconds settle_time_;
 };
 
-class World : public testing::Test {
+class InProcessFederation : public testing::Test {
  protected:
-  World() { log::set_console_level(log::Level::kOff); }
+  InProcessFederation() { log::set_console_level(log::Level::kOff); }
 
   // What `facility`'s session does before each operation.
   void watch(const std::string& facility, WatchedSession::Before before) {
     before_[facility] = std::move(before);
   }
-  facility::Services world() {
+  facility::Services services() {
     facility::Services made = facility::make_services(clock_, project_.path());
     made.programs.xffl = std::filesystem::path(XFFL_BINARY_DIR) / "bin/xffl";
     const auto connect = [this](const config::Facility& facility) {
@@ -152,7 +152,7 @@ class World : public testing::Test {
     return made;
   }
   run::Outcome run() {
-    facility::Services made = world();
+    facility::Services made = services();
     config::Experiment experiment = config::load_experiment(project_.path());
     if (change_) change_(experiment);
     return run::run_federation(experiment, {project_.path() / "runs", RunName("0001")}, made,

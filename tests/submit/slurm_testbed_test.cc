@@ -1,5 +1,5 @@
 // A real Slurm: jobs that start, wait, are queried and submitted again.
-#include "slurm_bed.h"
+#include "slurm_testbed.h"
 
 #include "xffl/base/error.h"
 
@@ -8,8 +8,8 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST_F(SlurmBed, RanksOfTwoNodesRunAndTheJobEnds) {
-  START_BED();
+TEST_F(SlurmTestbed, RanksOfTwoNodesRunAndTheJobEnds) {
+  START_TESTBED();
   const JobRequest job = request();
   const JobId id = scheduler_->submit(job, {});
   ASSERT_TRUE(await_ranks(job)) << output(job);
@@ -28,8 +28,8 @@ TEST_F(SlurmBed, RanksOfTwoNodesRunAndTheJobEnds) {
   EXPECT_THAT(output(job), HasSubstr("the trainer ended with 0"));
 }
 
-TEST_F(SlurmBed, TheWarningSignalReachesEveryRank) {
-  START_BED();
+TEST_F(SlurmTestbed, TheWarningSignalReachesEveryRank) {
+  START_TESTBED();
   const JobRequest job = request();
   const JobId id = scheduler_->submit(job, {});
   ASSERT_TRUE(await_ranks(job)) << output(job);
@@ -42,8 +42,8 @@ TEST_F(SlurmBed, TheWarningSignalReachesEveryRank) {
   EXPECT_EQ(text(job.folder / "out/report.json"), "warned\n");
 }
 
-TEST_F(SlurmBed, AScriptSubmittedByHandIsTheSameJob) {
-  START_BED();
+TEST_F(SlurmTestbed, AScriptSubmittedByHandIsTheSameJob) {
+  START_TESTBED();
   facility_.slurm.time = std::chrono::minutes(7);
   scheduler_ = coordinator();
   const JobRequest by_xffl = request(1), by_hand = request(2);
@@ -73,8 +73,8 @@ TEST_F(SlurmBed, AScriptSubmittedByHandIsTheSameJob) {
   EXPECT_EQ(text(by_hand.folder / "out/report.json"), "done\n");
 }
 
-TEST_F(SlurmBed, ADuplicateJobWaitsAndThenTrainsNothing) {
-  START_BED();
+TEST_F(SlurmTestbed, ADuplicateJobWaitsAndThenTrainsNothing) {
+  START_TESTBED();
   const JobRequest job = request();
   const JobId first = scheduler_->submit(job, {});
   ASSERT_TRUE(await_ranks(job));
@@ -87,8 +87,8 @@ TEST_F(SlurmBed, ADuplicateJobWaitsAndThenTrainsNothing) {
   EXPECT_EQ(text(job.folder / "out/begun"), "start 0\nstart 0\n");  // two ranks, one start
 }
 
-TEST_F(SlurmBed, ARequeuedJobRestartsUnderItsOwnClaim) {
-  START_BED();
+TEST_F(SlurmTestbed, ARequeuedJobRestartsUnderItsOwnClaim) {
+  START_TESTBED();
   const JobRequest job = request();
   const JobId id = scheduler_->submit(job, {});
   ASSERT_TRUE(await_ranks(job));
@@ -105,8 +105,8 @@ TEST_F(SlurmBed, ARequeuedJobRestartsUnderItsOwnClaim) {
   ASSERT_TRUE(await_state(job, id, JobState::kEnded));
 }
 
-TEST_F(SlurmBed, AFencedAttemptDoesNotRestart) {
-  START_BED();
+TEST_F(SlurmTestbed, AFencedAttemptDoesNotRestart) {
+  START_TESTBED();
   const JobRequest job = request();
   const JobId id = scheduler_->submit(job, {});
   ASSERT_TRUE(await_ranks(job));
@@ -119,8 +119,8 @@ TEST_F(SlurmBed, AFencedAttemptDoesNotRestart) {
   EXPECT_EQ(text(job.folder / "out/begun"), "start 0\nstart 0\n");
 }
 
-TEST_F(SlurmBed, FindsTheJobOfAnUnansweredSubmission) {
-  START_BED();
+TEST_F(SlurmTestbed, FindsTheJobOfAnUnansweredSubmission) {
+  START_TESTBED();
   const JobRequest job = request();
   alba_->signal_daemon("slurmctld", SIGSTOP);
   std::jthread later([&] {
@@ -139,8 +139,8 @@ TEST_F(SlurmBed, FindsTheJobOfAnUnansweredSubmission) {
   scheduler_->cancel({found.front(), job.name}, {});
 }
 
-TEST_F(SlurmBed, SubmitIsDeferredAndQueriesFailWhileTheControllerIsDown) {
-  START_BED();
+TEST_F(SlurmTestbed, SubmitIsDeferredAndQueriesFailWhileTheControllerIsDown) {
+  START_TESTBED();
   const JobRequest job = request();
   alba_->stop_daemon("slurmctld");
   const auto kind = [](auto action) {
@@ -161,8 +161,8 @@ TEST_F(SlurmBed, SubmitIsDeferredAndQueriesFailWhileTheControllerIsDown) {
   EXPECT_TRUE(found.empty());
 }
 
-TEST_F(SlurmBed, InvalidRequestsAreRejectedAndTestOnlySubmitsNothing) {
-  START_BED();
+TEST_F(SlurmTestbed, InvalidRequestsAreRejectedAndTestOnlySubmitsNothing) {
+  START_TESTBED();
   const JobRequest job = request();
   const SlurmSettings settings = facility::slurm_settings(facility_.slurm);
   const TestOnly good = test_only(*session_, settings, job, {});
@@ -187,8 +187,8 @@ TEST_F(SlurmBed, InvalidRequestsAreRejectedAndTestOnlySubmitsNothing) {
   EXPECT_TRUE(scheduler_->find(job, {}).empty());
 }
 
-TEST_F(SlurmBed, DistinguishesHeldAndCancelledJobs) {
-  START_BED();
+TEST_F(SlurmTestbed, DistinguishesHeldAndCancelledJobs) {
+  START_TESTBED();
   facility_.slurm.time =
       std::chrono::hours(99);  // beyond the partition's limit: accepted, never started
   scheduler_ = coordinator();

@@ -4,7 +4,7 @@
 
 #include <fstream>
 
-#include "e2e/world.h"
+#include "e2e/in_process.h"
 #include "xffl/base/json.h"
 #include "xffl/checkpoint/manifest.h"
 
@@ -17,7 +17,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-class GivenModel : public World {
+class InputModel : public InProcessFederation {
  protected:
   // Brno's copy of the model that `round` begins with.
   fs::path model_of(int round) const {
@@ -51,7 +51,7 @@ class GivenModel : public World {
 };
 
 // Its trainer would not notice.
-TEST_F(GivenModel, DamageIsRepairedAndTheAttemptIsNotCharged) {
+TEST_F(InputModel, DamageIsRepairedAndTheAttemptIsNotCharged) {
   project_.set_policy("{on_missing: wait, poll_interval: 20ms, max_attempts: 1}");
   project_.write_config();
   const std::string expected = undisturbed_sha256(project_);
@@ -66,7 +66,7 @@ TEST_F(GivenModel, DamageIsRepairedAndTheAttemptIsNotCharged) {
   EXPECT_GT(pushed(2, 2)["moved_bytes"], 0);
 }
 
-TEST_F(GivenModel, TheRepairMovesTheBadChunkOnly) {
+TEST_F(InputModel, TheRepairMovesTheBadChunkOnly) {
   constexpr uint64_t kRows = 5'000'000;  // of 16 bytes: a chunk of 64 MiB, and some more
   project_.set_model_rows(kRows);
   project_.set_rounds(1);
@@ -80,7 +80,7 @@ TEST_F(GivenModel, TheRepairMovesTheBadChunkOnly) {
 }
 
 // A disk that goes on like that, or a job that sees another folder: it has its attempts, no more.
-TEST_F(GivenModel, OneComplaintPerRoundIsAccepted) {
+TEST_F(InputModel, OneComplaintPerRoundIsAccepted) {
   project_.set_policy("{on_missing: skip, quorum: 1, poll_interval: 20ms, max_attempts: 2}");
   project_.set_rounds(1);
   project_.write_config();
@@ -92,9 +92,9 @@ TEST_F(GivenModel, OneComplaintPerRoundIsAccepted) {
                           HasSubstr("\"charged\":true")));
 }
 
-class GivenDifferences : public GivenModel {
+class InputDifferences : public InputModel {
  protected:
-  GivenDifferences() {
+  InputDifferences() {
     project_.set_model_rows(20000);
     project_.set_policy("{on_missing: wait, poll_interval: 20ms, max_attempts: 1}");
     project_.write_config();
@@ -122,13 +122,13 @@ class GivenDifferences : public GivenModel {
   std::string expected_;
 };
 
-TEST_F(GivenDifferences, AreSent) {
+TEST_F(InputDifferences, AreSent) {
   expect_result();
   EXPECT_TRUE(was_packed(2) && was_packed(3));
 }
 
 // The site has removed what the differences are from.
-TEST_F(GivenDifferences, AreNotSentWithoutTheirReference) {
+TEST_F(InputDifferences, AreNotSentWithoutTheirReference) {
   std::atomic<bool> removed = false;
   watch("brno", [&](const std::string&, const RemotePath&) {
     if (!is_published(1) || removed.exchange(true)) return;
@@ -141,7 +141,7 @@ TEST_F(GivenDifferences, AreNotSentWithoutTheirReference) {
 }
 
 // ... while the job waits for nodes: the model comes whole to where the job would have made it.
-TEST_F(GivenDifferences, AreReplacedWhileTheJobWaits) {
+TEST_F(InputDifferences, AreReplacedWhileTheJobWaits) {
   const fs::path nodes = project_.path() / "nodes";
   change_ = [&, change = change_](config::Experiment& experiment) {
     change(experiment);

@@ -1,4 +1,4 @@
-#include "support/bed.h"
+#include "support/testbed.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kCannotRunHere = 77;
 
-bool keep() { return ::getenv("XFFL_KEEP_BED") != nullptr; }
+bool keep() { return ::getenv("XFFL_KEEP_TESTBED") != nullptr; }
 
 ProcessResult run_script(const std::filesystem::path& state, std::vector<std::string> args,
                          const std::string& stdin_text = "") {
@@ -31,7 +31,7 @@ ProcessResult run_script(const std::filesystem::path& state, std::vector<std::st
 
 std::string must(const ProcessResult& result, const std::string& action) {
   if (result.exit_code != 0)
-    throw std::runtime_error("the bed: " + action + ": exit code " +
+    throw std::runtime_error("the testbed: " + action + ": exit code " +
                              std::to_string(result.exit_code) + "\n" + result.err + result.out);
   return result.out;
 }
@@ -147,11 +147,11 @@ void Facility::certify(const std::string& validity) const {
 
 void Facility::change_host_key() const { must(script({"host-key", name}), "host-key"); }
 
-Bed::Bed(const std::vector<std::string>& names, const std::vector<std::string>& flavours) {
+Testbed::Testbed(const std::vector<std::string>& names, const std::vector<std::string>& flavours) {
   add(names, flavours);
 }
 
-void Bed::add(const std::vector<std::string>& names, const std::vector<std::string>& flavours) {
+void Testbed::add(const std::vector<std::string>& names, const std::vector<std::string>& flavours) {
   std::vector<std::string> args = {"up"};
   if (facilities_.empty() && !keep())
     args.insert(args.end(), {"--owner", std::to_string(::getpid())});
@@ -169,10 +169,10 @@ void Bed::add(const std::vector<std::string>& names, const std::vector<std::stri
   }
 }
 
-void Bed::down() { must(run_script(state(), {"down"}), "down"); }
+void Testbed::down() { must(run_script(state(), {"down"}), "down"); }
 
 // Prints the ends of the daemons' logs after a failed test.
-void Bed::show_logs() const {
+void Testbed::show_logs() const {
   std::error_code gone;
   for (const auto& [name, facility] : facilities_)
     for (const auto& log : std::filesystem::directory_iterator(facility.folder / "log", gone)) {
@@ -182,16 +182,16 @@ void Bed::show_logs() const {
     }
 }
 
-Bed::~Bed() {
+Testbed::~Testbed() {
   if (testing::Test::HasFailure() || std::uncaught_exceptions() > 0) show_logs();
   if (keep()) {
     const std::filesystem::path folder = state();
     dir_.release();  // leaves the folder
-    std::cerr << "the bed stays up: scripts/dev_cluster.sh status --state " << folder << "\n";
+    std::cerr << "the testbed stays up: scripts/dev_cluster.sh status --state " << folder << "\n";
     return;
   }
   const ProcessResult result = run_script(state(), {"down"});
-  if (result.exit_code != 0) std::cerr << "the bed: down: " << result.err;
+  if (result.exit_code != 0) std::cerr << "the testbed: down: " << result.err;
 }
 
 }  // namespace xffl::test

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "e2e/bed_project.h"
+#include "e2e/testbed_project.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
@@ -11,14 +11,14 @@
 namespace xffl {
 namespace {
 
-using test::BedProject;
 using test::Facility;
+using test::TestbedProject;
 using testing::AllOf;
 using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
-class DoctorProject : public BedProject {
+class DoctorProject : public TestbedProject {
  public:
   DoctorProject() {
     if (!up()) return;
@@ -167,9 +167,9 @@ void expect_a_changed_host_key(const DoctorProject& project) {
                     Not(HasSubstr("work folder"))));
 }
 
-TEST(BedDoctor, NamesEachFaultWithItsFix) {
+TEST(TestbedDoctor, NamesEachFaultWithItsFix) {
   DoctorProject project;
-  NEED_BED(project);
+  NEED_TESTBED(project);
   expect_log_in_faults(project);
   expect_folder_faults(project);
   expect_trainer_faults(project);
@@ -177,9 +177,9 @@ TEST(BedDoctor, NamesEachFaultWithItsFix) {
   expect_a_changed_host_key(project);
 }
 
-TEST(BedDoctor, WhereEverythingIsInPlaceARunCanBePlannedAndRead) {
+TEST(TestbedDoctor, WhereEverythingIsInPlaceARunCanBePlannedAndRead) {
   DoctorProject project;
-  NEED_BED(project);
+  NEED_TESTBED(project);
   const std::string path = project.path().string();
   const ProcessResult doctor = project.xffl({"doctor", "-p", path});
   EXPECT_EQ(doctor.exit_code, 0) << doctor.out << doctor.err;

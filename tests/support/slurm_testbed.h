@@ -1,28 +1,29 @@
-// A facility of the bed with xffl's Slurm scheduler, for tests of Slurm's behaviour.
+// A facility of the testbed with xffl's Slurm scheduler, for tests of Slurm's behaviour.
 #pragma once
 
 #include <fstream>
 #include <functional>
 #include <thread>
 
-#include "support/bed_ssh.h"
+#include "support/testbed_ssh.h"
 #include "xffl/base/clock.h"
 #include "xffl/submit/slurm.h"
 
 namespace xffl::test {
 
-class SlurmBed {
+class SlurmTestbed {
  public:
-  explicit SlurmBed(const std::vector<std::string>& flavours = {}) : bed_({"alba"}, flavours) {
-    if (bed_.up()) session_ = remote::make_ssh_session(ssh_settings(facility()));
+  explicit SlurmTestbed(const std::vector<std::string>& flavours = {})
+      : testbed_({"alba"}, flavours) {
+    if (testbed_.up()) session_ = remote::make_ssh_session(ssh_settings(facility()));
     settings.settle_time = std::chrono::seconds(1);
     settings.request.time = std::chrono::minutes(5);
     settings.request.warning = std::chrono::seconds(0);
   }
 
-  bool up() const { return bed_.up(); }
-  const std::string& why_not() const { return bed_.why_not(); }
-  const Facility& facility() const { return bed_.facility("alba"); }
+  bool up() const { return testbed_.up(); }
+  const std::string& why_not() const { return testbed_.why_not(); }
+  const Facility& facility() const { return testbed_.facility("alba"); }
 
   /// A coordinator's scheduler with the current `settings`.
   std::shared_ptr<submit::Scheduler> scheduler() {
@@ -103,7 +104,7 @@ class SlurmBed {
     return facility().folder / "scratch" / request.name;
   }
 
-  Bed bed_;
+  Testbed testbed_;
   SystemClock clock_;
   std::shared_ptr<remote::Session> session_;
 };

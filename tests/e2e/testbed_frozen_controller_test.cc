@@ -12,15 +12,15 @@
 #include <sstream>
 #include <thread>
 
-#include "e2e/bed_project.h"
+#include "e2e/testbed_project.h"
 
 namespace xffl {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using test::BedProject;
 using test::Facility;
+using test::TestbedProject;
 
 int from_environment(const char* name, int otherwise) {
   const char* value = std::getenv(name);
@@ -67,7 +67,7 @@ void begin(const Facility& facility, const Trouble& trouble) {
     facility.signal_daemon("slurmctld", trouble.signal);
 }
 
-void see_through(const BedProject& project, const history::StoredEvent& intent,
+void see_through(const TestbedProject& project, const history::StoredEvent& intent,
                  const Trouble& trouble) {
   const Facility& facility = project.facility(intent.facility);
   const auto answered = [&] {
@@ -102,7 +102,7 @@ void look_after(const Facility& facility) {
 
 /// Trouble for every submission (SIGSTOP), or for the first one of a facility's round (SIGKILL:
 /// what is forgotten is submitted again). Returns their number.
-int trouble_submissions(const BedProject& project, test::StartedRun& run, int signal) {
+int trouble_submissions(const TestbedProject& project, test::StartedRun& run, int signal) {
   std::mt19937 random(static_cast<unsigned>(from_environment("XFFL_CAMPAIGN_SEED", 3)));
   std::map<std::string, std::jthread> troubles;  // by facility: one at a time
   std::set<std::pair<std::string, int>> killed;
@@ -132,8 +132,8 @@ void expect_one_training_each(int signal, int submissions) {
   here.set_rounds(rounds);
   here.write_config();
   ASSERT_EQ(here.run().exit_code, 0);
-  BedProject project(kFlavours);
-  NEED_BED(project);
+  TestbedProject project(kFlavours);
+  NEED_TESTBED(project);
   for (const char* name : {"alba", "brno"}) project.place(name, patient(project.facility(name)));
   project.set_rounds(rounds);
   project.write_config();
@@ -161,19 +161,19 @@ void expect_one_training_each(int signal, int submissions) {
             << project.count_events("attempt_failed") << " lost, each trained once\n";
 }
 
-TEST(BedFrozen, EverySubmissionToAFrozenControllerTrainsOnce) {
+TEST(TestbedFrozenController, EverySubmissionToAFrozenControllerTrainsOnce) {
   expect_one_training_each(SIGSTOP, 4);
 }
 
-TEST(BedFrozen, EverySubmissionToAControllerThatIsKilledTrainsOnce) {
+TEST(TestbedFrozenController, EverySubmissionToAControllerThatIsKilledTrainsOnce) {
   expect_one_training_each(SIGKILL, 4);
 }
 
 // The controller freezes when the journal says that brno's job is to be cancelled: that it could
 // not be told is said, and stays on record until it is seen to have ended.
-TEST(BedFrozen, ACancellationThatIsNotHeardIsRepeated) {
-  BedProject project(kFlavours);
-  NEED_BED(project);
+TEST(TestbedFrozenController, ACancellationThatIsNotHeardIsRepeated) {
+  TestbedProject project(kFlavours);
+  NEED_TESTBED(project);
   for (const char* name : {"alba", "brno"}) project.place(name, patient(project.facility(name)));
   project.set_hold();
   project.write_config();

@@ -1,6 +1,6 @@
 // Federations whose world has other objects: facilities that answer wrongly, clocks that jump. In
 // this process, with the real trainings of xffl-fake-trainer.
-#include "e2e/world.h"
+#include "e2e/in_process.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ struct WrongAnswer {
   const char* operation;
   ErrorKind kind;
 };
-class WrongAnswers : public World, public testing::WithParamInterface<WrongAnswer> {};
+class WrongAnswers : public InProcessFederation, public testing::WithParamInterface<WrongAnswer> {};
 
 // A server that speaks nonsense, a file system that is not mounted for a while, a missing command:
 // none of it is an error of the federation.
@@ -44,7 +44,7 @@ INSTANTIATE_TEST_SUITE_P(All, WrongAnswers,
                                          WrongAnswer{"stat", ErrorKind::kCorrupt}),
                          [](const auto& each) { return std::string(each.param.operation); });
 
-TEST_F(World, TextThatIsNotUtf8EndsNoRun) {
+TEST_F(InProcessFederation, TextThatIsNotUtf8EndsNoRun) {
   clock_.longest_sleep = milliseconds(50);
   const auto fail = times(3, ErrorKind::kAuth, "welcome \xff\xed\xa0\x80");
   watch("brno", [fail](const std::string&, const RemotePath&) { fail(); });
@@ -52,7 +52,7 @@ TEST_F(World, TextThatIsNotUtf8EndsNoRun) {
 }
 
 // Shared file systems: the report is there before what it names.
-TEST_F(World, AnUpdateMayBecomeVisibleAfterItsReport) {
+TEST_F(InProcessFederation, AnUpdateMayBecomeVisibleAfterItsReport) {
   const auto fail = times(2, ErrorKind::kNotFound, "there is no such file");
   watch("brno", [fail](const std::string& operation, const RemotePath& path) {
     if (operation == "stat" && path.str().ends_with("out/update/manifest.json")) fail();
@@ -64,7 +64,7 @@ TEST_F(World, AnUpdateMayBecomeVisibleAfterItsReport) {
 
 // A job that its round went on without ends with the run, though its facility could not be told
 // then.
-TEST_F(World, NoJobIsLeftBehind) {
+TEST_F(InProcessFederation, NoJobIsLeftBehind) {
   project_.set_policy("{on_missing: skip, quorum: 1, deadline: 3s, poll_interval: 20ms}");
   project_.set_rounds(1);
   project_.set_hold();
@@ -80,7 +80,7 @@ TEST_F(World, NoJobIsLeftBehind) {
   EXPECT_EQ(project_.count_events("cancel_confirmed"), 1);
 }
 
-TEST_F(World, ACompletedRunRejectsAnotherTraining) {
+TEST_F(InProcessFederation, ACompletedRunRejectsAnotherTraining) {
   project_.set_rounds(1);
   project_.write_config();
   EXPECT_EQ(run().rounds_published, 1);
@@ -93,7 +93,7 @@ TEST_F(World, ACompletedRunRejectsAnotherTraining) {
 }
 
 // Between a look for the report and the scheduler's answer there is time to report and to end.
-TEST_F(World, AJobThatEndsDuringAPollIsFetchedAtOnce) {
+TEST_F(InProcessFederation, AJobThatEndsDuringAPollIsFetchedAtOnce) {
   project_.set_rounds(1);
   project_.write_config();
   project_.set_hold();
@@ -118,7 +118,7 @@ TEST_F(World, AJobThatEndsDuringAPollIsFetchedAtOnce) {
 }
 
 // An administrator sets the clock right between a round's beginning and its first submission.
-TEST_F(World, AWallClockThatJumpsBackEndsNoDeadline) {
+TEST_F(InProcessFederation, AWallClockThatJumpsBackEndsNoDeadline) {
   project_.set_policy("{on_missing: skip, quorum: 2, deadline: 2h, poll_interval: 20ms}");
   project_.set_rounds(1);
   project_.write_config();

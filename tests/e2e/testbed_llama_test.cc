@@ -5,7 +5,7 @@
 #include <random>
 #include <sstream>
 
-#include "e2e/bed_project.h"
+#include "e2e/testbed_project.h"
 #include "xffl/base/file.h"
 #include "xffl/checkpoint/llama_config.h"
 #include "xffl/checkpoint/manifest.h"
@@ -75,15 +75,15 @@ class Lab {
   int runs_ = 0;
 };
 
-TEST(BedLlama, TwoNodesOfRealFacilitiesGiveTheModelOfThisMachine) {
-  test::Bed bed({"alba", "brno"});
-  if (!bed.up()) GTEST_SKIP() << bed.why_not();
+TEST(TestbedLlama, TwoNodesOfRealFacilitiesGiveTheModelOfThisMachine) {
+  test::Testbed testbed({"alba", "brno"});
+  if (!testbed.up()) GTEST_SKIP() << testbed.why_not();
   Lab lab;
   write_file_atomic(lab.path() / "known_hosts",
-                    read_file(bed.facility("alba").known_hosts, 1 << 20));
+                    read_file(testbed.facility("alba").known_hosts, 1 << 20));
   std::map<std::string, std::pair<std::string, std::string>> here, there;
   for (const char* name : {"alba", "brno"}) {
-    const test::Facility& facility = bed.facility(name);
+    const test::Facility& facility = testbed.facility(name);
     const fs::path data = facility.folder / "scratch/train.tokens";
     write_tokens(data, name[0] == 'a' ? 0 : 1);
     here[name] = {"    world_size: 2\n", data};

@@ -4,7 +4,7 @@
 
 #include <thread>
 
-#include "e2e/world.h"
+#include "e2e/in_process.h"
 #include "support/thrown.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -18,9 +18,9 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
 
-class Doubts : public World {
+class MissingEvidence : public InProcessFederation {
  protected:
-  Doubts() {
+  MissingEvidence() {
     project_.set_rounds(1);
     project_.set_hold();
     project_.write_config();
@@ -45,7 +45,7 @@ class Doubts : public World {
 };
 
 // Its jobs have ended; its log-in node is back before its file system is.
-TEST_F(Doubts, AnInvisibleFinishedTrainingIsKept) {
+TEST_F(MissingEvidence, AnInvisibleFinishedTrainingIsKept) {
   project_.release("alba");
   brno_settles_ = milliseconds(50);
   fs::path round, hidden;
@@ -73,7 +73,7 @@ TEST_F(Doubts, AnInvisibleFinishedTrainingIsKept) {
   expect_trained_once();
 }
 
-TEST_F(Doubts, AReportIsReadWhenItIsVisibleAgain) {
+TEST_F(MissingEvidence, AReportIsReadWhenItIsVisibleAgain) {
   project_.release();
   int stats = 0;
   watch("brno", [&](const std::string& operation, const RemotePath& path) {
@@ -87,7 +87,7 @@ TEST_F(Doubts, AReportIsReadWhenItIsVisibleAgain) {
   expect_trained_once();
 }
 
-TEST_F(Doubts, AnAcceptedUpdateSurvivesAnUnreachableFacility) {
+TEST_F(MissingEvidence, AnAcceptedUpdateSurvivesAnUnreachableFacility) {
   project_.release("alba");
   run_until("update_accepted", 1);
   const auto update = project_.run_folder() / "r0001/alba/update";
@@ -104,7 +104,7 @@ TEST_F(Doubts, AnAcceptedUpdateSurvivesAnUnreachableFacility) {
 }
 
 // A server's disk that fails for a while says nothing of what is on it.
-TEST_F(Doubts, AnUnreadableStoredUpdateIsNotDamaged) {
+TEST_F(MissingEvidence, AnUnreadableStoredUpdateIsNotDamaged) {
   project_.release("alba");
   run_until("update_accepted", 1);
   const auto update = project_.run_folder() / "r0001/alba/update";
@@ -128,7 +128,7 @@ TEST_F(Doubts, AnUnreadableStoredUpdateIsNotDamaged) {
 }
 
 // Then the run ends, and says so; nobody's update is refused.
-TEST_F(Doubts, DamageOnThisMachineIsNotTheFacilitys) {
+TEST_F(MissingEvidence, DamageOnThisMachineIsNotTheFacilitys) {
   run_until("submitted", 2);
   const auto config = project_.run_folder() / "r0000/global/config.json";
   const std::string text = read_file(config, 1 << 20);
@@ -149,7 +149,7 @@ void cannot_be_fenced(const std::string& operation, const RemotePath& path) {
     throw Error(ErrorKind::kRemote, "the link is down");
 }
 
-TEST_F(Doubts, AFailedRoundReportsItsReasonWhileAFacilityIsDown) {
+TEST_F(MissingEvidence, AFailedRoundReportsItsReasonWhileAFacilityIsDown) {
   project_.set_policy("{on_missing: fail, poll_interval: 20ms}");
   project_.set_fault("alba", "nan!");
   project_.write_config();
@@ -165,12 +165,12 @@ TEST_F(Doubts, AFailedRoundReportsItsReasonWhileAFacilityIsDown) {
   project_.release();
 }
 
-TEST_F(Doubts, TheNextRunRepeatsALostCancellation) {
+TEST_F(MissingEvidence, TheNextRunRepeatsALostCancellation) {
   run_until("submitted", 2);
   watch("brno", cannot_be_fenced);
   const config::Experiment experiment = config::load_experiment(project_.path());
   const history::RunFolder folder{project_.path() / "runs", RunName("0001")};
-  facility::Services made = world();
+  facility::Services made = services();
   const history::Request cancel{history::Request::Kind::kCancel, {}, "enough"};
   const Error error =
       error_of([&] { run::operate(experiment, folder, made, cancel, seconds(10)); });

@@ -7,7 +7,7 @@
 #include <map>
 #include <thread>
 
-#include "e2e/bed_project.h"
+#include "e2e/testbed_project.h"
 #include "xffl/base/file.h"
 
 namespace xffl {
@@ -16,14 +16,14 @@ namespace {
 namespace fs = std::filesystem;
 using std::chrono::seconds;
 using test::await;
-using test::BedProject;
 using test::Facility;
 using test::local_sha256;
+using test::TestbedProject;
 
 // The jobs end while nobody can ask for them.
-TEST(BedOutages, AMinuteWithoutControllerOrSshd) {
-  BedProject project;
-  NEED_BED(project);
+TEST(TestbedOutages, AMinuteWithoutControllerOrSshd) {
+  TestbedProject project;
+  NEED_TESTBED(project);
   project.set_hold();
   project.write_config();
   const Facility &alba = project.facility("alba"), &brno = project.facility("brno");
@@ -43,9 +43,9 @@ TEST(BedOutages, AMinuteWithoutControllerOrSshd) {
 }
 
 // Slurm that answers nothing, whether its credentials or its controller are gone.
-TEST(BedOutages, DeadMungeAndAFrozenController) {
-  BedProject project({"--slurm", "MessageTimeout=5"});
-  NEED_BED(project);
+TEST(TestbedOutages, DeadMungeAndAFrozenController) {
+  TestbedProject project({"--slurm", "MessageTimeout=5"});
+  NEED_TESTBED(project);
   project.set_hold();
   project.write_config();
   const Facility &alba = project.facility("alba"), &brno = project.facility("brno");
@@ -81,7 +81,7 @@ uintmax_t part_bytes(const fs::path& folder) {
 
 // The link to alba is cut, without a word, while the model goes there; that to brno while its
 // update comes back.
-TEST(BedOutages, LinksThatAreCutInMidTransfer) {
+TEST(TestbedOutages, LinksThatAreCutInMidTransfer) {
   constexpr int kRows = 1'500'000;  // 24 MB: 10 s at 20 Mbit/s
   constexpr uintmax_t kSome = 1 << 20;
   test::Project here;
@@ -89,8 +89,8 @@ TEST(BedOutages, LinksThatAreCutInMidTransfer) {
   here.set_rounds(2);
   here.write_config();
   ASSERT_EQ(here.run().exit_code, 0);
-  BedProject project;
-  NEED_BED(project);
+  TestbedProject project;
+  NEED_TESTBED(project);
   project.set_model_rows(kRows);
   project.set_rounds(2);
   project.set_hold();
@@ -120,15 +120,15 @@ TEST(BedOutages, LinksThatAreCutInMidTransfer) {
 
 // One packet in a hundred lost on the way to alba and back, one in five on brno's: slower, whole,
 // and no storm of connections.
-TEST(BedOutages, LossyLinksDeliverEverything) {
+TEST(TestbedOutages, LossyLinksDeliverEverything) {
   constexpr int kRows = 40'000;  // 0.6 MB, each way
   test::Project here;
   here.set_model_rows(kRows);
   here.set_rounds(1);
   here.write_config();
   ASSERT_EQ(here.run().exit_code, 0);
-  BedProject project;
-  NEED_BED(project);
+  TestbedProject project;
+  NEED_TESTBED(project);
   project.set_model_rows(kRows);
   project.set_rounds(1);
   project.write_config();

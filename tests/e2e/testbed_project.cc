@@ -1,4 +1,4 @@
-#include "e2e/bed_project.h"
+#include "e2e/testbed_project.h"
 
 #include <gtest/gtest.h>
 
@@ -35,22 +35,23 @@ bool await(const std::function<bool()>& what, std::chrono::seconds patience) {
   return what();
 }
 
-BedProject::BedProject(const std::vector<std::string>& flavours)
-    : bed_({"alba", "brno"}, flavours) {
-  if (!bed_.up()) return;
+TestbedProject::TestbedProject(const std::vector<std::string>& flavours)
+    : testbed_({"alba", "brno"}, flavours) {
+  if (!testbed_.up()) return;
   for (const char* name : {"alba", "brno"}) place(name, placement(facility(name)));
   write_config();
   // As `xffl trust` would leave it, once a person has compared the fingerprints.
   write_file_atomic(path() / "known_hosts", read_file(facility("alba").known_hosts, 1 << 20));
 }
 
-void BedProject::forget_runs() const {
+void TestbedProject::forget_runs() const {
   Project::forget_runs();
   for (const char* name : {"alba", "brno"})
     facility(name).exec_on_login({"rm", "-rf", facility(name).scratch + "/work"});
 }
 
-std::string BedProject::running_job(const std::string& name, const std::string& other_than) const {
+std::string TestbedProject::running_job(const std::string& name,
+                                        const std::string& other_than) const {
   const Facility& there = facility(name);
   std::string found;
   const auto has_begun = [&](const std::string& id) {
@@ -68,8 +69,8 @@ std::string BedProject::running_job(const std::string& name, const std::string& 
   return found;
 }
 
-void BedProject::expect_result(const std::string& sha256, const std::string& what,
-                               const std::vector<std::string>& expected) const {
+void TestbedProject::expect_result(const std::string& sha256, const std::string& what,
+                                   const std::vector<std::string>& expected) const {
   EXPECT_EQ(current_sha256(), sha256) << what;
   EXPECT_EQ(trainings(), expected) << what;
   std::map<int, int> published;
@@ -87,7 +88,7 @@ void BedProject::expect_result(const std::string& sha256, const std::string& wha
     std::cerr << "--- what the coordinator said\n" << read_file(log(), 1 << 20);
 }
 
-std::string BedProject::jobs_left(const std::string& name) const {
+std::string TestbedProject::jobs_left(const std::string& name) const {
   return facility(name).exec_on_login({"squeue", "-h", "-o", "%j %T"}).out;
 }
 

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <memory>
 
-#include "e2e/bed_project.h"
+#include "e2e/testbed_project.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
 
@@ -15,15 +15,15 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::await;
-using test::BedProject;
+using test::TestbedProject;
 
 constexpr int kRows = 20000;  // of 16 bytes
 const std::string kPacks = "    transfer: {pack: always}\n";
 
-class BedPack : public testing::Test {
+class TestbedPack : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    project_ = std::make_unique<BedProject>();
+    project_ = std::make_unique<TestbedProject>();
     project_->set_model_rows(kRows);
     test::Project local;
     local.set_model_rows(kRows);
@@ -41,7 +41,7 @@ class BedPack : public testing::Test {
     project_->set_hold();
     project_->write_config();
   }
-  static BedProject& project() { return *project_; }
+  static TestbedProject& project() { return *project_; }
 
   static void ask(const std::string& slurm) {
     for (const char* name : {"alba", "brno"})
@@ -76,14 +76,14 @@ class BedPack : public testing::Test {
     return found;
   }
 
-  static std::unique_ptr<BedProject> project_;
+  static std::unique_ptr<TestbedProject> project_;
   static std::string expected_;
 };
 
-std::unique_ptr<BedProject> BedPack::project_;
-std::string BedPack::expected_;
+std::unique_ptr<TestbedProject> TestbedPack::project_;
+std::string TestbedPack::expected_;
 
-TEST_F(BedPack, LaterRoundsAreDifferences) {
+TEST_F(TestbedPack, LaterRoundsAreDifferences) {
   project().release();
   ASSERT_EQ(project().run().exit_code, 0);
   project().expect_result(expected_);
@@ -93,7 +93,7 @@ TEST_F(BedPack, LaterRoundsAreDifferences) {
   EXPECT_FALSE(fs::exists(project().run_folder() / "r0002/global.packed"));
 }
 
-TEST_F(BedPack, JobsThatStayUnpackToo) {
+TEST_F(TestbedPack, JobsThatStayUnpackToo) {
   ask("nodes: 2, time: 5m, warning: 1m, keep_allocation: 60s");
   project().write_config();
   project().release();
@@ -103,7 +103,7 @@ TEST_F(BedPack, JobsThatStayUnpackToo) {
 }
 
 // With max_attempts 1: the model comes whole, and the failure is not the training's.
-TEST_F(BedPack, ADamagedReferenceCostsAPush) {
+TEST_F(TestbedPack, ADamagedReferenceCostsAPush) {
   project().release("brno");
   auto run = project().start_run();
   ASSERT_TRUE(await([] { return models("alba").size() == 1; }));
@@ -129,7 +129,7 @@ TEST_F(BedPack, ADamagedReferenceCostsAPush) {
 }
 
 // The coordinator is killed when the second round's model has been packed and is on its way.
-TEST_F(BedPack, AKillAfterThePushOfDifferencesCostsNothing) {
+TEST_F(TestbedPack, AKillAfterThePushOfDifferencesCostsNothing) {
   project().release();
   project().hold("alba", 2);
   {
