@@ -32,7 +32,7 @@ for half in 1 2; do
   [ $some -gt 0 ] || continue
   begin "random-$half" $some $half e2e_testbed_test TestbedFederation.SurvivesKillsAtRandomInstants
   begin "frozen-$half" $some $half e2e_testbed_test TestbedFrozenController.EverySubmissionToAFrozenControllerTrainsOnce
-  begin "killed-$half" $some $half e2e_testbed_test TestbedFrozenController.EverySubmissionToAControllerThatIsKilledTrainsOnce
+  begin "killed-$half" $some $half e2e_testbed_test TestbedFrozenController.EverySubmissionToAKilledControllerTrainsOnce
 done
 failed=()
 wait

@@ -7,11 +7,10 @@
 
 #include "support/fake_scheduler.h"
 #include "support/temp_dir.h"
-#include "support/testbed.h"
+#include "support/testbed_ssh.h"
 #include "xffl/base/clock.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
-#include "xffl/remote/ssh.h"
 #include "xffl/submit/scheduler.h"
 #include "xffl/submit/slurm.h"
 
@@ -76,19 +75,13 @@ struct SlurmFacility : FacilityFixture {
     suffix_ = "-" + std::to_string(++count);
   }
   static test::Testbed& testbed() {
-    static test::Testbed the_testbed({"alba"});
-    return the_testbed;
+    static test::Testbed shared({"alba"});
+    return shared;
   }
   std::string why_not() override { return testbed().why_not(); }
   std::shared_ptr<Scheduler> coordinator() override {
-    const test::Facility& alba = testbed().facility("alba");
-    remote::SshSettings ssh;
-    ssh.hosts = {{alba.host, alba.port}};
-    ssh.user = alba.user;
-    ssh.keys = {alba.key};
-    ssh.agent = false;
-    ssh.known_hosts = alba.known_hosts;
-    return make_slurm_scheduler({}, remote::make_ssh_session(ssh), clock_);
+    return make_slurm_scheduler(
+        {}, remote::make_ssh_session(test::ssh_settings(testbed().facility("alba"))), clock_);
   }
   JobRequest request(const std::string& name) override {
     const RemotePath folder(testbed().facility("alba").scratch + "/" + name + suffix_);

@@ -1,13 +1,13 @@
-"""No page links to a missing file or anchor, and the index lists every page."""
+"""No page links to a missing file or anchor or names a missing source file, and the index lists every page."""
 import re
 import sys
 import unittest
 
-from pages import ROOT, anchors, links, name, pages
+from pages import ROOT, anchors, links, name, pages, prose
 
 
 class Links(unittest.TestCase):
-    def test_lead_to_files_and_anchors_that_exist(self):
+    def test_links_lead_to_existing_files_and_anchors(self):
         wrong, count = [], 0
         for page in pages():
             for line, target in links(page):
@@ -31,7 +31,7 @@ class Links(unittest.TestCase):
                    and page.parent.name != "decisions"]
         self.assertEqual(missing, [], "docs/README.md does not list these pages")
 
-    def test_comments_name_pages_that_exist(self):
+    def test_comments_name_existing_pages(self):
         wrong = []
         for top in ("apps", "src", "include", "scripts", "tests", "configs", "templates", "docs"):
             for file in (ROOT / top).rglob("*"):
@@ -43,7 +43,21 @@ class Links(unittest.TestCase):
                         wrong.append(f"{name(file)}:{text.count(chr(10), 0, match.start()) + 1}: {match[0]}")
         self.assertEqual(wrong, [], "there are no such pages")
 
-    def test_an_anchor_is_what_github_makes_of_a_heading(self):
+    def test_source_files_named_in_pages_exist(self):
+        tops = ("apps", "cmake", "configs", "include", "scripts", "src", "templates", "tests")
+        names = {path.name for top in (*tops, "docs") for path in (ROOT / top).rglob("*")}
+        wrong, count = [], 0
+        for page in pages():
+            for line, text in prose(page):
+                text = re.sub(r"\]\([^)]*\)", "", text)  # the test above checks links
+                for match in re.finditer(rf"(?<![\w/.<-])(?:{'|'.join(tops)})/[\w./*-]*[\w*]|(?<=`)\w+\.(?:cc|h|cu|py|sh|cmake)(?=`)", text):
+                    count += 1
+                    if not (match[0] in names or any(ROOT.glob(match[0])) or any(ROOT.glob(match[0] + "*"))):
+                        wrong.append(f"{name(page)}:{line}: {match[0]}")
+        self.assertGreater(count, 50)
+        self.assertEqual(wrong, [], "there are no such files")
+
+    def test_anchors_follow_githubs_rule(self):
         self.assertIn("xffl-status---json", anchors(ROOT / "docs/reference/status_json.md"))
         self.assertIn("a-trainer-of-your-own", anchors(ROOT / "docs/reference/job_json.md"))
 

@@ -1,5 +1,5 @@
-// The coordinator's machine misbehaves: system calls that fail, a clock that jumps. Nothing is
-// lost, nothing is trained twice.
+// Faults of the coordinator's machine: system calls fail, the wall clock jumps. The run loses
+// nothing and trains nothing twice.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,9 +19,10 @@ using test::expect_undisturbed_result;
 using test::Project;
 using testing::HasSubstr;
 
-// --- system calls that fail one by one ---------------------------------------------------------
+// --- failing system calls ------------------------------------------------------------------------
 
-// The calls of the coordinator's main thread, which decides and records; by strace.
+// Injects failures into the system calls of the coordinator's main thread, which decides and
+// records, with strace.
 class Strace {
  public:
   static bool works() {
@@ -54,27 +55,27 @@ class Strace {
   test::TempDir dir_;
 };
 
-// It goes on without what failed, or ends with words for it; the same command then goes on.
+// The coordinator continues or ends with an error message; the same command then completes the run.
 void expect_survival(const Project& project, const Strace& strace, const std::string& expected,
                      const std::string& call, const std::string& injection) {
-  const std::string what = call + injection;
+  const std::string context = call + injection;
   const ProcessResult broken = strace.run(call, injection);
-  EXPECT_FALSE(broken.timed_out) << what;
+  EXPECT_FALSE(broken.timed_out) << context;
   if (broken.exit_code != 0) {
-    EXPECT_LT(broken.exit_code, 128) << what << ": killed; " << broken.err;
-    EXPECT_NE(broken.exit_code, exit_code(ErrorKind::kInternal)) << what << broken.err;
-    EXPECT_THAT(broken.err, HasSubstr("xffl: error (")) << what;
+    EXPECT_LT(broken.exit_code, 128) << context << ": killed; " << broken.err;
+    EXPECT_NE(broken.exit_code, exit_code(ErrorKind::kInternal)) << context << broken.err;
+    EXPECT_THAT(broken.err, HasSubstr("xffl: error (")) << context;
   }
   const ProcessResult resumed = project.run();
-  EXPECT_EQ(resumed.exit_code, 0) << what << resumed.err;
-  expect_undisturbed_result(project, expected, what);
+  EXPECT_EQ(resumed.exit_code, 0) << context << resumed.err;
+  expect_undisturbed_result(project, expected, context);
   project.forget_runs();
 }
 
-// A sample of the calls; XFFL_CAMPAIGN=1: every one.
+// Fails a sample of the calls; with XFFL_CAMPAIGN=1 every call.
 TEST(SystemCalls, EachSingleFailureLosesNothing) {
   if (!Strace::works())
-    GTEST_SKIP() << "strace is not there, or may not trace (scripts/bootstrap.sh test)";
+    GTEST_SKIP() << "strace is missing or may not trace (scripts/bootstrap.sh test)";
   const bool all = std::getenv("XFFL_CAMPAIGN") != nullptr;
   Project project;
   const std::string expected = test::undisturbed_sha256(project);
@@ -104,12 +105,13 @@ TEST(SystemCalls, EachSingleFailureLosesNothing) {
   std::cout << failures << " system calls failed\n";
 }
 
-// --- a clock that goes wrong -----------------------------------------------------------------
+// --- a wrong wall clock
+// ----------------------------------------------------------------------------
 
 constexpr const char* kFakeTime = "/usr/lib/" XFFL_MULTIARCH "/faketime/libfaketimeMT.so.1";
 
-// The wall clock of `xffl run` is that of this machine plus what set() says, at once; its monotonic
-// clock is left alone, as by NTP or a person.
+// The wall clock of `xffl run` is this machine's plus the offset of set(), from that call on. The
+// monotonic clock stays correct, as after a step of NTP or by an administrator.
 class WrongClock {
  public:
   explicit WrongClock(const Project& project) : project_(project) { set("+0"); }
@@ -137,7 +139,7 @@ class Clock : public testing::Test {
   void SetUp() override {
     if (!WrongClock::there())
       GTEST_SKIP() << "there is no " << kFakeTime << " (scripts/bootstrap.sh test)";
-    // An hour for a round: a day's jump that counted would leave everybody out.
+    // A deadline of one hour: if a jump of a day counted, every facility would be skipped.
     project_.set_policy("{on_missing: skip, deadline: 1h, poll_interval: 20ms}");
     project_.write_config();
     expected_ = test::undisturbed_sha256(project_);
@@ -164,7 +166,7 @@ TEST_F(Clock, AJumpOfADayEndsNoJobEarly) {
   clock.set("+1d");
   project_.release();
   EXPECT_EQ(run.finish(), 0) << read_file(project_.log(), 1 << 20);
-  EXPECT_NE(day_of_last_event(), day) << "the clock was wrong indeed";
+  EXPECT_NE(day_of_last_event(), day) << "the fake clock had no effect";
   expect_undisturbed_result(project_, expected_, "jumps");
 }
 
@@ -179,8 +181,8 @@ TEST_F(Clock, AWrongClockChangesNothing) {
   }
 }
 
-// Killed, and continued with another clock. Events stay in their order, whatever the time that they
-// name.
+// The coordinator is killed and continues with another clock. Events keep their order, although
+// their times run backwards.
 TEST_F(Clock, MayStepBackBetweenTwoCoordinators) {
   project_.set_hold();
   project_.write_config();

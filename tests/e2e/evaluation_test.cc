@@ -1,5 +1,5 @@
-// After the last round: the last global model is measured where there are validation sets, by the
-// machinery of a round and with its promises, and what cannot be measured ends nothing.
+// The evaluation after the last round: facilities with validation sets measure the last global
+// model in a round of its own, and a failed evaluation does not fail the run.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -92,7 +92,7 @@ TEST(Evaluation, RunsOnceWhenKilledAtAnyRecord) {
     }
 }
 
-// ... with a trainer that does not know evaluations, and in a round that would not do without it.
+// alba's trainer supports no evaluations; the run completes even with on_missing: fail.
 TEST(Evaluation, AFailureDoesNotFailTheRun) {
   for (const std::string on_missing : {"wait", "fail", "skip"}) {
     Project project;

@@ -1,5 +1,4 @@
-// Whole federations through the real program: what a user sees when all goes well, and when it does
-// not.
+// Whole federations through the real program: results and messages, with and without faults.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -68,7 +67,7 @@ TEST(Federation, IsReproducible) {
   EXPECT_EQ(project.current_sha256(), first);
 }
 
-// What a round was made of gives its memory to the next one's files, and stays on the disk.
+// The page cache drops the files of earlier rounds; they stay on the disk.
 TEST(Federation, KeepsOnlyFilesThatAreReadAgainInThePageCache) {
   Project project;
   if (!test::has_disk(project.path())) GTEST_SKIP() << "the temporary folder is in memory";
@@ -119,8 +118,7 @@ TEST(Federation, KeepsItsConfiguration) {
   EXPECT_NE(changed.err.find("+ rounds: 4"), std::string::npos) << changed.err;
 }
 
-// What a facility can send that must not reach the global model, and the word by which its refusal
-// names it.
+// A faulty update that must not reach the global model, and a text of the message that rejects it.
 struct Refusal {
   const char* fault;
   const char* named;
@@ -150,8 +148,7 @@ TEST_P(RefusedUpdate, StopsARoundThatNeedsAllFacilities) {
   EXPECT_EQ(stopped.exit_code, exit_code(ErrorKind::kFailed));
   EXPECT_NE(stopped.err.find(GetParam().named), std::string::npos) << stopped.err;
   EXPECT_EQ(project.history().done().rounds_published, 0);
-  // The fault is mended (it strikes first attempts only): brno trains again, alba's update of round
-  // 1 was kept.
+  // The fault occurs in first attempts only: brno trains again, alba's update of round 1 is reused.
   for (int round = 1; round < 3; ++round)
     EXPECT_EQ(project.run().exit_code, exit_code(ErrorKind::kFailed));
   const ProcessResult resumed = project.run();
@@ -208,13 +205,13 @@ TEST(OnMissing, WaitContinuesPastTheDeadlineAndLogsIt) {
   const ProcessResult result = project.run();
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(project.history().rounds.at(1).participants.size(), 2u);
-  const std::string told = "the round's deadline has passed and it waits on";
-  const size_t first = result.err.find(told);
+  const std::string warning = "the round's deadline has passed and it waits on";
+  const size_t first = result.err.find(warning);
   ASSERT_NE(first, std::string::npos) << result.err;
-  // Once for each facility.
-  const size_t second = result.err.find(told, first + 1);
+  // One warning per facility.
+  const size_t second = result.err.find(warning, first + 1);
   EXPECT_NE(second, std::string::npos) << result.err;
-  EXPECT_EQ(result.err.find(told, second + 1), std::string::npos) << result.err;
+  EXPECT_EQ(result.err.find(warning, second + 1), std::string::npos) << result.err;
 }
 
 TEST(MaxChange, RejectsAnUpdateWithALargerNorm) {
@@ -232,15 +229,15 @@ TEST(MaxChange, RejectsAnUpdateWithALargerNorm) {
   EXPECT_TRUE(std::filesystem::exists(project.run_folder() / "r0001/brno/refused-a1"));
 }
 
-// What a job prints goes into the journal and is shown: its secrets do not.
-TEST(Secrets, OfAJobsOutputAreStoredNowhere) {
+// The journal and `xffl logs` have a job's output, but not the secrets in it.
+TEST(Secrets, InAJobsOutputAreNotStored) {
   Project project;
   const std::string secret = "hf_abcdefghijklmnopqrstuvwxyz0123";
   project.set_rounds(1);
   project.set_fault("brno", "crash!");
   project.set_policy("{on_missing: skip, poll_interval: 20ms}");
   project.write_config();
-  // The job prints it; xffl.yaml only names the file.
+  // The job prints the secret; xffl.yaml only names the file.
   const auto file = project.path() / "token";
   write_file_atomic(file, "HF_TOKEN=" + secret + "\n");
   std::string yaml = read_file(project.path() / "xffl.yaml", 1 << 20);
@@ -260,7 +257,7 @@ TEST(Secrets, OfAJobsOutputAreStoredNowhere) {
   EXPECT_EQ(all.find(secret), std::string::npos);
 }
 
-// A local job that goes on for a moment after its report is no zombie for the rest of the run.
+// Both jobs run on for a moment after their reports.
 TEST(Federation, LeavesNoZombies) {
   Project project;
   for (const char* name : {"alba", "brno"}) project.set_fault(name, "lingers!");
@@ -329,7 +326,8 @@ TEST(Logs, ShowTheCoordinatorAndAJob) {
   EXPECT_NE(project.xffl({"logs", "-p", p, "brno"}).out.find("out of luck"), std::string::npos);
 }
 
-// A job that left a checkpoint instead of an update is followed by another attempt at once.
+// alba's job stops with a checkpoint instead of an update; the next attempt follows at once and
+// does not count towards max_attempts.
 TEST(Walltime, ResumesAStoppedTraining) {
   Project project;
   ASSERT_EQ(project.run().exit_code, 0);

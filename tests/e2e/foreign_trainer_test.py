@@ -57,12 +57,12 @@ facilities:
             reports = {name: facility["report"] for name, facility in detail["facilities"].items()}
             assert reports["alba"]["trainer"].startswith("xffl-train"), reports
             assert reports["brno"]["trainer"].startswith("hf_trainer.py"), reports
-            # Both measured the same model on the same sequences before they trained.
+            # Both facilities measured the same model on the same sequences before their training.
             before = [reports[f]["validation"][0]["nll_before"] for f in ("alba", "brno")]
             assert math.isclose(*before, rel_tol=1e-4), before
             assert reports["alba"]["tokens"] == reports["brno"]["tokens"] == 10 * 8 * (LENGTH - 1), reports
 
-        # ... and of the last model, in a job that trained nothing.
+        # The evaluation of the last model, in a job without training.
         evaluation = {name: facility["report"] for name, facility in status["evaluation"]["facilities"].items()}
         for report in evaluation.values():
             assert report["steps"] == report["tokens"] == 0 and report["update_sha256"] == "", report
@@ -83,7 +83,7 @@ facilities:
         assert found["tokens"] == len(sequences) * (LENGTH - 1) and len(found["per_sequence"]) == len(sequences)
         assert expected < hf_loss(folder / "model", sequences), "the federation did not learn"
 
-        # One facility's training, here, on two ranks.
+        # One facility's training on this machine, with two ranks.
         simulated = run(BIN / "xffl", "simulate", "-p", folder, "--facility", "alba", "--world-size", 2)
         assert "tokens/s" in simulated and "ranks                  2" in simulated, simulated
     print("ok")

@@ -1,5 +1,5 @@
-// A federation in this process whose world has other objects: sessions that a test watches, clocks
-// that jump, queues that are long.
+// Test fixture: a federation in this process with substituted services: sessions that a test
+// observes, a wall clock that jumps, a scheduler whose jobs pend.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,11 +20,11 @@
 
 namespace xffl::test {
 
-// This machine as a facility, where `before` sees each operation first and may throw instead.
+// A local session that calls `before` ahead of each operation; `before` may throw instead.
 class WatchedSession final : public remote::Session {
  public:
   using Before = std::function<void(const std::string& operation, const RemotePath& path)>;
-  using Removal = std::function<void(std::stop_token)>;  // what it takes to remove a tree
+  using Removal = std::function<void(std::stop_token)>;  // called before each removal of a tree
   using Free = std::function<std::optional<uint64_t>(const RemotePath& folder)>;
   explicit WatchedSession(Before before, Removal removal = {}, Free free = {})
       : before_(std::move(before)), removal_(std::move(removal)), free_(std::move(free)) {}
@@ -75,15 +75,14 @@ class WatchedSession final : public remote::Session {
   const std::unique_ptr<remote::Session> inner_ = remote::make_local_session();
 };
 
-// Real waits, and a wall clock that the test sets.
+// Real waits, shortened to `longest_sleep`, and a wall clock that the test sets.
 class JumpingClock final : public Clock {
  public:
   MonotonicTime monotonic() const override { return real_.monotonic(); }
   UtcTime utc() const override { return real_.utc() + std::chrono::hours(ahead_hours); }
   bool sleep(std::chrono::nanoseconds duration, std::stop_token stop) override {
-    longest_asked =
-        std::max(longest_asked.load(), duration.count());  // near enough, of several threads
-    // What waits for minutes in earnest need not do so here.
+    longest_asked = std::max(longest_asked.load(),
+                             duration.count());  // not atomic: near enough for several threads
     return real_.sleep(std::min<std::chrono::nanoseconds>(duration, longest_sleep), stop);
   }
   std::atomic<int> ahead_hours{0};
@@ -94,7 +93,7 @@ class JumpingClock final : public Clock {
   SystemClock real_;
 };
 
-// Its jobs wait in a queue for as long as `waits` says.
+// Reports the state `waiting` for all jobs while `waits` returns true.
 class QueuedScheduler final : public ForwardingScheduler {
  public:
   QueuedScheduler(std::shared_ptr<submit::Scheduler> inner, std::function<bool()> waits,
@@ -124,7 +123,7 @@ class InProcessFederation : public testing::Test {
  protected:
   InProcessFederation() { log::set_console_level(log::Level::kOff); }
 
-  // What `facility`'s session does before each operation.
+  // Sets the function that `facility`'s session calls before each operation.
   void watch(const std::string& facility, WatchedSession::Before before) {
     before_[facility] = std::move(before);
   }
@@ -139,7 +138,7 @@ class InProcessFederation : public testing::Test {
               : std::make_unique<WatchedSession>(before->second, removal_, free_));
     };
     made.connect = made.connect_transfer = connect;
-    made.credential_expiry = {};  // a test may call such a facility a remote one
+    made.credential_expiry = {};  // the test may declare the facility remote
     made.scheduler = [inner = made.scheduler, this](const config::Facility& facility,
                                                     std::shared_ptr<remote::Session> session) {
       auto scheduler = inner(facility, std::move(session));
@@ -159,7 +158,7 @@ class InProcessFederation : public testing::Test {
                                stop_.get_token());
   }
 
-  // The run's only folder there.
+  // The folder of the only run at facility `name`.
   std::filesystem::path facility_folder(const std::string& name) const {
     for (const auto& entry : std::filesystem::directory_iterator(project_.path() / "work" / "test"))
       if (std::filesystem::exists(entry.path() / name)) return entry.path() / name;
@@ -179,17 +178,17 @@ class InProcessFederation : public testing::Test {
   JumpingClock clock_;
   std::stop_source stop_;
   std::map<std::string, WatchedSession::Before> before_;
-  WatchedSession::Removal removal_;   // at facilities that are watched
+  WatchedSession::Removal removal_;   // for the sessions that watch() observes
   WatchedSession::Free free_;         // the same
-  std::function<bool()> brno_waits_;  // whether its jobs still wait for nodes
+  std::function<bool()> brno_waits_;  // true while brno's jobs pend
   submit::JobState brno_waiting_ = submit::JobState::kPending;
   std::chrono::milliseconds brno_settles_{300};
   using Scheduler = std::shared_ptr<submit::Scheduler>;
-  std::function<Scheduler(Scheduler)> brno_scheduler_;  // another one around it
+  std::function<Scheduler(Scheduler)> brno_scheduler_;  // wraps brno's scheduler
   std::function<void(config::Experiment&)> change_;
 };
 
-// A set number of times; then all is well.
+// A function that throws in its first `count` calls.
 inline auto times(int count, ErrorKind kind, const std::string& message) {
   return [left = std::make_shared<std::atomic<int>>(count), kind, message] {
     if ((*left)-- > 0) throw Error(kind, message);

@@ -1,5 +1,5 @@
-// Federations whose links drop, whose schedulers forget what they were told, whose settings change
-// while jobs wait. In this process, with the real trainings of xffl-fake-trainer.
+// Federations in this process whose links drop, whose schedulers forget a cancellation, and whose
+// settings change while jobs wait. The trainings are those of xffl-fake-trainer.
 #include <fstream>
 #include <thread>
 
@@ -12,14 +12,13 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// A link that drops every few megabytes delivers what it can: each try goes on where the last one
-// ended, a few seconds later.
+// The link drops every few megabytes. Each attempt continues the file of the one before.
 TEST_F(InProcessFederation, RepeatedConnectionDropsWithProgressAreNoOutage) {
   project_.set_rounds(1);
   project_.set_model_rows(2'500'000);  // 40 MB
   project_.write_config();
   clock_.longest_sleep = milliseconds(20);
-  int reads = 0, drops = 0;  // of brno's thread
+  int reads = 0, drops = 0;  // written by brno's thread
   watch("brno", [&](const std::string& operation, const RemotePath& path) {
     if (operation != "read" || path.filename() != "model.safetensors" || ++reads % 2 != 0) return;
     ++drops;
@@ -31,7 +30,7 @@ TEST_F(InProcessFederation, RepeatedConnectionDropsWithProgressAreNoOutage) {
   EXPECT_EQ(project_.trainings().size(), 2u);
 }
 
-// Takes the first cancellation, and forgets it: a controller that died with what it was told.
+// Accepts the first cancellation and forgets it, as a controller that dies before it acts.
 class ForgetfulScheduler final : public ForwardingScheduler {
  public:
   using ForwardingScheduler::ForwardingScheduler;
@@ -60,7 +59,7 @@ TEST_F(InProcessFederation, AForgottenCancellationIsRepeated) {
   project_.release("brno");
 }
 
-// There is room for the model that is sent, but not for the update that the job will write.
+// The space suffices for the pushed model, but not for the job's update.
 TEST_F(InProcessFederation, WarnsOfMissingSpaceBeforeAJob) {
   const std::filesystem::path file = project_.path() / "log";
   project_.set_rounds(1);
@@ -73,19 +72,19 @@ TEST_F(InProcessFederation, WarnsOfMissingSpaceBeforeAJob) {
   log::set_file(file);
   EXPECT_EQ(run().rounds_published, 1);
   log::set_file({});
-  std::vector<std::string> said;
+  std::vector<std::string> logged;
   std::ifstream lines(file);
   for (std::string line; std::getline(lines, line);)
     if (line.find("less room") != std::string::npos || line.find("submitted") != std::string::npos)
-      if (line.find("\"brno\"") != std::string::npos) said.push_back(line);
-  ASSERT_EQ(said.size(), 2u);
-  EXPECT_NE(said[0].find("\"free_megabytes\":45"), std::string::npos) << said[0];
-  EXPECT_NE(said[0].find("\"needed_megabytes\":48"), std::string::npos) << said[0];
-  EXPECT_NE(said[1].find("job submitted"), std::string::npos) << said[1];
+      if (line.find("\"brno\"") != std::string::npos) logged.push_back(line);
+  ASSERT_EQ(logged.size(), 2u);
+  EXPECT_NE(logged[0].find("\"free_megabytes\":45"), std::string::npos) << logged[0];
+  EXPECT_NE(logged[0].find("\"needed_megabytes\":48"), std::string::npos) << logged[0];
+  EXPECT_NE(logged[1].find("job submitted"), std::string::npos) << logged[1];
 }
 
-// Its job was told to begin with the whole model, and waits; then the settings change, and the site
-// removes the model.
+// A job waits whose job.json names the whole model; then the settings change to packed models, and
+// the site removes the model.
 TEST_F(InProcessFederation, AModelPushedAgainMatchesItsJobFile) {
   project_.set_rounds(2);
   project_.set_model_rows(20'000);
@@ -96,31 +95,31 @@ TEST_F(InProcessFederation, AModelPushedAgainMatchesItsJobFile) {
   config::Facility* brno = nullptr;
   change_ = [&](config::Experiment& experiment) {
     for (config::Facility& facility : experiment.facilities) {
-      facility.access = config::AccessKind::kSsh;  // what is local is never packed
+      facility.access = config::AccessKind::kSsh;  // local facilities get no packed models
       facility.transfer.pack = config::PackModels::kNever;
       facility.purge_after = seconds(1);
       facility.environment.emplace_back("touch begun");  // in the attempt's folder
       if (facility.name.str() == "brno") brno = &facility;
     }
   };
-  std::string first;  // round's model
+  std::string first;  // the model of the first round
   bool removed = false, back = false;
-  int looks = 0;
-  constexpr int kManyLooks = 1000;
-  brno_waits_ = [&] {  // of brno's thread
+  int polls = 0;
+  constexpr int kManyPolls = 1000;
+  brno_waits_ = [&] {  // called by brno's thread
     const auto models = facility_folder("brno") / "models";
     if (first.empty()) first = names_in(models, "").at(0);
     if (names_in(facility_folder("brno"), "r0002").empty()) return false;
-    // It has compared its model and is held: its queue is this test's word alone.
+    // The job has compared its model and is held; it pends only in the scheduler's answers.
     if (!std::filesystem::exists(facility_folder("brno") / "r0002/a1/begun"))
-      return ++looks <= kManyLooks;
+      return ++polls <= kManyPolls;
     std::filesystem::path model;
     for (const std::string& name : names_in(models, ""))
       if (name != first) model = models / name / "model.safetensors";
     brno->transfer.pack = config::PackModels::kAlways;
     if (!removed) return removed = std::filesystem::remove(model);
     back = back || std::filesystem::exists(model);
-    const bool free = back || ++looks > kManyLooks;
+    const bool free = back || ++polls > kManyPolls;
     if (free) project_.release("brno", 2);
     return !free;
   };

@@ -1,5 +1,5 @@
-// Federations whose world has other objects: facilities that answer wrongly, clocks that jump. In
-// this process, with the real trainings of xffl-fake-trainer.
+// Federations in this process whose facilities answer wrongly and whose clocks jump. The trainings
+// are those of xffl-fake-trainer.
 #include "e2e/in_process.h"
 
 #include <gmock/gmock.h>
@@ -26,8 +26,8 @@ struct WrongAnswer {
 };
 class WrongAnswers : public InProcessFederation, public testing::WithParamInterface<WrongAnswer> {};
 
-// A server that speaks nonsense, a file system that is not mounted for a while, a missing command:
-// none of it is an error of the federation.
+// A malformed answer, a file system that is not mounted for a while and a missing command are
+// errors of a facility: the federation waits.
 TEST_P(WrongAnswers, OfOneFacilityAreRetried) {
   clock_.longest_sleep = milliseconds(50);
   const auto fail = times(2, GetParam().kind, "what answers is no file server");
@@ -51,7 +51,7 @@ TEST_F(InProcessFederation, TextThatIsNotUtf8EndsNoRun) {
   EXPECT_EQ(run().rounds_published, 3);
 }
 
-// Shared file systems: the report is there before what it names.
+// On a shared file system the report may become visible before the update.
 TEST_F(InProcessFederation, AnUpdateMayBecomeVisibleAfterItsReport) {
   const auto fail = times(2, ErrorKind::kNotFound, "there is no such file");
   watch("brno", [fail](const std::string& operation, const RemotePath& path) {
@@ -62,8 +62,8 @@ TEST_F(InProcessFederation, AnUpdateMayBecomeVisibleAfterItsReport) {
   EXPECT_EQ(project_.count_events("attempt_failed"), 0);
 }
 
-// A job that its round went on without ends with the run, though its facility could not be told
-// then.
+// The round continues without a facility whose job could not be cancelled; the end of the run
+// cancels the job.
 TEST_F(InProcessFederation, NoJobIsLeftBehind) {
   project_.set_policy("{on_missing: skip, quorum: 1, deadline: 3s, poll_interval: 20ms}");
   project_.set_rounds(1);
@@ -92,7 +92,7 @@ TEST_F(InProcessFederation, ACompletedRunRejectsAnotherTraining) {
   EXPECT_EQ(project_.trainings().size(), 2u);
 }
 
-// Between a look for the report and the scheduler's answer there is time to report and to end.
+// The job reports and ends between the search for its report and the scheduler's answer.
 TEST_F(InProcessFederation, AJobThatEndsDuringAPollIsFetchedAtOnce) {
   project_.set_rounds(1);
   project_.write_config();
@@ -110,14 +110,14 @@ TEST_F(InProcessFederation, AJobThatEndsDuringAPollIsFetchedAtOnce) {
     };
     for (int i = 0; i < 600 && !reported(); ++i) std::this_thread::sleep_for(milliseconds(50));
     EXPECT_TRUE(reported()) << folder;
-    std::this_thread::sleep_for(milliseconds(500));  // to end, too
+    std::this_thread::sleep_for(milliseconds(500));  // until the job has ended
     return false;
   };
   EXPECT_EQ(run().rounds_published, 1);
   EXPECT_LT(clock_.longest_asked, std::chrono::nanoseconds(minutes(20)).count());
 }
 
-// An administrator sets the clock right between a round's beginning and its first submission.
+// The wall clock steps back between a round's start and its first submission.
 TEST_F(InProcessFederation, AWallClockThatJumpsBackEndsNoDeadline) {
   project_.set_policy("{on_missing: skip, quorum: 2, deadline: 2h, poll_interval: 20ms}");
   project_.set_rounds(1);

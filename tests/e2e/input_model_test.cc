@@ -1,4 +1,4 @@
-// The model that a job is given, damaged or gone at its facility after it was sent.
+// A job's input model is damaged or removed at the facility after its push.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ using testing::HasSubstr;
 
 class InputModel : public InProcessFederation {
  protected:
-  // Brno's copy of the model that `round` begins with.
+  // brno's copy of the input model of `round`.
   fs::path model_of(int round) const {
     const auto global = checkpoint::read_manifest(project_.run_folder() /
                                                   ("r000" + std::to_string(round - 1)) / "global");
@@ -28,10 +28,10 @@ class InputModel : public InProcessFederation {
   void flip_byte(int round, std::streamoff offset) const {
     test::flip_byte(model_of(round) / "model.safetensors", offset);
   }
-  // Between the push of brno's model and its submission.
-  void before_submission(const std::string& job_json, std::function<void()> what) {
+  // Calls `then` between the push of brno's model and the submission of its job.
+  void before_submission(const std::string& job_json, std::function<void()> then) {
     watch("brno", [=](const std::string& operation, const RemotePath& path) {
-      if (operation == "rename" && path.str().ends_with(job_json)) what();
+      if (operation == "rename" && path.str().ends_with(job_json)) then();
     });
   }
   std::vector<std::string> payloads(const std::string& kind) const {
@@ -40,7 +40,7 @@ class InputModel : public InProcessFederation {
       if (event.kind == kind) found.push_back(event.payload);
     return found;
   }
-  // Of brno's push.
+  // The bytes of brno's push.
   Json pushed(int round, int attempt) const {
     for (const history::StoredEvent& event : project_.events())
       if (event.kind == "pushed" && event.facility == "brno" && event.round == round &&
@@ -50,8 +50,8 @@ class InputModel : public InProcessFederation {
   }
 };
 
-// Its trainer would not notice.
-TEST_F(InputModel, DamageIsRepairedAndTheAttemptIsNotCharged) {
+// The trainer itself does not check its input model.
+TEST_F(InputModel, DamageIsRepairedAndTheAttemptDoesNotCount) {
   project_.set_policy("{on_missing: wait, poll_interval: 20ms, max_attempts: 1}");
   project_.write_config();
   const std::string expected = undisturbed_sha256(project_);
@@ -67,7 +67,7 @@ TEST_F(InputModel, DamageIsRepairedAndTheAttemptIsNotCharged) {
 }
 
 TEST_F(InputModel, TheRepairMovesTheBadChunkOnly) {
-  constexpr uint64_t kRows = 5'000'000;  // of 16 bytes: a chunk of 64 MiB, and some more
+  constexpr uint64_t kRows = 5'000'000;  // of 16 bytes: more than one chunk of 64 MiB
   project_.set_model_rows(kRows);
   project_.set_rounds(1);
   project_.write_config();
@@ -79,7 +79,8 @@ TEST_F(InputModel, TheRepairMovesTheBadChunkOnly) {
   EXPECT_LT(moved, 16 * kRows - checkpoint::kChunkBytes + 10'000);
 }
 
-// A disk that goes on like that, or a job that sees another folder: it has its attempts, no more.
+// A disk that damages the model again, or a job that reads another folder: later failures count as
+// attempts.
 TEST_F(InputModel, OneComplaintPerRoundIsAccepted) {
   project_.set_policy("{on_missing: skip, quorum: 1, poll_interval: 20ms, max_attempts: 2}");
   project_.set_rounds(1);
@@ -101,7 +102,7 @@ class InputDifferences : public InputModel {
     expected_ = undisturbed_sha256(project_);
     change_ = [](config::Experiment& experiment) {
       for (config::Facility& facility : experiment.facilities) {
-        facility.access = config::AccessKind::kSsh;  // models travel; the sessions are local
+        facility.access = config::AccessKind::kSsh;  // models are pushed, through local sessions
         facility.transfer.pack = config::PackModels::kAlways;
         facility.purge_after = seconds(1);
       }
@@ -127,7 +128,7 @@ TEST_F(InputDifferences, AreSent) {
   EXPECT_TRUE(was_packed(2) && was_packed(3));
 }
 
-// The site has removed what the differences are from.
+// The site has removed the reference of the differences.
 TEST_F(InputDifferences, AreNotSentWithoutTheirReference) {
   std::atomic<bool> removed = false;
   watch("brno", [&](const std::string&, const RemotePath&) {
@@ -140,7 +141,8 @@ TEST_F(InputDifferences, AreNotSentWithoutTheirReference) {
   EXPECT_TRUE(was_packed(3)) << "it holds the second model";
 }
 
-// ... while the job waits for nodes: the model comes whole to where the job would have made it.
+// The reference disappears while the job waits for nodes: the coordinator pushes the whole model to
+// the path at which the job expects the unpacked one.
 TEST_F(InputDifferences, AreReplacedWhileTheJobWaits) {
   const fs::path nodes = project_.path() / "nodes";
   change_ = [&, change = change_](config::Experiment& experiment) {

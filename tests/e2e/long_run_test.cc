@@ -1,5 +1,5 @@
-// What weeks bring: sites that purge, old rounds to remove, jobs that leave secrets, updates that
-// are damaged here.
+// Events of runs that take weeks: sites purge files, old rounds are removed, jobs print secrets,
+// stored updates are damaged.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
 
-// A facility that is away when old rounds are removed does not keep them for ever.
+// The cleaner retries the removals at a facility that was unreachable.
 TEST_F(InProcessFederation, FailedRemovalsAreRetriedAfterTheNextRound) {
   project_.set_policy("{on_missing: wait, keep_rounds: 1, poll_interval: 20ms}");
   project_.set_rounds(4);
@@ -35,18 +35,18 @@ TEST_F(InProcessFederation, FailedRemovalsAreRetriedAfterTheNextRound) {
   }
 }
 
-// A server's disk fails for a while, when an accepted update is to be had again.
+// The facility's disk fails while the coordinator fetches an accepted update again.
 TEST_F(InProcessFederation, FetchIsRetriedAfterAFailureOfTheFacility) {
   project_.set_rounds(1);
   project_.set_hold();
   project_.write_config();
   project_.release("alba");
-  std::jthread person([&] {
+  std::jthread helper([&] {
     project_.await_events("update_accepted", 1);
     stop_.request_stop();
   });
   EXPECT_EQ(error_of([&] { run(); }).kind(), ErrorKind::kCancelled);
-  person.join();
+  helper.join();
   const auto update = project_.run_folder() / "r0001/alba/update/model.safetensors";
   std::filesystem::resize_file(update, std::filesystem::file_size(update) - 1);
   const auto fail = times(2, ErrorKind::kIo, "Input/output error");
@@ -69,12 +69,12 @@ TEST_F(InProcessFederation, WarnsOfALostOptimizerState) {
   log::set_file(file);
   EXPECT_EQ(run().rounds_published, 1);
   log::set_file({});
-  const std::string told = read_file(file, 1 << 20);
-  EXPECT_THAT(told, HasSubstr("optimizer began anew"));
-  EXPECT_THAT(told, HasSubstr("state.json is gone"));
+  const std::string warnings = read_file(file, 1 << 20);
+  EXPECT_THAT(warnings, HasSubstr("optimizer began anew"));
+  EXPECT_THAT(warnings, HasSubstr("state.json is gone"));
 }
 
-// What a job printed last before it died is journalled.
+// The journal has the last output of a failed job.
 TEST_F(InProcessFederation, AKeyInAJobsOutputIsNotStored) {
   project_.set_rounds(1);
   project_.set_fault("brno", "leak");
@@ -88,7 +88,7 @@ TEST_F(InProcessFederation, AKeyInAJobsOutputIsNotStored) {
   EXPECT_EQ(seen, 1) << "the test tells nothing";
 }
 
-// The end of the last round's cleaning is the end of the run, and a stop before it is a stop.
+// The run completes after the last round's clean-up; a stop during the clean-up interrupts the run.
 TEST_F(InProcessFederation, AStopInterruptsTheLastRemoval) {
   project_.set_policy("{on_missing: wait, keep_rounds: 1, poll_interval: 20ms}");
   project_.write_config();
@@ -108,8 +108,8 @@ TEST_F(InProcessFederation, AStopInterruptsTheLastRemoval) {
     EXPECT_THAT(names_in(facility_folder(name), "r0"), testing::ElementsAre("r0003")) << name;
 }
 
-// A parallel file system takes its time; a person who cancels, or reads why a round failed, does
-// not wait for it.
+// Removals take long on a parallel file system; cancellations and the messages of a failed round do
+// not wait for them.
 TEST_F(InProcessFederation, RoundsDoNotWaitForRemovals) {
   project_.set_policy("{on_missing: wait, keep_rounds: 1, poll_interval: 20ms}");
   project_.set_hold();
@@ -121,13 +121,13 @@ TEST_F(InProcessFederation, RoundsDoNotWaitForRemovals) {
   project_.release();
   std::atomic<bool> removing{false}, waited_for{false};
   removal_ = [&](const std::stop_token& stop) {
-    if (!stop.stop_possible()) return;  // a small one, of something else
+    if (!stop.stop_possible()) return;  // not a removal by the cleaner
     removing = true;
     if (!SystemClock().sleep(seconds(30), stop))
       throw Error(ErrorKind::kCancelled, "stopped in the middle");
     waited_for = true;
   };
-  std::jthread person([&] {
+  std::jthread helper([&] {
     project_.await_events("submitted", 6);
     for (int i = 0; i < 1000 && !removing; ++i) std::this_thread::sleep_for(milliseconds(20));
     history::leave_request(
@@ -143,30 +143,32 @@ TEST_F(InProcessFederation, RoundsDoNotWaitForRemovals) {
 
 class Queues : public InProcessFederation, public testing::WithParamInterface<submit::JobState> {};
 
-// A job waits in the queue, or is held, for so long that the site removes its model.
+// The site removes the model of a job that is pending or held for long.
 TEST_P(Queues, APurgedModelIsPushedAgain) {
   brno_waiting_ = GetParam();
   project_.set_rounds(1);
   project_.set_hold();
   project_.write_config();
   project_.release("alba");
-  const auto began = project_.path() / "began";  // its trainer; the queue is only said to be long
+  const auto started =
+      project_.path() / "began";  // made by the trainer; the scheduler's answers still say pending
   change_ = [&](config::Experiment& experiment) {
     for (config::Facility& facility : experiment.facilities) {
       facility.purge_after = seconds(1);
       if (facility.name.str() == "brno")
-        facility.environment.push_back("export XFFL_FAKE_UNPACKED='" + began.string() + "'");
+        facility.environment.push_back("export XFFL_FAKE_UNPACKED='" + started.string() + "'");
     }
   };
-  bool removed = false, back = false;  // of brno's thread
+  bool removed = false, back = false;  // written by brno's thread
   const auto until = std::chrono::steady_clock::now() + seconds(20);
   brno_waits_ = [&] {
-    if (!std::filesystem::exists(began)) return true;
+    if (!std::filesystem::exists(started)) return true;
     const auto models = facility_folder("brno") / "models";
     const auto model = models / names_in(models, "").at(0) / "model.safetensors";
     if (!removed) return removed = std::filesystem::remove(model);
     back = back || std::filesystem::exists(model);
-    if (back || std::chrono::steady_clock::now() > until) project_.release("brno");  // nodes
+    if (back || std::chrono::steady_clock::now() > until)
+      project_.release("brno");  // the queue ends
     return true;
   };
   EXPECT_EQ(run().rounds_published, 1);
@@ -180,7 +182,8 @@ INSTANTIATE_TEST_SUITE_P(All, Queues,
                            return std::string(submit::to_string(each.param));
                          });
 
-// What its next job needs lies at a facility that is done while another's job waits for weeks.
+// alba has finished the round and brno's job waits for weeks: alba's files for the next job must
+// outlive the site's purge.
 TEST_F(InProcessFederation, FilesOfAWaitingFacilityAreTouched) {
   namespace fs = std::filesystem;
   project_.set_rounds(1);
@@ -191,7 +194,7 @@ TEST_F(InProcessFederation, FilesOfAWaitingFacilityAreTouched) {
     for (config::Facility& facility : experiment.facilities) facility.purge_after = seconds(2);
   };
   brno_waiting_ = submit::JobState::kHeld;
-  std::vector<fs::path> files;  // of brno's thread, as all of these
+  std::vector<fs::path> files;  // written by brno's thread, like the next three
   const auto old = fs::file_time_type::clock::now() - hours(24 * 30);
   bool young = false;
   const auto until = std::chrono::steady_clock::now() + seconds(20);

@@ -124,7 +124,7 @@ def continue_from(folder, adapter):
     shutil.rmtree(folder / "runs")
     (folder / "xffl.yaml").write_text(config)
 
-    # Before there is a run, both folders are named.
+    # The preview before the run names both folders.
     plan = json.loads(run(BIN / "xffl", "plan", "-p", folder, "--offline", "--json"))[0]
     assert "/models/" in plan["model_folder"] and "/models/" in plan["adapter_folder"], plan
     assert plan["model_folder"] != plan["adapter_folder"], plan
@@ -148,7 +148,7 @@ def main():
         adapter = federate(pathlib.Path(name) / "deltas", "delta")
         continue_from(pathlib.Path(name) / "continued", adapter)
         federate(pathlib.Path(name) / "weights", "weights")
-        # A coordinator that is killed goes on to the same adapter.
+        # A killed and continued run has the same adapter.
         folder = pathlib.Path(name) / "killed"
         folder.mkdir()
         make_project(folder)

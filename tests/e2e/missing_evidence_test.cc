@@ -1,5 +1,5 @@
-// Federations whose files are not to be seen for a while, there or here, and whose people cancel
-// what cannot be reached. In this process, with the real trainings of xffl-fake-trainer.
+// Federations in this process whose files are invisible or unreadable for a while, at a facility or
+// here, and cancellations of unreachable jobs. The trainings are those of xffl-fake-trainer.
 #include <gmock/gmock.h>
 
 #include <thread>
@@ -26,14 +26,14 @@ class MissingEvidence : public InProcessFederation {
     project_.write_config();
     clock_.longest_sleep = milliseconds(50);
   }
-  /// Until the journal has so many events of that kind.
+  /// Runs the coordinator until the journal has `count` events of `kind`.
   void run_until(const std::string& kind, int count) {
-    std::jthread person([&] {
+    std::jthread operator_thread([&] {
       project_.await_events(kind, count);
       stop_.request_stop();
     });
     EXPECT_EQ(error_of([&] { run(); }).kind(), ErrorKind::kCancelled);
-    person.join();
+    operator_thread.join();
     stop_ = std::stop_source();
   }
   void expect_trained_once() {
@@ -44,20 +44,20 @@ class MissingEvidence : public InProcessFederation {
   }
 };
 
-// Its jobs have ended; its log-in node is back before its file system is.
+// brno's job has ended; the login node is reachable before the file system is mounted.
 TEST_F(MissingEvidence, AnInvisibleFinishedTrainingIsKept) {
   project_.release("alba");
   brno_settles_ = milliseconds(50);
   fs::path round, hidden;
   const auto report = [&] { return round / "a1/out/report.json"; };
-  brno_waits_ = [&] {  // of brno's thread
+  brno_waits_ = [&] {  // called by brno's thread
     if (!hidden.empty()) return false;
     round = facility_folder("brno") / names_in(facility_folder("brno"), "r0001").at(0);
     project_.release("brno");
     for (int i = 0; i < 1200 && !fs::exists(report()); ++i)
       std::this_thread::sleep_for(milliseconds(50));
     EXPECT_TRUE(fs::exists(report()));
-    std::this_thread::sleep_for(milliseconds(500));  // to end, too
+    std::this_thread::sleep_for(milliseconds(500));  // until the job has ended
     hidden = round.string() + ".hidden";
     fs::rename(round, hidden);
     return true;
@@ -103,20 +103,20 @@ TEST_F(MissingEvidence, AnAcceptedUpdateSurvivesAnUnreachableFacility) {
   EXPECT_TRUE(names_in(update.parent_path(), "update.damaged").empty());
 }
 
-// A server's disk that fails for a while says nothing of what is on it.
+// A read error is no proof of damage.
 TEST_F(MissingEvidence, AnUnreadableStoredUpdateIsNotDamaged) {
   project_.release("alba");
   run_until("update_accepted", 1);
   const auto update = project_.run_folder() / "r0001/alba/update";
   const fs::path real = update.string() + ".real";
   fs::rename(update, real);
-  fs::create_symlink("update", update);  // an error of the system for whoever looks: ELOOP
+  fs::create_symlink("update", update);  // every access fails with ELOOP
   int fetches = 0;
   watch("alba", [&](const std::string&, const RemotePath& path) {
     if (path.str().find("out/update") != std::string::npos) ++fetches;
   });
   project_.release();
-  std::jthread person([&] {
+  std::jthread operator_thread([&] {
     std::this_thread::sleep_for(seconds(1));
     if (!fs::is_symlink(update)) return;
     fs::remove(update);
@@ -127,7 +127,7 @@ TEST_F(MissingEvidence, AnUnreadableStoredUpdateIsNotDamaged) {
   expect_trained_once();
 }
 
-// Then the run ends, and says so; nobody's update is refused.
+// The run ends with an error that names the file; no update is rejected.
 TEST_F(MissingEvidence, DamageOnThisMachineIsNotTheFacilitys) {
   run_until("submitted", 2);
   const auto config = project_.run_folder() / "r0000/global/config.json";
@@ -154,7 +154,7 @@ TEST_F(MissingEvidence, AFailedRoundReportsItsReasonWhileAFacilityIsDown) {
   project_.set_fault("alba", "nan!");
   project_.write_config();
   watch("brno", cannot_be_fenced);
-  std::jthread person([&] {
+  std::jthread operator_thread([&] {
     project_.await_events("submitted", 2);
     project_.release("alba");
   });

@@ -1,4 +1,4 @@
-// What people ask of a run while it goes on, and before.
+// Commands for operators: pause, resume, continue, detach, status, and the program's output.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -31,7 +31,7 @@ TEST(Pause, SubmitsNothingAtAFacilityUntilResume) {
   EXPECT_EQ(project.xffl({"pause", "-p", path, "brno", "--reason", "maintenance"}).exit_code, 0);
   EXPECT_EQ(status_of(project)["paused"], Json({{"brno", "maintenance"}}));
   project.release();
-  // What ran goes on; the next round waits for brno.
+  // The running job continues; the next round waits for brno.
   ASSERT_TRUE(project.await_events("update_accepted", 3));
   std::this_thread::sleep_for(std::chrono::milliseconds(700));
   EXPECT_EQ(project.count_events("published"), 1);
@@ -68,7 +68,7 @@ TEST(Continue, AcceptsOtherOperationalKeys) {
   EXPECT_EQ(status_of(project)["state"], "completed");
 }
 
-// The words of xffl.yaml that are `from` become `to`.
+// Replaces the text `from` in xffl.yaml by `to`.
 void edit(const Project& project, const std::string& from, const std::string& to) {
   const std::filesystem::path file = project.path() / "xffl.yaml";
   std::string yaml = read_file(file, 1 << 20);
@@ -77,7 +77,7 @@ void edit(const Project& project, const std::string& from, const std::string& to
   write_file_atomic(file, yaml);
 }
 
-// Nothing was trained yet: whoever corrects the path starts the same command again.
+// No job has trained yet: after the path's correction the same command continues the run.
 TEST(Continue, AcceptsAnotherModelWhenTheFirstWasUnreadable) {
   Project project;
   const std::string good = read_file(project.path() / "model/model.safetensors", 1 << 20);
@@ -92,7 +92,7 @@ TEST(Continue, AcceptsAnotherModelWhenTheFirstWasUnreadable) {
   EXPECT_TRUE(project.history("0001").completed);
 }
 
-// A plan must not promise what the run refuses; and there is a way on.
+// `xffl plan` and `xffl run` reject the same change, and name the command that works.
 TEST(Continue, MoreRoundsNeedANewRunFromTheNewestModel) {
   Project project;
   project.set_rounds(1);
@@ -115,7 +115,7 @@ TEST(Continue, MoreRoundsNeedANewRunFromTheNewestModel) {
   EXPECT_EQ(project.history("0002").done().rounds_published, 2);
 }
 
-// `xffl status` says "continue with: xffl run": these words are enough where the project is.
+// The advice of `xffl status`, "continue with: xffl run", works in the project's folder.
 TEST(Run, FindsTheProjectInThisFolder) {
   Project project;
   project.set_rounds(1);
@@ -156,7 +156,7 @@ TEST(Detach, ContinuesANamedOlderRun) {
   EXPECT_TRUE(project.history("0001").completed);
 }
 
-// A mistyped number must not begin a training.
+// A mistyped run name must not start a new run.
 TEST(Run, RejectsAnUnknownRunName) {
   Project project;
   const std::string path = project.path().string();
@@ -168,7 +168,7 @@ TEST(Run, RejectsAnUnknownRunName) {
   EXPECT_FALSE(std::filesystem::exists(project.run_folder("0042")));
 }
 
-TEST(Detach, ReportsWhyItCannotStart) {
+TEST(Detach, ReportsAFailedStart) {
   Project project;
   project.set_hold();
   project.write_config();
@@ -179,7 +179,7 @@ TEST(Detach, ReportsWhyItCannotStart) {
   EXPECT_NE(second.err.find("not started: the journal"), std::string::npos) << second.err;
 }
 
-// A second federation costs node-hours, too.
+// A second run of the project would train everything again.
 TEST(Run, WarnsOfAnotherActiveRun) {
   Project project;
   project.set_rounds(1);
@@ -215,7 +215,7 @@ TEST(Detach, PrintsTheResultOfACompletedRun) {
   EXPECT_EQ(again.exit_code, 0) << again.err;
 }
 
-// Days may pass in a queue: what facilities do is on the terminal, in one line that fits.
+// The terminal shows the facilities' activity in one line that fits its width.
 TEST(Output, ShowsTheActivityOfFacilitiesInOneTerminalLine) {
   Project project;
   project.set_rounds(1);
@@ -230,7 +230,7 @@ TEST(Output, ShowsTheActivityOfFacilitiesInOneTerminalLine) {
   ASSERT_EQ(run.exit_code, 0) << run.out << run.err;
   const std::string erase = "\r\033[K";
   EXPECT_NE(run.out.find(erase + "round 1 of 1  | alba: runn"), std::string::npos) << run.out;
-  // What follows erases it, and it never reaches the last column.
+  // The next output erases the line, which never reaches the last column.
   for (size_t at = 0; (at = run.out.find(erase + "round 1 of 1  |", at)) != std::string::npos;) {
     at += erase.size();
     const size_t end = run.out.find_first_of("\r\n", at);
@@ -239,7 +239,7 @@ TEST(Output, ShowsTheActivityOfFacilitiesInOneTerminalLine) {
   }
 }
 
-// `xffl run | tee log`, and tee ends.
+// `xffl run | tee log`: tee ends before xffl.
 TEST(Output, RunOutlivesItsReader) {
   Project project;
   const ProcessResult piped =
@@ -273,7 +273,7 @@ TEST(Output, LostOutputIsAnError) {
   EXPECT_EQ(result.exit_code, exit_code(ErrorKind::kIo)) << result.err;
 }
 
-// Keys and answers are in its memory.
+// A core file would contain keys and passwords.
 TEST(Run, WritesNoCoreFile) {
   Project project;
   project.set_hold();
@@ -289,9 +289,9 @@ TEST(Run, WritesNoCoreFile) {
   EXPECT_EQ(value, "0");
 }
 
-// A run that ended while nobody looked: every place where a person looks says why, and the commands
-// that follow it end as it did.
-TEST(Detach, StatusShowsWhyTheRunHasEnded) {
+// A detached run has failed: status, logs and attach show the reason, and commands that follow the
+// run end with its exit code.
+TEST(Detach, ShowsTheReasonOfAFailedRun) {
   Project project;
   project.set_fault("brno", "nan!");
   project.set_rounds(1);
@@ -301,7 +301,7 @@ TEST(Detach, StatusShowsWhyTheRunHasEnded) {
   const std::string path = project.path().string();
   ASSERT_EQ(project.xffl({"run", "-p", path, "--detach"}).exit_code, 0);
   project.release();
-  for (int i = 0; i < 2; ++i) {  // and whoever comes days later
+  for (int i = 0; i < 2; ++i) {  // the second reader gets the same answer
     const ProcessResult followed = project.xffl({"attach", "-p", path});
     EXPECT_EQ(followed.exit_code, exit_code(ErrorKind::kFailed)) << followed.err;
     EXPECT_NE(followed.err.find("brno"), std::string::npos) << followed.err;
@@ -317,15 +317,15 @@ TEST(Detach, StatusShowsWhyTheRunHasEnded) {
   const std::string logs = project.xffl({"logs", "-p", path}).out;
   EXPECT_NE(logs.find("error the run has ended kind=failed"), std::string::npos) << logs;
 
-  // Once it goes on that is the past; what the first coordinator said is kept.
+  // A continued run shows no old reason; the first coordinator's log is kept.
   project.set_policy("{on_missing: skip, poll_interval: 20ms}");
   project.write_config();
   project.release();
   ASSERT_EQ(project.xffl({"run", "-p", path, "--detach"}).exit_code, 0);
   EXPECT_EQ(project.xffl({"attach", "-p", path}).exit_code, 0);
   EXPECT_EQ(status_of(project)["stopped"], nullptr);
-  const std::string said = read_file(project.path() / "runs/detached-0001.out", 1 << 20);
-  EXPECT_NE(said.find("xffl: error (failed)"), std::string::npos) << said;
+  const std::string output = read_file(project.path() / "runs/detached-0001.out", 1 << 20);
+  EXPECT_NE(output.find("xffl: error (failed)"), std::string::npos) << output;
 }
 
 TEST(Status, DistinguishesAStoppedFromAKilledCoordinator) {
@@ -364,7 +364,7 @@ TEST(Status, NamesAnOlderRunInItsAdvice) {
   EXPECT_NE(older.find("continue with: xffl run --run 0001\n"), std::string::npos) << older;
 }
 
-// Whoever resumes believes that it goes on then.
+// `xffl resume` must not say that the facility continues: another reason blocks it.
 TEST(Resume, ReportsAFacilityThatNoUserHadPaused) {
   Project project;
   project.set_fault("brno", "nan!");

@@ -1,5 +1,5 @@
-// The coordinator's machine loses its power: what was not synced is gone. The run goes on with the
-// model of an undisturbed one.
+// The coordinator's machine loses power and all unsynced data. The continued run has the model of
+// an undisturbed run.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -11,7 +11,7 @@
 namespace xffl {
 namespace {
 
-// SIGKILL next to journal records, then a disk with no more than was synced. XFFL_CAMPAIGN=1: at
+// SIGKILL at journal records, then the disk is reduced to its synced data. With XFFL_CAMPAIGN=1 at
 // every record.
 TEST(PowerLoss, AtJournalRecordsLosesNoRound) {
   test::Project project;
@@ -29,7 +29,7 @@ TEST(PowerLoss, AtJournalRecordsLosesNoRound) {
       const ProcessResult killed = project.run(environment);
       if (killed.exit_code == 0) {
         project.forget_runs();
-        break;  // there are fewer records than that
+        break;  // the run has fewer records
       }
       ASSERT_EQ(killed.exit_code, 128 + SIGKILL) << failpoint << killed.err;
       ++kills;

@@ -11,7 +11,7 @@ namespace {
 
 using test::Project;
 
-// Runs xffl with a table of mounts in which the project's folder is on NFS.
+// Runs xffl with a mount table that has the project's folder on NFS.
 ProcessResult on_nfs(const Project& project, const std::vector<std::string>& args) {
   const std::filesystem::path mounts = project.path() / "mounts";
   write_file_atomic(
@@ -43,7 +43,7 @@ TEST(NetworkFileSystem, RunsOnlyWithAllowNetworkFs) {
   const ProcessResult allowed = on_nfs(project, {"run", "-p", path, "--allow-network-fs"});
   EXPECT_EQ(allowed.exit_code, 0) << allowed.err;
   EXPECT_NE(allowed.err.find("one machine only"), std::string::npos) << allowed.err;
-  // The journal uses no write-ahead log there.
+  // The journal uses no write-ahead log on NFS.
   EXPECT_EQ(read_file(project.run_folder() / "journal.db", 1 << 20).at(18), 1);
   EXPECT_TRUE(project.history().completed);
 }

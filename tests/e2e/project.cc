@@ -29,10 +29,10 @@ void StartedRun::signal(int number) const {
   if (pid_ > 0) ::kill(pid_, number);
 }
 
-bool StartedRun::await_stop(std::chrono::seconds patience) const {
-  const auto ends = std::chrono::steady_clock::now() + patience;
+bool StartedRun::await_stop(std::chrono::seconds timeout) const {
+  const auto ends = std::chrono::steady_clock::now() + timeout;
   while (pid_ > 0 && std::chrono::steady_clock::now() < ends) {
-    siginfo_t state{};  // which stays to be asked for again
+    siginfo_t state{};  // WNOWAIT: a later call can query the state again
     if (::waitid(P_PID, static_cast<id_t>(pid_), &state, WSTOPPED | WEXITED | WNOWAIT | WNOHANG) !=
         0)
       return false;
@@ -48,8 +48,8 @@ void StartedRun::kill() {
   ::waitpid(std::exchange(pid_, -1), nullptr, 0);
 }
 
-int StartedRun::finish(std::chrono::seconds patience) {
-  const auto ends = std::chrono::steady_clock::now() + patience;
+int StartedRun::finish(std::chrono::seconds timeout) {
+  const auto ends = std::chrono::steady_clock::now() + timeout;
   while (pid_ > 0 && std::chrono::steady_clock::now() < ends) {
     int status = 0;
     if (::waitpid(pid_, &status, WNOHANG) == pid_) {
@@ -58,7 +58,7 @@ int StartedRun::finish(std::chrono::seconds patience) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  ADD_FAILURE() << "`xffl run` did not end within " << patience.count() << " s";
+  ADD_FAILURE() << "`xffl run` did not end within " << timeout.count() << " s";
   kill();
   return -1;
 }
@@ -160,9 +160,8 @@ int Project::count_events(const std::string& kind) const {
       std::count_if(all.begin(), all.end(), [&](const auto& e) { return e.kind == kind; }));
 }
 
-bool Project::await_events(const std::string& kind, int count,
-                           std::chrono::seconds patience) const {
-  const auto ends = std::chrono::steady_clock::now() + patience;
+bool Project::await_events(const std::string& kind, int count, std::chrono::seconds timeout) const {
+  const auto ends = std::chrono::steady_clock::now() + timeout;
   while (count_events(kind) < count) {
     if (std::chrono::steady_clock::now() > ends) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
@@ -212,17 +211,17 @@ std::string undisturbed_sha256(const Project& project) {
 }
 
 void expect_undisturbed_result(const Project& project, const std::string& sha256,
-                               const std::string& what) {
-  EXPECT_EQ(project.current_sha256(), sha256) << what;
-  EXPECT_EQ(project.trainings(), kOnceEach) << what;
+                               const std::string& context) {
+  EXPECT_EQ(project.current_sha256(), sha256) << context;
+  EXPECT_EQ(project.trainings(), kOnceEach) << context;
   std::map<int, int> published;
   for (const history::StoredEvent& event : project.events())
     if (event.kind == "published") ++published[event.round];
-  EXPECT_EQ(published, (std::map<int, int>{{1, 1}, {2, 1}, {3, 1}})) << what;
+  EXPECT_EQ(published, (std::map<int, int>{{1, 1}, {2, 1}, {3, 1}})) << context;
   for (const auto& entry : fs::recursive_directory_iterator(project.path())) {
     const std::string name = entry.path().filename().string();
-    EXPECT_EQ(name.find(".tmp"), std::string::npos) << what << ": left behind " << entry.path();
-    EXPECT_EQ(name.find(".part"), std::string::npos) << what << ": left behind " << entry.path();
+    EXPECT_EQ(name.find(".tmp"), std::string::npos) << context << ": left behind " << entry.path();
+    EXPECT_EQ(name.find(".part"), std::string::npos) << context << ": left behind " << entry.path();
   }
 }
 

@@ -1,5 +1,4 @@
-// A project of two facilities on this machine whose trainer is the fake one, driven through the
-// real program.
+// A project with two facilities and xffl-fake-trainer, run through the real program.
 #pragma once
 
 #include <sys/types.h>
@@ -17,15 +16,14 @@
 
 namespace xffl::test {
 
-// Where a facility is, as lines of xffl.yaml, and where its trainer notes its trainings.
+// A facility's access as lines of xffl.yaml, and the path at which its trainer records trainings.
 struct Placement {
   std::string yaml;                      // with the indentation of a facility's keys
   std::string trainings;                 // the path there
   std::filesystem::path trainings_here;  // the same file as this machine sees it
 };
 
-// An `xffl run` that goes on beside the test. It does not outlive this object, however the test
-// ends.
+// A running `xffl run`. The destructor kills it.
 class StartedRun {
  public:
   explicit StartedRun(pid_t pid) : pid_(pid) {}
@@ -35,13 +33,13 @@ class StartedRun {
 
   pid_t pid() const { return pid_; }
   void signal(int number) const;
-  /// Waits until it has stopped itself (XFFL_FAILPOINT); false when it has ended, or goes on.
-  bool await_stop(std::chrono::seconds patience = std::chrono::seconds(180)) const;
-  /// Ends it by SIGKILL and reaps it.
+  /// Waits until the process has stopped itself (XFFL_FAILPOINT); false when it ends or runs on.
+  bool await_stop(std::chrono::seconds timeout = std::chrono::seconds(180)) const;
+  /// Kills and reaps the process.
   void kill();
-  /// Waits until it ends; its exit code, or 128 + the signal that ended it. -1 when it had to be
-  /// killed after `patience`, with a failure of the test.
-  int finish(std::chrono::seconds patience = std::chrono::seconds(300));
+  /// Waits until the process ends; returns its exit code, or 128 + signal. After `timeout` the test
+  /// fails, the process is killed and the result is -1.
+  int finish(std::chrono::seconds timeout = std::chrono::seconds(300));
 
  private:
   pid_t pid_;
@@ -57,16 +55,16 @@ class Project {
     return path() / "runs" / run;
   }
 
-  /// How a facility's trainer misbehaves; see fake_trainer.cc.
+  /// A fault of a facility's trainer; see fake_trainer.cc.
   void set_fault(const std::string& facility, const std::string& fault) {
     faults_[facility] = fault;
   }
-  /// By default a facility is a folder of this machine.
+  /// Sets the access of a facility; by default it is a local folder.
   void place(const std::string& facility, const Placement& placement) {
     placements_[facility] = placement;
   }
   void set_policy(const std::string& yaml) { policy_ = yaml; }
-  /// Replaces the model by one of so many rows of 16 bytes in its first tensor.
+  /// Replaces the model by one with `rows` rows of 16 bytes in its first tensor.
   void set_model_rows(int rows) const { write_model(rows); }
   void set_rounds(int rounds) { rounds_ = rounds; }
   /// From the next write_config() on the facility has a validation set of this name.
@@ -90,22 +88,22 @@ class Project {
   ProcessResult run(std::map<std::string, std::string> env = {}) const {
     return xffl({"run", "-p", path().string()}, env);
   }
-  /// What it says goes to log().
+  /// Starts `xffl run` with its output in log().
   StartedRun start_run(std::map<std::string, std::string> env = {}) const;
   std::filesystem::path log() const { return dir_.path() / "run.log"; }
-  /// Waits until the journal has `count` events of that kind; false after `patience`.
+  /// Waits until the journal has `count` events of `kind`; false after `timeout`.
   bool await_events(const std::string& kind, int count,
-                    std::chrono::seconds patience = std::chrono::seconds(120)) const;
+                    std::chrono::seconds timeout = std::chrono::seconds(120)) const;
 
-  /// None while there is no journal.
+  /// Empty while there is no journal.
   std::vector<history::StoredEvent> events(const std::string& run = "0001") const;
   int count_events(const std::string& kind) const;
   history::RunState history(const std::string& run = "0001") const;
-  /// Manifest root hash of CURRENT.
+  /// The manifest's root hash of CURRENT.
   std::string current_sha256() const;
-  /// "facility round attempt" of every training that ran to its report.
+  /// "facility round attempt" of every training with a report.
   std::vector<std::string> trainings() const;
-  /// Removes runs, work folders and the log of trainings: a fresh start with the same model.
+  /// Removes runs, work folders and the log of trainings, but not the model.
   void forget_runs() const;
 
  private:
@@ -122,16 +120,16 @@ class Project {
   bool held_ = false;
 };
 
-/// Damages a file that stays as long as it was.
+/// Damages one byte of a file; its size stays.
 void flip_byte(const std::filesystem::path& file, std::streamoff offset);
-/// Every training of three rounds, once, in its first attempt.
+/// Each training of three rounds, once, in its first attempt.
 inline const std::vector<std::string> kOnceEach = {"alba 1 1", "alba 2 1", "alba 3 1",
                                                    "brno 1 1", "brno 2 1", "brno 3 1"};
-/// The model of a run that nothing disturbs; the run is forgotten again.
+/// The model of an undisturbed run, whose files are removed afterwards.
 std::string undisturbed_sha256(const Project& project);
-/// The oracle after a disturbed run of three rounds: that model, every round published once, every
-/// training once, no temporary file.
+/// The oracle after a disturbed run of three rounds: the model `expected`, every round published
+/// once, every training once, no temporary file.
 void expect_undisturbed_result(const Project& project, const std::string& sha256,
-                               const std::string& what);
+                               const std::string& context);
 
 }  // namespace xffl::test

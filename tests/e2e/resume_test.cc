@@ -1,5 +1,5 @@
-// Coordinators that are killed, stopped, doubled and cancelled: nothing is lost, nothing is trained
-// twice.
+// Coordinators are killed, stopped, started twice and cancelled: the run loses nothing and trains
+// nothing twice.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -32,7 +32,7 @@ TEST(Kill, AtEveryJournalRecordChangesNothing) {
       if (killed.exit_code == 0) {
         expect_undisturbed_result(project, expected, failpoint);
         project.forget_runs();
-        break;  // there are fewer records than that
+        break;  // the run has fewer records
       }
       ASSERT_EQ(killed.exit_code, 128 + SIGKILL) << failpoint << killed.err;
       ++kills;
@@ -45,7 +45,7 @@ TEST(Kill, AtEveryJournalRecordChangesNothing) {
   }
 }
 
-// Nothing is left to be done but to clean up after the last round.
+// Only the clean-up after the last round is left.
 TEST(Kill, AfterTheLastRoundRemovesOldRounds) {
   Project project;
   project.set_policy("{on_missing: wait, keep_rounds: 1, poll_interval: 20ms}");
@@ -71,7 +71,7 @@ TEST(Kill, AfterTheLastRoundRemovesOldRounds) {
   EXPECT_EQ(seen, 2) << "of two facilities";
 }
 
-// Both would have the same jobs and the same folders at the facilities.
+// The copy and the original would share jobs and folders at the facilities.
 TEST(Copy, IsRejectedUntilAdopted) {
   namespace fs = std::filesystem;
   Project project;
@@ -87,9 +87,9 @@ TEST(Copy, IsRejectedUntilAdopted) {
   for (const char* part : {"runs", "model", "xffl.yaml"})
     fs::copy(project.path() / part, copy / part,
              fs::copy_options::recursive | fs::copy_options::copy_symlinks);
-  const auto in_copy = [&](std::vector<std::string> words) {
-    words.insert(words.end(), {"-p", copy.string()});
-    return project.xffl(words);
+  const auto in_copy = [&](std::vector<std::string> argv) {
+    argv.insert(argv.end(), {"-p", copy.string()});
+    return project.xffl(argv);
   };
   for (const char* command : {"run", "cancel", "pause", "resume"}) {
     const ProcessResult refused = in_copy({command});
@@ -122,7 +122,8 @@ TEST(Copy, AMovedRunContinues) {
   EXPECT_EQ(project.trainings(), kOnceEach);
 }
 
-// A file system that lost part of the database: the run says what to do, and after it goes on.
+// The journal's database is damaged: the message names the repair command, and the repaired run
+// continues.
 TEST(Damage, IsRepairedAndTheRunContinues) {
   Project project;
   const std::string expected = undisturbed_sha256(project);
@@ -146,7 +147,7 @@ TEST(Damage, IsRepairedAndTheRunContinues) {
   EXPECT_EQ(project.trainings(), kOnceEach);
 }
 
-// Killed again and again, a little later each time, until it is through.
+// Kills the coordinator repeatedly, a little later each time, until the run completes.
 TEST(Kill, AtRandomInstantsChangesNothing) {
   Project project;
   project.set_training_time(50);
@@ -184,7 +185,7 @@ TEST(Signal, DetachesAndJobsKeepRunning) {
   }
 }
 
-// A host that takes the connection and says nothing: every wait for it is longer than a person's.
+// The host accepts the connection and sends nothing; its time limits exceed an operator's patience.
 class SilentHost {
  public:
   SilentHost() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -198,13 +199,13 @@ class SilentHost {
     port_ = ntohs(name.sin_port);
   }
   int port() const { return port_; }
-  bool await_visitor() {
-    visitor_ = UniqueFd(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    return static_cast<bool>(visitor_);
+  bool await_client() {
+    client_ = UniqueFd(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    return static_cast<bool>(client_);
   }
 
  private:
-  UniqueFd fd_, visitor_;
+  UniqueFd fd_, client_;
   int port_ = 0;
 };
 
@@ -225,20 +226,20 @@ TEST(Signal, EndsAWaitForASilentHost) {
   project.set_rounds(1);
   project.write_config();
   auto run = project.start_run();
-  ASSERT_TRUE(host.await_visitor()) << read_file(project.log(), 100'000);
+  ASSERT_TRUE(host.await_client()) << read_file(project.log(), 100'000);
   run.signal(SIGTERM);
-  const auto told = std::chrono::steady_clock::now();
+  const auto stopped = std::chrono::steady_clock::now();
   EXPECT_EQ(run.finish(std::chrono::seconds(60)), exit_code(ErrorKind::kCancelled));
-  EXPECT_LT(std::chrono::steady_clock::now() - told, std::chrono::seconds(20));
+  EXPECT_LT(std::chrono::steady_clock::now() - stopped, std::chrono::seconds(20));
 
   auto again = project.start_run();
-  ASSERT_TRUE(host.await_visitor()) << read_file(project.log(), 100'000);
+  ASSERT_TRUE(host.await_client()) << read_file(project.log(), 100'000);
   again.signal(SIGTERM);
-  const auto heard = [&] {  // the log has both runs
+  const auto second_signal = [&] {  // the log contains both runs
     const std::string log = read_file(project.log(), 100'000);
     return log.rfind("a second signal") != log.find("a second signal");
   };
-  for (int i = 0; i < 300 && !heard(); ++i)
+  for (int i = 0; i < 300 && !second_signal(); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   again.signal(SIGINT);
   EXPECT_EQ(again.finish(std::chrono::seconds(60)), 130) << "the second one is obeyed at once";
@@ -269,13 +270,17 @@ void expect_jobs_ended(const Project& project) {
   }
 }
 
-TEST(Cancel, EndsARunningCoordinatorAndItsJobs) {
-  Project project;
-  project.set_fault("alba", "hang!");
-  project.set_fault("brno", "hang!");
+test::StartedRun start_hanging_jobs(Project& project) {
+  for (const char* name : {"alba", "brno"}) project.set_fault(name, "hang!");
   project.write_config();
   auto run = project.start_run();
-  ASSERT_TRUE(project.await_events("submitted", 2));
+  EXPECT_TRUE(project.await_events("submitted", 2));
+  return run;
+}
+
+TEST(Cancel, EndsARunningCoordinatorAndItsJobs) {
+  Project project;
+  auto run = start_hanging_jobs(project);
   const ProcessResult cancelled = project.xffl({"cancel", "-p", project.path().string()});
   EXPECT_EQ(cancelled.exit_code, 0) << cancelled.err;
   EXPECT_EQ(run.finish(), exit_code(ErrorKind::kFailed));
@@ -286,18 +291,14 @@ TEST(Cancel, EndsARunningCoordinatorAndItsJobs) {
 
 TEST(Cancel, EndsTheJobsOfAKilledCoordinator) {
   Project project;
-  project.set_fault("alba", "hang!");
-  project.set_fault("brno", "hang!");
-  project.write_config();
-  auto run = project.start_run();
-  ASSERT_TRUE(project.await_events("submitted", 2));
+  auto run = start_hanging_jobs(project);
   run.kill();
   EXPECT_EQ(project.xffl({"cancel", "-p", project.path().string()}).exit_code, 0);
   EXPECT_TRUE(project.history().cancelled);
   expect_jobs_ended(project);
 }
 
-/// The number of the first event of that kind in an undisturbed run.
+/// The number of the first event of `kind` in an undisturbed run.
 int count_until(const Project& project, const std::string& kind) {
   EXPECT_EQ(project.run().exit_code, 0);
   int count = 0;
@@ -309,7 +310,7 @@ int count_until(const Project& project, const std::string& kind) {
   return count;
 }
 
-// An archived update that rots between two runs of the coordinator is fetched again, not averaged.
+// A stored update is damaged while no coordinator runs: it is fetched again, not averaged.
 TEST(StoredUpdate, IsVerifiedAfterARestart) {
   Project project;
   const std::string expected = undisturbed_sha256(project);
@@ -328,12 +329,12 @@ TEST(StoredUpdate, IsVerifiedAfterARestart) {
   expect_undisturbed_result(project, expected, "damaged archive");
 }
 
-// It rots here, and the facility has removed its own: nothing but another training helps.
+// The stored update is damaged and the facility has removed its copy: the job trains again.
 TEST(StoredUpdate, LostHereAndAtTheFacilityIsTrainedAgain) {
   Project project;
   project.set_rounds(1);
   project.write_config();
-  // Everything has come and the set is frozen; the mean is not made.
+  // All updates are accepted and the participants are fixed; the mean is not written yet.
   const int last = count_until(project, "participants_frozen");
   project.forget_runs();
   ASSERT_EQ(project.run({{"XFFL_FAILPOINT", "journal:after:" + std::to_string(last)}}).exit_code,

@@ -1,5 +1,5 @@
-// `xffl doctor`, `xffl plan` and `xffl logs` at real facilities: what is wrong is found by its
-// name, with what to do about it.
+// `xffl doctor`, `xffl plan` and `xffl logs` at real facilities: each fault is reported by name,
+// with its fix.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ class DoctorProject : public TestbedProject {
   std::string data(const std::string& name) const { return facility(name).scratch + "/a.tokens"; }
   std::string yaml() const { return read_file(path() / "xffl.yaml", 1 << 20); }
 
-  /// xffl.yaml as it should be, but for one text of alba's.
+  /// The correct xffl.yaml with one text of alba's replaced.
   void edit(const std::string& from, const std::string& to) const {
     std::string text = whole_;
     const size_t at = text.find(from);
@@ -40,7 +40,7 @@ class DoctorProject : public TestbedProject {
     write_file_atomic(path() / "xffl.yaml", text.replace(at, from.size(), to));
   }
   void mend() const { write_file_atomic(path() / "xffl.yaml", whole_); }
-  /// What doctor says of alba.
+  /// The output of doctor for alba.
   std::string doctor(int expected_code) const {
     const ProcessResult result = xffl({"doctor", "alba", "-p", path().string()});
     EXPECT_EQ(result.exit_code, expected_code) << result.out << result.err;
@@ -50,7 +50,7 @@ class DoctorProject : public TestbedProject {
   ProcessResult plan(const std::string& more = "--json") const {
     return xffl({"plan", more, "-p", path().string()});
   }
-  /// A program at alba that says `version`; its path there.
+  /// Creates a program at alba that prints `version`; returns its path.
   std::string trainer_that_says(const std::string& version) const {
     const std::string path = facility("alba").scratch + "/xffl-train";
     facility("alba").exec_as_user({"sh", "-c", "cat >\"$1\" && chmod 700 \"$1\"", "sh", path},
@@ -145,7 +145,7 @@ void expect_slurm_faults(const DoctorProject& project) {
                                             HasSubstr("correct account, partition")));
   EXPECT_THAT(project.plan().out, HasSubstr("REFUSED: "));
   project.mend();
-  project.edit(" time: 5m", " time: 30h");  // accepted, and never started
+  project.edit(" time: 5m", " time: 30h");  // Slurm accepts the job and never starts it
   EXPECT_THAT(
       project.doctor(0),
       HasSubstr("warning walltime         slurm.time is 1800 min, the partition allows 60"));
@@ -157,7 +157,7 @@ void expect_slurm_faults(const DoctorProject& project) {
   alba.start_daemon("slurmctld");
 }
 
-// Of a host whose key has changed nothing else is known.
+// A changed host key hides all other faults of the host.
 void expect_a_changed_host_key(const DoctorProject& project) {
   project.mend();
   project.facility("alba").change_host_key();
@@ -177,7 +177,7 @@ TEST(TestbedDoctor, NamesEachFaultWithItsFix) {
   expect_a_changed_host_key(project);
 }
 
-TEST(TestbedDoctor, WhereEverythingIsInPlaceARunCanBePlannedAndRead) {
+TEST(TestbedDoctor, PlanAndLogsWorkAtAHealthyFacility) {
   DoctorProject project;
   NEED_TESTBED(project);
   const std::string path = project.path().string();

@@ -1,5 +1,6 @@
-// Federations of real facilities where people, credentials and jobs interfere: each ends as
-// docs/operator/failures.md promises, with the model of an undisturbed run.
+// Federations of real facilities with cancelled and requeued jobs, walltimes, expired credentials
+// and full disks. Each ends as docs/operator/failures.md promises, with the model of an undisturbed
+// run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,9 +20,9 @@ using test::local_sha256;
 using test::TestbedProject;
 using testing::HasSubstr;
 
-// Jobs that a person cancels wait for a person; those that Slurm requeues or loses with a node go
-// on by themselves.
-TEST(TestbedFaults, JobsThatPeopleCancelAndSlurmRequeues) {
+// After a user's scancel the facility is paused until `xffl resume`; a job that Slurm requeues or
+// loses with its node continues automatically.
+TEST(TestbedFaults, AUsersScancelPausesTheFacilityAndARequeueDoesNot) {
   TestbedProject project({"--slurm", "SlurmdTimeout=5"});
   NEED_TESTBED(project);
   project.place("brno", placement(project.facility("brno"), "", "nodes: 1, time: 5m, warning: 1m"));
@@ -55,9 +56,10 @@ TEST(TestbedFaults, JobsThatPeopleCancelAndSlurmRequeues) {
                         {"alba 1 2", "alba 2 1", "alba 3 1", "brno 1 1", "brno 2 1", "brno 3 1"});
 }
 
-// alba's trainer heeds the warning ahead of the walltime: what it has counts, with its true number
-// of tokens. brno's first attempt does not: it ends by its walltime, and another one trains.
-TEST(TestbedFaults, WalltimesWithAndWithoutHeedingTheWarning) {
+// alba's trainer obeys the warning before the walltime, and its partial update counts by its
+// tokens. brno's first attempt ignores the warning and ends by its walltime; the second attempt
+// trains.
+TEST(TestbedFaults, AnObeyedWarningGivesAPartialUpdateAndAnIgnoredOneARetry) {
   test::Project here;
   here.set_rounds(1);
   here.set_fault("alba", "early!");
@@ -80,13 +82,13 @@ TEST(TestbedFaults, WalltimesWithAndWithoutHeedingTheWarning) {
   const auto& early = facilities.at(FacilityName("alba")).accepted->report;
   EXPECT_TRUE(early.stopped_early);
   EXPECT_EQ(early.steps, 2);
-  const history::Attempt& deaf = facilities.at(FacilityName("brno")).attempts.front();
-  EXPECT_THAT(deaf.failure.value_or(""), HasSubstr("TIMEOUT"));
-  EXPECT_FALSE(deaf.charged);
+  const history::Attempt& timed_out = facilities.at(FacilityName("brno")).attempts.front();
+  EXPECT_THAT(timed_out.failure.value_or(""), HasSubstr("TIMEOUT"));
+  EXPECT_FALSE(timed_out.charged);
 }
 
-// A certificate that expires while jobs run: the facility waits for a new one and goes on.
-TEST(TestbedFaults, AnExpiredCertificateWaitsForItsRenewal) {
+// A certificate expires while jobs run: the facility is paused until it is renewed.
+TEST(TestbedFaults, AnExpiredCertificatePausesTheFacilityUntilItsRenewal) {
   TestbedProject project;
   NEED_TESTBED(project);
   const Facility& alba = project.facility("alba");
@@ -105,7 +107,7 @@ TEST(TestbedFaults, AnExpiredCertificateWaitsForItsRenewal) {
   EXPECT_THAT(project.status(), HasSubstr("renew it with: step ssh login ann"));
   alba.certify("-1m:+1s");
   std::this_thread::sleep_for(seconds(2));
-  alba.stop_daemon("sshd");  // a connection that is up outlives its certificate
+  alba.stop_daemon("sshd");  // an open connection outlives its certificate
   alba.start_daemon("sshd");
   project.release();
   ASSERT_TRUE(project.await_status("PAUSED(auth)")) << project.status();
@@ -117,15 +119,15 @@ TEST(TestbedFaults, AnExpiredCertificateWaitsForItsRenewal) {
   ASSERT_TRUE(project.await_events("update_accepted", 1));  // brno's
   EXPECT_THAT(read_file(project.log(), 1 << 20), HasSubstr("a certificate expires soon"));
   alba.certify("-1m:+10m");
-  // It would see the new one by itself; a person may tell it.
+  // The coordinator also notices a new certificate by itself; `xffl resume` is faster.
   const ProcessResult login = project.xffl({"login", "alba", "-p", project.path().string()});
   EXPECT_THAT(login.out, HasSubstr("continues")) << login.err;
   EXPECT_EQ(run.finish(), 0);
   project.expect_result(local_sha256());
 }
 
-// A host key that changed is refused until a person trusts the new one; the other facility goes on.
-TEST(TestbedFaults, AChangedHostKeyWaitsForAPerson) {
+// A changed host key pauses the facility until `xffl trust`; the other facility continues.
+TEST(TestbedFaults, AChangedHostKeyPausesTheFacilityUntilTrusted) {
   TestbedProject project;
   NEED_TESTBED(project);
   project.set_hold();
@@ -148,11 +150,11 @@ TEST(TestbedFaults, AChangedHostKeyWaitsForAPerson) {
   project.expect_result(local_sha256());
 }
 
-// No room at a facility: it is said, and the run goes on when there is room again.
-TEST(TestbedFaults, AFullScratchWaitsForRoom) {
+// A facility's disk is full: the run reports it and continues when there is space again.
+TEST(TestbedFaults, AFullDiskDelaysTheRunUntilThereIsSpace) {
   TestbedProject project({"--scratch-mb", "2"});
   NEED_TESTBED(project);
-  // A tmpfs is seen only from inside: trainings are noted in the home folder.
+  // The tmpfs is invisible from this machine: the trainer records trainings in the home folder.
   for (const char* name : {"alba", "brno"}) {
     const Facility& facility = project.facility(name);
     test::Placement place = test::placement(facility);

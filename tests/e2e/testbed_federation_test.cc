@@ -1,5 +1,5 @@
-// Federations of facilities behind real SSH and Slurm: the same model as on this machine, also when
-// the coordinator is killed on the way.
+// Federations of real facilities have the model of local facilities, also when the coordinator is
+// killed during the run.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -23,9 +23,9 @@ TEST(TestbedFederation, GivesTheModelOfLocalFacilities) {
   project.expect_result(local_sha256());
 }
 
-// A mover without a shell moves alba's files; brno's log-in shell chatters and its sshd takes one
-// connection and two sessions at a time; both forget ended jobs at once and have no accounting.
-TEST(TestbedFederation, PassesThroughMoversAndNoiseAndForgetfulControllers) {
+// Data movers without a shell, noisy login shells, an sshd with one new connection and two sessions
+// at a time, and controllers that forget ended jobs after two seconds, without accounting.
+TEST(TestbedFederation, WorksWithDataMoversNoisyShellsAndForgetfulControllers) {
   TestbedProject project({"--mover", "--noisy", "--min-job-age", "2", "--max-startups", "1:1:1",
                           "--max-sessions", "2"});
   NEED_TESTBED(project);
@@ -40,7 +40,8 @@ TEST(TestbedFederation, PassesThroughMoversAndNoiseAndForgetfulControllers) {
   project.expect_result(local_sha256());
 }
 
-// SIGKILL at journal records, the same command continues. XFFL_CAMPAIGN=1: at every record.
+// SIGKILL at a sample of the journal records; the same command continues the run. With
+// XFFL_CAMPAIGN=1 at every record.
 TEST(TestbedFederation, SurvivesKillsAtJournalRecords) {
   TestbedProject project;
   NEED_TESTBED(project);
@@ -51,7 +52,7 @@ TEST(TestbedFederation, SurvivesKillsAtJournalRecords) {
     const std::string failpoint =
         (record % 2 == 0 ? "journal:before:" : "journal:after:") + std::to_string(record);
     const ProcessResult killed = project.run({{"XFFL_FAILPOINT", failpoint}});
-    if (killed.exit_code == 0) break;  // there are fewer records than that
+    if (killed.exit_code == 0) break;  // the run has fewer records
     ASSERT_EQ(killed.exit_code, 128 + SIGKILL) << failpoint << killed.err;
     ++kills;
     const ProcessResult resumed = project.run();
@@ -68,7 +69,7 @@ int from_environment(const char* name, int otherwise) {
   return value == nullptr ? otherwise : std::atoi(value);
 }
 
-// Killed at random instants, again and again. XFFL_CAMPAIGN is the number of kills.
+// SIGKILL at random instants. XFFL_CAMPAIGN is the number of kills.
 TEST(TestbedFederation, SurvivesKillsAtRandomInstants) {
   TestbedProject project;
   NEED_TESTBED(project);

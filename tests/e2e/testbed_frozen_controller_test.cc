@@ -1,5 +1,5 @@
-// Federations of real facilities whose slurmctld answers nothing (SIGSTOP), or dies (SIGKILL), from
-// a chosen journal record on: while it is told of a job, and while it is told to end one.
+// Federations of real facilities whose slurmctld is frozen (SIGSTOP) or killed (SIGKILL) at a
+// chosen journal record: during a submission, and during a cancellation.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -27,7 +27,7 @@ int from_environment(const char* name, int otherwise) {
   return value == nullptr ? otherwise : std::atoi(value);
 }
 
-// Slurm's commands give up after MessageTimeout; a job may appear as long after that.
+// Slurm's commands fail after MessageTimeout; a job may appear up to the same time later.
 const std::vector<std::string> kFlavours = {"--slurm", "MessageTimeout=2"};
 test::Placement patient(const Facility& facility) {
   test::Placement place = test::placement(facility);
@@ -36,7 +36,7 @@ test::Placement patient(const Facility& facility) {
   return place;
 }
 
-// "facility round" of trainings, without their attempts.
+// The trainings as "facility round", without the attempts.
 std::vector<std::string> rounds_of(std::vector<std::string> trainings) {
   for (std::string& line : trainings) line.resize(line.rfind(' '));
   std::sort(trainings.begin(), trainings.end());
@@ -52,23 +52,23 @@ std::vector<std::string> once_each(int rounds) {
   return lines;
 }
 
-// What happens to a controller, and is over after `length` at the latest.
-struct Trouble {
+// A disturbance of a controller that ends after `length` at the latest.
+struct Disturbance {
   int signal = SIGSTOP;    // or SIGKILL
-  milliseconds later{0};   // after the record of the intent; 0: before anything is sent
-  milliseconds length{0};  // one that has answered already goes on at once: it is the submission
-                           // that is disturbed, not the job's first steps
+  milliseconds later{0};   // after the record of the intent; 0: before sbatch
+  milliseconds length{0};  // shorter when the submission's outcome is recorded before: the job's
+                           // first steps are not disturbed
 };
 
-void begin(const Facility& facility, const Trouble& trouble) {
-  if (trouble.signal == SIGKILL)
+void begin(const Facility& facility, const Disturbance& disturbance) {
+  if (disturbance.signal == SIGKILL)
     facility.stop_daemon("slurmctld", "KILL");
   else
-    facility.signal_daemon("slurmctld", trouble.signal);
+    facility.signal_daemon("slurmctld", disturbance.signal);
 }
 
-void see_through(const TestbedProject& project, const history::StoredEvent& intent,
-                 const Trouble& trouble) {
+void run_disturbance(const TestbedProject& project, const history::StoredEvent& intent,
+                     const Disturbance& disturbance) {
   const Facility& facility = project.facility(intent.facility);
   const auto answered = [&] {
     for (const history::StoredEvent& event : project.events())
@@ -76,20 +76,20 @@ void see_through(const TestbedProject& project, const history::StoredEvent& inte
         return true;
     return false;
   };
-  std::this_thread::sleep_for(trouble.later);
-  if (trouble.later.count() > 0) begin(facility, trouble);
-  const auto ends = std::chrono::steady_clock::now() + trouble.length;
+  std::this_thread::sleep_for(disturbance.later);
+  if (disturbance.later.count() > 0) begin(facility, disturbance);
+  const auto ends = std::chrono::steady_clock::now() + disturbance.length;
   while (std::chrono::steady_clock::now() < ends && !answered())
     std::this_thread::sleep_for(milliseconds(50));
-  if (trouble.signal == SIGKILL)
+  if (disturbance.signal == SIGKILL)
     facility.start_daemon("slurmctld");
   else
     facility.signal_daemon("slurmctld", SIGCONT);
 }
 
-// A controller that was killed gives the id of a job that it forgot to another one. The node that
-// still knows the first refuses it and is drained, and the job is held, until an administrator
-// resumes the one and releases the other.
+// A killed controller may forget a job and reuse its id. The node that runs the first job rejects
+// the second one; Slurm drains the node and holds the job. This is the administrator, who resumes
+// the node and releases the job.
 void look_after(const Facility& facility) {
   const std::string nodes = "NodeName=" + facility.name + "[1-2]";
   facility.exec_on_login({"scontrol", "update", nodes, "State=RESUME"});
@@ -100,40 +100,39 @@ void look_after(const Facility& facility) {
       facility.exec_on_login({"scontrol", "release", id});
 }
 
-/// Trouble for every submission (SIGSTOP), or for the first one of a facility's round (SIGKILL:
-/// what is forgotten is submitted again). Returns their number.
-int trouble_submissions(const TestbedProject& project, test::StartedRun& run, int signal) {
+/// Disturbs every submission (SIGSTOP), or each facility's first submission of a round (SIGKILL: a
+/// forgotten job is submitted again). Returns the number of disturbances.
+int disturb_submissions(const TestbedProject& project, test::StartedRun& run, int signal) {
   std::mt19937 random(static_cast<unsigned>(from_environment("XFFL_CAMPAIGN_SEED", 3)));
-  std::map<std::string, std::jthread> troubles;  // by facility: one at a time
+  std::map<std::string, std::jthread> disturbances;  // at most one per facility at a time
   std::set<std::pair<std::string, int>> killed;
   int number = 0;
   while (run.await_stop(seconds(600))) {
     const history::StoredEvent intent = project.events().back();
     EXPECT_EQ(intent.kind, "submit_intended");
     if (signal == SIGSTOP || killed.emplace(intent.facility, intent.round).second) {
-      const Trouble trouble{signal, milliseconds(++number % 2 != 0 ? 0 : 1 + random() % 150),
-                            milliseconds(random() % 6000)};
-      troubles[intent.facility] = {};  // the last one is over
-      if (trouble.later.count() == 0) begin(project.facility(intent.facility), trouble);
-      troubles[intent.facility] =
-          std::jthread([&project, intent, trouble] { see_through(project, intent, trouble); });
+      const Disturbance disturbance{signal,
+                                    milliseconds(++number % 2 != 0 ? 0 : 1 + random() % 150),
+                                    milliseconds(random() % 6000)};
+      disturbances[intent.facility] = {};  // joins the last disturbance
+      if (disturbance.later.count() == 0) begin(project.facility(intent.facility), disturbance);
+      disturbances[intent.facility] = std::jthread(
+          [&project, intent, disturbance] { run_disturbance(project, intent, disturbance); });
     }
     run.signal(SIGCONT);
   }
   return number;
 }
 
-// The controller freezes or dies when the journal says that a submission is intended: at that
-// moment, or a little later, in the midst of sbatch or after it; and goes on at any time. One that
-// was killed may have forgotten what it answered. XFFL_CAMPAIGN is the number of submissions.
+// The controller is frozen or killed when the journal records the intent of a submission: at once,
+// or a little later, during sbatch or after it. It continues at a random time; a killed controller
+// may have forgotten the job. XFFL_CAMPAIGN is the number of submissions.
 void expect_one_training_each(int signal, int submissions) {
   const int rounds = (from_environment("XFFL_CAMPAIGN", submissions) + 1) / 2;
-  test::Project here;
-  here.set_rounds(rounds);
-  here.write_config();
-  ASSERT_EQ(here.run().exit_code, 0);
   TestbedProject project(kFlavours);
   NEED_TESTBED(project);
+  const std::string expected =
+      test::local_sha256([&](test::Project& local) { local.set_rounds(rounds); });
   for (const char* name : {"alba", "brno"}) project.place(name, patient(project.facility(name)));
   project.set_rounds(rounds);
   project.write_config();
@@ -144,15 +143,15 @@ void expect_one_training_each(int signal, int submissions) {
     }
   });
   auto run = project.start_run({{"XFFL_FAILPOINT", "journal:stop:submit_intended"}});
-  const int disturbed = trouble_submissions(project, run, signal);
+  const int disturbed = disturb_submissions(project, run, signal);
   EXPECT_EQ(run.finish(seconds(10)), 0);
   EXPECT_GE(disturbed, 2 * rounds);
   EXPECT_EQ(rounds_of(project.trainings()), once_each(rounds));
-  // One that was killed may have forgotten a job's end, and hears of it from the node, by and by.
+  // A killed controller may have forgotten a job's end and learns it from the node later.
   for (const char* name : {"alba", "brno"})
     if (signal == SIGKILL)
       test::await([&] { return project.jobs_left(name).empty(); }, seconds(300));
-  project.expect_result(here.current_sha256(), "", project.trainings());
+  project.expect_result(expected, "", project.trainings());
   int adopted = 0;
   for (const history::StoredEvent& event : project.events())
     adopted += event.payload.find("\"adopted\":true") != std::string::npos;
@@ -165,13 +164,13 @@ TEST(TestbedFrozenController, EverySubmissionToAFrozenControllerTrainsOnce) {
   expect_one_training_each(SIGSTOP, 4);
 }
 
-TEST(TestbedFrozenController, EverySubmissionToAControllerThatIsKilledTrainsOnce) {
+TEST(TestbedFrozenController, EverySubmissionToAKilledControllerTrainsOnce) {
   expect_one_training_each(SIGKILL, 4);
 }
 
-// The controller freezes when the journal says that brno's job is to be cancelled: that it could
-// not be told is said, and stays on record until it is seen to have ended.
-TEST(TestbedFrozenController, ACancellationThatIsNotHeardIsRepeated) {
+// The controller is frozen when the journal records the intent to cancel brno's job. The failed
+// cancellation is reported, and repeated until the job has ended.
+TEST(TestbedFrozenController, AFailedCancellationIsRepeated) {
   TestbedProject project(kFlavours);
   NEED_TESTBED(project);
   for (const char* name : {"alba", "brno"}) project.place(name, patient(project.facility(name)));
@@ -182,9 +181,9 @@ TEST(TestbedFrozenController, ACancellationThatIsNotHeardIsRepeated) {
   ASSERT_TRUE(project.await_events("submitted", 2));
   const std::string job = project.running_job("brno");
   ASSERT_FALSE(job.empty());
-  const std::vector<std::string> words = {"cancel", "-p", project.path().string()};
+  const std::vector<std::string> argv = {"cancel", "-p", project.path().string()};
   auto cancelled =
-      std::async(std::launch::async, [&] { return project.xffl(words, {}, seconds(170)); });
+      std::async(std::launch::async, [&] { return project.xffl(argv, {}, seconds(170)); });
   for (int stops = 0; stops < 2; ++stops) {
     ASSERT_TRUE(run.await_stop()) << "cancel_intended " << stops;
     if (project.events().back().facility == "brno") brno.signal_daemon("slurmctld", SIGSTOP);
@@ -198,8 +197,8 @@ TEST(TestbedFrozenController, ACancellationThatIsNotHeardIsRepeated) {
   EXPECT_EQ(project.count_events("cancel_confirmed"), 1);
   EXPECT_EQ(project.count_events("run_cancelled"), 0);
   brno.signal_daemon("slurmctld", SIGCONT);
-  const ProcessResult heard = project.xffl(words, {}, seconds(120));
-  EXPECT_EQ(heard.exit_code, 0) << heard.err;
+  const ProcessResult repeated = project.xffl(argv, {}, seconds(120));
+  EXPECT_EQ(repeated.exit_code, 0) << repeated.err;
   EXPECT_EQ(project.count_events("cancel_confirmed"), 2);
   EXPECT_EQ(project.count_events("run_cancelled"), 1);
   const std::string left = brno.exec_on_login({"squeue", "-h", "-t", "R,PD", "-o", "%A"}).out;

@@ -1,5 +1,5 @@
-// A model that is damaged at a real facility while its job waits in the queue: by a byte, in a file
-// that stays as long as it was.
+// An input model is damaged at a real facility while its job pends: one byte changes, the size
+// stays.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,16 +19,16 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr int kRows = 5'000'000;  // of 16 bytes: a chunk of 64 MiB, and some more
+constexpr int kRows = 5'000'000;  // of 16 bytes: more than one chunk of 64 MiB
 constexpr std::streamoff kInTheSecondChunk = 70'000'000;
 
 void set_nodes(const Facility& facility, const std::vector<std::string>& state) {
-  std::vector<std::string> words = {"scontrol", "update", "NodeName=" + facility.name + "[1-2]"};
-  words.insert(words.end(), state.begin(), state.end());
-  ASSERT_EQ(facility.exec_on_login(words).exit_code, 0);
+  std::vector<std::string> argv = {"scontrol", "update", "NodeName=" + facility.name + "[1-2]"};
+  argv.insert(argv.end(), state.begin(), state.end());
+  ASSERT_EQ(facility.exec_on_login(argv).exit_code, 0);
 }
 
-/// The only one below the facility's work folder of that name in a folder of that name.
+/// The only file `folder`/`name` below the facility's work folder.
 fs::path file_there(const Facility& facility, const std::string& folder, const std::string& name) {
   for (const auto& entry : fs::recursive_directory_iterator(facility.folder / "scratch/work"))
     if (entry.path().filename() == name &&
@@ -47,17 +47,16 @@ std::vector<Json> payloads(const TestbedProject& project, const std::string& kin
   return found;
 }
 
-// A trainer of one's own would not notice: its job's script does, before it. With max_attempts 1.
-TEST(TestbedInputModel, ADamagedOneIsSaidByItsJobAndMendedByTheChunk) {
-  test::Project here;
-  here.set_model_rows(kRows);
-  here.set_rounds(1);
-  here.write_config();
-  ASSERT_EQ(here.run().exit_code, 0);
+// The job script finds the damage before a foreign trainer starts; the failure does not count
+// towards max_attempts: 1.
+TEST(TestbedInputModel, ADamagedModelIsReportedByItsJobAndRepairedByTheChunk) {
+  const auto change = [](test::Project& project) {
+    project.set_model_rows(kRows);
+    project.set_rounds(1);
+  };
   TestbedProject project;
   NEED_TESTBED(project);
-  project.set_model_rows(kRows);
-  project.set_rounds(1);
+  change(project);
   project.set_policy("{on_missing: wait, poll_interval: 20ms, max_attempts: 1}");
   project.write_config();
   const Facility& brno = project.facility("brno");
@@ -68,9 +67,9 @@ TEST(TestbedInputModel, ADamagedOneIsSaidByItsJobAndMendedByTheChunk) {
   test::flip_byte(file_there(brno, "models", "model.safetensors"), kInTheSecondChunk);
   set_nodes(brno, {"State=RESUME"});
   EXPECT_EQ(run.finish(), 0);
-  project.expect_result(here.current_sha256(), "", {"alba 1 1", "brno 1 2"});
-  const fs::path said = file_there(brno, "a1", "model.failure.mended");
-  EXPECT_THAT(read_file(said, 1 << 20), HasSubstr("model.safetensors"));
+  project.expect_result(test::local_sha256(change), "", {"alba 1 1", "brno 1 2"});
+  const fs::path failure = file_there(brno, "a1", "model.failure.mended");
+  EXPECT_THAT(read_file(failure, 1 << 20), HasSubstr("model.safetensors"));
   const auto failed = payloads(project, "attempt_failed", "brno");
   ASSERT_EQ(failed.size(), 1u);
   EXPECT_THAT(failed[0].dump(), AllOf(HasSubstr("damaged"), HasSubstr("model.safetensors")));

@@ -1,5 +1,5 @@
-// Jobs that stay for the next round, on real SSH and Slurm: one allocation trains every round, with
-// the model of an undisturbed run, and whatever comes between, nothing is trained twice.
+// Kept allocations on real facilities: one job trains every round with the model of an undisturbed
+// run, and no fault makes a training run twice.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -41,7 +41,7 @@ class TestbedKeptAllocation : public testing::Test {
       project_->place(name, test::placement(facility(name), "", other ? brno : alba));
     }
   }
-  /// Nobody waits for anything, except a facility in one round.
+  /// Releases all trainings except the one of `held` in `round`.
   static test::StartedRun start(const std::string& held = "", int round = 0) {
     project_->write_config();
     if (!held.empty()) project_->hold(held, round);
@@ -52,7 +52,7 @@ class TestbedKeptAllocation : public testing::Test {
     auto run = start();
     EXPECT_EQ(run.finish(), 0);
   }
-  /// The ids of a facility's jobs, one for each submission.
+  /// The ids of a facility's submitted jobs.
   static std::vector<std::string> jobs(const std::string& name) {
     std::vector<std::string> ids;
     for (const history::StoredEvent& event : project_->events()) {
@@ -71,7 +71,7 @@ class TestbedKeptAllocation : public testing::Test {
       return run.path() / name / ("r000" + std::to_string(round)) / "a1";
     return {};
   }
-  static bool await_stay(const std::string& name, int round, const std::string& state) {
+  static bool await_allocation(const std::string& name, int round, const std::string& state) {
     return await([&] { return fs::exists(attempt(name, round) / ("stay." + state)); });
   }
 
@@ -90,18 +90,18 @@ TEST_F(TestbedKeptAllocation, OneJobTrainsEveryRound) {
     EXPECT_FALSE(fs::exists(attempt(name, 3) / "stay.planned"));
     EXPECT_THAT(read_file(attempt(name, 3) / "job.out", 1 << 20),
                 testing::HasSubstr("the trainer ended with 0"));
-    // keep_rounds is 2: of the first round the small files alone are left.
+    // keep_rounds is 2: only the small files of the first round are left.
     EXPECT_TRUE(fs::exists(attempt(name, 1) / "job.out"));
     EXPECT_FALSE(fs::exists(attempt(name, 1) / "out"));
   }
 }
 
-// alba's offer is over before brno has trained, brno's walltime has no room for an offer.
-TEST_F(TestbedKeptAllocation, WithoutAnOfferAJobIsSubmitted) {
+// alba's kept allocation expires before brno has trained; brno's walltime is too short to keep one.
+TEST_F(TestbedKeptAllocation, AnExpiredAllocationIsReplacedByANewJob) {
   ask("nodes: 2, time: 5m, warning: 1m, keep_allocation: 1s",
       "nodes: 2, time: 1m, warning: 50s, keep_allocation: 60s");
   auto run = start("brno", 1);
-  ASSERT_TRUE(await_stay("alba", 1, "closed"));
+  ASSERT_TRUE(await_allocation("alba", 1, "closed"));
   EXPECT_EQ(project().jobs_left("alba"), "");
   project().release("brno", 1);
   EXPECT_EQ(run.finish(), 0);
@@ -111,17 +111,17 @@ TEST_F(TestbedKeptAllocation, WithoutAnOfferAJobIsSubmitted) {
     EXPECT_NE(later, jobs("brno")[0]);
 }
 
-TEST_F(TestbedKeptAllocation, IsLetGoByPauseAndCancel) {
+TEST_F(TestbedKeptAllocation, IsReleasedByPauseAndCancel) {
   auto run = start("brno", 1);
   project().hold("brno", 2);
-  ASSERT_TRUE(await_stay("alba", 1, "offered"));
+  ASSERT_TRUE(await_allocation("alba", 1, "offered"));
   ASSERT_TRUE(project().await_events("update_accepted", 1));
   const std::string path = project().path().string();
   ASSERT_EQ(project().xffl({"pause", "alba", "-p", path}).exit_code, 0);
-  ASSERT_TRUE(await_stay("alba", 1, "closed"));
+  ASSERT_TRUE(await_allocation("alba", 1, "closed"));
   ASSERT_EQ(project().xffl({"resume", "alba", "-p", path}).exit_code, 0);
   project().release("brno", 1);
-  ASSERT_TRUE(await_stay("alba", 2, "offered"));
+  ASSERT_TRUE(await_allocation("alba", 2, "offered"));
   ASSERT_TRUE(project().await_events("update_accepted", 3));
   EXPECT_NE(jobs("alba").at(0), jobs("alba").at(1));
   EXPECT_EQ(jobs("brno").at(0), jobs("brno").at(1));
@@ -132,10 +132,11 @@ TEST_F(TestbedKeptAllocation, IsLetGoByPauseAndCancel) {
     EXPECT_TRUE(await([&] { return project().jobs_left(name).empty(); }));
 }
 
-// brno's job is requeued while it trains the second round, alba's while it waits for it.
-TEST_F(TestbedKeptAllocation, RequeuedJobsGoOnWhereTheyWere) {
+// Slurm requeues brno's job during the second round's training, and alba's while it waits for that
+// round.
+TEST_F(TestbedKeptAllocation, RequeuedJobsContinueTheirRound) {
   auto run = start("brno", 2);
-  ASSERT_TRUE(await_stay("alba", 2, "offered"));
+  ASSERT_TRUE(await_allocation("alba", 2, "offered"));
   ASSERT_TRUE(await([&] { return fs::exists(attempt("brno", 2) / "claim/owner"); }));
   const std::string alba = jobs("alba").at(0), brno = jobs("brno").at(0);
   for (const auto& [name, job] : {std::pair{"alba", alba}, {"brno", brno}})
@@ -152,8 +153,8 @@ TEST_F(TestbedKeptAllocation, RequeuedJobsGoOnWhereTheyWere) {
   EXPECT_TRUE(same(jobs("brno"))) << testing::PrintToString(jobs("brno"));
 }
 
-// Before the answer to the taking is on record the job is in doubt, and found by the mark.
-// XFFL_CAMPAIGN=1: at every record.
+// SIGKILL at a sample of the records, also between the use of a kept allocation and its record: the
+// coordinator then finds the job by the claim. With XFFL_CAMPAIGN=1 at every record.
 TEST_F(TestbedKeptAllocation, SurvivesKillsAtJournalRecords) {
   run_to_the_end();
   std::vector<std::string> failpoints;

@@ -1,5 +1,4 @@
-// The real trainer behind real SSH and Slurm, two ranks on two nodes: the same model as two ranks
-// on this machine.
+// xffl-train at real facilities with two ranks on two nodes has the model of two local ranks.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -31,7 +30,7 @@ void write_tokens(const fs::path& path, unsigned seed) {
   fs::permissions(path, fs::perms::owner_all | fs::perms::others_read);
 }
 
-// A tiny LLaMA, and where each facility is; the data of a facility are at `data`, as it sees them.
+// Writes a tiny LLaMA and xffl.yaml; `data` is the path of a facility's data at the facility.
 class Lab {
  public:
   Lab() {

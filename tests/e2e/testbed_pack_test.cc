@@ -1,5 +1,5 @@
-// Global models as differences, on real SSH and Slurm: the model of a run that sends them whole,
-// and whatever happens to the reference, nothing is trained twice.
+// Global models are pushed as differences to real facilities: the run has the model of a run
+// without packing, and no damage of the reference makes a training run twice.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,11 +25,7 @@ class TestbedPack : public testing::Test {
   static void SetUpTestSuite() {
     project_ = std::make_unique<TestbedProject>();
     project_->set_model_rows(kRows);
-    test::Project local;
-    local.set_model_rows(kRows);
-    local.write_config();
-    EXPECT_EQ(local.run().exit_code, 0);
-    expected_ = local.current_sha256();
+    expected_ = test::local_sha256([](test::Project& local) { local.set_model_rows(kRows); });
   }
   static void TearDownTestSuite() { project_.reset(); }
 
@@ -47,7 +43,7 @@ class TestbedPack : public testing::Test {
     for (const char* name : {"alba", "brno"})
       project_->place(name, test::placement(project_->facility(name), kPacks, slurm));
   }
-  /// "facility round attempt" of each push that was packed, and took less for it.
+  /// "facility round attempt" of each packed push. Expects fewer bytes than for the whole model.
   static std::vector<std::string> packed() {
     std::vector<std::string> pushes;
     for (const history::StoredEvent& event : project_->events()) {
@@ -61,7 +57,7 @@ class TestbedPack : public testing::Test {
     std::sort(pushes.begin(), pushes.end());
     return pushes;
   }
-  /// The folder of the facility's run, as this machine sees it.
+  /// The local path of the facility's run folder.
   static fs::path work(const std::string& name) {
     std::error_code none;
     const fs::path runs = project_->facility(name).folder / "scratch/work/test";
@@ -88,12 +84,12 @@ TEST_F(TestbedPack, LaterRoundsAreDifferences) {
   ASSERT_EQ(project().run().exit_code, 0);
   project().expect_result(expected_);
   EXPECT_THAT(packed(), testing::ElementsAre("alba 2 1", "alba 3 1", "brno 2 1", "brno 3 1"));
-  // keep_rounds is 2: the packed model of the second round is there still, unlike here.
+  // keep_rounds applies at the facilities; the coordinator removes packed models at once.
   EXPECT_FALSE(fs::exists(project().run_folder() / "r0001/global.packed"));
   EXPECT_FALSE(fs::exists(project().run_folder() / "r0002/global.packed"));
 }
 
-TEST_F(TestbedPack, JobsThatStayUnpackToo) {
+TEST_F(TestbedPack, KeptAllocationsUnpackToo) {
   ask("nodes: 2, time: 5m, warning: 1m, keep_allocation: 60s");
   project().write_config();
   project().release();
@@ -102,7 +98,7 @@ TEST_F(TestbedPack, JobsThatStayUnpackToo) {
   EXPECT_THAT(packed(), testing::ElementsAre("alba 2 1", "alba 3 1", "brno 2 1", "brno 3 1"));
 }
 
-// With max_attempts 1: the model comes whole, and the failure is not the training's.
+// The coordinator pushes the whole model; the failure does not count towards max_attempts: 1.
 TEST_F(TestbedPack, ADamagedReferenceCostsAPush) {
   project().release("brno");
   auto run = project().start_run();
@@ -128,7 +124,7 @@ TEST_F(TestbedPack, ADamagedReferenceCostsAPush) {
                                                   testing::HasSubstr("\"charged\":false"))));
 }
 
-// The coordinator is killed when the second round's model has been packed and is on its way.
+// The coordinator is killed after the push of the second round's packed model.
 TEST_F(TestbedPack, AKillAfterThePushOfDifferencesCostsNothing) {
   project().release();
   project().hold("alba", 2);

@@ -22,17 +22,14 @@ Placement placement(const Facility& facility, const std::string& more, const std
           facility.folder / "scratch/trainings.log"};
 }
 
-std::string local_sha256() {
+std::string local_sha256(const std::function<void(Project&)>& change) {
   Project project;
+  if (change) {
+    change(project);
+    project.write_config();
+  }
   EXPECT_EQ(project.run().exit_code, 0);
   return project.current_sha256();
-}
-
-bool await(const std::function<bool()>& what, std::chrono::seconds patience) {
-  const auto ends = std::chrono::steady_clock::now() + patience;
-  while (!what() && std::chrono::steady_clock::now() < ends)
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  return what();
 }
 
 TestbedProject::TestbedProject(const std::vector<std::string>& flavours)
@@ -40,7 +37,7 @@ TestbedProject::TestbedProject(const std::vector<std::string>& flavours)
   if (!testbed_.up()) return;
   for (const char* name : {"alba", "brno"}) place(name, placement(facility(name)));
   write_config();
-  // As `xffl trust` would leave it, once a person has compared the fingerprints.
+  // The host keys, as after `xffl trust`.
   write_file_atomic(path() / "known_hosts", read_file(facility("alba").known_hosts, 1 << 20));
 }
 
@@ -69,23 +66,23 @@ std::string TestbedProject::running_job(const std::string& name,
   return found;
 }
 
-void TestbedProject::expect_result(const std::string& sha256, const std::string& what,
+void TestbedProject::expect_result(const std::string& sha256, const std::string& context,
                                    const std::vector<std::string>& expected) const {
-  EXPECT_EQ(current_sha256(), sha256) << what;
-  EXPECT_EQ(trainings(), expected) << what;
+  EXPECT_EQ(current_sha256(), sha256) << context;
+  EXPECT_EQ(trainings(), expected) << context;
   std::map<int, int> published;
   for (const history::StoredEvent& event : events())
     if (event.kind == "published") ++published[event.round];
-  for (const auto& [round, times] : published) EXPECT_EQ(times, 1) << what << " round " << round;
-  EXPECT_EQ(static_cast<int>(published.size()), history().done().rounds_published) << what;
-  EXPECT_TRUE(history().completed) << what;
+  for (const auto& [round, times] : published) EXPECT_EQ(times, 1) << context << " round " << round;
+  EXPECT_EQ(static_cast<int>(published.size()), history().done().rounds_published) << context;
+  EXPECT_TRUE(history().completed) << context;
   for (const char* name : {"alba", "brno"}) {
-    // A node that found no controller tells it of a job's end every 15 s only.
+    // A node without a controller reports a job's end only every 15 s.
     await([&] { return jobs_left(name).empty(); });
-    EXPECT_EQ(jobs_left(name), "") << what;
+    EXPECT_EQ(jobs_left(name), "") << context;
   }
   if (testing::Test::HasFailure() && fs::exists(log()))
-    std::cerr << "--- what the coordinator said\n" << read_file(log(), 1 << 20);
+    std::cerr << "--- the output of the coordinator\n" << read_file(log(), 1 << 20);
 }
 
 std::string TestbedProject::jobs_left(const std::string& name) const {

@@ -41,7 +41,7 @@ TEST(SlurmFaults, NoJobIsLostWhileTheControllerIsDown) {
   EXPECT_EQ(kind_of([&] { scheduler->cancel({id, job.name}, {}); }), ErrorKind::kRemote);
   testbed.facility().start_daemon("slurmctld");
   ASSERT_TRUE(
-      testbed.await([&] { return !kind_of([&] { scheduler->find(job, {}); }); }, seconds(20)));
+      test::await([&] { return !kind_of([&] { scheduler->find(job, {}); }); }, seconds(20)));
   EXPECT_EQ(testbed.await(*scheduler, id, job, JobState::kRunning).state, JobState::kRunning);
   testbed.touch(job, "finish");
   EXPECT_EQ(testbed.await(*scheduler, id, job, JobState::kEnded).state, JobState::kEnded);
@@ -77,7 +77,7 @@ TEST(SlurmFaults, AReusedIdIsUnknownAndNotCancelled) {
   testbed.admin({"find", "/var/spool/slurmctld", "-type", "f", "-delete"});
   testbed.facility().start_daemon("slurmctld");
   ASSERT_TRUE(
-      testbed.await([&] { return !kind_of([&] { scheduler->find(job, {}); }); }, seconds(20)));
+      test::await([&] { return !kind_of([&] { scheduler->find(job, {}); }); }, seconds(20)));
   ASSERT_EQ(scheduler->submit(other, {}), id) << "the controller did not lose its state";
   EXPECT_EQ(testbed.status(*scheduler, id, job).state, JobState::kUnknown);
   EXPECT_TRUE(scheduler->find(job, {}).empty());

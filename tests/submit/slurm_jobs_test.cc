@@ -49,7 +49,7 @@ TEST(Slurm, ReportsPredictedStartAndRemainingTime) {
   const JobStatus queued = testbed.status(*scheduler, waiting, second);
   EXPECT_EQ(queued.state, JobState::kPending) << queued.native;
   bool predicted = false;  // by the backfill scheduler, every 5 s
-  testbed.await(
+  test::await(
       [&] { return predicted = testbed.status(*scheduler, waiting, second).starts_in.has_value(); },
       seconds(15));
   ASSERT_TRUE(predicted);
@@ -89,7 +89,7 @@ TEST(Slurm, RejectsInvalidRequestsAndDefersAtSubmitLimits) {
   const Rejection rejection = rejection_of([&] { scheduler->submit(second, {}); });
   EXPECT_EQ(rejection.kind, ErrorKind::kBusy) << rejection.text;
   EXPECT_EQ(testbed.await(*scheduler, id, first, JobState::kEnded).state, JobState::kEnded);
-  EXPECT_TRUE(testbed.await(
+  EXPECT_TRUE(test::await(
       [&] {
         return testbed.admin({"squeue", "-h", "-t", "all"}).empty();
       },
@@ -114,7 +114,7 @@ TEST(Slurm, APreemptedJobIsPendingAgain) {
   testbed.scheduler()->submit(urgent, {});
   const JobStatus status = testbed.await(*scheduler, id, low, JobState::kPending);
   EXPECT_EQ(status.state, JobState::kPending) << status.native;
-  EXPECT_TRUE(testbed.await([&] { return testbed.exists(urgent, "trainings"); }));
+  EXPECT_TRUE(test::await([&] { return testbed.exists(urgent, "trainings"); }));
 }
 
 // Slurm requeues the job of a failed node, or ends the job if requeueing is off.
@@ -151,7 +151,7 @@ TEST(Slurm, TheWarningPrecedesTheEndByWalltime) {
   const JobRequest job = testbed.request(
       "long", "trap 'date +%s >warned' USR1; sleep 200 & wait $!; sleep 200 & wait $!");
   const JobId id = scheduler->submit(job, {});
-  EXPECT_TRUE(testbed.await([&] { return testbed.exists(job, "warned"); }, seconds(60)));
+  EXPECT_TRUE(test::await([&] { return testbed.exists(job, "warned"); }, seconds(60)));
   const JobStatus status = testbed.await(*scheduler, id, job, JobState::kEnded, seconds(100));
   EXPECT_EQ(status.state, JobState::kEnded) << status.native;
   EXPECT_EQ(status.cause, EndCause::kWalltime) << status.native;

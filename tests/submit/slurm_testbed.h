@@ -7,14 +7,13 @@
 #include <algorithm>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "job_script.h"
-#include "support/testbed.h"
+#include "support/await.h"
+#include "support/testbed_ssh.h"
 #include "xffl/base/clock.h"
 #include "xffl/facility/slurm_settings.h"
-#include "xffl/remote/ssh.h"
 
 namespace xffl::submit {
 
@@ -36,13 +35,7 @@ class SlurmTestbed : public testing::Test {
     testbed_ = std::make_unique<test::Testbed>(std::vector<std::string>{"alba"}, flavours);
     if (!testbed_->up()) return;
     alba_ = &testbed_->facility("alba");
-    remote::SshSettings ssh;
-    ssh.hosts = {{alba_->host, alba_->port}};
-    ssh.user = alba_->user;
-    ssh.keys = {alba_->key};
-    ssh.agent = false;
-    ssh.known_hosts = alba_->known_hosts;
-    session_ = remote::make_ssh_session(ssh);
+    session_ = remote::make_ssh_session(test::ssh_settings(*alba_));
     facility_.name = FacilityName("alba");
     facility_.scheduler = config::SchedulerKind::kSlurm;
     facility_.workdir = RemotePath(alba_->scratch);
@@ -78,13 +71,8 @@ class SlurmTestbed : public testing::Test {
     const SubmittedJob job{id, request.name};
     return scheduler_->query(std::span(&job, 1), {}).at(id);
   }
-  template <class Condition>
-  bool await(Condition condition, int seconds = 60) {
-    for (int i = 0; i < seconds * 10; ++i) {
-      if (condition()) return true;
-      std::this_thread::sleep_for(milliseconds(100));
-    }
-    return condition();
+  static bool await(const std::function<bool()>& condition, int seconds = 60) {
+    return test::await(condition, std::chrono::seconds(seconds));
   }
   bool await_state(const JobRequest& request, const JobId& id, JobState state, int seconds = 60) {
     return await([&] { return status(request, id).state == state; }, seconds);

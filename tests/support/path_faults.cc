@@ -1,5 +1,6 @@
 // A library for LD_PRELOAD that injects faults at paths that contain the text of a variable:
 //   XFFL_FULL_FOR    mkdir fails with ENOSPC
+//   XFFL_KILL_FOR    mkdir kills the process
 //   XFFL_SIGNAL_FOR  the first open raises SIGUSR1
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -27,6 +28,7 @@ extern "C" int mkdir(const char* path, mode_t mode) noexcept {
     errno = ENOSPC;
     return -1;
   }
+  if (is_at(path, "XFFL_KILL_FOR")) std::raise(SIGKILL);
   return ::mkdirat(AT_FDCWD, path, mode);
 }
 

@@ -2,9 +2,8 @@
 #pragma once
 
 #include <fstream>
-#include <functional>
-#include <thread>
 
+#include "support/await.h"
 #include "support/testbed_ssh.h"
 #include "xffl/base/clock.h"
 #include "xffl/submit/slurm.h"
@@ -48,7 +47,7 @@ class SlurmTestbed {
 
   /// Waits until the script has claimed the job. Slurm reports RUNNING before the script begins.
   bool await_start(const submit::JobRequest& request) const {
-    return await([&] { return exists(request, "claim/owner"); });
+    return test::await([&] { return exists(request, "claim/owner"); });
   }
   bool exists(const submit::JobRequest& request, const std::string& file) const {
     return std::filesystem::exists(here(request) / file);
@@ -73,20 +72,9 @@ class SlurmTestbed {
   static submit::JobStatus await(submit::Scheduler& scheduler, const JobId& id,
                                  const submit::JobRequest& request, submit::JobState wanted,
                                  std::chrono::seconds timeout = std::chrono::seconds(40)) {
-    const auto ends = std::chrono::steady_clock::now() + timeout;
-    submit::JobStatus last = status(scheduler, id, request);
-    while (last.state != wanted && std::chrono::steady_clock::now() < ends) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(200));
-      last = status(scheduler, id, request);
-    }
+    submit::JobStatus last;
+    test::await([&] { return (last = status(scheduler, id, request)).state == wanted; }, timeout);
     return last;
-  }
-  static bool await(const std::function<bool()>& condition,
-                    std::chrono::seconds timeout = std::chrono::seconds(40)) {
-    const auto ends = std::chrono::steady_clock::now() + timeout;
-    while (!condition() && std::chrono::steady_clock::now() < ends)
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    return condition();
   }
   /// Runs a command as the cluster's administrator.
   std::string admin(const std::vector<std::string>& argv) const {

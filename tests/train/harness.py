@@ -6,8 +6,10 @@ xffl-train runs on the device that device.py names; Hugging Face's models, the r
 import json
 import os
 import random
+import signal
 import socket
 import subprocess
+import time
 
 import torch
 import transformers
@@ -221,6 +223,18 @@ def path_faults(**where):
     if b"__asan_init" in (BIN / "xffl-train").read_bytes() or b"__tsan_init" in (BIN / "xffl-train").read_bytes():
         pytest.skip("nothing can be preloaded before a sanitizer's runtime")
     return {"LD_PRELOAD": str(library), **where}
+
+
+def kill_at(checkpoint, job, world_size=1):
+    """Runs a job until one rank begins to write the checkpoint of this step; then all ranks die by SIGKILL."""
+    ranks = start_ranks(job, world_size, **path_faults(XFFL_KILL_FOR=f"step-{checkpoint:08}"))
+    deadline = time.monotonic() + 240
+    while not (ended := [rank for rank in ranks if rank.poll() is not None]) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    for rank in ranks:
+        rank.kill()
+    output = [rank.communicate()[0] for rank in ranks]
+    assert any(rank.returncode == -signal.SIGKILL for rank in ended), output
 
 
 def relative(found, expected):

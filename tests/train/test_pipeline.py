@@ -113,18 +113,13 @@ def test_a_stop_of_one_rank_stops_all(setting, rank):
                          ids=["same", "fewer_stages", "more_stages", "other_ranks"])
 def test_a_killed_job_resumes_with_any_number_of_stages(setting, first, second):
     """(ranks, stages) of the attempts."""
-    steps = 400
+    steps = 24
     name = f"killed{first}{second}".translate(str.maketrans("", "", "(), "))
     changes = dict(steps=steps, checkpoint_interval=5, sharding="optimizer")
     job = setting.job(name, pipeline=pipeline(first[1]), **changes)
-    ranks = harness.start_ranks(job, first[0])
-    wait_for_steps(ranks, job, 12)
-    for rank in ranks:
-        rank.kill()
-    for rank in ranks:
-        rank.communicate()
+    harness.kill_at(15, job, first[0])
     done = max(int(folder.name[5:]) for folder in (job.parent.parent / "state").glob("step-????????"))
-    assert 5 <= done < steps
+    assert done in (5, 10)
     again = harness.train(setting.job(name, attempt=2, pipeline=pipeline(second[1]), **changes), second[0])
     assert any(f"resumed from a checkpoint  steps={done}" in output for output in again.output)
     if first[0] // first[1] == second[0] // second[1]:  # the same data ranks: the same sums

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import harness
-import test_job_state
 
 SPLIT = dict(masters="split")
 PURE = dict(masters="none", moment_dtype="bf16", gradient_dtype="bf16")
@@ -79,19 +78,19 @@ def test_a_pipeline_gives_the_same_bits(setting):
 
 
 def kill_and_resume(setting, name, first, second, world_size, **changes):
-    many = dict(steps=300, checkpoint_interval=5, state_path="../state", **changes)
-    test_job_state.kill_after(setting.job(f"{name}/a1", **many, **first), 12, world_size)
+    many = dict(steps=24, checkpoint_interval=5, state_path="../state", **changes)
+    harness.kill_at(15, setting.job(f"{name}/a1", **many, **first), world_size)
     path = setting.job(f"{name}/a2", **many, **second)
     return harness.train(path, world_size)
 
 
 @pytest.mark.parametrize("storage", [NARROW, PURE], ids=["narrow", "pure"])
 def test_a_killed_job_resumes_with_the_same_bits(setting, storage):
-    expected = setting(2, steps=300, **storage)
+    expected = setting(2, steps=24, **storage)
     found = kill_and_resume(setting, "killed-" + "-".join(storage.values()), dict(sharding="full"), dict(), 2, **storage)
     assert any("resumed from a checkpoint" in output for output in found.output)
     assert found.report["update_sha256"] == expected.report["update_sha256"]
-    assert found.losses == expected.losses[-len(found.losses):] and len(found.losses) < 300
+    assert found.losses == expected.losses[-len(found.losses):] and len(found.losses) < 24
 
 
 def header(path):
