@@ -24,7 +24,7 @@
 #include <string>
 
 #include "attention.h"
-#include "backends.h"
+#include "backend_group.h"
 #include "gpu_kernels.h"
 #include "on_cpu.h"
 #include "pointwise.h"

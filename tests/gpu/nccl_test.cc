@@ -1,5 +1,5 @@
 // NCCL allows one rank per GPU: with one GPU the world has one rank, which still uses NCCL.
-#include "backends.h"
+#include "backend_group.h"
 #include "gpu_test.h"
 #include "support/ranks.h"
 
