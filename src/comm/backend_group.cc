@@ -80,7 +80,6 @@ class SingleRank final : public Group {
   int size() const override { return 1; }
   std::string name() const override { return "single"; }
   void all_reduce(at::Tensor) override {}
-  void broadcast(at::Tensor, int) override {}
   Pending start_all_gather(at::Tensor all_WS, at::Tensor mine_S) override {
     copy(all_WS, mine_S);
     return {};
@@ -134,15 +133,6 @@ void BackendGroup::all_reduce(at::Tensor tensor) {
   translate_errors(rendezvous_, "summing over ranks", [&] {
     std::vector<at::Tensor> tensors{tensor};
     backend_->allreduce(tensors)->wait();
-  });
-}
-
-void BackendGroup::broadcast(at::Tensor tensor, int root) {
-  translate_errors(rendezvous_, "broadcasting", [&] {
-    c10d::BroadcastOptions options;
-    options.rootRank = root;
-    std::vector<at::Tensor> tensors{tensor};
-    backend_->broadcast(tensors, options)->wait();
   });
 }
 

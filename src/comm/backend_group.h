@@ -39,7 +39,6 @@ class BackendGroup final : public Group {
   int size() const override { return rendezvous_.world_size; }
   std::string name() const override { return maker_.name; }
   void all_reduce(at::Tensor tensor) override;
-  void broadcast(at::Tensor tensor, int root) override;
   Pending start_all_gather(at::Tensor all_WS, at::Tensor mine_S) override;
   Pending start_reduce_scatter(at::Tensor mine_S, at::Tensor all_WS) override;
   Pending start_send(at::Tensor tensor, int to) override;

@@ -49,8 +49,12 @@ class Variables {
     return number;
   }
 
-  int integer_or(const std::string& name, int64_t otherwise, int64_t min, int64_t max) const {
-    return static_cast<int>(has(name) ? integer(name, min, max, "") : otherwise);
+  int number(const std::string& name, int min, int max, std::string_view reader) const {
+    return static_cast<int>(integer(name, min, max, reader));
+  }
+
+  int number_or(const std::string& name, int otherwise, int min, int max) const {
+    return has(name) ? number(name, min, max, "") : otherwise;
   }
 
  private:
@@ -59,18 +63,17 @@ class Variables {
 
 void read_plain(const Variables& variables, Rendezvous& result) {
   constexpr std::string_view kReader = "a rank described by RANK and WORLD_SIZE";
-  result.world_size = static_cast<int>(variables.integer("WORLD_SIZE", 1, kMaxRanks, kReader));
+  result.world_size = variables.number("WORLD_SIZE", 1, kMaxRanks, kReader);
   if (result.world_size > 1 || variables.has("RANK")) {
-    result.rank = static_cast<int>(variables.integer("RANK", 0, result.world_size - 1, kReader));
+    result.rank = variables.number("RANK", 0, result.world_size - 1, kReader);
   }
   result.local_world_size =
-      variables.integer_or("LOCAL_WORLD_SIZE", result.world_size, 1, result.world_size);
+      variables.number_or("LOCAL_WORLD_SIZE", result.world_size, 1, result.world_size);
   // Without LOCAL_RANK all ranks count as ranks of one machine.
-  result.local_rank = variables.integer_or("LOCAL_RANK", result.rank, 0, kMaxRanks);
+  result.local_rank = variables.number_or("LOCAL_RANK", result.rank, 0, kMaxRanks);
   if (result.world_size == 1) return;
   result.master_address = variables.text("MASTER_ADDR", "a world of several ranks");
-  result.master_port =
-      static_cast<int>(variables.integer("MASTER_PORT", 1, 65535, "a world of several ranks"));
+  result.master_port = variables.number("MASTER_PORT", 1, 65535, "a world of several ranks");
 }
 
 // "4(x2),3": tasks per node; the first number counts.
@@ -84,11 +87,10 @@ int slurm_local_world_size(const Variables& variables, int world_size) {
 
 void read_slurm(const Variables& variables, Rendezvous& result) {
   constexpr std::string_view kReader = "a rank started by Slurm";
-  result.world_size = static_cast<int>(variables.integer("SLURM_NTASKS", 1, kMaxRanks, kReader));
-  result.rank =
-      static_cast<int>(variables.integer("SLURM_PROCID", 0, result.world_size - 1, kReader));
+  result.world_size = variables.number("SLURM_NTASKS", 1, kMaxRanks, kReader);
+  result.rank = variables.number("SLURM_PROCID", 0, result.world_size - 1, kReader);
   if (result.world_size == 1) return;
-  result.local_rank = static_cast<int>(variables.integer("SLURM_LOCALID", 0, kMaxRanks, kReader));
+  result.local_rank = variables.number("SLURM_LOCALID", 0, kMaxRanks, kReader);
   result.local_world_size = slurm_local_world_size(variables, result.world_size);
   if (const auto address = variables.get("MASTER_ADDR")) {
     result.master_address = *address;
@@ -98,10 +100,10 @@ void read_slurm(const Variables& variables, Rendezvous& result) {
     result.master_address = first_host(variables.text("SLURM_JOB_NODELIST", kReader));
   }
   if (variables.has("MASTER_PORT")) {
-    result.master_port = variables.integer_or("MASTER_PORT", 0, 1, 65535);
+    result.master_port = variables.number_or("MASTER_PORT", 0, 1, 65535);
   } else {
     const int64_t job = variables.integer("SLURM_JOB_ID", 0, INT64_MAX / 64, kReader);
-    const int64_t step = variables.integer_or("SLURM_STEP_ID", 0, 0, UINT16_MAX);
+    const int64_t step = variables.number_or("SLURM_STEP_ID", 0, 0, UINT16_MAX);
     result.master_port = static_cast<int>(kFirstPort + (job * 16 + step) % kNumPorts);
   }
 }
@@ -152,7 +154,7 @@ Rendezvous read_rendezvous(const Environment& environment) {
     read_slurm(variables, result);
   }
   result.timeout =
-      std::chrono::seconds(variables.integer_or("XFFL_COMM_TIMEOUT", 600, 1, 30 * 24 * 3600));
+      std::chrono::seconds(variables.number_or("XFFL_COMM_TIMEOUT", 600, 1, 30 * 24 * 3600));
   return result;
 }
 

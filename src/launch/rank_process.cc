@@ -18,6 +18,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Async-signal-safe.
+void unblock_all_signals() {
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
 struct ChildPlan {
   std::vector<char*> argv, env;
   pid_t parent = 0;
@@ -36,9 +43,7 @@ struct ChildPlan {
     ::sigaction(signal_number, nullptr, &action);
     if (action.sa_handler != SIG_IGN) ::signal(signal_number, SIG_DFL);
   }
-  sigset_t none;
-  sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  unblock_all_signals();
   const bool ready = ::dup2(plan.in, 0) >= 0 && (plan.out < 0 || ::dup2(plan.out, 1) >= 0) &&
                      (plan.err < 0 || ::dup2(plan.err, 2) >= 0);
   if (ready) ::execvpe(plan.argv[0], plan.argv.data(), plan.env.data());
@@ -71,9 +76,7 @@ struct Message {
   ::setsid();
   ::prctl(PR_SET_NAME, "xffl-guardian");
   for (int signal_number : {SIGTERM, SIGINT, SIGHUP, SIGUSR1}) ::signal(signal_number, SIG_DFL);
-  sigset_t none;
-  sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  unblock_all_signals();
   // Closes the pipe's write end, and outputs whose readers wait for their end.
   ::dup2(pipe, 0);
   if (::close_range(1, ~0U, 0) != 0)
