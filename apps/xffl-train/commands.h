@@ -3,9 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <string>
 
-#include "xffl/train/generate_options.h"
+#include "xffl/train/generate.h"
 
 namespace xffl::train_app {
 
@@ -17,6 +18,11 @@ struct CommonOptions {
 /// Settings of the whole process: freed memory stays in the process, and LibTorch's errors and
 /// warnings have no stack traces unless TORCH_SHOW_CPP_STACKTRACES is 1.
 void set_up_process();
+
+/// Prints the error to stderr and ends the process with the exit code of its kind. Runs no
+/// destructors, not even those of static objects: on a GPU they wait for kernels, and a
+/// collective's kernel may wait forever for other ranks.
+[[noreturn]] void end_process(const std::exception& error);
 
 /// "xffl-train 0.1.0 (torch 2.11.0)".
 std::string version_line();
@@ -61,7 +67,9 @@ struct GenerateCommandOptions {
 void train_command(const CommonOptions& common, const std::string& job_path, bool benchmark);
 void evaluate_command(const CommonOptions& common, const EvaluateOptions& options);
 void init_command(const CommonOptions& common, const InitOptions& options);
-/// Merges an adapter into its model's weights.
+/// Merges an adapter into its model's weights: writes the HF folder `output` by rename, with a
+/// manifest and the model's tokenizer; values are rounded once to `dtype`. Throws kUsage if
+/// `output` exists, kRejected if the adapter does not fit the model.
 void merge_command(const MergeOptions& options);
 /// Prints JSON lines: {"id": 5} for each new token as soon as it is drawn, then
 /// {"finish": "stop", ...}.

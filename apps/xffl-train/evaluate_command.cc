@@ -13,14 +13,12 @@ namespace xffl::train_app {
 namespace {
 
 std::string format_json(const train::Evaluation& result) {
-  Json json;
-  json["tokens"] = result.tokens;
-  json["nll"] = result.nll();
-  json["perplexity"] = std::exp(result.nll());
-  json["per_sequence"] = Json::array();
-  for (const std::optional<double>& nll : result.per_sequence) {
+  Json json{{"tokens", result.tokens},
+            {"nll", result.nll()},
+            {"perplexity", std::exp(result.nll())},
+            {"per_sequence", Json::array()}};
+  for (const std::optional<double>& nll : result.per_sequence)
     json["per_sequence"].push_back(nll ? Json(*nll) : Json(nullptr));
-  }
   return json.dump() + "\n";
 }
 
@@ -38,20 +36,13 @@ std::string format_table(const EvaluateOptions& options, const train::Evaluation
 }  // namespace
 
 void evaluate_command(const CommonOptions& common, const EvaluateOptions& options) {
-  const std::optional<job::FloatType> precision = job::parse_float_type(options.precision);
-  if (!precision)
-    throw Error(ErrorKind::kUsage,
-                "--precision is '" + options.precision + "', expected fp32, bf16 or fp16");
+  const job::FloatType precision = parse_float_type("--precision", options.precision);
   const Rank rank = set_up_rank(common);
   if (options.document_mask) train::use_attention_of_any_length(rank.device);
   job::TrainingSpec training;
   training.sharding = job::parse_sharding(options.sharding).value();
-  train::LoadOptions load;
-  load.device = rank.device;
-  load.precision = *precision;
+  train::LoadOptions load = load_options(rank, precision, options.adapter);
   load.sharding = training.sharding;
-  load.adapter = options.adapter;
-  if (!options.adapter.empty()) load.lora = checkpoint::read_lora_config(options.adapter);
   // Both outlive an error in run_as_rank(): see end_process().
   std::optional<train::ShardGroups> groups;
   train::LoadedModel loaded;

@@ -8,10 +8,8 @@
 #include "setup.h"
 #include "xffl/base/error.h"
 #include "xffl/base/json.h"
-#include "xffl/job/job_spec.h"
 #include "xffl/train/device.h"
 #include "xffl/train/generate.h"
-#include "xffl/train/loaded_model.h"
 
 namespace xffl::train_app {
 namespace {
@@ -57,10 +55,7 @@ bool print_line(const Json& json) {
 }  // namespace
 
 void generate_command(const CommonOptions& common, const GenerateCommandOptions& options) {
-  const std::optional<job::FloatType> precision = job::parse_float_type(options.precision);
-  if (!precision)
-    throw Error(ErrorKind::kUsage,
-                "--precision is '" + options.precision + "', expected fp32 or bf16");
+  const job::FloatType precision = parse_float_type("--precision", options.precision);
   train::check(options.generate.sampling);
   const std::vector<int64_t> prompt = read_prompt(options);
   const Rank rank = set_up_rank(common);
@@ -68,12 +63,8 @@ void generate_command(const CommonOptions& common, const GenerateCommandOptions&
     throw Error(ErrorKind::kUnsupported, "generate runs in one process, found a world of " +
                                              std::to_string(rank.group->size()));
   train::use_attention_of_any_length(rank.device);
-  train::LoadOptions load;
-  load.device = rank.device;
-  load.precision = *precision;
-  load.adapter = options.adapter;
-  if (!options.adapter.empty()) load.lora = checkpoint::read_lora_config(options.adapter);
-  const train::LoadedModel loaded = train::load_model(options.model, load);
+  const train::LoadedModel loaded =
+      train::load_model(options.model, load_options(rank, precision, options.adapter));
   train::GenerateOptions generate = options.generate;
   if (options.stop_at_eos) {
     const auto ends = checkpoint::end_of_text_ids(options.model, loaded.config);
@@ -84,16 +75,12 @@ void generate_command(const CommonOptions& common, const GenerateCommandOptions&
   const train::FinishReason reason =
       train::generate(*loaded.model, prompt, generate, [&](int64_t id) {
         count += 1;
-        Json json;
-        json["id"] = id;
-        return print_line(json);
+        return print_line(Json{{"id", id}});
       });
-  Json json;
-  json["finish"] = std::string(train::to_string(reason));
-  json["prompt_tokens"] = prompt.size();
-  json["new_tokens"] = count;
-  json["seconds"] = std::chrono::duration<double>(SteadyClock::now() - start).count();
-  print_line(json);
+  print_line(Json{{"finish", train::to_string(reason)},
+                  {"prompt_tokens", prompt.size()},
+                  {"new_tokens", count},
+                  {"seconds", std::chrono::duration<double>(SteadyClock::now() - start).count()}});
 }
 
 }  // namespace xffl::train_app

@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "xffl/base/cpus.h"
 #include "xffl/base/json.h"
+#include "xffl/kernels/cuda/gpu.h"
 #include "xffl/train/device.h"
 
 namespace xffl::train_app {
@@ -30,9 +31,9 @@ Json collect(const CommonOptions& common) {
   json["world_size"] = rendezvous.world_size;
   json["gloo"] = comm::has_gloo();
   json["nccl"] = comm::has_nccl();
-  json["cuda"] = train::has_cuda();
+  json["cuda"] = kernels::gpu::kBuiltIn;
   json["gpus"] = Json::array();
-  for (const train::GpuInfo& gpu : train::list_gpus()) {
+  for (const kernels::gpu::Info& gpu : kernels::gpu::list()) {
     json["gpus"].push_back(
         {{"name", gpu.name}, {"memory_bytes", gpu.memory_bytes}, {"capability", gpu.capability}});
   }

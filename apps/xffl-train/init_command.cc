@@ -9,7 +9,7 @@
 #include "xffl/base/log.h"
 #include "xffl/checkpoint/manifest.h"
 #include "xffl/checkpoint/model_folder.h"
-#include "xffl/llama/weights.h"
+#include "xffl/llama/model_files.h"
 #include "xffl/train/device.h"
 
 namespace xffl::train_app {
@@ -30,7 +30,7 @@ void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::pa
 }  // namespace
 
 void init_command(const CommonOptions& common, const InitOptions& options) {
-  const checkpoint::Dtype dtype = parse_dtype(options.dtype);
+  const checkpoint::Dtype dtype = train::to_file_dtype(parse_float_type("--dtype", options.dtype));
   const std::filesystem::path target(options.output);
   if (std::filesystem::exists(target) && !std::filesystem::is_empty(target)) {
     throw Error(ErrorKind::kUsage,

@@ -8,7 +8,6 @@
 #include <string_view>
 
 #include "commands.h"
-#include "failure.h"
 #include "xffl/base/error.h"
 
 namespace {
@@ -27,8 +26,14 @@ struct CommandLine {
   bool info_json = false;
 };
 
+// An option whose help shows the default.
+template <class T>
+CLI::Option* add(CLI::App& command, const char* name, T& value, const char* help) {
+  return command.add_option(name, value, help)->capture_default_str();
+}
+
 void declare_common(CLI::App& app, CommandLine& line) {
-  app.add_option("--device", line.common.device, "auto, cpu or cuda")->capture_default_str();
+  add(app, "--device", line.common.device, "auto, cpu or cuda");
   app.add_option("--threads", line.common.threads,
                  "CPU threads of this rank; 0: OMP_NUM_THREADS, else an equal share of the CPUs")
       ->check(CLI::Range(0, 4096));
@@ -54,25 +59,15 @@ void declare_generate(CLI::App& app, CommandLine& line) {
   command->add_option("--ids", options.ids, "the prompt: token ids");
   command->add_option("--ids-file", options.ids_file,
                       "the prompt: a file with token ids; -: standard input");
-  command->add_option("--precision", options.precision, "fp32 or bf16")->capture_default_str();
-  command->add_option("--max-new-tokens", generate.max_new_tokens, "maximum number of new tokens")
-      ->capture_default_str();
-  command
-      ->add_option("--temperature", generate.sampling.temperature,
-                   "0: always the most likely token")
-      ->capture_default_str();
-  command
-      ->add_option("--top-k", generate.sampling.top_k, "draw from the k most likely tokens; 0: all")
-      ->capture_default_str();
-  command
-      ->add_option("--top-p", generate.sampling.top_p,
-                   "draw from the most likely tokens up to this total probability")
-      ->capture_default_str();
-  command
-      ->add_option("--repetition-penalty", generate.sampling.repetition_penalty,
-                   "above 1: tokens already in the text become less likely")
-      ->capture_default_str();
-  command->add_option("--seed", generate.sampling.seed, "seed")->capture_default_str();
+  add(*command, "--precision", options.precision, "fp32 or bf16");
+  add(*command, "--max-new-tokens", generate.max_new_tokens, "maximum number of new tokens");
+  add(*command, "--temperature", generate.sampling.temperature, "0: always the most likely token");
+  add(*command, "--top-k", generate.sampling.top_k, "draw from the k most likely tokens; 0: all");
+  add(*command, "--top-p", generate.sampling.top_p,
+      "draw from the most likely tokens up to this total probability");
+  add(*command, "--repetition-penalty", generate.sampling.repetition_penalty,
+      "above 1: tokens already in the text become less likely");
+  add(*command, "--seed", generate.sampling.seed, "seed");
   command->add_option("--stop-ids", generate.stop_ids, "ids that end the text")->delimiter(',');
   command->add_flag("!--ignore-eos", options.stop_at_eos,
                     "do not stop at the model's end-of-text token");
@@ -86,15 +81,11 @@ void declare_evaluate(CLI::App& app, CommandLine& line) {
   evaluate->add_option("--adapter", line.evaluate.adapter,
                        "folder of a LoRA adapter for the model");
   evaluate->add_option("--tokens", line.evaluate.tokens, "token shard")->required();
-  evaluate->add_option("--precision", line.evaluate.precision, "fp32, bf16 or fp16")
-      ->capture_default_str();
-  evaluate
-      ->add_option("--sharding", line.evaluate.sharding,
-                   "full: each rank holds only a shard of the model")
-      ->capture_default_str()
+  add(*evaluate, "--precision", line.evaluate.precision, "fp32, bf16 or fp16");
+  add(*evaluate, "--sharding", line.evaluate.sharding,
+      "full: each rank holds only a shard of the model")
       ->check(CLI::IsMember({"none", "full"}));
-  evaluate->add_option("--batch-size", line.evaluate.batch_size, "sequences per forward pass")
-      ->capture_default_str()
+  add(*evaluate, "--batch-size", line.evaluate.batch_size, "sequences per forward pass")
       ->check(CLI::Range(1, 1 << 20));
   evaluate->add_flag("--document-mask", line.evaluate.document_mask,
                      "restrict attention to the documents of a packed sequence, as "
@@ -119,9 +110,9 @@ void declare(CommandLine& line) {
   CLI::App* init = app.add_subcommand("init", "Make a model with random weights");
   declare_common(*init, line);
   init->add_option("--config", line.init.config, "config.json of a LLaMA")->required();
-  init->add_option("--seed", line.init.seed, "seed")->capture_default_str();
+  add(*init, "--seed", line.init.seed, "seed");
   init->add_option("--output", line.init.output, "HF folder to create")->required();
-  init->add_option("--dtype", line.init.dtype, "fp32, bf16 or fp16")->capture_default_str();
+  add(*init, "--dtype", line.init.dtype, "fp32, bf16 or fp16");
   init->add_option("--tokenizer", line.init.tokenizer,
                    "tokenizer file, or folder with tokenizer files, to copy");
 

@@ -3,15 +3,17 @@
 #include <ATen/Parallel.h>
 #include <c10/util/Logging.h>
 #include <torch/version.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <optional>
 #include <string_view>
 
-#include "failure.h"
 #include "xffl/base/error.h"
-#include "xffl/job/job_spec.h"
+#include "xffl/base/log.h"
 #include "xffl/train/device.h"
+#include "xffl/train/run_job.h"
 
 namespace xffl::train_app {
 
@@ -34,6 +36,15 @@ void run_as_rank(const Rank& rank, const std::function<void()>& body) {
   }
 }
 
+void end_process(const std::exception& error) {
+  const Error ours = train::translated(error);
+  std::fflush(stdout);
+  std::fprintf(stderr, "xffl-train: %s error: %s\n", std::string(to_string(ours.kind())).c_str(),
+               log::printable(ours.what(), 4000).c_str());
+  std::fflush(stderr);
+  _exit(exit_code(ours.kind()));
+}
+
 void set_up_process() {
   train::keep_freed_memory();
   const char* wanted = std::getenv("TORCH_SHOW_CPP_STACKTRACES");
@@ -43,12 +54,19 @@ void set_up_process() {
 
 std::string version_line() { return "xffl-train " XFFL_VERSION " (torch " TORCH_VERSION ")"; }
 
-checkpoint::Dtype parse_dtype(const std::string& text) {
-  const std::optional<job::FloatType> type = job::parse_float_type(text);
-  if (!type)
-    throw Error(ErrorKind::kUsage, "--dtype is '" + text + "', expected fp32, bf16 or fp16");
-  if (*type == job::FloatType::kBfloat16) return checkpoint::Dtype::kBF16;
-  return *type == job::FloatType::kFloat16 ? checkpoint::Dtype::kF16 : checkpoint::Dtype::kF32;
+job::FloatType parse_float_type(const std::string& option, const std::string& text) {
+  if (const std::optional<job::FloatType> type = job::parse_float_type(text)) return *type;
+  throw Error(ErrorKind::kUsage, option + " is '" + text + "', expected fp32, bf16 or fp16");
+}
+
+train::LoadOptions load_options(const Rank& rank, job::FloatType precision,
+                                const std::string& adapter) {
+  train::LoadOptions load;
+  load.device = rank.device;
+  load.precision = precision;
+  load.adapter = adapter;
+  if (!adapter.empty()) load.lora = checkpoint::read_lora_config(adapter);
+  return load;
 }
 
 }  // namespace xffl::train_app

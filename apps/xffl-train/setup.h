@@ -6,8 +6,9 @@
 #include <string>
 
 #include "commands.h"
-#include "xffl/checkpoint/dtype.h"
 #include "xffl/comm/group.h"
+#include "xffl/job/job_spec.h"
+#include "xffl/train/loaded_model.h"
 
 namespace xffl::train_app {
 
@@ -26,7 +27,11 @@ Rank set_up_rank(const CommonOptions& options);
 /// launcher ends the other ranks. With one rank the error propagates.
 void run_as_rank(const Rank& rank, const std::function<void()>& body);
 
-/// The value of --dtype. Throws kUsage.
-checkpoint::Dtype parse_dtype(const std::string& text);
+/// The value of an option: fp32, bf16 or fp16. Throws kUsage.
+job::FloatType parse_float_type(const std::string& option, const std::string& text);
+
+/// The options of loading a model for inference, with the adapter in a folder (empty: none).
+train::LoadOptions load_options(const Rank& rank, job::FloatType precision,
+                                const std::string& adapter);
 
 }  // namespace xffl::train_app

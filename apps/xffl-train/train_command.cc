@@ -7,7 +7,6 @@
 #include "setup.h"
 #include "xffl/base/error.h"
 #include "xffl/job/job_spec.h"
-#include "xffl/train/foreign_error.h"
 #include "xffl/train/run_job.h"
 
 namespace xffl::train_app {

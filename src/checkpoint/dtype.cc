@@ -8,7 +8,6 @@
 
 #include "xffl/base/error.h"
 #include "xffl/kernels/cpu/conversions.h"
-#include "xffl/kernels/cpu/half.h"
 
 namespace xffl::checkpoint {
 namespace {

@@ -23,19 +23,20 @@ constexpr std::chrono::microseconds kShortestPause{200}, kLongestPause{100'000};
 // c10's message without its stack trace, in one line: NCCL's message is not in the first line.
 std::string cause(const char* text) {
   constexpr size_t kLongest = 600;
-  std::string said(text);
+  std::string message(text);
   for (const char* trace : {"Exception raised from ", "\nframe #"})
-    said.resize(std::min(said.size(), said.find(trace)));
-  while (!said.empty() && std::isspace(static_cast<unsigned char>(said.back()))) said.pop_back();
-  std::replace(said.begin(), said.end(), '\n', ' ');
-  said.resize(std::min(said.size(), kLongest));
-  return said;
+    message.resize(std::min(message.size(), message.find(trace)));
+  while (!message.empty() && std::isspace(static_cast<unsigned char>(message.back())))
+    message.pop_back();
+  std::replace(message.begin(), message.end(), '\n', ' ');
+  message.resize(std::min(message.size(), kLongest));
+  return message;
 }
 
-}  // namespace
-
+// Calls `body` and turns an exception of c10d or Gloo into kFailed. The message names the rank, the
+// operation `doing` and the likely reason `why` (by default another rank's death).
 void translate_errors(const Rendezvous& rendezvous, std::string_view doing,
-                      const std::function<void()>& body, std::string why) {
+                      const std::function<void()>& body, std::string why = "") {
   try {
     body();
   } catch (const Error&) {
@@ -51,6 +52,7 @@ void translate_errors(const Rendezvous& rendezvous, std::string_view doing,
   }
 }
 
+// Rank 0 listens at master_port, the other ranks connect. Throws kFailed.
 c10::intrusive_ptr<c10d::Store> connect_store(const Rendezvous& rendezvous) {
   c10::intrusive_ptr<c10d::Store> store;
   const std::string where =
@@ -68,10 +70,43 @@ c10::intrusive_ptr<c10d::Store> connect_store(const Rendezvous& rendezvous) {
       rendezvous.rank == 0
           ? "another program uses the port: choose another MASTER_PORT; or a rank was late"
           : "rank 0 does not answer: check that MASTER_ADDR and MASTER_PORT name its machine; or "
-            "it "
-            "was late");
+            "it was late");
   return store;
 }
+
+class SingleRank final : public Group {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  std::string name() const override { return "single"; }
+  void all_reduce(at::Tensor) override {}
+  Pending start_all_gather(at::Tensor all_WS, at::Tensor mine_S) override {
+    copy(all_WS, mine_S);
+    return {};
+  }
+  Pending start_reduce_scatter(at::Tensor mine_S, at::Tensor all_WS) override {
+    copy(mine_S, all_WS);
+    return {};
+  }
+  Pending start_send(at::Tensor, int) override { return throw_no_peer(); }
+  Pending start_receive(at::Tensor, int) override { return throw_no_peer(); }
+  void barrier() override {}
+  void wait_for_first() override {}
+  std::unique_ptr<Group> split(const std::vector<int>&, const std::string&) override {
+    return make_single_rank();
+  }
+
+ private:
+  static Pending throw_no_peer() {
+    throw Error(ErrorKind::kInternal, "comm: a single rank has no peer to send to");
+  }
+  // Aliases need no copy.
+  static void copy(at::Tensor& to, const at::Tensor& from) {
+    if (to.data_ptr() != from.data_ptr()) to.copy_(from.view_as(to));
+  }
+};
+
+}  // namespace
 
 BackendGroup::BackendGroup(BackendMaker maker, c10::intrusive_ptr<c10d::Store> store,
                            Rendezvous rendezvous)
@@ -98,15 +133,6 @@ void BackendGroup::all_reduce(at::Tensor tensor) {
   translate_errors(rendezvous_, "summing over ranks", [&] {
     std::vector<at::Tensor> tensors{tensor};
     backend_->allreduce(tensors)->wait();
-  });
-}
-
-void BackendGroup::broadcast(at::Tensor tensor, int root) {
-  translate_errors(rendezvous_, "broadcasting", [&] {
-    c10d::BroadcastOptions options;
-    options.rootRank = root;
-    std::vector<at::Tensor> tensors{tensor};
-    backend_->broadcast(tensors, options)->wait();
   });
 }
 
@@ -226,6 +252,20 @@ void BackendGroup::self_test() {
                       "with: rebuild with LibTorch 2.11.0");
     }
   }
+}
+
+std::unique_ptr<Group> make_backend_group(BackendMaker maker, const Rendezvous& rendezvous) {
+  auto group =
+      std::make_unique<BackendGroup>(std::move(maker), connect_store(rendezvous), rendezvous);
+  group->self_test();
+  return group;
+}
+
+std::unique_ptr<Group> make_single_rank() { return std::make_unique<SingleRank>(); }
+
+std::unique_ptr<Group> make_group(const Rendezvous& rendezvous, at::Device device) {
+  if (rendezvous.world_size == 1) return make_single_rank();
+  return device.is_cuda() ? make_nccl(rendezvous, device) : make_gloo(rendezvous);
 }
 
 }  // namespace xffl::comm

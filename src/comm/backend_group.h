@@ -1,8 +1,11 @@
 // A Group over one of c10d's back ends, and the store of its rendezvous.
+//
+// Each back end is a file; an absent back end is another file, which throws kUnsupported.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -11,14 +14,6 @@
 #include "xffl/comm/group.h"
 
 namespace xffl::comm {
-
-/// Rank 0 listens at master_port, the other ranks connect. Throws kFailed.
-c10::intrusive_ptr<c10d::Store> connect_store(const Rendezvous& rendezvous);
-
-/// Calls `body` and turns an exception of c10d or Gloo into kFailed. The message names the rank,
-/// the operation `doing` and the likely reason `why` (by default another rank's death).
-void translate_errors(const Rendezvous& rendezvous, std::string_view doing,
-                      const std::function<void()>& body, std::string why = "");
 
 /// Makes the group of a back end, and its subgroups.
 struct BackendMaker {
@@ -44,7 +39,6 @@ class BackendGroup final : public Group {
   int size() const override { return rendezvous_.world_size; }
   std::string name() const override { return maker_.name; }
   void all_reduce(at::Tensor tensor) override;
-  void broadcast(at::Tensor tensor, int root) override;
   Pending start_all_gather(at::Tensor all_WS, at::Tensor mine_S) override;
   Pending start_reduce_scatter(at::Tensor mine_S, at::Tensor all_WS) override;
   Pending start_send(at::Tensor tensor, int to) override;
@@ -71,5 +65,10 @@ class BackendGroup final : public Group {
   int64_t waits_ = 0;              // calls of wait_for_first()
   std::vector<at::Tensor> spare_;  // buffers of finished exchanges
 };
+
+/// The group of all ranks, tested by self_test().
+std::unique_ptr<Group> make_backend_group(BackendMaker maker, const Rendezvous& rendezvous);
+std::unique_ptr<Group> make_gloo(const Rendezvous& rendezvous);
+std::unique_ptr<Group> make_nccl(const Rendezvous& rendezvous, at::Device device);
 
 }  // namespace xffl::comm

@@ -9,7 +9,6 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "backend_group.h"
-#include "backends.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 
@@ -65,10 +64,7 @@ std::unique_ptr<Group> make_gloo(const Rendezvous& rendezvous) {
     options->threads = 2;
     return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
   };
-  auto group =
-      std::make_unique<BackendGroup>(std::move(maker), connect_store(rendezvous), rendezvous);
-  group->self_test();
-  return group;
+  return make_backend_group(std::move(maker), rendezvous);
 }
 
 }  // namespace xffl::comm

@@ -12,7 +12,6 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include "backend_group.h"
-#include "backends.h"
 
 namespace xffl::comm {
 
@@ -30,10 +29,7 @@ std::unique_ptr<Group> make_nccl(const Rendezvous& rendezvous, at::Device device
     backend->eagerConnectSingleDevice(device);
     return backend;
   };
-  auto group =
-      std::make_unique<BackendGroup>(std::move(maker), connect_store(rendezvous), rendezvous);
-  group->self_test();
-  return group;
+  return make_backend_group(std::move(maker), rendezvous);
 }
 
 }  // namespace xffl::comm

@@ -1,4 +1,4 @@
-#include "backends.h"
+#include "backend_group.h"
 #include "xffl/base/error.h"
 
 namespace xffl::comm {
@@ -8,8 +8,7 @@ bool has_gloo() { return false; }
 std::unique_ptr<Group> make_gloo(const Rendezvous&) {
   throw Error(ErrorKind::kUnsupported,
               "this xffl-train was built without Gloo, so it cannot run several ranks on CPUs: "
-              "install libgloo-dev and "
-              "rebuild, or start one rank");
+              "install libgloo-dev and rebuild, or start one rank");
 }
 
 }  // namespace xffl::comm

@@ -1,4 +1,4 @@
-#include "backends.h"
+#include "backend_group.h"
 #include "xffl/base/error.h"
 
 namespace xffl::comm {

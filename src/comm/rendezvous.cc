@@ -26,18 +26,19 @@ class Variables {
     return value;
   }
 
-  std::string text(const std::string& name, std::string_view who) const {
+  std::string text(const std::string& name, std::string_view reader) const {
     std::optional<std::string> value = get(name);
     if (!value) {
       throw Error(ErrorKind::kConfig,
-                  name + " is not set, and " + std::string(who) +
+                  name + " is not set, and " + std::string(reader) +
                       " needs it: start the ranks by srun or by 'xffl simulate', or set it");
     }
     return *value;
   }
 
-  int64_t integer(const std::string& name, int64_t min, int64_t max, std::string_view who) const {
-    const std::string value = text(name, who);
+  int64_t integer(const std::string& name, int64_t min, int64_t max,
+                  std::string_view reader) const {
+    const std::string value = text(name, reader);
     int64_t number = 0;
     const auto [end, code] = std::from_chars(value.data(), value.data() + value.size(), number);
     if (code != std::errc() || end != value.data() + value.size() || number < min || number > max) {
@@ -48,8 +49,12 @@ class Variables {
     return number;
   }
 
-  int integer_or(const std::string& name, int64_t otherwise, int64_t min, int64_t max) const {
-    return static_cast<int>(has(name) ? integer(name, min, max, "") : otherwise);
+  int number(const std::string& name, int min, int max, std::string_view reader) const {
+    return static_cast<int>(integer(name, min, max, reader));
+  }
+
+  int number_or(const std::string& name, int otherwise, int min, int max) const {
+    return has(name) ? number(name, min, max, "") : otherwise;
   }
 
  private:
@@ -57,19 +62,18 @@ class Variables {
 };
 
 void read_plain(const Variables& variables, Rendezvous& result) {
-  constexpr std::string_view kWho = "a rank described by RANK and WORLD_SIZE";
-  result.world_size = static_cast<int>(variables.integer("WORLD_SIZE", 1, kMaxRanks, kWho));
+  constexpr std::string_view kReader = "a rank described by RANK and WORLD_SIZE";
+  result.world_size = variables.number("WORLD_SIZE", 1, kMaxRanks, kReader);
   if (result.world_size > 1 || variables.has("RANK")) {
-    result.rank = static_cast<int>(variables.integer("RANK", 0, result.world_size - 1, kWho));
+    result.rank = variables.number("RANK", 0, result.world_size - 1, kReader);
   }
   result.local_world_size =
-      variables.integer_or("LOCAL_WORLD_SIZE", result.world_size, 1, result.world_size);
+      variables.number_or("LOCAL_WORLD_SIZE", result.world_size, 1, result.world_size);
   // Without LOCAL_RANK all ranks count as ranks of one machine.
-  result.local_rank = variables.integer_or("LOCAL_RANK", result.rank, 0, kMaxRanks);
+  result.local_rank = variables.number_or("LOCAL_RANK", result.rank, 0, kMaxRanks);
   if (result.world_size == 1) return;
   result.master_address = variables.text("MASTER_ADDR", "a world of several ranks");
-  result.master_port =
-      static_cast<int>(variables.integer("MASTER_PORT", 1, 65535, "a world of several ranks"));
+  result.master_port = variables.number("MASTER_PORT", 1, 65535, "a world of several ranks");
 }
 
 // "4(x2),3": tasks per node; the first number counts.
@@ -82,24 +86,24 @@ int slurm_local_world_size(const Variables& variables, int world_size) {
 }
 
 void read_slurm(const Variables& variables, Rendezvous& result) {
-  constexpr std::string_view kWho = "a rank started by Slurm";
-  result.world_size = static_cast<int>(variables.integer("SLURM_NTASKS", 1, kMaxRanks, kWho));
-  result.rank = static_cast<int>(variables.integer("SLURM_PROCID", 0, result.world_size - 1, kWho));
+  constexpr std::string_view kReader = "a rank started by Slurm";
+  result.world_size = variables.number("SLURM_NTASKS", 1, kMaxRanks, kReader);
+  result.rank = variables.number("SLURM_PROCID", 0, result.world_size - 1, kReader);
   if (result.world_size == 1) return;
-  result.local_rank = static_cast<int>(variables.integer("SLURM_LOCALID", 0, kMaxRanks, kWho));
+  result.local_rank = variables.number("SLURM_LOCALID", 0, kMaxRanks, kReader);
   result.local_world_size = slurm_local_world_size(variables, result.world_size);
   if (const auto address = variables.get("MASTER_ADDR")) {
     result.master_address = *address;
   } else if (const auto nodes = variables.get("SLURM_STEP_NODELIST")) {
     result.master_address = first_host(*nodes);
   } else {
-    result.master_address = first_host(variables.text("SLURM_JOB_NODELIST", kWho));
+    result.master_address = first_host(variables.text("SLURM_JOB_NODELIST", kReader));
   }
   if (variables.has("MASTER_PORT")) {
-    result.master_port = variables.integer_or("MASTER_PORT", 0, 1, 65535);
+    result.master_port = variables.number_or("MASTER_PORT", 0, 1, 65535);
   } else {
-    const int64_t job = variables.integer("SLURM_JOB_ID", 0, INT64_MAX / 64, kWho);
-    const int64_t step = variables.integer_or("SLURM_STEP_ID", 0, 0, UINT16_MAX);
+    const int64_t job = variables.integer("SLURM_JOB_ID", 0, INT64_MAX / 64, kReader);
+    const int64_t step = variables.number_or("SLURM_STEP_ID", 0, 0, UINT16_MAX);
     result.master_port = static_cast<int>(kFirstPort + (job * 16 + step) % kNumPorts);
   }
 }
@@ -150,7 +154,7 @@ Rendezvous read_rendezvous(const Environment& environment) {
     read_slurm(variables, result);
   }
   result.timeout =
-      std::chrono::seconds(variables.integer_or("XFFL_COMM_TIMEOUT", 600, 1, 30 * 24 * 3600));
+      std::chrono::seconds(variables.number_or("XFFL_COMM_TIMEOUT", 600, 1, 30 * 24 * 3600));
   return result;
 }
 

@@ -1,4 +1,5 @@
-// One rank: a child process that leads a process group of its own and ends with this process.
+// The processes of a launch: a rank leads a process group of its own and ends with the launcher,
+// and the guardian ends the groups.
 #pragma once
 
 #include <sys/types.h>
@@ -21,5 +22,25 @@ RankProcess start_rank(std::vector<std::string> argv, std::vector<std::string> e
 
 /// The path of `program`, found as a shell would with this PATH. Throws kNotFound.
 std::string find_program(const std::string& program, const std::string& path);
+
+/// A child process that kills the ranks' process groups after a SIGKILL of the launcher.
+/// PR_SET_PDEATHSIG reaches only the rank itself, not its children.
+class Guardian {
+ public:
+  explicit Guardian(int num_ranks);
+  ~Guardian();
+  Guardian(const Guardian&) = delete;
+  Guardian& operator=(const Guardian&) = delete;
+
+  void watch(int rank, pid_t group) { send(rank, group); }
+  /// The group has ended; the kernel may reuse its number.
+  void release(int rank) { send(rank, 0); }
+
+ private:
+  void send(int rank, pid_t group);
+
+  UniqueFd pipe_;
+  pid_t pid_ = -1;
+};
 
 }  // namespace xffl::launch

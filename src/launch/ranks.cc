@@ -3,20 +3,26 @@
 // reuse the group's number.
 #include "xffl/launch/ranks.h"
 
+#include <arpa/inet.h>
+#include <limits.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
+#include <mutex>
 #include <optional>
+#include <string_view>
 
-#include "guardian.h"
-#include "output.h"
 #include "rank_process.h"
-#include "signal_relay.h"
 #include "xffl/base/cpus.h"
 #include "xffl/base/error.h"
 #include "xffl/base/process_table.h"
@@ -29,7 +35,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr milliseconds kLook{50};
+constexpr milliseconds kPollInterval{50};
 constexpr int kMaxRanks = 4096;
 constexpr size_t kPipeBytes = 64u << 10;
 
@@ -67,6 +73,155 @@ std::vector<std::string> rank_environment(Environment env, int rank) {
   for (const auto& [name, value] : env) entries.push_back(name + "=" + value);
   return entries;
 }
+
+// An output of this process. Other processes share the descriptor, so it stays blocking; each write
+// fits into the space that poll() guarantees. No call blocks, and memory is bounded: with a slow
+// reader the ranks wait.
+class Sink {
+ public:
+  // A writable pipe takes PIPE_BUF bytes without blocking; a file takes any number.
+  explicit Sink(int fd) : fd_(fd), piece_bytes_(PIPE_BUF) {
+    struct stat info {};
+    if (::fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) piece_bytes_ = kMaxQueueBytes;
+  }
+
+  int fd() const { return fd_; }
+  bool empty() const { return queue_.empty(); }
+  bool full() const { return queue_.size() - written_ >= kMaxQueueBytes; }
+
+  void add(std::string_view text) {
+    if (!broken_) queue_.append(text);
+  }
+
+  // Writes one piece; called when poll() reports the descriptor writable. After the reader has
+  // closed the output, all text is discarded.
+  void write_some() {
+    const size_t wanted = std::min(queue_.size() - written_, piece_bytes_);
+    const ssize_t n = ::write(fd_, queue_.data() + written_, wanted);
+    if (n > 0) written_ += static_cast<size_t>(n);
+    broken_ = n < 0 && errno != EINTR && errno != EAGAIN;
+    if (broken_ || written_ == queue_.size()) {
+      queue_.clear();
+      written_ = 0;
+    } else if (written_ >= kMaxQueueBytes / 2) {
+      queue_.erase(0, written_);
+      written_ = 0;
+    }
+  }
+
+ private:
+  static constexpr size_t kMaxQueueBytes = 1u << 20;
+
+  int fd_;
+  size_t piece_bytes_;
+  bool broken_ = false;
+  std::string queue_;
+  size_t written_ = 0;  // bytes of queue_
+};
+
+// Splits one output of one rank into whole, prefixed lines.
+class LineReader {
+ public:
+  LineReader(std::string prefix, Sink& sink) : prefix_(std::move(prefix)), sink_(&sink) {}
+
+  Sink& sink() const { return *sink_; }
+
+  void add(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const size_t newline = bytes.find('\n');
+      const size_t length = std::min({newline, bytes.size(), kMaxLineBytes - line_.size()});
+      line_.append(bytes.substr(0, length));
+      bytes.remove_prefix(length);
+      const bool ended = !bytes.empty() && bytes.front() == '\n';
+      if (ended) bytes.remove_prefix(1);
+      if (ended || line_.size() == kMaxLineBytes) emit();
+    }
+  }
+
+  // Emits the text after the last newline as a line.
+  void finish() {
+    if (!line_.empty()) emit();
+  }
+
+ private:
+  static constexpr size_t kMaxLineBytes = 64u << 10;
+
+  void emit() {
+    sink_->add(prefix_ + line_ + "\n");
+    line_.clear();
+  }
+
+  std::string prefix_;
+  Sink* sink_;
+  std::string line_;
+};
+
+// Whether both descriptors write to the same file, pipe or terminal.
+bool same_output(int fd, int other) {
+  struct stat a {
+  }, b{};
+  return ::fstat(fd, &a) == 0 && ::fstat(other, &b) == 0 && a.st_dev == b.st_dev &&
+         a.st_ino == b.st_ino && a.st_rdev == b.st_rdev;
+}
+
+constexpr std::array<int, 4> kSignals = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};  // forwarded to ranks
+
+// A signal handler can use static data only.
+std::array<std::atomic<unsigned>, kSignals.size()> g_arrived{};
+static_assert(std::atomic<unsigned>::is_always_lock_free);
+
+std::mutex g_mutex;
+int g_num_relays = 0;
+std::array<struct sigaction, kSignals.size()> g_before;
+
+void count_signal(int signal_number) {
+  for (size_t i = 0; i < kSignals.size(); ++i)
+    if (kSignals[i] == signal_number) g_arrived[i].fetch_add(1);
+}
+
+// Records the signals that a launcher forwards; the destructor restores their dispositions. Several
+// relays may exist at a time: each one sees every signal.
+class SignalRelay {
+ public:
+  SignalRelay() {
+    const std::lock_guard lock(g_mutex);
+    for (size_t i = 0; i < kSignals.size(); ++i) seen_[i] = g_arrived[i].load();
+    if (g_num_relays++ == 0) install();
+  }
+  ~SignalRelay() {
+    const std::lock_guard lock(g_mutex);
+    if (--g_num_relays == 0)
+      for (size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &g_before[i], nullptr);
+  }
+  SignalRelay(const SignalRelay&) = delete;
+  SignalRelay& operator=(const SignalRelay&) = delete;
+
+  // The signals since the last call.
+  std::vector<int> take() {
+    std::vector<int> result;
+    for (size_t i = 0; i < kSignals.size(); ++i) {
+      const unsigned arrived = g_arrived[i].load();
+      result.insert(result.end(), arrived - seen_[i], kSignals[i]);
+      seen_[i] = arrived;
+    }
+    return result;
+  }
+
+ private:
+  static void install() {
+    struct sigaction ours {};
+    ours.sa_handler = count_signal;
+    sigfillset(&ours.sa_mask);
+    for (size_t i = 0; i < kSignals.size(); ++i) {
+      ::sigaction(kSignals[i], nullptr, &g_before[i]);
+      const bool ignored =
+          (g_before[i].sa_flags & SA_SIGINFO) == 0 && g_before[i].sa_handler == SIG_IGN;
+      if (!ignored) ::sigaction(kSignals[i], &ours, nullptr);
+    }
+  }
+
+  std::array<unsigned, kSignals.size()> seen_{};
+};
 
 // A signal's disposition during a call.
 class ScopedDisposition {
@@ -110,10 +265,10 @@ class Launch {
   int run() {
     start_all();
     while (std::any_of(ranks_.begin(), ranks_.end(), &alive)) {
-      move_output(kLook);
-      hear_signals();
+      move_output(kPollInterval);
+      forward_signals();
       if (stop_.stop_requested() && !ending_) end_all(SIGTERM);
-      look_at_ranks();
+      check_ranks();
     }
     finish_output();
     return first_failure_;
@@ -164,13 +319,13 @@ class Launch {
     fd = UniqueFd();
   }
 
-  void hear_signals() {
+  void forward_signals() {
     for (int signal_number : relay_.take()) {
       if (signal_number == SIGUSR1) {
         for (Rank& rank : ranks_)
           if (rank.state == Rank::State::kRunning) ::kill(rank.process.pid, SIGUSR1);
-      } else if (!asked_by_signal_) {
-        asked_by_signal_ = true;
+      } else if (!ended_by_signal_) {
+        ended_by_signal_ = true;
         end_all(signal_number);
       } else {
         for (Rank& rank : ranks_) rank.kill_at = steady_clock::now();
@@ -181,19 +336,19 @@ class Launch {
   void end_all(int signal_number) {
     ending_ = true;
     for (Rank& rank : ranks_)
-      if (alive(rank)) ask_to_end(rank, signal_number);
+      if (alive(rank)) request_end(rank, signal_number);
   }
 
-  void ask_to_end(Rank& rank, int signal_number) {
+  void request_end(Rank& rank, int signal_number) {
     ::kill(-rank.process.pid, signal_number);
     ::kill(-rank.process.pid, SIGCONT);  // a stopped process handles no other signal
-    const milliseconds patience = asked_by_signal_ ? spec_.signal_grace : spec_.grace;
-    if (!rank.kill_at) rank.kill_at = steady_clock::now() + patience;
+    const milliseconds grace = ended_by_signal_ ? spec_.signal_grace : spec_.grace;
+    if (!rank.kill_at) rank.kill_at = steady_clock::now() + grace;
   }
 
-  void look_at_ranks() {
+  void check_ranks() {
     for (Rank& rank : ranks_)
-      if (rank.state == Rank::State::kRunning) look_for_exit(rank);
+      if (rank.state == Rank::State::kRunning) check_exit(rank);
     if (std::none_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) {
           return rank.state == Rank::State::kExited || rank.kill_at;
         }))
@@ -212,11 +367,11 @@ class Launch {
       if (!group_alive || late)
         end_now(i);
       else if (!rank.kill_at)
-        ask_to_end(rank, SIGTERM);  // the rest of the rank's group
+        request_end(rank, SIGTERM);  // the rest of the rank's group
     }
   }
 
-  void look_for_exit(Rank& rank) {
+  void check_exit(Rank& rank) {
     siginfo_t info{};
     const id_t pid = static_cast<id_t>(rank.process.pid);
     if (::waitid(P_PID, pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
@@ -243,12 +398,12 @@ class Launch {
       drain(rank.process.out, rank.out);
       drain(rank.process.err, rank.err);
     }
-    const auto patience_ends = steady_clock::now() + spec_.grace;
+    const auto grace_ends = steady_clock::now() + spec_.grace;
     while (!stdout_.empty() || !stderr_.empty()) {
-      move_output(kLook);
-      hear_signals();
+      move_output(kPollInterval);
+      forward_signals();
       const bool hurried = ending_ || stop_.stop_requested();
-      if (hurried && steady_clock::now() >= patience_ends) return;
+      if (hurried && steady_clock::now() >= grace_ends) return;
     }
   }
 
@@ -268,8 +423,8 @@ class Launch {
   const RankSpec& spec_;
   std::stop_token stop_;
   ScopedDisposition no_sigpipe_{SIGPIPE, SIG_IGN};  // the ranks outlive a reader
-  ScopedDisposition keep_zombies_{SIGCHLD,
-                                  SIG_DFL};  // an inherited SIG_IGN would discard exit codes
+  // An inherited SIG_IGN would discard exit codes.
+  ScopedDisposition keep_zombies_{SIGCHLD, SIG_DFL};
   SignalRelay relay_;
   Guardian guardian_;
   Sink stdout_, stderr_;
@@ -277,10 +432,24 @@ class Launch {
   std::vector<char> block_ = std::vector<char>(kPipeBytes);
   int first_failure_ = 0;
   bool ending_ = false;
-  bool asked_by_signal_ = false;
+  bool ended_by_signal_ = false;
 };
 
 }  // namespace
+
+int free_port() {
+  const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd) throw system_error("make a socket", errno);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  void* const raw = &address;
+  if (::bind(fd.get(), static_cast<sockaddr*>(raw), size) != 0 ||
+      ::getsockname(fd.get(), static_cast<sockaddr*>(raw), &size) != 0)
+    throw system_error("find a free port on 127.0.0.1", errno);
+  return ntohs(address.sin_port);
+}
 
 int run_ranks(const RankSpec& spec, std::stop_token stop) {
   if (spec.argv.empty() || spec.argv[0].empty())

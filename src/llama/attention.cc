@@ -27,10 +27,6 @@ kernels::AttentionShape shape_of(const at::Tensor& q_BTNH, const at::Tensor& k_B
       heads * width,  kv_heads * width, starts == nullptr ? starts : starts + b * q_BTNH.size(1)};
 }
 
-size_t scratch_size(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH) {
-  return static_cast<size_t>(kernels::attention_scratch_size(shape_of(q_BTNH, k_BTKH, {}, 0)));
-}
-
 double scale_of(const at::Tensor& q_BTNH) {
   return 1.0 / std::sqrt(static_cast<double>(q_BTNH.size(3)));
 }
@@ -46,29 +42,39 @@ Offsets offsets_of(int64_t item, int64_t kv_heads, const kernels::AttentionShape
           item * shape.group * shape.positions};
 }
 
+// Calls `body` for each key/value head of each sequence, in several threads.
+template <class T, class Body>
+void for_kv_heads(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH, const at::Tensor& starts_BT,
+                  const Body& body) {
+  const int64_t kv_heads = k_BTKH.size(2);
+  const auto size = kernels::attention_scratch_size(shape_of(q_BTNH, k_BTKH, {}, 0));
+  at::parallel_for(0, q_BTNH.size(0) * kv_heads, 1, [&](int64_t begin, int64_t end) {
+    std::vector<Wide<T>> scratch(static_cast<size_t>(size));
+    for (int64_t item = begin; item < end; ++item) {
+      const auto shape = shape_of(q_BTNH, k_BTKH, starts_BT, item / kv_heads);
+      body(shape, offsets_of(item, kv_heads, shape), scratch.data());
+    }
+  });
+}
+
 struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& q_any,
                             const at::Tensor& k_any, const at::Tensor& v_any,
                             const Documents& documents) {
     const at::Tensor q = q_any.contiguous(), k = k_any.contiguous(), v = v_any.contiguous();
-    const int64_t kv_heads = k.size(2);
     at::Tensor out = at::empty_like(q);
     at::Tensor log_sums =
         at::empty({q.size(0), q.size(2), q.size(1)},
                   q.options().dtype(q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat));
     on_cpu(q, [&]<class T>(T) {
       const kernels::BlockKernels<T>& set = kernels::block_kernels<T>();
-      at::parallel_for(0, q.size(0) * kv_heads, 1, [&](int64_t begin, int64_t end) {
-        std::vector<Wide<T>> scratch(scratch_size(q, k));
-        for (int64_t item = begin; item < end; ++item) {
-          const kernels::AttentionShape shape =
-              shape_of(q, k, documents.starts_BT, item / kv_heads);
-          const Offsets at = offsets_of(item, kv_heads, shape);
-          set.attention(const_data<T>(q) + at.q, const_data<T>(k) + at.kv, const_data<T>(v) + at.kv,
-                        mutable_data<T>(out) + at.q, mutable_data<Wide<T>>(log_sums) + at.log_sums,
-                        shape, static_cast<Wide<T>>(scale_of(q)), scratch.data(), set.multiply);
-        }
-      });
+      for_kv_heads<T>(q, k, documents.starts_BT,
+                      [&](const auto& shape, const Offsets& at, auto* scratch) {
+                        set.attention(const_data<T>(q) + at.q, const_data<T>(k) + at.kv,
+                                      const_data<T>(v) + at.kv, mutable_data<T>(out) + at.q,
+                                      mutable_data<Wide<T>>(log_sums) + at.log_sums, shape,
+                                      static_cast<Wide<T>>(scale_of(q)), scratch, set.multiply);
+                      });
     });
     context->save_for_backward({q, k, v, out, log_sums, documents.starts_BT});
     return out;
@@ -78,24 +84,18 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3];
     const at::Tensor grad_out = grads[0].contiguous();
-    const int64_t kv_heads = k.size(2);
     at::Tensor grad_q = at::empty_like(q), grad_k = at::empty_like(k), grad_v = at::empty_like(v);
     on_cpu(q, [&]<class T>(T) {
       const kernels::BlockKernels<T>& set = kernels::block_kernels<T>();
-      at::parallel_for(0, q.size(0) * kv_heads, 1, [&](int64_t begin, int64_t end) {
-        std::vector<Wide<T>> scratch(scratch_size(q, k));
-        for (int64_t item = begin; item < end; ++item) {
-          const kernels::AttentionShape shape = shape_of(q, k, saved[5], item / kv_heads);
-          const Offsets at = offsets_of(item, kv_heads, shape);
-          const kernels::AttentionTensors<T> tensors{
-              const_data<T>(q) + at.q,        const_data<T>(k) + at.kv,
-              const_data<T>(v) + at.kv,       const_data<T>(out) + at.q,
-              const_data<T>(grad_out) + at.q, const_data<Wide<T>>(saved[4]) + at.log_sums,
-              mutable_data<T>(grad_q) + at.q, mutable_data<T>(grad_k) + at.kv,
-              mutable_data<T>(grad_v) + at.kv};
-          set.attention_backward(tensors, shape, static_cast<Wide<T>>(scale_of(q)), scratch.data(),
-                                 set.multiply);
-        }
+      for_kv_heads<T>(q, k, saved[5], [&](const auto& shape, const Offsets& at, auto* scratch) {
+        const kernels::AttentionTensors<T> tensors{
+            const_data<T>(q) + at.q,        const_data<T>(k) + at.kv,
+            const_data<T>(v) + at.kv,       const_data<T>(out) + at.q,
+            const_data<T>(grad_out) + at.q, const_data<Wide<T>>(saved[4]) + at.log_sums,
+            mutable_data<T>(grad_q) + at.q, mutable_data<T>(grad_k) + at.kv,
+            mutable_data<T>(grad_v) + at.kv};
+        set.attention_backward(tensors, shape, static_cast<Wide<T>>(scale_of(q)), scratch,
+                               set.multiply);
       });
     });
     return {grad_q, grad_k, grad_v, {}};
@@ -108,15 +108,19 @@ bool has_kernels(const at::Tensor& q_BTNH) {
   return has;
 }
 
-at::Tensor whole_by_aten(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH,
-                         const at::Tensor& v_BTKH) {
+}  // namespace
+
+at::Tensor attention_by_aten(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH,
+                             const at::Tensor& v_BTKH, bool is_causal) {
   return at::scaled_dot_product_attention(widen(q_BTNH).transpose(1, 2),
                                           widen(k_BTKH).transpose(1, 2),
-                                          widen(v_BTKH).transpose(1, 2), {}, 0.0, true,
+                                          widen(v_BTKH).transpose(1, 2), {}, 0.0, is_causal,
                                           scale_of(q_BTNH), q_BTNH.size(2) != k_BTKH.size(2))
       .to(q_BTNH.scalar_type())
       .transpose(1, 2);
 }
+
+namespace {
 
 // The attention of one sequence with documents that begin at `starts`.
 at::Tensor by_documents(const at::Tensor& q_1TNH, const at::Tensor& k_1TKH,
@@ -126,7 +130,7 @@ at::Tensor by_documents(const at::Tensor& q_1TNH, const at::Tensor& k_1TKH,
   for (int64_t begin = 0, end = 0; begin < positions; begin = end) {
     for (end = begin + 1; end < positions && starts[end] <= begin;) ++end;
     const auto part = [&](const at::Tensor& x) { return x.narrow(1, begin, end - begin); };
-    results.push_back(whole_by_aten(part(q_1TNH), part(k_1TKH), part(v_1TKH)));
+    results.push_back(attention_by_aten(part(q_1TNH), part(k_1TKH), part(v_1TKH), true));
   }
   return at::cat(results, 1);
 }
@@ -135,7 +139,7 @@ at::Tensor by_documents(const at::Tensor& q_1TNH, const at::Tensor& k_1TKH,
 
 at::Tensor causal_attention_by_aten(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH,
                                     const at::Tensor& v_BTKH, const Documents& documents) {
-  if (!documents.defined()) return whole_by_aten(q_BTNH, k_BTKH, v_BTKH);
+  if (!documents.defined()) return attention_by_aten(q_BTNH, k_BTKH, v_BTKH, true);
   std::vector<at::Tensor> results;
   for (int64_t b = 0; b < q_BTNH.size(0); ++b) {
     const auto sequence = [b](const at::Tensor& x) { return x.narrow(0, b, 1); };

@@ -3,7 +3,7 @@
 
 #include <torch/types.h>
 
-#include "xffl/llama/documents.h"
+#include "xffl/llama/rope.h"
 
 namespace xffl::llama {
 
@@ -13,7 +13,11 @@ namespace xffl::llama {
 at::Tensor causal_attention(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH,
                             const at::Tensor& v_BTKH, const Documents& documents = {});
 
-/// Always ATen's attention; several documents are computed one at a time.
+/// ATen's scaled_dot_product_attention, causal or of all queries to all keys.
+at::Tensor attention_by_aten(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH,
+                             const at::Tensor& v_BTKH, bool is_causal);
+
+/// Always ATen's causal attention; several documents are computed one at a time.
 at::Tensor causal_attention_by_aten(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH,
                                     const at::Tensor& v_BTKH, const Documents& documents = {});
 

@@ -3,10 +3,8 @@
 
 #include <torch/types.h>
 
-#include <cmath>
-
 #include "attention.h"
-#include "model_block.h"
+#include "layers.h"
 #include "pointwise.h"
 #include "product.h"
 #include "xffl/base/error.h"
@@ -24,7 +22,7 @@ Decoder::Decoder(Model& model, int64_t capacity)
 
 at::Tensor Decoder::attention(const at::Tensor& x_BTD, int layer) {
   const checkpoint::LlamaConfig& config = model_.config_;
-  const Model::Block& block = model_.blocks_[static_cast<size_t>(layer)];
+  const Block& block = model_.blocks_[static_cast<size_t>(layer)];
   const int64_t count = x_BTD.size(1);
   const std::vector<at::Tensor> qkv = apply_linears(x_BTD, block.qkv);
   const RopeTable here{rope_table_.cos_TF.narrow(0, num_positions_, count),
@@ -44,18 +42,13 @@ at::Tensor Decoder::attention(const at::Tensor& x_BTD, int layer) {
   values_BCKH.narrow(1, num_positions_, count).copy_(heads(2, config.num_kv_heads));
   if (num_positions_ == 0) return causal_attention(q_BTNH, k_BTKH, heads(2, config.num_kv_heads));
   const int64_t known = num_positions_ + count;
-  return at::scaled_dot_product_attention(
-             widen(q_BTNH).transpose(1, 2), widen(keys_BCKH.narrow(1, 0, known)).transpose(1, 2),
-             widen(values_BCKH.narrow(1, 0, known)).transpose(1, 2), {}, 0.0, false,
-             1.0 / std::sqrt(static_cast<double>(config.head_dim)),
-             config.num_kv_heads != config.num_heads)
-      .to(q_BTNH.scalar_type())
-      .transpose(1, 2);
+  return attention_by_aten(q_BTNH, keys_BCKH.narrow(1, 0, known), values_BCKH.narrow(1, 0, known),
+                           false);
 }
 
 at::Tensor Decoder::block(const at::Tensor& x_BTD, int layer) {
-  const Model::Use use(model_, layer + 1, {true, false});
-  const Model::Block& block = model_.blocks_[static_cast<size_t>(layer)];
+  const UseOfUnit use(model_.options_.hooks, layer + 1, kValues);
+  const Block& block = model_.blocks_[static_cast<size_t>(layer)];
   const double epsilon = model_.config_.rms_norm_eps;
   const at::Tensor y_BTNH = attention(rms_norm(x_BTD, *block.input_norm, epsilon), layer);
   const SumAndNorm middle =
@@ -66,7 +59,7 @@ at::Tensor Decoder::block(const at::Tensor& x_BTD, int layer) {
 }
 
 at::Tensor Decoder::embed(const std::vector<int64_t>& ids) {
-  const Model::Use use(model_, 0, {true, false});
+  const UseOfUnit use(model_.options_.hooks, 0, kValues);
   const at::Tensor& weight_VD = model_.embedding_->value;
   return at::embedding(weight_VD, at::tensor(ids, at::kLong).unsqueeze(0).to(weight_VD.device()));
 }
@@ -84,9 +77,9 @@ at::Tensor Decoder::feed(const std::vector<int64_t>& ids) {
   for (int layer = 0; layer < static_cast<int>(model_.config_.num_layers); ++layer)
     x_BTD = block(x_BTD, layer);
   num_positions_ += count;
-  const Model::Use use(model_, model_.head_unit(), {true, false});
-  std::optional<Model::Use> tied;
-  if (model_.is_tied()) tied.emplace(model_, 0, UnitUse{true, false});
+  const UseOfUnit use(model_.options_.hooks, model_.head_unit(), kValues);
+  std::optional<UseOfUnit> tied;
+  if (model_.is_tied()) tied.emplace(model_.options_.hooks, 0, kValues);
   const at::Tensor y_BTD = rms_norm(x_BTD.narrow(1, count - 1, 1).contiguous(), *model_.final_norm_,
                                     model_.config_.rms_norm_eps);
   return multiply_linear(y_BTD.view({1, -1}), model_.head().value, {}).to(at::kFloat).view({-1});

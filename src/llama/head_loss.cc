@@ -9,10 +9,11 @@
 
 #include <algorithm>
 
-#include "gpu_kernels.h"
 #include "on_cpu.h"
+#include "pointwise.h"
 #include "product.h"
 #include "xffl/base/error.h"
+#include "xffl/kernels/cuda/gpu.h"
 
 namespace xffl::llama {
 namespace {
@@ -28,10 +29,6 @@ constexpr int64_t kCacheElements = 256 << 10;
 int64_t block_rows(const at::Tensor& logits_RV) {
   if (!logits_RV.is_cpu()) return logits_RV.size(0);
   return std::clamp(kCacheElements / logits_RV.size(1), int64_t{1}, logits_RV.size(0));
-}
-
-at::ScalarType softmax_type(const at::Tensor& x) {
-  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
 // The rows with a target label.
@@ -51,7 +48,8 @@ void softmax_rows_by_aten(at::Tensor logits_RV, const at::Tensor& labels_R, at::
     const int64_t count = std::min(step, logits_RV.size(0) - begin);
     at::Tensor block_CV = logits_RV.narrow(0, begin, count);
     const at::Tensor label_C1 = labels_R.narrow(0, begin, count).unsqueeze(1);
-    const at::Tensor log_p_CV = at::log_softmax(block_CV, 1, softmax_type(block_CV));
+    const at::Tensor log_p_CV =
+        at::log_softmax(block_CV, 1, accumulation_type(block_CV.scalar_type()));
     const at::Tensor log_p_C1 = log_p_CV.gather(1, label_C1);
     nll_R.narrow(0, begin, count).copy_(log_p_C1.squeeze(1)).neg_();
     if (!into_gradient) continue;
@@ -62,7 +60,8 @@ void softmax_rows_by_aten(at::Tensor logits_RV, const at::Tensor& labels_R, at::
 
 void softmax_rows(at::Tensor logits_RV, const at::Tensor& labels_R, at::Tensor nll_R,
                   bool into_gradient, double scale) {
-  if (gpu::cross_entropy(logits_RV, labels_R, nll_R, into_gradient, scale)) return;
+  if (kernels::gpu::cross_entropy(logits_RV, labels_R, nll_R, kIgnoreLabel, into_gradient, scale))
+    return;
   const bool done = on_cpu(logits_RV, [&]<class T>(T) {
     const int64_t width = logits_RV.size(1);
     at::parallel_for(0, logits_RV.size(0), 1, [&](int64_t begin, int64_t end) {
@@ -87,6 +86,35 @@ at::Tensor logits_buffer(int64_t rows, int64_t vocab_size, const at::TensorOptio
   return *kept;
 }
 
+// The rows of x with a target, and their NLL.
+struct TargetRows {
+  at::Tensor rows_M;  // may be undefined if all rows have a target
+  int64_t count;
+  bool all;
+  at::Tensor x_MD, labels_M, nll_M;
+  int64_t step;  // rows of a chunk
+
+  TargetRows(const at::Tensor& x_ND, const at::Tensor& labels_N, int64_t vocab_size,
+             const Targets& targets)
+      : rows_M(targets.count >= 0 ? targets.rows_M : target_rows(labels_N, vocab_size)),
+        count(targets.count >= 0 ? targets.count : rows_M.size(0)),
+        all(count == x_ND.size(0)),
+        x_MD(all ? x_ND : x_ND.index_select(0, rows_M)),
+        labels_M(all ? labels_N : labels_N.index_select(0, rows_M)),
+        nll_M(at::empty({count}, x_ND.options().dtype(accumulation_type(x_ND.scalar_type())))),
+        step(head_chunk_rows(x_ND.device(), count, vocab_size)) {}
+
+  // The logits of rows [begin, begin + rows), or their gradient, in `buffer_RV`.
+  at::Tensor chunk(int64_t begin, int64_t rows, const at::Tensor& head_VD,
+                   const at::Tensor& buffer_RV, bool into_gradient, double scale) const {
+    const at::Tensor chunk_RV = buffer_RV.narrow(0, 0, rows);
+    multiply_into(chunk_RV, x_MD.narrow(0, begin, rows), head_VD.t());
+    softmax_rows(chunk_RV, labels_M.narrow(0, begin, rows), nll_M.narrow(0, begin, rows),
+                 into_gradient, scale);
+    return chunk_RV;
+  }
+};
+
 }  // namespace
 
 int64_t head_chunk_rows(at::Device device, int64_t num_rows, int64_t vocab_size) {
@@ -100,51 +128,29 @@ int64_t head_chunk_rows(at::Device device, int64_t num_rows, int64_t vocab_size)
 HeadLoss head_loss(const at::Tensor& x_ND, Weight& head, const at::Tensor& labels_N, double scale,
                    at::Tensor* logits_RV, const Targets& targets, const PhaseHook& enter) {
   const at::NoGradGuard no_grad;
-  const bool known = targets.count >= 0;
-  const at::Tensor rows_M = known ? targets.rows_M : target_rows(labels_N, head.value.size(0));
-  const int64_t num_targets = known ? targets.count : rows_M.size(0);
-  HeadLoss result{at::zeros({}, x_ND.options().dtype(at::kDouble)), {}};
-  const bool all = num_targets == x_ND.size(0);
-  const at::Tensor x_MD = all ? x_ND : x_ND.index_select(0, rows_M);
-  const at::Tensor labels_M = all ? labels_N : labels_N.index_select(0, rows_M);
-  at::Tensor grad_x_MD = at::empty_like(x_MD);
-  at::Tensor nll_M = at::empty({num_targets}, x_ND.options().dtype(softmax_type(x_ND)));
-  const int64_t step = head_chunk_rows(x_ND.device(), num_targets, head.value.size(0));
-  const at::Tensor buffer_RV = logits_buffer(step, head.value.size(0), x_ND.options(), logits_RV);
-  for (int64_t begin = 0; begin < num_targets; begin += step) {
-    const int64_t count = std::min(step, num_targets - begin);
-    const at::Tensor x_RD = x_MD.narrow(0, begin, count);
-    at::Tensor chunk_RV = buffer_RV.narrow(0, 0, count);
+  const TargetRows rows(x_ND, labels_N, head.value.size(0), targets);
+  at::Tensor grad_x_MD = at::empty_like(rows.x_MD);
+  const auto logits = logits_buffer(rows.step, head.value.size(0), x_ND.options(), logits_RV);
+  for (int64_t begin = 0; begin < rows.count; begin += rows.step) {
+    const int64_t count = std::min(rows.step, rows.count - begin);
+    const at::Tensor x_RD = rows.x_MD.narrow(0, begin, count);
     if (enter) enter(Phase::kHead);
-    multiply_into(chunk_RV, x_RD, head.value.t());
-    softmax_rows(chunk_RV, labels_M.narrow(0, begin, count), nll_M.narrow(0, begin, count), true,
-                 scale);
+    const at::Tensor chunk_RV = rows.chunk(begin, count, head.value, logits, true, scale);
     if (enter) enter(Phase::kBackward);
-    at::Tensor grad_x_RD = grad_x_MD.narrow(0, begin, count);
-    multiply_into(grad_x_RD, chunk_RV, head.value);
+    multiply_into(grad_x_MD.narrow(0, begin, count), chunk_RV, head.value);
     head.add_product(chunk_RV, x_RD);
   }
-  result.nll_sum = nll_M.sum(at::kDouble);
-  result.grad_x_ND = all ? grad_x_MD : at::zeros_like(x_ND).index_copy_(0, rows_M, grad_x_MD);
-  return result;
+  return {rows.nll_M.sum(at::kDouble),
+          rows.all ? grad_x_MD : at::zeros_like(x_ND).index_copy_(0, rows.rows_M, grad_x_MD)};
 }
 
 at::Tensor head_nll(const at::Tensor& x_ND, const at::Tensor& head_VD, const at::Tensor& labels_N) {
   const at::NoGradGuard no_grad;
-  const at::Tensor rows_M = target_rows(labels_N, head_VD.size(0));
-  const at::Tensor x_MD = x_ND.index_select(0, rows_M);
-  const at::Tensor labels_M = labels_N.index_select(0, rows_M);
-  at::Tensor nll_M = at::empty({rows_M.size(0)}, x_ND.options().dtype(softmax_type(x_ND)));
-  const int64_t step = head_chunk_rows(x_ND.device(), rows_M.size(0), head_VD.size(0));
-  const at::Tensor buffer_RV = at::empty({step, head_VD.size(0)}, x_ND.options());
-  for (int64_t begin = 0; begin < rows_M.size(0); begin += step) {
-    const int64_t count = std::min(step, rows_M.size(0) - begin);
-    at::Tensor logits_RV = buffer_RV.narrow(0, 0, count);
-    multiply_into(logits_RV, x_MD.narrow(0, begin, count), head_VD.t());
-    softmax_rows(logits_RV, labels_M.narrow(0, begin, count), nll_M.narrow(0, begin, count), false,
-                 1);
-  }
-  return at::zeros({x_ND.size(0)}, nll_M.options()).index_copy_(0, rows_M, nll_M);
+  const TargetRows rows(x_ND, labels_N, head_VD.size(0), {});
+  const at::Tensor logits_RV = at::empty({rows.step, head_VD.size(0)}, x_ND.options());
+  for (int64_t begin = 0; begin < rows.count; begin += rows.step)
+    rows.chunk(begin, std::min(rows.step, rows.count - begin), head_VD, logits_RV, false, 1);
+  return at::zeros({x_ND.size(0)}, rows.nll_M.options()).index_copy_(0, rows.rows_M, rows.nll_M);
 }
 
 }  // namespace xffl::llama

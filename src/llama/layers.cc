@@ -6,8 +6,11 @@
 #include <torch/autograd.h>
 #include <torch/custom_class.h>
 
+#include <mutex>
+
 #include "pointwise.h"
 #include "product.h"
+#include "xffl/base/random.h"
 
 namespace xffl::llama {
 namespace {
@@ -31,6 +34,53 @@ void store(AutogradContext* context, T value) {
 template <class T>
 T& held(AutogradContext* context) {
   return static_cast<Holder<T>*>(context->saved_data["held"].toCapsule().get())->value;
+}
+
+// The state that backward needs beside x.
+struct LoraTape {
+  at::Tensor h_BTR;              // dropout(x) A^T
+  std::optional<uint64_t> seed;  // the mask's seed
+};
+
+std::optional<uint64_t> seed_of(const Lora& lora) {
+  if (lora.dropout == nullptr || !lora.dropout->seed) return std::nullopt;
+  return *lora.dropout->seed + (lora.layer + 1) * kSplitMix64Step;
+}
+
+// Elements 0 or 1 / (1 - p), from the device's default generator, which every draw seeds first.
+at::Tensor mask_like(const at::Tensor& x, double probability, uint64_t seed) {
+  at::Generator generator = at::globalContext().defaultGenerator(x.device());
+  {
+    const std::lock_guard lock(generator.mutex());
+    generator.set_current_seed(seed);
+  }
+  return at::empty(x.sizes(), x.options())
+      .bernoulli_(1 - probability, generator)
+      .div_(1 - probability);
+}
+
+// y += lora(x).
+LoraTape add_lora(at::Tensor y_BTE, const at::Tensor& x_BTD, const Lora& lora) {
+  LoraTape tape{{}, seed_of(lora)};
+  const at::Tensor dropped_BTD =
+      tape.seed ? mask_like(x_BTD, lora.dropout->probability, *tape.seed).mul_(x_BTD) : x_BTD;
+  tape.h_BTR = multiply_linear(dropped_BTD, lora.a->value, {});
+  y_BTE.add_(multiply_linear(tape.h_BTR, lora.b->value, {}), lora.scaling);
+  return tape;
+}
+
+// Adds the gradients of A and B to their weights, and the gradient of x to grad_x.
+void add_lora_gradients(const Lora& lora, const LoraTape& tape, const at::Tensor& grad_NE,
+                        const at::Tensor& x_ND, at::Tensor& grad_x_ND) {
+  lora.b->add_product(grad_NE, tape.h_BTR.flatten(0, -2), lora.scaling);
+  const at::Tensor grad_h_NR = llama::multiply(grad_NE, lora.b->value).mul_(lora.scaling);
+  if (!tape.seed) {
+    lora.a->add_product(grad_h_NR, x_ND);
+    return add_multiplied(grad_x_ND, grad_h_NR, lora.a->value);
+  }
+  const at::Tensor mask_ND = mask_like(x_ND, lora.dropout->probability, *tape.seed);
+  lora.a->add_product(grad_h_NR, mask_ND.mul(x_ND));
+  grad_x_ND.add_(llama::multiply(grad_h_NR, lora.a->value).mul_(mask_ND));
 }
 
 at::Tensor as_matrix(const at::Tensor& x_BTD) { return x_BTD.reshape({-1, x_BTD.size(-1)}); }
@@ -81,6 +131,17 @@ struct LinearsFunction : torch::autograd::Function<LinearsFunction> {
   }
 };
 
+// Adds the weight's gradient and returns the gradient of the norm's input.
+at::Tensor norm_backward(AutogradContext* context, const at::Tensor& grad_normed_BTD,
+                         const at::Tensor& grad_sum_BTD) {
+  const auto saved = context->get_saved_variables();
+  Weight& weight = *held<Weight*>(context);
+  const NormGradients gradients =
+      rms_norm_backward(grad_normed_BTD, grad_sum_BTD, saved[0], saved[1], weight.value);
+  weight.add(gradients.grad_w_D);
+  return gradients.grad_x_BTD;
+}
+
 struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x_BTD, Weight* weight,
                             double epsilon) {
@@ -91,12 +152,7 @@ struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
-    const auto saved = context->get_saved_variables();
-    Weight& weight = *held<Weight*>(context);
-    const NormGradients gradients =
-        rms_norm_backward(grads[0], {}, saved[0], saved[1], weight.value);
-    weight.add(gradients.grad_w_D);
-    return {gradients.grad_x_BTD, {}, {}};
+    return {norm_backward(context, grads[0], {}), {}, {}};
   }
 };
 
@@ -110,12 +166,8 @@ struct AddRmsNormFunction : torch::autograd::Function<AddRmsNormFunction> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
-    const auto saved = context->get_saved_variables();
-    Weight& weight = *held<Weight*>(context);
-    const NormGradients gradients =
-        rms_norm_backward(grads[1], grads[0], saved[0], saved[1], weight.value);
-    weight.add(gradients.grad_w_D);
-    return {gradients.grad_x_BTD, gradients.grad_x_BTD, {}, {}};
+    const at::Tensor grad_x_BTD = norm_backward(context, grads[1], grads[0]);
+    return {grad_x_BTD, grad_x_BTD, {}, {}};
   }
 };
 

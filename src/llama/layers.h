@@ -5,13 +5,33 @@
 
 #include <torch/types.h>
 
+#include <cstdint>
+#include <exception>
 #include <functional>
+#include <optional>
 #include <vector>
 
-#include "lora.h"
+#include "xffl/llama/model.h"
 #include "xffl/llama/weight.h"
 
 namespace xffl::llama {
+
+/// Dropout of A's input, as in PEFT: an element is zero with `probability`, else divided by 1 -
+/// probability. `seed` determines the masks of all layers; without a seed there is no dropout.
+struct LoraDropout {
+  double probability = 0;
+  std::optional<uint64_t> seed{};
+};
+
+/// The part of a LoRA adapter (Hu et al., 2021): scaling * dropout(x) A^T B^T, with A [rank, in], B
+/// [out, rank].
+struct Lora {
+  Weight* a = nullptr;  // null: no adapter
+  Weight* b = nullptr;
+  double scaling = 0;
+  const LoraDropout* dropout = nullptr;  // null: none
+  uint64_t layer = 0;                    // distinct for each layer
+};
 
 struct Linear {
   Weight* weight = nullptr;
@@ -43,5 +63,37 @@ SumAndNorm add_rms_norm(const at::Tensor& x_BTD, const at::Tensor& delta_BTD, We
 
 /// silu(gate) * up
 at::Tensor swiglu(const at::Tensor& gate_BTI, const at::Tensor& up_BTI);
+
+/// A block's weights.
+struct Block {
+  Weight* input_norm = nullptr;
+  Weight* attention_norm = nullptr;
+  std::vector<Linear> qkv;
+  Linear output;
+  std::vector<Linear> gate_up;
+  Linear down;
+};
+
+inline constexpr UnitUse kValues{true, false};
+
+/// Calls enter, and leave at the scope's end unless an exception ends it.
+class UseOfUnit {
+ public:
+  UseOfUnit(const UnitHooks& hooks, int unit, UnitUse use)
+      : hooks_(hooks), unit_(unit), use_(use), exceptions_(std::uncaught_exceptions()) {
+    if (hooks_.enter) hooks_.enter(unit_, use_);
+  }
+  ~UseOfUnit() noexcept(false) {
+    if (hooks_.leave && std::uncaught_exceptions() == exceptions_) hooks_.leave(unit_, use_);
+  }
+  UseOfUnit(const UseOfUnit&) = delete;
+  UseOfUnit& operator=(const UseOfUnit&) = delete;
+
+ private:
+  const UnitHooks& hooks_;
+  int unit_;
+  UnitUse use_;
+  int exceptions_;
+};
 
 }  // namespace xffl::llama

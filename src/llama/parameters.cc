@@ -14,24 +14,21 @@ void add_block(std::vector<ParameterSpec>& specs, const checkpoint::LlamaConfig&
   const int64_t queries = config.num_heads * config.head_dim;
   const int64_t keys = config.num_kv_heads * config.head_dim;
   const int64_t inner = config.intermediate_size;
-  add("self_attn.q_proj.weight", {queries, hidden});
-  add("self_attn.k_proj.weight", {keys, hidden});
-  add("self_attn.v_proj.weight", {keys, hidden});
-  add("self_attn.o_proj.weight", {hidden, queries});
-  add("mlp.gate_proj.weight", {inner, hidden});
-  add("mlp.up_proj.weight", {inner, hidden});
-  add("mlp.down_proj.weight", {hidden, inner});
-  if (config.attention_bias) {
-    add("self_attn.q_proj.bias", {queries});
-    add("self_attn.k_proj.bias", {keys});
-    add("self_attn.v_proj.bias", {keys});
-    add("self_attn.o_proj.bias", {hidden});
-  }
-  if (config.mlp_bias) {
-    add("mlp.gate_proj.bias", {inner});
-    add("mlp.up_proj.bias", {inner});
-    add("mlp.down_proj.bias", {hidden});
-  }
+  struct Layer {
+    std::string name;
+    int64_t out, in;
+    bool has_bias;
+  };
+  const std::vector<Layer> layers{{"self_attn.q_proj", queries, hidden, config.attention_bias},
+                                  {"self_attn.k_proj", keys, hidden, config.attention_bias},
+                                  {"self_attn.v_proj", keys, hidden, config.attention_bias},
+                                  {"self_attn.o_proj", hidden, queries, config.attention_bias},
+                                  {"mlp.gate_proj", inner, hidden, config.mlp_bias},
+                                  {"mlp.up_proj", inner, hidden, config.mlp_bias},
+                                  {"mlp.down_proj", hidden, inner, config.mlp_bias}};
+  for (const Layer& each : layers) add(each.name + ".weight", {each.out, each.in});
+  for (const Layer& each : layers)
+    if (each.has_bias) add(each.name + ".bias", {each.out});
   add("input_layernorm.weight", {hidden});
   add("post_attention_layernorm.weight", {hidden});
 }

@@ -5,8 +5,8 @@
 
 #include <ATen/Parallel.h>
 
-#include "gpu_kernels.h"
 #include "on_cpu.h"
+#include "xffl/kernels/cuda/gpu.h"
 
 namespace xffl::llama {
 namespace {
@@ -70,7 +70,9 @@ at::ScalarType accumulation_type(at::ScalarType type) {
 Normed rms_norm_forward(const at::Tensor& x_BTD, const at::Tensor& delta_BTD, const at::Tensor& w_D,
                         double epsilon) {
   Normed result;
-  if (gpu::rms_norm_forward(result, x_BTD, delta_BTD, w_D, epsilon)) return result;
+  if (kernels::gpu::rms_norm(result.sum_BTD, result.normed_BTD, result.inverse_BT1, x_BTD,
+                             delta_BTD, w_D, epsilon))
+    return result;
   const bool done = on_cpu(x_BTD, [&]<class T>(T) {
     const at::Tensor x = x_BTD.contiguous();
     const at::Tensor delta = delta_BTD.defined() ? delta_BTD.contiguous() : at::Tensor();
@@ -97,7 +99,8 @@ NormGradients rms_norm_backward(const at::Tensor& grad_normed_BTD, const at::Ten
                                 const at::Tensor& sum_BTD, const at::Tensor& inverse_BT1,
                                 const at::Tensor& w_D) {
   NormGradients result;
-  if (gpu::rms_norm_backward(result, grad_normed_BTD, grad_sum_BTD, sum_BTD, inverse_BT1, w_D))
+  if (kernels::gpu::rms_norm_backward(result.grad_x_BTD, result.grad_w_D, grad_normed_BTD,
+                                      grad_sum_BTD, sum_BTD, inverse_BT1, w_D))
     return result;
   const bool done = on_cpu(sum_BTD, [&]<class T>(T) {
     const at::Tensor x = sum_BTD.contiguous();
@@ -129,7 +132,7 @@ NormGradients rms_norm_backward(const at::Tensor& grad_normed_BTD, const at::Ten
 
 at::Tensor swiglu_forward(const at::Tensor& gate_BTI, const at::Tensor& up_BTI) {
   at::Tensor result;
-  if (gpu::swiglu_forward(result, gate_BTI, up_BTI)) return result;
+  if (kernels::gpu::swiglu(result, gate_BTI, up_BTI)) return result;
   const bool done = on_cpu(gate_BTI, [&]<class T>(T) {
     const at::Tensor gate = gate_BTI.contiguous();
     const at::Tensor up = up_BTI.contiguous();
@@ -145,9 +148,9 @@ at::Tensor swiglu_forward(const at::Tensor& gate_BTI, const at::Tensor& up_BTI) 
 std::pair<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& grad_BTI,
                                                   const at::Tensor& gate_BTI,
                                                   const at::Tensor& up_BTI) {
-  std::pair<at::Tensor, at::Tensor> on_gpu;
-  if (gpu::swiglu_backward(on_gpu, grad_BTI, gate_BTI, up_BTI)) return on_gpu;
   at::Tensor grad_gate, grad_up;
+  if (kernels::gpu::swiglu_backward(grad_gate, grad_up, grad_BTI, gate_BTI, up_BTI))
+    return {grad_gate, grad_up};
   const bool done = on_cpu(gate_BTI, [&]<class T>(T) {
     const at::Tensor grad = grad_BTI.contiguous();
     const at::Tensor gate = gate_BTI.contiguous();
@@ -167,7 +170,7 @@ std::pair<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& grad_BTI,
 
 at::Tensor rotate(const at::Tensor& x_BTNH, const RopeTable& table, double sign) {
   at::Tensor result;
-  if (gpu::rotate(result, x_BTNH, table, sign)) return result;
+  if (kernels::gpu::rope(result, x_BTNH, table.cos_TF, table.sin_TF, sign)) return result;
   const bool done = on_cpu(x_BTNH, [&]<class T>(T) {
     const at::Tensor x = x_BTNH.contiguous();
     const int64_t rows = x.size(0) * x.size(1), heads = x.size(2), half = x.size(3) / 2;
@@ -189,7 +192,7 @@ at::Tensor rotate(const at::Tensor& x_BTNH, const RopeTable& table, double sign)
 }
 
 void accumulate(at::Tensor sum, const at::Tensor& update, double scale, bool overwrite) {
-  if (gpu::accumulate(sum, update, scale, overwrite)) return;
+  if (kernels::gpu::accumulate(sum, update, scale, overwrite)) return;
   const bool fits = sum.is_contiguous() && update.is_contiguous() &&
                     sum.scalar_type() == accumulation_type(update.scalar_type());
   const bool done = fits && on_cpu(update, [&]<class T>(T) {

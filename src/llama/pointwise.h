@@ -1,6 +1,6 @@
 // A block's element-wise functions, forward and backward, without autograd; layers.cc makes them
 // differentiable. Any device and floating dtype: common dtypes take one pass over memory on CPUs
-// (kernels/cpu/block.h) and NVIDIA GPUs (gpu_kernels.h), other dtypes use ATen.
+// (kernels/cpu/block.h) and NVIDIA GPUs (kernels/cuda/gpu.h), other dtypes use ATen.
 #pragma once
 
 #include <torch/types.h>

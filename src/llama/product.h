@@ -17,10 +17,37 @@ at::Tensor widen(const at::Tensor& x);
 at::Tensor multiply(const at::Tensor& a_NM, const at::Tensor& b_MK);
 void multiply_into(at::Tensor out_NK, const at::Tensor& a_NM, const at::Tensor& b_MK);
 /// sum += a b. An undefined sum is allocated: in float32 where products in the factors' dtype are
-/// emulated or use own_product.h.
+/// emulated, and for own_product().
 void add_multiplied(at::Tensor& sum_NK, const at::Tensor& a_NM, const at::Tensor& b_MK);
 /// x w^T + bias
 at::Tensor multiply_linear(const at::Tensor& x_BTD, const at::Tensor& w_ED,
                            const std::optional<at::Tensor>& bias_E);
+
+/// The products of kernels/cpu/ for bfloat16, where these are faster than LibTorch's: out = a b, or
+/// out += a b in float32. Returns false, and does nothing, where LibTorch's product
+/// is preferable; the choice depends on the processor, dtypes, sizes and strides only. `out` is
+/// bfloat16 (rounded once; without `add`) or float32. The same bits on any number of threads.
+bool own_product(const at::Tensor& out_NK, const at::Tensor& a_NM, const at::Tensor& b_MK,
+                 bool add = false);
+
+/// Whether own_product takes these factors.
+bool has_own_product(const at::Tensor& a_NM, const at::Tensor& b_MK);
+
+// Float32 products by oneDNN, which LibTorch contains and uses for bfloat16 only.
+//
+// LibTorch multiplies float32 by MKL, which uses AVX2 on AMD's processors. oneDNN uses AVX-512
+// there: as fast on processors that split such vectors (Zen 4), up to twice as fast on others (Zen
+// 5). The processor's model decides, not a measurement: a machine always gives the same bits.
+
+/// Whether oneDNN is faster for products with x as the first factor.
+bool onednn_is_faster(const at::Tensor& x);
+
+/// The same for products that need copies: of transposed factors, or of a result wider than its
+/// factors.
+bool onednn_is_worth_copies(const at::Tensor& x);
+
+/// x w^T + bias, for any strides. No autograd.
+at::Tensor onednn_linear(const at::Tensor& x_ND, const at::Tensor& w_ED,
+                         const std::optional<at::Tensor>& bias_E);
 
 }  // namespace xffl::llama

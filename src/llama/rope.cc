@@ -45,15 +45,9 @@ struct RopeFunction : torch::autograd::Function<RopeFunction> {
 at::Tensor rope_frequencies(const checkpoint::Rope& rope, int64_t head_dim) {
   const at::Tensor exponent_F = at::arange(0, head_dim, 2, at::kLong).to(at::kFloat) / head_dim;
   const at::Tensor frequencies_F = 1.0 / at::pow(rope.theta, exponent_F);
-  switch (rope.kind) {
-    case checkpoint::RopeKind::kLinear:
-      return frequencies_F / rope.factor;
-    case checkpoint::RopeKind::kLlama3:
-      return stretch_llama3(rope, frequencies_F);
-    case checkpoint::RopeKind::kDefault:
-      break;
-  }
-  return frequencies_F;
+  if (rope.kind == checkpoint::RopeKind::kLinear) return frequencies_F / rope.factor;
+  return rope.kind == checkpoint::RopeKind::kLlama3 ? stretch_llama3(rope, frequencies_F)
+                                                    : frequencies_F;
 }
 
 RopeTable make_rope_table(const at::Tensor& frequencies_F, int64_t num_positions,

@@ -8,9 +8,9 @@
 #include <cmath>
 #include <string>
 
-#include "gpu_kernels.h"
 #include "xffl/base/error.h"
 #include "xffl/kernels/cpu/optimizer.h"
+#include "xffl/kernels/cuda/gpu.h"
 #include "xffl/shard/side_stream.h"
 
 namespace xffl::shard {
@@ -89,10 +89,6 @@ bool is_written_along(const UnitState& state) {
          state.master_S.scalar_type() == at::kFloat;
 }
 
-at::Tensor part_of(const at::Tensor& x, const Range& range) {
-  return x.defined() ? x.narrow(0, range.begin, range.count) : x;
-}
-
 }  // namespace
 
 Adamw::Adamw(FlatParameters& parameters, const AdamwOptions& options)
@@ -138,49 +134,37 @@ void Adamw::step_and_send(size_t unit, double learning_rate, double gradient_fac
   }
 }
 
-bool Adamw::step_on_cpu(double learning_rate, double gradient_factor) {
-  const std::vector<UnitState>& states = parameters_.states();
-  if (!states.front().master_S.is_cpu()) return false;
-  parameters_.finish_gathers();
-  bool fresh = true;
-  for (size_t u = 0; u < states.size(); ++u) {
-    const UnitState& state = states[u];
-    const bool along = is_written_along(state);
-    fresh = fresh && (!state.copy_S.defined() || along);
-    if (along && !state.copy_S.is_cpu()) {
-      step_and_send(u, learning_rate, gradient_factor);
-    } else {
-      step_on_range(u, {0, state.master_S.numel()}, along ? state.copy_S : at::Tensor(),
-                    learning_rate, gradient_factor);
-    }
+// Whether the copy, if there is one, is fresh afterwards.
+bool Adamw::step_on_unit(size_t unit, double learning_rate, double gradient_factor) {
+  const UnitState& state = parameters_.states()[unit];
+  const kernels::gpu::AdamwTensors tensors{
+      state.master_S,       state.remainder_S,     state.gradient_S, state.copy_S,
+      first_moments_[unit], second_moments_[unit], state.num_decayed};
+  if (kernels::gpu::adamw(tensors, {learning_rate, options_.beta1, options_.beta2, options_.epsilon,
+                                    options_.weight_decay, gradient_factor, num_steps_}))
+    return true;
+  if (!state.master_S.is_cpu())
+    throw Error(ErrorKind::kInternal, "shard::Adamw: this build has no kernel for unit " +
+                                          std::to_string(unit) + " on " +
+                                          state.master_S.device().str());
+  const bool along = is_written_along(state);
+  if (along && !state.copy_S.is_cpu()) {
+    step_and_send(unit, learning_rate, gradient_factor);
+  } else {
+    step_on_range(unit, {0, state.master_S.numel()}, along ? state.copy_S : at::Tensor(),
+                  learning_rate, gradient_factor);
   }
-  if (to_device_) to_device_->finish();
-  parameters_.refresh_compute(fresh);
-  return true;
-}
-
-bool Adamw::step_on_gpu(double learning_rate, double gradient_factor) {
-  const std::vector<UnitState>& states = parameters_.states();
-  if (!states.front().master_S.is_cuda()) return false;
-  parameters_.finish_gathers();
-  for (size_t u = 0; u < states.size(); ++u) {
-    const bool done = gpu::adamw(states[u], first_moments_[u], second_moments_[u], options_,
-                                 learning_rate, gradient_factor, num_steps_);
-    if (done) continue;
-    if (u == 0) return false;
-    throw Error(ErrorKind::kInternal, "shard::Adamw: unit " + std::to_string(u) +
-                                          " is on another device than the previous units");
-  }
-  parameters_.refresh_compute(true);
-  return true;
+  return !state.copy_S.defined() || along;
 }
 
 void Adamw::step(double learning_rate, double gradient_factor) {
   num_steps_ += 1;
-  if (step_on_cpu(learning_rate, gradient_factor) || step_on_gpu(learning_rate, gradient_factor))
-    return;
-  throw Error(ErrorKind::kInternal, "shard::Adamw: this build has no kernel for " +
-                                        parameters_.states().front().master_S.device().str());
+  parameters_.finish_gathers();
+  bool fresh = true;
+  for (size_t unit = 0; unit < parameters_.states().size(); ++unit)
+    fresh = step_on_unit(unit, learning_rate, gradient_factor) && fresh;
+  if (to_device_) to_device_->finish();
+  parameters_.refresh_compute(fresh);
 }
 
 }  // namespace xffl::shard

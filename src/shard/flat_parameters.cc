@@ -1,10 +1,17 @@
-// P elements of a unit's flat buffer, S of a rank's shard of it. Gradients are in
-// flat_gradients.cc.
+// The buffers of FlatParameters, and the masters in every storage. The units' values are in
+// gather_release.cc, the gradients in reduce_gradients.cc.
+//
+// P elements of a unit's flat buffer, S of a rank's shard of it.
 #include "xffl/shard/flat_parameters.h"
 
+#include <ATen/Parallel.h>
 #include <torch/types.h>
 
 #include <algorithm>
+
+#include "xffl/base/error.h"
+#include "xffl/kernels/cpu/optimizer.h"
+#include "xffl/kernels/cuda/gpu.h"
 
 namespace xffl::shard {
 namespace {
@@ -15,8 +22,13 @@ comm::Group& or_single_rank(comm::Group* group, std::unique_ptr<comm::Group>& si
   return *single_rank;
 }
 
-at::Tensor part(const at::Tensor& flat, const Range& range) {
-  return flat.narrow(0, range.begin, range.count);
+constexpr int64_t kGrainOfMasters = 1 << 15;  // elements that are worth a thread
+
+uint16_t* master_bits(const at::Tensor& x) { return static_cast<uint16_t*>(x.mutable_data_ptr()); }
+
+[[noreturn]] void throw_no_kernel(const at::Tensor& x) {
+  throw Error(ErrorKind::kInternal,
+              "shard: this build has no kernel for masters in two parts on " + x.device().str());
 }
 
 FlatOptions checked(FlatOptions options) {
@@ -31,13 +43,8 @@ FlatOptions checked(FlatOptions options) {
 
 }  // namespace
 
-at::Tensor FlatParameters::Pool::take(int64_t size, const at::TensorOptions& options) {
-  const auto found = std::find_if(spare_.begin(), spare_.end(),
-                                  [&](const at::Tensor& one) { return one.numel() == size; });
-  if (found == spare_.end()) return at::empty({size}, options);
-  const at::Tensor buffer = std::move(*found);
-  spare_.erase(found);
-  return buffer;
+at::Tensor part_of(const at::Tensor& x, const Range& range) {
+  return x.defined() ? x.narrow(0, range.begin, range.count) : x;
 }
 
 FlatParameters::FlatParameters(const std::vector<Parameter>& parameters, const FlatOptions& options,
@@ -80,7 +87,7 @@ void FlatParameters::allocate_values(int index) {
     unit.compute_S = at::zeros({held.count}, value_options);
   } else {
     unit.compute_P = at::zeros({whole.count}, value_options);
-    unit.compute_S = part(unit.compute_P, held);
+    unit.compute_S = part_of(unit.compute_P, held);
   }
   state.master_S = one_copy
                        ? unit.compute_S
@@ -103,7 +110,7 @@ void FlatParameters::allocate_gradients(int index) {
   if (gradients_split() || options_.offload.states) {
     state.gradient_S = at::zeros({held.count}, tensor_options(dtype, options_.offload.states));
   } else {
-    state.gradient_S = part(unit.gradient_P, held);
+    state.gradient_S = part_of(unit.gradient_P, held);
   }
 }
 
@@ -127,12 +134,7 @@ Range FlatParameters::in_state(size_t index) const {
 
 at::Tensor FlatParameters::master_part(size_t index) const {
   const Place& place = layout_.places().at(index);
-  return part(states_[static_cast<size_t>(place.unit)].master_S, in_state(index));
-}
-
-void FlatParameters::set_master_part(size_t index, const at::Tensor& values) {
-  const Place& place = layout_.places().at(index);
-  set_masters(states_[static_cast<size_t>(place.unit)], in_state(index), values);
+  return part_of(states_[static_cast<size_t>(place.unit)].master_S, in_state(index));
 }
 
 void FlatParameters::set_master_part(size_t index, const Range& range, const at::Tensor& values) {
@@ -153,7 +155,7 @@ at::Tensor FlatParameters::gather_parts(int unit, const at::Tensor& part_S) {
   return all_P;
 }
 
-UnitState FlatParameters::gather_stored_masters(int unit) {
+UnitState FlatParameters::gather_masters(int unit) {
   const UnitState& state = states_.at(static_cast<size_t>(unit));
   UnitState whole;
   whole.master_S = state.master_S;
@@ -166,93 +168,66 @@ UnitState FlatParameters::gather_stored_masters(int unit) {
   return whole;
 }
 
-at::Tensor FlatParameters::gather_masters(int unit) {
-  const UnitState whole = gather_stored_masters(unit);
-  return masters_of(whole, {0, whole.master_S.numel()});
-}
-
 at::Tensor FlatParameters::view(const at::Tensor& flat_P, size_t index) const {
   const Place& place = layout_.places().at(index);
-  return part(flat_P, {place.offset, place.num_elements}).view(place.shape);
+  return part_of(flat_P, {place.offset, place.num_elements}).view(place.shape);
 }
 
-// Copies from the host run beside the work of the previous unit. At the time of the call the
-// current stream has finished with their buffer.
-void FlatParameters::start_gather(Unit& unit) {
-  const auto index = static_cast<size_t>(&unit - units_.data());
-  const int64_t size = layout_.units()[index].size;
-  if (!unit.compute_P.defined())
-    unit.compute_P = values_pool_.take(size, tensor_options(options_.compute_dtype, false));
-  unit.gathering_started = true;
-  if (unit.compute_S.numel() == size) {  // whole, on the host
-    unit.arrived = side_.run([&] { unit.compute_P.copy_(unit.compute_S, true); });
-    return;
-  }
-  unit.gather_source = unit.compute_S;
-  if (unit.compute_S.device() == options_.device) {
-    unit.gathering = groups_.gather->start_all_gather(unit.compute_P, unit.gather_source);
-    return;
-  }
-  unit.gather_source = at::empty_like(unit.compute_S, options_.device);
-  unit.arrived = side_.run([&] {
-    unit.gather_source.copy_(unit.compute_S, true);
-    unit.gathering = groups_.gather->start_all_gather(unit.compute_P, unit.gather_source);
+at::Tensor join_masters(const at::Tensor& weight, const at::Tensor& remainder) {
+  at::Tensor master = at::empty(weight.sizes(), weight.options().dtype(at::kFloat));
+  if (kernels::gpu::join_masters(weight, remainder, master)) return master;
+  if (!weight.is_cpu()) throw_no_kernel(weight);
+  at::parallel_for(0, master.numel(), kGrainOfMasters, [&](int64_t begin, int64_t end) {
+    kernels::join_masters_on_cpu(master_bits(weight) + begin, master_bits(remainder) + begin,
+                                 master.mutable_data_ptr<float>() + begin, end - begin);
+  });
+  return master;
+}
+
+void split_masters(const at::Tensor& master, const at::Tensor& weight,
+                   const at::Tensor& remainder) {
+  if (kernels::gpu::split_masters(master, weight, remainder)) return;
+  if (!weight.is_cpu()) throw_no_kernel(weight);
+  at::parallel_for(0, master.numel(), kGrainOfMasters, [&](int64_t begin, int64_t end) {
+    kernels::split_masters_on_cpu(master.const_data_ptr<float>() + begin,
+                                  master_bits(weight) + begin, master_bits(remainder) + begin,
+                                  end - begin);
   });
 }
 
-void FlatParameters::prefetch(int index) {
-  Unit& unit = units_.at(static_cast<size_t>(index));
-  if (!unit.ready && !unit.gathering_started) start_gather(unit);
+at::Tensor masters_of(const UnitState& state, const Range& range) {
+  const at::Tensor stored = part_of(state.master_S, range);
+  if (state.remainder_S.defined()) return join_masters(stored, part_of(state.remainder_S, range));
+  return stored.to(at::kFloat);  // a float32 tensor itself
 }
 
-void FlatParameters::gather(int index) {
-  prefetch(index);
-  Unit& unit = units_[static_cast<size_t>(index)];
-  side_.wait(unit.arrived);
-  unit.arrived.reset();
-  unit.gathering.wait();
-  unit.gather_source.reset();
-  unit.gathering_started = false;
-  unit.ready = true;
+void set_masters(const UnitState& state, const Range& range, const at::Tensor& values) {
+  const at::Tensor stored = part_of(state.master_S, range);
+  if (state.remainder_S.defined()) {
+    const at::Tensor here = values.to(stored.device(), at::kFloat).contiguous();
+    return split_masters(here, stored, part_of(state.remainder_S, range));
+  }
+  if (values.data_ptr() != stored.data_ptr()) stored.copy_(values);
 }
 
-void FlatParameters::release(int index) {
-  Unit& unit = units_.at(static_cast<size_t>(index));
-  if (!values_transient() || !unit.ready) return;
-  values_pool_.give(std::move(unit.compute_P));
-  unit.compute_P.reset();
-  unit.ready = false;
-}
-
-at::Tensor FlatParameters::compute(size_t index) const {
-  return view(units_[static_cast<size_t>(layout_.places().at(index).unit)].compute_P, index);
-}
-
-void FlatParameters::finish_gathers() {
-  for (int index = 0; index < num_units(); ++index) {
-    const Unit& unit = units_[static_cast<size_t>(index)];
-    if (!unit.gathering_started) continue;
-    SideStream::synchronize(unit.arrived);  // the host may overwrite the source next
-    gather(index);
+void read_masters(const UnitState& state, int64_t begin, std::span<float> out) {
+  const auto size = static_cast<int64_t>(out.size());
+  if (state.master_S.scalar_type() == at::kFloat) {
+    std::copy_n(state.master_S.const_data_ptr<float>() + begin, size, out.data());
+  } else if (state.remainder_S.defined()) {
+    kernels::join_masters_on_cpu(master_bits(state.master_S) + begin,
+                                 master_bits(state.remainder_S) + begin, out.data(), size);
+  } else {
+    at::from_blob(out.data(), {size}).copy_(state.master_S.narrow(0, begin, size));
   }
 }
 
-bool FlatParameters::copies_on_host() const {
-  return std::all_of(states_.begin(), states_.end(), [](const UnitState& state) {
-    return state.master_S.is_cpu() && (!state.copy_S.defined() || state.copy_S.is_cpu());
-  });
-}
-
-void FlatParameters::refresh_compute(bool copies_are_fresh) {
-  finish_gathers();
-  for (int index = 0; index < num_units(); ++index) {
-    Unit& unit = units_[static_cast<size_t>(index)];
-    const at::Tensor& master_S = states_[static_cast<size_t>(index)].master_S;
-    if (!copies_are_fresh && !unit.compute_S.is_same(master_S))
-      unit.compute_S.copy_(master_S, true);
-    release(index);
-    if (states_split()) unit.ready = false;
-  }
+void store_masters(const UnitState& state, int64_t begin, std::span<const float> values) {
+  const Range range{begin, static_cast<int64_t>(values.size())};
+  const at::Tensor wide = at::from_blob(const_cast<float*>(values.data()), {range.count});
+  set_masters(state, range, wide);
+  if (state.copy_S.defined() && state.copy_S.is_cpu())
+    state.copy_S.narrow(0, begin, range.count).copy_(wide);
 }
 
 }  // namespace xffl::shard

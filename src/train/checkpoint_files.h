@@ -19,21 +19,13 @@
 #include <string>
 #include <vector>
 
-#include "job_groups.h"
+#include "group_exchange.h"
 #include "xffl/base/json.h"
 #include "xffl/comm/group.h"
 #include "xffl/shard/flat_parameters.h"
 #include "xffl/train/loaded_model.h"
 
 namespace xffl::train {
-
-/// One kind of buffer, such as the first moments: a rank's part of each unit, with the shape of the
-/// unit's masters.
-struct UnitBuffers {
-  std::string name;
-  std::vector<at::Tensor> units;         // float32 or bfloat16
-  std::vector<at::Tensor> remainders{};  // of split masters
-};
 
 class CheckpointParts {
  public:

@@ -12,10 +12,10 @@
 #include <limits>
 #include <string>
 
-#include "cuda.h"
 #include "xffl/base/cpus.h"
 #include "xffl/base/error.h"
 #include "xffl/base/memory.h"
+#include "xffl/kernels/cuda/gpu.h"
 
 namespace xffl::train {
 namespace {
@@ -37,13 +37,14 @@ at::Device choose_device(const std::string& wanted, int local_rank) {
   if (std::getenv("PYTORCH_CUDA_ALLOC_CONF") == nullptr &&
       std::getenv("PYTORCH_ALLOC_CONF") == nullptr)
     ::setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", 0);
-  const int num_gpus = wanted == "cpu" ? 0 : cuda::device_count();
+  const int num_gpus = wanted == "cpu" ? 0 : kernels::gpu::device_count();
   if (wanted == "cuda" && num_gpus == 0) {
     throw Error(
         ErrorKind::kUnsupported,
-        has_cuda() ? "--device cuda: no GPU is visible to this process (check CUDA_VISIBLE_DEVICES)"
-                   : "--device cuda: this xffl-train was built without CUDA; build it with the "
-                     "preset trainer-cuda");
+        kernels::gpu::kBuiltIn
+            ? "--device cuda: no GPU is visible to this process (check CUDA_VISIBLE_DEVICES)"
+            : "--device cuda: this xffl-train was built without CUDA; build it with the "
+              "preset trainer-cuda");
   }
   if (num_gpus == 0) return at::kCPU;
   // Slurm may show each rank only its own GPU.
@@ -54,28 +55,20 @@ at::Device choose_device(const std::string& wanted, int local_rank) {
                     " GPUs are visible; expected one GPU for each rank of this machine");
   }
   const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(local_rank % num_gpus));
-  cuda::use(device);
+  kernels::gpu::use(device);
   return device;
 }
 
 int64_t peak_memory_bytes(at::Device device) {
-  if (device.is_cuda()) return cuda::peak_memory_bytes(device);
+  if (device.is_cuda()) return kernels::gpu::peak_memory_bytes(device);
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<int64_t>(usage.ru_maxrss) * 1024;
 }
 
 int64_t available_memory_bytes(at::Device device) {
-  if (device.is_cuda()) return cuda::free_memory_bytes(device);
+  if (device.is_cuda()) return kernels::gpu::free_memory_bytes(device);
   return available_memory();
-}
-
-std::vector<GpuInfo> list_gpus() { return cuda::list(); }
-
-bool has_cuda() { return cuda::kBuiltIn; }
-
-void synchronize(at::Device device) {
-  if (device.is_cuda()) cuda::synchronize(device);
 }
 
 void keep_freed_memory() {

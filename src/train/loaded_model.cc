@@ -1,5 +1,6 @@
 #include "xffl/train/loaded_model.h"
 
+#include <ATen/Parallel.h>
 #include <fnmatch.h>
 #include <torch/types.h>
 
@@ -9,27 +10,14 @@
 #include <string>
 #include <utility>
 
-#include "parameter_source.h"
+#include "host_copies.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/job/supported.h"
-#include "xffl/llama/weights.h"
-#include "xffl/train/pipeline.h"
+#include "xffl/llama/model_files.h"
 
 namespace xffl::train {
 namespace {
-
-at::ScalarType compute_dtype(job::FloatType precision) {
-  switch (precision) {
-    case job::FloatType::kBfloat16:
-      return at::kBFloat16;
-    case job::FloatType::kFloat16:
-      return at::kHalf;
-    case job::FloatType::kFloat32:
-      break;
-  }
-  return at::kFloat;
-}
 
 // Fills loaded.specs with the trained parameters and loaded.frozen_specs with the others.
 void split_trained_and_frozen(const std::vector<llama::ParameterSpec>& all,
@@ -61,10 +49,10 @@ void split_trained_and_frozen(const std::vector<llama::ParameterSpec>& all,
 shard::FlatOptions flat_options(const LoadOptions& options, bool frozen) {
   shard::FlatOptions flat;
   flat.device = options.device;
-  flat.compute_dtype = compute_dtype(options.precision);
+  flat.compute_dtype = to_dtype(options.precision);
   flat.with_gradients = options.with_gradients && !frozen;
   flat.frozen = frozen || !options.with_gradients;
-  flat.masters = to_masters(options.masters);
+  flat.masters = options.masters;
   flat.gradient_dtype = to_dtype(options.gradient_dtype);
   flat.sharded = to_sharded(options.sharding);
   flat.offload = to_offload(options.offload);
@@ -158,7 +146,97 @@ llama::UnitHooks make_hooks(LoadedModel& loaded) {
   return {enter, leave};
 }
 
+constexpr int64_t kReadElements = 1 << 15;  // of one read: 128 kB of float32
+
+// Copies from the file's pages to the masters in pieces that fit a thread's cache.
+void read_to_host(const ParameterSource& source, const llama::ParameterSpec& spec, size_t index,
+                  shard::FlatParameters& parameters) {
+  const shard::Range range = parameters.master_range(index);
+  at::parallel_for(0, range.count, kReadElements, [&](int64_t first, int64_t end) {
+    std::vector<float> cached(static_cast<size_t>(std::min(kReadElements, end - first)));
+    for (int64_t begin = first; begin < end; begin += kReadElements) {
+      const auto count = static_cast<size_t>(std::min(kReadElements, end - begin));
+      const std::span<float> piece = std::span(cached).first(count);
+      source.read(spec, range.begin + begin, piece);
+      parameters.store_master_part(index, begin, piece);
+    }
+  });
+}
+
+// Uploads the file's 16-bit values, half the bytes of float32, and widens them on the device.
+void read_to_device(const ParameterSource& source, const llama::ParameterSpec& spec, size_t index,
+                    shard::FlatParameters& parameters, DeviceUpload& upload) {
+  const shard::Range range = parameters.master_range(index);
+  std::span<const std::byte> bytes;
+  at::ScalarType dtype = at::kFloat;
+  size_t width = sizeof(float);
+  const auto& files = source.files();
+  if (files) {
+    const checkpoint::Dtype stored = files->spec(spec.name).dtype;
+    width = checkpoint::size_bytes(stored);
+    bytes = files->data(spec.name);
+    if (stored != checkpoint::Dtype::kF32)
+      dtype = stored == checkpoint::Dtype::kBF16 ? at::kBFloat16 : at::kHalf;
+  }
+  const auto fill = [&](int64_t begin, std::span<std::byte> to) {
+    const auto count = to.size() / width;
+    if (!files)
+      return source.read(spec, range.begin + begin, {reinterpret_cast<float*>(to.data()), count});
+    const auto from = bytes.subspan(static_cast<size_t>(range.begin + begin) * width, to.size());
+    std::copy(from.begin(), from.end(), to.begin());
+  };
+  upload.run(range.count, dtype, fill, [&](int64_t begin, const at::Tensor& values) {
+    parameters.set_master_part(index, {begin, values.numel()}, values);
+  });
+}
+
+// Fills this rank's masters of all parameters, and the compute copies.
+void read_all(const ParameterSource& source, const std::vector<llama::ParameterSpec>& specs,
+              shard::FlatParameters& parameters) {
+  std::optional<DeviceUpload> upload;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    if (parameters.master_range(i).count == 0) continue;
+    const at::Device device = parameters.master_part(i).device();
+    if (device.is_cpu()) {
+      read_to_host(source, specs[i], i, parameters);
+      continue;
+    }
+    if (!upload) upload.emplace(device);
+    read_to_device(source, specs[i], i, parameters, *upload);
+  }
+  // On a GPU the compute copies, including copies of host masters, are still missing.
+  parameters.refresh_compute(parameters.copies_on_host());
+}
+
+// Throws kRejected if options.adapter is set and does not match options.lora or the model.
+void check_adapter(const LoadOptions& options, const checkpoint::LlamaConfig& config) {
+  if (options.adapter.empty()) return;
+  const checkpoint::LoraConfig found = checkpoint::read_lora_config(options.adapter);
+  const auto reject = [&](const std::string& property) {
+    throw Error(ErrorKind::kRejected, options.adapter.string() + ": the input adapter's " +
+                                          property + " differs from the job's training.lora");
+  };
+  if (found.rank != options.lora->rank)
+    reject("rank (" + std::to_string(found.rank) + ", not " + std::to_string(options.lora->rank) +
+           ")");
+  if (found.alpha != options.lora->alpha) reject("alpha");
+  if (found.target_modules != options.lora->target_modules) reject("target_modules");
+  checkpoint::check_lora_tensors(checkpoint::ModelFolder(options.adapter), config, *options.lora);
+}
+
 }  // namespace
+
+ParameterSource::ParameterSource(const std::filesystem::path& folder, const LoadOptions& options)
+    : seed_(options.lora_seed) {
+  if (!options.lora) files_.emplace(folder);
+  if (options.lora && !options.adapter.empty()) files_.emplace(options.adapter);
+}
+
+void ParameterSource::read(const llama::ParameterSpec& spec, int64_t begin,
+                           std::span<float> out) const {
+  if (files_) return llama::read_parameter(*files_, spec, begin, out);
+  checkpoint::initialize_lora({spec.name, checkpoint::Dtype::kF32, spec.shape}, seed_, begin, out);
+}
 
 ShardGroups::ShardGroups(comm::Group& world, const job::TrainingSpec& training,
                          int local_world_size) {
@@ -171,35 +249,24 @@ ShardGroups::ShardGroups(comm::Group& world, const job::TrainingSpec& training,
 }
 
 shard::Sharded to_sharded(job::Sharding sharding) {
-  switch (sharding) {
-    case job::Sharding::kNone:
-      return {};
-    case job::Sharding::kOptimizer:
-      return {true, false, false};
-    case job::Sharding::kGradients:
-    case job::Sharding::kHybridZero2:
-      return {true, true, false};
-    case job::Sharding::kFull:
-    case job::Sharding::kHybrid:
-      return {true, true, true};
-  }
-  throw Error(ErrorKind::kInternal, "Sharding has an unknown value");
+  using enum job::Sharding;
+  return {.states = sharding != kNone,
+          .gradients = sharding != kNone && sharding != kOptimizer,
+          .parameters = sharding == kFull || sharding == kHybrid};
 }
 
 shard::Offload to_offload(job::Offload offload) {
   return {offload != job::Offload::kNone, offload == job::Offload::kParameters};
 }
 
-shard::Masters to_masters(job::Masters masters) {
-  switch (masters) {
-    case job::Masters::kFloat32:
-      return shard::Masters::kFloat32;
-    case job::Masters::kSplit:
-      return shard::Masters::kSplit;
-    case job::Masters::kNone:
-      return shard::Masters::kNone;
-  }
-  throw Error(ErrorKind::kInternal, "Masters has an unknown value");
+at::ScalarType to_dtype(job::FloatType type) {
+  if (type == job::FloatType::kBfloat16) return at::kBFloat16;
+  return type == job::FloatType::kFloat16 ? at::kHalf : at::kFloat;
+}
+
+checkpoint::Dtype to_file_dtype(job::FloatType type) {
+  if (type == job::FloatType::kBfloat16) return checkpoint::Dtype::kBF16;
+  return type == job::FloatType::kFloat16 ? checkpoint::Dtype::kF16 : checkpoint::Dtype::kF32;
 }
 
 at::ScalarType to_dtype(job::StateDtype dtype) {
@@ -215,18 +282,6 @@ std::vector<shard::Parameter> flat_parameters_of(const std::vector<llama::Parame
         {here ? spec.shape : std::vector<int64_t>{0}, spec.unit, spec.is_matrix()});
   }
   return parameters;
-}
-
-llama::Recompute to_recompute(job::Recompute recompute) {
-  switch (recompute) {
-    case job::Recompute::kNone:
-      return llama::Recompute::kNone;
-    case job::Recompute::kCheap:
-      return llama::Recompute::kCheap;
-    case job::Recompute::kFull:
-      return llama::Recompute::kFull;
-  }
-  throw Error(ErrorKind::kInternal, "Recompute has an unknown value");
 }
 
 LoadedModel outline_model(const std::filesystem::path& folder, const LoadOptions& options) {
@@ -254,14 +309,14 @@ LoadedModel load_model(const std::filesystem::path& folder, const LoadOptions& o
   model_options.lora = options.lora;
   model_options.first_unit = here.first;
   model_options.end_unit = here.end;
-  model_options.recompute = to_recompute(options.recompute);
+  model_options.recompute = options.recompute;
   // With an adapter: the adapter's parameters and all parameters of the model.
   const size_t num_weights = loaded.specs.size() + loaded.frozen_specs.size();
   loaded.model = std::make_unique<llama::Model>(
       loaded.config, std::vector<llama::Weight>(num_weights), std::move(model_options));
   loaded.model->set_hooks(make_hooks(loaded));
-  trained_source(folder, options).read(loaded.specs, *loaded.parameters);
-  if (loaded.frozen) ParameterSource(folder).read(loaded.frozen_specs, *loaded.frozen);
+  read_all(ParameterSource(folder, options), loaded.specs, *loaded.parameters);
+  if (loaded.frozen) read_all(ParameterSource(folder), loaded.frozen_specs, *loaded.frozen);
   return loaded;
 }
 
@@ -284,6 +339,13 @@ LoadOptions load_options(const job::JobSpec& spec, at::Device device, const shar
     options.lora = checkpoint::checked_lora_config(
         {lora.rank, lora.alpha, lora.dropout, lora.target_modules}, "training.lora");
   return options;
+}
+
+at::Tensor LoadedModel::activation_for(const Batch& batch) const {
+  const at::Tensor& tokens_BT = batch.tokens_BT;
+  return at::empty(
+      {tokens_BT.size(0), tokens_BT.size(1), config.hidden_size},
+      at::TensorOptions().dtype(parameters->compute_dtype()).device(tokens_BT.device()));
 }
 
 int64_t num_trained(const LoadedModel& loaded) {

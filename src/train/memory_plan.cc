@@ -50,14 +50,9 @@ int64_t cheap_elements(const checkpoint::LlamaConfig& config) {
 int64_t kept_elements(const checkpoint::LlamaConfig& config, job::Recompute recompute,
                       int64_t blocks) {
   const int64_t block = block_elements(config);
-  switch (recompute) {
-    case job::Recompute::kFull:
-      return blocks * config.hidden_size + block;
-    case job::Recompute::kCheap:
-      return blocks * (block - cheap_elements(config)) + cheap_elements(config);
-    case job::Recompute::kNone:
-      break;
-  }
+  if (recompute == job::Recompute::kFull) return blocks * config.hidden_size + block;
+  if (recompute == job::Recompute::kCheap)
+    return blocks * (block - cheap_elements(config)) + cheap_elements(config);
   return blocks * block;
 }
 

@@ -10,7 +10,7 @@
 #include "xffl/checkpoint/llama_config.h"
 #include "xffl/job/job_spec.h"
 #include "xffl/shard/flat_layout.h"
-#include "xffl/train/stage_units.h"
+#include "xffl/train/pipeline.h"
 
 namespace xffl::train {
 

@@ -50,12 +50,8 @@ std::string format_metrics(const StepMetrics& metrics) {
   json["tokens"] = metrics.tokens;
   json["memory_bytes"] = metrics.memory_bytes;
   json["seconds"] = metrics.seconds;
-  const PhaseSeconds& phases = metrics.phases;
-  json["phase_seconds"] = {{"forward", phases.forward},
-                           {"head", phases.head},
-                           {"backward", phases.backward},
-                           {"norm", phases.norm},
-                           {"adamw", phases.adamw}};
+  for (size_t i = 0; i < kPhaseNames.size(); ++i)
+    json["phase_seconds"][kPhaseNames[i]] = metrics.phases.seconds[i];
   return json.dump() + "\n";
 }
 

@@ -2,16 +2,23 @@
 
 #include <torch/types.h>
 
+#include <filesystem>
+#include <new>
 #include <optional>
 #include <string>
 
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
-#include "xffl/train/foreign_error.h"
 
 namespace xffl::train {
-
 namespace {
+
+// LibTorch throws several types for out of memory; only their messages identify the cause.
+bool is_out_of_memory(const std::exception& error, const std::string& text) {
+  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+         text.find("out of memory") != std::string::npos ||
+         text.find("can't allocate memory") != std::string::npos;
+}
 
 enum class Wait { kTimeout, kForFirst };
 
@@ -44,6 +51,18 @@ void run_and_sync(comm::Group& group, at::Device device, bool mine, Wait wait,
 
 }  // namespace
 
+Error translated(const std::exception& error) {
+  if (const auto* own = dynamic_cast<const Error*>(&error)) return *own;
+  const std::string text = error.what();
+  if (is_out_of_memory(error, text))
+    return Error(ErrorKind::kFailed,
+                 "out of memory: " + text.substr(0, text.find('\n')) +
+                     " (more sharding, recompute: full, a smaller micro_batch_size or offload "
+                     "may help)");
+  const bool of_files = dynamic_cast<const std::filesystem::filesystem_error*>(&error) != nullptr;
+  return Error(of_files ? ErrorKind::kIo : ErrorKind::kInternal, text);
+}
+
 void on_first_rank(comm::Group& group, at::Device device, const std::function<void()>& body) {
   run_and_sync(group, device, group.rank() == 0, Wait::kForFirst, body);
 }
@@ -57,23 +76,17 @@ void on_all_ranks_without_timeout(comm::Group& group, at::Device device,
   run_and_sync(group, device, true, Wait::kForFirst, body);
 }
 
-StopRequest strongest_stop_request(comm::Group& group, at::Device device, StopRequest mine) {
-  if (group.size() == 1) return mine;
-  at::Tensor requests = at::zeros({2}, at::TensorOptions().dtype(at::kLong));
-  if (mine == StopRequest::kFinish) requests[0].fill_(1);
-  if (mine == StopRequest::kAbort) requests[1].fill_(1);
-  requests = requests.to(device);
-  group.all_reduce(requests);
-  requests = requests.to(at::kCPU);
-  if (requests[1].item<int64_t>() != 0) return StopRequest::kAbort;
-  return requests[0].item<int64_t>() != 0 ? StopRequest::kFinish : StopRequest::kNone;
-}
-
 int64_t max_over_ranks(comm::Group& group, at::Device device, int64_t mine) {
   const auto options = at::TensorOptions().dtype(at::kLong).device(device);
   const at::Tensor all_W = at::empty({group.size()}, options);
   group.all_gather(all_W, at::full({1}, mine, options));
   return all_W.max().item<int64_t>();
+}
+
+StopRequest strongest_stop_request(comm::Group& group, at::Device device, StopRequest mine) {
+  static_assert(StopRequest::kNone < StopRequest::kFinish &&
+                StopRequest::kFinish < StopRequest::kAbort);
+  return static_cast<StopRequest>(max_over_ranks(group, device, static_cast<int64_t>(mine)));
 }
 
 bool stops_with_checkpoint(const job::JobSpec& spec) {

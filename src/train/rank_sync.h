@@ -13,7 +13,7 @@
 namespace xffl::train {
 
 /// Runs `body` on rank 0 while the other ranks wait without a timeout. If it throws, all ranks
-/// throw: rank 0 the translated() error (foreign_error.h), the others kFailed.
+/// throw: rank 0 the translated() error (run_job.h), the others kFailed.
 void on_first_rank(comm::Group& group, at::Device device, const std::function<void()>& body);
 
 /// Runs `body` on every rank. If it throws on one rank, all ranks throw: that rank the translated()

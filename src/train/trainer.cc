@@ -1,3 +1,5 @@
+// How the micro-batches of a step overlap: a stage starts to receive the input of its next action
+// before it runs the current action. A send waits for the previous send.
 #include "trainer.h"
 
 #include <torch/types.h>
@@ -5,13 +7,16 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
+#include <map>
+#include <optional>
 #include <span>
 #include <string>
 
-#include "stage_step.h"
 #include "xffl/base/error.h"
 #include "xffl/base/random.h"
 #include "xffl/job/supported.h"
+#include "xffl/llama/model.h"
 
 namespace xffl::train {
 namespace {
@@ -24,17 +29,119 @@ double clip_factor(double norm, double max_norm) {
   return max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
 }
 
-StepPhase step_phase(llama::Phase phase) {
-  switch (phase) {
-    case llama::Phase::kForward:
-      return StepPhase::kForward;
-    case llama::Phase::kHead:
-      return StepPhase::kHead;
-    case llama::Phase::kBackward:
-      break;
+struct MicroBatches {
+  int64_t count = 0;
+  std::function<Batch(int64_t)> batch;            // on the model's device
+  std::function<uint64_t(int64_t)> dropout_seed;  // see llama::Model::set_dropout_seed
+  std::function<void()> between;                  // called before work that belongs to no phase
+};
+
+struct Incoming {
+  comm::Pending pending;
+  at::Tensor tensor;
+};
+
+struct MicroBatch {
+  Batch batch;
+  std::optional<llama::Pass> pass;
+  Incoming activation, gradient;
+};
+
+class StageStep {
+ public:
+  StageStep(LoadedModel& model, Pipeline& pipeline, const MicroBatches& micro_batches, double scale)
+      : model_(model), pipeline_(pipeline), micro_batches_(micro_batches), scale_(scale) {}
+
+  // Called once for each action, in order, at most one action ahead of run().
+  void prepare(const PipelineAction& action) {
+    const int64_t i = action.micro_batch;
+    between();
+    if (action.kind == PipelineAction::Kind::kForward) {
+      MicroBatch& micro_batch = in_flight_[i];
+      micro_batch.batch = micro_batches_.batch(i);
+      if (pipeline_.is_first()) return;
+      at::Tensor& tensor = micro_batch.activation.tensor;
+      tensor = model_.activation_for(micro_batch.batch);
+      micro_batch.activation.pending = pipeline_.start_receive_from_above(tensor);
+      return;
+    }
+    if (pipeline_.is_last()) return;
+    MicroBatch& micro_batch = in_flight_.at(i);
+    micro_batch.gradient.tensor = model_.activation_for(micro_batch.batch);
+    micro_batch.gradient.pending = pipeline_.start_receive_from_below(micro_batch.gradient.tensor);
   }
-  return StepPhase::kBackward;
+
+  void run(const PipelineAction& action, bool last_backward) {
+    model_.model->set_dropout_seed(micro_batches_.dropout_seed(action.micro_batch));
+    if (action.kind == PipelineAction::Kind::kForward) return forward(action.micro_batch);
+    model_.parameters->set_last_micro_batch(last_backward);
+    backward(action.micro_batch);
+  }
+
+  void between() const { micro_batches_.between(); }
+
+  at::Tensor nll_sum() const { return nll_sum_; }
+
+ private:
+  at::Tensor take(Incoming& incoming) {
+    between();
+    pipeline_.wait(incoming.pending);
+    return std::exchange(incoming.tensor, {});
+  }
+
+  void forward(int64_t i) {
+    MicroBatch& micro_batch = in_flight_.at(i);
+    const Batch& batch = micro_batch.batch;
+    micro_batch.pass.emplace(*model_.model, batch.tokens_BT, batch.labels_BT, scale_,
+                             batch.documents, batch.targets);
+    const at::Tensor output_BTD = micro_batch.pass->forward(take(micro_batch.activation));
+    if (!pipeline_.is_last()) pipeline_.send_down(output_BTD);
+  }
+
+  void backward(int64_t i) {
+    MicroBatch& micro_batch = in_flight_.at(i);
+    const at::Tensor grad_BTD = micro_batch.pass->backward(take(micro_batch.gradient));
+    if (!pipeline_.is_first()) pipeline_.send_up(grad_BTD);
+    if (pipeline_.is_last()) {
+      const at::Tensor nll = micro_batch.pass->nll_sum();
+      nll_sum_ = nll_sum_.defined() ? nll_sum_ + nll : nll;
+    }
+    in_flight_.erase(i);
+  }
+
+  LoadedModel& model_;
+  Pipeline& pipeline_;
+  const MicroBatches& micro_batches_;
+  double scale_;
+  std::map<int64_t, MicroBatch> in_flight_;
+  at::Tensor nll_sum_;
+};
+
+// Runs forward and backward of all `micro_batches`, in the order of `schedule`; collective over
+// the pipeline. Every stage reads every batch and so knows its shapes. Adds the gradients of scale
+// * NLL to the stage's parameters; call it between begin_step() and finish_gradients(). Returns
+// the sum of the NLL, a float64 scalar on the device, in the last stage; an undefined tensor in
+// other stages.
+at::Tensor run_stage(LoadedModel& model, Pipeline& pipeline, job::PipelineSchedule schedule,
+                     const MicroBatches& micro_batches, double scale) {
+  const std::vector<PipelineAction> actions =
+      pipeline_schedule(schedule, pipeline.stage(), pipeline.num_stages(), micro_batches.count);
+  StageStep step(model, pipeline, micro_batches, scale);
+  for (size_t i = 0; i < actions.size(); ++i) {
+    if (i == 0) step.prepare(actions[0]);
+    if (i + 1 < actions.size()) step.prepare(actions[i + 1]);
+    step.run(actions[i], i + 1 == actions.size());
+  }
+  model.model->set_dropout_seed({});
+  step.between();
+  pipeline.finish_sending();
+  return step.nll_sum();
 }
+
+// By llama::Phase.
+constexpr std::array kStepPhases{StepPhase::kForward, StepPhase::kHead, StepPhase::kBackward};
+static_assert(static_cast<int>(llama::Phase::kHead) == 1 &&
+              static_cast<int>(llama::Phase::kBackward) == 2);
 
 }  // namespace
 
@@ -90,7 +197,8 @@ Trainer::Trainer(LoadedModel& model, const job::TrainingSpec& training, const Jo
       loss_scale_(training.precision),
       clock_(device),
       exchange_(groups, *model.parameters, training.groups, device) {
-  model_.model->set_phase_hook([this](llama::Phase phase) { clock_.enter(step_phase(phase)); });
+  model_.model->set_phase_hook(
+      [this](llama::Phase phase) { clock_.enter(kStepPhases.at(static_cast<size_t>(phase))); });
 }
 
 Trainer::~Trainer() { model_.model->set_phase_hook({}); }
@@ -145,7 +253,7 @@ StepResult Trainer::step(const Dataset& data, std::vector<uint64_t> indices, int
   proximal_.add_gradients(loss_scale_.value());
   const at::Tensor nll_sum = sum_over_ranks(mine);
   clock_.enter(StepPhase::kNorm);
-  const at::Tensor square_sum = model_.parameters->gradient_square_sums();
+  const at::Tensor square_sum = model_.parameters->gradient_square_sum();
   clock_.enter(StepPhase::kOther);
   // The only point of a step at which the host waits for the GPU.
   const at::Tensor sums = at::cat({nll_sum, square_sum.view({1})}).to(at::kCPU);
@@ -180,18 +288,16 @@ StepResult Trainer::end_step(int64_t steps_done, const StepResult& mine) {
 StepResult Trainer::over_groups(const StepResult& mine) const {
   if (groups_.count() == 1) return mine;
   const auto tokens = static_cast<double>(mine.tokens);
-  at::Tensor sums = at::empty({6}, at::kDouble);
-  double* values = sums.mutable_data_ptr<double>();
-  values[0] = tokens;
-  values[1] = mine.loss * tokens;
-  values[2] = mine.grad_norm;
-  values[3] = mine.skipped ? 1 : 0;
-  values[4] = static_cast<double>(mine.trained_tokens);
-  values[5] = static_cast<double>(mine.trained_batches);
-  sums = sums.to(device_);
-  groups_.across().all_reduce(sums);
-  sums = sums.to(at::kCPU);
-  values = sums.mutable_data_ptr<double>();
+  const std::vector<double> sums{tokens,
+                                 mine.loss * tokens,
+                                 mine.grad_norm,
+                                 mine.skipped ? 1.0 : 0.0,
+                                 static_cast<double>(mine.trained_tokens),
+                                 static_cast<double>(mine.trained_batches)};
+  const at::Tensor on_device = at::tensor(sums, at::kDouble).to(device_);
+  groups_.across().all_reduce(on_device);
+  const at::Tensor host = on_device.to(at::kCPU);
+  const double* values = host.const_data_ptr<double>();
   StepResult all;
   all.tokens = std::llround(values[0]);
   all.loss = values[0] > 0 ? values[1] / values[0] : 0;
@@ -205,12 +311,9 @@ StepResult Trainer::over_groups(const StepResult& mine) const {
 
 Json Trainer::gather_counts() {
   const std::array<double, 2> scale = loss_scale_.state();
-  const at::Tensor mine = at::empty({kNumCounts}, at::kDouble);
-  double* values = mine.mutable_data_ptr<double>();
-  values[0] = static_cast<double>(optimizer_.num_steps());
-  values[1] = scale[0];
-  values[2] = scale[1];
-  values[3] = static_cast<double>(exchange_.tokens_since());
+  const std::vector<double> values{static_cast<double>(optimizer_.num_steps()), scale[0], scale[1],
+                                   static_cast<double>(exchange_.tokens_since())};
+  const at::Tensor mine = at::tensor(values, at::kDouble);
   const at::Tensor all = at::empty({groups_.count() * kNumCounts},
                                    at::TensorOptions().dtype(at::kDouble).device(device_));
   groups_.across().all_gather(all, mine.to(device_));
@@ -222,12 +325,12 @@ Json Trainer::gather_counts() {
   return counts;
 }
 
-void Trainer::restore_counts(const Json& counts, int64_t steps_since) {
+void Trainer::restore_counts(const Json& counts) {
   const auto mine =
       counts.at(static_cast<size_t>(groups_.index())).get<std::array<double, kNumCounts>>();
   optimizer_.set_num_steps(std::llround(mine[0]));
   loss_scale_.set_state({mine[1], mine[2]});
-  exchange_.set_since(std::llround(mine[3]), steps_since);
+  exchange_.set_tokens_since(std::llround(mine[3]));
 }
 
 }  // namespace xffl::train

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "group_exchange.h"
-#include "job_groups.h"
 #include "phase_clock.h"
 #include "xffl/base/json.h"
 #include "xffl/job/job_spec.h"
@@ -100,12 +99,10 @@ class Trainer {
   /// optimizer's step count, the loss scale, its good steps, and the tokens since the last
   /// exchange. Collective; the same on all ranks.
   Json gather_counts();
-  /// Restores the scalar state of this rank's group. `steps_since` counts the steps since the last
-  /// exchange.
-  void restore_counts(const Json& counts, int64_t steps_since);
+  /// Restores the scalar state of this rank's group.
+  void restore_counts(const Json& counts);
 
   shard::Adamw& optimizer() { return optimizer_; }
-  LossScale& loss_scale() { return loss_scale_; }
   GroupExchange& exchange() { return exchange_; }
 
  private:

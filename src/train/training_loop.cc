@@ -1,16 +1,17 @@
 #include "training_loop.h"
 
+#include <algorithm>
+#include <cmath>
+#include <numbers>
 #include <numeric>
 #include <string>
 #include <utility>
 
-#include "elapsed.h"
-#include "learning_rate.h"
+#include "phase_clock.h"
 #include "rank_sync.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/train/device.h"
-#include "xffl/train/foreign_error.h"
 
 namespace xffl::train {
 namespace {
@@ -28,6 +29,24 @@ double mean_of(const std::vector<double>& values) {
 
 }  // namespace
 
+double learning_rate(const job::TrainingSpec& training, int64_t step) {
+  const job::Schedule& schedule = training.schedule;
+  const double peak = training.learning_rate;
+  if (step < schedule.warmup_steps) {
+    return peak * static_cast<double>(step) / static_cast<double>(schedule.warmup_steps);
+  }
+  const int64_t total =
+      schedule.total_steps > 0 ? schedule.total_steps : training.first_step + training.steps;
+  const double length = static_cast<double>(std::max<int64_t>(1, total - schedule.warmup_steps));
+  const double progress =
+      std::clamp(static_cast<double>(step - schedule.warmup_steps) / length, 0.0, 1.0);
+  double ratio = 1.0;
+  if (schedule.kind == job::ScheduleKind::kLinear) ratio = 1.0 - progress;
+  if (schedule.kind == job::ScheduleKind::kCosine)
+    ratio = 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
+  return peak * (schedule.min_ratio + (1.0 - schedule.min_ratio) * ratio);
+}
+
 TrainingLoop::TrainingLoop(const job::JobSpec& spec, const JobContext& context,
                            const JobGroups& groups, Pipeline& pipeline, LoadedModel& model,
                            const TrainingData& data, const Validation& validation,
@@ -41,12 +60,11 @@ TrainingLoop::TrainingLoop(const job::JobSpec& spec, const JobContext& context,
       validation_(validation),
       stop_(stop),
       trainer_(model, spec.training, groups, pipeline, context.device),
-      store_(spec, context.group, context.device, model, trainer_, groups),
-      optimizer_state_(spec, context.group, context.device, model, trainer_, groups) {}
+      checkpoints_(spec, context.group, context.device, model, trainer_, groups) {}
 
 std::vector<double> TrainingLoop::resume() {
-  if (!store_.load(state_)) {
-    report_.optimizer_lost = optimizer_state_.load();
+  if (!checkpoints_.load(state_)) {
+    report_.optimizer_lost = checkpoints_.load_optimizer();
     return {};
   }
   last_saved_ = report_.steps;
@@ -105,7 +123,7 @@ void TrainingLoop::restore_best() {
   // The last model may be the best one without a snapshot, if writing the snapshot failed.
   const bool last_is_best = state_.measured_at == last && mean_of(state_.losses) < state_.best_loss;
   if (state_.best_steps == last || state_.best_steps < 0 || last_is_best) return;
-  if (!store_.load_best(state_)) return;
+  if (!checkpoints_.load_best(state_)) return;
   if (first_rank())
     log::info("best snapshot restored",
               {{"steps", report_.steps}, {"loss", state_.best_loss}, {"steps_done", last}});
@@ -123,7 +141,7 @@ void TrainingLoop::save_if_best(double loss) {
   report_.key = spec_.key;
   report_.base_model_sha256 = spec_.base_model_sha256;
   try {
-    store_.save_best(state_);
+    checkpoints_.save_best(state_);
   } catch (const std::exception& error) {
     state_.best_loss = best_before;
     state_.best_steps = steps_before;
@@ -209,7 +227,7 @@ void TrainingLoop::validate_if_due() {
 void TrainingLoop::save() {
   report_.key = spec_.key;
   report_.base_model_sha256 = spec_.base_model_sha256;
-  store_.save(state_);
+  checkpoints_.save(state_);
   last_saved_ = report_.steps;
   if (first_rank()) log::info("checkpoint saved", {{"steps", report_.steps}});
 }

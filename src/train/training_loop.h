@@ -6,21 +6,26 @@
 #include <optional>
 #include <vector>
 
-#include "checkpoint_store.h"
-#include "job_groups.h"
+#include "checkpoints.h"
+#include "group_exchange.h"
 #include "metrics.h"
-#include "optimizer_state.h"
 #include "rank_sync.h"
 #include "trainer.h"
-#include "training_data.h"
-#include "validation.h"
 #include "xffl/job/job_report.h"
 #include "xffl/job/job_spec.h"
 #include "xffl/tokens/sampler.h"
+#include "xffl/train/dataset.h"
+#include "xffl/train/evaluate.h"
 #include "xffl/train/loaded_model.h"
 #include "xffl/train/run_job.h"
 
 namespace xffl::train {
+
+/// The rate of the 0-based global step: a warm-up of peak * step / warmup_steps, then a constant,
+/// linear or cosine schedule from the peak to peak * min_ratio at total_steps and later. The
+/// formulas are those of Hugging Face's get_*_schedule_with_warmup, so the first step of a warm-up
+/// has the rate 0. total_steps 0 means the end of this job.
+double learning_rate(const job::TrainingSpec& training, int64_t step);
 
 class TrainingLoop {
  public:
@@ -52,9 +57,9 @@ class TrainingLoop {
   /// Saves a checkpoint unless the last step has one; collective.
   void save_if_unsaved();
   /// Saves the optimizer state for the next round; collective.
-  void save_optimizer() const { optimizer_state_.save(); }
+  void save_optimizer() const { checkpoints_.save_optimizer(); }
   /// Removes all checkpoints; called by one rank after the job's result is written.
-  void clear_checkpoints() const { store_.clear(); }
+  void clear_checkpoints() const { checkpoints_.clear(); }
 
  private:
   bool first_rank() const { return context_.group.rank() == 0; }
@@ -79,8 +84,7 @@ class TrainingLoop {
   const Validation& validation_;
   StopControl& stop_;
   Trainer trainer_;
-  CheckpointStore store_;
-  OptimizerState optimizer_state_;
+  Checkpoints checkpoints_;
   std::optional<MetricsFile> metrics_;
   std::optional<ProgressLine> progress_;
   TrainingState state_;  // its report has no key until it is saved

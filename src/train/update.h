@@ -2,15 +2,51 @@
 // weights (a delta); with LoRA a folder with the adapter alone, in PEFT's format.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 
-#include "master_stream.h"
+#include "host_copies.h"
+#include "xffl/comm/group.h"
 #include "xffl/job/job_spec.h"
+#include "xffl/llama/model_files.h"
+#include "xffl/shard/flat_parameters.h"
 #include "xffl/train/loaded_model.h"
+#include "xffl/train/pipeline.h"
 
 namespace xffl::train {
+
+/// The whole masters of a model, one unit at a time: shards are gathered, and other pipeline stages
+/// send their units to the first stage. Values are converted as they are read, so no unit is
+/// widened as a whole. Collective: rank 0 calls values() for every parameter in order, or finish();
+/// the other ranks call finish() and wait for rank 0 without a timeout, because writing a unit may
+/// take long.
+class MasterStream {
+ public:
+  /// `world` is the group of all ranks; its rank 0 writes.
+  MasterStream(const LoadedModel& model, comm::Group& world, Pipeline& pipeline, at::Device device);
+  /// The values of a parameter, valid until the next call; rank 0 only. A GPU rounds them to
+  /// `dtype` before the copy to the host.
+  llama::Values values(size_t index, at::ScalarType dtype = at::kFloat);
+  /// Takes part in gathering the remaining units.
+  void finish();
+
+ private:
+  void gather_up_to(int unit);
+  shard::UnitState gather(int unit);
+
+  const LoadedModel& model_;
+  comm::Group& world_;
+  Pipeline& pipeline_;
+  at::Device device_;
+  shard::FlatLayout layout_;  // of all units
+  int unit_ = -1;
+  shard::UnitState whole_;  // of that unit; float32 on a GPU
+  std::optional<HostWindow> window_;
+};
 
 /// Unpacks the job's base model if it comes packed, which hashes its files as they are written.
 /// Otherwise checks the files; also checks those of the adapter, if there is one. Throws kRejected

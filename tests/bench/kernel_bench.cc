@@ -24,12 +24,12 @@
 #include <string>
 
 #include "attention.h"
-#include "backends.h"
-#include "gpu_kernels.h"
+#include "backend_group.h"
 #include "on_cpu.h"
 #include "pointwise.h"
 #include "product.h"
 #include "xffl/base/json.h"
+#include "xffl/kernels/cuda/gpu.h"
 #include "xffl/llama/head_loss.h"
 #include "xffl/llama/rope.h"
 #include "xffl/llama/weight.h"
@@ -90,10 +90,10 @@ class Bench {
   }
 
   double seconds_of(int64_t times, const std::function<void()>& body) const {
-    train::synchronize(device_);
+    kernels::gpu::synchronize(device_);
     const auto begin = std::chrono::steady_clock::now();
     for (int64_t i = 0; i < times; ++i) body();
-    train::synchronize(device_);
+    kernels::gpu::synchronize(device_);
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
 
@@ -202,7 +202,8 @@ class Bench {
               const at::Tensor labels_R = labels(rows), nll_R = empty({rows}, at::kFloat);
               const at::Tensor logits_RV = random({rows, s_.vocabulary});
               return [=] {
-                if (!llama::gpu::cross_entropy(logits_RV, labels_R, nll_R, true, 1e-4))
+                if (!kernels::gpu::cross_entropy(logits_RV, labels_R, nll_R, llama::kIgnoreLabel,
+                                                 true, 1e-4))
                   cross_entropy_on_cpu(logits_RV, labels_R, nll_R);
               };
             });
@@ -407,13 +408,9 @@ class Bench {
                .pass = wide ? "fp32" : "bf16",
                .bytes = (wide ? 4 : 2) * elements},
               [&, this] {
-                return [parameters = flat(storage)] { parameters->gradient_square_sums(); };
+                return [parameters = flat(storage)] { parameters->gradient_square_sum(); };
               });
     }
-    measure({.name = "scale_gradients", .shape = shape, .pass = "fp32", .bytes = 8 * elements},
-            [&, this] {
-              return [parameters = flat(storages[0])] { parameters->scale_gradients(0.999); };
-            });
     measure({.name = "split_masters", .shape = shape, .bytes = 8 * elements}, [this] {
       return [master = random({s_.unit}, at::kFloat), weight = empty({s_.unit}, at::kBFloat16),
               remainder = empty({s_.unit}, at::kShort)] {

@@ -25,7 +25,7 @@ passes = ["forward", "input gradient", "weight gradient, fp32", "weight gradient
 assert products == {(layer, pass_) for layer in ("q", "k/v", "o", "gate/up", "down", "head") for pass_ in passes}
 names = {line["name"] for line in lines}
 expected = """gemm head_loss attention cross_entropy rms_norm add_rms_norm rms_norm_backward swiglu swiglu_backward rope rope_backward accumulate
-embedding_backward adamw gradient_norm scale_gradients split_masters join_masters all_reduce all_gather reduce_scatter""".split()
+embedding_backward adamw gradient_norm split_masters join_masters all_reduce all_gather reduce_scatter""".split()
 assert names == set(expected), names ^ set(expected)
 bad = subprocess.run([program, "--device", "abacus"], capture_output=True, text=True)
 assert bad.returncode == 2 and "abacus" in bad.stderr, bad

@@ -10,12 +10,13 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "master_stream.h"
+#include "update.h"
 #include "xffl/base/error.h"
 #include "xffl/base/json.h"
 #include "xffl/checkpoint/manifest.h"
 #include "xffl/comm/group.h"
-#include "xffl/llama/weights.h"
+#include "xffl/kernels/cuda/gpu.h"
+#include "xffl/llama/model_files.h"
 #include "xffl/train/device.h"
 #include "xffl/train/loaded_model.h"
 
@@ -24,10 +25,10 @@ namespace {
 using namespace xffl;
 
 double seconds_of(at::Device device, const std::function<void()>& body) {
-  train::synchronize(device);
+  kernels::gpu::synchronize(device);
   const auto begin = std::chrono::steady_clock::now();
   body();
-  train::synchronize(device);
+  kernels::gpu::synchronize(device);
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 

@@ -37,16 +37,6 @@ TEST_P(GroupContract, SumsEveryDtype) {
   });
 }
 
-TEST_P(GroupContract, BroadcastsFromAnyRank) {
-  run_ranks(GetParam(), [&](Group& group) {
-    for (int root = 0; root < group.size(); ++root) {
-      const at::Tensor tensor = at::full({3}, group.rank(), at::kFloat);
-      group.broadcast(tensor, root);
-      EXPECT_TRUE(tensor.eq(root).all().item<bool>());
-    }
-  });
-}
-
 TEST_P(GroupContract, GathersInRankOrder) {
   run_ranks(GetParam(), [&](Group& group) {
     const at::Tensor all_WS = at::zeros({group.size() * 2}, at::kFloat);

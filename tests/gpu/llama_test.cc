@@ -1,6 +1,7 @@
 // Reference: the same functions in float64 on the CPU, which tests/llama compares with autograd and
 // Hugging Face. On the GPU float32 and 16-bit tensors use the project's kernels.
 #include "gpu_test.h"
+#include "llama/model_steps.h"
 #include "pointwise.h"
 #include "xffl/llama/head_loss.h"
 #include "xffl/llama/model.h"
@@ -138,7 +139,7 @@ Trained gradients_of(const std::vector<at::Tensor>& values, at::Device device,
   labels[1].narrow(0, 100, 30).fill_(kIgnoreLabel);
   Trained result;
   const at::Tensor nll =
-      model.accumulate_gradients(tokens.to(device), labels.to(device), 1.0 / 230);
+      accumulate_gradients(model, tokens.to(device), labels.to(device), 1.0 / 230);
   result.nll_sum = nll.item<double>();
   for (int unit = 0; unit < model.num_units(); ++unit)
     for (const Weight& weight : model.weights(unit)) result.gradients.push_back(weight.gradient);

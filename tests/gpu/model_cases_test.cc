@@ -5,10 +5,11 @@
 #include <cmath>
 #include <utility>
 
-#include "embedding_rows.h"
+#include "llama/model_steps.h"
 #include "trainer_gpu.h"
 #include "xffl/checkpoint/lora.h"
 #include "xffl/llama/model.h"
+#include "xffl/llama/weight.h"
 
 namespace xffl::trainer_gpu {
 namespace {
@@ -72,15 +73,14 @@ Gradients run_backward(const checkpoint::LlamaConfig& config, const std::vector<
                        const RunOptions& options) {
   const std::vector<Weight> weights = make_weights(values, options);
   llama::Model model(config, weights, options.model);
-  model.clear_gradients();
+  llama::clear_gradients(model);
   Gradients result;
   for (const Inputs& inputs : micro_batches)
     result.nll_sum +=
-        model
-            .accumulate_gradients(inputs.tokens_BT.to(options.device),
-                                  inputs.labels_BT.to(options.device), scale, inputs.documents)
+        llama::accumulate_gradients(model, inputs.tokens_BT.to(options.device),
+                                    inputs.labels_BT.to(options.device), scale, inputs.documents)
             .item<double>();
-  model.finish_gradients();
+  llama::finish_gradients(model);
   for (const Weight& weight : weights) result.of_parameters.push_back(weight.gradient);
   return result;
 }

@@ -31,7 +31,7 @@ std::vector<at::Tensor> train(at::Device device, at::ScalarType dtype,
   FlatParameters flat(layout, options_on(device, dtype, storage));
   at::manual_seed(2);
   for (size_t i = 0; i < layout.size(); ++i)
-    flat.set_master_part(i, at::randn(layout[i].num_elements()));
+    flat.set_master_part(i, {0, layout[i].num_elements()}, at::randn(layout[i].num_elements()));
   flat.refresh_compute();
   Adamw optimizer(flat, {0.9, 0.95, 1e-8, 0.1, storage.moments});
   for (int step = 0; step < 10; ++step) {
@@ -82,9 +82,9 @@ TEST_F(ShardOnGpu, NormAndScaleEqualTheCpu) {
                                              {Masters::kFloat32, gradients}));
       at::manual_seed(4);
       for (size_t i = 0; i < layout.size(); ++i) flat.gradient(i).copy_(at::randn(layout[i].shape));
-      flat.scale_gradients(0.25);
-      sums[on_gpu ? 1 : 0] = flat.gradient_square_sum();
-      EXPECT_EQ(sums[on_gpu ? 1 : 0], flat.gradient_square_sum());
+      for (const UnitState& state : flat.states()) state.gradient_S.mul_(0.25);
+      sums[on_gpu ? 1 : 0] = flat.gradient_square_sum().item<double>();
+      EXPECT_EQ(sums[on_gpu ? 1 : 0], flat.gradient_square_sum().item<double>());
     }
     EXPECT_NEAR(sums[1] / sums[0], 1, 1e-6);
   }
@@ -109,7 +109,7 @@ std::vector<at::Tensor> train_offloaded(at::Device device, bool parameters_too) 
   FlatParameters flat(layout, options);
   at::manual_seed(6);
   for (size_t i = 0; i < layout.size(); ++i)
-    flat.set_master_part(i, at::randn(layout[i].num_elements()));
+    flat.set_master_part(i, {0, layout[i].num_elements()}, at::randn(layout[i].num_elements()));
   flat.refresh_compute();
   Adamw optimizer(flat, {0.9, 0.95, 1e-8, 0.1});
   std::vector<at::Tensor> found;
@@ -172,7 +172,7 @@ std::vector<at::Tensor> train_large_units(at::Device device, bool parameters_too
   at::manual_seed(9);
   const at::Tensor start = at::randn({kSide * kSide});
   for (size_t i = 0; i < layout.size(); ++i)
-    flat.set_master_part(i, start + static_cast<double>(i));
+    flat.set_master_part(i, {0, start.numel()}, start + static_cast<double>(i));
   flat.refresh_compute();
   Adamw optimizer(flat, {0.9, 0.95, 1e-8, 0.1});
   const Busy busy(device);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "xffl/checkpoint/llama_config.h"
+#include "xffl/kernels/cuda/gpu.h"
 #include "xffl/llama/parameters.h"
 #include "xffl/train/device.h"
 
@@ -19,14 +20,15 @@ namespace xffl::trainer_gpu {
 /// The first GPU in a CUDA build, else the CPU; XFFL_TEST_DEVICE=cpu chooses the CPU in both.
 inline at::Device test_device() {
   const char* wanted = std::getenv("XFFL_TEST_DEVICE");
-  if (!train::has_cuda() || (wanted != nullptr && std::string(wanted) == "cpu")) return at::kCPU;
+  if (!kernels::gpu::kBuiltIn || (wanted != nullptr && std::string(wanted) == "cpu"))
+    return at::kCPU;
   return {at::kCUDA, 0};
 }
 
 class TrainerGpu : public testing::Test {
  protected:
   void SetUp() override {
-    if (test_device().is_cuda() && train::list_gpus().empty())
+    if (test_device().is_cuda() && kernels::gpu::list().empty())
       GTEST_SKIP() << "no GPU is visible here (XFFL_TEST_DEVICE=cpu runs this test on the CPU)";
     // The tensors are too small for several threads, which would wait for each other on a busy CPU.
     at::set_num_threads(1);

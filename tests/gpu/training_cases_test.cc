@@ -6,13 +6,12 @@
 #include <numeric>
 #include <random>
 
-#include "checkpoint_store.h"
-#include "job_groups.h"
+#include "checkpoints.h"
 #include "support/temp_dir.h"
 #include "trainer.h"
 #include "trainer_gpu.h"
 #include "xffl/comm/group.h"
-#include "xffl/llama/weights.h"
+#include "xffl/llama/model_files.h"
 #include "xffl/train/generate.h"
 
 namespace xffl::trainer_gpu {
@@ -111,8 +110,11 @@ class Training {
   /// Float32 copies on the CPU, one for each unit.
   std::vector<at::Tensor> masters() {
     std::vector<at::Tensor> all;
-    for (int unit = 0; unit < model_.parameters->num_units(); ++unit)
-      all.push_back(model_.parameters->gather_masters(unit).to(at::kCPU, at::kFloat, false, true));
+    for (int unit = 0; unit < model_.parameters->num_units(); ++unit) {
+      const shard::UnitState whole = model_.parameters->gather_masters(unit);
+      all.push_back(shard::masters_of(whole, {0, whole.master_S.numel()})
+                        .to(at::kCPU, at::kFloat, false, true));
+    }
     return all;
   }
 
@@ -122,13 +124,13 @@ class Training {
     state.report.base_model_sha256 = spec_.base_model_sha256;
     state.report.trainer = "test";
     state.report.steps = static_cast<int64_t>(losses_.size());
-    with_store(files, [&](train::CheckpointStore& store) { store.save(state); });
+    with_store(files, [&](train::Checkpoints& store) { store.save(state); });
   }
   /// The number of steps of the checkpoint, 0 without one.
   int64_t load(const TrainingFiles& files) {
     train::TrainingState state;
     bool loaded = false;
-    with_store(files, [&](train::CheckpointStore& store) { loaded = store.load(state); });
+    with_store(files, [&](train::Checkpoints& store) { loaded = store.load(state); });
     return loaded ? state.report.steps : 0;
   }
 
@@ -138,7 +140,7 @@ class Training {
   template <class Use>
   void with_store(const TrainingFiles& files, const Use& use) {
     spec_.state_path = files.state();
-    train::CheckpointStore store(spec_, *world_, device_, model_, trainer_, groups_);
+    train::Checkpoints store(spec_, *world_, device_, model_, trainer_, groups_);
     use(store);
   }
 

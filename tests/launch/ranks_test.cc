@@ -91,10 +91,10 @@ TEST(RunRanks, PassesArgumentsUnchangedAndNoInput) {
 TEST(RunRanks, ReturnsTheExitCodeOfTheFirstFailureAndEndsTheOthers) {
   const ProcessResult result =
       launch(4,
-             "trap 'echo told; exit 9' TERM; [ $RANK = 2 ] && sleep 0.3 && exit 42\n"
+             "trap 'echo ended; exit 9' TERM; [ $RANK = 2 ] && sleep 0.3 && exit 42\n"
              "while :; do sleep 0.05; done");
   EXPECT_EQ(result.exit_code, 42);
-  EXPECT_THAT(sorted_lines(result.out), ElementsAre("[0] told", "[1] told", "[3] told"));
+  EXPECT_THAT(sorted_lines(result.out), ElementsAre("[0] ended", "[1] ended", "[3] ended"));
 }
 
 TEST(RunRanks, ReportsASignal) { EXPECT_EQ(launch(2, "kill -KILL $$").exit_code, 128 + SIGKILL); }

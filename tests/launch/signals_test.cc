@@ -88,9 +88,9 @@ TEST(LauncherSignals, TermThenKillAfterTheGrace) {
 }
 
 TEST(LauncherSignals, ASecondInterruptDoesNotWaitForTheGrace) {
-  Launcher launcher(2, std::string("trap 'touch told.$RANK' INT; ") + kReady, 600000);
+  Launcher launcher(2, std::string("trap 'touch interrupted.$RANK' INT; ") + kReady, 600000);
   launcher.signal(SIGINT);
-  await([&] { return launcher.exists("told.0") && launcher.exists("told.1"); });
+  await([&] { return launcher.exists("interrupted.0") && launcher.exists("interrupted.1"); });
   launcher.signal(SIGINT);
   EXPECT_EQ(launcher.wait(), 128 + SIGKILL);
 }

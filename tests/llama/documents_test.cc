@@ -1,12 +1,12 @@
 // Reference: each document of a packed sequence by itself.
-#include "xffl/llama/documents.h"
-
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include "model_steps.h"
 #include "small_model.h"
 #include "xffl/base/error.h"
-#include "xffl/llama/pass.h"
+#include "xffl/llama/model.h"
+#include "xffl/llama/rope.h"
 
 namespace xffl::llama {
 namespace {
@@ -46,7 +46,7 @@ double run_one_by_one(Model& model, const Packed& packed) {
       const auto part = [&](const at::Tensor& x_BT) {
         return x_BT.narrow(0, b, 1).narrow(1, start, length).contiguous();
       };
-      loss += model.accumulate_gradients(part(packed.tokens_BT), part(packed.labels_BT), 0.5)
+      loss += accumulate_gradients(model, part(packed.tokens_BT), part(packed.labels_BT), 0.5)
                   .item<double>();
       start += length;
     }
@@ -63,11 +63,11 @@ void expect_packed_equals_documents(at::ScalarType dtype, Recompute recompute, d
   ModelOptions options;
   options.recompute = recompute;
   Model one_by_one(config, alone), whole(config, together, options);
-  one_by_one.clear_gradients();
-  whole.clear_gradients();
+  clear_gradients(one_by_one);
+  clear_gradients(whole);
   const double expected = run_one_by_one(one_by_one, packed);
   const double found =
-      whole.accumulate_gradients(packed.tokens_BT, packed.labels_BT, 0.5, packed.documents)
+      accumulate_gradients(whole, packed.tokens_BT, packed.labels_BT, 0.5, packed.documents)
           .item<double>();
   EXPECT_NEAR(found / expected, 1, tolerance);
   for (size_t i = 0; i < alone.size(); ++i) {
@@ -76,10 +76,10 @@ void expect_packed_equals_documents(at::ScalarType dtype, Recompute recompute, d
         (together[i].gradient - want).norm().item<double>() / want.norm().item<double>();
     EXPECT_LT(error, tolerance) << i;
   }
-  const at::Tensor nll_BT = whole.nll(packed.tokens_BT, packed.labels_BT, packed.documents);
+  const at::Tensor nll_BT = nll(whole, packed.tokens_BT, packed.labels_BT, packed.documents);
   EXPECT_NEAR(nll_BT.sum().item<double>() / expected, 1, std::max(tolerance, 1e-6));
   const double unmasked =
-      whole.nll(packed.tokens_BT, packed.labels_BT).sum().item<double>() / expected;
+      nll(whole, packed.tokens_BT, packed.labels_BT).sum().item<double>() / expected;
   EXPECT_GT(std::fabs(unmasked - 1), 1e-3) << "the mask should matter";
 }
 

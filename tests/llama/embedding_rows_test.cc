@@ -1,7 +1,7 @@
-#include "embedding_rows.h"
-
 #include <gtest/gtest.h>
 #include <torch/types.h>
+
+#include "xffl/llama/weight.h"
 
 namespace xffl::llama {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "attention.h"
 #include "on_cpu.h"
-#include "onednn_linear.h"
 #include "pointwise.h"
+#include "product.h"
 
 namespace xffl::llama {
 namespace {
@@ -311,7 +311,7 @@ TEST(Accumulate, OverwritesThenAdds) {
   }
 }
 
-// All strides are correct, whatever the processor prefers.
+// All strides are correct on every processor.
 TEST(OnednnLinear, TakesFactorsOfAnyStrides) {
   const at::Tensor x = random({40, 24}, 1).to(at::kFloat), w = random({70, 24}, 2).to(at::kFloat);
   if (!onednn_is_faster(x)) GTEST_SKIP() << "not an AMD processor with AVX-512: MKL multiplies";

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 
+#include "model_steps.h"
 #include "small_model.h"
 
 namespace xffl::llama {
@@ -101,9 +102,9 @@ void expect_model_equals_reference(const checkpoint::LlamaConfig& config) {
   (expected * scale).backward();
 
   Model model(config, weights);
-  model.clear_gradients();
-  const at::Tensor found = model.accumulate_gradients(data.tokens_BT, data.labels_BT, scale);
-  model.finish_gradients();
+  clear_gradients(model);
+  const at::Tensor found = accumulate_gradients(model, data.tokens_BT, data.labels_BT, scale);
+  finish_gradients(model);
   EXPECT_NEAR(found.item<double>(), expected.item<double>(), 1e-8 * expected.item<double>());
   for (size_t i = 0; i < specs.size(); ++i) {
     const at::Tensor want = plain[specs[i].name].grad();
@@ -111,7 +112,7 @@ void expect_model_equals_reference(const checkpoint::LlamaConfig& config) {
         (weights[i].gradient - want).norm().item<double>() / want.norm().item<double>();
     EXPECT_LT(error, 1e-9) << specs[i].name;
   }
-  EXPECT_NEAR(model.nll(data.tokens_BT, data.labels_BT).sum().item<double>(),
+  EXPECT_NEAR(nll(model, data.tokens_BT, data.labels_BT).sum().item<double>(),
               expected.item<double>(), 1e-6);
 }
 
@@ -146,9 +147,9 @@ TEST(Model, PaddingChangesNothing) {
   for (size_t i = 0; i < values.size(); ++i) weights[i].value = values[i];
   Model model(config, weights);
   const Data data = make_data(config.vocab_size);
-  const at::Tensor padded = model.nll(data.tokens_BT, data.labels_BT)[1].narrow(0, 0, 6);
-  const at::Tensor alone = model.nll(data.tokens_BT.narrow(0, 1, 1).narrow(1, 0, 6),
-                                     data.labels_BT.narrow(0, 1, 1).narrow(1, 0, 6))[0];
+  const at::Tensor padded = nll(model, data.tokens_BT, data.labels_BT)[1].narrow(0, 0, 6);
+  const at::Tensor alone = nll(model, data.tokens_BT.narrow(0, 1, 1).narrow(1, 0, 6),
+                               data.labels_BT.narrow(0, 1, 1).narrow(1, 0, 6))[0];
   EXPECT_LT((padded - alone).abs().max().item<double>(), 1e-9);
 }
 
@@ -165,10 +166,10 @@ TEST(Model, RecomputingGivesTheSameBits) {
       ModelOptions options;
       options.recompute = mode;
       Model model(config, weights, options);
-      model.clear_gradients();
+      clear_gradients(model);
       const double loss =
-          model.accumulate_gradients(data.tokens_BT, data.labels_BT, 0.5).item<double>();
-      model.finish_gradients();
+          accumulate_gradients(model, data.tokens_BT, data.labels_BT, 0.5).item<double>();
+      finish_gradients(model);
       if (mode == Recompute::kNone) {
         expected = weights;
         expected_loss = loss;

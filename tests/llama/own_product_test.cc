@@ -1,7 +1,5 @@
 // Reference: the product of the same bfloat16 values in float64. LibTorch's product, the default,
 // is compared in the same way.
-#include "own_product.h"
-
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,3 @@
-#include "xffl/llama/weights.h"
-
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,6 +5,7 @@
 
 #include "support/temp_dir.h"
 #include "xffl/base/error.h"
+#include "xffl/llama/model_files.h"
 
 namespace xffl::llama {
 namespace {

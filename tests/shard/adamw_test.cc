@@ -122,7 +122,8 @@ std::vector<at::Tensor> stepped(const Storage& storage) {
   FlatParameters flat(layout, options);
   at::manual_seed(3);
   for (size_t i = 0; i < layout.size(); ++i)
-    flat.set_master_part(i, at::randn({layout[i].num_elements()}).to(at::kBFloat16).to(at::kFloat));
+    flat.set_master_part(i, {0, layout[i].num_elements()},
+                         at::randn({layout[i].num_elements()}).to(at::kBFloat16).to(at::kFloat));
   flat.refresh_compute();
   Adamw optimizer(flat, {0.9, 0.95, 1e-8, 0.1, storage.moments});
   for (int step = 0; step < 10; ++step) {
@@ -169,7 +170,7 @@ TEST(Adamw, Bf16WeightsTrackTorchsFusedStep) {
   options.masters = Masters::kNone;
   FlatParameters flat(layout, options);
   at::manual_seed(5);
-  flat.set_master_part(0, at::randn({300 * 65}));
+  flat.set_master_part(0, {0, 300 * 65}, at::randn({300 * 65}));
   flat.refresh_compute();
   std::vector<at::Tensor> w{flat.compute(0).clone()}, m{at::zeros_like(w[0])}, v{m[0].clone()};
   Adamw optimizer(flat, {0.9, 0.95, 1e-8, 0.1, at::kBFloat16});
@@ -194,7 +195,7 @@ TEST(Adamw, NormOfBf16GradientsIsTheNormOfTheirValues) {
     flat.gradient(i).normal_(0, 3);
     expected += flat.gradient(i).to(at::kDouble).square().sum().item<double>();
   }
-  EXPECT_NEAR(flat.gradient_square_sum() / expected, 1, 1e-6);
+  EXPECT_NEAR(flat.gradient_square_sum().item<double>() / expected, 1, 1e-6);
 }
 
 }  // namespace

@@ -44,11 +44,11 @@ TEST(FlatParameters, TheNormIsGlobalAndExact) {
     flat.gradient(i).normal_(0, 3);
     square_sum += flat.gradient(i).to(at::kDouble).square().sum().item<double>();
   }
-  EXPECT_NEAR(flat.gradient_square_sum() / square_sum, 1, 1e-6);
-  flat.scale_gradients(0.5);
-  EXPECT_NEAR(flat.gradient_square_sum() / square_sum, 0.25, 1e-6);
+  EXPECT_NEAR(flat.gradient_square_sum().item<double>() / square_sum, 1, 1e-6);
+  for (const UnitState& state : flat.states()) state.gradient_S.mul_(0.5);
+  EXPECT_NEAR(flat.gradient_square_sum().item<double>() / square_sum, 0.25, 1e-6);
   flat.gradient(4)[1].fill_(NAN);
-  EXPECT_TRUE(std::isnan(flat.gradient_square_sum()));
+  EXPECT_TRUE(std::isnan(flat.gradient_square_sum().item<double>()));
 }
 
 TEST(FlatParameters, FrozenParametersHaveOneCopyInTheComputeDtype) {
@@ -78,11 +78,11 @@ TEST(FlatParameters, UnitsMayBeEmpty) {
         flat.close_gradients(unit);
       }
       flat.finish_gradients();
-      EXPECT_NEAR(flat.gradient_square_sum(), 4 * (35 + 12), 1e-3);
+      EXPECT_NEAR(flat.gradient_square_sum().item<double>(), 4 * (35 + 12), 1e-3);
       adamw.step(0.1);
       for (const int unit : {0, 1, 2}) flat.gather(unit);
       EXPECT_NEAR(flat.compute(1).mean().item<double>(), -0.1, 1e-5);
-      EXPECT_EQ(flat.gather_masters(1).numel(), 0);
+      EXPECT_EQ(whole_masters(flat, 1).numel(), 0);
     }
   });
 }
@@ -146,7 +146,8 @@ Outcome train(FlatParameters& flat, int rank, at::ScalarType moments) {
     const Range range = flat.master_range(i);
     const at::Tensor whole =
         at::arange(flat.layout().places()[i].num_elements, at::kFloat).remainder(7) - 3;
-    if (range.count > 0) flat.set_master_part(i, whole.narrow(0, range.begin, range.count) / 5);
+    if (range.count > 0)
+      flat.set_master_part(i, {0, range.count}, whole.narrow(0, range.begin, range.count) / 5);
   }
   flat.refresh_compute();
   Adamw optimizer(flat, {0.9, 0.95, 1e-8, 0.1, moments});
@@ -155,8 +156,8 @@ Outcome train(FlatParameters& flat, int rank, at::ScalarType moments) {
     for (int micro_batch = 0; micro_batch < 2; ++micro_batch)
       work_micro_batch(flat, rank, step, micro_batch);
     flat.finish_gradients();
-    outcome.square_sums.push_back(flat.gradient_square_sum());
-    flat.scale_gradients(0.3);
+    outcome.square_sums.push_back(flat.gradient_square_sum().item<double>());
+    for (const UnitState& state : flat.states()) state.gradient_S.mul_(0.3);
     optimizer.step(0.01 * (step + 1));
   }
   for (size_t i = 0; i < flat.size(); ++i) {
@@ -337,7 +338,6 @@ class CountingGroup final : public comm::Group {
   int size() const override { return 2; }
   std::string name() const override { return "counting"; }
   void all_reduce(at::Tensor tensor) override { tensor.mul_(2); }
-  void broadcast(at::Tensor, int) override {}
   comm::Pending start_all_gather(at::Tensor all_WS, at::Tensor mine_S) override {
     all_WS.copy_(mine_S.repeat({2}));
     return {};

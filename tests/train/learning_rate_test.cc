@@ -1,8 +1,8 @@
-#include "learning_rate.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
+
+#include "training_loop.h"
 
 namespace xffl::train {
 namespace {

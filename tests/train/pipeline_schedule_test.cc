@@ -1,12 +1,12 @@
 // References: figures 2 of Huang et al., 2019, and 3 and 4 of Narayanan et al., 2021, by hand; and
 // a simulation of the messages between stages: a rank waits for each message that it receives, and
 // for the arrival of its previous message in the same direction.
-#include "pipeline_schedule.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <string>
+
+#include "xffl/train/pipeline.h"
 
 namespace xffl::train {
 namespace {

@@ -12,7 +12,7 @@
 #include "support/thrown.h"
 #include "trainer.h"
 #include "update.h"
-#include "xffl/llama/weights.h"
+#include "xffl/llama/model_files.h"
 #include "xffl/tokens/sampler.h"
 #include "xffl/train/evaluate.h"
 

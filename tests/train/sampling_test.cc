@@ -1,11 +1,10 @@
 // Reference: the definitions of Hugging Face's logits processors, by hand; draws by Pearson's test.
-#include "xffl/train/sampling.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "xffl/base/error.h"
+#include "xffl/train/generate.h"
 
 namespace xffl::train {
 namespace {

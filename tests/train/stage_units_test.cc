@@ -1,9 +1,8 @@
 // References: cuts by hand.
-#include "xffl/train/stage_units.h"
-
 #include <gtest/gtest.h>
 
 #include "support/thrown.h"
+#include "xffl/train/pipeline.h"
 
 namespace xffl::train {
 namespace {

@@ -290,17 +290,17 @@ def test_an_error_of_one_rank_ends_and_reaches_the_others(setting):
     assert "a rank died" in outcome.output[1] and "damaged.tokens" not in outcome.output[1]
 
 
-@pytest.mark.parametrize("world_size,groups,changes,words", [
+@pytest.mark.parametrize("world_size,groups,changes,expected", [
     (3, dict(count=2), {}, "does not divide the 3 ranks"),
     (2, dict(count=2, exchange="gradients", interval=2), {}, "gradients are exchanged in every step"),
     (2, dict(count=2, exchange="gradients", outer=dict(kind="nesterov")), {}, "training.groups.outer"),
     (2, dict(count=2, interval=4), dict(validation_interval=6), "training.validation_interval is 6"),
     (2, dict(count=2), dict(train_paths=None), "holds no sequence for group 2"),
 ])
-def test_invalid_settings_are_rejected_by_name(setting, tmp_path, world_size, groups, changes, words):
+def test_invalid_settings_are_rejected_by_name(setting, tmp_path, world_size, groups, changes, expected):
     folder, job = setting
     train = ["a", "b"]
     if "train_paths" in changes:  # one sequence for two groups
         train, changes = [harness.write_tokens(folder / "one.tokens", harness.make_sequences(1))], {}
     outcome = harness.train(job(train, groups=groups, **changes), world_size, check=False, XFFL_COMM_TIMEOUT="20")
-    assert outcome.report is None and any(words in output for output in outcome.output), outcome.output
+    assert outcome.report is None and any(expected in output for output in outcome.output), outcome.output

@@ -128,7 +128,7 @@ def test_a_killed_job_resumes_with_any_number_of_stages(setting, first, second):
         assert again.report["update_sha256"] == expect.report["update_sha256"]
 
 
-REFUSED = {
+INVALID = {
     "stages": (2, dict(pipeline=pipeline(3)), "which does not divide the 2 ranks"),
     "units": (8, dict(pipeline=pipeline(8)), "the model has 6 units"),
     "full": (2, dict(pipeline=pipeline(2), sharding="full"), "with sharding 'full'"),
@@ -137,12 +137,12 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", INVALID)
 def test_unsupported_settings_are_rejected_by_name(setting, name):
-    world_size, changes, words = REFUSED[name]
+    world_size, changes, expected = INVALID[name]
     outcome = harness.train(setting.job(f"refused_{name}", **changes), world_size, check=False)
     assert outcome.report is None and 0 not in outcome.codes
-    assert all(words in output for output in outcome.output), outcome.output
+    assert all(expected in output for output in outcome.output), outcome.output
 
 
 def test_a_tied_head_is_rejected(setting, tmp_path):

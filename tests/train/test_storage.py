@@ -142,7 +142,7 @@ def test_pure_bf16_follows_hugging_face_in_pure_bf16(setting):
     assert any("lost" in output for output in outcome.output), "the rounding loss of small steps is logged"
 
 
-REFUSED = {
+INVALID = {
     "masters is split, but training.precision is fp32": dict(precision="fp32", **SPLIT),
     "masters is none, but training.precision is fp16": dict(precision="fp16", masters="none"),
     "moment_dtype is bf16, but training.precision is fp32": dict(precision="fp32", moment_dtype="bf16"),
@@ -152,10 +152,10 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("words", REFUSED)
-def test_invalid_settings_are_rejected_by_name(setting, words):
-    outcome = harness.train(setting.job("refused/" + words.replace(" ", "-"), **REFUSED[words]), check=False)
-    assert outcome.report is None and "training." + words in outcome.output[0]
+@pytest.mark.parametrize("expected", INVALID)
+def test_invalid_settings_are_rejected_by_name(setting, expected):
+    outcome = harness.train(setting.job("invalid/" + expected.replace(" ", "-"), **INVALID[expected]), check=False)
+    assert outcome.report is None and "training." + expected in outcome.output[0]
 
 
 def test_groups_that_exchange_weights_need_masters(setting):

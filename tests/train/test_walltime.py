@@ -32,15 +32,15 @@ def read_until(stream, text, lines):
     raise AssertionError(f"the output ended without '{text}': {lines}")
 
 
-def signal_when(job, world_size, numbers, rank, said=None, steps=0, seconds=20, **options):
+def signal_when(job, world_size, numbers, rank, after_line=None, steps=0, seconds=20, **options):
     """Sends `numbers` to one rank after rank 0 logged a text or did some steps; waits at most `seconds` for the end."""
     ranks = harness.start_ranks(job, world_size, **options)
     lines = []
     killer = threading.Timer(120, lambda: [r.kill() for r in ranks])
     killer.start()
     try:
-        if said:
-            read_until(ranks[0].stdout, said, lines)
+        if after_line:
+            read_until(ranks[0].stdout, after_line, lines)
         metrics = job.parent / "metrics.jsonl"
         while steps and (not metrics.exists() or metrics.read_text().count("\n") < steps):
             assert all(r.poll() is None for r in ranks), ranks[0].communicate()[0]
@@ -81,7 +81,7 @@ def test_before_the_first_step_there_is_nothing_to_save(setting, world_size, num
     folder, base, base_hash, tokens = setting
     slow = harness.write_tokens(folder / "slow.tokens", SLOW)
     job = harness.make_job(folder / "job", base, base_hash, tokens, [("slow", slow)])
-    outcome = signal_when(job, world_size, [number], world_size - 1, said="job loaded")
+    outcome = signal_when(job, world_size, [number], world_size - 1, after_line="job loaded")
     assert outcome.codes == [75] * world_size, outcome.output
     assert "before the first step" in outcome.output[0]
     assert outcome.report is None and not (job.parent / "update").exists()
@@ -93,7 +93,7 @@ def test_a_signal_in_the_last_validation_skips_the_remaining_sets(setting, world
     slow = harness.write_tokens(folder / "slow.tokens", SLOW)
     sets = [("it", tokens), ("slow", slow)]
     job = harness.make_job(folder / "job", base, base_hash, tokens, sets, steps=2)
-    outcome = signal_when(job, world_size, [signal.SIGUSR1], world_size - 1, said="set=it  when=after")
+    outcome = signal_when(job, world_size, [signal.SIGUSR1], world_size - 1, after_line="set=it  when=after")
     assert outcome.codes == [0] * world_size, outcome.output
     assert outcome.report["steps"] == 2 and outcome.report["stopped_early"] is True
     assert [result["name"] for result in outcome.report["validation"]] == ["it"]

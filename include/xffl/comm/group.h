@@ -47,8 +47,6 @@ class Group {
 
   /// Replaces `tensor` by the sum over ranks.
   virtual void all_reduce(at::Tensor tensor) = 0;
-  /// Replaces `tensor` by the tensor of rank `root`.
-  virtual void broadcast(at::Tensor tensor, int root) = 0;
   /// `all_WS` has size() times the elements of `mine_S`: the ranks' tensors in rank order.
   /// mine_S may be this rank's part of all_WS.
   virtual Pending start_all_gather(at::Tensor all_WS, at::Tensor mine_S) = 0;

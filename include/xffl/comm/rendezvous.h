@@ -24,8 +24,8 @@ struct Rendezvous {
   int rank = 0;
   int world_size = 1;
   int local_rank = 0;  // among the ranks of this machine: picks the GPU
-  int local_world_size =
-      1;  // ranks on this machine, which share its cores; world_size if no variable tells
+  /// Ranks on this machine, which share its cores; world_size if no variable gives the number.
+  int local_world_size = 1;
   std::string master_address;
   int master_port = 0;
   std::chrono::seconds timeout{600};

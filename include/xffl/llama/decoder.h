@@ -21,8 +21,6 @@ class Decoder {
   /// position beyond the capacity, throws kInternal. Equal to Model::hidden times the head.
   at::Tensor feed(const std::vector<int64_t>& ids);
 
-  int64_t num_positions() const { return num_positions_; }
-
  private:
   at::Tensor embed(const std::vector<int64_t>& ids);
   at::Tensor attention(const at::Tensor& x_BTD, int layer);

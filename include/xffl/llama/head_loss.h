@@ -7,10 +7,22 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "xffl/llama/phase.h"
+#include <functional>
+
 #include "xffl/llama/weight.h"
 
 namespace xffl::llama {
+
+/// The phases of a step, for clocks.
+enum class Phase {
+  kForward,   // embedding and blocks
+  kHead,      // the final norm, the logits and the cross-entropy
+  kBackward,  // all gradients, the head's included
+};
+
+/// The computing thread calls it at the beginning of a phase: after all earlier work of the device,
+/// before the phase's own work. Chunks of the head alternate between kHead and kBackward.
+using PhaseHook = std::function<void(Phase)>;
 
 inline constexpr int64_t kIgnoreLabel = -100;
 

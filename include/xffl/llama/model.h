@@ -18,15 +18,15 @@
 #include <vector>
 
 #include "xffl/checkpoint/llama_config.h"
-#include "xffl/llama/documents.h"
+#include "xffl/job/job_spec.h"
 #include "xffl/llama/head_loss.h"
 #include "xffl/llama/parameters.h"
-#include "xffl/llama/phase.h"
 #include "xffl/llama/rope.h"
 #include "xffl/llama/weight.h"
 
 namespace xffl::llama {
 
+struct Block;
 struct LoraDropout;
 
 /// The purpose of a use of a unit's weights.
@@ -46,7 +46,7 @@ struct UnitHooks {
 
 /// The activations that backward recomputes, with the same bits: kCheap the outputs of norms and of
 /// SwiGLU, kFull a whole block from its input.
-enum class Recompute { kNone, kCheap, kFull };
+using job::Recompute;
 
 struct ModelOptions {
   UnitHooks hooks;
@@ -91,32 +91,15 @@ class Model {
   /// The hidden states after the final norm; tokens are int64.
   at::Tensor hidden(const at::Tensor& tokens_BT, const Documents& documents = {});
 
-  /// Forward and backward: adds the gradients of scale * (sum of the labels' NLL) to the weights.
-  /// Returns the sum of the NLL, a float64 scalar. labels_BT[b][t] is the token that position t
-  /// predicts, or kIgnoreLabel.
-  at::Tensor accumulate_gradients(const at::Tensor& tokens_BT, const at::Tensor& labels_BT,
-                                  double scale, const Documents& documents = {});
-
-  /// The NLL of each label in float32, 0 for kIgnoreLabel; no gradients.
-  at::Tensor nll(const at::Tensor& tokens_BT, const at::Tensor& labels_BT,
-                 const Documents& documents = {}) {
-    return stage_nll({}, tokens_BT, labels_BT, documents);
-  }
-  /// This stage's part of nll(): takes the previous stage's output (undefined in the first stage)
-  /// and returns this stage's output, of the same shape; the last stage returns the NLL.
+  /// Takes the previous stage's output (undefined in the first stage) and returns this stage's
+  /// output, of the same shape; the last stage returns the NLL of each label in float32, 0 for
+  /// kIgnoreLabel. No gradients.
   at::Tensor stage_nll(at::Tensor x_BTD, const at::Tensor& tokens_BT, const at::Tensor& labels_BT,
                        const Documents& documents);
-
-  /// The next accumulate_gradients overwrites the gradients.
-  void clear_gradients();
-  /// Zeroes the gradients without an addition since clear_gradients().
-  void finish_gradients();
 
  private:
   friend class Pass;
   friend class Decoder;
-  struct Block;
-  class Use;
   void enter(Phase phase) const {
     if (phase_hook_) phase_hook_(phase);
   }
@@ -143,6 +126,56 @@ class Model {
   PhaseHook phase_hook_;
   RopeTable rope_table_;
   at::Tensor logits_RV_;  // kept from step to step: see head_loss
+};
+
+/// One micro-batch's forward and backward through this process's units.
+///
+/// In a pipeline's stage, other micro-batches may run between forward and backward. Activations are
+/// kept per block: a block's activations are freed right after its backward.
+class Pass {
+ public:
+  /// For the gradients of scale * (sum of the labels' NLL). The first stage needs tokens, the last
+  /// stage labels, and all stages documents. labels_BT[b][t] is the token that position t predicts,
+  /// or kIgnoreLabel. `targets` are the targets of the flattened labels.
+  Pass(Model& model, at::Tensor tokens_BT, at::Tensor labels_BT, double scale,
+       Documents documents = {}, Targets targets = {})
+      : model_(model),
+        tokens_BT_(std::move(tokens_BT)),
+        labels_BT_(std::move(labels_BT)),
+        scale_(scale),
+        documents_(std::move(documents)),
+        targets_(std::move(targets)) {}
+
+  /// Takes the previous stage's output (undefined in the first stage) and returns this stage's
+  /// output, before the final norm.
+  at::Tensor forward(at::Tensor x_BTD);
+  /// Takes the gradient of forward's result (undefined in the last stage, which computes the loss
+  /// here) and returns the gradient of forward's input (undefined in the first stage). Adds to the
+  /// weights' gradients.
+  at::Tensor backward(at::Tensor grad_BTD);
+  /// The last stage's sum of the NLL, a float64 scalar, after backward.
+  const at::Tensor& nll_sum() const { return nll_sum_; }
+
+ private:
+  struct BlockTape {
+    at::Tensor input_BTD;
+    at::Tensor output_BTD;  // undefined: backward recomputes it
+  };
+  at::Tensor block_forward(int unit, const at::Tensor& x_BTD);
+  at::Tensor block_backward(int unit, const at::Tensor& grad_BTD);
+  at::Tensor head_backward();
+  void embedding_backward(const at::Tensor& grad_BTD);
+
+  Model& model_;
+  at::Tensor tokens_BT_;
+  at::Tensor labels_BT_;
+  double scale_;
+  Documents documents_;
+  Targets targets_;
+  Positions where_;  // set by forward
+  std::vector<BlockTape> tape_;
+  at::Tensor trunk_BTD_;  // the last block's output
+  at::Tensor nll_sum_;
 };
 
 }  // namespace xffl::llama

@@ -1,14 +1,23 @@
-// Rotary position embedding (Su et al., 2021) in the variants default, linear and llama3, with the
-// numerics of Hugging Face's transformers: angles in float32, cosine and sine rounded to the
-// activations' dtype.
+// Positions: the documents in packed sequences, and rotary position embedding (Su et al., 2021) in
+// the variants default, linear and llama3, with the numerics of Hugging Face's transformers: angles
+// in float32, cosine and sine rounded to the activations' dtype.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include "xffl/checkpoint/llama_config.h"
-#include "xffl/llama/documents.h"
 
 namespace xffl::llama {
+
+/// The first tokens of the documents in packed sequences: attention stays inside a document, and
+/// positions count from its first token. The model then gives the results of separate documents.
+struct Documents {
+  /// int64 on the CPU, contiguous: for each of B T positions the position of its document's first
+  /// token, in the same sequence; ascending along T. Undefined: each sequence is one document.
+  at::Tensor starts_BT;
+
+  bool defined() const { return starts_BT.defined(); }
+};
 
 /// Radians per position for each of the head_dim / 2 rotated pairs: float32 on the CPU.
 at::Tensor rope_frequencies(const checkpoint::Rope& rope, int64_t head_dim);

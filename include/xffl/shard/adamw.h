@@ -40,11 +40,10 @@ class Adamw {
   void set_num_steps(int64_t steps) { num_steps_ = steps; }
 
  private:
-  bool step_on_cpu(double learning_rate, double gradient_factor);
   void step_on_range(size_t unit, const Range& range, const at::Tensor& copy, double learning_rate,
                      double gradient_factor);
   void step_and_send(size_t unit, double learning_rate, double gradient_factor);
-  bool step_on_gpu(double learning_rate, double gradient_factor);
+  bool step_on_unit(size_t unit, double learning_rate, double gradient_factor);
 
   FlatParameters& parameters_;
   AdamwOptions options_;

@@ -23,11 +23,15 @@
 #include <vector>
 
 #include "xffl/comm/group.h"
+#include "xffl/job/job_spec.h"
 #include "xffl/shard/flat_layout.h"
-#include "xffl/shard/masters.h"
 #include "xffl/shard/side_stream.h"
 
 namespace xffl::shard {
+
+/// The storage of the numbers that the optimizer updates. kSplit and kNone require a compute dtype
+/// of bfloat16.
+using job::Masters;
 
 /// The buffers that are split over the shard group; each line implies the lines above.
 struct Sharded {
@@ -75,6 +79,29 @@ struct UnitState {
   int64_t num_decayed = 0;  // elements [0, num_decayed) decay
 };
 
+/// A view of elements `range`; undefined for an undefined tensor.
+at::Tensor part_of(const at::Tensor& x, const Range& range);
+
+/// Elements `range` of a unit's part in float32: the masters themselves if they are float32, else a
+/// copy.
+at::Tensor masters_of(const UnitState& state, const Range& range);
+/// Stores float32 values from any device as elements `range`; does nothing if the values are the
+/// masters themselves. refresh_compute() updates a separate copy.
+void set_masters(const UnitState& state, const Range& range, const at::Tensor& values);
+
+/// Reads float32 values of a unit's elements from `begin` on. For masters on the host; several
+/// threads may call it at once.
+void read_masters(const UnitState& state, int64_t begin, std::span<float> out);
+/// Stores such values, and rounds them into a copy on the host.
+void store_masters(const UnitState& state, int64_t begin, std::span<const float> values);
+
+/// A new float32 tensor. The weight (bfloat16) is the master rounded to nearest, ties away from
+/// zero, and the remainder (int16) the lower half of the master's bits: exact for every number and
+/// infinity.
+at::Tensor join_masters(const at::Tensor& weight, const at::Tensor& remainder);
+/// Splits into `weight` and `remainder`, on the same device as `master`.
+void split_masters(const at::Tensor& master, const at::Tensor& weight, const at::Tensor& remainder);
+
 class FlatParameters {
  public:
   FlatParameters(const std::vector<Parameter>& parameters, const FlatOptions& options,
@@ -89,18 +116,14 @@ class FlatParameters {
   Range master_range(size_t index) const;
   /// Those masters in their stored dtype, one-dimensional, without remainders.
   at::Tensor master_part(size_t index) const;
-  /// Sets them to float32 values; see set_masters().
-  void set_master_part(size_t index, const at::Tensor& values);
   /// Sets some of those masters, from the `begin`th on, and their copy on the host. For masters on
   /// the host; several threads may call it at once.
   void store_master_part(size_t index, int64_t begin, std::span<const float> values);
   /// Sets elements [range.begin, ...) of a parameter, from any device, like set_masters().
   void set_master_part(size_t index, const Range& range, const at::Tensor& values);
-  /// A unit's whole masters in float32: a copy if they are sharded or stored in another dtype.
-  /// Collective in the shard group.
-  at::Tensor gather_masters(int unit);
-  /// The same in their stored dtypes: the masters, and the remainders if there are any.
-  UnitState gather_stored_masters(int unit);
+  /// A unit's whole masters in their stored dtypes, and the remainders if there are any. Collective
+  /// in the shard group.
+  UnitState gather_masters(int unit);
   /// A parameter's view into such a buffer.
   at::Tensor view(const at::Tensor& flat_P, size_t index) const;
 
@@ -126,10 +149,8 @@ class FlatParameters {
   /// The sum of the squares of all gradients, of all stages, accumulated in float64 unit by unit:
   /// the same bits on all ranks of the shard group and of the pipeline, and for all modes of
   /// sharding and numbers of stages. Collective.
-  double gradient_square_sum() const;
-  /// The same as a scalar on the device; the host does not wait for it.
-  at::Tensor gradient_square_sums() const;
-  void scale_gradients(double factor);
+  /// A scalar on the device; the host does not wait for it.
+  at::Tensor gradient_square_sum() const;
 
   std::vector<UnitState>& states() { return states_; }
   const std::vector<UnitState>& states() const { return states_; }

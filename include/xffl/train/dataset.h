@@ -1,4 +1,4 @@
-// A data set of token shards, and its batches.
+// A data set of token shards, its batches, and the sequences that a group of ranks trains on.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,8 +9,9 @@
 #include <vector>
 
 #include "xffl/checkpoint/llama_config.h"
-#include "xffl/llama/documents.h"
+#include "xffl/job/job_spec.h"
 #include "xffl/llama/head_loss.h"
+#include "xffl/llama/rope.h"
 #include "xffl/tokens/token_shard.h"
 
 namespace xffl::train {
@@ -75,6 +76,29 @@ class Dataset {
   uint64_t size_ = 0;
   int64_t most_positions_ = 1;
   bool mask_documents_;
+};
+
+/// The sequences that a group of ranks trains on.
+///
+/// With at least as many train_paths as groups, path i belongs to group i modulo the number of
+/// groups: a group then trains like a facility with these paths. With fewer paths, sequence i of
+/// all paths belongs to group i modulo the number of groups.
+class TrainingData {
+ public:
+  /// The sequences of group `group` of spec.training.groups.count, at most train_samples. Throws
+  /// kRejected if the group has no sequence, and the errors of Dataset.
+  TrainingData(const job::JobSpec& spec, const ModelLimits& limits, int group);
+
+  const Dataset& dataset() const { return dataset_; }
+  /// The number of sequences of the group.
+  uint64_t size() const;
+  /// Converts indices of the group's sequences to indices of dataset().
+  std::vector<uint64_t> in_dataset(std::vector<uint64_t> indices) const;
+
+ private:
+  uint64_t first_ = 0;   // the group's first sequence in the data set
+  uint64_t stride_ = 1;  // between the group's sequences
+  Dataset dataset_;
 };
 
 }  // namespace xffl::train

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "xffl/comm/rendezvous.h"
 
@@ -22,17 +21,6 @@ int64_t peak_memory_bytes(at::Device device);
 /// A GPU's free memory after this process's CUDA context; for the CPU the free and reclaimable
 /// memory of this machine within the limits of control groups, 0 if unknown.
 int64_t available_memory_bytes(at::Device device);
-
-struct GpuInfo {
-  std::string name;
-  int64_t memory_bytes = 0;
-  std::string capability;  // "9.0"
-};
-std::vector<GpuInfo> list_gpus();
-bool has_cuda();
-
-/// Waits for the queued work of a GPU, so that a clock measures it.
-void synchronize(at::Device device);
 
 /// Keeps freed memory in the process. A step allocates the memory that the previous step freed:
 /// returning it to the kernel and faulting it in again costs a tenth of a step on a CPU.

@@ -1,19 +1,27 @@
-// Negative log-likelihood of a data set, over all ranks.
+// Negative log-likelihood of data sets, over all ranks: for the command, and for a job's
+// validation.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "xffl/comm/group.h"
+#include "xffl/job/job_report.h"
+#include "xffl/job/job_spec.h"
 #include "xffl/train/dataset.h"
 #include "xffl/train/loaded_model.h"
 #include "xffl/train/pipeline.h"
 
 namespace xffl::train {
+
+struct JobContext;
+class StopControl;
 
 struct Evaluation {
   int64_t tokens = 0;  // predicted tokens
@@ -33,5 +41,33 @@ struct Evaluation {
 std::optional<Evaluation> evaluate(const LoadedModel& model, const Dataset& data,
                                    int64_t batch_size, Pipeline& pipeline, at::Device device,
                                    const std::function<bool()>& should_stop = nullptr);
+
+/// The job's validation sets, and the model's losses on them.
+class Validation {
+ public:
+  /// `spec`, `context` and `pipeline` must outlive this object. Throws the errors of Dataset.
+  Validation(const job::JobSpec& spec, const JobContext& context, const ModelLimits& limits,
+             Pipeline& pipeline);
+
+  size_t size() const { return sets_.size(); }
+
+  /// Mean losses in the order of the sets, on all ranks; collective. Fewer losses if the job should
+  /// finish early. Throws kFailed if a loss is not finite. `when` goes to the log: "before",
+  /// "mid-training", "after".
+  std::vector<double> measure(const LoadedModel& model, std::string_view when, StopControl& stop,
+                              int64_t steps_done) const;
+
+  /// The report's entries for the sets measured after training.
+  std::vector<job::ValidationResult> results(const std::vector<double>& before,
+                                             const std::vector<double>& after) const;
+
+ private:
+  void log_result(size_t index, std::string_view when, double nll, int64_t tokens) const;
+
+  const job::JobSpec& spec_;
+  const JobContext& context_;
+  Pipeline& pipeline_;
+  std::vector<Dataset> sets_;
+};
 
 }  // namespace xffl::train

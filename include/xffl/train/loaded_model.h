@@ -9,16 +9,19 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "xffl/checkpoint/llama_config.h"
 #include "xffl/checkpoint/lora.h"
+#include "xffl/checkpoint/model_folder.h"
 #include "xffl/comm/group.h"
 #include "xffl/job/job_spec.h"
 #include "xffl/llama/model.h"
 #include "xffl/shard/flat_parameters.h"
-#include "xffl/train/stage_units.h"
+#include "xffl/train/dataset.h"
+#include "xffl/train/pipeline.h"
 
 namespace xffl::train {
 
@@ -38,9 +41,9 @@ class ShardGroups {
 
 shard::Sharded to_sharded(job::Sharding sharding);
 shard::Offload to_offload(job::Offload offload);
-shard::Masters to_masters(job::Masters masters);
 at::ScalarType to_dtype(job::StateDtype dtype);
-llama::Recompute to_recompute(job::Recompute recompute);
+at::ScalarType to_dtype(job::FloatType type);
+checkpoint::Dtype to_file_dtype(job::FloatType type);
 
 struct LoadOptions {
   at::Device device = at::kCPU;
@@ -75,6 +78,9 @@ struct LoadedModel {
   std::vector<llama::ParameterSpec> frozen_specs;
   std::unique_ptr<shard::FlatParameters> frozen;  // null without frozen parameters
   std::unique_ptr<llama::Model> model;
+
+  /// An uninitialized tensor for this batch's activations between two blocks (B x T x hidden).
+  at::Tensor activation_for(const Batch& batch) const;
 };
 
 /// The layout of a LLaMA's parameters: weight decay applies to matrices, not to norms and biases.
@@ -89,6 +95,24 @@ LoadedModel outline_model(const std::filesystem::path& folder, const LoadOptions
 /// stage_units(); kRejected if the adapter does not fit the model, kConfig if a pattern of `freeze`
 /// matches no parameter or all parameters are frozen.
 LoadedModel load_model(const std::filesystem::path& folder, const LoadOptions& options);
+
+/// The values of parameters before training: from a model's or an adapter's files, or of a fresh
+/// adapter.
+class ParameterSource {
+ public:
+  explicit ParameterSource(const std::filesystem::path& folder) : files_(std::in_place, folder) {}
+  /// The trained parameters: of the adapter with LoRA, else of the model in `folder`.
+  ParameterSource(const std::filesystem::path& folder, const LoadOptions& options);
+
+  /// Reads elements, beginning with `begin`. Thread-safe.
+  void read(const llama::ParameterSpec& spec, int64_t begin, std::span<float> out) const;
+  /// The files; empty for a fresh adapter.
+  const std::optional<checkpoint::ModelFolder>& files() const { return files_; }
+
+ private:
+  std::optional<checkpoint::ModelFolder> files_;
+  uint64_t seed_ = 0;
+};
 
 /// The load options of a job's training.
 LoadOptions load_options(const job::JobSpec& spec, at::Device device, const shard::Groups& groups);

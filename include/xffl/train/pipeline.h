@@ -9,12 +9,54 @@
 #include <ATen/core/Tensor.h>
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "xffl/checkpoint/llama_config.h"
 #include "xffl/comm/group.h"
+#include "xffl/job/job_spec.h"
 
 namespace xffl::train {
+
+/// Units [first, end) of llama::parameter_specs().
+struct UnitRange {
+  int first = 0;
+  int end = 0;
+  bool operator==(const UnitRange&) const = default;
+};
+
+/// The unit ranges of the stages, in order. Minimizes the cost of the slowest stage, which
+/// determines the pipeline's speed. The cost of a unit is its multiplications per token: the
+/// elements of a block's seven matrices, vocabulary x hidden for the head, 0 for the embedding.
+/// (The cost of attention grows with the sequence but is equal in every block.) Among equal
+/// solutions the least sum of squared stage costs wins, then fewer units in early stages, which
+/// keep most activations.
+///
+/// Throws kConfig if there are more stages than units, kUnsupported for a tied head.
+std::vector<UnitRange> stage_units(const checkpoint::LlamaConfig& config, int num_stages);
+
+/// A pass of a stage. Both schedules add up each weight's gradient in the order of micro-batches,
+/// as without a pipeline. They differ in the number of micro-batches whose activations a stage
+/// keeps.
+struct PipelineAction {
+  enum class Kind { kForward, kBackward };
+  Kind kind = Kind::kForward;
+  int64_t micro_batch = 0;
+  bool operator==(const PipelineAction&) const = default;
+};
+
+/// Each of `num_micro_batches` once forward and once backward, both in ascending order.
+///   gpipe (Huang et al., 2019)  all forward, then all backward: all micro-batches in flight
+///   1f1b (PipeDream-flush; Narayanan et al., 2021)  a warm-up of num_stages - stage - 1 forwards,
+///   then one forward and one backward alternately: at most num_stages - stage in flight
+/// A pipeline of one stage has one micro-batch in flight with either.
+std::vector<PipelineAction> pipeline_schedule(job::PipelineSchedule schedule, int stage,
+                                              int num_stages, int64_t num_micro_batches);
+
+/// The most micro-batches whose activations the stage holds at once.
+int64_t max_in_flight(job::PipelineSchedule schedule, int stage, int num_stages,
+                      int64_t num_micro_batches);
 
 /// `count` ranks, beginning with `first`: the members of a group for comm::Group::split.
 std::vector<int> strided_ranks(int first, int count, int stride);

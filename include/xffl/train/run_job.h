@@ -8,15 +8,36 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 
+#include "xffl/base/error.h"
 #include "xffl/comm/group.h"
 #include "xffl/job/job_report.h"
 #include "xffl/job/job_spec.h"
 
 namespace xffl::train {
+
+/// Converts an exception of a job: returns an Error unchanged. Converts out-of-memory errors to
+/// kFailed with advice, file system errors to kIo, and all other exceptions, which are bugs, to
+/// kInternal.
+Error translated(const std::exception& error);
+
+/// Calls `body`; translates its exceptions and adds `context`.
+template <class Body>
+void with_translated_context(std::string_view context, Body&& body) {
+  try {
+    std::forward<Body>(body)();
+  } catch (const std::exception& error) {
+    Error ours = translated(error);
+    ours.add_context(context);
+    throw ours;
+  }
+}
 
 /// A request to stop the job, made by a signal.
 enum class StopRequest {

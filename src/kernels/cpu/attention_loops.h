@@ -35,6 +35,29 @@ struct AttentionScratch {
   int64_t scores() const { return kAttentionBlock * positions; }
 };
 
+// C_MN (+)= A_MK B_KN by tiles of 8 rows and up to three vectors; M is a multiple of 8, N a
+// multiple of the lanes. Loops::tile computes a tile.
+template <class Loops, class A, class W>
+XFFL_LANES void multiply_by_tiles(int64_t rows, int64_t width, int64_t depth, const A* a,
+                                  int64_t a_row, int64_t a_step, const A* b, int64_t b_row, W* c,
+                                  int64_t c_row, bool add) {
+  constexpr int64_t kL = kLanes<W>;
+  for (int64_t n = 0; n < width; n += 3 * kL) {
+    const int64_t vectors = (width - n) / kL;
+    for (int64_t m = 0; m < rows; m += kTileRows) {
+      const A* am = a + m * a_row;
+      W* cm = c + m * c_row + n;
+      if (vectors >= 3) {
+        Loops::template tile<3>(depth, am, a_row, a_step, b + n, b_row, cm, c_row, add);
+      } else if (vectors == 2) {
+        Loops::template tile<2>(depth, am, a_row, a_step, b + n, b_row, cm, c_row, add);
+      } else {
+        Loops::template tile<1>(depth, am, a_row, a_step, b + n, b_row, cm, c_row, add);
+      }
+    }
+  }
+}
+
 template <class T>
 struct AttentionLoops {
   using W = Wide<T>;
@@ -66,26 +89,6 @@ struct AttentionLoops {
     for (int r = 0; r < kTileRows; ++r) {
 #pragma GCC unroll 3
       for (int v = 0; v < kVectors; ++v) store(c + r * c_row + v * kL, sums[r][v]);
-    }
-  }
-
-  // C_MN (+)= A_MK B_KN; M is a multiple of 8, N a multiple of the lanes.
-  XFFL_LANES static void multiply(int64_t rows, int64_t width, int64_t depth, const W* a,
-                                  int64_t a_row, int64_t a_step, const W* b, int64_t b_row, W* c,
-                                  int64_t c_row, bool add) {
-    for (int64_t n = 0; n < width; n += 3 * kL) {
-      const int64_t vectors = (width - n) / kL;
-      for (int64_t m = 0; m < rows; m += kTileRows) {
-        const W* am = a + m * a_row;
-        W* cm = c + m * c_row + n;
-        if (vectors >= 3) {
-          tile<3>(depth, am, a_row, a_step, b + n, b_row, cm, c_row, add);
-        } else if (vectors == 2) {
-          tile<2>(depth, am, a_row, a_step, b + n, b_row, cm, c_row, add);
-        } else {
-          tile<1>(depth, am, a_row, a_step, b + n, b_row, cm, c_row, add);
-        }
-      }
     }
   }
 

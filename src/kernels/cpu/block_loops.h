@@ -210,18 +210,19 @@ struct BlockLoops {
   }
 
 /// Sets the fields of `set` that XFFL_BLOCK_KERNELS leaves null.
-#define XFFL_ATTENTION(T, set)                                                                   \
-  set.multiply = [](int64_t rows, int64_t width, int64_t depth, const Wide<T>* a, int64_t a_row, \
-                    int64_t a_step, const Wide<T>* b, int64_t b_row, Wide<T>* c, int64_t c_row,  \
-                    bool add) {                                                                  \
-    AttentionLoops<T>::multiply(rows, width, depth, a, a_row, a_step, b, b_row, c, c_row, add);  \
-  };                                                                                             \
-  set.attention = [](const T* q, const T* k, const T* v, T* out, Wide<T>* log_sums,              \
-                     const AttentionShape& shape, Wide<T> scale, Wide<T>* scratch,               \
-                     Multiply<Wide<T>> multiply) {                                               \
-    AttentionLoops<T>::forward(q, k, v, out, log_sums, shape, scale, scratch, multiply);         \
-  };                                                                                             \
-  set.attention_backward = [](const AttentionTensors<T>& tensors, const AttentionShape& shape,   \
-                              Wide<T> scale, Wide<T>* scratch, Multiply<Wide<T>> multiply) {     \
-    AttentionLoops<T>::backward(tensors, shape, scale, scratch, multiply);                       \
+#define XFFL_ATTENTION(T, set)                                                                     \
+  set.multiply = [](int64_t rows, int64_t width, int64_t depth, const Wide<T>* a, int64_t a_row,   \
+                    int64_t a_step, const Wide<T>* b, int64_t b_row, Wide<T>* c, int64_t c_row,    \
+                    bool add) {                                                                    \
+    multiply_by_tiles<AttentionLoops<T>>(rows, width, depth, a, a_row, a_step, b, b_row, c, c_row, \
+                                         add);                                                     \
+  };                                                                                               \
+  set.attention = [](const T* q, const T* k, const T* v, T* out, Wide<T>* log_sums,                \
+                     const AttentionShape& shape, Wide<T> scale, Wide<T>* scratch,                 \
+                     Multiply<Wide<T>> multiply) {                                                 \
+    AttentionLoops<T>::forward(q, k, v, out, log_sums, shape, scale, scratch, multiply);           \
+  };                                                                                               \
+  set.attention_backward = [](const AttentionTensors<T>& tensors, const AttentionShape& shape,     \
+                              Wide<T> scale, Wide<T>* scratch, Multiply<Wide<T>> multiply) {       \
+    AttentionLoops<T>::backward(tensors, shape, scale, scratch, multiply);                         \
   };

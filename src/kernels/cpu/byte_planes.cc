@@ -13,6 +13,15 @@ XFFL_INLINE uint16_t word_at(const std::byte* words, size_t index) {
   return word;
 }
 
+XFFL_INLINE uint16_t join_bytes(std::byte low, std::byte high) {
+  return static_cast<uint16_t>(static_cast<uint16_t>(low) | static_cast<uint16_t>(high) << 8);
+}
+
+XFFL_INLINE void split_bytes(uint16_t word, std::byte& low, std::byte& high) {
+  low = static_cast<std::byte>(word & 0xff);
+  high = static_cast<std::byte>(word >> 8);
+}
+
 }  // namespace
 
 XFFL_TARGET_CLONES("avx2", "default")
@@ -21,8 +30,7 @@ void split_difference(const std::byte* __restrict words, const std::byte* __rest
   for (size_t i = 0; i < n; ++i) {
     const uint16_t code = zigzag(
         static_cast<uint16_t>(in_order(word_at(words, i)) - in_order(word_at(reference, i))));
-    low[i] = static_cast<std::byte>(code & 0xff);
-    high[i] = static_cast<std::byte>(code >> 8);
+    split_bytes(code, low[i], high[i]);
   }
 }
 
@@ -30,8 +38,7 @@ XFFL_TARGET_CLONES("avx2", "default")
 void join_difference(const std::byte* __restrict low, const std::byte* __restrict high,
                      const std::byte* __restrict reference, std::byte* __restrict words, size_t n) {
   for (size_t i = 0; i < n; ++i) {
-    const auto code =
-        static_cast<uint16_t>(static_cast<uint16_t>(low[i]) | static_cast<uint16_t>(high[i]) << 8);
+    const uint16_t code = join_bytes(low[i], high[i]);
     const uint16_t word =
         in_order(static_cast<uint16_t>(unzigzag(code) + in_order(word_at(reference, i))));
     std::memcpy(words + 2 * i, &word, 2);
@@ -44,8 +51,7 @@ void split_words(const std::byte* __restrict words, std::byte* __restrict low,
   for (size_t i = 0; i < n; ++i) {
     const uint16_t word = word_at(words, i);
     const auto code = static_cast<uint16_t>(word << 1 | word >> 15);
-    low[i] = static_cast<std::byte>(code & 0xff);
-    high[i] = static_cast<std::byte>(code >> 8);
+    split_bytes(code, low[i], high[i]);
   }
 }
 
@@ -53,8 +59,7 @@ XFFL_TARGET_CLONES("avx2", "default")
 void join_words(const std::byte* __restrict low, const std::byte* __restrict high,
                 std::byte* __restrict words, size_t n) {
   for (size_t i = 0; i < n; ++i) {
-    const auto code =
-        static_cast<uint16_t>(static_cast<uint16_t>(low[i]) | static_cast<uint16_t>(high[i]) << 8);
+    const uint16_t code = join_bytes(low[i], high[i]);
     const auto word = static_cast<uint16_t>(code >> 1 | code << 15);
     std::memcpy(words + 2 * i, &word, 2);
   }

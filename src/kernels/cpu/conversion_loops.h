@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "xffl/kernels/cpu/half.h"
+#include "xffl/kernels/cpu/conversions.h"
 
 namespace xffl::kernels {
 

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "cpu/target_clones.h"
-#include "xffl/kernels/cpu/half.h"
+#include "xffl/kernels/cpu/conversions.h"
 
 namespace xffl::kernels {
 namespace {

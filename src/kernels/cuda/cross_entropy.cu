@@ -1,7 +1,7 @@
 // R rows of V logits, a block a row. A block reads its row once for the maximum and the sum of
 // exponentials (Milakov & Gimelshein, 2018), and once more to write the gradient.
 #include "rows.h"
-#include "xffl/kernels/cuda/block.h"
+#include "xffl/kernels/cuda/kernels.h"
 
 namespace xffl::kernels {
 namespace {

@@ -1,7 +1,7 @@
 // Only fmaf() fuses a product and a sum: a master in two parts then takes the same steps, bit for
 // bit, as a master in float32.
 #include "rows.h"
-#include "xffl/kernels/cuda/optimizer.h"
+#include "xffl/kernels/cuda/kernels.h"
 
 namespace xffl::kernels {
 namespace {
@@ -41,24 +41,6 @@ XFFL_DEVICE void adamw_step(const AdamwFactors& by, const G* gradients, M* first
   store<kCount>(second, v);
 }
 
-template <class T, class G, class M>
-struct Adamw {
-  float* master;
-  const G* gradient;
-  M *first, *second;
-  T* compute;
-  AdamwFactors by;
-
-  template <int kCount>
-  XFFL_DEVICE void run(int64_t at) const {
-    float w[kCount];
-    load<kCount>(master + at, w);
-    adamw_step(by, gradient + at, first + at, second + at, w);
-    store<kCount>(master + at, w);
-    if (compute != nullptr) store<kCount>(compute + at, w);
-  }
-};
-
 // weight = the upper half, plus one where the lower half rounds up. NaNs are not rounded.
 XFFL_DEVICE void split_master(float master, Bf16& weight, uint16_t& remainder) {
   const uint32_t bits = as_bits(master);
@@ -72,53 +54,56 @@ XFFL_DEVICE float join_master(Bf16 weight, uint16_t remainder) {
   return as_float(((weight.bits - rounded_up) << 16) | remainder);
 }
 
-struct SplitMasters {
-  const float* master;
-  Bf16* weight;
-  uint16_t* remainder;
+template <int kCount, class T>
+XFFL_DEVICE void load_master(const T* from, int64_t at, float (&w)[kCount]) {
+  load<kCount>(from + at, w);
+}
+template <int kCount, class T>
+XFFL_DEVICE void load_master(const WideMaster<T>& from, int64_t at, float (&w)[kCount]) {
+  load<kCount>(from.master + at, w);
+}
+template <int kCount>
+XFFL_DEVICE void load_master(const SplitMaster& from, int64_t at, float (&w)[kCount]) {
+  alignas(16) Bf16 high[kCount];
+  alignas(16) uint16_t low[kCount];
+  load_raw<kCount>(from.weight + at, high);
+  load_raw<kCount>(from.remainder + at, low);
+  for (int i = 0; i < kCount; ++i) w[i] = join_master(high[i], low[i]);
+}
 
-  template <int kCount>
-  XFFL_DEVICE void run(int64_t at) const {
-    float w[kCount];
-    load<kCount>(master + at, w);
-    store_split<kCount>(w, weight + at, remainder + at);
-  }
-  template <int kCount>
-  XFFL_DEVICE static void store_split(const float (&w)[kCount], Bf16* weight, uint16_t* remainder) {
-    alignas(16) Bf16 high[kCount];
-    alignas(16) uint16_t low[kCount];
-    for (int i = 0; i < kCount; ++i) split_master(w[i], high[i], low[i]);
-    store_raw<kCount>(weight, high);
-    store_raw<kCount>(remainder, low);
-  }
-};
+template <int kCount, class T>
+XFFL_DEVICE void store_master(T* to, int64_t at, const float (&w)[kCount]) {
+  store<kCount>(to + at, w);
+}
+template <int kCount, class T>
+XFFL_DEVICE void store_master(const WideMaster<T>& to, int64_t at, const float (&w)[kCount]) {
+  store<kCount>(to.master + at, w);
+  if (to.copy != nullptr) store<kCount>(to.copy + at, w);
+}
+template <int kCount>
+XFFL_DEVICE void store_master(const SplitMaster& to, int64_t at, const float (&w)[kCount]) {
+  alignas(16) Bf16 high[kCount];
+  alignas(16) uint16_t low[kCount];
+  for (int i = 0; i < kCount; ++i) split_master(w[i], high[i], low[i]);
+  store_raw<kCount>(to.weight + at, high);
+  store_raw<kCount>(to.remainder + at, low);
+}
 
-struct JoinMasters {
-  const Bf16* weight;
-  const uint16_t* remainder;
-  float* master;
+template <class T>
+bool is_master_aligned(const T* weight) {
+  return is_aligned(weight);
+}
+template <class T>
+bool is_master_aligned(const WideMaster<T>& master) {
+  return is_aligned(master.master, master.copy);
+}
+bool is_master_aligned(const SplitMaster& master) {
+  return is_aligned(master.weight, master.remainder);
+}
 
-  template <int kCount>
-  XFFL_DEVICE void run(int64_t at) const {
-    float w[kCount];
-    load_joined<kCount>(weight + at, remainder + at, w);
-    store<kCount>(master + at, w);
-  }
-  template <int kCount>
-  XFFL_DEVICE static void load_joined(const Bf16* weight, const uint16_t* remainder,
-                                      float (&w)[kCount]) {
-    alignas(16) Bf16 high[kCount];
-    alignas(16) uint16_t low[kCount];
-    load_raw<kCount>(weight, high);
-    load_raw<kCount>(remainder, low);
-    for (int i = 0; i < kCount; ++i) w[i] = join_master(high[i], low[i]);
-  }
-};
-
-template <class G, class M>
-struct AdamwWithRemainder {
-  Bf16* weight;
-  uint16_t* remainder;
+template <class Master, class G, class M>
+struct AdamwStep {
+  Master master;
   const G* gradient;
   M *first, *second;
   AdamwFactors by;
@@ -126,38 +111,23 @@ struct AdamwWithRemainder {
   template <int kCount>
   XFFL_DEVICE void run(int64_t at) const {
     float w[kCount];
-    JoinMasters::load_joined<kCount>(weight + at, remainder + at, w);
+    load_master(master, at, w);
     adamw_step(by, gradient + at, first + at, second + at, w);
-    SplitMasters::store_split<kCount>(w, weight + at, remainder + at);
+    store_master(master, at, w);
   }
 };
 
-template <class G, class M>
-struct AdamwOnWeights {
-  Bf16* weight;
-  const G* gradient;
-  M *first, *second;
-  AdamwFactors by;
+// From one storage of masters to another.
+template <class From, class To>
+struct CopyMasters {
+  From from;
+  To to;
 
   template <int kCount>
   XFFL_DEVICE void run(int64_t at) const {
     float w[kCount];
-    load<kCount>(weight + at, w);
-    adamw_step(by, gradient + at, first + at, second + at, w);
-    store<kCount>(weight + at, w);
-  }
-};
-
-struct Scale {
-  float* x;
-  float factor;
-
-  template <int kCount>
-  XFFL_DEVICE void run(int64_t at) const {
-    float v[kCount];
-    load<kCount>(x + at, v);
-    for (float& each : v) each *= factor;
-    store<kCount>(x + at, v);
+    load_master(from, at, w);
+    store_master(to, at, w);
   }
 };
 
@@ -182,44 +152,29 @@ constexpr int kElements = 8;  // 16 bytes of the narrowest buffer
 
 }  // namespace
 
-template <class T, class G, class M>
-void adamw(const Launch& on, float* master, const G* gradient, M* first_moment, M* second_moment,
-           T* compute, int64_t size, const AdamwNumbers& numbers) {
-  launch_elementwise<kElements>(on, "adamw", size,
-                                is_aligned(master, gradient, first_moment, second_moment, compute),
-                                Adamw<T, G, M>{master, gradient, first_moment, second_moment,
-                                               compute, AdamwFactors(numbers)});
-}
-
-template <class G, class M>
-void adamw_with_remainder(const Launch& on, Bf16* weight, uint16_t* remainder, const G* gradient,
-                          M* first_moment, M* second_moment, int64_t size,
-                          const AdamwNumbers& numbers) {
+template <class Master, class G, class M>
+void adamw(const Launch& on, Master master, const G* gradient, M* first_moment, M* second_moment,
+           int64_t size, const AdamwNumbers& numbers) {
   launch_elementwise<kElements>(
-      on, "adamw_with_remainder", size,
-      is_aligned(weight, remainder, gradient, first_moment, second_moment),
-      AdamwWithRemainder<G, M>{weight, remainder, gradient, first_moment, second_moment,
-                               AdamwFactors(numbers)});
-}
-
-template <class G, class M>
-void adamw_on_weights(const Launch& on, Bf16* weight, const G* gradient, M* first_moment,
-                      M* second_moment, int64_t size, const AdamwNumbers& numbers) {
-  launch_elementwise<kElements>(
-      on, "adamw_on_weights", size, is_aligned(weight, gradient, first_moment, second_moment),
-      AdamwOnWeights<G, M>{weight, gradient, first_moment, second_moment, AdamwFactors(numbers)});
+      on, "adamw", size,
+      is_master_aligned(master) && is_aligned(gradient, first_moment, second_moment),
+      AdamwStep<Master, G, M>{master, gradient, first_moment, second_moment,
+                              AdamwFactors(numbers)});
 }
 
 void split_masters(const Launch& on, const float* master, Bf16* weight, uint16_t* remainder,
                    int64_t size) {
-  launch_elementwise<kElements>(on, "split_masters", size, is_aligned(master, weight, remainder),
-                                SplitMasters{master, weight, remainder});
+  launch_elementwise<kElements>(
+      on, "split_masters", size, is_aligned(master, weight, remainder),
+      CopyMasters<const float*, SplitMaster>{master, {weight, remainder}});
 }
 
 void join_masters(const Launch& on, const Bf16* weight, const uint16_t* remainder, float* master,
                   int64_t size) {
+  // The kernel only reads the two parts.
+  const SplitMaster parts{const_cast<Bf16*>(weight), const_cast<uint16_t*>(remainder)};
   launch_elementwise<kElements>(on, "join_masters", size, is_aligned(master, weight, remainder),
-                                JoinMasters{weight, remainder, master});
+                                CopyMasters<SplitMaster, float*>{parts, master});
 }
 
 template <class T>
@@ -233,22 +188,16 @@ void square_sums(const Launch& on, const T* x, double* sums, int64_t size, int64
          threads_for(piece / (packed ? kPack<T> : 1), kElementThreads), x, sums, pieces, piece);
 }
 
-void scale(const Launch& on, float* x, int64_t size, float factor) {
-  launch_elementwise<kPack<float>>(on, "scale", size, is_aligned(x), Scale{x, factor});
-}
+#define XFFL_ADAMW(Master, G, M)                                                      \
+  template void adamw<Master, G, M>(const Launch&, Master, const G*, M*, M*, int64_t, \
+                                    const AdamwNumbers&);
+XFFL_ADAMW(WideMaster<float>, float, float)
+XFFL_ADAMW(WideMaster<Half>, float, float)
 
-#define XFFL_ADAMW(T, G, M)                                                          \
-  template void adamw<T, G, M>(const Launch&, float*, const G*, M*, M*, T*, int64_t, \
-                               const AdamwNumbers&);
-XFFL_ADAMW(float, float, float)
-XFFL_ADAMW(Half, float, float)
-
-#define XFFL_ADAMW_BF16(G, M)                                                                 \
-  XFFL_ADAMW(Bf16, G, M)                                                                      \
-  template void adamw_with_remainder<G, M>(const Launch&, Bf16*, uint16_t*, const G*, M*, M*, \
-                                           int64_t, const AdamwNumbers&);                     \
-  template void adamw_on_weights<G, M>(const Launch&, Bf16*, const G*, M*, M*, int64_t,       \
-                                       const AdamwNumbers&);
+#define XFFL_ADAMW_BF16(G, M)        \
+  XFFL_ADAMW(WideMaster<Bf16>, G, M) \
+  XFFL_ADAMW(SplitMaster, G, M)      \
+  XFFL_ADAMW(Bf16*, G, M)
 XFFL_ADAMW_BF16(float, float)
 XFFL_ADAMW_BF16(float, Bf16)
 XFFL_ADAMW_BF16(Bf16, float)

@@ -1,6 +1,6 @@
 // SwiGLU, rotary embedding, and sums of updates.
 #include "rows.h"
-#include "xffl/kernels/cuda/block.h"
+#include "xffl/kernels/cuda/kernels.h"
 
 namespace xffl::kernels {
 namespace {

@@ -4,7 +4,7 @@
 // block of the backward pass takes every C-th row and keeps its sum of the weight's gradient; a
 // second kernel adds the C sums in order.
 #include "rows.h"
-#include "xffl/kernels/cuda/block.h"
+#include "xffl/kernels/cuda/kernels.h"
 
 namespace xffl::kernels {
 namespace {
@@ -116,7 +116,14 @@ struct RowForm {
   bool whole;
 };
 
+constexpr int64_t kMostPartials = 528;  // four times an H100's multiprocessors
+constexpr int64_t kRowsPerPartial = 8;
+
 }  // namespace
+
+int64_t rms_norm_scratch_rows(int64_t rows) {
+  return std::clamp(rows / kRowsPerPartial, int64_t{1}, kMostPartials);
+}
 
 template <class T>
 void rms_norm(const Launch& on, const T* x_ND, const T* delta_ND, const T* w_D, T* sum_ND, T* y_ND,

@@ -60,18 +60,28 @@ XFFL_DEVICE float rounded_to(float value) {
   return widen(narrowed);
 }
 
-template <class F>
-XFFL_DEVICE F warp_sum(F value) {
-  for (int mask = kWarp / 2; mask > 0; mask /= 2) value += shuffle_xor(value, mask);
+struct Sum {
+  template <class F>
+  XFFL_DEVICE F operator()(F a, F b) const {
+    return a + b;
+  }
+};
+struct Maximum {
+  XFFL_DEVICE float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+
+template <class Combine, class F>
+XFFL_DEVICE F reduce_warp(F value) {
+  for (int mask = kWarp / 2; mask > 0; mask /= 2)
+    value = Combine()(value, shuffle_xor(value, mask));
   return value;
 }
 
-/// The sum over the block's threads, for each thread; all threads call it. Reads before the call
-/// precede writes after the call.
-template <class F>
-XFFL_DEVICE F block_sum(F value) {
+// The reduction over the block's threads, for each thread; `none` is the neutral value.
+template <class Combine, class F>
+XFFL_DEVICE F reduce_block(F value, F none) {
   XFFL_SHARED F parts[kWarp];
-  value = warp_sum(value);
+  value = reduce_warp<Combine>(value);
   if (num_threads() == kWarp) {
     sync_warp();
     return value;
@@ -80,25 +90,17 @@ XFFL_DEVICE F block_sum(F value) {
   sync();  // all threads have read the last call's parts
   if (lane == 0) parts[thread_index() / kWarp] = value;
   sync();
-  return warp_sum(lane < num_threads() / kWarp ? parts[lane] : F{0});
+  return reduce_warp<Combine>(lane < num_threads() / kWarp ? parts[lane] : none);
 }
 
-/// The same for the maximum; NaNs are skipped.
-XFFL_DEVICE float block_max(float value) {
-  XFFL_SHARED float parts[kWarp];
-  for (int mask = kWarp / 2; mask > 0; mask /= 2) value = fmaxf(value, shuffle_xor(value, mask));
-  if (num_threads() == kWarp) {
-    sync_warp();
-    return value;
-  }
-  const int lane = thread_index() % kWarp;
-  sync();
-  if (lane == 0) parts[thread_index() / kWarp] = value;
-  sync();
-  value = lane < num_threads() / kWarp ? parts[lane] : -INFINITY;
-  for (int mask = kWarp / 2; mask > 0; mask /= 2) value = fmaxf(value, shuffle_xor(value, mask));
-  return value;
+/// The sum over the block's threads, for each thread; all threads call it. Reads before the call
+/// precede writes after the call.
+template <class F>
+XFFL_DEVICE F block_sum(F value) {
+  return reduce_block<Sum>(value, F{0});
 }
+/// The same for the maximum; NaNs are skipped.
+XFFL_DEVICE float block_max(float value) { return reduce_block<Maximum>(value, -INFINITY); }
 
 // --- on the host -------------------------------------------------------------------------------
 

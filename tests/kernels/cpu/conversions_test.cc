@@ -11,8 +11,6 @@
 #include <random>
 #include <vector>
 
-#include "xffl/kernels/cpu/half.h"
-
 namespace xffl::kernels {
 namespace {
 

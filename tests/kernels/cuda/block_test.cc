@@ -1,11 +1,10 @@
 // Reference: the same functions written plainly, by float64 autograd.
-#include "xffl/kernels/cuda/block.h"
-
 #include <torch/autograd.h>
 
 #include <limits>
 
 #include "kernels.h"
+#include "xffl/kernels/cuda/kernels.h"
 
 namespace xffl::kernels {
 namespace {

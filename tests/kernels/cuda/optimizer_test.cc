@@ -1,10 +1,9 @@
 // Reference: at::_fused_adamw_ in float64 on the CPU; bit patterns for masters in two parts.
-#include "xffl/kernels/cuda/optimizer.h"
-
 #include <array>
 #include <cmath>
 
 #include "kernels.h"
+#include "xffl/kernels/cuda/kernels.h"
 
 namespace xffl::kernels {
 namespace {
@@ -48,8 +47,8 @@ TEST_F(OptimizerKernels, AdamwTracksTorchsAndRefreshesTheCopy) {
             const at::Tensor m = at::zeros_like(w), v = at::zeros_like(w);
             for (int step = 1; step <= 5; ++step) {
               const at::Tensor g = put(gradient_of_step(size, step), at::kFloat, offset);
-              adamw<T>(on(), data<float>(w), data<float>(g), data<float>(m), data<float>(v),
-                       data<T>(copy), size, numbers_of_step(step));
+              adamw(on(), WideMaster<T>{data<float>(w), data<T>(copy)}, data<float>(g),
+                    data<float>(m), data<float>(v), size, numbers_of_step(step));
             }
             return std::vector<at::Tensor>{w, copy};
           });
@@ -64,8 +63,8 @@ TEST_F(OptimizerKernels, AdamwTracksTorchsAndRefreshesTheCopy) {
 TEST_F(OptimizerKernels, AdamwNeedsNoCopy) {
   const at::Tensor w = put(exact({9}, at::kFloat, 1), at::kFloat), g = at::ones_like(w);
   const at::Tensor m = at::zeros_like(w), v = at::zeros_like(w), before = w.clone();
-  adamw<float>(on(), data<float>(w), data<float>(g), data<float>(m), data<float>(v), nullptr, 9,
-               {0.1, 0.9, 0.95, 1e-8, 0, 1, 1});
+  adamw(on(), WideMaster<float>{data<float>(w), nullptr}, data<float>(g), data<float>(m),
+        data<float>(v), 9, {0.1, 0.9, 0.95, 1e-8, 0, 1, 1});
   EXPECT_LT(error_of(w, before.to(at::kCPU, at::kDouble) - 0.1), 1e-6);
 }
 
@@ -128,10 +127,10 @@ TEST_F(OptimizerKernels, MastersInTwoPartsTakeTheSameSteps) {
       split_masters(on(), data<float>(w), data<Bf16>(weight), data<uint16_t>(remainder), kSize);
       for (int step = 1; step <= 10; ++step) {
         const at::Tensor g = put(gradient_of_step(kSize, step), at::kFloat, offset);
-        adamw<Bf16>(on(), data<float>(w), data<float>(g), data<float>(m), data<float>(v), nullptr,
-                    kSize, numbers_of_step(step));
-        adamw_with_remainder(on(), data<Bf16>(weight), data<uint16_t>(remainder), data<float>(g),
-                             data<float>(m2), data<float>(v2), kSize, numbers_of_step(step));
+        adamw(on(), WideMaster<Bf16>{data<float>(w), nullptr}, data<float>(g), data<float>(m),
+              data<float>(v), kSize, numbers_of_step(step));
+        adamw(on(), SplitMaster{data<Bf16>(weight), data<uint16_t>(remainder)}, data<float>(g),
+              data<float>(m2), data<float>(v2), kSize, numbers_of_step(step));
       }
       join_masters(on(), data<Bf16>(weight), data<uint16_t>(remainder), data<float>(joined), kSize);
       return std::vector<at::Tensor>{w, joined, m, m2, v, v2};
@@ -179,15 +178,14 @@ std::vector<at::Tensor> stored_steps(at::ScalarType gradients, at::ScalarType mo
     const AdamwNumbers n = numbers_of_step(step);
     const at::Tensor g = put(gradient_of_step(kSize, step), gradients, offset);
     const at::Tensor g32 = put(g.to(at::kCPU, at::kDouble), at::kFloat);
-    adamw<Bf16>(on(), data<float>(wide.w), data<G>(g), data<M>(wide.m), data<M>(wide.v),
-                data<Bf16>(copy), kSize, n);
-    adamw_with_remainder(on(), data<Bf16>(split.w), data<uint16_t>(remainder), data<G>(g),
-                         data<M>(split.m), data<M>(split.v), kSize, n);
-    adamw_on_weights(on(), data<Bf16>(alone.w), data<G>(g), data<M>(alone.m), data<M>(alone.v),
-                     kSize, n);
+    adamw(on(), WideMaster<Bf16>{data<float>(wide.w), data<Bf16>(copy)}, data<G>(g),
+          data<M>(wide.m), data<M>(wide.v), kSize, n);
+    adamw(on(), SplitMaster{data<Bf16>(split.w), data<uint16_t>(remainder)}, data<G>(g),
+          data<M>(split.m), data<M>(split.v), kSize, n);
+    adamw(on(), data<Bf16>(alone.w), data<G>(g), data<M>(alone.m), data<M>(alone.v), kSize, n);
     for (Trained* each : {&want, &want_alone}) {
-      adamw<float>(on(), data<float>(each->w), data<float>(g32), data<float>(each->m),
-                   data<float>(each->v), nullptr, kSize, n);
+      adamw(on(), WideMaster<float>{data<float>(each->w), nullptr}, data<float>(g32),
+            data<float>(each->m), data<float>(each->v), kSize, n);
       each->round_to(each == &want ? at::kFloat : at::kBFloat16, moments);
     }
   }
@@ -226,8 +224,8 @@ TEST_F(OptimizerKernels, WeightsAloneLoseSmallSteps) {
                    g = put(at::ones({64}), at::kFloat);
   const at::Tensor m = at::zeros_like(g), v = at::zeros_like(g);
   const auto step = [&](double rate) {
-    adamw_on_weights(on(), data<Bf16>(w), data<float>(g), data<float>(m), data<float>(v), 64,
-                     {rate, 0.9, 0.95, 1e-8, 0, 1, 1});
+    adamw(on(), data<Bf16>(w), data<float>(g), data<float>(m), data<float>(v), 64,
+          {rate, 0.9, 0.95, 1e-8, 0, 1, 1});
     return w.to(at::kCPU, at::kDouble).sub(1).abs().max().item<double>();
   };
   EXPECT_EQ(step(1e-6), 0);
@@ -259,15 +257,6 @@ TEST_F(OptimizerKernels, SquareSumsOfPieces) {
       });
       EXPECT_LT(error_of(found[0], x.view({21, piece}).square().sum(1)), 1e-14);
     }
-  }
-}
-
-TEST_F(OptimizerKernels, ScaleInPlace) {
-  for (const int64_t offset : {0, 1}) {
-    const at::Tensor x = exact({40007}, at::kFloat, 1);
-    const at::Tensor scaled = put(x, at::kFloat, offset);
-    scale(on(), data<float>(scaled), 40007, 0.25f);
-    EXPECT_EQ(error_of(scaled, x * 0.25), 0);
   }
 }
 

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "xffl/kernels/cuda/launch.h"
+#include "xffl/kernels/cuda/kernels.h"
 #include "xffl/kernels/types.h"
 
 namespace xffl::kernels {

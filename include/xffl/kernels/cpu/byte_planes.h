@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "xffl/kernels/cpu/half.h"
+#include "xffl/kernels/cpu/conversions.h"
 
 namespace xffl::kernels {
 

@@ -2,11 +2,10 @@
 // values along the sum: (x[t][2i], x[t][2i + 1]) of one row, or (x[2i][h], x[2i + 1][h]) of two
 // rows. Probabilities and their gradients are rounded to bfloat16 before they are factors of
 // products.
-#include "cpu/x86/bf16_attention.h"
-
 #include <immintrin.h>
 
 #include "cpu/attention_loops.h"
+#include "cpu/x86.h"
 
 #pragma GCC push_options
 #pragma GCC target( \
@@ -59,26 +58,6 @@ struct WordAttention {
     for (int r = 0; r < kTileRows; ++r) {
 #pragma GCC unroll 3
       for (int v = 0; v < kVectors; ++v) _mm512_storeu_ps(c + r * c_row + v * kL, sums[r][v]);
-    }
-  }
-
-  // M is a multiple of 8, N of 16.
-  static void multiply(int64_t rows, int64_t width, int64_t depth, const Word* a, int64_t a_row,
-                       int64_t a_step, const Word* b, int64_t b_row, float* c, int64_t c_row,
-                       bool add) {
-    for (int64_t n = 0; n < width; n += 3 * kL) {
-      const int64_t vectors = (width - n) / kL;
-      for (int64_t m = 0; m < rows; m += kTileRows) {
-        const Word* am = a + m * a_row;
-        float* cm = c + m * c_row + n;
-        if (vectors >= 3) {
-          tile<3>(depth, am, a_row, a_step, b + n, b_row, cm, c_row, add);
-        } else if (vectors == 2) {
-          tile<2>(depth, am, a_row, a_step, b + n, b_row, cm, c_row, add);
-        } else {
-          tile<1>(depth, am, a_row, a_step, b + n, b_row, cm, c_row, add);
-        }
-      }
     }
   }
 
@@ -289,7 +268,7 @@ struct WordAttention {
 void multiply_words(int64_t rows, int64_t width, int64_t depth, const Word* a, int64_t a_row,
                     int64_t a_step, const Word* b, int64_t b_row, float* c, int64_t c_row,
                     bool add) {
-  WordAttention::multiply(rows, width, depth, a, a_row, a_step, b, b_row, c, c_row, add);
+  multiply_by_tiles<WordAttention>(rows, width, depth, a, a_row, a_step, b, b_row, c, c_row, add);
 }
 
 void set_attention(BlockKernels<Bf16>& set) {
@@ -308,7 +287,7 @@ void set_attention(BlockKernels<Bf16>& set) {
 
 #pragma GCC pop_options
 
-namespace xffl::kernels {
+namespace xffl::kernels::x86 {
 
 bool add_bf16_attention(BlockKernels<Bf16>& set) {
   if (!__builtin_cpu_supports("avx512bf16")) return false;
@@ -316,4 +295,4 @@ bool add_bf16_attention(BlockKernels<Bf16>& set) {
   return true;
 }
 
-}  // namespace xffl::kernels
+}  // namespace xffl::kernels::x86

@@ -1,7 +1,6 @@
 // The loops for AVX2 and for AVX-512; attention of bfloat16 for AVX512-BF16, too.
 #include "cpu/block_loops.h"
 #include "cpu/x86.h"
-#include "cpu/x86/bf16_attention.h"
 
 namespace xffl::kernels {
 namespace {
@@ -44,7 +43,7 @@ void add_supported(std::vector<BlockKernels<T>>& sets) {
   fill_avx512(set);
   sets.push_back(set);
   if constexpr (std::is_same_v<T, Bf16>) {
-    if (add_bf16_attention(set)) sets.push_back(set);
+    if (x86::add_bf16_attention(set)) sets.push_back(set);
   }
 }
 

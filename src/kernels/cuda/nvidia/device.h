@@ -8,7 +8,7 @@
 #include <string>
 
 #include "xffl/base/error.h"
-#include "xffl/kernels/cuda/launch.h"
+#include "xffl/kernels/cuda/kernels.h"
 #include "xffl/kernels/types.h"
 
 #define XFFL_KERNEL(most_threads) __global__ void __launch_bounds__(most_threads)

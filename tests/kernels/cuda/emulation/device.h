@@ -18,7 +18,7 @@
 #include <cstring>
 #include <functional>
 
-#include "xffl/kernels/cuda/launch.h"
+#include "xffl/kernels/cuda/kernels.h"
 #include "xffl/kernels/types.h"
 
 #define XFFL_KERNEL(most_threads) void

@@ -1,5 +1,5 @@
-// CUDA kernels for the parts of a transformer block and of its loss for which ATen has no fused
-// kernel.
+// The CUDA kernels: the parts of a transformer block and of its loss for which ATen has no fused
+// kernel, and AdamW over flat buffers. No CUDA header and no torch header is needed.
 //
 // T is float, Bf16 or Half; sums and functions are computed in float32. Buffers are on the device,
 // contiguous, of any alignment (16 bytes are fastest), and do not overlap unless a comment allows
@@ -11,10 +11,18 @@
 
 #include <cstdint>
 
-#include "xffl/kernels/cuda/launch.h"
 #include "xffl/kernels/types.h"
 
+struct CUstream_st;  // *cudaStream_t
+
 namespace xffl::kernels {
+
+/// The stream and the GPU of a launch. Launches return at once: a launch's buffers must live until
+/// the stream has run the kernel.
+struct Launch {
+  CUstream_st* stream = nullptr;
+  int num_multiprocessors = 1;
+};
 
 /// sum = x + delta where delta is not null (delta may be x, or the memory of sum); y = w sum /
 /// rms(sum); inverse_N = 1 / rms.
@@ -62,5 +70,45 @@ void cross_entropy(const Launch& on, T* logits_RV, const int64_t* labels_R, floa
 template <class T>
 void accumulate(const Launch& on, const T* update, float* sum, int64_t size, float scale,
                 bool overwrite);
+
+struct AdamwNumbers {
+  double learning_rate = 0, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0;
+  double gradient_factor = 1;  // multiplies gradients first: unscaling and clipping
+  int64_t step = 1;            // 1 in the first step
+};
+
+/// A float32 master. In the same pass as its step `copy`, if it is not null, becomes the master
+/// rounded to T (to nearest, ties to even).
+template <class T>
+struct WideMaster {
+  float* master;
+  T* copy;
+};
+/// A master in two parts: a bfloat16 weight and the 16 bits that rounding took from it. A master
+/// beside a weight would take 2 bytes a parameter more.
+struct SplitMaster {
+  Bf16* weight;
+  uint16_t* remainder;
+};
+
+/// One step of torch.optim.AdamW. Master is WideMaster<T>; or SplitMaster, with the same masters'
+/// bits; or Bf16*, a weight alone: it is rounded once, to nearest, ties to even, as torch's fused
+/// AdamW rounds bfloat16 parameters, and a change below half a unit in its last place is lost.
+/// Gradients are stored as G and moments as M: float, or (unless T is float or Half) Bf16. A step
+/// computes in float32 and uses the new moments before they are rounded to M.
+template <class Master, class G, class M>
+void adamw(const Launch& on, Master master, const G* gradient, M* first_moment, M* second_moment,
+           int64_t size, const AdamwNumbers& numbers);
+
+/// Exact for every number and infinity; a NaN stays a NaN in weight and in master. The weight is
+/// the master rounded to nearest, ties away from zero: ties to even would leave 17 bits.
+void split_masters(const Launch& on, const float* master, Bf16* weight, uint16_t* remainder,
+                   int64_t size);
+void join_masters(const Launch& on, const Bf16* weight, const uint16_t* remainder, float* master,
+                  int64_t size);
+
+/// The sum of the squares of each piece of `piece` elements, in float64; `piece` divides `size`.
+template <class T>
+void square_sums(const Launch& on, const T* x, double* sums, int64_t size, int64_t piece);
 
 }  // namespace xffl::kernels

@@ -1,12 +1,13 @@
-// The gradients of FlatParameters.
+// The gradients of FlatParameters: reduced over the ranks during backward (ZeRO-2) or after it, and
+// their norm.
 //
 // P elements of a unit's flat buffer, S of a rank's shard of it, W ranks of the shard group, C
 // elements of one piece of a norm.
 #include <ATen/Parallel.h>
 #include <torch/types.h>
 
-#include "gpu_kernels.h"
 #include "xffl/kernels/cpu/optimizer.h"
+#include "xffl/kernels/cuda/gpu.h"
 #include "xffl/shard/flat_parameters.h"
 
 namespace xffl::shard {
@@ -15,14 +16,10 @@ namespace {
 // Concurrent reductions: the ranks exchange one while backward fills the next.
 constexpr size_t kMaxReductions = 2;
 
-at::Tensor elements(const at::Tensor& flat, const Range& range) {
-  return flat.narrow(0, range.begin, range.count);
-}
-
 // The sum of squares of each row, in float64.
 at::Tensor square_sums(const at::Tensor& pieces_CE) {
   at::Tensor sums_C = at::empty({pieces_CE.size(0)}, pieces_CE.options().dtype(at::kDouble));
-  if (gpu::square_sums(sums_C, pieces_CE)) return sums_C;
+  if (kernels::gpu::square_sums(sums_C, pieces_CE)) return sums_C;
   if (pieces_CE.scalar_type() != at::kBFloat16 || !pieces_CE.is_cpu())
     return sums_C.copy_(at::linalg_vector_norm(pieces_CE, 2, at::IntArrayRef{1})).square_();
   const auto* bits = static_cast<const uint16_t*>(pieces_CE.const_data_ptr());
@@ -46,7 +43,7 @@ bool FlatParameters::open_gradients(int index) {
   const UnitLayout& layout = layout_.units()[static_cast<size_t>(index)];
   unit.gradient_P =
       gradients_pool_.take(layout.size, tensor_options(options_.gradient_dtype, false));
-  for (const Range& gap : layout.gaps) elements(unit.gradient_P, gap).zero_();
+  for (const Range& gap : layout.gaps) part_of(unit.gradient_P, gap).zero_();
   return true;
 }
 
@@ -62,7 +59,7 @@ void FlatParameters::close_gradients(int index) {
       return;
     }
     reductions_.push_back({groups_.reduce->start_reduce_scatter(
-                               elements(unit.gradient_P, mine(index)), unit.gradient_P),
+                               part_of(unit.gradient_P, mine(index)), unit.gradient_P),
                            index,
                            {},
                            {}});
@@ -129,26 +126,24 @@ void FlatParameters::finish_gradients() {
     const at::Tensor& gradient_S = states_[static_cast<size_t>(index)].gradient_S;
     if (gradient_S.numel() == 0) continue;
     if (is_split() && !states_split())
-      groups_.reduce->all_gather(unit.gradient_P, elements(unit.gradient_P, mine(index)));
+      groups_.reduce->all_gather(unit.gradient_P, part_of(unit.gradient_P, mine(index)));
     if (options_.offload.states && !gradients_split() && !unit.gradient_sent)
       start_copy_to_host(index,
-                         states_split() ? elements(unit.gradient_P, mine(index)) : unit.gradient_P);
+                         states_split() ? part_of(unit.gradient_P, mine(index)) : unit.gradient_P);
   }
   SideStream::synchronize(gradients_arrived_);
   for (const UnitState& state : states_)
     if (state.gradient_S.numel() > 0) sum_over_replicas(state.gradient_S);
 }
 
-double FlatParameters::gradient_square_sum() const { return gradient_square_sums().item<double>(); }
-
-at::Tensor FlatParameters::gradient_square_sums() const {
+at::Tensor FlatParameters::gradient_square_sum() const {
   std::vector<at::Tensor> pieces;
   for (const UnitState& state : states_) {
     const at::Tensor pieces_CE = state.gradient_S.view({-1, kPieceElements});
     pieces.push_back(square_sums(pieces_CE));
   }
-  const at::Tensor local = at::cat(pieces);
   if (!states_split()) return sum_over_units(pieces);
+  const at::Tensor local = at::cat(pieces);
   const at::Tensor all =
       at::empty({groups_.gather->size() * local.numel()}, local.options().device(options_.device));
   groups_.gather->all_gather(all, local.to(options_.device));
@@ -171,11 +166,6 @@ at::Tensor FlatParameters::sum_over_units(const std::vector<at::Tensor>& squares
   const at::Tensor sums_U = at::stack(sums).to(options_.device);
   groups_.stages->all_reduce(sums_U);
   return sums_U.sum();
-}
-
-void FlatParameters::scale_gradients(double factor) {
-  for (UnitState& state : states_)
-    if (!gpu::scale(state.gradient_S, factor)) state.gradient_S.mul_(factor);
 }
 
 }  // namespace xffl::shard

@@ -1,0 +1,69 @@
+// GPUs for the trainer: from tensors to the CUDA kernels, and the calls of the CUDA runtime.
+// gpu.cc, or no_gpu.cc in a build for CPUs.
+//
+// A function that returns bool returns false, and does nothing, for other devices and dtypes, and
+// in a build without CUDA. llama/pointwise.h, llama/head_loss.h and shard/ define the results. Work
+// goes to the current stream.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "xffl/kernels/cuda/kernels.h"
+
+namespace xffl::kernels::gpu {
+
+bool rms_norm(at::Tensor& sum_BTD, at::Tensor& normed_BTD, at::Tensor& inverse_BT1,
+              const at::Tensor& x_BTD, const at::Tensor& delta_BTD, const at::Tensor& w_D,
+              double epsilon);
+bool rms_norm_backward(at::Tensor& grad_x_BTD, at::Tensor& grad_w_D,
+                       const at::Tensor& grad_normed_BTD, const at::Tensor& grad_sum_BTD,
+                       const at::Tensor& sum_BTD, const at::Tensor& inverse_BT1,
+                       const at::Tensor& w_D);
+bool swiglu(at::Tensor& result, const at::Tensor& gate_BTI, const at::Tensor& up_BTI);
+bool swiglu_backward(at::Tensor& grad_gate_BTI, at::Tensor& grad_up_BTI, const at::Tensor& grad_BTI,
+                     const at::Tensor& gate_BTI, const at::Tensor& up_BTI);
+bool rope(at::Tensor& result, const at::Tensor& x_BTNH, const at::Tensor& cos_AF,
+          const at::Tensor& sin_AF, double sign);
+bool accumulate(const at::Tensor& sum, const at::Tensor& update, double scale, bool overwrite);
+/// The rows' NLL; with `into_gradient` the logits become scale * (softmax - one_hot(label)).
+bool cross_entropy(const at::Tensor& logits_RV, const at::Tensor& labels_R, const at::Tensor& nll_R,
+                   int64_t ignore, bool into_gradient, double scale);
+/// sum_MK = scale * a_NM^T b_NK, or sum_MK += the product, for 16-bit factors and a float32 sum:
+/// never rounded.
+bool add_product(at::Tensor& sum_MK, const at::Tensor& a_NM, const at::Tensor& b_NK, double scale,
+                 bool overwrite);
+
+/// A unit's masters in their storage (shard::UnitState), their gradients and moments.
+struct AdamwTensors {
+  const at::Tensor &master_S, &remainder_S, &gradient_S, &copy_S, &first_S, &second_S;
+  int64_t num_decayed = 0;  // elements [0, num_decayed) decay
+};
+/// A step of AdamW; the same pass rounds the masters to their copy.
+bool adamw(const AdamwTensors& tensors, const AdamwNumbers& numbers);
+bool split_masters(const at::Tensor& master, const at::Tensor& weight, const at::Tensor& remainder);
+bool join_masters(const at::Tensor& weight, const at::Tensor& remainder, const at::Tensor& master);
+/// The sum of squares of each row.
+bool square_sums(const at::Tensor& sums_C, const at::Tensor& rows_CE);
+
+extern const bool kBuiltIn;
+
+struct Info {
+  std::string name;
+  int64_t memory_bytes = 0;
+  std::string capability;  // "9.0"
+};
+std::vector<Info> list();
+/// 0 without a driver or a GPU.
+int device_count();
+void use(at::Device device);
+/// Waits for the queued work of a GPU, so that a clock measures it.
+void synchronize(at::Device device);
+int64_t peak_memory_bytes(at::Device device);
+/// The memory that no process uses. Creates this process's context first.
+int64_t free_memory_bytes(at::Device device);
+
+}  // namespace xffl::kernels::gpu
