@@ -17,9 +17,9 @@
 #include "output.h"
 #include "rank_process.h"
 #include "signal_relay.h"
-#include "xffl/base/cpus.h"
 #include "xffl/base/error.h"
-#include "xffl/base/process_table.h"
+#include "xffl/base/process.h"
+#include "xffl/base/resources.h"
 
 extern char** environ;
 

@@ -13,9 +13,8 @@
 #include <string>
 
 #include "cuda.h"
-#include "xffl/base/cpus.h"
 #include "xffl/base/error.h"
-#include "xffl/base/memory.h"
+#include "xffl/base/resources.h"
 
 namespace xffl::train {
 namespace {
