@@ -1,4 +1,4 @@
-// The commands of xffl-tokenize: each adds itself to the command line and runs as its callback.
+// The commands of xffl-tokenize. Each function adds a command, whose callback runs it.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -13,10 +13,10 @@ void add_train_command(CLI::App& app);
 void add_encode_command(CLI::App& app);
 void add_decode_command(CLI::App& app);
 void add_inspect_command(CLI::App& app);
-/// Its callback sets `exit_code` to that of xffl-train, which has printed the reason.
+/// The callback sets `exit_code` to the exit code of xffl-train, which prints its errors.
 void add_generate_command(CLI::App& app, int& exit_code);
 
-/// --input, --document, --text-field and --format of a command that reads corpora.
+/// The options of the commands that read corpora: --input, --document, --text-field, --format.
 struct InputFlags {
   std::vector<std::string> inputs;
   std::string format = "auto";

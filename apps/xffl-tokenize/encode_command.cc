@@ -1,14 +1,97 @@
+#include <signal.h>
+
+#include <chrono>
+#include <cstdio>
 #include <iomanip>
 #include <iostream>
 #include <memory>
 
 #include "commands.h"
-#include "progress_line.h"
 #include "xffl/base/error.h"
+#include "xffl/base/log.h"
 #include "xffl/tokenize/corpus.h"
 
 namespace xffl::app {
 namespace {
+
+using std::chrono::steady_clock;
+
+// A signal handler can set only a global variable.
+volatile sig_atomic_t interrupted = 0;
+void interrupt(int) { interrupted = 1; }
+
+void on_interrupt(void (*handler)(int)) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+constexpr std::chrono::milliseconds kRedraw{200};
+constexpr std::chrono::seconds kNextLine{5};
+constexpr size_t kBarWidth = 30;
+
+std::string bar(double done) {
+  const auto filled = static_cast<size_t>(done * static_cast<double>(kBarWidth));
+  return "[" + std::string(filled, '#') + std::string(kBarWidth - filled, '.') + "]";
+}
+
+// Progress on stderr: on a terminal a bar that is redrawn, elsewhere a line every few seconds.
+// During its lifetime Ctrl-C does not end the process: the next show() throws kCancelled.
+class ProgressLine {
+ public:
+  ProgressLine();
+  ~ProgressLine();
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+
+  void show(const tokenize::Progress& progress);
+  double seconds() const;
+
+ private:
+  using Time = std::chrono::steady_clock::time_point;
+  void draw(const tokenize::Progress& progress, Time now);
+
+  bool terminal_;
+  Time start_;
+  Time last_;
+};
+
+ProgressLine::ProgressLine()
+    : terminal_(log::live_line_width() > 0), start_(steady_clock::now()), last_(start_) {
+  on_interrupt(interrupt);
+}
+
+ProgressLine::~ProgressLine() {
+  log::set_live_line("");
+  on_interrupt(SIG_DFL);
+}
+
+double ProgressLine::seconds() const {
+  return std::chrono::duration<double>(steady_clock::now() - start_).count();
+}
+
+void ProgressLine::show(const tokenize::Progress& progress) {
+  if (interrupted != 0) throw Error(ErrorKind::kCancelled, "stopped; no output was written");
+  const Time now = steady_clock::now();
+  if (now - last_ < (terminal_ ? std::chrono::milliseconds(kRedraw) : kNextLine)) return;
+  last_ = now;
+  draw(progress, now);
+}
+
+void ProgressLine::draw(const tokenize::Progress& progress, Time now) {
+  const double done = progress.bytes_total > 0 ? static_cast<double>(progress.bytes_done) /
+                                                     static_cast<double>(progress.bytes_total)
+                                               : 1.0;
+  const double elapsed = std::chrono::duration<double>(now - start_).count();
+  const double rate = static_cast<double>(progress.tokens) / elapsed / 1e6;
+  const double left = done > 0 ? elapsed * (1 - done) / done : 0;
+  char text[120];
+  std::snprintf(text, sizeof text, "%s %3.0f %%  %.1f M tokens, %.2f M/s, %.0f s left",
+                terminal_ ? bar(done).c_str() : "encoding:", 100 * done,
+                static_cast<double>(progress.tokens) / 1e6, rate, left);
+  terminal_ ? log::set_live_line(text) : static_cast<void>(std::fprintf(stderr, "%s\n", text));
+}
 
 struct EncodeFlags {
   InputFlags input;
@@ -58,14 +141,14 @@ void print_result(const EncodeFlags& flags, const tokenize::EncodeResult& result
   }
   if (written < result.num_tokens) {
     std::cout << result.num_tokens - written
-              << " tokens did not fill a sequence and were left out\n";
+              << " tokens at the end did not fill a sequence and were dropped\n";
   }
   if (result.num_cut > 0) {
     std::cout << result.num_cut << " documents were longer than " << flags.options.sequence_length
               << " tokens and were cut into pieces\n";
   }
   if (result.num_idle > 0) {
-    std::cout << result.num_idle << " of the pieces had nothing but prompt and were left out\n";
+    std::cout << result.num_idle << " pieces held only prompt and were dropped\n";
   }
   std::cout << result.num_documents << " documents, " << std::fixed << std::setprecision(1)
             << seconds << " s\n";
@@ -75,14 +158,15 @@ void encode(const EncodeFlags& flags) {
   const bool ids = flags.input.format == "ids";
   const tokenize::EncodeOptions options = options_of(flags);
   if (!ids && flags.tokenizer.empty()) {
-    throw Error(ErrorKind::kUsage, "text needs --tokenizer FILE (or --format ids)");
+    throw Error(ErrorKind::kUsage, "text needs --tokenizer FILE; ids need --format ids");
   }
   if (!ids && options.vocab_size != 0) {
-    throw Error(ErrorKind::kUsage, "--vocab-size goes with --format ids; text has its tokenizer's");
+    throw Error(ErrorKind::kUsage,
+                "--vocab-size needs --format ids; for text the tokenizer has it");
   }
   if (ids && (!flags.tokenizer.empty() || !flags.prompt.empty())) {
     throw Error(ErrorKind::kUsage,
-                "--format ids takes ids as they are: no --tokenizer, no --template");
+                "--format ids excludes --tokenizer and --template: ids are stored unchanged");
   }
   ProgressLine line;
   const auto progress = [&line](const tokenize::Progress& now) { line.show(now); };
@@ -99,15 +183,17 @@ void encode(const EncodeFlags& flags) {
 
 void add_validation_flags(CLI::App& command, EncodeFlags& flags) {
   CLI::Option* output = command.add_option("--validation-output", flags.validation_output,
-                                           "A shard for documents kept apart for validation");
+                                           "Shard of the documents for validation");
   CLI::Option* fraction = command
                               .add_option("--validation-fraction", flags.validation_fraction,
-                                          "Their share of the documents (default 0.05)")
+                                          "Share of the documents for validation (default 0.05)")
                               ->needs(output);
-  command.add_option("--validation-documents", flags.validation_documents, "Their number, instead")
+  command
+      .add_option("--validation-documents", flags.validation_documents,
+                  "Number of documents for validation, instead of a share")
       ->needs(output)
       ->excludes(fraction);
-  command.add_option("--seed", flags.seed, "Chooses the validation documents")
+  command.add_option("--seed", flags.seed, "Seed of the selection for validation")
       ->capture_default_str();
 }
 
@@ -115,32 +201,34 @@ void add_validation_flags(CLI::App& command, EncodeFlags& flags) {
 
 void add_encode_command(CLI::App& app) {
   auto flags = std::make_shared<EncodeFlags>();
-  CLI::App* command = app.add_subcommand("encode", "Turn text, JSONL or ids into a token shard");
+  CLI::App* command = app.add_subcommand("encode", "Encode text, JSONL or ids as a token shard");
   flags->input.add_to(*command, true);
   command->add_option("--tokenizer", flags->tokenizer,
-                      "A tokenizer.model, a tokenizer.json, or a folder with one");
-  command->add_option("--output", flags->output, "The shard, for example it.tokens")->required();
+                      "Path of a tokenizer.model or tokenizer.json, or of their folder");
+  command->add_option("--output", flags->output, "Shard to write, for example it.tokens")
+      ->required();
   add_validation_flags(*command, *flags);
   command->add_option("--template", flags->prompt,
-                      "A prompt, for example 'Scrivi un documento: {text}'");
-  command->add_option("--prompt-field", flags->input.prompt_field,
-                      "The field of a JSONL object that its text answers: {prompt} in the template "
-                      "(default '{prompt}{text}')");
+                      "Prompt, for example 'Scrivi un documento: {text}'");
+  command->add_option(
+      "--prompt-field", flags->input.prompt_field,
+      "Field of a JSONL object with the prompt of its text: {prompt} in the template "
+      "(default '{prompt}{text}')");
   command->add_flag("--mask-prompt", flags->options.mask_prompt,
-                    "No loss on what comes before {text}: the ids stay the same");
+                    "No loss on the tokens before {text}; the ids do not change");
   command->add_flag("--bos,!--no-bos", flags->options.bos, "BOS before each document (default on)");
   command->add_flag("--eos,!--no-eos", flags->options.eos, "EOS after each document (default on)");
-  command->add_option("--sequence-length", flags->options.sequence_length, "Tokens in a sequence")
+  command->add_option("--sequence-length", flags->options.sequence_length, "Tokens per sequence")
       ->capture_default_str();
   command->add_flag("--pack,!--no-pack", flags->options.packed,
-                    "Fill every sequence across documents (default), or one document a sequence");
+                    "Pack documents into full sequences (default), or one document per sequence");
   command->add_option("--vocab-size", flags->options.vocab_size,
-                      "With --format ids: ids are below it");
+                      "With --format ids: the size of the vocabulary");
   command->add_flag(
       "--labels", flags->options.with_labels,
-      "With --format ids: lines are {\"input_ids\": [...], \"labels\": [...]}, as HF's "
+      "With --format ids: lines are {\"input_ids\": [...], \"labels\": [...]}, as in HF's "
       "data sets; a label of -100 has no loss");
-  command->add_option("--threads", flags->options.num_threads, "0: as many as the machine has")
+  command->add_option("--threads", flags->options.num_threads, "0: one per available CPU")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
   command->callback([flags] { encode(*flags); });

@@ -1,20 +1,29 @@
 // How it works: this program encodes the prompt, a child process (xffl-train) generates ids, and
 // this program decodes them. A token can be a part of a character, and a leading blank depends on
 // the ids before, so each step decodes all ids and prints the new text.
+#include <spawn.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
+#include <functional>
 #include <iterator>
 #include <memory>
+#include <string_view>
 
 #include "commands.h"
-#include "trainer_process.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
+#include "xffl/base/process.h"
 #include "xffl/tokenize/tokenizer.h"
+
+extern char** environ;
 
 namespace xffl::app {
 namespace {
@@ -30,8 +39,72 @@ struct GenerateFlags {
   std::string trainer;
   bool no_bos = false;
   bool json = false;
-  std::vector<std::string> passed;  // to xffl-train as they are
+  std::vector<std::string> passed;  // options for xffl-train
 };
+
+pid_t spawn(const std::vector<std::string>& argv, int stdio) {
+  std::vector<std::string> strings = argv;
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, stdio, 0);
+  posix_spawn_file_actions_adddup2(&actions, stdio, 1);
+  pid_t pid = 0;
+  const int problem = ::posix_spawnp(&pid, strings[0].c_str(), &actions, nullptr,
+                                     exec_pointers(strings).data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (problem != 0)
+    throw Error(ErrorKind::kNotFound, "cannot start " + argv[0] + ": " + std::strerror(problem));
+  return pid;
+}
+
+// Ignores errors: a child that has ended or does not read reports its failure by its exit code.
+void send_all(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t sent = ::send(fd, text.data(), text.size(), MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent <= 0) break;
+    text.remove_prefix(static_cast<size_t>(sent));
+  }
+  ::shutdown(fd, SHUT_WR);
+}
+
+void read_lines(int fd, const std::function<void(std::string_view line)>& on_line) {
+  std::string pending;
+  std::array<char, 4096> buffer{};
+  for (;;) {
+    const ssize_t count = ::read(fd, buffer.data(), buffer.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return;
+    pending.append(buffer.data(), static_cast<size_t>(count));
+    for (size_t end = 0; (end = pending.find('\n')) != std::string::npos;) {
+      const std::string line = pending.substr(0, end);
+      pending.erase(0, end + 1);
+      on_line(line);
+    }
+  }
+}
+
+// Runs `argv` (argv[0] is a path or is looked up in PATH), writes `input` to its stdin, and calls
+// `on_line` with each complete line of its stdout; its stderr is this process's. Returns its exit
+// code, or 128 + signal number. Throws kNotFound when the program cannot be started.
+int run_lines(const std::vector<std::string>& argv, const std::string& input,
+              const std::function<void(std::string_view line)>& on_line) {
+  int pair[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
+    throw system_error("make a socket pair", errno);
+  UniqueFd socket(pair[0]), childs_end(pair[1]);
+  const pid_t pid = spawn(argv, childs_end.get());
+  childs_end = UniqueFd();
+  try {
+    send_all(socket.get(), input);
+    read_lines(socket.get(), on_line);
+  } catch (...) {
+    socket = UniqueFd();  // the child ends at its next line
+    wait_for_exit(pid);
+    throw;
+  }
+  return wait_for_exit(pid);
+}
 
 // Prints the complete characters; escapes control characters on a terminal.
 class Printer {
@@ -53,7 +126,7 @@ class Printer {
   void print(bool all) {
     const std::string whole = tokenizer_.decode(ids_);
     size_t end = whole.size();
-    // The last character may lack bytes that the next tokens bring.
+    // The bytes of the last character may be incomplete until the next tokens.
     while (!all && end >= kReplacement.size() &&
            std::string_view(whole).substr(0, end).ends_with(kReplacement))
       end -= kReplacement.size();
@@ -82,7 +155,7 @@ class Printer {
 
 std::string read_prompt(const GenerateFlags& flags) {
   if (flags.prompt.empty() == flags.prompt_file.empty())
-    throw Error(ErrorKind::kUsage, "give the text by --prompt or by --prompt-file, one of them");
+    throw Error(ErrorKind::kUsage, "use either --prompt or --prompt-file");
   return flags.prompt_file.empty() ? flags.prompt
                                    : read_file(flags.prompt_file, uint64_t{64} << 20);
 }
@@ -127,7 +200,7 @@ int generate(const GenerateFlags& flags) {
   return 0;
 }
 
-// Options that xffl-train checks: the word and its value go on unread.
+// Declares an option that is passed to xffl-train, which checks its value.
 void pass_on(CLI::App& command, GenerateFlags& flags, const std::string& name,
              const std::string& help) {
   command.add_option_function<std::string>(
@@ -144,28 +217,30 @@ void pass_on(CLI::App& command, GenerateFlags& flags, const std::string& name,
 void add_generate_command(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<GenerateFlags>();
   CLI::App* command =
-      app.add_subcommand("generate", "Continue a text with a model (runs xffl-train)");
-  command->add_option("--model", flags->model, "HF folder, with its tokenizer")->required();
-  command->add_option("--tokenizer", flags->tokenizer, "Another tokenizer than the folder's");
-  command->add_option("--prompt", flags->prompt, "The text to continue");
-  command->add_option("--prompt-file", flags->prompt_file, "Or a file with the prompt");
-  command->add_flag("--no-bos", flags->no_bos, "Do not begin with the tokenizer's BOS");
-  command->add_flag("--json", flags->json, "One JSON object at the end, with the text");
-  command->add_option("--trainer", flags->trainer, "xffl-train; else the one beside this program");
-  pass_on(*command, *flags, "--adapter", "Folder of a LoRA adapter beside the model");
-  pass_on(*command, *flags, "--max-new-tokens", "At most so many");
-  pass_on(*command, *flags, "--temperature", "0, the default: always the likeliest token");
-  pass_on(*command, *flags, "--top-k", "Draw from the k likeliest tokens");
-  pass_on(*command, *flags, "--top-p", "Draw from the likeliest that have this probability");
-  pass_on(*command, *flags, "--repetition-penalty", "Above 1: what was said becomes less likely");
-  pass_on(*command, *flags, "--seed", "Seed of the draws");
-  pass_on(*command, *flags, "--stop-ids", "Token ids that end the text, apart by commas");
+      app.add_subcommand("generate", "Generate text with a model (runs xffl-train)");
+  command->add_option("--model", flags->model, "HF model folder with its tokenizer")->required();
+  command->add_option("--tokenizer", flags->tokenizer, "Tokenizer; default: the model folder's");
+  command->add_option("--prompt", flags->prompt, "Text to continue");
+  command->add_option("--prompt-file", flags->prompt_file, "File with the text to continue");
+  command->add_flag("--no-bos", flags->no_bos, "Omit the tokenizer's BOS token");
+  command->add_flag("--json", flags->json, "Print one JSON object with the text at the end");
+  command->add_option("--trainer", flags->trainer,
+                      "Path of xffl-train; default: beside this program");
+  pass_on(*command, *flags, "--adapter", "Folder of a LoRA adapter for the model");
+  pass_on(*command, *flags, "--max-new-tokens", "Maximum number of new tokens");
+  pass_on(*command, *flags, "--temperature", "0 (default): always the most likely token");
+  pass_on(*command, *flags, "--top-k", "Sample from the k most likely tokens");
+  pass_on(*command, *flags, "--top-p",
+          "Sample from the most likely tokens with this total probability");
+  pass_on(*command, *flags, "--repetition-penalty", "Above 1: earlier tokens become less likely");
+  pass_on(*command, *flags, "--seed", "Seed of the sampling");
+  pass_on(*command, *flags, "--stop-ids", "Token ids that end the text, separated by commas");
   pass_on(*command, *flags, "--precision", "fp32 or bf16");
   pass_on(*command, *flags, "--device", "auto, cpu or cuda");
   pass_on(*command, *flags, "--threads", "CPU threads");
   command->add_flag_callback(
       "--ignore-eos", [flags] { flags->passed.push_back("--ignore-eos"); },
-      "The model's own end does not stop");
+      "Continue after the model's end-of-text token");
   command->callback([flags, &exit_code] { exit_code = generate(*flags); });
 }
 

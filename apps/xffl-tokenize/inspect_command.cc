@@ -27,7 +27,7 @@ Json describe(const std::string& file) {
   shard["num_documents"] = info.num_documents;
   shard["packed"] = info.packed;
   shard["masked"] = info.has_targets;
-  shard["num_targets"] = num_targets;  // predicted tokens on which the loss falls
+  shard["num_targets"] = num_targets;  // predicted tokens that the loss counts
   return shard;
 }
 
@@ -50,9 +50,9 @@ void inspect(const InspectFlags& flags) {
 
 void add_inspect_command(CLI::App& app) {
   auto flags = std::make_shared<InspectFlags>();
-  CLI::App* command = app.add_subcommand("inspect", "Print the numbers of shards");
+  CLI::App* command = app.add_subcommand("inspect", "Print the sizes of shards");
   command->add_option("files", flags->files, "Shards")->required();
-  command->add_flag("--json", flags->json, "As JSON: an object, or an array for several shards");
+  command->add_flag("--json", flags->json, "Print JSON: an object, or an array for several shards");
   command->callback([flags] { inspect(*flags); });
 }
 

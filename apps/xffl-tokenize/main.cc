@@ -1,4 +1,4 @@
-// xffl-tokenize: text to token shards and back.
+// xffl-tokenize encodes text as token shards and decodes shards.
 #include <exception>
 #include <iostream>
 
@@ -9,18 +9,17 @@
 namespace xffl::app {
 
 void InputFlags::add_to(CLI::App& command, bool with_ids) {
-  command.add_option("--input", inputs, "Files: text, or JSONL by their name (*.jsonl)")
-      ->required();
+  command.add_option("--input", inputs, "Input files: text, or JSONL (*.jsonl)")->required();
   const std::vector<std::string> formats =
       with_ids ? std::vector<std::string>{"auto", "text", "jsonl", "ids"}
                : std::vector<std::string>{"auto", "text", "jsonl"};
-  command.add_option("--format", format, "What the inputs hold; auto goes by the name")
+  command.add_option("--format", format, "Format of the inputs; auto: by the file name")
       ->check(CLI::IsMember(formats))
       ->capture_default_str();
-  command.add_option("--document", unit, "What a document of a text file is")
+  command.add_option("--document", unit, "Unit of a text file that makes a document")
       ->check(CLI::IsMember({"line", "paragraph", "file"}))
       ->capture_default_str();
-  command.add_option("--text-field", text_field, "The field of a JSONL object that holds its text")
+  command.add_option("--text-field", text_field, "Field of a JSONL object with the text")
       ->capture_default_str();
 }
 
@@ -38,8 +37,7 @@ tokenize::DocumentOptions InputFlags::options() const {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("Turns text into the token shards that xffl-train reads, and back.",
-               "xffl-tokenize");
+  CLI::App app("Encodes text as token shards for xffl-train, and decodes shards.", "xffl-tokenize");
   app.require_subcommand(1);
   app.set_version_flag("--version", XFFL_VERSION);
   add_train_command(app);

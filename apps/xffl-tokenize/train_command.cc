@@ -23,7 +23,7 @@ void train(const TrainFlags& flags) {
   options.sample_bytes = flags.sample_megabytes << 20;
   const tokenize::TrainedModel trained =
       tokenize::train(flags.input.paths(), flags.output, options);
-  std::cout << trained.model.string() << ": " << trained.vocab_size << " tokens, learnt from "
+  std::cout << trained.model.string() << ": " << trained.vocab_size << " tokens, trained on "
             << trained.num_lines << " lines\n";
 }
 
@@ -31,28 +31,29 @@ void train(const TrainFlags& flags) {
 
 void add_train_command(CLI::App& app) {
   auto flags = std::make_shared<TrainFlags>();
-  CLI::App* command = app.add_subcommand("train", "Learn a SentencePiece tokenizer from text");
+  CLI::App* command = app.add_subcommand("train", "Train a SentencePiece tokenizer on text");
   flags->input.add_to(*command, false);
   command
       ->add_option("--output", flags->output,
-                   "A folder for tokenizer.model, or a name that ends in .model")
+                   "Folder for tokenizer.model, or a file name that ends in .model")
       ->required();
   command->add_option("--vocab-size", flags->options.vocab_size, "Number of tokens")->required();
   command->add_option("--model-type", flags->model_type, "bpe or unigram")
       ->check(CLI::IsMember({"bpe", "unigram"}))
       ->capture_default_str();
   command
-      ->add_option("--character-coverage", flags->options.character_coverage,
-                   "The share of the text's characters that get tokens; the rest becomes bytes")
+      ->add_option(
+          "--character-coverage", flags->options.character_coverage,
+          "Share of the text's characters with tokens of their own; the others become bytes")
       ->capture_default_str();
   command->add_flag("--byte-fallback,!--no-byte-fallback", flags->options.byte_fallback,
-                    "Spell unknown characters by bytes (default), or as <unk>");
+                    "Encode unknown characters as bytes (default), or as <unk>");
   command
       ->add_option("--sample-megabytes", flags->sample_megabytes,
-                   "Learn from a seeded sample of a larger text")
+                   "Sample size: a larger text is sampled")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
-  command->add_option("--seed", flags->options.seed, "Draws the sample")->capture_default_str();
+  command->add_option("--seed", flags->options.seed, "Seed of the sample")->capture_default_str();
   command->callback([flags] { train(*flags); });
 }
 

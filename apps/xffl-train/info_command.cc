@@ -6,8 +6,8 @@
 #include <cstdio>
 
 #include "commands.h"
-#include "xffl/base/cpus.h"
 #include "xffl/base/json.h"
+#include "xffl/base/resources.h"
 #include "xffl/kernels/cuda/gpu.h"
 #include "xffl/train/device.h"
 

@@ -6,7 +6,6 @@
 #include "xffl/base/clock.h"
 #include "xffl/base/error.h"
 #include "xffl/base/json.h"
-#include "xffl/base/live_line.h"
 #include "xffl/base/log.h"
 #include "xffl/history/status_file.h"
 

@@ -11,7 +11,6 @@
 
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
-#include "xffl/base/live_line.h"
 #include "xffl/base/log.h"
 
 namespace xffl {

@@ -4,7 +4,7 @@
 
 #include "model_output.h"
 #include "page_window.h"
-#include "xffl/base/space.h"
+#include "xffl/base/file.h"
 #include "xffl/checkpoint/lora.h"
 
 namespace xffl::aggregate {

@@ -1,72 +1,45 @@
 #include "xffl/base/error.h"
 
+#include <array>
 #include <cerrno>
 #include <system_error>
 
 namespace xffl {
 
-std::string_view to_string(ErrorKind kind) {
-  switch (kind) {
-    case ErrorKind::kInternal:
-      return "internal";
-    case ErrorKind::kUsage:
-      return "usage";
-    case ErrorKind::kConfig:
-      return "config";
-    case ErrorKind::kNotFound:
-      return "not found";
-    case ErrorKind::kCorrupt:
-      return "corrupt";
-    case ErrorKind::kRejected:
-      return "rejected";
-    case ErrorKind::kIo:
-      return "io";
-    case ErrorKind::kRemote:
-      return "remote";
-    case ErrorKind::kAuth:
-      return "auth";
-    case ErrorKind::kBusy:
-      return "busy";
-    case ErrorKind::kCancelled:
-      return "cancelled";
-    case ErrorKind::kUnsupported:
-      return "unsupported";
-    case ErrorKind::kFailed:
-      return "failed";
-  }
-  return "unknown";
-}
+namespace {
 
-int exit_code(ErrorKind kind) {
-  switch (kind) {
-    case ErrorKind::kInternal:
-      return 1;
-    case ErrorKind::kUsage:
-      return 2;
-    case ErrorKind::kConfig:
-      return 3;
-    case ErrorKind::kNotFound:
-      return 4;
-    case ErrorKind::kCorrupt:
-    case ErrorKind::kRejected:
-      return 5;
-    case ErrorKind::kIo:
-      return 6;
-    case ErrorKind::kRemote:
-      return 7;
-    case ErrorKind::kBusy:
-      return 8;
-    case ErrorKind::kFailed:
-      return 9;
-    case ErrorKind::kUnsupported:
-      return 10;
-    case ErrorKind::kAuth:
-      return 11;
-    case ErrorKind::kCancelled:
-      return 75;  // EX_TEMPFAIL of sysexits.h: run again to continue
-  }
-  return 1;
-}
+struct KindInfo {
+  ErrorKind kind;
+  std::string_view name;
+  int exit_code;
+};
+
+constexpr auto kKinds = std::to_array<KindInfo>({
+    {ErrorKind::kInternal, "internal", 1},
+    {ErrorKind::kUsage, "usage", 2},
+    {ErrorKind::kConfig, "config", 3},
+    {ErrorKind::kNotFound, "not found", 4},
+    {ErrorKind::kCorrupt, "corrupt", 5},
+    {ErrorKind::kRejected, "rejected", 5},
+    {ErrorKind::kIo, "io", 6},
+    {ErrorKind::kRemote, "remote", 7},
+    {ErrorKind::kAuth, "auth", 11},
+    {ErrorKind::kBusy, "busy", 8},
+    {ErrorKind::kCancelled, "cancelled", 75},  // EX_TEMPFAIL of sysexits.h: run again to continue
+    {ErrorKind::kUnsupported, "unsupported", 10},
+    {ErrorKind::kFailed, "failed", 9},
+});
+static_assert([] {
+  for (size_t i = 0; i < kKinds.size(); ++i)
+    if (kKinds[i].kind != static_cast<ErrorKind>(i)) return false;
+  return kKinds.back().kind == ErrorKind::kFailed;
+}());
+
+}  // namespace
+
+std::string_view to_string(ErrorKind kind) { return kKinds[static_cast<size_t>(kind)].name; }
+
+int exit_code(ErrorKind kind) { return kKinds[static_cast<size_t>(kind)].exit_code; }
 
 void Error::add_context(std::string_view context) {
   message_ = std::string(context) + ": " + message_;

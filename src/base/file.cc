@@ -8,33 +8,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <system_error>
 
 #include "xffl/base/error.h"
 
 namespace xffl {
 
 namespace fs = std::filesystem;
-
-namespace {
-
-// "<path>.tmp"; the destructor removes it unless the caller has renamed it and called keep().
-class TempFile {
- public:
-  explicit TempFile(const fs::path& path) : path_(path.string() + ".tmp") {}
-  ~TempFile() {
-    if (!kept_) ::unlink(path_.c_str());
-  }
-  TempFile(const TempFile&) = delete;
-  TempFile& operator=(const TempFile&) = delete;
-  const fs::path& path() const { return path_; }
-  void keep() { kept_ = true; }
-
- private:
-  fs::path path_;
-  bool kept_ = false;
-};
-
-}  // namespace
 
 UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
   if (this != &other) {
@@ -61,6 +41,21 @@ UniqueFd open_file(const fs::path& path, int flags, unsigned mode) {
   } while (fd < 0 && errno == EINTR);
   if (fd < 0) throw system_error("open " + path.string(), errno);
   return UniqueFd(fd);
+}
+
+RegularFile open_regular(const fs::path& path) {
+  struct stat info {};
+  const auto check_type = [&] {
+    if (S_ISREG(info.st_mode)) return;
+    throw Error(ErrorKind::kRejected,
+                path.string() + ": expected a regular file (no link, folder or device)");
+  };
+  if (::lstat(path.c_str(), &info) != 0) throw system_error("stat " + path.string(), errno);
+  check_type();
+  UniqueFd fd = open_file(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+  if (::fstat(fd.get(), &info) != 0) throw system_error("stat " + path.string(), errno);
+  check_type();
+  return {std::move(fd), static_cast<uint64_t>(info.st_size)};
 }
 
 namespace {
@@ -132,13 +127,29 @@ std::string read_file(const fs::path& path, uint64_t max_bytes) {
   }
 }
 
+TempFile::TempFile(const fs::path& path, std::string_view suffix, unsigned mode)
+    : path_(path),
+      temp_path_(path.string() + std::string(suffix)),
+      fd_(open_file(temp_path_, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW, mode)) {}
+
+TempFile::~TempFile() {
+  if (!published_) ::unlink(temp_path_.c_str());
+}
+
+void TempFile::sync() {
+  if (::fsync(fd_.get()) != 0) throw system_error("fsync " + temp_path_.string(), errno);
+}
+
+void TempFile::publish() {
+  rename_durable(temp_path_, path_);
+  published_ = true;
+}
+
 void write_file_atomic(const fs::path& path, std::string_view content, unsigned mode) {
-  TempFile temp(path);
-  UniqueFd fd = open_file(temp.path(), O_WRONLY | O_CREAT | O_TRUNC, mode);
-  write_all(fd.get(), std::as_bytes(std::span(content.data(), content.size())), temp.path());
-  if (::fsync(fd.get()) != 0) throw system_error("fsync " + temp.path().string(), errno);
-  rename_durable(temp.path(), path);
-  temp.keep();
+  TempFile temp(path, ".tmp", mode);
+  write_all(temp.fd(), std::as_bytes(std::span(content.data(), content.size())), temp.path());
+  temp.sync();
+  temp.publish();
 }
 
 void make_dirs(const fs::path& path) {
@@ -163,6 +174,24 @@ void rename_durable(const fs::path& from, const fs::path& to) {
   if (::rename(from.c_str(), to.c_str()) != 0)
     throw system_error("rename " + from.string() + " to " + to.string(), errno);
   fsync_dir(to.parent_path());
+}
+
+void require_space(const std::string& where, uint64_t missing, uint64_t free) {
+  const uint64_t needed = with_margin(missing);
+  if (free >= needed) return;
+  throw Error(ErrorKind::kIo, "not enough space in " + where + ": " + std::to_string(needed) +
+                                  " bytes are needed, " + std::to_string(free) +
+                                  " are free; free at least " + std::to_string(needed - free) +
+                                  " bytes (or raise the quota) and run again");
+}
+
+void require_space(const fs::path& folder, uint64_t missing) {
+  std::error_code problem;
+  fs::path there = fs::absolute(folder.empty() ? "." : folder, problem);
+  if (problem) return;
+  while (!fs::exists(there, problem) && there.has_relative_path()) there = there.parent_path();
+  const fs::space_info space = fs::space(there, problem);
+  if (!problem) require_space(there.string(), missing, space.available);
 }
 
 MappedFile::MappedFile(const fs::path& path) : path_(path) {

@@ -66,9 +66,7 @@ class Guard final : public nlohmann::json_sax<Json> {
   std::vector<std::set<std::string>> keys_;
 };
 
-}  // namespace
-
-Json parse_json(std::string_view text, std::string_view origin, JsonLimits limits) {
+void check_json(std::string_view text, std::string_view origin, const JsonLimits& limits) {
   if (text.size() > limits.max_bytes)
     throw Error(ErrorKind::kCorrupt, std::string(origin) + ": " + std::to_string(text.size()) +
                                          " bytes of JSON, at most " +
@@ -79,7 +77,18 @@ Json parse_json(std::string_view text, std::string_view origin, JsonLimits limit
                 std::string(origin) + ": not JSON at byte " + std::to_string(nul + 1) + ": a NUL");
   Guard guard(origin, limits);
   Json::sax_parse(text, &guard);
+}
+
+}  // namespace
+
+Json parse_json(std::string_view text, std::string_view origin, JsonLimits limits) {
+  check_json(text, origin, limits);
   return Json::parse(text);
+}
+
+SortedJson parse_sorted_json(std::string_view text, std::string_view origin, JsonLimits limits) {
+  check_json(text, origin, limits);
+  return SortedJson::parse(text);
 }
 
 JsonObject::JsonObject(const Json& json, std::string where)
@@ -90,6 +99,13 @@ JsonObject::JsonObject(const Json& json, std::string where)
 
 void JsonObject::fail(std::string_view key, std::string_view problem) const {
   throw Error(ErrorKind::kCorrupt, where_ + ": '" + std::string(key) + "' " + std::string(problem));
+}
+
+void JsonObject::fail_unsupported(std::string_view key, std::string_view found,
+                                  std::string_view supported) const {
+  throw Error(ErrorKind::kUnsupported, where_ + ": '" + std::string(key) + "' is " +
+                                           log::printable(found, 100) + "; this build supports " +
+                                           std::string(supported));
 }
 
 bool JsonObject::has(std::string_view key) const {

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -24,7 +25,6 @@
 
 #include "xffl/base/clock.h"
 #include "xffl/base/file.h"
-#include "xffl/base/live_line.h"
 #include "xffl/base/scrub.h"
 #include "xffl/base/utf8.h"
 
@@ -33,18 +33,23 @@ namespace {
 
 constexpr const char* kEraseLine = "\r\033[K";  // ECMA-48, erase in line
 
-// ECMA-48, select graphic rendition.
+// In the order of Level. Colours are ECMA-48, select graphic rendition.
+struct LevelInfo {
+  spdlog::level::level_enum level;
+  const char* colour;
+};
+constexpr std::array<LevelInfo, 5> kLevels{{{spdlog::level::debug, "\033[36m"},
+                                            {spdlog::level::info, "\033[32m"},
+                                            {spdlog::level::warn, "\033[33m\033[1m"},
+                                            {spdlog::level::err, "\033[31m\033[1m"},
+                                            {spdlog::level::off, ""}}};
+
+const LevelInfo& info_of(Level level) { return kLevels[static_cast<size_t>(level)]; }
+
 const char* colour_of(spdlog::level::level_enum level) {
-  switch (level) {
-    case spdlog::level::debug:
-      return "\033[36m";
-    case spdlog::level::warn:
-      return "\033[33m\033[1m";
-    case spdlog::level::err:
-      return "\033[31m\033[1m";
-    default:
-      return "\033[32m";
-  }
+  return std::find_if(kLevels.begin(), kLevels.end(),
+                      [&](const LevelInfo& each) { return each.level == level; })
+      ->colour;
 }
 
 // Messages on stderr and, on a terminal, the live line below them.
@@ -152,22 +157,6 @@ Output& output() {
   return instance;
 }
 
-spdlog::level::level_enum to_spdlog(Level level) {
-  switch (level) {
-    case Level::kDebug:
-      return spdlog::level::debug;
-    case Level::kInfo:
-      return spdlog::level::info;
-    case Level::kWarning:
-      return spdlog::level::warn;
-    case Level::kError:
-      return spdlog::level::err;
-    case Level::kOff:
-      break;
-  }
-  return spdlog::level::off;
-}
-
 std::string format_field(const Field& field) {
   struct Visitor {
     std::string operator()(const std::string& v) const {
@@ -198,7 +187,7 @@ std::string json_line(spdlog::level::level_enum level, std::string_view event, F
 
 void emit(Level level, std::string_view event, Fields fields) {
   Output& out = output();
-  const spdlog::level::level_enum spdlog_level = to_spdlog(level);
+  const spdlog::level::level_enum spdlog_level = info_of(level).level;
   if (out.file.should_log(spdlog_level))
     out.file.log(spdlog_level, json_line(spdlog_level, event, fields));
   if (!out.console.should_log(spdlog_level)) return;
@@ -221,7 +210,7 @@ bool is_control(std::string_view character) {
 
 }  // namespace
 
-void set_console_level(Level level) { output().console.set_level(to_spdlog(level)); }
+void set_console_level(Level level) { output().console.set_level(info_of(level).level); }
 
 size_t live_line_width() { return output().console_sink->width(); }
 

@@ -14,17 +14,6 @@
 namespace xffl {
 namespace {
 
-std::string to_hex(std::span<const unsigned char> bytes) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  text.reserve(bytes.size() * 2);
-  for (unsigned char byte : bytes) {
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
-  return text;
-}
-
 void require(int openssl_result) {
   if (openssl_result != 1) throw Error(ErrorKind::kInternal, "SHA-256 failed in libcrypto");
 }
@@ -60,7 +49,7 @@ std::string Sha256::hex() {
   unsigned size = 0;
   require(EVP_DigestFinal_ex(context_->md, digest, &size));
   require(EVP_DigestInit_ex(context_->md, EVP_sha256(), nullptr));
-  return to_hex({digest, size});
+  return to_hex(std::as_bytes(std::span(digest, size)));
 }
 
 std::string sha256_hex(std::string_view text) {
@@ -82,6 +71,17 @@ std::string sha256_file(const std::filesystem::path& path) {
   }
 }
 
+std::string to_hex(std::span<const std::byte> bytes) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  text.reserve(bytes.size() * 2);
+  for (const std::byte byte : bytes) {
+    text += kDigits[std::to_integer<size_t>(byte >> 4)];
+    text += kDigits[std::to_integer<size_t>(byte & std::byte{15})];
+  }
+  return text;
+}
+
 std::string random_hex(size_t num_bytes) {
   std::vector<unsigned char> bytes(num_bytes);
   size_t done = 0;
@@ -91,7 +91,7 @@ std::string random_hex(size_t num_bytes) {
     if (n < 0) throw system_error("read random bytes", errno);
     done += static_cast<size_t>(n);
   }
-  return to_hex(bytes);
+  return to_hex(std::as_bytes(std::span(bytes)));
 }
 
 bool is_sha256_hex(std::string_view text) {

@@ -19,12 +19,8 @@ namespace {
 // also covers the last unit of the previous call.
 constexpr uint64_t kUnitBytes = 2u << 20;
 
-struct OpenFile {
-  UniqueFd fd;
-  uint64_t size_bytes = 0;  // 0: missing, or not a regular file
-};
-
-OpenFile open_regular(const fs::path& path) {
+// Without a descriptor when the file is missing or not regular.
+RegularFile open_if_regular(const fs::path& path) {
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat info {};
   if (!fd || ::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) return {};
@@ -48,7 +44,7 @@ void SpareMemory::add(const fs::path& folder) {
 void SpareMemory::release(uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   while (bytes > 0 && !files_.empty()) {
-    const OpenFile file = open_regular(files_.front());
+    const RegularFile file = open_if_regular(files_.front());
     const uint64_t left = file.size_bytes - std::min(file.size_bytes, released_);
     const uint64_t step = std::min(bytes, left);
     const uint64_t begin = released_ - std::min(released_, kUnitBytes);

@@ -18,20 +18,19 @@ struct DtypeInfo {
   Dtype dtype;
   std::string_view name;
   size_t size_bytes;
-  bool is_floating;
 };
 
 constexpr std::array<DtypeInfo, 10> kDtypes{{
-    {Dtype::kF64, "F64", 8, true},
-    {Dtype::kF32, "F32", 4, true},
-    {Dtype::kF16, "F16", 2, true},
-    {Dtype::kBF16, "BF16", 2, true},
-    {Dtype::kI64, "I64", 8, false},
-    {Dtype::kI32, "I32", 4, false},
-    {Dtype::kI16, "I16", 2, false},
-    {Dtype::kI8, "I8", 1, false},
-    {Dtype::kU8, "U8", 1, false},
-    {Dtype::kBool, "BOOL", 1, false},
+    {Dtype::kF64, "F64", 8},
+    {Dtype::kF32, "F32", 4},
+    {Dtype::kF16, "F16", 2},
+    {Dtype::kBF16, "BF16", 2},
+    {Dtype::kI64, "I64", 8},
+    {Dtype::kI32, "I32", 4},
+    {Dtype::kI16, "I16", 2},
+    {Dtype::kI8, "I8", 1},
+    {Dtype::kU8, "U8", 1},
+    {Dtype::kBool, "BOOL", 1},
 }};
 
 const DtypeInfo& info(Dtype dtype) {
@@ -79,7 +78,6 @@ std::optional<size_t> scan(std::span<const std::byte> bytes, Bits exponent,
 
 size_t size_bytes(Dtype dtype) { return info(dtype).size_bytes; }
 std::string_view to_string(Dtype dtype) { return info(dtype).name; }
-bool is_floating(Dtype dtype) { return info(dtype).is_floating; }
 
 std::optional<Dtype> parse_dtype(std::string_view name) {
   for (const DtypeInfo& entry : kDtypes) {
@@ -87,11 +85,6 @@ std::optional<Dtype> parse_dtype(std::string_view name) {
   }
   return std::nullopt;
 }
-
-float bf16_to_float(uint16_t bits) { return kernels::bf16_to_float(bits); }
-uint16_t float_to_bf16(float value) { return kernels::float_to_bf16(value); }
-float fp16_to_float(uint16_t bits) { return kernels::fp16_to_float(bits); }
-uint16_t float_to_fp16(float value) { return kernels::float_to_fp16(value); }
 
 void to_float(std::span<const std::byte> from, Dtype dtype, std::span<float> to) {
   check_sizes(from.size(), to.size(), dtype);

@@ -7,7 +7,6 @@
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
-#include "xffl/base/log.h"
 
 namespace xffl::checkpoint {
 namespace {
@@ -15,22 +14,15 @@ namespace {
 constexpr uint64_t kMaxConfigBytes = 1u << 20;
 constexpr int64_t kMaxTokenId = int64_t{1} << 31;
 
-[[noreturn]] void throw_unsupported(const JsonObject& object, std::string_view key,
-                                    const std::string& found, std::string_view expected) {
-  throw Error(ErrorKind::kUnsupported, object.where() + ": '" + std::string(key) + "' is " +
-                                           log::printable(found, 100) + "; this build supports " +
-                                           std::string(expected));
-}
-
 /// Throws kUnsupported when `key` is present with another value, which would change results.
 void require_text(JsonObject& object, std::string_view key, std::string_view expected) {
   const std::string found = object.string_or(key, std::string(expected));
-  if (found != expected) throw_unsupported(object, key, found, expected);
+  if (found != expected) object.fail_unsupported(key, found, expected);
 }
 
 void require_number(JsonObject& object, std::string_view key, double expected) {
   const double found = object.number_or(key, expected);
-  if (found != expected) throw_unsupported(object, key, Json(found).dump(), Json(expected).dump());
+  if (found != expected) object.fail_unsupported(key, Json(found).dump(), Json(expected).dump());
 }
 
 double number_within(JsonObject& object, std::string_view key, double default_value, double min,
@@ -45,14 +37,14 @@ double number_within(JsonObject& object, std::string_view key, double default_va
 
 void check_architecture(JsonObject& object) {
   const std::string model_type = object.string("model_type");
-  if (model_type != "llama") throw_unsupported(object, "model_type", model_type, "llama");
+  if (model_type != "llama") object.fail_unsupported("model_type", model_type, "llama");
   if (object.has("architectures")) {
     std::string found;
     for (const std::string& name : object.strings("architectures")) {
       if (name == "LlamaForCausalLM" || name == "LLaMAForCausalLM") return;
       found += found.empty() ? name : ", " + name;
     }
-    if (!found.empty()) throw_unsupported(object, "architectures", found, "LlamaForCausalLM");
+    if (!found.empty()) object.fail_unsupported("architectures", found, "LlamaForCausalLM");
   }
 }
 
@@ -63,7 +55,7 @@ void check_unsupported(JsonObject& object) {
   require_number(object, "pretraining_tp", 1);
   require_number(object, "partial_rotary_factor", 1);
   if (object.has("quantization_config")) {
-    throw_unsupported(object, "quantization_config", "set", "weights in F32, F16 and BF16 only");
+    object.fail_unsupported("quantization_config", "set", "weights in F32, F16 and BF16 only");
   }
 }
 
@@ -82,7 +74,7 @@ RopeKind parse_rope_kind(JsonObject& object) {
   if (type == "default") return RopeKind::kDefault;
   if (type == "linear") return RopeKind::kLinear;
   if (type == "llama3") return RopeKind::kLlama3;
-  throw_unsupported(object, key, type, "default, linear and llama3");
+  object.fail_unsupported(key, type, "default, linear and llama3");
 }
 
 double required_factor(JsonObject& object, std::string_view key, double min) {
@@ -139,7 +131,7 @@ std::string parse_torch_dtype(JsonObject& object) {
   const char* key = object.has("torch_dtype") ? "torch_dtype" : "dtype";
   const std::string dtype = object.string_or(key, "float32");
   if (dtype != "float32" && dtype != "bfloat16" && dtype != "float16") {
-    throw_unsupported(object, key, dtype, "float32, bfloat16 and float16");
+    object.fail_unsupported(key, dtype, "float32, bfloat16 and float16");
   }
   return dtype;
 }

@@ -86,10 +86,8 @@ constexpr std::array kUnsupportedKeys{"use_rslora",        "use_dora",
                                       "monteclora_config", "velora_config"};
 
 void check_unsupported(JsonObject& object) {
-  const auto fail = [&](std::string_view key, const Json& found, std::string_view expected) {
-    throw Error(ErrorKind::kUnsupported, object.where() + ": '" + std::string(key) + "' is " +
-                                             log::printable(found.dump(), 100) +
-                                             "; this build supports " + std::string(expected));
+  const auto fail = [&](const char* key, const Json& found, const char* supported) {
+    object.fail_unsupported(key, found.dump(), supported);
   };
   const std::string type = object.string("peft_type");
   if (type != "LORA") fail("peft_type", type, "LORA");

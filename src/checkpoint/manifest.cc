@@ -1,24 +1,19 @@
 #include "xffl/checkpoint/manifest.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
-#include <exception>
-#include <mutex>
 #include <set>
-#include <thread>
 
-#include "list_folder.h"
-#include "plain_name.h"
+#include "file_names.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
+#include "xffl/base/resources.h"
 #include "xffl/base/sha256.h"
+#include "xffl/base/threads.h"
 
 namespace xffl::checkpoint {
 namespace {
@@ -86,64 +81,26 @@ constexpr size_t kMaxThreads = 8;
   throw Error(ErrorKind::kRejected, path.string() + ": " + problem);
 }
 
-// Opens a regular file for reading. Throws kRejected for a link, pipe or device, without blocking.
-UniqueFd open_regular(const fs::path& path, uint64_t& size_bytes) {
-  struct stat info {};
-  if (::lstat(path.c_str(), &info) != 0) throw system_error("stat " + path.string(), errno);
-  if (!S_ISREG(info.st_mode)) reject(path, "expected a regular file (no link, folder or device)");
-  UniqueFd fd = open_file(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
-  if (::fstat(fd.get(), &info) != 0) throw system_error("stat " + path.string(), errno);
-  if (!S_ISREG(info.st_mode)) reject(path, "expected a regular file (no link, folder or device)");
-  size_bytes = static_cast<uint64_t>(info.st_size);
-  return fd;
-}
-
 /// Hashes one file. Throws kRejected when the file grows or shrinks meanwhile.
-ManifestFile hash_file(const fs::path& path, uint64_t chunk_bytes,
-                       const std::function<void(uint64_t)>& on_piece) {
-  uint64_t size_bytes = 0;
-  const UniqueFd fd = open_regular(path, size_bytes);
+ManifestFile hash_file(const fs::path& path, uint64_t chunk_bytes) {
+  const RegularFile file = open_regular(path);
   FileHash hash(chunk_bytes);
   std::vector<std::byte> buffer(1u << 20);
   uint64_t total = 0;
   for (;;) {
-    const ssize_t count = ::read(fd.get(), buffer.data(), buffer.size());
+    const ssize_t count = ::read(file.fd.get(), buffer.data(), buffer.size());
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) throw system_error("read " + path.string(), errno);
     if (count == 0) break;
     total += static_cast<uint64_t>(count);
-    if (total > size_bytes) break;
+    if (total > file.size_bytes) break;
     hash.update(std::span(buffer).first(static_cast<size_t>(count)));
-    on_piece(static_cast<uint64_t>(count));
   }
-  if (total != size_bytes) reject(path, "changed while it was read");
+  if (total != file.size_bytes) reject(path, "changed while it was read");
   return hash.finish(path.filename().string());
 }
 
-/// Calls `body(i)` for 0 <= i < count on several threads; rethrows the first error.
-void for_each_index(size_t count, const std::function<void(size_t)>& body) {
-  std::atomic<size_t> next = 0;
-  std::mutex mutex;
-  std::exception_ptr error;
-  const auto work = [&] {
-    for (size_t i = next++; i < count; i = next++) {
-      try {
-        body(i);
-      } catch (...) {  // the top of a thread: the caller rethrows the error
-        const std::lock_guard lock(mutex);
-        if (!error) error = std::current_exception();
-        next = count;
-      }
-    }
-  };
-  {
-    const size_t cores = std::max(1u, std::thread::hardware_concurrency());
-    std::vector<std::jthread> threads;
-    for (size_t i = 1; i < std::min({count, cores, kMaxThreads}); ++i) threads.emplace_back(work);
-    work();
-  }
-  if (error) std::rethrow_exception(error);
-}
+size_t num_threads() { return std::min(static_cast<size_t>(available_cpus()), kMaxThreads); }
 
 /// The names in `folder` without manifest.json.
 std::set<std::string> list_files(const fs::path& folder) {
@@ -153,8 +110,7 @@ std::set<std::string> list_files(const fs::path& folder) {
 }
 
 void verify_size(const fs::path& folder, const ManifestFile& file) {
-  uint64_t size_bytes = 0;
-  open_regular(folder / file.name, size_bytes);
+  const uint64_t size_bytes = open_regular(folder / file.name).size_bytes;
   if (size_bytes != file.size_bytes)
     reject(folder / file.name, "expected " + std::to_string(file.size_bytes) + " bytes, found " +
                                    std::to_string(size_bytes));
@@ -245,8 +201,8 @@ ManifestFile FileHash::finish(std::string name) {
   return {std::move(name), size_bytes_, hash_.hex(), std::move(prefix_sha256_)};
 }
 
-Manifest make_manifest(const fs::path& folder, const std::function<void(uint64_t)>& on_bytes,
-                       uint64_t chunk_bytes, const std::vector<ManifestFile>& known) {
+Manifest make_manifest(const fs::path& folder, uint64_t chunk_bytes,
+                       const std::vector<ManifestFile>& known) {
   std::set<std::string> names = list_files(folder);
   for (const ManifestFile& file : known) {
     if (names.erase(file.name) == 0) reject(folder, "the file '" + file.name + "' is missing");
@@ -259,17 +215,8 @@ Manifest make_manifest(const fs::path& folder, const std::function<void(uint64_t
   }
   const std::vector<std::string> sorted(names.begin(), names.end());
   Manifest manifest{std::vector<ManifestFile>(sorted.size()), chunk_bytes};
-  std::mutex mutex;
-  uint64_t hashed = 0;
-  const auto on_piece = [&](uint64_t count) {
-    if (!on_bytes) return;
-    const std::lock_guard lock(mutex);
-    hashed += count;
-    on_bytes(hashed);
-  };
-  for_each_index(sorted.size(), [&](size_t i) {
-    manifest.files[i] = hash_file(folder / sorted[i], chunk_bytes, on_piece);
-  });
+  parallel_for(sorted.size(), num_threads(),
+               [&](size_t i) { manifest.files[i] = hash_file(folder / sorted[i], chunk_bytes); });
   manifest.files.insert(manifest.files.end(), known.begin(), known.end());
   std::sort(manifest.files.begin(), manifest.files.end(),
             [](const ManifestFile& a, const ManifestFile& b) { return a.name < b.name; });
@@ -289,9 +236,9 @@ void verify_folder(const fs::path& folder, const Manifest& manifest) {
       reject(folder, "'" + log::printable(name, 300) + "' is not in the manifest");
   }
   for (const ManifestFile& file : manifest.files) verify_size(folder, file);
-  for_each_index(manifest.files.size(), [&](size_t i) {
+  parallel_for(manifest.files.size(), num_threads(), [&](size_t i) {
     const ManifestFile& file = manifest.files[i];
-    const ManifestFile found = hash_file(folder / file.name, kChunkBytes, [](uint64_t) {});
+    const ManifestFile found = hash_file(folder / file.name, kChunkBytes);
     if (!(found == file))
       reject(folder / file.name, "expected SHA-256 " + file.sha256 + ", found " + found.sha256);
   });
@@ -299,13 +246,12 @@ void verify_folder(const fs::path& folder, const Manifest& manifest) {
 
 Manifest read_manifest(const fs::path& folder) {
   const fs::path path = folder / kManifestName;
-  uint64_t size_bytes = 0;
-  open_regular(path, size_bytes);
+  open_regular(path);  // no link, pipe or device
   return parse_manifest(read_file(path, kMaxManifestBytes), path.string());
 }
 
 Manifest write_manifest(const fs::path& folder, const std::vector<ManifestFile>& known) {
-  Manifest manifest = make_manifest(folder, {}, kChunkBytes, known);
+  Manifest manifest = make_manifest(folder, kChunkBytes, known);
   write_file_atomic(folder / kManifestName, format_manifest(manifest));
   return manifest;
 }

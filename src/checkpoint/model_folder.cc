@@ -1,13 +1,15 @@
 #include "xffl/checkpoint/model_folder.h"
 
 #include <algorithm>
+#include <future>
+#include <map>
+#include <optional>
 #include <set>
 
-#include "list_folder.h"
-#include "plain_name.h"
-#include "safetensors_header.h"
-#include "sorted_json.h"
+#include "file_names.h"
 #include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/json.h"
 #include "xffl/base/log.h"
 
 namespace xffl::checkpoint {
@@ -43,7 +45,7 @@ constexpr uint64_t kMaxTokenizerFileBytes = 256u << 20;
 std::map<std::string, std::string> read_index(const fs::path& path) {
   const SortedJson json =
       parse_sorted_json(read_file(path, kMaxIndexBytes), path.string(),
-                        {.max_bytes = kMaxIndexBytes, .max_depth = 8}, kMaxTensors);
+                        {.max_bytes = kMaxIndexBytes, .max_depth = 8, .max_keys = kMaxTensors});
   if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
     fail(path, "expected an object with the object 'weight_map'");
   }
@@ -67,6 +69,32 @@ bool is_tokenizer_file(const std::string& name) {
   return is_plain_file_name(name) && !name.ends_with(".tmp") &&
          (name.starts_with("tokenizer") || name.starts_with("chat_template") ||
           name.ends_with(".model") || kNames.contains(name));
+}
+
+bool is_exchangeable(Dtype dtype) {
+  return dtype == Dtype::kF32 || dtype == Dtype::kF16 || dtype == Dtype::kBF16;
+}
+
+std::string shard_filename(size_t index, size_t count) {
+  const auto five_digits = [](size_t number) {
+    std::string digits = std::to_string(number);
+    digits.insert(0, digits.size() < 5 ? 5 - digits.size() : 0, '0');
+    return digits;
+  };
+  return "model-" + five_digits(index + 1) + "-of-" + five_digits(count) + ".safetensors";
+}
+
+std::string format_index(const std::vector<ShardPlan::Shard>& shards) {
+  uint64_t total_size = 0;
+  SortedJson weight_map = SortedJson::object();
+  for (const ShardPlan::Shard& shard : shards) {
+    for (const TensorSpec& spec : shard.tensors) {
+      total_size += spec.num_bytes();
+      weight_map[spec.name] = shard.filename;
+    }
+  }
+  const SortedJson index{{"metadata", {{"total_size", total_size}}}, {"weight_map", weight_map}};
+  return index.dump(2) + "\n";
 }
 
 }  // namespace
@@ -158,6 +186,177 @@ void copy_tokenizer_files(const fs::path& from, const fs::path& to) {
     if (!is_tokenizer_file(name) || !fs::is_regular_file(from / name, ignored)) continue;
     write_file_atomic(to / name, read_file(from / name, kMaxTokenizerFileBytes));
   }
+}
+
+void check_same_schema(const std::vector<TensorSpec>& found,
+                       const std::vector<TensorSpec>& expected, bool any_float,
+                       std::string_view origin) {
+  const auto fail = [&](const std::string& name, const std::string& problem) {
+    throw Error(ErrorKind::kRejected,
+                std::string(origin) + ": tensor '" + log::printable(name, 200) + "' " + problem);
+  };
+  std::map<std::string_view, const TensorSpec*> found_by_name;
+  for (const TensorSpec& spec : found) {
+    if (!found_by_name.emplace(spec.name, &spec).second) fail(spec.name, "appears twice");
+  }
+  for (const TensorSpec& want : expected) {
+    const auto it = found_by_name.find(want.name);
+    if (it == found_by_name.end()) fail(want.name, "is missing");
+    const TensorSpec& have = *it->second;
+    if (have.shape != want.shape) {
+      fail(want.name,
+           "has the shape " + format_shape(have.shape) + ", expected " + format_shape(want.shape));
+    }
+    const bool same_dtype = have.dtype == want.dtype || (any_float && is_exchangeable(have.dtype) &&
+                                                         is_exchangeable(want.dtype));
+    if (!same_dtype) {
+      fail(want.name,
+           "has the type " + std::string(to_string(have.dtype)) + ", expected " +
+               std::string(to_string(want.dtype)) +
+               (any_float && is_exchangeable(want.dtype) ? " (or another of F32, F16, BF16)" : ""));
+    }
+    found_by_name.erase(it);
+  }
+  if (!found_by_name.empty()) {
+    fail(found_by_name.begin()->second->name, "is not a tensor of the expected model");
+  }
+}
+
+ShardPlan plan_shards(const std::vector<TensorSpec>& tensors, uint64_t max_shard_bytes) {
+  ShardPlan plan;
+  uint64_t shard_bytes = 0;
+  for (const TensorSpec& spec : tensors) {
+    const uint64_t size = spec.num_bytes();
+    const bool full = !plan.shards.empty() && !plan.shards.back().tensors.empty() &&
+                      (shard_bytes > max_shard_bytes || size > max_shard_bytes - shard_bytes);
+    if (plan.shards.empty() || full) {
+      plan.shards.emplace_back();
+      shard_bytes = 0;
+    }
+    plan.shards.back().tensors.push_back(spec);
+    shard_bytes += size;
+  }
+  if (plan.shards.empty()) plan.shards.emplace_back();
+  if (plan.shards.size() == 1) {
+    plan.shards.front().filename = kSingleName;
+    return plan;
+  }
+  for (size_t i = 0; i < plan.shards.size(); ++i) {
+    plan.shards[i].filename = shard_filename(i, plan.shards.size());
+  }
+  plan.index_json = format_index(plan.shards);
+  return plan;
+}
+
+// How it works: a thread hashes a complete file to its end, syncs and renames it while the next
+// file is written. SHA-256 is sequential, and on one core it is slower than writing.
+struct ModelWriter::State {
+  std::filesystem::path folder;
+  ShardPlan plan;
+  size_t shard_index = 0;       // the shard of `writer`
+  size_t tensor_index = 0;      // the next byte's tensor in that shard
+  uint64_t tensor_written = 0;  // bytes of that tensor
+  std::optional<SafetensorsWriter> writer;
+  std::vector<std::future<ManifestFile>> finishing;  // the destructor waits for the threads
+
+  void open_shard() {
+    const ShardPlan::Shard& shard = plan.shards[shard_index];
+    writer.emplace(folder / shard.filename, shard.tensors);
+    tensor_index = 0;
+    skip_complete_tensors();
+  }
+
+  // Steps over complete tensors, also over tensors without bytes.
+  void skip_complete_tensors() {
+    const auto& tensors = plan.shards[shard_index].tensors;
+    while (tensor_index < tensors.size() && tensor_written == tensors[tensor_index].num_bytes()) {
+      ++tensor_index;
+      tensor_written = 0;
+    }
+  }
+
+  bool shard_complete() const { return tensor_index == plan.shards[shard_index].tensors.size(); }
+
+  void finish_file() {
+    finishing.push_back(std::async(
+        std::launch::async, [](SafetensorsWriter complete) { return complete.finish(); },
+        std::move(*writer)));
+    writer.reset();
+  }
+
+  // Opens the file of the next `size` bytes; throws unless one tensor has space for them.
+  void check_fits(uint64_t size) {
+    if (!open_next_shard()) {
+      throw Error(ErrorKind::kInternal, "writing " + folder.string() + ": " + std::to_string(size) +
+                                            " bytes more than the tensors have");
+    }
+    const TensorSpec& spec = plan.shards[shard_index].tensors[tensor_index];
+    if (size > spec.num_bytes() - tensor_written) {
+      throw Error(ErrorKind::kInternal, "writing " + folder.string() +
+                                            ": a piece crosses the end of tensor '" + spec.name +
+                                            "' of " + std::to_string(spec.num_bytes()) + " bytes");
+    }
+  }
+
+  void add_written(uint64_t size) {
+    tensor_written += size;
+    skip_complete_tensors();
+  }
+
+  // Finishes complete files and opens the first incomplete file; false after the last file.
+  bool open_next_shard() {
+    while (shard_complete()) {
+      if (shard_index + 1 == plan.shards.size()) return false;
+      finish_file();
+      ++shard_index;
+      open_shard();
+    }
+    return true;
+  }
+};
+
+ModelWriter::ModelWriter(std::filesystem::path folder, const std::vector<TensorSpec>& tensors,
+                         uint64_t max_shard_bytes)
+    : state_(std::make_unique<State>()) {
+  state_->folder = std::move(folder);
+  state_->plan = plan_shards(tensors, max_shard_bytes);
+  make_dirs(state_->folder);
+  state_->open_shard();
+}
+
+ModelWriter::~ModelWriter() = default;
+ModelWriter::ModelWriter(ModelWriter&&) noexcept = default;
+
+void ModelWriter::write(std::span<const std::byte> bytes) {
+  if (bytes.empty()) return;
+  state_->check_fits(bytes.size());
+  state_->writer->write(bytes);
+  state_->add_written(bytes.size());
+}
+
+void ModelWriter::write(uint64_t size, size_t width, const MakeBytes& make) {
+  if (size == 0) return;
+  state_->check_fits(size);
+  state_->writer->write(size, width, make);
+  state_->add_written(size);
+}
+
+std::vector<ManifestFile> ModelWriter::finish() {
+  State& state = *state_;
+  if (state.open_next_shard()) {
+    const TensorSpec& spec = state.plan.shards[state.shard_index].tensors[state.tensor_index];
+    throw Error(ErrorKind::kInternal, "writing " + state.folder.string() + ": tensor '" +
+                                          spec.name + "' has only " +
+                                          std::to_string(state.tensor_written) + " of its " +
+                                          std::to_string(spec.num_bytes()) + " bytes");
+  }
+  state.finish_file();
+  std::vector<ManifestFile> files;
+  for (std::future<ManifestFile>& file : state.finishing) files.push_back(file.get());
+  if (!state.plan.index_json.empty()) {
+    write_file_atomic(state.folder / kIndexName, state.plan.index_json);
+  }
+  return files;
 }
 
 }  // namespace xffl::checkpoint

@@ -11,7 +11,7 @@
 #include <string>
 #include <thread>
 
-#include "xffl/base/block_worker.h"
+#include "xffl/base/threads.h"
 #include "xffl/checkpoint/manifest.h"
 
 namespace xffl::checkpoint {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <chrono>
 
-#include "xffl/base/cpus.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
+#include "xffl/base/resources.h"
 #include "xffl/pack/packed_model.h"
 
 namespace xffl::facility {

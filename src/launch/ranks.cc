@@ -23,9 +23,9 @@
 #include <string_view>
 
 #include "rank_process.h"
-#include "xffl/base/cpus.h"
 #include "xffl/base/error.h"
-#include "xffl/base/process_table.h"
+#include "xffl/base/process.h"
+#include "xffl/base/resources.h"
 
 extern char** environ;
 

@@ -21,7 +21,6 @@
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/process.h"
-#include "xffl/base/process_table.h"
 #include "xffl/submit/scheduler.h"
 
 namespace xffl::submit {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "code_points.h"
+#include "characters.h"
 
 namespace xffl::tokenize {
 namespace {
@@ -16,7 +16,7 @@ size_t without_space_at_end(std::string_view text, size_t end) {
   return end;
 }
 
-size_t behind_space(std::string_view text, size_t begin) {
+size_t after_space(std::string_view text, size_t begin) {
   for (size_t at = begin; at < text.size(); begin = at) {
     if (!is_white_space(next_code_point(text, at))) break;
   }
@@ -84,10 +84,10 @@ bool AddedTokens::stands_alone(std::string_view text, size_t begin, size_t end) 
     matcher.set_text(character);
     return matcher.next(0, match_begin, match_end);
   };
-  size_t before = begin, behind = end;
+  size_t before = begin, after = end;
   if (begin > 0) previous_code_point(text, before);
-  if (end < text.size()) next_code_point(text, behind);
-  return (begin == 0 || !is_word(before, begin)) && (end == text.size() || !is_word(end, behind));
+  if (end < text.size()) next_code_point(text, after);
+  return (begin == 0 || !is_word(before, begin)) && (end == text.size() || !is_word(end, after));
 }
 
 void AddedTokens::split_by(const Tree& tree, std::string_view whole, const TextPart& part,
@@ -100,7 +100,7 @@ void AddedTokens::split_by(const Tree& tree, std::string_view whole, const TextP
     const AddedToken& token = tokens_[index];
     if (token.single_word && !stands_alone(text, begin, end)) continue;
     if (token.lstrip) begin = std::max(without_space_at_end(text, begin), done);
-    if (token.rstrip) end = behind_space(text, end);
+    if (token.rstrip) end = after_space(text, end);
     if (done < begin) parts.push_back({part.begin + done, part.begin + begin, -1});
     parts.push_back({part.begin + begin, part.begin + end, token.id});
     done = end;

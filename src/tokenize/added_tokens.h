@@ -1,8 +1,8 @@
-// Tokens that stand in the text as they are, such as <|end_of_text|>: found before anything else.
+// Added tokens, such as <|end_of_text|>, which are cut out of a text before all other steps.
 //
-// As HF's AddedVocabulary: first the tokens whose `normalized` is off, then, between them, the
-// others; at each place the longest token wins, and `lstrip` and `rstrip` let it swallow white
-// space.
+// As in HF's AddedVocabulary: first the tokens with `normalized` off, then, between them, the
+// others. At each place the longest token wins; `lstrip` and `rstrip` extend a token over adjacent
+// white space.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct AddedToken {
   bool normalized = false;
 };
 
-/// A part of a text: an added token, or what is between them (id -1).
+/// A part of a text: an added token, or the text between added tokens (id -1).
 struct TextPart {
   size_t begin = 0;
   size_t end = 0;
@@ -43,12 +43,12 @@ class AddedTokens {
   void split(std::string_view text, std::vector<TextPart>& parts) const;
 
  private:
-  // Tokens that are looked for together, as a tree of their bytes.
+  // Tokens that are searched together, as a tree of their bytes.
   class Tree {
    public:
     void add(std::string_view content, uint32_t index);
     bool empty() const { return nodes_.size() == 1; }
-    /// The next token at or after `from`, the longest where it begins.
+    /// Finds the next token at or after `from`, the longest at its begin.
     bool find(std::string_view text, size_t from, size_t& begin, size_t& end,
               uint32_t& index) const;
 
@@ -59,7 +59,7 @@ class AddedTokens {
     };
     std::vector<Node> nodes_{1};
     std::vector<bool> begins_ = std::vector<bool>(256, false);
-    int only_begin_ = -1;  // the byte that begins all of them; -1: several do
+    int only_begin_ = -1;  // the first byte of all tokens; -1: they differ
   };
 
   void split_by(const Tree& tree, std::string_view text, const TextPart& part,
@@ -69,7 +69,7 @@ class AddedTokens {
   std::vector<AddedToken> tokens_;
   Tree exact_;
   Tree normalized_;
-  std::optional<SplitPattern> word_;  // where a token is a single_word
+  std::optional<SplitPattern> word_;  // set when a token is a single_word
 };
 
 }  // namespace xffl::tokenize

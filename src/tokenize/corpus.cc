@@ -1,36 +1,280 @@
 #include "xffl/tokenize/corpus.h"
 
 #include <algorithm>
+#include <fstream>
+#include <functional>
+#include <future>
+#include <ostream>
+#include <queue>
+#include <span>
+#include <system_error>
+#include <unordered_set>
 
-#include "encoding_pipeline.h"
+#include "selection.h"
 #include "xffl/base/error.h"
+#include "xffl/base/file.h"
 #include "xffl/base/json.h"
+#include "xffl/base/resources.h"
+#include "xffl/base/threads.h"
 
 namespace xffl::tokenize {
 namespace {
 
-constexpr int kHfIgnoredLabel = -100;  // to torch's cross-entropy, and so in HF's data sets
+namespace fs = std::filesystem;
+
+// About a second of work: the interval of progress reports and of checks for Ctrl-C.
+constexpr uint64_t kChunkBytesPerThread = uint64_t{1} << 20;
+constexpr size_t kChunkDocuments = 16384;
+
+struct EncodedDocument {
+  std::vector<int32_t> ids;
+  std::vector<uint8_t> is_target;  // 0 or 1 for each id; empty: all ids are targets
+};
+
+// Called from several threads.
+using DocumentEncoder = std::function<EncodedDocument(const Document&)>;
+
+// Writes one shard; cuts unpacked documents into sequences.
+class Output {
+ public:
+  Output(const fs::path& path, const EncodeOptions& options)
+      : path_(path),
+        length_(options.sequence_length),
+        packed_(options.packed),
+        writer_(path, options.vocab_size, length_, packed_,
+                options.mask_prompt || options.with_labels) {}
+
+  void add(const EncodedDocument& document, EncodeResult& result) {
+    const std::span<const int32_t> ids = document.ids;
+    const std::span<const uint8_t> targets = document.is_target;
+    ++result.num_documents;
+    if (packed_) {
+      add_piece(ids, targets, result);
+      return;
+    }
+    if (ids.size() > length_) ++result.num_cut;
+    for (size_t at = 0; at < ids.size(); at += length_) {
+      const size_t count = std::min<size_t>(length_, ids.size() - at);
+      const auto of_piece = targets.empty() ? targets : targets.subspan(at, count);
+      // The first token of a sequence is not predicted.
+      if (!targets.empty() && std::count(of_piece.begin() + 1, of_piece.end(), 1) == 0) {
+        ++result.num_idle;
+      } else {
+        add_piece(ids.subspan(at, count), of_piece, result);
+      }
+    }
+  }
+
+  // The pipeline checks all outputs before it finishes one: all of them appear, or none.
+  void check_not_empty(const char* role) const {
+    if (num_tokens_ >= (packed_ ? length_ : 1)) return;
+    throw Error(
+        ErrorKind::kRejected,
+        "the " + std::string(role) + " shard " + path_.string() + " would have " +
+            std::to_string(num_tokens_) + " tokens, less than one sequence of " +
+            std::to_string(length_) +
+            "; provide more text, or use a shorter sequence length, --no-pack or another split");
+  }
+
+  tokens::ShardInfo finish() { return writer_.finish(); }
+
+ private:
+  void add_piece(std::span<const int32_t> ids, std::span<const uint8_t> targets,
+                 EncodeResult& result) {
+    writer_.add_document(ids, targets);
+    num_tokens_ += ids.size();
+    result.num_tokens += ids.size();
+  }
+
+  fs::path path_;
+  uint64_t length_;
+  bool packed_;
+  tokens::TokenShardWriter writer_;
+  uint64_t num_tokens_ = 0;
+};
+
+// Keeps the `count` smallest distinct hashes.
+class SmallestHashes {
+ public:
+  explicit SmallestHashes(uint64_t count) : count_(count) {}
+
+  void add(uint64_t hash) {
+    if (kept_.contains(hash)) return;
+    if (kept_.size() == count_) {
+      overflowed_ = true;
+      if (count_ == 0 || hash > largest_first_.top()) return;
+      kept_.erase(largest_first_.top());
+      largest_first_.pop();
+    }
+    kept_.insert(hash);
+    largest_first_.push(hash);
+  }
+  /// True when more distinct hashes were added than are kept.
+  bool overflowed() const { return overflowed_; }
+  uint64_t size() const { return largest_first_.size(); }
+  /// Exactly the kept hashes are below this bound; size() >= 1.
+  uint64_t bound() const { return largest_first_.top() + 1; }
+
+ private:
+  uint64_t count_;
+  bool overflowed_ = false;
+  std::priority_queue<uint64_t> largest_first_;
+  std::unordered_set<uint64_t> kept_;
+};
+
+// Selects the documents for validation: those whose hash is below a bound.
+uint64_t hash_of(uint64_t seed, const Document& document, const EncodeOptions& options) {
+  if (options.documents.prompt_field.empty()) return selection_hash(seed, document.text);
+  return selection_hash(seed, document.prompt + '\0' + document.text);
+}
+
+uint64_t validation_bound(const std::vector<fs::path>& inputs, const EncodeOptions& options) {
+  const ValidationSplit& split = *options.validation;
+  if (!split.num_documents) {
+    if (!(split.fraction > 0 && split.fraction < 1)) {
+      throw Error(ErrorKind::kUsage, "the validation fraction must be above 0 and below 1");
+    }
+    return selection_bound(split.fraction);
+  }
+  if (*split.num_documents == 0)
+    throw Error(ErrorKind::kUsage, "the number of validation documents is 0, expected 1 or more");
+  SmallestHashes smallest(*split.num_documents);
+  DocumentReader documents(inputs, options.documents);
+  for (Document document; documents.next(document);) {
+    smallest.add(hash_of(split.seed, document, options));
+  }
+  if (!smallest.overflowed()) {
+    throw Error(ErrorKind::kRejected, "the input has " + std::to_string(smallest.size()) +
+                                          " different documents, and " +
+                                          std::to_string(*split.num_documents) +
+                                          " are for validation: none is left to train on");
+  }
+  return smallest.bound();
+}
+
+bool same_file(const fs::path& a, const fs::path& b) {
+  std::error_code ignored;
+  return fs::weakly_canonical(a, ignored) == fs::weakly_canonical(b, ignored);
+}
+
+void check_outputs(const std::vector<fs::path>& inputs, const fs::path& output,
+                   const EncodeOptions& options) {
+  std::vector<fs::path> outputs{output};
+  if (options.validation) outputs.push_back(options.validation->output);
+  if (outputs.size() == 2 && same_file(outputs[0], outputs[1])) {
+    throw Error(ErrorKind::kUsage,
+                "training output and validation output are the same file, " + output.string());
+  }
+  for (const fs::path& path : outputs) {
+    if (path.empty()) throw Error(ErrorKind::kUsage, "an output has an empty name");
+    for (const fs::path& input : inputs) {
+      if (same_file(path, input)) {
+        throw Error(ErrorKind::kUsage, "output " + path.string() + " is one of the inputs");
+      }
+    }
+    if (path.has_parent_path()) make_dirs(path.parent_path());
+  }
+}
+
+int thread_count(int asked) {
+  if (asked < 0) throw Error(ErrorKind::kUsage, "the number of threads must not be negative");
+  return asked > 0 ? asked : available_cpus();
+}
+
+struct Chunk {
+  std::vector<Document> documents;
+  uint64_t bytes_read = 0;  // of all inputs, up to the chunk's end
+};
+
+Chunk read_chunk(DocumentReader& documents, uint64_t max_bytes) {
+  Chunk chunk;
+  uint64_t num_bytes = 0;
+  for (Document document; num_bytes < max_bytes && chunk.documents.size() < kChunkDocuments;) {
+    if (!documents.next(document)) break;
+    num_bytes += document.text.size() + document.prompt.size();
+    chunk.documents.push_back(std::move(document));
+  }
+  chunk.bytes_read = documents.bytes_read();
+  return chunk;
+}
+
+struct Assigned {
+  EncodedDocument document;
+  bool for_validation = false;  // its hash is below the bound
+};
+
+std::vector<Assigned> encode_chunk(const std::vector<Document>& chunk, int num_threads,
+                                   uint64_t bound, const EncodeOptions& options,
+                                   const DocumentEncoder& encode) {
+  std::vector<Assigned> assigned(chunk.size());
+  parallel_for(chunk.size(), static_cast<size_t>(num_threads), [&](size_t i) {
+    assigned[i].document = encode(chunk[i]);
+    assigned[i].for_validation =
+        bound > 0 && hash_of(options.validation->seed, chunk[i], options) < bound;
+  });
+  return assigned;
+}
+
+// Documents -> (in parallel) ids -> shards, in the documents' order; `options.vocab_size` is set.
+EncodeResult run_pipeline(const std::vector<fs::path>& inputs, const fs::path& output,
+                          const EncodeOptions& options, const DocumentEncoder& encode,
+                          const ProgressCallback& progress) {
+  const int num_threads = thread_count(options.num_threads);
+  DocumentReader documents(inputs, options.documents);
+  check_outputs(inputs, output, options);
+  const uint64_t bound = options.validation ? validation_bound(inputs, options) : 0;
+  Output training(output, options);
+  std::optional<Output> validation;
+  if (options.validation) validation.emplace(options.validation->output, options);
+
+  // With several threads, the next chunk is read during the encoding of the current chunk.
+  const auto read_ahead = [&] {
+    const auto policy = num_threads > 1 ? std::launch::async : std::launch::deferred;
+    return std::async(policy, [&] {
+      return read_chunk(documents, kChunkBytesPerThread * static_cast<uint64_t>(num_threads));
+    });
+  };
+  EncodeResult result;
+  for (std::future<Chunk> next = read_ahead();;) {
+    const Chunk chunk = next.get();
+    if (chunk.documents.empty()) break;
+    next = read_ahead();
+    for (const Assigned& each :
+         encode_chunk(chunk.documents, num_threads, bound, options, encode)) {
+      if (each.document.ids.empty()) continue;
+      (each.for_validation ? *validation : training).add(each.document, result);
+    }
+    progress({chunk.bytes_read, documents.total_bytes(), result.num_documents, result.num_tokens});
+  }
+  training.check_not_empty("training");
+  if (validation) validation->check_not_empty("validation");
+  result.training = training.finish();
+  if (validation) result.validation = validation->finish();
+  return result;
+}
+
+constexpr int kHfIgnoredLabel = -100;  // ignore_index of torch's cross-entropy, used by HF
 
 void check_options(const Tokenizer& tokenizer, const EncodeOptions& options) {
-  const auto refuse = [](const std::string& problem) { throw Error(ErrorKind::kUsage, problem); };
+  const auto fail = [](const std::string& problem) { throw Error(ErrorKind::kUsage, problem); };
   if (options.bos && tokenizer.bos_id() < 0) {
-    refuse("the tokenizer puts no BOS token before a text: encode with --no-bos");
+    fail("the tokenizer has no BOS token before a text: use --no-bos");
   }
   if (options.eos && tokenizer.eos_id() < 0) {
-    refuse(
-        "the tokenizer has no EOS token (a tokenizer.json has it in the tokenizer_config.json "
-        "beside it): encode with --no-eos");
+    fail(
+        "the tokenizer has no EOS token (for a tokenizer.json, the tokenizer_config.json beside it "
+        "names the token): use --no-eos");
   }
   if (options.prompt.has_prompt() && options.documents.prompt_field.empty()) {
-    refuse("the template has {prompt}: name the field that holds it with --prompt-field");
+    fail("the template has {prompt}: name the field that holds it with --prompt-field");
   }
   if (!options.prompt.has_prompt() && !options.documents.prompt_field.empty()) {
-    refuse("there is a --prompt-field, but the template has no {prompt}");
+    fail("--prompt-field is set, but the template has no {prompt}");
   }
-  if (options.with_labels) refuse("labels come with ids: --format ids");
+  if (options.with_labels) fail("--labels needs --format ids");
   if (options.mask_prompt && options.prompt.begins_with_text()) {
-    refuse(
-        "--mask-prompt has nothing to mask: give a --template with something before {text}, or a "
+    fail(
+        "--mask-prompt has nothing to mask: use a --template with a prompt before {text}, or "
         "--prompt-field");
   }
 }
@@ -57,24 +301,6 @@ EncodedDocument encode_document(const Tokenizer& tokenizer, const Document& docu
   return result;
 }
 
-}  // namespace
-
-EncodeResult encode_corpus(const Tokenizer& tokenizer,
-                           const std::vector<std::filesystem::path>& inputs,
-                           const std::filesystem::path& output, const EncodeOptions& options,
-                           const ProgressCallback& progress) {
-  check_options(tokenizer, options);
-  EncodeOptions own = options;
-  own.vocab_size = tokenizer.vocab_size();
-  const auto encode = [&](const Document& document) {
-    return with_context(document.where(),
-                        [&] { return encode_document(tokenizer, document, options); });
-  };
-  return run_pipeline(inputs, output, own, encode, progress);
-}
-
-namespace {
-
 Json parse_line(const Document& line) {
   return parse_json(line.text, line.where(), {.max_bytes = kMaxDocumentBytes, .max_depth = 2});
 }
@@ -87,7 +313,7 @@ std::vector<int32_t> ids_of(const Json& json, const Document& line, uint64_t voc
   std::vector<int32_t> ids;
   ids.reserve(json.size());
   for (const Json& value : json) {
-    // A negative number is not unsigned, nor is 1.0.
+    // Neither a negative number nor 1.0 is an unsigned number.
     if (!value.is_number_unsigned() || value.get<uint64_t>() >= vocab_size) {
       throw Error(ErrorKind::kCorrupt, line.where() + ": element " + std::to_string(ids.size()) +
                                            " is " + value.dump().substr(0, 40) +
@@ -99,7 +325,7 @@ std::vector<int32_t> ids_of(const Json& json, const Document& line, uint64_t voc
   return ids;
 }
 
-// {"input_ids": [...], "labels": [...]}; an attention_mask may be there when it masks nothing.
+// {"input_ids": [...], "labels": [...]}, and an attention_mask that masks nothing.
 EncodedDocument parse_labelled(const Document& line, uint64_t vocab_size) {
   const Json json = parse_line(line);
   JsonObject row(json, line.where());
@@ -120,24 +346,97 @@ EncodedDocument parse_labelled(const Document& line, uint64_t vocab_size) {
     const Json& mask = row.at("attention_mask");
     const bool all =
         mask.is_array() && mask.size() == labels.size() &&
-        std::all_of(mask.begin(), mask.end(), [](const Json& one) { return one == 1; });
-    if (!all) row.fail("attention_mask", "masks tokens: leave padding out");
+        std::all_of(mask.begin(), mask.end(), [](const Json& each) { return each == 1; });
+    if (!all) row.fail("attention_mask", "masks tokens: remove the padding");
   }
   row.refuse_other_keys();
   return result;
 }
 
-}  // namespace
-
+// The ids of a line such as "[1, 20, 300]", each below `vocab_size`.
 std::vector<int32_t> parse_ids(const Document& line, uint64_t vocab_size) {
   return ids_of(parse_line(line), line, vocab_size);
+}
+
+bool is_shard(const fs::path& path) {
+  std::string begin(tokens::kShardMagic.size(), '\0');
+  std::ifstream(path, std::ios::binary)
+      .read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  return begin == tokens::kShardMagic;
+}
+
+// Writes documents with a blank line between them.
+class TextOutput {
+ public:
+  TextOutput(const Tokenizer& tokenizer, uint64_t limit, std::ostream& out)
+      : tokenizer_(tokenizer), limit_(limit), out_(out) {}
+
+  bool full() const { return limit_ > 0 && num_documents_ == limit_; }
+  uint64_t num_documents() const { return num_documents_; }
+
+  void add(std::span<const int32_t> ids) {
+    out_ << (num_documents_ > 0 ? "\n" : "") << tokenizer_.decode(ids) << '\n';
+    if (!out_) throw Error(ErrorKind::kIo, "cannot write the text: is the disk full?");
+    ++num_documents_;
+  }
+
+ private:
+  const Tokenizer& tokenizer_;
+  uint64_t limit_;
+  std::ostream& out_;
+  uint64_t num_documents_ = 0;
+};
+
+void decode_shard(const fs::path& input, TextOutput& text) {
+  const tokens::TokenShardReader reader(input);
+  const std::vector<uint64_t> begins = reader.document_offsets();
+  std::vector<int32_t> document;
+  std::vector<int32_t> sequence(reader.info().sequence_length);
+  uint64_t position = 0;
+  size_t next_begin = 1;
+  for (uint64_t s = 0; s < reader.info().num_sequences && !text.full(); ++s) {
+    const size_t length = reader.length(s);
+    reader.read(s, sequence);
+    for (size_t i = 0; i < length && !text.full(); ++i, ++position) {
+      if (next_begin < begins.size() && position == begins[next_begin]) {
+        text.add(document);
+        document.clear();
+        ++next_begin;
+      }
+      document.push_back(sequence[i]);
+    }
+  }
+  if (!text.full()) text.add(document);
+}
+
+void decode_ids(const Tokenizer& tokenizer, const fs::path& input, TextOutput& text) {
+  DocumentReader lines({input}, {.format = InputFormat::kIds});
+  for (Document line; !text.full() && lines.next(line);) {
+    text.add(parse_ids(line, tokenizer.vocab_size()));
+  }
+}
+
+}  // namespace
+
+EncodeResult encode_corpus(const Tokenizer& tokenizer,
+                           const std::vector<std::filesystem::path>& inputs,
+                           const std::filesystem::path& output, const EncodeOptions& options,
+                           const ProgressCallback& progress) {
+  check_options(tokenizer, options);
+  EncodeOptions own = options;
+  own.vocab_size = tokenizer.vocab_size();
+  const auto encode = [&](const Document& document) {
+    return with_context(document.where(),
+                        [&] { return encode_document(tokenizer, document, options); });
+  };
+  return run_pipeline(inputs, output, own, encode, progress);
 }
 
 EncodeResult encode_ids(const std::vector<std::filesystem::path>& inputs,
                         const std::filesystem::path& output, const EncodeOptions& options,
                         const ProgressCallback& progress) {
   if (options.vocab_size < 1 || options.vocab_size > INT32_MAX) {
-    throw Error(ErrorKind::kUsage, "ids need the size of their vocabulary: --vocab-size");
+    throw Error(ErrorKind::kUsage, "ids need --vocab-size, the size of their vocabulary");
   }
   if (options.mask_prompt) throw Error(ErrorKind::kUsage, "--mask-prompt needs text, not ids");
   EncodeOptions own = options;
@@ -155,6 +454,13 @@ EncodeResult encode_ids(const std::vector<std::filesystem::path>& inputs,
     return document;
   };
   return run_pipeline(inputs, output, own, encode, progress);
+}
+
+uint64_t decode_corpus(const Tokenizer& tokenizer, const fs::path& input, uint64_t limit,
+                       std::ostream& out) {
+  TextOutput text(tokenizer, limit, out);
+  is_shard(input) ? decode_shard(input, text) : decode_ids(tokenizer, input, text);
+  return text.num_documents();
 }
 
 }  // namespace xffl::tokenize

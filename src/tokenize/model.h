@@ -1,19 +1,18 @@
-// What a Tokenizer has inside: a SentencePiece model or one of two kinds of BPE.
+// The implementations of a Tokenizer: a SentencePiece model or one of two kinds of BPE.
 #pragma once
 
-#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "bpe_spec.h"
+#include "tokenizer_json.h"
 #include "xffl/tokenize/tokenizer.h"
 
 namespace xffl::tokenize {
 
-/// Thread-safe. The functions are those of Tokenizer; decode() gets ids below vocab_size().
+/// Thread-safe. The functions are those of Tokenizer; the ids of decode() are below vocab_size.
 class Tokenizer::Model {
  public:
   virtual ~Model() = default;
@@ -26,13 +25,8 @@ class Tokenizer::Model {
   int32_t eos_id = -1;
 };
 
-/// `bytes` are those of `path`, a SentencePiece model. Throws kCorrupt.
-std::unique_ptr<Tokenizer::Model> load_sentencepiece(const std::string& bytes,
-                                                     const std::filesystem::path& path);
-
-/// What a tokenizer.json asks for, with symbols that are bytes (Llama 3), or characters (Llama 2,
-/// spec.byte_fallback). Throws kUnsupported.
-std::unique_ptr<Tokenizer::Model> make_byte_level_bpe(BpeSpec spec);
-std::unique_ptr<Tokenizer::Model> make_byte_fallback_bpe(BpeSpec spec);
+/// BPE whose symbols are bytes (Llama 3) or, with spec.byte_fallback, characters (Llama 2). Throws
+/// kUnsupported.
+std::unique_ptr<Tokenizer::Model> make_bpe(BpeSpec spec);
 
 }  // namespace xffl::tokenize

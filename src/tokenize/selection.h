@@ -1,36 +1,33 @@
 // Seeded choices that depend on a text alone: not on its place, the threads or the machine.
 #pragma once
 
+#include <array>
+#include <bit>
+#include <charconv>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
-#include <queue>
+#include <string>
 #include <string_view>
-#include <unordered_set>
+
+#include "xffl/base/sha256.h"
 
 namespace xffl::tokenize {
 
-/// 64 bits of SHA-256 over (seed, text).
-uint64_t selection_hash(uint64_t seed, std::string_view text);
+/// 64 bits of SHA-256 over (seed, text); never UINT64_MAX, so that some bound is above every hash.
+inline uint64_t selection_hash(uint64_t seed, std::string_view text) {
+  Sha256 hasher;
+  hasher.update(std::bit_cast<std::array<std::byte, sizeof seed>>(seed));
+  hasher.update(text);
+  const std::string hex = hasher.hex();
+  uint64_t hash = 0;
+  std::from_chars(hex.data(), hex.data() + 16, hash, 16);
+  return hash == UINT64_MAX ? 0 : hash;
+}
 
-/// The bound under which a hash lies with probability `fraction` (0 .. 1).
-uint64_t selection_bound(double fraction);
-
-/// Keeps the `count` smallest distinct hashes it is shown.
-class SmallestHashes {
- public:
-  explicit SmallestHashes(uint64_t count) : count_(count) {}
-
-  void add(uint64_t hash);
-  /// More distinct hashes were added than are kept.
-  bool overflowed() const { return overflowed_; }
-  uint64_t size() const { return largest_first_.size(); }
-  /// The bound under which exactly the kept ones lie; for size() >= 1.
-  uint64_t bound() const { return largest_first_.top() + 1; }
-
- private:
-  uint64_t count_;
-  bool overflowed_ = false;
-  std::priority_queue<uint64_t> largest_first_;
-  std::unordered_set<uint64_t> kept_;
-};
+/// A hash is below this bound with probability `fraction` (0 .. 1).
+inline uint64_t selection_bound(double fraction) {
+  return fraction >= 1.0 ? UINT64_MAX : static_cast<uint64_t>(std::ldexp(fraction, 64));
+}
 
 }  // namespace xffl::tokenize

@@ -1,22 +1,72 @@
 #include "xffl/tokenize/tokenizer.h"
 
+#include <sentencepiece_processor.h>
+
 #include "model.h"
 #include "tokenizer_json.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
+#include "xffl/base/log.h"
 
 namespace xffl::tokenize {
 namespace {
 
 namespace fs = std::filesystem;
 
+class SentencePieceModel final : public Tokenizer::Model {
+ public:
+  SentencePieceModel(const std::string& bytes, const std::filesystem::path& path) {
+    const auto status = processor_.LoadFromSerializedProto(bytes);
+    if (!status.ok() || processor_.GetPieceSize() < 1) {
+      throw Error(ErrorKind::kCorrupt,
+                  "tokenizer " + path.string() +
+                      " is not a SentencePiece model: " + log::printable(status.ToString(), 200));
+    }
+    vocab_size = static_cast<uint64_t>(processor_.GetPieceSize());
+    bos_id = processor_.bos_id();
+    eos_id = processor_.eos_id();
+  }
+
+  std::vector<int32_t> encode(std::string_view text) const override {
+    std::vector<int> ids;
+    check(processor_.Encode(text, &ids), "encode the text");
+    return ids;
+  }
+
+  std::vector<TokenSpan> encode_spans(std::string_view text) const override {
+    sentencepiece::ImmutableSentencePieceText pieces;
+    check(processor_.Encode(text, pieces.mutable_proto()), "encode the text");
+    std::vector<TokenSpan> spans;
+    spans.reserve(pieces.pieces_size());
+    for (const auto& piece : pieces.pieces()) {
+      spans.push_back({static_cast<int32_t>(piece.id()), piece.begin(), piece.end()});
+    }
+    return spans;
+  }
+
+  std::string decode(std::span<const int32_t> ids) const override {
+    std::string text;
+    check(processor_.Decode(std::vector<int>(ids.begin(), ids.end()), &text), "decode the ids");
+    return text;
+  }
+
+ private:
+  static void check(const sentencepiece::util::Status& status, const char* action) {
+    if (status.ok()) return;
+    throw Error(ErrorKind::kRejected, "SentencePiece cannot " + std::string(action) + ": " +
+                                          log::printable(status.ToString(), 200));
+  }
+
+  sentencepiece::SentencePieceProcessor processor_;
+};
+
 bool is_json(std::string_view bytes) {
   const size_t first = bytes.find_first_not_of(" \t\r\n");
   return first != std::string_view::npos && bytes[first] == '{';
 }
 
-// A SentencePiece model begins with the field of its first piece; Llama 3's file of the same name
-// is a list of base64 lines.
+// A SentencePiece model begins with the tag of its first piece; Llama 3's tokenizer.model is a list
+// of base64 lines.
 bool is_sentencepiece(std::string_view bytes) { return bytes.starts_with('\x0a'); }
 
 struct File {
@@ -35,12 +85,10 @@ File find_in_folder(const fs::path& folder) {
               "folder " + folder.string() + " has no tokenizer.model and no tokenizer.json");
 }
 
-// What stands beside the file tells the end of texts.
 std::unique_ptr<Tokenizer::Model> load_json(const std::string& bytes, const fs::path& path) {
-  BpeSpec spec = read_bpe_spec(bytes, path.string());
+  BpeSpec spec = read_tokenizer_json(bytes, path.string());
   read_tokenizer_config(path, spec);
-  return spec.byte_fallback ? make_byte_fallback_bpe(std::move(spec))
-                            : make_byte_level_bpe(std::move(spec));
+  return make_bpe(std::move(spec));
 }
 
 }  // namespace
@@ -49,7 +97,10 @@ Tokenizer::Tokenizer(const fs::path& path) {
   const File file = fs::is_directory(path) ? find_in_folder(path)
                                            : File{path, read_file(path, kMaxTokenizerBytes)};
   const bool json = file.path.extension() == ".json" || is_json(file.bytes);
-  model_ = json ? load_json(file.bytes, file.path) : load_sentencepiece(file.bytes, file.path);
+  if (json)
+    model_ = load_json(file.bytes, file.path);
+  else
+    model_ = std::make_unique<SentencePieceModel>(file.bytes, file.path);
 }
 
 Tokenizer::~Tokenizer() = default;
@@ -69,8 +120,8 @@ std::string Tokenizer::decode(std::span<const int32_t> ids) const {
   for (const int32_t id : ids) {
     if (id >= 0 && static_cast<uint64_t>(id) < model_->vocab_size) continue;
     throw Error(ErrorKind::kRejected,
-                "id " + std::to_string(id) + " is not one of this tokenizer's " +
-                    std::to_string(model_->vocab_size) + ": another tokenizer made it");
+                "id " + std::to_string(id) + " is not below this tokenizer's vocabulary size " +
+                    std::to_string(model_->vocab_size) + ": the ids are another tokenizer's");
   }
   return model_->decode(ids);
 }

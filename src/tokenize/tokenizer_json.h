@@ -1,29 +1,61 @@
-// The bytes of a tokenizer.json, taken apart.
-//
-// A vocabulary of 128,000 entries and 280,000 merges would be slow and large as a tree of JSON
-// values: these two go straight into lists, the rest into a Json.
+// Reads a tokenizer.json with a BPE model: every setting is checked, and an unknown one is an
+// error.
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "xffl/base/json.h"
+#include "added_tokens.h"
 
 namespace xffl::tokenize {
 
 inline constexpr uint64_t kMaxTokenizerBytes = uint64_t{64} << 20;
 
-struct TokenizerJson {
-  Json rest;                                           // without model.vocab and model.merges
-  std::vector<std::pair<std::string, int64_t>> vocab;  // of a model whose vocab is an object
-  bool vocab_is_object = false;
-  std::vector<std::pair<std::string, std::string>> merges;
+/// The neighbours `left` and `right` become `merged`.
+struct Merge {
+  uint32_t left = 0;
+  uint32_t right = 0;
+  uint32_t merged = 0;
 };
 
-/// Throws kCorrupt with `origin`: not JSON, nested too deep, a key twice, an entry of another type.
-TokenizerJson read_tokenizer_json(std::string_view text, const std::string& origin);
+/// The texts that get a space mark in front, where spaces become U+2581.
+enum class Prefix {
+  kNone,
+  kEach,     // every text between added tokens
+  kMissing,  // the same, unless it begins with a mark
+  kFirst,    // the same, only at the begin of the whole text
+};
+
+struct BpeSpec {
+  std::string origin;  // the file's name, for messages
+  // Symbols are characters (a character without a token becomes its bytes, "<0x0A>"), and spaces
+  // are U+2581, as in Llama 2; else symbols are bytes, as in Llama 3.
+  bool byte_fallback = false;
+  Prefix prefix = Prefix::kNone;  // with byte_fallback
+  bool strips_space = false;      // with byte_fallback: decoding drops one leading space
+  // The model's tokens and their ids, all different; without byte_fallback spelled in
+  // byte_level_alphabet().
+  std::vector<std::pair<std::string, int32_t>> vocab;
+  std::vector<Merge> merges;   // in order of rank
+  bool ignore_merges = false;  // a word that is a token is not split
+  std::vector<AddedToken> added_tokens;
+  std::vector<std::string> split_patterns;  // applied in this order
+  bool add_prefix_space = false;
+  int32_t bos_id = -1;  // the token before a text, and the token after it
+  int32_t eos_id = -1;
+};
+
+/// `text` is the content of the file `origin`. Throws kCorrupt for an invalid file; kUnsupported
+/// for a setting that xffl does not implement exactly as HF's tokenizers, with its name and an
+/// alternative.
+BpeSpec read_tokenizer_json(std::string_view text, const std::string& origin);
+
+/// Sets a missing `eos_id`, and a missing `bos_id` if texts begin with it, to the tokens that the
+/// tokenizer_config.json beside `tokenizer_json` names, if it exists.
+void read_tokenizer_config(const std::filesystem::path& tokenizer_json, BpeSpec& spec);
 
 }  // namespace xffl::tokenize

@@ -1,3 +1,4 @@
+#include <sentencepiece_processor.h>
 #include <sentencepiece_trainer.h>
 
 #include <exception>
@@ -5,10 +6,11 @@
 #include <unordered_map>
 #include <utility>
 
-#include "hf_files.h"
+#include "characters.h"
 #include "selection.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
+#include "xffl/base/json.h"
 #include "xffl/base/log.h"
 #include "xffl/tokenize/tokenizer.h"
 
@@ -17,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// SentencePiece learns from lines; longer ones are cut at a space, or where they must.
+// SentencePiece learns from lines; a longer line is cut at a space, or else inside a word.
 constexpr size_t kMaxLineBytes = 4000;
 
 size_t cut_point(std::string_view text) {
@@ -29,8 +31,8 @@ size_t cut_point(std::string_view text) {
   return cut;
 }
 
-// The lines of the documents, or a seeded sample of them. An error waits in `failure`: exceptions
-// do not cross SentencePiece.
+// The lines of the documents, or a seeded sample. An exception must not cross SentencePiece:
+// failure() keeps it.
 class LineSource final : public sentencepiece::SentenceIterator {
  public:
   LineSource(const std::vector<fs::path>& inputs, const TrainOptions& options)
@@ -110,7 +112,8 @@ std::unordered_map<std::string, std::string> trainer_arguments(const TrainOption
       {"eos_id", "2"},
       {"pad_id", "-1"},
       {"max_sentence_length", std::to_string(kMaxLineBytes + 1)},
-      // Sums of probabilities depend on it: fixed, so that every machine learns the same model.
+      // Sums of probabilities depend on the number of threads: a fixed number gives the same model
+      // on every machine.
       {"num_threads", "4"},
       {"minloglevel", "2"},
   };
@@ -125,10 +128,10 @@ void check_options(const TrainOptions& options) {
   if (!(options.character_coverage >= 0.9 && options.character_coverage <= 1.0)) {
     throw Error(ErrorKind::kUsage, "character coverage must be 0.9 to 1");
   }
-  if (options.sample_bytes == 0) throw Error(ErrorKind::kUsage, "a sample of 0 bytes");
+  if (options.sample_bytes == 0) throw Error(ErrorKind::kUsage, "the sample has 0 bytes");
 }
 
-// SentencePiece's reason without the source line and the condition that it puts in front.
+// SentencePiece's reason without the preceding source line and condition.
 std::string reason_of(const sentencepiece::util::Status& status) {
   const std::string text = status.ToString();
   const size_t end_of_condition = text.rfind("] ");
@@ -153,6 +156,116 @@ std::string learn(const std::vector<fs::path>& inputs, const TrainOptions& optio
   }
   num_lines = lines.num_lines();
   return model;
+}
+
+// Files for HF transformers with the same ids. BPE: HF's LlamaTokenizer reads tokenizer.model
+// itself. Unigram: no class of transformers 5 does; tokenizer.json describes the model to the
+// tokenizers library, with the steps to which transformers 4 converts a LLaMA's SentencePiece model
+// (convert_slow_tokenizer.LlamaConverter).
+
+Json common_config() {
+  Json config;
+  config["unk_token"] = "<unk>";
+  config["bos_token"] = "<s>";
+  config["eos_token"] = "</s>";
+  config["pad_token"] = nullptr;
+  config["clean_up_tokenization_spaces"] = false;
+  return config;
+}
+
+// "legacy" is HF's name for the treatment of spaces that SentencePiece itself has.
+Json llama_config() {
+  Json config = common_config();
+  config["tokenizer_class"] = "LlamaTokenizer";
+  config["add_bos_token"] = true;
+  config["add_eos_token"] = false;
+  config["add_prefix_space"] = true;
+  config["legacy"] = true;
+  config["use_default_system_prompt"] = false;
+  return config;
+}
+
+Json special_tokens() {
+  Json tokens = Json::array();
+  for (const char* content : {"<unk>", "<s>", "</s>"})
+    tokens.push_back({{"id", tokens.size()},
+                      {"content", content},
+                      {"single_word", false},
+                      {"lstrip", false},
+                      {"rstrip", false},
+                      {"normalized", false},
+                      {"special", true}});
+  return tokens;
+}
+
+// "<s>" before a text; before each of a pair.
+Json template_processing() {
+  const auto bos = [](int type) {
+    return Json{{"SpecialToken", {{"id", "<s>"}, {"type_id", type}}}};
+  };
+  const auto text = [](const char* id, int type) {
+    return Json{{"Sequence", {{"id", id}, {"type_id", type}}}};
+  };
+  const Json ids = Json::array({1}), tokens = Json::array({"<s>"});
+  return {{"type", "TemplateProcessing"},
+          {"single", Json::array({bos(0), text("A", 0)})},
+          {"pair", Json::array({bos(0), text("A", 0), bos(1), text("B", 1)})},
+          {"special_tokens", {{"<s>", {{"id", "<s>"}, {"ids", ids}, {"tokens", tokens}}}}}};
+}
+
+Json replace(std::string_view from, std::string_view to) {
+  return {{"type", "Replace"}, {"pattern", {{"String", from}}}, {"content", to}};
+}
+
+Json sequence(const char* key, Json steps) {
+  return {{"type", "Sequence"}, {key, std::move(steps)}};
+}
+
+Json unigram(std::string_view bytes) {
+  sentencepiece::SentencePieceProcessor model;
+  const auto status = model.LoadFromSerializedProto(bytes);
+  if (!status.ok()) throw Error(ErrorKind::kInternal, "the new model: " + status.ToString());
+  Json vocabulary = Json::array();
+  for (int id = 0; id < model.GetPieceSize(); ++id)
+    vocabulary.push_back(Json::array({model.IdToPiece(id), double{model.GetScore(id)}}));
+  return {{"type", "Unigram"},
+          {"unk_id", model.unk_id()},
+          {"vocab", std::move(vocabulary)},
+          {"byte_fallback", model.PieceToId("<0x00>") != model.unk_id()}};
+}
+
+Json tokenizers_file(std::string_view model) {
+  return {
+      {"version", "1.0"},
+      {"truncation", nullptr},
+      {"padding", nullptr},
+      {"added_tokens", special_tokens()},
+      {"normalizer",
+       sequence("normalizers", Json::array({{{"type", "Prepend"}, {"prepend", kSpaceMark}},
+                                            replace(" ", kSpaceMark)}))},
+      {"pre_tokenizer", nullptr},
+      {"post_processor", template_processing()},
+      {"decoder",
+       sequence("decoders",
+                Json::array({replace(kSpaceMark, " "),
+                             {{"type", "ByteFallback"}},
+                             {{"type", "Fuse"}},
+                             {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}}))},
+      {"model", unigram(model)}};
+}
+
+// Writes tokenizer_config.json into `folder` and, for a unigram model, tokenizer.json. `model` is
+// the SentencePiece model. Returns the path of tokenizer_config.json.
+std::filesystem::path write_hf_files(std::string_view model, ModelType type,
+                                     const std::filesystem::path& folder) {
+  Json config = llama_config();
+  if (type == ModelType::kUnigram) {
+    write_file_atomic(folder / "tokenizer.json", tokenizers_file(model).dump(1) + "\n");
+    config = common_config();
+    config["tokenizer_class"] = "PreTrainedTokenizerFast";
+  }
+  write_file_atomic(folder / "tokenizer_config.json", config.dump(2) + "\n");
+  return folder / "tokenizer_config.json";
 }
 
 }  // namespace

@@ -12,9 +12,8 @@
 #include <limits>
 #include <string>
 
-#include "xffl/base/cpus.h"
 #include "xffl/base/error.h"
-#include "xffl/base/memory.h"
+#include "xffl/base/resources.h"
 #include "xffl/kernels/cuda/gpu.h"
 
 namespace xffl::train {

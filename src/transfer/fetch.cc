@@ -13,11 +13,10 @@
 #include "limits.h"
 #include "meter.h"
 #include "part_file.h"
-#include "xffl/base/block_worker.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/sha256.h"
-#include "xffl/base/space.h"
+#include "xffl/base/threads.h"
 #include "xffl/transfer/transfer.h"
 
 namespace xffl::transfer {

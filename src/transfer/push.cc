@@ -24,7 +24,6 @@
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/sha256.h"
-#include "xffl/base/space.h"
 #include "xffl/transfer/transfer.h"
 
 namespace xffl::transfer {

@@ -1,5 +1,3 @@
-#include "xffl/base/live_line.h"
-
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <pty.h>

@@ -12,7 +12,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
-#include "xffl/base/process_table.h"
+#include "xffl/base/process.h"
 #include "xffl/checkpoint/manifest.h"
 #include "xffl/checkpoint/model_folder.h"
 

@@ -16,9 +16,9 @@
 
 #include "helper.h"
 #include "support/temp_dir.h"
-#include "xffl/base/cpus.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
+#include "xffl/base/resources.h"
 
 namespace xffl::launch {
 namespace {

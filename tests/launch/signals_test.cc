@@ -12,7 +12,7 @@
 #include "helper.h"
 #include "support/temp_dir.h"
 #include "xffl/base/file.h"
-#include "xffl/base/process_table.h"
+#include "xffl/base/process.h"
 #include "xffl/launch/ranks.h"
 
 namespace xffl::launch {

@@ -15,7 +15,6 @@
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/process.h"
-#include "xffl/base/process_table.h"
 #include "xffl/base/shell.h"
 
 namespace xffl::test {

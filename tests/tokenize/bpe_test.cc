@@ -1,5 +1,5 @@
-// tokenizer.json: the ids of HF's tokenizers (data/bpe, made by hf_same_bpe.py), and what is
-// refused.
+// tokenizer.json: the ids of HF's tokenizers (data/bpe, made by hf_same_bpe.py), and rejected
+// settings.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -55,8 +55,8 @@ class Bpe : public testing::Test {
     std::ofstream(dir_ / "tokenizer.json", std::ios::binary) << text;
     return dir_ / "tokenizer.json";
   }
-  /// The golden tokenizer with a change is refused.
-  void refused(ErrorKind kind, const std::string& part, const Json& json) const {
+  /// Expects an error for a changed golden tokenizer.
+  void expect_rejected(ErrorKind kind, const std::string& part, const Json& json) const {
     const test::Thrown thrown = test::thrown_by([&] { Tokenizer{save(json)}; });
     EXPECT_EQ(thrown.kind, kind) << thrown.message;
     EXPECT_THAT(thrown.message, HasSubstr(part));
@@ -68,7 +68,7 @@ class Bpe : public testing::Test {
 };
 Tokenizer* Bpe::tokenizer_ = nullptr;
 
-TEST_F(Bpe, GivesTheIdsAndTextsOfHf) {
+TEST_F(Bpe, EncodesAndDecodesAsHf) {
   ASSERT_GT(cases().size(), 100u);
   EXPECT_EQ(tokenizer_->vocab_size(), 429u);
   EXPECT_EQ(tokenizer_->bos_id(), 420);
@@ -79,7 +79,7 @@ TEST_F(Bpe, GivesTheIdsAndTextsOfHf) {
   }
 }
 
-TEST_F(Bpe, SpansAreTheSameIdsAndCoverTheText) {
+TEST_F(Bpe, SpansHaveTheSameIdsAndCoverTheText) {
   for (const Case& each : cases()) {
     Ids ids;
     size_t covered = 0;
@@ -94,7 +94,7 @@ TEST_F(Bpe, SpansAreTheSameIdsAndCoverTheText) {
   }
 }
 
-TEST_F(Bpe, ThreadsGetTheSameIds) {
+TEST_F(Bpe, EncodesTheSameInSeveralThreads) {
   std::vector<std::string> failures(4);
   {
     std::vector<std::jthread> threads;
@@ -111,8 +111,8 @@ TEST_F(Bpe, ThreadsGetTheSameIds) {
   EXPECT_THAT(failures, testing::Each(""));
 }
 
-TEST_F(Bpe, LongRunsTakeTheOtherWayAndGiveTheSame) {
-  // Words of more symbols than are scanned: merged again, the parts of a run must be stable.
+TEST_F(Bpe, EncodesWordsOfManySymbols) {
+  // Too many symbols for the scan: the merges use the heap.
   for (const std::string unit : {"a", "ab", "stazione", "\xc3\xa9", "="}) {
     std::string text;
     while (text.size() < 100000) text += unit;
@@ -122,7 +122,7 @@ TEST_F(Bpe, LongRunsTakeTheOtherWayAndGiveTheSame) {
   }
 }
 
-TEST_F(Bpe, TextMustBeUtf8) {
+TEST_F(Bpe, RejectsTextThatIsNotUtf8) {
   for (const std::string bad : {"\xff", "a\xc3", "\xed\xa0\x80", "ok \xf5\x80\x80\x80"}) {
     const test::Thrown thrown = test::thrown_by([&] { tokenizer_->encode(bad); });
     EXPECT_EQ(thrown.kind, ErrorKind::kRejected);
@@ -133,7 +133,7 @@ TEST_F(Bpe, TextMustBeUtf8) {
       << "half a character becomes U+FFFD";
 }
 
-TEST_F(Bpe, MergesMayBePairsAndTextStringPatterns) {
+TEST_F(Bpe, AcceptsMergesAsPairsAndPatternsAsStrings) {
   Json json = golden();
   for (Json& merge : json["model"]["merges"]) {
     if (!merge.is_string()) continue;
@@ -147,20 +147,20 @@ TEST_F(Bpe, MergesMayBePairsAndTextStringPatterns) {
   EXPECT_EQ(by_plus.decode(by_plus.encode("a+b  c")), "a+b  c");
 }
 
-TEST_F(Bpe, AFolderHasOneTokenizer) {
+TEST_F(Bpe, LoadsTheTokenizerOfAFolder) {
   EXPECT_EQ(test::thrown_by([&] { Tokenizer{dir_.path()}; }).kind, ErrorKind::kNotFound);
   save(golden());
   EXPECT_EQ(Tokenizer(dir_.path()).vocab_size(), 429u);
-  EXPECT_EQ(Tokenizer(dir_.path()).eos_id(), -1) << "no tokenizer_config.json names it";
-  // Llama 3 has a tokenizer.model of another format beside it.
+  EXPECT_EQ(Tokenizer(dir_.path()).eos_id(), -1) << "without a tokenizer_config.json";
+  // Llama 3 has a tokenizer.model in another format beside the tokenizer.json.
   std::ofstream(dir_ / "tokenizer.model") << "IQ== 0\nIg== 1\n";
   EXPECT_EQ(Tokenizer(dir_.path()).vocab_size(), 429u);
   const fs::path it = data().parent_path() / "it.txt";
   train({it}, dir_.path(), {.vocab_size = 400});
-  EXPECT_EQ(Tokenizer(dir_.path()).vocab_size(), 400u) << "the SentencePiece model goes first";
+  EXPECT_EQ(Tokenizer(dir_.path()).vocab_size(), 400u) << "the SentencePiece model has precedence";
 }
 
-TEST_F(Bpe, TokenizerConfigNamesTokensThatThereAre) {
+TEST_F(Bpe, ReadsBosAndEosFromTheTokenizerConfig) {
   save(golden());
   const auto config = [&](const std::string& text) {
     std::ofstream(dir_ / "tokenizer_config.json") << text;
@@ -178,11 +178,11 @@ TEST_F(Bpe, TokenizerConfigNamesTokensThatThereAre) {
   EXPECT_EQ(Tokenizer(dir_.path()).bos_id(), 420);
 }
 
-TEST_F(Bpe, WhatIsNotSupportedIsNamed) {
+TEST_F(Bpe, NamesUnsupportedSettings) {
   const auto unsupported = [&](const std::string& part, const std::string& pointer, Json value) {
     Json json = golden();
     json[Json::json_pointer(pointer)] = std::move(value);
-    refused(ErrorKind::kUnsupported, part, json);
+    expect_rejected(ErrorKind::kUnsupported, part, json);
   };
   unsupported("normalizer 'NFC'", "/normalizer", {{"type", "NFC"}});
   unsupported("model 'Unigram'", "/model/type", "Unigram");
@@ -213,17 +213,17 @@ TEST_F(Bpe, WhatIsNotSupportedIsNamed) {
   unsupported("too deep", pattern, std::string(40, '(') + "a" + std::string(40, ')'));
 }
 
-TEST_F(Bpe, HostileFilesAreRefused) {
+TEST_F(Bpe, RejectsHostileFiles) {
   const auto corrupt = [&](const std::string& part, const std::string& pointer, Json value) {
     Json json = golden();
     json[Json::json_pointer(pointer)] = std::move(value);
-    refused(ErrorKind::kCorrupt, part, json);
+    expect_rejected(ErrorKind::kCorrupt, part, json);
   };
   corrupt("expected 0 to", "/model/vocab/a", -1);
   corrupt("expected 0 to", "/model/vocab/a", uint64_t{1} << 63);
   corrupt("expected 0 to", "/model/vocab/a", 1 << 24);
   corrupt("expected 0 to 66376", "/model/vocab/a", 66377);  // 2 * 420 + 65536
-  corrupt("which is another's", "/model/vocab/a", 5);
+  corrupt("which another token has", "/model/vocab/a", 5);
   corrupt("model.vocab: an entry is", "/model/vocab/a", 1.5);
   corrupt("model.vocab: an entry is", "/model/vocab/a", "1");
   corrupt("a list inside model.vocab", "/model/vocab/a", Json::array());
@@ -249,13 +249,13 @@ TEST_F(Bpe, HostileFilesAreRefused) {
     token["content"] = std::string(4000, 'x') + std::to_string(i);
     json["added_tokens"].push_back(token);
   }
-  refused(ErrorKind::kCorrupt, "bytes together", json);
+  expect_rejected(ErrorKind::kCorrupt, "bytes in total", json);
   json = golden();
   json["model"]["vocab"].erase("Z");
-  refused(ErrorKind::kUnsupported, "a token for the byte 90", json);
+  expect_rejected(ErrorKind::kUnsupported, "a token for the byte 90", json);
 }
 
-TEST_F(Bpe, BrokenJsonIsRefused) {
+TEST_F(Bpe, RejectsBrokenJson) {
   const auto corrupt = [&](const std::string& part, const std::string& text) {
     const test::Thrown thrown = test::thrown_by([&] { Tokenizer{save(text)}; });
     EXPECT_EQ(thrown.kind, ErrorKind::kCorrupt) << thrown.message;
@@ -274,7 +274,7 @@ TEST_F(Bpe, BrokenJsonIsRefused) {
   corrupt("is missing", "{}");
 }
 
-TEST_F(Bpe, AnExpensivePatternEndsInAnError) {
+TEST_F(Bpe, LimitsTheStepsOfAPattern) {
   Json json = golden();
   json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "(?:a+)+b|c";
   const Tokenizer tokenizer(save(json));
@@ -285,16 +285,15 @@ TEST_F(Bpe, AnExpensivePatternEndsInAnError) {
   EXPECT_NO_THROW(tokenizer.encode("aab c"));
 }
 
-// Bytes of the golden file changed at random: an error of ours or a tokenizer that works, nothing
-// else.
-TEST_F(Bpe, DamagedFilesAreErrorsOrTokenizers) {
+// Random changes of the golden file: the result is an Error or a working tokenizer.
+TEST_F(Bpe, DamagedFilesCauseErrorsOnly) {
   const std::string whole = read_file(data() / "tokenizer.json", 1 << 20);
   uint64_t state = 1;
   const auto random = [&](size_t below) {
     state = state * 6364136223846793005u + 1442695040888963407u;
     return static_cast<size_t>((state >> 33) % below);
   };
-  int refused = 0;
+  int rejected = 0;
   for (int round = 0; round < 400; ++round) {
     std::string text = whole;
     for (size_t change = random(3) + 1; change > 0; --change) {
@@ -320,10 +319,10 @@ TEST_F(Bpe, DamagedFilesAreErrorsOrTokenizers) {
       tokenizer.decode(ids);
     } catch (const Error& error) {
       EXPECT_NE(error.kind(), ErrorKind::kInternal) << error.what();
-      ++refused;
+      ++rejected;
     }
   }
-  EXPECT_GT(refused, 100);
+  EXPECT_GT(rejected, 100);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // tokenizer.json with byte fallback, as Llama 2's: the ids of HF's tokenizers (data/llama2, made by
-// hf_same_bpe.py), and what is refused.
+// hf_same_bpe.py), and rejected settings.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,9 +22,9 @@ using Ids = std::vector<int32_t>;
 
 fs::path data() { return fs::path(XFFL_SOURCE_DIR) / "tests/tokenize/data/llama2"; }
 
-TEST(ByteFallback, GivesTheIdsTextsAndPlacesOfHf) {
+TEST(ByteFallback, EncodesAndDecodesAsHf) {
   const Tokenizer tokenizer(data());
-  EXPECT_EQ(tokenizer.bos_id(), 1) << "the post-processor's";
+  EXPECT_EQ(tokenizer.bos_id(), 1) << "from the post-processor";
   std::ifstream file(data() / "cases.jsonl");
   size_t count = 0;
   for (std::string line; std::getline(file, line); ++count) {
@@ -47,8 +47,8 @@ TEST(ByteFallback, GivesTheIdsTextsAndPlacesOfHf) {
   EXPECT_GT(count, 80u);
 }
 
-TEST(ByteFallback, RefusesByNameWhatItWouldNotDoAlike) {
-  const auto refused = [](const std::string& part, const std::function<void(Json&)>& change) {
+TEST(ByteFallback, NamesUnsupportedSettings) {
+  const auto rejected = [](const std::string& part, const std::function<void(Json&)>& change) {
     const test::TempDir dir;
     Json json = Json::parse(read_file(data() / "tokenizer.json", 1 << 20));
     change(json);
@@ -57,22 +57,22 @@ TEST(ByteFallback, RefusesByNameWhatItWouldNotDoAlike) {
     EXPECT_EQ(thrown.kind, ErrorKind::kUnsupported) << thrown.message;
     EXPECT_THAT(thrown.message, HasSubstr(part));
   };
-  refused("'Lowercase'", [](Json& json) { json["normalizer"] = {{"type", "Lowercase"}}; });
-  refused("'Sequence'", [](Json& json) { json["normalizer"]["normalizers"].erase(1); });
-  refused("'Sequence'", [](Json& json) { json["normalizer"]["normalizers"][1]["content"] = "_"; });
-  refused("none", [](Json& json) { json["normalizer"] = nullptr; });
-  refused("'Metaspace'", [](Json& json) {
+  rejected("'Lowercase'", [](Json& json) { json["normalizer"] = {{"type", "Lowercase"}}; });
+  rejected("'Sequence'", [](Json& json) { json["normalizer"]["normalizers"].erase(1); });
+  rejected("'Sequence'", [](Json& json) { json["normalizer"]["normalizers"][1]["content"] = "_"; });
+  rejected("none", [](Json& json) { json["normalizer"] = nullptr; });
+  rejected("'Metaspace'", [](Json& json) {
     json["normalizer"] = nullptr;
     json["pre_tokenizer"] = {
         {"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", "first"}};
   });
-  refused("both", [](Json& json) { json["pre_tokenizer"] = {{"type", "Metaspace"}}; });
-  refused("'Sequence'", [](Json& json) { json["decoder"]["decoders"].erase(1); });
-  refused("'Strip'", [](Json& json) { json["decoder"]["decoders"][3]["start"] = 2; });
-  refused("decoder null", [](Json& json) { json.erase("decoder"); });
-  refused("normalized", [](Json& json) { json["added_tokens"][1]["normalized"] = true; });
-  refused("ignore_merges", [](Json& json) { json["model"]["ignore_merges"] = true; });
-  refused("byte 65", [](Json& json) {
+  rejected("both", [](Json& json) { json["pre_tokenizer"] = {{"type", "Metaspace"}}; });
+  rejected("'Sequence'", [](Json& json) { json["decoder"]["decoders"].erase(1); });
+  rejected("'Strip'", [](Json& json) { json["decoder"]["decoders"][3]["start"] = 2; });
+  rejected("decoder null", [](Json& json) { json.erase("decoder"); });
+  rejected("normalized", [](Json& json) { json["added_tokens"][1]["normalized"] = true; });
+  rejected("ignore_merges", [](Json& json) { json["model"]["ignore_merges"] = true; });
+  rejected("byte 65", [](Json& json) {
     const int id = json["model"]["vocab"]["<0x41>"];
     json["model"]["vocab"].erase("<0x41>");
     json["model"]["vocab"]["<0xgg>"] = id;

@@ -59,7 +59,7 @@ class Corpus : public testing::Test {
     std::ofstream(dir_ / name, std::ios::binary) << content;
     return dir_ / name;
   }
-  /// Many short documents, all different.
+  /// Short documents, all different.
   fs::path many(int count) const {
     std::string text;
     for (int i = 0; i < count; ++i) text += "Il treno " + std::to_string(i) + " parte.\n\n";
@@ -95,8 +95,7 @@ class Corpus : public testing::Test {
       EXPECT_THAT(error.what(), HasSubstr(part));
     }
     for (const auto& entry : fs::directory_iterator(dir_.path())) {
-      EXPECT_THAT(entry.path().string(), testing::Not(HasSubstr(".tokens")))
-          << "an output was left";
+      EXPECT_THAT(entry.path().string(), testing::Not(HasSubstr(".tokens"))) << "an output remains";
     }
   }
 
@@ -114,7 +113,7 @@ Ids joined(const Tokenizer& tokenizer, const std::string& text) {
   return ids;
 }
 
-TEST_F(Corpus, UnpackedDocumentsAreTheirOwnSequences) {
+TEST_F(Corpus, WritesEachUnpackedDocumentAsOneSequence) {
   const fs::path file = write("a.txt", "Il treno parte.\n\nPrší.\n");
   const EncodeResult result = encode({file}, {.packed = false});
   EXPECT_THAT(sequences(),
@@ -125,7 +124,7 @@ TEST_F(Corpus, UnpackedDocumentsAreTheirOwnSequences) {
   EXPECT_EQ(result.num_tokens, result.training.num_tokens);
 }
 
-TEST_F(Corpus, BosEosAndTemplateAreChoices) {
+TEST_F(Corpus, AppliesBosEosAndTemplateOptions) {
   const fs::path file = write("a.txt", "Prší.\n");
   encode({file}, {.bos = false, .eos = false, .packed = false});
   EXPECT_THAT(sequences(), ElementsAre(tokenizer_->encode("Prší.")));
@@ -133,7 +132,7 @@ TEST_F(Corpus, BosEosAndTemplateAreChoices) {
   EXPECT_THAT(sequences(), ElementsAre(joined(*tokenizer_, "Napište dokument: Prší.")));
 }
 
-TEST_F(Corpus, PackedSequencesAreTheDocumentsEndToEnd) {
+TEST_F(Corpus, PacksDocumentsEndToEnd) {
   const fs::path file = data() / "it.txt";
   encode({file}, {.packed = false}, "unpacked.tokens");
   Ids stream;
@@ -148,7 +147,7 @@ TEST_F(Corpus, PackedSequencesAreTheDocumentsEndToEnd) {
   EXPECT_EQ(packed, stream);
 }
 
-TEST_F(Corpus, LongDocumentsAreCutWhenUnpacked) {
+TEST_F(Corpus, CutsLongDocumentsWhenUnpacked) {
   const fs::path file = write("a.txt", "Il treno parte quando il sole dorme.\n\nPrší.\n");
   const Ids whole = joined(*tokenizer_, "Il treno parte quando il sole dorme.");
   const EncodeResult result = encode({file}, {.sequence_length = 8, .packed = false});
@@ -161,7 +160,7 @@ TEST_F(Corpus, LongDocumentsAreCutWhenUnpacked) {
   EXPECT_EQ(pieces, whole);
 }
 
-TEST_F(Corpus, ThreadsDoNotChangeTheResult) {
+TEST_F(Corpus, WritesTheSameBytesForAnyNumberOfThreads) {
   const fs::path file = many(20000);  // more than one chunk
   const auto run = [&](int threads, const std::string& name) {
     ValidationSplit split{.output = dir_ / (name + ".val"), .fraction = 0.1};
@@ -178,7 +177,7 @@ TEST_F(Corpus, ThreadsDoNotChangeTheResult) {
 
 std::set<Ids> as_set(const std::vector<Ids>& all) { return {all.begin(), all.end()}; }
 
-TEST_F(Corpus, SplitIsDisjointCompleteAndSeeded) {
+TEST_F(Corpus, SplitsBySeedWithoutOverlapOrLoss) {
   const fs::path file = many(2000);
   const auto split = [&](uint64_t seed, const std::string& name) {
     const ValidationSplit validation{
@@ -196,7 +195,7 @@ TEST_F(Corpus, SplitIsDisjointCompleteAndSeeded) {
   EXPECT_NE(split(1, "c"), seed_0);
 }
 
-TEST_F(Corpus, CopiesOfADocumentStayOnOneSide) {
+TEST_F(Corpus, KeepsCopiesOfADocumentInOneShard) {
   const std::string text = bytes(many(200).filename());
   const fs::path twice = write("twice.txt", text + text);
   const ValidationSplit validation{.output = dir_ / "v.tokens", .num_documents = 17};
@@ -208,7 +207,7 @@ TEST_F(Corpus, CopiesOfADocumentStayOnOneSide) {
   for (const Ids& ids : sequences("v.tokens")) EXPECT_FALSE(training.contains(ids));
 }
 
-TEST_F(Corpus, ImpossibleSplitsLeaveNothing) {
+TEST_F(Corpus, WritesNothingForAnImpossibleSplit) {
   const fs::path file = many(10);
   const fs::path out = dir_ / "v.tokens";
   expect_error(ErrorKind::kRejected, "none is left to train on",
@@ -226,7 +225,7 @@ TEST_F(Corpus, ImpossibleSplitsLeaveNothing) {
   expect_error(ErrorKind::kUsage, "one of the inputs", [&] { encode({file}, {}, "many.txt"); });
 }
 
-TEST_F(Corpus, ABadLineLateLeavesNothing) {
+TEST_F(Corpus, WritesNothingAfterALateBadLine) {
   std::string text;
   for (int i = 0; i < 20000; ++i)
     text += R"({"text": "Il treno parte."})"
@@ -236,7 +235,7 @@ TEST_F(Corpus, ABadLineLateLeavesNothing) {
                [&] { encode({file}, {.sequence_length = 16}); });
 }
 
-TEST_F(Corpus, ProgressGrowsToTheEndAndMayStop) {
+TEST_F(Corpus, ReportsProgressAndStopsOnRequest) {
   const fs::path file = many(40000);
   std::vector<Progress> seen;
   encode_corpus(*tokenizer_, {file}, dir_ / "out.tokens", {},
@@ -253,7 +252,7 @@ TEST_F(Corpus, ProgressGrowsToTheEndAndMayStop) {
   });
 }
 
-TEST_F(Corpus, IdsStayAsTheyAre) {
+TEST_F(Corpus, WritesIdsUnchanged) {
   const fs::path file = write("a.jsonl", "[5, 6, 7]\n[8]\r\n [ 0,99 ] \n");
   const EncodeOptions options{.vocab_size = 100, .sequence_length = 3, .packed = false};
   const EncodeResult result = encode_ids({file}, dir_ / "out.tokens", options, kNoProgress);
@@ -264,7 +263,7 @@ TEST_F(Corpus, IdsStayAsTheyAre) {
   EXPECT_THAT(sequences("packed.tokens"), ElementsAre(Ids{5, 6}, Ids{7, 8}, Ids{0, 99}));
 }
 
-TEST_F(Corpus, BadIdsNameFileAndLine) {
+TEST_F(Corpus, NamesFileAndLineOfBadIds) {
   const EncodeOptions options{.vocab_size = 100, .sequence_length = 3, .packed = false};
   for (const std::string bad :
        {"[100]", "[-1]", "[1.0]", "[\"1\"]", "[true]", "[]", "{}", "7", "[1", "[1]]", "[[1]]", "",
@@ -278,7 +277,7 @@ TEST_F(Corpus, BadIdsNameFileAndLine) {
   });
 }
 
-TEST_F(Corpus, DecodeGivesTheDocumentsBack) {
+TEST_F(Corpus, DecodesTheDocuments) {
   const std::string text =
       bytes(write("a.txt", "Il treno\nparte.\n\nPrší.\n\nUna barca.\n").filename());
   encode({dir_ / "a.txt"}, {.packed = false});

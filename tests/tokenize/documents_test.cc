@@ -46,12 +46,12 @@ class Documents : public testing::Test {
   test::TempDir dir_;
 };
 
-TEST_F(Documents, ParagraphsAreSeparatedByBlankLines) {
+TEST_F(Documents, SplitsParagraphsAtBlankLines) {
   const fs::path file = write("a.txt", "\n\nuno\ndue\n\n \t\ntre\n");
   EXPECT_THAT(texts({file}), ElementsAre("uno\ndue", "tre"));
 }
 
-TEST_F(Documents, LinesAndWholeFilesAreDocumentsWhenAskedFor) {
+TEST_F(Documents, ReadsLinesOrWholeFilesAsDocuments) {
   const fs::path a = write("a.txt", "uno\n\n due \ntre");
   const fs::path b = write("b.txt", "\nčtyři\n\n\n");
   const fs::path blank = write("c.txt", " \n\n");
@@ -61,12 +61,12 @@ TEST_F(Documents, LinesAndWholeFilesAreDocumentsWhenAskedFor) {
               ElementsAre("uno\n\n due \ntre", "čtyři"));
 }
 
-TEST_F(Documents, WindowsLineEndsAndByteOrderMarksAreDropped) {
+TEST_F(Documents, DropsCarriageReturnsAndByteOrderMarks) {
   const fs::path file = write("a.txt", "\xef\xbb\xbfuno\r\ndue\r\n\r\ntre\r\n");
   EXPECT_THAT(texts({file}), ElementsAre("uno\ndue", "tre"));
 }
 
-TEST_F(Documents, KnowTheLineWhereTheyBegin) {
+TEST_F(Documents, HaveTheNumberOfTheirFirstLine) {
   const fs::path file = write("a.txt", "uno\n\n\ndue\ntre\n");
   DocumentReader reader({file}, {});
   Document document;
@@ -76,13 +76,13 @@ TEST_F(Documents, KnowTheLineWhereTheyBegin) {
   EXPECT_EQ(document.where(), file.string() + ":4");
 }
 
-TEST_F(Documents, LinesLongerThanTheReadersBufferArrive) {
+TEST_F(Documents, ReadsLinesLongerThanTheBuffer) {
   const std::string line(3'000'000, 'x');
   const fs::path file = write("a.txt", line + "\n" + line + "y\n");
   EXPECT_THAT(texts({file}, {.unit = DocumentUnit::kLine}), ElementsAre(line, line + "y"));
 }
 
-TEST_F(Documents, JsonlTextsAreUnescapedAndBlankOnesPassedOver) {
+TEST_F(Documents, UnescapesJsonlTextsAndSkipsBlankTexts) {
   const fs::path file = write("a.jsonl", R"({"text": "già\nora", "id": 1})"
                                          "\n\n"
                                          R"({"text": " "})"
@@ -93,30 +93,30 @@ TEST_F(Documents, JsonlTextsAreUnescapedAndBlankOnesPassedOver) {
               ElementsAre("b"));
 }
 
-TEST_F(Documents, FormatOverridesTheName) {
+TEST_F(Documents, FormatOptionOverridesTheFileName) {
   const fs::path file = write("a.txt", R"({"text": "a"})");
   EXPECT_THAT(texts({file}, {.format = InputFormat::kJsonl}), ElementsAre("a"));
   EXPECT_THAT(texts({file}), ElementsAre(R"({"text": "a"})"));
 }
 
-TEST_F(Documents, JsonlErrorsNameFileAndLine) {
+TEST_F(Documents, NamesFileAndLineInJsonlErrors) {
   const std::string good = R"({"text": "a"})"
                            "\n";
-  const auto refused = [&](const std::string& line, const std::string& part) {
+  const auto rejected = [&](const std::string& line, const std::string& part) {
     const fs::path file = write("bad.jsonl", good + line + "\n");
     expect_error(ErrorKind::kCorrupt, file.string() + ":2", {file});
     expect_error(ErrorKind::kCorrupt, part, {file});
   };
-  refused("not json", "");
-  refused(R"({"text": "a")", "");
-  refused(R"(["text"])", "expected a JSON object");
-  refused(R"({"title": "t", "body": "b"})", R"(no field "text"; the object has: title, body)");
-  refused(R"({"text": 3})", "should be a string");
-  refused("{\"text\": \"\xff\"}", "not UTF-8");
-  refused(std::string(1000, '[') + std::string(1000, ']'), "");
+  rejected("not json", "");
+  rejected(R"({"text": "a")", "");
+  rejected(R"(["text"])", "expected a JSON object");
+  rejected(R"({"title": "t", "body": "b"})", R"(no field "text"; the object has: title, body)");
+  rejected(R"({"text": 3})", "should be a string");
+  rejected("{\"text\": \"\xff\"}", "not UTF-8");
+  rejected(std::string(1000, '[') + std::string(1000, ']'), "");
 }
 
-TEST_F(Documents, TextThatIsNotUtf8NamesFileLineAndColumn) {
+TEST_F(Documents, NamesFileLineAndColumnOfInvalidUtf8) {
   const fs::path latin1 = write("a.txt", "uno\ncitt\xe0 vecchia\n");
   expect_error(ErrorKind::kCorrupt, latin1.string() + ":2: not UTF-8 text: byte 0xe0 at column 5",
                {latin1});
@@ -124,7 +124,7 @@ TEST_F(Documents, TextThatIsNotUtf8NamesFileLineAndColumn) {
   expect_error(ErrorKind::kCorrupt, ":1: not UTF-8 text: byte 0x00 at column 4", {binary});
 }
 
-TEST_F(Documents, InputsMustBeThere) {
+TEST_F(Documents, ChecksThatInputsAreRegularFiles) {
   expect_error(ErrorKind::kUsage, "--input", {});
   expect_error(ErrorKind::kNotFound, "absent.txt", {dir_ / "absent.txt"});
   expect_error(ErrorKind::kUsage, "not a regular file", {dir_.path()});
@@ -136,7 +136,7 @@ TEST(Utf8, FindsTheFirstInvalidByte) {
        {"", "a", "città", "ř", "漢", "🙂", "\xf4\x8f\xbf\xbf", "\xed\x9f\xbf"}) {
     EXPECT_EQ(find_invalid_utf8(good), good.size()) << good;
   }
-  // A lone continuation, overlong forms, a surrogate, above U+10FFFF, cut characters.
+  // A continuation byte, overlong forms, a surrogate, beyond U+10FFFF, truncated characters.
   for (const std::string_view bad :
        {"\x80", "\xc0\x80", "\xc1\xbf", "\xe0\x9f\xbf", "\xf0\x8f\xbf\xbf", "\xed\xa0\x80",
         "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff", "\xc3", "\xe6\xbc", "\xf0\x9f\x99",

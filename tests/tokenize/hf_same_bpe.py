@@ -6,7 +6,7 @@ Trains a byte-level BPE of the KIND (llama3, llama4, gpt2, roberta, splits, digi
 library, and compares: masks of prompts, edge cases, about 1 MB of mixed text in one document and in many, every assigned character of
 Unicode between letters, the texts of the ids, and texts of ids in no order. Exit code 77: tokenizers is not installed.
 
-hf_same_bpe.py golden FOLDER TEXT... writes the files that the unit tests read instead; in a folder .../llama2 of that kind.
+hf_same_bpe.py golden FOLDER TEXT... writes the data files of the unit tests; a folder .../llama2 gets a tokenizer of that kind.
 """
 
 import json
@@ -82,9 +82,9 @@ NORMALIZERS = {"llama2": {"type": "Sequence", "normalizers": [{"type": "Prepend"
 
 
 def trained_with_byte_fallback(kind, texts, vocab_size=3000):
-    """As Llama 2's: llama2 and replace have a normalizer; first, always and never are Metaspace's prepend_scheme."""
+    """A tokenizer like Llama 2's: llama2 and replace have a normalizer; first, always and never are Metaspace's prepend_scheme."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()  # words to learn from
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()  # splits the training text into words
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, show_progress=False, limit_alphabet=200,
                                   special_tokens=["<unk>", "<s>", "</s>"])
     tokenizer.train_from_iterator(texts, trainer)
@@ -126,7 +126,7 @@ UNICODE17_DIGITS = {*range(0x11DE0, 0x11DEA), *range(0x16FF4, 0x16FF7)}
 
 
 def every_character(kind):
-    """Each between a letter, a digit and a space, so that its class shows."""
+    """Each character between a letter, a digit and a space: the split shows its class."""
     blocks = [range(1, 0xD800), range(0xE000, 0x32400), range(0xE0000, 0xE0200), range(0x10FF00, 0x110000)]
     codes = [code for block in blocks for code in block if kind != "digits" or code not in UNICODE17_DIGITS]
     for at in range(0, len(codes), 5000):
@@ -134,7 +134,7 @@ def every_character(kind):
 
 
 def compare(program, folder, tokenizer, texts, what):
-    texts = [text for text in texts if text.strip(" \t\r\n\f\v")]  # the program passes over blank documents
+    texts = [text for text in texts if text.strip(" \t\r\n\f\v")]  # the program skips blank documents
     found = ours(program, folder, texts)
     assert len(found) == len(texts) > 0, (len(found), len(texts))
     wrong = 0
@@ -161,7 +161,7 @@ def compare_decoded(program, folder, tokenizer, texts, rng):
 
 
 def write_golden(folder, texts, words):
-    """The files in data/bpe: a small tokenizer, and texts with their ids, without BOS, and what the ids decode to."""
+    """Writes the files in data/bpe: a small tokenizer, and texts with their ids, without BOS, and the decoded ids."""
     folder.mkdir(exist_ok=True)
     llama2 = folder.name == "llama2"
     tokenizer = trained_with_byte_fallback("llama2", texts, 420) if llama2 else trained("llama3", texts, 420)
@@ -176,7 +176,7 @@ def write_golden(folder, texts, words):
 
 
 def compare_masks(program, folder, tokenizer, words, rng):
-    """The loss falls on tokens that HF says have a character of the completion."""
+    """The targets are the tokens that, by HF's offsets, have a character of the completion."""
     pairs = [(mixed_text(rng.randint(1, 60), seed, words), mixed_text(rng.randint(1, 60), 1000 + seed, words)) for seed in range(1, 500)]
     pairs = [(prompt, text) for prompt, text in pairs if text.strip(" \t\r\n\f\v")]
     source, shard = folder / "pairs.jsonl", folder / "pairs.tokens"
@@ -187,7 +187,7 @@ def compare_masks(program, folder, tokenizer, words, rng):
     for prompt, text in pairs:
         encoding = tokenizer.encode(prompt + text)
         targets = [int(end > len(prompt)) for _, end in encoding.offsets]
-        if any(targets[1:]):  # what has nothing to predict is left out
+        if any(targets[1:]):  # the encoder drops documents without a target
             expected.append((prompt, text, encoding.ids, targets))
     found = list(zip(read_shard(shard), read_targets(shard)))
     wrong = abs(len(found) - len(expected))

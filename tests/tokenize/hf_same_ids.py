@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Checks that HF transformers' tokenizers give our ids: hf_same_ids.py XFFL_TOKENIZE bpe|unigram VOCAB_SIZE TEXT...
+"""Checks that the tokenizers of HF transformers and xffl give the same ids: hf_same_ids.py XFFL_TOKENIZE bpe|unigram VOCAB_SIZE TEXT...
 
 Trains a model on the texts, loads its folder as HF would load a model folder, and compares the ids of every
-paragraph and of texts with odd white space, digits and characters that the model has never seen.
+paragraph and of texts with unusual white space, digits and characters that the training text lacks.
 Exit code 77: transformers is not installed, or does not begin with XFFL_TRANSFORMERS.
 """
 
@@ -44,7 +44,7 @@ def ours(program, folder, texts):
 
 
 def read_shard(path):
-    """Sequences of an unpacked shard, by the format's page."""
+    """The sequences of an unpacked shard (docs/reference/token_shards.md)."""
     data = path.read_bytes()
     assert data[:8] == b"XFFLTOK1"
     width = int.from_bytes(data[12:16], "little")
@@ -56,7 +56,7 @@ def read_shard(path):
 
 
 def read_targets(path):
-    """Of each sequence of an unpacked shard with targets, a list of 0 and 1, by the format's page."""
+    """For each sequence of an unpacked shard with targets, a list of 0 and 1 (docs/reference/token_shards.md)."""
     data = path.read_bytes()
     assert data[8] == 2
     lengths = [len(ids) for ids in read_shard(path)]

@@ -1,4 +1,4 @@
-// Which tokens of documents the loss falls on.
+// The targets of the loss in encoded documents.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ const fs::path kData = fs::path(XFFL_SOURCE_DIR) / "tests/tokenize/data";
 
 struct Masked {
   Ids ids;
-  Ids learnt;  // those that the loss falls on
+  Ids targets;  // the ids that the loss counts
 };
 
 class Masking : public testing::Test {
@@ -63,7 +63,7 @@ class Masking : public testing::Test {
       std::vector<uint8_t> targets(masked.ids.size());
       reader.read_targets(i, targets);
       for (size_t t = 0; t < targets.size(); ++t) {
-        if (targets[t] != 0) masked.learnt.push_back(masked.ids[t]);
+        if (targets[t] != 0) masked.targets.push_back(masked.ids[t]);
       }
     }
     return all;
@@ -76,7 +76,7 @@ class Masking : public testing::Test {
 test::TempDir* Masking::folder_ = nullptr;
 std::vector<Tokenizer>* Masking::tokenizers_ = nullptr;
 
-TEST_F(Masking, TheLossFallsOnTheTextAndItsEnd) {
+TEST_F(Masking, TargetsAreTheTextAndEos) {
   const fs::path file = write("a.txt", "La stazione apre.\n\n\xe6\xbc\xa2\xe5\xad\x97 Prší!\n");
   for (const Tokenizer& tokenizer : *tokenizers_) {
     for (const std::string pattern :
@@ -84,31 +84,31 @@ TEST_F(Masking, TheLossFallsOnTheTextAndItsEnd) {
       const std::string end = pattern.ends_with("fine") ? " fine" : "";
       encode(tokenizer, file, options(pattern, false));
       const std::vector<Masked> whole = sequences();
-      EXPECT_EQ(whole[0].learnt, whole[0].ids) << "without a mask all counts";
+      EXPECT_EQ(whole[0].targets, whole[0].ids) << "all ids are targets without a mask";
       encode(tokenizer, file, options(pattern, true));
       const std::vector<Masked> masked = sequences();
       ASSERT_EQ(masked.size(), 2u);
       EXPECT_EQ(masked[0].ids, whole[0].ids) << "a mask changes no id";
       EXPECT_EQ(masked[1].ids, whole[1].ids);
-      EXPECT_EQ(tokenizer.decode(masked[0].learnt), "La stazione apre." + end) << pattern;
-      EXPECT_EQ(tokenizer.decode(masked[1].learnt), "\xe6\xbc\xa2\xe5\xad\x97 Prší!" + end)
+      EXPECT_EQ(tokenizer.decode(masked[0].targets), "La stazione apre." + end) << pattern;
+      EXPECT_EQ(tokenizer.decode(masked[1].targets), "\xe6\xbc\xa2\xe5\xad\x97 Prší!" + end)
           << pattern;
-      EXPECT_EQ(masked[0].learnt.back(), tokenizer.eos_id());
+      EXPECT_EQ(masked[0].targets.back(), tokenizer.eos_id());
       EXPECT_EQ(masked[0].ids.front(), tokenizer.bos_id());
     }
   }
 }
 
-TEST_F(Masking, ATokenThatBeginsInThePromptAndEndsInTheTextIsLearnt) {
+TEST_F(Masking, ATokenAcrossTheEndOfThePromptIsATarget) {
   const fs::path file = write("a.txt", "treno\n");
   for (const Tokenizer& tokenizer : *tokenizers_) {
     encode(tokenizer, file, options("Il {text}", true));
-    const std::string learnt = tokenizer.decode(sequences()[0].learnt);
-    EXPECT_THAT(learnt, testing::AnyOf(" treno", "treno"));
+    const std::string targets = tokenizer.decode(sequences()[0].targets);
+    EXPECT_THAT(targets, testing::AnyOf(" treno", "treno"));
   }
 }
 
-TEST_F(Masking, PromptsMayComeWithTheDocuments) {
+TEST_F(Masking, ReadsPromptsFromAField) {
   const fs::path file = write("a.jsonl", R"({"q": "Che ore sono?", "a": " Le sei."})"
                                          "\n"
                                          R"({"q": "", "a": " Boh."})"
@@ -120,15 +120,15 @@ TEST_F(Masking, PromptsMayComeWithTheDocuments) {
     with.documents.text_field = "a";
     with.documents.prompt_field = "q";
     const EncodeResult result = encode(tokenizer, file, with);
-    EXPECT_EQ(result.num_documents, 2u) << "an empty answer is passed over";
+    EXPECT_EQ(result.num_documents, 2u) << "an empty answer is skipped";
     EXPECT_TRUE(result.training.has_targets);
     EXPECT_EQ(tokenizer.decode(sequences()[0].ids), "D: Che ore sono? R: Le sei.");
-    EXPECT_THAT(tokenizer.decode(sequences()[0].learnt), testing::AnyOf("Le sei.", " Le sei."));
+    EXPECT_THAT(tokenizer.decode(sequences()[0].targets), testing::AnyOf("Le sei.", " Le sei."));
     EXPECT_EQ(tokenizer.decode(sequences()[1].ids), "D:  R: Boh.");
   }
 }
 
-TEST_F(Masking, PiecesWithNothingToLearnAreLeftOut) {
+TEST_F(Masking, DropsPiecesWithoutTargets) {
   std::string prompt;
   for (int i = 0; i < 40; ++i) prompt += "stazione ";
   const fs::path file = write("a.txt", "treno\n");
@@ -142,7 +142,7 @@ TEST_F(Masking, PiecesWithNothingToLearnAreLeftOut) {
   for (uint64_t i = 0; i < reader.info().num_sequences; ++i) EXPECT_GT(reader.num_targets(i), 0u);
 }
 
-TEST_F(Masking, PackedDocumentsKeepTheirTargetsAndBegins) {
+TEST_F(Masking, PackedDocumentsKeepTargetsAndBegins) {
   const fs::path file = write("a.txt", "treno\n\nbarca\n\nstazione\n");
   const Tokenizer& tokenizer = (*tokenizers_)[1];
   encode(tokenizer, file, options("Scrivi:{text}", true));
@@ -151,22 +151,22 @@ TEST_F(Masking, PackedDocumentsKeepTheirTargetsAndBegins) {
   with.packed = true;
   with.sequence_length = apart[0].ids.size() + 2;
   encode(tokenizer, file, with);
-  Ids learnt;
+  Ids targets;
   for (const Masked& masked : sequences()) {
-    learnt.insert(learnt.end(), masked.learnt.begin(), masked.learnt.end());
+    targets.insert(targets.end(), masked.targets.begin(), masked.targets.end());
   }
   Ids expected;
   for (const Masked& masked : apart) {
-    expected.insert(expected.end(), masked.learnt.begin(), masked.learnt.end());
+    expected.insert(expected.end(), masked.targets.begin(), masked.targets.end());
   }
-  ASSERT_LE(learnt.size(), expected.size());
-  expected.resize(learnt.size());  // the incomplete sequence is dropped
-  EXPECT_EQ(learnt, expected);
+  ASSERT_LE(targets.size(), expected.size());
+  expected.resize(targets.size());  // the incomplete sequence is dropped
+  EXPECT_EQ(targets, expected);
   EXPECT_EQ(tokens::TokenShardReader(dir_ / "out.tokens").document_starts(0),
             (std::vector<uint32_t>{0, static_cast<uint32_t>(apart[0].ids.size())}));
 }
 
-TEST_F(Masking, IdsMayComeWithLabels) {
+TEST_F(Masking, ReadsLabelsOfIds) {
   EncodeOptions with;
   with.vocab_size = 100;
   with.sequence_length = 8;
@@ -185,8 +185,8 @@ TEST_F(Masking, IdsMayComeWithLabels) {
   EXPECT_EQ(result.num_idle, 1u);
   ASSERT_EQ(sequences().size(), 2u);
   EXPECT_EQ(sequences()[0].ids, (Ids{5, 6, 7, 0}));
-  EXPECT_EQ(sequences()[0].learnt, (Ids{7, 0}));
-  EXPECT_EQ(sequences()[1].learnt, (Ids{9}));
+  EXPECT_EQ(sequences()[0].targets, (Ids{7, 0}));
+  EXPECT_EQ(sequences()[1].targets, (Ids{9}));
   fs::remove(dir_ / "out.tokens");
   for (const std::string bad :
        {R"({"input_ids": [5, 6], "labels": [-100]})", R"({"input_ids": [5], "labels": [6]})",
@@ -201,28 +201,28 @@ TEST_F(Masking, IdsMayComeWithLabels) {
   }
 }
 
-TEST_F(Masking, CombinationsThatMeanNothingAreRefused) {
+TEST_F(Masking, RejectsContradictingOptions) {
   const fs::path text = write("a.txt", "treno\n"), json = write("a.jsonl", R"({"text": "b"})"
                                                                            "\n");
-  const auto refused = [&](ErrorKind kind, const std::string& part, const fs::path& input,
-                           const EncodeOptions& with) {
+  const auto rejected = [&](ErrorKind kind, const std::string& part, const fs::path& input,
+                            const EncodeOptions& with) {
     const test::Thrown thrown = test::thrown_by([&] { encode((*tokenizers_)[0], input, with); });
     EXPECT_EQ(thrown.kind, kind) << thrown.message;
     EXPECT_THAT(thrown.message, HasSubstr(part));
     EXPECT_FALSE(fs::exists(dir_ / "out.tokens"));
   };
-  refused(ErrorKind::kUsage, "nothing to mask", text, options("{text}", true));
-  refused(ErrorKind::kUsage, "--prompt-field", json, options("{prompt}{text}", true));
+  rejected(ErrorKind::kUsage, "nothing to mask", text, options("{text}", true));
+  rejected(ErrorKind::kUsage, "--prompt-field", json, options("{prompt}{text}", true));
   EncodeOptions with = options("{prompt}{text}", true);
   with.documents.prompt_field = "prompt";
-  refused(ErrorKind::kUsage, "needs JSONL", text, with);
-  refused(ErrorKind::kCorrupt, "no field \"prompt\"", json, with);
+  rejected(ErrorKind::kUsage, "needs JSONL", text, with);
+  rejected(ErrorKind::kCorrupt, "no field \"prompt\"", json, with);
   with.prompt = PromptTemplate("x{text}");
-  refused(ErrorKind::kUsage, "has no {prompt}", json, with);
+  rejected(ErrorKind::kUsage, "has no {prompt}", json, with);
   const test::Thrown ids = test::thrown_by([&] {
-    EncodeOptions of_ids = options("x{text}", true);
-    of_ids.vocab_size = 10;
-    encode_ids({write("i.ids", "[1]\n")}, dir_ / "out.tokens", of_ids, kNoProgress);
+    EncodeOptions id_options = options("x{text}", true);
+    id_options.vocab_size = 10;
+    encode_ids({write("i.ids", "[1]\n")}, dir_ / "out.tokens", id_options, kNoProgress);
   });
   EXPECT_THAT(ids.message, HasSubstr("needs text"));
 }

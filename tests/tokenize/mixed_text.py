@@ -1,4 +1,4 @@
-"""Seeded text in many scripts with all that makes tokenizers differ: for tests and benches."""
+"""Generates seeded text in many scripts with known differences between tokenizers, for tests and benchmarks."""
 
 import random
 

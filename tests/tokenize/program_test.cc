@@ -1,4 +1,4 @@
-// The real program, from the command line to the bytes it leaves.
+// The program xffl-tokenize, from its command line to its output files.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -89,7 +89,7 @@ TEST_F(Program, EncodesIdsWithoutATokenizer) {
   EXPECT_EQ(shard["packed"], false);
 }
 
-TEST_F(Program, ExitCodesAndMessagesTellTheTruth) {
+TEST_F(Program, ReportsErrorsByExitCodeAndMessage) {
   std::ofstream(at("ids.txt")) << "[1, 2, 3]\n[11]\n";
   fails(ErrorKind::kCorrupt, "ids.txt:2: element 0 is 11",
         {"encode", "--format", "ids", "--vocab-size", "10", "--input", at("ids.txt"), "--output",

@@ -1,14 +1,13 @@
-#include "xffl/tokenize/prompt_template.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "xffl/base/error.h"
+#include "xffl/tokenize/documents.h"
 
 namespace xffl::tokenize {
 namespace {
 
-TEST(PromptTemplate, PutsTheTextInItsPlace) {
+TEST(PromptTemplate, ReplacesTheTextField) {
   EXPECT_EQ(PromptTemplate().apply("", "x {text}").text, "x {text}");
   EXPECT_EQ(PromptTemplate("{text}").apply("", "x").text, "x");
   EXPECT_EQ(PromptTemplate("Napište dokument: {text}!").apply("", "a {b}").text,
@@ -16,7 +15,7 @@ TEST(PromptTemplate, PutsTheTextInItsPlace) {
   EXPECT_EQ(PromptTemplate("{{{text}}} {{ }}").apply("", "x").text, "{x} { }");
 }
 
-TEST(PromptTemplate, KnowsWhereTheTextBegins) {
+TEST(PromptTemplate, ReportsTheBeginOfTheText) {
   const Prompted plain = PromptTemplate("a: {text}.").apply("", "xyz");
   EXPECT_EQ(plain.text.substr(plain.text_begin), "xyz.");
   const PromptTemplate chat("<u>{prompt}</u> {{}} {text}!");
@@ -30,7 +29,7 @@ TEST(PromptTemplate, KnowsWhereTheTextBegins) {
   EXPECT_FALSE(chat.begins_with_text());
 }
 
-TEST(PromptTemplate, RefusesWhatIsNotOneText) {
+TEST(PromptTemplate, RejectsPatternsWithoutExactlyOneText) {
   for (const std::string_view bad :
        {"", "no field", "{text} {text}", "{title}: {text}", "{text", "} {text}", "{prompt}",
         "{text}{prompt}", "{prompt}{prompt}{text}", "{ text }", "{{text}}"}) {

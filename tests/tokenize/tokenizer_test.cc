@@ -41,7 +41,7 @@ class Train : public testing::Test {
   test::TempDir dir_;
 };
 
-TEST_F(Train, BpeAndUnigramModelsGiveTextBack) {
+TEST_F(Train, BpeAndUnigramModelsRestoreTheText) {
   for (const ModelType type : {ModelType::kBpe, ModelType::kUnigram}) {
     const TrainedModel trained =
         train(corpora(), dir_ / "m", {.vocab_size = 500, .model_type = type});
@@ -62,22 +62,21 @@ TEST_F(Train, BpeAndUnigramModelsGiveTextBack) {
   }
 }
 
-TEST_F(Train, WordsOfTheTextBecomeFewTokens) {
+TEST_F(Train, EncodesTrainingWordsInFewTokens) {
   const Tokenizer tokenizer(train(corpora(), dir_ / "m", {.vocab_size = 600}).model);
   EXPECT_LE(tokenizer.encode("stazione").size(), 4u);
   EXPECT_GE(tokenizer.encode("stazione").size(), 1u);
-  EXPECT_EQ(tokenizer.encode("1234").size(), 5u)
-      << "digits stay apart, after the space that begins a text";
+  EXPECT_EQ(tokenizer.encode("1234").size(), 5u) << "a space and one token per digit";
 }
 
-TEST_F(Train, TheSameInputsGiveTheSameBytes) {
+TEST_F(Train, WritesTheSameBytesForTheSameInputs) {
   for (const ModelType type : {ModelType::kBpe, ModelType::kUnigram}) {
     const TrainOptions options{.vocab_size = 450, .model_type = type};
     EXPECT_EQ(model_bytes(options, "a"), model_bytes(options, "b"));
   }
 }
 
-TEST_F(Train, ALargeTextIsSampledBySeed) {
+TEST_F(Train, SamplesALargeTextBySeed) {
   TrainOptions options{.vocab_size = 360, .seed = 1, .sample_bytes = 1500};
   const TrainedModel sampled = train(corpora(), dir_ / "s", options);
   const TrainedModel whole = train(corpora(), dir_ / "w", {.vocab_size = 360});
@@ -89,7 +88,7 @@ TEST_F(Train, ALargeTextIsSampledBySeed) {
   EXPECT_NE(model_bytes(options), seed_1);
 }
 
-TEST_F(Train, OutputNamesAFolderOrAModel) {
+TEST_F(Train, AcceptsAFolderOrAModelFileAsOutput) {
   const TrainOptions options{.vocab_size = 400};
   EXPECT_EQ(train(corpora(), dir_ / "new/folder", options).model,
             dir_ / "new/folder/tokenizer.model");
@@ -98,7 +97,7 @@ TEST_F(Train, OutputNamesAFolderOrAModel) {
   EXPECT_EQ(config["tokenizer_class"], "LlamaTokenizer");
 }
 
-TEST_F(Train, AUnigramModelIsThereForHfToo) {
+TEST_F(Train, WritesAUnigramModelForHf) {
   train(corpora(), dir_ / "u", {.vocab_size = 400, .model_type = ModelType::kUnigram});
   const Json file = parse_json(read_file(dir_ / "u/tokenizer.json", 1 << 20), "tokenizer.json",
                                {.max_depth = 10});
@@ -108,7 +107,7 @@ TEST_F(Train, AUnigramModelIsThereForHfToo) {
   EXPECT_EQ(file["model"]["byte_fallback"], true);
 }
 
-TEST_F(Train, LinesLongerThanSentencePieceTakesAreCutNotDropped) {
+TEST_F(Train, CutsLinesThatAreTooLongForSentencePiece) {
   std::string line;
   while (line.size() < 20000) line += "zampogna ";
   line += std::string(9000, 'q');
@@ -118,7 +117,7 @@ TEST_F(Train, LinesLongerThanSentencePieceTakesAreCutNotDropped) {
   EXPECT_LE(Tokenizer(trained.model).encode("zampogna").size(), 3u);
 }
 
-TEST_F(Train, ImpossibleVocabulariesSayWhy) {
+TEST_F(Train, NamesTheReasonForAnImpossibleVocabulary) {
   expect_error(ErrorKind::kRejected, "set it to a value <=", [&] {
     train(corpora(), dir_ / "m", {.vocab_size = 50000});
   });
@@ -129,7 +128,7 @@ TEST_F(Train, ImpossibleVocabulariesSayWhy) {
   EXPECT_FALSE(fs::exists(dir_ / "m"));
 }
 
-TEST_F(Train, BadInputIsNamedThroughSentencePiece) {
+TEST_F(Train, NamesFileAndLineOfBadInput) {
   std::ofstream(dir_ / "bad.txt") << "una riga\n\nun'altra citt\xe0\n";
   expect_error(ErrorKind::kCorrupt, (dir_ / "bad.txt").string() + ":3", [&] {
     train({corpora()[0], dir_ / "bad.txt"}, dir_ / "m", {.vocab_size = 400});
@@ -139,7 +138,7 @@ TEST_F(Train, BadInputIsNamedThroughSentencePiece) {
                [&] { train({dir_ / "empty.txt"}, dir_ / "m", {.vocab_size = 400}); });
 }
 
-TEST_F(Train, ATokenizerMustBeASentencePieceModel) {
+TEST_F(Train, RejectsOtherFilesThanSentencePieceModels) {
   expect_error(ErrorKind::kNotFound, "absent.model", [&] { Tokenizer{dir_ / "absent.model"}; });
   for (const std::string bad : {"", "not a model", "\x0a\xff\xff\xff\xff\x0f"}) {
     std::ofstream(dir_ / "bad.model", std::ios::binary) << bad;
@@ -147,7 +146,7 @@ TEST_F(Train, ATokenizerMustBeASentencePieceModel) {
   }
 }
 
-TEST_F(Train, DecodeRefusesIdsOfAnotherTokenizer) {
+TEST_F(Train, DecodeRejectsIdsBeyondTheVocabulary) {
   const Tokenizer tokenizer(train(corpora(), dir_ / "m", {.vocab_size = 400}).model);
   for (const int32_t bad : {-1, 400, INT32_MAX}) {
     expect_error(ErrorKind::kRejected, "id " + std::to_string(bad), [&] {

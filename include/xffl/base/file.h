@@ -1,4 +1,4 @@
-// Atomic file writes, owned file descriptors and read-only mappings.
+// Atomic file writes, owned file descriptors, read-only mappings, and checks of free disk space.
 #pragma once
 
 #include <cstddef>
@@ -36,6 +36,15 @@ Pipe make_pipe();
 /// Opens with O_CLOEXEC; throws kNotFound or kIo naming `path`.
 UniqueFd open_file(const std::filesystem::path& path, int flags, unsigned mode = 0600);
 
+/// An open regular file and its size.
+struct RegularFile {
+  UniqueFd fd;
+  uint64_t size_bytes = 0;
+};
+/// Opens a regular file for reading, without following a link. Throws kNotFound or kIo; kRejected,
+/// without blocking, for a link, folder, pipe or device.
+RegularFile open_regular(const std::filesystem::path& path);
+
 /// Writes all of `bytes` at the descriptor's position. Throws kIo with the path, the number of
 /// bytes written and the number expected.
 void write_all(int fd, std::span<const std::byte> bytes, const std::filesystem::path& path);
@@ -59,6 +68,28 @@ std::string read_file(const std::filesystem::path& path, uint64_t max_bytes);
 void write_file_atomic(const std::filesystem::path& path, std::string_view content,
                        unsigned mode = 0600);
 
+/// A new file under a temporary name, open for reading and writing.
+class TempFile {
+ public:
+  /// Creates "<path><suffix>" or truncates a stale one.
+  explicit TempFile(const std::filesystem::path& path, std::string_view suffix = ".tmp",
+                    unsigned mode = 0600);
+  ~TempFile();  // removes the file unless it was published
+  TempFile(const TempFile&) = delete;
+  TempFile& operator=(const TempFile&) = delete;
+
+  int fd() const { return fd_.get(); }
+  const std::filesystem::path& path() const { return temp_path_; }
+  void sync();
+  /// Renames the file to `path`; call sync() first.
+  void publish();
+
+ private:
+  const std::filesystem::path path_, temp_path_;
+  UniqueFd fd_;
+  bool published_ = false;
+};
+
 /// mkdir -p; the created folders have mode 0700.
 void make_dirs(const std::filesystem::path& path);
 
@@ -67,6 +98,16 @@ void fsync_dir(const std::filesystem::path& path);
 
 /// rename() that is durable on return; both paths are in the same file system.
 void rename_durable(const std::filesystem::path& from, const std::filesystem::path& to);
+
+/// The free bytes required to write `bytes`: folders and other files grow as well.
+inline uint64_t with_margin(uint64_t bytes) { return bytes + bytes / 64 + (1u << 20); }
+
+/// Throws kIo with the needed and the free bytes unless `free` holds `missing` and a margin.
+/// `where` names the folder.
+void require_space(const std::string& where, uint64_t missing, uint64_t free);
+/// Checks the file system of a folder on this machine (empty: the current folder), or of its
+/// nearest existing ancestor. A file system that does not report free space passes.
+void require_space(const std::filesystem::path& folder, uint64_t missing);
 
 /// A read-only mapping of a whole regular file. Follows a symbolic link at the last component.
 class MappedFile {

@@ -15,7 +15,8 @@
 
 namespace xffl {
 
-using Json = nlohmann::ordered_json;  // keeps the writer's key order
+using Json = nlohmann::ordered_json;  // keeps the writer's key order; finds a key in linear time
+using SortedJson = nlohmann::json;    // for objects of thousands of keys
 
 struct JsonLimits {
   uint64_t max_bytes = 8u << 20;
@@ -26,6 +27,8 @@ struct JsonLimits {
 /// Throws kCorrupt with `origin` (a file name) and the byte position for invalid JSON, too many
 /// bytes or levels, duplicate keys or trailing text.
 Json parse_json(std::string_view text, std::string_view origin, JsonLimits limits = {});
+/// The same in time n log n for any text.
+SortedJson parse_sorted_json(std::string_view text, std::string_view origin, JsonLimits limits);
 
 /// A strict view of one JSON object. Does not own `json`, which must outlive it. Throws kCorrupt.
 class JsonObject {
@@ -53,6 +56,9 @@ class JsonObject {
   /// Throws when the object has a key that the caller has not read.
   void refuse_other_keys() const;
   [[noreturn]] void fail(std::string_view key, std::string_view problem) const;
+  /// Throws kUnsupported with the value and the values that this build supports.
+  [[noreturn]] void fail_unsupported(std::string_view key, std::string_view found,
+                                     std::string_view supported) const;
 
  private:
   const Json& json_;

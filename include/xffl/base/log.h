@@ -45,6 +45,22 @@ void info(std::string_view event, Fields fields = {});
 void warning(std::string_view event, Fields fields = {});
 void error(std::string_view event, Fields fields = {});
 
+/// Replaces the live line, a status line at the bottom of a terminal, by `text`, cut to the
+/// terminal's width; an empty `text` removes the line. Later log lines appear above it. No effect
+/// unless stderr is a terminal. Thread-safe.
+void set_live_line(const std::string& text);
+
+/// The number of columns for a live line; 0 unless stderr is a terminal.
+size_t live_line_width();
+
+/// Hides the live line during its lifetime, for a prompt to the user.
+class NoLiveLine {
+ public:
+  NoLiveLine();
+  NoLiveLine(const NoLiveLine&) = delete;
+  ~NoLiveLine();
+};
+
 /// `text` with control characters and invalid UTF-8 as \xNN, cut after `max_bytes`.
 std::string printable(std::string_view text, size_t max_bytes = 2000);
 

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -41,10 +42,24 @@ ProcessResult run_process(const ProcessSpec& spec, std::stop_token stop = {});
 /// the child.
 pid_t start_detached(const ProcessSpec& spec, const std::filesystem::path& output);
 
-/// The start time of a living process (no zombie) in clock ticks since boot (/proc/PID/stat, field
-/// 22). Together with the pid it identifies the process even after the pid is reused. Empty when
-/// the process does not exist.
+/// A process of this machine, from /proc/PID/stat.
+struct ProcessInfo {
+  pid_t pid = 0;
+  char state = '?';  // 'R', 'S', 'D', 'T', 'Z', ...
+  pid_t group = 0;
+  pid_t session = 0;
+  // Clock ticks since boot; with the pid, they identify a process even after the pid is reused.
+  uint64_t start_ticks = 0;
+
+  bool alive() const { return state != 'Z' && state != 'X'; }
+};
+
+/// Zombies included; empty when the process does not exist.
+std::optional<ProcessInfo> process_info(pid_t pid);
+/// The start_ticks of a living process (no zombie).
 std::optional<uint64_t> process_start_ticks(pid_t pid);
+/// All processes that this process may see, zombies included. Costs a few milliseconds.
+std::vector<ProcessInfo> list_processes();
 
 /// For exec: pointers to the strings and a final null, valid until `strings` changes.
 std::vector<char*> exec_pointers(std::vector<std::string>& strings);

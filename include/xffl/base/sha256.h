@@ -34,6 +34,9 @@ std::string sha256_hex(std::string_view text);
 /// Streams the file with bounded memory.
 std::string sha256_file(const std::filesystem::path& path);
 
+/// Lower-case hexadecimal digits, two per byte.
+std::string to_hex(std::span<const std::byte> bytes);
+
 /// `num_bytes` from the kernel's random source, as hexadecimal: nonces and run identifiers.
 std::string random_hex(size_t num_bytes);
 

@@ -18,12 +18,6 @@ size_t size_bytes(Dtype dtype);
 /// safetensors' names: "F32", "BF16", ...
 std::string_view to_string(Dtype dtype);
 std::optional<Dtype> parse_dtype(std::string_view name);
-bool is_floating(Dtype dtype);
-
-float bf16_to_float(uint16_t bits);
-uint16_t float_to_bf16(float value);
-float fp16_to_float(uint16_t bits);
-uint16_t float_to_fp16(float value);
 
 /// `to` has from.size() / size_bytes(dtype) elements. `dtype` is kF32, kF16 or kBF16. `from` may be
 /// unaligned.

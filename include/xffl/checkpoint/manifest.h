@@ -11,7 +11,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -67,13 +66,10 @@ class FileHash {
 };
 
 /// Hashes every regular file directly in `folder` except manifest.json, several files in parallel.
-/// Throws kRejected for a subfolder. Calls `on_bytes`, if set, with the number of bytes hashed so
-/// far, from one thread at a time. Takes the hashes of `known` files, made with `chunk_bytes` when
-/// the files were written, without reading the files; throws kRejected when a known file is missing
-/// or has another size.
-Manifest make_manifest(const std::filesystem::path& folder,
-                       const std::function<void(uint64_t)>& on_bytes = {},
-                       uint64_t chunk_bytes = kChunkBytes,
+/// Throws kRejected for a subfolder. Takes the hashes of `known` files, made with `chunk_bytes`
+/// when the files were written, without reading the files; throws kRejected when a known file is
+/// missing or has another size.
+Manifest make_manifest(const std::filesystem::path& folder, uint64_t chunk_bytes = kChunkBytes,
                        const std::vector<ManifestFile>& known = {});
 Manifest parse_manifest(std::string_view json, std::string_view origin);
 std::string format_manifest(const Manifest& manifest);

@@ -24,6 +24,8 @@
 
 namespace xffl::checkpoint {
 
+inline constexpr size_t kMaxTensors = 20'000;  // of one file
+
 struct TensorSpec {
   std::string name;
   Dtype dtype = Dtype::kF32;

@@ -1,9 +1,9 @@
-// Corpora to token shards and back.
+// Encodes corpora as token shards, and decodes shards.
 //
-// Documents are read, split into training and validation, encoded in parallel and written, chunk by
-// chunk: memory is bounded by a chunk and the largest document, and the result depends on neither
-// the number of threads nor the time. A document goes to validation by a seeded hash of its text,
-// so that it, or a copy of it, is never in both.
+// The encoder reads documents, splits them into training and validation, encodes them in parallel
+// and writes them, chunk by chunk: a chunk and the largest document bound the memory, and the
+// result does not depend on the number of threads. A seeded hash of its text assigns a document to
+// validation: copies of a document are never in both shards.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "xffl/tokenize/documents.h"
-#include "xffl/tokenize/prompt_template.h"
 #include "xffl/tokenize/tokenizer.h"
 #include "xffl/tokens/token_shard.h"
 
@@ -28,27 +27,28 @@ struct Progress {
   uint64_t tokens = 0;
 };
 
-/// Called after every chunk, from the calling thread; it may throw to stop, which leaves no output.
+/// Called after every chunk, from the calling thread. It may throw to stop the encoder, which then
+/// writes no output.
 using ProgressCallback = std::function<void(const Progress&)>;
 
 struct ValidationSplit {
   std::filesystem::path output;
-  double fraction = 0.05;                 // of the documents, in expectation
-  std::optional<uint64_t> num_documents;  // instead: as many, all distinct (reads the input twice)
+  double fraction = 0.05;                 // the expected share of the documents
+  std::optional<uint64_t> num_documents;  // instead: this many distinct ones; reads the input twice
   uint64_t seed = 0;
 };
 
 struct EncodeOptions {
   DocumentOptions documents;
-  PromptTemplate prompt;     // with {prompt} exactly when the documents have a prompt field
-  bool mask_prompt = false;  // the loss falls on {text} and what follows, not on what precedes it
-  bool with_labels = false;  // for ids: each line says which of them the loss falls on
+  PromptTemplate prompt;     // has {prompt} exactly when the documents have a prompt field
+  bool mask_prompt = false;  // the loss counts {text} and the rest, not the prompt before it
+  bool with_labels = false;  // for ids: each line has the labels of its ids
   bool bos = true;
   bool eos = true;
   uint64_t vocab_size = 0;  // for ids without a tokenizer
   uint64_t sequence_length = 2048;
   bool packed = true;
-  int num_threads = 0;  // 0: as many as the machine has
+  int num_threads = 0;  // 0: one per available CPU
   std::optional<ValidationSplit> validation;
 };
 
@@ -56,30 +56,30 @@ struct EncodeResult {
   tokens::ShardInfo training;
   std::optional<tokens::ShardInfo> validation;
   uint64_t num_documents = 0;
-  uint64_t num_tokens = 0;  // of all documents, also those dropped at a packed shard's end
+  uint64_t num_tokens = 0;  // of all documents, with the tokens dropped at a packed shard's end
   uint64_t num_cut = 0;     // unpacked: documents longer than a sequence, cut into pieces
-  uint64_t num_idle = 0;    // unpacked and masked: pieces with nothing to predict, left out
+  uint64_t num_idle = 0;    // unpacked and masked: dropped pieces without a target
 };
 
-/// Text or JSONL, by `tokenizer`, to shards. Unpacked, a document longer than sequence_length
-/// becomes pieces of at most that many tokens. With `mask_prompt` the ids are the same, and a token
-/// is a target when it has a byte of {text} or of what follows, as is EOS. Throws kRejected,
-/// kCorrupt (with file:line), kUsage, kIo; then no output is written.
+/// Encodes text or JSONL. Unpacked, a document longer than sequence_length becomes pieces of at
+/// most that many tokens. `mask_prompt` changes no id: EOS is a target, and so is each token with a
+/// byte of {text} or of the rest of the template. Throws kRejected, kCorrupt (with file:line),
+/// kUsage, kIo; an error leaves no output.
 EncodeResult encode_corpus(const Tokenizer& tokenizer,
                            const std::vector<std::filesystem::path>& inputs,
                            const std::filesystem::path& output, const EncodeOptions& options,
                            const ProgressCallback& progress);
 
-/// Lines of JSON arrays of ids, unchanged. Unpacked, each line is one sequence, and longer than
-/// sequence_length is kCorrupt with file:line, as is an id out of range. `with_labels`: lines are
-/// objects as HF's data sets have them, {"input_ids": [...], "labels": [...]}, where a label is the
-/// id at its place, or -100: no loss.
+/// Writes lines of JSON arrays of ids, unchanged. Unpacked, each line is one sequence; throws
+/// kCorrupt with file:line for a line longer than sequence_length or an id out of range.
+/// `with_labels`: lines are objects as in HF's data sets, {"input_ids": [...], "labels": [...]}; a
+/// label is the id at its place, or -100 (no loss).
 EncodeResult encode_ids(const std::vector<std::filesystem::path>& inputs,
                         const std::filesystem::path& output, const EncodeOptions& options,
                         const ProgressCallback& progress);
 
-/// Documents of a shard (or of a file of id lines, when it is not a shard) as text, blank lines
-/// between them, the first `limit` (0: all). Returns how many.
+/// Writes the first `limit` (0: all) documents of a shard, or of a file of id lines, as text with
+/// blank lines between them. Returns the number of documents.
 uint64_t decode_corpus(const Tokenizer& tokenizer, const std::filesystem::path& input,
                        uint64_t limit, std::ostream& out);
 

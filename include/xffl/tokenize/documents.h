@@ -1,7 +1,7 @@
-// Documents of text and JSONL files, one at a time, in order.
+// Documents of text and JSONL files, one at a time, in order, and the prompt around each document.
 //
-// Text must be UTF-8; a byte order mark and carriage returns before a line's end are dropped, blank
-// documents are passed over (a blank line of ids is an error). Every error names file:line.
+// Text must be UTF-8. The reader drops a byte order mark and carriage returns at the ends of lines,
+// and skips blank documents (a blank line of ids is an error). Every error names file:line.
 #pragma once
 
 #include <cstdint>
@@ -14,42 +14,42 @@
 namespace xffl::tokenize {
 
 enum class InputFormat {
-  kAuto,  // by name: *.jsonl and *.ndjson are JSONL, the rest is text
+  kAuto,  // by name: *.jsonl and *.ndjson are JSONL, all others text
   kText,
   kJsonl,  // one JSON object per line, its text in `text_field`
   kIds,    // one JSON array of token ids per line
 };
 
-/// What a document of a text file is.
-enum class DocumentUnit { kLine, kParagraph, kFile };  // kParagraph: lines up to a blank one
+/// The unit of a text file that makes a document.
+enum class DocumentUnit { kLine, kParagraph, kFile };  // kParagraph: lines up to a blank line
 
 struct DocumentOptions {
   InputFormat format = InputFormat::kAuto;
   DocumentUnit unit = DocumentUnit::kParagraph;
   std::string text_field = "text";
-  std::string prompt_field;  // of JSONL, what the text answers; empty: there is none
+  std::string prompt_field;  // JSONL: the prompt that the text answers; empty: no prompts
 };
 
 struct Document {
-  std::string text;    // for kIds, the JSON array
+  std::string text;    // kIds: the JSON array
   std::string prompt;  // with a prompt field
   std::filesystem::path path;
-  uint64_t line = 0;  // of its first line, from 1
+  uint64_t line = 0;  // the number of its first line, from 1
 
   std::string where() const { return path.string() + ":" + std::to_string(line); }
 };
 
-/// No document and no line may be larger than this: memory is bounded by it.
+/// The maximum size of a document and of a line; it bounds the memory.
 inline constexpr uint64_t kMaxDocumentBytes = uint64_t{64} << 20;
 
 class DocumentReader {
  public:
-  /// Checks that every input is there. Throws kNotFound, kUsage (none given, not a regular file).
+  /// Checks all inputs. Throws kNotFound, kUsage (no input, or not a regular file).
   DocumentReader(std::vector<std::filesystem::path> inputs, DocumentOptions options);
   ~DocumentReader();
 
-  /// The next document; false after the last. Throws kCorrupt: not UTF-8, not JSON, no such field,
-  /// too large; kUsage for an input without fields where a prompt field is asked for.
+  /// Reads the next document; false after the last. Throws kCorrupt: not UTF-8, not JSON, a missing
+  /// field, too large; kUsage for a prompt field with an input that is not JSONL.
   bool next(Document& document);
 
   uint64_t bytes_read() const;
@@ -67,6 +67,34 @@ class DocumentReader {
   size_t next_input_ = 0;
   struct OpenFile;
   std::unique_ptr<OpenFile> file_;
+};
+
+/// A document in its prompt; the prompt ends at `text_begin`.
+struct Prompted {
+  std::string text;
+  size_t text_begin = 0;
+};
+
+/// A facility's prompt around each document: "Scrivi un documento: {text}", or, when each document
+/// answers a prompt of its own, "<|user|>{prompt}<|assistant|>{text}".
+class PromptTemplate {
+ public:
+  /// "{text}": the document alone.
+  PromptTemplate() = default;
+  /// Exactly one {text} and, before it, at most one {prompt}; "{{" and "}}" are braces; any other
+  /// brace is an error. Throws kUsage.
+  explicit PromptTemplate(std::string_view pattern);
+
+  bool has_prompt() const { return has_prompt_; }
+  /// True when nothing precedes the text.
+  bool begins_with_text() const { return !has_prompt_ && before_text_.empty(); }
+  Prompted apply(std::string_view prompt, std::string_view text) const;
+
+ private:
+  bool has_prompt_ = false;
+  std::string before_prompt_;
+  std::string before_text_;
+  std::string after_text_;
 };
 
 /// The index of the first byte that is not UTF-8 (RFC 3629), or text.size().

@@ -1,4 +1,4 @@
-// The memory that this process may still allocate.
+// The CPUs and the memory that this process may use.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,14 @@
 #include <string>
 
 namespace xffl {
+
+/// The size of this process's CPU affinity mask, limited by the CPU quota of its control group; at
+/// least 1.
+int available_cpus();
+
+/// The smallest quota (cgroup v2's cpu.max), in CPUs rounded up, of the control group `group`
+/// ("/a/b") and its ancestors below `root`; 0 when no quota is set.
+int cpu_quota(const std::filesystem::path& root, const std::string& group);
 
 /// The smaller of the machine's available memory (free or reclaimable) and the memory left in this
 /// process's control groups; 0 when both are unknown.

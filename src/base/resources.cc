@@ -1,4 +1,6 @@
-#include "xffl/base/memory.h"
+#include "xffl/base/resources.h"
+
+#include <sched.h>
 
 #include <algorithm>
 #include <array>
@@ -6,11 +8,39 @@
 #include <iterator>
 #include <limits>
 #include <sstream>
+#include <thread>
 
 namespace xffl {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* kGroupRoot = "/sys/fs/cgroup";
+
+// Calls `visit` for the folder of `group` ("/a/b") and the folders of its ancestors below `root`.
+template <class Visit>
+void each_group(const fs::path& root, const std::string& group, Visit visit) {
+  for (fs::path at = fs::path("/" + group).lexically_normal();; at = at.parent_path()) {
+    visit(root / at.relative_path());
+    if (at == at.parent_path()) return;
+  }
+}
+
+// cgroup v2's line of /proc/self/cgroup: "0::/a/b".
+std::string own_group() {
+  std::ifstream file("/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("0::")) return line.substr(3);
+  return "/";
+}
+
+// cpu.max holds "QUOTA PERIOD" in microseconds, or "max PERIOD".
+int quota_of(const fs::path& group) {
+  std::ifstream file(group / "cpu.max");
+  double quota = 0, period = 0;
+  if (!(file >> quota >> period) || quota <= 0 || period <= 0) return 0;
+  return std::max(1, static_cast<int>(std::min(1e6, (quota + period - 1) / period)));
+}
 
 struct Hierarchy {
   fs::path root;  // the mount point
@@ -64,6 +94,24 @@ std::string text_of(const fs::path& path) {
 
 }  // namespace
 
+int cpu_quota(const fs::path& root, const std::string& group) {
+  int smallest = 0;
+  each_group(root, group, [&](const fs::path& folder) {
+    const int quota = quota_of(folder);
+    if (quota > 0) smallest = smallest == 0 ? quota : std::min(smallest, quota);
+  });
+  return smallest;
+}
+
+int available_cpus() {
+  int cpus = static_cast<int>(std::thread::hardware_concurrency());
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof set, &set) == 0) cpus = CPU_COUNT(&set);
+  if (const int quota = cpu_quota(kGroupRoot, own_group()); quota > 0) cpus = std::min(cpus, quota);
+  return std::max(1, cpus);
+}
+
 std::optional<int64_t> memory_left_in_groups(const fs::path& root, const std::string& groups) {
   std::optional<int64_t> least;
   std::stringstream lines(groups);
@@ -73,12 +121,10 @@ std::optional<int64_t> memory_left_in_groups(const fs::path& root, const std::st
     if (first == std::string::npos || second == std::string::npos) continue;
     const auto hierarchy = hierarchy_of(root, line.substr(first + 1, second - first - 1));
     if (!hierarchy) continue;
-    for (fs::path at = fs::path("/" + line.substr(second + 1)).lexically_normal();;
-         at = at.parent_path()) {
-      const auto left = left_in(*hierarchy, hierarchy->root / at.relative_path());
+    each_group(hierarchy->root, line.substr(second + 1), [&](const fs::path& group) {
+      const auto left = left_in(*hierarchy, group);
       if (left) least = least ? std::min(*least, *left) : *left;
-      if (at == at.parent_path()) break;
-    }
+    });
   }
   return least;
 }
@@ -90,7 +136,7 @@ int64_t available_memory() {
     int64_t kilobytes = 0;
     if (word == "MemAvailable:" && text >> kilobytes) bytes = kilobytes * 1024;
   }
-  const auto left = memory_left_in_groups("/sys/fs/cgroup", text_of("/proc/self/cgroup"));
+  const auto left = memory_left_in_groups(kGroupRoot, text_of("/proc/self/cgroup"));
   if (!left) return bytes;
   return bytes == 0 ? *left : std::min(bytes, *left);
 }

@@ -1,8 +1,37 @@
-#include "xffl/base/block_worker.h"
+#include "xffl/base/threads.h"
 
+#include <algorithm>
+#include <atomic>
 #include <vector>
 
 namespace xffl {
+
+void parallel_for(size_t count, size_t num_threads, const std::function<void(size_t)>& body) {
+  std::atomic<size_t> next = 0;
+  std::mutex mutex;
+  size_t failed = count;
+  std::exception_ptr error;
+  const auto work = [&] {
+    for (size_t i = next++; i < count; i = next++) {
+      try {
+        body(i);
+      } catch (...) {  // the top of a thread: the caller rethrows the error
+        // The indices below `i` have begun already: the lowest failing index is always seen.
+        next = count;
+        const std::lock_guard lock(mutex);
+        if (i >= failed) continue;
+        failed = i;
+        error = std::current_exception();
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (size_t i = 1; i < std::min(num_threads, count); ++i) threads.emplace_back(work);
+    work();
+  }
+  if (error) std::rethrow_exception(error);
+}
 
 struct BlockPool::Shelf {
   std::mutex mutex;

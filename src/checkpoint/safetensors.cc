@@ -1,21 +1,39 @@
-#include "safetensors_header.h"
+#include "xffl/checkpoint/safetensors.h"
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <set>
+#include <utility>
 
-#include "plain_name.h"
-#include "sorted_json.h"
+#include "file_names.h"
+#include "trailing_hash.h"
 #include "xffl/base/error.h"
+#include "xffl/base/json.h"
 #include "xffl/base/log.h"
+#include "xffl/base/threads.h"
 
 namespace xffl::checkpoint {
 namespace {
 
 constexpr size_t kLengthBytes = 8;
+constexpr uint64_t kMaxHeaderBytes = 8u << 20;
+constexpr size_t kMaxDimensions = 8;
 constexpr std::string_view kMetadataKey = "__metadata__";
 
-// Reads one header; holds the file's name for errors.
+struct TensorEntry {
+  TensorSpec spec;
+  uint64_t begin = 0;  // offset in the data
+};
+
+struct Header {
+  uint64_t data_begin = 0;           // offset of the data in the file
+  std::vector<TensorEntry> tensors;  // in the order of their data
+  std::map<std::string, std::string> metadata;
+};
+
+// Parses and checks a header; `file` holds the whole file's bytes, `origin` names the file in
+// errors. Throws kCorrupt.
 class HeaderParser {
  public:
   HeaderParser(std::span<const std::byte> file, const std::string& origin)
@@ -25,9 +43,9 @@ class HeaderParser {
     Header header;
     const std::string_view text = header_text();
     header.data_begin = kLengthBytes + text.size();
-    const SortedJson json =
-        parse_sorted_json(text, origin_ + ": header",
-                          {.max_bytes = kMaxHeaderBytes, .max_depth = 4}, kMaxTensors + 1);
+    const SortedJson json = parse_sorted_json(
+        text, origin_ + ": header",
+        {.max_bytes = kMaxHeaderBytes, .max_depth = 4, .max_keys = kMaxTensors + 1});
     const size_t num_tensors = json.size() - (json.contains(kMetadataKey) ? 1 : 0);
     if (num_tensors > kMaxTensors) {
       fail("expected at most " + std::to_string(kMaxTensors) + " tensors, found " +
@@ -226,12 +244,8 @@ void check_writable(const std::vector<TensorSpec>& tensors, const std::string& o
   }
 }
 
-}  // namespace
-
-Header parse_header(std::span<const std::byte> file, const std::string& origin) {
-  return HeaderParser(file, origin).parse();
-}
-
+// The bytes before the data for these tensors in this order: length, JSON, spaces up to a multiple
+// of 8. Throws kRejected for tensors that HeaderParser rejects.
 std::string format_header(const std::vector<TensorSpec>& tensors,
                           const std::map<std::string, std::string>& metadata,
                           const std::string& origin) {
@@ -262,6 +276,172 @@ std::string format_header(const std::vector<TensorSpec>& tensors,
   std::string text(kLengthBytes, '\0');
   std::memcpy(text.data(), &length, sizeof length);
   return text + json;
+}
+
+constexpr size_t kBlockBytes = 1u << 19;
+constexpr size_t kBlocksAhead = 2;  // blocks waiting for the disk
+
+}  // namespace
+
+int64_t TensorSpec::num_elements() const {
+  int64_t product = 1;
+  for (const int64_t extent : shape) {
+    if (__builtin_mul_overflow(product, extent, &product)) {
+      throw Error(ErrorKind::kRejected,
+                  "tensor '" + name + "': shape " + format_shape(shape) + " overflows 63 bits");
+    }
+  }
+  return product;
+}
+
+uint64_t TensorSpec::num_bytes() const {
+  uint64_t product = 0;
+  if (__builtin_mul_overflow(static_cast<uint64_t>(num_elements()), size_bytes(dtype), &product)) {
+    throw Error(ErrorKind::kRejected,
+                "tensor '" + name + "': shape " + format_shape(shape) + " overflows 64 bits");
+  }
+  return product;
+}
+
+std::string format_shape(const std::vector<int64_t>& shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (i > 0) text += ", ";
+    text += std::to_string(shape[i]);
+  }
+  return text + "]";
+}
+
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path) {
+  Header header = HeaderParser(file_.bytes(), path.string()).parse();
+  data_begin_ = header.data_begin;
+  metadata_ = std::move(header.metadata);
+  tensors_.reserve(header.tensors.size());
+  for (TensorEntry& entry : header.tensors) {
+    entries_.emplace(entry.spec.name, Entry{tensors_.size(), entry.begin});
+    tensors_.push_back(std::move(entry.spec));
+  }
+}
+
+bool SafetensorsFile::contains(std::string_view name) const { return entries_.contains(name); }
+
+const TensorSpec& SafetensorsFile::spec(std::string_view name) const {
+  return tensors_[find(name).index];
+}
+
+std::span<const std::byte> SafetensorsFile::data(std::string_view name) const {
+  const Entry& entry = find(name);
+  return file_.bytes().subspan(data_begin_ + entry.begin, tensors_[entry.index].num_bytes());
+}
+
+const SafetensorsFile::Entry& SafetensorsFile::find(std::string_view name) const {
+  const auto it = entries_.find(name);
+  if (it == entries_.end()) {
+    throw Error(ErrorKind::kNotFound,
+                path().string() + ": no tensor '" + log::printable(name, 200) + "'");
+  }
+  return it->second;
+}
+
+// How it works: the caller fills blocks; one thread writes them and another thread hashes them
+// while the caller fills the next blocks. A slow hash blocks neither the caller nor the writing.
+struct SafetensorsWriter::State {
+  const std::filesystem::path path;
+  TempFile temp;
+  uint64_t data_size = 0;
+  uint64_t written = 0;
+  BlockPool pool{kBlockBytes};
+  Block block;  // not full yet
+  // Declared last: their threads use the members above.
+  TrailingHash hash;
+  BlockWorker writing;
+
+  explicit State(std::filesystem::path file)
+      : path(std::move(file)),
+        temp(path),
+        hash(temp.fd(), temp.path()),
+        writing(kBlocksAhead, [this](const Block& each) {
+          write_at(temp.fd(), each.offset, each.span(), temp.path());
+          start_write_back(temp.fd(), each.offset, each.size);
+          hash.written(each.offset + each.size);
+        }) {}
+
+  // The free bytes of the current block, at least `width`.
+  std::span<std::byte> space(size_t width) {
+    if (block.bytes && kBlockBytes - block.size < width) submit_block();
+    if (!block.bytes) block.bytes = pool.take();
+    return {block.bytes.get() + block.size, kBlockBytes - block.size};
+  }
+
+  void append(uint64_t size, size_t width, const MakeBytes& make) {
+    for (uint64_t offset = 0; offset < size;) {
+      const std::span<std::byte> to = space(width);
+      const size_t count = std::min<uint64_t>(to.size() / width * width, size - offset);
+      make(offset, to.first(count));
+      block.size += count;
+      offset += count;
+    }
+  }
+
+  void append(std::span<const std::byte> bytes) {
+    append(bytes.size(), 1, [&](uint64_t offset, std::span<std::byte> to) {
+      std::copy_n(bytes.begin() + static_cast<ptrdiff_t>(offset), to.size(), to.begin());
+    });
+  }
+
+  void submit_block() {
+    hash.put(block);
+    writing.put(block);
+    block = {block.offset + block.size, 0, nullptr};
+  }
+
+  ManifestFile finish() {
+    if (block.size > 0) submit_block();
+    writing.finish();
+    temp.sync();
+    ManifestFile file = hash.finish(block.offset, path.filename().string());
+    temp.publish();
+    return file;
+  }
+
+  void check_space(uint64_t size) const {
+    if (size <= data_size - written) return;
+    throw Error(ErrorKind::kInternal,
+                "writing " + path.string() + ": expected " + std::to_string(data_size) +
+                    " bytes of data, got at least " + std::to_string(written + size));
+  }
+};
+
+SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<TensorSpec> tensors,
+                                     const std::map<std::string, std::string>& metadata) {
+  const std::string header = format_header(tensors, metadata, path.string());
+  state_ = std::make_unique<State>(std::move(path));
+  for (const TensorSpec& spec : tensors) state_->data_size += spec.num_bytes();
+  state_->append(std::as_bytes(std::span(header)));
+}
+
+SafetensorsWriter::~SafetensorsWriter() = default;
+SafetensorsWriter::SafetensorsWriter(SafetensorsWriter&&) noexcept = default;
+
+void SafetensorsWriter::write(std::span<const std::byte> bytes) {
+  state_->check_space(bytes.size());
+  state_->append(bytes);
+  state_->written += bytes.size();
+}
+
+void SafetensorsWriter::write(uint64_t size, size_t width, const MakeBytes& make) {
+  state_->check_space(size);
+  state_->append(size, width, make);
+  state_->written += size;
+}
+
+ManifestFile SafetensorsWriter::finish() {
+  if (state_->written != state_->data_size) {
+    throw Error(ErrorKind::kInternal, "writing " + state_->path.string() + ": expected " +
+                                          std::to_string(state_->data_size) +
+                                          " bytes of data, got " + std::to_string(state_->written));
+  }
+  return state_->finish();
 }
 
 }  // namespace xffl::checkpoint

@@ -1,15 +1,15 @@
+#include "xffl/pack/packed_model.h"
+
 #include <algorithm>
 #include <cerrno>
+#include <string_view>
 
-#include "packed_names.h"
-#include "xffl/base/cpus.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
-#include "xffl/base/log.h"
+#include "xffl/base/resources.h"
 #include "xffl/base/sha256.h"
 #include "xffl/job/model_failure.h"
 #include "xffl/pack/pack.h"
-#include "xffl/pack/packed_model.h"
 
 namespace xffl::pack {
 
@@ -18,6 +18,41 @@ using checkpoint::Manifest;
 using checkpoint::ManifestFile;
 
 namespace {
+
+constexpr std::string_view kModelManifestName = "packed.json";
+constexpr std::string_view kPackedEnding = ".xpk";
+constexpr size_t kMaxNameBytes = 200;  // the limit of a manifest
+
+std::string packed_name(const std::string& name) { return name + std::string(kPackedEnding); }
+
+// True when no file name collides with a name of the packed folder or gets too long for one.
+bool names_can_be_packed(const Manifest& manifest) {
+  return std::all_of(manifest.files.begin(), manifest.files.end(), [](const ManifestFile& file) {
+    return file.name != kModelManifestName && !file.name.ends_with(kPackedEnding) &&
+           packed_name(file.name).size() <= kMaxNameBytes;
+  });
+}
+
+// A new folder; the destructor removes it unless it was renamed.
+class TempFolder {
+ public:
+  explicit TempFolder(fs::path path) : path_(std::move(path)) {
+    fs::remove_all(path_);
+    make_dirs(path_);
+  }
+  ~TempFolder() {
+    std::error_code none;
+    fs::remove_all(path_, none);
+  }
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+
+  fs::path operator/(const std::string& name) const { return path_ / name; }
+  const fs::path& path() const { return path_; }
+
+ private:
+  const fs::path path_;
+};
 
 constexpr int kMaxThreads = 16;
 
@@ -125,6 +160,45 @@ void rename_into_place(const fs::path& temporary, const fs::path& model,
 }
 
 }  // namespace
+
+std::optional<Manifest> pack_model(const fs::path& model, const fs::path& reference,
+                                   const fs::path& out, double max_ratio, int threads,
+                                   std::stop_token stop) {
+  const Manifest wanted = checkpoint::read_manifest(model);
+  const Manifest held = checkpoint::read_manifest(reference);
+  if (!names_can_be_packed(wanted)) return std::nullopt;
+  fs::remove_all(out);
+  const TempFolder temporary(out.string() + ".tmp");
+  auto left = static_cast<uint64_t>(static_cast<double>(wanted.total_bytes()) * max_ratio);
+  require_space(temporary.path(), left);
+  std::vector<ManifestFile> known;
+  bool fits = true;
+  for (const ManifestFile& file : wanted.files) {
+    const ManifestFile* before = held.find(file.name);
+    if (before != nullptr && *before == file) continue;
+    uint64_t bytes = file.size_bytes;
+    if (file.name.ends_with(".safetensors")) {
+      std::optional<Reference> against;
+      if (before != nullptr && before->size_bytes == file.size_bytes)
+        against = Reference{reference / file.name, before->sha256};
+      const auto packed = encode(model / file.name, file, against,
+                                 temporary / packed_name(file.name), left, threads, stop);
+      bytes = packed ? packed->size_bytes : left + 1;
+      if (packed) known.push_back(*packed);
+    } else if (bytes <= left) {
+      fs::copy_file(model / file.name, temporary / file.name);
+    }
+    fits = bytes <= left;
+    if (!fits) break;
+    left -= bytes;
+  }
+  if (!fits) return std::nullopt;
+  write_file_atomic(temporary / std::string(kModelManifestName),
+                    checkpoint::format_manifest(wanted));
+  Manifest manifest = checkpoint::write_manifest(temporary.path(), known);
+  rename_durable(temporary.path(), out);
+  return manifest;
+}
 
 Unpacked unpack_model(const job::PackedModel& packed, const fs::path& model,
                       const std::string& model_sha256, const fs::path& temporary, int threads) {

@@ -1,5 +1,4 @@
-// A thread that processes blocks of bytes in order. With one worker per task, producing a file's
-// bytes, writing them and hashing them overlap.
+// A parallel loop, and threads that process blocks of bytes in order.
 #pragma once
 
 #include <condition_variable>
@@ -14,6 +13,10 @@
 #include <thread>
 
 namespace xffl {
+
+/// Calls `body(i)` for 0 <= i < count on at most `num_threads` threads, the caller's included. An
+/// exception ends the loop early; the exception of the lowest index is rethrown.
+void parallel_for(size_t count, size_t num_threads, const std::function<void(size_t)>& body);
 
 /// Bytes of a file at `offset`, shared between workers.
 struct Block {
@@ -38,6 +41,8 @@ class BlockPool {
   std::shared_ptr<Shelf> shelf_;
 };
 
+/// A thread that processes blocks in order. With one worker per task, producing a file's bytes,
+/// writing them and hashing them overlap.
 class BlockWorker {
  public:
   /// The worker's thread calls `work` for each block. After an exception of `work`, later blocks

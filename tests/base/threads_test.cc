@@ -1,0 +1,35 @@
+#include "xffl/base/threads.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "support/thrown.h"
+#include "xffl/base/error.h"
+
+namespace xffl {
+namespace {
+
+TEST(ParallelFor, CallsTheBodyOnceForEachIndex) {
+  for (const size_t num_threads : {1u, 3u, 200u}) {
+    std::vector<std::atomic<int>> calls(100);
+    parallel_for(calls.size(), num_threads, [&](size_t i) { ++calls[i]; });
+    for (const std::atomic<int>& count : calls) EXPECT_EQ(count, 1);
+  }
+  parallel_for(0, 4, [](size_t) { FAIL(); });
+}
+
+TEST(ParallelFor, EndsEarlyAndRethrowsTheErrorOfTheLowestIndex) {
+  for (int round = 0; round < 50; ++round) {
+    std::atomic<size_t> calls = 0;
+    const auto body = [&](size_t i) {
+      ++calls;
+      if (i >= 5) throw Error(ErrorKind::kRejected, std::to_string(i));
+    };
+    EXPECT_EQ(test::message_of(ErrorKind::kRejected, [&] { parallel_for(1000, 4, body); }), "5");
+    EXPECT_LT(calls, 20u);
+  }
+}
+
+}  // namespace
+}  // namespace xffl
