@@ -11,9 +11,9 @@
 #include <thread>
 #include <vector>
 
-#include "command_files.h"
 #include "framed_command.h"
-#include "sftp_files.h"
+#include "sftp.h"
+#include "shell_files.h"
 #include "xffl/base/error.h"
 #include "xffl/base/shell.h"
 
@@ -125,28 +125,7 @@ void write_range_by_shell(const std::shared_ptr<Connection>& connection, const R
 void write_range_by_sftp(const std::shared_ptr<Connection>& connection, const RemotePath& path,
                          uint64_t begin, uint64_t end, const Source& source,
                          const std::stop_token& stop) {
-  constexpr int kWritesInFlight = 32;
-  Sftp sftp(connection, stop);
-  const std::string activity = "write " + path.str();
-  const std::string handle = sftp_open_to_write(sftp, path);
-  std::vector<std::byte> block(std::min<uint64_t>(kBlockBytes, end - begin));
-  int in_flight = 0;
-  for (uint64_t at = begin; at < end;) {
-    auto part = std::span(block).first(std::min<uint64_t>(end - at, block.size()));
-    source(at, part);
-    for (; !part.empty(); ++in_flight) {
-      if (in_flight >= kWritesInFlight) {
-        sftp.expect_ok(sftp.receive(stop), activity);
-        --in_flight;
-      }
-      const auto piece = part.first(std::min(part.size(), sftp.write_bytes()));
-      sftp.send_write(handle, at, piece, stop);
-      at += piece.size();
-      part = part.subspan(piece.size());
-    }
-  }
-  for (; in_flight > 0; --in_flight) sftp.expect_ok(sftp.receive(stop), activity);
-  sftp.close(handle);
+  Sftp(connection, stop).upload(path, begin, end, source, stop);
 }
 
 // Writes ranges in parallel over the connections.

@@ -1,5 +1,5 @@
 // The parser of certificates and keys, compared with ssh-keygen.
-#include "certificate.h"
+#include "credentials.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

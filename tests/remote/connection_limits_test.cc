@@ -1,4 +1,4 @@
-#include "connection_limits.h"
+#include "connector.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The framed command in real log-in shells, and the reader of its output.
-#include "frame.h"
+#include "framed_command.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

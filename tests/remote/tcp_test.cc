@@ -1,5 +1,5 @@
 // Connecting to hosts that have several addresses.
-#include "tcp.h"
+#include "host_socket.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
