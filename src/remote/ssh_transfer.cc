@@ -247,12 +247,6 @@ class StripedDownload {
 
 }  // namespace
 
-void fail_too_short(const RemotePath& path, uint64_t present, uint64_t expected) {
-  throw Error(ErrorKind::kCorrupt, path.str() + " at the facility ends after " +
-                                       std::to_string(present) + " bytes, expected " +
-                                       std::to_string(expected));
-}
-
 void download_by_shell(const Connections& connections, const RemotePath& path, uint64_t offset,
                        uint64_t length, const Sink& sink, const std::stop_token& stop) {
   StripedDownload(connections, path, offset, length, stop).run(sink, stop);

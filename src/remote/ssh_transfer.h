@@ -33,7 +33,4 @@ void upload_by_sftp(const Connections& connections, const RemotePath& path, uint
                     uint64_t length, const Source& source, int streams,
                     const std::stop_token& stop);
 
-/// Throws kCorrupt: the file is shorter than expected.
-[[noreturn]] void fail_too_short(const RemotePath& path, uint64_t present, uint64_t expected);
-
 }  // namespace xffl::remote

@@ -10,9 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "limits.h"
-#include "meter.h"
-#include "part_file.h"
+#include "local_files.h"
 #include "xffl/base/block_worker.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -207,10 +205,7 @@ class Download {
         },
         meter_.stop());
     pipe.finish();
-    if (arrived < end)
-      throw Error(ErrorKind::kCorrupt, path_.str() + " at the facility ends after " +
-                                           std::to_string(arrived) + " bytes, expected " +
-                                           std::to_string(end));
+    if (arrived < end) remote::fail_too_short(path_, arrived, end);
   }
 
   // Makes run() fetch the current chunk alone.

@@ -18,9 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "limits.h"
-#include "local_file.h"
-#include "meter.h"
+#include "local_files.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/sha256.h"
@@ -201,20 +199,15 @@ std::vector<std::string> sibling_folders(remote::Session& session, const RemoteP
 // Adds the files of `wanted` that the folder's manifest.json lists; ignores a damaged manifest.
 void add_copies(const std::string& folder, const std::string& manifest_json,
                 const std::vector<const ManifestFile*>& wanted, std::vector<Copy>& copies) {
-  Manifest manifest;
-  try {
-    manifest = checkpoint::parse_manifest(manifest_json, folder);
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::kCorrupt) throw;
-    return;
-  }
+  const auto manifest = parse_if_intact(manifest_json, folder);
+  if (!manifest) return;
   for (const ManifestFile* file : wanted) {
     const auto is_copy = [&](const ManifestFile& other) {
       return other.sha256 == file->sha256 && other.size_bytes == file->size_bytes;
     };
     const auto known = [&](const Copy& copy) { return copy.wanted == file; };
-    const auto found = std::find_if(manifest.files.begin(), manifest.files.end(), is_copy);
-    if (found != manifest.files.end() && std::none_of(copies.begin(), copies.end(), known))
+    const auto found = std::find_if(manifest->files.begin(), manifest->files.end(), is_copy);
+    if (found != manifest->files.end() && std::none_of(copies.begin(), copies.end(), known))
       copies.push_back({file, folder + "/" + found->name});
   }
 }
@@ -285,8 +278,7 @@ class Push {
     const bool planned = adopt_folder();
     if (verify_) unname_files();
     std::vector<const ManifestFile*> files = missing();
-    uint64_t bytes = 0;
-    for (const ManifestFile* file : files) bytes += file->size_bytes;
+    const uint64_t bytes = bytes_of(files);
     meter_.present(manifest_.total_bytes() - bytes);
     if (bytes >= kMinQueryBytes) files = prepare(files);
     send(files, planned);
@@ -309,13 +301,13 @@ class Push {
 
   std::optional<Manifest> manifest_at(const std::string& name) {
     const remote::FileView& view = remote_[name];
-    if (!view.info) return std::nullopt;
-    try {
-      return checkpoint::parse_manifest(view.bytes, (to_ / name).str());
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::kCorrupt) throw;
-      return std::nullopt;
-    }
+    return view.info ? parse_if_intact(view.bytes, (to_ / name).str()) : std::nullopt;
+  }
+
+  static uint64_t bytes_of(const Files& files) {
+    uint64_t bytes = 0;
+    for (const ManifestFile* file : files) bytes += file->size_bytes;
+    return bytes;
   }
 
   bool is_present(const ManifestFile& file) {
@@ -436,13 +428,12 @@ class Push {
   void send(const Files& files, bool planned) {
     const std::string text = checkpoint::format_manifest(manifest_);
     const auto is_small = [](const ManifestFile* f) { return f->size_bytes <= kSmallFileBytes; };
-    uint64_t bytes = 0;
-    for (const ManifestFile* file : files) bytes += file->size_bytes;
-    const bool one_message = !planned && bytes <= kBatchBytes && files.size() <= kBatchFiles &&
+    const bool one_message = !planned && bytes_of(files) <= kBatchBytes &&
+                             files.size() <= kBatchFiles &&
                              std::all_of(files.begin(), files.end(), is_small);
     std::vector<remote::NewFile> batch;
     if (!planned && !one_message) batch.push_back({plan_name_, text});
-    bytes = 0;
+    uint64_t bytes = 0;
     for (const ManifestFile* file : files) {
       if (!is_small(file)) continue;
       if (batch.size() > kBatchFiles || bytes + file->size_bytes > kBatchBytes) {
@@ -491,12 +482,7 @@ bool is_pushed(remote::Session& session, const Manifest& manifest, const RemoteP
       {std::string(kManifestName), checkpoint::kMaxManifestBytes}};
   for (const ManifestFile& file : manifest.files) queries.push_back({file.name, 0});
   const std::vector<remote::FileView> views = look_at(session, folder, queries);
-  try {
-    if (!(checkpoint::parse_manifest(views.at(0).bytes, folder.str()) == manifest)) return false;
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::kCorrupt) throw;
-    return false;
-  }
+  if (parse_if_intact(views.at(0).bytes, folder.str()) != manifest) return false;
   for (size_t i = 0; i < manifest.files.size(); ++i)
     if (!is_regular(views.at(i + 1).info, manifest.files[i].size_bytes)) return false;
   return true;

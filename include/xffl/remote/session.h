@@ -111,6 +111,9 @@ std::string read_text(Session& session, const RemotePath& path, uint64_t max_byt
 /// Writes a temporary file, syncs it and renames it to `path`.
 void write_text_atomic(Session& session, const RemotePath& path, std::string_view text);
 
+/// Throws kCorrupt: the file is shorter than expected.
+[[noreturn]] void fail_too_short(const RemotePath& path, uint64_t present, uint64_t expected);
+
 /// The local machine as a facility.
 std::unique_ptr<Session> make_local_session();
 
