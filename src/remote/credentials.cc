@@ -37,11 +37,6 @@ constexpr uint32_t kUserCertificate = 1;
 // The latest time that a time_point of nanoseconds holds; a later expiry counts as none.
 constexpr uint64_t kLatest = 9'000'000'000;
 
-std::optional<Clock::UtcTime> time_of(uint64_t seconds) {
-  if (seconds > kLatest) return std::nullopt;
-  return Clock::UtcTime(std::chrono::seconds(seconds));
-}
-
 constexpr uint8_t kRequestIdentities = 11;
 constexpr uint8_t kIdentitiesAnswer = 12;
 constexpr uint32_t kMaxAnswerBytes = 256u << 10;  // OpenSSH's own limit
@@ -174,8 +169,9 @@ std::optional<Certificate> parse_certificate(std::string_view blob, std::string_
   certificate.key_id = in.string();
   WireReader principals(in.string(), origin);
   while (!principals.done()) certificate.principals.emplace_back(principals.string());
-  certificate.valid_after = time_of(in.u64()).value_or(Clock::UtcTime::max());
-  certificate.valid_before = time_of(in.u64());
+  in.u64();  // the begin of the validity
+  if (const uint64_t end = in.u64(); end <= kLatest)
+    certificate.valid_before = Clock::UtcTime(std::chrono::seconds(end));
   return certificate;
 }
 

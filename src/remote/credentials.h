@@ -18,8 +18,7 @@ namespace xffl::remote {
 // A user certificate; the principals and the validity are read for messages.
 struct Certificate {
   std::string key_id;
-  std::vector<std::string> principals;  // user names; empty: all
-  Clock::UtcTime valid_after;
+  std::vector<std::string> principals;         // user names; empty: all
   std::optional<Clock::UtcTime> valid_before;  // empty: no expiry
 };
 

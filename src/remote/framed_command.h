@@ -44,7 +44,6 @@ class FrameReader {
   bool begun() const { return begun_; }
   /// The exit code, after the second mark.
   std::optional<int> exit_code() const { return exit_code_; }
-  uint64_t output_bytes() const { return output_bytes_; }
   /// Text before the first mark.
   const std::string& noise() const { return noise_; }
 
@@ -91,7 +90,6 @@ class FramedCommand {
   /// effect is then unknown.
   int exit_code() const;
   const std::string& err() const { return err_text_; }
-  uint64_t output_bytes() const { return out_.output_bytes(); }
 
  private:
   void progress(std::span<const std::byte>& input, const FrameReader::Output& output,

@@ -41,12 +41,6 @@ void Session::upload(const RemotePath& path, uint64_t offset, uint64_t length, c
   }
 }
 
-std::optional<std::string> Session::sha256(const RemotePath&, uint64_t, uint64_t) {
-  return std::nullopt;
-}
-
-std::optional<uint64_t> Session::free_bytes(const RemotePath&) { return std::nullopt; }
-
 std::vector<FileView> Session::look(const RemotePath& folder, std::span<const FileQuery> files) {
   std::vector<FileView> views;
   for (const FileQuery& file : files) {

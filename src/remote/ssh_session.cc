@@ -108,8 +108,8 @@ class SshSession final : public Session {
   void upload(const RemotePath& path, uint64_t offset, uint64_t length, const Source& source,
               std::stop_token stop) override {
     if (length == 0) return write(path, offset, {});
-    const auto send = settings().shell ? upload_by_shell : upload_by_sftp;
-    send(bulk(length), path, offset, length, source, settings().streams, stop);
+    upload_ranges(bulk(length), settings().shell, path, offset, length, source, settings().streams,
+                  stop);
   }
 
  private:

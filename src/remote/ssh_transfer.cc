@@ -92,14 +92,6 @@ Deadline progress_deadline(const std::shared_ptr<Connection>& connection) {
   return deadline_in(connection->timeouts().operation);
 }
 
-// Session::upload() promises to call its Source by one thread at a time.
-Source serialize(const Source& source, std::mutex& mutex) {
-  return [&source, &mutex](uint64_t offset, std::span<std::byte> out) {
-    const std::lock_guard lock(mutex);
-    source(offset, out);
-  };
-}
-
 void write_range_by_shell(const std::shared_ptr<Connection>& connection, const RemotePath& path,
                           uint64_t begin, uint64_t end, const Source& source,
                           const std::stop_token& stop) {
@@ -126,24 +118,6 @@ void write_range_by_sftp(const std::shared_ptr<Connection>& connection, const Re
                          uint64_t begin, uint64_t end, const Source& source,
                          const std::stop_token& stop) {
   Sftp(connection, stop).upload(path, begin, end, source, stop);
-}
-
-// Writes ranges in parallel over the connections.
-void upload_by(decltype(write_range_by_shell)& write, const Connections& connections,
-               const RemotePath& path, uint64_t offset, uint64_t length, const Source& source,
-               int streams, const std::stop_token& stop) {
-  std::mutex mutex;
-  const Source serialized = serialize(source, mutex);
-  std::atomic<size_t> next = 0;
-  if (round_trip_micros(*connections[0]) < kNearRoundTripMicros)
-    streams = std::min(streams, kNearChannels);
-  const int channels = std::max(streams, 2 * static_cast<int>(connections.size() - 1));
-  in_parallel(
-      offset, length, channels,
-      [&](uint64_t begin, uint64_t end, const std::stop_token& stop_all) {
-        write(connections[next++ % connections.size()], path, begin, end, serialized, stop_all);
-      },
-      stop);
 }
 
 // Distributes the file's stripes over the connections in turn. Each connection streams its stripes
@@ -252,16 +226,26 @@ void download_by_shell(const Connections& connections, const RemotePath& path, u
   StripedDownload(connections, path, offset, length, stop).run(sink, stop);
 }
 
-void upload_by_shell(const Connections& connections, const RemotePath& path, uint64_t offset,
-                     uint64_t length, const Source& source, int streams,
-                     const std::stop_token& stop) {
-  upload_by(write_range_by_shell, connections, path, offset, length, source, streams, stop);
-}
-
-void upload_by_sftp(const Connections& connections, const RemotePath& path, uint64_t offset,
-                    uint64_t length, const Source& source, int streams,
-                    const std::stop_token& stop) {
-  upload_by(write_range_by_sftp, connections, path, offset, length, source, streams, stop);
+void upload_ranges(const Connections& connections, bool by_shell, const RemotePath& path,
+                   uint64_t offset, uint64_t length, const Source& source, int streams,
+                   const std::stop_token& stop) {
+  const auto write_range = by_shell ? write_range_by_shell : write_range_by_sftp;
+  std::mutex mutex;  // Session::upload() promises to call its Source by one thread at a time
+  const Source serialized = [&](uint64_t at, std::span<std::byte> out) {
+    const std::lock_guard lock(mutex);
+    source(at, out);
+  };
+  std::atomic<size_t> next = 0;
+  if (round_trip_micros(*connections[0]) < kNearRoundTripMicros)
+    streams = std::min(streams, kNearChannels);
+  const int channels = std::max(streams, 2 * static_cast<int>(connections.size() - 1));
+  in_parallel(
+      offset, length, channels,
+      [&](uint64_t begin, uint64_t end, const std::stop_token& stop_all) {
+        write_range(connections[next++ % connections.size()], path, begin, end, serialized,
+                    stop_all);
+      },
+      stop);
 }
 
 bool wants_several(Connection& connection, uint64_t length) {

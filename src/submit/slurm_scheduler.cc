@@ -4,7 +4,6 @@
 // it exists, is then asked. A job that neither of them knows is JobState::kUnknown.
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 
 #include "slurm_commands.h"
 #include "xffl/base/error.h"
@@ -191,7 +190,7 @@ class SlurmScheduler final : public Scheduler {
   /// Empty when there is no accounting or sacct does not answer: it only adds to the queue's rows.
   std::vector<QueueRow> ask_accounting(const std::vector<std::string>& names,
                                        std::stop_token stop) {
-    if (no_accounting_ || clock_.monotonic() < accounting_pause_ends()) return {};
+    if (no_accounting_ || clock_.monotonic() < accounting_pause_ends_.load()) return {};
     try {
       const auto answer = session_->run(accounting_command(names, settings_.request.cluster), "",
                                         settings_.command_timeout, stop);
@@ -207,22 +206,15 @@ class SlurmScheduler final : public Scheduler {
       if (error.kind() != ErrorKind::kRemote) throw;
       log::debug("sacct did not answer", {{"text", error.what()}});
     }
-    const std::lock_guard lock(mutex_);
     accounting_pause_ends_ = clock_.monotonic() + kAccountingPause;
     return {};
-  }
-
-  Clock::MonotonicTime accounting_pause_ends() {
-    const std::lock_guard lock(mutex_);
-    return accounting_pause_ends_;
   }
 
   const SlurmSettings settings_;
   const std::shared_ptr<remote::Session> session_;
   Clock& clock_;
   std::atomic<bool> no_accounting_{false};
-  std::mutex mutex_;
-  Clock::MonotonicTime accounting_pause_ends_{};
+  std::atomic<Clock::MonotonicTime> accounting_pause_ends_{};
 };
 
 }  // namespace

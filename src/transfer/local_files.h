@@ -1,5 +1,5 @@
-// What push and fetch share: the local files, the sizes that decide how a file travels, and the
-// meter.
+// The parts that push and fetch share: the local files, the sizes that decide how a file travels,
+// and the meter.
 #pragma once
 
 #include <algorithm>

@@ -73,37 +73,33 @@ struct Range {
 // channels full. An interrupted upload may leave holes anywhere, so the size of a part file proves
 // nothing: each chunk that may be present is compared by the SHA-256 that the facility computes, or
 // by reading the chunk back.
-class Upload {
- public:
-  Upload(const Endpoint& facility, const LocalFile& local, const ManifestFile& file,
-         uint64_t chunk_bytes, const RemotePath& part, Meter& meter)
-      : facility_(facility),
-        local_(local),
-        file_(file),
-        chunk_bytes_(chunk_bytes),
-        part_(part),
-        meter_(meter) {}
+struct Upload {
+  const Endpoint& facility;
+  const LocalFile& local;
+  const ManifestFile& file;
+  uint64_t chunk_bytes;
+  const RemotePath& part;
+  Meter& meter;
 
   void run(uint64_t part_bytes) {
     for (const Range& range : missing(part_bytes)) {
-      meter_.check("pushing " + part_.str());
-      facility_.bulk.upload(
-          part_, range.begin, range.end - range.begin,
+      meter.check("pushing " + part.str());
+      facility.bulk.upload(
+          part, range.begin, range.end - range.begin,
           [&](uint64_t offset, std::span<std::byte> out) {
-            local_.read(offset, out);
-            meter_.moved(out.size());
+            local.read(offset, out);
+            meter.moved(out.size());
           },
-          meter_.stop());
+          meter.stop());
     }
   }
 
- private:
   std::vector<Range> missing(uint64_t part_bytes) {
     std::vector<Range> ranges;
-    for (uint64_t begin = 0; begin < file_.size_bytes; begin += chunk_bytes_) {
-      const uint64_t end = std::min(begin + chunk_bytes_, file_.size_bytes);
+    for (uint64_t begin = 0; begin < file.size_bytes; begin += chunk_bytes) {
+      const uint64_t end = std::min(begin + chunk_bytes, file.size_bytes);
       if (end <= part_bytes && is_present(begin, end - begin)) {
-        meter_.present(end - begin);
+        meter.present(end - begin);
       } else if (!ranges.empty() && ranges.back().end == begin) {
         ranges.back().end = end;
       } else {
@@ -114,31 +110,24 @@ class Upload {
   }
 
   bool is_present(uint64_t offset, uint64_t length) {
-    meter_.check("checking the sent part of " + part_.str());
-    auto remote_hash = facility_.control.sha256(part_, offset, length);
+    meter.check("checking the sent part of " + part.str());
+    auto remote_hash = facility.control.sha256(part, offset, length);
     if (!remote_hash) remote_hash = read_back(offset, length);
-    return remote_hash == local_.sha256(offset, length);
+    return remote_hash == local.sha256(offset, length);
   }
 
   std::optional<std::string> read_back(uint64_t offset, uint64_t length) {
     Sha256 hash;
     try {
-      facility_.bulk.download(
-          part_, offset, length, [&](std::span<const std::byte> bytes) { hash.update(bytes); },
-          meter_.stop());
+      facility.bulk.download(
+          part, offset, length, [&](std::span<const std::byte> bytes) { hash.update(bytes); },
+          meter.stop());
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kCorrupt) throw;
       return std::nullopt;  // the part file ends early
     }
     return hash.hex();
   }
-
-  const Endpoint& facility_;
-  const LocalFile& local_;
-  const ManifestFile& file_;
-  const uint64_t chunk_bytes_;
-  const RemotePath& part_;
-  Meter& meter_;
 };
 
 // Uploads `file` of the local folder `from` into the facility's folder `to`. The file gets its
@@ -164,7 +153,7 @@ void send_file(const Endpoint& facility, const std::filesystem::path& from,
     ~Abandon() { source.request_stop(); }
   } abandon{abandoned};
   try {
-    Upload(facility, local, file, chunk_bytes, part, meter).run(usable ? part_info->size_bytes : 0);
+    Upload{facility, local, file, chunk_bytes, part, meter}.run(usable ? part_info->size_bytes : 0);
     hashed.get();
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kRejected) facility.bulk.remove_tree(part);

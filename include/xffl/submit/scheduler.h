@@ -124,7 +124,7 @@ struct QueueManager {
   bool this_machine;      // its jobs run on the coordinator's machine
   std::shared_ptr<Scheduler> (*make)(SlurmSettings settings,
                                      std::shared_ptr<remote::Session> session, Clock& clock);
-  /// Asks whether a job would be accepted, and submits nothing; null: every job is accepted.
+  /// Asks whether a job would be accepted, and submits nothing; null with `this_machine` only.
   TestOnly (*check)(remote::Session& session, const SlurmSettings& settings,
                     const JobRequest& request, std::stop_token stop);
 };
