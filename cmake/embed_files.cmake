@@ -1,21 +1,21 @@
-# xffl_embed_files(function FOLDER folder [FILES file...] [KEEP_ENDINGS] MODULE module TYPE type): compiles the files below
+# xffl_embed_files(function FOLDER folder [FILES file...] [KEEP_ENDINGS] MODULE module): compiles the files below
 # `folder`, or only `FILES` of it, into a module.
 #
-# Writes <function>.cc into the build folder and sets <FUNCTION>_SOURCE, in capitals, to its path. The file includes "<function>.h" of
-# the module, which declares `struct <type> { std::string_view name, text; }` and `std::span<const <type>> <function>()`. A file's
+# Writes <function>.cc into the build folder and sets <FUNCTION>_SOURCE, in capitals, to its path. The file defines
+# `std::span<const EmbeddedFile> xffl::<module>::<function>()`, sorted by name (base/embedded_file.h); its user declares it. A file's
 # name is its path below the folder without its extension (unless KEEP_ENDINGS); templates/slurm/job.sbatch is "slurm".
 function(xffl_embed_files function)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "KEEP_ENDINGS" "FOLDER;MODULE;TYPE" "FILES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "KEEP_ENDINGS" "FOLDER;MODULE" "FILES")
   set(files ${arg_FILES})
   if(NOT files)
     file(GLOB_RECURSE files CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}/${arg_FOLDER} ${CMAKE_SOURCE_DIR}/${arg_FOLDER}/*)
   endif()
   list(SORT files)
-  set(text "// Generated from ${arg_FOLDER}/ by cmake/embed_files.cmake.\n#include \"${function}.h\"\n
+  set(text "// Generated from ${arg_FOLDER}/ by cmake/embed_files.cmake.\n#include \"xffl/base/embedded_file.h\"\n
 namespace xffl::${arg_MODULE} {
 namespace {
 
-constexpr ${arg_TYPE} kFiles[] = {\n")
+constexpr EmbeddedFile kFiles[] = {\n")
   foreach(file ${files})
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${arg_FOLDER}/${file})
     file(READ ${CMAKE_SOURCE_DIR}/${arg_FOLDER}/${file} content)
@@ -30,7 +30,8 @@ constexpr ${arg_TYPE} kFiles[] = {\n")
 
 }  // namespace
 
-std::span<const ${arg_TYPE}> ${function}() { return kFiles; }
+std::span<const EmbeddedFile> ${function}();
+std::span<const EmbeddedFile> ${function}() { return kFiles; }
 
 }  // namespace xffl::${arg_MODULE}\n")
 

@@ -19,33 +19,21 @@ void add_aggregate_command(CLI::App& app);
 /// `config` writes a project's xffl.yaml; its sub-commands validate, schema, preset and show.
 void add_config_commands(CLI::App& app);
 
-/// `attach`: follows a run that another process coordinates.
-void add_attach_command(CLI::App& app);
-
 /// `demo`: a small federation of two languages on this machine, compared with each facility alone.
 void add_demo_command(CLI::App& app);
 
 /// `doctor`: checks the prerequisites of a run, and names a fix for each problem.
 void add_doctor_command(CLI::App& app);
 
-/// `generate`: executes `xffl-tokenize generate` with the same arguments. Only that program links
-/// the tokenizers.
-void add_generate_command(CLI::App& app);
-
 /// `inspect`: the kind of a file or folder, and its content.
 void add_inspect_command(CLI::App& app);
-
-/// `login FACILITY`: logs in to a facility with a user at the terminal.
-void add_login_command(CLI::App& app);
 
 /// `cancel`, `pause` and `resume`: requests to a run; `journal`: repair of its journal.
 void add_operate_commands(CLI::App& app);
 
-/// `plan`: the jobs, transfers and cost of the next round.
-void add_plan_command(CLI::App& app);
-
-/// `render`: the job script that a facility would get, to read or to submit by hand.
-void add_render_command(CLI::App& app);
+/// `plan`: the jobs, transfers and cost of the next round; `render`: the job script that a facility
+/// would get, to read or to submit by hand.
+void add_plan_commands(CLI::App& app);
 
 /// `run`: the federation.
 void add_run_command(CLI::App& app);
@@ -64,11 +52,12 @@ CommandLine split_command_line(int argc, const char* const* argv);
 void add_simulate_commands(CLI::App& app, int& exit_code,
                            std::vector<std::string> program_arguments = {});
 
-/// `status` and `logs`: the progress of a run.
-void add_status_commands(CLI::App& app);
-
 /// `trust FACILITY [--yes FINGERPRINT]...`: pins a facility's host keys after the user has compared
-/// them with the keys that the site publishes.
-void add_trust_command(CLI::App& app);
+/// them with the keys that the site publishes; `login FACILITY`: logs in with a user at the
+/// terminal.
+void add_ssh_commands(CLI::App& app);
+
+/// `status`, `logs` and `attach`: the progress of a run.
+void add_status_commands(CLI::App& app);
 
 }  // namespace xffl

@@ -1,5 +1,3 @@
-#include "detached_run.h"
-
 #include <sys/wait.h>
 
 #include <cstdio>
@@ -8,6 +6,7 @@
 #include <iterator>
 #include <thread>
 
+#include "project.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"

@@ -1,26 +1,36 @@
 // The checks of `xffl doctor`: the prerequisites of a run, on this machine and at each facility.
 #pragma once
 
-#include <filesystem>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "check_result.h"
 #include "xffl/config/experiment.h"
+#include "xffl/facility/model_bytes.h"
 #include "xffl/facility/services.h"
 
 namespace xffl {
 
-/// Checks folders, free space, model and trainer of this machine. `runs` is the present or future
-/// folder of runs; it need not exist. Reads the headers of the model's files, not their tensors.
-std::vector<CheckResult> check_machine(const config::Experiment& experiment,
-                                       const std::filesystem::path& runs,
-                                       const facility::Services& services);
+/// One line of the output.
+struct CheckResult {
+  enum class Severity { kOk, kWarning, kError };
+  Severity severity = Severity::kOk;
+  std::string check;    // "certificate"
+  std::string message;  // the observation
+  std::string fix;      // the user's next step; empty with kOk
+};
 
 /// Checks log-in, credential, scheduler, work folder, quota, image, data and trainer of a facility.
 /// Submits nothing; creates the work folder. Skips a check whose prerequisite has failed.
 std::vector<CheckResult> check_facility(const config::Experiment& experiment,
                                         const config::Facility& facility,
                                         facility::Services& services);
+
+/// The sizes of the model; empty when the model cannot be read, which is a result of its own.
+std::optional<facility::ModelBytes> bytes_of_model(const config::Experiment& experiment);
+
+/// Compares the free bytes of `folder` with the bytes that a round needs.
+CheckResult check_free_space(const std::string& folder, uint64_t free, uint64_t needed);
 
 }  // namespace xffl

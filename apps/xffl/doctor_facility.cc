@@ -1,11 +1,13 @@
 #include <array>
+#include <cstdio>
 #include <span>
+#include <sstream>
 
-#include "disk_space.h"
 #include "doctor.h"
-#include "slurm_checks.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
+#include "xffl/facility/render.h"
+#include "xffl/facility/slurm_settings.h"
 #include "xffl/remote/ssh.h"
 #include "xffl/tokens/token_shard.h"
 #include "xffl/upkeep/purge_guard.h"
@@ -30,6 +32,98 @@ CheckResult check_trainer_version(const std::string& program, const std::string&
       "install xffl-train " XFFL_VERSION " there: another version may not read this one's files"};
 }
 
+constexpr uint64_t kFewFiles = 5'000, kTooFewFiles = 200;  // a round makes some dozens
+constexpr int kInMemory = 95;  // exit code of kScript: tmpfs, where a reservation takes memory
+
+// Each file system has its own quota tool, whose output is not meant for programs. The check
+// reserves the bytes in a file instead (fallocate), which fails as writing them would, and removes
+// the file at once. The script prints the kind of file system with its total and free files, then
+// reserves the bytes.
+constexpr const char* kScript = R"(
+LC_ALL=C; export LC_ALL
+kind=$(stat -f -c %T -- "$1") && stat -f -c '%T %c %d' -- "$1" || exit 94
+case $kind in tmpfs|ramfs) exit 95;; esac
+fallocate -l "$2" -- "$1/.xffl-space" 2>&1
+code=$?
+rm -f -- "$1/.xffl-space"
+exit $code
+)";
+
+std::string gigabytes(uint64_t bytes) {
+  char text[40];
+  const double value = static_cast<double>(bytes);
+  if (bytes < 100'000'000)
+    std::snprintf(text, sizeof text, "%.1f MB", value / 1e6);
+  else
+    std::snprintf(text, sizeof text, "%.1f GB", value / 1e9);
+  return text;
+}
+
+CheckResult check_free_files(const std::string& line) {
+  std::istringstream fields(line);
+  std::string kind;
+  uint64_t all = 0, free = 0;
+  if (!(fields >> kind >> all >> free) || all == 0)
+    return {Severity::kOk, "free files", "not checked: the file system does not count them", ""};
+  CheckResult result{Severity::kOk, "free files",
+                     std::to_string(free) + " in the file system; a quota of files was not checked",
+                     ""};
+  if (free >= kFewFiles) return result;
+  result.severity = free < kTooFewFiles ? Severity::kError : Severity::kWarning;
+  result.fix = "remove files there, or choose another workdir";
+  return result;
+}
+
+CheckResult check_quota(const remote::CommandResult& answer, const std::string& message,
+                        uint64_t needed) {
+  const std::string space = gigabytes(needed);
+  if (answer.exit_code == 0)
+    return {Severity::kOk, "quota", space + " could be reserved, and were released", ""};
+  const bool quota = message.find("quota exceeded") != std::string::npos;
+  if (quota || message.find("No space left") != std::string::npos)
+    return {Severity::kError, "quota",
+            space + " cannot be reserved: " + log::printable(message, 300),
+            std::string(quota ? "your quota" : "the file system") +
+                " does not leave the space of a round: remove files, ask for more, or choose "
+                "another workdir"};
+  const std::string why = answer.exit_code == kInMemory ? "the file system is memory"
+                          : message.empty() ? "exit code " + std::to_string(answer.exit_code)
+                                            : log::printable(message, 200);
+  return {answer.exit_code == kInMemory ? Severity::kOk : Severity::kWarning, "quota",
+          "not checked: space cannot be reserved there (" + why + ")",
+          answer.exit_code == kInMemory
+              ? ""
+              : "check with `quota` or `lfs quota`: a round needs about " + space};
+}
+
+// Checks free space and free files of a session's folder, and whether `needed` bytes can be
+// reserved; each result names the part that could not be checked. Throws kRemote, kIo.
+std::vector<CheckResult> check_disk_space(remote::Session& session, const RemotePath& folder,
+                                          uint64_t needed) {
+  std::vector<CheckResult> results;
+  const auto free = session.free_bytes(folder);
+  if (free)
+    results.push_back(check_free_space(folder.str(), *free, needed));
+  else
+    results.push_back({Severity::kWarning, "free space", "the facility does not report it",
+                       "check it there: a round needs about " + gigabytes(needed)});
+  if (results.back().severity == Severity::kError) return results;
+  // At least one block, so that a user over quota is noticed with a small model, too.
+  const std::string bytes = std::to_string(std::max<uint64_t>(needed, 4096));
+  const auto answer =
+      session.run({"sh", "-c", kScript, "sh", folder.str(), bytes}, "", kPatience, {});
+  const size_t end = std::min(answer.out.find('\n'), answer.out.size());
+  results.push_back(check_free_files(answer.out.substr(0, end)));
+  std::string message = answer.out.substr(std::min(end + 1, answer.out.size()));
+  while (!message.empty() && message.back() == '\n') message.pop_back();
+  results.push_back(check_quota(answer, message, needed));
+  return results;
+}
+
+constexpr const char* kControllerFix =
+    "Slurm does not take requests now: try again later, or ask the site; the requested allocation "
+    "was not checked";
+
 class FacilityCheckup {
  public:
   FacilityCheckup(const config::Experiment& experiment, const config::Facility& facility,
@@ -46,8 +140,7 @@ class FacilityCheckup {
     data();
     image();
     purge();
-    if (facility_.scheduler == config::SchedulerKind::kSlurm)
-      add_all(check_slurm(experiment_, facility_, *session_, services_));
+    if (facility_.scheduler == config::SchedulerKind::kSlurm) slurm();
     trainer();
     return results_;
   }
@@ -57,8 +150,10 @@ class FacilityCheckup {
     if (severity == Severity::kError) failed_ = true;
     results_.push_back({severity, std::move(check), std::move(message), std::move(fix)});
   }
-  void add_all(std::vector<CheckResult> results) {
-    for (CheckResult& result : results) results_.push_back(std::move(result));
+  // Adds an error with its `fix` unless the check passed.
+  void add_passed(bool passed, const std::string& check, const std::string& good,
+                  const std::string& bad, const std::string& fix) {
+    passed ? add(Severity::kOk, check, good) : add(Severity::kError, check, bad, fix);
   }
   // Runs one check; an Error becomes its result.
   template <class Body>
@@ -87,10 +182,8 @@ class FacilityCheckup {
              facility::transfer_settings(facility_, experiment_.project_folder).hosts)
           hosts.push_back(host);
       for (const remote::SshHost& host : hosts) {
-        const bool pinned = !remote::trusted_keys(settings, host).empty();
-        add(pinned ? Severity::kOk : Severity::kError, "host key",
-            host.name + (pinned ? " is pinned" : " is not trusted yet"),
-            pinned ? "" : trust_command());
+        add_passed(!remote::trusted_keys(settings, host).empty(), "host key",
+                   host.name + " is pinned", host.name + " is not trusted yet", trust_command());
       }
     });
   }
@@ -104,11 +197,9 @@ class FacilityCheckup {
       const std::string validity = "valid until " + format_utc(*expiry);
       if (left.count() <= 0)
         return add(Severity::kError, "certificate", "expired: " + validity, renew);
-      add(left < std::chrono::hours(2) ? Severity::kWarning : Severity::kOk, "certificate",
-          validity,
-          left < std::chrono::hours(2)
-              ? "it ends in " + std::to_string(left.count()) + " min: " + renew
-              : "");
+      if (left >= std::chrono::hours(2)) return add(Severity::kOk, "certificate", validity);
+      add(Severity::kWarning, "certificate", validity,
+          "it ends in " + std::to_string(left.count()) + " min: " + renew);
     });
   }
   CheckResult log_in_failed(const Error& error) const {
@@ -152,15 +243,16 @@ class FacilityCheckup {
       return;
     const auto bytes = bytes_of_model(experiment_);
     if (bytes)
-      check("free space", "",
-            [&] { add_all(check_disk_space(*session_, facility_.workdir, bytes->at_facility())); });
+      check("free space", "", [&] {
+        for (CheckResult& result :
+             check_disk_space(*session_, facility_.workdir, bytes->at_facility()))
+          results_.push_back(std::move(result));
+      });
     if (!facility_.transfer.hosts.empty())
       check("transfer host", "see docs/operator/ssh.md", [&] {
-        const bool there =
-            services_.connect_transfer(facility_)->stat(facility_.workdir).has_value();
-        add(there ? Severity::kOk : Severity::kError, "transfer host",
-            there ? "the work folder is visible" : path + " is not visible there",
-            there ? "" : "the work folder must be on a file system that both hosts share");
+        add_passed(services_.connect_transfer(facility_)->stat(facility_.workdir).has_value(),
+                   "transfer host", "the work folder is visible", path + " is not visible there",
+                   "the work folder must be on a file system that both hosts share");
       });
   }
   // Why a job could not use this path; empty: it could, or the answer is unknown. A user's own
@@ -180,9 +272,8 @@ class FacilityCheckup {
       const RemotePath path(text);
       const auto info = session_->stat(path);
       const std::string problem = info ? unusable(path, *info, is_shard) : "does not exist";
-      add(problem.empty() ? Severity::kOk : Severity::kError, name,
-          text + (problem.empty() ? "" : " " + problem),
-          problem.empty() ? "" : "correct the path in xffl.yaml, or put the file there");
+      add_passed(problem.empty(), name, text, text + " " + problem,
+                 "correct the path in xffl.yaml, or put the file there");
     });
   }
   void data() {
@@ -209,6 +300,40 @@ class FacilityCheckup {
       if (ok)
         add(Severity::kOk, "purge", "the files of jobs were used recently, or are not on scratch");
     });
+  }
+  void slurm() {
+    if (!check("Slurm", "is Slurm in the PATH of a log-in without a terminal?", [&] {
+          const auto version = session_->run({"sbatch", "--version"}, "", kPatience, {});
+          if (version.exit_code != 0)
+            throw Error(ErrorKind::kRemote, log::printable(version.err, 300));
+          add(Severity::kOk, "Slurm", log::printable(first_line(version.out), 100));
+        }))
+      return;
+    check("allocation", kControllerFix, [&] { allocation(); });
+  }
+  // `sbatch --test-only` of the next job, and slurm.time against the partition's limit: most
+  // controllers (EnforcePartLimits=NO) accept a longer job, which then stays pending
+  // (PartitionTimeLimit).
+  void allocation() {
+    const auto script = facility::render_script(experiment_, facility::preview_state(),
+                                                facility_.name, std::nullopt, services_.programs);
+    const submit::SlurmSettings settings = facility::slurm_settings(facility_.slurm);
+    // The attempt's folder does not exist yet; --test-only needs any existing folder.
+    const submit::TestOnly answer = submit::test_only(
+        *session_, settings, {script.job_name, script.script, facility_.workdir}, {});
+    const std::string message = log::printable(answer.answer, 300);
+    if (!answer.accepted)
+      return add(Severity::kError, "allocation", message,
+                 answer.permanent ? "correct account, partition, qos, nodes or time in xffl.yaml"
+                                  : kControllerFix);
+    add(Severity::kOk, "allocation", message);
+    const auto limit = submit::longest_walltime(*session_, settings);
+    if (limit && facility_.slurm.time > *limit)  // a warning: some QOS lift the partition's limit
+      add(Severity::kWarning, "walltime",
+          "slurm.time is " + std::to_string(facility_.slurm.time.count() / 60) +
+              " min, the partition allows " + std::to_string(limit->count() / 60) +
+              " min: the job may stay pending",
+          "shorten slurm.time, or choose another partition");
   }
   // The trainer inside an image or behind modules is visible to a job only.
   void trainer() {
@@ -254,6 +379,22 @@ class FacilityCheckup {
 };
 
 }  // namespace
+
+std::optional<facility::ModelBytes> bytes_of_model(const config::Experiment& experiment) try {
+  return facility::model_bytes(experiment, experiment.model);
+} catch (const Error&) {
+  return std::nullopt;
+}
+
+CheckResult check_free_space(const std::string& folder, uint64_t free, uint64_t needed) {
+  CheckResult result{
+      Severity::kOk, "free space",
+      gigabytes(free) + " in " + folder + "; a round needs about " + gigabytes(needed), ""};
+  if (free >= needed) return result;
+  result.severity = Severity::kError;
+  result.fix = "remove files, ask for more space, or choose another workdir";
+  return result;
+}
 
 std::vector<CheckResult> check_facility(const config::Experiment& experiment,
                                         const config::Facility& facility,

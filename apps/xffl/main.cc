@@ -1,27 +1,32 @@
 // xffl: registers the commands, one file each, and maps errors to exit codes.
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 
 #include "commands.h"
-#include "round_display.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
+#include "xffl/base/process.h"
 #include "xffl/base/scrub.h"
 
 namespace {
 
-void report(const xffl::Error& error) {
+// Prints the error, and returns its exit code.
+int report(const xffl::Error& error) {
   const std::string kind(xffl::to_string(error.kind()));
   const char* what = error.kind() == xffl::ErrorKind::kCancelled ? "stopped" : "error";
   std::fprintf(stderr, "xffl: %s (%s): %s\n", what, kind.c_str(),
                xffl::scrubbed(error.what()).c_str());
+  return xffl::exit_code(error.kind());
 }
 
 // With a closed standard descriptor, the next opened file would get its number, and messages would
@@ -33,10 +38,8 @@ void fill_standard_descriptors() {
 
 // Reports lost standard output (a full disk, a closed pipe) by the exit code.
 int flushed(int exit_code) {
-  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
-  if (exit_code != 0) return exit_code;
-  report(xffl::Error(xffl::ErrorKind::kIo, "standard output could not be written"));
-  return xffl::exit_code(xffl::ErrorKind::kIo);
+  if ((std::fflush(stdout) == 0 && std::ferror(stdout) == 0) || exit_code != 0) return exit_code;
+  return report(xffl::Error(xffl::ErrorKind::kIo, "standard output could not be written"));
 }
 
 // A core file would hold passwords and private keys. The hard limit stays, so that a job's script
@@ -48,22 +51,38 @@ void disable_core_files() {
   ::setrlimit(RLIMIT_CORE, &limit);
 }
 
+// `generate` is a command of xffl-tokenize: only that program links the tokenizers.
+[[noreturn]] void exec_tokenize(std::vector<std::string> args) {
+  const std::string program =
+      std::filesystem::read_symlink("/proc/self/exe").parent_path() / "xffl-tokenize";
+  args.insert(args.begin(), {program, "generate"});
+  ::execv(program.c_str(), xffl::exec_pointers(args).data());
+  throw xffl::Error(xffl::ErrorKind::kNotFound, program +
+                                                    " cannot be started: " + std::strerror(errno) +
+                                                    " (it is built with XFFL_TOKENIZE=ON)");
+}
+
+void add_generate(CLI::App& app) {
+  CLI::App* command = app.add_subcommand(
+      "generate", "continue a text with a model: --model DIR --prompt TEXT (runs xffl-train)");
+  command->prefix_command();
+  command->set_help_flag();
+  command->callback([command] { exec_tokenize(command->remaining()); });
+}
+
 void add_commands(CLI::App& app, int& exit_code, std::vector<std::string> program) {
   xffl::add_config_commands(app);
   xffl::add_run_command(app);
-  xffl::add_attach_command(app);
   xffl::add_simulate_commands(app, exit_code, std::move(program));
   xffl::add_status_commands(app);
   xffl::add_operate_commands(app);
-  xffl::add_plan_command(app);
+  xffl::add_plan_commands(app);
   xffl::add_doctor_command(app);
-  xffl::add_trust_command(app);
-  xffl::add_login_command(app);
+  xffl::add_ssh_commands(app);
   xffl::add_aggregate_command(app);
   xffl::add_inspect_command(app);
-  xffl::add_render_command(app);
   xffl::add_demo_command(app);
-  xffl::add_generate_command(app);
+  add_generate(app);
 }
 
 // Accepted before and after the command: `xffl -v run`, `xffl run -v`.
@@ -113,14 +132,11 @@ int main(int argc, char** argv) {
     app.exit(error);
     return xffl::exit_code(xffl::ErrorKind::kUsage);
   } catch (const xffl::Error& error) {
-    report(error);
-    return xffl::exit_code(error.kind());
+    return report(error);
   } catch (const std::filesystem::filesystem_error& error) {
-    report(xffl::Error(xffl::ErrorKind::kIo, error.what()));
-    return xffl::exit_code(xffl::ErrorKind::kIo);
+    return report(xffl::Error(xffl::ErrorKind::kIo, error.what()));
   } catch (const std::exception& error) {
-    report(xffl::Error(xffl::ErrorKind::kInternal, error.what()));
-    return xffl::exit_code(xffl::ErrorKind::kInternal);
+    return report(xffl::Error(xffl::ErrorKind::kInternal, error.what()));
   }
   return flushed(exit_code);
 }

@@ -1,5 +1,3 @@
-// How it works: renders each script as `xffl run` does and, unless --offline, passes it to the
-// facility's `sbatch --test-only`, which submits nothing.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
@@ -9,6 +7,7 @@
 #include "terminal.h"
 #include "xffl/base/clock.h"
 #include "xffl/base/error.h"
+#include "xffl/base/file.h"
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
 #include "xffl/config/load.h"
@@ -21,7 +20,7 @@
 namespace xffl {
 namespace {
 
-struct Flags {
+struct PlanFlags {
   ProjectOptions project;
   bool offline = false, json = false;
 };
@@ -38,7 +37,8 @@ struct FacilityPlan {
 };
 
 // Throws when `xffl run` would submit nothing.
-history::RunState history_of(const ProjectOptions& options, const config::Experiment& experiment) {
+history::RunState state_to_continue(const ProjectOptions& options,
+                                    const config::Experiment& experiment) {
   if (options.run.empty() && !history::latest_run(options.runs())) return facility::preview_state();
   const history::RunFolder folder = options.existing_run();
   const history::RunState run_state = history::replay(history::read_events(folder.journal()));
@@ -65,18 +65,19 @@ bool has_model(const history::RunState& run_state, int number, const FacilityNam
 
 std::string ask(const config::Facility& facility, facility::Services& services,
                 const facility::RenderedScript& script) try {
-  if (facility.scheduler != config::SchedulerKind::kSlurm) return "a process on this machine";
+  const submit::QueueManager& manager = facility::queue_manager(facility);
+  if (manager.this_machine) return "a process on this machine";
   const auto session = services.connect(facility);
   const submit::TestOnly answer =
-      submit::test_only(*session, facility::slurm_settings(facility.slurm),
-                        {script.job_name, script.script, script.folder}, {});
+      manager.check(*session, facility::slurm_settings(facility.slurm),
+                    {script.job_name, script.script, script.folder}, {});
   return (answer.accepted ? "" : "REFUSED: ") + answer.answer;
 } catch (const Error& error) {
   return std::string("not asked: ") + error.what();
 }
 
-std::vector<FacilityPlan> make_plans(const Flags& flags, const config::Experiment& experiment) {
-  const history::RunState run_state = history_of(flags.project, experiment);
+std::vector<FacilityPlan> make_plans(const PlanFlags& flags, const config::Experiment& experiment) {
+  const history::RunState run_state = state_to_continue(flags.project, experiment);
   require_model(experiment);
   const facility::ModelBytes bytes = facility::model_bytes(experiment, experiment.model);
   SystemClock clock;
@@ -98,7 +99,7 @@ std::vector<FacilityPlan> make_plans(const Flags& flags, const config::Experimen
     if (!plan.script.evaluates) plan.fetch_bytes = bytes.update;
     plan.jobs_left = std::max(0, experiment.rounds - plan.script.round + 1) +
                      (experiment.policy.evaluate_last && !facility.validation.empty() ? 1 : 0);
-    if (facility.scheduler == config::SchedulerKind::kSlurm)
+    if (!facility::queue_manager(facility).this_machine)
       plan.node_hours =
           facility.slurm.nodes * static_cast<double>(facility.slurm.time.count()) / 3600;
     if (plan.node_hours > 0)
@@ -148,10 +149,47 @@ void print_json(const std::vector<FacilityPlan>& plans) {
   std::printf("%s\n", json.dump(2).c_str());
 }
 
-}  // namespace
+struct RenderFlags {
+  ProjectOptions project;
+  std::string facility;
+  std::optional<int> round;
+  std::filesystem::path out;
+};
 
-void add_plan_command(CLI::App& app) {
-  auto flags = std::make_shared<Flags>();
+history::RunState state_or_preview(const ProjectOptions& options) {
+  if (options.run.empty() && !history::latest_run(options.runs())) {
+    std::fprintf(stderr,
+                 "xffl: no run exists yet: this is a preview, the run's folder and nonce will "
+                 "differ\n");
+    return facility::preview_state();
+  }
+  return history::replay(history::read_events(options.existing_run().journal()));
+}
+
+void render(const RenderFlags& flags) {
+  const config::Experiment experiment = config::load_experiment(flags.project.project);
+  SystemClock clock;
+  const facility::RenderedScript rendered = facility::render_script(
+      experiment, state_or_preview(flags.project), FacilityName(flags.facility), flags.round,
+      facility::make_services(clock, experiment.project_folder).programs);
+  if (flags.out.empty())
+    std::fputs(rendered.script.c_str(), stdout);
+  else
+    write_file_atomic(flags.out, rendered.script);
+  const std::string adapter = rendered.adapter_folder.str();
+  std::fprintf(
+      stderr,
+      "xffl: round %d%s, attempt %d: %s\n"
+      "xffl: the script reads %s/job.json and the model in %s%s%s; the coordinator pushes them "
+      "before it submits\n",
+      rendered.round, rendered.evaluates ? " (evaluation of the last model)" : "", rendered.attempt,
+      rendered.job_name.c_str(), log::printable(rendered.folder.str(), 4000).c_str(),
+      log::printable(rendered.model_folder.str(), 4000).c_str(),
+      adapter.empty() ? "" : " and the adapter in ", log::printable(adapter, 4000).c_str());
+}
+
+void add_plan(CLI::App& app) {
+  auto flags = std::make_shared<PlanFlags>();
   CLI::App* command = app.add_subcommand(
       "plan", "show the jobs, transfers and cost of the next round; submits nothing");
   add_project_options(command, flags->project);
@@ -162,6 +200,26 @@ void add_plan_command(CLI::App& app) {
     const std::vector<FacilityPlan> plans = make_plans(*flags, experiment);
     flags->json ? print_json(plans) : print(plans, experiment);
   });
+}
+
+void add_render(CLI::App& app) {
+  auto flags = std::make_shared<RenderFlags>();
+  CLI::App* command =
+      app.add_subcommand("render", "print a facility's next job script; contacts no facility");
+  command->add_option("facility", flags->facility, "its name in xffl.yaml")->required();
+  add_project_options(command, flags->project);
+  command
+      ->add_option("--round", flags->round, "the round (default: the one in progress, or the next)")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--out", flags->out, "write it to a file instead of the terminal");
+  command->callback([flags] { render(*flags); });
+}
+
+}  // namespace
+
+void add_plan_commands(CLI::App& app) {
+  add_plan(app);
+  add_render(app);
 }
 
 }  // namespace xffl

@@ -38,12 +38,12 @@ history::RunFolder ProjectOptions::existing_run() const {
   return history::RunFolder(runs(), *latest);
 }
 
-void add_project_options(CLI::App* command, ProjectOptions& options) {
+CLI::Option* add_project_options(CLI::App* command, ProjectOptions& options) {
   command->add_option("-p,--project", options.project,
                       "the folder with xffl.yaml (default: this folder)");
   command->add_option("-w,--workdir", options.workdir,
                       "the folder of runs/ (default: the project's folder)");
-  command->add_option("--run", options.run, "the run, such as 0003 (default: the newest)");
+  return command->add_option("--run", options.run, "the run, such as 0003 (default: the newest)");
 }
 
 config::Experiment experiment_of(const ProjectOptions& options, const history::RunFolder& folder) {
@@ -64,10 +64,6 @@ void require_model(const config::Experiment& experiment) {
       throw Error(ErrorKind::kNotFound,
                   missing + "; correct it in xffl.yaml, or put a Hugging Face folder there");
 }
-
-StopOnSignal::StopOnSignal(std::string message) : StopOnSignal(std::move(message), std::nullopt) {}
-StopOnSignal::StopOnSignal(std::chrono::seconds patience)
-    : StopOnSignal("detaching; jobs at the facilities keep running", patience) {}
 
 StopOnSignal::StopOnSignal(std::string message, std::optional<std::chrono::seconds> patience)
     : state_(std::make_unique<State>()) {

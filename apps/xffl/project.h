@@ -13,7 +13,8 @@
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace xffl {
 
@@ -28,8 +29,8 @@ struct ProjectOptions {
   history::RunFolder existing_run() const;
 };
 
-/// Adds -p, -w and --run to a command.
-void add_project_options(CLI::App* command, ProjectOptions& options);
+/// Adds -p, -w and --run to a command, and returns --run.
+CLI::Option* add_project_options(CLI::App* command, ProjectOptions& options);
 
 /// The present configuration of a run: its config.resolved.yaml.
 config::Experiment experiment_of(const ProjectOptions& options, const history::RunFolder& folder);
@@ -41,20 +42,26 @@ void require_model(const config::Experiment& experiment);
 /// (exit code 130). One at a time.
 class StopOnSignal {
  public:
-  /// Prints `message` on the first signal.
-  explicit StopOnSignal(std::string message = "detaching; jobs at the facilities keep running");
-  /// The same, and ends the process with the exit code of kCancelled when it is still running
-  /// `patience` after the first signal: for work that survives a kill at any instant.
-  explicit StopOnSignal(std::chrono::seconds patience);
+  /// Prints `message` on the first signal. With `patience`, ends the process with the exit code of
+  /// kCancelled when it is still running so long after the first signal: for work that survives a
+  /// kill at any instant.
+  explicit StopOnSignal(std::string message = "detaching; jobs at the facilities keep running",
+                        std::optional<std::chrono::seconds> patience = {});
   ~StopOnSignal();
   StopOnSignal(const StopOnSignal&) = delete;
   StopOnSignal& operator=(const StopOnSignal&) = delete;
   std::stop_token token() const;
 
  private:
-  StopOnSignal(std::string message, std::optional<std::chrono::seconds> patience);
   struct State;
   std::unique_ptr<State> state_;
 };
+
+/// `xffl run --detach`. Starts `xffl run` in a session of its own, and returns when that process
+/// holds the run or has completed it. Throws the error that the process ended with. `name` is the
+/// run that the process continues, or the new run with `fresh`; its output goes to
+/// runs/detached-<name>.out.
+void run_detached(const ProjectOptions& options, const RunName& name, bool fresh,
+                  bool network_allowed);
 
 }  // namespace xffl

@@ -5,6 +5,7 @@
 
 #include "xffl/base/clock.h"
 #include "xffl/base/error.h"
+#include "xffl/base/file.h"
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
 #include "xffl/history/status_file.h"
@@ -112,6 +113,16 @@ void RoundDisplay::show_round(int round, const std::vector<history::Accepted>& p
   }
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);
+}
+
+run::Outcome run_with_display(const config::Experiment& experiment,
+                              const history::RunFolder& folder, std::stop_token stop) {
+  make_dirs(folder.path());
+  log::set_file(folder.log());
+  SystemClock clock;
+  facility::Services services = facility::make_services(clock, experiment.project_folder);
+  RoundDisplay display(experiment.rounds);
+  return run::run_federation(experiment, folder, services, stop, display.observer());
 }
 
 }  // namespace xffl

@@ -37,4 +37,8 @@ class RoundDisplay {
   std::jthread watch_;
 };
 
+/// Runs a federation of this machine in `folder`, which is created, with a display of its rounds.
+run::Outcome run_with_display(const config::Experiment& experiment,
+                              const history::RunFolder& folder, std::stop_token stop);
+
 }  // namespace xffl

@@ -4,7 +4,6 @@
 #include <memory>
 
 #include "commands.h"
-#include "detached_run.h"
 #include "project.h"
 #include "round_display.h"
 #include "terminal.h"
@@ -58,19 +57,16 @@ template <class Body>
 auto logging_its_end(Body&& body) {
   try {
     return body();
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
+    const auto* known = dynamic_cast<const Error*>(&error);
+    const ErrorKind kind = known == nullptr ? ErrorKind::kInternal : known->kind();
     log::set_console_level(log::Level::kOff);
-    if (error.kind() == ErrorKind::kCancelled)
+    if (kind == ErrorKind::kCancelled)
       log::info("the run has stopped on request; jobs at the facilities keep running");
-    else if (error.kind() == ErrorKind::kBusy)  // the log belongs to another coordinator
+    else if (kind == ErrorKind::kBusy)  // the log belongs to another coordinator
       log::warning("another coordinator was refused", {{"reason", error.what()}});
     else
-      log::error("the run has ended",
-                 {{"kind", to_string(error.kind())}, {"reason", error.what()}});
-    throw;
-  } catch (const std::exception& error) {
-    log::set_console_level(log::Level::kOff);
-    log::error("the run has ended", {{"kind", "internal"}, {"reason", error.what()}});
+      log::error("the run has ended", {{"kind", to_string(kind)}, {"reason", error.what()}});
     throw;
   }
 }
@@ -84,7 +80,7 @@ void run_here(const ProjectOptions& options, bool fresh) {
   make_dirs(folder.path());
   log::set_file(folder.log());
   SystemClock clock;
-  StopOnSignal signals(std::chrono::seconds(8));
+  StopOnSignal signals("detaching; jobs at the facilities keep running", std::chrono::seconds(8));
   ::signal(SIGPIPE, SIG_IGN);  // the run outlives the reader of its output
   facility::Services services =
       facility::make_services(clock, experiment.project_folder, login_prompt(signals.token()));
@@ -112,12 +108,7 @@ void add_run_command(CLI::App& app) {
   auto state = std::make_shared<State>();
   CLI::App* command =
       app.add_subcommand("run", "run the federation, or continue the newest run where it stopped");
-  command->add_option("-p,--project", state->options.project,
-                      "the folder with xffl.yaml (default: this folder)");
-  command->add_option("-w,--workdir", state->options.workdir,
-                      "the folder of runs/ (default: the project's folder)");
-  auto* name = command->add_option("--run", state->options.run,
-                                   "the run to continue, such as 0003 (default: the newest)");
+  CLI::Option* name = add_project_options(command, state->options);
   command->add_flag("--new", state->fresh, "start another run")->excludes(name);
   command->add_flag("--detach", state->detached, "run in the background, without this terminal");
   command->add_flag("--allow-network-fs", state->network_allowed,

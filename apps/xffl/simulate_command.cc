@@ -93,13 +93,8 @@ int simulate_facility(const std::filesystem::path& project, const std::string& f
   experiment.rounds = 1;
 
   const history::RunFolder run(folder / "runs", history::next_run(folder / "runs"));
-  make_dirs(run.path());
-  log::set_file(run.log());
-  SystemClock clock;
-  facility::Services services = facility::make_services(clock, experiment.project_folder);
-  RoundDisplay display(1);
   StopOnSignal signals;
-  run::run_federation(experiment, run, services, signals.token(), display.observer());
+  run_with_display(experiment, run, signals.token());
   print_report(job::read_job_report(run.facility(1, chosen.name) / "report.json"));
   std::printf("%-22s %s\n", "files", run.path().c_str());
   return 0;

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <memory>
 #include <thread>
 
 #include "commands.h"
@@ -59,10 +60,6 @@ std::string readable(const std::string& json_line) try {
   return log::printable(json_line);
 }
 
-void wait(std::chrono::milliseconds pause, const std::stop_token& stop) {
-  SystemClock().sleep(pause, stop);
-}
-
 constexpr size_t kMaxLine = 1 << 20;  // then a job's output without newlines is printed
 
 // Hides the lines of a private key; one line alone does not look like a key.
@@ -98,7 +95,7 @@ bool print_lines(const std::function<bool(std::string&)>& read_more, bool follow
       std::printf("%s\n", is_json ? readable(line).c_str() : log::printable(line, 4000).c_str());
     }
     std::fflush(stdout);
-    if (follow && !more) wait(pause, signals.token());
+    if (follow && !more) SystemClock().sleep(pause, signals.token());
   } while ((follow || more) && !signals.token().stop_requested());
   if (!pending.empty() && !key.hides(pending)) std::printf("%s\n", log::printable(pending).c_str());
   return any;
@@ -163,6 +160,44 @@ void facility_logs(const ProjectOptions& options, const std::string& facility, b
                  path.str().c_str());
 }
 
+ErrorKind parse_error_kind(std::string_view name) {
+  for (int kind = 0; kind <= static_cast<int>(ErrorKind::kFailed); ++kind)
+    if (to_string(static_cast<ErrorKind>(kind)) == name) return static_cast<ErrorKind>(kind);
+  return ErrorKind::kFailed;
+}
+
+// Throws the error that the run's last coordinator ended with.
+void check_end(const status::RunStatus& status) {
+  const std::string run = "run " + status.folder.filename().string();
+  if (status.run_state.completed) return;
+  if (status.run_state.cancelled) throw Error(ErrorKind::kFailed, run + " was cancelled");
+  const auto& stopped = status.run_state.stopped;
+  if (!stopped)
+    throw Error(ErrorKind::kFailed, "the coordinator of " + run +
+                                        " ended without a reason (killed, or the machine "
+                                        "crashed): continue with `xffl run`");
+  throw Error(parse_error_kind(stopped->kind), run + " stopped at " + stopped->time_utc + ": " +
+                                                   log::printable(stopped->reason, 4000));
+}
+
+// Shows the status of a run until its coordinator ends.
+void attach(const ProjectOptions& options) {
+  const history::RunFolder folder = options.existing_run();
+  const config::Experiment experiment = experiment_of(options, folder);
+  StopOnSignal signals("leaving; the coordinator continues");
+  SystemClock clock;
+  std::string shown;
+  for (;;) {
+    const status::RunStatus status = status::read_status(folder.path(), experiment.rounds);
+    const std::string text = status::format_status(status);
+    if (text != shown) std::printf("%s\n", text.c_str());
+    std::fflush(stdout);
+    shown = text;
+    if (status.coordinator.empty()) return check_end(status);
+    if (!clock.sleep(std::chrono::seconds(2), signals.token())) return;
+  }
+}
+
 }  // namespace
 
 void add_status_commands(CLI::App& app) {
@@ -188,6 +223,11 @@ void add_status_commands(CLI::App& app) {
     else
       facility_logs(state->options, state->facility, state->follow);
   });
+
+  CLI::App* attach_command =
+      app.add_subcommand("attach", "follow a run that another process coordinates");
+  add_project_options(attach_command, state->options);
+  attach_command->callback([state] { attach(state->options); });
 }
 
 }  // namespace xffl

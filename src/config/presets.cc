@@ -1,12 +1,15 @@
 #include "xffl/config/presets.h"
 
-#include "shipped_presets.h"
+#include "xffl/base/embedded_file.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "yaml_reader.h"
 #include "yaml_text.h"
 
 namespace xffl::config {
+
+std::span<const EmbeddedFile> shipped_presets();  // of configs/facilities/; generated
+
 namespace {
 
 void flatten(const Node& node, const std::string& path, std::vector<Setting>& settings) {
@@ -25,13 +28,13 @@ void flatten(const Node& node, const std::string& path, std::vector<Setting>& se
 
 std::vector<std::string_view> preset_names() {
   std::vector<std::string_view> names;
-  for (const ShippedPreset& preset : shipped_presets()) names.push_back(preset.name);
+  for (const EmbeddedFile& preset : shipped_presets()) names.push_back(preset.name);
   return names;
 }
 
 std::string_view preset_text(std::string_view name) {
   std::string known;
-  for (const ShippedPreset& preset : shipped_presets()) {
+  for (const EmbeddedFile& preset : shipped_presets()) {
     if (preset.name == name) return preset.text;
     known += (known.empty() ? "" : ", ") + std::string(preset.name);
   }

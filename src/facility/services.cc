@@ -73,26 +73,25 @@ class Schedulers {
                                          const std::shared_ptr<remote::Session>& session,
                                          Clock& clock) {
     const std::lock_guard lock(mutex_);
-    if (facility.scheduler == config::SchedulerKind::kProcess) {
-      if (!processes_) processes_ = submit::make_process_scheduler();
-      return processes_;
-    }
-    auto& [way, scheduler] = slurm_[facility.name];
+    auto& [way, scheduler] = schedulers_[facility.name];
     if (!scheduler || way != session)
-      scheduler = submit::make_slurm_scheduler(slurm_settings(facility.slurm), session, clock);
+      scheduler = queue_manager(facility).make(slurm_settings(facility.slurm), session, clock);
     way = session;
     return scheduler;
   }
 
  private:
   std::mutex mutex_;
-  std::shared_ptr<submit::Scheduler> processes_;
   std::map<FacilityName,
            std::pair<std::shared_ptr<remote::Session>, std::shared_ptr<submit::Scheduler>>>
-      slurm_;
+      schedulers_;
 };
 
 }  // namespace
+
+const submit::QueueManager& queue_manager(const config::Facility& facility) {
+  return submit::queue_managers()[static_cast<size_t>(facility.scheduler)];
+}
 
 remote::SshSettings ssh_settings(const config::Facility& facility,
                                  const std::filesystem::path& project_folder) {

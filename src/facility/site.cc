@@ -7,7 +7,6 @@
 #include "xffl/base/log.h"
 #include "xffl/base/scrub.h"
 #include "xffl/facility/facility_errors.h"
-#include "xffl/transfer/rate_meter.h"
 
 namespace xffl::facility {
 

@@ -1,12 +1,72 @@
 #include "connector.h"
 
+#include <algorithm>
+
+#include "host_socket.h"
 #include "known_hosts.h"
-#include "tcp.h"
-#include "tunnel.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 
 namespace xffl::remote {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr size_t kPerMinute = 6;
+constexpr size_t kPerHour = 60;
+constexpr auto kFirstPause = 1000ms;
+constexpr auto kLongestPause = 60'000ms;
+
+using namespace std::chrono_literals;
+
+constexpr int kMaxRefusals = 2;
+constexpr auto kFurtherIdle = 60s, kFurtherPause = 300s;
+constexpr auto kMaxLimitWait = 3s;  // callers handle longer pauses
+
+}  // namespace
+
+std::chrono::nanoseconds ConnectionLimits::wait(const std::string& host) const {
+  const std::lock_guard lock(mutex_);
+  return wait_locked(host);
+}
+
+std::chrono::nanoseconds ConnectionLimits::wait_locked(const std::string& host) const {
+  const auto found = hosts_.find(host);
+  if (found == hosts_.end()) return 0ns;
+  const auto& attempts = found->second.attempts;
+  Clock::MonotonicTime free = found->second.not_before;
+  if (attempts.size() >= kPerMinute)
+    free = std::max(free, attempts[attempts.size() - kPerMinute] + 1min);
+  if (attempts.size() >= kPerHour) free = std::max(free, attempts[attempts.size() - kPerHour] + 1h);
+  return std::max<std::chrono::nanoseconds>(0ns, free - clock_.monotonic());
+}
+
+std::chrono::nanoseconds ConnectionLimits::start(const std::string& host,
+                                                 std::chrono::nanoseconds max_wait) {
+  const std::lock_guard lock(mutex_);
+  const auto wait = wait_locked(host);
+  if (wait > max_wait) return wait;
+  auto& attempts = hosts_[host].attempts;
+  attempts.push_back(clock_.monotonic() + wait);
+  if (attempts.size() > kPerHour) attempts.pop_front();
+  return wait;
+}
+
+void ConnectionLimits::succeeded(const std::string& host) {
+  const std::lock_guard lock(mutex_);
+  hosts_[host].failures = 0;
+}
+
+void ConnectionLimits::failed(const std::string& host) {
+  const std::lock_guard lock(mutex_);
+  Host& state = hosts_[host];
+  const auto pause = std::min<std::chrono::milliseconds>(
+      kLongestPause, kFirstPause * (1 << std::min(state.failures, 6)));
+  ++state.failures;
+  std::uniform_real_distribution<double> share(0.75, 1.25);
+  state.not_before = clock_.monotonic() +
+                     std::chrono::duration_cast<std::chrono::nanoseconds>(pause * share(jitter_));
+}
 
 std::shared_ptr<ConnectionLimits> make_connection_limits() {
   struct WithClock {
@@ -16,16 +76,6 @@ std::shared_ptr<ConnectionLimits> make_connection_limits() {
   const auto both = std::make_shared<WithClock>();
   return {both, &both->limits};
 }
-
-namespace {
-
-using namespace std::chrono_literals;
-
-constexpr int kMaxRefusals = 2;
-constexpr auto kFurtherIdle = 60s, kFurtherPause = 300s;
-constexpr auto kMaxLimitWait = 3s;  // callers handle longer pauses
-
-}  // namespace
 
 std::shared_ptr<Connection> Connector::get(const Ask* ask) {
   const std::lock_guard lock(mutex_);
@@ -71,14 +121,15 @@ Credentials Connector::check_credentials(const Ask* ask) {
     throw Error(ErrorKind::kAuth,
                 refusal_.message + " (refused twice; not retried until the credential changes)");
   if (credentials.usable(clock_.utc())) return credentials;
-  const std::string expired = credentials.expired(clock_.utc());
-  if (ask != nullptr && expired.empty()) return credentials;  // the user can answer the prompts
-  throw Error(ErrorKind::kAuth, "cannot log in to " + host_label(settings_.hosts.at(0)) + " as " +
-                                    settings_.user + ": " +
-                                    (expired.empty() ? "there is no key and no agent: set ssh.keys "
-                                                       "or add a key to the agent"
-                                                     : expired + "; " + renewal(settings_)) +
-                                    "; the log-in is then retried automatically");
+  const std::string unusable = credentials.unusable(clock_.utc());
+  if (ask != nullptr && unusable.empty()) return credentials;  // the user can answer the prompts
+  throw Error(ErrorKind::kAuth,
+              "cannot log in to " + host_label(settings_.hosts.at(0)) + " as " + settings_.user +
+                  ": " +
+                  (unusable.empty() ? "there is no key and no agent: set ssh.keys "
+                                      "or add a key to the agent"
+                                    : unusable + "; " + renewal(settings_)) +
+                  "; the log-in is then retried automatically");
 }
 
 std::shared_ptr<Connection> Connector::connect(const Ask* ask) {
@@ -101,10 +152,9 @@ std::shared_ptr<Connection> Connector::connect(const Ask* ask) {
 std::vector<PublicKey> Connector::pinned(const SshHost& host) {
   std::vector<PublicKey> keys = pinned_keys(settings_.known_hosts, host);
   if (keys.empty())
-    throw Error(ErrorKind::kAuth,
-                "the host " + host_label(host) + " is not trusted yet: run 'xffl trust " +
-                    (settings_.facility.empty() ? "<facility>" : settings_.facility) +
-                    "', which shows the fingerprint of its key");
+    throw Error(ErrorKind::kAuth, "the host " + host_label(host) + " is not trusted yet: run '" +
+                                      facility_command("trust", settings_) +
+                                      "', which shows the fingerprint of its key");
   const auto wrong = wrong_keys_.find(host_label(host));
   if (wrong != wrong_keys_.end() && wrong->second.first == keys)
     throw Error(ErrorKind::kAuth, wrong->second.second);

@@ -1,45 +1,59 @@
-// The keys and certificates of a log-in, and their validity.
+// The keys and certificates of a log-in, and their validity: key files and the SSH agent.
+//
+// Sources: OpenSSH's PROTOCOL.certkeys; draft-miller-ssh-agent, section 3.5. The server checks the
+// signatures of certificates; libssh uses the agent's keys.
 #pragma once
 
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "agent.h"
-#include "certificate.h"
 #include "xffl/base/clock.h"
 #include "xffl/remote/ssh.h"
 
 namespace xffl::remote {
+
+// A user certificate; the principals and the validity are read for messages.
+struct Certificate {
+  std::string key_id;
+  std::vector<std::string> principals;         // user names; empty: all
+  std::optional<Clock::UtcTime> valid_before;  // empty: no expiry
+};
+
+/// Empty when `blob` is a plain public key. Throws kCorrupt naming `origin`.
+std::optional<Certificate> parse_certificate(std::string_view blob, std::string_view origin);
+
+/// Reads "<key>-cert.pub". Throws kNotFound, kCorrupt.
+Certificate read_certificate(const std::filesystem::path& path);
 
 struct KeyFile {
   std::filesystem::path key;
   std::optional<std::filesystem::path> certificate_file;
   std::optional<Certificate> certificate;
   std::string problem;  // why neither is offered, such as file permissions
+
+  /// `problem`, or the expiry of the certificate before `now`; empty: the key is offered.
+  std::string unusable(Clock::UtcTime now) const;
 };
 
 struct Credentials {
   std::vector<KeyFile> files;   // existing files only
   std::filesystem::path agent;  // socket; empty when the agent is disabled or has no identities
-  std::vector<AgentIdentity> identities;
+  std::vector<std::string> identities;  // public keys and certificates of the agent
   bool agent_first = false;
   std::string stamp;  // changes with the files and the agent's identities
 
   /// True when a key or certificate has not expired.
   bool usable(Clock::UtcTime now) const;
-  /// Describes the certificates that are unreadable or have expired at `now`; empty when there are
-  /// none.
-  std::string expired(Clock::UtcTime now) const;
+  /// The keys and certificates that cannot be offered at `now`, with the reasons; empty: none.
+  std::string unusable(Clock::UtcTime now) const;
   /// Describes the credentials: "~/.ssh/id_x with a certificate until ..., the agent's 2 keys".
   std::string describe() const;
 };
 
 /// Reads the files and queries the agent; no network, no errors.
 Credentials find_credentials(const SshSettings& settings);
-
-/// True for an expired certificate.
-bool is_expired(const std::optional<Certificate>& certificate, Clock::UtcTime now);
 
 }  // namespace xffl::remote

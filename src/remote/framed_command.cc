@@ -2,12 +2,36 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 
 namespace xffl::remote {
 namespace {
+
+constexpr size_t kMaxNoiseBytes = 1u << 20;
+constexpr size_t kMaxCommandBytes = 120'000;  // Linux limits one argument to 128 KiB
+// The longest second mark: newline, nonce (32), " end ", 3 digits, newline.
+constexpr size_t kHeldBytes = 64;
+
+// True for a character without a meaning to any shell, inside quotes and outside.
+bool is_plain(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+         std::string_view(" _./:@%+,=-").find(c) != std::string_view::npos;
+}
+
+void append_encoded(std::string& text, char c) {
+  if (is_plain(c)) {
+    text += c;
+    return;
+  }
+  const auto byte = static_cast<unsigned char>(c);
+  text += "\\0";
+  text += static_cast<char>('0' + (byte >> 6));
+  text += static_cast<char>('0' + (byte >> 3 & 7));
+  text += static_cast<char>('0' + (byte & 7));
+}
 
 constexpr size_t kMaxOutputBytes = 16u << 20;
 constexpr size_t kMaxErrorBytes = 1u << 20;
@@ -23,6 +47,89 @@ std::string_view text_of(std::span<const std::byte> bytes) {
 }
 
 }  // namespace
+
+std::string framed_command(std::string_view script, std::string_view nonce) {
+  const std::string mark(nonce);
+  const auto print = [](const std::string& text, const std::string& rest) {
+    return "printf '" + text + "\\n'" + rest + ";printf '" + text + "\\n'" + rest + " >&2;";
+  };
+  std::string whole = print(mark + " begin", "");
+  whole += "(" + std::string(script) + "\n);c=$?;";
+  whole += print("\\n" + mark + " end %d", " $c");
+  std::string command = "exec sh -c 'eval \"$(printf %b \"";
+  for (const char c : whole) append_encoded(command, c);
+  command += "\")\"'";
+  if (command.size() > kMaxCommandBytes)
+    throw Error(ErrorKind::kConfig, "a command for a facility has " +
+                                        std::to_string(command.size()) + " bytes; the limit is " +
+                                        std::to_string(kMaxCommandBytes));
+  return command;
+}
+
+FrameReader::FrameReader(std::string_view nonce, uint64_t expected_bytes)
+    : begin_(std::string(nonce) + " begin\n"),
+      end_("\n" + std::string(nonce) + " end "),
+      expected_bytes_(expected_bytes) {}
+
+void FrameReader::feed(std::string_view bytes, const Output& output) {
+  if (exit_code_) return;  // ignores text after the second mark
+  // Most bytes of a download pass without a copy.
+  if (begun_ && output_bytes_ + held_.size() + bytes.size() <= expected_bytes_ &&
+      bytes.size() > kHeldBytes) {
+    pass(held_.size(), output);
+    const std::string_view sure = bytes.substr(0, bytes.size() - kHeldBytes);
+    output_bytes_ += sure.size();
+    output(sure);
+    held_ = bytes.substr(sure.size());
+    return;
+  }
+  held_ += bytes;
+  if (!begun_) find_begin();
+  if (!begun_) return;
+  const bool search = output_bytes_ + held_.size() > expected_bytes_;
+  if (search && find_end(expected_bytes_ - std::min(output_bytes_, expected_bytes_), output))
+    return;
+  if (held_.size() > kHeldBytes) pass(held_.size() - kHeldBytes, output);
+}
+
+void FrameReader::finish(const Output& output) {
+  if (begun_ && !exit_code_) find_end(0, output);
+}
+
+void FrameReader::find_begin() {
+  const size_t at = held_.find(begin_);
+  if (at == std::string::npos) {
+    if (held_.size() > kMaxNoiseBytes)
+      throw Error(ErrorKind::kRemote,
+                  "the log-in shell printed more than 1 MiB before the command began");
+    noise_ = held_.substr(0, 2000);
+    return;
+  }
+  noise_ = held_.substr(0, std::min<size_t>(at, 2000));
+  held_.erase(0, at + begin_.size());
+  begun_ = true;
+}
+
+bool FrameReader::find_end(size_t from, const Output& output) {
+  const size_t at = held_.find(end_, from);
+  if (at == std::string::npos) return false;
+  const size_t digits = at + end_.size();
+  const size_t line_end = held_.find('\n', digits);
+  if (line_end == std::string::npos || line_end == digits || line_end > digits + 3) return false;
+  const std::string code = held_.substr(digits, line_end - digits);
+  if (code.find_first_not_of("0123456789") != std::string::npos) return false;
+  exit_code_ = std::stoi(code);
+  pass(at, output);
+  held_.clear();
+  return true;
+}
+
+void FrameReader::pass(size_t count, const Output& output) {
+  if (count == 0) return;
+  output_bytes_ += count;
+  output(std::string_view(held_).substr(0, count));
+  held_.erase(0, count);
+}
 
 FramedCommand::FramedCommand(std::shared_ptr<Connection> connection, const std::string& script,
                              Options options, Deadline deadline, const std::stop_token& stop)

@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <string.h>
 
+#include <algorithm>
 #include <functional>
 #include <set>
 
@@ -38,19 +40,145 @@ std::string algorithms_of(const std::string& key_type) {
   return key_type == "ssh-rsa" ? "rsa-sha2-512,rsa-sha2-256" : key_type;
 }
 
-std::string trust_command(const SshSettings& settings) {
-  return "xffl trust " + (settings.facility.empty() ? "<facility>" : settings.facility);
-}
-
 bool is_host_key_mismatch(const std::string& problem) {
   return problem.find("host key algo") != std::string::npos;
 }
+
+constexpr int kMaxQuestions = 20;  // per log-in
+
+// Without this callback libssh and OpenSSL ask for a passphrase on the terminal.
+int no_passphrase(const char*, char*, size_t, int, int, void*) { return -1; }
+
+// One log-in: the methods that were tried and their results.
+class LogIn {
+ public:
+  LogIn(ssh_session session, const SshSettings& settings, const SshHost& host)
+      : session_(session), settings_(settings), host_(host) {}
+
+  // These return true when the server has authenticated the user.
+  bool none() {
+    return accepted(call([&] { return ssh_userauth_none(session_, nullptr); }), "");
+  }
+
+  bool key_file(const KeyFile& file) {
+    ssh_key raw = nullptr;
+    if (ssh_pki_import_privkey_file(file.key.c_str(), nullptr, no_passphrase, nullptr, &raw) !=
+        SSH_OK) {
+      note(file.key.string() + " cannot be read (if it has a passphrase, add it to the agent)");
+      return false;
+    }
+    const KeyPtr key(raw);
+    if (file.certificate_file && !add_certificate(key.get(), *file.certificate_file)) return false;
+    return accepted(call([&] { return ssh_userauth_publickey(session_, nullptr, key.get()); }),
+                    file.certificate_file.value_or(file.key).string());
+  }
+
+  bool agent(const std::filesystem::path& socket) {
+    ssh_options_set(session_, SSH_OPTIONS_IDENTITY_AGENT, socket.c_str());
+    return accepted(call([&] { return ssh_userauth_agent(session_, nullptr); }), "the agent");
+  }
+
+  bool keyboard(const Ask& ask) {
+    int result = call([&] { return ssh_userauth_kbdint(session_, nullptr, nullptr); });
+    for (int questions = 0; result == SSH_AUTH_INFO; ++questions) {
+      if (questions == kMaxQuestions)
+        throw Error(ErrorKind::kAuth, host_label(host_) + " asked " +
+                                          std::to_string(kMaxQuestions) +
+                                          " times without accepting the log-in");
+      answer(ask);
+      result = call([&] { return ssh_userauth_kbdint(session_, nullptr, nullptr); });
+    }
+    return accepted(result, "keyboard-interactive");
+  }
+
+  bool offers(int method) { return ssh_userauth_list(session_, nullptr) & method; }
+
+  void note(const std::string& result) { tried_ += (tried_.empty() ? "" : "; ") + result; }
+  const std::string& tried() const { return tried_; }
+  bool partial() const { return partial_; }
+
+ private:
+  bool add_certificate(ssh_key key, const std::filesystem::path& path) {
+    ssh_key raw = nullptr;
+    const bool read = ssh_pki_import_cert_file(path.c_str(), &raw) == SSH_OK;
+    const KeyPtr certificate(raw);
+    if (read && ssh_pki_copy_cert_to_privkey(certificate.get(), key) == SSH_OK) return true;
+    note("the certificate " + path.string() + " does not belong to its key");
+    return false;
+  }
+
+  void answer(const Ask& ask) {
+    const auto text = [](const char* from) {
+      return from == nullptr ? std::string() : log::printable(from, 1000);
+    };
+    const std::string intro = text(ssh_userauth_kbdint_getinstruction(session_));
+    const int count = ssh_userauth_kbdint_getnprompts(session_);
+    for (int i = 0; i < count; ++i) {
+      char echo = 0;
+      const unsigned index = static_cast<unsigned>(i);
+      std::string prompt = text(ssh_userauth_kbdint_getprompt(session_, index, &echo));
+      if (i == 0 && !intro.empty()) prompt = intro + "\n" + prompt;
+      if (!settings_.jump.empty())
+        prompt = host_label(host_) + ": " + prompt;  // names the host among the jump hosts
+      std::string reply = ask(prompt, echo != 0);
+      ssh_userauth_kbdint_setanswer(session_, index, reply.c_str());
+      explicit_bzero(reply.data(), reply.size());
+    }
+  }
+
+  template <class Step>
+  int call(Step step) {
+    return drive(session_, settings_.timeouts.log_in, SSH_AUTH_AGAIN,
+                 "logging in to " + host_label(host_), step);
+  }
+
+  bool accepted(int result, const std::string& method) {
+    if (result == SSH_AUTH_SUCCESS) return true;
+    // sshd disconnects after too many failures; this is a refusal, not a lost link.
+    const std::string problem = libssh_error(session_);
+    const bool too_many = problem.find("Too many authentication failures") != std::string::npos;
+    if (result == SSH_AUTH_ERROR && !ssh_is_connected(session_) && !too_many)
+      throw Error(ErrorKind::kRemote,
+                  "the link was lost while logging in to " + host_label(host_) + ": " + problem);
+    partial_ = partial_ || result == SSH_AUTH_PARTIAL;
+    if (!method.empty())
+      note(method + (result == SSH_AUTH_PARTIAL ? ": accepted as the first factor" : ": refused"));
+    return false;
+  }
+
+  ssh_session session_;
+  const SshSettings& settings_;
+  const SshHost& host_;
+  std::string tried_;
+  bool partial_ = false;
+};
+
+bool try_agent(LogIn& log_in, const Credentials& credentials) {
+  return !credentials.agent.empty() && log_in.agent(credentials.agent);
+}
+
+bool try_files(LogIn& log_in, const Credentials& credentials) {
+  const auto now = SystemClock().utc();
+  for (const KeyFile& file : credentials.files) {
+    if (const std::string problem = file.unusable(now); !problem.empty()) {
+      log_in.note(problem);
+      continue;
+    }
+    if (log_in.key_file(file)) return true;
+    if (log_in.partial()) return false;  // another key is no second factor
+  }
+  return false;
+}
+
+}  // namespace
 
 std::string libssh_error(ssh_session session) {
   return log::printable(ssh_get_error(session), 300);
 }
 
-}  // namespace
+std::string facility_command(const std::string& command, const SshSettings& settings) {
+  return "xffl " + command + " " + (settings.facility.empty() ? "<facility>" : settings.facility);
+}
 
 int drive(ssh_session session, std::chrono::milliseconds timeout, int again,
           const std::string& activity, const std::function<int()>& step) {
@@ -102,7 +230,7 @@ SessionPtr exchange_keys(const SshSettings& settings, const SshHost& host, Uniqu
       throw Error(ErrorKind::kAuth, std::string(kHostKeyChanged) + ": " + host_label(host) +
                                         " has no key of the trusted type any more (" + problem +
                                         "); if the site announces a new key, run '" +
-                                        trust_command(settings) + "'");
+                                        facility_command("trust", settings) + "'");
     throw Error(ErrorKind::kRemote, "failed while " + activity + ": " + problem);
   }
   // libssh makes the socket blocking after the connection; a full socket would block every thread.
@@ -127,11 +255,6 @@ void check_host_key(const SshSettings& settings, const SshHost& host, const Publ
                     const std::vector<PublicKey>& pinned) {
   if (std::find(pinned.begin(), pinned.end(), shown) != pinned.end()) return;
   const std::string now = shown.type + " " + key_fingerprint(shown.blob);
-  if (pinned.empty())
-    throw Error(ErrorKind::kAuth,
-                "the host " + host_label(host) + " is not trusted yet: it shows " + now +
-                    "; compare this with the fingerprint that the site publishes, then run '" +
-                    trust_command(settings) + "'");
   std::string old;
   for (const PublicKey& key : pinned)
     old += (old.empty() ? "" : ", ") + key.type + " " + key_fingerprint(key.blob);
@@ -140,7 +263,31 @@ void check_host_key(const SshSettings& settings, const SshHost& host, const Publ
                   " and now shows " + now +
                   "; this may be a man-in-the-middle attack. No credential was sent. If the site "
                   "announces the new key, run '" +
-                  trust_command(settings) + "'");
+                  facility_command("trust", settings) + "'");
+}
+
+void authenticate(ssh_session session, const SshSettings& settings, const SshHost& host,
+                  const Credentials& credentials, const Ask* ask) {
+  LogIn log_in(session, settings, host);
+  if (log_in.none()) return;
+  const bool keys = log_in.offers(SSH_AUTH_METHOD_PUBLICKEY);
+  if (keys && credentials.agent_first && try_agent(log_in, credentials)) return;
+  if (keys && !log_in.partial() && try_files(log_in, credentials)) return;
+  if (keys && !log_in.partial() && !credentials.agent_first && try_agent(log_in, credentials))
+    return;
+  const bool interactive = ssh_is_connected(session) && log_in.offers(SSH_AUTH_METHOD_INTERACTIVE);
+  if (interactive && ask != nullptr && log_in.keyboard(*ask)) return;
+  std::string message =
+      "the log-in as " + settings.user + " to " + host_label(host) +
+      " was refused: " + (log_in.tried().empty() ? credentials.describe() : log_in.tried());
+  if (!credentials.files.empty() || !credentials.identities.empty())
+    message += " (offered: " + credentials.describe() + ")";
+  message +=
+      interactive && ask == nullptr
+          ? "; the host also needs keyboard-interactive authentication: run '" +
+                facility_command("login", settings) + "' on a terminal"
+          : "; " + renewal(settings) + "; the log-in is retried when the credential has changed";
+  throw Error(ErrorKind::kAuth, message);
 }
 
 }  // namespace xffl::remote

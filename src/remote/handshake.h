@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "certificate.h"
 #include "credentials.h"
+#include "wire.h"
 #include "xffl/base/file.h"
 #include "xffl/remote/ssh.h"
 
@@ -24,6 +24,12 @@ struct SessionDeleter {
   void operator()(ssh_session session) const;
 };
 using SessionPtr = std::unique_ptr<ssh_session_struct, SessionDeleter>;
+
+/// The last error of a session, printable.
+std::string libssh_error(ssh_session session);
+
+/// "xffl <command> <facility>", for messages.
+std::string facility_command(const std::string& command, const SshSettings& settings);
 
 /// Calls `step`, a non-blocking libssh call, until the result differs from `again`. Throws kRemote
 /// after `timeout`: "no answer ... while `activity`".

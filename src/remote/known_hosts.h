@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "certificate.h"
+#include "wire.h"
 #include "xffl/remote/ssh.h"
 
 namespace xffl::remote {

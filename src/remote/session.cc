@@ -23,10 +23,7 @@ void Session::download(const RemotePath& path, uint64_t offset, uint64_t length,
     check(stop, path);
     const auto wanted = std::span(block).first(std::min<uint64_t>(length - done, block.size()));
     const size_t n = read(path, offset + done, wanted);
-    if (n < wanted.size())
-      throw Error(ErrorKind::kCorrupt, path.str() + " at the facility ends after " +
-                                           std::to_string(offset + done + n) + " bytes, expected " +
-                                           std::to_string(offset + length));
+    if (n < wanted.size()) fail_too_short(path, offset + done + n, offset + length);
     sink(wanted);
     done += n;
   }
@@ -43,12 +40,6 @@ void Session::upload(const RemotePath& path, uint64_t offset, uint64_t length, c
     done += part.size();
   }
 }
-
-std::optional<std::string> Session::sha256(const RemotePath&, uint64_t, uint64_t) {
-  return std::nullopt;
-}
-
-std::optional<uint64_t> Session::free_bytes(const RemotePath&) { return std::nullopt; }
 
 std::vector<FileView> Session::look(const RemotePath& folder, std::span<const FileQuery> files) {
   std::vector<FileView> views;
@@ -74,6 +65,12 @@ void Session::put_files(const RemotePath& folder, std::span<const NewFile> files
     else
       write_text_atomic(*this, folder / file.name, file.bytes);
   }
+}
+
+void fail_too_short(const RemotePath& path, uint64_t present, uint64_t expected) {
+  throw Error(ErrorKind::kCorrupt, path.str() + " at the facility ends after " +
+                                       std::to_string(present) + " bytes, expected " +
+                                       std::to_string(expected));
 }
 
 std::string read_text(Session& session, const RemotePath& path, uint64_t max_bytes) {

@@ -19,8 +19,16 @@ constexpr uint32_t kOk = 0, kEof = 1, kNoSuchFile = 2, kDenied = 3, kFailure = 4
                    kUnsupportedCode = 8;
 constexpr uint32_t kHasSize = 1, kHasOwner = 2, kHasMode = 4, kHasTimes = 8,
                    kHasExtended = 0x80000000u;
+constexpr uint32_t kMaxPacketBytes = 512u << 10;
 constexpr size_t kWindowBytes = 8u << 20;
 constexpr size_t kMaxNames = 1'000'000, kMaxNameBytes = 64u << 20;  // per folder
+constexpr int kMaxDepth = 64;
+// The maximum answer of old servers; 8 MiB in flight.
+constexpr uint32_t kReadBytes = 64u << 10;
+constexpr size_t kReadsInFlight = 128;
+constexpr size_t kWriteBytes = 128u << 10, kPortableWriteBytes = 32u << 10;  // of one request
+constexpr int kWritesInFlight = 32;
+constexpr size_t kBlockBytes = 1u << 20;
 
 FileInfo read_attributes(WireReader& in) {
   const uint32_t flags = in.u32();
@@ -104,30 +112,21 @@ void Sftp::fill(const std::stop_token& stop) {
   }
 }
 
-SftpReply Sftp::next_packet() {
+Sftp::Reply Sftp::receive(const std::stop_token& stop) {
+  while (!complete()) fill(stop);
   const std::string_view all(reinterpret_cast<const char*>(arrived_.data() + begin_),
                              end_ - begin_);
   WireReader in(all, "SFTP");
   const uint32_t length = in.u32();
   if (length < 5 || length > kMaxPacketBytes)
     protocol_error("an answer of " + std::to_string(length) + " bytes");
-  SftpReply reply;
+  Reply reply;
   reply.type = in.u8();
   reply.id = in.u32();
   reply.payload = in.rest().substr(0, length - 5);
   begin_ += 4 + length;
   --waiting_;
   return reply;
-}
-
-SftpReply Sftp::receive(const std::stop_token& stop) {
-  while (!complete()) fill(stop);
-  return next_packet();
-}
-
-std::optional<SftpReply> Sftp::try_receive() {
-  if (!complete()) return std::nullopt;
-  return next_packet();
 }
 
 void Sftp::send(uint8_t type, const std::string& body, const std::stop_token& stop,
@@ -153,24 +152,24 @@ uint32_t Sftp::request(uint8_t type, const WireWriter& body, const std::stop_tok
   return id;
 }
 
-SftpReply Sftp::call(uint8_t type, const WireWriter& body, const std::stop_token& stop) {
+Sftp::Reply Sftp::call(uint8_t type, const WireWriter& body, const std::stop_token& stop) {
   const uint32_t id = request(type, body, stop);
-  SftpReply reply = receive(stop);
+  Reply reply = receive(stop);
   if (reply.id != id) protocol_error("an answer without a request");
   return reply;
 }
 
-SftpStatus Sftp::status_of(const SftpReply& reply) {
+Sftp::Status Sftp::status_of(const Reply& reply) {
   if (reply.type != kStatus)
     protocol_error("an unexpected answer of type " + std::to_string(reply.type));
   WireReader in(reply.payload, "SFTP's status");
-  SftpStatus status{in.u32(), {}};
+  Status status{in.u32(), {}};
   if (!in.done()) status.message = in.string();
   return status;
 }
 
 // Version 3 has one code, "failure", for a full disk, an existing name and other errors.
-void Sftp::fail(const SftpStatus& status, const std::string& activity) {
+void Sftp::fail(const Status& status, const std::string& activity) {
   const ErrorKind kind = status.code == kNoSuchFile        ? ErrorKind::kNotFound
                          : status.code == kUnsupportedCode ? ErrorKind::kUnsupported
                                                            : ErrorKind::kIo;
@@ -184,25 +183,18 @@ void Sftp::fail(const SftpStatus& status, const std::string& activity) {
                         ")");
 }
 
-void Sftp::expect_ok(const SftpReply& reply, const std::string& activity) {
-  const SftpStatus status = status_of(reply);
+void Sftp::expect_ok(const Reply& reply, const std::string& activity) {
+  const Status status = status_of(reply);
   if (status.code != kOk) fail(status, activity);
 }
 
-std::string_view Sftp::data_of(const SftpReply& reply, const std::string& activity) {
-  if (reply.type == kData) return WireReader(reply.payload, "SFTP's data").string();
-  const SftpStatus status = status_of(reply);
-  if (status.code != kEof) fail(status, activity);
-  return {};
-}
-
 std::optional<FileInfo> Sftp::lstat(const std::string& path) {
-  const SftpReply reply = call(kLstat, WireWriter().string(path));
+  const Reply reply = call(kLstat, WireWriter().string(path));
   if (reply.type == kAttrs) {
     WireReader in(reply.payload, "SFTP's attributes");
     return read_attributes(in);
   }
-  const SftpStatus status = status_of(reply);
+  const Status status = status_of(reply);
   if (status.code == kNoSuchFile) return std::nullopt;
   fail(status, "look at " + path);
 }
@@ -210,7 +202,7 @@ std::optional<FileInfo> Sftp::lstat(const std::string& path) {
 std::string Sftp::open(const std::string& path, uint32_t flags, const std::stop_token& stop) {
   WireWriter body;
   body.string(path).u32(flags).u32(kHasMode).u32(0600);
-  const SftpReply reply = call(kOpen, body, stop);
+  const Reply reply = call(kOpen, body, stop);
   if (reply.type == kHandle)
     return std::string(WireReader(reply.payload, "SFTP's handle").string());
   fail(status_of(reply), "open " + path);
@@ -226,24 +218,16 @@ void Sftp::fsync(const std::string& handle, const std::string& path) {
             "make durable " + path);
 }
 
-void Sftp::rename(const std::string& from, const std::string& to) {
-  WireWriter body;
-  const bool posix = has("posix-rename@openssh.com");
-  if (posix) body.string("posix-rename@openssh.com");
-  body.string(from).string(to);
-  expect_ok(call(posix ? kExtended : kRename, body), "rename " + from + " to " + to);
-}
-
-std::map<std::string, FileInfo> Sftp::list(const std::string& folder) {
-  const SftpReply opened = call(kOpendir, WireWriter().string(folder));
+std::map<std::string, FileInfo> Sftp::entries(const std::string& folder) {
+  const Reply opened = call(kOpendir, WireWriter().string(folder));
   if (opened.type != kHandle) fail(status_of(opened), "list the folder " + folder);
   const std::string handle(WireReader(opened.payload, "SFTP's handle").string());
   std::map<std::string, FileInfo> names;
   size_t count = 0, bytes = 0;  // also counts repeated names
   for (;;) {
-    const SftpReply reply = call(kReaddir, WireWriter().string(handle));
+    const Reply reply = call(kReaddir, WireWriter().string(handle));
     if (reply.type != kName) {
-      const SftpStatus status = status_of(reply);
+      const Status status = status_of(reply);
       close(handle);
       if (status.code != kEof) fail(status, "list the folder " + folder);
       return names;
@@ -263,27 +247,148 @@ std::map<std::string, FileInfo> Sftp::list(const std::string& folder) {
   }
 }
 
-void Sftp::make_folders(const std::vector<std::string>& folders) {
-  for (const std::string& folder : folders)
-    request(kMkdir, WireWriter().string(folder).u32(kHasMode).u32(0700));
-  for (size_t i = 0; i < folders.size(); ++i) receive({});
-}
-
-void Sftp::remove_file(const std::string& path) {
-  const SftpStatus status = status_of(call(kRemove, WireWriter().string(path)));
+void Sftp::remove(uint8_t type, const std::string& path) {
+  const Status status = status_of(call(type, WireWriter().string(path)));
   if (status.code != kOk && status.code != kNoSuchFile) fail(status, "remove " + path);
 }
 
-void Sftp::remove_folder(const std::string& path) {
-  const SftpStatus status = status_of(call(kRmdir, WireWriter().string(path)));
-  if (status.code != kOk && status.code != kNoSuchFile) fail(status, "remove the folder " + path);
+void Sftp::remove_below(const std::string& folder, int depth, const std::stop_token& stop) {
+  if (depth > kMaxDepth)
+    throw Error(ErrorKind::kIo, folder + " at the facility is nested too deep to be removed");
+  for (const auto& [name, info] : entries(folder)) {
+    const std::string path = folder + "/" + name;
+    if (stop.stop_requested())
+      throw Error(ErrorKind::kCancelled, "stopped before " + path + " was removed");
+    if (info.type == FileInfo::Type::kFolder)
+      remove_below(path, depth + 1, stop);
+    else
+      remove(kRemove, path);
+  }
+  remove(kRmdir, folder);
 }
 
-std::optional<uint64_t> Sftp::free_bytes(const std::string& folder) {
+// Checks the type first: opening would follow links and block on a FIFO.
+void Sftp::require_regular(const RemotePath& path, bool may_be_absent) {
+  const auto info = stat(path);
+  if (!info && may_be_absent) return;
+  if (!info) throw Error(ErrorKind::kNotFound, path.str() + " does not exist at the facility");
+  if (info->type != FileInfo::Type::kRegular)
+    throw Error(ErrorKind::kIo, path.str() + " at the facility is not a regular file");
+}
+
+uint32_t Sftp::send_read(const std::string& handle, uint64_t offset, uint32_t count,
+                         const std::stop_token& stop) {
+  return request(kReadRequest, WireWriter().string(handle).u64(offset).u32(count), stop);
+}
+
+// Receives and stores an answer; requests the rest of a short one again.
+void Sftp::take_answer(const std::string& handle, std::deque<PendingRead>& pending, bool& at_end,
+                       const std::string& activity, const std::stop_token& stop) {
+  const Reply reply = receive(stop);
+  const auto read = std::find_if(pending.begin(), pending.end(),
+                                 [&](const PendingRead& each) { return each.id == reply.id; });
+  if (read == pending.end())
+    throw Error(ErrorKind::kRemote, "an answer without a read request, to " + activity);
+  std::string_view data;  // empty at the end of the file
+  if (reply.type == kData)
+    data = WireReader(reply.payload, "SFTP's data").string();
+  else if (const Status status = status_of(reply); status.code != kEof)
+    fail(status, activity);
+  const size_t missing = read->count - read->bytes.size();
+  read->bytes.append(data.substr(0, missing));
+  read->answered = data.empty() || data.size() >= missing;
+  if (data.empty()) at_end = true;
+  if (!read->answered)
+    read->id = send_read(handle, read->offset + read->bytes.size(),
+                         static_cast<uint32_t>(missing - data.size()), stop);
+}
+
+std::optional<FileInfo> Sftp::stat(const RemotePath& path) { return lstat(path.str()); }
+
+size_t Sftp::read(const RemotePath& path, uint64_t offset, std::span<std::byte> out) {
+  size_t done = 0;
+  download(path, offset, out.size(),
+           [&](std::span<const std::byte> bytes) {
+             std::memcpy(out.data() + done, bytes.data(), bytes.size());
+             done += bytes.size();
+           },
+           {});
+  return done;
+}
+
+void Sftp::write(const RemotePath& path, uint64_t offset, std::span<const std::byte> bytes) {
+  upload(path, offset, offset + bytes.size(),
+         [&](uint64_t at, std::span<std::byte> out) {
+           std::memcpy(out.data(), bytes.data() + (at - offset), out.size());
+         },
+         {});
+}
+
+void Sftp::sync(const RemotePath& path) {
+  require_regular(path, false);
+  const std::string handle = open(path.str(), kRead);
+  fsync(handle, path.str());
+  close(handle);
+}
+
+void Sftp::rename(const RemotePath& from, const RemotePath& to) {
+  WireWriter body;
+  const bool posix = has("posix-rename@openssh.com");
+  if (posix) body.string("posix-rename@openssh.com");
+  body.string(from.str()).string(to.str());
+  expect_ok(call(posix ? kExtended : kRename, body), "rename " + from.str() + " to " + to.str());
+  const std::string folder = open(to.parent().str(), kRead);  // like open(2) of a folder
+  fsync(folder, to.parent().str());
+  close(folder);
+}
+
+std::vector<std::string> Sftp::list(const RemotePath& folder) {
+  std::vector<std::string> names;
+  try {
+    for (const auto& entry : entries(folder.str())) names.push_back(entry.first);
+  } catch (const Error& error) {
+    // Version 3 reports "no such file" for a path that is not a folder, too.
+    if (error.kind() != ErrorKind::kNotFound || !usable() || !stat(folder)) throw;
+    throw Error(ErrorKind::kIo, folder.str() + " at the facility is not a folder");
+  }
+  return names;
+}
+
+void Sftp::make_dirs(const RemotePath& folder) {
+  std::vector<std::string> folders;
+  for (RemotePath at = folder; at.str() != "/"; at = at.parent()) folders.push_back(at.str());
+  std::reverse(folders.begin(), folders.end());
+  for (const std::string& each : folders)
+    request(kMkdir, WireWriter().string(each).u32(kHasMode).u32(0700));
+  for (size_t i = 0; i < folders.size(); ++i) receive({});  // stat() tells the result
+  // A symbolic link to a folder is accepted if it can be listed.
+  const auto info = stat(folder);
+  if (info && info->type == FileInfo::Type::kFolder) return;
+  if (info && info->type == FileInfo::Type::kOther) {
+    list(folder);
+    return;
+  }
+  throw Error(ErrorKind::kIo, "cannot create the folder " + folder.str() + " at the facility: " +
+                                  (info ? "a file has that name"
+                                        : "refused (permissions, a full disk or quota, or "
+                                          "an existing file)"));
+}
+
+void Sftp::remove_tree(const RemotePath& path, const std::stop_token& stop) {
+  const auto info = stat(path);
+  if (!info) return;
+  if (info->type == FileInfo::Type::kFolder)
+    remove_below(path.str(), 0, stop);
+  else
+    remove(kRemove, path.str());
+}
+
+std::optional<uint64_t> Sftp::free_bytes(const RemotePath& folder) {
   if (!has("statvfs@openssh.com")) return std::nullopt;
-  const SftpReply reply =
-      call(kExtended, WireWriter().string("statvfs@openssh.com").string(folder));
-  if (reply.type != kExtendedReply) fail(status_of(reply), "query the free space of " + folder);
+  const Reply reply =
+      call(kExtended, WireWriter().string("statvfs@openssh.com").string(folder.str()));
+  if (reply.type != kExtendedReply)
+    fail(status_of(reply), "query the free space of " + folder.str());
   WireReader in(reply.payload, "SFTP's file system");
   in.u64();
   const uint64_t unit = in.u64();
@@ -292,16 +397,72 @@ std::optional<uint64_t> Sftp::free_bytes(const std::string& folder) {
   return unit * in.u64();
 }
 
-uint32_t Sftp::send_read(const std::string& handle, uint64_t offset, uint32_t count,
-                         const std::stop_token& stop) {
-  return request(kReadRequest, WireWriter().string(handle).u64(offset).u32(count), stop);
+uint64_t Sftp::download(const RemotePath& path, uint64_t offset, uint64_t length, const Sink& sink,
+                        const std::stop_token& stop) {
+  require_regular(path, false);
+  const std::string activity = "read " + path.str();
+  const std::string handle = open(path.str(), kRead, stop);
+  std::deque<PendingRead> pending;
+  uint64_t asked = 0, given = 0;
+  bool at_end = false, short_read = false;
+  while (given < length) {
+    while (!at_end && asked < length && pending.size() < kReadsInFlight) {
+      const auto count = static_cast<uint32_t>(std::min<uint64_t>(kReadBytes, length - asked));
+      pending.push_back(
+          {send_read(handle, offset + asked, count, stop), offset + asked, count, {}, false});
+      asked += count;
+    }
+    if (pending.empty()) break;
+    take_answer(handle, pending, at_end, activity, stop);
+    while (!pending.empty() && pending.front().answered) {
+      const std::string& bytes = pending.front().bytes;
+      if (!short_read) {
+        sink(std::as_bytes(std::span(bytes)));
+        given += bytes.size();
+      }
+      short_read = short_read || bytes.size() < pending.front().count;
+      pending.pop_front();
+    }
+  }
+  close(handle);
+  return given;
 }
 
-uint32_t Sftp::send_write(const std::string& handle, uint64_t offset,
-                          std::span<const std::byte> bytes, const std::stop_token& stop) {
-  WireWriter body;
-  body.string(handle).u64(offset).u32(static_cast<uint32_t>(bytes.size()));
-  return request(kWriteRequest, body, stop, bytes);
+void Sftp::upload(const RemotePath& path, uint64_t begin, uint64_t end, const Source& source,
+                  const std::stop_token& stop) {
+  require_regular(path, true);
+  const std::string activity = "write " + path.str();
+  const std::string handle = open(path.str(), kWrite | kCreate);
+  const size_t piece_bytes = has("posix-rename@openssh.com") ? kWriteBytes : kPortableWriteBytes;
+  std::vector<std::byte> block(std::min<uint64_t>(kBlockBytes, end - begin));
+  std::optional<Error> problem;
+  int in_flight = 0;
+  const auto check_answer = [&] {
+    const Reply reply = receive(stop);
+    --in_flight;
+    try {
+      expect_ok(reply, activity);
+    } catch (const Error& error) {
+      problem = error;  // the other answers must still be received
+    }
+  };
+  for (uint64_t at = begin; at < end && !problem;) {
+    auto part = std::span(block).first(std::min<uint64_t>(end - at, block.size()));
+    source(at, part);
+    while (!part.empty() && !problem) {
+      if (in_flight >= kWritesInFlight) check_answer();
+      const auto piece = part.first(std::min(part.size(), piece_bytes));
+      WireWriter body;
+      body.string(handle).u64(at).u32(static_cast<uint32_t>(piece.size()));
+      request(kWriteRequest, body, stop, piece);
+      ++in_flight;
+      at += piece.size();
+      part = part.subspan(piece.size());
+    }
+  }
+  while (in_flight > 0) check_answer();
+  close(handle);
+  if (problem) throw *problem;
 }
 
 }  // namespace xffl::remote

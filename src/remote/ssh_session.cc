@@ -5,14 +5,12 @@
 #include <atomic>
 #include <mutex>
 
-#include "command_files.h"
 #include "connector.h"
 #include "framed_command.h"
 #include "known_hosts.h"
-#include "sftp_files.h"
+#include "sftp.h"
 #include "shell_files.h"
 #include "ssh_transfer.h"
-#include "wire.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/base/shell.h"
@@ -51,50 +49,41 @@ class SshSession final : public Session {
   }
 
   std::optional<FileInfo> stat(const RemotePath& path) override {
-    return files([&](Sftp& sftp) { return sftp.lstat(path.str()); },
-                 [&](CommandFiles& shell) { return shell.stat(path); });
+    return files([&](auto& way) { return way.stat(path); });
   }
   size_t read(const RemotePath& path, uint64_t offset, std::span<std::byte> out) override {
-    return files([&](Sftp& sftp) { return sftp_read(sftp, path, offset, out); },
-                 [&](CommandFiles& shell) { return shell.read(path, offset, out); });
+    return files([&](auto& way) { return way.read(path, offset, out); });
   }
   void write(const RemotePath& path, uint64_t offset, std::span<const std::byte> bytes) override {
-    files([&](Sftp& sftp) { sftp_write(sftp, path, offset, bytes); },
-          [&](CommandFiles& shell) { shell.write(path, offset, bytes); });
+    files([&](auto& way) { way.write(path, offset, bytes); });
   }
   void sync(const RemotePath& path) override {
-    files([&](Sftp& sftp) { sftp_sync(sftp, path); },
-          [&](CommandFiles& shell) { shell.sync(path); });
+    files([&](auto& way) { way.sync(path); });
   }
   void rename(const RemotePath& from, const RemotePath& to) override {
-    files([&](Sftp& sftp) { sftp_rename(sftp, from, to); },
-          [&](CommandFiles& shell) { shell.rename(from, to); });
+    files([&](auto& way) { way.rename(from, to); });
   }
   std::vector<std::string> list(const RemotePath& folder) override {
-    return files([&](Sftp& sftp) { return sftp_list(sftp, folder); },
-                 [&](CommandFiles& shell) { return shell.list(folder); });
+    return files([&](auto& way) { return way.list(folder); });
   }
   void make_dirs(const RemotePath& folder) override {
-    files([&](Sftp& sftp) { sftp_make_dirs(sftp, folder); },
-          [&](CommandFiles& shell) { shell.make_dirs(folder); });
+    files([&](auto& way) { way.make_dirs(folder); });
   }
   void remove_tree(const RemotePath& path, std::stop_token stop) override {
     const auto info = stat(path);
     if (!info) return;
     // One command removes a whole tree where the facility has a shell.
     if (settings().shell && info->type == FileInfo::Type::kFolder)
-      return CommandFiles(connector_.get()).remove_tree(path, stop);
-    files([&](Sftp& sftp) { sftp_remove_tree(sftp, path, stop); },
-          [&](CommandFiles& shell) { shell.remove_tree(path, stop); });
+      return ShellFiles(connector_.get()).remove_tree(path, stop);
+    files([&](auto& way) { way.remove_tree(path, stop); });
   }
   std::optional<std::string> sha256(const RemotePath& path, uint64_t offset,
                                     uint64_t length) override {
     if (!settings().shell) return std::nullopt;
-    return CommandFiles(connector_.get()).sha256(path, offset, length);
+    return ShellFiles(connector_.get()).sha256(path, offset, length);
   }
   std::optional<uint64_t> free_bytes(const RemotePath& folder) override {
-    return files([&](Sftp& sftp) { return sftp.free_bytes(folder.str()); },
-                 [&](CommandFiles& shell) { return shell.free_bytes(folder); });
+    return files([&](auto& way) { return way.free_bytes(folder); });
   }
 
   std::vector<FileView> look(const RemotePath& folder,
@@ -112,15 +101,15 @@ class SshSession final : public Session {
     if (length == 0) return;
     if (settings().shell) return download_by_shell(bulk(length), path, offset, length, sink, stop);
     Lease lease(*this, stop);
-    const uint64_t given = sftp_stream(*lease.sftp, path, offset, length, sink, stop);
+    const uint64_t given = lease.sftp->download(path, offset, length, sink, stop);
     if (given < length) fail_too_short(path, offset + given, offset + length);
   }
 
   void upload(const RemotePath& path, uint64_t offset, uint64_t length, const Source& source,
               std::stop_token stop) override {
     if (length == 0) return write(path, offset, {});
-    const auto send = settings().shell ? upload_by_shell : upload_by_sftp;
-    send(bulk(length), path, offset, length, source, settings().streams, stop);
+    upload_ranges(bulk(length), settings().shell, path, offset, length, source, settings().streams,
+                  stop);
   }
 
  private:
@@ -147,8 +136,9 @@ class SshSession final : public Session {
     return connector_.get_several(kBulkConnections);
   }
 
-  template <class BySftp, class ByShell>
-  auto files(BySftp by_sftp, ByShell by_shell) -> decltype(by_sftp(std::declval<Sftp&>())) {
+  // Calls `operation` with an Sftp, or with ShellFiles where SFTP does not work.
+  template <class Operation>
+  auto files(Operation operation) -> decltype(operation(std::declval<Sftp&>())) {
     if (!sftp_unavailable_ || !settings().shell) {
       std::optional<Lease> lease;
       try {
@@ -160,10 +150,10 @@ class SshSession final : public Session {
                      {{"host", host_label(settings().hosts.at(0))}, {"why", error.what()}});
         sftp_unavailable_ = true;
       }
-      if (lease) return by_sftp(*lease->sftp);
+      if (lease) return operation(*lease->sftp);
     }
-    CommandFiles shell(connector_.get());
-    return by_shell(shell);
+    ShellFiles shell(connector_.get());
+    return operation(shell);
   }
 
   std::unique_ptr<Sftp> acquire_idle() {
@@ -175,7 +165,7 @@ class SshSession final : public Session {
   }
   void release(std::unique_ptr<Sftp> sftp) {
     const std::lock_guard lock(mutex_);
-    if (idle_.size() < kMaxIdle && sftp->alive()) idle_.push_back(std::move(sftp));
+    if (idle_.size() < kMaxIdle) idle_.push_back(std::move(sftp));
   }
   void drop_idle() {
     std::vector<std::unique_ptr<Sftp>> dropped;  // destroyed after the mutex is released

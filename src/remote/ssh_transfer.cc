@@ -11,9 +11,9 @@
 #include <thread>
 #include <vector>
 
-#include "command_files.h"
 #include "framed_command.h"
-#include "sftp_files.h"
+#include "sftp.h"
+#include "shell_files.h"
 #include "xffl/base/error.h"
 #include "xffl/base/shell.h"
 
@@ -92,14 +92,6 @@ Deadline progress_deadline(const std::shared_ptr<Connection>& connection) {
   return deadline_in(connection->timeouts().operation);
 }
 
-// Session::upload() promises to call its Source by one thread at a time.
-Source serialize(const Source& source, std::mutex& mutex) {
-  return [&source, &mutex](uint64_t offset, std::span<std::byte> out) {
-    const std::lock_guard lock(mutex);
-    source(offset, out);
-  };
-}
-
 void write_range_by_shell(const std::shared_ptr<Connection>& connection, const RemotePath& path,
                           uint64_t begin, uint64_t end, const Source& source,
                           const std::stop_token& stop) {
@@ -125,46 +117,7 @@ void write_range_by_shell(const std::shared_ptr<Connection>& connection, const R
 void write_range_by_sftp(const std::shared_ptr<Connection>& connection, const RemotePath& path,
                          uint64_t begin, uint64_t end, const Source& source,
                          const std::stop_token& stop) {
-  constexpr int kWritesInFlight = 32;
-  Sftp sftp(connection, stop);
-  const std::string activity = "write " + path.str();
-  const std::string handle = sftp_open_to_write(sftp, path);
-  std::vector<std::byte> block(std::min<uint64_t>(kBlockBytes, end - begin));
-  int in_flight = 0;
-  for (uint64_t at = begin; at < end;) {
-    auto part = std::span(block).first(std::min<uint64_t>(end - at, block.size()));
-    source(at, part);
-    for (; !part.empty(); ++in_flight) {
-      if (in_flight >= kWritesInFlight) {
-        sftp.expect_ok(sftp.receive(stop), activity);
-        --in_flight;
-      }
-      const auto piece = part.first(std::min(part.size(), sftp.write_bytes()));
-      sftp.send_write(handle, at, piece, stop);
-      at += piece.size();
-      part = part.subspan(piece.size());
-    }
-  }
-  for (; in_flight > 0; --in_flight) sftp.expect_ok(sftp.receive(stop), activity);
-  sftp.close(handle);
-}
-
-// Writes ranges in parallel over the connections.
-void upload_by(decltype(write_range_by_shell)& write, const Connections& connections,
-               const RemotePath& path, uint64_t offset, uint64_t length, const Source& source,
-               int streams, const std::stop_token& stop) {
-  std::mutex mutex;
-  const Source serialized = serialize(source, mutex);
-  std::atomic<size_t> next = 0;
-  if (round_trip_micros(*connections[0]) < kNearRoundTripMicros)
-    streams = std::min(streams, kNearChannels);
-  const int channels = std::max(streams, 2 * static_cast<int>(connections.size() - 1));
-  in_parallel(
-      offset, length, channels,
-      [&](uint64_t begin, uint64_t end, const std::stop_token& stop_all) {
-        write(connections[next++ % connections.size()], path, begin, end, serialized, stop_all);
-      },
-      stop);
+  Sftp(connection, stop).upload(path, begin, end, source, stop);
 }
 
 // Distributes the file's stripes over the connections in turn. Each connection streams its stripes
@@ -268,27 +221,31 @@ class StripedDownload {
 
 }  // namespace
 
-void fail_too_short(const RemotePath& path, uint64_t present, uint64_t expected) {
-  throw Error(ErrorKind::kCorrupt, path.str() + " at the facility ends after " +
-                                       std::to_string(present) + " bytes, expected " +
-                                       std::to_string(expected));
-}
-
 void download_by_shell(const Connections& connections, const RemotePath& path, uint64_t offset,
                        uint64_t length, const Sink& sink, const std::stop_token& stop) {
   StripedDownload(connections, path, offset, length, stop).run(sink, stop);
 }
 
-void upload_by_shell(const Connections& connections, const RemotePath& path, uint64_t offset,
-                     uint64_t length, const Source& source, int streams,
-                     const std::stop_token& stop) {
-  upload_by(write_range_by_shell, connections, path, offset, length, source, streams, stop);
-}
-
-void upload_by_sftp(const Connections& connections, const RemotePath& path, uint64_t offset,
-                    uint64_t length, const Source& source, int streams,
-                    const std::stop_token& stop) {
-  upload_by(write_range_by_sftp, connections, path, offset, length, source, streams, stop);
+void upload_ranges(const Connections& connections, bool by_shell, const RemotePath& path,
+                   uint64_t offset, uint64_t length, const Source& source, int streams,
+                   const std::stop_token& stop) {
+  const auto write_range = by_shell ? write_range_by_shell : write_range_by_sftp;
+  std::mutex mutex;  // Session::upload() promises to call its Source by one thread at a time
+  const Source serialized = [&](uint64_t at, std::span<std::byte> out) {
+    const std::lock_guard lock(mutex);
+    source(at, out);
+  };
+  std::atomic<size_t> next = 0;
+  if (round_trip_micros(*connections[0]) < kNearRoundTripMicros)
+    streams = std::min(streams, kNearChannels);
+  const int channels = std::max(streams, 2 * static_cast<int>(connections.size() - 1));
+  in_parallel(
+      offset, length, channels,
+      [&](uint64_t begin, uint64_t end, const std::stop_token& stop_all) {
+        write_range(connections[next++ % connections.size()], path, begin, end, serialized,
+                    stop_all);
+      },
+      stop);
 }
 
 bool wants_several(Connection& connection, uint64_t length) {

@@ -26,14 +26,10 @@ bool wants_several(Connection& connection, uint64_t length);
 /// Throws like Session::download().
 void download_by_shell(const Connections& connections, const RemotePath& path, uint64_t offset,
                        uint64_t length, const Sink& sink, const std::stop_token& stop);
-void upload_by_shell(const Connections& connections, const RemotePath& path, uint64_t offset,
-                     uint64_t length, const Source& source, int streams,
-                     const std::stop_token& stop);
-void upload_by_sftp(const Connections& connections, const RemotePath& path, uint64_t offset,
-                    uint64_t length, const Source& source, int streams,
-                    const std::stop_token& stop);
-
-/// Throws kCorrupt: the file is shorter than expected.
-[[noreturn]] void fail_too_short(const RemotePath& path, uint64_t present, uint64_t expected);
+/// Writes ranges in parallel, each with `dd` or, without `by_shell`, with SFTP. Throws like
+/// Session::upload().
+void upload_ranges(const Connections& connections, bool by_shell, const RemotePath& path,
+                   uint64_t offset, uint64_t length, const Source& source, int streams,
+                   const std::stop_token& stop);
 
 }  // namespace xffl::remote

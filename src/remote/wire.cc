@@ -91,6 +91,24 @@ std::optional<std::string> base64_decode(std::string_view text) {
   return bytes;
 }
 
+std::string PublicKey::line() const { return type + " " + base64_encode(blob); }
+
+std::optional<PublicKey> parse_public_key(std::string_view line) {
+  const size_t space = line.find(' ');
+  if (space == std::string_view::npos) return std::nullopt;
+  PublicKey key{std::string(line.substr(0, space)), {}};
+  line.remove_prefix(space + 1);
+  const auto blob = base64_decode(line.substr(0, line.find_first_of(" \r\n")));
+  if (!blob) return std::nullopt;
+  try {
+    if (WireReader(*blob, "public key").string() != key.type) return std::nullopt;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+  key.blob = *blob;
+  return key;
+}
+
 std::string key_fingerprint(std::string_view blob) {
   const std::string hex = sha256_hex(blob);
   std::string digest;

@@ -1,4 +1,4 @@
-// SSH's wire encodings: RFC 4251 section 5, and base64.
+// SSH's encodings: the wire (RFC 4251 section 5), base64, and the text of public keys.
 #pragma once
 
 #include <cstdint>
@@ -46,5 +46,17 @@ std::optional<std::string> base64_decode(std::string_view text);
 
 /// "SHA256:..." of a public key's blob, like ssh-keygen -l.
 std::string key_fingerprint(std::string_view blob);
+
+/// "type base64 comment": one line of a *.pub file or, after its host names, of known_hosts.
+struct PublicKey {
+  std::string type;
+  std::string blob;
+
+  bool operator==(const PublicKey&) const = default;
+  std::string line() const;  // "type base64"
+};
+
+/// Empty when `line` is not a public key, or its type differs from the blob's type.
+std::optional<PublicKey> parse_public_key(std::string_view line);
 
 }  // namespace xffl::remote

@@ -40,15 +40,42 @@ struct ProcessJob {
   pid_t leader = 0;
   uint64_t start_ticks = 0;
 
-  JobId id() const;
+  JobId id() const { return JobId(std::to_string(leader) + "." + std::to_string(start_ticks)); }
+
   /// True when the leader runs. Cheap; false says nothing about the session's other processes.
-  bool leader_alive() const;
+  bool leader_alive() const {
+    const auto info = process_info(leader);
+    return info && info->alive() && info->start_ticks == start_ticks;
+  }
+
+  bool owns(const ProcessInfo& process) const {
+    return process.alive() && process.session == leader && process.start_ticks >= start_ticks &&
+           (process.pid != leader || process.start_ticks == start_ticks);
+  }
+
   /// Living processes of the job; reads the machine's whole process table.
-  std::vector<pid_t> members() const;
+  std::vector<pid_t> members() const {
+    std::vector<pid_t> result;
+    // The kernel reuses the leader's pid only after the session's last process has ended.
+    const auto info = process_info(leader);
+    if (info && info->start_ticks != start_ticks) return result;
+    for (const ProcessInfo& process : list_processes())
+      if (owns(process)) result.push_back(process.pid);
+    return result;
+  }
+
   /// Signals the leader's process group; returns false without effect when the leader is gone.
-  bool signal_group(int signal_number) const;
+  bool signal_group(int signal_number) const {
+    return leader > 1 && leader_alive() && ::kill(-leader, signal_number) == 0;
+  }
+
   /// Signals every living process of the job.
-  void signal_members(int signal_number) const;
+  void signal_members(int signal_number) const {
+    for (pid_t pid : members()) {
+      const auto info = process_info(pid);
+      if (pid > 1 && info && owns(*info)) ::kill(pid, signal_number);
+    }
+  }
 };
 
 template <class Integer>
@@ -58,42 +85,6 @@ std::optional<Integer> parse_plain(std::string_view text) {
   const bool plain = problem == std::errc() && rest == text.data() + text.size() &&
                      text.front() >= '1' && text.front() <= '9';
   return plain ? std::optional(value) : std::nullopt;
-}
-
-bool belongs(const ProcessInfo& process, const ProcessJob& job) {
-  return process.alive() && process.session == job.leader &&
-         process.start_ticks >= job.start_ticks &&
-         (process.pid != job.leader || process.start_ticks == job.start_ticks);
-}
-
-JobId ProcessJob::id() const {
-  return JobId(std::to_string(leader) + "." + std::to_string(start_ticks));
-}
-
-bool ProcessJob::leader_alive() const {
-  const auto info = process_info(leader);
-  return info && info->alive() && info->start_ticks == start_ticks;
-}
-
-std::vector<pid_t> ProcessJob::members() const {
-  std::vector<pid_t> result;
-  // The kernel reuses the leader's pid only after the session's last process has ended.
-  const auto info = process_info(leader);
-  if (info && info->start_ticks != start_ticks) return result;
-  for (const ProcessInfo& process : list_processes())
-    if (belongs(process, *this)) result.push_back(process.pid);
-  return result;
-}
-
-bool ProcessJob::signal_group(int signal_number) const {
-  return leader > 1 && leader_alive() && ::kill(-leader, signal_number) == 0;
-}
-
-void ProcessJob::signal_members(int signal_number) const {
-  for (pid_t pid : members()) {
-    const auto info = process_info(pid);
-    if (pid > 1 && info && belongs(*info, *this)) ::kill(pid, signal_number);
-  }
 }
 
 /// Empty for any other text: a pid below 2, signs, leading zeros, trailing characters.

@@ -26,13 +26,7 @@ class Options {
       reject(option, value, "cannot be one word of an #SBATCH directive");
     all.push_back("--" + option + "=" + std::string(value));
   }
-  void add_set(const std::string& option, std::string_view value) {
-    if (!value.empty()) add(option, value);
-  }
   void add(const std::string& option, int64_t value) { add(option, std::to_string(value)); }
-  void add_positive(const std::string& option, int64_t value) {
-    if (value > 0) add(option, value);
-  }
 
   std::vector<std::string> all;
 };
@@ -51,7 +45,7 @@ void add_resources(const SlurmRequest& request, Options& options) {
     throw Error(ErrorKind::kConfig, "a Slurm job needs nodes, tasks per node and a walltime");
   options.add("nodes", request.nodes);
   options.add("ntasks-per-node", request.tasks_per_node);
-  options.add_positive("cpus-per-task", request.cpus_per_task);
+  if (request.cpus_per_task > 0) options.add("cpus-per-task", request.cpus_per_task);
   if (request.gpus_per_node > 0) {
     const std::string gpus = (request.gpu_type.empty() ? "" : request.gpu_type + ":") +
                              std::to_string(request.gpus_per_node);
@@ -86,12 +80,12 @@ std::vector<std::string> slurm_options(const SlurmRequest& request, const std::s
   options.all.push_back("--dependency=singleton");
   if (request.warning.count() > 0)
     options.add("signal", "B:USR1@" + std::to_string(request.warning.count()));
-  options.add_set("clusters", request.cluster);
-  options.add_set("account", request.account);
-  options.add_set("partition", request.partition);
-  options.add_set("qos", request.qos);
-  options.add_set("constraint", request.constraint);
-  options.add_set("reservation", request.reservation);
+  const std::pair<const char*, const std::string&> optional[] = {
+      {"clusters", request.cluster},      {"account", request.account},
+      {"partition", request.partition},   {"qos", request.qos},
+      {"constraint", request.constraint}, {"reservation", request.reservation}};
+  for (const auto& [option, value] : optional)
+    if (!value.empty()) options.add(option, value);
   add_resources(request, options);
   for (const std::string& option : request.extra) {
     if (const std::string why = job::refuse_sbatch_option(option); !why.empty())

@@ -3,13 +3,9 @@
 // an id to another job. squeue forgets a job minutes after its end; the accounting (sacct), where
 // it exists, is then asked. A job that neither of them knows is JobState::kUnknown.
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <mutex>
-#include <span>
 
-#include "slurm_kept_allocation.h"
-#include "slurm_parser.h"
+#include "slurm_commands.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/submit/slurm.h"
@@ -21,100 +17,6 @@ constexpr std::chrono::minutes kAccountingPause{5};  // after sacct did not answ
 // From a job's report to its offer: all ranks, perhaps thousands, must end first.
 constexpr std::chrono::seconds kOfferTimeout{30};
 constexpr std::chrono::milliseconds kMaxOfferPollInterval{1000};
-
-// Slurm commands run in the C locale and without the environment variables that change their effect
-// or output, which a log-in shell may set.
-constexpr auto kSubmitVariables = std::to_array<std::string_view>({
-    "SBATCH_ARRAY_INX",
-    "SBATCH_DEBUG",
-    "SBATCH_GET_USER_ENV",
-    "SBATCH_IGNORE_PBS",
-    "SBATCH_TEST_ONLY",
-    "SBATCH_WAIT",
-    "SBATCH_WAIT_ALL_NODES",
-    "SLURM_CLUSTERS",
-});
-constexpr auto kQueueVariables = std::to_array<std::string_view>({
-    "SQUEUE_ACCOUNT",    "SQUEUE_ACCOUNTS",     "SQUEUE_ALL",       "SQUEUE_ARRAY",
-    "SQUEUE_FEDERATION", "SQUEUE_FORMAT",       "SQUEUE_FORMAT2",   "SQUEUE_LICENSES",
-    "SQUEUE_LOCAL",      "SQUEUE_NAMES",        "SQUEUE_PARTITION", "SQUEUE_PRIORITY",
-    "SQUEUE_QOS",        "SQUEUE_SIBLING",      "SQUEUE_SORT",      "SQUEUE_STATES",
-    "SQUEUE_USERS",      "SLURM_CLUSTERS",      "SACCT_FORMAT",     "SACCT_LOCAL",
-    "SACCT_FEDERATION",  "SCANCEL_ACCOUNT",     "SCANCEL_BATCH",    "SCANCEL_CTLD",
-    "SCANCEL_FULL",      "SCANCEL_INTERACTIVE", "SCANCEL_NAME",     "SCANCEL_PARTITION",
-    "SCANCEL_QOS",       "SCANCEL_STATE",       "SCANCEL_USER",     "SCANCEL_VERBOSE",
-    "SCANCEL_WCKEY",
-});
-
-std::vector<std::string> environment(std::span<const std::string_view> without,
-                                     const char* times = "%s") {
-  std::vector<std::string> argv{"env"};
-  for (const std::string_view variable : without) {
-    argv.emplace_back("-u");
-    argv.emplace_back(variable);
-  }
-  argv.emplace_back("LC_ALL=C");
-  argv.emplace_back("SLURM_TIME_FORMAT=" + std::string(times));
-  return argv;
-}
-
-void append(std::vector<std::string>& argv, std::vector<std::string> more) {
-  for (std::string& argument : more) argv.push_back(std::move(argument));
-}
-
-void append_cluster(std::vector<std::string>& argv, const std::string& cluster) {
-  if (!cluster.empty()) argv.push_back("--clusters=" + cluster);
-}
-
-std::string joined(const std::vector<std::string>& names) {
-  std::string list;
-  for (const std::string& name : names) list += (list.empty() ? "" : ",") + name;
-  return list;
-}
-
-/// sbatch of the script on stdin.
-std::vector<std::string> submit_command(const std::vector<std::string>& options, bool test_only) {
-  // The user reads the answer of --test-only: its start is in the site's local time.
-  std::vector<std::string> argv = environment(kSubmitVariables, test_only ? "standard" : "%s");
-  append(argv, {"sbatch", "--parsable"});
-  if (test_only) argv.emplace_back("--test-only");
-  append(argv, options);
-  return argv;
-}
-
-/// The clock, then this user's jobs of `names` in any state (kQueueFormat), then kEndMark. An empty
-/// `cluster` is the local one.
-std::vector<std::string> queue_command(const std::vector<std::string>& names,
-                                       const std::string& cluster) {
-  // The shell runs three commands in order; its arguments are the argv of squeue.
-  std::vector<std::string> argv = environment(kQueueVariables);
-  append(argv, {"sh", "-c", "date +%s && \"$@\" && echo " + std::string(kEndMark), "sh", "squeue",
-                "--noheader", "--me", "--states=all", "--name=" + joined(names),
-                "--format=" + std::string(kQueueFormat)});
-  append_cluster(argv, cluster);
-  return argv;
-}
-
-/// The accounting's jobs of `names` in the last 30 days, then kEndMark.
-std::vector<std::string> accounting_command(const std::vector<std::string>& names,
-                                            const std::string& cluster) {
-  std::vector<std::string> argv = environment(kQueueVariables);
-  append(argv, {"sh", "-c", "\"$@\" && echo " + std::string(kEndMark), "sh", "sacct", "--noheader",
-                "--parsable2", "--allocations", "--starttime=now-30days", "--name=" + joined(names),
-                "--format=" + std::string(kAccountingFields)});
-  append_cluster(argv, cluster);
-  return argv;
-}
-
-/// Cancels this user's job `id` if it has that name.
-std::vector<std::string> cancel_command(const std::string& id, const std::string& name,
-                                        const std::string& cluster) {
-  std::vector<std::string> argv = environment(kQueueVariables);
-  append(argv, {"scancel", "--me", "--name=" + name});
-  append_cluster(argv, cluster);
-  argv.push_back(id);
-  return argv;
-}
 
 std::string one_line(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
@@ -288,7 +190,7 @@ class SlurmScheduler final : public Scheduler {
   /// Empty when there is no accounting or sacct does not answer: it only adds to the queue's rows.
   std::vector<QueueRow> ask_accounting(const std::vector<std::string>& names,
                                        std::stop_token stop) {
-    if (no_accounting_ || clock_.monotonic() < accounting_pause_ends()) return {};
+    if (no_accounting_ || clock_.monotonic() < accounting_pause_ends_.load()) return {};
     try {
       const auto answer = session_->run(accounting_command(names, settings_.request.cluster), "",
                                         settings_.command_timeout, stop);
@@ -304,22 +206,15 @@ class SlurmScheduler final : public Scheduler {
       if (error.kind() != ErrorKind::kRemote) throw;
       log::debug("sacct did not answer", {{"text", error.what()}});
     }
-    const std::lock_guard lock(mutex_);
     accounting_pause_ends_ = clock_.monotonic() + kAccountingPause;
     return {};
-  }
-
-  Clock::MonotonicTime accounting_pause_ends() {
-    const std::lock_guard lock(mutex_);
-    return accounting_pause_ends_;
   }
 
   const SlurmSettings settings_;
   const std::shared_ptr<remote::Session> session_;
   Clock& clock_;
   std::atomic<bool> no_accounting_{false};
-  std::mutex mutex_;
-  Clock::MonotonicTime accounting_pause_ends_{};
+  std::atomic<Clock::MonotonicTime> accounting_pause_ends_{};
 };
 
 }  // namespace
@@ -340,6 +235,15 @@ TestOnly test_only(remote::Session& session, const SlurmSettings& settings,
   return {accepted,
           !accepted && classify_rejection(text, answer.exit_code) == Submission::Kind::kRejected,
           text};
+}
+
+std::optional<std::chrono::seconds> longest_walltime(remote::Session& session,
+                                                     const SlurmSettings& settings) {
+  std::vector<std::string> argv = {"sinfo", "-h", "-o", "%P %l"};
+  if (!settings.request.cluster.empty()) argv.push_back("--clusters=" + settings.request.cluster);
+  const auto answer = session.run(argv, "", settings.command_timeout, {});
+  if (answer.exit_code != 0) return std::nullopt;
+  return read_longest_walltime(answer.out, settings.request.partition);
 }
 
 }  // namespace xffl::submit

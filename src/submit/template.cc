@@ -2,12 +2,15 @@
 
 #include <algorithm>
 
-#include "shipped_templates.h"
+#include "xffl/base/embedded_file.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/base/shell.h"
 
 namespace xffl::submit {
+
+std::span<const EmbeddedFile> shipped_templates();  // of templates/; generated
+
 namespace {
 
 constexpr size_t kMaxTemplateBytes = 1 << 20;
@@ -239,7 +242,7 @@ std::string render_template(std::string_view text, std::string_view origin,
 
 std::string_view shipped_template(std::string_view kind) {
   std::string known;
-  for (const ShippedTemplate& shipped : shipped_templates()) {
+  for (const EmbeddedFile& shipped : shipped_templates()) {
     if (shipped.name == kind) return shipped.text;
     known += (known.empty() ? "" : ", ") + std::string(shipped.name);
   }

@@ -10,9 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "limits.h"
-#include "meter.h"
-#include "part_file.h"
+#include "local_files.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/sha256.h"
@@ -206,10 +204,7 @@ class Download {
         },
         meter_.stop());
     pipe.finish();
-    if (arrived < end)
-      throw Error(ErrorKind::kCorrupt, path_.str() + " at the facility ends after " +
-                                           std::to_string(arrived) + " bytes, expected " +
-                                           std::to_string(end));
+    if (arrived < end) remote::fail_too_short(path_, arrived, end);
   }
 
   // Makes run() fetch the current chunk alone.
@@ -355,23 +350,21 @@ bool is_present(const fs::path& path, const ManifestFile& file) {
 }
 
 // Fetches the files into the work folder: small files in batches, large files as streams.
-class Fetch {
- public:
-  Fetch(const Endpoint& facility, const RemotePath& from, const Manifest& manifest,
-        const fs::path& work, Meter& meter, SpareMemory& spare)
-      : facility_(facility),
-        from_(from),
-        manifest_(manifest),
-        work_(work),
-        meter_(meter),
-        spare_(spare) {}
+struct Fetch {
+  const Endpoint& facility;
+  const RemotePath& from;
+  const Manifest& manifest;
+  const fs::path& work;
+  Meter& meter;
+  SpareMemory& spare;
+  std::vector<const ManifestFile*> by_stream = {};
 
   void run() {
     std::vector<const ManifestFile*> batch;
     uint64_t bytes = 0;
-    for (const ManifestFile& file : manifest_.files) {
-      if (is_present(work_ / file.name, file)) {
-        meter_.present(file.size_bytes);
+    for (const ManifestFile& file : manifest.files) {
+      if (is_present(work / file.name, file)) {
+        meter.present(file.size_bytes);
         continue;
       }
       const uint64_t size = wanted_bytes(file);
@@ -383,26 +376,25 @@ class Fetch {
       bytes += size;
     }
     if (!batch.empty()) fetch_batch(batch);
-    for (const ManifestFile* file : by_stream_)
-      fetch_file(facility_.bulk, from_, *file, manifest_.chunk_bytes, work_, meter_, spare_);
+    for (const ManifestFile* file : by_stream)
+      fetch_file(facility.bulk, from, *file, manifest.chunk_bytes, work, meter, spare);
   }
 
- private:
   uint64_t wanted_bytes(const ManifestFile& file) const {
-    const bool begun = fs::exists(fs::symlink_status(work_ / part_name(file.name)));
+    const bool begun = fs::exists(fs::symlink_status(work / part_name(file.name)));
     return file.size_bytes <= kSmallFileBytes && !begun ? file.size_bytes : 0;
   }
 
   void fetch_batch(const std::vector<const ManifestFile*>& batch) {
-    meter_.check("fetching " + from_.str());
+    meter.check("fetching " + from.str());
     std::vector<remote::FileQuery> queries;
     for (const ManifestFile* file : batch) queries.push_back({file->name, wanted_bytes(*file)});
-    const std::vector<remote::FileView> views = facility_.control.look(from_, queries);
+    const std::vector<remote::FileView> views = facility.control.look(from, queries);
     for (size_t i = 0; i < batch.size(); ++i) store(*batch[i], views.at(i), queries[i].max_bytes);
   }
 
   void store(const ManifestFile& file, const remote::FileView& view, uint64_t wanted) {
-    const RemotePath path = from_ / file.name;
+    const RemotePath path = from / file.name;
     const auto& info = require_regular(view, path, ", listed in the facility's manifest.json,");
     if (info.size_bytes != file.size_bytes)
       throw Error(ErrorKind::kRejected,
@@ -410,29 +402,21 @@ class Fetch {
                       std::to_string(file.size_bytes) + " bytes, found " +
                       std::to_string(info.size_bytes) + " bytes");
     if (view.bytes.size() != file.size_bytes || (wanted == 0 && file.size_bytes > 0)) {
-      by_stream_.push_back(&file);
+      by_stream.push_back(&file);
       return;
     }
     if (const std::string found = sha256_hex(view.bytes); found != file.sha256) {
       if (file.size_bytes == 0)
         throw Error(ErrorKind::kCorrupt, path.str() + " is empty: expected SHA-256 " + file.sha256);
-      by_stream_.push_back(&file);  // the stream fetches the file again
+      by_stream.push_back(&file);  // the stream fetches the file again
       return;
     }
-    PartFile part(work_ / part_name(file.name), file.size_bytes);
-    spare_.release(file.size_bytes);
+    PartFile part(work / part_name(file.name), file.size_bytes);
+    spare.release(file.size_bytes);
     part.write(0, std::as_bytes(std::span(view.bytes)));
-    part.finish(work_ / file.name);
-    meter_.moved(file.size_bytes);
+    part.finish(work / file.name);
+    meter.moved(file.size_bytes);
   }
-
-  const Endpoint& facility_;
-  const RemotePath& from_;
-  const Manifest& manifest_;
-  const fs::path& work_;
-  Meter& meter_;
-  SpareMemory& spare_;
-  std::vector<const ManifestFile*> by_stream_;
 };
 
 void publish(const fs::path& work, const fs::path& to) {
@@ -459,7 +443,7 @@ Result fetch(const Endpoint& facility, const RemotePath& from, const std::string
   check_space(work, manifest);
   Meter meter(manifest.total_bytes(), std::move(stop), on_progress);
   SpareMemory none;
-  Fetch(facility, from, manifest, work, meter, spare != nullptr ? *spare : none).run();
+  Fetch{facility, from, manifest, work, meter, spare != nullptr ? *spare : none}.run();
   publish(work, target);
   return meter.result();
 }

@@ -18,9 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "limits.h"
-#include "local_file.h"
-#include "meter.h"
+#include "local_files.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/sha256.h"
@@ -74,37 +72,33 @@ struct Range {
 // channels full. An interrupted upload may leave holes anywhere, so the size of a part file proves
 // nothing: each chunk that may be present is compared by the SHA-256 that the facility computes, or
 // by reading the chunk back.
-class Upload {
- public:
-  Upload(const Endpoint& facility, const LocalFile& local, const ManifestFile& file,
-         uint64_t chunk_bytes, const RemotePath& part, Meter& meter)
-      : facility_(facility),
-        local_(local),
-        file_(file),
-        chunk_bytes_(chunk_bytes),
-        part_(part),
-        meter_(meter) {}
+struct Upload {
+  const Endpoint& facility;
+  const LocalFile& local;
+  const ManifestFile& file;
+  uint64_t chunk_bytes;
+  const RemotePath& part;
+  Meter& meter;
 
   void run(uint64_t part_bytes) {
     for (const Range& range : missing(part_bytes)) {
-      meter_.check("pushing " + part_.str());
-      facility_.bulk.upload(
-          part_, range.begin, range.end - range.begin,
+      meter.check("pushing " + part.str());
+      facility.bulk.upload(
+          part, range.begin, range.end - range.begin,
           [&](uint64_t offset, std::span<std::byte> out) {
-            local_.read(offset, out);
-            meter_.moved(out.size());
+            local.read(offset, out);
+            meter.moved(out.size());
           },
-          meter_.stop());
+          meter.stop());
     }
   }
 
- private:
   std::vector<Range> missing(uint64_t part_bytes) {
     std::vector<Range> ranges;
-    for (uint64_t begin = 0; begin < file_.size_bytes; begin += chunk_bytes_) {
-      const uint64_t end = std::min(begin + chunk_bytes_, file_.size_bytes);
+    for (uint64_t begin = 0; begin < file.size_bytes; begin += chunk_bytes) {
+      const uint64_t end = std::min(begin + chunk_bytes, file.size_bytes);
       if (end <= part_bytes && is_present(begin, end - begin)) {
-        meter_.present(end - begin);
+        meter.present(end - begin);
       } else if (!ranges.empty() && ranges.back().end == begin) {
         ranges.back().end = end;
       } else {
@@ -115,31 +109,24 @@ class Upload {
   }
 
   bool is_present(uint64_t offset, uint64_t length) {
-    meter_.check("checking the sent part of " + part_.str());
-    auto remote_hash = facility_.control.sha256(part_, offset, length);
+    meter.check("checking the sent part of " + part.str());
+    auto remote_hash = facility.control.sha256(part, offset, length);
     if (!remote_hash) remote_hash = read_back(offset, length);
-    return remote_hash == local_.sha256(offset, length);
+    return remote_hash == local.sha256(offset, length);
   }
 
   std::optional<std::string> read_back(uint64_t offset, uint64_t length) {
     Sha256 hash;
     try {
-      facility_.bulk.download(
-          part_, offset, length, [&](std::span<const std::byte> bytes) { hash.update(bytes); },
-          meter_.stop());
+      facility.bulk.download(
+          part, offset, length, [&](std::span<const std::byte> bytes) { hash.update(bytes); },
+          meter.stop());
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kCorrupt) throw;
       return std::nullopt;  // the part file ends early
     }
     return hash.hex();
   }
-
-  const Endpoint& facility_;
-  const LocalFile& local_;
-  const ManifestFile& file_;
-  const uint64_t chunk_bytes_;
-  const RemotePath& part_;
-  Meter& meter_;
 };
 
 // Uploads `file` of the local folder `from` into the facility's folder `to`. The file gets its
@@ -165,7 +152,7 @@ void send_file(const Endpoint& facility, const std::filesystem::path& from,
     ~Abandon() { source.request_stop(); }
   } abandon{abandoned};
   try {
-    Upload(facility, local, file, chunk_bytes, part, meter).run(usable ? part_info->size_bytes : 0);
+    Upload{facility, local, file, chunk_bytes, part, meter}.run(usable ? part_info->size_bytes : 0);
     hashed.get();
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kRejected) facility.bulk.remove_tree(part);
@@ -200,20 +187,15 @@ std::vector<std::string> sibling_folders(remote::Session& session, const RemoteP
 // Adds the files of `wanted` that the folder's manifest.json lists; ignores a damaged manifest.
 void add_copies(const std::string& folder, const std::string& manifest_json,
                 const std::vector<const ManifestFile*>& wanted, std::vector<Copy>& copies) {
-  Manifest manifest;
-  try {
-    manifest = checkpoint::parse_manifest(manifest_json, folder);
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::kCorrupt) throw;
-    return;
-  }
+  const auto manifest = parse_if_intact(manifest_json, folder);
+  if (!manifest) return;
   for (const ManifestFile* file : wanted) {
     const auto is_copy = [&](const ManifestFile& other) {
       return other.sha256 == file->sha256 && other.size_bytes == file->size_bytes;
     };
     const auto known = [&](const Copy& copy) { return copy.wanted == file; };
-    const auto found = std::find_if(manifest.files.begin(), manifest.files.end(), is_copy);
-    if (found != manifest.files.end() && std::none_of(copies.begin(), copies.end(), known))
+    const auto found = std::find_if(manifest->files.begin(), manifest->files.end(), is_copy);
+    if (found != manifest->files.end() && std::none_of(copies.begin(), copies.end(), known))
       copies.push_back({file, folder + "/" + found->name});
   }
 }
@@ -284,8 +266,7 @@ class Push {
     const bool planned = adopt_folder();
     if (verify_) unname_files();
     std::vector<const ManifestFile*> files = missing();
-    uint64_t bytes = 0;
-    for (const ManifestFile* file : files) bytes += file->size_bytes;
+    const uint64_t bytes = bytes_of(files);
     meter_.present(manifest_.total_bytes() - bytes);
     if (bytes >= kMinQueryBytes) files = prepare(files);
     send(files, planned);
@@ -308,13 +289,13 @@ class Push {
 
   std::optional<Manifest> manifest_at(const std::string& name) {
     const remote::FileView& view = remote_[name];
-    if (!view.info) return std::nullopt;
-    try {
-      return checkpoint::parse_manifest(view.bytes, (to_ / name).str());
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::kCorrupt) throw;
-      return std::nullopt;
-    }
+    return view.info ? parse_if_intact(view.bytes, (to_ / name).str()) : std::nullopt;
+  }
+
+  static uint64_t bytes_of(const Files& files) {
+    uint64_t bytes = 0;
+    for (const ManifestFile* file : files) bytes += file->size_bytes;
+    return bytes;
   }
 
   bool is_present(const ManifestFile& file) {
@@ -435,13 +416,12 @@ class Push {
   void send(const Files& files, bool planned) {
     const std::string text = checkpoint::format_manifest(manifest_);
     const auto is_small = [](const ManifestFile* f) { return f->size_bytes <= kSmallFileBytes; };
-    uint64_t bytes = 0;
-    for (const ManifestFile* file : files) bytes += file->size_bytes;
-    const bool one_message = !planned && bytes <= kBatchBytes && files.size() <= kBatchFiles &&
+    const bool one_message = !planned && bytes_of(files) <= kBatchBytes &&
+                             files.size() <= kBatchFiles &&
                              std::all_of(files.begin(), files.end(), is_small);
     std::vector<remote::NewFile> batch;
     if (!planned && !one_message) batch.push_back({plan_name_, text});
-    bytes = 0;
+    uint64_t bytes = 0;
     for (const ManifestFile* file : files) {
       if (!is_small(file)) continue;
       if (batch.size() > kBatchFiles || bytes + file->size_bytes > kBatchBytes) {
@@ -490,12 +470,7 @@ bool is_pushed(remote::Session& session, const Manifest& manifest, const RemoteP
       {std::string(kManifestName), checkpoint::kMaxManifestBytes}};
   for (const ManifestFile& file : manifest.files) queries.push_back({file.name, 0});
   const std::vector<remote::FileView> views = look_at(session, folder, queries);
-  try {
-    if (!(checkpoint::parse_manifest(views.at(0).bytes, folder.str()) == manifest)) return false;
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::kCorrupt) throw;
-    return false;
-  }
+  if (parse_if_intact(views.at(0).bytes, folder.str()) != manifest) return false;
   for (size_t i = 0; i < manifest.files.size(); ++i)
     if (!is_regular(views.at(i + 1).info, manifest.files[i].size_bytes)) return false;
   return true;

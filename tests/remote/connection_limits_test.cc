@@ -1,7 +1,6 @@
-#include "connection_limits.h"
-
 #include <gtest/gtest.h>
 
+#include "connector.h"
 #include "support/fake_clock.h"
 
 namespace xffl::remote {

@@ -31,7 +31,7 @@ TEST_F(CredentialFiles, AnIncompleteCertificateIsReadAgainLater) {
     write_file_atomic(dir_ / "id-cert.pub", content);
     const Credentials found = find_credentials(settings_);
     EXPECT_FALSE(found.usable(now_));
-    EXPECT_THAT(found.expired(now_), HasSubstr("id-cert.pub"));
+    EXPECT_THAT(found.unusable(now_), HasSubstr("id-cert.pub"));
     EXPECT_FALSE(credential_expiry(settings_));
   }
   const std::string stamp = find_credentials(settings_).stamp;
@@ -46,7 +46,7 @@ TEST_F(CredentialFiles, AKeyReadableByOthersIsNotOffered) {
     std::filesystem::permissions(dir_ / "id", std::filesystem::perms(mode));
     const Credentials found = find_credentials(settings_);
     EXPECT_FALSE(found.usable(now_));
-    EXPECT_THAT(found.expired(now_), HasSubstr("chmod 600"));
+    EXPECT_THAT(found.unusable(now_), HasSubstr("chmod 600"));
     EXPECT_NE(found.stamp, stamp) << "a corrected key is tried again";
   }
 }

@@ -1,12 +1,11 @@
 // The framed command in real log-in shells, and the reader of its output.
-#include "frame.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <random>
 
+#include "framed_command.h"
 #include "xffl/base/error.h"
 #include "xffl/base/process.h"
 #include "xffl/base/shell.h"

@@ -62,12 +62,12 @@ TEST_F(SshTransfer, TransfersToADistantHostUseSeveralConnections) {
     download_by_shell(connections, RemotePath(file.string()), 0, 70'000'000, [](auto) {}, {});
   };
   EXPECT_EQ(error_of(too_long).kind(), ErrorKind::kCorrupt);
-  upload_by_shell(connections, RemotePath(copy.string()), 0, bytes.size(),
-                  [&](uint64_t offset, std::span<std::byte> out) {
-                    std::copy_n(reinterpret_cast<const std::byte*>(bytes.data()) + offset,
-                                out.size(), out.begin());
-                  },
-                  4, {});
+  upload_ranges(connections, /*by_shell=*/true, RemotePath(copy.string()), 0, bytes.size(),
+                [&](uint64_t offset, std::span<std::byte> out) {
+                  std::copy_n(reinterpret_cast<const std::byte*>(bytes.data()) + offset, out.size(),
+                              out.begin());
+                },
+                4, {});
   EXPECT_EQ(sha256_file(copy), sha256_file(file));
   EXPECT_EQ(sshd.connections(), 3);
   // A dead connection is replaced; the first one is kept.

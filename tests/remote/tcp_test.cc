@@ -1,6 +1,4 @@
 // Connecting to hosts that have several addresses.
-#include "tcp.h"
-
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -10,6 +8,7 @@
 
 #include <thread>
 
+#include "host_socket.h"
 #include "support/temp_dir.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"

@@ -1,12 +1,11 @@
 // Kept allocations: the commands in a real shell, and the scheduler that sends them.
-#include "slurm_kept_allocation.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <deque>
 #include <filesystem>
 
+#include "slurm_commands.h"
 #include "support/fake_clock.h"
 #include "support/fake_session.h"
 #include "support/temp_dir.h"

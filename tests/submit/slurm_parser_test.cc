@@ -1,8 +1,8 @@
 // Answers of a real Slurm 22.05, and malformed ones.
-#include "slurm_parser.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "slurm_commands.h"
 
 namespace xffl::submit {
 namespace {
@@ -213,6 +213,15 @@ TEST(ReadTimeLeft, ParsesSqueueDurations) {
   for (const char* none : {"", "UNLIMITED", "NOT_SET", "INVALID", "N/A", "56", "1:2:3:4", "a:b",
                            "-1:00", "1-", "99999999-00:00:00", ":", "0:-5"})
     EXPECT_EQ(read_time_left(none), std::nullopt) << none;
+}
+
+TEST(ReadLongestWalltime, TakesTheNamedPartitionsOrTheDefault) {
+  const std::string text = "main* 2:00:00\nlong 2-00:00:00\ndebug 30:00\nfree infinite\n";
+  EXPECT_EQ(read_longest_walltime(text, ""), seconds(7200));
+  EXPECT_EQ(read_longest_walltime(text, "long"), seconds(2 * 86400));
+  EXPECT_EQ(read_longest_walltime(text, "debug,main"), seconds(7200));
+  EXPECT_EQ(read_longest_walltime(text, "debug,free"), std::nullopt);
+  EXPECT_EQ(read_longest_walltime(text, "gone"), std::nullopt);
 }
 
 }  // namespace

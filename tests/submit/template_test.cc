@@ -12,6 +12,7 @@
 #include "xffl/base/file.h"
 #include "xffl/base/process.h"
 #include "xffl/base/shell.h"
+#include "xffl/submit/scheduler.h"
 
 namespace xffl::submit {
 namespace {
@@ -275,6 +276,15 @@ TEST_F(ProcessJob, FailsWithoutItsFolderOrProgram) {
   EXPECT_NE(start("/bin/sh", render(dir_ / "nowhere", {}, {"/bin/true"})).exit_code, 0);
   EXPECT_FALSE(std::filesystem::exists(dir_ / "claim"));
   EXPECT_NE(start("/bin/sh", render(dir_.path(), {}, {"/nowhere/xffl-train"})).exit_code, 0);
+}
+
+TEST(QueueManagers, EachHasASchedulerAndAShippedTemplate) {
+  for (const QueueManager& manager : queue_managers()) {
+    EXPECT_NE(manager.make, nullptr) << manager.name;
+    EXPECT_FALSE(shipped_template(manager.name).empty()) << manager.name;
+    EXPECT_EQ(&queue_manager(manager.name), &manager);
+  }
+  EXPECT_THROW(queue_manager("pbs"), Error);
 }
 
 }  // namespace

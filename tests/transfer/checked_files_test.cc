@@ -1,5 +1,3 @@
-#include "xffl/transfer/checked_files.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -7,6 +5,7 @@
 #include <vector>
 
 #include "folders.h"
+#include "xffl/transfer/transfer.h"
 
 namespace xffl::transfer {
 namespace {

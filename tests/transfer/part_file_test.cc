@@ -1,11 +1,10 @@
-#include "part_file.h"
-
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
 
 #include <cerrno>
 #include <filesystem>
 
+#include "local_files.h"
 #include "support/failing_call.h"
 #include "support/temp_dir.h"
 #include "xffl/base/error.h"

@@ -1,6 +1,6 @@
-#include "xffl/transfer/rate_meter.h"
-
 #include <gtest/gtest.h>
+
+#include "xffl/transfer/transfer.h"
 
 namespace xffl::transfer {
 namespace {

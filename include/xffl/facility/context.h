@@ -15,7 +15,7 @@
 #include "xffl/history/run_history.h"
 #include "xffl/history/status_file.h"
 #include "xffl/plan/round_plan.h"
-#include "xffl/transfer/checked_files.h"
+#include "xffl/transfer/transfer.h"
 
 namespace xffl::facility {
 

@@ -42,6 +42,9 @@ struct Services {
 Services make_services(Clock& clock, const std::filesystem::path& project_folder,
                        remote::Ask ask = {});
 
+/// The facility's queue manager; SchedulerKind counts the rows of submit::queue_managers().
+const submit::QueueManager& queue_manager(const config::Facility& facility);
+
 remote::SshSettings ssh_settings(const config::Facility& facility,
                                  const std::filesystem::path& project_folder);
 /// Of the way that files take: the same unless the facility has a `transfer` section.

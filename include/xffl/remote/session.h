@@ -82,10 +82,12 @@ class Session {
   /// The SHA-256 of a range, in hexadecimal, computed at the facility; empty when the facility has
   /// no shell or the file ends early. At most 64 MiB for each call, to limit the load of log-in
   /// nodes.
-  virtual std::optional<std::string> sha256(const RemotePath& path, uint64_t offset,
-                                            uint64_t length);
+  virtual std::optional<std::string> sha256(const RemotePath& /*path*/, uint64_t /*offset*/,
+                                            uint64_t /*length*/) {
+    return std::nullopt;
+  }
   /// The free bytes under `folder` for this user; empty when the facility does not report them.
-  virtual std::optional<uint64_t> free_bytes(const RemotePath& folder);
+  virtual std::optional<uint64_t> free_bytes(const RemotePath& /*folder*/) { return std::nullopt; }
   /// Makes a written file durable.
   virtual void sync(const RemotePath& path) = 0;
   /// Replaces `to` atomically, within one file system; durable on return.
@@ -110,6 +112,9 @@ class Session {
 std::string read_text(Session& session, const RemotePath& path, uint64_t max_bytes);
 /// Writes a temporary file, syncs it and renames it to `path`.
 void write_text_atomic(Session& session, const RemotePath& path, std::string_view text);
+
+/// Throws kCorrupt: the file is shorter than expected.
+[[noreturn]] void fail_too_short(const RemotePath& path, uint64_t present, uint64_t expected);
 
 /// The local machine as a facility.
 std::unique_ptr<Session> make_local_session();

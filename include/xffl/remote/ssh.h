@@ -53,7 +53,7 @@ struct SshSettings {
 /// Prompts the user: `ask(prompt, echo)`. Throws kAuth without an answer.
 using Ask = std::function<std::string(const std::string& prompt, bool echo)>;
 
-/// The rate limits of new connections: see connection_limits.h. Sessions that share them count
+/// The rate limits of new connections: see connector.h. Sessions that share them count
 /// together.
 class ConnectionLimits;
 std::shared_ptr<ConnectionLimits> make_connection_limits();

@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "xffl/base/clock.h"
 #include "xffl/base/names.h"
 #include "xffl/remote/session.h"
 
@@ -106,6 +107,30 @@ class Scheduler {
   /// The time after a lost answer within which a job may still appear under its name.
   virtual std::chrono::milliseconds settle_time() const = 0;
 };
+
+/// The answer to a job that is not submitted: the estimated start, or the reason of a rejection.
+struct TestOnly {
+  bool accepted = false;
+  bool permanent = false;  // not accepted because the request is wrong; a retry would not help
+  std::string answer;
+};
+
+struct SlurmSettings;  // slurm.h
+
+/// A queue manager. Its row in scheduler.cc registers it; its Scheduler has a file of its own, and
+/// shipped_template() its job script.
+struct QueueManager {
+  std::string_view name;  // the value of `scheduler` in xffl.yaml, and the template's kind
+  bool this_machine;      // its jobs run on the coordinator's machine
+  std::shared_ptr<Scheduler> (*make)(SlurmSettings settings,
+                                     std::shared_ptr<remote::Session> session, Clock& clock);
+  /// Asks whether a job would be accepted, and submits nothing; null with `this_machine` only.
+  TestOnly (*check)(remote::Session& session, const SlurmSettings& settings,
+                    const JobRequest& request, std::stop_token stop);
+};
+std::span<const QueueManager> queue_managers();
+/// Throws kConfig with the known names.
+const QueueManager& queue_manager(std::string_view name);
 
 /// Runs jobs as sessions of processes of this machine that outlive the coordinator. A job's id is
 /// "<pid>.<start ticks>", so a reused pid is not mistaken for the job; find() reads the claim that

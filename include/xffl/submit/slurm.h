@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,14 +56,13 @@ std::shared_ptr<Scheduler> make_slurm_scheduler(SlurmSettings settings,
                                                 std::shared_ptr<remote::Session> session,
                                                 Clock& clock);
 
-/// The answer of `sbatch --test-only`: the estimated start, or the reason of a rejection. Submits
-/// nothing.
-struct TestOnly {
-  bool accepted = false;
-  bool permanent = false;  // not accepted because the request is wrong; a retry would not help
-  std::string answer;
-};
+/// The answer of `sbatch --test-only`.
 TestOnly test_only(remote::Session& session, const SlurmSettings& settings,
                    const JobRequest& request, std::stop_token stop);
+
+/// The longest walltime that the request's partition allows, by sinfo; empty when it has no limit
+/// or does not answer.
+std::optional<std::chrono::seconds> longest_walltime(remote::Session& session,
+                                                     const SlurmSettings& settings);
 
 }  // namespace xffl::submit

@@ -7,15 +7,20 @@
 // so that a small model costs few round trips.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <stop_token>
+#include <string>
 
 #include "xffl/base/spare_memory.h"
 #include "xffl/checkpoint/manifest.h"
 #include "xffl/remote/session.h"
-#include "xffl/transfer/checked_files.h"
 
 namespace xffl::transfer {
 
@@ -39,6 +44,52 @@ using OnProgress = std::function<void(const Progress&)>;
 
 struct Result {
   uint64_t moved_bytes = 0;  // sent or received by this call
+};
+
+/// The smoothed rate and the remaining time of a transfer, for display. The caller passes the time.
+/// Not thread-safe.
+class RateMeter {
+ public:
+  using Time = std::chrono::nanoseconds;  // monotonic, from any fixed start
+
+  /// `fade` is the time constant of the exponential average.
+  explicit RateMeter(Time fade = std::chrono::seconds(8)) : fade_(fade) {}
+
+  void add(Time now, const Progress& progress);
+  /// Moved bytes per second; 0 before the second add(). Bytes that were already present do not
+  /// count.
+  double bytes_per_second() const;
+  /// Empty while the rate is zero or unknown.
+  std::optional<std::chrono::seconds> time_left() const;
+
+ private:
+  Time fade_;
+  std::optional<Time> last_;
+  Progress progress_;
+  double seconds_ = 0;  // weighted sums; the rate is their ratio
+  double bytes_ = 0;
+};
+
+/// The local files that match their manifest, so that a model pushed to several facilities is
+/// hashed once. Thread-safe.
+class CheckedFiles {
+ public:
+  /// Calls `check` unless an earlier call for `content_key` returned true. A second caller waits
+  /// while the first one checks. Equal keys mean equal content. Passes on the exception of `check`;
+  /// after an exception or a false result the next caller checks again.
+  void once(const std::string& content_key, const std::function<bool()>& check);
+
+  /// Records that this process hashed the files of `folder` while it wrote them, and that they
+  /// match `manifest`. push() does not hash them again until a file is modified.
+  void note(const std::filesystem::path& folder, const checkpoint::Manifest& manifest);
+
+ private:
+  struct Entry {
+    std::mutex mutex;
+    bool verified = false;
+  };
+  std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<Entry>> entries_;
 };
 
 /// Uploads the files of `manifest` from the local folder `from` to `to` at the facility.

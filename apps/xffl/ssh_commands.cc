@@ -4,16 +4,28 @@
 #include <memory>
 
 #include "commands.h"
+#include "project.h"
 #include "terminal.h"
+#include "xffl/base/clock.h"
 #include "xffl/base/error.h"
+#include "xffl/base/log.h"
 #include "xffl/config/load.h"
 #include "xffl/facility/services.h"
 #include "xffl/remote/ssh.h"
+#include "xffl/run/log_in.h"
 
 namespace xffl {
 namespace {
 
-struct Flags {
+const config::Facility& ssh_facility(const config::Experiment& experiment,
+                                     const std::string& name) {
+  const config::Facility& facility = experiment.facility(FacilityName(name));
+  if (facility.access != config::AccessKind::kSsh)
+    throw Error(ErrorKind::kConfig, "the facility " + name + " has no SSH access (access: local)");
+  return facility;
+}
+
+struct TrustFlags {
   std::filesystem::path project = ".";
   std::string facility;
   std::vector<std::string> fingerprints;  // --yes
@@ -52,7 +64,7 @@ void show(const std::vector<remote::HostKey>& pinned, const remote::HostKey& key
   std::fflush(stdout);
 }
 
-bool accepted(const Flags& flags, const remote::HostKey& key) {
+bool accepted(const TrustFlags& flags, const remote::HostKey& key) {
   if (!flags.fingerprints.empty())
     return std::find(flags.fingerprints.begin(), flags.fingerprints.end(), key.fingerprint) !=
            flags.fingerprints.end();
@@ -63,7 +75,7 @@ bool accepted(const Flags& flags, const remote::HostKey& key) {
              true) == "yes";
 }
 
-void trust_one(const Flags& flags, const Route& route) {
+void trust_one(const TrustFlags& flags, const Route& route) {
   const auto pinned = remote::trusted_keys(route.settings, route.host);
   const remote::HostKey key = remote::fetch_host_key(route.settings, route.host, login_prompt());
   const bool known = std::any_of(pinned.begin(), pinned.end(),
@@ -84,12 +96,9 @@ void trust_one(const Flags& flags, const Route& route) {
   std::printf("pinned in %s\n", route.settings.known_hosts.c_str());
 }
 
-void trust(const Flags& flags) {
+void trust(const TrustFlags& flags) {
   const config::Experiment experiment = config::load_experiment(flags.project);
-  const config::Facility& facility = experiment.facility(FacilityName(flags.facility));
-  if (facility.access != config::AccessKind::kSsh)
-    throw Error(ErrorKind::kConfig,
-                "the facility " + flags.facility + " has no SSH access (access: local)");
+  const config::Facility& facility = ssh_facility(experiment, flags.facility);
   std::vector<Route> routes =
       routes_of(facility::ssh_settings(facility, experiment.project_folder));
   for (Route& route : routes_of(facility::transfer_settings(facility, experiment.project_folder)))
@@ -107,10 +116,45 @@ void trust(const Flags& flags) {
   if (problem) throw *problem;
 }
 
-}  // namespace
+std::string ask(const std::string& prompt, bool echo) {
+  return ask_on_terminal(log::printable(prompt, 1000), echo);
+}
 
-void add_trust_command(CLI::App& app) {
-  auto flags = std::make_shared<Flags>();
+void log_in_to(const remote::SshSettings& settings) {
+  const auto session = remote::log_in(settings, ask);
+  std::string account = settings.user;
+  if (settings.shell) {
+    const auto result = session->run({"hostname"}, "", std::chrono::seconds(60), {});
+    account += " at " + log::printable(result.out.substr(0, result.out.find('\n')), 100);
+  }
+  std::printf("logged in: %s\n", account.c_str());
+}
+
+// A coordinator that waits for this log-in makes the connection, keeps it and continues.
+bool log_in_for_run(const ProjectOptions& options, const FacilityName& facility) {
+  const auto newest = history::latest_run(options.runs());
+  if (options.run.empty() && !newest) return false;
+  const history::RunFolder folder(options.runs(),
+                                  options.run.empty() ? *newest : RunName(options.run));
+  if (!run::log_in_through_coordinator(folder, facility, ask)) return false;
+  std::printf("logged in: the coordinator of run %s continues\n", folder.run().str().c_str());
+  return true;
+}
+
+void login(const ProjectOptions& options, const std::string& name) {
+  const config::Experiment experiment = config::load_experiment(options.project);
+  const config::Facility& facility = ssh_facility(experiment, name);
+  const auto settings = facility::ssh_settings(facility, experiment.project_folder);
+  if (log_in_for_run(options, facility.name)) return;
+  log_in_to(settings);
+  if (!facility.transfer.hosts.empty())
+    log_in_to(facility::transfer_settings(facility, experiment.project_folder));
+  if (const auto end = remote::credential_expiry(settings))
+    std::printf("the certificate is valid until %s\n", format_utc(*end).c_str());
+}
+
+void add_trust(CLI::App& app) {
+  auto flags = std::make_shared<TrustFlags>();
   CLI::App* command = app.add_subcommand(
       "trust", "show the host keys of a facility, and pin them after confirmation");
   command->add_option("facility", flags->facility, "its name in xffl.yaml")->required();
@@ -120,6 +164,27 @@ void add_trust_command(CLI::App& app) {
       "for scripts: trust only the key with this fingerprint, \"SHA256:...\"; once for "
       "each host");
   command->callback([flags] { trust(*flags); });
+}
+
+void add_login(CLI::App& app) {
+  struct Flags {
+    ProjectOptions options;
+    std::string facility;
+  };
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand(
+      "login",
+      "log in to a facility; asks its questions (password, one-time code) on the terminal");
+  command->add_option("facility", flags->facility, "its name in xffl.yaml")->required();
+  add_project_options(command, flags->options);
+  command->callback([flags] { login(flags->options, flags->facility); });
+}
+
+}  // namespace
+
+void add_ssh_commands(CLI::App& app) {
+  add_trust(app);
+  add_login(app);
 }
 
 }  // namespace xffl

@@ -1,14 +1,71 @@
-#include "slurm_parser.h"
+#include "slurm_commands.h"
 
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <span>
+#include <sstream>
 
+#include "xffl/base/error.h"
 #include "xffl/base/log.h"
 
 namespace xffl::submit {
 namespace {
+
+// The formats of squeue and sacct, and the line that ends a complete answer.
+constexpr std::string_view kQueueFormat = "%A|%j|%T|%S|%L|%Z|%N|%r";
+constexpr std::string_view kAccountingFields = "JobIDRaw,JobName,State,NodeList,WorkDir";
+constexpr std::string_view kEndMark = "xffl-end";
+
+// Slurm commands run in the C locale and without the environment variables that change their effect
+// or output, which a log-in shell may set.
+constexpr auto kSubmitVariables = std::to_array<std::string_view>({
+    "SBATCH_ARRAY_INX",
+    "SBATCH_DEBUG",
+    "SBATCH_GET_USER_ENV",
+    "SBATCH_IGNORE_PBS",
+    "SBATCH_TEST_ONLY",
+    "SBATCH_WAIT",
+    "SBATCH_WAIT_ALL_NODES",
+    "SLURM_CLUSTERS",
+});
+constexpr auto kQueueVariables = std::to_array<std::string_view>({
+    "SQUEUE_ACCOUNT",    "SQUEUE_ACCOUNTS",     "SQUEUE_ALL",       "SQUEUE_ARRAY",
+    "SQUEUE_FEDERATION", "SQUEUE_FORMAT",       "SQUEUE_FORMAT2",   "SQUEUE_LICENSES",
+    "SQUEUE_LOCAL",      "SQUEUE_NAMES",        "SQUEUE_PARTITION", "SQUEUE_PRIORITY",
+    "SQUEUE_QOS",        "SQUEUE_SIBLING",      "SQUEUE_SORT",      "SQUEUE_STATES",
+    "SQUEUE_USERS",      "SLURM_CLUSTERS",      "SACCT_FORMAT",     "SACCT_LOCAL",
+    "SACCT_FEDERATION",  "SCANCEL_ACCOUNT",     "SCANCEL_BATCH",    "SCANCEL_CTLD",
+    "SCANCEL_FULL",      "SCANCEL_INTERACTIVE", "SCANCEL_NAME",     "SCANCEL_PARTITION",
+    "SCANCEL_QOS",       "SCANCEL_STATE",       "SCANCEL_USER",     "SCANCEL_VERBOSE",
+    "SCANCEL_WCKEY",
+});
+
+std::vector<std::string> environment(std::span<const std::string_view> without,
+                                     const char* times = "%s") {
+  std::vector<std::string> argv{"env"};
+  for (const std::string_view variable : without) {
+    argv.emplace_back("-u");
+    argv.emplace_back(variable);
+  }
+  argv.emplace_back("LC_ALL=C");
+  argv.emplace_back("SLURM_TIME_FORMAT=" + std::string(times));
+  return argv;
+}
+
+void append(std::vector<std::string>& argv, std::vector<std::string> more) {
+  for (std::string& argument : more) argv.push_back(std::move(argument));
+}
+
+void append_cluster(std::vector<std::string>& argv, const std::string& cluster) {
+  if (!cluster.empty()) argv.push_back("--clusters=" + cluster);
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string list;
+  for (const std::string& name : names) list += (list.empty() ? "" : ",") + name;
+  return list;
+}
 
 constexpr size_t kMaxIdDigits = 18;
 constexpr size_t kMaxTextBytes = 2000;
@@ -18,10 +75,6 @@ std::optional<int64_t> read_integer(std::string_view text) {
   const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool whole = problem == std::errc() && end == text.data() + text.size() && value >= 0;
   return whole ? std::optional(value) : std::nullopt;
-}
-
-bool is_digits(std::string_view text) {
-  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
 std::string_view trim(std::string_view text) {
@@ -70,8 +123,6 @@ Submission read_accepted(std::string_view out) {
   if (!is_slurm_id(id) || cluster.find_first_not_of(kName) != std::string_view::npos) return {};
   return {Submission::Kind::kAccepted, std::string(id), {}};
 }
-
-using Texts = std::span<const std::string_view>;
 
 // The request may have reached the controller: a job may exist or still appear.
 constexpr auto kUnknownOutcome = std::to_array<std::string_view>({
@@ -177,7 +228,7 @@ constexpr auto kTemporary = std::to_array<std::string_view>({
     "error creating file",
 });
 
-bool contains_any(std::string_view text, Texts parts) {
+bool contains_any(std::string_view text, std::span<const std::string_view> parts) {
   return std::any_of(parts.begin(), parts.end(), [&](std::string_view part) {
     return text.find(part) != std::string_view::npos;
   });
@@ -267,10 +318,77 @@ bool is_held(std::string_view reason) {
   return contains_any(letters, kHolds);
 }
 
+// $1 is the folder of the attempt that has reported. Listing the folder makes a shared file system
+// ask its server for the newest names.
+constexpr const char* kEnter = R"sh(cd -- "$1" 2>/dev/null || { echo none; exit 0; }
+: stay.*
+)sh";
+
+// $2 is the job id by the journal, $3 the next attempt's folder, $4 "wait" or "".
+constexpr const char* kTake = R"sh(if [ ! -e stay.taken ]; then
+  [ -e stay.planned ] || [ -e stay.offered ] || { echo none; exit 0; }
+  read -r owner _ 2>/dev/null <claim/owner
+  if [ "$owner" = "$2" ]; then
+    cat >"$3/job.sh.part" && mv -f -- "$3/job.sh.part" "$3/job.sh" || exit 1
+    [ "$4" = wait ] || mv stay.planned stay.closed 2>/dev/null
+    mv stay.offered stay.taken 2>/dev/null
+  else
+    mv stay.planned stay.closed 2>/dev/null || mv stay.offered stay.closed 2>/dev/null
+  fi
+fi
+if [ -e stay.taken ]; then echo taken
+elif [ -e stay.planned ] || [ -e stay.offered ]; then echo planned
+else echo none; fi
+)sh";
+
+constexpr const char* kRelease =
+    "mv stay.planned stay.closed 2>/dev/null || mv stay.offered stay.closed 2>/dev/null\n"
+    "exit 0\n";
+
 }  // namespace
 
+std::vector<std::string> submit_command(const std::vector<std::string>& options, bool test_only) {
+  // The user reads the answer of --test-only: its start is in the site's local time.
+  std::vector<std::string> argv = environment(kSubmitVariables, test_only ? "standard" : "%s");
+  append(argv, {"sbatch", "--parsable"});
+  if (test_only) argv.emplace_back("--test-only");
+  append(argv, options);
+  return argv;
+}
+
+std::vector<std::string> queue_command(const std::vector<std::string>& names,
+                                       const std::string& cluster) {
+  // The shell runs three commands in order; its arguments are the argv of squeue.
+  std::vector<std::string> argv = environment(kQueueVariables);
+  append(argv, {"sh", "-c", "date +%s && \"$@\" && echo " + std::string(kEndMark), "sh", "squeue",
+                "--noheader", "--me", "--states=all", "--name=" + joined(names),
+                "--format=" + std::string(kQueueFormat)});
+  append_cluster(argv, cluster);
+  return argv;
+}
+
+std::vector<std::string> accounting_command(const std::vector<std::string>& names,
+                                            const std::string& cluster) {
+  std::vector<std::string> argv = environment(kQueueVariables);
+  append(argv, {"sh", "-c", "\"$@\" && echo " + std::string(kEndMark), "sh", "sacct", "--noheader",
+                "--parsable2", "--allocations", "--starttime=now-30days", "--name=" + joined(names),
+                "--format=" + std::string(kAccountingFields)});
+  append_cluster(argv, cluster);
+  return argv;
+}
+
+std::vector<std::string> cancel_command(const std::string& id, const std::string& name,
+                                        const std::string& cluster) {
+  std::vector<std::string> argv = environment(kQueueVariables);
+  append(argv, {"scancel", "--me", "--name=" + name});
+  append_cluster(argv, cluster);
+  argv.push_back(id);
+  return argv;
+}
+
 bool is_slurm_id(std::string_view text) {
-  return is_digits(text) && text.size() <= kMaxIdDigits && text.front() != '0';
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos &&
+         text.size() <= kMaxIdDigits && text.front() != '0';
 }
 
 Submission read_submission(const remote::CommandResult& answer) {
@@ -306,6 +424,23 @@ std::optional<std::chrono::seconds> read_time_left(std::string_view text) {
     begin = end + 1;
   }
   return parts >= 2 ? std::optional(std::chrono::seconds(seconds)) : std::nullopt;
+}
+
+std::optional<std::chrono::seconds> read_longest_walltime(std::string_view text,
+                                                          std::string_view partitions) {
+  const std::string wanted = "," + std::string(partitions) + ",";
+  std::optional<std::chrono::seconds> longest;
+  std::istringstream lines{std::string(text)};
+  for (std::string name, limit; lines >> name >> limit;) {
+    const bool is_default = name.ends_with('*');
+    if (is_default) name.pop_back();
+    if (partitions.empty() ? !is_default : wanted.find("," + name + ",") == std::string::npos)
+      continue;
+    const auto time = read_time_left(limit);
+    if (!time) return std::nullopt;
+    longest = std::max(longest.value_or(std::chrono::seconds(0)), *time);
+  }
+  return longest;
 }
 
 std::optional<std::vector<QueueRow>> read_queue(std::string_view text) {
@@ -368,5 +503,29 @@ JobStatus read_state(std::string_view text, std::string_view reason) {
   if (status.state == JobState::kPending && is_held(reason)) status.state = JobState::kHeld;
   return status;
 }
+
+std::vector<std::string> take_command(const KeptAllocation& kept, const RemotePath& next,
+                                      bool wait) {
+  return {"sh",           "-c",       std::string(kEnter) + kTake, "sh", kept.folder.str(),
+          kept.job.str(), next.str(), wait ? "wait" : ""};
+}
+
+TakeResult read_take_result(const remote::CommandResult& result) {
+  if (result.exit_code == 0) {
+    if (result.out == "taken\n") return TakeResult::kTaken;
+    if (result.out == "planned\n") return TakeResult::kPlanned;
+    if (result.out == "none\n") return TakeResult::kNone;
+  }
+  throw Error(ErrorKind::kRemote,
+              "it is unknown whether the kept allocation was taken: exit status " +
+                  std::to_string(result.exit_code) + ": " +
+                  log::printable(result.err.empty() ? result.out : result.err, 300));
+}
+
+std::vector<std::string> release_command(const KeptAllocation& kept) {
+  return {"sh", "-c", std::string(kEnter) + kRelease, "sh", kept.folder.str()};
+}
+
+RemotePath taken_file(const KeptAllocation& kept) { return kept.folder / "stay.taken"; }
 
 }  // namespace xffl::submit

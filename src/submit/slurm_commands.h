@@ -1,0 +1,109 @@
+// The commands that run at a facility with Slurm, and the parsers of their output. Pure functions.
+//
+// The parsers trust no output: a submission counts as accepted only for a bare job id, a squeue row
+// only when it has every field, and a state name that this version does not know gives
+// JobState::kUnknown.
+//
+// Kept allocations: a job that has reported keeps its nodes for the facility's next attempt. The
+// job and the coordinator communicate through the name of one file in the attempt's folder,
+// stay.<state>. Each side changes the state by renaming the file, so only one of two renames
+// succeeds. The file is empty.
+//
+//   planned   written by the job before it trains: the job will offer its allocation
+//   offered   written by the job after its report: the allocation waits for the next attempt
+//   taken     written by the coordinator: the job runs job.sh of the next attempt's folder
+//   closed    written by either side: the job ends
+//
+// The journal says which job owns the allocation. The job id in claim/owner, beside the file, can
+// only contradict the journal, not replace it.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "xffl/remote/session.h"
+#include "xffl/submit/scheduler.h"
+
+namespace xffl::submit {
+
+/// sbatch of the script on stdin.
+std::vector<std::string> submit_command(const std::vector<std::string>& options, bool test_only);
+/// The clock, then this user's jobs of `names` in any state; input of read_queue(). An empty
+/// `cluster` is the local one.
+std::vector<std::string> queue_command(const std::vector<std::string>& names,
+                                       const std::string& cluster);
+/// The accounting's jobs of `names` in the last 30 days; input of read_accounting().
+std::vector<std::string> accounting_command(const std::vector<std::string>& names,
+                                            const std::string& cluster);
+/// Cancels this user's job `id` if it has that name.
+std::vector<std::string> cancel_command(const std::string& id, const std::string& name,
+                                        const std::string& cluster);
+
+struct Submission {
+  enum class Kind {
+    kAccepted,
+    kRejected,  // the request is wrong; no job exists
+    kDeferred,  // a temporary reason; no job exists
+    kUnknown,   // a job may exist
+  };
+  Kind kind = Kind::kUnknown;
+  std::string id;    // kAccepted only: digits
+  std::string text;  // Slurm's message, printable, on one line
+};
+Submission read_submission(const remote::CommandResult& answer);
+
+/// Classifies a failed sbatch by Slurm's error message `text` (src/common/slurm_errno.c, versions
+/// 20 to 24); an unknown message gives kUnknown.
+Submission::Kind classify_rejection(std::string_view text, int exit_code);
+
+struct QueueRow {
+  std::string id, name, folder;
+  JobStatus status;
+  // False for a rejected submission, which Slurm shows for a while as a failed job without nodes.
+  bool had_nodes = false;
+};
+
+/// Parses "<seconds since 1970>\n", rows, and the end mark. Malformed rows are skipped. Empty when
+/// the clock or the end mark is missing.
+std::optional<std::vector<QueueRow>> read_queue(std::string_view text);
+/// Parses rows and the end mark. A job that has not ended is kUnknown: only squeue is asked about
+/// running jobs.
+std::optional<std::vector<QueueRow>> read_accounting(std::string_view text);
+
+/// Parses the name of a job state; `reason` is that of a pending job.
+JobStatus read_state(std::string_view text, std::string_view reason);
+
+/// Parses the remaining walltime: "4-03:00:00", "59:59"; empty for UNLIMITED, NOT_SET and others.
+std::optional<std::chrono::seconds> read_time_left(std::string_view text);
+
+/// Parses lines "<partition> <walltime>" of sinfo. Returns the longest walltime of `partitions`
+/// (separated by commas; empty: the default partition, marked '*'); empty when one of them is
+/// unlimited or none is listed.
+std::optional<std::chrono::seconds> read_longest_walltime(std::string_view text,
+                                                          std::string_view partitions);
+
+/// True for a Slurm job id: digits without a leading zero.
+bool is_slurm_id(std::string_view text);
+
+enum class TakeResult {
+  kNone,     // no allocation is kept, or will be
+  kPlanned,  // the job has not offered its allocation yet
+  kTaken,    // by this command or an earlier one
+};
+
+/// Writes stdin to job.sh in `next`, then takes the allocation. With `wait` a planned allocation
+/// stays planned; without, it is closed.
+std::vector<std::string> take_command(const KeptAllocation& kept, const RemotePath& next,
+                                      bool wait);
+/// Parses the output of take_command(). Throws kRemote for any other output: the allocation may
+/// have been taken.
+TakeResult read_take_result(const remote::CommandResult& result);
+/// Closes an allocation that is planned or offered; prints nothing.
+std::vector<std::string> release_command(const KeptAllocation& kept);
+/// The file that exists if and only if the allocation was taken.
+RemotePath taken_file(const KeptAllocation& kept);
+
+}  // namespace xffl::submit
