@@ -2,8 +2,8 @@
 //
 // An event says what happened; its scope says to which round, facility and attempt. The store keeps
 // both as a row {kind, round, facility, attempt, payload}. encode() and decode() are the only code
-// that knows the names of kinds and of payload fields; docs/reference/formats.md lists them, and a
-// test compares that list with event_fields().
+// that knows the names of kinds and of payload fields; docs/reference/journal_events.md lists them,
+// and a test compares that list with event_fields().
 //
 // Names on disk never change: journals of earlier releases are read by this code. A field that
 // an earlier release did not write is optional here, and an absent field stays absent when the
