@@ -93,7 +93,7 @@ class WholeRehearsal(unittest.TestCase):
             self.assertIn(record["status"], STATUSES)
             self.assertTrue(record["status"] == "passed" or record["reason"] or record.get("aims"), record)
 
-    def test_the_exit_code_tells_the_truth(self):
+    def test_the_exit_code_matches_the_results(self):
         self.assertNotIn("failed", [record["status"] for record in self.records])
         incomplete = [record["name"] for record in self.records
                       if record["status"] == "missed" or (record["status"] != "passed" and not record["optional"])]
@@ -152,7 +152,7 @@ class WholeRehearsal(unittest.TestCase):
         with tarfile.open(self.check.out / "details.tar") as archive:
             self.assertLessEqual({"pure_bf16_batch_4.metrics.jsonl", "pure_bf16_batch_4.err", "hf_eager.err"}, set(archive.getnames()))
 
-    def test_what_has_passed_is_not_measured_again(self):
+    def test_passed_measurements_are_not_repeated(self):
         again = Check(self.check.state.parent, out="again")
         began = time.monotonic()
         self.assertEqual(again.run("--stage", 2, "--continue"), 0, again.output)
@@ -213,7 +213,7 @@ class Kills(CheckTest):
             self.assertLess(time.monotonic(), end, "a program of the killed check still runs")
             time.sleep(0.05)
 
-    def test_a_model_that_was_not_finished_is_made_anew(self):
+    def test_an_unfinished_model_is_made_again(self):
         self.assert_code(0, "--only", "generate")
         (marker,) = (self.check.state / "models").glob("*/made.json")
         marker.unlink()
@@ -221,7 +221,7 @@ class Kills(CheckTest):
         weights.write_bytes(weights.read_bytes()[:1000])
         self.assert_code(0, "--only", "generate")
 
-    def test_a_check_that_is_told_to_stop_says_what_it_left_out(self):
+    def test_a_stopped_check_lists_the_skipped_measurements(self):
         process = subprocess.Popen(self.check.command("--stage", 2, "--fault", "hang", "--only", "generate"), env=self.check.environment,
                                    stdout=subprocess.PIPE, text=True)
         end = time.monotonic() + 60

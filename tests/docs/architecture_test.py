@@ -51,7 +51,7 @@ def reachable(start: str, arrows: dict[str, set[str]]) -> set[str]:
 
 
 class Architecture(unittest.TestCase):
-    def test_the_diagram_shows_what_modules_may_include(self):
+    def test_the_diagram_shows_the_allowed_includes(self):
         drawn = {}
         for left, right in edges():
             drawn.setdefault(left, set()).add(right)

@@ -1,6 +1,6 @@
 """Every command in README.md, docs/user and docs/operator has subcommands and flags that exist; blocks marked <!-- run --> run.
 
-    commands_test.py BIN    the folder of the programs; a program that is not built there is left out, and said so
+    commands_test.py BIN    the folder of the programs; a program that is not built there is skipped with a message
 """
 import functools
 import os
@@ -17,7 +17,7 @@ from pages import ROOT, blocks, name, pages, prose
 BIN = ROOT / "build/dev/bin"
 PROGRAMS = ("xffl", "xffl-train", "xffl-tokenize")
 MINIMAL = "project: p\nmodel: m\ntraining: {steps_per_round: 1}\n"
-PASSED_ON = {"--arguments", "--"}  # what follows belongs to another program
+PASSED_ON = {"--arguments", "--"}  # the following words belong to another program
 
 
 def documented_pages():
@@ -31,7 +31,7 @@ def is_built(program: str) -> bool:
 
 
 class Help:
-    """What --help of a command says: its subcommands, its options and which of these take values."""
+    """The content of a command's --help: subcommands, options, and the options that take values."""
 
     def __init__(self, text: str):
         self.subcommands, self.options, self.takes_arguments, section = set(), {}, False, ""
@@ -58,7 +58,7 @@ def help_of(program: str, path: tuple[str, ...]) -> Help:
 
 
 def problem_of(words: list[str]) -> str:
-    """What is wrong with a command line of one of our programs; "" when it parses."""
+    """The error in a command line of one of our programs; "" when it parses."""
     program, words = words[0], words[1:]
     path: tuple[str, ...] = ()
     at = 0
@@ -99,7 +99,7 @@ def problem_of_script(words: list[str]) -> str:
 
 
 def commands_of(text: str) -> list[list[str]]:
-    """The commands of a block of shell lines, as words; what stands in here-documents is left out."""
+    """The commands of a block of shell lines, as words, without the content of here-documents."""
     text = re.sub(r"<<'?(\w+)'?\n.*?\n\1(?=\n|$)", "", text, flags=re.S).replace("\\\n", " ")
     found = []
     for line in text.splitlines():
@@ -157,7 +157,7 @@ class Commands(unittest.TestCase):
                     found += [(f"{name(page)}:{line}", words) for words in commands_of(plain)]
         self.check(found, 60)
 
-    def test_that_are_wrong_are_noticed(self):
+    def test_errors_are_noticed(self):
         for line in ("xffl statuss", "xffl run --runn 3", "xffl status extra", "xffl journal mend", "xffl run --workdir",
                      "scripts/quickstart.sh && scripts/nothing.sh", "scripts/test_report.py --nonsense"):
             self.assertTrue(any(problem(words) for words in commands_of(line)), line)
@@ -214,7 +214,7 @@ class Runs(unittest.TestCase):
                         needed.add("xffl-train")
                     if missing := [program for program in needed if not is_built(program)]:
                         print(f"{name(page)}:{block.line}: not run, as {', '.join(missing)} is not built")
-                        break  # what follows builds upon it
+                        break  # the following commands depend on it
                     self.run_block(block, folder)
                     ran += 1
         self.assertGreater(ran, 0)

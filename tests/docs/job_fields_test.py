@@ -9,7 +9,7 @@ import unittest
 
 from pages import ROOT, table_rows
 
-# What one row describes with its inner keys, written {a, b} in its second cell.
+# Fields that one row describes with its inner keys, written {a, b} in its second cell.
 WHOLE = {"base_model_packed", "validation", "training.schedule", "training.lora", "training.groups", "training.pipeline"}
 
 

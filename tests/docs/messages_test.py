@@ -61,7 +61,7 @@ class Messages(unittest.TestCase):
             (7, "print", "xffl: ..."),
             (8, "help", 'folder to "create"')])
 
-    def test_that_do_not_exist_are_noticed(self):
+    def test_missing_messages_are_noticed(self):
         self.assertFalse(exists("the run ... was lost", ["the run ... is taken"]))
         self.assertTrue(exists("run ... is", ["the run ... is taken"]))
 

@@ -26,17 +26,6 @@ void set_up(Project& project, const std::string& policy = "") {
 
 const Lines kOnceEach = {"alba 1 1", "alba 2 1", "brno 1 1"};  // round 2 is the evaluation
 
-bool ends(const std::string& job_id) {
-  const pid_t pid = std::stoi(job_id);
-  for (int i = 0; i < 400 && process_start_ticks(pid); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  return !process_start_ticks(pid);
-}
-
-std::string job_of_the_evaluation(const Project& project) {
-  return project.history().rounds.at(2).facilities.at(FacilityName("alba")).current()->job_id;
-}
-
 TEST(Evaluation, EvaluatesTheLastModelOnce) {
   Project project;
   set_up(project);
@@ -128,14 +117,14 @@ TEST(Evaluation, CanBeTurnedOffBeforeAndWhileItRuns) {
   auto run = project.start_run();
   ASSERT_TRUE(project.await_events("submitted", 3));
   run.kill();
-  const std::string job = job_of_the_evaluation(project);
+  const std::string job = project.jobs("alba").back();
   EXPECT_NE(project.xffl({"status", "-p", project.path().string()}).out.find("measuring"),
             std::string::npos);
   set_up(project, ", evaluate_last: false");
   const ProcessResult finished = project.run();
   EXPECT_EQ(finished.exit_code, 0) << finished.err;
   EXPECT_TRUE(project.history().completed);
-  EXPECT_TRUE(ends(job)) << "the evaluation's job still runs";
+  EXPECT_TRUE(test::job_ends(job)) << "the evaluation's job still runs";
 }
 
 TEST(Evaluation, IsCancelledWithItsRun) {
@@ -146,7 +135,7 @@ TEST(Evaluation, IsCancelledWithItsRun) {
   ASSERT_TRUE(project.await_events("submitted", 3));
   EXPECT_EQ(project.xffl({"cancel", "-p", project.path().string()}).exit_code, 0);
   EXPECT_EQ(run.finish(), exit_code(ErrorKind::kFailed));
-  EXPECT_TRUE(ends(job_of_the_evaluation(project))) << "the evaluation's job still runs";
+  EXPECT_TRUE(test::job_ends(project.jobs("alba").back())) << "the evaluation's job still runs";
   EXPECT_EQ(project.history().done().rounds_published, 1);
 }
 

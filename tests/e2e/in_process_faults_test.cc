@@ -41,7 +41,7 @@ class ForgetfulScheduler final : public ForwardingScheduler {
 };
 
 TEST_F(InProcessFederation, AForgottenCancellationIsRepeated) {
-  project_.set_policy("{on_missing: skip, quorum: 1, deadline: 3s, poll_interval: 20ms}");
+  project_.set_policy("{on_missing: skip, quorum: 1, deadline: 8s, poll_interval: 20ms}");
   project_.set_rounds(1);
   project_.set_hold();
   project_.write_config();

@@ -65,7 +65,7 @@ TEST_F(InProcessFederation, AnUpdateMayBecomeVisibleAfterItsReport) {
 // The round continues without a facility whose job could not be cancelled; the end of the run
 // cancels the job.
 TEST_F(InProcessFederation, NoJobIsLeftBehind) {
-  project_.set_policy("{on_missing: skip, quorum: 1, deadline: 3s, poll_interval: 20ms}");
+  project_.set_policy("{on_missing: skip, quorum: 1, deadline: 8s, poll_interval: 20ms}");
   project_.set_rounds(1);
   project_.set_hold();
   project_.write_config();
@@ -108,9 +108,8 @@ TEST_F(InProcessFederation, AJobThatEndsDuringAPollIsFetchedAtOnce) {
       return !rounds.empty() &&
              std::filesystem::exists(folder / rounds.at(0) / "a1/out/report.json");
     };
-    for (int i = 0; i < 600 && !reported(); ++i) std::this_thread::sleep_for(milliseconds(50));
-    EXPECT_TRUE(reported()) << folder;
-    std::this_thread::sleep_for(milliseconds(500));  // until the job has ended
+    EXPECT_TRUE(await(reported)) << folder;
+    EXPECT_TRUE(job_ends(project_.jobs("brno").at(0)));
     return false;
   };
   EXPECT_EQ(run().rounds_published, 1);

@@ -54,10 +54,8 @@ TEST_F(MissingEvidence, AnInvisibleFinishedTrainingIsKept) {
     if (!hidden.empty()) return false;
     round = facility_folder("brno") / names_in(facility_folder("brno"), "r0001").at(0);
     project_.release("brno");
-    for (int i = 0; i < 1200 && !fs::exists(report()); ++i)
-      std::this_thread::sleep_for(milliseconds(50));
-    EXPECT_TRUE(fs::exists(report()));
-    std::this_thread::sleep_for(milliseconds(500));  // until the job has ended
+    EXPECT_TRUE(await([&] { return fs::exists(report()); }));
+    EXPECT_TRUE(job_ends(project_.jobs("brno").at(0)));
     hidden = round.string() + ".hidden";
     fs::rename(round, hidden);
     return true;

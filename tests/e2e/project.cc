@@ -161,12 +161,15 @@ int Project::count_events(const std::string& kind) const {
 }
 
 bool Project::await_events(const std::string& kind, int count, std::chrono::seconds timeout) const {
-  const auto ends = std::chrono::steady_clock::now() + timeout;
-  while (count_events(kind) < count) {
-    if (std::chrono::steady_clock::now() > ends) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(30));
-  }
-  return true;
+  return await([&] { return count_events(kind) >= count; }, timeout);
+}
+
+std::vector<std::string> Project::jobs(const std::string& facility) const {
+  std::vector<std::string> ids;
+  for (const history::StoredEvent& event : events())
+    if (event.kind == "submitted" && event.facility == facility)
+      ids.push_back(parse_json(event.payload, "submitted").at("job_id").get<std::string>());
+  return ids;
 }
 
 history::RunState Project::history(const std::string& run) const {
@@ -192,6 +195,10 @@ std::vector<std::string> Project::trainings() const {
 void Project::forget_runs() const {
   for (const char* name : {"runs", "work"}) fs::remove_all(path() / name);
   for (const auto& [name, place] : placements_) fs::remove(place.trainings_here);
+}
+
+bool job_ends(const std::string& job_id) {
+  return await([pid = std::stoi(job_id)] { return !process_start_ticks(pid); });
 }
 
 void flip_byte(const fs::path& file, std::streamoff offset) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/await.h"
 #include "support/temp_dir.h"
 #include "xffl/base/process.h"
 #include "xffl/history/run_state.h"
@@ -84,7 +85,7 @@ class Project {
 
   /// Runs `xffl ARGS...` to its end.
   ProcessResult xffl(std::vector<std::string> args, std::map<std::string, std::string> env = {},
-                     std::chrono::seconds timeout = std::chrono::seconds(60)) const;
+                     std::chrono::seconds timeout = std::chrono::seconds(180)) const;
   ProcessResult run(std::map<std::string, std::string> env = {}) const {
     return xffl({"run", "-p", path().string()}, env);
   }
@@ -95,6 +96,8 @@ class Project {
   bool await_events(const std::string& kind, int count,
                     std::chrono::seconds timeout = std::chrono::seconds(120)) const;
 
+  /// The ids of a facility's submitted jobs.
+  std::vector<std::string> jobs(const std::string& facility) const;
   /// Empty while there is no journal.
   std::vector<history::StoredEvent> events(const std::string& run = "0001") const;
   int count_events(const std::string& kind) const;
@@ -120,6 +123,8 @@ class Project {
   bool held_ = false;
 };
 
+/// Waits until the process of a local job has ended; false after a time limit.
+bool job_ends(const std::string& job_id);
 /// Damages one byte of a file; its size stays.
 void flip_byte(const std::filesystem::path& file, std::streamoff offset);
 /// Each training of three rounds, once, in its first attempt.

@@ -239,8 +239,7 @@ TEST(Signal, EndsAWaitForASilentHost) {
     const std::string log = read_file(project.log(), 100'000);
     return log.rfind("a second signal") != log.find("a second signal");
   };
-  for (int i = 0; i < 300 && !second_signal(); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_TRUE(test::await(second_signal));
   again.signal(SIGINT);
   EXPECT_EQ(again.finish(std::chrono::seconds(60)), 130) << "the second one is obeyed at once";
 }
@@ -261,13 +260,9 @@ TEST(SecondCoordinator, IsRejectedWithTheFirstOnesName) {
 }
 
 void expect_jobs_ended(const Project& project) {
-  for (const history::StoredEvent& event : project.events()) {
-    if (event.kind != "submitted") continue;
-    const pid_t pid = std::stoi(event.payload.substr(event.payload.find(':') + 2));
-    for (int i = 0; i < 400 && process_start_ticks(pid); ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    EXPECT_FALSE(process_start_ticks(pid)) << event.facility << "'s job still runs";
-  }
+  for (const char* name : {"alba", "brno"})
+    for (const std::string& job : project.jobs(name))
+      EXPECT_TRUE(test::job_ends(job)) << name << "'s job still runs";
 }
 
 test::StartedRun start_hanging_jobs(Project& project) {

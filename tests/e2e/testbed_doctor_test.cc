@@ -39,7 +39,7 @@ class DoctorProject : public TestbedProject {
     ASSERT_NE(at, std::string::npos) << from << " is not in\n" << text;
     write_file_atomic(path() / "xffl.yaml", text.replace(at, from.size(), to));
   }
-  void mend() const { write_file_atomic(path() / "xffl.yaml", whole_); }
+  void restore() const { write_file_atomic(path() / "xffl.yaml", whole_); }
   /// The output of doctor for alba.
   std::string doctor(int expected_code) const {
     const ProcessResult result = xffl({"doctor", "alba", "-p", path().string()});
@@ -51,7 +51,7 @@ class DoctorProject : public TestbedProject {
     return xffl({"plan", more, "-p", path().string()});
   }
   /// Creates a program at alba that prints `version`; returns its path.
-  std::string trainer_that_says(const std::string& version) const {
+  std::string trainer_with_version(const std::string& version) const {
     const std::string path = facility("alba").scratch + "/xffl-train";
     facility("alba").exec_as_user({"sh", "-c", "cat >\"$1\" && chmod 700 \"$1\"", "sh", path},
                                   "#!/bin/sh\necho " + version + "\n");
@@ -118,13 +118,14 @@ void expect_trainer_faults(const DoctorProject& project) {
   EXPECT_THAT(project.doctor_fails(),
               AllOf(HasSubstr("FAILED  trainer          /scratch/none/xffl-train does not start"),
                     HasSubstr("facilities.alba.trainer")));
-  project.edit(own, "trainer: {program: " + project.trainer_that_says("xffl-train 0.0.1") + "}");
+  project.edit(own, "trainer: {program: " + project.trainer_with_version("xffl-train 0.0.1") + "}");
   EXPECT_THAT(project.doctor(0),
               AllOf(ContainsRegex("warning trainer .*is 'xffl-train 0.0.1', and"),
                     HasSubstr("install xffl-train")));
   const auto program = [&](const std::string& data) {
-    project.edit(own, "trainer: {program: " + project.trainer_that_says("xffl-train " + version) +
-                          "}\n    training: {seed: 1}");
+    project.edit(own,
+                 "trainer: {program: " + project.trainer_with_version("xffl-train " + version) +
+                     "}\n    training: {seed: 1}");
     const std::string yaml = project.yaml();
     const size_t at = yaml.find(project.data("alba"));
     write_file_atomic(project.path() / "xffl.yaml",
@@ -144,12 +145,12 @@ void expect_slurm_faults(const DoctorProject& project) {
   EXPECT_THAT(project.doctor_fails(), AllOf(ContainsRegex("FAILED  allocation .*nvalid partition"),
                                             HasSubstr("correct account, partition")));
   EXPECT_THAT(project.plan().out, HasSubstr("REFUSED: "));
-  project.mend();
+  project.restore();
   project.edit(" time: 5m", " time: 30h");  // Slurm accepts the job and never starts it
   EXPECT_THAT(
       project.doctor(0),
       HasSubstr("warning walltime         slurm.time is 1800 min, the partition allows 60"));
-  project.mend();
+  project.restore();
   alba.stop_daemon("slurmctld");
   EXPECT_THAT(project.doctor_fails(),
               AllOf(ContainsRegex("FAILED  allocation .*nable to contact slurm controller"),
@@ -159,7 +160,7 @@ void expect_slurm_faults(const DoctorProject& project) {
 
 // A changed host key hides all other faults of the host.
 void expect_a_changed_host_key(const DoctorProject& project) {
-  project.mend();
+  project.restore();
   project.facility("alba").change_host_key();
   EXPECT_THAT(project.doctor_fails(),
               AllOf(HasSubstr("FAILED  host key         HOST KEY CHANGED"),

@@ -52,15 +52,7 @@ class TestbedKeptAllocation : public testing::Test {
     auto run = start();
     EXPECT_EQ(run.finish(), 0);
   }
-  /// The ids of a facility's submitted jobs.
-  static std::vector<std::string> jobs(const std::string& name) {
-    std::vector<std::string> ids;
-    for (const history::StoredEvent& event : project_->events()) {
-      if (event.kind != "submitted" || event.facility != name) continue;
-      ids.push_back(parse_json(event.payload, "submitted").at("job_id").get<std::string>());
-    }
-    return ids;
-  }
+  static std::vector<std::string> jobs(const std::string& name) { return project_->jobs(name); }
   static bool same(const std::vector<std::string>& ids) {
     return ids.size() == 3 && ids[0] == ids[1] && ids[1] == ids[2];
   }

@@ -4,7 +4,6 @@
 #include <functional>
 
 #include "e2e/project.h"
-#include "support/await.h"
 #include "support/testbed.h"
 
 namespace xffl::test {

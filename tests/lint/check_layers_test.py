@@ -1,4 +1,4 @@
-"""check_layers.py must find what it is there to find."""
+"""check_layers.py finds each kind of violation."""
 import pathlib
 import subprocess
 import sys
