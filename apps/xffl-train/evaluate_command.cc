@@ -38,14 +38,14 @@ std::string format_table(const EvaluateOptions& options, const train::Evaluation
 }  // namespace
 
 void evaluate_command(const CommonOptions& common, const EvaluateOptions& options) {
-  const std::optional<job::FloatType> precision = job::parse_float_type(options.precision);
+  const std::optional<job::FloatType> precision = parse_enum<job::FloatType>(options.precision);
   if (!precision)
     throw Error(ErrorKind::kUsage,
                 "--precision is '" + options.precision + "', expected fp32, bf16 or fp16");
   const Rank rank = set_up_rank(common);
   if (options.document_mask) train::use_attention_of_any_length(rank.device);
   job::TrainingSpec training;
-  training.sharding = job::parse_sharding(options.sharding).value();
+  training.sharding = parse_enum<job::Sharding>(options.sharding).value();
   train::LoadOptions load;
   load.device = rank.device;
   load.precision = *precision;

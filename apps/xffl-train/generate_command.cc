@@ -57,7 +57,7 @@ bool print_line(const Json& json) {
 }  // namespace
 
 void generate_command(const CommonOptions& common, const GenerateCommandOptions& options) {
-  const std::optional<job::FloatType> precision = job::parse_float_type(options.precision);
+  const std::optional<job::FloatType> precision = parse_enum<job::FloatType>(options.precision);
   if (!precision)
     throw Error(ErrorKind::kUsage,
                 "--precision is '" + options.precision + "', expected fp32 or bf16");

@@ -44,7 +44,7 @@ void set_up_process() {
 std::string version_line() { return "xffl-train " XFFL_VERSION " (torch " TORCH_VERSION ")"; }
 
 checkpoint::Dtype parse_dtype(const std::string& text) {
-  const std::optional<job::FloatType> type = job::parse_float_type(text);
+  const std::optional<job::FloatType> type = parse_enum<job::FloatType>(text);
   if (!type)
     throw Error(ErrorKind::kUsage, "--dtype is '" + text + "', expected fp32, bf16 or fp16");
   if (*type == job::FloatType::kBfloat16) return checkpoint::Dtype::kBF16;

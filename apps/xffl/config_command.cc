@@ -14,7 +14,6 @@
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
 #include "xffl/config/load.h"
-#include "xffl/config/presets.h"
 #include "xffl/config/settings.h"
 
 namespace xffl {

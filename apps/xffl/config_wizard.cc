@@ -6,7 +6,7 @@
 
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
-#include "xffl/config/presets.h"
+#include "xffl/config/settings.h"
 
 namespace xffl {
 namespace {

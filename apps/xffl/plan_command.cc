@@ -14,7 +14,6 @@
 #include "xffl/config/load.h"
 #include "xffl/facility/model_bytes.h"
 #include "xffl/facility/render.h"
-#include "xffl/facility/slurm_settings.h"
 #include "xffl/history/store.h"
 #include "xffl/run/federation.h"
 
@@ -68,7 +67,7 @@ std::string ask(const config::Facility& facility, facility::Services& services,
   if (facility.scheduler != config::SchedulerKind::kSlurm) return "a process on this machine";
   const auto session = services.connect(facility);
   const submit::TestOnly answer =
-      submit::test_only(*session, facility::slurm_settings(facility.slurm),
+      submit::test_only(*session, facility.slurm,
                         {script.job_name, script.script, script.folder}, {});
   return (answer.accepted ? "" : "REFUSED: ") + answer.answer;
 } catch (const Error& error) {

@@ -9,7 +9,6 @@
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/facility/render.h"
-#include "xffl/facility/slurm_settings.h"
 
 namespace xffl {
 namespace {
@@ -97,7 +96,7 @@ CheckResult check_allocation(const config::Experiment& experiment, const config:
                                               std::nullopt, services.programs);
   // The attempt's folder does not exist yet; --test-only needs any existing folder.
   const submit::TestOnly answer =
-      submit::test_only(session, facility::slurm_settings(facility.slurm),
+      submit::test_only(session, facility.slurm,
                         {script.job_name, script.script, facility.workdir}, {});
   const std::string message = log::printable(answer.answer, 300);
   if (answer.accepted) return {Severity::kOk, "allocation", message, ""};

@@ -123,7 +123,7 @@ EncodedDocument parse_labelled(const Document& line, uint64_t vocab_size) {
         std::all_of(mask.begin(), mask.end(), [](const Json& one) { return one == 1; });
     if (!all) row.fail("attention_mask", "masks tokens: leave padding out");
   }
-  row.refuse_other_keys();
+  row.reject_unknown_keys();
   return result;
 }
 

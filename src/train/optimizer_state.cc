@@ -13,7 +13,7 @@
 #include "xffl/base/log.h"
 #include "xffl/base/sha256.h"
 #include "xffl/job/job_report.h"
-#include "xffl/job/optimizer_names.h"
+#include "xffl/job/job_spec.h"
 #include "xffl/train/foreign_error.h"
 
 namespace xffl::train {
@@ -67,7 +67,7 @@ std::vector<UnitBuffers> OptimizerState::buffers() const {
 }
 
 fs::path OptimizerState::own_folder() const {
-  return fs::path(spec_.optimizer_path).parent_path() / job::optimizer_state_name(spec_.key);
+  return fs::path(spec_.optimizer_path).parent_path() / spec_.key.optimizer_state_name();
 }
 
 Json OptimizerState::description() const {

@@ -14,7 +14,7 @@
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
 #include "xffl/checkpoint/manifest.h"
-#include "xffl/job/model_failure.h"
+#include "xffl/job/job_spec.h"
 #include "xffl/llama/weights.h"
 #include "xffl/pack/packed_model.h"
 
@@ -134,7 +134,7 @@ void prepare_input_models(const job::JobSpec& spec) try {
 } catch (const Error& error) {
   if (error.kind() == ErrorKind::kRejected || error.kind() == ErrorKind::kCorrupt ||
       error.kind() == ErrorKind::kNotFound)
-    job::note_model_failure(job::model_failure_path(spec), error.what());
+    job::report_model_failure(spec.model_failure_path(), error.what());
   throw;
 }
 

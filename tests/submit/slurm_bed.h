@@ -13,7 +13,6 @@
 #include "job_script.h"
 #include "support/bed.h"
 #include "xffl/base/clock.h"
-#include "xffl/facility/slurm_settings.h"
 #include "xffl/remote/ssh.h"
 
 namespace xffl::submit {
@@ -56,7 +55,7 @@ class SlurmBed : public testing::Test {
     scheduler_ = coordinator();
   }
   std::shared_ptr<Scheduler> coordinator() {
-    SlurmSettings settings = facility::slurm_settings(facility_.slurm);
+    SlurmSettings settings = facility_.slurm;
     settings.command_timeout = milliseconds(30000);
     return make_slurm_scheduler(settings, session_, clock_);
   }

@@ -34,8 +34,8 @@ Rejection rejection_of(const std::function<void()>& body) {
 TEST(Slurm, ReportsPredictedStartAndRemainingTime) {
   SlurmBed bed;
   NEED(bed);
-  bed.settings.request.exclusive = true;
-  bed.settings.request.nodes = 2;
+  bed.settings.exclusive = true;
+  bed.settings.nodes = 2;
   const auto scheduler = bed.scheduler();
   const JobRequest first = bed.request("first", "until [ -e finish ]; do sleep 0.1; done");
   const JobRequest second = bed.request("second");
@@ -62,9 +62,9 @@ TEST(Slurm, RejectsInvalidRequestsAndDefersAtSubmitLimits) {
   SlurmBed bed({"--dbd", "--min-job-age", "2"});
   NEED(bed);
   const JobRequest job = bed.request("refused");
-  const auto refused = [&](const std::function<void(SlurmRequest&)>& change) {
+  const auto refused = [&](const std::function<void(SlurmSettings&)>& change) {
     const SlurmSettings before = bed.settings;
-    change(bed.settings.request);
+    change(bed.settings);
     const Rejection rejection = rejection_of([&] { bed.scheduler()->submit(job, {}); });
     bed.settings = before;
     EXPECT_EQ(rejection.kind, ErrorKind::kConfig) << rejection.text;
@@ -82,7 +82,7 @@ TEST(Slurm, RejectsInvalidRequestsAndDefersAtSubmitLimits) {
   EXPECT_FALSE(bed.exists(job, "starts"));
 
   // A submit limit passes by itself; the accounting knows jobs that the controller forgot.
-  bed.settings.request.qos = "single";
+  bed.settings.qos = "single";
   const auto scheduler = bed.scheduler();
   const JobRequest first = bed.request("first", "sleep 3"), second = bed.request("second");
   const JobId id = scheduler->submit(first, {});
@@ -102,14 +102,14 @@ TEST(Slurm, RejectsInvalidRequestsAndDefersAtSubmitLimits) {
 TEST(Slurm, APreemptedJobIsPendingAgain) {
   SlurmBed bed;
   NEED(bed);
-  bed.settings.request.nodes = 2;
-  bed.settings.request.exclusive = true;
-  bed.settings.request.partition = "low";
+  bed.settings.nodes = 2;
+  bed.settings.exclusive = true;
+  bed.settings.partition = "low";
   const auto scheduler = bed.scheduler();
   const JobRequest low = bed.request("low", "sleep 60"), urgent = bed.request("urgent", "sleep 3");
   const JobId id = scheduler->submit(low, {});
   bed.await(*scheduler, id, low, JobState::kRunning);
-  bed.settings.request.partition = "urgent";
+  bed.settings.partition = "urgent";
   bed.scheduler()->submit(urgent, {});
   const JobStatus status = bed.await(*scheduler, id, low, JobState::kPending);
   EXPECT_EQ(status.state, JobState::kPending) << status.native;
@@ -120,7 +120,7 @@ TEST(Slurm, APreemptedJobIsPendingAgain) {
 TEST(Slurm, ANodeFailureRequeuesTheJobOrEndsItAsInfrastructure) {
   SlurmBed bed({"--slurm", "SlurmdTimeout=5"});
   NEED(bed);
-  bed.settings.request.extra = {"--nodelist=alba2"};
+  bed.settings.extra = {"--nodelist=alba2"};
   const auto scheduler = bed.scheduler();
   const JobRequest requeued = bed.request("requeued", "[ $SLURM_RESTART_COUNT ] || sleep 300");
   const JobRequest ended = bed.request("ended", "sleep 300");
@@ -144,8 +144,8 @@ TEST(Slurm, ANodeFailureRequeuesTheJobOrEndsItAsInfrastructure) {
 TEST(Slurm, TheWarningPrecedesTheEndByWalltime) {
   SlurmBed bed;
   NEED(bed);
-  bed.settings.request.time = seconds(60);
-  bed.settings.request.warning = seconds(50);
+  bed.settings.time = seconds(60);
+  bed.settings.warning = seconds(50);
   const auto scheduler = bed.scheduler();
   const JobRequest job =
       bed.request("long", "trap 'date +%s >warned' USR1; sleep 200 & wait $!; sleep 200 & wait $!");

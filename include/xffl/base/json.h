@@ -51,7 +51,7 @@ class JsonObject {
   const Json& json() const { return json_; }
   const std::string& where() const { return where_; }
   /// Throws when the object has a key that the caller has not read.
-  void refuse_other_keys() const;
+  void reject_unknown_keys() const;
   [[noreturn]] void fail(std::string_view key, std::string_view problem) const;
 
  private:
