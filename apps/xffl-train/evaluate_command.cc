@@ -40,7 +40,7 @@ void evaluate_command(const CommonOptions& common, const EvaluateOptions& option
   const Rank rank = set_up_rank(common);
   if (options.document_mask) train::use_attention_of_any_length(rank.device);
   job::TrainingSpec training;
-  training.sharding = job::parse_sharding(options.sharding).value();
+  training.sharding = parse_enum<job::Sharding>(options.sharding).value();
   train::LoadOptions load = load_options(rank, precision, options.adapter);
   load.sharding = training.sharding;
   // Both outlive an error in run_as_rank(): see end_process().

@@ -55,7 +55,7 @@ void set_up_process() {
 std::string version_line() { return "xffl-train " XFFL_VERSION " (torch " TORCH_VERSION ")"; }
 
 job::FloatType parse_float_type(const std::string& option, const std::string& text) {
-  if (const std::optional<job::FloatType> type = job::parse_float_type(text)) return *type;
+  if (const std::optional<job::FloatType> type = parse_enum<job::FloatType>(text)) return *type;
   throw Error(ErrorKind::kUsage, option + " is '" + text + "', expected fp32, bf16 or fp16");
 }
 

@@ -7,7 +7,6 @@
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/facility/render.h"
-#include "xffl/facility/slurm_settings.h"
 #include "xffl/remote/ssh.h"
 #include "xffl/tokens/token_shard.h"
 #include "xffl/upkeep/purge_guard.h"
@@ -317,7 +316,7 @@ class FacilityCheckup {
   void allocation() {
     const auto script = facility::render_script(experiment_, facility::preview_state(),
                                                 facility_.name, std::nullopt, services_.programs);
-    const submit::SlurmSettings settings = facility::slurm_settings(facility_.slurm);
+    const submit::SlurmSettings settings = facility_.slurm;
     // The attempt's folder does not exist yet; --test-only needs any existing folder.
     const submit::TestOnly answer = submit::test_only(
         *session_, settings, {script.job_name, script.script, facility_.workdir}, {});

@@ -13,7 +13,6 @@
 #include "xffl/config/load.h"
 #include "xffl/facility/model_bytes.h"
 #include "xffl/facility/render.h"
-#include "xffl/facility/slurm_settings.h"
 #include "xffl/history/store.h"
 #include "xffl/run/federation.h"
 
@@ -69,7 +68,7 @@ std::string ask(const config::Facility& facility, facility::Services& services,
   if (manager.this_machine) return "a process on this machine";
   const auto session = services.connect(facility);
   const submit::TestOnly answer =
-      manager.check(*session, facility::slurm_settings(facility.slurm),
+      manager.check(*session, facility.slurm,
                     {script.job_name, script.script, script.folder}, {});
   return (answer.accepted ? "" : "REFUSED: ") + answer.answer;
 } catch (const Error& error) {

@@ -192,7 +192,7 @@ int64_t JsonObject::integer_or(std::string_view key, int64_t default_value, int6
   return has(key) ? integer(key, min, max) : default_value;
 }
 
-void JsonObject::refuse_other_keys() const {
+void JsonObject::reject_unknown_keys() const {
   for (const auto& [key, value] : json_.items())
     if (!read_keys_.contains(key))
       throw Error(ErrorKind::kCorrupt, where_ + ": unknown key '" + log::printable(key, 80) + "'");

@@ -65,7 +65,7 @@ ManifestFile parse_file(const Json& item, const std::string& where, uint64_t chu
     object.fail("sha256", "should be 64 lower-case hexadecimal digits");
   }
   if (chunk_bytes > 0) parse_prefixes(object, chunk_bytes, file);
-  object.refuse_other_keys();
+  object.reject_unknown_keys();
   return file;
 }
 
@@ -153,7 +153,7 @@ Manifest parse_manifest(std::string_view json, std::string_view origin) {
     object.fail("files", "should have at most " + std::to_string(kMaxFiles) + " items, found " +
                              std::to_string(files.size()));
   }
-  object.refuse_other_keys();
+  object.reject_unknown_keys();
   for (const Json& item : files) {
     const std::string where =
         std::string(origin) + ": files[" + std::to_string(manifest.files.size()) + "]";

@@ -33,8 +33,8 @@ bool read_port(std::string_view text, int& port) {
 
 }  // namespace
 
-std::optional<Host> parse_host(std::string_view text) {
-  Host host;
+std::optional<remote::SshHost> parse_host(std::string_view text) {
+  remote::SshHost host;
   size_t end = 0;  // of the name
   if (text.starts_with('[')) {
     end = text.find(']');
@@ -48,7 +48,7 @@ std::optional<Host> parse_host(std::string_view text) {
   return read_port(text.substr(end), host.port) ? std::optional(host) : std::nullopt;
 }
 
-std::string to_string(const Host& host) {
+std::string format_host(const remote::SshHost& host) {
   const bool address = host.name.find(':') != std::string::npos;
   return (address ? "[" + host.name + "]" : host.name) +
          (host.port == 22 ? "" : ":" + std::to_string(host.port));

@@ -1,6 +1,6 @@
 #include "keys.h"
 #include "xffl/config/load.h"
-#include "yaml_text.h"
+#include "yaml.h"
 
 namespace xffl::config {
 namespace {
@@ -9,37 +9,36 @@ class Writer {
  public:
   explicit Writer(bool operational) : operational_(operational) {}
 
-  void section(const Section& section, void* object, size_t indent) {
-    for (const Key& key : section.keys) this->key(key, object, indent);
+  void section(const FieldTable& section, void* object, size_t indent) {
+    for (const Field& key : section.yaml) this->key(key, object, indent);
   }
 
-  void facilities(const Key& key, std::vector<Facility>& facilities) {
+  void facilities(const Field& key, std::vector<Facility>& facilities) {
     line(0, key.name, "");
     for (Facility& facility : facilities) {
       line(1, yaml_scalar(facility.name.str()), "");
-      section(*key.section, &facility, 2);
+      section(*key.table, &facility, 2);
     }
   }
 
   std::string take() { return std::move(text_); }
 
  private:
-  void key(const Key& key, void* object, size_t indent) {
+  void key(const Field& key, void* object, size_t indent) {
     if (key.operational && !operational_) return;
     if (key.applies != nullptr && !key.applies(object)) return;
-    if (key.given != nullptr && !key.given(object)) return;
+    if (key.omit_default && !key.is_set(object)) return;
     if (key.type == Type::kTrainer)
       return line(indent, key.name, trainer(*static_cast<const Facility*>(object)));
-    if (key.type == Type::kSection && key.binding.inner != nullptr) {
+    if (key.type == Type::kSection && key.inner) {
       line(indent, key.name, "");
-      return section(*key.section, key.binding.inner(object), indent + 1);
+      return section(*key.table, key.inner(object), indent + 1);
     }
-    if (key.binding.get == nullptr) return;
-    const Value value = key.binding.get(object);
+    if (key.type == Type::kValidationSets) return validation(indent, key, object);
+    if (!key.get) return;
+    const Value value = key.get(object);
     if (const auto* items = std::get_if<std::vector<std::string>>(&value))
       return list(indent, key.name, *items);
-    if (const auto* sets = std::get_if<std::vector<job::ValidationSet>>(&value))
-      return validation(indent, key.name, *sets);
     const std::string text = value_text(key, value);
     if (!text.empty())  // an empty path is a key that was not given
       line(indent, key.name, std::holds_alternative<std::string>(value) ? yaml_scalar(text) : text);
@@ -60,11 +59,13 @@ class Writer {
       text_ += std::string(2 * indent + 2, ' ') + "- " + yaml_scalar(item) + "\n";
   }
 
-  void validation(size_t indent, std::string_view name,
-                  const std::vector<job::ValidationSet>& sets) {
-    line(indent, name, sets.empty() ? "{}" : "");
-    for (const job::ValidationSet& set : sets)
+  void validation(size_t indent, const Field& key, void* object) {
+    const std::vector<void*> sets = key.items(object);
+    line(indent, key.name, sets.empty() ? "{}" : "");
+    for (const void* item : sets) {
+      const auto& set = *static_cast<const job::ValidationSet*>(item);
       line(indent + 1, yaml_scalar(set.name), yaml_scalar(set.path));
+    }
   }
 
   void line(size_t indent, std::string_view name, const std::string& value) {
@@ -72,12 +73,12 @@ class Writer {
     text_ += '\n';
   }
 
-  bool operational_;  // also the keys that may change while a run goes on
+  bool operational_;  // also the keys that may change during a run
   std::string text_;
 };
 
 std::string format(const Experiment& experiment, bool operational) {
-  Experiment copy = experiment;  // the table's bindings are for reading and writing
+  Experiment copy = experiment;  // a field gives its inner struct for reading and writing alike
   Writer writer(operational);
   writer.section(experiment_keys(), &copy, 0);
   writer.facilities(*experiment_keys().find("facilities"), copy.facilities);

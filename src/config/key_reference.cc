@@ -13,7 +13,7 @@ constexpr const char* kSize = "^(0|(0|[1-9][0-9]*) ?(B|kB|KiB|MB|MiB|GB|GiB|TB|T
 
 Json text_schema() { return Json{{"type", "string"}, {"minLength", 1}}; }
 
-Json text_schema(const Key& key) {
+Json text_schema(const Field& key) {
   Json schema = text_schema();
   if (!key.pattern.empty()) schema["pattern"] = "^(" + std::string(key.pattern) + ")$";
   return schema;
@@ -29,9 +29,9 @@ Json map_schema(const char* name_pattern, Json values) {
               {"additionalProperties", std::move(values)}};
 }
 
-Json section_schema(const Section& section);
+Json section_schema(const FieldTable& section);
 
-Json number_schema(const Key& key) {
+Json number_schema(const Field& key) {
   const bool integer = key.type == Type::kInteger;
   const auto bound = [&](double value) {
     // 2^63 is not an int64: the largest one stands for it.
@@ -71,7 +71,7 @@ Json environment_schema() {
                                      map_schema("^[A-Za-z_][A-Za-z0-9_]*$", std::move(value))})}};
 }
 
-Json type_schema(const Key& key) {
+Json type_schema(const Field& key) {
   switch (key.type) {
     case Type::kText:
       return text_schema(key);
@@ -94,9 +94,9 @@ Json type_schema(const Key& key) {
     case Type::kChoice:
       return Json{{"enum", key.choices}};
     case Type::kSection:
-      return section_schema(*key.section);
+      return section_schema(*key.table);
     case Type::kFacilities: {
-      Json schema = map_schema(kName, section_schema(*key.section));
+      Json schema = map_schema(kName, section_schema(*key.table));
       schema["minProperties"] = 1;
       return schema;
     }
@@ -110,14 +110,17 @@ Json type_schema(const Key& key) {
       return one_or_list_schema(text_schema(), 1);
     case Type::kValidationSets:
       return map_schema("^[A-Za-z0-9._-]{1,64}$", text_schema());
+    case Type::kDeduced:
+    case Type::kItems:
+      break;
   }
   return {};
 }
 
-/// What the key is when it is not given; null when there is nothing to say.
-Json default_value(const Section& section, const Key& key) {
-  if (key.required || !key.fallback.empty()) return {};
-  const Value value = section.fallback(key);
+/// The default of a key; null when there is none.
+Json default_value(const Field& key) {
+  if (key.required || !key.default_text.empty()) return {};
+  const Value& value = key.default_value;
   if (const auto* integer = std::get_if<int64_t>(&value); integer && key.type == Type::kInteger)
     return Json(*integer);
   if (const auto* number = std::get_if<double>(&value)) return Json(*number);
@@ -126,12 +129,12 @@ Json default_value(const Section& section, const Key& key) {
   return text.empty() ? Json() : Json(text);
 }
 
-Json section_schema(const Section& section) {
+Json section_schema(const FieldTable& section) {
   Json properties = Json::object(), required = Json::array();
-  for (const Key& key : section.keys) {
+  for (const Field& key : section.yaml) {
     Json schema{{"description", key.help}};
     schema.update(type_schema(key));
-    if (Json value = default_value(section, key); !value.is_null()) schema["default"] = value;
+    if (Json value = default_value(key); !value.is_null()) schema["default"] = value;
     properties[std::string(key.name)] = std::move(schema);
     if (key.required) required.push_back(key.name);
   }
@@ -142,16 +145,15 @@ Json section_schema(const Section& section) {
 }
 
 /// One row per key; a facility's training is the same table as the file's and is not repeated.
-void append_rows(const Section& section, const std::string& path, std::string& text) {
-  for (const Key& key : section.keys) {
+void append_rows(const FieldTable& section, const std::string& path, std::string& text) {
+  for (const Field& key : section.yaml) {
     const std::string name = path + std::string(key.name);
-    std::string fallback(key.fallback);
-    if (key.required) fallback = "required";
-    if (fallback.empty()) fallback = value_text(key, section.fallback(key));
-    text += "| `" + name + "` | " + expectation(key) + " | " + (fallback.empty() ? "" : fallback) +
-            " | " + std::string(key.help) + " |\n";
-    if (key.section == nullptr || (key.section == &training_keys() && !path.empty())) continue;
-    append_rows(*key.section, name + (key.type == Type::kFacilities ? ".<facility>." : "."), text);
+    std::string default_text(key.required ? "required" : key.default_text);
+    if (default_text.empty()) default_text = value_text(key, key.default_value);
+    text += "| `" + name + "` | " + expectation(key) + " | " + default_text + " | " +
+            std::string(key.help) + " |\n";
+    if (key.table == nullptr || (key.table == &job::training_fields() && !path.empty())) continue;
+    append_rows(*key.table, name + (key.type == Type::kFacilities ? ".<facility>." : "."), text);
   }
 }
 

@@ -1,140 +1,390 @@
 #include "keys.h"
 
-#include "bindings.h"
+#include "scalars.h"
+#include "xffl/base/error.h"
 
 namespace xffl::config {
 namespace {
 
-const Section& aggregation_keys() {
-  static const Section keys = section<Aggregation>({
-      choice<WeightKind>("weights", "what a facility's share of the mean is proportional to",
-                         bind<&Aggregation::weights>()),
-      choice<job::UpdateKind>("update",
-                              "what facilities send back: trained minus given model, or the model",
-                              bind<&Aggregation::update>()),
-      choice<job::FloatType>("update_dtype", "numbers of what facilities send back",
-                             bind<&Aggregation::update_dtype>()),
-      choice<job::FloatType>("publish_dtype",
-                             "numbers of the published model; the master stays fp32",
-                             bind<&Aggregation::publish_dtype>()),
+using job::field;
+using submit::SlurmSettings;
+
+constexpr double kSecond = 1000, kHour = 3600 * kSecond, kDay = 24 * kHour;
+constexpr double kMaxRanks = 1e6;
+// One word of a directive each: no blanks, quotes, '#' or anything that a shell would expand.
+constexpr std::string_view kSlurmName = "[A-Za-z0-9][A-Za-z0-9_.@+-]{0,127}";
+constexpr std::string_view kSlurmNames = "[A-Za-z0-9][A-Za-z0-9_.@+,-]{0,255}";
+constexpr std::string_view kConstraint = "[A-Za-z0-9(\\[][A-Za-z0-9_.@+,:&|*()\\[\\]=-]{0,255}";
+constexpr std::string_view kUserName = "[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}";
+constexpr std::string_view kHostPattern =
+    "([A-Za-z0-9][A-Za-z0-9.-]{0,252}|\\[[0-9A-Fa-f:.]{2,45}\\])(:[1-9][0-9]{0,4})?";
+constexpr std::string_view kModule = "[A-Za-z0-9_][A-Za-z0-9_.+/@:=~-]{0,255}";
+constexpr std::string_view kProgram = "[A-Za-z0-9_/][A-Za-z0-9_./+-]{0,1023}";
+constexpr std::string_view kBind = "/[^:,]{0,1023}(:/[^:,]{0,1023}(:(ro|rw))?)?";
+constexpr std::string_view kCommandText = "[!-~]([ -~]{0,198}[!-~])?";
+constexpr std::string_view kOption = "--[a-z0-9][a-z0-9-]{0,63}(=.{1,190})?";
+
+std::string validate_host(std::string_view text) {
+  return parse_host(text) ? "" : "should have a port from 1 to 65535";
+}
+
+/// A list of hosts, each as text in the file.
+template <class Object>
+Field hosts(std::string_view name, std::vector<remote::SshHost> Object::*member,
+            std::string_view help) {
+  Field key{.name = name,
+            .help = help,
+            .type = Type::kTexts,
+            .pattern = kHostPattern,
+            .shape = "a host such as login.example.org or gate:2222",
+            .validate = validate_host};
+  key.get = [member](const void* object) -> Value {
+    std::vector<std::string> texts;
+    for (const remote::SshHost& host : static_cast<const Object*>(object)->*member)
+      texts.push_back(format_host(host));
+    return texts;
+  };
+  key.set = [member](void* object, const Value& value) {
+    auto& all = static_cast<Object*>(object)->*member;
+    all.clear();
+    for (const std::string& text : std::get<std::vector<std::string>>(value))
+      if (const auto host = parse_host(text)) all.push_back(*host);
+  };
+  return key;
+}
+
+const FieldTable& ssh_keys() {
+  using S = remote::SshSettings;
+  static const FieldTable keys({
+      hosts("hosts", &S::hosts, "equivalent log-in nodes, tried in order"),
+      field("user", &S::user, "the account's name there",
+            {.pattern = kUserName, .shape = "a user's name"}),
+      field("keys", &S::keys,
+            "private keys; KEY-cert.pub beside one is its certificate; none: the agent, then "
+            "~/.ssh/id_*"),
+      hosts("jump", &S::jump, "ProxyJump hosts, in order"),
+      field("agent", &S::agent, "also use the agent of SSH_AUTH_SOCK"),
+      field("streams", &S::streams, "channels or requests in flight of one transfer",
+            {.min = 1, .max = 64}),
+      field("renew", &S::renew,
+            "the command that renews the certificate, for messages; xffl never runs it",
+            {.pattern = kCommandText, .shape = "a command of up to 200 printable characters"}),
   });
   return keys;
 }
 
-constexpr double kSecond = 1000, kDay = 86'400'000;
-
-const Section& policy_keys() {
-  static const Section keys = section<RoundPolicy>({
-      choice<OnMissing>("on_missing", "what a round does without a facility's update",
-                        bind<&RoundPolicy::on_missing>()),
-      {.name = "quorum",
-       .type = Type::kInteger,
-       .help = "facilities that must take part; 0: all, or with on_missing: skip at least 1",
-       .binding = bind<&RoundPolicy::quorum>(),
-       .max = 10'000},
-      {.name = "deadline",
-       .type = Type::kDuration,
-       .help =
-           "of a round, from its first submission; 0s: none; on_missing says what then happens, "
-           "wait: people are told",
-       .binding = bind<&RoundPolicy::deadline>(),
-       .max = 3650 * kDay,
-       .multiple = 1000},
-      {.name = "max_attempts",
-       .type = Type::kInteger,
-       .help = "trainings tried per facility and round before it counts as missing",
-       .binding = bind<&RoundPolicy::max_attempts>(),
-       .min = 1,
-       .max = 100},
-      {.name = "poll_interval",
-       .type = Type::kDuration,
-       .help = "between two looks at a facility's jobs",
-       .binding = bind<&RoundPolicy::poll_interval>(),
-       .min = 10,
-       .max = 3600 * kSecond},
-      {.name = "keep_rounds",
-       .type = Type::kInteger,
-       .help = "rounds whose files stay at the facilities",
-       .binding = bind<&RoundPolicy::keep_rounds>(),
-       .min = 1,
-       .max = 1e6},
-      {.name = "max_outage",
-       .type = Type::kDuration,
-       .help = "how long a facility may be out of reach before it counts as missing",
-       .binding = bind<&RoundPolicy::max_outage>(),
-       .min = kSecond,
-       .max = 3650 * kDay,
-       .multiple = 1000},
-      choice<OnWalltime>("on_walltime",
-                         "a training that stopped on the warning before its walltime: use the "
-                         "update with the tokens that it has seen, or resume it in another job",
-                         bind<&RoundPolicy::on_walltime>()),
-      {.name = "rerun_budget",
-       .type = Type::kInteger,
-       .help = "jobs repeated per facility and round for failed nodes, pre-emption or walltime; "
-               "they are no attempts",
-       .binding = bind<&RoundPolicy::rerun_budget>(),
-       .max = 1000},
-      {.name = "evaluate_last",
-       .type = Type::kBoolean,
-       .help = "after the last round, have facilities with validation sets measure the last global "
-               "model, in one more job each",
-       .binding = bind<&RoundPolicy::evaluate_last>()},
-      {.name = "max_change",
-       .type = Type::kNumber,
-       .help =
-           "an update is refused when the L2 norm of its change is more than so many times that "
-           "of the model that was given; 0: no limit",
-       .binding = bind<&RoundPolicy::max_change>(),
-       .max = 1e12},
+const FieldTable& transfer_keys() {
+  static const FieldTable keys({
+      hosts("hosts", &Transfer::hosts, "hosts that transfer data; none: the log-in nodes"),
+      field("user", &Transfer::user, "the account's name there; not set: ssh.user",
+            {.pattern = kUserName, .shape = "a user's name"}),
+      field("shell", &Transfer::shell, "false: these hosts speak SFTP only"),
+      field("pack", &Transfer::pack,
+            "global models as differences from the last one, which the trainer unpacks; auto: "
+            "where the link is slow and trainer.command is not set"),
   });
   return keys;
+}
+
+const FieldTable& slurm_keys() {
+  using S = SlurmSettings;
+  static const FieldTable keys({
+      field("account", &S::account, "the account that is charged",
+            {.pattern = kSlurmName, .shape = "a Slurm account"}),
+      field("partition", &S::partition, "one, or several with commas",
+            {.pattern = kSlurmNames, .shape = "a partition's name"}),
+      field("qos", &S::qos, "quality of service",
+            {.pattern = kSlurmName, .shape = "the name of a QOS"}),
+      field("constraint", &S::constraint, "features of nodes, as of --constraint",
+            {.pattern = kConstraint, .shape = "node features such as a100&nvlink"}),
+      field("reservation", &S::reservation, "a reservation's name",
+            {.pattern = kSlurmNames, .shape = "a reservation's name"}),
+      field("nodes", &S::nodes, "of a job", {.min = 1, .max = kMaxRanks}),
+      field("gpus_per_node", &S::gpus_per_node, "0: none requested", {.max = 64}),
+      field("gpu_type", &S::gpu_type, "for sites that require the type",
+            {.pattern = kSlurmName, .shape = "a type of GPU such as a100"}),
+      field("gpu_option", &S::gpu_option, "the option of sbatch that requests GPUs"),
+      field("tasks_per_node", &S::tasks_per_node, "ranks on a node",
+            {.min = 1, .max = 4096, .default_text = "one per GPU; 1 without"}),
+      field("cpus_per_task", &S::cpus_per_task, "cores of a rank; 0: the site's default",
+            {.max = 4096}),
+      field("memory_per_node", &S::memory_per_node, "0B: the site's default",
+            {.type = Type::kSize, .max = 1e15}),
+      field("exclusive", &S::exclusive, "nodes are not shared with other jobs"),
+      field("time", &S::time, "walltime", {.min = 60 * kSecond, .max = 365 * kDay}),
+      field("warning", &S::warning,
+            "so long before the walltime the trainer gets a signal to stop and save",
+            {.max = 18 * kHour}),
+      field("cluster", &S::cluster, "of a site with several; not set: the local one",
+            {.pattern = kSlurmName, .shape = "a cluster's name"}),
+      field("extra", &S::extra, "further options of sbatch",
+            {.pattern = kOption,
+             .shape = "an option such as --mail-type=END",
+             .validate = submit::validate_sbatch_option}),
+      field("srun", &S::srun, "further options of srun",
+            {.pattern = kOption,
+             .shape = "an option such as --cpu-bind=cores",
+             .validate = submit::validate_srun_option}),
+      field("settle_time", &S::settle_time,
+            "a job may appear so long after the answer to sbatch was lost", {.max = kHour}),
+      field("command_timeout", &S::command_timeout, "of one Slurm command",
+            {.min = kSecond, .max = kHour}),
+      field("keep_allocation", &S::keep_allocation,
+            "a job that has reported keeps its nodes so long for the next round; 0s: it ends",
+            {.max = 7 * kDay}),
+  });
+  return keys;
+}
+
+const FieldTable& image_keys() {
+  static const FieldTable keys({
+      field("file", &Image::file,
+            "Apptainer or Singularity image at the facility that the trainer runs in",
+            {.type = Type::kSitePath, .default_text = "no image"}),
+      field("program", &Image::program, "apptainer, singularity or a path",
+            {.pattern = kProgram, .shape = "a program's name or path"}),
+      field("binds", &Image::binds,
+            "beside the folders of the job and its data: "
+            "/path[:/inside[:ro]]",
+            {.pattern = kBind, .shape = "a bind such as /scratch/me:/data:ro"}),
+      field("options", &Image::options, "further arguments of `apptainer exec`"),
+      field("gpu", &Image::gpu, "the GPUs in the image"),
+  });
+  return keys;
+}
+
+const FieldTable& data_keys() {
+  static const FieldTable keys({
+      field("train", &Facility::train_data, "token shards to train on, one or a list",
+            {.type = Type::kSitePaths, .required = true}),
+      field("validation", &Facility::validation,
+            "token shards measured before and after each training, by name",
+            {.type = Type::kValidationSets}),
+  });
+  return keys;
+}
+
+const FieldTable& aggregation_keys() {
+  using A = Aggregation;
+  static const FieldTable keys({
+      field("weights", &A::weights, "the weight of a facility's update in the mean"),
+      field("update", &A::update,
+            "the update of a facility: trained minus input model, or the "
+            "trained model"),
+      field("update_dtype", &A::update_dtype, "the number type of updates"),
+      field("publish_dtype", &A::publish_dtype,
+            "the number type of the published model; the master stays fp32"),
+  });
+  return keys;
+}
+
+const FieldTable& policy_keys() {
+  using P = RoundPolicy;
+  static const FieldTable keys({
+      field("on_missing", &P::on_missing,
+            "for a facility without an update: wait for it, skip it, or fail the run"),
+      field("quorum", &P::quorum,
+            "facilities that must take part; 0: all, or with on_missing: skip at least 1",
+            {.max = 10'000}),
+      field("deadline", &P::deadline,
+            "of a round, from its first submission; 0s: none; on_missing decides the effect, "
+            "wait: the user is notified",
+            {.max = 3650 * kDay}),
+      field("max_attempts", &P::max_attempts,
+            "trainings tried per facility and round before it counts as missing",
+            {.min = 1, .max = 100}),
+      field("poll_interval", &P::poll_interval, "between two polls of a facility's jobs",
+            {.min = 10, .max = kHour}),
+      field("keep_rounds", &P::keep_rounds, "rounds whose files stay at the facilities",
+            {.min = 1, .max = 1e6}),
+      field("max_outage", &P::max_outage,
+            "a facility may be unreachable so long before it counts as missing",
+            {.min = kSecond, .max = 3650 * kDay}),
+      field("on_walltime", &P::on_walltime,
+            "after a training that stopped on the warning before its walltime: use its update, or "
+            "resume it in another job"),
+      field("rerun_budget", &P::rerun_budget,
+            "jobs repeated per facility and round for failed nodes, pre-emption or walltime; they "
+            "are no attempts",
+            {.max = 1000}),
+      field("evaluate_last", &P::evaluate_last,
+            "after the last round, have facilities with validation sets measure the last global "
+            "model, in one more job each"),
+      field("max_change", &P::max_change,
+            "an update is rejected when the L2 norm of its change is more than so many times that "
+            "of its input model; 0: no limit",
+            {.max = 1e12}),
+  });
+  return keys;
+}
+
+bool is_ssh(const void* facility) {
+  return static_cast<const Facility*>(facility)->access == AccessKind::kSsh;
+}
+
+bool is_slurm(const void* facility) {
+  return static_cast<const Facility*>(facility)->scheduler == SchedulerKind::kSlurm;
 }
 
 }  // namespace
 
-const Section& experiment_keys() {
-  static const Section keys = section<Experiment>({
-      {.name = "project",
-       .type = Type::kProjectName,
-       .help = "a name, part of folders and job names",
-       .binding = bind<&Experiment::project>(),
-       .required = true},
-      {.name = "model",
-       .type = Type::kHostPath,
-       .help = "Hugging Face folder that round 1 starts from",
-       .binding = bind<&Experiment::model>(),
-       .required = true},
-      {.name = "adapter",
-       .type = Type::kHostPath,
-       .help = "with training.lora: folder of the adapter that round 1 starts from, as PEFT writes "
-               "it; without it a fresh one",
-       .binding = bind<&Experiment::adapter>(),
-       .fallback = "a fresh adapter"},
-      {"rounds", Type::kInteger, "rounds of training and averaging", bind<&Experiment::rounds>(), 1,
-       1e6},
-      {.name = "training",
+const FieldTable& facility_keys() {
+  using F = Facility;
+  constexpr std::string_view kWithSsh = "access: ssh", kWithSlurm = "scheduler: slurm";
+  static const FieldTable keys({
+      field("access", &F::access, "the way of files and commands to the facility"),
+      field("scheduler", &F::scheduler, "the queue manager of its jobs"),
+      field("ssh", &F::ssh, "its log-in nodes and credentials",
+            {.table = &ssh_keys(), .applies = is_ssh, .condition = kWithSsh, .operational = true}),
+      field("transfer", &F::transfer,
+            "another way for files, with the keys, jump hosts and streams of ssh",
+            {.table = &transfer_keys(),
+             .applies = is_ssh,
+             .condition = kWithSsh,
+             .omit_default = true,
+             .operational = true}),
+      field("slurm", &F::slurm, "the resources of its jobs",
+            {.table = &slurm_keys(),
+             .applies = is_slurm,
+             .condition = kWithSlurm,
+             .operational = true}),
+      field("workdir", &F::workdir, "folder at the facility under which xffl's files live",
+            {.default_text = "work/<facility>; required with access: ssh"}),
+      field("purge_after", &F::purge_after,
+            "the site removes files under workdir that were not used for so long; 0s: never, or "
+            "not known",
+            {.max = 3650 * kDay, .operational = true}),
+      field("template", &F::template_file, "your own job script template",
+            {.default_text = "the shipped one of the scheduler", .operational = true}),
+      field("world_size", &F::world_size, "ranks of a job",
+            {.min = 1,
+             .max = kMaxRanks,
+             .default_text = "1; with scheduler: slurm nodes * tasks_per_node"}),
+      {.name = "trainer",
+       .help = "builtin; {program: PATH}: xffl-train at another path; {command: [WORD, ...]}: any "
+               "program that honours job.json, '--job FILE' is appended",
+       .type = Type::kTrainer,
+       .default_text = "builtin"},
+      field("image", &F::image, "a container for the trainer",
+            {.table = &image_keys(),
+             .applies = is_slurm,
+             .condition = kWithSlurm,
+             .omit_default = true,
+             .operational = true}),
+      field("modules", &F::modules, "environment modules, loaded before the lines of environment",
+            {.pattern = kModule,
+             .shape = "a module such as cuda/12.2",
+             .applies = is_slurm,
+             .condition = kWithSlurm,
+             .operational = true}),
+      field("environment", &F::environment,
+            "before the trainer starts: a list of shell lines, or a mapping NAME: value",
+            {.type = Type::kEnvironment, .operational = true}),
+      field("poll_interval", &F::poll_interval,
+            "between two polls of its jobs; 0s: policy.poll_interval",
+            {.max = kHour,
+             .default_text = "policy.poll_interval; 60s with scheduler: slurm when neither is set",
+             .operational = true}),
+      field("training", &F::training, "keys that differ here from the shared training",
+            {.table = &job::training_fields()}),
+      {.name = "data",
+       .help = "token shards at the facility",
        .type = Type::kSection,
-       .help = "of every facility, unless it says otherwise",
-       .section = &training_keys()},
-      {.name = "aggregation",
-       .type = Type::kSection,
-       .help = "how updates become the next global model",
-       .binding = inner<&Experiment::aggregation>(),
-       .section = &aggregation_keys()},
-      {.name = "policy",
-       .type = Type::kSection,
-       .help = "what a round waits for",
-       .binding = inner<&Experiment::policy>(),
-       .section = &policy_keys(),
-       .operational = true},
-      {.name = "facilities",
-       .type = Type::kFacilities,
-       .help = "who trains, by name",
        .required = true,
-       .section = &facility_keys()},
+       .table = &data_keys(),
+       .inner = [](void* facility) { return facility; }},
   });
   return keys;
+}
+
+const FieldTable& experiment_keys() {
+  using E = Experiment;
+  static const FieldTable keys({
+      field("project", &E::project, "a name, part of folders and job names", {.required = true}),
+      field("model", &E::model, "Hugging Face folder that round 1 starts from", {.required = true}),
+      field("adapter", &E::adapter,
+            "with training.lora: PEFT folder of the adapter that round 1 starts from",
+            {.default_text = "a fresh adapter"}),
+      field("rounds", &E::rounds, "rounds of training and averaging", {.min = 1, .max = 1e6}),
+      {.name = "training",
+       .help = "of every facility, unless its own training differs",
+       .type = Type::kSection,
+       .table = &job::training_fields()},
+      field("aggregation", &E::aggregation, "from the updates to the next global model",
+            {.table = &aggregation_keys()}),
+      field("policy", &E::policy, "the conditions for the end of a round",
+            {.table = &policy_keys(), .operational = true}),
+      {.name = "facilities",
+       .help = "the sites that train, by name",
+       .type = Type::kFacilities,
+       .required = true,
+       .table = &facility_keys()},
+  });
+  return keys;
+}
+
+std::string expectation(const Field& key) {
+  const auto range = [&](auto format) {
+    return " from " + format(key.min) + (key.below_max ? " to below " : " to ") + format(key.max);
+  };
+  const auto integer = [](double value) {
+    return value >= 9.2e18 ? std::string("2^63 - 1") : std::to_string(static_cast<int64_t>(value));
+  };
+  switch (key.type) {
+    case Type::kText:
+      return key.shape.empty() ? "one line of text" : std::string(key.shape);
+    case Type::kProjectName:
+      return "a name of a-z, 0-9, '_' and '-'";
+    case Type::kHostPath:
+    case Type::kSitePath:
+      return "a path";
+    case Type::kInteger:
+      return "an integer" + range(integer);
+    case Type::kNumber:
+      return "a number" + range(format_number);
+    case Type::kDuration:
+      return "a duration such as 500ms, 30s, 5m, 24h or 7d" + range([](double value) {
+               return format_duration(std::chrono::milliseconds(static_cast<int64_t>(value)));
+             });
+    case Type::kSize:
+      return "a size such as 512MB, 64GB or 1TiB" +
+             range([](double value) { return format_size(static_cast<int64_t>(value)); });
+    case Type::kBoolean:
+      return "true or false";
+    case Type::kTexts:
+      return key.shape.empty() ? "a line of text or a list of them"
+                               : std::string(key.shape) + ", or a list of them";
+    case Type::kChoice:
+      return key.alternatives();
+    case Type::kSection:
+    case Type::kFacilities:
+      return "a mapping of keys to values";
+    case Type::kTrainer:
+      return "builtin, {program: path} or {command: [word, ...]}";
+    case Type::kEnvironment:
+      return "a list of shell lines or a mapping NAME: value";
+    case Type::kSitePaths:
+    case Type::kHostPaths:
+      return "a path or a list of paths";
+    case Type::kValidationSets:
+      return "a mapping of names to paths";
+    case Type::kDeduced:
+    case Type::kItems:
+      break;
+  }
+  throw Error(ErrorKind::kInternal, "a key of xffl.yaml has an unknown type");
+}
+
+std::string value_text(const Field& key, const Value& value) {
+  if (const auto* text = std::get_if<std::string>(&value)) return *text;
+  if (const auto* number = std::get_if<double>(&value)) return format_number(*number);
+  if (const auto* flag = std::get_if<bool>(&value)) return *flag ? "true" : "false";
+  if (const auto* integer = std::get_if<int64_t>(&value)) {
+    if (key.type == Type::kSize) return format_size(*integer);
+    return key.type == Type::kDuration ? format_duration(std::chrono::milliseconds(*integer))
+                                       : std::to_string(*integer);
+  }
+  return {};
 }
 
 }  // namespace xffl::config

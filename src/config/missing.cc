@@ -41,7 +41,7 @@ void check_facility(const Facility& facility, std::vector<std::string>& missing)
     if (!is_file(path)) missing.push_back(where + "." + key + ": there is no file " + path);
   };
   if (!facility.template_file.empty()) expect_file("template", facility.template_file.string());
-  for (const std::string& key : facility.ssh.keys) expect_file("ssh.keys", key);
+  for (const fs::path& key : facility.ssh.keys) expect_file("ssh.keys", key.string());
   if (facility.access != AccessKind::kLocal) return;
   for (const std::string& shard : facility.train_data) expect_file("data.train", shard);
   for (const job::ValidationSet& set : facility.validation)

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <fstream>
 
-#include "check_facility.h"
 #include "keys.h"
 #include "section_reader.h"
 #include "xffl/base/error.h"
@@ -9,14 +8,96 @@
 #include "xffl/base/log.h"
 #include "xffl/config/load.h"
 #include "xffl/job/supported.h"
-#include "yaml_reader.h"
+#include "yaml.h"
 
 namespace xffl::config {
 namespace {
 
 constexpr uint64_t kMaxFileBytes = 1 << 20;
-constexpr int64_t kMaxTotalSteps = 1'000'000'000;  // what job.json can hold
+constexpr auto kMaxTotalSteps = static_cast<int64_t>(job::kMaxSteps);
 constexpr size_t kMaxShown = 50;
+constexpr int64_t kMaxRanks = 1'000'000;
+constexpr std::chrono::milliseconds kSlurmPoll{60'000};  // the shortest that sites accept
+
+/// Checks that the keys of one facility fit together, and fills in those that follow from others.
+class FacilityChecker {
+ public:
+  FacilityChecker(SectionReader& reader, const std::string& path, Facility& facility)
+      : reader_(reader), path_(path), facility_(facility) {}
+
+  void check() {
+    if (facility_.access == AccessKind::kSsh) check_ssh();
+    if (facility_.scheduler == SchedulerKind::kSlurm) check_slurm();
+  }
+
+ private:
+  void problem(const std::string& key, const std::string& message) {
+    reader_.problem(reader_.mark(path_ + "." + key), message);
+  }
+  void require(const std::string& key, bool there, const std::string& what) {
+    if (!there && !reader_.is_set(path_ + "." + key))
+      problem(key, "missing required key " + in_quotes(path_ + "." + key) + ": " + what);
+  }
+
+  void check_ssh() {
+    require("ssh.hosts", !facility_.ssh.hosts.empty(), "the log-in nodes of a facility");
+    require("ssh.user", !facility_.ssh.user.empty(), "the account's name at the facility");
+    require("workdir", !facility_.workdir.empty(),
+            "a folder at the facility, on a file system that compute nodes share");
+    if (facility_.scheduler == SchedulerKind::kProcess)
+      problem("scheduler",
+              "a facility behind SSH needs 'scheduler: slurm': processes are started "
+              "on this machine only");
+    Transfer& transfer = facility_.transfer;
+    const bool names_a_way =
+        !transfer.user.empty() || !transfer.shell || !reader_.is_set(path_ + ".transfer.pack");
+    if (transfer.hosts.empty() && reader_.is_set(path_ + ".transfer") && names_a_way)
+      problem("transfer",
+              "'transfer' needs hosts: without them files take the way of the commands");
+    if (!transfer.hosts.empty() && transfer.user.empty()) transfer.user = facility_.ssh.user;
+  }
+
+  void check_slurm() {
+    check_world();
+    const submit::SlurmSettings& slurm = facility_.slurm;
+    if (slurm.warning >= slurm.time)
+      problem("slurm.warning", "'warning' should be shorter than 'time', the walltime");
+    if (facility_.workdir.str().find_first_not_of(kPlain) != std::string::npos)
+      problem("workdir",
+              "'workdir' stands in directives of Slurm and should be of letters, digits "
+              "and '/._-+@=', found " +
+                  in_quotes(facility_.workdir.str()));
+    const Image& image = facility_.image;
+    if (image.file.empty() && reader_.is_set(path_ + ".image"))
+      require("image.file", false, "the image that the trainer runs in");
+    if (facility_.poll_interval.count() == 0 && !reader_.is_set(path_ + ".poll_interval") &&
+        !reader_.is_set("policy.poll_interval"))
+      facility_.poll_interval = kSlurmPoll;
+  }
+
+  void check_world() {
+    submit::SlurmSettings& slurm = facility_.slurm;
+    if (!reader_.is_set(path_ + ".slurm.tasks_per_node"))
+      slurm.tasks_per_node = std::max(1, slurm.gpus_per_node);
+    const int64_t ranks = int64_t{slurm.nodes} * slurm.tasks_per_node;
+    const std::string product = std::to_string(slurm.nodes) + " nodes * " +
+                                std::to_string(slurm.tasks_per_node) + " tasks_per_node";
+    if (ranks > kMaxRanks)
+      return problem("slurm.nodes", product + " are more than a million ranks");
+    if (reader_.is_set(path_ + ".world_size") && facility_.world_size != ranks)
+      return problem("world_size", "'world_size' is " + std::to_string(facility_.world_size) +
+                                       ", but a job of Slurm has " + product +
+                                       ": leave world_size out");
+    facility_.world_size = static_cast<int>(ranks);
+  }
+
+  static constexpr std::string_view kPlain =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/._-+@=";
+
+  SectionReader& reader_;
+  const std::string& path_;
+  Facility& facility_;
+};
 
 class ExperimentReader {
  public:
@@ -34,7 +115,7 @@ class ExperimentReader {
     job::TrainingSpec defaults;
     if (const Node* training = root.find("training");
         training != nullptr && training->kind == Node::Kind::kMapping)
-      reader_.read(*training, training_keys(), &defaults, "training");
+      reader_.read(*training, job::training_fields(), &defaults, "training");
     if (const Node* facilities = root.find("facilities");
         facilities != nullptr && facilities->kind == Node::Kind::kMapping)
       read_facilities(*facilities, defaults);
@@ -67,7 +148,7 @@ class ExperimentReader {
   }
 
   void read_facility(const Node& mapping, const std::string& path, Facility& facility) {
-    // A missing key is told at the facility's name, not at its first key.
+    // A missing key is reported at the facility's name, not at its first key.
     Node at_name = mapping;
     at_name.mark = reader_.mark(path);
     const Node* access = mapping.find("access");
@@ -77,20 +158,20 @@ class ExperimentReader {
     if (facility.workdir.empty() && !facility.name.empty() && !remote)
       facility.workdir =
           RemotePath((experiment_.project_folder / "work" / facility.name.str()).string());
-    check_facility(reader_, path, facility);
+    FacilityChecker(reader_, path, facility).check();
     check_training(path, facility);
   }
 
-  /// The place of a training key that a facility has of its own, or shares.
+  /// The path of a training key, the facility's own or the shared one.
   std::string training_path(const std::string& facility_path, const std::string& key) const {
     const std::string own = facility_path + ".training." + key;
-    return reader_.was_given(own) ? own : "training." + key;
+    return reader_.is_set(own) ? own : "training." + key;
   }
 
   void check_training(const std::string& path, Facility& facility) {
     job::TrainingSpec& training = facility.training;
     const std::string steps = training_path(path, "steps_per_round");
-    if (training.steps == 0 && !reader_.was_given(steps)) {
+    if (training.steps == 0 && !reader_.is_set(steps)) {
       if (!std::exchange(steps_missed_, true))
         reader_.problem(reader_.mark(path),
                         "missing required key 'training.steps_per_round': "
@@ -114,7 +195,7 @@ class ExperimentReader {
     const job::TrainingSpec& training = facility.training;
     const std::string world = path + ".world_size";
     const auto mark = [&](const std::string& key) {
-      return reader_.mark(reader_.was_given(world) ? world : training_path(path, key));
+      return reader_.mark(reader_.is_set(world) ? world : training_path(path, key));
     };
     const int64_t apart = training.groups.count * training.pipeline.stages;
     if (facility.world_size % apart != 0)
@@ -133,7 +214,8 @@ class ExperimentReader {
     check_supported(path, facility);
   }
 
-  // Else the built-in trainer would say it, after the queue. Other trainers know what they can do.
+  // Without this check, the built-in trainer would report the problem after the queue. Other
+  // trainers have limits of their own.
   void check_supported(const std::string& path, const Facility& facility) {
     if (!facility.trainer_command.empty()) return;
     const bool slurm = facility.scheduler == SchedulerKind::kSlurm;
@@ -145,7 +227,7 @@ class ExperimentReader {
                       found->message + " ('" + facility.name.str() + "')");
   }
 
-  // What is averaged must be alike: adapters of one shape, or none.
+  // The mean needs adapters of one shape, or none.
   void check_adapters() {
     const std::vector<Facility>& all = experiment_.facilities;
     if (!experiment_.adapter.empty() && !all.empty() && all.front().training.lora.rank == 0)
@@ -186,12 +268,11 @@ class ExperimentReader {
           reader_.mark("policy.quorum"),
           "'policy.quorum' is " + std::to_string(policy.quorum) + ", but there " +
               (count == 1 ? "is 1 facility" : "are " + std::to_string(count) + " facilities"));
-    // Whoever writes a deadline expects that something happens then: what, the file has to say.
-    if (policy.deadline.count() > 0 && !reader_.was_given("policy.on_missing"))
+    // A deadline has no effect with the default of on_missing, so the file must set both.
+    if (policy.deadline.count() > 0 && !reader_.is_set("policy.on_missing"))
       reader_.problem(reader_.mark("policy.deadline"),
-                      "'policy.deadline' needs 'policy.on_missing': skip goes on without the "
-                      "facilities that are "
-                      "late, fail ends the run, wait (the default) waits on and tells you");
+                      "'policy.deadline' needs 'policy.on_missing': skip continues without late "
+                      "facilities, fail ends the run, wait (the default) waits and notifies you");
   }
 
   SectionReader reader_;
@@ -200,7 +281,7 @@ class ExperimentReader {
   bool steps_missed_ = false;
 };
 
-/// The only place that knows how a whole file is read; problems come back sorted by place.
+/// Reads a whole file; problems come back sorted by place.
 Experiment parse(std::string_view yaml, const std::filesystem::path& project_folder,
                  std::vector<Problem>& problems) {
   Experiment experiment;

@@ -24,8 +24,8 @@ std::optional<std::chrono::milliseconds> parse_duration(std::string_view text);
 /// Bytes: "512MB" (10^6), "1GiB" (2^30), "100B", or a bare 0.
 std::optional<int64_t> parse_size(std::string_view text);
 
-/// What to write instead of `text`, which is not an integer: "write 10 without the leading zero";
-/// empty when nothing is known.
+/// The correction of `text`, which is not an integer: "write 10 without the leading zero"; empty
+/// when there is none.
 std::string integer_hint(std::string_view text);
 
 /// The shortest text that parse_number reads back to the same number.

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <regex>
+#include <span>
 
 #include "scalars.h"
-#include "suggest.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/base/shell.h"
@@ -18,16 +19,16 @@ std::string join(const std::string& path, std::string_view key) {
   return path.empty() ? std::string(key) : path + "." + std::string(key);
 }
 
-/// Where a key that is unknown here would belong, as "training.schedule"; empty when nowhere.
-std::string home_of(std::string_view name, const Section& section, const std::string& path = {},
+/// The section that has a key of this name, such as "training.schedule"; empty when none has.
+std::string home_of(std::string_view name, const FieldTable& section, const std::string& path = {},
                     int depth = 0) {
   if (depth == 0 && section.find(name) != nullptr) return "the file's top level";
-  for (const Key& key : section.keys) {
-    if (key.section == nullptr || depth > 3) continue;
+  for (const Field& key : section.yaml) {
+    if (key.table == nullptr || depth > 3) continue;
     const std::string inner =
         join(path, key.name) + (key.type == Type::kFacilities ? ".<name>" : "");
-    if (key.section->find(name) != nullptr) return "'" + inner + "'";
-    if (auto found = home_of(name, *key.section, inner, depth + 1); !found.empty()) return found;
+    if (key.table->find(name) != nullptr) return "'" + inner + "'";
+    if (auto found = home_of(name, *key.table, inner, depth + 1); !found.empty()) return found;
   }
   return {};
 }
@@ -41,16 +42,68 @@ bool is_variable_name(std::string_view text) {
                      [&](char c) { return is_letter(c) || (c >= '0' && c <= '9'); });
 }
 
-bool is_set_name(std::string_view text) {
-  constexpr std::string_view kCharacters =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
-  return !text.empty() && text.size() <= 64 &&
-         text.find_first_not_of(kCharacters) == std::string_view::npos;
-}
-
 bool ends_in_backslash(std::string_view line) {
   const size_t last = line.find_last_not_of('\\');
   return (line.size() - (last == std::string_view::npos ? 0 : last + 1)) % 2 != 0;
+}
+
+constexpr size_t kMaxPatternBytes = 1024;  // std::regex recurses over its text
+
+bool matches(std::string_view pattern, const std::string& text) {
+  if (text.size() > kMaxPatternBytes) return false;
+  return std::regex_match(text, std::regex(pattern.begin(), pattern.end()));
+}
+
+/// The optimal string alignment distance, without regard to case and to '-' against '_'.
+size_t distance(std::string_view a, std::string_view b) {
+  const auto same = [](char x, char y) {
+    const auto fold = [](char c) {
+      return c == '-' ? '_' : c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    };
+    return fold(x) == fold(y);
+  };
+  std::vector<size_t> before(b.size() + 1), last(b.size() + 1), now(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) last[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    now[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      now[j] =
+          std::min({last[j] + 1, now[j - 1] + 1, last[j - 1] + (same(a[i - 1], b[j - 1]) ? 0 : 1)});
+      if (i > 1 && j > 1 && same(a[i - 1], b[j - 2]) && same(a[i - 2], b[j - 1]))
+        now[j] = std::min(now[j], before[j - 2] + 1);
+    }
+    before.swap(last);
+    last.swap(now);
+  }
+  return last[b.size()];
+}
+
+bool is_part(std::string_view text, std::string_view whole) {
+  return text.size() >= 4 && whole.find(text) != std::string_view::npos;
+}
+
+/// The candidate that `text` is most likely a misspelling of, or an empty string when none is near:
+/// by the number of letters inserted, lost, changed or swapped with their neighbour.
+std::string nearest(std::string_view text, std::span<const std::string_view> candidates) {
+  if (text.size() > 100) return {};
+  std::string_view best;
+  size_t best_distance = std::max<size_t>(1, std::min<size_t>(3, text.size() / 3)) + 1;
+  for (const std::string_view candidate : candidates) {
+    const size_t steps = distance(text, candidate);
+    if (steps < best_distance) {
+      best = candidate;
+      best_distance = steps;
+    }
+  }
+  for (const std::string_view candidate : candidates)
+    if (best.empty() && (is_part(text, candidate) || is_part(candidate, text))) best = candidate;
+  return std::string(best);
+}
+
+/// ": did you mean 'x'?", or nothing.
+std::string did_you_mean(std::string_view text, std::span<const std::string_view> candidates) {
+  const std::string meant = nearest(text, candidates);
+  return meant.empty() ? "" : ": did you mean '" + meant + "'?";
 }
 
 }  // namespace
@@ -70,11 +123,11 @@ Mark SectionReader::mark(std::string path) const {
   }
 }
 
-void SectionReader::read(const Node& mapping, const Section& section, void* object,
+void SectionReader::read(const Node& mapping, const FieldTable& section, void* object,
                          const std::string& path) {
   std::set<std::string> meant;
-  refuse_unknown(mapping, section, path, meant);
-  for (const Key& key : section.keys) {
+  reject_unknown_keys(mapping, section, path, meant);
+  for (const Field& key : section.yaml) {
     const std::string key_path = join(path, key.name);
     const Node* node = mapping.find(key.name);
     if (node == nullptr) {
@@ -94,8 +147,8 @@ void SectionReader::read(const Node& mapping, const Section& section, void* obje
   }
 }
 
-void SectionReader::refuse_unknown(const Node& mapping, const Section& section,
-                                   const std::string& path, std::set<std::string>& meant) {
+void SectionReader::reject_unknown_keys(const Node& mapping, const FieldTable& section,
+                                        const std::string& path, std::set<std::string>& meant) {
   for (const Node& key : mapping.keys) {
     if (section.find(key.text) != nullptr) continue;
     const std::vector<std::string_view> names = section.names();
@@ -117,13 +170,13 @@ void SectionReader::refuse_unknown(const Node& mapping, const Section& section,
   }
 }
 
-void SectionReader::read_key(const Node& node, const Key& key, void* object,
+void SectionReader::read_key(const Node& node, const Field& key, void* object,
                              const std::string& path) {
   Value value;
   switch (key.type) {
     case Type::kSection:
-      if (expect_mapping(node, key, path) && key.binding.inner != nullptr)
-        read(node, *key.section, key.binding.inner(object), path);
+      if (expect_mapping(node, key, path) && key.inner != nullptr)
+        read(node, *key.table, key.inner(object), path);
       return;
     case Type::kFacilities:
       expect_mapping(node, key, path);
@@ -141,27 +194,26 @@ void SectionReader::read_key(const Node& node, const Key& key, void* object,
       value = texts(node, key, path);
       break;
     case Type::kValidationSets:
-      value = validation_sets(node, key, path);
-      break;
+      return read_validation_sets(node, key, object, path);
     default:
       value = scalar(node, key, path);
   }
-  if (!std::holds_alternative<std::monostate>(value)) key.binding.set(object, value);
+  if (!std::holds_alternative<std::monostate>(value)) key.set(object, value);
 }
 
-bool SectionReader::expect_mapping(const Node& node, const Key& key, const std::string& path) {
+bool SectionReader::expect_mapping(const Node& node, const Field& key, const std::string& path) {
   if (node.kind == Node::Kind::kMapping) return true;
   wrong_type(node, key, path);
   return false;
 }
 
-void SectionReader::wrong_type(const Node& node, const Key& key, const std::string& path,
+void SectionReader::wrong_type(const Node& node, const Field& key, const std::string& path,
                                const std::string& hint) {
   problem(node.mark, in_quotes(path) + " should be " + expectation(key) + ", found " +
                          describe(node) + (hint.empty() ? "" : ": " + hint));
 }
 
-Value SectionReader::scalar(const Node& node, const Key& key, const std::string& path) {
+Value SectionReader::scalar(const Node& node, const Field& key, const std::string& path) {
   if (node.kind != Node::Kind::kScalar) {
     wrong_type(node, key, path);
     return {};
@@ -192,7 +244,7 @@ Value SectionReader::scalar(const Node& node, const Key& key, const std::string&
   }
 }
 
-Value SectionReader::choice(const Node& node, const Key& key, const std::string& path) {
+Value SectionReader::choice(const Node& node, const Field& key, const std::string& path) {
   if (std::find(key.choices.begin(), key.choices.end(), node.text) != key.choices.end())
     return node.text;
   problem(node.mark, in_quotes(path) + " should be " + expectation(key) + ", found " +
@@ -215,7 +267,7 @@ bool SectionReader::check_line(const Node& node, const std::string& path) {
   return true;
 }
 
-Value SectionReader::absolute_path(const Node& node, const Key& key, const std::string& path) {
+Value SectionReader::absolute_path(const Node& node, const Field& key, const std::string& path) {
   if (node.kind != Node::Kind::kScalar || node.text.empty()) {
     wrong_type(node, key, path);
     return {};
@@ -242,7 +294,7 @@ Value SectionReader::absolute_path(const Node& node, const Key& key, const std::
   }
 }
 
-void SectionReader::read_trainer(const Node& node, const Key& key, Facility& facility,
+void SectionReader::read_trainer(const Node& node, const Field& key, Facility& facility,
                                  const std::string& path) {
   static constexpr std::array<std::string_view, 2> kNames{"command", "program"};
   if (node.kind == Node::Kind::kScalar && node.text == "builtin") return;
@@ -288,7 +340,7 @@ void SectionReader::read_command(const Node& node, Facility& facility, const std
             in_quotes(path) + " should start with a program, found " + in_quotes(program));
 }
 
-Value SectionReader::environment(const Node& node, const Key& key, const std::string& path) {
+Value SectionReader::environment(const Node& node, const Field& key, const std::string& path) {
   if (node.kind != Node::Kind::kList && node.kind != Node::Kind::kMapping) {
     wrong_type(node, key, path);
     return {};
@@ -322,7 +374,7 @@ Value SectionReader::environment(const Node& node, const Key& key, const std::st
   return lines;
 }
 
-Value SectionReader::paths(const Node& node, const Key& key, const std::string& path) {
+Value SectionReader::paths(const Node& node, const Field& key, const std::string& path) {
   const bool needed = key.type == Type::kSitePaths;
   if (node.kind == Node::Kind::kMapping ||
       (needed && node.kind == Node::Kind::kList && node.items.empty())) {
@@ -340,19 +392,93 @@ Value SectionReader::paths(const Node& node, const Key& key, const std::string& 
   return all;
 }
 
-Value SectionReader::validation_sets(const Node& node, const Key& key, const std::string& path) {
-  if (!expect_mapping(node, key, path)) return {};
-  std::vector<job::ValidationSet> sets;
+void SectionReader::read_validation_sets(const Node& node, const Field& key, void* object,
+                                         const std::string& path) {
+  if (!expect_mapping(node, key, path)) return;
   for (size_t i = 0; i < node.items.size(); ++i) {
     const std::string& name = node.keys[i].text;
-    if (!is_set_name(name))
+    if (!job::validate_set_name(name).empty())
       problem(node.keys[i].mark, in_quotes(name) + " cannot name a validation set: expected 1 to " +
                                      "64 of A-Z, a-z, 0-9, '.', '_' and '-'");
     const Value value =
         absolute_path(node.items[i], {.name = key.name, .type = Type::kSitePath}, join(path, name));
-    if (const auto* text = std::get_if<std::string>(&value)) sets.push_back({name, *text});
+    if (const auto* text = std::get_if<std::string>(&value))
+      *static_cast<job::ValidationSet*>(key.append(object)) = {name, *text};
   }
-  return sets;
+}
+
+Value SectionReader::number(const Node& node, const Field& key, const std::string& path) {
+  if (node.quoted) {
+    wrong_type(node, key, path, "write it without quotes");
+    return {};
+  }
+  Value value;
+  double size = 0;
+  std::string hint;
+  const auto take = [&](int64_t integer, std::string_view multiple_hint) {
+    size = static_cast<double>(integer);
+    if (integer % key.multiple == 0)
+      value = integer;
+    else
+      hint = multiple_hint;
+  };
+  if (key.type == Type::kNumber) {
+    if (const auto number = parse_number(node.text)) value = size = *number;
+  } else if (key.type == Type::kInteger) {
+    if (const auto integer = parse_integer(node.text))
+      take(*integer, "");
+    else
+      hint = integer_hint(node.text);
+  } else if (const auto bytes = key.type == Type::kSize ? parse_size(node.text) : std::nullopt) {
+    take(*bytes, "");
+  } else if (const auto duration =
+                 key.type == Type::kDuration ? parse_duration(node.text) : std::nullopt) {
+    take(duration->count(), "write whole seconds");
+  } else if (parse_number(node.text)) {
+    hint = "add the unit";
+  }
+  const bool in_range = size >= key.min && (key.below_max ? size < key.max : size <= key.max);
+  if (!std::holds_alternative<std::monostate>(value) && in_range) return value;
+  wrong_type(node, key, path, hint);
+  return {};
+}
+
+Value SectionReader::boolean(const Node& node, const Field& key, const std::string& path) {
+  const auto flag = node.quoted ? std::nullopt : parse_boolean(node.text);
+  if (flag) return *flag;
+  wrong_type(node, key, path, node.quoted ? "write it without quotes" : "");
+  return {};
+}
+
+Value SectionReader::text(const Node& node, const Field& key, const std::string& path) {
+  if (node.kind != Node::Kind::kScalar || node.text.empty()) {
+    wrong_type(node, key, path);
+    return {};
+  }
+  if (!check_line(node, path)) return {};
+  if (!key.pattern.empty() && !matches(key.pattern, node.text)) {
+    wrong_type(node, key, path);
+    return {};
+  }
+  const std::string invalid = key.validate == nullptr ? std::string() : key.validate(node.text);
+  if (invalid.empty()) return node.text;
+  problem(node.mark, in_quotes(path) + ": " + in_quotes(node.text) + " " + invalid);
+  return {};
+}
+
+Value SectionReader::texts(const Node& node, const Field& key, const std::string& path) {
+  if (node.kind == Node::Kind::kMapping) {
+    wrong_type(node, key, path);
+    return {};
+  }
+  std::vector<std::string> all;
+  const auto append = [&](const Node& item) {
+    const Value value = text(item, key, path);
+    if (const auto* line = std::get_if<std::string>(&value)) all.push_back(*line);
+  };
+  if (node.kind == Node::Kind::kScalar) append(node);
+  for (const Node& item : node.items) append(item);
+  return all;
 }
 
 }  // namespace xffl::config

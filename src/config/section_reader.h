@@ -1,5 +1,4 @@
-// Nodes of xffl.yaml -> structs, by the table of keys; every problem is noted, none ends the
-// reading.
+// Nodes of xffl.yaml -> structs, by the tables of fields; the reader collects all problems.
 #pragma once
 
 #include <filesystem>
@@ -9,7 +8,7 @@
 #include <vector>
 
 #include "keys.h"
-#include "yaml_reader.h"
+#include "yaml.h"
 
 namespace xffl::config {
 
@@ -22,41 +21,43 @@ class SectionReader {
       : project_folder_(std::move(project_folder)), problems_(problems) {}
 
   /// Sets the fields of `object`, the struct of `section`, that `mapping` names. `path` is the
-  /// mapping's own key path, "facilities.alba". Keys without a binding are left to the caller.
-  void read(const Node& mapping, const Section& section, void* object, const std::string& path);
+  /// mapping's own key path, "facilities.alba". Keys without a member are left to the caller.
+  void read(const Node& mapping, const FieldTable& section, void* object, const std::string& path);
 
-  /// Whether the facility whose keys are read next is another machine: its paths are whole ones.
+  /// True before the keys of a facility on another machine, whose paths must be absolute.
   void set_remote(bool remote) { remote_ = remote; }
 
-  /// True when `node` is a mapping; else notes a problem.
-  bool expect_mapping(const Node& node, const Key& key, const std::string& path);
+  /// True when `node` is a mapping; else adds a problem.
+  bool expect_mapping(const Node& node, const Field& key, const std::string& path);
 
-  /// Where a key path was given; where its nearest parent was when it was not.
+  /// The place of a key path in the file, or of its nearest parent that is there.
   Mark mark(std::string path) const;
-  bool was_given(const std::string& path) const { return marks_.contains(path); }
+  bool is_set(const std::string& path) const { return marks_.contains(path); }
   void note(const std::string& path, Mark mark) { marks_[path] = mark; }
 
   void problem(Mark mark, std::string message);
 
  private:
-  void refuse_unknown(const Node& mapping, const Section& section, const std::string& path,
-                      std::set<std::string>& meant);
-  void read_key(const Node& node, const Key& key, void* object, const std::string& path);
-  void wrong_type(const Node& node, const Key& key, const std::string& path,
+  void reject_unknown_keys(const Node& mapping, const FieldTable& section, const std::string& path,
+                           std::set<std::string>& meant);
+  void read_key(const Node& node, const Field& key, void* object, const std::string& path);
+  void wrong_type(const Node& node, const Field& key, const std::string& path,
                   const std::string& hint = {});
-  Value scalar(const Node& node, const Key& key, const std::string& path);
-  Value number(const Node& node, const Key& key, const std::string& path);
-  Value boolean(const Node& node, const Key& key, const std::string& path);
-  Value text(const Node& node, const Key& key, const std::string& path);
-  Value texts(const Node& node, const Key& key, const std::string& path);
-  Value choice(const Node& node, const Key& key, const std::string& path);
-  Value absolute_path(const Node& node, const Key& key, const std::string& path);
+  Value scalar(const Node& node, const Field& key, const std::string& path);
+  Value number(const Node& node, const Field& key, const std::string& path);
+  Value boolean(const Node& node, const Field& key, const std::string& path);
+  Value text(const Node& node, const Field& key, const std::string& path);
+  Value texts(const Node& node, const Field& key, const std::string& path);
+  Value choice(const Node& node, const Field& key, const std::string& path);
+  Value absolute_path(const Node& node, const Field& key, const std::string& path);
   bool check_line(const Node& node, const std::string& path);
-  void read_trainer(const Node& node, const Key& key, Facility& facility, const std::string& path);
+  void read_trainer(const Node& node, const Field& key, Facility& facility,
+                    const std::string& path);
   void read_command(const Node& node, Facility& facility, const std::string& path);
-  Value environment(const Node& node, const Key& key, const std::string& path);
-  Value paths(const Node& node, const Key& key, const std::string& path);
-  Value validation_sets(const Node& node, const Key& key, const std::string& path);
+  Value environment(const Node& node, const Field& key, const std::string& path);
+  Value paths(const Node& node, const Field& key, const std::string& path);
+  void read_validation_sets(const Node& node, const Field& key, void* object,
+                            const std::string& path);
 
   std::filesystem::path project_folder_;
   std::vector<Problem>& problems_;

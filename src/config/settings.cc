@@ -4,13 +4,16 @@
 #include <optional>
 
 #include "keys.h"
+#include "xffl/base/embedded_file.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/config/load.h"
-#include "yaml_reader.h"
-#include "yaml_text.h"
+#include "yaml.h"
 
 namespace xffl::config {
+
+std::span<const EmbeddedFile> shipped_presets();  // of configs/facilities/; generated
+
 namespace {
 
 /// A part of the file: a value, or children in the order in which they are written.
@@ -20,7 +23,7 @@ struct Branch {
   std::vector<Branch> children;
 };
 
-[[noreturn]] void refuse(const Setting& setting, const std::string& problem) {
+[[noreturn]] void reject(const Setting& setting, const std::string& problem) {
   throw Error(ErrorKind::kUsage, "'" + log::printable(setting.path + "=" + setting.value, 200) +
                                      "' is not a setting: " + problem);
 }
@@ -33,7 +36,7 @@ std::vector<std::string> split(const Setting& setting) {
     if (names.size() == 4 && names[2] == "data" && names[3] == "validation")
       end = setting.path.size();
     names.push_back(setting.path.substr(begin, end - begin));
-    if (names.back().empty()) refuse(setting, "expected key.path=value");
+    if (names.back().empty()) reject(setting, "expected key.path=value");
     begin = end + 1;
   }
   return names;
@@ -47,9 +50,9 @@ std::string value_yaml(const Setting& setting) {
   }
   std::vector<Problem> problems;
   const Node root = read_yaml("k: " + setting.value + "\n", problems);
-  if (!problems.empty()) refuse(setting, "its value is not YAML: " + problems.front().message);
+  if (!problems.empty()) reject(setting, "its value is not YAML: " + problems.front().message);
   if (root.keys.size() != 1 || setting.value.find('\n') != std::string::npos)
-    refuse(setting, "its value is not one YAML value on one line");
+    reject(setting, "its value is not one YAML value on one line");
   return setting.value;
 }
 
@@ -57,7 +60,7 @@ void insert(Branch& root, const Setting& setting) {
   Branch* at = &root;
   for (const std::string& name : split(setting)) {
     if (at->value == "{}") at->value.reset();  // a facility that was only named
-    if (at->value) refuse(setting, "'" + log::printable(at->name, 80) + "' has a value already");
+    if (at->value) reject(setting, "'" + log::printable(at->name, 80) + "' has a value already");
     auto child = std::find_if(at->children.begin(), at->children.end(),
                               [&](const Branch& other) { return other.name == name; });
     if (child == at->children.end())
@@ -65,26 +68,26 @@ void insert(Branch& root, const Setting& setting) {
     at = &*child;
   }
   if (!at->children.empty() && !setting.value.empty())
-    refuse(setting, "keys below it are set already");
+    reject(setting, "keys below it are set already");
   if (at->children.empty()) at->value = value_yaml(setting);
 }
 
 /// Puts known keys in the table's order and the unknown ones, which the parser will name, last.
-void sort_keys(Branch& branch, const Section* section) {
+void sort_keys(Branch& branch, const FieldTable* section) {
   const auto rank = [&](const Branch& child) {
-    const Key* key = section->find(child.name);
-    return key == nullptr ? section->keys.size() : static_cast<size_t>(key - section->keys.data());
+    const Field* key = section->find(child.name);
+    return key == nullptr ? section->yaml.size() : static_cast<size_t>(key - section->yaml.data());
   };
   if (section == nullptr) return;
   std::stable_sort(branch.children.begin(), branch.children.end(),
                    [&](const Branch& a, const Branch& b) { return rank(a) < rank(b); });
   for (Branch& child : branch.children) {
-    const Key* key = section->find(child.name);
-    if (key == nullptr || key->section == nullptr) continue;
+    const Field* key = section->find(child.name);
+    if (key == nullptr || key->table == nullptr) continue;
     if (key->type != Type::kFacilities) {
-      sort_keys(child, key->section);
+      sort_keys(child, key->table);
     } else {
-      for (Branch& facility : child.children) sort_keys(facility, key->section);
+      for (Branch& facility : child.children) sort_keys(facility, key->table);
     }
   }
 }
@@ -98,13 +101,25 @@ void write(const Branch& branch, size_t indent, std::string& text) {
   }
 }
 
+void flatten(const Node& node, const std::string& path, std::vector<Setting>& settings) {
+  if (node.kind == Node::Kind::kMapping) {
+    for (size_t i = 0; i < node.keys.size(); ++i)
+      flatten(node.items[i], path + "." + node.keys[i].text, settings);
+    return;
+  }
+  if (node.kind != Node::Kind::kList) return settings.push_back({path, node.text});
+  std::vector<std::string> items;
+  for (const Node& item : node.items) items.push_back(item.text);
+  settings.push_back({path, yaml_flow_list(items)});
+}
+
 }  // namespace
 
 Setting parse_setting(std::string_view text) {
   const size_t equals = text.find('=');
   Setting setting{std::string(text.substr(0, equals)), ""};
   if (equals == std::string_view::npos || equals == 0 || equals + 1 == text.size())
-    refuse(setting, "expected key.path=value, such as training.learning_rate=1e-4");
+    reject(setting, "expected key.path=value, such as training.learning_rate=1e-4");
   setting.value = text.substr(equals + 1);
   split(setting);
   return setting;
@@ -142,6 +157,33 @@ std::string check_settings(const std::vector<Setting>& settings,
     }
     return problems;
   }
+}
+
+std::vector<std::string_view> preset_names() {
+  std::vector<std::string_view> names;
+  for (const EmbeddedFile& preset : shipped_presets()) names.push_back(preset.name);
+  return names;
+}
+
+std::string_view preset_text(std::string_view name) {
+  std::string known;
+  for (const EmbeddedFile& preset : shipped_presets()) {
+    if (preset.name == name) return preset.text;
+    known += (known.empty() ? "" : ", ") + std::string(preset.name);
+  }
+  throw Error(ErrorKind::kNotFound,
+              "there is no preset '" + log::printable(name, 80) + "'; there are: " + known);
+}
+
+std::vector<Setting> preset_settings(std::string_view name, std::string_view facility) {
+  std::vector<Problem> problems;
+  const Node root = read_yaml(preset_text(name), problems);
+  if (!problems.empty())
+    throw Error(ErrorKind::kInternal,
+                "the preset '" + std::string(name) + "' is damaged: " + problems.front().message);
+  std::vector<Setting> settings;
+  flatten(root, "facilities." + std::string(facility), settings);
+  return settings;
 }
 
 }  // namespace xffl::config

@@ -48,7 +48,7 @@ Event UpdateFetch::fetch(int attempt, std::stop_token stop) {
   const Expected expected = expected_update();
   try {
     const Report report = bring(attempt, expected, stop);
-    if (job::is_to_be_continued(report.parsed, site_.spec(attempt)))
+    if (job::is_checkpointed(report.parsed, site_.spec(attempt)))
       return Checkpointed{report.parsed.steps};
     const double change = check_change(expected);
     const history::Accepted accepted = keep_accepted(attempt, report);
@@ -100,7 +100,7 @@ UpdateFetch::Report UpdateFetch::bring(int attempt, const Expected& expected,
       has_read = false;
       Report report = read_report(attempt, expected);
       has_read = true;
-      if (!site_.plan.evaluates && !job::is_to_be_continued(report.parsed, site_.spec(attempt)))
+      if (!site_.plan.evaluates && !job::is_checkpointed(report.parsed, site_.spec(attempt)))
         transfer::fetch({*site_.session, *site_.bulk}, site_.folder(attempt) / plan::kUpdateFolder,
                         report.parsed.update_sha256, expected.max_bytes, site_.archive() / "update",
                         stop, site_.shown("fetching", out), &site_.context.spare);

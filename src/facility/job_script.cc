@@ -5,7 +5,6 @@
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/shell.h"
-#include "xffl/facility/slurm_settings.h"
 #include "xffl/plan/facility_layout.h"
 #include "xffl/submit/template.h"
 
@@ -71,7 +70,7 @@ Words process_launch(const config::Facility& facility, const RemotePath& folder,
 // One task per rank. srun takes the job's shape from its environment, except for --cpus-per-task.
 Words slurm_launch(const config::Facility& facility, const RemotePath& folder,
                    const Programs& programs) {
-  const config::Slurm& slurm = facility.slurm;
+  const submit::SlurmSettings& slurm = facility.slurm;
   Words words = {"srun",
                  "--export=ALL",
                  "--kill-on-bad-exit=1",
@@ -102,7 +101,7 @@ Kind kind_of(const config::Facility& facility, const std::string& job_name,
     modules.push_back("load_module " + quote_for_shell(module));
   return {
       "slurm",
-      {{"options", submit::slurm_options(slurm_settings(facility.slurm).request, job_name, folder)},
+      {{"options", submit::slurm_options(facility.slurm, job_name, folder)},
        {"modules", modules},
        {"launch", slurm_launch(facility, folder, programs)},
        {"next_folder", next_folder ? next_folder->str() : ""},

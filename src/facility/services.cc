@@ -5,17 +5,10 @@
 #include <mutex>
 #include <utility>
 
-#include "xffl/facility/slurm_settings.h"
 #include "xffl/remote/ssh.h"
 
 namespace xffl::facility {
 namespace {
-
-std::vector<remote::SshHost> hosts_of(const std::vector<config::Host>& hosts) {
-  std::vector<remote::SshHost> result;
-  for (const config::Host& host : hosts) result.push_back({host.name, host.port});
-  return result;
-}
 
 // Sessions are made once and shared by rounds: one connection per host is kept.
 class Sessions {
@@ -75,7 +68,7 @@ class Schedulers {
     const std::lock_guard lock(mutex_);
     auto& [way, scheduler] = schedulers_[facility.name];
     if (!scheduler || way != session)
-      scheduler = queue_manager(facility).make(slurm_settings(facility.slurm), session, clock);
+      scheduler = queue_manager(facility).make(facility.slurm, session, clock);
     way = session;
     return scheduler;
   }
@@ -95,16 +88,9 @@ const submit::QueueManager& queue_manager(const config::Facility& facility) {
 
 remote::SshSettings ssh_settings(const config::Facility& facility,
                                  const std::filesystem::path& project_folder) {
-  remote::SshSettings settings;
+  remote::SshSettings settings = facility.ssh;
   settings.facility = facility.name.str();
-  settings.hosts = hosts_of(facility.ssh.hosts);
-  settings.user = facility.ssh.user;
-  settings.jump = hosts_of(facility.ssh.jump);
-  settings.keys.assign(facility.ssh.keys.begin(), facility.ssh.keys.end());
-  settings.agent = facility.ssh.agent;
   settings.known_hosts = project_folder / "known_hosts";
-  settings.streams = facility.ssh.streams;
-  settings.renew = facility.ssh.renew;
   return settings;
 }
 
@@ -112,7 +98,7 @@ remote::SshSettings transfer_settings(const config::Facility& facility,
                                       const std::filesystem::path& project_folder) {
   remote::SshSettings settings = ssh_settings(facility, project_folder);
   if (facility.transfer.hosts.empty()) return settings;
-  settings.hosts = hosts_of(facility.transfer.hosts);
+  settings.hosts = facility.transfer.hosts;
   if (!facility.transfer.user.empty()) settings.user = facility.transfer.user;
   settings.shell = facility.transfer.shell;
   return settings;

@@ -1,9 +1,8 @@
 #include "xffl/job/job_report.h"
 
 #include <algorithm>
-#include <set>
 
-#include "fields.h"
+#include "json_fields.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
@@ -15,36 +14,42 @@ constexpr double kMaxLoss = 1e30;
 constexpr double kMaxSeconds = 1e10;  // three centuries
 constexpr double kMaxRate = 1e18;
 
-std::string read_optional_sha256(JsonObject& object, std::string_view key) {
-  return object.string(key).empty() ? "" : read_sha256(object, key);
+const FieldTable& result_fields() {
+  using R = ValidationResult;
+  static const FieldTable fields({
+      field("name", &R::name, "", {.validate = validate_set_name}),
+      field("tokens", &R::tokens, "", {.max = kMaxCount}),
+      field("nll_before", &R::nll_before, "", {.max = kMaxLoss}),
+      field("nll_after", &R::nll_after, "", {.max = kMaxLoss}),
+  });
+  return fields;
 }
 
-std::vector<ValidationResult> read_results(JsonObject& object) {
-  std::vector<ValidationResult> results;
-  std::set<std::string> names;
-  for (const Json& item : read_array(object, "validation", kMaxValidationSets)) {
-    JsonObject view(item, item_where(object, "validation", results.size()));
-    ValidationResult result;
-    result.name = read_set_name(view, "name");
-    result.tokens = read_count(view, "tokens");
-    result.nll_before = read_number(view, "nll_before", 0, kMaxLoss);
-    result.nll_after = read_number(view, "nll_after", 0, kMaxLoss);
-    view.refuse_other_keys();
-    if (!names.insert(result.name).second) view.fail("name", "'" + result.name + "' appears twice");
-    results.push_back(std::move(result));
-  }
-  return results;
-}
-
-Json write_results(const std::vector<ValidationResult>& results) {
-  Json array = Json::array();
-  for (const ValidationResult& result : results) {
-    array.push_back(Json{{"name", result.name},
-                         {"tokens", result.tokens},
-                         {"nll_before", result.nll_before},
-                         {"nll_after", result.nll_after}});
-  }
-  return array;
+const FieldTable& report_fields() {
+  using R = JobReport;
+  static const FieldTable fields({
+      field("key", &R::key, "", {.table = &job_key_fields()}),
+      field("base_model_sha256", &R::base_model_sha256, "", {.validate = validate_sha256}),
+      field("update_sha256", &R::update_sha256, "", {.validate = validate_sha256_or_empty}),
+      field("steps", &R::steps, "", {.max = kMaxCount}),
+      field("stopped_early", &R::stopped_early, "", {.since = 2}),
+      field("samples", &R::samples, "", {.max = kMaxCount}),
+      field("tokens", &R::tokens, "", {.max = kMaxCount}),
+      field("train_loss", &R::train_loss, "", {.max = kMaxLoss}),
+      field("train_loss_last", &R::train_loss_last, "", {.max = kMaxLoss}),
+      field("validation", &R::validation, "", {.table = &result_fields()}),
+      field("train_seconds", &R::train_seconds, "", {.max = kMaxSeconds}),
+      field("total_seconds", &R::total_seconds, "", {.max = kMaxSeconds}),
+      field("tokens_per_second", &R::tokens_per_second, "", {.max = kMaxRate}),
+      field("peak_memory_bytes", &R::peak_memory_bytes, "", {.max = kMaxCount}),
+      field("world_size", &R::world_size, "", {.min = 1, .max = 1 << 24}),
+      field("scheduler_job_id", &R::scheduler_job_id, "", {.max = 64}),
+      field("restarts", &R::restarts, "", {.max = 1e6}),
+      field("trainer", &R::trainer, "", {.max = 200}),
+      // An earlier coordinator does not know this key.
+      field("optimizer_lost", &R::optimizer_lost, "", {.max = kMaxReasonBytes, .omit_empty = true}),
+  });
+  return fields;
 }
 
 /// a * b, or the largest integer when that overflows.
@@ -84,7 +89,7 @@ void check_key(const JobKey& found, const JobKey& expected) {
   check_equal("key.nonce", found.nonce, expected.nonce);
 }
 
-// By the job's own settings, which is no stop.
+// By the job's own settings, which does not count as a stop.
 bool may_end_early(const JobReport& report, const TrainingSpec& training) {
   if (training.max_tokens > 0 && report.tokens >= training.max_tokens) return true;
   return training.early_stop_patience > 0 && training.validation_interval > 0 &&
@@ -145,27 +150,7 @@ JobReport parse_job_report(std::string_view json, std::string_view origin) {
   JsonObject object(document, std::string(origin));
   const int version = read_version(object, kOldestReportVersion, kReportVersion);
   JobReport report;
-  report.key = read_key(object.object("key"));
-  report.base_model_sha256 = read_sha256(object, "base_model_sha256");
-  report.update_sha256 = read_optional_sha256(object, "update_sha256");
-  report.steps = read_count(object, "steps");
-  if (version >= 2) report.stopped_early = object.boolean("stopped_early");
-  report.samples = read_count(object, "samples");
-  report.tokens = read_count(object, "tokens");
-  report.train_loss = read_number(object, "train_loss", 0, kMaxLoss);
-  report.train_loss_last = read_number(object, "train_loss_last", 0, kMaxLoss);
-  report.validation = read_results(object);
-  report.train_seconds = read_number(object, "train_seconds", 0, kMaxSeconds);
-  report.total_seconds = read_number(object, "total_seconds", 0, kMaxSeconds);
-  report.tokens_per_second = read_number(object, "tokens_per_second", 0, kMaxRate);
-  report.peak_memory_bytes = read_count(object, "peak_memory_bytes");
-  report.world_size = static_cast<int>(read_count(object, "world_size", 1, 1 << 24));
-  report.scheduler_job_id = read_text(object, "scheduler_job_id", 64);
-  report.restarts = static_cast<int>(read_count(object, "restarts", 0, 1'000'000));
-  report.trainer = read_text(object, "trainer", 200);
-  if (document.contains("optimizer_lost"))
-    report.optimizer_lost = read_text(object, "optimizer_lost", kMaxReasonBytes);
-  object.refuse_other_keys();
+  read_fields(object, report_fields(), &report, version);
   return report;
 }
 
@@ -174,33 +159,14 @@ JobReport read_job_report(const std::filesystem::path& path) {
 }
 
 std::string format_job_report(const JobReport& report) {
-  Json document{{"version", kReportVersion},
-                {"key", write_key(report.key)},
-                {"base_model_sha256", report.base_model_sha256},
-                {"update_sha256", report.update_sha256},
-                {"steps", report.steps},
-                {"stopped_early", report.stopped_early},
-                {"samples", report.samples},
-                {"tokens", report.tokens},
-                {"train_loss", report.train_loss},
-                {"train_loss_last", report.train_loss_last},
-                {"validation", write_results(report.validation)},
-                {"train_seconds", report.train_seconds},
-                {"total_seconds", report.total_seconds},
-                {"tokens_per_second", report.tokens_per_second},
-                {"peak_memory_bytes", report.peak_memory_bytes},
-                {"world_size", report.world_size},
-                {"scheduler_job_id", report.scheduler_job_id},
-                {"restarts", report.restarts},
-                {"trainer", report.trainer}};
-  // Not where there is nothing to say: an earlier coordinator does not know the key.
-  if (!report.optimizer_lost.empty()) document["optimizer_lost"] = report.optimizer_lost;
+  Json document{{"version", kReportVersion}};
+  write_fields(document, report_fields(), &report);
   std::string text = dump_document(document);
   parse_job_report(text, "report.json");
   return text;
 }
 
-bool is_to_be_continued(const JobReport& report, const JobSpec& spec) {
+bool is_checkpointed(const JobReport& report, const JobSpec& spec) {
   return spec.on_stop == OnStop::kCheckpoint && report.stopped_early &&
          report.update_sha256.empty();
 }
@@ -209,7 +175,7 @@ void check_report_answers(const JobReport& report, const JobSpec& spec,
                           int64_t max_sequence_length) {
   check_key(report.key, spec.key);
   check_equal("base_model_sha256", report.base_model_sha256, spec.base_model_sha256);
-  if (is_to_be_continued(report, spec)) {
+  if (is_checkpointed(report, spec)) {
     check_range("steps", report.steps, 0, spec.training.steps, "the job's steps");
     return;
   }

@@ -9,30 +9,32 @@ namespace {
 
 using Problem = std::optional<Unsupported>;
 
-Problem refuse(const std::string& key, const std::string& what) { return Unsupported{key, what}; }
+Problem unsupported(const std::string& key, const std::string& message) {
+  return Unsupported{key, message};
+}
 
 Problem check_groups(const TrainingSpec& training, int world_size) {
   const RankGroups& groups = training.groups;
   if (groups.count == 1) return {};
   if (world_size % groups.count != 0) {
-    return refuse("groups.count", "training.groups.count is " + std::to_string(groups.count) +
-                                      ", which does not divide the " + std::to_string(world_size) +
-                                      " ranks of this job");
+    return unsupported("groups.count", "training.groups.count is " + std::to_string(groups.count) +
+                                           ", which does not divide the " +
+                                           std::to_string(world_size) + " ranks of this job");
   }
   const bool of_gradients = groups.exchange == Exchange::kGradients;
   if (of_gradients && groups.interval != 1) {
-    return refuse(
+    return unsupported(
         "groups.interval",
         "training.groups.interval is " + std::to_string(groups.interval) +
             ", but gradients are exchanged in every step: leave it out, or exchange weights");
   }
   if (of_gradients && groups.outer.kind != OuterOptimizer::kAverage) {
-    return refuse(
+    return unsupported(
         "groups.outer",
         "training.groups.outer is for the exchange of weights: with gradients, leave it out");
   }
   if (!of_gradients && training.validation_interval % groups.interval != 0) {
-    return refuse(
+    return unsupported(
         "validation_interval",
         "training.validation_interval is " + std::to_string(training.validation_interval) +
             ", but only every " + std::to_string(groups.interval) +
@@ -46,11 +48,11 @@ Problem check_pipeline(const TrainingSpec& training, int world_size) {
   if (stages == 1) return {};
   const std::string given = "training.pipeline.stages is " + std::to_string(stages);
   if (world_size % stages != 0) {
-    return refuse("pipeline.stages", given + ", which does not divide the " +
-                                         std::to_string(world_size) + " ranks of this job");
+    return unsupported("pipeline.stages", given + ", which does not divide the " +
+                                              std::to_string(world_size) + " ranks of this job");
   }
   if (training.sharding != Sharding::kNone && training.sharding != Sharding::kOptimizer) {
-    return refuse(
+    return unsupported(
         "pipeline.stages",
         given + " with sharding '" + std::string(to_string(training.sharding)) +
             "': gradients would be reduced, and parameters gathered, for each of a pipeline's many "
@@ -61,72 +63,69 @@ Problem check_pipeline(const TrainingSpec& training, int world_size) {
                             : training.groups.count > 1 ? "groups"
                                                         : "";
   if (other.empty()) return {};
-  return refuse("pipeline.stages", given + ", with training." + other + ": not supported together");
+  return unsupported("pipeline.stages",
+                     given + ", with training." + other + ": not supported together");
 }
 
 Problem check_early_stop(const TrainingSpec& training, size_t num_validation_sets) {
   if (training.early_stop_patience == 0) return {};
   if (training.validation_interval > 0 && num_validation_sets > 0) return {};
-  return refuse(
+  return unsupported(
       "early_stop_patience",
       "training.early_stop_patience needs training.validation_interval and a validation set");
 }
 
 Problem check_adapters(const TrainingSpec& training) {
   if (training.lora.rank == 0 || training.freeze.empty()) return {};
-  return refuse(
+  return unsupported(
       "freeze",
       "training.freeze together with training.lora: with adapters all else is frozen anyway");
 }
 
-// Whether anything that the optimizer works on is not float32.
-bool is_narrow(const TrainingSpec& training) {
-  return training.masters != Masters::kFloat32 || training.moment_dtype != StateDtype::kFloat32 ||
-         training.gradient_dtype != StateDtype::kFloat32;
-}
-
-// The first of these keys that is not float32, and with its value.
-std::string narrow_key(const TrainingSpec& training) {
-  if (training.masters != Masters::kFloat32) return "masters";
-  return training.moment_dtype != StateDtype::kFloat32 ? "moment_dtype" : "gradient_dtype";
-}
-
-std::string narrow_value(const TrainingSpec& training) {
-  const bool of_masters = training.masters != Masters::kFloat32;
-  return "training." + narrow_key(training) + " is " +
-         std::string(of_masters ? to_string(training.masters) : "bf16");
+// The first key of the optimizer's state that is not float32, with its value; empty when all are.
+std::pair<std::string, std::string_view> narrow_key(const TrainingSpec& training) {
+  if (training.masters != Masters::kFloat32) return {"masters", to_string(training.masters)};
+  if (training.moment_dtype != StateDtype::kFloat32)
+    return {"moment_dtype", to_string(training.moment_dtype)};
+  if (training.gradient_dtype != StateDtype::kFloat32)
+    return {"gradient_dtype", to_string(training.gradient_dtype)};
+  return {};
 }
 
 Problem check_bf16_gradients(const TrainingSpec& training, int64_t data_ranks) {
   if (training.gradient_dtype == StateDtype::kFloat32) return {};
   const int64_t micro_batches = num_micro_batches(training, static_cast<int>(data_ranks));
   if (micro_batches > 1)
-    return refuse("gradient_dtype",
-                  "training.gradient_dtype is bf16, with " + std::to_string(micro_batches) +
-                      " micro-batches a step on each rank: sums over them in bfloat16 would lose "
-                      "what is small. Use fp32, or raise micro_batch_size to a rank's part of "
-                      "batch_size (recompute: full makes room)");
+    return unsupported(
+        "gradient_dtype",
+        "training.gradient_dtype is bf16, with " + std::to_string(micro_batches) +
+            " micro-batches a step on each rank: sums over them in bfloat16 would lose "
+            "what is small. Use fp32, or raise micro_batch_size to a rank's part of "
+            "batch_size (recompute: full makes room)");
   if (training.proximal > 0)
-    return refuse("gradient_dtype",
-                  "training.gradient_dtype is bf16, with training.proximal: its small term would "
-                  "be lost in rounding: use fp32");
+    return unsupported(
+        "gradient_dtype",
+        "training.gradient_dtype is bf16, with training.proximal: its small term would "
+        "be lost in rounding: use fp32");
   return {};
 }
 
 Problem check_storage(const TrainingSpec& training, int64_t data_ranks) {
-  if (!is_narrow(training)) return {};
-  const std::string key = narrow_key(training), given = narrow_value(training);
+  const auto [key, value] = narrow_key(training);
+  if (key.empty()) return {};
+  const std::string given = "training." + key + " is " + std::string(value);
   if (training.precision != FloatType::kBfloat16)
-    return refuse(key, given + ", but training.precision is " +
-                           std::string(to_string(training.precision)) + ": only with bf16");
+    return unsupported(key, given + ", but training.precision is " +
+                                std::string(to_string(training.precision)) + ": only with bf16");
   if (training.lora.rank > 0)
-    return refuse(key, given +
+    return unsupported(key,
+                       given +
                            ", with training.lora: adapters are small, nothing would be saved: use "
                            "fp32");
   const bool exchanges_weights =
       training.groups.count > 1 && training.groups.exchange == Exchange::kWeights;
   if (training.masters == Masters::kNone && exchanges_weights)
-    return refuse(
+    return unsupported(
         "masters",
         "training.masters is none, with training.groups that exchange weights: their mean would "
         "be rounded to bfloat16: use split or fp32, or exchange gradients");
@@ -138,7 +137,7 @@ Problem check_shard_groups(const TrainingSpec& training, int data_ranks, int on_
     shard_group_size(training, data_ranks, on_a_machine);
     return {};
   } catch (const Error& error) {
-    return refuse("shard_group_size", error.what());
+    return unsupported("shard_group_size", error.what());
   }
 }
 

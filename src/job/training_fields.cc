@@ -1,211 +1,180 @@
-#include "training_fields.h"
+// The table of TrainingSpec.
+#include "xffl/job/fields.h"
+#include "xffl/job/job_spec.h"
 
 namespace xffl::job {
 namespace {
 
-constexpr int64_t kMaxSteps = 1'000'000'000;
-constexpr int64_t kMaxBatch = 1 << 24;
-constexpr int64_t kMaxRanks = 1 << 20;
-constexpr size_t kMaxNames = 10'000;
-constexpr size_t kMaxNameBytes = 500;
-
-/// A number from 0 to below 1.
-double read_share(JsonObject& object, std::string_view key) {
-  const double share = read_number(object, key, 0, 1);
-  if (share == 1) object.fail(key, "should be below 1, found 1");
-  return share;
+// The name of a parameter or matrix, perhaps with * and ?.
+std::string validate_name(std::string_view text) {
+  if (!text.empty() && text.find(' ') == std::string_view::npos) return {};
+  return "should be a name, found '" + std::string(text) + "'";
 }
 
-uint64_t read_seed(JsonObject& object) {
-  const Json& seed = object.at("seed");
-  if (!seed.is_number_unsigned()) {
-    object.fail("seed", "should be an integer from 0 to 2^64 - 1");
-  }
-  return seed.get<uint64_t>();
+const FieldTable& schedule_fields() {
+  static const FieldTable fields({
+      field("kind", &Schedule::kind, "the rate's decay after the warm-up"),
+      field("warmup_steps", &Schedule::warmup_steps,
+            "steps from 0 up to learning_rate, counted over the whole federation",
+            {.max = kMaxSteps}),
+      field("total_steps", &Schedule::total_steps, "", {.file = FileKind::kJson, .max = kMaxSteps}),
+      field("min_ratio", &Schedule::min_ratio, "the last rate as a share of learning_rate",
+            {.max = 1}),
+  });
+  return fields;
 }
 
-Schedule read_schedule(JsonObject object) {
-  Schedule schedule;
-  schedule.kind =
-      read_enum(object, "kind", parse_schedule_kind, "\"constant\", \"linear\" or \"cosine\"");
-  schedule.warmup_steps = read_count(object, "warmup_steps", 0, kMaxSteps);
-  schedule.total_steps = read_count(object, "total_steps", 0, kMaxSteps);
-  schedule.min_ratio = read_number(object, "min_ratio", 0, 1);
-  object.refuse_other_keys();
-  return schedule;
+const FieldTable& lora_fields() {
+  static const FieldTable fields({
+      field("rank", &Lora::rank, "of the adapters; 0: no adapters", {.max = 1 << 16}),
+      field("alpha", &Lora::alpha, "the adapters' product is scaled by alpha / rank", {.max = 1e6}),
+      field("dropout", &Lora::dropout, "of the adapters' inputs", {.max = 1, .below_max = true}),
+      field("target_modules", &Lora::target_modules,
+            "the matrices that get adapters, by their names in the model's files",
+            {.max = 500,
+             .pattern = "(q|k|v|o|gate|up|down)_proj",
+             .shape = "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj or down_proj",
+             .validate = validate_name}),
+  });
+  return fields;
 }
 
-Json write_schedule(const Schedule& schedule) {
-  return Json{{"kind", to_string(schedule.kind)},
-              {"warmup_steps", schedule.warmup_steps},
-              {"total_steps", schedule.total_steps},
-              {"min_ratio", schedule.min_ratio}};
+const FieldTable& outer_fields() {
+  static const FieldTable fields({
+      field("kind", &Outer::kind, "the optimizer of the weights' mean change"),
+      field("learning_rate", &Outer::learning_rate, "of the change", {.max = 1000}),
+      field("momentum", &Outer::momentum, "of sgd and nesterov", {.max = 1, .below_max = true}),
+      field("beta1", &Outer::beta1, "of adam", {.max = 1, .below_max = true}),
+      field("beta2", &Outer::beta2, "of adam", {.max = 1, .below_max = true}),
+      field("epsilon", &Outer::epsilon, "of adam", {.max = 1}),
+  });
+  return fields;
 }
 
-// Names and globs of names: printable, not empty, no blanks.
-std::vector<std::string> read_names(JsonObject& object, std::string_view key) {
-  std::vector<std::string> names;
-  for (const Json& item : read_array(object, key, kMaxNames)) {
-    const Json holder{{"name", item}};
-    JsonObject view(holder, item_where(object, key, names.size()));
-    names.push_back(read_text(view, "name", kMaxNameBytes));
-    if (names.back().empty() || names.back().find(' ') != std::string::npos)
-      view.fail("name", "should be a name, found '" + names.back() + "'");
-  }
-  return names;
+const FieldTable& groups_fields() {
+  static const FieldTable fields({
+      field("count", &RankGroups::count, "groups of ranks; 1: no groups",
+            {.min = 1, .max = kMaxShardRanks}),
+      field("interval", &RankGroups::interval, "steps between two exchanges",
+            {.min = 1, .max = kMaxSteps}),
+      field("exchange", &RankGroups::exchange, "the groups' mean is that of weights or gradients"),
+      field("weighting", &RankGroups::weighting, "a group's share of the mean"),
+      field("outer", &RankGroups::outer,
+            "the optimizer that takes the groups' mean change: DiLoCo is nesterov at 0.7",
+            {.table = &outer_fields()}),
+  });
+  return fields;
 }
 
-Lora read_lora(JsonObject object) {
-  Lora lora;
-  lora.rank = read_count(object, "rank", 0, 1 << 16);
-  lora.alpha = read_number(object, "alpha", 0, 1e6);
-  lora.dropout = read_share(object, "dropout");
-  lora.target_modules = read_names(object, "target_modules");
-  if (lora.rank > 0 && lora.target_modules.empty())
-    object.fail("target_modules", "should name at least one module when rank is not 0");
-  object.refuse_other_keys();
-  return lora;
-}
-
-Json write_lora(const Lora& lora) {
-  return Json{{"rank", lora.rank},
-              {"alpha", lora.alpha},
-              {"dropout", lora.dropout},
-              {"target_modules", lora.target_modules}};
-}
-
-Outer read_outer(JsonObject object) {
-  Outer outer;
-  outer.kind = read_enum(object, "kind", parse_outer_optimizer, "average, sgd, nesterov or adam");
-  outer.learning_rate = read_number(object, "learning_rate", 0, 1e3);
-  outer.momentum = read_share(object, "momentum");
-  outer.beta1 = read_share(object, "beta1");
-  outer.beta2 = read_share(object, "beta2");
-  outer.epsilon = read_number(object, "epsilon", 0, 1);
-  object.refuse_other_keys();
-  return outer;
-}
-
-Json write_outer(const Outer& outer) {
-  return Json{{"kind", to_string(outer.kind)}, {"learning_rate", outer.learning_rate},
-              {"momentum", outer.momentum},    {"beta1", outer.beta1},
-              {"beta2", outer.beta2},          {"epsilon", outer.epsilon}};
-}
-
-RankGroups read_groups(JsonObject object) {
-  RankGroups groups;
-  groups.count = read_count(object, "count", 1, kMaxRanks);
-  groups.interval = read_count(object, "interval", 1, kMaxSteps);
-  groups.exchange = read_enum(object, "exchange", parse_exchange, "weights or gradients");
-  groups.weighting = read_enum(object, "weighting", parse_group_weighting, "equal or tokens");
-  groups.outer = read_outer(object.object("outer"));
-  object.refuse_other_keys();
-  return groups;
-}
-
-Json write_groups(const RankGroups& groups) {
-  return Json{{"count", groups.count},
-              {"interval", groups.interval},
-              {"exchange", to_string(groups.exchange)},
-              {"weighting", to_string(groups.weighting)},
-              {"outer", write_outer(groups.outer)}};
-}
-
-Pipeline read_pipeline(JsonObject object) {
-  Pipeline pipeline;
-  pipeline.stages = read_count(object, "stages", 1, kMaxRanks);
-  pipeline.schedule = read_enum(object, "schedule", parse_pipeline_schedule, "gpipe or 1f1b");
-  object.refuse_other_keys();
-  return pipeline;
-}
-
-Json write_pipeline(const Pipeline& pipeline) {
-  return Json{{"stages", pipeline.stages}, {"schedule", to_string(pipeline.schedule)}};
+const FieldTable& pipeline_fields() {
+  static const FieldTable fields({
+      field("stages", &Pipeline::stages, "parts of the model; 1: no pipeline",
+            {.min = 1, .max = kMaxShardRanks}),
+      field("schedule", &Pipeline::schedule, "the order of a stage's micro-batches"),
+  });
+  return fields;
 }
 
 }  // namespace
 
-TrainingSpec read_training(JsonObject object) {
-  TrainingSpec training;
-  training.steps = read_count(object, "steps", 0, kMaxSteps);
-  training.first_step = read_count(object, "first_step", 0, kMaxSteps);
-  training.batch_size = read_count(object, "batch_size", 1, kMaxBatch);
-  training.micro_batch_size = read_count(object, "micro_batch_size", 1, kMaxBatch);
-  training.learning_rate = read_number(object, "learning_rate", 0, 1e3);
-  training.schedule = read_schedule(object.object("schedule"));
-  training.weight_decay = read_number(object, "weight_decay", 0, 1e3);
-  training.beta1 = read_share(object, "beta1");
-  training.beta2 = read_share(object, "beta2");
-  training.epsilon = read_number(object, "epsilon", 0, 1);
-  training.max_grad_norm = read_number(object, "max_grad_norm", 0, 1e12);
-  training.seed = read_seed(object);
-  training.precision = read_float_type(object, "precision");
-  training.masters = read_enum(object, "masters", parse_masters, "fp32, split or none");
-  training.moment_dtype = read_enum(object, "moment_dtype", parse_state_dtype, "fp32 or bf16");
-  training.gradient_dtype = read_enum(object, "gradient_dtype", parse_state_dtype, "fp32 or bf16");
-  training.sharding = read_enum(object, "sharding", parse_sharding,
-                                "none, optimizer, gradients, full, hybrid or hybrid_zero2");
-  training.shard_group_size = read_count(object, "shard_group_size", 0, kMaxRanks);
-  training.recompute = read_enum(object, "recompute", parse_recompute, "none, cheap or full");
-  training.offload = read_enum(object, "offload", parse_offload, "none, optimizer or parameters");
-  training.validation_samples = read_count(object, "validation_samples");
-  training.train_samples = read_count(object, "train_samples");
-  training.checkpoint_interval = read_count(object, "checkpoint_interval", 0, kMaxSteps);
-  training.keep_checkpoints = read_count(object, "keep_checkpoints", 1, kMaxSteps);
-  training.max_tokens = read_count(object, "max_tokens");
-  training.validation_interval = read_count(object, "validation_interval", 0, kMaxSteps);
-  training.early_stop_patience = read_count(object, "early_stop_patience", 0, kMaxSteps);
-  training.early_stop_keep =
-      read_enum(object, "early_stop_keep", parse_early_stop_keep, "best or last");
-  training.proximal = read_number(object, "proximal", 0, 1e6);
-  training.document_mask = object.boolean("document_mask");
-  training.deterministic = object.boolean("deterministic");
-  training.keep_optimizer = object.boolean("keep_optimizer");
-  training.freeze = read_names(object, "freeze");
-  training.lora = read_lora(object.object("lora"));
-  training.groups = read_groups(object.object("groups"));
-  training.pipeline = read_pipeline(object.object("pipeline"));
-  object.refuse_other_keys();
-  return training;
-}
-
-Json write_training(const TrainingSpec& training) {
-  return Json{{"steps", training.steps},
-              {"first_step", training.first_step},
-              {"batch_size", training.batch_size},
-              {"micro_batch_size", training.micro_batch_size},
-              {"learning_rate", training.learning_rate},
-              {"schedule", write_schedule(training.schedule)},
-              {"weight_decay", training.weight_decay},
-              {"beta1", training.beta1},
-              {"beta2", training.beta2},
-              {"epsilon", training.epsilon},
-              {"max_grad_norm", training.max_grad_norm},
-              {"seed", training.seed},
-              {"precision", to_string(training.precision)},
-              {"masters", to_string(training.masters)},
-              {"moment_dtype", to_string(training.moment_dtype)},
-              {"gradient_dtype", to_string(training.gradient_dtype)},
-              {"sharding", to_string(training.sharding)},
-              {"shard_group_size", training.shard_group_size},
-              {"recompute", to_string(training.recompute)},
-              {"offload", to_string(training.offload)},
-              {"validation_samples", training.validation_samples},
-              {"train_samples", training.train_samples},
-              {"checkpoint_interval", training.checkpoint_interval},
-              {"keep_checkpoints", training.keep_checkpoints},
-              {"max_tokens", training.max_tokens},
-              {"validation_interval", training.validation_interval},
-              {"early_stop_patience", training.early_stop_patience},
-              {"early_stop_keep", to_string(training.early_stop_keep)},
-              {"proximal", training.proximal},
-              {"document_mask", training.document_mask},
-              {"deterministic", training.deterministic},
-              {"keep_optimizer", training.keep_optimizer},
-              {"freeze", training.freeze},
-              {"lora", write_lora(training.lora)},
-              {"groups", write_groups(training.groups)},
-              {"pipeline", write_pipeline(training.pipeline)}};
+const FieldTable& training_fields() {
+  using T = TrainingSpec;
+  constexpr double kMaxInt64 = 9223372036854775807.0;
+  static const FieldTable fields({
+      field("steps_per_round", &T::steps, "optimizer steps of a facility in one round",
+            {.file = FileKind::kYaml,
+             .min = 1,
+             .max = kMaxSteps,
+             .default_text = "required, here or in each facility"}),
+      field("steps", &T::steps, "", {.file = FileKind::kJson, .max = kMaxSteps}),
+      field("first_step", &T::first_step, "", {.file = FileKind::kJson, .max = kMaxSteps}),
+      field("batch_size", &T::batch_size,
+            "sequences per optimizer step, over all ranks (of a group)",
+            {.min = 1, .max = kMaxBatchSize}),
+      field("micro_batch_size", &T::micro_batch_size,
+            "sequences per rank and forward pass; gradients accumulate over the rest",
+            {.min = 1, .max = kMaxBatchSize}),
+      field("learning_rate", &T::learning_rate, "the highest rate, after the warm-up",
+            {.max = 1000}),
+      field("schedule", &T::schedule, "of the learning rate, over rounds * steps_per_round steps",
+            {.table = &schedule_fields()}),
+      field("weight_decay", &T::weight_decay, "of AdamW, decoupled; not on norms and biases",
+            {.max = 1000}),
+      field("beta1", &T::beta1, "of AdamW", {.max = 1, .below_max = true}),
+      field("beta2", &T::beta2, "of AdamW", {.max = 1, .below_max = true}),
+      field("epsilon", &T::epsilon, "of AdamW", {.max = 1}),
+      field("max_grad_norm", &T::max_grad_norm,
+            "global L2 norm that gradients are clipped to; 0: never", {.max = 1e12}),
+      field("seed", &T::seed, "of the order of the samples", {.max = kMaxInt64}),
+      field("precision", &T::precision,
+            "of activations and matrix products; masters keeps the weights fp32"),
+      field("masters", &T::masters,
+            "with bf16, the exact weights that the optimizer updates: fp32 beside the computing "
+            "weights, split: 16 bits more beside them, or none: pure bf16, which loses small "
+            "updates"),
+      field("moment_dtype", &T::moment_dtype, "of AdamW's moments; bf16 only with precision bf16"),
+      field("gradient_dtype", &T::gradient_dtype,
+            "of gradients; bf16 only with precision bf16 and one micro-batch a step"),
+      field("sharding", &T::sharding,
+            "the state that is sharded over the ranks: ZeRO-1, -2, -3, or within groups of ranks",
+            {.operational = true}),
+      field("shard_group_size", &T::shard_group_size,
+            "ranks of a group of hybrid and hybrid_zero2; 0: those of a node",
+            {.max = kMaxShardRanks, .operational = true}),
+      field("recompute", &T::recompute,
+            "activations that backward computes again to save memory: norms and activation "
+            "functions, or all but the inputs of blocks",
+            {.operational = true}),
+      field("offload", &T::offload,
+            "state in the host's memory: the optimizer's, or parameters too",
+            {.operational = true}),
+      field("validation_samples", &T::validation_samples,
+            "sequences measured of each validation set; 0: all", {.max = kMaxCount}),
+      field("train_samples", &T::train_samples, "use only the first so many sequences; 0: all",
+            {.max = kMaxCount}),
+      field("checkpoint_interval", &T::checkpoint_interval,
+            "steps between two checkpoints inside a job, from which a repeated job continues; 0: "
+            "none",
+            {.max = kMaxSteps, .operational = true}),
+      field("keep_checkpoints", &T::keep_checkpoints,
+            "checkpoints of a job that stay, newest first",
+            {.min = 1, .max = kMaxSteps, .operational = true}),
+      field("max_tokens", &T::max_tokens,
+            "a job ends once its loss has covered so many tokens; 0: no limit", {.max = kMaxCount}),
+      field("validation_interval", &T::validation_interval,
+            "steps between two mid-training validations; 0: before and after the training only",
+            {.max = kMaxSteps}),
+      field("early_stop_patience", &T::early_stop_patience,
+            "a training ends after so many mid-training validations without a lower mean loss; 0: "
+            "never",
+            {.max = kMaxSteps}),
+      field("early_stop_keep", &T::early_stop_keep,
+            "the model that such an end leaves: best is the best one measured mid-training"),
+      field("proximal", &T::proximal,
+            "FedProx: mu of the term that holds the weights near the global ones; 0: none",
+            {.max = 1e6}),
+      field("document_mask", &T::document_mask,
+            "attention within a document only, with positions that restart there"),
+      field("deterministic", &T::deterministic,
+            "the same bits again on the same devices, slower on GPUs", {.operational = true}),
+      field("keep_optimizer", &T::keep_optimizer,
+            "keep the optimizer's moments at the facility from one round to the next"),
+      field("freeze", &T::freeze,
+            "parameters that are not trained, by their names in the model's files; * and ? match "
+            "any characters",
+            {.max = 500,
+             .pattern = "[A-Za-z0-9_.*?]{1,500}",
+             .shape = "a parameter's name, such as 'model.embed_tokens.*'",
+             .validate = validate_name}),
+      field("lora", &T::lora, "low-rank adapters: only they are trained, and only they travel",
+            {.table = &lora_fields(), .omit_default = true}),
+      field("groups", &T::groups,
+            "a federation inside one job: ranks in groups with data of their own",
+            {.table = &groups_fields(), .omit_default = true}),
+      field("pipeline", &T::pipeline, "the model's layers in stages, each on ranks of its own",
+            {.table = &pipeline_fields(), .omit_default = true, .operational = true}),
+  });
+  return fields;
 }
 
 }  // namespace xffl::job

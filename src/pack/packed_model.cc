@@ -8,7 +8,7 @@
 #include "xffl/base/file.h"
 #include "xffl/base/resources.h"
 #include "xffl/base/sha256.h"
-#include "xffl/job/model_failure.h"
+#include "xffl/job/job_spec.h"
 #include "xffl/pack/pack.h"
 
 namespace xffl::pack {
@@ -231,7 +231,7 @@ std::optional<Unpacked> provide_base_model(const job::JobSpec& spec) {
   } catch (Error& error) {
     error.add_context("unpacking the base model");
     fs::remove_all(temporary, none);
-    job::note_model_failure(spec.base_model_packed->failure_path, error.what());
+    job::report_model_failure(spec.base_model_packed->failure_path, error.what());
     throw;
   }
 }

@@ -5,7 +5,6 @@
 
 #include "xffl/base/json.h"
 #include "xffl/base/sha256.h"
-#include "xffl/job/optimizer_names.h"
 #include "xffl/plan/facility_layout.h"
 
 namespace xffl::plan {
@@ -26,7 +25,7 @@ std::string initial_optimizer_name(const RunIdentity& identity, const FacilityPl
   key.round -= 1;
   key.attempt = facility.accepted_before;
   key.nonce = nonce(identity, key.round, facility.facility, key.attempt);
-  return job::optimizer_state_name(key);
+  return key.optimizer_state_name();
 }
 
 FacilityPlan plan_facility(const config::Experiment& experiment, const RunIdentity& identity,

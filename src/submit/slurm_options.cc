@@ -3,13 +3,12 @@
 
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
-#include "xffl/job/sbatch_option.h"
 #include "xffl/submit/slurm.h"
 
 namespace xffl::submit {
 namespace {
 
-constexpr uint64_t kMebibyte = 1 << 20;
+constexpr int64_t kMebibyte = 1 << 20;
 
 [[noreturn]] void reject(std::string_view key, std::string_view value, std::string_view why) {
   throw Error(ErrorKind::kConfig, "slurm." + std::string(key) + " is '" +
@@ -40,33 +39,28 @@ std::string walltime(std::chrono::seconds time) {
   return text;
 }
 
-void add_resources(const SlurmRequest& request, Options& options) {
-  if (request.nodes < 1 || request.tasks_per_node < 1 || request.time.count() < 1)
+void add_resources(const SlurmSettings& settings, Options& options) {
+  if (settings.nodes < 1 || settings.tasks_per_node < 1 || settings.time.count() < 1)
     throw Error(ErrorKind::kConfig, "a Slurm job needs nodes, tasks per node and a walltime");
-  options.add("nodes", request.nodes);
-  options.add("ntasks-per-node", request.tasks_per_node);
-  if (request.cpus_per_task > 0) options.add("cpus-per-task", request.cpus_per_task);
-  if (request.gpus_per_node > 0) {
-    const std::string gpus = (request.gpu_type.empty() ? "" : request.gpu_type + ":") +
-                             std::to_string(request.gpus_per_node);
-    if (request.gpu_option == "gres")
-      options.add("gres", "gpu:" + gpus);
-    else if (request.gpu_option == "gpus-per-node")
-      options.add("gpus-per-node", gpus);
-    else
-      reject("gpu_option", request.gpu_option, "is neither gres nor gpus-per-node");
+  options.add("nodes", settings.nodes);
+  options.add("ntasks-per-node", settings.tasks_per_node);
+  if (settings.cpus_per_task > 0) options.add("cpus-per-task", settings.cpus_per_task);
+  if (settings.gpus_per_node > 0) {
+    const std::string gpus = (settings.gpu_type.empty() ? "" : settings.gpu_type + ":") +
+                             std::to_string(settings.gpus_per_node);
+    const bool is_gres = settings.gpu_option == GpuOption::kGres;
+    options.add(std::string(to_string(settings.gpu_option)), is_gres ? "gpu:" + gpus : gpus);
   }
-  if (request.memory_bytes_per_node > 0)
-    options.add(
-        "mem",
-        std::to_string(std::max<uint64_t>(1, request.memory_bytes_per_node / kMebibyte)) + "M");
-  if (request.exclusive) options.all.push_back("--exclusive");
-  options.add("time", walltime(request.time));
+  if (settings.memory_per_node > 0)
+    options.add("mem",
+                std::to_string(std::max<int64_t>(1, settings.memory_per_node / kMebibyte)) + "M");
+  if (settings.exclusive) options.all.push_back("--exclusive");
+  options.add("time", walltime(settings.time));
 }
 
 }  // namespace
 
-std::vector<std::string> slurm_options(const SlurmRequest& request, const std::string& job_name,
+std::vector<std::string> slurm_options(const SlurmSettings& settings, const std::string& job_name,
                                        const RemotePath& folder) {
   Options options;
   options.add("job-name", job_name);
@@ -78,17 +72,17 @@ std::vector<std::string> slurm_options(const SlurmRequest& request, const std::s
   options.all.push_back("--requeue");
   // A duplicate job, submitted because the first answer was lost, waits until the first job ends.
   options.all.push_back("--dependency=singleton");
-  if (request.warning.count() > 0)
-    options.add("signal", "B:USR1@" + std::to_string(request.warning.count()));
+  if (settings.warning.count() > 0)
+    options.add("signal", "B:USR1@" + std::to_string(settings.warning.count()));
   const std::pair<const char*, const std::string&> optional[] = {
-      {"clusters", request.cluster},      {"account", request.account},
-      {"partition", request.partition},   {"qos", request.qos},
-      {"constraint", request.constraint}, {"reservation", request.reservation}};
+      {"clusters", settings.cluster},      {"account", settings.account},
+      {"partition", settings.partition},   {"qos", settings.qos},
+      {"constraint", settings.constraint}, {"reservation", settings.reservation}};
   for (const auto& [option, value] : optional)
     if (!value.empty()) options.add(option, value);
-  add_resources(request, options);
-  for (const std::string& option : request.extra) {
-    if (const std::string why = job::refuse_sbatch_option(option); !why.empty())
+  add_resources(settings, options);
+  for (const std::string& option : settings.extra) {
+    if (const std::string why = validate_sbatch_option(option); !why.empty())
       reject("extra", option, why);
     options.all.push_back(option);
   }

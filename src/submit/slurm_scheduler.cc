@@ -62,7 +62,7 @@ class SlurmScheduler final : public Scheduler {
       throw Error(ErrorKind::kConfig, "a Slurm job needs a plain name, a folder and a script");
     if (request.kept_allocation && take(request, stop)) return request.kept_allocation->job;
     const auto argv =
-        submit_command(slurm_options(settings_.request, request.name, request.folder), false);
+        submit_command(slurm_options(settings_, request.name, request.folder), false);
     const Submission submission =
         read_submission(session_->run(argv, request.script, settings_.command_timeout, stop));
     if (submission.kind != Submission::Kind::kAccepted) throw_rejected(submission, request.name);
@@ -119,7 +119,7 @@ class SlurmScheduler final : public Scheduler {
 
  private:
   void cancel(const JobId& id, const std::string& name, std::stop_token stop) {
-    const auto answer = session_->run(cancel_command(id.str(), name, settings_.request.cluster), "",
+    const auto answer = session_->run(cancel_command(id.str(), name, settings_.cluster), "",
                                       settings_.command_timeout, stop);
     const std::string text = one_line(answer.err + answer.out);
     const auto contains = [&](std::string_view part) {
@@ -176,7 +176,7 @@ class SlurmScheduler final : public Scheduler {
   }
 
   std::vector<QueueRow> ask_queue(const std::vector<std::string>& names, std::stop_token stop) {
-    const auto answer = session_->run(queue_command(names, settings_.request.cluster), "",
+    const auto answer = session_->run(queue_command(names, settings_.cluster), "",
                                       settings_.command_timeout, stop);
     if (answer.exit_code != 0)
       throw Error(ErrorKind::kRemote, "squeue failed: " + failure_of(answer));
@@ -192,7 +192,7 @@ class SlurmScheduler final : public Scheduler {
                                        std::stop_token stop) {
     if (no_accounting_ || clock_.monotonic() < accounting_pause_ends_.load()) return {};
     try {
-      const auto answer = session_->run(accounting_command(names, settings_.request.cluster), "",
+      const auto answer = session_->run(accounting_command(names, settings_.cluster), "",
                                         settings_.command_timeout, stop);
       if (answer.exit_code == 0)
         if (auto rows = read_accounting(answer.out)) return std::move(*rows);
@@ -228,7 +228,7 @@ std::shared_ptr<Scheduler> make_slurm_scheduler(SlurmSettings settings,
 TestOnly test_only(remote::Session& session, const SlurmSettings& settings,
                    const JobRequest& request, std::stop_token stop) {
   const auto argv =
-      submit_command(slurm_options(settings.request, request.name, request.folder), true);
+      submit_command(slurm_options(settings, request.name, request.folder), true);
   const auto answer = session.run(argv, request.script, settings.command_timeout, stop);
   const std::string text = one_line(answer.err.empty() ? answer.out : answer.err);
   const bool accepted = answer.exit_code == 0;
@@ -240,10 +240,10 @@ TestOnly test_only(remote::Session& session, const SlurmSettings& settings,
 std::optional<std::chrono::seconds> longest_walltime(remote::Session& session,
                                                      const SlurmSettings& settings) {
   std::vector<std::string> argv = {"sinfo", "-h", "-o", "%P %l"};
-  if (!settings.request.cluster.empty()) argv.push_back("--clusters=" + settings.request.cluster);
+  if (!settings.cluster.empty()) argv.push_back("--clusters=" + settings.cluster);
   const auto answer = session.run(argv, "", settings.command_timeout, {});
   if (answer.exit_code != 0) return std::nullopt;
-  return read_longest_walltime(answer.out, settings.request.partition);
+  return read_longest_walltime(answer.out, settings.partition);
 }
 
 }  // namespace xffl::submit

@@ -349,7 +349,7 @@ EncodedDocument parse_labelled(const Document& line, uint64_t vocab_size) {
         std::all_of(mask.begin(), mask.end(), [](const Json& each) { return each == 1; });
     if (!all) row.fail("attention_mask", "masks tokens: remove the padding");
   }
-  row.refuse_other_keys();
+  row.reject_unknown_keys();
   return result;
 }
 

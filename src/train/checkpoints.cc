@@ -15,7 +15,7 @@
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
 #include "xffl/base/sha256.h"
-#include "xffl/job/optimizer_names.h"
+#include "xffl/job/job_spec.h"
 #include "xffl/train/run_job.h"
 
 namespace xffl::train {
@@ -173,7 +173,7 @@ std::vector<UnitBuffers> Checkpoints::optimizer_buffers() const {
 }
 
 fs::path Checkpoints::own_optimizer_folder() const {
-  return fs::path(spec_.optimizer_path).parent_path() / job::optimizer_state_name(spec_.key);
+  return fs::path(spec_.optimizer_path).parent_path() / spec_.key.optimizer_state_name();
 }
 
 // Names this attempt: another attempt may be writing its own temporary folder.

@@ -13,7 +13,7 @@
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
 #include "xffl/checkpoint/manifest.h"
-#include "xffl/job/model_failure.h"
+#include "xffl/job/job_spec.h"
 #include "xffl/llama/model_files.h"
 #include "xffl/pack/packed_model.h"
 
@@ -186,7 +186,7 @@ void prepare_input_models(const job::JobSpec& spec) try {
 } catch (const Error& error) {
   if (error.kind() == ErrorKind::kRejected || error.kind() == ErrorKind::kCorrupt ||
       error.kind() == ErrorKind::kNotFound)
-    job::note_model_failure(job::model_failure_path(spec), error.what());
+    job::report_model_failure(spec.model_failure_path(), error.what());
   throw;
 }
 

@@ -51,7 +51,7 @@ class MasterStream {
 /// Unpacks the job's base model if it comes packed, which hashes its files as they are written.
 /// Otherwise checks the files; also checks those of the adapter, if there is one. Throws kRejected
 /// unless the manifests have the root hashes that the job names and the files match the manifests.
-/// Reports such errors to the coordinator, too (xffl/job/model_failure.h).
+/// Reports such errors to the coordinator, too (xffl/job/job_spec.h).
 void prepare_input_models(const job::JobSpec& spec);
 
 /// Writes `spec.update_path` by rename, with its manifest, and returns the manifest's root hash. A

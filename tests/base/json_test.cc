@@ -77,11 +77,11 @@ TEST(JsonObject, RejectsKeysThatTheCallerHasNotRead) {
   const Json json = parse_json(R"({"a":1,"b":2})", "x.json");
   JsonObject object(json, "x.json");
   object.integer("a");
-  EXPECT_NE(error_of([&] { object.refuse_other_keys(); }).find("unknown key 'b'"),
+  EXPECT_NE(error_of([&] { object.reject_unknown_keys(); }).find("unknown key 'b'"),
             std::string::npos);
   EXPECT_EQ(object.integer_or("b", 7), 2);
   EXPECT_EQ(object.integer_or("c", 7), 7);
-  EXPECT_NO_THROW(object.refuse_other_keys());
+  EXPECT_NO_THROW(object.reject_unknown_keys());
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// `xffl config` and its sub-commands as people start them; the wizard on a terminal of its own.
+// `xffl config` and its sub-commands as processes; the wizard on a terminal of its own.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pty.h>
@@ -104,7 +104,7 @@ TEST_F(ConfigCommand, ValidateNamesEveryProblemAtItsPlace) {
   }
 }
 
-TEST_F(ConfigCommand, ValidateWarnsOfMissingFilesAndStrictRefusesThem) {
+TEST_F(ConfigCommand, ValidateWarnsOfMissingFilesAndStrictRejectsThem) {
   EXPECT_EQ(run(make()).code, 0);
   const Outcome outcome = run({"config", "validate", "-p", project()});
   EXPECT_EQ(outcome.code, 0);
@@ -116,7 +116,7 @@ TEST_F(ConfigCommand, ValidateWarnsOfMissingFilesAndStrictRefusesThem) {
             exit_code(ErrorKind::kNotFound));
 }
 
-TEST_F(ConfigCommand, ShowAndSchemaPrintWhatTheirReadersRead) {
+TEST_F(ConfigCommand, ShowAndSchemaPrintValidDocuments) {
   EXPECT_EQ(run(make()).code, 0);
   const std::string shown = run({"config", "show", "-p", project()}).out;
   EXPECT_EQ(config::parse_experiment(shown, "f", project()), config::load_experiment(project()));
@@ -151,7 +151,7 @@ TEST_F(ConfigCommand, TheWizardNeedsATerminal) {
   EXPECT_THAT(outcome.err, HasSubstr("--no-input"));
 }
 
-/// Runs the wizard on a new terminal with `answers` typed in; what it showed goes to `shown`.
+/// Runs the wizard on a new terminal with `answers` typed in; `shown` gets its output.
 int answer(const std::string& project, const std::string& answers, std::string& shown) {
   int terminal = -1;
   const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);

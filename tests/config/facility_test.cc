@@ -1,4 +1,4 @@
-// Facilities behind SSH and Slurm: what their keys mean, and what is refused.
+// Facilities behind SSH and Slurm: the meaning of their keys, and their errors.
 #include "support/temp_dir.h"
 #include "texts.h"
 #include "xffl/base/file.h"
@@ -45,8 +45,9 @@ TEST(RemoteFacility, HasTypedSettings) {
   const Facility facility = parse(kSite).facilities.at(0);
   EXPECT_EQ(facility.access, AccessKind::kSsh);
   EXPECT_EQ(facility.scheduler, SchedulerKind::kSlurm);
-  EXPECT_THAT(facility.ssh.hosts, ElementsAre(Host{"login01.example.org", 22},
-                                              Host{"login02", 2222}, Host{"fe80::1", 22}));
+  EXPECT_THAT(facility.ssh.hosts,
+              ElementsAre(remote::SshHost{"login01.example.org", 22},
+                          remote::SshHost{"login02", 2222}, remote::SshHost{"fe80::1", 22}));
   EXPECT_EQ(facility.ssh.user, "me");
   EXPECT_THAT(facility.ssh.keys, ElementsAre("/project/keys/id_ed25519"));
   EXPECT_TRUE(facility.ssh.agent);
@@ -60,7 +61,7 @@ TEST(RemoteFacility, HasTypedSettings) {
   EXPECT_TRUE(facility.image.file.empty());
 }
 
-TEST(RemoteFacility, ItsWorldIsWhatTheJobAsksFor) {
+TEST(RemoteFacility, WorldSizeFollowsFromTheSlurmRequest) {
   const Facility facility = parse(kSite).facilities.at(0);
   EXPECT_EQ(facility.slurm.tasks_per_node, 4);
   EXPECT_EQ(facility.world_size, 8);
@@ -69,7 +70,7 @@ TEST(RemoteFacility, ItsWorldIsWhatTheJobAsksFor) {
   EXPECT_EQ(problems(site_with("workdir:", "world_size: 8\n    workdir:")), "");
 }
 
-TEST(RemoteFacility, IsAskedOnceAMinuteUnlessToldOtherwise) {
+TEST(RemoteFacility, SlurmIsPolledOnceAMinuteByDefault) {
   const auto interval = [](const std::string& yaml) {
     const Experiment experiment = parse(yaml);
     return experiment.poll_interval(experiment.facilities.at(0));
@@ -82,18 +83,18 @@ TEST(RemoteFacility, IsAskedOnceAMinuteUnlessToldOtherwise) {
             seconds(1));
 }
 
-TEST(RemoteFacility, FilesMayTakeAnotherWay) {
+TEST(RemoteFacility, TransferMayUseOtherHosts) {
   const Transfer transfer =
       parse(site_with("scheduler:",
                       "transfer: {hosts: data.example.org, shell: false}\n    scheduler:"))
           .facilities[0]
           .transfer;
-  EXPECT_THAT(transfer.hosts, ElementsAre(Host{"data.example.org", 22}));
+  EXPECT_THAT(transfer.hosts, ElementsAre(remote::SshHost{"data.example.org", 22}));
   EXPECT_EQ(transfer.user, "me");
   EXPECT_FALSE(transfer.shell);
 }
 
-TEST(RemoteFacility, ItsFilesAreNotLookedForHere) {
+TEST(RemoteFacility, RemoteFilesAreNotCheckedOnThisMachine) {
   const test::TempDir project;
   write_file_atomic(project / "xffl.yaml", kSite);
   const auto missing = find_missing(load_experiment(project.path()));
@@ -104,7 +105,7 @@ TEST(RemoteFacility, ItsFilesAreNotLookedForHere) {
 
 class WrongSite : public testing::TestWithParam<Wrong> {};
 
-TEST_P(WrongSite, IsRefusedWithItsPlace) {
+TEST_P(WrongSite, IsRejectedWithLineAndColumn) {
   const auto& [from, to, message] = GetParam();
   EXPECT_THAT(problems(site_with(from, to)), HasSubstr(message));
 }
@@ -163,14 +164,14 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"modules: cuda/12.2", "transfer: {shell: false}", "'transfer' needs hosts"}));
 
 TEST(ParseHost, TakesNamesAddressesAndPorts) {
-  EXPECT_EQ(parse_host("a.b-c"), (Host{"a.b-c", 22}));
-  EXPECT_EQ(parse_host("10.0.0.1:65535"), (Host{"10.0.0.1", 65535}));
-  EXPECT_EQ(parse_host("[::1]:1"), (Host{"::1", 1}));
+  EXPECT_EQ(parse_host("a.b-c"), (remote::SshHost{"a.b-c", 22}));
+  EXPECT_EQ(parse_host("10.0.0.1:65535"), (remote::SshHost{"10.0.0.1", 65535}));
+  EXPECT_EQ(parse_host("[::1]:1"), (remote::SshHost{"::1", 1}));
   for (const char* wrong : {"", ":22", "a:", "a:0", "a:65536", "a:022", "a:2x", "-a", ".a", "a b",
                             "a/b", "::1", "[::1", "[::1]x", "[a]", "a:1:2", "a:+2"})
     EXPECT_EQ(parse_host(wrong), std::nullopt) << wrong;
   for (const char* text : {"a", "a:2222", "[::1]", "[::1]:2222"})
-    EXPECT_EQ(to_string(parse_host(text).value()), text);
+    EXPECT_EQ(format_host(parse_host(text).value()), text);
 }
 
 }  // namespace

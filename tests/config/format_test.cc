@@ -53,7 +53,7 @@ TEST(FormatExperiment, IsReadBackToAnEqualExperiment) {
   EXPECT_EQ(format_experiment(parse(text)), text);
 }
 
-TEST(FormatExperiment, SaysTheSameForFilesThatMeanTheSame) {
+TEST(FormatExperiment, EquivalentFilesGiveTheSameText) {
   const std::string one = R"(
 project: p
 model: /m
@@ -82,7 +82,7 @@ TEST(FormatExperiment, NamesEveryKey) {
     EXPECT_THAT(text, testing::HasSubstr(key));
 }
 
-TEST(FormatTrainingIdentity, ChangesOnlyWithWhatIsTrained) {
+TEST(FormatTrainingIdentity, ChangesOnlyWithTrainingKeys) {
   const std::string identity = format_training_identity(parse(kEverything));
   const auto with = [](const std::string& from, const std::string& to) {
     std::string yaml = kEverything;

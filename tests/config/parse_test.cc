@@ -96,26 +96,26 @@ policy: {on_missing: skip, quorum: 1, deadline: 24h, max_attempts: 3, poll_inter
                                             std::chrono::milliseconds(250), 5}));
 }
 
-TEST(ParseExperiment, ADeadlineAndAnOrderToWaitAreTakenAtTheirWord) {
+TEST(ParseExperiment, AcceptsADeadlineWithOnMissingWait) {
   const RoundPolicy policy =
       parse(small_with("rounds: 3", "policy: {on_missing: wait, deadline: 24h}")).policy;
   EXPECT_EQ(policy.on_missing, OnMissing::kWait);
   EXPECT_EQ(policy.deadline, std::chrono::hours(24));
 }
 
-TEST(ParseExperiment, ATypoNamesItsPlaceAndTheLikelyKey) {
+TEST(ParseExperiment, ATypoIsReportedWithItsPlaceAndTheLikelyKey) {
   EXPECT_EQ(problems(small_with("learning_rate: 8e-4", "learning_rat: 8e-4")),
             "xffl.yaml:6:3: error: unknown key 'learning_rat' in 'training': did you mean "
             "'learning_rate'?");
   EXPECT_THAT(problems(small_with("world_size", "worldsize")),
               HasSubstr("xffl.yaml:13:5: error: unknown key 'worldsize' in 'facilities.alba': did "
                         "you mean 'world_size'?"));
-  // The missing required key is the misspelt one: told once.
+  // The missing required key is the misspelt one: one problem.
   EXPECT_EQ(problems(small_with("model:", "modle:")),
             "xffl.yaml:2:1: error: unknown key 'modle': did you mean 'model'?");
 }
 
-TEST(ParseExperiment, AMisplacedKeyIsSentHome) {
+TEST(ParseExperiment, AMisplacedKeyIsReportedWithItsSection) {
   EXPECT_THAT(
       problems(small_with("rounds: 3", "rounds: 3\nlearning_rate: 1e-3")),
       HasSubstr("xffl.yaml:4:1: error: unknown key 'learning_rate': it belongs in 'training'"));
@@ -125,7 +125,7 @@ TEST(ParseExperiment, AMisplacedKeyIsSentHome) {
               HasSubstr("it belongs in 'facilities.<name>.data'"));
 }
 
-TEST(ParseExperiment, AllProblemsAreToldAtOnceInOrder) {
+TEST(ParseExperiment, AllProblemsAreReportedAtOnceInOrder) {
   const std::string all = problems(R"(project: Bad Name
 model: models/small
 rounds: many
@@ -166,7 +166,7 @@ TEST(ParseExperiment, MissingRequiredKeysAreNamed) {
               HasSubstr("xffl.yaml:16:7: error: 'facilities.alba.data.train' has no value"));
 }
 
-TEST(ParseExperiment, StepsMayBeEachFacilitysOwn) {
+TEST(ParseExperiment, FacilitiesMayHaveStepsOfTheirOwn) {
   const Experiment experiment = parse(R"(
 project: p
 model: /m
@@ -181,7 +181,7 @@ facilities:
 
 class WrongValue : public testing::TestWithParam<Wrong> {};
 
-TEST_P(WrongValue, IsRefusedWithWhatToWrite) {
+TEST_P(WrongValue, IsRejectedWithACorrection) {
   const auto& [from, to, message] = GetParam();
   EXPECT_THAT(problems(small_with(from, to)), HasSubstr(message));
 }
@@ -211,7 +211,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"rounds: 3", "policy: {deadline: 1.5h}", "a duration such as"},
         Wrong{"rounds: 3", "policy: {deadline: 1500ms}", "whole seconds"},
         Wrong{"rounds: 3", "policy: {deadline: 24h}",
-              "xffl.yaml:3:20: error: 'policy.deadline' needs 'policy.on_missing': skip goes on"},
+              "xffl.yaml:3:20: error: 'policy.deadline' needs 'policy.on_missing': skip continues"},
         Wrong{"rounds: 3", "policy: {poll_interval: 1ms}", "from 10ms to 1h"},
         Wrong{"rounds: 3", "policy: {quorum: 3}",
               "'policy.quorum' is 3, but there are 2 facilities"},
@@ -278,14 +278,14 @@ TEST(LoadExperiment, ReadsTheProjectsFile) {
   EXPECT_THAT(error.what(), HasSubstr((project / "xffl.yaml").string() + ":1:9: error: "));
 }
 
-TEST(LoadExperiment, AMissingFileSaysHowToMakeOne) {
+TEST(LoadExperiment, AMissingFileIsReportedWithTheCommandToCreateIt) {
   const test::TempDir project;
   const Error error = error_of([&] { load_experiment(project.path()); });
   EXPECT_EQ(error.kind(), ErrorKind::kNotFound);
   EXPECT_THAT(error.what(), HasSubstr("xffl config --project"));
 }
 
-TEST(LoadExperiment, AFileOfMoreThanOneMebibyteIsRefused) {
+TEST(LoadExperiment, AFileOfMoreThanOneMebibyteIsRejected) {
   const test::TempDir project;
   write_file_atomic(project / "xffl.yaml", "project: " + std::string(2 << 20, 'x'));
   const Error error = error_of([&] { load_experiment(project.path()); });
@@ -300,7 +300,7 @@ TEST(Experiment, AnUnknownFacilityNamesTheKnownOnes) {
   EXPECT_THAT(error.what(), HasSubstr("there are: alba, brno"));
 }
 
-TEST(FindMissing, NamesWhatIsNotThere) {
+TEST(FindMissing, NamesMissingFiles) {
   const test::TempDir project;
   write_file_atomic(project / "xffl.yaml", kSmall);
   std::string all;

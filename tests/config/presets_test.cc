@@ -1,10 +1,9 @@
-#include "xffl/config/presets.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "xffl/base/error.h"
 #include "xffl/config/load.h"
+#include "xffl/config/settings.h"
 
 namespace xffl::config {
 namespace {
@@ -24,7 +23,7 @@ TEST(Presets, NameTheirSourcesAndThatTheyWereNotTested) {
   }
 }
 
-TEST(Presets, MakeAFacilityWithWhatOnlyThePersonKnows) {
+TEST(Presets, MakeAFacilityTogetherWithTheUsersOwnKeys) {
   for (const std::string_view name : preset_names()) {
     std::vector<Setting> settings{
         {"project", "p"}, {"model", "/m"}, {"training.steps_per_round", "1"}};

@@ -49,7 +49,7 @@ TEST(Scalars, DurationsAndSizesHaveUnits) {
     EXPECT_FALSE(parse_size(bad)) << bad;
 }
 
-TEST(Scalars, WhatIsWrittenIsReadBack) {
+TEST(Scalars, FormattedValuesAreReadBack) {
   std::mt19937_64 random(7);
   for (int trial = 0; trial < 10'000; ++trial) {
     const double number =

@@ -30,7 +30,7 @@ TEST(JsonSchema, TakesTheDurationsThatTheParserTakes) {
   const Json schema = parse_json(json_schema(), "schema", {.max_depth = 64});
   const Json& deadline = schema["properties"]["policy"]["properties"]["deadline"];
   const std::string pattern(deadline["anyOf"][0]["pattern"].get<std::string>());
-  // 0s is what format_experiment writes for none.
+  // format_experiment writes 0s for none.
   for (const char* good : {"0s", "30s", "24h", "7 d", "1500ms"})
     EXPECT_THAT(good, testing::MatchesRegex(pattern));
   for (const char* bad : {"24", "h", "010s", "-1s", "1.5h", "24H", "1  s"})

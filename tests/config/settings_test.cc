@@ -45,7 +45,7 @@ TEST(Settings, BecomeAnExperimentInTheTablesOrder) {
   EXPECT_LT(yaml.find("policy:"), yaml.find("facilities:"));
 }
 
-TEST(Settings, ThatAreNoneAreRefused) {
+TEST(Settings, InvalidOnesAreRejected) {
   for (const char* bad : {"x", "=1", "a=", "a..b=1", ".a=1", "a.=1", ""})
     EXPECT_THROW(parse_setting(bad), Error) << bad;
   EXPECT_THAT(refusal({"project=a", "project.b=c"}), HasSubstr("'project' has a value already"));
@@ -68,7 +68,7 @@ TEST(Settings, CannotSmuggleKeysIn) {
   }
 }
 
-TEST(Settings, AreCheckedWithoutWhatIsStillMissing) {
+TEST(Settings, AreCheckedWithoutMissingKeys) {
   EXPECT_EQ(check_settings(settings({"project=p"}), "/p"), "");
   EXPECT_EQ(check_settings({{"facilities.a", ""}}, "/p"), "");
   EXPECT_THAT(check_settings(settings({"project=p", "rounds=x"}), "/p"),

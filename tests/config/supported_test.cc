@@ -1,5 +1,5 @@
-// What the built-in trainer cannot do is told when xffl.yaml is read, not after the queue: where
-// the key is, in the trainer's own words.
+// The limits of the built-in trainer are checked when xffl.yaml is read, not after the queue, with
+// the trainer's own messages.
 #include "texts.h"
 
 namespace xffl::config {
@@ -35,13 +35,13 @@ std::string problems_of(const std::string& keys, const std::string& own = "") {
   return problems(with(with(kTwo, "KEYS", keys), "OWN", own));
 }
 
-TEST(Supported, OneThatIsSupported) {
+TEST(Supported, AcceptsSupportedTrainings) {
   EXPECT_EQ(problems_of("sharding: full"), "");
   EXPECT_EQ(problems_of("sharding: hybrid"), "") << "groups of a machine's ranks";
   EXPECT_EQ(problems_of("groups: {count: 2, exchange: weights, interval: 2}"), "");
 }
 
-TEST(Supported, IsToldAtTheKey) {
+TEST(Supported, ProblemsAreReportedAtTheKey) {
   const Wrong wrongs[] = {
       {"pipeline: {stages: 2}\n  lora: {rank: 4}", "7",
        "training.pipeline.stages is 2, with training.lora: not supported together"},
@@ -68,8 +68,7 @@ TEST(Supported, IsToldAtTheKey) {
         << wrong.from;
 }
 
-// What depends on a facility's ranks or data is its own problem.
-TEST(Supported, IsEachFacilitysOwn) {
+TEST(Supported, EachFacilityIsCheckedWithItsRanksAndData) {
   const std::string stop = problems_of("validation_interval: 2\n  early_stop_patience: 3");
   EXPECT_THAT(stop, AllOf(HasSubstr("early_stop_patience needs"), HasSubstr("('alba')")));
   EXPECT_THAT(stop, testing::Not(HasSubstr("('borea')"))) << "it has a validation set";
@@ -79,7 +78,7 @@ TEST(Supported, IsEachFacilitysOwn) {
                           HasSubstr("('borea')"), testing::Not(HasSubstr("('alba')"))));
 }
 
-TEST(Supported, AnotherTrainerIsNotAsked) {
+TEST(Supported, OtherTrainersAreNotChecked) {
   EXPECT_THAT(problems_of("seed: 1", "training: {precision: fp32, masters: split}"),
               HasSubstr("only with bf16"));
   EXPECT_EQ(problems_of("seed: 1",

@@ -1,4 +1,4 @@
-// What the tests of configuration texts share.
+// Helpers of the tests of configuration texts.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -34,7 +34,7 @@ inline std::string with(std::string yaml, const std::string& from, const std::st
   return yaml.replace(at, from.size(), to);
 }
 
-/// A change to a text, and what is said about it.
+/// A change to a text, and the expected message.
 struct Wrong {
   const char* from;
   const char* to;

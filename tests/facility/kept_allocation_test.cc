@@ -23,7 +23,7 @@ class StayPlan : public testing::Test {
     experiment_.facilities = {alba};
     plan_.folder = RemotePath("/w/alba");
   }
-  config::Slurm& slurm() { return experiment_.facilities.front().slurm; }
+  submit::SlurmSettings& slurm() { return experiment_.facilities.front().slurm; }
 
   /// `job` trained the accepted attempt; those before it failed.
   void accept(int round, int attempt, const std::string& job) {

@@ -17,7 +17,7 @@ std::string refusal(const std::string& pointer, const std::string& value) {
   return message_of(ErrorKind::kCorrupt, [&] { parse_job_report(text, "report.json"); });
 }
 
-/// What check_report_answers says when the report differs from the right one by `change`.
+/// The error of check_report_answers for the valid report after `change`.
 template <class Change>
 std::string rejection(Change change) {
   JobReport report = sample_report();
@@ -57,7 +57,7 @@ TEST(JobReport, RoundTripsThroughAFile) {
   EXPECT_EQ(parse_job_report(format_job_report(report), "x"), report);
 }
 
-TEST(JobReport, NothingIsSaidOfAnOptimizerThatGoesOn) {
+TEST(JobReport, OptimizerLostIsAbsentWhenTheOptimizerContinues) {
   EXPECT_THAT(format_job_report(sample_report()), testing::Not(HasSubstr("optimizer_lost")));
   EXPECT_THAT(refusal("/optimizer_lost", "\"a\\u001bb\""), HasSubstr("optimizer_lost"));
   EXPECT_THAT(refusal("/optimizer_lost", "3"), HasSubstr("optimizer_lost"));
@@ -128,7 +128,7 @@ TEST(CheckReportAnswers, AcceptsTheAnswer) {
   EXPECT_NO_THROW(check_report_answers(sample_report(), sample_spec(), kMaxSequenceLength));
 }
 
-TEST(CheckReportAnswers, AcceptsFewerStepsOnlyOfAJobThatSaysSo) {
+TEST(CheckReportAnswers, AcceptsFewerStepsOnlyWithStoppedEarly) {
   JobReport report = sample_report();
   report.steps = 1;
   report.samples = 16;
@@ -188,7 +188,7 @@ TEST(CheckReportAnswers, RejectsAnotherJobsReport) {
               HasSubstr("base_model_sha256"));
 }
 
-TEST(CheckReportAnswers, RejectsWorkThatWasNotAskedFor) {
+TEST(CheckReportAnswers, RejectsOtherAmountsOfWork) {
   EXPECT_THAT(rejection([](JobReport& r) { r.steps = 0; }),
               HasSubstr("steps: found 0, expected 1 .. 40"));
   EXPECT_THAT(rejection([](JobReport& r) { r.steps = 41; }),

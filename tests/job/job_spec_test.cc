@@ -138,7 +138,7 @@ TEST(JobSpec, RefusesValuesOutOfRange) {
   }
 }
 
-TEST(JobSpec, WritesNothingThatItWouldNotRead) {
+TEST(JobSpec, RejectsInvalidSpecsWhenWriting) {
   JobSpec spec = sample_spec();
   spec.training.learning_rate = std::numeric_limits<double>::quiet_NaN();
   EXPECT_THAT(message_of(ErrorKind::kCorrupt, [&] { format_job_spec(spec); }),
@@ -170,10 +170,10 @@ TEST(JobKey, JobName) {
 
 TEST(JobSpec, NamesOfEnumerators) {
   EXPECT_EQ(to_string(FloatType::kBfloat16), "bf16");
-  EXPECT_EQ(parse_float_type("fp32"), FloatType::kFloat32);
-  EXPECT_EQ(parse_float_type("FP32"), std::nullopt);
-  EXPECT_EQ(parse_update_kind("weights"), UpdateKind::kWeights);
-  EXPECT_EQ(parse_schedule_kind("linear"), ScheduleKind::kLinear);
+  EXPECT_EQ(parse_enum<FloatType>("fp32"), FloatType::kFloat32);
+  EXPECT_EQ(parse_enum<FloatType>("FP32"), std::nullopt);
+  EXPECT_EQ(parse_enum<UpdateKind>("weights"), UpdateKind::kWeights);
+  EXPECT_EQ(parse_enum<ScheduleKind>("linear"), ScheduleKind::kLinear);
 }
 
 }  // namespace

@@ -34,8 +34,8 @@ Rejection rejection_of(const std::function<void()>& body) {
 TEST(Slurm, ReportsPredictedStartAndRemainingTime) {
   SlurmTestbed testbed;
   NEED(testbed);
-  testbed.settings.request.exclusive = true;
-  testbed.settings.request.nodes = 2;
+  testbed.settings.exclusive = true;
+  testbed.settings.nodes = 2;
   const auto scheduler = testbed.scheduler();
   const JobRequest first = testbed.request("first", "until [ -e finish ]; do sleep 0.1; done");
   const JobRequest second = testbed.request("second");
@@ -62,9 +62,9 @@ TEST(Slurm, RejectsInvalidRequestsAndDefersAtSubmitLimits) {
   SlurmTestbed testbed({"--dbd", "--min-job-age", "2"});
   NEED(testbed);
   const JobRequest job = testbed.request("refused");
-  const auto refused = [&](const std::function<void(SlurmRequest&)>& change) {
+  const auto refused = [&](const std::function<void(SlurmSettings&)>& change) {
     const SlurmSettings before = testbed.settings;
-    change(testbed.settings.request);
+    change(testbed.settings);
     const Rejection rejection = rejection_of([&] { testbed.scheduler()->submit(job, {}); });
     testbed.settings = before;
     EXPECT_EQ(rejection.kind, ErrorKind::kConfig) << rejection.text;
@@ -82,7 +82,7 @@ TEST(Slurm, RejectsInvalidRequestsAndDefersAtSubmitLimits) {
   EXPECT_FALSE(testbed.exists(job, "starts"));
 
   // A submit limit passes by itself; the accounting knows jobs that the controller forgot.
-  testbed.settings.request.qos = "single";
+  testbed.settings.qos = "single";
   const auto scheduler = testbed.scheduler();
   const JobRequest first = testbed.request("first", "sleep 3"), second = testbed.request("second");
   const JobId id = scheduler->submit(first, {});
@@ -102,15 +102,15 @@ TEST(Slurm, RejectsInvalidRequestsAndDefersAtSubmitLimits) {
 TEST(Slurm, APreemptedJobIsPendingAgain) {
   SlurmTestbed testbed;
   NEED(testbed);
-  testbed.settings.request.nodes = 2;
-  testbed.settings.request.exclusive = true;
-  testbed.settings.request.partition = "low";
+  testbed.settings.nodes = 2;
+  testbed.settings.exclusive = true;
+  testbed.settings.partition = "low";
   const auto scheduler = testbed.scheduler();
   const JobRequest low = testbed.request("low", "sleep 60"),
                    urgent = testbed.request("urgent", "sleep 3");
   const JobId id = scheduler->submit(low, {});
   testbed.await(*scheduler, id, low, JobState::kRunning);
-  testbed.settings.request.partition = "urgent";
+  testbed.settings.partition = "urgent";
   testbed.scheduler()->submit(urgent, {});
   const JobStatus status = testbed.await(*scheduler, id, low, JobState::kPending);
   EXPECT_EQ(status.state, JobState::kPending) << status.native;
@@ -121,7 +121,7 @@ TEST(Slurm, APreemptedJobIsPendingAgain) {
 TEST(Slurm, ANodeFailureRequeuesTheJobOrEndsItAsInfrastructure) {
   SlurmTestbed testbed({"--slurm", "SlurmdTimeout=5"});
   NEED(testbed);
-  testbed.settings.request.extra = {"--nodelist=alba2"};
+  testbed.settings.extra = {"--nodelist=alba2"};
   const auto scheduler = testbed.scheduler();
   const JobRequest requeued = testbed.request("requeued", "[ $SLURM_RESTART_COUNT ] || sleep 300");
   const JobRequest ended = testbed.request("ended", "sleep 300");
@@ -145,8 +145,8 @@ TEST(Slurm, ANodeFailureRequeuesTheJobOrEndsItAsInfrastructure) {
 TEST(Slurm, TheWarningPrecedesTheEndByWalltime) {
   SlurmTestbed testbed;
   NEED(testbed);
-  testbed.settings.request.time = seconds(60);
-  testbed.settings.request.warning = seconds(50);
+  testbed.settings.time = seconds(60);
+  testbed.settings.warning = seconds(50);
   const auto scheduler = testbed.scheduler();
   const JobRequest job = testbed.request(
       "long", "trap 'date +%s >warned' USR1; sleep 200 & wait $!; sleep 200 & wait $!");

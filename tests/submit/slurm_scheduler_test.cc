@@ -81,13 +81,13 @@ class SlurmScheduler : public testing::Test {
 };
 
 TEST_F(SlurmScheduler, SubmitsTheScriptOnStdinAndEachOptionAsOneArgument) {
-  settings_.request = {.account = "acc",
-                       .partition = "boost",
-                       .nodes = 2,
-                       .gpus_per_node = 4,
-                       .tasks_per_node = 4,
-                       .time = std::chrono::hours(36),
-                       .extra = {"--mail-type=END"}};
+  settings_ = {.account = "acc",
+               .partition = "boost",
+               .nodes = 2,
+               .gpus_per_node = 4,
+               .tasks_per_node = 4,
+               .time = std::chrono::hours(36),
+               .extra = {"--mail-type=END"}};
   says("sbatch", {0, "4711\n", ""});
   EXPECT_EQ(scheduler().submit({kName, "#!/bin/sh\ntrue\n", kFolder}, {}), JobId("4711"));
   EXPECT_EQ(stdin_, "#!/bin/sh\ntrue\n");
@@ -240,29 +240,24 @@ TEST_F(SlurmScheduler, TestOnlyReturnsTheEstimateOrTheReason) {
 
 TEST(SlurmOptions, NoValueAddsAnOption) {
   const auto with = [](auto change) {
-    SlurmRequest request;
-    change(request);
-    return slurm_options(request, "xffl-a", RemotePath("/a"));
+    SlurmSettings settings;
+    change(settings);
+    return slurm_options(settings, "xffl-a", RemotePath("/a"));
   };
   for (const char* text :
        {"a b", "a\n#SBATCH --uid=0", "a\"", "a'", "a#b", "-x", "a;b", "$(id)", "a\\"}) {
-    EXPECT_THROW(with([&](SlurmRequest& r) { r.account = text; }), Error) << text;
-    EXPECT_THROW(with([&](SlurmRequest& r) { r.constraint = text; }), Error) << text;
-    EXPECT_THROW(with([&](SlurmRequest& r) { r.extra = {text}; }), Error) << text;
+    EXPECT_THROW(with([&](SlurmSettings& r) { r.account = text; }), Error) << text;
+    EXPECT_THROW(with([&](SlurmSettings& r) { r.constraint = text; }), Error) << text;
+    EXPECT_THROW(with([&](SlurmSettings& r) { r.extra = {text}; }), Error) << text;
   }
-  EXPECT_THROW(with([&](SlurmRequest& r) { r.extra = {"--job-name=x"}; }), Error);
-  EXPECT_THROW(with([&](SlurmRequest& r) {
-                 r.gpu_option = "x";
-                 r.gpus_per_node = 1;
-               }),
-               Error);
+  EXPECT_THROW(with([&](SlurmSettings& r) { r.extra = {"--job-name=x"}; }), Error);
   EXPECT_THROW(slurm_options({}, "xffl-a", RemotePath("/a b")), Error);
-  EXPECT_THAT(with([&](SlurmRequest& r) {
+  EXPECT_THAT(with([&](SlurmSettings& r) {
                 r.gpus_per_node = 4;
                 r.gpu_type = "a100";
               }),
               Contains("--gpus-per-node=a100:4"));
-  EXPECT_THAT(with([&](SlurmRequest& r) { r.memory_bytes_per_node = 64ull << 30; }),
+  EXPECT_THAT(with([&](SlurmSettings& r) { r.memory_per_node = int64_t{64} << 30; }),
               Contains("--mem=65536M"));
 }
 

@@ -13,7 +13,7 @@
 #include "support/await.h"
 #include "support/testbed_ssh.h"
 #include "xffl/base/clock.h"
-#include "xffl/facility/slurm_settings.h"
+#include "xffl/remote/ssh.h"
 
 namespace xffl::submit {
 
@@ -49,7 +49,7 @@ class SlurmTestbed : public testing::Test {
     scheduler_ = coordinator();
   }
   std::shared_ptr<Scheduler> coordinator() {
-    SlurmSettings settings = facility::slurm_settings(facility_.slurm);
+    SlurmSettings settings = facility_.slurm;
     settings.command_timeout = milliseconds(30000);
     return make_slurm_scheduler(settings, session_, clock_);
   }

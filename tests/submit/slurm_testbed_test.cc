@@ -164,18 +164,18 @@ TEST_F(SlurmTestbed, SubmitIsDeferredAndQueriesFailWhileTheControllerIsDown) {
 TEST_F(SlurmTestbed, InvalidRequestsAreRejectedAndTestOnlySubmitsNothing) {
   START_TESTBED();
   const JobRequest job = request();
-  const SlurmSettings settings = facility::slurm_settings(facility_.slurm);
+  const SlurmSettings settings = facility_.slurm;
   const TestOnly good = test_only(*session_, settings, job, {});
   EXPECT_TRUE(good.accepted) << good.answer;
   EXPECT_THAT(good.answer, HasSubstr("to start at"));
-  for (const auto& change : std::vector<std::function<void(SlurmRequest&)>>{
-           [](SlurmRequest& r) { r.partition = "nope"; },
-           [](SlurmRequest& r) { r.gpus_per_node = 64; },
-           [](SlurmRequest& r) { r.constraint = "nofeature"; },
-           [](SlurmRequest& r) { r.reservation = "nobodys"; },
-           [](SlurmRequest& r) { r.memory_bytes_per_node = 1ull << 50; }}) {
+  for (const auto& change : std::vector<std::function<void(SlurmSettings&)>>{
+           [](SlurmSettings& r) { r.partition = "nope"; },
+           [](SlurmSettings& r) { r.gpus_per_node = 64; },
+           [](SlurmSettings& r) { r.constraint = "nofeature"; },
+           [](SlurmSettings& r) { r.reservation = "nobodys"; },
+           [](SlurmSettings& r) { r.memory_per_node = int64_t{1} << 50; }}) {
     SlurmSettings wrong = settings;
-    change(wrong.request);
+    change(wrong);
     EXPECT_FALSE(test_only(*session_, wrong, job, {}).accepted);
     try {
       make_slurm_scheduler(wrong, session_, clock_)->submit(job, {});

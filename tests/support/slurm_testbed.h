@@ -16,8 +16,8 @@ class SlurmTestbed {
       : testbed_({"alba"}, flavours) {
     if (testbed_.up()) session_ = remote::make_ssh_session(ssh_settings(facility()));
     settings.settle_time = std::chrono::seconds(1);
-    settings.request.time = std::chrono::minutes(5);
-    settings.request.warning = std::chrono::seconds(0);
+    settings.time = std::chrono::minutes(5);
+    settings.warning = std::chrono::seconds(0);
   }
 
   bool up() const { return testbed_.up(); }

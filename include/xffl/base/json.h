@@ -54,7 +54,7 @@ class JsonObject {
   const Json& json() const { return json_; }
   const std::string& where() const { return where_; }
   /// Throws when the object has a key that the caller has not read.
-  void refuse_other_keys() const;
+  void reject_unknown_keys() const;
   [[noreturn]] void fail(std::string_view key, std::string_view problem) const;
   /// Throws kUnsupported with the value and the values that this build supports.
   [[noreturn]] void fail_unsupported(std::string_view key, std::string_view found,

@@ -1,8 +1,8 @@
-// A validated experiment: what xffl.yaml says, with every default filled in and every path
+// A validated experiment: the settings of xffl.yaml, with every default filled in and every path
 // resolved.
 //
-// Everything downstream takes it as given: names follow their alphabets, numbers their ranges,
-// facilities are sorted by name, paths on this machine are absolute.
+// Other modules do not check an experiment again: names follow their alphabets, numbers their
+// ranges, facilities are sorted by name, paths on this machine are absolute.
 #pragma once
 
 #include <chrono>
@@ -13,76 +13,55 @@
 #include <string_view>
 #include <vector>
 
+#include "xffl/base/enum_names.h"
 #include "xffl/base/names.h"
 #include "xffl/job/job_spec.h"
+#include "xffl/remote/ssh.h"
+#include "xffl/submit/slurm.h"
 
 namespace xffl::config {
 
-enum class AccessKind { kLocal, kSsh };         // how files and commands reach the facility
-enum class SchedulerKind { kProcess, kSlurm };  // who starts its jobs
+using xffl::to_string;
+
+// The way of files and commands to a facility.
+enum class AccessKind { kLocal, kSsh };
+constexpr auto names_of(AccessKind) { return enum_names("local", "ssh"); }
+
+// The queue manager of a facility's jobs. docs/developer/extending.md lists the steps to add one.
+enum class SchedulerKind { kProcess, kSlurm };
+constexpr auto names_of(SchedulerKind) { return enum_names("process", "slurm"); }
+
 enum class WeightKind { kTokens, kSamples, kEqual };
+constexpr auto names_of(WeightKind) { return enum_names("tokens", "samples", "equal"); }
+
 enum class OnMissing { kWait, kSkip, kFail };
-// What becomes of a training that stopped on the warning before its walltime: its update counts
-// with the tokens that it has seen, or it is continued by another job.
+constexpr auto names_of(OnMissing) { return enum_names("wait", "skip", "fail"); }
+
+// After a training that stopped on the warning before its walltime: its update counts with the
+// tokens that it has seen, or another job continues the training.
 enum class OnWalltime { kUse, kResume };
-enum class GpuOption { kGpusPerNode, kGres };  // how a site's sbatch wants to be asked for GPUs
+constexpr auto names_of(OnWalltime) { return enum_names("use", "resume"); }
+
 enum class ImageGpu { kNone, kNv, kRocm };
+constexpr auto names_of(ImageGpu) { return enum_names("none", "nv", "rocm"); }
 
-struct Host {
-  std::string name;  // a DNS name, an IPv4 address, or an IPv6 address without its brackets
-  int port = 22;
-  bool operator==(const Host&) const = default;
-};
-/// "name", "name:port" or "[address]:port"; empty when it is none.
-std::optional<Host> parse_host(std::string_view text);
-std::string to_string(const Host& host);
-
-// Of access: ssh.
-struct Ssh {
-  std::vector<Host> hosts;  // equivalent log-in nodes, tried in order
-  std::string user;
-  std::vector<std::string> keys;  // private keys, absolute paths on this machine
-  std::vector<Host> jump;         // hosts to go through, first one first
-  bool agent = true;              // also ask SSH_AUTH_SOCK
-  int streams = 4;                // channels or requests in flight of one transfer
-  std::string renew;              // what a person types for a new certificate; never run
-  bool operator==(const Ssh&) const = default;
-};
-
-// Whether published models travel as differences (xffl/pack/): kAuto where xffl's own trainer,
-// which unpacks them, is the one that runs.
+// Published models travel as differences (xffl/pack/). kAuto: where the trainer is xffl's own,
+// which unpacks them.
 enum class PackModels { kAuto, kAlways, kNever };
+constexpr auto names_of(PackModels) { return enum_names("auto", "always", "never"); }
 
-// Another way for files, with the keys, jump hosts and streams of Ssh.
+/// "name", "name:port" or "[address]:port"; empty for any other text.
+std::optional<remote::SshHost> parse_host(std::string_view text);
+/// The inverse; without port 22.
+std::string format_host(const remote::SshHost& host);
+
+// Another way for files, with the keys, jump hosts and streams of Facility::ssh.
 struct Transfer {
-  std::vector<Host> hosts;  // empty: files take the way of the commands
-  std::string user;         // Ssh's when it was not given
-  bool shell = true;        // false: the hosts speak SFTP only
+  std::vector<remote::SshHost> hosts;  // empty: files take the way of the commands
+  std::string user;                    // parsed: not empty with hosts
+  bool shell = true;                   // false: the hosts speak SFTP only
   PackModels pack = PackModels::kAuto;
   bool operator==(const Transfer&) const = default;
-};
-
-// Of scheduler: slurm. Texts hold no blanks, quotes or line breaks.
-struct Slurm {
-  std::string account, partition, qos, constraint, reservation;  // empty: not given
-  int nodes = 1;
-  int gpus_per_node = 0;
-  std::string gpu_type;  // "a100", where the site wants it named
-  GpuOption gpu_option = GpuOption::kGpusPerNode;
-  int tasks_per_node = 0;       // ranks on a node; parsed: at least 1
-  int cpus_per_task = 0;        // 0: the site's default
-  int64_t memory_per_node = 0;  // bytes; 0: the site's default
-  bool exclusive = false;
-  std::chrono::seconds time{3600};    // walltime
-  std::chrono::seconds warning{300};  // the job is told to stop so long before it
-  std::string cluster;                // of a site with several; empty: the local one
-  std::vector<std::string> extra;     // further "--option" or "--option=value" of sbatch
-  std::vector<std::string> srun;      // the same of srun
-  std::chrono::milliseconds settle_time{60'000};  // a job may appear so long after a lost answer
-  std::chrono::milliseconds command_timeout{60'000};  // of one Slurm command
-  // How long a job that has reported keeps its nodes for the facility's next round; 0: not at all.
-  std::chrono::seconds keep_allocation{0};
-  bool operator==(const Slurm&) const = default;
 };
 
 // An Apptainer or Singularity image that the trainer runs in.
@@ -90,7 +69,7 @@ struct Image {
   std::string file;  // at the facility; empty: the trainer runs without an image
   std::string program = "apptainer";
   std::vector<std::string> binds;    // "/path[:/inside[:ro]]", beside the folders of the job
-  std::vector<std::string> options;  // further words of `apptainer exec`
+  std::vector<std::string> options;  // further arguments of `apptainer exec`
   ImageGpu gpu = ImageGpu::kNone;
   bool operator==(const Image&) const = default;
 };
@@ -99,9 +78,9 @@ struct Facility {
   FacilityName name;
   AccessKind access = AccessKind::kLocal;
   SchedulerKind scheduler = SchedulerKind::kProcess;
-  Ssh ssh;            // of AccessKind::kSsh
-  Transfer transfer;  // of AccessKind::kSsh
-  Slurm slurm;        // of SchedulerKind::kSlurm
+  remote::SshSettings ssh;      // of AccessKind::kSsh; without `facility` and `known_hosts`
+  Transfer transfer;            // of AccessKind::kSsh
+  submit::SlurmSettings slurm;  // of SchedulerKind::kSlurm
   Image image;
   RemotePath workdir;                   // xffl's files at the facility live under it
   std::chrono::seconds purge_after{0};  // the site removes files unused for so long; 0: not known
@@ -123,7 +102,7 @@ struct Facility {
 struct Aggregation {
   WeightKind weights = WeightKind::kTokens;
   job::UpdateKind update = job::UpdateKind::kDelta;
-  job::FloatType update_dtype = job::FloatType::kBfloat16;  // what travels back
+  job::FloatType update_dtype = job::FloatType::kBfloat16;
   job::FloatType publish_dtype =
       job::FloatType::kBfloat16;  // the global model; the master stays float32
   bool operator==(const Aggregation&) const = default;
@@ -133,7 +112,7 @@ struct RoundPolicy {
   OnMissing on_missing = OnMissing::kWait;
   int quorum = 0;  // facilities that must take part; 0: all, with kSkip at least 1
   std::chrono::seconds deadline{0};  // from the first submission of a round; 0: none; with kWait
-                                     // it ends nothing: people are told
+                                     // only a notification
   int max_attempts = 2;  // trainings tried per facility and round before it counts as missing
   std::chrono::milliseconds poll_interval{1000};
   int keep_rounds = 2;                             // rounds whose files stay at the facilities
@@ -141,8 +120,8 @@ struct RoundPolicy {
   OnWalltime on_walltime = OnWalltime::kUse;
   int rerun_budget = 10;  // jobs repeated per facility and round for failed nodes, pre-emption or
                           // walltime, which are no attempts
-  bool evaluate_last = true;  // after the last round one more job at each facility with validation
-                              // sets: what the last global model is worth
+  bool evaluate_last = true;  // after the last round, one more job at each facility with validation
+                              // sets measures the last global model
   double max_change = 10;     // L2 norm of an update's change over that of its base; 0: no limit
   bool operator==(const RoundPolicy&) const = default;
 };
@@ -159,7 +138,7 @@ struct Experiment {
   std::vector<Facility> facilities;  // sorted by name, at least one
 
   const Facility& facility(const FacilityName& name) const;  // throws kNotFound
-  /// Between two looks at the facility's jobs.
+  /// Between two polls of the facility's jobs.
   std::chrono::milliseconds poll_interval(const Facility& facility) const;
   bool operator==(const Experiment&) const = default;
 };

@@ -1,4 +1,4 @@
-// xffl.yaml -> Experiment: every problem named with file:line:column and what to write instead.
+// xffl.yaml -> Experiment. Each problem has its file:line:column and the text to write instead.
 #pragma once
 
 #include <filesystem>
@@ -33,19 +33,18 @@ Experiment parse_experiment(const std::string& yaml, const std::filesystem::path
 /// does.
 std::string format_experiment(const Experiment& experiment);
 
-/// The part of it that decides what is trained: without the keys that say how facilities are
-/// reached, what their jobs ask for, and how long anything is waited for. A run may go on under an
-/// experiment of the same identity.
+/// The part of the experiment that determines the training: without the keys of access, resources
+/// and timeouts. A run may continue under an experiment of the same identity.
 std::string format_training_identity(const Experiment& experiment);
 
-/// JSON Schema (2020-12) of xffl.yaml, from the same table of keys that the parser uses.
+/// JSON Schema (2020-12) of xffl.yaml, from the parser's tables of fields.
 std::string json_schema();
 
-/// The same table as Markdown: the reference in docs/reference/configuration_keys.md.
+/// The same tables as Markdown: the reference in docs/reference/configuration_keys.md.
 std::string key_reference();
 
-/// What the experiment names on this machine and is not there: the model's files, token shards of
-/// facilities reached locally, templates, trainers. One sentence each; empty when all is in place.
+/// The experiment's files that are missing on this machine: the model's files, token shards of
+/// local facilities, templates, trainers. One sentence each; empty when all files exist.
 std::vector<std::string> find_missing(const Experiment& experiment);
 
 }  // namespace xffl::config

@@ -1,4 +1,4 @@
-// key.path=value pairs -> xffl.yaml: what `xffl config` writes from flags and answers.
+// key.path=value pairs, of flags, answers and presets -> xffl.yaml, for `xffl config`.
 #pragma once
 
 #include <filesystem>
@@ -13,7 +13,7 @@ struct Setting {
   std::string value;  // text as it is, or YAML when it starts with '[', '{' or a quote; empty: {}
 };
 
-/// "key.path=value". Throws kUsage when it is not that.
+/// Parses "key.path=value". Throws kUsage for any other text.
 Setting parse_setting(std::string_view text);
 
 /// The settings as xffl.yaml, keys in the order of the reference, with a short comment on top; a
@@ -21,8 +21,22 @@ Setting parse_setting(std::string_view text);
 /// value is not YAML or its path goes through another setting's value.
 std::string format_settings(const std::vector<Setting>& settings);
 
-/// What is wrong with the settings, without the keys that are still missing; "" when nothing is.
+/// The problems of the settings, without the keys that are still missing; "" for valid settings.
 std::string check_settings(const std::vector<Setting>& settings,
                            const std::filesystem::path& project_folder);
+
+// Presets: facts about known supercomputers, as keys of a facility (configs/facilities/).
+//
+// `xffl config` writes a preset into xffl.yaml, where users see and edit it; a run never depends on
+// the presets of a release. None was tested on its site: each names its sources.
+
+/// Sorted.
+std::vector<std::string_view> preset_names();
+
+/// The file, with its comments. Throws kNotFound with the known names.
+std::string_view preset_text(std::string_view name);
+
+/// Its keys as settings of `facility`.
+std::vector<Setting> preset_settings(std::string_view name, std::string_view facility);
 
 }  // namespace xffl::config

@@ -1,8 +1,8 @@
-// What a facility's job answers: report.json, written last and by rename.
+// report.json: the result of a facility's job, written last and by rename.
 //
-// A complete report whose key equals the job's is the only sign of success; exit codes are not
-// asked. It comes from the facility and is hostile until checked: parse_job_report bounds every
-// number.
+// A complete report whose key equals the job's is the only sign of success; the coordinator does
+// not use exit codes. A report comes from the facility and is hostile until checked:
+// parse_job_report bounds every number.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +36,8 @@ struct JobReport {
   std::string update_sha256;  // root hash of the update's manifest.json; empty for an evaluate-only
                               // job, and for one that was stopped and left a checkpoint
   int64_t steps = 0;
-  /// Told to finish before all was done, by a signal ahead of the walltime's end: `steps` may be
-  /// fewer than the job's, and sets that were not measured after training are not in `validation`.
+  /// The job stopped on a signal ahead of the walltime: `steps` may be fewer than the job's, and
+  /// `validation` lacks the sets that were not measured after training.
   bool stopped_early = false;
   int64_t samples = 0;         // sequences trained on
   int64_t tokens = 0;          // valid target tokens trained on: the aggregation weight by default
@@ -52,8 +52,8 @@ struct JobReport {
   std::string scheduler_job_id;  // SLURM_JOB_ID or empty
   int restarts = 0;              // SLURM_RESTART_COUNT
   std::string trainer;           // "xffl-train 0.1.0 (torch 2.11.0)"
-  /// Why the optimizer began anew though spec.optimizer_path named a state to go on with, at most
-  /// kMaxReasonBytes; empty: it did not.
+  /// The reason why the optimizer did not continue from spec.optimizer_path, at most
+  /// kMaxReasonBytes; empty: it did.
   std::string optimizer_lost;
   bool operator==(const JobReport&) const = default;
 };
@@ -62,17 +62,18 @@ struct JobReport {
 /// counts above 2^53.
 JobReport parse_job_report(std::string_view json, std::string_view origin);
 JobReport read_job_report(const std::filesystem::path& path);
-/// The file's text; keys in a fixed order. Throws kCorrupt for what parse_job_report would refuse.
+/// The file's text; keys in a fixed order. Throws kCorrupt for a report that parse_job_report would
+/// reject.
 std::string format_job_report(const JobReport& report);
 
-/// Whether the job was stopped and left a checkpoint instead of an update: another attempt goes on.
-bool is_to_be_continued(const JobReport& report, const JobSpec& spec);
+/// True for a job that was stopped and left a checkpoint, from which another attempt continues.
+bool is_checkpointed(const JobReport& report, const JobSpec& spec);
 
 /// Throws kRejected, naming field, expected and found, unless `report` answers exactly this job:
 /// key, base model, steps done (spec.training.steps; from 1 on when stopped_early), samples and
 /// tokens that so many steps can have used (at most batch_size * steps sequences of at most
-/// `max_sequence_length` tokens), a result for each validation set (not when stopped_early). Of one
-/// that is to be continued, only key, base model and steps are looked at.
+/// `max_sequence_length` tokens), a result for each validation set (not when stopped_early). In the
+/// report of a checkpointed job, only key, base model and steps are checked.
 void check_report_answers(const JobReport& report, const JobSpec& spec,
                           int64_t max_sequence_length);
 

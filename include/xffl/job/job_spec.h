@@ -1,11 +1,10 @@
-// What a facility's job is told: job.json, written by the coordinator, read by the trainer.
+// job.json: a facility's job, written by the coordinator, read by the trainer.
 //
-// The file is an API: docs/reference/job_json.md describes it, configs/trainers/ holds a foreign
-// trainer that honours it. Relative paths in it are relative to the folder of job.json itself, so
-// that a job's folder can be moved. Unknown keys are an error in the same format version.
+// The file is an API: docs/reference/job_json.md describes it, and configs/trainers/ holds a
+// foreign trainer that reads it. Relative paths start at the folder of job.json, so that a job's
+// folder can be moved. Unknown keys are an error in the same format version.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -13,13 +12,15 @@
 #include <string_view>
 #include <vector>
 
-#include "xffl/job/training_options.h"
+#include "xffl/base/enum_names.h"
 
 namespace xffl::job {
 
+using xffl::to_string;
+
 inline constexpr int kJobVersion = 4;
 
-/// Which attempt at which facility's part of which round this is. The report echoes it.
+/// The attempt, the facility and the round of a job. The report repeats the key.
 struct JobKey {
   std::string project;   // ProjectName alphabet
   std::string run;       // "0003"
@@ -31,39 +32,59 @@ struct JobKey {
 
   /// "xffl-<project>-<run>-r0002-<facility>-a1": the batch job's name.
   std::string job_name() const;
+  /// "r0002-<nonce>": the folder of the optimizer's state that this attempt leaves.
+  std::string optimizer_state_name() const;
 };
 
-/// The trained weights, or trained minus given (subtracted in float32, then rounded).
+/// The trained weights, or trained minus input weights (subtracted in float32, then rounded).
 enum class UpdateKind { kWeights, kDelta };
-enum class FloatType { kFloat32, kBfloat16, kFloat16 };  // "fp32", "bf16", "fp16"
-enum class ScheduleKind { kConstant, kLinear, kCosine };
+constexpr auto names_of(UpdateKind) { return enum_names("weights", "delta"); }
+
+enum class FloatType { kFloat32, kBfloat16, kFloat16 };
+constexpr auto names_of(FloatType) { return enum_names("fp32", "bf16", "fp16"); }
 
 /// The output of a job that has to finish early: "update", its trained weights so far, or
 /// "checkpoint", from which a later attempt in the same round continues.
 enum class OnStop { kUpdate, kCheckpoint };
+constexpr auto names_of(OnStop) { return enum_names("update", "checkpoint"); }
 
-/// What each rank keeps a part of only (Rajbhandari et al., 2020; Zhao et al., 2023): "none" (data
-/// parallelism), "optimizer" (ZeRO-1), "gradients" (ZeRO-2), "full" (ZeRO-3), and "hybrid" and
-/// "hybrid_zero2": full and gradients within groups of shard_group_size ranks, copies between them.
+/// The state that is sharded over the ranks (Rajbhandari et al., 2020; Zhao et al., 2023): "none"
+/// (data parallelism), "optimizer" (ZeRO-1), "gradients" (ZeRO-2), "full" (ZeRO-3), and "hybrid"
+/// and "hybrid_zero2": full and gradients within groups of shard_group_size ranks, with a replica
+/// in each group.
 enum class Sharding { kNone, kOptimizer, kGradients, kFull, kHybrid, kHybridZero2 };
-/// What backward computes again: "none", "cheap": norms and activations, or "full": all of a block
-/// from its input.
+constexpr auto names_of(Sharding) {
+  return enum_names("none", "optimizer", "gradients", "full", "hybrid", "hybrid_zero2");
+}
+
+/// The activations that backward computes again: "none", "cheap": norms and activation functions,
+/// or "full": a whole block from its input.
 enum class Recompute { kNone, kCheap, kFull };
-/// What lives in the host's memory: "none", "optimizer" (masters, moments, reduced gradients; the
-/// step is done there), or "parameters" (these and what parameters are gathered from).
+constexpr auto names_of(Recompute) { return enum_names("none", "cheap", "full"); }
+
+/// The state in the host's memory: "none", "optimizer" (masters, moments, reduced gradients; the
+/// step runs there), or "parameters" (these, and the shards that parameters are gathered from).
 enum class Offload { kNone, kOptimizer, kParameters };
+constexpr auto names_of(Offload) { return enum_names("none", "optimizer", "parameters"); }
 
-/// What the optimizer updates, beside the 16-bit weights of precision bf16: "fp32" masters,
-/// "split": the weights and 16 further bits, together exact float32 masters in 4 bytes a parameter
-/// instead of 6, or "none": the weights alone ("pure bf16"), which lose updates below half a unit
-/// in their last place.
+/// The weights that the optimizer updates, beside the 16-bit weights of precision bf16: "fp32"
+/// masters, "split": the weights and 16 further bits, together exact float32 masters in 4 bytes a
+/// parameter instead of 6, or "none": the weights alone ("pure bf16"), which lose updates below
+/// half a unit in their last place.
 enum class Masters { kFloat32, kSplit, kNone };
-/// How something that the optimizer works on is stored: "fp32", or, with precision bf16, "bf16".
-enum class StateDtype { kFloat32, kBfloat16 };
+constexpr auto names_of(Masters) { return enum_names("fp32", "split", "none"); }
 
-/// Which model a training leaves that validation has ended: the one with the lowest loss of those
-/// that were measured amid it, "best", or the "last".
+/// The storage of the optimizer's moments or gradients: "fp32", or, with precision bf16, "bf16".
+enum class StateDtype { kFloat32, kBfloat16 };
+constexpr auto names_of(StateDtype) { return enum_names("fp32", "bf16"); }
+
+/// The result of a training that validation has ended: the model with the lowest loss of those
+/// measured mid-training, "best", or the "last".
 enum class EarlyStopKeep { kBest, kLast };
+constexpr auto names_of(EarlyStopKeep) { return enum_names("best", "last"); }
+
+enum class ScheduleKind { kConstant, kLinear, kCosine };
+constexpr auto names_of(ScheduleKind) { return enum_names("constant", "linear", "cosine"); }
 
 /// Learning rate over the federation's steps: warm-up from 0 to `learning_rate`, then `kind` down
 /// to learning_rate * min_ratio at `total_steps`. The job runs steps first_step .. first_step +
@@ -74,6 +95,63 @@ struct Schedule {
   int64_t total_steps = 0;
   double min_ratio = 0.0;
   bool operator==(const Schedule&) const = default;
+};
+
+/// The order of a pipeline stage's micro-batches: all forward, then all backward (Huang et al.,
+/// 2019), or one forward, one backward (Narayanan et al., 2019: PipeDream-flush), which keeps fewer
+/// micro-batches in memory.
+enum class PipelineSchedule { kGpipe, k1F1B };
+constexpr auto names_of(PipelineSchedule) { return enum_names("gpipe", "1f1b"); }
+
+/// The model's units in `stages` parts, each on ranks of its own. A step's micro-batches are the
+/// sequences of a data rank, micro_batch_size at a time.
+struct Pipeline {
+  int64_t stages = 1;  // 1: no pipeline
+  PipelineSchedule schedule = PipelineSchedule::k1F1B;
+  bool operator==(const Pipeline&) const = default;
+};
+
+/// Groups of ranks average the weights after `interval` steps, or the gradients of each step.
+enum class Exchange { kWeights, kGradients };
+constexpr auto names_of(Exchange) { return enum_names("weights", "gradients"); }
+
+/// A group's share of the mean: equal, or proportional to its tokens.
+enum class GroupWeighting { kEqual, kTokens };
+constexpr auto names_of(GroupWeighting) { return enum_names("equal", "tokens"); }
+
+/// The optimizer of the weights' mean change: "average" applies the change as it is (local SGD:
+/// Stich, 2019), the others use it as a gradient (Reddi et al., 2021; DiLoCo, Douillard et al.,
+/// 2023: "nesterov").
+enum class OuterOptimizer { kAverage, kSgd, kNesterov, kAdam };
+constexpr auto names_of(OuterOptimizer) { return enum_names("average", "sgd", "nesterov", "adam"); }
+
+struct Outer {
+  OuterOptimizer kind = OuterOptimizer::kAverage;
+  double learning_rate = 1.0;
+  double momentum = 0.9;  // of sgd and nesterov
+  double beta1 = 0.9;     // of adam
+  double beta2 = 0.99;
+  double epsilon = 1e-8;
+  bool operator==(const Outer&) const = default;
+};
+
+/// A federation inside one job: `count` groups of ranks that train on data of their own.
+struct RankGroups {
+  int64_t count = 1;     // 1: none
+  int64_t interval = 1;  // steps between two exchanges
+  Exchange exchange = Exchange::kWeights;
+  GroupWeighting weighting = GroupWeighting::kEqual;
+  Outer outer;
+  bool operator==(const RankGroups&) const = default;
+};
+
+/// Low-rank adapters (Hu et al., 2022): only the adapters are trained.
+struct Lora {
+  int64_t rank = 0;      // 0: none
+  double alpha = 16;     // the adapters' product is scaled by alpha / rank
+  double dropout = 0.0;  // of the adapters' inputs
+  std::vector<std::string> target_modules{"q_proj", "v_proj"};  // names in Hugging Face's models
+  bool operator==(const Lora&) const = default;
 };
 
 struct TrainingSpec {
@@ -90,30 +168,28 @@ struct TrainingSpec {
   double epsilon = 1e-8;
   double max_grad_norm = 1.0;  // global L2 norm; 0: no clipping
   uint64_t seed = 0;
-  // Of activations and matrix products; what the optimizer works on is float32 unless said here.
+  // Of activations and matrix products. The optimizer's state is float32 but for the next three.
   FloatType precision = FloatType::kFloat32;
   Masters masters = Masters::kFloat32;
   StateDtype moment_dtype = StateDtype::kFloat32;
   StateDtype gradient_dtype = StateDtype::kFloat32;
   Sharding sharding = Sharding::kNone;
-  // Ranks that shard together with hybrid and hybrid_zero2; 0: those of a node.
-  int64_t shard_group_size = 0;
+  int64_t shard_group_size = 0;  // ranks of a hybrid or hybrid_zero2 group; 0: those of a node
   Recompute recompute = Recompute::kNone;
   Offload offload = Offload::kNone;
   int64_t validation_samples = 0;   // sequences evaluated before and after; 0: all
   int64_t train_samples = 0;        // only the first N sequences of the data set are used; 0: all
   int64_t checkpoint_interval = 0;  // steps between two checkpoints inside the job; 0: none
-  int64_t keep_checkpoints = 2;     // the newest so many stay
-  int64_t max_tokens = 0;           // the job ends once it has seen so many targets; 0: no limit
-  int64_t validation_interval = 0;  // steps between two validations amid the training; 0: none
-  int64_t early_stop_patience =
-      0;  // ends after so many of them without a lower mean loss; 0: never
-  EarlyStopKeep early_stop_keep = EarlyStopKeep::kBest;  // what such an end leaves
-  // FedProx (Li et al., 2020): gradients get proximal * (weights - given weights).
+  int64_t keep_checkpoints = 2;     // checkpoints that stay, newest first
+  int64_t max_tokens = 0;           // the job ends after so many target tokens; 0: no limit
+  int64_t validation_interval = 0;  // steps between two validations mid-training; 0: none
+  int64_t early_stop_patience = 0;  // ends after so many validations without a lower loss; 0: never
+  EarlyStopKeep early_stop_keep = EarlyStopKeep::kBest;
+  // FedProx (Li et al., 2020): gradients get proximal * (weights - input weights).
   double proximal = 0.0;
   bool document_mask = false;       // attention within a document only, positions restart with it
-  bool deterministic = false;       // the same bits again on the same devices, at a cost on GPUs
-  bool keep_optimizer = false;      // the moments of AdamW stay at the facility between rounds
+  bool deterministic = false;       // the same bits again on the same devices, slower on GPUs
+  bool keep_optimizer = false;      // AdamW's moments stay at the facility between rounds
   std::vector<std::string> freeze;  // parameters not to train: names with * and ?
   Lora lora;
   RankGroups groups;
@@ -121,20 +197,20 @@ struct TrainingSpec {
   bool operator==(const TrainingSpec&) const = default;
 };
 
-/// Something to measure the model on before and after training, by name ("it").
+/// A data set that measures the model before and after training, by name ("it").
 struct ValidationSet {
   std::string name;
   std::string path;  // token shard
   bool operator==(const ValidationSet&) const = default;
 };
 
-/// The model to start from as its differences from one that the facility holds (xffl/pack/).
+/// The input model as its differences from a model at the facility (xffl/pack/).
 struct PackedModel {
   std::string path;              // the packed folder
   std::string sha256;            // root hash of its manifest.json
   std::string reference_path;    // folder of the model that it was packed against
   std::string reference_sha256;  // root hash of its manifest.json
-  std::string failure_path;      // a job that cannot unpack it writes here why, and ends
+  std::string failure_path;      // a job that cannot unpack the model writes the reason here
   bool operator==(const PackedModel&) const = default;
 };
 
@@ -142,60 +218,39 @@ struct JobSpec {
   JobKey key;
   std::string base_model_path;                   // HF folder
   std::string base_model_sha256;                 // root hash of its manifest.json
-  std::optional<PackedModel> base_model_packed;  // the job makes base_model_path of it
+  std::optional<PackedModel> base_model_packed;  // the job unpacks it to base_model_path
   std::vector<std::string> train_paths;          // token shards
   std::vector<ValidationSet> validation;
-  std::string adapter_path;    // folder of the given adapters in PEFT's format; empty: none
+  std::string adapter_path;    // folder of the input adapter in PEFT's format; empty: none
   std::string adapter_sha256;  // root hash of its manifest.json; empty with adapter_path
   std::string optimizer_path;  // folder of the moments kept between rounds; empty: not kept
   std::string update_path;     // folder that the job creates by rename when complete
   std::string report_path;     // written last, by rename
   std::string metrics_path;    // metrics.jsonl, appended per step
-  std::string
-      state_path;  // checkpoints inside the job; all attempts at one part of a round share it
+  std::string state_path;      // checkpoints, shared by all attempts at the facility's round
   OnStop on_stop = OnStop::kUpdate;
   UpdateKind update_kind = UpdateKind::kDelta;
   FloatType update_dtype = FloatType::kBfloat16;
   TrainingSpec training;
   bool operator==(const JobSpec&) const = default;
+
+  /// The file "model.failure" beside the report: the reason of a job whose input model is damaged.
+  /// The coordinator then pushes the model again, and does not count the attempt.
+  std::filesystem::path model_failure_path() const;
 };
+
+/// The last part of JobSpec::optimizer_path when there is no state to begin with.
+inline constexpr std::string_view kNoOptimizerState = "none";
+
+/// Writes `reason` to a model_failure_path(), whole or not at all; logs an error of its own.
+void report_model_failure(const std::filesystem::path& path, const std::string& reason);
 
 /// Reads and validates job.json; relative paths come back absolute. Throws kNotFound, kCorrupt
 /// (with the key's path).
 JobSpec read_job_spec(const std::filesystem::path& path);
 JobSpec parse_job_spec(std::string_view json, std::string_view origin);
-/// The file's text; keys in a fixed order, so equal specs give equal bytes. Throws kCorrupt for
-/// what parse_job_spec would refuse: nothing is written that cannot be read.
+/// The file's text; keys in a fixed order, so equal specs give equal bytes. Throws kCorrupt for a
+/// spec that parse_job_spec would reject.
 std::string format_job_spec(const JobSpec& spec);
-
-std::string_view to_string(UpdateKind kind);
-std::string_view to_string(FloatType type);
-std::string_view to_string(ScheduleKind kind);
-std::string_view to_string(OnStop on_stop);
-std::string_view to_string(Masters masters);
-std::string_view to_string(StateDtype dtype);
-std::string_view to_string(EarlyStopKeep keep);
-std::string_view to_string(Sharding sharding);
-std::string_view to_string(Recompute recompute);
-std::string_view to_string(Offload offload);
-std::string_view to_string(PipelineSchedule schedule);
-std::string_view to_string(Exchange exchange);
-std::string_view to_string(GroupWeighting weighting);
-std::string_view to_string(OuterOptimizer optimizer);
-/// Inverse; empty when `text` is none of the names.
-std::optional<UpdateKind> parse_update_kind(std::string_view text);
-std::optional<FloatType> parse_float_type(std::string_view text);
-std::optional<ScheduleKind> parse_schedule_kind(std::string_view text);
-std::optional<OnStop> parse_on_stop(std::string_view text);
-std::optional<Masters> parse_masters(std::string_view text);
-std::optional<StateDtype> parse_state_dtype(std::string_view text);
-std::optional<EarlyStopKeep> parse_early_stop_keep(std::string_view text);
-std::optional<Sharding> parse_sharding(std::string_view text);
-std::optional<Recompute> parse_recompute(std::string_view text);
-std::optional<Offload> parse_offload(std::string_view text);
-std::optional<PipelineSchedule> parse_pipeline_schedule(std::string_view text);
-std::optional<Exchange> parse_exchange(std::string_view text);
-std::optional<GroupWeighting> parse_group_weighting(std::string_view text);
-std::optional<OuterOptimizer> parse_outer_optimizer(std::string_view text);
 
 }  // namespace xffl::job

@@ -1,4 +1,5 @@
-// Which trainings the built-in trainer can do: asked when xffl.yaml is read, and again by the job.
+// The limits of the built-in trainer: config checks them when it reads xffl.yaml, and the job
+// again.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +14,10 @@ namespace xffl::job {
 /// The ranks of a job.
 struct Ranks {
   int all = 1;
-  int on_a_machine = 1;  // as many as share one: the default size of hybrid shard groups
+  int on_a_machine = 1;  // ranks of one machine: the default size of hybrid shard groups
 };
 
-/// What is not supported, alone or together with other keys.
+/// A key that is not supported, alone or together with other keys.
 struct Unsupported {
   std::string key;      // of `training`, the first that the message names: "pipeline.stages"
   std::string message;  // names all of them, "training." in front
@@ -26,12 +27,12 @@ struct Unsupported {
 std::optional<Unsupported> find_unsupported(const TrainingSpec& training,
                                             size_t num_validation_sets, const Ranks& ranks);
 
-/// The number of ranks that shard together, of `data_ranks`, which work on the same model and no
-/// other stage of it. Throws kConfig where shard_group_size does not go with them.
+/// The number of ranks that shard together among the `data_ranks` of one pipeline stage. Throws
+/// kConfig when shard_group_size does not divide them.
 int shard_group_size(const TrainingSpec& training, int data_ranks, int on_a_machine);
 
-/// Of a step on each data rank, the same on all: their collectives match. The last ones may be
-/// empty on some.
+/// The micro-batches of a step, the same number on all data ranks, so that their collectives match.
+/// The last ones may be empty on some ranks.
 int64_t num_micro_batches(const TrainingSpec& training, int num_data_ranks);
 
 }  // namespace xffl::job

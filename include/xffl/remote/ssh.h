@@ -33,6 +33,7 @@ struct SshTimeouts {
   std::chrono::milliseconds keepalive{10'000};  // without data for so long: send a keepalive
   std::chrono::milliseconds silence{30'000};    // without data for so long: the link is dead
   std::chrono::milliseconds operation{60'000};  // a file operation without progress
+  bool operator==(const SshTimeouts&) const = default;
 };
 
 struct SshSettings {
@@ -48,6 +49,7 @@ struct SshSettings {
   int streams = 4;                    // maximum channels of one upload
   std::string renew;                  // the user's command for a new credential, for messages
   SshTimeouts timeouts;
+  bool operator==(const SshSettings&) const = default;
 };
 
 /// Prompts the user: `ask(prompt, echo)`. Throws kAuth without an answer.

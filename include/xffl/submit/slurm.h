@@ -8,45 +8,59 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "xffl/base/clock.h"
+#include "xffl/base/enum_names.h"
 #include "xffl/remote/session.h"
 #include "xffl/submit/scheduler.h"
 
 namespace xffl::submit {
 
-// A job's resources and limits. Each field becomes at most one option of sbatch, so no value can
-// add a directive.
-struct SlurmRequest {
+using xffl::to_string;
+
+// The site's option of sbatch that requests GPUs.
+enum class GpuOption { kGpusPerNode, kGres };
+constexpr auto names_of(GpuOption) { return enum_names("gpus-per-node", "gres"); }
+
+// A facility's Slurm: the `slurm` section of xffl.yaml. Each resource and limit becomes at most one
+// option of sbatch, so no value can add a directive.
+struct SlurmSettings {
   std::string account, partition, qos, constraint, reservation;  // empty: not set
   int nodes = 1;
   int gpus_per_node = 0;
-  std::string gpu_type;                      // empty: any
-  std::string gpu_option = "gpus-per-node";  // the site's option: "gpus-per-node" or "gres"
-  int tasks_per_node = 1;                    // ranks on a node: one per GPU
-  int cpus_per_task = 0;                     // 0: the site's default
-  uint64_t memory_bytes_per_node = 0;        // 0: the site's default
+  std::string gpu_type;  // empty: any
+  GpuOption gpu_option = GpuOption::kGpusPerNode;
+  int tasks_per_node = 1;       // ranks on a node: one per GPU
+  int cpus_per_task = 0;        // 0: the site's default
+  int64_t memory_per_node = 0;  // bytes; 0: the site's default
   bool exclusive = false;
   std::chrono::seconds time{3600};    // walltime
   std::chrono::seconds warning{300};  // before the walltime: SIGUSR1 to the job
   std::string cluster;                // --clusters; empty: the local one
   std::vector<std::string> extra;     // further "--option" or "--option=value" of sbatch
-  bool operator==(const SlurmRequest&) const = default;
+  std::vector<std::string> srun;      // the same of srun, in the job script
+  std::chrono::milliseconds settle_time{60'000};  // a job may appear this long after a lost answer
+  std::chrono::milliseconds command_timeout{60'000};  // of one Slurm command
+  std::chrono::seconds keep_allocation{
+      0};  // of a job that has reported, for the next round; 0: none
+  bool operator==(const SlurmSettings&) const = default;
 };
+
+/// The reason why a user may not add `option` to a job, as the end of a sentence; empty for a valid
+/// one. An option is "--word" or "--word=value" without blanks, quotes or characters of a shell, so
+/// that it is one word of a directive. Options that xffl sets or that have a key of their own are
+/// invalid.
+std::string validate_sbatch_option(std::string_view option);
+std::string validate_srun_option(std::string_view option);
 
 /// Returns every option of the job, such as "--nodes=2", in a fixed order. sbatch receives them and
 /// the script contains them, so that a script submitted by hand is the same job. Throws kConfig for
 /// a value that no directive can hold (blanks, quotes, line breaks), for options in `extra` that
 /// xffl sets, and for a folder that cannot stand in a directive.
-std::vector<std::string> slurm_options(const SlurmRequest& request, const std::string& job_name,
+std::vector<std::string> slurm_options(const SlurmSettings& settings, const std::string& job_name,
                                        const RemotePath& folder);
-
-struct SlurmSettings {
-  SlurmRequest request;
-  std::chrono::milliseconds settle_time{60'000};  // a job may appear this long after a lost answer
-  std::chrono::milliseconds command_timeout{60'000};  // of one Slurm command
-};
 
 /// submit() throws kBusy for a temporary rejection without a job, kConfig for a permanent
 /// rejection, and kRemote for any other answer than a bare id. find() and query() count only this

@@ -1,20 +1,19 @@
-#include "xffl/job/sbatch_option.h"
-
 #include <algorithm>
 #include <array>
 #include <span>
 
-namespace xffl::job {
+#include "xffl/submit/slurm.h"
+
+namespace xffl::submit {
 namespace {
 
-struct Refused {
+struct Reserved {
   std::string_view word;
-  std::string_view key;  // that says it instead; empty: nobody may
+  std::string_view key;  // the key of xffl.yaml instead; empty: none
 };
 
-// sbatch takes unambiguous beginnings of long options ("--dep"), so these refuse their beginnings,
-// too.
-constexpr std::array kSbatch = std::to_array<Refused>({
+// sbatch accepts unambiguous prefixes of long options ("--dep"), so the prefixes are reserved, too.
+constexpr std::array kSbatch = std::to_array<Reserved>({
     {"account", "account"},
     {"array", ""},
     {"chdir", ""},
@@ -59,7 +58,7 @@ constexpr std::array kSbatch = std::to_array<Refused>({
     {"wrap", ""},
 });
 
-constexpr std::array kSrun = std::to_array<Refused>({
+constexpr std::array kSrun = std::to_array<Reserved>({
     {"chdir", ""},
     {"error", ""},
     {"export", ""},
@@ -83,8 +82,8 @@ constexpr std::string_view kWord = "abcdefghijklmnopqrstuvwxyz0123456789-";
 constexpr std::string_view kValue =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.,:/@%+&|*()[]=~-";
 
-std::string refuse(std::string_view option, std::span<const Refused> table,
-                   std::string_view program) {
+std::string validate(std::string_view option, std::span<const Reserved> table,
+                     std::string_view program) {
   const std::string shape = "should be --option or --option=value without blanks or quotes";
   if (!option.starts_with("--")) return shape;
   const size_t equals = std::min(option.find('='), option.size());
@@ -96,8 +95,8 @@ std::string refuse(std::string_view option, std::span<const Refused> table,
       (equals + 1 == option.size() ||
        option.substr(equals + 1).find_first_not_of(kValue) != std::string_view::npos))
     return shape;
-  for (const auto& [refused, key] : table) {
-    if (!refused.starts_with(word)) continue;
+  for (const auto& [reserved, key] : table) {
+    if (!reserved.starts_with(word)) continue;
     if (!key.empty()) return "has a key of its own: '" + std::string(key) + "'";
     return "is an option of " + std::string(program) + " that xffl sets itself or that its jobs " +
            "cannot have";
@@ -107,10 +106,12 @@ std::string refuse(std::string_view option, std::span<const Refused> table,
 
 }  // namespace
 
-std::string refuse_sbatch_option(std::string_view option) {
-  return refuse(option, kSbatch, "sbatch");
+std::string validate_sbatch_option(std::string_view option) {
+  return validate(option, kSbatch, "sbatch");
 }
 
-std::string refuse_srun_option(std::string_view option) { return refuse(option, kSrun, "srun"); }
+std::string validate_srun_option(std::string_view option) {
+  return validate(option, kSrun, "srun");
+}
 
-}  // namespace xffl::job
+}  // namespace xffl::submit

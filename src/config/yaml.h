@@ -1,8 +1,8 @@
-// YAML text -> a tree of nodes that know where they stand, read strictly.
+// YAML text -> a tree of nodes with their lines and columns, read strictly; and text as YAML.
 //
-// Refused, each with its place: anchors, aliases, tags, duplicate keys, keys that are no plain
-// words, quoted text over several lines (an unterminated quote would swallow what follows), more
-// than one document, more than 1 MiB, nesting beyond 32, control characters, anything but UTF-8.
+// Errors, each with its line and column: anchors, aliases, tags, duplicate keys, keys that are no
+// scalars, quoted text over several lines (an unterminated quote would swallow the lines after it),
+// more than one document, more than 1 MiB, nesting beyond 32, control characters, invalid UTF-8.
 #pragma once
 
 #include <string>
@@ -32,11 +32,17 @@ struct Node {
   const Node* find(std::string_view key) const;
 };
 
-/// What the text says; what is wrong with it is added to `problems`. An empty document is an empty
+/// The document's tree; its problems are added to `problems`. An empty document is an empty
 /// mapping.
 Node read_yaml(std::string_view text, std::vector<Problem>& problems);
 
 /// "a list", "the text 'x'", ...: a node in a message.
 std::string describe(const Node& node);
+
+/// `text` as one YAML scalar that read_yaml gives back: as it is, or in double quotes.
+std::string yaml_scalar(std::string_view text);
+
+/// "[a, b]".
+std::string yaml_flow_list(const std::vector<std::string>& items);
 
 }  // namespace xffl::config

@@ -1,11 +1,9 @@
-#include "yaml_reader.h"
+#include "yaml.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
-
-#include "yaml_text.h"
 
 namespace xffl::config {
 namespace {
@@ -38,7 +36,7 @@ TEST(ReadYaml, KeepsPlacesQuotesAndOrder) {
   EXPECT_EQ(root.find("z")->text, "t\n");
 }
 
-TEST(ReadYaml, RefusesWhatCouldSurprise) {
+TEST(ReadYaml, RejectsAmbiguousYaml) {
   EXPECT_THAT(problems("a: 1\nb: 2\na: 3\n"),
               HasSubstr("f:3:1: error: duplicate key 'a': it is already on line 1"));
   EXPECT_THAT(problems("a: {x: 1, \"x\": 2}"), HasSubstr("f:1:11: error: duplicate key 'x'"));
