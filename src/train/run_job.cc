@@ -9,7 +9,7 @@
 
 #include "group_exchange.h"
 #include "memory_plan.h"
-#include "phase_clock.h"
+#include "metrics.h"
 #include "rank_sync.h"
 #include "training_loop.h"
 #include "update.h"

@@ -47,15 +47,36 @@ struct MicroBatch {
   Incoming activation, gradient;
 };
 
+// One step of a pipeline's stage.
 class StageStep {
  public:
   StageStep(LoadedModel& model, Pipeline& pipeline, const MicroBatches& micro_batches, double scale)
       : model_(model), pipeline_(pipeline), micro_batches_(micro_batches), scale_(scale) {}
 
-  // Called once for each action, in order, at most one action ahead of run().
+  // Runs forward and backward of all micro-batches, in the order of `schedule`; collective over the
+  // pipeline. Every stage reads every batch and so knows its shapes. Adds the gradients of scale *
+  // NLL to the stage's parameters, between begin_step() and finish_gradients(). Returns the sum of
+  // the NLL, a float64 scalar on the device, in the last stage; an undefined tensor in other
+  // stages.
+  at::Tensor run(job::PipelineSchedule schedule) {
+    const std::vector<PipelineAction> actions = pipeline_schedule(
+        schedule, pipeline_.stage(), pipeline_.num_stages(), micro_batches_.count);
+    for (size_t i = 0; i < actions.size(); ++i) {
+      if (i == 0) prepare(actions[0]);
+      if (i + 1 < actions.size()) prepare(actions[i + 1]);
+      run_action(actions[i], i + 1 == actions.size());
+    }
+    model_.model->set_dropout_seed({});
+    micro_batches_.between();
+    pipeline_.finish_sending();
+    return nll_sum_;
+  }
+
+ private:
+  // Called once for each action, in order, at most one action ahead of run_action().
   void prepare(const PipelineAction& action) {
     const int64_t i = action.micro_batch;
-    between();
+    micro_batches_.between();
     if (action.kind == PipelineAction::Kind::kForward) {
       MicroBatch& micro_batch = in_flight_[i];
       micro_batch.batch = micro_batches_.batch(i);
@@ -71,20 +92,15 @@ class StageStep {
     micro_batch.gradient.pending = pipeline_.start_receive_from_below(micro_batch.gradient.tensor);
   }
 
-  void run(const PipelineAction& action, bool last_backward) {
+  void run_action(const PipelineAction& action, bool last_backward) {
     model_.model->set_dropout_seed(micro_batches_.dropout_seed(action.micro_batch));
     if (action.kind == PipelineAction::Kind::kForward) return forward(action.micro_batch);
     model_.parameters->set_last_micro_batch(last_backward);
     backward(action.micro_batch);
   }
 
-  void between() const { micro_batches_.between(); }
-
-  at::Tensor nll_sum() const { return nll_sum_; }
-
- private:
   at::Tensor take(Incoming& incoming) {
-    between();
+    micro_batches_.between();
     pipeline_.wait(incoming.pending);
     return std::exchange(incoming.tensor, {});
   }
@@ -116,27 +132,6 @@ class StageStep {
   std::map<int64_t, MicroBatch> in_flight_;
   at::Tensor nll_sum_;
 };
-
-// Runs forward and backward of all `micro_batches`, in the order of `schedule`; collective over
-// the pipeline. Every stage reads every batch and so knows its shapes. Adds the gradients of scale
-// * NLL to the stage's parameters; call it between begin_step() and finish_gradients(). Returns
-// the sum of the NLL, a float64 scalar on the device, in the last stage; an undefined tensor in
-// other stages.
-at::Tensor run_stage(LoadedModel& model, Pipeline& pipeline, job::PipelineSchedule schedule,
-                     const MicroBatches& micro_batches, double scale) {
-  const std::vector<PipelineAction> actions =
-      pipeline_schedule(schedule, pipeline.stage(), pipeline.num_stages(), micro_batches.count);
-  StageStep step(model, pipeline, micro_batches, scale);
-  for (size_t i = 0; i < actions.size(); ++i) {
-    if (i == 0) step.prepare(actions[0]);
-    if (i + 1 < actions.size()) step.prepare(actions[i + 1]);
-    step.run(actions[i], i + 1 == actions.size());
-  }
-  model.model->set_dropout_seed({});
-  step.between();
-  pipeline.finish_sending();
-  return step.nll_sum();
-}
 
 // By llama::Phase.
 constexpr std::array kStepPhases{StepPhase::kForward, StepPhase::kHead, StepPhase::kBackward};
@@ -226,7 +221,7 @@ at::Tensor Trainer::forward_backward(const Dataset& data, const std::vector<uint
                                    batch, [this](int64_t i) { return dropout_seed(i); },
                                    [this] { clock_.enter(StepPhase::kOther); }};
   const at::Tensor nll_sum =
-      run_stage(model_, pipeline_, training_.pipeline.schedule, micro_batches, scale);
+      StageStep(model_, pipeline_, micro_batches, scale).run(training_.pipeline.schedule);
   clock_.enter(StepPhase::kBackward);
   model_.parameters->finish_gradients();
   clock_.enter(StepPhase::kOther);

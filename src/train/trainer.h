@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "group_exchange.h"
-#include "phase_clock.h"
+#include "metrics.h"
 #include "xffl/base/json.h"
 #include "xffl/job/job_spec.h"
 #include "xffl/shard/adamw.h"

@@ -7,7 +7,6 @@
 #include <string>
 #include <utility>
 
-#include "phase_clock.h"
 #include "rank_sync.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"

@@ -8,7 +8,7 @@
 #include <span>
 #include <system_error>
 
-#include "phase_clock.h"
+#include "metrics.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"

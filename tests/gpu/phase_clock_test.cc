@@ -1,8 +1,7 @@
-#include "phase_clock.h"
-
 #include <chrono>
 
 #include "gpu_test.h"
+#include "metrics.h"
 #include "xffl/kernels/cuda/gpu.h"
 
 namespace xffl::train {

@@ -1,10 +1,10 @@
-#include "phase_clock.h"
-
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
 #include <chrono>
 #include <thread>
+
+#include "metrics.h"
 
 namespace xffl::train {
 namespace {
