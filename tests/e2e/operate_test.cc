@@ -23,11 +23,8 @@ Json status_of(const Project& project) {
 
 TEST(Pause, SubmitsNothingAtAFacilityUntilResume) {
   Project project;
-  project.set_hold();
-  project.write_config();
   const std::string path = project.path().string();
-  auto run = project.start_run();
-  ASSERT_TRUE(project.await_events("submitted", 2));
+  auto run = project.start_held_run();
   EXPECT_EQ(project.xffl({"pause", "-p", path, "brno", "--reason", "maintenance"}).exit_code, 0);
   EXPECT_EQ(status_of(project)["paused"], Json({{"brno", "maintenance"}}));
   project.release();
@@ -170,10 +167,7 @@ TEST(Run, RejectsAnUnknownRunName) {
 
 TEST(Detach, ReportsAFailedStart) {
   Project project;
-  project.set_hold();
-  project.write_config();
-  auto run = project.start_run();
-  ASSERT_TRUE(project.await_events("submitted", 2));
+  auto run = project.start_held_run();
   const ProcessResult second = project.xffl({"run", "-p", project.path().string(), "--detach"});
   EXPECT_EQ(second.exit_code, exit_code(ErrorKind::kBusy));
   EXPECT_NE(second.err.find("not started: the journal"), std::string::npos) << second.err;
@@ -183,10 +177,7 @@ TEST(Detach, ReportsAFailedStart) {
 TEST(Run, WarnsOfAnotherActiveRun) {
   Project project;
   project.set_rounds(1);
-  project.set_hold();
-  project.write_config();
-  auto run = project.start_run();
-  ASSERT_TRUE(project.await_events("submitted", 2));
+  auto run = project.start_held_run();
   const std::string path = project.path().string();
   const ProcessResult second = project.xffl({"run", "-p", path, "--new", "--detach"});
   EXPECT_NE(second.err.find("another run of this project is active"), std::string::npos)
@@ -330,11 +321,8 @@ TEST(Detach, ShowsTheReasonOfAFailedRun) {
 
 TEST(Status, DistinguishesAStoppedFromAKilledCoordinator) {
   Project project;
-  project.set_hold();
-  project.write_config();
   const std::string path = project.path().string();
-  auto run = project.start_run();
-  ASSERT_TRUE(project.await_events("submitted", 2));
+  auto run = project.start_held_run();
   run.signal(SIGTERM);
   EXPECT_EQ(run.finish(), exit_code(ErrorKind::kCancelled));
   EXPECT_EQ(status_of(project)["stopped"]["kind"], "cancelled");

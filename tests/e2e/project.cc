@@ -149,6 +149,14 @@ StartedRun Project::start_run(std::map<std::string, std::string> env) const {
       log()));
 }
 
+StartedRun Project::start_held_run() {
+  set_hold();
+  write_config();
+  StartedRun run = start_run();
+  EXPECT_TRUE(await_events("submitted", 2)) << read_file(log(), 1 << 20);
+  return run;
+}
+
 std::vector<history::StoredEvent> Project::events(const std::string& run) const {
   const fs::path journal = run_folder(run) / "journal.db";
   return fs::exists(journal) ? history::read_events(journal) : std::vector<history::StoredEvent>();

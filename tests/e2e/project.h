@@ -91,6 +91,9 @@ class Project {
   }
   /// Starts `xffl run` with its output in log().
   StartedRun start_run(std::map<std::string, std::string> env = {}) const;
+  /// Writes xffl.yaml with held trainings, starts `xffl run` and waits until both jobs are
+  /// submitted.
+  StartedRun start_held_run();
   std::filesystem::path log() const { return dir_.path() / "run.log"; }
   /// Waits until the journal has `count` events of `kind`; false after `timeout`.
   bool await_events(const std::string& kind, int count,

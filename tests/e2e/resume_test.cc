@@ -76,10 +76,7 @@ TEST(Copy, IsRejectedUntilAdopted) {
   namespace fs = std::filesystem;
   Project project;
   project.set_rounds(1);
-  project.set_hold();
-  project.write_config();
-  auto run = project.start_run();
-  ASSERT_TRUE(project.await_events("submitted", 2));
+  auto run = project.start_held_run();
   run.kill();
   fs::remove(project.run_folder() / "login.sock");
   const fs::path copy = project.path().parent_path() / "copy";
@@ -246,11 +243,8 @@ TEST(Signal, EndsAWaitForASilentHost) {
 
 TEST(SecondCoordinator, IsRejectedWithTheFirstOnesName) {
   Project project;
-  project.set_hold();
   project.set_rounds(1);
-  project.write_config();
-  auto run = project.start_run();
-  ASSERT_TRUE(project.await_events("submitted", 2));
+  auto run = project.start_held_run();
   const ProcessResult second = project.run();
   EXPECT_EQ(second.exit_code, exit_code(ErrorKind::kBusy));
   EXPECT_NE(second.err.find(std::to_string(run.pid())), std::string::npos) << second.err;

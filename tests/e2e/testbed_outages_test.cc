@@ -46,11 +46,8 @@ TEST(TestbedOutages, SurvivesAMinuteWithoutControllerOrSshd) {
 TEST(TestbedOutages, SurvivesADeadMungeAndAFrozenController) {
   TestbedProject project({"--slurm", "MessageTimeout=5"});
   NEED_TESTBED(project);
-  project.set_hold();
-  project.write_config();
   const Facility &alba = project.facility("alba"), &brno = project.facility("brno");
-  auto run = project.start_run();
-  ASSERT_TRUE(project.await_events("submitted", 2));
+  auto run = project.start_held_run();
   alba.stop_daemon("munged");
   brno.signal_daemon("slurmctld", SIGSTOP);
   ASSERT_TRUE(await([&] {
