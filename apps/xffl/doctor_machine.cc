@@ -7,7 +7,7 @@
 #include "xffl/base/json.h"
 #include "xffl/checkpoint/llama_config.h"
 #include "xffl/config/load.h"
-#include "xffl/history/file_system.h"
+#include "xffl/history/store.h"
 
 namespace xffl {
 namespace {

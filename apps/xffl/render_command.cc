@@ -9,7 +9,7 @@
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
 #include "xffl/config/load.h"
-#include "xffl/facility/render.h"
+#include "xffl/facility/job_script.h"
 #include "xffl/history/store.h"
 
 namespace xffl {

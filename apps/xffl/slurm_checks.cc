@@ -8,7 +8,7 @@
 
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
-#include "xffl/facility/render.h"
+#include "xffl/facility/job_script.h"
 #include "xffl/facility/slurm_settings.h"
 
 namespace xffl {

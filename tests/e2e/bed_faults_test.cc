@@ -82,7 +82,7 @@ TEST(BedFaults, WalltimesWithAndWithoutHeedingTheWarning) {
   EXPECT_EQ(early.steps, 2);
   const history::Attempt& deaf = facilities.at(FacilityName("brno")).attempts.front();
   EXPECT_THAT(deaf.failure.value_or(""), HasSubstr("TIMEOUT"));
-  EXPECT_FALSE(deaf.charged);
+  EXPECT_FALSE(deaf.counts_as_attempt);
 }
 
 // A certificate that expires while jobs run: the facility waits for a new one and goes on.
@@ -108,11 +108,12 @@ TEST(BedFaults, AnExpiredCertificateWaitsForItsRenewal) {
   alba.stop_daemon("sshd");  // a connection that is up outlives its certificate
   alba.start_daemon("sshd");
   project.release();
-  ASSERT_TRUE(project.await_status("PAUSED(auth)")) << project.status();
+  ASSERT_TRUE(project.await_status("paused: authentication needed")) << project.status();
   EXPECT_THAT(project.status(), HasSubstr("expired"));
   const ProcessResult resumed = project.xffl({"resume", "alba", "-p", project.path().string()});
   EXPECT_EQ(resumed.exit_code, exit_code(ErrorKind::kAuth)) << resumed.out;
-  EXPECT_THAT(resumed.err, HasSubstr("alba was not paused by a user: PAUSED(auth)"));
+  EXPECT_THAT(resumed.err,
+              HasSubstr("alba was not paused by a user: paused: authentication needed"));
   EXPECT_THAT(resumed.err, HasSubstr("renew it with: step ssh login ann"));
   ASSERT_TRUE(project.await_events("update_accepted", 1));  // brno's
   EXPECT_THAT(read_file(project.log(), 1 << 20), HasSubstr("a certificate expires soon"));

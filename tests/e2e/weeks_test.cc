@@ -70,7 +70,7 @@ TEST_F(World, WarnsOfALostOptimizerState) {
   EXPECT_EQ(run().rounds_published, 1);
   log::set_file({});
   const std::string told = read_file(file, 1 << 20);
-  EXPECT_THAT(told, HasSubstr("optimizer began anew"));
+  EXPECT_THAT(told, HasSubstr("optimizer state was lost"));
   EXPECT_THAT(told, HasSubstr("state.json is gone"));
 }
 

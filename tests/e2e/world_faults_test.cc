@@ -76,7 +76,7 @@ TEST_F(World, WarnsOfMissingSpaceBeforeAJob) {
   std::vector<std::string> said;
   std::ifstream lines(file);
   for (std::string line; std::getline(lines, line);)
-    if (line.find("less room") != std::string::npos || line.find("submitted") != std::string::npos)
+    if (line.find("less space") != std::string::npos || line.find("submitted") != std::string::npos)
       if (line.find("\"brno\"") != std::string::npos) said.push_back(line);
   ASSERT_EQ(said.size(), 2u);
   EXPECT_NE(said[0].find("\"free_megabytes\":45"), std::string::npos) << said[0];
