@@ -8,7 +8,7 @@ import re
 import sys
 
 TABLE = "src/history/events.cc"
-KIND = re.compile(r'\bkind<\w+>\("([a-z_]+)"\)')
+KIND = re.compile(r'\bkind<\w+>\(\s*"([a-z_]+)"')
 LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 COMMENT = re.compile(r"(?:^|[;{}\s])//.*$", re.M)
 PAYLOAD = re.compile(r'\bpayload(?:\.(?:at|value|contains|find)\(|\[)\s*"')

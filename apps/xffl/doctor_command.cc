@@ -14,7 +14,7 @@
 #include "xffl/base/log.h"
 #include "xffl/checkpoint/llama_config.h"
 #include "xffl/config/load.h"
-#include "xffl/history/file_system.h"
+#include "xffl/history/store.h"
 
 namespace xffl {
 namespace {

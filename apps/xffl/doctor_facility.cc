@@ -6,7 +6,7 @@
 #include "doctor.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
-#include "xffl/facility/render.h"
+#include "xffl/facility/job_script.h"
 #include "xffl/remote/ssh.h"
 #include "xffl/tokens/token_shard.h"
 #include "xffl/upkeep/purge_guard.h"

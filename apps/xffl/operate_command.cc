@@ -8,6 +8,7 @@
 #include "xffl/base/clock.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
+#include "xffl/facility/machine.h"
 #include "xffl/run/federation.h"
 #include "xffl/status/status.h"
 
@@ -46,9 +47,9 @@ void report_not_paused(const status::RunStatus& status, const std::vector<Facili
   for (const FacilityName& name : names) {
     const std::string begin = name.str() + " was not paused by a user";
     const auto live = status.live.find(name);
-    const std::string activity = live == status.live.end() ? "" : live->second.doing;
+    const std::string activity = live == status.live.end() ? "" : live->second.activity;
     const std::string why = missing(status, name);
-    if (activity.starts_with("PAUSED(auth)"))
+    if (activity.starts_with(facility::kAuthPause))
       auth += begin + ": " + log::printable(activity, 1000) + "\n";
     else if (!why.empty())
       gone += begin + ", it is missing in this round (" + log::printable(why, 1000) +

@@ -11,8 +11,8 @@
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
 #include "xffl/config/load.h"
+#include "xffl/facility/job_script.h"
 #include "xffl/facility/model_bytes.h"
-#include "xffl/facility/render.h"
 #include "xffl/history/store.h"
 #include "xffl/run/federation.h"
 

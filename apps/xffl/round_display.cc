@@ -8,7 +8,7 @@
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
-#include "xffl/history/status_file.h"
+#include "xffl/history/run_folder.h"
 
 namespace xffl {
 namespace {
@@ -46,8 +46,8 @@ RoundDisplay::RoundDisplay(int num_rounds, std::filesystem::path live_file)
       if (live.empty() || end.stop_requested()) continue;
       for (const auto& [name, facility] : live) {
         const auto step = trainings_.find(name);
-        const bool trains = facility.doing.starts_with("running") && step != trainings_.end();
-        live_[name] = trains ? step->second : log::printable(facility.doing);
+        const bool trains = facility.activity.starts_with("running") && step != trainings_.end();
+        live_[name] = trains ? step->second : log::printable(facility.activity);
       }
       log::set_live_line(line(live.begin()->second.round));
     }

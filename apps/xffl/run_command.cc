@@ -11,9 +11,8 @@
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
 #include "xffl/config/load.h"
-#include "xffl/history/file_system.h"
 #include "xffl/history/store.h"
-#include "xffl/status/validation.h"
+#include "xffl/status/status.h"
 
 namespace xffl {
 namespace {

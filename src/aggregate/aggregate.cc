@@ -2,8 +2,7 @@
 
 #include <array>
 
-#include "model_output.h"
-#include "page_window.h"
+#include "output_folder.h"
 #include "xffl/base/file.h"
 #include "xffl/checkpoint/lora.h"
 
@@ -15,19 +14,15 @@ using checkpoint::TensorSpec;
 
 namespace {
 
-// The source of an output's configuration.
-struct Origin {
-  fs::path folder;
-  bool is_adapter;
-};
-
-// Writes one output; compute(block, bytes) fills the bytes of a block.
-void write_model(const std::vector<TensorSpec>& tensors, const fs::path& out, const Origin& origin,
-                 const Options& options, const std::function<void(const Block&, Bytes&)>& compute) {
-  OutputFolder folder(out, tensors, options.max_shard_bytes, origin.is_adapter);
+// Writes one output with the configuration of `source`; compute(block, bytes) fills the bytes of a
+// block.
+void write_model(const std::vector<TensorSpec>& tensors, const checkpoint::ModelFolder& source,
+                 const fs::path& out, const Options& options,
+                 const std::function<void(const Block&, Bytes&)>& compute) {
+  OutputFolder folder(out, tensors, source, options.max_shard_bytes);
   require_space(out.parent_path(), folder.total_bytes());
   Progress progress(options, folder.total_bytes());
-  run_pipeline(BlockList(tensors), thread_count(options.num_threads),
+  run_pipeline(BlockList(tensors), options.num_threads,
                [&](const Block& block, std::span<Bytes> outputs) {
                  const TensorSpec& spec = tensors[block.tensor_index];
                  outputs[0].resize(block.count * size_bytes(spec.dtype));
@@ -35,7 +30,7 @@ void write_model(const std::vector<TensorSpec>& tensors, const fs::path& out, co
                  require_in_range(outputs[0], spec, spec.dtype, block);
                },
                {progress.counted(folder)});
-  folder.finish(origin.folder);
+  folder.finish();
   folder.publish();
 }
 
@@ -60,10 +55,9 @@ void average_weights(std::vector<Input> inputs, Dtype dtype, const fs::path& out
   require_output_dtype(dtype);
   const std::vector<Input> unsorted = inputs;
   const Sources sources(std::move(inputs));
-  if (sources.is_adapter()) require_same_adapters(unsorted);
+  if (sources.first().is_adapter()) require_same_adapters(unsorted);
   const std::vector<TensorSpec> tensors = with_dtype(sources.tensors(), dtype);
-  const Origin origin{sources.first().folder, sources.is_adapter()};
-  write_model(tensors, out, origin, options, [&](const Block& block, Bytes& bytes) {
+  write_model(tensors, sources.first(), out, options, [&](const Block& block, Bytes& bytes) {
     const Sources::Reader reader(sources, block);
     for_each_piece(block.count, [&](uint64_t offset, size_t count) {
       std::array<double, kMaxPiece> values;
@@ -79,8 +73,7 @@ void convert(const fs::path& model, Dtype dtype, const fs::path& out, const Opti
   const checkpoint::ModelFolder source(model);
   const std::vector<TensorSpec>& from = source.tensors();
   require_float(from, model.string());
-  const Origin origin{model, source.is_adapter()};
-  write_model(with_dtype(from, dtype), out, origin, options, [&](const Block& block, Bytes& bytes) {
+  write_model(with_dtype(from, dtype), source, out, options, [&](const Block& block, Bytes& bytes) {
     const TensorSpec& spec = from[block.tensor_index];
     const auto data = block_bytes(source.data(spec.name), spec.dtype, block);
     const PageWindow window(data);

@@ -5,12 +5,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "mean_kernels.h"
-#include "norms.h"
-#include "page_window.h"
-#include "pipeline.h"
 #include "sources.h"
-#include "xffl/aggregate/aggregate.h"
 #include "xffl/base/error.h"
 
 namespace xffl::aggregate {
@@ -20,13 +15,23 @@ using checkpoint::TensorSpec;
 
 namespace {
 
-bool all_zero(std::span<const std::byte> bytes, Dtype dtype) {
-  std::array<float, kMaxPiece> values;
+constexpr size_t kLanes = 32;  // independent sums, one per lane of a vector register
+
+using Buffer = std::array<float, kMaxPiece>;
+
+// The next elements of a tensor, from `at` on, at most kMaxPiece; empty at its end.
+std::span<float> next_piece(std::span<const std::byte> bytes, Dtype dtype, size_t at,
+                            Buffer& buffer) {
   const size_t size = size_bytes(dtype);
-  for (size_t at = 0; at < bytes.size(); at += kMaxPiece * size) {
-    const auto piece = bytes.subspan(at, std::min(kMaxPiece * size, bytes.size() - at));
-    const std::span<float> x(values.data(), piece.size() / size);
-    to_float(piece, dtype, x);
+  const std::span<float> x(buffer.data(), std::min(kMaxPiece, bytes.size() / size - at));
+  to_float(bytes.subspan(at * size, x.size() * size), dtype, x);
+  return x;
+}
+
+bool all_zero(std::span<const std::byte> bytes, Dtype dtype) {
+  Buffer buffer;
+  for (size_t at = 0; at < bytes.size() / size_bytes(dtype); at += kMaxPiece) {
+    const auto x = next_piece(bytes, dtype, at, buffer);
     if (!std::all_of(x.begin(), x.end(), [](float value) { return value == 0.0f; })) return false;
   }
   return true;
@@ -36,18 +41,43 @@ bool all_zero(std::span<const std::byte> bytes, Dtype dtype) {
 bool same_values(std::span<const std::byte> update, Dtype update_dtype,
                  std::span<const std::byte> base, Dtype base_dtype) {
   if (update_dtype == base_dtype) return std::memcmp(update.data(), base.data(), base.size()) == 0;
-  std::array<float, kMaxPiece> values;
+  Buffer buffer;
   std::array<std::byte, kMaxPiece * sizeof(float)> rounded;
-  const size_t to_size = size_bytes(update_dtype);
-  const size_t from_size = size_bytes(base_dtype);
-  const size_t count = base.size() / from_size;
-  for (size_t at = 0; at < count; at += kMaxPiece) {
-    const size_t n = std::min(kMaxPiece, count - at);
-    to_float(base.subspan(at * from_size, n * from_size), base_dtype, std::span(values.data(), n));
-    from_float(std::span(values.data(), n), update_dtype, std::span(rounded.data(), n * to_size));
-    if (std::memcmp(rounded.data(), update.data() + at * to_size, n * to_size) != 0) return false;
+  const size_t size = size_bytes(update_dtype);
+  for (size_t at = 0; at < base.size() / size_bytes(base_dtype); at += kMaxPiece) {
+    const auto x = next_piece(base, base_dtype, at, buffer);
+    from_float(x, update_dtype, std::span(rounded.data(), x.size() * size));
+    if (std::memcmp(rounded.data(), update.data() + at * size, x.size() * size) != 0) return false;
   }
   return true;
+}
+
+double squares_of(std::span<const float> x) {
+  std::array<float, kLanes> sums{};
+  size_t i = 0;
+  for (; i + kLanes <= x.size(); i += kLanes)
+    for (size_t lane = 0; lane < kLanes; ++lane) sums[lane] += x[i + lane] * x[i + lane];
+  double sum = 0;
+  for (; i < x.size(); ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  for (const float lane : sums) sum += static_cast<double>(lane);
+  return sum;
+}
+
+// Sums over the elements, or over their differences from `base` unless it is empty. In float32
+// within a piece, in float64 over the pieces: infinite when a square overflows float32.
+double sum_of_squares(std::span<const std::byte> bytes, Dtype dtype,
+                      std::span<const std::byte> base = {}, Dtype base_dtype = Dtype::kF32) {
+  Buffer values, others;
+  double sum = 0;
+  for (size_t at = 0; at < bytes.size() / size_bytes(dtype); at += kMaxPiece) {
+    const auto x = next_piece(bytes, dtype, at, values);
+    if (!base.empty()) {
+      const auto from = next_piece(base, base_dtype, at, others);
+      for (size_t i = 0; i < x.size(); ++i) x[i] -= from[i];
+    }
+    sum += squares_of(x);
+  }
+  return sum;
 }
 
 // Bounds the influence of one update on the mean.
@@ -64,21 +94,21 @@ void require_norm(double norm, double max_norm, const std::string& name) {
 }  // namespace
 
 double check_update(const std::filesystem::path& update, const std::filesystem::path& base,
-                    bool delta, bool allow_unchanged, double max_norm) {
+                    bool delta, double max_norm) {
   const checkpoint::ModelFolder found(update);
   const checkpoint::ModelFolder expected(base);
   const std::string name = update.string();
   check_same_schema(found.tensors(), expected.tensors(), /*any_float=*/true, name);
   require_float(found.tensors(), name);
-  std::atomic<bool> changed = allow_unchanged;
+  std::atomic<bool> changed = false;
   const bool measures = max_norm > 0;
-  SharedSum squares;
-  for_each_block(BlockList(found.tensors()), thread_count(0), [&](const Block& block) {
+  std::atomic<double> squares = 0;
+  for_each_block(BlockList(found.tensors()), [&](const Block& block) {
     const TensorSpec& spec = found.tensors()[block.tensor_index];
     const auto bytes = block_bytes(found.data(spec.name), spec.dtype, block);
     const PageWindow window(bytes);
     require_finite(bytes, spec, block.begin, name);
-    if (measures && delta) squares.add(sum_of_squares(bytes, spec.dtype));
+    if (measures && delta) squares += sum_of_squares(bytes, spec.dtype);
     if (changed.load(std::memory_order_relaxed) && (delta || !measures)) return;
     if (delta) {
       if (!all_zero(bytes, spec.dtype)) changed = true;
@@ -87,8 +117,7 @@ double check_update(const std::filesystem::path& update, const std::filesystem::
     const Dtype base_dtype = expected.spec(spec.name).dtype;
     const auto base_bytes = block_bytes(expected.data(spec.name), base_dtype, block);
     const PageWindow base_window(base_bytes);
-    if (measures)
-      squares.add(sum_of_squared_differences(bytes, spec.dtype, base_bytes, base_dtype));
+    if (measures) squares += sum_of_squares(bytes, spec.dtype, base_bytes, base_dtype);
     if (!same_values(bytes, spec.dtype, base_bytes, base_dtype)) changed = true;
   });
   if (!changed)
@@ -96,9 +125,22 @@ double check_update(const std::filesystem::path& update, const std::filesystem::
                                           (delta ? ": every element of the update is zero"
                                                  : ": the update equals the input model") +
                                           "; the facility has not trained (check its job's log)");
-  const double norm = std::sqrt(squares.sum());
+  const double norm = std::sqrt(squares);
   if (measures) require_norm(norm, max_norm, name);
   return norm;
+}
+
+double l2_norm(const std::filesystem::path& folder) {
+  const checkpoint::ModelFolder model(folder);
+  require_float(model.tensors(), folder.string());
+  std::atomic<double> squares = 0;
+  for_each_block(BlockList(model.tensors()), [&](const Block& block) {
+    const TensorSpec& spec = model.tensors()[block.tensor_index];
+    const auto bytes = block_bytes(model.data(spec.name), spec.dtype, block);
+    const PageWindow window(bytes);
+    squares += sum_of_squares(bytes, spec.dtype);
+  });
+  return std::sqrt(squares);
 }
 
 }  // namespace xffl::aggregate

@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
+#include <cstdio>
 
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -28,15 +28,11 @@ fs::path without_trailing_slash(fs::path path) {
 std::string temp_prefix(const fs::path& out) { return out.filename().string() + ".tmp-"; }
 
 // Whether `maker`, "<pid>-<start ticks>", names a dead process.
-bool is_abandoned(std::string_view maker) {
-  const size_t dash = maker.find('-');
-  if (dash == std::string_view::npos) return false;
-  pid_t pid = 0;
-  uint64_t ticks = 0;
-  const char* end = maker.data() + maker.size();
-  if (std::from_chars(maker.data(), maker.data() + dash, pid).ec != std::errc()) return false;
-  if (std::from_chars(maker.data() + dash + 1, end, ticks).ptr != end) return false;
-  return process_start_ticks(pid) != ticks;
+bool is_abandoned(const std::string& maker) {
+  int pid = 0, end = 0;
+  unsigned long ticks = 0;
+  return std::sscanf(maker.c_str(), "%d-%lu%n", &pid, &ticks, &end) == 2 &&
+         static_cast<size_t>(end) == maker.size() && process_start_ticks(pid) != ticks;
 }
 
 void remove_abandoned(const fs::path& out) {
@@ -46,7 +42,7 @@ void remove_abandoned(const fs::path& out) {
   std::vector<fs::path> found;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with(prefix) && is_abandoned(std::string_view(name).substr(prefix.size())))
+    if (name.starts_with(prefix) && is_abandoned(name.substr(prefix.size())))
       found.push_back(entry.path());
   }
   for (const fs::path& path : found) fs::remove_all(path, error);
@@ -72,11 +68,11 @@ checkpoint::ShardPlan plan_files(const std::vector<checkpoint::TensorSpec>& tens
 }  // namespace
 
 OutputFolder::OutputFolder(fs::path out, std::vector<checkpoint::TensorSpec> tensors,
-                           uint64_t max_shard_bytes, bool is_adapter)
+                           const checkpoint::ModelFolder& source, uint64_t max_shard_bytes)
     : out_(without_trailing_slash(std::move(out))),
       dtype_(tensors.empty() ? Dtype::kF32 : tensors.front().dtype),
-      is_adapter_(is_adapter),
-      plan_(plan_files(tensors, max_shard_bytes, is_adapter)) {
+      source_(source),
+      plan_(plan_files(tensors, max_shard_bytes, source.is_adapter())) {
   if (fs::exists(fs::symlink_status(out_)))
     throw Error(ErrorKind::kRejected,
                 out_.string() + " already exists: name another folder, or remove it");
@@ -125,24 +121,24 @@ void OutputFolder::write(std::span<const std::byte> bytes) {
   shard_left_ -= bytes.size();
 }
 
-void OutputFolder::finish(const fs::path& source) {
+void OutputFolder::finish() {
   close_complete_shards();
   if (writer_) throw Error(ErrorKind::kInternal, "fewer bytes than tensors for " + out_.string());
   if (!plan_.index_json.empty())
     write_file_atomic(temp_ / "model.safetensors.index.json", plan_.index_json);
-  if (is_adapter_) {
+  if (source_.is_adapter()) {
     write_file_atomic(temp_ / checkpoint::kAdapterConfigName,
-                      checkpoint::format_lora_config(checkpoint::read_lora_config(source)));
+                      checkpoint::format_lora_config(checkpoint::read_lora_config(source_.path())));
   } else {
-    write_config(source);
-    checkpoint::copy_tokenizer_files(source, temp_);
+    write_config();
+    checkpoint::copy_tokenizer_files(source_.path(), temp_);
   }
   manifest_ = checkpoint::write_manifest(temp_, manifest_.files);
 }
 
 // Edited as JSON, not as a LlamaConfig, to keep the keys that xffl does not know.
-void OutputFolder::write_config(const fs::path& source) {
-  const fs::path path = source / "config.json";
+void OutputFolder::write_config() {
+  const fs::path path = source_.path() / "config.json";
   Json config = parse_json(read_file(path, kMaxConfigBytes), path.string());
   if (!config.is_object())
     throw Error(ErrorKind::kCorrupt, path.string() + ": expected a JSON object");

@@ -1,12 +1,15 @@
 #include "pipeline.h"
 
-#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
 #include <thread>
+
+#include "xffl/base/resources.h"
 
 namespace xffl::aggregate {
 
@@ -25,15 +28,12 @@ Block BlockList::at(uint64_t index) const {
   return {tensor, begin, std::min(kBlockElements, elements_[tensor] - begin)};
 }
 
-int thread_count(int requested) {
-  if (requested > 0) return requested;
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (::sched_getaffinity(0, sizeof allowed, &allowed) == 0) return CPU_COUNT(&allowed);
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
-
 namespace {
+
+size_t page_bytes() {
+  static const size_t bytes = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  return bytes;
+}
 
 class Pipeline {
  public:
@@ -133,14 +133,31 @@ class Pipeline {
 
 }  // namespace
 
-void run_pipeline(const BlockList& blocks, int num_threads, const Compute& compute,
-                  const std::vector<Write>& writes) {
-  Pipeline(blocks, num_threads, compute, writes).run();
+// Both ends are rounded down: the last page may be shared with the next block, which drops it.
+PageWindow::PageWindow(std::span<const std::byte> bytes) {
+  const size_t page = page_bytes();
+  const auto address = reinterpret_cast<uintptr_t>(bytes.data());
+  const size_t before = address % page;
+  begin_ = const_cast<std::byte*>(bytes.data()) - before;
+  size_ = before + bytes.size();
+#ifdef MADV_POPULATE_READ
+  // One call instead of a fault for every few pages; kernels before 5.14 just fault.
+  if (size_ > 0) (void)::madvise(begin_, size_, MADV_POPULATE_READ);
+#endif
 }
 
-void for_each_block(const BlockList& blocks, int num_threads,
-                    const std::function<void(const Block&)>& body) {
-  run_pipeline(blocks, num_threads, [&](const Block& block, std::span<Bytes>) { body(block); },
+PageWindow::~PageWindow() {
+  const size_t whole = size_ - size_ % page_bytes();
+  if (whole > 0) (void)::madvise(begin_, whole, MADV_DONTNEED);
+}
+
+void run_pipeline(const BlockList& blocks, int num_threads, const Compute& compute,
+                  const std::vector<Write>& writes) {
+  Pipeline(blocks, num_threads > 0 ? num_threads : available_cpus(), compute, writes).run();
+}
+
+void for_each_block(const BlockList& blocks, const std::function<void(const Block&)>& body) {
+  run_pipeline(blocks, 0, [&](const Block& block, std::span<Bytes>) { body(block); },
                {[](std::span<const std::byte>) {}});
 }
 

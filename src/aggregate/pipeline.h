@@ -41,16 +41,26 @@ using Compute = std::function<void(const Block&, std::span<Bytes> outputs)>;
 /// Takes the bytes of the next block. From one thread, in order.
 using Write = std::function<void(std::span<const std::byte>)>;
 
-/// All processors that this process may use when `requested` is 0.
-int thread_count(int requested);
-
 /// Returns when all blocks are written. Rethrows a writer's error, else the error of the earliest
-/// failing block, independent of the threads' timing.
+/// failing block, independent of the threads' timing. 0 threads: one per available CPU.
 void run_pipeline(const BlockList& blocks, int num_threads, const Compute& compute,
                   const std::vector<Write>& writes);
 
-/// Calls `body` for every block, in any order, without output; errors as above.
-void for_each_block(const BlockList& blocks, int num_threads,
-                    const std::function<void(const Block&)>& body);
+/// A part of a file mapping, read ahead by the constructor and dropped by the destructor: a process
+/// that reads a whole model keeps only a few blocks resident. The bytes stay readable afterwards.
+class PageWindow {
+ public:
+  explicit PageWindow(std::span<const std::byte> bytes);
+  ~PageWindow();
+  PageWindow(const PageWindow&) = delete;
+  PageWindow& operator=(const PageWindow&) = delete;
+
+ private:
+  std::byte* begin_;
+  size_t size_;
+};
+
+/// Calls `body` for every block, in any order, without output; threads and errors as above.
+void for_each_block(const BlockList& blocks, const std::function<void(const Block&)>& body);
 
 }  // namespace xffl::aggregate

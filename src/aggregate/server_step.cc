@@ -2,9 +2,9 @@
 #include <array>
 #include <cstring>
 
-#include "model_output.h"
-#include "page_window.h"
+#include "output_folder.h"
 #include "xffl/base/file.h"
+#include "xffl/kernels/cpu/mean.h"
 
 namespace xffl::aggregate {
 
@@ -49,7 +49,7 @@ class ServerStep {
     spec.dtype = Dtype::kF32;
     require_finite(bytes, spec, begin + offset, "the float32 master");
     std::memcpy(values.data(), bytes.data(), bytes.size());
-    add(std::span(values.data(), mean.size()), mean);
+    kernels::add(std::span(values.data(), mean.size()), mean);
   }
 
   void step(std::span<const double> values, std::span<std::byte> master,
@@ -85,17 +85,17 @@ void server_step(const fs::path& master, std::vector<Input> updates, bool deltas
   const Sources sources(std::move(updates));
   require_master(model, sources);
   const std::vector<TensorSpec>& tensors = model.tensors();
-  OutputFolder new_master(out_master, tensors, options.max_shard_bytes, model.is_adapter());
-  OutputFolder published(out_model, with_dtype(tensors, publish_dtype), options.max_shard_bytes,
-                         model.is_adapter());
+  OutputFolder new_master(out_master, tensors, model, options.max_shard_bytes);
+  OutputFolder published(out_model, with_dtype(tensors, publish_dtype), model,
+                         options.max_shard_bytes);
   const uint64_t total_bytes = new_master.total_bytes() + published.total_bytes();
   require_space(out_master.parent_path(), total_bytes);
   Progress progress(options, total_bytes);
-  run_pipeline(BlockList(tensors), thread_count(options.num_threads),
+  run_pipeline(BlockList(tensors), options.num_threads,
                ServerStep(model, sources, deltas, publish_dtype),
                {progress.counted(new_master), progress.counted(published)});
-  new_master.finish(master);
-  published.finish(master);
+  new_master.finish();
+  published.finish();
   new_master.publish();
   published.publish();
 }

@@ -5,10 +5,9 @@
 #include <cmath>
 #include <cstdio>
 
-#include "mean_kernels.h"
-#include "page_window.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
+#include "xffl/kernels/cpu/mean.h"
 
 namespace xffl::aggregate {
 
@@ -55,6 +54,15 @@ void sort_by_key(std::vector<Input>& inputs) {
 
 }  // namespace
 
+void round_to(std::span<const double> from, Dtype dtype, std::span<std::byte> to) {
+  std::array<float, kMaxPiece> rounded;
+  if (dtype == Dtype::kF32)
+    kernels::round_to_nearest(from, rounded);
+  else
+    kernels::round_to_odd(from, rounded);
+  checkpoint::from_float(std::span(rounded.data(), from.size()), dtype, to);
+}
+
 void require_float(const std::vector<TensorSpec>& tensors, const std::string& model_name) {
   for (const TensorSpec& spec : tensors)
     if (!is_averaged_type(spec.dtype))
@@ -97,14 +105,6 @@ Sources::Sources(std::vector<Input> inputs) : inputs_(std::move(inputs)) {
     throw Error(ErrorKind::kRejected, "the sum of the weights overflows");
 }
 
-struct Sources::Reader::Part {
-  const TensorSpec& spec;
-  std::span<const std::byte> bytes;
-  std::string model_name;
-  double weight;
-  PageWindow window;
-};
-
 Sources::Reader::Reader(const Sources& sources, const Block& block)
     : sources_(sources), block_(block) {
   for (size_t i = 0; i < sources.models_.size(); ++i) {
@@ -118,8 +118,6 @@ Sources::Reader::Reader(const Sources& sources, const Block& block)
   }
 }
 
-Sources::Reader::~Reader() = default;
-
 void Sources::Reader::mean(uint64_t offset, std::span<double> mean) const {
   std::array<float, kMaxPiece> values;
   const std::span<float> x(values.data(), mean.size());
@@ -130,12 +128,12 @@ void Sources::Reader::mean(uint64_t offset, std::span<double> mean) const {
     require_finite(bytes, part->spec, block_.begin + offset, part->model_name);
     to_float(bytes, part->spec.dtype, x);
     if (started)
-      add_to_sum(x, part->weight, mean);
+      kernels::add_to_sum(x, part->weight, mean);
     else
-      start_sum(x, part->weight, mean);
+      kernels::start_sum(x, part->weight, mean);
     started = true;
   }
-  divide(mean, sources_.total_weight_);
+  kernels::divide(mean, sources_.total_weight_);
 }
 
 }  // namespace xffl::aggregate

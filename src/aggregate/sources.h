@@ -1,6 +1,9 @@
 // The inputs of a mean: checked against one schema, ordered, read piece by piece.
+//
+// The arithmetic of the mean is in kernels/cpu/mean.h; a piece of a tensor stays in the cache.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,6 +14,19 @@
 #include "xffl/checkpoint/model_folder.h"
 
 namespace xffl::aggregate {
+
+inline constexpr size_t kMaxPiece = 2048;  // elements: 16 KiB of float64
+
+/// Calls body(offset, count) for pieces of at most kMaxPiece elements.
+template <class Body>
+void for_each_piece(uint64_t count, const Body& body) {
+  for (uint64_t offset = 0; offset < count; offset += kMaxPiece)
+    body(offset, static_cast<size_t>(std::min<uint64_t>(kMaxPiece, count - offset)));
+}
+
+/// Rounds once, to nearest with ties to even, to kF32, kF16 or kBF16; `to` may be unaligned and has
+/// from.size() * size_bytes(dtype) bytes. At most kMaxPiece elements.
+void round_to(std::span<const double> from, checkpoint::Dtype dtype, std::span<std::byte> to);
 
 /// Throws kRejected unless every tensor is F32, F16 or BF16.
 void require_float(const std::vector<checkpoint::TensorSpec>& tensors, const std::string& model);
@@ -32,8 +48,7 @@ class Sources {
 
   /// The schema, sorted by name; dtypes as in `inputs[0]`.
   const std::vector<checkpoint::TensorSpec>& tensors() const { return tensors_; }
-  const Input& first() const { return inputs_.front(); }  // by order_key
-  bool is_adapter() const { return models_.front()->is_adapter(); }
+  const checkpoint::ModelFolder& first() const { return *models_.front(); }  // by order_key
 
   /// For `count` elements from `block.begin + offset` on: mean[i] = sum(w * x) / sum(w), in order.
   class Reader;
@@ -49,14 +64,19 @@ class Sources {
 class Sources::Reader {
  public:
   Reader(const Sources& sources, const Block& block);
-  ~Reader();
 
   /// The weighted mean of elements offset ... offset + mean.size() - 1 of the block; at most
   /// kMaxPiece. Throws kRejected for a non-finite element.
   void mean(uint64_t offset, std::span<double> mean) const;
 
  private:
-  struct Part;
+  struct Part {
+    const checkpoint::TensorSpec& spec;
+    std::span<const std::byte> bytes;
+    std::string model_name;
+    double weight;
+    PageWindow window;
+  };
   const Sources& sources_;
   const Block block_;
   std::vector<std::unique_ptr<Part>> parts_;

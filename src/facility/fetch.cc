@@ -1,14 +1,11 @@
-#include "fetch.h"
-
 #include <filesystem>
 
+#include "site.h"
 #include "xffl/aggregate/aggregate.h"
-#include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
 #include "xffl/checkpoint/manifest.h"
 #include "xffl/checkpoint/model_folder.h"
-#include "xffl/facility/facility_errors.h"
 
 namespace xffl::facility {
 
@@ -17,17 +14,17 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr uint64_t kMaxReportBytes = 1 << 20;
-constexpr int kLooks = 3;  // at files that are not what they should be, a settle time apart
+constexpr int kReads = 3;  // of files that are absent or wrong, a settle time apart
 
 // The facility answered, and its files are absent or wrong. Other kinds concern this machine or the
 // link.
-bool is_the_facilitys_fault(ErrorKind kind) {
+bool is_facility_fault(ErrorKind kind) {
   return kind == ErrorKind::kRejected || kind == ErrorKind::kCorrupt ||
          kind == ErrorKind::kNotFound || kind == ErrorKind::kUnsupported;
 }
 
-// A link that is down; a full disk, or one that fails for a while, there or here.
-bool may_be_mended(ErrorKind kind) {
+// The link is down, or a disk is full or fails for a while, there or here.
+bool may_recover(ErrorKind kind) {
   return kind == ErrorKind::kRemote || kind == ErrorKind::kAuth || kind == ErrorKind::kIo;
 }
 
@@ -55,20 +52,24 @@ Event UpdateFetch::fetch(int attempt, std::stop_token stop) {
     return Fetched{
         {.update_sha256 = accepted.update_sha256, .report = accepted.report, .change = change}};
   } catch (const Error& error) {
-    if (!is_the_facilitys_fault(error.kind())) throw;
-    set_refused_aside(attempt);
+    if (!is_facility_fault(error.kind())) throw;
+    set_aside(site_.archive() / "update",
+              site_.archive() / ("refused-a" + std::to_string(attempt)));
     return UpdateRejected{error.what()};
   }
 }
 
 UpdateFetch::Expected UpdateFetch::expected_update() const {
-  const fs::path base = site_.context.folder.global(site_.plan.round - 1);
-  const fs::path model = site_.plan.adapted_sha256.empty() ? base : site_.context.folder.adapted();
+  constexpr uint64_t kOtherFiles = 64u << 20;  // configuration, tokenizer, headers
   Expected expected;
-  expected.max_positions = checkpoint::read_llama_config(model).max_position_embeddings;
-  expected.max_bytes = max_update_bytes();
+  expected.max_positions =
+      checkpoint::read_llama_config(site_.full_model()).max_position_embeddings;
+  expected.max_bytes = kOtherFiles;
+  const checkpoint::ModelFolder base(site_.base_model());
+  for (const checkpoint::TensorSpec& tensor : base.tensors())
+    expected.max_bytes += static_cast<uint64_t>(tensor.num_elements()) * sizeof(float);
   expected.max_change = max_change();
-  if (expected.max_change > 0) expected.base_norm = site_.context.norms.of(base);
+  if (expected.max_change > 0) expected.base_norm = site_.context.norms.of(site_.base_model());
   return expected;
 }
 
@@ -79,41 +80,41 @@ UpdateFetch::Report UpdateFetch::read_report(int attempt, const Expected& expect
       job::parse_job_report(text, site_.facility.facility.str() + "'s report.json");
   job::check_report_answers(report, site_.spec(attempt), expected.max_positions);
   if (!expected.update_sha256.empty() && report.update_sha256 != expected.update_sha256)
-    throw Error(ErrorKind::kRejected, "the facility has another update by now");
+    throw Error(ErrorKind::kRejected, "the facility has replaced the update");
   return {text, report};
 }
 
 double UpdateFetch::max_change() const {
   const double ratio = site_.context.experiment.policy.max_change;
   if (ratio == 0 || site_.plan.evaluates) return 0;
-  // A model of zeros says nothing of what is large.
-  return ratio * site_.context.norms.of(site_.context.folder.global(site_.plan.round - 1));
+  // A model of zeros has no scale: its limit is 0, which accepts any change.
+  return ratio * site_.context.norms.of(site_.base_model());
 }
 
-// The report may be seen before the files that it names, or either through another host's old view;
-// and a file system may be gone for a while.
+// A shared file system may show the report before the files that it names, show an old version of
+// either, or fail for a while.
 UpdateFetch::Report UpdateFetch::bring(int attempt, const Expected& expected,
                                        std::stop_token stop) {
   const RemotePath out = site_.folder(attempt) / plan::kOutFolder;
   bool has_read = false;
-  for (int look = 1;; ++look) try {
+  for (int read = 1;; ++read) try {
       has_read = false;
       Report report = read_report(attempt, expected);
       has_read = true;
       if (!site_.plan.evaluates && !job::is_checkpointed(report.parsed, site_.spec(attempt)))
         transfer::fetch({*site_.session, *site_.bulk}, site_.folder(attempt) / plan::kUpdateFolder,
                         report.parsed.update_sha256, expected.max_bytes, site_.archive() / "update",
-                        stop, site_.shown("fetching", out), &site_.context.spare);
+                        stop, site_.progress("fetching", out), &site_.context.spare);
       return report;
     } catch (const Error& error) {
-      if (!is_the_facilitys_fault(error.kind())) throw;
-      if (look == kLooks && error.kind() == ErrorKind::kNotFound &&
+      if (!is_facility_fault(error.kind())) throw;
+      if (read == kReads && error.kind() == ErrorKind::kNotFound &&
           (!has_read || !site_.session->stat(site_.report_path(attempt))))
         throw Error(ErrorKind::kRemote,
-                    std::string("what was reported is not to be seen now: ") + error.what());
-      if (look == kLooks) throw;
-      log::warning("an update is not what its report says: looking again",
-                   {{"facility", site_.facility.facility.str()}, {"problem", error.what()}});
+                    std::string("the reported files have vanished: ") + error.what());
+      if (read == kReads) throw;
+      log::warning("an update does not match its report: reading it again",
+                   {site_.name_field(), {"problem", error.what()}});
       site_.sleep(site_.settle_time(), stop);
     }
 }
@@ -122,8 +123,7 @@ double UpdateFetch::check_change(const Expected& expected) const {
   if (site_.plan.evaluates) return 0;
   const bool delta = site_.context.experiment.aggregation.update == job::UpdateKind::kDelta;
   const double norm = with_context(site_.facility.facility.str() + "'s update", [&] {
-    return aggregate::check_update(site_.archive() / "update",
-                                   site_.context.folder.global(site_.plan.round - 1), delta, false,
+    return aggregate::check_update(site_.archive() / "update", site_.base_model(), delta,
                                    expected.max_change);
   });
   return expected.max_change > 0 ? norm / expected.base_norm : 0;
@@ -134,26 +134,14 @@ history::Accepted UpdateFetch::keep_accepted(int attempt, const Report& report) 
   return {site_.facility.facility, attempt, report.parsed.update_sha256, report.parsed};
 }
 
-void UpdateFetch::set_refused_aside(int attempt) {
-  set_aside(site_.archive() / "update", site_.archive() / ("refused-a" + std::to_string(attempt)));
-}
-
-uint64_t UpdateFetch::max_update_bytes() const {
-  constexpr uint64_t kOtherFiles = 64u << 20;  // configuration, tokenizer, headers
-  uint64_t bytes = kOtherFiles;
-  const checkpoint::ModelFolder base(site_.context.folder.global(site_.plan.round - 1));
-  for (const checkpoint::TensorSpec& tensor : base.tensors())
-    bytes += static_cast<uint64_t>(tensor.num_elements()) * sizeof(float);
-  return bytes;
-}
-
-// An accepted update was verified when it came; after a restart its bytes are checked again before
-// they are used. Returns what is wrong with them. That they cannot be read now says nothing: that
-// is thrown.
+// An accepted update was verified when it was fetched; after a restart its bytes are checked again
+// before they are used. Returns the damage. An unreadable file is no damage yet: the error is
+// thrown.
 std::optional<std::string> UpdateFetch::archive_problem(const history::Accepted& accepted) const {
   try {
     const checkpoint::Manifest manifest = checkpoint::read_manifest(site_.archive() / "update");
-    if (manifest.root_sha256() != accepted.update_sha256) return "another update lies in its place";
+    if (manifest.root_sha256() != accepted.update_sha256)
+      return "its files are those of another update";
     checkpoint::verify_folder(site_.archive() / "update", manifest);
     return std::nullopt;
   } catch (const Error& error) {
@@ -168,24 +156,9 @@ bool UpdateFetch::has_lost(int attempt) const {
   try {
     return site_.session->stat(site_.facility.folder) &&
            !site_.session->stat(site_.report_path(attempt));
-  } catch (const Error&) {  // nobody knows
+  } catch (const Error&) {  // unknown
     return false;
   }
-}
-
-template <class Body>
-auto UpdateFetch::patiently(const Patience& patience, const std::string& doing, Body&& body) {
-  const auto began = site_.context.services.clock.monotonic();
-  for (int retry = 1;; ++retry) try {
-      return body();
-    } catch (const Error& error) {
-      if (!may_be_mended(error.kind()) || patience.gives_up() ||
-          site_.context.services.clock.monotonic() - began > patience.max_outage)
-        throw;
-      site_.context.live.show(site_.plan.round, site_.facility.facility,
-                              doing + ", tried again: " + log::printable(error.what(), 300));
-      site_.sleep(backoff(site_.facility.facility.str(), retry), patience.stop);
-    }
 }
 
 std::optional<std::string> UpdateFetch::restore(const history::Accepted& accepted,
@@ -193,19 +166,31 @@ std::optional<std::string> UpdateFetch::restore(const history::Accepted& accepte
                                                 const std::function<bool()>& gives_up,
                                                 std::stop_token stop) {
   if (site_.plan.evaluates || !site_.context.history.round(site_.plan.round).model_sha256.empty())
-    return std::nullopt;  // no mean is to be made of it
-  const Patience patience{max_outage, gives_up, stop};
+    return std::nullopt;  // the mean is made, or needs no update
+  // Retries within the limits.
+  const auto patiently = [&](const std::string& activity, const auto& body) {
+    const auto began = site_.context.services.clock.monotonic();
+    for (int retry = 1;; ++retry) try {
+        return body();
+      } catch (const Error& error) {
+        if (!may_recover(error.kind()) || gives_up() ||
+            site_.context.services.clock.monotonic() - began > max_outage)
+          throw;
+        site_.show(activity + ", retrying: " + log::printable(error.what(), 300));
+        site_.sleep(backoff(site_.facility.facility.str(), retry), stop);
+      }
+  };
   const auto problem =
-      patiently(patience, "checking an accepted update", [&] { return archive_problem(accepted); });
+      patiently("checking an accepted update", [&] { return archive_problem(accepted); });
   if (!problem) return std::nullopt;
   log::warning("archived update is damaged: fetching it again",
-               {{"facility", site_.facility.facility.str()}, {"problem", *problem}});
+               {site_.name_field(), {"problem", *problem}});
   Expected expected = expected_update();
   expected.update_sha256 = accepted.update_sha256;
   const fs::path damaged = site_.archive() / "update.damaged";
   set_aside(site_.archive() / "update", damaged);
   try {
-    patiently(patience, "fetching an accepted update again", [&] {
+    patiently("fetching an accepted update again", [&] {
       try {
         const Report report = bring(accepted.attempt, expected, stop);
         check_change(expected);
@@ -216,7 +201,7 @@ std::optional<std::string> UpdateFetch::restore(const history::Accepted& accepte
       }
     });
   } catch (const Error& error) {
-    if (is_the_facilitys_fault(error.kind()) || may_be_mended(error.kind())) return error.what();
+    if (is_facility_fault(error.kind()) || may_recover(error.kind())) return error.what();
     throw;
   }
   std::error_code none;

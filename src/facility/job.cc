@@ -1,27 +1,24 @@
-#include "job.h"
-
 #include <utility>
 
-#include "job_script.h"
-#include "xffl/base/error.h"
+#include "site.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
 #include "xffl/base/sha256.h"
-#include "xffl/facility/facility_errors.h"
+#include "xffl/facility/job_script.h"
 #include "xffl/facility/kept_allocation.h"
 
 namespace xffl::facility {
 namespace {
 
-constexpr int kCancels = 5;                             // of a job that goes on
+constexpr int kCancels = 5;                             // of a job that still runs
 constexpr std::chrono::milliseconds kCancelPause{500};  // between the first two; doubles
 
 }  // namespace
 
 std::string FacilityJob::script(int attempt) const {
-  return job_script(site_.settings, site_.spec(attempt), site_.folder(attempt),
-                    site_.context.services.programs,
-                    stays_for(site_.context.experiment, site_.facility, site_.plan.round));
+  return job_script(
+      site_.settings, site_.spec(attempt), site_.folder(attempt), site_.context.services.programs,
+      next_attempt_folder(site_.context.experiment, site_.facility, site_.plan.round));
 }
 
 submit::JobRequest FacilityJob::request(int attempt) const {
@@ -38,8 +35,7 @@ submit::SubmittedJob FacilityJob::submitted(int attempt, const JobId& job) const
     return key.job_name();
   };
   const AttemptNumber now{site_.plan.round, attempt};
-  const AttemptNumber first =
-      first_attempt(now, job, [this](int earlier) { return site_.state(earlier); });
+  const AttemptNumber first = first_attempt(now, job, site_.states());
   return {job, name_of(now), first == now ? "" : name_of(first)};
 }
 
@@ -65,19 +61,19 @@ submit::JobStatus FacilityJob::query(int attempt, const JobId& job, std::stop_to
       [&] { return site_.scheduler->query(std::span(&asked, 1), stop).at(job); });
 }
 
-// That a command was taken does not end a job: a controller may die with what it was told.
+// A successful command does not end a job yet: the controller may die before it acts.
 void FacilityJob::cancel(int attempt, const JobId& job, std::stop_token stop) {
-  const submit::SubmittedJob told = submitted(attempt, job);
+  const submit::SubmittedJob target = submitted(attempt, job);
   Nanoseconds pause = kCancelPause;
   for (int times = 1;; ++times, pause *= 2) {
     const submit::JobStatus status = at_the_facility([&] {
-      site_.scheduler->cancel(told, stop);
-      return site_.scheduler->query(std::span(&told, 1), stop).at(job);
+      site_.scheduler->cancel(target, stop);
+      return site_.scheduler->query(std::span(&target, 1), stop).at(job);
     });
-    const bool goes_on = status.state == submit::JobState::kPending ||
-                         status.state == submit::JobState::kHeld ||
-                         status.state == submit::JobState::kRunning;
-    if (!goes_on || status.is_ending) return;
+    const bool runs = status.state == submit::JobState::kPending ||
+                      status.state == submit::JobState::kHeld ||
+                      status.state == submit::JobState::kRunning;
+    if (!runs || status.is_ending) return;
     if (times == kCancels)
       throw Error(ErrorKind::kRemote, "job " + job.str() + " is " + status.native + " after " +
                                           std::to_string(times) + " cancellations");
@@ -85,38 +81,38 @@ void FacilityJob::cancel(int attempt, const JobId& job, std::stop_token stop) {
   }
 }
 
-// The mark also stops the claim's own job, should it be requeued.
+// The fence also stops the claim's own job when it is requeued.
 void FacilityJob::fence(int attempt) {
   at_the_facility([&] { site_.session->make_dirs(site_.folder(attempt) / plan::kFence); });
 }
 
 std::optional<submit::KeptAllocation> FacilityJob::kept_allocation(int attempt) const {
   return kept_allocation_for(site_.context.experiment, site_.facility, site_.plan.round, attempt,
-                             [this](int round) { return site_.state(round); });
+                             site_.states());
 }
 
 void FacilityJob::release_allocation() {
   for (const int round : {site_.plan.round, site_.plan.round - 1}) try {
-      if (!stays_for(site_.context.experiment, site_.facility, round)) continue;
-      const auto kept =
-          kept_allocation_of(site_.facility, round, [this](int each) { return site_.state(each); });
+      if (!next_attempt_folder(site_.context.experiment, site_.facility, round)) continue;
+      const auto kept = kept_allocation_of(site_.facility, round, site_.states());
       if (kept) site_.scheduler->release(*kept, {});
     } catch (const Error& error) {
-      log::warning("a job that stays was not told to go: it does when its time is over",
-                   {{"facility", site_.facility.facility.str()}, {"problem", error.what()}});
+      log::warning("a kept allocation was not released: it expires by itself",
+                   {site_.name_field(), {"problem", error.what()}});
     }
 }
 
 std::string FacilityJob::output_tail(int attempt) {
   try {
-    const std::string text = last_words(*site_.session, site_.folder(attempt) / submit::kJobOutput);
+    const std::string text =
+        printable_tail(*site_.session, site_.folder(attempt) / submit::kJobOutput);
     return text.empty() ? "(no output)" : text;
   } catch (const Error& error) {
     return std::string("(not readable: ") + error.what() + ")";
   }
 }
 
-// The last complete line of the job's metrics, for people; problems here are nobody's business.
+// Shows the last complete line of the job's metrics.
 void FacilityJob::show_progress(int attempt) {
   if (!site_.context.observer.on_training) return;
   try {
@@ -126,7 +122,7 @@ void FacilityJob::show_progress(int attempt) {
     const std::string line = text.substr(text.rfind('\n') + 1);
     if (line.empty() || line == last_metrics_line_) return;
     last_metrics_line_ = line;
-    std::lock_guard lock(site_.context.observer_mutex);
+    const std::lock_guard lock(site_.context.observer_mutex);
     site_.context.observer.on_training(site_.plan.round, site_.facility.facility, line);
   } catch (const Error& error) {
     log::debug("no progress to show", {{"problem", error.what()}});

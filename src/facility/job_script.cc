@@ -1,45 +1,46 @@
-#include "job_script.h"
+#include "xffl/facility/job_script.h"
 
 #include <set>
 
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/shell.h"
+#include "xffl/facility/kept_allocation.h"
 #include "xffl/plan/facility_layout.h"
 #include "xffl/submit/template.h"
 
 namespace xffl::facility {
 namespace {
 
-using Words = std::vector<std::string>;
+using Arguments = std::vector<std::string>;
 
 constexpr uint64_t kMaxTemplateBytes = 1 << 20;
 
-void append(Words& words, Words more) {
-  for (std::string& word : more) words.push_back(std::move(word));
+void append(Arguments& arguments, Arguments more) {
+  for (std::string& argument : more) arguments.push_back(std::move(argument));
 }
 
 bool is_elsewhere(const config::Facility& facility) {
   return facility.access != config::AccessKind::kLocal || !facility.image.file.empty();
 }
 
-Words trainer_words(const config::Facility& facility, const RemotePath& folder,
-                    const Programs& programs) {
-  Words words = facility.trainer_command;
-  if (words.empty() && !facility.trainer_program.empty())
-    words = {facility.trainer_program};
-  else if (words.empty())
-    words = {is_elsewhere(facility) ? "xffl-train" : programs.trainer.string()};
-  append(words, {"--job", (folder / plan::kJobFile).str()});
-  return words;
+Arguments trainer_command(const config::Facility& facility, const RemotePath& folder,
+                          const Programs& programs) {
+  Arguments arguments = facility.trainer_command;
+  if (arguments.empty() && !facility.trainer_program.empty())
+    arguments = {facility.trainer_program};
+  else if (arguments.empty())
+    arguments = {is_elsewhere(facility) ? "xffl-train" : programs.trainer.string()};
+  append(arguments, {"--job", (folder / plan::kJobFile).str()});
+  return arguments;
 }
 
 // `apptainer exec ... image`, with the folders that the job reads and writes.
-Words image_words(const config::Facility& facility, const RemotePath& folder) {
+Arguments image_command(const config::Facility& facility, const RemotePath& folder) {
   const config::Image& image = facility.image;
-  Words words{image.program, "exec"};
-  if (image.gpu == config::ImageGpu::kNv) words.emplace_back("--nv");
-  if (image.gpu == config::ImageGpu::kRocm) words.emplace_back("--rocm");
+  Arguments arguments{image.program, "exec"};
+  if (image.gpu == config::ImageGpu::kNv) arguments.emplace_back("--nv");
+  if (image.gpu == config::ImageGpu::kRocm) arguments.emplace_back("--rocm");
   std::set<std::string> folders{facility.workdir.str()};
   for (const std::string& shard : facility.train_data)
     folders.insert(RemotePath(shard).parent().str());
@@ -50,53 +51,57 @@ Words image_words(const config::Facility& facility, const RemotePath& folder) {
       throw Error(ErrorKind::kConfig, "facility " + facility.name.str() + ": '" + path +
                                           "' cannot be bound into an image: rename it without ':' "
                                           "and ','");
-    append(words, {"--bind", path});
+    append(arguments, {"--bind", path});
   }
-  for (const std::string& bind : image.binds) append(words, {"--bind", bind});
-  append(words, {"--pwd", folder.str()});
-  append(words, image.options);
-  words.push_back(image.file);
-  return words;
+  for (const std::string& bind : image.binds) append(arguments, {"--bind", bind});
+  append(arguments, {"--pwd", folder.str()});
+  append(arguments, image.options);
+  arguments.push_back(image.file);
+  return arguments;
 }
 
-Words process_launch(const config::Facility& facility, const RemotePath& folder,
-                     const Programs& programs) {
-  Words words = {programs.xffl.string(), "exec", "--world-size",
-                 std::to_string(facility.world_size), "--"};
-  append(words, trainer_words(facility, folder, programs));
-  return words;
+Arguments process_launch(const config::Facility& facility, const RemotePath& folder,
+                         const Programs& programs) {
+  Arguments arguments = {programs.xffl.string(), "exec", "--world-size",
+                         std::to_string(facility.world_size), "--"};
+  append(arguments, trainer_command(facility, folder, programs));
+  return arguments;
 }
 
 // One task per rank. srun takes the job's shape from its environment, except for --cpus-per-task.
-Words slurm_launch(const config::Facility& facility, const RemotePath& folder,
-                   const Programs& programs) {
+Arguments slurm_launch(const config::Facility& facility, const RemotePath& folder,
+                       const Programs& programs) {
   const submit::SlurmSettings& slurm = facility.slurm;
-  Words words = {"srun",
-                 "--export=ALL",
-                 "--kill-on-bad-exit=1",
-                 "--nodes=" + std::to_string(slurm.nodes),
-                 "--ntasks=" + std::to_string(facility.world_size),
-                 "--ntasks-per-node=" + std::to_string(slurm.tasks_per_node)};
+  Arguments arguments = {"srun",
+                         "--export=ALL",
+                         "--kill-on-bad-exit=1",
+                         "--nodes=" + std::to_string(slurm.nodes),
+                         "--ntasks=" + std::to_string(facility.world_size),
+                         "--ntasks-per-node=" + std::to_string(slurm.tasks_per_node)};
   if (slurm.cpus_per_task > 0)
-    words.push_back("--cpus-per-task=" + std::to_string(slurm.cpus_per_task));
-  append(words, slurm.srun);
-  if (!facility.image.file.empty()) append(words, image_words(facility, folder));
-  append(words, trainer_words(facility, folder, programs));
-  return words;
+    arguments.push_back("--cpus-per-task=" + std::to_string(slurm.cpus_per_task));
+  append(arguments, slurm.srun);
+  if (!facility.image.file.empty()) append(arguments, image_command(facility, folder));
+  append(arguments, trainer_command(facility, folder, programs));
+  return arguments;
 }
 
 struct Kind {
   std::string name;  // of the shipped template
   submit::TemplateValues values;
-  std::set<std::string, std::less<>> optional;  // that a template of the project's may leave out
+  std::set<std::string, std::less<>> optional;  // a template of the project may leave these out
 };
 
 Kind kind_of(const config::Facility& facility, const std::string& job_name,
              const RemotePath& folder, const Programs& programs,
              const std::optional<RemotePath>& next_folder) {
-  if (facility.scheduler == config::SchedulerKind::kProcess)
-    return {"process", {{"launch", process_launch(facility, folder, programs)}}, {}};
-  Words modules;
+  switch (facility.scheduler) {
+    case config::SchedulerKind::kProcess:
+      return {"process", {{"launch", process_launch(facility, folder, programs)}}, {}};
+    case config::SchedulerKind::kSlurm:
+      break;
+  }
+  Arguments modules;
   for (const std::string& module : facility.modules)
     modules.push_back("load_module " + quote_for_shell(module));
   return {
@@ -108,6 +113,16 @@ Kind kind_of(const config::Facility& facility, const std::string& job_name,
        {"keep_seconds", std::to_string(next_folder ? facility.slurm.keep_allocation.count() : 0)},
        {"warning_seconds", std::to_string(facility.slurm.warning.count())}},
       {"modules", "next_folder", "keep_seconds", "warning_seconds"}};
+}
+
+int attempt_of(const history::RunState& run_state, int round, const FacilityName& facility) {
+  const auto known = run_state.rounds.find(round);
+  if (known == run_state.rounds.end()) return 1;
+  const auto state = known->second.facilities.find(facility);
+  if (state == known->second.facilities.end()) return 1;
+  const history::Attempt* current = state->second.current();
+  if (current == nullptr) return 1;
+  return current->failure ? current->number + 1 : current->number;
 }
 
 }  // namespace
@@ -128,6 +143,54 @@ std::string job_script(const config::Facility& facility, const job::JobSpec& spe
   const std::string origin =
       own ? facility.template_file.string() : "the shipped template '" + kind.name + "'";
   return submit::render_template(text, origin, kind.values, kind.optional);
+}
+
+history::RunState preview_state() {
+  history::RunState run_state;
+  run_state.identity = plan::RunIdentity{RunName("0000"), std::string(32, '0')};
+  return run_state;
+}
+
+RenderedScript render_script(const config::Experiment& experiment,
+                             const history::RunState& run_state, const FacilityName& facility,
+                             std::optional<int> round, const Programs& programs) {
+  const config::Facility& settings = experiment.facility(facility);
+  if (!run_state.identity)
+    throw Error(ErrorKind::kNotFound, "the run has no identity yet: its journal is empty");
+  plan::Done done = run_state.done();
+  // Before the import the hashes of the model and the adapter are unknown.
+  const bool adapts = experiment.facilities.front().training.lora.rank > 0;
+  if (done.model_sha256.empty()) done.model_sha256 = std::string(64, '0');
+  if (adapts && done.adapted_sha256.empty()) done.adapted_sha256 = std::string(64, '1');
+  if (round) {
+    done.rounds_published = *round - 1;
+    done.run_completed = false;
+  }
+  const auto plan = plan::next_round(experiment, *run_state.identity, done);
+  if (!plan || plan->round < 1)
+    throw Error(ErrorKind::kNotFound,
+                "there is no round " + std::to_string(done.rounds_published + 1) +
+                    ": the experiment has " + std::to_string(experiment.rounds));
+  RenderedScript rendered;
+  rendered.round = plan->round;
+  rendered.evaluates = plan->evaluates;
+  rendered.attempt = attempt_of(run_state, plan->round, facility);
+  for (const plan::FacilityPlan& each : plan->facilities) {
+    if (each.facility != facility) continue;
+    const job::JobSpec spec =
+        plan::job_spec(experiment, *run_state.identity, *plan, each, rendered.attempt);
+    rendered.job_name = spec.key.job_name();
+    rendered.folder = plan::attempt_folder(each, rendered.attempt);
+    rendered.model_folder = adapts ? each.adapted_folder : each.model_folder;
+    if (adapts) rendered.adapter_folder = each.model_folder;
+    rendered.script = job_script(settings, spec, rendered.folder, programs,
+                                 next_attempt_folder(experiment, each, plan->round));
+  }
+  if (rendered.script.empty())
+    throw Error(ErrorKind::kNotFound, "facility " + facility.str() +
+                                          " has no job left: all rounds are published and it has "
+                                          "no data.validation to measure the last model on");
+  return rendered;
 }
 
 }  // namespace xffl::facility

@@ -6,7 +6,7 @@
 namespace xffl::facility {
 namespace {
 
-// Of the attempt accepted in `round`.
+// The job of the attempt accepted in a round.
 struct AcceptedJob {
   int attempt = 0;
   JobId job;
@@ -27,7 +27,7 @@ std::optional<AttemptNumber> first_of_accepted(int round, const StateOf& state) 
   return first_attempt({round, accepted->attempt}, accepted->job, state);
 }
 
-// Of the facility in this run: that of the last round, or of the evaluation after it.
+// The round of the facility's last job in this run: the last round, or the evaluation after it.
 int last_jobs_round(const config::Experiment& experiment, const config::Facility& facility) {
   const bool evaluates = experiment.policy.evaluate_last && !facility.validation.empty();
   return experiment.rounds + (evaluates ? 1 : 0);
@@ -35,8 +35,8 @@ int last_jobs_round(const config::Experiment& experiment, const config::Facility
 
 }  // namespace
 
-std::optional<RemotePath> stays_for(const config::Experiment& experiment,
-                                    const plan::FacilityPlan& facility, int round) {
+std::optional<RemotePath> next_attempt_folder(const config::Experiment& experiment,
+                                              const plan::FacilityPlan& facility, int round) {
   const config::Facility& settings = experiment.facility(facility.facility);
   if (settings.scheduler != config::SchedulerKind::kSlurm ||
       settings.slurm.keep_allocation.count() == 0 || round >= last_jobs_round(experiment, settings))
@@ -56,7 +56,7 @@ std::optional<submit::KeptAllocation> kept_allocation_for(const config::Experime
                                                           const plan::FacilityPlan& facility,
                                                           int round, int attempt,
                                                           const StateOf& state) {
-  if (attempt != 1 || !stays_for(experiment, facility, round - 1)) return std::nullopt;
+  if (attempt != 1 || !next_attempt_folder(experiment, facility, round - 1)) return std::nullopt;
   return kept_allocation_of(facility, round - 1, state);
 }
 

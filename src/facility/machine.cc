@@ -1,19 +1,21 @@
 // How it works: a step has two halves. The event goes to the handler of its pair (phase, event) in
-// the table at the end of this file; handlers change the phase and add records. Then the phase says
-// its next action, or moves on to another phase by itself. Before that, time_is_up() ends what has
-// taken too long. Everything that a restart needs is in the records, so that Resumed finds the
-// phase again.
+// the table at the end of this file; handlers change the phase and add records. Then next() of the
+// phase returns its next action, or enters another phase. Before each next(), time_is_up() ends an
+// attempt past its limit. The records hold everything that a restart needs, so that Resumed finds
+// the phase again.
 #include "xffl/facility/machine.h"
 
 #include <algorithm>
 #include <array>
 
-#include "machine_table.h"
 #include "xffl/base/log.h"
+#include "xffl/base/sha256.h"
 
 namespace xffl::facility {
 namespace {
 
+using std::chrono::milliseconds;
+using std::chrono::minutes;
 using std::chrono::seconds;
 using submit::EndCause;
 using submit::JobState;
@@ -23,32 +25,26 @@ constexpr int kSearches = 2;        // that find no job, before a submission cou
 constexpr int kUnknownAnswers = 3;  // before a job that the scheduler does not know counts as ended
 constexpr seconds kAuthInterval{5};
 
-template <class... Cases>
-struct Overloaded : Cases... {
-  using Cases::operator()...;
-};
-template <class... Cases>
-Overloaded(Cases...) -> Overloaded<Cases...>;
-
 // --- Classification ---------------------------------------------------------------------------
 
 bool was_duplicate(const history::Attempt& attempt) {
-  return std::find(attempt.twins.begin(), attempt.twins.end(), attempt.job_id) !=
-         attempt.twins.end();
+  return std::find(attempt.duplicates.begin(), attempt.duplicates.end(), JobId(attempt.job_id)) !=
+         attempt.duplicates.end();
 }
 
 AttemptFailure failure_without_report(const JobStatus& end, const history::Attempt& attempt) {
-  const std::string word = end.native.empty() ? "" : " (" + end.native + ")";
-  const std::string ended = "job " + attempt.job_id + " ended without a report" + word;
+  const std::string state = end.native.empty() ? "" : " (" + end.native + ")";
+  const std::string ended = "job " + attempt.job_id + " ended without a report" + state;
   if (end.state == JobState::kCancelled && was_duplicate(attempt))  // most likely by xffl
     return {.reason = ended, .counts_as_attempt = false};
   if (end.state == JobState::kCancelled)
-    return {.reason = "job " + attempt.job_id + " was cancelled by somebody" + word,
-            .counts_as_attempt = false,
-            .pauses_facility = true};
+    return {
+        .reason = "job " + attempt.job_id + " was cancelled by a user or an administrator" + state,
+        .counts_as_attempt = false,
+        .pauses_facility = true};
   if (end.state == JobState::kUnknown)
-    return {.reason = "the scheduler no longer knows job " + attempt.job_id +
-                      ", which has left no report",
+    return {.reason =
+                "the scheduler no longer knows job " + attempt.job_id + ", and there is no report",
             .counts_as_attempt = false};
   switch (end.cause) {
     case EndCause::kInfrastructure:
@@ -65,7 +61,7 @@ AttemptFailure failure_without_report(const JobStatus& end, const history::Attem
 
 AttemptFailure failure_of(const Ended& ended, const history::Attempt& attempt) {
   if (!ended.model_error.empty() && ended.status.state == JobState::kEnded)
-    return {.reason = "its job found the model that it was given damaged, which is sent again: " +
+    return {.reason = "its job found its input model damaged (the model is sent again): " +
                       ended.model_error,
             .counts_as_attempt = false};
   AttemptFailure failure = failure_without_report(ended.status, attempt);
@@ -74,7 +70,7 @@ AttemptFailure failure_of(const Ended& ended, const history::Attempt& attempt) {
 }
 
 // The reason why there is no further attempt; none: there is one. Attempts before the last `xffl
-// run` do not count, nor do those that another attempt continued.
+// run` do not count, nor do attempts that another attempt continued.
 std::optional<std::string> spent_budget(const FacilityPolicy& policy,
                                         const history::FacilityState& known) {
   int counted = 0, reruns = 0;
@@ -83,7 +79,7 @@ std::optional<std::string> spent_budget(const FacilityPolicy& policy,
     const bool advanced = attempt.steps > most_steps;  // such a training may take many jobs
     most_steps = std::max(most_steps, attempt.steps);
     if (attempt.number <= known.attempts_before_resume || advanced) continue;
-    ++(attempt.charged ? counted : reruns);
+    ++(attempt.counts_as_attempt ? counted : reruns);
   }
   const auto spent = [&](const std::string& budget) {
     return "no attempt left (" + budget + "); the last one: " + *known.attempts.back().failure;
@@ -228,8 +224,8 @@ class StepInProgress {
     if (polled.status &&
         progress_of(watch, *polled.status, policy_, now_.time) == JobProgress::kEnded) {
       Ended ended{.watch = watch, .status = *polled.status, .model_error = polled.model_error};
-      // The job's complaint replaces its report; else the report may be late on a shared file
-      // system.
+      // The job's complaint replaces its report. Without one, the report may be late on a shared
+      // file system.
       ended.grace_over = !polled.model_error.empty();
       if (!ended.grace_over) wait_ = policy_.settle_time;
       return enter(std::move(ended));
@@ -288,8 +284,8 @@ class StepInProgress {
     enter(Finished{});
   }
   void on(Fetching&, const UpdateRejected& rejected) {
-    // The same job on the same data would most likely answer the same.
-    close({.reason = "its update was refused: " + rejected.reason, .fatal = true});
+    // The same job on the same data would most likely give the same update.
+    close({.reason = "its update was rejected: " + rejected.reason, .fatal = true});
   }
   void on(Fetching&, const Checkpointed& stopped) {
     close({.reason = "stopped ahead of its walltime after " + std::to_string(stopped.steps) +
@@ -312,7 +308,7 @@ class StepInProgress {
     if (!attempt().job_id.empty()) closing.jobs.emplace_back(attempt().job_id);
     closing.step = ClosingStep::kCancel;
   }
-  // The fence has seen the attempt's folder: a report that is there is seen now.
+  // The fence has refreshed the view of the attempt's folder: an existing report is visible now.
   void on(Closing& closing, const Polled& polled) {
     if (polled.reported) return enter(Fetching{});
     closing.step = ClosingStep::kRecord;
@@ -430,7 +426,7 @@ class StepInProgress {
     enter(Pushing{});
   }
   void adopt(const JobId& job, bool adopted, std::vector<JobId> duplicates) {
-    record(history::Submitted{.job_id = job, .adopted = adopted, .twins = duplicates});
+    record(history::Submitted{.job_id = job, .adopted = adopted, .duplicates = duplicates});
     memory_.deferrals = 0;
     watch(job, std::move(duplicates));
   }
@@ -472,7 +468,7 @@ class StepInProgress {
       paused_ = true;
     }
     record(history::AttemptFailed{.reason = failure->reason,
-                                  .charged = failure->counts_as_attempt,
+                                  .counts_as_attempt = failure->counts_as_attempt,
                                   .steps = failure->steps,
                                   .output = {}});
     forget_attempt();
@@ -490,9 +486,9 @@ class StepInProgress {
 
   // --- Time ---
 
-  // The deadline and the longest outage hold in every phase. But the report of a job is looked for
-  // once more, a report that was seen is fetched, and an attempt that has failed is closed: only a
-  // failure of these is not repeated then.
+  // The deadline and the longest outage hold in every phase, with three exceptions: a job's report
+  // is checked for once more, a report that was seen is fetched, and a failed attempt is closed.
+  // Then only a failure of these actions is not repeated.
   bool time_may_end_it(const Event& event) const {
     const bool no_answer =
         std::holds_alternative<Unreachable>(event) || std::holds_alternative<AuthRequired>(event);
@@ -519,7 +515,7 @@ class StepInProgress {
       return "not reachable for " + outage + ": " + link_.last_error;
     if (submission_is_unknown() && memory_.unknown_submissions > 1 &&
         now_.time - memory_.unknown_since > policy_.max_outage)
-      return "its scheduler left every submission of " + outage + " in doubt: " + link_.last_error;
+      return "its scheduler answered no submission for " + outage + ": " + link_.last_error;
     return std::nullopt;
   }
   void end_for_time(const std::string& reason) {
@@ -558,14 +554,6 @@ class StepInProgress {
 
 // --- The table --------------------------------------------------------------------------------
 
-template <class Variant, class Type, size_t kIndex = 0>
-constexpr size_t index_in() {
-  if constexpr (std::is_same_v<std::variant_alternative_t<kIndex, Variant>, Type>)
-    return kIndex;
-  else
-    return index_in<Variant, Type, kIndex + 1>();
-}
-
 constexpr std::array<std::string_view, std::variant_size_v<Phase>> kPhases = {
     "Idle",  "Pushing",  "Submitting", "Searching", "Polling",
     "Ended", "Fetching", "Closing",    "Finished"};
@@ -575,109 +563,87 @@ constexpr std::array<std::string_view, std::variant_size_v<Event>> kEvents = {
     "UpdateRejected", "Checkpointed",  "TimerFired", "Unreachable", "AuthRequired"};
 
 using Handler = void (*)(StepInProgress&, Phase&, const Event&);
-struct Row {
-  Transition transition;
+struct Row : Transition {
   Handler handler = nullptr;  // of an event
 };
 
 template <class ToPhase>
 Target to(std::string_view when = "") {
-  return {kPhases[index_in<Phase, ToPhase>()], when};
+  return {name_of(Phase(ToPhase{})), when};
 }
 template <class AtPhase, class OnEvent>
 Row on(std::vector<Target> next = {}) {
-  return {
-      {kPhases[index_in<Phase, AtPhase>()], kEvents[index_in<Event, OnEvent>()], std::move(next)},
-      [](StepInProgress& step, Phase& phase, const Event& event) {
-        step.on(std::get<AtPhase>(phase), std::get<OnEvent>(event));
-      }};
+  return {{name_of(Phase(AtPhase{})), name_of(Event(OnEvent{})), std::move(next)},
+          [](StepInProgress& step, Phase& phase, const Event& event) {
+            step.on(std::get<AtPhase>(phase), std::get<OnEvent>(event));
+          }};
 }
 template <class AtPhase>
 Row moves(std::string_view cause, std::vector<Target> next) {
-  return {{kPhases[index_in<Phase, AtPhase>()], cause, std::move(next)}};
+  return {{name_of(Phase(AtPhase{})), cause, std::move(next)}};
+}
+
+// Adds the rows of the phases whose actions are repeated after a pause.
+template <class... Phases>
+std::vector<Row> with_repeats(std::vector<Row> rows) {
+  (rows.insert(rows.end(),
+               {on<Phases, Unreachable>(), on<Phases, AuthRequired>(), on<Phases, TimerFired>()}),
+   ...);
+  return rows;
 }
 
 const std::vector<Row>& rows() {
-  static const std::vector<Row> kRows = {
-      on<Idle, Resumed>({to<Pushing>("pushing"), to<Searching>("submitting"), to<Polling>("job"),
-                         to<Closing>("cancelling"), to<Finished>("done")}),
-      on<Idle, TimerFired>(),
-      moves<Idle>(kNextAction, {to<Pushing>("opens an attempt"), to<Closing>("jobs to cancel"),
-                                to<Finished>("no attempt left")}),
-      moves<Idle>(kTimeIsUp, {to<Finished>()}),
+  static const std::vector<Row> kRows =
+      with_repeats<Pushing, Submitting, Searching, Polling, Ended, Fetching, Closing>({
+          on<Idle, Resumed>({to<Pushing>("pushing"), to<Searching>("submitting"),
+                             to<Polling>("job"), to<Closing>("cancelling"), to<Finished>("done")}),
+          on<Idle, TimerFired>(),
+          moves<Idle>(kNextAction, {to<Pushing>("opens an attempt"), to<Closing>("jobs to cancel"),
+                                    to<Finished>("no attempt left")}),
+          moves<Idle>(kTimeIsUp, {to<Finished>()}),
 
-      on<Pushing, Pushed>(),
-      on<Pushing, Unreachable>(),
-      on<Pushing, AuthRequired>(),
-      on<Pushing, TimerFired>(),
-      moves<Pushing>(kNextAction, {to<Submitting>("pushed")}),
-      moves<Pushing>(kTimeIsUp, {to<Closing>()}),
+          on<Pushing, Pushed>(),
+          moves<Pushing>(kNextAction, {to<Submitting>("pushed")}),
+          moves<Pushing>(kTimeIsUp, {to<Closing>()}),
 
-      on<Submitting, Submitted>({to<Polling>()}),
-      on<Submitting, SubmitRejected>({to<Closing>()}),
-      on<Submitting, SubmitDeferred>(),
-      on<Submitting, SubmitUnknown>({to<Searching>()}),
-      on<Submitting, Unreachable>(),
-      on<Submitting, AuthRequired>(),
-      on<Submitting, TimerFired>(),
-      moves<Submitting>(kNextAction, {to<Searching>("paused after a search")}),
-      moves<Submitting>(kTimeIsUp, {to<Closing>()}),
+          on<Submitting, Submitted>({to<Polling>()}),
+          on<Submitting, SubmitRejected>({to<Closing>()}),
+          on<Submitting, SubmitDeferred>(),
+          on<Submitting, SubmitUnknown>({to<Searching>()}),
+          moves<Submitting>(kNextAction, {to<Searching>("paused after a search")}),
+          moves<Submitting>(kTimeIsUp, {to<Closing>()}),
 
-      on<Searching, Found>({to<Polling>("a job"), to<Submitting>("none, twice")}),
-      on<Searching, Unreachable>(),
-      on<Searching, AuthRequired>(),
-      on<Searching, TimerFired>(),
-      moves<Searching>(kTimeIsUp, {to<Closing>()}),
+          on<Searching, Found>({to<Polling>("a job"), to<Submitting>("none, twice")}),
+          moves<Searching>(kTimeIsUp, {to<Closing>()}),
 
-      on<Polling, Polled>({to<Fetching>("report"), to<Ended>("job ended")}),
-      on<Polling, Completed>(),
-      on<Polling, Unreachable>(),
-      on<Polling, AuthRequired>(),
-      on<Polling, TimerFired>(),
-      moves<Polling>(kTimeIsUp, {to<Closing>()}),
+          on<Polling, Polled>({to<Fetching>("report"), to<Ended>("job ended")}),
+          on<Polling, Completed>(),
+          moves<Polling>(kTimeIsUp, {to<Closing>()}),
 
-      on<Ended, Polled>({to<Fetching>("report"), to<Polling>("requeued")}),
-      on<Ended, Found>({to<Polling>("a duplicate"), to<Closing>("no duplicate")}),
-      on<Ended, Unreachable>(),
-      on<Ended, AuthRequired>(),
-      on<Ended, TimerFired>(),
-      moves<Ended>(kTimeIsUp, {to<Closing>()}),
+          on<Ended, Polled>({to<Fetching>("report"), to<Polling>("requeued")}),
+          on<Ended, Found>({to<Polling>("a duplicate"), to<Closing>("no duplicate")}),
+          moves<Ended>(kTimeIsUp, {to<Closing>()}),
 
-      on<Fetching, Fetched>({to<Finished>()}),
-      on<Fetching, UpdateRejected>({to<Closing>()}),
-      on<Fetching, Checkpointed>({to<Closing>()}),
-      on<Fetching, Unreachable>(),
-      on<Fetching, AuthRequired>(),
-      on<Fetching, TimerFired>(),
-      moves<Fetching>(kTimeIsUp, {to<Closing>()}),
+          on<Fetching, Fetched>({to<Finished>()}),
+          on<Fetching, UpdateRejected>({to<Closing>()}),
+          on<Fetching, Checkpointed>({to<Closing>()}),
+          moves<Fetching>(kTimeIsUp, {to<Closing>()}),
 
-      on<Closing, Completed>(),
-      on<Closing, Found>(),
-      on<Closing, Polled>({to<Fetching>("report")}),
-      on<Closing, Unreachable>(),
-      on<Closing, AuthRequired>(),
-      on<Closing, TimerFired>(),
-      moves<Closing>(kNextAction, {to<Idle>("failure recorded"), to<Finished>("fatal failure")}),
-      moves<Closing>(kTimeIsUp, {to<Finished>()}),
-  };
+          on<Closing, Completed>(),
+          on<Closing, Found>(),
+          on<Closing, Polled>({to<Fetching>("report")}),
+          moves<Closing>(kNextAction,
+                         {to<Idle>("failure recorded"), to<Finished>("fatal failure")}),
+          moves<Closing>(kTimeIsUp, {to<Finished>()}),
+      });
   return kRows;
 }
 
 Handler handler_of(const Phase& phase, const Event& event) {
-  using Handlers =
-      std::array<std::array<Handler, std::variant_size_v<Event>>, std::variant_size_v<Phase>>;
-  static const Handlers kHandlers = [] {
-    Handlers all{};
-    const auto place = [](const auto& names, std::string_view name) {
-      return static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
-    };
-    for (const Row& row : rows())
-      if (row.handler)
-        all[place(kPhases, row.transition.phase)][place(kEvents, row.transition.cause)] =
-            row.handler;
-    return all;
-  }();
-  return kHandlers[phase.index()][event.index()];
+  for (const Row& row : rows())
+    if (row.handler && row.phase == name_of(phase) && row.cause == name_of(event))
+      return row.handler;
+  return nullptr;
 }
 
 Step StepInProgress::run(const Event& event) {
@@ -730,7 +696,7 @@ std::string text_of(const FacilityMachine& machine) {
                           return machine.known.attempts.back().pushed ? "pushed" : "pushing";
                         },
                         [](const Submitting&) -> std::string { return "submitting"; },
-                        [](const Searching&) -> std::string { return "submission in doubt"; },
+                        [](const Searching&) -> std::string { return "submission unknown"; },
                         [](const Polling& polling) { return text_of(polling.watch.status); },
                         [](const Ended& ended) { return text_of(ended.watch.status); },
                         [](const Fetching&) -> std::string { return "fetching"; },
@@ -757,21 +723,58 @@ std::string describe(const FacilityMachine& machine) {
   const std::string text = text_of(machine);
   const std::string& error = machine.link.last_error;
   if (machine.link.auth_required)
-    return "PAUSED(auth), " + text + ": " + log::printable(error, 300);
-  return error.empty() ? text : text + ", tried again: " + log::printable(error, 300);
+    return std::string(kAuthPause) + ", " + text + ": " + log::printable(error, 300);
+  return error.empty() ? text : text + ", retrying: " + log::printable(error, 300);
 }
 
 const std::vector<Transition>& transitions() {
-  static const std::vector<Transition> kTransitions = [] {
-    std::vector<Transition> all;
-    for (const Row& row : rows()) all.push_back(row.transition);
-    return all;
-  }();
+  static const std::vector<Transition> kTransitions(rows().begin(), rows().end());
   return kTransitions;
 }
 
 std::string_view name_of(const Phase& phase) { return kPhases[phase.index()]; }
 std::string_view name_of(const Event& event) { return kEvents[event.index()]; }
 std::vector<std::string_view> phase_names() { return {kPhases.begin(), kPhases.end()}; }
+
+// --- Time -------------------------------------------------------------------------------------
+
+std::optional<Deadline> deadline(const FacilityPolicy& policy, const Now& now) {
+  if (policy.deadline.count() == 0 || !now.since_first_submission) return std::nullopt;
+  return Deadline{.left = Nanoseconds(policy.deadline) - *now.since_first_submission,
+                  .ends_attempts = policy.on_missing != config::OnMissing::kWait};
+}
+
+// A check for the report is one stat at the facility and costs its scheduler nothing. A delay of a
+// tenth of the time since the submission is short enough; near the expected end (the previous
+// round's duration), the delay is a quarter of the time left.
+Nanoseconds report_interval(const FacilityPolicy& policy, Nanoseconds watched,
+                            std::optional<Nanoseconds> running) {
+  const Nanoseconds most = std::min<Nanoseconds>(policy.poll_interval, seconds(30));
+  Nanoseconds interval = watched / 10;
+  if (running && policy.expected_training) {
+    const Nanoseconds left = Nanoseconds(*policy.expected_training) - *running;
+    const Nanoseconds distance = left < Nanoseconds(0) ? -left : left;
+    interval = std::min(interval, std::max<Nanoseconds>(distance / 4, seconds(1)));
+  }
+  return std::clamp<Nanoseconds>(interval, std::min<Nanoseconds>(most, milliseconds(200)), most);
+}
+
+// A wrong script fails soon after the submission; later, sites ask for at most one query per
+// poll interval; a job that has queued for an hour is queried five times less often.
+Nanoseconds query_interval(const FacilityPolicy& policy, Nanoseconds watched, bool pending) {
+  const Nanoseconds usual = policy.poll_interval;
+  if (pending && watched > minutes(60)) return 5 * usual;
+  return std::clamp<Nanoseconds>(watched / 2, std::min<Nanoseconds>(usual, seconds(2)), usual);
+}
+
+Nanoseconds backoff(std::string_view seed, int retry) {
+  constexpr Nanoseconds kFirst = seconds(5), kMost = minutes(15);
+  Nanoseconds wait = kFirst;
+  for (int i = 1; i < retry && wait < kMost; ++i) wait *= 2;
+  wait = std::min(wait, kMost);
+  const std::string hash = sha256_hex(std::string(seed) + "/" + std::to_string(retry));
+  const auto jitter = std::stoul(hash.substr(0, 4), nullptr, 16);  // of 65536
+  return wait - wait * static_cast<int64_t>(jitter) / (2 * 65536);
+}
 
 }  // namespace xffl::facility

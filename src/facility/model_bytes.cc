@@ -17,7 +17,7 @@ uint64_t bytes_of(const std::vector<checkpoint::TensorSpec>& tensors, job::Float
   return bytes;
 }
 
-// What a round trains: the adapter's tensors, or the model's.
+// The tensors that a round trains: the adapter's, or the model's.
 std::vector<checkpoint::TensorSpec> trained_tensors(const config::Experiment& experiment,
                                                     const checkpoint::ModelFolder& model,
                                                     const std::filesystem::path& folder) {

@@ -14,13 +14,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr double kMaxRatio = 0.8;  // of the whole model's bytes: less gained is not worth the work
+constexpr double kMaxRatio = 0.8;  // of the whole model's bytes: a smaller gain is not worth it
 constexpr int kMaxThreads = 16;
-// A link that is faster than this, for each core here that packs, takes a whole model sooner than
-// packing, sending and unpacking it takes (docs/benchmarks.md: at 70 MB/s and two cores, which
-// were both ends', it was even).
+// Above this rate per core that packs, sending a whole model is faster than packing, sending and
+// unpacking it (docs/benchmarks.md: the times were equal at 70 MB/s with two cores at both ends).
 constexpr double kFastBytesPerSecond = 50e6;
-constexpr int64_t kTellingBytes = 32 << 20;  // of fewer the round trips are seen, not the link
+constexpr int64_t kTellingBytes = 32 << 20;  // fewer bytes measure round trips, not the link
 constexpr int kRoundsBack = 32;
 
 std::optional<checkpoint::Manifest> make(const history::RunFolder& folder, int round,
@@ -81,7 +80,7 @@ std::optional<checkpoint::Manifest> PackedModels::of(const history::RunFolder& f
   const std::lock_guard lock(mutex_);
   if (round_ == round) return made_;
   made_.reset();
-  const auto go_without = [&](const std::exception& error) {
+  const auto send_whole = [&](const std::exception& error) {
     std::error_code none;
     fs::remove_all(folder.packed(round - 1), none);
     log::warning("global model could not be packed: it is sent whole",
@@ -91,9 +90,9 @@ std::optional<checkpoint::Manifest> PackedModels::of(const history::RunFolder& f
     made_ = make(folder, round, stop);
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kCancelled) throw;
-    go_without(error);
+    send_whole(error);
   } catch (const std::exception& error) {  // no memory, no thread
-    go_without(error);
+    send_whole(error);
   }
   round_ = round;
   return made_;

@@ -10,24 +10,35 @@
 namespace xffl::facility {
 namespace {
 
-// Sessions are made once and shared by rounds: one connection per host is kept.
-class Sessions {
+// Sessions and schedulers are made once and shared by rounds: one connection per host is kept,
+// processes that end after their round are reaped in the next one, and the features of a site's
+// Slurm are queried once.
+class Connections {
  public:
-  Sessions(std::filesystem::path project_folder, remote::Ask ask)
-      : project_folder_(std::move(project_folder)), ask_(std::move(ask)) {}
+  Connections(Clock& clock, std::filesystem::path project_folder, remote::Ask ask)
+      : clock_(clock), project_folder_(std::move(project_folder)), ask_(std::move(ask)) {}
 
   std::shared_ptr<remote::Session> commands(const config::Facility& facility) {
     const std::lock_guard lock(mutex_);
     auto& session = commands_[facility.name];
-    if (!session) session = make(facility, false);
+    if (!session) session = make(facility, ssh_settings(facility, project_folder_));
     return session;
   }
   std::shared_ptr<remote::Session> files(const config::Facility& facility) {
     if (facility.transfer.hosts.empty()) return commands(facility);
     const std::lock_guard lock(mutex_);
     auto& session = files_[facility.name];
-    if (!session) session = make(facility, true);
+    if (!session) session = make(facility, transfer_settings(facility, project_folder_));
     return session;
+  }
+  std::shared_ptr<submit::Scheduler> scheduler(const config::Facility& facility,
+                                               const std::shared_ptr<remote::Session>& session) {
+    const std::lock_guard lock(mutex_);
+    auto& [used_session, scheduler] = schedulers_[facility.name];
+    if (!scheduler || used_session != session)
+      scheduler = queue_manager(facility).make(facility.slurm, session, clock_);
+    used_session = session;
+    return scheduler;
   }
 
   void log_in(const config::Facility& facility, const remote::Ask& ask) {
@@ -36,45 +47,27 @@ class Sessions {
   }
 
  private:
-  std::shared_ptr<remote::Session> make(const config::Facility& facility, bool files) const {
+  std::shared_ptr<remote::Session> make(const config::Facility& facility,
+                                        const remote::SshSettings& settings) const {
     if (facility.access == config::AccessKind::kLocal) return remote::make_local_session();
-    return remote::make_ssh_session(files ? transfer_settings(facility, project_folder_)
-                                          : ssh_settings(facility, project_folder_),
-                                    limits_, ask_ ? asking_for(facility.name) : remote::Ask());
+    return remote::make_ssh_session(settings, limits_,
+                                    ask_ ? ask_for(facility.name) : remote::Ask());
   }
   // Facilities ask from their own threads.
-  remote::Ask asking_for(const FacilityName& facility) const {
+  remote::Ask ask_for(const FacilityName& facility) const {
     return [this, name = facility.str()](const std::string& prompt, bool echo) {
       const std::lock_guard lock(asking_);
       return ask_(name + ": " + prompt, echo);
     };
   }
 
+  Clock& clock_;
   const std::filesystem::path project_folder_;
   const remote::Ask ask_;
   const std::shared_ptr<remote::ConnectionLimits> limits_ = remote::make_connection_limits();
   std::mutex mutex_;
   mutable std::mutex asking_;
   std::map<FacilityName, std::shared_ptr<remote::Session>> commands_, files_;
-};
-
-// Shared by rounds, too: processes that end after their round are reaped in the next one, and what
-// a site's Slurm lacks is asked for once.
-class Schedulers {
- public:
-  std::shared_ptr<submit::Scheduler> get(const config::Facility& facility,
-                                         const std::shared_ptr<remote::Session>& session,
-                                         Clock& clock) {
-    const std::lock_guard lock(mutex_);
-    auto& [way, scheduler] = schedulers_[facility.name];
-    if (!scheduler || way != session)
-      scheduler = queue_manager(facility).make(facility.slurm, session, clock);
-    way = session;
-    return scheduler;
-  }
-
- private:
-  std::mutex mutex_;
   std::map<FacilityName,
            std::pair<std::shared_ptr<remote::Session>, std::shared_ptr<submit::Scheduler>>>
       schedulers_;
@@ -105,26 +98,21 @@ remote::SshSettings transfer_settings(const config::Facility& facility,
 }
 
 Services make_services(Clock& clock, const std::filesystem::path& project_folder, remote::Ask ask) {
-  const auto sessions = std::make_shared<Sessions>(project_folder, std::move(ask));
-  const auto schedulers = std::make_shared<Schedulers>();
+  const auto all = std::make_shared<Connections>(clock, project_folder, std::move(ask));
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe");
-  return Services{
-      .clock = clock,
-      .connect = [sessions](const config::Facility& f) { return sessions->commands(f); },
-      .connect_transfer = [sessions](const config::Facility& f) { return sessions->files(f); },
-      .scheduler =
-          [schedulers, &clock](const config::Facility& f,
-                               std::shared_ptr<remote::Session> session) {
-            return schedulers->get(f, session, clock);
-          },
-      .programs = {self, self.parent_path() / "xffl-train"},
-      .credential_expiry =
-          [project_folder](const config::Facility& f) -> std::optional<Clock::UtcTime> {
-        if (f.access != config::AccessKind::kSsh) return std::nullopt;
-        return remote::credential_expiry(ssh_settings(f, project_folder));
-      },
-      .log_in = [sessions](const config::Facility& f,
-                           const remote::Ask& person) { sessions->log_in(f, person); }};
+  return Services{.clock = clock,
+                  .connect = [all](const config::Facility& f) { return all->commands(f); },
+                  .connect_transfer = [all](const config::Facility& f) { return all->files(f); },
+                  .scheduler = [all](const config::Facility& f,
+                                     const auto& session) { return all->scheduler(f, session); },
+                  .programs = {self, self.parent_path() / "xffl-train"},
+                  .credential_expiry =
+                      [project_folder](const config::Facility& f) -> std::optional<Clock::UtcTime> {
+                    if (f.access != config::AccessKind::kSsh) return std::nullopt;
+                    return remote::credential_expiry(ssh_settings(f, project_folder));
+                  },
+                  .log_in = [all](const config::Facility& f,
+                                  const remote::Ask& answers) { all->log_in(f, answers); }};
 }
 
 }  // namespace xffl::facility

@@ -1,12 +1,19 @@
-// One facility in one round, as push, job and fetch see it: its plan, its connections, its paths.
+// One facility in one round: its plan, connections and paths (Site), and the actions there, which
+// push.cc, job.cc and fetch.cc implement. Used by one thread, the driver's.
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
+#include <string_view>
+#include <vector>
 
+#include "xffl/base/error.h"
+#include "xffl/base/log.h"
 #include "xffl/facility/context.h"
 #include "xffl/facility/machine.h"
 #include "xffl/plan/facility_layout.h"
@@ -14,7 +21,29 @@
 
 namespace xffl::facility {
 
-// Used by one thread, the driver's.
+/// A wrong answer of a facility (a vanished file, nonsense instead of SFTP, a missing command)
+/// becomes kRemote, as a lost link is: a retry may succeed, and the other facilities continue.
+template <class Body>
+auto at_the_facility(Body&& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kCorrupt && error.kind() != ErrorKind::kNotFound &&
+        error.kind() != ErrorKind::kUnsupported)
+      throw;
+    throw Error(ErrorKind::kRemote, error.what());
+  }
+}
+
+struct Tail {
+  std::string text;
+  bool is_whole = true;  // all of the file
+};
+/// The end of a file, at most `count` bytes; empty when there is no file.
+Tail last_bytes(remote::Session& session, const RemotePath& path, uint64_t count);
+/// The end of a file for users: printable, without secrets.
+std::string printable_tail(remote::Session& session, const RemotePath& path);
+
 class Site {
  public:
   Site(Context& context, const plan::RoundPlan& plan, const plan::FacilityPlan& facility);
@@ -26,14 +55,32 @@ class Site {
   std::filesystem::path archive() const {
     return context.folder.facility(plan.round, facility.facility);
   }
+  std::filesystem::path base_model() const { return context.folder.global(plan.round - 1); }
+  /// The model of the round's shapes: with LoRA that under the adapter.
+  std::filesystem::path full_model() const {
+    return plan.adapted_sha256.empty() ? base_model() : context.folder.adapted();
+  }
+  /// By the history.
   history::FacilityState state(int round) const {
     return context.history.facility(round, facility.facility);
+  }
+  StateOf states() const {
+    return [this](int round) { return state(round); };
+  }
+  log::Field name_field() const { return {"facility", facility.facility.str()}; }
+  /// The model of the round's open attempt was pushed as differences.
+  bool was_packed() const {
+    const history::FacilityState known = state(plan.round);
+    return known.current() != nullptr && known.current()->packed;
   }
   std::chrono::milliseconds settle_time() const { return scheduler->settle_time(); }
   /// Throws kCancelled on `stop`.
   void sleep(Nanoseconds duration, std::stop_token stop);
+  void show(const std::string& activity) {
+    context.live.show(plan.round, facility.facility, activity);
+  }
   /// Shows the transfer to or from `folder` in the status file, and counts the bytes that it gains.
-  transfer::OnProgress shown(const std::string& doing, const RemotePath& folder);
+  transfer::OnProgress progress(const std::string& activity, const RemotePath& folder);
 
   Context& context;
   const plan::RoundPlan& plan;
@@ -42,10 +89,126 @@ class Site {
   const std::shared_ptr<remote::Session> session;
   const std::shared_ptr<remote::Session> bulk;  // for models and updates
   const std::shared_ptr<submit::Scheduler> scheduler;
-  uint64_t gained_bytes = 0;  // of the action under way: beyond its earlier tries
+  uint64_t gained_bytes = 0;  // by the action under way, beyond its earlier tries
 
  private:
   std::map<std::string, uint64_t> in_place_;  // the most that a try found there, by its folder
+};
+
+// Brings the input of a job to the facility: the model and job.json.
+class ModelPush {
+ public:
+  explicit ModelPush(Site& site) : site_(site) {}
+
+  Event push(int attempt, std::stop_token stop);
+  /// Sends the model of a waiting job again when the site's purge has removed files from it.
+  void restore_purged_model(int attempt, std::stop_token stop);
+  /// The job's complaint about its input model; empty: it has none, or has to fail with it.
+  std::string input_model_problem(int attempt);
+  /// Warns, ahead of the attempt's submission, when the facility lacks space for the job's output.
+  /// A failed check is only logged.
+  void check_space(int attempt);
+
+ private:
+  /// The attempt's input model, as differences when `packs`; `spec` names the result. With
+  /// `compares` the files at the facility are compared with the model.
+  history::Pushed push_base(int attempt, job::JobSpec& spec, bool packs, bool compares,
+                            std::stop_token stop);
+  std::optional<history::Pushed> push_packed(int attempt, job::JobSpec& spec, std::stop_token stop);
+  std::string model_hashes(const job::JobSpec& spec) const;
+  std::vector<int> earlier_attempts_with(int attempt, std::string_view file);
+  struct Moved {
+    uint64_t bytes = 0;
+    double seconds = 0;
+  };
+  Moved push_model(const std::filesystem::path& model, const RemotePath& to, bool compares,
+                   std::stop_token stop);
+
+  Site& site_;
+  int space_checked_for_ = 0;                       // this attempt
+  std::optional<Clock::MonotonicTime> model_seen_;  // whole at the facility
+};
+
+// Submits, finds, queries and cancels the facility's job, and releases a kept allocation.
+class FacilityJob {
+ public:
+  explicit FacilityJob(Site& site) : site_(site) {}
+
+  /// Renders the script into the archive. Returns the event ahead of its submission.
+  history::SubmitIntended prepare_submission(int attempt);
+  JobId submit(int attempt, std::stop_token stop);
+  std::vector<JobId> find(int attempt, std::stop_token stop);
+  submit::JobStatus query(int attempt, const JobId& job, std::stop_token stop);
+  /// Returns when the job has ended, or is ending, by the scheduler. Throws kRemote when the job
+  /// still runs after some cancellations.
+  void cancel(int attempt, const JobId& job, std::stop_token stop);
+  /// Takes the attempt's claim.
+  void fence(int attempt);
+
+  /// The kept allocation that may take this attempt without the queue.
+  std::optional<submit::KeptAllocation> kept_allocation(int attempt) const;
+  /// Releases the kept allocation of this round's accepted attempt or of the round before. Best
+  /// effort: it expires by itself, so a failure is only logged.
+  void release_allocation();
+
+  /// The end of the job's output, for users.
+  std::string output_tail(int attempt);
+  /// Tells the observer of a new line of metrics. Best effort.
+  void show_progress(int attempt);
+
+ private:
+  std::string script(int attempt) const;
+  submit::JobRequest request(int attempt) const;
+  /// The job of an attempt, by the names that it may have.
+  submit::SubmittedJob submitted(int attempt, const JobId& job) const;
+
+  Site& site_;
+  std::string last_metrics_line_;
+};
+
+// Brings the facility's update here and verifies it; restores a stored update with damaged files.
+class UpdateFetch {
+ public:
+  explicit UpdateFetch(Site& site) : site_(site) {}
+
+  bool has_reported(int attempt);
+  Event fetch(int attempt, std::stop_token stop);
+  /// Fetches an accepted update again when its stored files are damaged. Returns the reason when
+  /// the facility has lost it, or was not reachable for `max_outage` or until `gives_up`, which is
+  /// called between two tries.
+  std::optional<std::string> restore(const history::Accepted& accepted,
+                                     std::chrono::seconds max_outage,
+                                     const std::function<bool()>& gives_up, std::stop_token stop);
+  /// The largest accepted L2 norm of an update's change; 0: any. Slow the first time.
+  double max_change() const;
+
+ private:
+  struct Report {
+    std::string text;
+    job::JobReport parsed;
+  };
+  // The expectations of an update, from files on this machine.
+  struct Expected {
+    int64_t max_positions = 0;
+    uint64_t max_bytes = 0;
+    double base_norm = 0, max_change = 0;  // 0: any
+    std::string update_sha256;             // empty: any
+  };
+  /// Reads the files here first: their damage is no fault of the facility.
+  Expected expected_update() const;
+  /// The report of this very attempt. Throws kRejected for another one.
+  Report read_report(int attempt, const Expected& expected);
+  /// Fetches the report, and the update that it names into the archive. Throws kRemote when the
+  /// report has vanished.
+  Report bring(int attempt, const Expected& expected, std::stop_token stop);
+  /// Returns the norm of the update's change over its model's; 0: not measured.
+  double check_change(const Expected& expected) const;
+  history::Accepted keep_accepted(int attempt, const Report& report) const;
+  /// The facility answers, has the run's folder, and no report in it.
+  bool has_lost(int attempt) const;
+  std::optional<std::string> archive_problem(const history::Accepted& accepted) const;
+
+  Site& site_;
 };
 
 }  // namespace xffl::facility

@@ -1,13 +1,13 @@
-// How it works: fields() names the fields of each event once. Three visitors go through them: one
-// writes the payload, one reads it, one lists the names. kKinds adds the kind's name, in the order
-// of the variant.
+// How it works: kKinds lists every kind once: its name, its struct in the order of the variant, and
+// the names and members of its fields in their order on disk. Writing, reading and listing go
+// through this table.
 #include "xffl/history/events.h"
 
 #include <algorithm>
 #include <array>
 #include <concepts>
 #include <filesystem>
-#include <type_traits>
+#include <tuple>
 #include <utility>
 
 #include "xffl/base/error.h"
@@ -15,93 +15,97 @@
 namespace xffl::history {
 namespace {
 
-template <class T, class E>
-concept Is = std::same_as<std::remove_const_t<T>, E>;
+// --- The table -------------------------------------------------------------------------------
 
-// A visitor has three kinds of fields:
-//   required   always written; absent: kCorrupt
-//   written    always written; absent, as in journals of earlier releases: the default
-//   if_set     written unless it is the default
+enum class Rule {
+  kRequired,  // always written; absent: kCorrupt
+  kWritten,   // always written; absent, as in journals of earlier releases: the default
+  kIfSet,     // written unless it is the default
+};
+template <Rule kRule, class Struct, class Value>
+struct Field {
+  std::string_view key;
+  Value Struct::*member;
+};
+template <class Struct, class Value>
+constexpr Field<Rule::kRequired, Struct, Value> required(std::string_view key,
+                                                         Value Struct::*member) {
+  return {key, member};
+}
+template <class Struct, class Value>
+constexpr Field<Rule::kWritten, Struct, Value> written(std::string_view key,
+                                                       Value Struct::*member) {
+  return {key, member};
+}
+template <class Struct, class Value>
+constexpr Field<Rule::kIfSet, Struct, Value> if_set(std::string_view key, Value Struct::*member) {
+  return {key, member};
+}
 
-void fields(auto& v, Is<RunCreated> auto& e) {
-  v.required("run", e.run);
-  v.required("project", e.project);
-  v.required("secret", e.secret);
-  v.required("config_sha256", e.config_sha256);
+template <class E, class... Fields>
+struct Kind {
+  using EventType = E;
+  std::string_view name;
+  std::tuple<Fields...> fields;
+};
+template <class E, class... Fields>
+constexpr Kind<E, Fields...> kind(std::string_view name, Fields... fields) {
+  return {name, {fields...}};
 }
-void fields(auto& v, Is<RunPlaced> auto& e) {
-  v.required("host", e.location.host);
-  v.required("folder", e.location.folder);
-  v.required("device", e.location.device);
-  v.required("inode", e.location.inode);
-  v.required("born_ns", e.location.born_ns);
-  v.written("adopted", e.adopted);
-}
-void fields(auto& v, Is<ConfigChanged> auto& e) { v.required("config_sha256", e.config_sha256); }
-void fields(auto& v, Is<ModelImported> auto& e) {
-  v.required("model_sha256", e.model_sha256);
-  v.required("master_sha256", e.master_sha256);
-  v.if_set("adapted_sha256", e.adapted_sha256);
-}
-void fields(auto&, Is<RunResumed> auto&) {}
-void fields(auto& v, Is<RunStopped> auto& e) {
-  v.required("kind", e.kind);
-  v.required("reason", e.reason);
-}
-void fields(auto& v, Is<RunCompleted> auto& e) { v.written("model_sha256", e.model_sha256); }
-void fields(auto&, Is<RunCancelled> auto&) {}
 
-void fields(auto& v, Is<FacilityPaused> auto& e) { v.required("reason", e.reason); }
-void fields(auto&, Is<FacilityResumed> auto&) {}
-
-void fields(auto& v, Is<RoundPlanned> auto& e) {
-  v.written("base_sha256", e.base_sha256);
-  v.written("plan_sha256", e.plan_sha256);
-  v.required("facilities", e.facilities);
-  v.if_set("evaluates", e.evaluates);
-}
-void fields(auto& v, Is<ParticipantsFrozen> auto& e) {
-  v.required("facilities", e.facilities);
-  v.written("updates", e.updates);
-  v.written("weights", e.weights);
-}
-void fields(auto& v, Is<Aggregated> auto& e) {
-  v.required("model_sha256", e.model_sha256);
-  v.required("master_sha256", e.master_sha256);
-}
-void fields(auto& v, Is<Published> auto& e) { v.written("model_sha256", e.model_sha256); }
-
-void fields(auto& v, Is<FacilityMissing> auto& e) { v.required("reason", e.reason); }
-
-void fields(auto& v, Is<AttemptOpened> auto& e) { v.written("nonce", e.nonce); }
-void fields(auto& v, Is<Pushed> auto& e) {
-  v.written("moved_bytes", e.moved_bytes);
-  v.if_set("seconds", e.seconds);
-  v.if_set("whole_bytes", e.whole_bytes);
-}
-void fields(auto& v, Is<SubmitIntended> auto& e) {
-  v.written("job_name", e.job_name);
-  v.written("script_sha256", e.script_sha256);
-}
-void fields(auto& v, Is<Submitted> auto& e) {
-  v.required("job_id", e.job_id);
-  v.written("adopted", e.adopted);
-  v.if_set("twins", e.twins);
-}
-void fields(auto& v, Is<AttemptFailed> auto& e) {
-  v.required("reason", e.reason);
-  v.if_set("charged", e.charged);
-  v.if_set("steps", e.steps);
-  v.if_set("output", e.output);
-}
-void fields(auto&, Is<CancelIntended> auto&) {}
-void fields(auto&, Is<CancelConfirmed> auto&) {}
-void fields(auto& v, Is<UpdateAccepted> auto& e) {
-  v.required("update_sha256", e.update_sha256);
-  v.required("report", e.report);
-  v.if_set("change", e.change);
-}
-void fields(auto& v, Is<UpdateLost> auto& e) { v.required("reason", e.reason); }
+constexpr std::tuple kKinds{
+    kind<RunCreated>("run_created", required("run", &RunCreated::run),
+                     required("project", &RunCreated::project),
+                     required("secret", &RunCreated::secret),
+                     required("config_sha256", &RunCreated::config_sha256)),
+    kind<RunPlaced>("run_placed", required("host", &RunPlaced::host),
+                    required("folder", &RunPlaced::folder), required("device", &RunPlaced::device),
+                    required("inode", &RunPlaced::inode), required("born_ns", &RunPlaced::born_ns),
+                    written("adopted", &RunPlaced::adopted)),
+    kind<ConfigChanged>("config_changed", required("config_sha256", &ConfigChanged::config_sha256)),
+    kind<ModelImported>("model_imported", required("model_sha256", &ModelImported::model_sha256),
+                        required("master_sha256", &ModelImported::master_sha256),
+                        if_set("adapted_sha256", &ModelImported::adapted_sha256)),
+    kind<RunResumed>("run_resumed"),
+    kind<RunStopped>("run_stopped", required("kind", &RunStopped::kind),
+                     required("reason", &RunStopped::reason)),
+    kind<RunCompleted>("run_completed", written("model_sha256", &RunCompleted::model_sha256)),
+    kind<RunCancelled>("run_cancelled"),
+    kind<FacilityPaused>("facility_paused", required("reason", &FacilityPaused::reason)),
+    kind<FacilityResumed>("facility_resumed"),
+    kind<RoundPlanned>("round_planned", written("base_sha256", &RoundPlanned::base_sha256),
+                       written("plan_sha256", &RoundPlanned::plan_sha256),
+                       required("facilities", &RoundPlanned::facilities),
+                       if_set("evaluates", &RoundPlanned::evaluates)),
+    kind<ParticipantsFrozen>("participants_frozen",
+                             required("facilities", &ParticipantsFrozen::facilities),
+                             written("updates", &ParticipantsFrozen::updates),
+                             written("weights", &ParticipantsFrozen::weights)),
+    kind<Aggregated>("aggregated", required("model_sha256", &Aggregated::model_sha256),
+                     required("master_sha256", &Aggregated::master_sha256)),
+    kind<Published>("published", written("model_sha256", &Published::model_sha256)),
+    kind<FacilityMissing>("facility_missing", required("reason", &FacilityMissing::reason)),
+    kind<AttemptOpened>("attempt_opened", written("nonce", &AttemptOpened::nonce)),
+    kind<Pushed>("pushed", written("moved_bytes", &Pushed::moved_bytes),
+                 if_set("seconds", &Pushed::seconds), if_set("whole_bytes", &Pushed::whole_bytes)),
+    kind<SubmitIntended>("submit_intended", written("job_name", &SubmitIntended::job_name),
+                         written("script_sha256", &SubmitIntended::script_sha256)),
+    kind<Submitted>("submitted", required("job_id", &Submitted::job_id),
+                    written("adopted", &Submitted::adopted),
+                    if_set("twins", &Submitted::duplicates)),
+    kind<AttemptFailed>("attempt_failed", required("reason", &AttemptFailed::reason),
+                        if_set("charged", &AttemptFailed::counts_as_attempt),
+                        if_set("steps", &AttemptFailed::steps),
+                        if_set("output", &AttemptFailed::output)),
+    kind<CancelIntended>("cancel_intended"),
+    kind<CancelConfirmed>("cancel_confirmed"),
+    kind<UpdateAccepted>(
+        "update_accepted", required("update_sha256", &UpdateAccepted::update_sha256),
+        required("report", &UpdateAccepted::report), if_set("change", &UpdateAccepted::change)),
+    kind<UpdateLost>("update_lost", required("reason", &UpdateLost::reason)),
+};
+constexpr size_t kNumKinds = std::tuple_size_v<decltype(kKinds)>;
+static_assert(kNumKinds == std::variant_size_v<Event>, "kKinds has one entry per struct of Event");
 
 // --- Values ----------------------------------------------------------------------------------
 
@@ -136,13 +140,16 @@ void read(JsonObject& json, std::string_view key, std::filesystem::path& value) 
   value = json.string(key);
 }
 template <class Tag>
-void read(JsonObject& json, std::string_view key, Name<Tag>& value) {
+Name<Tag> checked_name(JsonObject& json, std::string_view key, std::string text) {
   try {
-    value = Name<Tag>(json.string(key));
+    return Name<Tag>(std::move(text));
   } catch (const Error& error) {
-    if (error.kind() == ErrorKind::kCorrupt) throw;
-    json.fail(key, std::string("is no such name: ") + error.what());
+    json.fail(key, std::string("is no valid name: ") + error.what());
   }
+}
+template <class Tag>
+void read(JsonObject& json, std::string_view key, Name<Tag>& value) {
+  value = checked_name<Tag>(json, key, json.string(key));
 }
 template <class T>
 void read(JsonObject& json, std::string_view key, std::optional<T>& value) {
@@ -153,12 +160,8 @@ void read(JsonObject& json, std::string_view key, std::vector<std::string>& valu
 }
 template <class Tag>
 void read(JsonObject& json, std::string_view key, std::vector<Name<Tag>>& values) {
-  try {
-    for (std::string& text : json.strings(key)) values.emplace_back(std::move(text));
-  } catch (const Error& error) {
-    if (error.kind() == ErrorKind::kCorrupt) throw;
-    json.fail(key, std::string("holds no such name: ") + error.what());
-  }
+  for (std::string& text : json.strings(key))
+    values.push_back(checked_name<Tag>(json, key, std::move(text)));
 }
 void read(JsonObject& json, std::string_view key, std::vector<double>& values) {
   const Json& list = json.at(key);
@@ -172,149 +175,73 @@ void read(JsonObject& json, std::string_view key, job::JobReport& value) {
   value = job::parse_job_report(json.at(key).dump(), "journal");
 }
 
-// --- Visitors --------------------------------------------------------------------------------
+// --- Writing and reading -----------------------------------------------------------------------
 
-class Writer {
- public:
-  template <class T>
-  void required(std::string_view key, const T& value) {
-    json_[std::string(key)] = to_json(value);
-  }
-  template <class T>
-  void written(std::string_view key, const T& value) {
-    required(key, value);
-  }
-  template <class T>
-  void if_set(std::string_view key, const T& value) {
-    if (value != T()) required(key, value);
-  }
-  Json take() { return std::move(json_); }
+template <Rule kRule, class Struct, class Value>
+void write_field(Json& json, const Field<kRule, Struct, Value>& field, const auto& event) {
+  const Value& value = event.*field.member;
+  if constexpr (kRule == Rule::kIfSet)
+    if (value == Value()) return;
+  json[std::string(field.key)] = to_json(value);
+}
 
- private:
-  Json json_ = Json::object();
-};
+template <Rule kRule, class Struct, class Value>
+void read_field(JsonObject& json, const Field<kRule, Struct, Value>& field, auto& event) {
+  if (kRule == Rule::kRequired || json.has(field.key)) read(json, field.key, event.*field.member);
+}
 
-class Reader {
- public:
-  explicit Reader(JsonObject& json) : json_(json) {}
-  template <class T>
-  void required(std::string_view key, T& value) {
-    read(json_, key, value);
-  }
-  template <class T>
-  void written(std::string_view key, T& value) {
-    if (json_.has(key)) read(json_, key, value);
-  }
-  template <class T>
-  void if_set(std::string_view key, T& value) {
-    written(key, value);
-  }
-
- private:
-  JsonObject& json_;
-};
-
-class Lister {
- public:
-  template <class T>
-  void required(std::string_view key, const T&) {
-    names.push_back(key);
-  }
-  template <class T>
-  void written(std::string_view key, const T&) {
-    names.push_back(key);
-  }
-  template <class T>
-  void if_set(std::string_view key, const T&) {
-    names.push_back(key);
-  }
-  std::vector<std::string_view> names;
-};
-
-// --- Kinds -----------------------------------------------------------------------------------
-
-struct Kind {
+// The table's entry of a kind, without its type.
+struct Entry {
   std::string_view name;
-  size_t index;  // of the struct in Event
-  Event (*read)(JsonObject& payload);
   Json (*write)(const Event& event);
+  Event (*read)(JsonObject& payload);
   std::vector<std::string_view> (*fields)();
 };
 
-template <class E, size_t kIndex = 0>
-constexpr size_t index_of() {
-  if constexpr (std::same_as<E, std::variant_alternative_t<kIndex, Event>>)
-    return kIndex;
-  else
-    return index_of<E, kIndex + 1>();
+template <size_t kIndex>
+constexpr Entry entry() {
+  using E = typename std::tuple_element_t<kIndex, decltype(kKinds)>::EventType;
+  static_assert(std::same_as<E, std::variant_alternative_t<kIndex, Event>>,
+                "kKinds has the order of Event");
+  constexpr const auto& kFields = std::get<kIndex>(kKinds).fields;
+  return {
+      .name = std::get<kIndex>(kKinds).name,
+      .write =
+          [](const Event& event) {
+            Json json = Json::object();
+            std::apply(
+                [&](const auto&... field) {
+                  (write_field(json, field, std::get<kIndex>(event)), ...);
+                },
+                kFields);
+            return json;
+          },
+      .read =
+          [](JsonObject& payload) {
+            E event;
+            std::apply([&](const auto&... field) { (read_field(payload, field, event), ...); },
+                       kFields);
+            return Event(std::move(event));
+          },
+      .fields =
+          [] {
+            return std::apply(
+                [](const auto&... field) { return std::vector<std::string_view>{field.key...}; },
+                kFields);
+          }};
 }
 
-template <class E>
-constexpr Kind kind(std::string_view name) {
-  return {.name = name,
-          .index = index_of<E>(),
-          .read =
-              [](JsonObject& payload) {
-                E event;
-                Reader reader(payload);
-                history::fields(reader, event);
-                return Event(std::move(event));
-              },
-          .write =
-              [](const Event& event) {
-                Writer writer;
-                history::fields(writer, std::get<E>(event));
-                return writer.take();
-              },
-          .fields =
-              [] {
-                Lister lister;
-                const E event;
-                history::fields(lister, event);
-                return lister.names;
-              }};
+constexpr auto kEntries = []<size_t... kIndex>(std::index_sequence<kIndex...>) {
+  return std::array{entry<kIndex>()...};
 }
-
-constexpr std::array kKinds = {
-    kind<RunCreated>("run_created"),
-    kind<RunPlaced>("run_placed"),
-    kind<ConfigChanged>("config_changed"),
-    kind<ModelImported>("model_imported"),
-    kind<RunResumed>("run_resumed"),
-    kind<RunStopped>("run_stopped"),
-    kind<RunCompleted>("run_completed"),
-    kind<RunCancelled>("run_cancelled"),
-    kind<FacilityPaused>("facility_paused"),
-    kind<FacilityResumed>("facility_resumed"),
-    kind<RoundPlanned>("round_planned"),
-    kind<ParticipantsFrozen>("participants_frozen"),
-    kind<Aggregated>("aggregated"),
-    kind<Published>("published"),
-    kind<FacilityMissing>("facility_missing"),
-    kind<AttemptOpened>("attempt_opened"),
-    kind<Pushed>("pushed"),
-    kind<SubmitIntended>("submit_intended"),
-    kind<Submitted>("submitted"),
-    kind<AttemptFailed>("attempt_failed"),
-    kind<CancelIntended>("cancel_intended"),
-    kind<CancelConfirmed>("cancel_confirmed"),
-    kind<UpdateAccepted>("update_accepted"),
-    kind<UpdateLost>("update_lost"),
-};
-
-constexpr bool in_order_of_the_variant() {
-  for (size_t i = 0; i < kKinds.size(); ++i)
-    if (kKinds[i].index != i) return false;
-  return kKinds.size() == std::variant_size_v<Event>;
-}
-static_assert(in_order_of_the_variant(), "kKinds has one line per struct of Event, in its order");
+(std::make_index_sequence<kNumKinds>());
 
 }  // namespace
 
-std::string_view kind_of(const Event& event) { return kKinds[event.index()].name; }
+std::string_view kind_of(const Event& event) { return kEntries[event.index()].name; }
 
 StoredEvent encode(const EventScope& scope, const Event& event) {
-  const Kind& kind = kKinds[event.index()];
+  const Entry& kind = kEntries[event.index()];
   return {.seq = 0,
           .time_utc = {},
           .kind = std::string(kind.name),
@@ -325,9 +252,9 @@ StoredEvent encode(const EventScope& scope, const Event& event) {
 }
 
 RecordedEvent decode(const StoredEvent& stored) {
-  const auto kind = std::find_if(kKinds.begin(), kKinds.end(),
-                                 [&](const Kind& each) { return each.name == stored.kind; });
-  if (kind == kKinds.end())
+  const auto kind = std::find_if(kEntries.begin(), kEntries.end(),
+                                 [&](const Entry& each) { return each.name == stored.kind; });
+  if (kind == kEntries.end())
     throw Error(ErrorKind::kCorrupt, "event " + std::to_string(stored.seq) +
                                          " has the unknown kind '" + stored.kind +
                                          "': was the journal written by a newer xffl?");
@@ -346,7 +273,7 @@ RecordedEvent decode(const StoredEvent& stored) {
 
 std::vector<EventFields> event_fields() {
   std::vector<EventFields> all;
-  for (const Kind& kind : kKinds) all.push_back({kind.name, kind.fields()});
+  for (const Entry& kind : kEntries) all.push_back({kind.name, kind.fields()});
   return all;
 }
 

@@ -1,13 +1,16 @@
-#include "mirror.h"
+// How it works: the mirror follows the database, and repair() makes a new database beside the
+// damaged one, whole, and renames it.
 
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <fstream>
 #include <span>
 
-#include "chain.h"
+#include "store_parts.h"
+#include "xffl/base/clock.h"
 #include "xffl/base/error.h"
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
@@ -19,7 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxLineBytes = 32u << 20;  // a payload's 8 MiB, escaped
 
-// The payload is a string, so that it comes back byte for byte.
+// The payload is a string: reading it gives the same bytes.
 std::string line_of(const StoredEvent& event, const std::string& chain) {
   const Json line = {{"seq", event.seq},           {"time", event.time_utc},
                      {"kind", event.kind},         {"round", event.round},
@@ -49,12 +52,11 @@ std::string chain_of(const std::vector<StoredEvent>& events, size_t count) {
   return chain;
 }
 
-}  // namespace
-
 fs::path mirror_path(const fs::path& journal) {
   return fs::path(journal).replace_extension(".jsonl");
 }
 
+// Up to the first line that is damaged or does not fit its chain; empty without a mirror.
 VerifiedEvents read_mirror(const fs::path& mirror) {
   VerifiedEvents result;
   result.chain = genesis_chain();
@@ -66,10 +68,40 @@ VerifiedEvents read_mirror(const fs::path& mirror) {
       result.chain = chain;
       result.events.push_back(std::move(event));
     } catch (const Error&) {
-      break;  // a torn last line, or damage: what is before it stands
+      break;  // a torn last line, or damage: the lines before it are valid
     }
   return result;
 }
+
+// The number of events of an undamaged database, else -1.
+int64_t whole_events(const fs::path& path) {
+  try {
+    Database database(path);
+    if (!check_schema(database)) return 0;
+    check_structure(database);
+    return static_cast<int64_t>(read_verified(database).events.size());
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kCorrupt && error.kind() != ErrorKind::kNotFound) throw;
+    return -1;
+  }
+}
+
+void write_database(const fs::path& path, const VerifiedEvents& content) {
+  fs::remove(path);
+  { const UniqueFd fd = open_file(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600); }
+  Database database(path);
+  database.exec("PRAGMA synchronous = FULL");
+  create_or_check_schema(database);
+  database.exec("BEGIN IMMEDIATE");
+  std::string chain = genesis_chain();
+  for (const StoredEvent& event : content.events) {
+    chain = next_chain(chain, event);
+    insert(database, event, chain);
+  }
+  database.exec("COMMIT");
+}
+
+}  // namespace
 
 Mirror::Mirror(const fs::path& journal, const VerifiedEvents& truth) : path_(mirror_path(journal)) {
   const VerifiedEvents known = read_mirror(path_);
@@ -111,6 +143,28 @@ void Mirror::append(const VerifiedEvents& before, const StoredEvent& event,
     if (!had_failed)
       log::warning("the journal's mirror ends here for now", {{"problem", error.what()}});
   }
+}
+
+Repaired repair(const fs::path& path) {
+  const WriterLock lock(path);
+  const fs::path mirror = mirror_path(path);
+  const VerifiedEvents content = read_mirror(mirror);
+  const auto events = static_cast<int64_t>(content.events.size());
+  if (whole_events(path) >= events && fs::exists(path)) return {events, {}};
+  if (content.events.empty())
+    throw Error(ErrorKind::kNotFound, "the journal " + path.string() + " is damaged, and " +
+                                          mirror.string() + " holds nothing to make it from");
+  const fs::path made = path.string() + ".repaired";
+  write_database(made, content);
+  std::string stamp = format_utc(SystemClock().utc());
+  std::erase_if(stamp, [](char c) { return c == ':' || c == '-'; });
+  const fs::path aside = path.string() + ".damaged-" + stamp;
+  // The new database must not use the damaged one's log.
+  for (const char* part : {"-wal", "-shm", "-journal", ""})
+    if (fs::exists(path.string() + part))
+      rename_durable(path.string() + part, aside.string() + part);
+  rename_durable(made, path);
+  return {events, aside};
 }
 
 }  // namespace xffl::history

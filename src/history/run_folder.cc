@@ -1,8 +1,14 @@
 #include "xffl/history/run_folder.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <system_error>
 
 #include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/json.h"
+#include "xffl/base/log.h"
+#include "xffl/base/sha256.h"
 
 namespace xffl::history {
 
@@ -14,6 +20,22 @@ std::string format_number(const char* format, int number) {
   char text[32];
   std::snprintf(text, sizeof text, format, number);
   return text;
+}
+
+constexpr std::string_view kNames[] = {"cancel", "pause", "resume"};
+
+Request parse(const std::string& text, const std::string& origin) {
+  const Json json = parse_json(text, origin);
+  JsonObject object(json, origin);
+  const std::string name = object.string("request");
+  const auto found = std::find(std::begin(kNames), std::end(kNames), name);
+  if (found == std::end(kNames)) object.fail("request", "is not a request");
+  Request request;
+  request.kind = static_cast<Request::Kind>(found - std::begin(kNames));
+  for (const std::string& facility : object.strings("facilities"))
+    request.facilities.emplace_back(facility);
+  request.reason = object.string("reason");
+  return request;
 }
 
 }  // namespace
@@ -37,6 +59,79 @@ std::optional<RunName> latest_run(const fs::path& runs) {
 RunName next_run(const fs::path& runs) {
   const auto latest = latest_run(runs);
   return RunName(format_number("%04d", latest ? std::stoi(latest->str()) + 1 : 1));
+}
+
+std::string leave_request(const RunFolder& folder, const Request& request) {
+  Json names = Json::array();
+  for (const FacilityName& name : request.facilities) names.push_back(name.str());
+  const Json json = {{"request", kNames[static_cast<size_t>(request.kind)]},
+                     {"facilities", names},
+                     {"reason", request.reason}};
+  make_dirs(folder.requests());
+  const std::string name = format_utc(SystemClock().utc()) + "-" + random_hex(4) + ".json";
+  write_file_atomic(folder.requests() / name, json.dump() + "\n");
+  return name;
+}
+
+std::vector<std::pair<std::string, Request>> pending_requests(const RunFolder& folder) {
+  std::vector<std::string> names;
+  std::error_code problem;
+  for (fs::directory_iterator entry(folder.requests(), problem), end; !problem && entry != end;
+       entry.increment(problem))
+    if (entry->path().extension() == ".json") names.push_back(entry->path().filename().string());
+  if (problem && problem != std::errc::no_such_file_or_directory)
+    throw system_error("list " + folder.requests().string(), problem.value());
+  std::sort(names.begin(), names.end());
+  std::vector<std::pair<std::string, Request>> requests;
+  for (const std::string& name : names) try {
+      requests.emplace_back(name, parse(read_file(folder.requests() / name, 1 << 16), name));
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::kNotFound) continue;  // removed meanwhile
+      if (error.kind() == ErrorKind::kIo) throw;           // it may be valid: retry
+      log::warning("an invalid request is removed", {{"file", name}, {"problem", error.what()}});
+      remove_request(folder, name);
+    }
+  return requests;
+}
+
+void remove_request(const RunFolder& folder, const std::string& name) {
+  std::error_code none;
+  fs::remove(folder.requests() / name, none);
+}
+
+StatusFile::~StatusFile() {
+  std::error_code none;
+  std::filesystem::remove(path_, none);
+}
+
+void StatusFile::show(int round, const FacilityName& facility, const std::string& activity) {
+  const std::lock_guard lock(mutex_);
+  FacilityActivity& entry = facilities_[facility];
+  if (entry.round == round && entry.activity == activity) return;
+  entry = {round, activity, format_utc(clock_.utc())};
+  Json json;
+  for (const auto& [name, live] : facilities_)
+    json[name.str()] = {{"round", live.round}, {"doing", live.activity}, {"since", live.since_utc}};
+  try {
+    write_file_atomic(path_, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  } catch (const Error& error) {
+    log::debug("live.json was not written", {{"problem", error.what()}});
+  }
+}
+
+Activities read_activities(const std::filesystem::path& path) {
+  Activities live;
+  try {
+    const Json json = parse_json(read_file(path, 1 << 20), path.string());
+    for (const auto& [name, entry] : json.items()) {
+      JsonObject object(entry, name);
+      live[FacilityName(name)] = {static_cast<int>(object.integer("round")), object.string("doing"),
+                                  object.string("since")};
+    }
+  } catch (const Error&) {
+    return {};
+  }
+  return live;
 }
 
 }  // namespace xffl::history

@@ -1,30 +1,277 @@
+// How it works: two projections, one of a facility's part of a round and one of the rest, have a
+// take() for each of their events. take() rejects an event that cannot follow from the state: the
+// journal is damaged, or its writer has a bug.
 #include "xffl/history/run_history.h"
 
+#include <concepts>
+#include <utility>
+
+#include "xffl/base/error.h"
+
 namespace xffl::history {
+namespace {
+
+[[noreturn]] void reject(const std::string& where, const std::string& why) {
+  throw Error(ErrorKind::kCorrupt, where + " cannot have happened: " + why);
+}
+
+class FacilityProjection {
+ public:
+  FacilityProjection(FacilityState& facility, int attempt, const std::string& where)
+      : facility_(facility), number_(attempt), where_(where) {}
+
+  void take(const AttemptOpened& opened) {
+    const Attempt* last = facility_.current();
+    if (facility_.accepted || (last != nullptr && !last->failure))
+      reject(where_, "another attempt was open");
+    if (number_ != (last == nullptr ? 1 : last->number + 1))
+      reject(where_, "attempt " + std::to_string(number_) + " was not the next");
+    facility_.attempts.push_back(Attempt{.number = number_, .nonce = opened.nonce});
+  }
+  void take(const Pushed& pushed) {
+    Attempt& attempt = last_attempt();
+    attempt.pushed = true;
+    attempt.packed = pushed.whole_bytes > 0;
+    attempt.moved_bytes = pushed.moved_bytes;
+    attempt.push_seconds = pushed.seconds.value_or(0);
+  }
+  void take(const SubmitIntended&) { last_attempt().submit_intended = true; }
+  void take(const Submitted& submitted) {
+    Attempt& attempt = open_attempt();
+    if (!attempt.submit_intended) reject(where_, "no submission was intended");
+    attempt.job_id = submitted.job_id.str();
+    if (!submitted.duplicates.empty()) attempt.duplicates = submitted.duplicates;
+  }
+  void take(const AttemptFailed& failed) {
+    Attempt& attempt = last_attempt();
+    attempt.failure = failed.reason;
+    attempt.counts_as_attempt = failed.counts_as_attempt.value_or(true);
+    attempt.steps = failed.steps.value_or(0);
+  }
+  void take(const CancelIntended&) { last_attempt().cancel_intended = true; }
+  void take(const CancelConfirmed&) { last_attempt().cancel_intended = false; }
+  void take(const UpdateAccepted& update) {
+    const Attempt& attempt = open_attempt();
+    if (!attempt.nonce.empty() && update.report.key.nonce != attempt.nonce)
+      reject(where_, "its report answers another attempt than the one that was opened");
+    facility_.accepted = Accepted{.facility = FacilityName(update.report.key.facility),
+                                  .attempt = number_,
+                                  .update_sha256 = update.update_sha256,
+                                  .report = update.report};
+  }
+  void take(const FacilityMissing& missing) { facility_.missing = missing.reason; }
+
+ private:
+  /// The newest attempt, which must be the event's; it may have failed.
+  Attempt& last_attempt() {
+    if (facility_.attempts.empty() || facility_.attempts.back().number != number_)
+      throw Error(ErrorKind::kCorrupt, where_ + " names attempt " + std::to_string(number_) +
+                                           ", which is not the open one");
+    return facility_.attempts.back();
+  }
+  Attempt& open_attempt() {
+    Attempt& attempt = last_attempt();
+    if (attempt.failure || facility_.accepted) reject(where_, "the attempt was over");
+    return attempt;
+  }
+
+  FacilityState& facility_;
+  int number_;
+  const std::string& where_;
+};
+
+class RunProjection {
+ public:
+  RunProjection(RunState& run_state, const RecordedEvent& recorded, const std::string& where)
+      : run_state_(run_state), recorded_(recorded), where_(where) {}
+
+  void take(const RunCreated& created) {
+    if (run_state_.identity) reject(where_, "the run had been created");
+    run_state_.identity = plan::RunIdentity{created.run, created.secret};
+    run_state_.project = created.project;
+    run_state_.config_sha256 = created.config_sha256;
+  }
+  void take(const RunPlaced& placed) { run_state_.location = placed; }
+  void take(const ConfigChanged& changed) { run_state_.config_sha256 = changed.config_sha256; }
+  void take(const ModelImported& imported) {
+    run_state_.initial_sha256 = imported.model_sha256;
+    run_state_.initial_master_sha256 = imported.master_sha256;
+    run_state_.adapted_sha256 = imported.adapted_sha256;
+  }
+  void take(const RunResumed&) {
+    run_state_.stopped.reset();
+    for (auto& [number, round] : run_state_.rounds)
+      if (!round.published && round.participants.empty()) resume(round);
+  }
+  void take(const RunStopped& stopped) {
+    run_state_.stopped = Stopped{recorded_.time_utc, stopped.kind, stopped.reason};
+  }
+  void take(const RunCompleted& completed) {
+    require_same_model("the last published model", completed.model_sha256,
+                       run_state_.done().model_sha256);
+    run_state_.stopped.reset();
+    run_state_.completed = true;
+  }
+  void take(const RunCancelled&) {
+    run_state_.stopped.reset();
+    run_state_.cancelled = true;
+  }
+  void take(const FacilityPaused& paused) { run_state_.paused[facility_name()] = paused.reason; }
+  void take(const FacilityResumed&) { run_state_.paused.erase(facility_name()); }
+  void take(const RoundPlanned& planned) {
+    require_same_model("the last published model", planned.base_sha256,
+                       run_state_.done().model_sha256);
+    round().planned = true;
+    round().evaluates = planned.evaluates;
+    for (const FacilityName& name : planned.facilities) round().facilities[name];
+  }
+  void take(const ParticipantsFrozen& frozen) {
+    const size_t count = frozen.facilities.size();
+    const auto fits = [&](const auto& list) { return list.empty() || list.size() == count; };
+    if (!fits(frozen.updates) || !fits(frozen.weights))
+      reject(where_, "its lists differ in length");
+    std::vector<Participant>& participants = round().participants;
+    participants.clear();
+    for (size_t i = 0; i < count; ++i) {
+      participants.push_back({.facility = frozen.facilities[i], .update_sha256 = {}, .weight = {}});
+      if (!frozen.updates.empty()) participants[i].update_sha256 = frozen.updates[i];
+      if (!frozen.weights.empty()) participants[i].weight = frozen.weights[i];
+    }
+  }
+  void take(const Aggregated& aggregated) {
+    round().model_sha256 = aggregated.model_sha256;
+    round().master_sha256 = aggregated.master_sha256;
+  }
+  void take(const Published& published) {
+    if (round().model_sha256.empty()) reject(where_, "the round was not aggregated");
+    require_same_model("the round's model", published.model_sha256, round().model_sha256);
+    if (recorded_.scope.round != run_state_.done().rounds_published + 1)
+      reject(where_, "round " + std::to_string(recorded_.scope.round) + " was not the next");
+    round().published = true;
+  }
+  void take(const UpdateLost& lost) {
+    FacilityState& facility = this->facility();
+    if (!facility.accepted || facility.accepted->attempt != recorded_.scope.attempt ||
+        round().published)
+      reject(where_, "the update was not accepted, or its round is over");
+    facility.accepted.reset();
+    facility.attempts.back().failure = lost.reason;
+    facility.attempts.back().counts_as_attempt = false;
+    round().participants.clear();
+  }
+
+  /// The events of FacilityProjection.
+  template <class E>
+  void take(const E& event) {
+    FacilityProjection(facility(), recorded_.scope.attempt, where_).take(event);
+    if constexpr (std::same_as<E, Submitted>)
+      if (round().first_submission_utc.empty()) round().first_submission_utc = recorded_.time_utc;
+  }
+
+ private:
+  // Earlier releases did not record every model.
+  void require_same_model(const std::string& name, const std::string& recorded,
+                          const std::string& known) const {
+    if (!recorded.empty() && recorded != known)
+      reject(where_, name + " was " + known + ", not " + recorded);
+  }
+  const FacilityName& facility_name() const {
+    if (!recorded_.scope.facility) throw Error(ErrorKind::kCorrupt, where_ + " names no facility");
+    return *recorded_.scope.facility;
+  }
+  RoundState& round() { return run_state_.rounds[recorded_.scope.round]; }
+  FacilityState& facility() { return round().facilities[facility_name()]; }
+
+  // A facility that was given up gets a new budget of attempts, and the round a new deadline.
+  void resume(RoundState& round) {
+    for (auto& [name, facility] : round.facilities) {
+      if (facility.missing && !round.first_submission_utc.empty())
+        round.first_submission_utc = recorded_.time_utc;
+      facility.missing.reset();
+      const Attempt* current = facility.current();
+      if (current != nullptr)
+        facility.attempts_before_resume = current->failure ? current->number : current->number - 1;
+    }
+  }
+
+  RunState& run_state_;
+  const RecordedEvent& recorded_;
+  const std::string& where_;
+};
+
+}  // namespace
+
+std::vector<std::string> RoundState::participant_names() const {
+  std::vector<std::string> names;
+  for (const Participant& participant : participants) names.push_back(participant.facility.str());
+  return names;
+}
+
+plan::Done RunState::done() const {
+  plan::Done done{0, initial_sha256, {}, adapted_sha256, false};
+  for (const auto& [number, round] : rounds) {
+    if (!round.published) continue;
+    done = {number, round.model_sha256, {}, adapted_sha256, false};
+    for (const auto& [name, facility] : round.facilities)
+      if (facility.accepted) done.accepted[name] = facility.accepted->attempt;
+  }
+  done.run_completed = completed;
+  return done;
+}
+
+bool apply(FacilityState& facility, int attempt, const Event& event) {
+  const std::string where(kind_of(event));
+  FacilityProjection projection(facility, attempt, where);
+  return std::visit(
+      [&](const auto& e) {
+        if constexpr (requires { projection.take(e); }) {
+          projection.take(e);
+          return true;
+        } else {
+          return false;
+        }
+      },
+      event);
+}
+
+void apply(RunState& run_state, const RecordedEvent& recorded) {
+  const std::string where = "journal event " + std::to_string(recorded.seq) + " (" +
+                            std::string(kind_of(recorded.event)) + ")";
+  RunProjection projection(run_state, recorded, where);
+  std::visit([&](const auto& event) { projection.take(event); }, recorded.event);
+}
+
+RunState replay(const std::vector<StoredEvent>& events) {
+  RunState run_state;
+  for (const StoredEvent& event : events) apply(run_state, decode(event));
+  return run_state;
+}
 
 RunHistory::RunHistory(const std::filesystem::path& path)
-    : journal_(Store::open(path)), run_state_(replay(journal_->events())) {}
+    : store_(Store::open(path)), run_state_(replay(store_->events())) {}
 
 void RunHistory::record(const EventScope& scope, const Event& event) {
-  StoredEvent stored = encode(scope, event);
   const std::lock_guard lock(mutex_);
+  RunState next = run_state_;
   // The state follows from the stored bytes, as it does after a restart.
-  apply(run_state_, decode(journal_->append(std::move(stored))));
+  store_->append(encode(scope, event),
+                 [&](const StoredEvent& stored) { apply(next, decode(stored)); });
+  run_state_ = std::move(next);
 }
 
 RunState RunHistory::state() const {
-  std::lock_guard lock(mutex_);
+  const std::lock_guard lock(mutex_);
   return run_state_;
 }
 
 RoundState RunHistory::round(int number) const {
-  std::lock_guard lock(mutex_);
+  const std::lock_guard lock(mutex_);
   const auto it = run_state_.rounds.find(number);
   return it == run_state_.rounds.end() ? RoundState{} : it->second;
 }
 
 std::optional<std::string> RunHistory::paused(const FacilityName& name) const {
-  std::lock_guard lock(mutex_);
+  const std::lock_guard lock(mutex_);
   const auto it = run_state_.paused.find(name);
   if (it == run_state_.paused.end()) return std::nullopt;
   return it->second;

@@ -3,10 +3,10 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
-#include <unistd.h>
 
 #include <cerrno>
 
+#include "store_parts.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/history/run_history.h"
@@ -16,12 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string this_host() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 ? name : "unknown-host";
-}
-
-// What cannot be looked at may well be there.
+// A folder that cannot be read may hold one.
 bool holds_journal(const fs::path& folder) {
   std::error_code problem;
   return fs::status(folder / "journal.db", problem).type() != fs::file_type::not_found;
@@ -33,7 +28,7 @@ bool holds_journal(const fs::path& folder) {
                   before.folder.string() + " on " + log::printable(before.host, 256) +
                   ", and both would use the same jobs and folders at the facilities. Work on it "
                   "there, or start another run with `xffl run --new`. When that one is gone or "
-                  "never used again, `xffl journal adopt` makes this one the run");
+                  "never used again, take this one over with `xffl journal adopt`");
 }
 
 }  // namespace
@@ -41,15 +36,15 @@ bool holds_journal(const fs::path& folder) {
 RunLocation location_of(const fs::path& folder) {
   struct statx info {};
   if (::statx(AT_FDCWD, folder.c_str(), 0, STATX_INO | STATX_BTIME, &info) != 0)
-    throw system_error("look at " + folder.string(), errno);
-  RunLocation place;
-  place.host = this_host();
-  place.folder = fs::canonical(folder);
-  place.device = static_cast<int64_t>(makedev(info.stx_dev_major, info.stx_dev_minor));
-  place.inode = static_cast<int64_t>(info.stx_ino);
+    throw system_error("stat " + folder.string(), errno);
+  RunLocation location;
+  location.host = this_host();
+  location.folder = fs::canonical(folder);
+  location.device = static_cast<int64_t>(makedev(info.stx_dev_major, info.stx_dev_minor));
+  location.inode = static_cast<int64_t>(info.stx_ino);
   if ((info.stx_mask & STATX_BTIME) != 0)
-    place.born_ns = info.stx_btime.tv_sec * 1'000'000'000 + info.stx_btime.tv_nsec;
-  return place;
+    location.born_ns = info.stx_btime.tv_sec * 1'000'000'000 + info.stx_btime.tv_nsec;
+  return location;
 }
 
 Relocation relocation_of(const RunLocation& before, const RunLocation& now,
@@ -58,26 +53,26 @@ Relocation relocation_of(const RunLocation& before, const RunLocation& now,
   if (before.inode == now.inode && same_birth) return Relocation::kThere;
   if (before.host != now.host) return Relocation::kCopied;
   if (before.folder == now.folder) return Relocation::kMoved;
-  // On one disk a folder that is moved keeps its number.
+  // A folder that is moved within one disk keeps its inode.
   const bool left = before.device != now.device && !holds_run(before.folder);
   return left ? Relocation::kMoved : Relocation::kCopied;
 }
 
 void check_location(RunHistory& history, const RunFolder& folder) {
-  const std::optional<RunLocation> before = history.state().place;
+  const std::optional<RunLocation> before = history.state().location;
   const RunLocation now = location_of(folder.path());
   if (before == now) return;
   if (before && relocation_of(*before, now, holds_journal) == Relocation::kCopied)
     refuse(*before, now);
-  history.record({}, RunPlaced{.location = now, .adopted = false});
+  history.record({}, RunPlaced{now, /*adopted=*/false});
 }
 
 bool adopt_run(const RunFolder& folder) {
   RunHistory history(folder.journal());
-  const std::optional<RunLocation> before = history.state().place;
+  const std::optional<RunLocation> before = history.state().location;
   const RunLocation now = location_of(folder.path());
   if (before == now) return false;
-  history.record({}, RunPlaced{.location = now, .adopted = true});
+  history.record({}, RunPlaced{now, /*adopted=*/true});
   return true;
 }
 

@@ -1,29 +1,26 @@
-// How it works: one SQLite connection and one mutex. Every event is one transaction of one row,
-// and the write-ahead log is copied into the database after each (events are few), so that the
-// bytes that a later check covers are in the database and not only in the log, whose damaged tail
-// SQLite drops in silence.
+// How it works: one SQLite connection and one mutex. Every event is one transaction of one row. The
+// write-ahead log is copied into the database after each event, because later checks cover the
+// database only, and SQLite drops a damaged tail of the log silently.
 #include "xffl/history/store.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
 #include <mutex>
 #include <optional>
+#include <regex>
 
-#include "chain.h"
-#include "failpoint.h"
-#include "lock.h"
-#include "mirror.h"
-#include "schema.h"
-#include "sqlite.h"
+#include "store_parts.h"
 #include "xffl/base/clock.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
 #include "xffl/base/names.h"
-#include "xffl/history/file_system.h"
 
 namespace xffl::history {
 
@@ -38,7 +35,7 @@ void create_private(const std::filesystem::path& path) {
   fsync_dir(path.parent_path());
 }
 
-// The callers are our own: a wrong event is a bug, and must not reach the disk.
+// An invalid event is a bug of a caller, and must not reach the disk.
 void check_event(const StoredEvent& event) {
   const auto require = [&](bool good, const char* what) {
     if (!good)
@@ -55,12 +52,54 @@ void check_event(const StoredEvent& event) {
   require(payload.is_object(), "the payload is one JSON object");
 }
 
+// --- Failpoints --------------------------------------------------------------------------------
+//
+// Tests kill the coordinator with XFFL_FAILPOINT=journal:before:N or journal:after:N, around its
+// N-th append, and stop it after each append of a kind with journal:stop:KIND.
+
+enum class FailpointSide { kBefore, kAfter };
+
+struct Failpoint {
+  FailpointSide side = FailpointSide::kBefore;
+  long append_index = 0;    // 0: none
+  std::string stop_kind{};  // empty: none
+};
+
+// Rejects unknown text: a test with a typing error must not pass.
+Failpoint parse(const char* text) {
+  if (text == nullptr || *text == '\0') return {};
+  static const std::regex kPattern("journal:(before|after):([1-9][0-9]{0,8})|journal:stop:(.+)");
+  std::cmatch match;
+  if (!std::regex_match(text, match, kPattern))
+    throw Error(ErrorKind::kUsage,
+                "XFFL_FAILPOINT is '" + std::string(text) +
+                    "'; expected journal:before:N or journal:after:N, N >= 1, or "
+                    "journal:stop:KIND");
+  if (match[3].matched) return {.stop_kind = match[3]};
+  return {.side = match[1] == "after" ? FailpointSide::kAfter : FailpointSide::kBefore,
+          .append_index = std::stol(match[2])};
+}
+
+// Kills this process (SIGKILL) when the environment asks for it right before or right after its
+// N-th append became durable; stops it (SIGSTOP) right after every append of `kind`.
+void failpoint(FailpointSide side, long append_index, std::string_view kind) {
+  static const Failpoint point = parse(std::getenv("XFFL_FAILPOINT"));
+  if (point.append_index == append_index && point.side == side) ::raise(SIGKILL);
+  if (side == FailpointSide::kAfter && !kind.empty() && kind == point.stop_kind) ::raise(SIGSTOP);
+}
+
+// Counts the appends of this process from 1.
+long next_append_index() {
+  static std::atomic<long> count{0};
+  return ++count;
+}
+
 class SqliteJournal final : public Store {
  public:
   explicit SqliteJournal(const std::filesystem::path& path) : lock_(path) {
     create_private(path);
     database_ = std::make_unique<Database>(path);
-    // The write-ahead log needs memory that all who read share.
+    // The write-ahead log needs memory that all readers share.
     const bool shared = !network_file_system(path).empty();
     database_->exec(shared ? "PRAGMA journal_mode = DELETE" : "PRAGMA journal_mode = WAL");
     database_->exec("PRAGMA synchronous = FULL");
@@ -71,7 +110,7 @@ class SqliteJournal final : public Store {
     mirror_.emplace(path, verified_);
   }
 
-  StoredEvent append(StoredEvent event) override {
+  StoredEvent append(StoredEvent event, const Check& check) override {
     if (event.payload.empty()) event.payload = "{}";
     check_event(event);
     const std::lock_guard lock(mutex_);
@@ -80,6 +119,7 @@ class SqliteJournal final : public Store {
                                       " failed before: nothing more is recorded; run again");
     event.seq = static_cast<int64_t>(verified_.events.size()) + 1;
     event.time_utc = format_utc(SystemClock().utc());
+    if (check) check(event);
     std::string chain = next_chain(verified_.chain, event);
     verified_.events.reserve(verified_.events.size() + 1);
     commit(event, chain);
@@ -103,18 +143,18 @@ class SqliteJournal final : public Store {
       failpoint(FailpointSide::kBefore, index, event.kind);
       database_->exec("COMMIT");
     } catch (Error& error) {
-      // After a failed fsync only reading the file again tells what is on disk: stop here.
+      // After a failed fsync the content of the disk is unknown until the file is read again.
       broken_ = database_->disk_failed();
       roll_back();
-      if (error.kind() == ErrorKind::kCorrupt) refuse_if_taken_over();
+      if (error.kind() == ErrorKind::kCorrupt) require_not_taken_over();
       error.add_context("recording the event '" + event.kind + "'");
       throw;
     }
     failpoint(FailpointSide::kAfter, index, event.kind);
   }
 
-  // The lock does not reach everywhere, and somebody may have removed it: the order of events does.
-  void refuse_if_taken_over() {
+  // The lock may not reach another host, or a user may have removed it: the order of events does.
+  void require_not_taken_over() {
     const int64_t ours = static_cast<int64_t>(verified_.events.size());
     if (database_->integer("SELECT coalesce(max(seq), 0) FROM events") <= ours) return;
     broken_ = true;
@@ -139,14 +179,6 @@ class SqliteJournal final : public Store {
   bool broken_ = false;
 };
 
-}  // namespace
-
-std::unique_ptr<Store> Store::open(const std::filesystem::path& path) {
-  return std::make_unique<SqliteJournal>(path);
-}
-
-namespace {
-
 std::vector<StoredEvent> read_all(Database&& database) {
   // One snapshot: a coordinator may be creating the tables at this very moment.
   database.exec("BEGIN");
@@ -154,13 +186,17 @@ std::vector<StoredEvent> read_all(Database&& database) {
   return read_verified(database).events;
 }
 
-// A mount for reading only, a snapshot: no coordinator can be writing there.
+// On a read-only mount, such as a snapshot, no coordinator can write.
 bool is_read_only(const std::filesystem::path& folder) {
   struct statvfs info {};
   return ::statvfs(folder.c_str(), &info) == 0 && (info.f_flag & ST_RDONLY) != 0;
 }
 
 }  // namespace
+
+std::unique_ptr<Store> Store::open(const std::filesystem::path& path) {
+  return std::make_unique<SqliteJournal>(path);
+}
 
 std::vector<StoredEvent> read_events(const std::filesystem::path& path) {
   if (std::filesystem::exists(path) && is_read_only(path.parent_path()))

@@ -6,18 +6,14 @@
 #include <thread>
 #include <utility>
 
-#include "evaluate_last.h"
-#include "import_model.h"
-#include "login_server.h"
-#include "open_run.h"
-#include "run_round.h"
+#include "run_parts.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
 #include "xffl/base/scrub.h"
 #include "xffl/base/sha256.h"
 #include "xffl/config/load.h"
-#include "xffl/facility/context.h"
+#include "xffl/run/log_in.h"
 #include "xffl/upkeep/credential_watch.h"
 #include "xffl/upkeep/purge_guard.h"
 #include "xffl/upkeep/retention.h"
@@ -40,21 +36,21 @@ std::string differing_lines(const std::string& before, const std::string& now) {
   return only_in(before, now, "  - ") + only_in(now, before, "  + ");
 }
 
-// Obeys people's requests while rounds go on.
+// Acts on users' requests during the rounds.
 class RequestWatch {
  public:
-  /// What was asked before is obeyed on return.
+  /// Has acted on all earlier requests on return.
   RequestWatch(facility::Context& context, std::stop_source& stop) {
-    look(context, stop);
+    poll(context, stop);
     thread_ = std::jthread([&context, &stop, this](std::stop_token end) {
       SystemClock clock;
-      while (clock.sleep(std::chrono::milliseconds(200), end)) look(context, stop);
+      while (clock.sleep(std::chrono::milliseconds(200), end)) poll(context, stop);
     });
   }
   bool cancel_requested() const { return cancel_requested_; }
 
  private:
-  void look(facility::Context& context, std::stop_source& stop) {
+  void poll(facility::Context& context, std::stop_source& stop) {
     try {
       for (const auto& [name, request] : history::pending_requests(context.folder)) {
         if (request.kind == history::Request::Kind::kCancel) {
@@ -65,15 +61,15 @@ class RequestWatch {
         set_paused(context, request);
         history::remove_request(context.folder, name);
       }
-      told_.clear();
-    } catch (const std::exception& error) {  // a thread's top; it looks again
-      if (std::exchange(told_, error.what()) != error.what())
-        log::warning("a request was not obeyed yet", {{"problem", error.what()}});
+      last_error_.clear();
+    } catch (const std::exception& error) {  // a thread's top
+      if (std::exchange(last_error_, error.what()) != error.what())
+        log::warning("a request failed: will retry", {{"problem", error.what()}});
     }
   }
 
   std::atomic<bool> cancel_requested_{false};
-  std::string told_;  // the problem that was told last
+  std::string last_error_;  // logged once
   std::jthread thread_;
 };
 
@@ -98,7 +94,7 @@ void run_rounds(facility::Context& context, upkeep::RetentionWorker& cleaner,
   }
   if (context.history.state().completed) return;
   cleaner.finish(stop);
-  // Nobody cleans up after a completed run.
+  // A completed run is never cleaned up again.
   if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
   if (!context.experiment.policy.evaluate_last) drop_evaluation(context);
   cancel_leftovers(context, context.history.state().done().rounds_published + 1, stop);
@@ -114,7 +110,7 @@ void require_same_training(const config::Experiment& experiment, const history::
       read_file(folder.config(), 4 << 20), folder.config(), experiment.project_folder);
   const std::string before = config::format_training_identity(earlier);
   const std::string now = config::format_training_identity(experiment);
-  // Of a run without a model nobody has trained anything: its first one could not be read.
+  // A run without an imported model has trained nothing.
   if (before == now || (run_state.initial_sha256.empty() && earlier.project == experiment.project))
     return;
   std::string advice =
@@ -125,32 +121,8 @@ void require_same_training(const config::Experiment& experiment, const history::
               ": " + folder.current().string() + "` in xffl.yaml";
   }
   throw Error(ErrorKind::kConfig, "xffl.yaml has changed since run " + folder.run().str() +
-                                      " began, and a run keeps what it trains:\n" +
+                                      " began, and a run's training is fixed:\n" +
                                       differing_lines(before, now) + advice + ".");
-}
-
-void accept_changes(const config::Experiment& experiment, const history::RunFolder& folder,
-                    history::RunHistory& history) {
-  const std::string now = config::format_experiment(experiment);
-  const std::string hash = sha256_hex(now);
-  if (hash == history.state().config_sha256) return;
-  require_same_training(experiment, folder, history.state());
-  if (history.state().completed) return;  // nothing is reached or submitted any more
-  const std::string before = read_file(folder.config(), 4 << 20);
-  write_file_atomic(folder.config(), now);
-  history.record({}, history::ConfigChanged{.config_sha256 = hash});
-  log::info("the configuration has changed and the run goes on with it",
-            {{"lines", differing_lines(before, now)}});
-}
-
-void create_run(const config::Experiment& experiment, const history::RunFolder& folder,
-                history::RunHistory& history) {
-  const std::string text = config::format_experiment(experiment);
-  write_file_atomic(folder.config(), text);
-  history.record({}, history::RunCreated{.run = folder.run(),
-                                         .project = experiment.project.str(),
-                                         .secret = random_hex(16),
-                                         .config_sha256 = sha256_hex(text)});
 }
 
 std::optional<plan::RoundPlan> current_plan(const facility::Context& context) {
@@ -165,7 +137,7 @@ void cancel_now(facility::Context& context) {
     } catch (const Error& error) {
       throw Error(error.kind(), std::string(error.what()) +
                                     "\nThe cancellation stays on record: `xffl cancel`, or `xffl "
-                                    "run`, which trains nothing more, tells the facility again.");
+                                    "run`, which trains nothing more, repeats it.");
     }
   context.history.record({}, history::RunCancelled{});
   for (const auto& [name, request] : history::pending_requests(context.folder))
@@ -175,8 +147,32 @@ void cancel_now(facility::Context& context) {
 
 namespace {
 
-// Whoever comes back after days finds why the run does not go on. A journal that cannot be written
-// has nothing to say; what happened is then in the log alone.
+// Records changes that a run permits (access to facilities, the jobs' resources, waits).
+void accept_changes(const config::Experiment& experiment, const history::RunFolder& folder,
+                    history::RunHistory& history) {
+  const std::string now = config::format_experiment(experiment);
+  const std::string hash = sha256_hex(now);
+  if (hash == history.state().config_sha256) return;
+  require_same_training(experiment, folder, history.state());
+  if (history.state().completed) return;  // the changes have no effect any more
+  const std::string before = read_file(folder.config(), 4 << 20);
+  write_file_atomic(folder.config(), now);
+  history.record({}, history::ConfigChanged{.config_sha256 = hash});
+  log::info("the run continues with a changed configuration",
+            {{"lines", differing_lines(before, now)}});
+}
+
+void create_run(const config::Experiment& experiment, const history::RunFolder& folder,
+                history::RunHistory& history) {
+  const std::string text = config::format_experiment(experiment);
+  write_file_atomic(folder.config(), text);
+  history.record({}, history::RunCreated{.run = folder.run(),
+                                         .project = experiment.project.str(),
+                                         .secret = random_hex(16),
+                                         .config_sha256 = sha256_hex(text)});
+}
+
+// Records the reason for `xffl status`. When the journal cannot be written, only the log has it.
 void note_end(history::RunHistory& history, const Error& error) {
   constexpr size_t kMaxReason = 4000;
   const history::RunState run_state = history.state();
@@ -186,7 +182,8 @@ void note_end(history::RunHistory& history, const Error& error) {
     history.record({}, history::RunStopped{.kind = std::string(to_string(error.kind())),
                                            .reason = scrubbed(error.what()).substr(0, kMaxReason)});
   } catch (const Error& problem) {
-    log::warning("the journal does not say why the run has ended", {{"problem", problem.what()}});
+    log::warning("the reason of the run's end is not in the journal",
+                 {{"problem", problem.what()}});
   }
 }
 
@@ -206,16 +203,17 @@ Outcome coordinate(const config::Experiment& experiment, const history::RunFolde
   facility::Context context{
       experiment, folder, services, observer, history, live, *history.state().identity, {}};
 
-  const upkeep::CredentialWatch credentials(context);
-  const upkeep::PurgeGuard purge_guard(context);
-  const LoginServer desk(folder.login(), [&](const FacilityName& name, const remote::Ask& ask) {
-    const config::Facility& facility = experiment.facility(name);
-    if (services.log_in) services.log_in(facility, ask);
-  });
+  const std::jthread credential_watch = upkeep::start_credential_watch(context);
+  const std::jthread purge_guard = upkeep::start_purge_guard(context);
+  const LoginServer login_server(folder.login(),
+                                 [&](const FacilityName& name, const remote::Ask& ask) {
+                                   const config::Facility& facility = experiment.facility(name);
+                                   if (services.log_in) services.log_in(facility, ask);
+                                 });
   std::stop_source any_stop;
   std::stop_callback forward(stop, [&] { any_stop.request_stop(); });
   RequestWatch watch(context, any_stop);
-  upkeep::RetentionWorker cleaner(context);  // whose end nothing below waits for
+  upkeep::RetentionWorker cleaner(context);
   try {
     if (watch.cancel_requested() && !before.completed)
       throw Error(ErrorKind::kCancelled, "the run was cancelled before");
@@ -234,7 +232,7 @@ Outcome run_federation(const config::Experiment& experiment, const history::RunF
                        facility::Services& services, std::stop_token stop,
                        const facility::Observer& observer) {
   make_dirs(folder.path());
-  // Jobs bear the run's name: the folder must survive a loss of power before the first one.
+  // Jobs have the run's name: the folder must survive a power loss before the first one.
   const std::filesystem::path runs = std::filesystem::absolute(folder.path()).parent_path();
   for (const auto& parent : {runs, runs.parent_path()}) fsync_dir(parent);
   history::RunHistory history(folder.journal());
@@ -243,7 +241,7 @@ Outcome run_federation(const config::Experiment& experiment, const history::RunF
   } catch (const Error& error) {
     note_end(history, error);
     throw;
-  } catch (const fs::filesystem_error& error) {  // of these main makes the same
+  } catch (const fs::filesystem_error& error) {  // main() maps it to kIo, too
     note_end(history, Error(ErrorKind::kIo, error.what()));
     throw;
   } catch (const std::exception& error) {

@@ -1,8 +1,6 @@
-#include "import_model.h"
-
 #include <algorithm>
 
-#include "dtype_of.h"
+#include "run_parts.h"
 #include "xffl/aggregate/aggregate.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -19,7 +17,7 @@ namespace {
 
 using checkpoint::LoraConfig;
 
-// The narrowest type that holds all of the model's numbers exactly.
+// The narrowest type that represents all numbers of the model exactly.
 checkpoint::Dtype own_dtype(const fs::path& model) {
   const checkpoint::ModelFolder folder(model);
   const checkpoint::Dtype first = folder.tensors().front().dtype;
@@ -28,7 +26,7 @@ checkpoint::Dtype own_dtype(const fs::path& model) {
   return all ? first : checkpoint::Dtype::kF32;
 }
 
-std::string words_of(const LoraConfig& lora) {
+std::string text_of(const LoraConfig& lora) {
   std::string modules;
   for (const std::string& module : lora.target_modules)
     modules += (modules.empty() ? "" : ", ") + module;
@@ -36,38 +34,38 @@ std::string words_of(const LoraConfig& lora) {
          ", target_modules [" + modules + "]";
 }
 
-// Throws kConfig unless the adapter that xffl.yaml names is one as training.lora says.
-void check_given_adapter(const config::Experiment& experiment, const LoraConfig& wanted) {
-  const fs::path& given = experiment.adapter;
-  const LoraConfig found = checkpoint::read_lora_config(given);
+// Throws kConfig unless the adapter of xffl.yaml matches training.lora.
+void check_input_adapter(const config::Experiment& experiment, const LoraConfig& wanted) {
+  const fs::path& adapter = experiment.adapter;
+  const LoraConfig found = checkpoint::read_lora_config(adapter);
   if (found.rank != wanted.rank || found.alpha != wanted.alpha ||
       found.target_modules != wanted.target_modules)
     throw Error(ErrorKind::kConfig,
-                "xffl.yaml's 'adapter' and 'training.lora' differ: " + given.string() + " has " +
-                    words_of(found) + "; training.lora has " + words_of(wanted) +
+                "xffl.yaml's 'adapter' and 'training.lora' differ: " + adapter.string() + " has " +
+                    text_of(found) + "; training.lora has " + text_of(wanted) +
                     ": write the adapter's figures into training.lora, or name another adapter");
-  const checkpoint::ModelFolder folder(given);
+  const checkpoint::ModelFolder folder(adapter);
   if (!folder.is_adapter())
-    throw Error(ErrorKind::kConfig, "xffl.yaml's 'adapter' is " + given.string() +
+    throw Error(ErrorKind::kConfig, "xffl.yaml's 'adapter' is " + adapter.string() +
                                         ", which holds a model beside the adapter");
   checkpoint::check_lora_tensors(folder, checkpoint::read_llama_config(experiment.model), wanted);
 }
 
-// With LoRA the model stays as it was given, and what is trained begins as the adapter that is
-// named or as a fresh one.
+// With LoRA the input model stays unchanged, and training starts from the experiment's adapter or
+// from a new one.
 fs::path prepare_adapter(facility::Context& context) {
   const fs::path start = context.folder.round(0) / "start";
   const config::Experiment& experiment = context.experiment;
   const job::TrainingSpec& training = experiment.facilities.front().training;
-  const job::Lora& asked = training.lora;
+  const job::Lora& wanted = training.lora;
   const LoraConfig lora = checkpoint::checked_lora_config(
-      {asked.rank, asked.alpha, asked.dropout, asked.target_modules}, "training.lora");
+      {wanted.rank, wanted.alpha, wanted.dropout, wanted.target_modules}, "training.lora");
   const fs::path& model = experiment.model;
   if (experiment.adapter.empty()) {
     checkpoint::write_initial_lora(start, checkpoint::read_llama_config(model), lora,
                                    training.seed);
   } else {
-    check_given_adapter(experiment, lora);
+    check_input_adapter(experiment, lora);
     make_dirs(start);
     fs::copy_file(experiment.adapter / checkpoint::kAdapterName, start / checkpoint::kAdapterName);
     write_file_atomic(start / checkpoint::kAdapterConfigName, checkpoint::format_lora_config(lora));

@@ -1,34 +1,30 @@
-// How it works: whoever gets the journal's lock does what is asked; when a coordinator has it, a
-// request is left and the answer awaited. A cancellation's request is left in any case: it stays
-// until the run is cancelled, whatever becomes of this process and of the facilities' links.
-#include "open_run.h"
-#include "run_round.h"
+// How it works: the process that gets the journal's lock acts on the request. While a coordinator
+// holds the lock, operate() leaves a request file and waits until the coordinator removes it. A
+// cancellation leaves its file in any case: the file stays until the run is cancelled, even when
+// this process is killed or a facility is unreachable.
+#include "run_parts.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
-#include "xffl/history/requests.h"
+#include "xffl/history/run_folder.h"
 #include "xffl/run/federation.h"
 
 namespace xffl::run {
 namespace {
 
-void obey_here(const config::Experiment& experiment, const history::RunFolder& folder,
-               facility::Services& services, const history::Request& request, std::string& left) {
+void act_here(const config::Experiment& experiment, const history::RunFolder& folder,
+              facility::Services& services, const history::Request& request, std::string& left) {
   history::RunHistory history(folder.journal());
   const history::RunState run_state = history.state();
   if (!run_state.identity || run_state.completed || run_state.cancelled)
     throw Error(ErrorKind::kNotFound, "run " + folder.run().str() + " is over");
   history::check_location(history, folder);
-  const facility::Observer nobody;
+  const facility::Observer none;
   history::StatusFile live(folder.live(), services.clock);
-  facility::Context context{experiment,          folder, services, nobody, history, live,
+  facility::Context context{experiment,          folder, services, none, history, live,
                             *run_state.identity, {}};
   if (request.kind != history::Request::Kind::kCancel) return set_paused(context, request);
   if (left.empty()) left = history::leave_request(folder, request);
   cancel_now(context);
-}
-
-void check_names(const config::Experiment& experiment, const history::Request& request) {
-  for (const FacilityName& name : request.facilities) experiment.facility(name);
 }
 
 }  // namespace
@@ -38,18 +34,18 @@ void operate(const config::Experiment& experiment, const history::RunFolder& fol
              std::chrono::seconds patience) {
   if (!std::filesystem::exists(folder.journal()))
     throw Error(ErrorKind::kNotFound, "there is no run in " + folder.path().string());
-  check_names(experiment, request);
+  for (const FacilityName& name : request.facilities) experiment.facility(name);  // they exist
   std::string left;
   const auto until = services.clock.monotonic() + patience;
   for (;;) {
     const bool was_left = !left.empty();
     try {
-      obey_here(experiment, folder, services, request, left);
+      act_here(experiment, folder, services, request, left);
       if (!left.empty()) history::remove_request(folder, left);
       return;
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kBusy) {
-        if (was_left && error.kind() == ErrorKind::kNotFound) {  // it has ended meanwhile
+        if (was_left && error.kind() == ErrorKind::kNotFound) {  // the run has ended meanwhile
           history::remove_request(folder, left);
           return;
         }
@@ -59,12 +55,13 @@ void operate(const config::Experiment& experiment, const history::RunFolder& fol
     if (left.empty())
       left = history::leave_request(folder, request);
     else if (!std::filesystem::exists(folder.requests() / left))
-      return;  // obeyed
+      return;  // the coordinator has removed it
     if (services.clock.monotonic() > until)
-      throw Error(ErrorKind::kBusy, "the coordinator of run " + folder.run().str() + " (" +
-                                        history::lock_holder(folder.journal()) +
-                                        ") has not obeyed yet; the request stays: see "
-                                        "`xffl status`");
+      throw Error(ErrorKind::kBusy,
+                  "the coordinator of run " + folder.run().str() + " (" +
+                      history::lock_holder(folder.journal()) +
+                      ") has not acted on the request yet; the request stays: see "
+                      "`xffl status`");
     services.clock.sleep(std::chrono::milliseconds(200), {});
   }
 }

@@ -1,49 +1,62 @@
-// How it works: one thread per facility drives its part; each thread records what it did. The
-// participants are frozen in the journal before aggregation, so that a restart aggregates the same
-// set to the same bytes.
-#include "run_round.h"
-
+// How it works: one thread per facility drives its part, and each thread records its own events.
 #include <algorithm>
 #include <exception>
 #include <optional>
 #include <thread>
 
-#include "dtype_of.h"
-#include "participants.h"
-#include "xffl/aggregate/aggregate.h"
+#include "run_parts.h"
 #include "xffl/base/error.h"
-#include "xffl/base/file.h"
 #include "xffl/base/log.h"
 #include "xffl/base/sha256.h"
-#include "xffl/checkpoint/manifest.h"
 #include "xffl/facility/driver.h"
 
 namespace xffl::run {
-
-namespace fs = std::filesystem;
-
 namespace {
+
+// Records the plan, once.
+void record_plan(facility::Context& context, const plan::RoundPlan& plan) {
+  if (context.history.round(plan.round).planned) return;
+  history::RoundPlanned planned{.base_sha256 = plan.base_sha256,
+                                .plan_sha256 = sha256_hex(plan::format_plan(plan)),
+                                .facilities = {},
+                                .evaluates = plan.evaluates};
+  for (const plan::FacilityPlan& facility : plan.facilities)
+    planned.facilities.push_back(facility.facility);
+  context.history.record({.round = plan.round}, planned);
+}
 
 // One facility's thread: its outcome, or the error that ended it.
 struct FacilityThread {
-  std::unique_ptr<facility::FacilityDriver> facility;
+  std::unique_ptr<facility::FacilityDriver> driver;
   facility::FacilityOutcome outcome;
   std::exception_ptr error;
 };
 
-void drive(FacilityThread& seat, facility::Context& context, const plan::RoundPlan& plan,
-           const plan::FacilityPlan& facility, std::stop_source& round_stop) {
-  try {
-    seat.facility = std::make_unique<facility::FacilityDriver>(context, plan, facility);
-    seat.outcome = seat.facility->run(round_stop.get_token());
-    const bool fails =
-        !seat.outcome.accepted && context.experiment.policy.on_missing == config::OnMissing::kFail;
-    if (fails) round_stop.request_stop();
-  } catch (...) {  // a thread's top: the error goes on in the round's thread
-    seat.error = std::current_exception();
-    // What broke here would break the round: the others stop waiting, their jobs go on.
-    round_stop.request_stop();
-  }
+// Drives all facilities of the round side by side. In a training round, an error or a facility
+// without an update under on_missing: fail ends the other threads' waits; their jobs keep running.
+std::vector<FacilityThread> drive_facilities(facility::Context& context,
+                                             const plan::RoundPlan& plan, std::stop_token stop) {
+  std::vector<FacilityThread> all(plan.facilities.size());
+  std::stop_source round_stop;
+  std::stop_callback forward(stop, [&] { round_stop.request_stop(); });
+  const bool must_have_all = context.experiment.policy.on_missing == config::OnMissing::kFail;
+  const auto drive = [&](FacilityThread& each, const plan::FacilityPlan& facility) {
+    bool failed = false;
+    try {
+      each.driver = std::make_unique<facility::FacilityDriver>(context, plan, facility);
+      each.outcome = each.driver->run(round_stop.get_token());
+      failed = !each.outcome.accepted && must_have_all;
+    } catch (...) {  // a thread's top: the round's thread handles it
+      each.error = std::current_exception();
+      failed = true;
+    }
+    if (failed && !plan.evaluates) round_stop.request_stop();
+  };
+  std::vector<std::jthread> threads;
+  for (size_t i = 0; i < all.size(); ++i)
+    threads.emplace_back([&, i] { drive(all[i], plan.facilities[i]); });
+  for (std::jthread& thread : threads) thread.join();
+  return all;
 }
 
 bool is_cancelled(const std::exception_ptr& error) {
@@ -56,118 +69,62 @@ bool is_cancelled(const std::exception_ptr& error) {
   }
 }
 
-[[noreturn]] void fail_round(const plan::RoundPlan& plan, const std::vector<FacilityThread>& seats,
-                             const std::string& rule) {
+[[noreturn]] void fail_round(const plan::RoundPlan& plan,
+                             const std::vector<FacilityThread>& threads, const std::string& rule) {
   std::string message =
       "round " + std::to_string(plan.round) + " cannot be aggregated (" + rule + "):";
-  for (size_t i = 0; i < seats.size(); ++i)
-    if (!seats[i].outcome.accepted && !seats[i].outcome.missing.empty())
-      message += "\n  " + plan.facilities[i].facility.str() + ": " + seats[i].outcome.missing;
+  for (size_t i = 0; i < threads.size(); ++i)
+    if (!threads[i].outcome.accepted && !threads[i].outcome.missing.empty())
+      message += "\n  " + plan.facilities[i].facility.str() + ": " + threads[i].outcome.missing;
   message +=
-      "\nUpdates that arrived are kept. When the cause is mended, `xffl run` tries the missing "
+      "\nThe accepted updates are kept. After the cause is fixed, `xffl run` tries the missing "
       "facilities again.";
   throw Error(ErrorKind::kFailed, message);
 }
 
-// A facility that cannot be told now does not hide why the round failed: it is told when the run
-// goes on, or is cancelled.
-void cancel_others(const plan::RoundPlan& plan, const std::vector<FacilityThread>& seats) {
-  for (size_t i = 0; i < seats.size(); ++i) try {
-      if (seats[i].error && seats[i].facility)
-        seats[i].facility->cancel("the round failed at another facility (policy.on_missing: fail)");
+// An unreachable facility does not hide the cause of the round's failure: the next `xffl run` or
+// `xffl cancel` repeats the cancellation.
+void cancel_others(const plan::RoundPlan& plan, const std::vector<FacilityThread>& threads) {
+  for (size_t i = 0; i < threads.size(); ++i) try {
+      if (threads[i].error && threads[i].driver)
+        threads[i].driver->cancel("the round failed at another facility (policy.on_missing: fail)");
     } catch (const Error& error) {
       log::warning(
-          "a job may go on at a facility that could not be told: `xffl run` and `xffl "
-          "cancel` tell it again",
+          "a job at an unreachable facility may still run: `xffl run` and `xffl cancel` repeat its "
+          "cancellation",
           {{"facility", plan.facilities[i].facility.str()},
            {"round", plan.round},
            {"problem", error.what()}});
     }
 }
 
-// Brings in what the facilities trained, side by side.
+// Returns the updates of the facilities, enough for the quorum.
 std::vector<history::Accepted> train_everywhere(facility::Context& context,
                                                 const plan::RoundPlan& plan, std::stop_token stop) {
-  std::vector<FacilityThread> seats(plan.facilities.size());
-  std::stop_source round_stop;
-  std::stop_callback forward(stop, [&] { round_stop.request_stop(); });
-  {
-    std::vector<std::jthread> threads;
-    for (size_t i = 0; i < seats.size(); ++i)
-      threads.emplace_back(
-          [&, i] { drive(seats[i], context, plan, plan.facilities[i], round_stop); });
-  }
+  const std::vector<FacilityThread> threads = drive_facilities(context, plan, stop);
   std::vector<history::Accepted> accepted;
   bool missing = false;
-  for (const FacilityThread& seat : seats) {
-    if (seat.error && !is_cancelled(seat.error)) std::rethrow_exception(seat.error);
-    if (seat.outcome.accepted) accepted.push_back(*seat.outcome.accepted);
-    missing = missing || !seat.outcome.missing.empty();
+  for (const FacilityThread& each : threads) {
+    if (each.error && !is_cancelled(each.error)) std::rethrow_exception(each.error);
+    if (each.outcome.accepted) accepted.push_back(*each.outcome.accepted);
+    missing = missing || !each.outcome.missing.empty();
   }
   if (missing && context.experiment.policy.on_missing == config::OnMissing::kFail) {
-    cancel_others(plan, seats);
-    fail_round(plan, seats, "policy.on_missing is fail");
+    cancel_others(plan, threads);
+    fail_round(plan, threads, "policy.on_missing is fail");
   }
   if (stop.stop_requested())
-    throw Error(ErrorKind::kCancelled, "stopped on request; jobs at the facilities go on");
-  for (const FacilityThread& seat : seats)
-    if (seat.error) std::rethrow_exception(seat.error);
+    throw Error(ErrorKind::kCancelled, "stopped on request; jobs at the facilities keep running");
+  for (const FacilityThread& each : threads)
+    if (each.error) std::rethrow_exception(each.error);
   if (static_cast<int>(accepted.size()) < plan.quorum)
-    fail_round(plan, seats,
-               std::to_string(accepted.size()) + " of " + std::to_string(seats.size()) +
+    fail_round(plan, threads,
+               std::to_string(accepted.size()) + " of " + std::to_string(threads.size()) +
                    " updates, " + std::to_string(plan.quorum) + " needed");
   return accepted;
 }
 
-// From here on the set does not change, whatever arrives later.
-std::vector<history::Accepted> freeze_participants(facility::Context& context,
-                                                   const plan::RoundPlan& plan,
-                                                   std::vector<history::Accepted> accepted) {
-  const config::WeightKind weights = context.experiment.aggregation.weights;
-  const history::RoundState round = context.history.round(plan.round);
-  if (!round.participants.empty())
-    return frozen_participants(plan.round, round.participants, accepted, weights);
-  context.history.record({.round = plan.round}, participants_of(accepted, weights));
-  return accepted;
-}
-
-void aggregate_updates(facility::Context& context, const plan::RoundPlan& plan,
-                       const std::vector<history::Accepted>& participants) {
-  if (!context.history.round(plan.round).model_sha256.empty()) return;
-  const config::Aggregation& settings = context.experiment.aggregation;
-  std::vector<aggregate::Input> inputs;
-  for (const history::Accepted& update : participants)
-    inputs.push_back({context.folder.facility(plan.round, update.facility) / "update",
-                      weight_of(update, settings.weights), update.facility.str(),
-                      update.facility.str()});
-  // What a killed coordinator left is made again: the journal does not vouch for it.
-  fs::remove_all(context.folder.master(plan.round));
-  fs::remove_all(context.folder.global(plan.round));
-  aggregate::server_step(context.folder.master(plan.round - 1), inputs,
-                         settings.update == job::UpdateKind::kDelta,
-                         dtype_of(settings.publish_dtype), context.folder.master(plan.round),
-                         context.folder.global(plan.round), {.spare = &context.spare});
-  const checkpoint::Manifest model = checkpoint::read_manifest(context.folder.global(plan.round));
-  context.checked.note(context.folder.global(plan.round), model);
-  const checkpoint::Manifest master = checkpoint::read_manifest(context.folder.master(plan.round));
-  context.history.record({.round = plan.round},
-                         history::Aggregated{.model_sha256 = model.root_sha256(),
-                                             .master_sha256 = master.root_sha256()});
-}
-
-// CURRENT names the newest published model; it changes in one rename.
-void publish(facility::Context& context, const plan::RoundPlan& plan) {
-  const fs::path target = fs::path(context.folder.round(plan.round).filename()) / "global";
-  const fs::path temp = context.folder.current().string() + ".tmp";
-  fs::remove(temp);
-  fs::create_directory_symlink(target, temp);
-  rename_durable(temp, context.folder.current());
-  const std::string model = context.history.round(plan.round).model_sha256;
-  context.history.record({.round = plan.round}, history::Published{.model_sha256 = model});
-  log::info("global model published", {{"round", plan.round}, {"sha256", model}});
-}
-
-// What a round was made of stays on the disk; nobody reads it again unless something is amiss.
+// The input of a round stays on the disk, and is seldom read again.
 void spare_memory_of(facility::Context& context, const plan::RoundPlan& plan,
                      const std::vector<history::Accepted>& participants) {
   context.spare.add(context.folder.master(plan.round - 1));
@@ -176,26 +133,37 @@ void spare_memory_of(facility::Context& context, const plan::RoundPlan& plan,
     context.spare.add(context.folder.facility(plan.round, update.facility) / "update");
 }
 
-}  // namespace
-
-void record_plan(facility::Context& context, const plan::RoundPlan& plan) {
-  if (context.history.round(plan.round).planned) return;
-  history::RoundPlanned planned{.base_sha256 = plan.base_sha256,
-                                .plan_sha256 = sha256_hex(plan::format_plan(plan)),
-                                .facilities = {},
-                                .evaluates = plan.evaluates};
-  for (const plan::FacilityPlan& facility : plan.facilities)
-    planned.facilities.push_back(facility.facility);
-  context.history.record({.round = plan.round}, planned);
+void cancel_evaluation(facility::Context& context, const plan::RoundPlan& plan,
+                       const plan::FacilityPlan& facility, const std::string& reason) {
+  try {
+    facility::FacilityDriver(context, plan, facility).cancel(reason);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kCancelled) throw;
+    log::warning("an evaluation's job may still run: the facility is unreachable",
+                 {{"facility", facility.facility.str()}, {"problem", error.what()}});
+  }
 }
+
+// The models are published: a failure to evaluate the last one is no failure of the run.
+void record_missing(facility::Context& context, const plan::RoundPlan& plan,
+                    const plan::FacilityPlan& facility, const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& problem) {
+    if (problem.kind() == ErrorKind::kCancelled) throw;
+    cancel_evaluation(context, plan, facility, problem.what());
+    context.history.record({.round = plan.round, .facility = facility.facility},
+                           history::FacilityMissing{.reason = problem.what()});
+  }
+}
+
+}  // namespace
 
 void run_round(facility::Context& context, const plan::RoundPlan& plan, std::stop_token stop) {
   const auto began = context.services.clock.monotonic();
   record_plan(context, plan);
   const std::vector<history::Accepted> accepted = train_everywhere(context, plan, stop);
-  const std::vector<history::Accepted> participants = freeze_participants(context, plan, accepted);
-  aggregate_updates(context, plan, participants);
-  publish(context, plan);
+  const std::vector<history::Accepted> participants = publish_round(context, plan, accepted);
   context.packed.drop(context.folder, plan.round);
   spare_memory_of(context, plan, participants);
   if (context.observer.on_round)
@@ -204,19 +172,38 @@ void run_round(facility::Context& context, const plan::RoundPlan& plan, std::sto
         std::chrono::duration<double>(context.services.clock.monotonic() - began).count());
 }
 
+void evaluate_last(facility::Context& context, const plan::RoundPlan& plan, std::stop_token stop) {
+  record_plan(context, plan);
+  const std::vector<FacilityThread> threads = drive_facilities(context, plan, stop);
+  context.packed.drop(context.folder, plan.round);
+  for (size_t i = 0; i < threads.size(); ++i)
+    if (threads[i].error) record_missing(context, plan, plan.facilities[i], threads[i].error);
+  for (const auto& [name, facility] : context.history.round(plan.round).facilities)
+    if (facility.missing)
+      log::warning("the last global model was not measured here; it is published all the same",
+                   {{"facility", name.str()}, {"reason", *facility.missing}});
+}
+
+void drop_evaluation(facility::Context& context) {
+  const history::RunState run_state = context.history.state();
+  if (!run_state.rounds.contains(context.experiment.rounds + 1)) return;
+  config::Experiment wanted = context.experiment;
+  wanted.policy.evaluate_last = true;
+  const auto plan = plan::next_round(wanted, context.identity, run_state.done());
+  if (!plan) return;
+  for (const plan::FacilityPlan& facility : plan->facilities)
+    cancel_evaluation(context, *plan, facility, "policy.evaluate_last is false now");
+}
+
 void cancel_leftovers(facility::Context& context, int last, std::stop_token stop) {
   for (const config::Facility& facility : context.experiment.facilities)
-    for (const facility::Leftover& left : facility::leftovers(context, facility.name, last + 1))
-      try {
-        facility::FacilityDriver(context, left.plan, left.facility).repeat_cancel(stop);
-      } catch (const Error& error) {
-        if (error.kind() != ErrorKind::kRemote && error.kind() != ErrorKind::kAuth) throw;
-        log::warning("a job may go on at a facility that could not be told: cancel it by hand",
-                     {{"facility", facility.name.str()},
-                      {"round", left.plan.round},
-                      {"job", left.job_id.empty() ? "in doubt" : left.job_id},
-                      {"problem", error.what()}});
-      }
+    for (const facility::Leftover& left :
+         facility::repeat_cancellations(context, facility.name, last + 1, stop))
+      log::warning("a job at an unreachable facility may still run: cancel it by hand",
+                   {{"facility", facility.name.str()},
+                    {"round", left.round},
+                    {"job", left.job_id.empty() ? "unknown" : left.job_id},
+                    {"problem", left.problem}});
 }
 
 void cancel_round(facility::Context& context, const plan::RoundPlan& plan,
@@ -224,7 +211,7 @@ void cancel_round(facility::Context& context, const plan::RoundPlan& plan,
   std::optional<Error> problem;
   for (const plan::FacilityPlan& facility : plan.facilities) try {
       facility::FacilityDriver(context, plan, facility).cancel(reason);
-    } catch (Error& error) {  // the others' jobs end all the same
+    } catch (Error& error) {  // the others' jobs are cancelled all the same
       error.add_context(facility.facility.str());
       if (!problem) problem = error;
     }

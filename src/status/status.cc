@@ -3,20 +3,16 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <utility>
 
 #include "xffl/base/error.h"
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
 #include "xffl/history/run_folder.h"
 #include "xffl/history/store.h"
-#include "xffl/status/validation.h"
 
 namespace xffl::status {
 namespace {
-
-using history::Attempt;
-using history::FacilityState;
-using history::RoundState;
 
 std::string facility_state(const history::FacilityState& facility) {
   if (facility.accepted) return "accepted";
@@ -68,7 +64,7 @@ std::string activity(const RunStatus& status, int round, const FacilityName& nam
   if (live == status.live.end() || live->second.round != round || facility.accepted ||
       facility.missing)
     return facility_state(facility);
-  return log::printable(live->second.doing, 400) + " (since " + live->second.since_utc + ")";
+  return log::printable(live->second.activity, 400) + " (since " + live->second.since_utc + ")";
 }
 
 Json facility_json(const history::FacilityState& facility, const std::string& activity) {
@@ -121,7 +117,7 @@ std::string stop_reason(const RunStatus& status) {
       why != nullptr
           ? "stopped at " + why->time_utc + " (" + why->kind + "): " + printable_lines(why->reason)
           : "the coordinator ended without a reason (killed, or the machine crashed)";
-  // Without a name `xffl run` continues the newest.
+  // Without --run, `xffl run` continues the newest run.
   const std::string run = status.folder.filename().string();
   const auto newest = history::latest_run(status.folder.parent_path());
   return text + "\ncontinue with: xffl run" +
@@ -142,6 +138,40 @@ Json round_json(const RunStatus& status, int number, const history::RoundState& 
     json["facilities"][name.str()] =
         facility_json(facility, activity(status, number, name, facility));
   return json;
+}
+
+// --- The table of losses ---
+
+constexpr size_t kLineWidth = 80;
+constexpr size_t kRoundWidth = 7;
+constexpr size_t kCellWidth = 18;  // "4.5321 (92.97)", "12.3456 (2.3e+05)"
+
+using ValidationSet = std::pair<std::string, std::string>;  // facility, name
+
+std::string cell(double nll) {
+  char text[64];
+  const double perplexity = std::exp(nll);
+  std::snprintf(text, sizeof text, perplexity < 1e5 ? "%.4f (%.2f)" : "%.4f (%.1e)", nll,
+                perplexity);
+  return text;
+}
+
+std::string title(const ValidationSet& set) { return set.first + " " + set.second; }
+
+size_t width(const ValidationSet& set) { return std::max(title(set).size(), kCellWidth) + 2; }
+
+std::string right(const std::string& text, size_t width) {
+  return std::string(width - std::min(width, text.size()), ' ') + text;
+}
+
+// The end of the sets from `begin` on that fit in a line; at least one.
+std::vector<ValidationSet>::const_iterator fitting(std::vector<ValidationSet>::const_iterator begin,
+                                                   std::vector<ValidationSet>::const_iterator end) {
+  size_t used = kRoundWidth;
+  auto it = begin;
+  do used += width(*it++);
+  while (it != end && used + width(*it) <= kLineWidth);
+  return it;
 }
 
 }  // namespace
@@ -233,6 +263,47 @@ std::string format_status_json(const RunStatus& status) {
                                   {"loss", loss.nll},
                                   {"perplexity", std::exp(loss.nll)}});
   return json.dump(2) + "\n";
+}
+
+std::vector<GlobalLoss> global_losses(const history::RunState& run_state) {
+  std::vector<GlobalLoss> losses;
+  for (const auto& [number, round] : run_state.rounds)
+    for (const auto& [name, facility] : round.facilities) {
+      if (!facility.accepted) continue;
+      for (const job::ValidationResult& set : facility.accepted->report.validation)
+        losses.push_back({number - 1, name, set.name, set.tokens, set.nll_before});
+    }
+  return losses;
+}
+
+std::string format_global_losses(const history::RunState& run_state) {
+  std::vector<ValidationSet> sets;
+  std::map<int, std::map<ValidationSet, double>> rows;
+  for (const GlobalLoss& loss : global_losses(run_state)) {
+    const ValidationSet set{loss.facility.str(), loss.set};
+    if (std::find(sets.begin(), sets.end(), set) == sets.end()) sets.push_back(set);
+    rows[loss.round][set] = loss.nll;
+  }
+  if (sets.empty()) return "";
+  std::sort(sets.begin(), sets.end());
+  for (int round = 0; round <= run_state.done().rounds_published; ++round) rows[round];
+  std::string text = "global model: loss (perplexity)\n";
+  for (auto begin = sets.cbegin(); begin != sets.cend();) {
+    const auto end = fitting(begin, sets.cend());
+    text += right("round", kRoundWidth);
+    for (auto set = begin; set != end; ++set) text += right(title(*set), width(*set));
+    text += "\n";
+    for (const auto& [round, losses] : rows) {
+      text += right(std::to_string(round), kRoundWidth);
+      for (auto set = begin; set != end; ++set) {
+        const auto found = losses.find(*set);
+        text += right(found == losses.end() ? "-" : cell(found->second), width(*set));
+      }
+      text += "\n";
+    }
+    begin = end;
+  }
+  return text;
 }
 
 }  // namespace xffl::status

@@ -50,9 +50,9 @@ std::optional<minutes> CertificateWarnings::due(const FacilityName& facility,
   return std::chrono::duration_cast<minutes>(*ends - now);
 }
 
-CredentialWatch::CredentialWatch(const facility::Context& context) {
-  if (!context.services.credential_expiry) return;
-  thread_ = std::jthread([&context](std::stop_token stop) {
+std::jthread start_credential_watch(const facility::Context& context) {
+  if (!context.services.credential_expiry) return {};
+  return std::jthread([&context](std::stop_token stop) {
     CertificateWarnings warnings;
     Problems problems;
     SystemClock clock;

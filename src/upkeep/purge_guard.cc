@@ -1,7 +1,7 @@
 #include "xffl/upkeep/purge_guard.h"
 
 #include <algorithm>
-#include <charconv>
+#include <sstream>
 #include <string_view>
 
 #include "xffl/base/error.h"
@@ -19,24 +19,6 @@ using std::chrono::seconds;
 
 constexpr seconds kPatience{60};
 constexpr std::string_view kEnd = "xffl-end";
-
-// Removes the next number and the blank behind it from `line`.
-std::optional<int64_t> take_number(std::string_view& line) {
-  int64_t value = 0;
-  const auto [end, problem] = std::from_chars(line.data(), line.data() + line.size(), value);
-  if (problem != std::errc()) return std::nullopt;
-  line.remove_prefix(static_cast<size_t>(end - line.data()));
-  if (line.starts_with(' ')) line.remove_prefix(1);
-  return value;
-}
-
-std::vector<std::string_view> lines_of(std::string_view text) {
-  std::vector<std::string_view> lines;
-  for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string_view::npos;
-       begin = end + 1)
-    lines.push_back(text.substr(begin, end - begin));
-  return lines;
-}
 
 std::string format_time(seconds time) {
   const auto hours = std::chrono::duration_cast<std::chrono::hours>(time);
@@ -77,21 +59,25 @@ std::vector<FileAge> file_ages(remote::Session& session, const RemotePath& workd
       std::string(kEnd);
   const auto answer =
       session.run({"sh", "-c", script, "sh", workdir.str()}, names, kPatience, stop);
-  const auto lines = lines_of(answer.out);
-  if (lines.size() < 3 || lines.back() != kEnd)
+  std::istringstream lines(answer.out);
+  int64_t now = 0, scratch = 0;
+  lines >> now >> scratch;
+  std::map<std::string, std::optional<seconds>> known;  // empty: on another file system
+  std::string line;
+  while (std::getline(lines, line) && line != kEnd) {
+    std::istringstream fields(line);
+    int64_t device = 0, read = 0, written = 0;
+    std::string name;
+    if (fields >> device >> read >> written && fields.get() == ' ' && std::getline(fields, name))
+      known[name] =
+          device == scratch
+              ? std::optional(seconds(std::max<int64_t>(0, now - std::max(read, written))))
+              : std::nullopt;
+  }
+  if (line != kEnd)
     throw Error(ErrorKind::kIo,
                 "cannot read the ages of files at the facility: " +
                     log::printable(answer.err.empty() ? answer.out : answer.err, 300));
-  std::string_view clock = lines[0], device = lines[1];
-  const auto now = take_number(clock), scratch = take_number(device);
-  std::map<std::string_view, std::optional<seconds>> known;  // empty: on another file system
-  for (size_t i = 2; i + 1 < lines.size(); ++i) {
-    std::string_view line = lines[i];
-    const auto where = take_number(line), read = take_number(line), written = take_number(line);
-    if (!now || !scratch || !where || !read || !written) continue;
-    const int64_t unused = std::max<int64_t>(0, *now - std::max(*read, *written));
-    known[line] = *where == *scratch ? std::optional(seconds(unused)) : std::nullopt;
-  }
   std::vector<FileAge> found;
   for (const std::string& file : files) {
     const auto it = known.find(file);
@@ -166,11 +152,11 @@ void check_all(facility::Context& context, const std::stop_token& stop) {
 
 }  // namespace
 
-PurgeGuard::PurgeGuard(facility::Context& context) {
+std::jthread start_purge_guard(facility::Context& context) {
   const auto& facilities = context.experiment.facilities;
   const auto purges = [](const config::Facility& each) { return each.purge_after.count() > 0; };
-  if (std::none_of(facilities.begin(), facilities.end(), purges)) return;
-  thread_ = std::jthread([&context](std::stop_token stop) {
+  if (std::none_of(facilities.begin(), facilities.end(), purges)) return {};
+  return std::jthread([&context](std::stop_token stop) {
     try {
       check_all(context, stop);
     } catch (const std::exception& error) {  // a thread's top
@@ -180,7 +166,5 @@ PurgeGuard::PurgeGuard(facility::Context& context) {
     }
   });
 }
-
-PurgeGuard::~PurgeGuard() = default;
 
 }  // namespace xffl::upkeep

@@ -58,8 +58,6 @@ std::vector<std::string> unneeded_models(const facility::Context& context,
 RetentionWorker::RetentionWorker(facility::Context& context)
     : context_(context), thread_([this](std::stop_token stop) { work(stop); }) {}
 
-RetentionWorker::~RetentionWorker() = default;
-
 void RetentionWorker::after(const plan::RoundPlan& plan) {
   {
     const std::lock_guard lock(mutex_);

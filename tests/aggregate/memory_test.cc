@@ -89,7 +89,7 @@ TEST(AggregateMemory, DoesNotGrowWithTheModel) {
   });
   EXPECT_GE(step, 0);
   EXPECT_LT(step, kAllowedGrowthKiB);
-  const long check = growth_in_child([&] { check_update(dir / "m0", dir / "g", false, false); });
+  const long check = growth_in_child([&] { check_update(dir / "m0", dir / "g", false); });
   EXPECT_GE(check, 0);
   EXPECT_LT(check, kAllowedGrowthKiB);
 }

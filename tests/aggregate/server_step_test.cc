@@ -122,9 +122,9 @@ TEST_F(ServerStep, AveragesAdapters) {
             }).kind,
             ErrorKind::kRejected)
       << "another alpha";
-  check_update(dir_ / "a", dir_ / "g1", /*delta=*/true, false);
+  check_update(dir_ / "a", dir_ / "g1", /*delta=*/true);
   EXPECT_EQ(thrown_by([&] {
-              check_update(write_model(dir_ / "whole", some_model(1)), dir_ / "g1", true, false);
+              check_update(write_model(dir_ / "whole", some_model(1)), dir_ / "g1", true);
             }).kind,
             ErrorKind::kRejected)
       << "a facility may not answer with a whole model";

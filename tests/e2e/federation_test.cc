@@ -202,7 +202,7 @@ TEST(OnMissing, WaitContinuesPastTheDeadlineAndLogsIt) {
   const ProcessResult result = project.run();
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(project.history().rounds.at(1).participants.size(), 2u);
-  const std::string warning = "the round's deadline has passed and it waits on";
+  const std::string warning = "the round's deadline has passed: still waiting";
   const size_t first = result.err.find(warning);
   ASSERT_NE(first, std::string::npos) << result.err;
   // One warning per facility.

@@ -75,7 +75,7 @@ TEST_F(InProcessFederation, WarnsOfMissingSpaceBeforeAJob) {
   std::vector<std::string> logged;
   std::ifstream lines(file);
   for (std::string line; std::getline(lines, line);)
-    if (line.find("less room") != std::string::npos || line.find("submitted") != std::string::npos)
+    if (line.find("less space") != std::string::npos || line.find("submitted") != std::string::npos)
       if (line.find("\"brno\"") != std::string::npos) logged.push_back(line);
   ASSERT_EQ(logged.size(), 2u);
   EXPECT_NE(logged[0].find("\"free_megabytes\":45"), std::string::npos) << logged[0];

@@ -70,7 +70,7 @@ TEST_F(InProcessFederation, WarnsOfALostOptimizerState) {
   EXPECT_EQ(run().rounds_published, 1);
   log::set_file({});
   const std::string warnings = read_file(file, 1 << 20);
-  EXPECT_THAT(warnings, HasSubstr("optimizer began anew"));
+  EXPECT_THAT(warnings, HasSubstr("optimizer state was lost"));
   EXPECT_THAT(warnings, HasSubstr("state.json is gone"));
 }
 

@@ -8,7 +8,7 @@
 #include "support/thrown.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
-#include "xffl/history/requests.h"
+#include "xffl/history/run_folder.h"
 
 namespace xffl::test {
 namespace {

@@ -12,7 +12,7 @@
 #include "support/await.h"
 #include "support/temp_dir.h"
 #include "xffl/base/process.h"
-#include "xffl/history/run_state.h"
+#include "xffl/history/run_history.h"
 #include "xffl/history/store.h"
 
 namespace xffl::test {

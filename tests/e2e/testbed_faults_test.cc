@@ -84,7 +84,7 @@ TEST(TestbedFaults, AnObeyedWarningGivesAPartialUpdateAndAnIgnoredOneARetry) {
   EXPECT_EQ(early.steps, 2);
   const history::Attempt& timed_out = facilities.at(FacilityName("brno")).attempts.front();
   EXPECT_THAT(timed_out.failure.value_or(""), HasSubstr("TIMEOUT"));
-  EXPECT_FALSE(timed_out.charged);
+  EXPECT_FALSE(timed_out.counts_as_attempt);
 }
 
 // A certificate expires while jobs run: the facility is paused until it is renewed.
@@ -110,11 +110,12 @@ TEST(TestbedFaults, AnExpiredCertificatePausesTheFacilityUntilItsRenewal) {
   alba.stop_daemon("sshd");  // an open connection outlives its certificate
   alba.start_daemon("sshd");
   project.release();
-  ASSERT_TRUE(project.await_status("PAUSED(auth)")) << project.status();
+  ASSERT_TRUE(project.await_status("paused: authentication needed")) << project.status();
   EXPECT_THAT(project.status(), HasSubstr("expired"));
   const ProcessResult resumed = project.xffl({"resume", "alba", "-p", project.path().string()});
   EXPECT_EQ(resumed.exit_code, exit_code(ErrorKind::kAuth)) << resumed.out;
-  EXPECT_THAT(resumed.err, HasSubstr("alba was not paused by a user: PAUSED(auth)"));
+  EXPECT_THAT(resumed.err,
+              HasSubstr("alba was not paused by a user: paused: authentication needed"));
   EXPECT_THAT(resumed.err, HasSubstr("renew it with: step ssh login ann"));
   ASSERT_TRUE(project.await_events("update_accepted", 1));  // brno's
   EXPECT_THAT(read_file(project.log(), 1 << 20), HasSubstr("a certificate expires soon"));

@@ -52,8 +52,8 @@ TEST(TestbedOutages, SurvivesADeadMungeAndAFrozenController) {
   brno.signal_daemon("slurmctld", SIGSTOP);
   ASSERT_TRUE(await([&] {
     const std::string status = project.status();
-    const size_t first = status.find("tried again");
-    return first != std::string::npos && status.find("tried again", first + 1) != std::string::npos;
+    const size_t first = status.find("retrying");
+    return first != std::string::npos && status.find("retrying", first + 1) != std::string::npos;
   })) << project.status();
   alba.start_daemon("munged");
   brno.signal_daemon("slurmctld", SIGCONT);
@@ -104,8 +104,8 @@ TEST(TestbedOutages, TransfersResumeAfterACutLink) {
   EXPECT_EQ(project.count_events("update_accepted"), 0);
   ASSERT_TRUE(await([&] {
     const std::string status = project.status();
-    const size_t first = status.find("tried again");
-    return first != std::string::npos && status.find("tried again", first + 1) != std::string::npos;
+    const size_t first = status.find("retrying");
+    return first != std::string::npos && status.find("retrying", first + 1) != std::string::npos;
   })) << project.status();
   for (const Facility* each : {&alba, &brno}) each->wan_off();
   EXPECT_EQ(run.finish(), 0);

@@ -61,7 +61,7 @@ TEST_P(JobFailure, IsClassified) {
   const history::FacilityState& known = fixture.last.machine.known;
   const history::Attempt& failed = known.attempts.front();
   EXPECT_THAT(failed.failure.value_or(""), HasSubstr(end.reason));
-  EXPECT_EQ(failed.charged, end.counts_as_attempt);
+  EXPECT_EQ(failed.counts_as_attempt, end.counts_as_attempt);
   EXPECT_EQ(known.missing.has_value(), end.fatal);
   EXPECT_EQ(std::count(fixture.kinds.begin(), fixture.kinds.end(), "facility_paused"),
             end.pauses_facility ? 1 : 0);
@@ -93,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(
             .fatal = true},
         End{.name = "CancelledByAUser",
             .status = {.state = JobState::kCancelled, .native = "CANCELLED by 1000"},
-            .reason = "was cancelled by somebody (CANCELLED by 1000)",
+            .reason = "was cancelled by a user or an administrator (CANCELLED by 1000)",
             .counts_as_attempt = false,
             .pauses_facility = true},
         End{.name = "CancelledDuplicate",
@@ -108,7 +108,7 @@ INSTANTIATE_TEST_SUITE_P(
         End{.name = "DamagedModel",
             .status = {.state = JobState::kEnded, .native = "FAILED"},
             .model_error = "chunk 3 differs",
-            .reason = "found the model that it was given damaged, which is sent again: chunk 3",
+            .reason = "found its input model damaged (the model is sent again): chunk 3",
             .counts_as_attempt = false,
             .final_poll = false}),
     [](const auto& each) { return each.param.name; });

@@ -28,13 +28,13 @@ TEST_F(SlurmScript, ClaimsSetsTheRendezvousAndRunsTheTrainer) {
 
 TEST_F(SlurmScript, AnotherJobOfTheAttemptLeavesAtOnce) {
   EXPECT_EQ(run("41").exit_code, 0);
-  const ProcessResult twin = run("42");
-  EXPECT_EQ(twin.exit_code, 0);
-  EXPECT_THAT(twin.out, HasSubstr("already claimed by job 41"));
+  const ProcessResult duplicate = run("42");
+  EXPECT_EQ(duplicate.exit_code, 0);
+  EXPECT_THAT(duplicate.out, HasSubstr("already claimed by job 41"));
   EXPECT_EQ(std::ranges::count(text("ran.txt"), '\n'), 1);
 }
 
-TEST_F(SlurmScript, TheSameJobStartsAfreshUntilItHasReported) {
+TEST_F(SlurmScript, ARestartedJobTrainsAgainUntilItHasReported) {
   EXPECT_EQ(run("41").exit_code, 0);
   write_file_atomic(folder() / "out/half", "x");
   EXPECT_THAT(run("41", "1").out, HasSubstr("starts again (restart 1)"));
@@ -47,8 +47,8 @@ TEST_F(SlurmScript, TheSameJobStartsAfreshUntilItHasReported) {
 }
 
 // A controller that lost its state gives the id of a job that still runs to another one; or it runs
-// a job again whose node was lost. Neither counts as a restart.
-TEST_F(SlurmScript, AnIdThatWasGivenTwiceTrainsOnce) {
+// a job again after the loss of its node. Neither counts as a restart.
+TEST_F(SlurmScript, AReusedJobIdTrainsOnce) {
   program("trainer", "echo x >>ran.txt\nwhile [ ! -e finish ]; do sleep 0.05; done\n");
   const pid_t first = start_detached(spec("41", ""), dir_ / "output");
   for (int i = 0; i < 400 && text("ran.txt").empty(); ++i)
@@ -61,14 +61,14 @@ TEST_F(SlurmScript, AnIdThatWasGivenTwiceTrainsOnce) {
   EXPECT_EQ(text("ran.txt"), "x\nx\n");
 }
 
-TEST_F(SlurmScript, NobodyPassesAFence) {
+TEST_F(SlurmScript, NoJobPassesAFence) {
   make_dirs(folder() / "claim/fenced");
   EXPECT_THAT(run("41").out, HasSubstr("abandoned this attempt"));
   EXPECT_EQ(text("ran.txt"), "");
   EXPECT_EQ(text("claim/owner"), "");
 }
 
-TEST_F(SlurmScript, AModuleThatIsNotThereEndsTheJobWithItsName) {
+TEST_F(SlurmScript, AMissingModuleFailsTheJobAndIsNamed) {
   facility_.modules = {"absent"};
   const ProcessResult result = run("41");
   EXPECT_EQ(result.exit_code, 1);
@@ -107,8 +107,8 @@ TEST_F(SlurmScript, ADamagedModelIsNotTrainedOn) {
   EXPECT_EQ(std::ranges::count(text("ran.txt"), '\n'), 2);
 }
 
-// A module's openssl may be anything: only what it finds right needs no other word.
-TEST_F(SlurmScript, OpensslAloneCondemnsNoModel) {
+// A module's openssl may be wrong: only its success is final.
+TEST_F(SlurmScript, OpensslAloneRejectsNoModel) {
   const fs::path model = dir_ / "model.safetensors";
   write_file_atomic(model, "weights");
   const std::string sha256 = sha256_hex("weights");
@@ -134,7 +134,7 @@ TEST_F(SlurmScript, AModelThatTheTrainerChecksIsNotReadTwice) {
   EXPECT_NE(text("ran.txt"), "");
 }
 
-TEST_F(SlurmScript, TheTrainersEndIsTheJobs) {
+TEST_F(SlurmScript, TheJobsExitCodeIsTheTrainers) {
   program("trainer", "exit 7\n");
   EXPECT_EQ(run("41").exit_code, 7);
 }
@@ -148,7 +148,7 @@ TEST_F(SlurmScript, AnImageGetsTheFoldersAndTheTrainer) {
   EXPECT_NE(text("ran.txt"), "");
 }
 
-TEST_F(SlurmScript, TheWarningIsPassedOn) {
+TEST_F(SlurmScript, TheTimeLimitWarningReachesTheTrainer) {
   program("trainer",
           "trap 'echo warned >>ran.txt; exit 0' USR1\ntouch ready\n"
           "for i in $(seq 600); do sleep 0.05; done\n");
@@ -163,7 +163,7 @@ TEST_F(SlurmScript, TheWarningIsPassedOn) {
   ::kill(-job, SIGKILL);
 }
 
-TEST_F(SlurmScript, IsNotForAPlainShell) {
+TEST_F(SlurmScript, FailsOutsideSlurm) {
   ProcessSpec without = spec("41", "");
   without.env.erase("SLURM_JOB_ID");
   const ProcessResult result = run_process(without);

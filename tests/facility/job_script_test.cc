@@ -1,5 +1,5 @@
-// The scripts that are submitted: golden ones, and what no configuration may change in them.
-#include "job_script.h"
+// The submitted scripts: golden files, and the parts that no configuration may change.
+#include "xffl/facility/job_script.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -72,11 +72,11 @@ void expect_golden(const std::string& name, const std::string& text) {
   EXPECT_EQ(text, read_file(file, 1 << 20)) << "XFFL_ACCEPT=1 rewrites " << file;
 }
 
-TEST(JobScript, ForSlurmIsTheGoldenOne) {
+TEST(JobScript, ForSlurmMatchesTheGoldenFile) {
   expect_golden("slurm.sbatch", script_of(facility_of(kProject)));
 }
 
-TEST(JobScript, InAnImageBindsWhatTheJobReadsAndWrites) {
+TEST(JobScript, InAnImageBindsTheJobsFolders) {
   const config::Facility facility = facility_of(with(
       "workdir:",
       "image: {file: /images/xffl.sif, gpu: nv, binds: \"/usr/share:/x:ro\", options: --cleanenv}\n"
@@ -88,20 +88,20 @@ TEST(JobScript, InAnImageBindsWhatTheJobReadsAndWrites) {
                                 kFolder.str() + " --cleanenv /images/xffl.sif xffl-train --job"));
 }
 
-TEST(JobScript, ForProcessesIsTheGoldenOne) {
+TEST(JobScript, ForProcessesMatchesTheGoldenFile) {
   expect_golden("process.sh", script_of(facility_of("project: demo\nmodel: /m\n"
                                                     "training: {steps_per_round: 4}\n"
                                                     "facilities: {alba: {data: {train: t}}}\n")));
 }
 
-TEST(JobScript, EveryShippedOneIsValidShell) {
+TEST(JobScript, EveryShippedTemplateIsValidShell) {
   const test::TempDir dir;
   write_file_atomic(dir / "job", script_of(facility_of(kProject)));
   const ProcessResult result = run_process({.argv = {"bash", "-n", (dir / "job").string()}});
   EXPECT_EQ(result.exit_code, 0) << result.err;
 }
 
-TEST(JobScript, DirectivesEndBeforeTheFirstCommandAndAreOurs) {
+TEST(JobScript, DirectivesPrecedeTheFirstCommandAndAreXfflsOnly) {
   const std::string script = script_of(facility_of(kProject));
   const size_t body = script.find("umask");
   EXPECT_THAT(script.substr(0, body), HasSubstr("#SBATCH --dependency=singleton\n"));
@@ -126,7 +126,7 @@ TEST(JobScript, AProjectsTemplateMustTakeTheOptions) {
   }
 }
 
-TEST(JobScript, AFolderThatAnImageCannotBindIsRefused) {
+TEST(JobScript, AFolderThatAnImageCannotBindIsRejected) {
   config::Facility facility = facility_of(with("workdir:", "image: {file: /x.sif}\n    workdir:"));
   facility.train_data = {"/data/a:b/t.tokens"};
   EXPECT_THROW(script_of(facility), Error);

@@ -16,9 +16,9 @@ namespace fs = std::filesystem;
 using testing::HasSubstr;
 using testing::Not;
 
-class Stay : public SlurmScript {
+class KeptAllocationScript : public SlurmScript {
  protected:
-  Stay() {
+  KeptAllocationScript() {
     facility_.slurm.keep_allocation = std::chrono::seconds(60);
     facility_.slurm.warning = std::chrono::seconds(30);
     facility_.environment = {"export TAG=\"$TAG+\"", "set -Cu"};
@@ -27,7 +27,7 @@ class Stay : public SlurmScript {
                            (dir_ / "ran.txt").string() +
                            "\n[ -z \"$XFFL_FAIL\" ] || exit 1\necho done >out/report.json\n");
   }
-  ~Stay() override {
+  ~KeptAllocationScript() override {
     if (job_ > 0) kill_job();
   }
 
@@ -60,7 +60,7 @@ class Stay : public SlurmScript {
     ::kill(-job_, SIGKILL);
     ::waitpid(std::exchange(job_, 0), nullptr, 0);
   }
-  /// What the coordinator does.
+  /// The coordinator's part.
   bool take(int round) {
     make_dirs(folder(round + 1) / "out");
     write_file_atomic(folder(round + 1) / "job.sh", script(round + 1));
@@ -75,7 +75,7 @@ class Stay : public SlurmScript {
   pid_t job_ = 0;
 };
 
-TEST_F(Stay, RunsTheNextAttemptsJobAsANewJobWould) {
+TEST_F(KeptAllocationScript, RunsTheNextAttemptAsANewJobWould) {
   start();
   ASSERT_TRUE(await_file("stay.offered")) << text("job.out");
   ASSERT_TRUE(take(1));
@@ -94,7 +94,7 @@ TEST_F(Stay, RunsTheNextAttemptsJobAsANewJobWould) {
   EXPECT_FALSE(take(3));
 }
 
-TEST_F(Stay, EndsWithItsTimeOrWhenItIsNotWanted) {
+TEST_F(KeptAllocationScript, EndsAtItsTimeLimitOrWhenReleased) {
   const auto left_after = [&](const std::function<void()>& what) {
     for (int round : {1, 2}) fs::remove_all(folder(round));
     make_dirs(folder() / "out");
@@ -112,7 +112,7 @@ TEST_F(Stay, EndsWithItsTimeOrWhenItIsNotWanted) {
   EXPECT_TRUE(left_after([&] { fs::rename(folder() / "stay.offered", folder() / "stay.closed"); }));
 }
 
-TEST_F(Stay, MakesNoOfferThatItCouldNotKeep) {
+TEST_F(KeptAllocationScript, KeepsNoAllocationPastItsWalltime) {
   const auto offers = [&] {
     fs::remove_all(folder());
     make_dirs(folder() / "out");
@@ -139,7 +139,7 @@ TEST_F(Stay, MakesNoOfferThatItCouldNotKeep) {
   EXPECT_EQ(run("41").exit_code, 1);
 }
 
-TEST_F(Stay, ADeclinedPlanStaysDeclined) {
+TEST_F(KeptAllocationScript, ADeclinedAllocationStaysDeclined) {
   program("trainer", "until [ -e finish ]; do sleep 0.02; done\necho done >out/report.json\n");
   start();
   ASSERT_TRUE(await_file("stay.planned"));
@@ -151,7 +151,7 @@ TEST_F(Stay, ADeclinedPlanStaysDeclined) {
 }
 
 // Slurm starts the first script again, in the first folder.
-TEST_F(Stay, ARequeuedJobGoesOnWhereItsAllocationWas) {
+TEST_F(KeptAllocationScript, ARequeuedJobContinuesItsAllocationsAttempt) {
   program("trainer", "echo \"$PWD $MASTER_PORT\" >>" + (dir_ / "ran.txt").string() +
                          "\n[ ! -e slow ] || sleep 60\necho done >out/report.json\n");
   start();
@@ -174,7 +174,7 @@ TEST_F(Stay, ARequeuedJobGoesOnWhereItsAllocationWas) {
   EXPECT_EQ(text("claim/owner").substr(0, 3), "41 ");
 }
 
-TEST_F(Stay, ARequeuedOfferIsClosedUnlessItWasTaken) {
+TEST_F(KeptAllocationScript, ARequeuedKeptAllocationIsClosedUnlessItWasTaken) {
   start();
   ASSERT_TRUE(await_file("stay.offered"));
   kill_job();
@@ -185,7 +185,7 @@ TEST_F(Stay, ARequeuedOfferIsClosedUnlessItWasTaken) {
   ASSERT_TRUE(take(1));  // while the job waited in the queue
   start("2");
   ASSERT_TRUE(await_file("stay.offered", 2)) << text("job.out");
-  // A twin of the first attempt has nothing to do with it.
+  // A duplicate job of the first attempt does not matter.
   EXPECT_THAT(run("42").out, HasSubstr("already claimed by job 41"));
   // Nor has a fenced attempt a job.
   kill_job();

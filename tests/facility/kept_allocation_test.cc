@@ -12,9 +12,9 @@ namespace {
 
 const JobId kJ("7");
 
-class StayPlan : public testing::Test {
+class KeptAllocationPlan : public testing::Test {
  protected:
-  StayPlan() {
+  KeptAllocationPlan() {
     experiment_.rounds = 5;
     config::Facility alba;
     alba.name = plan_.facility = FacilityName("alba");
@@ -59,19 +59,19 @@ class StayPlan : public testing::Test {
   std::map<int, history::FacilityState> states_;
 };
 
-TEST_F(StayPlan, TheLastJobEnds) {
-  EXPECT_EQ(stays_for(experiment_, plan_, 4), RemotePath("/w/alba/r0005/a1"));
-  EXPECT_FALSE(stays_for(experiment_, plan_, 5));
+TEST_F(KeptAllocationPlan, TheLastJobEnds) {
+  EXPECT_EQ(next_attempt_folder(experiment_, plan_, 4), RemotePath("/w/alba/r0005/a1"));
+  EXPECT_FALSE(next_attempt_folder(experiment_, plan_, 5));
   experiment_.policy.evaluate_last = true;
-  EXPECT_FALSE(stays_for(experiment_, plan_, 5)) << "it has nothing to measure on";
+  EXPECT_FALSE(next_attempt_folder(experiment_, plan_, 5)) << "it has nothing to measure on";
   experiment_.facilities.front().validation = {{"it", "/it.tokens"}};
-  EXPECT_EQ(stays_for(experiment_, plan_, 5), RemotePath("/w/alba/r0006/a1"));
-  EXPECT_FALSE(stays_for(experiment_, plan_, 6));
+  EXPECT_EQ(next_attempt_folder(experiment_, plan_, 5), RemotePath("/w/alba/r0006/a1"));
+  EXPECT_FALSE(next_attempt_folder(experiment_, plan_, 6));
   slurm().keep_allocation = std::chrono::seconds(0);
-  EXPECT_FALSE(stays_for(experiment_, plan_, 1));
+  EXPECT_FALSE(next_attempt_folder(experiment_, plan_, 1));
 }
 
-TEST_F(StayPlan, OnlyTheFirstAttemptAfterAnAcceptedOneHasAnOffer) {
+TEST_F(KeptAllocationPlan, OnlyTheFirstAttemptAfterAnAcceptedOneHasAKeptAllocation) {
   accept(2, 2, "7");
   const auto offered = [&](int round, int attempt) {
     return kept_allocation_for(experiment_, plan_, round, attempt, state());
@@ -84,7 +84,7 @@ TEST_F(StayPlan, OnlyTheFirstAttemptAfterAnAcceptedOneHasAnOffer) {
   EXPECT_FALSE(offered(3, 1));
 }
 
-TEST_F(StayPlan, AJobHasTheNameOfTheAttemptThatItWasSubmittedFor) {
+TEST_F(KeptAllocationPlan, AJobHasTheNameOfTheAttemptThatItWasSubmittedFor) {
   EXPECT_EQ(first(1, 1), (AttemptNumber{1, 1}));
   accept(1, 1, "7");
   accept(2, 1, "8");
@@ -96,7 +96,7 @@ TEST_F(StayPlan, AJobHasTheNameOfTheAttemptThatItWasSubmittedFor) {
   EXPECT_EQ(first(5, 1, JobId("9")), (AttemptNumber{5, 1}));
 }
 
-TEST_F(StayPlan, WhatARequeuedJobNeedsStaysUntilAnotherJobHasCome) {
+TEST_F(KeptAllocationPlan, FilesOfARequeuedJobStayUntilAnotherJobIsSubmitted) {
   for (int round = 1; round <= 3; ++round) accept(round, 1, "7");
   EXPECT_EQ(kept_after(1, 3), "1/a1/stay.newest ");
   accept(4, 1, "7");

@@ -76,10 +76,10 @@ TEST_P(NoAnswer, AnUpdateThatCannotBeFetchedEndsWithTheDeadline) {
   EXPECT_LT(actions, 24 * 3600 / 5 + 10) << "one each five seconds at most";
   EXPECT_THAT(fixture.last.machine.known.missing.value_or(""), HasSubstr("deadline"));
   EXPECT_THAT(fixture.last.machine.known.missing.value_or(""), HasSubstr(word()));
-  EXPECT_THAT(fixture.kinds, Contains("cancel_intended")) << "the facility is told later";
+  EXPECT_THAT(fixture.kinds, Contains("cancel_intended")) << "the cancellation is repeated later";
 }
 
-// An attempt that has failed, at a facility that cannot be told.
+// A failed attempt at an unreachable facility.
 TEST_P(NoAnswer, AFailedAttemptThatCannotBeFencedEndsWithTheDeadline) {
   Skipping fixture;
   fixture.to_the_fence();
@@ -88,7 +88,8 @@ TEST_P(NoAnswer, AFailedAttemptThatCannotBeFencedEndsWithTheDeadline) {
   EXPECT_LT(*fixture.now.since_first_submission, hours(24) + minutes(1));
   EXPECT_THAT(fixture.last.machine.known.missing.value_or(""), HasSubstr("FAILED"));
   EXPECT_THAT(fixture.last.machine.known.missing.value_or(""), HasSubstr("deadline"));
-  EXPECT_TRUE(fixture.last.machine.known.attempts.back().cancel_intended) << "it is told later";
+  EXPECT_TRUE(fixture.last.machine.known.attempts.back().cancel_intended)
+      << "the cancellation is repeated later";
 }
 INSTANTIATE_TEST_SUITE_P(All, NoAnswer, testing::Bool(), [](const auto& each) {
   return std::string(each.param ? "AuthRequired" : "Unreachable");
@@ -120,7 +121,7 @@ TEST(FacilityMachineFaults, AFetchUnderWayAtTheDeadlineCounts) {
 }
 
 // Nobody had looked for a while: another facility's fetch, a coordinator that was down.
-TEST(FacilityMachineFaults, AReportIsLookedForOnceMoreAfterTheDeadline) {
+TEST(FacilityMachineFaults, TheReportIsCheckedForOnceMoreAfterTheDeadline) {
   Skipping fixture;
   fixture.to_the_job();
   fixture.give(Polled{.reported = false, .status = {}});
@@ -150,10 +151,10 @@ TEST(FacilityMachineFaults, AReportThatCannotBeFetchedEndsWithTheLongestOutage) 
   EXPECT_THAT(fixture.last.machine.known.missing.value_or(""), HasSubstr("no room"));
 }
 
-// --- A facility whose files are not to be seen for a while ---
+// --- A facility whose files are invisible for a while ---
 
 // Maintenance: its jobs have ended, its log-in node is back, its file system is not mounted yet.
-// What takes the claim has seen it.
+// The fence refreshes the view of the folder.
 TEST(FacilityMachineFaults, AReportSeenAfterTheFenceIsFetched) {
   Skipping fixture;
   fixture.to_the_fence();

@@ -1,6 +1,4 @@
 // The table of the state machine: complete, as the machine behaves, and as docs/developer/ shows.
-#include "machine_table.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,6 +9,7 @@
 
 #include "random_walk.h"
 #include "xffl/base/file.h"
+#include "xffl/facility/machine.h"
 
 namespace xffl::facility {
 namespace {
@@ -23,7 +22,7 @@ constexpr uint64_t kWalks = 6000;
 
 bool is_event(std::string_view cause) { return cause != kNextAction && cause != kTimeIsUp; }
 
-// The events that may answer an action: see FacilityActions::perform.
+// The events that may answer an action: see FacilityDriver::Parts::perform.
 Names answers(const Action& action) {
   Names names = {"Unreachable", "AuthRequired"};
   if (std::holds_alternative<Push>(action)) names.insert("Pushed");
@@ -40,7 +39,7 @@ Names answers(const Action& action) {
   return names;
 }
 
-// What 6,000 walks do.
+// The observations of 6,000 walks.
 struct Observed {
   std::set<Pair> pairs;  // a phase, and an event that may come in it
   std::set<Edge> edges;

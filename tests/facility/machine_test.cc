@@ -1,4 +1,4 @@
-// Single decisions of the state machine; what they add up to is simulation_test.cc's affair.
+// Single decisions of the state machine; simulation_test.cc checks whole rounds.
 #include "xffl/facility/machine.h"
 
 #include <gtest/gtest.h>
@@ -180,7 +180,7 @@ TEST(FacilityMachine, ADamagedModelDoesNotCountAsAnAttempt) {
   const history::Attempt& failed = fixture.last.machine.known.attempts.front();
   ASSERT_TRUE(failed.failure);
   EXPECT_NE(failed.failure->find("the reference is damaged"), std::string::npos);
-  EXPECT_FALSE(failed.charged);
+  EXPECT_FALSE(failed.counts_as_attempt);
   ASSERT_TRUE(fixture.action<Push>());
   EXPECT_EQ(fixture.action<Push>()->attempt, 2);
 }
@@ -241,7 +241,7 @@ TEST(FacilityMachine, CleanupAfterTheDeadlineIsTriedOnce) {
   fixture.give(Unreachable{"down"});
   ASSERT_TRUE(fixture.action<Finish>());
   EXPECT_EQ(fixture.kinds.back(), "facility_missing");
-  EXPECT_TRUE(fixture.last.machine.known.attempts.back().cancel_intended);  // told later
+  EXPECT_TRUE(fixture.last.machine.known.attempts.back().cancel_intended);  // repeated later
 }
 
 TEST(FacilityMachine, BackoffDoublesWithJitter) {

@@ -1,4 +1,4 @@
-// Decisions of the state machine while it waits for a person or for a queue, or goes on after a
+// Decisions of the state machine while it waits for a user or for a queue, or continues after a
 // kill.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ using testing::Contains;
 using testing::HasSubstr;
 using testing::Not;
 
-// --- Waiting for a person, and for others ---
+// --- Waits for a user, and for other facilities ---
 
 // Answers every action but a sleep so, for as long.
 void answer_for(MachineFixture& fixture, Nanoseconds time, const Event& event) {
@@ -76,7 +76,7 @@ TEST(FacilityMachineFaults, ADeferredSubmissionIsNoOutage) {
   EXPECT_TRUE(fixture.action<Poll>());
 }
 
-// --- What a coordinator left that was killed ---
+// --- After the kill of a coordinator ---
 
 TEST(FacilityMachineFaults, ACancellationByTheRunDoesNotPauseTheFacility) {
   MachineFixture before;
@@ -105,10 +105,10 @@ TEST(FacilityMachineFaults, ACancellationByTheRunDoesNotPauseTheFacility) {
   EXPECT_THAT(fixture.kinds, Contains("cancel_confirmed"));
   const history::Attempt& ended = fixture.last.machine.known.attempts.front();
   EXPECT_THAT(ended.failure.value_or(""), HasSubstr("cancellation had begun"));
-  EXPECT_FALSE(ended.charged);
+  EXPECT_FALSE(ended.counts_as_attempt);
 }
 
-// What was one too many comes up again when the job that was watched is forgotten.
+// The scheduler shows a cancelled duplicate again after it has forgotten the polled job.
 TEST(FacilityMachineFaults, ACancelledDuplicateDoesNotPauseTheFacility) {
   MachineFixture fixture;
   fixture.give(Resumed{});
@@ -137,9 +137,9 @@ TEST(FacilityMachineFaults, ACancelledDuplicateDoesNotPauseTheFacility) {
   EXPECT_THAT(later.kinds, Not(Contains("facility_paused")));
 }
 
-// --- A facility that a person paused ---
+// --- A facility that a user paused ---
 
-// Looks for jobs that find none; no submission comes of it in `time`.
+// Searches that find no job; none leads to a submission within `time`.
 void expect_no_submission(MachineFixture& fixture, Nanoseconds time) {
   const Nanoseconds until = fixture.now.time + time;
   for (int actions = 0; fixture.now.time < until; ++actions) {

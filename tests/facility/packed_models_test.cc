@@ -1,4 +1,4 @@
-// Packing is an optimisation: whatever goes wrong with it, the model is sent whole.
+// Packing is an optimisation: after any failure the whole model is sent.
 #include "xffl/facility/packed_models.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 class PackedGlobals : public testing::Test {
  protected:
   PackedGlobals() {
-    ::mallopt(M_MMAP_THRESHOLD, 128 << 10);  // what was freed does not serve where there is no more
+    ::mallopt(M_MMAP_THRESHOLD, 128 << 10);  // freed memory returns to the system
     for (const int round : {1, 2}) {
       make_dirs(folder_.global(round));
       std::string bytes(20u << 20, 'x');
@@ -69,19 +69,19 @@ TEST_F(PackedGlobals, AreMadeOnce) {
   EXPECT_TRUE(packed_.of(folder_, 3, {}));
 }
 
-TEST_F(PackedGlobals, AreDoneWithoutWhereAModelIsGone) {
+TEST_F(PackedGlobals, AreSkippedWhenAModelIsGone) {
   fs::remove_all(folder_.global(1));
   EXPECT_FALSE(packed_.of(folder_, 3, {}));
   EXPECT_FALSE(leaves_something());
 }
 
-// A process of its own, begun anew: what earlier tests freed would serve as memory.
-TEST_F(PackedGlobals, AreDoneWithoutWhereThereIsNoMemory) {
+// A process of its own, because memory that earlier tests freed would be reused.
+TEST_F(PackedGlobals, AreSkippedWithoutMemory) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(std::_Exit(go_without_memory()), testing::ExitedWithCode(0), "could not be packed");
 }
 
-TEST_F(PackedGlobals, EndWithTheCoordinator) {
+TEST_F(PackedGlobals, StopOnRequest) {
   std::stop_source stop;
   stop.request_stop();
   EXPECT_EQ(test::kind_of([&] { packed_.of(folder_, 3, stop.get_token()); }),
@@ -90,7 +90,7 @@ TEST_F(PackedGlobals, EndWithTheCoordinator) {
   EXPECT_TRUE(packed_.of(folder_, 3, {})) << "later it is tried again";
 }
 
-// What a facility's pushes took, by round.
+// The durations of a facility's pushes, by round.
 class TakesPacked : public testing::Test {
  protected:
   TakesPacked() { facility_.access = config::AccessKind::kSsh; }
@@ -110,7 +110,7 @@ class TakesPacked : public testing::Test {
   std::map<int, history::FacilityState> states_;
 };
 
-TEST_F(TakesPacked, WhereNothingIsKnownOfTheLink) {
+TEST_F(TakesPacked, WhenTheLinksRateIsUnknown) {
   pushed(1, 1, 0.001);
   EXPECT_TRUE(takes(2));
   EXPECT_FALSE(takes(2, 2));
@@ -118,7 +118,7 @@ TEST_F(TakesPacked, WhereNothingIsKnownOfTheLink) {
   EXPECT_FALSE(takes(2));
 }
 
-TEST_F(TakesPacked, WhereTheLinkIsWhatAModelWaitsFor) {
+TEST_F(TakesPacked, WhenTheLinkIsSlow) {
   pushed(1, 1000, 50);
   EXPECT_TRUE(takes(2));
   states_.clear();
@@ -128,7 +128,7 @@ TEST_F(TakesPacked, WhereTheLinkIsWhatAModelWaitsFor) {
   EXPECT_TRUE(takes(2));
 }
 
-TEST_F(TakesPacked, TheNewestPushThatTellsCounts) {
+TEST_F(TakesPacked, TheNewestMeasurablePushCounts) {
   pushed(1, 1000, 0.1);
   pushed(2, 1000, 50);
   pushed(3, 0, 0.01);

@@ -27,7 +27,7 @@ struct Overloaded : Cases... {
   using Cases::operator()...;
 };
 
-// --- As text, in words that do not depend on the machine's names ---
+// --- As text that does not depend on the machine's names ---
 
 std::string text_of(const submit::JobStatus& status) {
   return std::to_string(static_cast<int>(status.state)) + "." +

@@ -70,7 +70,7 @@ bool SimulatedFacility::has_earlier_twin(const Job& job) const {
 void SimulatedFacility::begin(Job& job) {
   job.phase = Job::Phase::kRunning;
   const Key key{job.round, job.attempt};
-  if (job.stays) {  // requeued, and nobody took its offer
+  if (job.stays) {  // requeued, and its allocation was not taken
     offers_[key] = OfferState::kClosed;
     job.stays = job.requeues = false;
     job.ends_at = job.starts_at + seconds(1);
@@ -83,7 +83,7 @@ void SimulatedFacility::begin(Job& job) {
     return;
   }
   job.claims = true;
-  // Once in a round: what the next attempt gets was compared.
+  // Once in a round: the next attempt's model was compared.
   if (job.attempt == 1 && happens(faults_.not_unpacked)) {
     not_unpacked_.insert(key);
     job.end = {.state = JobState::kEnded, .native = "FAILED"};
@@ -120,8 +120,8 @@ void SimulatedFacility::choose_fate(Job& job) {
   if (happens(faults_.scancelled))
     return ends(JobState::kCancelled, EndCause::kOrdinary, "CANCELLED by 1000");
   job.reports = true;
-  job.continues = happens(faults_.checkpoints);  // told ahead of the time limit
-  // The exit code lies now and then; nobody reads it.
+  job.continues = happens(faults_.checkpoints);  // warned ahead of the time limit
+  // The exit code is sometimes wrong; no code reads it.
   ends(JobState::kEnded, EndCause::kOrdinary, happens(0.1) ? "FAILED" : "COMPLETED");
 }
 
@@ -241,7 +241,7 @@ facility::Event SimulatedFacility::perform(const Action& action, int round, Nano
   return do_it(action, round, now);
 }
 
-// What works without the file system is not said here.
+// Not for operations that need no file system.
 std::optional<facility::Event> SimulatedFacility::do_it_unmounted(const Action& action,
                                                                   Nanoseconds now) {
   if (std::holds_alternative<Push>(action) || std::holds_alternative<Fence>(action) ||
@@ -325,7 +325,7 @@ JobStatus SimulatedFacility::status_of(const JobId& id, Nanoseconds now) {
   if (happens(faults_.amnesia))
     for (Job& job : jobs_) {
       if (job.phase == Job::Phase::kOver) continue;
-      job.forgotten = true;  // what was queued is gone, what ran goes on unseen
+      job.forgotten = true;  // queued jobs are lost, running jobs continue unseen
       if (job.phase == Job::Phase::kQueued) job.phase = Job::Phase::kOver;
     }
   const Job* asked = job(id);

@@ -30,7 +30,7 @@ struct Faults {
   double job_fails = 0.05, out_of_memory = 0.005, node_fails = 0.08, requeued = 0.5;
   double walltime = 0.05, checkpoints = 0.05, scancelled = 0.01, bad_update = 0.002;
   double stay_dies = 0.1;      // a job that stays ends without taking its offer back
-  double stays = 0.5;          // facilities whose jobs stay for the next round
+  double stays = 0.5;          // facilities whose jobs keep their allocation
   double not_unpacked = 0.02;  // a round's first job cannot unpack its model
   double unmounted = 0.01;     // its log-in node is there without its file system, for hours
 };
@@ -41,8 +41,8 @@ class SimulatedFacility {
  public:
   SimulatedFacility(Random& random, Faults faults, Nanoseconds settle_time);
 
-  /// Does `action` of `round` at `now` and says what the coordinator sees; `offer` is what the job
-  /// of the round before may offer. Time never goes back.
+  /// Performs `action` of `round` at `now` and returns its outcome; `offer` is the allocation that
+  /// the job of the round before may offer. Time never goes back.
   facility::Event perform(const facility::Action& action, int round, Nanoseconds now,
                           std::optional<submit::KeptAllocation> offer = {});
   void advance(Nanoseconds now);
@@ -51,7 +51,7 @@ class SimulatedFacility {
   /// A fault of the harness, to see that the oracle notices.
   bool fences_work = true;
 
-  /// What must never happen, in words; empty.
+  /// The description of a violated promise; empty: none.
   const std::vector<std::string>& violations() const { return violations_; }
   int trainings(int round) const;
   /// Jobs that still hold a claim and run.
@@ -87,9 +87,9 @@ class SimulatedFacility {
   std::optional<facility::Event> do_it_unmounted(const facility::Action& action, Nanoseconds now);
   facility::Event submit(int round, int attempt, Nanoseconds now);
   enum class OfferState { kOffered, kTaken, kClosed };
-  /// The state of what is offered; none when nothing is.
+  /// The state of the kept allocation, if any.
   OfferState* offer_state();
-  /// The job that goes on with `round`, when there is an offer and it is taken now or was before.
+  /// The job whose kept allocation takes `round`, now or before.
   std::optional<JobId> take_offer(int round, Nanoseconds now);
   void stay(Job& job);
   void close_unwanted_offers();

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <ostream>
 
-#include "machine_table.h"
 #include "xffl/base/clock.h"
 #include "xffl/base/error.h"
 #include "xffl/facility/kept_allocation.h"
@@ -23,7 +22,8 @@ using std::chrono::seconds;
 
 constexpr int kRounds = 3;
 constexpr int kMaxSteps = 200'000;
-constexpr int kMaxFailuresWithoutPause = 3;  // a courtesy, and what time ends is told once
+constexpr int kMaxFailuresWithoutPause =
+    3;  // a pause is optional, and an end by time is recorded once
 constexpr auto kPause = seconds(1);
 constexpr auto kAfterDeadline = minutes(10);  // to tell a facility, and to end
 
@@ -42,6 +42,7 @@ struct Slot {
 class Federation {
  public:
   Federation(uint64_t seed, const SimulationOptions& options) : options_(options), random_(seed) {
+    policy_.seed = "s";
     policy_.max_attempts = 1 + static_cast<int>(random_() % 3);
     policy_.poll_interval = seconds(1 + random_() % 60);
     policy_.settle_time = milliseconds(500 + random_() % 60'000);
@@ -51,9 +52,9 @@ class Federation {
     const size_t count = 1 + random_() % 3;
     for (size_t i = 0; i < count; ++i) {
       names_.emplace_back("f" + std::to_string(i));
-      worlds_.push_back(
+      simulated_.push_back(
           std::make_unique<SimulatedFacility>(random_, options.faults, policy_.settle_time));
-      worlds_.back()->fences_work = options.fences_work;
+      simulated_.back()->fences_work = options.fences_work;
       // Three of four facilities have validation sets, if anybody asks at the end.
       measures_.push_back(seed % 2 == 0 && (seed / 2 + i) % 4 != 0);
     }
@@ -104,8 +105,8 @@ class Federation {
     const double kill = std::exchange(options_.kill, 0);
     append({}, history::RunResumed{});
     options_.kill = kill;
-    if (result_.resumes > 20)  // somebody looked into it at last
-      for (const auto& services : worlds_) services->calm();
+    if (result_.resumes > 20)  // an administrator repairs the facility at last
+      for (const auto& services : simulated_) services->calm();
   }
 
   // --- A round ---
@@ -159,7 +160,7 @@ class Federation {
     if (seen.paused && std::holds_alternative<Submit>(*slot.action))
       result_.violation = slot.name.str() + " is paused and gets a job";
   }
-  // A round that goes on without late facilities does so soon after its deadline, unless nobody was
+  // A round that continues without late facilities does so soon after its deadline, unless none was
   // there.
   void judge_the_time(const Slot& slot, int round) {
     if (waits_for_all() || now_ < began_ + kAfterDeadline) return;
@@ -196,14 +197,14 @@ class Federation {
                          {run_state_.rounds.at(round).facilities.at(names_[i]), {}},
                          {},
                          now_,
-                         worlds_[i].get()});
+                         simulated_[i].get()});
     began_ = now_;
     for (Slot& slot : slots) take(slot, round, Resumed{});
     while (drive_one(slots, round))
       if (!result_.violation.empty()) return;
   }
 
-  // What the driver hands to the scheduler.
+  // The driver's argument for the scheduler.
   std::optional<submit::KeptAllocation> offer(const FacilityName& name, int round) const {
     plan::FacilityPlan plan;
     plan.facility = name;
@@ -274,7 +275,7 @@ class Federation {
     for (const auto& [name, facility] : run_state_.rounds.at(round).facilities)
       if (facility.accepted) names.push_back(name);
     const bool enough = waits_for_all() ? names.size() == names_.size() : !names.empty();
-    if (!enough) {  // `xffl run` ends with an error; a person mends and runs it again
+    if (!enough) {  // `xffl run` ends with an error; a user repairs the cause and runs it again
       now_ += hours(random_() % 30);
       return restart(true);
     }
@@ -289,13 +290,13 @@ class Federation {
   // --- The oracle ---
 
   void judge() {
-    for (size_t i = 0; i < worlds_.size(); ++i) {
-      if (result_.violation.empty() && !worlds_[i]->violations().empty())
-        result_.violation = names_[i].str() + ": " + worlds_[i]->violations().front();
+    for (size_t i = 0; i < simulated_.size(); ++i) {
+      if (result_.violation.empty() && !simulated_[i]->violations().empty())
+        result_.violation = names_[i].str() + ": " + simulated_[i]->violations().front();
       for (int round = 1; round <= kRounds; ++round)
-        result_.extra_trainings += std::max(0, worlds_[i]->trainings(round) - 1);
-      result_.taken += worlds_[i]->taken();
-      result_.not_unpacked += worlds_[i]->not_unpacked();
+        result_.extra_trainings += std::max(0, simulated_[i]->trainings(round) - 1);
+      result_.taken += simulated_[i]->taken();
+      result_.not_unpacked += simulated_[i]->not_unpacked();
     }
     judge_the_failures();
     std::map<std::pair<int, std::string>, int> accepted;
@@ -311,16 +312,16 @@ class Federation {
     }
   }
 
-  // Nothing that has been reported on is trained again, and a person who has ended a job is asked.
+  // A reported training is not repeated, and a job that a user cancelled pauses the facility.
   void judge_the_failure(const Slot& slot, int round, int attempt,
                          const history::AttemptFailed& failed) {
     const std::string& reason = failed.reason;
     const auto says = [&](const char* words) { return reason.find(words) != std::string::npos; };
-    const bool unreported = says("ended without a report") || says("has left no report");
+    const bool unreported = says("ended without a report") || says("and there is no report");
     if (says("no update before") || says("not reachable for")) return;  // time has ended it
     if (unreported && slot.services->shows_report(round, attempt))
       result_.violation = slot.name.str() + "'s finished training is thrown away: " + reason;
-    if (!says("was cancelled by somebody")) return;
+    if (!says("was cancelled by a user or an administrator")) return;
     if (!run_state_.paused.contains(slot.name))
       result_.violation = slot.name.str() + " may get another job before it is paused";
     const history::FacilityState& known = run_state_.rounds.at(round).facilities.at(slot.name);
@@ -328,27 +329,26 @@ class Federation {
       result_.violation = slot.name.str() + "'s job was cancelled by nobody else: " + reason;
   }
 
-  // A damaged model is nobody's failed training, and costs one attempt of a round.
+  // A damaged model is no failed training, and costs one attempt of a round.
   void judge_the_failures() {
     std::map<std::pair<int, std::string>, int> damaged;
     for (const history::StoredEvent& stored : events_) {
       if (stored.kind != history::kind_of(history::AttemptFailed{})) continue;
       const auto failed = std::get<history::AttemptFailed>(decode(stored).event);
-      if (failed.reason.find("found the model that it was given damaged") == std::string::npos)
-        continue;
-      if (failed.charged.value_or(true))
-        result_.violation = stored.facility + "'s training is charged with its model's damage";
+      if (failed.reason.find("found its input model damaged") == std::string::npos) continue;
+      if (failed.counts_as_attempt.value_or(true))
+        result_.violation = stored.facility + "'s training counts its model's damage as a failure";
       if (++damaged[{stored.round, stored.facility}] > 1)
         result_.violation = stored.facility + " was given a damaged model twice in a round";
     }
   }
 
-  // Every round is published, and every facility that can has measured or is said to be missing.
+  // Every round is published, and every facility with validation sets has evaluated or is missing.
   void judge_the_end(const history::RunState& run_state) {
     if (run_state.done().rounds_published != kRounds || !run_state.completed)
       result_.violation = "the replayed journal has not published every round";
-    for (size_t i = 0; i < worlds_.size(); ++i) {
-      const int evaluations = worlds_[i]->trainings(kRounds + 1);
+    for (size_t i = 0; i < simulated_.size(); ++i) {
+      const int evaluations = simulated_[i]->trainings(kRounds + 1);
       if (!measures_[i]) {
         if (evaluations > 0) result_.violation = names_[i].str() + " measured without being asked";
         continue;
@@ -367,10 +367,10 @@ class Federation {
 
   SimulationOptions options_;
   Random random_;
-  FacilityPolicy policy_{.seed = "s"};
+  FacilityPolicy policy_;
   std::vector<FacilityName> names_;
-  std::vector<std::unique_ptr<SimulatedFacility>> worlds_;
-  std::vector<bool> measures_;  // who has a part in the evaluation
+  std::vector<std::unique_ptr<SimulatedFacility>> simulated_;
+  std::vector<bool> measures_;  // by facility: takes part in the evaluation
   std::vector<history::StoredEvent> events_;
   history::RunState run_state_;
   Nanoseconds now_{seconds(1'767'225'600)}, began_{0};  // the coordinator, in this round

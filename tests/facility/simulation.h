@@ -1,5 +1,5 @@
 // A whole federation in simulated time: the real step() and the real projection of the journal, a
-// coordinator that is killed at any moment, people who mend things late, and an oracle.
+// coordinator that is killed at any moment, users who repair things late, and an oracle.
 #pragma once
 
 #include <functional>
@@ -15,24 +15,24 @@ namespace xffl::test {
 struct SimulationResult {
   std::string violation;  // "" when every promise held
   int kills = 0;
-  int resumes = 0;            // a person ran `xffl run` or `xffl resume` again
+  int resumes = 0;            // a user ran `xffl run` or `xffl resume` again
   int extra_trainings = 0;    // beyond one per round and facility
   int evaluations_asked = 0;  // of the last model
   int evaluations = 0;        // ... that were accepted
   int taken = 0;              // attempts that a job took by staying
   int not_unpacked = 0;       // jobs that could not unpack their model
-  int pauses = 0;             // by people, after trouble with a submission
+  int pauses = 0;             // by users, after a failed submission
   std::chrono::hours simulated{0};
 };
 
 struct SimulationOptions {
   Faults faults;
   double kill = 0.004;  // per action
-  double pause = 0.05;  // per submission in trouble, by a person
+  double pause = 0.05;  // per failed submission, by a user
   bool fences_work = true;
   bool deadlines = true;
   std::ostream* trace = nullptr;  // every action and record, to understand a seed
-  // Changes what the coordinator sees, to show that the oracle notices a wrong coordinator.
+  // Changes the coordinator's observations, to show that the oracle notices a wrong coordinator.
   std::function<facility::Event(facility::Event)> distort;
   // Sees every event and the step that answers it.
   std::function<void(const facility::Event&, const facility::Step&)> on_step{};

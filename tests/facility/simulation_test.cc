@@ -48,7 +48,7 @@ TEST_P(SimulatedFaults, EveryPromiseHolds) {
 }
 INSTANTIATE_TEST_SUITE_P(Block, SimulatedFaults, testing::Range<uint64_t>(0, kBlocks));
 
-// For a person: XFFL_SEED=229 shows what happened there.
+// XFFL_SEED=229 prints the decisions of that seed.
 TEST(Simulation, ShowsASeed) {
   const char* seed = std::getenv("XFFL_SEED");
   if (!seed) GTEST_SKIP() << "XFFL_SEED names no seed to show";
@@ -76,7 +76,7 @@ int violations(const SimulationOptions& options) {
   return count;
 }
 
-TEST(Simulation, TheOracleNoticesACoordinatorThatTakesUnknownForFinished) {
+TEST(Simulation, TheOracleNoticesUnknownJobsTakenForFinished) {
   SimulationOptions wrong;
   wrong.distort = [](Event event) {
     if (auto* looked = std::get_if<facility::Polled>(&event); looked && looked->status)

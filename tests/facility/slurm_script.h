@@ -6,10 +6,10 @@
 
 #include <filesystem>
 
-#include "job_script.h"
 #include "support/temp_dir.h"
 #include "xffl/base/file.h"
 #include "xffl/base/process.h"
+#include "xffl/facility/job_script.h"
 
 namespace xffl::facility {
 
@@ -42,7 +42,7 @@ class SlurmScript : public testing::Test {
   std::filesystem::path folder(int round = 1) const {
     return dir_ / (round == 1 ? "a1" : "r" + std::to_string(round));
   }
-  /// Of a job that may stay for the next round, if the facility has it stay.
+  /// For a job that may keep its allocation for the next round.
   std::string script(int round = 1) const {
     job::JobSpec spec;
     spec.key = {"demo", "0001", round,

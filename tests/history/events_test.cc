@@ -35,7 +35,7 @@ TEST(Events, PayloadsKeepTheirBytes) {
   const auto payload = [](const Event& event) { return encode(kScope, event).payload; };
   EXPECT_EQ(payload(RunResumed{}), "{}");
   EXPECT_EQ(
-      payload(RunPlaced{.location = {"h", "/runs/0001", 1, 2, 3}, .adopted = true}),
+      payload(RunPlaced{{"h", "/runs/0001", 1, 2, 3}, /*adopted=*/true}),
       R"({"host":"h","folder":"/runs/0001","device":1,"inode":2,"born_ns":3,"adopted":true})");
   EXPECT_EQ(payload(ModelImported{"m", "f", ""}), R"({"model_sha256":"m","master_sha256":"f"})");
   EXPECT_EQ(payload(ModelImported{"m", "f", "a"}),
@@ -65,11 +65,11 @@ TEST(Events, AreTheSameAfterDecoding) {
   const auto& submitted = std::get<Submitted>(recorded.event);
   EXPECT_EQ(submitted.job_id, JobId("42"));
   EXPECT_TRUE(submitted.adopted);
-  EXPECT_EQ(submitted.twins, std::vector{JobId("43")});
+  EXPECT_EQ(submitted.duplicates, std::vector{JobId("43")});
   EXPECT_FALSE(decode(encode({}, RunCancelled{})).scope.facility);
 }
 
-TEST(Events, OfEarlierReleasesAreEncodedToTheSameRows) {
+TEST(Events, FromEarlierReleasesAreEncodedToTheSameRows) {
   const test::TempDir dir;
   std::filesystem::copy_file(XFFL_SOURCE_DIR "/tests/golden/journal/journal.jsonl",
                              dir / "journal.jsonl");
@@ -93,8 +93,9 @@ TEST(Events, UnknownKindsAndMalformedPayloadsAreCorrupt) {
             "event 7 has the unknown kind 'teleported': was the journal written by a newer xffl?");
   EXPECT_EQ(refusal("submitted", "{}"), "journal event 7 (submitted): 'job_id' is missing");
   EXPECT_THAT(refusal("submitted", R"({"job_id":5})"), HasSubstr("should be a string"));
-  EXPECT_THAT(refusal("submitted", R"({"job_id":"a b"})"), HasSubstr("is no such name"));
-  EXPECT_THAT(refusal("round_planned", R"({"facilities":["../x"]})"), HasSubstr("holds no such"));
+  EXPECT_THAT(refusal("submitted", R"({"job_id":"a b"})"), HasSubstr("is no valid name"));
+  EXPECT_THAT(refusal("round_planned", R"({"facilities":["../x"]})"),
+              HasSubstr("is no valid name"));
   EXPECT_THAT(refusal("participants_frozen", R"({"facilities":[],"weights":["1"]})"),
               HasSubstr("should hold numbers only"));
   EXPECT_THAT(refusal("update_accepted", R"({"update_sha256":"u","report":{}})"),

@@ -64,7 +64,7 @@ TEST_F(Repair, LeavesAWholeJournalAlone) {
   expect_events(5);
 }
 
-TEST_F(Repair, BringsEveryEventBackAndKeepsWhatWasDamaged) {
+TEST_F(Repair, RestoresEveryEventAndKeepsTheDamagedDatabase) {
   overwrite(path_, 8192 - 600, std::string(500, 'x'));  // rows fill a page from its end
   ASSERT_EQ(opening(), ErrorKind::kCorrupt);
   const Repaired repaired = repair(path_);
@@ -76,14 +76,14 @@ TEST_F(Repair, BringsEveryEventBackAndKeepsWhatWasDamaged) {
   EXPECT_EQ(read_events(path_).size(), 7u);
 }
 
-TEST_F(Repair, OfAJournalThatIsGone) {
+TEST_F(Repair, RestoresAMissingJournal) {
   fs::remove(path_);
   EXPECT_EQ(repair(path_).events, 5);
   expect_events(5);
 }
 
 // An older copy of the database is whole, and wrong.
-TEST_F(Repair, OfADatabaseThatLostItsLastEvents) {
+TEST_F(Repair, RestoresTheLastEventsOfADatabase) {
   fs::copy_file(path_, dir_ / "older.db");
   tick(3);
   fs::rename(dir_ / "older.db", path_);
@@ -92,7 +92,7 @@ TEST_F(Repair, OfADatabaseThatLostItsLastEvents) {
   EXPECT_EQ(read_events(path_).size(), 8u);
 }
 
-TEST_F(Repair, TakesTheMirrorOnlyAsFarAsItIsWhole) {
+TEST_F(Repair, StopsAtTheFirstDamagedLineOfTheMirror) {
   std::string text = read_file(mirror_, 1 << 20);
   const size_t third = text.find("\"seq\":3");
   text[text.find("tick", text.rfind('\n', third))] = 'p';  // in event 3
@@ -102,7 +102,7 @@ TEST_F(Repair, TakesTheMirrorOnlyAsFarAsItIsWhole) {
   expect_events(2);
 }
 
-TEST_F(Repair, SaysWhenThereIsNothingToMakeItFrom) {
+TEST_F(Repair, FailsWithoutAMirror) {
   fs::remove(mirror_);
   overwrite(path_, 0, "not a database");
   try {
@@ -114,7 +114,7 @@ TEST_F(Repair, SaysWhenThereIsNothingToMakeItFrom) {
   EXPECT_THAT(read_file(path_, 1 << 20), HasSubstr("not a database"));
 }
 
-TEST_F(Repair, NotWhileACoordinatorHasIt) {
+TEST_F(Repair, IsRejectedWhileACoordinatorHoldsTheJournal) {
   const auto journal = Store::open(path_);
   try {
     repair(path_);
@@ -137,14 +137,14 @@ TEST_F(Repair, TheMirrorFollowsTheDatabase) {
 }
 
 // A coordinator runs for weeks: a disk that was full for a moment does not end its mirror.
-TEST_F(Repair, TheMirrorIsMadeWholeWhenTheDiskHasRoomAgain) {
+TEST_F(Repair, TheMirrorIsCompletedWhenTheDiskHasSpaceAgain) {
   const auto journal = Store::open(path_);
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
   ::signal(SIGXFSZ, SIG_IGN);
   const rlimit little{700'000, before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &little), 0);
-  // The mirror escapes what is escaped already: it needs twice the room of the database.
+  // The mirror escapes what is escaped already: it needs twice the space of the database.
   std::string quotes;
   for (int i = 0; i < 200'000; ++i) quotes += "\\\"";
   journal->append({.kind = "tick", .payload = "{\"a\":\"" + quotes + "\"}"});

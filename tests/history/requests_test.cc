@@ -1,13 +1,11 @@
-#include "xffl/history/requests.h"
-
 #include <gtest/gtest.h>
 
 #include "support/temp_dir.h"
 #include "support/thrown.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
+#include "xffl/history/run_folder.h"
 #include "xffl/history/run_history.h"
-#include "xffl/history/status_file.h"
 
 namespace xffl::history {
 namespace {
@@ -21,7 +19,7 @@ class Requests : public testing::Test {
   RunFolder folder_{dir_.path(), RunName("0001")};
 };
 
-TEST_F(Requests, ComeBackInTheirOrder) {
+TEST_F(Requests, AreReadInTheirOrder) {
   EXPECT_TRUE(pending_requests(folder_).empty());
   leave_request(folder_, {Request::Kind::kPause, {FacilityName("alba")}, "upkeep"});
   leave_request(folder_, {Request::Kind::kCancel, {}, "enough"});
@@ -32,21 +30,21 @@ TEST_F(Requests, ComeBackInTheirOrder) {
   EXPECT_EQ(requests[1].second.reason, "enough");
 }
 
-TEST_F(Requests, OneThatMakesNoSenseIsRemoved) {
+TEST_F(Requests, AnInvalidRequestIsRemoved) {
   make_dirs(folder_.requests());
   write_file_atomic(folder_.requests() / "1.json", "{}");
   EXPECT_TRUE(pending_requests(folder_).empty());
   EXPECT_FALSE(fs::exists(folder_.requests() / "1.json"));
 }
 
-// Removed, it would pass for obeyed: whoever cancels would believe it.
-TEST_F(Requests, OneThatCannotBeReadNowStays) {
+// Its removal would look like success to the user who cancels.
+TEST_F(Requests, AnUnreadableRequestStays) {
   make_dirs(folder_.requests() / "1.json");  // reading a folder fails
   EXPECT_EQ(test::kind_of([&] { pending_requests(folder_); }), ErrorKind::kIo);
   EXPECT_TRUE(fs::exists(folder_.requests() / "1.json"));
 }
 
-TEST_F(Requests, TextOfAFacilityMayBeAnything) {
+TEST_F(Requests, AnActivityMayBeAnyText) {
   const std::string text = "\xff\xed\xa0\x80 \x1b[2J";
   make_dirs(folder_.path());
   RunHistory history(folder_.journal());

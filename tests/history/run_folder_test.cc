@@ -7,7 +7,7 @@
 namespace xffl::history {
 namespace {
 
-TEST(RunFolder, CountsRunsAndPassesByOtherFolders) {
+TEST(RunFolder, CountsRunsAndIgnoresOtherFolders) {
   test::TempDir dir;
   EXPECT_FALSE(latest_run(dir.path() / "absent"));
   EXPECT_EQ(next_run(dir.path() / "absent").str(), "0001");

@@ -22,13 +22,13 @@ Relocation of(const std::function<void(RunLocation&)>& change, bool gone = false
   });
 }
 
-TEST(Place, AMovedFolderIsTheSame) {
+TEST(RunLocation, AMovedFolderIsTheSame) {
   EXPECT_EQ(of([](RunLocation& now) { now.folder = "/disk/renamed/runs/0001"; }),
             Relocation::kThere);
 }
 
 // A home of several log-in nodes, over NFS: numbers of devices are each host's own, and change.
-TEST(Place, ASharedFolderIsTheSameOnEveryHost) {
+TEST(RunLocation, ASharedFolderIsTheSameOnEveryHost) {
   EXPECT_EQ(of([](RunLocation& now) {
               now.host = "login2";
               now.device = 77;
@@ -42,7 +42,7 @@ TEST(Place, ASharedFolderIsTheSameOnEveryHost) {
       << "a newer kernel does, or does not, say when a folder was created";
 }
 
-TEST(Place, ACopyIsAnother) {
+TEST(RunLocation, ACopyIsAnotherRun) {
   const auto beside = [](RunLocation& now) {
     now.folder = "/disk/copy/runs/0001";
     now.inode = 701;
@@ -63,7 +63,7 @@ TEST(Place, ACopyIsAnother) {
   EXPECT_EQ(of(other_host, true), Relocation::kCopied);
 }
 
-TEST(Place, TheSameNumberOnAnotherDiskIsNotTheSameFolder) {
+TEST(RunLocation, TheSameNumberOnAnotherDiskIsNotTheSameFolder) {
   EXPECT_EQ(of([](RunLocation& now) {
               now.folder = "/usb/project/runs/0001";
               now.device = 6;
@@ -72,7 +72,7 @@ TEST(Place, TheSameNumberOnAnotherDiskIsNotTheSameFolder) {
             Relocation::kCopied);
 }
 
-TEST(Place, AMoveToAnotherDiskAndARestoredBackupAreTaken) {
+TEST(RunLocation, AMoveToAnotherDiskAndARestoredBackupAreAccepted) {
   EXPECT_EQ(of(
                 [](RunLocation& now) {
                   now.folder = "/disk2/project/runs/0001";
@@ -84,7 +84,7 @@ TEST(Place, AMoveToAnotherDiskAndARestoredBackupAreTaken) {
   EXPECT_EQ(of([](RunLocation& now) { now.inode = 3; }), Relocation::kMoved);
 }
 
-TEST(Place, IsThatOfTheRealFolder) {
+TEST(RunLocation, ResolvesLinks) {
   const test::TempDir dir;
   make_dirs(dir / "a");
   const RunLocation place = location_of(dir / "a");

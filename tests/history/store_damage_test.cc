@@ -99,7 +99,7 @@ TEST_F(JournalDamage, FlippedBytesInTheFileAreFound) {
   expect_error(ErrorKind::kCorrupt, "damaged");
 }
 
-TEST_F(JournalDamage, SomethingElseInItsPlace) {
+TEST_F(JournalDamage, AnotherFileInItsPlaceIsRejected) {
   fs::remove(path_);
   std::ofstream(path_) << "this is a text file, and long enough to be looked at by SQLite, really "
                           "so, with more than one hundred bytes in it";
@@ -109,7 +109,7 @@ TEST_F(JournalDamage, SomethingElseInItsPlace) {
   expect_error(ErrorKind::kCorrupt, "not an xffl journal");
 }
 
-TEST_F(JournalDamage, ANewerSchemaIsRefused) {
+TEST_F(JournalDamage, ANewerSchemaIsRejected) {
   ASSERT_EQ(sql("PRAGMA user_version = 2"), "");
   expect_error(ErrorKind::kUnsupported, "schema version 2");
 }

@@ -67,7 +67,7 @@ class Holder {
   bool ready_ = false;
 };
 
-TEST(JournalProcess, ASecondWriterIsRefusedAndTheHolderNamed) {
+TEST(JournalProcess, ASecondWriterIsRejectedAndTheHolderNamed) {
   const test::TempDir dir;
   const fs::path path = dir / "journal.db";
   Holder holder(path);
@@ -89,7 +89,7 @@ TEST(JournalProcess, ASecondWriterIsRefusedAndTheHolderNamed) {
   EXPECT_EQ(Store::open(path)->append({.kind = "tick"}).seq, 3);
 }
 
-TEST(JournalProcess, TwoWritersInOneProcess) {
+TEST(JournalProcess, ASecondWriterInOneProcessIsRejected) {
   const test::TempDir dir;
   const auto first = Store::open(dir / "journal.db");
   EXPECT_NE(lock_holder(dir / "journal.db"), "");
@@ -110,7 +110,7 @@ TEST(JournalProcess, StaleLockTextHoldsNothing) {
   EXPECT_EQ(Store::open(dir / "journal.db")->append({.kind = "tick"}).seq, 1);
 }
 
-TEST(JournalProcess, KilledAtEveryAppend) {
+TEST(JournalProcess, IsValidAfterAKillAtEveryAppend) {
   for (int n = 1; n <= 4; ++n) {
     for (const bool before : {true, false}) {
       const test::TempDir dir;
@@ -128,7 +128,7 @@ TEST(JournalProcess, KilledAtEveryAppend) {
   }
 }
 
-TEST(JournalProcess, StoppedAtARecordUntilItIsContinued) {
+TEST(JournalProcess, AFailpointStopsTheProcessUntilItIsContinued) {
   const test::TempDir dir;
   const fs::path path = dir / "journal.db";
   const pid_t child = start_detached({.argv = {STORE_APPENDER, path.string(), "2"},
@@ -145,7 +145,7 @@ TEST(JournalProcess, StoppedAtARecordUntilItIsContinued) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-TEST(JournalProcess, AMistypedFailpointIsRefused) {
+TEST(JournalProcess, AMistypedFailpointIsRejected) {
   const test::TempDir dir;
   const ProcessResult child =
       append_in_child(dir / "journal.db", 2, {{"XFFL_FAILPOINT", "journal:afte:1"}});
@@ -153,7 +153,7 @@ TEST(JournalProcess, AMistypedFailpointIsRefused) {
   EXPECT_TRUE(read_events(dir / "journal.db").empty());
 }
 
-TEST(JournalProcess, AFullDiskIsAnErrorAndWhatIsThereStaysValid) {
+TEST(JournalProcess, AFullDiskIsAnErrorAndTheJournalStaysValid) {
   const test::TempDir dir;
   const fs::path path = dir / "journal.db";
   const ProcessResult child = append_in_child(path, 2000, {{"XFFL_TEST_MAX_FILE_BYTES", "60000"}});

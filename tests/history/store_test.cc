@@ -104,7 +104,7 @@ TEST(Journal, FilesArePrivateWhateverTheUmask) {
   EXPECT_GE(files, 3) << "journal.db, its lock and its write-ahead log";
 }
 
-TEST(Journal, RefusesEventsThatAreNotEvents) {
+TEST(Journal, RejectsInvalidEvents) {
   const test::TempDir dir;
   const auto journal = Store::open(dir / "journal.db");
   const auto appends = [&](StoredEvent event) {
@@ -120,7 +120,7 @@ TEST(Journal, RefusesEventsThatAreNotEvents) {
   EXPECT_EQ(journal->append({.kind = "tick"}).seq, 1);
 }
 
-TEST(Journal, MissingJournalsAndFolders) {
+TEST(Journal, AMissingJournalOrFolderIsAnError) {
   const test::TempDir dir;
   EXPECT_EQ(kind_of([&] { read_events(dir / "journal.db"); }), ErrorKind::kNotFound);
   EXPECT_EQ(lock_holder(dir / "journal.db"), "");
@@ -129,9 +129,9 @@ TEST(Journal, MissingJournalsAndFolders) {
   EXPECT_EQ(kind_of([&] { Store::open(dir / "file" / "journal.db"); }), ErrorKind::kIo);
 }
 
-// On a shared file system, or because a person removed the lock, two coordinators may believe that
-// a run is theirs: whoever is stale finds out before it does anything, since intents come first.
-TEST(Journal, AStaleWriterIsRefusedAtItsNextEvent) {
+// On a shared file system, or because a user removed the lock, two coordinators may believe that
+// a run is theirs: the stale one notices before it acts, because intents are recorded first.
+TEST(Journal, AStaleWriterIsRejectedAtItsNextEvent) {
   const test::TempDir dir;
   const fs::path path = dir / "journal.db";
   const auto stale = Store::open(path);
@@ -149,7 +149,7 @@ TEST(Journal, AStaleWriterIsRefusedAtItsNextEvent) {
 }
 
 // As `xffl status` of a snapshot or an archive.
-TEST(Journal, IsReadWhereNothingCanBeWritten) {
+TEST(Journal, IsReadOnAReadOnlyFileSystem) {
   const test::TempDir dir;
   const fs::path folder = dir / "a %20?#b";
   fs::create_directory(folder);
@@ -176,7 +176,7 @@ TEST(Journal, IsReadWhereNothingCanBeWritten) {
   EXPECT_EQ(events[0].kind, "run_created");
 }
 
-TEST(Journal, UnwritableFolder) {
+TEST(Journal, AnUnwritableFolderIsAnError) {
   if (::geteuid() == 0) GTEST_SKIP() << "root may write anywhere";
   const test::TempDir dir;
   fs::create_directory(dir / "locked");

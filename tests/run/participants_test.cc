@@ -1,8 +1,7 @@
-#include "participants.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "run_parts.h"
 #include "support/thrown.h"
 
 namespace xffl::run {
@@ -45,14 +44,13 @@ TEST(Participants, AnUpdateAcceptedAfterTheFreezeIsLeftOut) {
   EXPECT_EQ(participants[1].update_sha256, "u3");
 }
 
-TEST(Participants, AnotherUpdateOrWeightThanTheFrozenOneIsRefused) {
+TEST(Participants, AnotherUpdateOrWeightThanTheFrozenOneIsRejected) {
   EXPECT_THAT(refusal({FacilityName("alba"), "u9", 24.0}),
               HasSubstr("round 7 cannot be averaged: alba's update was frozen in the journal, and "
                         "the accepted one is u1, expected u9"));
   EXPECT_THAT(refusal({FacilityName("alba"), "u1", 23.5}),
               HasSubstr("its weight is 24.0, expected 23.5"));
-  EXPECT_THAT(refusal({FacilityName("dole"), "u1", 24.0}),
-              HasSubstr("no update of it is accepted"));
+  EXPECT_THAT(refusal({FacilityName("dole"), "u1", 24.0}), HasSubstr("it has no accepted update"));
 }
 
 }  // namespace

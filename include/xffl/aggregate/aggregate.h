@@ -59,10 +59,10 @@ void convert(const std::filesystem::path& model, checkpoint::Dtype dtype,
 /// Verifies an update and returns the L2 norm of its change (the delta; the weights minus `base`),
 /// 0 without `max_norm`. Throws kRejected, with tensor, element index and value, unless `update`
 /// has exactly the schema of `base` (shapes; any float dtype) and is finite everywhere. Also
-/// rejects an update without a change (all zero, or equal to `base`) unless `allow_unchanged`, and,
-/// with `max_norm` above 0, a change with a larger norm.
+/// rejects an update without a change (all zero, or equal to `base`) and, with `max_norm` above 0,
+/// a change with a larger norm.
 double check_update(const std::filesystem::path& update, const std::filesystem::path& base,
-                    bool delta, bool allow_unchanged, double max_norm = 0);
+                    bool delta, double max_norm = 0);
 
 /// The L2 norm of all elements of a model or adapter. Throws kRejected for types other
 /// than F32, F16 and BF16.

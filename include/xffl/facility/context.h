@@ -1,4 +1,4 @@
-// What every step of a run works with.
+// The objects and caches that all parts of a run share.
 #pragma once
 
 #include <map>
@@ -8,19 +8,16 @@
 #include "xffl/aggregate/aggregate.h"
 #include "xffl/base/spare_memory.h"
 #include "xffl/config/experiment.h"
-#include "xffl/facility/observer.h"
 #include "xffl/facility/packed_models.h"
 #include "xffl/facility/services.h"
 #include "xffl/history/run_folder.h"
-#include "xffl/history/run_history.h"
-#include "xffl/history/status_file.h"
 #include "xffl/plan/round_plan.h"
 #include "xffl/transfer/transfer.h"
 
 namespace xffl::facility {
 
-// When a round's first job was submitted by this coordinator, on the monotonic clock: the wall
-// clock may jump. Thread-safe.
+// The time of each round's first submission by this coordinator, on the monotonic clock, because
+// the wall clock may jump. Thread-safe.
 class FirstSubmissions {
  public:
   void note(int round, Clock::MonotonicTime when) {
@@ -38,7 +35,7 @@ class FirstSubmissions {
   std::map<int, Clock::MonotonicTime> when_;
 };
 
-// L2 norms of the models that rounds begin with: each is computed once. Thread-safe.
+// L2 norms of the rounds' input models: each is computed once. Thread-safe.
 class ModelNorms {
  public:
   double of(const std::filesystem::path& model) {
@@ -65,7 +62,7 @@ struct Context {
   transfer::CheckedFiles checked;  // of the global models
   std::mutex observer_mutex;       // listeners are called one at a time
   FirstSubmissions first_submissions{};
-  SpareMemory spare{};  // of earlier rounds' files
+  SpareMemory spare{};  // from earlier rounds' files
   ModelNorms norms{};
   PackedModels packed{};
 };

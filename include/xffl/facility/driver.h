@@ -15,10 +15,10 @@ namespace xffl::facility {
 // Exactly one of the two is set.
 struct FacilityOutcome {
   std::optional<history::Accepted> accepted;
-  std::string missing;  // why there is no update from it in this round
+  std::string missing;  // the reason why it has no update in this round
 };
 
-/// The experiment's settings for the machine; `expected_training` and `seed` are the driver's.
+/// The experiment's settings for the machine; the driver adds `expected_training` and `seed`.
 FacilityPolicy facility_policy(const config::Experiment& experiment,
                                const config::Facility& facility,
                                std::chrono::milliseconds settle_time);
@@ -29,60 +29,36 @@ class FacilityDriver {
 
   ~FacilityDriver();
 
-  /// Blocks until the facility's update is accepted or given up. Throws kCancelled on `stop` (its
-  /// job goes on), and what is wrong with this machine (kIo) or the project (kConfig); a facility's
-  /// own failure is an outcome, not an error.
+  /// Blocks until the facility's update is accepted or given up. A failure of the facility is an
+  /// outcome. Throws kCancelled on `stop` (its job keeps running), kIo for a failure of this
+  /// machine, kConfig for one of the project.
   FacilityOutcome run(std::stop_token stop);
 
-  /// Cancels the open attempt's job, if there is one, and records the attempt as failed. If the
-  /// facility does not answer, the cancellation stays on record for repeat_cancel(). Throws kRemote
-  /// then.
+  /// Cancels the open attempt's job, if there is one, and records the attempt as failed. Throws
+  /// kRemote when the facility does not answer; the cancellation stays on record for
+  /// repeat_cancel().
   void cancel(const std::string& reason);
   /// Repeats the cancellations that the facility has not answered. Throws kRemote, kAuth, and
   /// kCancelled on `stop`.
   void repeat_cancel(std::stop_token stop);
 
-  /// Lets a job go that stays for the next round.
+  /// Releases the kept allocation. Best effort: it expires by itself.
   void release_allocation();
 
  private:
-  history::FacilityState known() const {
-    return context_.history.facility(plan_.round, facility_.facility);
-  }
-  history::EventScope scope(int attempt) const {
-    return {.round = plan_.round, .facility = facility_.facility, .attempt = attempt};
-  }
-  Now now() const;
-  /// Completes the event with what the machine cannot know, records it and logs it.
-  void keep(int attempt, history::Event event);
-  void complete(int attempt, history::Event& event);
-  void log_event(int attempt, const history::Event& event) const;
-  void log_accepted(const history::UpdateAccepted& update) const;
-  void log_link(const FacilityMachine& machine);
-  void show(const FacilityMachine& machine);
-  bool brings_the_archive(const history::Accepted& accepted, std::stop_token stop);
-  void sweep_earlier_rounds(std::stop_token stop);
-  void end_jobs(const history::Attempt& attempt, std::stop_token stop);
-
-  Context& context_;
-  const plan::RoundPlan& plan_;
-  const plan::FacilityPlan& facility_;
-  struct Parts;
-  std::unique_ptr<Parts> parts_;
-  FacilityPolicy policy_;
-  Clock::MonotonicTime began_;
-  Clock::UtcTime began_utc_;
-  std::string last_logged_;  // link error
-  bool logged_late_ = false;
+  class Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
-// A round that went on without a facility which could not be told to cancel its job.
+// A cancellation that the facility has not confirmed.
 struct Leftover {
-  plan::RoundPlan plan;
-  plan::FacilityPlan facility;
-  std::string job_id;  // empty: it is in doubt whether there is one
+  int round = 0;
+  std::string job_id;  // empty: unknown whether there is one
+  std::string problem;
 };
-/// Those of the rounds before `before`, oldest first.
-std::vector<Leftover> leftovers(const Context& context, const FacilityName& name, int before);
+/// Repeats the cancellations that the facility has not confirmed, in the rounds before `before`,
+/// oldest first. Returns those that are still unconfirmed. Throws kCancelled on `stop`.
+std::vector<Leftover> repeat_cancellations(Context& context, const FacilityName& name, int before,
+                                           std::stop_token stop);
 
 }  // namespace xffl::facility

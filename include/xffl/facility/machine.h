@@ -3,8 +3,8 @@
 //   step(policy, machine, event, now) -> machine, records, action
 //
 // The driver (FacilityDriver) appends the records to the history, durably and in order, performs
-// the action, and hands the action's outcome to the next step() as an event. One action is under
-// way at a time. A coordinator that was killed starts with the state that the history gives and the
+// the action, and hands the action's outcome to the next step() as an event. One action runs at a
+// time. A coordinator that was killed starts with the state that the history gives and the
 // event Resumed; everything else in a FacilityMachine may be lost at any moment.
 //
 // The rules (docs/developer/state_machine.md has the diagram): an unknown job is never a finished
@@ -25,22 +25,23 @@
 #include "xffl/base/names.h"
 #include "xffl/config/experiment.h"
 #include "xffl/history/events.h"
-#include "xffl/history/run_state.h"
+#include "xffl/history/run_history.h"
 #include "xffl/submit/scheduler.h"
 
 namespace xffl::facility {
 
 using Nanoseconds = std::chrono::nanoseconds;
 
-// The settings of a facility's part of a round.
-struct FacilityPolicy {
-  int max_attempts = 2;   // trainings that may fail by themselves
-  int rerun_budget = 10;  // further ones after a node failure, pre-emption or the time limit
-  config::OnMissing on_missing = config::OnMissing::kWait;
-  std::chrono::seconds deadline{0};               // from the round's first submission; 0: none
-  std::chrono::milliseconds poll_interval{1000};  // between two queries of the scheduler
+// A visitor of a variant: one lambda per type.
+template <class... Cases>
+struct Overloaded : Cases... {
+  using Cases::operator()...;
+};
+
+// The policy of xffl.yaml, with the facility's own poll_interval, and settings of its part of a
+// round.
+struct FacilityPolicy : config::RoundPolicy {
   std::chrono::milliseconds settle_time{0};
-  std::chrono::seconds max_outage{7 * 24 * 3600};
   std::optional<std::chrono::seconds> expected_training;  // the duration of the previous round's
   std::string seed;                                       // of the jitter of retries
 };
@@ -66,13 +67,13 @@ struct Submit {
 struct FindJobs {
   int attempt = 0;
 };
-// Looks for the report; without one, queries the scheduler if asked to.
+// Checks for the report; without a report and with `ask_scheduler`, queries the scheduler.
 struct Poll {
   int attempt = 0;
   JobId job;
   bool ask_scheduler = false;
 };
-// Brings the update here and verifies it.
+// Fetches the update and verifies it.
 struct FetchUpdate {
   int attempt = 0;
 };
@@ -106,7 +107,7 @@ struct Completed {};
 struct Submitted {
   JobId job;
 };
-// The scheduler rejects the script for good; no job exists.
+// The scheduler rejects the script permanently; no job exists.
 struct SubmitRejected {
   std::string reason;
 };
@@ -126,7 +127,7 @@ struct Found {
 struct Polled {
   bool reported = false;
   std::optional<submit::JobStatus> status;  // when the scheduler was asked
-  std::string model_error{};  // the ended job's complaint about the model that it was given
+  std::string model_error{};                // the ended job's complaint about its input model
 };
 // The update passed its checks.
 struct Fetched {
@@ -145,7 +146,7 @@ struct TimerFired {};
 // The action failed or its answer was lost; the machine repeats it.
 struct Unreachable {
   std::string reason;
-  uint64_t gained_bytes = 0;  // of a transfer: in place now, and not after the earlier tries
+  uint64_t gained_bytes = 0;  // of a transfer: in place now, beyond the earlier tries
 };
 // The same, until a user renews a credential.
 struct AuthRequired {
@@ -165,7 +166,7 @@ struct AttemptFailure {
   bool fatal = false;                // another attempt would fail, too: the facility is given up
   bool pauses_facility = false;      // a user cancelled the job: ask before the next attempt
   bool best_effort_cleanup = false;  // the facility gets one chance to answer each step
-  bool final_poll = false;           // the report is looked for once more after the fence
+  bool final_poll = false;           // check for the report once more after the fence
 };
 
 // A job that is polled.
@@ -207,7 +208,7 @@ struct Ended {
 struct Fetching {};
 enum class ClosingStep { kFence, kList, kCancel, kFinalPoll, kRecord };
 // The attempt has failed: it is fenced, its jobs are listed and cancelled where a cancellation is
-// on record, its report is looked for a last time; then the failure is recorded.
+// on record, the report is checked for a last time; then the failure is recorded.
 struct Closing {
   std::optional<AttemptFailure> failure;  // none: recorded, with jobs that are not cancelled yet
   ClosingStep step = ClosingStep::kFence;
@@ -231,7 +232,7 @@ struct AttemptMemory {
   int unknown_submissions = 0;   // submissions without an answer
   Nanoseconds unknown_since{0};  // the first of them
   int deferrals = 0;             // submissions that the scheduler deferred, in a row
-  std::set<JobId> watched;       // all jobs so far: two duplicates cannot take turns for ever
+  std::set<JobId> watched;       // all jobs so far: two duplicates cannot alternate forever
   bool fenced = false;           // the claim is taken
 };
 
@@ -250,7 +251,7 @@ struct Record {
 
 // One change of the phase within a step.
 struct PhaseChange {
-  std::string_view from, cause, to;  // names in the table of src/facility/machine_table.h
+  std::string_view from, cause, to;  // names of transitions()
 };
 
 struct Step {
@@ -264,8 +265,37 @@ struct Step {
 Step step(const FacilityPolicy& policy, FacilityMachine machine, const Event& event,
           const Now& now);
 
-/// The facility's activity in a few words for users: "pending (Priority)".
+/// The begin of describe() while a credential has to be renewed.
+inline constexpr std::string_view kAuthPause = "paused: authentication needed";
+/// A short description of the facility's activity for users: "pending (Priority)".
 std::string describe(const FacilityMachine& machine);
+
+// --- The table that step() dispatches from ---------------------------------------------------
+//
+// Tests check it, and the diagram in docs/developer/state_machine.md is generated from it.
+
+// Causes of a phase change other than an event.
+inline constexpr std::string_view kNextAction = "next action";  // the phase has nothing to wait for
+inline constexpr std::string_view kTimeIsUp = "time is up";     // the deadline, or a long outage
+
+struct Target {
+  std::string_view phase;
+  std::string_view when;  // for the diagram; may be empty
+};
+
+struct Transition {
+  std::string_view phase;
+  std::string_view cause;    // an event, kNextAction or kTimeIsUp
+  std::vector<Target> next;  // phases that it may lead to; empty: the phase stays
+};
+
+/// All pairs of a phase and an event with an effect. In any other pair the event is ignored.
+const std::vector<Transition>& transitions();
+
+std::string_view name_of(const Phase& phase);
+std::string_view name_of(const Event& event);
+/// In the order of the variants.
+std::vector<std::string_view> phase_names();
 
 // --- Time ------------------------------------------------------------------------------------
 
@@ -274,10 +304,11 @@ struct Deadline {
   bool ends_attempts = false;  // policy.on_missing is not `wait`
   bool has_passed() const { return left <= Nanoseconds(0); }
 };
-/// The round's deadline; none when the policy has none and before the round's first submission.
+/// The only evaluator of policy.deadline: the rest of the round's time; none when the policy has
+/// none and before the round's first submission.
 std::optional<Deadline> deadline(const FacilityPolicy& policy, const Now& now);
 
-/// The pause before the next look for a report.
+/// The pause before the next check for a report.
 Nanoseconds report_interval(const FacilityPolicy& policy, Nanoseconds watched,
                             std::optional<Nanoseconds> running);
 /// The pause before the next query of the scheduler.

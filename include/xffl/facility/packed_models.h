@@ -1,4 +1,4 @@
-// Global models as their differences from the one before, for facilities that hold that one.
+// Global models as differences from the one before, for facilities that hold the one before.
 #pragma once
 
 #include <mutex>
@@ -9,7 +9,7 @@
 #include "xffl/config/experiment.h"
 #include "xffl/facility/kept_allocation.h"
 #include "xffl/history/run_folder.h"
-#include "xffl/history/run_state.h"
+#include "xffl/history/run_history.h"
 #include "xffl/plan/round_plan.h"
 
 namespace xffl::facility {
@@ -17,31 +17,31 @@ namespace xffl::facility {
 /// Whether the facility's jobs unpack models (transfer.pack).
 bool unpacks(const config::Facility& facility);
 
-/// Whether an attempt may be given its model packed: a round's first, where the facility's update
-/// of the round before was accepted, so that its job had checked the model before this one; the
-/// others get it whole. With transfer.pack: auto only where the link is what a model waits for, as
-/// far as the journal knows, so that a restart decides the same.
+/// Whether an attempt may get its model packed: a round's first attempt, when the facility's update
+/// of the round before was accepted, because then its job has checked the model before this one.
+/// Other attempts get the whole model. With transfer.pack: auto only when the link limits the push,
+/// by the rates in the journal, so that a restart decides the same.
 bool takes_packed(const config::Facility& facility, const plan::RoundPlan& plan, int attempt,
                   const StateOf& state);
 
-/// Bytes a second of models on their way to the facility: of the newest push before `round` that
-/// moved enough to tell. Empty: none did.
+/// Bytes a second of the newest push before `round` that moved enough bytes for a measurement; none
+/// without such a push.
 std::optional<double> push_rate(int round, const StateOf& state);
 
 /// The packed models of a run, each made by the first facility that needs it. Thread-safe.
 class PackedModels {
  public:
-  /// The manifest of RunFolder::packed(round - 1), which makes the model that `round` begins with
-  /// out of the one before; none when that would save too little, or could not be done, which is
-  /// logged. Who comes while another makes it waits. Throws kCancelled.
+  /// The manifest of RunFolder::packed(round - 1), from which a job makes the input model of
+  /// `round` out of the one before; none when packing saves too little or fails, which is logged. A
+  /// second caller waits while the first one packs. Throws kCancelled.
   std::optional<checkpoint::Manifest> of(const history::RunFolder& folder, int round,
                                          std::stop_token stop);
-  /// Removes what was made for the rounds up to this one.
+  /// Removes the packed models of the rounds up to this one.
   void drop(const history::RunFolder& folder, int round);
 
  private:
   std::mutex mutex_;
-  int round_ = 0;  // that made_ is of
+  int round_ = 0;  // of made_
   std::optional<checkpoint::Manifest> made_;
 };
 

@@ -1,7 +1,7 @@
 // The events of a run: one struct per kind, with the fields of its payload on disk.
 //
-// An event says what happened; its scope says to which round, facility and attempt. The store keeps
-// both as a row {kind, round, facility, attempt, payload}. encode() and decode() are the only code
+// An event records a fact; its scope names the round, facility and attempt. The store keeps both as
+// a row {kind, round, facility, attempt, payload}. encode() and decode() are the only code
 // that knows the names of kinds and of payload fields; docs/reference/journal_events.md lists them,
 // and a test compares that list with event_fields().
 //
@@ -35,10 +35,8 @@ struct RunCreated {
   std::string config_sha256;  // of config.resolved.yaml
 };
 
-// The folder in which the run is worked on from here on. On disk the fields of `location` and
-// `adopted` stand side by side.
-struct RunPlaced {
-  RunLocation location;
+// The folder in which the run is worked on from here on.
+struct RunPlaced : RunLocation {
   bool adopted = false;  // by `xffl journal adopt`
 };
 
@@ -108,7 +106,7 @@ struct Published {
 
 // --- A facility's part of a round (scope: round, facility) -----------------------------------
 
-// The round goes on without the facility.
+// The round continues without the facility.
 struct FacilityMissing {
   std::string reason;
 };
@@ -135,13 +133,14 @@ struct SubmitIntended {
 // The scheduler has accepted the attempt's job.
 struct Submitted {
   JobId job_id;
-  bool adopted = false;      // found by its name after the answer of a submission was lost
-  std::vector<JobId> twins;  // duplicate jobs of the same name, which are cancelled
+  bool adopted = false;           // found by its name after the answer of a submission was lost
+  std::vector<JobId> duplicates;  // other jobs of the same name, which are cancelled
 };
 
 struct AttemptFailed {
   std::string reason;
-  std::optional<bool> charged;   // counts against policy.max_attempts; absent: yes
+  // Whether it counts against policy.max_attempts; absent: yes.
+  std::optional<bool> counts_as_attempt;
   std::optional<int64_t> steps;  // done, and kept in a checkpoint; absent: none
   std::string output;            // the end of the job's output; empty: there was no job
 };
@@ -159,7 +158,7 @@ struct UpdateAccepted {
   double change = 0;  // L2 norm of the update's change over its model's; 0: not measured
 };
 
-// The files of an accepted update are damaged here, and the facility does not have them either. The
+// The files of an accepted update are damaged here, and the facility has lost them, too. The
 // attempt counts as failed; a round without a mean has no participants again.
 struct UpdateLost {
   std::string reason;

@@ -1,15 +1,21 @@
-// Where a run's files lie on the coordinator's machine (DESIGN: project folder).
+// The files of a run on the coordinator's machine: their paths, users' requests, and the activities
+// that `xffl status` shows.
 //
-//   <workdir>/runs/0003/  journal.db  config.resolved.yaml  coordinator.log  CURRENT ->
-//   r0002/global
-//     r0002/global/  r0002/global.packed/  r0002/master/  r0002/<facility>/{job.json, job.sh,
-//     report.json, update/, metrics.jsonl}
+//   <workdir>/runs/0003/
+//     journal.db  config.resolved.yaml  coordinator.log  CURRENT -> r0002/global
+//     r0002/global/  r0002/global.packed/  r0002/master/
+//     r0002/<facility>/{job.json, job.sh, report.json, update/, metrics.jsonl}
 #pragma once
 
 #include <filesystem>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "xffl/base/clock.h"
 #include "xffl/base/names.h"
 
 namespace xffl::history {
@@ -31,9 +37,9 @@ class RunFolder {
   std::filesystem::path round(int round) const;
   std::filesystem::path global(int round) const { return this->round(round) / "global"; }
   std::filesystem::path master(int round) const { return this->round(round) / "master"; }
-  /// The global model as its differences from the one before, while a round needs it.
+  /// The global model as differences from the one before, while a round needs it.
   std::filesystem::path packed(int round) const { return this->round(round) / "global.packed"; }
-  /// With LoRA, where global and master are adapters: the model under them.
+  /// With LoRA: the model under the adapters global and master.
   std::filesystem::path adapted() const { return this->round(0) / "adapted"; }
   std::filesystem::path facility(int round, const FacilityName& name) const {
     return this->round(round) / name.str();
@@ -44,9 +50,59 @@ class RunFolder {
   RunName run_;
 };
 
-/// The newest run under `runs`; nothing when there is none.
+/// The newest run under `runs`, if any.
 std::optional<RunName> latest_run(const std::filesystem::path& runs);
 /// The name after the newest: "0001" first.
 RunName next_run(const std::filesystem::path& runs);
+
+// --- Requests --------------------------------------------------------------------------------
+//
+// Users' requests to a run whose coordinator holds the journal: files in runs/0003/requests/. The
+// coordinator acts on a request within a second and removes its file.
+
+struct Request {
+  enum class Kind { kCancel, kPause, kResume };
+  Kind kind = Kind::kCancel;
+  std::vector<FacilityName> facilities;  // of kPause and kResume
+  std::string reason;                    // for users
+};
+
+/// Writes the request, durably. Returns the file's name.
+std::string leave_request(const RunFolder& folder, const Request& request);
+/// All requests, oldest first, by file name. Removes a file that is no request, with a warning.
+/// Throws kIo; an unreadable file stays.
+std::vector<std::pair<std::string, Request>> pending_requests(const RunFolder& folder);
+void remove_request(const RunFolder& folder, const std::string& name);
+
+// --- Status file -----------------------------------------------------------------------------
+//
+// The current activity of each facility: runs/0003/live.json. No decision depends on it; it may be
+// absent or old.
+
+struct FacilityActivity {
+  int round = 0;
+  std::string activity;   // facility::describe()
+  std::string since_utc;  // of this activity
+};
+using Activities = std::map<FacilityName, FacilityActivity>;
+
+// Thread-safe. Best effort: a failed write is only logged.
+class StatusFile {
+ public:
+  StatusFile(std::filesystem::path path, const Clock& clock)
+      : path_(std::move(path)), clock_(clock) {}
+  ~StatusFile();  // removes the file: the run is no longer active
+
+  void show(int round, const FacilityName& facility, const std::string& activity);
+
+ private:
+  std::filesystem::path path_;
+  const Clock& clock_;
+  std::mutex mutex_;
+  Activities facilities_;
+};
+
+/// Empty when there is no such file or it is unreadable.
+Activities read_activities(const std::filesystem::path& path);
 
 }  // namespace xffl::history

@@ -1,23 +1,121 @@
-// The journal and the state that follows from it: record() applies each event at once.
+// The history of a run: the state that its events project to, and the store that keeps them.
+//
+// The projection is pure: the same events give the same state.
 #pragma once
 
+#include <filesystem>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "xffl/base/names.h"
 #include "xffl/history/events.h"
-#include "xffl/history/run_state.h"
+#include "xffl/history/run_location.h"
 #include "xffl/history/store.h"
+#include "xffl/job/job_report.h"
+#include "xffl/plan/round_plan.h"
 
 namespace xffl::history {
 
-/// Thread-safe: every facility's thread records through it.
+// One attempt of one facility in one round, by the journal.
+struct Attempt {
+  int number = 0;
+  std::string nonce;  // of its job.json and report.json; empty: an earlier release opened it
+  bool pushed = false;
+  bool packed = false;            // pushed as differences from the last model
+  int64_t moved_bytes = 0;        // of models, by the push
+  double push_seconds = 0;        // for moved_bytes; 0: not recorded
+  bool submit_intended = false;   // without job_id: a job may exist
+  std::string job_id;             // empty until the submission was answered
+  std::vector<JobId> duplicates;  // jobs of the same name beside job_id, cancelled or to be
+  std::optional<std::string> failure;
+  bool counts_as_attempt = true;  // the failure counts against policy.max_attempts
+  int64_t steps = 0;              // done before it was stopped, and kept in a checkpoint
+  bool cancel_intended = false;   // its jobs are to be cancelled; not confirmed yet
+};
+
+// An accepted update, or an evaluation.
+struct Accepted {
+  FacilityName facility;
+  int attempt = 0;
+  std::string update_sha256;  // empty: an evaluation
+  job::JobReport report;
+};
+
+struct FacilityState {
+  std::vector<Attempt> attempts;
+  int attempts_before_resume = 0;  // opened before the last explicit `xffl run` after a failure
+  std::optional<Accepted> accepted;
+  std::optional<std::string> missing;  // the reason; reset when the run is resumed
+
+  const Attempt* current() const { return attempts.empty() ? nullptr : &attempts.back(); }
+};
+
+// An update that is averaged.
+struct Participant {
+  FacilityName facility;
+  std::string update_sha256;     // empty: not recorded
+  std::optional<double> weight;  // in the mean, not normalized; absent: not recorded
+};
+
+struct RoundState {
+  bool planned = false;
+  bool evaluates = false;  // after the last round: nothing is trained, aggregated or published
+  std::string first_submission_utc;  // the start of the deadline
+  std::map<FacilityName, FacilityState> facilities;
+  std::vector<Participant> participants;  // frozen, sorted; empty until then
+  std::string model_sha256;               // aggregated
+  std::string master_sha256;
+  bool published = false;
+
+  std::vector<std::string> participant_names() const;
+};
+
+// Why the last coordinator left the run; a killed coordinator records nothing.
+struct Stopped {
+  std::string time_utc;
+  std::string kind;  // to_string(ErrorKind)
+  std::string reason;
+};
+
+struct RunState {
+  std::optional<plan::RunIdentity> identity;
+  std::string project;
+  std::string config_sha256;
+  std::string initial_sha256;  // global model of round 0
+  std::string initial_master_sha256;
+  std::string adapted_sha256;                  // with LoRA: the model under the adapter
+  std::map<int, RoundState> rounds;            // 1-based
+  std::map<FacilityName, std::string> paused;  // by a user, with the reason
+  std::optional<Stopped> stopped;              // none since a coordinator continued
+  // Where the run was last worked on; none in journals of earlier releases.
+  std::optional<RunLocation> location;
+  bool completed = false;
+  bool cancelled = false;
+
+  plan::Done done() const;
+};
+
+/// Folds the events in order. Throws kCorrupt for an event that decode() refuses, and for one that
+/// cannot have happened in the state that the events before it make.
+RunState replay(const std::vector<StoredEvent>& events);
+void apply(RunState& run_state, const RecordedEvent& recorded);
+
+/// The part of apply() that concerns one facility in one round. False for any other event: the
+/// state is unchanged. Throws kCorrupt for an event that cannot have happened.
+bool apply(FacilityState& facility, int attempt, const Event& event);
+
+/// The journal and its state. Thread-safe: every facility's thread records through it.
 class RunHistory {
  public:
   /// Opens the journal for writing and replays it; errors as Store::open and replay.
   explicit RunHistory(const std::filesystem::path& path);
 
-  /// Durable on return, and visible to state(). `scope` is {} for an event of the whole run.
+  /// Durable on return, and visible to state(). `scope` is {} for an event of the whole run. Throws
+  /// kCorrupt for an event that cannot have happened; it does not reach the journal.
   void record(const EventScope& scope, const Event& event);
 
   RunState state() const;
@@ -27,7 +125,7 @@ class RunHistory {
 
  private:
   mutable std::mutex mutex_;
-  std::unique_ptr<Store> journal_;
+  std::unique_ptr<Store> store_;
   RunState run_state_;
 };
 

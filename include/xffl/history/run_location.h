@@ -1,6 +1,6 @@
-// Where a run lies, so that a copy of its folder is not taken for the run: it has the same secret,
-// and so the same jobs and folders at the facilities.
-// docs/decisions/0011-a-copied-run-is-refused.md says what is told apart, and what cannot be.
+// The location of a run's folder, which tells the run from a copy: a copy has the same secret, and
+// so the same jobs and folders at the facilities. docs/decisions/0011-a-copied-run-is-refused.md
+// lists the cases, and those that look alike.
 #pragma once
 
 #include <cstdint>
@@ -19,29 +19,28 @@ struct RunLocation {
   std::filesystem::path folder;  // the run's, whole and without links
   int64_t device = 0;            // the file system's number, which may change with a reboot
   int64_t inode = 0;             // the folder's, which does not
-  int64_t born_ns = 0;           // when the folder was created; 0: its file system does not say
+  int64_t born_ns = 0;           // the folder's creation; 0: not known to its file system
   bool operator==(const RunLocation&) const = default;
 };
 
-/// Where `folder` is now. Throws kNotFound, kIo.
+/// The location of `folder` now. Throws kNotFound, kIo.
 RunLocation location_of(const std::filesystem::path& folder);
 
 enum class Relocation {
-  kThere,  // the same folder, by whatever name and from whichever host that shares it
-  kMoved,  // to another disk, or restored where it was
+  kThere,  // the same folder, under any name and from any host that shares it
+  kMoved,  // to another disk, or restored at the same path
   kCopied,
 };
-/// How the run at `now` came there that was last worked on at `before`. `holds_run` says whether
-/// there is still a run in a folder of this host.
+/// The relation of the run at `now` to its last location `before`. `holds_run` returns whether a
+/// folder of this host still holds a run.
 Relocation relocation_of(const RunLocation& before, const RunLocation& now,
                          const std::function<bool(const std::filesystem::path&)>& holds_run);
 
-/// Throws kUsage when the run in `folder` is a copy of one that is worked on elsewhere; records
-/// where it is now when that is another place than before.
+/// Throws kUsage when the run in `folder` is a copy of a run elsewhere; records a new location.
 void check_location(RunHistory& history, const RunFolder& folder);
 
-/// Makes the copy of a run in `folder` the run: from now on it is worked on there. False when it
-/// was worked on there before. Throws kBusy (a coordinator works on it), kIo.
+/// Takes over a copied run folder: from now on the run is worked on there. False when `folder` is
+/// already its location. Throws kBusy (a coordinator works on it), kIo.
 bool adopt_run(const RunFolder& folder);
 
 }  // namespace xffl::history

@@ -3,12 +3,13 @@
 // SQLite (synchronous=FULL; WAL, or a rollback journal on a network file system) holds the rows
 // {seq, time, kind, round, facility, attempt, payload, chain}, where chain = SHA-256(previous
 // chain, row). append() returns after the row is on disk. Rows are never changed or removed. One
-// writer: open() takes an exclusive lock beside the database that a second coordinator cannot get;
-// the lock file says who holds it (host, pid, start). Thread-safe.
+// writer: open() takes an exclusive lock beside the database, and the lock file names its holder
+// (host, pid, start). Thread-safe.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -30,32 +31,43 @@ struct StoredEvent {
 
 class Store {
  public:
-  /// Creates or opens `path` for writing. Throws kBusy (who holds it and since when), kCorrupt
+  /// Creates or opens `path` for writing. Throws kBusy (the holder), kCorrupt
   /// (chain or database damaged: first bad seq), kUnsupported (newer schema), kIo.
   static std::unique_ptr<Store> open(const std::filesystem::path& path);
   virtual ~Store() = default;
 
+  /// Sees an event, with its seq and time, ahead of the write; throws to reject it.
+  using Check = std::function<void(const StoredEvent&)>;
   /// Durable on return. `event.seq` and `time_utc` are assigned. Throws kIo (disk full, ...), kBusy
-  /// when another writer has taken the journal over: nothing was recorded.
-  virtual StoredEvent append(StoredEvent event) = 0;
+  /// when another writer has taken the journal over, and any error of `check`; then nothing was
+  /// recorded.
+  virtual StoredEvent append(StoredEvent event, const Check& check = {}) = 0;
   virtual std::vector<StoredEvent> events() const = 0;
 };
 
-/// Reads without the lock, while a coordinator may be writing: for status and logs. The same
-/// errors, except kBusy.
+/// Reads without the lock, while a coordinator may be writing. Errors as Store::open, except kBusy.
 std::vector<StoredEvent> read_events(const std::filesystem::path& path);
 
 struct Repaired {
-  int64_t events = 0;             // that the journal has now
-  std::filesystem::path damaged;  // where the damaged database is now; empty: there was no damage
+  int64_t events = 0;             // in the repaired journal
+  std::filesystem::path damaged;  // the damaged database's new path; empty: there was no damage
 };
 /// Makes a damaged or lost journal again from its mirror (journal.jsonl beside journal.db, a JSON
-/// object a line, which append() writes too). At most the last event is missing then: what a run
-/// looks up when it continues. Throws kBusy while a coordinator has it, kNotFound when the mirror
-/// holds nothing, kIo.
+/// object a line, which append() writes, too). Then at most the last event is missing, and a run
+/// looks its effect up when it continues. Throws kBusy while a coordinator holds the journal,
+/// kNotFound when the mirror is empty, kIo.
 Repaired repair(const std::filesystem::path& path);
 
-/// Who holds the writer's lock: "pid 123 on host since 2026-..."; empty when nobody does.
+/// The process that holds the writer's lock: "pid 123 on host since 2026-..."; empty: none.
 std::string lock_holder(const std::filesystem::path& path);
+
+/// The kind of network file system that holds `path` ("nfs4", "lustre"), by this process's table of
+/// mounts; empty for a local or an unknown one. For a path that does not exist yet, its nearest
+/// folder counts. SQLite's locks and memory maps may hold for one machine only there, and two
+/// coordinators could write one journal. Throws nothing: an unreadable table is "unknown".
+///
+/// Source: proc(5), /proc/pid/mounts; getmntent(3).
+std::string network_file_system(const std::filesystem::path& path,
+                                const std::filesystem::path& mounts = "/proc/self/mounts");
 
 }  // namespace xffl::history

@@ -1,18 +1,44 @@
-// How a person reaches a coordinator that has no terminal: `xffl login F` asks on its own terminal
-// what a facility asks, and the coordinator, which keeps the connection, gets the answers.
+// Interactive log-in through a coordinator without a terminal: `xffl login F` shows a facility's
+// prompts on its own terminal and sends the answers to the coordinator, which keeps the connection.
 //
-// They meet at runs/0003/login.sock, which only this user may use. Nothing of the answers is kept
-// or written anywhere.
+// Both use runs/0003/login.sock, which only this user may open. The answers are neither kept nor
+// written to any file.
 #pragma once
 
+#include <filesystem>
+#include <functional>
+#include <stop_token>
+#include <thread>
+
+#include "xffl/base/file.h"
 #include "xffl/base/names.h"
 #include "xffl/history/run_folder.h"
 #include "xffl/remote/ssh.h"
 
 namespace xffl::run {
 
-/// Has the coordinator of the run log in to `facility`, with what `ask` answers. False when no
-/// coordinator is there. Throws what the coordinator met: kAuth, kRemote, kNotFound. Blocks.
+/// The coordinator's side, which listens during its lifetime. When the folder's file system has no
+/// sockets, it logs a warning and does nothing.
+class LoginServer {
+ public:
+  /// Logs in to a facility; throws Error.
+  using LogIn = std::function<void(const FacilityName&, const remote::Ask&)>;
+
+  LoginServer(std::filesystem::path socket, LogIn log_in);
+  ~LoginServer();
+  LoginServer(const LoginServer&) = delete;
+
+ private:
+  void serve(std::stop_token stop);
+
+  const std::filesystem::path path_;
+  const LogIn log_in_;
+  UniqueFd listener_;
+  std::jthread thread_;
+};
+
+/// Lets the coordinator of the run log in to `facility` with the answers of `ask`. False without a
+/// coordinator. Throws the coordinator's error: kAuth, kRemote, kNotFound. Blocks.
 bool log_in_through_coordinator(const history::RunFolder& folder, const FacilityName& facility,
                                 const remote::Ask& ask);
 

@@ -1,13 +1,15 @@
 // The progress of a run, read from its journal and status file. Writes nothing.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "xffl/base/clock.h"
-#include "xffl/history/run_state.h"
-#include "xffl/history/status_file.h"
+#include "xffl/history/run_folder.h"
+#include "xffl/history/run_history.h"
 
 namespace xffl::status {
 
@@ -35,5 +37,23 @@ RunStatus read_status(const std::filesystem::path& run_folder, int rounds_planne
 std::string format_status(const RunStatus& status, Clock::UtcTime now = SystemClock().utc());
 /// JSON; docs/reference/status_json.md lists the keys.
 std::string format_status_json(const RunStatus& status);
+
+struct GlobalLoss {
+  int round = 0;  // of the global model; 0: the initial model
+  FacilityName facility;
+  std::string set;
+  int64_t tokens = 0;  // predicted tokens
+  double nll = 0;      // mean per token, in nats
+};
+
+/// The validation losses of the global models, by round, then by facility, then in the order of the
+/// report. A job evaluates its input model before it trains: the reports of round k + 1 have the
+/// losses of the model of round k, and the evaluation (policy.evaluate_last) has those of the last
+/// model. A facility that was missing in a round has no figure.
+std::vector<GlobalLoss> global_losses(const history::RunState& run_state);
+
+/// A table: a row for each published model, a column for each facility's set, cells "loss
+/// (perplexity)" or "-" without a figure. Empty without any figure.
+std::string format_global_losses(const history::RunState& run_state);
 
 }  // namespace xffl::status

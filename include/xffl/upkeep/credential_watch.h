@@ -1,4 +1,4 @@
-// Warns of a certificate that expires soon: two hours before its end, and half an hour.
+// Warns two hours and half an hour before a certificate expires.
 //
 // Jobs do not need the certificate, but without it xffl can neither fetch nor submit.
 #pragma once
@@ -15,8 +15,8 @@ namespace xffl::upkeep {
 class CertificateWarnings {
  public:
   /// The time left when a warning is due now: once within two hours of `ends`, once within half an
-  /// hour, and again for a new certificate. Nothing without an end, or after it: then the facility
-  /// is PAUSED(auth) and reports the reason.
+  /// hour, and again for a new certificate. None without an end, and after it: then the facility is
+  /// paused and reports the reason.
   std::optional<std::chrono::minutes> due(const FacilityName& facility,
                                           std::optional<Clock::UtcTime> ends, Clock::UtcTime now);
 
@@ -28,13 +28,7 @@ class CertificateWarnings {
   std::map<FacilityName, Given> given_;
 };
 
-// Checks the certificates of all facilities twice a minute, in a thread.
-class CredentialWatch {
- public:
-  explicit CredentialWatch(const facility::Context& context);
-
- private:
-  std::jthread thread_;
-};
+/// A thread that checks the certificates of all facilities twice a minute until it is stopped.
+std::jthread start_credential_watch(const facility::Context& context);
 
 }  // namespace xffl::upkeep

@@ -1,8 +1,8 @@
 // Protects files from the purge of scratch file systems (facilities.<f>.purge_after).
 //
-// Sites remove files that nobody has read or written for weeks, and a round may wait in a queue for
-// as long. During a run the guard touches xffl's own files at such a facility and warns of files of
-// the user, before their time is over.
+// Sites remove files that were neither read nor written for weeks, and a round may wait in a queue
+// for as long. During a run the guard touches xffl's own files at such a facility and warns of the
+// user's files before they are removed.
 #pragma once
 
 #include <chrono>
@@ -59,17 +59,9 @@ class PurgeWatch {
   std::set<std::string> reported_;
 };
 
-// Runs the checks of all facilities in a thread, for as long as the run goes on: a facility may
-// wait for weeks for the others, and its next job needs its model and the optimizer's state.
-class PurgeGuard {
- public:
-  /// Does nothing when no facility has a purge policy. `context` must outlive the guard.
-  explicit PurgeGuard(facility::Context& context);
-  /// Interrupts a check.
-  ~PurgeGuard();
-
- private:
-  std::jthread thread_;
-};
+/// A thread that runs the checks of all facilities until it is stopped, which interrupts a check: a
+/// facility may wait for weeks for the others, and its next job needs its model and the optimizer's
+/// state. No thread when no facility has a purge policy. `context` must outlive it.
+std::jthread start_purge_guard(facility::Context& context);
 
 }  // namespace xffl::upkeep

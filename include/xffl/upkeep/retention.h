@@ -21,11 +21,10 @@ namespace xffl::upkeep {
 // models that only these rounds used, and their masters here. Works in a thread during the next
 // round: a parallel file system may take minutes for one folder. A failure is logged, and the
 // worker retries after the next round. After a restart it first lists the folders for older rounds.
+// The destructor interrupts a removal.
 class RetentionWorker {
  public:
   explicit RetentionWorker(facility::Context& context);
-  /// Interrupts a removal.
-  ~RetentionWorker();
 
   /// `plan`'s model was published. Returns at once.
   void after(const plan::RoundPlan& plan);

@@ -1,10 +1,9 @@
-#include "xffl/facility/render.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "xffl/base/error.h"
 #include "xffl/config/load.h"
+#include "xffl/facility/job_script.h"
 
 namespace xffl::facility {
 namespace {
@@ -38,7 +37,7 @@ history::RunState run_state() {
   return run_state;
 }
 
-TEST(RenderScript, IsOfTheNextRoundAndItsFolder) {
+TEST(RenderScript, IsForTheNextRoundAndItsFolder) {
   const RenderedScript rendered = render_script(experiment(), run_state(), kAlba, {}, kPrograms);
   EXPECT_EQ(rendered.round, 1);
   EXPECT_EQ(rendered.attempt, 1);
@@ -49,7 +48,7 @@ TEST(RenderScript, IsOfTheNextRoundAndItsFolder) {
   EXPECT_EQ(render_script(experiment(), run_state(), kAlba, 1, kPrograms).script, rendered.script);
 }
 
-TEST(RenderScript, IsTheOpenAttemptsOrTheNext) {
+TEST(RenderScript, IsForTheOpenAttemptOrTheNext) {
   history::RunState open = run_state();
   history::FacilityState& state = open.rounds[1].facilities[kAlba];
   state.attempts.push_back({.number = 1, .pushed = true, .job_id = "42"});
@@ -62,7 +61,7 @@ TEST(RenderScript, IsTheOpenAttemptsOrTheNext) {
             "xffl-demo-0007-r0003-alba-a1");
 }
 
-TEST(RenderScript, RefusesWhatIsNotThere) {
+TEST(RenderScript, RejectsUnknownFacilitiesAndRounds) {
   EXPECT_THROW(render_script(experiment(), run_state(), kAlba, 4, kPrograms), Error);
   EXPECT_THROW(render_script(experiment(), run_state(), FacilityName("brno"), {}, kPrograms),
                Error);
@@ -70,7 +69,7 @@ TEST(RenderScript, RefusesWhatIsNotThere) {
   EXPECT_NO_THROW(render_script(experiment(), preview_state(), kAlba, {}, kPrograms));
 }
 
-TEST(RenderScript, NamesTheAdapterBesideTheModelBeforeAndAfterTheyAreKnown) {
+TEST(RenderScript, NamesAdapterAndModelBeforeAndAfterTheImport) {
   config::Experiment adapted = experiment();
   adapted.facilities[0].training.lora = {4, 8, 0, {"q_proj"}};
   const RenderedScript preview = render_script(adapted, preview_state(), kAlba, {}, kPrograms);

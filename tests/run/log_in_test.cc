@@ -1,30 +1,30 @@
-#include "login_server.h"
+
+#include "xffl/run/log_in.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "support/temp_dir.h"
 #include "xffl/base/error.h"
-#include "xffl/run/log_in.h"
 
 namespace xffl::run {
 namespace {
 
-class Desk : public testing::Test {
+class LogIn : public testing::Test {
  protected:
   // A path that is longer than a socket's name may be.
   test::TempDir dir_;
   history::RunFolder folder_{dir_.path() / std::string(120, 'x'), RunName("0001")};
   std::vector<std::string> seen_;
 
-  Desk() { std::filesystem::create_directories(folder_.path()); }
+  LogIn() { std::filesystem::create_directories(folder_.path()); }
   LoginServer::LogIn two_factors() {
     return [this](const FacilityName& facility, const remote::Ask& ask) {
       seen_ = {facility.str(), ask("Code: ", false), ask("Name: ", true)};
       if (seen_[1] != "123456") throw Error(ErrorKind::kAuth, "the log-in was refused");
     };
   }
-  bool visit(const std::string& code) {
+  bool log_in_as_client(const std::string& code) {
     return log_in_through_coordinator(folder_, FacilityName("alba"),
                                       [&](const std::string& prompt, bool echo) {
                                         return echo ? "ann" : prompt == "Code: " ? code : "?";
@@ -32,18 +32,18 @@ class Desk : public testing::Test {
   }
 };
 
-TEST_F(Desk, AnswersReachTheCoordinator) {
+TEST_F(LogIn, AnswersReachTheCoordinator) {
   LoginServer desk(folder_.login(), two_factors());
   EXPECT_EQ(std::filesystem::status(folder_.login()).permissions(), std::filesystem::perms(0600));
-  EXPECT_TRUE(visit("123456"));
+  EXPECT_TRUE(log_in_as_client("123456"));
   EXPECT_THAT(seen_, testing::ElementsAre("alba", "123456", "ann"));
-  EXPECT_TRUE(visit("123456")) << "as often as one likes";
+  EXPECT_TRUE(log_in_as_client("123456")) << "as often as one likes";
 }
 
-TEST_F(Desk, ARefusalComesBackAsItWas) {
+TEST_F(LogIn, TheCoordinatorsErrorReachesTheClient) {
   LoginServer desk(folder_.login(), two_factors());
   try {
-    visit("0");
+    log_in_as_client("0");
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kAuth);
@@ -51,22 +51,22 @@ TEST_F(Desk, ARefusalComesBackAsItWas) {
   }
 }
 
-TEST_F(Desk, NobodyIsThereWithoutACoordinator) {
-  EXPECT_FALSE(visit("123456"));
+TEST_F(LogIn, ReturnsFalseWithoutACoordinator) {
+  EXPECT_FALSE(log_in_as_client("123456"));
   { LoginServer desk(folder_.login(), two_factors()); }
   EXPECT_FALSE(std::filesystem::exists(folder_.login()));
-  EXPECT_FALSE(visit("123456"));
+  EXPECT_FALSE(log_in_as_client("123456"));
 }
 
-// A visitor who leaves in the middle is a log-in that failed, not the coordinator's end.
-TEST_F(Desk, AVisitorWhoLeavesHarmsNothing) {
+// A client that disconnects is a failed log-in; the coordinator continues.
+TEST_F(LogIn, AClientThatDisconnectsHarmsNothing) {
   LoginServer desk(folder_.login(), two_factors());
   EXPECT_THROW(log_in_through_coordinator(folder_, FacilityName("alba"),
                                           [](const std::string&, bool) -> std::string {
                                             throw Error(ErrorKind::kUsage, "no terminal");
                                           }),
                Error);
-  EXPECT_TRUE(visit("123456"));
+  EXPECT_TRUE(log_in_as_client("123456"));
 }
 
 }  // namespace

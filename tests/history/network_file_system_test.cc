@@ -1,9 +1,8 @@
-#include "xffl/history/file_system.h"
-
 #include <gtest/gtest.h>
 
 #include "support/temp_dir.h"
 #include "xffl/base/file.h"
+#include "xffl/history/store.h"
 
 namespace xffl::history {
 namespace {

@@ -1,4 +1,4 @@
-#include "xffl/history/run_state.h"
+#include "xffl/history/run_history.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ const FacilityState& alba(const RunState& run_state) {
   return run_state.rounds.at(1).facilities.at(FacilityName("alba"));
 }
 
-TEST(History, KnowsWhatIsInDoubt) {
+TEST(RunHistoryState, KnowsAnUnknownSubmission) {
   auto events = begun();
   events.push_back(event("pushed", 1, "alba", 1));
   events.push_back(event("submit_intended", 1, "alba", 1));
@@ -46,7 +46,7 @@ TEST(History, KnowsWhatIsInDoubt) {
   EXPECT_EQ(run_state.done().model_sha256, "m0");
 }
 
-TEST(History, ResumingGivesAMissingFacilityNewAttempts) {
+TEST(RunHistoryState, ResumingGivesAMissingFacilityNewAttempts) {
   auto events = begun();
   events.push_back(event("attempt_failed", 1, "alba", 1, R"({"reason":"r"})"));
   events.push_back(event("facility_missing", 1, "alba", 0, R"({"reason":"r"})"));
@@ -57,9 +57,9 @@ TEST(History, ResumingGivesAMissingFacilityNewAttempts) {
   EXPECT_EQ(alba(run_state).attempts_before_resume, 1);
 }
 
-// Otherwise nobody's submission, and so no deadline, might come while the others' updates lie
+// Otherwise no submission, and so no deadline, might come while the others' updates lie
 // there.
-TEST(History, ResumingBeginsTheRoundsDeadlineAnew) {
+TEST(RunHistoryState, ResumingRestartsTheRoundsDeadline) {
   auto events = begun();
   events.push_back(event("facility_missing", 1, "alba", 0, R"({"reason":"r"})"));
   events.push_back(event("attempt_opened", 1, "brno", 1));
@@ -71,15 +71,15 @@ TEST(History, ResumingBeginsTheRoundsDeadlineAnew) {
   EXPECT_EQ(replay(events).rounds.at(1).first_submission_utc, "2026-01-02T00:00:00Z");
   events[4] = event("round_planned", 1, "", 0, R"({"facilities":["alba","brno"]})");
   EXPECT_EQ(replay(events).rounds.at(1).first_submission_utc, "2026-01-01T00:00:00Z")
-      << "nobody was given up";
+      << "no facility was given up";
 }
 
-TEST(History, RemembersWhyTheLastCoordinatorLeftUntilAnotherOneGoesOn) {
+TEST(RunHistoryState, KeepsTheReasonOfAStopUntilTheRunResumes) {
   RunState run_state = replay(begun());
   EXPECT_FALSE(run_state.stopped);
   apply(run_state,
         event("run_stopped", 0, "", 0, R"({"kind":"failed","reason":"alba is missing"})"));
-  apply(run_state, event("facility_paused", 0, "alba", 0, R"({"reason":"by a person"})"));
+  apply(run_state, event("facility_paused", 0, "alba", 0, R"({"reason":"by a user"})"));
   ASSERT_TRUE(run_state.stopped);
   EXPECT_EQ(run_state.stopped->kind, "failed");
   EXPECT_EQ(run_state.stopped->reason, "alba is missing");
@@ -87,7 +87,7 @@ TEST(History, RemembersWhyTheLastCoordinatorLeftUntilAnotherOneGoesOn) {
   EXPECT_FALSE(run_state.stopped);
 }
 
-TEST(History, ALostUpdateOpensItsRoundAgain) {
+TEST(RunHistoryState, ALostUpdateOpensItsRoundAgain) {
   auto events = begun();
   events.push_back(event("submit_intended", 1, "alba", 1));
   events.push_back(event("submitted", 1, "alba", 1, R"({"job_id":"42"})"));
@@ -98,13 +98,13 @@ TEST(History, ALostUpdateOpensItsRoundAgain) {
   apply(run_state, event("update_lost", 1, "alba", 1, R"({"reason":"rotten"})"));
   EXPECT_FALSE(alba(run_state).accepted);
   EXPECT_EQ(alba(run_state).current()->failure, "rotten");
-  EXPECT_FALSE(alba(run_state).current()->charged);
+  EXPECT_FALSE(alba(run_state).current()->counts_as_attempt);
   EXPECT_TRUE(run_state.rounds.at(1).participants.empty());
   apply(run_state, event("attempt_opened", 1, "alba", 2));
   EXPECT_THROW(apply(run_state, event("update_lost", 1, "alba", 2, R"({"reason":"r"})")), Error);
 }
 
-TEST(History, AnEvaluationIsNoRoundThatIsDone) {
+TEST(RunHistoryState, AnEvaluationIsNoPublishedRound) {
   auto events = begun();
   events.push_back(event("aggregated", 1, "", 0, R"({"model_sha256":"m1","master_sha256":"f1"})"));
   events.push_back(event("published", 1, "", 0));
@@ -122,7 +122,7 @@ TEST(History, AnEvaluationIsNoRoundThatIsDone) {
   EXPECT_TRUE(run_state.done().run_completed);
 }
 
-TEST(History, ResumingAfterTheFreezeChangesNobodysPart) {
+TEST(RunHistoryState, ResumingAfterTheFreezeChangesNoFacility) {
   auto events = begun();
   events.push_back(event("facility_missing", 1, "alba", 0, R"({"reason":"late"})"));
   events.push_back(event("participants_frozen", 1, "", 0, R"({"facilities":["brno"]})"));
@@ -130,7 +130,7 @@ TEST(History, ResumingAfterTheFreezeChangesNobodysPart) {
   EXPECT_TRUE(alba(replay(events)).missing);
 }
 
-TEST(History, KnowsWhoseTrainingWasAcceptedInTheLastRound) {
+TEST(RunHistoryState, KnowsTheAcceptedAttemptsOfTheLastRound) {
   job::JobReport report;
   report.key = {"p", "0001", 1, "alba", 2, std::string(32, '0')};
   report.base_model_sha256 = report.update_sha256 = std::string(64, 'a');
@@ -149,9 +149,9 @@ TEST(History, KnowsWhoseTrainingWasAcceptedInTheLastRound) {
   EXPECT_EQ(run_state.done().accepted, expected);
 }
 
-// A run goes on with a newer xffl. Never change that file: what is in it lies in journals out
+// A newer xffl continues a run. Never change that file: its rows are in the journals of users out
 // there.
-TEST(History, UnderstandsTheJournalsOfEarlierReleases) {
+TEST(RunHistoryState, ReadsTheJournalsOfEarlierReleases) {
   const test::TempDir dir;
   std::filesystem::copy_file(XFFL_SOURCE_DIR "/tests/golden/journal/journal.jsonl",
                              dir / "journal.jsonl");
@@ -173,8 +173,8 @@ TEST(History, UnderstandsTheJournalsOfEarlierReleases) {
   EXPECT_FALSE(brno.current()->cancel_intended);
 }
 
-// What a journal cannot say: then it is ours no longer, or there is a mistake in what wrote it.
-TEST(History, RefusesWhatCannotHaveHappened) {
+// Impossible events: another program wrote the journal, or xffl has a bug.
+TEST(RunHistoryState, RejectsImpossibleEvents) {
   const auto refuses = [](std::vector<StoredEvent> more) {
     auto events = begun();
     events.insert(events.end(), more.begin(), more.end());
@@ -198,7 +198,7 @@ TEST(History, RefusesWhatCannotHaveHappened) {
 }
 
 // Hashes that the journal repeats must agree.
-TEST(History, RefusesAnotherModelOrReportThanTheOneOnRecord) {
+TEST(RunHistoryState, RejectsAnotherModelOrReportThanTheRecordedOne) {
   const auto refusal = [](std::vector<StoredEvent> more) {
     auto events = begun();
     events.insert(events.end(), more.begin(), more.end());
@@ -229,7 +229,7 @@ TEST(History, RefusesAnotherModelOrReportThanTheOneOnRecord) {
       HasSubstr("its report answers another attempt"));
 }
 
-TEST(History, RefusesWhatItDoesNotUnderstand) {
+TEST(RunHistoryState, RejectsUnknownKindsAndPayloads) {
   auto unknown = begun();
   unknown.push_back(event("teleported", 1, "alba", 1));
   EXPECT_THROW(replay(unknown), Error);

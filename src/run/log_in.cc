@@ -1,7 +1,7 @@
-// How it works: one message is one JSON object of a SOCK_SEQPACKET socket. The visitor says
-// {"facility"}; the coordinator asks {"prompt", "echo"} as often as it must, is told {"answer"},
-// and ends with {"error", "kind"}, where an empty error is success.
-#include "login_server.h"
+// How it works: one message is one JSON object of a SOCK_SEQPACKET socket. The client sends
+// {"facility"}; the coordinator sends {"prompt", "echo"} for each prompt, receives {"answer"}, and
+// ends with {"error", "kind"}, where an empty error is success.
+#include "xffl/run/log_in.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -17,7 +17,6 @@
 #include "xffl/base/error.h"
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
-#include "xffl/run/log_in.h"
 
 namespace xffl::run {
 namespace {
@@ -25,12 +24,12 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr seconds kPersonPatience{110};  // OpenSSH closes what is not logged in after 120 s
+constexpr seconds kAnswerPatience{110};  // OpenSSH closes a connection without log-in after 120 s
 constexpr seconds kLogInPatience{300};
 constexpr size_t kMaxMessage = 8192;
 constexpr int kMaxKind = static_cast<int>(ErrorKind::kFailed);
 
-// A folder's path may be longer than a socket's may be: it is named by its descriptor.
+// A folder's path may exceed the limit of a socket's path: the descriptor replaces it.
 struct Address {
   explicit Address(const std::filesystem::path& path)
       : folder(open_file(path.parent_path(), O_PATH | O_DIRECTORY)) {
@@ -65,16 +64,18 @@ void send_message(int fd, const Json& message) {
   std::string text = message.dump(-1, ' ', false, Json::error_handler_t::replace);
   const ssize_t sent = ::send(fd, text.data(), text.size(), MSG_NOSIGNAL);
   explicit_bzero(text.data(), text.size());
-  if (sent < 0) throw Error(ErrorKind::kAuth, "the other side of the log-in has gone");
+  if (sent < 0)
+    throw Error(ErrorKind::kAuth, "the other side of the log-in has closed the connection");
 }
 
 Json receive_message(int fd, milliseconds patience, const std::stop_token& stop) {
   if (!await_input(fd, patience, stop))
     throw Error(ErrorKind::kAuth,
-                "nobody answered within " + std::to_string(patience.count() / 1000) + " s");
+                "no answer within " + std::to_string(patience.count() / 1000) + " s");
   char text[kMaxMessage];
   const ssize_t size = ::recv(fd, text, sizeof text, 0);
-  if (size <= 0) throw Error(ErrorKind::kAuth, "the other side of the log-in has gone");
+  if (size <= 0)
+    throw Error(ErrorKind::kAuth, "the other side of the log-in has closed the connection");
   const Json message = parse_json({text, static_cast<size_t>(size)}, "a log-in's message");
   explicit_bzero(text, sizeof text);
   return message;
@@ -87,18 +88,18 @@ bool is_this_user(int fd) {
          (peer.uid == ::geteuid() || peer.uid == 0);
 }
 
-// The visitor's whole visit.
-void receive_visitor(int fd, const LoginServer::LogIn& log_in, const std::stop_token& stop) {
+// Serves one client, from its request to the result.
+void serve_client(int fd, const LoginServer::LogIn& log_in, const std::stop_token& stop) {
   Json end = {{"error", ""}, {"kind", 0}};
   try {
     const Json request = receive_message(fd, seconds(10), stop);
     const FacilityName facility(JsonObject(request, "a log-in's request").string("facility"));
     log_in(facility, [&](const std::string& prompt, bool echo) {
       send_message(fd, {{"prompt", prompt}, {"echo", echo}});
-      const Json answer = receive_message(fd, kPersonPatience, stop);
+      const Json answer = receive_message(fd, kAnswerPatience, stop);
       return JsonObject(answer, "a log-in's answer").string("answer");
     });
-    log::info("logged in by a person", {{"facility", facility.str()}});
+    log::info("logged in by a user", {{"facility", facility.str()}});
   } catch (const Error& error) {
     end = {{"error", error.what()}, {"kind", static_cast<int>(error.kind())}};
   }
@@ -112,7 +113,7 @@ LoginServer::LoginServer(std::filesystem::path socket, LogIn log_in)
   try {
     const Address address(path_);
     std::error_code none;
-    std::filesystem::remove(path_, none);  // of a coordinator that was killed: the run is ours
+    std::filesystem::remove(path_, none);  // a killed coordinator's: this process holds the run
     UniqueFd listener = make_socket();
     if (::bind(listener.get(), address.get(), sizeof address.name) != 0 ||
         ::listen(listener.get(), 4) != 0)
@@ -136,13 +137,13 @@ LoginServer::~LoginServer() {
 void LoginServer::serve(std::stop_token stop) {
   while (!stop.stop_requested()) {
     if (!await_input(listener_.get(), seconds(1), stop)) continue;
-    const UniqueFd visitor(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!visitor) SystemClock().sleep(seconds(1), stop);  // no descriptor is left: it waits on
-    if (!visitor || !is_this_user(visitor.get())) continue;
+    const UniqueFd client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!client) SystemClock().sleep(seconds(1), stop);  // no descriptor is left
+    if (!client || !is_this_user(client.get())) continue;
     try {
-      receive_visitor(visitor.get(), log_in_, stop);
+      serve_client(client.get(), log_in_, stop);
     } catch (const std::exception& error) {  // a thread's top
-      log::debug("a log-in was left", {{"problem", error.what()}});
+      log::debug("a log-in was abandoned", {{"problem", error.what()}});
     }
   }
 }

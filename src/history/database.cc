@@ -1,0 +1,277 @@
+#include <sqlite3.h>
+
+#include <cstdio>
+
+#include "store_parts.h"
+#include "xffl/base/error.h"
+#include "xffl/base/log.h"
+#include "xffl/base/sha256.h"
+
+namespace xffl::history {
+namespace {
+
+// The end of every message about a damaged database.
+constexpr std::string_view kRepairAdvice = "; `xffl journal repair` makes it again from its mirror";
+constexpr int64_t kApplicationId = 0x7866666c;  // "xffl"
+
+constexpr const char* kSchema = R"sql(
+CREATE TABLE events (
+  seq      INTEGER PRIMARY KEY CHECK (seq > 0),
+  time     TEXT NOT NULL CHECK (length(time) = 24),
+  kind     TEXT NOT NULL CHECK (length(kind) BETWEEN 1 AND 64 AND kind NOT GLOB '*[^a-z_]*'),
+  round    INTEGER NOT NULL CHECK (round >= 0),
+  facility TEXT NOT NULL CHECK (length(facility) <= 32),
+  attempt  INTEGER NOT NULL CHECK (attempt >= 0),
+  payload  TEXT NOT NULL CHECK (length(payload) >= 2),
+  chain    TEXT NOT NULL CHECK (length(chain) = 64 AND chain NOT GLOB '*[^0-9a-f]*')
+) STRICT;
+CREATE TRIGGER events_in_order BEFORE INSERT ON events
+  WHEN NEW.seq IS NOT (SELECT coalesce(max(seq), 0) + 1 FROM events)
+  BEGIN SELECT raise(ABORT, 'events are appended in order'); END;
+CREATE TRIGGER events_never_change BEFORE UPDATE ON events
+  BEGIN SELECT raise(ABORT, 'events never change'); END;
+CREATE TRIGGER events_never_go BEFORE DELETE ON events
+  BEGIN SELECT raise(ABORT, 'events are never removed'); END;
+)sql";
+
+constexpr int kBusyTimeoutMs = 10'000;  // only readers and their checkpoints can be in the way
+
+struct Failure {
+  int code;  // SQLite's primary result code
+  ErrorKind kind;
+  std::string_view advice{};
+};
+constexpr std::string_view kFreeSpace = "; free space there, then run again";
+constexpr std::string_view kOtherProgram =
+    "; another program holds the database: close it, then run again";
+constexpr std::string_view kPermissions = "; check the permissions of the folder and of the file";
+constexpr Failure kFailures[] = {{SQLITE_CORRUPT, ErrorKind::kCorrupt},
+                                 {SQLITE_NOTADB, ErrorKind::kCorrupt},
+                                 {SQLITE_CONSTRAINT, ErrorKind::kCorrupt},
+                                 {SQLITE_MISMATCH, ErrorKind::kCorrupt},
+                                 {SQLITE_FULL, ErrorKind::kIo, kFreeSpace},
+                                 {SQLITE_IOERR, ErrorKind::kIo},
+                                 {SQLITE_CANTOPEN, ErrorKind::kIo, kPermissions},
+                                 {SQLITE_READONLY, ErrorKind::kIo, kPermissions},
+                                 {SQLITE_PERM, ErrorKind::kIo, kPermissions},
+                                 {SQLITE_BUSY, ErrorKind::kIo, kOtherProgram},
+                                 {SQLITE_LOCKED, ErrorKind::kIo, kOtherProgram},
+                                 {SQLITE_NOLFS, ErrorKind::kIo}};
+
+Failure failure_of(int code) {
+  for (const Failure& failure : kFailures)
+    if (failure.code == (code & 0xff)) return failure;
+  return {code, ErrorKind::kInternal};
+}
+
+class Statement {
+ public:
+  Statement(Database& database, std::string_view sql) : database_(database) {
+    if (sqlite3_prepare_v2(database.handle(), sql.data(), static_cast<int>(sql.size()), &statement_,
+                           nullptr) != SQLITE_OK)
+      database.fail("read");
+  }
+  ~Statement() { sqlite3_finalize(statement_); }
+  Statement(const Statement&) = delete;
+  Statement& operator=(const Statement&) = delete;
+
+  void bind(int index, int64_t value) {
+    if (sqlite3_bind_int64(statement_, index, value) != SQLITE_OK) database_.fail("write to");
+  }
+  // The caller's text outlives step(): no copy.
+  void bind(int index, std::string_view value) {
+    if (sqlite3_bind_text64(statement_, index, value.data(), value.size(), SQLITE_STATIC,
+                            SQLITE_UTF8) != SQLITE_OK)
+      database_.fail("write to");
+  }
+  // True while there is a row.
+  bool step() {
+    switch (sqlite3_step(statement_)) {
+      case SQLITE_ROW:
+        return true;
+      case SQLITE_DONE:
+        return false;
+      default:
+        database_.fail(sqlite3_stmt_readonly(statement_) != 0 ? "read" : "write to");
+    }
+  }
+
+  int64_t integer(int column) const { return sqlite3_column_int64(statement_, column); }
+  std::string text(int column) const {
+    const auto* text = reinterpret_cast<const char*>(sqlite3_column_text(statement_, column));
+    return {text,
+            text == nullptr ? 0 : static_cast<size_t>(sqlite3_column_bytes(statement_, column))};
+  }
+
+ private:
+  Database& database_;
+  sqlite3_stmt* statement_ = nullptr;
+};
+
+[[noreturn]] void corrupt(const Database& database, const std::string& what) {
+  throw Error(ErrorKind::kCorrupt, "the journal " + database.path().string() +
+                                       " is damaged: " + what + std::string(kRepairAdvice));
+}
+
+}  // namespace
+
+std::string genesis_chain() { return sha256_hex("xffl journal"); }
+
+std::string next_chain(std::string_view previous, const StoredEvent& event) {
+  Sha256 hash;
+  const auto add = [&hash](std::string_view field) {
+    hash.update(std::to_string(field.size()) + ":");
+    hash.update(field);
+  };
+  add(previous);
+  add(std::to_string(event.seq));
+  add(event.time_utc);
+  add(event.kind);
+  add(std::to_string(event.round));
+  add(event.facility);
+  add(std::to_string(event.attempt));
+  add(event.payload);
+  return hash.hex();
+}
+
+Database::Database(const std::filesystem::path& path) : path_(path) {
+  if (!std::filesystem::exists(path))
+    throw Error(ErrorKind::kNotFound, "there is no journal at " + path.string());
+  open(path.string(), SQLITE_OPEN_READWRITE);
+}
+
+Database::Database(const std::filesystem::path& path, Immutable) : path_(path) {
+  std::string name = "file:";
+  for (const char c : path.string()) {
+    char escaped[4];
+    std::snprintf(escaped, sizeof escaped, "%%%02X", static_cast<unsigned char>(c));
+    name += std::string_view("?#%").find(c) == std::string_view::npos ? std::string(1, c) : escaped;
+  }
+  open(name + "?immutable=1", SQLITE_OPEN_READONLY | SQLITE_OPEN_URI);
+}
+
+void Database::open(const std::string& name, int flags) {
+  if (sqlite3_open_v2(name.c_str(), &handle_, flags | SQLITE_OPEN_FULLMUTEX, nullptr) !=
+      SQLITE_OK) {
+    const std::string why = handle_ != nullptr ? sqlite3_errmsg(handle_) : "out of memory";
+    sqlite3_close(handle_);
+    throw Error(ErrorKind::kIo, "cannot open the journal " + path_.string() + ": " + why);
+  }
+  sqlite3_extended_result_codes(handle_, 1);
+  sqlite3_busy_timeout(handle_, kBusyTimeoutMs);
+  // A damaged schema must not run code of its own, and damage must be reported.
+  sqlite3_db_config(handle_, SQLITE_DBCONFIG_DEFENSIVE, 1, nullptr);
+  sqlite3_db_config(handle_, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, nullptr);
+}
+
+Database::~Database() { sqlite3_close_v2(handle_); }
+
+void Database::fail(std::string_view action) const {
+  const int code = sqlite3_extended_errcode(handle_);
+  const Failure failure = failure_of(code);
+  const std::string detail =
+      std::string(sqlite3_errmsg(handle_)) + " (SQLite error " + std::to_string(code) + ")";
+  if (failure.kind == ErrorKind::kCorrupt)
+    throw Error(failure.kind, "the journal " + path_.string() + " is damaged: " + detail +
+                                  std::string(kRepairAdvice));
+  throw Error(failure.kind, "cannot " + std::string(action) + " the journal " + path_.string() +
+                                ": " + detail + std::string(failure.advice));
+}
+
+void Database::exec(const char* sql) {
+  if (sqlite3_exec(handle_, sql, nullptr, nullptr, nullptr) != SQLITE_OK) fail("use");
+}
+
+int64_t Database::integer(const char* sql) {
+  Statement statement(*this, sql);
+  return statement.step() ? statement.integer(0) : 0;
+}
+
+std::string Database::text(const char* sql) {
+  Statement statement(*this, sql);
+  return statement.step() ? statement.text(0) : "";
+}
+
+bool Database::in_transaction() const { return sqlite3_get_autocommit(handle_) == 0; }
+
+bool Database::disk_failed() const { return (sqlite3_errcode(handle_) & 0xff) == SQLITE_IOERR; }
+
+bool check_schema(Database& database) {
+  const int64_t version = database.integer("PRAGMA user_version");
+  const int64_t application = database.integer("PRAGMA application_id");
+  if (version == 0 && application == 0 &&
+      database.integer("SELECT count(*) FROM sqlite_schema") == 0)
+    return false;
+  if (application != kApplicationId)
+    corrupt(database, "it is a database, but not an xffl journal (application_id " +
+                          std::to_string(application) + ")");
+  if (version > kSchemaVersion)
+    throw Error(ErrorKind::kUnsupported,
+                "the journal " + database.path().string() + " has schema version " +
+                    std::to_string(version) + ", and this xffl knows versions up to " +
+                    std::to_string(kSchemaVersion) + ": use the newer xffl that wrote it");
+  if (version < 1) corrupt(database, "schema version " + std::to_string(version));
+  return true;
+}
+
+void create_or_check_schema(Database& database) {
+  if (check_schema(database)) return;
+  database.exec("BEGIN IMMEDIATE");
+  database.exec(kSchema);
+  database.exec(("PRAGMA application_id = " + std::to_string(kApplicationId)).c_str());
+  database.exec(("PRAGMA user_version = " + std::to_string(kSchemaVersion)).c_str());
+  database.exec("COMMIT");
+}
+
+void check_structure(Database& database) {
+  const std::string found = database.text("PRAGMA quick_check(1)");
+  if (found != "ok") corrupt(database, "SQLite's check says: " + log::printable(found, 300));
+}
+
+VerifiedEvents read_verified(Database& database) {
+  VerifiedEvents result;
+  result.chain = genesis_chain();
+  int64_t expected = 1;
+  try {
+    Statement rows(database,
+                   "SELECT seq, time, kind, round, facility, attempt, payload, chain "
+                   "FROM events ORDER BY seq");
+    for (; rows.step(); ++expected) {
+      StoredEvent event{rows.integer(0), rows.text(1),
+                        rows.text(2),    static_cast<int>(rows.integer(3)),
+                        rows.text(4),    static_cast<int>(rows.integer(5)),
+                        rows.text(6)};
+      if (event.seq != expected)
+        corrupt(database, "event " + std::to_string(expected) + " is missing (the next one is " +
+                              std::to_string(event.seq) + ")");
+      result.chain = next_chain(result.chain, event);
+      if (result.chain != rows.text(7))
+        corrupt(database, "event " + std::to_string(expected) +
+                              " was changed: its chain hash does not fit its content and the "
+                              "events before it");
+      result.events.push_back(std::move(event));
+    }
+  } catch (Error& error) {
+    if (error.kind() == ErrorKind::kCorrupt)
+      error.add_context("at event " + std::to_string(expected));
+    throw;
+  }
+  return result;
+}
+
+void insert(Database& database, const StoredEvent& event, const std::string& chain) {
+  Statement row(database,
+                "INSERT INTO events (seq, time, kind, round, facility, attempt, payload, chain) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)");
+  row.bind(1, event.seq);
+  row.bind(2, event.time_utc);
+  row.bind(3, event.kind);
+  row.bind(4, int64_t{event.round});
+  row.bind(5, event.facility);
+  row.bind(6, int64_t{event.attempt});
+  row.bind(7, event.payload);
+  row.bind(8, chain);
+  row.step();
+}
+
+}  // namespace xffl::history

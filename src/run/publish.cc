@@ -1,0 +1,146 @@
+// How it works: the participants are frozen in the journal ahead of the mean, so that a restart
+// averages the same updates with the same weights to the same bytes.
+#include <algorithm>
+#include <filesystem>
+#include <string>
+
+#include "run_parts.h"
+#include "xffl/aggregate/aggregate.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/json.h"
+#include "xffl/base/log.h"
+#include "xffl/checkpoint/manifest.h"
+
+namespace xffl::run {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Shortest text that reads back as the same number.
+std::string text_of(double number) { return Json(number).dump(); }
+
+// The weight in the mean, not normalized.
+double weight_of(const history::Accepted& accepted, config::WeightKind kind) {
+  switch (kind) {
+    case config::WeightKind::kTokens:
+      return static_cast<double>(accepted.report.tokens);
+    case config::WeightKind::kSamples:
+      return static_cast<double>(accepted.report.samples);
+    case config::WeightKind::kEqual:
+      return 1.0;
+  }
+  return 1.0;
+}
+
+// Updates that arrive later stay out of the mean.
+std::vector<history::Accepted> freeze_participants(facility::Context& context,
+                                                   const plan::RoundPlan& plan,
+                                                   const std::vector<history::Accepted>& accepted) {
+  const config::WeightKind weights = context.experiment.aggregation.weights;
+  const history::RoundState round = context.history.round(plan.round);
+  if (!round.participants.empty())
+    return frozen_participants(plan.round, round.participants, accepted, weights);
+  context.history.record({.round = plan.round}, participants_of(accepted, weights));
+  return accepted;
+}
+
+void aggregate_updates(facility::Context& context, const plan::RoundPlan& plan,
+                       const std::vector<history::Accepted>& participants) {
+  if (!context.history.round(plan.round).model_sha256.empty()) return;
+  const config::Aggregation& settings = context.experiment.aggregation;
+  std::vector<aggregate::Input> inputs;
+  for (const history::Accepted& update : participants)
+    inputs.push_back({context.folder.facility(plan.round, update.facility) / "update",
+                      weight_of(update, settings.weights), update.facility.str(),
+                      update.facility.str()});
+  // The files of a killed coordinator are not in the journal: they are made again.
+  fs::remove_all(context.folder.master(plan.round));
+  fs::remove_all(context.folder.global(plan.round));
+  aggregate::server_step(context.folder.master(plan.round - 1), inputs,
+                         settings.update == job::UpdateKind::kDelta,
+                         dtype_of(settings.publish_dtype), context.folder.master(plan.round),
+                         context.folder.global(plan.round), {.spare = &context.spare});
+  const checkpoint::Manifest model = checkpoint::read_manifest(context.folder.global(plan.round));
+  context.checked.note(context.folder.global(plan.round), model);
+  const checkpoint::Manifest master = checkpoint::read_manifest(context.folder.master(plan.round));
+  context.history.record({.round = plan.round},
+                         history::Aggregated{.model_sha256 = model.root_sha256(),
+                                             .master_sha256 = master.root_sha256()});
+}
+
+// CURRENT names the newest published model; it changes in one rename.
+void publish(facility::Context& context, const plan::RoundPlan& plan) {
+  const fs::path target = fs::path(context.folder.round(plan.round).filename()) / "global";
+  const fs::path temp = context.folder.current().string() + ".tmp";
+  fs::remove(temp);
+  fs::create_directory_symlink(target, temp);
+  rename_durable(temp, context.folder.current());
+  const std::string model = context.history.round(plan.round).model_sha256;
+  context.history.record({.round = plan.round}, history::Published{.model_sha256 = model});
+  log::info("global model published", {{"round", plan.round}, {"sha256", model}});
+}
+
+}  // namespace
+
+history::ParticipantsFrozen participants_of(const std::vector<history::Accepted>& accepted,
+                                            config::WeightKind weights) {
+  history::ParticipantsFrozen participants;
+  for (const history::Accepted& update : accepted) {
+    participants.facilities.push_back(update.facility);
+    participants.updates.push_back(update.update_sha256);
+    participants.weights.push_back(weight_of(update, weights));
+  }
+  return participants;
+}
+
+std::vector<history::Accepted> frozen_participants(int round,
+                                                   const std::vector<history::Participant>& frozen,
+                                                   const std::vector<history::Accepted>& accepted,
+                                                   config::WeightKind weights) {
+  std::vector<history::Accepted> participants;
+  for (const history::Participant& participant : frozen) {
+    const auto refusal = [&](const std::string& why) {
+      return Error(ErrorKind::kCorrupt, "round " + std::to_string(round) +
+                                            " cannot be averaged: " + participant.facility.str() +
+                                            "'s update was frozen in the journal, and " + why);
+    };
+    const auto update = std::find_if(accepted.begin(), accepted.end(), [&](const auto& each) {
+      return each.facility == participant.facility;
+    });
+    if (update == accepted.end()) throw refusal("it has no accepted update");
+    if (!participant.update_sha256.empty() && participant.update_sha256 != update->update_sha256)
+      throw refusal("the accepted one is " + update->update_sha256 + ", expected " +
+                    participant.update_sha256);
+    const double weight = weight_of(*update, weights);
+    if (participant.weight && *participant.weight != weight)
+      throw refusal("its weight is " + text_of(weight) + ", expected " +
+                    text_of(*participant.weight));
+    participants.push_back(*update);
+  }
+  return participants;
+}
+
+std::vector<history::Accepted> publish_round(facility::Context& context,
+                                             const plan::RoundPlan& plan,
+                                             const std::vector<history::Accepted>& accepted) {
+  std::vector<history::Accepted> participants = freeze_participants(context, plan, accepted);
+  aggregate_updates(context, plan, participants);
+  publish(context, plan);
+  return participants;
+}
+
+checkpoint::Dtype dtype_of(job::FloatType type) {
+  switch (type) {
+    case job::FloatType::kFloat32:
+      return checkpoint::Dtype::kF32;
+    case job::FloatType::kBfloat16:
+      return checkpoint::Dtype::kBF16;
+    case job::FloatType::kFloat16:
+      return checkpoint::Dtype::kF16;
+  }
+  return checkpoint::Dtype::kF32;
+}
+
+}  // namespace xffl::run

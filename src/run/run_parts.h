@@ -1,0 +1,79 @@
+// The parts of a run that federation.cc puts together, and the actions of `xffl pause`, `resume`
+// and `cancel`.
+#pragma once
+
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "xffl/checkpoint/dtype.h"
+#include "xffl/facility/context.h"
+#include "xffl/history/run_folder.h"
+
+namespace xffl::run {
+
+// --- The run (federation.cc) -------------------------------------------------------------------
+
+/// The plan of the round in progress or next; none when all are published.
+std::optional<plan::RoundPlan> current_plan(const facility::Context& context);
+
+/// Cancels the jobs of the current round and records run_cancelled.
+void cancel_now(facility::Context& context);
+
+/// Records a kPause or kResume, once (operate.cc).
+void set_paused(facility::Context& context, const history::Request& request);
+
+// --- Round 0 (import_model.cc) -----------------------------------------------------------------
+
+/// Round 0, once: the experiment's model as float32 master, and as the facilities get it; with LoRA
+/// the adapter, and the model under it unchanged. Throws kConfig when the experiment's adapter does
+/// not match training.lora, and the errors of a damaged model or adapter.
+void import_model(facility::Context& context);
+
+// --- A round (run_round.cc) --------------------------------------------------------------------
+
+/// Runs `plan` from its state in the journal to the published global model. Throws kFailed when a
+/// facility is missing and the policy does not allow it, kCancelled on `stop`.
+void run_round(facility::Context& context, const plan::RoundPlan& plan, std::stop_token stop);
+
+/// Lets the facilities of `plan`, which evaluates, evaluate the last global model. A facility
+/// without a result is logged and recorded as missing; that is no failure. Throws kCancelled on
+/// `stop`.
+void evaluate_last(facility::Context& context, const plan::RoundPlan& plan, std::stop_token stop);
+/// Cancels the jobs of an evaluation that was begun before policy.evaluate_last became false. Logs
+/// a warning for an unreachable facility, whose job keeps running.
+void drop_evaluation(facility::Context& context);
+
+/// Cancels the jobs of the round's open attempts and records `reason`. Throws kRemote or kAuth when
+/// a facility was unreachable, after all others are done.
+void cancel_round(facility::Context& context, const plan::RoundPlan& plan,
+                  const std::string& reason);
+/// Repeats the cancellations that no facility has confirmed, in rounds up to `last`. Logs the
+/// facilities that are still unreachable, with a remedy.
+void cancel_leftovers(facility::Context& context, int last, std::stop_token stop);
+/// Releases the facility's kept allocation; a failure is logged.
+void release_allocation(facility::Context& context, const plan::RoundPlan& plan,
+                        const FacilityName& name);
+
+// --- From updates to the published model (publish.cc) ------------------------------------------
+
+/// Freezes the participants in the journal, makes the global model of their updates, and publishes
+/// it, each once. Returns the participants.
+std::vector<history::Accepted> publish_round(facility::Context& context,
+                                             const plan::RoundPlan& plan,
+                                             const std::vector<history::Accepted>& accepted);
+
+history::ParticipantsFrozen participants_of(const std::vector<history::Accepted>& accepted,
+                                            config::WeightKind weights);
+/// The frozen participants' updates among `accepted`, in the frozen order. Throws kCorrupt, naming
+/// `round`, when a participant's update or weight is not the frozen one.
+std::vector<history::Accepted> frozen_participants(int round,
+                                                   const std::vector<history::Participant>& frozen,
+                                                   const std::vector<history::Accepted>& accepted,
+                                                   config::WeightKind weights);
+
+/// The tensors' type in a file.
+checkpoint::Dtype dtype_of(job::FloatType type);
+
+}  // namespace xffl::run
