@@ -20,11 +20,11 @@ void check_identifier(std::string_view text, std::string_view role, size_t max_l
 
 }  // namespace
 
-void check_facility_name(std::string_view text) { check_identifier(text, "facility", 32); }
+void FacilityTag::check(std::string_view text) { check_identifier(text, "facility", 32); }
 
-void check_project_name(std::string_view text) { check_identifier(text, "project", 64); }
+void ProjectTag::check(std::string_view text) { check_identifier(text, "project", 64); }
 
-void check_run_name(std::string_view text) {
+void RunTag::check(std::string_view text) {
   bool good = text.size() >= 4 && text.size() <= 9;
   for (char c : text) good = good && c >= '0' && c <= '9';
   if (!good)
@@ -33,7 +33,7 @@ void check_run_name(std::string_view text) {
                     "' is not a run: expected digits such as 0003, a folder under runs/");
 }
 
-void check_job_id(std::string_view text) {
+void JobIdTag::check(std::string_view text) {
   bool good = !text.empty() && text.size() <= 64 && text.front() != '-';
   for (char c : text)
     good = good && (is_lower_alnum(c) || (c >= 'A' && c <= 'Z') || c == '_' || c == '.' ||

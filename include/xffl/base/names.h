@@ -10,12 +10,12 @@
 
 namespace xffl {
 
-/// A string with one meaning. `check(text)` throws for an invalid name.
-template <void (*check)(std::string_view)>
+/// A string with one meaning. `Tag::check(text)` throws kConfig for an invalid name.
+template <class Tag>
 class Name {
  public:
   Name() = default;
-  explicit Name(std::string text) : text_(std::move(text)) { check(text_); }
+  explicit Name(std::string text) : text_(std::move(text)) { Tag::check(text_); }
 
   const std::string& str() const { return text_; }
   bool empty() const { return text_.empty(); }
@@ -25,23 +25,29 @@ class Name {
   std::string text_;
 };
 
-/// [a-z0-9][a-z0-9_-]{0,31}: used as a folder name, a part of a job name and a log field. Throws
-/// kConfig, as the functions below.
-void check_facility_name(std::string_view text);
-using FacilityName = Name<check_facility_name>;
+/// [a-z0-9][a-z0-9_-]{0,31}: used as a folder name, a part of a job name and a log field.
+struct FacilityTag {
+  static void check(std::string_view text);
+};
+using FacilityName = Name<FacilityTag>;
 
 /// The same alphabet, up to 64 characters.
-void check_project_name(std::string_view text);
-using ProjectName = Name<check_project_name>;
+struct ProjectTag {
+  static void check(std::string_view text);
+};
+using ProjectName = Name<ProjectTag>;
 
 /// "0003": the folder under runs/; digits only.
-void check_run_name(std::string_view text);
-using RunName = Name<check_run_name>;
+struct RunTag {
+  static void check(std::string_view text);
+};
+using RunName = Name<RunTag>;
 
-/// A scheduler's job id: [A-Za-z0-9_.+-]{1,64}, not starting with '-'. Throws
-/// kRemote.
-void check_job_id(std::string_view text);
-using JobId = Name<check_job_id>;
+/// A scheduler's job id: [A-Za-z0-9_.+-]{1,64}, not starting with '-'. check() throws kRemote.
+struct JobIdTag {
+  static void check(std::string_view text);
+};
+using JobId = Name<JobIdTag>;
 
 /// A path at a facility, not of this machine: absolute, no "..", no control characters, at most
 /// 4,000 bytes.
@@ -64,9 +70,9 @@ class RemotePath {
 
 }  // namespace xffl
 
-template <void (*check)(std::string_view)>
-struct std::hash<xffl::Name<check>> {
-  size_t operator()(const xffl::Name<check>& name) const {
+template <class Tag>
+struct std::hash<xffl::Name<Tag>> {
+  size_t operator()(const xffl::Name<Tag>& name) const {
     return std::hash<std::string>{}(name.str());
   }
 };
