@@ -66,9 +66,8 @@ std::string ask(const config::Facility& facility, facility::Services& services,
                 const facility::RenderedScript& script) try {
   if (facility.scheduler != config::SchedulerKind::kSlurm) return "a process on this machine";
   const auto session = services.connect(facility);
-  const submit::TestOnly answer =
-      submit::test_only(*session, facility.slurm,
-                        {script.job_name, script.script, script.folder}, {});
+  const submit::TestOnly answer = submit::test_only(
+      *session, facility.slurm, {script.job_name, script.script, script.folder}, {});
   return (answer.accepted ? "" : "REFUSED: ") + answer.answer;
 } catch (const Error& error) {
   return std::string("not asked: ") + error.what();

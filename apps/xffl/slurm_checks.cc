@@ -95,9 +95,8 @@ CheckResult check_allocation(const config::Experiment& experiment, const config:
   const auto script = facility::render_script(experiment, facility::preview_state(), facility.name,
                                               std::nullopt, services.programs);
   // The attempt's folder does not exist yet; --test-only needs any existing folder.
-  const submit::TestOnly answer =
-      submit::test_only(session, facility.slurm,
-                        {script.job_name, script.script, facility.workdir}, {});
+  const submit::TestOnly answer = submit::test_only(
+      session, facility.slurm, {script.job_name, script.script, facility.workdir}, {});
   const std::string message = log::printable(answer.answer, 300);
   if (answer.accepted) return {Severity::kOk, "allocation", message, ""};
   return {Severity::kError, "allocation", message,
