@@ -8,13 +8,10 @@ namespace {
 
 constexpr const char* kName = "^[a-z0-9][a-z0-9_-]{0,31}$";
 constexpr const char* kDuration = "^(0|(0|[1-9][0-9]*) ?(ms|s|m|h|d))$";
-
 constexpr const char* kSize = "^(0|(0|[1-9][0-9]*) ?(B|kB|KiB|MB|MiB|GB|GiB|TB|TiB))$";
 
-Json text_schema() { return Json{{"type", "string"}, {"minLength", 1}}; }
-
-Json text_schema(const Field& key) {
-  Json schema = text_schema();
+Json text_schema(const Field& key = {}) {
+  Json schema{{"type", "string"}, {"minLength", 1}};
   if (!key.pattern.empty()) schema["pattern"] = "^(" + std::string(key.pattern) + ")$";
   return schema;
 }
@@ -74,16 +71,17 @@ Json environment_schema() {
 Json type_schema(const Field& key) {
   switch (key.type) {
     case Type::kText:
+    case Type::kHostPath:
+    case Type::kSitePath:
       return text_schema(key);
     case Type::kTexts:
-      return one_or_list_schema(text_schema(key), 0);
+    case Type::kHostPaths:
+    case Type::kSitePaths:
+      return one_or_list_schema(text_schema(key), key.type == Type::kSitePaths ? 1 : 0);
     case Type::kSize:
       return unit_schema(kSize);
     case Type::kBoolean:
       return Json{{"type", "boolean"}};
-    case Type::kHostPath:
-    case Type::kSitePath:
-      return text_schema();
     case Type::kProjectName:
       return Json{{"type", "string"}, {"pattern", "^[a-z0-9][a-z0-9_-]{0,63}$"}};
     case Type::kInteger:
@@ -104,10 +102,6 @@ Json type_schema(const Field& key) {
       return trainer_schema();
     case Type::kEnvironment:
       return environment_schema();
-    case Type::kHostPaths:
-      return one_or_list_schema(text_schema(), 0);
-    case Type::kSitePaths:
-      return one_or_list_schema(text_schema(), 1);
     case Type::kValidationSets:
       return map_schema("^[A-Za-z0-9._-]{1,64}$", text_schema());
     case Type::kDeduced:

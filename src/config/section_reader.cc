@@ -188,10 +188,8 @@ void SectionReader::read_key(const Node& node, const Field& key, void* object,
       break;
     case Type::kSitePaths:
     case Type::kHostPaths:
-      value = paths(node, key, path);
-      break;
     case Type::kTexts:
-      value = texts(node, key, path);
+      value = one_or_list(node, key, path);
       break;
     case Type::kValidationSets:
       return read_validation_sets(node, key, object, path);
@@ -207,17 +205,19 @@ bool SectionReader::expect_mapping(const Node& node, const Field& key, const std
   return false;
 }
 
-void SectionReader::wrong_type(const Node& node, const Field& key, const std::string& path,
-                               const std::string& hint) {
-  problem(node.mark, in_quotes(path) + " should be " + expectation(key) + ", found " +
-                         describe(node) + (hint.empty() ? "" : ": " + hint));
+Value SectionReader::wrong_type(const Node& node, const Field& key, const std::string& path,
+                                const std::string& hint) {
+  return invalid(node.mark, in_quotes(path) + " should be " + expectation(key) + ", found " +
+                                describe(node) + (hint.empty() ? "" : ": " + hint));
+}
+
+Value SectionReader::invalid(Mark mark, std::string message) {
+  problem(mark, std::move(message));
+  return {};
 }
 
 Value SectionReader::scalar(const Node& node, const Field& key, const std::string& path) {
-  if (node.kind != Node::Kind::kScalar) {
-    wrong_type(node, key, path);
-    return {};
-  }
+  if (node.kind != Node::Kind::kScalar) return wrong_type(node, key, path);
   if (!check_line(node, path)) return {};
   switch (key.type) {
     case Type::kInteger:
@@ -236,8 +236,7 @@ Value SectionReader::scalar(const Node& node, const Field& key, const std::strin
       try {
         return ProjectName(node.text).str();
       } catch (const Error& error) {
-        problem(node.mark, error.what());
-        return {};
+        return invalid(node.mark, error.what());
       }
     default:
       return text(node, key, path);
@@ -247,9 +246,8 @@ Value SectionReader::scalar(const Node& node, const Field& key, const std::strin
 Value SectionReader::choice(const Node& node, const Field& key, const std::string& path) {
   if (std::find(key.choices.begin(), key.choices.end(), node.text) != key.choices.end())
     return node.text;
-  problem(node.mark, in_quotes(path) + " should be " + expectation(key) + ", found " +
-                         in_quotes(node.text) + did_you_mean(node.text, key.choices));
-  return {};
+  return invalid(node.mark, in_quotes(path) + " should be " + expectation(key) + ", found " +
+                                in_quotes(node.text) + did_you_mean(node.text, key.choices));
 }
 
 bool SectionReader::check_line(const Node& node, const std::string& path) {
@@ -268,29 +266,22 @@ bool SectionReader::check_line(const Node& node, const std::string& path) {
 }
 
 Value SectionReader::absolute_path(const Node& node, const Field& key, const std::string& path) {
-  if (node.kind != Node::Kind::kScalar || node.text.empty()) {
-    wrong_type(node, key, path);
-    return {};
-  }
+  if (node.kind != Node::Kind::kScalar || node.text.empty()) return wrong_type(node, key, path);
   if (!check_line(node, path)) return {};
-  if (node.text.front() == '~') {
-    problem(node.mark, in_quotes(path) + ": '~' is not expanded, write the whole path instead of " +
-                           in_quotes(node.text));
-    return {};
-  }
-  if (remote_ && key.type == Type::kSitePath && node.text.front() != '/') {
-    problem(node.mark, in_quotes(path) +
-                           " is a path at another machine and should start with '/', " + "found " +
-                           in_quotes(node.text));
-    return {};
-  }
+  if (node.text.front() == '~')
+    return invalid(node.mark, in_quotes(path) +
+                                  ": '~' is not expanded, write the whole path instead of " +
+                                  in_quotes(node.text));
+  if (remote_ && key.type == Type::kSitePath && node.text.front() != '/')
+    return invalid(node.mark, in_quotes(path) +
+                                  " is a path at another machine and should start with '/', " +
+                                  "found " + in_quotes(node.text));
   // At a facility reached on this machine, paths may start at the project folder.
   const std::filesystem::path whole = (project_folder_ / node.text).lexically_normal();
   try {
     return RemotePath(whole.string()).str();
   } catch (const Error& error) {
-    problem(node.mark, in_quotes(path) + ": " + error.what());
-    return {};
+    return invalid(node.mark, in_quotes(path) + ": " + error.what());
   }
 }
 
@@ -300,8 +291,8 @@ void SectionReader::read_trainer(const Node& node, const Field& key, Facility& f
   if (node.kind == Node::Kind::kScalar && node.text == "builtin") return;
   if (node.kind != Node::Kind::kMapping || node.keys.size() != 1) {
     const bool other = node.kind == Node::Kind::kScalar;
-    return wrong_type(node, key, path,
-                      other ? "for a program of your own write {command: [...]}" : "");
+    wrong_type(node, key, path, other ? "for a program of your own write {command: [...]}" : "");
+    return;
   }
   const Node& value = node.items.front();
   const std::string name = node.keys.front().text;
@@ -341,10 +332,8 @@ void SectionReader::read_command(const Node& node, Facility& facility, const std
 }
 
 Value SectionReader::environment(const Node& node, const Field& key, const std::string& path) {
-  if (node.kind != Node::Kind::kList && node.kind != Node::Kind::kMapping) {
-    wrong_type(node, key, path);
-    return {};
-  }
+  if (node.kind != Node::Kind::kList && node.kind != Node::Kind::kMapping)
+    return wrong_type(node, key, path);
   std::vector<std::string> lines;
   for (size_t i = 0; i < node.items.size(); ++i) {
     const Node& item = node.items[i];
@@ -374,18 +363,17 @@ Value SectionReader::environment(const Node& node, const Field& key, const std::
   return lines;
 }
 
-Value SectionReader::paths(const Node& node, const Field& key, const std::string& path) {
-  const bool needed = key.type == Type::kSitePaths;
+Value SectionReader::one_or_list(const Node& node, const Field& key, const std::string& path) {
+  const bool is_text = key.type == Type::kTexts, needed = key.type == Type::kSitePaths;
   if (node.kind == Node::Kind::kMapping ||
-      (needed && node.kind == Node::Kind::kList && node.items.empty())) {
-    wrong_type(node, key, path, node.items.empty() ? "it is empty" : "");
-    return {};
-  }
+      (needed && node.kind == Node::Kind::kList && node.items.empty()))
+    return wrong_type(node, key, path, !is_text && node.items.empty() ? "it is empty" : "");
   std::vector<std::string> all;
   const auto append = [&](const Node& item) {
     const Type type = needed ? Type::kSitePath : Type::kHostPath;
-    const Value value = absolute_path(item, {.name = key.name, .type = type}, path);
-    if (const auto* text = std::get_if<std::string>(&value)) all.push_back(*text);
+    const Value value = is_text ? text(item, key, path)
+                                : absolute_path(item, {.name = key.name, .type = type}, path);
+    if (const auto* one = std::get_if<std::string>(&value)) all.push_back(*one);
   };
   if (node.kind == Node::Kind::kScalar) append(node);
   for (const Node& item : node.items) append(item);
@@ -408,10 +396,7 @@ void SectionReader::read_validation_sets(const Node& node, const Field& key, voi
 }
 
 Value SectionReader::number(const Node& node, const Field& key, const std::string& path) {
-  if (node.quoted) {
-    wrong_type(node, key, path, "write it without quotes");
-    return {};
-  }
+  if (node.quoted) return wrong_type(node, key, path, "write it without quotes");
   Value value;
   double size = 0;
   std::string hint;
@@ -439,46 +424,22 @@ Value SectionReader::number(const Node& node, const Field& key, const std::strin
   }
   const bool in_range = size >= key.min && (key.below_max ? size < key.max : size <= key.max);
   if (!std::holds_alternative<std::monostate>(value) && in_range) return value;
-  wrong_type(node, key, path, hint);
-  return {};
+  return wrong_type(node, key, path, hint);
 }
 
 Value SectionReader::boolean(const Node& node, const Field& key, const std::string& path) {
   const auto flag = node.quoted ? std::nullopt : parse_boolean(node.text);
   if (flag) return *flag;
-  wrong_type(node, key, path, node.quoted ? "write it without quotes" : "");
-  return {};
+  return wrong_type(node, key, path, node.quoted ? "write it without quotes" : "");
 }
 
 Value SectionReader::text(const Node& node, const Field& key, const std::string& path) {
-  if (node.kind != Node::Kind::kScalar || node.text.empty()) {
-    wrong_type(node, key, path);
-    return {};
-  }
+  if (node.kind != Node::Kind::kScalar || node.text.empty()) return wrong_type(node, key, path);
   if (!check_line(node, path)) return {};
-  if (!key.pattern.empty() && !matches(key.pattern, node.text)) {
-    wrong_type(node, key, path);
-    return {};
-  }
-  const std::string invalid = key.validate == nullptr ? std::string() : key.validate(node.text);
-  if (invalid.empty()) return node.text;
-  problem(node.mark, in_quotes(path) + ": " + in_quotes(node.text) + " " + invalid);
-  return {};
-}
-
-Value SectionReader::texts(const Node& node, const Field& key, const std::string& path) {
-  if (node.kind == Node::Kind::kMapping) {
-    wrong_type(node, key, path);
-    return {};
-  }
-  std::vector<std::string> all;
-  const auto append = [&](const Node& item) {
-    const Value value = text(item, key, path);
-    if (const auto* line = std::get_if<std::string>(&value)) all.push_back(*line);
-  };
-  if (node.kind == Node::Kind::kScalar) append(node);
-  for (const Node& item : node.items) append(item);
-  return all;
+  if (!key.pattern.empty() && !matches(key.pattern, node.text)) return wrong_type(node, key, path);
+  const std::string mistake = key.validate == nullptr ? std::string() : key.validate(node.text);
+  if (mistake.empty()) return node.text;
+  return invalid(node.mark, in_quotes(path) + ": " + in_quotes(node.text) + " " + mistake);
 }
 
 }  // namespace xffl::config

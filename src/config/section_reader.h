@@ -41,13 +41,14 @@ class SectionReader {
   void reject_unknown_keys(const Node& mapping, const FieldTable& section, const std::string& path,
                            std::set<std::string>& meant);
   void read_key(const Node& node, const Field& key, void* object, const std::string& path);
-  void wrong_type(const Node& node, const Field& key, const std::string& path,
-                  const std::string& hint = {});
+  // These add a problem and return no value.
+  Value wrong_type(const Node& node, const Field& key, const std::string& path,
+                   const std::string& hint = {});
+  Value invalid(Mark mark, std::string message);
   Value scalar(const Node& node, const Field& key, const std::string& path);
   Value number(const Node& node, const Field& key, const std::string& path);
   Value boolean(const Node& node, const Field& key, const std::string& path);
   Value text(const Node& node, const Field& key, const std::string& path);
-  Value texts(const Node& node, const Field& key, const std::string& path);
   Value choice(const Node& node, const Field& key, const std::string& path);
   Value absolute_path(const Node& node, const Field& key, const std::string& path);
   bool check_line(const Node& node, const std::string& path);
@@ -55,7 +56,7 @@ class SectionReader {
                     const std::string& path);
   void read_command(const Node& node, Facility& facility, const std::string& path);
   Value environment(const Node& node, const Field& key, const std::string& path);
-  Value paths(const Node& node, const Field& key, const std::string& path);
+  Value one_or_list(const Node& node, const Field& key, const std::string& path);
   void read_validation_sets(const Node& node, const Field& key, void* object,
                             const std::string& path);
 

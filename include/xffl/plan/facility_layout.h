@@ -51,7 +51,8 @@ inline constexpr std::string_view kOutFolder = "out";
 inline constexpr std::string_view kUpdateFolder = "out/update";
 inline constexpr std::string_view kReportFile = "out/report.json";
 inline constexpr std::string_view kMetricsFile = "out/metrics.jsonl";
-// The job's complaint about a damaged model (JobSpec::model_failure_path()), renamed after a new push.
+// The job's complaint about a damaged model (JobSpec::model_failure_path()), renamed after a new
+// push.
 inline constexpr std::string_view kModelFailure = "out/model.failure";
 inline constexpr std::string_view kModelRepaired = "out/model.failure.mended";
 // Created by the coordinator instead of a job: no job of the attempt starts any more.
