@@ -89,9 +89,9 @@ const FieldTable& transfer_keys() {
 const FieldTable& slurm_keys() {
   using S = SlurmSettings;
   static const FieldTable keys({
-      field("account", &S::account, "the account that is charged",
+      field("account", &S::account, "the account that pays for the jobs (--account)",
             {.pattern = kSlurmName, .shape = "a Slurm account"}),
-      field("partition", &S::partition, "one, or several with commas",
+      field("partition", &S::partition, "one partition, or several with commas",
             {.pattern = kSlurmNames, .shape = "a partition's name"}),
       field("qos", &S::qos, "quality of service",
             {.pattern = kSlurmName, .shape = "the name of a QOS"}),
@@ -99,23 +99,24 @@ const FieldTable& slurm_keys() {
             {.pattern = kConstraint, .shape = "node features such as a100&nvlink"}),
       field("reservation", &S::reservation, "a reservation's name",
             {.pattern = kSlurmNames, .shape = "a reservation's name"}),
-      field("nodes", &S::nodes, "of a job", {.min = 1, .max = kMaxRanks}),
-      field("gpus_per_node", &S::gpus_per_node, "0: none requested", {.max = 64}),
-      field("gpu_type", &S::gpu_type, "for sites that require the type",
+      field("nodes", &S::nodes, "nodes of a job", {.min = 1, .max = kMaxRanks}),
+      field("gpus_per_node", &S::gpus_per_node, "GPUs of a node; 0: no option", {.max = 64}),
+      field("gpu_type", &S::gpu_type, "the type of GPU, for sites that require one",
             {.pattern = kSlurmName, .shape = "a type of GPU such as a100"}),
       field("gpu_option", &S::gpu_option, "the option of sbatch that requests GPUs"),
       field("tasks_per_node", &S::tasks_per_node, "ranks on a node",
             {.min = 1, .max = 4096, .default_text = "one per GPU; 1 without"}),
       field("cpus_per_task", &S::cpus_per_task, "cores of a rank; 0: the site's default",
             {.max = 4096}),
-      field("memory_per_node", &S::memory_per_node, "0B: the site's default",
-            {.type = Type::kSize, .max = 1e15}),
-      field("exclusive", &S::exclusive, "nodes are not shared with other jobs"),
-      field("time", &S::time, "walltime", {.min = 60 * kSecond, .max = 365 * kDay}),
+      field("memory_per_node", &S::memory_per_node,
+            "memory of a node (--mem); 0B: the site's default", {.type = Type::kSize, .max = 1e15}),
+      field("exclusive", &S::exclusive, "true: no other job shares the nodes"),
+      field("time", &S::time, "walltime: a number with one unit, such as 90m or 12h; not 12:00:00",
+            {.min = 60 * kSecond, .max = 365 * kDay}),
       field("warning", &S::warning,
-            "so long before the walltime the trainer gets a signal to stop and save",
+            "the time before the walltime at which the trainer gets a signal to stop and save",
             {.max = 18 * kHour}),
-      field("cluster", &S::cluster, "of a site with several; not set: the local one",
+      field("cluster", &S::cluster, "the cluster of a site with several; not set: the local one",
             {.pattern = kSlurmName, .shape = "a cluster's name"}),
       field("extra", &S::extra, "further options of sbatch",
             {.pattern = kOption,
@@ -126,11 +127,12 @@ const FieldTable& slurm_keys() {
              .shape = "an option such as --cpu-bind=cores",
              .validate = submit::validate_srun_option}),
       field("settle_time", &S::settle_time,
-            "a job may appear so long after the answer to sbatch was lost", {.max = kHour}),
-      field("command_timeout", &S::command_timeout, "of one Slurm command",
+            "the time in which a job may appear after sbatch's answer was lost", {.max = kHour}),
+      field("command_timeout", &S::command_timeout, "the time limit of one Slurm command",
             {.min = kSecond, .max = kHour}),
       field("keep_allocation", &S::keep_allocation,
-            "a job that has reported keeps its nodes so long for the next round; 0s: it ends",
+            "the time for which a job that has reported keeps its nodes for the next round; 0s: it "
+            "ends",
             {.max = 7 * kDay}),
   });
   return keys;
@@ -139,16 +141,16 @@ const FieldTable& slurm_keys() {
 const FieldTable& image_keys() {
   static const FieldTable keys({
       field("file", &Image::file,
-            "Apptainer or Singularity image at the facility that the trainer runs in",
+            "the Apptainer or Singularity image, at the facility, in which the trainer runs",
             {.type = Type::kSitePath, .default_text = "no image"}),
       field("program", &Image::program, "apptainer, singularity or a path",
             {.pattern = kProgram, .shape = "a program's name or path"}),
       field("binds", &Image::binds,
-            "beside the folders of the job and its data: "
+            "folders to bind, beside those of the job and its data: "
             "/path[:/inside[:ro]]",
             {.pattern = kBind, .shape = "a bind such as /scratch/me:/data:ro"}),
       field("options", &Image::options, "further arguments of `apptainer exec`"),
-      field("gpu", &Image::gpu, "the GPUs in the image"),
+      field("gpu", &Image::gpu, "the GPUs that the image sees"),
   });
   return keys;
 }
@@ -158,7 +160,7 @@ const FieldTable& data_keys() {
       field("train", &Facility::train_data, "token shards to train on, one or a list",
             {.type = Type::kSitePaths, .required = true}),
       field("validation", &Facility::validation,
-            "token shards measured before and after each training, by name",
+            "token shards measured before and after a round's training, by name",
             {.type = Type::kValidationSets}),
   });
   return keys;
@@ -182,37 +184,40 @@ const FieldTable& policy_keys() {
   using P = RoundPolicy;
   static const FieldTable keys({
       field("on_missing", &P::on_missing,
-            "for a facility without an update: wait for it, skip it, or fail the run"),
+            "the reaction to a facility without an update: wait for it, skip it, or fail the run"),
       field("quorum", &P::quorum,
             "facilities that must take part; 0: all, or with on_missing: skip at least 1",
             {.max = 10'000}),
       field("deadline", &P::deadline,
-            "of a round, from its first submission; 0s: none; on_missing decides the effect, "
-            "wait: the user is notified",
+            "the time limit of a round, from its first submission; 0s: none; on_missing decides "
+            "the effect; "
+            "with wait, the log has a warning",
             {.max = 3650 * kDay}),
       field("max_attempts", &P::max_attempts,
-            "trainings tried per facility and round before it counts as missing",
+            "failed attempts of a facility in a round after which it is missing; rerun_budget "
+            "counts lost jobs",
             {.min = 1, .max = 100}),
-      field("poll_interval", &P::poll_interval, "between two polls of a facility's jobs",
+      field("poll_interval", &P::poll_interval, "the time between two polls of a facility's jobs",
             {.min = 10, .max = kHour}),
       field("keep_rounds", &P::keep_rounds, "rounds whose files stay at the facilities",
             {.min = 1, .max = 1e6}),
       field("max_outage", &P::max_outage,
-            "a facility may be unreachable so long before it counts as missing",
+            "the outage after which a facility is missing in the round",
             {.min = kSecond, .max = 3650 * kDay}),
       field("on_walltime", &P::on_walltime,
-            "after a training that stopped on the warning before its walltime: use its update, or "
-            "resume it in another job"),
+            "a job that stopped on the warning before its walltime: use its update, or resume from "
+            "its "
+            "checkpoint in another job"),
       field("rerun_budget", &P::rerun_budget,
-            "jobs repeated per facility and round for failed nodes, pre-emption or walltime; they "
-            "are no attempts",
+            "further jobs of a facility in a round after node failures, pre-emption, the walltime, "
+            "cancellations or a damaged input model; max_attempts does not count them",
             {.max = 1000}),
       field("evaluate_last", &P::evaluate_last,
             "after the last round, have facilities with validation sets measure the last global "
             "model, in one more job each"),
       field("max_change", &P::max_change,
-            "an update is rejected when the L2 norm of its change is more than so many times that "
-            "of its input model; 0: no limit",
+            "an update is rejected if the L2 norm of its change exceeds this multiple of its input "
+            "model's norm; 0: no limit",
             {.max = 1e12}),
   });
   return keys;
@@ -232,12 +237,13 @@ const FieldTable& facility_keys() {
   using F = Facility;
   constexpr std::string_view kWithSsh = "access: ssh", kWithSlurm = "scheduler: slurm";
   static const FieldTable keys({
-      field("access", &F::access, "the way of files and commands to the facility"),
+      field("access", &F::access,
+            "the way to the facility: files and commands of this machine, or SSH"),
       field("scheduler", &F::scheduler, "the queue manager of its jobs"),
       field("ssh", &F::ssh, "its log-in nodes and credentials",
             {.table = &ssh_keys(), .applies = is_ssh, .condition = kWithSsh, .operational = true}),
       field("transfer", &F::transfer,
-            "another way for files, with the keys, jump hosts and streams of ssh",
+            "hosts for files, reached with the keys, jump hosts and streams of ssh",
             {.table = &transfer_keys(),
              .applies = is_ssh,
              .condition = kWithSsh,
@@ -251,8 +257,7 @@ const FieldTable& facility_keys() {
       field("workdir", &F::workdir, "folder at the facility under which xffl's files live",
             {.default_text = "work/<facility>; required with access: ssh"}),
       field("purge_after", &F::purge_after,
-            "the site removes files under workdir that were not used for so long; 0s: never, or "
-            "not known",
+            "the age at which the site removes unused files under workdir; 0s: never, or not known",
             {.max = 3650 * kDay, .operational = true}),
       field("template", &F::template_file, "your own job script template",
             {.default_text = "the shipped one of the scheduler", .operational = true}),
@@ -261,7 +266,8 @@ const FieldTable& facility_keys() {
              .max = kMaxRanks,
              .default_text = "1; with scheduler: slurm nodes * tasks_per_node"}),
       {.name = "trainer",
-       .help = "builtin; {program: PATH}: xffl-train at another path; {command: [WORD, ...]}: any "
+       .help = "builtin: the xffl-train beside xffl, or in the job's PATH behind SSH and in an "
+               "image; {program: PATH}: xffl-train at another path; {command: [WORD, ...]}: any "
                "program that honours job.json, '--job FILE' is appended",
        .type = Type::kTrainer,
        .default_text = "builtin"},
@@ -278,10 +284,10 @@ const FieldTable& facility_keys() {
              .condition = kWithSlurm,
              .operational = true}),
       field("environment", &F::environment,
-            "before the trainer starts: a list of shell lines, or a mapping NAME: value",
+            "lines of shell before the trainer starts, or a mapping NAME: value",
             {.type = Type::kEnvironment, .operational = true}),
       field("poll_interval", &F::poll_interval,
-            "between two polls of its jobs; 0s: policy.poll_interval",
+            "the time between two polls of its jobs; 0s: policy.poll_interval",
             {.max = kHour,
              .default_text = "policy.poll_interval; 60s with scheduler: slurm when neither is set",
              .operational = true}),
@@ -300,17 +306,18 @@ const FieldTable& facility_keys() {
 const FieldTable& experiment_keys() {
   using E = Experiment;
   static const FieldTable keys({
-      field("project", &E::project, "a name, part of folders and job names", {.required = true}),
+      field("project", &E::project, "the project's name, a part of folders and job names",
+            {.required = true}),
       field("model", &E::model, "Hugging Face folder that round 1 starts from", {.required = true}),
       field("adapter", &E::adapter,
             "with training.lora: PEFT folder of the adapter that round 1 starts from",
             {.default_text = "a fresh adapter"}),
       field("rounds", &E::rounds, "rounds of training and averaging", {.min = 1, .max = 1e6}),
       {.name = "training",
-       .help = "of every facility, unless its own training differs",
+       .help = "the training of every facility; a facility's own training section overrides it",
        .type = Type::kSection,
        .table = &job::training_fields()},
-      field("aggregation", &E::aggregation, "from the updates to the next global model",
+      field("aggregation", &E::aggregation, "the step from the updates to the next global model",
             {.table = &aggregation_keys()}),
       field("policy", &E::policy, "the conditions for the end of a round",
             {.table = &policy_keys(), .operational = true}),

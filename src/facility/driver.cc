@@ -128,7 +128,7 @@ class FacilityDriver::Impl {
   bool has_update(const history::Accepted& accepted, std::stop_token stop) {
     const auto gives_up = [&] {
       const auto limit = deadline(policy_, now());
-      return limit && limit->ends_attempts && limit->has_passed();
+      return limit && limit->is_up();
     };
     const auto lost = fetch_.restore(accepted, policy_.max_outage, gives_up, stop);
     if (!lost) return true;

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "job_script.h"
 #include "support/await.h"
 #include "support/testbed_ssh.h"
 #include "xffl/base/clock.h"
+#include "xffl/facility/job_script.h"
 #include "xffl/remote/ssh.h"
 
 namespace xffl::submit {

@@ -303,6 +303,7 @@ struct Deadline {
   Nanoseconds left{0};
   bool ends_attempts = false;  // policy.on_missing is not `wait`
   bool has_passed() const { return left <= Nanoseconds(0); }
+  bool is_up() const { return ends_attempts && has_passed(); }
 };
 /// The only evaluator of policy.deadline: the rest of the round's time; none when the policy has
 /// none and before the round's first submission.
