@@ -42,9 +42,9 @@ void add_train_command(CLI::App& app) {
       ->check(CLI::IsMember({"bpe", "unigram"}))
       ->capture_default_str();
   command
-      ->add_option(
-          "--character-coverage", flags->options.character_coverage,
-          "Share of the text's characters with tokens of their own; the others become bytes")
+      ->add_option("--character-coverage", flags->options.character_coverage,
+                   "Share of the text's characters with tokens of their own (the other characters: "
+                   "see --byte-fallback)")
       ->capture_default_str();
   command->add_flag("--byte-fallback,!--no-byte-fallback", flags->options.byte_fallback,
                     "Encode unknown characters as bytes (default), or as <unk>");

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kMaxConfigBytes = 1u << 20;
+constexpr uint64_t kMaxAdapterConfigBytes = 1u << 20;
 constexpr int64_t kMaxRank = 1 << 16;
 constexpr double kMaxAlpha = 1e6;
 constexpr int64_t kWriteElements = 1 << 20;
@@ -85,7 +85,7 @@ constexpr std::array kUnsupportedKeys{"use_rslora",        "use_dora",
                                       "arrow_config",      "kasa_config",
                                       "monteclora_config", "velora_config"};
 
-void check_unsupported(JsonObject& object) {
+void check_unsupported_keys(JsonObject& object) {
   const auto fail = [&](const char* key, const Json& found, const char* supported) {
     object.fail_unsupported(key, found.dump(), supported);
   };
@@ -134,10 +134,10 @@ LoraConfig checked_lora_config(LoraConfig config, std::string_view where) {
 }
 
 LoraConfig parse_lora_config(std::string_view json, std::string_view origin) {
-  const Json document =
-      parse_json(json, origin, {.max_bytes = kMaxConfigBytes, .max_depth = 8, .max_keys = 1000});
+  const Json document = parse_json(
+      json, origin, {.max_bytes = kMaxAdapterConfigBytes, .max_depth = 8, .max_keys = 1000});
   JsonObject object(document, std::string(origin));
-  check_unsupported(object);
+  check_unsupported_keys(object);
   LoraConfig config;
   config.rank = object.integer("r", 1, kMaxRank);
   config.alpha = object.number("lora_alpha");
@@ -160,7 +160,7 @@ LoraConfig parse_lora_config(std::string_view json, std::string_view origin) {
 
 LoraConfig read_lora_config(const fs::path& folder) {
   const fs::path path = folder / kAdapterConfigName;
-  return parse_lora_config(read_file(path, kMaxConfigBytes), path.string());
+  return parse_lora_config(read_file(path, kMaxAdapterConfigBytes), path.string());
 }
 
 std::string format_lora_config(const LoraConfig& config) {

@@ -74,7 +74,7 @@ bool has_chunks(const Manifest& manifest) {
                      [](const ManifestFile& file) { return !file.prefix_sha256.empty(); });
 }
 
-constexpr size_t kMaxNames = kMaxFiles + 1;  // with manifest.json
+constexpr size_t kMaxEntries = kMaxFiles + 1;  // with manifest.json
 constexpr size_t kMaxThreads = 8;
 
 [[noreturn]] void reject(const fs::path& path, const std::string& problem) {
@@ -104,7 +104,7 @@ size_t num_threads() { return std::min(static_cast<size_t>(available_cpus()), kM
 
 /// The names in `folder` without manifest.json.
 std::set<std::string> list_files(const fs::path& folder) {
-  std::set<std::string> names = list_folder(folder, kMaxNames);
+  std::set<std::string> names = list_folder(folder, kMaxEntries);
   names.erase(std::string(kManifestName));
   return names;
 }

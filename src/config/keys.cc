@@ -10,7 +10,6 @@ using job::field;
 using submit::SlurmSettings;
 
 constexpr double kSecond = 1000, kHour = 3600 * kSecond, kDay = 24 * kHour;
-constexpr double kMaxRanks = 1e6;
 // One word of a directive each: no blanks, quotes, '#' or anything that a shell would expand.
 constexpr std::string_view kSlurmName = "[A-Za-z0-9][A-Za-z0-9_.@+-]{0,127}";
 constexpr std::string_view kSlurmNames = "[A-Za-z0-9][A-Za-z0-9_.@+,-]{0,255}";
@@ -190,8 +189,7 @@ const FieldTable& policy_keys() {
             {.max = 10'000}),
       field("deadline", &P::deadline,
             "the time limit of a round, from its first submission; 0s: none; on_missing decides "
-            "the effect; "
-            "with wait, the log has a warning",
+            "the effect; with wait, the log has a warning",
             {.max = 3650 * kDay}),
       field("max_attempts", &P::max_attempts,
             "failed attempts of a facility in a round after which it is missing; rerun_budget "

@@ -8,6 +8,9 @@
 
 namespace xffl::config {
 
+// The most ranks of a job.
+inline constexpr int64_t kMaxRanks = 1'000'000;
+
 using job::Field;
 using job::FieldTable;
 using job::Type;

@@ -16,7 +16,6 @@ namespace {
 constexpr uint64_t kMaxFileBytes = 1 << 20;
 constexpr auto kMaxTotalSteps = static_cast<int64_t>(job::kMaxSteps);
 constexpr size_t kMaxShown = 50;
-constexpr int64_t kMaxRanks = 1'000'000;
 constexpr std::chrono::milliseconds kSlurmPoll{60'000};  // the shortest that sites accept
 
 /// Checks that the keys of one facility fit together, and fills in those that follow from others.

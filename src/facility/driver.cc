@@ -315,7 +315,7 @@ class FacilityDriver::Impl {
     using submit::JobState;
     Polled polled{.reported = fetch_.has_reported(action.attempt), .status = {}};
     if (polled.reported) return polled;
-    fetch_.max_change();  // computes the norm while the job runs
+    fetch_.max_change();  // for its cache: the norm is computed while the job runs
     if (!action.ask_scheduler) return polled;
     polled.status = job_.query(action.attempt, action.job, stop);
     const JobState state = polled.status->state;

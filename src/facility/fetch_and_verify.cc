@@ -1,6 +1,7 @@
-// How it works: the report is read first and compared with the job's key, nonce and input model. The
-// update's files then arrive by their manifest with sizes and hashes, and aggregate::check_update()
-// compares tensors, shapes and numbers. Only an update that passes all of it is accepted.
+// How it works: the report is read first and compared with the job's key, nonce and input model.
+// The update's files then arrive by their manifest with sizes and hashes, and
+// aggregate::check_update() compares tensors, shapes and numbers. Only an update that passes all of
+// it is accepted.
 #include <filesystem>
 
 #include "site.h"

@@ -89,6 +89,12 @@ JobProgress progress_of(JobWatch& watch, const JobStatus& status, const Facility
 
 }  // namespace
 
+void StepInProgress::adopt(const JobId& job, bool adopted, std::vector<JobId> duplicates) {
+  record(history::Submitted{.job_id = job, .adopted = adopted, .duplicates = duplicates});
+  memory_.deferrals = 0;
+  watch(job, std::move(duplicates));
+}
+
 void StepInProgress::watch(const JobId& job, std::vector<JobId> duplicates) {
   memory_.watched.insert(job);
   wait_ = Nanoseconds(0);

@@ -27,6 +27,7 @@ void StepInProgress::on(Submitting&, const SubmitRejected& rejected) {
 
 void StepInProgress::on(Submitting&, const SubmitDeferred& deferred) {
   link_.last_error = deferred.reason;
+  memory_.unknown_since = now_.time;  // the scheduler answers: this is no outage
   wait_ = backoff(policy_.seed, ++memory_.deferrals);
 }
 
@@ -53,12 +54,6 @@ void StepInProgress::on(Searching& searching, const Found& found) {
     wait_ = policy_.settle_time;
   else
     enter(Submitting{.searched = true});
-}
-
-void StepInProgress::adopt(const JobId& job, bool adopted, std::vector<JobId> duplicates) {
-  record(history::Submitted{.job_id = job, .adopted = adopted, .duplicates = duplicates});
-  memory_.deferrals = 0;
-  watch(job, std::move(duplicates));
 }
 
 }  // namespace xffl::facility

@@ -76,7 +76,7 @@ class Connections {
 }  // namespace
 
 const submit::QueueManager& queue_manager(const config::Facility& facility) {
-  return submit::queue_managers()[static_cast<size_t>(facility.scheduler)];
+  return submit::queue_manager(to_string(facility.scheduler));
 }
 
 remote::SshSettings ssh_settings(const config::Facility& facility,

@@ -6,7 +6,7 @@ namespace xffl::job {
 namespace {
 
 // The name of a parameter or matrix, perhaps with * and ?.
-std::string validate_name(std::string_view text) {
+std::string validate_parameter_name(std::string_view text) {
   if (!text.empty() && text.find(' ') == std::string_view::npos) return {};
   return "should be a name, found '" + std::string(text) + "'";
 }
@@ -36,7 +36,7 @@ const FieldTable& lora_fields() {
             {.max = 500,
              .pattern = "(q|k|v|o|gate|up|down)_proj",
              .shape = "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj or down_proj",
-             .validate = validate_name}),
+             .validate = validate_parameter_name}),
   });
   return fields;
 }
@@ -173,7 +173,7 @@ const FieldTable& training_fields() {
             {.max = 500,
              .pattern = "[A-Za-z0-9_.*?]{1,500}",
              .shape = "a parameter's name, such as 'model.embed_tokens.*'",
-             .validate = validate_name}),
+             .validate = validate_parameter_name}),
       field("lora", &T::lora, "low-rank adapters: only they are trained, and only they travel",
             {.table = &lora_fields(), .omit_default = true}),
       field("groups", &T::groups,

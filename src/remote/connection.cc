@@ -22,7 +22,7 @@ constexpr uint64_t kTurnBytes = 256u << 10;
 
 using namespace std::chrono_literals;
 
-constexpr int kMaxRefusals = 6;
+constexpr int kMaxRefusedChannels = 6;
 // libssh's own window; a larger `count` for a read enlarges it (0.10; not in 0.11).
 constexpr size_t kLibsshWindow = 1'280'000;
 
@@ -219,7 +219,7 @@ Channel Channel::open(std::shared_ptr<Connection> connection, Deadline deadline,
     if (!refused) return Channel(std::move(connection), std::move(handle));
     link.with([&](ssh_session) { link.lower_channel_limit(); });
     handle.reset();
-    if (refusals >= kMaxRefusals)
+    if (refusals >= kMaxRefusedChannels)
       throw Error(ErrorKind::kRemote, link.name() + " opens no channel: " + problem);
     // MaxSessions is lower than assumed, or the server has not freed the last channel yet.
     if (link.on_full) link.on_full();

@@ -19,7 +19,7 @@ constexpr auto kLongestPause = 60'000ms;
 
 using namespace std::chrono_literals;
 
-constexpr int kMaxRefusals = 2;
+constexpr int kMaxRefusedLogIns = 2;
 constexpr auto kFurtherIdle = 60s, kFurtherPause = 300s;
 constexpr auto kMaxLimitWait = 3s;  // callers handle longer pauses
 
@@ -117,7 +117,7 @@ void Connector::connect_further(size_t count) {
 Credentials Connector::check_credentials(const Ask* ask) {
   Credentials credentials = find_credentials(settings_);
   if (ask != nullptr && ask != &ask_) return credentials;
-  if (refusal_.count >= kMaxRefusals && refusal_.stamp == credentials.stamp)
+  if (refusal_.count >= kMaxRefusedLogIns && refusal_.stamp == credentials.stamp)
     throw Error(ErrorKind::kAuth,
                 refusal_.message + " (refused twice; not retried until the credential changes)");
   if (credentials.usable(clock_.utc())) return credentials;

@@ -35,8 +35,8 @@ void append_encoded(std::string& text, char c) {
 
 constexpr size_t kMaxOutputBytes = 16u << 20;
 constexpr size_t kMaxErrorBytes = 1u << 20;
-constexpr size_t kReadBytes = 256u << 10;
-constexpr size_t kWriteBytes = 256u << 10;
+constexpr size_t kPipeReadBytes = 256u << 10;
+constexpr size_t kPipeWriteBytes = 256u << 10;
 
 void append_capped(std::string& text, std::string_view more, size_t max_bytes) {
   text += more.substr(0, max_bytes - std::min(max_bytes, text.size()));
@@ -140,8 +140,8 @@ FramedCommand::FramedCommand(std::shared_ptr<Connection> connection, const std::
       window_bytes_(options.window_bytes),
       buffer_(std::move(options.buffer)) {
   if (!buffer_) buffer_ = std::make_shared<std::vector<std::byte>>();
-  if (buffer_->size() < std::max(kReadBytes, window_bytes_))
-    buffer_->resize(std::max(kReadBytes, window_bytes_));
+  if (buffer_->size() < std::max(kPipeReadBytes, window_bytes_))
+    buffer_->resize(std::max(kPipeReadBytes, window_bytes_));
 }
 
 void FramedCommand::open_window(const FrameReader::Output& output) {
@@ -159,7 +159,7 @@ void FramedCommand::progress(std::span<const std::byte>& input, const FrameReade
       [&](ssh_session) {
         bool moved = false;
         if (!input.empty() && channel_.takes_input()) {
-          const size_t n = channel_.try_write(input.first(std::min(input.size(), kWriteBytes)));
+          const size_t n = channel_.try_write(input.first(std::min(input.size(), kPipeWriteBytes)));
           input = input.subspan(n);
           moved = n > 0;
         }

@@ -66,8 +66,8 @@ int finish_connect(int fd, const addrinfo& address, Clock::time_point deadline) 
 
 using namespace std::chrono_literals;
 
-constexpr size_t kBlockBytes = 256u << 10;
-constexpr size_t kWindowBytes = 16u << 20;
+constexpr size_t kForwardBlockBytes = 256u << 10;
+constexpr size_t kForwardWindowBytes = 16u << 20;
 constexpr auto kForever = 24h * 365;
 // The tunnel ends when its reader blocks for this long; the sessions inside time out earlier.
 constexpr auto kSendTimeout = 60s;
@@ -142,7 +142,7 @@ Tunnel::~Tunnel() {
 }
 
 void Tunnel::send_loop(const std::stop_token& stop) {
-  std::vector<std::byte> block(kBlockBytes);
+  std::vector<std::byte> block(kForwardBlockBytes);
   try {
     while (wait_readable(far_.get(), stop)) {
       const ssize_t n = ::recv(far_.get(), block.data(), block.size(), 0);
@@ -158,11 +158,11 @@ void Tunnel::send_loop(const std::stop_token& stop) {
 }
 
 void Tunnel::receive_loop(const std::stop_token& stop) {
-  std::vector<std::byte> block(kWindowBytes);
+  std::vector<std::byte> block(kForwardWindowBytes);
   try {
     for (;;) {
       const size_t n = channel_.read(block, deadline_in(kForever), stop,
-                                     "forwarding bytes from the next host", kWindowBytes);
+                                     "forwarding bytes from the next host", kForwardWindowBytes);
       if (n == 0 || !send_all(far_.get(), std::span(block).first(n), stop)) break;
     }
   } catch (const Error& error) {

@@ -77,7 +77,7 @@ std::optional<int64_t> read_integer(std::string_view text) {
   return whole ? std::optional(value) : std::nullopt;
 }
 
-std::string_view trim(std::string_view text) {
+std::string_view without_blanks(std::string_view text) {
   const size_t first = text.find_first_not_of(" \t\r\n");
   if (first == std::string_view::npos) return {};
   return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
@@ -115,7 +115,7 @@ bool is_node_list(std::string_view text) {
 }
 
 Submission read_accepted(std::string_view out) {
-  const std::string_view line = trim(out);
+  const std::string_view line = without_blanks(out);
   const std::string_view id = line.substr(0, line.find(';'));  // "123;cluster"
   const std::string_view cluster = line.substr(std::min(id.size(), line.size()));
   constexpr std::string_view kName =
@@ -397,9 +397,9 @@ Submission read_submission(const remote::CommandResult& answer) {
     if (submission.kind == Submission::Kind::kAccepted) return submission;
   }
   std::string text = answer.err;
-  if (!trim(answer.out).empty()) text += "\n" + answer.out;
+  if (!without_blanks(answer.out).empty()) text += "\n" + answer.out;
   std::replace(text.begin(), text.end(), '\n', ' ');
-  text = log::printable(trim(text), kMaxTextBytes);
+  text = log::printable(without_blanks(text), kMaxTextBytes);
   if (text.empty()) text = "no answer, exit status " + std::to_string(answer.exit_code);
   // A command that reports success has rejected nothing.
   const bool failed = answer.exit_code != 0;

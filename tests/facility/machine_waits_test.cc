@@ -76,6 +76,26 @@ TEST(FacilityMachineFaults, ADeferredSubmissionIsNoOutage) {
   EXPECT_TRUE(fixture.action<Poll>());
 }
 
+// The scheduler answers again after two lost answers.
+TEST(FacilityMachineFaults, ADeferralAfterLostAnswersIsNoOutage) {
+  MachineFixture fixture;
+  fixture.policy.max_outage = seconds(300);
+  fixture.give(Resumed{});
+  fixture.give(Pushed{});
+  for (int lost = 0; lost < 2; ++lost) {
+    ASSERT_TRUE(fixture.action<Submit>());
+    fixture.give(SubmitUnknown{"the connection was lost"});
+    for (int search = 0; search < 2; ++search) {
+      fixture.sleep_if_asked();
+      ASSERT_TRUE(fixture.action<FindJobs>());
+      fixture.give(Found{});
+    }
+    fixture.sleep_if_asked();
+  }
+  answer_for(fixture, hours(24 * 30), SubmitDeferred{"QOSMaxSubmitJobPerUserLimit"});
+  EXPECT_THAT(fixture.kinds, Not(Contains("facility_missing")));
+}
+
 // --- After the kill of a coordinator ---
 
 TEST(FacilityMachineFaults, ACancellationByTheRunDoesNotPauseTheFacility) {

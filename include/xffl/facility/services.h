@@ -51,7 +51,8 @@ struct Observer {
 Services make_services(Clock& clock, const std::filesystem::path& project_folder,
                        remote::Ask ask = {});
 
-/// The facility's queue manager; SchedulerKind counts the rows of submit::queue_managers().
+/// The facility's queue manager: the row of submit::queue_managers() with the name of its
+/// `scheduler`.
 const submit::QueueManager& queue_manager(const config::Facility& facility);
 
 remote::SshSettings ssh_settings(const config::Facility& facility,
