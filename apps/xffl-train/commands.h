@@ -1,5 +1,5 @@
-// The commands of xffl-train, one file each. Each returns after success and throws xffl::Error
-// otherwise.
+// The commands of xffl-train, one file each. Each command returns after success and throws
+// xffl::Error otherwise.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@ struct CommonOptions {
 /// warnings have no stack traces unless TORCH_SHOW_CPP_STACKTRACES is 1.
 void set_up_process();
 
-/// Prints the error to stderr and ends the process with the exit code of its kind. Runs no
-/// destructors, not even those of static objects: on a GPU they wait for kernels, and a
+/// Prints the error to stderr and ends the process with the exit code of the error's kind. Runs no
+/// destructors, not even those of static objects. On a GPU destructors wait for kernels, and a
 /// collective's kernel may wait forever for other ranks.
 [[noreturn]] void end_process(const std::exception& error);
 
-/// "xffl-train 0.1.0 (torch 2.11.0)".
+/// A line such as "xffl-train 0.1.0 (torch 2.11.0)".
 std::string version_line();
 
 struct EvaluateOptions {
@@ -63,15 +63,15 @@ struct GenerateCommandOptions {
   train::GenerateOptions generate;
 };
 
-/// `benchmark`: see JobContext::benchmark.
+/// Runs a job; for `benchmark` see JobContext::benchmark.
 void train_command(const CommonOptions& common, const std::string& job_path, bool benchmark);
 void evaluate_command(const CommonOptions& common, const EvaluateOptions& options);
 void init_command(const CommonOptions& common, const InitOptions& options);
-/// Merges an adapter into its model's weights: writes the HF folder `output` by rename, with a
-/// manifest and the model's tokenizer; values are rounded once to `dtype`. Throws kUsage if
-/// `output` exists, kRejected if the adapter does not fit the model.
+/// Merges an adapter into its model's weights. Writes the HF folder `output` by rename, with a
+/// manifest and the model's tokenizer, and rounds values to `dtype` once. Throws kUsage if `output`
+/// exists, kRejected if the adapter does not fit the model.
 void merge_command(const MergeOptions& options);
-/// Prints JSON lines: {"id": 5} for each new token as soon as it is drawn, then
+/// Prints JSON lines: {"id": 5} for each new token as soon as the sampler has drawn the token, then
 /// {"finish": "stop", ...}.
 void generate_command(const CommonOptions& common, const GenerateCommandOptions& options);
 void info_command(const CommonOptions& common, bool json);

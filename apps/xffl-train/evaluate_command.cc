@@ -43,7 +43,7 @@ void evaluate_command(const CommonOptions& common, const EvaluateOptions& option
   training.sharding = parse_enum<job::Sharding>(options.sharding).value();
   train::LoadOptions load = load_options(rank, precision, options.adapter);
   load.sharding = training.sharding;
-  // Both outlive an error in run_as_rank(): see end_process().
+  // `groups` and `loaded` outlive an error in run_as_rank(): see end_process().
   std::optional<train::ShardGroups> groups;
   train::LoadedModel loaded;
   train::Evaluation result;

@@ -46,7 +46,7 @@ std::vector<int64_t> read_prompt(const GenerateCommandOptions& options) {
   return parse_ids({std::istreambuf_iterator<char>(file), {}}, options.ids_file);
 }
 
-// Prints and flushes a line. False: stdout is closed.
+// Prints and flushes a line. Returns false if stdout is closed.
 bool print_line(const Json& json) {
   const std::string line = json.dump() + "\n";
   return std::fputs(line.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;

@@ -26,7 +26,7 @@ struct CommandLine {
   bool info_json = false;
 };
 
-// An option whose help shows the default.
+// Adds an option whose help shows the default.
 template <class T>
 CLI::Option* add(CLI::App& command, const char* name, T& value, const char* help) {
   return command.add_option(name, value, help)->capture_default_str();
@@ -138,7 +138,7 @@ void run(const CommandLine& line) {
                     "no command: expected --job job.json or a subcommand, see xffl-train --help");
 }
 
-// Models and token shards are memory-mapped.
+// The process memory-maps models and token shards, so a truncated file raises SIGBUS.
 extern "C" void on_sigbus(int signal_number) {
   constexpr std::string_view kText =
       "xffl-train: a mapped file became shorter or unreadable (SIGBUS)\n";

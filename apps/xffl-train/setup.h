@@ -1,4 +1,4 @@
-// The set-up of the commands: process, device and group of ranks, and shared options.
+// Set-up that the commands share: process, device, group of ranks, and options.
 #pragma once
 
 #include <functional>
@@ -23,14 +23,14 @@ struct Rank {
 Rank set_up_rank(const CommonOptions& options);
 
 /// Calls `body`. In a group of several ranks an error of `body` ends the process at once (see
-/// end_process()), because destroying the group's communicators would wait for the other ranks. The
-/// launcher ends the other ranks. With one rank the error propagates.
+/// end_process()): the destructors of the group's communicators would wait for the other ranks. The
+/// launcher then ends the other ranks. With one rank the error propagates.
 void run_as_rank(const Rank& rank, const std::function<void()>& body);
 
 /// The value of an option: fp32, bf16 or fp16. Throws kUsage.
 job::FloatType parse_float_type(const std::string& option, const std::string& text);
 
-/// The options of loading a model for inference, with the adapter in a folder (empty: none).
+/// The options for loading a model for inference, with the adapter in a folder (empty: no adapter).
 train::LoadOptions load_options(const Rank& rank, job::FloatType precision,
                                 const std::string& adapter);
 

@@ -25,8 +25,8 @@ void end_before_set_up() {
   _exit(exit_code(ErrorKind::kCancelled));
 }
 
-// SIGUSR1 and SIGTERM are sent before the walltime ends or when a user cancels the job; srun may
-// send both, so repetitions have no effect. SIGINT comes from a user at a terminal.
+// Slurm sends SIGUSR1 and SIGTERM before the walltime ends or when a user cancels the job. srun may
+// send both, so repetitions have no effect. A user at a terminal sends SIGINT.
 extern "C" void on_signal(int signal) {
   if (!is_set_up) end_before_set_up();
   if (signal == SIGINT) {

@@ -17,7 +17,8 @@
 namespace xffl::comm {
 namespace {
 
-// Between two polls of the store: a thousand ranks poll it ten thousand times a second.
+// The pause between two polls of the store. A thousand ranks poll the store ten thousand times a
+// second.
 constexpr std::chrono::microseconds kShortestPause{200}, kLongestPause{100'000};
 
 // c10's message without its stack trace, in one line: NCCL's message is not in the first line.
@@ -100,7 +101,7 @@ class SingleRank final : public Group {
   static Pending throw_no_peer() {
     throw Error(ErrorKind::kInternal, "comm: a single rank has no peer to send to");
   }
-  // Aliases need no copy.
+  // Aliased tensors need no copy.
   static void copy(at::Tensor& to, const at::Tensor& from) {
     if (to.data_ptr() != from.data_ptr()) to.copy_(from.view_as(to));
   }
@@ -120,7 +121,7 @@ BackendGroup::BackendGroup(BackendMaker maker, c10::intrusive_ptr<c10d::Store> s
 }
 
 BackendGroup::~BackendGroup() {
-  // Without a shutdown c10d aborts, and a peer may lose data that it still receives.
+  // Without a shutdown c10d aborts, and a peer may lose data that the peer still receives.
   if (std::uncaught_exceptions() > errors_at_birth_) return;
   try {
     backend_->shutdown();
@@ -177,7 +178,7 @@ Pending BackendGroup::exchange_and_sum(at::Tensor mine_S, at::Tensor all_WS) {
       },
       [this, mine_S, received_WS, all_WS]() mutable {
         const at::Tensor parts = received_WS.view({size(), -1});
-        // 16-bit sums are rounded once, not for each rank.
+        // Round a 16-bit sum once, not for each rank.
         const bool is_narrow = at::isReducedFloatingType(mine_S.scalar_type());
         const at::Tensor sum_S = is_narrow ? parts[0].to(at::kFloat) : mine_S;
         if (!is_narrow) sum_S.copy_(parts[0]);
@@ -212,8 +213,8 @@ std::unique_ptr<Group> BackendGroup::split(const std::vector<int>& members,
       maker_, c10::make_intrusive<c10d::PrefixStore>(prefix, store_), rendezvous);
 }
 
-// The store of a job is in rank 0's process: a failed query means that the process has ended. The
-// store's wait() would block its connection, which c10d's watchdog uses, too.
+// Rank 0's process holds the store of a job, so a failed query means that the process has ended.
+// The store's wait() would block its connection, which c10d's watchdog uses, too.
 void BackendGroup::wait_for_first() {
   const std::string key = "arrived/" + std::to_string(waits_++);
   translate_errors(rendezvous_, "waiting for the first rank", [&] {

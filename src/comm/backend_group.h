@@ -1,6 +1,6 @@
 // A Group over one of c10d's back ends, and the store of its rendezvous.
 //
-// Each back end is a file; an absent back end is another file, which throws kUnsupported.
+// Each back end has a file. For an absent back end CMake compiles a file that throws kUnsupported.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace xffl::comm {
 
 /// Makes the group of a back end, and its subgroups.
 struct BackendMaker {
-  std::string name;  // the group's: "gloo", "nccl"
+  std::string name;  // the group's name: "gloo", "nccl"
   at::Device device;
   /// Connects `size` ranks through `store`.
   std::function<c10::intrusive_ptr<c10d::Backend>(c10::intrusive_ptr<c10d::Store> store, int rank,
@@ -30,9 +30,9 @@ struct BackendMaker {
 
 class BackendGroup final : public Group {
  public:
-  /// Connects. `rendezvous` has this group's rank and size. Throws kFailed.
+  /// Connects to the other ranks. `rendezvous` has this group's rank and size. Throws kFailed.
   BackendGroup(BackendMaker maker, c10::intrusive_ptr<c10d::Store> store, Rendezvous rendezvous);
-  /// Finishes pending operations; during stack unwinding, aborts them.
+  /// Finishes pending operations; aborts them during stack unwinding.
   ~BackendGroup() override;
 
   int rank() const override { return rendezvous_.rank; }
@@ -47,7 +47,7 @@ class BackendGroup final : public Group {
   void wait_for_first() override;
   std::unique_ptr<Group> split(const std::vector<int>& members, const std::string& name) override;
 
-  /// Sums known numbers in every dtype. Throws kUnsupported when a sum is wrong.
+  /// Sums known numbers in every dtype. Throws kUnsupported if a sum is wrong.
   void self_test();
 
  private:

@@ -1,6 +1,6 @@
 // How it works: LibTorch contains Gloo but ships none of its headers. This file, the only user of
 // Gloo, includes the headers of the system's libgloo and links LibTorch's code. Each new group
-// tests with sums that the two agree.
+// computes test sums to check that headers and code agree.
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <sys/socket.h>
@@ -15,8 +15,8 @@
 namespace xffl::comm {
 namespace {
 
-// This machine's address on the route to the master, from a connected UDP socket, which sends no
-// packet.
+// Returns this machine's address on the route to the master. The address comes from a connected UDP
+// socket, which sends no packet.
 std::string address_towards(const std::string& host, int port) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_DGRAM;

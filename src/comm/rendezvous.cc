@@ -9,7 +9,7 @@
 namespace xffl::comm {
 namespace {
 
-// Below Linux's ephemeral ports (32768), above the usual ports of services.
+// Derived ports lie below Linux's ephemeral ports (32768) and above the usual ports of services.
 constexpr int kFirstPort = 15000;
 constexpr int kNumPorts = 17000;
 constexpr int kMaxRanks = 1 << 20;
@@ -76,7 +76,7 @@ void read_plain(const Variables& variables, Rendezvous& result) {
   result.master_port = variables.number("MASTER_PORT", 1, 65535, "a world of several ranks");
 }
 
-// "4(x2),3": tasks per node; the first number counts.
+// Parses a list of tasks per node such as "4(x2),3"; the first number is the result.
 int slurm_local_world_size(const Variables& variables, int world_size) {
   const std::string list = variables.get("SLURM_STEP_TASKS_PER_NODE")
                                .value_or(variables.get("SLURM_TASKS_PER_NODE").value_or(""));

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Async-signal-safe.
+// Async-signal-safe: child processes call the function after fork.
 void unblock_all_signals() {
   sigset_t none;
   sigemptyset(&none);
@@ -31,10 +31,11 @@ struct ChildPlan {
   int in = -1, out = -1, err = -1, status = -1;
 };
 
-// Between fork and exec, with all signals blocked: only async-signal-safe calls.
+// Runs between fork and exec, with all signals blocked, so it makes async-signal-safe calls only.
 [[noreturn]] void become(const ChildPlan& plan) {
   ::setpgid(0, 0);
-  // Applies to the forking thread, which stays in run_ranks() until all ranks have ended.
+  // PR_SET_PDEATHSIG applies to the forking thread, which stays in run_ranks() until all ranks have
+  // ended.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != plan.parent) ::_exit(127);  // the launcher ended before the line above
   ::signal(SIGPIPE, SIG_DFL);
@@ -64,14 +65,15 @@ pid_t fork_with_signals_blocked(const ChildPlan& plan) {
   return pid;
 }
 
-// How the guardian works: it reads the groups to watch from a pipe whose only writer is the
-// launcher. The kernel closes that end of the pipe when the launcher ends, for any reason.
+// How the guardian works: the guardian reads the groups to watch from a pipe whose only writer is
+// the launcher. The kernel closes the launcher's end of the pipe when the launcher ends, for any
+// reason.
 struct Message {
   int rank;
   pid_t group;  // 0: released
 };
 
-// The guardian's main function, after fork: only async-signal-safe calls.
+// The guardian's main function. It runs after fork, so it makes async-signal-safe calls only.
 [[noreturn]] void guard(int pipe, std::vector<pid_t>& groups) {
   ::setsid();
   ::prctl(PR_SET_NAME, "xffl-guardian");
@@ -112,7 +114,7 @@ RankProcess start_rank(std::vector<std::string> argv, std::vector<std::string> e
   }
   const pid_t pid = fork_with_signals_blocked(plan);
   if (pid < 0) throw system_error("start " + argv[0], errno);
-  ::setpgid(pid, pid);  // the child does the same: the first call wins
+  ::setpgid(pid, pid);  // the child makes the same call: the first call wins
   status.write = UniqueFd();
   if (const int problem = exec_error(status.read.get()); problem != 0) {
     wait_for_exit(pid);
@@ -155,7 +157,7 @@ void Guardian::send(int rank, pid_t group) {
   do {
     n = ::write(pipe_.get(), &message, sizeof message);
   } while (n < 0 && errno == EINTR);
-  // Without a guardian (killed) the ranks still have PR_SET_PDEATHSIG.
+  // If the guardian was killed, PR_SET_PDEATHSIG still ends the ranks.
 }
 
 }  // namespace xffl::launch

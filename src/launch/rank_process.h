@@ -1,5 +1,5 @@
-// The processes of a launch: a rank leads a process group of its own and ends with the launcher,
-// and the guardian ends the groups.
+// The processes of a launch. A rank leads a process group of its own and ends with the launcher;
+// the guardian ends the process groups.
 #pragma once
 
 #include <sys/types.h>
@@ -12,7 +12,7 @@
 namespace xffl::launch {
 
 struct RankProcess {
-  pid_t pid = -1;     // also its process group
+  pid_t pid = -1;     // also the number of the rank's process group
   UniqueFd out, err;  // read ends, non-blocking; empty when the rank inherits stdout and stderr
 };
 
@@ -20,7 +20,7 @@ struct RankProcess {
 /// failure.
 RankProcess start_rank(std::vector<std::string> argv, std::vector<std::string> env, bool capture);
 
-/// The path of `program`, found as a shell would with this PATH. Throws kNotFound.
+/// The path of `program`, searched as a shell searches with this PATH. Throws kNotFound.
 std::string find_program(const std::string& program, const std::string& path);
 
 /// A child process that kills the ranks' process groups after a SIGKILL of the launcher.
@@ -33,7 +33,7 @@ class Guardian {
   Guardian& operator=(const Guardian&) = delete;
 
   void watch(int rank, pid_t group) { send(rank, group); }
-  /// The group has ended; the kernel may reuse its number.
+  /// Records that a rank's group has ended: the kernel may reuse its number.
   void release(int rank) { send(rank, 0); }
 
  private:

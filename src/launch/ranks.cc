@@ -1,5 +1,5 @@
 // How it works: one loop copies output, polls the ranks and forwards signals. A rank that has
-// exited stays a zombie until its process group is empty or killed: meanwhile the kernel does not
+// exited stays a zombie until its process group is empty or killed. Meanwhile the kernel does not
 // reuse the group's number.
 #include "xffl/launch/ranks.h"
 
@@ -41,7 +41,7 @@ constexpr size_t kPipeBytes = 64u << 10;
 
 using Environment = std::map<std::string, std::string>;
 
-// Ranks and other facilities' jobs compete for the CPUs of this machine: a spinning OpenMP thread
+// Ranks and other facilities' jobs compete for the CPUs of this machine. A spinning OpenMP thread
 // takes a CPU from the thread that it waits for (measured: ten times slower).
 void share_cpus(Environment& env, int world_size) {
   env.try_emplace("OMP_NUM_THREADS", std::to_string(std::max(1, available_cpus() / world_size)));
@@ -58,7 +58,7 @@ Environment shared_environment(const RankSpec& spec) {
   }
   if (spec.env.contains("VIRTUAL_ENV")) env.erase("PYTHONHOME");
   for (const char* name : {"MASTER_ADDR", "MASTER_PORT"})
-    env.erase(name);  // those of an outer launch
+    env.erase(name);  // values of an outer launch
   for (const auto& [name, value] : spec.env) env[name] = value;
   env.try_emplace("MASTER_ADDR", "127.0.0.1");
   if (!env.contains("MASTER_PORT")) env["MASTER_PORT"] = std::to_string(free_port());
@@ -93,8 +93,8 @@ class Sink {
     if (!broken_) queue_.append(text);
   }
 
-  // Writes one piece; called when poll() reports the descriptor writable. After the reader has
-  // closed the output, all text is discarded.
+  // Writes one piece. The loop calls write_some() when poll() reports the descriptor writable.
+  // After the reader has closed the output, write_some() discards all text.
   void write_some() {
     const size_t wanted = std::min(queue_.size() - written_, piece_bytes_);
     const ssize_t n = ::write(fd_, queue_.data() + written_, wanted);
@@ -156,7 +156,7 @@ class LineReader {
   std::string line_;
 };
 
-// Whether both descriptors write to the same file, pipe or terminal.
+// Whether two descriptors write to the same file, pipe or terminal.
 bool same_output(int fd, int other) {
   struct stat a {
   }, b{};
@@ -179,8 +179,8 @@ void count_signal(int signal_number) {
     if (kSignals[i] == signal_number) g_arrived[i].fetch_add(1);
 }
 
-// Records the signals that a launcher forwards; the destructor restores their dispositions. Several
-// relays may exist at a time: each one sees every signal.
+// Records the signals that a launcher forwards; the destructor restores the signals' dispositions.
+// Several relays may exist at a time: each relay sees every signal.
 class SignalRelay {
  public:
   SignalRelay() {
@@ -196,7 +196,7 @@ class SignalRelay {
   SignalRelay(const SignalRelay&) = delete;
   SignalRelay& operator=(const SignalRelay&) = delete;
 
-  // The signals since the last call.
+  // Returns the signals since the last call.
   std::vector<int> take() {
     std::vector<int> result;
     for (size_t i = 0; i < kSignals.size(); ++i) {
@@ -223,7 +223,7 @@ class SignalRelay {
   std::array<unsigned, kSignals.size()> seen_{};
 };
 
-// A signal's disposition during a call.
+// Sets a signal's disposition; the destructor restores the previous disposition.
 class ScopedDisposition {
  public:
   ScopedDisposition(int signal_number, sighandler_t handler) : signal_(signal_number) {
@@ -292,7 +292,7 @@ class Launch {
     }
   }
 
-  // Waits at most `wait` for something to read or write, and does it.
+  // Waits at most `wait` for readable or writable descriptors, and then reads and writes.
   void move_output(milliseconds wait) {
     std::vector<pollfd> polls;
     for (Sink* sink : {&stdout_, &stderr_})
@@ -392,7 +392,8 @@ class Launch {
     rank.state = Rank::State::kGone;
   }
 
-  // The ranks' output is in their pipes. Waits for a slow reader, unless a stop was requested.
+  // Copies the output that is left in the ranks' pipes. Waits for a slow reader, unless a stop was
+  // requested.
   void finish_output() {
     for (Rank& rank : ranks_) {
       drain(rank.process.out, rank.out);
@@ -423,7 +424,7 @@ class Launch {
   const RankSpec& spec_;
   std::stop_token stop_;
   ScopedDisposition no_sigpipe_{SIGPIPE, SIG_IGN};  // the ranks outlive a reader
-  // An inherited SIG_IGN would discard exit codes.
+  // An inherited SIG_IGN would make the kernel discard exit codes.
   ScopedDisposition keep_zombies_{SIGCHLD, SIG_DFL};
   SignalRelay relay_;
   Guardian guardian_;

@@ -1,5 +1,5 @@
 // B sequences, T positions, N heads, K key/value heads, H head_dim, G = N / K. Threads share the B
-// K key/value heads. A head's gradients belong to one thread, so that sums do not depend on the
+// K key/value heads. One thread computes a head's gradients, so that sums do not depend on the
 // number of threads.
 #include "attention.h"
 
@@ -31,7 +31,7 @@ double scale_of(const at::Tensor& q_BTNH) {
   return 1.0 / std::sqrt(static_cast<double>(q_BTNH.size(3)));
 }
 
-// Elements to the first of the heads that share key/value head `item` of B K.
+// Offsets, in elements, of the first head that shares key/value head `item` of B K.
 struct Offsets {
   int64_t q, kv, log_sums;
 };

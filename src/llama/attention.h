@@ -9,15 +9,15 @@ namespace xffl::llama {
 
 /// Position t of a sequence attends to its positions 0 ... t, or to the positions from its
 /// document's first token to t. Differentiable. Scores are scaled by 1 / sqrt(H). N is a multiple
-/// of K. Without a faster kernel in kernels/, it is ATen's scaled_dot_product_attention.
+/// of K. Falls back to ATen's scaled_dot_product_attention if kernels/ has no faster kernel.
 at::Tensor causal_attention(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH,
                             const at::Tensor& v_BTKH, const Documents& documents = {});
 
-/// ATen's scaled_dot_product_attention, causal or of all queries to all keys.
+/// ATen's scaled_dot_product_attention: causal, or every query attends to all keys.
 at::Tensor attention_by_aten(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH,
                              const at::Tensor& v_BTKH, bool is_causal);
 
-/// Always ATen's causal attention; several documents are computed one at a time.
+/// Always ATen's causal attention; computes several documents one at a time.
 at::Tensor causal_attention_by_aten(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH,
                                     const at::Tensor& v_BTKH, const Documents& documents = {});
 

@@ -1,7 +1,7 @@
-// How it works: one reused buffer holds the logits of R positions. They become their gradient in
-// place, which is multiplied into the gradients of x and of the head at once. Within a chunk the
-// softmax runs over blocks of rows that stay in a CPU's cache. The caller passes the scale
-// beforehand, so that no work is left for a backward pass.
+// How it works: one reused buffer holds the logits of R positions. The gradient of the logits
+// overwrites them, and two products add it to the gradients of x and of the head at once. Within a
+// chunk the softmax runs over blocks of rows that stay in a CPU's cache. The caller passes the
+// scale beforehand, so that no work is left for a backward pass.
 #include "xffl/llama/head_loss.h"
 
 #include <ATen/Parallel.h>
@@ -76,7 +76,7 @@ void softmax_rows(at::Tensor logits_RV, const at::Tensor& labels_R, at::Tensor n
   if (!done) softmax_rows_by_aten(logits_RV, labels_R, nll_R, into_gradient, scale);
 }
 
-// `kept` itself if it fits.
+// On a CPU returns `kept`, which the function first replaces if its shape or dtype does not fit.
 at::Tensor logits_buffer(int64_t rows, int64_t vocab_size, const at::TensorOptions& options,
                          at::Tensor* kept) {
   if (kept == nullptr || !options.device().is_cpu()) return at::empty({rows, vocab_size}, options);
@@ -104,7 +104,8 @@ struct TargetRows {
         nll_M(at::empty({count}, x_ND.options().dtype(accumulation_type(x_ND.scalar_type())))),
         step(head_chunk_rows(x_ND.device(), count, vocab_size)) {}
 
-  // The logits of rows [begin, begin + rows), or their gradient, in `buffer_RV`.
+  // Computes the logits of rows [begin, begin + rows), or with `into_gradient` their gradient, in
+  // `buffer_RV`.
   at::Tensor chunk(int64_t begin, int64_t rows, const at::Tensor& head_VD,
                    const at::Tensor& buffer_RV, bool into_gradient, double scale) const {
     const at::Tensor chunk_RV = buffer_RV.narrow(0, 0, rows);

@@ -47,7 +47,8 @@ std::optional<uint64_t> seed_of(const Lora& lora) {
   return *lora.dropout->seed + (lora.layer + 1) * kSplitMix64Step;
 }
 
-// Elements 0 or 1 / (1 - p), from the device's default generator, which every draw seeds first.
+// Elements 0 or 1 / (1 - p), from the device's default generator; every draw seeds the generator
+// first.
 at::Tensor mask_like(const at::Tensor& x, double probability, uint64_t seed) {
   at::Generator generator = at::globalContext().defaultGenerator(x.device());
   {

@@ -16,8 +16,9 @@
 
 namespace xffl::llama {
 
-/// Dropout of A's input, as in PEFT: an element is zero with `probability`, else divided by 1 -
-/// probability. `seed` determines the masks of all layers; without a seed there is no dropout.
+/// Dropout of A's input, as in PEFT: an element becomes zero with `probability`; dropout divides
+/// the other elements by 1 - probability. `seed` determines the masks of all layers; without a seed
+/// there is no dropout.
 struct LoraDropout {
   double probability = 0;
   std::optional<uint64_t> seed{};
@@ -42,8 +43,8 @@ struct Linear {
 /// Recomputes a layer's input, with the same bits: the layer then keeps no input for its backward.
 using InputAgain = std::function<at::Tensor()>;
 
-/// x W_i^T + b_i, plus the adapter's part, for several layers with the same x: the gradient of x is
-/// summed in one buffer.
+/// x W_i^T + b_i, plus the adapter's part, for several layers with the same x. One buffer sums the
+/// gradient of x over the layers.
 std::vector<at::Tensor> apply_linears(const at::Tensor& x_BTD, const std::vector<Linear>& linears,
                                       const InputAgain& again = {});
 at::Tensor apply_linear(const at::Tensor& x_BTD, const Linear& linear,

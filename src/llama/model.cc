@@ -3,7 +3,7 @@
 //
 // How a Pass works: each block has its own autograd graph, from its detached input to its output. A
 // block's backward runs once the block's weights are gathered, and frees the graph. With
-// recomputation, backward builds the graph again from the input.
+// recomputation, backward builds the graph again from the block's input.
 #include "xffl/llama/model.h"
 
 #include <torch/autograd.h>
@@ -24,7 +24,7 @@ namespace {
 constexpr UnitUse kGradients{false, true};
 constexpr UnitUse kBoth{true, true};
 
-// The gradient of a graph's one input.
+// The gradient of the only input of a graph.
 at::Tensor gradient(const at::Tensor& output, const at::Tensor& input, const at::Tensor& grad) {
   return torch::autograd::grad({output}, {input}, {grad})[0];
 }
@@ -101,7 +101,7 @@ std::span<Weight> Model::adapter_weights() {
 
 Positions Model::positions_of(const at::Tensor& x_BTD, const Documents& documents) {
   const int64_t known = rope_table_.cos_TF.defined() ? rope_table_.cos_TF.size(0) : 0;
-  // The CPU makes a table while a GPU waits: the longest table serves all lengths.
+  // The CPU makes a table while a GPU waits, so Model keeps the longest table for all lengths.
   if (known < x_BTD.size(1))
     rope_table_ = make_rope_table(frequencies_F_, x_BTD.size(1), x_BTD.options());
   const RopeTable table = first_positions(rope_table_, x_BTD.size(1));

@@ -1,7 +1,7 @@
 // How writing works: one thread reads some thousands of a parameter's values into a buffer that
-// stays in the cache, and rounds them into the writer's memory; the writer's threads write and hash
-// that memory. No float32 copy of a parameter exists. More threads would not help: OpenMP's threads
-// spin at every block, and SHA-256 is slower than one thread.
+// stays in the cache, and rounds the values into the writer's memory. The writer's threads write
+// and hash that memory. No float32 copy of a parameter exists. More threads would not help:
+// OpenMP's threads spin at every block, and SHA-256 is slower than one thread.
 #include "xffl/llama/model_files.h"
 
 #include <ATen/Parallel.h>
@@ -28,10 +28,11 @@ uint64_t hash_name(const std::string& name, uint64_t seed) {
   return state;
 }
 
-// (0, 1]
+// Maps bits to (0, 1].
 double uniform(uint64_t bits) { return static_cast<double>((bits >> 11) + 1) * 0x1.0p-53; }
 
-// Box and Muller's pair of elements 2p and 2p + 1, the same for every thread.
+// Fills pairs of elements 2p and 2p + 1 by Box and Muller's method; the values do not depend on the
+// thread.
 void fill_normal(float* out, int64_t count, uint64_t stream, double deviation) {
   at::parallel_for(0, (count + 1) / 2, 1 << 14, [&](int64_t begin, int64_t end) {
     for (int64_t pair = begin; pair < end; ++pair) {
@@ -75,7 +76,7 @@ std::string_view dtype_name(checkpoint::Dtype dtype) {
   return dtype == checkpoint::Dtype::kF16 ? "float16" : "float32";
 }
 
-// Elements [begin, begin + to.size() / width) in the stored dtype.
+// Converts elements [begin, begin + to.size() / width) to the stored dtype.
 void convert(const Values& values, int64_t begin, checkpoint::Dtype dtype,
              std::span<std::byte> to) {
   const auto width = checkpoint::size_bytes(dtype);

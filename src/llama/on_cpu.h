@@ -1,4 +1,4 @@
-// From a tensor to the kernels of its dtype.
+// Calls the CPU kernels of a tensor's dtype.
 #pragma once
 
 #include <torch/types.h>
@@ -24,8 +24,8 @@ T* mutable_data(const at::Tensor& x) {
   return static_cast<T*>(x.mutable_data_ptr());
 }
 
-/// Calls `body` with a value of the kernels' type for the dtype of x. Returns false, without a
-/// call, for other devices and dtypes.
+/// Calls `body` with a value of the kernels' type for the dtype of x. Returns false, without
+/// calling `body`, for other devices and dtypes.
 template <class Body>
 bool on_cpu(const at::Tensor& x, const Body& body) {
   if (!x.is_cpu()) return false;

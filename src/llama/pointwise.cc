@@ -1,6 +1,5 @@
 // N rows of D or I elements. Threads split the work by rows or by runs of elements. Sums over rows
-// are taken in blocks of a fixed number of rows, so that they do not depend on the number of
-// threads.
+// run in blocks of a fixed number of rows, so that the sums do not depend on the number of threads.
 #include "pointwise.h"
 
 #include <ATen/Parallel.h>
@@ -28,7 +27,7 @@ Normed norm_by_aten(const at::Tensor& x_BTD, const at::Tensor& delta_BTD, const 
   return {sum_BTD, normed_BTD.mul_(w_D), inverse_BT1};
 }
 
-// y = w n, n = x r, r = 1 / rms(x): dx = r (w dy - n mean(w dy n)).
+// Gradient of y = w n with n = x r, r = 1 / rms(x): dx = r (w dy - n mean(w dy n)).
 NormGradients norm_backward_by_aten(const at::Tensor& grad_normed_BTD,
                                     const at::Tensor& grad_sum_BTD, const at::Tensor& sum_BTD,
                                     const at::Tensor& inverse_BT1, const at::Tensor& w_D) {

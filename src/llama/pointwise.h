@@ -1,6 +1,6 @@
 // A block's element-wise functions, forward and backward, without autograd; layers.cc makes them
-// differentiable. Any device and floating dtype: common dtypes take one pass over memory on CPUs
-// (kernels/cpu/block.h) and NVIDIA GPUs (kernels/cuda/gpu.h), other dtypes use ATen.
+// differentiable. Any device and floating dtype. Common dtypes take one pass over memory on CPUs
+// (kernels/cpu/block.h) and NVIDIA GPUs (kernels/cuda/gpu.h); other dtypes use ATen.
 #pragma once
 
 #include <torch/types.h>
@@ -20,7 +20,7 @@ struct Normed {
   at::Tensor normed_BTD;   // w sum / rms(sum), rounded before w multiplies, as Hugging Face does
   at::Tensor inverse_BT1;  // 1 / rms(sum)
 };
-/// `delta_BTD` undefined: no addition.
+/// An undefined `delta_BTD` means no addition.
 Normed rms_norm_forward(const at::Tensor& x_BTD, const at::Tensor& delta_BTD, const at::Tensor& w_D,
                         double epsilon);
 
@@ -39,11 +39,12 @@ std::pair<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& grad_BTI,
                                                   const at::Tensor& gate_BTI,
                                                   const at::Tensor& up_BTI);
 
-/// (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin) for the halves of the last dimension; `sign` -1
+/// Maps the halves (x1, x2) of the last dimension to (x1 cos - x2 sin, x2 cos + x1 sin); `sign` -1
 /// rotates back. A table of B T rows has separate angles for each sequence.
 at::Tensor rotate(const at::Tensor& x_BTNH, const RopeTable& table, double sign);
 
-/// sum = scale * update, or sum += scale * update: float32 (float64) sums of updates in any dtype.
+/// sum = scale * update, or sum += scale * update. The sum is float32 or float64, and the update
+/// has any dtype.
 void accumulate(at::Tensor sum, const at::Tensor& update, double scale, bool overwrite);
 
 }  // namespace xffl::llama

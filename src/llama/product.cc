@@ -30,7 +30,7 @@ bool is_bf16_matrix(const at::Tensor& x) {
 
 bool has_rows(const at::Tensor& x) { return x.stride(1) == 1 && x.stride(0) >= x.size(1); }
 
-// Cuts the longer side of the result.
+// Splits the longer side of the result among threads.
 template <class Body>
 void for_parts(int64_t rows, int64_t width, const Body& body) {
   const bool by_rows = rows >= width;
@@ -49,7 +49,8 @@ using Operator = at::Tensor(const at::Tensor&, const at::Tensor&, const std::opt
                             std::string_view, c10::List<std::optional<at::Scalar>>,
                             std::optional<std::string_view>);
 
-// LibTorch's operator for its graph compiler; a build without oneDNN lacks it.
+// LibTorch's linear operator for its graph compiler; a LibTorch build without oneDNN lacks the
+// operator.
 const std::optional<c10::OperatorHandle>& linear_operator() {
   static const std::optional<c10::OperatorHandle> found =
       c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});

@@ -1,7 +1,7 @@
 // Matrix products in a dtype for which the device is fast.
 //
 // On CPUs without bfloat16 instructions LibTorch multiplies bfloat16 element by element, tens of
-// times slower than float32. There these functions widen the factors, which is exact, and round the
+// times slower than float32. The functions then widen the factors, which is exact, and round the
 // result once, like bfloat16 instructions.
 #pragma once
 
@@ -11,39 +11,40 @@
 
 namespace xffl::llama {
 
-/// `x` itself, or a float32 copy where products in its dtype are emulated.
+/// `x` itself, or a float32 copy if LibTorch emulates products in the dtype of x.
 at::Tensor widen(const at::Tensor& x);
 
 at::Tensor multiply(const at::Tensor& a_NM, const at::Tensor& b_MK);
 void multiply_into(at::Tensor out_NK, const at::Tensor& a_NM, const at::Tensor& b_MK);
-/// sum += a b. An undefined sum is allocated: in float32 where products in the factors' dtype are
-/// emulated, and for own_product().
+/// sum += a b. The function allocates an undefined sum. The allocated sum is float32 for
+/// own_product(), and if LibTorch emulates products in the factors' dtype.
 void add_multiplied(at::Tensor& sum_NK, const at::Tensor& a_NM, const at::Tensor& b_MK);
 /// x w^T + bias
 at::Tensor multiply_linear(const at::Tensor& x_BTD, const at::Tensor& w_ED,
                            const std::optional<at::Tensor>& bias_E);
 
-/// The products of kernels/cpu/ for bfloat16, where these are faster than LibTorch's: out = a b, or
-/// out += a b in float32. Returns false, and does nothing, where LibTorch's product
-/// is preferable; the choice depends on the processor, dtypes, sizes and strides only. `out` is
-/// bfloat16 (rounded once; without `add`) or float32. The same bits on any number of threads.
+/// The products of kernels/cpu/ for bfloat16: out = a b, or out += a b in float32. Returns false,
+/// and does nothing, if LibTorch's product is preferable. The choice depends on the processor,
+/// dtypes, sizes and strides only. `out` is bfloat16 (rounded once; without `add`) or float32. The
+/// bits do not depend on the number of threads.
 bool own_product(const at::Tensor& out_NK, const at::Tensor& a_NM, const at::Tensor& b_MK,
                  bool add = false);
 
-/// Whether own_product takes these factors.
+/// Whether own_product() accepts the factors.
 bool has_own_product(const at::Tensor& a_NM, const at::Tensor& b_MK);
 
 // Float32 products by oneDNN, which LibTorch contains and uses for bfloat16 only.
 //
-// LibTorch multiplies float32 by MKL, which uses AVX2 on AMD's processors. oneDNN uses AVX-512
-// there: as fast on processors that split such vectors (Zen 4), up to twice as fast on others (Zen
-// 5). The processor's model decides, not a measurement: a machine always gives the same bits.
+// LibTorch multiplies float32 by MKL, which uses AVX2 on AMD's processors. oneDNN uses AVX-512 on
+// AMD's processors: it is as fast as MKL on processors that split AVX-512 vectors (Zen 4), and up
+// to twice as fast on others (Zen 5). The processor's model decides, not a measurement, so a
+// machine always gives the same bits.
 
 /// Whether oneDNN is faster for products with x as the first factor.
 bool onednn_is_faster(const at::Tensor& x);
 
-/// The same for products that need copies: of transposed factors, or of a result wider than its
-/// factors.
+/// Whether oneDNN is faster for products that need copies: of transposed factors, or of a result
+/// wider than its factors.
 bool onednn_is_worth_copies(const at::Tensor& x);
 
 /// x w^T + bias, for any strides. No autograd.

@@ -10,7 +10,7 @@
 namespace xffl::llama {
 namespace {
 
-// Long wavelengths are stretched by `factor`, short ones kept, those between interpolated
+// Stretches long wavelengths by `factor`, keeps short wavelengths, and interpolates between them
 // (Llama 3.1).
 at::Tensor stretch_llama3(const checkpoint::Rope& rope, const at::Tensor& frequencies_F) {
   const double old_context = static_cast<double>(rope.original_max_position_embeddings);
@@ -54,8 +54,8 @@ RopeTable make_rope_table(const at::Tensor& frequencies_F, int64_t num_positions
                           const at::TensorOptions& options) {
   const at::Tensor angles_TF =
       at::outer(at::arange(num_positions, frequencies_F.options()), frequencies_F);
-  // Float64 gives a position's row the same bits in a table of any length: float32's vectors and
-  // remainders differ.
+  // Float64 gives a position's row the same bits in a table of any length. In float32, vectors and
+  // remainders would differ.
   const at::Tensor wide_TF = angles_TF.to(at::kDouble);
   const auto rounded = [&](const at::Tensor& wide) { return wide.to(at::kFloat).to(options); };
   return {rounded(wide_TF.cos()), rounded(wide_TF.sin())};

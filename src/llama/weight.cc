@@ -11,10 +11,10 @@
 namespace xffl::llama {
 namespace {
 
-// Adds to float32 or float64, in the order of the rows on a CPU; a GPU has a fixed order, too.
+// Adds to float32 or float64, in the order of the rows on a CPU. A GPU has a fixed order, too.
 void add_float_rows(at::Tensor sum, const at::Tensor& rows_N, const at::Tensor& update_ND) {
   if (sum.is_cuda()) {
-    // Sorts the rows; index_add_ adds by atomics, in a different order in each run.
+    // index_put_ sorts the rows; index_add_ adds by atomics, in a different order in each run.
     sum.index_put_({rows_N}, update_ND, true);
   } else {
     sum.index_add_(0, rows_N, update_ND);
@@ -60,7 +60,7 @@ void Weight::add_product(const at::Tensor& a_NM, const at::Tensor& b_NK, double 
   const at::Tensor wide_a_NM = widen(a_NM);
   if (wide_a_NM.scalar_type() != gradient.scalar_type())
     return accumulate(gradient, llama::multiply(a_NM.t(), b_NK), scale, overwrite);
-  // With beta 0 the old content is not read, even if it is NaN.
+  // With beta 0 addmm does not read the old content, even if the content is NaN.
   gradient.addmm_(wide_a_NM.t(), widen(b_NK), overwrite ? 0 : 1, scale);
 }
 

@@ -15,15 +15,15 @@
 
 namespace xffl::shard {
 
-// Sends bfloat16 copies of the host's masters to the device, piece by piece: the host fills a piece
-// while the previous piece is sent.
+// Sends bfloat16 copies of the host's masters to the device, piece by piece. The host fills a piece
+// while the device receives the previous piece.
 class CopiesToDevice {
  public:
   explicit CopiesToDevice(at::Device device) : device_(device), side_(device) {}
 
   static constexpr int64_t kPieceElements = 8 << 20;
 
-  /// Host memory for `count` elements, after the previous send from this memory.
+  /// Returns host memory for `count` elements, after the previous send from this memory.
   at::Tensor piece(int64_t count) {
     Buffer& buffer = buffers_[next_];
     if (!buffer.host.defined())
@@ -41,7 +41,7 @@ class CopiesToDevice {
     next_ = 1 - next_;
   }
 
-  /// Later work of the current stream finds all pieces on the device.
+  /// Makes later work of the current stream wait until all pieces are on the device.
   void finish() { side_.wait(last_); }
 
  private:
@@ -102,7 +102,7 @@ Adamw::Adamw(FlatParameters& parameters, const AdamwOptions& options)
 
 Adamw::~Adamw() = default;
 
-// The same pass writes `copy`, if it is defined.
+// If `copy` is defined, the same pass writes it.
 void Adamw::step_on_range(size_t unit, const Range& range, const at::Tensor& copy,
                           double learning_rate, double gradient_factor) {
   const UnitState& state = parameters_.states()[unit];
@@ -134,7 +134,7 @@ void Adamw::step_and_send(size_t unit, double learning_rate, double gradient_fac
   }
 }
 
-// Whether the copy, if there is one, is fresh afterwards.
+// Returns whether the copy, if there is one, is fresh afterwards.
 bool Adamw::step_on_unit(size_t unit, double learning_rate, double gradient_factor) {
   const UnitState& state = parameters_.states()[unit];
   const kernels::gpu::AdamwTensors tensors{

@@ -1,7 +1,7 @@
-// The buffers of FlatParameters, and the masters in every storage. The units' values are in
-// gather_release.cc, the gradients in reduce_gradients.cc.
+// The buffers of FlatParameters, and the masters in every storage. gather_release.cc works on the
+// units' values, reduce_gradients.cc on their gradients.
 //
-// P elements of a unit's flat buffer, S of a rank's shard of it.
+// P elements of a unit's flat buffer, S elements of a rank's shard of the buffer.
 #include "xffl/shard/flat_parameters.h"
 
 #include <ATen/Parallel.h>
@@ -162,7 +162,7 @@ UnitState FlatParameters::gather_masters(int unit) {
   whole.remainder_S = state.remainder_S;
   if (!states_split() || state.master_S.numel() == 0) return whole;
   whole.master_S = gather_parts(unit, state.master_S);
-  // No back end has int16; a gather computes nothing.
+  // No back end supports int16; a gather computes nothing, so bfloat16 can carry the bits.
   if (state.remainder_S.defined())
     whole.remainder_S = gather_parts(unit, state.remainder_S.view(at::kBFloat16)).view(at::kShort);
   return whole;
@@ -198,7 +198,7 @@ void split_masters(const at::Tensor& master, const at::Tensor& weight,
 at::Tensor masters_of(const UnitState& state, const Range& range) {
   const at::Tensor stored = part_of(state.master_S, range);
   if (state.remainder_S.defined()) return join_masters(stored, part_of(state.remainder_S, range));
-  return stored.to(at::kFloat);  // a float32 tensor itself
+  return stored.to(at::kFloat);  // returns a float32 tensor itself
 }
 
 void set_masters(const UnitState& state, const Range& range, const at::Tensor& values) {

@@ -1,5 +1,5 @@
-// The values of FlatParameters' units: gathered before a unit's work, freed after it (ZeRO-3), and
-// refreshed after a step.
+// The values of FlatParameters' units. The functions gather values before a unit's work, free them
+// after the work (ZeRO-3), and refresh them after a step.
 #include <torch/types.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ at::Tensor FlatParameters::Pool::take(int64_t size, const at::TensorOptions& opt
 }
 
 // Copies from the host run beside the work of the previous unit. At the time of the call the
-// current stream has finished with their buffer.
+// current stream has finished with the copies' buffer.
 void FlatParameters::start_gather(Unit& unit) {
   const auto index = static_cast<size_t>(&unit - units_.data());
   const int64_t size = layout_.units()[index].size;
@@ -73,7 +73,7 @@ void FlatParameters::finish_gathers() {
   for (int index = 0; index < num_units(); ++index) {
     const Unit& unit = units_[static_cast<size_t>(index)];
     if (!unit.gathering_started) continue;
-    SideStream::synchronize(unit.arrived);  // the host may overwrite the source next
+    SideStream::synchronize(unit.arrived);  // the host may overwrite the source afterwards
     gather(index);
   }
 }

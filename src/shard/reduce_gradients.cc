@@ -1,8 +1,8 @@
-// The gradients of FlatParameters: reduced over the ranks during backward (ZeRO-2) or after it, and
-// their norm.
+// The gradients of FlatParameters: their reduction over the ranks, during backward (ZeRO-2) or
+// after it, and their norm.
 //
-// P elements of a unit's flat buffer, S of a rank's shard of it, W ranks of the shard group, C
-// elements of one piece of a norm.
+// P elements of a unit's flat buffer, S elements of a rank's shard of the buffer, W ranks of the
+// shard group, C elements of one piece of a norm.
 #include <ATen/Parallel.h>
 #include <torch/types.h>
 
@@ -13,7 +13,7 @@
 namespace xffl::shard {
 namespace {
 
-// Concurrent reductions: the ranks exchange one while backward fills the next.
+// The number of concurrent reductions: the ranks exchange one while backward fills the next.
 constexpr size_t kMaxReductions = 2;
 
 // The sum of squares of each row, in float64.
@@ -94,8 +94,8 @@ void FlatParameters::finish_reduction(Reduction reduction) {
   gradient_S.add_(reduction.part_S.to(gradient_S.device()));
 }
 
-// After the work that computed the gradient, and beside later work of the device;
-// finish_gradients() waits.
+// The copy starts after the work that computed the gradient, and runs beside later work of the
+// device. finish_gradients() waits for the copy.
 void FlatParameters::start_copy_to_host(int index, const at::Tensor& gradient) {
   at::Tensor gradient_S = states_[static_cast<size_t>(index)].gradient_S;
   gradients_arrived_ = side_.run([&] { gradient_S.copy_(gradient, true); });
@@ -109,7 +109,7 @@ at::Tensor FlatParameters::gradient(size_t index) const {
 
 void FlatParameters::sum_over_replicas(at::Tensor gradient_S) {
   if (groups_.replicas->size() == 1) return;
-  // 16-bit sums are rounded once, not for each group.
+  // Round a 16-bit sum once, not for each group.
   const at::Tensor sum_S = gradient_S.to(options_.device, at::kFloat);
   groups_.replicas->all_reduce(sum_S);
   if (!sum_S.is_alias_of(gradient_S)) gradient_S.copy_(sum_S);
@@ -147,7 +147,7 @@ at::Tensor FlatParameters::gradient_square_sum() const {
   const at::Tensor all =
       at::empty({groups_.gather->size() * local.numel()}, local.options().device(options_.device));
   groups_.gather->all_gather(all, local.to(options_.device));
-  // In the same order as for whole buffers.
+  // Puts the sums of pieces in the same order as for whole buffers.
   const at::Tensor all_WN = all.view({groups_.gather->size(), -1});
   std::vector<at::Tensor> ordered;
   int64_t begin = 0;
@@ -158,8 +158,7 @@ at::Tensor FlatParameters::gradient_square_sum() const {
   return sum_over_units(ordered);
 }
 
-// One stage holds the elements of a unit, and the sum of the other stages is 0: the addition is
-// exact.
+// One stage holds the elements of a unit, and the other stages add 0: the addition is exact.
 at::Tensor FlatParameters::sum_over_units(const std::vector<at::Tensor>& squares_C) const {
   std::vector<at::Tensor> sums;
   for (const at::Tensor& unit_C : squares_C) sums.push_back(unit_C.sum());

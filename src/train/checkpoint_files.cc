@@ -38,7 +38,7 @@ std::span<const std::byte> bytes_of(const at::Tensor& host) {
 
 bool is_bf16(const at::Tensor& x) { return x.scalar_type() == at::kBFloat16; }
 
-// A unit's elements on the host, in the stored type.
+// Returns a unit's elements on the host, in the stored type.
 at::Tensor stored_form(const UnitBuffers& buffer, size_t unit) {
   const at::Tensor host = buffer.units.at(unit).to(at::kCPU);
   if (buffer.remainders.empty()) return host;
@@ -50,7 +50,7 @@ checkpoint::Dtype stored_dtype(const UnitBuffers& buffer, size_t unit) {
   return narrow ? checkpoint::Dtype::kBF16 : checkpoint::Dtype::kF32;
 }
 
-// A tensor in a file, whose bytes may be unaligned.
+// A tensor in a file; its bytes may be unaligned.
 struct StoredPart {
   std::span<const std::byte> bytes;
   at::ScalarType dtype = at::kFloat;
@@ -74,7 +74,7 @@ StoredPart find_part(const checkpoint::SafetensorsFile& file, const std::string&
   return {file.data(name), dtype == checkpoint::Dtype::kF32 ? at::kFloat : at::kBFloat16};
 }
 
-// Copies the overlap of a stored part and `held`.
+// Copies the overlap of a stored part and the range `held`.
 void copy_overlap(const StoredPart& stored, int64_t stored_begin, const shard::Range& held,
                   const UnitBuffers& out, size_t unit) {
   const int64_t begin = std::max(stored_begin, held.begin);
@@ -166,7 +166,7 @@ Json CheckpointParts::files(const fs::path& folder) const {
 }
 
 std::string damaged_file(const fs::path& folder, const Json& files) {
-  // Sizes are cheap to check, so they come first.
+  // Checks sizes first, because size checks are cheap.
   std::vector<std::pair<std::string, std::string>> hashes;
   for (const auto& [name, file] : files.items()) {
     std::error_code error;
@@ -213,7 +213,7 @@ void write_checkpoint(comm::Group& group, at::Device device, const CheckpointFol
 std::vector<fs::path> entries_in(const fs::path& folder) {
   std::vector<fs::path> entries;
   std::error_code error;
-  // increment(error) does not throw; a range-based loop would.
+  // increment(error) does not throw, but a range-based loop would.
   for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
        entry.increment(error))
     entries.push_back(entry->path());

@@ -4,12 +4,12 @@
 //   part-0001-of-0004.safetensors               unit0000.master, unit0000.first, unit0001...:
 //   group-0002.part-0001-of-0004.safetensors    each this part's elements of the unit
 //
-// Buffers are float32, or bfloat16 if the job keeps them in bfloat16; split masters are joined and
-// stored as float32. Reading converts between the two types.
+// Buffers are float32, or bfloat16 if the job keeps them in bfloat16. The writer joins split
+// masters to float32. Reading converts between the two types.
 //
 // A unit lies in consecutive parts: in all parts, or in the parts of its pipeline stage. The ranks
-// that hold the parts write them; any number of ranks, with any sharding and any number of stages,
-// can read them.
+// that hold the parts write them. Any number of ranks, with any sharding and any number of stages,
+// can read the parts.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,7 +29,7 @@ namespace xffl::train {
 
 class CheckpointParts {
  public:
-  /// Both must outlive this object.
+  /// `groups` and `model` must outlive this object.
   CheckpointParts(const JobGroups& groups, const LoadedModel& model)
       : groups_(groups), model_(model), parameters_(*model.parameters) {}
 
@@ -44,8 +44,8 @@ class CheckpointParts {
   void read(const std::filesystem::path& folder, int num_parts,
             const std::vector<UnitBuffers>& buffers) const;
 
-  /// Name, size and SHA-256 of every file that write() made in all groups; called once, by one
-  /// rank.
+  /// Returns name, size and SHA-256 of every file that write() made in all groups. One rank calls
+  /// files() once.
   Json files(const std::filesystem::path& folder) const;
 
  private:
@@ -56,27 +56,28 @@ class CheckpointParts {
   const shard::FlatParameters& parameters_;
 };
 
-/// The first file of `files` that is missing, truncated or changed; empty if all are intact. Throws
-/// kIo if a file cannot be read.
+/// Returns the first file of `files` that is missing, truncated or changed; empty if all files are
+/// intact. Throws kIo if a file cannot be read.
 std::string damaged_file(const std::filesystem::path& folder, const Json& files);
 
-/// The final path of a checkpoint, and the path under which it is written.
+/// The final path of a checkpoint, and the temporary path of its writing.
 struct CheckpointFolder {
   std::filesystem::path target;
   std::filesystem::path temporary;
 };
 
-/// Writes the parts of all ranks, then state.json, and renames; collective over `group`, the world.
-/// Rank 0 calls `document`, the content of state.json, after the parts are written. A folder at
-/// `target` is replaced, unless `may_stay`, which rank 0 calls, returns true: then the new one is
-/// discarded. Throws kIo on all ranks if one rank cannot write, and removes the temporary folder,
-/// so that a full disk does not stay full.
+/// Writes the parts of all ranks, then state.json, and renames the folder; collective over `group`,
+/// the world. Rank 0 calls `document`, which returns the content of state.json, after all ranks
+/// have written their parts. The new folder replaces a folder at `target`, unless `may_stay`, which
+/// rank 0 calls, returns true: rank 0 then discards the new folder. If one rank cannot write,
+/// throws kIo on all ranks and removes the temporary folder, so that a full disk does not stay
+/// full.
 void write_checkpoint(comm::Group& group, at::Device device, const CheckpointFolder& folder,
                       const CheckpointParts& parts, const std::vector<UnitBuffers>& buffers,
                       const std::function<Json()>& document,
                       const std::function<bool()>& may_stay = {});
 
-/// The entries of a folder, as far as it can be read. Does not throw.
+/// Returns a folder's entries, as far as the folder can be read. Does not throw.
 std::vector<std::filesystem::path> entries_in(const std::filesystem::path& folder);
 
 /// Reads a checkpoint's state.json. Throws kNotFound, kIo, kCorrupt.

@@ -52,7 +52,7 @@ std::string fingerprint(job::JobSpec spec) {
   return job::format_job_spec(spec);
 }
 
-// The step in a folder's name, or -1.
+// Returns the step in a folder's name, or -1.
 int64_t step_of(const fs::path& folder, const char* prefix) {
   const std::string name = folder.filename().string();
   const std::string digits = name.substr(std::min(name.size(), std::strlen(prefix)));
@@ -62,7 +62,7 @@ int64_t step_of(const fs::path& folder, const char* prefix) {
   return std::stoll(digits);
 }
 
-// Newest first.
+// Steps of the folders, newest first.
 std::vector<int64_t> steps_in(const fs::path& folder, const char* prefix = kPrefix) {
   std::vector<int64_t> steps;
   for (const fs::path& entry : entries_in(folder))
@@ -71,8 +71,8 @@ std::vector<int64_t> steps_in(const fs::path& folder, const char* prefix = kPref
   return steps;
 }
 
-// The reason why a folder is unusable; empty for a usable one. `check` finds a reason in its
-// state.json.
+// Returns the reason why a folder is unusable; empty for a usable folder. `check` finds a reason in
+// the folder's state.json.
 std::string problem_of(const fs::path& folder,
                        const std::function<std::string(const Json& state)>& check) {
   try {
@@ -85,7 +85,7 @@ std::string problem_of(const fs::path& folder,
   }
 }
 
-// The reason why a checkpoint is unusable.
+// Returns the reason why a checkpoint is unusable.
 std::string checkpoint_problem(const fs::path& folder, const job::JobSpec& spec) {
   return problem_of(folder, [&](const Json& state) -> std::string {
     if (state.at("version") != kVersion) return "its format version differs";
@@ -126,7 +126,7 @@ std::string layout_hash(const LoadedModel& model) {
   return sha256_hex(places.dump());
 }
 
-// The round in a folder's name "r0002-...", or -1.
+// Returns the round in a folder's name "r0002-...", or -1.
 int round_of(const fs::path& folder) {
   const std::string name = folder.filename().string();
   const size_t end = name.find('-');
@@ -144,7 +144,8 @@ fs::path Checkpoints::folder(const char* prefix, int64_t steps) const {
   return fs::path(spec_.state_path) / name;
 }
 
-// With keep_optimizer the next round continues from the best model's moments.
+// The buffers of the best model's snapshot. With keep_optimizer the next round continues from the
+// best model's moments.
 std::vector<UnitBuffers> Checkpoints::best_buffers() const {
   std::vector<UnitBuffers> all = buffers();
   if (!spec_.training.keep_optimizer) all.resize(1);  // the masters
@@ -163,7 +164,8 @@ std::vector<UnitBuffers> Checkpoints::buffers() const {
   return all;
 }
 
-// Without the masters and the outer optimizer's anchor: both equal the job's input model.
+// All buffers but the masters and the outer optimizer's anchor, which both equal the job's input
+// model.
 std::vector<UnitBuffers> Checkpoints::optimizer_buffers() const {
   std::vector<UnitBuffers> all{{"first", trainer_.optimizer().first_moments()},
                                {"second", trainer_.optimizer().second_moments()}};
@@ -176,12 +178,13 @@ fs::path Checkpoints::own_optimizer_folder() const {
   return fs::path(spec_.optimizer_path).parent_path() / spec_.key.optimizer_state_name();
 }
 
-// Names this attempt: another attempt may be writing its own temporary folder.
+// A suffix that names this attempt: another attempt may be writing its own temporary folder.
 std::string Checkpoints::temporary_suffix() const {
   return ".a" + std::to_string(spec_.key.attempt) + ".tmp";
 }
 
-// Removes temporary folders of this attempt, which was killed while writing and requeued.
+// Removes temporary folders of this attempt. They exist if the attempt was killed while writing and
+// requeued.
 void Checkpoints::remove_incomplete() const {
   std::error_code none;
   for (const fs::path& entry : entries_in(spec_.state_path))
@@ -254,7 +257,7 @@ void Checkpoints::clear() const {
   fs::remove_all(spec_.state_path, none);
 }
 
-// Steps of the newest usable checkpoint, or -1.
+// Returns the steps of the newest usable checkpoint, or -1.
 int64_t Checkpoints::newest() const {
   for (const int64_t steps : steps_in(spec_.state_path)) {
     const fs::path path = folder(kPrefix, steps);
@@ -265,7 +268,7 @@ int64_t Checkpoints::newest() const {
   return -1;
 }
 
-// Reads `buffers` and the counts of the optimizer; returns the state.json.
+// Reads `buffers` and the counts of the optimizer; returns the content of state.json.
 Json Checkpoints::read(const fs::path& source, const std::vector<UnitBuffers>& buffers) const {
   Json json = read_checkpoint_json(source);
   parts_.read(source, json.at("num_parts").get<int>(), buffers);
@@ -283,7 +286,7 @@ void Checkpoints::read_state(const fs::path& source, const std::vector<UnitBuffe
   state.report = job::parse_job_report(json.at("report").get<std::string>(), source.string());
 }
 
-// Whether rank 0 finds no problem of `folder`; collective.
+// Returns whether rank 0 finds `folder` usable; collective.
 bool Checkpoints::is_usable(const fs::path& folder, const char* warning, std::string& problem,
                             const std::function<std::string()>& find_problem) const {
   on_first_rank(group_, device_, [&] { problem = find_problem(); });
@@ -322,7 +325,7 @@ Json Checkpoints::optimizer_description() const {
               {"outer", job::to_string(spec_.training.groups.outer.kind)}};
 }
 
-// The reason why an optimizer state is unusable.
+// Returns the reason why an optimizer state is unusable.
 std::string Checkpoints::optimizer_problem(const fs::path& folder) const {
   return problem_of(folder, [&](const Json& state) -> std::string {
     const Json expected = optimizer_description();

@@ -1,19 +1,20 @@
 // A job's checkpoints, and the optimizer state between two rounds, which stays at the facility. A
 // repeated job resumes from its checkpoints with the same bits. checkpoint_files.h describes the
-// files of both; a folder appears by rename when complete.
+// files of checkpoints and states. A folder appears by rename when complete.
 //
 // `state_path` holds a folder for each checkpoint:
 //   step-00000120/   a checkpoint after 120 steps
 //   best-00000080/   the model with the lowest validation loss, without the optimizer's moments
 //                    unless the next round needs them
-// Its state.json has the job's fingerprint, counts, sizes and hashes of the parts; its parts hold
-// masters, moments and the buffers of the groups' exchange.
+// A checkpoint's state.json has the job's fingerprint, counts, sizes and hashes of the parts. A
+// checkpoint's parts hold masters, moments and the buffers of the groups' exchange.
 //
 // `optimizer_path` names the state that an earlier round's job saved, or "none"; this job saves its
-// own state beside it. A state is a folder "r0002-<nonce>", named after the attempt that saved it:
-// a round thus continues from the attempt whose update was accepted. Its state.json has the
-// attempt, the layout of the buffers and the files; its parts hold the moments, and those of the
-// groups' outer optimizer. Saving removes the states of rounds before the previous one.
+// own state beside that state. A state is a folder "r0002-<nonce>", named after the attempt that
+// saved the state. A round thus continues from the attempt whose update was accepted. A state's
+// state.json has the attempt, the layout of the buffers and the files. A state's parts hold the
+// moments, and the moments of the groups' outer optimizer. Saving removes the states of rounds
+// before the previous round.
 #pragma once
 
 #include <cstdint>
@@ -60,23 +61,23 @@ class Checkpoints {
   void save(const TrainingState& state);
 
   /// Loads the newest usable checkpoint of this part of this round, from any attempt; collective.
-  /// False if there is none. Checkpoints of another job and damaged checkpoints are skipped with a
-  /// warning.
+  /// Returns false if no checkpoint exists. Skips checkpoints of another job and damaged
+  /// checkpoints, and logs a warning.
   bool load(TrainingState& state);
 
   /// Saves the current model as the best snapshot, which replaces the previous one; collective.
   /// Throws kIo as save() does.
   void save_best(const TrainingState& state);
   /// Restores the model and `state` from the best snapshot, of `state.best_steps`; collective.
-  /// False, with a warning, if the snapshot cannot be read.
+  /// Returns false and logs a warning if the snapshot cannot be read.
   bool load_best(TrainingState& state);
 
-  /// Removes all checkpoints; called by one rank after the job's result is written.
+  /// Removes all checkpoints. One rank calls clear() after the job's result is written.
   void clear() const;
 
   /// Loads the optimizer state of the previous round, unless spec.optimizer_path is empty or
   /// "none"; collective. If the state cannot be used, training starts with zero moments and logs a
-  /// warning; rank 0 then returns the printable reason. Otherwise the result is empty.
+  /// warning, and rank 0 returns the printable reason. Otherwise the result is empty.
   std::string load_optimizer();
   /// Saves the optimizer state for the next round, unless spec.optimizer_path is empty; collective.
   /// A failure is only logged: the job's update is valid without the state.

@@ -11,7 +11,7 @@
 namespace xffl::train {
 namespace {
 
-// The header has the longest length allowed; the sequences may be shorter.
+// The header gives the maximum length allowed; the sequences may be shorter.
 uint64_t longest_sequence(const tokens::TokenShardReader& shard) {
   if (shard.info().packed) return shard.info().sequence_length;
   uint64_t longest = 0;

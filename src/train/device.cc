@@ -31,8 +31,8 @@ at::Device choose_device(const std::string& wanted, int local_rank) {
   if (wanted != "auto" && wanted != "cpu" && wanted != "cuda") {
     throw Error(ErrorKind::kUsage, "--device is '" + wanted + "', expected auto, cpu or cuda");
   }
-  // Set before CUDA starts. Expandable segments fragment less when units of different sizes are
-  // allocated and freed.
+  // PYTORCH_CUDA_ALLOC_CONF must be set before CUDA starts. Expandable segments fragment less when
+  // a job allocates and frees units of different sizes.
   if (std::getenv("PYTORCH_CUDA_ALLOC_CONF") == nullptr &&
       std::getenv("PYTORCH_ALLOC_CONF") == nullptr)
     ::setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", 0);
@@ -79,14 +79,15 @@ void keep_freed_memory() {
 
 void use_deterministic_algorithms(at::Device device) {
   if (!device.is_cuda()) return;
-  // Read by cuBLAS at its start: workspaces of fixed sizes are not shared between streams.
+  // cuBLAS reads the variable at its start: workspaces of fixed sizes are not shared between
+  // streams.
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
   at::Context& context = at::globalContext();
   context.setDeterministicAlgorithms(true, false);
   context.setDeterministicFillUninitializedMemory(false);  // no code reads uninitialized memory
   context.setDeterministicCuDNN(true);
   context.setBenchmarkCuDNN(false);
-  context.setSDPUseCuDNN(false);  // its backward adds in the order in which thread blocks end
+  context.setSDPUseCuDNN(false);  // cuDNN's backward adds in the order in which thread blocks end
 }
 
 void use_attention_of_any_length(at::Device device) {

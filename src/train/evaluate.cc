@@ -16,10 +16,11 @@
 namespace xffl::train {
 namespace {
 
-// Batches between two calls of should_stop, for each stage of the pipeline.
+// The number of batches between two calls of should_stop, for each stage of the pipeline.
 constexpr uint64_t kBatchesPerStage = 4;
 
-// The NLL of each label in the last stage, the activations for the next stage in the others.
+// Returns the NLL of each label in the last stage, the activations for the next stage in the other
+// stages.
 at::Tensor forward_stage(const LoadedModel& model, const Batch& batch, Pipeline& pipeline) {
   at::Tensor x_BTD;
   if (!pipeline.is_first()) {
@@ -30,8 +31,8 @@ at::Tensor forward_stage(const LoadedModel& model, const Batch& batch, Pipeline&
   return model.model->stage_nll(x_BTD, batch.tokens_BT, batch.labels_BT, batch.documents);
 }
 
-// Adds the NLL sums of this rank's sequences in the last stage; other entries stay zero. False:
-// stopped.
+// Adds the NLL sums of this rank's sequences in the last stage; other entries stay zero. Returns
+// false if the evaluation was stopped.
 bool add_sums(const LoadedModel& model, const Dataset& data, int64_t batch_size, Pipeline& pipeline,
               at::Device device, at::Tensor sums_S, const std::function<bool()>& should_stop) {
   const auto size = static_cast<uint64_t>(batch_size);

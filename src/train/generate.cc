@@ -26,7 +26,7 @@ std::vector<double> penalised(std::span<const float> logits, std::span<const int
   return result;
 }
 
-// Indices from the largest logit to the smallest; stable.
+// Returns indices from the largest logit to the smallest; stable.
 std::vector<size_t> descending(const std::vector<double>& logits) {
   std::vector<size_t> order(logits.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -35,7 +35,8 @@ std::vector<size_t> descending(const std::vector<double>& logits) {
   return order;
 }
 
-// The number of tokens after top-k; ties with the k-th token stay, as in HF.
+// Returns the number of tokens after top-k. Ties with the k-th token stay, as in Hugging Face's
+// code.
 size_t count_top_k(const std::vector<double>& logits, const std::vector<size_t>& order, int64_t k) {
   if (k == 0 || static_cast<size_t>(k) >= order.size()) return order.size();
   auto count = static_cast<size_t>(k);

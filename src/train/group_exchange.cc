@@ -1,5 +1,6 @@
-// Shapes: S elements of a rank's part of a unit; N of them in one piece; M elements of a piece for
-// each of G groups; K of N elements for each of the R ranks of a group that hold the same elements.
+// Shapes: S elements of a rank's part of a unit; N elements of one piece of the part. M elements of
+// a piece for each of G groups; K of N elements for each of the R ranks of a group that hold the
+// same elements.
 #include "group_exchange.h"
 
 #include <torch/types.h>
@@ -16,7 +17,7 @@ namespace {
 
 constexpr int64_t kPiece = 1 << 22;  // elements of one exchange: 32 MB in float64
 
-// The weighted mean of one piece over the groups, in place: a reduce-scatter of the products, then
+// Replaces one piece by its weighted mean over the groups: a reduce-scatter of the products, then
 // an all-gather of the means.
 void mean_of_piece(comm::Group& across, at::Device device, at::Tensor values_N, double weight,
                    double total, at::ScalarType sum_dtype) {
@@ -126,7 +127,7 @@ GroupExchange::GroupExchange(const JobGroups& groups, shard::FlatParameters& par
       device_(device),
       outer_(parameters, outer_settings(groups, settings)) {}
 
-// Without any target token in their batches all groups count equally.
+// If no group has a target token in its batch, all groups count equally.
 GroupExchange::Weights GroupExchange::weights(int64_t tokens) const {
   const Weights equal{1, static_cast<double>(groups_.count())};
   if (settings_.weighting == job::GroupWeighting::kEqual) return equal;

@@ -1,10 +1,10 @@
 // The groups of a job's ranks, and the exchange between the groups: weights every few steps (local
 // SGD), or gradients before each step.
 //
-// The mean of weights is computed as in aggregate/: products with the groups' tokens (or 1) are
-// summed in float64, in the order of the groups, divided, and rounded to float32 once. One job of G
-// groups therefore gives the model that the coordinator computes from G facilities' float32
-// weights.
+// The mean of weights is computed as in aggregate/: the exchange sums products with the groups'
+// tokens (or 1) in float64, in the order of the groups, divides the sum, and rounds to float32
+// once. One job of G groups therefore gives the model that the coordinator computes from G
+// facilities' float32 weights.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -41,20 +41,20 @@ class JobGroups {
   std::unique_ptr<comm::Group> inner_, across_;
 };
 
-/// One kind of buffer, such as the first moments: a rank's part of each unit, with the shape of the
-/// unit's masters.
+/// One kind of buffer, such as the first moments. It holds a rank's part of each unit, with the
+/// shape of the unit's masters.
 struct UnitBuffers {
   std::string name;
   std::vector<at::Tensor> units;         // float32 or bfloat16
   std::vector<at::Tensor> remainders{};  // of split masters
 };
 
-/// The outer optimizer of the groups inside one job; the coordinator's server optimizer, which
+/// The outer optimizer of the groups inside one job. The coordinator's server optimizer, which
 /// works between facilities, is in aggregate/.
 ///
 /// "average" takes the mean of the groups' models (local SGD: Stich, 2019). The other kinds take a
-/// step along the pseudo-gradient, the model at the last exchange (the anchor) minus the mean, as
-/// torch.optim.SGD and torch.optim.Adam do (DiLoCo: Douillard et al., 2023).
+/// step along the pseudo-gradient, which is the model at the last exchange (the anchor) minus the
+/// mean. The step is that of torch.optim.SGD or torch.optim.Adam (DiLoCo: Douillard et al., 2023).
 class GroupOuterOptimizer {
  public:
   /// Copies the current model as the anchor, except for "average", which keeps nothing.
@@ -65,7 +65,7 @@ class GroupOuterOptimizer {
   /// Replaces the mean in `master_S`, a unit's masters, by the new model.
   void update(size_t unit, at::Tensor master_S);
 
-  /// For checkpoints: the buffers of all units, by name ("anchor", "outer_first", "outer_second").
+  /// The buffers of all units, by name ("anchor", "outer_first", "outer_second"), for checkpoints.
   const std::vector<UnitBuffers>& buffers() const { return buffers_; }
   int64_t num_steps() const { return num_steps_; }
   void set_num_steps(int64_t steps) { num_steps_ = steps; }
@@ -82,7 +82,7 @@ class GroupOuterOptimizer {
 
 class GroupExchange {
  public:
-  /// All arguments must outlive this object. With one group nothing is exchanged.
+  /// All arguments must outlive this object. With one group the object exchanges nothing.
   GroupExchange(const JobGroups& groups, shard::FlatParameters& parameters,
                 const job::RankGroups& settings, at::Device device);
 
@@ -97,7 +97,7 @@ class GroupExchange {
   void finish();
 
   GroupOuterOptimizer& outer() { return outer_; }
-  /// Tokens and steps of this group since the last exchange; for checkpoints.
+  /// The tokens and steps of this group since the last exchange, for checkpoints.
   int64_t tokens_since() const { return tokens_since_; }
   int64_t steps_since() const { return steps_since_; }
   void set_tokens_since(int64_t tokens) { tokens_since_ = tokens; }

@@ -1,6 +1,6 @@
-// Streams values between a device and host memory, in pieces through two buffers: the host works on
-// one buffer while the other is copied. The buffers are pinned for a GPU; a CPU runs the same code
-// in tests.
+// Streams values between a device and host memory, in pieces through two buffers. The host works on
+// one buffer while the device copies the other buffer. The buffers are pinned for a GPU; a CPU runs
+// the same code in tests.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,9 +20,10 @@ class HostWindow {
  public:
   explicit HostWindow(at::Device device) : device_(device), side_(device) {}
 
-  /// Opens `values_N`, float32 on the device, which rounds them to `dtype` before the copy.
+  /// Opens `values_N`, float32 on the device. The device rounds the values to `dtype` before the
+  /// copy.
   void open(const at::Tensor& values_N, at::ScalarType dtype);
-  /// Makes [begin, begin + count) readable; called in order, with at most kPieceElements.
+  /// Makes [begin, begin + count) readable. Call prepare() in order, with at most kPieceElements.
   void prepare(int64_t begin, int64_t count);
   /// Reads prepared values. Thread-safe.
   void read(int64_t begin, std::span<float> out) const;
@@ -50,9 +51,9 @@ class DeviceUpload {
  public:
   explicit DeviceUpload(at::Device device) : device_(device), side_(device) {}
 
-  /// Uploads `size` elements in pieces. Several threads call `fill(begin, to)` to write the bytes
-  /// of the elements from `begin`. `take(begin, values)` receives each piece on the device, in
-  /// order, for the current stream; `values` is valid until it returns.
+  /// Uploads `size` elements in pieces. Several threads call `fill(begin, to)`, which writes the
+  /// bytes of the elements from `begin`. `take(begin, values)` receives each piece on the device,
+  /// in order, for the current stream; `values` is valid until `take` returns.
   void run(int64_t size, at::ScalarType dtype,
            const std::function<void(int64_t begin, std::span<std::byte> to)>& fill,
            const std::function<void(int64_t begin, const at::Tensor& values)>& take);

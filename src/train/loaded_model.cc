@@ -59,7 +59,7 @@ shard::FlatOptions flat_options(const LoadOptions& options, bool frozen) {
   return flat;
 }
 
-// The weights of a unit in one of the two sets of buffers.
+// The weights of a unit in one set of buffers, trained or frozen.
 struct Share {
   shard::FlatParameters* parameters = nullptr;
   bool trained = false;
@@ -77,7 +77,7 @@ void add_to_shares(Shares& shares, shard::FlatParameters& parameters, bool train
   }
 }
 
-// The weights of the specs `wanted`, in their order.
+// Returns the weights of the specs `wanted`, in the order of `wanted`.
 std::vector<llama::Weight*> weights_of(llama::Model& model,
                                        const std::vector<llama::ParameterSpec>& all,
                                        const std::vector<llama::ParameterSpec>& wanted) {
@@ -111,9 +111,9 @@ bool has_unit(const shard::FlatParameters& parameters, int unit) {
          parameters.layout().units()[static_cast<size_t>(unit)].size > 0;
 }
 
-// Hooks that gather a unit's weights before the model uses them, take the gradients of the trained
-// weights, and release the unit (ZeRO-3). `loaded` may move; its buffers and model must outlive the
-// hooks.
+// Makes hooks that gather a unit's weights before the model uses them, take the gradients of the
+// trained weights, and release the unit (ZeRO-3). `loaded` may move; its buffers and model must
+// outlive the hooks.
 llama::UnitHooks make_hooks(LoadedModel& loaded) {
   const auto shares = std::make_shared<const Shares>(make_shares(loaded));
   const auto enter = [shares](int unit, llama::UnitUse use) {
@@ -146,7 +146,7 @@ llama::UnitHooks make_hooks(LoadedModel& loaded) {
   return {enter, leave};
 }
 
-constexpr int64_t kReadElements = 1 << 15;  // of one read: 128 kB of float32
+constexpr int64_t kReadElements = 1 << 15;  // the elements of one read: 128 kB of float32
 
 // Copies from the file's pages to the masters in pieces that fit a thread's cache.
 void read_to_host(const ParameterSource& source, const llama::ParameterSpec& spec, size_t index,
@@ -163,7 +163,8 @@ void read_to_host(const ParameterSource& source, const llama::ParameterSpec& spe
   });
 }
 
-// Uploads the file's 16-bit values, half the bytes of float32, and widens them on the device.
+// Uploads the file's 16-bit values, which have half the bytes of float32, and widens them on the
+// device.
 void read_to_device(const ParameterSource& source, const llama::ParameterSpec& spec, size_t index,
                     shard::FlatParameters& parameters, DeviceUpload& upload) {
   const shard::Range range = parameters.master_range(index);
@@ -310,7 +311,7 @@ LoadedModel load_model(const std::filesystem::path& folder, const LoadOptions& o
   model_options.first_unit = here.first;
   model_options.end_unit = here.end;
   model_options.recompute = options.recompute;
-  // With an adapter: the adapter's parameters and all parameters of the model.
+  // With an adapter, the model takes all its own parameters and the adapter's parameters.
   const size_t num_weights = loaded.specs.size() + loaded.frozen_specs.size();
   loaded.model = std::make_unique<llama::Model>(
       loaded.config, std::vector<llama::Weight>(num_weights), std::move(model_options));

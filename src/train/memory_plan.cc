@@ -14,7 +14,8 @@ namespace {
 int64_t width_of(job::FloatType precision) { return precision == job::FloatType::kFloat32 ? 4 : 2; }
 int64_t width_of(job::StateDtype dtype) { return dtype == job::StateDtype::kFloat32 ? 4 : 2; }
 
-// Two units are gathered, or reduced, at once; their buffers stay for the next units of that size.
+// The ranks gather, or reduce, two units at once. The units' buffers stay for the next units of
+// the same size.
 int64_t pooled_elements(const shard::FlatLayout& layout) {
   std::map<int64_t, int> units_of_size;
   for (const shard::UnitLayout& unit : layout.units()) ++units_of_size[unit.size];
@@ -23,8 +24,8 @@ int64_t pooled_elements(const shard::FlatLayout& layout) {
   return elements;
 }
 
-// Bytes by which torch's allocator rounds the pinned buffers of a rank's parts of units, `width`
-// bytes an element, up to powers of two.
+// The bytes by which torch's allocator rounds the pinned buffers of a rank's parts of units,
+// `width` bytes an element, up to powers of two.
 int64_t pinning_of(const shard::FlatLayout& layout, int64_t num_parts, int64_t width) {
   int64_t bytes = 0;
   for (const shard::UnitLayout& unit : layout.units()) {
@@ -34,19 +35,19 @@ int64_t pinning_of(const shard::FlatLayout& layout, int64_t num_parts, int64_t w
   return bytes;
 }
 
-// Elements that a block keeps for each token: the inputs of its norms, products and activation.
+// The elements that a block keeps for each token: the inputs of its norms, products and activation.
 int64_t block_elements(const checkpoint::LlamaConfig& config) {
   const int64_t queries = config.num_heads * config.head_dim;
   const int64_t keys = config.num_kv_heads * config.head_dim;
   return 4 * config.hidden_size + 3 * queries + 4 * keys + 3 * config.intermediate_size;
 }
 
-// The part of block_elements() that cheap recomputation drops: outputs of two norms and SwiGLU.
+// The elements of block_elements() that cheap recomputation drops: outputs of two norms and SwiGLU.
 int64_t cheap_elements(const checkpoint::LlamaConfig& config) {
   return 2 * config.hidden_size + config.intermediate_size;
 }
 
-// Elements kept for `blocks` blocks, and for the block in progress.
+// The elements that `blocks` blocks keep, and those of the block in progress.
 int64_t kept_elements(const checkpoint::LlamaConfig& config, job::Recompute recompute,
                       int64_t blocks) {
   const int64_t block = block_elements(config);
@@ -79,12 +80,12 @@ int64_t logits_bytes(const checkpoint::LlamaConfig& config, const job::TrainingS
   return rows * config.vocab_size * width_of(training.precision);
 }
 
-// CUDA's context and LibTorch's kernels, which are loaded at their first use.
+// CUDA's context and LibTorch's kernels, which CUDA loads at their first use.
 constexpr int64_t kContextBytes = 700 << 20;
 // On Hopper cuBLAS and cuBLASLt each have a workspace of 32 MiB for each thread that multiplies:
 // the forward thread and autograd's thread.
 constexpr int64_t kProductWorkspaceBytes = 2 * 2 * (32 << 20);
-// NCCL: a little over 4 MiB for each channel and peer, with two dozen channels.
+// NCCL takes a little over 4 MiB for each channel and peer, with two dozen channels.
 constexpr int64_t kCommunicatorBytes = 400 << 20;
 
 // Attention's backward sums the queries' gradients in float32.
@@ -94,7 +95,8 @@ int64_t workspace_bytes(const checkpoint::LlamaConfig& config, const job::Traini
   return kProductWorkspaceBytes + tokens * config.num_heads * config.head_dim * 4;
 }
 
-// Bytes of masters an element, beside the compute copy, as shard::FlatParameters keeps them.
+// The bytes of masters for each element, beside the compute copy, as shard::FlatParameters keeps
+// them.
 struct MasterWidths {
   int64_t master = 0;
   int64_t remainder = 0;
@@ -122,7 +124,7 @@ int64_t exchange_buffer(const job::TrainingSpec& training, const shard::FlatLayo
   return largest / (states_split ? layout.num_shards() : 1) * 4;
 }
 
-// Bytes added by pinning; moments are not pinned.
+// The bytes that pinning adds; moments are not pinned.
 int64_t pinning(const shard::FlatLayout& layout, const job::TrainingSpec& training,
                 const shard::Offload& offload, int64_t num_parts) {
   const MasterWidths masters = master_widths(training, offload);
@@ -135,7 +137,7 @@ int64_t pinning(const shard::FlatLayout& layout, const job::TrainingSpec& traini
   return bytes;
 }
 
-// The number of buffers of the outer optimizer: the anchor and the moments.
+// The number of buffers of the outer optimizer: its anchor and its moments.
 int64_t outer_buffers(const job::RankGroups& groups) {
   if (groups.count == 1 || groups.outer.kind == job::OuterOptimizer::kAverage) return 0;
   return groups.outer.kind == job::OuterOptimizer::kAdam ? 3 : 2;

@@ -14,8 +14,8 @@
 
 namespace xffl::train {
 
-/// Bytes of one rank. Parameters, masters, gradients and moments are exact: they are flat buffers
-/// that exist during the whole training. The other terms are estimates.
+/// The bytes of one rank. Parameters, masters, gradients and moments are exact: they are flat
+/// buffers that exist during the whole training. The other terms are estimates.
 struct MemoryPlan {
   int64_t parameters = 0;  // in the compute type
   int64_t masters = 0;     // float32 masters, or the remainders of split masters
@@ -43,7 +43,7 @@ struct StageLoad {
   int64_t in_flight = 1;
 };
 
-/// Plans for micro-batches of at most `positions` tokens a sequence. The layout has the number of
+/// Plans for micro-batches of at most `positions` tokens a sequence. `layout` has the number of
 /// shards and the stage's units only.
 MemoryPlan plan_memory(const checkpoint::LlamaConfig& config, const shard::FlatLayout& layout,
                        const job::TrainingSpec& training, int64_t positions,
@@ -53,7 +53,8 @@ MemoryPlan plan_memory(const checkpoint::LlamaConfig& config, const shard::FlatL
 void add_frozen(MemoryPlan& plan, const shard::FlatLayout& frozen,
                 const job::TrainingSpec& training, at::Device device = at::kCPU);
 
-/// Adds the buffers of `count` communicators; nothing on a CPU: `buffers` includes Gloo's.
+/// Adds the buffers of `count` communicators. Adds nothing on a CPU, because `buffers` includes
+/// Gloo's.
 void add_communicators(MemoryPlan& plan, int64_t count, at::Device device);
 
 /// A rank's share of the free memory before its allocations.

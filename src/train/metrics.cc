@@ -21,7 +21,7 @@ constexpr std::chrono::milliseconds kBarInterval{100};
 constexpr int64_t kBarWidth = 24;
 constexpr uint64_t kMaxMetricsBytes = uint64_t{1} << 30;
 
-// The lines of steps up to `last_step`; a torn last line is dropped.
+// Returns the lines of steps up to `last_step`; drops a torn last line.
 std::string lines_up_to(const std::filesystem::path& path, int64_t last_step) {
   if (last_step == 0 || !std::filesystem::exists(path)) return "";
   const std::string text = read_file(path, kMaxMetricsBytes);
@@ -112,7 +112,7 @@ void MetricsFile::append_validation(int64_t step,
   append_line(format_validation(step, results));
 }
 
-// A failed write is truncated, so that the file holds whole lines only; later lines may fit again.
+// Truncates a failed write, so that the file holds whole lines only. Later lines may fit again.
 void MetricsFile::append_line(const std::string& line) {
   if (!fd_) return;
   const off_t size = ::lseek(fd_.get(), 0, SEEK_END);

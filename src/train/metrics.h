@@ -35,7 +35,7 @@ enum class StepPhase { kForward, kHead, kBackward, kNorm, kAdamw, kOther };
 inline constexpr std::array<const char*, 5> kPhaseNames{"forward", "head", "backward", "norm",
                                                         "adamw"};
 
-/// Sums over a step's micro-batches, of the phases before kOther.
+/// The seconds of the phases before kOther, summed over a step's micro-batches.
 struct PhaseSeconds {
   std::array<double, kPhaseNames.size()> seconds{};
 
@@ -46,20 +46,20 @@ struct PhaseSeconds {
   }
 };
 
-/// A CPU uses the steady clock. A GPU uses events on the current stream: enter() records an event
-/// without waiting, and the trainer calls read() after the host has waited for the stream.
+/// A CPU uses the steady clock. A GPU uses events on the current stream. enter() records an event
+/// without waiting; the trainer calls read() after the host has waited for the stream.
 class PhaseClock {
  public:
   explicit PhaseClock(at::Device device) : device_(device) {}
 
   /// Ends the current phase and begins `phase`.
   void enter(StepPhase phase);
-  /// The phases that ended since the last call. With a GPU the host must have waited for the
-  /// current stream after the last enter().
+  /// Returns the phases that ended since the last call. With a GPU the host must have waited for
+  /// the current stream after the last enter().
   PhaseSeconds read();
 
  private:
-  // The start of a phase. Events are reused after they are read.
+  // The start of a phase. The clock reuses events after reading them.
   struct Mark {
     StepPhase phase;
     SteadyClock::time_point time;
@@ -88,14 +88,15 @@ struct StepMetrics {
 };
 
 std::string format_metrics(const StepMetrics& metrics);
-/// The line of a mid-training validation: the loss of each set after `step`.
+/// Formats the line of a mid-training validation: the loss of each set after `step`.
 std::string format_validation(int64_t step, const std::vector<job::ValidationResult>& results);
 
-/// For users and plots. A line that cannot be written is dropped; the first failure logs a warning.
+/// Writes metrics.jsonl for users and plots. Drops a line that cannot be written; the first failure
+/// logs a warning.
 class MetricsFile {
  public:
   /// Starts an empty file, or keeps the existing lines of steps up to `last_step`. With an empty
-  /// path nothing is written.
+  /// path the object writes nothing.
   explicit MetricsFile(const std::filesystem::path& path, int64_t last_step = 0);
   void append(const StepMetrics& metrics);
   void append_validation(int64_t step, const std::vector<job::ValidationResult>& results);
@@ -109,8 +110,8 @@ class MetricsFile {
   bool warned_ = false;
 };
 
-/// On a terminal a bar in one line, which is rewritten; otherwise a line every few seconds and at
-/// the end.
+/// Shows progress: on a terminal a bar in one line, which the object rewrites; otherwise a line
+/// every few seconds and at the end.
 class ProgressLine {
  public:
   ProgressLine(int64_t num_steps, bool enabled);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// Multiplications per token, relative to a block.
+// Returns each unit's multiplications per token, relative to a block.
 std::vector<double> unit_costs(const checkpoint::LlamaConfig& config) {
   std::vector<double> costs(static_cast<size_t>(config.num_layers) + 2, 0.0);
   for (const llama::ParameterSpec& spec : llama::parameter_specs(config))
@@ -26,7 +26,7 @@ std::vector<double> unit_costs(const checkpoint::LlamaConfig& config) {
 }
 
 // The best partition of the units into stages, each with at least one unit and a cost of at most
-// `limit`: it minimizes the largest cost, or the sum of squared costs.
+// `limit`. The partition minimizes the largest cost, or the sum of squared costs.
 struct Cut {
   double value = kNever;
   std::vector<UnitRange> stages;
@@ -133,8 +133,8 @@ Pipeline::Pipeline(comm::Group& world, int num_stages, at::Device device) : data
   connect(device);
 }
 
-// NCCL connects two ranks at their first message, and both wait then. All ranks connect here in one
-// order, independent of the schedule.
+// NCCL connects two ranks at their first message, and both ranks wait then. All ranks connect here
+// in one order, independent of the schedule.
 void Pipeline::connect(at::Device device) {
   const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
   const at::Tensor down = at::zeros({1}, options), up = at::zeros({1}, options);

@@ -22,7 +22,8 @@ bool is_out_of_memory(const std::exception& error, const std::string& text) {
 
 enum class Wait { kTimeout, kForFirst };
 
-// The other ranks' error names the first rank whose `body` threw.
+// Runs `body` on this rank if `mine`. The error of the other ranks names the first rank whose
+// `body` threw.
 void run_and_sync(comm::Group& group, at::Device device, bool mine, Wait wait,
                   const std::function<void()>& body) {
   at::Tensor failed_W =

@@ -89,7 +89,7 @@ class JobRun {
   bool trains() const { return spec_.training.steps > 0; }
   bool complete() const { return !loop_ || loop_->complete(); }
 
-  // The report of this attempt, which was requeued after it had finished.
+  // Returns the report of this attempt if the attempt had finished before a requeue.
   std::optional<job::JobReport> earlier_report() const {
     if (!std::filesystem::exists(spec_.report_path)) return std::nullopt;
     const job::JobReport report = job::read_job_report(spec_.report_path);
@@ -99,7 +99,7 @@ class JobRun {
                     " with nonce " + report.key.nonce + ": give each attempt a folder of its own");
   }
 
-  // Whether there may be a checkpoint, whose steps can make an update; collective.
+  // Returns whether there may be a checkpoint whose steps can make an update; collective.
   bool may_resume() const {
     std::error_code none;
     const bool is_there = first_rank() && std::filesystem::exists(spec_.state_path, none);
@@ -129,7 +129,7 @@ class JobRun {
     load_options_.num_stages = pipeline_->num_stages();
     const LoadedModel outline = outline_model(spec_.base_model_path, load_options_);
     const ModelLimits limits(outline.config);
-    // All ranks of a machine read the free memory before on_all_ranks() below lets one allocate.
+    // All ranks of a machine read the free memory before on_all_ranks() lets a rank allocate.
     const FreeMemory free = free_memory(context_.device, context_.local_world_size);
     if (trains()) {
       on_all_ranks(group_, context_.device, [&] {
@@ -164,7 +164,7 @@ class JobRun {
                              {"sequences", data_ ? static_cast<int64_t>(data_->size()) : 0}});
   }
 
-  // Logs the rounding losses of narrow storage.
+  // Warns of the rounding losses of narrow storage.
   void warn_of_rounding() const {
     const job::TrainingSpec& training = spec_.training;
     if (training.masters == job::Masters::kNone) {
@@ -205,7 +205,7 @@ class JobRun {
     return plan;
   }
 
-  // Counts the groups of several ranks: each has a communicator.
+  // Counts the groups of several ranks. Each such group has a communicator.
   int64_t num_communicators() const {
     std::vector<const comm::Group*> groups{&group_};
     if (groups_->count() > 1) groups.insert(groups.end(), {&groups_->inner(), &groups_->across()});
@@ -281,7 +281,7 @@ class JobRun {
     write_file_atomic(spec_.report_path, job::format_job_report(report_));
   }
 
-  // Reports without an update; the next attempt resumes from the checkpoint.
+  // Writes a report without an update; the next attempt resumes from the checkpoint.
   void finish_with_checkpoint() {
     loop_->save_if_unsaved();
     finish_report({});
@@ -312,7 +312,8 @@ class JobRun {
         report_.update_sha256 =
             write_update(spec_, load_options_, model_, masters, [&] { stop_.throw_if_aborted(); });
     });
-    // An early finish writes the report first: it matters more than the optimizer state.
+    // An early finish writes the report first, because the report matters more than the optimizer
+    // state.
     if (loop_ && !stop_.finishing()) loop_->save_optimizer();
     on_first_rank(group_, context_.device, [&] {
       write_report();

@@ -22,9 +22,9 @@ namespace xffl::train {
 namespace {
 
 constexpr int64_t kMasterPieceElements = 1 << 22;  // converted to float32 at once
-constexpr int64_t kNumCounts = 4;                  // of a group: see gather_counts()
+constexpr int64_t kNumCounts = 4;                  // counts of a group: see gather_counts()
 
-// torch.nn.utils.clip_grad_norm_'s factor.
+// Computes the factor of torch.nn.utils.clip_grad_norm_.
 double clip_factor(double norm, double max_norm) {
   return max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
 }
@@ -54,10 +54,10 @@ class StageStep {
       : model_(model), pipeline_(pipeline), micro_batches_(micro_batches), scale_(scale) {}
 
   // Runs forward and backward of all micro-batches, in the order of `schedule`; collective over the
-  // pipeline. Every stage reads every batch and so knows its shapes. Adds the gradients of scale *
-  // NLL to the stage's parameters, between begin_step() and finish_gradients(). Returns the sum of
-  // the NLL, a float64 scalar on the device, in the last stage; an undefined tensor in other
-  // stages.
+  // pipeline. Every stage reads every batch and so knows the batches' shapes. Adds the gradients of
+  // scale * NLL to the stage's parameters, between begin_step() and finish_gradients(). The last
+  // stage returns the sum of the NLL, a float64 scalar on the device; other stages return an
+  // undefined tensor.
   at::Tensor run(job::PipelineSchedule schedule) {
     const std::vector<PipelineAction> actions = pipeline_schedule(
         schedule, pipeline_.stage(), pipeline_.num_stages(), micro_batches_.count);
@@ -73,7 +73,7 @@ class StageStep {
   }
 
  private:
-  // Called once for each action, in order, at most one action ahead of run_action().
+  // run() calls prepare() once for each action, in order, at most one action ahead of run_action().
   void prepare(const PipelineAction& action) {
     const int64_t i = action.micro_batch;
     micro_batches_.between();
@@ -133,7 +133,7 @@ class StageStep {
   at::Tensor nll_sum_;
 };
 
-// By llama::Phase.
+// The step phase of each llama::Phase.
 constexpr std::array kStepPhases{StepPhase::kForward, StepPhase::kHead, StepPhase::kBackward};
 static_assert(static_cast<int>(llama::Phase::kHead) == 1 &&
               static_cast<int>(llama::Phase::kBackward) == 2);
@@ -198,7 +198,8 @@ Trainer::Trainer(LoadedModel& model, const job::TrainingSpec& training, const Jo
 
 Trainer::~Trainer() { model_.model->set_phase_hook({}); }
 
-// A different seed for each step of the federation, rank and micro-batch; a resumed job repeats it.
+// Returns a different seed for each step of the federation, rank and micro-batch. A resumed job
+// repeats the seeds.
 uint64_t Trainer::dropout_seed(int64_t micro_batch) const {
   uint64_t seed = SplitMix64(training_.seed).next();
   for (const int64_t part : {training_.first_step + optimizer_.num_steps(),
@@ -228,7 +229,7 @@ at::Tensor Trainer::forward_backward(const Dataset& data, const std::vector<uint
   return nll_sum;
 }
 
-// Sums over the last stage's ranks, in the same order as without a pipeline; other stages add 0.
+// Sums over the last stage's ranks, in the same order as without a pipeline. Other stages add 0.
 at::Tensor Trainer::sum_over_ranks(const at::Tensor& mine) const {
   const at::Tensor sum = at::zeros({1}, at::TensorOptions().dtype(at::kDouble).device(device_));
   if (mine.defined()) sum.copy_(mine);
@@ -250,7 +251,7 @@ StepResult Trainer::step(const Dataset& data, std::vector<uint64_t> indices, int
   clock_.enter(StepPhase::kNorm);
   const at::Tensor square_sum = model_.parameters->gradient_square_sum();
   clock_.enter(StepPhase::kOther);
-  // The only point of a step at which the host waits for the GPU.
+  // The host waits for the GPU only here in a step.
   const at::Tensor sums = at::cat({nll_sum, square_sum.view({1})}).to(at::kCPU);
   const double* values = sums.const_data_ptr<double>();
   StepResult result{global_tokens, values[0] * per_token,
@@ -262,7 +263,7 @@ StepResult Trainer::step(const Dataset& data, std::vector<uint64_t> indices, int
     if (result.skipped) loss_scale_.record(false);
     return result;
   }
-  // One factor unscales and clips.
+  // One factor unscales and clips the gradients.
   const double factor =
       clip_factor(result.grad_norm, training_.max_grad_norm) / loss_scale_.value();
   loss_scale_.record(true);

@@ -24,27 +24,28 @@ struct StepResult {
   double loss = 0;              // their mean NLL before the step
   double grad_norm = 0;         // before clipping
   bool skipped = false;         // fp16 overflow: the loss scale was halved, nothing updated
-  bool finite = true;           // false: nothing was updated, and the training must end
+  bool finite = true;           // false: the step updated nothing, and the training must end
   int64_t trained_tokens = 0;   // the part of `tokens` that updated the parameters
   int64_t trained_batches = 0;  // batches that updated the parameters: 0 or 1 for each group
-  /// Times of this rank. A GPU's AdamW still runs when a step returns: there `adamw` is the
-  /// previous step's.
+  /// This rank's times. A GPU's AdamW still runs when a step returns, so `adamw` is then the
+  /// previous step's time.
   PhaseSeconds phases{};
 };
 
 /// Throws kFailed unless result.finite.
 void check_finite(const StepResult& result);
 
-/// The scale of an fp16 loss (Micikevicius et al., 2018; torch.amp.GradScaler's defaults): halved
-/// when a gradient is not finite, doubled after 2000 finite steps. 1 in other precisions.
+/// The scale of an fp16 loss (Micikevicius et al., 2018; torch.amp.GradScaler's defaults). A
+/// gradient that is not finite halves the scale; 2000 finite steps double the scale. The scale is 1
+/// in other precisions.
 class LossScale {
  public:
   explicit LossScale(job::FloatType precision) : dynamic_(precision == job::FloatType::kFloat16) {}
   double value() const { return dynamic_ ? scale_ : 1.0; }
-  /// Whether a step with a non-finite gradient is skipped rather than fatal.
+  /// Whether the trainer skips a step with a non-finite gradient instead of failing.
   bool can_skip() const { return dynamic_ && scale_ > kSmallest; }
   void record(bool finite);
-  /// For checkpoints.
+  /// The scale and the good steps, for checkpoints.
   std::array<double, 2> state() const { return {scale_, static_cast<double>(good_steps_)}; }
   void set_state(const std::array<double, 2>& state) {
     scale_ = state[0];
@@ -59,15 +60,16 @@ class LossScale {
   int good_steps_ = 0;
 };
 
-/// FedProx's proximal term (Li et al., 2020): mu / 2 * |w - w_input|^2 is added to the loss, so
-/// that a facility's training stays near the input model, which all facilities share.
+/// FedProx's proximal term (Li et al., 2020): it adds mu / 2 * |w - w_input|^2 to the loss. A
+/// facility's training then stays near the input model, which all facilities share.
 class Proximal {
  public:
   /// Keeps a float32 copy of this rank's masters, unless mu is 0. `parameters` must outlive this
   /// object.
   Proximal(shard::FlatParameters& parameters, double mu);
 
-  /// gradient += scale * mu * (master - input); after finish_gradients(), before the norm.
+  /// gradient += scale * mu * (master - input). Call add_gradients() after finish_gradients(),
+  /// before the norm.
   void add_gradients(double scale);
 
  private:
@@ -84,20 +86,20 @@ class Trainer {
           Pipeline& pipeline, at::Device device);
   ~Trainer();
 
-  /// One optimizer step of this rank's group on the sequences `indices` (possibly none) of this
-  /// rank's pipeline, from a global batch with `global_tokens` targets; collective. If loss or
+  /// Takes one optimizer step of this rank's group on the sequences `indices` (possibly none) of
+  /// this rank's pipeline, from a global batch with `global_tokens` targets; collective. If loss or
   /// gradient is not finite, no rank of the group changes its parameters: see check_finite().
   StepResult step(const Dataset& data, std::vector<uint64_t> indices, int64_t global_tokens,
                   double learning_rate);
 
-  /// Ends a step that all groups passed with check_finite(): exchanges weights between groups when
-  /// an exchange is due after `steps_done` steps, and returns the sums and means over all groups;
-  /// collective.
+  /// Ends a step that all groups passed with check_finite(); collective. Exchanges weights between
+  /// groups when an exchange is due after `steps_done` steps. Returns the sums and means over all
+  /// groups.
   StepResult end_step(int64_t steps_done, const StepResult& mine);
 
-  /// The scalar state beside the buffers, which may differ between groups: for each group the
-  /// optimizer's step count, the loss scale, its good steps, and the tokens since the last
-  /// exchange. Collective; the same on all ranks.
+  /// Gathers the scalar state beside the buffers, which may differ between groups: for each group
+  /// the optimizer's step count, the loss scale, its good steps, and the tokens since the last
+  /// exchange. Collective; the result is the same on all ranks.
   Json gather_counts();
   /// Restores the scalar state of this rank's group.
   void restore_counts(const Json& counts);

@@ -15,7 +15,8 @@
 namespace xffl::train {
 namespace {
 
-// Every rank knows its group's whole batch and counts without communication.
+// Counts the targets of a batch. Every rank knows its group's whole batch, so the ranks need no
+// communication.
 int64_t count_targets(const Dataset& data, const std::vector<uint64_t>& indices) {
   int64_t total = 0;
   for (const uint64_t index : indices) total += data.num_targets(index);
@@ -97,7 +98,7 @@ void TrainingLoop::run(const std::vector<double>& nll_before) {
     progress_.emplace(training.steps, true);
   }
   const double waited_before = pipeline_.seconds_waited();
-  // An attempt that finished early during validation leaves the validation to the next attempt.
+  // If an attempt finishes early during validation, the next attempt does the validation.
   if (report_.steps > 0 && state_.measured_at != report_.steps) validate_if_due();
   while (!complete() && !stop_.should_finish(report_.steps)) {
     step(mine, whole_batch);
@@ -119,7 +120,7 @@ void TrainingLoop::restore_best() {
   stopped_by_validation_ = true;  // load_best() resets worse_validations
   const int64_t last = report_.steps;
   if (spec_.training.early_stop_keep == job::EarlyStopKeep::kLast) return;
-  // The last model may be the best one without a snapshot, if writing the snapshot failed.
+  // If writing the snapshot failed, the last model may be the best one without a snapshot.
   const bool last_is_best = state_.measured_at == last && mean_of(state_.losses) < state_.best_loss;
   if (state_.best_steps == last || state_.best_steps < 0 || last_is_best) return;
   if (!checkpoints_.load_best(state_)) return;
@@ -148,7 +149,7 @@ void TrainingLoop::save_if_best(double loss) {
   }
 }
 
-// Waiting times and memory differ between the stages of a pipeline.
+// Logs waiting times and memory, which differ between the stages of a pipeline.
 void TrainingLoop::log_stage(double waited_seconds) const {
   if (pipeline_.num_stages() == 1 || pipeline_.data().rank() != 0) return;
   log::info("pipeline stage done", {{"stage", pipeline_.stage()},
@@ -168,19 +169,20 @@ void TrainingLoop::step(tokens::Sampler& mine, tokens::Sampler& whole_batch) {
   with_translated_context("step " + std::to_string(step + 1), [&] {
     result = trainer_.step(data_.dataset(), indices(mine),
                            count_targets(data_.dataset(), indices(whole_batch)), rate);
-    // An error in one group must end the other groups too, which would wait for it.
+    // With several groups, one group's error must also end the other groups, which would wait for
+    // it.
     if (groups_.count() == 1) return check_finite(result);
     on_all_ranks(context_.group, context_.device, [&] { check_finite(result); });
   });
   result = trainer_.end_step(report_.steps + 1, result);
-  // On a GPU the optimizer may still run: that time counts for the next step.
+  // On a GPU the optimizer may still run: its time counts for the next step.
   record(step, result, rate, seconds_since(start));
 }
 
 void TrainingLoop::record(int64_t step, const StepResult& result, double learning_rate,
                           double seconds) {
   report_.steps += 1;
-  // The update's weight in the mean: skipped batches do not count.
+  // The samples are the update's weight in the mean: skipped batches do not count.
   report_.samples += spec_.training.batch_size * result.trained_batches;
   report_.tokens += result.trained_tokens;
   // A running mean.
@@ -235,7 +237,7 @@ void TrainingLoop::save_if_unsaved() {
   if (report_.steps > 0 && last_saved_ != report_.steps) save();
 }
 
-// A failure is only logged: the next checkpoint replaces this one.
+// A failure is only logged, because the next checkpoint replaces this one.
 void TrainingLoop::save_if_due() {
   const int64_t interval = spec_.training.checkpoint_interval;
   if (interval == 0 || report_.steps % interval != 0 || complete()) return;

@@ -21,10 +21,10 @@
 
 namespace xffl::train {
 
-/// The rate of the 0-based global step: a warm-up of peak * step / warmup_steps, then a constant,
-/// linear or cosine schedule from the peak to peak * min_ratio at total_steps and later. The
-/// formulas are those of Hugging Face's get_*_schedule_with_warmup, so the first step of a warm-up
-/// has the rate 0. total_steps 0 means the end of this job.
+/// The learning rate of the 0-based global step: a warm-up of peak * step / warmup_steps, then a
+/// constant, linear or cosine schedule from the peak to peak * min_ratio at total_steps and later.
+/// The formulas are those of Hugging Face's get_*_schedule_with_warmup, so the first step of a
+/// warm-up has the rate 0. total_steps 0 means the end of this job.
 double learning_rate(const job::TrainingSpec& training, int64_t step);
 
 class TrainingLoop {
@@ -35,8 +35,8 @@ class TrainingLoop {
                const Validation& validation, StopControl& stop);
 
   /// Resumes from the newest checkpoint of an earlier attempt, or of this attempt before a requeue;
-  /// without a checkpoint loads the previous round's optimizer state, if the job keeps it.
-  /// Collective. Returns the checkpoint's validation losses before training; empty without a
+  /// collective. Without a checkpoint loads the previous round's optimizer state, if the job keeps
+  /// that state. Returns the checkpoint's validation losses before training; empty without a
   /// checkpoint.
   std::vector<double> resume();
 
@@ -49,7 +49,7 @@ class TrainingLoop {
   /// Counts of the steps of this attempt and of the attempts that it resumed.
   const job::JobReport& report() const { return report_; }
 
-  /// The current model's validation losses; empty if it was not measured after its last step.
+  /// The current model's validation losses; empty if no validation followed the model's last step.
   std::vector<double> losses_now() const {
     return state_.measured_at == report_.steps ? state_.losses : std::vector<double>();
   }
@@ -58,7 +58,7 @@ class TrainingLoop {
   void save_if_unsaved();
   /// Saves the optimizer state for the next round; collective.
   void save_optimizer() const { checkpoints_.save_optimizer(); }
-  /// Removes all checkpoints; called by one rank after the job's result is written.
+  /// Removes all checkpoints. One rank calls the function after the job's result is written.
   void clear_checkpoints() const { checkpoints_.clear(); }
 
  private:
@@ -87,7 +87,7 @@ class TrainingLoop {
   Checkpoints checkpoints_;
   std::optional<MetricsFile> metrics_;
   std::optional<ProgressLine> progress_;
-  TrainingState state_;  // its report has no key until it is saved
+  TrainingState state_;  // its report has no key until the loop saves it
   job::JobReport& report_ = state_.report;
   int64_t last_saved_ = -1;  // steps of the newest checkpoint
   bool stopped_by_validation_ = false;

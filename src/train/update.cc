@@ -26,7 +26,7 @@ void remove_folder(const std::filesystem::path& folder) {
   if (error) throw system_error("remove " + folder.string(), error.value());
 }
 
-// The update's values of each parameter in turn.
+// Yields the update's values of each parameter in turn.
 class UpdateValues {
  public:
   UpdateValues(const job::JobSpec& spec, const LoadOptions& loaded_with, const LoadedModel& model,
@@ -79,7 +79,7 @@ class UpdateValues {
   size_t next_ = 0;  // trained parameter
 };
 
-// Finishes rank 0's stream even if it cannot write: the other ranks wait in gathering.
+// Finishes rank 0's stream even if rank 0 cannot write: the other ranks wait in gathering.
 struct FinishAtEnd {
   MasterStream& masters;
   const int errors_at_birth = std::uncaught_exceptions();
@@ -117,7 +117,7 @@ MasterStream::MasterStream(const LoadedModel& model, comm::Group& world, Pipelin
       device_(device),
       layout_(flat_parameters_of(model.specs), model.parameters->layout().num_shards()) {}
 
-// The unit's masters; rank 0 also receives the units of other stages.
+// Returns the unit's masters. Rank 0 also receives the units of other stages.
 shard::UnitState MasterStream::gather(int unit) {
   const auto holds_unit = [&](const UnitRange& units) {
     return unit >= units.first && unit < units.end;
@@ -140,9 +140,9 @@ shard::UnitState MasterStream::gather(int unit) {
 
 void MasterStream::gather_up_to(int unit) {
   while (unit_ < unit) {
-    whole_ = {};  // frees the unit before the next one is gathered
-    // Waits for rank 0 outside of collectives: writing may exceed their timeout, and on a GPU
-    // c10d's watchdog counts from the start of a collective.
+    whole_ = {};  // frees the unit before the next gather
+    // Waits for rank 0 outside of collectives. Writing may exceed the collectives' time-out, and on
+    // a GPU c10d's watchdog counts from the start of a collective.
     world_.wait_for_first();
     whole_ = gather(++unit_);
   }

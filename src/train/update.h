@@ -1,5 +1,5 @@
 // The job's result: an HF folder with the trained weights, or with their difference from the input
-// weights (a delta); with LoRA a folder with the adapter alone, in PEFT's format.
+// weights (a delta). With LoRA the result is a folder with the adapter alone, in PEFT's format.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,16 +19,16 @@
 
 namespace xffl::train {
 
-/// The whole masters of a model, one unit at a time: shards are gathered, and other pipeline stages
-/// send their units to the first stage. Values are converted as they are read, so no unit is
-/// widened as a whole. Collective: rank 0 calls values() for every parameter in order, or finish();
-/// the other ranks call finish() and wait for rank 0 without a timeout, because writing a unit may
+/// The whole masters of a model, one unit at a time. The ranks gather shards, and other pipeline
+/// stages send their units to the first stage. Reading converts the values, so no unit is widened
+/// as a whole. Collective: rank 0 calls values() for every parameter in order, or finish(). The
+/// other ranks call finish() and wait for rank 0 without a time-out, because writing a unit may
 /// take long.
 class MasterStream {
  public:
   /// `world` is the group of all ranks; its rank 0 writes.
   MasterStream(const LoadedModel& model, comm::Group& world, Pipeline& pipeline, at::Device device);
-  /// The values of a parameter, valid until the next call; rank 0 only. A GPU rounds them to
+  /// The values of a parameter, valid until the next call; rank 0 only. A GPU rounds the values to
   /// `dtype` before the copy to the host.
   llama::Values values(size_t index, at::ScalarType dtype = at::kFloat);
   /// Takes part in gathering the remaining units.
@@ -48,8 +48,8 @@ class MasterStream {
   std::optional<HostWindow> window_;
 };
 
-/// Unpacks the job's base model if it comes packed, which hashes its files as they are written.
-/// Otherwise checks the files; also checks those of the adapter, if there is one. Throws kRejected
+/// Unpacks a packed base model, and hashes the model's files while writing them. Checks the files
+/// of an unpacked base model, and the files of the adapter, if there is one. Throws kRejected
 /// unless the manifests have the root hashes that the job names and the files match the manifests.
 /// Reports such errors to the coordinator, too (xffl/job/job_spec.h).
 void prepare_input_models(const job::JobSpec& spec);
@@ -58,7 +58,8 @@ void prepare_input_models(const job::JobSpec& spec);
 /// delta is trained minus input weights, both in float32, rounded once. A frozen parameter has a
 /// delta of zero and the weights of the base model's files. Replaces an incomplete or unreported
 /// update. Calls `before_tensor` before each tensor; its exceptions end the writing. Rank 0 calls
-/// write_update() while the other ranks finish() their streams; it always finishes its own stream.
+/// write_update() while the other ranks finish() their streams; write_update() always finishes rank
+/// 0's stream.
 std::string write_update(const job::JobSpec& spec, const LoadOptions& loaded_with,
                          const LoadedModel& model, MasterStream& masters,
                          const std::function<void()>& before_tensor);

@@ -2,11 +2,11 @@
 //
 // Every rank of a group calls the same collectives in the same order, with tensors of the same
 // shape and dtype (float32, float64, int64, bfloat16 or float16; contiguous). A call blocks until
-// the caller may use the result; a start_ call returns once the operation is queued. Not
-// thread-safe. No rank hangs: if a peer died, or is late by more than the rendezvous' timeout, the
-// call or its wait() throws kFailed (over NCCL c10d's watchdog ends the process instead). All ranks
-// receive the same bytes, and the same sums in each run. A single rank copies at most, and copies
-// nothing between tensors of the same memory.
+// the caller may use the result. A start_ call returns once the operation is queued. Not
+// thread-safe. No rank hangs: if a peer died, or is late by more than the rendezvous' time-out, the
+// call or its wait() throws kFailed. (Over NCCL c10d's watchdog ends the process instead.) All
+// ranks receive the same bytes, and the same sums in each run. A group of one rank copies at most,
+// and copies nothing between tensors of the same memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,14 +21,14 @@
 
 namespace xffl::comm {
 
-/// A started operation: before wait() has returned, the caller neither reads its results nor writes
-/// its sources. On a GPU wait() makes the current stream wait, not the host. Only error paths drop
-/// a Pending without waiting.
+/// A started operation. Before wait() has returned, the caller neither reads the operation's
+/// results nor writes its sources. On a GPU wait() makes the current stream wait, not the host.
+/// Only error paths drop a Pending without waiting.
 class Pending {
  public:
   Pending() = default;
   explicit Pending(std::function<void()> finish) : finish_(std::move(finish)) {}
-  /// A second call does nothing.
+  /// A second call of wait() does nothing.
   void wait() {
     if (const auto finish = std::exchange(finish_, nullptr)) finish();
   }
@@ -42,7 +42,7 @@ class Group {
   virtual ~Group() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// "single", "gloo" or "nccl".
+  /// The back end: "single", "gloo" or "nccl".
   virtual std::string name() const = 0;
 
   /// Replaces `tensor` by the sum over ranks.
@@ -60,22 +60,22 @@ class Group {
     start_reduce_scatter(std::move(mine_S), std::move(all_WS)).wait();
   }
   /// Messages from one rank to another arrive in order; the receiver knows shape and dtype. On GPUs
-  /// a group's sends and receives run one after the other. A pipeline therefore needs a group for
-  /// each direction: in one group, two ranks that both send first deadlock.
+  /// a group's sends and receives run one after the other. Two ranks that first send to each other
+  /// in one group deadlock, so a pipeline needs a group for each direction.
   virtual Pending start_send(at::Tensor tensor, int to) = 0;
   virtual Pending start_receive(at::Tensor tensor, int from) = 0;
-  /// Returns when all ranks have called barrier(); on a GPU, when their streams have reached it,
-  /// too.
+  /// Returns when all ranks have called barrier(). On a GPU the ranks' streams have then reached
+  /// the barrier, too.
   virtual void barrier() = 0;
 
   /// For the group of all ranks. Rank 0 records its arrival and returns; the other ranks return
-  /// once rank 0 has arrived. The timeout does not apply: the ranks poll rank 0's process and throw
-  /// kFailed when that process has ended. Blocks the host on every device.
+  /// once rank 0 has arrived. The time-out does not apply. The ranks poll rank 0's process and
+  /// throw kFailed when that process has ended. Blocks the host on every device.
   virtual void wait_for_first() = 0;
 
-  /// A group of some of this group's ranks. It has connections of its own, so that its operations
-  /// overtake those of other groups. All of `members` (strictly increasing, with this rank) call
-  /// split() in the same order, with a `name` that they use once.
+  /// A group of some of this group's ranks. The new group has its own connections, so that its
+  /// operations overtake those of other groups. All of `members` (strictly increasing, with this
+  /// rank) call split() in the same order, with a `name` that they use once.
   virtual std::unique_ptr<Group> split(const std::vector<int>& members,
                                        const std::string& name) = 0;
 };
@@ -84,7 +84,7 @@ class Group {
 std::unique_ptr<Group> make_single_rank();
 
 /// The group of all ranks: a single rank, NCCL for a CUDA `device`, else Gloo. Waits for the other
-/// ranks at most the rendezvous' timeout and tests the connection with a sum. Throws kFailed,
+/// ranks at most the rendezvous' time-out and tests the connection with a sum. Throws kFailed,
 /// kUnsupported (back end not built in).
 std::unique_ptr<Group> make_group(const Rendezvous& rendezvous, at::Device device);
 

@@ -6,7 +6,7 @@
 
 namespace xffl::kernels {
 
-/// The bits of a bfloat16, and of an IEEE half.
+/// The bits of a bfloat16; Half holds the bits of an IEEE half.
 struct Bf16 {
   uint16_t bits;
 };
@@ -14,7 +14,7 @@ struct Half {
   uint16_t bits;
 };
 
-/// The type of the CPU's sums and functions of T.
+/// The type in which the CPU computes sums and functions of T.
 template <class T>
 using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 

@@ -1,8 +1,8 @@
 // The vocabulary projection and the cross-entropy together, chunk by chunk: the logits of all
 // positions never exist at once.
 //
-// N positions, D hidden, V vocabulary. A label of kIgnoreLabel is no target. Softmax in float32
-// over logits in the dtype of x, as Hugging Face computes it.
+// N positions, D hidden, V vocabulary. A position with the label kIgnoreLabel has no target. The
+// softmax is in float32 over logits in the dtype of x, as in Hugging Face's code.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,17 +20,17 @@ enum class Phase {
   kBackward,  // all gradients, the head's included
 };
 
-/// The computing thread calls it at the beginning of a phase: after all earlier work of the device,
-/// before the phase's own work. Chunks of the head alternate between kHead and kBackward.
+/// The computing thread calls the hook at the beginning of a phase: after all earlier work of the
+/// device, before the phase's own work. Chunks of the head alternate between kHead and kBackward.
 using PhaseHook = std::function<void(Phase)>;
 
 inline constexpr int64_t kIgnoreLabel = -100;
 
-/// The rows of logits, among `num_rows`, that exist at once.
+/// The number of rows of logits, among `num_rows`, that exist at once.
 int64_t head_chunk_rows(at::Device device, int64_t num_rows, int64_t vocab_size);
 
-/// The targets among the labels, if the caller knows them: otherwise the host waits for a GPU
-/// twice.
+/// The targets among the labels, if the caller knows them. Otherwise the host waits for a GPU twice
+/// to find the targets.
 struct Targets {
   int64_t count = -1;   // -1: unknown; else all labels are in the vocabulary
   at::Tensor rows_M{};  // int64, on the labels' device; undefined: all labels are targets
@@ -41,10 +41,10 @@ struct HeadLoss {
   at::Tensor grad_x_ND;
 };
 
-/// Loss and gradients in one pass: adds d(scale * nll_sum)/d(head) to head's gradient and returns
-/// the gradient of x. Peak memory is one chunk of 32 million logits (256 million on a GPU).
-/// `logits_RV` keeps it for the next call: on a CPU, new memory costs more than the work on it.
-/// Each chunk calls `enter` with kHead, then with kBackward.
+/// Computes loss and gradients in one pass: adds d(scale * nll_sum)/d(head) to the head's gradient
+/// and returns the gradient of x. Peak memory is one chunk of 32 million logits (256 million on a
+/// GPU). `logits_RV` keeps the chunk's memory for the next call: on a CPU, new memory costs more
+/// than the work on it. Each chunk calls `enter` with kHead, then with kBackward.
 HeadLoss head_loss(const at::Tensor& x_ND, Weight& head, const at::Tensor& labels_N, double scale,
                    at::Tensor* logits_RV = nullptr, const Targets& targets = {},
                    const PhaseHook& enter = {});

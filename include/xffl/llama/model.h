@@ -1,6 +1,6 @@
 // The LLaMA decoder (Touvron et al., 2023; grouped queries: Ainslie et al., 2023), with the
-// numerics of Hugging Face's LlamaForCausalLM. Attention is causal without masks, so callers pad
-// shorter sequences on the right with any token and the label kIgnoreLabel.
+// numerics of Hugging Face's LlamaForCausalLM. Attention is causal without masks. Callers therefore
+// pad shorter sequences on the right, with any token and the label kIgnoreLabel.
 //
 // The model works unit by unit (see parameters.h) and touches a unit's weights only between
 // hooks.enter and hooks.leave. At other times the weights may be sharded or freed.
@@ -35,27 +35,28 @@ struct UnitUse {
   bool gradients = false;
 };
 
-/// Called around each use of a unit, in the order forward 0, 1, ... and backward ..., 1, 0. After
-/// `enter` the values (and the gradients' memory) of model.weights(unit) are ready; after `leave`
-/// with `gradients`, this micro-batch adds no more gradients to them. Uses of different units may
-/// overlap; uses of one unit do not.
+/// The model calls the hooks around each use of a unit, in the order forward 0, 1, ... and backward
+/// ..., 1, 0. After `enter` the values (and the gradients' memory) of model.weights(unit) are
+/// ready. After `leave` with `gradients`, this micro-batch adds no more gradients to the unit's
+/// weights. Uses of different units may overlap; uses of one unit do not.
 struct UnitHooks {
   std::function<void(int unit, UnitUse use)> enter;
   std::function<void(int unit, UnitUse use)> leave;
 };
 
-/// The activations that backward recomputes, with the same bits: kCheap the outputs of norms and of
-/// SwiGLU, kFull a whole block from its input.
+/// The activations that backward recomputes, with the same bits. kCheap recomputes the outputs of
+/// norms and of SwiGLU, kFull a whole block from its input.
 using job::Recompute;
 
 struct ModelOptions {
   UnitHooks hooks;
   Recompute recompute = Recompute::kNone;
   /// This process works on units [first_unit, end_unit), other pipeline stages on the other units;
-  /// end_unit 0 means all. A tied head and its embedding must be in one stage (else kUnsupported).
+  /// end_unit 0 means all units. A tied head and its embedding must be in one stage (else
+  /// kUnsupported).
   int first_unit = 0;
   int end_unit = 0;
-  /// Adds an adapter to the linear layers that it names.
+  /// Adds an adapter to the linear layers that the configuration names.
   std::optional<checkpoint::LoraConfig> lora{};
 };
 
@@ -130,8 +131,8 @@ class Model {
 
 /// One micro-batch's forward and backward through this process's units.
 ///
-/// In a pipeline's stage, other micro-batches may run between forward and backward. Activations are
-/// kept per block: a block's activations are freed right after its backward.
+/// In a pipeline's stage, other micro-batches may run between forward and backward. The Pass keeps
+/// activations per block, and frees a block's activations right after the block's backward.
 class Pass {
  public:
   /// For the gradients of scale * (sum of the labels' NLL). The first stage needs tokens, the last

@@ -1,9 +1,9 @@
-// A LLaMA's parameters: names as in Hugging Face's checkpoints, shapes, and the unit that each
-// belongs to.
+// A LLaMA's parameters: the names in Hugging Face's checkpoints, the shapes, and the unit of each
+// parameter.
 //
-// A unit is sharded, gathered and recomputed as a whole: the embedding is unit 0, block i is unit i
-// + 1, the final norm and the head (absent when tied) are the last unit. Within a unit matrices
-// come first, then vectors.
+// The trainer shards, gathers and recomputes a unit as a whole. The embedding is unit 0, block i is
+// unit i + 1, and the final norm and the head (absent when tied) are the last unit. Within a unit
+// matrices come first, then vectors.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct ParameterSpec {
   int64_t num_elements() const;
 };
 
-/// In the order of units.
+/// The parameters in the order of units.
 std::vector<ParameterSpec> parameter_specs(const checkpoint::LlamaConfig& config);
 
 /// The parameters of a LoRA adapter, with the names in PEFT's files; each parameter belongs to its

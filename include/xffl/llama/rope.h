@@ -9,11 +9,12 @@
 
 namespace xffl::llama {
 
-/// The first tokens of the documents in packed sequences: attention stays inside a document, and
-/// positions count from its first token. The model then gives the results of separate documents.
+/// The first tokens of the documents in packed sequences. Attention stays inside a document, and
+/// positions count from the document's first token. The model then gives the results of separate
+/// documents.
 struct Documents {
-  /// int64 on the CPU, contiguous: for each of B T positions the position of its document's first
-  /// token, in the same sequence; ascending along T. Undefined: each sequence is one document.
+  /// For each of B T positions, the position of its document's first token in the same sequence;
+  /// ascending along T. int64 on the CPU, contiguous. Undefined: each sequence is one document.
   at::Tensor starts_BT;
 
   bool defined() const { return starts_BT.defined(); }
@@ -26,7 +27,7 @@ struct RopeTable {
   at::Tensor cos_TF;  // F = head_dim / 2; B T rows if sequences have different positions
   at::Tensor sin_TF;
 };
-/// Rows of positions 0 .. num_positions - 1; a row has the same bits in a table of any length.
+/// The rows of positions 0 .. num_positions - 1. A row has the same bits in a table of any length.
 RopeTable make_rope_table(const at::Tensor& frequencies_F, int64_t num_positions,
                           const at::TensorOptions& options);
 /// A view of the first `count` rows.

@@ -5,8 +5,9 @@
 
 namespace xffl::llama {
 
-/// Layers add gradients directly to `gradient`, a view of a caller's flat buffer; autograd has
-/// activations only. The first addition after clear() overwrites, which saves zeroing and copies.
+/// Layers add gradients directly to `gradient`, a view of a caller's flat buffer; autograd sees
+/// activations only. The first addition after clear() overwrites the buffer, which saves zeroing
+/// and copies.
 class Weight {
  public:
   at::Tensor value;     // in the compute dtype
@@ -29,14 +30,15 @@ class Weight {
   bool empty_ = true;
 };
 
-// An embedding's gradient: adds N rows of D elements to rows, some of which repeat.
+// Both functions add N rows of D elements to rows of an embedding's gradient, some of which repeat.
 
-/// Adds to a gradient in 16 bits. A repeated row would stop growing in 16 bits, so each distinct
-/// row is summed in float32 and rounded once.
+/// Adds to a 16-bit gradient. A repeated row would stop growing in 16 bits, so the function sums
+/// each distinct row in float32 and rounds the sum once.
 void add_narrow_rows(at::Tensor gradient, const at::Tensor& rows_N, const at::Tensor& update_ND);
 
-/// The same bits without waiting for a GPU to count the distinct rows: the sum of a repeated row is
-/// stored at its first occurrence, and all occurrences write that sum.
+/// The same bits as add_narrow_rows(), but the host does not wait for a GPU to count the distinct
+/// rows. The function stores the sum of a repeated row at its first occurrence, and all occurrences
+/// write that sum.
 void add_narrow_rows_at_once(at::Tensor gradient, const at::Tensor& rows_N,
                              const at::Tensor& update_ND);
 

@@ -23,17 +23,18 @@ class CopiesToDevice;
 
 class Adamw {
  public:
-  /// The moments, two buffers for each unit's masters here, start at zero. `parameters` must
-  /// outlive this object.
+  /// The moments, two buffers for each unit's masters on this rank, start at zero. `parameters`
+  /// must outlive this object.
   Adamw(FlatParameters& parameters, const AdamwOptions& options);
   ~Adamw();
 
   /// Updates the masters from the gradients times `gradient_factor`, then the compute weights. A
-  /// step computes in float32 for every storage: split masters take the same steps as float32
-  /// masters; without masters the weights are rounded once. The gradients are undefined afterwards.
+  /// step computes in float32 for every storage. Split masters take the same steps as float32
+  /// masters. Without masters the step rounds the weights once. The gradients are undefined
+  /// afterwards.
   void step(double learning_rate, double gradient_factor = 1);
 
-  /// S elements for each unit; for saving and loading.
+  /// S elements for each unit; checkpoints save and load the moments.
   std::vector<at::Tensor>& first_moments() { return first_moments_; }
   std::vector<at::Tensor>& second_moments() { return second_moments_; }
   int64_t num_steps() const { return num_steps_; }

@@ -1,9 +1,9 @@
 // The place of each parameter in its unit's flat buffer, and the part of the buffer that a rank
 // holds.
 //
-// A unit (the embedding, a block, the head) is sharded, gathered and offloaded as a whole. Within a
-// buffer the decayed parameters come first; each parameter begins at a multiple of 64 elements, the
-// gaps are zero, and the buffer is padded so that every rank's shard is a whole number of pieces of
+// The trainer shards, gathers and offloads a unit (the embedding, a block, the head) as a whole.
+// Within a buffer the decayed parameters come first, each parameter begins at a multiple of 64
+// elements, and the gaps are zero. Padding makes every rank's shard a whole number of pieces of
 // kPieceElements: sums over pieces then do not depend on the sharding.
 #pragma once
 
@@ -39,13 +39,13 @@ struct Place {
 
 struct UnitLayout {
   int64_t size = 0;         // elements of the buffer
-  int64_t num_decayed = 0;  // elements [0, num_decayed) decay
+  int64_t num_decayed = 0;  // weight decay applies to elements [0, num_decayed)
   std::vector<Range> gaps;  // between parameters, and after the last
 };
 
 class FlatLayout {
  public:
-  /// For `num_shards` >= 1 shards of each unit.
+  /// The layout for `num_shards` >= 1 shards of each unit.
   FlatLayout(const std::vector<Parameter>& parameters, int num_shards);
 
   int num_shards() const { return num_shards_; }
@@ -55,7 +55,7 @@ class FlatLayout {
 
   /// Part `shard` of a unit's buffer.
   Range shard(int unit, int shard) const;
-  /// The elements of parameter `index` (counted from its beginning) that lie in that part.
+  /// The elements of parameter `index` (counted from the parameter's beginning) in part `shard`.
   Range overlap(size_t index, int shard) const;
 
  private:

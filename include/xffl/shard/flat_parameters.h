@@ -3,15 +3,16 @@
 // hybrid sharding (Zhao et al., 2023).
 //
 // Masters and gradients are float32 by default (FlatOptions). In a narrower compute dtype the model
-// reads a copy, which each step refreshes. It reads the masters themselves in float32, and where a
-// master is the weight or contains it. The ranks of the shard group hold the parts of a sharded
-// buffer; a shard group of one rank aliases its buffers and copies nothing. Every mode sums by one
-// reduce-scatter over each unit, so for the same shard group all modes give the same bits.
+// reads a copy of the masters, which each step refreshes. The model reads the masters themselves in
+// float32, and where a master is the weight or contains the weight. The ranks of the shard group
+// hold the parts of a sharded buffer; a shard group of one rank aliases its buffers and copies
+// nothing. Every mode sums by one reduce-scatter over each unit, so for the same shard group all
+// modes give the same bits.
 //
-// In a step: for each micro-batch, open_gradients/close_gradients around each unit's backward and
-// gather/release around each use of its values; then finish_gradients(), gradient_norm(), the
-// optimizer, refresh_compute(). Collective: all ranks make the same calls in the same order. Not
-// thread-safe.
+// In a step the caller makes these calls. For each micro-batch: open_gradients/close_gradients
+// around each unit's backward, and gather/release around each use of the unit's values. Then
+// finish_gradients(), gradient_norm(), the optimizer, refresh_compute(). Collective: all ranks make
+// the same calls in the same order. Not thread-safe.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -33,16 +34,16 @@ namespace xffl::shard {
 /// of bfloat16.
 using job::Masters;
 
-/// The buffers that are split over the shard group; each line implies the lines above.
+/// The buffers that are split over the shard group; each flag implies the flags above.
 struct Sharded {
   bool states = false;      // masters and the optimizer's moments (ZeRO-1)
   bool gradients = false;   // ZeRO-2: reduced right after a unit's backward
   bool parameters = false;  // ZeRO-3: gathered for a unit's work, then freed
 };
 
-/// The buffers in the host's memory, pinned if the device is a GPU.
+/// The buffers in the host's memory. The memory is pinned if the device is a GPU.
 struct Offload {
-  bool states = false;      // masters, moments and reduced gradients; the optimizer runs there
+  bool states = false;      // masters, moments, reduced gradients; the optimizer runs on the host
   bool parameters = false;  // the source of gathers; needs sharded parameters or offloaded states
 };
 
@@ -54,8 +55,8 @@ struct FlatOptions {
   bool with_gradients = true;
   Sharded sharded;
   Offload offload;
-  // Without training there are no gradients. The masters are the compute weights, in the compute
-  // dtype, sharded and offloaded like parameters.
+  // Without training there are no gradients. The masters are then the compute weights, in the
+  // compute dtype, and FlatParameters shards and offloads them like parameters.
   bool frozen = false;
 };
 
@@ -65,41 +66,41 @@ struct Groups {
   comm::Group* gather = nullptr;    // the shard group, for parameters
   comm::Group* reduce = nullptr;    // the same ranks with connections of their own, for gradients
   comm::Group* replicas = nullptr;  // the ranks with the same part in other shard groups
-  /// One rank of each pipeline stage: the other stages hold the units without elements here.
+  /// One rank of each pipeline stage: the other stages hold the units that have no elements here.
   comm::Group* stages = nullptr;
 };
 
 /// The part of a unit that the optimizer of this rank works on: S elements on the state's device. A
-/// unit without parameters has none.
+/// unit without parameters has no elements.
 struct UnitState {
   at::Tensor master_S;      // float32, or bfloat16 weights: see masters_of()
   at::Tensor remainder_S;   // int16: the other parts of the masters; defined for kSplit only
   at::Tensor gradient_S;    // undefined without gradients
-  at::Tensor copy_S;        // the compute weights, unless these are the masters
-  int64_t num_decayed = 0;  // elements [0, num_decayed) decay
+  at::Tensor copy_S;        // the compute weights, unless the masters are the compute weights
+  int64_t num_decayed = 0;  // weight decay applies to elements [0, num_decayed)
 };
 
-/// A view of elements `range`; undefined for an undefined tensor.
+/// A view of the elements `range` of x; undefined if x is undefined.
 at::Tensor part_of(const at::Tensor& x, const Range& range);
 
-/// Elements `range` of a unit's part in float32: the masters themselves if they are float32, else a
-/// copy.
+/// The elements `range` of a unit's part in float32: the masters themselves if they are float32,
+/// else a copy of the masters.
 at::Tensor masters_of(const UnitState& state, const Range& range);
-/// Stores float32 values from any device as elements `range`; does nothing if the values are the
-/// masters themselves. refresh_compute() updates a separate copy.
+/// Stores float32 values from any device as the elements `range`. Does nothing if the values are
+/// the masters themselves. refresh_compute() updates a separate copy.
 void set_masters(const UnitState& state, const Range& range, const at::Tensor& values);
 
-/// Reads float32 values of a unit's elements from `begin` on. For masters on the host; several
-/// threads may call it at once.
+/// Reads float32 values of a unit's elements from `begin` on. For masters on the host. Several
+/// threads may call the function at once.
 void read_masters(const UnitState& state, int64_t begin, std::span<float> out);
-/// Stores such values, and rounds them into a copy on the host.
+/// Stores float32 values as masters, and rounds them into a copy on the host.
 void store_masters(const UnitState& state, int64_t begin, std::span<const float> values);
 
-/// A new float32 tensor. The weight (bfloat16) is the master rounded to nearest, ties away from
-/// zero, and the remainder (int16) the lower half of the master's bits: exact for every number and
-/// infinity.
+/// Joins the parts of masters into a new float32 tensor. `weight` (bfloat16) is the master rounded
+/// to nearest, ties away from zero; `remainder` (int16) is the lower half of the master's bits.
+/// Exact for every number and infinity.
 at::Tensor join_masters(const at::Tensor& weight, const at::Tensor& remainder);
-/// Splits into `weight` and `remainder`, on the same device as `master`.
+/// Splits `master` into `weight` and `remainder`, on the same device as `master`.
 void split_masters(const at::Tensor& master, const at::Tensor& weight, const at::Tensor& remainder);
 
 class FlatParameters {
@@ -114,63 +115,65 @@ class FlatParameters {
 
   /// The elements of a parameter that this rank's masters hold.
   Range master_range(size_t index) const;
-  /// Those masters in their stored dtype, one-dimensional, without remainders.
+  /// The masters of master_range(), one-dimensional in their stored dtype, without remainders.
   at::Tensor master_part(size_t index) const;
-  /// Sets some of those masters, from the `begin`th on, and their copy on the host. For masters on
-  /// the host; several threads may call it at once.
+  /// Sets masters of master_range(), from the `begin`th on, and their copy on the host. For masters
+  /// on the host. Several threads may call the function at once.
   void store_master_part(size_t index, int64_t begin, std::span<const float> values);
-  /// Sets elements [range.begin, ...) of a parameter, from any device, like set_masters().
+  /// Sets elements [range.begin, ...) of a parameter from values on any device, like set_masters().
   void set_master_part(size_t index, const Range& range, const at::Tensor& values);
-  /// A unit's whole masters in their stored dtypes, and the remainders if there are any. Collective
-  /// in the shard group.
+  /// Gathers a unit's whole masters in their stored dtypes, and the remainders if there are any.
+  /// Collective in the shard group.
   UnitState gather_masters(int unit);
-  /// A parameter's view into such a buffer.
+  /// A parameter's view into a unit's whole buffer.
   at::Tensor view(const at::Tensor& flat_P, size_t index) const;
 
   /// Starts to gather a unit's values, which are valid between gather and release.
   void prefetch(int unit);
   void gather(int unit);
   void release(int unit);
-  /// Valid between gather and release, in the compute dtype.
+  /// A parameter's values in the compute dtype; valid between gather and release.
   at::Tensor compute(size_t index) const;
 
   /// Begins a step: the gradients start from zero.
   void begin_step();
-  /// Must be called before the backward of a step's last micro-batch.
+  /// The caller must call the function before the backward of the last micro-batch of a step.
   void set_last_micro_batch(bool last) { last_micro_batch_ = last; }
   /// Whether this micro-batch overwrites a unit's gradients; it adds to them otherwise.
   bool open_gradients(int unit);
-  /// The unit's gradients of this micro-batch are complete.
+  /// Declares the unit's gradients of this micro-batch complete.
   void close_gradients(int unit);
-  /// Valid between open_gradients and close_gradients, in the gradients' dtype.
+  /// A parameter's gradient in the gradients' dtype; valid between open_gradients and
+  /// close_gradients.
   at::Tensor gradient(size_t index) const;
   /// Waits until this rank's gradients are the sums over all ranks.
   void finish_gradients();
-  /// The sum of the squares of all gradients, of all stages, accumulated in float64 unit by unit:
-  /// the same bits on all ranks of the shard group and of the pipeline, and for all modes of
-  /// sharding and numbers of stages. Collective.
-  /// A scalar on the device; the host does not wait for it.
+  /// The sum of the squares of all gradients of all stages, accumulated in float64 unit by unit.
+  /// The bits are the same on all ranks of the shard group and of the pipeline, and for all modes
+  /// of sharding and numbers of stages. Collective. The result is a scalar on the device; the host
+  /// does not wait for the scalar.
   at::Tensor gradient_square_sum() const;
 
   std::vector<UnitState>& states() { return states_; }
   const std::vector<UnitState>& states() const { return states_; }
-  /// The elements of a unit in states()[unit]; the number of parts, and this rank's part.
+  /// The elements of a unit in states()[unit]; the number of parts of the states; the index of this
+  /// rank's part.
   Range state_range(int unit) const;
   int num_state_parts() const { return states_split() ? layout_.num_shards() : 1; }
   int state_part() const { return states_split() ? groups_.gather->rank() : 0; }
-  /// Whether a lower rank holds the same part.
+  /// Whether a lower rank holds the same part as this rank.
   bool is_copy() const {
     return groups_.replicas->rank() > 0 || (!states_split() && groups_.gather->rank() > 0);
   }
-  /// The sizes of the spare buffers for values, and for gradients: no unit uses them now. At most
-  /// two buffers of a size.
+  /// The sizes of the spare buffers for values, and for gradients. No unit uses a spare buffer now.
+  /// The pools keep at most two buffers of a size.
   std::vector<int64_t> spare_values() const { return values_pool_.sizes(); }
   std::vector<int64_t> spare_gradients() const { return gradients_pool_.sizes(); }
-  /// Waits for prefetched, unused values: call it before writing to copies.
+  /// Waits for prefetched, unused values. Call finish_gathers() before writing to copies.
   void finish_gathers();
   /// Whether store_master_part() updates all compute weights.
   bool copies_on_host() const;
-  /// Updates the compute weights from the masters, or from the copies if these are fresh.
+  /// Updates the compute weights from the masters, or from the copies if the copies are fresh.
   void refresh_compute(bool copies_are_fresh = false);
 
  private:
@@ -236,7 +239,7 @@ class FlatParameters {
   Pool gradients_pool_;
   std::deque<Reduction> reductions_;
   SideStream side_;                     // of copies to and from the host's memory
-  SideStream::Mark gradients_arrived_;  // the last of those that were started
+  SideStream::Mark gradients_arrived_;  // the last started copy of gradients
   bool last_micro_batch_ = true;
 };
 

@@ -24,19 +24,19 @@ class SideStream {
 
   explicit SideStream(at::Device device);
 
-  /// Starts `work` on the side stream, after all earlier work of the current stream. Returns the
-  /// end of `work`. The caller passes memory that `work` uses, and that the caller frees, to
-  /// keep().
+  /// Starts `work` on the side stream, after all earlier work of the current stream, and returns
+  /// the mark at the end of `work`. For memory that `work` uses and the caller frees, the caller
+  /// must call keep().
   Mark run(const std::function<void()>& work);
   /// Keeps the memory of `x`, which belongs to the current stream, until the side stream has used
   /// it.
   void keep(const at::Tensor& x) const;
 
-  /// Later work of the current stream waits for the mark.
+  /// Makes later work of the current stream wait for the mark.
   void wait(const Mark& mark) const;
   /// Makes the host wait for the mark.
   static void synchronize(const Mark& mark);
-  /// The end of all earlier work of the current stream.
+  /// The mark at the end of all earlier work of the current stream.
   Mark mark_current() const;
 
  private:

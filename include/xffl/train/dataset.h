@@ -16,7 +16,7 @@
 
 namespace xffl::train {
 
-/// Sequences padded on the right; labels are shifted: labels_BT[b][t] is the token after
+/// Sequences padded on the right. Labels are shifted: labels_BT[b][t] is the token after
 /// tokens_BT[b][t]. The last token of a sequence is a label only, so T is batch_positions() of the
 /// longest sequence's length - 1 (at least 1).
 struct Batch {
@@ -28,10 +28,10 @@ struct Batch {
 };
 
 /// T of a batch whose longest sequence needs `positions`; no sequence may need more than `most`. A
-/// GPU's libraries prepare plans for each shape, so T is rounded up there.
+/// GPU's libraries prepare plans for each shape, so the function rounds T up on a GPU.
 int64_t batch_positions(int64_t positions, int64_t most, at::Device device);
 
-/// One token without a target: for a rank without a sequence while other ranks have one.
+/// One token without a target, for a rank that has no sequence while other ranks have one.
 Batch empty_batch(at::Device device);
 
 /// The largest token id and sequence length that a model accepts.
@@ -48,16 +48,16 @@ class Dataset {
   /// Concatenates the shards; keeps only the first `max_sequences` sequences if not 0. With
   /// `mask_documents` batches hold the starts of the documents of a packed sequence, and the first
   /// token of a document is no target. Throws kRejected if a shard's vocabulary or a sequence
-  /// exceeds the model's limits, and kNotFound, kCorrupt.
+  /// exceeds the model's limits; throws kNotFound, kCorrupt.
   Dataset(const std::vector<std::filesystem::path>& paths, const ModelLimits& limits,
           uint64_t max_sequences, bool mask_documents = false);
 
   uint64_t size() const { return size_; }
   int64_t length(uint64_t index) const;
-  /// Tokens of the longest sequence.
+  /// The tokens of the longest sequence.
   int64_t longest() const;
-  /// The number of target tokens of a sequence, which enter the loss: all but the first, or the
-  /// tokens that the shard marks.
+  /// The number of target tokens of a sequence, which enter the loss: all tokens but the first, or
+  /// the tokens that the shard marks.
   int64_t num_targets(uint64_t index) const;
 
   Batch batch(std::span<const uint64_t> indices, at::Device device) const;
@@ -80,9 +80,9 @@ class Dataset {
 
 /// The sequences that a group of ranks trains on.
 ///
-/// With at least as many train_paths as groups, path i belongs to group i modulo the number of
-/// groups: a group then trains like a facility with these paths. With fewer paths, sequence i of
-/// all paths belongs to group i modulo the number of groups.
+/// If there are at least as many train_paths as groups, path i belongs to group i modulo the number
+/// of groups. A group then trains like a facility with the group's paths. With fewer paths,
+/// sequence i of all paths belongs to group i modulo the number of groups.
 class TrainingData {
  public:
   /// The sequences of group `group` of spec.training.groups.count, at most train_samples. Throws

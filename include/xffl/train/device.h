@@ -10,33 +10,34 @@
 
 namespace xffl::train {
 
-/// Chooses a device: "cpu", "cuda", or "auto": GPU number local_rank (or the only visible GPU),
-/// else the CPU. Throws kUsage for another word and for a rank without its own GPU, kUnsupported
-/// for "cuda" in a build without CUDA or without a GPU.
+/// Chooses a device for "cpu", "cuda" or "auto". "auto" is GPU number local_rank (or the only
+/// visible GPU), else the CPU. Throws kUsage for another word and for a rank without its own GPU,
+/// kUnsupported for "cuda" in a build without CUDA or without a GPU.
 at::Device choose_device(const std::string& wanted, int local_rank);
 
-/// The peak resident set of this process, or the peak of its allocations on a GPU.
+/// The peak resident set of this process, or the peak of this process's allocations on a GPU.
 int64_t peak_memory_bytes(at::Device device);
 
-/// A GPU's free memory after this process's CUDA context; for the CPU the free and reclaimable
-/// memory of this machine within the limits of control groups, 0 if unknown.
+/// A GPU's free memory after this process's CUDA context. For the CPU the free and reclaimable
+/// memory of this machine within the limits of control groups; 0 if unknown.
 int64_t available_memory_bytes(at::Device device);
 
-/// Keeps freed memory in the process. A step allocates the memory that the previous step freed:
-/// returning it to the kernel and faulting it in again costs a tenth of a step on a CPU.
+/// Keeps freed memory in the process. A step allocates the memory that the previous step freed.
+/// Returning that memory to the kernel and faulting it in again costs a tenth of a step on a CPU.
 void keep_freed_memory();
 
-/// Makes results reproducible bit for bit on the same devices and ranks. CPUs always are; a GPU
-/// needs slower deterministic operators. For the whole process, before its first work on the GPU.
+/// Makes results reproducible bit for bit on the same devices and ranks. A CPU's results always
+/// are; a GPU needs slower deterministic operators. Applies to the whole process; call it before
+/// the first work on the GPU.
 void use_deterministic_algorithms(at::Device device);
 
 /// Avoids cuDNN's attention for work on sequences of many lengths (masked documents, token by
-/// token): it prepares a plan for each length, which takes tenths of a second, and PyTorch prefers
-/// it on H100 and H200. Flash attention needs no plan. For the whole process.
+/// token). cuDNN prepares a plan for each length, which takes tenths of a second, and PyTorch
+/// prefers cuDNN on H100 and H200. Flash attention needs no plan. Applies to the whole process.
 void use_attention_of_any_length(at::Device device);
 
-/// `wanted`, else OMP_NUM_THREADS, else an equal share of the CPUs for each rank of this machine
-/// (all available CPUs if Slurm binds ranks to CPUs).
+/// Returns `wanted`, else OMP_NUM_THREADS, else an equal share of the CPUs for each rank of this
+/// machine (all available CPUs if Slurm binds ranks to CPUs).
 int choose_threads(int wanted, const comm::Rendezvous& rendezvous,
                    const comm::Environment& environment);
 

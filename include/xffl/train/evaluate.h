@@ -1,4 +1,4 @@
-// Negative log-likelihood of data sets, over all ranks: for the command, and for a job's
+// Negative log-likelihood of data sets, over all ranks: for the evaluate command, and for a job's
 // validation.
 #pragma once
 
@@ -26,7 +26,7 @@ class StopControl;
 struct Evaluation {
   int64_t tokens = 0;  // predicted tokens
   double nll_sum = 0;  // nats
-  /// Mean NLL of each sequence in file order; empty for a sequence without targets.
+  /// The mean NLL of each sequence in file order; empty for a sequence without targets.
   std::vector<std::optional<double>> per_sequence;
 
   double nll() const { return tokens == 0 ? 0.0 : nll_sum / static_cast<double>(tokens); }
@@ -34,10 +34,10 @@ struct Evaluation {
 
 /// Evaluates a data set; collective. Each data rank sends every size()-th batch through its
 /// pipeline. Sums are in float64 and equal on all ranks; between world sizes they differ by
-/// rounding only. Non-finite values are returned, not thrown. If set, `should_stop` is called
-/// before every batch (in a pipeline every few batches, to keep the stages busy), on all ranks at
-/// the same batch, and must return the same value on all ranks; true ends the evaluation without a
-/// result.
+/// rounding only. Returns non-finite values instead of throwing. If set, evaluate() calls
+/// `should_stop` before every batch (in a pipeline every few batches, to keep the stages busy), on
+/// all ranks at the same batch. `should_stop` must return the same value on all ranks; true ends
+/// the evaluation without a result.
 std::optional<Evaluation> evaluate(const LoadedModel& model, const Dataset& data,
                                    int64_t batch_size, Pipeline& pipeline, at::Device device,
                                    const std::function<bool()>& should_stop = nullptr);
@@ -51,9 +51,9 @@ class Validation {
 
   size_t size() const { return sets_.size(); }
 
-  /// Mean losses in the order of the sets, on all ranks; collective. Fewer losses if the job should
-  /// finish early. Throws kFailed if a loss is not finite. `when` goes to the log: "before",
-  /// "mid-training", "after".
+  /// Returns mean losses in the order of the sets, on all ranks; collective. Returns fewer losses
+  /// if the job should finish early. Throws kFailed if a loss is not finite. The log shows `when`:
+  /// "before", "mid-training" or "after".
   std::vector<double> measure(const LoadedModel& model, std::string_view when, StopControl& stop,
                               int64_t steps_done) const;
 

@@ -1,6 +1,6 @@
 // A LLaMA, or a pipeline stage's units of a LLaMA, loaded from a folder into flat buffers, whole or
-// sharded. Trained parameters are in one set of buffers; frozen parameters are in another set,
-// which has values only.
+// sharded. One set of buffers holds the trained parameters; another set, with values only, holds
+// the frozen parameters.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,7 +29,7 @@ namespace xffl::train {
 class ShardGroups {
  public:
   /// Collective over `world`. Throws kConfig if `training.shard_group_size` does not divide the
-  /// world, or is set for a mode that shards over all ranks.
+  /// world size, or is set for a mode that shards over all ranks.
   ShardGroups(comm::Group& world, const job::TrainingSpec& training, int local_world_size);
 
   shard::Groups groups() const { return {gather_.get(), reduce_.get(), replicas_.get()}; }
@@ -55,14 +55,14 @@ struct LoadOptions {
   job::Offload offload = job::Offload::kNone;
   job::Recompute recompute = job::Recompute::kNone;
   shard::Groups groups;  // must outlive the model
-  int stage = 0;         // of the pipeline
+  int stage = 0;         // index in the pipeline
   int num_stages = 1;
-  /// If set, the model is frozen and an adapter is trained: the adapter in the folder `adapter`,
-  /// or, if `adapter` is empty, a fresh one initialized with `lora_seed`.
+  /// If set, the trainer freezes the model and trains an adapter. The adapter comes from the folder
+  /// `adapter`; if `adapter` is empty, the trainer initializes a fresh adapter with `lora_seed`.
   std::optional<checkpoint::LoraConfig> lora{};
   std::filesystem::path adapter{};
   uint64_t lora_seed = 0;
-  /// fnmatch(3) patterns of the names of frozen parameters.
+  /// Patterns, as in fnmatch(3), of the names of frozen parameters.
   std::vector<std::string> freeze{};
 };
 
@@ -72,8 +72,8 @@ struct LoadedModel {
   std::vector<UnitRange> stages;  // each pipeline stage's units
   int stage = 0;
   std::vector<llama::ParameterSpec> specs;  // of `parameters`, in order, of all stages
-  /// The trained parameters; without LoadOptions::with_gradients values only. Parameters of other
-  /// stages have no elements.
+  /// The trained parameters; without LoadOptions::with_gradients they have values only. Parameters
+  /// of other stages have no elements.
   std::unique_ptr<shard::FlatParameters> parameters;
   std::vector<llama::ParameterSpec> frozen_specs;
   std::unique_ptr<shard::FlatParameters> frozen;  // null without frozen parameters
@@ -88,23 +88,25 @@ struct LoadedModel {
 std::vector<shard::Parameter> flat_parameters_of(const std::vector<llama::ParameterSpec>& specs,
                                                  UnitRange units = {0, INT_MAX});
 
-/// The LoadedModel of load_model() without buffers and model. Throws the same errors.
+/// Returns the LoadedModel of load_model() without buffers and model. Throws the same errors as
+/// load_model().
 LoadedModel outline_model(const std::filesystem::path& folder, const LoadOptions& options);
 
 /// Loads a model; each rank reads its own part of each tensor. Throws the errors of reading and of
-/// stage_units(); kRejected if the adapter does not fit the model, kConfig if a pattern of `freeze`
-/// matches no parameter or all parameters are frozen.
+/// stage_units(). Throws kRejected if the adapter does not fit the model, kConfig if a pattern of
+/// `freeze` matches no parameter or all parameters are frozen.
 LoadedModel load_model(const std::filesystem::path& folder, const LoadOptions& options);
 
-/// The values of parameters before training: from a model's or an adapter's files, or of a fresh
-/// adapter.
+/// The values of parameters before training: from a model's or an adapter's files, or those of a
+/// fresh adapter.
 class ParameterSource {
  public:
   explicit ParameterSource(const std::filesystem::path& folder) : files_(std::in_place, folder) {}
-  /// The trained parameters: of the adapter with LoRA, else of the model in `folder`.
+  /// The trained parameters: the adapter's parameters with LoRA, else those of the model in
+  /// `folder`.
   ParameterSource(const std::filesystem::path& folder, const LoadOptions& options);
 
-  /// Reads elements, beginning with `begin`. Thread-safe.
+  /// Reads a parameter's elements, beginning with `begin`. Thread-safe.
   void read(const llama::ParameterSpec& spec, int64_t begin, std::span<float> out) const;
   /// The files; empty for a fresh adapter.
   const std::optional<checkpoint::ModelFolder>& files() const { return files_; }

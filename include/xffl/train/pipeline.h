@@ -1,7 +1,7 @@
 // Pipeline parallelism: stages, each with some of the model's units, and the data ranks of a stage.
 //
 // world size = stages x data ranks, and rank = stage x data ranks + data rank. The ranks of one
-// stage all-reduce the stage's gradients, so they are neighbours on as few nodes as possible; only
+// stage all-reduce the stage's gradients, so they are neighbours on as few nodes as possible. Only
 // one activation per micro-batch travels between stages, across nodes. Rank 0 is in the first
 // stage. One stage is plain data parallelism.
 #pragma once
@@ -36,9 +36,9 @@ struct UnitRange {
 /// Throws kConfig if there are more stages than units, kUnsupported for a tied head.
 std::vector<UnitRange> stage_units(const checkpoint::LlamaConfig& config, int num_stages);
 
-/// A pass of a stage. Both schedules add up each weight's gradient in the order of micro-batches,
-/// as without a pipeline. They differ in the number of micro-batches whose activations a stage
-/// keeps.
+/// A pass of a stage. With either schedule, each weight's gradient adds up in the order of
+/// micro-batches, as without a pipeline. The schedules differ in the number of micro-batches whose
+/// activations a stage keeps.
 struct PipelineAction {
   enum class Kind { kForward, kBackward };
   Kind kind = Kind::kForward;
@@ -46,11 +46,12 @@ struct PipelineAction {
   bool operator==(const PipelineAction&) const = default;
 };
 
-/// Each of `num_micro_batches` once forward and once backward, both in ascending order.
+/// Returns the actions of a stage: each of `num_micro_batches` once forward and once backward, in
+/// ascending order.
 ///   gpipe (Huang et al., 2019)  all forward, then all backward: all micro-batches in flight
 ///   1f1b (PipeDream-flush; Narayanan et al., 2021)  a warm-up of num_stages - stage - 1 forwards,
 ///   then one forward and one backward alternately: at most num_stages - stage in flight
-/// A pipeline of one stage has one micro-batch in flight with either.
+/// A pipeline of one stage has one micro-batch in flight with either schedule.
 std::vector<PipelineAction> pipeline_schedule(job::PipelineSchedule schedule, int stage,
                                               int num_stages, int64_t num_micro_batches);
 
@@ -77,18 +78,18 @@ class Pipeline {
   comm::Group& stages() const { return *downwards_; }
 
   /// Send activations to the next stage (down) and gradients to the previous stage (up). Tensors
-  /// are contiguous and arrive in order in each direction; the receiver knows shape and dtype. A
-  /// send waits until the previous tensor in its direction has arrived.
+  /// are contiguous and arrive in order in each direction; the receiver knows their shape and
+  /// dtype. A send waits until the previous tensor in its direction has arrived.
   void send_down(at::Tensor tensor);
   void send_up(at::Tensor tensor);
   comm::Pending start_receive_from_above(at::Tensor tensor);
   comm::Pending start_receive_from_below(at::Tensor tensor);
-  /// Waits for a tensor and counts the time.
+  /// Waits for a tensor and adds the waiting time to seconds_waited().
   void wait(comm::Pending& pending);
   /// Waits until all sent tensors have arrived.
   void finish_sending();
 
-  /// Total seconds that this rank waited for other stages.
+  /// The total seconds that this rank has waited for other stages.
   double seconds_waited() const { return waited_.count(); }
 
  private:
@@ -101,7 +102,7 @@ class Pipeline {
 
   std::unique_ptr<comm::Group> own_data_;
   comm::Group* data_;
-  // Each direction has its own group and connections: over one NCCL connection a rank that sends
+  // Each direction has its own group and connections. Over one NCCL connection a rank that sends
   // down and a rank that sends up at the same time would deadlock.
   std::unique_ptr<comm::Group> downwards_, upwards_;
   Sent sent_down_, sent_up_;

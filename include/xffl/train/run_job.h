@@ -1,9 +1,9 @@
 // A facility's job: reads job.json, writes the update, metrics.jsonl and, last, report.json.
 //
-// Rank 0 alone writes these files; all ranks write their parts of checkpoints. The update appears
-// by rename when complete, and report.json by rename after the update. A job that finishes early
-// with a checkpoint (spec.on_stop) reports without an update; a job that fails or is aborted writes
-// no report.
+// Rank 0 alone writes the update, metrics.jsonl and report.json; all ranks write their parts of
+// checkpoints. Rank 0 renames the complete update to its final path, and then renames report.json.
+// A job that finishes early with a checkpoint (spec.on_stop) reports without an update. A job that
+// fails or is aborted writes no report.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,8 +22,8 @@
 
 namespace xffl::train {
 
-/// Converts an exception of a job: returns an Error unchanged. Converts out-of-memory errors to
-/// kFailed with advice, file system errors to kIo, and all other exceptions, which are bugs, to
+/// Converts an exception of a job; returns an Error unchanged. Out-of-memory errors become kFailed
+/// with advice, and file system errors become kIo. All other exceptions are bugs and become
 /// kInternal.
 Error translated(const std::exception& error);
 
@@ -39,7 +39,7 @@ void with_translated_context(std::string_view context, Body&& body) {
   }
 }
 
-/// A request to stop the job, made by a signal.
+/// A request to stop the job; a signal makes it.
 enum class StopRequest {
   kNone,
   kFinish,  // walltime is near: finish the step, skip validation, write the result so far
@@ -51,30 +51,31 @@ struct JobContext {
   at::Device device;
   int local_world_size = 1;  // ranks on this machine: the default size of hybrid shard groups
   std::string trainer;       // the report's `trainer`
-  /// Called on every rank between steps and between validation batches, and on rank 0 between the
-  /// tensors that it saves; one rank's request stops all ranks. A request must not be withdrawn.
+  /// Each rank calls `stop` between steps and between validation batches, and rank 0 calls it
+  /// between the tensors that it saves. One rank's request stops all ranks. A request must not be
+  /// withdrawn.
   std::function<StopRequest()> stop;
-  /// Benchmark mode: the model's files are not hashed before training and no update is written
-  /// after it; the report has no `update_sha256`.
+  /// Benchmark mode: the job does not hash the model's files before training and writes no update
+  /// after training. The report has no `update_sha256`.
   bool benchmark = false;
 };
 
 class JobRun;
 
 /// One job with its groups of ranks, model and optimizer. After an error in a group of several
-/// ranks the caller must end the process without destroying the Job: the destructor would wait for
+/// ranks the caller must end the process without destroying the Job. The destructor would wait for
 /// communicators and kernels that wait for the other ranks.
 class Job {
  public:
-  /// Both must outlive the Job. Starts nothing.
+  /// `spec` and `context` must outlive the Job. The constructor starts nothing.
   Job(const job::JobSpec& spec, const JobContext& context);
   ~Job();
 
-  /// Runs the job; collective; once. Returns the report that rank 0 wrote, or an existing report of
-  /// the same attempt. Throws kRejected (the base model is not the one that the job names), kFailed
-  /// (loss or gradient not finite; the model alone needs more than the available memory),
-  /// kCancelled (aborted, or finished before the first step with on_stop kUpdate), and the errors
-  /// of reading and writing.
+  /// Runs the job; collective; call it once. Returns the report that rank 0 wrote, or an existing
+  /// report of the same attempt. Throws kRejected (the base model is not the one that the job
+  /// names), kFailed (loss or gradient not finite; the model alone needs more than the available
+  /// memory), kCancelled (aborted, or finished before the first step with on_stop kUpdate), and the
+  /// errors of reading and writing.
   job::JobReport run();
 
  private:

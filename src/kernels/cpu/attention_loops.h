@@ -1,11 +1,11 @@
 // Causal attention of one key/value head with the query heads that share it: the loops of
 // BlockKernels' attention.
 //
-// How it works: queries, keys and values are copied to W. Zeros pad their rows to whole vectors and
-// their number to whole blocks, so that no loop has a remainder. A block of 32 queries computes all
-// its scores up to the diagonal, then their softmax, then the product with the values; it skips the
-// keys before the first document of its queries. No score outlives its block: backward computes the
-// scores again from the saved log-sum-exp (Dao et al., 2022).
+// How it works: the loops copy queries, keys and values to W. Zeros pad the rows to whole vectors
+// and the number of rows to whole blocks, so that no loop has a remainder. A block of 32 queries
+// computes all its scores up to the diagonal, then their softmax, then the product with the values.
+// The block skips the keys before the first document of its queries. No score outlives its block:
+// the backward pass computes the scores again from the saved log-sum-exp (Dao et al., 2022).
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ inline int64_t round_up_to(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// Sizes in the scratch memory: P padded positions, H padded head_dim.
+// The sizes of arrays in the scratch memory: P padded positions, H padded head_dim.
 struct AttentionScratch {
   int64_t positions, width;
   explicit AttentionScratch(const AttentionShape& shape)
@@ -35,7 +35,7 @@ struct AttentionScratch {
   int64_t scores() const { return kAttentionBlock * positions; }
 };
 
-// C_MN (+)= A_MK B_KN by tiles of 8 rows and up to three vectors; M is a multiple of 8, N a
+// C_MN (+)= A_MK B_KN by tiles of 8 rows and up to three vectors. M is a multiple of 8, N a
 // multiple of the lanes. Loops::tile computes a tile.
 template <class Loops, class A, class W>
 XFFL_LANES void multiply_by_tiles(int64_t rows, int64_t width, int64_t depth, const A* a,
@@ -133,7 +133,7 @@ struct AttentionLoops {
   struct Seen {
     int64_t begin, end, count;
   };
-  // The keys [low, low + count), which the queries [first, first + kAttentionBlock) see together.
+  // The keys [low, low + count) that the queries [first, first + kAttentionBlock) see.
   struct BlockKeys {
     const int64_t* starts;
     int64_t positions, first, low, count;
@@ -206,7 +206,7 @@ struct AttentionLoops {
     }
   }
 
-  // dS = P (dP - sum(dO O)) scale, in place of dP.
+  // dS = P (dP - sum(dO O)) scale; overwrites dP.
   XFFL_LANES static void score_gradients(const W* p, W* dp, int64_t keys, W delta, W scale) {
     for (int64_t t = 0; t < keys; t += kL)
       store(dp + t, load(p + t) * (load(dp + t) - delta) * scale);

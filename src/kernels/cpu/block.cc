@@ -7,7 +7,8 @@
 namespace xffl::kernels {
 namespace {
 
-// Functions, not templates: the compiler instantiates a template's lambdas once, for one target.
+// A function for each type, not a template: the compiler would instantiate a template's lambdas
+// once, for one target.
 void fill_portable(BlockKernels<float>& set) { set = XFFL_BLOCK_KERNELS(float); }
 void fill_portable(BlockKernels<double>& set) { set = XFFL_BLOCK_KERNELS(double); }
 void fill_portable(BlockKernels<Bf16>& set) { set = XFFL_BLOCK_KERNELS(Bf16); }

@@ -1,4 +1,4 @@
-// The loops of BlockKernels, to be inlined into functions of several targets.
+// The loops of BlockKernels; functions of several targets inline them.
 #pragma once
 
 #include "cpu/attention_loops.h"
@@ -10,7 +10,7 @@ namespace xffl::kernels {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wpsabi"
 
-// whole(index) for whole vectors, then part(index, count) for the remainder.
+// Calls whole(index) for whole vectors, then part(index, count) for the remainder.
 template <class W, class Whole, class Part>
 XFFL_LANES void for_lanes(int64_t size, const Whole& whole, const Part& part) {
   int64_t i = 0;
@@ -23,7 +23,7 @@ struct BlockLoops {
   using W = Wide<T>;
   using V = Lanes<W>;
 
-  // `body(i, read, write)` over a row: read and write move a vector or the row's last part.
+  // Runs `body(i, read, write)` over a row: read and write move a vector or the row's last part.
   template <class Body>
   XFFL_LANES static void over(int64_t size, const Body& body) {
     for_lanes<W>(
@@ -42,7 +42,7 @@ struct BlockLoops {
         });
   }
 
-  // The same for a body that may run twice on an element: in a row of at least one vector, the last
+  // Runs a `body` that may process an element twice. In a row of at least one vector, the last
   // vector begins early and ends with the row.
   template <class Body>
   XFFL_LANES static void over_twice(int64_t size, const Body& body) {
@@ -79,7 +79,7 @@ struct BlockLoops {
     }
   }
 
-  // y = w n, n = x r: dx = r (w dy - n mean(w dy n)).
+  // Gradient of y = w n with n = x r: dx = r (w dy - n mean(w dy n)).
   XFFL_LANES static void rms_norm_backward(const T* grad_y, const T* grad_sum, const T* x,
                                            const W* inverse, const T* w, T* grad_x, W* grad_w,
                                            int64_t rows, int64_t width) {
@@ -180,8 +180,8 @@ struct BlockLoops {
 
 }  // namespace xffl::kernels
 
-/// The initializer of a BlockKernels<T>. Its lambdas are compiled for the target in force at the
-/// macro's use.
+/// The initializer of a BlockKernels<T>. The compiler compiles the lambdas for the target in force
+/// at the macro's use.
 #define XFFL_BLOCK_KERNELS(T)                                                                     \
   {                                                                                               \
     [](const T* x, const T* delta, const T* w, T* sum, T* y, Wide<T>* inverse, int64_t rows,      \

@@ -8,7 +8,7 @@ namespace xffl::kernels {
 namespace {
 
 XFFL_INLINE uint16_t word_at(const std::byte* words, size_t index) {
-  uint16_t word;  // little-endian, as every processor that this is built for
+  uint16_t word;  // little-endian, like every supported processor
   std::memcpy(&word, words + 2 * index, 2);
   return word;
 }

@@ -40,7 +40,7 @@ XFFL_INLINE void float_to_fp16_loop(const float* __restrict from, std::byte* __r
   for (size_t i = 0; i < n; ++i) store(to, i, float_to_fp16(from[i]));
 }
 
-/// True when any of n elements has all bits of `exponent` set: an infinity or a NaN.
+/// Whether any of n elements has all bits of `exponent` set: an infinity or a NaN.
 template <class Bits>
 XFFL_INLINE bool any_non_finite_loop(const std::byte* from, size_t n, Bits exponent) {
   Bits found = 0;
@@ -52,8 +52,8 @@ XFFL_INLINE bool any_non_finite_loop(const std::byte* from, size_t n, Bits expon
 
 }  // namespace xffl::kernels
 
-/// The initializer of a Conversions. Its lambdas are compiled for the target in force at the
-/// macro's use.
+/// The initializer of a Conversions. The compiler compiles the lambdas for the target in force at
+/// the macro's use.
 #define XFFL_CONVERSIONS(NAME)                                                                 \
   {                                                                                            \
     NAME, [](const std::byte* from, float* to, size_t n) { bf16_to_float_loop(from, to, n); }, \

@@ -1,10 +1,10 @@
-// Sixteen floats or eight doubles at a time, in the compiler's own vector types: the same source
-// becomes AVX-512, AVX2 or another instruction set of the target in force. bfloat16 is read and
-// written as float.
+// Sixteen floats or eight doubles at a time, in the compiler's own vector types. The same source
+// becomes AVX-512, AVX2 or another instruction set of the target in force. Functions read and write
+// bfloat16 as float.
 //
-// All functions are inlined into their caller and compiled for its target. Loads and stores need no
-// alignment. load_part and store_part touch `count` elements only; the other lanes are read as
-// zero.
+// The compiler inlines every function into its caller and compiles the function for the caller's
+// target. Loads and stores need no alignment. load_part and store_part touch `count` elements only;
+// load_part sets the other lanes to zero.
 #pragma once
 
 #include <bit>
@@ -39,8 +39,8 @@ XFFL_LANES Lanes<W> broadcast(W value) {
   return Lanes<W>{} + value;
 }
 
-/// `yes` where the mask's bits are all ones, `no` where they are zero. (GCC lowers a vector's
-/// comparison for the base target, to scalar code, unless it is a minimum or a maximum.)
+/// `yes` where the mask's bits are all ones, `no` where the bits are zero. (GCC lowers a vector's
+/// comparison to scalar code for the base target, unless the comparison is a minimum or a maximum.)
 template <class Mask, class Values>
 XFFL_LANES Values select(Mask mask, Values yes, Values no) {
   return std::bit_cast<Values>((std::bit_cast<Mask>(yes) & mask) |
@@ -51,12 +51,12 @@ XFFL_LANES Lanes<float> widen_lanes(Halves16 bits) {
   return std::bit_cast<Lanes<float>>(__builtin_convertvector(bits, Words16) << 16);
 }
 
-// To nearest, ties to even; a NaN stays a NaN.
+// Rounds to nearest, ties to even; a NaN stays a NaN.
 XFFL_LANES Halves16 narrow_lanes(Lanes<float> values) {
   const Words16 bits = std::bit_cast<Words16>(values);
   const Words16 rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   const Words16 quiet_nan = (bits >> 16) | 0x40u;
-  // A mask from the highest bit of a difference: the magnitude exceeds infinity's.
+  // The highest bit of the difference gives the mask: the magnitude exceeds infinity's.
   const Words16 is_nan = 0u - ((0x7f800000u - (bits & 0x7fffffffu)) >> 31);
   return __builtin_convertvector(select(is_nan, quiet_nan, rounded), Halves16);
 }
@@ -108,7 +108,7 @@ XFFL_LANES void store_one(T* to, Wide<T> value) {
   store_part(to, broadcast<Wide<T>>(value), 1);
 }
 
-/// The values after a store and a load.
+/// The values that a store and a load would give.
 template <class T>
 XFFL_LANES Lanes<Wide<T>> rounded_to(Lanes<Wide<T>> values) {
   if constexpr (std::is_same_v<T, Bf16>) {
@@ -145,7 +145,8 @@ struct PartOf {
   typedef W Values __attribute__((vector_size(kCount * sizeof(W))));
 };
 
-/// Combines the halves of 2 kCount lanes, then the halves of the result, and so on: a tree.
+/// Combines the two halves of 2 kCount lanes, then the two halves of the result, and so on, as a
+/// tree.
 template <class W, int kCount, class Combine>
 XFFL_LANES W reduce(typename PartOf<W, 2 * kCount>::Values values, const Combine& combine) {
   struct Halves {
@@ -172,8 +173,8 @@ XFFL_LANES W max_of(Lanes<W> values) {
       values, [](const auto& a, const auto& b) [[gnu::always_inline]] { return a > b ? a : b; });
 }
 
-/// e^x within 2 units in the last place for x in [-87, 88], clamped outside; NaN stays NaN. The
-/// range reduction and polynomial of Cephes' expf.
+/// e^x within 2 units in the last place for x in [-87, 88]; x outside is clamped, and NaN stays
+/// NaN. Range reduction and polynomial are those of Cephes' expf.
 XFFL_LANES Lanes<float> exp_lanes(Lanes<float> x) {
   constexpr float kToInteger = 12582912.0f;  // 1.5 * 2^23: an addition rounds to an integer
   x = x < -87.0f ? broadcast<float>(-87.0f) : x;

@@ -1,5 +1,5 @@
-// Processors other than x86-64 run the portable loops, for the compiler's base target (NEON on
-// ARM).
+// Adds no kernels: processors other than x86-64 run the portable loops, which the compiler compiles
+// for its base target (NEON on ARM).
 #include "cpu/x86.h"
 #include "xffl/kernels/cpu/bf16_product.h"
 

@@ -1,5 +1,5 @@
-// How it works: the compiler vectorises plain loops, once for each target. Buffers of bfloat16 are
-// widened into, and narrowed from, blocks that stay in a core's first-level cache.
+// How it works: the compiler vectorises plain loops, once for each target. Blocks that stay in a
+// core's first-level cache hold the widened values of bfloat16 buffers.
 #include "xffl/kernels/cpu/optimizer.h"
 
 #include <bit>
@@ -14,7 +14,8 @@ namespace {
 constexpr int64_t kBlock = 256;  // elements; a block stays in the first-level cache
 constexpr int64_t kLanes = 32;
 
-// To nearest, ties to even; never a NaN: the trainer ends a job whose masters are not finite.
+// Rounds to nearest, ties to even. No value is a NaN: the trainer ends a job whose masters are not
+// finite.
 XFFL_INLINE uint16_t to_bf16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
@@ -28,7 +29,8 @@ XFFL_INLINE void narrow(const float* __restrict from, uint16_t* __restrict to, i
   for (int64_t i = 0; i < count; ++i) to[i] = to_bf16(from[i]);
 }
 
-// The weight is the upper half, plus one where the lower half rounds up. NaNs are not rounded.
+// Sets the weight to the upper half of the master, plus one where the lower half rounds up. Does
+// not round NaNs.
 XFFL_INLINE void split(const float* __restrict master, uint16_t* __restrict weight,
                        uint16_t* __restrict remainder, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
@@ -47,7 +49,7 @@ XFFL_INLINE void join(const uint16_t* __restrict weight, const uint16_t* __restr
   }
 }
 
-// A block in float32: the buffer itself, or its copy in `staged`.
+// Returns a block in float32: the buffer itself, or a copy in `staged`.
 XFFL_INLINE float* opened(const Stored& stored, int64_t begin, float* staged, int64_t count) {
   if (stored.wide != nullptr) return stored.wide + begin;
   widen(stored.bf16 + begin, staged, count);

@@ -1,8 +1,8 @@
 // XFFL_TARGET_CLONES("avx2", "default"): the compiler compiles the function once for each target,
 // and the loader picks the best one that the processor has.
 //
-// Sanitizers' runtimes start after the loader has picked: their builds have the default target
-// alone.
+// Sanitizers' runtimes start after the loader has chosen a target, so sanitizer builds have the
+// default target alone.
 #pragma once
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__gnu_linux__) && \

@@ -1,5 +1,5 @@
-// The kernels that have code for x86-64 alone: the files of x86/, or no_x86.cc for other
-// processors.
+// The kernels that have code for x86-64 alone. The files of x86/ implement the functions; no_x86.cc
+// replaces them on other processors.
 #pragma once
 
 #include <vector>
@@ -15,8 +15,9 @@ void add_block_kernels(std::vector<BlockKernels<float>>& sets);
 void add_block_kernels(std::vector<BlockKernels<double>>& sets);
 void add_block_kernels(std::vector<BlockKernels<Bf16>>& sets);
 
-/// Replaces the attention of a set for AVX-512 by AVX512-BF16's dot products of pairs: twice the
-/// rate of float32's, with sums in float32. False, unchanged, where the processor has none.
+/// Replaces the attention of a set for AVX-512 by AVX512-BF16's dot products of pairs, which have
+/// twice the rate of float32's products and sum in float32. Returns false and changes nothing if
+/// the processor lacks AVX512-BF16.
 bool add_bf16_attention(BlockKernels<Bf16>& set);
 
 }  // namespace xffl::kernels::x86

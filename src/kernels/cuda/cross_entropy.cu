@@ -1,5 +1,5 @@
-// R rows of V logits, a block a row. A block reads its row once for the maximum and the sum of
-// exponentials (Milakov & Gimelshein, 2018), and once more to write the gradient.
+// R rows of V logits, one thread block per row. A thread block reads its row once for the maximum
+// and the sum of exponentials (Milakov & Gimelshein, 2018), and once more to write the gradient.
 #include "rows.h"
 #include "xffl/kernels/cuda/kernels.h"
 
@@ -10,8 +10,8 @@ constexpr int kMaxThreads = 1024;
 constexpr int64_t kMaxBlocks = int64_t{1} << 20;
 constexpr int64_t kPacksPerThread = 4;
 
-// The sum of exp(x - max) over the numbers that a thread has read. Before the first number above
-// -inf, max is -inf and the sum 0 (or NaN).
+// The sum of exp(x - max) over the numbers that a thread has read. Until the thread has read a
+// number above -inf, max is -inf and the sum is 0 (or NaN).
 struct Running {
   float max = -INFINITY;
   float sum = 0;
@@ -22,7 +22,7 @@ struct Running {
     for (int i = 0; i < kCount; ++i) highest = fmaxf(highest, x[i]);
     sum *= rescaling(highest);
     max = highest;
-    // For -inf alone, exp(x - max) would be NaN.
+    // If all numbers are -inf, exp(x - max) would be NaN.
     const float base = highest > -INFINITY ? highest : 0.0f;
     for (int i = 0; i < kCount; ++i) sum += exp_for<T>(x[i] - base);
   }
@@ -49,7 +49,7 @@ cross_entropy_rows(T* logits_RV, const int64_t* labels, float* nll, int64_t rows
       continue;
     }
     const float target =
-        widen(logits[label]);  // before block_sum's sync: the gradient is written after it
+        widen(logits[label]);  // read before block_sum's sync; the gradient's writes follow
     Running mine;
     for (int64_t i = thread_index() * kCount; i < size; i += step) {
       load<kCount>(logits + i, x);

@@ -30,7 +30,7 @@ T* output(const at::Tensor& x) {
 
 at::Tensor contiguous(const at::Tensor& x) { return x.defined() ? x.contiguous() : x; }
 
-// Calls `body` with the current stream of x's device and a value of the kernels' type for its
+// Calls `body` with the current stream of x's device and a value of the kernels' type for x's
 // dtype.
 template <class Body>
 bool on_cuda(const at::Tensor& x, const Body& body) {
@@ -52,7 +52,7 @@ bool on_cuda(const at::Tensor& x, const Body& body) {
   }
 }
 
-// A kernel reads all its tensors in one dtype; ATen handles mixtures.
+// Kernels need tensors of one dtype; ATen handles mixtures.
 bool are_alike(std::initializer_list<at::Tensor> tensors) {
   const at::Tensor& first = *tensors.begin();
   return std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& each) {
@@ -68,14 +68,15 @@ at::Tensor empty_floats(at::IntArrayRef shape, const at::Tensor& like) {
 bool is_on_gpu(const at::Tensor& x) { return x.is_cuda() && x.is_contiguous(); }
 bool is_plain(const at::Tensor& x) { return is_on_gpu(x) && x.scalar_type() == at::kFloat; }
 
-// Calls `body` with a value of the kernels' type for float32 or bfloat16; false for other dtypes.
+// Calls `body` with a value of the kernels' type for float32 or bfloat16; returns false for other
+// dtypes.
 template <class Body>
 bool with_stored(const at::Tensor& x, const Body& body) {
   if (x.scalar_type() == at::kFloat) return body(float{});
   return x.scalar_type() == at::kBFloat16 && body(Bf16{});
 }
 
-// A step on elements [begin, begin + count), which share their decay.
+// The elements [begin, begin + count) of a step: weight decay applies to all of them or to none.
 struct AdamwRange {
   const AdamwTensors& x;
   int64_t begin, count;
@@ -214,7 +215,7 @@ bool add_product(at::Tensor& sum_MK, const at::Tensor& a_NM, const at::Tensor& b
                  bool overwrite) {
   const bool narrow = a_NM.scalar_type() == at::kBFloat16 || a_NM.scalar_type() == at::kHalf;
   if (!a_NM.is_cuda() || !narrow || sum_MK.scalar_type() != at::kFloat) return false;
-  // With beta 0 the old content is not read, even if it is NaN.
+  // With beta 0 addmm does not read the old content, even if the content is NaN.
   at::addmm_out(sum_MK, sum_MK, a_NM.t(), b_NK, at::kFloat, overwrite ? 0 : 1, scale);
   return true;
 }

@@ -1,12 +1,12 @@
-// Only fmaf() fuses a product and a sum: a master in two parts then takes the same steps, bit for
-// bit, as a master in float32.
+// Only fmaf() fuses a product and a sum. A master in two parts therefore takes the same steps, bit
+// for bit, as a float32 master.
 #include "rows.h"
 #include "xffl/kernels/cuda/kernels.h"
 
 namespace xffl::kernels {
 namespace {
 
-// The factors of a step, rounded to float32 once.
+// The factors of a step; the host rounds them to float32 once.
 struct AdamwFactors {
   explicit AdamwFactors(const AdamwNumbers& n)
       : gradient(static_cast<float>(n.gradient_factor)),
@@ -41,7 +41,8 @@ XFFL_DEVICE void adamw_step(const AdamwFactors& by, const G* gradients, M* first
   store<kCount>(second, v);
 }
 
-// weight = the upper half, plus one where the lower half rounds up. NaNs are not rounded.
+// Sets the weight to the upper half of the master, plus one where the lower half rounds up. Does
+// not round NaNs.
 XFFL_DEVICE void split_master(float master, Bf16& weight, uint16_t& remainder) {
   const uint32_t bits = as_bits(master);
   const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
@@ -117,7 +118,7 @@ struct AdamwStep {
   }
 };
 
-// From one storage of masters to another.
+// Converts one storage of masters to another.
 template <class From, class To>
 struct CopyMasters {
   From from;
@@ -171,7 +172,7 @@ void split_masters(const Launch& on, const float* master, Bf16* weight, uint16_t
 
 void join_masters(const Launch& on, const Bf16* weight, const uint16_t* remainder, float* master,
                   int64_t size) {
-  // The kernel only reads the two parts.
+  // The kernel reads the two parts and never writes them.
   const SplitMaster parts{const_cast<Bf16*>(weight), const_cast<uint16_t*>(remainder)};
   launch_elementwise<kElements>(on, "join_masters", size, is_aligned(master, weight, remainder),
                                 CopyMasters<SplitMaster, float*>{parts, master});

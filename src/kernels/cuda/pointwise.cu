@@ -60,7 +60,7 @@ struct Accumulate {
   }
 };
 
-// A block rotates a position of a sequence, each of its threads kCount pairs of a head.
+// A thread block rotates one position of a sequence; each thread rotates kCount pairs of a head.
 template <class T, int kCount>
 XFFL_KERNEL(kElementThreads)
 rope_positions(const T* x, HeadsShape shape, const T* cos, const T* sin, T* y, float sign) {

@@ -1,8 +1,8 @@
-// N rows of D elements, a block a row; C partial sums of the weight's gradient.
+// N rows of D elements, one thread block per row; C partial sums of the weight's gradient.
 //
-// How it works: a thread reads its part of a row once where one pack holds that part (kWhole). A
-// block of the backward pass takes every C-th row and keeps its sum of the weight's gradient; a
-// second kernel adds the C sums in order.
+// How it works: if one pack holds a thread's part of a row (kWhole), the thread reads the part
+// once. A thread block of the backward pass takes every C-th row and keeps its sum of the weight's
+// gradient. A second kernel adds the C sums in order.
 #include "rows.h"
 #include "xffl/kernels/cuda/kernels.h"
 
@@ -43,7 +43,7 @@ rms_norm_rows(const T* x, const T* delta, const T* w, T* sum, T* y, float* inver
   }
 }
 
-// y = w n, n = x r: dx = r (w dy - n mean(w dy n)).
+// Gradient of y = w n with n = x r: dx = r (w dy - n mean(w dy n)).
 template <class T, int kCount, bool kWhole>
 XFFL_KERNEL(kMaxThreads)
 rms_norm_backward_rows(const T* grad_y, const T* grad_sum, const T* x, const float* inverse,
@@ -86,7 +86,7 @@ rms_norm_backward_rows(const T* grad_y, const T* grad_sum, const T* x, const flo
 
 constexpr int kColumnGroups = 8;
 
-// A block adds the C rows of 32 columns.
+// A thread block adds the C rows of 32 columns.
 XFFL_KERNEL(kColumnGroups* kWarp)
 sum_columns(const float* partial_CD, float* sum_D, int64_t count, int64_t width) {
   XFFL_SHARED float parts[kColumnGroups][kWarp];

@@ -1,8 +1,9 @@
-// Loads and stores of several elements at once, loops over a grid, and reductions over a block.
+// Loads and stores of several elements at once, loops over a grid, and reductions over a thread
+// block.
 //
-// Instructions of 16 bytes move kCount elements that fill them; other elements move one by one.
-// Kernels are compiled with kCount = kPack<T> for aligned buffers, and with 1 for other buffers and
-// for tails.
+// One 16-byte instruction moves a pack of kCount elements. Other elements move one by one. The
+// compiler compiles the kernels with kCount = kPack<T> for aligned buffers, and with 1 for other
+// buffers and for tails.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +15,7 @@ namespace xffl::kernels {
 
 constexpr int kWarp = 32;
 
-/// Elements in 16 bytes.
+/// The number of elements in 16 bytes.
 template <class T>
 constexpr int kPack = 16 / static_cast<int>(sizeof(T));
 
@@ -77,7 +78,8 @@ XFFL_DEVICE F reduce_warp(F value) {
   return value;
 }
 
-// The reduction over the block's threads, for each thread; `none` is the neutral value.
+// Reduces over the thread block's threads and gives every thread the result; `none` is the neutral
+// value.
 template <class Combine, class F>
 XFFL_DEVICE F reduce_block(F value, F none) {
   XFFL_SHARED F parts[kWarp];
@@ -93,13 +95,13 @@ XFFL_DEVICE F reduce_block(F value, F none) {
   return reduce_warp<Combine>(lane < num_threads() / kWarp ? parts[lane] : none);
 }
 
-/// The sum over the block's threads, for each thread; all threads call it. Reads before the call
-/// precede writes after the call.
+/// The sum over the thread block's threads, for each thread; all threads call the function. Reads
+/// before the call precede writes after the call.
 template <class F>
 XFFL_DEVICE F block_sum(F value) {
   return reduce_block<Sum>(value, F{0});
 }
-/// The same for the maximum; NaNs are skipped.
+/// The maximum over the thread block's threads, for each thread; skips NaNs.
 XFFL_DEVICE float block_max(float value) { return reduce_block<Maximum>(value, -INFINITY); }
 
 // --- on the host -------------------------------------------------------------------------------
@@ -109,7 +111,7 @@ bool is_aligned(const Pointers*... pointers) {
   return ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
 }
 
-/// The threads of a block for `work` items: whole warps.
+/// The number of threads of a thread block for `work` items: whole warps.
 inline int threads_for(int64_t work, int most) {
   const int64_t warps = (work + kWarp - 1) / kWarp;
   return static_cast<int>(std::clamp(warps * kWarp, int64_t{kWarp}, int64_t{most}));
@@ -120,7 +122,7 @@ inline int threads_for(int64_t work, int most) {
 constexpr int kElementThreads = 256;
 constexpr int64_t kBlocksPerMultiprocessor = 16;
 
-/// body.run<n>(i) works on elements [i, i + n).
+/// Calls body.run<n>(i) to work on elements [i, i + n).
 template <int kCount, class Body>
 XFFL_KERNEL(kElementThreads)
 elementwise(int64_t size, Body body) {

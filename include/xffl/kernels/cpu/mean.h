@@ -20,10 +20,9 @@ void add(std::span<const float> x, std::span<double> sum);
 
 /// Rounds to float32, to nearest with ties to even.
 void round_to_nearest(std::span<const double> from, std::span<float> to);
-/// Rounds to odd: an inexact float32 is cut towards zero and its last bit is set. A second
-/// rounding, to bfloat16 or to an IEEE half, then gives the result of a single rounding (Boldo and
-/// Melquiond, 2008), because float32 has more than two bits more than either type, in its
-/// subnormals, too.
+/// Rounds to odd: cuts an inexact float32 towards zero and sets its last bit. A second rounding, to
+/// bfloat16 or to an IEEE half, then gives the result of a single rounding (Boldo and Melquiond,
+/// 2008). Float32 has more than two extra bits over either type, also over that type's subnormals.
 void round_to_odd(std::span<const double> from, std::span<float> to);
 
 }  // namespace xffl::kernels

@@ -1,5 +1,5 @@
-// AdamW over flat buffers in one pass over memory, and masters in two parts. Every buffer may be
-// stored as float32 or as bfloat16.
+// AdamW over flat buffers in one pass over memory, and masters in two parts. A buffer stores
+// float32 or bfloat16.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +24,9 @@ struct Stored {
   uint16_t* bf16 = nullptr;
 };
 
-/// A step's buffers. A copy in bfloat16 stands beside `master.wide` where `copy` is not null.
-/// `master.bf16` is a weight, with `remainder` (split_masters_on_cpu) or, where that is null,
-/// alone.
+/// A step's buffers. `copy`, if not null, is a bfloat16 copy of `master.wide`. `master.bf16` is a
+/// bfloat16 weight. With `remainder` (see split_masters_on_cpu) the weight and the remainder form a
+/// float32 master; a null `remainder` means that the weight is the whole master.
 struct AdamwBuffers {
   Stored master;
   uint16_t* copy = nullptr;
@@ -34,8 +34,8 @@ struct AdamwBuffers {
   Stored gradient, first, second;
 };
 
-/// A step on elements [begin, end). The step computes in float32 and gives the same bits for every
-/// storage of the masters. It uses the new moments before they are rounded.
+/// Updates elements [begin, end). The step computes in float32 and gives the same bits for every
+/// storage of the masters. The update uses the new moments before they are rounded.
 void adamw_on_cpu(const AdamwBuffers& buffers, int64_t begin, int64_t end,
                   const AdamwFactors& factors);
 
@@ -44,7 +44,7 @@ void split_masters_on_cpu(const float* master, uint16_t* weight, uint16_t* remai
 void join_masters_on_cpu(const uint16_t* weight, const uint16_t* remainder, float* master,
                          int64_t size);
 
-/// The sum of the squares of `size` bfloat16.
+/// The sum of the squares of `size` bfloat16 values.
 double square_sum_on_cpu(const uint16_t* x, int64_t size);
 
 }  // namespace xffl::kernels

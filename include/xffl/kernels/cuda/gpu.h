@@ -1,9 +1,9 @@
-// GPUs for the trainer: from tensors to the CUDA kernels, and the calls of the CUDA runtime.
-// gpu.cc, or no_gpu.cc in a build for CPUs.
+// The trainer's access to GPUs: the CUDA kernels on tensors, and the calls of the CUDA runtime.
+// gpu.cc implements the functions; no_gpu.cc replaces it in a build for CPUs.
 //
 // A function that returns bool returns false, and does nothing, for other devices and dtypes, and
-// in a build without CUDA. llama/pointwise.h, llama/head_loss.h and shard/ define the results. Work
-// goes to the current stream.
+// in a build without CUDA. llama/pointwise.h, llama/head_loss.h and shard/ define the results. The
+// functions queue their work on the current stream.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,20 +29,20 @@ bool swiglu_backward(at::Tensor& grad_gate_BTI, at::Tensor& grad_up_BTI, const a
 bool rope(at::Tensor& result, const at::Tensor& x_BTNH, const at::Tensor& cos_AF,
           const at::Tensor& sin_AF, double sign);
 bool accumulate(const at::Tensor& sum, const at::Tensor& update, double scale, bool overwrite);
-/// The rows' NLL; with `into_gradient` the logits become scale * (softmax - one_hot(label)).
+/// The rows' NLL. With `into_gradient` the logits become scale * (softmax - one_hot(label)).
 bool cross_entropy(const at::Tensor& logits_RV, const at::Tensor& labels_R, const at::Tensor& nll_R,
                    int64_t ignore, bool into_gradient, double scale);
-/// sum_MK = scale * a_NM^T b_NK, or sum_MK += the product, for 16-bit factors and a float32 sum:
-/// never rounded.
+/// sum_MK = scale * a_NM^T b_NK, or sum_MK += the product, for 16-bit factors and a float32 sum.
+/// The product is never rounded to 16 bits.
 bool add_product(at::Tensor& sum_MK, const at::Tensor& a_NM, const at::Tensor& b_NK, double scale,
                  bool overwrite);
 
-/// A unit's masters in their storage (shard::UnitState), their gradients and moments.
+/// A unit's masters in their storage (shard::UnitState), their gradients and their moments.
 struct AdamwTensors {
   const at::Tensor &master_S, &remainder_S, &gradient_S, &copy_S, &first_S, &second_S;
-  int64_t num_decayed = 0;  // elements [0, num_decayed) decay
+  int64_t num_decayed = 0;  // weight decay applies to elements [0, num_decayed)
 };
-/// A step of AdamW; the same pass rounds the masters to their copy.
+/// Takes a step of AdamW; the same pass rounds the masters to their copy.
 bool adamw(const AdamwTensors& tensors, const AdamwNumbers& numbers);
 bool split_masters(const at::Tensor& master, const at::Tensor& weight, const at::Tensor& remainder);
 bool join_masters(const at::Tensor& weight, const at::Tensor& remainder, const at::Tensor& master);
@@ -60,10 +60,10 @@ std::vector<Info> list();
 /// 0 without a driver or a GPU.
 int device_count();
 void use(at::Device device);
-/// Waits for the queued work of a GPU, so that a clock measures it.
+/// Waits for the queued work of a GPU, so that a clock measures the work.
 void synchronize(at::Device device);
 int64_t peak_memory_bytes(at::Device device);
-/// The memory that no process uses. Creates this process's context first.
+/// The bytes of GPU memory that no process uses. Creates this process's CUDA context first.
 int64_t free_memory_bytes(at::Device device);
 
 }  // namespace xffl::kernels::gpu

@@ -1,7 +1,7 @@
-// How it works: as attention_loops.h, but all factors stay bfloat16, in words of two neighbouring
-// values along the sum: (x[t][2i], x[t][2i + 1]) of one row, or (x[2i][h], x[2i + 1][h]) of two
-// rows. Probabilities and their gradients are rounded to bfloat16 before they are factors of
-// products.
+// How it works: as in attention_loops.h, but all factors stay bfloat16. A word holds two
+// neighbouring values along the sum: (x[t][2i], x[t][2i + 1]) of one row, or (x[2i][h], x[2i +
+// 1][h]) of two rows. The loops round probabilities and their gradients to bfloat16 before a
+// product uses them.
 #include <immintrin.h>
 
 #include "cpu/attention_loops.h"
@@ -61,12 +61,12 @@ struct WordAttention {
     }
   }
 
-  // Sixteen floats to the nearest bfloat16.
+  // Rounds sixteen floats to the nearest bfloat16.
   static Halves16 narrow(const float* from) {
     return reinterpret_cast<Halves16>(_mm512_cvtneps_pbh(_mm512_loadu_ps(from)));
   }
 
-  // Copies of rows of whole vectors, without a call for each row.
+  // Copies rows of whole vectors, without a call for each row.
   static void read_whole_rows(const Bf16* from, int64_t stride, const AttentionShape& shape,
                               Word* to) {
     const AttentionScratch size(shape);
@@ -79,7 +79,7 @@ struct WordAttention {
     }
   }
 
-  // Rows of bfloat16, padded with zeros: P rows of width / 2 words.
+  // Reads rows of bfloat16 and pads them with zeros: P rows of width / 2 words.
   static void read_rows(const Bf16* from, int64_t stride, const AttentionShape& shape, Word* to) {
     const AttentionScratch size(shape);
     const auto row_bytes = static_cast<size_t>(size.width) * sizeof(Bf16);
@@ -93,7 +93,7 @@ struct WordAttention {
     }
   }
 
-  // The same, transposed: width / 2 rows of P words.
+  // Transposes the words of read_rows(): width / 2 rows of P words.
   static void transpose(const Word* rows, const AttentionScratch& size, Word* to) {
     const int64_t pairs = size.width / 2;
     for (int64_t p = 0; p < size.positions; p += kL) {
@@ -103,7 +103,7 @@ struct WordAttention {
     }
   }
 
-  // Words of two rows' values: P / 2 rows of width words.
+  // Joins the values of two rows to words: P / 2 rows of width words.
   static void join_rows(const Word* rows, const AttentionScratch& size, Word* to) {
     const int64_t pairs = size.width / 2;
     for (int64_t t = 0; t < size.positions; t += 2) {
@@ -117,7 +117,7 @@ struct WordAttention {
     }
   }
 
-  // A row of floats as words.
+  // Rounds a row of floats to words.
   static void narrow_row(const float* from, int64_t count, Word* to) {
     for (int64_t t = 0; t < count; t += kL) {
       const Halves16 halves = narrow(from + t);
@@ -125,7 +125,7 @@ struct WordAttention {
     }
   }
 
-  // Two rows of floats as words with a value of each row.
+  // Rounds two rows of floats to words, each with a value of both rows.
   static void narrow_two_rows(const float* first, const float* second, int64_t count, Word* to) {
     for (int64_t t = 0; t < count; t += kL) {
       const Words16 both = __builtin_convertvector(narrow(first + t), Words16) |
@@ -200,7 +200,7 @@ struct WordAttention {
     }
   };
 
-  // The scores' gradients of 32 queries, in the layouts of the products below.
+  // The gradients of the scores of 32 queries, in the layouts of the products that follow.
   static void block_gradients(const AttentionTensors<Bf16>& x, const AttentionShape& shape,
                               const Loops::BlockKeys& keys, int64_t head, float scale,
                               const Places& at) {

@@ -1,9 +1,9 @@
 // How it works: a word is two neighbouring values along the sum, which an instruction multiplies at
 // once. Tiles of 8 rows by 48 columns stay in registers while they run along a step of up to 160
-// words. B is packed in panels of 48 columns, which fit a first-level cache; all panels are packed
-// beforehand if they fit the second-level cache. A is read in place, row by row; a transposed A is
-// packed in strips of 8 rows. Tiles prefetch the next block's part of A, whose rows are too far
-// apart for the hardware prefetcher.
+// words. The code packs B in panels of 48 columns, which fit a first-level cache. If all panels fit
+// the second-level cache, the code packs them beforehand. Tiles read A in place, row by row; the
+// code packs a transposed A in strips of 8 rows. Tiles prefetch the next block's part of A, whose
+// rows are too far apart for the hardware prefetcher.
 #include "xffl/kernels/cpu/bf16_product.h"
 
 #include <cpuid.h>
@@ -105,7 +105,7 @@ void multiply_tile(const Tile& tile, int64_t width) {
   multiply_tile<1>(tile);
 }
 
-// The first `count` (at most 16; none below 1) values of a row, then zeros.
+// Loads the first `count` (at most 16; below 1: none) values of a row, then zeros.
 inline __m256i load_values(const Bf16* row, int64_t count) {
   const auto mask =
       static_cast<__mmask16>(count >= 16 ? 0xffff : (1u << std::max(count, int64_t{0})) - 1);
@@ -118,7 +118,7 @@ inline __m512i join(__m256i first, __m256i second) {
                          _mm512_slli_epi32(_mm512_cvtepu16_epi32(second), 16));
 }
 
-// 16 rows of 16 words become 16 columns.
+// Transposes 16 rows of 16 words.
 inline void transpose(__m512i* x) {
   __m512i y[16];
 #pragma GCC unroll 8
@@ -150,7 +150,7 @@ inline void transpose(__m512i* x) {
 }
 
 constexpr int64_t kStep = 160;              // words along the sum: 30 KB of a panel
-constexpr int64_t kWholeWords = 192 << 10;  // of a B that is packed beforehand: 768 KB
+constexpr int64_t kWholeWords = 192 << 10;  // words of a B that is packed beforehand: 768 KB
 constexpr int64_t kTransposedBlockRows = 288;
 constexpr int64_t kBlockRows = 1024;
 constexpr int64_t kBlockPanels = 16;
@@ -297,7 +297,7 @@ class Blocks {
     half_ = 1 - half_;
   }
 
-  // Strips of 8 rows; words with the same place in the sum are contiguous.
+  // Packs strips of 8 rows; words with the same place in the sum are contiguous.
   void pack_next_a() {
     const int64_t count = words_of(next_step_), first = next_step_ * step_;
     const int64_t end = std::min(next_k_ + next_each_, count);
@@ -454,7 +454,7 @@ class Blocks {
 };
 
 void multiply_by_blocks(const Bf16Product& product, const ProductPart& part) {
-  // Sums between two steps are kept for a limited number of columns at once.
+  // Only a limited number of columns at once keeps sums from step to step.
   const bool waits = product.depth > 2 * kStep;
   for (ProductPart block = part; block.begin < part.end; block.begin = block.end) {
     if (waits) block.end = std::min(block.begin + kBlockPanels * kPanel, part.end);

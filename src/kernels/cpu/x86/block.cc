@@ -5,7 +5,8 @@
 namespace xffl::kernels {
 namespace {
 
-// Functions, not templates: the compiler instantiates a template's lambdas for the base target.
+// A function for each type, not a template: the compiler would instantiate a template's lambdas for
+// the base target.
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,bmi2")
 void fill_avx2(BlockKernels<float>& set) { set = XFFL_BLOCK_KERNELS(float); }

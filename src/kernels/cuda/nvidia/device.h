@@ -22,18 +22,19 @@ XFFL_DEVICE int num_threads() { return static_cast<int>(blockDim.x); }
 XFFL_DEVICE int64_t block_index() { return blockIdx.x; }
 XFFL_DEVICE int64_t num_blocks() { return gridDim.x; }
 
-/// Waits for all threads of the block and makes their writes visible to each other.
+/// Waits for all threads of the thread block and makes their writes visible to each other.
 XFFL_DEVICE void sync() { __syncthreads(); }
-/// The same for the threads of a warp. Shuffles alone do not order reads and writes of memory.
+/// Waits for the threads of a warp in the same way. Shuffles alone do not order reads and writes of
+/// memory.
 XFFL_DEVICE void sync_warp() { __syncwarp(); }
-/// The value of the thread of this warp whose index differs in the bits of `mask`. All threads of
-/// the block call it.
+/// Returns the value of the thread of this warp whose index differs in the bits of `mask`. All
+/// threads of the thread block call the function.
 template <class F>
 XFFL_DEVICE F shuffle_xor(F value, int mask) {
   return __shfl_xor_sync(0xffffffffu, value, mask);
 }
 
-/// 16 bytes at an address that is a multiple of 16.
+/// Copies 16 bytes from an address that is a multiple of 16.
 XFFL_DEVICE void copy16(void* to_registers, const void* from, int index) {
   const uint4 bytes = static_cast<const uint4*>(from)[index];
   memcpy(static_cast<char*>(to_registers) + 16 * index, &bytes, 16);
@@ -55,7 +56,7 @@ XFFL_DEVICE float widen(Half value) {
   return wide;
 }
 
-/// To nearest, ties to even.
+/// Rounds to nearest, ties to even.
 XFFL_DEVICE void narrow(float value, float& result) { result = value; }
 XFFL_DEVICE void narrow(float value, Bf16& result) {
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result.bits) : "f"(value));
@@ -64,7 +65,7 @@ XFFL_DEVICE void narrow(float value, Half& result) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result.bits) : "f"(value));
 }
 
-/// exp and division with an error below the rounding to T.
+/// exp and division; the error is smaller than that of rounding to T.
 template <class T>
 XFFL_DEVICE float exp_for(float x) {
   return __expf(x);
@@ -82,7 +83,7 @@ XFFL_DEVICE float divide_for<float>(float x, float y) {
   return x / y;
 }
 
-/// Starts `kernel` on a grid of blocks of threads.
+/// Starts `kernel` on a grid of thread blocks.
 template <class... Parameters, class... Arguments>
 void launch(const Launch& on, const char* name, void (*kernel)(Parameters...), int64_t blocks,
             int threads, const Arguments&... arguments) {
