@@ -1,4 +1,5 @@
-// The commands of xffl-tokenize. Each function adds a command, whose callback runs it.
+// The commands of xffl-tokenize. Each function adds one command and the callback that runs the
+// command.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -36,8 +36,8 @@ std::string bar(double done) {
   return "[" + std::string(filled, '#') + std::string(kBarWidth - filled, '.') + "]";
 }
 
-// Progress on stderr: on a terminal a bar that is redrawn, elsewhere a line every few seconds.
-// During its lifetime Ctrl-C does not end the process: the next show() throws kCancelled.
+// Progress on stderr: on a terminal a progress bar, elsewhere a line every few seconds. During the
+// lifetime of a ProgressLine, Ctrl-C does not end the process: the next show() throws kCancelled.
 class ProgressLine {
  public:
   ProgressLine();

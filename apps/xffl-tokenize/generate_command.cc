@@ -1,6 +1,6 @@
 // How it works: this program encodes the prompt, a child process (xffl-train) generates ids, and
-// this program decodes them. A token can be a part of a character, and a leading blank depends on
-// the ids before, so each step decodes all ids and prints the new text.
+// this program decodes the ids. A token can be a part of a character, and a leading blank depends
+// on the previous ids. Each step therefore decodes all ids and prints the new text.
 #include <spawn.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -57,7 +57,7 @@ pid_t spawn(const std::vector<std::string>& argv, int stdio) {
   return pid;
 }
 
-// Ignores errors: a child that has ended or does not read reports its failure by its exit code.
+// Ignores errors: a child that has ended or does not read reports the failure by its exit code.
 void send_all(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t sent = ::send(fd, text.data(), text.size(), MSG_NOSIGNAL);
@@ -84,9 +84,9 @@ void read_lines(int fd, const std::function<void(std::string_view line)>& on_lin
   }
 }
 
-// Runs `argv` (argv[0] is a path or is looked up in PATH), writes `input` to its stdin, and calls
-// `on_line` with each complete line of its stdout; its stderr is this process's. Returns its exit
-// code, or 128 + signal number. Throws kNotFound when the program cannot be started.
+// Runs `argv` (argv[0] is a path or a name in PATH), writes `input` to the child's stdin, and calls
+// `on_line` with each complete line of the child's stdout. The child inherits stderr. Returns the
+// child's exit code, or 128 + signal number. Throws kNotFound when the program cannot be started.
 int run_lines(const std::vector<std::string>& argv, const std::string& input,
               const std::function<void(std::string_view line)>& on_line) {
   int pair[2];
@@ -99,7 +99,7 @@ int run_lines(const std::vector<std::string>& argv, const std::string& input,
     send_all(socket.get(), input);
     read_lines(socket.get(), on_line);
   } catch (...) {
-    socket = UniqueFd();  // the child ends at its next line
+    socket = UniqueFd();  // the child ends when it writes its next line
     wait_for_exit(pid);
     throw;
   }
@@ -200,7 +200,7 @@ int generate(const GenerateFlags& flags) {
   return 0;
 }
 
-// Declares an option that is passed to xffl-train, which checks its value.
+// Declares an option for xffl-train, which checks the value.
 void pass_on(CLI::App& command, GenerateFlags& flags, const std::string& name,
              const std::string& help) {
   command.add_option_function<std::string>(

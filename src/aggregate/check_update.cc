@@ -19,7 +19,7 @@ constexpr size_t kLanes = 32;  // independent sums, one per lane of a vector reg
 
 using Buffer = std::array<float, kMaxPiece>;
 
-// The next elements of a tensor, from `at` on, at most kMaxPiece; empty at its end.
+// The next elements of a tensor, from `at` on, at most kMaxPiece; empty at the end of the tensor.
 std::span<float> next_piece(std::span<const std::byte> bytes, Dtype dtype, size_t at,
                             Buffer& buffer) {
   const size_t size = size_bytes(dtype);
@@ -37,7 +37,7 @@ bool all_zero(std::span<const std::byte> bytes, Dtype dtype) {
   return true;
 }
 
-// Whether `update` equals `base`, rounded to the update's type.
+// True when `update` equals `base`, rounded to the update's type.
 bool same_values(std::span<const std::byte> update, Dtype update_dtype,
                  std::span<const std::byte> base, Dtype base_dtype) {
   if (update_dtype == base_dtype) return std::memcmp(update.data(), base.data(), base.size()) == 0;
@@ -63,8 +63,9 @@ double squares_of(std::span<const float> x) {
   return sum;
 }
 
-// Sums over the elements, or over their differences from `base` unless it is empty. In float32
-// within a piece, in float64 over the pieces: infinite when a square overflows float32.
+// The sum of squares of the elements, or of their differences from `base` unless `base` is empty.
+// Sums in float32 within a piece and in float64 over the pieces. Infinite when a square overflows
+// float32.
 double sum_of_squares(std::span<const std::byte> bytes, Dtype dtype,
                       std::span<const std::byte> base = {}, Dtype base_dtype = Dtype::kF32) {
   Buffer values, others;

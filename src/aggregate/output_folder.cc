@@ -27,7 +27,7 @@ fs::path without_trailing_slash(fs::path path) {
 
 std::string temp_prefix(const fs::path& out) { return out.filename().string() + ".tmp-"; }
 
-// Whether `maker`, "<pid>-<start ticks>", names a dead process.
+// True when `maker`, "<pid>-<start ticks>", names a dead process.
 bool is_abandoned(const std::string& maker) {
   int pid = 0, end = 0;
   unsigned long ticks = 0;
@@ -136,7 +136,7 @@ void OutputFolder::finish() {
   manifest_ = checkpoint::write_manifest(temp_, manifest_.files);
 }
 
-// Edited as JSON, not as a LlamaConfig, to keep the keys that xffl does not know.
+// Edits config.json as JSON, not as a LlamaConfig, to keep the keys that xffl does not know.
 void OutputFolder::write_config() {
   const fs::path path = source_.path() / "config.json";
   Json config = parse_json(read_file(path, kMaxConfigBytes), path.string());

@@ -1,6 +1,7 @@
 // Writes an HF model or adapter folder as "<out>.tmp-<pid>-<start>"; publish() renames it.
 //
-// Beside it: the checks and the progress that all functions of aggregate.h share that write models.
+// This header also holds the checks and the progress callback of all functions of aggregate.h that
+// write models.
 #pragma once
 
 #include <filesystem>
@@ -29,10 +30,11 @@ class OutputFolder {
   OutputFolder& operator=(const OutputFolder&) = delete;
 
   uint64_t total_bytes() const { return total_bytes_; }
-  /// The next bytes of the tensors, in order; a piece does not cross a tensor's end.
+  /// Appends the next bytes of the tensors, in order; a piece does not cross a tensor's end.
   void write(std::span<const std::byte> bytes);
-  /// Completes the files: index, config.json and tokenizer files of the source, or its
-  /// adapter_config.json, manifest.json. The weights are hashed while they are written.
+  /// Completes the files: the index; config.json and the tokenizer files of the source, or the
+  /// adapter_config.json of an adapter; manifest.json. The manifest takes the hashes computed
+  /// during writing.
   void finish();
   /// Renames the folder to `out`, durably.
   void publish();

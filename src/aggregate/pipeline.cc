@@ -61,7 +61,7 @@ class Pipeline {
 
  private:
   struct Slot {
-    uint64_t ready_for = UINT64_MAX;  // the block that it holds, complete
+    uint64_t ready_for = UINT64_MAX;  // the index of the complete block in the slot
     std::vector<Bytes> outputs;
   };
 
@@ -109,7 +109,7 @@ class Pipeline {
     }
   }
 
-  // Blocks before `index` are still computed and written: one of them may be the earliest to fail.
+  // The threads still compute and write the blocks before `index`: an earlier block may fail, too.
   void fail(uint64_t index) {
     const std::lock_guard lock(mutex_);
     if (index < limit_ || !error_) error_ = std::current_exception();
@@ -125,7 +125,7 @@ class Pipeline {
   std::mutex mutex_;  // guards the members below, but not the bytes of a slot
   std::condition_variable changed_;
   uint64_t next_ = 0;
-  uint64_t limit_;  // no block from here on is computed
+  uint64_t limit_;  // the threads compute only blocks below this index
   std::vector<Slot> slots_;
   std::vector<uint64_t> cursors_;
   std::exception_ptr error_;
@@ -133,7 +133,8 @@ class Pipeline {
 
 }  // namespace
 
-// Both ends are rounded down: the last page may be shared with the next block, which drops it.
+// The constructor rounds both ends down: the last page may also belong to the next block, whose
+// window drops the page.
 PageWindow::PageWindow(std::span<const std::byte> bytes) {
   const size_t page = page_bytes();
   const auto address = reinterpret_cast<uintptr_t>(bytes.data());
@@ -141,7 +142,8 @@ PageWindow::PageWindow(std::span<const std::byte> bytes) {
   begin_ = const_cast<std::byte*>(bytes.data()) - before;
   size_ = before + bytes.size();
 #ifdef MADV_POPULATE_READ
-  // One call instead of a fault for every few pages; kernels before 5.14 just fault.
+  // One call replaces a page fault for every few pages. Kernels before 5.14 reject the call; page
+  // faults then read the pages.
   if (size_ > 0) (void)::madvise(begin_, size_, MADV_POPULATE_READ);
 #endif
 }

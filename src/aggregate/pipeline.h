@@ -1,8 +1,8 @@
-// Computes the blocks of a model with many threads and writes them in order.
+// Computes the blocks of a model with many threads and writes the blocks in order.
 //
-// A tensor is cut into blocks of kBlockElements; workers take the next block, compute its bytes for
-// every output into a slot of a bounded ring, and one writer per output consumes the ring in order.
-// The bytes of a block depend on the block only, not on the number of threads.
+// A tensor consists of blocks of kBlockElements. A worker takes the next block and computes the
+// bytes of the block for every output into a slot of a bounded ring. One writer per output consumes
+// the ring in order. The bytes of a block depend only on the block, not on the number of threads.
 #pragma once
 
 #include <cstddef>
@@ -36,13 +36,15 @@ class BlockList {
 };
 
 using Bytes = std::vector<std::byte>;
-/// Computes one block: outputs[i] gets its bytes for output i. From any thread.
+/// Computes one block: outputs[i] gets the bytes of the block for output i. Any worker may call
+/// this function.
 using Compute = std::function<void(const Block&, std::span<Bytes> outputs)>;
-/// Takes the bytes of the next block. From one thread, in order.
+/// Takes the bytes of the next block. One thread calls this function, in order.
 using Write = std::function<void(std::span<const std::byte>)>;
 
-/// Returns when all blocks are written. Rethrows a writer's error, else the error of the earliest
-/// failing block, independent of the threads' timing. 0 threads: one per available CPU.
+/// Returns when the writers have written all blocks. Rethrows a writer's error, else the error of
+/// the earliest failing block, independent of the threads' timing. 0 threads: one per available
+/// CPU.
 void run_pipeline(const BlockList& blocks, int num_threads, const Compute& compute,
                   const std::vector<Write>& writes);
 
@@ -60,7 +62,8 @@ class PageWindow {
   size_t size_;
 };
 
-/// Calls `body` for every block, in any order, without output; threads and errors as above.
+/// Calls `body` for every block, in any order, without output. Threads and errors are as in
+/// run_pipeline().
 void for_each_block(const BlockList& blocks, const std::function<void(const Block&)>& body);
 
 }  // namespace xffl::aggregate

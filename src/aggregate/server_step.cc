@@ -14,7 +14,7 @@ using checkpoint::TensorSpec;
 
 namespace {
 
-// Computes master' = float32(master + mean) or float32(mean), and its rounding to the published
+// Computes master' = float32(master + mean) or float32(mean), and rounds master' to the published
 // type.
 class ServerStep {
  public:

@@ -108,7 +108,7 @@ Sources::Sources(std::vector<Input> inputs) : inputs_(std::move(inputs)) {
 Sources::Reader::Reader(const Sources& sources, const Block& block)
     : sources_(sources), block_(block) {
   for (size_t i = 0; i < sources.models_.size(); ++i) {
-    // By name: the shards of another input may differ.
+    // Looks a tensor up by name: the shards of another input may differ.
     const checkpoint::ModelFolder& model = *sources.models_[i];
     const std::string& name = sources.tensors_[block.tensor_index].name;
     const TensorSpec& spec = model.spec(name);

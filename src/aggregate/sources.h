@@ -1,4 +1,5 @@
-// The inputs of a mean: checked against one schema, ordered, read piece by piece.
+// The inputs of a mean. Sources checks all inputs against one schema, orders the inputs and reads
+// piece by piece.
 //
 // The arithmetic of the mean is in kernels/cpu/mean.h; a piece of a tensor stays in the cache.
 #pragma once
@@ -43,14 +44,14 @@ void require_finite(std::span<const std::byte> bytes, const checkpoint::TensorSp
 class Sources {
  public:
   /// Opens and orders the inputs. Throws kRejected for weights, order keys and schemas that violate
-  /// aggregate.h. The schema is that of `inputs[0]` before the ordering.
+  /// aggregate.h. The schema is the schema of `inputs[0]` before the ordering.
   explicit Sources(std::vector<Input> inputs);
 
   /// The schema, sorted by name; dtypes as in `inputs[0]`.
   const std::vector<checkpoint::TensorSpec>& tensors() const { return tensors_; }
   const checkpoint::ModelFolder& first() const { return *models_.front(); }  // by order_key
 
-  /// For `count` elements from `block.begin + offset` on: mean[i] = sum(w * x) / sum(w), in order.
+  /// Computes mean[i] = sum(w * x) / sum(w) over the sources, in order.
   class Reader;
 
  private:

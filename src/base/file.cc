@@ -60,8 +60,8 @@ RegularFile open_regular(const fs::path& path) {
 
 namespace {
 
-// A write of 2 MiB or more allocates huge pages of page cache. In a virtual machine these are
-// memory lent back to the host: writes of 4 MiB cost up to ten times the CPU time.
+// A write of 2 MiB or more allocates huge pages of page cache. In a virtual machine that has
+// returned free memory to its host, writes of 4 MiB cost up to ten times the CPU time.
 constexpr size_t kWriteBytes = 512u << 10;
 
 // `write(done, bytes)` makes one system call.

@@ -9,7 +9,8 @@
 namespace xffl {
 namespace {
 
-// A first pass that builds no values: bounds depth and keys and finds duplicate keys in O(n log n).
+// The first pass over a JSON text builds no values: it limits depth and keys and finds duplicate
+// keys in O(n log n).
 class Guard final : public nlohmann::json_sax<Json> {
  public:
   Guard(std::string_view origin, const JsonLimits& limits) : origin_(origin), limits_(limits) {}

@@ -1,9 +1,9 @@
-// How it works: two spdlog loggers, one for the console and one for the file. Each has a sink of
-// xffl's own: a message and the live line below it are one write, and so are a JSON line and the
-// newline after a torn line.
+// How it works: two spdlog loggers write to the console and to the file, each through a sink of
+// xffl. The console sink writes a message and the live line in one call. The file sink ends a torn
+// line and writes the next JSON line in one call.
 //
 // Only this file includes spdlog and fmt. LibTorch ships another fmt: keep LibTorch's headers off
-// this file's include path. Both libraries are header-only here: the trainer links neither.
+// this file's include path. spdlog and fmt are header-only here: the trainer links neither library.
 #include "xffl/base/log.h"
 
 #define SPDLOG_FMT_EXTERNAL
@@ -33,7 +33,7 @@ namespace {
 
 constexpr const char* kEraseLine = "\r\033[K";  // ECMA-48, erase in line
 
-// In the order of Level. Colours are ECMA-48, select graphic rendition.
+// The entries follow the order of Level. The colours are ECMA-48 select graphic rendition (SGR).
 struct LevelInfo {
   spdlog::level::level_enum level;
   const char* colour;
@@ -52,12 +52,12 @@ const char* colour_of(spdlog::level::level_enum level) {
       ->colour;
 }
 
-// Messages on stderr and, on a terminal, the live line below them.
+// Writes messages to stderr and, on a terminal, the live line below the messages.
 class ConsoleSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   ConsoleSink() : base_sink(std::make_unique<spdlog::pattern_formatter>("%H:%M:%S %^%l%$ %v")) {}
 
-  // Usable columns; 0 unless stderr is a terminal.
+  // The number of usable columns; 0 unless stderr is a terminal.
   size_t width() const {
     if (!terminal_) return 0;
     winsize size{};
@@ -71,7 +71,8 @@ class ConsoleSink final : public spdlog::sinks::base_sink<std::mutex> {
     show_live_line();
   }
 
-  // `by`: 1 or -1. The live line is shown while the sum is 0.
+  // Adds `by`, 1 or -1, to the number of suspensions. The sink shows the live line while the number
+  // is 0.
   void suspend_live_line(int by) {
     std::lock_guard lock(mutex_);
     num_suspensions_ += by;
@@ -96,7 +97,7 @@ class ConsoleSink final : public spdlog::sinks::base_sink<std::mutex> {
 
   void show_live_line() {
     if (!terminal_) return;
-    // A precision counts characters.
+    // fmt's precision counts characters, not bytes.
     const std::string shown =
         num_suspensions_ > 0 ? "" : fmt::format("{:.{}}", wanted_live_line_, width());
     if (shown == live_line_) return;
@@ -104,12 +105,12 @@ class ConsoleSink final : public spdlog::sinks::base_sink<std::mutex> {
     write(kEraseLine + shown);
   }
 
-  // One write per line: lines of several processes do not mix.
+  // One write per line keeps the lines of several processes apart.
   static void write(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stderr); }
 
   const bool terminal_ = ::isatty(STDERR_FILENO) == 1;
   const bool colours_ = terminal_ && std::getenv("NO_COLOR") == nullptr;
-  std::string live_line_;  // as shown; empty when hidden
+  std::string live_line_;  // the text on the terminal; empty when hidden
   std::string wanted_live_line_;
   int num_suspensions_ = 0;  // the number of NoLiveLine objects
 };
@@ -131,13 +132,13 @@ class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
     spdlog::memory_buf_t line;
     if (torn_) line.push_back('\n');
     formatter_->format(message, line);
-    // One write per line: lines of several processes do not mix. On a full disk the line is lost;
-    // logging resumes when space is free again.
+    // One write per line keeps the lines of several processes apart. On a full disk the sink loses
+    // the line; logging resumes when the disk has free space again.
     const ssize_t written = ::write(file_.get(), line.data(), line.size());
     if (written > 0) torn_ = static_cast<size_t>(written) < line.size();
   }
 
-  void flush_() override {}  // nothing is buffered
+  void flush_() override {}  // the sink has no buffer
 
   UniqueFd file_;
   bool torn_ = false;  // the disk was full in the middle of the last line
@@ -233,7 +234,7 @@ void warning(std::string_view event, Fields fields) { emit(Level::kWarning, even
 void error(std::string_view event, Fields fields) { emit(Level::kError, event, fields); }
 
 std::string printable(std::string_view whole, size_t max_bytes) {
-  // A secret may begin within the first `max_bytes` and end after them.
+  // A secret may cross the end of the first `max_bytes`.
   const size_t num_scrubbed = std::min(whole.size(), max_bytes) + kLongestSecret;
   const std::string text = scrubbed(whole.substr(0, num_scrubbed));
   std::string shown;

@@ -35,8 +35,8 @@ std::vector<std::string> environment_of(const ProcessSpec& spec) {
   return entries;
 }
 
-// The data of a forked child, allocated before fork: after it only async-signal-safe calls are
-// allowed.
+// The data of a forked child. The parent allocates the data before fork: the child may make only
+// async-signal-safe calls.
 struct ChildPlan {
   std::vector<std::string> argv, env;
   std::vector<char*> argv_pointers, env_pointers;
@@ -56,7 +56,7 @@ ChildPlan make_plan(const ProcessSpec& spec) {
 }
 
 [[noreturn]] void exec_child(const ChildPlan& plan) {
-  ::setsid();  // the child survives this process, and its whole process group can be signalled
+  ::setsid();  // the child survives this process and leads a process group for signals
   for (int signal_number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGCHLD, SIGQUIT, SIGUSR1, SIGUSR2})
     ::signal(signal_number, SIG_DFL);
   sigset_t none;
@@ -71,7 +71,8 @@ ChildPlan make_plan(const ProcessSpec& spec) {
   ::_exit(127);
 }
 
-// Some parents leave SIGCHLD ignored: the kernel then reaps children and discards exit codes.
+// Some parents start this process with SIGCHLD ignored: the kernel then reaps children and discards
+// exit codes.
 void reset_ignored_sigchld() {
   struct sigaction action {};
   ::sigaction(SIGCHLD, nullptr, &action);
@@ -107,7 +108,7 @@ std::optional<int> try_reap(pid_t pid) {
   return ended == pid ? std::optional(exit_code_of(status)) : std::nullopt;
 }
 
-// Moves bytes between the child's pipes and memory until both outputs are closed.
+// Moves bytes between the child's pipes and memory until the child has closed both outputs.
 class Pump {
  public:
   Pump(const ProcessSpec& spec, ProcessResult& result, UniqueFd in, UniqueFd out, UniqueFd err)
@@ -153,7 +154,7 @@ class Pump {
   size_t fed_ = 0;
 };
 
-// A write to a child that has closed its stdin fails with EPIPE instead of killing this process.
+// A write to a child without an open stdin fails with EPIPE instead of killing this process.
 void ignore_sigpipe() {
   struct sigaction action {};
   ::sigaction(SIGPIPE, nullptr, &action);
@@ -241,7 +242,8 @@ std::optional<ProcessInfo> process_info(pid_t pid) {
   } catch (const Error&) {
     return std::nullopt;  // also when the process ends between open and read
   }
-  // The program's name, field 2, may hold any character: fields are counted from the last ')'.
+  // Field 2, the program's name, may hold any character: process_info() counts fields from the last
+  // ')'.
   const size_t name_end = text.rfind(')');
   if (name_end == std::string::npos) return std::nullopt;
   std::istringstream fields(text.substr(name_end + 1));

@@ -46,7 +46,7 @@ struct Hierarchy {
   fs::path root;  // the mount point
   const char* limit;
   const char* usage;
-  // Keys of memory.stat: file pages, which the kernel reclaims under pressure.
+  // The keys of file pages in memory.stat. The kernel reclaims file pages under memory pressure.
   std::array<const char*, 2> reclaimable;
 };
 

@@ -1,5 +1,6 @@
-// How it works: one pass over the text; at each position the rules below return the length of a
-// secret that begins there. No regular expressions: the text is hostile and long.
+// How it works: scrubbed() passes over the text once. At each position, the rules below return the
+// length of a secret that begins at this position. The rules use no regular expressions: the text
+// is hostile and long.
 #include "xffl/base/scrub.h"
 
 #include <algorithm>
@@ -65,7 +66,7 @@ bool starts_at_any_case(std::string_view text, size_t at, std::string_view prefi
                     [](char a, char b) { return a == lower(b); });
 }
 
-// The length of a private key in PEM, up to its end or the end of the text.
+// The length of a private key in PEM, up to the end of the key or of the text.
 size_t private_key(std::string_view text, size_t at) {
   constexpr std::string_view kBegin = "-----BEGIN ", kKey = "PRIVATE KEY-----", kEnd = "-----END ";
   if (starts_at(text, at, "b3BlbnNzaC1rZXktdjEA")) return token_length(text, at);  // first line
@@ -95,7 +96,7 @@ size_t known_token(std::string_view text, size_t at) {
   return 0;
 }
 
-// The number of characters kept before a secret, and the length of the secret.
+// The number of characters that scrubbed() keeps before a secret, and the length of the secret.
 struct Named {
   size_t kept = 0;
   size_t secret = 0;

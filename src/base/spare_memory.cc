@@ -15,11 +15,11 @@ namespace xffl {
 namespace fs = std::filesystem;
 
 namespace {
-// The page cache holds a file in units of up to this size and drops only whole units: each call
-// also covers the last unit of the previous call.
+// The page cache holds a file in units of up to this size and drops only whole units: each
+// posix_fadvise() call also covers the last unit of the previous call.
 constexpr uint64_t kUnitBytes = 2u << 20;
 
-// Without a descriptor when the file is missing or not regular.
+// Opens `path` for reading; returns no descriptor when the file is missing or not regular.
 RegularFile open_if_regular(const fs::path& path) {
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat info {};
@@ -40,7 +40,7 @@ void SpareMemory::add(const fs::path& folder) {
   files_.insert(files_.end(), found.begin(), found.end());
 }
 
-// No file stays open between calls: an open file would keep its disk space after its removal.
+// release() leaves no file open: a removed file keeps its disk space while it is open.
 void SpareMemory::release(uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   while (bytes > 0 && !files_.empty()) {

@@ -16,7 +16,8 @@ void parallel_for(size_t count, size_t num_threads, const std::function<void(siz
       try {
         body(i);
       } catch (...) {  // the top of a thread: the caller rethrows the error
-        // The indices below `i` have begun already: the lowest failing index is always seen.
+        // The threads have already begun all indices below `i`: the loop always sees the lowest
+        // failing index.
         next = count;
         const std::lock_guard lock(mutex);
         if (i >= failed) continue;
@@ -97,7 +98,7 @@ void BlockWorker::run() {
     std::exception_ptr error;
     try {
       work_(block);
-    } catch (...) {  // the top of a thread: put() and finish() rethrow it
+    } catch (...) {  // the top of a thread: put() and finish() rethrow the error
       error = std::current_exception();
     }
     lock.lock();

@@ -56,7 +56,7 @@ void check_sizes(size_t num_bytes, size_t num_floats, Dtype dtype) {
                   " to or from float32; supported types are F32, F16 and BF16");
 }
 
-/// Scans in blocks that fit the L1 cache; only the block with a hit is scanned twice.
+/// Scans in blocks that fit the L1 cache, and scans only the block with a hit twice.
 template <class Bits>
 std::optional<size_t> scan(std::span<const std::byte> bytes, Bits exponent,
                            bool (*any_non_finite)(const std::byte*, size_t, Bits)) {

@@ -11,7 +11,7 @@
 
 namespace xffl::checkpoint {
 
-/// [A-Za-z0-9._-]{1,200}.
+/// True for [A-Za-z0-9._-]{1,200}.
 inline bool is_plain_name(std::string_view name) {
   if (name.empty() || name.size() > 200) return false;
   for (const char c : name) {
@@ -22,7 +22,7 @@ inline bool is_plain_name(std::string_view name) {
   return true;
 }
 
-/// A plain name that is not hidden and neither "." nor "..".
+/// True for a plain name that is not hidden and neither "." nor "..".
 inline bool is_plain_file_name(std::string_view name) {
   return is_plain_name(name) && name.front() != '.';
 }

@@ -14,7 +14,8 @@ namespace {
 constexpr uint64_t kMaxConfigBytes = 1u << 20;
 constexpr int64_t kMaxTokenId = int64_t{1} << 31;
 
-/// Throws kUnsupported when `key` is present with another value, which would change results.
+/// Throws kUnsupported when `key` has a value other than `expected`: another value changes the
+/// results.
 void require_text(JsonObject& object, std::string_view key, std::string_view expected) {
   const std::string found = object.string_or(key, std::string(expected));
   if (found != expected) object.fail_unsupported(key, found, expected);

@@ -41,7 +41,7 @@ std::string module_names() {
   return names;
 }
 
-// {out, in}
+// The shape {out, in} of a linear layer's weight.
 std::array<int64_t, 2> linear_shape(const LlamaConfig& config, std::string_view module) {
   const int64_t queries = config.num_heads * config.head_dim;
   const int64_t keys = config.num_kv_heads * config.head_dim;
@@ -73,7 +73,8 @@ bool is_default(const Json& value) {
          ((value.is_object() || value.is_array() || value.is_string()) && value.empty());
 }
 
-// PEFT settings that are not implemented: any value but the default changes the adapter's results.
+// PEFT settings that xffl does not implement: any value but the default changes the adapter's
+// results.
 constexpr std::array kUnsupportedKeys{"use_rslora",        "use_dora",
                                       "use_qalora",        "use_bdlora",
                                       "lora_bias",         "fan_in_fan_out",

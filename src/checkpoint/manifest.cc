@@ -81,7 +81,8 @@ constexpr size_t kMaxThreads = 8;
   throw Error(ErrorKind::kRejected, path.string() + ": " + problem);
 }
 
-/// Hashes one file. Throws kRejected when the file grows or shrinks meanwhile.
+/// Hashes one file. Throws kRejected when the file grows or shrinks while hash_file() reads the
+/// file.
 ManifestFile hash_file(const fs::path& path, uint64_t chunk_bytes) {
   const RegularFile file = open_regular(path);
   FileHash hash(chunk_bytes);
@@ -186,7 +187,8 @@ std::string format_manifest(const Manifest& manifest) {
 
 void FileHash::update(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    // A chunk's prefix hash is taken when the next chunk begins: the last chunk has none.
+    // update() takes a chunk's prefix hash when the next chunk begins: the last chunk has no prefix
+    // hash.
     if (size_bytes_ > 0 && size_bytes_ % chunk_bytes_ == 0)
       prefix_sha256_.push_back(Sha256(hash_).hex());
     const uint64_t left = chunk_bytes_ - size_bytes_ % chunk_bytes_;
@@ -246,7 +248,7 @@ void verify_folder(const fs::path& folder, const Manifest& manifest) {
 
 Manifest read_manifest(const fs::path& folder) {
   const fs::path path = folder / kManifestName;
-  open_regular(path);  // no link, pipe or device
+  open_regular(path);  // throws for a symbolic link, pipe or device
   return parse_manifest(read_file(path, kMaxManifestBytes), path.string());
 }
 

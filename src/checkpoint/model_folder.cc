@@ -248,14 +248,15 @@ ShardPlan plan_shards(const std::vector<TensorSpec>& tensors, uint64_t max_shard
   return plan;
 }
 
-// How it works: a thread hashes a complete file to its end, syncs and renames it while the next
-// file is written. SHA-256 is sequential, and on one core it is slower than writing.
+// How it works: while the caller writes the next file, a thread completes the hash of the previous
+// file, then syncs and renames this file. SHA-256 is sequential: on one core, hashing is slower
+// than writing.
 struct ModelWriter::State {
   std::filesystem::path folder;
   ShardPlan plan;
   size_t shard_index = 0;       // the shard of `writer`
-  size_t tensor_index = 0;      // the next byte's tensor in that shard
-  uint64_t tensor_written = 0;  // bytes of that tensor
+  size_t tensor_index = 0;      // the next byte's tensor in this shard
+  uint64_t tensor_written = 0;  // the bytes written of this tensor
   std::optional<SafetensorsWriter> writer;
   std::vector<std::future<ManifestFile>> finishing;  // the destructor waits for the threads
 
@@ -284,7 +285,8 @@ struct ModelWriter::State {
     writer.reset();
   }
 
-  // Opens the file of the next `size` bytes; throws unless one tensor has space for them.
+  // Opens the file of the next `size` bytes; throws unless one tensor has space for all of the
+  // bytes.
   void check_fits(uint64_t size) {
     if (!open_next_shard()) {
       throw Error(ErrorKind::kInternal, "writing " + folder.string() + ": " + std::to_string(size) +

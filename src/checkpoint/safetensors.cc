@@ -244,13 +244,13 @@ void check_writable(const std::vector<TensorSpec>& tensors, const std::string& o
   }
 }
 
-// The bytes before the data for these tensors in this order: length, JSON, spaces up to a multiple
-// of 8. Throws kRejected for tensors that HeaderParser rejects.
+// The bytes of a file before its data, for `tensors` in their order: length, JSON, spaces up to a
+// multiple of 8. Throws kRejected for tensors that HeaderParser rejects.
 std::string format_header(const std::vector<TensorSpec>& tensors,
                           const std::map<std::string, std::string>& metadata,
                           const std::string& origin) {
   check_writable(tensors, origin);
-  // The JSON is written by hand, in the order of the data; names need no escapes.
+  // format_header() composes the JSON itself, in the order of the data; names need no escapes.
   std::string json = "{";
   if (!metadata.empty()) {
     json += "\"__metadata__\":" + SortedJson(metadata).dump();
@@ -343,15 +343,15 @@ const SafetensorsFile::Entry& SafetensorsFile::find(std::string_view name) const
   return it->second;
 }
 
-// How it works: the caller fills blocks; one thread writes them and another thread hashes them
-// while the caller fills the next blocks. A slow hash blocks neither the caller nor the writing.
+// How it works: while the caller fills the next block, one thread writes and another thread hashes
+// the previous blocks. A slow hash blocks neither the caller nor the writing thread.
 struct SafetensorsWriter::State {
   const std::filesystem::path path;
   TempFile temp;
   uint64_t data_size = 0;
   uint64_t written = 0;
   BlockPool pool{kBlockBytes};
-  Block block;  // not full yet
+  Block block;  // the block that the caller fills
   // Declared last: their threads use the members above.
   TrailingHash hash;
   BlockWorker writing;

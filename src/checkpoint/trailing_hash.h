@@ -1,5 +1,5 @@
-// Hashes a file during writing. The hash may lag behind the writing: it keeps a few blocks in
-// memory and reads the others back from the file, usually from the page cache.
+// Hashes a file during writing. The hash may lag behind the writing. A TrailingHash keeps a few
+// blocks in memory and reads the other blocks back from the file, usually from the page cache.
 #pragma once
 
 #include <condition_variable>
@@ -23,22 +23,23 @@ class TrailingHash {
   TrailingHash(int fd, std::filesystem::path path);
   ~TrailingHash();
 
-  /// Offers the file's next bytes before they are written; never waits.
+  /// Offers the file's next bytes before the caller writes the bytes; never waits.
   void put(const Block& block);
   /// Declares that the file holds the bytes [0, end).
   void written(uint64_t end);
-  /// Waits until all `size` bytes, which must be written, are hashed. Rethrows read errors.
+  /// Waits until the thread has hashed all `size` bytes; the caller has written these bytes before.
+  /// Rethrows read errors.
   ManifestFile finish(uint64_t size, std::string name);
 
  private:
   void run();
-  bool has_work() const;  // with the mutex held
+  bool has_work() const;  // the caller holds the mutex
   void step(std::unique_lock<std::mutex>& lock);
   size_t read_back(uint64_t offset, uint64_t end);
 
   const int fd_;
   const std::filesystem::path path_;
-  FileHash hash_;  // used by the thread alone until all bytes are hashed
+  FileHash hash_;  // only the thread uses hash_ until all bytes are hashed
   std::unique_ptr<std::byte[]> read_back_;
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -19,10 +19,11 @@ void run_serially(size_t count, Slot& slot, Take& take, Work& work, Finish& fini
   }
 }
 
-/// Calls for every index below `count`: `take(index, slot)`, in order and one at a time;
-/// `work(index, slot, thread)`, in parallel; and `finish(index, slot)`, in order, in the caller's
-/// thread. The indices share `slots` as a ring. The first error ends the loop and is rethrown. If
-/// the system allows fewer threads than `threads`, the loop uses those, or only the caller's.
+/// For every index below `count`, run_in_order() calls `take(index, slot)`, in order and one at a
+/// time; `work(index, slot, thread)`, in parallel; and `finish(index, slot)`, in order, in the
+/// caller's thread. The indices share `slots` as a ring. The loop ends at the first error and
+/// rethrows the error. If the system allows fewer than `threads` threads, the loop uses the allowed
+/// threads, or only the caller's thread.
 template <class Slot, class Take, class Work, class Finish>
 void run_in_order(size_t count, std::vector<Slot>& slots, int threads, Take take, Work work,
                   Finish finish) {
@@ -50,7 +51,8 @@ void run_in_order(size_t count, std::vector<Slot>& slots, int threads, Take take
       try {
         take(index, slot);
       } catch (...) {
-        // Before turn.unlock(): otherwise the next thread would take the wrong input for its index.
+        // fail() precedes turn.unlock(): otherwise the next thread would take the wrong input for
+        // its index.
         return fail(std::current_exception());
       }
       turn.unlock();

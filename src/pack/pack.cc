@@ -107,7 +107,7 @@ FileHeader parse_header(std::span<const std::byte> bytes, const std::filesystem:
 // A block of n raw bytes consists of two 32-bit little-endian header words (low plane, high plane),
 // the two stored planes (n / 2 bytes each before compression), and the last byte of an odd n. The
 // upper two bits of a header word give the plane's method (0: stored, 1: zstd, 2: one byte that all
-// bytes of the plane equal); the other bits give its stored size.
+// bytes of the plane equal); the other bits give the plane's stored size.
 
 constexpr int kLevel = 1;  // higher levels gain nothing on these planes
 enum Method : uint32_t { kStored = 0, kZstd = 1, kConstant = 2 };
@@ -145,7 +145,7 @@ size_t body_bytes(std::span<const std::byte> header, size_t raw_bytes) {
          raw_bytes % 2;
 }
 
-// Not thread-safe: owns buffers and zstd contexts.
+// Encodes and decodes single blocks. Not thread-safe: a codec owns buffers and zstd contexts.
 class BlockCodec {
  public:
   /// Encodes `raw` into `out`; `reference` has the size of `raw` or is empty.
@@ -244,14 +244,14 @@ void BlockCodec::decode(std::span<const std::byte> block, std::span<const std::b
   if (raw.size() % 2 != 0) raw.back() = block.back();
 }
 
-// A regular file, which must keep its size while open. Several threads read it.
+// A regular file, which must keep its size while open. Several threads may read the file.
 class InputFile {
  public:
   explicit InputFile(fs::path path) : path_(std::move(path)), file_(open_regular(path_)) {}
 
   uint64_t size_bytes() const { return file_.size_bytes; }
   const fs::path& path() const { return path_; }
-  /// Fills `out`. Throws kRejected when the file ends before.
+  /// Fills `out`. Throws kRejected when the file ends before `out` is full.
   void read(uint64_t offset, std::span<std::byte> out) const {
     if (read_at(file_.fd.get(), offset, out, path_) != out.size())
       throw Error(ErrorKind::kRejected, path_.string() +
@@ -264,8 +264,8 @@ class InputFile {
   RegularFile file_;
 };
 
-// A new file under its final name; the destructor removes it unless keep() was called. Several
-// threads write it.
+// A new file under its final name; the destructor removes the file unless the caller has called
+// keep(). Several threads may write the file.
 class OutputFile {
  public:
   explicit OutputFile(fs::path path)
@@ -280,7 +280,7 @@ class OutputFile {
     write_at(fd_.get(), offset, bytes, path_);
     start_write_back(fd_.get(), offset, bytes.size());
   }
-  /// Syncs the file.
+  /// Syncs the file; the destructor then does not remove it.
   void keep() {
     if (::fsync(fd_.get()) != 0) throw system_error("fsync " + path_.string(), errno);
     kept_ = true;
@@ -293,7 +293,7 @@ class OutputFile {
 };
 
 struct Slot {
-  uint64_t offset = 0;  // decode: of the block in the packed file
+  uint64_t offset = 0;  // decode: the offset of the block in the packed file
   std::vector<std::byte> packed, reference, raw;
 };
 

@@ -25,7 +25,7 @@ constexpr size_t kMaxNameBytes = 200;  // the limit of a manifest
 
 std::string packed_name(const std::string& name) { return name + std::string(kPackedEnding); }
 
-// True when no file name collides with a name of the packed folder or gets too long for one.
+// True when no file name collides with a name of the packed folder or becomes too long.
 bool names_can_be_packed(const Manifest& manifest) {
   return std::all_of(manifest.files.begin(), manifest.files.end(), [](const ManifestFile& file) {
     return file.name != kModelManifestName && !file.name.ends_with(kPackedEnding) &&
@@ -33,7 +33,7 @@ bool names_can_be_packed(const Manifest& manifest) {
   });
 }
 
-// A new folder; the destructor removes it unless it was renamed.
+// A new folder; the destructor removes a folder that was not renamed.
 class TempFolder {
  public:
   explicit TempFolder(fs::path path) : path_(std::move(path)) {

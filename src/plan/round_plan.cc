@@ -10,7 +10,8 @@
 namespace xffl::plan {
 namespace {
 
-// Depends on the run's secret: an old or foreign report cannot have the nonce of a new attempt.
+// The nonce depends on the run's secret: an old or foreign report cannot have the nonce of a new
+// attempt.
 std::string nonce(const RunIdentity& identity, int round, const FacilityName& facility,
                   int attempt) {
   return sha256_hex(identity.secret + "/" + identity.run.str() + "/" + std::to_string(round) + "/" +

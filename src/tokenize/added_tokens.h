@@ -1,8 +1,9 @@
-// Added tokens, such as <|end_of_text|>, which are cut out of a text before all other steps.
+// Added tokens, such as <|end_of_text|>: a tokenizer cuts added tokens out of a text before all
+// other steps.
 //
-// As in HF's AddedVocabulary: first the tokens with `normalized` off, then, between them, the
-// others. At each place the longest token wins; `lstrip` and `rstrip` extend a token over adjacent
-// white space.
+// As in HF's AddedVocabulary, split() first finds the tokens with `normalized` off. Between these
+// tokens, split() then finds the tokens with `normalized` on. At each place the longest token wins;
+// `lstrip` and `rstrip` extend a token over adjacent white space.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ namespace xffl::tokenize {
 struct AddedToken {
   std::string content;
   int32_t id = 0;
-  bool special = false;  // decoding leaves it out
+  bool special = false;  // decoding omits the token
   bool single_word = false;
   bool lstrip = false;
   bool rstrip = false;
@@ -39,16 +40,16 @@ class AddedTokens {
   explicit AddedTokens(std::vector<AddedToken> tokens);
 
   const std::vector<AddedToken>& tokens() const { return tokens_; }
-  /// The parts of `text`, valid UTF-8, in order; none for an empty text.
+  /// Sets `parts` to the parts of `text`, valid UTF-8, in order; an empty text has no parts.
   void split(std::string_view text, std::vector<TextPart>& parts) const;
 
  private:
-  // Tokens that are searched together, as a tree of their bytes.
+  // The tokens of one search, as a tree of their bytes.
   class Tree {
    public:
     void add(std::string_view content, uint32_t index);
     bool empty() const { return nodes_.size() == 1; }
-    /// Finds the next token at or after `from`, the longest at its begin.
+    /// Finds the next token at or after `from`: among the tokens at one place, the longest token.
     bool find(std::string_view text, size_t from, size_t& begin, size_t& end,
               uint32_t& index) const;
 
@@ -59,7 +60,7 @@ class AddedTokens {
     };
     std::vector<Node> nodes_{1};
     std::vector<bool> begins_ = std::vector<bool>(256, false);
-    int only_begin_ = -1;  // the first byte of all tokens; -1: they differ
+    int only_begin_ = -1;  // the first byte of all tokens; -1: the first bytes differ
   };
 
   void split_by(const Tree& tree, std::string_view text, const TextPart& part,

@@ -23,16 +23,16 @@ constexpr size_t kFew = 48;
 
 // The table of byte-pair merges, by rank. Thread-safe.
 //
-// How it works: few symbols are scanned for the best pair repeatedly, without further memory. Many
-// symbols are a linked list with a heap of candidates; a candidate is skipped if its pair has
-// changed in the meantime.
+// How it works: apply() scans few symbols repeatedly for the best pair, without further memory. For
+// many symbols, apply() keeps a linked list and a heap of candidates, and skips a candidate whose
+// pair has changed.
 class BpeMerges {
  public:
   /// `merges` are in order of rank; the last of equal pairs counts, as in HF's table.
   explicit BpeMerges(const std::vector<Merge>& merges);
 
-  /// Merges neighbours in `symbols` until no pair has a merge: each time the pair of the lowest
-  /// rank, the leftmost of equal pairs. Time: n^2 for few symbols, n log n for many.
+  /// Merges neighbours in `symbols` until no pair has a merge. Each step merges the pair of the
+  /// lowest rank, the leftmost among equal pairs. Time: n^2 for few symbols, n log n for many.
   void apply(std::vector<uint32_t>& symbols) const;
 
  private:
@@ -58,7 +58,7 @@ struct Candidate {
   uint32_t at;
   uint32_t left, right, merged;
 
-  // The top of the heap has the lowest rank; of equal ranks it is the leftmost.
+  // The top of the heap is the candidate of the lowest rank, the leftmost among equal ranks.
   bool operator<(const Candidate& other) const {
     return rank != other.rank ? rank > other.rank : at > other.at;
   }
@@ -74,7 +74,7 @@ BpeMerges::BpeMerges(const std::vector<Merge>& merges) {
   }
 }
 
-// The slot of `pair`, or the empty slot for it.
+// The slot of `pair`, or the empty slot for `pair`.
 inline size_t BpeMerges::slot_of(uint64_t pair) const {
   const size_t mask = slots_.size() - 1;
   size_t at = pair * 0x9e3779b97f4a7c15u >> shift_;
@@ -92,7 +92,7 @@ void BpeMerges::apply(std::vector<uint32_t>& symbols) const {
 }
 
 void BpeMerges::apply_to_few(std::vector<uint32_t>& symbols) const {
-  std::array<const Slot*, kFew> merge;  // of each symbol with the next
+  std::array<const Slot*, kFew> merge;  // the merge of each symbol with the next symbol
   size_t last = symbols.size() - 1;
   for (size_t i = 0; i < last; ++i) merge[i] = &find(symbols[i], symbols[i + 1]);
   while (last > 0) {
@@ -162,8 +162,8 @@ uint64_t hash_of_word(std::string_view word) {
   }
 }
 
-// The ids of recent words: texts repeat words, and merging dominates the work. Short words only; a
-// new word replaces an older word in its place. Not thread-safe.
+// The ids of recent short words: texts repeat words, and merging dominates the work. A new word
+// replaces the older word in an entry. Not thread-safe.
 class WordCache {
  public:
   struct Entry {
@@ -176,7 +176,7 @@ class WordCache {
 
   static bool fits(std::string_view word) { return word.size() <= sizeof(Entry::bytes); }
 
-  /// The place of a word that fits; it holds the word if holds(entry, word).
+  /// The entry for a word that fits; the entry holds the word if holds(entry, word).
   Entry& place(std::string_view word) { return entries_[hash_of_word(word) >> (64 - kBits)]; }
   static bool holds(const Entry& entry, std::string_view word) {
     return entry.num_bytes == word.size() &&
@@ -188,8 +188,8 @@ class WordCache {
   std::vector<Entry> entries_ = std::vector<Entry>(size_t{1} << kBits);
 };
 
-// The common part of both kinds of BPE: added tokens are cut out of the text, and merges are
-// applied to the symbols of each text between them.
+// The common part of both kinds of BPE: cuts added tokens out of a text and applies merges to the
+// symbols of each text between added tokens.
 class Bpe : public Tokenizer::Model {
  protected:
   explicit Bpe(const BpeSpec& spec) : added_(spec.added_tokens), merges_(spec.merges) {
@@ -202,7 +202,8 @@ class Bpe : public Tokenizer::Model {
     eos_id = spec.eos_id;
   }
 
-  /// The added tokens in `text` and the texts between them. Throws kRejected unless UTF-8.
+  /// Sets `parts` to the added tokens in `text` and the texts between added tokens. Throws
+  /// kRejected unless `text` is UTF-8.
   void split(std::string_view text, std::vector<TextPart>& parts) const {
     if (const size_t bad = find_invalid_utf8(text); bad != text.size())
       throw Error(ErrorKind::kRejected,
@@ -218,8 +219,8 @@ class Bpe : public Tokenizer::Model {
   BpeMerges merges_;
 };
 
-// How it works: the split patterns cut a text into words, and the bytes of each word are merged.
-// Threads borrow their own state (matchers, cached words) from a pool for the time of one text.
+// How it works: the split patterns cut a text into words, and the merges join the bytes of each
+// word. For each text, a thread borrows a workspace (matchers, cached words) from a pool.
 class ByteLevelBpe final : public Bpe {
  public:
   explicit ByteLevelBpe(BpeSpec spec);
@@ -245,7 +246,7 @@ class ByteLevelBpe final : public Bpe {
 
   struct Token {
     std::string bytes;
-    bool special = false;  // decoding leaves it out
+    bool special = false;  // decoding omits the token
   };
 
   template <class OnToken, class OnWords>
@@ -317,7 +318,7 @@ ByteLevelBpe::ByteLevelBpe(BpeSpec spec)
   }
 }
 
-// The place of `word` in the table, or the empty place for it: the table is at most half full.
+// The slot of `word` in word_ids_, or the empty slot for `word`: the table is at most half full.
 size_t ByteLevelBpe::word_slot(std::string_view word) const {
   const size_t mask = word_ids_.size() - 1;
   size_t at = hash_of_word(word) >> 32 & mask;
@@ -352,8 +353,8 @@ void ByteLevelBpe::encode_word(std::string_view word, Workspace& workspace) cons
   std::copy(workspace.symbols.begin(), workspace.symbols.end(), entry->ids);
 }
 
-// A match of a pattern is a piece, and so is the text between two matches. The next pattern splits
-// each piece; the pieces of the last pattern are words.
+// Each match of a pattern is a piece, and the text between two matches is a piece. The next pattern
+// splits each piece; the pieces of the last pattern are words.
 void ByteLevelBpe::encode_words(std::string_view text, size_t pattern, Workspace& workspace) const {
   if (text.empty()) return;
   if (pattern == patterns_.size()) {
@@ -406,7 +407,7 @@ std::vector<TokenSpan> ByteLevelBpe::encode_spans(std::string_view text) const {
   std::vector<TokenSpan> spans;
   const auto on_token = [&](const TextPart& part) { spans.push_back(span_of(part)); };
   const auto on_words = [&](const TextPart& part, bool prefix) {
-    size_t at = 0;  // in the words, which may begin with an added space
+    size_t at = 0;  // the place in the words, which may begin with an added space
     for (const int32_t id : ids) {
       const auto place = [&](size_t i) {
         return static_cast<uint32_t>(part.begin + (prefix && i > 0 ? i - 1 : i));
@@ -430,9 +431,9 @@ std::string ByteLevelBpe::decode(std::span<const int32_t> ids) const {
   return to_valid_utf8(bytes);
 }
 
-// How it works: the text between added tokens is one word of any length. Its spaces become U+2581,
-// its characters are the symbols, and these are merged. A merge joins neighbours: the place of each
-// symbol follows from the lengths of the symbols before it.
+// How it works: each text between added tokens is one word of any length. marked() replaces spaces
+// by U+2581, and merge() merges the characters. A merge joins neighbours: the lengths of all
+// previous symbols give the place of a symbol.
 class ByteFallbackBpe final : public Bpe {
  public:
   explicit ByteFallbackBpe(BpeSpec spec);
@@ -445,11 +446,11 @@ class ByteFallbackBpe final : public Bpe {
   struct Token {
     std::string text;
     int byte = -1;           // the value of "<0x0A>"
-    uint32_t num_bytes = 0;  // its bytes in a text with U+2581 for spaces
-    bool special = false;    // decoding leaves it out
+    uint32_t num_bytes = 0;  // the token's bytes in a text with U+2581 for spaces
+    bool special = false;    // decoding omits the token
   };
 
-  // A part of the text with U+2581 for spaces, and with its prefix.
+  // Returns a part of the text with U+2581 for spaces and with the prefix of the part.
   std::string marked(std::string_view part, bool is_first) const;
   std::vector<uint32_t> merge(std::string_view marked) const;
 
@@ -560,7 +561,8 @@ std::vector<TokenSpan> ByteFallbackBpe::encode_spans(std::string_view text) cons
   return spans;
 }
 
-// Consecutive byte tokens are UTF-8 text, or else one U+FFFD per byte.
+// Consecutive byte tokens become UTF-8 text or, when their bytes are not UTF-8, one U+FFFD per
+// byte.
 std::string ByteFallbackBpe::decode(std::span<const int32_t> ids) const {
   std::string result, bytes;
   const auto flush = [&] {

@@ -8,9 +8,9 @@
 namespace xffl::tokenize {
 namespace {
 
-// The length of the maximal part of a character at the begin of `bytes`, which is no character: the
-// most bytes that some continuation bytes complete to one; at least 1. A second byte may be limited
-// from below or from above, hence the two completions.
+// The length of the maximal subpart of a character at the begin of invalid `bytes`: the longest
+// prefix that some continuation bytes complete to a character; at least 1. The first byte may limit
+// the second byte from below or from above, hence the two completions.
 size_t invalid_length(std::string_view bytes) {
   for (size_t length = std::min<size_t>(3, bytes.size()); length > 1; --length) {
     for (const char continuation : {'\x80', '\xbf'}) {

@@ -31,7 +31,7 @@ struct EncodedDocument {
   std::vector<uint8_t> is_target;  // 0 or 1 for each id; empty: all ids are targets
 };
 
-// Called from several threads.
+// Several threads call the encoder.
 using DocumentEncoder = std::function<EncodedDocument(const Document&)>;
 
 // Writes one shard; cuts unpacked documents into sequences.
@@ -56,7 +56,7 @@ class Output {
     for (size_t at = 0; at < ids.size(); at += length_) {
       const size_t count = std::min<size_t>(length_, ids.size() - at);
       const auto of_piece = targets.empty() ? targets : targets.subspan(at, count);
-      // The first token of a sequence is not predicted.
+      // A model does not predict the first token of a sequence.
       if (!targets.empty() && std::count(of_piece.begin() + 1, of_piece.end(), 1) == 0) {
         ++result.num_idle;
       } else {
@@ -65,7 +65,7 @@ class Output {
     }
   }
 
-  // The pipeline checks all outputs before it finishes one: all of them appear, or none.
+  // The pipeline checks all outputs before it finishes any output: all outputs appear, or none.
   void check_not_empty(const char* role) const {
     if (num_tokens_ >= (packed_ ? length_ : 1)) return;
     throw Error(
@@ -109,7 +109,7 @@ class SmallestHashes {
     kept_.insert(hash);
     largest_first_.push(hash);
   }
-  /// True when more distinct hashes were added than are kept.
+  /// True when the caller has added more than `count` distinct hashes.
   bool overflowed() const { return overflowed_; }
   uint64_t size() const { return largest_first_.size(); }
   /// Exactly the kept hashes are below this bound; size() >= 1.
@@ -122,7 +122,7 @@ class SmallestHashes {
   std::unordered_set<uint64_t> kept_;
 };
 
-// Selects the documents for validation: those whose hash is below a bound.
+// The hash of a document. The documents with a hash below a bound are for validation.
 uint64_t hash_of(uint64_t seed, const Document& document, const EncodeOptions& options) {
   if (options.documents.prompt_field.empty()) return selection_hash(seed, document.text);
   return selection_hash(seed, document.prompt + '\0' + document.text);
@@ -200,7 +200,7 @@ Chunk read_chunk(DocumentReader& documents, uint64_t max_bytes) {
 
 struct Assigned {
   EncodedDocument document;
-  bool for_validation = false;  // its hash is below the bound
+  bool for_validation = false;  // the document's hash is below the bound
 };
 
 std::vector<Assigned> encode_chunk(const std::vector<Document>& chunk, int num_threads,
@@ -215,7 +215,8 @@ std::vector<Assigned> encode_chunk(const std::vector<Document>& chunk, int num_t
   return assigned;
 }
 
-// Documents -> (in parallel) ids -> shards, in the documents' order; `options.vocab_size` is set.
+// Encodes documents in parallel and writes the shards in the documents' order. The caller sets
+// `options.vocab_size`.
 EncodeResult run_pipeline(const std::vector<fs::path>& inputs, const fs::path& output,
                           const EncodeOptions& options, const DocumentEncoder& encode,
                           const ProgressCallback& progress) {
@@ -227,7 +228,7 @@ EncodeResult run_pipeline(const std::vector<fs::path>& inputs, const fs::path& o
   std::optional<Output> validation;
   if (options.validation) validation.emplace(options.validation->output, options);
 
-  // With several threads, the next chunk is read during the encoding of the current chunk.
+  // With several threads, a thread reads the next chunk during the encoding of the current chunk.
   const auto read_ahead = [&] {
     const auto policy = num_threads > 1 ? std::launch::async : std::launch::deferred;
     return std::async(policy, [&] {
@@ -353,7 +354,7 @@ EncodedDocument parse_labelled(const Document& line, uint64_t vocab_size) {
   return result;
 }
 
-// The ids of a line such as "[1, 20, 300]", each below `vocab_size`.
+// The ids of a line, for example "[1, 20, 300]", each below `vocab_size`.
 std::vector<int32_t> parse_ids(const Document& line, uint64_t vocab_size) {
   return ids_of(parse_line(line), line, vocab_size);
 }
@@ -365,7 +366,7 @@ bool is_shard(const fs::path& path) {
   return begin == tokens::kShardMagic;
 }
 
-// Writes documents with a blank line between them.
+// Writes documents with a blank line between two documents.
 class TextOutput {
  public:
   TextOutput(const Tokenizer& tokenizer, uint64_t limit, std::ostream& out)

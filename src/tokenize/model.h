@@ -12,7 +12,7 @@
 
 namespace xffl::tokenize {
 
-/// Thread-safe. The functions are those of Tokenizer; the ids of decode() are below vocab_size.
+/// Thread-safe. Tokenizer documents the functions. The ids for decode() are below vocab_size.
 class Tokenizer::Model {
  public:
   virtual ~Model() = default;

@@ -1,4 +1,5 @@
-// Seeded choices that depend on a text alone: not on its place, the threads or the machine.
+// Seeded choices that depend only on a text: neither on the text's place nor on the threads or the
+// machine.
 #pragma once
 
 #include <array>

@@ -20,8 +20,8 @@ namespace {
 
 // General categories of the characters that Unicode 15, 15.1 and 16 added to Unicode 14.
 //
-// HF's tokenizers match patterns with Unicode 16 (Oniguruma 6.9.10), PCRE2 10.42 with Unicode 14:
-// these ranges make the splits equal. tests/tokenize/hf_same_bpe.py compares every character.
+// HF's tokenizers match patterns with Unicode 16 (Oniguruma 6.9.10); PCRE2 10.42 has Unicode 14.
+// These ranges make the splits equal. tests/tokenize/hf_same_bpe.py compares every character.
 struct UnicodeRange {
   uint32_t first;
   uint32_t last;
@@ -104,8 +104,8 @@ struct Item {
   std::string items;
 };
 
-// Translates in one pass over the pattern. Characters are written as themselves or as \x{...}, a
-// set of characters (\s, \p{L}, [...]) as the inside of a class.
+// Translates in one pass over the pattern. Writes a character as itself or as \x{...}, and a set of
+// characters (\s, \p{L}, [...]) as the inside of a class.
 class Translator {
  public:
   explicit Translator(std::string_view pattern) : in_(pattern) {}
@@ -156,7 +156,7 @@ class Translator {
   std::string_view in_;
   size_t at_ = 0;
   std::string out_;
-  std::vector<bool> groups_;  // the open groups: true when case is ignored inside
+  std::vector<bool> groups_;  // the open groups: true for a caseless group
   char previous_letter_ = 0;  // the preceding caseless literal, in lower case
 };
 
@@ -211,7 +211,7 @@ void Translator::quantifier() {
     interval();
   } else {
     out_ += in_[at_++];
-    // Lazy and possessive quantifiers mean the same in both dialects, but not after {n,m}.
+    // Lazy and possessive quantifiers have the same meaning in both dialects, except after {n,m}.
     if (peek() == '?' || peek() == '+') out_ += in_[at_++];
   }
   const char c = peek();
@@ -238,7 +238,7 @@ void Translator::interval() {
 void Translator::literal(uint32_t code_point) {
   const bool letter = code_point < 0x80 && std::isalpha(static_cast<int>(code_point)) != 0;
   if (caseless()) {
-    // Oniguruma folds one character to several: sharp s matches (?i:ss).
+    // Oniguruma folds one character to several characters: sharp s matches (?i:ss).
     if (code_point >= 0x80) unsupported("a character beyond ASCII in (?i:...)");
     const char lower = letter ? static_cast<char>(code_point | 0x20) : '\0';
     const std::string pair{previous_letter_, lower};

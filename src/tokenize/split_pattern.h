@@ -1,9 +1,10 @@
-// The pattern by which a tokenizer.json cuts a text into words, before its byte pairs are merged.
+// The pattern by which a tokenizer.json cuts a text into words, before BPE merges byte pairs.
 //
-// HF's tokenizers match the pattern with Oniguruma (Ruby's dialect), xffl with PCRE2. Constructs
-// with the same meaning in both dialects are copied; constructs with another meaning (white space,
-// categories of characters, escapes) are spelled out; all others are rejected by name. A split is
-// therefore the same as HF's, or an error (docs/decisions/0006).
+// HF's tokenizers match the pattern with Oniguruma (Ruby's dialect), xffl with PCRE2. The
+// translator copies constructs with the same meaning in both dialects and spells out constructs
+// with another meaning (white space, categories of characters, escapes). The translator rejects all
+// other constructs by name. A split therefore equals HF's split, or is an error
+// (docs/decisions/0006).
 #pragma once
 
 #include <cstddef>

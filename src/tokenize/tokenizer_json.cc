@@ -25,8 +25,8 @@ struct TokenizerJson {
 };
 
 // Splits the file into its parts. A vocabulary of 128,000 entries and 280,000 merges would be slow
-// and large as a tree of JSON values: the parser's events inside model.vocab and model.merges fill
-// lists, all others build the tree.
+// and large as a tree of JSON values. Therefore the parser's events inside model.vocab and
+// model.merges fill lists; all other events build the tree.
 class Builder final : public nlohmann::json_sax<Json> {
  public:
   Builder(TokenizerJson& file, const std::string& origin) : file_(file), origin_(origin) {}
@@ -170,13 +170,13 @@ class Builder final : public nlohmann::json_sax<Json> {
   size_t depth_ = 0;                 // open objects and lists
   std::string key_;                  // the last key
   std::array<std::string, 3> path_;  // keys that lead to the open values, by depth
-  std::set<std::string> lists_;      // the lists that were read: vocab, merges
+  std::set<std::string> lists_;      // the lists read so far: vocab, merges
   std::vector<Json*> stack_;         // the open values of the tree
   std::vector<std::string> pair_;    // the parts of a merge that is a list
 };
 
-// Throws kCorrupt with `origin`: not JSON, nested too deep, a repeated key, an entry of a wrong
-// type.
+// Throws kCorrupt with `origin` for text that is not JSON, too deep nesting, a repeated key, an
+// entry of a wrong type.
 TokenizerJson split_file(std::string_view text, const std::string& origin) {
   // nlohmann's lexer takes a NUL for the end of the text and ignores the rest.
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
@@ -190,8 +190,8 @@ TokenizerJson split_file(std::string_view text, const std::string& origin) {
 }
 
 constexpr int64_t kMaxId = (int64_t{1} << 24) - 1;
-// Ids may have gaps. Tables have the size of the largest id, which limits the gaps: a small file
-// must not require much memory.
+// Ids may have gaps. Tables have the size of the largest id: the limit on gaps keeps a small file
+// from requiring much memory.
 constexpr int64_t kMaxGaps = 65536;
 constexpr size_t kMaxTokenBytes = 4096;
 constexpr size_t kMaxAddedTokens = 100'000;
@@ -200,7 +200,7 @@ constexpr size_t kMaxPieces = 16;                   // in a template
 constexpr size_t kMaxSteps = 16;
 constexpr uint64_t kMaxConfigBytes = uint64_t{8} << 20;
 
-// The pattern by which GPT-2, and a ByteLevel pre-tokenizer with `use_regex`, splits a text.
+// The split pattern of GPT-2 and of a ByteLevel pre-tokenizer with `use_regex`.
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
@@ -208,7 +208,7 @@ using Ids = std::unordered_map<std::string_view, int32_t>;
 
 // Reads the steps of HF's pipeline (normalizer, pre-tokenizer, model, post-processor, decoder).
 // Each step is a JSON object with a "type"; one function per step accepts the known types and
-// rejects all others by name.
+// rejects all other types by name.
 class Reader {
  public:
   Reader(TokenizerJson file, const std::string& origin) : file_(std::move(file)) {
@@ -217,7 +217,8 @@ class Reader {
 
   BpeSpec run() {
     JsonObject top(file_.rest, spec_.origin);
-    // "truncation" and "padding" are ignored: they describe batches, which token shards replace.
+    // The reader ignores "truncation" and "padding": both describe batches, which token shards
+    // replace.
     JsonObject model = top.object("model");
     check_model(model);
     read_vocab();
@@ -305,7 +306,7 @@ bool Reader::is_replace(const Json& json, std::string_view from, std::string_vie
          json["content"] == to;
 }
 
-// byte_fallback: an optional Prepend, then Replace.
+// Reads the normalizer of a byte_fallback model: an optional Prepend, then Replace.
 void Reader::read_normalizer(const Json& json) {
   std::vector<Json> steps = steps_of(json, "normalizers", at("normalizer"));
   if (JsonObject first(steps[0], at("normalizer")); first.string("type") == "Prepend") {
@@ -337,7 +338,7 @@ void Reader::read_metaspace(const Json& json) {
   }
 }
 
-// Replace, ByteFallback, Fuse and an optional Strip.
+// Reads the decoder of a byte_fallback model: Replace, ByteFallback, Fuse and an optional Strip.
 void Reader::read_fallback_decoder(const Json& json) {
   const std::vector<Json> steps = steps_of(json, "decoders", at("decoder"));
   const auto is = [&](size_t i, std::string_view type) {
@@ -436,8 +437,8 @@ AddedToken Reader::read_added_token(const Json& json, size_t index) const {
   return result;
 }
 
-// HF ignores the ids in the file: a token gets its id in the vocabulary, else the next free id. A
-// file with other ids is ambiguous.
+// HF ignores the ids of added tokens: an added token gets its id in the vocabulary, else the next
+// free id. A file with other ids is ambiguous.
 void Reader::read_added_tokens(const Json& tokens) {
   if (!tokens.is_array()) corrupt("added_tokens should be a list");
   if (tokens.size() > kMaxAddedTokens)
@@ -531,7 +532,7 @@ void Reader::read_post_processor(const Json& json) {
   }
 }
 
-// "single": at most one special token before the text and one after it.
+// Reads "single": at most one special token before the text and one after the text.
 void Reader::read_template(JsonObject& step) {
   const Json& pieces = step.at("single");
   if (!pieces.is_array() || pieces.size() > kMaxPieces)

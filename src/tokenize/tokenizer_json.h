@@ -1,5 +1,5 @@
-// Reads a tokenizer.json with a BPE model: every setting is checked, and an unknown one is an
-// error.
+// Reads a tokenizer.json with a BPE model. The reader checks every setting; an unknown setting is
+// an error.
 #pragma once
 
 #include <cstdint>
@@ -22,18 +22,18 @@ struct Merge {
   uint32_t merged = 0;
 };
 
-/// The texts that get a space mark in front, where spaces become U+2581.
+/// The texts that get a space mark (U+2581) in front.
 enum class Prefix {
   kNone,
   kEach,     // every text between added tokens
-  kMissing,  // the same, unless it begins with a mark
-  kFirst,    // the same, only at the begin of the whole text
+  kMissing,  // as kEach, unless the text begins with a mark
+  kFirst,    // as kMissing, only at the begin of the whole text
 };
 
 struct BpeSpec {
   std::string origin;  // the file's name, for messages
-  // Symbols are characters (a character without a token becomes its bytes, "<0x0A>"), and spaces
-  // are U+2581, as in Llama 2; else symbols are bytes, as in Llama 3.
+  // True: symbols are characters and spaces are U+2581, as in Llama 2; a character without a token
+  // becomes byte tokens ("<0x0A>"). False: symbols are bytes, as in Llama 3.
   bool byte_fallback = false;
   Prefix prefix = Prefix::kNone;  // with byte_fallback
   bool strips_space = false;      // with byte_fallback: decoding drops one leading space
@@ -41,21 +41,22 @@ struct BpeSpec {
   // byte_level_alphabet().
   std::vector<std::pair<std::string, int32_t>> vocab;
   std::vector<Merge> merges;   // in order of rank
-  bool ignore_merges = false;  // a word that is a token is not split
+  bool ignore_merges = false;  // a word that is a token stays whole
   std::vector<AddedToken> added_tokens;
   std::vector<std::string> split_patterns;  // applied in this order
   bool add_prefix_space = false;
-  int32_t bos_id = -1;  // the token before a text, and the token after it
+  int32_t bos_id = -1;  // the tokens before and after a text
   int32_t eos_id = -1;
 };
 
-/// `text` is the content of the file `origin`. Throws kCorrupt for an invalid file; kUnsupported
-/// for a setting that xffl does not implement exactly as HF's tokenizers, with its name and an
-/// alternative.
+/// Reads `text`, the content of the file `origin`. Throws kCorrupt for an invalid file;
+/// kUnsupported for a setting that xffl does not implement exactly as HF's tokenizers, with its
+/// name and an alternative.
 BpeSpec read_tokenizer_json(std::string_view text, const std::string& origin);
 
-/// Sets a missing `eos_id`, and a missing `bos_id` if texts begin with it, to the tokens that the
-/// tokenizer_config.json beside `tokenizer_json` names, if it exists.
+/// Sets a missing `eos_id`, and a missing `bos_id` if the configuration adds BOS, to the tokens
+/// that the tokenizer_config.json beside `tokenizer_json` names. No effect without a
+/// tokenizer_config.json.
 void read_tokenizer_config(const std::filesystem::path& tokenizer_json, BpeSpec& spec);
 
 }  // namespace xffl::tokenize

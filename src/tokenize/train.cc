@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// SentencePiece learns from lines; a longer line is cut at a space, or else inside a word.
+// SentencePiece learns from lines. LineSource cuts a longer line at a space, or else inside a word.
 constexpr size_t kMaxLineBytes = 4000;
 
 size_t cut_point(std::string_view text) {
@@ -32,7 +32,7 @@ size_t cut_point(std::string_view text) {
 }
 
 // The lines of the documents, or a seeded sample. An exception must not cross SentencePiece:
-// failure() keeps it.
+// failure() returns the exception.
 class LineSource final : public sentencepiece::SentenceIterator {
  public:
   LineSource(const std::vector<fs::path>& inputs, const TrainOptions& options)
@@ -158,9 +158,10 @@ std::string learn(const std::vector<fs::path>& inputs, const TrainOptions& optio
   return model;
 }
 
-// Files for HF transformers with the same ids. BPE: HF's LlamaTokenizer reads tokenizer.model
-// itself. Unigram: no class of transformers 5 does; tokenizer.json describes the model to the
-// tokenizers library, with the steps to which transformers 4 converts a LLaMA's SentencePiece model
+// Files with which HF transformers gives the same ids. HF's LlamaTokenizer reads the
+// tokenizer.model of a BPE model. No class of transformers 5 reads a unigram tokenizer.model:
+// tokenizer.json describes the unigram model to the tokenizers library. The steps in tokenizer.json
+// are the steps of transformers 4 for a LLaMA's SentencePiece model
 // (convert_slow_tokenizer.LlamaConverter).
 
 Json common_config() {
@@ -173,7 +174,7 @@ Json common_config() {
   return config;
 }
 
-// "legacy" is HF's name for the treatment of spaces that SentencePiece itself has.
+// HF calls SentencePiece's own treatment of spaces "legacy".
 Json llama_config() {
   Json config = common_config();
   config["tokenizer_class"] = "LlamaTokenizer";
@@ -198,7 +199,7 @@ Json special_tokens() {
   return tokens;
 }
 
-// "<s>" before a text; before each of a pair.
+// Puts "<s>" before a text, and before each text of a pair.
 Json template_processing() {
   const auto bos = [](int type) {
     return Json{{"SpecialToken", {{"id", "<s>"}, {"type_id", type}}}};

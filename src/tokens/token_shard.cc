@@ -109,7 +109,8 @@ void check_counts(const ShardInfo& info, const std::filesystem::path& path) {
   }
 }
 
-// The layout for these counts. Throws kCorrupt naming `path` when a size does not fit in 63 bits.
+// The layout of a shard with the counts of `info`. Throws kCorrupt naming `path` when a size does
+// not fit in 63 bits.
 ShardLayout layout_of(const ShardInfo& info, size_t token_bytes,
                       const std::filesystem::path& path) {
   ShardLayout layout;
@@ -435,7 +436,7 @@ void TokenShardWriter::State::drop_incomplete_sequence() {
 
 void TokenShardWriter::State::write_offsets(uint64_t offsets_begin) {
   const uint64_t tokens_end = kHeaderBytes + info.num_tokens * token_bytes;
-  // The first ftruncate cuts the incomplete sequence off, the second adds zero bytes.
+  // The first ftruncate cuts the incomplete sequence off; the second ftruncate adds zero bytes.
   if (::ftruncate(temp.fd(), static_cast<off_t>(tokens_end)) != 0 ||
       ::ftruncate(temp.fd(), static_cast<off_t>(offsets_begin)) != 0 ||
       ::lseek(temp.fd(), static_cast<off_t>(offsets_begin), SEEK_SET) < 0) {

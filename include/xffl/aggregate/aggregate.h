@@ -2,9 +2,10 @@
 //
 // Each element is sum_k(w_k * x_k) / sum_k(w_k), accumulated in float64 in the fixed order of
 // Input::order_key and rounded once. The output bytes do not depend on the order of the inputs, the
-// number of threads or the block size. Sources are read by mmap; memory is a few blocks per thread,
-// independent of the model and of the number of inputs. In all functions a folder may hold a LoRA
-// adapter (checkpoint/lora.h) instead of a model; A and B are averaged separately.
+// number of threads or the block size. The functions read sources by mmap. The memory is a few
+// blocks per thread, independent of the model's size and of the number of inputs. In all functions
+// a folder may hold a LoRA adapter (checkpoint/lora.h) instead of a model; the functions average A
+// and B separately.
 #pragma once
 
 #include <cstdint>
@@ -22,22 +23,22 @@ namespace xffl::aggregate {
 struct Input {
   std::filesystem::path folder;  // weights or deltas: HF folder
   double weight = 1;             // > 0, finite
-  std::string order_key;         // unique; inputs are summed in its ascending order
+  std::string order_key;         // unique; the sum runs in ascending order of the keys
   std::string label;             // for messages: the facility, or the folder
 };
 
 struct Options {
-  int num_threads = 0;  // 0: all that this process may use
+  int num_threads = 0;  // 0: all CPUs that this process may use
   uint64_t max_shard_bytes = 5ull << 30;
   std::function<void(uint64_t done_bytes, uint64_t total_bytes)>
       on_progress;               // output bytes; from any thread, serialised
   SpareMemory* spare = nullptr;  // memory that the output may use
 };
 
-/// Weighted mean of weights; every input must have exactly the tensors and shapes of `inputs[0]` by
-/// name (any of F32/F16/BF16), finite everywhere. Writes an HF folder `out` whose tensors have
-/// `dtype`, config.json and tokenizer files from the input with the smallest order_key. `out` must
-/// not exist; it appears by rename, with manifest.json. Throws kRejected (which input, tensor,
+/// Writes the weighted mean of weights as an HF folder `out` with tensors of `dtype`. Every input
+/// must have exactly the tensors and shapes of `inputs[0]` by name (any of F32/F16/BF16), finite
+/// everywhere. config.json and tokenizer files come from the input with the smallest order_key.
+/// `out` must not exist; it appears by rename, with manifest.json. Throws kRejected (input, tensor,
 /// index, value; shapes expected and found), kNotFound, kCorrupt, kIo.
 void average_weights(std::vector<Input> inputs, checkpoint::Dtype dtype,
                      const std::filesystem::path& out, const Options& options = {});
@@ -46,13 +47,14 @@ void average_weights(std::vector<Input> inputs, checkpoint::Dtype dtype,
 /// else mean(weights). Reads the master folder `master` (F32, HF layout), writes `out_master` (F32)
 /// and `out_model` (`publish_dtype`, rounded from the float32 master') in one pass. Both appear by
 /// rename, with manifest.json; config.json (with the output's torch_dtype) and tokenizer files come
-/// from `master`. Errors as above; the updates' schema must equal the master's.
+/// from `master`. Throws as average_weights(). The schema of the updates must equal the schema of
+/// the master.
 void server_step(const std::filesystem::path& master, std::vector<Input> updates, bool deltas,
                  checkpoint::Dtype publish_dtype, const std::filesystem::path& out_master,
                  const std::filesystem::path& out_model, const Options& options = {});
 
-/// Converts a model folder (float tensors only) to `dtype`: makes the first master (F32) from any
-/// HF folder.
+/// Converts a model folder (float tensors only) to `dtype`, for example to make the first master
+/// (F32) from an HF folder.
 void convert(const std::filesystem::path& model, checkpoint::Dtype dtype,
              const std::filesystem::path& out, const Options& options = {});
 

@@ -20,7 +20,7 @@ class Clock {
   virtual MonotonicTime monotonic() const = 0;
   virtual UtcTime utc() const = 0;
 
-  /// Blocks for `duration` or until `stop` is requested; false when stopped.
+  /// Blocks for `duration` or until a stop request; returns false after a stop request.
   virtual bool sleep(std::chrono::nanoseconds duration, std::stop_token stop) = 0;
 };
 
@@ -33,7 +33,7 @@ class SystemClock final : public Clock {
 
 /// "2026-03-01T12:34:56.789Z".
 std::string format_utc(Clock::UtcTime time);
-/// Inverse of format_utc; empty for any other text.
+/// The inverse of format_utc(); empty for any other text.
 std::optional<Clock::UtcTime> parse_utc(std::string_view text);
 
 }  // namespace xffl

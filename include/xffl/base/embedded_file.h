@@ -1,4 +1,4 @@
-// Text files of the source tree that are compiled into a program: cmake/embed_files.cmake.
+// Text files of the source tree that cmake/embed_files.cmake compiles into a program.
 #pragma once
 
 #include <span>

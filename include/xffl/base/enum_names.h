@@ -1,11 +1,11 @@
-// Enumerations and their names in files and on command lines, from one table each.
+// The names of enumerators in files and on command lines, from one table per enumeration.
 //
 // The table stands beside the enumeration, so that a new value is one edit:
 //
 //   enum class Offload { kNone, kOptimizer };
 //   constexpr auto names_of(Offload) { return enum_names("none", "optimizer"); }
 //
-// The names are in the order of the enumerators, from 0. A namespace with such enumerations says
+// The names are in the order of the enumerators, from 0. A namespace with a NamedEnum declares
 // `using xffl::to_string;`.
 #pragma once
 

@@ -21,7 +21,7 @@ enum class ErrorKind {
   kCorrupt,      // a file is damaged or hostile: its bytes do not follow the format
   kRejected,     // well-formed, but with other shapes or hashes than expected, or not finite
   kIo,           // the operating system reported an error: disk full, permissions
-  kRemote,       // a facility could not be reached or did not answer in time
+  kRemote,       // a facility is unreachable or did not answer in time
   kAuth,         // a facility's login needs the user: renew the credential, trust a host key
   kBusy,         // another coordinator works on this project
   kCancelled,    // stopped on request; run again to continue
@@ -29,10 +29,10 @@ enum class ErrorKind {
   kFailed,       // the federation or the training itself failed (quorum missed, loss not finite)
 };
 
-/// "config", "corrupt", ...: the word used in messages and logs.
+/// "config", "corrupt", ...: the word for a kind in messages and logs.
 std::string_view to_string(ErrorKind kind);
 
-/// The process exit code of a kind; docs/reference/exit_codes.md lists them.
+/// The process exit code of a kind; docs/reference/exit_codes.md lists the exit codes.
 int exit_code(ErrorKind kind);
 
 class Error : public std::exception {

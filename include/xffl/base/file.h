@@ -41,40 +41,40 @@ struct RegularFile {
   UniqueFd fd;
   uint64_t size_bytes = 0;
 };
-/// Opens a regular file for reading, without following a link. Throws kNotFound or kIo; kRejected,
-/// without blocking, for a link, folder, pipe or device.
+/// Opens a regular file for reading, without following a symbolic link. Throws kNotFound or kIo;
+/// throws kRejected, without blocking, for a symbolic link, folder, pipe or device.
 RegularFile open_regular(const std::filesystem::path& path);
 
 /// Writes all of `bytes` at the descriptor's position. Throws kIo with the path, the number of
 /// bytes written and the number expected.
 void write_all(int fd, std::span<const std::byte> bytes, const std::filesystem::path& path);
-/// Writes all of `bytes` at `offset` and leaves the descriptor's position.
+/// Writes all of `bytes` at `offset`; the descriptor's position stays unchanged.
 void write_at(int fd, uint64_t offset, std::span<const std::byte> bytes,
               const std::filesystem::path& path);
-/// Asks the kernel to start writing these bytes to the disk, which shortens a later fsync. A hint:
-/// file systems without support ignore it.
+/// Asks the kernel to start writing bytes [offset, offset + size) to the disk, which shortens a
+/// later fsync. File systems without support ignore this hint.
 void start_write_back(int fd, uint64_t offset, uint64_t size);
 /// Reads from `offset` until `out` is full or the file ends; returns the number of bytes read.
 /// Throws kIo.
 size_t read_at(int fd, uint64_t offset, std::span<std::byte> out,
                const std::filesystem::path& path);
 
-/// The file's whole content. Throws kCorrupt when it is larger than `max_bytes`.
+/// The file's whole content. Throws kCorrupt when the content is larger than `max_bytes`.
 std::string read_file(const std::filesystem::path& path, uint64_t max_bytes);
 
 /// Replaces `path` by `content`: "<path>.tmp", write, fsync, rename, fsync the folder. After a
 /// crash the path holds the whole old content or the whole new content; the next call overwrites a
-/// stale temp file. One writer of a path at a time.
+/// stale temp file. A path may have one writer at a time.
 void write_file_atomic(const std::filesystem::path& path, std::string_view content,
                        unsigned mode = 0600);
 
 /// A new file under a temporary name, open for reading and writing.
 class TempFile {
  public:
-  /// Creates "<path><suffix>" or truncates a stale one.
+  /// Creates "<path><suffix>" or truncates a stale file of this name.
   explicit TempFile(const std::filesystem::path& path, std::string_view suffix = ".tmp",
                     unsigned mode = 0600);
-  ~TempFile();  // removes the file unless it was published
+  ~TempFile();  // removes an unpublished file
   TempFile(const TempFile&) = delete;
   TempFile& operator=(const TempFile&) = delete;
 
@@ -99,14 +99,14 @@ void fsync_dir(const std::filesystem::path& path);
 /// rename() that is durable on return; both paths are in the same file system.
 void rename_durable(const std::filesystem::path& from, const std::filesystem::path& to);
 
-/// The free bytes required to write `bytes`: folders and other files grow as well.
+/// The free bytes that writing `bytes` requires: folders and other files grow as well.
 inline uint64_t with_margin(uint64_t bytes) { return bytes + bytes / 64 + (1u << 20); }
 
 /// Throws kIo with the needed and the free bytes unless `free` holds `missing` and a margin.
 /// `where` names the folder.
 void require_space(const std::string& where, uint64_t missing, uint64_t free);
-/// Checks the file system of a folder on this machine (empty: the current folder), or of its
-/// nearest existing ancestor. A file system that does not report free space passes.
+/// Checks the file system of a folder on this machine (empty: the current folder), or of the
+/// folder's nearest existing ancestor. A file system that does not report free space passes.
 void require_space(const std::filesystem::path& folder, uint64_t missing);
 
 /// A read-only mapping of a whole regular file. Follows a symbolic link at the last component.

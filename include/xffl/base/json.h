@@ -27,10 +27,10 @@ struct JsonLimits {
 /// Throws kCorrupt with `origin` (a file name) and the byte position for invalid JSON, too many
 /// bytes or levels, duplicate keys or trailing text.
 Json parse_json(std::string_view text, std::string_view origin, JsonLimits limits = {});
-/// The same in time n log n for any text.
+/// As parse_json(), in time O(n log n) for any text.
 SortedJson parse_sorted_json(std::string_view text, std::string_view origin, JsonLimits limits);
 
-/// A strict view of one JSON object. Does not own `json`, which must outlive it. Throws kCorrupt.
+/// A strict view of one JSON object. `json` must outlive the view. Throws kCorrupt.
 class JsonObject {
  public:
   /// `where` names the object in errors: "job.json: training".

@@ -3,8 +3,8 @@
 //
 //   log::info("job submitted", {{"facility", name}, {"job", id}});
 //
-// No program parses a log; the journal holds the state. Thread-safe. Control characters in external
-// text are escaped: such text cannot control a terminal or forge a log line.
+// No program parses a log; the journal holds the state. Thread-safe. The logger escapes control
+// characters: external text cannot control a terminal or forge a log line.
 #pragma once
 
 #include <cstdint>
@@ -33,11 +33,12 @@ using Fields = std::initializer_list<Field>;
 
 enum class Level { kDebug, kInfo, kWarning, kError, kOff };
 
-/// The lowest level shown on stderr (default kInfo).
+/// Sets the lowest level of messages on stderr (default kInfo).
 void set_console_level(Level level);
 
 /// Also appends every event of kDebug and above as a JSON line to `path`, created with mode 0600.
-/// Throws kIo when the file cannot be opened. One file at a time; an empty path closes the file.
+/// Throws kIo when the file cannot be opened. A later call replaces the file; an empty path closes
+/// the file.
 void set_file(const std::filesystem::path& path);
 
 void debug(std::string_view event, Fields fields = {});
@@ -61,7 +62,8 @@ class NoLiveLine {
   ~NoLiveLine();
 };
 
-/// `text` with control characters and invalid UTF-8 as \xNN, cut after `max_bytes`.
+/// `text` without secrets (scrub.h) and with control characters and invalid UTF-8 as \xNN, cut
+/// after `max_bytes`.
 std::string printable(std::string_view text, size_t max_bytes = 2000);
 
 }  // namespace xffl::log

@@ -25,19 +25,20 @@ class Name {
   std::string text_;
 };
 
-/// [a-z0-9][a-z0-9_-]{0,31}: used as a folder name, a part of a job name and a log field.
+/// A facility's name, [a-z0-9][a-z0-9_-]{0,31}: a folder name, a part of a job name and a log
+/// field.
 struct FacilityTag {
   static void check(std::string_view text);
 };
 using FacilityName = Name<FacilityTag>;
 
-/// The same alphabet, up to 64 characters.
+/// A project's name: the alphabet of FacilityTag, up to 64 characters.
 struct ProjectTag {
   static void check(std::string_view text);
 };
 using ProjectName = Name<ProjectTag>;
 
-/// "0003": the folder under runs/; digits only.
+/// The name of a run's folder under runs/, such as "0003": 4 to 9 digits.
 struct RunTag {
   static void check(std::string_view text);
 };

@@ -15,31 +15,31 @@
 namespace xffl {
 
 struct ProcessSpec {
-  std::vector<std::string> argv;           // argv[0] is looked up in PATH
+  std::vector<std::string> argv;           // exec looks argv[0] up in PATH
   std::map<std::string, std::string> env;  // added to this process's environment
   bool inherit_env = true;                 // false: only `env`
-  std::filesystem::path cwd;               // empty: this process's
-  std::string stdin_text;                  // written to stdin, which is then closed
-  std::chrono::milliseconds timeout{0};    // 0: none
-  size_t max_output_bytes = 16u << 20;     // per stream; more is dropped
+  std::filesystem::path cwd;               // empty: the folder of this process
+  std::string stdin_text;                  // the child's whole stdin
+  std::chrono::milliseconds timeout{0};    // 0: no time-out
+  size_t max_output_bytes = 16u << 20;     // per stream; run_process drops the rest
 };
 
 struct ProcessResult {
   int exit_code = 0;       // 128 + signal number when killed by a signal
-  bool timed_out = false;  // run_process killed it after `timeout`
+  bool timed_out = false;  // run_process killed the child after `timeout`
   std::string out;
   std::string err;
 };
 
-/// Runs the child to its end and captures both streams. A stop request or the timeout sends SIGTERM
-/// to the child's process group, and SIGKILL 2 s later. Throws kNotFound when the program cannot be
-/// started. Permanently resets an inherited "ignore" of SIGCHLD to the default: with it the kernel
-/// discards exit codes.
+/// Runs the child to its end and captures both streams. On a stop request or time-out,
+/// run_process() sends SIGTERM to the child's process group, and SIGKILL 2 s later. Throws
+/// kNotFound for a missing program, kIo for any other failure to start. Permanently resets an
+/// ignored SIGCHLD to the default: while a process ignores SIGCHLD, the kernel discards exit codes.
 ProcessResult run_process(const ProcessSpec& spec, std::stop_token stop = {});
 
 /// Starts a child that survives this process: in its own session, with stdin from /dev/null and
-/// both streams appended to `output`. Returns its process id (= process group). The caller may reap
-/// the child.
+/// both streams appended to `output`. Returns the child's process id, which is also its process
+/// group id. The caller may reap the child.
 pid_t start_detached(const ProcessSpec& spec, const std::filesystem::path& output);
 
 /// A process of this machine, from /proc/PID/stat.
@@ -48,23 +48,25 @@ struct ProcessInfo {
   char state = '?';  // 'R', 'S', 'D', 'T', 'Z', ...
   pid_t group = 0;
   pid_t session = 0;
-  // Clock ticks since boot; with the pid, they identify a process even after the pid is reused.
+  // Clock ticks from boot to the start of the process. The pid and the start ticks identify a
+  // process even after the kernel has reused the pid.
   uint64_t start_ticks = 0;
 
   bool alive() const { return state != 'Z' && state != 'X'; }
 };
 
-/// Zombies included; empty when the process does not exist.
+/// A process by its id, zombies included; empty when the process does not exist.
 std::optional<ProcessInfo> process_info(pid_t pid);
 /// The start_ticks of a living process (no zombie).
 std::optional<uint64_t> process_start_ticks(pid_t pid);
 /// All processes that this process may see, zombies included. Costs a few milliseconds.
 std::vector<ProcessInfo> list_processes();
 
-/// For exec: pointers to the strings and a final null, valid until `strings` changes.
+/// The arguments of exec: pointers to the strings and a final null, valid until `strings` changes.
 std::vector<char*> exec_pointers(std::vector<std::string>& strings);
 /// Waits for a forked child's exec. `pipe` is the read end of a close-on-exec pipe; the child
-/// writes errno (an int) to it when exec fails. Returns that errno, or 0.
+/// writes errno (an int) to the pipe when exec fails. Returns the errno of the child, or 0 after a
+/// successful exec.
 int exec_error(int pipe);
 /// Reaps a child of this process; returns its exit code, or 128 + signal number. Throws kIo.
 int wait_for_exit(pid_t pid);

@@ -1,9 +1,9 @@
 // SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014), the
 // only pseudorandom number generator of xffl.
 //
-// Integer arithmetic modulo 2^64 only: every machine, compiler and standard library draws the same
-// numbers. Data orders, initial weights and job seeds depend on these bits, which never change. Not
-// for secrets.
+// The generator uses only integer arithmetic modulo 2^64: every machine, compiler and standard
+// library draws the same numbers. Data orders, initial weights and job seeds depend on these bits,
+// which never change. The numbers are unfit for secrets.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ class SplitMix64 {
   uint64_t state_;
 };
 
-/// The upper 53 bits as a double in [0, 1): every multiple of 2^-53 is as likely as any other.
+/// The upper 53 bits as a double in [0, 1): every multiple of 2^-53 is equally likely.
 constexpr double to_unit_interval(uint64_t bits) {
   return static_cast<double>(bits >> 11) * 0x1.0p-53;
 }

@@ -21,7 +21,7 @@ class Sha256 {
 
   void update(std::span<const std::byte> bytes);
   void update(std::string_view text);
-  /// 64 lower-case hexadecimal digits; the object is reset for the next message.
+  /// Returns 64 lower-case hexadecimal digits and resets the object for the next message.
   std::string hex();
 
  private:

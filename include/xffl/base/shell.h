@@ -1,8 +1,8 @@
 // Quoting for a POSIX shell; no other code quotes.
 //
-// A command is an argument vector everywhere. Each word is quoted here only where a shell must read
-// the command: in a job script and in a remote log-in shell. tests/submit/ tests it with real
-// shells.
+// A command is an argument vector everywhere. xffl quotes the words only where a shell must read
+// the command: in a job script and in a remote login shell. tests/submit/ runs real shells on
+// quoted words.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@
 
 namespace xffl {
 
-/// Returns `text` as one shell word. Words of plain characters are unchanged, all others are put in
-/// single quotes. Throws kConfig for a NUL, which no shell word can hold.
+/// Returns `text` as one shell word. Leaves words of plain characters unchanged and puts other
+/// words in single quotes. Throws kConfig for a NUL, which no shell word can hold.
 inline std::string quote_for_shell(std::string_view text) {
   if (text.find('\0') != std::string_view::npos)
     throw Error(ErrorKind::kConfig, "a text for a shell holds a NUL character");
@@ -32,7 +32,7 @@ inline std::string quote_for_shell(std::string_view text) {
   return quoted + "'";
 }
 
-/// Returns the command line of an argument vector: its quoted words, joined by blanks.
+/// Returns the command line of an argument vector: the quoted words, joined by blanks.
 inline std::string quote_argv_for_shell(const std::vector<std::string>& argv) {
   std::string line;
   for (const std::string& word : argv) line += (line.empty() ? "" : " ") + quote_for_shell(word);

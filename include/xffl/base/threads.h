@@ -15,7 +15,7 @@
 namespace xffl {
 
 /// Calls `body(i)` for 0 <= i < count on at most `num_threads` threads, the caller's included. An
-/// exception ends the loop early; the exception of the lowest index is rethrown.
+/// exception ends the loop early; parallel_for() rethrows the exception of the lowest index.
 void parallel_for(size_t count, size_t num_threads, const std::function<void(size_t)>& body);
 
 /// Bytes of a file at `offset`, shared between workers.
@@ -41,23 +41,23 @@ class BlockPool {
   std::shared_ptr<Shelf> shelf_;
 };
 
-/// A thread that processes blocks in order. With one worker per task, producing a file's bytes,
-/// writing them and hashing them overlap.
+/// A thread that processes blocks in order. With one worker per task, the production, writing and
+/// hashing of a file's bytes overlap.
 class BlockWorker {
  public:
-  /// The worker's thread calls `work` for each block. After an exception of `work`, later blocks
-  /// are dropped.
+  /// The worker's thread calls `work` for each block. After an exception of `work`, the worker
+  /// drops later blocks.
   BlockWorker(size_t max_blocks, std::function<void(const Block&)> work);
-  ~BlockWorker();  // processes the queued blocks first; their errors are lost
+  ~BlockWorker();  // processes the queued blocks first and drops their errors
 
-  /// Waits while `max_blocks` are queued. Rethrows an exception of `work`.
+  /// Waits while the queue holds `max_blocks` blocks. Rethrows an exception of `work`.
   void put(const Block& block);
-  /// Waits until all blocks are processed. Rethrows an exception of `work`.
+  /// Waits until the thread has processed all blocks. Rethrows an exception of `work`.
   void finish();
 
  private:
   void run();
-  void rethrow();  // with the mutex held
+  void rethrow();  // the caller holds the mutex
 
   const size_t max_blocks_;
   const std::function<void(const Block&)> work_;

@@ -6,9 +6,9 @@
 
 namespace xffl {
 
-/// The number of bytes of the UTF-8 character at index `i` of `text`; 0 when the bytes there are no
-/// valid character (RFC 3629): a stray or missing byte, an overlong form, a surrogate, beyond
-/// U+10FFFF.
+/// The number of bytes of the UTF-8 character at index `i` of `text`; 0 unless the bytes at `i` are
+/// a valid character (RFC 3629). A stray or missing byte, an overlong form, a surrogate or a code
+/// point beyond U+10FFFF is invalid.
 constexpr size_t utf8_length(std::string_view text, size_t i) {
   const auto byte = [&](size_t k) { return static_cast<unsigned char>(text[k]); };
   const unsigned char first = byte(i);

@@ -41,7 +41,7 @@ struct LlamaConfig {
   double initializer_range = 0.02;
   Rope rope;
   std::optional<int64_t> bos_token_id;
-  std::vector<int64_t> eos_token_ids;  // HF allows one or a list
+  std::vector<int64_t> eos_token_ids;  // HF allows one id or a list
   std::optional<int64_t> pad_token_id;
   std::string torch_dtype = "bfloat16";
   bool operator==(const LlamaConfig&) const = default;
@@ -50,7 +50,7 @@ struct LlamaConfig {
 };
 
 /// Reads `folder`/config.json. Throws kCorrupt for values out of range and kUnsupported for
-/// settings that change results and are not implemented (another model_type, hidden_act, rope type,
+/// unimplemented settings that change results (another model_type, hidden_act, rope type,
 /// attention_dropout > 0, pretraining_tp > 1), with the key, the expected and the found value.
 /// Ignores other unknown keys: new versions of transformers add keys.
 LlamaConfig read_llama_config(const std::filesystem::path& folder);
@@ -58,8 +58,8 @@ LlamaConfig parse_llama_config(std::string_view json, std::string_view origin);
 std::string format_llama_config(const LlamaConfig& config);
 
 /// The end-of-text token ids, as in HF's generate(): eos_token_id of
-/// `folder`/generation_config.json if set, else of config.json. Ids beyond the vocabulary, which
-/// are never sampled, are left out. Throws kCorrupt.
+/// `folder`/generation_config.json if set, else of config.json. Omits ids beyond the vocabulary,
+/// which no sampler draws. Throws kCorrupt.
 std::vector<int64_t> end_of_text_ids(const std::filesystem::path& folder,
                                      const LlamaConfig& config);
 

@@ -23,7 +23,7 @@ inline constexpr std::string_view kAdapterConfigName = "adapter_config.json";
 struct LoraConfig {
   int64_t rank = 8;
   double alpha = 16;
-  double dropout = 0;  // applied to the input of A during training
+  double dropout = 0;  // of the input of A during training
   /// A subset of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, in that order.
   std::vector<std::string> target_modules;
   bool operator==(const LoraConfig&) const = default;
@@ -32,18 +32,20 @@ struct LoraConfig {
   bool targets(std::string_view module) const;
 };
 
-/// Sorts the modules and checks all values; `where` names them in errors. Throws kConfig.
+/// Sorts the modules and checks all values; `where` names the configuration in errors. Throws
+/// kConfig.
 LoraConfig checked_lora_config(LoraConfig config, std::string_view where);
 
 /// Reads `folder`/adapter_config.json. Throws kCorrupt for values out of range and kUnsupported for
-/// settings that change results and are not implemented, with key and value. Ignores other keys.
+/// unimplemented settings that change results, with key and value. Ignores other keys.
 LoraConfig read_lora_config(const std::filesystem::path& folder);
 LoraConfig parse_lora_config(std::string_view json, std::string_view origin);
-/// base_model_name_or_path is null: the user names the base model when loading the adapter.
+/// The text of adapter_config.json. base_model_name_or_path is null: the user names the base model
+/// when loading the adapter.
 std::string format_lora_config(const LoraConfig& config);
 
-/// "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", ...: by layer, by module, A
-/// before B.
+/// The tensors of an adapter, "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight",
+/// ..., by layer, then by module, A before B.
 std::vector<TensorSpec> lora_tensors(const LlamaConfig& model, const LoraConfig& lora, Dtype dtype);
 
 /// Throws kRejected unless the folder holds exactly the adapter's tensors (shapes; F32, F16 or
@@ -56,7 +58,7 @@ void check_lora_tensors(const ModelFolder& adapter, const LlamaConfig& model,
 /// on every machine.
 void initialize_lora(const TensorSpec& spec, uint64_t seed, int64_t begin, std::span<float> out);
 
-/// Writes a fresh adapter in F32 into `folder`, which is created; no manifest.
+/// Creates `folder` and writes a fresh adapter in F32, without a manifest.
 void write_initial_lora(const std::filesystem::path& folder, const LlamaConfig& model,
                         const LoraConfig& lora, uint64_t seed);
 

@@ -2,11 +2,11 @@
 //
 // The root hash, SHA-256 over the sorted lines "<sha256>  <size>  <name>\n", identifies the
 // folder's content; the journal, job.json and report.json quote it. A file of several chunks also
-// has the running SHA-256 at the end of each chunk but the last: a sequential reader detects the
-// damaged chunk, and neither side hashes a byte twice. These prefix hashes are no part of the root
-// hash: a wrong prefix hash costs a transfer, never correctness. A received manifest is hostile:
-// the parser accepts plain file names [A-Za-z0-9._-]{1,200} not starting with '.', at most 4,096
-// files, sizes below 2^50.
+// has prefix hashes: the running SHA-256 at the end of each chunk but the last. A sequential reader
+// detects the damaged chunk, and neither side hashes a byte twice. The root hash does not cover the
+// prefix hashes: a wrong prefix hash costs a transfer, never correctness. A received manifest is
+// hostile: the parser accepts only plain file names [A-Za-z0-9._-]{1,200} not starting with '.', at
+// most 4,096 files, sizes below 2^50.
 #pragma once
 
 #include <cstdint>
@@ -55,7 +55,7 @@ class FileHash {
   explicit FileHash(uint64_t chunk_bytes = kChunkBytes) : chunk_bytes_(chunk_bytes) {}
 
   void update(std::span<const std::byte> bytes);
-  /// The manifest entry `name` for the bytes so far. Call it once, last.
+  /// Returns the manifest entry `name` for the bytes so far. Call finish() once, last.
   ManifestFile finish(std::string name);
 
  private:
@@ -66,15 +66,15 @@ class FileHash {
 };
 
 /// Hashes every regular file directly in `folder` except manifest.json, several files in parallel.
-/// Throws kRejected for a subfolder. Takes the hashes of `known` files, made with `chunk_bytes`
-/// when the files were written, without reading the files; throws kRejected when a known file is
+/// Throws kRejected for a subfolder. For the files in `known`, takes the hashes that their writer
+/// computed with `chunk_bytes`, without reading the files. Throws kRejected when a known file is
 /// missing or has another size.
 Manifest make_manifest(const std::filesystem::path& folder, uint64_t chunk_bytes = kChunkBytes,
                        const std::vector<ManifestFile>& known = {});
 Manifest parse_manifest(std::string_view json, std::string_view origin);
 std::string format_manifest(const Manifest& manifest);
 Manifest read_manifest(const std::filesystem::path& folder);
-/// make_manifest(), then writes manifest.json atomically.
+/// Calls make_manifest(), then writes manifest.json atomically.
 Manifest write_manifest(const std::filesystem::path& folder,
                         const std::vector<ManifestFile>& known = {});
 

@@ -1,6 +1,6 @@
 // An HF model folder: config.json, model.safetensors or model-0000i-of-0000n.safetensors with
-// model.safetensors.index.json, and the tokenizer's files, which xffl copies unchanged. Or an
-// adapter folder (see lora.h): adapter_config.json and adapter_model.safetensors.
+// model.safetensors.index.json, and the tokenizer's files, which xffl copies unchanged. An adapter
+// folder (lora.h) instead holds adapter_config.json and adapter_model.safetensors.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ class ModelFolder {
  public:
   /// Opens every shard. The index must name exactly the tensors of the shards, and only plain file
   /// names in this folder ("model-00001-of-00002.safetensors": letters, digits, '.', '_', '-').
-  /// Throws kCorrupt, or kNotFound without safetensors files; the message names pickled weights.
+  /// Throws kCorrupt, or kNotFound without safetensors files; the message then names pickled
+  /// weights.
   explicit ModelFolder(const std::filesystem::path& folder);
 
   const std::filesystem::path& path() const { return folder_; }
@@ -52,8 +53,8 @@ void check_same_schema(const std::vector<TensorSpec>& found,
                        const std::vector<TensorSpec>& expected, bool any_float,
                        std::string_view origin);
 
-/// The file of each tensor: filled greedily in the order of `tensors`, at most `max_shard_bytes`
-/// per file (a single larger tensor gets a file of its own).
+/// The file of each tensor. plan_shards() fills the files greedily in the order of the tensors, up
+/// to a maximum size; a larger tensor gets a file of its own.
 struct ShardPlan {
   struct Shard {
     std::string filename;
@@ -74,7 +75,7 @@ class ModelWriter {
 
   /// Appends the next bytes in tensor order; a piece may not cross a tensor's end.
   void write(std::span<const std::byte> bytes);
-  /// As SafetensorsWriter::write(); the bytes may not cross a tensor's end either.
+  /// As SafetensorsWriter::write(), but the bytes may not cross a tensor's end.
   void write(uint64_t size, size_t width, const MakeBytes& make);
   /// Finishes the last file and writes the index. Each file appears by rename; the caller renames
   /// the folder. Returns the manifest entries of the tensor files.

@@ -1,9 +1,8 @@
 // One safetensors file: reading by mmap, writing by streaming.
 //
 // Layout (https://huggingface.co/docs/safetensors): 8 bytes little-endian header length N, N bytes
-// of JSON
-// {"name": {"dtype","shape","data_offsets":[begin,end]}, "__metadata__": {...}}, then the data. A
-// file is hostile until checked. The reader is stricter than the format: header <= 8 MiB, <= 20,000
+// of JSON {"name": {"dtype","shape","data_offsets":[begin,end]}, "__metadata__": {...}}, then the
+// data. A file is hostile. The reader is stricter than the format: header <= 8 MiB, <= 20,000
 // tensors, depth <= 4, names [A-Za-z0-9._-]{1,200}, at most 8 dimensions, no overflowing products,
 // no duplicate keys, and tensors that cover the data exactly, in any order.
 #pragma once
@@ -45,14 +44,14 @@ class SafetensorsFile {
   /// found value).
   explicit SafetensorsFile(const std::filesystem::path& path);
 
-  /// In the order of their data.
+  /// The tensors in the order of their data.
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   const std::filesystem::path& path() const { return file_.path(); }
   bool contains(std::string_view name) const;
   const TensorSpec& spec(std::string_view name) const;  // throws kNotFound
-  /// The tensor's bytes, row-major, little-endian, not necessarily aligned; they live as long as
-  /// this object.
+  /// The tensor's bytes, row-major, little-endian, not necessarily aligned; the bytes live as long
+  /// as this object.
   std::span<const std::byte> data(std::string_view name) const;
 
  private:
@@ -76,8 +75,7 @@ using MakeBytes = std::function<void(uint64_t offset, std::span<std::byte> to)>;
 /// error.
 class SafetensorsWriter {
  public:
-  /// Fixes names, dtypes, shapes and their order on disk. The header is padded to a multiple of 8
-  /// bytes.
+  /// Fixes names, dtypes, shapes and their order on disk. Pads the header to a multiple of 8 bytes.
   SafetensorsWriter(std::filesystem::path path, std::vector<TensorSpec> tensors,
                     const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
   ~SafetensorsWriter();  // removes the temp file when not finished
@@ -85,12 +83,12 @@ class SafetensorsWriter {
 
   /// Appends the next bytes of the data, in tensor order; any piece size.
   void write(std::span<const std::byte> bytes);
-  /// Appends `size` bytes, produced piece by piece in order: `make(offset, to)` fills `to`, memory
-  /// of the writer, with the bytes from `offset` on. `size` and each piece are multiples of
+  /// Appends `size` bytes, produced piece by piece in order: `make(offset, to)` fills `to`, a
+  /// buffer of the writer, with the bytes from `offset` on. `size` and each piece are multiples of
   /// `width`.
   void write(uint64_t size, size_t width, const MakeBytes& make);
-  /// Checks that all data was written, fsync, rename. Returns the file's manifest entry; the hashes
-  /// were computed during writing.
+  /// Checks that the caller has written all data, then syncs and renames the file. Returns the
+  /// file's manifest entry, with the hashes computed during writing.
   ManifestFile finish();
 
  private:

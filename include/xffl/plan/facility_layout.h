@@ -25,7 +25,7 @@ RemotePath facility_folder(const config::Experiment& experiment, const RunIdenti
                            const config::Facility& facility);
 
 RemotePath models_folder(const RemotePath& facility_folder);
-/// The folder of the model with this manifest root hash.
+/// The folder of the model with the manifest root hash `sha256`.
 RemotePath model_folder(const RemotePath& facility_folder, const std::string& sha256);
 std::string model_folder_name(const std::string& sha256);
 bool is_model_folder_name(const std::string& name);
@@ -33,29 +33,30 @@ bool is_model_folder_name(const std::string& name);
 RemotePath optimizer_path(const RemotePath& facility_folder, const std::string& state_name);
 
 RemotePath round_folder(const RemotePath& facility_folder, int round);
-/// The round of a round folder's name; nothing for another name.
+/// The round in the name of a round folder; nothing for any other name.
 std::optional<int> parse_round_name(const std::string& name);
 
 RemotePath attempt_folder(const RemotePath& facility_folder, int round, int attempt);
 RemotePath attempt_folder(const FacilityPlan& plan, int round, int attempt);
-/// The same in the plan's round.
+/// The attempt folder in the plan's round.
 RemotePath attempt_folder(const FacilityPlan& plan, int attempt);
 
-// Below a round folder.
+// Names below a round folder.
 inline constexpr std::string_view kStateFolder = "state";
 
-// Below an attempt folder.
+// Names below an attempt folder.
 inline constexpr std::string_view kJobFile = "job.json";
 inline constexpr std::string_view kModelHashes = "model.sha256";  // for `sha256sum --check`
 inline constexpr std::string_view kOutFolder = "out";
 inline constexpr std::string_view kUpdateFolder = "out/update";
 inline constexpr std::string_view kReportFile = "out/report.json";
 inline constexpr std::string_view kMetricsFile = "out/metrics.jsonl";
-// The job's complaint about a damaged model (JobSpec::model_failure_path()), renamed after a new
-// push.
+// The job's report of a damaged model (JobSpec::model_failure_path()). The coordinator renames the
+// file after a new push.
 inline constexpr std::string_view kModelFailure = "out/model.failure";
 inline constexpr std::string_view kModelRepaired = "out/model.failure.mended";
-// Created by the coordinator instead of a job: no job of the attempt starts any more.
+// The coordinator creates the fence in place of a job's claim: afterwards no job of the attempt
+// starts.
 inline constexpr std::string_view kFence = "claim/fenced";
 
 }  // namespace xffl::plan

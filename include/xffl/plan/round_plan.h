@@ -1,8 +1,8 @@
-// Experiment + finished rounds -> the plan of the next round. Pure: the same inputs give the same
-// plan, byte for byte.
+// Computes the plan of the next round from the experiment and the finished rounds. The functions
+// are pure: the same inputs give the same plan, byte for byte.
 //
-// Nonces are functions of the inputs, too (of the run's secret): a coordinator that is restarted
-// plans the same jobs as before.
+// Nonces are functions of the inputs, too (of the run's secret): a restarted coordinator plans the
+// same jobs as before.
 #pragma once
 
 #include <map>
@@ -16,21 +16,23 @@
 
 namespace xffl::plan {
 
-/// Drawn when a run is created and kept in its journal.
+/// The coordinator draws the secret when it creates a run, and keeps the identity in the run's
+/// journal.
 struct RunIdentity {
   RunName run;
   std::string secret;  // 32 hexadecimal digits
 };
 
-/// The finished rounds, by the journal.
+/// The finished rounds, according to the journal.
 struct Done {
   int rounds_published = 0;
   std::string model_sha256;  // manifest root hash of the newest global model
   /// The attempts whose updates were accepted in the newest published round.
   std::map<FacilityName, int> accepted;
-  // With LoRA the global model is an adapter, and this is the hash of its base model; else empty.
+  // With LoRA the global model is an adapter, and adapted_sha256 is the hash of the adapter's base
+  // model; else empty.
   std::string adapted_sha256{};
-  bool run_completed = false;  // the last model has been evaluated
+  bool run_completed = false;  // the evaluation of the last model is complete
 };
 
 struct FacilityPlan {
@@ -47,25 +49,25 @@ struct RoundPlan {
   std::string base_sha256;               // the global model or adapter that this round trains
   std::string adapted_sha256;            // with LoRA: the adapter's base model; else empty
   std::vector<FacilityPlan> facilities;  // sorted by name
-  int quorum = 1;                        // updates needed to aggregate
+  int quorum = 1;                        // the number of updates that aggregation needs
   // After the last round: the jobs evaluate the last global model and train nothing.
   bool evaluates = false;
 };
 
-/// The next round. After `experiment.rounds` rounds, with policy.evaluate_last: one evaluation by
-/// the facilities that have validation sets. Then nothing.
+/// The next round. After `experiment.rounds` rounds and with policy.evaluate_last, the next round
+/// is one evaluation by the facilities with validation sets. Afterwards there is no next round.
 std::optional<RoundPlan> next_round(const config::Experiment& experiment,
                                     const RunIdentity& identity, const Done& done);
 
-/// The job of one attempt. The learning-rate schedule and the data continue at first_step =
-/// (round - 1) * steps at every facility, also at one that missed a round. With
+/// The job of one attempt. At every facility, also at a facility that missed a round, the
+/// learning-rate schedule and the data continue at first_step = (round - 1) * steps. With
 /// training.keep_optimizer, optimizer_path is <folder>/optimizer/r0001-<nonce of the attempt
 /// accepted in the previous round>, or .../none. The job of an evaluation has 0 steps and no
 /// train_paths.
 job::JobSpec job_spec(const config::Experiment& experiment, const RunIdentity& identity,
                       const RoundPlan& plan, const FacilityPlan& facility, int attempt);
 
-/// JSON with fixed key order; the journal keeps its hash.
+/// The plan as JSON with fixed key order; the journal keeps the hash of the JSON.
 std::string format_plan(const RoundPlan& plan);
 
 }  // namespace xffl::plan

@@ -1,9 +1,9 @@
 // Encodes corpora as token shards, and decodes shards.
 //
-// The encoder reads documents, splits them into training and validation, encodes them in parallel
-// and writes them, chunk by chunk: a chunk and the largest document bound the memory, and the
-// result does not depend on the number of threads. A seeded hash of its text assigns a document to
-// validation: copies of a document are never in both shards.
+// The encoder reads documents chunk by chunk, splits a chunk into training and validation, encodes
+// the documents in parallel and writes both shards. A chunk and the largest document bound the
+// memory. The result does not depend on the number of threads. A seeded hash of the text assigns a
+// document to validation: copies of a document are never in both shards.
 #pragma once
 
 #include <cstdint>
@@ -27,21 +27,21 @@ struct Progress {
   uint64_t tokens = 0;
 };
 
-/// Called after every chunk, from the calling thread. It may throw to stop the encoder, which then
-/// writes no output.
+/// The encoder calls this callback after every chunk, in the caller's thread. The callback may
+/// throw to stop the encoder, which then writes no output.
 using ProgressCallback = std::function<void(const Progress&)>;
 
 struct ValidationSplit {
   std::filesystem::path output;
   double fraction = 0.05;                 // the expected share of the documents
-  std::optional<uint64_t> num_documents;  // instead: this many distinct ones; reads the input twice
+  std::optional<uint64_t> num_documents;  // instead: distinct documents; reads the input twice
   uint64_t seed = 0;
 };
 
 struct EncodeOptions {
   DocumentOptions documents;
   PromptTemplate prompt;     // has {prompt} exactly when the documents have a prompt field
-  bool mask_prompt = false;  // the loss counts {text} and the rest, not the prompt before it
+  bool mask_prompt = false;  // the loss omits the part before {text}
   bool with_labels = false;  // for ids: each line has the labels of its ids
   bool bos = true;
   bool eos = true;
@@ -62,9 +62,9 @@ struct EncodeResult {
 };
 
 /// Encodes text or JSONL. Unpacked, a document longer than sequence_length becomes pieces of at
-/// most that many tokens. `mask_prompt` changes no id: EOS is a target, and so is each token with a
-/// byte of {text} or of the rest of the template. Throws kRejected, kCorrupt (with file:line),
-/// kUsage, kIo; an error leaves no output.
+/// most sequence_length tokens. `mask_prompt` changes no id; the targets are EOS and each token
+/// with a byte of {text} or of the template after {text}. Throws kRejected, kCorrupt (with
+/// file:line), kUsage, kIo; an error leaves no output.
 EncodeResult encode_corpus(const Tokenizer& tokenizer,
                            const std::vector<std::filesystem::path>& inputs,
                            const std::filesystem::path& output, const EncodeOptions& options,
@@ -79,7 +79,7 @@ EncodeResult encode_ids(const std::vector<std::filesystem::path>& inputs,
                         const ProgressCallback& progress);
 
 /// Writes the first `limit` (0: all) documents of a shard, or of a file of id lines, as text with
-/// blank lines between them. Returns the number of documents.
+/// blank lines between documents. Returns the number of documents.
 uint64_t decode_corpus(const Tokenizer& tokenizer, const std::filesystem::path& input,
                        uint64_t limit, std::ostream& out);
 

@@ -14,7 +14,7 @@
 namespace xffl::tokenize {
 
 enum class InputFormat {
-  kAuto,  // by name: *.jsonl and *.ndjson are JSONL, all others text
+  kAuto,  // by name: *.jsonl and *.ndjson are JSONL, other files text
   kText,
   kJsonl,  // one JSON object per line, its text in `text_field`
   kIds,    // one JSON array of token ids per line
@@ -34,7 +34,7 @@ struct Document {
   std::string text;    // kIds: the JSON array
   std::string prompt;  // with a prompt field
   std::filesystem::path path;
-  uint64_t line = 0;  // the number of its first line, from 1
+  uint64_t line = 0;  // the number of the first line, from 1
 
   std::string where() const { return path.string() + ":" + std::to_string(line); }
 };
@@ -48,8 +48,9 @@ class DocumentReader {
   DocumentReader(std::vector<std::filesystem::path> inputs, DocumentOptions options);
   ~DocumentReader();
 
-  /// Reads the next document; false after the last. Throws kCorrupt: not UTF-8, not JSON, a missing
-  /// field, too large; kUsage for a prompt field with an input that is not JSONL.
+  /// Reads the next document; returns false after the last document. Throws kCorrupt: not UTF-8,
+  /// not JSON, a missing field, too large; kUsage for a prompt field with an input that is not
+  /// JSONL.
   bool next(Document& document);
 
   uint64_t bytes_read() const;
@@ -79,10 +80,10 @@ struct Prompted {
 /// answers a prompt of its own, "<|user|>{prompt}<|assistant|>{text}".
 class PromptTemplate {
  public:
-  /// "{text}": the document alone.
+  /// The template "{text}": the document alone.
   PromptTemplate() = default;
-  /// Exactly one {text} and, before it, at most one {prompt}; "{{" and "}}" are braces; any other
-  /// brace is an error. Throws kUsage.
+  /// `pattern` holds exactly one {text} and, before {text}, at most one {prompt}. "{{" and "}}"
+  /// stand for braces; any other brace is an error. Throws kUsage.
   explicit PromptTemplate(std::string_view pattern);
 
   bool has_prompt() const { return has_prompt_; }

@@ -2,9 +2,10 @@
 //
 // xffl reads SentencePiece models (tokenizer.model, Llama 2) and BPE (tokenizer.json: byte-level as
 // in Llama 3 and GPT-2, with byte fallback as in Llama 2). A tokenizer.json gives the ids of HF's
-// tokenizers; settings with other results are rejected by name. SentencePiece trains models like
-// Llama 2's: <unk> 0, <s> 1, </s> 2, 256 byte tokens (no text is unknown), no normalisation, each
-// digit a token. HF's AutoTokenizer loads the folder that train() writes and gives the same ids.
+// tokenizers; the reader rejects settings with other results by name. SentencePiece trains models
+// like Llama 2's: <unk> 0, <s> 1, </s> 2, 256 byte tokens (no text is unknown), no normalisation,
+// each digit a token. HF's AutoTokenizer loads the folder that train() writes and gives the same
+// ids.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@
 
 namespace xffl::tokenize {
 
-/// A token and its bytes of the text (none for a part of a character).
+/// A token and the range of its bytes in the text (empty for a part of a character).
 struct TokenSpan {
   int32_t id = 0;
   uint32_t begin = 0;
@@ -28,23 +29,24 @@ struct TokenSpan {
 
 class Tokenizer {
  public:
-  /// Loads a tokenizer.model, a tokenizer.json, or a folder with one (the model if it has both).
-  /// Throws kNotFound, kCorrupt, kUnsupported.
+  /// Loads a tokenizer.model, a tokenizer.json, or a folder with one of the files (tokenizer.model
+  /// if the folder has both). Throws kNotFound, kCorrupt, kUnsupported.
   explicit Tokenizer(const std::filesystem::path& path);
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
 
   uint64_t vocab_size() const;  // the largest id + 1
-  /// The tokens before and after a text; -1: none. A tokenizer.json's post-processor and the
-  /// tokenizer_config.json beside it name them.
+  /// The ids of the tokens before and after a text; -1: no token. The post-processor of a
+  /// tokenizer.json and the tokenizer_config.json in the same folder name the tokens.
   int32_t bos_id() const;
   int32_t eos_id() const;
 
-  /// The ids of `text`, UTF-8, without BOS and EOS. With a tokenizer.json, as in HF, a special
-  /// token's spelling in the text becomes that token; with SentencePiece it does not. Thread-safe.
-  /// Throws kRejected (tokenizer.json: not UTF-8, or a split pattern too expensive for the text).
+  /// The ids of `text`, UTF-8, without BOS and EOS. With a tokenizer.json, as in HF, the spelling
+  /// of a special token in the text becomes the special token; with SentencePiece the spelling
+  /// stays text. Thread-safe. Throws kRejected (tokenizer.json: not UTF-8, or a split pattern too
+  /// expensive for the text).
   std::vector<int32_t> encode(std::string_view text) const;
-  /// The same ids with their places in the text, which has at most 4 GiB.
+  /// The ids of encode() with their places in `text`, which has at most 4 GiB.
   std::vector<TokenSpan> encode_spans(std::string_view text) const;
   /// The text of `ids` without special tokens; bytes that are no character become U+FFFD.
   /// Thread-safe. Throws kRejected for an id beyond the vocabulary.
@@ -63,8 +65,8 @@ struct TrainOptions {
   ModelType model_type = ModelType::kBpe;
   double character_coverage = 0.9999;  // the rarest characters become bytes
   bool byte_fallback = true;
-  uint64_t seed = 0;                            // of the sample
-  uint64_t sample_bytes = uint64_t{100} << 20;  // a larger text is sampled; bounds memory and time
+  uint64_t seed = 0;                            // the seed of the sample
+  uint64_t sample_bytes = uint64_t{100} << 20;  // the sample's maximum size; bounds memory and time
   DocumentOptions documents;
 };
 
@@ -75,10 +77,10 @@ struct TrainedModel {
   uint64_t num_lines = 0;  // in the training text
 };
 
-/// Trains a model on `inputs`. `output` is the file's name if it ends in .model, else a folder for
-/// tokenizer.model; a missing folder is created. The same inputs and options give the same bytes.
-/// Throws kRejected when the text is too small for the vocabulary, kUsage, kNotFound, kCorrupt
-/// (with file:line).
+/// Trains a model on `inputs`. An `output` that ends in .model is the file's name; any other
+/// `output` is a folder for tokenizer.model. Creates a missing folder. The same inputs and options
+/// give the same bytes. Throws kRejected when the text is too small for the vocabulary, kUsage,
+/// kNotFound, kCorrupt (with file:line).
 TrainedModel train(const std::vector<std::filesystem::path>& inputs,
                    const std::filesystem::path& output, const TrainOptions& options);
 

@@ -1,11 +1,10 @@
 // The data sampler: seeded sampling without replacement, disjoint between ranks.
 //
-// Each epoch has a global order drawn from (seed, epoch) with SplitMix64, identical on every
-// machine and standard library. Position p of a federation-long stream is sequence
-// order_{p / N}(p mod N). Step s of a job takes positions [s * batch_size, (s + 1) * batch_size);
-// rank r takes the positions congruent to r modulo world_size. So the global batch of a step does
-// not depend on the world size, and a job with first step `first_step` continues where the previous
-// round ended.
+// SplitMix64 draws a global order for each epoch from (seed, epoch), identical on every machine and
+// standard library. Position p of a federation-long stream is sequence order_{p / N}(p mod N). Step
+// s of a job takes positions [s * batch_size, (s + 1) * batch_size); rank r takes the positions
+// congruent to r modulo world_size. So the global batch of a step does not depend on the world
+// size, and a job with first step `first_step` continues where the previous round ended.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +18,13 @@ std::vector<uint64_t> permutation(uint64_t n, uint64_t seed, uint64_t epoch);
 
 class Sampler {
  public:
-  /// `num_sequences` >= 1 over all shards; 0 <= rank < world_size; batch_size >= 1; else kUsage.
+  /// Throws kUsage unless `num_sequences` (over all shards) >= 1, 0 <= rank < world_size and
+  /// batch_size >= 1.
   Sampler(uint64_t num_sequences, uint64_t batch_size, uint64_t seed, int rank, int world_size);
 
   /// This rank's sequence indices of optimizer step `step`, in order of position. When batch_size
-  /// is not a multiple of world_size, the counts of the ranks differ by one (a count may be 0). Not
-  /// thread-safe: caches the order of the last epoch.
+  /// is not a multiple of world_size, the counts of two ranks differ by at most one (a count may be
+  /// 0). Not thread-safe: the sampler caches the order of the last epoch.
   std::vector<uint64_t> step_indices(uint64_t step);
 
  private:

@@ -51,20 +51,21 @@ class TokenShardReader {
   /// Copies sequence `sequence_index` to `out`, a span of at least length() elements. Throws
   /// kCorrupt for an id >= vocab_size.
   void read(uint64_t sequence_index, std::span<int32_t> out) const;
-  /// The token offset of each document's begin; the first is 0. Unpacked: of each sequence's begin.
+  /// The token offset of the begin of each document (packed) or of each sequence (unpacked); the
+  /// first offset is 0.
   std::vector<uint64_t> document_offsets() const;
 
   /// The targets of a sequence: out[i] is 1 when the loss counts the prediction of token i, else 0
-  /// (label "ignore"); all 1 when the shard has no targets. The first token of a sequence is never
-  /// predicted, whatever its target says. `out` has at least length() elements.
+  /// (label "ignore"); all 1 when the shard has no targets. A model never predicts the first token
+  /// of a sequence, regardless of the token's target. `out` has at least length() elements.
   void read_targets(uint64_t sequence_index, std::span<uint8_t> out) const;
-  /// The number of targets of a sequence without its first token, which is never predicted. May be
-  /// 0.
+  /// The number of targets of a sequence without its first token, which a model never predicts. May
+  /// be 0.
   uint64_t num_targets(uint64_t sequence_index) const;
   /// The positions in a sequence where documents begin, ascending. The first is always 0, also for
-  /// a sequence that begins inside a document. Token t belongs to the document of the last start
-  /// <= t: with document masking, attention stays within that document, and reset positions count
-  /// from its start. Time: logarithmic in the number of documents.
+  /// a sequence that begins inside a document. Token t belongs to the document of the last start <=
+  /// t. With document masking, attention stays within the token's document, and reset positions
+  /// count from the document's start. Time: logarithmic in the number of documents.
   std::vector<uint32_t> document_starts(uint64_t sequence_index) const;
 
  private:
@@ -81,8 +82,8 @@ class TokenShardReader {
 
 /// Writes one shard; only a temp file beside `path` exists until finish(). Tokens are uint16 when
 /// vocab_size <= 65,536. Memory: a buffer, 8 bytes per document, and with targets one bit per
-/// token. Throws kRejected for ids out of range and for empty or too long documents, which leave
-/// the shard unchanged; throws kIo for disk errors.
+/// token. Throws kRejected for ids out of range and for empty or too long documents, and then
+/// leaves the shard unchanged. Throws kIo for disk errors.
 class TokenShardWriter {
  public:
   /// `has_targets`: documents mark the tokens that the loss counts (format version 2).
@@ -92,10 +93,10 @@ class TokenShardWriter {
   TokenShardWriter(TokenShardWriter&&) noexcept;
 
   /// Adds one document: 1 or more ids below vocab_size; unpacked, at most sequence_length ids.
-  /// `is_target` has a 0 or 1 for each id; empty marks all tokens as targets.
+  /// `is_target` has a 0 or 1 for each id; an empty `is_target` marks all tokens as targets.
   void add_document(std::span<const int32_t> ids, std::span<const uint8_t> is_target = {});
-  /// Packed: drops an incomplete last sequence. fsync, rename. Returns the counts in the file.
-  /// Throws kRejected when no sequence or no target is left.
+  /// Drops an incomplete last sequence of a packed shard, then syncs and renames the file. Returns
+  /// the counts in the file. Throws kRejected when the shard has no sequence or no target.
   ShardInfo finish();
 
  private:
