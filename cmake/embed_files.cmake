@@ -2,8 +2,8 @@
 # `folder`, or only `FILES` of it, into a module.
 #
 # Writes <function>.cc into the build folder and sets <FUNCTION>_SOURCE, in capitals, to its path. The file defines
-# `std::span<const EmbeddedFile> xffl::<module>::<function>()`, sorted by name (base/embedded_file.h); its user declares it. A file's
-# name is its path below the folder without its extension (unless KEEP_ENDINGS); templates/slurm/job.sbatch is "slurm".
+# `std::span<const EmbeddedFile> xffl::<module>::<function>()`, sorted by name (base/embedded_file.h); the function's user declares it. A file's name
+# is its path below the folder without its extension (unless KEEP_ENDINGS); templates/slurm/job.sbatch is "slurm".
 function(xffl_embed_files function)
   cmake_parse_arguments(PARSE_ARGV 1 arg "KEEP_ENDINGS" "FOLDER;MODULE" "FILES")
   set(files ${arg_FILES})

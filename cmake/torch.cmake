@@ -1,8 +1,8 @@
 # The only file that names Torch and NCCL.
 #
-# LibTorch is the "torch" folder of the PyPI wheel (or of the LibTorch archive): XFFL_TORCH_DIR, as a CMake or
-# environment variable, else the one that scripts/bootstrap.sh installed. Torch's own CMake package enables the CUDA
-# language and therefore needs nvcc even for a CPU build, so the targets are declared here.
+# LibTorch is the "torch" folder of the PyPI wheel (or of the LibTorch archive): XFFL_TORCH_DIR, as a CMake or environment variable,
+# else the folder that scripts/bootstrap.sh installed. Torch's own CMake package enables the CUDA language and therefore needs nvcc even
+# for a CPU build, so this file declares the targets.
 if(NOT XFFL_TORCH_DIR AND DEFINED ENV{XFFL_TORCH_DIR})
   set(XFFL_TORCH_DIR $ENV{XFFL_TORCH_DIR})
 endif()
@@ -23,15 +23,15 @@ add_library(xffl_torch INTERFACE)
 target_include_directories(xffl_torch SYSTEM INTERFACE
   ${XFFL_TORCH_DIR}/include ${XFFL_TORCH_DIR}/include/torch/csrc/api/include)
 # The wheel contains Gloo without headers: Debian's libgloo-dev provides the headers and is not linked. src/comm/gloo.cc is the only
-# user and checks at start-up that they match.
+# user and checks at start-up that headers and library match.
 target_compile_definitions(xffl_torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
-# libstdc++ comes first: the wheel's libraries export parts of an older libstdc++ (std::filesystem), which must not be used. Torch's own
-# libraries have an rpath to their dependencies.
+# libstdc++ comes first: the wheel's libraries export parts of an older libstdc++ (std::filesystem), which the programs must not use.
+# Torch's own libraries have an rpath to their dependencies.
 target_link_libraries(xffl_torch INTERFACE stdc++
   ${XFFL_TORCH_DIR}/lib/libtorch.so ${XFFL_TORCH_DIR}/lib/libtorch_cpu.so ${XFFL_TORCH_DIR}/lib/libc10.so)
 target_link_options(xffl_torch INTERFACE -Wl,--allow-shlib-undefined)
 # at::parallel_for is in headers and runs on one thread without OpenMP. Links the OpenMP runtime that LibTorch loads: the threads of a
-# second runtime would compete with LibTorch's.
+# second runtime would compete with LibTorch's threads.
 target_compile_options(xffl_torch INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fopenmp>)
 file(GLOB openmp_runtime ${XFFL_TORCH_DIR}/lib/libgomp*.so* ${XFFL_TORCH_DIR}/../torch.libs/libgomp*.so*)
 list(APPEND openmp_runtime gomp)
@@ -77,8 +77,8 @@ add_library(xffl_torch_pch OBJECT ${CMAKE_BINARY_DIR}/torch_pch.cc)
 target_link_libraries(xffl_torch_pch PRIVATE xffl_torch xffl_warnings Threads::Threads)
 target_precompile_headers(xffl_torch_pch PRIVATE <torch/types.h> <torch/autograd.h>)
 
-# Links torch to a target and uses the shared precompiled header. Loading the header costs as much as compiling one file, so a target's
-# files are compiled as one unity file; names in anonymous namespaces must therefore be unique in a target.
+# Links torch to a target and uses the shared precompiled header. Loading the header costs as much as compiling one file, so CMake
+# compiles a target's files as one unity file. Names in anonymous namespaces must therefore be unique in a target.
 function(xffl_use_torch target)
   get_target_property(type ${target} TYPE)
   if(type STREQUAL "EXECUTABLE")

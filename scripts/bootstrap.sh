@@ -4,7 +4,7 @@
 #   scripts/bootstrap.sh [build|test]
 #     build (default)  compiler, libraries, LibTorch (without its GPU libraries on a machine without a GPU)
 #     test             also the Python packages that the tests use as references (torch, transformers), and the daemons of
-#                      scripts/dev_cluster.sh (sshd, Slurm, ...), which are neither started nor enabled
+#                      scripts/dev_cluster.sh (sshd, Slurm, ...), which the script neither starts nor enables
 #
 # Environment:
 #   XFFL_TORCH_DIR   an existing LibTorch or Python "torch" folder, used instead of a download

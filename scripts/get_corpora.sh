@@ -3,9 +3,9 @@
 #
 #   scripts/get_corpora.sh [OUTDIR]      default: .corpora in the source folder
 #
-# Downloads the packages libreoffice-help-it and -cs (without root) and unpacks them in a temporary folder; they are
-# not installed. Documents (one per help page) are separated by blank lines; a line is a paragraph. Safe to repeat: a
-# complete corpus is kept. Needs apt-get, dpkg-deb and python3.
+# Downloads the packages libreoffice-help-it and -cs (without root) and unpacks the packages in a temporary folder
+# without installing them. Blank lines separate documents (one per help page); a line is a paragraph. Safe to repeat:
+# the script keeps a complete corpus. Needs apt-get, dpkg-deb and python3.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 out=${1:-$here/../.corpora}

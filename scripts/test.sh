@@ -11,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 jobs=$(nproc)
-stage() { # stage NAME COMMAND...: prints the seconds that it took; its exit code is the command's
+stage() { # stage NAME COMMAND...: prints the command's seconds and returns the command's exit code
   local name=$1 start=$SECONDS code=0
   shift
   "$@" || code=$?

@@ -85,8 +85,8 @@ std::map<std::string, std::vector<size_t>> groups(const std::vector<std::string>
 }
 
 // One unique key per (folder, weight); the sequence of inputs sorted by key does not depend on the
-// order of the arguments. Keys hash samples of the weight files; only models with equal samples are
-// read whole, and equal models get numbers in any order.
+// order of the arguments. A key is a hash of samples of the weight files. The function reads a
+// model whole only when another model has equal samples; equal models get numbers in any order.
 std::vector<std::string> content_order_keys(const std::vector<fs::path>& folders,
                                             const std::vector<double>& weights) {
   std::vector<std::string> keys;
@@ -134,7 +134,7 @@ std::vector<double> parse_weights(const std::string& text, size_t num_models) {
 struct Size {
   uint64_t num_parameters = 0;
   uint64_t num_bytes = 0;
-  Dtype dtype = Dtype::kF32;  // of most of its parameters
+  Dtype dtype = Dtype::kF32;  // the type of most of its parameters
 };
 
 Size size_of(const fs::path& folder) {
@@ -159,7 +159,7 @@ Dtype parse_output_dtype(const std::string& name, Dtype default_dtype) {
   return default_dtype;
 }
 
-// Progress on a terminal; nothing elsewhere.
+// Shows the progress on a terminal; empty elsewhere.
 std::function<void(uint64_t, uint64_t)> progress_line() {
   if (::isatty(STDERR_FILENO) == 0) return {};
   return [shown = -1](uint64_t done, uint64_t total) mutable {

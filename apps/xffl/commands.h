@@ -35,11 +35,12 @@ void add_operate_commands(CLI::App& app);
 /// would get, to read or to submit by hand.
 void add_plan_commands(CLI::App& app);
 
-/// `run`: the federation.
+/// `run`: starts or continues the federation.
 void add_run_command(CLI::App& app);
 
 /// Splits the command line of `xffl simulate` and `xffl exec` at the first `--arguments` or `--`:
-/// the arguments behind the separator belong to the started program. Other commands are not split.
+/// the arguments behind the separator belong to the started program. Does not split the command
+/// lines of other commands.
 struct CommandLine {
   std::vector<std::string> own;      // without argv[0]
   std::vector<std::string> program;  // without the separator

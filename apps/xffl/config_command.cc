@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 using config::Setting;
 
-/// One line without blanks around it. Throws kCancelled at the end of the input.
+/// Reads one line of stdin and trims blanks. Throws kCancelled at the end of the input.
 std::string line(const std::string& prompt) {
   std::printf("%s", prompt.c_str());
   std::fflush(stdout);
@@ -225,7 +225,7 @@ void ConfigWizard::ask_access(const std::string& name) {
             });
 }
 
-/// The settings that a cluster behind SSH needs first.
+/// Asks for the settings that a cluster behind SSH needs first.
 void ConfigWizard::ask_site(const std::string& path) {
   ask_list(path + "ssh.hosts", "  Its log-in nodes, separated by blanks", "");
   ask(path + "ssh.user", "  Your account's name there", "");

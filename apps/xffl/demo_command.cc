@@ -18,7 +18,7 @@
 namespace xffl {
 namespace demo {
 
-// get_corpora.sh, which calls the other scripts in its own folder, and those scripts; generated.
+// get_corpora.sh and the scripts that get_corpora.sh calls in its own folder; generated.
 std::span<const EmbeddedFile> demo_scripts();
 
 }  // namespace demo
@@ -91,8 +91,8 @@ fs::path validation_tokens(const Options& options, const std::string& language) 
   return options.folder / "tokens" / (language + ".validation.tokens");
 }
 
-// Small enough for two CPU cores; has every part of a LLaMA: grouped queries, SwiGLU, RoPE, tied
-// embeddings.
+// The model is small enough for two CPU cores and has every part of a LLaMA: grouped queries,
+// SwiGLU, RoPE, tied embeddings.
 std::string small_config() {
   const Json config = {{"architectures", {"LlamaForCausalLM"}},
                        {"model_type", "llama"},
@@ -141,7 +141,8 @@ std::string project_yaml(const Options& options, const std::string& name,
       "\n  weight_decay: 0.1\n  precision: fp32\n  validation_samples: 64\n  seed: " +
       std::to_string(options.seed) + "\naggregation: {weights: tokens, update: delta}\n" +
       "policy: {on_missing: fail, poll_interval: 200ms, evaluate_last: false}\nfacilities:\n";
-  // The facilities share this machine's cores: threads of two trainers would spin on the same ones.
+  // The facilities share this machine's cores: threads of two trainers would spin on the same
+  // cores.
   const size_t threads =
       std::max<size_t>(1, std::thread::hardware_concurrency() / facilities.size());
   for (const Site& site : facilities) {
@@ -177,7 +178,8 @@ std::map<std::string, fs::path> prepare_texts(const Options& options, std::stop_
   return {{"it", folder / "it.txt"}, {"cs", folder / "cs.txt"}};
 }
 
-// Tokenizer, token shards and a small random LLaMA under `options.folder`; prints a line per step.
+// Makes the tokenizer, token shards and a small random LLaMA under `options.folder`; prints a line
+// per step.
 void prepare_model_and_data(const Options& options, const std::map<std::string, fs::path>& texts,
                             std::stop_token stop) {
   const fs::path tokenizer = options.folder / "tokenizer";

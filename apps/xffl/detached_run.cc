@@ -16,7 +16,7 @@
 namespace xffl {
 namespace {
 
-// The process holds the run's lock, and the run has a first event.
+// True when the process holds the run's lock and the run has a first event.
 bool holds(const history::RunFolder& folder, pid_t pid) {
   return history::lock_holder(folder.journal()).starts_with("pid " + std::to_string(pid) + " ") &&
          std::filesystem::exists(folder.journal()) &&
@@ -57,7 +57,8 @@ void run_detached(const ProjectOptions& options, const RunName& name, bool fresh
   if (fresh) argv.push_back("--new");
   if (network_allowed) argv.push_back("--allow-network-fs");
   make_dirs(options.runs());
-  // One file per run, appended to: a later coordinator keeps the messages of an earlier one.
+  // Every coordinator of a run appends to one file, so that the messages of earlier coordinators
+  // stay.
   const std::filesystem::path output = options.runs() / ("detached-" + name.str() + ".out");
   std::error_code none;
   const auto size_before = std::filesystem::file_size(output, none);

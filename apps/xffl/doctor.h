@@ -27,7 +27,8 @@ std::vector<CheckResult> check_facility(const config::Experiment& experiment,
                                         const config::Facility& facility,
                                         facility::Services& services);
 
-/// The sizes of the model; empty when the model cannot be read, which is a result of its own.
+/// The sizes of the model; empty when the model is unreadable, a problem that another check
+/// reports.
 std::optional<facility::ModelBytes> bytes_of_model(const config::Experiment& experiment);
 
 /// Compares the free bytes of `folder` with the bytes that a round needs.

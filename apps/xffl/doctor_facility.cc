@@ -21,7 +21,8 @@ constexpr seconds kPatience{30};
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-// Compares the output of `program --version` with this xffl: the two exchange files.
+// Compares the output of `program --version` with the version of this xffl: the two programs
+// exchange files.
 CheckResult check_trainer_version(const std::string& program, const std::string& output) {
   const std::string line = log::printable(first_line(output), 100);
   const std::string ours = std::string("xffl-train ") + XFFL_VERSION;
@@ -34,10 +35,10 @@ CheckResult check_trainer_version(const std::string& program, const std::string&
 constexpr uint64_t kFewFiles = 5'000, kTooFewFiles = 200;  // a round makes some dozens
 constexpr int kInMemory = 95;  // exit code of kScript: tmpfs, where a reservation takes memory
 
-// Each file system has its own quota tool, whose output is not meant for programs. The check
-// reserves the bytes in a file instead (fallocate), which fails as writing them would, and removes
-// the file at once. The script prints the kind of file system with its total and free files, then
-// reserves the bytes.
+// Each file system has its own quota tool, with output for humans. The check reserves the bytes in
+// a file instead, because fallocate fails where writing would fail. The check removes the file at
+// once. The script prints the kind of file system with its total and free files, then reserves the
+// bytes.
 constexpr const char* kScript = R"(
 LC_ALL=C; export LC_ALL
 kind=$(stat -f -c %T -- "$1") && stat -f -c '%T %c %d' -- "$1" || exit 94
@@ -95,8 +96,8 @@ CheckResult check_quota(const remote::CommandResult& answer, const std::string& 
               : "check with `quota` or `lfs quota`: a round needs about " + space};
 }
 
-// Checks free space and free files of a session's folder, and whether `needed` bytes can be
-// reserved; each result names the part that could not be checked. Throws kRemote, kIo.
+// Checks the free space and free files of a session's folder, and tries to reserve `needed` bytes.
+// Each result names the part that the check could not examine. Throws kRemote, kIo.
 std::vector<CheckResult> check_disk_space(remote::Session& session, const RemotePath& folder,
                                           uint64_t needed) {
   std::vector<CheckResult> results;
@@ -107,7 +108,7 @@ std::vector<CheckResult> check_disk_space(remote::Session& session, const Remote
     results.push_back({Severity::kWarning, "free space", "the facility does not report it",
                        "check it there: a round needs about " + gigabytes(needed)});
   if (results.back().severity == Severity::kError) return results;
-  // At least one block, so that a user over quota is noticed with a small model, too.
+  // At least one block, so that the check notices a user over quota with a small model, too.
   const std::string bytes = std::to_string(std::max<uint64_t>(needed, 4096));
   const auto answer =
       session.run({"sh", "-c", kScript, "sh", folder.str(), bytes}, "", kPatience, {});
@@ -254,8 +255,8 @@ class FacilityCheckup {
                    "the work folder must be on a file system that both hosts share");
       });
   }
-  // Why a job could not use this path; empty: it could, or the answer is unknown. A user's own
-  // program may read any format, and an image may be a folder.
+  // The reason why a job could not use this path; empty: a job could, or the answer is unknown. A
+  // user's own program may read any format, and an image may be a folder.
   std::string unusable(const RemotePath& path, const remote::FileInfo& info, bool is_shard) const {
     using Type = remote::FileInfo::Type;
     if (is_shard && info.type == Type::kFolder) return "is a folder: name the shards in it";

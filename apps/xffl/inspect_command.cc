@@ -159,7 +159,7 @@ Description describe_journal(const fs::path& path) {
   return {json, ""};
 }
 
-// The strict reader of the format goes first: xffl accepts each file that this shows.
+// The strict reader of the format comes first: xffl accepts each file that `inspect` shows.
 Description describe_json(const fs::path& path) {
   const std::string name = path.filename().string();
   std::string kind = "JSON file";
@@ -204,7 +204,7 @@ std::string dump(const Json& json, int indent = -1) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
-// A string itself, other values as JSON; control characters are escaped.
+// A string itself, other values as JSON, with escaped control characters.
 std::string shown(const Json& value) {
   return log::printable(value.is_string() ? value.get<std::string>() : dump(value));
 }

@@ -29,8 +29,8 @@ int report(const xffl::Error& error) {
   return xffl::exit_code(error.kind());
 }
 
-// With a closed standard descriptor, the next opened file would get its number, and messages would
-// go into that file.
+// Opens closed standard descriptors: the next opened file would get a closed descriptor's number,
+// and messages would go into that file.
 void fill_standard_descriptors() {
   for (int fd = 0; fd < 3; ++fd)
     if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != fd) std::abort();
@@ -85,7 +85,7 @@ void add_commands(CLI::App& app, int& exit_code, std::vector<std::string> progra
   add_generate(app);
 }
 
-// Accepted before and after the command: `xffl -v run`, `xffl run -v`.
+// Adds -v and -q, which xffl accepts before and after the command: `xffl -v run`, `xffl run -v`.
 void add_verbosity(CLI::App& app, bool& verbose, bool& quiet) {
   app.add_flag("-v,--verbose", verbose, "show debug messages, too");
   app.add_flag("-q,--quiet", quiet, "show warnings and errors only");

@@ -31,7 +31,8 @@ std::string join(const std::vector<FacilityName>& names) {
   return text;
 }
 
-// Why the newest round continues without the facility; empty when it takes part.
+// The reason why the newest round continues without the facility; empty when the facility takes
+// part.
 std::string missing(const status::RunStatus& status, const FacilityName& name) {
   const auto& rounds = status.run_state.rounds;
   if (rounds.empty()) return "";
@@ -40,8 +41,9 @@ std::string missing(const status::RunStatus& status, const FacilityName& name) {
   return facility == facilities.end() ? "" : facility->second.missing.value_or("");
 }
 
-// After `xffl resume` of facilities that no user had paused: reports why each one does not run.
-// Throws kAuth when authentication is required, kFailed when the facility is missing in the round.
+// After `xffl resume` of facilities that no user had paused: reports why each facility does not
+// run. Throws kAuth when authentication is required, kFailed when the facility is missing in the
+// round.
 void report_not_paused(const status::RunStatus& status, const std::vector<FacilityName>& names) {
   std::string auth, gone;
   for (const FacilityName& name : names) {

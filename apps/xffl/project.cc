@@ -67,7 +67,7 @@ void require_model(const config::Experiment& experiment) {
 
 StopOnSignal::StopOnSignal(std::string message, std::optional<std::chrono::seconds> patience)
     : state_(std::make_unique<State>()) {
-  // Blocked before other threads start, so that the signals reach only the descriptor.
+  // Blocks the signals before other threads start, so that the signals reach only the descriptor.
   sigset_t set;
   sigemptyset(&set);
   for (int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, number);

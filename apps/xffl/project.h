@@ -25,7 +25,7 @@ struct ProjectOptions {
   std::string run;                // empty: the newest
 
   std::filesystem::path runs() const;
-  /// The run of `run`, or the newest. Throws kNotFound when it does not exist.
+  /// The run named `run`, or the newest run. Throws kNotFound when the run does not exist.
   history::RunFolder existing_run() const;
 };
 
@@ -39,12 +39,12 @@ config::Experiment experiment_of(const ProjectOptions& options, const history::R
 void require_model(const config::Experiment& experiment);
 
 /// Requests a stop on the first SIGINT, SIGTERM or SIGHUP; a second one ends the process at once
-/// (exit code 130). One at a time.
+/// (exit code 130). Only one instance at a time.
 class StopOnSignal {
  public:
   /// Prints `message` on the first signal. With `patience`, ends the process with the exit code of
-  /// kCancelled when it is still running so long after the first signal: for work that survives a
-  /// kill at any instant.
+  /// kCancelled when the process is still running so long after the first signal. `patience` is for
+  /// work that survives a kill at any instant.
   explicit StopOnSignal(std::string message = "detaching; jobs at the facilities keep running",
                         std::optional<std::chrono::seconds> patience = {});
   ~StopOnSignal();
@@ -59,7 +59,7 @@ class StopOnSignal {
 
 /// `xffl run --detach`. Starts `xffl run` in a session of its own, and returns when that process
 /// holds the run or has completed it. Throws the error that the process ended with. `name` is the
-/// run that the process continues, or the new run with `fresh`; its output goes to
+/// run that the process continues, or the new run with `fresh`. The process writes its output to
 /// runs/detached-<name>.out.
 void run_detached(const ProjectOptions& options, const RunName& name, bool fresh,
                   bool network_allowed);

@@ -31,14 +31,14 @@ void check_file_system(const std::filesystem::path& folder, bool allowed) {
                {{"folder", folder.string()}, {"kind", kind}});
 }
 
-// The run to continue, or the new one.
+// The run to continue, or the new run.
 RunName name_of_run(const ProjectOptions& options, bool fresh) {
   if (!options.run.empty()) return options.existing_run().run();
   const auto newest = history::latest_run(options.runs());
   return newest && !fresh ? *newest : history::next_run(options.runs());
 }
 
-// Both runs cost node-hours, and `xffl status` shows only the newer one.
+// Both runs cost node-hours, and `xffl status` shows only the newer run.
 void warn_of_running(const ProjectOptions& options) {
   const auto newest = history::latest_run(options.runs());
   if (!newest) return;
@@ -51,7 +51,7 @@ void warn_of_running(const ProjectOptions& options) {
                   {"end_it_with", "xffl cancel --run " + newest->str()}});
 }
 
-// Writes the reason of the end to the log file only: main() prints it on the terminal.
+// Writes the reason of the end to the log file only: main() prints the reason on the terminal.
 template <class Body>
 auto logging_its_end(Body&& body) {
   try {

@@ -42,7 +42,7 @@ int run_program(SimulateOptions options) {
   if (!options.venv.empty()) spec.env = launch::venv_environment(options.venv);
   spec.argv = launch::program_argv(options.program, spec.env, options.arguments);
   spec.world_size = options.world_size;
-  // Python would buffer its output in a pipe until it ends.
+  // Python would buffer its output in a pipe until the end of the program.
   if (std::getenv("PYTHONUNBUFFERED") == nullptr) spec.env["PYTHONUNBUFFERED"] = "1";
   return launch::run_ranks(spec, {});
 }
@@ -74,7 +74,7 @@ void print_report(const job::JobReport& report) {
 }
 
 // Runs the first round of one facility under <project>/simulations: a federation of one facility
-// with local objects, whose job is that of `xffl run`.
+// with local objects, whose job equals a job of `xffl run`.
 int simulate_facility(const std::filesystem::path& project, const std::string& facility,
                       int world_size) {
   config::Experiment experiment = config::load_experiment(project);

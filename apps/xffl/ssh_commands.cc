@@ -37,7 +37,7 @@ struct Route {
   remote::SshHost host;
 };
 
-// Jump hosts first: a host behind them is reachable only through them.
+// Jump hosts come first: the other hosts are reachable only through the jump hosts.
 std::vector<Route> routes_of(const remote::SshSettings& settings) {
   std::vector<Route> routes;
   remote::SshSettings so_far = settings;

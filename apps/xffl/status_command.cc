@@ -30,7 +30,7 @@ void add_credentials(status::RunStatus& status, const config::Experiment& experi
           remote::credential_expiry(facility::ssh_settings(facility, experiment.project_folder));
       if (ends && *ends - SystemClock().utc() <= kSoon)
         status.credentials[facility.name] = {*ends, facility.ssh.renew};
-    } catch (const Error& error) {  // the next log-in reports it
+    } catch (const Error& error) {  // the next log-in reports the problem
       log::debug("the certificate cannot be read",
                  {{"facility", facility.name.str()}, {"problem", error.what()}});
     }
@@ -60,7 +60,7 @@ std::string readable(const std::string& json_line) try {
   return log::printable(json_line);
 }
 
-constexpr size_t kMaxLine = 1 << 20;  // then a job's output without newlines is printed
+constexpr size_t kMaxLine = 1 << 20;  // print_lines() breaks a longer line
 
 // Hides the lines of a private key; one line alone does not look like a key.
 class KeyLines {
@@ -143,7 +143,7 @@ void facility_logs(const ProjectOptions& options, const std::string& facility, b
       facility::make_services(clock, experiment.project_folder, login_prompt());
   const auto session = services.connect(experiment.facility(name));
   uint64_t offset = 0;
-  // A log-in node is polled less often than a local disk.
+  // The command polls a login node less often than a local disk.
   const bool remote = experiment.facility(name).access == config::AccessKind::kSsh;
   const bool any = print_lines(
       [&](std::string& pending) {

@@ -83,7 +83,7 @@ std::string ask_on_terminal(const std::string& prompt, bool echo, std::chrono::s
   if (::tcgetpgrp(terminal.get()) != ::getpgrp())
     throw Error(ErrorKind::kAuth, "cannot ask '" + log::printable(prompt, 200) +
                                       "': this process is in the background of its terminal");
-  // Before the prompt, so that typing ahead is neither echoed nor discarded.
+  // NoEcho starts before the prompt, so that the terminal neither echoes nor discards early input.
   const log::NoLiveLine no_live_line;
   std::optional<NoEcho> silence;
   if (!echo) silence.emplace(terminal.get());

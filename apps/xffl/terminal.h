@@ -10,8 +10,8 @@
 namespace xffl {
 
 /// Writes `prompt` to the terminal and reads a line; without `echo` the terminal does not show the
-/// answer. Throws kUsage without a terminal or when it is closed, kAuth in the terminal's
-/// background or without an answer within `patience` (0: waits), kCancelled on `stop`.
+/// answer. Throws kUsage without a terminal or on a closed terminal, kAuth in a background process
+/// or without an answer within `patience` (0: no limit), kCancelled on `stop`.
 std::string ask_on_terminal(const std::string& prompt, bool echo,
                             std::chrono::seconds patience = std::chrono::seconds(0),
                             std::stop_token stop = {});

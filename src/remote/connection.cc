@@ -17,13 +17,14 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-// Bytes to read before the mutex is released for other threads.
+// After this many bytes the pump releases the mutex for other threads.
 constexpr uint64_t kTurnBytes = 256u << 10;
 
 using namespace std::chrono_literals;
 
 constexpr int kMaxRefusedChannels = 6;
-// libssh's own window; a larger `count` for a read enlarges it (0.10; not in 0.11).
+// libssh's own window. In libssh 0.10, not in 0.11, a read with a larger `count` enlarges the
+// window.
 constexpr size_t kLibsshWindow = 1'280'000;
 
 }  // namespace
@@ -64,7 +65,8 @@ void Connection::wait(const std::function<bool(ssh_session)>& step, Deadline dea
     if (!dead_.empty())
       throw Error(ErrorKind::kRemote,
                   "the link to " + name_ + " was lost while " + activity + ": " + dead_);
-    // Read before the step, because the step itself may cause the event that it waits for.
+    // wait() reads the generation before the step, because the step itself may cause the awaited
+    // event.
     const uint64_t seen = generation_;
     const bool done = step(session_.get());
     after_step();
@@ -172,7 +174,8 @@ void Connection::watch_silence() {
   }
   if (now - std::max(heard_, asked_) < timeouts_.keepalive) return;
   asked_ = now;
-  // The first call reads the answer to the last keepalive, if any; the second sends a new one.
+  // The first call reads the answer to the last keepalive, if any; the second call sends a new
+  // keepalive.
   ssh_send_keepalive(session_.get());
   ssh_send_keepalive(session_.get());
   after_step();
@@ -221,7 +224,8 @@ Channel Channel::open(std::shared_ptr<Connection> connection, Deadline deadline,
     handle.reset();
     if (refusals >= kMaxRefusedChannels)
       throw Error(ErrorKind::kRemote, link.name() + " opens no channel: " + problem);
-    // MaxSessions is lower than assumed, or the server has not freed the last channel yet.
+    // The server's MaxSessions is lower than max_channels_, or the server has not freed the last
+    // channel yet.
     if (link.on_full) link.on_full();
     link.pause(50ms * (1 << refusals), stop);
   }
@@ -277,7 +281,8 @@ void Channel::fail(const std::string& activity) const {
 }
 
 size_t Channel::try_read(std::span<std::byte> out, Stream stream, size_t window) {
-  // Each window adjustment costs a packet, so the window is opened again when half is used.
+  // Each window adjustment costs a packet, so try_read() opens the window again when the server has
+  // used half.
   const bool open_window = window > kLibsshWindow && granted_ < window / 2;
   const auto count = static_cast<uint32_t>(open_window ? std::min(out.size(), window)
                                                        : std::min<size_t>(out.size(), 1u << 20));

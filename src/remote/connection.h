@@ -33,8 +33,8 @@ inline Deadline deadline_in(std::chrono::milliseconds time) {
 
 class Connection {
  public:
-  /// `session` is logged in. `name` is for messages. `below`, the tunnel that carries the
-  /// connection, lives as long as the connection.
+  /// `session` is authenticated; messages contain `name`. The connection holds `below`, the tunnel
+  /// that carries the connection, until its own end.
   Connection(SessionPtr session, std::string name, SshTimeouts timeouts,
              std::shared_ptr<void> below = nullptr);
   ~Connection();
@@ -43,7 +43,7 @@ class Connection {
   const std::string& name() const { return name_; }
   const SshTimeouts& timeouts() const { return timeouts_; }
 
-  /// Calls `step` with the session, under the mutex, now and after each event, until it returns
+  /// Calls `step` with the session, under the mutex, now and after each event, until `step` returns
   /// true. Throws kRemote when the connection is dead or `deadline` passes ("... while
   /// `activity`"), kCancelled on `stop`; passes on exceptions of `step`.
   void wait(const std::function<bool(ssh_session)>& step, Deadline deadline,
@@ -54,13 +54,13 @@ class Connection {
   /// Sleeps; ends early, without an error, on `stop` or the connection's end.
   void pause(std::chrono::milliseconds time, const std::stop_token& stop);
 
-  /// Reserves one of the server's channels (MaxSessions); false when all are in use. Called by
-  /// channel.cc under the mutex.
+  /// Reserves one of the server's channels (MaxSessions); false when all are in use. Channel calls
+  /// take_channel() under the mutex.
   bool take_channel() { return channels_ < max_channels_ ? (++channels_, true) : false; }
   void lower_channel_limit() { max_channels_ = std::max(1, channels_ - 1); }
   void channel_closed();
 
-  /// Called without the mutex when all channels are in use; closes idle channels.
+  /// Closes idle channels. Channel calls on_full without the mutex when all channels are in use.
   std::function<void()> on_full;
 
  private:
@@ -83,7 +83,7 @@ class Connection {
   uint64_t generation_ = 0;
   std::chrono::steady_clock::time_point heard_;
   std::chrono::steady_clock::time_point asked_;
-  bool writes_ = false;       // after the last step, libssh has unsent bytes
+  bool writes_ = false;       // libssh had unsent bytes after the last step
   bool pump_writes_ = false;  // the pump polls for POLLOUT, too
   std::string dead_;          // the reason; empty while the connection is alive
   int channels_ = 0;
@@ -100,8 +100,8 @@ enum class Stream { kOut, kErr };
 /// call the try_ functions under its mutex; all other functions block.
 class Channel {
  public:
-  /// Starts a command line in the user's log-in shell. Throws kUnsupported when the server refuses
-  /// the request; like all blocking functions, kRemote.
+  /// Starts a command line in the user's login shell. Throws kUnsupported when the server refuses
+  /// the request and, like all blocking functions, kRemote.
   static Channel exec(std::shared_ptr<Connection> connection, const std::string& command,
                       Deadline deadline, const std::stop_token& stop);
   static Channel sftp(std::shared_ptr<Connection> connection, Deadline deadline,
@@ -116,19 +116,19 @@ class Channel {
 
   Connection& connection() { return *connection_; }
 
-  /// Reads bytes that have arrived, 0 when there are none, and opens the window to `window` bytes.
-  /// Throws kRemote.
+  /// Opens the window to `window` bytes and reads the bytes that have arrived. Returns their
+  /// number, which may be 0. Throws kRemote.
   size_t try_read(std::span<std::byte> out, Stream stream, size_t window);
-  /// True when the server has ended the stream and all bytes were read.
+  /// True when the server has ended the stream and the caller has read all bytes.
   bool at_end() const;
   /// False after the server has closed the channel.
   bool takes_input() const;
-  /// Writes as many bytes as the server's window takes; 0 while earlier bytes are unsent or after
-  /// the server has closed the channel. Throws kRemote.
+  /// Writes as many bytes as the server's window takes and returns their number. Returns 0 while
+  /// earlier bytes are unsent and after the server has closed the channel. Throws kRemote.
   size_t try_write(std::span<const std::byte> bytes);
   void send_eof();
 
-  /// Reads at least one byte, or returns 0 at the end of stdout; stderr is dropped.
+  /// Reads at least one byte, or returns 0 at the end of stdout; drops stderr.
   size_t read(std::span<std::byte> out, Deadline deadline, const std::stop_token& stop,
               const std::string& activity, size_t window = 0);
   void write(std::span<const std::byte> bytes, Deadline deadline, const std::stop_token& stop,
@@ -137,7 +137,7 @@ class Channel {
  private:
   struct Free {
     Connection* connection;
-    bool session;  // counts against MaxSessions
+    bool session;  // true: the channel counts against MaxSessions
     void operator()(ssh_channel channel) const;
   };
   using Handle = std::unique_ptr<ssh_channel_struct, Free>;

@@ -100,7 +100,8 @@ std::vector<std::shared_ptr<Connection>> Connector::get_several(int count) {
   return all;
 }
 
-// Never waits for the limits, and pauses after a failure.
+// Opens up to `count` further connections without waiting for the limits. After a failure the
+// connector opens none for kFurtherPause.
 void Connector::connect_further(size_t count) {
   try {
     const bool failed_lately =
@@ -113,7 +114,7 @@ void Connector::connect_further(size_t count) {
   }
 }
 
-// Checks the credentials before any network access.
+// Finds and checks the credentials before any network access.
 Credentials Connector::check_credentials(const Ask* ask) {
   Credentials credentials = find_credentials(settings_);
   if (ask != nullptr && ask != &ask_) return credentials;

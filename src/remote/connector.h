@@ -17,25 +17,26 @@ namespace xffl::remote {
 
 /// Limits the rate of new connections to a host. Thread-safe.
 ///
-/// Sites ban addresses that connect too often (MaxStartups, fail2ban, PerSourcePenalties). Per host
-/// the limits are 6 new connections in a minute and 60 in an hour, and after a failure a pause that
-/// doubles from 1 s to 1 min (with jitter) until a connection succeeds. The sessions of a program
-/// share the limits, so that facilities behind one host count together.
+/// Sites ban addresses that connect too often (MaxStartups, fail2ban, PerSourcePenalties). A host
+/// gets at most 6 new connections in a minute and 60 in an hour. After a failure the next
+/// connection to the host waits; the wait doubles from 1 s to 1 min (with jitter) until a
+/// connection succeeds. The sessions of a program share the limits, so that facilities behind one
+/// host count together.
 class ConnectionLimits {
  public:
   explicit ConnectionLimits(const Clock& clock) : clock_(clock) {}
 
-  /// The time until a new connection to `host` is allowed; zero when it is allowed now.
+  /// The time until the limits allow a new connection to `host`; zero: now.
   std::chrono::nanoseconds wait(const std::string& host) const;
-  /// Called before each attempt. Returns wait(); unless that exceeds `max_wait`, counts an attempt
-  /// at the end of the wait.
+  /// Call start() before each attempt. Returns wait(). If this wait is at most `max_wait`, start()
+  /// counts an attempt at the end of the wait.
   std::chrono::nanoseconds start(const std::string& host, std::chrono::nanoseconds max_wait);
   void succeeded(const std::string& host);
   void failed(const std::string& host);
 
  private:
   struct Host {
-    std::deque<Clock::MonotonicTime> attempts;  // of the last hour
+    std::deque<Clock::MonotonicTime> attempts;  // times of the last 60 attempts
     int failures = 0;
     Clock::MonotonicTime not_before{};
   };
@@ -49,12 +50,12 @@ class ConnectionLimits {
 };
 
 /// Opens and keeps the one connection to a facility. Thread-safe. Remembers a refused log-in until
-/// the credential changes, and a wrong host key until the pinned keys change; meanwhile both errors
-/// are thrown without a connection.
+/// the credential changes, and a wrong host key until the pinned keys change; until then the
+/// connector throws the remembered error without a connection.
 class Connector {
  public:
-  /// `limits` may be shared with other connectors; null: own limits. `ask`, which may be empty,
-  /// answers the prompts of keyboard-interactive log-ins.
+  /// Connectors may share `limits`; null: own limits. `ask`, which may be empty, answers the
+  /// prompts of keyboard-interactive log-ins.
   explicit Connector(const SshSettings& settings,
                      std::shared_ptr<ConnectionLimits> limits = nullptr, Ask ask = {})
       : settings_(settings),
@@ -63,16 +64,17 @@ class Connector {
 
   const SshSettings& settings() const { return settings_; }
 
-  /// Returns the live connection, or a new one to the first host that answers. Waits up to 3 s for
-  /// the limits. With `ask` a user is present, and a refused log-in is tried again. Throws kRemote,
-  /// kAuth.
+  /// Returns the live connection, or a new connection to the first host that answers. Waits up to 3
+  /// s for the limits. With `ask` a user is present, and the connector repeats a refused log-in.
+  /// Throws kRemote, kAuth.
   std::shared_ptr<Connection> get(const Ask* ask = nullptr);
 
   /// Returns get() and up to `count` - 1 further connections to the same host for bulk transfers,
-  /// fewer when the limits or the host refuse. They are closed a minute after the last call.
+  /// fewer when the limits or the host refuse. get() closes the further connections when the last
+  /// call is more than a minute ago.
   std::vector<std::shared_ptr<Connection>> get_several(int count);
 
-  /// Called with each new connection of get(), before its first use.
+  /// get() calls on_new with each new connection, before the first use.
   std::function<void(Connection&)> on_new;
 
   /// Exchanges keys with `host` through the jump hosts, without a log-in to `host`.
@@ -84,7 +86,7 @@ class Connector {
 
  private:
   struct Refusal {
-    std::string stamp;  // of the refused credentials
+    std::string stamp;  // the stamp of the refused credentials
     int count = 0;
     std::string message;
   };
@@ -109,7 +111,7 @@ class Connector {
   std::mutex mutex_;
   const std::shared_ptr<ConnectionLimits> limits_;
   std::shared_ptr<Connection> connection_;
-  SshHost host_;  // of connection_
+  SshHost host_;  // the host of connection_
   std::vector<std::shared_ptr<Connection>> further_;
   Clock::MonotonicTime further_used_{};
   std::optional<Clock::MonotonicTime> further_failed_;

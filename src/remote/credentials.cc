@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The number of strings (or mpints, which are encoded alike) between the nonce and the serial.
+// The number of strings (or mpints, which have the same encoding) between the nonce and the serial.
 const std::map<std::string_view, int> kKeyFields = {
     {"ssh-ed25519-cert-v01@openssh.com", 1},
     {"ssh-rsa-cert-v01@openssh.com", 2},
@@ -34,7 +34,7 @@ const std::map<std::string_view, int> kKeyFields = {
     {"sk-ecdsa-sha2-nistp256-cert-v01@openssh.com", 3},
 };
 constexpr uint32_t kUserCertificate = 1;
-// The latest time that a time_point of nanoseconds holds; a later expiry counts as none.
+// The latest time that a time_point of nanoseconds holds; a later expiry counts as no expiry.
 constexpr uint64_t kLatest = 9'000'000'000;
 
 constexpr uint8_t kRequestIdentities = 11;
@@ -103,7 +103,7 @@ std::vector<fs::path> default_keys() {
   return {folder / "id_ed25519", folder / "id_ecdsa", folder / "id_rsa"};
 }
 
-// Changes when a file is replaced or rewritten.
+// A text that changes when a program replaces or rewrites the file.
 std::string file_stamp(const fs::path& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) return path.string() + " absent\n";
@@ -112,7 +112,7 @@ std::string file_stamp(const fs::path& path) {
          " " + std::to_string(info.st_mode & 077) + "\n";
 }
 
-// A file that cannot be examined (a home folder that is offline) counts as absent.
+// A file that exists() cannot examine (in an offline home folder) counts as absent.
 bool is_present(const fs::path& path) {
   std::error_code unknown;
   return fs::exists(path, unknown);
@@ -130,7 +130,7 @@ KeyFile read_key_file(const fs::path& key) {
   file.certificate_file = certificate;
   try {
     file.certificate = read_certificate(certificate);
-  } catch (const Error& error) {  // it may be incomplete while the user renews it
+  } catch (const Error& error) {  // the user may be renewing the certificate
     file.problem = error.what();
   }
   return file;
@@ -140,7 +140,7 @@ std::optional<Certificate> certificate_of(const std::string& identity) {
   try {
     return parse_certificate(identity, "a certificate in the SSH agent");
   } catch (const Error&) {
-    return std::nullopt;  // the server may still accept it
+    return std::nullopt;  // the server may still accept the identity
   }
 }
 
@@ -169,7 +169,7 @@ std::optional<Certificate> parse_certificate(std::string_view blob, std::string_
   certificate.key_id = in.string();
   WireReader principals(in.string(), origin);
   while (!principals.done()) certificate.principals.emplace_back(principals.string());
-  in.u64();  // the begin of the validity
+  in.u64();  // the start of the validity
   if (const uint64_t end = in.u64(); end <= kLatest)
     certificate.valid_before = Clock::UtcTime(std::chrono::seconds(end));
   return certificate;
@@ -265,7 +265,7 @@ std::optional<Clock::UtcTime> credential_expiry(const SshSettings& settings) {
   // The latest expiry counts: a log-in skips expired keys.
   std::optional<Clock::UtcTime> end;
   for (const KeyFile& file : found.files) {
-    if (!file.problem.empty()) continue;  // never offered
+    if (!file.problem.empty()) continue;  // log-ins never offer this key
     if (!file.certificate || !file.certificate->valid_before) return std::nullopt;
     end = std::max(end, file.certificate->valid_before);
   }

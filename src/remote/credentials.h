@@ -15,7 +15,7 @@
 
 namespace xffl::remote {
 
-// A user certificate; the principals and the validity are read for messages.
+// A user certificate. Messages name the principals and the validity.
 struct Certificate {
   std::string key_id;
   std::vector<std::string> principals;         // user names; empty: all
@@ -32,9 +32,9 @@ struct KeyFile {
   std::filesystem::path key;
   std::optional<std::filesystem::path> certificate_file;
   std::optional<Certificate> certificate;
-  std::string problem;  // why neither is offered, such as file permissions
+  std::string problem;  // why log-ins offer neither file, such as permissions
 
-  /// `problem`, or the expiry of the certificate before `now`; empty: the key is offered.
+  /// `problem`, or the expiry of the certificate before `now`; empty: log-ins offer the key.
   std::string unusable(Clock::UtcTime now) const;
 };
 
@@ -47,7 +47,7 @@ struct Credentials {
 
   /// True when a key or certificate has not expired.
   bool usable(Clock::UtcTime now) const;
-  /// The keys and certificates that cannot be offered at `now`, with the reasons; empty: none.
+  /// The unusable keys and certificates at `now`, with the reasons; empty: none.
   std::string unusable(Clock::UtcTime now) const;
   /// Describes the credentials: "~/.ssh/id_x with a certificate until ..., the agent's 2 keys".
   std::string describe() const;

@@ -1,11 +1,11 @@
 // Commands at a facility, with their output framed between two marks with a random nonce.
 //
-// How it works: a log-in shell may be bash, csh or fish and may print text before and after the
-// output (motd, .bashrc), and a cut link looks like the end of a command. Every shell understands
+// How it works: a login shell may be bash, csh or fish and may print text before and after the
+// output (motd, .bashrc). A cut link looks like the end of a command. Every shell understands
 // `exec sh -c 'eval "$(printf %b "...")"'`, where \0NNN encodes each character of the script with a
 // meaning to some shell. The script prints the nonce before and after the command's output, on both
-// streams, with the exit code. Text outside the marks is ignored; without the second mark the
-// outcome is unknown.
+// streams, with the exit code. The reader ignores text outside the marks. Without the second mark
+// the outcome is unknown.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@
 
 namespace xffl::remote {
 
-/// Encodes `script` (POSIX shell) as one command for any log-in shell, with the marks of `nonce`.
+/// Encodes `script` (POSIX shell) as one command for any login shell, with the marks of `nonce`.
 /// Throws kConfig when the command exceeds the kernel's limit for one argument.
 std::string framed_command(std::string_view script, std::string_view nonce);
 
@@ -32,13 +32,14 @@ class FrameReader {
  public:
   using Output = std::function<void(std::string_view)>;
 
-  /// `expected_bytes`: the size of a successful output; up to it the mark is not searched.
+  /// `expected_bytes` is the size of a successful output. The reader searches for the second mark
+  /// only beyond this size.
   explicit FrameReader(std::string_view nonce, uint64_t expected_bytes = 0);
 
   /// Passes on bytes that are certainly output. Throws kRemote when more than 1 MiB precedes the
   /// first mark.
   void feed(std::string_view bytes, const Output& output);
-  /// Called at the end of the stream: finds a second mark before `expected_bytes`.
+  /// Finds a second mark before `expected_bytes`. Call finish() at the end of the stream.
   void finish(const Output& output);
 
   bool begun() const { return begun_; }
@@ -57,7 +58,7 @@ class FrameReader {
   bool begun_ = false;
   std::optional<int> exit_code_;
   uint64_t output_bytes_ = 0;
-  std::string held_;  // may be part of the second mark
+  std::string held_;  // bytes that may be part of the second mark
   std::string noise_;
 };
 
@@ -68,21 +69,21 @@ class FramedCommand {
     uint64_t expected_bytes = 0;  // see FrameReader
     size_t window_bytes = 0;      // receive window; 0: libssh's
     std::shared_ptr<std::vector<std::byte>> buffer =
-        nullptr;  // commands of one thread may share it
+        nullptr;  // commands of one thread may share a buffer
   };
 
   /// Starts `script`. Throws kRemote, kCancelled.
   FramedCommand(std::shared_ptr<Connection> connection, const std::string& script, Options options,
                 Deadline deadline, const std::stop_token& stop);
 
-  /// Writes `input` to the command's stdin until the command ends; `output` receives its stdout
-  /// meanwhile, called without a lock.
+  /// Writes `input` to the command's stdin until the command ends; meanwhile `output` receives the
+  /// command's stdout. FramedCommand calls `output` without the mutex.
   void give(std::span<const std::byte> input, const FrameReader::Output& output, Deadline deadline,
             const std::stop_token& stop);
   /// Opens the receive window before the first take().
   void open_window(const FrameReader::Output& output);
   void end_input() { channel_.send_eof(); }
-  /// Waits for output and passes it on; false after the command has ended.
+  /// Waits for output bytes and passes the bytes to `output`; false after the command has ended.
   bool take(const FrameReader::Output& output, Deadline deadline, const std::stop_token& stop);
 
   bool ended() const { return out_.exit_code().has_value() && (err_.exit_code() || at_end_); }
@@ -105,8 +106,8 @@ class FramedCommand {
   bool at_end_ = false;  // the channel has ended
 };
 
-/// Runs `script` to its end; output beyond 16 MiB is dropped. Throws kRemote after `timeout`, too:
-/// the channel is closed, but no process at the facility is killed.
+/// Runs `script` to its end and drops output beyond 16 MiB. Throws kRemote after `timeout`, too:
+/// run_script() then closes the channel but kills no process at the facility.
 CommandResult run_script(const std::shared_ptr<Connection>& connection, const std::string& script,
                          std::string_view stdin_text, std::chrono::milliseconds timeout,
                          const std::stop_token& stop);

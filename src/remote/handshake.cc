@@ -29,8 +29,8 @@ void set_option(ssh_session session, ssh_options_e option, const void* value) {
                 std::string("libssh rejects an option: ") + ssh_get_error(session));
 }
 
-// AES-GCM first: with AES instructions it costs a third of ChaCha20-Poly1305, which OpenSSH
-// computes in plain C.
+// AES-GCM comes first: with AES instructions AES-GCM costs a third of ChaCha20-Poly1305, which
+// OpenSSH computes in plain C.
 constexpr const char* kCiphers =
     "aes128-gcm@openssh.com,aes256-gcm@openssh.com,chacha20-poly1305@openssh.com,aes128-ctr,"
     "aes192-ctr,aes256-ctr";
@@ -49,13 +49,13 @@ constexpr int kMaxQuestions = 20;  // per log-in
 // Without this callback libssh and OpenSSL ask for a passphrase on the terminal.
 int no_passphrase(const char*, char*, size_t, int, int, void*) { return -1; }
 
-// One log-in: the methods that were tried and their results.
+// One log-in, with the results of its authentication methods.
 class LogIn {
  public:
   LogIn(ssh_session session, const SshSettings& settings, const SshHost& host)
       : session_(session), settings_(settings), host_(host) {}
 
-  // These return true when the server has authenticated the user.
+  // Each method returns true when the server has authenticated the user.
   bool none() {
     return accepted(call([&] { return ssh_userauth_none(session_, nullptr); }), "");
   }
@@ -119,7 +119,7 @@ class LogIn {
       std::string prompt = text(ssh_userauth_kbdint_getprompt(session_, index, &echo));
       if (i == 0 && !intro.empty()) prompt = intro + "\n" + prompt;
       if (!settings_.jump.empty())
-        prompt = host_label(host_) + ": " + prompt;  // names the host among the jump hosts
+        prompt = host_label(host_) + ": " + prompt;  // tells the host from the jump hosts
       std::string reply = ask(prompt, echo != 0);
       ssh_userauth_kbdint_setanswer(session_, index, reply.c_str());
       explicit_bzero(reply.data(), reply.size());
@@ -134,7 +134,7 @@ class LogIn {
 
   bool accepted(int result, const std::string& method) {
     if (result == SSH_AUTH_SUCCESS) return true;
-    // sshd disconnects after too many failures; this is a refusal, not a lost link.
+    // sshd disconnects after too many failures; this disconnection is a refusal, not a lost link.
     const std::string problem = libssh_error(session_);
     const bool too_many = problem.find("Too many authentication failures") != std::string::npos;
     if (result == SSH_AUTH_ERROR && !ssh_is_connected(session_) && !too_many)

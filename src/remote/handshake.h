@@ -1,9 +1,9 @@
 // From a socket to a logged-in SSH session: key exchange, host key check, user authentication.
 //
-// How it works: non-blocking libssh calls with an own poll and deadline, because libssh ignores its
-// timeout after the connection. The host key is compared with the pinned keys before
-// authentication; libssh itself would continue after a mismatch. ssh_config and ~/.ssh/known_hosts
-// are not read.
+// How it works: drive() makes non-blocking libssh calls and polls until its own deadline, because
+// libssh ignores its time-out after the connection. check_host_key() compares the host key with the
+// pinned keys before authentication; libssh itself would continue after a mismatch. xffl reads
+// neither ssh_config nor ~/.ssh/known_hosts.
 #pragma once
 
 #include <libssh/libssh.h>
@@ -36,21 +36,22 @@ std::string facility_command(const std::string& command, const SshSettings& sett
 int drive(ssh_session session, std::chrono::milliseconds timeout, int again,
           const std::string& activity, const std::function<int()>& step);
 
-/// Exchanges keys over `socket`, whose ownership passes, with only the host key algorithms of
-/// `wanted` (all when empty). Throws kRemote; kAuth when the host has no key of these types.
+/// Exchanges keys over `socket`, which the session then owns, and accepts only the host key
+/// algorithms of `wanted` (all when empty). Throws kRemote; kAuth when the host has no key of these
+/// types.
 SessionPtr exchange_keys(const SshSettings& settings, const SshHost& host, UniqueFd socket,
                          const std::vector<PublicKey>& wanted);
 
-/// The host key proved by the key exchange.
+/// The host key that the server proved in the key exchange.
 PublicKey server_key(ssh_session session);
 
-/// Throws kAuth with the old and the new fingerprints, and the command that trusts the new one,
-/// unless `shown` is among `pinned`.
+/// Throws kAuth unless `shown` is among `pinned`. The message has the old and the new fingerprints
+/// and the command that trusts the new key.
 void check_host_key(const SshSettings& settings, const SshHost& host, const PublicKey& shown,
                     const std::vector<PublicKey>& pinned);
 
 /// Offers the unexpired credentials in order; with `ask`, keyboard-interactive, too. Throws kAuth
-/// when all are refused, kRemote for a lost link.
+/// when the host refuses all credentials, kRemote for a lost link.
 void authenticate(ssh_session session, const SshSettings& settings, const SshHost& host,
                   const Credentials& credentials, const Ask* ask);
 

@@ -1,7 +1,7 @@
 // The project's pinned host keys: OpenSSH's known_hosts lines, "host[,host...] type base64".
 //
-// Names are compared literally: no patterns, no hashed names. Lines that start with '@' or '#' are
-// kept and pin no key.
+// pinned_keys() compares names literally: no patterns, no hashed names. Lines that start with '@'
+// or '#' pin no key, and pin_key() keeps these lines.
 #pragma once
 
 #include <filesystem>
@@ -16,7 +16,8 @@ namespace xffl::remote {
 /// "host" for port 22, else "[host]:port".
 std::string host_label(const SshHost& host);
 
-/// Empty when the file or the host's lines are absent. Throws kIo, kCorrupt (no known_hosts line).
+/// The pinned keys of `host`; empty when the file or the host's lines are absent. Throws kIo,
+/// kCorrupt (a line without a public key).
 std::vector<PublicKey> pinned_keys(const std::filesystem::path& file, const SshHost& host);
 
 /// Replaces the lines of `host` by one line; atomic, mode 0600, creates the folder.

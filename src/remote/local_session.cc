@@ -1,5 +1,5 @@
-// How it works: plain POSIX calls. Files are opened with O_NOFOLLOW and O_NONBLOCK, so that a
-// symbolic link is not followed and a FIFO does not block.
+// How it works: plain POSIX calls. open_regular() uses O_NOFOLLOW and O_NONBLOCK, so that it
+// follows no symbolic link and does not block on a FIFO.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -113,7 +113,7 @@ class LocalSession final : public Session {
     if (stop.stop_requested())
       throw Error(ErrorKind::kCancelled, "stopped before " + path.str() + " was removed");
     std::error_code problem;
-    fs::remove_all(path.str(), problem);  // libstdc++ uses openat and does not follow links
+    fs::remove_all(path.str(), problem);  // libstdc++ uses openat and follows no symbolic link
     if (problem) throw system_error("remove " + path.str(), problem.value());
   }
 };

@@ -95,7 +95,7 @@ std::string read_text(Session& session, const RemotePath& path, uint64_t max_byt
 
 void write_text_atomic(Session& session, const RemotePath& path, std::string_view text) {
   const RemotePath temp(path.str() + ".tmp");
-  session.remove_tree(temp);  // an interrupted call may have left a longer one
+  session.remove_tree(temp);  // an interrupted call may have left a longer file
   session.write(temp, 0, std::as_bytes(std::span(text.data(), text.size())));
   session.sync(temp);
   session.rename(temp, path);

@@ -23,7 +23,7 @@ constexpr uint32_t kMaxPacketBytes = 512u << 10;
 constexpr size_t kWindowBytes = 8u << 20;
 constexpr size_t kMaxNames = 1'000'000, kMaxNameBytes = 64u << 20;  // per folder
 constexpr int kMaxDepth = 64;
-// The maximum answer of old servers; 8 MiB in flight.
+// Old servers answer with at most kReadBytes. The reads in flight are 8 MiB together.
 constexpr uint32_t kReadBytes = 64u << 10;
 constexpr size_t kReadsInFlight = 128;
 constexpr size_t kWriteBytes = 128u << 10, kPortableWriteBytes = 32u << 10;  // of one request
@@ -139,7 +139,7 @@ void Sftp::send(uint8_t type, const std::string& body, const std::stop_token& st
                    deadline_in(channel_.connection().timeouts().operation), stop,
                    "sending a request about files");
   } catch (const Error&) {
-    broken_ = true;  // a part of the packet may have been sent
+    broken_ = true;  // the server may have received a part of the packet
     throw;
   }
 }
@@ -213,7 +213,7 @@ void Sftp::close(const std::string& handle) {
 }
 
 void Sftp::fsync(const std::string& handle, const std::string& path) {
-  if (!has("fsync@openssh.com")) return;  // durability is then the server's
+  if (!has("fsync@openssh.com")) return;  // the server decides when files are durable
   expect_ok(call(kExtended, WireWriter().string("fsync@openssh.com").string(handle)),
             "make durable " + path);
 }
@@ -267,7 +267,7 @@ void Sftp::remove_below(const std::string& folder, int depth, const std::stop_to
   remove(kRmdir, folder);
 }
 
-// Checks the type first: opening would follow links and block on a FIFO.
+// Checks the type first: opening would follow symbolic links and block on a FIFO.
 void Sftp::require_regular(const RemotePath& path, bool may_be_absent) {
   const auto info = stat(path);
   if (!info && may_be_absent) return;
@@ -281,7 +281,7 @@ uint32_t Sftp::send_read(const std::string& handle, uint64_t offset, uint32_t co
   return request(kReadRequest, WireWriter().string(handle).u64(offset).u32(count), stop);
 }
 
-// Receives and stores an answer; requests the rest of a short one again.
+// Receives and stores an answer; after a short answer requests the rest again.
 void Sftp::take_answer(const std::string& handle, std::deque<PendingRead>& pending, bool& at_end,
                        const std::string& activity, const std::stop_token& stop) {
   const Reply reply = receive(stop);
@@ -361,7 +361,7 @@ void Sftp::make_dirs(const RemotePath& folder) {
   for (const std::string& each : folders)
     request(kMkdir, WireWriter().string(each).u32(kHasMode).u32(0700));
   for (size_t i = 0; i < folders.size(); ++i) receive({});  // stat() tells the result
-  // A symbolic link to a folder is accepted if it can be listed.
+  // make_dirs() accepts a symbolic link to a folder if list() succeeds.
   const auto info = stat(folder);
   if (info && info->type == FileInfo::Type::kFolder) return;
   if (info && info->type == FileInfo::Type::kOther) {
@@ -443,7 +443,7 @@ void Sftp::upload(const RemotePath& path, uint64_t begin, uint64_t end, const So
     try {
       expect_ok(reply, activity);
     } catch (const Error& error) {
-      problem = error;  // the other answers must still be received
+      problem = error;  // upload() must still receive the other answers
     }
   };
   for (uint64_t at = begin; at < end && !problem;) {

@@ -2,8 +2,8 @@
 //
 // libssh's own client waits for each answer and cannot pipeline writes; this client sends any
 // number of requests and receives the answers in any order. Source: draft-ietf-secsh-filexfer-02
-// and OpenSSH's PROTOCOL section 4 (posix-rename, fsync, statvfs). One thread at a time. The file
-// operations have the contracts of Session's.
+// and OpenSSH's PROTOCOL section 4 (posix-rename, fsync, statvfs). Only one thread at a time may
+// use a client. The file operations have the contracts of Session.
 #pragma once
 
 #include <cstdint>

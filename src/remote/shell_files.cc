@@ -19,7 +19,8 @@ namespace {
 // Exit codes of the scripts in this file, distinct from the commands' codes.
 constexpr int kNotThere = 90, kNotRegular = 91, kTooShort = 92;
 constexpr int kNoSuchCommand = 127;
-// The scripts' callers compare messages; only the user may read new files.
+// The C locale fixes the messages that this file compares; the umask hides new files from other
+// users.
 constexpr std::string_view kHead = "LC_ALL=C; export LC_ALL; umask 077; ";
 
 std::string q(const RemotePath& path) { return quote_for_shell(path.str()); }
@@ -280,7 +281,7 @@ void ShellFiles::make_dirs(const RemotePath& folder) {
 
 void ShellFiles::remove_tree(const RemotePath& path, const std::stop_token& stop) {
   // A busy parallel file system may need longer for a folder than a command may run. timeout(1)
-  // ends each `rm` in time, and the next one continues. A stop request does not wait for `rm`.
+  // ends each `rm` in time, and the next `rm` continues. A stop request does not wait for `rm`.
   constexpr int kMaxRuns = 30, kTimedOut = 124;
   const auto seconds = connection_->timeouts().operation.count() * 2 / 3000;
   const std::string script =

@@ -18,7 +18,7 @@ namespace xffl::remote {
 std::string require_regular(const RemotePath& path);
 /// A dd command that reads or writes a range of `path`.
 std::string dd_read(const RemotePath& path, uint64_t offset, uint64_t length);
-/// The same with two shell expressions: "$o", "$n".
+/// The same dd command with two shell expressions, such as "$o" and "$n".
 std::string dd_read(const RemotePath& path, const char* offset, const char* length);
 std::string dd_write(const RemotePath& path, uint64_t offset);
 /// The number of copied bytes in dd's messages; empty when absent.

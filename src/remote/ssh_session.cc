@@ -1,6 +1,6 @@
-// How it works: file operations use SFTP, which needs no process at the facility for each request,
-// or shell commands where SFTP is broken (a start-up file that prints) or absent. Bulk transfers
-// use commands where the facility has a shell, else SFTP.
+// How it works: file operations use SFTP, which needs no process at the facility for each request.
+// Where SFTP is broken (a start-up file that prints) or absent, file operations use shell commands.
+// Bulk transfers use commands where the facility has a shell, else SFTP.
 #include <algorithm>
 #include <atomic>
 #include <mutex>
@@ -213,7 +213,7 @@ HostKey fetch_host_key(const SshSettings& settings, const SshHost& host, const A
     const auto greeting = connector.greet(host, wanted);
     return host_key(host, server_key(greeting.session.get()));
   };
-  // A host may have several keys; the key of a pinned type is compared.
+  // A host may have several keys; the user compares the key of a pinned type.
   const auto pinned = pinned_keys(settings.known_hosts, host);
   if (pinned.empty()) return shown({});
   try {

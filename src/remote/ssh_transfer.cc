@@ -40,7 +40,7 @@ constexpr uint64_t kMinBytesPerChannel = 4u << 20;
 using WriteRange = std::function<void(uint64_t begin, uint64_t end, const std::stop_token& stop)>;
 
 // Calls `write` for `streams` consecutive ranges in parallel. The first error stops the other
-// ranges and is thrown after all have ended.
+// ranges. After the end of all ranges in_parallel() throws the error.
 void in_parallel(uint64_t offset, uint64_t length, int streams, const WriteRange& write,
                  const std::stop_token& stop) {
   const uint64_t most = std::max<uint64_t>(1, length / kMinBytesPerChannel);
@@ -57,7 +57,7 @@ void in_parallel(uint64_t offset, uint64_t length, int streams, const WriteRange
           [&, begin = offset + length * i / count, end = offset + length * (i + 1) / count] {
             try {
               write(begin, end, stop_all.get_token());
-            } catch (...) {  // a thread's top: thrown again below
+            } catch (...) {  // a thread's top; in_parallel() throws it again
               const std::lock_guard lock(mutex);
               if (!problem) problem = std::current_exception();
               stop_all.request_stop();
@@ -72,7 +72,7 @@ uint64_t round_trip_micros(Connection& connection) {
   tcp_info info{};
   connection.with([&](ssh_session session) {
     socklen_t size = sizeof info;
-    // A tunnel's socket is not TCP; a long round trip is assumed.
+    // A tunnel's socket is not TCP; the function assumes a long round trip.
     if (::getsockopt(ssh_get_fd(session), IPPROTO_TCP, TCP_INFO, &info, &size) != 0)
       info.tcpi_min_rtt = 100'000;
   });
@@ -80,7 +80,7 @@ uint64_t round_trip_micros(Connection& connection) {
 }
 
 // A larger window than the round trip needs is slower: OpenSSH's server moves unsent bytes within
-// one buffer, which dominates its cost at tens of megabytes.
+// one buffer. At tens of megabytes these moves dominate the server's cost.
 size_t window_for(Connection& connection, uint64_t length) {
   const uint64_t window =
       kMinWindowBytes + kBytesPerSecond / 1'000'000 * round_trip_micros(connection);
@@ -230,7 +230,7 @@ void upload_ranges(const Connections& connections, bool by_shell, const RemotePa
                    uint64_t offset, uint64_t length, const Source& source, int streams,
                    const std::stop_token& stop) {
   const auto write_range = by_shell ? write_range_by_shell : write_range_by_sftp;
-  std::mutex mutex;  // Session::upload() promises to call its Source by one thread at a time
+  std::mutex mutex;  // Session::upload() promises calls of Source by one thread at a time
   const Source serialized = [&](uint64_t at, std::span<std::byte> out) {
     const std::lock_guard lock(mutex);
     source(at, out);

@@ -30,12 +30,12 @@ namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kTermTimeout{5000};    // from SIGTERM to SIGKILL
-constexpr milliseconds kKillTimeout{10'000};  // after SIGKILL: a process in state D ignores it
+constexpr milliseconds kKillTimeout{10'000};  // after SIGKILL, which a process in state D ignores
 
 // A job is the session of its leader; its id is "<pid>.<start ticks>" of the leader. The job lives
-// as long as any process of the session: ranks that outlive a killed script still train. A process
-// is signalled only if it belongs to the session and is not older than the leader, so a reused pid
-// is never hit.
+// as long as any process of the session: ranks that outlive a killed script still train. The
+// scheduler signals a process only if the process belongs to the session and is not older than the
+// leader. A reused pid therefore gets no signal.
 struct ProcessJob {
   pid_t leader = 0;
   uint64_t start_ticks = 0;
@@ -87,7 +87,8 @@ std::optional<Integer> parse_plain(std::string_view text) {
   return plain ? std::optional(value) : std::nullopt;
 }
 
-/// Empty for any other text: a pid below 2, signs, leading zeros, trailing characters.
+/// Parses "<pid>.<start ticks>"; empty for any other text: a pid below 2, signs, leading zeros,
+/// trailing characters.
 std::optional<ProcessJob> parse_process_job(std::string_view text) {
   const size_t dot = text.find('.');
   if (dot == std::string_view::npos || dot == 0 || dot + 1 == text.size()) return std::nullopt;
@@ -173,11 +174,12 @@ class ProcessScheduler final : public Scheduler {
   }
 
   void cancel(const SubmittedJob& submitted, std::stop_token stop) override {
-    const auto job = parse_process_job(submitted.id.str());  // an id is never reused
+    const auto job = parse_process_job(submitted.id.str());  // ids are unique
     if (!job) return;
     reap();
-    // SIGTERM goes once, to the script's group; `xffl exec` in that group forwards it to its ranks,
-    // which have their own groups. SIGKILL goes to every process that is left.
+    // cancel() sends SIGTERM once, to the script's group. `xffl exec` in that group forwards
+    // SIGTERM to its ranks, which have their own groups. cancel() then sends SIGKILL to every
+    // remaining process.
     if (!job->signal_group(SIGTERM)) job->signal_members(SIGTERM);
     SystemClock clock;
     const auto term_deadline = clock.monotonic() + kTermTimeout;
@@ -203,7 +205,8 @@ class ProcessScheduler final : public Scheduler {
     return {.state = JobState::kEnded, .native = ended == endings_.end() ? "gone" : ended->second};
   }
 
-  // Waits for own children that have ended; init reaps the jobs of an earlier coordinator.
+  // Reaps this coordinator's children that have ended; init reaps the jobs of an earlier
+  // coordinator.
   void reap() {
     const std::lock_guard lock(mutex_);
     std::erase_if(children_, [&](const ProcessJob& job) {

@@ -12,7 +12,8 @@ struct Reserved {
   std::string_view key;  // the key of xffl.yaml instead; empty: none
 };
 
-// sbatch accepts unambiguous prefixes of long options ("--dep"), so the prefixes are reserved, too.
+// sbatch accepts unambiguous prefixes of long options ("--dep"), so xffl reserves the prefixes,
+// too.
 constexpr std::array kSbatch = std::to_array<Reserved>({
     {"account", "account"},
     {"array", ""},

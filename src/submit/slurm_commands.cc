@@ -18,7 +18,7 @@ constexpr std::string_view kAccountingFields = "JobIDRaw,JobName,State,NodeList,
 constexpr std::string_view kEndMark = "xffl-end";
 
 // Slurm commands run in the C locale and without the environment variables that change their effect
-// or output, which a log-in shell may set.
+// or output. A login shell may set these variables.
 constexpr auto kSubmitVariables = std::to_array<std::string_view>({
     "SBATCH_ARRAY_INX",
     "SBATCH_DEBUG",
@@ -135,7 +135,7 @@ constexpr auto kUnknownOutcome = std::to_array<std::string_view>({
     "unspecified error",
 });
 
-// Limits on submitted jobs: they pass by themselves.
+// Limits on submitted jobs, which pass without a user's action.
 constexpr auto kSubmitLimits = std::to_array<std::string_view>({
     "maxsubmit",
     "grpsubmit",
@@ -200,7 +200,8 @@ constexpr auto kPermanent = std::to_array<std::string_view>({
     "job dependency problem",
 });
 
-// The request did not reach the controller, or was rejected for a temporary reason.
+// The request did not reach the controller, or the controller rejected the request for a temporary
+// reason.
 constexpr auto kTemporary = std::to_array<std::string_view>({
     "unable to contact slurm controller",
     "slurm controller in standby mode",
@@ -277,7 +278,8 @@ constexpr std::array kStates = std::to_array<StateName>({
     {"CANCELLED", JobState::kCancelled},
 });
 
-// Pending reasons that do not pass by themselves, in lower case without separators.
+// Pending reasons that pass only by the action of a user or operator, in lower case without
+// separators.
 constexpr auto kHolds = std::to_array<std::string_view>({
     "jobheld",
     "jobholdmaxrequeue",
@@ -324,7 +326,7 @@ constexpr const char* kEnter = R"sh(cd -- "$1" 2>/dev/null || { echo none; exit 
 : stay.*
 )sh";
 
-// $2 is the job id by the journal, $3 the next attempt's folder, $4 "wait" or "".
+// $2 is the job id in the journal, $3 the next attempt's folder, $4 "wait" or "".
 constexpr const char* kTake = R"sh(if [ ! -e stay.taken ]; then
   [ -e stay.planned ] || [ -e stay.offered ] || { echo none; exit 0; }
   read -r owner _ 2>/dev/null <claim/owner
@@ -348,7 +350,7 @@ constexpr const char* kRelease =
 }  // namespace
 
 std::vector<std::string> submit_command(const std::vector<std::string>& options, bool test_only) {
-  // The user reads the answer of --test-only: its start is in the site's local time.
+  // The user reads the answer of --test-only, so the predicted start is in the site's local time.
   std::vector<std::string> argv = environment(kSubmitVariables, test_only ? "standard" : "%s");
   append(argv, {"sbatch", "--parsable"});
   if (test_only) argv.emplace_back("--test-only");

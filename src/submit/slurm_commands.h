@@ -1,7 +1,7 @@
 // The commands that run at a facility with Slurm, and the parsers of their output. Pure functions.
 //
-// The parsers trust no output: a submission counts as accepted only for a bare job id, a squeue row
-// only when it has every field, and a state name that this version does not know gives
+// The parsers trust no output. A submission counts as accepted only for a bare job id, and a squeue
+// row counts only with every field. A state name that this version does not know gives
 // JobState::kUnknown.
 //
 // Kept allocations: a job that has reported keeps its nodes for the facility's next attempt. The
@@ -15,7 +15,7 @@
 //   closed    written by either side: the job ends
 //
 // The journal says which job owns the allocation. The job id in claim/owner, beside the file, can
-// only contradict the journal, not replace it.
+// contradict the journal but not replace the journal.
 #pragma once
 
 #include <chrono>
@@ -29,16 +29,17 @@
 
 namespace xffl::submit {
 
-/// sbatch of the script on stdin.
+/// The sbatch command; the script is on stdin.
 std::vector<std::string> submit_command(const std::vector<std::string>& options, bool test_only);
-/// The clock, then this user's jobs of `names` in any state; input of read_queue(). An empty
-/// `cluster` is the local one.
+/// The command that prints the clock, then this user's jobs of `names` in any state, for
+/// read_queue(). An empty `cluster` is the local cluster.
 std::vector<std::string> queue_command(const std::vector<std::string>& names,
                                        const std::string& cluster);
-/// The accounting's jobs of `names` in the last 30 days; input of read_accounting().
+/// The command that prints the accounting's jobs of `names` in the last 30 days, for
+/// read_accounting().
 std::vector<std::string> accounting_command(const std::vector<std::string>& names,
                                             const std::string& cluster);
-/// Cancels this user's job `id` if it has that name.
+/// The command that cancels this user's job `id` if the job has that name.
 std::vector<std::string> cancel_command(const std::string& id, const std::string& name,
                                         const std::string& cluster);
 
@@ -66,22 +67,22 @@ struct QueueRow {
   bool had_nodes = false;
 };
 
-/// Parses "<seconds since 1970>\n", rows, and the end mark. Malformed rows are skipped. Empty when
-/// the clock or the end mark is missing.
+/// Parses "<seconds since 1970>\n", rows, and the end mark. Skips malformed rows. Empty when the
+/// clock or the end mark is missing.
 std::optional<std::vector<QueueRow>> read_queue(std::string_view text);
-/// Parses rows and the end mark. A job that has not ended is kUnknown: only squeue is asked about
-/// running jobs.
+/// Parses rows and the end mark. A job that has not ended is kUnknown: the scheduler asks only
+/// squeue about running jobs.
 std::optional<std::vector<QueueRow>> read_accounting(std::string_view text);
 
-/// Parses the name of a job state; `reason` is that of a pending job.
+/// Parses the name of a job state; `reason` is the reason of a pending job.
 JobStatus read_state(std::string_view text, std::string_view reason);
 
 /// Parses the remaining walltime: "4-03:00:00", "59:59"; empty for UNLIMITED, NOT_SET and others.
 std::optional<std::chrono::seconds> read_time_left(std::string_view text);
 
 /// Parses lines "<partition> <walltime>" of sinfo. Returns the longest walltime of `partitions`
-/// (separated by commas; empty: the default partition, marked '*'); empty when one of them is
-/// unlimited or none is listed.
+/// (separated by commas; empty: the default partition, marked '*'). Empty when one of the
+/// partitions is unlimited or sinfo lists none of the partitions.
 std::optional<std::chrono::seconds> read_longest_walltime(std::string_view text,
                                                           std::string_view partitions);
 
@@ -89,21 +90,21 @@ std::optional<std::chrono::seconds> read_longest_walltime(std::string_view text,
 bool is_slurm_id(std::string_view text);
 
 enum class TakeResult {
-  kNone,     // no allocation is kept, or will be
+  kNone,     // the job keeps no allocation and plans none
   kPlanned,  // the job has not offered its allocation yet
-  kTaken,    // by this command or an earlier one
+  kTaken,    // by this command or an earlier command
 };
 
-/// Writes stdin to job.sh in `next`, then takes the allocation. With `wait` a planned allocation
-/// stays planned; without, it is closed.
+/// The command that writes stdin to job.sh in `next`, then takes the allocation. With `wait` a
+/// planned allocation stays planned; without `wait` the command closes a planned allocation.
 std::vector<std::string> take_command(const KeptAllocation& kept, const RemotePath& next,
                                       bool wait);
-/// Parses the output of take_command(). Throws kRemote for any other output: the allocation may
-/// have been taken.
+/// Parses the output of take_command(). Throws kRemote for any other output: the command may have
+/// taken the allocation.
 TakeResult read_take_result(const remote::CommandResult& result);
-/// Closes an allocation that is planned or offered; prints nothing.
+/// The command that closes a planned or offered allocation; prints nothing.
 std::vector<std::string> release_command(const KeptAllocation& kept);
-/// The file that exists if and only if the allocation was taken.
+/// The file that exists if and only if the coordinator has taken the allocation.
 RemotePath taken_file(const KeptAllocation& kept);
 
 }  // namespace xffl::submit

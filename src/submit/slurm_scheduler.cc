@@ -1,7 +1,8 @@
 // How it works: one squeue by user and job names answers for all jobs of a facility. Job ids are no
 // key: squeue fails or is silent about an unknown id, and a controller that lost its state may give
-// an id to another job. squeue forgets a job minutes after its end; the accounting (sacct), where
-// it exists, is then asked. A job that neither of them knows is JobState::kUnknown.
+// an id to another job. squeue forgets a job minutes after its end; the scheduler then asks the
+// accounting (sacct), where accounting exists. A job that neither squeue nor sacct knows is
+// JobState::kUnknown.
 #include <algorithm>
 #include <atomic>
 
@@ -136,7 +137,7 @@ class SlurmScheduler final : public Scheduler {
     return request.kept_allocation && is_slurm_id(request.kept_allocation->job.str());
   }
 
-  /// Takes the kept allocation; false when none is kept.
+  /// Takes the kept allocation; false when the job keeps none.
   bool take(const JobRequest& request, std::stop_token stop) {
     if (!is_takeable(request)) return false;
     const auto deadline = clock_.monotonic() + kOfferTimeout;
@@ -186,7 +187,7 @@ class SlurmScheduler final : public Scheduler {
     return std::move(*rows);
   }
 
-  /// Empty when there is no accounting or sacct does not answer: it only adds to the queue's rows.
+  /// Empty without accounting or when sacct does not answer: sacct only adds to the queue's rows.
   std::vector<QueueRow> ask_accounting(const std::vector<std::string>& names,
                                        std::stop_token stop) {
     if (no_accounting_ || clock_.monotonic() < accounting_pause_ends_.load()) return {};

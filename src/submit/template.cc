@@ -9,7 +9,7 @@
 
 namespace xffl::submit {
 
-std::span<const EmbeddedFile> shipped_templates();  // of templates/; generated
+std::span<const EmbeddedFile> shipped_templates();  // the files of templates/; generated
 
 namespace {
 

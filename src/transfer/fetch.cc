@@ -1,5 +1,5 @@
 // How it works: fetch() collects the files in "<to>.part", a folder whose manifest.json is the plan
-// of the fetch. The folder is renamed to `to` when all files are present and verified.
+// of the fetch. fetch() renames the folder to `to` when all files are present and verified.
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
@@ -29,7 +29,8 @@ constexpr int kMaxFetches = 3;      // per chunk
 constexpr size_t kBlocksAhead = 4;  // queue of each stage, between the network and disk or hash
 constexpr size_t kReadBytes = 1u << 20;
 
-// Thrown when the running hash differs from the manifest's at the end of a chunk.
+// The error of VerifiedPrefix when the running hash differs from the manifest's hash at the end of
+// a chunk.
 struct WrongChunk {
   std::string expected, found;
 };
@@ -98,7 +99,7 @@ class DownloadPipe {
   ~DownloadPipe() {
     try {
       if (size_ > 0) writing_.put({offset_, size_, block_});
-    } catch (const Error&) {  // a disk error was reported already, or the next call reports it
+    } catch (const Error&) {  // another call reports the disk error
     } catch (const WrongChunk&) {
     }
   }
@@ -135,9 +136,9 @@ class DownloadPipe {
 };
 
 // Downloads one file. One running SHA-256 covers the file from its beginning: first the bytes on
-// disk, then the bytes that arrive, compared at the end of each chunk. After a difference the hash
-// returns to the beginning of the chunk, that chunk alone is fetched, and the check continues with
-// the bytes on disk.
+// disk, then the bytes that arrive. At the end of each chunk VerifiedPrefix compares the hash.
+// After a difference the hash returns to the beginning of the chunk, and Download fetches that
+// chunk alone. The check then continues with the bytes on disk.
 class Download {
  public:
   Download(remote::Session& session, const RemotePath& path, const ManifestFile& file,
@@ -238,8 +239,8 @@ class Download {
 };
 
 // Downloads `file` of the facility's folder `from` into the local folder `work`; the file gets its
-// final name after its last chunk is verified. Verified chunks of an existing part file are kept. A
-// chunk that arrives wrong is fetched twice more, then kCorrupt is thrown.
+// final name after the check of its last chunk. Keeps the verified chunks of an existing part file.
+// Fetches a wrong chunk up to twice more, then throws kCorrupt.
 void fetch_file(remote::Session& session, const RemotePath& from, const ManifestFile& file,
                 uint64_t chunk_bytes, const fs::path& work, Meter& meter, SpareMemory& spare) {
   const RemotePath path = from / file.name;

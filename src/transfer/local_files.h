@@ -19,22 +19,23 @@
 namespace xffl::transfer {
 
 inline constexpr size_t kBlockBytes = 4u << 20;
-// A file up to this size travels with others in one message of at most kBatchBytes and kBatchFiles.
+// A file up to this size travels with other files in one message of at most kBatchBytes and
+// kBatchFiles.
 inline constexpr uint64_t kSmallFileBytes = 4u << 20;
 inline constexpr uint64_t kBatchBytes = 12u << 20;
 inline constexpr size_t kBatchFiles = 64;
 // From this size on, the queries for copies and free space are worth their round trips.
 inline constexpr uint64_t kMinQueryBytes = 16u << 20;
 
-/// The name of a part file. A manifest's file names never start with '.', so the two cannot
-/// collide.
+/// The name of a part file. A manifest's file names never start with '.', so no part name equals a
+/// file name.
 inline std::string part_name(const std::string& name) { return "." + name + ".part"; }
 
-/// The manifest of `text`; empty when it is damaged.
+/// The manifest in `text`; empty when the text is damaged.
 std::optional<checkpoint::Manifest> parse_if_intact(const std::string& text,
                                                     const std::string& origin);
 
-/// kRejected: a local file differs from its manifest by `problem`.
+/// The kRejected error: a local file differs from its manifest by `problem`.
 Error differs_from_manifest(const std::filesystem::path& path, const std::string& problem);
 
 /// A local file of a push: random reads and the check of its hash.
@@ -48,8 +49,8 @@ class LocalFile {
   std::string sha256(uint64_t offset, uint64_t length, std::stop_token stop = {}) const;
   /// Throws kRejected unless the whole content has the manifest's hash. False after a stop request.
   bool check(std::stop_token stop) const;
-  /// A key of the expected hash and the inode's identity, size and times. It changes with every
-  /// write to the file.
+  /// A key of the expected hash and the inode's identity, size and times. The key changes with
+  /// every write to the file.
   std::string content_key() const;
 
  private:
@@ -101,7 +102,7 @@ class Meter {
     progress_.done_bytes = std::min(progress_.done_bytes + bytes, progress_.total_bytes);
     if (on_progress_) on_progress_(progress_);
   }
-  /// Uncounts `bytes` that failed verification.
+  /// Subtracts `bytes` that failed verification.
   void undo(uint64_t bytes) { progress_.done_bytes -= std::min(bytes, progress_.done_bytes); }
 
   const std::stop_token& stop() const { return stop_; }

@@ -1,7 +1,8 @@
-// How it works: ".manifest.json.part" at the facility is the plan of the push. While the plan, or
-// the manifest.json that it becomes, exists, a file with its final name either matches the plan or
-// is absent, also after an interruption: a file gets its final name only when complete, and before
-// one plan replaces another, every file that differs between the two is removed.
+// How it works: ".manifest.json.part" at the facility is the plan of the push. While the plan
+// exists, or the manifest.json that the plan becomes, a file with its final name either matches the
+// plan or is absent, also after an interruption. A file gets its final name only when complete.
+// Before a plan replaces another plan, push() removes every file that differs between the two
+// plans.
 //
 // One query of the folder returns the state of all names; small files and the plan travel in one
 // message. A model of small files only needs no plan: its manifest.json is the last file of that
@@ -70,8 +71,8 @@ struct Range {
 
 // Uploads one file: one upload for each range of missing chunks, so that the session can keep its
 // channels full. An interrupted upload may leave holes anywhere, so the size of a part file proves
-// nothing: each chunk that may be present is compared by the SHA-256 that the facility computes, or
-// by reading the chunk back.
+// nothing. Upload compares each chunk that may be present by the SHA-256 that the facility
+// computes, or by reading the chunk back.
 struct Upload {
   const Endpoint& facility;
   const LocalFile& local;
@@ -131,8 +132,8 @@ struct Upload {
 
 // Uploads `file` of the local folder `from` into the facility's folder `to`. The file gets its
 // final name when it is complete and the local content matches the manifest. `part_info` is the
-// part file at the facility; its verified chunks are not sent again. A second thread hashes the
-// local file meanwhile, unless `checked` knows it.
+// part file at the facility; send_file() does not send its verified chunks again. A second thread
+// hashes the local file meanwhile, unless `checked` knows the file.
 void send_file(const Endpoint& facility, const std::filesystem::path& from,
                const ManifestFile& file, uint64_t chunk_bytes, const RemotePath& to,
                const std::optional<remote::FileInfo>& part_info, Meter& meter,
@@ -146,7 +147,7 @@ void send_file(const Endpoint& facility, const std::filesystem::path& from,
   auto hashed = std::async(std::launch::async, [&, stop = abandoned.get_token()] {
     checked.once(local.content_key(), [&] { return local.check(stop); });
   });
-  // Runs before the destructor of the future, which waits for the thread.
+  // ~Abandon() runs before the destructor of the future, which waits for the thread.
   const struct Abandon {
     std::stop_source& source;
     ~Abandon() { source.request_stop(); }
@@ -171,7 +172,7 @@ struct Copy {
   std::string name;  // "<folder>/<file>"
 };
 
-// A listing is untrusted; model folders are named by the digits of a hash.
+// A listing is untrusted; the digits of a hash name a model folder.
 bool is_plain(const std::string& name) {
   return name.find_first_not_of("0123456789abcdefghijklmnopqrstuvwxyz") == std::string::npos;
 }
@@ -214,9 +215,10 @@ std::vector<Copy> find_copies(remote::Session& session, const RemotePath& to,
   return copies;
 }
 
-// Hard-links into `to` those of `wanted` that a sibling folder holds: the sibling's manifest.json,
-// which only a complete folder has, lists the same size and hash, and the file has that size.
-// Returns the linked files; none where the facility cannot link. Throws kRemote.
+// Hard-links into `to` the files of `wanted` that a sibling folder holds. The sibling's
+// manifest.json, which only a complete folder has, must list the same size and hash, and the file
+// must have that size. Returns the linked files; none where the facility cannot link. Throws
+// kRemote.
 std::vector<const ManifestFile*> link_copies(remote::Session& session, const RemotePath& to,
                                              const std::vector<const ManifestFile*>& wanted) {
   std::vector<const ManifestFile*> linked;
@@ -235,7 +237,7 @@ std::vector<const ManifestFile*> link_copies(remote::Session& session, const Rem
         linked.push_back(copies[i].wanted);
     }
   } catch (const Error& error) {
-    // Without a shell, or without permission for the parent folder, all files are sent.
+    // Without a shell, or without permission for the parent folder, push() sends all files.
     if (error.kind() == ErrorKind::kRemote || error.kind() == ErrorKind::kCancelled ||
         error.kind() == ErrorKind::kAuth)
       throw;
@@ -342,12 +344,13 @@ class Push {
         const auto seen = remote_.find(name);
         if (seen != remote_.end() && !seen->second.info) continue;
         facility_.control.remove_tree(
-            to_ / name);  // present, or unknown because only the earlier manifest lists it
+            to_ / name);  // present, or unknown because only the earlier manifest lists the file
         remote_[name] = {};
       }
   }
 
-  // Makes large files part files, whose chunks are then compared, and small files missing.
+  // Renames large files to part files, whose chunks Upload then compares, and marks small files as
+  // missing.
   void unname_files() {
     remove_unlisted();
     for (const ManifestFile& file : manifest_.files) {
@@ -362,7 +365,8 @@ class Push {
     }
   }
 
-  // Removes files that the manifest does not list: a verification of the folder would reject them.
+  // Removes files that the manifest does not list: a verification of the folder would reject an
+  // unlisted file.
   void remove_unlisted() {
     facility_.control.make_dirs(to_);
     std::set<std::string> listed{plan_name_};
@@ -378,7 +382,7 @@ class Push {
   // send.
   Files prepare(const Files& files) {
     facility_.control.make_dirs(to_);
-    // When verifying, nothing is linked: a copy may be a link to the same damaged file.
+    // A repair links nothing: a copy may be a hard link to the same damaged file.
     const Files linked = verify_ ? Files() : link_copies(facility_.control, to_, files);
     Files rest;
     uint64_t needed = 0;
@@ -450,7 +454,7 @@ class Push {
   Meter& meter_;
   CheckedFiles& checked_;
   const bool verify_;  // compare file contents instead of trusting names and sizes
-  std::map<std::string, remote::FileView> remote_;  // by name; only names that were queried
+  std::map<std::string, remote::FileView> remote_;  // by name; only queried names
 };
 
 Result put(const Endpoint& facility, const fs::path& from, const Manifest& manifest,

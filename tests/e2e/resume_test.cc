@@ -174,7 +174,7 @@ TEST(Signal, DetachesAndJobsKeepRunning) {
     ASSERT_TRUE(project.await_events("submitted", 2));
     run.signal(number);
     EXPECT_EQ(run.finish(std::chrono::seconds(30)), exit_code(ErrorKind::kCancelled));
-    EXPECT_EQ(project.xffl({"status", "-p", project.path().string()}).out.find("running"),
+    EXPECT_EQ(project.xffl({"status", "-p", project.path().string()}).out.find(": running,"),
               std::string::npos);
     project.release();
     ASSERT_EQ(project.run().exit_code, 0);

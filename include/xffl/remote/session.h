@@ -2,10 +2,10 @@
 //
 // Implementations: the local machine and SSH; tests have fakes. Every call blocks with its own
 // deadline. A failure of the link throws kRemote, and the effect of the call is then unknown:
-// callers look it up. A refusal by the facility (no such file, no permission, disk full) throws
-// kNotFound or kIo. A log-in that needs a user's action (an expired certificate, a changed host
-// key) throws kAuth; a repeated call uses the network only after the credential has changed.
-// Thread-safe.
+// callers query the facility's state. A refusal by the facility (no such file, no permission, disk
+// full) throws kNotFound or kIo. A log-in that needs a user's action (an expired certificate, a
+// changed host key) throws kAuth; a repeated call uses the network only after the credential has
+// changed. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -24,7 +24,7 @@
 namespace xffl::remote {
 
 struct FileInfo {
-  enum class Type { kRegular, kFolder, kOther };  // symbolic links are not followed: kOther
+  enum class Type { kRegular, kFolder, kOther };  // kOther includes symbolic links
   Type type = Type::kRegular;
   uint64_t size_bytes = 0;
 };
@@ -42,7 +42,7 @@ struct FileQuery {
 };
 struct FileView {
   std::optional<FileInfo> info;  // empty: the file does not exist
-  std::string bytes;             // only of a regular file of at most max_bytes
+  std::string bytes;             // the content of a regular file of at most max_bytes
 };
 struct NewFile {
   std::string name;  // "name/" is a folder
@@ -51,16 +51,16 @@ struct NewFile {
 
 /// Receives the next bytes of a download, in order.
 using Sink = std::function<void(std::span<const std::byte>)>;
-/// Fills `out` with the bytes of an upload at `offset`; called in any order of offsets, by one
-/// thread at a time.
+/// Fills `out` with the bytes of an upload at `offset`; the session calls the source in any order
+/// of offsets, by one thread at a time.
 using Source = std::function<void(uint64_t offset, std::span<std::byte> out)>;
 
 class Session {
  public:
   virtual ~Session() = default;
 
-  /// Runs an argument vector, quoted for every shell on the way. Throws kRemote on timeout or a
-  /// lost link.
+  /// Runs an argument vector, quoted for every shell on the way. Throws kRemote after a time-out or
+  /// a lost link.
   virtual CommandResult run(const std::vector<std::string>& argv, const std::string& stdin_text,
                             std::chrono::milliseconds timeout, std::stop_token stop) = 0;
 
@@ -69,18 +69,19 @@ class Session {
   /// Reads up to out.size() bytes from `offset`, fewer only at the end of the file. Returns their
   /// number.
   virtual size_t read(const RemotePath& path, uint64_t offset, std::span<std::byte> out) = 0;
-  /// Writes at `offset` of `path`, creating the file (mode 0600); all other bytes are kept.
+  /// Writes `bytes` at `offset` of `path` and keeps all other bytes. Creates a missing file (mode
+  /// 0600).
   virtual void write(const RemotePath& path, uint64_t offset, std::span<const std::byte> bytes) = 0;
   /// Streams `length` bytes from `offset` into `sink`. Throws kCorrupt when the file ends early and
   /// kCancelled on `stop`; passes on exceptions of `sink`.
   virtual void download(const RemotePath& path, uint64_t offset, uint64_t length, const Sink& sink,
                         std::stop_token stop);
-  /// Writes `length` bytes at `offset` of `path` like write(), in parallel where that is faster.
-  /// After an error any part of the range may be written.
+  /// Writes `length` bytes at `offset` of `path` like write(), in parallel where parallel writes
+  /// are faster. After an error any part of the range may be written.
   virtual void upload(const RemotePath& path, uint64_t offset, uint64_t length,
                       const Source& source, std::stop_token stop);
   /// The SHA-256 of a range, in hexadecimal, computed at the facility; empty when the facility has
-  /// no shell or the file ends early. At most 64 MiB for each call, to limit the load of log-in
+  /// no shell or the file ends early. At most 64 MiB for each call, to limit the load of login
   /// nodes.
   virtual std::optional<std::string> sha256(const RemotePath& /*path*/, uint64_t /*offset*/,
                                             uint64_t /*length*/) {
@@ -92,18 +93,19 @@ class Session {
   virtual void sync(const RemotePath& path) = 0;
   /// Replaces `to` atomically, within one file system; durable on return.
   virtual void rename(const RemotePath& from, const RemotePath& to) = 0;
-  /// Queries files of one folder, and reads the small ones, in few round trips. Returns one answer
+  /// Queries files of one folder, and reads the small files, in few round trips. Returns one answer
   /// for each query, in order; a missing folder has no files.
   virtual std::vector<FileView> look(const RemotePath& folder, std::span<const FileQuery> files);
   /// Creates `folder` and writes small files (32 MiB together), each whole or absent, in few round
-  /// trips. A file gets its name only after all files before it. Durable on return.
+  /// trips. A file gets its final name only after all files before it have their final names.
+  /// Durable on return.
   virtual void put_files(const RemotePath& folder, std::span<const NewFile> files);
   /// The names in a folder, sorted. Throws kNotFound when the folder does not exist.
   virtual std::vector<std::string> list(const RemotePath& folder) = 0;
-  /// mkdir -p, mode 0700.
+  /// Creates a folder and its missing parents (mode 0700).
   virtual void make_dirs(const RemotePath& folder) = 0;
-  /// rm -rf of a folder or file; no error when absent; does not follow symbolic links. Throws
-  /// kCancelled on `stop`; the remaining files are kept.
+  /// Removes a folder or file; no error when absent; does not follow symbolic links. Throws
+  /// kCancelled on `stop` and keeps the remaining files.
   virtual void remove_tree(const RemotePath& path, std::stop_token stop) = 0;
   void remove_tree(const RemotePath& path) { remove_tree(path, {}); }
 };

@@ -1,9 +1,9 @@
-// Facilities behind SSH: log-in nodes, and hosts that only transfer data.
+// Facilities behind SSH: login nodes, and hosts that only transfer data.
 //
-// All threads share one connection for each host. Host keys are pinned in a file of the project
-// before any authentication. ssh_config is not read, no agent or port is forwarded, and only
-// log_in() prompts for a password. After a refused log-in the session retries only when the
-// credential has changed (its file, or the agent's identities).
+// All threads share one connection for each host. A session authenticates only at hosts whose keys
+// a file of the project pins. The session reads no ssh_config, forwards no agent or port, and
+// prompts the user only through an Ask. After two refused log-ins the session retries only when the
+// credential (its file, or the agent's identities) has changed.
 #pragma once
 
 #include <chrono>
@@ -30,15 +30,15 @@ struct SshHost {
 struct SshTimeouts {
   std::chrono::milliseconds connect{10'000};    // TCP, for each host
   std::chrono::milliseconds log_in{30'000};     // key exchange and authentication, each
-  std::chrono::milliseconds keepalive{10'000};  // without data for so long: send a keepalive
-  std::chrono::milliseconds silence{30'000};    // without data for so long: the link is dead
+  std::chrono::milliseconds keepalive{10'000};  // silence before the session sends a keepalive
+  std::chrono::milliseconds silence{30'000};    // silence after which the link is dead
   std::chrono::milliseconds operation{60'000};  // a file operation without progress
   bool operator==(const SshTimeouts&) const = default;
 };
 
 struct SshSettings {
   std::string facility;        // for messages: "xffl trust <facility>"
-  std::vector<SshHost> hosts;  // equivalent log-in nodes, tried in order
+  std::vector<SshHost> hosts;  // equivalent login nodes; the session tries them in order
   std::string user;
   std::vector<SshHost> jump;                // ProxyJump hosts, in order
   std::vector<std::filesystem::path> keys;  // private keys, each with its certificate
@@ -55,14 +55,14 @@ struct SshSettings {
 /// Prompts the user: `ask(prompt, echo)`. Throws kAuth without an answer.
 using Ask = std::function<std::string(const std::string& prompt, bool echo)>;
 
-/// The rate limits of new connections: see connector.h. Sessions that share them count
+/// The rate limits of new connections: see connector.h. Sessions that share the limits count
 /// together.
 class ConnectionLimits;
 std::shared_ptr<ConnectionLimits> make_connection_limits();
 
 /// Connects on first use, and reconnects after a lost link, with backoff and within the host's
 /// limits. `ask` answers keyboard-interactive prompts; after two refusals the session stops
-/// prompting. The answers are not kept.
+/// prompting. The session does not keep the answers.
 std::shared_ptr<Session> make_ssh_session(const SshSettings& settings,
                                           std::shared_ptr<ConnectionLimits> limits = nullptr,
                                           Ask ask = {});
@@ -79,22 +79,22 @@ struct HostKey {
   std::string fingerprint;  // "SHA256:..."
   std::string line;         // the line for known_hosts
 };
-/// The current key of `host`, without authentication, through `settings.jump`, whose keys must be
-/// trusted already. `ask`, which may be empty, answers the prompts of the jump hosts. Throws
-/// kRemote, kAuth.
+/// Fetches the current key of `host` without authentication, through the hosts of `settings.jump`.
+/// The user must have trusted the jump hosts already. `ask`, which may be empty, answers the
+/// prompts of the jump hosts. Throws kRemote, kAuth.
 HostKey fetch_host_key(const SshSettings& settings, const SshHost& host, const Ask& ask = {});
-/// The pinned keys of `host`; empty when it is not trusted yet.
+/// The pinned keys of `host`; empty: the host is not trusted yet.
 std::vector<HostKey> trusted_keys(const SshSettings& settings, const SshHost& host);
 /// Replaces the pinned keys of key.host by `key`; atomic, mode 0600.
 void trust(const SshSettings& settings, const HostKey& key);
 
-/// The expiry of the credential that a log-in uses; empty when it does not expire.
+/// The expiry of the credential that a log-in uses; empty: the credential does not expire.
 std::optional<Clock::UtcTime> credential_expiry(const SshSettings& settings);
 
-/// Returns a connected session; the log-in may use keyboard-interactive. The answers are not kept.
-/// Throws kAuth when the log-in is refused.
+/// Returns a connected session; the log-in may use keyboard-interactive. The session does not keep
+/// the answers. Throws kAuth when the host refuses the log-in.
 std::shared_ptr<Session> log_in(const SshSettings& settings, const Ask& ask);
-/// Logs an existing session of make_ssh_session() in; its users then continue. No effect on a
+/// Logs in for an existing session of make_ssh_session(), whose users then continue. No effect on a
 /// connected session or on a session of another kind.
 void log_in(Session& session, const Ask& ask);
 

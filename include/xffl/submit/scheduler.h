@@ -1,9 +1,10 @@
 // A facility's batch system. One of the four interfaces to the world.
 //
 // A job that the scheduler does not mention is kUnknown, never finished: only the report in the
-// job's folder says that its training succeeded. A submission whose answer was lost throws kRemote.
-// The caller then searches for the job by its name, after a settle time, before it submits again;
-// the job's claim (docs/reference/job_json.md) makes a second start harmless. Thread-safe.
+// job's folder says that its training succeeded. submit() throws kRemote when the scheduler's
+// answer was lost. The caller then searches for the job by its name, after a settle time, before it
+// submits again; the job's claim (docs/reference/job_json.md) makes a second start harmless.
+// Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -36,8 +37,8 @@ std::string_view to_string(JobState state);
 // whether the training succeeded.
 enum class EndCause {
   kOrdinary,        // its script ended by itself, with any exit status
-  kInfrastructure,  // a node failed, did not boot, or the job was pre-empted: another try may help
-  kWalltime,        // the time limit: the job's own checkpoint can be continued
+  kInfrastructure,  // a node failure, a boot failure or preemption: a retry may help
+  kWalltime,        // the time limit: another job can continue the checkpoint
   kOutOfMemory,     // the same job would end the same way
 };
 std::string_view to_string(EndCause cause);
@@ -48,8 +49,8 @@ struct JobStatus {
   std::string native;                    // the scheduler's own name of the state, for messages
   std::string reason;                    // the scheduler's reason for a pending job; may be empty
   bool is_ending = false;                // kRunning only: Slurm's COMPLETING
-  // From now, by the facility's clock: to the predicted start of a pending job, and to the time
-  // limit of a running job.
+  // The times from now, by the facility's clock: to the predicted start of a pending job, and to
+  // the time limit of a running job.
   std::optional<std::chrono::seconds> starts_in;
   std::optional<std::chrono::seconds> ends_in;
 };
@@ -57,7 +58,7 @@ struct JobStatus {
 struct SubmittedJob {
   JobId id;
   std::string name;  // the id alone may belong to another user's job by now
-  // The name of the submission, for a job in a kept allocation; empty: `name`.
+  // The submitted job's name, for a job in a kept allocation; empty: `name`.
   std::string first_name{};
   auto operator<=>(const SubmittedJob&) const = default;
 };
@@ -66,8 +67,8 @@ struct SubmittedJob {
 // attempt runs without the queue. The file stay.<state> in that job's folder holds the state
 // (docs/operator/kept_allocation.md).
 struct KeptAllocation {
-  JobId job;          // by the journal
-  RemotePath folder;  // of the attempt that the job has reported on
+  JobId job;          // the job id in the journal
+  RemotePath folder;  // the folder of the attempt that the job has reported on
   bool operator==(const KeptAllocation&) const = default;
 };
 
@@ -85,46 +86,47 @@ class Scheduler {
  public:
   virtual ~Scheduler() = default;
 
-  /// Returns the id of a new job, or of the job whose kept allocation was taken. Throws kConfig
-  /// when the scheduler rejects the request permanently (account, partition, limits), with the
-  /// scheduler's message; kBusy when it rejects the request temporarily (a submit limit), so that
-  /// no job exists; kRemote when it is unknown whether a job exists or an allocation was taken.
+  /// Returns the id of a new job, or of the job whose kept allocation submit() took. Throws
+  /// kConfig, with the scheduler's message, after a permanent rejection (account, partition,
+  /// limits). Throws kBusy after a temporary rejection (a submit limit), when no job exists. Throws
+  /// kRemote after an unknown outcome: a job may exist, or submit() may have taken an allocation.
   virtual JobId submit(const JobRequest& request, std::stop_token stop) = 0;
-  /// Returns the jobs of this request, oldest first: the job whose kept allocation was taken, and
-  /// the scheduler's jobs of that name and folder. The script is not compared. Throws kRemote when
-  /// the scheduler does not answer.
+  /// Returns the jobs of this request, oldest first: the job whose kept allocation submit() took,
+  /// and the scheduler's jobs of that name and folder. find() does not compare the script. Throws
+  /// kRemote when the scheduler does not answer.
   virtual std::vector<JobId> find(const JobRequest& request, std::stop_token stop) = 0;
-  /// Releases a kept allocation, also one that is only planned; no error when there is none or it
-  /// was taken.
+  /// Releases a kept or planned allocation. No error when the job keeps no allocation or the
+  /// coordinator has taken it.
   virtual void release(const KeptAllocation& /*kept*/, std::stop_token /*stop*/) {}
   /// Asks for all jobs at once; every job has an entry in the result. Throws kRemote when the
   /// scheduler does not answer.
   virtual std::map<JobId, JobStatus> query(std::span<const SubmittedJob> jobs,
                                            std::stop_token stop) = 0;
-  /// Requests the job's cancellation; no error when it has ended already. A job of that id under
-  /// another name is left alone: the id was reused.
+  /// Requests the job's cancellation; no error when it has ended already. Leaves a job of that id
+  /// under another name alone: the scheduler has reused the id.
   virtual void cancel(const SubmittedJob& job, std::stop_token stop) = 0;
   /// The time after a lost answer within which a job may still appear under its name.
   virtual std::chrono::milliseconds settle_time() const = 0;
 };
 
-/// The answer to a job that is not submitted: the estimated start, or the reason of a rejection.
+/// The scheduler's answer to a test submission: the estimated start, or the reason of a rejection.
 struct TestOnly {
   bool accepted = false;
-  bool permanent = false;  // not accepted because the request is wrong; a retry would not help
+  bool permanent = false;  // the request is wrong, and a retry would not help
   std::string answer;
 };
 
 struct SlurmSettings;  // slurm.h
 
-/// A queue manager. Its row in scheduler.cc registers it; its Scheduler has a file of its own, and
-/// shipped_template() its job script.
+/// A queue manager. A row in scheduler.cc registers a queue manager. Its Scheduler has its own
+/// file, and shipped_template() returns its job script.
 struct QueueManager {
   std::string_view name;  // the value of `scheduler` in xffl.yaml, and the template's kind
   bool this_machine;      // its jobs run on the coordinator's machine
   std::shared_ptr<Scheduler> (*make)(SlurmSettings settings,
                                      std::shared_ptr<remote::Session> session, Clock& clock);
-  /// Asks whether a job would be accepted, and submits nothing; null with `this_machine` only.
+  /// Asks whether the scheduler would accept a job, and submits nothing; null with `this_machine`
+  /// only.
   TestOnly (*check)(remote::Session& session, const SlurmSettings& settings,
                     const JobRequest& request, std::stop_token stop);
 };
@@ -133,8 +135,8 @@ std::span<const QueueManager> queue_managers();
 const QueueManager& queue_manager(std::string_view name);
 
 /// Runs jobs as sessions of processes of this machine that outlive the coordinator. A job's id is
-/// "<pid>.<start ticks>", so a reused pid is not mistaken for the job; find() reads the claim that
-/// the job wrote in its folder.
+/// "<pid>.<start ticks>", so that a reused pid never identifies the job; find() reads the claim
+/// that the job wrote in its folder.
 std::unique_ptr<Scheduler> make_process_scheduler();
 
 }  // namespace xffl::submit

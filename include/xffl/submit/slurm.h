@@ -38,9 +38,9 @@ struct SlurmSettings {
   bool exclusive = false;
   std::chrono::seconds time{3600};    // walltime
   std::chrono::seconds warning{300};  // before the walltime: SIGUSR1 to the job
-  std::string cluster;                // --clusters; empty: the local one
+  std::string cluster;                // --clusters; empty: the local cluster
   std::vector<std::string> extra;     // further "--option" or "--option=value" of sbatch
-  std::vector<std::string> srun;      // the same of srun, in the job script
+  std::vector<std::string> srun;      // further options of srun, in the job script
   std::chrono::milliseconds settle_time{60'000};  // a job may appear this long after a lost answer
   std::chrono::milliseconds command_timeout{60'000};  // of one Slurm command
   std::chrono::seconds keep_allocation{
@@ -49,23 +49,24 @@ struct SlurmSettings {
 };
 
 /// The reason why a user may not add `option` to a job, as the end of a sentence; empty for a valid
-/// one. An option is "--word" or "--word=value" without blanks, quotes or characters of a shell, so
-/// that it is one word of a directive. Options that xffl sets or that have a key of their own are
-/// invalid.
+/// option. An option is "--word" or "--word=value" without blanks, quotes or characters of a shell,
+/// so that the option is one word of a directive. Options that xffl sets or that have a key of
+/// their own are invalid.
 std::string validate_sbatch_option(std::string_view option);
 std::string validate_srun_option(std::string_view option);
 
-/// Returns every option of the job, such as "--nodes=2", in a fixed order. sbatch receives them and
-/// the script contains them, so that a script submitted by hand is the same job. Throws kConfig for
-/// a value that no directive can hold (blanks, quotes, line breaks), for options in `extra` that
-/// xffl sets, and for a folder that cannot stand in a directive.
+/// Returns every option of the job, such as "--nodes=2", in a fixed order. sbatch receives the
+/// options and the script contains the same options, so that a script submitted by hand is the same
+/// job. Throws kConfig for a value that no directive can hold (blanks, quotes, line breaks), for
+/// options in `extra` that xffl sets, and for a folder that cannot stand in a directive.
 std::vector<std::string> slurm_options(const SlurmSettings& settings, const std::string& job_name,
                                        const RemotePath& folder);
 
 /// submit() throws kBusy for a temporary rejection without a job, kConfig for a permanent
 /// rejection, and kRemote for any other answer than a bare id. find() and query() count only this
-/// user's jobs of that name; find() only those of that folder. Accounting (sacct), where it exists,
-/// is asked about jobs that squeue does not know; a job absent from sacct stays unknown.
+/// user's jobs of that name; find() counts only jobs of that folder. The scheduler asks accounting
+/// (sacct), where accounting exists, about jobs that squeue does not know; a job absent from sacct
+/// stays unknown.
 std::shared_ptr<Scheduler> make_slurm_scheduler(SlurmSettings settings,
                                                 std::shared_ptr<remote::Session> session,
                                                 Clock& clock);
@@ -74,8 +75,8 @@ std::shared_ptr<Scheduler> make_slurm_scheduler(SlurmSettings settings,
 TestOnly test_only(remote::Session& session, const SlurmSettings& settings,
                    const JobRequest& request, std::stop_token stop);
 
-/// The longest walltime that the request's partition allows, by sinfo; empty when it has no limit
-/// or does not answer.
+/// The longest walltime that the request's partition allows, by sinfo; empty when the partition has
+/// no limit or sinfo does not answer.
 std::optional<std::chrono::seconds> longest_walltime(remote::Session& session,
                                                      const SlurmSettings& settings);
 

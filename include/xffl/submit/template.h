@@ -6,12 +6,11 @@
 //   {{words name}}    replaced by a list value, each item quoted, joined by spaces: an argument
 //                     vector
 //   {{sbatch name}}   alone on a line: one "#SBATCH --option" per item of a list value; each item
-//   is
-//                     one option without blanks or quotes
+//                     is one option without blanks or quotes
 //
 // A value with a newline, carriage return or NUL is an error, so no value can add a line or an
 // #SBATCH directive. An unused value is an error, too (a typo in a project's own template), unless
-// it is listed as optional.
+// `optional` names the value.
 #pragma once
 
 #include <map>

@@ -1,10 +1,10 @@
 // Copies the files of a manifest between a facility and this machine.
 //
-// A transfer resumes at the last verified chunk: bytes already present are verified, not moved
-// again. On return every file has its manifest's size and hash and its final name. On error the
-// destination holds finished files and "*.part" files, which the next call continues. File names
-// come from a checked manifest, never from a listing of the facility. Small files travel together,
-// so that a small model costs few round trips.
+// A transfer resumes at the last verified chunk: the transfer verifies the bytes already present
+// and does not move them again. On return every file has its manifest's size and hash and its final
+// name. On error the destination holds finished files and "*.part" files, which the next call
+// continues. File names come from a checked manifest, never from a listing of the facility. Small
+// files travel together, so that a small model costs few round trips.
 #pragma once
 
 #include <chrono>
@@ -25,7 +25,8 @@
 namespace xffl::transfer {
 
 /// The two sessions of a facility: `control` for small files and queries, `bulk` for large files,
-/// through the site's data-transfer host. Both see the same paths; often they are one session.
+/// through the site's data-transfer host. Both sessions see the same paths; often one session
+/// serves as both.
 struct Endpoint {
   Endpoint(remote::Session& session) : control(session), bulk(session) {}
   Endpoint(remote::Session& log_in, remote::Session& mover) : control(log_in), bulk(mover) {}
@@ -39,7 +40,8 @@ struct Progress {
   uint64_t total_bytes = 0;
   uint64_t moved_bytes = 0;  // sent or received by this call
 };
-/// Called by one thread at a time, which may not be the caller's.
+/// A transfer calls OnProgress from one thread at a time, which may differ from the caller's
+/// thread.
 using OnProgress = std::function<void(const Progress&)>;
 
 struct Result {
@@ -70,8 +72,8 @@ class RateMeter {
   double bytes_ = 0;
 };
 
-/// The local files that match their manifest, so that a model pushed to several facilities is
-/// hashed once. Thread-safe.
+/// The local files that match their manifest, so that xffl hashes a model for several facilities
+/// once. Thread-safe.
 class CheckedFiles {
  public:
   /// Calls `check` unless an earlier call for `content_key` returned true. A second caller waits
@@ -79,8 +81,8 @@ class CheckedFiles {
   /// after an exception or a false result the next caller checks again.
   void once(const std::string& content_key, const std::function<bool()>& check);
 
-  /// Records that this process hashed the files of `folder` while it wrote them, and that they
-  /// match `manifest`. push() does not hash them again until a file is modified.
+  /// Records that this process hashed the files of `folder` while writing, and that the hashes
+  /// match `manifest`. push() does not hash an unmodified file again.
   void note(const std::filesystem::path& folder, const checkpoint::Manifest& manifest);
 
  private:
@@ -92,22 +94,23 @@ class CheckedFiles {
   std::map<std::string, std::shared_ptr<Entry>> entries_;
 };
 
-/// Uploads the files of `manifest` from the local folder `from` to `to` at the facility.
-/// manifest.json is written last, so a folder with manifest.json is complete.
+/// Uploads the files of `manifest` from the local folder `from` to `to` at the facility. push()
+/// writes manifest.json last, so a folder with manifest.json is complete.
 ///
-/// push() does not send a file of a complete folder with the same root hash; a file that a sibling
-/// folder of `to` holds with the same hash, which is hard-linked; or the chunks of an interrupted
-/// file whose hash the facility confirms, or that match when read back. push() hashes the local
-/// files, large ones only when `checked` does not know them; the trainer verifies the hashes at the
-/// facility before it uses the files. Throws kRejected when a local file differs from the manifest,
-/// kIo when the facility lacks space (folder, needed, free), kRemote, kCancelled.
+/// push() sends no file of a complete folder with the same root hash. push() hard-links a file that
+/// a sibling folder of `to` holds with the same hash. In an interrupted file push() skips the
+/// chunks whose hash the facility confirms, or that match when push() reads them back. push()
+/// hashes the local files, a large file only when `checked` does not know it; the trainer verifies
+/// the hashes at the facility before it uses the files. Throws kRejected when a local file differs
+/// from the manifest, kIo when the facility lacks space (folder, needed, free), kRemote,
+/// kCancelled.
 Result push(const Endpoint& facility, const std::filesystem::path& from,
             const checkpoint::Manifest& manifest, const RemotePath& to, std::stop_token stop,
             const OnProgress& on_progress = {}, CheckedFiles* checked = nullptr);
 
-/// push() to a folder whose content a job found to differ from its manifest.json. The folder counts
-/// as incomplete until every chunk of the large files has been compared and the small files have
-/// been sent again; files that the manifest does not list are removed; nothing is linked. After an
+/// Pushes to a folder whose content a job found to differ from its manifest.json. The folder counts
+/// as incomplete until repair() has compared every chunk of the large files and sent the small
+/// files again. repair() removes files that the manifest does not list, and links nothing. After an
 /// interruption call repair() again: push() would trust the file names.
 Result repair(const Endpoint& facility, const std::filesystem::path& from,
               const checkpoint::Manifest& manifest, const RemotePath& to, std::stop_token stop,
@@ -122,12 +125,12 @@ bool is_pushed(remote::Session& session, const checkpoint::Manifest& manifest,
 /// does not report its free space.
 void require_space(remote::Session& session, const RemotePath& folder, uint64_t bytes);
 
-/// Downloads the folder `from` to `to`, which is created. The manifest.json at the facility must
-/// have the root hash `root_sha256`, which the job's report contains. Each chunk is verified on
-/// arrival; no byte beyond the manifest's sizes is accepted, and the manifest's total may not
-/// exceed `max_bytes`. A chunk that arrives wrong is fetched up to twice more, by itself. Throws
-/// kCorrupt (file, chunk, expected, found) when it stays wrong, kRejected when the folder at the
-/// facility does not match the report, kNotFound, kRemote, kIo (no local space: folder, needed,
+/// Downloads the folder `from` to the folder `to`, which fetch() creates. The manifest.json at the
+/// facility must have the root hash `root_sha256`, which the job's report contains. fetch()
+/// verifies each chunk on arrival and accepts no byte beyond the manifest's sizes. The manifest's
+/// total may not exceed `max_bytes`. fetch() repeats a wrong chunk alone, up to twice. Throws
+/// kCorrupt (file, chunk, expected, found) when the chunk stays wrong, kRejected when the folder at
+/// the facility does not match the report, kNotFound, kRemote, kIo (no local space: folder, needed,
 /// free), kCancelled. Received blocks use the memory of `spare`.
 Result fetch(const Endpoint& facility, const RemotePath& from, const std::string& root_sha256,
              uint64_t max_bytes, const std::filesystem::path& to, std::stop_token stop,
