@@ -6,10 +6,10 @@
 Three facilities train a bigram language model, each on its own text, which never leaves it. The
 coordinator may be killed at any moment: it remembers nothing but the events in its store.
 
-Where to read: run_round() in section 8 is one round, from its plan to the published model. Section
-5 is the heart, the state machine of one facility in one round; section 7 performs its actions.
-Sections 1 to 4 are arithmetic, the store and the plan; section 6 is a facility made of folders.
-Names are the product's. Absent: SSH, outages, on_missing, LoRA, kept allocations, pauses, purges.
+Where to read: run_round() in section 8 is one round. Section 5 is the state machine of a facility
+in a round; section 7 performs its actions. Sections 1 to 4 are arithmetic, the store and the plan;
+6 simulates a facility. Names are the product's. Absent: SSH, LoRA, outages, on_missing, kept
+allocations, pauses, purges, rejected or deferred submissions, checkpoints, walltime.
 
     run                  one federation: rounds in sequence until the last model is published
     round                all facilities train the same global model; their updates are averaged
