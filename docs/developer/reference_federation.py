@@ -219,7 +219,7 @@ def on_fetching(policy, machine, event):
     match event:
         case Fetched(update): return [("update_accepted", update)], Finished(), 0
         case UpdateRejected(reason):  # the same job on the same data would answer the same
-            return [], Closing("its update was refused: " + reason, True, [Fence()]), 0
+            return [], Closing("its update was rejected: " + reason, True, [Fence()]), 0
 
 def on_closing(policy, machine, event):  # fenced, its jobs cancelled; then the failure is recorded
     reason, fatal, (_, *left) = machine.phase
