@@ -227,7 +227,7 @@ void ConfigWizard::ask_access(const std::string& name) {
 
 /// Asks for the settings that a cluster behind SSH needs first.
 void ConfigWizard::ask_site(const std::string& path) {
-  ask_list(path + "ssh.hosts", "  Its log-in nodes, separated by blanks", "");
+  ask_list(path + "ssh.hosts", "  Its login nodes, separated by blanks", "");
   ask(path + "ssh.user", "  Your account's name there", "");
   ask_optional(
       path + "ssh.keys",

@@ -55,7 +55,7 @@ Field hosts(std::string_view name, std::vector<remote::SshHost> Object::*member,
 const FieldTable& ssh_keys() {
   using S = remote::SshSettings;
   static const FieldTable keys({
-      hosts("hosts", &S::hosts, "equivalent log-in nodes, tried in order"),
+      hosts("hosts", &S::hosts, "equivalent login nodes, tried in order"),
       field("user", &S::user, "the account's name there",
             {.pattern = kUserName, .shape = "a user's name"}),
       field("keys", &S::keys,
@@ -74,7 +74,7 @@ const FieldTable& ssh_keys() {
 
 const FieldTable& transfer_keys() {
   static const FieldTable keys({
-      hosts("hosts", &Transfer::hosts, "hosts that transfer data; none: the log-in nodes"),
+      hosts("hosts", &Transfer::hosts, "hosts that transfer data; none: the login nodes"),
       field("user", &Transfer::user, "the account's name there; not set: ssh.user",
             {.pattern = kUserName, .shape = "a user's name"}),
       field("shell", &Transfer::shell, "false: these hosts speak SFTP only"),
@@ -207,7 +207,7 @@ const FieldTable& policy_keys() {
             "its "
             "checkpoint in another job"),
       field("rerun_budget", &P::rerun_budget,
-            "further jobs of a facility in a round after node failures, pre-emption, the walltime, "
+            "further jobs of a facility in a round after node failures, preemption, the walltime, "
             "cancellations or a damaged input model; max_attempts does not count them",
             {.max = 1000}),
       field("evaluate_last", &P::evaluate_last,
@@ -238,7 +238,7 @@ const FieldTable& facility_keys() {
       field("access", &F::access,
             "the way to the facility: files and commands of this machine, or SSH"),
       field("scheduler", &F::scheduler, "the queue manager of its jobs"),
-      field("ssh", &F::ssh, "its log-in nodes and credentials",
+      field("ssh", &F::ssh, "its login nodes and credentials",
             {.table = &ssh_keys(), .applies = is_ssh, .condition = kWithSsh, .operational = true}),
       field("transfer", &F::transfer,
             "hosts for files, reached with the keys, jump hosts and streams of ssh",

@@ -39,7 +39,7 @@ class FacilityChecker {
   }
 
   void check_ssh() {
-    require("ssh.hosts", !facility_.ssh.hosts.empty(), "the log-in nodes of a facility");
+    require("ssh.hosts", !facility_.ssh.hosts.empty(), "the login nodes of a facility");
     require("ssh.user", !facility_.ssh.user.empty(), "the account's name at the facility");
     require("workdir", !facility_.workdir.empty(),
             "a folder at the facility, on a file system that compute nodes share");

@@ -1,5 +1,5 @@
 // How it works: manifests and sizes tell which files are in place. Nothing is hashed at the
-// facility, because that would load a log-in node. The job checks the hashes and complains of
+// facility, because that would load a login node. The job checks the hashes and complains of
 // damage in a file, and the next attempt's push compares every chunk.
 #include <algorithm>
 

@@ -191,7 +191,7 @@ class Federation(unittest.TestCase):
         states = collections.Counter(job["state"] for job in jobs)
         self.assertGreater(states["CANCELLED"], 0)
         self.assertEqual(states["PENDING"] + states["RUNNING"], 0, "a job outlives its federation")
-        for reason in ("no update before the round's deadline", "its update was refused: every element is zero",
+        for reason in ("no update before the round's deadline", "its update was rejected: every element is zero",
                        "it left no report"):
             self.assertIn(reason, reasons)
 

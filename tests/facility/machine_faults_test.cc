@@ -153,7 +153,7 @@ TEST(FacilityMachineFaults, AReportThatCannotBeFetchedEndsWithTheLongestOutage) 
 
 // --- A facility whose files are invisible for a while ---
 
-// Maintenance: its jobs have ended, its log-in node is back, its file system is not mounted yet.
+// Maintenance: its jobs have ended, its login node is back, its file system is not mounted yet.
 // The fence refreshes the view of the folder.
 TEST(FacilityMachineFaults, AReportSeenAfterTheFenceIsFetched) {
   Skipping fixture;

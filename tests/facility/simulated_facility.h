@@ -32,7 +32,7 @@ struct Faults {
   double stay_dies = 0.1;      // a job that stays ends without taking its offer back
   double stays = 0.5;          // facilities whose jobs keep their allocation
   double not_unpacked = 0.02;  // a round's first job cannot unpack its model
-  double unmounted = 0.01;     // its log-in node is there without its file system, for hours
+  double unmounted = 0.01;     // its login node is there without its file system, for hours
 };
 
 inline constexpr Faults kNoFaults{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};

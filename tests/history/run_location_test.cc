@@ -27,7 +27,7 @@ TEST(RunLocation, AMovedFolderIsTheSame) {
             Relocation::kThere);
 }
 
-// A home of several log-in nodes, over NFS: numbers of devices are each host's own, and change.
+// A home of several login nodes, over NFS: numbers of devices are each host's own, and change.
 TEST(RunLocation, ASharedFolderIsTheSameOnEveryHost) {
   EXPECT_EQ(of([](RunLocation& now) {
               now.host = "login2";

@@ -118,7 +118,7 @@ struct RoundPolicy {
   int keep_rounds = 2;                             // rounds whose files stay at the facilities
   std::chrono::seconds max_outage{7 * 24 * 3600};  // of one facility, before it counts as missing
   OnWalltime on_walltime = OnWalltime::kUse;
-  int rerun_budget = 10;  // jobs repeated per facility and round for failed nodes, pre-emption or
+  int rerun_budget = 10;  // jobs repeated per facility and round for failed nodes, preemption or
                           // walltime, which are no attempts
   bool evaluate_last = true;  // after the last round, one more job at each facility with validation
                               // sets measures the last global model

@@ -35,7 +35,7 @@ std::vector<std::string> user_files(const config::Facility& facility);
 
 /// The time since the last read or write of each file, by the facility's clock. Leaves out files on
 /// another file system than `workdir`, which its purge does not reach. Runs one command, light on a
-/// log-in node. Throws kRemote and kIo as the session does, kCancelled on `stop`.
+/// login node. Throws kRemote and kIo as the session does, kCancelled on `stop`.
 std::vector<FileAge> file_ages(remote::Session& session, const RemotePath& workdir,
                                const std::vector<std::string>& files, std::stop_token stop = {});
 
