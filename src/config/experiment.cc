@@ -22,7 +22,7 @@ bool is_address(std::string_view name) {
          name.find_first_not_of("0123456789abcdefABCDEF:.") == std::string_view::npos;
 }
 
-/// "" or ":1".. ":65535".
+/// Reads "" or ":1" to ":65535".
 bool read_port(std::string_view text, int& port) {
   if (text.empty()) return true;
   const char* const end = text.data() + text.size();
@@ -35,7 +35,7 @@ bool read_port(std::string_view text, int& port) {
 
 std::optional<remote::SshHost> parse_host(std::string_view text) {
   remote::SshHost host;
-  size_t end = 0;  // of the name
+  size_t end = 0;  // end of the name
   if (text.starts_with('[')) {
     end = text.find(']');
     if (end == std::string_view::npos || !is_address(text.substr(1, end - 1))) return std::nullopt;

@@ -73,12 +73,12 @@ class Writer {
     text_ += '\n';
   }
 
-  bool operational_;  // also the keys that may change during a run
+  bool operational_;  // also writes the keys that may change during a run
   std::string text_;
 };
 
 std::string format(const Experiment& experiment, bool operational) {
-  Experiment copy = experiment;  // a field gives its inner struct for reading and writing alike
+  Experiment copy = experiment;  // Field::inner takes a mutable struct
   Writer writer(operational);
   writer.section(experiment_keys(), &copy, 0);
   writer.facilities(*experiment_keys().find("facilities"), copy.facilities);

@@ -31,7 +31,7 @@ Json section_schema(const FieldTable& section);
 Json number_schema(const Field& key) {
   const bool integer = key.type == Type::kInteger;
   const auto bound = [&](double value) {
-    // 2^63 is not an int64: the largest one stands for it.
+    // 2^63 is not an int64: the largest int64 replaces it.
     if (integer && value >= 9.2e18) return Json(std::numeric_limits<int64_t>::max());
     return integer ? Json(static_cast<int64_t>(value)) : Json(value);
   };
@@ -111,7 +111,7 @@ Json type_schema(const Field& key) {
   return {};
 }
 
-/// The default of a key; null when there is none.
+/// The default of a key; null without a default.
 Json default_value(const Field& key) {
   if (key.required || !key.default_text.empty()) return {};
   const Value& value = key.default_value;
@@ -138,7 +138,7 @@ Json section_schema(const FieldTable& section) {
   return schema;
 }
 
-/// One row per key; a facility's training is the same table as the file's and is not repeated.
+/// One row per key. Leaves out a facility's training, which has the same table as the file's.
 void append_rows(const FieldTable& section, const std::string& path, std::string& text) {
   for (const Field& key : section.yaml) {
     const std::string name = path + std::string(key.name);

@@ -10,7 +10,8 @@ using job::field;
 using submit::SlurmSettings;
 
 constexpr double kSecond = 1000, kHour = 3600 * kSecond, kDay = 24 * kHour;
-// One word of a directive each: no blanks, quotes, '#' or anything that a shell would expand.
+// Each pattern is one word of a directive: no blanks, quotes, '#' or text that a shell would
+// expand.
 constexpr std::string_view kSlurmName = "[A-Za-z0-9][A-Za-z0-9_.@+-]{0,127}";
 constexpr std::string_view kSlurmNames = "[A-Za-z0-9][A-Za-z0-9_.@+,-]{0,255}";
 constexpr std::string_view kConstraint = "[A-Za-z0-9(\\[][A-Za-z0-9_.@+,:&|*()\\[\\]=-]{0,255}";

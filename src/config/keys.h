@@ -24,7 +24,7 @@ const FieldTable& facility_keys();
 /// "an integer from 1 to 100": a key's valid values, for messages and the reference.
 std::string expectation(const Field& key);
 
-/// A scalar key's value as in the file; empty for none.
+/// The text of a scalar key's value as in the file; empty without a value.
 std::string value_text(const Field& key, const Value& value);
 
 }  // namespace xffl::config

@@ -16,9 +16,9 @@ namespace {
 constexpr uint64_t kMaxFileBytes = 1 << 20;
 constexpr auto kMaxTotalSteps = static_cast<int64_t>(job::kMaxSteps);
 constexpr size_t kMaxShown = 50;
-constexpr std::chrono::milliseconds kSlurmPoll{60'000};  // the shortest that sites accept
+constexpr std::chrono::milliseconds kSlurmPoll{60'000};  // the shortest interval that sites accept
 
-/// Checks that the keys of one facility fit together, and fills in those that follow from others.
+/// Checks that the keys of one facility fit together, and fills in keys that follow from others.
 class FacilityChecker {
  public:
   FacilityChecker(SectionReader& reader, const std::string& path, Facility& facility)
@@ -147,7 +147,7 @@ class ExperimentReader {
   }
 
   void read_facility(const Node& mapping, const std::string& path, Facility& facility) {
-    // A missing key is reported at the facility's name, not at its first key.
+    // The reader reports a missing key at the facility's name, not at its first key.
     Node at_name = mapping;
     at_name.mark = reader_.mark(path);
     const Node* access = mapping.find("access");
@@ -214,7 +214,7 @@ class ExperimentReader {
   }
 
   // Without this check, the built-in trainer would report the problem after the queue. Other
-  // trainers have limits of their own.
+  // trainers have their own limits.
   void check_supported(const std::string& path, const Facility& facility) {
     if (!facility.trainer_command.empty()) return;
     const bool slurm = facility.scheduler == SchedulerKind::kSlurm;
@@ -226,7 +226,7 @@ class ExperimentReader {
                       found->message + " ('" + facility.name.str() + "')");
   }
 
-  // The mean needs adapters of one shape, or none.
+  // The mean needs adapters of one shape at all facilities, or no adapters.
   void check_adapters() {
     const std::vector<Facility>& all = experiment_.facilities;
     if (!experiment_.adapter.empty() && !all.empty() && all.front().training.lora.rank == 0)

@@ -14,7 +14,7 @@ struct Unit {
   int64_t factor;
 };
 
-// Largest last.
+// Units in ascending order.
 constexpr std::array<Unit, 5> kDurations{
     {{"ms", 1}, {"s", 1000}, {"m", 60'000}, {"h", 3'600'000}, {"d", 86'400'000}}};
 constexpr std::array<Unit, 9> kSizes{{{"B", 1},

@@ -25,13 +25,13 @@ std::optional<std::chrono::milliseconds> parse_duration(std::string_view text);
 std::optional<int64_t> parse_size(std::string_view text);
 
 /// The correction of `text`, which is not an integer: "write 10 without the leading zero"; empty
-/// when there is none.
+/// without a correction.
 std::string integer_hint(std::string_view text);
 
 /// The shortest text that parse_number reads back to the same number.
 std::string format_number(double value);
 
-/// In the largest unit that divides it.
+/// The value in the largest unit that divides it without a remainder.
 std::string format_duration(std::chrono::milliseconds value);
 std::string format_size(int64_t bytes);
 

@@ -19,7 +19,7 @@ std::string join(const std::string& path, std::string_view key) {
   return path.empty() ? std::string(key) : path + "." + std::string(key);
 }
 
-/// The section that has a key of this name, such as "training.schedule"; empty when none has.
+/// The section that has a key of this name, such as "training.schedule"; empty for an unknown name.
 std::string home_of(std::string_view name, const FieldTable& section, const std::string& path = {},
                     int depth = 0) {
   if (depth == 0 && section.find(name) != nullptr) return "the file's top level";
@@ -54,7 +54,7 @@ bool matches(std::string_view pattern, const std::string& text) {
   return std::regex_match(text, std::regex(pattern.begin(), pattern.end()));
 }
 
-/// The optimal string alignment distance, without regard to case and to '-' against '_'.
+/// The optimal string alignment distance; ignores case and the difference of '-' and '_'.
 size_t distance(std::string_view a, std::string_view b) {
   const auto same = [](char x, char y) {
     const auto fold = [](char c) {
@@ -82,8 +82,7 @@ bool is_part(std::string_view text, std::string_view whole) {
   return text.size() >= 4 && whole.find(text) != std::string_view::npos;
 }
 
-/// The candidate that `text` is most likely a misspelling of, or an empty string when none is near:
-/// by the number of letters inserted, lost, changed or swapped with their neighbour.
+/// The candidate nearest to `text` by distance(), or an empty string when no candidate is near.
 std::string nearest(std::string_view text, std::span<const std::string_view> candidates) {
   if (text.size() > 100) return {};
   std::string_view best;

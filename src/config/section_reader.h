@@ -21,16 +21,16 @@ class SectionReader {
       : project_folder_(std::move(project_folder)), problems_(problems) {}
 
   /// Sets the fields of `object`, the struct of `section`, that `mapping` names. `path` is the
-  /// mapping's own key path, "facilities.alba". Keys without a member are left to the caller.
+  /// mapping's own key path, "facilities.alba". The caller reads the keys without a member.
   void read(const Node& mapping, const FieldTable& section, void* object, const std::string& path);
 
-  /// True before the keys of a facility on another machine, whose paths must be absolute.
+  /// Call with true before the keys of a facility on another machine, whose paths must be absolute.
   void set_remote(bool remote) { remote_ = remote; }
 
   /// True when `node` is a mapping; else adds a problem.
   bool expect_mapping(const Node& node, const Field& key, const std::string& path);
 
-  /// The place of a key path in the file, or of its nearest parent that is there.
+  /// The place of a key path in the file, or of the path's nearest parent in the file.
   Mark mark(std::string path) const;
   bool is_set(const std::string& path) const { return marks_.contains(path); }
   void note(const std::string& path, Mark mark) { marks_[path] = mark; }
@@ -41,7 +41,7 @@ class SectionReader {
   void reject_unknown_keys(const Node& mapping, const FieldTable& section, const std::string& path,
                            std::set<std::string>& meant);
   void read_key(const Node& node, const Field& key, void* object, const std::string& path);
-  // These add a problem and return no value.
+  // wrong_type() and invalid() add a problem and return no value.
   Value wrong_type(const Node& node, const Field& key, const std::string& path,
                    const std::string& hint = {});
   Value invalid(Mark mark, std::string message);

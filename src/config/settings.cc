@@ -59,7 +59,7 @@ std::string value_yaml(const Setting& setting) {
 void insert(Branch& root, const Setting& setting) {
   Branch* at = &root;
   for (const std::string& name : split(setting)) {
-    if (at->value == "{}") at->value.reset();  // a facility that was only named
+    if (at->value == "{}") at->value.reset();  // an earlier setting only named the facility
     if (at->value) reject(setting, "'" + log::printable(at->name, 80) + "' has a value already");
     auto child = std::find_if(at->children.begin(), at->children.end(),
                               [&](const Branch& other) { return other.name == name; });
@@ -72,7 +72,7 @@ void insert(Branch& root, const Setting& setting) {
   if (at->children.empty()) at->value = value_yaml(setting);
 }
 
-/// Puts known keys in the table's order and the unknown ones, which the parser will name, last.
+/// Sorts known keys in the table's order, and unknown keys, which the parser will name, last.
 void sort_keys(Branch& branch, const FieldTable* section) {
   const auto rank = [&](const Branch& child) {
     const Field* key = section->find(child.name);

@@ -1,6 +1,7 @@
-// How it works: yaml-cpp's parser gives events with byte offsets; the handler builds our own tree
-// from them, because its Node keeps neither duplicate keys nor quotes. The builder finds the end of
-// quoted text in the source again, since yaml-cpp folds lines and accepts a missing quote.
+// How it works: yaml-cpp's parser gives events with byte offsets, and TreeBuilder builds a tree
+// from the events, because YAML::Node keeps neither duplicate keys nor quotes. TreeBuilder finds
+// the end of quoted text in the source again, because yaml-cpp folds lines and accepts a missing
+// quote.
 #include "yaml.h"
 
 #include <yaml-cpp/eventhandler.h>
@@ -24,7 +25,7 @@ constexpr size_t kMaxBytes = 1 << 20;
 constexpr size_t kMaxDepth = 32;
 constexpr size_t kMaxProblems = 100;
 
-/// Line and column of offsets that mostly grow: the text is walked once. A column counts
+/// The line and column of offsets that mostly grow: the cursor walks the text once. A column counts
 /// characters.
 class Cursor {
  public:
@@ -55,7 +56,7 @@ class Cursor {
 
 Mark position(std::string_view text, size_t offset) { return Cursor(text).advance(offset); }
 
-/// The closing quote of the quoted text that starts at `start`; npos when there is none.
+/// The closing quote of the quoted text that starts at `start`; npos for an unterminated quote.
 size_t end_of_quotes(std::string_view text, size_t start) {
   const char quote = text[start];
   for (size_t i = start + 1; i < text.size(); ++i) {
@@ -69,7 +70,7 @@ size_t end_of_quotes(std::string_view text, size_t start) {
   return std::string_view::npos;
 }
 
-/// The first quote at or after `from` outside comments; the text's size when there is none.
+/// The first quote at or after `from` outside comments; the text's size without a quote.
 size_t next_quote(std::string_view text, size_t from) {
   for (size_t i = std::min(from, text.size()); i < text.size(); ++i) {
     if (text[i] == '"' || text[i] == '\'') return i;
@@ -78,7 +79,7 @@ size_t next_quote(std::string_view text, size_t from) {
   return text.size();
 }
 
-/// The column of a tab in the indentation of line number `line`; 0 when there is none.
+/// The column of a tab in the indentation of line number `line`; 0 without a tab.
 int tab_in_indentation(std::string_view text, int line) {
   for (int at = 1; at < line; ++at) {
     const size_t end = text.find('\n');
@@ -127,7 +128,7 @@ bool is_plain_scalar(std::string_view text) {
   return text.find_first_not_of(kCharacters) == std::string_view::npos;
 }
 
-/// Ends the parse: the rest of the text cannot be interpreted.
+/// Thrown to end the parse when the rest of the text has no meaning.
 struct StopReading {};
 
 class TreeBuilder final : public YAML::EventHandler {
@@ -184,7 +185,7 @@ class TreeBuilder final : public YAML::EventHandler {
       }
     }
     const Mark mark = place(error.mark);
-    // The parser may notice it a line later.
+    // The parser may notice a tab a line later.
     for (const int line : {mark.line, mark.line - 1})
       if (const int tab = tab_in_indentation(text_, line); tab > 0)
         return problem({line, tab}, "a tab: YAML is indented with blanks");
@@ -197,7 +198,7 @@ class TreeBuilder final : public YAML::EventHandler {
   struct Frame {
     Node node;
     std::optional<Node> key;           // of a mapping, waiting for its value
-    std::map<std::string, int> lines;  // where each key of a mapping was first
+    std::map<std::string, int> lines;  // the line on which each key of a mapping came first
   };
 
   Mark place(const YAML::Mark& mark) {
@@ -270,7 +271,7 @@ class TreeBuilder final : public YAML::EventHandler {
     if (!is_new)
       return problem(key.mark, "duplicate key '" + log::printable(key.text, 80) +
                                    "': it is already on line " + std::to_string(first->second));
-    if (value.kind == Node::Kind::kNull) value.mark = key.mark;  // else the next key's
+    if (value.kind == Node::Kind::kNull) value.mark = key.mark;  // else the mark of the next key
     frame.node.keys.push_back(std::move(key));
     frame.node.items.push_back(std::move(value));
   }

@@ -32,8 +32,8 @@ struct Node {
   const Node* find(std::string_view key) const;
 };
 
-/// The document's tree; its problems are added to `problems`. An empty document is an empty
-/// mapping.
+/// Returns the document's tree and adds the document's problems to `problems`. An empty document is
+/// an empty mapping.
 Node read_yaml(std::string_view text, std::vector<Problem>& problems);
 
 /// "a list", "the text 'x'", ...: a node in a message.

@@ -1,6 +1,6 @@
-// Closing: a failed attempt is fenced (its claim is taken), its jobs are cancelled if a
-// cancellation is on record, and its report is searched for once more; then the failure is
-// recorded.
+// Closing: the machine fences a failed attempt (takes its claim), cancels the attempt's jobs if a
+// cancellation is on record, and may check for the report once more. Then the machine records the
+// failure.
 #include "step_in_progress.h"
 
 namespace xffl::facility {
@@ -48,8 +48,8 @@ void StepInProgress::on(Closing& closing, const AuthRequired& required) {
   best_effort(closing) ? give_up_cleanup(closing) : wait_for_credential(required);
 }
 
-// Once the claim is taken no job begins; jobs that began before are cancelled after. A
-// coordinator that is killed between the two leaves nothing that could still train.
+// The machine takes the claim first, so that no further job begins, and then cancels the jobs that
+// have begun. After a kill between these actions, no further job can train.
 std::optional<Action> StepInProgress::next(Closing& closing) {
   if (!closing.failure && paused_) return wait_for_user();
   const int number = attempt().number;
@@ -75,10 +75,10 @@ std::optional<Action> StepInProgress::next(Closing& closing) {
   return std::nullopt;
 }
 
-// By value: the phase changes.
+// Takes `failure` by value, because the change of phase destroys the phase's copy.
 void StepInProgress::record_failure(std::optional<AttemptFailure> failure) {
   if (!failure) return enter(Idle{});
-  if (failure->pauses_facility) {  // first: a kill between the two must not lead to a submission
+  if (failure->pauses_facility) {  // first: no submission after a kill between the records
     records_.push_back({0, history::FacilityPaused{.reason = failure->reason}});
     paused_ = true;
   }

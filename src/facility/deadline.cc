@@ -1,4 +1,4 @@
-// The round's deadline and the longest outage: the one evaluator, and its effect in each phase.
+// The round's deadline and the longest outage: their evaluation, and their effect in each phase.
 #include "step_in_progress.h"
 
 namespace xffl::facility {
@@ -9,9 +9,9 @@ std::optional<Deadline> deadline(const FacilityPolicy& policy, const Now& now) {
                   .ends_attempts = policy.on_missing != config::OnMissing::kWait};
 }
 
-// The deadline and the longest outage hold in every phase, with three exceptions: a job's report
-// is checked for once more, a report that was seen is fetched, and a failed attempt is closed.
-// Then only a failure of these actions is not repeated.
+// The deadline and the longest outage hold in every phase, with three exceptions: the machine
+// checks once more for a job's report, fetches a report that it has seen, and closes a failed
+// attempt. When such an action fails after the deadline, the machine does not repeat the action.
 bool StepInProgress::time_may_end_it(const Event& event) const {
   const bool no_answer =
       std::holds_alternative<Unreachable>(event) || std::holds_alternative<AuthRequired>(event);

@@ -1,5 +1,5 @@
-// How it works: step() decides and run() acts. It records the events first, durably and in order,
-// then performs the action and hands the outcome to the next step.
+// How it works: step() decides and run() acts. run() records the events first, durably and in
+// order, then performs the action and hands the outcome to the next step().
 #include "xffl/facility/driver.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ FacilityPolicy policy_of(const Context& context, const plan::RoundPlan& plan,
   const history::FacilityState before = context.history.facility(plan.round - 1, facility.facility);
   if (before.accepted && !plan.evaluates)
     policy.expected_training =
-        std::chrono::seconds(static_cast<int64_t>(  // by the facility's own report
+        std::chrono::seconds(static_cast<int64_t>(  // from the facility's own report
             std::min(before.accepted->report.total_seconds, 86400.0 * 365)));
   return policy;
 }
@@ -124,7 +124,8 @@ class FacilityDriver::Impl {
   }
 
  private:
-  /// False when an accepted update is damaged and the facility has lost it: it trains again.
+  /// False when an accepted update is damaged and the facility has lost it: the facility trains
+  /// again.
   bool has_update(const history::Accepted& accepted, std::stop_token stop) {
     const auto gives_up = [&] {
       const auto limit = deadline(policy_, now());
@@ -138,7 +139,7 @@ class FacilityDriver::Impl {
     return false;
   }
 
-  // With on_missing: wait, a passed deadline is only shown and logged.
+  // With on_missing: wait, the driver only shows and logs a passed deadline.
   void show(const FacilityMachine& machine) {
     std::string activity = describe(machine);
     const auto limit = deadline(policy_, now());
@@ -172,7 +173,7 @@ class FacilityDriver::Impl {
     return now;
   }
 
-  /// Adds the facts that the machine does not know, records the event and logs it.
+  /// Adds the facts that the machine does not know, then records and logs the event.
   void keep(int attempt, history::Event event) {
     complete(attempt, event);
     if (std::holds_alternative<history::Submitted>(event) &&
@@ -236,7 +237,7 @@ class FacilityDriver::Impl {
           {facility, round, {"problem", report.optimizer_lost}});
   }
 
-  /// Logs each error of the link once, and its end.
+  /// Logs each error of the link once, and the link's recovery.
   void log_link(const FacilityMachine& machine) {
     const Link& link = machine.link;
     if (link.last_error == last_logged_) return;
@@ -257,7 +258,7 @@ class FacilityDriver::Impl {
     last_logged_ = link.last_error;
   }
 
-  // A job that has not begun finds its claim taken; a job that has begun is cancelled.
+  // The fence stops a job that has not begun; the cancellation stops a job that has begun.
   void end_jobs(const history::Attempt& attempt, std::stop_token stop) {
     const int number = attempt.number;
     std::vector<Action> actions = {Fence{number}};
@@ -321,7 +322,8 @@ class FacilityDriver::Impl {
     const JobState state = polled.status->state;
     if (state == JobState::kPending || state == JobState::kHeld)
       push_.restore_purged_model(action.attempt, stop);
-    // The job may have reported and ended since the first check: saves the settle time.
+    // The job may have reported and ended since the first check. A second check saves the settle
+    // time.
     if (state == JobState::kEnded || state == JobState::kUnknown)
       polled.reported = fetch_.has_reported(action.attempt);
     if (state == JobState::kEnded && !polled.reported)
@@ -345,7 +347,7 @@ class FacilityDriver::Impl {
   FacilityPolicy policy_;
   Clock::MonotonicTime began_;
   Clock::UtcTime began_utc_;
-  std::string last_logged_;  // link error
+  std::string last_logged_;  // the last link error in the log
   bool logged_late_ = false;
 };
 

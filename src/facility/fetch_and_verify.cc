@@ -1,7 +1,7 @@
-// How it works: the report is read first and compared with the job's key, nonce and input model.
-// The update's files then arrive by their manifest with sizes and hashes, and
-// aggregate::check_update() compares tensors, shapes and numbers. Only an update that passes all of
-// it is accepted.
+// How it works: UpdateFetch first reads the report and compares it with the job's key, nonce and
+// input model. UpdateFetch then fetches the update's files by their manifest, with sizes and
+// hashes, and aggregate::check_update() compares tensors, shapes and numbers. The driver accepts
+// only an update that passes all checks.
 #include <filesystem>
 
 #include "site.h"
@@ -18,10 +18,10 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr uint64_t kMaxReportBytes = 1 << 20;
-constexpr int kReads = 3;  // of files that are absent or wrong, a settle time apart
+constexpr int kReads = 3;  // of absent or wrong files, a settle time apart
 
-// The facility answered, and its files are absent or wrong. Other kinds concern this machine or the
-// link.
+// The facility answered, and its files are absent or wrong. Other error kinds concern this machine
+// or the link.
 bool is_facility_fault(ErrorKind kind) {
   return kind == ErrorKind::kRejected || kind == ErrorKind::kCorrupt ||
          kind == ErrorKind::kNotFound || kind == ErrorKind::kUnsupported;
@@ -96,7 +96,7 @@ double UpdateFetch::max_change() const {
 }
 
 // A shared file system may show the report before the files that it names, show an old version of
-// either, or fail for a while.
+// the report or the files, or fail for a while.
 UpdateFetch::Report UpdateFetch::bring(int attempt, const Expected& expected,
                                        std::stop_token stop) {
   const RemotePath out = site_.folder(attempt) / plan::kOutFolder;
@@ -138,9 +138,8 @@ history::Accepted UpdateFetch::keep_accepted(int attempt, const Report& report) 
   return {site_.facility.facility, attempt, report.parsed.update_sha256, report.parsed};
 }
 
-// An accepted update was verified when it was fetched; after a restart its bytes are checked again
-// before they are used. Returns the damage. An unreadable file is no damage yet: the error is
-// thrown.
+// fetch() has verified an accepted update; after a restart archive_problem() checks the bytes again
+// before their use. Returns the damage. Throws for an unreadable file, which is no damage yet.
 std::optional<std::string> UpdateFetch::archive_problem(const history::Accepted& accepted) const {
   try {
     const checkpoint::Manifest manifest = checkpoint::read_manifest(site_.archive() / "update");
@@ -170,7 +169,7 @@ std::optional<std::string> UpdateFetch::restore(const history::Accepted& accepte
                                                 const std::function<bool()>& gives_up,
                                                 std::stop_token stop) {
   if (site_.plan.evaluates || !site_.context.history.round(site_.plan.round).model_sha256.empty())
-    return std::nullopt;  // the mean is made, or needs no update
+    return std::nullopt;  // the mean exists, or needs no update
   // Retries within the limits.
   const auto patiently = [&](const std::string& activity, const auto& body) {
     const auto began = site_.context.services.clock.monotonic();

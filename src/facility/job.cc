@@ -10,8 +10,8 @@
 namespace xffl::facility {
 namespace {
 
-constexpr int kCancels = 5;                             // of a job that still runs
-constexpr std::chrono::milliseconds kCancelPause{500};  // between the first two; doubles
+constexpr int kCancels = 5;                             // tries for a job that still runs
+constexpr std::chrono::milliseconds kCancelPause{500};  // between the first two tries; doubles
 
 }  // namespace
 
@@ -81,7 +81,7 @@ void FacilityJob::cancel(int attempt, const JobId& job, std::stop_token stop) {
   }
 }
 
-// The fence also stops the claim's own job when it is requeued.
+// The fence also stops the job that holds the claim when the scheduler requeues the job.
 void FacilityJob::fence(int attempt) {
   at_the_facility([&] { site_.session->make_dirs(site_.folder(attempt) / plan::kFence); });
 }

@@ -1,5 +1,5 @@
-// Polling and Ended: the job is polled until it reports or ends. An unknown job is never a finished
-// one, and a report alone is success.
+// Polling and Ended: the machine polls the job until the job reports or ends. A job that the
+// scheduler does not know is not yet a finished job, and only a report is success.
 #include <algorithm>
 
 #include "step_in_progress.h"
@@ -60,7 +60,7 @@ AttemptFailure failure_of(const Ended& ended, const history::Attempt& attempt) {
 
 enum class JobProgress { kAlive, kUnclear, kEnded };
 
-// Takes the scheduler's answer into `watch`.
+// Updates `watch` with the scheduler's answer.
 JobProgress progress_of(JobWatch& watch, const JobStatus& status, const FacilityPolicy& policy,
                         Nanoseconds time) {
   watch.status = status;
@@ -118,8 +118,8 @@ void StepInProgress::on(Polling& polling, const Polled& polled) {
   if (polled.status &&
       progress_of(watch, *polled.status, policy_, now_.time) == JobProgress::kEnded) {
     Ended ended{.watch = watch, .status = *polled.status, .model_error = polled.model_error};
-    // The job's complaint replaces its report. Without one, the report may be late on a shared
-    // file system.
+    // The job's complaint replaces its report. Without a complaint, the report may be late on a
+    // shared file system.
     ended.grace_over = !polled.model_error.empty();
     if (!ended.grace_over) wait_ = policy_.settle_time;
     return enter(std::move(ended));
@@ -127,7 +127,7 @@ void StepInProgress::on(Polling& polling, const Polled& polled) {
   wait_ = pause_of(watch);
 }
 
-// A duplicate job that cannot be cancelled finds the claim taken.
+// A duplicate job that the machine cannot cancel finds the claim taken.
 void StepInProgress::on(Polling& polling, const Unreachable& unreachable) {
   if (polling.duplicates.empty()) return retry_later(unreachable);
   polling.duplicates.clear();
@@ -142,7 +142,7 @@ std::optional<Action> StepInProgress::next(Polling& polling) {
 void StepInProgress::on(Ended& ended, const Polled& polled) {
   if (polled.reported) return enter(Fetching{});
   if (polled.status) switch (progress_of(ended.watch, *polled.status, policy_, now_.time)) {
-      case JobProgress::kAlive: {  // requeued
+      case JobProgress::kAlive: {  // the job was requeued
         wait_ = pause_of(ended.watch);
         return enter(Polling{.watch = JobWatch(ended.watch), .duplicates = {}});
       }
@@ -159,8 +159,8 @@ void StepInProgress::on(Ended& ended, const Polled& polled) {
   ended.grace_over = true;
 }
 
-// A duplicate start of an attempt leaves at once, because the first one, which is the job, holds
-// the claim.
+// A duplicate job of an attempt ends at once, because the first job holds the claim. The machine
+// then polls the first job.
 void StepInProgress::on(Ended& ended, const Found& found) {
   for (const JobId& job : found.jobs)
     if (!memory_.watched.contains(job)) return adopt(job, true, {});
@@ -172,9 +172,9 @@ std::optional<Action> StepInProgress::next(Ended& ended) {
   return Poll{attempt().number, ended.watch.job, true};
 }
 
-// A check for the report is one stat at the facility and costs its scheduler nothing. A delay of a
-// tenth of the time since the submission is short enough; near the expected end (the previous
-// round's duration), the delay is a quarter of the time left.
+// A check for the report is one stat at the facility and costs the scheduler nothing. A delay of a
+// tenth of the time since the submission is short enough. Near the expected end (the previous
+// round's duration) the delay is a quarter of the time left.
 Nanoseconds report_interval(const FacilityPolicy& policy, Nanoseconds watched,
                             std::optional<Nanoseconds> running) {
   const Nanoseconds most = std::min<Nanoseconds>(policy.poll_interval, seconds(30));
@@ -187,8 +187,9 @@ Nanoseconds report_interval(const FacilityPolicy& policy, Nanoseconds watched,
   return std::clamp<Nanoseconds>(interval, std::min<Nanoseconds>(most, milliseconds(200)), most);
 }
 
-// A wrong script fails soon after the submission; later, sites ask for at most one query per
-// poll interval; a job that has queued for an hour is queried five times less often.
+// A wrong script fails soon after its submission, so the first queries are frequent. Sites ask for
+// at most one query per poll interval. A job that has queued for an hour gets a fifth of the
+// queries.
 Nanoseconds query_interval(const FacilityPolicy& policy, Nanoseconds watched, bool pending) {
   const Nanoseconds usual = policy.poll_interval;
   if (pending && watched > minutes(60)) return 5 * usual;

@@ -87,9 +87,9 @@ Arguments slurm_launch(const config::Facility& facility, const RemotePath& folde
 }
 
 struct Kind {
-  std::string name;  // of the shipped template
+  std::string name;  // the name of the shipped template
   submit::TemplateValues values;
-  std::set<std::string, std::less<>> optional;  // a template of the project may leave these out
+  std::set<std::string, std::less<>> optional;  // values that a project's template may leave out
 };
 
 Kind kind_of(const config::Facility& facility, const std::string& job_name,

@@ -1,12 +1,12 @@
 // Submitting and Searching: a submission whose answer was lost (a dropped connection, a time-out of
-// the controller) may have created a job. The machine searches for it by its name before it submits
-// the script again; docs/operator/slurm.md has the measurements behind the rule.
+// the controller) may have created a job. The machine searches for the job by its name before it
+// submits the script again; docs/operator/slurm.md has the measurements behind the rule.
 #include "step_in_progress.h"
 
 namespace xffl::facility {
 namespace {
 
-constexpr int kSearches = 2;  // that find no job, before a submission counts as lost
+constexpr int kSearches = 2;  // searches without a job before a submission counts as lost
 
 }  // namespace
 
@@ -39,8 +39,8 @@ void StepInProgress::on(Submitting&, const SubmitUnknown& unknown) {
   enter(Searching{});
 }
 
-// A user paused the facility ahead of a submission that is on record. After a submission without
-// an answer another search may still find a job.
+// A user paused the facility before a submission that is on record. After an unanswered submission,
+// another search may still find a job.
 std::optional<Action> StepInProgress::next(Submitting& submitting) {
   if (!paused_) return Submit{attempt().number};
   if (submitting.searched) enter(Searching{.empty_searches = kSearches - 1});

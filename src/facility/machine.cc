@@ -1,7 +1,7 @@
-// How it works: a step has two halves. The event goes to the handler of its pair (phase, event) in
-// the table below; handlers change the phase and add records. Then next() of the phase returns its
-// next action, or enters another phase. Before each next(), time_is_up() ends an attempt past its
-// limit. The records hold everything that a restart needs, so that Resumed finds the phase again.
+// How it works: the handler of the pair (phase, event) in the table below changes the phase and
+// adds records. Then next() of the phase returns the next action, or enters another phase. Before
+// each next(), time_is_up() ends an attempt past its limit. The records hold all facts that a
+// restart needs, so that Resumed finds the phase again.
 #include "xffl/facility/machine.h"
 
 #include <algorithm>
@@ -18,14 +18,14 @@ using std::chrono::seconds;
 
 constexpr seconds kAuthInterval{5};
 
-// The reason why there is no further attempt; none: there is one. Attempts before the last `xffl
-// run` do not count, nor do attempts that another attempt continued.
+// The reason why the facility gets no further attempt; none while it gets one. Attempts before the
+// last `xffl run` do not count; neither do attempts that another attempt continued.
 std::optional<std::string> spent_budget(const FacilityPolicy& policy,
                                         const history::FacilityState& known) {
   int counted = 0, reruns = 0;
   int64_t most_steps = 0;
   for (const history::Attempt& attempt : known.attempts) {
-    const bool advanced = attempt.steps > most_steps;  // such a training may take many jobs
+    const bool advanced = attempt.steps > most_steps;  // an advancing training may take many jobs
     most_steps = std::max(most_steps, attempt.steps);
     if (attempt.number <= known.attempts_before_resume || advanced) continue;
     ++(attempt.counts_as_attempt ? counted : reruns);
@@ -50,7 +50,7 @@ constexpr std::array<std::string_view, std::variant_size_v<Event>> kEvents = {
 
 using Handler = void (*)(StepInProgress&, Phase&, const Event&);
 struct Row : Transition {
-  Handler handler = nullptr;  // of an event
+  Handler handler = nullptr;  // the event's handler
 };
 
 template <class ToPhase>
@@ -69,7 +69,7 @@ Row moves(std::string_view cause, std::vector<Target> next) {
   return {{name_of(Phase(AtPhase{})), cause, std::move(next)}};
 }
 
-// Adds the rows of the phases whose actions are repeated after a pause.
+// Adds the rows of the phases whose actions the machine repeats after a pause.
 template <class... Phases>
 std::vector<Row> with_repeats(std::vector<Row> rows) {
   (rows.insert(rows.end(),
@@ -162,11 +162,11 @@ void StepInProgress::on(Idle&, const Resumed&) {
   if (known_.accepted || known_.missing) return enter(Finished{});
   if (!attempt_is_open()) return;
   const bool unknown = submission_is_unknown();
-  if (unknown) {  // it was under way when the coordinator ended: let it arrive
+  if (unknown) {  // the old coordinator left a submission: let it arrive
     count_unknown_submission();
     wait_ = policy_.settle_time;
   }
-  // The job ends because this run cancelled it, and not a user.
+  // This run cancelled the job, not a user.
   if (attempt().cancel_intended)
     return close({.reason = "its cancellation had begun", .counts_as_attempt = false});
   if (unknown) return enter(Searching{});
@@ -217,7 +217,7 @@ void StepInProgress::update_link(const Event& event) {
 }
 
 void StepInProgress::retry_later(const Unreachable& unreachable) {
-  // Bytes that an earlier try has left count: the link is bad, not down.
+  // Bytes from an earlier try count as progress: the link is bad, not down.
   if (unreachable.gained_bytes > 0) link_.failures = 0;
   if (++link_.failures == 1) link_.failing_since = now_.time;
   link_.last_error = unreachable.reason;

@@ -14,10 +14,11 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr double kMaxRatio = 0.8;  // of the whole model's bytes: a smaller gain is not worth it
+constexpr double kMaxRatio = 0.8;  // of the whole model's bytes: above it, packing saves too little
 constexpr int kMaxThreads = 16;
-// Above this rate per core that packs, sending a whole model is faster than packing, sending and
-// unpacking it (docs/benchmarks.md: the times were equal at 70 MB/s with two cores at both ends).
+// Above this rate per packing core, sending the whole model is faster than packing, sending and
+// unpacking differences (docs/benchmarks.md: the times were equal at 70 MB/s with two cores at both
+// ends).
 constexpr double kFastBytesPerSecond = 50e6;
 constexpr int64_t kTellingBytes = 32 << 20;  // fewer bytes measure round trips, not the link
 constexpr int kRoundsBack = 32;
@@ -49,7 +50,7 @@ std::optional<checkpoint::Manifest> make(const history::RunFolder& folder, int r
 }  // namespace
 
 bool unpacks(const config::Facility& facility) {
-  if (facility.access != config::AccessKind::kSsh) return false;  // nothing travels
+  if (facility.access != config::AccessKind::kSsh) return false;  // the model stays on this machine
   const config::PackModels pack = facility.transfer.pack;
   return pack == config::PackModels::kAlways ||
          (pack == config::PackModels::kAuto && facility.trainer_command.empty());

@@ -1,5 +1,5 @@
-// How it works: manifests and sizes tell which files are in place. Nothing is hashed at the
-// facility, because that would load a login node. The job checks the hashes and complains of
+// How it works: manifests and sizes tell which files are in place. The push hashes no file at the
+// facility, because hashing would load a login node. The job checks the hashes and complains of
 // damage in a file, and the next attempt's push compares every chunk.
 #include <algorithm>
 
@@ -18,8 +18,8 @@ using checkpoint::Manifest;
 namespace {
 
 using plan::kModelFailure;
-constexpr int kMaxComplaints = 64;           // earlier attempts whose complaints are read
-constexpr uint64_t kSmallBytes = 16u << 20;  // updates and models whose space is not checked
+constexpr int kMaxComplaints = 64;           // earlier attempts searched for complaints
+constexpr uint64_t kSmallBytes = 16u << 20;  // smaller updates and models skip the space check
 
 std::string hash_lines(const fs::path& model, const std::string& at) {
   std::string lines;
@@ -84,15 +84,15 @@ std::vector<int> ModelPush::earlier_attempts_with(int attempt, std::string_view 
   return found;
 }
 
-// One complaint counts in a round: a complaint about files that were just compared has another
-// cause.
+// One complaint counts in a round: after a push has compared the files, a further complaint has
+// another cause.
 std::string ModelPush::input_model_problem(int attempt) {
   const std::string problem = printable_tail(*site_.session, site_.folder(attempt) / kModelFailure);
   if (problem.empty() || !earlier_attempts_with(attempt, plan::kModelRepaired).empty()) return "";
   return problem;
 }
 
-// xffl-train checks the hashes itself; for another trainer the job's script does.
+// xffl-train checks the hashes itself; for another trainer the job's script checks the hashes.
 std::string ModelPush::model_hashes(const job::JobSpec& spec) const {
   if (site_.settings.trainer_command.empty() || spec.base_model_packed) return "";
   const std::string model = hash_lines(site_.full_model(), spec.base_model_path);
@@ -113,8 +113,8 @@ history::Pushed ModelPush::push_base(int attempt, job::JobSpec& spec, bool packs
   return {.moved_bytes = static_cast<int64_t>(moved.bytes), .seconds = moved.seconds};
 }
 
-// None when the whole model has to be sent: it cannot be packed, or the site has purged the model
-// of the round before.
+// Returns none when the push has to send the whole model: packing failed or saved too little, or
+// the site has purged the previous round's model.
 std::optional<history::Pushed> ModelPush::push_packed(int attempt, job::JobSpec& spec,
                                                       std::stop_token stop) {
   const auto packed = site_.context.packed.of(site_.context.folder, site_.plan.round, stop);
@@ -134,7 +134,7 @@ std::optional<history::Pushed> ModelPush::push_packed(int attempt, job::JobSpec&
   const RemotePath to = site_.facility.round_folder / ("packed-" + sha256.substr(0, 16));
   const Moved moved =
       push_model(site_.context.folder.packed(site_.plan.round - 1), to, false, stop);
-  // The job unpacks the model beside both.
+  // The job unpacks the model beside the packed model and the previous model.
   if (whole.total_bytes() >= kSmallBytes)
     at_the_facility([&] {
       if (!transfer::is_pushed(*site_.session, whole, site_.facility.model_folder))
@@ -178,7 +178,7 @@ void ModelPush::check_space(int attempt) {
                   {"free_megabytes", static_cast<double>(*free) * 1e-6},
                   {"needed_megabytes", static_cast<double>(needed) * 1e-6},
                   {"what to do", "remove files there, or ask the site for a larger quota"}});
-  } catch (const Error& error) {  // the submission reports it, too
+  } catch (const Error& error) {  // the submission reports the error, too
     log::debug("the space at a facility could not be checked",
                {site_.name_field(), {"problem", error.what()}});
   }

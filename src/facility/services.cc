@@ -10,9 +10,9 @@
 namespace xffl::facility {
 namespace {
 
-// Sessions and schedulers are made once and shared by rounds: one connection per host is kept,
-// processes that end after their round are reaped in the next one, and the features of a site's
-// Slurm are queried once.
+// The sessions and schedulers that all rounds share. Each host gets one connection. A later round
+// reaps the processes that outlive their round, and each site gets one query for its Slurm's
+// features.
 class Connections {
  public:
   Connections(Clock& clock, std::filesystem::path project_folder, remote::Ask ask)

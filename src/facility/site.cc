@@ -46,7 +46,7 @@ transfer::OnProgress Site::progress(const std::string& activity, const RemotePat
   auto last = std::make_shared<Nanoseconds>(context.services.clock.monotonic().time_since_epoch());
   uint64_t* in_place = &in_place_[folder.str()];
   return [this, activity, meter, last, in_place](const transfer::Progress& progress) {
-    // Bytes in place that did not have to be moved are from earlier tries.
+    // Bytes in place that the transfer did not move are from earlier tries.
     const uint64_t there =
         progress.done_bytes - std::min(progress.done_bytes, progress.moved_bytes);
     gained_bytes += there - std::min(there, *in_place);

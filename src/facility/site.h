@@ -1,5 +1,6 @@
-// One facility in one round: its plan, connections and paths (Site), and the actions there, which
-// push.cc, job.cc and fetch.cc implement. Used by one thread, the driver's.
+// One facility in one round: its plan, connections and paths (Site), and the actions there.
+// push_model.cc, job.cc and fetch_and_verify.cc implement the actions. Only the driver's thread
+// uses these classes.
 #pragma once
 
 #include <filesystem>
@@ -21,8 +22,8 @@
 
 namespace xffl::facility {
 
-/// A wrong answer of a facility (a vanished file, nonsense instead of SFTP, a missing command)
-/// becomes kRemote, as a lost link is: a retry may succeed, and the other facilities continue.
+/// Turns a facility's wrong answer (a vanished file, nonsense instead of SFTP, a missing command)
+/// into kRemote, the kind of a lost link: a retry may succeed, and the other facilities continue.
 template <class Body>
 auto at_the_facility(Body&& body) {
   try {
@@ -37,7 +38,7 @@ auto at_the_facility(Body&& body) {
 
 struct Tail {
   std::string text;
-  bool is_whole = true;  // all of the file
+  bool is_whole = true;  // the text is the whole file
 };
 /// The end of a file, at most `count` bytes; empty when there is no file.
 Tail last_bytes(remote::Session& session, const RemotePath& path, uint64_t count);
@@ -56,11 +57,11 @@ class Site {
     return context.folder.facility(plan.round, facility.facility);
   }
   std::filesystem::path base_model() const { return context.folder.global(plan.round - 1); }
-  /// The model of the round's shapes: with LoRA that under the adapter.
+  /// The model with the round's full shapes: with LoRA the model under the adapter.
   std::filesystem::path full_model() const {
     return plan.adapted_sha256.empty() ? base_model() : context.folder.adapted();
   }
-  /// By the history.
+  /// The facility's state in the history.
   history::FacilityState state(int round) const {
     return context.history.facility(round, facility.facility);
   }
@@ -68,7 +69,7 @@ class Site {
     return [this](int round) { return state(round); };
   }
   log::Field name_field() const { return {"facility", facility.facility.str()}; }
-  /// The model of the round's open attempt was pushed as differences.
+  /// Whether the push of the round's open attempt sent the model as differences.
   bool was_packed() const {
     const history::FacilityState known = state(plan.round);
     return known.current() != nullptr && known.current()->packed;
@@ -79,7 +80,8 @@ class Site {
   void show(const std::string& activity) {
     context.live.show(plan.round, facility.facility, activity);
   }
-  /// Shows the transfer to or from `folder` in the status file, and counts the bytes that it gains.
+  /// Shows the transfer to or from `folder` in the status file, and counts the bytes that the
+  /// transfer gains.
   transfer::OnProgress progress(const std::string& activity, const RemotePath& folder);
 
   Context& context;
@@ -89,10 +91,10 @@ class Site {
   const std::shared_ptr<remote::Session> session;
   const std::shared_ptr<remote::Session> bulk;  // for models and updates
   const std::shared_ptr<submit::Scheduler> scheduler;
-  uint64_t gained_bytes = 0;  // by the action under way, beyond its earlier tries
+  uint64_t gained_bytes = 0;  // by the current action, beyond its earlier tries
 
  private:
-  std::map<std::string, uint64_t> in_place_;  // the most that a try found there, by its folder
+  std::map<std::string, uint64_t> in_place_;  // the most bytes that a try found in place, by folder
 };
 
 // Brings the input of a job to the facility: the model and job.json.
@@ -101,17 +103,18 @@ class ModelPush {
   explicit ModelPush(Site& site) : site_(site) {}
 
   Event push(int attempt, std::stop_token stop);
-  /// Sends the model of a waiting job again when the site's purge has removed files from it.
+  /// Sends a waiting job's model again when the site's purge has removed files of the model.
   void restore_purged_model(int attempt, std::stop_token stop);
-  /// The job's complaint about its input model; empty: it has none, or has to fail with it.
+  /// The job's complaint about its input model. Empty without a complaint, and after an earlier
+  /// repair in the round, when the job has to fail.
   std::string input_model_problem(int attempt);
   /// Warns, ahead of the attempt's submission, when the facility lacks space for the job's output.
-  /// A failed check is only logged.
+  /// Only logs a failed check.
   void check_space(int attempt);
 
  private:
-  /// The attempt's input model, as differences when `packs`; `spec` names the result. With
-  /// `compares` the files at the facility are compared with the model.
+  /// Pushes the attempt's input model, as differences when `packs`; `spec` names the result. With
+  /// `compares` the push compares the files at the facility with the model.
   history::Pushed push_base(int attempt, job::JobSpec& spec, bool packs, bool compares,
                             std::stop_token stop);
   std::optional<history::Pushed> push_packed(int attempt, job::JobSpec& spec, std::stop_token stop);
@@ -125,8 +128,8 @@ class ModelPush {
                    std::stop_token stop);
 
   Site& site_;
-  int space_checked_for_ = 0;                       // this attempt
-  std::optional<Clock::MonotonicTime> model_seen_;  // whole at the facility
+  int space_checked_for_ = 0;                       // the last attempt checked
+  std::optional<Clock::MonotonicTime> model_seen_;  // when the model was last whole there
 };
 
 // Submits, finds, queries and cancels the facility's job, and releases a kept allocation.
@@ -134,21 +137,21 @@ class FacilityJob {
  public:
   explicit FacilityJob(Site& site) : site_(site) {}
 
-  /// Renders the script into the archive. Returns the event ahead of its submission.
+  /// Renders the script into the archive. Returns the event to record before the submission.
   history::SubmitIntended prepare_submission(int attempt);
   JobId submit(int attempt, std::stop_token stop);
   std::vector<JobId> find(int attempt, std::stop_token stop);
   submit::JobStatus query(int attempt, const JobId& job, std::stop_token stop);
-  /// Returns when the job has ended, or is ending, by the scheduler. Throws kRemote when the job
-  /// still runs after some cancellations.
+  /// Returns when the scheduler reports that the job has ended or is ending. Throws kRemote when
+  /// the job still runs after several cancellations.
   void cancel(int attempt, const JobId& job, std::stop_token stop);
   /// Takes the attempt's claim.
   void fence(int attempt);
 
   /// The kept allocation that may take this attempt without the queue.
   std::optional<submit::KeptAllocation> kept_allocation(int attempt) const;
-  /// Releases the kept allocation of this round's accepted attempt or of the round before. Best
-  /// effort: it expires by itself, so a failure is only logged.
+  /// Releases the kept allocation of this round's accepted attempt or of the previous round. Best
+  /// effort: the allocation expires by itself, so a failure is only logged.
   void release_allocation();
 
   /// The end of the job's output, for users.
@@ -159,7 +162,7 @@ class FacilityJob {
  private:
   std::string script(int attempt) const;
   submit::JobRequest request(int attempt) const;
-  /// The job of an attempt, by the names that it may have.
+  /// The job of an attempt with the names under which the scheduler may know the job.
   submit::SubmittedJob submitted(int attempt, const JobId& job) const;
 
   Site& site_;
@@ -174,12 +177,12 @@ class UpdateFetch {
   bool has_reported(int attempt);
   Event fetch(int attempt, std::stop_token stop);
   /// Fetches an accepted update again when its stored files are damaged. Returns the reason when
-  /// the facility has lost it, or was not reachable for `max_outage` or until `gives_up`, which is
-  /// called between two tries.
+  /// the facility has lost the update, or stays unreachable for `max_outage` or until `gives_up`
+  /// returns true. Calls `gives_up` between two tries.
   std::optional<std::string> restore(const history::Accepted& accepted,
                                      std::chrono::seconds max_outage,
                                      const std::function<bool()>& gives_up, std::stop_token stop);
-  /// The largest accepted L2 norm of an update's change; 0: any. Slow the first time.
+  /// The largest accepted L2 norm of an update's change; 0: any norm. The first call is slow.
   double max_change() const;
 
  private:
@@ -194,17 +197,18 @@ class UpdateFetch {
     double base_norm = 0, max_change = 0;  // 0: any
     std::string update_sha256;             // empty: any
   };
-  /// Reads the files here first: their damage is no fault of the facility.
+  /// Reads this machine's files before the facility's, because damage here is no fault of the
+  /// facility.
   Expected expected_update() const;
-  /// The report of this very attempt. Throws kRejected for another one.
+  /// The report of this attempt. Throws kRejected for the report of another attempt.
   Report read_report(int attempt, const Expected& expected);
-  /// Fetches the report, and the update that it names into the archive. Throws kRemote when the
-  /// report has vanished.
+  /// Fetches the report, and into the archive the update that the report names. Throws kRemote when
+  /// the report has vanished.
   Report bring(int attempt, const Expected& expected, std::stop_token stop);
-  /// Returns the norm of the update's change over its model's; 0: not measured.
+  /// Returns the norm of the update's change divided by its model's norm; 0: not measured.
   double check_change(const Expected& expected) const;
   history::Accepted keep_accepted(int attempt, const Report& report) const;
-  /// The facility answers, has the run's folder, and no report in it.
+  /// Whether the facility answers and has the run's folder, but no report.
   bool has_lost(int attempt) const;
   std::optional<std::string> archive_problem(const history::Accepted& accepted) const;
 

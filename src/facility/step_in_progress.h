@@ -1,4 +1,4 @@
-// A step of the state machine, as its handlers see it (machine.cc says how it works). Each file
+// A step of the state machine, as its handlers see the step (machine.cc explains it). Each file
 // holds the phases of one concern:
 //
 //   machine.cc          Idle, Pushing, Fetching, Finished; the table of (phase, event) pairs
@@ -32,8 +32,8 @@ class StepInProgress {
 
   Step run(const Event& event);
 
-  // The handlers of (phase, event) pairs, and each phase's next action; without one the phase has
-  // changed.
+  // on() handles a (phase, event) pair. next() returns the phase's next action, or none after it
+  // has changed the phase.
   void on(Idle&, const Resumed&);
   std::optional<Action> next(Idle&);
   void on(Pushing&, const Pushed& pushed) { record(pushed.details); }
@@ -99,7 +99,7 @@ class StepInProgress {
   void record_failure(std::optional<AttemptFailure> failure);
   void give_up(const std::string& reason);
   void forget_attempt();
-  // Removes all entries of the first job.
+  // Removes every entry of the first job.
   static void remove_first(std::vector<JobId>& jobs) {
     if (!jobs.empty()) std::erase(jobs, JobId(jobs.front()));
   }
@@ -120,7 +120,7 @@ class StepInProgress {
   AttemptMemory& memory_;
   const Now& now_;
   bool paused_;
-  Nanoseconds wait_{0};  // before the next action
+  Nanoseconds wait_{0};  // the pause before the next action
   std::vector<Record> records_;
   std::string_view cause_;
   std::vector<PhaseChange> path_;

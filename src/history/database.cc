@@ -78,13 +78,13 @@ class Statement {
   void bind(int index, int64_t value) {
     if (sqlite3_bind_int64(statement_, index, value) != SQLITE_OK) database_.fail("write to");
   }
-  // The caller's text outlives step(): no copy.
+  // SQLITE_STATIC makes no copy: the caller's text outlives step().
   void bind(int index, std::string_view value) {
     if (sqlite3_bind_text64(statement_, index, value.data(), value.size(), SQLITE_STATIC,
                             SQLITE_UTF8) != SQLITE_OK)
       database_.fail("write to");
   }
-  // True while there is a row.
+  // True while the query has a further row.
   bool step() {
     switch (sqlite3_step(statement_)) {
       case SQLITE_ROW:
@@ -159,7 +159,7 @@ void Database::open(const std::string& name, int flags) {
   }
   sqlite3_extended_result_codes(handle_, 1);
   sqlite3_busy_timeout(handle_, kBusyTimeoutMs);
-  // A damaged schema must not run code of its own, and damage must be reported.
+  // A damaged schema must not run its own code, and SQLite must report damage.
   sqlite3_db_config(handle_, SQLITE_DBCONFIG_DEFENSIVE, 1, nullptr);
   sqlite3_db_config(handle_, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, nullptr);
 }

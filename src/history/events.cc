@@ -1,6 +1,6 @@
-// How it works: kKinds lists every kind once: its name, its struct in the order of the variant, and
-// the names and members of its fields in their order on disk. Writing, reading and listing go
-// through this table.
+// How it works: the table kKinds lists each kind once, in the order of the variant, with the kind's
+// name, its struct, and its fields in their order on disk. encode(), decode() and event_fields()
+// use this table.
 #include "xffl/history/events.h"
 
 #include <algorithm>
@@ -190,7 +190,7 @@ void read_field(JsonObject& json, const Field<kRule, Struct, Value>& field, auto
   if (kRule == Rule::kRequired || json.has(field.key)) read(json, field.key, event.*field.member);
 }
 
-// The table's entry of a kind, without its type.
+// The table's entry of a kind, with the struct's type erased.
 struct Entry {
   std::string_view name;
   Json (*write)(const Event& event);

@@ -75,8 +75,8 @@ std::string holder_text(const fs::path& path) {
   return holder ? describe(*holder) : "an unknown process";
 }
 
-// False when another process holds the lock. A few tries, because lock_holder() may hold it shared
-// for an instant.
+// False when another process holds the lock. Tries a few times, because lock_holder() may take a
+// shared lock for an instant.
 bool try_lock(int fd, int operation, int tries, const fs::path& path) {
   for (;;) {
     if (::flock(fd, operation | LOCK_NB) == 0) return true;
@@ -107,9 +107,9 @@ std::string file_system_kind(const fs::path& path, const fs::path& mounts) {
   if (unknown) return "";
   const std::unique_ptr<FILE, EndMounts> table(::setmntent(mounts.c_str(), "re"));
   if (table == nullptr) return "";
-  std::vector<char> buffer(1u << 16);  // one line: layers of containers make long ones
+  std::vector<char> buffer(1u << 16);  // for one line; container layers make long lines
   std::string kind;
-  size_t depth = 0;  // a later mount hides an earlier one in the same place
+  size_t depth = 0;  // a later mount hides an earlier mount in the same place
   mntent mount{};
   while (::getmntent_r(table.get(), &mount, buffer.data(), static_cast<int>(buffer.size())) !=
          nullptr) {
@@ -122,8 +122,8 @@ std::string file_system_kind(const fs::path& path, const fs::path& mounts) {
   return kind;
 }
 
-// Whether another host may not see a lock: on a network file system, and where the kind is unknown
-// or FUSE.
+// Whether a lock may be invisible to other hosts: on a network file system, on FUSE, and on a file
+// system of unknown kind.
 bool lock_may_be_local(const fs::path& path) {
   const std::string kind = file_system_kind(path, kMounts);
   return kind.empty() || kind.starts_with("fuse") || !network_file_system(path).empty();

@@ -1,5 +1,5 @@
-// How it works: the mirror follows the database, and repair() makes a new database beside the
-// damaged one, whole, and renames it.
+// How it works: each event reaches the database first and the mirror second. repair() writes a
+// complete new database beside the damaged database and then renames the new database.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxLineBytes = 32u << 20;  // a payload's 8 MiB, escaped
 
-// The payload is a string: reading it gives the same bytes.
+// The line holds the payload as a string, so that a reader gets the same bytes.
 std::string line_of(const StoredEvent& event, const std::string& chain) {
   const Json line = {{"seq", event.seq},           {"time", event.time_utc},
                      {"kind", event.kind},         {"round", event.round},
@@ -31,7 +31,7 @@ std::string line_of(const StoredEvent& event, const std::string& chain) {
   return line.dump() + "\n";
 }
 
-// The event of a line, and the chain that it claims.
+// The event of a line, and the chain that the line claims.
 std::pair<StoredEvent, std::string> parse(const std::string& text) {
   const Json json = parse_json(text, "a line of the mirror", {.max_bytes = kMaxLineBytes});
   JsonObject line(json, "a line of the mirror");
@@ -56,7 +56,8 @@ fs::path mirror_path(const fs::path& journal) {
   return fs::path(journal).replace_extension(".jsonl");
 }
 
-// Up to the first line that is damaged or does not fit its chain; empty without a mirror.
+// The events up to the first line that is damaged or does not fit its chain; empty without a
+// mirror.
 VerifiedEvents read_mirror(const fs::path& mirror) {
   VerifiedEvents result;
   result.chain = genesis_chain();

@@ -1,6 +1,6 @@
-// How it works: two projections, one of a facility's part of a round and one of the rest, have a
-// take() for each of their events. take() rejects an event that cannot follow from the state: the
-// journal is damaged, or its writer has a bug.
+// How it works: FacilityProjection handles a facility's part of a round, RunProjection the rest;
+// each class has a take() for each of its events. take() rejects an event that cannot follow from
+// the state: the journal is damaged, or its writer has a bug.
 #include "xffl/history/run_history.h"
 
 #include <concepts>
@@ -62,7 +62,7 @@ class FacilityProjection {
   void take(const FacilityMissing& missing) { facility_.missing = missing.reason; }
 
  private:
-  /// The newest attempt, which must be the event's; it may have failed.
+  /// The newest attempt, which must be the event's attempt and may have failed.
   Attempt& last_attempt() {
     if (facility_.attempts.empty() || facility_.attempts.back().number != number_)
       throw Error(ErrorKind::kCorrupt, where_ + " names attempt " + std::to_string(number_) +
@@ -182,7 +182,7 @@ class RunProjection {
   RoundState& round() { return run_state_.rounds[recorded_.scope.round]; }
   FacilityState& facility() { return round().facilities[facility_name()]; }
 
-  // A facility that was given up gets a new budget of attempts, and the round a new deadline.
+  // A missing facility gets a new budget of attempts, and the round gets a new deadline.
   void resume(RoundState& round) {
     for (auto& [name, facility] : round.facilities) {
       if (facility.missing && !round.first_submission_utc.empty())
@@ -253,7 +253,7 @@ RunHistory::RunHistory(const std::filesystem::path& path)
 void RunHistory::record(const EventScope& scope, const Event& event) {
   const std::lock_guard lock(mutex_);
   RunState next = run_state_;
-  // The state follows from the stored bytes, as it does after a restart.
+  // The new state comes from the stored bytes, as after a restart.
   store_->append(encode(scope, event),
                  [&](const StoredEvent& stored) { apply(next, decode(stored)); });
   run_state_ = std::move(next);

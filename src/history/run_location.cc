@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A folder that cannot be read may hold one.
+// An unreadable folder may hold a journal.
 bool holds_journal(const fs::path& folder) {
   std::error_code problem;
   return fs::status(folder / "journal.db", problem).type() != fs::file_type::not_found;
@@ -53,7 +53,7 @@ Relocation relocation_of(const RunLocation& before, const RunLocation& now,
   if (before.inode == now.inode && same_birth) return Relocation::kThere;
   if (before.host != now.host) return Relocation::kCopied;
   if (before.folder == now.folder) return Relocation::kMoved;
-  // A folder that is moved within one disk keeps its inode.
+  // A folder keeps its inode in a move within one disk.
   const bool left = before.device != now.device && !holds_run(before.folder);
   return left ? Relocation::kMoved : Relocation::kCopied;
 }

@@ -1,6 +1,6 @@
-// How it works: one SQLite connection and one mutex. Every event is one transaction of one row. The
-// write-ahead log is copied into the database after each event, because later checks cover the
-// database only, and SQLite drops a damaged tail of the log silently.
+// How it works: one SQLite connection and one mutex. Every event is one transaction of one row.
+// SQLite copies the write-ahead log into the database after each event, because later checks cover
+// only the database and SQLite silently drops a damaged tail of the log.
 #include "xffl/history/store.h"
 
 #include <fcntl.h>
@@ -65,7 +65,7 @@ struct Failpoint {
   std::string stop_kind{};  // empty: none
 };
 
-// Rejects unknown text: a test with a typing error must not pass.
+// Rejects unknown text: a test with a typo must not pass.
 Failpoint parse(const char* text) {
   if (text == nullptr || *text == '\0') return {};
   static const std::regex kPattern("journal:(before|after):([1-9][0-9]{0,8})|journal:stop:(.+)");
@@ -80,8 +80,9 @@ Failpoint parse(const char* text) {
           .append_index = std::stol(match[2])};
 }
 
-// Kills this process (SIGKILL) when the environment asks for it right before or right after its
-// N-th append became durable; stops it (SIGSTOP) right after every append of `kind`.
+// Kills this process (SIGKILL) right before or right after its N-th durable append, if the
+// environment asks for the kill. Stops the process (SIGSTOP) right after every append of the
+// failpoint's kind.
 void failpoint(FailpointSide side, long append_index, std::string_view kind) {
   static const Failpoint point = parse(std::getenv("XFFL_FAILPOINT"));
   if (point.append_index == append_index && point.side == side) ::raise(SIGKILL);
@@ -153,7 +154,8 @@ class SqliteJournal final : public Store {
     failpoint(FailpointSide::kAfter, index, event.kind);
   }
 
-  // The lock may not reach another host, or a user may have removed it: the order of events does.
+  // Another host may not see the lock, or a user may have removed it. The order of events still
+  // shows another writer.
   void require_not_taken_over() {
     const int64_t ours = static_cast<int64_t>(verified_.events.size());
     if (database_->integer("SELECT coalesce(max(seq), 0) FROM events") <= ours) return;
@@ -167,7 +169,7 @@ class SqliteJournal final : public Store {
     try {
       if (database_->in_transaction()) database_->exec("ROLLBACK");
     } catch (const Error&) {
-      // The first error is the one to report; the connection is not used again.
+      // The caller reports the first error; the store does not use the connection again.
     }
   }
 

@@ -14,16 +14,16 @@ struct sqlite3;
 
 namespace xffl::history {
 
-// The writer's lock (lock.cc): flock() on "<journal>.lock", a file that is never removed and names
-// its holder.
+// The writer's lock (lock.cc): flock() on "<journal>.lock", a file that names the lock's holder and
+// that xffl never removes.
 //
-// While the lock is held, the file is one line of JSON {host, pid, start_ticks, since}; a clean end
-// empties it. The lock is the flock, not the text: on a local file system it ends with its process,
-// and stale text is ignored. On a network file system flock may reach no further than one host, so
-// text of another host counts as a holder until a user removes the file.
+// The holder writes one line of JSON {host, pid, start_ticks, since} to the file; a clean end
+// empties the file. The lock is the flock, not the text: on a local file system the flock ends with
+// its process, and xffl ignores stale text. On a network file system a flock may be valid on one
+// host only. There, text of another host counts as a holder until a user removes the file.
 class WriterLock {
  public:
-  /// Throws kBusy (the holder, and what to do), kIo.
+  /// Throws kBusy with the holder and a remedy, kIo.
   explicit WriterLock(const std::filesystem::path& journal);
   ~WriterLock();
   WriterLock(const WriterLock&) = delete;
@@ -36,21 +36,22 @@ class WriterLock {
 
 std::string this_host();
 
-// --- The SQLite database (database.cc): the table of events, its guards, reading with every check.
+// --- The SQLite database (database.cc): the table of events, its guards, and verified reading.
 
 /// The `previous` of the first event.
 std::string genesis_chain();
-/// Binds a row to all rows before it: SHA-256 over `previous` and every field of the event, each
-/// with its length in front.
+/// Binds a row to all earlier rows: SHA-256 over `previous` and every field of the event, each
+/// field preceded by its length.
 std::string next_chain(std::string_view previous, const StoredEvent& event);
 
 // Errors name the file.
 class Database {
  public:
-  /// Opens an existing file for reading and writing (for reading only when its permissions say so).
-  /// Throws kNotFound, kCorrupt, kIo.
+  /// Opens an existing file for reading and writing; for reading only, when the permissions forbid
+  /// writing. Throws kNotFound, kCorrupt, kIo.
   explicit Database(const std::filesystem::path& path);
-  /// For a file system that permits no writes, not even SQLite's locks: there is no writer.
+  /// Opens a file on a file system that permits no writes, not even SQLite's locks: no writer
+  /// exists.
   struct Immutable {};
   Database(const std::filesystem::path& path, Immutable);
   ~Database();
@@ -61,13 +62,14 @@ class Database {
   int64_t integer(const char* sql);   // the first column of the first row
   std::string text(const char* sql);  // likewise
   bool in_transaction() const;
-  /// The last call failed with a disk error that leaves the file's state unknown (a full disk does
-  /// not).
+  /// Whether the last call failed with a disk error that leaves the file's state unknown (a full
+  /// disk does not).
   bool disk_failed() const;
 
   sqlite3* handle() const { return handle_; }
   const std::filesystem::path& path() const { return path_; }
-  /// kCorrupt for a damaged database, kIo for an error of the operating system, else kInternal.
+  /// Throws kCorrupt for a damaged database, kIo for an error of the operating system, else
+  /// kInternal.
   [[noreturn]] void fail(std::string_view action) const;
 
  private:
@@ -77,10 +79,10 @@ class Database {
   sqlite3* handle_ = nullptr;
 };
 
-/// Makes an empty database a journal; checks that another is one. Throws kUnsupported (newer
-/// schema), kCorrupt (another program's database).
+/// Makes an empty database a journal; checks that any other database is a journal. Throws
+/// kUnsupported (newer schema), kCorrupt (another program's database).
 void create_or_check_schema(Database& database);
-/// The same for readers; false for a database that is still empty.
+/// Checks the schema for a reader; false for a database that is still empty.
 bool check_schema(Database& database);
 /// SQLite's own check of the file's structure. Throws kCorrupt.
 void check_structure(Database& database);
@@ -89,21 +91,21 @@ struct VerifiedEvents {
   std::vector<StoredEvent> events;
   std::string chain;  // of the last event
 };
-/// Throws kCorrupt naming the first bad seq.
+/// Reads all events and verifies the chain. Throws kCorrupt with the first bad seq.
 VerifiedEvents read_verified(Database& database);
 void insert(Database& database, const StoredEvent& event, const std::string& chain);
 
 // The mirror (mirror.cc): a copy of every event in journal.jsonl beside journal.db, one JSON object
-// a line. repair() reads it when the database is damaged. It follows the database: after a crash it
-// may lack the last event, which the next opening adds.
+// per line. repair() reads the mirror when the database is damaged. Each event reaches the database
+// first: after a crash the mirror may lack the last event, which the next opening adds.
 class Mirror {
  public:
   /// Brings the mirror up to date with `truth`. Throws kCorrupt when the mirror has more events
   /// than the database: the database has lost events.
   Mirror(const std::filesystem::path& journal, const VerifiedEvents& truth);
 
-  /// Durable on return. The database has the event already, so a failure is only logged; the next
-  /// append writes the whole mirror again.
+  /// Appends the event durably. The database has the event already, so append() only logs a
+  /// failure, and the next append() writes the whole mirror again.
   void append(const VerifiedEvents& before, const StoredEvent& event, const std::string& chain);
 
  private:

@@ -19,7 +19,7 @@ std::string in_quotes(std::string_view text) {
   return std::string("'").append(log::printable(text, 100)).append("'");
 }
 
-/// Keeps the message of the name's alphabet.
+/// Returns StrongName's message for an invalid name, "" for a valid name.
 template <class StrongName>
 std::string validate_name(std::string_view text) {
   try {
@@ -139,7 +139,7 @@ void read_field(JsonObject& object, const Field& field, void* out, int version) 
 }
 
 Json write_field(const Field& field, const void* object) {
-  void* const out = const_cast<void*>(object);  // NOLINT: the accessors are for readers, too
+  void* const out = const_cast<void*>(object);  // NOLINT: the accessors take a mutable struct
   Json json = Json::object();
   if (field.type == Type::kItems) {
     json = Json::array();

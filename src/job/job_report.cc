@@ -52,7 +52,7 @@ const FieldTable& report_fields() {
   return fields;
 }
 
-/// a * b, or the largest integer when that overflows.
+/// a * b, or the largest integer when the product overflows.
 int64_t saturating_product(int64_t a, int64_t b) {
   int64_t product = 0;
   return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
@@ -89,7 +89,7 @@ void check_key(const JobKey& found, const JobKey& expected) {
   check_equal("key.nonce", found.nonce, expected.nonce);
 }
 
-// By the job's own settings, which does not count as a stop.
+// Whether the job's own settings may end it early, which does not count as a stop.
 bool may_end_early(const JobReport& report, const TrainingSpec& training) {
   if (training.max_tokens > 0 && report.tokens >= training.max_tokens) return true;
   return training.early_stop_patience > 0 && training.validation_interval > 0 &&

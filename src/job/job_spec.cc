@@ -58,7 +58,7 @@ const FieldTable& job_spec_fields() {
   return fields;
 }
 
-// The fields that depend on each other.
+// Checks the fields that depend on each other.
 void check_spec(const JobSpec& spec, const JsonObject& object) {
   const Lora& lora = spec.training.lora;
   if (lora.rank > 0 && lora.target_modules.empty())

@@ -82,7 +82,8 @@ Problem check_adapters(const TrainingSpec& training) {
       "training.freeze together with training.lora: with adapters all else is frozen anyway");
 }
 
-// The first key of the optimizer's state that is not float32, with its value; empty when all are.
+// The first key of the optimizer's state that is not float32, with its value; empty when all keys
+// are float32.
 std::pair<std::string, std::string_view> narrow_key(const TrainingSpec& training) {
   if (training.masters != Masters::kFloat32) return {"masters", to_string(training.masters)};
   if (training.moment_dtype != StateDtype::kFloat32)

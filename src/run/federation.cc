@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Lines of the two texts that are not in the other, for a message.
+// The lines that only one of the two texts has, for a message.
 std::string differing_lines(const std::string& before, const std::string& now) {
   const auto only_in = [](const std::string& text, const std::string& other, const char* mark) {
     std::string lines;
@@ -39,7 +39,7 @@ std::string differing_lines(const std::string& before, const std::string& now) {
 // Acts on users' requests during the rounds.
 class RequestWatch {
  public:
-  /// Has acted on all earlier requests on return.
+  /// Acts on all earlier requests before it returns.
   RequestWatch(facility::Context& context, std::stop_source& stop) {
     poll(context, stop);
     thread_ = std::jthread([&context, &stop, this](std::stop_token end) {
@@ -94,7 +94,7 @@ void run_rounds(facility::Context& context, upkeep::RetentionWorker& cleaner,
   }
   if (context.history.state().completed) return;
   cleaner.finish(stop);
-  // A completed run is never cleaned up again.
+  // No later coordinator cleans up a completed run.
   if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
   if (!context.experiment.policy.evaluate_last) drop_evaluation(context);
   cancel_leftovers(context, context.history.state().done().rounds_published + 1, stop);
@@ -147,7 +147,7 @@ void cancel_now(facility::Context& context) {
 
 namespace {
 
-// Records changes that a run permits (access to facilities, the jobs' resources, waits).
+// Records the changes that a run permits (access to facilities, the jobs' resources, waits).
 void accept_changes(const config::Experiment& experiment, const history::RunFolder& folder,
                     history::RunHistory& history) {
   const std::string now = config::format_experiment(experiment);
@@ -172,7 +172,8 @@ void create_run(const config::Experiment& experiment, const history::RunFolder& 
                                          .config_sha256 = sha256_hex(text)});
 }
 
-// Records the reason for `xffl status`. When the journal cannot be written, only the log has it.
+// Records the reason for `xffl status`. When the journal is not writable, only the log has the
+// reason.
 void note_end(history::RunHistory& history, const Error& error) {
   constexpr size_t kMaxReason = 4000;
   const history::RunState run_state = history.state();
@@ -232,7 +233,7 @@ Outcome run_federation(const config::Experiment& experiment, const history::RunF
                        facility::Services& services, std::stop_token stop,
                        const facility::Observer& observer) {
   make_dirs(folder.path());
-  // Jobs have the run's name: the folder must survive a power loss before the first one.
+  // Jobs have the run's name: the folder must survive a power loss before the first job.
   const std::filesystem::path runs = std::filesystem::absolute(folder.path()).parent_path();
   for (const auto& parent : {runs, runs.parent_path()}) fsync_dir(parent);
   history::RunHistory history(folder.journal());

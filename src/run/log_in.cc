@@ -1,4 +1,4 @@
-// How it works: one message is one JSON object of a SOCK_SEQPACKET socket. The client sends
+// How it works: each message is one JSON object on a SOCK_SEQPACKET socket. The client sends
 // {"facility"}; the coordinator sends {"prompt", "echo"} for each prompt, receives {"answer"}, and
 // ends with {"error", "kind"}, where an empty error is success.
 #include "xffl/run/log_in.h"
@@ -24,12 +24,12 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr seconds kAnswerPatience{110};  // OpenSSH closes a connection without log-in after 120 s
+constexpr seconds kAnswerPatience{110};  // OpenSSH closes a connection without login after 120 s
 constexpr seconds kLogInPatience{300};
 constexpr size_t kMaxMessage = 8192;
 constexpr int kMaxKind = static_cast<int>(ErrorKind::kFailed);
 
-// A folder's path may exceed the limit of a socket's path: the descriptor replaces it.
+// A folder's path may exceed the limit of a socket's path: a descriptor replaces the folder's path.
 struct Address {
   explicit Address(const std::filesystem::path& path)
       : folder(open_file(path.parent_path(), O_PATH | O_DIRECTORY)) {
@@ -50,7 +50,7 @@ UniqueFd make_socket() {
   return fd;
 }
 
-// False when nothing comes within `patience` or on `stop`.
+// False when no input comes within `patience` or on `stop`.
 bool await_input(int fd, milliseconds patience, const std::stop_token& stop) {
   const auto ends = std::chrono::steady_clock::now() + patience;
   while (!stop.stop_requested() && std::chrono::steady_clock::now() < ends) {
@@ -113,7 +113,7 @@ LoginServer::LoginServer(std::filesystem::path socket, LogIn log_in)
   try {
     const Address address(path_);
     std::error_code none;
-    std::filesystem::remove(path_, none);  // a killed coordinator's: this process holds the run
+    std::filesystem::remove(path_, none);  // of a killed coordinator: this process holds the run
     UniqueFd listener = make_socket();
     if (::bind(listener.get(), address.get(), sizeof address.name) != 0 ||
         ::listen(listener.get(), 4) != 0)

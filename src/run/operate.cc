@@ -1,7 +1,7 @@
 // How it works: the process that gets the journal's lock acts on the request. While a coordinator
-// holds the lock, operate() leaves a request file and waits until the coordinator removes it. A
-// cancellation leaves its file in any case: the file stays until the run is cancelled, even when
-// this process is killed or a facility is unreachable.
+// holds the lock, operate() leaves a request file and waits until the coordinator removes the file.
+// For a cancellation, operate() always leaves a file. The file stays until the run is cancelled,
+// even when this process is killed or a facility is unreachable.
 #include "run_parts.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -34,7 +34,7 @@ void operate(const config::Experiment& experiment, const history::RunFolder& fol
              std::chrono::seconds patience) {
   if (!std::filesystem::exists(folder.journal()))
     throw Error(ErrorKind::kNotFound, "there is no run in " + folder.path().string());
-  for (const FacilityName& name : request.facilities) experiment.facility(name);  // they exist
+  for (const FacilityName& name : request.facilities) experiment.facility(name);  // or kNotFound
   std::string left;
   const auto until = services.clock.monotonic() + patience;
   for (;;) {
@@ -55,7 +55,7 @@ void operate(const config::Experiment& experiment, const history::RunFolder& fol
     if (left.empty())
       left = history::leave_request(folder, request);
     else if (!std::filesystem::exists(folder.requests() / left))
-      return;  // the coordinator has removed it
+      return;  // the coordinator has acted on the request
     if (services.clock.monotonic() > until)
       throw Error(ErrorKind::kBusy,
                   "the coordinator of run " + folder.run().str() + " (" +

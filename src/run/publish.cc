@@ -1,5 +1,5 @@
-// How it works: the participants are frozen in the journal ahead of the mean, so that a restart
-// averages the same updates with the same weights to the same bytes.
+// How it works: publish_round() freezes the participants in the journal before the mean, so that a
+// restart averages the same updates with the same weights to the same bytes.
 #include <algorithm>
 #include <filesystem>
 #include <string>
@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Shortest text that reads back as the same number.
+// The shortest text that reads back as the same number.
 std::string text_of(double number) { return Json(number).dump(); }
 
 // The weight in the mean, not normalized.
@@ -55,7 +55,7 @@ void aggregate_updates(facility::Context& context, const plan::RoundPlan& plan,
     inputs.push_back({context.folder.facility(plan.round, update.facility) / "update",
                       weight_of(update, settings.weights), update.facility.str(),
                       update.facility.str()});
-  // The files of a killed coordinator are not in the journal: they are made again.
+  // The journal does not know the files of a killed coordinator: this process makes them again.
   fs::remove_all(context.folder.master(plan.round));
   fs::remove_all(context.folder.global(plan.round));
   aggregate::server_step(context.folder.master(plan.round - 1), inputs,

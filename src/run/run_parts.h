@@ -15,7 +15,7 @@ namespace xffl::run {
 
 // --- The run (federation.cc) -------------------------------------------------------------------
 
-/// The plan of the round in progress or next; none when all are published.
+/// The plan of the round in progress or next; none when all rounds are published.
 std::optional<plan::RoundPlan> current_plan(const facility::Context& context);
 
 /// Cancels the jobs of the current round and records run_cancelled.
@@ -26,9 +26,10 @@ void set_paused(facility::Context& context, const history::Request& request);
 
 // --- Round 0 (import_model.cc) -----------------------------------------------------------------
 
-/// Round 0, once: the experiment's model as float32 master, and as the facilities get it; with LoRA
-/// the adapter, and the model under it unchanged. Throws kConfig when the experiment's adapter does
-/// not match training.lora, and the errors of a damaged model or adapter.
+/// Makes round 0, once: the experiment's model as float32 master and as the facilities get the
+/// model. With LoRA, round 0 holds the adapter and, unchanged, the model under the adapter. Throws
+/// kConfig when the experiment's adapter does not match training.lora, and the errors of a damaged
+/// model or adapter.
 void import_model(facility::Context& context);
 
 // --- A round (run_round.cc) --------------------------------------------------------------------
@@ -37,29 +38,28 @@ void import_model(facility::Context& context);
 /// facility is missing and the policy does not allow it, kCancelled on `stop`.
 void run_round(facility::Context& context, const plan::RoundPlan& plan, std::stop_token stop);
 
-/// Lets the facilities of `plan`, which evaluates, evaluate the last global model. A facility
-/// without a result is logged and recorded as missing; that is no failure. Throws kCancelled on
-/// `stop`.
+/// Lets the facilities of the evaluation `plan` evaluate the last global model. Logs a facility
+/// without a result and records it as missing, which is no failure. Throws kCancelled on `stop`.
 void evaluate_last(facility::Context& context, const plan::RoundPlan& plan, std::stop_token stop);
-/// Cancels the jobs of an evaluation that was begun before policy.evaluate_last became false. Logs
-/// a warning for an unreachable facility, whose job keeps running.
+/// Cancels the jobs of an evaluation that began before policy.evaluate_last became false. Logs a
+/// warning for an unreachable facility, whose job keeps running.
 void drop_evaluation(facility::Context& context);
 
-/// Cancels the jobs of the round's open attempts and records `reason`. Throws kRemote or kAuth when
-/// a facility was unreachable, after all others are done.
+/// Cancels the jobs of the round's open attempts and records `reason`. Throws kRemote or kAuth for
+/// an unreachable facility, after the cancellations at all other facilities.
 void cancel_round(facility::Context& context, const plan::RoundPlan& plan,
                   const std::string& reason);
 /// Repeats the cancellations that no facility has confirmed, in rounds up to `last`. Logs the
 /// facilities that are still unreachable, with a remedy.
 void cancel_leftovers(facility::Context& context, int last, std::stop_token stop);
-/// Releases the facility's kept allocation; a failure is logged.
+/// Releases the facility's kept allocation; only logs a failure.
 void release_allocation(facility::Context& context, const plan::RoundPlan& plan,
                         const FacilityName& name);
 
 // --- From updates to the published model (publish.cc) ------------------------------------------
 
-/// Freezes the participants in the journal, makes the global model of their updates, and publishes
-/// it, each once. Returns the participants.
+/// Freezes the participants in the journal, averages their updates into the global model, and
+/// publishes the model, each step once. Returns the participants.
 std::vector<history::Accepted> publish_round(facility::Context& context,
                                              const plan::RoundPlan& plan,
                                              const std::vector<history::Accepted>& accepted);
@@ -73,7 +73,7 @@ std::vector<history::Accepted> frozen_participants(int round,
                                                    const std::vector<history::Accepted>& accepted,
                                                    config::WeightKind weights);
 
-/// The tensors' type in a file.
+/// The dtype of tensors of `type` in a file.
 checkpoint::Dtype dtype_of(job::FloatType type);
 
 }  // namespace xffl::run

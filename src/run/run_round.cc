@@ -1,4 +1,5 @@
-// How it works: one thread per facility drives its part, and each thread records its own events.
+// How it works: one thread per facility drives the facility's part, and each thread records its own
+// events.
 #include <algorithm>
 #include <exception>
 #include <optional>
@@ -46,7 +47,7 @@ std::vector<FacilityThread> drive_facilities(facility::Context& context,
       each.driver = std::make_unique<facility::FacilityDriver>(context, plan, facility);
       each.outcome = each.driver->run(round_stop.get_token());
       failed = !each.outcome.accepted && must_have_all;
-    } catch (...) {  // a thread's top: the round's thread handles it
+    } catch (...) {  // a thread's top: the round's thread handles the error
       each.error = std::current_exception();
       failed = true;
     }
@@ -124,7 +125,7 @@ std::vector<history::Accepted> train_everywhere(facility::Context& context,
   return accepted;
 }
 
-// The input of a round stays on the disk, and is seldom read again.
+// The input of a round stays on the disk, and xffl seldom reads the input again.
 void spare_memory_of(facility::Context& context, const plan::RoundPlan& plan,
                      const std::vector<history::Accepted>& participants) {
   context.spare.add(context.folder.master(plan.round - 1));
@@ -144,7 +145,7 @@ void cancel_evaluation(facility::Context& context, const plan::RoundPlan& plan,
   }
 }
 
-// The models are published: a failure to evaluate the last one is no failure of the run.
+// All models are published: a failure to evaluate the last model is no failure of the run.
 void record_missing(facility::Context& context, const plan::RoundPlan& plan,
                     const plan::FacilityPlan& facility, const std::exception_ptr& error) {
   try {
@@ -211,7 +212,7 @@ void cancel_round(facility::Context& context, const plan::RoundPlan& plan,
   std::optional<Error> problem;
   for (const plan::FacilityPlan& facility : plan.facilities) try {
       facility::FacilityDriver(context, plan, facility).cancel(reason);
-    } catch (Error& error) {  // the others' jobs are cancelled all the same
+    } catch (Error& error) {  // the loop still cancels the jobs of the other facilities
       error.add_context(facility.facility.str());
       if (!problem) problem = error;
     }

@@ -57,7 +57,7 @@ std::string failure(const history::FacilityState& facility) {
   return "";
 }
 
-// The activity by the running coordinator's status file, else the state by the journal.
+// The activity from the running coordinator's status file, else the state from the journal.
 std::string activity(const RunStatus& status, int round, const FacilityName& name,
                      const history::FacilityState& facility) {
   const auto live = status.live.find(name);
@@ -164,7 +164,7 @@ std::string right(const std::string& text, size_t width) {
   return std::string(width - std::min(width, text.size()), ' ') + text;
 }
 
-// The end of the sets from `begin` on that fit in a line; at least one.
+// The end of the sets from `begin` on that fit in one line; at least one set.
 std::vector<ValidationSet>::const_iterator fitting(std::vector<ValidationSet>::const_iterator begin,
                                                    std::vector<ValidationSet>::const_iterator end) {
   size_t used = kRoundWidth;
@@ -201,7 +201,7 @@ std::string format_status(const RunStatus& status, Clock::UtcTime now) {
                      std::to_string(done.rounds_published) + " of " +
                      std::to_string(status.rounds_planned) + " rounds published\n";
   if (!status.coordinator.empty()) text += "coordinator: " + status.coordinator + "\n";
-  // The text shows the last rounds only; --json has all.
+  // The text shows only the last rounds; --json shows all rounds.
   constexpr int kShown = 20;
   const int first = done.rounds_published - kShown + 1;
   if (first > 1) text += "rounds 1 to " + std::to_string(first - 1) + ": published\n";

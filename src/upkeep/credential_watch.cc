@@ -27,8 +27,8 @@ void check(const facility::Context& context, CertificateWarnings& warnings, Prob
                     {"ends", format_utc(*ends)},
                     {"left", std::to_string(left->count()) + " min"},
                     {"renew", facility.ssh.renew}});
-    } catch (const std::exception& error) {  // a thread's top; the next log-in reports it
-      // Once per problem, not at every check.
+    } catch (const std::exception& error) {  // a thread's top; the next login reports the error
+      // Logs each problem once, not at every check.
       if (std::exchange(problems[facility.name], error.what()) != error.what())
         log::debug("the certificate cannot be read",
                    {{"facility", facility.name.str()}, {"problem", error.what()}});

@@ -23,7 +23,7 @@ namespace xffl::config {
 
 using xffl::to_string;
 
-// The way of files and commands to a facility.
+// The route of files and commands to a facility.
 enum class AccessKind { kLocal, kSsh };
 constexpr auto names_of(AccessKind) { return enum_names("local", "ssh"); }
 
@@ -37,28 +37,28 @@ constexpr auto names_of(WeightKind) { return enum_names("tokens", "samples", "eq
 enum class OnMissing { kWait, kSkip, kFail };
 constexpr auto names_of(OnMissing) { return enum_names("wait", "skip", "fail"); }
 
-// After a training that stopped on the warning before its walltime: its update counts with the
-// tokens that it has seen, or another job continues the training.
+// The use of a training that stopped on the warning before its walltime. kUse: its update counts
+// with the tokens seen so far. kResume: another job continues the training.
 enum class OnWalltime { kUse, kResume };
 constexpr auto names_of(OnWalltime) { return enum_names("use", "resume"); }
 
 enum class ImageGpu { kNone, kNv, kRocm };
 constexpr auto names_of(ImageGpu) { return enum_names("none", "nv", "rocm"); }
 
-// Published models travel as differences (xffl/pack/). kAuto: where the trainer is xffl's own,
-// which unpacks them.
+// Whether a push sends published models as differences (xffl/pack/). kAuto: only to xffl's own
+// trainer, which unpacks the differences.
 enum class PackModels { kAuto, kAlways, kNever };
 constexpr auto names_of(PackModels) { return enum_names("auto", "always", "never"); }
 
 /// "name", "name:port" or "[address]:port"; empty for any other text.
 std::optional<remote::SshHost> parse_host(std::string_view text);
-/// The inverse; without port 22.
+/// The inverse of parse_host(); leaves out port 22.
 std::string format_host(const remote::SshHost& host);
 
-// Another way for files, with the keys, jump hosts and streams of Facility::ssh.
+// A separate route for files, with the keys, jump hosts and streams of Facility::ssh.
 struct Transfer {
-  std::vector<remote::SshHost> hosts;  // empty: files take the way of the commands
-  std::string user;                    // parsed: not empty with hosts
+  std::vector<remote::SshHost> hosts;  // empty: files take the route of commands
+  std::string user;                    // after parsing: not empty with hosts
   bool shell = true;                   // false: the hosts speak SFTP only
   PackModels pack = PackModels::kAuto;
   bool operator==(const Transfer&) const = default;
@@ -82,14 +82,14 @@ struct Facility {
   Transfer transfer;            // of AccessKind::kSsh
   submit::SlurmSettings slurm;  // of SchedulerKind::kSlurm
   Image image;
-  RemotePath workdir;                   // xffl's files at the facility live under it
-  std::chrono::seconds purge_after{0};  // the site removes files unused for so long; 0: not known
-  std::filesystem::path template_file;  // on this machine; empty: the shipped one of its kind
+  RemotePath workdir;                   // holds xffl's files at the facility
+  std::chrono::seconds purge_after{0};  // the site removes files unused for so long; 0: unknown
+  std::filesystem::path template_file;  // on this machine; empty: the shipped template of its kind
   int world_size = 1;                   // ranks of a job; with Slurm nodes * tasks_per_node
   std::vector<std::string>
       trainer_command;  // empty: the built-in trainer; else argv, "--job <job.json>" is appended
-  std::string trainer_program;  // built-in trainer at the facility; empty: beside this xffl, and
-                                // at a facility behind SSH or in an image xffl-train in the PATH
+  std::string trainer_program;  // built-in trainer at the facility; empty: the program beside this
+                                // xffl; behind SSH or in an image, xffl-train in the PATH
   std::vector<std::string> modules;      // environment modules loaded before `environment`
   std::vector<std::string> environment;  // shell lines run before the trainer; single lines
   std::vector<std::string> train_data;   // token shards at the facility
@@ -113,13 +113,13 @@ struct RoundPolicy {
   int quorum = 0;  // facilities that must take part; 0: all, with kSkip at least 1
   std::chrono::seconds deadline{0};  // from the first submission of a round; 0: none; with kWait
                                      // only a notification
-  int max_attempts = 2;  // trainings tried per facility and round before it counts as missing
+  int max_attempts = 2;  // trainings per facility and round before the facility counts as missing
   std::chrono::milliseconds poll_interval{1000};
   int keep_rounds = 2;                             // rounds whose files stay at the facilities
-  std::chrono::seconds max_outage{7 * 24 * 3600};  // of one facility, before it counts as missing
+  std::chrono::seconds max_outage{7 * 24 * 3600};  // then the facility counts as missing
   OnWalltime on_walltime = OnWalltime::kUse;
-  int rerun_budget = 10;  // jobs repeated per facility and round for failed nodes, preemption or
-                          // walltime, which are no attempts
+  int rerun_budget = 10;  // jobs repeated per facility and round after a node failure, preemption
+                          // or the walltime; they are no attempts
   bool evaluate_last = true;  // after the last round, one more job at each facility with validation
                               // sets measures the last global model
   double max_change = 10;     // L2 norm of an update's change over that of its base; 0: no limit
@@ -138,7 +138,7 @@ struct Experiment {
   std::vector<Facility> facilities;  // sorted by name, at least one
 
   const Facility& facility(const FacilityName& name) const;  // throws kNotFound
-  /// Between two polls of the facility's jobs.
+  /// The interval between two polls of the facility's jobs.
   std::chrono::milliseconds poll_interval(const Facility& facility) const;
   bool operator==(const Experiment&) const = default;
 };

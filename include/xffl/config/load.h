@@ -23,28 +23,29 @@ std::string format_problems(const std::filesystem::path& file,
 /// format_problems() with all problems found.
 Experiment load_experiment(const std::filesystem::path& project_folder);
 
-/// The same for text that is not a file yet. `file` is for messages; relative paths resolve against
-/// `project_folder`.
+/// The same for text that is not a file yet. `file` appears in messages; relative paths resolve
+/// against `project_folder`.
 Experiment parse_experiment(const std::string& yaml, const std::filesystem::path& file,
                             const std::filesystem::path& project_folder);
 
 /// The experiment as complete YAML: every key, defaults included, in a fixed order.
-/// parse_experiment reads it back to an equal experiment, so its SHA-256 identifies what a run
-/// does.
+/// parse_experiment() reads the YAML back to an equal experiment, so the YAML's SHA-256 identifies
+/// the experiment.
 std::string format_experiment(const Experiment& experiment);
 
 /// The part of the experiment that determines the training: without the keys of access, resources
-/// and timeouts. A run may continue under an experiment of the same identity.
+/// and time-outs. A run may continue under an experiment of the same identity.
 std::string format_training_identity(const Experiment& experiment);
 
 /// JSON Schema (2020-12) of xffl.yaml, from the parser's tables of fields.
 std::string json_schema();
 
-/// The same tables as Markdown: the reference in docs/reference/configuration_keys.md.
+/// The parser's tables of fields as Markdown: the reference in
+/// docs/reference/configuration_keys.md.
 std::string key_reference();
 
 /// The experiment's files that are missing on this machine: the model's files, token shards of
-/// local facilities, templates, trainers. One sentence each; empty when all files exist.
+/// local facilities, templates, trainers. One sentence per file; empty when all files exist.
 std::vector<std::string> find_missing(const Experiment& experiment);
 
 }  // namespace xffl::config

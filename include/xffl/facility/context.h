@@ -35,7 +35,7 @@ class FirstSubmissions {
   std::map<int, Clock::MonotonicTime> when_;
 };
 
-// L2 norms of the rounds' input models: each is computed once. Thread-safe.
+// Computes the L2 norm of a round's input model, and caches the newest norm. Thread-safe.
 class ModelNorms {
  public:
   double of(const std::filesystem::path& model) {
@@ -47,7 +47,7 @@ class ModelNorms {
 
  private:
   std::mutex mutex_;
-  std::filesystem::path model_;  // the last one
+  std::filesystem::path model_;  // the model of norm_
   double norm_ = 0;
 };
 
@@ -60,7 +60,7 @@ struct Context {
   history::StatusFile& live;
   plan::RunIdentity identity;
   transfer::CheckedFiles checked;  // of the global models
-  std::mutex observer_mutex;       // listeners are called one at a time
+  std::mutex observer_mutex;       // serializes the observer's calls
   FirstSubmissions first_submissions{};
   SpareMemory spare{};  // from earlier rounds' files
   ModelNorms norms{};

@@ -1,4 +1,5 @@
-// One facility's part of one round: drives its state machine (machine.h) and records its events.
+// The driver of one facility's part of one round: it runs the state machine (machine.h) and records
+// the events.
 #pragma once
 
 #include <memory>
@@ -12,10 +13,10 @@
 
 namespace xffl::facility {
 
-// Exactly one of the two is set.
+// Exactly one field has a value.
 struct FacilityOutcome {
   std::optional<history::Accepted> accepted;
-  std::string missing;  // the reason why it has no update in this round
+  std::string missing;  // the reason why the facility has no update in this round
 };
 
 /// The experiment's settings for the machine; the driver adds `expected_training` and `seed`.
@@ -29,9 +30,9 @@ class FacilityDriver {
 
   ~FacilityDriver();
 
-  /// Blocks until the facility's update is accepted or given up. A failure of the facility is an
-  /// outcome. Throws kCancelled on `stop` (its job keeps running), kIo for a failure of this
-  /// machine, kConfig for one of the project.
+  /// Blocks until the driver accepts the facility's update or gives the facility up. A failure of
+  /// the facility is an outcome, not an exception. Throws kCancelled on `stop` (the facility's job
+  /// keeps running), kIo for a failure of this machine, kConfig for a mistake in the project.
   FacilityOutcome run(std::stop_token stop);
 
   /// Cancels the open attempt's job, if there is one, and records the attempt as failed. Throws
@@ -42,7 +43,7 @@ class FacilityDriver {
   /// kCancelled on `stop`.
   void repeat_cancel(std::stop_token stop);
 
-  /// Releases the kept allocation. Best effort: it expires by itself.
+  /// Releases the kept allocation. Best effort: the allocation expires by itself.
   void release_allocation();
 
  private:
@@ -53,11 +54,11 @@ class FacilityDriver {
 // A cancellation that the facility has not confirmed.
 struct Leftover {
   int round = 0;
-  std::string job_id;  // empty: unknown whether there is one
+  std::string job_id;  // empty: it is unknown whether a job exists
   std::string problem;
 };
 /// Repeats the cancellations that the facility has not confirmed, in the rounds before `before`,
-/// oldest first. Returns those that are still unconfirmed. Throws kCancelled on `stop`.
+/// oldest first. Returns the cancellations that are still unconfirmed. Throws kCancelled on `stop`.
 std::vector<Leftover> repeat_cancellations(Context& context, const FacilityName& name, int before,
                                            std::stop_token stop);
 

@@ -11,8 +11,8 @@
 
 namespace xffl::facility {
 
-/// Renders the facility's template. `next_folder`: of the attempt that may take the kept allocation
-/// (next_attempt_folder()). Throws kConfig with the template's line.
+/// Renders the facility's template. `next_folder` is the folder of the attempt that may take the
+/// kept allocation (next_attempt_folder()). Throws kConfig with the template's line.
 std::string job_script(const config::Facility& facility, const job::JobSpec& spec,
                        const RemotePath& folder, const Programs& programs,
                        const std::optional<RemotePath>& next_folder = {});
@@ -20,23 +20,24 @@ std::string job_script(const config::Facility& facility, const job::JobSpec& spe
 struct RenderedScript {
   int round = 1;
   int attempt = 1;
-  bool evaluates = false;  // after the last round: the job evaluates the last model
+  bool evaluates = false;  // the round after the last, whose job evaluates the last model
   std::string job_name;
-  RemotePath folder;          // at the facility, with job.json in it when the script runs
+  RemotePath folder;          // at the facility; holds job.json when the script runs
   RemotePath model_folder;    // at the facility: the round's input model
-  RemotePath adapter_folder;  // with LoRA: the input adapter of that model; else empty
+  RemotePath adapter_folder;  // at the facility: with LoRA the input adapter, else empty
   std::string script;         // byte for byte the submitted script
 };
 
-/// Renders the script of `facility` in `round` (empty: the one in progress or next), for the
-/// attempt that is open there, else for the next one; the round after the last is the evaluation.
-/// Reaches no facility; reads a template file of the project, if any. Throws kNotFound for an
-/// unknown facility or a round beyond the last, kConfig for a template's mistakes.
+/// Renders the script of `facility` for its open attempt in `round`, or for its next attempt when
+/// no attempt is open. An empty `round` is the round in progress or next; the round after the last
+/// is the evaluation. Connects to no facility; reads the project's template file, if any. Throws
+/// kNotFound for an unknown facility or a round beyond the last, kConfig for a mistake in the
+/// template.
 RenderedScript render_script(const config::Experiment& experiment,
                              const history::RunState& run_state, const FacilityName& facility,
                              std::optional<int> round, const Programs& programs);
 
-/// A state for a run that does not exist yet: its folders and nonces are those of no run.
+/// The state of a run that does not exist yet; no run has its folders and nonces.
 history::RunState preview_state();
 
 }  // namespace xffl::facility

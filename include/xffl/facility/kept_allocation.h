@@ -15,16 +15,16 @@
 
 namespace xffl::facility {
 
-/// The state of one facility in a round, by the journal.
+/// Returns one facility's state in a round from the journal.
 using StateOf = std::function<history::FacilityState(int round)>;
 
-/// The folder of the attempt for which a job of `round` keeps its allocation; none: it ends with
-/// its report, because the facility keeps no allocations or this run has no job after it.
+/// The folder of the attempt for which a job of `round` keeps its allocation. None when the job
+/// ends with its report: the facility keeps no allocations, or this run has no later job there.
 std::optional<RemotePath> next_attempt_folder(const config::Experiment& experiment,
                                               const plan::FacilityPlan& facility, int round);
 
-/// The kept allocation that may take an attempt: of the attempt accepted in the round before. Only
-/// for a round's first attempt.
+/// The kept allocation that may run this attempt: the allocation of the attempt accepted in the
+/// previous round. None unless the attempt is its round's first.
 std::optional<submit::KeptAllocation> kept_allocation_for(const config::Experiment& experiment,
                                                           const plan::FacilityPlan& facility,
                                                           int round, int attempt,
@@ -33,8 +33,8 @@ std::optional<submit::KeptAllocation> kept_allocation_for(const config::Experime
 std::optional<submit::KeptAllocation> kept_allocation_of(const plan::FacilityPlan& facility,
                                                          int round, const StateOf& state);
 
-/// The attempt that `job` was submitted for: Slurm knows the job by that attempt's name and folder.
-/// It differs from (round, attempt) when a kept allocation took (round, attempt).
+/// The attempt for which xffl submitted `job`; Slurm knows the job by this attempt's name and
+/// folder. The attempt differs from `now` when a kept allocation took the attempt `now`.
 struct AttemptNumber {
   int round = 0;
   int attempt = 0;
@@ -42,9 +42,9 @@ struct AttemptNumber {
 };
 AttemptNumber first_attempt(AttemptNumber now, const JobId& job, const StateOf& state);
 
-/// Removes the files of round `old` at the facility when `newest` is published. The small files of
-/// the attempt that the newest round's job was submitted for stay until another job is submitted,
-/// because Slurm may requeue that job. Throws kCancelled on `stop`.
+/// Removes the files of round `old` at the facility when `newest` is published. Keeps the small
+/// files of the attempt for which xffl submitted the newest round's job until xffl submits another
+/// job, because Slurm may requeue the kept files' job. Throws kCancelled on `stop`.
 void remove_round(remote::Session& session, const plan::FacilityPlan& facility, int old, int newest,
                   const StateOf& state, const std::stop_token& stop = {});
 

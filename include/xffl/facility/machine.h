@@ -4,13 +4,14 @@
 //
 // The driver (FacilityDriver) appends the records to the history, durably and in order, performs
 // the action, and hands the action's outcome to the next step() as an event. One action runs at a
-// time. A coordinator that was killed starts with the state that the history gives and the
-// event Resumed; everything else in a FacilityMachine may be lost at any moment.
+// time. A restarted coordinator starts with the state from the history and the event Resumed; a
+// kill may lose everything else in a FacilityMachine.
 //
-// The rules (docs/developer/state_machine.md has the diagram): an unknown job is never a finished
-// one; a report alone is success; a job whose submission was not answered is searched twice, a
-// settle time apart, before the script is submitted again; an attempt is fenced (its claim is
-// taken) before its failure is recorded and the next attempt is opened.
+// The rules (docs/developer/state_machine.md has the diagram): a job that the scheduler does not
+// know is not yet a finished job. Only a report is success. After a submission without an answer,
+// the machine searches for the job twice, a settle time apart, before it submits the script again.
+// The machine fences an attempt (takes its claim) before it records the failure and opens the next
+// attempt.
 #pragma once
 
 #include <chrono>
@@ -38,18 +39,18 @@ struct Overloaded : Cases... {
   using Cases::operator()...;
 };
 
-// The policy of xffl.yaml, with the facility's own poll_interval, and settings of its part of a
-// round.
+// The policy of xffl.yaml with the facility's own poll_interval, and the settings of the facility's
+// part of a round.
 struct FacilityPolicy : config::RoundPolicy {
   std::chrono::milliseconds settle_time{0};
-  std::optional<std::chrono::seconds> expected_training;  // the duration of the previous round's
-  std::string seed;                                       // of the jitter of retries
+  std::optional<std::chrono::seconds> expected_training;  // of the previous round
+  std::string seed;                                       // seeds the jitter of retries
 };
 
-// The driver's view at the moment of a step.
+// The driver's inputs to a step besides the event.
 struct Now {
   Nanoseconds time{0};                                // monotonic
-  std::optional<Nanoseconds> since_first_submission;  // of the round, at any facility
+  std::optional<Nanoseconds> since_first_submission;  // the round's first, at any facility
   std::optional<std::string> paused;                  // the reason why a user paused the facility
 };
 
@@ -81,21 +82,21 @@ struct CancelJob {
   int attempt = 0;
   JobId job;
 };
-// Takes the attempt's claim: its job can no longer begin.
+// Takes the attempt's claim, so that the attempt's job can no longer begin.
 struct Fence {
   int attempt = 0;
 };
 struct Sleep {
   Nanoseconds duration{0};
 };
-// Nothing is left to do: known.accepted or known.missing is the result.
+// The facility's part of the round is over: known.accepted or known.missing is the result.
 struct Finish {};
 using Action =
     std::variant<Push, Submit, FindJobs, Poll, FetchUpdate, CancelJob, Fence, Sleep, Finish>;
 
 // --- Events ----------------------------------------------------------------------------------
 
-// The coordinator begins with the facility, for the first time or after a restart.
+// The coordinator starts the facility's part, for the first time or after a restart.
 struct Resumed {};
 // Push succeeded.
 struct Pushed {
@@ -115,7 +116,7 @@ struct SubmitRejected {
 struct SubmitDeferred {
   std::string reason;
 };
-// The answer of a submission was lost: a job may exist.
+// The coordinator lost the answer to a submission; a job may exist.
 struct SubmitUnknown {
   std::string reason;
 };
@@ -126,7 +127,7 @@ struct Found {
 // The answer to Poll.
 struct Polled {
   bool reported = false;
-  std::optional<submit::JobStatus> status;  // when the scheduler was asked
+  std::optional<submit::JobStatus> status;  // set when the driver has queried the scheduler
   std::string model_error{};                // the ended job's complaint about its input model
 };
 // The update passed its checks.
@@ -143,12 +144,12 @@ struct Checkpointed {
 };
 // Sleep is over.
 struct TimerFired {};
-// The action failed or its answer was lost; the machine repeats it.
+// The action failed or its answer was lost; the machine repeats the action.
 struct Unreachable {
   std::string reason;
-  uint64_t gained_bytes = 0;  // of a transfer: in place now, beyond the earlier tries
+  uint64_t gained_bytes = 0;  // of a transfer: bytes newly in place, beyond earlier tries
 };
-// The same, until a user renews a credential.
+// The action fails until a user renews a credential; the machine repeats the action.
 struct AuthRequired {
   std::string reason;
 };
@@ -158,21 +159,21 @@ using Event = std::variant<Resumed, Pushed, Completed, Submitted, SubmitRejected
 
 // --- State -----------------------------------------------------------------------------------
 
-// The failure of an attempt. It is recorded when the attempt's claim is taken.
+// The failure of an attempt, which the machine records after it has taken the attempt's claim.
 struct AttemptFailure {
   std::string reason;
-  bool counts_as_attempt = true;     // towards max_attempts; otherwise towards the re-run budget
-  int64_t steps = 0;                 // done and kept in a checkpoint
-  bool fatal = false;                // another attempt would fail, too: the facility is given up
+  bool counts_as_attempt = true;     // towards max_attempts; false: towards rerun_budget
+  int64_t steps = 0;                 // steps that a checkpoint holds
+  bool fatal = false;                // another attempt would fail, too: give the facility up
   bool pauses_facility = false;      // a user cancelled the job: ask before the next attempt
   bool best_effort_cleanup = false;  // the facility gets one chance to answer each step
   bool final_poll = false;           // check for the report once more after the fence
 };
 
-// A job that is polled.
+// The job that the machine polls.
 struct JobWatch {
   JobId job;
-  std::optional<submit::JobStatus> status;  // the last answer
+  std::optional<submit::JobStatus> status;  // the scheduler's last answer
   Nanoseconds since{0}, next_query{0};
   std::optional<Nanoseconds> running_since;
   int unknown_answers = 0;  // in a row
@@ -183,67 +184,68 @@ struct JobWatch {
 struct Idle {};
 // The attempt is open; the submission is not on record yet.
 struct Pushing {};
-// The submission is on record, and no job exists for certain.
+// The submission is on record, and certainly no job exists.
 struct Submitting {
-  bool searched = false;  // an earlier submission was not answered, and no job of it was found
+  bool searched = false;  // a search after an unanswered submission found no job
 };
-// A job may exist: it is searched by its name. (The phase after the event SubmitUnknown, and after
-// a restart between a submission and its answer.)
+// A job may exist, and the machine searches for the job by its name: after the event SubmitUnknown,
+// and after a restart between a submission and its answer.
 struct Searching {
   int empty_searches = 0;  // in a row
 };
 // The job is on record and has not ended, as far as the scheduler knows.
 struct Polling {
   JobWatch watch;
-  std::vector<JobId> duplicates;  // to be cancelled first; the claim lets only one job train
+  std::vector<JobId> duplicates;  // jobs to cancel first; the claim lets only one job train
 };
 // The job has ended; its report may still appear on a shared file system.
 struct Ended {
   JobWatch watch;
   submit::JobStatus status;  // the job's end
   bool grace_over = false;   // no report after the settle time: search for duplicate jobs
-  std::string model_error;   // of Polled
+  std::string model_error;   // from Polled
 };
-// A report was seen.
+// The facility has a report.
 struct Fetching {};
 enum class ClosingStep { kFence, kList, kCancel, kFinalPoll, kRecord };
-// The attempt has failed: it is fenced, its jobs are listed and cancelled where a cancellation is
-// on record, the report is checked for a last time; then the failure is recorded.
+// The attempt has failed. The machine fences the attempt and, where a cancellation is on record,
+// lists and cancels the attempt's jobs. Then the machine may check for the report once more, and it
+// records the failure.
 struct Closing {
-  std::optional<AttemptFailure> failure;  // none: recorded, with jobs that are not cancelled yet
+  std::optional<AttemptFailure> failure;  // none: on record, but not all jobs are cancelled
   ClosingStep step = ClosingStep::kFence;
-  std::vector<JobId> jobs;  // to be cancelled
+  std::vector<JobId> jobs;  // jobs to cancel
 };
 // The update is accepted, or the facility is missing in this round.
 struct Finished {};
 using Phase =
     std::variant<Idle, Pushing, Submitting, Searching, Polling, Ended, Fetching, Closing, Finished>;
 
-// The connection to the facility, whatever the phase.
+// The connection to the facility, in every phase.
 struct Link {
-  std::string last_error;  // why the last action is repeated; empty: it was answered
+  std::string last_error;  // the last action's error; empty: the facility answered
   bool auth_required = false;
-  int failures = 0;  // unanswered actions in a row, in which nothing was gained
+  int failures = 0;  // consecutive actions without an answer or a gained byte
   Nanoseconds failing_since{0};
 };
 
 // Facts about the open attempt that outlive a phase.
 struct AttemptMemory {
   int unknown_submissions = 0;   // submissions without an answer
-  Nanoseconds unknown_since{0};  // the first of them
+  Nanoseconds unknown_since{0};  // time of the first of these submissions
   int deferrals = 0;             // submissions that the scheduler deferred, in a row
-  std::set<JobId> watched;       // all jobs so far: two duplicates cannot alternate forever
+  std::set<JobId> watched;       // all jobs polled so far: two duplicates cannot alternate forever
   bool fenced = false;           // the claim is taken
 };
 
 struct FacilityMachine {
-  history::FacilityState known;  // by the history
+  history::FacilityState known;  // the state in the history
   Phase phase;
   Link link;
   AttemptMemory memory;
 };
 
-// An event for the history. The driver adds facts that only it knows (nonces, hashes).
+// An event for the history. The driver adds the facts that only the driver knows (nonces, hashes).
 struct Record {
   int attempt = 0;
   history::Event event;
@@ -251,7 +253,7 @@ struct Record {
 
 // One change of the phase within a step.
 struct PhaseChange {
-  std::string_view from, cause, to;  // names of transitions()
+  std::string_view from, cause, to;  // names as in transitions()
 };
 
 struct Step {
@@ -261,18 +263,19 @@ struct Step {
   std::vector<PhaseChange> path;
 };
 
-/// Pure; never throws for any sequence of events that answers the actions given.
+/// Pure. Never throws while the events answer the actions given.
 Step step(const FacilityPolicy& policy, FacilityMachine machine, const Event& event,
           const Now& now);
 
-/// The begin of describe() while a credential has to be renewed.
+/// The prefix of describe() until a user renews a credential.
 inline constexpr std::string_view kAuthPause = "paused: authentication needed";
 /// A short description of the facility's activity for users: "pending (Priority)".
 std::string describe(const FacilityMachine& machine);
 
 // --- The table that step() dispatches from ---------------------------------------------------
 //
-// Tests check it, and the diagram in docs/developer/state_machine.md is generated from it.
+// Tests check the table. A test compares the diagram in docs/developer/state_machine.md with the
+// table, and rewrites the diagram with XFFL_ACCEPT=1.
 
 // Causes of a phase change other than an event.
 inline constexpr std::string_view kNextAction = "next action";  // the phase has nothing to wait for
@@ -286,15 +289,15 @@ struct Target {
 struct Transition {
   std::string_view phase;
   std::string_view cause;    // an event, kNextAction or kTimeIsUp
-  std::vector<Target> next;  // phases that it may lead to; empty: the phase stays
+  std::vector<Target> next;  // possible next phases; empty: the phase stays
 };
 
-/// All pairs of a phase and an event with an effect. In any other pair the event is ignored.
+/// All pairs of a phase and an event with an effect. step() ignores the event in any other pair.
 const std::vector<Transition>& transitions();
 
 std::string_view name_of(const Phase& phase);
 std::string_view name_of(const Event& event);
-/// In the order of the variants.
+/// The names of all phases, in the order of the variant.
 std::vector<std::string_view> phase_names();
 
 // --- Time ------------------------------------------------------------------------------------
@@ -305,8 +308,8 @@ struct Deadline {
   bool has_passed() const { return left <= Nanoseconds(0); }
   bool is_up() const { return ends_attempts && has_passed(); }
 };
-/// The only evaluator of policy.deadline: the rest of the round's time; none when the policy has
-/// none and before the round's first submission.
+/// The time left until policy.deadline; none without a deadline in the policy and before the
+/// round's first submission. No other function evaluates policy.deadline.
 std::optional<Deadline> deadline(const FacilityPolicy& policy, const Now& now);
 
 /// The pause before the next check for a report.
@@ -314,8 +317,8 @@ Nanoseconds report_interval(const FacilityPolicy& policy, Nanoseconds watched,
                             std::optional<Nanoseconds> running);
 /// The pause before the next query of the scheduler.
 Nanoseconds query_interval(const FacilityPolicy& policy, Nanoseconds watched, bool pending);
-/// The pause before the n-th retry in a row: 5 s, doubling up to 15 min, minus up to half of it by
-/// `seed`.
+/// The pause before the n-th retry in a row: 5 s, doubling up to 15 min, minus a jitter by `seed`
+/// of up to half the pause.
 Nanoseconds backoff(std::string_view seed, int retry);
 
 }  // namespace xffl::facility

@@ -1,4 +1,5 @@
-// Global models as differences from the one before, for facilities that hold the one before.
+// Global models as differences from the previous global model, for facilities that hold the
+// previous model.
 #pragma once
 
 #include <mutex>
@@ -17,31 +18,31 @@ namespace xffl::facility {
 /// Whether the facility's jobs unpack models (transfer.pack).
 bool unpacks(const config::Facility& facility);
 
-/// Whether an attempt may get its model packed: a round's first attempt, when the facility's update
-/// of the round before was accepted, because then its job has checked the model before this one.
-/// Other attempts get the whole model. With transfer.pack: auto only when the link limits the push,
-/// by the rates in the journal, so that a restart decides the same.
+/// Whether an attempt may get its model packed. A round's first attempt may, after an accepted
+/// update of the facility in the previous round, because the job of that update has checked the
+/// previous model. Other attempts get the whole model. With transfer.pack: auto, the link must also
+/// limit the push, by the rates in the journal, so that a restart decides the same.
 bool takes_packed(const config::Facility& facility, const plan::RoundPlan& plan, int attempt,
                   const StateOf& state);
 
-/// Bytes a second of the newest push before `round` that moved enough bytes for a measurement; none
-/// without such a push.
+/// Bytes per second of the newest push before `round` that moved enough bytes for a measurement, if
+/// any.
 std::optional<double> push_rate(int round, const StateOf& state);
 
-/// The packed models of a run, each made by the first facility that needs it. Thread-safe.
+/// The packed models of a run. The first facility that needs a model packs it. Thread-safe.
 class PackedModels {
  public:
-  /// The manifest of RunFolder::packed(round - 1), from which a job makes the input model of
-  /// `round` out of the one before; none when packing saves too little or fails, which is logged. A
-  /// second caller waits while the first one packs. Throws kCancelled.
+  /// The manifest of RunFolder::packed(round - 1), the differences from which a job makes the input
+  /// model of `round`. None when packing saves too little or fails; the log has the reason. A
+  /// second caller waits while the first caller packs. Throws kCancelled.
   std::optional<checkpoint::Manifest> of(const history::RunFolder& folder, int round,
                                          std::stop_token stop);
-  /// Removes the packed models of the rounds up to this one.
+  /// Removes the packed models of the rounds before `round`.
   void drop(const history::RunFolder& folder, int round);
 
  private:
   std::mutex mutex_;
-  int round_ = 0;  // of made_
+  int round_ = 0;  // the round of made_
   std::optional<checkpoint::Manifest> made_;
 };
 

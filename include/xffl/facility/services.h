@@ -25,16 +25,16 @@ struct Programs {
 // A simulation or a test passes other objects.
 struct Services {
   Clock& clock;
-  // For commands and small files.
+  // Opens a session for commands and small files.
   std::function<std::shared_ptr<remote::Session>(const config::Facility&)> connect;
-  // For models and updates; may be the same session.
+  // Opens a session for models and updates; may return the same session.
   std::function<std::shared_ptr<remote::Session>(const config::Facility&)> connect_transfer;
   std::function<std::shared_ptr<submit::Scheduler>(const config::Facility&,
                                                    std::shared_ptr<remote::Session>)>
       scheduler;
   Programs programs;
-  // The expiry of the facility's credential, if it expires; and an interactive log-in. Both may be
-  // absent.
+  // The expiry of the facility's credential, if the credential expires, and an interactive login.
+  // Either function may be absent.
   std::function<std::optional<Clock::UtcTime>(const config::Facility&)> credential_expiry = {};
   std::function<void(const config::Facility&, const remote::Ask&)> log_in = {};
 };
@@ -45,9 +45,10 @@ struct Observer {
   std::function<void(int round, const std::vector<history::Accepted>&, double seconds)> on_round;
 };
 
-/// This machine's clock; sessions and schedulers by the facility's kinds, one connection per host;
-/// programs beside the running one. Host keys are pinned in <project_folder>/known_hosts. `ask` may
-/// be empty; it gets one question at a time when a log-in is interactive.
+/// Makes sessions and schedulers of the facilities' kinds, with one connection per host; the
+/// programs are the files beside the running program. Sessions pin host keys in
+/// <project_folder>/known_hosts. `ask` may be empty; an interactive login asks one question at a
+/// time.
 Services make_services(Clock& clock, const std::filesystem::path& project_folder,
                        remote::Ask ask = {});
 
@@ -57,7 +58,7 @@ const submit::QueueManager& queue_manager(const config::Facility& facility);
 
 remote::SshSettings ssh_settings(const config::Facility& facility,
                                  const std::filesystem::path& project_folder);
-/// The settings for files: the same unless the facility has a `transfer` section.
+/// The SSH settings for files: ssh_settings(), unless the facility has a `transfer` section.
 remote::SshSettings transfer_settings(const config::Facility& facility,
                                       const std::filesystem::path& project_folder);
 

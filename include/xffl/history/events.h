@@ -1,13 +1,13 @@
 // The events of a run: one struct per kind, with the fields of its payload on disk.
 //
-// An event records a fact; its scope names the round, facility and attempt. The store keeps both as
-// a row {kind, round, facility, attempt, payload}. encode() and decode() are the only code
-// that knows the names of kinds and of payload fields; docs/reference/journal_events.md lists them,
-// and a test compares that list with event_fields().
+// An event records a fact; its scope names the round, facility and attempt. The store keeps event
+// and scope as a row {kind, round, facility, attempt, payload}. Only encode() and decode() know the
+// names of kinds and of payload fields. docs/reference/journal_events.md lists the names, and a
+// test compares the list with event_fields().
 //
-// Names on disk never change: journals of earlier releases are read by this code. A field that
-// an earlier release did not write is optional here, and an absent field stays absent when the
-// event is encoded again.
+// Names on disk never change, because this code also reads the journals of earlier releases. A
+// field that an earlier release did not write is optional here, and encode() leaves an absent field
+// absent.
 #pragma once
 
 #include <cstdint>
@@ -31,11 +31,11 @@ namespace xffl::history {
 struct RunCreated {
   RunName run;
   std::string project;
-  std::string secret;         // nonces of attempts are derived from it
+  std::string secret;         // the seed of the attempts' nonces
   std::string config_sha256;  // of config.resolved.yaml
 };
 
-// The folder in which the run is worked on from here on.
+// The folder of the run from this event on.
 struct RunPlaced : RunLocation {
   bool adopted = false;  // by `xffl journal adopt`
 };
@@ -47,16 +47,16 @@ struct ConfigChanged {
 
 // The global model of round 0. With LoRA, model and master are the adapter's.
 struct ModelImported {
-  std::string model_sha256;    // root of the manifest: as published
-  std::string master_sha256;   // root of the manifest: in fp32
-  std::string adapted_sha256;  // LoRA: the model under the adapter; empty: no LoRA
+  std::string model_sha256;    // root of the published model's manifest
+  std::string master_sha256;   // root of the fp32 master's manifest
+  std::string adapted_sha256;  // LoRA: root for the model under the adapter; empty: no LoRA
 };
 
-// A coordinator continues the run. Facilities that were given up in an unfinished round get a new
-// budget of attempts, and that round's deadline starts again.
+// A coordinator continues the run. The missing facilities of an unfinished round get a new budget
+// of attempts, and the round's deadline restarts.
 struct RunResumed {};
 
-// The coordinator left the run because of an error; a killed coordinator writes no such event.
+// The coordinator left the run because of an error; a killed coordinator records no RunStopped.
 struct RunStopped {
   std::string kind;  // to_string(ErrorKind)
   std::string reason;
@@ -70,7 +70,7 @@ struct RunCancelled {};
 
 // --- A facility of the run (scope: round 0, facility) ----------------------------------------
 
-// No job is submitted to the facility until FacilityResumed.
+// The coordinator submits no job to the facility until FacilityResumed.
 struct FacilityPaused {
   std::string reason;
 };
@@ -86,7 +86,7 @@ struct RoundPlanned {
   bool evaluates = false;  // the round after the last: facilities measure the last model
 };
 
-// The set of updates that are averaged. The three lists have one order.
+// The updates that the round averages. The three lists have the same order.
 struct ParticipantsFrozen {
   std::vector<FacilityName> facilities;
   std::vector<std::string> updates;  // roots of the updates' manifests
@@ -95,8 +95,8 @@ struct ParticipantsFrozen {
 
 // The round's global model is on this machine's disk.
 struct Aggregated {
-  std::string model_sha256;   // root of the manifest: as published
-  std::string master_sha256;  // root of the manifest: in fp32
+  std::string model_sha256;   // root of the published model's manifest
+  std::string master_sha256;  // root of the fp32 master's manifest
 };
 
 // CURRENT points to the round's global model.
@@ -133,22 +133,22 @@ struct SubmitIntended {
 // The scheduler has accepted the attempt's job.
 struct Submitted {
   JobId job_id;
-  bool adopted = false;           // found by its name after the answer of a submission was lost
-  std::vector<JobId> duplicates;  // other jobs of the same name, which are cancelled
+  bool adopted = false;           // found by its name after a submission without an answer
+  std::vector<JobId> duplicates;  // other jobs of the same name, which xffl cancels
 };
 
 struct AttemptFailed {
   std::string reason;
-  // Whether it counts against policy.max_attempts; absent: yes.
+  // Whether the attempt counts against policy.max_attempts; absent: yes.
   std::optional<bool> counts_as_attempt;
-  std::optional<int64_t> steps;  // done, and kept in a checkpoint; absent: none
+  std::optional<int64_t> steps;  // steps that a checkpoint holds; absent: none
   std::string output;            // the end of the job's output; empty: there was no job
 };
 
-// The attempt's jobs are to be cancelled.
+// The coordinator is about to cancel the attempt's jobs.
 struct CancelIntended {};
 
-// The attempt's jobs are cancelled.
+// The coordinator has cancelled the attempt's jobs.
 struct CancelConfirmed {};
 
 // The update, or the evaluation, passed its checks and is on this machine's disk.
@@ -158,8 +158,8 @@ struct UpdateAccepted {
   double change = 0;  // L2 norm of the update's change over its model's; 0: not measured
 };
 
-// The files of an accepted update are damaged here, and the facility has lost them, too. The
-// attempt counts as failed; a round without a mean has no participants again.
+// The files of an accepted update are damaged on this machine, and the facility has lost the
+// update, too. The attempt counts as failed; a round without a mean loses its participants.
 struct UpdateLost {
   std::string reason;
 };
@@ -187,8 +187,7 @@ struct RecordedEvent {
 /// The kind's name on disk: "round_planned".
 std::string_view kind_of(const Event& event);
 
-/// The row for the store; seq and time_utc are left to Store::append. Text that is not UTF-8 is
-/// replaced.
+/// The row for the store; Store::append() sets seq and time_utc. Replaces text that is not UTF-8.
 StoredEvent encode(const EventScope& scope, const Event& event);
 
 /// Throws kCorrupt for a kind that this version does not know and for a malformed payload.

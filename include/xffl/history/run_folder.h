@@ -37,7 +37,7 @@ class RunFolder {
   std::filesystem::path round(int round) const;
   std::filesystem::path global(int round) const { return this->round(round) / "global"; }
   std::filesystem::path master(int round) const { return this->round(round) / "master"; }
-  /// The global model as differences from the one before, while a round needs it.
+  /// The global model as differences from the previous global model, while a round needs them.
   std::filesystem::path packed(int round) const { return this->round(round) / "global.packed"; }
   /// With LoRA: the model under the adapters global and master.
   std::filesystem::path adapted() const { return this->round(0) / "adapted"; }
@@ -52,7 +52,7 @@ class RunFolder {
 
 /// The newest run under `runs`, if any.
 std::optional<RunName> latest_run(const std::filesystem::path& runs);
-/// The name after the newest: "0001" first.
+/// The name after the newest run's; "0001" for the first run.
 RunName next_run(const std::filesystem::path& runs);
 
 // --- Requests --------------------------------------------------------------------------------
@@ -69,8 +69,8 @@ struct Request {
 
 /// Writes the request, durably. Returns the file's name.
 std::string leave_request(const RunFolder& folder, const Request& request);
-/// All requests, oldest first, by file name. Removes a file that is no request, with a warning.
-/// Throws kIo; an unreadable file stays.
+/// All requests with their file names, oldest first. Removes an invalid file with a warning. Throws
+/// kIo; an unreadable file stays.
 std::vector<std::pair<std::string, Request>> pending_requests(const RunFolder& folder);
 void remove_request(const RunFolder& folder, const std::string& name);
 
@@ -82,7 +82,7 @@ void remove_request(const RunFolder& folder, const std::string& name);
 struct FacilityActivity {
   int round = 0;
   std::string activity;   // facility::describe()
-  std::string since_utc;  // of this activity
+  std::string since_utc;  // the start of this activity
 };
 using Activities = std::map<FacilityName, FacilityActivity>;
 
@@ -102,7 +102,7 @@ class StatusFile {
   Activities facilities_;
 };
 
-/// Empty when there is no such file or it is unreadable.
+/// Empty when the file does not exist or is unreadable.
 Activities read_activities(const std::filesystem::path& path);
 
 }  // namespace xffl::history

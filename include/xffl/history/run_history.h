@@ -25,16 +25,16 @@ struct Attempt {
   int number = 0;
   std::string nonce;  // of its job.json and report.json; empty: an earlier release opened it
   bool pushed = false;
-  bool packed = false;            // pushed as differences from the last model
+  bool packed = false;            // pushed as differences from the previous model
   int64_t moved_bytes = 0;        // of models, by the push
   double push_seconds = 0;        // for moved_bytes; 0: not recorded
   bool submit_intended = false;   // without job_id: a job may exist
-  std::string job_id;             // empty until the submission was answered
-  std::vector<JobId> duplicates;  // jobs of the same name beside job_id, cancelled or to be
+  std::string job_id;             // empty before the submission's answer
+  std::vector<JobId> duplicates;  // other jobs of the same name, cancelled or to be cancelled
   std::optional<std::string> failure;
   bool counts_as_attempt = true;  // the failure counts against policy.max_attempts
-  int64_t steps = 0;              // done before it was stopped, and kept in a checkpoint
-  bool cancel_intended = false;   // its jobs are to be cancelled; not confirmed yet
+  int64_t steps = 0;              // steps that a checkpoint holds
+  bool cancel_intended = false;   // a cancellation of its jobs is on record, unconfirmed
 };
 
 // An accepted update, or an evaluation.
@@ -49,12 +49,12 @@ struct FacilityState {
   std::vector<Attempt> attempts;
   int attempts_before_resume = 0;  // opened before the last explicit `xffl run` after a failure
   std::optional<Accepted> accepted;
-  std::optional<std::string> missing;  // the reason; reset when the run is resumed
+  std::optional<std::string> missing;  // the reason; RunResumed resets it
 
   const Attempt* current() const { return attempts.empty() ? nullptr : &attempts.back(); }
 };
 
-// An update that is averaged.
+// An update in the round's mean.
 struct Participant {
   FacilityName facility;
   std::string update_sha256;     // empty: not recorded
@@ -63,18 +63,18 @@ struct Participant {
 
 struct RoundState {
   bool planned = false;
-  bool evaluates = false;  // after the last round: nothing is trained, aggregated or published
+  bool evaluates = false;            // the round after the last: no training, mean or publication
   std::string first_submission_utc;  // the start of the deadline
   std::map<FacilityName, FacilityState> facilities;
-  std::vector<Participant> participants;  // frozen, sorted; empty until then
-  std::string model_sha256;               // aggregated
+  std::vector<Participant> participants;  // sorted; empty before ParticipantsFrozen
+  std::string model_sha256;               // of the round's global model, once it is aggregated
   std::string master_sha256;
   bool published = false;
 
   std::vector<std::string> participant_names() const;
 };
 
-// Why the last coordinator left the run; a killed coordinator records nothing.
+// The reason why the last coordinator left the run; a killed coordinator records none.
 struct Stopped {
   std::string time_utc;
   std::string kind;  // to_string(ErrorKind)
@@ -90,8 +90,8 @@ struct RunState {
   std::string adapted_sha256;                  // with LoRA: the model under the adapter
   std::map<int, RoundState> rounds;            // 1-based
   std::map<FacilityName, std::string> paused;  // by a user, with the reason
-  std::optional<Stopped> stopped;              // none since a coordinator continued
-  // Where the run was last worked on; none in journals of earlier releases.
+  std::optional<Stopped> stopped;              // none after a coordinator has continued the run
+  // The run's last location; none in journals of earlier releases.
   std::optional<RunLocation> location;
   bool completed = false;
   bool cancelled = false;
@@ -99,23 +99,23 @@ struct RunState {
   plan::Done done() const;
 };
 
-/// Folds the events in order. Throws kCorrupt for an event that decode() refuses, and for one that
-/// cannot have happened in the state that the events before it make.
+/// Folds the events in order. Throws kCorrupt for an event that decode() rejects, and for an event
+/// that cannot follow the earlier events.
 RunState replay(const std::vector<StoredEvent>& events);
 void apply(RunState& run_state, const RecordedEvent& recorded);
 
-/// The part of apply() that concerns one facility in one round. False for any other event: the
-/// state is unchanged. Throws kCorrupt for an event that cannot have happened.
+/// Applies an event of one facility in one round. Returns false for any other event and changes
+/// nothing. Throws kCorrupt for an event that cannot have happened.
 bool apply(FacilityState& facility, int attempt, const Event& event);
 
 /// The journal and its state. Thread-safe: every facility's thread records through it.
 class RunHistory {
  public:
-  /// Opens the journal for writing and replays it; errors as Store::open and replay.
+  /// Opens the journal for writing and replays it. Throws as Store::open() and replay().
   explicit RunHistory(const std::filesystem::path& path);
 
-  /// Durable on return, and visible to state(). `scope` is {} for an event of the whole run. Throws
-  /// kCorrupt for an event that cannot have happened; it does not reach the journal.
+  /// Records the event durably and updates state(). `scope` is {} for an event of the whole run.
+  /// Throws kCorrupt for an event that cannot have happened, without writing to the journal.
   void record(const EventScope& scope, const Event& event);
 
   RunState state() const;

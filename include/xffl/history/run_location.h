@@ -1,6 +1,6 @@
-// The location of a run's folder, which tells the run from a copy: a copy has the same secret, and
+// The location of a run's folder distinguishes the run from a copy. A copy has the same secret, and
 // so the same jobs and folders at the facilities. docs/decisions/0011-a-copied-run-is-refused.md
-// lists the cases, and those that look alike.
+// lists the cases, with the cases that look alike.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@ class RunHistory;
 
 struct RunLocation {
   std::string host;
-  std::filesystem::path folder;  // the run's, whole and without links
-  int64_t device = 0;            // the file system's number, which may change with a reboot
-  int64_t inode = 0;             // the folder's, which does not
-  int64_t born_ns = 0;           // the folder's creation; 0: not known to its file system
+  std::filesystem::path folder;  // the run's folder, canonical: without symbolic links
+  int64_t device = 0;            // the file system's number, which a reboot may change
+  int64_t inode = 0;             // the folder's number, which a reboot does not change
+  int64_t born_ns = 0;           // the folder's creation; 0: the file system does not record it
   bool operator==(const RunLocation&) const = default;
 };
 
@@ -39,8 +39,8 @@ Relocation relocation_of(const RunLocation& before, const RunLocation& now,
 /// Throws kUsage when the run in `folder` is a copy of a run elsewhere; records a new location.
 void check_location(RunHistory& history, const RunFolder& folder);
 
-/// Takes over a copied run folder: from now on the run is worked on there. False when `folder` is
-/// already its location. Throws kBusy (a coordinator works on it), kIo.
+/// Takes over a copied run folder: the run continues there from now on. False when `folder` is
+/// already the run's location. Throws kBusy when a coordinator holds the run, kIo.
 bool adopt_run(const RunFolder& folder);
 
 }  // namespace xffl::history

@@ -1,10 +1,10 @@
-// The run's memory: durable events, in order, each bound to the one before by a hash.
+// The run's memory: durable events, in order, each bound to the previous event by a hash.
 //
 // SQLite (synchronous=FULL; WAL, or a rollback journal on a network file system) holds the rows
 // {seq, time, kind, round, facility, attempt, payload, chain}, where chain = SHA-256(previous
-// chain, row). append() returns after the row is on disk. Rows are never changed or removed. One
-// writer: open() takes an exclusive lock beside the database, and the lock file names its holder
-// (host, pid, start). Thread-safe.
+// chain, row). append() returns after the row is on disk. The store never changes or removes a row.
+// There is one writer: open() takes an exclusive lock beside the database, and the lock file names
+// the holder (host, pid, start). Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -36,35 +36,37 @@ class Store {
   static std::unique_ptr<Store> open(const std::filesystem::path& path);
   virtual ~Store() = default;
 
-  /// Sees an event, with its seq and time, ahead of the write; throws to reject it.
+  /// Checks an event, with its seq and time, before the write; throws to reject the event.
   using Check = std::function<void(const StoredEvent&)>;
-  /// Durable on return. `event.seq` and `time_utc` are assigned. Throws kIo (disk full, ...), kBusy
-  /// when another writer has taken the journal over, and any error of `check`; then nothing was
-  /// recorded.
+  /// Appends the event durably and assigns its seq and time_utc. Throws kIo (disk full, ...), kBusy
+  /// when another writer has taken the journal over, and any error of `check`. After an error the
+  /// journal lacks the event.
   virtual StoredEvent append(StoredEvent event, const Check& check = {}) = 0;
   virtual std::vector<StoredEvent> events() const = 0;
 };
 
-/// Reads without the lock, while a coordinator may be writing. Errors as Store::open, except kBusy.
+/// Reads without the lock, while a coordinator may be writing. Throws as Store::open(), except
+/// kBusy.
 std::vector<StoredEvent> read_events(const std::filesystem::path& path);
 
 struct Repaired {
   int64_t events = 0;             // in the repaired journal
   std::filesystem::path damaged;  // the damaged database's new path; empty: there was no damage
 };
-/// Makes a damaged or lost journal again from its mirror (journal.jsonl beside journal.db, a JSON
-/// object a line, which append() writes, too). Then at most the last event is missing, and a run
-/// looks its effect up when it continues. Throws kBusy while a coordinator holds the journal,
-/// kNotFound when the mirror is empty, kIo.
+/// Rebuilds a damaged or lost journal from its mirror: append() also writes each event to
+/// journal.jsonl beside journal.db, one JSON object per line. The rebuilt journal lacks at most the
+/// last event, and a continued run looks up the effect of the missing event. Throws kBusy while a
+/// coordinator holds the journal, kNotFound when the mirror is empty, kIo.
 Repaired repair(const std::filesystem::path& path);
 
 /// The process that holds the writer's lock: "pid 123 on host since 2026-..."; empty: none.
 std::string lock_holder(const std::filesystem::path& path);
 
-/// The kind of network file system that holds `path` ("nfs4", "lustre"), by this process's table of
-/// mounts; empty for a local or an unknown one. For a path that does not exist yet, its nearest
-/// folder counts. SQLite's locks and memory maps may hold for one machine only there, and two
-/// coordinators could write one journal. Throws nothing: an unreadable table is "unknown".
+/// The kind of network file system that holds `path` ("nfs4", "lustre"), from this process's mount
+/// table; empty for a local or unknown file system. For a path that does not exist yet, the nearest
+/// existing folder counts. SQLite's locks and memory maps may hold for one machine only on a
+/// network file system, so that two coordinators could write one journal. Never throws: an
+/// unreadable mount table counts as unknown.
 ///
 /// Source: proc(5), /proc/pid/mounts; getmntent(3).
 std::string network_file_system(const std::filesystem::path& path,

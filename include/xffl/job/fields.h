@@ -1,10 +1,10 @@
-// The table of fields: one description of each struct's fields, from which the readers and writers
-// of xffl.yaml, job.json and report.json, their bounds and defaults, the JSON schema and
-// docs/reference/configuration_keys.md come.
+// The table of fields: one description of each struct's fields. The readers and writers of
+// xffl.yaml, job.json and report.json use the tables, and the JSON schema and
+// docs/reference/configuration_keys.md come from the same tables.
 //
 // A field has the name of its struct's member; its default is the member's initializer. The
-// member's type decides how it is written: a duration as "24h" in xffl.yaml, an enumeration by
-// its names_of(), a struct as a section with the fields of its own table.
+// member's type decides the field's text: a duration as "24h" in xffl.yaml, an enumeration by its
+// names_of(), a struct as a section with the fields of its own table.
 #pragma once
 
 #include <chrono>
@@ -26,7 +26,7 @@ enum class Type {
   kText,            // one line
   kProjectName,     //
   kHostPath,        // a path of this machine, relative to the project folder or absolute
-  kSitePath,        // a path at the facility; the same while the facility is this machine
+  kSitePath,        // a path at the facility; as kHostPath when the facility is this machine
   kInteger,         //
   kNumber,          //
   kDuration,        // "24h"; its value and range are in milliseconds
@@ -34,11 +34,11 @@ enum class Type {
   kBoolean,         // true or false
   kChoice,          // one of `choices`
   kSection,         // a mapping with the fields of `table`
-  kItems,           // a list of mappings with the fields of `table`, of different "name"
+  kItems,           // a list of mappings with the fields of `table` and distinct "name"s
   kTrainer,         // builtin, {command: [...]} or {program: path}
   kEnvironment,     // a list of shell lines, or a mapping NAME: value
-  kSitePaths,       // one or a list
-  kHostPaths,       // one or a list
+  kSitePaths,       // one path or a list
+  kHostPaths,       // one path or a list
   kTexts,           // one or a list of lines, each as kText
   kValidationSets,  // a mapping name: path
   kFacilities,      // a mapping name: fields of `table`
@@ -61,17 +61,17 @@ struct Field {
   bool below_max = false;  // `max` itself is excluded
   int64_t multiple = 1;    // an integer or duration must be a multiple
   std::vector<std::string_view> choices{};
-  std::string_view default_text{};  // shown as the default where the struct does not hold it
+  std::string_view default_text{};  // shown as the default when the struct holds no default
   bool required = false;            // in xffl.yaml; JSON has all fields
   const FieldTable* table = nullptr;
-  std::string_view pattern{};  // of a kText or of each kTexts in xffl.yaml, in ECMAScript
+  std::string_view pattern{};  // ECMAScript; of a kText or of each line of kTexts in xffl.yaml
   std::string_view shape{};    // the pattern in words: "a name such as 'booster'"
   // A further problem of a text, as the end of a sentence; "" for a valid text.
   std::string (*validate)(std::string_view text) = nullptr;
   // True where the struct's other fields give the field a meaning; null: always.
   bool (*applies)(const void* object) = nullptr;
-  std::string_view condition{};  // when it applies, in words: "access: ssh"
-  bool omit_default = false;     // xffl.yaml is written without it while it has its default
+  std::string_view condition{};  // applies() in words: "access: ssh"
+  bool omit_default = false;     // xffl.yaml omits the field while it has its default
   bool operational = false;      // may change during a run: it does not affect the model
   bool nullable = false;         // JSON: null for an empty std::optional
   bool omit_empty = false;       // JSON: absent when empty

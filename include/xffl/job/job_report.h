@@ -16,7 +16,8 @@
 namespace xffl::job {
 
 inline constexpr int kReportVersion = 2;
-/// Version 1, without `stopped_early`, is still read: journals of earlier releases hold it.
+/// The reader still accepts version 1, without `stopped_early`: journals of earlier releases hold
+/// such reports.
 inline constexpr int kOldestReportVersion = 1;
 
 inline constexpr size_t kMaxReasonBytes = 500;
@@ -34,10 +35,10 @@ struct JobReport {
   JobKey key;
   std::string base_model_sha256;
   std::string update_sha256;  // root hash of the update's manifest.json; empty for an evaluate-only
-                              // job, and for one that was stopped and left a checkpoint
+                              // job, and for a job that stopped and left a checkpoint
   int64_t steps = 0;
   /// The job stopped on a signal ahead of the walltime: `steps` may be fewer than the job's, and
-  /// `validation` lacks the sets that were not measured after training.
+  /// `validation` lacks the sets that the job did not measure after training.
   bool stopped_early = false;
   int64_t samples = 0;         // sequences trained on
   int64_t tokens = 0;          // valid target tokens trained on: the aggregation weight by default
@@ -53,7 +54,7 @@ struct JobReport {
   int restarts = 0;              // SLURM_RESTART_COUNT
   std::string trainer;           // "xffl-train 0.1.0 (torch 2.11.0)"
   /// The reason why the optimizer did not continue from spec.optimizer_path, at most
-  /// kMaxReasonBytes; empty: it did.
+  /// kMaxReasonBytes; empty without a reason.
   std::string optimizer_lost;
   bool operator==(const JobReport&) const = default;
 };
@@ -66,14 +67,14 @@ JobReport read_job_report(const std::filesystem::path& path);
 /// reject.
 std::string format_job_report(const JobReport& report);
 
-/// True for a job that was stopped and left a checkpoint, from which another attempt continues.
+/// True for a job that stopped and left a checkpoint, from which another attempt continues.
 bool is_checkpointed(const JobReport& report, const JobSpec& spec);
 
 /// Throws kRejected, naming field, expected and found, unless `report` answers exactly this job:
 /// key, base model, steps done (spec.training.steps; from 1 on when stopped_early), samples and
 /// tokens that so many steps can have used (at most batch_size * steps sequences of at most
-/// `max_sequence_length` tokens), a result for each validation set (not when stopped_early). In the
-/// report of a checkpointed job, only key, base model and steps are checked.
+/// `max_sequence_length` tokens), a result for each validation set (not when stopped_early). For a
+/// checkpointed job, checks only key, base model and steps.
 void check_report_answers(const JobReport& report, const JobSpec& spec,
                           int64_t max_sequence_length);
 

@@ -1,8 +1,8 @@
 // job.json: a facility's job, written by the coordinator, read by the trainer.
 //
 // The file is an API: docs/reference/job_json.md describes it, and configs/trainers/ holds a
-// foreign trainer that reads it. Relative paths start at the folder of job.json, so that a job's
-// folder can be moved. Unknown keys are an error in the same format version.
+// foreign trainer that reads it. Relative paths start at the folder of job.json, so that users can
+// move a job's folder. Unknown keys are an error in the same format version.
 #pragma once
 
 #include <cstdint>
@@ -63,7 +63,8 @@ enum class Recompute { kNone, kCheap, kFull };
 constexpr auto names_of(Recompute) { return enum_names("none", "cheap", "full"); }
 
 /// The state in the host's memory: "none", "optimizer" (masters, moments, reduced gradients; the
-/// step runs there), or "parameters" (these, and the shards that parameters are gathered from).
+/// step runs there), or "parameters" (the optimizer's state, and the shards from which ranks gather
+/// parameters).
 enum class Offload { kNone, kOptimizer, kParameters };
 constexpr auto names_of(Offload) { return enum_names("none", "optimizer", "parameters"); }
 
@@ -78,8 +79,8 @@ constexpr auto names_of(Masters) { return enum_names("fp32", "split", "none"); }
 enum class StateDtype { kFloat32, kBfloat16 };
 constexpr auto names_of(StateDtype) { return enum_names("fp32", "bf16"); }
 
-/// The result of a training that validation has ended: the model with the lowest loss of those
-/// measured mid-training, "best", or the "last".
+/// The result of a training that validation has ended early: "best", the model with the lowest loss
+/// measured mid-training, or "last", the last model.
 enum class EarlyStopKeep { kBest, kLast };
 constexpr auto names_of(EarlyStopKeep) { return enum_names("best", "last"); }
 
@@ -120,8 +121,8 @@ enum class GroupWeighting { kEqual, kTokens };
 constexpr auto names_of(GroupWeighting) { return enum_names("equal", "tokens"); }
 
 /// The optimizer of the weights' mean change: "average" applies the change as it is (local SGD:
-/// Stich, 2019), the others use it as a gradient (Reddi et al., 2021; DiLoCo, Douillard et al.,
-/// 2023: "nesterov").
+/// Stich, 2019), the other optimizers use the change as a gradient (Reddi et al., 2021; DiLoCo,
+/// Douillard et al., 2023: "nesterov").
 enum class OuterOptimizer { kAverage, kSgd, kNesterov, kAdam };
 constexpr auto names_of(OuterOptimizer) { return enum_names("average", "sgd", "nesterov", "adam"); }
 
@@ -168,13 +169,14 @@ struct TrainingSpec {
   double epsilon = 1e-8;
   double max_grad_norm = 1.0;  // global L2 norm; 0: no clipping
   uint64_t seed = 0;
-  // Of activations and matrix products. The optimizer's state is float32 but for the next three.
+  // The type of activations and matrix products. The optimizer's state is float32 but for the next
+  // three fields.
   FloatType precision = FloatType::kFloat32;
   Masters masters = Masters::kFloat32;
   StateDtype moment_dtype = StateDtype::kFloat32;
   StateDtype gradient_dtype = StateDtype::kFloat32;
   Sharding sharding = Sharding::kNone;
-  int64_t shard_group_size = 0;  // ranks of a hybrid or hybrid_zero2 group; 0: those of a node
+  int64_t shard_group_size = 0;  // ranks of a hybrid or hybrid_zero2 group; 0: the ranks of a node
   Recompute recompute = Recompute::kNone;
   Offload offload = Offload::kNone;
   int64_t validation_samples = 0;   // sequences evaluated before and after; 0: all
@@ -183,14 +185,14 @@ struct TrainingSpec {
   int64_t keep_checkpoints = 2;     // checkpoints that stay, newest first
   int64_t max_tokens = 0;           // the job ends after so many target tokens; 0: no limit
   int64_t validation_interval = 0;  // steps between two validations mid-training; 0: none
-  int64_t early_stop_patience = 0;  // ends after so many validations without a lower loss; 0: never
+  int64_t early_stop_patience = 0;  // validations without a lower loss before the end; 0: no limit
   EarlyStopKeep early_stop_keep = EarlyStopKeep::kBest;
   // FedProx (Li et al., 2020): gradients get proximal * (weights - input weights).
   double proximal = 0.0;
-  bool document_mask = false;       // attention within a document only, positions restart with it
-  bool deterministic = false;       // the same bits again on the same devices, slower on GPUs
+  bool document_mask = false;  // attention within a document only; each document restarts positions
+  bool deterministic = false;  // bit-identical results on the same devices, slower on GPUs
   bool keep_optimizer = false;      // AdamW's moments stay at the facility between rounds
-  std::vector<std::string> freeze;  // parameters not to train: names with * and ?
+  std::vector<std::string> freeze;  // parameters that stay fixed: names with * and ?
   Lora lora;
   RankGroups groups;
   Pipeline pipeline;
@@ -235,18 +237,18 @@ struct JobSpec {
   bool operator==(const JobSpec&) const = default;
 
   /// The file "model.failure" beside the report: the reason of a job whose input model is damaged.
-  /// The coordinator then pushes the model again, and does not count the attempt.
+  /// The coordinator then pushes the model again and does not count the attempt.
   std::filesystem::path model_failure_path() const;
 };
 
-/// The last part of JobSpec::optimizer_path when there is no state to begin with.
+/// The last part of JobSpec::optimizer_path for a job without an initial optimizer state.
 inline constexpr std::string_view kNoOptimizerState = "none";
 
-/// Writes `reason` to a model_failure_path(), whole or not at all; logs an error of its own.
+/// Writes `reason` to a model_failure_path(), whole or not at all; logs its own failure.
 void report_model_failure(const std::filesystem::path& path, const std::string& reason);
 
-/// Reads and validates job.json; relative paths come back absolute. Throws kNotFound, kCorrupt
-/// (with the key's path).
+/// Reads and validates job.json; makes relative paths absolute. Throws kNotFound, kCorrupt (with
+/// the key's path).
 JobSpec read_job_spec(const std::filesystem::path& path);
 JobSpec parse_job_spec(std::string_view json, std::string_view origin);
 /// The file's text; keys in a fixed order, so equal specs give equal bytes. Throws kCorrupt for a

@@ -1,5 +1,5 @@
 // The limits of the built-in trainer: config checks them when it reads xffl.yaml, and the job
-// again.
+// checks them again.
 #pragma once
 
 #include <cstddef>
@@ -19,20 +19,20 @@ struct Ranks {
 
 /// A key that is not supported, alone or together with other keys.
 struct Unsupported {
-  std::string key;      // of `training`, the first that the message names: "pipeline.stages"
-  std::string message;  // names all of them, "training." in front
+  std::string key;      // the first key of `training` in the message: "pipeline.stages"
+  std::string message;  // names all keys, each with "training." in front
 };
 
-/// The first problem of a training with so many validation sets; a function of these alone.
+/// The first problem of a training with `num_validation_sets` validation sets. Pure.
 std::optional<Unsupported> find_unsupported(const TrainingSpec& training,
                                             size_t num_validation_sets, const Ranks& ranks);
 
 /// The number of ranks that shard together among the `data_ranks` of one pipeline stage. Throws
-/// kConfig when shard_group_size does not divide them.
+/// kConfig when shard_group_size does not divide `data_ranks`.
 int shard_group_size(const TrainingSpec& training, int data_ranks, int on_a_machine);
 
 /// The micro-batches of a step, the same number on all data ranks, so that their collectives match.
-/// The last ones may be empty on some ranks.
+/// The last micro-batches may be empty on some ranks.
 int64_t num_micro_batches(const TrainingSpec& training, int num_data_ranks);
 
 }  // namespace xffl::job

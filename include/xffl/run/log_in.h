@@ -1,8 +1,8 @@
-// Interactive log-in through a coordinator without a terminal: `xffl login F` shows a facility's
+// Interactive login through a coordinator without a terminal: `xffl login F` shows a facility's
 // prompts on its own terminal and sends the answers to the coordinator, which keeps the connection.
 //
-// Both use runs/0003/login.sock, which only this user may open. The answers are neither kept nor
-// written to any file.
+// The command and the coordinator use runs/0003/login.sock, which only this user may open. xffl
+// neither keeps the answers nor writes them to a file.
 #pragma once
 
 #include <filesystem>
@@ -17,8 +17,8 @@
 
 namespace xffl::run {
 
-/// The coordinator's side, which listens during its lifetime. When the folder's file system has no
-/// sockets, it logs a warning and does nothing.
+/// The coordinator's side, which listens during its lifetime. On a file system without sockets, the
+/// server logs a warning and does nothing.
 class LoginServer {
  public:
   /// Logs in to a facility; throws Error.

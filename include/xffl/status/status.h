@@ -16,7 +16,7 @@ namespace xffl::status {
 // A facility's certificate that expires soon, or has expired.
 struct EndingCredential {
   Clock::UtcTime ends;
-  std::string renew;  // the project's command for a new one; may be empty
+  std::string renew;  // the project's command for a new certificate; may be empty
 };
 
 struct RunStatus {
@@ -26,14 +26,14 @@ struct RunStatus {
   std::filesystem::path folder;
   history::RunState run_state;
   history::Activities live;  // of the facilities; empty without a coordinator
-  // Not in the run's folder: set by the caller.
+  // Set by the caller, because the run's folder does not hold certificates.
   std::map<FacilityName, EndingCredential> credentials{};
 };
 
 /// Throws kNotFound when `run_folder` has no journal.
 RunStatus read_status(const std::filesystem::path& run_folder, int rounds_planned);
 
-/// Text: one line per round and facility. `now` is the time for the certificates' time left.
+/// Text: one line per round and facility. The certificates' time left counts from `now`.
 std::string format_status(const RunStatus& status, Clock::UtcTime now = SystemClock().utc());
 /// JSON; docs/reference/status_json.md lists the keys.
 std::string format_status_json(const RunStatus& status);
@@ -48,8 +48,8 @@ struct GlobalLoss {
 
 /// The validation losses of the global models, by round, then by facility, then in the order of the
 /// report. A job evaluates its input model before it trains: the reports of round k + 1 have the
-/// losses of the model of round k, and the evaluation (policy.evaluate_last) has those of the last
-/// model. A facility that was missing in a round has no figure.
+/// losses of the model of round k. The evaluation (policy.evaluate_last) has the losses of the last
+/// model. A facility that was missing in a round has no loss.
 std::vector<GlobalLoss> global_losses(const history::RunState& run_state);
 
 /// A table: a row for each published model, a column for each facility's set, cells "loss

@@ -14,9 +14,9 @@ namespace xffl::upkeep {
 // The warnings already given about each facility's certificate.
 class CertificateWarnings {
  public:
-  /// The time left when a warning is due now: once within two hours of `ends`, once within half an
-  /// hour, and again for a new certificate. None without an end, and after it: then the facility is
-  /// paused and reports the reason.
+  /// The time left when a warning is due: once within two hours of `ends`, once within half an
+  /// hour, and again for a new certificate. None without `ends`, and after `ends`, when the paused
+  /// facility reports the reason.
   std::optional<std::chrono::minutes> due(const FacilityName& facility,
                                           std::optional<Clock::UtcTime> ends, Clock::UtcTime now);
 
@@ -28,7 +28,7 @@ class CertificateWarnings {
   std::map<FacilityName, Given> given_;
 };
 
-/// A thread that checks the certificates of all facilities twice a minute until it is stopped.
+/// A thread that checks the certificates of all facilities twice a minute until a stop request.
 std::jthread start_credential_watch(const facility::Context& context);
 
 }  // namespace xffl::upkeep

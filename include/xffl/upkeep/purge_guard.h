@@ -1,8 +1,8 @@
 // Protects files from the purge of scratch file systems (facilities.<f>.purge_after).
 //
 // Sites remove files that were neither read nor written for weeks, and a round may wait in a queue
-// for as long. During a run the guard touches xffl's own files at such a facility and warns of the
-// user's files before they are removed.
+// as long. During a run the guard touches xffl's own files at such a facility, and warns of the
+// user's files before the site removes them.
 #pragma once
 
 #include <chrono>
@@ -34,13 +34,13 @@ struct FileAge {
 std::vector<std::string> user_files(const config::Facility& facility);
 
 /// The time since the last read or write of each file, by the facility's clock. Leaves out files on
-/// another file system than `workdir`, which its purge does not reach. Runs one command, light on a
-/// login node. Throws kRemote and kIo as the session does, kCancelled on `stop`.
+/// other file systems than `workdir`'s, which the purge does not reach. Runs one command, light on
+/// a login node. Throws kRemote and kIo as the session does, kCancelled on `stop`.
 std::vector<FileAge> file_ages(remote::Session& session, const RemotePath& workdir,
                                const std::vector<std::string>& files, std::stop_token stop = {});
 
-/// "was not used for 35 days: the site removes it after 40 days"; empty before three quarters of
-/// that time.
+/// "was not used for 35 days: the site removes it after 40 days"; empty while the file is unused
+/// for less than three quarters of `purge_after`.
 std::string purge_warning(const FileAge& file, std::chrono::seconds purge_after);
 
 // The checks of a run. Not thread-safe.
@@ -49,7 +49,7 @@ class PurgeWatch {
   /// Whether the facility's next check is due: eight checks per `purge_after`.
   bool is_due(const config::Facility& facility, Clock::MonotonicTime now);
   /// Touches xffl's files below `folder` that were unused for half of `purge_after`, and logs each
-  /// warning about the user's files once. A failed check is logged, and due again at once. Throws
+  /// warning about the user's files once. Logs a failed check, which is due again at once. Throws
   /// kCancelled on `stop`.
   void check(remote::Session& session, const config::Facility& facility, const RemotePath& folder,
              std::stop_token stop);
@@ -59,9 +59,10 @@ class PurgeWatch {
   std::set<std::string> reported_;
 };
 
-/// A thread that runs the checks of all facilities until it is stopped, which interrupts a check: a
-/// facility may wait for weeks for the others, and its next job needs its model and the optimizer's
-/// state. No thread when no facility has a purge policy. `context` must outlive it.
+/// A thread that runs the checks of all facilities until a stop request, which interrupts a check.
+/// A facility may wait for weeks for other facilities, and its next job needs its model and the
+/// optimizer's state. No thread when no facility has a purge policy. `context` must outlive the
+/// thread.
 std::jthread start_purge_guard(facility::Context& context);
 
 }  // namespace xffl::upkeep

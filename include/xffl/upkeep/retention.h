@@ -18,19 +18,20 @@ struct Context;
 namespace xffl::upkeep {
 
 // Removes the rounds up to (published round - policy.keep_rounds) from every facility, with the
-// models that only these rounds used, and their masters here. Works in a thread during the next
-// round: a parallel file system may take minutes for one folder. A failure is logged, and the
-// worker retries after the next round. After a restart it first lists the folders for older rounds.
-// The destructor interrupts a removal.
+// models that only these rounds used, and the rounds' masters from this machine. Works in a thread
+// during the next round, because a parallel file system may take minutes for one folder. The worker
+// logs a failure and retries after the next round. After a restart the worker first searches the
+// folders for older rounds. The destructor interrupts a removal.
 class RetentionWorker {
  public:
   explicit RetentionWorker(facility::Context& context);
 
-  /// `plan`'s model was published. Returns at once.
+  /// Starts the removals due after the publication of `plan`'s model. Returns at once.
   void after(const plan::RoundPlan& plan);
-  /// The same for the last round that an earlier coordinator has published, if any.
+  /// Calls after() for the last round that an earlier coordinator published, if any.
   void after_last();
-  /// Returns when all removals were tried, after one retry of the last failure; or on `stop`.
+  /// Waits until the worker has tried all removals, with one retry of the last failure; or until
+  /// `stop`.
   void finish(std::stop_token stop);
 
  private:
@@ -40,8 +41,8 @@ class RetentionWorker {
              const std::stop_token& stop);
 
   facility::Context& context_;
-  // Facilities without older rounds than the last: their folders need not be listed. Used by the
-  // thread only.
+  // Facilities without rounds older than the last round: the worker need not list their folders.
+  // Only the worker's thread uses the set.
   std::set<FacilityName> tidy_;
   std::mutex mutex_;
   std::condition_variable_any changed_;
