@@ -68,8 +68,7 @@ std::string ask(const config::Facility& facility, facility::Services& services,
   if (manager.this_machine) return "a process on this machine";
   const auto session = services.connect(facility);
   const submit::TestOnly answer =
-      manager.check(*session, facility.slurm,
-                    {script.job_name, script.script, script.folder}, {});
+      manager.check(*session, facility.slurm, {script.job_name, script.script, script.folder}, {});
   return (answer.accepted ? "" : "REFUSED: ") + answer.answer;
 } catch (const Error& error) {
   return std::string("not asked: ") + error.what();
