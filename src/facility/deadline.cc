@@ -36,8 +36,8 @@ std::optional<std::string> StepInProgress::time_is_up() const {
            " s" + (link_.last_error.empty() ? "" : ": " + link_.last_error);
   if (link_.failures > 0 && now_.time - link_.failing_since > policy_.max_outage)
     return "not reachable for " + outage + ": " + link_.last_error;
-  if (submission_is_unknown() && memory_.unknown_submissions > 1 &&
-      now_.time - memory_.unknown_since > policy_.max_outage)
+  if (submission_is_unknown() && memory_.unknown_submissions > 1 && memory_.unknown_since &&
+      now_.time - *memory_.unknown_since > policy_.max_outage)
     return "its scheduler answered no submission for " + outage + ": " + link_.last_error;
   return std::nullopt;
 }

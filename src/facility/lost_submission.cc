@@ -15,8 +15,8 @@ bool StepInProgress::submission_is_unknown() const {
 }
 
 int StepInProgress::count_unknown_submission() {
-  if (++memory_.unknown_submissions == 1) memory_.unknown_since = now_.time;
-  return memory_.unknown_submissions;
+  if (!memory_.unknown_since) memory_.unknown_since = now_.time;
+  return ++memory_.unknown_submissions;
 }
 
 void StepInProgress::on(Submitting&, const SubmitRejected& rejected) {
@@ -27,7 +27,7 @@ void StepInProgress::on(Submitting&, const SubmitRejected& rejected) {
 
 void StepInProgress::on(Submitting&, const SubmitDeferred& deferred) {
   link_.last_error = deferred.reason;
-  memory_.unknown_since = now_.time;  // the scheduler answers: this is no outage
+  memory_.unknown_since.reset();  // the scheduler answers: this is no outage
   wait_ = backoff(policy_.seed, ++memory_.deferrals);
 }
 

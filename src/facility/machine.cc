@@ -240,7 +240,7 @@ Action StepInProgress::wait_for_user() {
 // The machine waits for a user, and not for the facility.
 void StepInProgress::no_outage() {
   link_.failures = 0;
-  memory_.unknown_since = now_.time;
+  if (memory_.unknown_since) memory_.unknown_since = now_.time;
 }
 
 Sleep StepInProgress::sleep(Nanoseconds duration) const {

@@ -32,10 +32,10 @@ std::optional<checkpoint::Manifest> make(const history::RunFolder& folder, int r
   const double megabytes =
       static_cast<double>(checkpoint::read_manifest(model).total_bytes()) * 1e-6;
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
-  const log::Field number{"round", round}, seconds{"seconds", took.count()};
+  const log::Field number{"round", round}, duration{"seconds", took.count()};
   if (!packed) {
     log::info("global model is sent whole: its differences are not small",
-              {number, {"megabytes", megabytes}, seconds});
+              {number, {"megabytes", megabytes}, duration});
     return packed;
   }
   const double packed_megabytes = static_cast<double>(packed->total_bytes()) * 1e-6;
@@ -43,7 +43,7 @@ std::optional<checkpoint::Manifest> make(const history::RunFolder& folder, int r
                                                    {"megabytes", megabytes},
                                                    {"packed_megabytes", packed_megabytes},
                                                    {"ratio", megabytes / packed_megabytes},
-                                                   seconds});
+                                                   duration});
   return packed;
 }
 

@@ -231,11 +231,11 @@ struct Link {
 
 // Facts about the open attempt that outlive a phase.
 struct AttemptMemory {
-  int unknown_submissions = 0;   // submissions without an answer
-  Nanoseconds unknown_since{0};  // time of the first of these submissions
-  int deferrals = 0;             // submissions that the scheduler deferred, in a row
-  std::set<JobId> watched;       // all jobs polled so far: two duplicates cannot alternate forever
-  bool fenced = false;           // the claim is taken
+  int unknown_submissions = 0;               // submissions without an answer
+  std::optional<Nanoseconds> unknown_since;  // the first since the scheduler's last answer
+  int deferrals = 0;                         // submissions that the scheduler deferred, in a row
+  std::set<JobId> watched;  // all jobs polled so far: two duplicates cannot alternate forever
+  bool fenced = false;      // the claim is taken
 };
 
 struct FacilityMachine {
