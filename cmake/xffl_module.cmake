@@ -40,9 +40,8 @@ function(xffl_module name)
     xffl_use_torch(xffl_${name})
   else()
     target_precompile_headers(xffl_${name} REUSE_FROM xffl_module_pch)
-    # The warning takes the .cc files for headers.
     set_target_properties(xffl_${name} PROPERTIES UNITY_BUILD ${XFFL_UNITY} UNITY_BUILD_BATCH_SIZE 0)
-    if(XFFL_UNITY)
+    if(XFFL_UNITY)  # the compiler takes the included .cc files for headers
       target_compile_options(xffl_${name} PRIVATE -Wno-subobject-linkage)
     endif()
   endif()
