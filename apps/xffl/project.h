@@ -42,9 +42,9 @@ void require_model(const config::Experiment& experiment);
 /// (exit code 130). Only one instance at a time.
 class StopOnSignal {
  public:
-  /// Prints `message` on the first signal. With `patience`, ends the process with the exit code of
-  /// kCancelled when the process is still running so long after the first signal. `patience` is for
-  /// work that survives a kill at any instant.
+  /// Prints `message` on the first signal. With `patience`, ends the process, with the exit code of
+  /// kCancelled, if it still runs this long after the first signal. `patience` is for work that
+  /// survives a kill at any instant.
   explicit StopOnSignal(std::string message = "detaching; jobs at the facilities keep running",
                         std::optional<std::chrono::seconds> patience = {});
   ~StopOnSignal();

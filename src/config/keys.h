@@ -8,7 +8,7 @@
 
 namespace xffl::config {
 
-// The most ranks of a job.
+// The maximum number of ranks of a job.
 inline constexpr int64_t kMaxRanks = 1'000'000;
 
 using job::Field;

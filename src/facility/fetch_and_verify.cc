@@ -139,7 +139,8 @@ history::Accepted UpdateFetch::keep_accepted(int attempt, const Report& report) 
 }
 
 // fetch() has verified an accepted update; after a restart archive_problem() checks the bytes again
-// before their use. Returns the damage. Throws for an unreadable file, which is no damage yet.
+// before their use. Returns the damage. Throws for an unreadable file, which does not count as
+// damaged yet.
 std::optional<std::string> UpdateFetch::archive_problem(const history::Accepted& accepted) const {
   try {
     const checkpoint::Manifest manifest = checkpoint::read_manifest(site_.archive() / "update");

@@ -61,7 +61,8 @@ submit::JobStatus FacilityJob::query(int attempt, const JobId& job, std::stop_to
       [&] { return site_.scheduler->query(std::span(&asked, 1), stop).at(job); });
 }
 
-// A successful command does not end a job yet: the controller may die before it acts.
+// A successful cancel command does not prove the end of the job: the controller may die before it
+// acts.
 void FacilityJob::cancel(int attempt, const JobId& job, std::stop_token stop) {
   const submit::SubmittedJob target = submitted(attempt, job);
   Nanoseconds pause = kCancelPause;

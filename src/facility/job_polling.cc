@@ -118,8 +118,8 @@ void StepInProgress::on(Polling& polling, const Polled& polled) {
   if (polled.status &&
       progress_of(watch, *polled.status, policy_, now_.time) == JobProgress::kEnded) {
     Ended ended{.watch = watch, .status = *polled.status, .model_error = polled.model_error};
-    // The job's complaint replaces its report. Without a complaint, the report may be late on a
-    // shared file system.
+    // The job's report of a damaged model replaces report.json. Without it, report.json may be late
+    // on a shared file system.
     ended.grace_over = !polled.model_error.empty();
     if (!ended.grace_over) wait_ = policy_.settle_time;
     return enter(std::move(ended));

@@ -27,7 +27,7 @@ void StepInProgress::on(Submitting&, const SubmitRejected& rejected) {
 
 void StepInProgress::on(Submitting&, const SubmitDeferred& deferred) {
   link_.last_error = deferred.reason;
-  memory_.unknown_since.reset();  // the scheduler answers: this is no outage
+  memory_.unknown_since.reset();  // the scheduler answers: this is not an outage
   wait_ = backoff(policy_.seed, ++memory_.deferrals);
 }
 

@@ -1,6 +1,6 @@
 // How it works: manifests and sizes tell which files are in place. The push hashes no file at the
-// facility, because hashing would load a login node. The job checks the hashes and complains of
-// damage in a file, and the next attempt's push compares every chunk.
+// facility, because hashing would load a login node. The job checks the hashes and reports a
+// damaged file, and the next attempt's push compares every chunk.
 #include <algorithm>
 
 #include "site.h"
@@ -18,7 +18,7 @@ using checkpoint::Manifest;
 namespace {
 
 using plan::kModelFailure;
-constexpr int kMaxComplaints = 64;           // earlier attempts searched for complaints
+constexpr int kMaxComplaints = 64;           // earlier attempts whose reports of damage count
 constexpr uint64_t kSmallBytes = 16u << 20;  // smaller updates and models skip the space check
 
 std::string hash_lines(const fs::path& model, const std::string& at) {
@@ -84,7 +84,7 @@ std::vector<int> ModelPush::earlier_attempts_with(int attempt, std::string_view 
   return found;
 }
 
-// One complaint counts in a round: after a push has compared the files, a further complaint has
+// One report of damage counts in a round: after a push has compared the files, a further report has
 // another cause.
 std::string ModelPush::input_model_problem(int attempt) {
   const std::string problem = printable_tail(*site_.session, site_.folder(attempt) / kModelFailure);

@@ -105,8 +105,8 @@ class ModelPush {
   Event push(int attempt, std::stop_token stop);
   /// Sends a waiting job's model again when the site's purge has removed files of the model.
   void restore_purged_model(int attempt, std::stop_token stop);
-  /// The job's complaint about its input model. Empty without a complaint, and after an earlier
-  /// repair in the round, when the job has to fail.
+  /// The job's report of a damaged input model. Empty without such a report, and after an earlier
+  /// repair in the round: the job then has to fail.
   std::string input_model_problem(int attempt);
   /// Warns, ahead of the attempt's submission, when the facility lacks space for the job's output.
   /// Only logs a failed check.
@@ -197,7 +197,7 @@ class UpdateFetch {
     double base_norm = 0, max_change = 0;  // 0: any
     std::string update_sha256;             // empty: any
   };
-  /// Reads this machine's files before the facility's, because damage here is no fault of the
+  /// Reads this machine's files before the facility's, because damage here is not the fault of the
   /// facility.
   Expected expected_update() const;
   /// The report of this attempt. Throws kRejected for the report of another attempt.

@@ -32,7 +32,7 @@ struct KeyFile {
   std::filesystem::path key;
   std::optional<std::filesystem::path> certificate_file;
   std::optional<Certificate> certificate;
-  std::string problem;  // why log-ins offer neither file, such as permissions
+  std::string problem;  // the reason why log-ins offer neither file, such as permissions
 
   /// `problem`, or the expiry of the certificate before `now`; empty: log-ins offer the key.
   std::string unusable(Clock::UtcTime now) const;

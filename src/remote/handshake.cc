@@ -165,7 +165,7 @@ bool try_files(LogIn& log_in, const Credentials& credentials) {
       continue;
     }
     if (log_in.key_file(file)) return true;
-    if (log_in.partial()) return false;  // another key is no second factor
+    if (log_in.partial()) return false;  // another key is not a second factor
   }
   return false;
 }

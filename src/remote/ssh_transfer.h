@@ -26,7 +26,7 @@ bool wants_several(Connection& connection, uint64_t length);
 /// Throws like Session::download().
 void download_by_shell(const Connections& connections, const RemotePath& path, uint64_t offset,
                        uint64_t length, const Sink& sink, const std::stop_token& stop);
-/// Writes ranges in parallel, each with `dd` or, without `by_shell`, with SFTP. Throws like
+/// Writes ranges in parallel, with `dd` if `by_shell` is set, else with SFTP. Throws like
 /// Session::upload().
 void upload_ranges(const Connections& connections, bool by_shell, const RemotePath& path,
                    uint64_t offset, uint64_t length, const Source& source, int streams,

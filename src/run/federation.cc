@@ -154,7 +154,7 @@ void accept_changes(const config::Experiment& experiment, const history::RunFold
   const std::string hash = sha256_hex(now);
   if (hash == history.state().config_sha256) return;
   require_same_training(experiment, folder, history.state());
-  if (history.state().completed) return;  // the changes have no effect any more
+  if (history.state().completed) return;  // the changes no longer have an effect
   const std::string before = read_file(folder.config(), 4 << 20);
   write_file_atomic(folder.config(), now);
   history.record({}, history::ConfigChanged{.config_sha256 = hash});

@@ -26,10 +26,10 @@ void set_paused(facility::Context& context, const history::Request& request);
 
 // --- Round 0 (import_model.cc) -----------------------------------------------------------------
 
-/// Makes round 0, once: the experiment's model as float32 master and as the facilities get the
-/// model. With LoRA, round 0 holds the adapter and, unchanged, the model under the adapter. Throws
-/// kConfig when the experiment's adapter does not match training.lora, and the errors of a damaged
-/// model or adapter.
+/// Makes round 0, once: the experiment's model as the float32 master and as the model that the
+/// facilities get. With LoRA, round 0 holds the adapter and, unchanged, the model under the
+/// adapter. Throws kConfig when the experiment's adapter does not match training.lora, and the
+/// errors of a damaged model or adapter.
 void import_model(facility::Context& context);
 
 // --- A round (run_round.cc) --------------------------------------------------------------------
@@ -39,7 +39,7 @@ void import_model(facility::Context& context);
 void run_round(facility::Context& context, const plan::RoundPlan& plan, std::stop_token stop);
 
 /// Lets the facilities of the evaluation `plan` evaluate the last global model. Logs a facility
-/// without a result and records it as missing, which is no failure. Throws kCancelled on `stop`.
+/// without a result and records it as missing, but does not fail. Throws kCancelled on `stop`.
 void evaluate_last(facility::Context& context, const plan::RoundPlan& plan, std::stop_token stop);
 /// Cancels the jobs of an evaluation that began before policy.evaluate_last became false. Logs a
 /// warning for an unreachable facility, whose job keeps running.

@@ -145,7 +145,7 @@ void cancel_evaluation(facility::Context& context, const plan::RoundPlan& plan,
   }
 }
 
-// All models are published: a failure to evaluate the last model is no failure of the run.
+// All models are published: a failed evaluation of the last model is not a failure of the run.
 void record_missing(facility::Context& context, const plan::RoundPlan& plan,
                     const plan::FacilityPlan& facility, const std::exception_ptr& error) {
   try {

@@ -542,7 +542,7 @@ std::vector<TokenSpan> ByteFallbackBpe::encode_spans(std::string_view text) cons
     }
     const std::string_view words = text.substr(part.begin, part.end - part.begin);
     const std::string symbols = marked(words, part.begin == 0);
-    // The place in the text of each byte of `symbols`; the prefix is at the begin of the part.
+    // The place in the text of each byte of `symbols`; the prefix is at the start of the part.
     std::vector<uint32_t> origins;
     size_t length = 0;  // without the prefix
     for (const char c : words) length += c == ' ' ? kSpaceMark.size() : 1;

@@ -8,7 +8,7 @@
 namespace xffl::tokenize {
 namespace {
 
-// The length of the maximal subpart of a character at the begin of invalid `bytes`: the longest
+// The length of the maximal subpart of a character at the start of invalid `bytes`: the longest
 // prefix that some continuation bytes complete to a character; at least 1. The first byte may limit
 // the second byte from below or from above, hence the two completions.
 size_t invalid_length(std::string_view bytes) {

@@ -19,7 +19,7 @@ inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
 /// does not end at `at`.
 uint32_t next_code_point(std::string_view text, size_t& at);
 
-/// Returns the character before `at` and moves `at` to the begin of the character; `at` > 0.
+/// Returns the character before `at` and moves `at` to the start of the character; `at` > 0.
 uint32_t previous_code_point(std::string_view text, size_t& at);
 
 void append_utf8(uint32_t code_point, std::string& text);

@@ -27,7 +27,7 @@ enum class Prefix {
   kNone,
   kEach,     // every text between added tokens
   kMissing,  // as kEach, unless the text begins with a mark
-  kFirst,    // as kMissing, only at the begin of the whole text
+  kFirst,    // as kMissing, only at the start of the whole text
 };
 
 struct BpeSpec {

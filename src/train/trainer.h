@@ -92,9 +92,9 @@ class Trainer {
   StepResult step(const Dataset& data, std::vector<uint64_t> indices, int64_t global_tokens,
                   double learning_rate);
 
-  /// Ends a step that all groups passed with check_finite(); collective. Exchanges weights between
-  /// groups when an exchange is due after `steps_done` steps. Returns the sums and means over all
-  /// groups.
+  /// Ends a step after check_finite() has passed in all groups; collective. Exchanges weights
+  /// between groups when an exchange is due after `steps_done` steps. Returns the sums and means
+  /// over all groups.
   StepResult end_step(int64_t steps_done, const StepResult& mine);
 
   /// Gathers the scalar state beside the buffers, which may differ between groups: for each group

@@ -5,8 +5,8 @@
 // the caller may use the result. A start_ call returns once the operation is queued. Not
 // thread-safe. No rank hangs: if a peer died, or is late by more than the rendezvous' time-out, the
 // call or its wait() throws kFailed. (Over NCCL c10d's watchdog ends the process instead.) All
-// ranks receive the same bytes, and the same sums in each run. A group of one rank copies at most,
-// and copies nothing between tensors of the same memory.
+// ranks receive the same bytes, and the same sums in each run. In a group of one rank a collective
+// is a copy, or does nothing if the tensors share memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>

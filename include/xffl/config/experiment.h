@@ -37,8 +37,8 @@ constexpr auto names_of(WeightKind) { return enum_names("tokens", "samples", "eq
 enum class OnMissing { kWait, kSkip, kFail };
 constexpr auto names_of(OnMissing) { return enum_names("wait", "skip", "fail"); }
 
-// The use of a training that stopped on the warning before its walltime. kUse: its update counts
-// with the tokens seen so far. kResume: another job continues the training.
+// The effect of a stop on the warning before the walltime. kUse: the update counts with the tokens
+// trained so far. kResume: another job continues the training.
 enum class OnWalltime { kUse, kResume };
 constexpr auto names_of(OnWalltime) { return enum_names("use", "resume"); }
 
@@ -83,7 +83,7 @@ struct Facility {
   submit::SlurmSettings slurm;  // of SchedulerKind::kSlurm
   Image image;
   RemotePath workdir;                   // holds xffl's files at the facility
-  std::chrono::seconds purge_after{0};  // the site removes files unused for so long; 0: unknown
+  std::chrono::seconds purge_after{0};  // the site removes files unused for this time; 0: unknown
   std::filesystem::path template_file;  // on this machine; empty: the shipped template of its kind
   int world_size = 1;                   // ranks of a job; with Slurm nodes * tasks_per_node
   std::vector<std::string>
@@ -119,7 +119,7 @@ struct RoundPolicy {
   std::chrono::seconds max_outage{7 * 24 * 3600};  // then the facility counts as missing
   OnWalltime on_walltime = OnWalltime::kUse;
   int rerun_budget = 10;  // jobs repeated per facility and round after a node failure, preemption
-                          // or the walltime; they are no attempts
+                          // or the walltime; they do not count as attempts
   bool evaluate_last = true;  // after the last round, one more job at each facility with validation
                               // sets measures the last global model
   double max_change = 10;     // L2 norm of an update's change over that of its base; 0: no limit

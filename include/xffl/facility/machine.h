@@ -128,7 +128,7 @@ struct Found {
 struct Polled {
   bool reported = false;
   std::optional<submit::JobStatus> status;  // set when the driver has queried the scheduler
-  std::string model_error{};                // the ended job's complaint about its input model
+  std::string model_error{};                // the ended job's report of a damaged input model
 };
 // The update passed its checks.
 struct Fetched {

@@ -1,6 +1,6 @@
 // The location of a run's folder distinguishes the run from a copy. A copy has the same secret, and
 // so the same jobs and folders at the facilities. docs/decisions/0011-a-copied-run-is-refused.md
-// lists the cases, with the cases that look alike.
+// lists all cases, and the cases that xffl cannot tell apart.
 #pragma once
 
 #include <cstdint>

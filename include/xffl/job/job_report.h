@@ -72,7 +72,7 @@ bool is_checkpointed(const JobReport& report, const JobSpec& spec);
 
 /// Throws kRejected, naming field, expected and found, unless `report` answers exactly this job:
 /// key, base model, steps done (spec.training.steps; from 1 on when stopped_early), samples and
-/// tokens that so many steps can have used (at most batch_size * steps sequences of at most
+/// tokens that this number of steps can have used (at most batch_size * steps sequences of at most
 /// `max_sequence_length` tokens), a result for each validation set (not when stopped_early). For a
 /// checkpointed job, checks only key, base model and steps.
 void check_report_answers(const JobReport& report, const JobSpec& spec,

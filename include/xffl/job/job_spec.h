@@ -183,7 +183,7 @@ struct TrainingSpec {
   int64_t train_samples = 0;        // only the first N sequences of the data set are used; 0: all
   int64_t checkpoint_interval = 0;  // steps between two checkpoints inside the job; 0: none
   int64_t keep_checkpoints = 2;     // checkpoints that stay, newest first
-  int64_t max_tokens = 0;           // the job ends after so many target tokens; 0: no limit
+  int64_t max_tokens = 0;           // target tokens after which the job ends; 0: no limit
   int64_t validation_interval = 0;  // steps between two validations mid-training; 0: none
   int64_t early_stop_patience = 0;  // validations without a lower loss before the end; 0: no limit
   EarlyStopKeep early_stop_keep = EarlyStopKeep::kBest;
@@ -224,7 +224,7 @@ struct JobSpec {
   std::vector<std::string> train_paths;          // token shards
   std::vector<ValidationSet> validation;
   std::string adapter_path;    // folder of the input adapter in PEFT's format; empty: none
-  std::string adapter_sha256;  // root hash of its manifest.json; empty with adapter_path
+  std::string adapter_sha256;  // root hash of its manifest.json; empty without adapter_path
   std::string optimizer_path;  // folder of the moments kept between rounds; empty: not kept
   std::string update_path;     // folder that the job creates by rename when complete
   std::string report_path;     // written last, by rename

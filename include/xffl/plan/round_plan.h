@@ -41,7 +41,7 @@ struct FacilityPlan {
   RemotePath model_folder;  // of the global model
   RemotePath round_folder;
   RemotePath adapted_folder{};  // with LoRA: of the adapter's base model
-  int accepted_before = 0;      // the attempt accepted in the round before; 0: none
+  int accepted_before = 0;      // the attempt accepted in the previous round; 0: none
 };
 
 struct RoundPlan {

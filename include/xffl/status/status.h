@@ -53,7 +53,7 @@ struct GlobalLoss {
 std::vector<GlobalLoss> global_losses(const history::RunState& run_state);
 
 /// A table: a row for each published model, a column for each facility's set, cells "loss
-/// (perplexity)" or "-" without a figure. Empty without any figure.
+/// (perplexity)", or "-" for a missing loss. Empty if no facility has reported a loss.
 std::string format_global_losses(const history::RunState& run_state);
 
 }  // namespace xffl::status

@@ -48,7 +48,7 @@ class Tokenizer {
   std::vector<int32_t> encode(std::string_view text) const;
   /// The ids of encode() with their places in `text`, which has at most 4 GiB.
   std::vector<TokenSpan> encode_spans(std::string_view text) const;
-  /// The text of `ids` without special tokens; bytes that are no character become U+FFFD.
+  /// The text of `ids` without special tokens; bytes that are not a character become U+FFFD.
   /// Thread-safe. Throws kRejected for an id beyond the vocabulary.
   std::string decode(std::span<const int32_t> ids) const;
 

@@ -5,8 +5,8 @@
 //             4), u64 vocab_size, u64 sequence_length, u64 num_tokens, u64 num_sequences, u64
 //             num_documents, u32 flags (bit 0: packed, bit 1: with targets), u32 zero
 //   tokens    num_tokens ids of u16 or u32, then zero bytes up to a multiple of 8
-//   offsets   u64 each, in tokens. Packed: num_documents offsets, the begin of each document (the
-//             first is 0). Unpacked: num_sequences + 1 offsets, the begin of each sequence and the
+//   offsets   u64 each, in tokens. Packed: num_documents offsets, the start of each document (the
+//             first is 0). Unpacked: num_sequences + 1 offsets, the start of each sequence and the
 //             end of the last one
 //   targets   version 2 only: one bit per token, in u64 from the lowest bit on; 1: the loss counts
 //             the token. Zero bits up to a multiple of 64
@@ -51,7 +51,7 @@ class TokenShardReader {
   /// Copies sequence `sequence_index` to `out`, a span of at least length() elements. Throws
   /// kCorrupt for an id >= vocab_size.
   void read(uint64_t sequence_index, std::span<int32_t> out) const;
-  /// The token offset of the begin of each document (packed) or of each sequence (unpacked); the
+  /// The token offset of the start of each document (packed) or of each sequence (unpacked); the
   /// first offset is 0.
   std::vector<uint64_t> document_offsets() const;
 

@@ -47,7 +47,7 @@ class Dataset {
  public:
   /// Concatenates the shards; keeps only the first `max_sequences` sequences if not 0. With
   /// `mask_documents` batches hold the starts of the documents of a packed sequence, and the first
-  /// token of a document is no target. Throws kRejected if a shard's vocabulary or a sequence
+  /// token of a document is not a target. Throws kRejected if a shard's vocabulary or a sequence
   /// exceeds the model's limits; throws kNotFound, kCorrupt.
   Dataset(const std::vector<std::filesystem::path>& paths, const ModelLimits& limits,
           uint64_t max_sequences, bool mask_documents = false);

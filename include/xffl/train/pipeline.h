@@ -55,7 +55,7 @@ struct PipelineAction {
 std::vector<PipelineAction> pipeline_schedule(job::PipelineSchedule schedule, int stage,
                                               int num_stages, int64_t num_micro_batches);
 
-/// The most micro-batches whose activations the stage holds at once.
+/// The maximum number of micro-batches whose activations the stage holds at once.
 int64_t max_in_flight(job::PipelineSchedule schedule, int stage, int num_stages,
                       int64_t num_micro_batches);
 

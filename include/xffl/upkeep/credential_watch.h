@@ -15,8 +15,8 @@ namespace xffl::upkeep {
 class CertificateWarnings {
  public:
   /// The time left when a warning is due: once within two hours of `ends`, once within half an
-  /// hour, and again for a new certificate. None without `ends`, and after `ends`, when the paused
-  /// facility reports the reason.
+  /// hour, and again for a new certificate. Empty without `ends`, and after `ends`: the facility is
+  /// then paused, and its pause shows the reason.
   std::optional<std::chrono::minutes> due(const FacilityName& facility,
                                           std::optional<Clock::UtcTime> ends, Clock::UtcTime now);
 

@@ -1,8 +1,8 @@
 // Protects files from the purge of scratch file systems (facilities.<f>.purge_after).
 //
 // Sites remove files that were neither read nor written for weeks, and a round may wait in a queue
-// as long. During a run the guard touches xffl's own files at such a facility, and warns of the
-// user's files before the site removes them.
+// for just as long. During a run the guard touches xffl's own files at such a facility, and warns
+// before the site removes the user's files.
 #pragma once
 
 #include <chrono>
@@ -49,8 +49,8 @@ class PurgeWatch {
   /// Whether the facility's next check is due: eight checks per `purge_after`.
   bool is_due(const config::Facility& facility, Clock::MonotonicTime now);
   /// Touches xffl's files below `folder` that were unused for half of `purge_after`, and logs each
-  /// warning about the user's files once. Logs a failed check, which is due again at once. Throws
-  /// kCancelled on `stop`.
+  /// warning about the user's files once. A failed check is only logged, and is due again at once.
+  /// Throws kCancelled on `stop`.
   void check(remote::Session& session, const config::Facility& facility, const RemotePath& folder,
              std::stop_token stop);
 

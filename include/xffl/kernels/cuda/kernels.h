@@ -85,7 +85,7 @@ struct WideMaster {
   T* copy;
 };
 /// A master in two parts: a bfloat16 weight and the 16 bits that rounding removed. A float32 master
-/// beside a weight would take 2 bytes a parameter more.
+/// beside a weight would take 2 more bytes per parameter.
 struct SplitMaster {
   Bf16* weight;
   uint16_t* remainder;
