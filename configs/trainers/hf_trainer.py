@@ -8,7 +8,7 @@ A facility uses it with, in xffl.yaml:
 xffl starts it as `COMMAND --job job.json`. It reads the job and the model that it names, trains, writes the update as
 an HF folder with manifest.json by rename, and report.json last, by rename: the coordinator takes a complete report
 that echoes the job's key as the only sign of success. SIGUSR1 and SIGTERM, which batch systems send ahead of the
-walltime's end, make it finish its step and write what it has. One process; needs torch, transformers, safetensors, numpy.
+walltime's end, make it finish its step and write its update so far. One process; needs torch, transformers, safetensors, numpy.
 """
 import argparse
 import hashlib
@@ -54,7 +54,7 @@ def read_shard(path):
 
 
 def collate(sequences):
-    """Right-padded input ids and labels; -100 marks what is not to be predicted."""
+    """Right-padded input ids and labels; -100 marks tokens that the model does not predict."""
     longest = max(len(s) for s in sequences)
     ids = torch.zeros(len(sequences), longest, dtype=torch.long)
     labels = torch.full((len(sequences), longest), -100)
@@ -174,11 +174,11 @@ def write_update(job, model, before, folder):
 
 
 def refuse_what_is_not_done(job, training):
-    """What a trainer cannot honour it refuses, rather than to train something else."""
+    """Ends the job if a setting is not implemented here: the training would differ from the job."""
     others = {"lora": training["lora"]["rank"], "groups": training["groups"]["count"] - 1, "pipeline": training["pipeline"]["stages"] - 1}
     for key in ("freeze", "proximal", "document_mask", "max_tokens", "validation_interval", "early_stop_patience", "keep_optimizer"):
         others[key] = training[key]
-    # Its weights are float32, which split masters are, too.
+    # This example keeps float32 weights, and split masters are exact float32 weights, too.
     others["masters"] = training["masters"] == "none"
     for key in ("moment_dtype", "gradient_dtype"):
         others[key] = training[key] != "fp32"
@@ -190,9 +190,9 @@ def refuse_what_is_not_done(job, training):
 
 
 def refuse_a_damaged_model(folder, root_sha256, failure_path):
-    """The job script has compared the files with their hashes; here only that it is the model that the job names.
+    """Checks that the folder holds the model that the job names; the job script has compared the files with their hashes.
 
-    What is said in `failure_path` the coordinator reads: it sends the model again, and does not count this attempt.
+    The coordinator reads the reason in `failure_path`, sends the model again, and does not count this attempt.
     """
     try:
         files = json.loads((folder / "manifest.json").read_text())["files"]
