@@ -162,7 +162,7 @@ void encode(const EncodeFlags& flags) {
   }
   if (!ids && options.vocab_size != 0) {
     throw Error(ErrorKind::kUsage,
-                "--vocab-size needs --format ids; for text the tokenizer has it");
+                "--vocab-size needs --format ids; for text, the tokenizer determines the size");
   }
   if (ids && (!flags.tokenizer.empty() || !flags.prompt.empty())) {
     throw Error(ErrorKind::kUsage,

@@ -119,8 +119,9 @@ std::vector<double> parse_weights(const std::string& text, size_t num_models) {
       used = 0;
     }
     if (used == 0 || used != part.size() || !(weight > 0) || !std::isfinite(weight))
-      throw Error(ErrorKind::kUsage, "--weights: '" + log::printable(part, 100) +
-                                         "' is not a number above 0; expected such as 1,3,2.5");
+      throw Error(ErrorKind::kUsage,
+                  "--weights: '" + log::printable(part, 100) +
+                      "' is not a number above 0; expected numbers such as 1,3,2.5");
     weights.push_back(weight);
     begin = end + 1;
   }

@@ -196,8 +196,8 @@ Description describe(const fs::path& path, bool with_tensors) {
   if (extension == ".json") return describe_json(path);
   throw Error(ErrorKind::kUsage,
               path.string() +
-                  " is of no kind that xffl knows: a model folder, *.safetensors, "
-                  "*.tokens, job.json, report.json, manifest.json, a run's journal.db");
+                  " has an unknown kind; expected a model folder, *.safetensors, *.tokens, "
+                  "job.json, report.json, manifest.json or a run's journal.db");
 }
 
 std::string dump(const Json& json, int indent = -1) {

@@ -101,7 +101,7 @@ void require_known_command(const CLI::App& app, const std::vector<std::string>& 
                    [&](const CLI::App* command) { return command->check_name(args.front()); }))
     throw xffl::Error(xffl::ErrorKind::kUsage, "unknown command '" +
                                                    xffl::log::printable(args.front(), 80) +
-                                                   "': `xffl --help` lists them");
+                                                   "': `xffl --help` lists the commands");
 }
 
 }  // namespace

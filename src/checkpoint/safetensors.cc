@@ -158,7 +158,7 @@ class HeaderParser {
     const uint64_t begin = unsigned_integer(json[0], where + "data_offsets");
     const uint64_t end = unsigned_integer(json[1], where + "data_offsets");
     if (begin > end) {
-      fail(where + "data_offsets: the end " + std::to_string(end) + " lies before the begin " +
+      fail(where + "data_offsets: the end " + std::to_string(end) + " lies before the start " +
            std::to_string(begin));
     }
     uint64_t num_bytes = size_bytes(spec.dtype);

@@ -259,7 +259,7 @@ const FieldTable& facility_keys() {
             "the age at which the site removes unused files under workdir; 0s: never, or not known",
             {.max = 3650 * kDay, .operational = true}),
       field("template", &F::template_file, "your own job script template",
-            {.default_text = "the shipped one of the scheduler", .operational = true}),
+            {.default_text = "the scheduler's shipped template", .operational = true}),
       field("world_size", &F::world_size, "ranks of a job",
             {.min = 1,
              .max = kMaxRanks,

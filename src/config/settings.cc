@@ -130,9 +130,9 @@ std::string format_settings(const std::vector<Setting>& settings) {
   for (const Setting& setting : settings) insert(root, setting);
   sort_keys(root, &experiment_keys());
   std::string text =
-      "# An xffl experiment. 'xffl config validate' checks it, 'xffl config show' adds what is "
-      "left\n"
-      "# to defaults, 'xffl config schema' lists every key.\n";
+      "# An xffl experiment. 'xffl config validate' checks it, 'xffl config show' adds the "
+      "defaults,\n"
+      "# and 'xffl config keys' lists every key.\n";
   write(root, 0, text);
   return text;
 }

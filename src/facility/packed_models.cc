@@ -34,7 +34,7 @@ std::optional<checkpoint::Manifest> make(const history::RunFolder& folder, int r
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
   const log::Field number{"round", round}, duration{"seconds", took.count()};
   if (!packed) {
-    log::info("global model is sent whole: its differences are not small",
+    log::info("global model is sent whole: packing would save too little",
               {number, {"megabytes", megabytes}, duration});
     return packed;
   }

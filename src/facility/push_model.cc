@@ -126,7 +126,7 @@ std::optional<history::Pushed> ModelPush::push_packed(int attempt, job::JobSpec&
       plan::models_folder(site_.facility.folder) / before.root_sha256().substr(0, 16);
   if (!at_the_facility([&] { return transfer::is_pushed(*site_.session, before, reference); })) {
     log::warning(
-        "the model of the round before has lost files at the facility: sending the whole model",
+        "the previous round's model has lost files at the facility: sending the whole model",
         {site_.name_field(), {"folder", reference.str()}});
     return std::nullopt;
   }
@@ -177,7 +177,7 @@ void ModelPush::check_space(int attempt) {
                   {"folder", site_.facility.folder.str()},
                   {"free_megabytes", static_cast<double>(*free) * 1e-6},
                   {"needed_megabytes", static_cast<double>(needed) * 1e-6},
-                  {"what to do", "remove files there, or ask the site for a larger quota"}});
+                  {"remedy", "remove files there, or ask the site for a larger quota"}});
   } catch (const Error& error) {  // the submission reports the error, too
     log::debug("the space at a facility could not be checked",
                {site_.name_field(), {"problem", error.what()}});

@@ -144,7 +144,7 @@ Name<Tag> checked_name(JsonObject& json, std::string_view key, std::string text)
   try {
     return Name<Tag>(std::move(text));
   } catch (const Error& error) {
-    json.fail(key, std::string("is no valid name: ") + error.what());
+    json.fail(key, std::string("is not a valid name: ") + error.what());
   }
 }
 template <class Tag>

@@ -149,7 +149,7 @@ WriterLock::WriterLock(const fs::path& journal) : path_(lock_path(journal)) {
     throw Error(ErrorKind::kBusy, "the journal " + journal.string() +
                                       " is in use by another coordinator: " + describe(*before) +
                                       ", and locks here may not reach that host; make sure that " +
-                                      "it no longer runs, remove " + path_.string() +
+                                      "this coordinator has ended, remove " + path_.string() +
                                       " and try again");
   if (::fchmod(fd_.get(), 0600) != 0) throw system_error("chmod " + path_.string(), errno);
   write_holder(fd_.get(), path_);

@@ -142,7 +142,8 @@ void Mirror::append(const VerifiedEvents& before, const StoredEvent& event,
   } catch (const Error& error) {
     fd_ = UniqueFd();
     if (!had_failed)
-      log::warning("the journal's mirror ends here for now", {{"problem", error.what()}});
+      log::warning("the journal's mirror was not written: the next event repairs it",
+                   {{"problem", error.what()}});
   }
 }
 
@@ -154,7 +155,8 @@ Repaired repair(const fs::path& path) {
   if (whole_events(path) >= events && fs::exists(path)) return {events, {}};
   if (content.events.empty())
     throw Error(ErrorKind::kNotFound, "the journal " + path.string() + " is damaged, and " +
-                                          mirror.string() + " holds nothing to make it from");
+                                          mirror.string() +
+                                          " has no events to rebuild the journal from");
   const fs::path made = path.string() + ".repaired";
   write_database(made, content);
   std::string stamp = format_utc(SystemClock().utc());

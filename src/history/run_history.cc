@@ -153,7 +153,7 @@ class RunProjection {
     FacilityState& facility = this->facility();
     if (!facility.accepted || facility.accepted->attempt != recorded_.scope.attempt ||
         round().published)
-      reject(where_, "the update was not accepted, or its round is over");
+      reject(where_, "the update was not accepted, or its round has ended");
     facility.accepted.reset();
     facility.attempts.back().failure = lost.reason;
     facility.attempts.back().counts_as_attempt = false;

@@ -24,11 +24,11 @@ bool holds_journal(const fs::path& folder) {
 
 [[noreturn]] void refuse(const RunLocation& before, const RunLocation& now) {
   throw Error(ErrorKind::kUsage,
-              "the run in " + now.folder.string() + " is a copy of the one that was worked on in " +
+              "the run in " + now.folder.string() + " is a copy of the run in " +
                   before.folder.string() + " on " + log::printable(before.host, 256) +
-                  ", and both would use the same jobs and folders at the facilities. Work on it "
-                  "there, or start another run with `xffl run --new`. When that one is gone or "
-                  "never used again, take this one over with `xffl journal adopt`");
+                  ", and both would use the same jobs and folders at the facilities. Continue the "
+                  "original, or start another run with `xffl run --new`. If the original is gone "
+                  "or never used again, take over the copy with `xffl journal adopt`");
 }
 
 }  // namespace

@@ -134,7 +134,7 @@ void read_field(JsonObject& object, const Field& field, void* out, int version) 
     }
     default:
       throw Error(ErrorKind::kInternal,
-                  "JSON has no field of the type of " + std::string(field.name));
+                  "the type of the field " + std::string(field.name) + " has no JSON form");
   }
 }
 

@@ -101,8 +101,8 @@ Problem check_bf16_gradients(const TrainingSpec& training, int64_t data_ranks) {
         "gradient_dtype",
         "training.gradient_dtype is bf16, with " + std::to_string(micro_batches) +
             " micro-batches a step on each rank: sums over them in bfloat16 would lose "
-            "what is small. Use fp32, or raise micro_batch_size to a rank's part of "
-            "batch_size (recompute: full makes room)");
+            "small values. Use fp32, or raise micro_batch_size to a rank's part of "
+            "batch_size (recompute: full frees memory)");
   if (training.proximal > 0)
     return unsupported(
         "gradient_dtype",

@@ -147,13 +147,14 @@ const FieldTable& training_fields() {
       field("keep_checkpoints", &T::keep_checkpoints, "number of newest checkpoints kept per job",
             {.min = 1, .max = kMaxSteps, .operational = true}),
       field("max_tokens", &T::max_tokens,
-            "the tokens under the loss after which a job ends; 0: no limit", {.max = kMaxCount}),
+            "the number of target tokens after which a job ends; 0: no limit", {.max = kMaxCount}),
       field("validation_interval", &T::validation_interval,
             "steps between two mid-training validations; 0: before and after training only",
             {.max = kMaxSteps}),
       field(
           "early_stop_patience", &T::early_stop_patience,
-          "the mid-training validations without a lower mean loss after which a job ends; 0: never",
+          "the number of mid-training validations in a row without a lower mean loss after which a "
+          "job ends; 0: never",
           {.max = kMaxSteps}),
       field("early_stop_keep", &T::early_stop_keep,
             "the model after an early stop: the last one, or the best one measured mid-training"),

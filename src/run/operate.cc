@@ -16,7 +16,7 @@ void act_here(const config::Experiment& experiment, const history::RunFolder& fo
   history::RunHistory history(folder.journal());
   const history::RunState run_state = history.state();
   if (!run_state.identity || run_state.completed || run_state.cancelled)
-    throw Error(ErrorKind::kNotFound, "run " + folder.run().str() + " is over");
+    throw Error(ErrorKind::kNotFound, "run " + folder.run().str() + " has ended");
   history::check_location(history, folder);
   const facility::Observer none;
   history::StatusFile live(folder.live(), services.clock);

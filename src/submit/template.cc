@@ -212,7 +212,7 @@ class Renderer {
   void append_options(std::string_view name, std::string_view line_end, std::string& out) {
     for (const std::string& item : list(name)) {
       if (!item.starts_with("--") || item.find_first_not_of(kOptionCharacters) != std::string::npos)
-        fail("an item of " + in_quotes(name) + " is no option of sbatch: " + in_quotes(item));
+        fail("an item of " + in_quotes(name) + " is not an option of sbatch: " + in_quotes(item));
       out += "#SBATCH ";
       out += item;
       out += line_end;

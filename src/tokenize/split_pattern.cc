@@ -347,7 +347,7 @@ uint32_t Translator::hex_digits(size_t min, size_t max) {
   const auto count = static_cast<size_t>(end - digits.data());
   at_ += count;
   if (count < min || value > 0x10ffff || (value >= 0xd800 && value < 0xe000)) {
-    corrupt("has a number that is no character");
+    corrupt("has a number that is not a character");
   }
   return value;
 }

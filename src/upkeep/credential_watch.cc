@@ -22,7 +22,7 @@ void check(const facility::Context& context, CertificateWarnings& warnings, Prob
       const auto left = warnings.due(facility.name, ends, context.services.clock.utc());
       problems.erase(facility.name);
       if (!left) continue;
-      log::warning("a certificate expires soon: renew it before (running jobs are unaffected)",
+      log::warning("a certificate expires soon: renew it in time (running jobs are unaffected)",
                    {{"facility", facility.name.str()},
                     {"ends", format_utc(*ends)},
                     {"left", std::to_string(left->count()) + " min"},

@@ -180,7 +180,7 @@ TEST(HostileOffsets, RejectsMalformedOffsets) {
   EXPECT_THAT(header_error(tensor("[1]", "[0]"), 4), HasSubstr("list of two numbers"));
   EXPECT_THAT(header_error(tensor("[1]", "[0,4,8]"), 4), HasSubstr("list of two numbers"));
   EXPECT_THAT(header_error(tensor("[1]", "[-4,0]"), 4), HasSubstr("found -4"));
-  EXPECT_THAT(header_error(tensor("[1]", "[8,4]"), 4), HasSubstr("lies before the begin"));
+  EXPECT_THAT(header_error(tensor("[1]", "[8,4]"), 4), HasSubstr("lies before the start"));
 }
 
 TEST(HostileOffsets, RejectsASizeThatDisagreesWithTheShape) {

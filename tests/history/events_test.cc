@@ -93,9 +93,9 @@ TEST(Events, UnknownKindsAndMalformedPayloadsAreCorrupt) {
             "event 7 has the unknown kind 'teleported': was the journal written by a newer xffl?");
   EXPECT_EQ(refusal("submitted", "{}"), "journal event 7 (submitted): 'job_id' is missing");
   EXPECT_THAT(refusal("submitted", R"({"job_id":5})"), HasSubstr("should be a string"));
-  EXPECT_THAT(refusal("submitted", R"({"job_id":"a b"})"), HasSubstr("is no valid name"));
+  EXPECT_THAT(refusal("submitted", R"({"job_id":"a b"})"), HasSubstr("is not a valid name"));
   EXPECT_THAT(refusal("round_planned", R"({"facilities":["../x"]})"),
-              HasSubstr("is no valid name"));
+              HasSubstr("is not a valid name"));
   EXPECT_THAT(refusal("participants_frozen", R"({"facilities":[],"weights":["1"]})"),
               HasSubstr("should hold numbers only"));
   EXPECT_THAT(refusal("update_accepted", R"({"update_sha256":"u","report":{}})"),
