@@ -38,6 +38,31 @@ Request parse(const std::string& text, const std::string& origin) {
   return request;
 }
 
+std::vector<std::string> request_names(const RunFolder& folder) {
+  std::vector<std::string> names;
+  std::error_code problem;
+  for (fs::directory_iterator entry(folder.requests(), problem), end; !problem && entry != end;
+       entry.increment(problem))
+    if (entry->path().extension() == ".json") names.push_back(entry->path().filename().string());
+  if (problem && problem != std::errc::no_such_file_or_directory)
+    throw system_error("list " + folder.requests().string(), problem.value());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// "<time>-n<number>-<random>.json". The name sorts after all pending requests, also when they are
+// of the same millisecond or when the clock was set back.
+std::string next_request_name(const std::vector<std::string>& pending) {
+  std::string time = format_utc(SystemClock().utc());
+  int number = 0;
+  if (!pending.empty() && pending.back().compare(0, time.size(), time) >= 0) {
+    const std::string& last = pending.back();
+    time = last.substr(0, time.size());
+    if (std::sscanf(last.c_str() + time.size(), "-n%8d-", &number) == 1) ++number;
+  }
+  return time + format_number("-n%08d-", number) + random_hex(4) + ".json";
+}
+
 }  // namespace
 
 fs::path RunFolder::round(int round) const { return path_ / format_number("r%04d", round); }
@@ -68,22 +93,14 @@ std::string leave_request(const RunFolder& folder, const Request& request) {
                      {"facilities", names},
                      {"reason", request.reason}};
   make_dirs(folder.requests());
-  const std::string name = format_utc(SystemClock().utc()) + "-" + random_hex(4) + ".json";
+  const std::string name = next_request_name(request_names(folder));
   write_file_atomic(folder.requests() / name, json.dump() + "\n");
   return name;
 }
 
 std::vector<std::pair<std::string, Request>> pending_requests(const RunFolder& folder) {
-  std::vector<std::string> names;
-  std::error_code problem;
-  for (fs::directory_iterator entry(folder.requests(), problem), end; !problem && entry != end;
-       entry.increment(problem))
-    if (entry->path().extension() == ".json") names.push_back(entry->path().filename().string());
-  if (problem && problem != std::errc::no_such_file_or_directory)
-    throw system_error("list " + folder.requests().string(), problem.value());
-  std::sort(names.begin(), names.end());
   std::vector<std::pair<std::string, Request>> requests;
-  for (const std::string& name : names) try {
+  for (const std::string& name : request_names(folder)) try {
       requests.emplace_back(name, parse(read_file(folder.requests() / name, 1 << 16), name));
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::kNotFound) continue;  // removed meanwhile

@@ -30,6 +30,30 @@ TEST_F(Requests, AreReadInTheirOrder) {
   EXPECT_EQ(requests[1].second.reason, "enough");
 }
 
+// Several requests of one millisecond, and one after the clock was set back by years.
+TEST_F(Requests, KeepTheirOrderWithinAMillisecondAndAfterAClockJump) {
+  constexpr int kCount = 200;
+  for (int i = 0; i < kCount; ++i)
+    leave_request(folder_, {Request::Kind::kPause, {}, std::to_string(i)});
+  const std::string last = pending_requests(folder_).back().first;
+  fs::rename(folder_.requests() / last, folder_.requests() / ("2999" + last.substr(4)));
+  leave_request(folder_, {Request::Kind::kResume, {}, std::to_string(kCount)});
+  const auto requests = pending_requests(folder_);
+  ASSERT_EQ(requests.size(), kCount + 1u);
+  for (int i = 0; i <= kCount; ++i)
+    EXPECT_EQ(requests[static_cast<size_t>(i)].second.reason, std::to_string(i));
+}
+
+// A request that an earlier release left: "<time>-<random>.json".
+TEST_F(Requests, FollowThoseOfAnEarlierRelease) {
+  leave_request(folder_, {Request::Kind::kPause, {}, "first"});
+  const std::string name = pending_requests(folder_).front().first;
+  fs::rename(folder_.requests() / name,
+             folder_.requests() / ("2999" + name.substr(4, 20) + "-ffffffff.json"));
+  leave_request(folder_, {Request::Kind::kResume, {}, "second"});
+  EXPECT_EQ(pending_requests(folder_).back().second.reason, "second");
+}
+
 TEST_F(Requests, AnInvalidRequestIsRemoved) {
   make_dirs(folder_.requests());
   write_file_atomic(folder_.requests() / "1.json", "{}");
