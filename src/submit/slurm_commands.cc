@@ -133,6 +133,16 @@ constexpr auto kUnknownOutcome = std::to_array<std::string_view>({
     "broken pipe",
     "communication connection failure",
     "unspecified error",
+    // The login node's own trouble: exhausted limits, or a file system that fails.
+    "too many open files",
+    "too many users",
+    "stale file handle",
+    "stale nfs file handle",
+    "input/output error",
+    "device or resource busy",
+    "no buffer space available",
+    "cannot fork",
+    "error while loading shared libraries",
 });
 
 // Limits on submitted jobs, which pass without a user's action.
@@ -178,7 +188,11 @@ constexpr auto kPermanent = std::to_array<std::string_view>({
     "not permitted to use this",
     "access denied to requested",
     "job violates accounting/qos policy",
-    "too many",
+    "too many tasks",
+    "too many nodes",
+    "too many cpus",
+    "too many processors",
+    "too many arguments",
     "too long",
     "unrecognized option",
     "unrecognised option",
@@ -388,6 +402,8 @@ std::vector<std::string> cancel_command(const std::string& id, const std::string
   return argv;
 }
 
+bool is_no_command(int exit_code) { return exit_code == 126 || exit_code == 127; }
+
 bool is_slurm_id(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos &&
          text.size() <= kMaxIdDigits && text.front() != '0';
@@ -483,11 +499,13 @@ std::optional<std::vector<QueueRow>> read_accounting(std::string_view text) {
 
 Submission::Kind classify_rejection(std::string_view text, int exit_code) {
   const std::string lower = lower_case(text);
-  if (exit_code == 126 || exit_code == 127) return Submission::Kind::kRejected;  // no sbatch
+  // No sbatch: on a login node a file system may be absent, or a limit may be reached, for a while.
+  if (is_no_command(exit_code)) return Submission::Kind::kUnknown;
   if (contains_any(lower, kUnknownOutcome)) return Submission::Kind::kUnknown;
   if (contains_any(lower, kSubmitLimits)) return Submission::Kind::kDeferred;
-  if (contains_any(lower, kPermanent)) return Submission::Kind::kRejected;
+  // A temporary reason comes first: sbatch may print several messages, and a retry is harmless.
   if (contains_any(lower, kTemporary)) return Submission::Kind::kDeferred;
+  if (contains_any(lower, kPermanent)) return Submission::Kind::kRejected;
   return Submission::Kind::kUnknown;
 }
 

@@ -56,6 +56,9 @@ struct Submission {
 };
 Submission read_submission(const remote::CommandResult& answer);
 
+/// True for the exit status of a shell that cannot start a command.
+bool is_no_command(int exit_code);
+
 /// Classifies a failed sbatch by Slurm's error message `text` (src/common/slurm_errno.c, versions
 /// 20 to 24); an unknown message gives kUnknown.
 Submission::Kind classify_rejection(std::string_view text, int exit_code);

@@ -196,8 +196,7 @@ class SlurmScheduler final : public Scheduler {
                                         settings_.command_timeout, stop);
       if (answer.exit_code == 0)
         if (auto rows = read_accounting(answer.out)) return std::move(*rows);
-      if (answer.exit_code == 127 ||
-          answer.err.find("accounting storage is disabled") != std::string::npos) {
+      if (answer.err.find("accounting storage is disabled") != std::string::npos) {
         no_accounting_ = true;
         return {};
       }
@@ -232,7 +231,8 @@ TestOnly test_only(remote::Session& session, const SlurmSettings& settings,
   const std::string text = one_line(answer.err.empty() ? answer.out : answer.err);
   const bool accepted = answer.exit_code == 0;
   return {accepted,
-          !accepted && classify_rejection(text, answer.exit_code) == Submission::Kind::kRejected,
+          !accepted && (is_no_command(answer.exit_code) ||
+                        classify_rejection(text, answer.exit_code) == Submission::Kind::kRejected),
           text};
 }
 

@@ -54,6 +54,8 @@ TEST(ReadSubmission, DistinguishesRejectionsFromUnknownOutcomes) {
         "AssocGrpSubmitJobsLimit\nsbatch: error: Batch job submission failed: Job violates\n",
         "Batch job submission failed: Unable to contact slurm controller (connect failure)\n",
         "Batch job submission failed: Resource temporarily unavailable\n",
+        "too many nodes in the request\nsbatch: error: Batch job submission failed: Unable to "
+        "contact slurm controller (connect failure)\n",
         "Munge encode failed: Failed to access \"/run/munge/munge.socket.2\": No such file or "
         "directory\nsbatch: error: Batch job submission failed: Invalid authentication "
         "credential\n"})
@@ -63,10 +65,15 @@ TEST(ReadSubmission, DistinguishesRejectionsFromUnknownOutcomes) {
         "Batch job submission failed: Unexpected message received\n",
         "Batch job submission failed: Zero Bytes were transmitted or received\n",
         "Batch job submission failed: Unspecified error\n", "a message of a later version\n",
-        "invalid account\nsbatch: error: Socket timed out on send/recv operation\n"})
+        "invalid account\nsbatch: error: Socket timed out on send/recv operation\n",
+        "Batch job submission failed: Too many open files\n",
+        "fopen(/etc/slurm/slurm.conf): Too many open files in system\n",
+        "Batch job submission failed: Input/output error\n", "Cannot fork\n"})
     EXPECT_EQ(failed(text), Kind::kUnknown) << text;
   EXPECT_EQ(kind_of(255, "", "sbatch: unrecognized option '--foo'\n"), Kind::kRejected);
-  EXPECT_EQ(kind_of(127, "", "sh: sbatch: not found\n"), Kind::kRejected);
+  // A login node without room for another process, or without the file system of Slurm's programs.
+  EXPECT_EQ(kind_of(127, "", "sh: sbatch: not found\n"), Kind::kUnknown);
+  EXPECT_EQ(kind_of(126, "", "sh: sbatch: Permission denied\n"), Kind::kUnknown);
   EXPECT_EQ(kind_of(137, ""), Kind::kUnknown);
 }
 
