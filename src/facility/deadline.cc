@@ -4,8 +4,9 @@
 namespace xffl::facility {
 
 std::optional<Deadline> deadline(const FacilityPolicy& policy, const Now& now) {
-  if (policy.deadline.count() == 0 || !now.since_first_submission) return std::nullopt;
-  return Deadline{.left = Nanoseconds(policy.deadline) - *now.since_first_submission,
+  const std::chrono::seconds limit = policy.round_deadline();
+  if (limit.count() == 0 || !now.since_first_submission) return std::nullopt;
+  return Deadline{.left = Nanoseconds(limit) - *now.since_first_submission,
                   .ends_attempts = policy.on_missing != config::OnMissing::kWait};
 }
 
@@ -32,8 +33,9 @@ std::optional<std::string> StepInProgress::time_is_up() const {
   const std::string outage = std::to_string(policy_.max_outage.count()) + " s";
   const auto limit = deadline(policy_, now_);
   if (limit && limit->is_up())
-    return "no update before the round's deadline of " + std::to_string(policy_.deadline.count()) +
-           " s" + (link_.last_error.empty() ? "" : ": " + link_.last_error);
+    return "no update before the round's deadline of " +
+           std::to_string(policy_.round_deadline().count()) + " s" +
+           (link_.last_error.empty() ? "" : ": " + link_.last_error);
   if (link_.failures > 0 && now_.time - link_.failing_since > policy_.max_outage)
     return "not reachable for " + outage + ": " + link_.last_error;
   if (submission_is_unknown() && memory_.unknown_submissions > 1 && memory_.unknown_since &&

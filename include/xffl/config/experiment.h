@@ -108,11 +108,15 @@ struct Aggregation {
   bool operator==(const Aggregation&) const = default;
 };
 
+// The deadline of a round with on_missing: skip when the policy sets none: without one, a facility
+// whose job pends for ever would hold the round for ever.
+inline constexpr std::chrono::seconds kSkipDeadline{7 * 24 * 3600};
+
 struct RoundPolicy {
   OnMissing on_missing = OnMissing::kWait;
   int quorum = 0;  // facilities that must take part; 0: all, with kSkip at least 1
-  std::chrono::seconds deadline{0};  // from the first submission of a round; 0: none; with kWait
-                                     // only a notification
+  std::chrono::seconds deadline{0};  // from the first submission of a round; 0: none, with kSkip
+                                     // kSkipDeadline; with kWait only a notification
   int max_attempts = 2;  // trainings per facility and round before the facility counts as missing
   std::chrono::milliseconds poll_interval{1000};
   int keep_rounds = 2;                             // rounds whose files stay at the facilities
@@ -123,6 +127,11 @@ struct RoundPolicy {
   bool evaluate_last = true;  // after the last round, one more job at each facility with validation
                               // sets measures the last global model
   double max_change = 10;     // L2 norm of an update's change over that of its base; 0: no limit
+
+  /// The deadline in effect; 0: none.
+  std::chrono::seconds round_deadline() const {
+    return deadline.count() == 0 && on_missing == OnMissing::kSkip ? kSkipDeadline : deadline;
+  }
   bool operator==(const RoundPolicy&) const = default;
 };
 
