@@ -54,8 +54,10 @@ void report_not_paused(const status::RunStatus& status, const std::vector<Facili
     if (activity.starts_with(facility::kAuthPause))
       auth += begin + ": " + log::printable(activity, 1000) + "\n";
     else if (!why.empty())
-      gone += begin + ", it is missing in this round (" + log::printable(why, 1000) +
-              "): fix the cause, stop the run if it is active, and `xffl run`\n";
+      gone +=
+          begin + ", it is missing in this round (" + log::printable(why, 1000) +
+          ") and has a new budget of attempts: fix the cause, stop the run if it is active, and "
+          "`xffl run`\n";
     else
       std::printf("%s: nothing has changed\n", begin.c_str());
   }

@@ -18,8 +18,9 @@ using std::chrono::seconds;
 
 constexpr seconds kAuthInterval{5};
 
-// The reason why the facility gets no further attempt; none while it gets one. Attempts before the
-// last `xffl run` do not count; neither do attempts that another attempt continued.
+// The reason why the facility gets no further attempt; none while it gets one. A restart of the
+// coordinator leaves the budget as it is. Attempts before a user renewed the budget do not count;
+// neither do attempts that another attempt continued.
 std::optional<std::string> spent_budget(const FacilityPolicy& policy,
                                         const history::FacilityState& known) {
   int counted = 0, reruns = 0;
@@ -27,11 +28,12 @@ std::optional<std::string> spent_budget(const FacilityPolicy& policy,
   for (const history::Attempt& attempt : known.attempts) {
     const bool advanced = attempt.steps > most_steps;  // an advancing training may take many jobs
     most_steps = std::max(most_steps, attempt.steps);
-    if (attempt.number <= known.attempts_before_resume || advanced) continue;
+    if (attempt.number <= known.attempts_before_renewal || advanced) continue;
     ++(attempt.counts_as_attempt ? counted : reruns);
   }
   const auto spent = [&](const std::string& budget) {
-    return "no attempt left (" + budget + "); the last one: " + *known.attempts.back().failure;
+    return "no attempt left (" + budget +
+           "; `xffl resume` renews it); the last one: " + *known.attempts.back().failure;
   };
   if (counted >= policy.max_attempts)
     return spent("policy.max_attempts is " + std::to_string(policy.max_attempts));

@@ -92,16 +92,24 @@ class RunProjection {
     run_state_.config_sha256 = created.config_sha256;
   }
   void take(const RunPlaced& placed) { run_state_.location = placed; }
-  void take(const ConfigChanged& changed) { run_state_.config_sha256 = changed.config_sha256; }
+  void take(const ConfigChanged& changed) {
+    run_state_.config_sha256 = changed.config_sha256;
+    for (RoundState* round : unfinished_rounds()) {
+      for (auto& [name, facility] : round->facilities) renew_budget(facility);
+    }
+  }
   void take(const ModelImported& imported) {
     run_state_.initial_sha256 = imported.model_sha256;
     run_state_.initial_master_sha256 = imported.master_sha256;
     run_state_.adapted_sha256 = imported.adapted_sha256;
   }
-  void take(const RunResumed&) {
+  void take(const RunResumed& resumed) {
     run_state_.stopped.reset();
-    for (auto& [number, round] : run_state_.rounds)
-      if (!round.published && round.participants.empty()) resume(round);
+    for (RoundState* round : unfinished_rounds())
+      for (auto& [name, facility] : round->facilities) {
+        try_again(*round, facility);
+        if (!resumed.keeps_budgets.value_or(false)) renew_budget(facility);
+      }
   }
   void take(const RunStopped& stopped) {
     run_state_.stopped = Stopped{recorded_.time_utc, stopped.kind, stopped.reason};
@@ -117,7 +125,14 @@ class RunProjection {
     run_state_.cancelled = true;
   }
   void take(const FacilityPaused& paused) { run_state_.paused[facility_name()] = paused.reason; }
-  void take(const FacilityResumed&) { run_state_.paused.erase(facility_name()); }
+  void take(const FacilityResumed& resumed) {
+    run_state_.paused.erase(facility_name());
+    if (!resumed.new_budget.value_or(false)) return;
+    for (RoundState* round : unfinished_rounds())
+      if (const auto facility = round->facilities.find(facility_name());
+          facility != round->facilities.end())
+        renew_budget(facility->second);
+  }
   void take(const RoundPlanned& planned) {
     require_same_model("the last published model", planned.base_sha256,
                        run_state_.done().model_sha256);
@@ -182,16 +197,23 @@ class RunProjection {
   RoundState& round() { return run_state_.rounds[recorded_.scope.round]; }
   FacilityState& facility() { return round().facilities[facility_name()]; }
 
-  // A missing facility gets a new budget of attempts, and the round gets a new deadline.
-  void resume(RoundState& round) {
-    for (auto& [name, facility] : round.facilities) {
-      if (facility.missing && !round.first_submission_utc.empty())
-        round.first_submission_utc = recorded_.time_utc;
-      facility.missing.reset();
-      const Attempt* current = facility.current();
-      if (current != nullptr)
-        facility.attempts_before_resume = current->failure ? current->number : current->number - 1;
-    }
+  /// The rounds whose facilities may still train.
+  std::vector<RoundState*> unfinished_rounds() {
+    std::vector<RoundState*> unfinished;
+    for (auto& [number, round] : run_state_.rounds)
+      if (!round.published && round.participants.empty()) unfinished.push_back(&round);
+    return unfinished;
+  }
+  // The facility is no longer missing, and the round gets a new deadline.
+  void try_again(RoundState& round, FacilityState& facility) {
+    if (facility.missing && !round.first_submission_utc.empty())
+      round.first_submission_utc = recorded_.time_utc;
+    facility.missing.reset();
+  }
+  void renew_budget(FacilityState& facility) {
+    const Attempt* current = facility.current();
+    if (current != nullptr)
+      facility.attempts_before_renewal = current->failure ? current->number : current->number - 1;
   }
 
   RunState& run_state_;

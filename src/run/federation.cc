@@ -199,7 +199,7 @@ Outcome coordinate(const config::Experiment& experiment, const history::RunFolde
   accept_changes(experiment, folder, history);
   const history::RunState before = history.state();
   if (!before.completed && (!before.rounds.empty() || before.stopped))
-    history.record({}, history::RunResumed{});
+    history.record({}, history::RunResumed{.keeps_budgets = true});
   history::StatusFile live(folder.live(), services.clock);
   facility::Context context{
       experiment, folder, services, observer, history, live, *history.state().identity, {}};

@@ -2,6 +2,8 @@
 // holds the lock, operate() leaves a request file and waits until the coordinator removes the file.
 // For a cancellation, operate() always leaves a file. The file stays until the run is cancelled,
 // even when this process is killed or a facility is unreachable.
+#include <algorithm>
+
 #include "run_parts.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -25,6 +27,16 @@ void act_here(const config::Experiment& experiment, const history::RunFolder& fo
   if (request.kind != history::Request::Kind::kCancel) return set_paused(context, request);
   if (left.empty()) left = history::leave_request(folder, request);
   cancel_now(context);
+}
+
+// Whether a failed attempt of the round in progress counts against the facility's budget.
+bool has_used_budget(const facility::Context& context, const FacilityName& name) {
+  const int round = context.history.state().done().rounds_published + 1;
+  const history::FacilityState facility = context.history.facility(round, name);
+  return !facility.accepted &&
+         std::any_of(facility.attempts.begin(), facility.attempts.end(), [&](const auto& attempt) {
+           return attempt.failure && attempt.number > facility.attempts_before_renewal;
+         });
 }
 
 }  // namespace
@@ -75,8 +87,9 @@ void set_paused(facility::Context& context, const history::Request& request) {
       if (const auto plan = keeps ? current_plan(context) : std::nullopt)
         release_allocation(context, *plan, name);
     }
-    if (request.kind == history::Request::Kind::kResume && paused)
-      context.history.record({.facility = name}, history::FacilityResumed{});
+    if (request.kind == history::Request::Kind::kResume &&
+        (paused || has_used_budget(context, name)))
+      context.history.record({.facility = name}, history::FacilityResumed{.new_budget = true});
   }
 }
 

@@ -79,7 +79,7 @@ bool is_cancelled(const std::exception_ptr& error) {
       message += "\n  " + plan.facilities[i].facility.str() + ": " + threads[i].outcome.missing;
   message +=
       "\nThe accepted updates are kept. After the cause is fixed, `xffl run` tries the missing "
-      "facilities again.";
+      "facilities again; one without an attempt left needs `xffl resume` before.";
   throw Error(ErrorKind::kFailed, message);
 }
 

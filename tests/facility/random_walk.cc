@@ -84,7 +84,7 @@ class Walk {
     machine.known.missing.reset();
     const history::Attempt* current = machine.known.current();
     if (current != nullptr)
-      machine.known.attempts_before_resume =
+      machine.known.attempts_before_renewal =
           current->failure ? current->number : current->number - 1;
   }
 

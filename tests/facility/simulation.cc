@@ -100,11 +100,14 @@ class Federation {
 
   void restart(bool by_a_person) {
     run_state_ = history::replay(events_);
+    const double kill = std::exchange(options_.kill, 0);
+    append({}, history::RunResumed{.keeps_budgets = true});
+    if (by_a_person)
+      for (const FacilityName& name : names_)
+        append({.facility = name}, history::FacilityResumed{.new_budget = true});
+    options_.kill = kill;
     if (!by_a_person) return;
     ++result_.resumes;
-    const double kill = std::exchange(options_.kill, 0);
-    append({}, history::RunResumed{});
-    options_.kill = kill;
     if (result_.resumes > 20)  // an administrator repairs the facility at last
       for (const auto& services : simulated_) services->calm();
   }
@@ -125,6 +128,8 @@ class Federation {
     Step next = step(policy_, std::move(slot.machine), event, seen);
     if (options_.on_step) options_.on_step(event, next);
     for (const Record& record : next.records) {
+      if (std::holds_alternative<history::AttemptOpened>(record.event))
+        judge_the_budget(slot, round);
       if (const auto* failed = std::get_if<history::AttemptFailed>(&record.event))
         judge_the_failure(slot, round, record.attempt, *failed);
       const bool of_the_run = std::holds_alternative<history::FacilityPaused>(record.event);
@@ -310,6 +315,17 @@ class Federation {
     } catch (const Error& error) {
       result_.violation = error.what();
     }
+  }
+
+  // Restarts of the coordinator start no more trainings than the policy allows.
+  void judge_the_budget(const Slot& slot, int round) {
+    const history::FacilityState& known = run_state_.rounds.at(round).facilities.at(slot.name);
+    int failed = 0;
+    for (const history::Attempt& attempt : known.attempts)
+      failed += attempt.number > known.attempts_before_renewal && attempt.counts_as_attempt &&
+                attempt.steps == 0;
+    if (failed >= policy_.max_attempts)
+      result_.violation = slot.name.str() + " gets an attempt beyond policy.max_attempts";
   }
 
   // A reported training is not repeated, and a job that a user cancelled pauses the facility.

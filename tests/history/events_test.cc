@@ -34,6 +34,8 @@ std::string refusal(const std::string& kind, const std::string& payload) {
 TEST(Events, PayloadsKeepTheirBytes) {
   const auto payload = [](const Event& event) { return encode(kScope, event).payload; };
   EXPECT_EQ(payload(RunResumed{}), "{}");
+  EXPECT_EQ(payload(RunResumed{.keeps_budgets = true}), R"({"keeps_budgets":true})");
+  EXPECT_EQ(payload(FacilityResumed{.new_budget = true}), R"({"new_budget":true})");
   EXPECT_EQ(
       payload(RunPlaced{{"h", "/runs/0001", 1, 2, 3}, /*adopted=*/true}),
       R"({"host":"h","folder":"/runs/0001","device":1,"inode":2,"born_ns":3,"adopted":true})");

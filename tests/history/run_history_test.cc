@@ -54,7 +54,35 @@ TEST(RunHistoryState, ResumingGivesAMissingFacilityNewAttempts) {
   EXPECT_TRUE(alba(run_state).missing);
   apply(run_state, event("run_resumed", 0, "", 0));
   EXPECT_FALSE(alba(run_state).missing);
-  EXPECT_EQ(alba(run_state).attempts_before_resume, 1);
+  EXPECT_EQ(alba(run_state).attempts_before_renewal, 1);
+}
+
+// Earlier releases wrote run_resumed without keeps_budgets (above): their journals keep their
+// meaning.
+TEST(RunHistoryState, ARestartTriesAMissingFacilityAgainAndKeepsItsBudget) {
+  auto events = begun();
+  events.push_back(event("attempt_failed", 1, "alba", 1, R"({"reason":"r"})"));
+  events.push_back(event("facility_missing", 1, "alba", 0, R"({"reason":"r"})"));
+  events.push_back(event("run_resumed", 0, "", 0, R"({"keeps_budgets":true})"));
+  RunState run_state = replay(events);
+  EXPECT_FALSE(alba(run_state).missing);
+  EXPECT_EQ(alba(run_state).attempts_before_renewal, 0);
+  apply(run_state, event("facility_resumed", 0, "alba", 0));  // of an earlier release
+  EXPECT_EQ(alba(run_state).attempts_before_renewal, 0);
+  apply(run_state, event("facility_resumed", 0, "alba", 0, R"({"new_budget":true})"));
+  EXPECT_EQ(alba(run_state).attempts_before_renewal, 1);
+}
+
+TEST(RunHistoryState, AChangedConfigurationRenewsTheBudgetsOfTheUnfinishedRound) {
+  auto events = begun();
+  events.push_back(event("attempt_failed", 1, "alba", 1, R"({"reason":"r"})"));
+  events.push_back(event("config_changed", 0, "", 0, R"({"config_sha256":"c"})"));
+  EXPECT_EQ(alba(replay(events)).attempts_before_renewal, 1);
+  events.insert(events.end() - 1, event("participants_frozen", 1, "", 0, R"({"facilities":[]})"));
+  events.insert(events.end() - 1,
+                event("aggregated", 1, "", 0, R"({"model_sha256":"m","master_sha256":"f"})"));
+  events.insert(events.end() - 1, event("published", 1, "", 0));
+  EXPECT_EQ(alba(replay(events)).attempts_before_renewal, 0);
 }
 
 // Otherwise no submission, and so no deadline, might come while the others' updates lie

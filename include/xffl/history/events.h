@@ -40,7 +40,8 @@ struct RunPlaced : RunLocation {
   bool adopted = false;  // by `xffl journal adopt`
 };
 
-// The run continues with other operational settings.
+// The run continues with other operational settings. All facilities of an unfinished round get new
+// budgets of attempts.
 struct ConfigChanged {
   std::string config_sha256;  // of the new config.resolved.yaml
 };
@@ -52,9 +53,12 @@ struct ModelImported {
   std::string adapted_sha256;  // LoRA: root for the model under the adapter; empty: no LoRA
 };
 
-// A coordinator continues the run. The missing facilities of an unfinished round get a new budget
-// of attempts, and the round's deadline restarts.
-struct RunResumed {};
+// A coordinator continues the run. The missing facilities of an unfinished round are tried again
+// within their budgets of attempts, and the round's deadline restarts.
+struct RunResumed {
+  // Set by this release. Without it (earlier releases) all facilities get new budgets.
+  std::optional<bool> keeps_budgets;
+};
 
 // The coordinator left the run because of an error; a killed coordinator records no RunStopped.
 struct RunStopped {
@@ -75,7 +79,11 @@ struct FacilityPaused {
   std::string reason;
 };
 
-struct FacilityResumed {};
+struct FacilityResumed {
+  // A user asked for further attempts: the facility gets a new budget in an unfinished round. Not
+  // set by earlier releases.
+  std::optional<bool> new_budget;
+};
 
 // --- A round (scope: round) ------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ struct Accepted {
 
 struct FacilityState {
   std::vector<Attempt> attempts;
-  int attempts_before_resume = 0;  // opened before the last explicit `xffl run` after a failure
+  int attempts_before_renewal = 0;  // attempts opened before a user renewed the budget
   std::optional<Accepted> accepted;
   std::optional<std::string> missing;  // the reason; RunResumed resets it
 
