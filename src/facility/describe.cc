@@ -51,14 +51,26 @@ std::string text_of(const FacilityMachine& machine) {
                     machine.phase);
 }
 
+constexpr int kFailures = 5;            // in a row, with pauses of about a minute in all
+constexpr int kUnknownSubmissions = 3;  // each with two searches for its job
+
 }  // namespace
+
+bool needs_user(const FacilityMachine& machine) {
+  const bool submits = std::holds_alternative<Submitting>(machine.phase) ||
+                       std::holds_alternative<Searching>(machine.phase);
+  return machine.link.failures >= kFailures ||
+         (submits && machine.memory.unknown_submissions >= kUnknownSubmissions);
+}
 
 std::string describe(const FacilityMachine& machine) {
   const std::string text = text_of(machine);
   const std::string& error = machine.link.last_error;
   if (machine.link.auth_required)
     return std::string(kAuthPause) + ", " + text + ": " + log::printable(error, 300);
-  return error.empty() ? text : text + ", retrying: " + log::printable(error, 300);
+  if (error.empty()) return text;
+  return (needs_user(machine) ? std::string(kNeedsUser) + ": " : "") + text +
+         ", retrying: " + log::printable(error, 300);
 }
 
 }  // namespace xffl::facility

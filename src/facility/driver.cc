@@ -25,7 +25,8 @@ FacilityPolicy policy_of(const Context& context, const plan::RoundPlan& plan,
   return policy;
 }
 
-// The machine's event for an action's error; none: the error concerns this computer.
+// The machine's event for an action's error; none: the error concerns this computer
+// (facility_errors.h).
 std::optional<Event> event_of(const Error& error, const Action& action) {
   const bool submits = std::holds_alternative<Submit>(action);
   switch (error.kind()) {
@@ -240,6 +241,7 @@ class FacilityDriver::Impl {
   /// Logs each error of the link once, and the link's recovery.
   void log_link(const FacilityMachine& machine) {
     const Link& link = machine.link;
+    log_needs_user(machine);
     if (link.last_error == last_logged_) return;
     const log::Field facility = site_.name_field();
     if (link.last_error.empty()) {
@@ -256,6 +258,15 @@ class FacilityDriver::Impl {
                    {facility, {"while", describe(activity)}, {"problem", link.last_error}});
     }
     last_logged_ = link.last_error;
+  }
+
+  /// Logs once that a trouble repeats, until it passes.
+  void log_needs_user(const FacilityMachine& machine) {
+    const bool needs = needs_user(machine);
+    if (needs && !logged_needs_user_)
+      log::warning("a facility needs you: its trouble repeats (the others continue)",
+                   {site_.name_field(), {"state", describe(machine)}});
+    logged_needs_user_ = needs;
   }
 
   // The fence stops a job that has not begun; the cancellation stops a job that has begun.
@@ -306,6 +317,8 @@ class FacilityDriver::Impl {
           action);
     } catch (const Error& error) {
       auto event = event_of(error, action);
+      if (!event && error.kind() == ErrorKind::kCancelled && !stop.stop_requested())
+        event = event_of(Error(ErrorKind::kRemote, error.what()), action);
       if (!event) throw;
       if (auto* lost = std::get_if<Unreachable>(&*event)) lost->gained_bytes = site_.gained_bytes;
       return *std::move(event);
@@ -349,6 +362,7 @@ class FacilityDriver::Impl {
   Clock::UtcTime began_utc_;
   std::string last_logged_;  // the last link error in the log
   bool logged_late_ = false;
+  bool logged_needs_user_ = false;
 };
 
 FacilityDriver::FacilityDriver(Context& context, const plan::RoundPlan& plan,

@@ -49,7 +49,7 @@ Event UpdateFetch::fetch(int attempt, std::stop_token stop) {
   const Expected expected = expected_update();
   try {
     const Report report = bring(attempt, expected, stop);
-    if (job::is_checkpointed(report.parsed, site_.spec(attempt)))
+    if (job::is_checkpointed(report.parsed, site_.pushed_spec(attempt)))
       return Checkpointed{report.parsed.steps};
     const double change = check_change(expected);
     const history::Accepted accepted = keep_accepted(attempt, report);
@@ -82,7 +82,7 @@ UpdateFetch::Report UpdateFetch::read_report(int attempt, const Expected& expect
       remote::read_text(*site_.session, site_.report_path(attempt), kMaxReportBytes);
   const job::JobReport report =
       job::parse_job_report(text, site_.facility.facility.str() + "'s report.json");
-  job::check_report_answers(report, site_.spec(attempt), expected.max_positions);
+  job::check_report_answers(report, site_.pushed_spec(attempt), expected.max_positions);
   if (!expected.update_sha256.empty() && report.update_sha256 != expected.update_sha256)
     throw Error(ErrorKind::kRejected, "the facility has replaced the update");
   return {text, report};
@@ -105,7 +105,7 @@ UpdateFetch::Report UpdateFetch::bring(int attempt, const Expected& expected,
       has_read = false;
       Report report = read_report(attempt, expected);
       has_read = true;
-      if (!site_.plan.evaluates && !job::is_checkpointed(report.parsed, site_.spec(attempt)))
+      if (!site_.plan.evaluates && !job::is_checkpointed(report.parsed, site_.pushed_spec(attempt)))
         transfer::fetch({*site_.session, *site_.bulk}, site_.folder(attempt) / plan::kUpdateFolder,
                         report.parsed.update_sha256, expected.max_bytes, site_.archive() / "update",
                         stop, site_.progress("fetching", out), &site_.context.spare);

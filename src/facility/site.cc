@@ -27,12 +27,24 @@ Site::Site(Context& run, const plan::RoundPlan& round, const plan::FacilityPlan&
       plan(round),
       facility(where),
       settings(run.experiment.facility(where.facility)),
-      session(context.services.connect(settings)),
-      bulk(context.services.connect_transfer(settings)),
-      scheduler(context.services.scheduler(settings, session)) {}
+      session(context.guarded.of(context.services.connect(settings))),
+      bulk(context.guarded.of(context.services.connect_transfer(settings))),
+      scheduler(guard(context.services.scheduler(settings, session))) {}
 
 job::JobSpec Site::spec(int attempt) const {
   return plan::job_spec(context.experiment, context.identity, plan, facility, attempt);
+}
+
+job::JobSpec Site::pushed_spec(int attempt) const {
+  job::JobSpec wanted = spec(attempt);
+  try {
+    const job::JobSpec pushed = job::read_job_spec(archive() / plan::kJobFile);
+    if (pushed.key == wanted.key) wanted.on_stop = pushed.on_stop;
+  } catch (const Error& error) {  // then today's settings decide
+    log::debug("the stored job.json is not readable",
+               {name_field(), {"attempt", attempt}, {"problem", error.what()}});
+  }
+  return wanted;
 }
 
 void Site::sleep(Nanoseconds duration, std::stop_token stop) {

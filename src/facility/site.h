@@ -50,6 +50,9 @@ class Site {
   Site(Context& context, const plan::RoundPlan& plan, const plan::FacilityPlan& facility);
 
   job::JobSpec spec(int attempt) const;
+  /// The spec by which to judge the report of a pushed attempt: spec() with the settings of the
+  /// job.json that the job got, because a restart may have changed the configuration since.
+  job::JobSpec pushed_spec(int attempt) const;
   RemotePath folder(int attempt) const { return plan::attempt_folder(facility, attempt); }
   RemotePath report_path(int attempt) const { return folder(attempt) / plan::kReportFile; }
   /// The facility's folder of this round in the run folder.

@@ -145,7 +145,7 @@ void check_all(facility::Context& context, const std::stop_token& stop) {
   do
     for (const config::Facility& facility : context.experiment.facilities)
       if (watch.is_due(facility, context.services.clock.monotonic()))
-        watch.check(*context.services.connect(facility), facility,
+        watch.check(*context.guarded.of(context.services.connect(facility)), facility,
                     plan::facility_folder(context.experiment, context.identity, facility), stop);
   while (context.services.clock.sleep(interval, stop));
 }

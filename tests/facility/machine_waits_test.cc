@@ -253,5 +253,71 @@ TEST(FacilityMachinePaused, AJobThatAppearsIsAdopted) {
   EXPECT_TRUE(fixture.action<Poll>());
 }
 
+// The machine retries for as long as the policy says; status shows early that it will hardly help.
+TEST(Machine, ARepeatedTroubleNeedsTheUser) {
+  MachineFixture fixture;
+  fixture.give(Resumed{});
+  for (int failures = 1; failures <= 8; ++failures) {
+    fixture.give(Unreachable{"the server opens no channel"});
+    EXPECT_EQ(needs_user(fixture.last.machine), failures >= 5) << failures;
+    EXPECT_EQ(
+        describe(fixture.last.machine).starts_with("needs you: pushing, retrying: the server"),
+        failures >= 5)
+        << describe(fixture.last.machine);
+    fixture.sleep_if_asked();
+  }
+  fixture.give(Pushed{});
+  EXPECT_FALSE(needs_user(fixture.last.machine));
+}
+
+TEST(Machine, ARepeatedlyUnknownSubmissionNeedsTheUser) {
+  MachineFixture fixture;
+  fixture.give(Resumed{});
+  fixture.give(Pushed{});
+  for (int submissions = 1; submissions <= 4; ++submissions) {
+    fixture.give(SubmitUnknown{"sbatch: Too many open files"});
+    EXPECT_EQ(needs_user(fixture.last.machine), submissions >= 3) << submissions;
+    fixture.sleep_if_asked();
+    fixture.give(Found{});
+    fixture.sleep_if_asked();
+    fixture.give(Found{});
+    fixture.sleep_if_asked();
+    ASSERT_TRUE(fixture.action<Submit>());
+  }
+  fixture.give(Submitted{JobId("7")});
+  EXPECT_FALSE(needs_user(fixture.last.machine));
+}
+
+// on_missing: skip without a deadline in xffl.yaml.
+TEST(Machine, SkipHasADeadlineWithoutOneInThePolicy) {
+  FacilityPolicy policy = MachineFixture::usual_policy();
+  Now now;
+  now.since_first_submission = std::chrono::hours(24);
+  EXPECT_FALSE(deadline(policy, now)) << "on_missing: wait";
+  policy.on_missing = config::OnMissing::kSkip;
+  ASSERT_TRUE(deadline(policy, now));
+  EXPECT_EQ(deadline(policy, now)->left, std::chrono::hours(6 * 24));
+  EXPECT_TRUE(deadline(policy, now)->ends_attempts);
+  policy.deadline = std::chrono::hours(25);
+  EXPECT_EQ(deadline(policy, now)->left, std::chrono::hours(1));
+  MachineFixture fixture;
+  fixture.policy.on_missing = config::OnMissing::kSkip;
+  fixture.now.since_first_submission = std::chrono::seconds(0);
+  fixture.to_the_job();
+  for (int i = 0; i < 200'000 && !fixture.action<Finish>(); ++i)
+    if (fixture.action<Sleep>())
+      fixture.sleep_if_asked();
+    else if (fixture.action<Poll>())
+      fixture.give(Polled{.status = submit::JobStatus{.state = submit::JobState::kHeld}});
+    else if (fixture.action<FindJobs>())
+      fixture.give(Found{});
+    else
+      fixture.give(Completed{});
+  ASSERT_TRUE(fixture.action<Finish>());
+  EXPECT_EQ(fixture.last.machine.known.missing.value_or("").substr(0, 35),
+            "no update before the round's deadli");
+  EXPECT_LT(*fixture.now.since_first_submission, std::chrono::hours(7 * 24 + 1));
+}
+
 }  // namespace
 }  // namespace xffl::facility

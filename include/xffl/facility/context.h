@@ -8,6 +8,7 @@
 #include "xffl/aggregate/aggregate.h"
 #include "xffl/base/spare_memory.h"
 #include "xffl/config/experiment.h"
+#include "xffl/facility/facility_errors.h"
 #include "xffl/facility/packed_models.h"
 #include "xffl/facility/services.h"
 #include "xffl/history/run_folder.h"
@@ -65,6 +66,7 @@ struct Context {
   SpareMemory spare{};  // from earlier rounds' files
   ModelNorms norms{};
   PackedModels packed{};
+  GuardedSessions guarded{};
 };
 
 }  // namespace xffl::facility

@@ -269,6 +269,11 @@ Step step(const FacilityPolicy& policy, FacilityMachine machine, const Event& ev
 
 /// The prefix of describe() until a user renews a credential.
 inline constexpr std::string_view kAuthPause = "paused: authentication needed";
+/// The prefix of describe() while needs_user().
+inline constexpr std::string_view kNeedsUser = "needs you";
+/// True when the facility's trouble repeats so often that it will hardly pass by itself. The
+/// machine retries all the same.
+bool needs_user(const FacilityMachine& machine);
 /// A short description of the facility's activity for users: "pending (Priority)".
 std::string describe(const FacilityMachine& machine);
 
