@@ -1,8 +1,14 @@
 #include "xffl/upkeep/retention.h"
 
 #include <algorithm>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
 #include <optional>
+#include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
@@ -53,18 +59,152 @@ std::vector<std::string> unneeded_models(const facility::Context& context,
   return unneeded;
 }
 
+// Removes the masters that no round after `newest` needs.
+void remove_masters(const facility::Context& context, int newest) {
+  std::error_code none;
+  for (int round = 0; round < newest - context.experiment.policy.keep_rounds; ++round)
+    fs::remove_all(context.folder.master(round), none);
+}
+
+// Removes the rounds up to `old` from a facility, and the models that only they used. With
+// `searches` looks for rounds before `old`, too.
+void remove_rounds(facility::Context& context, const plan::FacilityPlan& facility, int old,
+                   int newest, bool searches, const std::stop_token& stop) {
+  const facility::StateOf state = [&](int round) {
+    return context.history.facility(round, facility.facility);
+  };
+  const auto session =
+      context.guarded.of(context.services.connect(context.experiment.facility(facility.facility)));
+  const RemotePath models = plan::models_folder(facility.folder);
+  std::vector<int> rounds{old};
+  std::vector<std::string> names{facility.model_folder.filename()};
+  if (searches) {
+    rounds.clear();
+    for (const std::string& name : names_in(*session, facility.folder))
+      if (const auto round = plan::parse_round_name(name); round && *round <= old)
+        rounds.push_back(*round);
+    names = names_in(*session, models);
+  }
+  const auto check = [&] {
+    if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
+  };
+  for (const int round : rounds) {
+    check();
+    facility::remove_round(*session, facility, round, newest, state, stop);
+  }
+  for (const std::string& name : unneeded_models(context, names, old)) {
+    check();
+    session->remove_tree(models / name, stop);
+  }
+}
+
 }  // namespace
 
+// A thread for the removals of one place. A newer task replaces a task that has not begun.
+class RetentionWorker::Worker {
+ public:
+  struct Task {
+    plan::FacilityPlan facility;  // of the round `old`; empty for this machine
+    int old = 0;                  // the newest round to remove
+    int newest = 0;               // the newest published round
+    bool searches = false;        // for rounds before `old`
+  };
+  using Remove = std::function<void(const Task&, const std::stop_token&)>;
+
+  Worker(std::string place, Remove remove)
+      : place_(std::move(place)),
+        remove_(std::move(remove)),
+        thread_([this](std::stop_token stop) { work(stop); }) {}
+
+  void start(Task task) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (next_) round_skipped_ = true;
+      next_ = std::move(task);
+    }
+    changed_.notify_all();
+  }
+  /// Returns when all removals were tried, the last failure twice; false when `until` passes first.
+  bool finish(const std::stop_token& stop, std::chrono::steady_clock::time_point until) {
+    std::unique_lock lock(mutex_);
+    const auto idle = [&] { return !next_ && !busy_; };
+    if (!changed_.wait_until(lock, stop, until, idle)) return stop.stop_requested();
+    if (!failed_) return true;
+    next_ = failed_;
+    changed_.notify_all();
+    return changed_.wait_until(lock, stop, until, idle) || stop.stop_requested();
+  }
+  /// Makes the thread end soon; the destructor waits for it.
+  void request_stop() { thread_.request_stop(); }
+  const std::string& place() const { return place_; }
+
+ private:
+  void work(const std::stop_token& stop) {
+    for (;;) {
+      Task task;
+      {
+        std::unique_lock lock(mutex_);
+        busy_ = false;
+        changed_.notify_all();
+        if (!changed_.wait(lock, stop, [&] { return next_.has_value(); })) return;
+        task = *std::exchange(next_, std::nullopt);
+        task.searches = !tidy_ || std::exchange(round_skipped_, false);
+        busy_ = true;
+      }
+      tidy_ = removed(task, stop);
+      const std::lock_guard lock(mutex_);
+      failed_ = tidy_ ? std::nullopt : std::optional(task);
+    }
+  }
+  bool removed(const Task& task, const std::stop_token& stop) {
+    try {
+      remove_(task, stop);
+      return true;
+    } catch (const std::exception& error) {  // a thread's top
+      if (!stop.stop_requested())
+        log::warning(
+            "an old round was not removed at the facility, will retry after the next round",
+            {{"facility", place_}, {"round", task.old}, {"problem", error.what()}});
+      return false;
+    }
+  }
+
+  const std::string place_;
+  const Remove remove_;
+  bool tidy_ = false;  // no rounds older than the last task's; only the thread uses it
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::optional<Task> next_, failed_;
+  bool busy_ = false;
+  bool round_skipped_ = false;
+  std::jthread thread_;
+};
+
 RetentionWorker::RetentionWorker(facility::Context& context)
-    : context_(context), thread_([this](std::stop_token stop) { work(stop); }) {}
+    : context_(context),
+      masters_(std::make_unique<Worker>("this machine", [&context](const auto& task, const auto&) {
+        remove_masters(context, task.newest);
+      })) {}
+
+RetentionWorker::~RetentionWorker() {
+  for (const auto& [name, worker] : facilities_) worker->request_stop();
+}
 
 void RetentionWorker::after(const plan::RoundPlan& plan) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (next_) round_skipped_ = true;
-    next_ = plan;
+  const int old = plan.round - context_.experiment.policy.keep_rounds;
+  if (old < 1) return;
+  masters_->start({.facility = {}, .old = old, .newest = plan.round});
+  const auto old_plan = plan_of(context_, context_.history.state(), old);
+  if (!old_plan) return;
+  for (const plan::FacilityPlan& facility : old_plan->facilities) {
+    auto& worker = facilities_[facility.facility];
+    if (!worker)
+      worker = std::make_unique<Worker>(
+          facility.facility.str(), [this](const Worker::Task& task, const std::stop_token& stop) {
+            remove_rounds(context_, task.facility, task.old, task.newest, task.searches, stop);
+          });
+    worker->start({.facility = facility, .old = old, .newest = plan.round});
   }
-  changed_.notify_all();
 }
 
 void RetentionWorker::after_last() {
@@ -74,87 +214,17 @@ void RetentionWorker::after_last() {
   if (const auto plan = plan_of(context_, run_state, last)) after(*plan);
 }
 
-void RetentionWorker::finish(std::stop_token stop) {
-  std::unique_lock lock(mutex_);
-  const auto idle = [&] { return !next_ && !busy_; };
-  if (!changed_.wait(lock, stop, idle) || !failed_) return;
-  next_ = failed_;
-  changed_.notify_all();
-  changed_.wait(lock, stop, idle);
-}
-
-void RetentionWorker::work(const std::stop_token& stop) {
-  for (;;) {
-    std::optional<plan::RoundPlan> plan;
-    {
-      std::unique_lock lock(mutex_);
-      busy_ = false;
-      changed_.notify_all();
-      if (!changed_.wait(lock, stop, [&] { return next_.has_value(); })) return;
-      plan = std::exchange(next_, std::nullopt);
-      if (std::exchange(round_skipped_, false)) tidy_.clear();
-      busy_ = true;
-    }
-    const bool cleaned = clean(*plan, stop);
-    const std::lock_guard lock(mutex_);
-    failed_ = cleaned ? std::nullopt : plan;
-  }
-}
-
-bool RetentionWorker::clean(const plan::RoundPlan& plan, const std::stop_token& stop) {
-  const int old = plan.round - context_.experiment.policy.keep_rounds;
-  if (old < 1) return true;
-  std::error_code none;
-  for (int round = 0; round < old; ++round) fs::remove_all(context_.folder.master(round), none);
-  try {
-    const auto old_plan = plan_of(context_, context_.history.state(), old);
-    if (!old_plan) return true;
-    for (const plan::FacilityPlan& facility : old_plan->facilities) {
-      if (stop.stop_requested()) return false;
-      clean(plan, facility, stop);
-    }
-    return tidy_.size() == old_plan->facilities.size();
-  } catch (const std::exception& error) {  // a thread's top
-    log::warning("old rounds were not removed, will retry",
-                 {{"round", old}, {"problem", error.what()}});
-    return false;
-  }
-}
-
-void RetentionWorker::clean(const plan::RoundPlan& plan, const plan::FacilityPlan& facility,
-                            const std::stop_token& stop) {
-  const int old = plan.round - context_.experiment.policy.keep_rounds;
-  const bool tidy = tidy_.erase(facility.facility) > 0;
-  const facility::StateOf state = [&](int round) {
-    return context_.history.facility(round, facility.facility);
-  };
-  try {
-    const auto session = context_.services.connect(context_.experiment.facility(facility.facility));
-    const RemotePath models = plan::models_folder(facility.folder);
-    std::vector<int> rounds{old};
-    std::vector<std::string> names{facility.model_folder.filename()};
-    if (!tidy) {
-      rounds.clear();
-      for (const std::string& name : names_in(*session, facility.folder))
-        if (const auto round = plan::parse_round_name(name); round && *round <= old)
-          rounds.push_back(*round);
-      names = names_in(*session, models);
-    }
-    for (const int round : rounds) {
-      if (stop.stop_requested()) return;
-      facility::remove_round(*session, facility, round, plan.round, state, stop);
-    }
-    for (const std::string& name : unneeded_models(context_, names, old)) {
-      if (stop.stop_requested()) return;
-      session->remove_tree(models / name, stop);
-    }
-    tidy_.insert(facility.facility);
-  } catch (const Error& error) {
-    if (error.kind() == ErrorKind::kCancelled && stop.stop_requested()) return;
-    log::warning(
-        "an old round was not removed at the facility, will retry after the next round",
-        {{"facility", facility.facility.str()}, {"round", old}, {"problem", error.what()}});
-  }
+void RetentionWorker::finish(std::stop_token stop, std::chrono::nanoseconds patience) {
+  const auto until = std::chrono::steady_clock::now() +
+                     std::chrono::duration_cast<std::chrono::steady_clock::duration>(patience);
+  masters_->finish(stop, until);
+  for (const auto& [name, worker] : facilities_)
+    if (!worker->finish(stop, until))
+      log::warning("old rounds are still being removed at a facility: the run ends without it",
+                   {{"facility", name.str()},
+                    {"waited_s", std::chrono::duration<double>(patience).count()},
+                    {"to remove the rest",
+                     "delete the run's folder there when its files are no longer needed"}});
 }
 
 }  // namespace xffl::upkeep

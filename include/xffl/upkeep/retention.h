@@ -1,12 +1,10 @@
 // Removes old rounds from the facilities' scratch space and from this machine.
 #pragma once
 
-#include <condition_variable>
-#include <mutex>
-#include <optional>
-#include <set>
+#include <chrono>
+#include <map>
+#include <memory>
 #include <stop_token>
-#include <thread>
 
 #include "xffl/base/names.h"
 #include "xffl/plan/round_plan.h"
@@ -17,39 +15,34 @@ struct Context;
 
 namespace xffl::upkeep {
 
+/// The longest wait for removals at the end of a run.
+inline constexpr std::chrono::seconds kLastRemovals{120};
+
 // Removes the rounds up to (published round - policy.keep_rounds) from every facility, with the
-// models that only these rounds used, and the rounds' masters from this machine. Works in a thread
-// during the next round, because a parallel file system may take minutes for one folder. The worker
-// logs a failure and retries after the next round. After a restart the worker first searches the
-// folders for older rounds. The destructor interrupts a removal.
+// models that only these rounds used, and the rounds' masters from this machine. Each facility has
+// its own thread, which works during the next rounds: a parallel file system may take minutes for
+// one folder, and a slow facility delays no other. A worker logs a failure and retries after the
+// next round. After a restart a worker first searches the folders for older rounds. The destructor
+// interrupts all removals.
 class RetentionWorker {
  public:
   explicit RetentionWorker(facility::Context& context);
+  ~RetentionWorker();
 
   /// Starts the removals due after the publication of `plan`'s model. Returns at once.
   void after(const plan::RoundPlan& plan);
   /// Calls after() for the last round that an earlier coordinator published, if any.
   void after_last();
-  /// Waits until the worker has tried all removals, with one retry of the last failure; or until
-  /// `stop`.
-  void finish(std::stop_token stop);
+  /// Waits until all removals were tried, with one retry of the last failures; or until `stop`; or
+  /// for `patience` in all. Logs the facilities whose removals are not complete then.
+  void finish(std::stop_token stop, std::chrono::nanoseconds patience = kLastRemovals);
 
  private:
-  void work(const std::stop_token& stop);
-  bool clean(const plan::RoundPlan& plan, const std::stop_token& stop);
-  void clean(const plan::RoundPlan& plan, const plan::FacilityPlan& facility,
-             const std::stop_token& stop);
+  class Worker;
 
   facility::Context& context_;
-  // Facilities without rounds older than the last round: the worker need not list their folders.
-  // Only the worker's thread uses the set.
-  std::set<FacilityName> tidy_;
-  std::mutex mutex_;
-  std::condition_variable_any changed_;
-  std::optional<plan::RoundPlan> next_, failed_;
-  bool busy_ = false;
-  bool round_skipped_ = false;
-  std::jthread thread_;
+  std::unique_ptr<Worker> masters_;
+  std::map<FacilityName, std::unique_ptr<Worker>> facilities_;
 };
 
 }  // namespace xffl::upkeep

@@ -1,0 +1,324 @@
+// Any error of one facility is that facility's trouble: it is retried, the run goes on, and nothing
+// that was trained is lost. The trainings are those of xffl-fake-trainer.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <set>
+#include <thread>
+
+#include "e2e/in_process.h"
+#include "support/thrown.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/facility/context.h"
+#include "xffl/upkeep/retention.h"
+
+namespace xffl::test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+constexpr ErrorKind kAllKinds[] = {
+    ErrorKind::kInternal, ErrorKind::kUsage,    ErrorKind::kConfig,    ErrorKind::kNotFound,
+    ErrorKind::kCorrupt,  ErrorKind::kRejected, ErrorKind::kIo,        ErrorKind::kRemote,
+    ErrorKind::kAuth,     ErrorKind::kBusy,     ErrorKind::kCancelled, ErrorKind::kUnsupported,
+    ErrorKind::kFailed};
+
+// Throws every kind in turn from one call, each more often in a row than the fetch of an update
+// reads its files; then the call works.
+class Burst {
+ public:
+  explicit Burst(const std::set<ErrorKind>& without = {}) {
+    for (const ErrorKind kind : kAllKinds)
+      if (!without.contains(kind)) kinds_.push_back(kind);
+  }
+  void operator()() {
+    constexpr size_t kTimes = 4;
+    const size_t call = calls_++;
+    if (call / kTimes < kinds_.size())
+      throw Error(kinds_[call / kTimes], "trouble " + std::to_string(call));
+  }
+  /// True when every kind was thrown.
+  bool is_over() const { return calls_ >= 4 * kinds_.size(); }
+  size_t calls() const { return calls_; }
+
+ private:
+  std::vector<ErrorKind> kinds_;
+  std::atomic<size_t> calls_{0};
+};
+
+// A scheduler whose calls of one operation fail.
+class TroubledScheduler final : public ForwardingScheduler {
+ public:
+  TroubledScheduler(std::shared_ptr<submit::Scheduler> inner, std::string operation, Burst& burst)
+      : ForwardingScheduler(std::move(inner)), operation_(std::move(operation)), burst_(burst) {}
+
+  JobId submit(const submit::JobRequest& request, std::stop_token stop) override {
+    fail("submit");
+    JobId job = ForwardingScheduler::submit(request, stop);
+    if (after_submit) after_submit();
+    return job;
+  }
+  std::vector<JobId> find(const submit::JobRequest& request, std::stop_token stop) override {
+    fail("find");
+    return ForwardingScheduler::find(request, stop);
+  }
+  std::map<JobId, submit::JobStatus> query(std::span<const submit::SubmittedJob> jobs,
+                                           std::stop_token stop) override {
+    fail("query");
+    return ForwardingScheduler::query(jobs, stop);
+  }
+  std::function<void()> after_submit;  // may throw: the answer of a submission is lost
+
+ private:
+  void fail(const std::string& operation) {
+    if (operation == operation_) burst_();
+  }
+  const std::string operation_;
+  Burst& burst_;
+};
+
+class FacilityTrouble : public InProcessFederation {
+ protected:
+  FacilityTrouble() {
+    clock_.longest_sleep = milliseconds(2);
+    brno_settles_ = milliseconds(5);
+    brno_waits_ = [] { return false; };
+  }
+  void expect_nothing_lost(int rounds = 3) {
+    EXPECT_EQ(project_.trainings().size(), 2u * static_cast<size_t>(rounds));
+    EXPECT_EQ(project_.count_events("submitted"), 2 * rounds);
+    EXPECT_EQ(project_.count_events("update_accepted"), 2 * rounds);
+    EXPECT_EQ(project_.count_events("attempt_failed"), 0);
+    EXPECT_EQ(project_.count_events("update_lost"), 0);
+  }
+};
+
+class SessionTrouble : public FacilityTrouble, public testing::WithParamInterface<const char*> {};
+
+TEST_P(SessionTrouble, OfEveryKindIsRetried) {
+  Burst burst;
+  watch("brno", [&](const std::string& operation, const RemotePath&) {
+    if (operation == GetParam()) burst();
+  });
+  EXPECT_EQ(run().rounds_published, 3);
+  EXPECT_GT(burst.calls(), 0u) << "the test tells nothing";
+  expect_nothing_lost();
+}
+INSTANTIATE_TEST_SUITE_P(Calls, SessionTrouble,
+                         testing::Values("stat", "read", "write", "rename", "list", "make_dirs",
+                                         "remove_tree"),
+                         [](const auto& each) { return std::string(each.param); });
+
+// The same while the update is fetched, when a wrong decision would throw away a training.
+class FetchTrouble : public FacilityTrouble, public testing::WithParamInterface<const char*> {};
+
+TEST_P(FetchTrouble, OfEveryKindRejectsNoUpdate) {
+  Burst burst;
+  std::atomic<bool> reported{false};
+  watch("brno", [&](const std::string& operation, const RemotePath& path) {
+    if (path.str().ends_with("out/update/manifest.json")) reported = true;
+    if (reported && operation == GetParam()) burst();
+  });
+  EXPECT_EQ(run().rounds_published, 3);
+  EXPECT_TRUE(burst.is_over()) << "the test tells nothing";
+  expect_nothing_lost();
+}
+INSTANTIATE_TEST_SUITE_P(Calls, FetchTrouble, testing::Values("stat", "read"),
+                         [](const auto& each) { return std::string(each.param); });
+
+// A permanent rejection (kConfig from submit()) is no trouble: SlurmScheduler has its tests.
+TEST_F(FacilityTrouble, OfASubmissionIsRetried) {
+  Burst burst({ErrorKind::kConfig});
+  brno_scheduler_ = [&](Scheduler inner) {
+    return std::make_shared<TroubledScheduler>(std::move(inner), "submit", burst);
+  };
+  EXPECT_EQ(run().rounds_published, 3);
+  EXPECT_TRUE(burst.is_over()) << "the test tells nothing";
+  expect_nothing_lost();
+}
+
+TEST_F(FacilityTrouble, OfAQueryIsRetried) {
+  project_.set_training_time(1000);
+  project_.write_config();
+  Burst burst;
+  brno_scheduler_ = [&](Scheduler inner) {
+    return std::make_shared<TroubledScheduler>(std::move(inner), "query", burst);
+  };
+  EXPECT_EQ(run().rounds_published, 3);
+  EXPECT_TRUE(burst.is_over()) << "the test tells nothing";
+  expect_nothing_lost();
+}
+
+// The answers of the first submissions are lost, whatever the error; then the searches fail, too.
+// A deferred submission (kBusy) has no job, so its answer cannot be lost.
+TEST_F(FacilityTrouble, OfASearchIsRetried) {
+  constexpr int kRounds = 12;
+  project_.set_rounds(kRounds);
+  project_.write_config();
+  Burst search;
+  std::vector<ErrorKind> lost;
+  for (const ErrorKind kind : kAllKinds)
+    if (kind != ErrorKind::kConfig && kind != ErrorKind::kBusy && kind != ErrorKind::kAuth)
+      lost.push_back(kind);
+  std::atomic<size_t> submissions{0};
+  brno_scheduler_ = [&](Scheduler inner) {
+    auto troubled = std::make_shared<TroubledScheduler>(std::move(inner), "find", search);
+    troubled->after_submit = [&] {
+      if (const size_t number = submissions++; number < lost.size())
+        throw Error(lost[number], "the answer is lost");
+    };
+    return troubled;
+  };
+  EXPECT_EQ(run().rounds_published, kRounds);
+  EXPECT_TRUE(search.is_over()) << "the test tells nothing";
+  EXPECT_GE(submissions, lost.size());
+  expect_nothing_lost(kRounds);
+}
+
+// --- The budget of attempts ---
+
+class RestartLoop : public InProcessFederation {
+ protected:
+  RestartLoop() {
+    project_.set_rounds(1);
+    project_.set_policy("{on_missing: wait, max_attempts: 3, poll_interval: 20ms}");
+    project_.set_fault("brno", "nan!");
+    project_.write_config();
+  }
+  void restart(int times) {
+    for (int i = 0; i < times; ++i) {
+      stop_ = std::stop_source();
+      const Error error = error_of([&] { run(); });
+      ASSERT_EQ(error.kind(), ErrorKind::kFailed) << error.what();
+      last_ = error.what();
+    }
+  }
+  void resume(const std::string& facility) {
+    const config::Experiment experiment = config::load_experiment(project_.path());
+    facility::Services made = services();
+    run::operate(experiment, {project_.path() / "runs", RunName("0001")}, made,
+                 {history::Request::Kind::kResume, {FacilityName(facility)}, ""}, seconds(10));
+  }
+  size_t started() const { return project_.jobs("brno").size(); }
+  std::string last_;
+};
+
+TEST_F(RestartLoop, DoesNotRefillTheBudgetOfAttempts) {
+  restart(50);
+  EXPECT_EQ(started(), 3u);
+  EXPECT_EQ(project_.jobs("alba").size(), 1u);
+  EXPECT_THAT(last_, HasSubstr("policy.max_attempts is 3"));
+  EXPECT_THAT(last_, HasSubstr("`xffl resume`"));
+}
+
+TEST_F(RestartLoop, AUsersResumeRenewsTheBudget) {
+  restart(5);
+  ASSERT_EQ(started(), 3u);
+  resume("brno");
+  restart(5);
+  EXPECT_EQ(started(), 6u);
+  resume("alba");  // has its update
+  restart(2);
+  EXPECT_EQ(started(), 6u);
+  EXPECT_EQ(project_.jobs("alba").size(), 1u);
+  project_.set_fault("brno", "");
+  project_.write_config();
+  resume("brno");
+  stop_ = std::stop_source();
+  EXPECT_EQ(run().rounds_published, 1);
+  EXPECT_EQ(started(), 7u);
+}
+
+TEST_F(RestartLoop, AChangedConfigurationRenewsTheBudgetOnce) {
+  restart(5);
+  ASSERT_EQ(started(), 3u);
+  change_ = [](config::Experiment& experiment) { experiment.policy.keep_rounds = 7; };
+  restart(10);
+  EXPECT_EQ(started(), 6u);
+}
+
+// --- A changed policy ---
+
+// The job stops before its walltime with a checkpoint, as its job.json asks; meanwhile the user has
+// changed policy.on_walltime.
+TEST_F(InProcessFederation, ACheckpointOfAnEarlierOnWalltimeIsContinued) {
+  project_.set_rounds(1);
+  project_.set_fault("alba", "stopped@1");
+  project_.set_policy(
+      "{on_missing: wait, poll_interval: 20ms, on_walltime: resume, max_attempts: 1}");
+  project_.set_hold();
+  project_.write_config();
+  std::jthread operator_thread([&] {
+    project_.await_events("submitted", 2);
+    stop_.request_stop();
+  });
+  EXPECT_EQ(error_of([&] { run(); }).kind(), ErrorKind::kCancelled);
+  operator_thread.join();
+  change_ = [](config::Experiment& experiment) {
+    experiment.policy.on_walltime = config::OnWalltime::kUse;
+  };
+  stop_ = std::stop_source();
+  project_.release();
+  EXPECT_EQ(run().rounds_published, 1);
+  const history::RunState state = project_.history();
+  const auto& attempts = state.rounds.at(1).facilities.at(FacilityName("alba")).attempts;
+  ASSERT_EQ(attempts.size(), 2u);
+  EXPECT_THAT(attempts[0].failure.value_or(""), StartsWith("stopped ahead of its walltime"));
+}
+
+// --- Removals ---
+
+// One facility removes its old rounds slowly: the others' are removed, and the end of the run waits
+// for a limited time.
+TEST_F(InProcessFederation, ASlowRemovalDelaysOnlyItsFacility) {
+  project_.set_policy("{on_missing: wait, keep_rounds: 5, poll_interval: 20ms}");
+  project_.write_config();
+  EXPECT_EQ(run().rounds_published, 3);
+  ASSERT_EQ(names_in(facility_folder("brno"), "r0").size(), 3u);
+
+  config::Experiment experiment = config::load_experiment(project_.path());
+  experiment.policy.keep_rounds = 1;
+  const history::RunFolder folder{project_.path() / "runs", RunName("0001")};
+  facility::Services made = services();
+  std::atomic<bool> interrupted{false};
+  made.connect = [&](const config::Facility& facility) -> std::shared_ptr<remote::Session> {
+    if (facility.name.str() != "alba") return remote::make_local_session();
+    return std::make_shared<WatchedSession>(
+        [](const std::string&, const RemotePath&) {},
+        [&](const std::stop_token& stop) {
+          interrupted = !SystemClock().sleep(std::chrono::hours(1), stop);
+          throw Error(ErrorKind::kCancelled, "stopped in the middle");
+        });
+  };
+  history::RunHistory history(folder.journal());
+  const facility::Observer none;
+  history::StatusFile live(folder.live(), made.clock);
+  facility::Context context{
+      experiment, folder, made, none, history, live, *history.state().identity, {}};
+  const history::RunState state = history.state();
+  const auto plan = plan::next_round(
+      experiment, context.identity,
+      {.rounds_published = 2, .model_sha256 = state.rounds.at(2).model_sha256, .accepted = {}});
+  ASSERT_TRUE(plan);
+  const auto began = std::chrono::steady_clock::now();
+  {
+    upkeep::RetentionWorker cleaner(context);
+    cleaner.after(*plan);
+    cleaner.finish({}, seconds(3));
+    EXPECT_THAT(names_in(facility_folder("brno"), "r0"), testing::ElementsAre("r0003"));
+    EXPECT_EQ(names_in(facility_folder("alba"), "r0").size(), 3u);
+    EXPECT_FALSE(interrupted);
+  }
+  EXPECT_TRUE(interrupted);
+  EXPECT_LT(std::chrono::steady_clock::now() - began, seconds(20));
+}
+
+}  // namespace
+}  // namespace xffl::test
