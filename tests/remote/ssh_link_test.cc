@@ -246,5 +246,45 @@ TEST_F(SshLink, CreatesPrivateFilesAndDoesNotFollowLinks) {
   }
 }
 
+// sshd's log at this level has a line for each request of the client.
+TEST_F(SshLink, RequestsNoForwardingAndNoTerminal) {
+  test::Sshd sshd({.config = {"LogLevel DEBUG1", "AllowAgentForwarding yes", "X11Forwarding yes"}});
+  ::setenv("DISPLAY", "localhost:10.0", 1);
+  const auto session = make_ssh_session(sshd.settings());
+  expect_works(*session);
+  const test::TempDir dir;
+  numbered_file(dir / "file", 3'000'000);
+  upload(*session, dir / "file", sshd.dir() / "copy");
+  session->list(RemotePath(sshd.dir().path().string()));
+  ::unsetenv("DISPLAY");
+  EXPECT_GT(sshd.count("request exec") + sshd.count("request subsystem"), 0) << sshd.log();
+  for (const char* request : {"auth-agent-req", "x11-req", "pty-req", "tcpip-forward",
+                              "streamlocal-forward", "request env", "request shell"})
+    EXPECT_EQ(sshd.count(request), 0) << request;
+}
+
+// Sites kill processes of login nodes that use much CPU time; xffl's commands need little.
+TEST_F(SshLink, NoCommandNeedsTwoSecondsOfCpuTime) {
+  test::Sshd sshd({.before_login = "ulimit -t 2"});
+  const auto session = make_ssh_session(sshd.settings());
+  EXPECT_NE(run(*session, {"sh", "-c", "while :; do :; done"}).exit_code, 0);  // the limit holds
+  const test::TempDir dir;
+  const std::string hash = numbered_file(dir / "file", 64u << 20);  // one chunk of a transfer
+  const auto copy = sshd.dir() / "copy";
+  const RemotePath remote(copy.string());
+  upload(*session, dir / "file", copy);
+  EXPECT_EQ(session->sha256(remote, 0, 64u << 20), hash);
+  EXPECT_EQ(download_hash(*session, copy), hash);
+  std::vector<NewFile> files;
+  for (int i = 0; i < 50; ++i) files.push_back({"file" + std::to_string(i), "text"});
+  const RemotePath folder = remote.parent() / "small";
+  session->make_dirs(folder);
+  session->put_files(folder, files);
+  std::vector<FileQuery> queries;
+  for (const NewFile& file : files) queries.push_back({file.name, 100});
+  EXPECT_EQ(session->look(folder, queries).back().bytes, "text");
+  session->remove_tree(folder);
+}
+
 }  // namespace
 }  // namespace xffl::remote

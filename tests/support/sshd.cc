@@ -129,6 +129,8 @@ remote::SshSettings Sshd::settings() const {
 
 void Sshd::write_config() {
   std::ostringstream text;
+  for (const std::string& line : options_.config)
+    text << line << "\n";  // sshd takes the first value
   text << "ListenAddress 127.0.0.1:" << port_ << "\nHostKey " << (dir_ / "host_key").string()
        << "\nPidFile none\nUsePAM no\nUseDNS no\nStrictModes no\nLogLevel VERBOSE\n"
        << "PermitRootLogin yes\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
@@ -145,7 +147,6 @@ void Sshd::write_config() {
                0700);
     text << "Subsystem sftp " << kSftpServer << "\nForceCommand exec " << wrapper.string() << "\n";
   }
-  for (const std::string& line : options_.config) text << line << "\n";
   write_file(dir_ / "sshd_config", text.str());
 }
 
