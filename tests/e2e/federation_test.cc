@@ -43,20 +43,37 @@ TEST(Federation, PublishesEveryRoundOnce) {
   EXPECT_EQ(project.current_sha256(), history.done().model_sha256);
 }
 
-// The reference is the sum by hand: weights 3 : 1 by tokens, float32 master, one rounding.
-TEST(Federation, AveragesByTokens) {
+// `aggregation.weights` and the two facilities' weights. In a round alba trains 4 steps of 2
+// sequences of 3 tokens, and brno 1 step of 2 sequences of 1 token.
+struct Weights {
+  const char* key;
+  double alba, brno;
+};
+class Weighted : public testing::TestWithParam<Weights> {};
+
+// The reference is the sum by hand: a float32 master and one rounding.
+TEST_P(Weighted, MeanIsTheSumByHand) {
   Project project;
   project.set_rounds(1);
+  project.set_aggregation(std::string("{weights: ") + GetParam().key + "}");
+  project.set_keys("brno", "training: {steps_per_round: 1}");
   project.write_config();
-  ASSERT_EQ(project.run().exit_code, 0);
+  const ProcessResult result = project.run();
+  ASSERT_EQ(result.exit_code, 0) << result.err;
   const std::string name = "model.norm.weight";
   const auto before = values(project.run_folder() / "r0000/master", name);
   const auto alba = values(project.run_folder() / "r0001/alba/update", name);
   const auto brno = values(project.run_folder() / "r0001/brno/update", name);
   const auto after = values(project.run_folder() / "r0001/master", name);
+  const double a = GetParam().alba, b = GetParam().brno;
   for (size_t i = 0; i < after.size(); ++i)
-    EXPECT_EQ(after[i], static_cast<float>(before[i] + (3.0 * alba[i] + 1.0 * brno[i]) / 4.0));
+    EXPECT_EQ(after[i], static_cast<float>(before[i] + (a * alba[i] + b * brno[i]) / (a + b)));
 }
+
+INSTANTIATE_TEST_SUITE_P(Federation, Weighted,
+                         testing::Values(Weights{"tokens", 24, 2}, Weights{"samples", 8, 2},
+                                         Weights{"equal", 1, 1}),
+                         [](const auto& each) { return each.param.key; });
 
 TEST(Federation, IsReproducible) {
   Project project;

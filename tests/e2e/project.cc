@@ -101,7 +101,9 @@ void Project::write_config() const {
   std::ostringstream yaml;
   yaml << "project: test\nmodel: model\nrounds: " << rounds_
        << "\ntraining: {steps_per_round: 4, batch_size: 2, micro_batch_size: 2}\npolicy: "
-       << policy_ << "\nfacilities:\n";
+       << policy_;
+  if (!aggregation_.empty()) yaml << "\naggregation: " << aggregation_;
+  yaml << "\nfacilities:\n";
   for (const char* name : {"alba", "brno"}) {
     const Placement& place = placements_.at(name);
     yaml << "  " << name << ":\n"
@@ -114,6 +116,7 @@ void Project::write_config() const {
            << (fs::path(place.trainings).parent_path() / hold_name(name)).string() << "'\n";
     if (faults_.contains(name))
       yaml << "      - export XFFL_FAKE_TRAINER='" << faults_.at(name) << "'\n";
+    if (keys_.contains(name)) yaml << "    " << keys_.at(name) << "\n";
     yaml << "    data: {train: [/data/unused.tokens]";
     if (validation_.contains(name))
       yaml << ", validation: {" << validation_.at(name) << ": /data/unused.tokens}";

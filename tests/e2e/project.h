@@ -65,6 +65,9 @@ class Project {
     placements_[facility] = placement;
   }
   void set_policy(const std::string& yaml) { policy_ = yaml; }
+  void set_aggregation(const std::string& yaml) { aggregation_ = yaml; }
+  /// Adds lines of xffl.yaml to a facility's keys.
+  void set_keys(const std::string& facility, const std::string& yaml) { keys_[facility] = yaml; }
   /// Replaces the model by one with `rows` rows of 16 bytes in its first tensor.
   void set_model_rows(int rows) const { write_model(rows); }
   void set_rounds(int rounds) { rounds_ = rounds; }
@@ -121,6 +124,8 @@ class Project {
   std::map<std::string, Placement> placements_;
   std::map<std::string, std::string> validation_;
   std::string policy_ = "{on_missing: wait, poll_interval: 20ms}";
+  std::string aggregation_;
+  std::map<std::string, std::string> keys_;
   int rounds_ = 3;
   int training_milliseconds_ = 0;
   bool held_ = false;
