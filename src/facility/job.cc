@@ -17,32 +17,34 @@ constexpr std::chrono::milliseconds kCancelPause{500};  // between the first two
 
 std::string FacilityJob::script(int attempt) const {
   return job_script(
-      site_.settings, site_.spec(attempt), site_.folder(attempt), site_.context.services.programs,
+      site_.settings, site_.spec(attempt), name({site_.plan.round, attempt}), site_.folder(attempt),
+      site_.context.services.programs,
       next_attempt_folder(site_.context.experiment, site_.facility, site_.plan.round));
 }
 
+std::string FacilityJob::name(AttemptNumber attempt) const {
+  job::JobKey key = site_.spec(attempt.attempt).key;
+  key.round = attempt.round;
+  return job_name(site_.context.identity, key, site_.state(attempt.round));
+}
+
 submit::JobRequest FacilityJob::request(int attempt) const {
-  return {.name = site_.spec(attempt).key.job_name(),
+  return {.name = name({site_.plan.round, attempt}),
           .script = {},
           .folder = site_.folder(attempt),
           .kept_allocation = kept_allocation(attempt)};
 }
 
 submit::SubmittedJob FacilityJob::submitted(int attempt, const JobId& job) const {
-  const auto name_of = [&](AttemptNumber number) {
-    job::JobKey key = site_.spec(number.attempt).key;
-    key.round = number.round;
-    return key.job_name();
-  };
   const AttemptNumber now{site_.plan.round, attempt};
   const AttemptNumber first = first_attempt(now, job, site_.states());
-  return {job, name_of(now), first == now ? "" : name_of(first)};
+  return {job, name(now), first == now ? "" : name(first)};
 }
 
 history::SubmitIntended FacilityJob::prepare_submission(int attempt) {
   const std::string text = script(attempt);
   write_file_atomic(site_.archive() / "job.sh", text);
-  return {.job_name = site_.spec(attempt).key.job_name(), .script_sha256 = sha256_hex(text)};
+  return {.job_name = name({site_.plan.round, attempt}), .script_sha256 = sha256_hex(text)};
 }
 
 JobId FacilityJob::submit(int attempt, std::stop_token stop) {

@@ -115,24 +115,36 @@ Kind kind_of(const config::Facility& facility, const std::string& job_name,
       {"modules", "next_folder", "keep_seconds", "warning_seconds"}};
 }
 
-int attempt_of(const history::RunState& run_state, int round, const FacilityName& facility) {
+history::FacilityState facility_in(const history::RunState& run_state, int round,
+                                   const FacilityName& facility) {
   const auto known = run_state.rounds.find(round);
-  if (known == run_state.rounds.end()) return 1;
+  if (known == run_state.rounds.end()) return {};
   const auto state = known->second.facilities.find(facility);
-  if (state == known->second.facilities.end()) return 1;
-  const history::Attempt* current = state->second.current();
+  return state == known->second.facilities.end() ? history::FacilityState{} : state->second;
+}
+
+int attempt_of(const history::RunState& run_state, int round, const FacilityName& facility) {
+  const history::FacilityState state = facility_in(run_state, round, facility);
+  const history::Attempt* current = state.current();
   if (current == nullptr) return 1;
   return current->failure ? current->number + 1 : current->number;
 }
 
 }  // namespace
 
+std::string job_name(const plan::RunIdentity& identity, const job::JobKey& key,
+                     const history::FacilityState& state) {
+  for (const history::Attempt& attempt : state.attempts)
+    if (attempt.number == key.attempt && attempt.submit_intended)
+      return attempt.job_name.empty() ? key.name() : attempt.job_name;
+  return plan::job_name(identity, key);
+}
+
 std::string job_script(const config::Facility& facility, const job::JobSpec& spec,
-                       const RemotePath& folder, const Programs& programs,
-                       const std::optional<RemotePath>& next_folder) {
-  const std::string name = spec.key.job_name();
-  Kind kind = kind_of(facility, name, folder, programs, next_folder);
-  kind.values.insert({{"job_name", name},
+                       const std::string& job_name, const RemotePath& folder,
+                       const Programs& programs, const std::optional<RemotePath>& next_folder) {
+  Kind kind = kind_of(facility, job_name, folder, programs, next_folder);
+  kind.values.insert({{"job_name", job_name},
                       {"folder", folder.str()},
                       {"nonce", spec.key.nonce},
                       {"environment", facility.environment}});
@@ -179,11 +191,12 @@ RenderedScript render_script(const config::Experiment& experiment,
     if (each.facility != facility) continue;
     const job::JobSpec spec =
         plan::job_spec(experiment, *run_state.identity, *plan, each, rendered.attempt);
-    rendered.job_name = spec.key.job_name();
+    rendered.job_name =
+        job_name(*run_state.identity, spec.key, facility_in(run_state, plan->round, facility));
     rendered.folder = plan::attempt_folder(each, rendered.attempt);
     rendered.model_folder = adapts ? each.adapted_folder : each.model_folder;
     if (adapts) rendered.adapter_folder = each.model_folder;
-    rendered.script = job_script(settings, spec, rendered.folder, programs,
+    rendered.script = job_script(settings, spec, rendered.job_name, rendered.folder, programs,
                                  next_attempt_folder(experiment, each, plan->round));
   }
   if (rendered.script.empty())

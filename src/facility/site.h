@@ -16,6 +16,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/facility/context.h"
+#include "xffl/facility/kept_allocation.h"
 #include "xffl/facility/machine.h"
 #include "xffl/plan/facility_layout.h"
 #include "xffl/transfer/transfer.h"
@@ -164,6 +165,8 @@ class FacilityJob {
 
  private:
   std::string script(int attempt) const;
+  /// The job's name, as on record or for a new job (job_name()).
+  std::string name(AttemptNumber attempt) const;
   submit::JobRequest request(int attempt) const;
   /// The job of an attempt with the names under which the scheduler may know the job.
   submit::SubmittedJob submitted(int attempt, const JobId& job) const;

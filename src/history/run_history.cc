@@ -35,7 +35,10 @@ class FacilityProjection {
     attempt.moved_bytes = pushed.moved_bytes;
     attempt.push_seconds = pushed.seconds.value_or(0);
   }
-  void take(const SubmitIntended&) { last_attempt().submit_intended = true; }
+  void take(const SubmitIntended& intended) {
+    last_attempt().submit_intended = true;
+    last_attempt().job_name = intended.job_name;
+  }
   void take(const Submitted& submitted) {
     Attempt& attempt = open_attempt();
     if (!attempt.submit_intended) reject(where_, "no submission was intended");

@@ -91,7 +91,7 @@ std::string round_name(int round) {
 
 }  // namespace
 
-std::string JobKey::job_name() const {
+std::string JobKey::name() const {
   return "xffl-" + project + "-" + run + "-" + round_name(round) + "-" + facility + "-a" +
          std::to_string(attempt);
 }

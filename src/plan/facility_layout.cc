@@ -6,8 +6,7 @@ namespace xffl::plan {
 
 RemotePath facility_folder(const config::Experiment& experiment, const RunIdentity& identity,
                            const config::Facility& facility) {
-  return facility.workdir / experiment.project.str() /
-         (identity.run.str() + "-" + identity.secret.substr(0, 8)) / facility.name.str();
+  return facility.workdir / experiment.project.str() / identity.unique_name() / facility.name.str();
 }
 
 RemotePath models_folder(const RemotePath& facility_folder) { return facility_folder / "models"; }

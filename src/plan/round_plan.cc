@@ -52,6 +52,14 @@ void evaluate_only(job::JobSpec& spec) {
 
 }  // namespace
 
+std::string RunIdentity::unique_name() const { return run.str() + "-" + secret.substr(0, 8); }
+
+std::string job_name(const RunIdentity& identity, const job::JobKey& key) {
+  job::JobKey unique = key;
+  unique.run = identity.unique_name();
+  return unique.name();
+}
+
 std::optional<RoundPlan> next_round(const config::Experiment& experiment,
                                     const RunIdentity& identity, const Done& done) {
   const bool evaluates = done.rounds_published >= experiment.rounds;

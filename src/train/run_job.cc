@@ -95,7 +95,7 @@ class JobRun {
     const job::JobReport report = job::read_job_report(spec_.report_path);
     if (report.key == spec_.key) return report;
     throw Error(ErrorKind::kRejected,
-                spec_.report_path + ": is the report of another job, " + report.key.job_name() +
+                spec_.report_path + ": is the report of another job, " + report.key.name() +
                     " with nonce " + report.key.nonce + ": give each attempt a folder of its own");
   }
 
@@ -149,7 +149,7 @@ class JobRun {
   void log_loaded(double checking_seconds, double loading_seconds) const {
     if (!first_rank()) return;
     const job::TrainingSpec& training = spec_.training;
-    log::info("job loaded", {{"job", spec_.key.job_name()},
+    log::info("job loaded", {{"job", spec_.key.name()},
                              {"parameters", model_.config.num_parameters()},
                              {"trained", num_trained(model_)},
                              {"ranks", group_.size()},

@@ -59,7 +59,8 @@ const RemotePath kFolder("/scratch/me/xffl/demo/0001-0123abcd/alba/r0002/a1");
 std::string script_of(const config::Facility& facility) {
   job::JobSpec spec;
   spec.key = {"demo", "0001", 2, "alba", 1, "0123456789abcdef0123456789abcdef"};
-  return job_script(facility, spec, kFolder, {"/opt/xffl/bin/xffl", "/opt/xffl/bin/xffl-train"});
+  return job_script(facility, spec, spec.key.name(), kFolder,
+                    {"/opt/xffl/bin/xffl", "/opt/xffl/bin/xffl-train"});
 }
 
 void expect_golden(const std::string& name, const std::string& text) {

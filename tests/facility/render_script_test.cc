@@ -41,7 +41,7 @@ TEST(RenderScript, IsForTheNextRoundAndItsFolder) {
   const RenderedScript rendered = render_script(experiment(), run_state(), kAlba, {}, kPrograms);
   EXPECT_EQ(rendered.round, 1);
   EXPECT_EQ(rendered.attempt, 1);
-  EXPECT_EQ(rendered.job_name, "xffl-demo-0007-r0001-alba-a1");
+  EXPECT_EQ(rendered.job_name, "xffl-demo-0007-01234567-r0001-alba-a1");
   EXPECT_EQ(rendered.folder.str(), "/scratch/me/demo/0007-01234567/alba/r0001/a1");
   EXPECT_THAT(rendered.script, HasSubstr("#SBATCH --job-name=" + rendered.job_name + "\n"));
   EXPECT_THAT(rendered.script, HasSubstr("#SBATCH --chdir=" + rendered.folder.str() + "\n"));
@@ -58,7 +58,24 @@ TEST(RenderScript, IsForTheOpenAttemptOrTheNext) {
   EXPECT_EQ(next.attempt, 2);
   EXPECT_EQ(next.folder.filename(), "a2");
   EXPECT_EQ(render_script(experiment(), open, kAlba, 3, kPrograms).job_name,
-            "xffl-demo-0007-r0003-alba-a1");
+            "xffl-demo-0007-01234567-r0003-alba-a1");
+}
+
+// A run under way during an upgrade keeps the names of its jobs.
+TEST(RenderScript, UsesTheJobNameOnRecord) {
+  history::RunState open = run_state();
+  history::FacilityState& state = open.rounds[1].facilities[kAlba];
+  state.attempts.push_back(
+      {.number = 1, .submit_intended = true, .job_name = "xffl-demo-0007-r0001-alba-a1"});
+  const RenderedScript rendered = render_script(experiment(), open, kAlba, {}, kPrograms);
+  EXPECT_EQ(rendered.job_name, "xffl-demo-0007-r0001-alba-a1");
+  EXPECT_THAT(rendered.script, HasSubstr("#SBATCH --job-name=xffl-demo-0007-r0001-alba-a1\n"));
+  state.attempts.back().job_name.clear();  // a journal without names
+  EXPECT_EQ(render_script(experiment(), open, kAlba, {}, kPrograms).job_name,
+            "xffl-demo-0007-r0001-alba-a1");
+  state.attempts.back().submit_intended = false;
+  EXPECT_EQ(render_script(experiment(), open, kAlba, {}, kPrograms).job_name,
+            "xffl-demo-0007-01234567-r0001-alba-a1");
 }
 
 TEST(RenderScript, RejectsUnknownFacilitiesAndRounds) {
@@ -91,7 +108,7 @@ TEST(RenderScript, AfterTheLastRoundIsTheEvaluation) {
   over.completed = true;
   const RenderedScript rendered = render_script(measured, over, kAlba, 4, kPrograms);
   EXPECT_TRUE(rendered.evaluates);
-  EXPECT_EQ(rendered.job_name, "xffl-demo-0007-r0004-alba-a1");
+  EXPECT_EQ(rendered.job_name, "xffl-demo-0007-01234567-r0004-alba-a1");
   EXPECT_FALSE(render_script(measured, over, kAlba, 3, kPrograms).evaluates);
   measured.facilities.push_back(measured.facilities[0]);
   measured.facilities[1].name = FacilityName("brno");

@@ -49,7 +49,7 @@ class SlurmScript : public testing::Test {
                 "alba", 1,      std::string(32, static_cast<char>('a' + round - 1))};
     std::optional<RemotePath> next;
     if (facility_.slurm.keep_allocation.count() > 0) next = RemotePath(folder(round + 1).string());
-    return job_script(facility_, spec, RemotePath(folder(round).string()),
+    return job_script(facility_, spec, spec.key.name(), RemotePath(folder(round).string()),
                       {"/x/xffl", "/x/xffl-train"}, next);
   }
   ProcessSpec spec(const std::string& job, const std::string& restarts) const {

@@ -161,11 +161,11 @@ TEST(JobSpec, HostileTexts) {
   }
 }
 
-TEST(JobKey, JobName) {
+TEST(JobKey, Name) {
   JobKey key = sample_spec().key;
-  EXPECT_EQ(key.job_name(), "xffl-llama-it-cs-0003-r0002-alba-a1");
+  EXPECT_EQ(key.name(), "xffl-llama-it-cs-0003-r0002-alba-a1");
   key.round = 12345;
-  EXPECT_EQ(key.job_name(), "xffl-llama-it-cs-0003-r12345-alba-a1");
+  EXPECT_EQ(key.name(), "xffl-llama-it-cs-0003-r12345-alba-a1");
 }
 
 TEST(JobSpec, NamesOfEnumerators) {

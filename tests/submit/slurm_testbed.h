@@ -59,8 +59,9 @@ class SlurmTestbed : public testing::Test {
     spec.key = {"demo", "0001", 1, "alba", attempt, std::string(32, 'a')};
     const RemotePath folder(alba_->scratch + "/a" + std::to_string(attempt));
     session_->make_dirs(folder / "out");
-    return {.name = spec.key.job_name(),
-            .script = facility::job_script(facility_, spec, folder, {"/x/xffl", "/x/xffl-train"}),
+    return {.name = spec.key.name(),
+            .script = facility::job_script(facility_, spec, spec.key.name(), folder,
+                                           {"/x/xffl", "/x/xffl-train"}),
             .folder = folder};
   }
   std::string text(const RemotePath& path) {

@@ -11,11 +11,18 @@
 
 namespace xffl::facility {
 
-/// Renders the facility's template. `next_folder` is the folder of the attempt that may take the
-/// kept allocation (next_attempt_folder()). Throws kConfig with the template's line.
+/// The batch job's name of an attempt: the name on record in `state`, the facility's state in the
+/// round of `key`; before the submission is on record, plan::job_name(). A run that an earlier
+/// release began therefore keeps the names of its jobs.
+std::string job_name(const plan::RunIdentity& identity, const job::JobKey& key,
+                     const history::FacilityState& state);
+
+/// Renders the facility's template for the batch job `job_name`. `next_folder` is the folder of the
+/// attempt that may take the kept allocation (next_attempt_folder()). Throws kConfig with the
+/// template's line.
 std::string job_script(const config::Facility& facility, const job::JobSpec& spec,
-                       const RemotePath& folder, const Programs& programs,
-                       const std::optional<RemotePath>& next_folder = {});
+                       const std::string& job_name, const RemotePath& folder,
+                       const Programs& programs, const std::optional<RemotePath>& next_folder = {});
 
 struct RenderedScript {
   int round = 1;

@@ -29,6 +29,7 @@ struct Attempt {
   int64_t moved_bytes = 0;        // of models, by the push
   double push_seconds = 0;        // for moved_bytes; 0: not recorded
   bool submit_intended = false;   // without job_id: a job may exist
+  std::string job_name;           // of submit_intended; empty: not recorded
   std::string job_id;             // empty before the submission's answer
   std::vector<JobId> duplicates;  // other jobs of the same name, cancelled or to be cancelled
   std::optional<std::string> failure;

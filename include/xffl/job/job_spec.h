@@ -30,8 +30,9 @@ struct JobKey {
   std::string nonce;     // 32 hexadecimal digits, fresh for each attempt
   bool operator==(const JobKey&) const = default;
 
-  /// "xffl-<project>-<run>-r0002-<facility>-a1": the batch job's name.
-  std::string job_name() const;
+  /// "xffl-<project>-<run>-r0002-<facility>-a1", for messages. The batch job's name is
+  /// plan::job_name(), which differs between runs of the same number.
+  std::string name() const;
   /// "r0002-<nonce>": the folder of the optimizer's state that this attempt leaves.
   std::string optimizer_state_name() const;
 };

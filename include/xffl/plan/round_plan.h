@@ -21,7 +21,14 @@ namespace xffl::plan {
 struct RunIdentity {
   RunName run;
   std::string secret;  // 32 hexadecimal digits
+
+  /// "<run>-<secret8>": differs between two clones of a project, whose runs have the same numbers.
+  std::string unique_name() const;
 };
+
+/// The batch job's name of an attempt, "xffl-<project>-<run>-<secret8>-r0002-<facility>-a1".
+/// Schedulers hold back a second job of the same name and account (--dependency=singleton).
+std::string job_name(const RunIdentity& identity, const job::JobKey& key);
 
 /// The finished rounds, according to the journal.
 struct Done {

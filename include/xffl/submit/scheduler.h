@@ -73,7 +73,7 @@ struct KeptAllocation {
 };
 
 struct JobRequest {
-  std::string name;    // JobKey::job_name()
+  std::string name;    // plan::job_name()
   std::string script;  // rendered
   RemotePath folder;   // the attempt's folder: working directory, output file, claim
   std::optional<KeptAllocation> kept_allocation{};
