@@ -188,6 +188,11 @@ const FieldTable& policy_keys() {
       field("quorum", &P::quorum,
             "facilities that must take part; 0: all, or with on_missing: skip at least 1",
             {.max = 10'000}),
+      field("quorum_grace", &P::quorum_grace,
+            "with on_missing: skip and a quorum: the time from the quorum's last update to the end "
+            "of the round, which continues without later updates; 0s: the round waits for all "
+            "facilities, or for the deadline",
+            {.max = 3650 * kDay}),
       field("deadline", &P::deadline,
             "the time limit of a round, from its first submission; 0s: none, with on_missing: skip "
             "7 days; on_missing decides the effect; with wait, the log has a warning",

@@ -1,13 +1,22 @@
-// The round's deadline and the longest outage: their evaluation, and their effect in each phase.
+// The round's deadline, the time after its quorum, and the longest outage: their evaluation, and
+// their effect in each phase.
 #include "step_in_progress.h"
 
 namespace xffl::facility {
 
 std::optional<Deadline> deadline(const FacilityPolicy& policy, const Now& now) {
-  const std::chrono::seconds limit = policy.round_deadline();
-  if (limit.count() == 0 || !now.since_first_submission) return std::nullopt;
-  return Deadline{.left = Nanoseconds(limit) - *now.since_first_submission,
-                  .ends_attempts = policy.on_missing != config::OnMissing::kWait};
+  std::optional<Deadline> limit;
+  const std::chrono::seconds from_submission = policy.round_deadline();
+  if (from_submission.count() > 0 && now.since_first_submission)
+    limit = {.left = Nanoseconds(from_submission) - *now.since_first_submission,
+             .ends_attempts = policy.on_missing != config::OnMissing::kWait};
+  if (policy.on_missing == config::OnMissing::kSkip && policy.quorum > 0 &&
+      policy.quorum_grace.count() > 0 && now.since_quorum) {
+    const Nanoseconds left = Nanoseconds(policy.quorum_grace) - *now.since_quorum;
+    if (!limit || left < limit->left)
+      limit = {.left = left, .ends_attempts = true, .after_quorum = true};
+  }
+  return limit;
 }
 
 // The deadline and the longest outage hold in every phase, with three exceptions: the machine
@@ -33,8 +42,12 @@ std::optional<std::string> StepInProgress::time_is_up() const {
   const std::string outage = std::to_string(policy_.max_outage.count()) + " s";
   const auto limit = deadline(policy_, now_);
   if (limit && limit->is_up())
-    return "no update before the round's deadline of " +
-           std::to_string(policy_.round_deadline().count()) + " s" +
+    return "no update before " +
+           (limit->after_quorum
+                ? "the round's end, " + std::to_string(policy_.quorum_grace.count()) +
+                      " s after its quorum (policy.quorum_grace)"
+                : "the round's deadline of " + std::to_string(policy_.round_deadline().count()) +
+                      " s") +
            (link_.last_error.empty() ? "" : ": " + link_.last_error);
   if (link_.failures > 0 && now_.time - link_.failing_since > policy_.max_outage)
     return "not reachable for " + outage + ": " + link_.last_error;

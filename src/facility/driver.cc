@@ -3,7 +3,10 @@
 #include "xffl/facility/driver.h"
 
 #include <algorithm>
+#include <functional>
+#include <stop_token>
 #include <utility>
+#include <vector>
 
 #include "site.h"
 #include "xffl/base/log.h"
@@ -142,22 +145,37 @@ class FacilityDriver::Impl {
 
   // With on_missing: wait, the driver only shows and logs a passed deadline.
   void show(const FacilityMachine& machine) {
-    std::string activity = describe(machine);
-    const auto limit = deadline(policy_, now());
-    if (!std::holds_alternative<Finished>(machine.phase) && limit && limit->has_passed() &&
-        !limit->ends_attempts) {
+    activity_ = describe(machine);
+    is_finished_ = std::holds_alternative<Finished>(machine.phase);
+    show_activity();
+  }
+  void show_activity() {
+    std::string activity = activity_;
+    const auto limit = is_finished_ ? std::nullopt : deadline(policy_, now());
+    if (limit && limit->after_quorum && !limit->has_passed())
+      activity += ", the round ends at " + end_of_round(limit->left);
+    if (limit && limit->has_passed() && !limit->ends_attempts) {
       activity += ", past the round's deadline";
       if (!std::exchange(logged_late_, true))
         log::warning("the round's deadline has passed: still waiting (policy.on_missing: wait)",
                      {site_.name_field(),
                       {"round", plan_.round},
                       {"deadline_s", policy_.deadline.count()},
-                      {"state", describe(machine)},
+                      {"state", activity_},
                       {"to continue without it",
                        "stop this coordinator, set policy.on_missing: skip in "
                        "xffl.yaml, `xffl run`"}});
     }
     site_.show(activity);
+  }
+
+  // The same text while the end stays, so that the status file does not change all the time.
+  std::string end_of_round(Nanoseconds left) {
+    const Clock::UtcTime end =
+        context_.services.clock.utc() + std::chrono::duration_cast<Clock::UtcTime::duration>(left);
+    const auto shift = end - round_ends_.value_or(Clock::UtcTime{});
+    if (!round_ends_ || std::chrono::abs(shift) > std::chrono::seconds(2)) round_ends_ = end;
+    return format_utc(*round_ends_);
   }
 
   // Waits use the monotonic clock. The wall clock only gives the time between an earlier
@@ -170,8 +188,30 @@ class FacilityDriver::Impl {
     if (const auto ours = context_.first_submissions.of(plan_.round))
       now.since_first_submission = clock.monotonic() - *ours;
     else if (const auto first = parse_utc(context_.history.round(plan_.round).first_submission_utc))
-      now.since_first_submission = (began_utc_ - *first) + (clock.monotonic() - began_);
+      now.since_first_submission = since(*first);
+    now.since_quorum = since_quorum();
     return now;
+  }
+  Nanoseconds since(Clock::UtcTime time) const {
+    return (began_utc_ - time) + (context_.services.clock.monotonic() - began_);
+  }
+
+  // The updates on record have the times of the quorum, so that a restarted coordinator ends the
+  // round at the same moment.
+  std::optional<Nanoseconds> since_quorum() const {
+    if (plan_.evaluates) return std::nullopt;
+    std::vector<Nanoseconds> ages;
+    for (const history::Acceptance& update : context_.history.acceptances(plan_.round)) {
+      const auto ours = context_.acceptance_times.of(plan_.round, update.facility, update.attempt);
+      if (ours)
+        ages.push_back(context_.services.clock.monotonic() - *ours);
+      else if (const auto time = parse_utc(update.time_utc))
+        ages.push_back(since(*time));
+    }
+    const auto needed = static_cast<size_t>(std::max(plan_.quorum, 1));
+    if (ages.size() < needed) return std::nullopt;
+    std::sort(ages.begin(), ages.end(), std::greater<>());
+    return ages[needed - 1];
   }
 
   /// Adds the facts that the machine does not know, then records and logs the event.
@@ -180,10 +220,28 @@ class FacilityDriver::Impl {
     if (std::holds_alternative<history::Submitted>(event) &&
         context_.history.round(plan_.round).first_submission_utc.empty())
       context_.first_submissions.note(plan_.round, context_.services.clock.monotonic());
+    const bool is_update = std::holds_alternative<history::UpdateAccepted>(event);
+    if (is_update)
+      context_.acceptance_times.note(plan_.round, facility_.facility, attempt,
+                                     context_.services.clock.monotonic());
     const bool is_run_event = std::holds_alternative<history::FacilityPaused>(event);
     context_.history.record(
         is_run_event ? history::EventScope{.facility = facility_.facility} : scope(attempt), event);
     log_event(attempt, event);
+    if (is_update) announce_update();
+  }
+
+  void announce_update() {
+    context_.round_changes.announce();
+    const auto limit = deadline(policy_, now());
+    const size_t updates = context_.history.acceptances(plan_.round).size();
+    if (!limit || !limit->after_quorum || updates == plan_.facilities.size() ||
+        context_.quorum_logged.exchange(plan_.round) == plan_.round)
+      return;
+    log::info("the quorum is met: the round ends without later updates",
+              {{"round", plan_.round},
+               {"updates", updates},
+               {"seconds_left", std::chrono::duration<double>(limit->left).count()}});
   }
 
   void complete(int attempt, history::Event& event) {
@@ -309,10 +367,7 @@ class FacilityDriver::Impl {
                 job_.fence(a.attempt);
                 return Event(Completed{});
               },
-              [&](const Sleep& a) {
-                site_.sleep(a.duration, stop);
-                return Event(TimerFired{});
-              },
+              [&](const Sleep& a) { return sleep(a.duration, stop); },
               [](const Finish&) { return Event(TimerFired{}); }},
           action);
     } catch (const Error& error) {
@@ -322,6 +377,25 @@ class FacilityDriver::Impl {
       if (!event) throw;
       if (auto* lost = std::get_if<Unreachable>(&*event)) lost->gained_bytes = site_.gained_bytes;
       return *std::move(event);
+    }
+  }
+
+  /// A pause of the machine. It ends early when the end of the round comes nearer and has passed.
+  Event sleep(Nanoseconds duration, std::stop_token stop) {
+    Clock& clock = context_.services.clock;
+    const auto until = clock.monotonic() + duration;
+    for (;;) {
+      const std::stop_token changed = context_.round_changes.next();
+      Nanoseconds left = until - clock.monotonic();
+      if (const auto limit = deadline(policy_, now()); limit && limit->ends_attempts)
+        left = std::min(left, limit->left);
+      if (left <= Nanoseconds(0)) return TimerFired{};
+      std::stop_source wake;
+      const auto end = [&] { wake.request_stop(); };
+      const std::stop_callback on_stop(stop, end), on_change(changed, end);
+      if (clock.sleep(left, wake.get_token())) return TimerFired{};
+      if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
+      show_activity();
     }
   }
 
@@ -363,6 +437,9 @@ class FacilityDriver::Impl {
   std::string last_logged_;  // the last link error in the log
   bool logged_late_ = false;
   bool logged_needs_user_ = false;
+  std::string activity_;                      // describe() of the machine after its last step
+  bool is_finished_ = false;                  // at its last step
+  std::optional<Clock::UtcTime> round_ends_;  // after the quorum, as shown
 };
 
 FacilityDriver::FacilityDriver(Context& context, const plan::RoundPlan& plan,

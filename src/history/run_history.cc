@@ -182,6 +182,8 @@ class RunProjection {
   template <class E>
   void take(const E& event) {
     FacilityProjection(facility(), recorded_.scope.attempt, where_).take(event);
+    if constexpr (std::same_as<E, UpdateAccepted>)
+      facility().accepted->time_utc = recorded_.time_utc;
     if constexpr (std::same_as<E, Submitted>)
       if (round().first_submission_utc.empty()) round().first_submission_utc = recorded_.time_utc;
   }
@@ -306,6 +308,17 @@ FacilityState RunHistory::facility(int round, const FacilityName& name) const {
   const RoundState state = this->round(round);
   const auto it = state.facilities.find(name);
   return it == state.facilities.end() ? FacilityState{} : it->second;
+}
+
+std::vector<Acceptance> RunHistory::acceptances(int round) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Acceptance> all;
+  const auto it = run_state_.rounds.find(round);
+  if (it == run_state_.rounds.end()) return all;
+  for (const auto& [name, facility] : it->second.facilities)
+    if (facility.accepted)
+      all.push_back({name, facility.accepted->attempt, facility.accepted->time_utc});
+  return all;
 }
 
 }  // namespace xffl::history

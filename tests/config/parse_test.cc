@@ -88,11 +88,13 @@ facilities:
 TEST(ParseExperiment, ReadsPolicyAndAggregation) {
   const Experiment experiment = parse(small_with("rounds: 3", R"(rounds: 3
 aggregation: {weights: equal, update: weights, update_dtype: fp16, publish_dtype: fp32}
-policy: {on_missing: skip, quorum: 1, deadline: 24h, max_attempts: 3, poll_interval: 250ms, keep_rounds: 5})"));
+policy: {on_missing: skip, quorum: 1, quorum_grace: 45m, deadline: 24h, max_attempts: 3, poll_interval: 250ms,
+         keep_rounds: 5})"));
   EXPECT_EQ(experiment.aggregation,
             (Aggregation{WeightKind::kEqual, job::UpdateKind::kWeights, job::FloatType::kFloat16,
                          job::FloatType::kFloat32}));
-  EXPECT_EQ(experiment.policy, (RoundPolicy{OnMissing::kSkip, 1, std::chrono::hours(24), 3,
+  EXPECT_EQ(experiment.policy, (RoundPolicy{OnMissing::kSkip, 1, std::chrono::minutes(45),
+                                            std::chrono::hours(24), 3,
                                             std::chrono::milliseconds(250), 5}));
 }
 

@@ -26,6 +26,7 @@ struct MachineFixture {
   void pass(facility::Nanoseconds time) {
     now.time += time;
     if (now.since_first_submission) *now.since_first_submission += time;
+    if (now.since_quorum) *now.since_quorum += time;
   }
   void give(const facility::Event& event, facility::Nanoseconds after = std::chrono::seconds(1)) {
     pass(after);

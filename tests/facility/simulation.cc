@@ -4,6 +4,7 @@
 #include "simulation.h"
 
 #include <algorithm>
+#include <functional>
 #include <ostream>
 
 #include "xffl/base/clock.h"
@@ -49,6 +50,9 @@ class Federation {
     const bool waits = random_() % 3 != 0 || !options.deadlines;
     policy_.on_missing = waits ? config::OnMissing::kWait : config::OnMissing::kSkip;
     if (!waits) policy_.deadline = hours(1 + random_() % 40);
+    // The grace time counts in two of three federations with deadlines.
+    policy_.quorum = waits ? 0 : static_cast<int>(random_() % 3);
+    policy_.quorum_grace = minutes(waits ? 30 : random_() % 600);
     const size_t count = 1 + random_() % 3;
     for (size_t i = 0; i < count; ++i) {
       names_.emplace_back("f" + std::to_string(i));
@@ -118,9 +122,23 @@ class Federation {
     Now now{.time = now_, .since_first_submission = {}, .paused = {}};
     if (const auto first = parse_utc(run_state_.rounds.at(round).first_submission_utc))
       now.since_first_submission = now_ - first->time_since_epoch();
+    now.since_quorum = since_quorum(round);
     if (const auto why = run_state_.paused.find(slot.name); why != run_state_.paused.end())
       now.paused = why->second;
     return now;
+  }
+
+  int quorum() const { return std::clamp(policy_.quorum, 1, static_cast<int>(names_.size())); }
+  // As the driver has it, from the times on record.
+  std::optional<Nanoseconds> since_quorum(int round) const {
+    if (round > kRounds) return std::nullopt;
+    std::vector<Nanoseconds> ages;
+    for (const auto& [name, facility] : run_state_.rounds.at(round).facilities)
+      if (facility.accepted)
+        ages.push_back(now_ - parse_utc(facility.accepted->time_utc)->time_since_epoch());
+    if (static_cast<int>(ages.size()) < quorum()) return std::nullopt;
+    std::sort(ages.begin(), ages.end(), std::greater<>());
+    return ages[static_cast<size_t>(quorum()) - 1];
   }
 
   void take(Slot& slot, int round, const facility::Event& event) {
@@ -169,10 +187,15 @@ class Federation {
   // there.
   void judge_the_time(const Slot& slot, int round) {
     if (waits_for_all() || now_ < began_ + kAfterDeadline) return;
-    const auto since = view(slot, round).since_first_submission;
+    const Now seen = view(slot, round);
+    const auto since = seen.since_first_submission;
     if (since && *since > Nanoseconds(policy_.deadline) + kAfterDeadline)
       result_.violation = slot.name.str() + " is still " + describe(slot.machine) +
                           " long after the round's deadline";
+    if (policy_.quorum > 0 && policy_.quorum_grace.count() > 0 && seen.since_quorum &&
+        *seen.since_quorum > Nanoseconds(policy_.quorum_grace) + kAfterDeadline)
+      result_.violation = slot.name.str() + " is still " + describe(slot.machine) +
+                          " long after the quorum's grace time";
   }
 
   void run_round(int round) {
@@ -262,7 +285,17 @@ class Federation {
           next->name.str(), round, std::get<FetchUpdate>(*next->action).attempt, round > kRounds);
     if (options_.distort) event = options_.distort(std::move(event));
     take(*next, round, event);
+    if (std::holds_alternative<Fetched>(event)) wake(slots, round);
     return true;
+  }
+
+  // An update may bring the end of the round nearer: the driver ends its pauses then.
+  void wake(std::vector<Slot>& slots, int round) {
+    for (Slot& slot : slots) {
+      if (!slot.action || !std::holds_alternative<Sleep>(*slot.action)) continue;
+      const auto limit = deadline(policy_, view(slot, round));
+      if (limit && limit->ends_attempts) slot.at = std::max(now_, std::min(slot.at, now_ + limit->left));
+    }
   }
 
   // Somebody resumes a paused facility some hours later.
@@ -279,7 +312,9 @@ class Federation {
     std::vector<FacilityName> names;
     for (const auto& [name, facility] : run_state_.rounds.at(round).facilities)
       if (facility.accepted) names.push_back(name);
-    const bool enough = waits_for_all() ? names.size() == names_.size() : !names.empty();
+    const bool enough = waits_for_all() ? names.size() == names_.size()
+                                        : static_cast<int>(names.size()) >= quorum();
+    result_.without_late += enough && since_quorum(round) && names.size() < names_.size();
     if (!enough) {  // `xffl run` ends with an error; a user repairs the cause and runs it again
       now_ += hours(random_() % 30);
       return restart(true);

@@ -22,6 +22,7 @@ struct SimulationResult {
   int taken = 0;              // attempts that a job took by staying
   int not_unpacked = 0;       // jobs that could not unpack their model
   int pauses = 0;             // by users, after a failed submission
+  int without_late = 0;       // rounds that ended after their quorum, without another facility
   std::chrono::hours simulated{0};
 };
 

@@ -115,6 +115,8 @@ inline constexpr std::chrono::seconds kSkipDeadline{7 * 24 * 3600};
 struct RoundPolicy {
   OnMissing on_missing = OnMissing::kWait;
   int quorum = 0;  // facilities that must take part; 0: all, with kSkip at least 1
+  // From the quorum to the end of the round, with kSkip and a quorum in the policy; 0: no end.
+  std::chrono::seconds quorum_grace{30 * 60};
   std::chrono::seconds deadline{0};  // from the first submission of a round; 0: none, with kSkip
                                      // kSkipDeadline; with kWait only a notification
   int max_attempts = 2;  // trainings per facility and round before the facility counts as missing

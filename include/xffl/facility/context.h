@@ -1,9 +1,12 @@
 // The objects and caches that all parts of a run share.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <stop_token>
+#include <utility>
 
 #include "xffl/aggregate/aggregate.h"
 #include "xffl/base/spare_memory.h"
@@ -36,6 +39,51 @@ class FirstSubmissions {
   std::map<int, Clock::MonotonicTime> when_;
 };
 
+// The times at which this coordinator accepted updates, on the monotonic clock. Thread-safe.
+class AcceptanceTimes {
+ public:
+  void note(int round, const FacilityName& facility, int attempt, Clock::MonotonicTime when) {
+    const std::lock_guard lock(mutex_);
+    if (round != round_) when_.clear();
+    round_ = round;
+    when_.emplace(std::pair(facility, attempt), when);
+  }
+  std::optional<Clock::MonotonicTime> of(int round, const FacilityName& facility,
+                                         int attempt) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = when_.find(std::pair(facility, attempt));
+    return round != round_ || found == when_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  int round_ = 0;  // the newest round; a round ends before the next one begins
+  std::map<std::pair<FacilityName, int>, Clock::MonotonicTime> when_;
+};
+
+// Wakes the facilities' threads when the end of their round may have changed: an update was
+// accepted at another facility. Thread-safe.
+class RoundChanges {
+ public:
+  /// Stops at the next announce().
+  std::stop_token next() const {
+    const std::lock_guard lock(mutex_);
+    return next_.get_token();
+  }
+  void announce() {
+    std::stop_source now;
+    {
+      const std::lock_guard lock(mutex_);
+      std::swap(now, next_);
+    }
+    now.request_stop();
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::stop_source next_;
+};
+
 // Computes the L2 norm of a round's input model, and caches the newest norm. Thread-safe.
 class ModelNorms {
  public:
@@ -63,7 +111,10 @@ struct Context {
   transfer::CheckedFiles checked;  // of the global models
   std::mutex observer_mutex;       // serializes the observer's calls
   FirstSubmissions first_submissions{};
-  SpareMemory spare{};  // from earlier rounds' files
+  AcceptanceTimes acceptance_times{};
+  RoundChanges round_changes{};
+  std::atomic<int> quorum_logged{0};  // the last round whose quorum is in the log
+  SpareMemory spare{};                // from earlier rounds' files
   ModelNorms norms{};
   PackedModels packed{};
   GuardedSessions guarded{};

@@ -51,6 +51,7 @@ struct FacilityPolicy : config::RoundPolicy {
 struct Now {
   Nanoseconds time{0};                                // monotonic
   std::optional<Nanoseconds> since_first_submission;  // the round's first, at any facility
+  std::optional<Nanoseconds> since_quorum{};          // since the round has enough updates
   std::optional<std::string> paused;                  // the reason why a user paused the facility
 };
 
@@ -310,11 +311,13 @@ std::vector<std::string_view> phase_names();
 struct Deadline {
   Nanoseconds left{0};
   bool ends_attempts = false;  // policy.on_missing is not `wait`
+  bool after_quorum = false;   // policy.quorum_grace ends earlier than policy.deadline
   bool has_passed() const { return left <= Nanoseconds(0); }
   bool is_up() const { return ends_attempts && has_passed(); }
 };
-/// The time left until policy.deadline; none without a deadline in the policy and before the
-/// round's first submission. No other function evaluates policy.deadline.
+/// The time left until the end of the round: policy.deadline after its first submission, or
+/// policy.quorum_grace after its quorum, whichever is earlier. None while neither counts. No other
+/// function evaluates these two keys.
 std::optional<Deadline> deadline(const FacilityPolicy& policy, const Now& now);
 
 /// The pause before the next check for a report.

@@ -44,6 +44,14 @@ struct Accepted {
   int attempt = 0;
   std::string update_sha256;  // empty: an evaluation
   job::JobReport report;
+  std::string time_utc{};  // of the event
+};
+
+// The time of an accepted update.
+struct Acceptance {
+  FacilityName facility;
+  int attempt = 0;
+  std::string time_utc;
 };
 
 struct FacilityState {
@@ -123,6 +131,8 @@ class RunHistory {
   RoundState round(int number) const;
   std::optional<std::string> paused(const FacilityName& name) const;
   FacilityState facility(int round, const FacilityName& name) const;
+  /// The accepted updates of a round, without their reports.
+  std::vector<Acceptance> acceptances(int round) const;
 
  private:
   mutable std::mutex mutex_;
