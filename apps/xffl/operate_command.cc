@@ -8,6 +8,7 @@
 #include "xffl/base/clock.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
+#include "xffl/config/load.h"
 #include "xffl/facility/machine.h"
 #include "xffl/run/federation.h"
 #include "xffl/status/status.h"
@@ -23,6 +24,7 @@ struct Flags {
   ProjectOptions project;
   std::vector<std::string> facilities;
   std::string reason = "by the user";
+  bool now = false;
 };
 
 std::string join(const std::vector<FacilityName>& names) {
@@ -84,7 +86,11 @@ void resume(const history::RunFolder& folder, const config::Experiment& experime
 
 void operate(const Flags& flags, Request request) {
   const history::RunFolder folder = flags.project.existing_run();
-  const config::Experiment experiment = experiment_of(flags.project, folder);
+  // A new member is not in the run's configuration yet.
+  const bool joins = request.kind == Request::Kind::kJoin;
+  const config::Experiment experiment =
+      joins ? config::load_experiment(flags.project.project) : experiment_of(flags.project, folder);
+  request.now = request.kind == Request::Kind::kLeave && flags.now;
   request.reason = flags.reason;
   for (const std::string& name : flags.facilities) request.facilities.emplace_back(name);
   if (request.facilities.empty())
@@ -99,6 +105,14 @@ void operate(const Flags& flags, Request request) {
   if (request.kind == Request::Kind::kCancel)
     std::printf("run %s is cancelled; its published models stay in %s\n", run.c_str(),
                 folder.path().c_str());
+  if (request.kind == Request::Kind::kLeave)
+    std::printf(
+        "%s: no member of run %s from the next round on%s; `xffl join` makes it one again\n",
+        join(request.facilities).c_str(), run.c_str(),
+        request.now ? ", and its job of this round is cancelled" : "");
+  if (joins)
+    std::printf("%s: takes part in run %s from the next round on\n",
+                join(request.facilities).c_str(), run.c_str());
   if (request.kind == Request::Kind::kPause)
     std::printf("run %s submits no more jobs at %s; continue with `xffl resume`\n", run.c_str(),
                 join(request.facilities).c_str());
@@ -160,6 +174,18 @@ void add_operate_commands(CLI::App& app) {
       journal->add_subcommand("adopt", "take over a copied run folder (the original must be gone)");
   add_project_options(adopts, flags->project);
   adopts->callback([flags] { adopt(flags->project); });
+  CLI::App* leave = add(app, flags, "leave",
+                        "take facilities out of a run, from the next round on; the running job of "
+                        "the present round continues",
+                        Request::Kind::kLeave);
+  leave->add_flag("--now", flags->now, "also end their part of the present round, and its jobs");
+  leave->add_option("--reason", flags->reason, "shown by `xffl status`");
+  CLI::App* joins = add(app, flags, "join",
+                        "let facilities take part from the next round on: they have left, or are "
+                        "new in xffl.yaml",
+                        Request::Kind::kJoin);
+  for (CLI::App* command : {leave, joins})
+    command->add_option("facility", flags->facilities, "names in xffl.yaml")->required();
   for (CLI::App* command : {pause, resume})
     command->add_option("facility", flags->facilities, "names in xffl.yaml (default: all)");
 }

@@ -14,6 +14,7 @@
 #include "xffl/facility/job_script.h"
 #include "xffl/facility/model_bytes.h"
 #include "xffl/history/store.h"
+#include "xffl/plan/round_plan.h"
 #include "xffl/run/federation.h"
 
 namespace xffl {
@@ -85,7 +86,9 @@ std::vector<FacilityPlan> make_plans(const PlanFlags& flags, const config::Exper
   const bool evaluates =
       experiment.policy.evaluate_last && run_state.done().rounds_published >= experiment.rounds;
   for (const config::Facility& facility : experiment.facilities) {
-    if (evaluates && facility.validation.empty()) continue;
+    if (!plan::is_member(run_state.done(), facility.name) ||
+        (evaluates && facility.validation.empty()))
+      continue;
     FacilityPlan plan;
     plan.name = facility.name.str();
     plan.script = facility::render_script(experiment, run_state, facility.name, std::nullopt,
@@ -107,6 +110,17 @@ std::vector<FacilityPlan> make_plans(const PlanFlags& flags, const config::Exper
     plans.push_back(std::move(plan));
   }
   return plans;
+}
+
+// The facilities that the next round does not ask.
+std::string not_asked(const ProjectOptions& options, const config::Experiment& experiment) {
+  const history::RunState run_state = state_to_continue(options, experiment);
+  std::string text;
+  for (const auto& [name, left] : run_state.left)
+    if (!plan::is_member(run_state.done(), name))
+      text += name.str() + ": has left the run (" + log::printable(left.reason, 300) +
+              "); `xffl join " + name.str() + "` makes it a member again\n";
+  return text;
 }
 
 void print(const std::vector<FacilityPlan>& plans, const config::Experiment& experiment) {
@@ -196,7 +210,9 @@ void add_plan(CLI::App& app) {
   command->callback([flags] {
     const config::Experiment experiment = config::load_experiment(flags->project.project);
     const std::vector<FacilityPlan> plans = make_plans(*flags, experiment);
-    flags->json ? print_json(plans) : print(plans, experiment);
+    if (flags->json) return print_json(plans);
+    std::fputs(not_asked(flags->project, experiment).c_str(), stdout);
+    print(plans, experiment);
   });
 }
 

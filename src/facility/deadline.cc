@@ -1,5 +1,5 @@
-// The round's deadline, the time after its quorum, and the longest outage: their evaluation, and
-// their effect in each phase.
+// The round's deadline, the time after its quorum, the longest outage and a departure: their
+// evaluation, and their effect in each phase.
 #include "step_in_progress.h"
 
 namespace xffl::facility {
@@ -40,6 +40,7 @@ bool StepInProgress::time_may_end_it(const Event& event) const {
 
 std::optional<std::string> StepInProgress::time_is_up() const {
   const std::string outage = std::to_string(policy_.max_outage.count()) + " s";
+  if (now_.left) return "it left the run: " + *now_.left;
   const auto limit = deadline(policy_, now_);
   if (limit && limit->is_up())
     return "no update before " +

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
 #include <stop_token>
 #include <utility>
 #include <vector>
@@ -190,6 +191,7 @@ class FacilityDriver::Impl {
     else if (const auto first = parse_utc(context_.history.round(plan_.round).first_submission_utc))
       now.since_first_submission = since(*first);
     now.since_quorum = since_quorum();
+    now.left = context_.history.departed(plan_.round, facility_.facility);
     return now;
   }
   Nanoseconds since(Clock::UtcTime time) const {
@@ -208,7 +210,7 @@ class FacilityDriver::Impl {
       else if (const auto time = parse_utc(update.time_utc))
         ages.push_back(since(*time));
     }
-    const auto needed = static_cast<size_t>(std::max(plan_.quorum, 1));
+    const auto needed = static_cast<size_t>(quorum_now(context_, plan_));
     if (ages.size() < needed) return std::nullopt;
     std::sort(ages.begin(), ages.end(), std::greater<>());
     return ages[needed - 1];
@@ -389,7 +391,8 @@ class FacilityDriver::Impl {
       Nanoseconds left = until - clock.monotonic();
       if (const auto limit = deadline(policy_, now()); limit && limit->ends_attempts)
         left = std::min(left, limit->left);
-      if (left <= Nanoseconds(0)) return TimerFired{};
+      if (left <= Nanoseconds(0) || context_.history.departed(plan_.round, facility_.facility))
+        return TimerFired{};
       std::stop_source wake;
       const auto end = [&] { wake.request_stop(); };
       const std::stop_callback on_stop(stop, end), on_change(changed, end);
@@ -451,6 +454,15 @@ FacilityOutcome FacilityDriver::run(std::stop_token stop) { return impl_->run(st
 void FacilityDriver::cancel(const std::string& reason) { impl_->cancel(reason); }
 void FacilityDriver::repeat_cancel(std::stop_token stop) { impl_->repeat_cancel(stop); }
 void FacilityDriver::release_allocation() { impl_->release_allocation(); }
+
+int quorum_now(const Context& context, const plan::RoundPlan& plan) {
+  std::set<FacilityName> members;
+  for (const history::Acceptance& update : context.history.acceptances(plan.round))
+    members.insert(update.facility);
+  for (const plan::FacilityPlan& facility : plan.facilities)
+    if (!context.history.departed(plan.round, facility.facility)) members.insert(facility.facility);
+  return std::max(1, plan::quorum(context.experiment.policy, static_cast<int>(members.size())));
+}
 
 std::vector<Leftover> repeat_cancellations(Context& context, const FacilityName& name, int before,
                                            std::stop_token stop) {

@@ -177,6 +177,9 @@ RenderedScript render_script(const config::Experiment& experiment,
   if (round) {
     done.rounds_published = *round - 1;
     done.run_completed = false;
+    const auto planned = run_state.rounds.find(*round);
+    done.members =
+        planned == run_state.rounds.end() ? std::set<FacilityName>{} : planned->second.members;
   }
   const auto plan = plan::next_round(experiment, *run_state.identity, done);
   if (!plan || plan->round < 1)
@@ -199,6 +202,10 @@ RenderedScript render_script(const config::Experiment& experiment,
     rendered.script = job_script(settings, spec, rendered.job_name, rendered.folder, programs,
                                  next_attempt_folder(experiment, each, plan->round));
   }
+  if (rendered.script.empty() && !plan::is_member(done, facility))
+    throw Error(ErrorKind::kNotFound, "facility " + facility.str() + " is no member of round " +
+                                          std::to_string(plan->round) + ": `xffl join " +
+                                          facility.str() + "` lets it take part");
   if (rendered.script.empty())
     throw Error(ErrorKind::kNotFound, "facility " + facility.str() +
                                           " has no job left: all rounds are published and it has "

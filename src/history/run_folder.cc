@@ -22,7 +22,7 @@ std::string format_number(const char* format, int number) {
   return text;
 }
 
-constexpr std::string_view kNames[] = {"cancel", "pause", "resume"};
+constexpr std::string_view kNames[] = {"cancel", "pause", "resume", "leave", "join"};
 
 Request parse(const std::string& text, const std::string& origin) {
   const Json json = parse_json(text, origin);
@@ -35,6 +35,7 @@ Request parse(const std::string& text, const std::string& origin) {
   for (const std::string& facility : object.strings("facilities"))
     request.facilities.emplace_back(facility);
   request.reason = object.string("reason");
+  if (json.contains("now")) request.now = object.boolean("now");
   return request;
 }
 
@@ -89,9 +90,10 @@ RunName next_run(const fs::path& runs) {
 std::string leave_request(const RunFolder& folder, const Request& request) {
   Json names = Json::array();
   for (const FacilityName& name : request.facilities) names.push_back(name.str());
-  const Json json = {{"request", kNames[static_cast<size_t>(request.kind)]},
-                     {"facilities", names},
-                     {"reason", request.reason}};
+  Json json = {{"request", kNames[static_cast<size_t>(request.kind)]},
+               {"facilities", names},
+               {"reason", request.reason}};
+  if (request.now) json["now"] = true;
   make_dirs(folder.requests());
   const std::string name = next_request_name(request_names(folder));
   write_file_atomic(folder.requests() / name, json.dump() + "\n");

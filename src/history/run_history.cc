@@ -136,12 +136,26 @@ class RunProjection {
           facility != round->facilities.end())
         renew_budget(facility->second);
   }
+  void take(const FacilityLeft& left) {
+    run_state_.left[facility_name()] = {left.reason, left.now};
+    if (left.now && !run_state_.rounds.empty()) {
+      RoundState& newest = run_state_.rounds.rbegin()->second;
+      if (!newest.published && newest.members.contains(facility_name()))
+        newest.departed[facility_name()] = left.reason;
+    }
+    run_state_.joined.erase(facility_name());
+  }
+  void take(const FacilityJoined&) {
+    run_state_.left.erase(facility_name());
+    run_state_.joined.insert(facility_name());
+  }
   void take(const RoundPlanned& planned) {
     require_same_model("the last published model", planned.base_sha256,
                        run_state_.done().model_sha256);
     round().planned = true;
     round().evaluates = planned.evaluates;
     for (const FacilityName& name : planned.facilities) round().facilities[name];
+    round().members = {planned.facilities.begin(), planned.facilities.end()};
   }
   void take(const ParticipantsFrozen& frozen) {
     const size_t count = frozen.facilities.size();
@@ -243,6 +257,9 @@ plan::Done RunState::done() const {
       if (facility.accepted) done.accepted[name] = facility.accepted->attempt;
   }
   done.run_completed = completed;
+  for (const auto& [name, why] : left) done.left.insert(name);
+  if (const auto next = rounds.find(done.rounds_published + 1); next != rounds.end())
+    done.members = next->second.members;
   return done;
 }
 
@@ -302,6 +319,14 @@ std::optional<std::string> RunHistory::paused(const FacilityName& name) const {
   const auto it = run_state_.paused.find(name);
   if (it == run_state_.paused.end()) return std::nullopt;
   return it->second;
+}
+
+std::optional<std::string> RunHistory::departed(int round, const FacilityName& name) const {
+  const std::lock_guard lock(mutex_);
+  const auto it = run_state_.rounds.find(round);
+  if (it == run_state_.rounds.end()) return std::nullopt;
+  const auto reason = it->second.departed.find(name);
+  return reason == it->second.departed.end() ? std::nullopt : std::optional(reason->second);
 }
 
 FacilityState RunHistory::facility(int round, const FacilityName& name) const {

@@ -60,6 +60,10 @@ std::string job_name(const RunIdentity& identity, const job::JobKey& key) {
   return unique.name();
 }
 
+bool is_member(const Done& done, const FacilityName& facility) {
+  return done.members.empty() ? !done.left.contains(facility) : done.members.contains(facility);
+}
+
 std::optional<RoundPlan> next_round(const config::Experiment& experiment,
                                     const RunIdentity& identity, const Done& done) {
   const bool evaluates = done.rounds_published >= experiment.rounds;
@@ -70,19 +74,19 @@ std::optional<RoundPlan> next_round(const config::Experiment& experiment,
   plan.base_sha256 = done.model_sha256;
   plan.adapted_sha256 = done.adapted_sha256;
   for (const config::Facility& facility : experiment.facilities) {
-    if (evaluates && facility.validation.empty()) continue;
+    if (!is_member(done, facility.name) || (evaluates && facility.validation.empty())) continue;
     plan.facilities.push_back(plan_facility(experiment, identity, facility, plan.round, done));
     const auto before = done.accepted.find(facility.name);
     if (before != done.accepted.end()) plan.facilities.back().accepted_before = before->second;
   }
   if (plan.facilities.empty()) return std::nullopt;
-  const int all = evaluates ? 0 : static_cast<int>(plan.facilities.size());
-  const config::RoundPolicy& policy = experiment.policy;
-  if (policy.on_missing != config::OnMissing::kSkip)
-    plan.quorum = all;
-  else
-    plan.quorum = policy.quorum > 0 ? std::min(policy.quorum, all) : 1;
+  plan.quorum = evaluates ? 0 : quorum(experiment.policy, static_cast<int>(plan.facilities.size()));
   return plan;
+}
+
+int quorum(const config::RoundPolicy& policy, int members) {
+  if (policy.on_missing != config::OnMissing::kSkip) return members;
+  return policy.quorum > 0 ? std::min(policy.quorum, members) : std::min(1, members);
 }
 
 job::JobSpec job_spec(const config::Experiment& experiment, const RunIdentity& identity,

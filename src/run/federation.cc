@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <sstream>
 #include <thread>
 #include <utility>
@@ -36,6 +37,11 @@ std::string differing_lines(const std::string& before, const std::string& now) {
   return only_in(before, now, "  - ") + only_in(now, before, "  + ");
 }
 
+bool has_facility(const config::Experiment& experiment, const FacilityName& name) {
+  return std::any_of(experiment.facilities.begin(), experiment.facilities.end(),
+                     [&](const config::Facility& each) { return each.name == name; });
+}
+
 // Acts on users' requests during the rounds.
 class RequestWatch {
  public:
@@ -58,13 +64,25 @@ class RequestWatch {
           stop.request_stop();
           continue;
         }
-        set_paused(context, request);
+        act_on(context, request);
         history::remove_request(context.folder, name);
       }
       last_error_.clear();
     } catch (const std::exception& error) {  // a thread's top
       if (std::exchange(last_error_, error.what()) != error.what())
         log::warning("a request failed: will retry", {{"problem", error.what()}});
+    }
+  }
+
+  void act_on(facility::Context& context, const history::Request& request) {
+    using Kind = history::Request::Kind;
+    if (request.kind != Kind::kLeave && request.kind != Kind::kJoin)
+      return set_paused(context, request);
+    try {
+      set_members(context, request);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kUsage) throw;
+      log::warning("a request is rejected", {{"problem", error.what()}});
     }
   }
 
@@ -78,11 +96,15 @@ Outcome outcome_of(const facility::Context& context) {
   return {done.rounds_published, context.folder.global(done.rounds_published), done.model_sha256};
 }
 
-void run_rounds(facility::Context& context, upkeep::RetentionWorker& cleaner,
+/// Returns false ahead of a round with members that the experiment lacks, and with `may_return`
+/// ahead of the first round, too.
+bool run_rounds(facility::Context& context, upkeep::RetentionWorker& cleaner, bool may_return,
                 std::stop_token stop) {
   import_model(context);
   cleaner.after_last();
   while (const auto plan = current_plan(context)) {
+    const bool is_planned = context.history.round(plan->round).planned;
+    if (std::exchange(may_return, true) && !is_planned && !knows_all_members(context)) return false;
     if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
     if (plan->evaluates) {
       cancel_leftovers(context, plan->round - 1, stop);
@@ -92,7 +114,7 @@ void run_rounds(facility::Context& context, upkeep::RetentionWorker& cleaner,
     run_round(context, *plan, stop);
     cleaner.after(*plan);
   }
-  if (context.history.state().completed) return;
+  if (context.history.state().completed) return true;
   cleaner.finish(stop);
   // No later coordinator cleans up a completed run.
   if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
@@ -100,6 +122,7 @@ void run_rounds(facility::Context& context, upkeep::RetentionWorker& cleaner,
   cancel_leftovers(context, context.history.state().done().rounds_published + 1, stop);
   context.history.record(
       {}, history::RunCompleted{.model_sha256 = context.history.state().done().model_sha256});
+  return true;
 }
 
 }  // namespace
@@ -108,8 +131,12 @@ void require_same_training(const config::Experiment& experiment, const history::
                            const history::RunState& run_state) {
   const config::Experiment earlier = config::parse_experiment(
       read_file(folder.config(), 4 << 20), folder.config(), experiment.project_folder);
+  // A run may get further facilities.
+  config::Experiment known = experiment;
+  std::erase_if(known.facilities,
+                [&](const config::Facility& each) { return !has_facility(earlier, each.name); });
   const std::string before = config::format_training_identity(earlier);
-  const std::string now = config::format_training_identity(experiment);
+  const std::string now = config::format_training_identity(known);
   // A run without an imported model has trained nothing.
   if (before == now || (run_state.initial_sha256.empty() && earlier.project == experiment.project))
     return;
@@ -156,6 +183,14 @@ void accept_changes(const config::Experiment& experiment, const history::RunFold
   require_same_training(experiment, folder, history.state());
   if (history.state().completed) return;  // the changes no longer have an effect
   const std::string before = read_file(folder.config(), 4 << 20);
+  const config::Experiment earlier =
+      config::parse_experiment(before, folder.config(), experiment.project_folder);
+  const history::RunState run_state = history.state();
+  if (!run_state.initial_sha256.empty())
+    for (const config::Facility& facility : experiment.facilities)
+      if (!has_facility(earlier, facility.name) && !run_state.joined.contains(facility.name) &&
+          !run_state.left.contains(facility.name))
+        history.record({.facility = facility.name}, history::FacilityJoined{});
   write_file_atomic(folder.config(), now);
   history.record({}, history::ConfigChanged{.config_sha256 = hash});
   log::info("the run continues with a changed configuration",
@@ -188,9 +223,12 @@ void note_end(history::RunHistory& history, const Error& error) {
   }
 }
 
-Outcome coordinate(const config::Experiment& experiment, const history::RunFolder& folder,
-                   facility::Services& services, std::stop_token stop,
-                   const facility::Observer& observer, history::RunHistory& history) {
+/// Coordinates the run to its end; none when it needs xffl.yaml again, for the next round's new
+/// members. `continues`: the same process has coordinated the earlier rounds.
+std::optional<Outcome> coordinate(const config::Experiment& experiment,
+                                  const history::RunFolder& folder, facility::Services& services,
+                                  std::stop_token stop, const facility::Observer& observer,
+                                  history::RunHistory& history, bool continues) {
   if (!history.state().identity) create_run(experiment, folder, history);
   if (history.state().cancelled)
     throw Error(ErrorKind::kFailed, "run " + folder.run().str() +
@@ -198,7 +236,7 @@ Outcome coordinate(const config::Experiment& experiment, const history::RunFolde
   if (!history.state().completed) history::check_location(history, folder);
   accept_changes(experiment, folder, history);
   const history::RunState before = history.state();
-  if (!before.completed && (!before.rounds.empty() || before.stopped))
+  if (!continues && !before.completed && (!before.rounds.empty() || before.stopped))
     history.record({}, history::RunResumed{.keeps_budgets = true});
   history::StatusFile live(folder.live(), services.clock);
   facility::Context context{
@@ -218,13 +256,32 @@ Outcome coordinate(const config::Experiment& experiment, const history::RunFolde
   try {
     if (watch.cancel_requested() && !before.completed)
       throw Error(ErrorKind::kCancelled, "the run was cancelled before");
-    run_rounds(context, cleaner, any_stop.get_token());
+    if (!run_rounds(context, cleaner, !continues, any_stop.get_token())) return std::nullopt;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kCancelled || !watch.cancel_requested()) throw;
     cancel_now(context);
     throw Error(ErrorKind::kFailed, "run " + folder.run().str() + " was cancelled on request");
   }
   return outcome_of(context);
+}
+
+}  // namespace
+
+namespace {
+
+// The project's xffl.yaml, or `known` when it cannot continue the run.
+config::Experiment read_again(const config::Experiment& known, const history::RunFolder& folder,
+                              const history::RunHistory& history) {
+  try {
+    config::Experiment experiment = config::load_experiment(known.project_folder);
+    require_same_training(experiment, folder, history.state());
+    return experiment;
+  } catch (const Error& error) {
+    log::warning(
+        "the round begins without its new facility: correct xffl.yaml",
+        {{"round", history.state().done().rounds_published + 1}, {"problem", error.what()}});
+    return known;
+  }
 }
 
 }  // namespace
@@ -238,7 +295,12 @@ Outcome run_federation(const config::Experiment& experiment, const history::RunF
   for (const auto& parent : {runs, runs.parent_path()}) fsync_dir(parent);
   history::RunHistory history(folder.journal());
   try {
-    return coordinate(experiment, folder, services, stop, observer, history);
+    config::Experiment present = experiment;
+    for (bool continues = false;; continues = true) {
+      if (auto outcome = coordinate(present, folder, services, stop, observer, history, continues))
+        return *std::move(outcome);
+      present = read_again(present, folder, history);
+    }
   } catch (const Error& error) {
     note_end(history, error);
     throw;

@@ -24,6 +24,13 @@ void cancel_now(facility::Context& context);
 /// Records a kPause or kResume, once (operate.cc).
 void set_paused(facility::Context& context, const history::Request& request);
 
+/// Records a kLeave or kJoin, once (operate.cc). Throws kUsage when the last member would leave.
+void set_members(facility::Context& context, const history::Request& request);
+
+/// Whether a user has added a facility that `context.experiment` lacks, because the facility is
+/// newer in xffl.yaml.
+bool knows_all_members(const facility::Context& context);
+
 // --- Round 0 (import_model.cc) -----------------------------------------------------------------
 
 /// Makes round 0, once: the experiment's model as the float32 master and as the model that the

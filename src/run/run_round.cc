@@ -46,7 +46,8 @@ std::vector<FacilityThread> drive_facilities(facility::Context& context,
     try {
       each.driver = std::make_unique<facility::FacilityDriver>(context, plan, facility);
       each.outcome = each.driver->run(round_stop.get_token());
-      failed = !each.outcome.accepted && must_have_all;
+      failed = !each.outcome.accepted && must_have_all &&
+               !context.history.departed(plan.round, facility.facility);
     } catch (...) {  // a thread's top: the round's thread handles the error
       each.error = std::current_exception();
       failed = true;
@@ -105,10 +106,12 @@ std::vector<history::Accepted> train_everywhere(facility::Context& context,
   const std::vector<FacilityThread> threads = drive_facilities(context, plan, stop);
   std::vector<history::Accepted> accepted;
   bool missing = false;
-  for (const FacilityThread& each : threads) {
+  for (size_t i = 0; i < threads.size(); ++i) {
+    const FacilityThread& each = threads[i];
     if (each.error && !is_cancelled(each.error)) std::rethrow_exception(each.error);
     if (each.outcome.accepted) accepted.push_back(*each.outcome.accepted);
-    missing = missing || !each.outcome.missing.empty();
+    missing = missing || (!each.outcome.missing.empty() &&
+                          !context.history.departed(plan.round, plan.facilities[i].facility));
   }
   if (missing && context.experiment.policy.on_missing == config::OnMissing::kFail) {
     cancel_others(plan, threads);
@@ -118,10 +121,11 @@ std::vector<history::Accepted> train_everywhere(facility::Context& context,
     throw Error(ErrorKind::kCancelled, "stopped on request; jobs at the facilities keep running");
   for (const FacilityThread& each : threads)
     if (each.error) std::rethrow_exception(each.error);
-  if (static_cast<int>(accepted.size()) < plan.quorum)
+  const int quorum = facility::quorum_now(context, plan);
+  if (static_cast<int>(accepted.size()) < quorum)
     fail_round(plan, threads,
                std::to_string(accepted.size()) + " of " + std::to_string(threads.size()) +
-                   " updates, " + std::to_string(plan.quorum) + " needed");
+                   " updates, " + std::to_string(quorum) + " needed");
   return accepted;
 }
 
@@ -132,6 +136,17 @@ void spare_memory_of(facility::Context& context, const plan::RoundPlan& plan,
   context.spare.add(context.folder.global(plan.round - 1));
   for (const history::Accepted& update : participants)
     context.spare.add(context.folder.facility(plan.round, update.facility) / "update");
+}
+
+// The next round does not take the kept allocation of a facility that has left.
+void release_of_left(facility::Context& context, const plan::RoundPlan& plan) {
+  for (const auto& [name, why] : context.history.state().left) {
+    const auto& all = context.experiment.facilities;
+    const bool keeps = std::any_of(all.begin(), all.end(), [&](const config::Facility& each) {
+      return each.name == name && each.slurm.keep_allocation.count() > 0;
+    });
+    if (keeps) release_allocation(context, plan, name);
+  }
 }
 
 void cancel_evaluation(facility::Context& context, const plan::RoundPlan& plan,
@@ -166,6 +181,7 @@ void run_round(facility::Context& context, const plan::RoundPlan& plan, std::sto
   const std::vector<history::Accepted> accepted = train_everywhere(context, plan, stop);
   const std::vector<history::Accepted> participants = publish_round(context, plan, accepted);
   context.packed.drop(context.folder, plan.round);
+  release_of_left(context, plan);
   spare_memory_of(context, plan, participants);
   if (context.observer.on_round)
     context.observer.on_round(

@@ -124,6 +124,22 @@ std::string stop_reason(const RunStatus& status) {
          (newest && newest->str() != run ? " --run " + run : "") + "\n";
 }
 
+// The facilities that are no members of the next round, and its new members.
+std::string membership_lines(const history::RunState& run_state) {
+  std::string text;
+  const plan::Done done = run_state.done();
+  for (const auto& [name, left] : run_state.left) {
+    const bool takes_part = done.members.contains(name) && !left.now;
+    text += name.str() + (takes_part ? " LEAVES after this round (" : " has LEFT (") +
+            log::printable(left.reason, 300) + "): it takes part again with `xffl join " +
+            name.str() + "`\n";
+  }
+  for (const FacilityName& name : run_state.joined)
+    if (!done.members.empty() && !done.members.contains(name))
+      text += name.str() + " takes part from the next round on\n";
+  return text;
+}
+
 Json round_json(const RunStatus& status, int number, const history::RoundState& round) {
   Json json;
   json["round"] = number;
@@ -221,6 +237,7 @@ std::string format_status(const RunStatus& status, Clock::UtcTime now) {
     if (!ended)
       text += name.str() + " is PAUSED (" + log::printable(reason, 300) +
               "): continue with `xffl resume " + name.str() + "`\n";
+  if (!ended) text += membership_lines(status.run_state);
   text += format_global_losses(status.run_state);
   for (const auto& [name, credential] : status.credentials)
     if (!ended) text += credential_line(name, credential, now);
@@ -239,6 +256,9 @@ std::string format_status_json(const RunStatus& status) {
   json["model_sha256"] = done.model_sha256;
   json["paused"] = Json::object();
   for (const auto& [name, reason] : status.run_state.paused) json["paused"][name.str()] = reason;
+  json["left"] = Json::object();
+  for (const auto& [name, left] : status.run_state.left)
+    json["left"][name.str()] = {{"reason", left.reason}, {"now", left.now}};
   json["stopped"] = nullptr;
   if (const history::Stopped* why = stopped(status))
     json["stopped"] = {{"time", why->time_utc}, {"kind", why->kind}, {"reason", why->reason}};

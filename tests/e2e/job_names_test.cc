@@ -67,6 +67,7 @@ TEST_F(InProcessFederation, ARunOfAnEarlierReleaseKeepsItsJobNames) {
         std::move(inner), [&](const std::string& operation, const std::string& name) {
           const std::lock_guard lock(mutex);
           names[operation].insert(name);
+          if (operation == "query") project_.release("brno");
           if (operation == "submit" && !is_killed) {
             is_killed = true;
             stop_.request_stop();
@@ -88,7 +89,7 @@ TEST_F(InProcessFederation, ARunOfAnEarlierReleaseKeepsItsJobNames) {
   });
   names.clear();
   stop_ = std::stop_source();
-  project_.release();
+  project_.release("alba");
   EXPECT_EQ(run().rounds_published, 3);
   EXPECT_EQ(project_.trainings(), kOnceEach);
   EXPECT_THAT(names["find"], ElementsAre("xffl-test-0001-r0001-brno-a1"));

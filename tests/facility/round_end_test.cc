@@ -138,11 +138,39 @@ TEST(RoundEnd, AReportAtTheEndOfTheRoundIsFetched) {
   EXPECT_TRUE(fixture.action<FetchUpdate>());
 }
 
+// `xffl leave --now` ends the facility's part under every on_missing.
+TEST(RoundEnd, ADepartureClosesTheRunningJob) {
+  MachineFixture fixture;
+  fixture.to_the_job();
+  fixture.now.left = "its allocation is spent";
+  const submit::JobStatus runs{.state = submit::JobState::kRunning, .native = "RUNNING"};
+  fixture.give(Polled{.reported = false, .status = runs});
+  EXPECT_TRUE(fixture.action<Fence>());
+  fixture.give(Completed{});
+  fixture.give(Found{{JobId("7")}});
+  while (fixture.action<CancelJob>()) fixture.give(Completed{});
+  EXPECT_TRUE(fixture.action<Finish>());
+  EXPECT_EQ(fixture.last.machine.known.missing, "it left the run: its allocation is spent");
+}
+
+TEST(RoundEnd, ADepartureKeepsAReportedUpdate) {
+  MachineFixture fixture;
+  fixture.to_the_job();
+  fixture.now.left = "its allocation is spent";
+  fixture.give(Polled{.reported = true, .status = {}});
+  ASSERT_TRUE(fixture.action<FetchUpdate>());
+  history::UpdateAccepted update;
+  update.report.key.facility = "alba";
+  fixture.give(Fetched{update});
+  EXPECT_TRUE(fixture.action<Finish>());
+  EXPECT_EQ(fixture.kinds.back(), "update_accepted");
+}
+
 TEST(RoundEnd, SleepsEndWithTheQuorumGrace) {
   MachineFixture fixture;
   fixture.policy = quorum_policy();
-  fixture.now.since_quorum = minutes(30) - seconds(2);
   fixture.to_the_job();
+  fixture.now.since_quorum = minutes(30) - seconds(2);
   fixture.give(Unreachable{"down"}, seconds(0));
   ASSERT_TRUE(fixture.action<Sleep>());
   EXPECT_LE(fixture.action<Sleep>()->duration, seconds(2));

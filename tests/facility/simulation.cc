@@ -123,12 +123,22 @@ class Federation {
     if (const auto first = parse_utc(run_state_.rounds.at(round).first_submission_utc))
       now.since_first_submission = now_ - first->time_since_epoch();
     now.since_quorum = since_quorum(round);
+    const auto& departed = run_state_.rounds.at(round).departed;
+    if (const auto why = departed.find(slot.name); why != departed.end()) now.left = why->second;
     if (const auto why = run_state_.paused.find(slot.name); why != run_state_.paused.end())
       now.paused = why->second;
     return now;
   }
 
-  int quorum() const { return std::clamp(policy_.quorum, 1, static_cast<int>(names_.size())); }
+  // The members of the round that count for its quorum, as quorum_now() has it.
+  int members_now(int round) const {
+    const history::RoundState& state = run_state_.rounds.at(round);
+    int count = 0;
+    for (const FacilityName& name : state.members)
+      count += state.facilities.at(name).accepted || !state.departed.contains(name);
+    return count;
+  }
+  int quorum(int round) const { return std::max(1, plan::quorum(policy_, members_now(round))); }
   // As the driver has it, from the times on record.
   std::optional<Nanoseconds> since_quorum(int round) const {
     if (round > kRounds) return std::nullopt;
@@ -136,9 +146,9 @@ class Federation {
     for (const auto& [name, facility] : run_state_.rounds.at(round).facilities)
       if (facility.accepted)
         ages.push_back(now_ - parse_utc(facility.accepted->time_utc)->time_since_epoch());
-    if (static_cast<int>(ages.size()) < quorum()) return std::nullopt;
+    if (static_cast<int>(ages.size()) < quorum(round)) return std::nullopt;
     std::sort(ages.begin(), ages.end(), std::greater<>());
-    return ages[static_cast<size_t>(quorum()) - 1];
+    return ages[static_cast<size_t>(quorum(round)) - 1];
   }
 
   void take(Slot& slot, int round, const facility::Event& event) {
@@ -157,7 +167,9 @@ class Federation {
     slot.machine = std::move(next.machine);
     slot.action = std::move(next.action);
     const auto* sleep = std::get_if<Sleep>(&*slot.action);
-    slot.at = now_ + (sleep ? sleep->duration : milliseconds(1 + random_() % 3000));
+    slot.at = now_ + (sleep && seen.left ? milliseconds(1)  // the driver ends its pauses
+                      : sleep            ? sleep->duration
+                                         : milliseconds(1 + random_() % 3000));
     judge(slot, event, seen);
   }
 
@@ -186,12 +198,18 @@ class Federation {
   // A round that continues without late facilities does so soon after its deadline, unless none was
   // there.
   void judge_the_time(const Slot& slot, int round) {
-    if (waits_for_all() || now_ < began_ + kAfterDeadline) return;
+    if (now_ < began_ + kAfterDeadline) return;
     const Now seen = view(slot, round);
+    if (seen.left && now_ > departed_at_ + kAfterDeadline)
+      result_.violation =
+          slot.name.str() + " is still " + describe(slot.machine) + " long after it left the run";
+    if (waits_for_all()) return;
     const auto since = seen.since_first_submission;
     if (since && *since > Nanoseconds(policy_.deadline) + kAfterDeadline)
       result_.violation = slot.name.str() + " is still " + describe(slot.machine) +
                           " long after the round's deadline";
+    // A departure may lower the quorum.
+    if (now_ < departed_at_ + kAfterDeadline) return;
     if (policy_.quorum > 0 && policy_.quorum_grace.count() > 0 && seen.since_quorum &&
         *seen.since_quorum > Nanoseconds(policy_.quorum_grace) + kAfterDeadline)
       result_.violation = slot.name.str() + " is still " + describe(slot.machine) +
@@ -215,12 +233,14 @@ class Federation {
       history::RoundPlanned planned;
       planned.evaluates = round > kRounds;
       for (size_t i = 0; i < names_.size(); ++i)
-        if (takes_part[i]) planned.facilities.push_back(names_[i]);
+        if (takes_part[i] && !run_state_.left.contains(names_[i]))
+          planned.facilities.push_back(names_[i]);
+      if (planned.facilities.empty()) return;
       append({.round = round}, planned);
     }
     std::vector<Slot> slots;
     for (size_t i = 0; i < names_.size(); ++i)
-      if (takes_part[i])
+      if (run_state_.rounds.at(round).members.contains(names_[i]))
         slots.push_back({names_[i],
                          {run_state_.rounds.at(round).facilities.at(names_[i]), {}},
                          {},
@@ -239,8 +259,9 @@ class Federation {
     plan.folder = RemotePath("/work");
     return kept_allocation_of(plan, round - 1, [&](int each) {
       const auto known = run_state_.rounds.find(each);
-      return known == run_state_.rounds.end() ? history::FacilityState{}
-                                              : known->second.facilities.at(name);
+      if (known == run_state_.rounds.end()) return history::FacilityState{};
+      const auto state = known->second.facilities.find(name);
+      return state == known->second.facilities.end() ? history::FacilityState{} : state->second;
     });
   }
 
@@ -269,6 +290,7 @@ class Federation {
     now_ = std::max(now_, next->at);
     judge_the_time(*next, round);
     people_look();
+    people_change_members(slots, round);
     const bool killed = dies(options_.kill);
     SimulatedFacility& services = *next->services;
     // A killed coordinator's action was done or not; its answer is lost.
@@ -289,12 +311,37 @@ class Federation {
     return true;
   }
 
+  // A user takes a facility out of the run, or lets it join again. One member stays.
+  void people_change_members(std::vector<Slot>& slots, int round) {
+    if (!dies(options_.leave)) return;
+    const FacilityName& name = names_[random_() % names_.size()];
+    if (run_state_.left.contains(name))
+      return append({.facility = name}, history::FacilityJoined{});
+    const bool now = random_() % 2 == 0;
+    const history::RoundState& state = run_state_.rounds.at(round);
+    const bool other_member = std::any_of(
+        names_.begin(), names_.end(),
+        [&](const FacilityName& each) { return each != name && !run_state_.left.contains(each); });
+    const bool other_now = std::any_of(
+        state.members.begin(), state.members.end(),
+        [&](const FacilityName& each) { return each != name && !state.departed.contains(each); });
+    if (!other_member || (now && !other_now)) return;
+    ++result_.departures;
+    if (now) departed_at_ = now_;
+    append({.facility = name}, history::FacilityLeft{.reason = "its budget is spent", .now = now});
+    wake(slots, round);
+    for (Slot& slot : slots)
+      if (now && slot.name == name && slot.action && std::holds_alternative<Sleep>(*slot.action))
+        slot.at = now_;
+  }
+
   // An update may bring the end of the round nearer: the driver ends its pauses then.
   void wake(std::vector<Slot>& slots, int round) {
     for (Slot& slot : slots) {
       if (!slot.action || !std::holds_alternative<Sleep>(*slot.action)) continue;
       const auto limit = deadline(policy_, view(slot, round));
-      if (limit && limit->ends_attempts) slot.at = std::max(now_, std::min(slot.at, now_ + limit->left));
+      if (limit && limit->ends_attempts)
+        slot.at = std::max(now_, std::min(slot.at, now_ + limit->left));
     }
   }
 
@@ -312,9 +359,8 @@ class Federation {
     std::vector<FacilityName> names;
     for (const auto& [name, facility] : run_state_.rounds.at(round).facilities)
       if (facility.accepted) names.push_back(name);
-    const bool enough = waits_for_all() ? names.size() == names_.size()
-                                        : static_cast<int>(names.size()) >= quorum();
-    result_.without_late += enough && since_quorum(round) && names.size() < names_.size();
+    const bool enough = static_cast<int>(names.size()) >= quorum(round);
+    result_.without_late += enough && static_cast<int>(names.size()) < members_now(round);
     if (!enough) {  // `xffl run` ends with an error; a user repairs the cause and runs it again
       now_ += hours(random_() % 30);
       return restart(true);
@@ -362,6 +408,13 @@ class Federation {
     if (failed >= policy_.max_attempts)
       result_.violation = slot.name.str() + " gets an attempt beyond policy.max_attempts";
   }
+  // A facility trains only in rounds that have it as a member.
+  void judge_the_members(const history::RunState& run_state) {
+    for (const auto& [number, round] : run_state.rounds)
+      for (size_t i = 0; i < names_.size(); ++i)
+        if (!round.members.contains(names_[i]) && simulated_[i]->trainings(number) > 0)
+          result_.violation = names_[i].str() + " trained in a round without being its member";
+  }
 
   // A reported training is not repeated, and a job that a user cancelled pauses the facility.
   void judge_the_failure(const Slot& slot, int round, int attempt,
@@ -369,7 +422,8 @@ class Federation {
     const std::string& reason = failed.reason;
     const auto says = [&](const char* words) { return reason.find(words) != std::string::npos; };
     const bool unreported = says("ended without a report") || says("and there is no report");
-    if (says("no update before") || says("not reachable for")) return;  // time has ended it
+    if (says("it left the run") || says("no update before") || says("not reachable for"))
+      return;  // time has ended it
     if (unreported && slot.services->shows_report(round, attempt))
       result_.violation = slot.name.str() + "'s finished training is thrown away: " + reason;
     if (!says("was cancelled by a user or an administrator")) return;
@@ -396,11 +450,17 @@ class Federation {
 
   // Every round is published, and every facility with validation sets has evaluated or is missing.
   void judge_the_end(const history::RunState& run_state) {
+    judge_the_members(run_state);
     if (run_state.done().rounds_published != kRounds || !run_state.completed)
       result_.violation = "the replayed journal has not published every round";
     for (size_t i = 0; i < simulated_.size(); ++i) {
       const int evaluations = simulated_[i]->trainings(kRounds + 1);
-      if (!measures_[i]) {
+      const auto last = run_state.rounds.find(kRounds + 1);
+      const bool is_asked =
+          last != run_state.rounds.end() && last->second.members.contains(names_[i]);
+      if (!is_asked) {
+        if (measures_[i] && !run_state.left.contains(names_[i]) && options_.leave == 0)
+          result_.violation = names_[i].str() + " was not asked to measure";
         if (evaluations > 0) result_.violation = names_[i].str() + " measured without being asked";
         continue;
       }
@@ -424,6 +484,7 @@ class Federation {
   std::vector<bool> measures_;  // by facility: takes part in the evaluation
   std::vector<history::StoredEvent> events_;
   history::RunState run_state_;
+  Nanoseconds departed_at_{0};                          // the last departure at once
   Nanoseconds now_{seconds(1'767'225'600)}, began_{0};  // the coordinator, in this round
   std::optional<Nanoseconds> look_at_;
   int steps_ = 0;

@@ -22,14 +22,16 @@ struct SimulationResult {
   int taken = 0;              // attempts that a job took by staying
   int not_unpacked = 0;       // jobs that could not unpack their model
   int pauses = 0;             // by users, after a failed submission
+  int departures = 0;         // by users, of whom some end the present round's part at once
   int without_late = 0;       // rounds that ended after their quorum, without another facility
   std::chrono::hours simulated{0};
 };
 
 struct SimulationOptions {
   Faults faults;
-  double kill = 0.004;  // per action
-  double pause = 0.05;  // per failed submission, by a user
+  double kill = 0.004;    // per action
+  double pause = 0.05;    // per failed submission, by a user
+  double leave = 0.0005;  // per action: a user lets a facility leave the run, or join it again
   bool fences_work = true;
   bool deadlines = true;
   std::ostream* trace = nullptr;  // every action and record, to understand a seed

@@ -46,6 +46,9 @@ TEST(Events, PayloadsKeepTheirBytes) {
             R"({"base_sha256":"b","plan_sha256":"p","facilities":["alba"],"evaluates":true})");
   EXPECT_EQ(payload(ParticipantsFrozen{{FacilityName("alba")}, {"u"}, {24}}),
             R"({"facilities":["alba"],"updates":["u"],"weights":[24.0]})");
+  EXPECT_EQ(payload(FacilityLeft{"r"}), R"({"reason":"r"})");
+  EXPECT_EQ(payload(FacilityLeft{"r", true}), R"({"reason":"r","now":true})");
+  EXPECT_EQ(payload(FacilityJoined{}), "{}");
   EXPECT_EQ(payload(Pushed{.moved_bytes = 5, .seconds = 0.5, .whole_bytes = 9}),
             R"({"moved_bytes":5,"seconds":0.5,"whole_bytes":9})");
   EXPECT_EQ(payload(Submitted{JobId("42"), false, {}}), R"({"job_id":"42","adopted":false})");

@@ -54,6 +54,18 @@ TEST_F(Requests, FollowThoseOfAnEarlierRelease) {
   EXPECT_EQ(pending_requests(folder_).back().second.reason, "second");
 }
 
+TEST_F(Requests, KeepAllTheirFields) {
+  leave_request(folder_, {Request::Kind::kLeave, {FacilityName("alba")}, "spent", true});
+  const auto requests = pending_requests(folder_);
+  ASSERT_EQ(requests.size(), 1u);
+  EXPECT_EQ(requests[0].second.kind, Request::Kind::kLeave);
+  EXPECT_TRUE(requests[0].second.now);
+  remove_request(folder_, requests[0].first);
+  leave_request(folder_, {Request::Kind::kJoin, {FacilityName("alba")}, ""});
+  EXPECT_EQ(pending_requests(folder_).at(0).second.kind, Request::Kind::kJoin);
+  EXPECT_FALSE(pending_requests(folder_).at(0).second.now);
+}
+
 TEST_F(Requests, AnInvalidRequestIsRemoved) {
   make_dirs(folder_.requests());
   write_file_atomic(folder_.requests() / "1.json", "{}");

@@ -46,6 +46,42 @@ TEST(RunHistoryState, KnowsAnUnknownSubmission) {
   EXPECT_EQ(run_state.done().model_sha256, "m0");
 }
 
+TEST(RunHistoryState, KnowsTheMembersOfTheRoundAndOfTheNext) {
+  const FacilityName brno("brno"), cesis("cesis");
+  RunState run_state = replay(begun());
+  EXPECT_EQ(run_state.done().members, (std::set{FacilityName("alba"), brno}));
+  EXPECT_TRUE(run_state.done().left.empty());
+  apply(run_state, event("facility_left", 0, "brno", 0, R"({"reason":"r"})"));
+  EXPECT_EQ(run_state.done().left, std::set{brno});
+  EXPECT_TRUE(run_state.done().members.contains(brno)) << "the round in progress goes on";
+  EXPECT_FALSE(run_state.left.at(brno).now);
+  apply(run_state, event("facility_left", 0, "brno", 0, R"({"reason":"r","now":true})"));
+  EXPECT_TRUE(run_state.left.at(brno).now);
+  EXPECT_EQ(run_state.rounds.at(1).departed.at(brno), "r");
+  apply(run_state, event("facility_joined", 0, "brno", 0));
+  apply(run_state, event("facility_joined", 0, "cesis", 0));
+  EXPECT_TRUE(run_state.rounds.at(1).departed.contains(brno)) << "it joins the next round";
+  EXPECT_TRUE(run_state.done().left.empty());
+  EXPECT_EQ(run_state.joined, (std::set{brno, cesis}));
+  apply(run_state, event("facility_left", 0, "cesis", 0, R"({"reason":"r"})"));
+  EXPECT_EQ(run_state.joined, std::set{brno});
+}
+
+TEST(RunHistoryState, KeepsTheTimeOfAnUpdate) {
+  RunState run_state = replay(begun());
+  job::JobReport report;
+  report.key = {"p", "0001", 1, "alba", 1, std::string(32, '0')};
+  report.base_model_sha256 = report.update_sha256 = std::string(64, 'a');
+  report.steps = report.samples = report.tokens = 1;
+  report.trainer = "t";
+  StoredEvent update =
+      encode({.round = 1, .facility = FacilityName("alba"), .attempt = 1},
+             UpdateAccepted{.update_sha256 = report.update_sha256, .report = report});
+  update.time_utc = "2026-01-01T00:00:00Z";
+  apply(run_state, update);
+  EXPECT_EQ(alba(run_state).accepted->time_utc, "2026-01-01T00:00:00Z");
+}
+
 TEST(RunHistoryState, ResumingGivesAMissingFacilityNewAttempts) {
   auto events = begun();
   events.push_back(event("attempt_failed", 1, "alba", 1, R"({"reason":"r"})"));

@@ -135,5 +135,35 @@ TEST(JobSpec, NamesTheAdapterAndItsBaseModel) {
   EXPECT_NE(format_plan(*plan), format_plan(*whole));
 }
 
+TEST(NextRound, IsOfTheMembers) {
+  config::Experiment e = experiment();
+  e.policy.on_missing = config::OnMissing::kSkip;
+  e.policy.quorum = 3;
+  Done done{0, kModel};
+  const auto all = next_round(e, kIdentity, done);
+  ASSERT_EQ(all->facilities.size(), 3u);
+  EXPECT_EQ(all->quorum, 3);
+  const FacilityName left = all->facilities[1].facility;
+  done.left = {left};
+  const auto rest = next_round(e, kIdentity, done);
+  ASSERT_EQ(rest->facilities.size(), 2u);
+  EXPECT_EQ(rest->quorum, 2) << "not more than the members";
+  for (const FacilityPlan& facility : rest->facilities) EXPECT_NE(facility.facility, left);
+  done.members = {left};  // the round is planned: its members stay
+  ASSERT_EQ(next_round(e, kIdentity, done)->facilities.size(), 1u);
+  EXPECT_EQ(next_round(e, kIdentity, done)->facilities[0].facility, left);
+  e.policy.on_missing = config::OnMissing::kWait;
+  done.members.clear();
+  EXPECT_EQ(next_round(e, kIdentity, done)->quorum, 2);
+}
+
+TEST(JobName, DiffersBetweenTwoRunsOfTheSameNumber) {
+  const job::JobKey key{"demo", "0007", 2, "alba", 3, std::string(32, '0')};
+  EXPECT_EQ(job_name({RunName("0007"), "0123456789abcdef0123456789abcdef"}, key),
+            "xffl-demo-0007-01234567-r0002-alba-a3");
+  EXPECT_EQ(job_name({RunName("0007"), "fedcba98765432100123456789abcdef"}, key),
+            "xffl-demo-0007-fedcba98-r0002-alba-a3");
+}
+
 }  // namespace
 }  // namespace xffl::plan

@@ -51,6 +51,10 @@ class FacilityDriver {
   std::unique_ptr<Impl> impl_;
 };
 
+/// The updates that the round needs now: a facility that has left the run at once is no member any
+/// more, unless its update was accepted before. At least 1.
+int quorum_now(const Context& context, const plan::RoundPlan& plan);
+
 // A cancellation that the facility has not confirmed.
 struct Leftover {
   int round = 0;

@@ -53,6 +53,7 @@ struct Now {
   std::optional<Nanoseconds> since_first_submission;  // the round's first, at any facility
   std::optional<Nanoseconds> since_quorum{};          // since the round has enough updates
   std::optional<std::string> paused;                  // the reason why a user paused the facility
+  std::optional<std::string> left{};  // the reason why the facility left the run at once
 };
 
 // --- Actions ---------------------------------------------------------------------------------

@@ -85,6 +85,15 @@ struct FacilityResumed {
   std::optional<bool> new_budget;
 };
 
+// The facility is no member of later rounds until FacilityJoined.
+struct FacilityLeft {
+  std::string reason;
+  bool now = false;  // its part of the round in progress ends, too
+};
+
+// The facility is a member from the next round on.
+struct FacilityJoined {};
+
 // --- A round (scope: round) ------------------------------------------------------------------
 
 struct RoundPlanned {
@@ -172,11 +181,12 @@ struct UpdateLost {
   std::string reason;
 };
 
-using Event = std::variant<RunCreated, RunPlaced, ConfigChanged, ModelImported, RunResumed,
-                           RunStopped, RunCompleted, RunCancelled, FacilityPaused, FacilityResumed,
-                           RoundPlanned, ParticipantsFrozen, Aggregated, Published, FacilityMissing,
-                           AttemptOpened, Pushed, SubmitIntended, Submitted, AttemptFailed,
-                           CancelIntended, CancelConfirmed, UpdateAccepted, UpdateLost>;
+using Event =
+    std::variant<RunCreated, RunPlaced, ConfigChanged, ModelImported, RunResumed, RunStopped,
+                 RunCompleted, RunCancelled, FacilityPaused, FacilityResumed, FacilityLeft,
+                 FacilityJoined, RoundPlanned, ParticipantsFrozen, Aggregated, Published,
+                 FacilityMissing, AttemptOpened, Pushed, SubmitIntended, Submitted, AttemptFailed,
+                 CancelIntended, CancelConfirmed, UpdateAccepted, UpdateLost>;
 
 // Where an event belongs.
 struct EventScope {

@@ -61,10 +61,11 @@ RunName next_run(const std::filesystem::path& runs);
 // coordinator acts on a request within a second and removes its file.
 
 struct Request {
-  enum class Kind { kCancel, kPause, kResume };
+  enum class Kind { kCancel, kPause, kResume, kLeave, kJoin };
   Kind kind = Kind::kCancel;
-  std::vector<FacilityName> facilities;  // of kPause and kResume
+  std::vector<FacilityName> facilities;  // of all kinds but kCancel
   std::string reason;                    // for users
+  bool now = false;                      // of kLeave: FacilityLeft::now
 };
 
 /// Writes the request, durably. Returns the file's name.

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -74,6 +75,10 @@ struct RoundState {
   bool planned = false;
   bool evaluates = false;            // the round after the last: no training, mean or publication
   std::string first_submission_utc;  // the start of the deadline
+  // Members that left the run at once in this round, with the reason; a later FacilityJoined does
+  // not change them.
+  std::map<FacilityName, std::string> departed;
+  std::set<FacilityName> members;  // of the plan; empty before RoundPlanned
   std::map<FacilityName, FacilityState> facilities;
   std::vector<Participant> participants;  // sorted; empty before ParticipantsFrozen
   std::string model_sha256;               // of the round's global model, once it is aggregated
@@ -81,6 +86,12 @@ struct RoundState {
   bool published = false;
 
   std::vector<std::string> participant_names() const;
+};
+
+// A facility that is no member of later rounds.
+struct Left {
+  std::string reason;
+  bool now = false;  // its part of the round in progress ends, too
 };
 
 // The reason why the last coordinator left the run; a killed coordinator records none.
@@ -99,6 +110,8 @@ struct RunState {
   std::string adapted_sha256;                  // with LoRA: the model under the adapter
   std::map<int, RoundState> rounds;            // 1-based
   std::map<FacilityName, std::string> paused;  // by a user, with the reason
+  std::map<FacilityName, Left> left;           // until they join again
+  std::set<FacilityName> joined;               // by FacilityJoined, and have not left since
   std::optional<Stopped> stopped;              // none after a coordinator has continued the run
   // The run's last location; none in journals of earlier releases.
   std::optional<RunLocation> location;
@@ -130,6 +143,9 @@ class RunHistory {
   RunState state() const;
   RoundState round(int number) const;
   std::optional<std::string> paused(const FacilityName& name) const;
+  /// The reason why the facility's part of the round ends: it left the run at once
+  /// (FacilityLeft::now).
+  std::optional<std::string> departed(int round, const FacilityName& name) const;
   FacilityState facility(int round, const FacilityName& name) const;
   /// The accepted updates of a round, without their reports.
   std::vector<Acceptance> acceptances(int round) const;

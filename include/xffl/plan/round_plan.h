@@ -7,6 +7,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39,7 +40,9 @@ struct Done {
   // With LoRA the global model is an adapter, and adapted_sha256 is the hash of the adapter's base
   // model; else empty.
   std::string adapted_sha256{};
-  bool run_completed = false;  // the evaluation of the last model is complete
+  bool run_completed = false;        // the evaluation of the last model is complete
+  std::set<FacilityName> left{};     // no members of a round that is not planned yet
+  std::set<FacilityName> members{};  // of the next round, when it is planned already; else empty
 };
 
 struct FacilityPlan {
@@ -51,6 +54,7 @@ struct FacilityPlan {
   int accepted_before = 0;      // the attempt accepted in the previous round; 0: none
 };
 
+// A round of the members of the run at its plan.
 struct RoundPlan {
   int round = 1;
   std::string base_sha256;               // the global model or adapter that this round trains
@@ -61,10 +65,17 @@ struct RoundPlan {
   bool evaluates = false;
 };
 
-/// The next round. After `experiment.rounds` rounds and with policy.evaluate_last, the next round
-/// is one evaluation by the facilities with validation sets. Afterwards there is no next round.
+/// Whether the facility takes part in the next round.
+bool is_member(const Done& done, const FacilityName& facility);
+
+/// The next round, of its members. After `experiment.rounds` rounds and with policy.evaluate_last,
+/// the next round is one evaluation by the facilities with validation sets. Afterwards there is no
+/// next round.
 std::optional<RoundPlan> next_round(const config::Experiment& experiment,
                                     const RunIdentity& identity, const Done& done);
+
+/// The updates that the aggregation of a round with so many members needs.
+int quorum(const config::RoundPolicy& policy, int members);
 
 /// The job of one attempt. At every facility, also at a facility that missed a round, the
 /// learning-rate schedule and the data continue at first_step = (round - 1) * steps. With
