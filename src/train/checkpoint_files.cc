@@ -10,6 +10,7 @@
 #include <span>
 #include <system_error>
 
+#include "checkpoint_json.h"
 #include "rank_sync.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -24,7 +25,6 @@ namespace fs = std::filesystem;
 constexpr const char* kHashSuffix = ".sha256";  // beside a part until all parts are written
 constexpr size_t kHashThreads = 8;
 constexpr const char* kStateName = "state.json";
-constexpr uint64_t kMaxStateBytes = 16 << 20;
 
 std::string buffer_name(size_t unit, const std::string& kind) {
   char text[32];
@@ -222,8 +222,7 @@ std::vector<fs::path> entries_in(const fs::path& folder) {
 
 Json read_checkpoint_json(const fs::path& folder) {
   const fs::path path = folder / kStateName;
-  return parse_json(read_file(path, kMaxStateBytes), path.string(),
-                    {.max_bytes = kMaxStateBytes, .max_depth = 6});
+  return parse_checkpoint_json(read_file(path, kMaxStateBytes), path.string());
 }
 
 }  // namespace xffl::train

@@ -80,7 +80,8 @@ void write_checkpoint(comm::Group& group, at::Device device, const CheckpointFol
 /// Returns a folder's entries, as far as the folder can be read. Does not throw.
 std::vector<std::filesystem::path> entries_in(const std::filesystem::path& folder);
 
-/// Reads a checkpoint's state.json. Throws kNotFound, kIo, kCorrupt.
+/// Reads a checkpoint's state.json. Throws kNotFound, kIo, kCorrupt, kUnsupported (another
+/// version).
 Json read_checkpoint_json(const std::filesystem::path& folder);
 
 }  // namespace xffl::train

@@ -9,6 +9,7 @@
 #include <exception>
 #include <system_error>
 
+#include "checkpoint_json.h"
 #include "rank_sync.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -23,8 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kVersion = 4;
-constexpr int kOptimizerStateVersion = 2;
 constexpr const char* kPrefix = "step-";
 constexpr const char* kBestPrefix = "best-";
 
@@ -88,7 +87,6 @@ std::string problem_of(const fs::path& folder,
 // Returns the reason why a checkpoint is unusable.
 std::string checkpoint_problem(const fs::path& folder, const job::JobSpec& spec) {
   return problem_of(folder, [&](const Json& state) -> std::string {
-    if (state.at("version") != kVersion) return "its format version differs";
     return state.at("job") != fingerprint(spec) ? "it belongs to another job" : "";
   });
 }
@@ -106,7 +104,7 @@ void visit_fields(State& state, const Visit& visit) {
 }
 
 Json state_json(const TrainingState& state, const job::JobSpec& spec, int64_t steps_since) {
-  Json json{{"version", kVersion},
+  Json json{{"version", kCheckpointVersion},
             {"job", fingerprint(spec)},
             {"steps_since_exchange", steps_since},
             {"report", job::format_job_report(state.report)}};

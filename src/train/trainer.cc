@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 
+#include "checkpoint_json.h"
 #include "xffl/base/error.h"
 #include "xffl/base/random.h"
 #include "xffl/job/supported.h"
@@ -22,7 +23,6 @@ namespace xffl::train {
 namespace {
 
 constexpr int64_t kMasterPieceElements = 1 << 22;  // converted to float32 at once
-constexpr int64_t kNumCounts = 4;                  // counts of a group: see gather_counts()
 
 // Computes the factor of torch.nn.utils.clip_grad_norm_.
 double clip_factor(double norm, double max_norm) {
@@ -310,7 +310,7 @@ Json Trainer::gather_counts() {
   const std::vector<double> values{static_cast<double>(optimizer_.num_steps()), scale[0], scale[1],
                                    static_cast<double>(exchange_.tokens_since())};
   const at::Tensor mine = at::tensor(values, at::kDouble);
-  const at::Tensor all = at::empty({groups_.count() * kNumCounts},
+  const at::Tensor all = at::empty({groups_.count() * static_cast<int64_t>(kNumCounts)},
                                    at::TensorOptions().dtype(at::kDouble).device(device_));
   groups_.across().all_gather(all, mine.to(device_));
   const at::Tensor host = all.to(at::kCPU);
