@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "xffl/base/error.h"
+#include "xffl/base/log.h"
 
 namespace xffl::history {
 namespace {
@@ -259,7 +260,8 @@ RecordedEvent decode(const StoredEvent& stored) {
                                  [&](const Entry& each) { return each.name == stored.kind; });
   if (kind == kEntries.end())
     throw Error(ErrorKind::kCorrupt, "event " + std::to_string(stored.seq) +
-                                         " has the unknown kind '" + stored.kind +
+                                         " has the unknown kind '" +
+                                         log::printable(stored.kind, 60) +
                                          "': was the journal written by a newer xffl?");
   const std::string where =
       "journal event " + std::to_string(stored.seq) + " (" + stored.kind + ")";

@@ -22,30 +22,6 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxLineBytes = 32u << 20;  // a payload's 8 MiB, escaped
 
-// The line holds the payload as a string, so that a reader gets the same bytes.
-std::string line_of(const StoredEvent& event, const std::string& chain) {
-  const Json line = {{"seq", event.seq},           {"time", event.time_utc},
-                     {"kind", event.kind},         {"round", event.round},
-                     {"facility", event.facility}, {"attempt", event.attempt},
-                     {"payload", event.payload},   {"chain", chain}};
-  return line.dump() + "\n";
-}
-
-// The event of a line, and the chain that the line claims.
-std::pair<StoredEvent, std::string> parse(const std::string& text) {
-  const Json json = parse_json(text, "a line of the mirror", {.max_bytes = kMaxLineBytes});
-  JsonObject line(json, "a line of the mirror");
-  StoredEvent event;
-  event.seq = line.integer("seq", 1);
-  event.time_utc = line.string("time");
-  event.kind = line.string("kind");
-  event.round = static_cast<int>(line.integer("round", 0, INT32_MAX));
-  event.facility = line.string("facility");
-  event.attempt = static_cast<int>(line.integer("attempt", 0, INT32_MAX));
-  event.payload = line.string("payload");
-  return {event, line.string("chain")};
-}
-
 std::string chain_of(const std::vector<StoredEvent>& events, size_t count) {
   std::string chain = genesis_chain();
   for (size_t i = 0; i < count; ++i) chain = next_chain(chain, events[i]);
@@ -63,7 +39,7 @@ VerifiedEvents read_mirror(const fs::path& mirror) {
   result.chain = genesis_chain();
   std::ifstream file(mirror);
   for (std::string text; std::getline(file, text) && !file.eof();) try {
-      auto [event, claimed] = parse(text);
+      auto [event, claimed] = parse_mirror_line(text);
       const std::string chain = next_chain(result.chain, event);
       if (chain != claimed || event.seq != static_cast<int64_t>(result.events.size()) + 1) break;
       result.chain = chain;
@@ -104,6 +80,28 @@ void write_database(const fs::path& path, const VerifiedEvents& content) {
 
 }  // namespace
 
+std::string format_mirror_line(const StoredEvent& event, const std::string& chain) {
+  const Json line = {{"seq", event.seq},           {"time", event.time_utc},
+                     {"kind", event.kind},         {"round", event.round},
+                     {"facility", event.facility}, {"attempt", event.attempt},
+                     {"payload", event.payload},   {"chain", chain}};
+  return line.dump() + "\n";
+}
+
+std::pair<StoredEvent, std::string> parse_mirror_line(std::string_view text) {
+  const Json json = parse_json(text, "a line of the mirror", {.max_bytes = kMaxLineBytes});
+  JsonObject line(json, "a line of the mirror");
+  StoredEvent event;
+  event.seq = line.integer("seq", 1);
+  event.time_utc = line.string("time");
+  event.kind = line.string("kind");
+  event.round = static_cast<int>(line.integer("round", 0, INT32_MAX));
+  event.facility = line.string("facility");
+  event.attempt = static_cast<int>(line.integer("attempt", 0, INT32_MAX));
+  event.payload = line.string("payload");
+  return {event, line.string("chain")};
+}
+
 Mirror::Mirror(const fs::path& journal, const VerifiedEvents& truth) : path_(mirror_path(journal)) {
   const VerifiedEvents known = read_mirror(path_);
   const size_t common = std::min(known.events.size(), truth.events.size());
@@ -125,7 +123,7 @@ void Mirror::rewrite(const VerifiedEvents& truth) {
   std::string text, chain = genesis_chain();
   for (const StoredEvent& event : truth.events) {
     chain = next_chain(chain, event);
-    text += line_of(event, chain);
+    text += format_mirror_line(event, chain);
   }
   write_file_atomic(path_, text);
   fd_ = open_file(path_, O_WRONLY | O_APPEND | O_NOFOLLOW);
@@ -136,7 +134,7 @@ void Mirror::append(const VerifiedEvents& before, const StoredEvent& event,
   const bool had_failed = !fd_;
   try {
     if (had_failed) rewrite(before);
-    const std::string line = line_of(event, chain);
+    const std::string line = format_mirror_line(event, chain);
     write_all(fd_.get(), std::as_bytes(std::span(line)), path_);
     if (::fdatasync(fd_.get()) != 0) throw system_error("fsync " + path_.string(), errno);
   } catch (const Error& error) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "xffl/base/file.h"
@@ -94,6 +95,12 @@ struct VerifiedEvents {
 /// Reads all events and verifies the chain. Throws kCorrupt with the first bad seq.
 VerifiedEvents read_verified(Database& database);
 void insert(Database& database, const StoredEvent& event, const std::string& chain);
+
+/// The line of an event in the mirror, with its newline. The line holds the payload as a string, so
+/// that a reader gets the same bytes.
+std::string format_mirror_line(const StoredEvent& event, const std::string& chain);
+/// The event of a line, and the chain that the line claims. Throws kCorrupt.
+std::pair<StoredEvent, std::string> parse_mirror_line(std::string_view text);
 
 // The mirror (mirror.cc): a copy of every event in journal.jsonl beside journal.db, one JSON object
 // per line. repair() reads the mirror when the database is damaged. Each event reaches the database
