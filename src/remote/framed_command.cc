@@ -111,17 +111,19 @@ void FrameReader::find_begin() {
 }
 
 bool FrameReader::find_end(size_t from, const Output& output) {
-  const size_t at = held_.find(end_, from);
-  if (at == std::string::npos) return false;
-  const size_t digits = at + end_.size();
-  const size_t line_end = held_.find('\n', digits);
-  if (line_end == std::string::npos || line_end == digits || line_end > digits + 3) return false;
-  const std::string code = held_.substr(digits, line_end - digits);
-  if (code.find_first_not_of("0123456789") != std::string::npos) return false;
-  exit_code_ = std::stoi(code);
-  pass(at, output);
-  held_.clear();
-  return true;
+  // Output may hold the start of a mark without its end.
+  for (size_t at = held_.find(end_, from); at != std::string::npos; at = held_.find(end_, at + 1)) {
+    const size_t digits = at + end_.size();
+    const size_t line_end = held_.find('\n', digits);
+    if (line_end == std::string::npos || line_end == digits || line_end > digits + 3) continue;
+    const std::string code = held_.substr(digits, line_end - digits);
+    if (code.find_first_not_of("0123456789") != std::string::npos) continue;
+    exit_code_ = std::stoi(code);
+    pass(at, output);
+    held_.clear();
+    return true;
+  }
+  return false;
 }
 
 void FrameReader::pass(size_t count, const Output& output) {
