@@ -13,5 +13,8 @@ set(xffl_cxx_warnings
   -Wno-missing-field-initializers  # designated initialisers leave other members at their defaults
   # False positives of gcc 12 inside std::string (GCC PR 105651), with precompiled headers:
   -Wno-restrict -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread)
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  list(APPEND xffl_cxx_warnings -Wno-unknown-warning-option)
+endif()
 target_compile_options(xffl_warnings INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${xffl_cxx_warnings}>"
   "$<$<COMPILE_LANGUAGE:CUDA>:${cuda_warnings_are_errors};-Xcompiler=-Wall>")

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs the dependencies to build and run xffl on Debian 12 and its derivatives; safe to repeat.
 #
-#   scripts/bootstrap.sh [build|test]
+#   scripts/bootstrap.sh [build|test|fuzz]
 #     build (default)  compiler, libraries, LibTorch (without its GPU libraries on a machine without a GPU)
 #     test             also the Python packages that the tests use as references (torch, transformers), and the daemons of
 #                      scripts/dev_cluster.sh (sshd, Slurm, ...), which the script neither starts nor enables
+#     fuzz             only the libraries, and clang with libFuzzer, for the preset fuzz
 #
 # Environment:
 #   XFFL_TORCH_DIR   an existing LibTorch or Python "torch" folder, used instead of a download
@@ -15,7 +16,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 profile=${1:-build}
-case "$profile" in build | test) ;; *) echo "bootstrap: unknown profile '$profile': expected build or test" >&2; exit 2 ;; esac
+case "$profile" in build | test | fuzz) ;; *) echo "bootstrap: unknown profile '$profile': expected build, test or fuzz" >&2; exit 2 ;; esac
 deps=${XFFL_DEPS_DIR:-$PWD/.deps}
 torch_version=2.11.0
 log=$deps/bootstrap.log
@@ -42,6 +43,7 @@ testbed_packages=(openssh-server openssh-client munge slurm-wlm slurmdbd mariadb
 fault_packages=(strace libfaketime)
 # For the lint tests.
 source_packages=(clang-format)
+fuzz_packages=(clang-19 libclang-rt-19-dev)
 testbed_services=(ssh munge slurmctld slurmd slurmdbd mariadb)
 
 missing_packages() {
@@ -76,6 +78,7 @@ install_without_daemons() {
   return $code
 }
 
+[ "$profile" != fuzz ] || packages+=("${fuzz_packages[@]}")
 if command -v dpkg-query >/dev/null; then
   mapfile -t missing < <(missing_packages "${packages[@]}")
   if [ ${#missing[@]} -gt 0 ]; then
@@ -100,6 +103,8 @@ if command -v dpkg-query >/dev/null; then
 else
   echo "bootstrap: no dpkg here: the libraries named in scripts/bootstrap.sh must come from your system or modules" >&2
 fi
+
+[ "$profile" != fuzz ] || exit 0
 
 # --- Python packages: LibTorch is the torch wheel ---------------------------------------------------------------------
 # One virtual environment holds LibTorch and, for the tests, the dependencies of `import torch`.

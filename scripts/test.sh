@@ -4,7 +4,8 @@
 #   scripts/test.sh [options of ctest...]
 #
 # Parts: the preset dev with all tests; the CUDA preset if nvcc is installed (compile, link, start); the modules that read hostile
-# input under AddressSanitizer and UndefinedBehaviorSanitizer; the concurrent modules under ThreadSanitizer. The tests of whole
+# input under AddressSanitizer and UndefinedBehaviorSanitizer; the concurrent modules under ThreadSanitizer; the fuzz targets, 5
+# seconds each, if clang is installed or can be installed. The tests of whole
 # federations and real facilities (labels e2e and testbed) mostly sleep, so they run in parallel with all parts after the first
 # build, at a higher priority. Each part prints its seconds. The script ends with a report: failed tests with the end of their
 # output, and skipped tests with reasons.
@@ -34,6 +35,14 @@ build_for_cuda() {
   stage "build for CUDA" env CUDAARCHS=90-real scripts/build.sh trainer-cuda && build/trainer-cuda/bin/xffl-train info &&
     build/trainer-cuda/bin/kernels_gpu_test --gtest_brief=1 && build/trainer-cuda/bin/trainer_gpu_test --gtest_brief=1
 }
+fuzz() {
+  if ! command -v clang++-19 >/dev/null && ! stage "clang for the fuzz targets" scripts/bootstrap.sh fuzz; then
+    echo "test: SKIPPED the fuzz targets: there is no clang++-19 on this machine, and installing it failed (scripts/bootstrap.sh fuzz);" \
+      "the preset dev runs their corpora"
+    return
+  fi
+  stage "build of fuzz" scripts/build.sh fuzz && stage "fuzz targets" ctest --preset fuzz -L fuzz -j"$jobs" --progress
+}
 stage "dependencies" scripts/bootstrap.sh test
 stage "build" scripts/build.sh dev
 
@@ -50,6 +59,7 @@ build_for_cuda || code=$?
 # asan: modules that parse files and answers of other machines. tsan: modules that share state between threads.
 modules_under asan base checkpoint job pack tokens transfer || code=$?
 modules_under tsan aggregate history || code=$?
+fuzz || code=$?
 stage "tests" ctest --preset dev -j"$jobs" --output-on-failure --output-junit "$report" -LE 'testbed|e2e' "$@" || code=$?
 wait "$federations" || code=$?
 trap - EXIT
