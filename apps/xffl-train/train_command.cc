@@ -59,8 +59,7 @@ void train_command(const CommonOptions& common, const std::string& job_path, boo
                                   benchmark};
   // The job outlives an error in run_as_rank(): see end_process().
   train::Job job(spec, context);
-  run_as_rank(rank,
-              [&] { train::with_translated_context(spec.key.name(), [&] { job.run(); }); });
+  run_as_rank(rank, [&] { train::with_translated_context(spec.key.name(), [&] { job.run(); }); });
 }
 
 }  // namespace xffl::train_app

@@ -94,9 +94,9 @@ class JobRun {
     if (!std::filesystem::exists(spec_.report_path)) return std::nullopt;
     const job::JobReport report = job::read_job_report(spec_.report_path);
     if (report.key == spec_.key) return report;
-    throw Error(ErrorKind::kRejected,
-                spec_.report_path + ": is the report of another job, " + report.key.name() +
-                    " with nonce " + report.key.nonce + ": give each attempt a folder of its own");
+    throw Error(ErrorKind::kRejected, spec_.report_path + ": is the report of another job, " +
+                                          report.key.name() + " with nonce " + report.key.nonce +
+                                          ": give each attempt a folder of its own");
   }
 
   // Returns whether there may be a checkpoint whose steps can make an update; collective.
