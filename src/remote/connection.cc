@@ -23,6 +23,7 @@ constexpr uint64_t kTurnBytes = 256u << 10;
 using namespace std::chrono_literals;
 
 constexpr int kMaxRefusedChannels = 6;
+constexpr int kMaxUnreadBlocks = 64;  // of stderr, dropped in one step
 // libssh's own window. In libssh 0.10, not in 0.11, a read with a larger `count` enlarges the
 // window.
 constexpr size_t kLibsshWindow = 1'280'000;
@@ -60,8 +61,25 @@ bool Connection::alive() const {
 
 void Connection::wait(const std::function<bool(ssh_session)>& step, Deadline deadline,
                       const std::stop_token& stop, const std::string& activity) {
+  if (!wait_until(step, deadline, stop, activity))
+    throw Error(ErrorKind::kRemote, name_ + " did not answer in time while " + activity);
+}
+
+bool Connection::wait_until(const std::function<bool(ssh_session)>& step, Deadline deadline,
+                            const std::stop_token& stop, const std::string& activity) {
+  // A peer that floods the channel keeps every step successful: the time counts before the step.
+  if (SteadyClock::now() >= deadline) return false;
+  const std::stop_token scope = StopScope::current();
+  // Constructed before the lock: the destructor waits for a running callback, which needs the
+  // mutex.
+  const std::stop_callback wake(scope, [this] {
+    const std::lock_guard lock(mutex_);
+    changed_.notify_all();
+  });
   std::unique_lock lock(mutex_);
   for (;;) {
+    if (stop.stop_requested() || scope.stop_requested())
+      throw Error(ErrorKind::kCancelled, "stopped while " + activity + " at " + name_);
     if (!dead_.empty())
       throw Error(ErrorKind::kRemote,
                   "the link to " + name_ + " was lost while " + activity + ": " + dead_);
@@ -70,13 +88,11 @@ void Connection::wait(const std::function<bool(ssh_session)>& step, Deadline dea
     const uint64_t seen = generation_;
     const bool done = step(session_.get());
     after_step();
-    if (done) return;
-    if (stop.stop_requested())
-      throw Error(ErrorKind::kCancelled, "stopped while " + activity + " at " + name_);
-    if (SteadyClock::now() >= deadline)
-      throw Error(ErrorKind::kRemote, name_ + " did not answer in time while " + activity);
-    changed_.wait_until(lock, stop, deadline,
-                        [&] { return generation_ != seen || !dead_.empty(); });
+    if (done) return true;
+    if (SteadyClock::now() >= deadline) return false;
+    changed_.wait_until(lock, stop, deadline, [&] {
+      return generation_ != seen || !dead_.empty() || scope.stop_requested();
+    });
   }
 }
 
@@ -325,8 +341,9 @@ size_t Channel::read(std::span<std::byte> out, Deadline deadline, const std::sto
   size_t n = 0;
   connection_->wait(
       [&](ssh_session) {
-        std::byte unread[4096];  // unread stderr would fill the window
-        while (try_read(unread, Stream::kErr, 0) > 0) continue;
+        std::byte unread[16384];  // unread stderr would fill the window
+        for (int i = 0; i < kMaxUnreadBlocks && try_read(unread, Stream::kErr, 0) > 0; ++i)
+          continue;
         n = try_read(out, Stream::kOut, window);
         return n > 0 || at_end();
       },

@@ -23,6 +23,7 @@
 
 #include "handshake.h"
 #include "xffl/base/file.h"
+#include "xffl/remote/stop_scope.h"
 
 namespace xffl::remote {
 
@@ -45,9 +46,13 @@ class Connection {
 
   /// Calls `step` with the session, under the mutex, now and after each event, until `step` returns
   /// true. Throws kRemote when the connection is dead or `deadline` passes ("... while
-  /// `activity`"), kCancelled on `stop`; passes on exceptions of `step`.
+  /// `activity`"), kCancelled on `stop` and on the thread's StopScope; passes on exceptions of
+  /// `step`. Checks both times also when data arrives without a pause.
   void wait(const std::function<bool(ssh_session)>& step, Deadline deadline,
             const std::stop_token& stop, const std::string& activity);
+  /// Like wait(), but returns false when `deadline` passes.
+  bool wait_until(const std::function<bool(ssh_session)>& step, Deadline deadline,
+                  const std::stop_token& stop, const std::string& activity);
   /// Calls `step` once, under the mutex, also on a dead connection.
   void with(const std::function<void(ssh_session)>& step);
 

@@ -1,11 +1,13 @@
 #include "connector.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "host_socket.h"
 #include "known_hosts.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
+#include "xffl/remote/stop_scope.h"
 
 namespace xffl::remote {
 namespace {
@@ -17,11 +19,14 @@ constexpr size_t kPerHour = 60;
 constexpr auto kFirstPause = 1000ms;
 constexpr auto kLongestPause = 60'000ms;
 
-using namespace std::chrono_literals;
-
 constexpr int kMaxRefusedLogIns = 2;
 constexpr auto kFurtherIdle = 60s, kFurtherPause = 300s;
 constexpr auto kMaxLimitWait = 3s;  // callers handle longer pauses
+
+// The kAuth error of a host without a trusted key, in contrast to a refused log-in.
+struct KeyProblem {
+  Error error;
+};
 
 }  // namespace
 
@@ -77,8 +82,15 @@ std::shared_ptr<ConnectionLimits> make_connection_limits() {
   return {both, &both->limits};
 }
 
+// Another thread may hold the mutex for a minute, while it connects.
+std::unique_lock<std::timed_mutex> Connector::lock() {
+  std::unique_lock lock(mutex_, std::defer_lock);
+  while (!lock.try_lock_for(200ms)) StopScope::check("waiting for a connection");
+  return lock;
+}
+
 std::shared_ptr<Connection> Connector::get(const Ask* ask) {
-  const std::lock_guard lock(mutex_);
+  const auto held = lock();
   if (clock_.monotonic() - further_used_ > kFurtherIdle) further_.clear();
   if (!connection_ || !connection_->alive()) {
     further_.clear();
@@ -91,7 +103,7 @@ std::shared_ptr<Connection> Connector::get(const Ask* ask) {
 
 std::vector<std::shared_ptr<Connection>> Connector::get_several(int count) {
   std::vector<std::shared_ptr<Connection>> all = {get()};
-  const std::lock_guard lock(mutex_);
+  const auto held = lock();
   further_used_ = clock_.monotonic();
   std::erase_if(further_, [](const auto& connection) { return !connection->alive(); });
   connect_further(static_cast<size_t>(count - 1));
@@ -108,10 +120,17 @@ void Connector::connect_further(size_t count) {
         further_failed_ && clock_.monotonic() - *further_failed_ < kFurtherPause;
     while (further_.size() < count && !failed_lately && limits_->wait(host_label(host_)) == 0ns)
       further_.push_back(connect_to(host_, check_credentials(nullptr), nullptr));
+  } catch (const KeyProblem& problem) {
+    note_no_further(problem.error);
   } catch (const Error& error) {
-    log::debug("no further connection", {{"host", host_label(host_)}, {"why", error.what()}});
-    further_failed_ = clock_.monotonic();
+    if (error.kind() == ErrorKind::kCancelled) throw;
+    note_no_further(error);
   }
+}
+
+void Connector::note_no_further(const Error& error) {
+  log::debug("no further connection", {{"host", host_label(host_)}, {"why", error.what()}});
+  further_failed_ = clock_.monotonic();
 }
 
 // Finds and checks the credentials before any network access.
@@ -137,28 +156,44 @@ std::shared_ptr<Connection> Connector::connect(const Ask* ask) {
   if (settings_.hosts.empty()) throw Error(ErrorKind::kConfig, "a facility needs a host");
   const Credentials credentials = check_credentials(ask);
   std::string problems;
+  bool may_recover = false;
   for (const SshHost& host : settings_.hosts) {
     try {
       auto connection = connect_to(host, credentials, ask);
       host_ = host;
       return connection;
+    } catch (const KeyProblem& problem) {
+      // The other hosts may show their trusted keys. No credential was sent to this host.
+      warn_of_key(host, problem.error.what());
+      problems += (problems.empty() ? "" : "; ") + std::string(problem.error.what());
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kRemote) throw;
+      may_recover = true;
       problems += (problems.empty() ? "" : "; ") + std::string(error.what());
     }
   }
-  throw Error(ErrorKind::kRemote, problems);
+  throw Error(may_recover ? ErrorKind::kRemote : ErrorKind::kAuth, problems);
+}
+
+void Connector::warn_of_key(const SshHost& host, const std::string& problem) {
+  if (settings_.hosts.size() < 2) return;  // the caller reports the error
+  std::string& warned = warned_[host_label(host)];
+  if (std::exchange(warned, problem) != problem)
+    log::warning(
+        "a log-in node is not used: its host key is not trusted",
+        {{"facility", settings_.facility}, {"host", host_label(host)}, {"problem", problem}});
 }
 
 std::vector<PublicKey> Connector::pinned(const SshHost& host) {
   std::vector<PublicKey> keys = pinned_keys(settings_.known_hosts, host);
   if (keys.empty())
-    throw Error(ErrorKind::kAuth, "the host " + host_label(host) + " is not trusted yet: run '" +
-                                      facility_command("trust", settings_) +
-                                      "', which shows the fingerprint of its key");
+    throw KeyProblem{{ErrorKind::kAuth, "the host " + host_label(host) +
+                                            " is not trusted yet: run '" +
+                                            facility_command("trust", settings_) +
+                                            "', which shows the fingerprint of its key"}};
   const auto wrong = wrong_keys_.find(host_label(host));
   if (wrong != wrong_keys_.end() && wrong->second.first == keys)
-    throw Error(ErrorKind::kAuth, wrong->second.second);
+    throw KeyProblem{{ErrorKind::kAuth, wrong->second.second}};
   return keys;
 }
 
@@ -170,7 +205,8 @@ void Connector::wait_for_limits(const SshHost& host) {
                 "no new connection to " + label + " for " +
                     std::to_string(std::chrono::ceil<std::chrono::seconds>(wait).count()) +
                     " s: sites ban addresses that connect too often");
-  if (wait > 0ns) clock_.sleep(wait, {});
+  if (wait > 0ns) clock_.sleep(wait, StopScope::current());
+  StopScope::check("waiting to connect to " + label);
 }
 
 std::shared_ptr<Connection> Connector::connect_to(const SshHost& host,
@@ -218,11 +254,13 @@ std::shared_ptr<Connection> Connector::log_in(const SshHost& host, UniqueFd sock
     session = exchange_keys(settings_, host, std::move(socket), keys);
     check_host_key(settings_, host, server_key(session.get()), keys);
   } catch (const Error& error) {
-    if (error.kind() == ErrorKind::kAuth) wrong_keys_[label] = {keys, error.what()};
     if (error.kind() == ErrorKind::kRemote) limits_->failed(label);
-    throw;
+    if (error.kind() != ErrorKind::kAuth) throw;
+    wrong_keys_[label] = {keys, error.what()};
+    throw KeyProblem{error};
   }
   wrong_keys_.erase(label);
+  warned_.erase(label);
   try {
     authenticate(session.get(), settings_, host, credentials, ask);
   } catch (const Error& error) {
@@ -240,13 +278,17 @@ std::shared_ptr<Connection> Connector::log_in(const SshHost& host, UniqueFd sock
 }
 
 Connector::Greeting Connector::greet(const SshHost& host, const std::vector<PublicKey>& wanted) {
-  const std::lock_guard lock(mutex_);
+  const auto held = lock();
   Greeting greeting;
-  for (const SshHost& jump : settings_.jump) pinned(jump);
-  const Ask* ask = ask_ ? &ask_ : nullptr;
-  const Credentials credentials = settings_.jump.empty() ? Credentials{} : check_credentials(ask);
-  UniqueFd socket = reach(host, credentials, greeting.below, ask);
-  greeting.session = exchange_keys(settings_, host, std::move(socket), wanted);
+  try {
+    for (const SshHost& jump : settings_.jump) pinned(jump);
+    const Ask* ask = ask_ ? &ask_ : nullptr;
+    const Credentials credentials = settings_.jump.empty() ? Credentials{} : check_credentials(ask);
+    UniqueFd socket = reach(host, credentials, greeting.below, ask);
+    greeting.session = exchange_keys(settings_, host, std::move(socket), wanted);
+  } catch (const KeyProblem& problem) {  // of a jump host
+    throw problem.error;
+  }
   return greeting;
 }
 

@@ -12,6 +12,7 @@
 
 #include "connection.h"
 #include "xffl/base/clock.h"
+#include "xffl/base/error.h"
 
 namespace xffl::remote {
 
@@ -64,9 +65,11 @@ class Connector {
 
   const SshSettings& settings() const { return settings_; }
 
-  /// Returns the live connection, or a new connection to the first host that answers. Waits up to 3
-  /// s for the limits. With `ask` a user is present, and the connector repeats a refused log-in.
-  /// Throws kRemote, kAuth.
+  /// Returns the live connection, or a new connection to the first host that answers with a trusted
+  /// key; a host whose key is unknown or has changed is logged once. Waits up to 3 s for the
+  /// limits. With `ask` a user is present, and the connector repeats a refused log-in. Throws
+  /// kRemote, kAuth (a refused log-in, or no host with a trusted key), kCancelled on the thread's
+  /// StopScope.
   std::shared_ptr<Connection> get(const Ask* ask = nullptr);
 
   /// Returns get() and up to `count` - 1 further connections to the same host for bulk transfers,
@@ -93,6 +96,7 @@ class Connector {
 
   std::shared_ptr<Connection> connect(const Ask* ask);
   void connect_further(size_t count);
+  void note_no_further(const Error& error);
   std::shared_ptr<Connection> connect_to(const SshHost& host, const Credentials& credentials,
                                          const Ask* ask);
   std::shared_ptr<Connection> log_in(const SshHost& host, UniqueFd socket,
@@ -104,11 +108,13 @@ class Connector {
   std::vector<PublicKey> pinned(const SshHost& host);
   Credentials check_credentials(const Ask* ask);
   void wait_for_limits(const SshHost& host);
+  std::unique_lock<std::timed_mutex> lock();
+  void warn_of_key(const SshHost& host, const std::string& problem);
 
   const SshSettings settings_;
   const Ask ask_;
   SystemClock clock_;
-  std::mutex mutex_;
+  std::timed_mutex mutex_;  // held during a connection attempt
   const std::shared_ptr<ConnectionLimits> limits_;
   std::shared_ptr<Connection> connection_;
   SshHost host_;  // the host of connection_
@@ -117,6 +123,7 @@ class Connector {
   std::optional<Clock::MonotonicTime> further_failed_;
   Refusal refusal_;
   std::map<std::string, std::pair<std::vector<PublicKey>, std::string>> wrong_keys_;
+  std::map<std::string, std::string> warned_;  // the logged problem of a host's key
 };
 
 }  // namespace xffl::remote

@@ -4,6 +4,7 @@
 #include <array>
 #include <cctype>
 
+#include "upload_flow.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 
@@ -37,6 +38,7 @@ constexpr size_t kMaxOutputBytes = 16u << 20;
 constexpr size_t kMaxErrorBytes = 1u << 20;
 constexpr size_t kPipeReadBytes = 256u << 10;
 constexpr size_t kPipeWriteBytes = 256u << 10;
+constexpr std::chrono::milliseconds kCheckInterval{500};  // of the progress of a transfer
 
 void append_capped(std::string& text, std::string_view more, size_t max_bytes) {
   text += more.substr(0, max_bytes - std::min(max_bytes, text.size()));
@@ -153,11 +155,11 @@ void FramedCommand::open_window(const FrameReader::Output& output) {
   out_.feed(text_of(std::span(*buffer_).first(n)), output);
 }
 
-void FramedCommand::progress(std::span<const std::byte>& input, const FrameReader::Output& output,
-                             Deadline deadline, const std::stop_token& stop) {
+bool FramedCommand::move(std::span<const std::byte>& input, const FrameReader::Output& output,
+                         Deadline deadline, const std::stop_token& stop) {
   std::array<std::byte, 16384> err;
   size_t out_bytes = 0, err_bytes = 0;
-  channel_.connection().wait(
+  const bool in_time = channel_.connection().wait_until(
       [&](ssh_session) {
         bool moved = false;
         if (!input.empty() && channel_.takes_input()) {
@@ -171,6 +173,7 @@ void FramedCommand::progress(std::span<const std::byte>& input, const FrameReade
         return moved || at_end_ || out_bytes > 0 || err_bytes > 0;
       },
       deadline, stop, "waiting for a command");
+  if (!in_time) return false;
   const auto keep = [&](std::string_view text) { append_capped(err_text_, text, kMaxErrorBytes); };
   err_.feed(text_of(std::span(err).first(err_bytes)), keep);
   out_.feed(text_of(std::span(*buffer_).first(out_bytes)), output);
@@ -178,18 +181,24 @@ void FramedCommand::progress(std::span<const std::byte>& input, const FrameReade
     err_.finish(keep);
     out_.finish(output);
   }
+  return true;
+}
+
+void FramedCommand::fail_in_time() const {
+  throw Error(ErrorKind::kRemote, name_ + " did not answer in time while waiting for a command");
 }
 
 void FramedCommand::give(std::span<const std::byte> input, const FrameReader::Output& output,
                          Deadline deadline, const std::stop_token& stop) {
-  while (!input.empty() && !ended() && !at_end_) progress(input, output, deadline, stop);
+  while (!input.empty() && runs())
+    if (!move(input, output, deadline, stop)) fail_in_time();
 }
 
 bool FramedCommand::take(const FrameReader::Output& output, Deadline deadline,
                          const std::stop_token& stop) {
   std::span<const std::byte> nothing;
-  if (!ended() && !at_end_) progress(nothing, output, deadline, stop);
-  return !ended() && !at_end_;
+  if (runs() && !move(nothing, output, deadline, stop)) fail_in_time();
+  return runs();
 }
 
 int FramedCommand::exit_code() const {
@@ -216,6 +225,37 @@ CommandResult run_script(const std::shared_ptr<Connection>& connection, const st
   command.give(std::as_bytes(std::span(stdin_text)), keep, deadline, stop);
   command.end_input();
   while (command.take(keep, deadline, stop)) continue;
+  result.exit_code = command.exit_code();
+  result.err = command.err();
+  return result;
+}
+
+CommandResult run_moving_script(const std::shared_ptr<Connection>& connection,
+                                const std::string& script, std::string_view stdin_text,
+                                const std::string& activity, const std::stop_token& stop) {
+  CommandResult result;
+  UploadFlow flow({connection}, activity);
+  // Output bytes are delivered bytes.
+  const auto keep = [&](std::string_view text) {
+    append_capped(result.out, text, kMaxOutputBytes);
+    flow.accepted(text.size());
+  };
+  FramedCommand command(connection, script, {}, deadline_in(connection->timeouts().operation),
+                        stop);
+  auto input = std::as_bytes(std::span(stdin_text));
+  while (!input.empty() && command.runs()) {
+    flow.wait_for_room(stop);
+    const auto part = input.first(std::min(input.size(), kPipeWriteBytes));
+    auto rest = part;
+    command.move(rest, keep, deadline_in(kCheckInterval), stop);
+    flow.accepted(part.size() - rest.size());
+    input = input.subspan(part.size() - rest.size());
+  }
+  command.end_input();
+  for (auto none = std::span<const std::byte>(); command.runs();) {
+    command.move(none, keep, deadline_in(kCheckInterval), stop);
+    flow.check();
+  }
   result.exit_code = command.exit_code();
   result.err = command.err();
   return result;

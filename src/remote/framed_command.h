@@ -76,16 +76,24 @@ class FramedCommand {
   FramedCommand(std::shared_ptr<Connection> connection, const std::string& script, Options options,
                 Deadline deadline, const std::stop_token& stop);
 
-  /// Writes `input` to the command's stdin until the command ends; meanwhile `output` receives the
-  /// command's stdout. FramedCommand calls `output` without the mutex.
+  /// Moves some bytes: `input`, which shrinks, to the command's stdin and the command's stdout to
+  /// `output`, which FramedCommand calls without the mutex. Returns false when `deadline` passes.
+  /// The command's stderr counts as an event, not as progress of `input` or `output`.
+  bool move(std::span<const std::byte>& input, const FrameReader::Output& output, Deadline deadline,
+            const std::stop_token& stop);
+  /// Writes `input` to the command's stdin until the command ends. Throws kRemote when `deadline`
+  /// passes.
   void give(std::span<const std::byte> input, const FrameReader::Output& output, Deadline deadline,
             const std::stop_token& stop);
   /// Opens the receive window before the first take().
   void open_window(const FrameReader::Output& output);
   void end_input() { channel_.send_eof(); }
   /// Waits for output bytes and passes the bytes to `output`; false after the command has ended.
+  /// Throws kRemote when `deadline` passes.
   bool take(const FrameReader::Output& output, Deadline deadline, const std::stop_token& stop);
 
+  /// False after the command's end or the channel's.
+  bool runs() const { return !ended() && !at_end_; }
   bool ended() const { return out_.exit_code().has_value() && (err_.exit_code() || at_end_); }
   /// Throws kRemote when the link or the shell ended before the exit code arrived: the command's
   /// effect is then unknown.
@@ -93,8 +101,7 @@ class FramedCommand {
   const std::string& err() const { return err_text_; }
 
  private:
-  void progress(std::span<const std::byte>& input, const FrameReader::Output& output,
-                Deadline deadline, const std::stop_token& stop);
+  [[noreturn]] void fail_in_time() const;
 
   std::string nonce_ = random_hex(16);
   std::string name_;
@@ -111,5 +118,11 @@ class FramedCommand {
 CommandResult run_script(const std::shared_ptr<Connection>& connection, const std::string& script,
                          std::string_view stdin_text, std::chrono::milliseconds timeout,
                          const std::stop_token& stop);
+/// Like run_script(), for a command that moves files through its stdin or stdout: the command has
+/// no time limit while bytes of these streams move. Throws kRemote after timeouts().operation
+/// without such a byte; `activity` is for the message.
+CommandResult run_moving_script(const std::shared_ptr<Connection>& connection,
+                                const std::string& script, std::string_view stdin_text,
+                                const std::string& activity, const std::stop_token& stop);
 
 }  // namespace xffl::remote

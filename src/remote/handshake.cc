@@ -12,6 +12,7 @@
 #include "wire.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
+#include "xffl/remote/stop_scope.h"
 
 namespace xffl::remote {
 namespace {
@@ -193,7 +194,8 @@ int drive(ssh_session session, std::chrono::milliseconds timeout, int again,
                   "no answer within " + std::to_string(timeout.count()) + " ms while " + activity);
     pollfd wait{ssh_get_fd(session), POLLIN, 0};
     if (ssh_get_poll_flags(session) & SSH_WRITE_PENDING) wait.events |= POLLOUT;
-    ::poll(&wait, 1, static_cast<int>(std::min<long>(left, 1000)));
+    StopScope::check(activity);
+    ::poll(&wait, 1, static_cast<int>(std::min<long>(left, 200)));
   }
 }
 

@@ -53,10 +53,12 @@ int finish_connect(int fd, const addrinfo& address, Clock::time_point deadline) 
   if (errno != EINPROGRESS) return errno;
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    if (left <= 0) return ETIMEDOUT;
+    StopScope::check("connecting");
     pollfd wait{fd, POLLOUT, 0};
-    const int n = ::poll(&wait, 1, static_cast<int>(std::max<long>(left, 0)));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return n == 0 ? ETIMEDOUT : errno;
+    const int n = ::poll(&wait, 1, static_cast<int>(std::min<long>(left, 200)));
+    if (n == 0 || (n < 0 && errno == EINTR)) continue;
+    if (n < 0) return errno;
     int error = 0;
     socklen_t size = sizeof error;
     ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);

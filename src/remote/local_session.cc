@@ -13,6 +13,7 @@
 #include "xffl/base/file.h"
 #include "xffl/base/process.h"
 #include "xffl/remote/session.h"
+#include "xffl/remote/stop_scope.h"
 
 namespace xffl::remote {
 namespace {
@@ -37,9 +38,11 @@ class LocalSession final : public Session {
   CommandResult run(const std::vector<std::string>& argv, const std::string& stdin_text,
                     std::chrono::milliseconds timeout, std::stop_token stop) override {
     if (argv.empty()) throw Error(ErrorKind::kInternal, "a command needs a program");
+    const StopScope scope(stop);
     ProcessResult result;
     try {
-      result = run_process({.argv = argv, .stdin_text = stdin_text, .timeout = timeout}, stop);
+      result = run_process({.argv = argv, .stdin_text = stdin_text, .timeout = timeout},
+                           StopScope::current());
     } catch (const Error& error) {
       // A missing program gives exit code 127, as in a shell.
       if (error.kind() != ErrorKind::kNotFound) throw;
@@ -48,8 +51,7 @@ class LocalSession final : public Session {
     if (result.timed_out)
       throw Error(ErrorKind::kRemote, "'" + argv[0] + "' did not end within " +
                                           std::to_string(timeout.count()) + " ms");
-    if (stop.stop_requested())
-      throw Error(ErrorKind::kCancelled, "stopped while '" + argv[0] + "' was running");
+    StopScope::check("'" + argv[0] + "' was running");
     return {result.exit_code, std::move(result.out), std::move(result.err)};
   }
 

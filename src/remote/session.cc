@@ -41,6 +41,18 @@ void Session::upload(const RemotePath& path, uint64_t offset, uint64_t length, c
   }
 }
 
+std::optional<std::vector<std::string>> Session::block_hashes(const RemotePath& path,
+                                                              uint64_t offset, uint64_t length,
+                                                              uint64_t block_bytes) {
+  std::vector<std::string> hashes;
+  for (uint64_t done = 0; done < length; done += block_bytes) {
+    const auto hash = sha256(path, offset + done, std::min(block_bytes, length - done));
+    if (!hash) return std::nullopt;
+    hashes.push_back(*hash);
+  }
+  return hashes;
+}
+
 std::vector<FileView> Session::look(const RemotePath& folder, std::span<const FileQuery> files) {
   std::vector<FileView> views;
   for (const FileQuery& file : files) {

@@ -21,14 +21,15 @@ constexpr uint32_t kHasSize = 1, kHasOwner = 2, kHasMode = 4, kHasTimes = 8,
                    kHasExtended = 0x80000000u;
 constexpr uint32_t kMaxPacketBytes = 512u << 10;
 constexpr size_t kWindowBytes = 8u << 20;
-constexpr size_t kMaxNames = 1'000'000, kMaxNameBytes = 64u << 20;  // per folder
+constexpr size_t kMaxNames = 100'000, kMaxNameBytes = 8u << 20;  // per folder
+constexpr int kMaxEmptyAnswers = 16;                             // to READDIR, in a row
 constexpr int kMaxDepth = 64;
 // Old servers answer with at most kReadBytes. The reads in flight are 8 MiB together.
 constexpr uint32_t kReadBytes = 64u << 10;
 constexpr size_t kReadsInFlight = 128;
 constexpr size_t kWriteBytes = 128u << 10, kPortableWriteBytes = 32u << 10;  // of one request
 constexpr int kWritesInFlight = 32;
-constexpr size_t kBlockBytes = 1u << 20;
+constexpr size_t kBlockBytes = 256u << 10;
 
 FileInfo read_attributes(WireReader& in) {
   const uint32_t flags = in.u32();
@@ -59,9 +60,10 @@ Sftp::Sftp(std::shared_ptr<Connection> connection, const std::stop_token& stop)
 }
 
 void Sftp::start(const std::stop_token& stop) {
-  send(kInit, WireWriter().u32(3).bytes(), stop);
+  const Deadline deadline = operation_deadline();
+  send(kInit, WireWriter().u32(3).bytes(), stop, {}, deadline);
   try {
-    while (!complete()) fill(stop);
+    while (!complete()) fill(stop, deadline);
   } catch (const Error& error) {
     // The link is alive, but no SFTP server answers.
     if (error.kind() != ErrorKind::kRemote || !channel_.connection().alive()) throw;
@@ -94,16 +96,16 @@ void Sftp::protocol_error(const std::string& problem) {
   throw Error(ErrorKind::kUnsupported, "SFTP at " + name_ + ": " + problem);
 }
 
-void Sftp::fill(const std::stop_token& stop) {
+void Sftp::fill(const std::stop_token& stop, Deadline deadline) {
   if (begin_ > 0) {
     std::memmove(arrived_.data(), arrived_.data() + begin_, end_ - begin_);
     end_ -= begin_;
     begin_ = 0;
   }
   try {
-    const auto deadline = deadline_in(channel_.connection().timeouts().operation);
-    const size_t n = channel_.read(std::span(arrived_).subspan(end_), deadline, stop,
-                                   "waiting for an answer about files", kWindowBytes);
+    const size_t n =
+        channel_.read(std::span(arrived_).subspan(end_), std::min(deadline, operation_deadline()),
+                      stop, "waiting for an answer about files", kWindowBytes);
     if (n == 0) throw Error(ErrorKind::kRemote, "SFTP at " + name_ + " ended without an answer");
     end_ += n;
   } catch (const Error&) {
@@ -112,8 +114,8 @@ void Sftp::fill(const std::stop_token& stop) {
   }
 }
 
-Sftp::Reply Sftp::receive(const std::stop_token& stop) {
-  while (!complete()) fill(stop);
+Sftp::Reply Sftp::receive(const std::stop_token& stop, Deadline deadline) {
+  while (!complete()) fill(stop, deadline);
   const std::string_view all(reinterpret_cast<const char*>(arrived_.data() + begin_),
                              end_ - begin_);
   WireReader in(all, "SFTP");
@@ -130,13 +132,12 @@ Sftp::Reply Sftp::receive(const std::stop_token& stop) {
 }
 
 void Sftp::send(uint8_t type, const std::string& body, const std::stop_token& stop,
-                std::span<const std::byte> tail) {
+                std::span<const std::byte> tail, Deadline deadline) {
   const auto size = static_cast<uint32_t>(1 + body.size() + tail.size());
   std::string packet = WireWriter().u32(size).u8(type).bytes() + body;
   packet.append(reinterpret_cast<const char*>(tail.data()), tail.size());
   try {
-    channel_.write(std::as_bytes(std::span(packet)),
-                   deadline_in(channel_.connection().timeouts().operation), stop,
+    channel_.write(std::as_bytes(std::span(packet)), std::min(deadline, operation_deadline()), stop,
                    "sending a request about files");
   } catch (const Error&) {
     broken_ = true;  // the server may have received a part of the packet
@@ -145,16 +146,17 @@ void Sftp::send(uint8_t type, const std::string& body, const std::stop_token& st
 }
 
 uint32_t Sftp::request(uint8_t type, const WireWriter& body, const std::stop_token& stop,
-                       std::span<const std::byte> tail) {
+                       std::span<const std::byte> tail, Deadline deadline) {
   const uint32_t id = next_id_++;
-  send(type, WireWriter().u32(id).bytes() + body.bytes(), stop, tail);
+  send(type, WireWriter().u32(id).bytes() + body.bytes(), stop, tail, deadline);
   ++waiting_;
   return id;
 }
 
 Sftp::Reply Sftp::call(uint8_t type, const WireWriter& body, const std::stop_token& stop) {
-  const uint32_t id = request(type, body, stop);
-  Reply reply = receive(stop);
+  const Deadline deadline = operation_deadline();
+  const uint32_t id = request(type, body, stop, {}, deadline);
+  Reply reply = receive(stop, deadline);
   if (reply.id != id) protocol_error("an answer without a request");
   return reply;
 }
@@ -224,6 +226,7 @@ std::map<std::string, FileInfo> Sftp::entries(const std::string& folder) {
   const std::string handle(WireReader(opened.payload, "SFTP's handle").string());
   std::map<std::string, FileInfo> names;
   size_t count = 0, bytes = 0;  // also counts repeated names
+  int empty_answers = 0;
   for (;;) {
     const Reply reply = call(kReaddir, WireWriter().string(handle));
     if (reply.type != kName) {
@@ -233,7 +236,11 @@ std::map<std::string, FileInfo> Sftp::entries(const std::string& folder) {
       return names;
     }
     WireReader in(reply.payload, "SFTP's names");
-    for (uint32_t left = in.u32(); left > 0; --left) {
+    const uint32_t num_names = in.u32();
+    empty_answers = num_names > 0 ? 0 : empty_answers + 1;
+    if (empty_answers > kMaxEmptyAnswers)
+      protocol_error("the listing of " + folder + " neither ends nor names a file");
+    for (uint32_t left = num_names; left > 0; --left) {
       const std::string name(in.string());
       in.string();  // the line of ls -l
       const FileInfo info = read_attributes(in);
@@ -242,7 +249,7 @@ std::map<std::string, FileInfo> Sftp::entries(const std::string& folder) {
       if (name != "." && name != "..") names[name] = info;
       bytes += name.size();
       if (++count > kMaxNames || bytes > kMaxNameBytes)
-        protocol_error("more than a million names in " + folder);
+        protocol_error("more than " + std::to_string(kMaxNames) + " names in " + folder);
     }
   }
 }
@@ -358,9 +365,10 @@ void Sftp::make_dirs(const RemotePath& folder) {
   std::vector<std::string> folders;
   for (RemotePath at = folder; at.str() != "/"; at = at.parent()) folders.push_back(at.str());
   std::reverse(folders.begin(), folders.end());
+  const Deadline deadline = operation_deadline();
   for (const std::string& each : folders)
-    request(kMkdir, WireWriter().string(each).u32(kHasMode).u32(0700));
-  for (size_t i = 0; i < folders.size(); ++i) receive({});  // stat() tells the result
+    request(kMkdir, WireWriter().string(each).u32(kHasMode).u32(0700), {}, {}, deadline);
+  for (size_t i = 0; i < folders.size(); ++i) receive({}, deadline);  // stat() tells the result
   // make_dirs() accepts a symbolic link to a folder if list() succeeds.
   const auto info = stat(folder);
   if (info && info->type == FileInfo::Type::kFolder) return;

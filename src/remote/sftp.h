@@ -3,7 +3,9 @@
 // libssh's own client waits for each answer and cannot pipeline writes; this client sends any
 // number of requests and receives the answers in any order. Source: draft-ietf-secsh-filexfer-02
 // and OpenSSH's PROTOCOL section 4 (posix-rename, fsync, statvfs). Only one thread at a time may
-// use a client. The file operations have the contracts of Session.
+// use a client. The file operations have the contracts of Session. A request without its whole
+// answer within timeouts().operation throws kRemote; download() and upload() wait for as long while
+// no byte arrives.
 #pragma once
 
 #include <cstdint>
@@ -66,16 +68,20 @@ class Sftp {
   };
   enum Open : uint32_t { kRead = 1, kWrite = 2, kCreate = 8 };
 
-  // Packets and answers.
+  // Packets and answers. One deadline holds for a request and its answer; with kWhileMoving the
+  // time starts again with each received byte.
+  static constexpr Deadline kWhileMoving = Deadline::max();
+  Deadline operation_deadline() { return deadline_in(channel_.connection().timeouts().operation); }
   void start(const std::stop_token& stop);
   void send(uint8_t type, const std::string& body, const std::stop_token& stop,
-            std::span<const std::byte> tail = {});
+            std::span<const std::byte> tail, Deadline deadline);
   uint32_t request(uint8_t type, const WireWriter& body, const std::stop_token& stop = {},
-                   std::span<const std::byte> tail = {});
+                   std::span<const std::byte> tail = {}, Deadline deadline = kWhileMoving);
   Reply call(uint8_t type, const WireWriter& body, const std::stop_token& stop = {});
   bool complete() const;
-  Reply receive(const std::stop_token& stop);  // the next answer, to any of the requests
-  void fill(const std::stop_token& stop);
+  // The next answer, to any of the requests.
+  Reply receive(const std::stop_token& stop, Deadline deadline = kWhileMoving);
+  void fill(const std::stop_token& stop, Deadline deadline);
   Status status_of(const Reply& reply);
   void expect_ok(const Reply& reply, const std::string& activity);
   [[noreturn]] void fail(const Status& status, const std::string& activity);

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <chrono>
 #include <cstring>
+#include <sstream>
 #include <string>
 
 #include "framed_command.h"
@@ -97,10 +98,6 @@ put "$@"
 name "$@"
 sync . 2>/dev/null || sync
 echo end)";
-
-std::chrono::milliseconds deadline_for(uint64_t bytes) {
-  return std::chrono::seconds(60) + std::chrono::milliseconds(bytes / 64);  // 64 kB/s
-}
 
 // Parses the answer from front to back.
 class Answer {
@@ -310,6 +307,29 @@ std::optional<std::string> ShellFiles::sha256(const RemotePath& path, uint64_t o
   return hash;
 }
 
+std::optional<std::vector<std::string>> ShellFiles::block_hashes(const RemotePath& path,
+                                                                 uint64_t offset, uint64_t length,
+                                                                 uint64_t block_bytes) {
+  const std::string activity = "hash " + path.str();
+  const std::string end = std::to_string(offset + length);
+  const CommandResult result =
+      run(require_regular(path) + "[ $(stat -c %s " + q(path) + ") -ge " + end +
+          " ] || exit 92; o=" + std::to_string(offset) + "; while [ $o -lt " + end + " ]; do n=" +
+          std::to_string(block_bytes) + "; if [ $((o+n)) -gt " + end + " ]; then n=$((" + end +
+          "-o)); fi; " + dd_read(path, "$o", "$n") + " | sha256sum || exit; o=$((o+n)); done");
+  if (result.exit_code == kTooShort || result.exit_code == kNoSuchCommand) return std::nullopt;
+  if (result.exit_code != 0) fail_by(result.exit_code, result.err, activity);
+  std::vector<std::string> hashes;
+  std::istringstream lines(result.out);
+  for (std::string line; std::getline(lines, line);) {
+    hashes.push_back(line.substr(0, 64));
+    if (!is_sha256_hex(hashes.back())) fail_to_parse(activity, result.out);
+  }
+  if (hashes.size() != (length + block_bytes - 1) / block_bytes)
+    fail_to_parse(activity, result.out);
+  return hashes;
+}
+
 std::optional<uint64_t> ShellFiles::free_bytes(const RemotePath& folder) {
   const std::string activity = "query the free space of " + folder.str();
   const CommandResult result = check(activity, "exec stat -f -c '%a %S' " + q(folder));
@@ -321,16 +341,14 @@ std::optional<uint64_t> ShellFiles::free_bytes(const RemotePath& folder) {
   return *blocks * *unit;
 }
 
-std::vector<FileView> look_by_shell(Session& session, const RemotePath& folder,
+std::vector<FileView> look_by_shell(const RunCommand& run, const RemotePath& folder,
                                     std::span<const FileQuery> files) {
   std::vector<std::string> argv = {"sh", "-c", kLook, "xffl", folder.str()};
-  uint64_t bytes = 0;
   for (const FileQuery& file : files) {
     argv.push_back("./" + file.name);
     argv.push_back(std::to_string(file.max_bytes));
-    bytes += file.max_bytes;
   }
-  const CommandResult result = session.run(argv, "", deadline_for(bytes), {});
+  const CommandResult result = run(argv, "");
   if (result.exit_code != 0) fail("look at the files of", folder, result);
   if (result.out == "none\n") return std::vector<FileView>(files.size());
   Answer answer(result.out, folder);
@@ -340,7 +358,7 @@ std::vector<FileView> look_by_shell(Session& session, const RemotePath& folder,
   return views;
 }
 
-bool put_by_shell(Session& session, const RemotePath& folder, std::span<const NewFile> files) {
+bool put_by_shell(const RunCommand& run, const RemotePath& folder, std::span<const NewFile> files) {
   std::vector<std::string> argv = {"sh", "-c", kPut, "xffl", folder.str()};
   std::string contents;
   for (const NewFile& file : files) {
@@ -348,7 +366,7 @@ bool put_by_shell(Session& session, const RemotePath& folder, std::span<const Ne
     argv.push_back(std::to_string(file.bytes.size()));
     contents += file.bytes;
   }
-  const CommandResult result = session.run(argv, contents, deadline_for(contents.size()), {});
+  const CommandResult result = run(argv, contents);
   if (result.exit_code == 4) return false;
   if (result.exit_code != 0) fail("put files into", folder, result);
   if (result.out != "end\n") Answer(result.out, folder).fail_incomplete();

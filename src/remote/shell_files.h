@@ -4,8 +4,11 @@
 // where SFTP is broken or absent; it is slower than SFTP, with one command for each call.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "connection.h"
@@ -41,6 +44,8 @@ class ShellFiles {
   void make_dirs(const RemotePath& folder);
   void remove_tree(const RemotePath& path, const std::stop_token& stop);
   std::optional<std::string> sha256(const RemotePath& path, uint64_t offset, uint64_t length);
+  std::optional<std::vector<std::string>> block_hashes(const RemotePath& path, uint64_t offset,
+                                                       uint64_t length, uint64_t block_bytes);
   std::optional<uint64_t> free_bytes(const RemotePath& folder);
 
  private:
@@ -52,13 +57,17 @@ class ShellFiles {
   std::shared_ptr<Connection> connection_;
 };
 
+/// Runs a command that moves files through `input` or its output.
+using RunCommand =
+    std::function<CommandResult(const std::vector<std::string>& argv, const std::string& input)>;
+
 /// See Session::look(). Throws kRemote when the answer is incomplete, kIo when the folder is not
 /// accessible.
-std::vector<FileView> look_by_shell(Session& session, const RemotePath& folder,
+std::vector<FileView> look_by_shell(const RunCommand& run, const RemotePath& folder,
                                     std::span<const FileQuery> files);
 
 /// See Session::put_files(). False when the facility's tools fail; no file has its final name then.
 /// Throws kRemote, kIo.
-bool put_by_shell(Session& session, const RemotePath& folder, std::span<const NewFile> files);
+bool put_by_shell(const RunCommand& run, const RemotePath& folder, std::span<const NewFile> files);
 
 }  // namespace xffl::remote

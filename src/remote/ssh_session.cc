@@ -15,6 +15,7 @@
 #include "xffl/base/log.h"
 #include "xffl/base/shell.h"
 #include "xffl/remote/ssh.h"
+#include "xffl/remote/stop_scope.h"
 
 namespace xffl::remote {
 namespace {
@@ -41,6 +42,7 @@ class SshSession final : public Session {
       throw Error(ErrorKind::kUnsupported, "'" + argv[0] + "' cannot be run at " +
                                                host_label(settings().hosts.at(0)) +
                                                ": it only transfers files (shell: false)");
+    const StopScope scope(stop);
     const auto connection = connector_.get();
     return with_context("'" + argv[0] + "'", [&] {
       return run_script(connection, "exec " + quote_argv_for_shell(argv), stdin_text, timeout,
@@ -70,6 +72,7 @@ class SshSession final : public Session {
     files([&](auto& way) { way.make_dirs(folder); });
   }
   void remove_tree(const RemotePath& path, std::stop_token stop) override {
+    const StopScope scope(stop);
     const auto info = stat(path);
     if (!info) return;
     // One command removes a whole tree where the facility has a shell.
@@ -82,6 +85,12 @@ class SshSession final : public Session {
     if (!settings().shell) return std::nullopt;
     return ShellFiles(connector_.get()).sha256(path, offset, length);
   }
+  std::optional<std::vector<std::string>> block_hashes(const RemotePath& path, uint64_t offset,
+                                                       uint64_t length,
+                                                       uint64_t block_bytes) override {
+    if (!settings().shell) return std::nullopt;
+    return ShellFiles(connector_.get()).block_hashes(path, offset, length, block_bytes);
+  }
   std::optional<uint64_t> free_bytes(const RemotePath& folder) override {
     return files([&](auto& way) { return way.free_bytes(folder); });
   }
@@ -89,16 +98,18 @@ class SshSession final : public Session {
   std::vector<FileView> look(const RemotePath& folder,
                              std::span<const FileQuery> queries) override {
     if (!settings().shell) return Session::look(folder, queries);
-    return look_by_shell(*this, folder, queries);
+    return look_by_shell(moving("look at the files of " + folder.str()), folder, queries);
   }
   void put_files(const RemotePath& folder, std::span<const NewFile> new_files) override {
-    if (!settings().shell || !put_by_shell(*this, folder, new_files))
+    if (!settings().shell ||
+        !put_by_shell(moving("put files into " + folder.str()), folder, new_files))
       Session::put_files(folder, new_files);
   }
 
   void download(const RemotePath& path, uint64_t offset, uint64_t length, const Sink& sink,
                 std::stop_token stop) override {
     if (length == 0) return;
+    const StopScope scope(stop);
     if (settings().shell) return download_by_shell(bulk(length), path, offset, length, sink, stop);
     Lease lease(*this, stop);
     const uint64_t given = lease.sftp->download(path, offset, length, sink, stop);
@@ -107,6 +118,7 @@ class SshSession final : public Session {
 
   void upload(const RemotePath& path, uint64_t offset, uint64_t length, const Source& source,
               std::stop_token stop) override {
+    const StopScope scope(stop);
     if (length == 0) return write(path, offset, {});
     upload_ranges(bulk(length), settings().shell, path, offset, length, source, settings().streams,
                   stop);
@@ -129,6 +141,13 @@ class SshSession final : public Session {
   };
 
   const SshSettings& settings() const { return connector_.settings(); }
+
+  RunCommand moving(const std::string& activity) {
+    return [this, activity](const std::vector<std::string>& argv, const std::string& input) {
+      return run_moving_script(connector_.get(), "exec " + quote_argv_for_shell(argv), input,
+                               activity, {});
+    };
+  }
 
   Connections bulk(uint64_t length) {
     const auto connection = connector_.get();

@@ -14,6 +14,7 @@
 #include "framed_command.h"
 #include "sftp.h"
 #include "shell_files.h"
+#include "upload_flow.h"
 #include "xffl/base/error.h"
 #include "xffl/base/shell.h"
 
@@ -26,6 +27,8 @@ constexpr uint64_t kMaxWindowBytes = 8u << 20;
 constexpr uint64_t kBytesPerSecond = 200'000'000;  // target of one stream
 constexpr uint64_t kStripeBytes = 4u << 20;
 constexpr size_t kBlockBytes = 1u << 20;
+constexpr size_t kUploadBlockBytes = 256u << 10;
+constexpr std::chrono::milliseconds kCheckInterval{500};  // of the progress of a transfer
 // The server's send buffer (4 MB by default) per round trip limits one connection's rate.
 constexpr uint64_t kMinBytesForSeveral = 32u << 20;
 constexpr uint64_t kMinRoundTripMicros = 10'000;
@@ -47,7 +50,8 @@ void in_parallel(uint64_t offset, uint64_t length, int streams, const WriteRange
   const uint64_t count = std::clamp<uint64_t>(static_cast<uint64_t>(std::max(1, streams)), 1, most);
   if (count == 1) return write(offset, offset + length, stop);
   std::stop_source stop_all;
-  const std::stop_callback forward(stop, [&] { stop_all.request_stop(); });
+  const auto request = [&] { stop_all.request_stop(); };
+  const std::stop_callback forward(stop, request), forward_scope(StopScope::current(), request);
   std::mutex mutex;
   std::exception_ptr problem;
   {
@@ -88,24 +92,33 @@ size_t window_for(Connection& connection, uint64_t length) {
                               std::max<uint64_t>(length, kBlockBytes));
 }
 
-Deadline progress_deadline(const std::shared_ptr<Connection>& connection) {
+Deadline operation_deadline(const std::shared_ptr<Connection>& connection) {
   return deadline_in(connection->timeouts().operation);
 }
 
 void write_range_by_shell(const std::shared_ptr<Connection>& connection, const RemotePath& path,
-                          uint64_t begin, uint64_t end, const Source& source,
+                          uint64_t begin, uint64_t end, const Source& source, UploadFlow& flow,
                           const std::stop_token& stop) {
   const auto ignore = [](std::string_view) {};
-  FramedCommand command(connection, dd_write(path, begin), {}, progress_deadline(connection), stop);
-  std::vector<std::byte> block(std::min<uint64_t>(kBlockBytes, end - begin));
-  for (uint64_t at = begin; at < end && !command.ended();) {
+  FramedCommand command(connection, dd_write(path, begin), {}, operation_deadline(connection),
+                        stop);
+  const auto move = [&](std::span<const std::byte>& rest) {
+    const size_t before = rest.size();
+    command.move(rest, ignore, deadline_in(kCheckInterval), stop);
+    flow.accepted(before - rest.size());
+    flow.check();
+  };
+  std::vector<std::byte> block(std::min<uint64_t>(kUploadBlockBytes, end - begin));
+  for (uint64_t at = begin; at < end && command.runs();) {
+    flow.wait_for_room(stop);
     const auto part = std::span(block).first(std::min<uint64_t>(end - at, block.size()));
     source(at, part);
-    command.give(part, ignore, progress_deadline(connection), stop);
+    std::span<const std::byte> rest = part;
+    while (!rest.empty() && command.runs()) move(rest);
     at += part.size();
   }
   command.end_input();
-  while (command.take(ignore, progress_deadline(connection), stop)) continue;
+  for (std::span<const std::byte> none; command.runs();) move(none);
   if (command.exit_code() != 0) fail_by(command.exit_code(), command.err(), "write " + path.str());
   const auto copied = dd_copied(command.err());
   if (copied != end - begin)
@@ -115,9 +128,14 @@ void write_range_by_shell(const std::shared_ptr<Connection>& connection, const R
 }
 
 void write_range_by_sftp(const std::shared_ptr<Connection>& connection, const RemotePath& path,
-                         uint64_t begin, uint64_t end, const Source& source,
+                         uint64_t begin, uint64_t end, const Source& source, UploadFlow& flow,
                          const std::stop_token& stop) {
-  Sftp(connection, stop).upload(path, begin, end, source, stop);
+  const Source paced = [&](uint64_t at, std::span<std::byte> out) {
+    flow.wait_for_room(stop);
+    source(at, out);
+    flow.accepted(out.size());
+  };
+  Sftp(connection, stop).upload(path, begin, end, paced, stop);
 }
 
 // Distributes the file's stripes over the connections in turn. Each connection streams its stripes
@@ -127,7 +145,11 @@ class StripedDownload {
  public:
   StripedDownload(const Connections& connections, const RemotePath& path, uint64_t offset,
                   uint64_t length, const std::stop_token& stop)
-      : path_(path), offset_(offset), end_(offset + length) {
+      : path_(path),
+        offset_(offset),
+        end_(offset + length),
+        patience_(connections[0]->timeouts().operation),
+        fails_at_(deadline_in(patience_)) {
     const uint64_t count = std::clamp<uint64_t>(length / kStripeBytes, 1, connections.size());
     stripe_bytes_ = count == 1 ? length : kStripeBytes;
     const auto buffer = std::make_shared<std::vector<std::byte>>();
@@ -138,9 +160,9 @@ class StripedDownload {
       lane->command.emplace(lane->connection, script(begin, step),
                             FramedCommand::Options{bytes_of(begin, step),
                                                    window_for(*lane->connection, length), buffer},
-                            progress_deadline(lane->connection), stop);
+                            fails_at_, stop);
       lane->command->end_input();
-      lane->command->open_window(lane->keep());
+      lane->command->open_window(keep(*lane));
     }
   }
 
@@ -157,10 +179,24 @@ class StripedDownload {
     std::shared_ptr<Connection> connection;
     std::optional<FramedCommand> command;
     std::string early;  // received output of the lane's next stripe
-    FrameReader::Output keep() {
-      return [this](std::string_view bytes) { early += bytes; };
-    }
   };
+
+  FrameReader::Output keep(Lane& lane) {
+    return [this, &lane](std::string_view bytes) {
+      lane.early += bytes;
+      note_progress();
+    };
+  }
+  void note_progress() { fails_at_ = deadline_in(patience_); }
+
+  // Waits for the lane's output. Only bytes of the file prolong the time limit.
+  void move(Lane& lane, const FrameReader::Output& output, const std::stop_token& stop) {
+    std::span<const std::byte> nothing;
+    if (lane.command->runs() && !lane.command->move(nothing, output, fails_at_, stop))
+      throw Error(ErrorKind::kRemote, "no byte of " + path_.str() + " arrived from " +
+                                          lane.connection->name() + " for " +
+                                          std::to_string(patience_.count() / 1000) + " s");
+  }
 
   std::string script(uint64_t begin, uint64_t step) const {
     const std::string stripe = std::to_string(stripe_bytes_), end = std::to_string(end_);
@@ -191,10 +227,14 @@ class StripedDownload {
       lane.early.erase(0, pass(lane.early));
       return given;
     }
-    const bool more =
-        lane.command->take([&](std::string_view bytes) { lane.early += bytes.substr(pass(bytes)); },
-                           progress_deadline(lane.connection), stop);
-    if (!more && given == 0 && lane.early.empty()) finish(lane, at, stop);
+    move(
+        lane,
+        [&](std::string_view bytes) {
+          lane.early += bytes.substr(pass(bytes));
+          note_progress();
+        },
+        stop);
+    if (!lane.command->runs() && given == 0 && lane.early.empty()) finish(lane, at, stop);
     return given;
   }
 
@@ -202,9 +242,7 @@ class StripedDownload {
   void finish(Lane& lane, uint64_t at, const std::stop_token& stop) {
     uint64_t more = lane.early.size();
     const auto count = [&more](std::string_view bytes) { more += bytes.size(); };
-    while (more <= kBlockBytes &&
-           lane.command->take(count, progress_deadline(lane.connection), stop))
-      continue;
+    while (more <= kBlockBytes && lane.command->runs()) move(lane, count, stop);
     if (more > 0)
       throw Error(ErrorKind::kCorrupt,
                   "the facility sent more bytes of " + path_.str() + " than requested");
@@ -217,6 +255,8 @@ class StripedDownload {
   const uint64_t offset_, end_;
   uint64_t stripe_bytes_ = 0;
   std::vector<std::unique_ptr<Lane>> lanes_;
+  const std::chrono::milliseconds patience_;  // without a byte of the file
+  Deadline fails_at_;
 };
 
 }  // namespace
@@ -230,6 +270,7 @@ void upload_ranges(const Connections& connections, bool by_shell, const RemotePa
                    uint64_t offset, uint64_t length, const Source& source, int streams,
                    const std::stop_token& stop) {
   const auto write_range = by_shell ? write_range_by_shell : write_range_by_sftp;
+  UploadFlow flow(connections, "write " + path.str());
   std::mutex mutex;  // Session::upload() promises calls of Source by one thread at a time
   const Source serialized = [&](uint64_t at, std::span<std::byte> out) {
     const std::lock_guard lock(mutex);
@@ -242,7 +283,7 @@ void upload_ranges(const Connections& connections, bool by_shell, const RemotePa
   in_parallel(
       offset, length, channels,
       [&](uint64_t begin, uint64_t end, const std::stop_token& stop_all) {
-        write_range(connections[next++ % connections.size()], path, begin, end, serialized,
+        write_range(connections[next++ % connections.size()], path, begin, end, serialized, flow,
                     stop_all);
       },
       stop);

@@ -18,6 +18,12 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
+RunCommand run_in(Session& session) {
+  return [&session](const std::vector<std::string>& argv, const std::string& input) {
+    return session.run(argv, input, std::chrono::seconds(60), {});
+  };
+}
+
 class ShellFiles : public testing::Test {
  protected:
   test::TempDir dir_;
@@ -27,14 +33,14 @@ class ShellFiles : public testing::Test {
   const std::string binary_ = std::string("\0\n'end\n\xff", 9) + std::string(100'000, 'x');
 
   std::vector<FileView> look(const std::vector<FileQuery>& files) {
-    return look_by_shell(*session_, folder_, files);
+    return look_by_shell(run_in(*session_), folder_, files);
   }
 };
 
 TEST_F(ShellFiles, LookReturnsTheFilesOfPutFiles) {
   const std::vector<NewFile> files = {
       {"one", binary_}, {"in/", ""}, {"empty", ""}, {"-rf", "text\n"}};
-  ASSERT_TRUE(put_by_shell(*session_, folder_, files));
+  ASSERT_TRUE(put_by_shell(run_in(*session_), folder_, files));
   const auto views = look({{"one", 1 << 20}, {"empty", 10}, {"-rf", 5}, {"-rf", 4}, {"no", 1}});
   ASSERT_EQ(views.size(), 5u);
   EXPECT_EQ(views[0].bytes, binary_);
@@ -53,7 +59,7 @@ TEST_F(ShellFiles, ReplacesFilesAndLeftoverTempFiles) {
   fs::create_directories(here_);
   write_file_atomic(here_ / "one", "a longer content than the new one");
   fs::create_directories(here_ / "one.tmp");
-  ASSERT_TRUE(put_by_shell(*session_, folder_, std::vector<NewFile>{{"one", "new"}}));
+  ASSERT_TRUE(put_by_shell(run_in(*session_), folder_, std::vector<NewFile>{{"one", "new"}}));
   EXPECT_EQ(read_file(here_ / "one", 100), "new");
   EXPECT_FALSE(fs::exists(here_ / "one.tmp"));
 }
@@ -79,7 +85,7 @@ TEST_F(ShellFiles, AMissingFolderHasNoFiles) {
 TEST_F(ShellFiles, FailsOverAFolderBeforeAnyFileHasItsName) {
   fs::create_directories(here_ / "two");
   try {
-    put_by_shell(*session_, folder_, std::vector<NewFile>{{"one", "1"}, {"two", "2"}});
+    put_by_shell(run_in(*session_), folder_, std::vector<NewFile>{{"one", "1"}, {"two", "2"}});
     FAIL() << "put a file over a folder";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kIo);
@@ -96,17 +102,17 @@ TEST_F(ShellFiles, RejectsAnIncompleteAnswer) {
   const std::vector<FileQuery> queries = {{"a", 10}, {"b", 10}, {"c", 10}};
   for (size_t size = 0; size < whole.size(); ++size) {
     answer = whole.substr(0, size);
-    EXPECT_THROW(look_by_shell(far, folder_, queries), Error) << answer;
+    EXPECT_THROW(look_by_shell(run_in(far), folder_, queries), Error) << answer;
   }
   for (const char* other : {"content 11\nabcdefghijk\nabsent\nabsent\nend\n", "content -1\n\n",
                             "file x\n", "content\n", "none\nend\n"}) {
     answer = other;
-    EXPECT_THROW(look_by_shell(far, folder_, queries), Error) << answer;
+    EXPECT_THROW(look_by_shell(run_in(far), folder_, queries), Error) << answer;
   }
   answer = whole;
-  EXPECT_EQ(look_by_shell(far, folder_, queries).at(0).bytes, "abc");
+  EXPECT_EQ(look_by_shell(run_in(far), folder_, queries).at(0).bytes, "abc");
   answer = "en";
-  EXPECT_THROW(put_by_shell(far, folder_, std::vector<NewFile>{{"a", "1"}}), Error);
+  EXPECT_THROW(put_by_shell(run_in(far), folder_, std::vector<NewFile>{{"a", "1"}}), Error);
 }
 
 TEST_F(ShellFiles, IncompleteContentsGiveNoFile) {
@@ -119,7 +125,8 @@ TEST_F(ShellFiles, IncompleteContentsGiveNoFile) {
       return inner->run(argv, text.substr(0, text.size() - 1), timeout, stop);
     }
   } torn;
-  EXPECT_FALSE(put_by_shell(torn, folder_, std::vector<NewFile>{{"one", "1"}, {"two", "22"}}));
+  EXPECT_FALSE(
+      put_by_shell(run_in(torn), folder_, std::vector<NewFile>{{"one", "1"}, {"two", "22"}}));
   EXPECT_FALSE(fs::exists(here_ / "one"));
   EXPECT_FALSE(fs::exists(here_ / "two"));
 }

@@ -1,5 +1,6 @@
 // Log-ins with a real sshd: keys, certificates, agent, host keys.
 #include <arpa/inet.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 
 #include "ssh_test.h"
 #include "xffl/base/file.h"
+#include "xffl/base/log.h"
 #include "xffl/base/process.h"
 
 namespace xffl::remote {
@@ -188,6 +190,52 @@ TEST_F(SshLogIn, AChangedHostKeyIsRejectedBeforeAuthentication) {
   EXPECT_EQ(sshd.count("Accepted publickey"), 1);  // before the change
   trust(sshd.settings(), fetch_host_key(sshd.settings(), sshd.settings().hosts[0]));
   expect_works(*session);
+}
+
+// One of two log-in nodes shows a new key: the other one serves, and the log says it once.
+TEST_F(SshLogIn, ALogInNodeWithAChangedKeyDoesNotHideTheOthers) {
+  test::Sshd changed, good;
+  SshSettings settings = changed.settings();
+  settings.hosts = {changed.settings().hosts[0], good.settings().hosts[0]};
+  settings.keys = {good.key()};
+  settings.known_hosts = changed.dir() / "both";
+  write_file_atomic(settings.known_hosts, read_file(changed.known_hosts(), 10'000) +
+                                              read_file(good.known_hosts(), 10'000));
+  changed.stop();
+  changed.change_host_key();
+  changed.start();
+  const auto log_file = changed.dir() / "xffl.log";
+  log::set_file(log_file);
+  const auto session = make_ssh_session(settings);
+  expect_works(*session);
+  for (const pid_t pid : good.session_processes()) ::kill(pid, SIGKILL);
+  for (int i = 0; i < 50; ++i) try {  // reconnects after the lost link
+      expect_works(*session);
+      break;
+    } catch (const Error& error) {
+      expect_kind(error, ErrorKind::kRemote);
+      std::this_thread::sleep_for(100ms);
+    }
+  log::set_file({});
+  EXPECT_GE(good.connections(), 2);
+  EXPECT_EQ(changed.connections(), 1) << "the changed key is remembered";
+  EXPECT_EQ(changed.count("Accepted"), 0) << "no credential was sent";
+  const std::string log = read_file(log_file, 1 << 20);
+  const size_t told = log.find("a log-in node is not used");
+  EXPECT_NE(told, std::string::npos) << log;
+  EXPECT_EQ(log.find("a log-in node is not used", told + 1), std::string::npos) << log;
+  EXPECT_THAT(log, HasSubstr("xffl trust test"));
+  // With the other node down the error is that of an outage; it names the changed key, too.
+  good.stop();
+  const Error both = error_of([&] {
+    for (int i = 0; i < 2; ++i) try {
+        expect_works(*session);
+      } catch (const Error&) {  // the first error may be the end of the old link
+        if (i == 1) throw;
+      }
+  });
+  expect_kind(both, ErrorKind::kRemote);
+  EXPECT_THAT(both.what(), HasSubstr("HOST KEY CHANGED"));
 }
 
 TEST_F(SshLogIn, AHostKeyOfAnotherTypeIsAChangedKey) {

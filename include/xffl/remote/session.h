@@ -3,9 +3,9 @@
 // Implementations: the local machine and SSH; tests have fakes. Every call blocks with its own
 // deadline. A failure of the link throws kRemote, and the effect of the call is then unknown:
 // callers query the facility's state. A refusal by the facility (no such file, no permission, disk
-// full) throws kNotFound or kIo. A log-in that needs a user's action (an expired certificate, a
-// changed host key) throws kAuth; a repeated call uses the network only after the credential has
-// changed. Thread-safe.
+// full) throws kNotFound or kIo. A StopScope (stop_scope.h) ends every call of its thread. A log-in
+// that needs a user's action (an expired certificate, a changed host key) throws kAuth; a repeated
+// call uses the network only after the credential has changed. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -87,6 +87,11 @@ class Session {
                                             uint64_t /*length*/) {
     return std::nullopt;
   }
+  /// The SHA-256 of each block of a range, in order; the last block may be shorter. Otherwise like
+  /// sha256(), with one command for the range.
+  virtual std::optional<std::vector<std::string>> block_hashes(const RemotePath& path,
+                                                               uint64_t offset, uint64_t length,
+                                                               uint64_t block_bytes);
   /// The free bytes under `folder` for this user; empty when the facility does not report them.
   virtual std::optional<uint64_t> free_bytes(const RemotePath& /*folder*/) { return std::nullopt; }
   /// Makes a written file durable.

@@ -1,0 +1,249 @@
+// Sessions with a server that answers slowly, without end or not at all: every call ends at its
+// stop token, and every transfer ends after a time without a byte of the file.
+#include "support/hostile_server.h"
+
+#include <thread>
+
+#include "ssh_test.h"
+#include "support/free_port.h"
+#include "xffl/remote/stop_scope.h"
+
+namespace xffl::remote {
+namespace {
+
+using test::HostileServer;
+using test::SftpPacket;
+using testing::HasSubstr;
+using namespace std::chrono_literals;
+using SteadyClock = std::chrono::steady_clock;
+using Behaviour = HostileServer::Behaviour;
+
+constexpr double kByteAMinute = 1.0 / 60;
+constexpr uint64_t kFileBytes = 9u << 20;
+
+class HostileServerTest : public SshTest {
+ protected:
+  void SetUp() override {
+    if (!HostileServer::missing().empty()) GTEST_SKIP() << HostileServer::missing();
+    server_.emplace();
+    file_ = server_->dir() / "file";
+    copy_ = server_->dir() / "copy";
+    hash_ = numbered_file(file_, kFileBytes);
+  }
+  SshSettings settings(bool shell, std::chrono::milliseconds operation = 60s) const {
+    SshSettings settings = server_->settings(shell);
+    settings.timeouts.operation = operation;
+    return settings;
+  }
+  // Every channel that `command` matches behaves so.
+  void all(const Behaviour& behaviour, const std::string& part = "") {
+    server_->set([behaviour, part](const std::string& command) {
+      return command.find(part) == std::string::npos ? Behaviour{} : behaviour;
+    });
+  }
+  // The time that `call` takes to end after a stop request, which comes after a second.
+  static double seconds_to_stop(const std::function<void(std::stop_token)>& call) {
+    std::stop_source stop;
+    SteadyClock::time_point requested;
+    const std::jthread stopper([&] {
+      std::this_thread::sleep_for(1s);
+      requested = SteadyClock::now();
+      stop.request_stop();
+    });
+    const StopScope scope(stop.get_token());
+    const Error error = error_of([&] { call(stop.get_token()); });
+    EXPECT_EQ(error.kind(), ErrorKind::kCancelled) << error.what();
+    return std::chrono::duration<double>(SteadyClock::now() - requested).count();
+  }
+  static double seconds_of(const std::function<void()>& call) {
+    const auto began = SteadyClock::now();
+    call();
+    return std::chrono::duration<double>(SteadyClock::now() - began).count();
+  }
+
+  std::optional<HostileServer> server_;
+  std::filesystem::path file_, copy_;
+  std::string hash_;
+};
+
+TEST_F(HostileServerTest, AnHonestServerWorks) {
+  for (const bool shell : {true, false}) {
+    const auto session = make_ssh_session(settings(shell));
+    EXPECT_EQ(download_hash(*session, file_), hash_);
+    upload(*session, file_, copy_);
+    EXPECT_EQ(sha256_file(copy_), hash_);
+    const std::filesystem::directory_iterator entries(server_->dir().path());
+    EXPECT_EQ(session->list(RemotePath(server_->dir().path().string())).size(),
+              static_cast<size_t>(std::distance(begin(entries), end(entries))));
+    if (shell) expect_works(*session);
+  }
+}
+
+// Each call of a session, at a server that sends one byte a minute, floods stderr, or reads
+// nothing.
+TEST_F(HostileServerTest, AStopEndsEachCall) {
+  const RemotePath file(file_.string()), copy(copy_.string());
+  const std::map<std::string, std::function<void(Session&, std::stop_token)>> calls = {
+      {"run",
+       [&](Session& s, auto stop) {
+         s.run({"cat", file_.string()}, "", 60s, stop);
+       }},
+      {"stat", [&](Session& s, auto) { s.stat(file); }},
+      {"read",
+       [&](Session& s, auto) {
+         std::byte b[100];
+         s.read(file, 0, b);
+       }},
+      {"list", [&](Session& s, auto) { s.list(file.parent()); }},
+      {"look",
+       [&](Session& s, auto) {
+         s.look(file.parent(), std::vector<FileQuery>{{"file", 0}});
+       }},
+      {"put_files",
+       [&](Session& s, auto) {
+         s.put_files(file.parent(), std::vector<NewFile>{{"a", "b"}});
+       }},
+      {"sha256",
+       [&](Session& s, auto) {
+         s.sha256(file, 0, 100);
+         s.stat(file);
+       }},
+      {"make_dirs", [&](Session& s, auto) { s.make_dirs(copy / "below"); }},
+      {"rename", [&](Session& s, auto) { s.rename(file, copy); }},
+      {"download", [&](Session& s, auto) { download_hash(s, file_); }},
+      {"upload", [&](Session& s, auto) { upload(s, file_, copy_); }},
+      {"remove_tree", [&](Session& s, auto stop) { s.remove_tree(file.parent() / "home", stop); }},
+  };
+  std::map<std::string, Behaviour> servers(
+      {{"a byte a minute", {.sends_per_second = kByteAMinute}},
+       {"silent", {.sends_per_second = 0}},
+       {"stderr without end", {.sends_per_second = 0, .floods_stderr = true}},
+       {"reads nothing", {.sends_per_second = 0, .takes_per_second = 0}}});
+  double longest = 0;
+  std::vector<std::jthread> threads;  // each with its own server
+  std::mutex mutex;
+  for (const bool shell : {true, false})
+    for (const auto& [name, behaviour] : servers)
+      threads.emplace_back([&, shell, name = name, behaviour = behaviour] {
+        HostileServer server;
+        server.set([&](const std::string&) { return behaviour; });
+        for (const auto& [call_name, call] : calls) {
+          if (call_name == "run" && !shell) continue;
+          const auto session = make_ssh_session(server.settings(shell));
+          const double seconds =
+              seconds_to_stop([&, &now = call](std::stop_token stop) { now(*session, stop); });
+          EXPECT_LT(seconds, 3) << call_name << ", " << name << ", shell " << shell;
+          const std::lock_guard lock(mutex);
+          longest = std::max(longest, seconds);
+        }
+      });
+  threads.clear();
+  std::cout << "the slowest of " << servers.size() * (2 * calls.size() - 1) << " calls ended "
+            << longest << " s after the stop request\n";
+}
+
+// A short call has one time limit, which a trickle does not prolong.
+TEST_F(HostileServerTest, ATrickleDoesNotProlongAShortCall) {
+  all({.sends_per_second = 4, .free_bytes = 400});  // the version packet passes
+  for (const bool shell : {true, false}) {
+    const auto session = make_ssh_session(settings(shell, 2s));
+    const double seconds = seconds_of([&] {
+      for (int i = 0; i < 20; ++i) try {
+          session->stat(RemotePath(file_.string()));
+        } catch (const Error& error) {
+          EXPECT_EQ(error.kind(), ErrorKind::kRemote) << error.what();
+          return;
+        }
+      ADD_FAILURE() << "no call failed";
+    });
+    EXPECT_LT(seconds, 8);
+  }
+}
+
+// Bytes on stderr are no progress of a transfer.
+TEST_F(HostileServerTest, ATransferWithoutAByteOfTheFileFailsInTime) {
+  const std::map<std::string, Behaviour> servers(
+      {{"silent", {.sends_per_second = 0}},
+       {"stderr without end", {.sends_per_second = 0, .floods_stderr = true}},
+       {"reads nothing", {.takes_per_second = 0}}});
+  for (const bool shell : {true, false})
+    for (const auto& [name, behaviour] : servers) {
+      HostileServer server;
+      SshSettings fast = server.settings(shell);
+      fast.timeouts.operation = 2s;
+      server.set([&](const std::string&) { return behaviour; });
+      const auto session = make_ssh_session(fast);
+      for (const bool up : {true, false}) {
+        // A download by command needs no input.
+        if (shell && !up && behaviour.takes_per_second == 0) continue;
+        const double seconds = seconds_of([&] {
+          const Error error = error_of([&] {
+            if (up)
+              upload(*session, file_, copy_);
+            else
+              download_hash(*session, file_);
+          });
+          EXPECT_TRUE(error.kind() == ErrorKind::kRemote ||
+                      (!shell && error.kind() == ErrorKind::kUnsupported))
+              << name << ", " << to_string(error.kind()) << ": " << error.what();
+        });
+        EXPECT_LT(seconds, 8) << name << ", shell " << shell << ", up " << up;
+      }
+    }
+}
+
+TEST_F(HostileServerTest, ASlowDownloadThatMovesCompletes) {
+  for (const bool shell : {true, false}) {
+    all({.sends_per_second = 2e6});
+    const auto session = make_ssh_session(settings(shell, 1500ms));
+    EXPECT_EQ(download_hash(*session, file_), hash_);
+  }
+}
+
+std::string name_answer(uint32_t id, int count) {
+  std::string body = test::sftp_u32(static_cast<uint32_t>(count));
+  for (int i = 0; i < count; ++i)
+    body += test::sftp_string("n" + std::to_string(id) + "-" + std::to_string(i)) +
+            test::sftp_string("") + test::sftp_u32(0);
+  return SftpPacket{test::kSftpName, id, body}.bytes();
+}
+
+TEST_F(HostileServerTest, AListingThatNeverEndsIsRejected) {
+  for (const int names : {0, 1000}) {
+    int answers = 0;
+    all({.on_request = [&, names](const SftpPacket& request) -> std::optional<std::string> {
+          if (request.type != test::kSftpReaddir) return std::nullopt;
+          ++answers;
+          return name_answer(request.id, names);
+        }},
+        "sftp");
+    const auto session = make_ssh_session(settings(false));
+    const double seconds = seconds_of([&] {
+      const Error error = error_of([&] { session->list(RemotePath("/tmp")); });
+      EXPECT_EQ(error.kind(), ErrorKind::kUnsupported) << error.what();
+      EXPECT_THAT(error.what(), HasSubstr(names == 0 ? "neither ends nor names" : "100000 names"));
+    });
+    EXPECT_LT(seconds, 30);
+    EXPECT_LE(answers, 102);
+  }
+}
+
+// A host that accepts connections and says nothing: the connecting thread and the thread that waits
+// for the connection both obey a stop request.
+TEST_F(HostileServerTest, AStopEndsAConnectionAttempt) {
+  test::Sshd sshd;  // provides settings; a frozen server accepts connections
+  const SshSettings settings = sshd.settings();
+  sshd.stop();
+  const UniqueFd silent = test::listen_on(sshd.port());
+  const auto session = make_ssh_session(settings);
+  std::vector<double> seconds(2);
+  std::vector<std::jthread> threads;
+  for (double& each : seconds)
+    threads.emplace_back(
+        [&] { each = seconds_to_stop([&](std::stop_token) { session->stat(RemotePath("/")); }); });
+  threads.clear();
+  EXPECT_LT(*std::max_element(seconds.begin(), seconds.end()), 2);
+}
+
+}  // namespace
+}  // namespace xffl::remote
