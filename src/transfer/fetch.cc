@@ -2,6 +2,7 @@
 // of the fetch. fetch() renames the folder to `to` when all files are present and verified.
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -28,6 +29,7 @@ using checkpoint::ManifestFile;
 constexpr int kMaxFetches = 3;      // per chunk
 constexpr size_t kBlocksAhead = 4;  // queue of each stage, between the network and disk or hash
 constexpr size_t kReadBytes = 1u << 20;
+constexpr std::chrono::seconds kFlushInterval{1};
 
 // The error of VerifiedPrefix when the running hash differs from the manifest's hash at the end of
 // a chunk.
@@ -111,7 +113,7 @@ class DownloadPipe {
       std::copy(piece.begin(), piece.end(), block_.get() + size_);
       size_ += piece.size();
       bytes = bytes.subspan(piece.size());
-      if (size_ == kBlockBytes) flush_block();
+      if (size_ == kBlockBytes || (size_ >= kResumeBytes && is_slow())) flush_block();
     }
   }
   void finish() {
@@ -121,7 +123,11 @@ class DownloadPipe {
   }
 
  private:
+  // A slow link fills a block in a minute; a kill of this process loses the unwritten block.
+  bool is_slow() const { return std::chrono::steady_clock::now() - flushed_ > kFlushInterval; }
+
   void flush_block() {
+    flushed_ = std::chrono::steady_clock::now();
     const Block block{offset_, size_, std::move(block_)};
     offset_ += std::exchange(size_, 0);
     block_ = nullptr;
@@ -133,6 +139,7 @@ class DownloadPipe {
   size_t size_ = 0;
   std::shared_ptr<std::byte[]> block_;
   BlockWorker writing_, hashing_;
+  std::chrono::steady_clock::time_point flushed_ = std::chrono::steady_clock::now();
 };
 
 // Downloads one file. One running SHA-256 covers the file from its beginning: first the bytes on

@@ -71,8 +71,8 @@ struct Range {
 
 // Uploads one file: one upload for each range of missing chunks, so that the session can keep its
 // channels full. An interrupted upload may leave holes anywhere, so the size of a part file proves
-// nothing. Upload compares each chunk that may be present by the SHA-256 that the facility
-// computes, or by reading the chunk back.
+// nothing. Upload compares each chunk that may be present, and each block of a chunk that differs,
+// by the SHA-256 that the facility computes, or by reading the bytes back.
 struct Upload {
   const Endpoint& facility;
   const LocalFile& local;
@@ -98,35 +98,77 @@ struct Upload {
     std::vector<Range> ranges;
     for (uint64_t begin = 0; begin < file.size_bytes; begin += chunk_bytes) {
       const uint64_t end = std::min(begin + chunk_bytes, file.size_bytes);
-      if (end <= part_bytes && is_present(begin, end - begin)) {
+      if (part_bytes <= begin) {
+        add(ranges, {begin, end});
+      } else if (part_bytes >= end && chunk_is_present(begin, end - begin)) {
         meter.present(end - begin);
-      } else if (!ranges.empty() && ranges.back().end == begin) {
-        ranges.back().end = end;
       } else {
-        ranges.push_back({begin, end});
+        add_missing_blocks(ranges, {begin, end}, std::min(part_bytes, end));
       }
     }
     return ranges;
   }
 
-  bool is_present(uint64_t offset, uint64_t length) {
-    meter.check("checking the sent part of " + part.str());
-    auto remote_hash = facility.control.sha256(part, offset, length);
-    if (!remote_hash) remote_hash = read_back(offset, length);
-    return remote_hash == local.sha256(offset, length);
+  static void add(std::vector<Range>& ranges, const Range& range) {
+    if (!ranges.empty() && ranges.back().end == range.begin)
+      ranges.back().end = range.end;
+    else
+      ranges.push_back(range);
   }
 
-  std::optional<std::string> read_back(uint64_t offset, uint64_t length) {
-    Sha256 hash;
-    try {
-      facility.bulk.download(
-          part, offset, length, [&](std::span<const std::byte> bytes) { hash.update(bytes); },
-          meter.stop());
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::kCorrupt) throw;
-      return std::nullopt;  // the part file ends early
+  // `part_end` is the end of the part file or of the chunk.
+  void add_missing_blocks(std::vector<Range>& ranges, const Range& chunk, uint64_t part_end) {
+    if (part_end < chunk.end) part_end -= (part_end - chunk.begin) % kResumeBytes;
+    std::vector<std::string> hashes;
+    if (part_end > chunk.begin) hashes = remote_hashes(chunk.begin, part_end - chunk.begin);
+    size_t i = 0;
+    for (uint64_t begin = chunk.begin; begin < chunk.end; begin += kResumeBytes, ++i) {
+      const uint64_t end = std::min(begin + kResumeBytes, chunk.end);
+      if (end <= part_end && i < hashes.size() && hashes[i] == local.sha256(begin, end - begin))
+        meter.present(end - begin);
+      else
+        add(ranges, {begin, end});
     }
-    return hash.hex();
+  }
+
+  // False also where the facility computes no hashes; the hashes of its blocks then decide.
+  bool chunk_is_present(uint64_t offset, uint64_t length) {
+    meter.check("checking the sent part of " + part.str());
+    const auto hash = facility.control.sha256(part, offset, length);
+    return hash && *hash == local.sha256(offset, length);
+  }
+
+  // The hashes of the range's blocks at the facility.
+  std::vector<std::string> remote_hashes(uint64_t offset, uint64_t length) {
+    meter.check("checking the sent part of " + part.str());
+    if (const auto hashes = facility.control.block_hashes(part, offset, length, kResumeBytes))
+      return *hashes;
+    return read_back(offset, length);
+  }
+
+  std::vector<std::string> read_back(uint64_t offset, uint64_t length) {
+    std::vector<std::string> hashes;
+    Sha256 hash;
+    uint64_t in_block = 0;
+    const auto finish_block = [&] {
+      if (std::exchange(in_block, 0) > 0) hashes.push_back(std::exchange(hash, Sha256()).hex());
+    };
+    const auto add_bytes = [&](std::span<const std::byte> bytes) {
+      while (!bytes.empty()) {
+        const auto piece = bytes.first(std::min<uint64_t>(kResumeBytes - in_block, bytes.size()));
+        hash.update(piece);
+        in_block += piece.size();
+        bytes = bytes.subspan(piece.size());
+        if (in_block == kResumeBytes) finish_block();
+      }
+    };
+    try {
+      facility.bulk.download(part, offset, length, add_bytes, meter.stop());
+      finish_block();
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kCorrupt) throw;  // kCorrupt: the part file ends early
+    }
+    return hashes;
   }
 };
 

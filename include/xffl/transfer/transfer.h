@@ -1,10 +1,10 @@
 // Copies the files of a manifest between a facility and this machine.
 //
-// A transfer resumes at the last verified chunk: the transfer verifies the bytes already present
-// and does not move them again. On return every file has its manifest's size and hash and its final
-// name. On error the destination holds finished files and "*.part" files, which the next call
-// continues. File names come from a checked manifest, never from a listing of the facility. Small
-// files travel together, so that a small model costs few round trips.
+// A transfer resumes within a chunk: the transfer verifies the bytes already present, by blocks of
+// 256 KiB in a push, and does not move them again. On return every file has its manifest's size and
+// hash and its final name. On error the destination holds finished files and "*.part" files, which
+// the next call continues. File names come from a checked manifest, never from a listing of the
+// facility. Small files travel together, so that a small model costs few round trips.
 #pragma once
 
 #include <chrono>
@@ -99,7 +99,8 @@ class CheckedFiles {
 ///
 /// push() sends no file of a complete folder with the same root hash. push() hard-links a file that
 /// a sibling folder of `to` holds with the same hash. In an interrupted file push() skips the
-/// chunks whose hash the facility confirms, or that match when push() reads them back. push()
+/// chunks and blocks whose hash the facility confirms, or that match when push() reads them back.
+/// A push or fetch without a moved byte for the session's time-out throws kRemote. push()
 /// hashes the local files, a large file only when `checked` does not know it; the trainer verifies
 /// the hashes at the facility before it uses the files. Throws kRejected when a local file differs
 /// from the manifest, kIo when the facility lacks space (folder, needed, free), kRemote,
