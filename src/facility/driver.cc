@@ -1,5 +1,6 @@
 // How it works: step() decides and run() acts. run() records the events first, durably and in
-// order, then performs the action and hands the outcome to the next step().
+// order, then performs the action and hands the outcome to the next step(). The round's deadline
+// also ends an action under way: its transfer or command then counts as lost.
 #include "xffl/facility/driver.h"
 
 #include <algorithm>
@@ -9,8 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "action_limit.h"
 #include "site.h"
 #include "xffl/base/log.h"
+#include "xffl/remote/stop_scope.h"
 
 namespace xffl::facility {
 namespace {
@@ -28,6 +31,16 @@ FacilityPolicy policy_of(const Context& context, const plan::RoundPlan& plan,
             std::min(before.accepted->report.total_seconds, 86400.0 * 365)));
   return policy;
 }
+
+using std::chrono::seconds;
+using SteadyClock = std::chrono::steady_clock;
+
+// After the deadline: an action that has just begun gets kBegun, the fetch of a report that the
+// driver has seen kFetch, all steps of the attempt's end together kCleanup, and the end of the
+// job's output kTail. Together they end within 20 s.
+constexpr seconds kBegun{5}, kFetch{8}, kCleanup{8}, kTail{2};
+// An accepted update that this machine has lost is worth a longer wait.
+constexpr seconds kRestore{120};
 
 // The machine's event for an action's error; none: the error concerns this computer
 // (facility_errors.h).
@@ -77,12 +90,10 @@ class FacilityDriver::Impl {
         began_utc_(context.services.clock.utc()) {}
 
   FacilityOutcome run(std::stop_token stop) {
+    const remote::StopScope stop_scope(stop);
+    obeys_deadline_ = true;
     const history::FacilityState before = known();
-    if (!before.accepted || !has_update(*before.accepted, stop))
-      for (const Leftover& left :
-           repeat_cancellations(context_, facility_.facility, plan_.round, stop))
-        log::debug("a job of an earlier round is not cancelled yet",
-                   {site_.name_field(), {"round", left.round}, {"problem", left.problem}});
+    if (!before.accepted || !has_update(*before.accepted, stop)) end_earlier_jobs(stop);
     Step next =
         step(policy_, FacilityMachine{.known = known(), .phase = {}, .link = {}, .memory = {}},
              Resumed{}, now());
@@ -92,10 +103,7 @@ class FacilityDriver::Impl {
       log_link(next.machine);
       if (std::holds_alternative<Finish>(next.action)) break;
       if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
-      if (const auto* submit = std::get_if<Submit>(&next.action))
-        push_.check_space(submit->attempt);
       const Event event = perform(next.action, stop);
-      if (const auto* poll = std::get_if<Poll>(&next.action)) job_.show_progress(poll->attempt);
       next = step(policy_, std::move(next.machine), event, now());
     }
     const history::FacilityState state = known();
@@ -103,6 +111,7 @@ class FacilityDriver::Impl {
   }
 
   void repeat_cancel(std::stop_token stop) {
+    const remote::StopScope stop_scope(stop);
     const history::FacilityState state = known();
     if (const history::Attempt* attempt = state.current();
         attempt != nullptr && attempt->cancel_intended)
@@ -111,17 +120,18 @@ class FacilityDriver::Impl {
 
   void release_allocation() { job_.release_allocation(); }
 
-  void cancel(const std::string& reason) {
+  void cancel(const std::string& reason, std::stop_token stop) {
+    const remote::StopScope stop_scope(stop);
     job_.release_allocation();
     const history::FacilityState state = known();
     const history::Attempt* current = state.current();
     if (current == nullptr || state.accepted) return;
-    if (current->failure) return repeat_cancel({});
+    if (current->failure) return repeat_cancel(stop);
     const int number = current->number;
     if (current->submit_intended) {
       if (!current->cancel_intended)
         context_.history.record(scope(number), history::CancelIntended{});
-      end_jobs(*current, {});
+      end_jobs(*current, stop);
     }
     context_.history.record(
         scope(number), history::AttemptFailed{
@@ -136,12 +146,55 @@ class FacilityDriver::Impl {
       const auto limit = deadline(policy_, now());
       return limit && limit->is_up();
     };
-    const auto lost = fetch_.restore(accepted, policy_.max_outage, gives_up, stop);
+    const auto began = SteadyClock::now();
+    const ActionLimit limit(stop, [&] { return is_past_deadline(kFetch, began, kRestore); });
+    std::optional<std::string> lost;
+    try {
+      lost = fetch_.restore(accepted, policy_.max_outage, gives_up, limit.token());
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kCancelled || !limit.is_reached()) throw;
+      lost = "not fetched again before the round's deadline";
+    }
     if (!lost) return true;
     log::warning("an accepted update is lost: the facility trains again",
                  {site_.name_field(), {"round", plan_.round}, {"problem", *lost}});
     context_.history.record(scope(accepted.attempt), history::UpdateLost{.reason = *lost});
     return false;
+  }
+
+  void end_earlier_jobs(std::stop_token stop) {
+    const auto began = SteadyClock::now();
+    const ActionLimit limit(stop, [&] { return is_past_deadline(seconds(0), began, kBegun); });
+    try {
+      for (const Leftover& left :
+           repeat_cancellations(context_, facility_.facility, plan_.round, limit.token()))
+        log::debug("a job of an earlier round is not cancelled yet",
+                   {site_.name_field(), {"round", left.round}, {"problem", left.problem}});
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kCancelled || !limit.is_reached()) throw;
+    }
+  }
+
+  /// True when the deadline ends attempts, has passed by `allowance`, and the action that began at
+  /// `began` has run for `least`.
+  bool is_past_deadline(seconds allowance, SteadyClock::time_point began, seconds least) const {
+    const auto limit = deadline(policy_, now());
+    return limit && limit->is_up() && -limit->left >= allowance &&
+           SteadyClock::now() - began >= least;
+  }
+
+  static bool is_cleanup(const Action& action) {
+    return std::holds_alternative<Fence>(action) || std::holds_alternative<FindJobs>(action) ||
+           std::holds_alternative<CancelJob>(action);
+  }
+
+  // Whether the deadline ends the action now. Called by the thread of an ActionLimit.
+  bool is_over(const Action& action, SteadyClock::time_point began) const {
+    if (!obeys_deadline_ || std::holds_alternative<Sleep>(action)) return false;
+    if (std::holds_alternative<FetchUpdate>(action)) return is_past_deadline(kFetch, began, kBegun);
+    if (cleanup_began_ && is_cleanup(action))
+      return is_past_deadline(seconds(0), *cleanup_began_, kCleanup);
+    return is_past_deadline(seconds(0), began, kBegun);
   }
 
   // With on_missing: wait, the driver only shows and logs a passed deadline.
@@ -252,7 +305,16 @@ class FacilityDriver::Impl {
     if (auto* intended = std::get_if<history::SubmitIntended>(&event))
       *intended = job_.prepare_submission(attempt);
     if (auto* failed = std::get_if<history::AttemptFailed>(&event))
-      if (!known().current()->job_id.empty()) failed->output = job_.output_tail(attempt);
+      if (!known().current()->job_id.empty()) failed->output = output_tail(attempt);
+  }
+
+  std::string output_tail(int attempt) {
+    const auto began = SteadyClock::now();
+    const ActionLimit limit(remote::StopScope::current(), [&] {
+      return obeys_deadline_ && is_past_deadline(seconds(0), began, kTail);
+    });
+    const remote::StopScope stop_scope(limit.token());
+    return job_.output_tail(attempt);
   }
 
   void log_event(int attempt, const history::Event& event) const {
@@ -351,26 +413,48 @@ class FacilityDriver::Impl {
 
   /// The action's outcome. A failure of the link or of the facility is an event; a failure of this
   /// machine throws, as does kCancelled on `stop`.
-  Event perform(const Action& action, std::stop_token stop) {
+  Event perform(const Action& action, std::stop_token outer) {
+    const auto began = SteadyClock::now();
+    if (is_cleanup(action) && !cleanup_began_ && is_past_deadline(seconds(0), began, seconds(0)))
+      cleanup_began_ = began;
+    const ActionLimit limit(outer, [&] { return is_over(action, began); });
+    const remote::StopScope stop_scope(limit.token());
+    try {
+      return perform_now(action, limit.token());
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kCancelled || !limit.is_reached()) throw;
+      const Error late(ErrorKind::kRemote,
+                       std::string("the deadline ended the action: ") + error.what());
+      return *event_of(late, action);
+    }
+  }
+
+  Event perform_now(const Action& action, std::stop_token stop) {
     site_.gained_bytes = 0;
     try {
       return std::visit(
-          Overloaded{
-              [&](const Push& a) { return push_.push(a.attempt, stop); },
-              [&](const Submit& a) { return Event(Submitted{job_.submit(a.attempt, stop)}); },
-              [&](const FindJobs& a) { return Event(Found{job_.find(a.attempt, stop)}); },
-              [&](const Poll& a) { return poll(a, stop); },
-              [&](const FetchUpdate& a) { return fetch_.fetch(a.attempt, stop); },
-              [&](const CancelJob& a) {
-                job_.cancel(a.attempt, a.job, stop);
-                return Event(Completed{});
-              },
-              [&](const Fence& a) {
-                job_.fence(a.attempt);
-                return Event(Completed{});
-              },
-              [&](const Sleep& a) { return sleep(a.duration, stop); },
-              [](const Finish&) { return Event(TimerFired{}); }},
+          Overloaded{[&](const Push& a) { return push_.push(a.attempt, stop); },
+                     [&](const Submit& a) {
+                       push_.check_space(a.attempt);
+                       return Event(Submitted{job_.submit(a.attempt, stop)});
+                     },
+                     [&](const FindJobs& a) { return Event(Found{job_.find(a.attempt, stop)}); },
+                     [&](const Poll& a) {
+                       Event event = poll(a, stop);
+                       job_.show_progress(a.attempt);
+                       return event;
+                     },
+                     [&](const FetchUpdate& a) { return fetch_.fetch(a.attempt, stop); },
+                     [&](const CancelJob& a) {
+                       job_.cancel(a.attempt, a.job, stop);
+                       return Event(Completed{});
+                     },
+                     [&](const Fence& a) {
+                       job_.fence(a.attempt);
+                       return Event(Completed{});
+                     },
+                     [&](const Sleep& a) { return sleep(a.duration, stop); },
+                     [](const Finish&) { return Event(TimerFired{}); }},
           action);
     } catch (const Error& error) {
       auto event = event_of(error, action);
@@ -443,6 +527,8 @@ class FacilityDriver::Impl {
   std::string activity_;                      // describe() of the machine after its last step
   bool is_finished_ = false;                  // at its last step
   std::optional<Clock::UtcTime> round_ends_;  // after the quorum, as shown
+  bool obeys_deadline_ = false;               // false in a cancellation, which no round waits for
+  std::optional<SteadyClock::time_point> cleanup_began_;  // after the deadline
 };
 
 FacilityDriver::FacilityDriver(Context& context, const plan::RoundPlan& plan,
@@ -451,7 +537,9 @@ FacilityDriver::FacilityDriver(Context& context, const plan::RoundPlan& plan,
 FacilityDriver::~FacilityDriver() = default;
 
 FacilityOutcome FacilityDriver::run(std::stop_token stop) { return impl_->run(stop); }
-void FacilityDriver::cancel(const std::string& reason) { impl_->cancel(reason); }
+void FacilityDriver::cancel(const std::string& reason, std::stop_token stop) {
+  impl_->cancel(reason, std::move(stop));
+}
 void FacilityDriver::repeat_cancel(std::stop_token stop) { impl_->repeat_cancel(stop); }
 void FacilityDriver::release_allocation() { impl_->release_allocation(); }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "xffl/base/error.h"
+#include "xffl/remote/stop_scope.h"
 
 namespace xffl::facility {
 namespace {
@@ -22,7 +23,7 @@ bool is_one_of(ErrorKind kind, std::initializer_list<ErrorKind> kinds) {
 }
 
 /// Calls `body`. Errors of `named` kinds and of a lost link pass, as does kCancelled after a stop
-/// request; any other failure becomes kRemote.
+/// request to `stop` or to the thread's StopScope; any other failure becomes kRemote.
 template <class Body>
 auto call(std::initializer_list<ErrorKind> named, const std::stop_token& stop, Body&& body)
     -> decltype(body()) {
@@ -31,7 +32,8 @@ auto call(std::initializer_list<ErrorKind> named, const std::stop_token& stop, B
   } catch (const Error& error) {
     if (is_one_of(error.kind(), {ErrorKind::kRemote, ErrorKind::kAuth}) ||
         is_one_of(error.kind(), named) ||
-        (error.kind() == ErrorKind::kCancelled && stop.stop_requested()))
+        (error.kind() == ErrorKind::kCancelled &&
+         (stop.stop_requested() || remote::StopScope::current().stop_requested())))
       throw;
     fail_remote(error.what());
   } catch (const std::exception& error) {
@@ -97,6 +99,12 @@ class GuardedSession final : public Session {
   std::optional<std::string> sha256(const RemotePath& path, uint64_t offset,
                                     uint64_t length) override {
     return call({ErrorKind::kIo}, {}, [&] { return inner_->sha256(path, offset, length); });
+  }
+  std::optional<std::vector<std::string>> block_hashes(const RemotePath& path, uint64_t offset,
+                                                       uint64_t length,
+                                                       uint64_t block_bytes) override {
+    return call({ErrorKind::kIo}, {},
+                [&] { return inner_->block_hashes(path, offset, length, block_bytes); });
   }
   std::optional<uint64_t> free_bytes(const RemotePath& folder) override {
     return call({ErrorKind::kIo}, {}, [&] { return inner_->free_bytes(folder); });

@@ -118,7 +118,7 @@ bool run_rounds(facility::Context& context, upkeep::RetentionWorker& cleaner, bo
   cleaner.finish(stop);
   // No later coordinator cleans up a completed run.
   if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
-  if (!context.experiment.policy.evaluate_last) drop_evaluation(context);
+  if (!context.experiment.policy.evaluate_last) drop_evaluation(context, stop);
   cancel_leftovers(context, context.history.state().done().rounds_published + 1, stop);
   context.history.record(
       {}, history::RunCompleted{.model_sha256 = context.history.state().done().model_sha256});
@@ -156,11 +156,11 @@ std::optional<plan::RoundPlan> current_plan(const facility::Context& context) {
   return plan::next_round(context.experiment, context.identity, context.history.state().done());
 }
 
-void cancel_now(facility::Context& context) {
+void cancel_now(facility::Context& context, std::stop_token stop) {
   const bool begun = !context.history.state().initial_sha256.empty();
   if (const auto plan = begun ? current_plan(context) : std::nullopt) try {
-      cancel_round(context, *plan, "the run was cancelled");
-      cancel_leftovers(context, plan->round - 1, {});
+      cancel_round(context, *plan, "the run was cancelled", stop);
+      cancel_leftovers(context, plan->round - 1, stop);
     } catch (const Error& error) {
       throw Error(error.kind(), std::string(error.what()) +
                                     "\nThe cancellation stays on record: `xffl cancel`, or `xffl "
@@ -259,7 +259,7 @@ std::optional<Outcome> coordinate(const config::Experiment& experiment,
     if (!run_rounds(context, cleaner, !continues, any_stop.get_token())) return std::nullopt;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kCancelled || !watch.cancel_requested()) throw;
-    cancel_now(context);
+    cancel_now(context, stop);
     throw Error(ErrorKind::kFailed, "run " + folder.run().str() + " was cancelled on request");
   }
   return outcome_of(context);

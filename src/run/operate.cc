@@ -69,7 +69,7 @@ void cancel_of_left(facility::Context& context, const history::Request& request)
   for (const plan::FacilityPlan& facility : plan->facilities) try {
       if (std::count(request.facilities.begin(), request.facilities.end(), facility.facility) > 0)
         facility::FacilityDriver(context, *plan, facility)
-            .cancel("it left the run: " + request.reason);
+            .cancel("it left the run: " + request.reason, {});
     } catch (const Error& error) {
       log::warning("a job at an unreachable facility may still run: `xffl run` cancels it",
                    {{"facility", facility.facility.str()}, {"problem", error.what()}});
@@ -104,7 +104,7 @@ void act_here(const config::Experiment& experiment, const history::RunFolder& fo
   }
   if (request.kind != history::Request::Kind::kCancel) return set_paused(context, request);
   if (left.empty()) left = history::leave_request(folder, request);
-  cancel_now(context);
+  cancel_now(context, {});
 }
 
 // Whether a failed attempt of the round in progress counts against the facility's budget.

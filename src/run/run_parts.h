@@ -18,8 +18,8 @@ namespace xffl::run {
 /// The plan of the round in progress or next; none when all rounds are published.
 std::optional<plan::RoundPlan> current_plan(const facility::Context& context);
 
-/// Cancels the jobs of the current round and records run_cancelled.
-void cancel_now(facility::Context& context);
+/// Cancels the jobs of the current round and records run_cancelled. Throws kCancelled on `stop`.
+void cancel_now(facility::Context& context, std::stop_token stop);
 
 /// Records a kPause or kResume, once (operate.cc).
 void set_paused(facility::Context& context, const history::Request& request);
@@ -50,12 +50,13 @@ void run_round(facility::Context& context, const plan::RoundPlan& plan, std::sto
 void evaluate_last(facility::Context& context, const plan::RoundPlan& plan, std::stop_token stop);
 /// Cancels the jobs of an evaluation that began before policy.evaluate_last became false. Logs a
 /// warning for an unreachable facility, whose job keeps running.
-void drop_evaluation(facility::Context& context);
+void drop_evaluation(facility::Context& context, std::stop_token stop);
 
-/// Cancels the jobs of the round's open attempts and records `reason`. Throws kRemote or kAuth for
-/// an unreachable facility, after the cancellations at all other facilities.
+/// Cancels the jobs of the round's open attempts, at all facilities side by side, and records
+/// `reason`. Throws kRemote or kAuth for an unreachable facility, after the cancellations at all
+/// other facilities, and kCancelled on `stop`.
 void cancel_round(facility::Context& context, const plan::RoundPlan& plan,
-                  const std::string& reason);
+                  const std::string& reason, std::stop_token stop);
 /// Repeats the cancellations that no facility has confirmed, in rounds up to `last`. Logs the
 /// facilities that are still unreachable, with a remedy.
 void cancel_leftovers(facility::Context& context, int last, std::stop_token stop);

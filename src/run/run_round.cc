@@ -9,6 +9,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/base/sha256.h"
+#include "xffl/base/threads.h"
 #include "xffl/facility/driver.h"
 
 namespace xffl::run {
@@ -86,10 +87,13 @@ bool is_cancelled(const std::exception_ptr& error) {
 
 // An unreachable facility does not hide the cause of the round's failure: the next `xffl run` or
 // `xffl cancel` repeats the cancellation.
-void cancel_others(const plan::RoundPlan& plan, const std::vector<FacilityThread>& threads) {
-  for (size_t i = 0; i < threads.size(); ++i) try {
+void cancel_others(const plan::RoundPlan& plan, const std::vector<FacilityThread>& threads,
+                   const std::stop_token& stop) {
+  parallel_for(threads.size(), threads.size(), [&](size_t i) {
+    try {
       if (threads[i].error && threads[i].driver)
-        threads[i].driver->cancel("the round failed at another facility (policy.on_missing: fail)");
+        threads[i].driver->cancel("the round failed at another facility (policy.on_missing: fail)",
+                                  stop);
     } catch (const Error& error) {
       log::warning(
           "a job at an unreachable facility may still run: `xffl run` and `xffl cancel` repeat its "
@@ -98,6 +102,7 @@ void cancel_others(const plan::RoundPlan& plan, const std::vector<FacilityThread
            {"round", plan.round},
            {"problem", error.what()}});
     }
+  });
 }
 
 // Returns the updates of the facilities, enough for the quorum.
@@ -114,7 +119,7 @@ std::vector<history::Accepted> train_everywhere(facility::Context& context,
                           !context.history.departed(plan.round, plan.facilities[i].facility));
   }
   if (missing && context.experiment.policy.on_missing == config::OnMissing::kFail) {
-    cancel_others(plan, threads);
+    cancel_others(plan, threads, stop);
     fail_round(plan, threads, "policy.on_missing is fail");
   }
   if (stop.stop_requested())
@@ -150,9 +155,10 @@ void release_of_left(facility::Context& context, const plan::RoundPlan& plan) {
 }
 
 void cancel_evaluation(facility::Context& context, const plan::RoundPlan& plan,
-                       const plan::FacilityPlan& facility, const std::string& reason) {
+                       const plan::FacilityPlan& facility, const std::string& reason,
+                       std::stop_token stop) {
   try {
-    facility::FacilityDriver(context, plan, facility).cancel(reason);
+    facility::FacilityDriver(context, plan, facility).cancel(reason, std::move(stop));
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kCancelled) throw;
     log::warning("an evaluation's job may still run: the facility is unreachable",
@@ -162,12 +168,13 @@ void cancel_evaluation(facility::Context& context, const plan::RoundPlan& plan,
 
 // All models are published: a failed evaluation of the last model is not a failure of the run.
 void record_missing(facility::Context& context, const plan::RoundPlan& plan,
-                    const plan::FacilityPlan& facility, const std::exception_ptr& error) {
+                    const plan::FacilityPlan& facility, const std::exception_ptr& error,
+                    std::stop_token stop) {
   try {
     std::rethrow_exception(error);
   } catch (const Error& problem) {
     if (problem.kind() == ErrorKind::kCancelled) throw;
-    cancel_evaluation(context, plan, facility, problem.what());
+    cancel_evaluation(context, plan, facility, problem.what(), std::move(stop));
     context.history.record({.round = plan.round, .facility = facility.facility},
                            history::FacilityMissing{.reason = problem.what()});
   }
@@ -194,14 +201,14 @@ void evaluate_last(facility::Context& context, const plan::RoundPlan& plan, std:
   const std::vector<FacilityThread> threads = drive_facilities(context, plan, stop);
   context.packed.drop(context.folder, plan.round);
   for (size_t i = 0; i < threads.size(); ++i)
-    if (threads[i].error) record_missing(context, plan, plan.facilities[i], threads[i].error);
+    if (threads[i].error) record_missing(context, plan, plan.facilities[i], threads[i].error, stop);
   for (const auto& [name, facility] : context.history.round(plan.round).facilities)
     if (facility.missing)
       log::warning("the last global model was not measured here; it is published all the same",
                    {{"facility", name.str()}, {"reason", *facility.missing}});
 }
 
-void drop_evaluation(facility::Context& context) {
+void drop_evaluation(facility::Context& context, std::stop_token stop) {
   const history::RunState run_state = context.history.state();
   if (!run_state.rounds.contains(context.experiment.rounds + 1)) return;
   config::Experiment wanted = context.experiment;
@@ -209,11 +216,13 @@ void drop_evaluation(facility::Context& context) {
   const auto plan = plan::next_round(wanted, context.identity, run_state.done());
   if (!plan) return;
   for (const plan::FacilityPlan& facility : plan->facilities)
-    cancel_evaluation(context, *plan, facility, "policy.evaluate_last is false now");
+    cancel_evaluation(context, *plan, facility, "policy.evaluate_last is false now", stop);
 }
 
 void cancel_leftovers(facility::Context& context, int last, std::stop_token stop) {
-  for (const config::Facility& facility : context.experiment.facilities)
+  const auto& facilities = context.experiment.facilities;
+  parallel_for(facilities.size(), facilities.size(), [&](size_t i) {
+    const config::Facility& facility = facilities[i];
     for (const facility::Leftover& left :
          facility::repeat_cancellations(context, facility.name, last + 1, stop))
       log::warning("a job at an unreachable facility may still run: cancel it by hand",
@@ -221,18 +230,23 @@ void cancel_leftovers(facility::Context& context, int last, std::stop_token stop
                     {"round", left.round},
                     {"job", left.job_id.empty() ? "unknown" : left.job_id},
                     {"problem", left.problem}});
+  });
 }
 
 void cancel_round(facility::Context& context, const plan::RoundPlan& plan,
-                  const std::string& reason) {
-  std::optional<Error> problem;
-  for (const plan::FacilityPlan& facility : plan.facilities) try {
-      facility::FacilityDriver(context, plan, facility).cancel(reason);
-    } catch (Error& error) {  // the loop still cancels the jobs of the other facilities
-      error.add_context(facility.facility.str());
-      if (!problem) problem = error;
+                  const std::string& reason, std::stop_token stop) {
+  const size_t count = plan.facilities.size();
+  std::vector<std::optional<Error>> problems(count);
+  parallel_for(count, count, [&](size_t i) {
+    try {
+      facility::FacilityDriver(context, plan, plan.facilities[i]).cancel(reason, stop);
+    } catch (Error& error) {  // the other facilities' jobs are cancelled all the same
+      error.add_context(plan.facilities[i].facility.str());
+      problems[i] = error;
     }
-  if (problem) throw *problem;
+  });
+  for (const auto& problem : problems)
+    if (problem) throw *problem;
 }
 
 void release_allocation(facility::Context& context, const plan::RoundPlan& plan,

@@ -8,6 +8,7 @@
 #include "xffl/base/log.h"
 #include "xffl/facility/context.h"
 #include "xffl/plan/facility_layout.h"
+#include "xffl/remote/stop_scope.h"
 
 namespace xffl::upkeep {
 namespace {
@@ -140,6 +141,7 @@ nanoseconds poll_interval(const config::Experiment& experiment) {
 }
 
 void check_all(facility::Context& context, const std::stop_token& stop) {
+  const remote::StopScope scope(stop);
   const nanoseconds interval = poll_interval(context.experiment);
   PurgeWatch watch;
   do

@@ -15,6 +15,7 @@
 #include "xffl/facility/context.h"
 #include "xffl/facility/kept_allocation.h"
 #include "xffl/plan/facility_layout.h"
+#include "xffl/remote/stop_scope.h"
 
 namespace xffl::upkeep {
 namespace {
@@ -140,6 +141,7 @@ class RetentionWorker::Worker {
 
  private:
   void work(const std::stop_token& stop) {
+    const remote::StopScope stop_scope(stop);
     for (;;) {
       Task task;
       {

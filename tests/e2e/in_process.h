@@ -131,6 +131,8 @@ class InProcessFederation : public testing::Test {
     facility::Services made = facility::make_services(clock_, project_.path());
     made.programs.xffl = std::filesystem::path(XFFL_BINARY_DIR) / "bin/xffl";
     const auto connect = [this](const config::Facility& facility) {
+      if (const auto found = sessions_.find(facility.name.str()); found != sessions_.end())
+        return found->second;
       const auto before = before_.find(facility.name.str());
       return std::shared_ptr<remote::Session>(
           before == before_.end()
@@ -178,6 +180,7 @@ class InProcessFederation : public testing::Test {
   JumpingClock clock_;
   std::stop_source stop_;
   std::map<std::string, WatchedSession::Before> before_;
+  std::map<std::string, std::shared_ptr<remote::Session>> sessions_;  // replace local sessions
   WatchedSession::Removal removal_;   // for the sessions that watch() observes
   WatchedSession::Free free_;         // the same
   std::function<bool()> brno_waits_;  // true while brno's jobs pend

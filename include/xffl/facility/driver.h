@@ -31,14 +31,16 @@ class FacilityDriver {
   ~FacilityDriver();
 
   /// Blocks until the driver accepts the facility's update or gives the facility up. A failure of
-  /// the facility is an outcome, not an exception. Throws kCancelled on `stop` (the facility's job
-  /// keeps running), kIo for a failure of this machine, kConfig for a mistake in the project.
+  /// the facility is an outcome, not an exception. The round's deadline also ends an action under
+  /// way, a transfer included: run() returns at most 20 s after the deadline, also for a facility
+  /// that answers slowly or without end. Throws kCancelled on `stop` (the facility's job keeps
+  /// running), kIo for a failure of this machine, kConfig for a mistake in the project.
   FacilityOutcome run(std::stop_token stop);
 
   /// Cancels the open attempt's job, if there is one, and records the attempt as failed. Throws
-  /// kRemote when the facility does not answer; the cancellation stays on record for
-  /// repeat_cancel().
-  void cancel(const std::string& reason);
+  /// kRemote when the facility does not answer, kCancelled on `stop`; the cancellation stays on
+  /// record for repeat_cancel().
+  void cancel(const std::string& reason, std::stop_token stop);
   /// Repeats the cancellations that the facility has not answered. Throws kRemote, kAuth, and
   /// kCancelled on `stop`.
   void repeat_cancel(std::stop_token stop);
