@@ -36,7 +36,7 @@ step() { # step NAME COMMAND...: runs quietly, prints seconds, shows the log's e
 # --- Debian packages --------------------------------------------------------------------------------------------------
 packages=(g++ cmake ninja-build ccache git python3 python3-venv
   libssl-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libspdlog-dev libfmt-dev
-  libsentencepiece-dev libpcre2-dev libsqlite3-dev libzstd-dev libssh-dev libgtest-dev libgmock-dev libgloo-dev)
+  libsentencepiece-dev libpcre2-dev libsqlite3-dev libzstd-dev libxxhash-dev libssh-dev libgtest-dev libgmock-dev libgloo-dev)
 # The daemons of the test facilities; their services stay disabled.
 testbed_packages=(openssh-server openssh-client munge slurm-wlm slurmdbd mariadb-server iproute2 util-linux procps)
 # Fault injection: failing system calls, a jumping clock.

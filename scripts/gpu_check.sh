@@ -36,7 +36,7 @@ check() { PYTHONPATH=tests/bench${PYTHONPATH:+:$PYTHONPATH} exec "${XFFL_CHECK_P
 # --- pack -------------------------------------------------------------------------------------------------------------
 # Copies headers and static libraries to DIR/include and DIR/lib, programs to DIR/bin, and their shared libraries, except those of
 # LibTorch, CUDA and the compiler, to DIR/bin/libraries.
-carried=(nlohmann-json3-dev libspdlog-dev libfmt-dev libcli11-dev libgtest-dev libgmock-dev libgloo-dev libssl-dev libzstd-dev)
+carried=(nlohmann-json3-dev libspdlog-dev libfmt-dev libcli11-dev libgtest-dev libgmock-dev libgloo-dev libssl-dev libzstd-dev libxxhash-dev)
 pack() {
   local dir=$1 programs=${2:-} package path
   command -v dpkg-query >/dev/null || die "pack: dpkg was not found: use a Debian or Ubuntu machine"

@@ -95,9 +95,10 @@ void require_norm(double norm, double max_norm, const std::string& name) {
 }  // namespace
 
 double check_update(const std::filesystem::path& update, const std::filesystem::path& base,
-                    bool delta, double max_norm) {
-  const checkpoint::ModelFolder found(update);
-  const checkpoint::ModelFolder expected(base);
+                    bool delta, double max_norm, const checkpoint::Hashes& update_hashes,
+                    const checkpoint::Hashes& base_hashes) {
+  const checkpoint::ModelFolder found(update, update_hashes);
+  const checkpoint::ModelFolder expected(base, base_hashes);
   const std::string name = update.string();
   check_same_schema(found.tensors(), expected.tensors(), /*any_float=*/true, name);
   require_float(found.tensors(), name);
@@ -108,6 +109,7 @@ double check_update(const std::filesystem::path& update, const std::filesystem::
     const TensorSpec& spec = found.tensors()[block.tensor_index];
     const auto bytes = block_bytes(found.data(spec.name), spec.dtype, block);
     const PageWindow window(bytes);
+    found.verify(bytes);
     require_finite(bytes, spec, block.begin, name);
     if (measures && delta) squares += sum_of_squares(bytes, spec.dtype);
     if (changed.load(std::memory_order_relaxed) && (delta || !measures)) return;
@@ -118,6 +120,7 @@ double check_update(const std::filesystem::path& update, const std::filesystem::
     const Dtype base_dtype = expected.spec(spec.name).dtype;
     const auto base_bytes = block_bytes(expected.data(spec.name), base_dtype, block);
     const PageWindow base_window(base_bytes);
+    expected.verify(base_bytes);
     if (measures) squares += sum_of_squares(bytes, spec.dtype, base_bytes, base_dtype);
     if (!same_values(bytes, spec.dtype, base_bytes, base_dtype)) changed = true;
   });
@@ -131,14 +134,15 @@ double check_update(const std::filesystem::path& update, const std::filesystem::
   return norm;
 }
 
-double l2_norm(const std::filesystem::path& folder) {
-  const checkpoint::ModelFolder model(folder);
+double l2_norm(const std::filesystem::path& folder, const checkpoint::Hashes& hashes) {
+  const checkpoint::ModelFolder model(folder, hashes);
   require_float(model.tensors(), folder.string());
   std::atomic<double> squares = 0;
   for_each_block(BlockList(model.tensors()), [&](const Block& block) {
     const TensorSpec& spec = model.tensors()[block.tensor_index];
     const auto bytes = block_bytes(model.data(spec.name), spec.dtype, block);
     const PageWindow window(bytes);
+    model.verify(bytes);
     squares += sum_of_squares(bytes, spec.dtype);
   });
   return std::sqrt(squares);

@@ -30,6 +30,8 @@ class OutputFolder {
   OutputFolder& operator=(const OutputFolder&) = delete;
 
   uint64_t total_bytes() const { return total_bytes_; }
+  /// After finish(); with the block hashes of all files.
+  const checkpoint::Manifest& manifest() const { return manifest_; }
   /// Appends the next bytes of the tensors, in order; a piece does not cross a tensor's end.
   void write(std::span<const std::byte> bytes);
   /// Completes the files: the index; config.json and the tokenizer files of the source, or the

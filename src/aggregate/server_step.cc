@@ -28,6 +28,7 @@ class ServerStep {
     outputs[1].resize(block.count * size_bytes(publish_dtype_));
     const auto master = block_bytes(master_.data(spec.name), Dtype::kF32, block);
     const PageWindow window(deltas_ ? master : master.first(0));
+    if (deltas_) master_.verify(master);
     const Sources::Reader reader(updates_, block);
     for_each_piece(block.count, [&](uint64_t offset, size_t count) {
       std::array<double, kMaxPiece> values;
@@ -77,11 +78,11 @@ void require_master(const checkpoint::ModelFolder& master, const Sources& update
 
 }  // namespace
 
-void server_step(const fs::path& master, std::vector<Input> updates, bool deltas,
-                 Dtype publish_dtype, const fs::path& out_master, const fs::path& out_model,
-                 const Options& options) {
+Stepped server_step(const fs::path& master, std::vector<Input> updates, bool deltas,
+                    Dtype publish_dtype, const fs::path& out_master, const fs::path& out_model,
+                    const Options& options) {
   require_output_dtype(publish_dtype);
-  const checkpoint::ModelFolder model(master);
+  const checkpoint::ModelFolder model(master, options.hashes);
   const Sources sources(std::move(updates));
   require_master(model, sources);
   const std::vector<TensorSpec>& tensors = model.tensors();
@@ -96,8 +97,11 @@ void server_step(const fs::path& master, std::vector<Input> updates, bool deltas
                {progress.counted(new_master), progress.counted(published)});
   new_master.finish();
   published.finish();
+  if (deltas) model.verify_all();
+  sources.verify_all();
   new_master.publish();
   published.publish();
+  return {new_master.manifest(), published.manifest()};
 }
 
 }  // namespace xffl::aggregate

@@ -93,16 +93,20 @@ void require_finite(std::span<const std::byte> bytes, const TensorSpec& spec, ui
 Sources::Sources(std::vector<Input> inputs) : inputs_(std::move(inputs)) {
   if (inputs_.empty()) throw Error(ErrorKind::kRejected, "no model to average");
   check_weights(inputs_);
-  tensors_ = checkpoint::ModelFolder(inputs_.front().folder).tensors();
+  tensors_ = checkpoint::ModelFolder(inputs_.front().folder, inputs_.front().hashes).tensors();
   require_float(tensors_, name_of(inputs_.front()));
   sort_by_key(inputs_);
   for (const Input& input : inputs_) {
-    models_.push_back(std::make_unique<checkpoint::ModelFolder>(input.folder));
+    models_.push_back(std::make_unique<checkpoint::ModelFolder>(input.folder, input.hashes));
     check_same_schema(models_.back()->tensors(), tensors_, /*any_float=*/true, name_of(input));
     total_weight_ += input.weight;
   }
   if (!std::isfinite(total_weight_))
     throw Error(ErrorKind::kRejected, "the sum of the weights overflows");
+}
+
+void Sources::verify_all() const {
+  for (const auto& model : models_) model->verify_all();
 }
 
 Sources::Reader::Reader(const Sources& sources, const Block& block)
@@ -115,6 +119,7 @@ Sources::Reader::Reader(const Sources& sources, const Block& block)
     const auto bytes = block_bytes(model.data(name), spec.dtype, block);
     parts_.push_back(std::unique_ptr<Part>(new Part{spec, bytes, name_of(sources.inputs_[i]),
                                                     sources.inputs_[i].weight, PageWindow(bytes)}));
+    model.verify(bytes);
   }
 }
 

@@ -51,6 +51,9 @@ class Sources {
   const std::vector<checkpoint::TensorSpec>& tensors() const { return tensors_; }
   const checkpoint::ModelFolder& first() const { return *models_.front(); }  // by order_key
 
+  /// Verifies the bytes of all sources that no reader has verified; no effect without hashes.
+  void verify_all() const;
+
   /// Computes mean[i] = sum(w * x) / sum(w) over the sources, in order.
   class Reader;
 

@@ -185,7 +185,36 @@ std::string format_manifest(const Manifest& manifest) {
   return text;
 }
 
+void BlockHash::update(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const uint64_t left = kHashBlockBytes - size_bytes_ % kHashBlockBytes;
+    const auto piece = bytes.first(std::min<uint64_t>(left, bytes.size()));
+    size_bytes_ += piece.size();
+    bytes = bytes.subspan(piece.size());
+    if (piece.size() == kHashBlockBytes) {
+      blocks_.push_back(fast_hash(piece));
+      continue;
+    }
+    block_.update(piece);
+    if (size_bytes_ % kHashBlockBytes > 0) continue;
+    blocks_.push_back(block_.value());
+    block_.reset();
+  }
+}
+
+std::vector<uint64_t> BlockHash::finish() {
+  if (size_bytes_ % kHashBlockBytes > 0) blocks_.push_back(block_.value());
+  return std::move(blocks_);
+}
+
+void BlockHash::rewind(const Mark& mark) {
+  size_bytes_ = mark.size_bytes;
+  block_ = mark.block;
+  blocks_.resize(mark.size_bytes / kHashBlockBytes);
+}
+
 void FileHash::update(std::span<const std::byte> bytes) {
+  blocks_.update(bytes);
   while (!bytes.empty()) {
     // update() takes a chunk's prefix hash when the next chunk begins: the last chunk has no prefix
     // hash.
@@ -200,7 +229,7 @@ void FileHash::update(std::span<const std::byte> bytes) {
 }
 
 ManifestFile FileHash::finish(std::string name) {
-  return {std::move(name), size_bytes_, hash_.hex(), std::move(prefix_sha256_)};
+  return {std::move(name), size_bytes_, hash_.hex(), std::move(prefix_sha256_), blocks_.finish()};
 }
 
 Manifest make_manifest(const fs::path& folder, uint64_t chunk_bytes,

@@ -99,7 +99,9 @@ std::string format_index(const std::vector<ShardPlan::Shard>& shards) {
 
 }  // namespace
 
-ModelFolder::ModelFolder(const fs::path& folder) : folder_(folder) {
+ModelFolder::ModelFolder(const fs::path& folder, Hashes hashes)
+    : folder_(folder), hashes_(std::move(hashes)) {
+  check_other_files();
   const std::set<std::string> names = list_folder(folder, kMaxNames);
   const bool has_single = names.contains(kSingleName);
   const bool has_index = names.contains(kIndexName);
@@ -118,8 +120,32 @@ ModelFolder::ModelFolder(const fs::path& folder) : folder_(folder) {
             [](const TensorSpec& a, const TensorSpec& b) { return a.name < b.name; });
 }
 
+void ModelFolder::check_other_files() const {
+  if (!hashes_) return;
+  for (const ManifestFile& file : hashes_->files) {
+    if (!file.name.ends_with(".safetensors")) check_blocks(folder_ / file.name, file);
+    if (std::error_code ignored; !fs::exists(folder_ / file.name, ignored))
+      fail(folder_ / file.name, "is damaged on this machine: the file is missing");
+  }
+}
+
+void ModelFolder::verify(std::span<const std::byte> part) const {
+  if (!hashes_ || part.empty()) return;
+  for (const auto& file : files_)
+    if (file->verify(part)) return;
+}
+
+void ModelFolder::verify_all() const {
+  if (!hashes_) return;
+  check_other_files();
+  for (const auto& file : files_) file->verify_all();
+}
+
 void ModelFolder::add_file(const std::string& name) {
-  files_.push_back(std::make_unique<SafetensorsFile>(folder_ / name));
+  const ManifestFile* file = hashes_ ? hashes_->find(name) : nullptr;
+  if (hashes_ && file == nullptr) fail(folder_ / name, "was not written with this folder");
+  files_.push_back(file == nullptr ? std::make_unique<SafetensorsFile>(folder_ / name)
+                                   : std::make_unique<SafetensorsFile>(folder_ / name, *file));
   for (const TensorSpec& spec : files_.back()->tensors()) {
     const auto [it, added] = file_of_.emplace(spec.name, files_.size() - 1);
     if (!added) {

@@ -312,8 +312,20 @@ std::string format_shape(const std::vector<int64_t>& shape) {
   return text + "]";
 }
 
-SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path) {
-  Header header = HeaderParser(file_.bytes(), path.string()).parse();
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path) { parse(); }
+
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, const ManifestFile& file)
+    : file_(path), check_(std::make_unique<BlockCheck>(file_.path(), file, file_.bytes())) {
+  const uint64_t size = file_.bytes().size();
+  check_->verify(0, std::min(size, kLengthBytes));
+  uint64_t length = 0;
+  if (size >= kLengthBytes) std::memcpy(&length, file_.bytes().data(), sizeof length);
+  check_->verify(0, kLengthBytes + std::min(length, size - std::min(size, kLengthBytes)));
+  parse();
+}
+
+void SafetensorsFile::parse() {
+  Header header = HeaderParser(file_.bytes(), path().string()).parse();
   data_begin_ = header.data_begin;
   metadata_ = std::move(header.metadata);
   tensors_.reserve(header.tensors.size());
@@ -321,6 +333,18 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path
     entries_.emplace(entry.spec.name, Entry{tensors_.size(), entry.begin});
     tensors_.push_back(std::move(entry.spec));
   }
+}
+
+bool SafetensorsFile::verify(std::span<const std::byte> part) const {
+  const auto whole = file_.bytes();
+  if (part.data() < whole.data() || part.data() >= whole.data() + whole.size()) return false;
+  const auto begin = static_cast<uint64_t>(part.data() - whole.data());
+  if (check_) check_->verify(begin, begin + part.size());
+  return true;
+}
+
+void SafetensorsFile::verify_all() const {
+  if (check_) check_->verify_all();
 }
 
 bool SafetensorsFile::contains(std::string_view name) const { return entries_.contains(name); }

@@ -73,6 +73,41 @@ TEST_F(ServerStep, BytesDoNotDependOnThreadsOrOrder) {
   }
 }
 
+// The flips reach every kind of byte: headers, both ends of tensors and blocks, configuration.
+TEST_F(ServerStep, AFlippedByteInAnyInputPublishesNothing) {
+  const auto hashed = [&](const std::string& name, uint32_t seed, Dtype dtype) {
+    const auto folder =
+        write_model(dir_ / name, {{"v", {{7}, some_values(7, seed), dtype}},
+                                  {"w", {{300'000}, some_values(300'000, seed), dtype}}});
+    return Input{folder, 1, name, name,
+                 checkpoint::rehash(folder, checkpoint::write_manifest(folder).root_sha256())};
+  };
+  const Input master = hashed("master", 9, Dtype::kF32);
+  const Input a = hashed("a", 1, Dtype::kBF16), b = hashed("b", 2, Dtype::kBF16);
+  const auto step = [&] {
+    return server_step(master.folder, {a, b}, true, Dtype::kBF16, dir_ / "m1", dir_ / "g1",
+                       {.hashes = master.hashes});
+  };
+  for (const Input& input : {master, a, b})
+    for (const auto& file : input.hashes->files)
+      for (const uint64_t part : {0, 1, 7, 40, 99, 100}) {
+        const auto path = input.folder / file.name;
+        const std::string good = read_file(path, 1 << 30);
+        std::string bad = good;
+        bad.at(std::min(good.size() - 1, good.size() * part / 100)) ^= 16;
+        write_file_atomic(path, bad);
+        const Thrown thrown = thrown_by(step);
+        EXPECT_EQ(thrown.kind, ErrorKind::kCorrupt) << path << part;
+        EXPECT_THAT(thrown.message, HasSubstr(path.string() + " is damaged"));
+        EXPECT_FALSE(std::filesystem::exists(dir_ / "m1") || std::filesystem::exists(dir_ / "g1"));
+        write_file_atomic(path, good);
+      }
+  const Stepped stepped = step();
+  EXPECT_EQ(stepped.master.root_sha256(), root_of(dir_ / "m1"));
+  EXPECT_EQ(stepped.model.files.back().block_xxh3,
+            checkpoint::make_manifest(dir_ / "g1").files.back().block_xxh3);
+}
+
 TEST_F(ServerStep, RejectsUpdatesOfAnotherSchemaAndMastersOfAnotherType) {
   const auto master = write_model(dir_ / "master", {{"w", {{2}, {1, 2}}}});
   const auto bf16 = write_model(dir_ / "bf16", {{"w", {{2}, {1, 2}, Dtype::kBF16}}});

@@ -6,6 +6,9 @@
 // blocks per thread, independent of the model's size and of the number of inputs. In all functions
 // a folder may hold a LoRA adapter (checkpoint/lora.h) instead of a model; the functions average A
 // and B separately.
+//
+// A function verifies the blocks of an input with `hashes` as it reads them, and publishes nothing
+// unless all bytes of the input are those that were written: it throws kCorrupt, naming the file.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +28,7 @@ struct Input {
   double weight = 1;             // > 0, finite
   std::string order_key;         // unique; the sum runs in ascending order of the keys
   std::string label;             // for messages: the facility, or the folder
+  checkpoint::Hashes hashes{};   // of the folder
 };
 
 struct Options {
@@ -33,6 +37,7 @@ struct Options {
   std::function<void(uint64_t done_bytes, uint64_t total_bytes)>
       on_progress;               // output bytes; from any thread, serialised
   SpareMemory* spare = nullptr;  // memory that the output may use
+  checkpoint::Hashes hashes{};   // of the master or model that the function begins with
 };
 
 /// Writes the weighted mean of weights as an HF folder `out` with tensors of `dtype`. Every input
@@ -49,14 +54,17 @@ void average_weights(std::vector<Input> inputs, checkpoint::Dtype dtype,
 /// rename, with manifest.json; config.json (with the output's torch_dtype) and tokenizer files come
 /// from `master`. Throws as average_weights(). The schema of the updates must equal the schema of
 /// the master.
-void server_step(const std::filesystem::path& master, std::vector<Input> updates, bool deltas,
-                 checkpoint::Dtype publish_dtype, const std::filesystem::path& out_master,
-                 const std::filesystem::path& out_model, const Options& options = {});
+struct Stepped {
+  checkpoint::Manifest master, model;  // with block hashes, computed while writing
+};
+Stepped server_step(const std::filesystem::path& master, std::vector<Input> updates, bool deltas,
+                    checkpoint::Dtype publish_dtype, const std::filesystem::path& out_master,
+                    const std::filesystem::path& out_model, const Options& options = {});
 
 /// Converts a model folder (float tensors only) to `dtype`, for example to make the first master
-/// (F32) from an HF folder.
-void convert(const std::filesystem::path& model, checkpoint::Dtype dtype,
-             const std::filesystem::path& out, const Options& options = {});
+/// (F32) from an HF folder. Returns the manifest with block hashes, computed while writing.
+checkpoint::Manifest convert(const std::filesystem::path& model, checkpoint::Dtype dtype,
+                             const std::filesystem::path& out, const Options& options = {});
 
 /// Verifies an update and returns the L2 norm of its change (the delta; the weights minus `base`),
 /// 0 without `max_norm`. Throws kRejected, with tensor, element index and value, unless `update`
@@ -64,10 +72,11 @@ void convert(const std::filesystem::path& model, checkpoint::Dtype dtype,
 /// rejects an update without a change (all zero, or equal to `base`) and, with `max_norm` above 0,
 /// a change with a larger norm.
 double check_update(const std::filesystem::path& update, const std::filesystem::path& base,
-                    bool delta, double max_norm = 0);
+                    bool delta, double max_norm = 0, const checkpoint::Hashes& update_hashes = {},
+                    const checkpoint::Hashes& base_hashes = {});
 
 /// The L2 norm of all elements of a model or adapter. Throws kRejected for types other
 /// than F32, F16 and BF16.
-double l2_norm(const std::filesystem::path& folder);
+double l2_norm(const std::filesystem::path& folder, const checkpoint::Hashes& hashes = {});
 
 }  // namespace xffl::aggregate

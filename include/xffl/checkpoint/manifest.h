@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "xffl/base/fast_hash.h"
 #include "xffl/base/sha256.h"
 
 namespace xffl::checkpoint {
@@ -23,6 +24,7 @@ namespace xffl::checkpoint {
 inline constexpr std::string_view kManifestName = "manifest.json";
 inline constexpr uint64_t kMaxManifestBytes = 4u << 20;
 inline constexpr uint64_t kChunkBytes = 64u << 20;
+inline constexpr uint64_t kHashBlockBytes = 256u << 10;
 
 struct ManifestFile {
   std::string name;
@@ -30,8 +32,11 @@ struct ManifestFile {
   std::string sha256;
   // SHA-256 of the first 1, 2, ... chunks, without the whole file; empty when not computed.
   std::vector<std::string> prefix_sha256{};
+  // XXH3 of each block of kHashBlockBytes; empty when not computed. Not in manifest.json, but in
+  // "<folder>.blocks" (block_hashes.h).
+  std::vector<uint64_t> block_xxh3{};
 
-  /// Compares name and content, not the prefix hashes.
+  /// Compares name and content, not the hashes of parts.
   bool operator==(const ManifestFile& other) const {
     return name == other.name && size_bytes == other.size_bytes && sha256 == other.sha256;
   }
@@ -49,6 +54,28 @@ struct Manifest {
   std::string root_sha256() const;
 };
 
+/// The block hashes of a file, from front to back.
+class BlockHash {
+ public:
+  void update(std::span<const std::byte> bytes);
+  /// The hashes of the blocks so far, the last one maybe short. Call finish() once, last.
+  std::vector<uint64_t> finish();
+
+  /// A position to return to.
+  struct Mark {
+    uint64_t size_bytes = 0;
+    FastHash block{};
+  };
+  Mark mark() const { return {size_bytes_, block_}; }
+  /// Forgets the bytes after `mark`.
+  void rewind(const Mark& mark);
+
+ private:
+  uint64_t size_bytes_ = 0;
+  FastHash block_;
+  std::vector<uint64_t> blocks_;
+};
+
 /// Hashes a file from front to back.
 class FileHash {
  public:
@@ -63,6 +90,7 @@ class FileHash {
   uint64_t size_bytes_ = 0;
   Sha256 hash_;
   std::vector<std::string> prefix_sha256_;
+  BlockHash blocks_;
 };
 
 /// Hashes every regular file directly in `folder` except manifest.json, several files in parallel.

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "xffl/checkpoint/block_hashes.h"
 #include "xffl/checkpoint/llama_config.h"
 #include "xffl/checkpoint/safetensors.h"
 
@@ -24,7 +25,10 @@ class ModelFolder {
   /// names in this folder ("model-00001-of-00002.safetensors": letters, digits, '.', '_', '-').
   /// Throws kCorrupt, or kNotFound without safetensors files; the message then names pickled
   /// weights.
-  explicit ModelFolder(const std::filesystem::path& folder);
+  ///
+  /// With `hashes`, opening verifies the files without tensors and the headers, and verify() the
+  /// tensors. Both throw kCorrupt, naming the damaged file.
+  explicit ModelFolder(const std::filesystem::path& folder, Hashes hashes = {});
 
   const std::filesystem::path& path() const { return folder_; }
   /// True when the tensors come from adapter_model.safetensors.
@@ -34,13 +38,20 @@ class ModelFolder {
   bool contains(std::string_view name) const;
   const TensorSpec& spec(std::string_view name) const;
   std::span<const std::byte> data(std::string_view name) const;
+  /// Verifies the blocks that hold `part`, bytes of data(), unless verified before. Thread-safe; a
+  /// result made of the bytes is good when verify() has returned in all threads.
+  void verify(std::span<const std::byte> part) const;
+  /// Verifies all other blocks, and the files without tensors again: all files are then as written.
+  void verify_all() const;
 
  private:
+  void check_other_files() const;
   void add_file(const std::string& name);
   void add_indexed_files();
   const SafetensorsFile& file_of(std::string_view name) const;
 
   std::filesystem::path folder_;
+  Hashes hashes_;
   bool is_adapter_ = false;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::map<std::string, size_t, std::less<>> file_of_;

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "xffl/base/file.h"
+#include "xffl/checkpoint/block_hashes.h"
 #include "xffl/checkpoint/dtype.h"
 #include "xffl/checkpoint/manifest.h"
 
@@ -43,6 +44,11 @@ class SafetensorsFile {
   /// Maps the file and checks the whole header. Throws kNotFound, kIo, kCorrupt (file, expected and
   /// found value).
   explicit SafetensorsFile(const std::filesystem::path& path);
+  /// Verifies the header with the block hashes of `file`, which outlives this object. Also throws
+  /// kCorrupt for a damaged header.
+  SafetensorsFile(const std::filesystem::path& path, const ManifestFile& file);
+  SafetensorsFile(const SafetensorsFile&) = delete;
+  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
   /// The tensors in the order of their data.
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
@@ -50,6 +56,10 @@ class SafetensorsFile {
   const std::filesystem::path& path() const { return file_.path(); }
   bool contains(std::string_view name) const;
   const TensorSpec& spec(std::string_view name) const;  // throws kNotFound
+  /// Verifies the blocks that hold `part`, bytes of data(), unless verified before; see BlockCheck.
+  /// False when `part` is not in this file. Without block hashes no effect.
+  bool verify(std::span<const std::byte> part) const;
+  void verify_all() const;
   /// The tensor's bytes, row-major, little-endian, not necessarily aligned; the bytes live as long
   /// as this object.
   std::span<const std::byte> data(std::string_view name) const;
@@ -60,8 +70,10 @@ class SafetensorsFile {
     uint64_t begin;
   };
   const Entry& find(std::string_view name) const;
+  void parse();
 
   MappedFile file_;
+  std::unique_ptr<BlockCheck> check_;
   std::vector<TensorSpec> tensors_;
   std::map<std::string, Entry, std::less<>> entries_;
   std::map<std::string, std::string> metadata_;

@@ -1,0 +1,65 @@
+// Fast hashes of the blocks of a folder's files, so that a reader verifies the bytes that it reads.
+//
+// The writer of a folder computes the hashes beside the SHA-256 of the manifest, from the same
+// bytes. "<folder>.blocks" beside the folder keeps them: the manifest, the XXH3 of each block of
+// kHashBlockBytes, and the XXH3 of all this. The file can be lost: the folder's root hash, which
+// the caller knows from the journal, decides, and the SHA-256 of the files gives the file again.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "xffl/checkpoint/manifest.h"
+
+namespace xffl::checkpoint {
+
+/// A folder's manifest with the block hashes of all files; null: the reader verifies nothing.
+using Hashes = std::shared_ptr<const Manifest>;
+
+std::filesystem::path block_hashes_path(const std::filesystem::path& folder);
+
+/// Writes "<folder>.blocks", durably. Throws kInternal for a manifest without block hashes.
+void write_block_hashes(const std::filesystem::path& folder, const Manifest& manifest);
+/// The content of "<folder>.blocks"; empty when the file is absent or damaged. Throws kIo.
+std::optional<Manifest> read_block_hashes(const std::filesystem::path& folder);
+
+/// The hashes of a folder with the root hash `root_sha256`: from "<folder>.blocks", else by
+/// rehash().
+Hashes load_hashes(const std::filesystem::path& folder, const std::string& root_sha256);
+/// Hashes all files of the folder and compares them with `root_sha256`, then writes the block
+/// hashes, and manifest.json where it is damaged. Throws kCorrupt, naming the damaged file.
+Hashes rehash(const std::filesystem::path& folder, const std::string& root_sha256);
+
+/// Throws kCorrupt unless `bytes` has the hash of block `index` of `file`, which lies at `path`.
+void check_block(const std::filesystem::path& path, const ManifestFile& file, uint64_t index,
+                 std::span<const std::byte> bytes);
+/// Throws kCorrupt unless the file at `path` has the size and the blocks of `file`. Reads the file.
+void check_blocks(const std::filesystem::path& path, const ManifestFile& file);
+
+/// Verifies the blocks of a mapped file, each once. Thread-safe: a thread that meets a block in
+/// another thread's hands does not wait for the result, so a caller's result is good when all
+/// callers have returned.
+class BlockCheck {
+ public:
+  /// Throws kCorrupt unless `mapped` has the size of `file`. The arguments outlive this object.
+  BlockCheck(const std::filesystem::path& path, const ManifestFile& file,
+             std::span<const std::byte> mapped);
+
+  /// Verifies the blocks that hold the bytes from `begin` to `end`. Throws kCorrupt.
+  void verify(uint64_t begin, uint64_t end);
+  void verify_all() { verify(0, mapped_.size()); }
+
+ private:
+  const std::filesystem::path& path_;
+  const ManifestFile& file_;
+  const std::span<const std::byte> mapped_;
+  std::unique_ptr<std::atomic<bool>[]> taken_;  // per block
+};
+
+}  // namespace xffl::checkpoint

@@ -1,0 +1,158 @@
+#include "xffl/checkpoint/block_hashes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "support/temp_dir.h"
+#include "support/thrown.h"
+#include "xffl/base/error.h"
+#include "xffl/base/fast_hash.h"
+#include "xffl/base/file.h"
+#include "xffl/checkpoint/model_folder.h"
+
+namespace xffl::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using test::Thrown;
+using test::thrown_by;
+using testing::HasSubstr;
+
+std::string some_bytes(size_t size) {
+  std::string bytes(size, '\0');
+  for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<char>(i * 2654435761u >> 13);
+  return bytes;
+}
+
+void flip(const fs::path& path, size_t at) {
+  std::string bytes = read_file(path, 1 << 30);
+  bytes.at(at) = static_cast<char>(bytes.at(at) ^ 4);
+  write_file_atomic(path, bytes);
+}
+
+// Published test vectors of XXH3 (64 bits, seed 0).
+TEST(FastHash, IsXxh3) {
+  EXPECT_EQ(fast_hash({}), 0x2d06800538d394c2u);
+  const std::string text = some_bytes(1'000'000);
+  const auto bytes = std::as_bytes(std::span(text));
+  FastHash pieces;
+  for (size_t at = 0; at < bytes.size(); at += 777)
+    pieces.update(bytes.subspan(at, std::min<size_t>(777, bytes.size() - at)));
+  EXPECT_EQ(pieces.value(), fast_hash(bytes));
+}
+
+TEST(BlockHash, DoesNotDependOnThePieces) {
+  const std::string text = some_bytes(3 * kHashBlockBytes + 5);
+  const auto bytes = std::as_bytes(std::span(text));
+  BlockHash whole;
+  whole.update(bytes);
+  const std::vector<uint64_t> expected = whole.finish();
+  ASSERT_EQ(expected.size(), 4u);
+  EXPECT_EQ(expected[3], fast_hash(bytes.last(5)));
+  for (const size_t piece : {1000ul, 262144ul, 300000ul}) {
+    BlockHash hash;
+    for (size_t at = 0; at < bytes.size(); at += piece)
+      hash.update(bytes.subspan(at, std::min(piece, bytes.size() - at)));
+    EXPECT_EQ(hash.finish(), expected) << piece;
+  }
+}
+
+TEST(BlockHash, ForgetsTheBytesAfterAMark) {
+  const std::string text = some_bytes(3 * kHashBlockBytes);
+  const auto bytes = std::as_bytes(std::span(text));
+  for (const size_t marked : {0ul, 100ul, 262144ul, 500000ul}) {
+    BlockHash hash;
+    hash.update(bytes.first(marked));
+    const BlockHash::Mark mark = hash.mark();
+    hash.update(bytes.first(700'000 - marked));
+    hash.rewind(mark);
+    hash.update(bytes.subspan(marked));
+    BlockHash expected;
+    expected.update(bytes);
+    EXPECT_EQ(hash.finish(), expected.finish()) << marked;
+  }
+}
+
+class HashedFolder : public testing::Test {
+ protected:
+  HashedFolder() {
+    ModelWriter writer(folder_, {{"a", Dtype::kF32, {100'000}}, {"b", Dtype::kF32, {5}}});
+    writer.write(std::as_bytes(std::span(some_bytes(400'000))));
+    writer.write(std::as_bytes(std::span(some_bytes(20))));
+    const auto files = writer.finish();
+    write_file_atomic(folder_ / "config.json", R"({"model_type": "llama"})");
+    root_ = write_manifest(folder_, files).root_sha256();
+  }
+  const test::TempDir dir_;
+  const fs::path folder_ = dir_ / "model";
+  std::string root_;
+};
+
+TEST_F(HashedFolder, HashesOfTheWriterAreThoseOfTheFiles) {
+  const Manifest read = make_manifest(folder_);
+  EXPECT_EQ(read.files.at(1).block_xxh3.size(), 2u);
+  const Hashes hashes = load_hashes(folder_, root_);
+  EXPECT_EQ(*hashes, read);
+  EXPECT_EQ(hashes->files.at(1).block_xxh3, read.files.at(1).block_xxh3);
+  EXPECT_TRUE(fs::exists(block_hashes_path(folder_)));
+}
+
+TEST_F(HashedFolder, AFlippedByteOfTheSidecarMakesItUnused) {
+  load_hashes(folder_, root_);
+  const std::string good = read_file(block_hashes_path(folder_), 1 << 20);
+  for (size_t at = 0; at < good.size(); ++at) {
+    flip(block_hashes_path(folder_), at);
+    EXPECT_FALSE(read_block_hashes(folder_)) << at;
+    write_file_atomic(block_hashes_path(folder_), good);
+  }
+  flip(block_hashes_path(folder_), 100);
+  EXPECT_EQ(load_hashes(folder_, root_)->root_sha256(), root_);
+  EXPECT_EQ(read_file(block_hashes_path(folder_), 1 << 20), good) << "written again";
+}
+
+TEST_F(HashedFolder, WithoutASidecarTheRootHashDecides) {
+  flip(folder_ / "model.safetensors", 300'000);
+  const Thrown thrown = thrown_by([&] { load_hashes(folder_, root_); });
+  EXPECT_EQ(thrown.kind, ErrorKind::kCorrupt);
+  EXPECT_THAT(thrown.message, HasSubstr("model.safetensors is damaged"));
+  EXPECT_FALSE(fs::exists(block_hashes_path(folder_)));
+}
+
+TEST_F(HashedFolder, ADamagedManifestIsWrittenAgain) {
+  const std::string good = read_file(folder_ / kManifestName, 1 << 20);
+  flip(folder_ / kManifestName, 40);
+  rehash(folder_, root_);
+  EXPECT_EQ(read_file(folder_ / kManifestName, 1 << 20), good);
+}
+
+TEST_F(HashedFolder, AModelFolderVerifiesTheBytesThatAreRead) {
+  const Hashes hashes = load_hashes(folder_, root_);
+  const auto read = [&] {
+    const ModelFolder model(folder_, hashes);
+    for (const char* name : {"a", "b"}) model.verify(model.data(name));
+    model.verify_all();
+  };
+  EXPECT_NO_THROW(read());
+  const size_t size = fs::file_size(folder_ / "model.safetensors");
+  std::vector<std::pair<std::string, size_t>> places{{"config.json", 3}};
+  for (const size_t at : {0ul, 3ul, 20ul, 150ul, 262143ul, 262144ul, size - 1})
+    places.emplace_back("model.safetensors", at);
+  for (const auto& [file, at] : places) {
+    flip(folder_ / file, at);
+    const Thrown thrown = thrown_by(read);
+    EXPECT_EQ(thrown.kind, ErrorKind::kCorrupt) << file << at;
+    EXPECT_THAT(thrown.message, HasSubstr((folder_ / file).string() + " is damaged")) << at;
+    flip(folder_ / file, at);
+  }
+  EXPECT_NO_THROW(read());
+  fs::resize_file(folder_ / "model.safetensors", size - 1);
+  EXPECT_EQ(thrown_by(read).kind, ErrorKind::kCorrupt);
+  fs::remove(folder_ / "model.safetensors");
+  EXPECT_THAT(thrown_by(read).message, HasSubstr("model.safetensors is damaged"));
+}
+
+}  // namespace
+}  // namespace xffl::checkpoint
