@@ -81,26 +81,6 @@ constexpr size_t kMaxThreads = 8;
   throw Error(ErrorKind::kRejected, path.string() + ": " + problem);
 }
 
-/// Hashes one file. Throws kRejected when the file grows or shrinks while hash_file() reads the
-/// file.
-ManifestFile hash_file(const fs::path& path, uint64_t chunk_bytes) {
-  const RegularFile file = open_regular(path);
-  FileHash hash(chunk_bytes);
-  std::vector<std::byte> buffer(1u << 20);
-  uint64_t total = 0;
-  for (;;) {
-    const ssize_t count = ::read(file.fd.get(), buffer.data(), buffer.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw system_error("read " + path.string(), errno);
-    if (count == 0) break;
-    total += static_cast<uint64_t>(count);
-    if (total > file.size_bytes) break;
-    hash.update(std::span(buffer).first(static_cast<size_t>(count)));
-  }
-  if (total != file.size_bytes) reject(path, "changed while it was read");
-  return hash.finish(path.filename().string());
-}
-
 size_t num_threads() { return std::min(static_cast<size_t>(available_cpus()), kMaxThreads); }
 
 /// The names in `folder` without manifest.json.
@@ -226,6 +206,24 @@ void FileHash::update(std::span<const std::byte> bytes) {
     size_bytes_ += piece.size();
     bytes = bytes.subspan(piece.size());
   }
+}
+
+ManifestFile hash_file(const fs::path& path, uint64_t chunk_bytes) {
+  const RegularFile file = open_regular(path);
+  FileHash hash(chunk_bytes);
+  std::vector<std::byte> buffer(1u << 20);
+  uint64_t total = 0;
+  for (;;) {
+    const ssize_t count = ::read(file.fd.get(), buffer.data(), buffer.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw system_error("read " + path.string(), errno);
+    if (count == 0) break;
+    total += static_cast<uint64_t>(count);
+    if (total > file.size_bytes) break;
+    hash.update(std::span(buffer).first(static_cast<size_t>(count)));
+  }
+  if (total != file.size_bytes) reject(path, "changed while it was read");
+  return hash.finish(path.filename().string());
 }
 
 ManifestFile FileHash::finish(std::string name) {

@@ -125,7 +125,8 @@ void ModelFolder::check_other_files() const {
   for (const ManifestFile& file : hashes_->files) {
     if (!file.name.ends_with(".safetensors")) check_blocks(folder_ / file.name, file);
     if (std::error_code ignored; !fs::exists(folder_ / file.name, ignored))
-      fail(folder_ / file.name, "is damaged on this machine: the file is missing");
+      throw Error(ErrorKind::kCorrupt, (folder_ / file.name).string() +
+                                           " is damaged on this machine: the file is missing");
   }
 }
 

@@ -8,7 +8,7 @@
 #include "xffl/aggregate/aggregate.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
-#include "xffl/checkpoint/manifest.h"
+#include "xffl/checkpoint/block_hashes.h"
 #include "xffl/checkpoint/model_folder.h"
 
 namespace xffl::facility {
@@ -51,7 +51,7 @@ Event UpdateFetch::fetch(int attempt, std::stop_token stop) {
     const Report report = bring(attempt, expected, stop);
     if (job::is_checkpointed(report.parsed, site_.pushed_spec(attempt)))
       return Checkpointed{report.parsed.steps};
-    const double change = check_change(expected);
+    const double change = check_change(report, expected);
     const history::Accepted accepted = keep_accepted(attempt, report);
     return Fetched{
         {.update_sha256 = accepted.update_sha256, .report = accepted.report, .change = change}};
@@ -66,14 +66,18 @@ Event UpdateFetch::fetch(int attempt, std::stop_token stop) {
 UpdateFetch::Expected UpdateFetch::expected_update() const {
   constexpr uint64_t kOtherFiles = 64u << 20;  // configuration, tokenizer, headers
   Expected expected;
-  expected.max_positions =
-      checkpoint::read_llama_config(site_.full_model()).max_position_embeddings;
+  expected.max_positions = site_.with_full_model([&](const checkpoint::Hashes& hashes) {
+    const checkpoint::ModelFolder verified(site_.full_model(), hashes);
+    return checkpoint::read_llama_config(site_.full_model()).max_position_embeddings;
+  });
   expected.max_bytes = kOtherFiles;
-  const checkpoint::ModelFolder base(site_.base_model());
-  for (const checkpoint::TensorSpec& tensor : base.tensors())
-    expected.max_bytes += static_cast<uint64_t>(tensor.num_elements()) * sizeof(float);
+  site_.with_base_model([&](const checkpoint::Hashes& hashes) {
+    const checkpoint::ModelFolder base(site_.base_model(), hashes);
+    for (const checkpoint::TensorSpec& tensor : base.tensors())
+      expected.max_bytes += static_cast<uint64_t>(tensor.num_elements()) * sizeof(float);
+  });
   expected.max_change = max_change();
-  if (expected.max_change > 0) expected.base_norm = site_.context.norms.of(site_.base_model());
+  if (expected.max_change > 0) expected.base_norm = base_norm();
   return expected;
 }
 
@@ -92,7 +96,13 @@ double UpdateFetch::max_change() const {
   const double ratio = site_.context.experiment.policy.max_change;
   if (ratio == 0 || site_.plan.evaluates) return 0;
   // A model of zeros has no scale: its limit is 0, which accepts any change.
-  return ratio * site_.context.norms.of(site_.base_model());
+  return ratio * base_norm();
+}
+
+double UpdateFetch::base_norm() const {
+  return site_.with_base_model([&](const checkpoint::Hashes& hashes) {
+    return site_.context.norms.of(site_.base_model(), hashes);
+  });
 }
 
 // A shared file system may show the report before the files that it names, show an old version of
@@ -106,9 +116,13 @@ UpdateFetch::Report UpdateFetch::bring(int attempt, const Expected& expected,
       Report report = read_report(attempt, expected);
       has_read = true;
       if (!site_.plan.evaluates && !job::is_checkpointed(report.parsed, site_.pushed_spec(attempt)))
-        transfer::fetch({*site_.session, *site_.bulk}, site_.folder(attempt) / plan::kUpdateFolder,
-                        report.parsed.update_sha256, expected.max_bytes, site_.archive() / "update",
-                        stop, site_.progress("fetching", out), &site_.context.spare);
+        checkpoint::write_block_hashes(
+            site_.archive() / "update",
+            transfer::fetch(
+                {*site_.session, *site_.bulk}, site_.folder(attempt) / plan::kUpdateFolder,
+                report.parsed.update_sha256, expected.max_bytes, site_.archive() / "update", stop,
+                site_.progress("fetching", out), &site_.context.spare)
+                .manifest);
       return report;
     } catch (const Error& error) {
       if (!is_facility_fault(error.kind())) throw;
@@ -123,13 +137,24 @@ UpdateFetch::Report UpdateFetch::bring(int attempt, const Expected& expected,
     }
 }
 
-double UpdateFetch::check_change(const Expected& expected) const {
+double UpdateFetch::check_change(const Report& report, const Expected& expected) const {
   if (site_.plan.evaluates) return 0;
   const bool delta = site_.context.experiment.aggregation.update == job::UpdateKind::kDelta;
-  const double norm = with_context(site_.facility.facility.str() + "'s update", [&] {
-    return aggregate::check_update(site_.archive() / "update", site_.base_model(), delta,
-                                   expected.max_change);
-  });
+  const fs::path update = site_.archive() / "update";
+  const auto check = [&] {
+    return aggregate::check_update(update, site_.base_model(), delta, expected.max_change,
+                                   checkpoint::load_hashes(update, report.parsed.update_sha256),
+                                   site_.context.models.global(site_.plan.round - 1));
+  };
+  double norm = 0;
+  try {
+    norm = with_context(site_.facility.facility.str() + "'s update", check);
+  } catch (const Error& error) {
+    // Damage on this machine is no fault of the facility: the next try fetches and checks again.
+    if (error.kind() != ErrorKind::kCorrupt) throw;
+    site_.context.models.restore_global(site_.plan.round - 1);
+    throw Error(ErrorKind::kIo, error.what());
+  }
   return expected.max_change > 0 ? norm / expected.base_norm : 0;
 }
 
@@ -143,10 +168,7 @@ history::Accepted UpdateFetch::keep_accepted(int attempt, const Report& report) 
 // damaged yet.
 std::optional<std::string> UpdateFetch::archive_problem(const history::Accepted& accepted) const {
   try {
-    const checkpoint::Manifest manifest = checkpoint::read_manifest(site_.archive() / "update");
-    if (manifest.root_sha256() != accepted.update_sha256)
-      return "its files are those of another update";
-    checkpoint::verify_folder(site_.archive() / "update", manifest);
+    checkpoint::rehash(site_.archive() / "update", accepted.update_sha256);
     return std::nullopt;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kRejected && error.kind() != ErrorKind::kCorrupt &&
@@ -197,7 +219,7 @@ std::optional<std::string> UpdateFetch::restore(const history::Accepted& accepte
     patiently("fetching an accepted update again", [&] {
       try {
         const Report report = bring(accepted.attempt, expected, stop);
-        check_change(expected);
+        check_change(report, expected);
         keep_accepted(accepted.attempt, report);
       } catch (const Error& error) {
         if (error.kind() != ErrorKind::kRemote || !has_lost(accepted.attempt)) throw;

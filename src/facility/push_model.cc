@@ -21,9 +21,9 @@ using plan::kModelFailure;
 constexpr int kMaxComplaints = 64;           // earlier attempts whose reports of damage count
 constexpr uint64_t kSmallBytes = 16u << 20;  // smaller updates and models skip the space check
 
-std::string hash_lines(const fs::path& model, const std::string& at) {
+std::string hash_lines(const Manifest& model, const std::string& at) {
   std::string lines;
-  for (const checkpoint::ManifestFile& file : checkpoint::read_manifest(model).files)
+  for (const checkpoint::ManifestFile& file : model.files)
     lines += file.sha256 + "  " + at + "/" + file.name + "\n";
   return lines;
 }
@@ -95,19 +95,23 @@ std::string ModelPush::input_model_problem(int attempt) {
 // xffl-train checks the hashes itself; for another trainer the job's script checks the hashes.
 std::string ModelPush::model_hashes(const job::JobSpec& spec) const {
   if (site_.settings.trainer_command.empty() || spec.base_model_packed) return "";
-  const std::string model = hash_lines(site_.full_model(), spec.base_model_path);
-  if (spec.adapter_path.empty()) return model;
-  return model + hash_lines(site_.base_model(), spec.adapter_path);
+  const checkpoint::Hashes base = site_.context.models.global(site_.plan.round - 1);
+  if (spec.adapter_path.empty()) return hash_lines(*base, spec.base_model_path);
+  return hash_lines(*site_.context.models.adapted(), spec.base_model_path) +
+         hash_lines(*base, spec.adapter_path);
 }
 
 history::Pushed ModelPush::push_base(int attempt, job::JobSpec& spec, bool packs, bool compares,
                                      std::stop_token stop) {
   if (packs)
     if (const auto pushed = push_packed(attempt, spec, stop)) return *pushed;
-  Moved moved = push_model(site_.base_model(), site_.facility.model_folder, compares, stop);
+  Moved moved = site_.with_base_model([&](const checkpoint::Hashes& hashes) {
+    return push_model(site_.base_model(), *hashes, site_.facility.model_folder, compares, stop);
+  });
   if (!site_.plan.adapted_sha256.empty()) {
-    const Moved more =
-        push_model(site_.full_model(), site_.facility.adapted_folder, compares, stop);
+    const Moved more = site_.with_full_model([&](const checkpoint::Hashes& hashes) {
+      return push_model(site_.full_model(), *hashes, site_.facility.adapted_folder, compares, stop);
+    });
     moved = {moved.bytes + more.bytes, moved.seconds + more.seconds};
   }
   return {.moved_bytes = static_cast<int64_t>(moved.bytes), .seconds = moved.seconds};
@@ -119,9 +123,8 @@ std::optional<history::Pushed> ModelPush::push_packed(int attempt, job::JobSpec&
                                                       std::stop_token stop) {
   const auto packed = site_.context.packed.of(site_.context.folder, site_.plan.round, stop);
   if (!packed) return std::nullopt;
-  const Manifest whole = checkpoint::read_manifest(site_.base_model());
-  const Manifest before =
-      checkpoint::read_manifest(site_.context.folder.global(site_.plan.round - 2));
+  const Manifest whole = *site_.context.models.global(site_.plan.round - 1);
+  const Manifest before = *site_.context.models.global(site_.plan.round - 2);
   const RemotePath reference =
       plan::models_folder(site_.facility.folder) / before.root_sha256().substr(0, 16);
   if (!at_the_facility([&] { return transfer::is_pushed(*site_.session, before, reference); })) {
@@ -132,8 +135,9 @@ std::optional<history::Pushed> ModelPush::push_packed(int attempt, job::JobSpec&
   }
   const std::string sha256 = packed->root_sha256();
   const RemotePath to = site_.facility.round_folder / ("packed-" + sha256.substr(0, 16));
-  const Moved moved =
-      push_model(site_.context.folder.packed(site_.plan.round - 1), to, false, stop);
+  const std::optional<Moved> moved =
+      push_differences(site_.context.folder.packed(site_.plan.round - 1), *packed, to, stop);
+  if (!moved) return std::nullopt;
   // The job unpacks the model beside the packed model and the previous model.
   if (whole.total_bytes() >= kSmallBytes)
     at_the_facility([&] {
@@ -143,21 +147,35 @@ std::optional<history::Pushed> ModelPush::push_packed(int attempt, job::JobSpec&
     });
   spec.base_model_packed = {to.str(), sha256, reference.str(), before.root_sha256(),
                             (site_.folder(attempt) / kModelFailure).str()};
-  return history::Pushed{.moved_bytes = static_cast<int64_t>(moved.bytes),
-                         .seconds = moved.seconds,
+  return history::Pushed{.moved_bytes = static_cast<int64_t>(moved->bytes),
+                         .seconds = moved->seconds,
                          .whole_bytes = static_cast<int64_t>(whole.total_bytes())};
 }
 
-ModelPush::Moved ModelPush::push_model(const fs::path& model, const RemotePath& to, bool compares,
-                                       std::stop_token stop) {
-  const Manifest manifest = checkpoint::read_manifest(model);
+// Returns none when the packed model is damaged on this machine: the push then sends the whole
+// model.
+std::optional<ModelPush::Moved> ModelPush::push_differences(const fs::path& packed,
+                                                            const Manifest& manifest,
+                                                            const RemotePath& to,
+                                                            std::stop_token stop) {
+  try {
+    return push_model(packed, manifest, to, false, stop);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kRejected) throw;
+    log::warning("the packed model is damaged on this machine: sending the whole model",
+                 {site_.name_field(), {"problem", error.what()}});
+    return std::nullopt;
+  }
+}
+
+ModelPush::Moved ModelPush::push_model(const fs::path& model, const Manifest& manifest,
+                                       const RemotePath& to, bool compares, std::stop_token stop) {
   const Clock& clock = site_.context.services.clock;
   return at_the_facility([&] {
     const auto send = compares ? transfer::repair : transfer::push;
     const auto began = clock.monotonic();
     const uint64_t bytes = send({*site_.session, *site_.bulk}, model, manifest, to, stop,
-                                site_.progress(compares ? "comparing and pushing" : "pushing", to),
-                                &site_.context.checked)
+                                site_.progress(compares ? "comparing and pushing" : "pushing", to))
                                .moved_bytes;
     return Moved{bytes, std::chrono::duration<double>(clock.monotonic() - began).count()};
   });

@@ -65,6 +65,16 @@ class Site {
   std::filesystem::path full_model() const {
     return plan.adapted_sha256.empty() ? base_model() : context.folder.adapted();
   }
+  /// Calls body(hashes) for a body that reads full_model(); see RunModels::with_global().
+  template <class Body>
+  auto with_full_model(const Body& body) const {
+    return plan.adapted_sha256.empty() ? context.models.with_global(plan.round - 1, body)
+                                       : context.models.with_adapted(body);
+  }
+  template <class Body>
+  auto with_base_model(const Body& body) const {
+    return context.models.with_global(plan.round - 1, body);
+  }
   /// The facility's state in the history.
   history::FacilityState state(int round) const {
     return context.history.facility(round, facility.facility);
@@ -128,8 +138,11 @@ class ModelPush {
     uint64_t bytes = 0;
     double seconds = 0;
   };
-  Moved push_model(const std::filesystem::path& model, const RemotePath& to, bool compares,
-                   std::stop_token stop);
+  std::optional<Moved> push_differences(const std::filesystem::path& packed,
+                                        const checkpoint::Manifest& manifest, const RemotePath& to,
+                                        std::stop_token stop);
+  Moved push_model(const std::filesystem::path& model, const checkpoint::Manifest& manifest,
+                   const RemotePath& to, bool compares, std::stop_token stop);
 
   Site& site_;
   int space_checked_for_ = 0;                       // the last attempt checked
@@ -212,7 +225,8 @@ class UpdateFetch {
   /// the report has vanished.
   Report bring(int attempt, const Expected& expected, std::stop_token stop);
   /// Returns the norm of the update's change divided by its model's norm; 0: not measured.
-  double check_change(const Expected& expected) const;
+  double check_change(const Report& report, const Expected& expected) const;
+  double base_norm() const;
   history::Accepted keep_accepted(int attempt, const Report& report) const;
   /// Whether the facility answers and has the run's folder, but no report.
   bool has_lost(int attempt) const;

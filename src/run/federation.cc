@@ -120,6 +120,7 @@ bool run_rounds(facility::Context& context, upkeep::RetentionWorker& cleaner, bo
   if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
   if (!context.experiment.policy.evaluate_last) drop_evaluation(context, stop);
   cancel_leftovers(context, context.history.state().done().rounds_published + 1, stop);
+  context.models.check_global(context.history.state().done().rounds_published);
   context.history.record(
       {}, history::RunCompleted{.model_sha256 = context.history.state().done().model_sha256});
   return true;
@@ -127,10 +128,28 @@ bool run_rounds(facility::Context& context, upkeep::RetentionWorker& cleaner, bo
 
 }  // namespace
 
+namespace {
+
+// The configuration on record. A coordinator that was killed after it wrote the text `now` has not
+// recorded it.
+std::string read_config(const history::RunFolder& folder, const history::RunState& run_state,
+                        const std::string& now) {
+  std::string text = read_file(folder.config(), 4 << 20);
+  if (sha256_hex(text) != run_state.config_sha256 && text != now)
+    throw Error(ErrorKind::kCorrupt,
+                folder.config().string() + " is damaged: its SHA-256 differs from the journal's " +
+                    run_state.config_sha256 +
+                    "; copy the file from a backup, or undo the last change of xffl.yaml");
+  return text;
+}
+
+}  // namespace
+
 void require_same_training(const config::Experiment& experiment, const history::RunFolder& folder,
                            const history::RunState& run_state) {
   const config::Experiment earlier = config::parse_experiment(
-      read_file(folder.config(), 4 << 20), folder.config(), experiment.project_folder);
+      read_config(folder, run_state, config::format_experiment(experiment)), folder.config(),
+      experiment.project_folder);
   // A run may get further facilities.
   config::Experiment known = experiment;
   std::erase_if(known.facilities,
@@ -182,7 +201,7 @@ void accept_changes(const config::Experiment& experiment, const history::RunFold
   if (hash == history.state().config_sha256) return;
   require_same_training(experiment, folder, history.state());
   if (history.state().completed) return;  // the changes no longer have an effect
-  const std::string before = read_file(folder.config(), 4 << 20);
+  const std::string before = read_config(folder, history.state(), now);
   const config::Experiment earlier =
       config::parse_experiment(before, folder.config(), experiment.project_folder);
   const history::RunState run_state = history.state();
@@ -240,7 +259,8 @@ std::optional<Outcome> coordinate(const config::Experiment& experiment,
     history.record({}, history::RunResumed{.keeps_budgets = true});
   history::StatusFile live(folder.live(), services.clock);
   facility::Context context{
-      experiment, folder, services, observer, history, live, *history.state().identity, {}};
+      experiment, folder, services, observer, history, live, *history.state().identity};
+  context.models.make_first = [&](const fs::path& round) { make_first_models(experiment, round); };
 
   const std::jthread credential_watch = upkeep::start_credential_watch(context);
   const std::jthread purge_guard = upkeep::start_purge_guard(context);

@@ -5,8 +5,8 @@
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
+#include "xffl/checkpoint/block_hashes.h"
 #include "xffl/checkpoint/lora.h"
-#include "xffl/checkpoint/manifest.h"
 #include "xffl/checkpoint/model_folder.h"
 
 namespace xffl::run {
@@ -53,9 +53,8 @@ void check_input_adapter(const config::Experiment& experiment, const LoraConfig&
 
 // With LoRA the input model stays unchanged, and training starts from the experiment's adapter or
 // from a new one.
-fs::path prepare_adapter(facility::Context& context) {
-  const fs::path start = context.folder.round(0) / "start";
-  const config::Experiment& experiment = context.experiment;
+fs::path prepare_adapter(const config::Experiment& experiment, const fs::path& round) {
+  const fs::path start = round / "start";
   const job::TrainingSpec& training = experiment.facilities.front().training;
   const job::Lora& wanted = training.lora;
   const LoraConfig lora = checkpoint::checked_lora_config(
@@ -70,11 +69,24 @@ fs::path prepare_adapter(facility::Context& context) {
     fs::copy_file(experiment.adapter / checkpoint::kAdapterName, start / checkpoint::kAdapterName);
     write_file_atomic(start / checkpoint::kAdapterConfigName, checkpoint::format_lora_config(lora));
   }
-  aggregate::convert(model, own_dtype(model), context.folder.adapted());
   return start;
 }
 
 }  // namespace
+
+FirstModels make_first_models(const config::Experiment& experiment, const fs::path& round) {
+  FirstModels made;
+  const fs::path& model = experiment.model;
+  const bool adapts = experiment.facilities.front().training.lora.rank > 0;
+  const fs::path trained = adapts ? prepare_adapter(experiment, round) : model;
+  if (adapts) made.adapted = aggregate::convert(model, own_dtype(model), round / "adapted");
+  made.master = aggregate::convert(trained, checkpoint::Dtype::kF32, round / "master");
+  made.global = aggregate::convert(
+      round / "master", facility::dtype_of(experiment.aggregation.publish_dtype), round / "global",
+      {.hashes = std::make_shared<const checkpoint::Manifest>(made.master)});
+  if (adapts) fs::remove_all(trained);
+  return made;
+}
 
 void import_model(facility::Context& context) {
   if (!context.history.state().initial_sha256.empty()) return;
@@ -82,22 +94,17 @@ void import_model(facility::Context& context) {
   fs::remove_all(context.folder.round(0));
   make_dirs(context.folder.round(0));
   fsync_dir(context.folder.path());
-  with_context("while importing the model " + context.experiment.model.string(), [&] {
-    const fs::path trained = adapts ? prepare_adapter(context) : context.experiment.model;
-    aggregate::convert(trained, checkpoint::Dtype::kF32, context.folder.master(0));
-    aggregate::convert(context.folder.master(0),
-                       dtype_of(context.experiment.aggregation.publish_dtype),
-                       context.folder.global(0));
-    if (adapts) fs::remove_all(trained);
-  });
-  const auto root = [](const fs::path& folder) {
-    return checkpoint::read_manifest(folder).root_sha256();
-  };
-  const std::string model = root(context.folder.global(0));
+  const FirstModels made =
+      with_context("while importing the model " + context.experiment.model.string(),
+                   [&] { return make_first_models(context.experiment, context.folder.round(0)); });
+  checkpoint::write_block_hashes(context.folder.master(0), made.master);
+  checkpoint::write_block_hashes(context.folder.global(0), made.global);
+  if (adapts) checkpoint::write_block_hashes(context.folder.adapted(), made.adapted);
+  const std::string model = made.global.root_sha256();
   context.history.record(
       {}, history::ModelImported{.model_sha256 = model,
-                                 .master_sha256 = root(context.folder.master(0)),
-                                 .adapted_sha256 = adapts ? root(context.folder.adapted()) : ""});
+                                 .master_sha256 = made.master.root_sha256(),
+                                 .adapted_sha256 = adapts ? made.adapted.root_sha256() : ""});
   log::info("model imported", {{"model", context.experiment.model.string()}, {"sha256", model}});
 }
 

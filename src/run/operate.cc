@@ -95,8 +95,7 @@ void act_here(const config::Experiment& experiment, const history::RunFolder& fo
   history::check_location(history, folder);
   const facility::Observer none;
   history::StatusFile live(folder.live(), services.clock);
-  facility::Context context{experiment,          folder, services, none, history, live,
-                            *run_state.identity, {}};
+  facility::Context context{experiment, folder, services, none, history, live, *run_state.identity};
   if (is_membership(request)) {
     set_members(context, request);
     if (request.now) cancel_of_left(context, request);

@@ -10,7 +10,7 @@
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
-#include "xffl/checkpoint/manifest.h"
+#include "xffl/checkpoint/block_hashes.h"
 
 namespace xffl::run {
 
@@ -20,19 +20,6 @@ namespace {
 
 // The shortest text that reads back as the same number.
 std::string text_of(double number) { return Json(number).dump(); }
-
-// The weight in the mean, not normalized.
-double weight_of(const history::Accepted& accepted, config::WeightKind kind) {
-  switch (kind) {
-    case config::WeightKind::kTokens:
-      return static_cast<double>(accepted.report.tokens);
-    case config::WeightKind::kSamples:
-      return static_cast<double>(accepted.report.samples);
-    case config::WeightKind::kEqual:
-      return 1.0;
-  }
-  return 1.0;
-}
 
 // Updates that arrive later stay out of the mean.
 std::vector<history::Accepted> freeze_participants(facility::Context& context,
@@ -51,23 +38,25 @@ void aggregate_updates(facility::Context& context, const plan::RoundPlan& plan,
   if (!context.history.round(plan.round).model_sha256.empty()) return;
   const config::Aggregation& settings = context.experiment.aggregation;
   std::vector<aggregate::Input> inputs;
-  for (const history::Accepted& update : participants)
-    inputs.push_back({context.folder.facility(plan.round, update.facility) / "update",
-                      weight_of(update, settings.weights), update.facility.str(),
-                      update.facility.str()});
+  for (const history::Accepted& update : participants) {
+    const fs::path folder = context.folder.facility(plan.round, update.facility) / "update";
+    inputs.push_back({folder, facility::weight_of(update, settings.weights), update.facility.str(),
+                      update.facility.str(),
+                      checkpoint::load_hashes(folder, update.update_sha256)});
+  }
+  const checkpoint::Hashes master = context.models.master(plan.round - 1);
   // The journal does not know the files of a killed coordinator: this process makes them again.
   fs::remove_all(context.folder.master(plan.round));
   fs::remove_all(context.folder.global(plan.round));
-  aggregate::server_step(context.folder.master(plan.round - 1), inputs,
-                         settings.update == job::UpdateKind::kDelta,
-                         dtype_of(settings.publish_dtype), context.folder.master(plan.round),
-                         context.folder.global(plan.round), {.spare = &context.spare});
-  const checkpoint::Manifest model = checkpoint::read_manifest(context.folder.global(plan.round));
-  context.checked.note(context.folder.global(plan.round), model);
-  const checkpoint::Manifest master = checkpoint::read_manifest(context.folder.master(plan.round));
+  const aggregate::Stepped stepped = aggregate::server_step(
+      context.folder.master(plan.round - 1), inputs, settings.update == job::UpdateKind::kDelta,
+      facility::dtype_of(settings.publish_dtype), context.folder.master(plan.round),
+      context.folder.global(plan.round), {.spare = &context.spare, .hashes = master});
+  checkpoint::write_block_hashes(context.folder.master(plan.round), stepped.master);
+  checkpoint::write_block_hashes(context.folder.global(plan.round), stepped.model);
   context.history.record({.round = plan.round},
-                         history::Aggregated{.model_sha256 = model.root_sha256(),
-                                             .master_sha256 = master.root_sha256()});
+                         history::Aggregated{.model_sha256 = stepped.model.root_sha256(),
+                                             .master_sha256 = stepped.master.root_sha256()});
 }
 
 // CURRENT names the newest published model; it changes in one rename.
@@ -90,7 +79,7 @@ history::ParticipantsFrozen participants_of(const std::vector<history::Accepted>
   for (const history::Accepted& update : accepted) {
     participants.facilities.push_back(update.facility);
     participants.updates.push_back(update.update_sha256);
-    participants.weights.push_back(weight_of(update, weights));
+    participants.weights.push_back(facility::weight_of(update, weights));
   }
   return participants;
 }
@@ -113,7 +102,7 @@ std::vector<history::Accepted> frozen_participants(int round,
     if (!participant.update_sha256.empty() && participant.update_sha256 != update->update_sha256)
       throw refusal("the accepted one is " + update->update_sha256 + ", expected " +
                     participant.update_sha256);
-    const double weight = weight_of(*update, weights);
+    const double weight = facility::weight_of(*update, weights);
     if (participant.weight && *participant.weight != weight)
       throw refusal("its weight is " + text_of(weight) + ", expected " +
                     text_of(*participant.weight));
@@ -129,18 +118,6 @@ std::vector<history::Accepted> publish_round(facility::Context& context,
   aggregate_updates(context, plan, participants);
   publish(context, plan);
   return participants;
-}
-
-checkpoint::Dtype dtype_of(job::FloatType type) {
-  switch (type) {
-    case job::FloatType::kFloat32:
-      return checkpoint::Dtype::kF32;
-    case job::FloatType::kBfloat16:
-      return checkpoint::Dtype::kBF16;
-    case job::FloatType::kFloat16:
-      return checkpoint::Dtype::kF16;
-  }
-  return checkpoint::Dtype::kF32;
 }
 
 }  // namespace xffl::run

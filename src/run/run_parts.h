@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "xffl/checkpoint/dtype.h"
+#include "xffl/checkpoint/manifest.h"
 #include "xffl/facility/context.h"
 #include "xffl/history/run_folder.h"
 
@@ -38,6 +38,14 @@ bool knows_all_members(const facility::Context& context);
 /// adapter. Throws kConfig when the experiment's adapter does not match training.lora, and the
 /// errors of a damaged model or adapter.
 void import_model(facility::Context& context);
+
+/// Makes master, global and, with LoRA, adapted in the folder `round`. The same configuration and
+/// input give the same bytes.
+struct FirstModels {
+  checkpoint::Manifest master, global, adapted;  // with block hashes; adapted: empty without LoRA
+};
+FirstModels make_first_models(const config::Experiment& experiment,
+                              const std::filesystem::path& round);
 
 // --- A round (run_round.cc) --------------------------------------------------------------------
 
@@ -80,8 +88,5 @@ std::vector<history::Accepted> frozen_participants(int round,
                                                    const std::vector<history::Participant>& frozen,
                                                    const std::vector<history::Accepted>& accepted,
                                                    config::WeightKind weights);
-
-/// The dtype of tensors of `type` in a file.
-checkpoint::Dtype dtype_of(job::FloatType type);
 
 }  // namespace xffl::run

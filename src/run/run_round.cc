@@ -134,6 +134,25 @@ std::vector<history::Accepted> train_everywhere(facility::Context& context,
   return accepted;
 }
 
+// Damage of an input ends the mean. The drivers then fetch damaged updates again, and a facility
+// that has lost its update trains again.
+std::vector<history::Accepted> train_and_publish(facility::Context& context,
+                                                 const plan::RoundPlan& plan,
+                                                 std::stop_token stop) {
+  constexpr int kTries = 3;
+  for (int tries = 1;; ++tries) {
+    const std::vector<history::Accepted> accepted = train_everywhere(context, plan, stop);
+    try {
+      return publish_round(context, plan, accepted);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kCorrupt || tries == kTries) throw;
+      log::warning("an input of the round's mean is damaged: restoring it",
+                   {{"round", plan.round}, {"problem", error.what()}});
+      context.models.restore_master(plan.round - 1);
+    }
+  }
+}
+
 // The input of a round stays on the disk, and xffl seldom reads the input again.
 void spare_memory_of(facility::Context& context, const plan::RoundPlan& plan,
                      const std::vector<history::Accepted>& participants) {
@@ -185,8 +204,7 @@ void record_missing(facility::Context& context, const plan::RoundPlan& plan,
 void run_round(facility::Context& context, const plan::RoundPlan& plan, std::stop_token stop) {
   const auto began = context.services.clock.monotonic();
   record_plan(context, plan);
-  const std::vector<history::Accepted> accepted = train_everywhere(context, plan, stop);
-  const std::vector<history::Accepted> participants = publish_round(context, plan, accepted);
+  const std::vector<history::Accepted> participants = train_and_publish(context, plan, stop);
   context.packed.drop(context.folder, plan.round);
   release_of_left(context, plan);
   spare_memory_of(context, plan, participants);

@@ -54,13 +54,17 @@ class VerifiedPrefix {
     while (!bytes.empty()) {
       const auto piece = bytes.first(std::min<uint64_t>(chunk_end() - size_, bytes.size()));
       hash_.update(piece);
+      blocks_.update(piece);
       size_ += piece.size();
       bytes = bytes.subspan(piece.size());
       if (size_ == chunk_end()) check();
     }
   }
+  /// The block hashes of the whole file. Call it once, last.
+  std::vector<uint64_t> take_blocks() { return blocks_.finish(); }
   void rewind_chunk() {
     hash_ = at_chunk_begin_;
+    blocks_.rewind(blocks_at_chunk_begin_);
     size_ = chunk_begin_;
   }
 
@@ -74,12 +78,15 @@ class VerifiedPrefix {
       throw WrongChunk{expected, found};
     }
     at_chunk_begin_ = hash_;
+    blocks_at_chunk_begin_ = blocks_.mark();
     chunk_begin_ = size_;
   }
 
   const ManifestFile& file_;
   const uint64_t chunk_bytes_;
   Sha256 hash_, at_chunk_begin_;
+  checkpoint::BlockHash blocks_;
+  checkpoint::BlockHash::Mark blocks_at_chunk_begin_;
   uint64_t size_ = 0, chunk_begin_ = 0;
 };
 
@@ -161,7 +168,8 @@ class Download {
     meter_.present(counted_ = on_disk_);
   }
 
-  void run() {
+  /// Returns the file's block hashes.
+  std::vector<uint64_t> run() {
     while (prefix_.size() < file_.size_bytes) {
       meter_.check("fetching " + path_.str());
       bool fetching = true;
@@ -181,6 +189,7 @@ class Download {
         repair(true, error.what());
       }
     }
+    return prefix_.take_blocks();
   }
 
  private:
@@ -248,12 +257,16 @@ class Download {
 // Downloads `file` of the facility's folder `from` into the local folder `work`; the file gets its
 // final name after the check of its last chunk. Keeps the verified chunks of an existing part file.
 // Fetches a wrong chunk up to twice more, then throws kCorrupt.
-void fetch_file(remote::Session& session, const RemotePath& from, const ManifestFile& file,
-                uint64_t chunk_bytes, const fs::path& work, Meter& meter, SpareMemory& spare) {
+// Returns the file's block hashes.
+std::vector<uint64_t> fetch_file(remote::Session& session, const RemotePath& from,
+                                 const ManifestFile& file, uint64_t chunk_bytes,
+                                 const fs::path& work, Meter& meter, SpareMemory& spare) {
   const RemotePath path = from / file.name;
   PartFile part(work / part_name(file.name), file.size_bytes);
-  Download(session, path, file, chunk_bytes, part, meter, spare).run();
+  std::vector<uint64_t> blocks =
+      Download(session, path, file, chunk_bytes, part, meter, spare).run();
   part.finish(work / file.name);
+  return blocks;
 }
 
 // The root hash of a local folder's manifest.json; empty when the manifest is absent or damaged.
@@ -268,14 +281,17 @@ std::string local_root(const fs::path& folder) {
   }
 }
 
-bool is_complete(const fs::path& to, const std::string& root_sha256) {
-  if (local_root(to) != root_sha256) return false;
+// The manifest of a folder that an earlier fetch has brought; empty when the folder is incomplete
+// or damaged.
+std::optional<Manifest> complete_folder(const fs::path& to, const std::string& root_sha256) {
+  if (local_root(to) != root_sha256) return std::nullopt;
   try {
-    checkpoint::verify_folder(to, checkpoint::read_manifest(to));
-    return true;
+    Manifest manifest = checkpoint::make_manifest(to);
+    if (manifest.root_sha256() != root_sha256) return std::nullopt;
+    return manifest;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kRejected) throw;
-    return false;
+    return std::nullopt;
   }
 }
 
@@ -347,12 +363,18 @@ void check_space(const fs::path& work, const Manifest& manifest) {
   xffl::require_space(work, missing);
 }
 
-// True when an earlier call has finished the file; removes a file with other content.
-bool is_present(const fs::path& path, const ManifestFile& file) {
+// True when an earlier call has finished the file, whose block hashes it then gives to `file`;
+// removes a file with other content.
+bool is_present(const fs::path& path, ManifestFile& file) {
   std::error_code problem;
   if (!fs::is_regular_file(fs::symlink_status(path, problem))) return false;
-  if (fs::file_size(path, problem) == file.size_bytes && sha256_file(path) == file.sha256)
-    return true;
+  if (fs::file_size(path, problem) == file.size_bytes) {
+    ManifestFile found = checkpoint::hash_file(path);
+    if (found == file) {
+      file.block_xxh3 = std::move(found.block_xxh3);
+      return true;
+    }
+  }
   fs::remove(path, problem);
   return false;
 }
@@ -361,16 +383,16 @@ bool is_present(const fs::path& path, const ManifestFile& file) {
 struct Fetch {
   const Endpoint& facility;
   const RemotePath& from;
-  const Manifest& manifest;
+  Manifest& manifest;  // gets the block hashes
   const fs::path& work;
   Meter& meter;
   SpareMemory& spare;
-  std::vector<const ManifestFile*> by_stream = {};
+  std::vector<ManifestFile*> by_stream = {};
 
   void run() {
-    std::vector<const ManifestFile*> batch;
+    std::vector<ManifestFile*> batch;
     uint64_t bytes = 0;
-    for (const ManifestFile& file : manifest.files) {
+    for (ManifestFile& file : manifest.files) {
       if (is_present(work / file.name, file)) {
         meter.present(file.size_bytes);
         continue;
@@ -384,8 +406,9 @@ struct Fetch {
       bytes += size;
     }
     if (!batch.empty()) fetch_batch(batch);
-    for (const ManifestFile* file : by_stream)
-      fetch_file(facility.bulk, from, *file, manifest.chunk_bytes, work, meter, spare);
+    for (ManifestFile* file : by_stream)
+      file->block_xxh3 =
+          fetch_file(facility.bulk, from, *file, manifest.chunk_bytes, work, meter, spare);
   }
 
   uint64_t wanted_bytes(const ManifestFile& file) const {
@@ -393,7 +416,7 @@ struct Fetch {
     return file.size_bytes <= kSmallFileBytes && !begun ? file.size_bytes : 0;
   }
 
-  void fetch_batch(const std::vector<const ManifestFile*>& batch) {
+  void fetch_batch(const std::vector<ManifestFile*>& batch) {
     meter.check("fetching " + from.str());
     std::vector<remote::FileQuery> queries;
     for (const ManifestFile* file : batch) queries.push_back({file->name, wanted_bytes(*file)});
@@ -401,7 +424,7 @@ struct Fetch {
     for (size_t i = 0; i < batch.size(); ++i) store(*batch[i], views.at(i), queries[i].max_bytes);
   }
 
-  void store(const ManifestFile& file, const remote::FileView& view, uint64_t wanted) {
+  void store(ManifestFile& file, const remote::FileView& view, uint64_t wanted) {
     const RemotePath path = from / file.name;
     const auto& info = require_regular(view, path, ", listed in the facility's manifest.json,");
     if (info.size_bytes != file.size_bytes)
@@ -421,6 +444,9 @@ struct Fetch {
     }
     PartFile part(work / part_name(file.name), file.size_bytes);
     spare.release(file.size_bytes);
+    checkpoint::BlockHash blocks;
+    blocks.update(std::as_bytes(std::span(view.bytes)));
+    file.block_xxh3 = blocks.finish();
     part.write(0, std::as_bytes(std::span(view.bytes)));
     part.finish(work / file.name);
     meter.moved(file.size_bytes);
@@ -437,14 +463,14 @@ void publish(const fs::path& work, const fs::path& to) {
 
 }  // namespace
 
-Result fetch(const Endpoint& facility, const RemotePath& from, const std::string& root_sha256,
-             uint64_t max_bytes, const fs::path& to, std::stop_token stop,
-             const OnProgress& on_progress, SpareMemory* spare) {
+Fetched fetch(const Endpoint& facility, const RemotePath& from, const std::string& root_sha256,
+              uint64_t max_bytes, const fs::path& to, std::stop_token stop,
+              const OnProgress& on_progress, SpareMemory* spare) {
   fs::path target = fs::absolute(to).lexically_normal();
   if (!target.has_filename()) target = target.parent_path();
-  if (is_complete(target, root_sha256)) return {};
+  if (auto complete = complete_folder(target, root_sha256)) return {{0}, *std::move(complete)};
   reject_foreign(target);
-  const Manifest manifest = remote_manifest(facility.control, from, root_sha256, max_bytes);
+  Manifest manifest = remote_manifest(facility.control, from, root_sha256, max_bytes);
 
   const fs::path work = target.string() + ".part";
   prepare(work, manifest);
@@ -453,7 +479,7 @@ Result fetch(const Endpoint& facility, const RemotePath& from, const std::string
   SpareMemory none;
   Fetch{facility, from, manifest, work, meter, spare != nullptr ? *spare : none}.run();
   publish(work, target);
-  return meter.result();
+  return {meter.result(), std::move(manifest)};
 }
 
 }  // namespace xffl::transfer

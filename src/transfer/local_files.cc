@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "xffl/base/sha256.h"
+#include "xffl/checkpoint/block_hashes.h"
 
 namespace xffl::transfer {
 namespace {
@@ -36,13 +37,54 @@ Error differs_from_manifest(const std::filesystem::path& path, const std::string
 }
 
 LocalFile::LocalFile(std::filesystem::path path, const checkpoint::ManifestFile& file)
-    : path_(std::move(path)), file_(file), fd_(open_file(path_, O_RDONLY | O_NONBLOCK)) {}
+    : path_(std::move(path)), file_(file), fd_(open_file(path_, O_RDONLY | O_NONBLOCK)) {
+  if (!file_.block_xxh3.empty() || file_.size_bytes == 0) return;
+  checkpoint::ManifestFile found = checkpoint::hash_file(path_);
+  found.name = file_.name;
+  if (!(found == file_))
+    throw differs_from_manifest(path_,
+                                "expected SHA-256 " + file_.sha256 + ", found " + found.sha256);
+  file_.block_xxh3 = std::move(found.block_xxh3);
+}
 
-void LocalFile::read(uint64_t offset, std::span<std::byte> out) const {
+void LocalFile::read_unverified(uint64_t offset, std::span<std::byte> out) const {
   const size_t found = read_at(fd_.get(), offset, out, path_);
   if (found < out.size())
     throw differs_from_manifest(path_, "expected " + std::to_string(file_.size_bytes) +
                                            " bytes, found " + std::to_string(offset + found));
+}
+
+void LocalFile::check_block(uint64_t index, std::span<const std::byte> bytes) const {
+  try {
+    checkpoint::check_block(path_, file_, index, bytes);
+  } catch (const Error& error) {
+    throw Error(ErrorKind::kRejected, error.what());
+  }
+}
+
+// Verifies the bytes of `out` themselves. The parts of blocks at both ends of `out` need a buffer.
+void LocalFile::read(uint64_t offset, std::span<std::byte> out) const {
+  using checkpoint::kHashBlockBytes;
+  std::vector<std::byte> buffer;
+  while (!out.empty()) {
+    const uint64_t index = offset / kHashBlockBytes, begin = index * kHashBlockBytes;
+    const uint64_t size =
+        std::min(kHashBlockBytes, file_.size_bytes - std::min(begin, file_.size_bytes));
+    const size_t count = std::min<uint64_t>(out.size(), begin + kHashBlockBytes - offset);
+    if (offset == begin && count == size) {
+      read_unverified(offset, out.first(count));
+      check_block(index, out.first(count));
+    } else {
+      buffer.resize(size);
+      read_unverified(begin, buffer);
+      check_block(index, buffer);
+      if (offset - begin + count > size)
+        throw differs_from_manifest(path_, "a read beyond its end");
+      std::copy_n(buffer.begin() + static_cast<ptrdiff_t>(offset - begin), count, out.begin());
+    }
+    offset += count;
+    out = out.subspan(count);
+  }
 }
 
 std::string LocalFile::sha256(uint64_t offset, uint64_t length, std::stop_token stop) const {
@@ -55,42 +97,6 @@ std::string LocalFile::sha256(uint64_t offset, uint64_t length, std::stop_token 
     done += piece.size();
   }
   return hash.hex();
-}
-
-bool LocalFile::check(std::stop_token stop) const {
-  const std::string found = sha256(0, file_.size_bytes, stop);
-  if (found == file_.sha256) return true;
-  if (stop.stop_requested()) return false;
-  throw differs_from_manifest(path_, "expected SHA-256 " + file_.sha256 + ", found " + found);
-}
-
-std::string LocalFile::content_key() const {
-  const struct stat info = stat_of(fd_, path_);
-  std::string key = file_.sha256;
-  for (const int64_t part :
-       {static_cast<int64_t>(info.st_dev), static_cast<int64_t>(info.st_ino),
-        static_cast<int64_t>(info.st_size), static_cast<int64_t>(info.st_mtim.tv_sec),
-        static_cast<int64_t>(info.st_mtim.tv_nsec), static_cast<int64_t>(info.st_ctim.tv_sec),
-        static_cast<int64_t>(info.st_ctim.tv_nsec)})
-    key += " " + std::to_string(part);
-  return key;
-}
-
-void CheckedFiles::once(const std::string& content_key, const std::function<bool()>& check) {
-  std::shared_ptr<Entry> entry;
-  {
-    const std::lock_guard lock(mutex_);
-    auto& known = entries_[content_key];
-    if (!known) known = std::make_shared<Entry>();
-    entry = known;
-  }
-  const std::lock_guard lock(entry->mutex);
-  if (!entry->verified) entry->verified = check();
-}
-
-void CheckedFiles::note(const std::filesystem::path& folder, const checkpoint::Manifest& manifest) {
-  for (const checkpoint::ManifestFile& file : manifest.files)
-    once(LocalFile(folder / file.name, file).content_key(), [] { return true; });
 }
 
 PartFile::PartFile(std::filesystem::path path, uint64_t size_limit)

@@ -41,24 +41,24 @@ std::optional<checkpoint::Manifest> parse_if_intact(const std::string& text,
 /// The kRejected error: a local file differs from its manifest by `problem`.
 Error differs_from_manifest(const std::filesystem::path& path, const std::string& problem);
 
-/// A local file of a push: random reads and the check of its hash.
+/// A local file of a push: random reads, verified by the block hashes.
 class LocalFile {
  public:
+  /// Hashes the whole file when `file` has no block hashes. Throws kRejected when the file differs
+  /// from `file`.
   LocalFile(std::filesystem::path path, const checkpoint::ManifestFile& file);
 
-  /// Fills `out`. Throws kRejected when the file ends early. Thread-safe.
+  /// Fills `out` with verified bytes. Throws kRejected when a block differs. Thread-safe.
   void read(uint64_t offset, std::span<std::byte> out) const;
   /// The SHA-256 of a range, in hexadecimal. Thread-safe.
   std::string sha256(uint64_t offset, uint64_t length, std::stop_token stop = {}) const;
-  /// Throws kRejected unless the whole content has the manifest's hash. False after a stop request.
-  bool check(std::stop_token stop) const;
-  /// A key of the expected hash and the inode's identity, size and times. The key changes with
-  /// every write to the file.
-  std::string content_key() const;
 
  private:
+  void read_unverified(uint64_t offset, std::span<std::byte> out) const;
+  void check_block(uint64_t index, std::span<const std::byte> bytes) const;
+
   std::filesystem::path path_;
-  const checkpoint::ManifestFile& file_;
+  checkpoint::ManifestFile file_;  // with block hashes
   UniqueFd fd_;
 };
 

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <future>
 #include <map>
 #include <optional>
 #include <set>
@@ -174,29 +173,17 @@ struct Upload {
 
 // Uploads `file` of the local folder `from` into the facility's folder `to`. The file gets its
 // final name when it is complete and the local content matches the manifest. `part_info` is the
-// part file at the facility; send_file() does not send its verified chunks again. A second thread
-// hashes the local file meanwhile, unless `checked` knows the file.
+// part file at the facility; send_file() does not send its verified chunks again.
 void send_file(const Endpoint& facility, const std::filesystem::path& from,
                const ManifestFile& file, uint64_t chunk_bytes, const RemotePath& to,
-               const std::optional<remote::FileInfo>& part_info, Meter& meter,
-               CheckedFiles& checked) {
+               const std::optional<remote::FileInfo>& part_info, Meter& meter) {
   const RemotePath part = to / part_name(file.name);
   const LocalFile local(from / file.name, file);
   const bool usable = part_info && part_info->type == remote::FileInfo::Type::kRegular &&
                       part_info->size_bytes <= file.size_bytes;
   if (part_info && !usable) facility.bulk.remove_tree(part);
-  std::stop_source abandoned;
-  auto hashed = std::async(std::launch::async, [&, stop = abandoned.get_token()] {
-    checked.once(local.content_key(), [&] { return local.check(stop); });
-  });
-  // ~Abandon() runs before the destructor of the future, which waits for the thread.
-  const struct Abandon {
-    std::stop_source& source;
-    ~Abandon() { source.request_stop(); }
-  } abandon{abandoned};
   try {
     Upload{facility, local, file, chunk_bytes, part, meter}.run(usable ? part_info->size_bytes : 0);
-    hashed.get();
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kRejected) facility.bulk.remove_tree(part);
     throw;
@@ -290,7 +277,7 @@ std::vector<const ManifestFile*> link_copies(remote::Session& session, const Rem
 class Push {
  public:
   Push(const Endpoint& facility, const fs::path& from, const Manifest& manifest,
-       const RemotePath& to, Meter& meter, CheckedFiles& checked, bool verify)
+       const RemotePath& to, Meter& meter, bool verify)
       : facility_(facility),
         from_(from),
         manifest_(manifest),
@@ -299,7 +286,6 @@ class Push {
         plan_name_(part_name(std::string(kManifestName))),
         plan_(to / plan_name_),
         meter_(meter),
-        checked_(checked),
         verify_(verify) {}
 
   void run() {
@@ -483,7 +469,7 @@ class Push {
     for (const ManifestFile* file : files)
       if (!is_small(file))
         send_file(facility_, from_, *file, manifest_.chunk_bytes, to_,
-                  remote_[part_name(file->name)].info, meter_, checked_);
+                  remote_[part_name(file->name)].info, meter_);
     facility_.control.rename(plan_, complete_);
   }
 
@@ -494,18 +480,15 @@ class Push {
   const std::string plan_name_;
   const RemotePath plan_;
   Meter& meter_;
-  CheckedFiles& checked_;
   const bool verify_;  // compare file contents instead of trusting names and sizes
   std::map<std::string, remote::FileView> remote_;  // by name; only queried names
 };
 
 Result put(const Endpoint& facility, const fs::path& from, const Manifest& manifest,
-           const RemotePath& to, std::stop_token stop, const OnProgress& on_progress,
-           CheckedFiles* checked, bool verify) {
+           const RemotePath& to, std::stop_token stop, const OnProgress& on_progress, bool verify) {
   check_sizes(from, manifest);
   Meter meter(manifest.total_bytes(), std::move(stop), on_progress);
-  CheckedFiles none;
-  Push(facility, from, manifest, to, meter, checked != nullptr ? *checked : none, verify).run();
+  Push(facility, from, manifest, to, meter, verify).run();
   return meter.result();
 }
 
@@ -529,15 +512,13 @@ void require_space(remote::Session& session, const RemotePath& folder, uint64_t 
 }
 
 Result push(const Endpoint& facility, const fs::path& from, const Manifest& manifest,
-            const RemotePath& to, std::stop_token stop, const OnProgress& on_progress,
-            CheckedFiles* checked) {
-  return put(facility, from, manifest, to, std::move(stop), on_progress, checked, false);
+            const RemotePath& to, std::stop_token stop, const OnProgress& on_progress) {
+  return put(facility, from, manifest, to, std::move(stop), on_progress, false);
 }
 
 Result repair(const Endpoint& facility, const fs::path& from, const Manifest& manifest,
-              const RemotePath& to, std::stop_token stop, const OnProgress& on_progress,
-              CheckedFiles* checked) {
-  return put(facility, from, manifest, to, std::move(stop), on_progress, checked, true);
+              const RemotePath& to, std::stop_token stop, const OnProgress& on_progress) {
+  return put(facility, from, manifest, to, std::move(stop), on_progress, true);
 }
 
 }  // namespace xffl::transfer

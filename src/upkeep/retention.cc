@@ -12,6 +12,7 @@
 
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
+#include "xffl/checkpoint/block_hashes.h"
 #include "xffl/facility/context.h"
 #include "xffl/facility/kept_allocation.h"
 #include "xffl/plan/facility_layout.h"
@@ -64,7 +65,9 @@ std::vector<std::string> unneeded_models(const facility::Context& context,
 void remove_masters(const facility::Context& context, int newest) {
   std::error_code none;
   for (int round = 0; round < newest - context.experiment.policy.keep_rounds; ++round)
-    fs::remove_all(context.folder.master(round), none);
+    for (const fs::path& path : {context.folder.master(round),
+                                 checkpoint::block_hashes_path(context.folder.master(round))})
+      fs::remove_all(path, none);
 }
 
 // Removes the rounds up to `old` from a facility, and the models that only they used. With

@@ -2,6 +2,9 @@
 """Measures the averaging of models by xffl, torch and numpy on the same files in the same run.
 
     .deps/venv/bin/python tests/bench/aggregate_bench.py --xffl BUILD/bin/xffl [--megabytes 500] [--models 4] [--repeat 3]
+        [--tool BUILD/tests/aggregate/aggregate_tool]
+
+With --tool it also measures the server step on a float32 master, without and with the verification of all blocks that it reads.
 
 Not a test: prints medians and ratios. Files are warm in the page cache; every method reads safetensors and
 writes one; xffl also hashes the result, writes its manifest and syncs it to disk. The others do none of that.
@@ -11,6 +14,7 @@ import os
 import pathlib
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -86,12 +90,32 @@ def measure(command, out):
     return seconds, usage.ru_maxrss / 1000
 
 
+def server_steps(tool, folder, models):
+    """Commands of the step without and with verification. The first verified step hashes its inputs, outside its time."""
+    master, weights = str(folder / "master"), [word for model in models for word in (model, "1")]
+    subprocess.run([tool, "average", "F32", master, "0", "5000000000", *weights], check=True, stdout=subprocess.DEVNULL)
+    words = [master, "deltas", "BF16", str(folder / "out_master"), str(folder / "out_model"), *weights]
+    steps = {"server step": [tool, "step", *words], "server step, verified": [tool, "verified_step", *words]}
+    for command in steps.values():
+        step_time(command, folder)
+    return steps
+
+
+def step_time(command, folder):
+    """The seconds that the tool prints, those of the step alone."""
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    for name in ("out_master", "out_model"):
+        shutil.rmtree(folder / name)
+    return float(done.stdout.split()[0])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--xffl", required=True)
     parser.add_argument("--megabytes", type=int, default=500, help="of each model, in bf16")
     parser.add_argument("--models", type=int, default=4)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--tool", help="aggregate_tool: measures the server step, too")
     parser.add_argument("--folder", help="where to work (default: a temporary folder)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=args.folder) as temp:
@@ -102,15 +126,22 @@ def main():
         out = str(folder / "out")
         commands = {"xffl aggregate": [args.xffl, "aggregate", "--out", out, *models]}
         commands |= {name: [sys.executable, "-c", code, out, *models] for name, code in OTHERS.items()}
+        steps = server_steps(args.tool, folder, models) if args.tool else {}
+        step_seconds = {name: [] for name in steps}
         results = {name: [] for name in commands}
         for _ in range(args.repeat):  # interleaved, so that disturbances affect all sides
             for name, command in commands.items():
                 results[name].append(measure(command, out))
+            for name, command in steps.items():
+                step_seconds[name].append(step_time(command, folder))
     ours = statistics.median(seconds for seconds, _ in results["xffl aggregate"])
     print(f"\n{args.models} bf16 models of {args.megabytes} MB on {os.cpu_count()} processors, medians of {args.repeat}")
     for name, runs in results.items():
         seconds = statistics.median(s for s, _ in runs)
         print(f"  {name:26} {seconds:7.2f} s   {seconds / ours:5.1f} x xffl's time   {max(m for _, m in runs):7.0f} MB resident")
+    for name, seconds in step_seconds.items():
+        median = statistics.median(seconds)
+        print(f"  {name:26} {median:7.2f} s   {median / statistics.median(step_seconds['server step']):5.2f} x the step without verification")
 
 
 main()

@@ -173,10 +173,7 @@ void measure(const Arguments& arguments) {
   };
   for (int repeat = 0; repeat < arguments.repeats; ++repeat) {
     const RemotePath to = top / ("model-" + std::to_string(repeat));
-    transfer::CheckedFiles checked;
-    const auto push = [&](size_t i) {
-      transfer::push(*sessions[i], model, manifest, to, {}, {}, &checked);
-    };
+    const auto push = [&](size_t i) { transfer::push(*sessions[i], model, manifest, to, {}); };
     report(arguments, "push", total, push);
     report(arguments, "push again", total, push);
     report(arguments, "fetch", total, [&](size_t i) {

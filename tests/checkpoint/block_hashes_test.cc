@@ -80,8 +80,9 @@ class HashedFolder : public testing::Test {
  protected:
   HashedFolder() {
     ModelWriter writer(folder_, {{"a", Dtype::kF32, {100'000}}, {"b", Dtype::kF32, {5}}});
-    writer.write(std::as_bytes(std::span(some_bytes(400'000))));
-    writer.write(std::as_bytes(std::span(some_bytes(20))));
+    const std::string bytes = some_bytes(400'000);
+    writer.write(std::as_bytes(std::span(bytes)));
+    writer.write(std::as_bytes(std::span(bytes)).first(20));
     const auto files = writer.finish();
     write_file_atomic(folder_ / "config.json", R"({"model_type": "llama"})");
     root_ = write_manifest(folder_, files).root_sha256();

@@ -34,11 +34,20 @@ class FetchChunks : public Chunks {
   const fs::path to_ = dir_ / "update";
   const fs::path part_ = dir_ / "update.part/.model.safetensors.part";
 
+  Fetched fetched_;  // by the last call
+
   void SetUp() override { put_remote(facility_, "/out", files_, kChunk); }
   Result fetch_now() {
-    return fetch(link_, from_, manifest_of(files_).root_sha256(), 1u << 30, to_, {});
+    return fetched_ = fetch(link_, from_, manifest_of(files_).root_sha256(), 1u << 30, to_, {});
   }
-  void expect_complete() { EXPECT_TRUE(local_files(to_) == with_manifest(files_, kChunk)); }
+  // Also compares the block hashes, whatever chunks came twice.
+  void expect_complete() {
+    EXPECT_TRUE(local_files(to_) == with_manifest(files_, kChunk));
+    const checkpoint::Manifest expected = manifest_of(files_);
+    ASSERT_EQ(fetched_.manifest, expected);
+    for (size_t i = 0; i < expected.files.size(); ++i)
+      EXPECT_EQ(fetched_.manifest.files[i].block_xxh3, expected.files[i].block_xxh3);
+  }
   // Leaves a part file with damaged chunks, as after a crash of this machine.
   void leave_part(uint64_t size, std::initializer_list<uint64_t> damaged) {
     link_.drop_after(5'000'000);
@@ -84,7 +93,8 @@ TEST_F(FetchChunks, AChunkThatArrivesWrongOnceIsFetchedAgainAlone) {
   put_remote(once, "/out", files_, kChunk);
   once.put(model_, flipped(4 * kChunk));
   once.on_second = [&] { once.put(model_, files_["model.safetensors"]); };
-  const Result result = fetch(once, from_, manifest_of(files_).root_sha256(), 1u << 30, to_, {});
+  const Result result = fetched_ =
+      fetch(once, from_, manifest_of(files_).root_sha256(), 1u << 30, to_, {});
   expect_complete();
   ASSERT_GE(once.ranges.size(), 2u);
   EXPECT_EQ(once.ranges[1], (std::pair<uint64_t, uint64_t>{4 * kChunk, kChunk}));

@@ -47,7 +47,8 @@ void check_blocks(const std::filesystem::path& path, const ManifestFile& file);
 /// callers have returned.
 class BlockCheck {
  public:
-  /// Throws kCorrupt unless `mapped` has the size of `file`. The arguments outlive this object.
+  /// Throws kCorrupt unless `mapped` has the size of `file`. `file` and the
+  /// mapping outlive this object.
   BlockCheck(const std::filesystem::path& path, const ManifestFile& file,
              std::span<const std::byte> mapped);
 
@@ -56,7 +57,7 @@ class BlockCheck {
   void verify_all() { verify(0, mapped_.size()); }
 
  private:
-  const std::filesystem::path& path_;
+  const std::filesystem::path path_;
   const ManifestFile& file_;
   const std::span<const std::byte> mapped_;
   std::unique_ptr<std::atomic<bool>[]> taken_;  // per block

@@ -93,6 +93,9 @@ class FileHash {
   BlockHash blocks_;
 };
 
+/// Hashes one regular file. Throws kRejected when the file grows or shrinks meanwhile.
+ManifestFile hash_file(const std::filesystem::path& path, uint64_t chunk_bytes = kChunkBytes);
+
 /// Hashes every regular file directly in `folder` except manifest.json, several files in parallel.
 /// Throws kRejected for a subfolder. For the files in `known`, takes the hashes that their writer
 /// computed with `chunk_bytes`, without reading the files. Throws kRejected when a known file is

@@ -47,8 +47,6 @@ class SafetensorsFile {
   /// Verifies the header with the block hashes of `file`, which outlives this object. Also throws
   /// kCorrupt for a damaged header.
   SafetensorsFile(const std::filesystem::path& path, const ManifestFile& file);
-  SafetensorsFile(const SafetensorsFile&) = delete;
-  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
   /// The tensors in the order of their data.
   const std::vector<TensorSpec>& tensors() const { return tensors_; }

@@ -13,10 +13,10 @@
 #include "xffl/config/experiment.h"
 #include "xffl/facility/facility_errors.h"
 #include "xffl/facility/packed_models.h"
+#include "xffl/facility/run_models.h"
 #include "xffl/facility/services.h"
 #include "xffl/history/run_folder.h"
 #include "xffl/plan/round_plan.h"
-#include "xffl/transfer/transfer.h"
 
 namespace xffl::facility {
 
@@ -87,9 +87,10 @@ class RoundChanges {
 // Computes the L2 norm of a round's input model, and caches the newest norm. Thread-safe.
 class ModelNorms {
  public:
-  double of(const std::filesystem::path& model) {
+  /// Throws kCorrupt when the model differs from `hashes`.
+  double of(const std::filesystem::path& model, const checkpoint::Hashes& hashes) {
     const std::lock_guard lock(mutex_);
-    if (model != model_) norm_ = aggregate::l2_norm(model);
+    if (model != model_) norm_ = aggregate::l2_norm(model, hashes);
     model_ = model;
     return norm_;
   }
@@ -108,8 +109,7 @@ struct Context {
   history::RunHistory& history;
   history::StatusFile& live;
   plan::RunIdentity identity;
-  transfer::CheckedFiles checked;  // of the global models
-  std::mutex observer_mutex;       // serializes the observer's calls
+  std::mutex observer_mutex{};  // serializes the observer's calls
   FirstSubmissions first_submissions{};
   AcceptanceTimes acceptance_times{};
   RoundChanges round_changes{};
@@ -117,6 +117,7 @@ struct Context {
   SpareMemory spare{};                // from earlier rounds' files
   ModelNorms norms{};
   PackedModels packed{};
+  RunModels models{experiment, folder, history};
   GuardedSessions guarded{};
 };
 

@@ -11,9 +11,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <map>
-#include <memory>
-#include <mutex>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -47,6 +44,9 @@ using OnProgress = std::function<void(const Progress&)>;
 struct Result {
   uint64_t moved_bytes = 0;  // sent or received by this call
 };
+struct Fetched : Result {
+  checkpoint::Manifest manifest;  // of the folder, with block hashes
+};
 
 /// The smoothed rate and the remaining time of a transfer, for display. The caller passes the time.
 /// Not thread-safe.
@@ -72,28 +72,6 @@ class RateMeter {
   double bytes_ = 0;
 };
 
-/// The local files that match their manifest, so that xffl hashes a model for several facilities
-/// once. Thread-safe.
-class CheckedFiles {
- public:
-  /// Calls `check` unless an earlier call for `content_key` returned true. A second caller waits
-  /// while the first one checks. Equal keys mean equal content. Passes on the exception of `check`;
-  /// after an exception or a false result the next caller checks again.
-  void once(const std::string& content_key, const std::function<bool()>& check);
-
-  /// Records that this process hashed the files of `folder` while writing, and that the hashes
-  /// match `manifest`. push() does not hash an unmodified file again.
-  void note(const std::filesystem::path& folder, const checkpoint::Manifest& manifest);
-
- private:
-  struct Entry {
-    std::mutex mutex;
-    bool verified = false;
-  };
-  std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<Entry>> entries_;
-};
-
 /// Uploads the files of `manifest` from the local folder `from` to `to` at the facility. push()
 /// writes manifest.json last, so a folder with manifest.json is complete.
 ///
@@ -101,13 +79,14 @@ class CheckedFiles {
 /// a sibling folder of `to` holds with the same hash. In an interrupted file push() skips the
 /// chunks and blocks whose hash the facility confirms, or that match when push() reads them back.
 /// A push or fetch without a moved byte for the session's time-out throws kRemote. push()
-/// hashes the local files, a large file only when `checked` does not know it; the trainer verifies
-/// the hashes at the facility before it uses the files. Throws kRejected when a local file differs
+/// verifies the bytes that it sends, a large file by its block hashes; push() first hashes a large
+/// file without block hashes in `manifest`. The trainer verifies the hashes at the facility before
+/// it uses the files. Throws kRejected when a local file differs
 /// from the manifest, kIo when the facility lacks space (folder, needed, free), kRemote,
 /// kCancelled.
 Result push(const Endpoint& facility, const std::filesystem::path& from,
             const checkpoint::Manifest& manifest, const RemotePath& to, std::stop_token stop,
-            const OnProgress& on_progress = {}, CheckedFiles* checked = nullptr);
+            const OnProgress& on_progress = {});
 
 /// Pushes to a folder whose content a job found to differ from its manifest.json. The folder counts
 /// as incomplete until repair() has compared every chunk of the large files and sent the small
@@ -115,7 +94,7 @@ Result push(const Endpoint& facility, const std::filesystem::path& from,
 /// interruption call repair() again: push() would trust the file names.
 Result repair(const Endpoint& facility, const std::filesystem::path& from,
               const checkpoint::Manifest& manifest, const RemotePath& to, std::stop_token stop,
-              const OnProgress& on_progress = {}, CheckedFiles* checked = nullptr);
+              const OnProgress& on_progress = {});
 
 /// True when the folder holds exactly this manifest.json and files of its sizes, so that push()
 /// would send nothing. One query. Throws kRemote.
@@ -133,8 +112,8 @@ void require_space(remote::Session& session, const RemotePath& folder, uint64_t 
 /// kCorrupt (file, chunk, expected, found) when the chunk stays wrong, kRejected when the folder at
 /// the facility does not match the report, kNotFound, kRemote, kIo (no local space: folder, needed,
 /// free), kCancelled. Received blocks use the memory of `spare`.
-Result fetch(const Endpoint& facility, const RemotePath& from, const std::string& root_sha256,
-             uint64_t max_bytes, const std::filesystem::path& to, std::stop_token stop,
-             const OnProgress& on_progress = {}, SpareMemory* spare = nullptr);
+Fetched fetch(const Endpoint& facility, const RemotePath& from, const std::string& root_sha256,
+              uint64_t max_bytes, const std::filesystem::path& to, std::stop_token stop,
+              const OnProgress& on_progress = {}, SpareMemory* spare = nullptr);
 
 }  // namespace xffl::transfer

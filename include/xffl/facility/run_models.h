@@ -1,0 +1,103 @@
+// The models of a run on this machine: their hashes, and damaged models made again.
+//
+// The journal has the root hash of each model and master. RunModels gives the block hashes with
+// which readers verify the bytes that they read. A damaged global model is rounded again from its
+// master. A damaged master is averaged again from the previous master and the round's updates; the
+// masters of round 0 come from the models in xffl.yaml. RunModels accepts only the bytes on record.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "xffl/base/error.h"
+#include "xffl/checkpoint/block_hashes.h"
+#include "xffl/checkpoint/dtype.h"
+#include "xffl/config/experiment.h"
+#include "xffl/history/run_folder.h"
+#include "xffl/history/run_history.h"
+
+namespace xffl::facility {
+
+/// The weight of an update in the mean, not normalized.
+double weight_of(const history::Accepted& accepted, config::WeightKind kind);
+
+/// The dtype of tensors of `type` in a file.
+checkpoint::Dtype dtype_of(job::FloatType type);
+
+/// Thread-safe. All functions throw kCorrupt, naming the file and a remedy, for a damaged model
+/// that cannot be made again.
+class RunModels {
+ public:
+  RunModels(const config::Experiment& experiment, const history::RunFolder& folder,
+            const history::RunHistory& history)
+      : experiment_(experiment), folder_(folder), history_(history) {}
+
+  /// Makes the models of round 0 in a folder like RunFolder::round(0), as the import did. Empty:
+  /// the models of round 0 cannot be made again.
+  std::function<void(const std::filesystem::path& round)> make_first;
+
+  /// The hashes of a round's model, by the journal: 0 is the imported model. A model without block
+  /// hashes is hashed once, and made again when it is damaged.
+  checkpoint::Hashes global(int round);
+  checkpoint::Hashes master(int round);
+  /// With LoRA: the model under the adapters.
+  checkpoint::Hashes adapted();
+
+  /// Makes the model again if it is damaged. Reads the whole model.
+  void restore_global(int round);
+  void restore_master(int round);
+  void restore_adapted();
+  /// Reads the global model and compares its block hashes; makes a damaged model again.
+  void check_global(int round);
+
+  /// Calls body(hashes) for a body that reads the global model of `round`. When the body throws
+  /// kCorrupt or kRejected, restores the model if it is damaged, and calls the body once again.
+  template <class Body>
+  auto with_global(int round, const Body& body) {
+    return again([&] { return body(global(round)); }, [&] { return restore_global(round); });
+  }
+  template <class Body>
+  auto with_adapted(const Body& body) {
+    return again([&] { return body(adapted()); }, [&] { return restore_adapted(); });
+  }
+
+ private:
+  struct Model {
+    std::filesystem::path folder;
+    std::string root_sha256;
+    std::function<void(const Model&)> make;  // again; throws kCorrupt
+  };
+  Model global_model(int round);
+  Model master_model(int round);
+  Model adapted_model();
+  Model first_model(const std::filesystem::path& folder, const std::string& root_sha256);
+
+  template <class Body, class Restore>
+  static auto again(const Body& body, const Restore& restore) {
+    try {
+      return body();
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kCorrupt && error.kind() != ErrorKind::kRejected) throw;
+    }
+    restore();
+    return body();
+  }
+
+  // The caller holds the mutex.
+  checkpoint::Hashes hashes_of(const Model& model);
+  checkpoint::Hashes restored(const Model& model);
+  void make_global(int round, const Model& model);
+  void make_master(int round, const Model& model);
+  static void replace(const Model& model, const std::filesystem::path& made);
+
+  const config::Experiment& experiment_;
+  const history::RunFolder& folder_;
+  const history::RunHistory& history_;
+  std::mutex mutex_;
+  std::map<std::filesystem::path, checkpoint::Hashes> known_;
+};
+
+}  // namespace xffl::facility

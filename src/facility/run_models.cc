@@ -1,0 +1,227 @@
+#include "xffl/facility/run_models.h"
+
+#include "xffl/aggregate/aggregate.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/log.h"
+
+namespace xffl::facility {
+
+namespace fs = std::filesystem;
+using checkpoint::Hashes;
+
+namespace {
+
+constexpr size_t kKnown = 8;  // folders whose hashes stay in memory
+
+// Removes a folder of this process's work, now and at the end.
+class WorkFolder {
+ public:
+  explicit WorkFolder(fs::path path) : path_(std::move(path)) { fs::remove_all(path_); }
+  ~WorkFolder() {
+    std::error_code none;
+    fs::remove_all(path_, none);
+  }
+  const fs::path& path() const { return path_; }
+
+ private:
+  const fs::path path_;
+};
+
+}  // namespace
+
+double weight_of(const history::Accepted& accepted, config::WeightKind kind) {
+  switch (kind) {
+    case config::WeightKind::kTokens:
+      return static_cast<double>(accepted.report.tokens);
+    case config::WeightKind::kSamples:
+      return static_cast<double>(accepted.report.samples);
+    case config::WeightKind::kEqual:
+      return 1.0;
+  }
+  return 1.0;
+}
+
+checkpoint::Dtype dtype_of(job::FloatType type) {
+  switch (type) {
+    case job::FloatType::kFloat32:
+      return checkpoint::Dtype::kF32;
+    case job::FloatType::kBfloat16:
+      return checkpoint::Dtype::kBF16;
+    case job::FloatType::kFloat16:
+      return checkpoint::Dtype::kF16;
+  }
+  return checkpoint::Dtype::kF32;
+}
+
+Hashes RunModels::global(int round) {
+  const std::lock_guard lock(mutex_);
+  return hashes_of(global_model(round));
+}
+
+Hashes RunModels::master(int round) {
+  const std::lock_guard lock(mutex_);
+  return hashes_of(master_model(round));
+}
+
+Hashes RunModels::adapted() {
+  const std::lock_guard lock(mutex_);
+  return hashes_of(adapted_model());
+}
+
+void RunModels::restore_global(int round) {
+  const std::lock_guard lock(mutex_);
+  restored(global_model(round));
+}
+
+void RunModels::restore_master(int round) {
+  const std::lock_guard lock(mutex_);
+  restored(master_model(round));
+}
+
+void RunModels::restore_adapted() {
+  const std::lock_guard lock(mutex_);
+  restored(adapted_model());
+}
+
+void RunModels::check_global(int round) {
+  const std::lock_guard lock(mutex_);
+  const Model model = global_model(round);
+  try {
+    for (const checkpoint::ManifestFile& file : hashes_of(model)->files)
+      checkpoint::check_blocks(model.folder / file.name, file);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kCorrupt) throw;
+    restored(model);
+  }
+}
+
+RunModels::Model RunModels::global_model(int round) {
+  if (round == 0) return first_model(folder_.global(0), history_.state().initial_sha256);
+  return {folder_.global(round), history_.round(round).model_sha256,
+          [this, round](const Model& model) { make_global(round, model); }};
+}
+
+RunModels::Model RunModels::master_model(int round) {
+  if (round == 0) return first_model(folder_.master(0), history_.state().initial_master_sha256);
+  return {folder_.master(round), history_.round(round).master_sha256,
+          [this, round](const Model& model) { make_master(round, model); }};
+}
+
+RunModels::Model RunModels::adapted_model() {
+  return first_model(folder_.adapted(), history_.state().adapted_sha256);
+}
+
+RunModels::Model RunModels::first_model(const fs::path& folder, const std::string& root_sha256) {
+  return {folder, root_sha256, [this](const Model& model) {
+            if (!make_first) throw Error(ErrorKind::kCorrupt, "it is the first model");
+            const WorkFolder work(folder_.round(0).string() + ".again");
+            make_dirs(work.path());
+            make_first(work.path());
+            replace(model, work.path() / model.folder.filename());
+          }};
+}
+
+Hashes RunModels::hashes_of(const Model& model) {
+  Hashes& known = known_[model.folder];
+  if (known && known->root_sha256() == model.root_sha256) return known;
+  if (known_.size() > kKnown) {
+    known_.clear();
+    return hashes_of(model);
+  }
+  try {
+    return known = checkpoint::load_hashes(model.folder, model.root_sha256);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kCorrupt) throw;
+    return restored(model);
+  }
+}
+
+Hashes RunModels::restored(const Model& model) {
+  known_.erase(model.folder);
+  std::string damage;
+  try {
+    return known_[model.folder] = checkpoint::rehash(model.folder, model.root_sha256);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kCorrupt) throw;
+    damage = error.what();
+  }
+  log::warning("a model on this machine is damaged: it is made again", {{"problem", damage}});
+  try {
+    model.make(model);
+    const Hashes made = checkpoint::rehash(model.folder, model.root_sha256);
+    log::info("damaged model made again", {{"folder", model.folder.string()}});
+    return known_[model.folder] = made;
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kIo || error.kind() == ErrorKind::kCancelled) throw;
+    throw Error(ErrorKind::kCorrupt,
+                damage + "\nxffl cannot make it again: " + error.what() +
+                    "\nCopy the file from a backup of the run folder, then `xffl run`; or start "
+                    "another run with `xffl run --new`");
+  }
+}
+
+void RunModels::make_global(int round, const Model& model) {
+  const WorkFolder work(folder_.global(round).string() + ".again");
+  const Model master = master_model(round);
+  const auto round_again = [&] {
+    aggregate::convert(master.folder, dtype_of(experiment_.aggregation.publish_dtype), work.path(),
+                       {.hashes = hashes_of(master)});
+  };
+  try {
+    round_again();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kCorrupt) throw;
+    restored(master);
+    round_again();
+  }
+  replace(model, work.path());
+}
+
+void RunModels::make_master(int round, const Model& model) {
+  const history::RoundState state = history_.round(round);
+  std::vector<aggregate::Input> inputs;
+  for (const history::Participant& participant : state.participants) {
+    const auto facility = state.facilities.find(participant.facility);
+    if (facility == state.facilities.end() || !facility->second.accepted)
+      throw Error(ErrorKind::kCorrupt, "the journal lacks an update of the round");
+    const history::Accepted& accepted = *facility->second.accepted;
+    const fs::path update = folder_.facility(round, participant.facility) / "update";
+    inputs.push_back(
+        {update, participant.weight.value_or(weight_of(accepted, experiment_.aggregation.weights)),
+         participant.facility.str(), participant.facility.str(),
+         checkpoint::load_hashes(update, accepted.update_sha256)});
+  }
+  const Model before = master_model(round - 1);
+  const WorkFolder work(folder_.master(round).string() + ".again");
+  const auto step_again = [&] {
+    fs::remove_all(work.path());
+    make_dirs(work.path());
+    aggregate::server_step(before.folder, inputs,
+                           experiment_.aggregation.update == job::UpdateKind::kDelta,
+                           dtype_of(experiment_.aggregation.publish_dtype), work.path() / "master",
+                           work.path() / "global", {.hashes = hashes_of(before)});
+  };
+  try {
+    step_again();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kCorrupt) throw;
+    restored(before);
+    step_again();
+  }
+  replace(model, work.path() / "master");
+}
+
+// Readers of the damaged files keep them open and notice the damage.
+void RunModels::replace(const Model& model, const fs::path& made) {
+  const checkpoint::Manifest manifest = checkpoint::read_manifest(made);
+  if (manifest.root_sha256() != model.root_sha256)
+    throw Error(ErrorKind::kCorrupt, "the result has root SHA-256 " + manifest.root_sha256() +
+                                         ", expected " + model.root_sha256);
+  const WorkFolder damaged(model.folder.string() + ".damaged");
+  std::error_code none;
+  fs::rename(model.folder, damaged.path(), none);
+  rename_durable(made, model.folder);
+}
+
+}  // namespace xffl::facility
