@@ -92,8 +92,11 @@ class FacilityTrouble : public InProcessFederation {
     brno_waits_ = [] { return false; };
   }
   void expect_nothing_lost(int rounds = 3) {
-    EXPECT_EQ(project_.trainings().size(), 2u * static_cast<size_t>(rounds));
     EXPECT_EQ(project_.count_events("submitted"), 2 * rounds);
+    expect_each_trained_once(rounds);
+  }
+  void expect_each_trained_once(int rounds) {
+    EXPECT_EQ(project_.trainings().size(), 2u * static_cast<size_t>(rounds));
     EXPECT_EQ(project_.count_events("update_accepted"), 2 * rounds);
     EXPECT_EQ(project_.count_events("attempt_failed"), 0);
     EXPECT_EQ(project_.count_events("update_lost"), 0);
@@ -179,7 +182,10 @@ TEST_F(FacilityTrouble, OfASearchIsRetried) {
   EXPECT_EQ(run().rounds_published, kRounds);
   EXPECT_TRUE(search.is_over()) << "the test tells nothing";
   EXPECT_GE(submissions, lost.size());
-  expect_nothing_lost(kRounds);
+  // On a busy machine a job may claim its attempt after both searches, which are milliseconds apart
+  // here. Then its duplicate is submitted, trains nothing, and the first job is adopted.
+  EXPECT_GE(project_.count_events("submitted"), 2 * kRounds);
+  expect_each_trained_once(kRounds);
 }
 
 // --- The budget of attempts ---
