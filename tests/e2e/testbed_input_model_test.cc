@@ -6,7 +6,6 @@
 #include "e2e/testbed_project.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
-#include "xffl/checkpoint/manifest.h"
 
 namespace xffl {
 namespace {
@@ -49,7 +48,7 @@ std::vector<Json> payloads(const TestbedProject& project, const std::string& kin
 
 // The job script finds the damage before a foreign trainer starts; the failure does not count
 // towards max_attempts: 1.
-TEST(TestbedInputModel, ADamagedModelIsReportedByItsJobAndRepairedByTheChunk) {
+TEST(TestbedInputModel, ADamagedModelIsReportedByItsJobAndRepairedByTheBlock) {
   const auto change = [](test::Project& project) {
     project.set_model_rows(kRows);
     project.set_rounds(1);
@@ -76,9 +75,9 @@ TEST(TestbedInputModel, ADamagedModelIsReportedByItsJobAndRepairedByTheChunk) {
   EXPECT_FALSE(failed[0]["charged"].get<bool>());
   const auto pushed = payloads(project, "pushed", "brno");
   ASSERT_EQ(pushed.size(), 2u);
-  constexpr uint64_t kSecondChunk = 16ull * kRows - checkpoint::kChunkBytes;
-  EXPECT_GE(pushed[1]["moved_bytes"].get<uint64_t>(), kSecondChunk);
-  EXPECT_LT(pushed[1]["moved_bytes"].get<uint64_t>(), kSecondChunk + 10'000);
+  constexpr uint64_t kBlockBytes = 1 << 18;
+  EXPECT_GE(pushed[1]["moved_bytes"].get<uint64_t>(), kBlockBytes);
+  EXPECT_LT(pushed[1]["moved_bytes"].get<uint64_t>(), kBlockBytes + 10'000);
 }
 
 }  // namespace
