@@ -93,9 +93,9 @@ policy: {on_missing: skip, quorum: 1, quorum_grace: 45m, deadline: 24h, max_atte
   EXPECT_EQ(experiment.aggregation,
             (Aggregation{WeightKind::kEqual, job::UpdateKind::kWeights, job::FloatType::kFloat16,
                          job::FloatType::kFloat32}));
-  EXPECT_EQ(experiment.policy, (RoundPolicy{OnMissing::kSkip, 1, std::chrono::minutes(45),
-                                            std::chrono::hours(24), 3,
-                                            std::chrono::milliseconds(250), 5}));
+  EXPECT_EQ(experiment.policy,
+            (RoundPolicy{OnMissing::kSkip, 1, std::chrono::minutes(45), std::chrono::hours(24), 3,
+                         std::chrono::milliseconds(250), 5}));
 }
 
 TEST(ParseExperiment, AcceptsADeadlineWithOnMissingWait) {

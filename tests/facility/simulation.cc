@@ -467,7 +467,7 @@ class Federation {
       ++result_.evaluations_asked;
       const history::FacilityState& state =
           run_state.rounds.at(kRounds + 1).facilities.at(names_[i]);
-      if (!state.accepted && !state.missing)
+      if (!state.accepted && !state.missing && !last->second.departed.contains(names_[i]))
         result_.violation = "the run ended before " + names_[i].str() + " had measured";
       if (state.accepted && evaluations == 0)
         result_.violation = names_[i].str() + " has an evaluation that no job has made";
