@@ -10,6 +10,7 @@
 #include "xffl/base/log.h"
 #include "xffl/checkpoint/manifest.h"
 #include "xffl/checkpoint/model_folder.h"
+#include "xffl/history/work_files.h"
 
 namespace xffl::facility {
 
@@ -32,12 +33,6 @@ bool may_recover(ErrorKind kind) {
   return kind == ErrorKind::kRemote || kind == ErrorKind::kAuth || kind == ErrorKind::kIo;
 }
 
-void set_aside(const fs::path& from, const fs::path& to) {
-  std::error_code none;
-  fs::remove_all(to, none);
-  fs::rename(from, to, none);
-}
-
 }  // namespace
 
 bool UpdateFetch::has_reported(int attempt) {
@@ -57,8 +52,11 @@ Event UpdateFetch::fetch(int attempt, std::stop_token stop) {
         {.update_sha256 = accepted.update_sha256, .report = accepted.report, .change = change}};
   } catch (const Error& error) {
     if (!is_facility_fault(error.kind())) throw;
-    set_aside(site_.archive() / "update",
-              site_.archive() / ("refused-a" + std::to_string(attempt)));
+    if (fs::exists(site_.context.history.work_name(stored()))) {
+      site_.context.history.check_writer();
+      history::replace_folder(site_.context.history.work_name(stored()),
+                              site_.archive() / ("refused-a" + std::to_string(attempt)));
+    }
     return UpdateRejected{error.what()};
   }
 }
@@ -105,10 +103,13 @@ UpdateFetch::Report UpdateFetch::bring(int attempt, const Expected& expected,
       has_read = false;
       Report report = read_report(attempt, expected);
       has_read = true;
-      if (!site_.plan.evaluates && !job::is_checkpointed(report.parsed, site_.pushed_spec(attempt)))
+      if (!site_.plan.evaluates &&
+          !job::is_checkpointed(report.parsed, site_.pushed_spec(attempt)) &&
+          !is_stored(report.parsed.update_sha256))
         transfer::fetch({*site_.session, *site_.bulk}, site_.folder(attempt) / plan::kUpdateFolder,
-                        report.parsed.update_sha256, expected.max_bytes, site_.archive() / "update",
-                        stop, site_.progress("fetching", out), &site_.context.spare);
+                        report.parsed.update_sha256, expected.max_bytes,
+                        site_.context.history.work_name(stored()), stop,
+                        site_.progress("fetching", out), &site_.context.spare);
       return report;
     } catch (const Error& error) {
       if (!is_facility_fault(error.kind())) throw;
@@ -127,26 +128,26 @@ double UpdateFetch::check_change(const Expected& expected) const {
   if (site_.plan.evaluates) return 0;
   const bool delta = site_.context.experiment.aggregation.update == job::UpdateKind::kDelta;
   const double norm = with_context(site_.facility.facility.str() + "'s update", [&] {
-    return aggregate::check_update(site_.archive() / "update", site_.base_model(), delta,
-                                   expected.max_change);
+    return aggregate::check_update(fetched(), site_.base_model(), delta, expected.max_change);
   });
   return expected.max_change > 0 ? norm / expected.base_norm : 0;
 }
 
 history::Accepted UpdateFetch::keep_accepted(int attempt, const Report& report) const {
-  write_file_atomic(site_.archive() / "report.json", report.text);
+  history::RunHistory& history = site_.context.history;
+  if (fs::exists(history.work_name(stored()))) history.publish_folder(stored());
+  history.write_file(site_.archive() / "report.json", report.text);
   return {site_.facility.facility, attempt, report.parsed.update_sha256, report.parsed};
 }
 
 // fetch() has verified an accepted update; after a restart archive_problem() checks the bytes again
 // before their use. Returns the damage. Throws for an unreadable file, which does not count as
 // damaged yet.
-std::optional<std::string> UpdateFetch::archive_problem(const history::Accepted& accepted) const {
+std::optional<std::string> UpdateFetch::archive_problem(const std::string& update_sha256) const {
   try {
-    const checkpoint::Manifest manifest = checkpoint::read_manifest(site_.archive() / "update");
-    if (manifest.root_sha256() != accepted.update_sha256)
-      return "its files are those of another update";
-    checkpoint::verify_folder(site_.archive() / "update", manifest);
+    const checkpoint::Manifest manifest = checkpoint::read_manifest(stored());
+    if (manifest.root_sha256() != update_sha256) return "its files are those of another update";
+    checkpoint::verify_folder(stored(), manifest);
     return std::nullopt;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kRejected && error.kind() != ErrorKind::kCorrupt &&
@@ -154,6 +155,15 @@ std::optional<std::string> UpdateFetch::archive_problem(const history::Accepted&
       throw;
     return error.what();
   }
+}
+
+fs::path UpdateFetch::fetched() const {
+  const fs::path work = site_.context.history.work_name(stored());
+  return fs::exists(work) ? work : stored();
+}
+
+bool UpdateFetch::is_stored(const std::string& update_sha256) const {
+  return fs::exists(stored()) && !archive_problem(update_sha256);
 }
 
 bool UpdateFetch::has_lost(int attempt) const {
@@ -184,15 +194,13 @@ std::optional<std::string> UpdateFetch::restore(const history::Accepted& accepte
         site_.sleep(backoff(site_.facility.facility.str(), retry), stop);
       }
   };
-  const auto problem =
-      patiently("checking an accepted update", [&] { return archive_problem(accepted); });
+  const auto problem = patiently("checking an accepted update",
+                                 [&] { return archive_problem(accepted.update_sha256); });
   if (!problem) return std::nullopt;
   log::warning("archived update is damaged: fetching it again",
                {site_.name_field(), {"problem", *problem}});
   Expected expected = expected_update();
   expected.update_sha256 = accepted.update_sha256;
-  const fs::path damaged = site_.archive() / "update.damaged";
-  set_aside(site_.archive() / "update", damaged);
   try {
     patiently("fetching an accepted update again", [&] {
       try {
@@ -208,8 +216,6 @@ std::optional<std::string> UpdateFetch::restore(const history::Accepted& accepte
     if (is_facility_fault(error.kind()) || may_recover(error.kind())) return error.what();
     throw;
   }
-  std::error_code none;
-  fs::remove_all(damaged, none);
   return std::nullopt;
 }
 

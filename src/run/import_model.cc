@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <vector>
 
 #include "run_parts.h"
 #include "xffl/aggregate/aggregate.h"
@@ -54,7 +55,7 @@ void check_input_adapter(const config::Experiment& experiment, const LoraConfig&
 // With LoRA the input model stays unchanged, and training starts from the experiment's adapter or
 // from a new one.
 fs::path prepare_adapter(facility::Context& context) {
-  const fs::path start = context.folder.round(0) / "start";
+  const fs::path start = context.history.work_name(context.folder.round(0) / "start");
   const config::Experiment& experiment = context.experiment;
   const job::TrainingSpec& training = experiment.facilities.front().training;
   const job::Lora& wanted = training.lora;
@@ -70,7 +71,7 @@ fs::path prepare_adapter(facility::Context& context) {
     fs::copy_file(experiment.adapter / checkpoint::kAdapterName, start / checkpoint::kAdapterName);
     write_file_atomic(start / checkpoint::kAdapterConfigName, checkpoint::format_lora_config(lora));
   }
-  aggregate::convert(model, own_dtype(model), context.folder.adapted());
+  aggregate::convert(model, own_dtype(model), context.history.work_name(context.folder.adapted()));
   return start;
 }
 
@@ -79,17 +80,19 @@ fs::path prepare_adapter(facility::Context& context) {
 void import_model(facility::Context& context) {
   if (!context.history.state().initial_sha256.empty()) return;
   const bool adapts = context.experiment.facilities.front().training.lora.rank > 0;
-  fs::remove_all(context.folder.round(0));
   make_dirs(context.folder.round(0));
   fsync_dir(context.folder.path());
   with_context("while importing the model " + context.experiment.model.string(), [&] {
     const fs::path trained = adapts ? prepare_adapter(context) : context.experiment.model;
-    aggregate::convert(trained, checkpoint::Dtype::kF32, context.folder.master(0));
-    aggregate::convert(context.folder.master(0),
-                       dtype_of(context.experiment.aggregation.publish_dtype),
-                       context.folder.global(0));
+    const fs::path master = context.history.work_name(context.folder.master(0));
+    aggregate::convert(trained, checkpoint::Dtype::kF32, master);
+    aggregate::convert(master, dtype_of(context.experiment.aggregation.publish_dtype),
+                       context.history.work_name(context.folder.global(0)));
     if (adapts) fs::remove_all(trained);
   });
+  std::vector<fs::path> made = {context.folder.master(0), context.folder.global(0)};
+  if (adapts) made.push_back(context.folder.adapted());
+  for (const fs::path& path : made) context.history.publish_folder(path);
   const auto root = [](const fs::path& folder) {
     return checkpoint::read_manifest(folder).root_sha256();
   };

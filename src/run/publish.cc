@@ -56,12 +56,15 @@ void aggregate_updates(facility::Context& context, const plan::RoundPlan& plan,
                       weight_of(update, settings.weights), update.facility.str(),
                       update.facility.str()});
   // The journal does not know the files of a killed coordinator: this process makes them again.
-  fs::remove_all(context.folder.master(plan.round));
-  fs::remove_all(context.folder.global(plan.round));
+  const fs::path new_master = context.folder.master(plan.round);
+  const fs::path new_model = context.folder.global(plan.round);
+  for (const fs::path& path : {new_master, new_model})
+    fs::remove_all(context.history.work_name(path));  // of an attempt of this process
   aggregate::server_step(context.folder.master(plan.round - 1), inputs,
                          settings.update == job::UpdateKind::kDelta,
-                         dtype_of(settings.publish_dtype), context.folder.master(plan.round),
-                         context.folder.global(plan.round), {.spare = &context.spare});
+                         dtype_of(settings.publish_dtype), context.history.work_name(new_master),
+                         context.history.work_name(new_model), {.spare = &context.spare});
+  for (const fs::path& path : {new_master, new_model}) context.history.publish_folder(path);
   const checkpoint::Manifest model = checkpoint::read_manifest(context.folder.global(plan.round));
   context.checked.note(context.folder.global(plan.round), model);
   const checkpoint::Manifest master = checkpoint::read_manifest(context.folder.master(plan.round));
@@ -73,9 +76,10 @@ void aggregate_updates(facility::Context& context, const plan::RoundPlan& plan,
 // CURRENT names the newest published model; it changes in one rename.
 void publish(facility::Context& context, const plan::RoundPlan& plan) {
   const fs::path target = fs::path(context.folder.round(plan.round).filename()) / "global";
-  const fs::path temp = context.folder.current().string() + ".tmp";
+  const fs::path temp = context.history.work_name(context.folder.current());
   fs::remove(temp);
   fs::create_directory_symlink(target, temp);
+  context.history.check_writer();
   rename_durable(temp, context.folder.current());
   const std::string model = context.history.round(plan.round).model_sha256;
   context.history.record({.round = plan.round}, history::Published{.model_sha256 = model});

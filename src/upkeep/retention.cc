@@ -61,10 +61,13 @@ std::vector<std::string> unneeded_models(const facility::Context& context,
 }
 
 // Removes the masters that no round after `newest` needs.
-void remove_masters(const facility::Context& context, int newest) {
+void remove_masters(facility::Context& context, int newest) {
   std::error_code none;
-  for (int round = 0; round < newest - context.experiment.policy.keep_rounds; ++round)
+  for (int round = 0; round < newest - context.experiment.policy.keep_rounds; ++round) {
+    if (!fs::exists(context.folder.master(round), none)) continue;
+    context.history.check_writer();
     fs::remove_all(context.folder.master(round), none);
+  }
 }
 
 // Removes the rounds up to `old` from a facility, and the models that only they used. With
@@ -88,6 +91,8 @@ void remove_rounds(facility::Context& context, const plan::FacilityPlan& facilit
   }
   const auto check = [&] {
     if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
+    // After the listing: a stale coordinator does not know the models of a newer one.
+    context.history.check_writer();
   };
   for (const int round : rounds) {
     check();

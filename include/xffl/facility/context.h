@@ -15,6 +15,8 @@
 #include "xffl/facility/packed_models.h"
 #include "xffl/facility/services.h"
 #include "xffl/history/run_folder.h"
+#include "xffl/history/run_history.h"
+#include "xffl/history/work_files.h"
 #include "xffl/plan/round_plan.h"
 #include "xffl/transfer/transfer.h"
 
@@ -116,7 +118,7 @@ struct Context {
   std::atomic<int> quorum_logged{0};  // the last round whose quorum is in the log
   SpareMemory spare{};                // from earlier rounds' files
   ModelNorms norms{};
-  PackedModels packed{};
+  PackedModels packed{history::work_suffix(history.epoch())};
   GuardedSessions guarded{};
 };
 
