@@ -6,13 +6,15 @@
 # - SIGKILL at every journal record of a federation of three rounds, and at N random instants: the model equals an undisturbed
 #   run's, and each job trains once;
 # - N submissions of whole federations with slurmctld stopped (SIGSTOP) after the record of the intent, and N with slurmctld
-#   killed there: each job trains exactly once.
-# Seven parts, each with its own testbed and a limit of one hour; 100 of each take about 30 minutes on two cores. The last line is
+#   killed there: each job trains exactly once;
+# - the coordinator frozen (SIGSTOP) after every journal record, between every check of its epoch and the effect, and at N random
+#   instants; another one takes the run over and completes it: the first one then changes nothing.
+# Ten parts, each with its own testbed and a limit of one hour; 100 of each take about 30 minutes on two cores. The last line is
 # the verdict; logs are in build/PRESET/campaign. Has the requirements of real facilities (docs/developer/testing.md).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 number=${1:-100} preset=${2:-coordinator} testbeds=${3:-4}
-scripts/build.sh "$preset" e2e_testbed_test
+scripts/build.sh "$preset" e2e_testbed_test e2e_test
 bin=build/$preset/bin logs=build/$preset/campaign
 rm -rf "$logs"
 mkdir -p "$logs"
@@ -27,6 +29,9 @@ begin() { # begin NAME COUNT SEED PROGRAM TEST: starts a part when a testbed is 
 }
 trap 'for job in $(jobs -p); do pkill -P "$job" || true; done' INT TERM
 begin records 1 1 e2e_testbed_test TestbedFederation.SurvivesKillsAtJournalRecords
+begin frozen-at-records 1 1 e2e_test FrozenCoordinator.AfterARecordChangesNothing
+begin frozen-at-checks 1 1 e2e_test FrozenCoordinator.BetweenCheckAndEffectChangesNothing
+begin frozen-at-random $number 1 e2e_test FrozenCoordinator.AtRandomInstantsChangesNothing
 for half in 1 2; do
   some=$((half == 1 ? number / 2 : number - number / 2))
   [ $some -gt 0 ] || continue
@@ -40,7 +45,7 @@ for name in "${names[@]}"; do
   [ "$(cat "$logs/$name.code" 2>/dev/null)" = 0 ] || failed+=("$name")
   grep -qE '^\[  SKIPPED' "$logs/$name.log" && { grep -hE 'dev_cluster: SKIPPED' "$logs/$name.log"; exit 77; }
 done
-grep -hE 'kills at|submissions:' "$logs"/*.log || true
+grep -hE 'kills at|submissions:|steps frozen|taken over$' "$logs"/*.log || true
 if [ ${#failed[@]} -gt 0 ]; then
   for name in "${failed[@]}"; do grep -HE 'Failure|FAILED|terminate' "$logs/$name.log" | head -n 5 || true; done
   echo "campaign: FAILED after $SECONDS s: ${failed[*]}"

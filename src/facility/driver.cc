@@ -103,6 +103,7 @@ class FacilityDriver::Impl {
       log_link(next.machine);
       if (std::holds_alternative<Finish>(next.action)) break;
       if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
+      context_.history.check_writer();
       const Event event = perform(next.action, stop);
       next = step(policy_, std::move(next.machine), event, now());
     }
@@ -399,6 +400,7 @@ class FacilityDriver::Impl {
     actions.push_back(Sleep{attempt.job_id.empty() ? site_.settle_time() : Nanoseconds(1)});
     actions.push_back(FindJobs{number});
     for (size_t i = 0; i < actions.size(); ++i) {
+      context_.history.check_writer();
       const Event event = perform(actions[i], stop);
       if (const auto* lost = std::get_if<Unreachable>(&event))
         throw Error(ErrorKind::kRemote, lost->reason);
@@ -457,6 +459,7 @@ class FacilityDriver::Impl {
                      [](const Finish&) { return Event(TimerFired{}); }},
           action);
     } catch (const Error& error) {
+      if (error.kind() == ErrorKind::kBusy && !context_.history.is_writer()) throw;
       auto event = event_of(error, action);
       if (!event && error.kind() == ErrorKind::kCancelled && !stop.stop_requested())
         event = event_of(Error(ErrorKind::kRemote, error.what()), action);

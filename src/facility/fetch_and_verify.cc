@@ -10,6 +10,7 @@
 #include "xffl/base/log.h"
 #include "xffl/checkpoint/block_hashes.h"
 #include "xffl/checkpoint/model_folder.h"
+#include "xffl/history/work_files.h"
 
 namespace xffl::facility {
 
@@ -32,12 +33,6 @@ bool may_recover(ErrorKind kind) {
   return kind == ErrorKind::kRemote || kind == ErrorKind::kAuth || kind == ErrorKind::kIo;
 }
 
-void set_aside(const fs::path& from, const fs::path& to) {
-  std::error_code none;
-  fs::remove_all(to, none);
-  fs::rename(from, to, none);
-}
-
 }  // namespace
 
 bool UpdateFetch::has_reported(int attempt) {
@@ -57,8 +52,11 @@ Event UpdateFetch::fetch(int attempt, std::stop_token stop) {
         {.update_sha256 = accepted.update_sha256, .report = accepted.report, .change = change}};
   } catch (const Error& error) {
     if (!is_facility_fault(error.kind())) throw;
-    set_aside(site_.archive() / "update",
-              site_.archive() / ("refused-a" + std::to_string(attempt)));
+    if (fs::exists(site_.context.history.work_name(stored()))) {
+      site_.context.history.check_writer();
+      history::replace_folder(site_.context.history.work_name(stored()),
+                              site_.archive() / ("refused-a" + std::to_string(attempt)));
+    }
     return UpdateRejected{error.what()};
   }
 }
@@ -115,14 +113,17 @@ UpdateFetch::Report UpdateFetch::bring(int attempt, const Expected& expected,
       has_read = false;
       Report report = read_report(attempt, expected);
       has_read = true;
-      if (!site_.plan.evaluates && !job::is_checkpointed(report.parsed, site_.pushed_spec(attempt)))
+      if (!site_.plan.evaluates &&
+          !job::is_checkpointed(report.parsed, site_.pushed_spec(attempt)) &&
+          !is_stored(report.parsed.update_sha256)) {
+        const fs::path work = site_.context.history.work_name(stored());
         checkpoint::write_block_hashes(
-            site_.archive() / "update",
-            transfer::fetch(
-                {*site_.session, *site_.bulk}, site_.folder(attempt) / plan::kUpdateFolder,
-                report.parsed.update_sha256, expected.max_bytes, site_.archive() / "update", stop,
-                site_.progress("fetching", out), &site_.context.spare)
-                .manifest);
+            work, transfer::fetch({*site_.session, *site_.bulk},
+                                  site_.folder(attempt) / plan::kUpdateFolder,
+                                  report.parsed.update_sha256, expected.max_bytes, work, stop,
+                                  site_.progress("fetching", out), &site_.context.spare)
+                      .manifest);
+      }
       return report;
     } catch (const Error& error) {
       if (!is_facility_fault(error.kind())) throw;
@@ -140,10 +141,9 @@ UpdateFetch::Report UpdateFetch::bring(int attempt, const Expected& expected,
 double UpdateFetch::check_change(const Report& report, const Expected& expected) const {
   if (site_.plan.evaluates) return 0;
   const bool delta = site_.context.experiment.aggregation.update == job::UpdateKind::kDelta;
-  const fs::path update = site_.archive() / "update";
   const auto check = [&] {
-    return aggregate::check_update(update, site_.base_model(), delta, expected.max_change,
-                                   checkpoint::load_hashes(update, report.parsed.update_sha256),
+    return aggregate::check_update(fetched(), site_.base_model(), delta, expected.max_change,
+                                   checkpoint::load_hashes(fetched(), report.parsed.update_sha256),
                                    site_.context.models.global(site_.plan.round - 1));
   };
   double norm = 0;
@@ -159,16 +159,22 @@ double UpdateFetch::check_change(const Report& report, const Expected& expected)
 }
 
 history::Accepted UpdateFetch::keep_accepted(int attempt, const Report& report) const {
-  write_file_atomic(site_.archive() / "report.json", report.text);
+  history::RunHistory& history = site_.context.history;
+  const fs::path work = history.work_name(stored());
+  if (fs::exists(work)) {
+    const checkpoint::Hashes hashes = checkpoint::load_hashes(work, report.parsed.update_sha256);
+    publish_with_hashes(history, stored(), *hashes);
+  }
+  history.write_file(site_.archive() / "report.json", report.text);
   return {site_.facility.facility, attempt, report.parsed.update_sha256, report.parsed};
 }
 
 // fetch() has verified an accepted update; after a restart archive_problem() checks the bytes again
 // before their use. Returns the damage. Throws for an unreadable file, which does not count as
 // damaged yet.
-std::optional<std::string> UpdateFetch::archive_problem(const history::Accepted& accepted) const {
+std::optional<std::string> UpdateFetch::archive_problem(const std::string& update_sha256) const {
   try {
-    checkpoint::rehash(site_.archive() / "update", accepted.update_sha256);
+    checkpoint::rehash(stored(), update_sha256);
     return std::nullopt;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kRejected && error.kind() != ErrorKind::kCorrupt &&
@@ -176,6 +182,15 @@ std::optional<std::string> UpdateFetch::archive_problem(const history::Accepted&
       throw;
     return error.what();
   }
+}
+
+fs::path UpdateFetch::fetched() const {
+  const fs::path work = site_.context.history.work_name(stored());
+  return fs::exists(work) ? work : stored();
+}
+
+bool UpdateFetch::is_stored(const std::string& update_sha256) const {
+  return fs::exists(stored()) && !archive_problem(update_sha256);
 }
 
 bool UpdateFetch::has_lost(int attempt) const {
@@ -206,15 +221,13 @@ std::optional<std::string> UpdateFetch::restore(const history::Accepted& accepte
         site_.sleep(backoff(site_.facility.facility.str(), retry), stop);
       }
   };
-  const auto problem =
-      patiently("checking an accepted update", [&] { return archive_problem(accepted); });
+  const auto problem = patiently("checking an accepted update",
+                                 [&] { return archive_problem(accepted.update_sha256); });
   if (!problem) return std::nullopt;
   log::warning("archived update is damaged: fetching it again",
                {site_.name_field(), {"problem", *problem}});
   Expected expected = expected_update();
   expected.update_sha256 = accepted.update_sha256;
-  const fs::path damaged = site_.archive() / "update.damaged";
-  set_aside(site_.archive() / "update", damaged);
   try {
     patiently("fetching an accepted update again", [&] {
       try {
@@ -230,8 +243,6 @@ std::optional<std::string> UpdateFetch::restore(const history::Accepted& accepte
     if (is_facility_fault(error.kind()) || may_recover(error.kind())) return error.what();
     throw;
   }
-  std::error_code none;
-  fs::remove_all(damaged, none);
   return std::nullopt;
 }
 

@@ -1,7 +1,6 @@
 #include <utility>
 
 #include "site.h"
-#include "xffl/base/file.h"
 #include "xffl/base/log.h"
 #include "xffl/base/sha256.h"
 #include "xffl/facility/job_script.h"
@@ -43,13 +42,14 @@ submit::SubmittedJob FacilityJob::submitted(int attempt, const JobId& job) const
 
 history::SubmitIntended FacilityJob::prepare_submission(int attempt) {
   const std::string text = script(attempt);
-  write_file_atomic(site_.archive() / "job.sh", text);
+  site_.context.history.write_file(site_.archive() / "job.sh", text);
   return {.job_name = name({site_.plan.round, attempt}), .script_sha256 = sha256_hex(text)};
 }
 
 JobId FacilityJob::submit(int attempt, std::stop_token stop) {
   submit::JobRequest wanted = request(attempt);
   wanted.script = script(attempt);
+  site_.context.history.check_writer();
   return site_.scheduler->submit(wanted, stop);
 }
 
@@ -69,6 +69,7 @@ void FacilityJob::cancel(int attempt, const JobId& job, std::stop_token stop) {
   const submit::SubmittedJob target = submitted(attempt, job);
   Nanoseconds pause = kCancelPause;
   for (int times = 1;; ++times, pause *= 2) {
+    site_.context.history.check_writer();
     const submit::JobStatus status = at_the_facility([&] {
       site_.scheduler->cancel(target, stop);
       return site_.scheduler->query(std::span(&target, 1), stop).at(job);
@@ -86,6 +87,7 @@ void FacilityJob::cancel(int attempt, const JobId& job, std::stop_token stop) {
 
 // The fence also stops the job that holds the claim when the scheduler requeues the job.
 void FacilityJob::fence(int attempt) {
+  site_.context.history.check_writer();
   at_the_facility([&] { site_.session->make_dirs(site_.folder(attempt) / plan::kFence); });
 }
 
@@ -98,7 +100,9 @@ void FacilityJob::release_allocation() {
   for (const int round : {site_.plan.round, site_.plan.round - 1}) try {
       if (!next_attempt_folder(site_.context.experiment, site_.facility, round)) continue;
       const auto kept = kept_allocation_of(site_.facility, round, site_.states());
-      if (kept) site_.scheduler->release(*kept, {});
+      if (!kept) continue;
+      site_.context.history.check_writer();
+      site_.scheduler->release(*kept, {});
     } catch (const Error& error) {
       log::warning("a kept allocation was not released: it expires by itself",
                    {site_.name_field(), {"problem", error.what()}});

@@ -24,11 +24,11 @@ constexpr int64_t kTellingBytes = 32 << 20;  // fewer bytes measure round trips,
 constexpr int kRoundsBack = 32;
 
 std::optional<checkpoint::Manifest> make(const history::RunFolder& folder, int round,
-                                         std::stop_token stop) {
+                                         const fs::path& out, std::stop_token stop) {
   const auto began = std::chrono::steady_clock::now();
   const fs::path model = folder.global(round - 1);
-  const auto packed = pack::pack_model(model, folder.global(round - 2), folder.packed(round - 1),
-                                       kMaxRatio, std::min(kMaxThreads, available_cpus()), stop);
+  const auto packed = pack::pack_model(model, folder.global(round - 2), out, kMaxRatio,
+                                       std::min(kMaxThreads, available_cpus()), stop);
   const double megabytes =
       static_cast<double>(checkpoint::read_manifest(model).total_bytes()) * 1e-6;
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
@@ -83,12 +83,12 @@ std::optional<checkpoint::Manifest> PackedModels::of(const history::RunFolder& f
   made_.reset();
   const auto send_whole = [&](const std::exception& error) {
     std::error_code none;
-    fs::remove_all(folder.packed(round - 1), none);
+    fs::remove_all(path(folder, round), none);
     log::warning("global model could not be packed: it is sent whole",
                  {{"round", round}, {"problem", error.what()}});
   };
   try {
-    made_ = make(folder, round, stop);
+    made_ = make(folder, round, path(folder, round), stop);
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kCancelled) throw;
     send_whole(error);
@@ -103,8 +103,8 @@ void PackedModels::drop(const history::RunFolder& folder, int round) {
   const std::lock_guard lock(mutex_);
   std::error_code none;
   for (int old = std::max(1, round - 3); old < round; ++old) {
-    fs::remove_all(folder.packed(old), none);
-    fs::remove_all(folder.packed(old).string() + ".tmp", none);
+    fs::remove_all(path(folder, old + 1), none);
+    fs::remove_all(path(folder, old + 1).string() + ".tmp", none);
   }
 }
 

@@ -52,6 +52,7 @@ Event ModelPush::push(int attempt, std::stop_token stop) {
   model_seen_ = site_.context.services.clock.monotonic();
   for (const int earlier : complaints)
     at_the_facility([&] {
+      site_.context.history.check_writer();
       site_.session->rename(site_.folder(earlier) / kModelFailure,
                             site_.folder(earlier) / plan::kModelRepaired);
     });
@@ -59,11 +60,12 @@ Event ModelPush::push(int attempt, std::stop_token stop) {
   make_dirs(site_.archive());
   for (const auto& parent : {site_.archive().parent_path(), site_.context.folder.path()})
     fsync_dir(parent);
-  write_file_atomic(site_.archive() / "job.json", job_json);
+  site_.context.history.write_file(site_.archive() / "job.json", job_json);
   const std::vector<remote::NewFile> beside = {
       {std::string(plan::kOutFolder) + "/", ""},
       {std::string(plan::kModelHashes), model_hashes(spec)},
       {std::string(plan::kJobFile), job_json}};
+  site_.context.history.check_writer();
   at_the_facility([&] { site_.session->put_files(site_.folder(attempt), beside); });
   return Pushed{pushed};
 }
@@ -135,8 +137,8 @@ std::optional<history::Pushed> ModelPush::push_packed(int attempt, job::JobSpec&
   }
   const std::string sha256 = packed->root_sha256();
   const RemotePath to = site_.facility.round_folder / ("packed-" + sha256.substr(0, 16));
-  const std::optional<Moved> moved =
-      push_differences(site_.context.folder.packed(site_.plan.round - 1), *packed, to, stop);
+  const std::optional<Moved> moved = push_differences(
+      site_.context.packed.path(site_.context.folder, site_.plan.round), *packed, to, stop);
   if (!moved) return std::nullopt;
   // The job unpacks the model beside the packed model and the previous model.
   if (whole.total_bytes() >= kSmallBytes)

@@ -42,6 +42,12 @@ double weight_of(const history::Accepted& accepted, config::WeightKind kind) {
   return 1.0;
 }
 
+void publish_with_hashes(history::RunHistory& history, const fs::path& folder,
+                         const checkpoint::Manifest& manifest) {
+  history.publish_folder(folder);
+  checkpoint::write_block_hashes(folder, manifest);
+}
+
 checkpoint::Dtype dtype_of(job::FloatType type) {
   switch (type) {
     case job::FloatType::kFloat32:
@@ -115,7 +121,7 @@ RunModels::Model RunModels::adapted_model() {
 RunModels::Model RunModels::first_model(const fs::path& folder, const std::string& root_sha256) {
   return {folder, root_sha256, [this](const Model& model) {
             if (!make_first) throw Error(ErrorKind::kCorrupt, "it is the first model");
-            const WorkFolder work(folder_.round(0).string() + ".again");
+            const WorkFolder work(work_name(folder_.round(0) / "first"));
             make_dirs(work.path());
             make_first(work.path());
             replace(model, work.path() / model.folder.filename());
@@ -162,7 +168,7 @@ Hashes RunModels::restored(const Model& model) {
 }
 
 void RunModels::make_global(int round, const Model& model) {
-  const WorkFolder work(folder_.global(round).string() + ".again");
+  const WorkFolder work(work_name(folder_.global(round)));
   const Model master = master_model(round);
   const auto round_again = [&] {
     aggregate::convert(master.folder, dtype_of(experiment_.aggregation.publish_dtype), work.path(),
@@ -193,7 +199,7 @@ void RunModels::make_master(int round, const Model& model) {
          checkpoint::load_hashes(update, accepted.update_sha256)});
   }
   const Model before = master_model(round - 1);
-  const WorkFolder work(folder_.master(round).string() + ".again");
+  const WorkFolder work(work_name(folder_.master(round)));
   const auto step_again = [&] {
     fs::remove_all(work.path());
     make_dirs(work.path());
@@ -212,16 +218,20 @@ void RunModels::make_master(int round, const Model& model) {
   replace(model, work.path() / "master");
 }
 
+fs::path RunModels::work_name(const fs::path& folder) const {
+  return history_.work_name(folder.string() + ".again");
+}
+
 // Readers of the damaged files keep them open and notice the damage.
 void RunModels::replace(const Model& model, const fs::path& made) {
   const checkpoint::Manifest manifest = checkpoint::read_manifest(made);
   if (manifest.root_sha256() != model.root_sha256)
     throw Error(ErrorKind::kCorrupt, "the result has root SHA-256 " + manifest.root_sha256() +
                                          ", expected " + model.root_sha256);
-  const WorkFolder damaged(model.folder.string() + ".damaged");
-  std::error_code none;
-  fs::rename(model.folder, damaged.path(), none);
-  rename_durable(made, model.folder);
+  const fs::path work = history_.work_name(model.folder);
+  fs::remove_all(work);
+  fs::rename(made, work);
+  history_.publish_folder(model.folder);
 }
 
 }  // namespace xffl::facility

@@ -224,13 +224,18 @@ class UpdateFetch {
   /// Fetches the report, and into the archive the update that the report names. Throws kRemote when
   /// the report has vanished.
   Report bring(int attempt, const Expected& expected, std::stop_token stop);
+  /// The fetched update, before and after its publication in the archive.
+  std::filesystem::path stored() const { return site_.archive() / "update"; }
+  std::filesystem::path fetched() const;
+  /// Whether the archive holds the update whole, from a coordinator that did not record it.
+  bool is_stored(const std::string& update_sha256) const;
   /// Returns the norm of the update's change divided by its model's norm; 0: not measured.
   double check_change(const Report& report, const Expected& expected) const;
   double base_norm() const;
   history::Accepted keep_accepted(int attempt, const Report& report) const;
   /// Whether the facility answers and has the run's folder, but no report.
   bool has_lost(int attempt) const;
-  std::optional<std::string> archive_problem(const history::Accepted& accepted) const;
+  std::optional<std::string> archive_problem(const std::string& update_sha256) const;
 
   Site& site_;
 };

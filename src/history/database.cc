@@ -223,6 +223,22 @@ void create_or_check_schema(Database& database) {
   database.exec("COMMIT");
 }
 
+// The table is not part of the schema's version: an earlier release ignores it.
+int64_t begin_epoch(Database& database) {
+  database.exec("BEGIN IMMEDIATE");
+  database.exec(
+      "CREATE TABLE IF NOT EXISTS writer (epoch INTEGER NOT NULL CHECK (epoch > 0)) STRICT");
+  database.exec("INSERT INTO writer (epoch) SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM writer)");
+  database.exec("UPDATE writer SET epoch = epoch + 1");
+  const int64_t epoch = read_epoch(database);
+  database.exec("COMMIT");
+  return epoch;
+}
+
+int64_t read_epoch(Database& database) {
+  return database.integer("SELECT coalesce(max(epoch), 0) FROM writer");
+}
+
 void check_structure(Database& database) {
   const std::string found = database.text("PRAGMA quick_check(1)");
   if (found != "ok") corrupt(database, "SQLite's check says: " + log::printable(found, 300));

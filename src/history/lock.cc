@@ -143,7 +143,9 @@ WriterLock::WriterLock(const fs::path& journal) : path_(lock_path(journal)) {
   if (!try_lock(fd_.get(), LOCK_EX, 10, path_))
     throw Error(ErrorKind::kBusy, "the journal " + journal.string() +
                                       " is in use by another coordinator: " + holder_text(path_) +
-                                      "; wait for it or stop it");
+                                      "; wait for it or stop it; if it is frozen and cannot be "
+                                      "stopped, remove " +
+                                      path_.string() + " and try again");
   const std::optional<Holder> before = read_holder(path_);
   if (before && before->host != this_host() && lock_may_be_local(path_))
     throw Error(ErrorKind::kBusy, "the journal " + journal.string() +

@@ -9,6 +9,7 @@
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
 #include "xffl/base/sha256.h"
+#include "xffl/history/run_history.h"
 
 namespace xffl::history {
 
@@ -119,6 +120,11 @@ void remove_request(const RunFolder& folder, const std::string& name) {
 }
 
 StatusFile::~StatusFile() {
+  try {
+    if (history_ != nullptr && !history_->is_writer()) return;
+  } catch (const Error&) {
+    return;
+  }
   std::error_code none;
   std::filesystem::remove(path_, none);
 }
@@ -131,8 +137,9 @@ void StatusFile::show(int round, const FacilityName& facility, const std::string
   Json json;
   for (const auto& [name, live] : facilities_)
     json[name.str()] = {{"round", live.round}, {"doing", live.activity}, {"since", live.since_utc}};
+  const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
   try {
-    write_file_atomic(path_, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+    history_ != nullptr ? history_->write_file(path_, text) : write_file_atomic(path_, text);
   } catch (const Error& error) {
     log::debug("live.json was not written", {{"problem", error.what()}});
   }

@@ -4,9 +4,12 @@
 #include "xffl/history/run_history.h"
 
 #include <concepts>
+#include <span>
 #include <utility>
 
 #include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/history/work_files.h"
 
 namespace xffl::history {
 namespace {
@@ -306,6 +309,23 @@ void RunHistory::record(const EventScope& scope, const Event& event) {
 RunState RunHistory::state() const {
   const std::lock_guard lock(mutex_);
   return run_state_;
+}
+
+std::filesystem::path RunHistory::work_name(const std::filesystem::path& path) const {
+  return history::work_name(path, epoch());
+}
+
+void RunHistory::write_file(const std::filesystem::path& path, std::string_view content) {
+  TempFile temp(path, work_suffix(epoch()) + ".tmp");
+  write_all(temp.fd(), std::as_bytes(std::span(content.data(), content.size())), temp.path());
+  temp.sync();
+  check_writer();
+  temp.publish();
+}
+
+void RunHistory::publish_folder(const std::filesystem::path& path) {
+  check_writer();
+  replace_folder(work_name(path), path);
 }
 
 RoundState RunHistory::round(int number) const {

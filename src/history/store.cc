@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <csignal>
@@ -55,7 +56,8 @@ void check_event(const StoredEvent& event) {
 // --- Failpoints --------------------------------------------------------------------------------
 //
 // Tests kill the coordinator with XFFL_FAILPOINT=journal:before:N or journal:after:N, around its
-// N-th append, and stop it after each append of a kind with journal:stop:KIND.
+// N-th append, and stop it after each append of a kind with journal:stop:KIND, after its N-th
+// append with journal:stop:N, or after its N-th check_writer() with writer:stop:N.
 
 enum class FailpointSide { kBefore, kAfter };
 
@@ -63,30 +65,51 @@ struct Failpoint {
   FailpointSide side = FailpointSide::kBefore;
   long append_index = 0;    // 0: none
   std::string stop_kind{};  // empty: none
+  long stop_append = 0;     // 0: none
+  long stop_check = 0;      // 0: none
 };
 
 // Rejects unknown text: a test with a typo must not pass.
 Failpoint parse(const char* text) {
   if (text == nullptr || *text == '\0') return {};
-  static const std::regex kPattern("journal:(before|after):([1-9][0-9]{0,8})|journal:stop:(.+)");
+  static const std::regex kPattern(
+      "journal:(before|after):([1-9][0-9]{0,8})|(journal|writer):stop:([1-9][0-9]{0,8})|"
+      "journal:stop:([a-z_]+)");
   std::cmatch match;
   if (!std::regex_match(text, match, kPattern))
-    throw Error(ErrorKind::kUsage,
-                "XFFL_FAILPOINT is '" + std::string(text) +
-                    "'; expected journal:before:N or journal:after:N, N >= 1, or "
-                    "journal:stop:KIND");
-  if (match[3].matched) return {.stop_kind = match[3]};
+    throw Error(
+        ErrorKind::kUsage,
+        "XFFL_FAILPOINT is '" + std::string(text) +
+            "'; expected journal:before:N, journal:after:N, journal:stop:N or writer:stop:N, "
+            "N >= 1, or journal:stop:KIND");
+  if (match[5].matched) return {.stop_kind = match[5]};
+  if (match[4].matched && match[3] == "writer") return {.stop_check = std::stol(match[4])};
+  if (match[4].matched) return {.stop_append = std::stol(match[4])};
   return {.side = match[1] == "after" ? FailpointSide::kAfter : FailpointSide::kBefore,
           .append_index = std::stol(match[2])};
 }
 
-// Kills this process (SIGKILL) right before or right after its N-th durable append, if the
-// environment asks for the kill. Stops the process (SIGSTOP) right after every append of the
-// failpoint's kind.
-void failpoint(FailpointSide side, long append_index, std::string_view kind) {
+const Failpoint& failpoint_of_environment() {
   static const Failpoint point = parse(std::getenv("XFFL_FAILPOINT"));
+  return point;
+}
+
+// All threads stop, as a machine that is suspended.
+void stop_process() { ::kill(::getpid(), SIGSTOP); }
+
+// Kills this process (SIGKILL) right before or right after its N-th durable append, or stops it
+// (SIGSTOP) right after an append, if the environment asks for it.
+void failpoint(FailpointSide side, long append_index, std::string_view kind) {
+  const Failpoint& point = failpoint_of_environment();
   if (point.append_index == append_index && point.side == side) ::raise(SIGKILL);
-  if (side == FailpointSide::kAfter && !kind.empty() && kind == point.stop_kind) ::raise(SIGSTOP);
+  if (side != FailpointSide::kAfter) return;
+  if (kind == point.stop_kind || point.stop_append == append_index) stop_process();
+}
+
+// Stops this process right after its N-th successful check_writer().
+void failpoint_after_check() {
+  static std::atomic<long> count{0};
+  if (failpoint_of_environment().stop_check == ++count) stop_process();
 }
 
 // Counts the appends of this process from 1.
@@ -107,6 +130,8 @@ class SqliteJournal final : public Store {
     database_->exec("PRAGMA wal_autocheckpoint = 1");
     create_or_check_schema(*database_);
     check_structure(*database_);
+    epoch_ = begin_epoch(*database_);  // before the reading: no earlier writer appends any more
+    inode_ = inode_of(path);
     verified_ = read_verified(*database_);
     mirror_.emplace(path, verified_);
   }
@@ -115,6 +140,7 @@ class SqliteJournal final : public Store {
     if (event.payload.empty()) event.payload = "{}";
     check_event(event);
     const std::lock_guard lock(mutex_);
+    if (taken_over_) throw_taken_over();
     if (broken_)
       throw Error(ErrorKind::kIo, "the journal " + database_->path().string() +
                                       " failed before: nothing more is recorded; run again");
@@ -135,11 +161,27 @@ class SqliteJournal final : public Store {
     return verified_.events;
   }
 
+  int64_t epoch() const override { return epoch_; }
+
+  void check_writer() override {
+    {
+      const std::lock_guard lock(mutex_);
+      require_writer();
+    }
+    failpoint_after_check();
+  }
+
+  bool is_writer() override {
+    const std::lock_guard lock(mutex_);
+    return !taken_over_ && reads_own_epoch();
+  }
+
  private:
   void commit(const StoredEvent& event, const std::string& chain) {
     const long index = next_append_index();
     try {
       database_->exec("BEGIN IMMEDIATE");
+      require_writer();
       insert(*database_, event, chain);
       failpoint(FailpointSide::kBefore, index, event.kind);
       database_->exec("COMMIT");
@@ -147,22 +189,37 @@ class SqliteJournal final : public Store {
       // After a failed fsync the content of the disk is unknown until the file is read again.
       broken_ = database_->disk_failed();
       roll_back();
-      if (error.kind() == ErrorKind::kCorrupt) require_not_taken_over();
+      if (error.kind() == ErrorKind::kBusy) throw;
       error.add_context("recording the event '" + event.kind + "'");
       throw;
     }
     failpoint(FailpointSide::kAfter, index, event.kind);
   }
 
-  // Another host may not see the lock, or a user may have removed it. The order of events still
-  // shows another writer.
-  void require_not_taken_over() {
-    const int64_t ours = static_cast<int64_t>(verified_.events.size());
-    if (database_->integer("SELECT coalesce(max(seq), 0) FROM events") <= ours) return;
-    broken_ = true;
+  // `xffl journal repair` replaces the file, and a stale store would read its own epoch in the
+  // damaged one.
+  static ino_t inode_of(const std::filesystem::path& path) {
+    struct stat info {};
+    return ::stat(path.c_str(), &info) == 0 ? info.st_ino : 0;
+  }
+
+  bool reads_own_epoch() {
+    const ino_t there = inode_of(database_->path());
+    if ((there != 0 && there != inode_) || read_epoch(*database_) != epoch_) taken_over_ = true;
+    return !taken_over_;
+  }
+
+  void require_writer() {
+    if (taken_over_ || !reads_own_epoch()) throw_taken_over();
+  }
+
+  [[noreturn]] void throw_taken_over() const {
+    const std::string holder = lock_holder(database_->path());
     throw Error(ErrorKind::kBusy, "another coordinator has taken the journal " +
-                                      database_->path().string() +
-                                      " over: this one stops; see `xffl status`");
+                                      database_->path().string() + " over" +
+                                      (holder.empty() ? "" : " (" + holder + ")") +
+                                      ": this one stops and changes nothing more; see `xffl "
+                                      "status`");
   }
 
   void roll_back() {
@@ -178,6 +235,9 @@ class SqliteJournal final : public Store {
   std::unique_ptr<Database> database_;
   VerifiedEvents verified_;
   std::optional<Mirror> mirror_;
+  int64_t epoch_ = 0;
+  ino_t inode_ = 0;
+  bool taken_over_ = false;  // another writer has a higher epoch
   bool broken_ = false;
 };
 

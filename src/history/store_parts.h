@@ -88,6 +88,11 @@ bool check_schema(Database& database);
 /// SQLite's own check of the file's structure. Throws kCorrupt.
 void check_structure(Database& database);
 
+/// Raises the epoch and returns it: the number of the writer that opens the database.
+int64_t begin_epoch(Database& database);
+/// The epoch of the newest writer.
+int64_t read_epoch(Database& database);
+
 struct VerifiedEvents {
   std::vector<StoredEvent> events;
   std::string chain;  // of the last event

@@ -14,6 +14,7 @@
 #include "xffl/base/scrub.h"
 #include "xffl/base/sha256.h"
 #include "xffl/config/load.h"
+#include "xffl/history/work_files.h"
 #include "xffl/run/log_in.h"
 #include "xffl/upkeep/credential_watch.h"
 #include "xffl/upkeep/purge_guard.h"
@@ -58,6 +59,11 @@ class RequestWatch {
  private:
   void poll(facility::Context& context, std::stop_source& stop) {
     try {
+      // Ends all waits of a coordinator that has lost its run.
+      if (!context.history.is_writer()) {
+        stop.request_stop();
+        return;
+      }
       for (const auto& [name, request] : history::pending_requests(context.folder)) {
         if (request.kind == history::Request::Kind::kCancel) {
           cancel_requested_ = true;  // the request stays until the run is cancelled
@@ -65,6 +71,7 @@ class RequestWatch {
           continue;
         }
         act_on(context, request);
+        context.history.check_writer();
         history::remove_request(context.folder, name);
       }
       last_error_.clear();
@@ -210,7 +217,7 @@ void accept_changes(const config::Experiment& experiment, const history::RunFold
       if (!has_facility(earlier, facility.name) && !run_state.joined.contains(facility.name) &&
           !run_state.left.contains(facility.name))
         history.record({.facility = facility.name}, history::FacilityJoined{});
-  write_file_atomic(folder.config(), now);
+  history.write_file(folder.config(), now);
   history.record({}, history::ConfigChanged{.config_sha256 = hash});
   log::info("the run continues with a changed configuration",
             {{"lines", differing_lines(before, now)}});
@@ -219,11 +226,29 @@ void accept_changes(const config::Experiment& experiment, const history::RunFold
 void create_run(const config::Experiment& experiment, const history::RunFolder& folder,
                 history::RunHistory& history) {
   const std::string text = config::format_experiment(experiment);
-  write_file_atomic(folder.config(), text);
+  history.write_file(folder.config(), text);
   history.record({}, history::RunCreated{.run = folder.run(),
                                          .project = experiment.project.str(),
                                          .secret = random_hex(16),
                                          .config_sha256 = sha256_hex(text)});
+}
+
+// Models of the last published round are packed for the next round.
+int first_round_in_work(const history::RunHistory& history) {
+  return std::max(0, history.state().done().rounds_published - 1);
+}
+
+// The error of a coordinator that has lost its run, else `error`: after a take-over, files may be
+// absent and facilities may answer in many ways.
+Error cause_of(const Error& error, const history::RunFolder& folder, history::RunHistory& history) {
+  try {
+    history.check_writer();
+  } catch (const Error& taken_over) {
+    if (taken_over.kind() != ErrorKind::kBusy) return error;
+    history::remove_work_files(folder, first_round_in_work(history), history.epoch());
+    return taken_over;
+  }
+  return error;
 }
 
 // Records the reason for `xffl status`. When the journal is not writable, only the log has the
@@ -253,11 +278,12 @@ std::optional<Outcome> coordinate(const config::Experiment& experiment,
     throw Error(ErrorKind::kFailed, "run " + folder.run().str() +
                                         " was cancelled: start another with `xffl run --new`");
   if (!history.state().completed) history::check_location(history, folder);
+  history::take_over_work_files(folder, first_round_in_work(history), history.epoch());
   accept_changes(experiment, folder, history);
   const history::RunState before = history.state();
   if (!continues && !before.completed && (!before.rounds.empty() || before.stopped))
     history.record({}, history::RunResumed{.keeps_budgets = true});
-  history::StatusFile live(folder.live(), services.clock);
+  history::StatusFile live(folder.live(), services.clock, &history);
   facility::Context context{
       experiment, folder, services, observer, history, live, *history.state().identity};
   context.models.make_first = [&](const fs::path& round) { make_first_models(experiment, round); };
@@ -279,6 +305,7 @@ std::optional<Outcome> coordinate(const config::Experiment& experiment,
     if (!run_rounds(context, cleaner, !continues, any_stop.get_token())) return std::nullopt;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kCancelled || !watch.cancel_requested()) throw;
+    history.check_writer();
     cancel_now(context, stop);
     throw Error(ErrorKind::kFailed, "run " + folder.run().str() + " was cancelled on request");
   }
@@ -322,11 +349,13 @@ Outcome run_federation(const config::Experiment& experiment, const history::RunF
       present = read_again(present, folder, history);
     }
   } catch (const Error& error) {
-    note_end(history, error);
-    throw;
-  } catch (const fs::filesystem_error& error) {  // main() maps it to kIo, too
-    note_end(history, Error(ErrorKind::kIo, error.what()));
-    throw;
+    const Error cause = cause_of(error, folder, history);
+    note_end(history, cause);
+    throw cause;
+  } catch (const fs::filesystem_error& error) {
+    const Error cause = cause_of(Error(ErrorKind::kIo, error.what()), folder, history);
+    note_end(history, cause);
+    throw cause;
   } catch (const std::exception& error) {
     note_end(history, Error(ErrorKind::kInternal, error.what()));
     throw;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <vector>
 
 #include "run_parts.h"
 #include "xffl/aggregate/aggregate.h"
@@ -91,15 +92,23 @@ FirstModels make_first_models(const config::Experiment& experiment, const fs::pa
 void import_model(facility::Context& context) {
   if (!context.history.state().initial_sha256.empty()) return;
   const bool adapts = context.experiment.facilities.front().training.lora.rank > 0;
-  fs::remove_all(context.folder.round(0));
   make_dirs(context.folder.round(0));
   fsync_dir(context.folder.path());
+  const fs::path work = context.history.work_name(context.folder.round(0) / "first");
+  fs::remove_all(work);
+  make_dirs(work);
   const FirstModels made =
       with_context("while importing the model " + context.experiment.model.string(),
-                   [&] { return make_first_models(context.experiment, context.folder.round(0)); });
-  checkpoint::write_block_hashes(context.folder.master(0), made.master);
-  checkpoint::write_block_hashes(context.folder.global(0), made.global);
-  if (adapts) checkpoint::write_block_hashes(context.folder.adapted(), made.adapted);
+                   [&] { return make_first_models(context.experiment, work); });
+  const auto publish = [&](const fs::path& folder, const checkpoint::Manifest& manifest) {
+    fs::remove_all(context.history.work_name(folder));
+    fs::rename(work / folder.filename(), context.history.work_name(folder));
+    facility::publish_with_hashes(context.history, folder, manifest);
+  };
+  publish(context.folder.master(0), made.master);
+  publish(context.folder.global(0), made.global);
+  if (adapts) publish(context.folder.adapted(), made.adapted);
+  fs::remove_all(work);
   const std::string model = made.global.root_sha256();
   context.history.record(
       {}, history::ModelImported{.model_sha256 = model,

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -106,6 +107,12 @@ void serve_client(int fd, const LoginServer::LogIn& log_in, const std::stop_toke
   send_message(fd, end);
 }
 
+// 0: there is no file.
+uint64_t inode_of(const std::filesystem::path& path) {
+  struct stat info {};
+  return ::lstat(path.c_str(), &info) == 0 ? info.st_ino : 0;
+}
+
 }  // namespace
 
 LoginServer::LoginServer(std::filesystem::path socket, LogIn log_in)
@@ -119,6 +126,7 @@ LoginServer::LoginServer(std::filesystem::path socket, LogIn log_in)
         ::listen(listener.get(), 4) != 0)
       throw system_error("listen at " + path_.string(), errno);
     std::filesystem::permissions(path_, std::filesystem::perms(0600));
+    inode_ = inode_of(path_);
     listener_ = std::move(listener);
     thread_ = std::jthread([this](std::stop_token stop) { serve(stop); });
   } catch (const Error& error) {
@@ -130,8 +138,9 @@ LoginServer::~LoginServer() {
   if (!listener_) return;
   thread_.request_stop();
   thread_.join();
+  // A coordinator that took the run over has a socket of its own there.
   std::error_code none;
-  std::filesystem::remove(path_, none);
+  if (inode_of(path_) == inode_) std::filesystem::remove(path_, none);
 }
 
 void LoginServer::serve(std::stop_token stop) {

@@ -94,7 +94,7 @@ void act_here(const config::Experiment& experiment, const history::RunFolder& fo
     throw Error(ErrorKind::kNotFound, "run " + folder.run().str() + " has ended");
   history::check_location(history, folder);
   const facility::Observer none;
-  history::StatusFile live(folder.live(), services.clock);
+  history::StatusFile live(folder.live(), services.clock, &history);
   facility::Context context{experiment, folder, services, none, history, live, *run_state.identity};
   if (is_membership(request)) {
     set_members(context, request);

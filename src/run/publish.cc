@@ -46,14 +46,16 @@ void aggregate_updates(facility::Context& context, const plan::RoundPlan& plan,
   }
   const checkpoint::Hashes master = context.models.master(plan.round - 1);
   // The journal does not know the files of a killed coordinator: this process makes them again.
-  fs::remove_all(context.folder.master(plan.round));
-  fs::remove_all(context.folder.global(plan.round));
+  const fs::path new_master = context.folder.master(plan.round);
+  const fs::path new_model = context.folder.global(plan.round);
+  for (const fs::path& path : {new_master, new_model})
+    fs::remove_all(context.history.work_name(path));  // of an attempt of this process
   const aggregate::Stepped stepped = aggregate::server_step(
       context.folder.master(plan.round - 1), inputs, settings.update == job::UpdateKind::kDelta,
-      facility::dtype_of(settings.publish_dtype), context.folder.master(plan.round),
-      context.folder.global(plan.round), {.spare = &context.spare, .hashes = master});
-  checkpoint::write_block_hashes(context.folder.master(plan.round), stepped.master);
-  checkpoint::write_block_hashes(context.folder.global(plan.round), stepped.model);
+      facility::dtype_of(settings.publish_dtype), context.history.work_name(new_master),
+      context.history.work_name(new_model), {.spare = &context.spare, .hashes = master});
+  facility::publish_with_hashes(context.history, new_master, stepped.master);
+  facility::publish_with_hashes(context.history, new_model, stepped.model);
   context.history.record({.round = plan.round},
                          history::Aggregated{.model_sha256 = stepped.model.root_sha256(),
                                              .master_sha256 = stepped.master.root_sha256()});
@@ -62,9 +64,10 @@ void aggregate_updates(facility::Context& context, const plan::RoundPlan& plan,
 // CURRENT names the newest published model; it changes in one rename.
 void publish(facility::Context& context, const plan::RoundPlan& plan) {
   const fs::path target = fs::path(context.folder.round(plan.round).filename()) / "global";
-  const fs::path temp = context.folder.current().string() + ".tmp";
+  const fs::path temp = context.history.work_name(context.folder.current());
   fs::remove(temp);
   fs::create_directory_symlink(target, temp);
+  context.history.check_writer();
   rename_durable(temp, context.folder.current());
   const std::string model = context.history.round(plan.round).model_sha256;
   context.history.record({.round = plan.round}, history::Published{.model_sha256 = model});

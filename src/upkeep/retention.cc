@@ -62,12 +62,16 @@ std::vector<std::string> unneeded_models(const facility::Context& context,
 }
 
 // Removes the masters that no round after `newest` needs.
-void remove_masters(const facility::Context& context, int newest) {
+void remove_masters(facility::Context& context, int newest) {
   std::error_code none;
-  for (int round = 0; round < newest - context.experiment.policy.keep_rounds; ++round)
-    for (const fs::path& path : {context.folder.master(round),
-                                 checkpoint::block_hashes_path(context.folder.master(round))})
+  for (int round = 0; round < newest - context.experiment.policy.keep_rounds; ++round) {
+    const fs::path master = context.folder.master(round);
+    for (const fs::path& path : {master, checkpoint::block_hashes_path(master)}) {
+      if (!fs::exists(path, none)) continue;
+      context.history.check_writer();
       fs::remove_all(path, none);
+    }
+  }
 }
 
 // Removes the rounds up to `old` from a facility, and the models that only they used. With
@@ -91,6 +95,8 @@ void remove_rounds(facility::Context& context, const plan::FacilityPlan& facilit
   }
   const auto check = [&] {
     if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
+    // After the listing: a stale coordinator does not know the models of a newer one.
+    context.history.check_writer();
   };
   for (const int round : rounds) {
     check();

@@ -140,7 +140,8 @@ TEST(Journal, AStaleWriterIsRejectedAtItsNextEvent) {
   const auto fresh = Store::open(path);
   fresh->append({.kind = "run_resumed"});
   EXPECT_EQ(kind_of([&] { stale->append({.kind = "submit_intended"}); }), ErrorKind::kBusy);
-  EXPECT_EQ(kind_of([&] { stale->append({.kind = "submit_intended"}); }), ErrorKind::kIo);
+  EXPECT_EQ(kind_of([&] { stale->append({.kind = "submit_intended"}); }), ErrorKind::kBusy);
+  EXPECT_EQ(kind_of([&] { stale->check_writer(); }), ErrorKind::kBusy);
   fresh->append({.kind = "round_planned"});
   const std::vector<StoredEvent> events = read_events(path);
   ASSERT_EQ(events.size(), 3u);

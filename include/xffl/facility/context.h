@@ -16,6 +16,8 @@
 #include "xffl/facility/run_models.h"
 #include "xffl/facility/services.h"
 #include "xffl/history/run_folder.h"
+#include "xffl/history/run_history.h"
+#include "xffl/history/work_files.h"
 #include "xffl/plan/round_plan.h"
 
 namespace xffl::facility {
@@ -116,7 +118,7 @@ struct Context {
   std::atomic<int> quorum_logged{0};  // the last round whose quorum is in the log
   SpareMemory spare{};                // from earlier rounds' files
   ModelNorms norms{};
-  PackedModels packed{};
+  PackedModels packed{history::work_suffix(history.epoch())};
   RunModels models{experiment, folder, history};
   GuardedSessions guarded{};
 };

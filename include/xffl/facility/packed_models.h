@@ -32,15 +32,23 @@ std::optional<double> push_rate(int round, const StateOf& state);
 /// The packed models of a run. The first facility that needs a model packs it. Thread-safe.
 class PackedModels {
  public:
-  /// The manifest of RunFolder::packed(round - 1), the differences from which a job makes the input
-  /// model of `round`. None when packing saves too little or fails; the log has the reason. A
-  /// second caller waits while the first caller packs. Throws kCancelled.
+  /// `suffix` ends the folders' names: history::work_suffix(), because a coordinator packs anew.
+  explicit PackedModels(std::string suffix = "") : suffix_(std::move(suffix)) {}
+
+  /// RunFolder::packed(round - 1) with the suffix.
+  std::filesystem::path path(const history::RunFolder& folder, int round) const {
+    return folder.packed(round - 1).string() + suffix_;
+  }
+  /// The manifest of path(), the differences from which a job makes the input model of `round`.
+  /// None when packing saves too little or fails; the log has the reason. A second caller waits
+  /// while the first caller packs. Throws kCancelled.
   std::optional<checkpoint::Manifest> of(const history::RunFolder& folder, int round,
                                          std::stop_token stop);
   /// Removes the packed models of the rounds before `round`.
   void drop(const history::RunFolder& folder, int round);
 
  private:
+  const std::string suffix_;
   std::mutex mutex_;
   int round_ = 0;  // the round of made_
   std::optional<checkpoint::Manifest> made_;

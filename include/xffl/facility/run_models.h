@@ -24,6 +24,10 @@ namespace xffl::facility {
 /// The weight of an update in the mean, not normalized.
 double weight_of(const history::Accepted& accepted, config::WeightKind kind);
 
+/// RunHistory::publish_folder() of a folder with this manifest, and its block hashes.
+void publish_with_hashes(history::RunHistory& history, const std::filesystem::path& folder,
+                         const checkpoint::Manifest& manifest);
+
 /// The dtype of tensors of `type` in a file.
 checkpoint::Dtype dtype_of(job::FloatType type);
 
@@ -32,7 +36,7 @@ checkpoint::Dtype dtype_of(job::FloatType type);
 class RunModels {
  public:
   RunModels(const config::Experiment& experiment, const history::RunFolder& folder,
-            const history::RunHistory& history)
+            history::RunHistory& history)
       : experiment_(experiment), folder_(folder), history_(history) {}
 
   /// Makes the models of round 0 in a folder like RunFolder::round(0), as the import did. Empty:
@@ -91,11 +95,12 @@ class RunModels {
   checkpoint::Hashes restored(const Model& model);
   void make_global(int round, const Model& model);
   void make_master(int round, const Model& model);
-  static void replace(const Model& model, const std::filesystem::path& made);
+  void replace(const Model& model, const std::filesystem::path& made);
+  std::filesystem::path work_name(const std::filesystem::path& folder) const;
 
   const config::Experiment& experiment_;
   const history::RunFolder& folder_;
-  const history::RunHistory& history_;
+  history::RunHistory& history_;
   std::mutex mutex_;
   std::map<std::filesystem::path, checkpoint::Hashes> known_;
 };

@@ -87,11 +87,14 @@ struct FacilityActivity {
 };
 using Activities = std::map<FacilityName, FacilityActivity>;
 
-// Thread-safe. Best effort: a failed write is only logged.
+class RunHistory;
+
+// Thread-safe. Best effort: a failed write is only logged. With `history`, only the run's writer
+// changes the file.
 class StatusFile {
  public:
-  StatusFile(std::filesystem::path path, const Clock& clock)
-      : path_(std::move(path)), clock_(clock) {}
+  StatusFile(std::filesystem::path path, const Clock& clock, RunHistory* history = nullptr)
+      : path_(std::move(path)), clock_(clock), history_(history) {}
   ~StatusFile();  // removes the file: the run is no longer active
 
   void show(int round, const FacilityName& facility, const std::string& activity);
@@ -99,6 +102,7 @@ class StatusFile {
  private:
   std::filesystem::path path_;
   const Clock& clock_;
+  RunHistory* const history_;
   std::mutex mutex_;
   Activities facilities_;
 };

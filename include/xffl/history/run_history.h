@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "xffl/base/names.h"
@@ -149,6 +150,21 @@ class RunHistory {
   FacilityState facility(int round, const FacilityName& name) const;
   /// The accepted updates of a round, without their reports.
   std::vector<Acceptance> acceptances(int round) const;
+
+  // --- The writer's epoch: see work_files.h
+
+  int64_t epoch() const { return store_->epoch(); }
+  /// Throws kBusy when another coordinator has taken the run over. Each deletion, rename,
+  /// submission, cancellation and publication calls it right before.
+  void check_writer() { store_->check_writer(); }
+  bool is_writer() { return store_->is_writer(); }
+  /// The name under which this coordinator writes `path`: work_name() of its epoch.
+  std::filesystem::path work_name(const std::filesystem::path& path) const;
+  /// Replaces the file `path`: work name, write, fsync, check_writer(), rename.
+  void write_file(const std::filesystem::path& path, std::string_view content);
+  /// Gives the folder work_name(path) its name `path`, in place of an earlier folder, after
+  /// check_writer().
+  void publish_folder(const std::filesystem::path& path);
 
  private:
   mutable std::mutex mutex_;

@@ -4,7 +4,10 @@
 // {seq, time, kind, round, facility, attempt, payload, chain}, where chain = SHA-256(previous
 // chain, row). append() returns after the row is on disk. The store never changes or removes a row.
 // There is one writer: open() takes an exclusive lock beside the database, and the lock file names
-// the holder (host, pid, start). Thread-safe.
+// the holder (host, pid, start). A lock may fail to keep a second writer out: a user removed its
+// file because the holder is frozen, or another host does not see it. Therefore open() also raises
+// the writer's epoch in the database, and from then on the store of an earlier epoch appends
+// nothing. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -43,6 +46,15 @@ class Store {
   /// journal lacks the event.
   virtual StoredEvent append(StoredEvent event, const Check& check = {}) = 0;
   virtual std::vector<StoredEvent> events() const = 0;
+
+  /// The number of this writer, higher than the number of every earlier writer of this journal.
+  virtual int64_t epoch() const = 0;
+  /// Throws kBusy when another writer has taken the journal over, kIo. Reads the database; an
+  /// effect outside the journal calls it right before. After it returned, another writer may take
+  /// over before the effect: see xffl/history/work_files.h.
+  virtual void check_writer() = 0;
+  /// check_writer() as a question. Throws kIo.
+  virtual bool is_writer() = 0;
 };
 
 /// Reads without the lock, while a coordinator may be writing. Throws as Store::open(), except

@@ -5,6 +5,7 @@
 // neither keeps the answers nor writes them to a file.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <stop_token>
@@ -33,6 +34,7 @@ class LoginServer {
 
   const std::filesystem::path path_;
   const LogIn log_in_;
+  uint64_t inode_ = 0;  // of this server's socket
   UniqueFd listener_;
   std::jthread thread_;
 };

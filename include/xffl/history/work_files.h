@@ -1,0 +1,47 @@
+// The work files of a coordinator: incomplete files and folders, under names with the coordinator's
+// epoch, such as "global.e7" for "global" and "job.json.e7.tmp" for "job.json".
+//
+// A coordinator may be frozen at any instruction, even between check_writer() and the effect, while
+// another coordinator takes its run over. Two rules make its late effect harmless:
+//
+// - A coordinator writes and removes only files with its own epoch in their names. The one step
+// that
+//   touches another name is the rename of a complete work file, after check_writer().
+// - A coordinator first moves away the work files of all earlier epochs (take_over_work_files()). A
+//   rename whose check succeeded before the take-over then fails, because its source is gone; a
+//   check after the take-over fails.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "xffl/history/run_folder.h"
+
+namespace xffl::history {
+
+/// ".e7"
+std::string work_suffix(int64_t epoch);
+/// "global.e7" for "global"
+std::filesystem::path work_name(const std::filesystem::path& path, int64_t epoch);
+/// The epoch in the name of a work file or folder: 7 for "global.e7.tmp-3"; none for other names.
+std::optional<int64_t> epoch_of(const std::string& name);
+
+/// Renames the folder `from`, a work name, to `to`. A folder `to` is exchanged with `from` in one
+/// step and then removed under the work name. Durable. Throws kNotFound when `from` is gone, kIo.
+///
+/// Source: rename(2), RENAME_NOREPLACE and RENAME_EXCHANGE. A file system without the two flags
+/// gets a removal and a rename instead.
+void replace_folder(const std::filesystem::path& from, const std::filesystem::path& to);
+
+/// Takes over the work files of epochs before `epoch` in the run's folder and in the folders of the
+/// rounds from `first_round` on: removes them, except for fetched updates, which get a name of
+/// `epoch`. A frozen coordinator may still write to an update's unfinished files, so that this
+/// coordinator continues with copies of these files.
+void take_over_work_files(const RunFolder& folder, int first_round, int64_t epoch);
+/// Removes the work files of `epoch` itself: those of a coordinator that has lost its run. Best
+/// effort.
+void remove_work_files(const RunFolder& folder, int first_round, int64_t epoch);
+
+}  // namespace xffl::history

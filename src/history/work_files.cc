@@ -1,0 +1,140 @@
+#include "xffl/history/work_files.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/log.h"
+
+namespace xffl::history {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view kMark = ".e";
+constexpr std::string_view kUpdate = "update";  // the folder of a fetched update
+
+// Where the mark of the epoch begins, and the end of its digits.
+struct Mark {
+  size_t begin = 0, end = 0;
+  int64_t epoch = 0;
+};
+
+std::optional<Mark> find_mark(const std::string& name) {
+  for (size_t at = name.find(kMark); at != std::string::npos; at = name.find(kMark, at + 1)) {
+    Mark mark{.begin = at, .end = 0, .epoch = 0};
+    const char* digits = name.data() + at + kMark.size();
+    const char* last = name.data() + name.size();
+    const auto [rest, problem] = std::from_chars(digits, last, mark.epoch);
+    mark.end = static_cast<size_t>(rest - name.data());
+    if (problem == std::errc() && mark.epoch > 0 && (rest == last || *rest == '.')) return mark;
+  }
+  return std::nullopt;
+}
+
+// A frozen coordinator may have these files open for writing: a copy is another file.
+void copy_unfinished_files(const fs::path& folder) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (entry.is_regular_file() && entry.path().extension() == ".part") files.push_back(entry);
+  for (const fs::path& file : files) {
+    const fs::path copy = file.string() + ".copy";
+    fs::copy_file(file, copy, fs::copy_options::overwrite_existing);
+    rename_durable(copy, file);
+  }
+}
+
+// Calls `handle` for each entry with an epoch in its name, in the folder itself.
+using Handle = std::function<void(const fs::path&, const Mark&)>;
+void for_each_work_file(const fs::path& folder, const Handle& handle) {
+  std::error_code problem;
+  std::vector<fs::path> found;
+  for (fs::directory_iterator entry(folder, problem), end; !problem && entry != end;
+       entry.increment(problem))
+    found.push_back(entry->path());
+  if (problem && problem != std::errc::no_such_file_or_directory)
+    throw system_error("list " + folder.string(), problem.value());
+  std::vector<std::pair<fs::path, Mark>> marked;
+  for (const fs::path& path : found)
+    if (const auto mark = find_mark(path.filename().string())) marked.emplace_back(path, *mark);
+  std::sort(marked.begin(), marked.end(), [](const auto& a, const auto& b) {
+    return a.second.epoch > b.second.epoch;  // the newest work comes first
+  });
+  for (const auto& [path, mark] : marked) handle(path, mark);
+}
+
+void for_each_work_file(const RunFolder& folder, int first_round, const Handle& handle) {
+  for_each_work_file(folder.path(), handle);
+  for (int round = first_round; fs::is_directory(folder.round(round)); ++round) {
+    for_each_work_file(folder.round(round), handle);
+    for (const auto& entry : fs::directory_iterator(folder.round(round)))
+      if (entry.is_directory() && !entry.is_symlink()) for_each_work_file(entry.path(), handle);
+  }
+}
+
+}  // namespace
+
+std::string work_suffix(int64_t epoch) { return std::string(kMark) + std::to_string(epoch); }
+
+fs::path work_name(const fs::path& path, int64_t epoch) {
+  return path.string() + work_suffix(epoch);
+}
+
+std::optional<int64_t> epoch_of(const std::string& name) {
+  const auto mark = find_mark(name);
+  return mark ? std::optional(mark->epoch) : std::nullopt;
+}
+
+void replace_folder(const fs::path& from, const fs::path& to) {
+  const auto rename_with = [&](unsigned flags) {
+    return ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags) == 0 ? 0 : errno;
+  };
+  int problem = rename_with(RENAME_NOREPLACE);
+  const bool exchanges = problem == EEXIST;
+  if (exchanges) problem = rename_with(RENAME_EXCHANGE);
+  if (problem == EINVAL || problem == ENOSYS) {  // this file system has no such flags
+    fs::remove_all(to);
+    problem = ::rename(from.c_str(), to.c_str()) == 0 ? 0 : errno;
+  }
+  if (problem != 0) throw system_error("rename " + from.string() + " to " + to.string(), problem);
+  fsync_dir(to.parent_path());
+  fs::remove_all(from);
+}
+
+void take_over_work_files(const RunFolder& folder, int first_round, int64_t epoch) {
+  for_each_work_file(folder, first_round, [&](const fs::path& path, const Mark& mark) {
+    if (mark.epoch >= epoch) return;
+    const std::string name = path.filename().string();
+    const fs::path own = path.parent_path() /
+                         (name.substr(0, mark.begin) + work_suffix(epoch) + name.substr(mark.end));
+    if (name.substr(0, mark.begin) == kUpdate && !fs::exists(own)) {
+      rename_durable(path, own);
+      copy_unfinished_files(own);
+      return;
+    }
+    fs::remove_all(path);
+    log::debug("a work file of an earlier coordinator is removed", {{"path", path.string()}});
+  });
+}
+
+void remove_work_files(const RunFolder& folder, int first_round, int64_t epoch) {
+  try {
+    for_each_work_file(folder, first_round, [&](const fs::path& path, const Mark& mark) {
+      std::error_code none;
+      if (mark.epoch == epoch) fs::remove_all(path, none);
+    });
+  } catch (const std::exception& error) {
+    log::debug("work files are left", {{"problem", error.what()}});
+  }
+}
+
+}  // namespace xffl::history

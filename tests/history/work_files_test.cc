@@ -1,0 +1,112 @@
+#include "xffl/history/work_files.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "support/temp_dir.h"
+#include "support/thrown.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/history/run_history.h"
+
+namespace xffl::history {
+namespace {
+
+namespace fs = std::filesystem;
+using test::kind_of;
+
+class WorkFiles : public testing::Test {
+ protected:
+  WorkFiles() { make_dirs(folder_.facility(2, FacilityName("alba"))); }
+
+  fs::path model(const std::string& text, const std::string& name) const {
+    const fs::path path = folder_.round(2) / name;
+    make_dirs(path);
+    write_file_atomic(path / "weights", text);
+    return path;
+  }
+  static std::string weights(const fs::path& model) { return read_file(model / "weights", 100); }
+
+  test::TempDir dir_;
+  RunFolder folder_{dir_.path(), RunName("0001")};
+};
+
+TEST(WorkNames, HaveTheEpoch) {
+  EXPECT_EQ(work_name("r0001/global", 7), "r0001/global.e7");
+  EXPECT_EQ(epoch_of("global.e7"), 7);
+  EXPECT_EQ(epoch_of("global.e12.tmp-3-4"), 12);
+  EXPECT_EQ(epoch_of(".model.e7x.e8.part"), 8);
+  for (const char* name : {"global", "global.e", "global.e0", "global.e-1", "global.e7x", "e7"})
+    EXPECT_EQ(epoch_of(name), std::nullopt) << name;
+}
+
+TEST_F(WorkFiles, AFolderTakesThePlaceOfAnother) {
+  const fs::path to = folder_.global(2);
+  replace_folder(model("first", "global.e1"), to);
+  EXPECT_EQ(weights(to), "first");
+  replace_folder(model("second", "global.e2"), to);
+  EXPECT_EQ(weights(to), "second");
+  EXPECT_FALSE(fs::exists(folder_.round(2) / "global.e2")) << "it held the first one";
+}
+
+// A coordinator is frozen between its check and its rename.
+TEST_F(WorkFiles, ARenameAfterATakeOverHasNoEffect) {
+  const fs::path to = folder_.global(2);
+  const fs::path stale = model("stale", "global.e1");
+  take_over_work_files(folder_, 2, 2);
+  replace_folder(model("fresh", "global.e2"), to);
+  EXPECT_EQ(kind_of([&] { replace_folder(stale, to); }), ErrorKind::kNotFound);
+  EXPECT_EQ(weights(to), "fresh");
+}
+
+TEST_F(WorkFiles, OfEarlierEpochsAreRemovedEverywhereExceptForUpdates) {
+  const fs::path alba = folder_.facility(2, FacilityName("alba"));
+  for (const fs::path& path :
+       {folder_.path() / "CURRENT.e1", folder_.round(2) / "global.packed.e1",
+        alba / "job.json.e1.tmp", alba / "report.json.e2.tmp", alba / "report.json"})
+    write_file_atomic(path, "x");
+  make_dirs(alba / "update.e1.part");
+  write_file_atomic(alba / "update.e1.part/.model.safetensors.part", "half");
+  const UniqueFd open = open_file(alba / "update.e1.part/.model.safetensors.part", O_WRONLY);
+  take_over_work_files(folder_, 2, 2);
+  EXPECT_FALSE(fs::exists(folder_.path() / "CURRENT.e1"));
+  EXPECT_FALSE(fs::exists(folder_.round(2) / "global.packed.e1"));
+  EXPECT_FALSE(fs::exists(alba / "job.json.e1.tmp"));
+  EXPECT_TRUE(fs::exists(alba / "report.json.e2.tmp")) << "of the epoch itself";
+  EXPECT_TRUE(fs::exists(alba / "report.json"));
+  EXPECT_FALSE(fs::exists(alba / "update.e1.part"));
+  const fs::path part = alba / "update.e2.part/.model.safetensors.part";
+  ASSERT_EQ(::pwrite(open.get(), "LATE", 4, 0), 4);  // of the frozen coordinator
+  EXPECT_EQ(read_file(part, 100), "half");
+
+  remove_work_files(folder_, 2, 2);
+  EXPECT_FALSE(fs::exists(alba / "update.e2.part"));
+  EXPECT_FALSE(fs::exists(alba / "report.json.e2.tmp"));
+  EXPECT_TRUE(fs::exists(alba / "report.json"));
+}
+
+TEST_F(WorkFiles, AStaleHistoryPublishesNothing) {
+  make_dirs(folder_.path());
+  RunHistory stale(folder_.journal());
+  stale.write_file(folder_.config(), "stale");
+  stale.check_writer();
+  model("stale", "global.e" + std::to_string(stale.epoch()));
+  fs::remove(folder_.journal().string() + ".lock");
+  RunHistory fresh(folder_.journal());
+  EXPECT_GT(fresh.epoch(), stale.epoch());
+  fresh.write_file(folder_.config(), "fresh");
+  EXPECT_FALSE(stale.is_writer());
+  EXPECT_TRUE(fresh.is_writer());
+  EXPECT_EQ(kind_of([&] { stale.check_writer(); }), ErrorKind::kBusy);
+  EXPECT_EQ(kind_of([&] { stale.write_file(folder_.config(), "late"); }), ErrorKind::kBusy);
+  EXPECT_EQ(kind_of([&] { stale.publish_folder(folder_.global(2)); }), ErrorKind::kBusy);
+  EXPECT_EQ(kind_of([&] { stale.record({}, RunCancelled{}); }), ErrorKind::kBusy);
+  EXPECT_EQ(read_file(folder_.config(), 100), "fresh");
+  EXPECT_FALSE(fs::exists(folder_.global(2)));
+  EXPECT_FALSE(
+      fs::exists(folder_.config().string() + ".e" + std::to_string(stale.epoch()) + ".tmp"));
+}
+
+}  // namespace
+}  // namespace xffl::history
