@@ -173,8 +173,8 @@ def write_update(job, model, before, folder):
     return root
 
 
-def refuse_what_is_not_done(job, training):
-    """Ends the job if a setting is not implemented here: the training would differ from the job."""
+def reject_unsupported_settings(job, training):
+    """Exits with an error if job.json has a setting that this trainer does not implement."""
     others = {"lora": training["lora"]["rank"], "groups": training["groups"]["count"] - 1, "pipeline": training["pipeline"]["stages"] - 1}
     for key in ("freeze", "proximal", "document_mask", "max_tokens", "validation_interval", "early_stop_patience", "keep_optimizer"):
         others[key] = training[key]
@@ -223,7 +223,7 @@ def main():
     here = arguments.job.resolve().parent
     resolve = lambda path: here / path  # an absolute path stays as it is
     training = job["training"]
-    refuse_what_is_not_done(job, training)
+    reject_unsupported_settings(job, training)
     if resolve(job["report_path"]).exists():
         sys.exit(0)  # requeued after it had finished
     refuse_a_damaged_model(

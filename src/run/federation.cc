@@ -133,10 +133,6 @@ bool run_rounds(facility::Context& context, upkeep::RetentionWorker& cleaner, bo
   return true;
 }
 
-}  // namespace
-
-namespace {
-
 // The configuration on record. A coordinator that was killed after it wrote the text `now` has not
 // recorded it.
 std::string read_config(const history::RunFolder& folder, const history::RunState& run_state,
@@ -311,10 +307,6 @@ std::optional<Outcome> coordinate(const config::Experiment& experiment,
   }
   return outcome_of(context);
 }
-
-}  // namespace
-
-namespace {
 
 // The project's xffl.yaml, or `known` when it cannot continue the run.
 config::Experiment read_again(const config::Experiment& known, const history::RunFolder& folder,
