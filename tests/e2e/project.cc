@@ -133,7 +133,16 @@ fs::path Project::hold_file(const std::string& facility, int round) const {
 }
 
 void Project::hold(const std::string& facility, int round) const {
+  fs::remove(held_training(facility));
   write_file_atomic(hold_file(facility, round), "");
+}
+
+fs::path Project::held_training(const std::string& facility) const {
+  return hold_file(facility, 0).string() + ".waits";
+}
+
+bool Project::await_held_training(const std::string& facility) const {
+  return await([&] { return fs::exists(held_training(facility)); });
 }
 
 void Project::release(const std::string& facility, int round) const {

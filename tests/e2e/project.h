@@ -84,6 +84,8 @@ class Project {
   void release() const {
     for (const auto& [name, place] : placements_) release(name);
   }
+  /// Waits until a training of the facility has begun and is held: its job has verified its input.
+  bool await_held_training(const std::string& facility) const;
   void write_config() const;
 
   /// Runs `xffl ARGS...` to its end.
@@ -118,6 +120,8 @@ class Project {
  private:
   void write_model(int rows) const;
   std::filesystem::path hold_file(const std::string& facility, int round) const;
+  /// The file that a held training creates.
+  std::filesystem::path held_training(const std::string& facility) const;
 
   TempDir dir_;
   std::map<std::string, std::string> faults_;

@@ -103,8 +103,7 @@ TEST_F(TestbedPack, ADamagedReferenceCostsAPush) {
   project().release("brno");
   auto run = project().start_run();
   ASSERT_TRUE(await([] { return models("alba").size() == 1; }));
-  ASSERT_TRUE(project().await_events("submitted", 2));
-  project().running_job("alba");
+  ASSERT_TRUE(project().await_held_training("alba"));
   {
     std::fstream model(models("alba").front() / "model.safetensors",
                        std::ios::in | std::ios::out | std::ios::binary);

@@ -10,7 +10,8 @@
 //                           stopped (before its walltime: see on_stop in job.json)
 //   XFFL_FAKE_TRAININGS     a file that gets a line for each training or evaluation with a report
 //   XFFL_FAKE_MILLISECONDS  the duration of a training
-//   XFFL_FAKE_HOLD          the training waits while this file, or "<file>-<round>", exists
+//   XFFL_FAKE_HOLD          the training waits while this file, or "<file>-<round>", exists, and
+//                           creates "<file>.waits" when it begins to wait
 //   XFFL_FAKE_STEP          for benches: the standard deviation of a random update of each weight
 //   XFFL_FAKE_UNPACKED      for benches: a file that gets the time when the base model was unpacked
 #include <fcntl.h>
@@ -23,6 +24,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <limits>
 #include <thread>
@@ -202,6 +204,7 @@ int train(const fs::path& path) {
   record_unpacked();
   const Fault fault = fault_from_environment();
   if (const char* hold = std::getenv("XFFL_FAKE_HOLD")) {
+    std::ofstream(hold + std::string(".waits"));
     wait_until_gone(hold);
     wait_until_gone(hold + ("-" + std::to_string(spec.key.round)));
   }
