@@ -13,9 +13,15 @@
 namespace xffl {
 namespace {
 
-// Runs the disabled test `name` of this program in a child whose stderr is a terminal with
-// `columns` columns. Returns the bytes that the terminal received, with times of day as "TIME".
-std::string run_on_terminal(const std::string& name, unsigned short columns, bool no_color) {
+constexpr char kOnTerminal[] = "XFFL_TEST_ON_TERMINAL";
+
+// Runs the current test again in a child whose stderr is a terminal with `columns` columns, with
+// kOnTerminal in its environment. Returns the bytes that the terminal received, with times of day
+// as "TIME". A new process, since the logger looks at stderr once.
+std::string run_on_terminal(unsigned short columns, bool no_color) {
+  const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
+  const std::string filter =
+      std::string("--gtest_filter=") + test.test_suite_name() + "." + test.name();
   const winsize size{24, columns, 0, 0};
   int terminal = -1;
   const pid_t child = ::forkpty(&terminal, nullptr, nullptr, &size);
@@ -23,10 +29,9 @@ std::string run_on_terminal(const std::string& name, unsigned short columns, boo
     if (no_color) ::setenv("NO_COLOR", "1", 1);
     if (!no_color) ::unsetenv("NO_COLOR");
     ::unsetenv("GTEST_OUTPUT");
+    ::setenv(kOnTerminal, "1", 1);
     ::dup2(::open("/dev/null", O_WRONLY), STDOUT_FILENO);
-    const std::string filter = "--gtest_filter=" + name;
-    ::execl("/proc/self/exe", "live_line", filter.c_str(), "--gtest_also_run_disabled_tests",
-            static_cast<char*>(nullptr));
+    ::execl("/proc/self/exe", "live_line", filter.c_str(), static_cast<char*>(nullptr));
     ::_exit(127);
   }
   const UniqueFd reader(terminal);
@@ -40,7 +45,7 @@ std::string run_on_terminal(const std::string& name, unsigned short columns, boo
   return std::regex_replace(received, std::regex("[0-2][0-9]:[0-5][0-9]:[0-6][0-9]"), "TIME");
 }
 
-TEST(LiveLineOnTerminal, DISABLED_Messages) {
+void write_messages() {
   log::set_console_level(log::Level::kDebug);
   EXPECT_EQ(log::live_line_width(), 9u);
   log::debug("before");
@@ -60,7 +65,8 @@ TEST(LiveLineOnTerminal, DISABLED_Messages) {
 }
 
 TEST(LiveLine, StaysBelowMessagesAndIsHiddenDuringAQuestion) {
-  EXPECT_EQ(run_on_terminal("LiveLineOnTerminal.DISABLED_Messages", 10, true),
+  if (std::getenv(kOnTerminal) != nullptr) return write_messages();
+  EXPECT_EQ(run_on_terminal(10, true),
             "TIME debug before\r\n"
             "\r\033[Kround \u00e9 3"
             "\r\033[KTIME info job submitted  job=7\r\nround \u00e9 3"
@@ -71,7 +77,8 @@ TEST(LiveLine, StaysBelowMessagesAndIsHiddenDuringAQuestion) {
 }
 
 TEST(LiveLine, LogLevelsAreColouredUnlessNoColorIsSet) {
-  const std::string text = run_on_terminal("LiveLineOnTerminal.DISABLED_Messages", 10, false);
+  if (std::getenv(kOnTerminal) != nullptr) return write_messages();
+  const std::string text = run_on_terminal(10, false);
   for (const char* level : {"\033[36mdebug\033[m before", "\033[32minfo\033[m job submitted",
                             "\033[33m\033[1mwarning\033[m question", "\033[31m\033[1merror\033[m"})
     EXPECT_NE(text.find(level), std::string::npos) << level << "\n" << text;
