@@ -52,10 +52,10 @@ Event UpdateFetch::fetch(int attempt, std::stop_token stop) {
         {.update_sha256 = accepted.update_sha256, .report = accepted.report, .change = change}};
   } catch (const Error& error) {
     if (!is_facility_fault(error.kind())) throw;
-    if (fs::exists(site_.context.history.work_name(stored()))) {
+    if (const fs::path work = site_.context.history.work_name(stored()); fs::exists(work)) {
       site_.context.history.check_writer();
-      history::replace_folder(site_.context.history.work_name(stored()),
-                              site_.archive() / ("refused-a" + std::to_string(attempt)));
+      history::replace_folder(work, site_.archive() / ("refused-a" + std::to_string(attempt)));
+      fs::remove(checkpoint::block_hashes_path(work));
     }
     return UpdateRejected{error.what()};
   }

@@ -46,6 +46,7 @@ void publish_with_hashes(history::RunHistory& history, const fs::path& folder,
                          const checkpoint::Manifest& manifest) {
   history.publish_folder(folder);
   checkpoint::write_block_hashes(folder, manifest);
+  fs::remove(checkpoint::block_hashes_path(history.work_name(folder)));
 }
 
 checkpoint::Dtype dtype_of(job::FloatType type) {

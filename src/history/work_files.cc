@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kMark = ".e";
-constexpr std::string_view kUpdate = "update";  // the folder of a fetched update
+constexpr std::string_view kUpdate = "update";  // a fetched update: its folder, its block hashes
 
 // Where the mark of the epoch begins, and the end of its digits.
 struct Mark {
@@ -118,7 +118,7 @@ void take_over_work_files(const RunFolder& folder, int first_round, int64_t epoc
                          (name.substr(0, mark.begin) + work_suffix(epoch) + name.substr(mark.end));
     if (name.substr(0, mark.begin) == kUpdate && !fs::exists(own)) {
       rename_durable(path, own);
-      copy_unfinished_files(own);
+      if (fs::is_directory(own)) copy_unfinished_files(own);
       return;
     }
     fs::remove_all(path);
