@@ -1,0 +1,468 @@
+// Each key of the sections policy, aggregation, slurm and transfer, from the text of xffl.yaml to
+// its effect, with a value other than the default. The test PolicyKey.MaxAttempts belongs to the
+// key policy.max_attempts; KeyEffects.EachKeyHasATest compares the tests with the table of keys.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <sstream>
+
+#include "small_federation.h"
+#include "support/fake_session.h"
+#include "support/thrown.h"
+#include "xffl/facility/driver.h"
+#include "xffl/facility/job_script.h"
+#include "xffl/facility/kept_allocation.h"
+#include "xffl/facility/packed_models.h"
+#include "xffl/facility/services.h"
+#include "xffl/plan/round_plan.h"
+
+namespace xffl::run {
+namespace {
+
+using facility::FacilityPolicy;
+using std::chrono::hours;
+using std::chrono::milliseconds;
+using std::chrono::minutes;
+using std::chrono::seconds;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+// --- The table of keys -----------------------------------------------------------------------
+
+struct Section {
+  std::string prefix;  // of its rows in the reference of keys
+  std::string suite;   // of its tests
+};
+const std::vector<Section> kSections = {{"policy.", "PolicyKey"},
+                                        {"aggregation.", "AggregationKey"},
+                                        {"facilities.<facility>.slurm.", "SlurmKey"},
+                                        {"facilities.<facility>.transfer.", "TransferKey"}};
+
+// "max_attempts" -> "MaxAttempts".
+std::string test_name(const std::string& key) {
+  std::string name;
+  bool upper = true;
+  for (const char c : key) {
+    if (c != '_') name += upper ? static_cast<char>(std::toupper(c)) : c;
+    upper = c == '_';
+  }
+  return name;
+}
+
+std::set<std::string> expected_tests() {
+  std::set<std::string> tests;
+  std::istringstream rows(config::key_reference());
+  for (std::string row; std::getline(rows, row);)
+    for (const Section& section : kSections)
+      if (const std::string begin = "| `" + section.prefix; row.starts_with(begin))
+        tests.insert(
+            section.suite + "." +
+            test_name(row.substr(begin.size(), row.find('`', begin.size()) - begin.size())));
+  return tests;
+}
+
+std::set<std::string> registered_tests() {
+  std::set<std::string> tests;
+  const testing::UnitTest& all = *testing::UnitTest::GetInstance();
+  for (int i = 0; i < all.total_test_suite_count(); ++i) {
+    const testing::TestSuite& suite = *all.GetTestSuite(i);
+    for (const Section& section : kSections)
+      for (int j = 0; section.suite == suite.name() && j < suite.total_test_count(); ++j)
+        tests.insert(section.suite + "." + suite.GetTestInfo(j)->name());
+  }
+  return tests;
+}
+
+TEST(KeyEffects, EachKeyHasATest) {
+  const std::set<std::string> expected = expected_tests(), registered = registered_tests();
+  EXPECT_GE(expected.size(), 41u);
+  for (const std::string& name : expected)
+    EXPECT_TRUE(registered.contains(name))
+        << "a key of xffl.yaml has no test of its effect: add " << name << " to " << __FILE__;
+  for (const std::string& name : registered)
+    EXPECT_TRUE(expected.contains(name)) << name << " belongs to no key of xffl.yaml";
+}
+
+// --- policy ----------------------------------------------------------------------------------
+
+class PolicyKey : public test::SmallFederation {
+ protected:
+  // The policy that the state machine of alba obeys.
+  FacilityPolicy machine_policy(const std::string& policy) const {
+    const config::Experiment parsed = experiment("policy: {" + policy + "}\n");
+    return facility::facility_policy(parsed, parsed.facilities.front(), milliseconds(0));
+  }
+  run::Outcome run_with(const std::string& policy, int rounds = 1) {
+    return run("policy: {" + policy + "}\n", rounds);
+  }
+};
+
+TEST_F(PolicyKey, OnMissing) {
+  rejected_["brno"] = "there is no such account";
+  EXPECT_EQ(run_with("on_missing: skip").rounds_published, 1);
+  EXPECT_EQ(master_weight(0), 0.5f) << "alba's update alone is the mean";
+  EXPECT_THAT(test::message_of(ErrorKind::kFailed,
+                               [&] {
+                                 std::filesystem::remove_all(run_folder().path());
+                                 run_with("on_missing: fail");
+                               }),
+              HasSubstr("policy.on_missing is fail"));
+}
+
+TEST_F(PolicyKey, Quorum) {
+  rejected_["brno"] = "there is no such account";
+  EXPECT_THAT(
+      test::message_of(ErrorKind::kFailed, [&] { run_with("on_missing: skip, quorum: 2"); }),
+      HasSubstr("1 of 2 updates, 2 needed"));
+}
+
+TEST_F(PolicyKey, QuorumGrace) {
+  const facility::Now now{.time = hours(9),
+                          .since_first_submission = hours(1),
+                          .since_quorum = minutes(2),
+                          .paused = {}};
+  const auto limit =
+      facility::deadline(machine_policy("on_missing: skip, quorum: 1, quorum_grace: 7m"), now);
+  ASSERT_TRUE(limit);
+  EXPECT_EQ(limit->left, minutes(5));
+  EXPECT_TRUE(limit->after_quorum);
+  EXPECT_TRUE(limit->ends_attempts);
+  EXPECT_FALSE(
+      facility::deadline(machine_policy("on_missing: skip, quorum: 1, quorum_grace: 0s"), now)
+          ->after_quorum);
+}
+
+TEST_F(PolicyKey, Deadline) {
+  const facility::Now now{.time = hours(9), .since_first_submission = hours(2), .paused = {}};
+  EXPECT_EQ(facility::deadline(machine_policy("deadline: 5h, on_missing: skip"), now)->left,
+            hours(3));
+  EXPECT_TRUE(
+      facility::deadline(machine_policy("deadline: 5h, on_missing: fail"), now)->ends_attempts);
+  EXPECT_FALSE(facility::deadline(machine_policy("max_attempts: 3"), now));
+}
+
+TEST_F(PolicyKey, MaxAttempts) {
+  ends_["brno"] = {.state = submit::JobState::kEnded};
+  EXPECT_EQ(run_with("on_missing: skip, max_attempts: 4, evaluate_last: false").rounds_published,
+            1);
+  EXPECT_EQ(jobs_of("brno").size(), 4u);
+}
+
+TEST_F(PolicyKey, RerunBudget) {
+  ends_["brno"] = {.state = submit::JobState::kEnded, .cause = submit::EndCause::kInfrastructure};
+  EXPECT_EQ(run_with("on_missing: skip, rerun_budget: 3, evaluate_last: false").rounds_published,
+            1);
+  EXPECT_EQ(jobs_of("brno").size(), 4u) << "a job and three further ones";
+}
+
+TEST_F(PolicyKey, PollInterval) {
+  EXPECT_EQ(facility::query_interval(machine_policy("poll_interval: 7m"), hours(1), false),
+            minutes(7));
+}
+
+TEST_F(PolicyKey, KeepRounds) {
+  run_with("keep_rounds: 3", 5);
+  for (const char* name : {"alba", "brno"})
+    for (const job::JobSpec& job : jobs_of(name))
+      EXPECT_EQ(has_folder(job), job.key.round > 2) << name << ", round " << job.key.round;
+  for (int round = 0; round <= 5; ++round)
+    EXPECT_EQ(std::filesystem::exists(run_folder().master(round)), round >= 2) << round;
+}
+
+TEST_F(PolicyKey, MaxOutage) {
+  sessions_["brno"] = std::make_shared<test::DeadSession>();
+  EXPECT_EQ(run_with("on_missing: skip, max_outage: 3h, evaluate_last: false").rounds_published, 1);
+  EXPECT_GE(clock_.elapsed(), hours(3));
+  EXPECT_LT(clock_.elapsed(), hours(4));
+}
+
+TEST_F(PolicyKey, OnWalltime) {
+  run_with("on_walltime: resume");
+  EXPECT_EQ(jobs_of("alba").at(0).on_stop, job::OnStop::kCheckpoint);
+}
+
+TEST_F(PolicyKey, EvaluateLast) {
+  run_with("evaluate_last: false");
+  EXPECT_EQ(jobs_of("brno").size(), 1u);
+  std::filesystem::remove_all(run_folder().path());
+  run_with("evaluate_last: true");
+  ASSERT_EQ(jobs_of("brno").size(), 3u);
+  EXPECT_EQ(jobs_of("brno").back().training.steps, 0) << "measures the last model";
+}
+
+TEST_F(PolicyKey, MaxChange) {
+  trainings_["brno"].step = 1.0f;  // the model's weights are 0 to 7/8
+  EXPECT_THAT(test::message_of(ErrorKind::kFailed, [&] { run_with("max_change: 0.9"); }),
+              HasSubstr("policy.max_change"));
+  trainings_["brno"].step = 64.0f;
+  std::filesystem::remove_all(run_folder().path());
+  EXPECT_EQ(run_with("max_change: 1000").rounds_published, 1);
+  EXPECT_EQ(master_weight(0), 32.25f);
+}
+
+// --- aggregation -----------------------------------------------------------------------------
+
+class AggregationKey : public test::SmallFederation {
+ protected:
+  void run_with(const std::string& aggregation) {
+    run("policy: {evaluate_last: false}\naggregation: {" + aggregation + "}\n");
+  }
+};
+
+TEST_F(AggregationKey, Weights) {
+  trainings_["alba"] = {.step = 1.0f, .samples = 2, .tokens = 96};
+  trainings_["brno"] = {.step = 0.5f, .samples = 6, .tokens = 32};
+  run_with("weights: samples");
+  EXPECT_EQ(master_weight(0), 0.625f) << "(2 * 1 + 6 * 0.5) / 8";
+  std::filesystem::remove_all(run_folder().path());
+  run_with("weights: equal");
+  EXPECT_EQ(master_weight(0), 0.75f);
+  std::filesystem::remove_all(run_folder().path());
+  run_with("weights: tokens");
+  EXPECT_EQ(master_weight(0), 0.875f) << "(96 * 1 + 32 * 0.5) / 128";
+}
+
+TEST_F(AggregationKey, Update) {
+  run_with("update: weights");
+  EXPECT_EQ(jobs_of("alba").at(0).update_kind, job::UpdateKind::kWeights);
+  EXPECT_EQ(master_weight(3), 3.0f / 8 + 0.5f) << "the mean is not added to the last model";
+}
+
+TEST_F(AggregationKey, UpdateDtype) {
+  for (const char* name : {"alba", "brno"}) trainings_[name].step = 1.0f + 0x1p-20f;
+  run_with("update_dtype: fp32");
+  EXPECT_EQ(jobs_of("alba").at(0).update_dtype, job::FloatType::kFloat32);
+  EXPECT_EQ(master_weight(0), 1.0f + 0x1p-20f) << "the update was rounded";
+}
+
+TEST_F(AggregationKey, PublishDtype) {
+  for (const char* name : {"alba", "brno"}) trainings_[name].step = 1.0f;
+  run_with("publish_dtype: fp32");
+  const checkpoint::ModelFolder model(run_folder().global(1));
+  EXPECT_EQ(model.tensors().front().dtype, checkpoint::Dtype::kF32);
+  EXPECT_EQ(weight(run_folder().global(1), 7), 1.875f);
+}
+
+// --- slurm -----------------------------------------------------------------------------------
+
+// Answers as a Slurm that accepts each job and knows no other, and keeps the commands.
+class SlurmSession final : public test::FakeSession {
+ public:
+  remote::CommandResult run(const std::vector<std::string>& argv, const std::string& text,
+                            milliseconds timeout, std::stop_token) override {
+    commands.push_back(argv);
+    timeouts.push_back(timeout);
+    texts.push_back(text);
+    const bool asks = std::find(argv.begin(), argv.end(), "sbatch") == argv.end();
+    return {.exit_code = 0, .out = asks ? "1000\nxffl-end\n" : "17\n", .err = {}};
+  }
+  std::vector<std::vector<std::string>> commands;
+  std::vector<milliseconds> timeouts;
+  std::vector<std::string> texts;
+};
+
+class SlurmKey : public testing::Test {
+ protected:
+  // Submits the job of an xffl.yaml with the section slurm.
+  void submit(const std::string& slurm) {
+    experiment_ = config::parse_experiment(
+        "project: test\nmodel: /m\nrounds: 3\ntraining: {steps_per_round: 4, batch_size: 24, "
+        "micro_batch_size: 1}\nfacilities:\n  alba:\n    scheduler: slurm\n    workdir: /scratch\n"
+        "    trainer: {command: [train]}\n    data: {train: [/data/x.tokens]}\n    slurm: {" +
+            slurm + "}\n",
+        "xffl.yaml", "/project");
+    const config::Facility& alba = experiment_.facilities.front();
+    scheduler_ = facility::queue_manager(alba).make(alba.slurm, session_, clock_);
+    rendered_ =
+        facility::render_script(experiment_, facility::preview_state(), alba.name, 1, {"x", "t"});
+    request_ = {.name = rendered_.job_name, .script = rendered_.script, .folder = rendered_.folder};
+    scheduler_->submit(request_, {});
+  }
+  // Expects the option of sbatch in the command and in the script.
+  void expect_option(const std::string& option) const {
+    EXPECT_THAT(session_->commands.back(), Contains(option));
+    EXPECT_THAT("\n" + session_->texts.back(), HasSubstr("\n#SBATCH " + option + "\n"));
+  }
+  void expect_in_script(const std::string& text) const {
+    EXPECT_THAT(session_->texts.back(), HasSubstr(text));
+  }
+
+  config::Experiment experiment_;
+  test::FakeClock clock_;
+  std::shared_ptr<SlurmSession> session_ = std::make_shared<SlurmSession>();
+  std::shared_ptr<submit::Scheduler> scheduler_;
+  facility::RenderedScript rendered_;
+  submit::JobRequest request_;
+};
+
+TEST_F(SlurmKey, Account) {
+  submit("account: theirs");
+  expect_option("--account=theirs");
+}
+TEST_F(SlurmKey, Partition) {
+  submit("partition: 'boost,other'");
+  expect_option("--partition=boost,other");
+}
+TEST_F(SlurmKey, Qos) {
+  submit("qos: long");
+  expect_option("--qos=long");
+}
+TEST_F(SlurmKey, Constraint) {
+  submit("constraint: a100&nvlink");
+  expect_option("--constraint=a100&nvlink");
+}
+TEST_F(SlurmKey, Reservation) {
+  submit("reservation: school");
+  expect_option("--reservation=school");
+}
+TEST_F(SlurmKey, Nodes) {
+  submit("nodes: 3");
+  expect_option("--nodes=3");
+  expect_in_script("'--nodes=3' '--ntasks=3'");
+  EXPECT_EQ(experiment_.facilities[0].world_size, 3);
+}
+TEST_F(SlurmKey, GpusPerNode) {
+  submit("gpus_per_node: 4");
+  expect_option("--gpus-per-node=4");
+  expect_option("--ntasks-per-node=4");
+  expect_in_script("'--ntasks=4'");
+}
+TEST_F(SlurmKey, GpuType) {
+  submit("gpus_per_node: 4, gpu_type: a100");
+  expect_option("--gpus-per-node=a100:4");
+}
+TEST_F(SlurmKey, GpuOption) {
+  submit("gpus_per_node: 4, gpu_option: gres");
+  expect_option("--gres=gpu:4");
+}
+TEST_F(SlurmKey, TasksPerNode) {
+  submit("nodes: 2, gpus_per_node: 4, tasks_per_node: 2");
+  expect_option("--ntasks-per-node=2");
+  expect_in_script("'--ntasks=4' '--ntasks-per-node=2'");
+}
+TEST_F(SlurmKey, CpusPerTask) {
+  submit("cpus_per_task: 6");
+  expect_option("--cpus-per-task=6");
+  expect_in_script("'--cpus-per-task=6'");
+}
+TEST_F(SlurmKey, MemoryPerNode) {
+  submit("memory_per_node: 3GiB");
+  expect_option("--mem=3072M");
+}
+TEST_F(SlurmKey, Exclusive) {
+  submit("exclusive: true");
+  expect_option("--exclusive");
+}
+TEST_F(SlurmKey, Time) {
+  submit("time: 26h");
+  expect_option("--time=26:00:00");
+}
+TEST_F(SlurmKey, Warning) {
+  submit("warning: 10m");
+  expect_option("--signal=B:USR1@600");
+}
+TEST_F(SlurmKey, Cluster) {
+  submit("cluster: big");
+  expect_option("--clusters=big");
+  const submit::SubmittedJob job{JobId("17"), rendered_.job_name};
+  scheduler_->query(std::span(&job, 1), {});
+  scheduler_->cancel(job, {});
+  ASSERT_EQ(session_->commands.size(), 4u) << "sbatch, squeue, sacct, scancel";
+  for (const auto& command : session_->commands) EXPECT_THAT(command, Contains("--clusters=big"));
+}
+TEST_F(SlurmKey, Extra) {
+  submit("extra: [--mail-type=END, --comment=x]");
+  expect_option("--mail-type=END");
+  expect_option("--comment=x");
+}
+TEST_F(SlurmKey, Srun) {
+  submit("srun: [--cpu-bind=cores]");
+  expect_in_script("'--cpu-bind=cores' train");
+}
+TEST_F(SlurmKey, SettleTime) {
+  submit("settle_time: 7s");
+  EXPECT_EQ(scheduler_->settle_time(), seconds(7));
+}
+TEST_F(SlurmKey, CommandTimeout) {
+  submit("command_timeout: 13s");
+  const submit::SubmittedJob job{JobId("17"), rendered_.job_name};
+  scheduler_->query(std::span(&job, 1), {});
+  scheduler_->find(request_, {});
+  scheduler_->cancel(job, {});
+  EXPECT_EQ(session_->timeouts.size(), 6u) << "sbatch, two each of squeue and sacct, scancel";
+  EXPECT_THAT(session_->timeouts, testing::Each(milliseconds(seconds(13))));
+}
+TEST_F(SlurmKey, KeepAllocation) {
+  submit("keep_allocation: 2h");
+  expect_in_script("keep_seconds=7200");
+  submit("nodes: 2");
+  EXPECT_THAT(session_->texts.back(), Not(HasSubstr("keep_seconds=7200")));
+  const auto next = [&](const std::string& slurm, int round) {
+    submit(slurm);
+    const auto plan =
+        plan::next_round(experiment_, *facility::preview_state().identity, {round - 1, "0"});
+    return facility::next_attempt_folder(experiment_, plan->facilities.front(), round);
+  };
+  EXPECT_TRUE(next("keep_allocation: 2h", 2));
+  EXPECT_FALSE(next("keep_allocation: 2h", 3)) << "no job follows the last one";
+  EXPECT_FALSE(next("nodes: 2", 2));
+}
+
+// --- transfer --------------------------------------------------------------------------------
+
+class TransferKey : public testing::Test {
+ protected:
+  static config::Facility facility(const std::string& transfer) {
+    return config::parse_experiment(
+               "project: test\nmodel: /m\ntraining: {steps_per_round: 4, batch_size: 8}\n"
+               "facilities:\n  alba:\n    access: ssh\n    scheduler: slurm\n    ssh: {hosts: "
+               "[login.example.org], user: "
+               "me}\n    workdir: /scratch\n    trainer: {command: [train]}\n"
+               "    data: {train: [/data/x.tokens]}\n    transfer: {" +
+                   transfer + "}\n",
+               "xffl.yaml", "/project")
+        .facilities.front();
+  }
+  static remote::SshSettings route(const std::string& transfer) {
+    return facility::transfer_settings(facility(transfer), "/project");
+  }
+};
+
+TEST_F(TransferKey, Hosts) {
+  EXPECT_THAT(route("hosts: ['dtn1:2222', dtn2]").hosts,
+              ElementsAre(remote::SshHost{"dtn1", 2222}, remote::SshHost{"dtn2", 22}));
+  test::FakeClock clock;
+  const facility::Services services = facility::make_services(clock, "/project");
+  const config::Facility own = facility("hosts: [dtn1]");
+  EXPECT_NE(services.connect_transfer(own), services.connect(own)) << "files have their own route";
+  EXPECT_EQ(services.connect_transfer(own), services.connect_transfer(own)) << "one connection";
+}
+TEST_F(TransferKey, User) {
+  EXPECT_EQ(route("hosts: [dtn1], user: mover").user, "mover");
+  EXPECT_EQ(route("hosts: [dtn1]").user, "me");
+}
+TEST_F(TransferKey, Shell) {
+  EXPECT_FALSE(route("hosts: [dtn1], shell: false").shell);
+  EXPECT_TRUE(route("hosts: [dtn1]").shell);
+}
+TEST_F(TransferKey, Pack) {
+  plan::RoundPlan second;
+  second.round = 2;
+  const facility::StateOf trained_before = [](int) {
+    history::FacilityState state;
+    state.accepted.emplace();
+    return state;
+  };
+  const auto packs = [&](const std::string& pack) {
+    return facility::takes_packed(facility(pack), second, 1, trained_before);
+  };
+  EXPECT_TRUE(packs("pack: always")) << "the trainer is another program: auto is false";
+  EXPECT_FALSE(packs("pack: auto"));
+  EXPECT_FALSE(packs("pack: never"));
+}
+
+}  // namespace
+}  // namespace xffl::run
