@@ -142,6 +142,7 @@ constexpr auto kUnknownOutcome = std::to_array<std::string_view>({
     "device or resource busy",
     "no buffer space available",
     "cannot fork",
+    "fork:",  // a shell's, "bash: fork: retry: Resource temporarily unavailable"
     "error while loading shared libraries",
 });
 

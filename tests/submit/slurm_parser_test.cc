@@ -68,7 +68,9 @@ TEST(ReadSubmission, DistinguishesRejectionsFromUnknownOutcomes) {
         "invalid account\nsbatch: error: Socket timed out on send/recv operation\n",
         "Batch job submission failed: Too many open files\n",
         "fopen(/etc/slurm/slurm.conf): Too many open files in system\n",
-        "Batch job submission failed: Input/output error\n", "Cannot fork\n"})
+        "Batch job submission failed: Input/output error\n", "Cannot fork\n",
+        "bash: fork: Resource temporarily unavailable\n",
+        "/usr/bin/sbatch: fork: Cannot allocate memory\n"})
     EXPECT_EQ(failed(text), Kind::kUnknown) << text;
   EXPECT_EQ(kind_of(255, "", "sbatch: unrecognized option '--foo'\n"), Kind::kRejected);
   // A login node without room for another process, or without the file system of Slurm's programs.
