@@ -82,7 +82,19 @@ def problems_of(mutants, root=ROOT):
             problems.append(f"{mutant['id']}: its `old` occurs {text.count(mutant['old'])} times in {mutant['file']}, expected once")
         elif 'MUTANT' not in mutant['new']:
             problems.append(f"{mutant['id']}: its `new` does not use MUTANT, so the bug would always be on")
+        elif condition(mutant) not in mutated(text, [m for m in mutants if m['file'] == mutant['file']]):
+            problems.append(f"{mutant['id']}: an earlier mutant of {mutant['file']} replaces the same text")
     return problems
+
+
+def condition(mutant):
+    return f'xffl_mutant("{mutant["id"]}")'
+
+
+def mutated(text, mutants):
+    for mutant in mutants:
+        text = text.replace(mutant['old'], mutant['new'].replace('MUTANT', condition(mutant)))
+    return text
 
 
 def write_copy(mutants):
@@ -95,10 +107,7 @@ def write_copy(mutants):
         data = source.read_bytes()
         own = [m for m in mutants if m['file'] == name]
         if own:
-            text = data.decode()
-            for mutant in own:
-                text = text.replace(mutant['old'], mutant['new'].replace('MUTANT', f'xffl_mutant("{mutant["id"]}")'))
-            data = (PROLOGUE + '#line 1\n' + text).encode()
+            data = (PROLOGUE + '#line 1\n' + mutated(data.decode(), own)).encode()
         if target.exists() and target.read_bytes() == data:
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
