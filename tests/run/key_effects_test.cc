@@ -357,8 +357,8 @@ TEST_F(SlurmKey, Exclusive) {
   expect_option("--exclusive");
 }
 TEST_F(SlurmKey, Time) {
-  submit("time: 26h");
-  expect_option("--time=26:00:00");
+  submit("time: 1570m");
+  expect_option("--time=26:10:00");
 }
 TEST_F(SlurmKey, Warning) {
   submit("warning: 10m");
