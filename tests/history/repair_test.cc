@@ -76,6 +76,17 @@ TEST_F(Repair, RestoresEveryEventAndKeepsTheDamagedDatabase) {
   EXPECT_EQ(read_events(path_).size(), 7u);
 }
 
+// SQLite would apply a log of the damaged database to the repaired one.
+TEST_F(Repair, NoLogOfTheDamagedDatabaseStays) {
+  overwrite(path_, 0, std::string(100, 'x'));
+  for (const char* part : {"-wal", "-shm"})
+    std::ofstream(path_.string() + part) << std::string(4096, 'w');
+  const Repaired repaired = repair(path_);
+  EXPECT_TRUE(fs::exists(repaired.damaged));
+  for (const char* part : {"-wal", "-shm"}) EXPECT_FALSE(fs::exists(path_.string() + part)) << part;
+  expect_events(5);
+}
+
 TEST_F(Repair, RestoresAMissingJournal) {
   fs::remove(path_);
   EXPECT_EQ(repair(path_).events, 5);

@@ -46,6 +46,19 @@ TEST(RunHistoryState, KnowsAnUnknownSubmission) {
   EXPECT_EQ(run_state.done().model_sha256, "m0");
 }
 
+// Later jobs, of other facilities and further attempts, do not move the round's deadline.
+TEST(RunHistoryState, KeepsTheTimeOfTheRoundsFirstSubmission) {
+  auto events = begun();
+  events.push_back(event("attempt_opened", 1, "brno", 1));
+  int minute = 10;
+  for (const char* name : {"alba", "brno"}) {
+    events.push_back(event("submit_intended", 1, name, 1));
+    events.push_back(event("submitted", 1, name, 1, R"({"job_id":"42"})"));
+    events.back().time_utc = "2026-01-01T00:" + std::to_string(minute++) + ":00.000Z";
+  }
+  EXPECT_EQ(replay(events).rounds.at(1).first_submission_utc, "2026-01-01T00:10:00.000Z");
+}
+
 TEST(RunHistoryState, KnowsTheMembersOfTheRoundAndOfTheNext) {
   const FacilityName brno("brno"), cesis("cesis");
   RunState run_state = replay(begun());

@@ -64,6 +64,17 @@ TEST(Journal, IsReadWhileItIsCreated) {
   }
 }
 
+// Another host, which cannot see the lock, reads the holder's name.
+TEST(Journal, TheLockNamesItsHolderUntilTheEnd) {
+  const test::TempDir dir;
+  const fs::path path = dir / "journal.db", lock = dir / "journal.db.lock";
+  {
+    const auto journal = Store::open(path);
+    EXPECT_GT(fs::file_size(lock), 0u);
+  }
+  EXPECT_EQ(fs::file_size(lock), 0u);
+}
+
 TEST(Journal, IsReadWhileAWriterHoldsIt) {
   const test::TempDir dir;
   const auto journal = Store::open(dir / "journal.db");

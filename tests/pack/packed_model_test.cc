@@ -168,6 +168,16 @@ TEST_F(PackedModels, AreUnpackedOncePerJob) {
   EXPECT_FALSE(provide_base_model(whole));
 }
 
+// The site's purge may remove a file of the model.
+TEST_F(PackedModels, AModelThatLacksAFileIsUnpackedAgain) {
+  EXPECT_TRUE(provide_base_model(spec()));
+  const fs::path model = spec().base_model_path;
+  const checkpoint::Manifest manifest = checkpoint::read_manifest(model);
+  fs::remove(model / manifest.files.front().name);
+  EXPECT_TRUE(provide_base_model(spec()));
+  EXPECT_NO_THROW(checkpoint::verify_folder(model, manifest));
+}
+
 TEST_F(PackedModels, AJobWritesTheReasonOfAFailedUnpacking) {
   fs::remove_all(dir_ / "old");
   const std::string message =

@@ -197,6 +197,9 @@ TEST_F(PolicyKey, MaxChange) {
   trainings_["brno"].step = 1.0f;  // the model's weights are 0 to 7/8
   EXPECT_THAT(test::message_of(ErrorKind::kFailed, [&] { run_with("max_change: 0.9"); }),
               HasSubstr("policy.max_change"));
+  // The norm of the change is 11.7, the model's is 6.1.
+  std::filesystem::remove_all(run_folder().path());
+  EXPECT_EQ(run_with("max_change: 2").rounds_published, 1);
   trainings_["brno"].step = 64.0f;
   std::filesystem::remove_all(run_folder().path());
   EXPECT_EQ(run_with("max_change: 1000").rounds_published, 1);

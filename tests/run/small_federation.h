@@ -20,8 +20,10 @@
 #include "xffl/base/log.h"
 #include "xffl/checkpoint/dtype.h"
 #include "xffl/checkpoint/llama_config.h"
+#include "xffl/checkpoint/lora.h"
 #include "xffl/checkpoint/manifest.h"
 #include "xffl/checkpoint/model_folder.h"
+#include "xffl/checkpoint/safetensors.h"
 #include "xffl/config/load.h"
 #include "xffl/facility/run_models.h"
 #include "xffl/job/job_report.h"
@@ -34,6 +36,8 @@ namespace xffl::test {
 struct Training {
   float step = 0.5f;
   int64_t samples = 8, tokens = 8;
+  std::chrono::nanoseconds duration{0};  // of the federation's clock
+  std::string after{};                   // the training begins when this facility's update is here
 };
 
 // A facility that does not answer.
@@ -56,18 +60,27 @@ class DeadSession final : public remote::Session {
   [[noreturn]] static void fail() { throw Error(ErrorKind::kRemote, "the link is down"); }
 };
 
-// Calls `train` at each submission. All submitted jobs have ended, with the status `end`.
+// Calls `accept` at each submission, and `train` when the job's time is over. Jobs then have ended,
+// with the status `end`.
 class TrainingScheduler final : public submit::Scheduler {
  public:
   using Train = std::function<void(const job::JobSpec&)>;
-  TrainingScheduler(Train train, submit::JobStatus end)
-      : train_(std::move(train)), end_(std::move(end)) {}
+  TrainingScheduler(Train accept, Train train, std::function<bool()> begins, submit::JobStatus end,
+                    const Clock& clock, std::chrono::nanoseconds duration)
+      : accept_(std::move(accept)),
+        train_(std::move(train)),
+        begins_(std::move(begins)),
+        end_(std::move(end)),
+        clock_(clock),
+        duration_(duration) {}
 
   JobId submit(const submit::JobRequest& request, std::stop_token) override {
-    const std::filesystem::path folder = request.folder.str();
-    train_(job::read_job_spec(folder / plan::kJobFile));
+    const job::JobSpec spec = spec_of(request.folder.str());
+    accept_(spec);
+    if (duration_.count() == 0) train_(spec);
     const std::lock_guard lock(mutex_);
     jobs_.emplace_back(request.folder.str(), JobId(std::to_string(100 + jobs_.size())));
+    ends_[jobs_.back().second] = clock_.monotonic() + duration_;
     return jobs_.back().second;
   }
   std::vector<JobId> find(const submit::JobRequest& request, std::stop_token) override {
@@ -80,16 +93,41 @@ class TrainingScheduler final : public submit::Scheduler {
   std::map<JobId, submit::JobStatus> query(std::span<const submit::SubmittedJob> jobs,
                                            std::stop_token) override {
     std::map<JobId, submit::JobStatus> states;
-    for (const submit::SubmittedJob& job : jobs) states[job.id] = end_;
+    const std::lock_guard lock(mutex_);
+    for (const submit::SubmittedJob& job : jobs) {
+      states[job.id] = end_;
+      const auto end = ends_.find(job.id);
+      if (end == ends_.end()) continue;
+      if (!begins_()) end->second = clock_.monotonic() + duration_;
+      if (clock_.monotonic() < end->second) {
+        states[job.id] = {.state = submit::JobState::kRunning};
+      } else {
+        if (duration_.count() > 0)
+          for (const auto& [folder, id] : jobs_)
+            if (id == job.id) train_(spec_of(folder));
+        ends_.erase(end);
+      }
+    }
     return states;
   }
-  void cancel(const submit::SubmittedJob&, std::stop_token) override {}
+  void cancel(const submit::SubmittedJob& job, std::stop_token) override {
+    const std::lock_guard lock(mutex_);
+    ends_.erase(job.id);
+  }
   std::chrono::milliseconds settle_time() const override { return std::chrono::milliseconds(1); }
 
  private:
-  const Train train_;
+  static job::JobSpec spec_of(const std::filesystem::path& folder) {
+    return job::read_job_spec(folder / plan::kJobFile);
+  }
+
+  const Train accept_, train_;
+  const std::function<bool()> begins_;
   const submit::JobStatus end_;
+  const Clock& clock_;
+  const std::chrono::nanoseconds duration_;
   std::mutex mutex_;
+  std::map<JobId, Clock::MonotonicTime> ends_;  // of running jobs
   std::vector<std::pair<std::string, JobId>> jobs_;
 };
 
@@ -103,13 +141,18 @@ class SmallFederation : public testing::Test {
   // The text of xffl.yaml with further sections, such as "policy: {quorum: 2}\n".
   static std::string yaml(const std::string& sections, int rounds = 1) {
     const std::string facility = "{trainer: {command: [/bin/true]}, data: {train: [/data/x.tokens]";
-    return "project: test\nmodel: model\nrounds: " + std::to_string(rounds) +
-           "\ntraining: {steps_per_round: 4, batch_size: 2, micro_batch_size: 2}\n" + sections +
+    return "project: test\nmodel: model\nrounds: " + std::to_string(rounds) + "\n" + sections +
+           (sections.find("training:") == std::string::npos
+                ? "training: {steps_per_round: 4, batch_size: 2, micro_batch_size: 2}\n"
+                : "") +
            "facilities:\n  alba: " + facility + "}}\n  brno: " + facility +
            ", validation: {it: /data/y.tokens}}}\n";
   }
   config::Experiment experiment(const std::string& sections, int rounds = 1) const {
-    return config::parse_experiment(yaml(sections, rounds), "xffl.yaml", folder_.path());
+    std::string text = yaml(sections, rounds);
+    if (has_cork_)
+      text += "  cork: {trainer: {command: [/bin/true]}, data: {train: [/data/x.tokens]}}\n";
+    return config::parse_experiment(text, "xffl.yaml", folder_.path());
   }
 
   run::Outcome run(const std::string& sections, int rounds = 1) {
@@ -120,7 +163,7 @@ class SmallFederation : public testing::Test {
         .connect_transfer = [this](const auto& f) { return session_of(f); },
         .scheduler = [this](const auto& f, auto) { return scheduler_of(f); },
         .programs = {"/bin/true", "/bin/true"}};
-    return run::run_federation(parsed, run_folder(), services, {});
+    return run::run_federation(parsed, run_folder(), services, stop_.get_token());
   }
   history::RunFolder run_folder() const { return {folder_.path() / "runs", RunName("0001")}; }
 
@@ -150,6 +193,10 @@ class SmallFederation : public testing::Test {
 
   TempDir folder_;
   FakeClock clock_;
+  std::stop_source stop_;
+  bool has_cork_ = false;                               // a third facility
+  std::function<void(const job::JobSpec&)> on_submit_;  // called at each submission
+  std::function<void(const job::JobSpec&, job::JobReport&)> change_report_;  // before it is written
   std::map<std::string, Training> trainings_;      // by facility; others are the default
   std::map<std::string, submit::JobStatus> ends_;  // the ends of jobs without a report
   std::map<std::string, std::string> rejected_;    // the scheduler's reasons
@@ -175,8 +222,8 @@ class SmallFederation : public testing::Test {
     write_file_atomic(folder_ / "model/config.json", checkpoint::format_llama_config(config));
   }
 
-  static void write(checkpoint::ModelWriter& writer, const std::vector<float>& values,
-                    checkpoint::Dtype dtype) {
+  template <class Writer>
+  static void write(Writer& writer, const std::vector<float>& values, checkpoint::Dtype dtype) {
     std::vector<std::byte> bytes(values.size() * checkpoint::size_bytes(dtype));
     checkpoint::from_float(values, dtype, bytes);
     writer.write(bytes);
@@ -194,20 +241,28 @@ class SmallFederation : public testing::Test {
     if (!scheduler) {
       const auto end = ends_.find(name);
       scheduler = std::make_shared<TrainingScheduler>(
+          [this](const job::JobSpec& spec) { accept(spec); },
           [this](const job::JobSpec& spec) { train(spec); },
-          end == ends_.end() ? submit::JobStatus{.state = submit::JobState::kEnded} : end->second);
+          [this, after = trainings_[name].after] {
+            return after.empty() ||
+                   std::filesystem::exists(run_folder().facility(1, FacilityName(after)) /
+                                           "report.json");
+          },
+          end == ends_.end() ? submit::JobStatus{.state = submit::JobState::kEnded} : end->second,
+          clock_, trainings_[name].duration);
     }
     return scheduler;
   }
 
+  void accept(const job::JobSpec& spec) {
+    if (const auto reason = rejected_.find(spec.key.facility); reason != rejected_.end())
+      throw Error(ErrorKind::kConfig, reason->second);
+    const std::lock_guard lock(mutex_);
+    jobs_.push_back(spec);
+    if (on_submit_) on_submit_(spec);
+  }
   void train(const job::JobSpec& spec) {
     const std::string& facility = spec.key.facility;
-    if (const auto reason = rejected_.find(facility); reason != rejected_.end())
-      throw Error(ErrorKind::kConfig, reason->second);
-    {
-      const std::lock_guard lock(mutex_);
-      jobs_.push_back(spec);
-    }
     if (ends_.contains(facility)) return;  // no report
     job::JobReport report;
     report.key = spec.key;
@@ -216,32 +271,42 @@ class SmallFederation : public testing::Test {
     for (const job::ValidationSet& set : spec.validation)
       report.validation.push_back({set.name, 100, 2.0, 1.0});
     if (spec.training.steps > 0) {
-      const Training training = trainings_[facility];
+      const Training training =
+          trainings_.contains(facility) ? trainings_.at(facility) : Training();
       write_update(spec, training.step);
       report.update_sha256 = checkpoint::read_manifest(spec.update_path).root_sha256();
       report.steps = spec.training.steps;
       report.samples = training.samples;
       report.tokens = training.tokens;
     }
+    if (change_report_) change_report_(spec, report);
     write_file_atomic(spec.report_path, job::format_job_report(report));
   }
 
+  // With LoRA the job trains the adapter, else the model.
   static void write_update(const job::JobSpec& spec, float step) {
-    const checkpoint::ModelFolder base(spec.base_model_path);
-    std::vector<checkpoint::TensorSpec> tensors = base.tensors();
+    const std::filesystem::path base =
+        spec.adapter_path.empty() ? spec.base_model_path : spec.adapter_path;
+    const std::filesystem::path out = spec.update_path;
+    const checkpoint::ModelFolder model(base);
+    make_dirs(out);
+    std::vector<checkpoint::TensorSpec> tensors = model.tensors();
     for (auto& tensor : tensors) tensor.dtype = facility::dtype_of(spec.update_dtype);
-    checkpoint::ModelWriter writer(spec.update_path, tensors);
+    checkpoint::SafetensorsWriter writer(
+        out / (model.is_adapter() ? std::string(checkpoint::kAdapterName) : "model.safetensors"),
+        tensors);
     for (const checkpoint::TensorSpec& tensor : tensors) {
       std::vector<float> values(static_cast<size_t>(tensor.num_elements()));
       if (spec.update_kind == job::UpdateKind::kWeights)
-        checkpoint::to_float(base.data(tensor.name), base.spec(tensor.name).dtype, values);
+        checkpoint::to_float(model.data(tensor.name), model.spec(tensor.name).dtype, values);
       for (float& value : values) value += step;
       write(writer, values, tensor.dtype);
     }
     writer.finish();
-    std::filesystem::copy_file(std::filesystem::path(spec.base_model_path) / "config.json",
-                               std::filesystem::path(spec.update_path) / "config.json");
-    checkpoint::write_manifest(spec.update_path);
+    const std::string config =
+        model.is_adapter() ? std::string(checkpoint::kAdapterConfigName) : "config.json";
+    std::filesystem::copy_file(base / config, out / config);
+    checkpoint::write_manifest(out);
   }
 
   std::mutex mutex_;

@@ -1,0 +1,148 @@
+// Promises of a whole run, on federations in this process.
+#include "small_federation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "support/thrown.h"
+
+namespace xffl::run {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::hours;
+using std::chrono::minutes;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+class Federation : public test::SmallFederation {
+ protected:
+  history::RunState state() const {
+    return history::replay(history::read_events(run_folder().journal()));
+  }
+  std::string failure_of(const std::string& sections) {
+    return test::message_of(ErrorKind::kFailed, [&] { run(sections); });
+  }
+};
+
+TEST_F(Federation, CurrentIsTheLastModel) {
+  run("policy: {evaluate_last: false}\n", 2);
+  EXPECT_EQ(fs::canonical(run_folder().current()), fs::canonical(run_folder().global(2)));
+  EXPECT_EQ(weight(run_folder().current(), 0), 1.0f) << "two rounds of 0.5";
+  for (const char* name : {"alba", "brno"})
+    EXPECT_EQ(jobs_of(name).at(1).training.first_step, 4) << "the steps of round 1 came before";
+}
+
+TEST_F(Federation, AReportOfAnotherAttemptIsRejected) {
+  change_report_ = [](const job::JobSpec&, job::JobReport& report) {
+    if (report.key.facility == "brno") report.key.nonce = std::string(32, '0');
+  };
+  EXPECT_THAT(failure_of(""), HasSubstr("key.nonce"));
+}
+
+TEST_F(Federation, AnUpdateOfManyBytesIsNotFetched) {
+  change_report_ = [](const job::JobSpec& spec, job::JobReport& report) {
+    const fs::path update = spec.update_path;
+    std::ofstream(update / "extra.bin").put(0);
+    fs::resize_file(update / "extra.bin", 65u << 20);
+    fs::remove(update / "manifest.json");
+    checkpoint::write_manifest(update);
+    report.update_sha256 = checkpoint::read_manifest(update).root_sha256();
+  };
+  EXPECT_THAT(failure_of(""), HasSubstr("bytes of files; the limit is"));
+}
+
+TEST_F(Federation, AClosedAttemptIsFenced) {
+  ends_["brno"] = {.state = submit::JobState::kEnded};
+  failure_of("policy: {max_attempts: 2}\n");
+  ASSERT_EQ(jobs_of("brno").size(), 2u);
+  for (const job::JobSpec& job : jobs_of("brno"))
+    EXPECT_TRUE(fs::exists(fs::path(job.report_path).parent_path().parent_path() / plan::kFence));
+  EXPECT_NE(jobs_of("brno")[0].key.nonce, jobs_of("brno")[1].key.nonce);
+}
+
+TEST_F(Federation, TheReasonOfAStopHoldsNoSecret) {
+  rejected_["brno"] = "the password=correct-horse-battery is wrong";
+  EXPECT_THAT(failure_of(""), HasSubstr("is wrong"));
+  ASSERT_TRUE(state().stopped);
+  EXPECT_THAT(state().stopped->reason, HasSubstr("is wrong"));
+  EXPECT_THAT(state().stopped->reason, Not(HasSubstr("battery")));
+}
+
+TEST_F(Federation, ADamagedAcceptedUpdateIsFetchedAgain) {
+  rejected_["brno"] = "not now";
+  failure_of("");
+  const fs::path stored = run_folder().facility(1, FacilityName("alba")) / "update";
+  {
+    std::fstream file(stored / "model.safetensors", std::ios::in | std::ios::out);
+    file.seekp(-3, std::ios::end);
+    file.put(0x7f);
+  }
+  rejected_.clear();
+  EXPECT_EQ(run("").rounds_published, 1);
+  for (size_t index = 0; index < 8; ++index)
+    EXPECT_EQ(master_weight(index), static_cast<float>(index) / 8 + 0.5f);
+  EXPECT_EQ(jobs_of("alba").size(), 1u) << "alba still has the update";
+}
+
+// The grace time begins with the update that completes the quorum, not with the first one.
+TEST_F(Federation, TheGraceTimeBeginsWithTheQuorumsLastUpdate) {
+  has_cork_ = true;
+  trainings_["brno"].duration = minutes(10);
+  trainings_["cork"] = {.duration = minutes(3), .after = "brno"};
+  run("policy: {on_missing: skip, quorum: 2, quorum_grace: 5m, poll_interval: 10s, "
+      "evaluate_last: false}\n");
+  EXPECT_THAT(state().rounds.at(1).participant_names(), ElementsAre("alba", "brno", "cork"));
+}
+
+TEST_F(Federation, ALateFacilityStaysOutAfterTheGraceTime) {
+  has_cork_ = true;
+  trainings_["brno"].duration = minutes(10);
+  trainings_["cork"].duration = hours(20);
+  run("policy: {on_missing: skip, quorum: 2, quorum_grace: 5m, poll_interval: 10s, "
+      "evaluate_last: false}\n");
+  EXPECT_THAT(state().rounds.at(1).participant_names(), ElementsAre("alba", "brno"));
+  EXPECT_GE(clock_.elapsed(), minutes(15));
+}
+
+TEST_F(Federation, ARestartDoesNotRenewTheDeadline) {
+  const std::string policy =
+      "policy: {on_missing: skip, quorum: 1, quorum_grace: 0s, deadline: 2h, poll_interval: 1m, "
+      "evaluate_last: false}\n";
+  // The journal has the times of the wall clock.
+  clock_.advance(Clock::UtcTime(SystemClock().utc()) - clock_.utc());
+  trainings_["brno"].duration = hours(100);
+  const auto began = clock_.elapsed();
+  clock_.on_sleep = [&] {
+    if (clock_.elapsed() - began > minutes(30)) stop_.request_stop();
+  };
+  EXPECT_EQ(test::kind_of([&] { run(policy); }), ErrorKind::kCancelled);
+  clock_.on_sleep = {};
+  stop_ = {};
+  clock_.advance(hours(3));
+  const auto restarted = clock_.elapsed();
+  EXPECT_EQ(run(policy).rounds_published, 1);
+  EXPECT_LT(clock_.elapsed() - restarted, hours(1));
+  EXPECT_THAT(state().rounds.at(1).participant_names(), ElementsAre("alba"));
+}
+
+TEST_F(Federation, WithLoraTheAdapterIsTrainedAndTheModelStays) {
+  const std::string lora =
+      "training: {steps_per_round: 4, batch_size: 2, micro_batch_size: 2, lora: {rank: 2, alpha: "
+      "4, target_modules: [q_proj]}}\npolicy: {keep_rounds: 1, evaluate_last: false}\n";
+  EXPECT_EQ(run(lora, 2).rounds_published, 2);
+  const std::vector<job::JobSpec> jobs = jobs_of("alba");
+  ASSERT_EQ(jobs.size(), 2u);
+  EXPECT_EQ(jobs[0].base_model_sha256, jobs[1].base_model_sha256);
+  EXPECT_NE(jobs[0].adapter_sha256, jobs[1].adapter_sha256);
+  EXPECT_FALSE(checkpoint::ModelFolder(jobs[1].base_model_path).is_adapter())
+      << "the model stays at the facility";
+  EXPECT_TRUE(checkpoint::ModelFolder(run_folder().global(2)).is_adapter());
+  EXPECT_FALSE(fs::exists(jobs[0].adapter_path)) << "policy.keep_rounds is 1";
+}
+
+}  // namespace
+}  // namespace xffl::run
