@@ -1,9 +1,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "models.h"
 #include "support/temp_dir.h"
 #include "xffl/aggregate/aggregate.h"
+#include "xffl/base/process.h"
 #include "xffl/checkpoint/lora.h"
 
 namespace xffl::aggregate {
@@ -48,6 +50,31 @@ TEST_F(ServerStep, SmallDeltasAccumulateInTheFloat32Master) {
   EXPECT_THAT(read_tensor(dir_ / "g4", "w"), ElementsAre(1.0f)) << "a tie, to even";
   EXPECT_THAT(read_tensor(dir_ / "g5", "w"), ElementsAre(1.0f + 0x1p-7f));
   EXPECT_THAT(read_tensor(master, "w"), ElementsAre(1.0f + 5 * 0x1p-10f));
+}
+
+TEST_F(ServerStep, RejectsAModelOutOfThePublishedTypesRange) {
+  const auto master = write_model(dir_ / "master", {{"w", {{2}, {60'000, 0}}}});
+  const Input delta = input("delta", {{"w", {{2}, {8'000, 1}}}});
+  EXPECT_EQ(test::kind_of(
+                [&] { server_step(master, {delta}, true, Dtype::kF16, dir_ / "m1", dir_ / "g1"); }),
+            ErrorKind::kRejected)
+      << "the largest fp16 number is 65504";
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "m1"));
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "g1"));
+}
+
+TEST_F(ServerStep, OnlyDeadProcessesLoseTheirTemporaryFolders) {
+  const auto master = write_model(dir_ / "master", {{"w", {{1}, {1}}}});
+  const Input delta = input("delta", {{"w", {{1}, {2}}}});
+  const std::string ticks = std::to_string(process_start_ticks(::getpid()).value());
+  const auto ours = dir_ / ("m1.tmp-" + std::to_string(::getpid()) + "-" + ticks + ".other");
+  const auto alive = dir_ / ("m1.tmp-1-" + std::to_string(process_start_ticks(1).value()));
+  const auto dead = dir_ / "m1.tmp-1-987654321";
+  for (const auto& folder : {ours, alive, dead}) std::filesystem::create_directory(folder);
+  server_step(master, {delta}, true, Dtype::kF32, dir_ / "m1", dir_ / "g1");
+  EXPECT_TRUE(std::filesystem::exists(alive));
+  EXPECT_TRUE(std::filesystem::exists(ours)) << "it is not the name of a maker";
+  EXPECT_FALSE(std::filesystem::exists(dead));
 }
 
 TEST_F(ServerStep, WeightsReplaceTheMaster) {

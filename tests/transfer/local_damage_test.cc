@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "folders.h"
+#include "local_files.h"
 #include "xffl/transfer/transfer.h"
 
 namespace xffl::transfer {
@@ -53,6 +54,23 @@ TEST(LocalDamage, NoDamagedByteGetsItsFinalName) {
     EXPECT_EQ(facility.content("/scratch/two/model.safetensors"),
               sample_files().at("model.safetensors"));
   }
+}
+
+// A push resumes within a block: it reads parts of blocks, too.
+TEST(LocalDamage, OfAPartOfABlockIsNoticed) {
+  const test::TempDir dir;
+  const fs::path path = dir / "f";
+  const uint64_t block = checkpoint::kHashBlockBytes;
+  write_file_atomic(path, std::string(2 * block + 100, 'x'));
+  const LocalFile file(path, checkpoint::hash_file(path));
+  std::vector<std::byte> part(10);
+  EXPECT_NO_THROW(file.read(block + 7, part));
+  EXPECT_EQ(part, std::vector<std::byte>(10, std::byte{'x'}));
+  flip(path, block + 9);
+  EXPECT_EQ(error_of([&] { file.read(block + 7, part); }).kind(), ErrorKind::kRejected);
+  EXPECT_EQ(error_of([&] { file.read(2 * block - 5, part); }).kind(), ErrorKind::kRejected)
+      << "of a block's end";
+  EXPECT_NO_THROW(file.read(2 * block + 5, part)) << "another block";
 }
 
 TEST(LocalDamage, DuringThePushIsNoticedToo) {
