@@ -21,8 +21,14 @@ bool was_duplicate(const history::Attempt& attempt) {
          attempt.duplicates.end();
 }
 
+// Slurm keeps a job that it could not launch in the queue.
+bool is_queued(const JobStatus& end) {
+  return end.state == JobState::kEnded && end.native == "PENDING";
+}
+
 AttemptFailure failure_without_report(const JobStatus& end, const history::Attempt& attempt) {
-  const std::string state = end.native.empty() ? "" : " (" + end.native + ")";
+  const std::string words = is_queued(end) ? end.reason : end.native;
+  const std::string state = words.empty() ? "" : " (" + words + ")";
   const std::string ended = "job " + attempt.job_id + " ended without a report" + state;
   if (end.state == JobState::kCancelled && was_duplicate(attempt))  // most likely by xffl
     return {.reason = ended, .counts_as_attempt = false};
@@ -122,6 +128,8 @@ void StepInProgress::on(Polling& polling, const Polled& polled) {
     // on a shared file system.
     ended.grace_over = !polled.model_error.empty();
     if (!ended.grace_over) wait_ = policy_.settle_time;
+    // An administrator may mend the node and release the job meanwhile.
+    if (is_queued(ended.status)) wait_ = std::max(wait_, backoff(policy_.seed, attempt().number));
     return enter(std::move(ended));
   }
   wait_ = pause_of(watch);
@@ -164,7 +172,9 @@ void StepInProgress::on(Ended& ended, const Polled& polled) {
 void StepInProgress::on(Ended& ended, const Found& found) {
   for (const JobId& job : found.jobs)
     if (!memory_.watched.contains(job)) return adopt(job, true, {});
-  close(failure_of(ended, attempt()));
+  const AttemptFailure failure = failure_of(ended, attempt());
+  if (is_queued(ended.status)) record(history::CancelIntended{});
+  close(failure);
 }
 
 std::optional<Action> StepInProgress::next(Ended& ended) {

@@ -328,11 +328,19 @@ constexpr auto kHolds = std::to_array<std::string_view>({
     "grpgresminutes",
 });
 
-bool is_held(std::string_view reason) {
+std::string letters_of(std::string_view reason) {
   std::string letters;
   for (const char c : lower_case(reason))
     if (c >= 'a' && c <= 'z') letters += c;
-  return contains_any(letters, kHolds);
+  return letters;
+}
+
+bool is_held(std::string_view reason) { return contains_any(letters_of(reason), kHolds); }
+
+// A node could not start the script: a failed prolog, a full spool folder. Slurm holds the job
+// until an administrator releases it; another job may run on another node.
+bool is_launch_failure(std::string_view reason) {
+  return letters_of(reason) == "launchfailedrequeuedheld";
 }
 
 // $1 is the folder of the attempt that has reported. Listing the folder makes a shared file system
@@ -521,6 +529,10 @@ JobStatus read_state(std::string_view text, std::string_view reason) {
   status.state = known->state;
   status.cause = known->cause;
   status.is_ending = name == "COMPLETING";
+  if (status.state == JobState::kPending && is_launch_failure(reason)) {
+    status.state = JobState::kEnded;
+    status.cause = EndCause::kInfrastructure;
+  }
   if (status.state == JobState::kPending && is_held(reason)) status.state = JobState::kHeld;
   return status;
 }

@@ -198,6 +198,10 @@ TEST(ReadState, MapsSlurmStatesAndPendingReasons) {
     EXPECT_EQ(state(name), JobState::kHeld) << name;
   for (const char* name : {"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "LAUNCH_FAILED"})
     EXPECT_EQ(read_state(name, "None").cause, EndCause::kInfrastructure) << name;
+  for (const char* reason : {"launch failed requeued held", "launch_failed_requeued_held"}) {
+    EXPECT_EQ(state("PENDING", reason), JobState::kEnded) << reason;
+    EXPECT_EQ(read_state("PENDING", reason).cause, EndCause::kInfrastructure) << reason;
+  }
   EXPECT_EQ(read_state("OUT_OF_MEMORY", "OutOfMemory").cause, EndCause::kOutOfMemory);
   EXPECT_EQ(read_state("TIMEOUT", "TimeLimit").cause, EndCause::kWalltime);
   for (const char* name : {"", "running", "RUNNINGS", "REVOKED", "?"})
@@ -208,9 +212,8 @@ TEST(ReadState, MapsSlurmStatesAndPendingReasons) {
         "QOSGrpNodeLimit", "AssocGrpNodeLimit"})
     EXPECT_EQ(state("PENDING", reason), JobState::kPending) << reason;
   for (const char* reason :
-       {"JobHeldAdmin", "launch failed requeued held", "launch_failed_requeued_held",
-        "AssocGrpCPUMinutesLimit", "QOSMaxWallDurationPerJobLimit", "PartitionNodeLimit",
-        "user env retrieval failed requeued held", "BadConstraints"})
+       {"JobHeldAdmin", "AssocGrpCPUMinutesLimit", "QOSMaxWallDurationPerJobLimit",
+        "PartitionNodeLimit", "user env retrieval failed requeued held", "BadConstraints"})
     EXPECT_EQ(state("PENDING", reason), JobState::kHeld) << reason;
 }
 

@@ -3,9 +3,11 @@
 // It "trains" by adding to every weight a small number that depends on facility, round and tensor
 // alone: the same jobs give the same models. SIGUSR1 during the training, or the fault "early",
 // makes it report half of its steps. Environment variables:
-//   XFFL_FAKE_TRAINER       "<fault>[@<round>]": injects a fault, on the first attempt of a round
-//                           only unless it ends in "!": crash, leak (prints a private key and
-//                           exits), hang, nan, shape, truncate, unchanged, huge, nonce, forged,
+//   XFFL_FAKE_TRAINER       "<fault>[@<round>]", several separated by commas: injects a fault, on
+//                           the first attempt of a round only unless it ends in "!": silent (exits
+//                           with 0 and writes nothing), failing (exits with 9 after its report),
+//                           killed (by SIGKILL after its report), crash, leak (prints a private key
+//                           and exits), hang, nan, shape, truncate, unchanged, huge, nonce, forged,
 //                           forgets (the optimizer's state), lingers (after its report), early,
 //                           stopped (before its walltime: see on_stop in job.json)
 //   XFFL_FAKE_TRAININGS     a file that gets a line for each training or evaluation with a report
@@ -27,7 +29,9 @@
 #include <fstream>
 #include <iostream>
 #include <limits>
+#include <sstream>
 #include <thread>
+#include <vector>
 
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -49,23 +53,35 @@ struct Fault {
   bool always = false;
 };
 
-Fault fault_from_environment() {
-  const char* text = std::getenv("XFFL_FAKE_TRAINER");
-  Fault fault{text == nullptr ? "" : text};
-  if (fault.name.ends_with("!")) {
+using Faults = std::vector<Fault>;
+
+Fault read_fault(std::string text) {
+  Fault fault;
+  if (text.ends_with("!")) {
     fault.always = true;
-    fault.name.pop_back();
+    text.pop_back();
   }
-  if (const size_t at = fault.name.find('@'); at != std::string::npos) {
-    fault.round = std::stoi(fault.name.substr(at + 1));
-    fault.name.resize(at);
+  if (const size_t at = text.find('@'); at != std::string::npos) {
+    fault.round = std::stoi(text.substr(at + 1));
+    text.resize(at);
   }
+  fault.name = text;
   return fault;
 }
 
-bool happens(const Fault& fault, std::string_view name, const job::JobKey& key) {
-  return fault.name == name && (fault.round == 0 || fault.round == key.round) &&
-         (fault.always || key.attempt == 1);
+Faults faults_from_environment() {
+  const char* text = std::getenv("XFFL_FAKE_TRAINER");
+  std::istringstream list(text == nullptr ? "" : text);
+  Faults faults;
+  for (std::string each; std::getline(list, each, ',');) faults.push_back(read_fault(each));
+  return faults;
+}
+
+bool happens(const Faults& faults, std::string_view name, const job::JobKey& key) {
+  return std::any_of(faults.begin(), faults.end(), [&](const Fault& fault) {
+    return fault.name == name && (fault.round == 0 || fault.round == key.round) &&
+           (fault.always || key.attempt == 1);
+  });
 }
 
 volatile sig_atomic_t stop_requested = 0;
@@ -110,11 +126,11 @@ void record_unpacked() {
   write_file_atomic(path, std::to_string(std::chrono::duration<double>(now).count()) + "\n");
 }
 
-void write_update(const job::JobSpec& spec, const Fault& fault) {
+void write_update(const job::JobSpec& spec, const Faults& faults) {
   const checkpoint::ModelFolder base(spec.base_model_path);
   std::vector<checkpoint::TensorSpec> tensors = base.tensors();
   for (checkpoint::TensorSpec& tensor : tensors) tensor.dtype = checkpoint::Dtype::kBF16;
-  if (happens(fault, "shape", spec.key)) tensors.front().shape.back() += 1;
+  if (happens(faults, "shape", spec.key)) tensors.front().shape.back() += 1;
   const fs::path folder = spec.update_path + ".tmp";
   fs::remove_all(folder);
   checkpoint::ModelWriter writer(folder, tensors);
@@ -125,9 +141,9 @@ void write_update(const job::JobSpec& spec, const Fault& fault) {
       Noise noise(spec.key, tensor.name, std::stof(step));
       for (float& value : values) value = noise.next();
     }
-    if (happens(fault, "unchanged", spec.key)) std::fill(values.begin(), values.end(), 0.0f);
-    if (happens(fault, "huge", spec.key)) std::fill(values.begin(), values.end(), 1e30f);
-    if (happens(fault, "nan", spec.key) && &tensor == &tensors.back())
+    if (happens(faults, "unchanged", spec.key)) std::fill(values.begin(), values.end(), 0.0f);
+    if (happens(faults, "huge", spec.key)) std::fill(values.begin(), values.end(), 1e30f);
+    if (happens(faults, "nan", spec.key) && &tensor == &tensors.back())
       values[1] = std::numeric_limits<float>::quiet_NaN();
     std::vector<std::byte> bytes(values.size() * 2);
     checkpoint::from_float(values, checkpoint::Dtype::kBF16, bytes);
@@ -136,7 +152,7 @@ void write_update(const job::JobSpec& spec, const Fault& fault) {
   writer.finish();
   fs::copy_file(fs::path(spec.base_model_path) / "config.json", folder / "config.json");
   checkpoint::write_manifest(folder);
-  if (happens(fault, "truncate", spec.key))
+  if (happens(faults, "truncate", spec.key))
     fs::resize_file(folder / "model.safetensors", fs::file_size(folder / "model.safetensors") - 3);
   fs::rename(folder, spec.update_path);
 }
@@ -150,10 +166,10 @@ void record_training(const job::JobKey& key) {
   write_all(fd.get(), std::as_bytes(std::span(line.data(), line.size())), path);
 }
 
-job::JobReport report_of(const job::JobSpec& spec, const Fault& fault) {
+job::JobReport report_of(const job::JobSpec& spec, const Faults& faults) {
   job::JobReport report;
   report.key = spec.key;
-  if (happens(fault, "nonce", spec.key)) report.key.nonce = std::string(32, '0');
+  if (happens(faults, "nonce", spec.key)) report.key.nonce = std::string(32, '0');
   report.base_model_sha256 = spec.base_model_sha256;
   report.trainer = "fake";
   // The loss of the global model falls by 0.5 per round, and by 0.25 in each training.
@@ -168,10 +184,10 @@ job::JobReport report_of(const job::JobSpec& spec, const Fault& fault) {
   report.samples = report.steps * spec.training.batch_size;
   // alba has three times brno's tokens: the weights of the mean differ.
   report.tokens = report.samples * (spec.key.facility == "alba" ? 3 : 1);
-  if (happens(fault, "forgets", spec.key)) report.optimizer_lost = "state.json is gone";
-  if (happens(fault, "forged", spec.key)) report.tokens = int64_t(1) << 50;
+  if (happens(faults, "forgets", spec.key)) report.optimizer_lost = "state.json is gone";
+  if (happens(faults, "forged", spec.key)) report.tokens = int64_t(1) << 50;
   report.train_loss = report.train_loss_last = 1.0 / spec.key.round;
-  if (happens(fault, "stopped", spec.key)) {
+  if (happens(faults, "stopped", spec.key)) {
     report.steps = 1;
     report.stopped_early = true;
     report.update_sha256.clear();
@@ -202,7 +218,7 @@ int train(const fs::path& path) {
   const job::JobSpec spec = job::read_job_spec(path);
   pack::provide_base_model(spec);
   record_unpacked();
-  const Fault fault = fault_from_environment();
+  const Faults faults = faults_from_environment();
   if (const char* hold = std::getenv("XFFL_FAKE_HOLD")) {
     std::ofstream(hold + std::string(".waits"));
     wait_until_gone(hold);
@@ -210,23 +226,26 @@ int train(const fs::path& path) {
   }
   if (const char* milliseconds = std::getenv("XFFL_FAKE_MILLISECONDS"))
     work(std::stoi(milliseconds));
-  if (happens(fault, "early", spec.key)) stop_requested = 1;
-  if (happens(fault, "leak", spec.key)) {
+  if (happens(faults, "early", spec.key)) stop_requested = 1;
+  if (happens(faults, "leak", spec.key)) {
     std::puts("-----BEGIN RSA PRIVATE KEY-----");
     for (int line = 0; line < 40; ++line) std::puts(std::string(64, 'Q').c_str());
     std::puts("-----END RSA PRIVATE KEY-----\nno such key");
     return 1;
   }
-  if (happens(fault, "crash", spec.key)) {
+  if (happens(faults, "crash", spec.key)) {
     std::cerr << "fake trainer: out of luck\n";
     return 7;
   }
-  if (happens(fault, "hang", spec.key)) std::this_thread::sleep_for(std::chrono::hours(1));
-  if (spec.training.steps > 0) write_update(spec, fault);
+  if (happens(faults, "silent", spec.key)) return 0;
+  if (happens(faults, "hang", spec.key)) std::this_thread::sleep_for(std::chrono::hours(1));
+  if (spec.training.steps > 0) write_update(spec, faults);
   record_training(spec.key);
-  write_file_atomic(spec.report_path, job::format_job_report(report_of(spec, fault)));
-  if (happens(fault, "lingers", spec.key))
+  write_file_atomic(spec.report_path, job::format_job_report(report_of(spec, faults)));
+  if (happens(faults, "lingers", spec.key))
     std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  if (happens(faults, "failing", spec.key)) return 9;
+  if (happens(faults, "killed", spec.key)) ::raise(SIGKILL);
   return 0;
 }
 
