@@ -30,6 +30,12 @@ bool is_manifest_file_name(const std::string& name) {
   return is_plain_file_name(name) && name != kManifestName;
 }
 
+std::string lower_case(std::string text) {
+  for (char& c : text)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return text;
+}
+
 // The number of prefix hashes of a file.
 uint64_t num_prefixes(uint64_t size_bytes, uint64_t chunk_bytes) {
   return size_bytes == 0 ? 0 : (size_bytes - 1) / chunk_bytes;
@@ -135,6 +141,7 @@ Manifest parse_manifest(std::string_view json, std::string_view origin) {
                              std::to_string(files.size()));
   }
   object.reject_unknown_keys();
+  std::set<std::string> folded = {std::string(kManifestName)};  // for file systems that fold case
   for (const Json& item : files) {
     const std::string where =
         std::string(origin) + ": files[" + std::to_string(manifest.files.size()) + "]";
@@ -144,6 +151,9 @@ Manifest parse_manifest(std::string_view json, std::string_view origin) {
                                            manifest.files.back().name +
                                            "'; names should be sorted and unique");
     }
+    if (!folded.insert(lower_case(file.name)).second)
+      throw Error(ErrorKind::kCorrupt,
+                  where + ": another name differs from '" + file.name + "' only in case");
     manifest.files.push_back(std::move(file));
   }
   return manifest;

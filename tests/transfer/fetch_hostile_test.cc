@@ -178,6 +178,14 @@ TEST_F(HostileFetch, RejectsManifestNamesOutsideTheFolder) {
   expect_rejection(ErrorKind::kCorrupt, "same");
 }
 
+// A file system may fold case.
+TEST_F(HostileFetch, RejectsManifestNamesThatDifferOnlyInCase) {
+  put_manifest(entry("Same") + "," + entry("same"));
+  expect_rejection(ErrorKind::kCorrupt, "differs from 'same' only in case");
+  put_manifest(entry("MANIFEST.JSON"));
+  expect_rejection(ErrorKind::kCorrupt, "only in case");
+}
+
 TEST_F(HostileFetch, RejectsImpossibleManifestSizes) {
   for (const char* size : {"-1", "1e30", "18446744073709551617", "1.5", "\"5\"", "null"}) {
     put_manifest(entry("file", size));
