@@ -375,7 +375,8 @@ constexpr const char* kRelease =
 std::vector<std::string> submit_command(const std::vector<std::string>& options, bool test_only) {
   // The user reads the answer of --test-only, so the predicted start is in the site's local time.
   std::vector<std::string> argv = environment(kSubmitVariables, test_only ? "standard" : "%s");
-  append(argv, {"sbatch", "--parsable"});
+  // Slurm creates the job's output file with sbatch's umask.
+  append(argv, {"sh", "-c", "umask 077; exec \"$@\"", "sh", "sbatch", "--parsable"});
   if (test_only) argv.emplace_back("--test-only");
   append(argv, options);
   return argv;
