@@ -152,26 +152,46 @@ TEST(TestbedFaults, AChangedHostKeyPausesTheFacilityUntilTrusted) {
 }
 
 // A facility's disk is full: the run reports it and continues when there is space again.
-TEST(TestbedFaults, AFullDiskDelaysTheRunUntilThereIsSpace) {
-  TestbedProject project({"--scratch-mb", "2"});
-  NEED_TESTBED(project);
-  // The tmpfs is invisible from this machine: the trainer records trainings in the home folder.
-  for (const char* name : {"alba", "brno"}) {
-    const Facility& facility = project.facility(name);
-    test::Placement place = test::placement(facility);
-    place.trainings = facility.home + "/trainings.log";
-    place.trainings_here = facility.folder / "home" / facility.user / "trainings.log";
-    project.place(name, place);
+class TestbedFullDisk : public testing::Test {
+ protected:
+  TestbedFullDisk() : project_({"--scratch-mb", "2"}) {
+    if (!project_.up()) return;
+    // The tmpfs is invisible from this machine: the trainer records trainings in the home folder.
+    for (const char* name : {"alba", "brno"}) {
+      const Facility& facility = project_.facility(name);
+      test::Placement place = test::placement(facility);
+      place.trainings = facility.home + "/trainings.log";
+      place.trainings_here = facility.folder / "home" / facility.user / "trainings.log";
+      project_.place(name, place);
+    }
+    project_.write_config();
   }
-  project.write_config();
-  const Facility& alba = project.facility("alba");
-  alba.exec_as_user({"cp", "/dev/zero", "/scratch/filler"});
-  auto run = project.start_run();
-  ASSERT_TRUE(project.await_events("submitted", 1));  // brno's
-  ASSERT_TRUE(project.await_status("pace")) << project.status();
-  alba.exec_as_user({"rm", "/scratch/filler"});
-  EXPECT_EQ(run.finish(), 0);
-  project.expect_result(local_sha256());
+  void expect_delay(const std::string& fill, const std::string& clear) {
+    const Facility& alba = project_.facility("alba");
+    alba.exec_as_user({"sh", "-c", fill});
+    auto run = project_.start_run();
+    ASSERT_TRUE(project_.await_events("submitted", 1));  // brno's
+    ASSERT_TRUE(project_.await_status("pace")) << project_.status();
+    alba.exec_as_user({"sh", "-c", clear});
+    EXPECT_EQ(run.finish(), 0);
+    project_.expect_result(local_sha256());
+  }
+
+  TestbedProject project_;
+};
+
+TEST_F(TestbedFullDisk, DelaysTheRunUntilThereIsSpace) {
+  NEED_TESTBED(project_);
+  expect_delay("cp /dev/zero /scratch/filler", "rm /scratch/filler");
+}
+
+TEST_F(TestbedFullDisk, WithoutInodesDelaysTheRunUntilThereAreSome) {
+  NEED_TESTBED(project_);
+  const ProcessResult limited =
+      project_.facility("alba").exec_on_login({"mount", "-o", "remount,nr_inodes=200", "/scratch"});
+  ASSERT_EQ(limited.exit_code, 0) << limited.err;
+  expect_delay("i=0; while : >/scratch/filler$i; do i=$((i + 1)); done 2>/dev/null",
+               "rm /scratch/filler*");
 }
 
 }  // namespace
