@@ -558,12 +558,7 @@ int quorum_now(const Context& context, const plan::RoundPlan& plan) {
 std::vector<Leftover> repeat_cancellations(Context& context, const FacilityName& name, int before,
                                            std::stop_token stop) {
   std::vector<Leftover> all;
-  const history::RunState run_state = context.history.state();
-  for (const auto& [number, round] : run_state.rounds) {
-    const auto state = round.facilities.find(name);
-    if (number >= before || state == round.facilities.end()) continue;
-    const history::Attempt* attempt = state->second.current();
-    if (attempt == nullptr || !attempt->cancel_intended) continue;
+  for (const auto& [number, job_id] : context.history.unconfirmed_cancellations(name, before)) {
     // The folder's path does not depend on the round's model.
     const auto plan = plan::next_round(context.experiment, context.identity,
                                        {.rounds_published = number - 1, .model_sha256 = "0"});
@@ -572,7 +567,7 @@ std::vector<Leftover> repeat_cancellations(Context& context, const FacilityName&
         if (facility.facility == name) FacilityDriver(context, *plan, facility).repeat_cancel(stop);
       } catch (const Error& error) {
         if (error.kind() != ErrorKind::kRemote && error.kind() != ErrorKind::kAuth) throw;
-        all.push_back({number, attempt->job_id, error.what()});
+        all.push_back({number, job_id, error.what()});
       }
   }
   return all;

@@ -1,6 +1,8 @@
 #include <sqlite3.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <limits>
 
 #include "store_parts.h"
 #include "xffl/base/error.h"
@@ -33,6 +35,11 @@ CREATE TRIGGER events_never_change BEFORE UPDATE ON events
 CREATE TRIGGER events_never_go BEFORE DELETE ON events
   BEGIN SELECT raise(ABORT, 'events are never removed'); END;
 )sql";
+
+// Finds the events of the run as a whole among those of many rounds. Journals of earlier releases
+// get the index when they are opened for writing.
+constexpr const char* kRunIndex =
+    "CREATE INDEX IF NOT EXISTS events_of_run ON events (round) WHERE round = 0";
 
 constexpr int kBusyTimeoutMs = 10'000;  // only readers and their checkpoints can be in the way
 
@@ -107,6 +114,13 @@ class Statement {
   Database& database_;
   sqlite3_stmt* statement_ = nullptr;
 };
+
+StoredEvent event_in(const Statement& row) {
+  return {row.integer(0), row.text(1),
+          row.text(2),    static_cast<int>(row.integer(3)),
+          row.text(4),    static_cast<int>(row.integer(5)),
+          row.text(6)};
+}
 
 [[noreturn]] void corrupt(const Database& database, const std::string& what) {
   throw Error(ErrorKind::kCorrupt, "the journal " + database.path().string() +
@@ -215,9 +229,10 @@ bool check_schema(Database& database) {
 }
 
 void create_or_check_schema(Database& database) {
-  if (check_schema(database)) return;
+  if (check_schema(database)) return database.exec(kRunIndex);
   database.exec("BEGIN IMMEDIATE");
   database.exec(kSchema);
+  database.exec(kRunIndex);
   database.exec(("PRAGMA application_id = " + std::to_string(kApplicationId)).c_str());
   database.exec(("PRAGMA user_version = " + std::to_string(kSchemaVersion)).c_str());
   database.exec("COMMIT");
@@ -244,35 +259,73 @@ void check_structure(Database& database) {
   if (found != "ok") corrupt(database, "SQLite's check says: " + log::printable(found, 300));
 }
 
-VerifiedEvents read_verified(Database& database) {
-  VerifiedEvents result;
-  result.chain = genesis_chain();
-  int64_t expected = 1;
+JournalEnd for_each_verified(Database& database, const RowVisitor& visit) {
+  JournalEnd end{0, genesis_chain()};
   try {
-    Statement rows(database,
-                   "SELECT seq, time, kind, round, facility, attempt, payload, chain "
-                   "FROM events ORDER BY seq");
-    for (; rows.step(); ++expected) {
-      StoredEvent event{rows.integer(0), rows.text(1),
-                        rows.text(2),    static_cast<int>(rows.integer(3)),
-                        rows.text(4),    static_cast<int>(rows.integer(5)),
-                        rows.text(6)};
-      if (event.seq != expected)
-        corrupt(database, "event " + std::to_string(expected) + " is missing (the next one is " +
+    for_each(database, {}, [&](const StoredEvent& event, const std::string& chain) {
+      const std::string expected = std::to_string(end.events + 1);
+      if (event.seq != end.events + 1)
+        corrupt(database, "event " + expected + " is missing (the next one is " +
                               std::to_string(event.seq) + ")");
-      result.chain = next_chain(result.chain, event);
-      if (result.chain != rows.text(7))
-        corrupt(database, "event " + std::to_string(expected) +
+      end.chain = next_chain(end.chain, event);
+      if (end.chain != chain)
+        corrupt(database, "event " + expected +
                               " was changed: its chain hash does not fit its content and the "
                               "events before it");
-      result.events.push_back(std::move(event));
-    }
+      visit(event, chain);
+      ++end.events;
+    });
   } catch (Error& error) {
     if (error.kind() == ErrorKind::kCorrupt)
-      error.add_context("at event " + std::to_string(expected));
+      error.add_context("at event " + std::to_string(end.events + 1));
     throw;
   }
-  return result;
+  return end;
+}
+
+std::vector<StoredEvent> newest_events(Database& database,
+                                       const std::function<bool(const StoredEvent&)>& continues) {
+  std::vector<StoredEvent> events;  // newest first
+  // Reads the rows with seq < `below`, until `more` returns false.
+  const auto read = [&](const std::string& where, int64_t below, const auto& more) {
+    Statement rows(
+        database,
+        "SELECT seq, time, kind, round, facility, attempt, payload, chain, (SELECT chain "
+        "FROM events AS previous WHERE previous.seq = events.seq - 1) FROM events " +
+            where + " ORDER BY seq DESC");
+    rows.bind(1, below);
+    while (rows.step()) {
+      events.push_back(event_in(rows));
+      const std::string previous = events.back().seq == 1 ? genesis_chain() : rows.text(8);
+      if (next_chain(previous, events.back()) != rows.text(7))
+        corrupt(database, "event " + std::to_string(events.back().seq) +
+                              " was changed, or the event before it: its chain hash does not fit");
+      if (!more(events.back())) return;
+    }
+  };
+  read("WHERE seq < ?", std::numeric_limits<int64_t>::max(), continues);
+  if (!events.empty() && events.back().seq > 1) {
+    const bool has_index =
+        database.integer("SELECT count(*) FROM sqlite_schema WHERE name = 'events_of_run'") > 0;
+    read(std::string(has_index ? "INDEXED BY events_of_run" : "") + " WHERE round = 0 AND seq < ?",
+         events.back().seq, [](const StoredEvent&) { return true; });
+  }
+  std::reverse(events.begin(), events.end());
+  return events;
+}
+
+void for_each(Database& database, const Selection& selection, const RowVisitor& visit) {
+  std::string sql =
+      "SELECT seq, time, kind, round, facility, attempt, payload, chain FROM events "
+      "WHERE seq BETWEEN ? AND ?";
+  if (selection.round) sql += " AND round IN (0, ?3)";
+  if (!selection.facility.empty()) sql += " AND facility IN ('', ?4)";
+  Statement rows(database, sql + " ORDER BY seq");
+  rows.bind(1, selection.first_seq);
+  rows.bind(2, selection.last_seq);
+  if (selection.round) rows.bind(3, int64_t{*selection.round});
+  if (!selection.facility.empty()) rows.bind(4, selection.facility);
+  while (rows.step()) visit(event_in(rows), rows.text(7));
 }
 
 void insert(Database& database, const StoredEvent& event, const std::string& chain) {

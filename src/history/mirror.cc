@@ -2,12 +2,15 @@
 // complete new database beside the damaged database and then renames the new database.
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <fstream>
+#include <optional>
 #include <span>
+#include <utility>
 
 #include "store_parts.h"
 #include "xffl/base/clock.h"
@@ -22,32 +25,41 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxLineBytes = 32u << 20;  // a payload's 8 MiB, escaped
 
-std::string chain_of(const std::vector<StoredEvent>& events, size_t count) {
-  std::string chain = genesis_chain();
-  for (size_t i = 0; i < count; ++i) chain = next_chain(chain, events[i]);
-  return chain;
-}
-
 fs::path mirror_path(const fs::path& journal) {
   return fs::path(journal).replace_extension(".jsonl");
 }
 
+// A whole line of the mirror; none at the end and for a torn last line.
+std::optional<std::string> next_line(std::ifstream& file) {
+  std::string text;
+  if (!std::getline(file, text) || file.eof()) return std::nullopt;
+  return text;
+}
+
+// The event of a line that follows the event number `seq` with the chain `previous`; none for a
+// damaged line.
+std::optional<StoredEvent> event_of(const std::string& text, int64_t seq,
+                                    const std::string& previous) try {
+  auto [event, claimed] = parse_mirror_line(text);
+  if (event.seq != seq + 1 || next_chain(previous, event) != claimed) return std::nullopt;
+  return event;
+} catch (const Error&) {
+  return std::nullopt;
+}
+
 // The events up to the first line that is damaged or does not fit its chain; empty without a
 // mirror.
-VerifiedEvents read_mirror(const fs::path& mirror) {
-  VerifiedEvents result;
-  result.chain = genesis_chain();
+std::vector<StoredEvent> read_mirror(const fs::path& mirror) {
+  std::vector<StoredEvent> events;
+  std::string chain = genesis_chain();
   std::ifstream file(mirror);
-  for (std::string text; std::getline(file, text) && !file.eof();) try {
-      auto [event, claimed] = parse_mirror_line(text);
-      const std::string chain = next_chain(result.chain, event);
-      if (chain != claimed || event.seq != static_cast<int64_t>(result.events.size()) + 1) break;
-      result.chain = chain;
-      result.events.push_back(std::move(event));
-    } catch (const Error&) {
-      break;  // a torn last line, or damage: the lines before it are valid
-    }
-  return result;
+  while (const auto text = next_line(file)) {
+    auto event = event_of(*text, static_cast<int64_t>(events.size()), chain);
+    if (!event) break;
+    chain = next_chain(chain, *event);
+    events.push_back(std::move(*event));
+  }
+  return events;
 }
 
 // The number of events of an undamaged database, else -1.
@@ -56,14 +68,14 @@ int64_t whole_events(const fs::path& path) {
     Database database(path);
     if (!check_schema(database)) return 0;
     check_structure(database);
-    return static_cast<int64_t>(read_verified(database).events.size());
+    return for_each_verified(database, [](const auto&, const auto&) {}).events;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kCorrupt && error.kind() != ErrorKind::kNotFound) throw;
     return -1;
   }
 }
 
-void write_database(const fs::path& path, const VerifiedEvents& content) {
+void write_database(const fs::path& path, const std::vector<StoredEvent>& events) {
   fs::remove(path);
   { const UniqueFd fd = open_file(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600); }
   Database database(path);
@@ -71,7 +83,7 @@ void write_database(const fs::path& path, const VerifiedEvents& content) {
   create_or_check_schema(database);
   database.exec("BEGIN IMMEDIATE");
   std::string chain = genesis_chain();
-  for (const StoredEvent& event : content.events) {
+  for (const StoredEvent& event : events) {
     chain = next_chain(chain, event);
     insert(database, event, chain);
   }
@@ -102,41 +114,94 @@ std::pair<StoredEvent, std::string> parse_mirror_line(std::string_view text) {
   return {event, line.string("chain")};
 }
 
-Mirror::Mirror(const fs::path& journal, const VerifiedEvents& truth) : path_(mirror_path(journal)) {
-  const VerifiedEvents known = read_mirror(path_);
-  const size_t common = std::min(known.events.size(), truth.events.size());
-  const bool agrees = chain_of(known.events, common) == chain_of(truth.events, common);
-  if (agrees && known.events.size() > common)
+Mirror::Mirror(const fs::path& journal)
+    : journal_(journal), path_(mirror_path(journal)), compared_(path_), chain_(genesis_chain()) {}
+
+void Mirror::compare(const StoredEvent& event, const std::string& chain) {
+  if (differs_ || !compared_) return;
+  const auto line = next_line(compared_);
+  if (!line) return;  // the mirror ends here
+  // Another release may write the same event in other bytes.
+  const bool same = *line + "\n" == format_mirror_line(event, chain) || [&] {
+    const auto known = event_of(*line, event.seq - 1, chain_);
+    return known && next_chain(chain_, *known) == chain;
+  }();
+  differs_ = !same;
+  if (differs_) return;
+  chain_ = chain;
+  events_ = event.seq;
+  bytes_ += line->size() + 1;
+}
+
+void Mirror::open(Database& database) {
+  const auto rest = differs_ || !compared_ ? std::nullopt : next_line(compared_);
+  if (rest && event_of(*rest, events_, chain_))
     throw Error(ErrorKind::kCorrupt,
-                "the journal " + journal.string() + " ends with event " + std::to_string(common) +
-                    ", its mirror " + path_.string() + " with event " +
-                    std::to_string(known.events.size()) +
-                    ": the database has lost events; `xffl journal repair` brings them back");
+                "the journal " + journal_.string() + " ends with event " + std::to_string(events_) +
+                    ", and its mirror " + path_.string() +
+                    " has more events: the database has lost events; `xffl journal repair` brings "
+                    "them back");
+  compared_.close();
   try {
-    rewrite(truth);
+    if (differs_)
+      rewrite(database);
+    else
+      add_missing(database);
   } catch (const Error& error) {
+    fd_ = UniqueFd();
     log::warning("the journal has no mirror", {{"problem", error.what()}});
   }
 }
 
-void Mirror::rewrite(const VerifiedEvents& truth) {
-  std::string text, chain = genesis_chain();
-  for (const StoredEvent& event : truth.events) {
-    chain = next_chain(chain, event);
-    text += format_mirror_line(event, chain);
-  }
-  write_file_atomic(path_, text);
+void Mirror::write(int fd, const std::string& lines, const fs::path& path) {
+  write_all(fd, std::as_bytes(std::span(lines)), path);
+  bytes_ += lines.size();
+}
+
+// Also removes a torn last line.
+void Mirror::add_missing(Database& database) {
+  const bool exists = fs::exists(path_);
+  UniqueFd fd = open_file(path_, O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW);
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0) throw system_error("stat " + path_.string(), errno);
+  const auto size = static_cast<uint64_t>(info.st_size);
+  if (size < bytes_) return rewrite(database);  // not the file that this store has written
+  bool changed = size > bytes_;
+  if (changed && ::ftruncate(fd.get(), static_cast<off_t>(bytes_)) != 0)
+    throw system_error("truncate " + path_.string(), errno);
+  for_each(database, {.first_seq = events_ + 1},
+           [&](const StoredEvent& event, const std::string& chain) {
+             write(fd.get(), format_mirror_line(event, chain), path_);
+             events_ = event.seq;
+             changed = true;
+           });
+  if (changed && ::fdatasync(fd.get()) != 0) throw system_error("fsync " + path_.string(), errno);
+  if (!exists) fsync_dir(path_.parent_path());
+  fd_ = std::move(fd);
+}
+
+void Mirror::rewrite(Database& database) {
+  bytes_ = 0;
+  events_ = 0;
+  TempFile file(path_);
+  for_each(database, {}, [&](const StoredEvent& event, const std::string& chain) {
+    write(file.fd(), format_mirror_line(event, chain), file.path());
+    events_ = event.seq;
+  });
+  file.sync();
+  file.publish();
   fd_ = open_file(path_, O_WRONLY | O_APPEND | O_NOFOLLOW);
 }
 
-void Mirror::append(const VerifiedEvents& before, const StoredEvent& event,
-                    const std::string& chain) {
+void Mirror::append(Database& database, const StoredEvent& event, const std::string& chain) {
   const bool had_failed = !fd_;
   try {
-    if (had_failed) rewrite(before);
+    if (had_failed) return add_missing(database);
     const std::string line = format_mirror_line(event, chain);
     write_all(fd_.get(), std::as_bytes(std::span(line)), path_);
     if (::fdatasync(fd_.get()) != 0) throw system_error("fsync " + path_.string(), errno);
+    bytes_ += line.size();
+    events_ = event.seq;
   } catch (const Error& error) {
     fd_ = UniqueFd();
     if (!had_failed)
@@ -148,10 +213,10 @@ void Mirror::append(const VerifiedEvents& before, const StoredEvent& event,
 Repaired repair(const fs::path& path) {
   const WriterLock lock(path);
   const fs::path mirror = mirror_path(path);
-  const VerifiedEvents content = read_mirror(mirror);
-  const auto events = static_cast<int64_t>(content.events.size());
+  const std::vector<StoredEvent> content = read_mirror(mirror);
+  const auto events = static_cast<int64_t>(content.size());
   if (whole_events(path) >= events && fs::exists(path)) return {events, {}};
-  if (content.events.empty())
+  if (content.empty())
     throw Error(ErrorKind::kNotFound, "the journal " + path.string() + " is damaged, and " +
                                           mirror.string() +
                                           " has no events to rebuild the journal from");

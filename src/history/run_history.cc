@@ -3,6 +3,7 @@
 // the state: the journal is damaged, or its writer has a bug.
 #include "xffl/history/run_history.h"
 
+#include <algorithm>
 #include <concepts>
 #include <span>
 #include <utility>
@@ -252,22 +253,24 @@ std::vector<std::string> RoundState::participant_names() const {
 }
 
 plan::Done RunState::done() const {
-  plan::Done done{0, initial_sha256, {}, adapted_sha256, false};
-  for (const auto& [number, round] : rounds) {
-    if (!round.published) continue;
-    done = {number, round.model_sha256, {}, adapted_sha256, false};
-    for (const auto& [name, facility] : round.facilities)
+  plan::Done done{0, initial_sha256, {}, adapted_sha256, completed};
+  for (const auto& [name, why] : left) done.left.insert(name);
+  const auto last = std::find_if(rounds.rbegin(), rounds.rend(),
+                                 [](const auto& round) { return round.second.published; });
+  if (last != rounds.rend()) {
+    done.rounds_published = last->first;
+    done.model_sha256 = last->second.model_sha256;
+    for (const auto& [name, facility] : last->second.facilities)
       if (facility.accepted) done.accepted[name] = facility.accepted->attempt;
   }
-  done.run_completed = completed;
-  for (const auto& [name, why] : left) done.left.insert(name);
   if (const auto next = rounds.find(done.rounds_published + 1); next != rounds.end())
     done.members = next->second.members;
   return done;
 }
 
-bool apply(FacilityState& facility, int attempt, const Event& event) {
-  const std::string where(kind_of(event));
+namespace {
+
+bool apply(FacilityState& facility, int attempt, const Event& event, const std::string& where) {
   FacilityProjection projection(facility, attempt, where);
   return std::visit(
       [&](const auto& e) {
@@ -281,9 +284,34 @@ bool apply(FacilityState& facility, int attempt, const Event& event) {
       event);
 }
 
+std::string place_of(const RecordedEvent& recorded) {
+  return "journal event " + std::to_string(recorded.seq) + " (" +
+         std::string(kind_of(recorded.event)) + ")";
+}
+
+// The events of the run as a whole that change its unfinished rounds.
+bool changes_rounds(const Event& event) {
+  return std::holds_alternative<RunResumed>(event) ||
+         std::holds_alternative<ConfigChanged>(event) ||
+         std::holds_alternative<FacilityResumed>(event) ||
+         std::holds_alternative<FacilityLeft>(event);
+}
+
+bool has_unconfirmed_cancellation(const RoundState& round) {
+  return std::any_of(round.facilities.begin(), round.facilities.end(), [](const auto& each) {
+    const Attempt* attempt = each.second.current();
+    return attempt != nullptr && attempt->cancel_intended;
+  });
+}
+
+}  // namespace
+
+bool apply(FacilityState& facility, int attempt, const Event& event) {
+  return apply(facility, attempt, event, std::string(kind_of(event)));
+}
+
 void apply(RunState& run_state, const RecordedEvent& recorded) {
-  const std::string where = "journal event " + std::to_string(recorded.seq) + " (" +
-                            std::string(kind_of(recorded.event)) + ")";
+  const std::string where = place_of(recorded);
   RunProjection projection(run_state, recorded, where);
   std::visit([&](const auto& event) { projection.take(event); }, recorded.event);
 }
@@ -294,16 +322,151 @@ RunState replay(const std::vector<StoredEvent>& events) {
   return run_state;
 }
 
-RunHistory::RunHistory(const std::filesystem::path& path)
-    : store_(Store::open(path)), run_state_(replay(store_->events())) {}
+RunState read_newest(const std::filesystem::path& path, const NewestRounds& limits) {
+  const std::string_view planned_kind = kind_of(RoundPlanned{});
+  int rounds = 0;
+  int64_t count = 0;
+  const std::vector<StoredEvent> events = read_newest_events(path, [&](const StoredEvent& stored) {
+    ++count;
+    if (stored.kind == planned_kind) ++rounds;
+    return rounds < 2 || (rounds < limits.rounds && count < limits.events);
+  });
+  RunState run_state;
+  int first = 0;  // round in the state, with its facilities
+  for (const StoredEvent& stored : events) {
+    const RecordedEvent recorded = decode(stored);
+    const int round = recorded.scope.round;
+    const auto* planned = std::get_if<RoundPlanned>(&recorded.event);
+    if (first == 0 && planned != nullptr) {
+      first = round;
+      if (first > 1)
+        run_state.rounds[first - 1] = {.model_sha256 = planned->base_sha256, .published = true};
+    }
+    // Late events of older rounds.
+    if (round > 0 && (first == 0 || round < first)) continue;
+    apply(run_state, recorded);
+  }
+  return run_state;
+}
+
+RunHistory::RunHistory(const std::filesystem::path& path) {
+  std::set<int> late;
+  store_ = Store::open(path, [&](const StoredEvent& stored) { replay_stored(stored, late); });
+  for (const int round : late) run_state_.rounds[round] = load(round, "");
+  forget_old_rounds();
+}
+
+// `late` collects the forgotten rounds with further events, which load() applies in their order.
+void RunHistory::replay_stored(const StoredEvent& stored, std::set<int>& late) {
+  const RecordedEvent recorded = decode(stored);
+  if (is_forgotten(recorded.scope.round))
+    late.insert(recorded.scope.round);
+  else
+    apply(run_state_, recorded);
+  note(recorded);
+}
 
 void RunHistory::record(const EventScope& scope, const Event& event) {
+  const std::lock_guard writer(writer_);
+  if (is_forgotten(scope.round)) {
+    RoundState round = load(scope.round, "");
+    const std::lock_guard lock(mutex_);
+    run_state_.rounds[scope.round] = std::move(round);
+  }
+  // The new state comes from the stored bytes, as after a restart. No other thread changes
+  // run_state_ before the lock.
+  std::optional<RecordedEvent> recorded;
+  Change change;
+  store_->append(encode(scope, event), [&](const StoredEvent& stored) {
+    recorded = decode(stored);
+    change = change_by(*recorded);
+  });
   const std::lock_guard lock(mutex_);
-  RunState next = run_state_;
-  // The new state comes from the stored bytes, as after a restart.
-  store_->append(encode(scope, event),
-                 [&](const StoredEvent& stored) { apply(next, decode(stored)); });
-  run_state_ = std::move(next);
+  take(*recorded, std::move(change));
+  note(*recorded);
+}
+
+// Copies only the affected part: most events concern one facility in one round.
+RunHistory::Change RunHistory::change_by(const RecordedEvent& recorded) const {
+  Change change;
+  const auto round = run_state_.rounds.find(recorded.scope.round);
+  if (recorded.scope.facility && recorded.scope.round > 0) {
+    FacilityState facility;
+    if (round != run_state_.rounds.end()) {
+      const auto known = round->second.facilities.find(*recorded.scope.facility);
+      if (known != round->second.facilities.end()) facility = known->second;
+    }
+    if (apply(facility, recorded.scope.attempt, recorded.event, place_of(recorded))) {
+      if (std::holds_alternative<UpdateAccepted>(recorded.event))
+        facility.accepted->time_utc = recorded.time_utc;
+      change.facility = std::move(facility);
+      change.is_first_submission =
+          std::holds_alternative<Submitted>(recorded.event) &&
+          (round == run_state_.rounds.end() || round->second.first_submission_utc.empty());
+      return change;
+    }
+  }
+  change.run_state = run_state_;
+  apply(*change.run_state, recorded);
+  return change;
+}
+
+void RunHistory::take(const RecordedEvent& recorded, Change change) {
+  if (change.run_state) {
+    run_state_ = std::move(*change.run_state);
+    return;
+  }
+  RoundState& round = run_state_.rounds[recorded.scope.round];
+  round.facilities[*recorded.scope.facility] = std::move(*change.facility);
+  if (change.is_first_submission) round.first_submission_utc = recorded.time_utc;
+}
+
+void RunHistory::note(const RecordedEvent& recorded) {
+  if (recorded.scope.round == 0) return;
+  StoredRound& stored = stored_rounds_[recorded.scope.round];
+  if (stored.first_seq == 0) stored.first_seq = recorded.seq;
+  stored.last_seq = recorded.seq;
+  if (std::holds_alternative<Published>(recorded.event)) forget_old_rounds();
+}
+
+void RunHistory::forget_old_rounds() {
+  const int newest = run_state_.done().rounds_published;
+  for (auto it = run_state_.rounds.begin(); it != run_state_.rounds.end();) {
+    const auto& [number, round] = *it;
+    const bool old = number < newest - 1 && round.published;
+    if (!old || has_unconfirmed_cancellation(round)) {
+      ++it;
+      continue;
+    }
+    stored_rounds_[number].model_sha256 = round.model_sha256;
+    it = run_state_.rounds.erase(it);
+  }
+}
+
+bool RunHistory::is_forgotten(int round) const {
+  return !run_state_.rounds.contains(round) && stored_rounds_.contains(round);
+}
+
+// The round with all facilities or one (empty: all), from the journal.
+RoundState RunHistory::load(int number, const std::string& facility) const {
+  StoredRound stored;
+  RunState run_state;
+  {
+    const std::lock_guard lock(mutex_);
+    stored = stored_rounds_.at(number);
+    run_state.initial_sha256 = run_state_.initial_sha256;
+  }
+  if (number > 1)
+    run_state.rounds[number - 1] = {.model_sha256 = model_sha256(number - 1), .published = true};
+  for (const StoredEvent& event : store_->events({.first_seq = stored.first_seq,
+                                  .last_seq = stored.last_seq,
+                                  .round = number,
+                                  .facility = facility})) {
+    const RecordedEvent recorded = decode(event);
+    if (recorded.scope.round == number || changes_rounds(recorded.event))
+      apply(run_state, recorded);
+  }
+  return std::move(run_state.rounds[number]);
 }
 
 RunState RunHistory::state() const {
@@ -328,10 +491,19 @@ void RunHistory::publish_folder(const std::filesystem::path& path) {
   replace_folder(work_name(path), path);
 }
 
-RoundState RunHistory::round(int number) const {
+plan::Done RunHistory::done() const {
   const std::lock_guard lock(mutex_);
-  const auto it = run_state_.rounds.find(number);
-  return it == run_state_.rounds.end() ? RoundState{} : it->second;
+  return run_state_.done();
+}
+
+RoundState RunHistory::round(int number) const {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto it = run_state_.rounds.find(number);
+    if (it != run_state_.rounds.end()) return it->second;
+    if (!stored_rounds_.contains(number)) return {};
+  }
+  return load(number, "");
 }
 
 std::optional<std::string> RunHistory::paused(const FacilityName& name) const {
@@ -349,10 +521,40 @@ std::optional<std::string> RunHistory::departed(int round, const FacilityName& n
   return reason == it->second.departed.end() ? std::nullopt : std::optional(reason->second);
 }
 
-FacilityState RunHistory::facility(int round, const FacilityName& name) const {
-  const RoundState state = this->round(round);
-  const auto it = state.facilities.find(name);
-  return it == state.facilities.end() ? FacilityState{} : it->second;
+FacilityState RunHistory::facility(int number, const FacilityName& name) const {
+  const auto of = [&](const RoundState& round) {
+    const auto it = round.facilities.find(name);
+    return it == round.facilities.end() ? FacilityState{} : it->second;
+  };
+  {
+    const std::lock_guard lock(mutex_);
+    const auto it = run_state_.rounds.find(number);
+    if (it != run_state_.rounds.end()) return of(it->second);
+    if (!stored_rounds_.contains(number)) return {};
+  }
+  return of(load(number, name.str()));
+}
+
+std::string RunHistory::model_sha256(int round) const {
+  const std::lock_guard lock(mutex_);
+  if (round == 0) return run_state_.initial_sha256;
+  const auto it = run_state_.rounds.find(round);
+  if (it != run_state_.rounds.end()) return it->second.model_sha256;
+  const auto stored = stored_rounds_.find(round);
+  return stored == stored_rounds_.end() ? "" : stored->second.model_sha256;
+}
+
+std::vector<UnconfirmedCancellation> RunHistory::unconfirmed_cancellations(const FacilityName& name,
+                                                                           int before) const {
+  std::vector<UnconfirmedCancellation> all;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [number, round] : run_state_.rounds) {
+    const auto state = round.facilities.find(name);
+    if (number >= before || state == round.facilities.end()) continue;
+    const Attempt* attempt = state->second.current();
+    if (attempt != nullptr && attempt->cancel_intended) all.push_back({number, attempt->job_id});
+  }
+  return all;
 }
 
 std::vector<Acceptance> RunHistory::acceptances(int round) const {

@@ -120,7 +120,7 @@ long next_append_index() {
 
 class SqliteJournal final : public Store {
  public:
-  explicit SqliteJournal(const std::filesystem::path& path) : lock_(path) {
+  SqliteJournal(const std::filesystem::path& path, const Visitor& each) : lock_(path) {
     create_private(path);
     database_ = std::make_unique<Database>(path);
     // The write-ahead log needs memory that all readers share.
@@ -132,8 +132,12 @@ class SqliteJournal final : public Store {
     check_structure(*database_);
     epoch_ = begin_epoch(*database_);  // before the reading: no earlier writer appends any more
     inode_ = inode_of(path);
-    verified_ = read_verified(*database_);
-    mirror_.emplace(path, verified_);
+    mirror_.emplace(path);
+    end_ = for_each_verified(*database_, [&](const StoredEvent& event, const std::string& chain) {
+      mirror_->compare(event, chain);
+      if (each) each(event);
+    });
+    mirror_->open(*database_);
   }
 
   StoredEvent append(StoredEvent event, const Check& check) override {
@@ -144,21 +148,22 @@ class SqliteJournal final : public Store {
     if (broken_)
       throw Error(ErrorKind::kIo, "the journal " + database_->path().string() +
                                       " failed before: nothing more is recorded; run again");
-    event.seq = static_cast<int64_t>(verified_.events.size()) + 1;
+    event.seq = end_.events + 1;
     event.time_utc = format_utc(SystemClock().utc());
     if (check) check(event);
-    std::string chain = next_chain(verified_.chain, event);
-    verified_.events.reserve(verified_.events.size() + 1);
+    std::string chain = next_chain(end_.chain, event);
     commit(event, chain);
-    mirror_->append(verified_, event, chain);
-    verified_.chain = std::move(chain);
-    verified_.events.push_back(event);
+    mirror_->append(*database_, event, chain);
+    end_ = {event.seq, std::move(chain)};
     return event;
   }
 
-  std::vector<StoredEvent> events() const override {
+  std::vector<StoredEvent> events(const Selection& selection) const override {
     const std::lock_guard lock(mutex_);
-    return verified_.events;
+    std::vector<StoredEvent> events;
+    for_each(*database_, selection,
+             [&](const StoredEvent& event, const std::string&) { events.push_back(event); });
+    return events;
   }
 
   int64_t epoch() const override { return epoch_; }
@@ -233,7 +238,7 @@ class SqliteJournal final : public Store {
   mutable std::mutex mutex_;
   WriterLock lock_;  // released after the database is closed
   std::unique_ptr<Database> database_;
-  VerifiedEvents verified_;
+  JournalEnd end_;
   std::optional<Mirror> mirror_;
   int64_t epoch_ = 0;
   ino_t inode_ = 0;
@@ -241,29 +246,45 @@ class SqliteJournal final : public Store {
   bool broken_ = false;
 };
 
-std::vector<StoredEvent> read_all(Database&& database) {
-  // One snapshot: a coordinator may be creating the tables at this very moment.
-  database.exec("BEGIN");
-  if (!check_schema(database)) return {};
-  return read_verified(database).events;
-}
-
 // On a read-only mount, such as a snapshot, no coordinator can write.
 bool is_read_only(const std::filesystem::path& folder) {
   struct statvfs info {};
   return ::statvfs(folder.c_str(), &info) == 0 && (info.f_flag & ST_RDONLY) != 0;
 }
 
-}  // namespace
+using Reading = std::function<std::vector<StoredEvent>(Database&)>;
 
-std::unique_ptr<Store> Store::open(const std::filesystem::path& path) {
-  return std::make_unique<SqliteJournal>(path);
-}
-
-std::vector<StoredEvent> read_events(const std::filesystem::path& path) {
+std::vector<StoredEvent> read_snapshot(const std::filesystem::path& path, const Reading& read) {
+  const auto read_all = [&](Database&& database) -> std::vector<StoredEvent> {
+    // A coordinator may be creating the tables at this very moment.
+    database.exec("BEGIN");
+    if (!check_schema(database)) return {};
+    return read(database);
+  };
   if (std::filesystem::exists(path) && is_read_only(path.parent_path()))
     return read_all(Database(path, Database::Immutable{}));
   return read_all(Database(path));
+}
+
+}  // namespace
+
+std::unique_ptr<Store> Store::open(const std::filesystem::path& path, const Visitor& each) {
+  return std::make_unique<SqliteJournal>(path, each);
+}
+
+std::vector<StoredEvent> read_events(const std::filesystem::path& path) {
+  return read_snapshot(path, [](Database& database) {
+    std::vector<StoredEvent> events;
+    for_each_verified(
+        database, [&](const StoredEvent& event, const std::string&) { events.push_back(event); });
+    return events;
+  });
+}
+
+std::vector<StoredEvent> read_newest_events(
+    const std::filesystem::path& path, const std::function<bool(const StoredEvent&)>& continues) {
+  return read_snapshot(path,
+                       [&](Database& database) { return newest_events(database, continues); });
 }
 
 }  // namespace xffl::history

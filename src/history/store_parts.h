@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -93,12 +95,20 @@ int64_t begin_epoch(Database& database);
 /// The epoch of the newest writer.
 int64_t read_epoch(Database& database);
 
-struct VerifiedEvents {
-  std::vector<StoredEvent> events;
+// The end of a verified journal.
+struct JournalEnd {
+  int64_t events = 0;
   std::string chain;  // of the last event
 };
-/// Reads all events and verifies the chain. Throws kCorrupt with the first bad seq.
-VerifiedEvents read_verified(Database& database);
+/// The event, and the chain that its row claims.
+using RowVisitor = std::function<void(const StoredEvent&, const std::string& chain)>;
+/// Reads all events, one at a time, and verifies the chain. Throws kCorrupt with the first bad seq.
+JournalEnd for_each_verified(Database& database, const RowVisitor& visit);
+/// Reads as read_newest_events().
+std::vector<StoredEvent> newest_events(Database& database,
+                                       const std::function<bool(const StoredEvent&)>& continues);
+/// Reads the selected events without a check.
+void for_each(Database& database, const Selection& selection, const RowVisitor& visit);
 void insert(Database& database, const StoredEvent& event, const std::string& chain);
 
 /// The line of an event in the mirror, with its newline. The line holds the payload as a string, so
@@ -112,19 +122,30 @@ std::pair<StoredEvent, std::string> parse_mirror_line(std::string_view text);
 // first: after a crash the mirror may lack the last event, which the next opening adds.
 class Mirror {
  public:
-  /// Brings the mirror up to date with `truth`. Throws kCorrupt when the mirror has more events
-  /// than the database: the database has lost events.
-  Mirror(const std::filesystem::path& journal, const VerifiedEvents& truth);
+  explicit Mirror(const std::filesystem::path& journal);
 
-  /// Appends the event durably. The database has the event already, so append() only logs a
-  /// failure, and the next append() writes the whole mirror again.
-  void append(const VerifiedEvents& before, const StoredEvent& event, const std::string& chain);
+  /// Compares the mirror's next line with the database's next event, at the opening.
+  void compare(const StoredEvent& event, const std::string& chain);
+  /// Brings the mirror up to date after the last comparison; writes nothing when it is. Throws
+  /// kCorrupt when the mirror has more events than the database: the database has lost events.
+  void open(Database& database);
+
+  /// Appends the database's last event durably. The database has the event already, so append()
+  /// only logs a failure, and the next append() adds the missing events.
+  void append(Database& database, const StoredEvent& event, const std::string& chain);
 
  private:
-  void rewrite(const VerifiedEvents& truth);
+  void add_missing(Database& database);
+  void rewrite(Database& database);
+  void write(int fd, const std::string& lines, const std::filesystem::path& path);
 
-  const std::filesystem::path path_;
-  UniqueFd fd_;  // empty after a failure
+  const std::filesystem::path journal_, path_;
+  std::ifstream compared_;
+  std::string chain_;     // of the last equal line
+  bool differs_ = false;  // a line differs from its event
+  int64_t events_ = 0;    // that the mirror has
+  uint64_t bytes_ = 0;    // of these events' lines
+  UniqueFd fd_;           // empty after a failure
 };
 
 }  // namespace xffl::history

@@ -99,7 +99,7 @@ class RequestWatch {
 };
 
 Outcome outcome_of(const facility::Context& context) {
-  const plan::Done done = context.history.state().done();
+  const plan::Done done = context.history.done();
   return {done.rounds_published, context.folder.global(done.rounds_published), done.model_sha256};
 }
 
@@ -126,10 +126,10 @@ bool run_rounds(facility::Context& context, upkeep::RetentionWorker& cleaner, bo
   // No later coordinator cleans up a completed run.
   if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
   if (!context.experiment.policy.evaluate_last) drop_evaluation(context, stop);
-  cancel_leftovers(context, context.history.state().done().rounds_published + 1, stop);
-  context.models.check_global(context.history.state().done().rounds_published);
+  cancel_leftovers(context, context.history.done().rounds_published + 1, stop);
+  context.models.check_global(context.history.done().rounds_published);
   context.history.record(
-      {}, history::RunCompleted{.model_sha256 = context.history.state().done().model_sha256});
+      {}, history::RunCompleted{.model_sha256 = context.history.done().model_sha256});
   return true;
 }
 
@@ -175,7 +175,7 @@ void require_same_training(const config::Experiment& experiment, const history::
 }
 
 std::optional<plan::RoundPlan> current_plan(const facility::Context& context) {
-  return plan::next_round(context.experiment, context.identity, context.history.state().done());
+  return plan::next_round(context.experiment, context.identity, context.history.done());
 }
 
 void cancel_now(facility::Context& context, std::stop_token stop) {
@@ -231,7 +231,7 @@ void create_run(const config::Experiment& experiment, const history::RunFolder& 
 
 // Models of the last published round are packed for the next round.
 int first_round_in_work(const history::RunHistory& history) {
-  return std::max(0, history.state().done().rounds_published - 1);
+  return std::max(0, history.done().rounds_published - 1);
 }
 
 // The error of a coordinator that has lost its run, else `error`: after a take-over, files may be
@@ -318,7 +318,7 @@ config::Experiment read_again(const config::Experiment& known, const history::Ru
   } catch (const Error& error) {
     log::warning(
         "the round begins without its new facility: correct xffl.yaml",
-        {{"round", history.state().done().rounds_published + 1}, {"problem", error.what()}});
+        {{"round", history.done().rounds_published + 1}, {"problem", error.what()}});
     return known;
   }
 }

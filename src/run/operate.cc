@@ -108,7 +108,7 @@ void act_here(const config::Experiment& experiment, const history::RunFolder& fo
 
 // Whether a failed attempt of the round in progress counts against the facility's budget.
 bool has_used_budget(const facility::Context& context, const FacilityName& name) {
-  const int round = context.history.state().done().rounds_published + 1;
+  const int round = context.history.done().rounds_published + 1;
   const history::FacilityState facility = context.history.facility(round, name);
   return !facility.accepted &&
          std::any_of(facility.attempts.begin(), facility.attempts.end(), [&](const auto& attempt) {

@@ -23,17 +23,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string model_after(const history::RunState& run_state, int round) {
-  return round == 0 ? run_state.initial_sha256 : run_state.rounds.at(round).model_sha256;
-}
-
-std::optional<plan::RoundPlan> plan_of(const facility::Context& context,
-                                       const history::RunState& run_state, int round) {
+std::optional<plan::RoundPlan> plan_of(const facility::Context& context, int round) {
   return plan::next_round(context.experiment, context.identity,
                           {.rounds_published = round - 1,
-                           .model_sha256 = model_after(run_state, round - 1),
+                           .model_sha256 = context.history.model_sha256(round - 1),
                            .accepted = {},
-                           .adapted_sha256 = run_state.adapted_sha256});
+                           .adapted_sha256 = context.history.done().adapted_sha256});
 }
 
 std::vector<std::string> names_in(remote::Session& session, const RemotePath& folder) {
@@ -49,12 +44,11 @@ std::vector<std::string> names_in(remote::Session& session, const RemotePath& fo
 // listing may add a model, which is not in `names`.
 std::vector<std::string> unneeded_models(const facility::Context& context,
                                          const std::vector<std::string>& names, int old) {
-  const history::RunState run_state = context.history.state();
+  const plan::Done done = context.history.done();
   std::set<std::string> needed;
-  for (int round = old; round <= run_state.done().rounds_published; ++round)
-    needed.insert(plan::model_folder_name(model_after(run_state, round)));
-  if (!run_state.adapted_sha256.empty())
-    needed.insert(plan::model_folder_name(run_state.adapted_sha256));
+  for (int round = old; round <= done.rounds_published; ++round)
+    needed.insert(plan::model_folder_name(context.history.model_sha256(round)));
+  if (!done.adapted_sha256.empty()) needed.insert(plan::model_folder_name(done.adapted_sha256));
   std::vector<std::string> unneeded;
   for (const std::string& name : names)
     if (plan::is_model_folder_name(name) && !needed.contains(name)) unneeded.push_back(name);
@@ -205,7 +199,7 @@ void RetentionWorker::after(const plan::RoundPlan& plan) {
   const int old = plan.round - context_.experiment.policy.keep_rounds;
   if (old < 1) return;
   masters_->start({.facility = {}, .old = old, .newest = plan.round});
-  const auto old_plan = plan_of(context_, context_.history.state(), old);
+  const auto old_plan = plan_of(context_, old);
   if (!old_plan) return;
   for (const plan::FacilityPlan& facility : old_plan->facilities) {
     auto& worker = facilities_[facility.facility];
@@ -219,10 +213,9 @@ void RetentionWorker::after(const plan::RoundPlan& plan) {
 }
 
 void RetentionWorker::after_last() {
-  const history::RunState run_state = context_.history.state();
-  const int last = run_state.done().rounds_published;
-  if (last == 0 || run_state.completed) return;
-  if (const auto plan = plan_of(context_, run_state, last)) after(*plan);
+  const plan::Done done = context_.history.done();
+  if (done.rounds_published == 0 || done.run_completed) return;
+  if (const auto plan = plan_of(context_, done.rounds_published)) after(*plan);
 }
 
 void RetentionWorker::finish(std::stop_token stop, std::chrono::nanoseconds patience) {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "support/temp_dir.h"
+#include "support/thrown.h"
 #include "xffl/base/error.h"
 #include "xffl/history/store.h"
 
@@ -69,6 +70,38 @@ TEST_F(JournalDamage, AChangedPayloadBreaksTheChainThere) {
                 "UPDATE events SET payload = '{\"secret\":\"abcdeg\"}' WHERE seq = 3"),
             "");
   expect_error(ErrorKind::kCorrupt, "event 3");
+}
+
+// A reader of the newest events checks what it reads.
+TEST_F(JournalDamage, AChangedEventIsFoundAmongTheNewest) {
+  const auto newest = [&](int count) {
+    return read_newest_events(path_, [&](const StoredEvent&) { return --count > 0; });
+  };
+  EXPECT_EQ(newest(2).size(), 2u);
+  EXPECT_EQ(newest(9).size(), 5u);
+  ASSERT_EQ(sql("DROP TRIGGER events_never_change;"
+                "UPDATE events SET payload = '{\"secret\":\"abcdeg\"}' WHERE seq = 3"),
+            "");
+  EXPECT_EQ(newest(2).front().seq, 4);
+  EXPECT_EQ(test::kind_of([&] { newest(3); }), ErrorKind::kCorrupt);
+}
+
+// As a journal of an earlier release.
+TEST_F(JournalDamage, WithoutItsIndexTheRunsEventsAreFoundToo) {
+  Store::open(path_)->append({.kind = "run_resumed"});
+  Store::open(path_)->append({.kind = "tick", .round = 6});
+  const auto seqs = [&] {
+    std::vector<int64_t> found;
+    for (const StoredEvent& event :
+         read_newest_events(path_, [](const StoredEvent&) { return false; }))
+      found.push_back(event.seq);
+    return found;
+  };
+  EXPECT_EQ(seqs(), (std::vector<int64_t>{6, 7}));
+  ASSERT_EQ(sql("DROP INDEX events_of_run"), "");
+  EXPECT_EQ(seqs(), (std::vector<int64_t>{6, 7}));
+  Store::open(path_);
+  EXPECT_THAT(sql("CREATE INDEX events_of_run ON events (seq)"), HasSubstr("already exists"));
 }
 
 TEST_F(JournalDamage, AMissingRowIsNamed) {

@@ -131,7 +131,27 @@ void apply(RunState& run_state, const RecordedEvent& recorded);
 /// nothing. Throws kCorrupt for an event that cannot have happened.
 bool apply(FacilityState& facility, int attempt, const Event& event);
 
+// The limits of read_newest(): whole rounds, at least two.
+struct NewestRounds {
+  int rounds = 20;
+  int64_t events = 3000;
+};
+/// The state of the run and of its newest rounds, without a lock and in a time that does not grow
+/// with the number of rounds: from the events at the end of the journal. The round before them is
+/// there without its facilities, for its model. Throws as read_newest_events() and replay().
+RunState read_newest(const std::filesystem::path& path, const NewestRounds& limits = {});
+
+// A cancellation that the facility has not confirmed.
+struct UnconfirmedCancellation {
+  int round = 0;
+  std::string job_id;  // empty: unknown
+};
+
 /// The journal and its state. Thread-safe: every facility's thread records through it.
+///
+/// The memory holds the newest rounds and the rounds with unconfirmed cancellations. round() and
+/// facility() read older rounds from the journal, so that memory and the work per event do not grow
+/// with the number of rounds. Readers do not wait for the disk, unless they ask for an older round.
 class RunHistory {
  public:
   /// Opens the journal for writing and replays it. Throws as Store::open() and replay().
@@ -141,7 +161,10 @@ class RunHistory {
   /// Throws kCorrupt for an event that cannot have happened, without writing to the journal.
   void record(const EventScope& scope, const Event& event);
 
+  /// The state with the rounds in memory only: the newest published round, its predecessor, and
+  /// later rounds are among them.
   RunState state() const;
+  plan::Done done() const;
   RoundState round(int number) const;
   std::optional<std::string> paused(const FacilityName& name) const;
   /// The reason why the facility's part of the round ends: it left the run at once
@@ -150,6 +173,11 @@ class RunHistory {
   FacilityState facility(int round, const FacilityName& name) const;
   /// The accepted updates of a round, without their reports.
   std::vector<Acceptance> acceptances(int round) const;
+  /// The global model of an aggregated round, or of round 0; empty: none.
+  std::string model_sha256(int round) const;
+  /// The facility's unconfirmed cancellations in rounds before `before`.
+  std::vector<UnconfirmedCancellation> unconfirmed_cancellations(const FacilityName& name,
+                                                                 int before) const;
 
   // --- The writer's epoch: see work_files.h
 
@@ -167,9 +195,31 @@ class RunHistory {
   void publish_folder(const std::filesystem::path& path);
 
  private:
-  mutable std::mutex mutex_;
+  // A round that the memory no longer holds.
+  struct StoredRound {
+    int64_t first_seq = 0, last_seq = 0;  // its events are among these
+    std::string model_sha256;             // empty while the memory holds the round
+  };
+  // The effect of an event, not yet in run_state_.
+  struct Change {
+    std::optional<FacilityState> facility;  // alone, or
+    std::optional<RunState> run_state;      // the whole state
+    bool is_first_submission = false;
+  };
+
+  void replay_stored(const StoredEvent& stored, std::set<int>& late);
+  Change change_by(const RecordedEvent& recorded) const;
+  void take(const RecordedEvent& recorded, Change change);
+  void note(const RecordedEvent& recorded);
+  void forget_old_rounds();
+  bool is_forgotten(int round) const;
+  RoundState load(int round, const std::string& facility) const;
+
+  std::mutex writer_;         // one record() at a time; taken before mutex_
+  mutable std::mutex mutex_;  // run_state_, stored_rounds_; never held while the disk works
   std::unique_ptr<Store> store_;
   RunState run_state_;
+  std::map<int, StoredRound> stored_rounds_;
 };
 
 }  // namespace xffl::history

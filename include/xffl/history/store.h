@@ -13,7 +13,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,11 +34,23 @@ struct StoredEvent {
   std::string payload;  // one JSON object
 };
 
+// The events of a query, in their order.
+struct Selection {
+  int64_t first_seq = 1;
+  int64_t last_seq = std::numeric_limits<int64_t>::max();
+  /// Only this round and the run as a whole (round 0).
+  std::optional<int> round = std::nullopt;
+  /// Only this facility and the events without a facility; empty: all.
+  std::string facility = {};
+};
+
 class Store {
  public:
-  /// Creates or opens `path` for writing. Throws kBusy (the holder), kCorrupt
-  /// (chain or database damaged: first bad seq), kUnsupported (newer schema), kIo.
-  static std::unique_ptr<Store> open(const std::filesystem::path& path);
+  using Visitor = std::function<void(const StoredEvent&)>;
+  /// Creates or opens `path` for writing, and calls `each` with every event. The store keeps no
+  /// events in memory. Throws kBusy (the holder), kCorrupt (chain or database damaged: first bad
+  /// seq), kUnsupported (newer schema), kIo, and any error of `each`.
+  static std::unique_ptr<Store> open(const std::filesystem::path& path, const Visitor& each = {});
   virtual ~Store() = default;
 
   /// Checks an event, with its seq and time, before the write; throws to reject the event.
@@ -45,7 +59,8 @@ class Store {
   /// when another writer has taken the journal over, and any error of `check`. After an error the
   /// journal lacks the event.
   virtual StoredEvent append(StoredEvent event, const Check& check = {}) = 0;
-  virtual std::vector<StoredEvent> events() const = 0;
+  /// Reads the events from the disk.
+  virtual std::vector<StoredEvent> events(const Selection& selection = {}) const = 0;
 
   /// The number of this writer, higher than the number of every earlier writer of this journal.
   virtual int64_t epoch() const = 0;
@@ -60,6 +75,14 @@ class Store {
 /// Reads without the lock, while a coordinator may be writing. Throws as Store::open(), except
 /// kBusy.
 std::vector<StoredEvent> read_events(const std::filesystem::path& path);
+
+/// Reads the newest events, newest first, until `continues` returns false for one, which still
+/// counts; and all earlier events of the run as a whole (round 0). Returns them in their order.
+/// Each event must fit the chain of the event before it: the whole chain is checked when the
+/// reading reaches the first event, and by Store::open(). The work does not grow with the other
+/// events, once this release has opened the journal for writing. Throws as read_events().
+std::vector<StoredEvent> read_newest_events(
+    const std::filesystem::path& path, const std::function<bool(const StoredEvent&)>& continues);
 
 struct Repaired {
   int64_t events = 0;             // in the repaired journal
