@@ -11,6 +11,7 @@
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
 #include "xffl/base/process.h"
+#include "xffl/history/run_history.h"
 #include "xffl/history/store.h"
 
 namespace xffl {
@@ -20,7 +21,7 @@ namespace {
 bool holds(const history::RunFolder& folder, pid_t pid) {
   return history::lock_holder(folder.journal()).starts_with("pid " + std::to_string(pid) + " ") &&
          std::filesystem::exists(folder.journal()) &&
-         !history::read_events(folder.journal()).empty();
+         history::read_newest(folder.journal()).identity.has_value();
 }
 
 ErrorKind kind_of_exit(int status) {

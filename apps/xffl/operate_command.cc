@@ -72,12 +72,13 @@ void report_not_paused(const status::RunStatus& status, const std::vector<Facili
 
 void resume(const history::RunFolder& folder, const config::Experiment& experiment,
             facility::Services& services, const Request& request) {
-  const auto paused = history::replay(history::read_events(folder.journal())).paused;
+  const auto paused = history::read_newest(folder.journal()).paused;
   run::operate(experiment, folder, services, request, kPatience);
   std::vector<FacilityName> resumed, others;
   for (const FacilityName& name : request.facilities)
     (paused.contains(name) ? resumed : others).push_back(name);
-  const status::RunStatus status = status::read_status(folder.path(), experiment.rounds);
+  const status::RunStatus status =
+      status::read_status(folder.path(), experiment.rounds, status::Rounds::kNewest);
   if (!resumed.empty())
     std::printf("run %s continues at %s%s\n", folder.run().str().c_str(), join(resumed).c_str(),
                 status.coordinator.empty() ? " with the next `xffl run`" : "");

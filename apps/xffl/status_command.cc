@@ -39,7 +39,8 @@ void add_credentials(status::RunStatus& status, const config::Experiment& experi
 void show_status(const ProjectOptions& options, bool json) {
   const history::RunFolder folder = options.existing_run();
   const config::Experiment experiment = experiment_of(options, folder);
-  status::RunStatus status = status::read_status(folder.path(), experiment.rounds);
+  status::RunStatus status = status::read_status(
+      folder.path(), experiment.rounds, json ? status::Rounds::kAll : status::Rounds::kNewest);
   if (!status.run_state.completed && !status.run_state.cancelled)
     add_credentials(status, experiment);
   std::fputs((json ? status::format_status_json(status) : status::format_status(status)).c_str(),
@@ -188,7 +189,8 @@ void attach(const ProjectOptions& options) {
   SystemClock clock;
   std::string shown;
   for (;;) {
-    const status::RunStatus status = status::read_status(folder.path(), experiment.rounds);
+    const status::RunStatus status =
+        status::read_status(folder.path(), experiment.rounds, status::Rounds::kNewest);
     const std::string text = status::format_status(status);
     if (text != shown) std::printf("%s\n", text.c_str());
     std::fflush(stdout);

@@ -110,6 +110,13 @@ std::string printable_lines(const std::string& text) {
   return shown;
 }
 
+// The first round with its facilities; 1 before the first round.
+int first_detailed(const std::map<int, history::RoundState>& rounds) {
+  for (const auto& [number, round] : rounds)
+    if (!round.facilities.empty()) return number;
+  return 1;
+}
+
 std::string stop_reason(const RunStatus& status) {
   if (status.state != "stopped") return "";
   const history::Stopped* why = stopped(status);
@@ -192,7 +199,7 @@ std::vector<ValidationSet>::const_iterator fitting(std::vector<ValidationSet>::c
 
 }  // namespace
 
-RunStatus read_status(const std::filesystem::path& run_folder, int rounds_planned) {
+RunStatus read_status(const std::filesystem::path& run_folder, int rounds_planned, Rounds rounds) {
   const std::filesystem::path journal = run_folder / "journal.db";
   if (!std::filesystem::exists(journal))
     throw Error(ErrorKind::kNotFound,
@@ -201,7 +208,8 @@ RunStatus read_status(const std::filesystem::path& run_folder, int rounds_planne
   status.folder = run_folder;
   status.rounds_planned = rounds_planned;
   status.coordinator = history::lock_holder(journal);
-  status.run_state = history::replay(history::read_events(journal));
+  status.run_state = rounds == Rounds::kAll ? history::replay(history::read_events(journal))
+                                            : history::read_newest(journal);
   if (!status.coordinator.empty()) status.live = history::read_activities(run_folder / "live.json");
   status.state = status.run_state.cancelled   ? "cancelled"
                  : status.run_state.completed ? "completed"
@@ -219,7 +227,8 @@ std::string format_status(const RunStatus& status, Clock::UtcTime now) {
   if (!status.coordinator.empty()) text += "coordinator: " + status.coordinator + "\n";
   // The text shows only the last rounds; --json shows all rounds.
   constexpr int kShown = 20;
-  const int first = done.rounds_published - kShown + 1;
+  const int first =
+      std::max(done.rounds_published - kShown + 1, first_detailed(status.run_state.rounds));
   if (first > 1) text += "rounds 1 to " + std::to_string(first - 1) + ": published\n";
   for (const auto& [number, round] : status.run_state.rounds) {
     if (number < first) continue;
@@ -306,8 +315,11 @@ std::string format_global_losses(const history::RunState& run_state) {
   }
   if (sets.empty()) return "";
   std::sort(sets.begin(), sets.end());
-  for (int round = 0; round <= run_state.done().rounds_published; ++round) rows[round];
-  std::string text = "global model: loss (perplexity)\n";
+  const int first = first_detailed(run_state.rounds) - 1;
+  for (int round = first; round <= run_state.done().rounds_published; ++round) rows[round];
+  std::string text = "global model: loss (perplexity)";
+  if (first > 0) text += ", from round " + std::to_string(first) + "; all: `xffl status --json`";
+  text += "\n";
   for (auto begin = sets.cbegin(); begin != sets.cend();) {
     const auto end = fitting(begin, sets.cend());
     text += right("round", kRoundWidth);

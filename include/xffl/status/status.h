@@ -30,10 +30,16 @@ struct RunStatus {
   std::map<FacilityName, EndingCredential> credentials{};
 };
 
+enum class Rounds {
+  kAll,
+  kNewest,  // for format_status(); the time does not grow with the number of rounds
+};
 /// Throws kNotFound when `run_folder` has no journal.
-RunStatus read_status(const std::filesystem::path& run_folder, int rounds_planned);
+RunStatus read_status(const std::filesystem::path& run_folder, int rounds_planned,
+                      Rounds rounds = Rounds::kAll);
 
-/// Text: one line per round and facility. The certificates' time left counts from `now`.
+/// Text: one line per round and facility, for the newest rounds. The certificates' time left counts
+/// from `now`.
 std::string format_status(const RunStatus& status, Clock::UtcTime now = SystemClock().utc());
 /// JSON; docs/reference/status_json.md lists the keys.
 std::string format_status_json(const RunStatus& status);
@@ -53,7 +59,8 @@ struct GlobalLoss {
 std::vector<GlobalLoss> global_losses(const history::RunState& run_state);
 
 /// A table: a row for each published model, a column for each facility's set, cells "loss
-/// (perplexity)", or "-" for a missing loss. Empty if no facility has reported a loss.
+/// (perplexity)", or "-" for a missing loss. Empty if no facility has reported a loss. Names the
+/// first round when `run_state` lacks earlier rounds.
 std::string format_global_losses(const history::RunState& run_state);
 
 }  // namespace xffl::status
