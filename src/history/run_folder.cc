@@ -119,7 +119,15 @@ void remove_request(const RunFolder& folder, const std::string& name) {
   fs::remove(folder.requests() / name, none);
 }
 
+StatusFile::StatusFile(std::filesystem::path path, const Clock& clock, RunHistory* history)
+    : path_(std::move(path)),
+      clock_(clock),
+      history_(history),
+      thread_([this](const std::stop_token& stop) { write_changes(stop); }) {}
+
 StatusFile::~StatusFile() {
+  thread_.request_stop();
+  thread_.join();
   try {
     if (history_ != nullptr && !history_->is_writer()) return;
   } catch (const Error&) {
@@ -130,19 +138,37 @@ StatusFile::~StatusFile() {
 }
 
 void StatusFile::show(int round, const FacilityName& facility, const std::string& activity) {
-  const std::lock_guard lock(mutex_);
-  FacilityActivity& entry = facilities_[facility];
-  if (entry.round == round && entry.activity == activity) return;
-  entry = {round, activity, format_utc(clock_.utc())};
-  Json json;
-  for (const auto& [name, live] : facilities_)
-    json[name.str()] = {{"round", live.round}, {"doing", live.activity}, {"since", live.since_utc}};
-  const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-  try {
-    history_ != nullptr ? history_->write_file(path_, text) : write_file_atomic(path_, text);
-  } catch (const Error& error) {
-    log::debug("live.json was not written", {{"problem", error.what()}});
+  {
+    const std::lock_guard lock(mutex_);
+    FacilityActivity& entry = facilities_[facility];
+    if (entry.round == round && entry.activity == activity) return;
+    entry = {round, activity, format_utc(clock_.utc())};
+    is_written_ = false;
   }
+  changed_.notify_one();
+}
+
+void StatusFile::write_changes(const std::stop_token& stop) {
+  SystemClock clock;
+  do {
+    Activities facilities;
+    {
+      std::unique_lock lock(mutex_);
+      if (!changed_.wait(lock, stop, [&] { return !is_written_; })) return;
+      facilities = facilities_;
+      is_written_ = true;
+    }
+    Json json;
+    for (const auto& [name, live] : facilities)
+      json[name.str()] = {
+          {"round", live.round}, {"doing", live.activity}, {"since", live.since_utc}};
+    const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+    try {
+      history_ != nullptr ? history_->write_file(path_, text) : write_file_atomic(path_, text);
+    } catch (const std::exception& error) {  // a thread's top
+      log::debug("live.json was not written", {{"problem", error.what()}});
+    }
+  } while (clock.sleep(std::chrono::milliseconds(200), stop));
 }
 
 Activities read_activities(const std::filesystem::path& path) {

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "support/await.h"
 #include "support/temp_dir.h"
 #include "support/thrown.h"
 #include "xffl/base/file.h"
@@ -89,7 +90,7 @@ TEST_F(Requests, AnActivityMayBeAnyText) {
   SystemClock clock;
   StatusFile live(folder_.live(), clock);
   live.show(1, FacilityName("alba"), text);
-  EXPECT_EQ(read_activities(folder_.live()).size(), 1u);
+  EXPECT_TRUE(test::await([&] { return read_activities(folder_.live()).size() == 1; }));
 }
 
 }  // namespace

@@ -7,11 +7,14 @@
 //     r0002/<facility>/{job.json, job.sh, report.json, update/, metrics.jsonl}
 #pragma once
 
+#include <condition_variable>
 #include <filesystem>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -89,22 +92,27 @@ using Activities = std::map<FacilityName, FacilityActivity>;
 
 class RunHistory;
 
-// Thread-safe. Best effort: a failed write is only logged. With `history`, only the run's writer
-// changes the file.
+// Thread-safe. Best effort: a failed write is only logged. A thread of its own writes the file, a
+// few times a second at most: show() never waits for the disk. With `history`, only the run's
+// writer changes the file.
 class StatusFile {
  public:
-  StatusFile(std::filesystem::path path, const Clock& clock, RunHistory* history = nullptr)
-      : path_(std::move(path)), clock_(clock), history_(history) {}
+  StatusFile(std::filesystem::path path, const Clock& clock, RunHistory* history = nullptr);
   ~StatusFile();  // removes the file: the run is no longer active
 
   void show(int round, const FacilityName& facility, const std::string& activity);
 
  private:
+  void write_changes(const std::stop_token& stop);
+
   std::filesystem::path path_;
   const Clock& clock_;
   RunHistory* const history_;
   std::mutex mutex_;
+  std::condition_variable_any changed_;
   Activities facilities_;
+  bool is_written_ = true;
+  std::jthread thread_;
 };
 
 /// Empty when the file does not exist or is unreadable.
