@@ -8,13 +8,16 @@
 # - N submissions of whole federations with slurmctld stopped (SIGSTOP) after the record of the intent, and N with slurmctld
 #   killed there: each job trains exactly once;
 # - the coordinator frozen (SIGSTOP) after every journal record, between every check of its epoch and the effect, and at N random
-#   instants; another one takes the run over and completes it: the first one then changes nothing.
-# Ten parts, each with its own testbed and a limit of one hour; 100 of each take about 30 minutes on two cores. The last line is
-# the verdict; logs are in build/PRESET/campaign. Has the requirements of real facilities (docs/developer/testing.md).
+#   instants; another one takes the run over and completes it: the first one then changes nothing;
+# - whole coordinators in simulated time: 100 facilities x 1,000 rounds and 10 x 4,320 rounds: memory, work per round and the time of
+#   `xffl status` stay within their limits.
+# Each of the twelve parts has a limit of one hour, and all but the last two have their own testbeds; 100 of each take about 30 minutes
+# on two cores, without the last two. The last line is the verdict; logs are in build/PRESET/campaign. Has the requirements of real
+# facilities (docs/developer/testing.md).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 number=${1:-100} preset=${2:-coordinator} testbeds=${3:-4}
-scripts/build.sh "$preset" e2e_testbed_test e2e_test
+scripts/build.sh "$preset" e2e_testbed_test e2e_test e2e_scale_test
 bin=build/$preset/bin logs=build/$preset/campaign
 rm -rf "$logs"
 mkdir -p "$logs"
@@ -39,13 +42,15 @@ for half in 1 2; do
   begin "frozen-$half" $some $half e2e_testbed_test TestbedFrozenController.EverySubmissionToAFrozenControllerTrainsOnce
   begin "killed-$half" $some $half e2e_testbed_test TestbedFrozenController.EverySubmissionToAKilledControllerTrainsOnce
 done
+begin scale-wide 1 1 e2e_scale_test 'Campaign/Scale.*/100Facilities1000Rounds'
+begin scale-long 1 1 e2e_scale_test 'Campaign/Scale.*/10Facilities4320Rounds'
 failed=()
 wait
 for name in "${names[@]}"; do
   [ "$(cat "$logs/$name.code" 2>/dev/null)" = 0 ] || failed+=("$name")
   grep -qE '^\[  SKIPPED' "$logs/$name.log" && { grep -hE 'dev_cluster: SKIPPED' "$logs/$name.log"; exit 77; }
 done
-grep -hE 'kills at|submissions:|steps frozen|taken over$' "$logs"/*.log || true
+grep -hE 'kills at|submissions:|steps frozen|taken over$|^scale:' "$logs"/*.log || true
 if [ ${#failed[@]} -gt 0 ]; then
   for name in "${failed[@]}"; do grep -HE 'Failure|FAILED|terminate' "$logs/$name.log" | head -n 5 || true; done
   echo "campaign: FAILED after $SECONDS s: ${failed[*]}"
