@@ -31,6 +31,8 @@ std::vector<CheckResult> check_facility(const config::Experiment& experiment,
 /// reports.
 std::optional<facility::ModelBytes> bytes_of_model(const config::Experiment& experiment);
 
+std::string gigabytes(uint64_t bytes);  // "1.5 GB"
+
 /// Compares the free bytes of `folder` with the bytes that a round needs.
 CheckResult check_free_space(const std::string& folder, uint64_t free, uint64_t needed);
 

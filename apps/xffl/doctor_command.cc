@@ -15,6 +15,7 @@
 #include "xffl/checkpoint/llama_config.h"
 #include "xffl/config/load.h"
 #include "xffl/history/store.h"
+#include "xffl/upkeep/local_retention.h"
 
 namespace xffl {
 namespace {
@@ -55,6 +56,21 @@ fs::path nearest_existing(fs::path folder) {
   return folder;
 }
 
+// Compares the free bytes with the forecast for the whole run. A disk that suffices for a round
+// gives a warning only, because a user may move old rounds away.
+CheckResult check_run_space(const config::Experiment& experiment, const facility::ModelBytes& bytes,
+                            const fs::path& folder, uint64_t free) {
+  const upkeep::RoundsOnDisk rounds = upkeep::rounds_on_disk(experiment.policy, experiment.rounds);
+  const uint64_t needed =
+      bytes.on_disk(rounds.models, rounds.updates, rounds.masters, experiment.facilities.size());
+  const std::string message = folder.string() + ": " + gigabytes(needed) + " for " +
+                              std::to_string(experiment.rounds) + " rounds, " + gigabytes(free) +
+                              " free";
+  if (needed <= free) return {Severity::kOk, "space for the run", message, ""};
+  return {Severity::kWarning, "space for the run", message,
+          "set policy.keep_models and policy.keep_updates, or use a larger disk (`--workdir`)"};
+}
+
 // Checks folders, free space, model and trainer of this machine. `runs` is the present or future
 // folder of runs; it need not exist. Reads the headers of the model's files, not their tensors.
 std::vector<CheckResult> check_machine(const config::Experiment& experiment, const fs::path& runs,
@@ -74,6 +90,8 @@ std::vector<CheckResult> check_machine(const config::Experiment& experiment, con
   if (bytes && !none)
     results.push_back(check_free_space(folder.string(), info.available,
                                        bytes->here(experiment.facilities.size())));
+  if (bytes && !none)
+    results.push_back(check_run_space(experiment, *bytes, folder, info.available));
   if (fs::exists(services.programs.trainer))
     results.push_back({Severity::kOk, "trainer", services.programs.trainer.string(), ""});
   return results;

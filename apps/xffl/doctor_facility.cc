@@ -12,6 +12,16 @@
 #include "xffl/upkeep/purge_guard.h"
 
 namespace xffl {
+std::string gigabytes(uint64_t bytes) {
+  char text[40];
+  const double value = static_cast<double>(bytes);
+  if (bytes < 100'000'000)
+    std::snprintf(text, sizeof text, "%.1f MB", value / 1e6);
+  else
+    std::snprintf(text, sizeof text, "%.1f GB", value / 1e9);
+  return text;
+}
+
 namespace {
 
 using Severity = CheckResult::Severity;
@@ -48,16 +58,6 @@ code=$?
 rm -f -- "$1/.xffl-space"
 exit $code
 )";
-
-std::string gigabytes(uint64_t bytes) {
-  char text[40];
-  const double value = static_cast<double>(bytes);
-  if (bytes < 100'000'000)
-    std::snprintf(text, sizeof text, "%.1f MB", value / 1e6);
-  else
-    std::snprintf(text, sizeof text, "%.1f GB", value / 1e9);
-  return text;
-}
 
 CheckResult check_free_files(const std::string& line) {
   std::istringstream fields(line);

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "commands.h"
+#include "doctor.h"
 #include "project.h"
 #include "terminal.h"
 #include "xffl/base/clock.h"
@@ -16,6 +17,7 @@
 #include "xffl/history/store.h"
 #include "xffl/plan/round_plan.h"
 #include "xffl/run/federation.h"
+#include "xffl/upkeep/local_retention.h"
 
 namespace xffl {
 namespace {
@@ -75,6 +77,24 @@ std::string ask(const config::Facility& facility, facility::Services& services,
   return std::string("not asked: ") + error.what();
 }
 
+// The bytes of a whole run on this machine's disk.
+struct DiskForecast {
+  uint64_t kept = 0;  // with policy.keep_models and policy.keep_updates
+  uint64_t all = 0;   // without them
+};
+
+DiskForecast disk_forecast(const config::Experiment& experiment) {
+  const facility::ModelBytes bytes = facility::model_bytes(experiment, experiment.model);
+  const auto forecast = [&](const config::RoundPolicy& policy) {
+    const upkeep::RoundsOnDisk rounds = upkeep::rounds_on_disk(policy, experiment.rounds);
+    return bytes.on_disk(rounds.models, rounds.updates, rounds.masters,
+                         experiment.facilities.size());
+  };
+  config::RoundPolicy all = experiment.policy;
+  all.keep_models = all.keep_updates = 0;
+  return {.kept = forecast(experiment.policy), .all = forecast(all)};
+}
+
 std::vector<FacilityPlan> make_plans(const PlanFlags& flags, const config::Experiment& experiment) {
   const history::RunState run_state = state_to_continue(flags.project, experiment);
   require_model(experiment);
@@ -123,6 +143,15 @@ std::string not_asked(const ProjectOptions& options, const config::Experiment& e
   return text;
 }
 
+void print(const DiskForecast& disk) {
+  std::printf("disk of this machine: at most %s for the whole run", gigabytes(disk.kept).c_str());
+  if (disk.kept < disk.all)
+    std::printf("; %s if all models and updates stayed", gigabytes(disk.all).c_str());
+  else
+    std::printf("; policy.keep_models and policy.keep_updates limit it");
+  std::printf("\n");
+}
+
 void print(const std::vector<FacilityPlan>& plans, const config::Experiment& experiment) {
   double node_hours = 0;
   for (const FacilityPlan& plan : plans) {
@@ -141,6 +170,7 @@ void print(const std::vector<FacilityPlan>& plans, const config::Experiment& exp
     std::printf("\n  %s\n", log::printable(plan.answer, 400).c_str());
   }
   if (node_hours > 0) std::printf("at most %.1f node-hours to the end of the run\n", node_hours);
+  print(disk_forecast(experiment));
   std::printf("nothing was submitted; `xffl render FACILITY` shows a job's script\n");
 }
 

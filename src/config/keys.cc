@@ -205,6 +205,14 @@ const FieldTable& policy_keys() {
             {.min = 10, .max = kHour}),
       field("keep_rounds", &P::keep_rounds, "rounds whose files stay at the facilities",
             {.min = 1, .max = 1e6}),
+      field("keep_updates", &P::keep_updates,
+            "newest rounds whose updates stay on the coordinator's disk; 0: all. With a limit, a "
+            "damaged master of an older round cannot be made again",
+            {.max = 1e6}),
+      field("keep_models", &P::keep_models,
+            "newest rounds whose global models stay on the coordinator's disk; 0: all. At least "
+            "the last two and the initial model stay",
+            {.max = 1e6}),
       field("max_outage", &P::max_outage,
             "the outage after which a facility is missing in the round",
             {.min = kSecond, .max = 3650 * kDay}),

@@ -316,9 +316,8 @@ config::Experiment read_again(const config::Experiment& known, const history::Ru
     require_same_training(experiment, folder, history.state());
     return experiment;
   } catch (const Error& error) {
-    log::warning(
-        "the round begins without its new facility: correct xffl.yaml",
-        {{"round", history.done().rounds_published + 1}, {"problem", error.what()}});
+    log::warning("the round begins without its new facility: correct xffl.yaml",
+                 {{"round", history.done().rounds_published + 1}, {"problem", error.what()}});
     return known;
   }
 }

@@ -12,7 +12,6 @@
 
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
-#include "xffl/checkpoint/block_hashes.h"
 #include "xffl/facility/context.h"
 #include "xffl/facility/kept_allocation.h"
 #include "xffl/plan/facility_layout.h"
@@ -20,8 +19,6 @@
 
 namespace xffl::upkeep {
 namespace {
-
-namespace fs = std::filesystem;
 
 std::optional<plan::RoundPlan> plan_of(const facility::Context& context, int round) {
   return plan::next_round(context.experiment, context.identity,
@@ -53,19 +50,6 @@ std::vector<std::string> unneeded_models(const facility::Context& context,
   for (const std::string& name : names)
     if (plan::is_model_folder_name(name) && !needed.contains(name)) unneeded.push_back(name);
   return unneeded;
-}
-
-// Removes the masters that no round after `newest` needs.
-void remove_masters(facility::Context& context, int newest) {
-  std::error_code none;
-  for (int round = 0; round < newest - context.experiment.policy.keep_rounds; ++round) {
-    const fs::path master = context.folder.master(round);
-    for (const fs::path& path : {master, checkpoint::block_hashes_path(master)}) {
-      if (!fs::exists(path, none)) continue;
-      context.history.check_writer();
-      fs::remove_all(path, none);
-    }
-  }
 }
 
 // Removes the rounds up to `old` from a facility, and the models that only they used. With
@@ -187,9 +171,10 @@ class RetentionWorker::Worker {
 
 RetentionWorker::RetentionWorker(facility::Context& context)
     : context_(context),
-      masters_(std::make_unique<Worker>("this machine", [&context](const auto& task, const auto&) {
-        remove_masters(context, task.newest);
-      })) {}
+      local_(context.experiment.policy, context.folder,
+             [&history = context.history] { history.check_writer(); }),
+      here_(std::make_unique<Worker>(
+          "this machine", [this](const auto& task, const auto&) { local_.after(task.newest); })) {}
 
 RetentionWorker::~RetentionWorker() {
   for (const auto& [name, worker] : facilities_) worker->request_stop();
@@ -197,8 +182,8 @@ RetentionWorker::~RetentionWorker() {
 
 void RetentionWorker::after(const plan::RoundPlan& plan) {
   const int old = plan.round - context_.experiment.policy.keep_rounds;
+  here_->start({.facility = {}, .old = old, .newest = plan.round});
   if (old < 1) return;
-  masters_->start({.facility = {}, .old = old, .newest = plan.round});
   const auto old_plan = plan_of(context_, old);
   if (!old_plan) return;
   for (const plan::FacilityPlan& facility : old_plan->facilities) {
@@ -221,7 +206,7 @@ void RetentionWorker::after_last() {
 void RetentionWorker::finish(std::stop_token stop, std::chrono::nanoseconds patience) {
   const auto until = std::chrono::steady_clock::now() +
                      std::chrono::duration_cast<std::chrono::steady_clock::duration>(patience);
-  masters_->finish(stop, until);
+  here_->finish(stop, until);
   for (const auto& [name, worker] : facilities_)
     if (!worker->finish(stop, until))
       log::warning("old rounds are still being removed at a facility: the run ends without it",

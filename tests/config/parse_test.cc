@@ -98,6 +98,18 @@ policy: {on_missing: skip, quorum: 1, quorum_grace: 45m, deadline: 24h, max_atte
                          std::chrono::milliseconds(250), 5}));
 }
 
+TEST(ParseExperiment, ReadsTheLimitsOfTheCoordinatorsDisk) {
+  const auto policy = [](const std::string& keys) {
+    return parse(small_with("rounds: 3", "rounds: 3\npolicy: {" + keys + "}")).policy;
+  };
+  EXPECT_EQ(policy("keep_rounds: 2").keep_updates, 0);
+  EXPECT_EQ(policy("keep_rounds: 2").keep_models, 0);
+  EXPECT_EQ(policy("keep_updates: 7").keep_updates, 7);
+  EXPECT_EQ(policy("keep_updates: 7").keep_models, 0);
+  EXPECT_EQ(policy("keep_models: 9").keep_models, 9);
+  EXPECT_EQ(policy("keep_models: 9").keep_updates, 0);
+}
+
 TEST(ParseExperiment, AcceptsADeadlineWithOnMissingWait) {
   const RoundPolicy policy =
       parse(small_with("rounds: 3", "policy: {on_missing: wait, deadline: 24h}")).policy;

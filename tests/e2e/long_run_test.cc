@@ -35,6 +35,30 @@ TEST_F(InProcessFederation, FailedRemovalsAreRetriedAfterTheNextRound) {
   }
 }
 
+// The newest models and updates stay on this machine, and the run continues after a restart.
+TEST_F(InProcessFederation, OldModelsAndUpdatesLeaveTheCoordinator) {
+  project_.set_policy("{on_missing: wait, keep_updates: 1, keep_models: 2, poll_interval: 20ms}");
+  project_.set_rounds(5);
+  project_.write_config();
+  watch("brno", [this](const std::string& operation, const RemotePath&) {
+    if (operation == "make_dirs" && project_.count_events("published") == 3) stop_.request_stop();
+  });
+  EXPECT_EQ(error_of([&] { run(); }).kind(), ErrorKind::kCancelled);
+  before_.clear();
+  stop_ = std::stop_source();
+  EXPECT_EQ(run().rounds_published, 5);
+  std::vector<int> models, updates;
+  for (int round = 0; round <= 5; ++round) {
+    const auto folder = project_.run_folder() / ("r000" + std::to_string(round));
+    if (std::filesystem::exists(folder / "global/model.safetensors")) models.push_back(round);
+    for (const char* name : {"alba", "brno"})
+      if (std::filesystem::exists(folder / name / "update")) updates.push_back(round);
+    EXPECT_EQ(std::filesystem::exists(folder / "alba/report.json"), round > 0) << round;
+  }
+  EXPECT_THAT(models, testing::ElementsAre(0, 4, 5));
+  EXPECT_THAT(updates, testing::ElementsAre(5, 5));
+}
+
 // The facility's disk fails while the coordinator fetches an accepted update again.
 TEST_F(InProcessFederation, FetchIsRetriedAfterAFailureOfTheFacility) {
   project_.set_rounds(1);

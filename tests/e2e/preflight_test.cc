@@ -1,4 +1,5 @@
 // Commands before a run: doctor, plan, and the check of the runs folder.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "e2e/project.h"
@@ -10,6 +11,7 @@ namespace xffl {
 namespace {
 
 using test::Project;
+using testing::HasSubstr;
 
 // Runs xffl with a mount table that has the project's folder on NFS.
 ProcessResult on_nfs(const Project& project, const std::vector<std::string>& args) {
@@ -140,6 +142,25 @@ TEST(Plan, PrintsBytesAndSubmitsNothing) {
   EXPECT_EQ(plan[0]["push_bytes"], 2 * (16 * 8 + 12 * 8 + 8));
   EXPECT_TRUE(project.trainings().empty());
   EXPECT_FALSE(std::filesystem::exists(project.path() / "runs"));
+}
+
+// The forecast of `plan` and `doctor` for this machine's disk follows the keys.
+TEST(Preflight, ForecastsTheDiskOfTheWholeRun) {
+  Project project;
+  project.set_model_rows(100'000);  // 1.6 MB published, 3.2 MB in float32
+  project.set_rounds(100);
+  project.write_config();
+  const std::string path = project.path().string();
+  EXPECT_THAT(project.xffl({"plan", "-p", path, "--offline"}).out,
+              HasSubstr("disk of this machine: at most 0.5 GB for the whole run; "
+                        "policy.keep_models and policy.keep_updates limit it\n"));
+  EXPECT_THAT(project.xffl({"doctor", "-p", path}).out, HasSubstr("0.5 GB for 100 rounds"));
+  project.set_policy("{on_missing: wait, keep_models: 5, keep_updates: 3}");
+  project.write_config();
+  EXPECT_THAT(project.xffl({"plan", "-p", path, "--offline"}).out,
+              HasSubstr("at most 36.8 MB for the whole run; 0.5 GB if all models and updates "
+                        "stayed\n"));
+  EXPECT_THAT(project.xffl({"doctor", "-p", path}).out, HasSubstr("36.8 MB for 100 rounds"));
 }
 
 }  // namespace

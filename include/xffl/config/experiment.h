@@ -121,7 +121,9 @@ struct RoundPolicy {
                                      // kSkipDeadline; with kWait only a notification
   int max_attempts = 2;  // trainings per facility and round before the facility counts as missing
   std::chrono::milliseconds poll_interval{1000};
-  int keep_rounds = 2;                             // rounds whose files stay at the facilities
+  int keep_rounds = 2;   // rounds whose files stay at the facilities
+  int keep_updates = 0;  // newest rounds whose updates stay on the coordinator's disk; 0: all
+  int keep_models = 0;   // the same for the global models
   std::chrono::seconds max_outage{7 * 24 * 3600};  // then the facility counts as missing
   OnWalltime on_walltime = OnWalltime::kUse;
   int rerun_budget = 10;  // jobs repeated per facility and round after a node failure, preemption

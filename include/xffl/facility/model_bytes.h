@@ -30,6 +30,11 @@ struct ModelBytes {
   uint64_t here(uint64_t num_facilities) const {
     return 2 * (master + published) + num_facilities * update + adapted;
   }
+  /// On this machine with the models, masters and updates of so many rounds.
+  uint64_t on_disk(int models, int update_rounds, int masters, uint64_t num_facilities) const {
+    return static_cast<uint64_t>(models) * published + static_cast<uint64_t>(masters) * master +
+           static_cast<uint64_t>(update_rounds) * num_facilities * update + adapted;
+  }
 };
 
 /// Reads the headers of the files of `model`: the experiment's model or a global model of its runs,

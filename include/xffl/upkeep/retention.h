@@ -8,6 +8,7 @@
 
 #include "xffl/base/names.h"
 #include "xffl/plan/round_plan.h"
+#include "xffl/upkeep/local_retention.h"
 
 namespace xffl::facility {
 struct Context;
@@ -19,11 +20,11 @@ namespace xffl::upkeep {
 inline constexpr std::chrono::seconds kLastRemovals{120};
 
 // Removes the rounds up to (published round - policy.keep_rounds) from every facility, with the
-// models that only these rounds used, and the rounds' masters from this machine. Each facility has
-// its own thread, which works during the next rounds: a parallel file system may take minutes for
-// one folder, and a slow facility delays no other. A worker logs a failure and retries after the
-// next round. After a restart a worker first searches the folders for older rounds. The destructor
-// interrupts all removals.
+// models that only these rounds used, and old files from this machine (LocalRetention). Each
+// facility has its own thread, which works during the next rounds: a parallel file system may take
+// minutes for one folder, and a slow facility delays no other. A worker logs a failure and retries
+// after the next round. After a restart a worker first searches the folders for older rounds. The
+// destructor interrupts all removals.
 class RetentionWorker {
  public:
   explicit RetentionWorker(facility::Context& context);
@@ -41,7 +42,8 @@ class RetentionWorker {
   class Worker;
 
   facility::Context& context_;
-  std::unique_ptr<Worker> masters_;
+  LocalRetention local_;
+  std::unique_ptr<Worker> here_;
   std::map<FacilityName, std::unique_ptr<Worker>> facilities_;
 };
 

@@ -1,0 +1,50 @@
+// Removes old models and updates from the coordinator's own disk.
+//
+// policy.keep_models and policy.keep_updates limit the global models and the updates in the run's
+// folder to those of the newest rounds; by default all stay. The following always stay: the models
+// of round 0, the newest published model, its predecessor, and everything of later rounds. Masters
+// (float32) follow policy.keep_rounds. With any values of these keys, the newest master, its
+// predecessor and the newest round's updates stay, from which facility::RunModels makes a damaged
+// newest master or model again.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <utility>
+
+#include "xffl/config/experiment.h"
+#include "xffl/history/run_folder.h"
+
+namespace xffl::upkeep {
+
+class LocalRetention {
+ public:
+  /// `check_writer`: RunHistory::check_writer() of the coordinator, called before each removal.
+  LocalRetention(const config::RoundPolicy& policy, const history::RunFolder& folder,
+                 std::function<void()> check_writer)
+      : policy_(policy), folder_(folder), check_writer_(std::move(check_writer)) {}
+
+  /// Removes the files that no round after `published` needs. The first call searches all earlier
+  /// rounds, each later call only the rounds since. Failures are logged; a restart repeats the
+  /// removals. Throws the errors of `check_writer`; the next call then continues.
+  void after(int published);
+
+ private:
+  void remove_updates(int round) const;
+  void remove_model(const std::filesystem::path& folder) const;
+  void remove(const std::filesystem::path& path) const;
+
+  const config::RoundPolicy& policy_;
+  const history::RunFolder& folder_;
+  const std::function<void()> check_writer_;
+  int masters_from_ = 0, models_from_ = 1, updates_from_ = 1;  // lower rounds are done
+};
+
+/// The number of rounds, of `rounds` in all, whose models, updates and masters the disk holds at
+/// most, with the round in progress.
+struct RoundsOnDisk {
+  int models = 0, updates = 0, masters = 0;
+};
+RoundsOnDisk rounds_on_disk(const config::RoundPolicy& policy, int rounds);
+
+}  // namespace xffl::upkeep
