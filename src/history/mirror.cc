@@ -143,10 +143,9 @@ void Mirror::open(Database& database) {
                     "them back");
   compared_.close();
   try {
-    if (differs_)
-      rewrite(database);
-    else
-      add_missing(database);
+    if (differs_) return rewrite(database);
+    renew();
+    add_missing(database);
   } catch (const Error& error) {
     fd_ = UniqueFd();
     log::warning("the journal has no mirror", {{"problem", error.what()}});
@@ -156,6 +155,24 @@ void Mirror::open(Database& database) {
 void Mirror::write(int fd, const std::string& lines, const fs::path& path) {
   write_all(fd, std::as_bytes(std::span(lines)), path);
   bytes_ += lines.size();
+}
+
+// A coordinator that is frozen right after its event has the earlier file open, and appends there.
+void Mirror::renew() {
+  std::ifstream earlier(path_, std::ios::binary);
+  if (!earlier) return;
+  TempFile file(path_);
+  std::vector<char> piece(1 << 20);
+  for (uint64_t left = bytes_; left > 0;) {
+    earlier.read(piece.data(),
+                 static_cast<std::streamsize>(std::min<uint64_t>(left, piece.size())));
+    const auto size = static_cast<size_t>(earlier.gcount());
+    if (size == 0) throw Error(ErrorKind::kIo, path_.string() + " became shorter");
+    write_all(file.fd(), std::as_bytes(std::span(piece.data(), size)), file.path());
+    left -= size;
+  }
+  file.sync();
+  file.publish();
 }
 
 // Also removes a torn last line.

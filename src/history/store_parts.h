@@ -126,8 +126,9 @@ class Mirror {
 
   /// Compares the mirror's next line with the database's next event, at the opening.
   void compare(const StoredEvent& event, const std::string& chain);
-  /// Brings the mirror up to date after the last comparison; writes nothing when it is. Throws
-  /// kCorrupt when the mirror has more events than the database: the database has lost events.
+  /// Brings the mirror up to date after the last comparison, in a new file: a stale coordinator may
+  /// append to the earlier one. Throws kCorrupt when the mirror has more events than the database:
+  /// the database has lost events.
   void open(Database& database);
 
   /// Appends the database's last event durably. The database has the event already, so append()
@@ -137,6 +138,7 @@ class Mirror {
  private:
   void add_missing(Database& database);
   void rewrite(Database& database);
+  void renew();
   void write(int fd, const std::string& lines, const std::filesystem::path& path);
 
   const std::filesystem::path journal_, path_;
