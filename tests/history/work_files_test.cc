@@ -4,6 +4,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "support/await.h"
 #include "support/temp_dir.h"
 #include "support/thrown.h"
 #include "xffl/base/error.h"
@@ -109,6 +114,29 @@ TEST_F(WorkFiles, AStaleHistoryPublishesNothing) {
   EXPECT_FALSE(fs::exists(folder_.global(2)));
   EXPECT_FALSE(
       fs::exists(folder_.config().string() + ".e" + std::to_string(stale.epoch()) + ".tmp"));
+}
+
+TEST_F(WorkFiles, AStaleHistoryChangesNoActivities) {
+  make_dirs(folder_.path());
+  const SystemClock clock;
+  const FacilityName alba("alba"), brno("brno");
+  const auto shows = [&](const FacilityName& name) {
+    return test::await([&] { return read_activities(folder_.live()).contains(name); });
+  };
+  RunHistory stale(folder_.journal());
+  auto late = std::make_unique<StatusFile>(folder_.live(), clock, &stale);
+  late->show(1, alba, "running");
+  ASSERT_TRUE(shows(alba));
+  fs::remove(folder_.journal().string() + ".lock");
+  RunHistory fresh(folder_.journal());
+  StatusFile live(folder_.live(), clock, &fresh);
+  live.show(1, brno, "running");
+  ASSERT_TRUE(shows(brno));
+  late->show(2, alba, "late");
+  std::this_thread::sleep_for(std::chrono::milliseconds(600));  // the writers' threads have tried
+  EXPECT_FALSE(read_activities(folder_.live()).contains(alba));
+  late.reset();
+  EXPECT_TRUE(read_activities(folder_.live()).contains(brno));
 }
 
 }  // namespace
