@@ -172,6 +172,25 @@ TEST_F(PolicyKey, KeepRounds) {
     EXPECT_EQ(std::filesystem::exists(run_folder().master(round)), round >= 2) << round;
 }
 
+TEST_F(PolicyKey, KeepUpdates) {
+  run_with("keep_updates: 2", 5);
+  for (const char* name : {"alba", "brno"})
+    for (int round = 1; round <= 5; ++round)
+      EXPECT_EQ(
+          std::filesystem::exists(run_folder().facility(round, FacilityName(name)) / "update"),
+          round >= 4)
+          << name << ", round " << round;
+  EXPECT_TRUE(std::filesystem::exists(run_folder().global(1))) << "another key";
+}
+
+TEST_F(PolicyKey, KeepModels) {
+  run_with("keep_models: 3", 5);
+  for (int round = 0; round <= 5; ++round)
+    EXPECT_EQ(std::filesystem::exists(run_folder().global(round)), round == 0 || round >= 3)
+        << round;
+  EXPECT_TRUE(std::filesystem::exists(run_folder().facility(1, FacilityName("alba")) / "update"));
+}
+
 TEST_F(PolicyKey, MaxOutage) {
   sessions_["brno"] = std::make_shared<test::DeadSession>();
   EXPECT_EQ(run_with("on_missing: skip, max_outage: 3h, evaluate_last: false").rounds_published, 1);
