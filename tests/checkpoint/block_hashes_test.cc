@@ -114,6 +114,17 @@ TEST_F(HashedFolder, AFlippedByteOfTheSidecarMakesItUnused) {
   EXPECT_EQ(read_file(block_hashes_path(folder_), 1 << 20), good) << "written again";
 }
 
+// A folder may be replaced, and its sidecar stay.
+TEST_F(HashedFolder, ASidecarOfOtherFilesIsNotUsed) {
+  load_hashes(folder_, root_);
+  flip(folder_ / "model.safetensors", fs::file_size(folder_ / "model.safetensors") - 1);
+  fs::remove(folder_ / kManifestName);
+  const Manifest other = write_manifest(folder_);
+  ASSERT_NE(other.root_sha256(), root_);
+  EXPECT_EQ(load_hashes(folder_, other.root_sha256())->root_sha256(), other.root_sha256());
+  EXPECT_EQ(thrown_by([&] { load_hashes(folder_, root_); }).kind, ErrorKind::kCorrupt);
+}
+
 TEST_F(HashedFolder, WithoutASidecarTheRootHashDecides) {
   flip(folder_ / "model.safetensors", 300'000);
   const Thrown thrown = thrown_by([&] { load_hashes(folder_, root_); });

@@ -4,6 +4,7 @@
 
 #include "samples.h"
 #include "support/temp_dir.h"
+#include "xffl/job/supported.h"
 
 namespace xffl::job {
 namespace {
@@ -174,6 +175,16 @@ TEST(JobSpec, NamesOfEnumerators) {
   EXPECT_EQ(parse_enum<FloatType>("FP32"), std::nullopt);
   EXPECT_EQ(parse_enum<UpdateKind>("weights"), UpdateKind::kWeights);
   EXPECT_EQ(parse_enum<ScheduleKind>("linear"), ScheduleKind::kLinear);
+}
+
+TEST(NumMicroBatches, CountsThePartialOne) {
+  TrainingSpec training;
+  training.batch_size = 10;
+  training.micro_batch_size = 4;
+  EXPECT_EQ(num_micro_batches(training, 1), 3);
+  EXPECT_EQ(num_micro_batches(training, 2), 2);
+  EXPECT_EQ(num_micro_batches(training, 3), 1) << "a rank has at most 4 sequences";
+  EXPECT_EQ(num_micro_batches(training, 20), 1);
 }
 
 }  // namespace
