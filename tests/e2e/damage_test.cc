@@ -70,6 +70,17 @@ TEST_F(Damage, OfTheMasterBetweenTwoRoundsIsAveragedAway) {
   EXPECT_THAT(log(), HasSubstr("made again"));
 }
 
+TEST_F(Damage, OfTheMasterOfAKilledRunIsAveragedAway) {
+  test::StartedRun run = project_.start_run({{"XFFL_FAILPOINT", "journal:stop:published"}});
+  ASSERT_TRUE(run.await_stop());
+  run.kill();
+  flip_in_data(file("r0001/master/model.safetensors"));
+  const ProcessResult again = project_.run();
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(last_model(), expected_);
+  EXPECT_THAT(again.err, HasSubstr("r0001/master/model.safetensors is damaged"));
+}
+
 TEST_F(Damage, OfTheFirstMasterAndTheNextAreMadeAgainFromTheInput) {
   const int code = run_with("published", [&](int stop) {
     if (stop != 1) return;
