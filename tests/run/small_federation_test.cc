@@ -91,9 +91,9 @@ TEST_F(Federation, ADamagedAcceptedUpdateIsFetchedAgain) {
 // The grace time begins with the update that completes the quorum, not with the first one.
 TEST_F(Federation, TheGraceTimeBeginsWithTheQuorumsLastUpdate) {
   has_cork_ = true;
-  trainings_["brno"] = {.duration = minutes(10), .after = "alba"};
-  trainings_["cork"] = {.duration = minutes(3), .after = "brno"};
-  run("policy: {on_missing: skip, quorum: 2, quorum_grace: 5m, poll_interval: 10s, "
+  trainings_["brno"] = {.duration = hours(10), .after = "alba"};
+  trainings_["cork"] = {.duration = hours(3), .after = "brno"};
+  run("policy: {on_missing: skip, quorum: 2, quorum_grace: 5h, poll_interval: 1m, "
       "evaluate_last: false}\n");
   EXPECT_THAT(state().rounds.at(1).participant_names(), ElementsAre("alba", "brno", "cork"));
 }
