@@ -165,6 +165,7 @@ history::Accepted UpdateFetch::keep_accepted(int attempt, const Report& report) 
     const checkpoint::Hashes hashes = checkpoint::load_hashes(work, report.parsed.update_sha256);
     publish_with_hashes(history, stored(), *hashes);
   }
+  fs::remove(checkpoint::block_hashes_path(work));  // of a publication that failed half-way
   history.write_file(site_.archive() / "report.json", report.text);
   return {site_.facility.facility, attempt, report.parsed.update_sha256, report.parsed};
 }

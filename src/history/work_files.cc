@@ -116,7 +116,11 @@ void take_over_work_files(const RunFolder& folder, int first_round, int64_t epoc
     const std::string name = path.filename().string();
     const fs::path own = path.parent_path() /
                          (name.substr(0, mark.begin) + work_suffix(epoch) + name.substr(mark.end));
-    if (name.substr(0, mark.begin) == kUpdate && !fs::exists(own)) {
+    // Block hashes alone are left when the update got its final name.
+    const bool is_whole = fs::is_directory(path) ||
+                          fs::exists(path.parent_path() / name.substr(0, mark.end)) ||
+                          fs::exists(work_name(path.parent_path() / kUpdate, epoch));
+    if (name.substr(0, mark.begin) == kUpdate && is_whole && !fs::exists(own)) {
       rename_durable(path, own);
       if (fs::is_directory(own)) copy_unfinished_files(own);
       return;

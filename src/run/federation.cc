@@ -4,6 +4,7 @@
 #include <atomic>
 #include <optional>
 #include <sstream>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -345,6 +346,12 @@ Outcome run_federation(const config::Experiment& experiment, const history::RunF
     throw cause;
   } catch (const fs::filesystem_error& error) {
     const Error cause = cause_of(Error(ErrorKind::kIo, error.what()), folder, history);
+    note_end(history, cause);
+    throw cause;
+  } catch (const std::system_error& error) {  // no thread could be started
+    const Error cause = cause_of(
+        Error(ErrorKind::kIo, std::string("this machine refused a thread: ") + error.what()),
+        folder, history);
     note_end(history, cause);
     throw cause;
   } catch (const std::exception& error) {

@@ -71,7 +71,11 @@ TEST_F(WorkFiles, OfEarlierEpochsAreRemovedEverywhereExceptForUpdates) {
        {folder_.path() / "CURRENT.e1", folder_.round(2) / "global.packed.e1",
         alba / "job.json.e1.tmp", alba / "report.json.e2.tmp", alba / "report.json"})
     write_file_atomic(path, "x");
+  make_dirs(alba / "update.e1");
   write_file_atomic(alba / "update.e1.blocks", "hashes");
+  const fs::path brno = folder_.facility(2, FacilityName("brno"));
+  make_dirs(brno);
+  write_file_atomic(brno / "update.e1.blocks", "hashes");
   make_dirs(alba / "update.e1.part");
   write_file_atomic(alba / "update.e1.part/.model.safetensors.part", "half");
   const UniqueFd open = open_file(alba / "update.e1.part/.model.safetensors.part", O_WRONLY);
@@ -84,6 +88,7 @@ TEST_F(WorkFiles, OfEarlierEpochsAreRemovedEverywhereExceptForUpdates) {
   EXPECT_FALSE(fs::exists(alba / "update.e1.part"));
   EXPECT_FALSE(fs::exists(alba / "update.e1.blocks"));
   EXPECT_EQ(read_file(alba / "update.e2.blocks", 100), "hashes");
+  EXPECT_TRUE(fs::is_empty(brno)) << "its update has its final name";
   const fs::path part = alba / "update.e2.part/.model.safetensors.part";
   ASSERT_EQ(::pwrite(open.get(), "LATE", 4, 0), 4);  // of the frozen coordinator
   EXPECT_EQ(read_file(part, 100), "half");
