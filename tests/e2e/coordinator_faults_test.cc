@@ -2,6 +2,7 @@
 // nothing and trains nothing twice.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <fstream>
 #include <iostream>
@@ -21,92 +22,147 @@ using testing::HasSubstr;
 
 // --- failing system calls ------------------------------------------------------------------------
 
-// Injects failures into the system calls of the coordinator's main thread, which decides and
-// records, with strace.
-class Strace {
- public:
-  static bool works() {
-    try {
-      return run_process({.argv = {"strace", "-qq", "-o", "/dev/null", "true"}}).exit_code == 0;
-    } catch (const Error&) {
-      return false;
-    }
-  }
-  explicit Strace(const Project& project) : project_(project) {}
+// The calls that change the disk or start a process.
+constexpr const char* kEffects =
+    "openat,write,writev,pwrite64,fsync,fdatasync,ftruncate,fallocate,rename,renameat,renameat2,"
+    "unlink,unlinkat,rmdir,mkdir,symlink,link,linkat,fchmod,sendfile,copy_file_range,vfork,clone3";
 
-  ProcessResult run(const std::string& calls, const std::string& injection = "") const {
-    std::vector<std::string> argv = {"strace", "-qq", "-o", log(), "-e", "trace=" + calls};
-    if (!injection.empty()) argv.insert(argv.end(), {"-e", "inject=" + calls + injection});
-    argv.insert(argv.end(), {XFFL_BINARY_DIR "/bin/xffl", "run", "-p", project_.path().string()});
-    return run_process({.argv = argv, .timeout = std::chrono::seconds(120)});
+// Disturbs one system call of a coordinator, counted over all its threads (call_faults.cc).
+class CallFaults {
+ public:
+  explicit CallFaults(const Project& project) : project_(project) {}
+  static bool works() {
+    const test::TempDir dir;
+    const ProcessResult result =
+        run_process({.argv = {XFFL_BINARY_DIR "/bin/xffl-call-faults", dir / "out", "openat", "0",
+                              "kill", "true"}});
+    return result.exit_code == 0 && fs::exists(dir / "out");
   }
-  int count(const std::string& call) const {
-    EXPECT_EQ(run(call).exit_code, 0);
-    std::ifstream lines(log());
-    int number = 0;
-    for (std::string line; std::getline(lines, line);) number += line.starts_with(call + "(");
-    return number;
+
+  ProcessResult run(const std::string& calls, int when, const std::string& action,
+                    std::map<std::string, std::string> env = {}) {
+    const ProcessResult result =
+        run_process({.argv = {XFFL_BINARY_DIR "/bin/xffl-call-faults", dir_ / "out", calls,
+                              std::to_string(when), action, XFFL_BINARY_DIR "/bin/xffl", "run",
+                              "-p", project_.path().string()},
+                     .env = std::move(env),
+                     .timeout = std::chrono::seconds(120)});
+    std::ifstream(dir_ / "out") >> count_ >> thread_;
+    in_other_threads_ += thread_ == "other";
+    return result;
   }
+  /// The calls of an undisturbed run.
+  int count(const std::string& calls) {
+    EXPECT_EQ(run(calls, 0, "kill").exit_code, 0);
+    return count_;
+  }
+  /// Whether the last run made enough calls to be disturbed.
+  bool disturbed() const { return thread_ != "none"; }
+  int in_other_threads() const { return in_other_threads_; }
 
  private:
-  std::string log() const { return (dir_ / "strace.txt").string(); }
-
   const Project& project_;
-  test::TempDir dir_;
+  const test::TempDir dir_;
+  int count_ = 0, in_other_threads_ = 0;
+  std::string thread_;
 };
 
-// The coordinator continues or ends with an error message; the same command then completes the run.
-void expect_survival(const Project& project, const Strace& strace, const std::string& expected,
-                     const std::string& call, const std::string& injection) {
-  const std::string context = call + injection;
-  const ProcessResult broken = strace.run(call, injection);
-  EXPECT_FALSE(broken.timed_out) << context;
-  if (broken.exit_code != 0) {
-    EXPECT_LT(broken.exit_code, 128) << context << ": killed; " << broken.err;
-    EXPECT_NE(broken.exit_code, exit_code(ErrorKind::kInternal)) << context << broken.err;
-    EXPECT_THAT(broken.err, HasSubstr("xffl: error (")) << context;
+class SystemCalls : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!CallFaults::works()) GTEST_SKIP() << "this machine does not allow ptrace, or is no x86-64";
+    expected_ = test::undisturbed_sha256(project_);
   }
-  const ProcessResult resumed = project.run();
-  EXPECT_EQ(resumed.exit_code, 0) << context << resumed.err;
-  expect_undisturbed_result(project, expected, context);
-  project.forget_runs();
+  static bool all() { return std::getenv("XFFL_CAMPAIGN") != nullptr; }
+  /// The numbers of the calls of a sample, or of all.
+  static std::vector<int> sample(int count, int size) {
+    std::vector<int> chosen;
+    const int step = all() ? 1 : std::max(1, count / size);
+    for (int n = all() ? 1 : std::max(1, step / 2); n <= count; n += step) chosen.push_back(n);
+    return chosen;
+  }
+
+  // The coordinator continues or ends with an error message; the same command then completes the
+  // run.
+  void expect_survival(const std::string& call, int n, const std::string& error) {
+    const std::string context = call + " " + std::to_string(n) + ": " + error;
+    const ProcessResult broken = faults_.run(call, n, error);
+    EXPECT_FALSE(broken.timed_out) << context;
+    if (broken.exit_code != 0) {
+      EXPECT_LT(broken.exit_code, 128) << context << ": killed; " << broken.err;
+      EXPECT_NE(broken.exit_code, exit_code(ErrorKind::kInternal)) << context << broken.err;
+      EXPECT_THAT(broken.err, HasSubstr("xffl: error (")) << context;
+    }
+    const ProcessResult resumed = project_.run();
+    EXPECT_EQ(resumed.exit_code, 0) << context << resumed.err;
+    expect_undisturbed_result(project_, expected_, context);
+    project_.forget_runs();
+  }
+
+  Project project_;
+  CallFaults faults_{project_};
+  std::string expected_;
+};
+
+// SIGKILL before a system call that changes the disk or starts a process, in any thread: a sample
+// of the calls, or with XFFL_CAMPAIGN all of them.
+TEST_F(SystemCalls, AKillBeforeAnyOfThemChangesNothing) {
+  const int count = faults_.count(kEffects);
+  project_.forget_runs();
+  int kills = 0;
+  for (const int n : sample(count, 9)) {
+    const ProcessResult killed = faults_.run(kEffects, n, "kill");
+    const std::string context = "killed before call " + std::to_string(n);
+    if (faults_.disturbed()) {
+      EXPECT_EQ(killed.exit_code, 128 + SIGKILL) << context << killed.err;
+      ++kills;
+    }
+    const ProcessResult resumed = project_.run();
+    EXPECT_EQ(resumed.exit_code, 0) << context << resumed.err;
+    expect_undisturbed_result(project_, expected_, context);
+    project_.forget_runs();
+    if (HasFailure() && !all()) return;
+  }
+  std::cout << kills << " kills at system calls, " << faults_.in_other_threads()
+            << " of them in other threads than the main one; the run has " << count
+            << " such calls\n";
+  EXPECT_GE(kills, 8);
+  EXPECT_GE(faults_.in_other_threads(), 3);
 }
 
-// Fails a sample of the calls; with XFFL_CAMPAIGN=1 every call.
-TEST(SystemCalls, EachSingleFailureLosesNothing) {
-  if (!Strace::works())
-    GTEST_SKIP() << "strace is missing or may not trace (scripts/bootstrap.sh test)";
-  const bool all = std::getenv("XFFL_CAMPAIGN") != nullptr;
-  Project project;
-  const std::string expected = test::undisturbed_sha256(project);
-  const Strace strace(project);
+// Fails a sample of the calls of all threads; with XFFL_CAMPAIGN every call.
+TEST_F(SystemCalls, EachSingleFailureLosesNothing) {
   struct Kind {
     std::string call, error;
     int sample;
   };
   int failures = 0;
-  for (const Kind& kind : {Kind{"fsync", "EIO", 4},
-                           {"fdatasync", "EIO", 4},
-                           {"pwrite64", "ENOSPC", 5},
-                           {"write", "ENOSPC", 3},
-                           {"rename", "ENOSPC", 4},
-                           {"mkdir", "ENOSPC", 2},
-                           {"ftruncate", "EIO", 2},
-                           {"openat", "EMFILE", 4}}) {
-    const int count = strace.count(kind.call);
-    project.forget_runs();
+  for (const Kind& kind : {Kind{"fsync", "EIO", 3},
+                           {"fdatasync", "EIO", 2},
+                           {"pwrite64", "ENOSPC", 2},
+                           {"pwrite64", "EDQUOT", 1},
+                           {"write", "ENOSPC", 2},
+                           {"rename,renameat2", "ENOSPC", 2},
+                           {"mkdir", "ENOSPC", 1},
+                           {"ftruncate", "EIO", 1},
+                           {"openat", "EMFILE", 2},
+                           {"openat", "EROFS", 1},
+                           {"vfork,clone3", "EAGAIN", 1}}) {
+    const int count = faults_.count(kind.call);
+    project_.forget_runs();
     ASSERT_GT(count, 0) << kind.call;
-    const int step = all ? 1 : std::max(1, count / kind.sample);
-    for (int n = all ? 1 : std::max(1, step / 2); n <= count; n += step, ++failures)
-      expect_survival(project, strace, expected, kind.call,
-                      ":error=" + kind.error + ":when=" + std::to_string(n));
-    if (testing::Test::HasFailure() && !all) return;
+    for (const int n : sample(count, kind.sample)) {
+      expect_survival(kind.call, n, kind.error);
+      ++failures;
+      if (HasFailure() && !all()) return;
+    }
   }
-  std::cout << failures << " system calls failed\n";
+  std::cout << failures << " system calls failed, " << faults_.in_other_threads()
+            << " of them in other threads than the main one\n";
+  EXPECT_GE(faults_.in_other_threads(), 4);
 }
 
-// --- a wrong wall clock
-// ----------------------------------------------------------------------------
+// --- a wrong wall clock --------------------------------------------------------------------------
 
 constexpr const char* kFakeTime = "/usr/lib/" XFFL_MULTIARCH "/faketime/libfaketimeMT.so.1";
 
@@ -117,7 +173,7 @@ class WrongClock {
   explicit WrongClock(const Project& project) : project_(project) { set("+0"); }
   static bool there() { return fs::exists(kFakeTime); }
   void set(const std::string& offset) const { write_file_atomic(dir_ / "offset", offset + "\n"); }
-  test::StartedRun start() const {
+  test::StartedRun start(const std::string& time_zone = "UTC") const {
     return test::StartedRun(start_detached(
         {.argv = {XFFL_BINARY_DIR "/bin/xffl", "run", "-p", project_.path().string()},
          .env = {{"LD_PRELOAD", kFakeTime},
@@ -125,7 +181,8 @@ class WrongClock {
                  {"FAKETIME_NO_CACHE", "1"},
                  {"FAKETIME_DONT_FAKE_MONOTONIC", "1"},
                  {"DONT_FAKE_MONOTONIC", "1"},
-                 {"NO_FAKE_STAT", "1"}}},
+                 {"NO_FAKE_STAT", "1"},
+                 {"TZ", time_zone}}},
         project_.log()));
   }
 
@@ -196,6 +253,42 @@ TEST_F(Clock, MayStepBackBetweenTwoCoordinators) {
   project_.release();
   EXPECT_EQ(again.finish(), 0) << read_file(project_.log(), 1 << 20);
   expect_undisturbed_result(project_, expected_, "back by a day");
+}
+
+// The coordinator is in Berlin, where the clocks change while jobs run; alba's clock is a day ahead
+// at the date line, brno's a day behind in another zone. The journal's times are UTC and keep their
+// order.
+TEST_F(Clock, TimeZonesAndTheChangeToWinterTimeChangeNothing) {
+  if (!fs::exists("/usr/share/zoneinfo/Europe/Berlin"))
+    GTEST_SKIP() << "there is no /usr/share/zoneinfo (package tzdata)";
+  const auto with_clock = [](const std::string& zone, const std::string& offset) {
+    return "export TZ=" + zone + " FAKETIME_TIMESTAMP_FILE= FAKETIME=" + offset +
+           " LD_PRELOAD=" + kFakeTime;
+  };
+  project_.set_environment("alba", with_clock("Pacific/Kiritimati", "+1d"));
+  project_.set_environment("brno", with_clock("America/Los_Angeles", "-1d"));
+  project_.set_hold();
+  // The first second of winter time, and of summer time.
+  for (const time_t change : {time_t{1792890000}, time_t{1774746000}}) {
+    project_.write_config();
+    const WrongClock clock(project_);
+    clock.set(std::to_string(change - 4 - ::time(nullptr)));
+    auto run = clock.start("Europe/Berlin");
+    ASSERT_TRUE(project_.await_events("submitted", 2)) << read_file(project_.log(), 1 << 20);
+    const size_t events = project_.events().size();
+    std::this_thread::sleep_for(std::chrono::seconds(5));
+    EXPECT_EQ(project_.events().size(), events);
+    project_.release();
+    EXPECT_EQ(run.finish(), 0) << read_file(project_.log(), 1 << 20);
+    std::string last;
+    for (const history::StoredEvent& event : project_.events()) {
+      EXPECT_GE(event.time_utc, last);
+      last = event.time_utc;
+    }
+    EXPECT_EQ(last.substr(10, 4), "T01:") << last << " is not UTC, or the change did not pass";
+    expect_undisturbed_result(project_, expected_, "change at " + last);
+    project_.forget_runs();
+  }
 }
 
 }  // namespace

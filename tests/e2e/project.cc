@@ -14,6 +14,7 @@
 #include "xffl/checkpoint/llama_config.h"
 #include "xffl/checkpoint/manifest.h"
 #include "xffl/checkpoint/model_folder.h"
+#include "xffl/history/work_files.h"
 
 namespace xffl::test {
 
@@ -114,6 +115,7 @@ void Project::write_config() const {
     if (held_)
       yaml << "      - export XFFL_FAKE_HOLD='"
            << (fs::path(place.trainings).parent_path() / hold_name(name)).string() << "'\n";
+    if (environment_.contains(name)) yaml << "      - " << environment_.at(name) << "\n";
     if (faults_.contains(name))
       yaml << "      - export XFFL_FAKE_TRAINER='" << faults_.at(name) << "'\n";
     if (keys_.contains(name)) yaml << "    " << keys_.at(name) << "\n";
@@ -200,10 +202,10 @@ std::string Project::current_sha256() const {
   return checkpoint::make_manifest(fs::canonical(run_folder() / "CURRENT")).root_sha256();
 }
 
-std::vector<std::string> Project::trainings() const {
+std::vector<std::string> Project::lines_of_trainings(const std::string& suffix) const {
   std::vector<std::string> lines;
   std::set<fs::path> logs;
-  for (const auto& [name, place] : placements_) logs.insert(place.trainings_here);
+  for (const auto& [name, place] : placements_) logs.insert(place.trainings_here.string() + suffix);
   for (const fs::path& log : logs) {
     std::ifstream text(log);
     for (std::string line; std::getline(text, line);) lines.push_back(line);
@@ -214,7 +216,8 @@ std::vector<std::string> Project::trainings() const {
 
 void Project::forget_runs() const {
   for (const char* name : {"runs", "work"}) fs::remove_all(path() / name);
-  for (const auto& [name, place] : placements_) fs::remove(place.trainings_here);
+  for (const auto& [name, place] : placements_)
+    for (const char* suffix : {"", ".started"}) fs::remove(place.trainings_here.string() + suffix);
 }
 
 bool job_ends(const std::string& job_id) {
@@ -241,6 +244,7 @@ void expect_undisturbed_result(const Project& project, const std::string& sha256
                                const std::string& context) {
   EXPECT_EQ(project.current_sha256(), sha256) << context;
   EXPECT_EQ(project.trainings(), kOnceEach) << context;
+  EXPECT_EQ(project.started_trainings(), kOnceEach) << context;
   std::map<int, int> published;
   for (const history::StoredEvent& event : project.events())
     if (event.kind == "published") ++published[event.round];
@@ -249,6 +253,7 @@ void expect_undisturbed_result(const Project& project, const std::string& sha256
     const std::string name = entry.path().filename().string();
     EXPECT_EQ(name.find(".tmp"), std::string::npos) << context << ": left behind " << entry.path();
     EXPECT_EQ(name.find(".part"), std::string::npos) << context << ": left behind " << entry.path();
+    EXPECT_EQ(history::epoch_of(name), std::nullopt) << context << ": left behind " << entry.path();
   }
 }
 

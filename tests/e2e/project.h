@@ -71,6 +71,10 @@ class Project {
   /// Replaces the model by one with `rows` rows of 16 bytes in its first tensor.
   void set_model_rows(int rows) const { write_model(rows); }
   void set_rounds(int rounds) { rounds_ = rounds; }
+  /// Adds a line to the environment of a facility's jobs.
+  void set_environment(const std::string& facility, const std::string& line) {
+    environment_[facility] = line;
+  }
   /// From the next write_config() on the facility has a validation set of this name.
   void set_validation(const std::string& facility, const std::string& set) {
     validation_[facility] = set;
@@ -112,13 +116,16 @@ class Project {
   history::RunState history(const std::string& run = "0001") const;
   /// The manifest's root hash of CURRENT.
   std::string current_sha256() const;
-  /// "facility round attempt" of every training with a report.
-  std::vector<std::string> trainings() const;
+  /// "facility round attempt" of every training with a report, sorted.
+  std::vector<std::string> trainings() const { return lines_of_trainings(""); }
+  /// The same for every training that has begun, also those that never reported.
+  std::vector<std::string> started_trainings() const { return lines_of_trainings(".started"); }
   /// Removes runs, work folders and the log of trainings, but not the model.
   void forget_runs() const;
 
  private:
   void write_model(int rows) const;
+  std::vector<std::string> lines_of_trainings(const std::string& suffix) const;
   std::filesystem::path hold_file(const std::string& facility, int round) const;
   /// The file that a held training creates.
   std::filesystem::path held_training(const std::string& facility) const;
@@ -129,7 +136,7 @@ class Project {
   std::map<std::string, std::string> validation_;
   std::string policy_ = "{on_missing: wait, poll_interval: 20ms}";
   std::string aggregation_;
-  std::map<std::string, std::string> keys_;
+  std::map<std::string, std::string> keys_, environment_;
   int rounds_ = 3;
   int training_milliseconds_ = 0;
   bool held_ = false;
@@ -145,7 +152,7 @@ inline const std::vector<std::string> kOnceEach = {"alba 1 1", "alba 2 1", "alba
 /// The model of an undisturbed run, whose files are removed afterwards.
 std::string undisturbed_sha256(const Project& project);
 /// The oracle after a disturbed run of three rounds: the model `expected`, every round published
-/// once, every training once, no temporary file.
+/// once, every training started once and reported once, no temporary file.
 void expect_undisturbed_result(const Project& project, const std::string& sha256,
                                const std::string& context);
 

@@ -1,9 +1,7 @@
-// Coordinators are killed, stopped, started twice and cancelled: the run loses nothing and trains
-// nothing twice.
+// Coordinators are killed, started twice and cancelled: the run loses nothing and trains nothing
+// twice.
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
 
 #include <random>
 #include <thread>
@@ -162,83 +160,6 @@ TEST(Kill, AtRandomInstantsChangesNothing) {
     expect_undisturbed_result(project, expected, "trial " + std::to_string(trial));
     project.forget_runs();
   }
-}
-
-TEST(Signal, DetachesAndJobsKeepRunning) {
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
-    Project project;
-    project.set_hold();
-    project.set_rounds(1);
-    project.write_config();
-    auto run = project.start_run();
-    ASSERT_TRUE(project.await_events("submitted", 2));
-    run.signal(number);
-    EXPECT_EQ(run.finish(std::chrono::seconds(30)), exit_code(ErrorKind::kCancelled));
-    EXPECT_EQ(project.xffl({"status", "-p", project.path().string()}).out.find(": running,"),
-              std::string::npos);
-    project.release();
-    ASSERT_EQ(project.run().exit_code, 0);
-    EXPECT_EQ(project.trainings(), (std::vector<std::string>{"alba 1 1", "brno 1 1"}));
-  }
-}
-
-// The host accepts the connection and sends nothing; its time limits exceed an operator's patience.
-class SilentHost {
- public:
-  SilentHost() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in name{};
-    name.sin_family = AF_INET;
-    name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof name;
-    EXPECT_EQ(::bind(fd_.get(), reinterpret_cast<sockaddr*>(&name), size), 0);
-    EXPECT_EQ(::listen(fd_.get(), 8), 0);
-    EXPECT_EQ(::getsockname(fd_.get(), reinterpret_cast<sockaddr*>(&name), &size), 0);
-    port_ = ntohs(name.sin_port);
-  }
-  int port() const { return port_; }
-  bool await_client() {
-    client_ = UniqueFd(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    return static_cast<bool>(client_);
-  }
-
- private:
-  UniqueFd fd_, client_;
-  int port_ = 0;
-};
-
-TEST(Signal, EndsAWaitForASilentHost) {
-  Project project;
-  SilentHost host;
-  const auto key = project.path() / "key";
-  ASSERT_EQ(
-      run_process({.argv = {"ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key}}).exit_code,
-      0);
-  const std::string port = std::to_string(host.port());
-  write_file_atomic(project.path() / "known_hosts",
-                    "[127.0.0.1]:" + port + " " + read_file(key.string() + ".pub", 10'000));
-  project.place("brno", {"    access: ssh\n    ssh: {hosts: ['127.0.0.1:" + port +
-                             "'], user: ann, keys: [key], agent: false}\n    workdir: /tmp/none\n"
-                             "    scheduler: slurm\n    slurm: {}\n",
-                         "/tmp/none/trainings.log", project.path() / "none.log"});
-  project.set_rounds(1);
-  project.write_config();
-  auto run = project.start_run();
-  ASSERT_TRUE(host.await_client()) << read_file(project.log(), 100'000);
-  run.signal(SIGTERM);
-  const auto stopped = std::chrono::steady_clock::now();
-  EXPECT_EQ(run.finish(std::chrono::seconds(60)), exit_code(ErrorKind::kCancelled));
-  EXPECT_LT(std::chrono::steady_clock::now() - stopped, std::chrono::seconds(20));
-
-  auto again = project.start_run();
-  ASSERT_TRUE(host.await_client()) << read_file(project.log(), 100'000);
-  again.signal(SIGTERM);
-  const auto second_signal = [&] {  // the log contains both runs
-    const std::string log = read_file(project.log(), 100'000);
-    return log.rfind("a second signal") != log.find("a second signal");
-  };
-  EXPECT_TRUE(test::await(second_signal));
-  again.signal(SIGINT);
-  EXPECT_EQ(again.finish(std::chrono::seconds(60)), 130) << "the second one is obeyed at once";
 }
 
 TEST(SecondCoordinator, IsRejectedWithTheFirstOnesName) {

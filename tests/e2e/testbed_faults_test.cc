@@ -53,7 +53,8 @@ TEST(TestbedFaults, AUsersScancelPausesTheFacilityAndARequeueDoesNot) {
   brno.start_requeued(lost, 1);
   EXPECT_EQ(run.finish(), 0);
   project.expect_result(local_sha256(), "",
-                        {"alba 1 2", "alba 2 1", "alba 3 1", "brno 1 1", "brno 2 1", "brno 3 1"});
+                        {"alba 1 2", "alba 2 1", "alba 3 1", "brno 1 1", "brno 2 1", "brno 3 1"},
+                        {"alba 1 1", "brno 1 1", "brno 2 1"});
 }
 
 // alba's trainer obeys the warning before the walltime, and its partial update counts by its
@@ -76,7 +77,7 @@ TEST(TestbedFaults, AnObeyedWarningGivesAPartialUpdateAndAnIgnoredOneARetry) {
   project.release("brno");
   auto run = project.start_run();
   EXPECT_EQ(run.finish(), 0);
-  project.expect_result(here.current_sha256(), "", {"alba 1 1", "brno 1 2"});
+  project.expect_result(here.current_sha256(), "", {"alba 1 1", "brno 1 2"}, {"brno 1 1"});
   const auto history = project.history();
   const auto& facilities = history.rounds.at(1).facilities;
   const auto& early = facilities.at(FacilityName("alba")).accepted->report;

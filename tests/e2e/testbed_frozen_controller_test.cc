@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <future>
+#include <iterator>
 #include <map>
 #include <random>
 #include <set>
@@ -50,6 +52,23 @@ std::vector<std::string> once_each(int rounds) {
       lines.push_back(facility + " " + std::to_string(round));
   std::sort(lines.begin(), lines.end());
   return lines;
+}
+
+// The trainings that have begun beside those with a report; each belongs to a failed attempt.
+std::vector<std::string> lost_trainings(const TestbedProject& project) {
+  std::vector<std::string> lost;
+  const std::vector<std::string> started = project.started_trainings();
+  const std::vector<std::string> reported = project.trainings();
+  std::set_difference(started.begin(), started.end(), reported.begin(), reported.end(),
+                      std::back_inserter(lost));
+  std::set<std::string> failed;
+  for (const history::StoredEvent& event : project.events())
+    if (event.kind == "attempt_failed")
+      failed.insert(event.facility + " " + std::to_string(event.round) + " " +
+                    std::to_string(event.attempt));
+  for (const std::string& line : lost)
+    EXPECT_TRUE(failed.contains(line)) << line << " has begun twice";
+  return lost;
 }
 
 // A disturbance of a controller that ends after `length` at the latest.
@@ -151,7 +170,8 @@ void expect_one_training_each(int signal, int submissions) {
   for (const char* name : {"alba", "brno"})
     if (signal == SIGKILL)
       test::await([&] { return project.jobs_left(name).empty(); }, seconds(300));
-  project.expect_result(expected, "", project.trainings());
+  project.expect_result(expected, "", project.trainings(),
+                        signal == SIGKILL ? lost_trainings(project) : std::vector<std::string>());
   int adopted = 0;
   for (const history::StoredEvent& event : project.events())
     adopted += event.payload.find("\"adopted\":true") != std::string::npos;

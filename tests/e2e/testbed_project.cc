@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <sstream>
 #include <thread>
 
@@ -67,9 +68,14 @@ std::string TestbedProject::running_job(const std::string& name,
 }
 
 void TestbedProject::expect_result(const std::string& sha256, const std::string& context,
-                                   const std::vector<std::string>& expected) const {
+                                   const std::vector<std::string>& expected,
+                                   const std::vector<std::string>& also_started) const {
   EXPECT_EQ(current_sha256(), sha256) << context;
   EXPECT_EQ(trainings(), expected) << context;
+  std::vector<std::string> started = expected;
+  started.insert(started.end(), also_started.begin(), also_started.end());
+  std::sort(started.begin(), started.end());
+  EXPECT_EQ(started_trainings(), started) << context;
   std::map<int, int> published;
   for (const history::StoredEvent& event : events())
     if (event.kind == "published") ++published[event.round];

@@ -46,10 +46,13 @@ class TestbedProject : public Project {
   std::string running_job(const std::string& facility, const std::string& other_than = "") const;
   /// The oracle: the model `sha256`, every round published once, no job left, and exactly the
   /// trainings `trainings` (by default every training of three rounds once, in its first attempt).
+  /// Each of them has begun once, and no other, except for `also_started`: trainings that have
+  /// begun beside those, without a report or before Slurm requeued their job.
   void expect_result(const std::string& sha256, const std::string& context = "",
                      const std::vector<std::string>& trainings = {"alba 1 1", "alba 2 1",
                                                                   "alba 3 1", "brno 1 1",
-                                                                  "brno 2 1", "brno 3 1"}) const;
+                                                                  "brno 2 1", "brno 3 1"},
+                     const std::vector<std::string>& also_started = {}) const;
   /// The names of the jobs that Slurm has pending or running at a facility.
   std::string jobs_left(const std::string& facility) const;
 

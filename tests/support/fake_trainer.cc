@@ -10,7 +10,8 @@
 //                           and exits), hang, nan, shape, truncate, unchanged, huge, nonce, forged,
 //                           forgets (the optimizer's state), lingers (after its report), early,
 //                           stopped (before its walltime: see on_stop in job.json)
-//   XFFL_FAKE_TRAININGS     a file that gets a line for each training or evaluation with a report
+//   XFFL_FAKE_TRAININGS     a file that gets a line for each training or evaluation with a report;
+//                           "<file>.started" gets one for each that begins
 //   XFFL_FAKE_MILLISECONDS  the duration of a training
 //   XFFL_FAKE_HOLD          the training waits while this file, or "<file>-<round>", exists, and
 //                           creates "<file>.waits" when it begins to wait
@@ -157,9 +158,11 @@ void write_update(const job::JobSpec& spec, const Faults& faults) {
   fs::rename(folder, spec.update_path);
 }
 
-void record_training(const job::JobKey& key) {
-  const char* path = std::getenv("XFFL_FAKE_TRAININGS");
-  if (path == nullptr) return;
+// Appends a line to XFFL_FAKE_TRAININGS with `suffix`.
+void record_training(const job::JobKey& key, const std::string& suffix) {
+  const char* trainings = std::getenv("XFFL_FAKE_TRAININGS");
+  if (trainings == nullptr) return;
+  const std::string path = trainings + suffix;
   const std::string line =
       key.facility + " " + std::to_string(key.round) + " " + std::to_string(key.attempt) + "\n";
   UniqueFd fd = open_file(path, O_WRONLY | O_CREAT | O_APPEND, 0600);
@@ -217,6 +220,7 @@ int train(const fs::path& path) {
   ::signal(SIGUSR1, [](int) { stop_requested = 1; });
   const job::JobSpec spec = job::read_job_spec(path);
   pack::provide_base_model(spec);
+  record_training(spec.key, ".started");
   record_unpacked();
   const Faults faults = faults_from_environment();
   if (const char* hold = std::getenv("XFFL_FAKE_HOLD")) {
@@ -240,7 +244,7 @@ int train(const fs::path& path) {
   if (happens(faults, "silent", spec.key)) return 0;
   if (happens(faults, "hang", spec.key)) std::this_thread::sleep_for(std::chrono::hours(1));
   if (spec.training.steps > 0) write_update(spec, faults);
-  record_training(spec.key);
+  record_training(spec.key, "");
   write_file_atomic(spec.report_path, job::format_job_report(report_of(spec, faults)));
   if (happens(faults, "lingers", spec.key))
     std::this_thread::sleep_for(std::chrono::milliseconds(700));
