@@ -69,6 +69,7 @@ std::string joined(const std::vector<std::string>& names) {
 
 constexpr size_t kMaxIdDigits = 18;
 constexpr size_t kMaxTextBytes = 2000;
+constexpr size_t kMaxLines = 10'000;  // of one answer, which names the jobs of one facility
 
 std::optional<int64_t> read_integer(std::string_view text) {
   int64_t value = 0;
@@ -83,12 +84,13 @@ std::string_view without_blanks(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
 }
 
-/// The lines before kEndMark, without newlines; empty when the text does not end with kEndMark.
+/// The lines before kEndMark, without newlines; empty when the text does not end with kEndMark or
+/// has more than kMaxLines lines.
 std::optional<std::vector<std::string_view>> lines_of(std::string_view text) {
   std::vector<std::string_view> lines;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = text.find('\n', begin);
-    if (end == std::string_view::npos) return std::nullopt;
+    if (end == std::string_view::npos || lines.size() > kMaxLines) return std::nullopt;
     lines.push_back(text.substr(begin, end - begin));
     begin = end + 1;
   }

@@ -71,7 +71,7 @@ struct QueueRow {
 };
 
 /// Parses "<seconds since 1970>\n", rows, and the end mark. Skips malformed rows. Empty when the
-/// clock or the end mark is missing.
+/// clock or the end mark is missing, or the answer has more than 10,000 lines.
 std::optional<std::vector<QueueRow>> read_queue(std::string_view text);
 /// Parses rows and the end mark. A job that has not ended is kUnknown: the scheduler asks only
 /// squeue about running jobs.

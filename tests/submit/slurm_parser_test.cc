@@ -140,6 +140,17 @@ TEST(ReadQueue, RejectsAnIncompleteAnswer) {
   EXPECT_EQ(read_queue("1795259546\nxffl-end\n")->size(), 0u);
 }
 
+TEST(ReadQueue, RejectsAnswersOfManyRows) {
+  const auto answer = [](int rows) {
+    std::string text = "1784000000\n";
+    for (int i = 1; i <= rows; ++i)
+      text += std::to_string(i) + "|job|RUNNING|0|1:00:00|/folder|node1|None\n";
+    return text + "xffl-end\n";
+  };
+  EXPECT_EQ(read_queue(answer(5000)).value().size(), 5000u);
+  EXPECT_FALSE(read_queue(answer(20'000)));
+}
+
 TEST(ReadQueue, SkipsMalformedRows) {
   const auto rows = read_queue(
       "100\n"
