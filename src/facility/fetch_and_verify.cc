@@ -150,12 +150,28 @@ double UpdateFetch::check_change(const Report& report, const Expected& expected)
   try {
     norm = with_context(site_.facility.facility.str() + "'s update", check);
   } catch (const Error& error) {
-    // Damage on this machine is no fault of the facility: the next try fetches and checks again.
     if (error.kind() != ErrorKind::kCorrupt) throw;
+    if (is_malformed(report.parsed.update_sha256)) throw Error(ErrorKind::kRejected, error.what());
+    // Damage on this machine is no fault of the facility: the next try fetches and checks again.
     site_.context.models.restore_global(site_.plan.round - 1);
     throw Error(ErrorKind::kIo, error.what());
   }
   return expected.max_change > 0 ? norm / expected.base_norm : 0;
+}
+
+// The bytes are those of the report, and they are no model.
+bool UpdateFetch::is_malformed(const std::string& update_sha256) const {
+  try {
+    checkpoint::rehash(fetched(), update_sha256);
+  } catch (const Error&) {
+    return false;
+  }
+  try {
+    const checkpoint::ModelFolder update(fetched());
+    return false;
+  } catch (const Error& error) {
+    return error.kind() == ErrorKind::kCorrupt;
+  }
 }
 
 history::Accepted UpdateFetch::keep_accepted(int attempt, const Report& report) const {

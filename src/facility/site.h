@@ -231,6 +231,7 @@ class UpdateFetch {
   bool is_stored(const std::string& update_sha256) const;
   /// Returns the norm of the update's change divided by its model's norm; 0: not measured.
   double check_change(const Report& report, const Expected& expected) const;
+  bool is_malformed(const std::string& update_sha256) const;
   double base_norm() const;
   history::Accepted keep_accepted(int attempt, const Report& report) const;
   /// Whether the facility answers and has the run's folder, but no report.
