@@ -19,7 +19,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 number=${1:-100} preset=${2:-coordinator} testbeds=${3:-4}
-scripts/build.sh "$preset" e2e_testbed_test e2e_test e2e_scale_test
+scripts/build.sh "$preset" e2e_testbed_test e2e_test e2e_scale_test hostile_test
 bin=build/$preset/bin logs=build/$preset/campaign
 rm -rf "$logs"
 mkdir -p "$logs"
@@ -49,6 +49,10 @@ for half in 1 2; do
 done
 begin scale-wide 1 1 e2e_scale_test 'Campaign/Scale.*/100Facilities1000Rounds'
 begin scale-long 1 1 e2e_scale_test 'Campaign/Scale.*/10Facilities4320Rounds'
+# All cases of the hostile suite (scripts/hostile.sh).
+for shard in 0 1 2 3; do
+  GTEST_TOTAL_SHARDS=4 GTEST_SHARD_INDEX=$shard begin "hostile-$shard" 1 1 hostile_test '*Hostile.*'
+done
 failed=()
 wait
 for name in "${names[@]}"; do

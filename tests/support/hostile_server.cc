@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -120,7 +121,8 @@ class HostileServer::Channel {
 
   ssh_channel handle() const { return handle_; }
 
-  void start(const std::string& command, Behaviour behaviour, const fs::path& home) {
+  void start(const std::string& command, Behaviour behaviour, const fs::path& home,
+             const fs::path& programs) {
     is_sftp_ = command == "sftp";
     behaviour_ = std::move(behaviour);
     sends_.emplace(behaviour_.sends_per_second, behaviour_.free_bytes);
@@ -139,7 +141,9 @@ class HostileServer::Channel {
     std::vector<char*> arguments;
     for (std::string& each : argv) arguments.push_back(each.data());
     arguments.push_back(nullptr);
-    std::string home_variable = "HOME=" + home.string(), path = "PATH=/usr/bin:/bin:/usr/sbin";
+    std::string home_variable = "HOME=" + home.string(),
+                path = "PATH=" + (programs.empty() ? "" : programs.string() + ":") +
+                       "/usr/bin:/bin:/usr/sbin";
     char* environment[] = {home_variable.data(), path.data(), nullptr};
     const int problem =
         ::posix_spawn(&pid_, arguments[0], &actions, &attributes, arguments.data(), environment);
@@ -150,6 +154,7 @@ class HostileServer::Channel {
     out_ = std::move(out.read_end);
     err_ = std::move(err.read_end);
     for (const UniqueFd* fd : {&in_, &out_, &err_}) set_nonblocking(*fd);
+    if (behaviour_.on_start) behaviour_.on_start(ssh_channel_get_session(handle_), handle_);
   }
 
   // Moves some bytes; false when there were none to move.
@@ -166,6 +171,8 @@ class HostileServer::Channel {
     moved = read_program(err_, false) || moved;
     moved = send() || moved;
     moved = flood() || moved;
+    if (behaviour_.on_step && ssh_channel_is_open(handle_))
+      moved = behaviour_.on_step(ssh_channel_get_session(handle_), handle_) || moved;
     if (!out_ && !err_ && to_client_.empty()) finish();
     return moved;
   }
@@ -230,6 +237,8 @@ class HostileServer::Channel {
         held += reply.type == kSftpVersion ? reply.bytes() : behaviour_.on_answer(reply);
     } else if (is_out && !is_sftp_ && behaviour_.on_output) {
       held += behaviour_.on_output(piece);
+    } else if (!is_out && !is_sftp_ && behaviour_.on_error) {
+      held += behaviour_.on_error(piece);
     } else {
       held += piece;
     }
@@ -285,7 +294,11 @@ class HostileServer::Channel {
       pid_ = -1;  // the flood goes on
       return;
     }
-    ssh_channel_request_send_exit_status(handle_, WIFEXITED(status) ? WEXITSTATUS(status) : 255);
+    if (!behaviour_.exit_signal.empty())
+      ssh_channel_request_send_exit_signal(handle_, behaviour_.exit_signal.c_str(), 0,
+                                           behaviour_.exit_signal.c_str(), "en");
+    else
+      ssh_channel_request_send_exit_status(handle_, WIFEXITED(status) ? WEXITSTATUS(status) : 255);
     ssh_channel_send_eof(handle_);
     ssh_channel_close(handle_);
     closed_ = true;
@@ -359,6 +372,16 @@ void HostileServer::set(OnChannel on_channel) {
   on_channel_ = std::move(on_channel);
 }
 
+void HostileServer::set_greeting(Greeting greeting) {
+  const std::lock_guard lock(mutex_);
+  greeting_ = std::move(greeting);
+}
+
+HostileServer::Greeting HostileServer::greeting() const {
+  const std::lock_guard lock(mutex_);
+  return greeting_;
+}
+
 int HostileServer::channels(const std::string& part) const {
   const std::lock_guard lock(mutex_);
   return static_cast<int>(std::count_if(
@@ -376,12 +399,20 @@ void HostileServer::listen(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     pollfd wait{ssh_bind_get_fd(bind_), POLLIN, 0};
     if (::poll(&wait, 1, 50) <= 0) continue;
+    UniqueFd socket(::accept4(ssh_bind_get_fd(bind_), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!socket) continue;
+    ++num_connections_;
+    if (auto raw = greeting().raw) {
+      auto shared = std::make_shared<UniqueFd>(std::move(socket));
+      connections_.emplace_back(
+          [raw, shared](const std::stop_token& end) { raw(shared->get(), end); });
+      continue;
+    }
     ssh_session session = ssh_new();
-    if (ssh_bind_accept(bind_, session) != SSH_OK) {
+    if (ssh_bind_accept_fd(bind_, session, socket.release()) != SSH_OK) {
       ssh_free(session);
       continue;
     }
-    ++num_connections_;
     connections_.emplace_back([this, session](const std::stop_token& end) { serve(session, end); });
   }
 }
@@ -410,21 +441,42 @@ void HostileServer::serve(ssh_session session, const std::stop_token& stop) {
   ssh_free(session);
 }
 
-bool HostileServer::answer(ssh_session, ssh_message message, std::list<Channel>& channels) {
-  const int type = ssh_message_type(message), subtype = ssh_message_subtype(message);
-  if (type == SSH_REQUEST_SERVICE) return ssh_message_service_reply_success(message), true;
-  if (type == SSH_REQUEST_AUTH) {
-    if (subtype == SSH_AUTH_METHOD_PUBLICKEY) {
-      if (ssh_message_auth_publickey_state(message) == SSH_PUBLICKEY_STATE_NONE)
-        ssh_message_auth_reply_pk_ok_simple(message);
-      else
-        ssh_message_auth_reply_success(message, 0);
+bool HostileServer::log_in(ssh_session session, ssh_message message, int method) const {
+  const Greeting now = greeting();
+  if (!now.banner.empty()) {
+    const ssh_string text = ssh_string_new(now.banner.size());
+    ssh_string_fill(text, now.banner.data(), now.banner.size());
+    ssh_send_issue_banner(session, text);
+    ssh_string_free(text);
+  }
+  int methods = SSH_AUTH_METHOD_PUBLICKEY;
+  if (now.prompts) {
+    methods |= SSH_AUTH_METHOD_INTERACTIVE;
+    if (method == SSH_AUTH_METHOD_INTERACTIVE) {
+      const char* prompts[] = {now.prompt.c_str()};
+      char echo[] = {0};
+      ssh_message_auth_interactive_request(message, now.prompt.c_str(), now.prompt.c_str(), 1,
+                                           prompts, echo);
       return true;
     }
-    ssh_message_auth_set_methods(message, SSH_AUTH_METHOD_PUBLICKEY);
-    return false;
   }
+  if (method == SSH_AUTH_METHOD_PUBLICKEY && !now.refuses && !now.prompts) {
+    if (ssh_message_auth_publickey_state(message) == SSH_PUBLICKEY_STATE_NONE)
+      ssh_message_auth_reply_pk_ok_simple(message);
+    else
+      ssh_message_auth_reply_success(message, now.partial ? 1 : 0);
+    return true;
+  }
+  ssh_message_auth_set_methods(message, methods);
+  return false;
+}
+
+bool HostileServer::answer(ssh_session session, ssh_message message, std::list<Channel>& channels) {
+  const int type = ssh_message_type(message), subtype = ssh_message_subtype(message);
+  if (type == SSH_REQUEST_SERVICE) return ssh_message_service_reply_success(message), true;
+  if (type == SSH_REQUEST_AUTH) return log_in(session, message, subtype);
   if (type == SSH_REQUEST_CHANNEL_OPEN && subtype == SSH_CHANNEL_SESSION) {
+    if (greeting().no_channels) return false;
     ssh_channel handle = ssh_message_channel_request_open_reply_accept(message);
     if (handle != nullptr) channels.emplace_back(handle);
     return true;
@@ -444,7 +496,7 @@ bool HostileServer::answer(ssh_session, ssh_message message, std::list<Channel>&
   Behaviour behaviour = behaviour_of(command);
   if (behaviour.refuses) return false;
   ssh_message_channel_request_reply_success(message);
-  channel->start(command, std::move(behaviour), dir_ / "home");
+  channel->start(command, std::move(behaviour), dir_ / "home", programs_);
   return true;
 }
 

@@ -75,6 +75,25 @@ class HostileServer {
     std::function<std::string(const SftpPacket& answer)> on_answer;
     /// A command: the bytes that replace a piece of its stdout.
     std::function<std::string(std::string_view piece)> on_output;
+    /// A command: the bytes that replace a piece of its stderr.
+    std::function<std::string(std::string_view piece)> on_error;
+    std::string exit_signal;  // ends a command in place of its exit status
+    /// Called once in the connection's thread, when the program has started.
+    std::function<void(ssh_session session, ssh_channel channel)> on_start;
+    /// Called in the connection's thread until the channel ends; true when it moved bytes.
+    std::function<bool(ssh_session session, ssh_channel channel)> on_step;
+  };
+
+  // The server before a channel exists.
+  struct Greeting {
+    /// Replaces the SSH server on a new connection: talks on its socket until `stop`.
+    std::function<void(int socket, const std::stop_token& stop)> raw;
+    std::string banner;    // a message of the authentication
+    bool refuses = false;  // no key is accepted
+    bool partial = false;  // each key is a partial success, for ever
+    bool prompts = false;  // offers keyboard-interactive, which asks `prompt` again and again
+    std::string prompt = "Password: ";
+    bool no_channels = false;  // the opening of a channel fails
   };
 
   /// Empty when a server can run here.
@@ -94,6 +113,10 @@ class HostileServer {
   /// function. Set it with set(); the server's threads call it.
   using OnChannel = std::function<Behaviour(const std::string& command)>;
   void set(OnChannel on_channel);
+  /// The behaviour of new connections.
+  void set_greeting(Greeting greeting);
+  /// A folder of programs that replace the system's in the PATH of commands.
+  void set_programs(const std::filesystem::path& folder) { programs_ = folder; }
   int channels(const std::string& part = "") const;  // opened, whose command contains `part`
   int connections() const { return num_connections_; }
 
@@ -102,13 +125,17 @@ class HostileServer {
   void listen(const std::stop_token& stop);
   void serve(ssh_session session, const std::stop_token& stop);
   bool answer(ssh_session session, ssh_message message, std::list<Channel>& channels);
+  bool log_in(ssh_session session, ssh_message message, int method) const;
   Behaviour behaviour_of(const std::string& command);
+  Greeting greeting() const;
 
   TempDir dir_;
+  std::filesystem::path programs_;
   int port_ = 0;
   ssh_bind bind_ = nullptr;
   mutable std::mutex mutex_;
   OnChannel on_channel_;
+  Greeting greeting_;
   std::vector<std::string> commands_;
   std::atomic<int> num_connections_ = 0;
   std::vector<std::jthread> connections_;

@@ -1,0 +1,138 @@
+// Federations with a hostile facility: each case is a run of the real `xffl run`, which reaches the
+// facility through its real SSH session. XFFL_HOSTILE_CASES=N takes N of the cases, always the
+// same.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <iostream>
+#include <set>
+
+#include "hostile/cases.h"
+#include "hostile/federation.h"
+#include "xffl/base/error.h"
+#include "xffl/base/sha256.h"
+
+namespace xffl::test {
+namespace {
+
+const int kStopped = exit_code(ErrorKind::kCancelled);
+constexpr int64_t kMoreMemory = 64 << 20;
+// A round's deadline holds within 20 s, a stop request within 10 s.
+constexpr double kSecondsLate = 20, kSecondsToStop = 10;
+
+// The longest time of two rounds.
+double time_of_rounds(const Case& each) {
+  const double deadline = each.outcome == Outcome::kTrouble  ? 1
+                          : each.outcome == Outcome::kEither ? 8
+                                                             : 60;
+  return 2 * (deadline + kSecondsLate);
+}
+
+class Hostile : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    if (!HostileServer::missing().empty()) GTEST_SKIP() << HostileServer::missing();
+  }
+};
+
+TEST_P(Hostile, FacilityHarmsNothingElse) {
+  const Case& each = GetParam();
+  const Observed& normal = undisturbed(each.access);
+  ASSERT_EQ(normal.accepted.size(), 4u) << normal.terminal;
+  const Observed seen = run_federation({each.access, each.outcome, each.shown, each.arrange});
+  int accepted = 0;
+  for (const int round : {1, 2})
+    accepted += static_cast<int>(seen.accepted.count("brno " + std::to_string(round)));
+  std::cout << "case " << each.name() << ": brno's updates " << accepted << ", hits " << seen.hits
+            << ", " << seen.seconds << " s, " << seen.seconds_to_publish << " s to publish, peak "
+            << (seen.peak_bytes - normal.peak_bytes) / 1'000'000 << " MB over normal";
+  for (const auto& [name, reason] : seen.missing) std::cout << "; " << name << ": " << reason;
+  std::cout << "\n";
+
+  // The run ends by itself, with every round and the honest facility's work.
+  EXPECT_TRUE(seen.exit_code == 0 || (seen.was_stopped && seen.exit_code == kStopped))
+      << seen.exit_code;
+  EXPECT_EQ(seen.published, (std::vector<int>{1, 2}));
+  for (const int round : {1, 2}) {
+    const std::string name = std::to_string(round);
+    ASSERT_TRUE(seen.accepted.contains("alba " + name)) << seen.journal;
+    EXPECT_EQ(seen.accepted.at("alba " + name), normal.accepted.at("alba " + name));
+    EXPECT_EQ(std::count(seen.trainings.begin(), seen.trainings.end(), "alba " + name + " 1"), 1);
+  }
+  EXPECT_LT(seen.seconds_to_publish, time_of_rounds(each));
+  EXPECT_LT(seen.seconds_to_stop, kSecondsToStop);
+  // The hostile facility: the named reason, and no bytes but those of an honest training.
+  EXPECT_GT(seen.hits, 0) << "the fault did not happen";
+  for (const int round : {1, 2}) {
+    const std::string name = "brno " + std::to_string(round);
+    EXPECT_TRUE(seen.accepted.contains(name) ||
+                (seen.missing.contains(name) && !seen.missing.at(name).empty()))
+        << name << " is neither accepted nor missing with a reason";
+    // An update with further files has another hash; the model then tells.
+    const bool same_model = accepted == 2 && seen.models == normal.models;
+    if (const auto found = seen.accepted.find(name); found != seen.accepted.end() && !same_model) {
+      EXPECT_EQ(found->second, normal.accepted.at(found->first)) << "a wrong update counts";
+    }
+  }
+  if (each.outcome != Outcome::kEither) {
+    EXPECT_EQ(accepted, each.outcome == Outcome::kAccepted ? 2 : 0);
+  }
+  EXPECT_NE((seen.terminal + seen.journal).find(each.shown), std::string::npos) << each.shown;
+  // This machine.
+  EXPECT_EQ(seen.outside, std::vector<std::string>());
+  EXPECT_EQ(seen.special, std::vector<std::string>());
+  EXPECT_LE(seen.peak_bytes, normal.peak_bytes + kMoreMemory);
+  EXPECT_EQ(unprintable(seen.terminal), "");
+  EXPECT_EQ(unprintable(seen.status), "");
+  if (HasFailure())
+    std::cerr << "--- the terminal\n"
+              << seen.terminal << "--- the journal\n"
+              << seen.journal << "--- status\n"
+              << seen.status;
+}
+
+std::vector<Case> chosen_cases() {
+  std::vector<Case> cases = all_cases();
+  const char* count = std::getenv("XFFL_HOSTILE_CASES");
+  if (count == nullptr) return cases;
+  std::sort(cases.begin(), cases.end(), [](const Case& a, const Case& b) {
+    return sha256_hex(a.name()) < sha256_hex(b.name());
+  });
+  cases.resize(std::min(cases.size(), static_cast<size_t>(std::stoul(count))));
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Hostile, testing::ValuesIn(chosen_cases()),
+                         [](const auto& each) { return each.param.name(); });
+
+TEST(HostileCases, DifferInFaultOrPlace) {
+  std::set<std::string> names;
+  for (const Case& each : all_cases()) EXPECT_TRUE(names.insert(each.name()).second) << each.name();
+  EXPECT_GE(names.size(), 300u);
+  std::cout << names.size() << " cases\n";
+}
+
+TEST(HostileBaseline, AnUndisturbedRunCountsBothFacilities) {
+  for (const Access access : kAccesses) {
+    const Observed& seen = undisturbed(access);
+    EXPECT_EQ(seen.exit_code, 0) << seen.terminal << seen.journal;
+    EXPECT_EQ(seen.accepted.size(), 4u) << seen.journal;
+    EXPECT_EQ(seen.outside, std::vector<std::string>());
+    EXPECT_EQ(unprintable(seen.terminal + seen.status), "");
+  }
+}
+
+}  // namespace
+
+std::vector<Case> all_cases() {
+  std::vector<Case> all;
+  for (const auto& some : {command_cases(), sftp_cases(), greeting_cases(), slurm_cases(),
+                           report_cases(), update_cases()})
+    all.insert(all.end(), some.begin(), some.end());
+  return all;
+}
+
+void PrintTo(const Case& each, std::ostream* out) { *out << each.name(); }
+
+}  // namespace xffl::test
