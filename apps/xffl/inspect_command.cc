@@ -56,7 +56,7 @@ void add_tensors(Json& json, const std::vector<checkpoint::TensorSpec>& tensors,
 }
 
 Json describe_config(const checkpoint::LlamaConfig& config) {
-  return {{"model_type", "llama"},
+  return {{"model_type", config.model_type},
           {"vocab_size", config.vocab_size},
           {"hidden_size", config.hidden_size},
           {"intermediate_size", config.intermediate_size},

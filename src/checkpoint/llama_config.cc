@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
 #include <system_error>
 
 #include "xffl/base/error.h"
@@ -16,12 +17,12 @@ constexpr int64_t kMaxTokenId = int64_t{1} << 31;
 
 /// Throws kUnsupported when `key` has a value other than `expected`: another value changes the
 /// results.
-void require_text(JsonObject& object, std::string_view key, std::string_view expected) {
+void require(JsonObject& object, std::string_view key, std::string_view expected) {
   const std::string found = object.string_or(key, std::string(expected));
   if (found != expected) object.fail_unsupported(key, found, expected);
 }
 
-void require_number(JsonObject& object, std::string_view key, double expected) {
+void require(JsonObject& object, std::string_view key, double expected) {
   const double found = object.number_or(key, expected);
   if (found != expected) object.fail_unsupported(key, Json(found).dump(), Json(expected).dump());
 }
@@ -36,25 +37,28 @@ double number_within(JsonObject& object, std::string_view key, double default_va
   return value;
 }
 
-void check_architecture(JsonObject& object) {
+const ModelFamily& parse_family(JsonObject& object) {
   const std::string model_type = object.string("model_type");
-  if (model_type != "llama") object.fail_unsupported("model_type", model_type, "llama");
-  if (object.has("architectures")) {
-    std::string found;
-    for (const std::string& name : object.strings("architectures")) {
-      if (name == "LlamaForCausalLM" || name == "LLaMAForCausalLM") return;
-      found += found.empty() ? name : ", " + name;
-    }
-    if (!found.empty()) object.fail_unsupported("architectures", found, "LlamaForCausalLM");
-  }
+  const ModelFamily* const family = find_model_family(model_type);
+  if (family == nullptr) object.fail_unsupported("model_type", model_type, model_family_names());
+  return *family;
 }
 
-void check_unsupported(JsonObject& object) {
-  check_architecture(object);
-  require_text(object, "hidden_act", "silu");
-  require_number(object, "attention_dropout", 0);
-  require_number(object, "pretraining_tp", 1);
-  require_number(object, "partial_rotary_factor", 1);
+void check_architectures(JsonObject& object, const ModelFamily& family) {
+  if (!object.has("architectures")) return;
+  const auto& known = family.architectures;
+  std::string found;
+  for (const std::string& name : object.strings("architectures")) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) return;
+    found += found.empty() ? name : ", " + name;
+  }
+  if (!found.empty()) object.fail_unsupported("architectures", found, known.front());
+}
+
+void check_unsupported(JsonObject& object, const ModelFamily& family) {
+  check_architectures(object, family);
+  for (const RequiredSetting& setting : family.required)
+    std::visit([&](auto value) { require(object, setting.key, value); }, setting.value);
   if (object.has("quantization_config")) {
     object.fail_unsupported("quantization_config", "set", "weights in F32, F16 and BF16 only");
   }
@@ -90,7 +94,7 @@ Rope parse_rope(JsonObject& config) {
   if (!object) return rope;
   rope.kind = parse_rope_kind(*object);
   rope.theta = number_within(*object, "rope_theta", rope.theta, 1, 1e15);
-  require_number(*object, "partial_rotary_factor", 1);
+  require(*object, "partial_rotary_factor", 1.0);
   if (rope.kind == RopeKind::kDefault) return rope;
   rope.factor = required_factor(*object, "factor", 1);
   if (rope.kind == RopeKind::kLinear) return rope;
@@ -183,23 +187,27 @@ Json write_ids(const std::vector<int64_t>& ids) {
 
 }  // namespace
 
+const ModelFamily& LlamaConfig::family() const {
+  if (const ModelFamily* const found = find_model_family(model_type)) return *found;
+  throw Error(ErrorKind::kUnsupported, "no model family is '" + model_type +
+                                           "'; this build supports " + model_family_names());
+}
+
 int64_t LlamaConfig::num_parameters() const {
-  const int64_t query = num_heads * head_dim;
-  const int64_t key_value = num_kv_heads * head_dim;
-  const int64_t attention = 2 * hidden_size * query + 2 * hidden_size * key_value +
-                            (attention_bias ? query + 2 * key_value + hidden_size : 0);
-  const int64_t mlp =
-      3 * hidden_size * intermediate_size + (mlp_bias ? 2 * intermediate_size + hidden_size : 0);
-  const int64_t norms = 2 * hidden_size;
+  int64_t block = 2 * hidden_size;  // norms
+  for (const LinearLayer& layer : family().linear_layers(*this))
+    block += layer.out * layer.in + (layer.has_bias ? layer.out : 0);
   const int64_t embeddings = vocab_size * hidden_size * (tie_word_embeddings ? 1 : 2);
-  return embeddings + num_layers * (attention + mlp + norms) + hidden_size;
+  return embeddings + num_layers * block + hidden_size;
 }
 
 LlamaConfig parse_llama_config(std::string_view json, std::string_view origin) {
   const Json document = parse_json(json, origin, {.max_bytes = kMaxConfigBytes});
   JsonObject object(document, std::string(origin));
-  check_unsupported(object);
+  const ModelFamily& family = parse_family(object);
+  check_unsupported(object, family);
   LlamaConfig config;
+  config.model_type = family.model_type;
   parse_sizes(object, config);
   config.rms_norm_eps = number_within(object, "rms_norm_eps", config.rms_norm_eps, 1e-30, 1);
   config.tie_word_embeddings = object.boolean_or("tie_word_embeddings", false);
@@ -236,31 +244,34 @@ std::vector<int64_t> end_of_text_ids(const std::filesystem::path& folder,
 }
 
 std::string format_llama_config(const LlamaConfig& config) {
-  const Json document{{"architectures", Json::array({"LlamaForCausalLM"})},
-                      {"attention_bias", config.attention_bias},
-                      {"attention_dropout", 0.0},
-                      {"bos_token_id", write_optional(config.bos_token_id)},
-                      {"eos_token_id", write_ids(config.eos_token_ids)},
-                      {"head_dim", config.head_dim},
-                      {"hidden_act", "silu"},
-                      {"hidden_size", config.hidden_size},
-                      {"initializer_range", config.initializer_range},
-                      {"intermediate_size", config.intermediate_size},
-                      {"max_position_embeddings", config.max_position_embeddings},
-                      {"mlp_bias", config.mlp_bias},
-                      {"model_type", "llama"},
-                      {"num_attention_heads", config.num_heads},
-                      {"num_hidden_layers", config.num_layers},
-                      {"num_key_value_heads", config.num_kv_heads},
-                      {"pad_token_id", write_optional(config.pad_token_id)},
-                      {"rms_norm_eps", config.rms_norm_eps},
-                      {"rope_scaling", write_rope_scaling(config.rope)},
-                      {"rope_theta", config.rope.theta},
-                      {"tie_word_embeddings", config.tie_word_embeddings},
-                      {"torch_dtype", config.torch_dtype},
-                      {"use_cache", true},
-                      {"vocab_size", config.vocab_size}};
-  std::string text = document.dump(2) + "\n";
+  const ModelFamily& family = config.family();
+  std::map<std::string, Json> document{
+      {"architectures", Json::array({family.architectures.front()})},
+      {"attention_bias", config.attention_bias},
+      {"bos_token_id", write_optional(config.bos_token_id)},
+      {"eos_token_id", write_ids(config.eos_token_ids)},
+      {"head_dim", config.head_dim},
+      {"hidden_size", config.hidden_size},
+      {"initializer_range", config.initializer_range},
+      {"intermediate_size", config.intermediate_size},
+      {"max_position_embeddings", config.max_position_embeddings},
+      {"mlp_bias", config.mlp_bias},
+      {"model_type", config.model_type},
+      {"num_attention_heads", config.num_heads},
+      {"num_hidden_layers", config.num_layers},
+      {"num_key_value_heads", config.num_kv_heads},
+      {"pad_token_id", write_optional(config.pad_token_id)},
+      {"rms_norm_eps", config.rms_norm_eps},
+      {"rope_scaling", write_rope_scaling(config.rope)},
+      {"rope_theta", config.rope.theta},
+      {"tie_word_embeddings", config.tie_word_embeddings},
+      {"torch_dtype", config.torch_dtype},
+      {"use_cache", true},
+      {"vocab_size", config.vocab_size}};
+  for (const RequiredSetting& setting : family.required)
+    if (setting.is_written)
+      std::visit([&](auto value) { document.emplace(setting.key, value); }, setting.value);
+  std::string text = Json(document).dump(2) + "\n";
   parse_llama_config(text, "config.json");
   return text;
 }

@@ -20,46 +20,36 @@ constexpr int64_t kMaxRank = 1 << 16;
 constexpr double kMaxAlpha = 1e6;
 constexpr int64_t kWriteElements = 1 << 20;
 
-struct Module {
-  std::string_view name;
-  std::string_view parent;
-};
-constexpr std::array<Module, 7> kModules{{{"q_proj", "self_attn"},
-                                          {"k_proj", "self_attn"},
-                                          {"v_proj", "self_attn"},
-                                          {"o_proj", "self_attn"},
-                                          {"gate_proj", "mlp"},
-                                          {"up_proj", "mlp"},
-                                          {"down_proj", "mlp"}}};
+// The names of the modules of all families, in the order of their blocks.
+const std::vector<std::string_view>& module_list() {
+  static const std::vector<std::string_view> all = [] {
+    std::vector<std::string_view> names;
+    for (const ModelFamily& family : model_families())
+      for (const LinearLayer& layer : family.linear_layers({}))
+        if (std::find(names.begin(), names.end(), layer.name) == names.end())
+          names.push_back(layer.name);
+    return names;
+  }();
+  return all;
+}
 
 std::string module_names() {
   std::string names;
-  for (const Module& module : kModules) {
+  for (const std::string_view name : module_list()) {
     if (!names.empty()) names += ", ";
-    names += module.name;
+    names += name;
   }
   return names;
 }
 
-// The shape {out, in} of a linear layer's weight.
-std::array<int64_t, 2> linear_shape(const LlamaConfig& config, std::string_view module) {
-  const int64_t queries = config.num_heads * config.head_dim;
-  const int64_t keys = config.num_kv_heads * config.head_dim;
-  if (module == "q_proj") return {queries, config.hidden_size};
-  if (module == "o_proj") return {config.hidden_size, queries};
-  if (module == "down_proj") return {config.hidden_size, config.intermediate_size};
-  if (module == "k_proj" || module == "v_proj") return {keys, config.hidden_size};
-  return {config.intermediate_size, config.hidden_size};
-}
-
-// Sorts the modules in the order of kModules; returns an error message, or "".
+// Sorts the modules in the order of module_list(); returns an error message, or "".
 std::string sort_modules(std::vector<std::string>& modules) {
   if (modules.empty()) return "names no module";
   std::vector<std::string> sorted;
-  for (const Module& module : kModules) {
-    const auto count = std::count(modules.begin(), modules.end(), module.name);
-    if (count > 1) return "names " + std::string(module.name) + " twice";
-    if (count == 1) sorted.emplace_back(module.name);
+  for (const std::string_view name : module_list()) {
+    const auto count = std::count(modules.begin(), modules.end(), name);
+    if (count > 1) return "names " + std::string(name) + " twice";
+    if (count == 1) sorted.emplace_back(name);
   }
   for (const std::string& name : modules)
     if (std::find(sorted.begin(), sorted.end(), name) == sorted.end())
@@ -181,14 +171,14 @@ std::string format_lora_config(const LoraConfig& config) {
 std::vector<TensorSpec> lora_tensors(const LlamaConfig& model, const LoraConfig& lora,
                                      Dtype dtype) {
   std::vector<TensorSpec> tensors;
-  for (int64_t layer = 0; layer < model.num_layers; ++layer) {
-    for (const Module& module : kModules) {
-      if (!lora.targets(module.name)) continue;
-      const auto [out, in] = linear_shape(model, module.name);
-      const std::string prefix = "base_model.model.model.layers." + std::to_string(layer) + "." +
-                                 std::string(module.parent) + "." + std::string(module.name);
-      tensors.push_back({prefix + ".lora_A.weight", dtype, {lora.rank, in}});
-      tensors.push_back({prefix + ".lora_B.weight", dtype, {out, lora.rank}});
+  const std::vector<LinearLayer> layers = model.family().linear_layers(model);
+  for (int64_t block = 0; block < model.num_layers; ++block) {
+    for (const LinearLayer& layer : layers) {
+      if (!lora.targets(layer.name)) continue;
+      const std::string prefix =
+          "base_model.model.model.layers." + std::to_string(block) + "." + layer.path();
+      tensors.push_back({prefix + ".lora_A.weight", dtype, {lora.rank, layer.in}});
+      tensors.push_back({prefix + ".lora_B.weight", dtype, {layer.out, lora.rank}});
     }
   }
   return tensors;

@@ -10,27 +10,13 @@ void add_block(std::vector<ParameterSpec>& specs, const checkpoint::LlamaConfig&
   const auto add = [&](const std::string& name, std::vector<int64_t> shape) {
     specs.push_back({prefix + name, std::move(shape), unit});
   };
-  const int64_t hidden = config.hidden_size;
-  const int64_t queries = config.num_heads * config.head_dim;
-  const int64_t keys = config.num_kv_heads * config.head_dim;
-  const int64_t inner = config.intermediate_size;
-  struct Layer {
-    std::string name;
-    int64_t out, in;
-    bool has_bias;
-  };
-  const std::vector<Layer> layers{{"self_attn.q_proj", queries, hidden, config.attention_bias},
-                                  {"self_attn.k_proj", keys, hidden, config.attention_bias},
-                                  {"self_attn.v_proj", keys, hidden, config.attention_bias},
-                                  {"self_attn.o_proj", hidden, queries, config.attention_bias},
-                                  {"mlp.gate_proj", inner, hidden, config.mlp_bias},
-                                  {"mlp.up_proj", inner, hidden, config.mlp_bias},
-                                  {"mlp.down_proj", hidden, inner, config.mlp_bias}};
-  for (const Layer& each : layers) add(each.name + ".weight", {each.out, each.in});
-  for (const Layer& each : layers)
-    if (each.has_bias) add(each.name + ".bias", {each.out});
-  add("input_layernorm.weight", {hidden});
-  add("post_attention_layernorm.weight", {hidden});
+  const std::vector<checkpoint::LinearLayer> layers = config.family().linear_layers(config);
+  for (const checkpoint::LinearLayer& each : layers)
+    add(each.path() + ".weight", {each.out, each.in});
+  for (const checkpoint::LinearLayer& each : layers)
+    if (each.has_bias) add(each.path() + ".bias", {each.out});
+  add("input_layernorm.weight", {config.hidden_size});
+  add("post_attention_layernorm.weight", {config.hidden_size});
 }
 
 }  // namespace

@@ -93,6 +93,64 @@ TEST(LlamaConfig, WritesKeysThatBothTransformersVersionsRead) {
   EXPECT_FALSE(json.contains("rope_parameters"));
 }
 
+// Manifests hash the text: other bytes would be another model.
+TEST(LlamaConfig, TheWrittenTextIsStable) {
+  EXPECT_EQ(format_llama_config(llama32_1b()), R"({
+  "architectures": [
+    "LlamaForCausalLM"
+  ],
+  "attention_bias": false,
+  "attention_dropout": 0.0,
+  "bos_token_id": 128000,
+  "eos_token_id": [
+    128001,
+    128008,
+    128009
+  ],
+  "head_dim": 64,
+  "hidden_act": "silu",
+  "hidden_size": 2048,
+  "initializer_range": 0.02,
+  "intermediate_size": 8192,
+  "max_position_embeddings": 131072,
+  "mlp_bias": false,
+  "model_type": "llama",
+  "num_attention_heads": 32,
+  "num_hidden_layers": 16,
+  "num_key_value_heads": 8,
+  "pad_token_id": null,
+  "rms_norm_eps": 1e-05,
+  "rope_scaling": {
+    "rope_type": "llama3",
+    "factor": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192
+  },
+  "rope_theta": 500000.0,
+  "tie_word_embeddings": true,
+  "torch_dtype": "bfloat16",
+  "use_cache": true,
+  "vocab_size": 128256
+}
+)");
+}
+
+TEST(ModelFamilies, ARowNamesItsArchitecturesAndItsLayers) {
+  for (const ModelFamily& family : model_families()) {
+    EXPECT_EQ(find_model_family(family.model_type), &family);
+    ASSERT_FALSE(family.architectures.empty()) << family.model_type;
+    LlamaConfig config = llama32_1b();
+    config.model_type = family.model_type;
+    EXPECT_EQ(parse(format_llama_config(config)), config);
+    EXPECT_FALSE(family.linear_layers(config).empty()) << family.model_type;
+  }
+  EXPECT_EQ(find_model_family("mistral"), nullptr);
+  LlamaConfig unknown;
+  unknown.model_type = "mistral";
+  EXPECT_EQ(thrown_by([&] { unknown.family(); }).kind, ErrorKind::kUnsupported);
+}
+
 TEST(LlamaConfig, AbsentKeysGetHuggingFaceDefaults) {
   const LlamaConfig config = parse(R"({"model_type":"llama"})");
   LlamaConfig expected;  // Llama-2 7B with transformers' default token ids and dtype

@@ -1,4 +1,5 @@
-// The config.json of a LLaMA model, in both dialects of Hugging Face transformers.
+// The config.json of a LLaMA model, or of another family with its sizes, in both dialects of
+// Hugging Face transformers.
 //
 // transformers 4 writes rope_theta, rope_scaling and torch_dtype; transformers 5 writes
 // rope_parameters and dtype. xffl reads both dialects and writes the old keys, which both versions
@@ -10,6 +11,8 @@
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "xffl/checkpoint/model_family.h"
 
 namespace xffl::checkpoint {
 
@@ -26,6 +29,7 @@ struct Rope {
 };
 
 struct LlamaConfig {
+  std::string model_type{model_families().front().model_type};
   int64_t vocab_size = 32000;
   int64_t hidden_size = 4096;
   int64_t intermediate_size = 11008;
@@ -46,13 +50,14 @@ struct LlamaConfig {
   std::string torch_dtype = "bfloat16";
   bool operator==(const LlamaConfig&) const = default;
 
+  const ModelFamily& family() const;  // of model_type; throws kUnsupported for an unknown one
   int64_t num_parameters() const;
 };
 
 /// Reads `folder`/config.json. Throws kCorrupt for values out of range and kUnsupported for
-/// unimplemented settings that change results (another model_type, hidden_act, rope type,
-/// attention_dropout > 0, pretraining_tp > 1), with the key, the expected and the found value.
-/// Ignores other unknown keys: new versions of transformers add keys.
+/// unimplemented settings that change results (an unknown model_type, another value of a
+/// setting that the family requires, another rope type), with the key, the expected and the found
+/// value. Ignores other unknown keys: new versions of transformers add keys.
 LlamaConfig read_llama_config(const std::filesystem::path& folder);
 LlamaConfig parse_llama_config(std::string_view json, std::string_view origin);
 std::string format_llama_config(const LlamaConfig& config);

@@ -24,7 +24,7 @@ struct LoraConfig {
   int64_t rank = 8;
   double alpha = 16;
   double dropout = 0;  // of the input of A during training
-  /// A subset of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, in that order.
+  /// Names of the family's linear layers (model_family.h), in the order of the blocks.
   std::vector<std::string> target_modules;
   bool operator==(const LoraConfig&) const = default;
 
