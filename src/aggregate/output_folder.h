@@ -34,6 +34,13 @@ class OutputFolder {
   const checkpoint::Manifest& manifest() const { return manifest_; }
   /// Appends the next bytes of the tensors, in order; a piece does not cross a tensor's end.
   void write(std::span<const std::byte> bytes);
+  /// Creates a further file of tensors in the folder. The caller writes it and gives its manifest
+  /// entry to add_file() before finish().
+  checkpoint::SafetensorsWriter create_file(const std::string& name,
+                                            std::vector<checkpoint::TensorSpec> tensors) const {
+    return {temp_ / name, std::move(tensors)};
+  }
+  void add_file(checkpoint::ManifestFile file) { manifest_.files.push_back(std::move(file)); }
   /// Completes the files: the index; config.json and the tokenizer files of the source, or the
   /// adapter_config.json of an adapter; manifest.json. The manifest takes the hashes computed
   /// during writing.
@@ -92,10 +99,12 @@ class Progress {
   Progress(const Options& options, uint64_t total_bytes)
       : options_(options), total_bytes_(total_bytes) {}
 
-  Write counted(OutputFolder& folder) {
-    return [this, &folder](std::span<const std::byte> bytes) {
+  // `Output` has a function write(bytes), and outlives the result.
+  template <class Output>
+  Write counted(Output& output) {
+    return [this, &output](std::span<const std::byte> bytes) {
       if (options_.spare != nullptr) options_.spare->release(bytes.size());
-      folder.write(bytes);
+      output.write(bytes);
       if (!options_.on_progress) return;
       const std::lock_guard lock(mutex_);
       done_bytes_ += bytes.size();

@@ -1,70 +1,194 @@
 // The server step of a federation's round; `xffl aggregate` uses average_weights() instead.
 #include <array>
 #include <cstring>
+#include <deque>
+#include <optional>
 
 #include "output_folder.h"
 #include "xffl/base/file.h"
-#include "xffl/kernels/cpu/mean.h"
 
 namespace xffl::aggregate {
 
 namespace fs = std::filesystem;
 using checkpoint::Dtype;
+using checkpoint::SafetensorsFile;
 using checkpoint::TensorSpec;
 
 namespace {
 
-// Computes master' = float32(master + mean) or float32(mean), and rounds master' to the published
-// type.
+// The number of outputs before the optimizer's state: the master and the published model.
+constexpr size_t kModels = 2;
+
+using Floats = std::array<float, kMaxPiece>;
+
+// The values of a piece of F32 bytes, which `origin` names when a value is not finite.
+std::span<float> load(std::span<const std::byte> bytes, TensorSpec spec, uint64_t first,
+                      const std::string& origin, Floats& values) {
+  spec.dtype = Dtype::kF32;
+  require_finite(bytes, spec, first, origin);
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return std::span(values.data(), bytes.size() / sizeof(float));
+}
+
+std::span<const std::byte> floats_of(std::span<const std::byte> bytes, uint64_t offset,
+                                     size_t count) {
+  return bytes.subspan(offset * sizeof(float), count * sizeof(float));
+}
+
+// The optimizer's state beside a master: one file per name, or none before the first step.
+class OptimizerState {
+  struct State {
+    std::string name;  // for messages
+    std::optional<SafetensorsFile> file;
+  };
+
+ public:
+  /// With `hashes` of the master's folder, the readers and verify_all() verify the state.
+  OptimizerState(const checkpoint::ModelFolder& master, const ServerOptimizer& optimizer,
+                 const checkpoint::Hashes& hashes) {
+    for (const std::string_view name : optimizer.state) {
+      State& state = all_.emplace_back();
+      state.name = "the server optimizer's " + std::string(name);
+      const fs::path path = master.path() / file_name(name);
+      const checkpoint::ManifestFile* written =
+          hashes ? hashes->find(path.filename().string()) : nullptr;
+      if (written != nullptr)
+        state.file.emplace(path, *written);
+      else if (!hashes && has_file(path))
+        state.file.emplace(path);
+      else
+        continue;
+      checkpoint::check_same_schema(state.file->tensors(), master.tensors(), /*any_float=*/false,
+                                    state.name);
+    }
+  }
+
+  static std::string file_name(std::string_view name) { return std::string(name) + ".safetensors"; }
+
+  void verify_all() const {
+    for (const State& state : all_)
+      if (state.file) state.file->verify_all();
+  }
+
+  // One block of all state tensors of a model's tensor.
+  class Reader {
+   public:
+    Reader(const OptimizerState& states, const TensorSpec& spec, const Block& block)
+        : states_(states.all_), spec_(spec), block_(block), values_(states_.size()) {
+      for (const State& state : states_) {
+        if (state.file)
+          bytes_.push_back(block_bytes(state.file->data(spec.name), Dtype::kF32, block));
+        else
+          bytes_.emplace_back();
+        windows_.emplace_back(bytes_.back());
+        if (state.file) state.file->verify(bytes_.back());
+      }
+    }
+
+    // The values that the step reads and replaces.
+    std::span<const std::span<float>> load_piece(uint64_t offset, size_t count) {
+      piece_.clear();
+      for (size_t i = 0; i < states_.size(); ++i) {
+        if (bytes_[i].empty())
+          piece_.push_back(std::span(values_[i].data(), count));
+        else
+          piece_.push_back(load(floats_of(bytes_[i], offset, count), spec_, block_.begin + offset,
+                                states_[i].name, values_[i]));
+        if (bytes_[i].empty()) std::fill(piece_[i].begin(), piece_[i].end(), 0.0f);
+      }
+      return piece_;
+    }
+
+   private:
+    const std::vector<State>& states_;
+    const TensorSpec& spec_;
+    const Block& block_;
+    std::vector<std::span<const std::byte>> bytes_;
+    std::deque<PageWindow> windows_;
+    std::vector<Floats> values_;
+    std::vector<std::span<float>> piece_;
+  };
+
+ private:
+  // A file that the manifest names must exist: without it the step would start again with zeros.
+  static bool has_file(const fs::path& path) {
+    if (fs::exists(path)) return true;
+    const fs::path master = path.parent_path();
+    return fs::exists(master / checkpoint::kManifestName) &&
+           checkpoint::read_manifest(master).find(path.filename().string()) != nullptr;
+  }
+
+  std::vector<State> all_;
+};
+
+bool reads_master(const ServerRule& rule, bool deltas) {
+  return deltas || rule.optimizer.reads_master_for_weights;
+}
+
+// Computes the next master and the optimizer's state in float32, and rounds the master to the
+// published type.
 class ServerStep {
  public:
-  ServerStep(const checkpoint::ModelFolder& master, const Sources& updates, bool deltas,
-             Dtype publish_dtype)
-      : master_(master), updates_(updates), deltas_(deltas), publish_dtype_(publish_dtype) {}
+  ServerStep(const checkpoint::ModelFolder& master, const OptimizerState& state,
+             const Sources& updates, bool deltas, Dtype publish_dtype, const ServerRule& rule)
+      : master_(master),
+        state_(state),
+        updates_(updates),
+        deltas_(deltas),
+        reads_master_(reads_master(rule, deltas)),
+        publish_dtype_(publish_dtype),
+        rule_(rule) {}
 
   void operator()(const Block& block, std::span<Bytes> outputs) const {
     const TensorSpec& spec = updates_.tensors()[block.tensor_index];
-    outputs[0].resize(block.count * size_bytes(Dtype::kF32));
-    outputs[1].resize(block.count * size_bytes(publish_dtype_));
-    const auto master = block_bytes(master_.data(spec.name), Dtype::kF32, block);
-    const PageWindow window(deltas_ ? master : master.first(0));
-    if (deltas_) master_.verify(master);
+    for (size_t i = 0; i < outputs.size(); ++i)
+      outputs[i].resize(block.count * size_bytes(dtype_of_output(i)));
+    const auto old_master = reads_master_ ? block_bytes(master_.data(spec.name), Dtype::kF32, block)
+                                          : std::span<const std::byte>();
+    const PageWindow window(old_master);
+    master_.verify(old_master);
+    OptimizerState::Reader state(state_, spec, block);
     const Sources::Reader reader(updates_, block);
     for_each_piece(block.count, [&](uint64_t offset, size_t count) {
       std::array<double, kMaxPiece> values;
-      const std::span<double> mean(values.data(), count);
-      reader.mean(offset, mean);
-      if (deltas_) add_master(master, spec, block.begin, offset, mean);
-      step(mean, piece_of(outputs[0], Dtype::kF32, offset, count),
-           piece_of(outputs[1], publish_dtype_, offset, count));
+      Floats master;
+      ServerPiece piece{
+          .deltas = deltas_, .settings = rule_.settings, .values = std::span(values.data(), count)};
+      reader.mean(offset, piece.values);
+      if (reads_master_)
+        piece.master = load(floats_of(old_master, offset, count), spec, block.begin + offset,
+                            "the float32 master", master);
+      piece.state = state.load_piece(offset, count);
+      rule_.optimizer.step(piece);
+      store(piece, offset, outputs);
     });
-    require_in_range(outputs[0], spec, Dtype::kF32, block);
-    require_in_range(outputs[1], spec, publish_dtype_, block);
+    for (size_t i = 0; i < outputs.size(); ++i)
+      require_in_range(outputs[i], spec, dtype_of_output(i), block);
   }
 
  private:
-  static void add_master(std::span<const std::byte> master, TensorSpec spec, uint64_t begin,
-                         uint64_t offset, std::span<double> mean) {
-    std::array<float, kMaxPiece> values;
-    const auto bytes = master.subspan(offset * sizeof(float), mean.size() * sizeof(float));
-    spec.dtype = Dtype::kF32;
-    require_finite(bytes, spec, begin + offset, "the float32 master");
-    std::memcpy(values.data(), bytes.data(), bytes.size());
-    kernels::add(std::span(values.data(), mean.size()), mean);
-  }
+  Dtype dtype_of_output(size_t output) const { return output == 1 ? publish_dtype_ : Dtype::kF32; }
 
-  void step(std::span<const double> values, std::span<std::byte> master,
-            std::span<std::byte> published) const {
-    std::array<float, kMaxPiece> rounded;
-    round_to(values, Dtype::kF32, master);
+  void store(const ServerPiece& piece, uint64_t offset, std::span<Bytes> outputs) const {
+    const size_t count = piece.values.size();
+    const auto master = piece_of(outputs[0], Dtype::kF32, offset, count);
+    Floats rounded;
+    round_to(piece.values, Dtype::kF32, master);
     std::memcpy(rounded.data(), master.data(), master.size());
-    from_float(std::span(rounded.data(), values.size()), publish_dtype_, published);
+    from_float(std::span(rounded.data(), count), publish_dtype_,
+               piece_of(outputs[1], publish_dtype_, offset, count));
+    for (size_t i = 0; i < piece.state.size(); ++i)
+      std::memcpy(piece_of(outputs[kModels + i], Dtype::kF32, offset, count).data(),
+                  piece.state[i].data(), count * sizeof(float));
   }
 
   const checkpoint::ModelFolder& master_;
+  const OptimizerState& state_;
   const Sources& updates_;
   const bool deltas_;
+  const bool reads_master_;
   const Dtype publish_dtype_;
+  const ServerRule& rule_;
 };
 
 void require_master(const checkpoint::ModelFolder& master, const Sources& updates) {
@@ -80,24 +204,32 @@ void require_master(const checkpoint::ModelFolder& master, const Sources& update
 
 Stepped server_step(const fs::path& master, std::vector<Input> updates, bool deltas,
                     Dtype publish_dtype, const fs::path& out_master, const fs::path& out_model,
-                    const Options& options) {
+                    const Options& options, const ServerRule& rule) {
   require_output_dtype(publish_dtype);
   const checkpoint::ModelFolder model(master, options.hashes);
   const Sources sources(std::move(updates));
   require_master(model, sources);
+  const OptimizerState state(model, rule.optimizer, options.hashes);
   const std::vector<TensorSpec>& tensors = model.tensors();
   OutputFolder new_master(out_master, tensors, model, options.max_shard_bytes);
   OutputFolder published(out_model, with_dtype(tensors, publish_dtype), model,
                          options.max_shard_bytes);
-  const uint64_t total_bytes = new_master.total_bytes() + published.total_bytes();
+  const uint64_t total_bytes =
+      new_master.total_bytes() * (1 + rule.optimizer.state.size()) + published.total_bytes();
   require_space(out_master.parent_path(), total_bytes);
   Progress progress(options, total_bytes);
+  std::vector<Write> writes{progress.counted(new_master), progress.counted(published)};
+  std::deque<checkpoint::SafetensorsWriter> new_state;
+  for (const std::string_view name : rule.optimizer.state)
+    writes.push_back(progress.counted(
+        new_state.emplace_back(new_master.create_file(OptimizerState::file_name(name), tensors))));
   run_pipeline(BlockList(tensors), options.num_threads,
-               ServerStep(model, sources, deltas, publish_dtype),
-               {progress.counted(new_master), progress.counted(published)});
+               ServerStep(model, state, sources, deltas, publish_dtype, rule), writes);
+  for (checkpoint::SafetensorsWriter& file : new_state) new_master.add_file(file.finish());
   new_master.finish();
   published.finish();
-  if (deltas) model.verify_all();
+  if (reads_master(rule, deltas)) model.verify_all();
+  state.verify_all();
   sources.verify_all();
   new_master.publish();
   published.publish();

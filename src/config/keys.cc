@@ -1,5 +1,7 @@
 #include "keys.h"
 
+#include <memory>
+
 #include "scalars.h"
 #include "xffl/base/error.h"
 
@@ -166,18 +168,74 @@ const FieldTable& data_keys() {
   return keys;
 }
 
-const FieldTable& aggregation_keys() {
-  using A = Aggregation;
-  static const FieldTable keys({
-      field("weights", &A::weights, "the weight of a facility's update in the mean"),
-      field("update", &A::update,
-            "the update of a facility: trained minus input model, or the "
-            "trained model"),
-      field("update_dtype", &A::update_dtype, "the number type of updates"),
-      field("publish_dtype", &A::publish_dtype,
-            "the number type of the published model; the master stays fp32"),
-  });
-  return keys;
+// The settings of an optimizer; the table's object is Aggregation::optimizer_settings.
+FieldTable optimizer_setting_keys(const aggregate::ServerOptimizer& optimizer) {
+  std::vector<Field> keys;
+  for (size_t i = 0; i < optimizer.settings.size(); ++i) {
+    const aggregate::ServerSetting& setting = optimizer.settings[i];
+    Field key{.name = setting.name,
+              .help = setting.help,
+              .type = Type::kNumber,
+              .min = setting.min,
+              .max = setting.max,
+              .below_max = setting.below_max};
+    key.get = [i](const void* values) -> Value {
+      return static_cast<const std::vector<double>*>(values)->at(i);
+    };
+    key.set = [i](void* values, const Value& value) {
+      static_cast<std::vector<double>*>(values)->at(i) = std::get<double>(value);
+    };
+    key.default_value = setting.default_value;
+    keys.push_back(std::move(key));
+  }
+  return {std::move(keys)};
+}
+
+// The section of an optimizer with settings, which has the optimizer's name.
+Field optimizer_section(const aggregate::ServerOptimizer& optimizer) {
+  struct Parts {
+    FieldTable table;
+    std::string condition;
+  };
+  const auto parts = std::make_shared<const Parts>(
+      Parts{optimizer_setting_keys(optimizer), "server_optimizer: " + std::string(optimizer.name)});
+  const auto applies = [name = optimizer.name](const void* aggregation) {
+    return static_cast<const Aggregation*>(aggregation)->server_optimizer == name;
+  };
+  Field key{.name = optimizer.name,
+            .help = "the settings of this server optimizer",
+            .type = Type::kSection,
+            .table = &parts->table,
+            .applies = applies,
+            .condition = parts->condition,
+            .omit_default = true};
+  key.inner = [parts](void* aggregation) -> void* {  // owns the table and the condition
+    return &static_cast<Aggregation*>(aggregation)->optimizer_settings;
+  };
+  key.is_set = [defaults = optimizer.defaults()](const void* aggregation) {
+    return static_cast<const Aggregation*>(aggregation)->optimizer_settings != defaults;
+  };
+  return key;
+}
+
+// A change of the optimizer also sets the new optimizer's default settings.
+Field optimizer_key(std::span<const aggregate::ServerOptimizer> optimizers) {
+  const auto help = std::make_shared<std::string>("the rule from the mean to the next master");
+  Field key = field("server_optimizer", &Aggregation::server_optimizer, {},
+                    {.type = Type::kChoice, .omit_default = true});
+  for (const aggregate::ServerOptimizer& each : optimizers) {
+    help->append("; ").append(each.name).append(" ").append(each.help);
+    key.choices.push_back(each.name);
+  }
+  key.help = *help;
+  key.set = [help, optimizers](void* object, const Value& value) {  // owns the help text
+    auto& aggregation = *static_cast<Aggregation*>(object);
+    aggregation.server_optimizer = std::get<std::string>(value);
+    for (const aggregate::ServerOptimizer& each : optimizers)
+      if (each.name == aggregation.server_optimizer)
+        aggregation.optimizer_settings = each.defaults();
+  };
+  return key;
 }
 
 const FieldTable& policy_keys() {
@@ -315,8 +373,26 @@ const FieldTable& facility_keys() {
   return keys;
 }
 
+FieldTable aggregation_keys(std::span<const aggregate::ServerOptimizer> optimizers) {
+  using A = Aggregation;
+  std::vector<Field> keys{
+      optimizer_key(optimizers),
+      field("weights", &A::weights, "the weight of a facility's update in the mean"),
+      field("update", &A::update,
+            "the update of a facility: trained minus input model, or the "
+            "trained model"),
+      field("update_dtype", &A::update_dtype, "the number type of updates"),
+      field("publish_dtype", &A::publish_dtype,
+            "the number type of the published model; the master stays fp32"),
+  };
+  for (const aggregate::ServerOptimizer& each : optimizers)
+    if (!each.settings.empty()) keys.push_back(optimizer_section(each));
+  return {std::move(keys)};
+}
+
 const FieldTable& experiment_keys() {
   using E = Experiment;
+  static const FieldTable aggregation = aggregation_keys(aggregate::server_optimizers());
   static const FieldTable keys({
       field("project", &E::project, "the project's name, a part of folders and job names",
             {.required = true}),
@@ -330,7 +406,7 @@ const FieldTable& experiment_keys() {
        .type = Type::kSection,
        .table = &job::training_fields()},
       field("aggregation", &E::aggregation, "the step from the updates to the next global model",
-            {.table = &aggregation_keys()}),
+            {.table = &aggregation}),
       field("policy", &E::policy, "the conditions for the end of a round",
             {.table = &policy_keys(), .operational = true}),
       {.name = "facilities",

@@ -1,6 +1,7 @@
 // The tables of fields (xffl/job/fields.h) of xffl.yaml, and their texts for messages and pages.
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "xffl/config/experiment.h"
@@ -20,6 +21,8 @@ using job::Value;
 const FieldTable& experiment_keys();
 /// The keys of one facility: its struct is Facility.
 const FieldTable& facility_keys();
+/// The keys of the server step with these optimizers: its struct is Aggregation.
+FieldTable aggregation_keys(std::span<const aggregate::ServerOptimizer> optimizers);
 
 /// "an integer from 1 to 100": a key's valid values, for messages and the reference.
 std::string expectation(const Field& key);

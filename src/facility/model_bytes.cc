@@ -38,7 +38,8 @@ ModelBytes model_bytes(const config::Experiment& experiment, const std::filesyst
   ModelBytes bytes;
   bytes.published = bytes_of(trained, experiment.aggregation.publish_dtype);
   bytes.update = bytes_of(trained, experiment.aggregation.update_dtype);
-  bytes.master = bytes_of(trained, job::FloatType::kFloat32);
+  bytes.master = bytes_of(trained, job::FloatType::kFloat32) *
+                 (1 + experiment.aggregation.rule().optimizer.state.size());
   if (experiment.facilities.front().training.lora.rank > 0)
     for (const checkpoint::TensorSpec& tensor : model.tensors())
       bytes.adapted += tensor.num_bytes();

@@ -204,10 +204,10 @@ void RunModels::make_master(int round, const Model& model) {
   const auto step_again = [&] {
     fs::remove_all(work.path());
     make_dirs(work.path());
-    aggregate::server_step(before.folder, inputs,
-                           experiment_.aggregation.update == job::UpdateKind::kDelta,
-                           dtype_of(experiment_.aggregation.publish_dtype), work.path() / "master",
-                           work.path() / "global", {.hashes = hashes_of(before)});
+    aggregate::server_step(
+        before.folder, inputs, experiment_.aggregation.update == job::UpdateKind::kDelta,
+        dtype_of(experiment_.aggregation.publish_dtype), work.path() / "master",
+        work.path() / "global", {.hashes = hashes_of(before)}, experiment_.aggregation.rule());
   };
   try {
     step_again();

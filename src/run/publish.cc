@@ -53,7 +53,8 @@ void aggregate_updates(facility::Context& context, const plan::RoundPlan& plan,
   const aggregate::Stepped stepped = aggregate::server_step(
       context.folder.master(plan.round - 1), inputs, settings.update == job::UpdateKind::kDelta,
       facility::dtype_of(settings.publish_dtype), context.history.work_name(new_master),
-      context.history.work_name(new_model), {.spare = &context.spare, .hashes = master});
+      context.history.work_name(new_model), {.spare = &context.spare, .hashes = master},
+      settings.rule());
   facility::publish_with_hashes(context.history, new_master, stepped.master);
   facility::publish_with_hashes(context.history, new_model, stepped.model);
   context.history.record({.round = plan.round},

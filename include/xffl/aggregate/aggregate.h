@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "xffl/aggregate/server_optimizer.h"
 #include "xffl/base/spare_memory.h"
 #include "xffl/checkpoint/dtype.h"
 #include "xffl/checkpoint/model_folder.h"
@@ -48,18 +49,20 @@ struct Options {
 void average_weights(std::vector<Input> inputs, checkpoint::Dtype dtype,
                      const std::filesystem::path& out, const Options& options = {});
 
-/// One server step of FedAvg on a float32 master: master' = master + mean(delta) when `deltas`,
-/// else mean(weights). Reads the master folder `master` (F32, HF layout), writes `out_master` (F32)
-/// and `out_model` (`publish_dtype`, rounded from the float32 master') in one pass. Both appear by
-/// rename, with manifest.json; config.json (with the output's torch_dtype) and tokenizer files come
-/// from `master`. Throws as average_weights(). The schema of the updates must equal the schema of
-/// the master.
 struct Stepped {
   checkpoint::Manifest master, model;  // with block hashes, computed while writing
 };
+/// One step of the server optimizer of `rule` on a float32 master, from the mean of the updates,
+/// which are deltas or weights. Reads the master folder `master` (F32, HF layout), writes
+/// `out_master` (F32) and `out_model` (`publish_dtype`, rounded from the new float32 master) in one
+/// pass. Both appear by rename, with manifest.json; config.json (with the output's torch_dtype) and
+/// tokenizer files come from `master`. The folders of the masters hold the optimizer's state; a
+/// master without state files starts with zeros. Throws as average_weights(). The schema of the
+/// updates must equal the schema of the master.
 Stepped server_step(const std::filesystem::path& master, std::vector<Input> updates, bool deltas,
                     checkpoint::Dtype publish_dtype, const std::filesystem::path& out_master,
-                    const std::filesystem::path& out_model, const Options& options = {});
+                    const std::filesystem::path& out_model, const Options& options = {},
+                    const ServerRule& rule = {});
 
 /// Converts a model folder (float tensors only) to `dtype`, for example to make the first master
 /// (F32) from an HF folder. Returns the manifest with block hashes, computed while writing.

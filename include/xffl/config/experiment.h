@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "xffl/aggregate/server_optimizer.h"
 #include "xffl/base/enum_names.h"
 #include "xffl/base/names.h"
 #include "xffl/job/job_spec.h"
@@ -105,7 +106,14 @@ struct Aggregation {
   job::FloatType update_dtype = job::FloatType::kBfloat16;
   job::FloatType publish_dtype =
       job::FloatType::kBfloat16;  // the global model; the master stays float32
+  // The name of a row of aggregate::server_optimizers(), and its settings in the row's order.
+  std::string server_optimizer{aggregate::server_optimizers().front().name};
+  std::vector<double> optimizer_settings = aggregate::server_optimizers().front().defaults();
   bool operator==(const Aggregation&) const = default;
+
+  aggregate::ServerRule rule() const {
+    return {aggregate::server_optimizer(server_optimizer), optimizer_settings};
+  }
 };
 
 // The deadline of a round with on_missing: skip when the policy sets none: without one, a facility

@@ -13,7 +13,7 @@ namespace xffl::facility {
 struct ModelBytes {
   uint64_t published = 0;  // the global model as sent; with LoRA the adapter
   uint64_t update = 0;     // one facility's update
-  uint64_t master = 0;     // the coordinator's float32 master
+  uint64_t master = 0;     // the coordinator's float32 master, with the server optimizer's state
   uint64_t adapted = 0;    // with LoRA: the model under the adapter, sent once; else 0
 
   /// At a facility: the model and the update of a round, and a tenth for temporary files. Excludes

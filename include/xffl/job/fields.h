@@ -8,6 +8,7 @@
 #pragma once
 
 #include <chrono>
+#include <concepts>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -69,7 +70,7 @@ struct Field {
   // A further problem of a text, as the end of a sentence; "" for a valid text.
   std::string (*validate)(std::string_view text) = nullptr;
   // True where the struct's other fields give the field a meaning; null: always.
-  bool (*applies)(const void* object) = nullptr;
+  std::function<bool(const void* object)> applies{};
   std::string_view condition{};  // applies() in words: "access: ssh"
   bool omit_default = false;     // xffl.yaml omits the field while it has its default
   bool operational = false;      // may change during a run: it does not affect the model
@@ -219,8 +220,12 @@ Field field(std::string_view name, Member Object::*member, std::string_view help
     field.is_set = [of](const void* object) { return of(object).has_value(); };
   } else if (field.type == Type::kSection) {
     field.inner = [in](void* object) -> void* { return &in(object); };
+  }
+  if constexpr (std::equality_comparable<Member> && !is_struct_list<Member>) {
     if (field.omit_default)
-      field.is_set = [of](const void* object) { return !(of(object) == Member{}); };
+      field.is_set = [of, initial = Object{}.*member](const void* object) {
+        return !(of(object) == initial);
+      };
   }
   return field;
 }
