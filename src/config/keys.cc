@@ -161,6 +161,10 @@ const FieldTable& data_keys() {
   static const FieldTable keys({
       field("train", &Facility::train_data, "token shards to train on, one or a list",
             {.type = Type::kSitePaths, .required = true}),
+      field("sequence_length", &Facility::sequence_length,
+            "the most tokens of a sequence, which bounds the tokens in the facility's reports; 0: "
+            "the shards' own figure",
+            {.max = 1 << 24, .omit_default = true, .operational = true}),
       field("validation", &Facility::validation,
             "token shards measured before and after a round's training, by name",
             {.type = Type::kValidationSets}),
@@ -384,6 +388,10 @@ FieldTable aggregation_keys(std::span<const aggregate::ServerOptimizer> optimize
       field("update_dtype", &A::update_dtype, "the number type of updates"),
       field("publish_dtype", &A::publish_dtype,
             "the number type of the published model; the master stays fp32"),
+      field("max_share", &A::max_share,
+            "the largest share of one facility in the weights of the mean; the other facilities "
+            "get the excess in proportion to their weights; 0: no limit",
+            {.max = 1, .omit_default = true}),
   };
   for (const aggregate::ServerOptimizer& each : optimizers)
     if (!each.settings.empty()) keys.push_back(optimizer_section(each));

@@ -2,6 +2,7 @@
 #include <fstream>
 
 #include "keys.h"
+#include "scalars.h"
 #include "section_reader.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -267,11 +268,27 @@ class ExperimentReader {
           reader_.mark("policy.quorum"),
           "'policy.quorum' is " + std::to_string(policy.quorum) + ", but there " +
               (count == 1 ? "is 1 facility" : "are " + std::to_string(count) + " facilities"));
+    check_max_share(policy, count);
     // A deadline has no effect with the default of on_missing, so the file must set both.
     if (policy.deadline.count() > 0 && !reader_.is_set("policy.on_missing"))
       reader_.problem(reader_.mark("policy.deadline"),
                       "'policy.deadline' needs 'policy.on_missing': skip continues without late "
                       "facilities, fail ends the run, wait (the default) waits and notifies you");
+  }
+
+  // The fewest updates of a round must be able to keep the share.
+  void check_max_share(const RoundPolicy& policy, int count) {
+    const double share = experiment_.aggregation.max_share;
+    const int least = policy.quorum > 0                       ? policy.quorum
+                      : policy.on_missing == OnMissing::kSkip ? 1
+                                                              : count;
+    if (share == 0 || least == 0 || share * least >= 1 - 1e-9) return;
+    reader_.problem(reader_.mark("aggregation.max_share"),
+                    "'aggregation.max_share' is " + format_number(share) +
+                        ", but a round may have " + std::to_string(least) +
+                        (least == 1 ? " update" : " updates") + ", of which one has a share of " +
+                        format_number(1.0 / least) +
+                        " or more: raise 'max_share' or 'policy.quorum'");
   }
 
   SectionReader reader_;

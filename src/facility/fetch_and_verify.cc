@@ -2,7 +2,10 @@
 // input model. UpdateFetch then fetches the update's files by their manifest, with sizes and
 // hashes, and aggregate::check_update() compares tensors, shapes and numbers. The driver accepts
 // only an update that passes all checks.
+#include <algorithm>
+#include <array>
 #include <filesystem>
+#include <span>
 
 #include "site.h"
 #include "xffl/aggregate/aggregate.h"
@@ -11,6 +14,7 @@
 #include "xffl/checkpoint/block_hashes.h"
 #include "xffl/checkpoint/model_folder.h"
 #include "xffl/history/work_files.h"
+#include "xffl/tokens/token_shard.h"
 
 namespace xffl::facility {
 
@@ -19,7 +23,8 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr uint64_t kMaxReportBytes = 1 << 20;
-constexpr int kReads = 3;  // of absent or wrong files, a settle time apart
+constexpr size_t kMaxShardsRead = 64;  // one round trip each
+constexpr int kReads = 3;              // of absent or wrong files, a settle time apart
 
 // The facility answered, and its files are absent or wrong. Other error kinds concern this machine
 // or the link.
@@ -79,13 +84,40 @@ UpdateFetch::Expected UpdateFetch::expected_update() const {
   return expected;
 }
 
+int64_t UpdateFetch::max_sequence_length(int64_t max_positions) const {
+  const config::Facility& settings = site_.settings;
+  if (settings.sequence_length > 0) return std::min(settings.sequence_length, max_positions);
+  if (site_.plan.evaluates || settings.train_data.size() > kMaxShardsRead) return max_positions;
+  uint64_t longest = 0;
+  for (const std::string& shard : settings.train_data) {
+    std::array<std::byte, tokens::kShardHeaderBytes> header{};
+    size_t size = 0;
+    try {
+      size = site_.session->read(RemotePath(shard), 0, header);
+    } catch (const Error& error) {  // the jobs alone may see the shards
+      if (error.kind() == ErrorKind::kCancelled) throw;
+      log::debug("a training shard is not readable from here",
+                 {site_.name_field(), {"shard", shard}, {"problem", error.what()}});
+    }
+    const auto length = tokens::sequence_length_in(std::span(header).first(size));
+    if (!length) return max_positions;
+    longest = std::max(longest, *length);
+  }
+  if (longest == 0 || longest > static_cast<uint64_t>(max_positions)) return max_positions;
+  return static_cast<int64_t>(longest);
+}
+
 UpdateFetch::Report UpdateFetch::read_report(int attempt, const Expected& expected) {
   const std::string text =
       remote::read_text(*site_.session, site_.report_path(attempt), kMaxReportBytes);
   const job::JobReport report =
       job::parse_job_report(text, site_.facility.facility.str() + "'s report.json");
-  job::check_report_answers(report, site_.pushed_spec(attempt), expected.max_positions);
-  if (!expected.update_sha256.empty() && report.update_sha256 != expected.update_sha256)
+  // The limits of an accepted report were those of its acceptance.
+  const bool is_accepted = !expected.update_sha256.empty();
+  job::check_report_answers(
+      report, site_.pushed_spec(attempt),
+      is_accepted ? expected.max_positions : max_sequence_length(expected.max_positions));
+  if (is_accepted && report.update_sha256 != expected.update_sha256)
     throw Error(ErrorKind::kRejected, "the facility has replaced the update");
   return {text, report};
 }
@@ -245,6 +277,7 @@ std::optional<std::string> UpdateFetch::restore(const history::Accepted& accepte
                {site_.name_field(), {"problem", *problem}});
   Expected expected = expected_update();
   expected.update_sha256 = accepted.update_sha256;
+  expected.max_change = 0;  // a release or an edit may have lowered policy.max_change since
   try {
     patiently("fetching an accepted update again", [&] {
       try {

@@ -4,6 +4,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
+#include "xffl/facility/weights.h"
 
 namespace xffl::facility {
 
@@ -29,18 +30,6 @@ class WorkFolder {
 };
 
 }  // namespace
-
-double weight_of(const history::Accepted& accepted, config::WeightKind kind) {
-  switch (kind) {
-    case config::WeightKind::kTokens:
-      return static_cast<double>(accepted.report.tokens);
-    case config::WeightKind::kSamples:
-      return static_cast<double>(accepted.report.samples);
-    case config::WeightKind::kEqual:
-      return 1.0;
-  }
-  return 1.0;
-}
 
 void publish_with_hashes(history::RunHistory& history, const fs::path& folder,
                          const checkpoint::Manifest& manifest) {
@@ -185,20 +174,28 @@ void RunModels::make_global(int round, const Model& model) {
   replace(model, work.path());
 }
 
-void RunModels::make_master(int round, const Model& model) {
+std::vector<aggregate::Input> RunModels::inputs(int round) const {
   const history::RoundState state = history_.round(round);
-  std::vector<aggregate::Input> inputs;
+  std::vector<history::Accepted> updates;
   for (const history::Participant& participant : state.participants) {
     const auto facility = state.facilities.find(participant.facility);
     if (facility == state.facilities.end() || !facility->second.accepted)
       throw Error(ErrorKind::kCorrupt, "the journal lacks an update of the round");
-    const history::Accepted& accepted = *facility->second.accepted;
-    const fs::path update = folder_.facility(round, participant.facility) / "update";
-    inputs.push_back(
-        {update, participant.weight.value_or(weight_of(accepted, experiment_.aggregation.weights)),
-         participant.facility.str(), participant.facility.str(),
-         checkpoint::load_hashes(update, accepted.update_sha256)});
+    updates.push_back(*facility->second.accepted);
   }
+  const std::vector<double> computed = weights_of(updates, experiment_.aggregation);
+  std::vector<aggregate::Input> inputs;
+  for (size_t i = 0; i < updates.size(); ++i) {
+    const FacilityName& name = updates[i].facility;
+    const fs::path folder = folder_.facility(round, name) / "update";
+    inputs.push_back({folder, state.participants[i].weight.value_or(computed[i]), name.str(),
+                      name.str(), checkpoint::load_hashes(folder, updates[i].update_sha256)});
+  }
+  return inputs;
+}
+
+void RunModels::make_master(int round, const Model& model) {
+  const std::vector<aggregate::Input> inputs = this->inputs(round);
   const Model before = master_model(round - 1);
   const WorkFolder work(work_name(folder_.master(round)));
   const auto step_again = [&] {

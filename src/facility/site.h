@@ -219,6 +219,10 @@ class UpdateFetch {
   /// Reads this machine's files before the facility's, because damage here is not the fault of the
   /// facility.
   Expected expected_update() const;
+  /// The most tokens of a training sequence, at most `max_positions`: data.sequence_length, else
+  /// the largest figure in the headers of the training shards. `max_positions` for shards that are
+  /// not readable from here, and for other files, which only other trainers read.
+  int64_t max_sequence_length(int64_t max_positions) const;
   /// The report of this attempt. Throws kRejected for the report of another attempt.
   Report read_report(int attempt, const Expected& expected);
   /// Fetches the report, and into the archive the update that the report names. Throws kRemote when

@@ -121,6 +121,14 @@ void check_work(const JobReport& report, const TrainingSpec& training,
   check_range("tokens", report.tokens, 1, saturating_product(report.samples, max_sequence_length),
               std::to_string(report.samples) + " samples x " + std::to_string(max_sequence_length) +
                   " tokens");
+  if (training.max_tokens > 0) {
+    // The job ends with the step that reaches the limit.
+    const int64_t step =
+        saturating_product(saturating_product(training.batch_size, groups), max_sequence_length);
+    check_range("tokens", report.tokens, 1,
+                step > INT64_MAX - training.max_tokens ? INT64_MAX : training.max_tokens + step,
+                "max_tokens " + std::to_string(training.max_tokens) + " and one step");
+  }
   if (report.update_sha256.empty()) {
     reject("update_sha256", "an empty string", "the root hash of the update's manifest.json");
   }

@@ -1,8 +1,10 @@
 // How it works: publish_round() freezes the participants in the journal before the mean, so that a
 // restart averages the same updates with the same weights to the same bytes.
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "run_parts.h"
 #include "xffl/aggregate/aggregate.h"
@@ -10,7 +12,7 @@
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
-#include "xffl/checkpoint/block_hashes.h"
+#include "xffl/facility/weights.h"
 
 namespace xffl::run {
 
@@ -25,25 +27,18 @@ std::string text_of(double number) { return Json(number).dump(); }
 std::vector<history::Accepted> freeze_participants(facility::Context& context,
                                                    const plan::RoundPlan& plan,
                                                    const std::vector<history::Accepted>& accepted) {
-  const config::WeightKind weights = context.experiment.aggregation.weights;
+  const config::Aggregation& settings = context.experiment.aggregation;
   const history::RoundState round = context.history.round(plan.round);
   if (!round.participants.empty())
-    return frozen_participants(plan.round, round.participants, accepted, weights);
-  context.history.record({.round = plan.round}, participants_of(accepted, weights));
+    return frozen_participants(plan.round, round.participants, accepted, settings);
+  context.history.record({.round = plan.round}, participants_of(accepted, settings));
   return accepted;
 }
 
-void aggregate_updates(facility::Context& context, const plan::RoundPlan& plan,
-                       const std::vector<history::Accepted>& participants) {
+void aggregate_updates(facility::Context& context, const plan::RoundPlan& plan) {
   if (!context.history.round(plan.round).model_sha256.empty()) return;
   const config::Aggregation& settings = context.experiment.aggregation;
-  std::vector<aggregate::Input> inputs;
-  for (const history::Accepted& update : participants) {
-    const fs::path folder = context.folder.facility(plan.round, update.facility) / "update";
-    inputs.push_back({folder, facility::weight_of(update, settings.weights), update.facility.str(),
-                      update.facility.str(),
-                      checkpoint::load_hashes(folder, update.update_sha256)});
-  }
+  const std::vector<aggregate::Input> inputs = context.models.inputs(plan.round);
   const checkpoint::Hashes master = context.models.master(plan.round - 1);
   // The journal does not know the files of a killed coordinator: this process makes them again.
   const fs::path new_master = context.folder.master(plan.round);
@@ -78,12 +73,12 @@ void publish(facility::Context& context, const plan::RoundPlan& plan) {
 }  // namespace
 
 history::ParticipantsFrozen participants_of(const std::vector<history::Accepted>& accepted,
-                                            config::WeightKind weights) {
+                                            const config::Aggregation& settings) {
   history::ParticipantsFrozen participants;
+  participants.weights = facility::weights_of(accepted, settings);
   for (const history::Accepted& update : accepted) {
     participants.facilities.push_back(update.facility);
     participants.updates.push_back(update.update_sha256);
-    participants.weights.push_back(facility::weight_of(update, weights));
   }
   return participants;
 }
@@ -91,14 +86,17 @@ history::ParticipantsFrozen participants_of(const std::vector<history::Accepted>
 std::vector<history::Accepted> frozen_participants(int round,
                                                    const std::vector<history::Participant>& frozen,
                                                    const std::vector<history::Accepted>& accepted,
-                                                   config::WeightKind weights) {
+                                                   const config::Aggregation& settings) {
   std::vector<history::Accepted> participants;
-  for (const history::Participant& participant : frozen) {
-    const auto refusal = [&](const std::string& why) {
+  const auto refusal_of = [&](const history::Participant& participant) {
+    return [&](const std::string& why) {
       return Error(ErrorKind::kCorrupt, "round " + std::to_string(round) +
                                             " cannot be averaged: " + participant.facility.str() +
                                             "'s update was frozen in the journal, and " + why);
     };
+  };
+  for (const history::Participant& participant : frozen) {
+    const auto refusal = refusal_of(participant);
     const auto update = std::find_if(accepted.begin(), accepted.end(), [&](const auto& each) {
       return each.facility == participant.facility;
     });
@@ -106,12 +104,15 @@ std::vector<history::Accepted> frozen_participants(int round,
     if (!participant.update_sha256.empty() && participant.update_sha256 != update->update_sha256)
       throw refusal("the accepted one is " + update->update_sha256 + ", expected " +
                     participant.update_sha256);
-    const double weight = facility::weight_of(*update, weights);
-    if (participant.weight && *participant.weight != weight)
-      throw refusal("its weight is " + text_of(weight) + ", expected " +
-                    text_of(*participant.weight));
     participants.push_back(*update);
   }
+  // A weight depends on the other participants when max_share caps it. The mean takes the frozen
+  // one: the last bits of a capped weight depend on the compiler.
+  const std::vector<double> weights = facility::weights_of(participants, settings);
+  for (size_t i = 0; i < frozen.size(); ++i)
+    if (frozen[i].weight && std::abs(*frozen[i].weight - weights[i]) > 1e-9 * weights[i])
+      throw refusal_of(frozen[i])("its weight is " + text_of(weights[i]) + ", expected " +
+                                  text_of(*frozen[i].weight));
   return participants;
 }
 
@@ -119,7 +120,7 @@ std::vector<history::Accepted> publish_round(facility::Context& context,
                                              const plan::RoundPlan& plan,
                                              const std::vector<history::Accepted>& accepted) {
   std::vector<history::Accepted> participants = freeze_participants(context, plan, accepted);
-  aggregate_updates(context, plan, participants);
+  aggregate_updates(context, plan);
   publish(context, plan);
   return participants;
 }

@@ -81,12 +81,12 @@ std::vector<history::Accepted> publish_round(facility::Context& context,
                                              const std::vector<history::Accepted>& accepted);
 
 history::ParticipantsFrozen participants_of(const std::vector<history::Accepted>& accepted,
-                                            config::WeightKind weights);
+                                            const config::Aggregation& settings);
 /// The frozen participants' updates among `accepted`, in the frozen order. Throws kCorrupt, naming
 /// `round`, when a participant's update or weight is not the frozen one.
 std::vector<history::Accepted> frozen_participants(int round,
                                                    const std::vector<history::Participant>& frozen,
                                                    const std::vector<history::Accepted>& accepted,
-                                                   config::WeightKind weights);
+                                                   const config::Aggregation& settings);
 
 }  // namespace xffl::run

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <optional>
 #include <utility>
 
 #include "xffl/base/error.h"
@@ -31,6 +32,28 @@ std::string round_state(const history::RoundState& round, const history::RunStat
   if (!round.model_sha256.empty()) return "aggregated";
   if (!round.participants.empty()) return "aggregating";
   return "training";
+}
+
+// The facility's share of the weights in the round's mean; none before the mean, and for a facility
+// outside it.
+std::optional<double> share_of(const history::RoundState& round, const FacilityName& name) {
+  double sum = 0;
+  std::optional<double> own;
+  for (const history::Participant& participant : round.participants) {
+    if (!participant.weight) return std::nullopt;
+    sum += *participant.weight;
+    if (participant.facility == name) own = participant.weight;
+  }
+  if (!own || !(sum > 0)) return std::nullopt;
+  return *own / sum;
+}
+
+std::string share_text(const history::RoundState& round, const FacilityName& name) {
+  const auto share = share_of(round, name);
+  if (!share) return "";
+  char text[40];
+  std::snprintf(text, sizeof text, ", %.1f %% of the mean", 100 * *share);
+  return text;
 }
 
 std::string losses(const history::FacilityState& facility) {
@@ -157,9 +180,11 @@ Json round_json(const RunStatus& status, int number, const history::RoundState& 
     json["participants"] = round.participant_names();
   }
   json["facilities"] = Json::object();
-  for (const auto& [name, facility] : round.facilities)
-    json["facilities"][name.str()] =
-        facility_json(facility, activity(status, number, name, facility));
+  for (const auto& [name, facility] : round.facilities) {
+    Json& entry = json["facilities"][name.str()];
+    entry = facility_json(facility, activity(status, number, name, facility));
+    if (const auto share = share_of(round, name)) entry["share"] = *share;
+  }
   return json;
 }
 
@@ -239,7 +264,7 @@ std::string format_status(const RunStatus& status, Clock::UtcTime now) {
     text += "\n";
     for (const auto& [name, facility] : round.facilities)
       text += "  " + name.str() + ": " + activity(status, number, name, facility) +
-              losses(facility) + failure(facility) + "\n";
+              losses(facility) + share_text(round, name) + failure(facility) + "\n";
   }
   const bool ended = status.run_state.completed || status.run_state.cancelled;
   for (const auto& [name, reason] : status.run_state.paused)

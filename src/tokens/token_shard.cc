@@ -20,7 +20,6 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "shards are little-endian; the host must be, too");
 
-constexpr size_t kHeaderBytes = 64;
 constexpr uint32_t kShardVersion = 1;
 constexpr uint32_t kTargetsVersion = 2;        // version 1 with targets
 constexpr uint64_t kMaxVocabSize = INT32_MAX;  // ids are int32 everywhere else
@@ -38,14 +37,14 @@ struct Header {
   uint32_t flags;
   uint32_t zero;
 };
-static_assert(sizeof(Header) == kHeaderBytes);
+static_assert(sizeof(Header) == kShardHeaderBytes);
 
 constexpr uint32_t kFlagPacked = 1;
 constexpr uint32_t kFlagTargets = 2;
 
 struct ShardLayout {
   size_t token_bytes = 2;
-  uint64_t offsets_begin = 0;  // the file offset of the offsets; tokens begin at kHeaderBytes
+  uint64_t offsets_begin = 0;  // the file offset of the offsets; tokens begin at kShardHeaderBytes
   uint64_t num_offsets = 0;
   uint64_t targets_begin = 0;  // the end of the offsets
   uint64_t num_target_words = 0;
@@ -122,7 +121,7 @@ ShardLayout layout_of(const ShardInfo& info, size_t token_bytes,
     corrupt(path, "the header claims " + std::to_string(info.num_tokens) + " tokens and " +
                       std::to_string(info.num_documents) + " documents");
   }
-  const uint64_t tokens_end = kHeaderBytes + info.num_tokens * token_bytes;
+  const uint64_t tokens_end = kShardHeaderBytes + info.num_tokens * token_bytes;
   layout.offsets_begin = (tokens_end + 7) / 8 * 8;
   layout.targets_begin = layout.offsets_begin + layout.num_offsets * sizeof(uint64_t);
   layout.num_target_words = info.has_targets ? (info.num_tokens + 63) / 64 : 0;
@@ -130,7 +129,7 @@ ShardLayout layout_of(const ShardInfo& info, size_t token_bytes,
   return layout;
 }
 
-std::array<std::byte, kHeaderBytes> encode_header(const ShardInfo& info, size_t token_bytes) {
+std::array<std::byte, kShardHeaderBytes> encode_header(const ShardInfo& info, size_t token_bytes) {
   Header header{};
   std::memcpy(header.magic, kShardMagic.data(), kShardMagic.size());
   header.version = info.has_targets ? kTargetsVersion : kShardVersion;
@@ -141,15 +140,15 @@ std::array<std::byte, kHeaderBytes> encode_header(const ShardInfo& info, size_t 
   header.num_sequences = info.num_sequences;
   header.num_documents = info.num_documents;
   header.flags = (info.packed ? kFlagPacked : 0) | (info.has_targets ? kFlagTargets : 0);
-  return std::bit_cast<std::array<std::byte, kHeaderBytes>>(header);
+  return std::bit_cast<std::array<std::byte, kShardHeaderBytes>>(header);
 }
 
 // Reads and checks the header's fields and the file's size. Throws kCorrupt.
 std::pair<ShardInfo, ShardLayout> decode_header(std::span<const std::byte> file,
                                                 const std::filesystem::path& path) {
-  if (file.size() < kHeaderBytes) {
+  if (file.size() < kShardHeaderBytes) {
     corrupt(path, std::to_string(file.size()) + " bytes, shorter than a header of " +
-                      std::to_string(kHeaderBytes));
+                      std::to_string(kShardHeaderBytes));
   }
   Header header;
   std::memcpy(&header, file.data(), sizeof header);
@@ -240,11 +239,19 @@ void check_argument(const std::filesystem::path& path, const char* name, uint64_
 
 }  // namespace
 
+std::optional<uint64_t> sequence_length_in(std::span<const std::byte> header) {
+  Header fields;
+  if (header.size() < sizeof fields) return std::nullopt;
+  std::memcpy(&fields, header.data(), sizeof fields);
+  if (std::string_view(fields.magic, sizeof fields.magic) != kShardMagic) return std::nullopt;
+  return fields.sequence_length;
+}
+
 TokenShardReader::TokenShardReader(const std::filesystem::path& path) : file_(path) {
   const auto [info, layout] = decode_header(file_.bytes(), path);
   info_ = info;
   token_bytes_ = layout.token_bytes;
-  tokens_ = file_.bytes().data() + kHeaderBytes;
+  tokens_ = file_.bytes().data() + kShardHeaderBytes;
   offsets_ = file_.bytes().data() + layout.offsets_begin;
   const std::byte* padding = tokens_ + info_.num_tokens * token_bytes_;
   if (std::any_of(padding, offsets_, [](std::byte b) { return b != std::byte{0}; })) {
@@ -361,7 +368,7 @@ struct TokenShardWriter::State {
   size_t token_bytes = token_bytes_for(info.vocab_size);
   // Several writers of one path do not disturb each other: the last finish() wins.
   TempFile temp{path, ".tmp-" + random_hex(4)};
-  std::vector<std::byte> buffer = std::vector<std::byte>(kHeaderBytes);
+  std::vector<std::byte> buffer = std::vector<std::byte>(kShardHeaderBytes);
   std::vector<uint64_t> document_begins;
   std::vector<uint64_t> target_words;
 
@@ -435,7 +442,7 @@ void TokenShardWriter::State::drop_incomplete_sequence() {
 }
 
 void TokenShardWriter::State::write_offsets(uint64_t offsets_begin) {
-  const uint64_t tokens_end = kHeaderBytes + info.num_tokens * token_bytes;
+  const uint64_t tokens_end = kShardHeaderBytes + info.num_tokens * token_bytes;
   // The first ftruncate cuts the incomplete sequence off; the second ftruncate adds zero bytes.
   if (::ftruncate(temp.fd(), static_cast<off_t>(tokens_end)) != 0 ||
       ::ftruncate(temp.fd(), static_cast<off_t>(offsets_begin)) != 0 ||

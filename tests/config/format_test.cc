@@ -15,7 +15,7 @@ project: p
 model: "models/a b: #c"
 rounds: 7
 training: {steps_per_round: 3, seed: 9223372036854775807, beta1: 0.1, epsilon: 1e-300, precision: bf16}
-aggregation: {weights: samples, update: weights, update_dtype: fp32, publish_dtype: fp16}
+aggregation: {weights: samples, update: weights, update_dtype: fp32, publish_dtype: fp16, max_share: 0.6}
 policy: {on_missing: fail, quorum: 2, deadline: 36h, poll_interval: 1500ms}
 facilities:
   z:

@@ -87,12 +87,12 @@ facilities:
 
 TEST(ParseExperiment, ReadsPolicyAndAggregation) {
   const Experiment experiment = parse(small_with("rounds: 3", R"(rounds: 3
-aggregation: {weights: equal, update: weights, update_dtype: fp16, publish_dtype: fp32}
+aggregation: {weights: equal, update: weights, update_dtype: fp16, publish_dtype: fp32, max_share: 1}
 policy: {on_missing: skip, quorum: 1, quorum_grace: 45m, deadline: 24h, max_attempts: 3, poll_interval: 250ms,
          keep_rounds: 5})"));
   EXPECT_EQ(experiment.aggregation,
             (Aggregation{WeightKind::kEqual, job::UpdateKind::kWeights, job::FloatType::kFloat16,
-                         job::FloatType::kFloat32}));
+                         job::FloatType::kFloat32, 1}));
   EXPECT_EQ(experiment.policy,
             (RoundPolicy{OnMissing::kSkip, 1, std::chrono::minutes(45), std::chrono::hours(24), 3,
                          std::chrono::milliseconds(250), 5}));
@@ -230,6 +230,12 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"rounds: 3", "policy: {quorum: 3}",
               "'policy.quorum' is 3, but there are 2 facilities"},
         Wrong{"rounds: 3", "aggregation: {weights: token}", "did you mean 'tokens'?"},
+        Wrong{"rounds: 3", "aggregation: {max_share: 0.4}",
+              "'aggregation.max_share' is 0.4, but a round may have 2 updates, of which one has a "
+              "share of 0.5 or more"},
+        Wrong{"rounds: 3", "aggregation: {max_share: 0.6}\npolicy: {on_missing: skip}",
+              "a round may have 1 update, of which one has a share of 1 or more"},
+        Wrong{"rounds: 3", "aggregation: {max_share: 1.5}", "from 0 to 1, found '1.5'"},
         Wrong{"rounds: 3", "aggregation: [tokens]", "'aggregation' should be a mapping"},
         Wrong{"training: {learning_rate: 1e-4}", "trainer: python3 train.py",
               "for a program of your own write {command: [...]}"},

@@ -78,6 +78,8 @@ TEST_F(ServerOptimizerKeys, TheDefaultLeavesTheTrainingIdentityOfEarlierRunsAsIt
   };
   EXPECT_THAT(identity(yaml), testing::Not(HasSubstr("server_optimizer")));
   EXPECT_EQ(identity(yaml + "aggregation: {server_optimizer: fedavg}\n"), identity(yaml));
+  EXPECT_THAT(identity(yaml), testing::Not(HasSubstr("max_share")));
+  EXPECT_THAT(identity(yaml + "aggregation: {max_share: 1}\n"), HasSubstr("max_share: 1"));
 }
 
 }  // namespace

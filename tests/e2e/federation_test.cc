@@ -243,6 +243,80 @@ TEST(MaxChange, RejectsAnUpdateWithALargerNorm) {
   EXPECT_TRUE(std::filesystem::exists(project.run_folder() / "r0001/brno/refused-a1"));
 }
 
+// delta = -model: its change is 1 times the model's norm.
+TEST(MaxChange, BelowOneRejectsAnUpdateThatTakesTheModelAway) {
+  Project project;
+  project.set_fault("brno", "negated!");
+  project.set_rounds(1);
+  for (const bool below : {true, false}) {
+    project.set_policy(std::string("{on_missing: skip, poll_interval: 20ms, max_change: ") +
+                       (below ? "0.9}" : "1.01}"));
+    project.write_config();
+    const ProcessResult result = project.run();
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(project.history().rounds.at(1).participants.size(), below ? 1u : 2u);
+    project.forget_runs();
+  }
+}
+
+void edit_config(const Project& project, const std::string& from, const std::string& to) {
+  std::string yaml = read_file(project.path() / "xffl.yaml", 1 << 20);
+  const size_t at = yaml.find(from);
+  ASSERT_NE(at, std::string::npos) << yaml;
+  yaml.replace(at, from.size(), to);
+  write_file_atomic(project.path() / "xffl.yaml", yaml);
+}
+
+// alba reports 3 tokens of each sample, and brno 1.
+TEST(MaxShare, BoundsAFacilitysWeightInTheMean) {
+  Project project;
+  project.set_rounds(1);
+  project.write_config();
+  const auto weights = [&] {
+    EXPECT_EQ(project.run().exit_code, 0);
+    std::vector<double> weights;
+    for (const history::Participant& each : project.history().rounds.at(1).participants)
+      weights.push_back(each.weight.value_or(0));
+    return weights;
+  };
+  EXPECT_EQ(weights(), (std::vector<double>{24, 8}));
+  const std::string without = project.current_sha256();
+  project.forget_runs();
+  edit_config(project, "rounds: 1\n", "rounds: 1\naggregation: {max_share: 0.625}\n");
+  const std::vector<double> capped = weights();
+  EXPECT_EQ(capped.at(1), 8);
+  EXPECT_DOUBLE_EQ(capped.at(0) / (capped.at(0) + capped.at(1)), 0.625);
+  EXPECT_NE(project.current_sha256(), without);
+  const ProcessResult json = project.xffl({"status", "-p", project.path().string(), "--json"});
+  const Json parsed = parse_json(json.out, "status");
+  EXPECT_DOUBLE_EQ(parsed["rounds_detail"][0]["facilities"]["alba"]["share"], 0.625);
+}
+
+// The model takes sequences of 64 tokens; the data has sequences of 2.
+TEST(Tokens, MoreThanTheSequencesOfTheDataHoldAreRejected) {
+  Project project;
+  project.set_rounds(1);
+  project.set_policy("{on_missing: skip, poll_interval: 20ms}");
+  std::string header(64, '\0');
+  header.replace(0, 8, "XFFLTOK1");
+  header[24] = 2;  // sequence_length
+  write_file_atomic(project.path() / "shard.tokens", header);
+  for (const std::string data : {"sequence_length: 2, train: [/data/unused.tokens]",
+                                 "train: ['" + (project.path() / "shard.tokens").string() + "']"}) {
+    project.write_config();
+    edit_config(project, "train: [/data/unused.tokens]", data);  // of alba
+    const ProcessResult result = project.run();
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const history::RoundState round = project.history().rounds.at(1);
+    EXPECT_EQ(round.participant_names(), std::vector<std::string>{"brno"}) << data;
+    const std::string missing = round.facilities.at(FacilityName("alba")).missing.value_or("");
+    EXPECT_NE(missing.find("tokens: found 24, expected 1 .. 16 (8 samples x 2 tokens)"),
+              std::string::npos)
+        << missing;
+    project.forget_runs();
+  }
+}
+
 // The journal and `xffl logs` have a job's output, but not the secrets in it.
 TEST(Secrets, InAJobsOutputAreNotStored) {
   Project project;

@@ -239,6 +239,32 @@ TEST(StoredUpdate, IsVerifiedAfterARestart) {
   expect_undisturbed_result(project, expected, "damaged archive");
 }
 
+// An accepted update stays accepted: it is fetched again also above a limit that is lower since.
+TEST(StoredUpdate, IsFetchedAgainUnderALowerMaxChange) {
+  Project project;
+  project.set_rounds(1);
+  project.write_config();
+  ASSERT_EQ(project.run().exit_code, 0);
+  const int last = count_until(project, "participants_frozen");
+  project.forget_runs();
+  ASSERT_EQ(project.run({{"XFFL_FAILPOINT", "journal:after:" + std::to_string(last)}}).exit_code,
+            128 + SIGKILL);
+  const auto file = project.run_folder() / "r0001/alba/update/model.safetensors";
+  std::string bytes = read_file(file, 1 << 20);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  write_file_atomic(file, bytes);
+  const auto yaml = project.path() / "xffl.yaml";
+  std::string text = read_file(yaml, 1 << 20);
+  const std::string policy = "policy: {";
+  ASSERT_NE(text.find(policy), std::string::npos) << text;
+  text.replace(text.find(policy), policy.size(), policy + "max_change: 1e-9, ");
+  write_file_atomic(yaml, text);
+  const ProcessResult resumed = project.run();
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_EQ(project.history().rounds.at(1).participants.size(), 2u);
+  EXPECT_EQ(project.trainings().size(), 2u) << "no job trained again";
+}
+
 // The stored update is damaged and the facility has removed its copy: the job trains again.
 TEST(StoredUpdate, LostHereAndAtTheFacilityIsTrainedAgain) {
   Project project;

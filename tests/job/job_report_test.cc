@@ -203,6 +203,20 @@ TEST(CheckReportAnswers, RejectsOtherAmountsOfWork) {
   EXPECT_THAT(rejection([](JobReport& r) { r.update_sha256 = ""; }), HasSubstr("update_sha256"));
 }
 
+// The job ends with the step that reaches max_tokens: here a step has at most 16 x 2 x 256 tokens.
+TEST(CheckReportAnswers, MaxTokensBoundsTheTokens) {
+  JobSpec spec = sample_spec();
+  spec.training.max_tokens = 1000;
+  JobReport report = sample_report();
+  report.samples = 640;
+  report.tokens = 1000 + 16 * 2 * 256;
+  const auto check = [&] { check_report_answers(report, spec, kMaxSequenceLength); };
+  EXPECT_NO_THROW(check());
+  ++report.tokens;
+  EXPECT_THAT(message_of(ErrorKind::kRejected, check),
+              HasSubstr("tokens: found 9193, expected 1 .. 9192 (max_tokens 1000 and one step)"));
+}
+
 TEST(CheckReportAnswers, BoundsDoNotOverflow) {
   JobSpec spec = sample_spec();
   spec.training.batch_size = 1 << 24;

@@ -7,9 +7,9 @@
 //                           the first attempt of a round only unless it ends in "!": silent (exits
 //                           with 0 and writes nothing), failing (exits with 9 after its report),
 //                           killed (by SIGKILL after its report), crash, leak (prints a private key
-//                           and exits), hang, nan, shape, truncate, unchanged, huge, nonce, forged,
-//                           forgets (the optimizer's state), lingers (after its report), early,
-//                           stopped (before its walltime: see on_stop in job.json)
+//                           and exits), hang, nan, shape, truncate, unchanged, huge, negated, nonce,
+//                           forged, forgets (the optimizer's state), lingers (after its report),
+//                           early, stopped (before its walltime: see on_stop in job.json)
 //   XFFL_FAKE_TRAININGS     a file that gets a line for each training or evaluation with a report;
 //                           "<file>.started" gets one for each that begins
 //   XFFL_FAKE_MILLISECONDS  the duration of a training
@@ -143,6 +143,10 @@ void write_update(const job::JobSpec& spec, const Faults& faults) {
       for (float& value : values) value = noise.next();
     }
     if (happens(faults, "unchanged", spec.key)) std::fill(values.begin(), values.end(), 0.0f);
+    if (happens(faults, "negated", spec.key)) {
+      checkpoint::to_float(base.data(tensor.name), base.spec(tensor.name).dtype, values);
+      for (float& value : values) value = -value;
+    }
     if (happens(faults, "huge", spec.key)) std::fill(values.begin(), values.end(), 1e30f);
     if (happens(faults, "nan", spec.key) && &tensor == &tensors.back())
       values[1] = std::numeric_limits<float>::quiet_NaN();

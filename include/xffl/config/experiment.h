@@ -94,6 +94,7 @@ struct Facility {
   std::vector<std::string> modules;      // environment modules loaded before `environment`
   std::vector<std::string> environment;  // shell lines run before the trainer; single lines
   std::vector<std::string> train_data;   // token shards at the facility
+  int64_t sequence_length = 0;           // of the longest sequence there; 0: the shards say it
   std::vector<job::ValidationSet> validation;
   std::chrono::milliseconds poll_interval{0};  // 0: the policy's
   job::TrainingSpec training;  // defaults, then the facility's own; steps = steps per round
@@ -106,6 +107,7 @@ struct Aggregation {
   job::FloatType update_dtype = job::FloatType::kBfloat16;
   job::FloatType publish_dtype =
       job::FloatType::kBfloat16;  // the global model; the master stays float32
+  double max_share = 0;  // the largest share of a facility in the mean's weights; 0: no limit
   // The name of a row of aggregate::server_optimizers(), and its settings in the row's order.
   std::string server_optimizer{aggregate::server_optimizers().front().name};
   std::vector<double> optimizer_settings = aggregate::server_optimizers().front().defaults();
@@ -138,7 +140,9 @@ struct RoundPolicy {
                           // or the walltime; they do not count as attempts
   bool evaluate_last = true;  // after the last round, one more job at each facility with validation
                               // sets measures the last global model
-  double max_change = 10;     // L2 norm of an update's change over that of its base; 0: no limit
+  // L2 norm of an update's change over that of its base; 0: no limit.
+  // docs/decisions/0015-the-default-of-max-change.md has measurements.
+  double max_change = 10;
 
   /// The deadline in effect; 0: none.
   std::chrono::seconds round_deadline() const {

@@ -11,7 +11,9 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <vector>
 
+#include "xffl/aggregate/aggregate.h"
 #include "xffl/base/error.h"
 #include "xffl/checkpoint/block_hashes.h"
 #include "xffl/checkpoint/dtype.h"
@@ -20,9 +22,6 @@
 #include "xffl/history/run_history.h"
 
 namespace xffl::facility {
-
-/// The weight of an update in the mean, not normalized.
-double weight_of(const history::Accepted& accepted, config::WeightKind kind);
 
 /// RunHistory::publish_folder() of a folder with this manifest, and its block hashes.
 void publish_with_hashes(history::RunHistory& history, const std::filesystem::path& folder,
@@ -49,6 +48,10 @@ class RunModels {
   checkpoint::Hashes master(int round);
   /// With LoRA: the model under the adapters.
   checkpoint::Hashes adapted();
+
+  /// The updates of the round's frozen participants, with the frozen weights; computed ones where
+  /// the journal of an earlier release has none. Throws kCorrupt for a damaged update.
+  std::vector<aggregate::Input> inputs(int round) const;
 
   /// Makes the model again if it is damaged. Reads the whole model.
   void restore_global(int round);

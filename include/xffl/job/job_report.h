@@ -73,8 +73,9 @@ bool is_checkpointed(const JobReport& report, const JobSpec& spec);
 /// Throws kRejected, naming field, expected and found, unless `report` answers exactly this job:
 /// key, base model, steps done (spec.training.steps; from 1 on when stopped_early), samples and
 /// tokens that this number of steps can have used (at most batch_size * steps sequences of at most
-/// `max_sequence_length` tokens), a result for each validation set (not when stopped_early). For a
-/// checkpointed job, checks only key, base model and steps.
+/// `max_sequence_length` tokens, and at most one step beyond max_tokens), a result for each
+/// validation set (not when stopped_early). For a checkpointed job, checks only key, base model and
+/// steps.
 void check_report_answers(const JobReport& report, const JobSpec& spec,
                           int64_t max_sequence_length);
 

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -38,6 +39,10 @@ struct ShardInfo {
   bool packed = true;
   bool has_targets = false;  // the loss counts only marked tokens; false: all tokens
 };
+
+inline constexpr size_t kShardHeaderBytes = 64;
+/// The sequence length in the first bytes of a shard, unchecked; none for another file.
+std::optional<uint64_t> sequence_length_in(std::span<const std::byte> header);
 
 class TokenShardReader {
  public:
