@@ -17,6 +17,10 @@ namespace {
 
 constexpr size_t kLanes = 32;  // independent sums, one per lane of a vector register
 
+// The least part of the input model, in the model's own direction, that an update must leave.
+// Honest training turns the model into new directions and shrinks it by weight decay alone.
+constexpr double kMinRemaining = 0.1;
+
 using Buffer = std::array<float, kMaxPiece>;
 
 // The next elements of a tensor, from `at` on, at most kMaxPiece; empty at the end of the tensor.
@@ -52,13 +56,14 @@ bool same_values(std::span<const std::byte> update, Dtype update_dtype,
   return true;
 }
 
-double squares_of(std::span<const float> x) {
+// The dot product of two lists of the same length.
+double dot(std::span<const float> x, std::span<const float> y) {
   std::array<float, kLanes> sums{};
   size_t i = 0;
   for (; i + kLanes <= x.size(); i += kLanes)
-    for (size_t lane = 0; lane < kLanes; ++lane) sums[lane] += x[i + lane] * x[i + lane];
+    for (size_t lane = 0; lane < kLanes; ++lane) sums[lane] += x[i + lane] * y[i + lane];
   double sum = 0;
-  for (; i < x.size(); ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  for (; i < x.size(); ++i) sum += static_cast<double>(x[i]) * static_cast<double>(y[i]);
   for (const float lane : sums) sum += static_cast<double>(lane);
   return sum;
 }
@@ -76,7 +81,7 @@ double sum_of_squares(std::span<const std::byte> bytes, Dtype dtype,
       const auto from = next_piece(base, base_dtype, at, others);
       for (size_t i = 0; i < x.size(); ++i) x[i] -= from[i];
     }
-    sum += squares_of(x);
+    sum += dot(x, x);
   }
   return sum;
 }
@@ -92,10 +97,53 @@ void require_norm(double norm, double max_norm, const std::string& name) {
                   "training has diverged, or this is not an update of this model");
 }
 
+// <update, base> and <base, base>, summed over the elements.
+struct Overlap {
+  std::atomic<double> with_base = 0, of_base = 0;
+};
+
+void add_overlap(std::span<const std::byte> bytes, Dtype dtype, std::span<const std::byte> base,
+                 Dtype base_dtype, Overlap& overlap) {
+  Buffer values, others;
+  double with_base = 0, of_base = 0;
+  for (size_t at = 0; at < bytes.size() / size_bytes(dtype); at += kMaxPiece) {
+    const auto x = next_piece(bytes, dtype, at, values);
+    const auto from = next_piece(base, base_dtype, at, others);
+    with_base += dot(x, from);
+    of_base += dot(from, from);
+  }
+  overlap.with_base += with_base;
+  overlap.of_base += of_base;
+}
+
+// An update that takes the model away, such as delta = -model, can have the norm of an honest one.
+void require_remaining(const checkpoint::ModelFolder& update, const checkpoint::ModelFolder& base,
+                       bool delta, const std::string& name) {
+  Overlap overlap;
+  for_each_block(BlockList(update.tensors()), [&](const Block& block) {
+    const TensorSpec& spec = update.tensors()[block.tensor_index];
+    const Dtype base_dtype = base.spec(spec.name).dtype;
+    const auto bytes = block_bytes(update.data(spec.name), spec.dtype, block);
+    const auto base_bytes = block_bytes(base.data(spec.name), base_dtype, block);
+    const PageWindow window(bytes), base_window(base_bytes);
+    update.verify(bytes);
+    base.verify(base_bytes);
+    add_overlap(bytes, spec.dtype, base_bytes, base_dtype, overlap);
+  });
+  const double remaining = overlap.with_base / overlap.of_base + (delta ? 1.0 : 0.0);
+  if (remaining >= kMinRemaining) return;
+  char number[32];
+  std::snprintf(number, sizeof number, "%.3g", remaining);
+  throw Error(ErrorKind::kRejected,
+              name + ": the update leaves " + number +
+                  " of the input model: an update must leave at least 0.1, unless "
+                  "policy.max_change is 0");
+}
+
 }  // namespace
 
 double check_update(const std::filesystem::path& update, const std::filesystem::path& base,
-                    bool delta, double max_norm, const checkpoint::Hashes& update_hashes,
+                    bool delta, const ChangeLimit& limit, const checkpoint::Hashes& update_hashes,
                     const checkpoint::Hashes& base_hashes) {
   const checkpoint::ModelFolder found(update, update_hashes);
   const checkpoint::ModelFolder expected(base, base_hashes);
@@ -103,7 +151,7 @@ double check_update(const std::filesystem::path& update, const std::filesystem::
   check_same_schema(found.tensors(), expected.tensors(), /*any_float=*/true, name);
   require_float(found.tensors(), name);
   std::atomic<bool> changed = false;
-  const bool measures = max_norm > 0;
+  const bool measures = limit.norm > 0;
   std::atomic<double> squares = 0;
   for_each_block(BlockList(found.tensors()), [&](const Block& block) {
     const TensorSpec& spec = found.tensors()[block.tensor_index];
@@ -130,7 +178,10 @@ double check_update(const std::filesystem::path& update, const std::filesystem::
                                                  : ": the update equals the input model") +
                                           "; the facility has not trained (check its job's log)");
   const double norm = std::sqrt(squares);
-  if (measures) require_norm(norm, max_norm, name);
+  if (measures) require_norm(norm, limit.norm, name);
+  // A smaller change leaves enough of the model.
+  if (measures && limit.base_norm > 0 && norm >= (1 - kMinRemaining) * limit.base_norm)
+    require_remaining(found, expected, delta, name);
   return norm;
 }
 

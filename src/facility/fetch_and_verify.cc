@@ -174,7 +174,8 @@ double UpdateFetch::check_change(const Report& report, const Expected& expected)
   if (site_.plan.evaluates) return 0;
   const bool delta = site_.context.experiment.aggregation.update == job::UpdateKind::kDelta;
   const auto check = [&] {
-    return aggregate::check_update(fetched(), site_.base_model(), delta, expected.max_change,
+    return aggregate::check_update(fetched(), site_.base_model(), delta,
+                                   {.norm = expected.max_change, .base_norm = expected.base_norm},
                                    checkpoint::load_hashes(fetched(), report.parsed.update_sha256),
                                    site_.context.models.global(site_.plan.round - 1));
   };

@@ -72,14 +72,14 @@ TEST_F(CheckUpdate, ReturnsTheNormOfTheChange) {
     for (auto& [name, tensor] : update) tensor.values = read_tensor(folder, name);  // as rounded
     const double norm = norm_of(update);
     EXPECT_NEAR(l2_norm(folder), norm, norm * 1e-5);
-    EXPECT_NEAR(check_update(folder, base_, true, 1e9), norm, norm * 1e-5);
+    EXPECT_NEAR(check_update(folder, base_, true, {1e9}), norm, norm * 1e-5);
     Tensors difference = update;
     for (auto& [name, tensor] : difference) {
       const auto base = read_tensor(base_, name);
       for (size_t i = 0; i < base.size(); ++i) tensor.values[i] -= base[i];
     }
     const double moved = norm_of(difference);
-    EXPECT_NEAR(check_update(folder, base_, false, 1e9), moved, moved * 1e-5);
+    EXPECT_NEAR(check_update(folder, base_, false, {1e9}), moved, moved * 1e-5);
     EXPECT_EQ(check_update(folder, base_, true), 0) << "measured without need";
   }
 }
@@ -88,15 +88,43 @@ TEST_F(CheckUpdate, RejectsAChangeAboveTheMaximalNorm) {
   Tensors update = some_model(2, Dtype::kF32);
   const auto folder = write_model(dir_ / "far", update);
   const double norm = l2_norm(folder);
-  EXPECT_NO_THROW(check_update(folder, base_, true, norm * 1.001));
-  const Thrown thrown = thrown_by([&] { check_update(folder, base_, true, norm * 0.999); });
+  EXPECT_NO_THROW(check_update(folder, base_, true, {norm * 1.001}));
+  const Thrown thrown = thrown_by([&] { check_update(folder, base_, true, {norm * 0.999}); });
   expect_rejected(thrown, {"L2 norm of its change", "policy.max_change"});
   // Elements whose squares overflow float32 exceed any limit.
   update["out.weight"].values.back() = 3e38f;
   const auto huge = write_model(dir_ / "huge", update);
-  expect_rejected(thrown_by([&] { check_update(huge, base_, true, 1e30); }), {"policy.max_change"});
-  expect_rejected(thrown_by([&] { check_update(huge, base_, false, 1e30); }),
+  expect_rejected(thrown_by([&] { check_update(huge, base_, true, {1e30}); }),
                   {"policy.max_change"});
+  expect_rejected(thrown_by([&] { check_update(huge, base_, false, {1e30}); }),
+                  {"policy.max_change"});
+}
+
+TEST_F(CheckUpdate, RejectsAnUpdateThatTakesTheModelAway) {
+  const double base_norm = l2_norm(base_);
+  const ChangeLimit limit{.norm = 10 * base_norm, .base_norm = base_norm};
+  // `factor` times the model, plus a change in other directions with 1.5 times the model's norm.
+  const auto written = [&](float factor, float other, bool delta) {
+    Tensors update = some_model(7, Dtype::kF32);
+    const double scale = 1.5 * base_norm / norm_of(update);
+    for (auto& [name, tensor] : update) {
+      const auto base = read_tensor(base_, name);
+      for (size_t i = 0; i < base.size(); ++i)
+        tensor.values[i] = (factor - (delta ? 1.0f : 0.0f)) * base[i] +
+                           other * static_cast<float>(scale) * tensor.values[i];
+    }
+    return write_model(dir_ / ("turned" + std::to_string(count_++)), update);
+  };
+  for (const bool delta : {true, false}) {
+    for (const float factor : {0.0f, -1.0f, -2.0f})
+      for (const float other : {0.0f, 1.0f}) {
+        const auto folder = written(factor, other, delta);
+        expect_rejected(thrown_by([&] { check_update(folder, base_, delta, limit); }),
+                        {"of the input model", "policy.max_change"});
+      }
+    for (const float factor : {0.5f, 1.0f, 3.0f})
+      EXPECT_NO_THROW(check_update(written(factor, 1.0f, delta), base_, delta, limit)) << factor;
+  }
 }
 
 TEST_F(CheckUpdate, RejectsADeltaOfZeros) {

@@ -69,13 +69,21 @@ Stepped server_step(const std::filesystem::path& master, std::vector<Input> upda
 checkpoint::Manifest convert(const std::filesystem::path& model, checkpoint::Dtype dtype,
                              const std::filesystem::path& out, const Options& options = {});
 
+// The largest change that check_update() accepts.
+struct ChangeLimit {
+  double norm = 0;       // the L2 norm of the change; 0: any change
+  double base_norm = 0;  // the L2 norm of the input model; 0: its direction does not matter
+};
+
 /// Verifies an update and returns the L2 norm of its change (the delta; the weights minus `base`),
-/// 0 without `max_norm`. Throws kRejected, with tensor, element index and value, unless `update`
+/// 0 without a limit. Throws kRejected, with tensor, element index and value, unless `update`
 /// has exactly the schema of `base` (shapes; any float dtype) and is finite everywhere. Also
-/// rejects an update without a change (all zero, or equal to `base`) and, with `max_norm` above 0,
-/// a change with a larger norm.
+/// rejects an update without a change (all zero, or equal to `base`) and, with a limit, a change
+/// with a larger norm, and a change that takes away more than nine tenths of `base` (by the
+/// projection of the changed model onto `base`), such as delta = -base.
 double check_update(const std::filesystem::path& update, const std::filesystem::path& base,
-                    bool delta, double max_norm = 0, const checkpoint::Hashes& update_hashes = {},
+                    bool delta, const ChangeLimit& limit = {},
+                    const checkpoint::Hashes& update_hashes = {},
                     const checkpoint::Hashes& base_hashes = {});
 
 /// The L2 norm of all elements of a model or adapter. Throws kRejected for types other
