@@ -313,8 +313,8 @@ Observed run_federation(const RunRequest& request) {
   const auto look = [&] {
     return snapshot(project.path().parent_path(),
                     {project.path() / "runs", project.path() / "work", project.log(),
-                     project.path() / "trainings.log", project.path() / "hold-alba.waits",
-                     project.path() / "hold-alba-1"});
+                     project.path() / "trainings.log", project.path() / "trainings.log.started",
+                     project.path() / "hold-alba.waits", project.path() / "hold-alba-1"});
   };
   const auto before = look();
   const auto began = SteadyClock::now();
