@@ -275,10 +275,10 @@ TEST(MaxShare, BoundsAFacilitysWeightInTheMean) {
   project.write_config();
   const auto weights = [&] {
     EXPECT_EQ(project.run().exit_code, 0);
-    std::vector<double> weights;
+    std::vector<double> recorded;
     for (const history::Participant& each : project.history().rounds.at(1).participants)
-      weights.push_back(each.weight.value_or(0));
-    return weights;
+      recorded.push_back(each.weight.value_or(0));
+    return recorded;
   };
   EXPECT_EQ(weights(), (std::vector<double>{24, 8}));
   const std::string without = project.current_sha256();
@@ -302,8 +302,9 @@ TEST(Tokens, MoreThanTheSequencesOfTheDataHoldAreRejected) {
   header.replace(0, 8, "XFFLTOK1");
   header[24] = 2;  // sequence_length
   write_file_atomic(project.path() / "shard.tokens", header);
-  for (const std::string data : {"sequence_length: 2, train: [/data/unused.tokens]",
-                                 "train: ['" + (project.path() / "shard.tokens").string() + "']"}) {
+  const std::string by_key = "sequence_length: 2, train: [/data/unused.tokens]";
+  const std::string by_header = "train: ['" + (project.path() / "shard.tokens").string() + "']";
+  for (const std::string& data : {by_key, by_header}) {
     project.write_config();
     edit_config(project, "train: [/data/unused.tokens]", data);  // of alba
     const ProcessResult result = project.run();
