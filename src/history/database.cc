@@ -315,14 +315,17 @@ std::vector<StoredEvent> newest_events(Database& database,
 }
 
 void for_each(Database& database, const Selection& selection, const RowVisitor& visit) {
-  std::string sql =
-      "SELECT seq, time, kind, round, facility, attempt, payload, chain FROM events "
-      "WHERE seq BETWEEN ? AND ?";
+  // A search in a damaged page may skip events in silence; the scan of all pages does not.
+  const Selection whole;
+  const bool all = selection.first_seq == whole.first_seq && selection.last_seq == whole.last_seq &&
+                   !selection.round && selection.facility.empty();
+  std::string sql = "SELECT seq, time, kind, round, facility, attempt, payload, chain FROM events";
+  if (!all) sql += " WHERE seq BETWEEN ? AND ?";
   if (selection.round) sql += " AND round IN (0, ?3)";
   if (!selection.facility.empty()) sql += " AND facility IN ('', ?4)";
   Statement rows(database, sql + " ORDER BY seq");
-  rows.bind(1, selection.first_seq);
-  rows.bind(2, selection.last_seq);
+  if (!all) rows.bind(1, selection.first_seq);
+  if (!all) rows.bind(2, selection.last_seq);
   if (selection.round) rows.bind(3, int64_t{*selection.round});
   if (!selection.facility.empty()) rows.bind(4, selection.facility);
   while (rows.step()) visit(event_in(rows), rows.text(7));

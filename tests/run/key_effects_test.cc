@@ -247,6 +247,21 @@ TEST_F(AggregationKey, Weights) {
   EXPECT_EQ(master_weight(0), 0.875f) << "(96 * 1 + 32 * 0.5) / 128";
 }
 
+TEST_F(AggregationKey, MaxShare) {
+  trainings_["alba"] = {.step = 1.0f, .samples = 4, .tokens = 96};
+  trainings_["brno"] = {.step = 0.5f, .samples = 4, .tokens = 32};
+  run_with("max_share: 0.5");
+  EXPECT_EQ(master_weight(0), 0.75f) << "without the limit: (96 * 1 + 32 * 0.5) / 128";
+}
+
+// The table has one optimizer: another name is rejected with the names of the table.
+TEST_F(AggregationKey, ServerOptimizer) {
+  run_with("server_optimizer: fedavg");
+  EXPECT_EQ(master_weight(0), 0.5f);
+  EXPECT_THAT(test::message_of(ErrorKind::kConfig, [&] { run_with("server_optimizer: fedadam"); }),
+              testing::AllOf(HasSubstr("fedadam"), HasSubstr("fedavg")));
+}
+
 TEST_F(AggregationKey, Update) {
   run_with("update: weights");
   EXPECT_EQ(jobs_of("alba").at(0).update_kind, job::UpdateKind::kWeights);

@@ -7,9 +7,9 @@
 //                           the first attempt of a round only unless it ends in "!": silent (exits
 //                           with 0 and writes nothing), failing (exits with 9 after its report),
 //                           killed (by SIGKILL after its report), crash, leak (prints a private key
-//                           and exits), hang, nan, shape, truncate, unchanged, huge, negated, nonce,
-//                           forged, forgets (the optimizer's state), lingers (after its report),
-//                           early, stopped (before its walltime: see on_stop in job.json)
+//                           and exits), hang, nan, shape, truncate, unchanged, huge, negated,
+//                           nonce, forged, forgets (the optimizer's state), lingers (after its
+//                           report), early, stopped (before its walltime: see on_stop in job.json)
 //   XFFL_FAKE_TRAININGS     a file that gets a line for each training or evaluation with a report;
 //                           "<file>.started" gets one for each that begins
 //   XFFL_FAKE_MILLISECONDS  the duration of a training
