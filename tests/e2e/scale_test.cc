@@ -6,6 +6,7 @@
 // x 4,320 rounds (scripts/campaign.sh).
 #include <gtest/gtest.h>
 #include <malloc.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include <algorithm>
@@ -143,16 +144,28 @@ class Scale : public testing::TestWithParam<Shape> {
            << "    data: {train: [/data/unused.tokens], validation: {en: /data/unused.tokens}}\n";
     write_file_atomic(dir_ / "xffl.yaml", yaml.str());
   }
-  // The shortest of a few calls, because other programs use the machine, too.
+  static double cpu_seconds_of_children() {
+    rusage usage{};
+    ::getrusage(RUSAGE_CHILDREN, &usage);
+    const auto seconds = [](const timeval& time) {
+      return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+    };
+    return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+  }
+  // The CPU time of this process and its children, since other programs use the machine, too: the
+  // least of a few calls.
   template <class Call>
-  static double shortest(const Call& call) {
-    double best = 1e9;
+  static double cpu_time(const Call& call) {
+    const auto now = [] {
+      return seconds_of(CLOCK_PROCESS_CPUTIME_ID) + cpu_seconds_of_children();
+    };
+    double least = 1e9;
     for (int i = 0; i < 5; ++i) {
-      const double began = seconds_of(CLOCK_MONOTONIC);
+      const double began = now();
       call();
-      best = std::min(best, seconds_of(CLOCK_MONOTONIC) - began);
+      least = std::min(least, now() - began);
     }
-    return best;
+    return least;
   }
   fs::path run_folder() const { return dir_ / "runs/0001"; }
 
@@ -197,13 +210,13 @@ TEST_P(Scale, MemoryWorkAndStatusDoNotGrowWithTheRounds) {
   const double last_work = cpu[last] - cpu[last - tenth];
   const double peak = resident_mb("VmHWM:");
   const fs::path folder = run_folder();
-  const double look = shortest([&] {
+  const double look = cpu_time([&] {
     const auto status = status::read_status(folder, rounds, status::Rounds::kNewest);
     ASSERT_EQ(status.run_state.done().rounds_published, rounds);
     ASSERT_NE(status::format_status(status).find("of " + std::to_string(rounds)),
               std::string::npos);
   });
-  const double command = shortest([&] {
+  const double command = cpu_time([&] {
     const ProcessResult result =
         run_process({.argv = {XFFL_BINARY_DIR "/bin/xffl", "status", "-p", dir_.path().string()}});
     ASSERT_EQ(result.exit_code, 0) << result.err;
