@@ -74,6 +74,8 @@ void for_each_work_file(const fs::path& folder, const Handle& handle) {
 
 void for_each_work_file(const RunFolder& folder, int first_round, const Handle& handle) {
   for_each_work_file(folder.path(), handle);
+  // A loss of power may bring back the work files of the first models.
+  if (first_round > 0) for_each_work_file(folder.round(0), handle);
   for (int round = first_round; fs::is_directory(folder.round(round)); ++round) {
     for_each_work_file(folder.round(round), handle);
     for (const auto& entry : fs::directory_iterator(folder.round(round)))

@@ -163,9 +163,13 @@ TEST(TestbedSlurmFaults, AJobOutOfMemoryIsNotRepeated) {
     EXPECT_TRUE(await([&] { return alba.exec_as_user({"squeue", "-h"}).exit_code == 0; }));
     const std::string update =
         "update slurm_acct.alba_job_table set state=11 where id_job=" + job;  // JOB_OOM of slurm.h
-    EXPECT_EQ(
-        alba.exec_on_login({"mariadb", "-S", "/run/mysqld/mysqld.sock", "-e", update}).exit_code,
-        0);
+    // A late record of the stopped controller may overwrite the first update.
+    std::this_thread::sleep_for(seconds(2));
+    EXPECT_TRUE(await([&] {
+      alba.exec_on_login({"mariadb", "-S", "/run/mysqld/mysqld.sock", "-e", update});
+      return alba.exec_as_user({"sacct", "-nXj", job, "-o", "State%20"}).out.find("OUT_OF_MEM") !=
+             std::string::npos;
+    }));
   });
   EXPECT_EQ(run.finish(), 0);
   EXPECT_TRUE(run.acted());
@@ -174,6 +178,7 @@ TEST(TestbedSlurmFaults, AJobOutOfMemoryIsNotRepeated) {
   const auto missing = state_of(project.history(), 1, "alba").missing.value_or("");
   EXPECT_THAT(missing, HasSubstr("OUT_OF_MEMORY"));
   EXPECT_THAT(missing, HasSubstr("it ran out of memory; ask for more, or lower micro_batch_size"));
+  if (HasFailure()) std::cerr << read_file(project.log(), 1 << 20);
 }
 
 constexpr const char* kIn90Days = "nodes: 2, time: 5m, warning: 1m, extra: ['--begin=now+90days']";

@@ -67,9 +67,10 @@ TEST_F(WorkFiles, ARenameAfterATakeOverHasNoEffect) {
 
 TEST_F(WorkFiles, OfEarlierEpochsAreRemovedEverywhereExceptForUpdates) {
   const fs::path alba = folder_.facility(2, FacilityName("alba"));
-  for (const fs::path& path :
-       {folder_.path() / "CURRENT.e1", folder_.round(2) / "global.packed.e1",
-        alba / "job.json.e1.tmp", alba / "report.json.e2.tmp", alba / "report.json"})
+  make_dirs(folder_.round(0));
+  for (const fs::path& path : {folder_.path() / "CURRENT.e1", folder_.round(0) / "first.e1",
+                               folder_.round(2) / "global.packed.e1", alba / "job.json.e1.tmp",
+                               alba / "report.json.e2.tmp", alba / "report.json"})
     write_file_atomic(path, "x");
   make_dirs(alba / "update.e1");
   write_file_atomic(alba / "update.e1.blocks", "hashes");
@@ -81,6 +82,7 @@ TEST_F(WorkFiles, OfEarlierEpochsAreRemovedEverywhereExceptForUpdates) {
   const UniqueFd open = open_file(alba / "update.e1.part/.model.safetensors.part", O_WRONLY);
   take_over_work_files(folder_, 2, 2);
   EXPECT_FALSE(fs::exists(folder_.path() / "CURRENT.e1"));
+  EXPECT_FALSE(fs::exists(folder_.round(0) / "first.e1"));
   EXPECT_FALSE(fs::exists(folder_.round(2) / "global.packed.e1"));
   EXPECT_FALSE(fs::exists(alba / "job.json.e1.tmp"));
   EXPECT_TRUE(fs::exists(alba / "report.json.e2.tmp")) << "of the epoch itself";

@@ -35,10 +35,10 @@ std::optional<int64_t> epoch_of(const std::string& name);
 /// gets a removal and a rename instead.
 void replace_folder(const std::filesystem::path& from, const std::filesystem::path& to);
 
-/// Takes over the work files of epochs before `epoch` in the run's folder and in the folders of the
-/// rounds from `first_round` on: removes them, except for fetched updates, which get a name of
-/// `epoch`. A frozen coordinator may still write to an update's unfinished files, so that this
-/// coordinator continues with copies of these files.
+/// Takes over the work files of epochs before `epoch` in the run's folder and in the folders of
+/// round 0 and of the rounds from `first_round` on: removes them, except for fetched updates, which
+/// get a name of `epoch`. A frozen coordinator may still write to an update's unfinished files, so
+/// that this coordinator continues with copies of these files.
 void take_over_work_files(const RunFolder& folder, int first_round, int64_t epoch);
 /// Removes the work files of `epoch` itself: those of a coordinator that has lost its run. Best
 /// effort.
