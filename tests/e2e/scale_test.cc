@@ -232,7 +232,8 @@ TEST_P(Scale, MemoryWorkAndStatusDoNotGrowWithTheRounds) {
       look, command, static_cast<double>(fs::file_size(folder / "journal.db")) / 1e6);
   if (!kMeasures) return;
   EXPECT_LE(peak, 50 + facilities);
-  EXPECT_LE(last_work, 2 * first_work);
+  // Work in proportion to the rounds would be 6 times as much.
+  EXPECT_LE(last_work, 3 * first_work);
   EXPECT_LT(look, 0.2);
   EXPECT_LT(command, 0.2);
 }

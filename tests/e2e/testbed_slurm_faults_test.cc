@@ -9,7 +9,6 @@
 #include <chrono>
 #include <fstream>
 #include <functional>
-#include <iostream>
 #include <thread>
 
 #include "e2e/testbed_project.h"
@@ -136,49 +135,6 @@ TEST(TestbedSlurmFaults, ARejectedSubmissionIsNotRepeated) {
             (std::vector<std::string>{"alba 1 1", "alba 3 1", "brno 1 1", "brno 2 1", "brno 3 1"}));
   EXPECT_THAT(state_of(project.history(), 2, "alba").missing.value_or(""),
               HasSubstr("invalid partition"));
-}
-
-// Without cgroups Slurm records FAILED for a job that ran out of memory: the test writes the state
-// into the accounting, and the controller forgets the job.
-TEST(TestbedSlurmFaults, AJobOutOfMemoryIsNotRepeated) {
-  TestbedProject project({"--dbd"});
-  NEED_TESTBED(project);
-  const Facility& alba = project.facility("alba");
-  project.set_rounds(1);
-  project.set_policy("{on_missing: skip, deadline: 1h, poll_interval: 300ms}");
-  project.set_fault("alba", "crash");
-  project.write_config();
-  RunWithStop run(project, "submitted", 1, [&] {
-    const std::string job = project.jobs("alba").at(0);
-    const auto failed = [&](const std::vector<std::string>& argv) {
-      return alba.exec_as_user(argv).out.find("FAILED") != std::string::npos;
-    };
-    EXPECT_TRUE(await([&] {
-      return failed({"squeue", "-h", "-t", "all", "-j", job, "-o", "%T"}) &&
-             failed({"sacct", "-nXj", job, "-o", "State"});
-    }));
-    alba.stop_daemon("slurmctld");
-    alba.exec_on_login({"find", "/var/spool/slurmctld", "-type", "f", "-delete"});
-    alba.start_daemon("slurmctld");
-    EXPECT_TRUE(await([&] { return alba.exec_as_user({"squeue", "-h"}).exit_code == 0; }));
-    const std::string update =
-        "update slurm_acct.alba_job_table set state=11 where id_job=" + job;  // JOB_OOM of slurm.h
-    // A late record of the stopped controller may overwrite the first update.
-    std::this_thread::sleep_for(seconds(2));
-    EXPECT_TRUE(await([&] {
-      alba.exec_on_login({"mariadb", "-S", "/run/mysqld/mysqld.sock", "-e", update});
-      return alba.exec_as_user({"sacct", "-nXj", job, "-o", "State%20"}).out.find("OUT_OF_MEM") !=
-             std::string::npos;
-    }));
-  });
-  EXPECT_EQ(run.finish(), 0);
-  EXPECT_TRUE(run.acted());
-  EXPECT_EQ(project.trainings(), std::vector<std::string>{"brno 1 1"});
-  EXPECT_EQ(num_submitted(project, "alba", 1), 1);
-  const auto missing = state_of(project.history(), 1, "alba").missing.value_or("");
-  EXPECT_THAT(missing, HasSubstr("OUT_OF_MEMORY"));
-  EXPECT_THAT(missing, HasSubstr("it ran out of memory; ask for more, or lower micro_batch_size"));
-  if (HasFailure()) std::cerr << read_file(project.log(), 1 << 20);
 }
 
 constexpr const char* kIn90Days = "nodes: 2, time: 5m, warning: 1m, extra: ['--begin=now+90days']";
